@@ -88,6 +88,8 @@ pub(crate) struct ConflictDetection {
     announces: bool,
     /// Another stack of the host does all this, and says what comes of it.
     follows: bool,
+    /// An address has another state since [`note_news`](Self::note_news).
+    has_news: bool,
     /// Some address is not in use (yet), so each use has to be checked.
     any_unusable: bool,
     /// Nothing is due before this.
@@ -129,6 +131,7 @@ impl ConflictDetection {
             addresses,
             announces: policy != AddressProbing::Off,
             follows: false,
+            has_news: true,
             any_unusable: policy == AddressProbing::Probe,
             queue: ArrayVec::new(),
         }
@@ -220,6 +223,7 @@ impl ConflictDetection {
         };
         if lost {
             (own.state, own.due) = (AddressState::Duplicate, None);
+            self.has_news = true;
             self.next_due = first_due(&self.addresses);
         } else {
             if own.defended.is_some_and(|at| now < at + DEFEND_INTERVAL) {
@@ -269,7 +273,19 @@ impl ConflictDetection {
         self.announce_all(now);
     }
 
+    /// Whether an address has another state since [`note_news`](Self::note_news).
+    #[inline]
+    pub(crate) fn has_news(&self) -> bool {
+        self.has_news
+    }
+
+    /// Notes that the states are known to all.
+    pub(crate) fn note_news(&mut self) {
+        self.has_news = false;
+    }
+
     fn note_unusable(&mut self) {
+        self.has_news = true;
         self.any_unusable = self.addresses.iter().any(|own| !matches!(own.state, AddressState::Ours { .. }));
     }
 

@@ -225,7 +225,7 @@ impl Stack {
             self.arm_timers();
         }
         let (moved, mut has_news) = (self.neighbors.poll(now), self.conflicts.poll(now));
-        if self.member.is_some() {
+        if self.has_news_of_host() {
             has_news |= self.follow_leader(now);
         }
         if moved || has_news {

@@ -31,6 +31,12 @@ impl Siblings {
         !self.engines.is_empty()
     }
 
+    /// Whether there are queues of engines that are gone.
+    #[inline]
+    pub(super) fn have_left(&self) -> bool {
+        !self.adopted.is_empty()
+    }
+
     /// Wakes the engines whose bits are set, those that sleep.
     pub(super) fn wake(&self, engines: u64) {
         let mut left = engines;

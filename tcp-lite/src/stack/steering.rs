@@ -25,6 +25,12 @@ impl Stack {
         self.member.as_ref().is_some_and(|member| member.is_waiting())
     }
 
+    /// Whether [`take_handed`](Self::take_handed) or [`flush_handed`](Self::flush_handed) has something to do.
+    #[inline]
+    pub fn has_to_hand(&self) -> bool {
+        self.member.as_ref().is_some_and(|member| member.is_unflushed() || member.is_waiting())
+    }
+
     /// Fills the free places of `out` with frames that other stacks of the host handed over: those of our
     /// connections that arrived at their queues. They are for [`input_next`](Self::input_next), as if they
     /// came from the port.
@@ -59,6 +65,8 @@ impl Stack {
     /// was lost.
     pub(super) fn follow_leader(&mut self, now: Instant) -> bool {
         let Some(member) = &mut self.member else { return false };
+        member.note_news();
+        self.conflicts.note_news();
         if member.begins_to_lead() {
             self.conflicts.lead(now);
         }
@@ -67,6 +75,12 @@ impl Stack {
             return false;
         }
         self.conflicts.follow(member.addresses())
+    }
+
+    /// Whether [`follow_leader`](Self::follow_leader) has something to do.
+    #[inline]
+    pub(super) fn has_news_of_host(&self) -> bool {
+        self.member.as_ref().is_some_and(|member| member.has_news() || self.conflicts.has_news())
     }
 
     /// The other stack that has this connection, if this one has it not.

@@ -67,6 +67,8 @@ pub struct Member {
     queue: Queue,
     /// Whether it led at the last look.
     led: bool,
+    /// The stacks that were there, and the states of our addresses, at the last look.
+    seen: (u64, u32),
 }
 
 impl Member {
@@ -95,6 +97,7 @@ impl Member {
                 turn: 0,
                 queue: queues[index].clone(),
                 led: index == 0,
+                seen: (u64::MAX >> (MAX_MEMBERS - count), UNSAID),
             })
             .collect();
         for from in 0..count {
@@ -116,6 +119,23 @@ impl Member {
     /// Whether this stack answers for the host.
     pub(crate) fn leads(&self) -> bool {
         self.leader() == self.index
+    }
+
+    /// Whether a stack has left, or an address has another state, since [`note_news`](Self::note_news).
+    #[inline]
+    pub(crate) fn has_news(&self) -> bool {
+        self.news() != self.seen
+    }
+
+    /// Notes that all news are known.
+    pub(crate) fn note_news(&mut self) {
+        self.seen = self.news();
+    }
+
+    #[inline]
+    fn news(&self) -> (u64, u32) {
+        let Group { present, addresses, .. } = &*self.group;
+        (present.load(Ordering::Relaxed), addresses.load(Ordering::Relaxed))
     }
 
     /// Whether this stack leads since the last call.
@@ -211,6 +231,12 @@ impl Member {
             self.group.inboxes[to].0.fetch_or(1 << self.index, Ordering::Release);
         }
         receivers
+    }
+
+    /// Whether something was handed to others that they cannot see yet.
+    #[inline]
+    pub(crate) fn is_unflushed(&self) -> bool {
+        self.unflushed != 0
     }
 
     /// Whether something waits that others handed to this stack.

@@ -42,8 +42,8 @@ impl Limit {
 const INSTRUCTIONS: [(&str, u32); 18] = [
     ("write-64/sent", 3500),
     ("write-64/received", 2400),
-    ("write-64-engines-16/sent", 3700),
-    ("write-64-engines-16/received", 2250),
+    ("write-64-engines-16/sent", 3600),
+    ("write-64-engines-16/received", 2150),
     ("send-64/sent", 3600),
     ("send-64/received", 2900),
     ("write-64-many/sent", 1100),

@@ -57,7 +57,7 @@ impl Core {
                 break;
             }
         }
-        if self.siblings.exist() {
+        if self.siblings.exist() && (self.io.tcp.has_to_hand() || self.siblings.have_left()) {
             busy |= self.receive_for_queues(guard, &mut burst);
         }
         self.rx = Some(burst);
