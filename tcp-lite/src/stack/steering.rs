@@ -25,7 +25,8 @@ impl Stack {
         self.member.as_ref().is_some_and(|member| member.is_waiting())
     }
 
-    /// Whether [`take_handed`](Self::take_handed) or [`flush_handed`](Self::flush_handed) has something to do.
+    /// Whether [`take_handed`](Self::take_handed) or [`flush_handed`](Self::flush_handed) has something to
+    /// do.
     #[inline]
     pub fn has_to_hand(&self) -> bool {
         self.member.as_ref().is_some_and(|member| member.is_unflushed() || member.is_waiting())
