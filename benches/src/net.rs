@@ -122,8 +122,10 @@ pub fn open(args: &NetArgs, events: bool, crc: bool, interrupt: &Interrupt) -> R
 pub fn open_cores(args: &NetArgs, crc: bool, interrupt: &Interrupt) -> Result<Cores, Error> {
     args.check()?;
     let mut allowed = allowed_cpus()?;
-    if let Some(address) = &args.pci {
-        allowed = near::first(Path::new("/sys"), address, &allowed);
+    match (args.socket, &args.pci) {
+        (Some(node), _) => allowed = near::of_node(Path::new("/sys"), node, &allowed)?,
+        (None, Some(address)) => allowed = near::first(Path::new("/sys"), address, &allowed),
+        (None, None) => {}
     }
     let count = usize::from(args.cores);
     let cpus: Vec<usize> = match args.cpu {

@@ -1,9 +1,12 @@
 //! Opens a DPDK port from the options: EAL, then the device.
 
+use std::path::Path;
+
 use dp::Port;
 use dp::dpdk::{DeviceConfig, PortSpec};
 use dp::eal::{Cores, Eal, EalConfig, Memory};
 
+use super::{allowed_cpus, near};
 use crate::cli::NetArgs;
 use crate::errors::Error;
 
@@ -17,6 +20,9 @@ const MEMORY_MIB_FOR_QUEUE: u32 = 128;
 pub(super) fn open(args: &NetArgs) -> Result<Vec<Box<dyn Port>>, Error> {
     let further = u32::from(args.cores.saturating_sub(MEMORY_QUEUES));
     let mib = MEMORY_MIB + MEMORY_MIB_FOR_QUEUE * further;
+    if let Some(node) = args.socket {
+        near::of_node(Path::new("/sys"), node, &allowed_cpus()?)?;
+    }
     let eal_config = EalConfig {
         memory: if args.no_huge { Memory::Ordinary { mib } } else { Memory::Auto { mib } },
         cores: args.cpu.map_or(Cores::Floating, Cores::Pinned),
@@ -35,6 +41,6 @@ pub(super) fn open(args: &NetArgs) -> Result<Vec<Box<dyn Port>>, Error> {
     let rx_desc = args.rx_desc.unwrap_or(usual.rx_desc);
     let (mtu, offloads) = (args.mtu.unwrap_or(1500), args.offloads.unwrap_or(usual.offloads));
     let (queues, addresses) = (args.cores, args.addresses());
-    let config = DeviceConfig { queues, mtu, rx_desc, offloads, addresses, ..usual };
+    let config = DeviceConfig { queues, mtu, rx_desc, offloads, addresses, socket: args.socket, ..usual };
     dp::dpdk::open(eal, &spec, &config).map_err(|error| port_error(error.to_string()))
 }

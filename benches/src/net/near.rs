@@ -1,7 +1,9 @@
-//! The CPUs near a NIC: those of its NUMA node, as Linux says.
+//! The CPUs near a NIC, and those of a NUMA node, as Linux says.
 
 use std::collections::BTreeSet;
 use std::path::Path;
+
+use crate::errors::Error;
 
 /// `allowed`, with the CPUs near the PCI device `address` first. In `sysfs`, usually `/sys`.
 pub(super) fn first(sysfs: &Path, address: &str, allowed: &[usize]) -> Vec<usize> {
@@ -12,6 +14,22 @@ pub(super) fn first(sysfs: &Path, address: &str, allowed: &[usize]) -> Vec<usize
     let (mut near, far): (Vec<_>, Vec<_>) = allowed.iter().partition(|cpu| near.contains(cpu));
     near.extend(far);
     near
+}
+
+/// Those of `allowed` that are on a NUMA node.
+///
+/// # Errors
+/// [`Error::Usage`] if there is no such node, or none of its CPUs may be used.
+pub(super) fn of_node(sysfs: &Path, node: u32, allowed: &[usize]) -> Result<Vec<usize>, Error> {
+    let file = sysfs.join(format!("devices/system/node/node{node}/cpulist"));
+    let list = std::fs::read_to_string(file)
+        .map_err(|_| Error::Usage(format!("--socket {node}: there is no such NUMA node (see lscpu)")))?;
+    let (all, mut own) = (cpus(&list), allowed.to_vec());
+    own.retain(|cpu| all.contains(cpu));
+    if own.is_empty() {
+        return Err(Error::Usage(format!("--socket {node}: this process may use none of its CPUs")));
+    }
+    Ok(own)
 }
 
 /// The CPUs of a list such as `0-3,8`.
@@ -37,6 +55,19 @@ mod tests {
             assert_eq!(first(&sysfs, address, &[0, 1, 2, 3, 5, 6]), [2, 3, 6, 0, 1, 5]);
         }
         assert_eq!(first(&sysfs, "00:08.0", &[1, 0]), [1, 0], "not known");
+        std::fs::remove_dir_all(sysfs).unwrap();
+    }
+
+    #[test]
+    fn the_cpus_of_a_node_are_those_that_may_be_used() {
+        let sysfs = std::env::temp_dir().join(format!("nodes-{}", std::process::id()));
+        let node = sysfs.join("devices/system/node/node1");
+        std::fs::create_dir_all(&node).unwrap();
+        std::fs::write(node.join("cpulist"), "2-3\n").unwrap();
+        assert_eq!(of_node(&sysfs, 1, &[0, 3, 4]).unwrap(), [3]);
+        let text = |node, allowed: &[usize]| of_node(&sysfs, node, allowed).unwrap_err().to_string();
+        assert_eq!(text(1, &[0]), "--socket 1: this process may use none of its CPUs");
+        assert_eq!(text(2, &[0]), "--socket 2: there is no such NUMA node (see lscpu)");
         std::fs::remove_dir_all(sysfs).unwrap();
     }
 

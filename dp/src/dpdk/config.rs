@@ -45,6 +45,8 @@ pub struct DeviceConfig {
     pub offloads: Offloads,
     /// Receive frames for all addresses.
     pub promiscuous: bool,
+    /// The NUMA node of the buffers and rings; `None`: that of the device.
+    pub socket: Option<u32>,
     /// Our IP addresses. A device that receives neither all frames nor all multicast frames is told the
     /// groups in which others look for the IPv6 addresses.
     pub addresses: Vec<IpAddr>,
@@ -62,6 +64,7 @@ impl Default for DeviceConfig {
             bulk_mbufs: 512,
             offloads: Offloads::all(),
             promiscuous: true,
+            socket: None,
             addresses: Vec::new(),
         }
     }

@@ -207,7 +207,8 @@ fn setup(
     ok("sizing its rings", unsafe { sys::rte_eth_dev_adjust_nb_rx_tx_desc(id, &mut rx_desc, &mut tx_desc) })?;
 
     // SAFETY: takes any port number, and only reads.
-    let node = unsafe { sys::rte_eth_dev_socket_id(id) };
+    let node_of_device = unsafe { sys::rte_eth_dev_socket_id(id) };
+    let node = config.socket.and_then(|socket| i32::try_from(socket).ok()).unwrap_or(node_of_device);
     // A pool for each queue: no queue takes the buffers of another, nor waits for its lines in the cache.
     let count = config.mbufs.unwrap_or((4 * (u32::from(rx_desc) + u32::from(tx_desc))).max(8192));
     let has_bulk = config.bulk_mbufs > 0 && offloads.contains(Offloads::TX_MULTI_SEGMENT);

@@ -21,7 +21,7 @@ use rustix::event::{Timespec, epoll};
 use super::config::PortSpec;
 use super::link_events::Listener;
 use super::vdev;
-use crate::eal::pci::{Holder, PciAddress, SYSFS, VFIO};
+use crate::eal::pci::{Holder, PciAddress, SYSFS, VFIO, split};
 
 /// The keys of events.
 const FRAMES: u64 = 0;
@@ -44,7 +44,7 @@ fn key(of: u64) -> epoll::EventData {
 /// a single one.
 pub(super) fn asks_for_interrupts(spec: &PortSpec) -> bool {
     let text = match spec {
-        PortSpec::Pci(text) => text,
+        PortSpec::Pci(text) => split(text).0,
         // Its descriptors are found without, see `probed.rs`.
         PortSpec::Vdev(text) => return !vdev::is_virtio_user(text),
     };

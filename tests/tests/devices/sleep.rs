@@ -17,8 +17,9 @@ const IDLE: Duration = Duration::from_secs(10);
 const MOST_OF_IDLE: Duration = IDLE.checked_div(200).unwrap();
 
 /// Both ends sleep, so a message there and back has four wake-ups at least: both engines, both programs. Far
-/// above what an idle machine needs, since other programs run beside.
-const MOST_OF_MEDIAN_US: f64 = 2000.0;
+/// above what an idle machine needs, since other programs run beside. The least of all messages counts: programs
+/// that compute beside may take the processors for as long as they like.
+const MOST_OF_LEAST_US: f64 = 2000.0;
 
 /// Runs the suite; returns whether it passed.
 pub(crate) fn run_suite(arguments: &[String]) -> bool {
@@ -60,8 +61,8 @@ fn rests(server: &Process, client: &mut Process) -> Result<()> {
     let text = client.text();
     let words: Vec<&str> = text.split_whitespace().skip_while(|word| *word != "least").collect();
     println!("  {}", words[..words.len().min(6)].join(" "));
-    let median = words.get(3).and_then(|word| word.parse::<f64>().ok());
-    ensure!(median.is_some_and(|median| median < MOST_OF_MEDIAN_US), "it took {median:?} us: {text}");
+    let least = words.get(1).and_then(|word| word.parse::<f64>().ok());
+    ensure!(least.is_some_and(|least| least < MOST_OF_LEAST_US), "it took {least:?} us: {text}");
     idle(&[server, client])
 }
 

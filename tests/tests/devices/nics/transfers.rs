@@ -1,5 +1,5 @@
 //! Writes, Reads and Sends with every byte checked: in jumbo frames and in ordinary ones, over IPv4 with the
-//! client in `a`, and over IPv6 with the client in `b`.
+//! client in `a`, and over IPv6 with the client in `b`; ordinary ones over IPv6 with a VLAN tag.
 
 use tests::iwperf::{TEST_TIMEOUT, Test, host, results};
 use tests::lab::{Ended, NicMachine, Result, Suite};
@@ -14,11 +14,13 @@ pub(crate) fn add(suite: &mut Suite, shared: &SharedPair, binding: Binding, nic:
     let all = [(1500, Family::V4), (1500, Family::V6), (9000, Family::V6), (9000, Family::V4)];
     for (mtu, family) in if short { &all[2..3] } else { &all[..] } {
         let (mtu, family, shared) = (*mtu, *family, shared.clone());
-        let name = format!("{}_{}_mtu{mtu}_{}", binding.name(), nic.name(), family.name());
+        let vlan: &[&str] = if (mtu, family) == (1500, Family::V6) { &["--vlan", "7"] } else { &[] };
+        let tag = if vlan.is_empty() { "" } else { "_vlan" };
+        let name = format!("{}_{}_mtu{mtu}_{}{tag}", binding.name(), nic.name(), family.name());
         suite.add_with(nic.needs(), name, move || {
             shared.with(binding, |pair| {
-                let rates = transfers(pair, nic, mtu, family)?;
-                let line = format!("{:<4} {:<8} {mtu} {}", binding.name(), nic.name(), family.name());
+                let rates = transfers(pair, nic, mtu, family, vlan)?;
+                let line = format!("{:<4} {:<8} {mtu} {}{tag}", binding.name(), nic.name(), family.name());
                 shared.note(format!("{line}  {}", rates.join("  ")));
                 Ok(())
             })
@@ -26,12 +28,19 @@ pub(crate) fn add(suite: &mut Suite, shared: &SharedPair, binding: Binding, nic:
     }
 }
 
-fn transfers(pair: &NicPair, nic: Nic, mtu: u16, family: Family) -> Result<Vec<String>> {
+fn transfers(
+    pair: &NicPair,
+    nic: Nic,
+    mtu: u16,
+    family: Family,
+    vlan: &[&str],
+) -> Result<Vec<String>> {
     let (client, server) = if family == Family::V4 { (&pair.a, &pair.b) } else { (&pair.b, &pair.a) };
     let mtu = mtu.to_string();
-    let served = pair.serve(server, nic, family.server(), &["--mtu", &mtu])?;
+    let options = [&["--mtu", &mtu][..], vlan].concat();
+    let served = pair.serve(server, nic, family.server(), &options)?;
     let rate = |test| {
-        transfer(pair, client, nic, (family.client(), family.server()), test, &["--mtu", &mtu])
+        transfer(pair, client, nic, (family.client(), family.server()), test, &options)
             .map_err(|error| lab_error!("{error}\n---- server\n{}", served.text()))
     };
     TESTS.into_iter().map(rate).collect()
