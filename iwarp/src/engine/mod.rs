@@ -116,11 +116,19 @@ impl Engine {
     }
 
     /// Sleeps until there is something to do: a posted request, a deadline, or a frame if the port has a file
-    /// descriptor ([`Port::poll_fd`] says which do). Without one a frame wakes nobody, and a sleep takes at
-    /// most `limit`.
+    /// descriptor ([`Port::poll_fd`] says which do). It takes at most `limit`: without a descriptor a frame
+    /// wakes nobody.
     pub fn sleep(&mut self, limit: Duration) {
-        let Some(limit) = self.begin_sleep(limit) else { return };
-        thread::wait(self.core.shared(), self.core.poll_fd(), limit);
+        let Some(most) = self.begin_sleep(limit) else { return };
+        thread::wait(self.core.shared(), self.core.poll_fd(), most.min(limit));
+        self.end_sleep();
+    }
+
+    /// As [`sleep`](Self::sleep), without a limit where a frame wakes: only elsewhere it takes at most `nap`.
+    /// For a thread that has nothing to do until the engine has.
+    fn sleep_until_woken(&mut self, nap: Duration) {
+        let Some(most) = self.begin_sleep(nap) else { return };
+        thread::wait(self.core.shared(), self.core.poll_fd(), most);
         self.end_sleep();
     }
 

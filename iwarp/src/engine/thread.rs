@@ -121,7 +121,7 @@ fn run(engine: &mut Engine, control: &ThreadControl, options: ThreadOptions) {
         } else if idle <= options.spin_polls.saturating_add(options.yield_polls) {
             std::thread::yield_now();
         } else {
-            engine.sleep(options.max_sleep);
+            engine.sleep_until_woken(options.max_sleep);
         }
     }
     snapshot(engine, control);

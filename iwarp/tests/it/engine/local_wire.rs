@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use crate::common::{Pair, Testbed, connect_error, pattern, read_bytes, remote_addr};
 use dp::local::{self, LocalConfig, LocalPort};
@@ -90,4 +91,21 @@ fn a_station_that_is_not_there_is_unreachable_at_once() {
     assert_eq!(error, ConnectionError::Tcp(CloseReason::Unreachable));
     assert!(pair.now_us - before_us < 1000, "{} us", pair.now_us - before_us);
     assert_eq!((qp.state(), pair.a.engine.stack_usage().connections), (QpState::Error, 0));
+}
+
+/// A caller that sleeps for so long at most may have something of its own to do then, frames or not.
+#[test]
+fn a_sleep_takes_no_longer_than_its_limit_where_frames_wake() {
+    let wire = Wire::new();
+    let mut pair = wire.hosts();
+    let limit = Duration::from_millis(1);
+    let (mut sleeps, start) = (0, Instant::now());
+    // Some end at once: there is something to do in the first polls.
+    while sleeps < 100 {
+        sleeps += 1;
+        pair.a.engine.poll();
+        pair.a.engine.sleep(limit);
+    }
+    // Nothing wakes this engine.
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
 }

@@ -28,13 +28,7 @@ pub(crate) fn add(suite: &mut Suite, shared: &SharedPair, binding: Binding, nic:
     }
 }
 
-fn transfers(
-    pair: &NicPair,
-    nic: Nic,
-    mtu: u16,
-    family: Family,
-    vlan: &[&str],
-) -> Result<Vec<String>> {
+fn transfers(pair: &NicPair, nic: Nic, mtu: u16, family: Family, vlan: &[&str]) -> Result<Vec<String>> {
     let (client, server) = if family == Family::V4 { (&pair.a, &pair.b) } else { (&pair.b, &pair.a) };
     let mtu = mtu.to_string();
     let options = [&["--mtu", &mtu][..], vlan].concat();
