@@ -111,6 +111,9 @@ impl<'a> EndConfig<'a> {
 /// [`Error::Usage`], [`Error::Port`], [`Error::Verbs`].
 pub fn open(args: &NetArgs, events: bool, crc: bool, interrupt: &Interrupt) -> Result<End, Error> {
     args.check()?;
+    if let Some(node) = args.socket {
+        near::of_node(Path::new("/sys"), node, &allowed_cpus()?)?;
+    }
     let config = EndConfig::new(args, events, crc);
     make_end(open_port(args)?, &config, interrupt)
 }

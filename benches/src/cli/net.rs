@@ -59,7 +59,8 @@ pub struct NetArgs {
     /// CPU to run on; with --cores the first of as many.
     #[arg(long, value_name = "N")]
     pub cpu: Option<usize>,
-    /// NUMA node of the packet buffers, by default that of the device, and of the CPUs of --cores without --cpu.
+    /// NUMA node of the packet buffers, by default that of the device, and of the CPUs of --cores without
+    /// --cpu.
     #[arg(long, value_name = "NODE", conflicts_with_all = ["packet", "wire"])]
     pub socket: Option<u32>,
     /// Use so many queues of the device, each with an engine and a CPU of its own, near a NIC if --cpu does

@@ -1,12 +1,9 @@
 //! Opens a DPDK port from the options: EAL, then the device.
 
-use std::path::Path;
-
 use dp::Port;
 use dp::dpdk::{DeviceConfig, PortSpec};
 use dp::eal::{Cores, Eal, EalConfig, Memory};
 
-use super::{allowed_cpus, near};
 use crate::cli::NetArgs;
 use crate::errors::Error;
 
@@ -20,9 +17,6 @@ const MEMORY_MIB_FOR_QUEUE: u32 = 128;
 pub(super) fn open(args: &NetArgs) -> Result<Vec<Box<dyn Port>>, Error> {
     let further = u32::from(args.cores.saturating_sub(MEMORY_QUEUES));
     let mib = MEMORY_MIB + MEMORY_MIB_FOR_QUEUE * further;
-    if let Some(node) = args.socket {
-        near::of_node(Path::new("/sys"), node, &allowed_cpus()?)?;
-    }
     let eal_config = EalConfig {
         memory: if args.no_huge { Memory::Ordinary { mib } } else { Memory::Auto { mib } },
         cores: args.cpu.map_or(Cores::Floating, Cores::Pinned),

@@ -17,8 +17,8 @@ const IDLE: Duration = Duration::from_secs(10);
 const MOST_OF_IDLE: Duration = IDLE.checked_div(200).unwrap();
 
 /// Both ends sleep, so a message there and back has four wake-ups at least: both engines, both programs. Far
-/// above what an idle machine needs, since other programs run beside. The least of all messages counts: programs
-/// that compute beside may take the processors for as long as they like.
+/// above what an idle machine needs, since other programs run beside. The least of all messages counts:
+/// programs that compute beside may take the processors for as long as they like.
 const MOST_OF_LEAST_US: f64 = 2000.0;
 
 /// Runs the suite; returns whether it passed.
