@@ -75,7 +75,7 @@ fn port_of(first: SocketAddr, core: usize) -> Result<SocketAddr, Error> {
     Ok(SocketAddr::new(first.ip(), port))
 }
 
-/// What the cores of a server know of each other.
+/// The state that the cores of a server share.
 #[derive(Default)]
 struct Service {
     /// Cores that serve a client now.

@@ -1,4 +1,4 @@
-//! What a driver tells while a port sleeps: the link has changed, queues came or went, the device is gone.
+//! Events of a driver while a port sleeps: the link has changed, queues came or went, the device is gone.
 //!
 //! Drivers tell it on threads of DPDK. A vhost connection ends there as well, and its memory is freed after
 //! the callback has returned. So the callback waits while a port uses the connection.
@@ -16,7 +16,7 @@ use crate::eal;
 const EVENTS: [sys::rte_eth_event_type; 3] =
     [sys::RTE_ETH_EVENT_INTR_LSC, sys::RTE_ETH_EVENT_QUEUE_STATE, sys::RTE_ETH_EVENT_INTR_RMV];
 
-/// What the ports of a device share with the callback.
+/// The state that the ports of a device share with the callback.
 pub(super) struct Listener {
     /// Each event writes to it. Nobody reads: what counts is that it was written to.
     wake: OwnedFd,

@@ -17,7 +17,7 @@ use super::{descriptors, vdev};
 /// A device that is about to be probed.
 pub(super) struct Probe {
     kind: DescriptorKind,
-    /// What the process had before. While these are open, their numbers belong to nothing else.
+    /// The descriptors that the process had before. While these are open, nothing else has their numbers.
     before: Vec<OwnedFd>,
 }
 
@@ -69,7 +69,7 @@ impl Probe {
 }
 
 impl ProbedDescriptors {
-    /// What becomes readable when frames come for a queue; empty if that is not known.
+    /// The descriptors that become readable when frames come for a queue; empty if they are not known.
     pub(super) fn of_queue(&self, queue: u16) -> &[OwnedFd] {
         if self.is_by_queue {
             self.found.get(usize::from(queue)).map_or(&[], std::slice::from_ref)

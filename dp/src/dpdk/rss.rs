@@ -17,7 +17,7 @@ const USUAL_KEY_BYTES: u8 = 40;
 /// Entries of the table in one `rte_eth_rss_reta_entry64`.
 const GROUP: usize = sys::RTE_ETH_RETA_GROUP_SIZE as usize;
 
-/// What a device is asked to hash.
+/// The hashing that a device is asked for.
 pub(super) struct RssConfig {
     /// Unpredictable, so that no peer can choose flows that all go to one queue.
     key: Vec<u8>,

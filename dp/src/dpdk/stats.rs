@@ -10,7 +10,7 @@ use super::device::Device;
 use crate::eal::is_forked;
 use crate::port::{DeviceStat, DeviceStats};
 
-/// What ethdev counts for a whole device.
+/// The counts that ethdev has for a whole device.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Basic {
     /// Frames that came while no descriptor was free.

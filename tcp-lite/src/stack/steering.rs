@@ -66,9 +66,8 @@ impl Stack {
     /// was lost.
     pub(super) fn follow_leader(&mut self, now: Instant) -> bool {
         let Some(member) = &mut self.member else { return false };
-        member.note_news();
         self.conflicts.note_news();
-        if member.begins_to_lead() {
+        if member.note_news() {
             self.conflicts.lead(now);
         }
         if member.leads() {

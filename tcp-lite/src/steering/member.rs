@@ -65,8 +65,6 @@ pub struct Member {
     /// The stack whose ring is read first.
     turn: u32,
     queue: Queue,
-    /// Whether it led at the last look.
-    led: bool,
     /// The stacks that were there, and the states of our addresses, at the last look.
     seen: (u64, u32),
 }
@@ -96,7 +94,6 @@ impl Member {
                 unread: 0,
                 turn: 0,
                 queue: queues[index].clone(),
-                led: index == 0,
                 seen: (u64::MAX >> (MAX_MEMBERS - count), UNSAID),
             })
             .collect();
@@ -121,27 +118,28 @@ impl Member {
         self.leader() == self.index
     }
 
+    /// Whether it answered for the host at the last look.
+    fn led(&self) -> bool {
+        self.seen.0.trailing_zeros() as u8 == self.index
+    }
+
     /// Whether a stack has left, or an address has another state, since [`note_news`](Self::note_news).
     #[inline]
     pub(crate) fn has_news(&self) -> bool {
         self.news() != self.seen
     }
 
-    /// Notes that all news are known.
-    pub(crate) fn note_news(&mut self) {
+    /// Notes that all news are known. Returns whether this stack leads since the last call.
+    pub(crate) fn note_news(&mut self) -> bool {
+        let led = self.led();
         self.seen = self.news();
+        self.led() && !led
     }
 
     #[inline]
     fn news(&self) -> (u64, u32) {
         let Group { present, addresses, .. } = &*self.group;
         (present.load(Ordering::Relaxed), addresses.load(Ordering::Relaxed))
-    }
-
-    /// Whether this stack leads since the last call.
-    pub(crate) fn begins_to_lead(&mut self) -> bool {
-        let leads = self.leads();
-        std::mem::replace(&mut self.led, leads) != leads
     }
 
     /// The number of the stack that answers for the host.
@@ -188,7 +186,7 @@ impl Member {
 
     // ---- the states of our addresses ----
 
-    /// What the leader says about our addresses; `None` if it has said nothing yet.
+    /// The states of our addresses, as the leader says; `None` if it has said nothing yet.
     pub(crate) fn addresses(&self) -> Option<u32> {
         Some(self.group.addresses.load(Ordering::Relaxed)).filter(|states| *states != UNSAID)
     }

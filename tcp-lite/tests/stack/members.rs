@@ -214,13 +214,7 @@ fn a_connection_of_any_stack_moves_data_whatever_queue_its_frames_arrive_at() {
 fn a_listener_is_on_all_stacks_and_a_syn_stays_where_it_arrives() {
     // The SYN arrives at the third queue, all later frames at the second.
     let mut hosts = Members::new(|frame| vec![if frame[23] == 6 && frame[47] == 2 { 2 } else { 1 }]);
-    for one in &mut hosts.a {
-        one.stack().listen(80).unwrap();
-    }
-    let now = hosts.now();
-    hosts.b.stack().connect(now, SocketAddr::new(A.into(), 80), None).unwrap();
-    hosts.run(1_000_000);
-    let accepted: Vec<_> = hosts.a.iter().map(|one| one.established.len()).collect();
+    let accepted = hosts.accept_one();
     assert_eq!(accepted, [0, 0, 1, 0]);
     let conn = hosts.b.established[0];
     let bytes: Vec<u8> = (0..50_000).map(byte).collect();
@@ -233,13 +227,7 @@ fn a_listener_is_on_all_stacks_and_a_syn_stays_where_it_arrives() {
 #[test]
 fn a_syn_that_arrives_at_two_queues_makes_one_connection() {
     let mut hosts = Members::new(|_| vec![0, 3]);
-    for one in &mut hosts.a {
-        one.stack().listen(80).unwrap();
-    }
-    let now = hosts.now();
-    hosts.b.stack().connect(now, SocketAddr::new(A.into(), 80), None).unwrap();
-    hosts.run(1_000_000);
-    let accepted: Vec<_> = hosts.a.iter().map(|one| one.established.len()).collect();
+    let accepted = hosts.accept_one();
     assert_eq!(accepted, [1, 0, 0, 0]);
     assert_eq!(hosts.b.closed, []);
 }
@@ -408,6 +396,17 @@ fn a_stack_that_is_not_polled_loses_frames_as_at_a_full_receive_ring() {
 }
 
 impl Members {
+    /// All stacks of A listen, and B connects. Returns how many connections each stack of A has then.
+    fn accept_one(&mut self) -> Vec<usize> {
+        for one in &mut self.a {
+            one.stack().listen(80).unwrap();
+        }
+        let now = self.now();
+        self.b.stack().connect(now, SocketAddr::new(A.into(), 80), None).unwrap();
+        self.run(1_000_000);
+        self.a.iter().map(|one| one.established.len()).collect()
+    }
+
     /// The local port of a connection.
     fn port(&mut self, n: usize, conn: ConnId) -> u16 {
         self.a[n].stack().info(conn).expect("a connection").local.port()

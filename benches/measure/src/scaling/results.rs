@@ -1,4 +1,4 @@
-//! What the results of a machine say about one core.
+//! The figures of one core, from the results of a machine.
 
 use std::collections::BTreeMap;
 
@@ -97,7 +97,7 @@ impl Results {
         self.cores_2.ours
     }
 
-    /// What was measured, by MTU and size. Many messages of 64 bytes share a frame, so their MTU does not
+    /// The measured rates, by MTU and size. Many messages of 64 bytes share a frame, so their MTU does not
     /// matter.
     pub(super) fn cases(&self) -> Vec<CoreRate> {
         let case = |bytes, mtu, goodput| CoreRate { bytes, mtu, goodput };
