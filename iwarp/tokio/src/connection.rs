@@ -1,0 +1,515 @@
+//! A connection, and its operations.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use iwarp::memory::Access;
+use iwarp::verbs::{
+    AtomicOp, CmId, CqEventHandler, CqOptions, MAX_INLINE, QpInit, QueuePair, RecvRequest, RemoteAddr, SendFlags,
+    SendOp, SendRequest, WcStatus, WorkCompletion, cqe_for,
+};
+use tokio::net::ToSocketAddrs;
+use tokio::sync::watch;
+
+use crate::endpoint::{Endpoint, Shared};
+use crate::error::{Error, Result};
+use crate::events::{Established, Phase, Route};
+use crate::options::ConnectionOptions;
+use crate::region::{Region, RemoteRegion, Slice};
+use crate::router::{Pinned, RECEIVE, Router};
+
+/// A connection. Clones are the same one; any task may use it at any time. Dropping the last clone resets it:
+/// [`close`](Self::close) ends it gracefully.
+///
+/// # Order
+///
+/// Requests take effect at the peer in the order in which they were posted: in the order of the first polls
+/// of their futures, as long as fewer than [`send_depth`](ConnectionOptions::send_depth) are under way. A
+/// Read or an atomic is done before a request behind it begins only if its future was awaited before.
+///
+/// # Dropped futures
+///
+/// A future that is dropped before its first poll does nothing. One that was dropped while it waits for a
+/// place in the send queue has done nothing. A request that was posted goes on, whether its future is dropped
+/// or not: it takes effect at the peer, and its memory stays registered and may be read or written until it
+/// completes. [`recv`](Self::recv) loses no message.
+#[derive(Clone)]
+pub struct Connection {
+    shared: Arc<ConnectionShared>,
+}
+
+struct ConnectionShared {
+    id: CmId,
+    qp: Option<QueuePair>,
+    router: Arc<Router>,
+    phase: watch::Receiver<Phase>,
+    established: Arc<Established>,
+    /// The buffers of receives, one behind the other.
+    receives: Region,
+    message_bytes: usize,
+    recv_depth: usize,
+    endpoint: Arc<Shared>,
+}
+
+impl Drop for ConnectionShared {
+    fn drop(&mut self) {
+        self.endpoint.routes.remove(&self.id);
+        // Ends the connection, if it is not over, and with it all that is under way. Nothing accesses the
+        // memory of requests after that.
+        drop(self.qp.take());
+        self.router.stop();
+    }
+}
+
+/// A queue pair that is not connected yet, with its receives posted.
+pub(crate) struct Unconnected {
+    pub(crate) qp: QueuePair,
+    router: Arc<Router>,
+    receives: Region,
+    message_bytes: usize,
+    recv_depth: usize,
+}
+
+impl Unconnected {
+    pub(crate) fn new(endpoint: &Shared, options: &ConnectionOptions) -> Result<Self> {
+        let ConnectionOptions { send_depth, recv_depth, message_bytes, .. } = *options;
+        let router = Router::new(send_depth);
+        let to = Arc::clone(&router);
+        let handler: CqEventHandler = Arc::new(move |_| to.drain());
+        let cq = endpoint.context.create_cq_with(&CqOptions {
+            handler: Some(&handler),
+            ..CqOptions::new(cqe_for([send_depth, recv_depth]))
+        })?;
+        router.start(&cq)?;
+        let init = QpInit { max_send_wr: send_depth, max_recv_wr: recv_depth, ..QpInit::new(&cq) };
+        let qp = endpoint.pd.create_qp(&init)?;
+        // At least a byte: memory cannot be empty.
+        let bytes = (recv_depth * message_bytes).max(1);
+        let receives = Region::new(endpoint.pd.reg_mr(bytes, Access::LOCAL_WRITE)?);
+        let unconnected = Self { qp, router, receives, message_bytes, recv_depth };
+        for buffer in 0..recv_depth {
+            unconnected.qp.post_recv(&receive(&unconnected.receives, message_bytes, buffer))?;
+        }
+        Ok(unconnected)
+    }
+
+    /// Waits until the connection of `id`, whose events come to `phase`, is established.
+    pub(crate) async fn established(
+        self,
+        endpoint: &Arc<Shared>,
+        id: CmId,
+        mut phase: watch::Receiver<Phase>,
+    ) -> Result<Connection> {
+        let nothing = Established { private_data: Box::default(), ib_semantics: false, addresses: None };
+        // Made first, so that a dropped future ends the connection.
+        let mut shared = ConnectionShared {
+            id,
+            qp: Some(self.qp),
+            router: Arc::clone(&self.router),
+            phase: phase.clone(),
+            established: Arc::new(nothing),
+            receives: self.receives,
+            message_bytes: self.message_bytes,
+            recv_depth: self.recv_depth,
+            endpoint: Arc::clone(endpoint),
+        };
+        let next = phase.wait_for(|phase| !matches!(phase, Phase::Starting)).await;
+        let next = next.map_err(|_| Error::Closed)?.clone();
+        let Phase::Established(established) = next else { return Err(next.error()) };
+        shared.established = established;
+        tokio::spawn(end_receives(self.router, phase));
+        Ok(Connection { shared: Arc::new(shared) })
+    }
+}
+
+/// Tells those that wait for messages of the end of the connection.
+async fn end_receives(router: Arc<Router>, mut phase: watch::Receiver<Phase>) {
+    let ended = phase.wait_for(|phase| matches!(phase, Phase::Ended(_))).await;
+    let error = match ended.as_deref() {
+        Ok(Phase::Ended(error)) => *error,
+        _ => None,
+    };
+    router.end(error);
+}
+
+/// The receive request of a buffer.
+fn receive(receives: &Region, message_bytes: usize, buffer: usize) -> RecvRequest {
+    let sge = receives.memory_region().sge(buffer * message_bytes, message_bytes);
+    RecvRequest::new(RECEIVE | buffer as u64, sge)
+}
+
+/// A message of the peer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Message {
+    /// Its bytes.
+    pub data: Vec<u8>,
+    /// Immediate Data of the peer ([`Connection::write_immediate`]), whose message has no bytes.
+    pub immediate: Option<[u8; 8]>,
+    /// The STag that the message has invalidated.
+    pub invalidated: Option<u32>,
+}
+
+impl Connection {
+    /// Connects to a listener: an address with a port, or a name that the system resolves
+    /// (`"server:7471"`).
+    ///
+    /// # Errors
+    /// [`Error::Rejected`], [`Error::Connection`], [`Error::Name`].
+    pub async fn connect(endpoint: &Endpoint, to: impl ToSocketAddrs) -> Result<Self> {
+        Self::connect_with(endpoint, to, &ConnectionOptions::default()).await
+    }
+
+    /// The same, with all options.
+    ///
+    /// # Errors
+    /// [`Error::Rejected`], [`Error::Connection`], [`Error::Name`], [`Error::Verbs`].
+    pub async fn connect_with(
+        endpoint: &Endpoint,
+        to: impl ToSocketAddrs,
+        options: &ConnectionOptions,
+    ) -> Result<Self> {
+        let remote = endpoint.resolve(to).await?;
+        let shared = &endpoint.shared;
+        let unconnected = Unconnected::new(shared, options)?;
+        let id = shared.context.create_id(shared.event_channel());
+        let (sender, phase) = watch::channel(Phase::Starting);
+        shared.routes.add(&id, Route::Connection(sender));
+        if let Err(error) = id.connect(&unconnected.qp, remote, &options.param) {
+            shared.routes.remove(&id);
+            return Err(error.into());
+        }
+        unconnected.established(shared, id, phase).await
+    }
+
+    /// The private data of the peer.
+    pub fn private_data(&self) -> &[u8] {
+        &self.shared.established.private_data
+    }
+
+    /// Our address.
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        Some(self.shared.established.addresses?.0)
+    }
+
+    /// The peer's address.
+    pub fn peer_addr(&self) -> Option<SocketAddr> {
+        Some(self.shared.established.addresses?.1)
+    }
+
+    /// Whether a Send waits for a buffer of the peer, and completes when it is there
+    /// ([`ConnParam::ib_semantics`](iwarp::verbs::ConnParam::ib_semantics)). Otherwise a Send that finds no
+    /// buffer ends the connection, and completes when TCP has taken it.
+    pub fn ib_semantics(&self) -> bool {
+        self.shared.established.ib_semantics
+    }
+
+    /// Its queue pair, for calls that this crate does not have.
+    pub fn queue_pair(&self) -> &QueuePair {
+        self.shared.qp()
+    }
+
+    // ---- one-sided ----
+
+    /// Writes `local` to the memory of the peer, which has to be of the same length. It completes when the
+    /// bytes are there ([`ib_semantics`](Self::ib_semantics)), or when TCP has taken them.
+    ///
+    /// # Errors
+    /// [`Error::Lengths`]; [`Error::Connection`], also if the peer refuses.
+    pub async fn write(&self, remote: &RemoteRegion, local: impl Into<Slice>) -> Result<()> {
+        let local = same_length(remote, local.into())?;
+        let op = SendOp::Write { remote: remote.address() };
+        self.transfer(op, local).await.map(drop)
+    }
+
+    /// Writes, and then completes a [`recv`](Self::recv) of the peer with `immediate`.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub async fn write_immediate(
+        &self,
+        remote: &RemoteRegion,
+        local: impl Into<Slice>,
+        immediate: [u8; 8],
+    ) -> Result<()> {
+        let local = same_length(remote, local.into())?;
+        let op = SendOp::WriteImmediate { remote: remote.address(), data: immediate };
+        self.transfer(op, local).await.map(drop)
+    }
+
+    /// Reads memory of the peer to `local`, which has to be of the same length.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub async fn read(&self, remote: &RemoteRegion, local: impl Into<Slice>) -> Result<()> {
+        let local = same_length(remote, local.into())?;
+        let op = SendOp::Read { remote: remote.address() };
+        self.transfer(op, local).await.map(drop)
+    }
+
+    /// Writes bytes that are not registered, through a buffer of the connection.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write); [`Error::TooLong`].
+    pub async fn write_bytes(&self, remote: &RemoteRegion, bytes: &[u8]) -> Result<()> {
+        lengths(remote.len, bytes.len() as u64)?;
+        self.send_copy(SendOp::Write { remote: remote.address() }, bytes).await
+    }
+
+    /// Reads memory of the peer to a vector, through a buffer of the connection.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write); [`Error::TooLong`].
+    pub async fn read_bytes(&self, remote: &RemoteRegion) -> Result<Vec<u8>> {
+        let len = usize::try_from(remote.len).unwrap_or(usize::MAX);
+        let mut bytes = vec![0; self.shared.check_length(len)?];
+        self.fetch(SendOp::Read { remote: remote.address() }, &mut bytes).await?;
+        Ok(bytes)
+    }
+
+    /// Adds to an aligned 64-bit word of the peer, the first of `remote`, and returns the value before.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub async fn fetch_add(&self, remote: &RemoteRegion, add: u64) -> Result<u64> {
+        self.atomic(remote, AtomicOp::FetchAdd { add, mask: 0 }).await
+    }
+
+    /// Sets an aligned 64-bit word of the peer to `swap` if it is `compare`, and returns the value before.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub async fn compare_swap(&self, remote: &RemoteRegion, compare: u64, swap: u64) -> Result<u64> {
+        let (compare_mask, swap_mask) = (u64::MAX, u64::MAX);
+        self.atomic(remote, AtomicOp::CmpSwap { compare, swap, compare_mask, swap_mask }).await
+    }
+
+    async fn atomic(&self, remote: &RemoteRegion, op: AtomicOp) -> Result<u64> {
+        if remote.len < 8 {
+            return Err(Error::OutOfRange { start: 0, end: 8, len: remote.len });
+        }
+        let RemoteAddr { addr, rkey } = remote.address();
+        let mut word = [0; 8];
+        self.fetch(SendOp::Atomic { remote: RemoteAddr { addr, rkey }, op }, &mut word).await?;
+        Ok(u64::from_ne_bytes(word))
+    }
+
+    // ---- messages ----
+
+    /// Sends a message of up to [`message_bytes`](ConnectionOptions::message_bytes), of this end and of the
+    /// peer. The bytes are copied.
+    ///
+    /// # Errors
+    /// [`Error::TooLong`], [`Error::Connection`].
+    pub async fn send(&self, bytes: &[u8]) -> Result<()> {
+        self.send_copy(SendOp::Send, bytes).await
+    }
+
+    /// Sends registered bytes without another copy.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub async fn send_slice(&self, local: impl Into<Slice>) -> Result<()> {
+        self.transfer(SendOp::Send, local.into()).await.map(drop)
+    }
+
+    /// The next message of the peer.
+    ///
+    /// # Errors
+    /// [`Error::Connection`] with the cause when the connection has ended and all messages are taken, and
+    /// [`Error::Closed`] after a graceful end. [`Error::Request`] if a message of the peer did not fit.
+    pub async fn recv(&self) -> Result<Message> {
+        let completion = self.shared.router.received().await?;
+        self.message(&completion)
+    }
+
+    /// Takes the message of a completed receive, and posts its buffer again.
+    pub(crate) fn message(&self, completion: &WorkCompletion) -> Result<Message> {
+        let shared = &self.shared;
+        let buffer = (completion.wr_id & !RECEIVE) as usize;
+        // With InfiniBand's semantics, Immediate Data is not in the buffer.
+        let len = if completion.immediate.is_some() { 0 } else { completion.byte_len as usize };
+        let mut data = vec![0; len];
+        shared.receives.read_at(buffer * shared.message_bytes, &mut data)?;
+        shared.qp().post_recv(&receive(&shared.receives, shared.message_bytes, buffer))?;
+        Ok(Message { data, immediate: completion.immediate, invalidated: completion.invalidated })
+    }
+
+    // ---- the end ----
+
+    /// Closes gracefully: sends what was posted, and waits for the peer's close.
+    ///
+    /// # Errors
+    /// [`Error::Connection`] if it ended otherwise.
+    pub async fn close(&self) -> Result<()> {
+        self.shared.id.disconnect();
+        match self.closed().await {
+            Error::Closed => Ok(()),
+            error => Err(error),
+        }
+    }
+
+    /// Ends the connection at once.
+    pub fn abort(&self) {
+        self.shared.id.abort();
+    }
+
+    /// Waits for its end. [`Error::Closed`] is a graceful one.
+    pub async fn closed(&self) -> Error {
+        let mut phase = self.shared.phase.clone();
+        match phase.wait_for(|phase| matches!(phase, Phase::Ended(_))).await {
+            Ok(phase) => phase.error(),
+            Err(_) => Error::Closed,
+        }
+    }
+
+    // ---- requests ----
+
+    pub(crate) fn router(&self) -> &Arc<Router> {
+        &self.shared.router
+    }
+
+    /// The buffers for messages: their number, and the bytes of each.
+    pub(crate) fn buffers(&self) -> (usize, usize) {
+        (self.shared.recv_depth, self.shared.message_bytes)
+    }
+
+    /// Registers memory at the endpoint of the connection ([`Endpoint::register`]).
+    ///
+    /// # Errors
+    /// [`Error::Verbs`].
+    pub fn register(&self, bytes: usize, access: Access) -> Result<Region> {
+        Ok(Region::new(self.shared.endpoint.pd.reg_mr(bytes, access)?))
+    }
+
+    /// Posts a request with registered memory. Its place in the send queue is taken.
+    pub(crate) fn post_slice(&self, op: SendOp, local: Slice) -> Result<u64> {
+        let sge = local.sge();
+        let wr_id = self.shared.router.open(Pinned::Memory { _slice: local });
+        self.post(wr_id, |qp| qp.post_send(&SendRequest::new(wr_id, op, sge)))?;
+        Ok(wr_id)
+    }
+
+    /// Posts a request with registered memory, and waits for it.
+    async fn transfer(&self, op: SendOp, local: Slice) -> Result<Pinned> {
+        self.place().await?;
+        let wr_id = self.post_slice(op, local)?;
+        self.completed(wr_id).await
+    }
+
+    /// Posts a request with a copy of bytes, and waits for it.
+    async fn send_copy(&self, op: SendOp, bytes: &[u8]) -> Result<()> {
+        self.shared.check_length(bytes.len())?;
+        self.place().await?;
+        let wr_id = self.post_copy(op, &[bytes])?;
+        let pinned = self.completed(wr_id).await?;
+        self.shared.router.release(pinned);
+        Ok(())
+    }
+
+    /// Posts a request with a copy of bytes. Its place in the send queue is taken.
+    pub(crate) fn post_copy(&self, op: SendOp, parts: &[&[u8]]) -> Result<u64> {
+        let router = &self.shared.router;
+        let len = parts.iter().map(|part| part.len()).sum();
+        if len <= MAX_INLINE {
+            let wr_id = router.open(Pinned::Nothing);
+            let request = SendRequest::empty(wr_id, op).flags(SendFlags::SIGNALED | SendFlags::INLINE);
+            self.post(wr_id, |qp| qp.send_batch().push_inline(&request, parts))?;
+            return Ok(wr_id);
+        }
+        let buffer = self.buffer()?;
+        let mut offset = 0;
+        for part in parts {
+            buffer.write_at(offset, part)?;
+            offset += part.len();
+        }
+        let sge = buffer.memory_region().sge(0, len);
+        let wr_id = router.open(Pinned::Buffer(buffer));
+        self.post(wr_id, |qp| qp.post_send(&SendRequest::new(wr_id, op, sge)))?;
+        Ok(wr_id)
+    }
+
+    /// Posts a Read or an atomic to a buffer of the connection, and copies its result to `out`.
+    async fn fetch(&self, op: SendOp, out: &mut [u8]) -> Result<()> {
+        self.place().await?;
+        let buffer = self.buffer().inspect_err(|_| self.shared.router.places.add_permits(1))?;
+        let sge = buffer.memory_region().sge(0, out.len());
+        let wr_id = self.shared.router.open(Pinned::Buffer(buffer));
+        self.post(wr_id, |qp| qp.post_send(&SendRequest::new(wr_id, op, sge)))?;
+        let pinned = self.completed(wr_id).await?;
+        let read = match &pinned {
+            Pinned::Buffer(buffer) => buffer.read_at(0, out),
+            _ => unreachable!("the request has a buffer"),
+        };
+        self.shared.router.release(pinned);
+        read
+    }
+
+    /// Waits for a place in the send queue.
+    async fn place(&self) -> Result<()> {
+        self.shared.router.places.acquire().await.map_err(|_| Error::Closed)?.forget();
+        Ok(())
+    }
+
+    /// A buffer of the connection that no request uses.
+    fn buffer(&self) -> Result<Region> {
+        match self.shared.router.free_buffer() {
+            Some(buffer) => Ok(buffer),
+            None => self.register(self.shared.message_bytes.max(size_of::<u64>()), Access::LOCAL_WRITE),
+        }
+    }
+
+    fn post(
+        &self,
+        wr_id: u64,
+        post: impl FnOnce(&QueuePair) -> Result<(), iwarp::verbs::VerbsError>,
+    ) -> Result<()> {
+        post(self.shared.qp()).map_err(|error| {
+            self.shared.router.cancel(wr_id);
+            match &*self.shared.phase.borrow() {
+                phase @ Phase::Ended(_) => phase.error(),
+                _ => error.into(),
+            }
+        })
+    }
+
+    async fn completed(&self, wr_id: u64) -> Result<Pinned> {
+        let (completion, pinned) = self.shared.router.wait(wr_id).await;
+        match completion.status {
+            WcStatus::Success => return Ok(pinned),
+            WcStatus::WrFlushError | WcStatus::RemoteAccessError => {}
+            status => {
+                self.shared.router.release(pinned);
+                return Err(Error::Request(status));
+            }
+        }
+        self.shared.router.release(pinned);
+        Err(self.closed().await)
+    }
+}
+
+impl ConnectionShared {
+    fn qp(&self) -> &QueuePair {
+        self.qp.as_ref().expect("taken by the drop alone")
+    }
+
+    fn check_length(&self, got: usize) -> Result<usize> {
+        let max = self.message_bytes;
+        if got > max { Err(Error::TooLong { got, max }) } else { Ok(got) }
+    }
+}
+
+fn same_length(remote: &RemoteRegion, local: Slice) -> Result<Slice> {
+    lengths(remote.len, local.len() as u64)?;
+    Ok(local)
+}
+
+fn lengths(remote: u64, local: u64) -> Result<()> {
+    if remote == local { Ok(()) } else { Err(Error::Lengths { local, remote }) }
+}
+
+impl std::fmt::Debug for Connection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let established = &self.shared.established;
+        f.debug_struct("Connection").field("addresses", &established.addresses).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,144 @@
+//! An endpoint: a device, its engines, and what connections share.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use dp::Port;
+use iwarp::engine::{EngineConfig, EngineCounters, EngineThread, ThreadOptions};
+use iwarp::memory::Access;
+use iwarp::verbs::{Context, ContextConfig, EventChannel, MrOptions, ProtectionDomain};
+use tokio::net::{ToSocketAddrs, lookup_host};
+use tokio::task::AbortHandle;
+
+use crate::error::{Error, Result};
+use crate::events::{self, Channel, Routes};
+use crate::region::Region;
+
+/// One end of a network: a device with an address of its own, and a thread for the engine of each of its
+/// queues. Clones are the same endpoint. Connections and listeners keep it alive.
+///
+/// It is made within a runtime of tokio with its I/O enabled, where a task of it runs.
+#[derive(Clone)]
+pub struct Endpoint {
+    pub(crate) shared: Arc<Shared>,
+}
+
+pub(crate) struct Shared {
+    pub(crate) context: Context,
+    pub(crate) pd: ProtectionDomain,
+    pub(crate) routes: Arc<Routes>,
+    channel: Arc<Channel>,
+    events: AbortHandle,
+    addresses: Vec<IpAddr>,
+    engines: Vec<EngineThread>,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.events.abort();
+    }
+}
+
+impl Endpoint {
+    /// An endpoint on a port, with the addresses `addresses` (`10.0.0.1/24`), and defaults for the rest.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`] for an address that cannot be read, [`Error::System`].
+    pub fn on_port(port: Box<dyn Port>, addresses: &[&str]) -> Result<Self> {
+        let config = EngineConfig::new(&*port, addresses)?;
+        Self::on_queues(vec![port], &config, &EndpointOptions::default())
+    }
+
+    /// An endpoint on the queues of a device, with an engine and a thread for each
+    /// ([`EngineThread::on_queues`]).
+    ///
+    /// # Errors
+    /// As [`EngineThread::on_queues`]; [`Error::System`].
+    pub fn on_queues(
+        ports: Vec<Box<dyn Port>>,
+        config: &EngineConfig,
+        options: &EndpointOptions,
+    ) -> Result<Self> {
+        let context = Context::new(options.context.clone())?;
+        let pd = context.alloc_pd()?;
+        let channel = Channel::register(context.create_event_channel()?)?;
+        let routes = Arc::<Routes>::default();
+        let addresses = config.stack.addresses.iter().map(|cidr| cidr.address().into()).collect();
+        let engines =
+            EngineThread::on_queues(&context, ports, config, &options.cpus, options.thread)?;
+        let events = tokio::spawn(events::deliver_all(Arc::clone(&channel), Arc::clone(&routes)));
+        let events = events.abort_handle();
+        let shared = Shared { context, pd, routes, channel, events, addresses, engines };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// Its own addresses.
+    pub fn addresses(&self) -> &[IpAddr] {
+        &self.shared.addresses
+    }
+
+    /// Registers new memory of `bytes`, filled with zeros, for these rights. Rights of peers to write and
+    /// atomics need [`Access::LOCAL_WRITE`], and so does memory that Reads fill.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`].
+    pub fn register(&self, bytes: usize, access: Access) -> Result<Region> {
+        Ok(Region::new(self.shared.pd.reg_mr(bytes, access)?))
+    }
+
+    /// The same, with all options.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`].
+    pub fn register_with(&self, bytes: usize, options: &MrOptions<'_>) -> Result<Region> {
+        Ok(Region::new(self.shared.pd.reg_mr_with(bytes, options)?))
+    }
+
+    /// The counters of each engine. They are some milliseconds old.
+    pub fn counters(&self) -> Vec<EngineCounters> {
+        self.shared.engines.iter().map(EngineThread::counters).collect()
+    }
+
+    /// The verbs below, for calls that this crate does not have.
+    pub fn context(&self) -> &Context {
+        &self.shared.context
+    }
+
+    /// The protection domain of its regions and connections.
+    pub fn protection_domain(&self) -> &ProtectionDomain {
+        &self.shared.pd
+    }
+
+    /// The first address of a name that this endpoint has an address of the same family for.
+    pub(crate) async fn resolve(&self, name: impl ToSocketAddrs) -> Result<SocketAddr> {
+        let found: Vec<SocketAddr> = lookup_host(name).await?.collect();
+        let fits = |to: &&SocketAddr| self.shared.addresses.iter().any(|own| own.is_ipv4() == to.is_ipv4());
+        found.iter().find(fits).copied().ok_or_else(|| {
+            let own = self.shared.addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+            match found.first() {
+                None => Error::Name("the name has no address".into()),
+                Some(address) => Error::Name(format!(
+                    "{} cannot be reached from {own}: give this endpoint an address of the same IP family",
+                    address.ip()
+                )),
+            }
+        })
+    }
+}
+
+impl Shared {
+    pub(crate) fn event_channel(&self) -> &EventChannel {
+        self.channel.events()
+    }
+}
+
+/// Options of an endpoint.
+#[derive(Clone, Debug, Default)]
+pub struct EndpointOptions {
+    /// Limits of its objects.
+    pub context: ContextConfig,
+    /// When its engines back off: by default they sleep after some tenths of a millisecond without work.
+    pub thread: ThreadOptions,
+    /// The CPUs of the engines of several queues, in turn; any by default.
+    pub cpus: Vec<usize>,
+}

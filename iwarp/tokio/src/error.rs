@@ -1,0 +1,91 @@
+//! Errors of endpoints, connections and regions.
+
+use std::io;
+
+use iwarp::verbs::{ConnectionError, VerbsError, WcStatus};
+
+/// Why a call failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A call was refused, and nothing was posted.
+    #[error(transparent)]
+    Verbs(#[from] VerbsError),
+    /// The connection could not be made, or has ended.
+    #[error("the connection has ended: {0}")]
+    Connection(#[from] ConnectionError),
+    /// This end has closed the connection.
+    #[error("the connection was closed here")]
+    Closed,
+    /// The peer rejected the connection.
+    #[error("the peer rejected the connection ({} bytes of private data)", private_data.len())]
+    Rejected {
+        /// The peer's private data.
+        private_data: Box<[u8]>,
+    },
+    /// A request failed, for a reason of its own.
+    #[error("the request failed: {0}")]
+    Request(WcStatus),
+    /// A range is not within its region.
+    #[error("bytes {start} to {end} are not within a region of {len}")]
+    OutOfRange {
+        /// The first byte.
+        start: u64,
+        /// The byte behind the last one.
+        end: u64,
+        /// The length of the region.
+        len: u64,
+    },
+    /// Two ranges of one request differ in length.
+    #[error("{local} bytes here, and {remote} bytes at the peer: give two ranges of one length")]
+    Lengths {
+        /// The bytes here.
+        local: u64,
+        /// The bytes at the peer.
+        remote: u64,
+    },
+    /// A message, or the bytes of a call without a region, are longer than the buffers of the connection.
+    #[error("{got} bytes are more than a buffer of the connection has: raise `message_bytes` above {max}")]
+    TooLong {
+        /// The bytes of the call.
+        got: usize,
+        /// The most that it takes.
+        max: usize,
+    },
+    /// Bytes of the peer are no remote region.
+    #[error("{0} bytes are no remote region, which has {len}", len = crate::RemoteRegion::BYTES)]
+    NoRegion(usize),
+    /// A name could not be resolved to an address that this endpoint can reach.
+    #[error("{0}")]
+    Name(String),
+    /// The peer does not speak the protocol of [`Stream`](crate::Stream).
+    #[error("the peer sent no valid message of a stream: {0}")]
+    Protocol(&'static str),
+    /// An error of the system.
+    #[error(transparent)]
+    System(#[from] io::Error),
+}
+
+/// The result of a call.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl From<Error> for io::Error {
+    fn from(error: Error) -> Self {
+        use io::ErrorKind as Kind;
+        let kind = match &error {
+            Error::System(_) => {
+                let Error::System(error) = error else { unreachable!("matched above") };
+                return error;
+            }
+            Error::Connection(ConnectionError::Rejected) | Error::Rejected { .. } => Kind::ConnectionRefused,
+            Error::Connection(ConnectionError::StartupTimeout | ConnectionError::IdleTimeout) => Kind::TimedOut,
+            Error::Connection(_) => Kind::ConnectionReset,
+            Error::Closed => Kind::NotConnected,
+            Error::OutOfRange { .. } | Error::Lengths { .. } | Error::TooLong { .. } => Kind::InvalidInput,
+            Error::NoRegion(_) | Error::Protocol(_) => Kind::InvalidData,
+            Error::Name(_) => Kind::NotFound,
+            Error::Verbs(_) | Error::Request(_) => Kind::Other,
+        };
+        Self::new(kind, error)
+    }
+}

@@ -1,0 +1,223 @@
+//! Registered memory: our own, and that of the peer.
+
+use std::fmt;
+use std::ops::{Bound, RangeBounds};
+use std::sync::Arc;
+
+use iwarp::verbs::{MemoryRegion, RemoteAddr, Sge};
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+
+/// Registered memory. Clones are the same memory. The last one deregisters it, and a request that is under
+/// way has a clone.
+///
+/// A peer with an STag may read and write it at any time, so it is read and written by copies.
+#[derive(Clone)]
+pub struct Region {
+    mr: Arc<MemoryRegion>,
+}
+
+impl Region {
+    pub(crate) fn new(mr: MemoryRegion) -> Self {
+        Self { mr: Arc::new(mr) }
+    }
+
+    /// Its length in bytes.
+    pub fn len(&self) -> usize {
+        self.mr.len()
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.mr.is_empty()
+    }
+
+    /// Copies `bytes` to `offset`.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`] if they do not fit.
+    pub fn write_at(&self, offset: usize, bytes: &[u8]) -> Result<()> {
+        Ok(self.mr.write_at(offset, bytes)?)
+    }
+
+    /// Fills `out` from `offset` on.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`] if there are fewer bytes.
+    pub fn read_at(&self, offset: usize, out: &mut [u8]) -> Result<()> {
+        Ok(self.mr.read_at(offset, out)?)
+    }
+
+    /// A part of it, for a request.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`].
+    pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<Slice> {
+        let (start, end) = bounds(range.start_bound().cloned(), range.end_bound().cloned(), self.len());
+        if start > end || end > self.len() {
+            let [start, end, len] = [start, end, self.len()].map(|value| value as u64);
+            return Err(Error::OutOfRange { start, end, len });
+        }
+        Ok(Slice { region: self.clone(), offset: start, len: end - start })
+    }
+
+    /// What a peer needs to access it, as far as its rights allow.
+    pub fn remote(&self) -> RemoteRegion {
+        RemoteRegion { addr: self.mr.addr(), rkey: self.mr.rkey(), len: self.len() as u64 }
+    }
+
+    /// The region of the verbs, for calls that this crate does not have.
+    pub fn memory_region(&self) -> &MemoryRegion {
+        &self.mr
+    }
+}
+
+impl fmt::Debug for Region {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Region").field("remote", &self.remote()).finish()
+    }
+}
+
+/// A part of a [`Region`], which it keeps registered.
+#[derive(Clone, Debug)]
+pub struct Slice {
+    region: Region,
+    offset: usize,
+    len: usize,
+}
+
+impl Slice {
+    /// Its length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Its bytes, copied.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`] if the region is not readable here.
+    pub fn to_vec(&self) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; self.len];
+        self.region.read_at(self.offset, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    pub(crate) fn sge(&self) -> Sge {
+        self.region.mr.sge(self.offset, self.len)
+    }
+}
+
+impl From<&Region> for Slice {
+    fn from(region: &Region) -> Self {
+        Self { region: region.clone(), offset: 0, len: region.len() }
+    }
+}
+
+impl From<&Self> for Slice {
+    fn from(slice: &Self) -> Self {
+        slice.clone()
+    }
+}
+
+/// Memory of the peer. It travels in private data ([`to_bytes`](Self::to_bytes)) or in a message (by serde).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct RemoteRegion {
+    /// Tagged offset of its first byte.
+    pub addr: u64,
+    /// Its STag.
+    pub rkey: u32,
+    /// Its length in bytes.
+    pub len: u64,
+}
+
+impl RemoteRegion {
+    /// The length of [`to_bytes`](Self::to_bytes).
+    pub const BYTES: usize = 20;
+
+    /// A part of it.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`].
+    pub fn slice(&self, range: impl RangeBounds<u64>) -> Result<Self> {
+        let len = usize::try_from(self.len).unwrap_or(usize::MAX);
+        let index = |bound: Bound<&u64>| bound.map(|&at| usize::try_from(at).unwrap_or(usize::MAX));
+        let (start, end) = bounds(index(range.start_bound()), index(range.end_bound()), len);
+        if start > end || end > len {
+            return Err(Error::OutOfRange { start: start as u64, end: end as u64, len: self.len });
+        }
+        let (addr, len) = (self.addr.wrapping_add(start as u64), (end - start) as u64);
+        Ok(Self { addr, rkey: self.rkey, len })
+    }
+
+    /// Address, STag and length, in network byte order.
+    pub fn to_bytes(self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        bytes[..8].copy_from_slice(&self.addr.to_be_bytes());
+        bytes[8..12].copy_from_slice(&self.rkey.to_be_bytes());
+        bytes[12..].copy_from_slice(&self.len.to_be_bytes());
+        bytes
+    }
+
+    pub(crate) fn address(&self) -> RemoteAddr {
+        RemoteAddr { addr: self.addr, rkey: self.rkey }
+    }
+}
+
+impl TryFrom<&[u8]> for RemoteRegion {
+    type Error = Error;
+
+    /// Reads what [`to_bytes`](Self::to_bytes) wrote.
+    fn try_from(bytes: &[u8]) -> Result<Self> {
+        let bytes: &[u8; Self::BYTES] = bytes.try_into().map_err(|_| Error::NoRegion(bytes.len()))?;
+        let [a0, a1, a2, a3, a4, a5, a6, a7, k0, k1, k2, k3, l @ ..] = *bytes;
+        let addr = u64::from_be_bytes([a0, a1, a2, a3, a4, a5, a6, a7]);
+        Ok(Self { addr, rkey: u32::from_be_bytes([k0, k1, k2, k3]), len: u64::from_be_bytes(l) })
+    }
+}
+
+/// The start and the end of a range of something with `len` bytes.
+fn bounds(start: Bound<usize>, end: Bound<usize>, len: usize) -> (usize, usize) {
+    let start = match start {
+        Bound::Included(start) => start,
+        Bound::Excluded(start) => start.saturating_add(1),
+        Bound::Unbounded => 0,
+    };
+    let end = match end {
+        Bound::Included(end) => end.saturating_add(1),
+        Bound::Excluded(end) => end,
+        Bound::Unbounded => len,
+    };
+    (start, end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REMOTE: RemoteRegion = RemoteRegion { addr: 0x1234_5678_9abc_def0, rkey: 0x0bad_cafe, len: 100 };
+
+    #[test]
+    fn a_remote_region_travels_as_bytes_and_by_serde() {
+        assert_eq!(RemoteRegion::try_from(&REMOTE.to_bytes()[..]).unwrap(), REMOTE);
+        assert!(matches!(RemoteRegion::try_from(&[0; 19][..]), Err(Error::NoRegion(19))));
+        let text = serde_json::to_string(&REMOTE).unwrap();
+        assert_eq!(serde_json::from_str::<RemoteRegion>(&text).unwrap(), REMOTE);
+    }
+
+    #[test]
+    fn a_part_stays_within_the_whole() {
+        let part = REMOTE.slice(10..=19).unwrap();
+        assert_eq!(part, RemoteRegion { addr: REMOTE.addr + 10, len: 10, ..REMOTE });
+        assert_eq!(part.slice(..).unwrap(), part);
+        assert_eq!(REMOTE.slice(100..).unwrap().len, 0);
+        for range in [(Bound::Included(0), Bound::Included(100)), (Bound::Excluded(u64::MAX), Bound::Unbounded)] {
+            assert!(matches!(REMOTE.slice(range), Err(Error::OutOfRange { len: 100, .. })));
+        }
+    }
+}

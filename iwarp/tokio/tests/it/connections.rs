@@ -1,0 +1,140 @@
+//! How connections begin and end.
+
+use std::time::Duration;
+
+use iwarp::verbs::ConnectionError;
+use iwarp_tokio::{Connection, ConnectionOptions, Endpoint, Error, Listener};
+use tokio::time::timeout;
+
+use super::{PORT, SERVER, connected, endpoints};
+
+#[tokio::test]
+async fn private_data_goes_both_ways() {
+    let (client, server) = endpoints();
+    let listener = Listener::bind(&server, PORT).unwrap();
+    let options = |text: &str| ConnectionOptions::default().private_data(text.as_bytes()).unwrap();
+    let accept = async {
+        let request = listener.request().await?;
+        assert_eq!(request.private_data(), b"who is there?");
+        assert_eq!(request.peer_addr().ip(), client.addresses()[0]);
+        request.accept(&options("the server")).await
+    };
+    let to_server = options("who is there?");
+    let (a, b) = tokio::try_join!(Connection::connect_with(&client, SERVER, &to_server), accept).unwrap();
+    assert_eq!((a.private_data(), b.private_data()), (&b"the server"[..], &b"who is there?"[..]));
+    assert_eq!((a.local_addr(), a.peer_addr()), (b.peer_addr(), b.local_addr()));
+    assert!(a.ib_semantics() && b.ib_semantics());
+}
+
+#[tokio::test]
+async fn a_rejected_client_gets_the_reason() {
+    let (client, server) = endpoints();
+    let listener = Listener::bind(&server, PORT).unwrap();
+    let reject = async { listener.request().await?.reject(b"full") };
+    let (connected, rejected) = tokio::join!(Connection::connect(&client, SERVER), reject);
+    rejected.unwrap();
+    let Err(Error::Rejected { private_data }) = connected else { panic!("{connected:?}") };
+    assert_eq!(*private_data, *b"full");
+}
+
+#[tokio::test]
+async fn a_request_that_is_dropped_is_rejected() {
+    let (client, server) = endpoints();
+    let listener = Listener::bind(&server, PORT).unwrap();
+    let (connected, request) = tokio::join!(Connection::connect(&client, SERVER), async {
+        drop(listener.request().await);
+    });
+    let () = request;
+    assert!(matches!(connected, Err(Error::Rejected { .. })), "{connected:?}");
+}
+
+#[tokio::test]
+async fn nobody_listens() {
+    let (client, server) = endpoints();
+    let refused = Connection::connect(&client, SERVER).await.unwrap_err();
+    assert!(matches!(refused, Error::Connection(ConnectionError::Tcp(_))), "{refused}");
+    // The port of a listener that was dropped is free again, and nobody listens there.
+    for _ in 0..2 {
+        drop(Listener::bind(&server, PORT).unwrap());
+    }
+    Connection::connect(&client, SERVER).await.unwrap_err();
+}
+
+#[tokio::test]
+async fn a_port_has_one_listener() {
+    let (_client, server) = endpoints();
+    let _listener = Listener::bind(&server, PORT).unwrap();
+    let error = Listener::bind(&server, PORT).err().unwrap();
+    assert!(error.to_string().contains("choose another one"), "{error}");
+}
+
+#[tokio::test]
+async fn an_address_of_another_family_cannot_be_reached() {
+    let (client, _server) = endpoints();
+    let error = Connection::connect(&client, "[fd00::2]:7471").await.unwrap_err();
+    assert!(matches!(&error, Error::Name(text) if text.contains("same IP family")), "{error}");
+}
+
+#[tokio::test]
+async fn a_close_is_graceful_at_both_ends() {
+    let (a, b) = connected(&ConnectionOptions::default()).await;
+    a.send(b"last").await.unwrap();
+    let (closed, taken) = tokio::join!(a.close(), b.recv());
+    closed.unwrap();
+    assert_eq!(taken.unwrap().data, b"last");
+    assert!(matches!(b.closed().await, Error::Closed));
+    assert!(matches!(b.recv().await, Err(Error::Closed)));
+    assert!(matches!(a.send(b"more").await, Err(Error::Closed)));
+}
+
+#[tokio::test]
+async fn an_end_has_its_cause_for_all_that_wait() {
+    let (a, b) = connected(&ConnectionOptions::default()).await;
+    let waiting = tokio::spawn({
+        let a = a.clone();
+        async move { a.recv().await }
+    });
+    drop(b);
+    let error = waiting.await.unwrap().unwrap_err();
+    assert!(matches!(error, Error::Connection(ConnectionError::Tcp(_))), "{error}");
+    for error in [a.closed().await, a.send(b"x").await.unwrap_err(), a.recv().await.unwrap_err()] {
+        assert!(matches!(error, Error::Connection(ConnectionError::Tcp(_))), "{error}");
+    }
+}
+
+/// The engine of the server is gone, as if its process had died.
+#[tokio::test]
+async fn a_server_that_dies_is_noticed() {
+    let (client, server) = endpoints();
+    let listener = Listener::bind(&server, PORT).unwrap();
+    let (a, b) = tokio::try_join!(Connection::connect(&client, SERVER), listener.accept()).unwrap();
+    let waiting = tokio::spawn(async move { a.recv().await });
+    drop((b, listener, server));
+    let ended = timeout(Duration::from_secs(20), waiting).await.unwrap().unwrap();
+    assert!(matches!(ended, Err(Error::Connection(_))), "{ended:?}");
+}
+
+/// Many connections that are dropped while they are made leave neither queue pairs nor memory.
+#[tokio::test]
+async fn a_dropped_connect_leaves_nothing() {
+    let (client, server) = endpoints();
+    let _listener = Listener::bind(&server, PORT).unwrap();
+    let before = used(&client);
+    for micros in 0..40 {
+        let connecting = Connection::connect(&client, SERVER);
+        assert!(timeout(Duration::from_micros(micros * 20), connecting).await.is_err(), "nobody accepts");
+    }
+    for _ in 0..200 {
+        if used(&client) == before {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(used(&client), before);
+}
+
+/// Queue pairs, regions and completion queues.
+fn used(endpoint: &Endpoint) -> [usize; 3] {
+    let usage = endpoint.context().usage();
+    [usage.qp, usage.mr, usage.cq].map(|usage| usage.used)
+}
