@@ -6,7 +6,7 @@ use std::sync::Arc;
 use iwarp::memory::Access;
 use iwarp::verbs::{
     AtomicOp, CmId, CqEventHandler, CqOptions, MAX_INLINE, QpInit, QueuePair, RecvRequest, RemoteAddr, SendFlags,
-    SendOp, SendRequest, WcStatus, WorkCompletion, cqe_for,
+    SendOp, SendRequest, VerbsError, WcStatus, WorkCompletion, cqe_for,
 };
 use tokio::net::ToSocketAddrs;
 use tokio::sync::watch;
@@ -461,13 +461,15 @@ impl Connection {
     fn post(
         &self,
         wr_id: u64,
-        post: impl FnOnce(&QueuePair) -> Result<(), iwarp::verbs::VerbsError>,
+        post: impl FnOnce(&QueuePair) -> Result<(), VerbsError>,
     ) -> Result<()> {
         post(self.shared.qp()).map_err(|error| {
             self.shared.router.cancel(wr_id);
-            match &*self.shared.phase.borrow() {
-                phase @ Phase::Ended(_) => phase.error(),
-                _ => error.into(),
+            match (&*self.shared.phase.borrow(), error) {
+                (phase @ Phase::Ended(_), _) => phase.error(),
+                // A FIN was sent or received.
+                (_, VerbsError::InvalidState(_)) => Error::Closed,
+                (_, error) => error.into(),
             }
         })
     }

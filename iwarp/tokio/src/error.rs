@@ -14,8 +14,8 @@ pub enum Error {
     /// The connection could not be made, or has ended.
     #[error("the connection has ended: {0}")]
     Connection(#[from] ConnectionError),
-    /// This end has closed the connection.
-    #[error("the connection was closed here")]
+    /// One of the ends has closed the connection, gracefully.
+    #[error("the connection is closed")]
     Closed,
     /// The peer rejected the connection.
     #[error("the peer rejected the connection ({} bytes of private data)", private_data.len())]
@@ -80,7 +80,7 @@ impl From<Error> for io::Error {
             Error::Connection(ConnectionError::Rejected) | Error::Rejected { .. } => Kind::ConnectionRefused,
             Error::Connection(ConnectionError::StartupTimeout | ConnectionError::IdleTimeout) => Kind::TimedOut,
             Error::Connection(_) => Kind::ConnectionReset,
-            Error::Closed => Kind::NotConnected,
+            Error::Closed => Kind::BrokenPipe,
             Error::OutOfRange { .. } | Error::Lengths { .. } | Error::TooLong { .. } => Kind::InvalidInput,
             Error::NoRegion(_) | Error::Protocol(_) => Kind::InvalidData,
             Error::Name(_) => Kind::NotFound,

@@ -324,10 +324,13 @@ impl AsyncWrite for Stream {
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
         if !this.end_sent {
-            this.failure()?;
             ready!(this.connection.router().poll_place(cx));
-            this.message(&[&[END]])?;
             this.end_sent = true;
+            match this.message(&[&[END]]) {
+                // The peer has closed: it wants no end of ours.
+                Err(Error::Closed) => {}
+                sent => sent?,
+            }
         }
         Poll::Ready(Ok(()))
     }

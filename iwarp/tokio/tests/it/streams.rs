@@ -60,6 +60,23 @@ async fn one_direction_ends_and_the_other_goes_on() {
     assert_eq!((&*question, &*answer), ("question", "answer"));
 }
 
+/// The peer has read all, and is gone: to end is no error, and to write is one.
+#[tokio::test]
+async fn a_peer_that_is_gone_needs_no_end() {
+    for waits in [false, true] {
+        let (mut a, mut b) = streams().await;
+        b.shutdown().await.unwrap();
+        drop(b);
+        if waits {
+            assert_eq!(a.read(&mut [0; 8]).await.unwrap(), 0);
+            a.connection().closed().await;
+            let error = a.write_all(b"x").await.unwrap_err();
+            assert_eq!(error.kind(), std::io::ErrorKind::BrokenPipe);
+        }
+        a.shutdown().await.unwrap();
+    }
+}
+
 /// What was written before the drop arrives, more than a ring of it too.
 #[tokio::test]
 async fn a_dropped_stream_has_sent_what_was_written() {
