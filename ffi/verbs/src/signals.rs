@@ -37,39 +37,6 @@ pub(crate) fn without_sigpipe<T>(write: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Runs `open` while no real-time signal is free.
-///
-/// DPDK's tap devices take a free one and have the kernel raise it for each frame, which interrupts the
-/// program's system calls. Without a free one they poll.
-#[cfg(feature = "dpdk")]
-pub(crate) fn with_real_time_signals_taken<T>(open: impl FnOnce() -> T) -> T {
-    extern "C" fn nothing(_signal: libc::c_int) {}
-    let mut taken = Vec::new();
-    for signal in libc::SIGRTMIN()..=libc::SIGRTMAX() {
-        let mut before = MaybeUninit::<libc::sigaction>::zeroed();
-        // SAFETY: the place is valid, and no action is set.
-        if unsafe { libc::sigaction(signal, ptr::null(), before.as_mut_ptr()) } != 0 {
-            continue;
-        }
-        // SAFETY: the call above has filled it.
-        let before = unsafe { before.assume_init() };
-        if before.sa_sigaction != libc::SIG_DFL {
-            continue;
-        }
-        let mut action = before;
-        action.sa_sigaction = nothing as extern "C" fn(libc::c_int) as libc::sighandler_t;
-        // SAFETY: the action is whole, and its handler stays and does nothing.
-        unsafe { libc::sigaction(signal, &raw const action, ptr::null_mut()) };
-        taken.push((signal, before));
-    }
-    let result = open();
-    for (signal, before) in taken {
-        // SAFETY: the action is the one that the system returned above.
-        unsafe { libc::sigaction(signal, &raw const before, ptr::null_mut()) };
-    }
-    result
-}
-
 fn empty() -> libc::sigset_t {
     let mut set = MaybeUninit::uninit();
     // SAFETY: the call writes the whole set, whose place is valid.

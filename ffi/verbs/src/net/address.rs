@@ -15,19 +15,6 @@ pub(crate) enum Peer {
     Silent,
 }
 
-/// The first two bytes of the addresses on a `local` wire: a part of 100.64.0.0/10, the range for carriers
-/// (RFC 6598), which no host has on an interface by itself.
-const LOCAL_NETWORK: [u8; 2] = [100, 64];
-
-/// The prefix length of that range. With 16, the last station would have the broadcast address.
-pub(super) const LOCAL_PREFIX: u8 = 10;
-
-/// The address of a station of a `local` wire.
-pub(super) fn address_of_station(station: u16) -> IpAddr {
-    let [high, low] = station.to_be_bytes();
-    IpAddr::from([LOCAL_NETWORK[0], LOCAL_NETWORK[1], high, low])
-}
-
 /// An address as IPv6 has it.
 pub(crate) fn mapped(address: IpAddr) -> Ipv6Addr {
     match address {

@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use dp::local;
+use iwarp_wire::address_of_station;
 
-use super::address::address_of_station;
 use super::names;
 use super::present::{self, Process, program};
 

@@ -15,8 +15,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use dp::local;
+use iwarp_wire::address_of_station;
 
-use super::address::{Peer, address_of_station};
+use super::address::Peer;
 use crate::abi::Errno;
 
 /// The names of one wire.

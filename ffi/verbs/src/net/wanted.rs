@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use dp::local;
+use iwarp_wire::{Kind, Spec, SpecError};
 
-use super::spec::{Kind, Spec};
 use crate::settings::{self, Key};
 
 /// The wire that the settings ask for, or `net` and `addr` in their place.
@@ -50,8 +50,8 @@ fn refuse_on_local(spec: &Spec, addr: &str) -> Result<(), String> {
     }
 }
 
-fn text(error: super::SpecError) -> String {
-    error.to_string()
+fn text(error: SpecError) -> String {
+    format!("UWARP_NET={error}")
 }
 
 /// The folder of a `local` wire.

@@ -12,8 +12,9 @@ use dp::Port;
 use dp::dpdk::{DeviceConfig, PortSpec};
 use dp::eal::{Eal, EalConfig, Memory};
 
-use super::spec::{Kind, Spec};
+use crate::open::OpenError;
 use crate::signals;
+use crate::spec::{Kind, Spec};
 
 /// MiB of DPDK's memory: pools of some thousand jumbo buffers, and rings. Pages that nothing uses cost
 /// nothing.
@@ -27,8 +28,9 @@ struct Wanted {
 }
 
 /// Starts EAL and opens the device.
-pub(super) fn open(spec: &Spec) -> Result<Box<dyn Port>, String> {
-    let wanted = Wanted::of(&spec.kind).map_err(|line| format!("UWARP_NET={spec}: {line}"))?;
+pub(super) fn open(spec: &Spec) -> Result<Box<dyn Port>, OpenError> {
+    let failed = |why| OpenError::Device { spec: spec.to_string(), why };
+    let wanted = Wanted::of(&spec.kind).map_err(failed)?;
     let remedy = remedy(&spec.kind);
     let addresses = spec.address.map(|cidr| cidr.address().into()).into_iter().collect();
     let config = DeviceConfig { mtu: spec.mtu.unwrap_or(1500), addresses, ..DeviceConfig::default() };
@@ -39,9 +41,9 @@ pub(super) fn open(spec: &Spec) -> Result<Box<dyn Port>, String> {
         ports.into_iter().next().ok_or_else(|| "the device has no queues".to_owned())
     };
     let thread = std::thread::Builder::new().name("uwarp-start".into()).spawn(start);
-    let thread = thread.map_err(|error| format!("no thread can be started: {error}"))?;
+    let thread = thread.map_err(|error| failed(format!("no thread can be started: {error}")))?;
     let opened = thread.join().unwrap_or_else(|_| Err("opening the device has failed".into()));
-    opened.map_err(|line| format!("UWARP_NET={spec}: {line}"))
+    opened.map_err(failed)
 }
 
 /// The remedy if a device cannot be opened. DPDK's words, which follow, do not name it.
@@ -62,7 +64,11 @@ fn remedy(kind: &Kind) -> &'static str {
 /// frames for the address of a tap interface to the kernel.
 pub(super) fn mac(kind: &Kind, address: IpAddr) -> Option<[u8; 6]> {
     let Kind::Tap { .. } = kind else { return None };
-    let [.., a, b, c, d] = super::address::mapped(address).octets();
+    let mapped = match address {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+        IpAddr::V6(v6) => v6,
+    };
+    let [.., a, b, c, d] = mapped.octets();
     Some([0x02, b'u', a, b, c, d])
 }
 

@@ -1,4 +1,4 @@
-//! The specification of a wire: `UWARP_NET=kind[:where][,key=value..]`.
+//! The specification of a wire: `kind[:where][,key=value..]`.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -76,7 +76,7 @@ pub struct Spec {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SpecError {
     /// There is no such kind.
-    #[error("UWARP_NET={spec}: there is no kind '{kind}': use one of {KINDS}")]
+    #[error("{spec}: there is no kind '{kind}': use one of {KINDS}")]
     Kind {
         /// The whole specification.
         spec: String,
@@ -84,7 +84,7 @@ pub enum SpecError {
         kind: String,
     },
     /// The kind needs a place.
-    #[error("UWARP_NET={spec}: '{kind}' needs {what}, like {example}")]
+    #[error("{spec}: '{kind}' needs {what}, like {example}")]
     Where {
         /// The whole specification.
         spec: String,
@@ -96,7 +96,7 @@ pub enum SpecError {
         example: &'static str,
     },
     /// There is no such key.
-    #[error("UWARP_NET={spec}: there is no key '{key}' for this kind: use {known}")]
+    #[error("{spec}: there is no key '{key}' for this kind: use {known}")]
     Key {
         /// The whole specification.
         spec: String,
@@ -106,7 +106,7 @@ pub enum SpecError {
         known: &'static str,
     },
     /// A value cannot be read.
-    #[error("UWARP_NET={spec}: {key}={value} is no {what}")]
+    #[error("{spec}: {key}={value} is no {what}")]
     Value {
         /// The whole specification.
         spec: String,
@@ -119,7 +119,7 @@ pub enum SpecError {
     },
     /// The wire needs an address.
     #[error(
-        "UWARP_NET={spec}: this kind needs an address of its own: add addr=10.0.0.2/24 (one that the kernel does not have)"
+        "{spec}: this kind needs an address of its own: add addr=10.0.0.2/24 (one that the kernel does not have)"
     )]
     NoAddress {
         /// The whole specification.
@@ -151,8 +151,8 @@ impl FromStr for Spec {
     type Err = SpecError;
 
     fn from_str(spec: &str) -> Result<Self, SpecError> {
-        // The arguments of the EAL have commas and equals signs of their own. Their settings come from
-        // UWARP_ADDR.
+        // The arguments of the EAL have commas and equals signs of their own. The address is set apart
+        // (`set_address`).
         let mut parts = spec.splitn(if spec.starts_with("dpdk:") { 1 } else { usize::MAX }, ',');
         let head = parts.next().unwrap_or_default();
         let (kind, place) = head.split_once(':').unwrap_or((head, ""));
@@ -245,7 +245,7 @@ impl Spec {
         Ok(())
     }
 
-    /// Sets the address, as `UWARP_ADDR` does.
+    /// Sets the address.
     ///
     /// # Errors
     /// [`SpecError::Value`].

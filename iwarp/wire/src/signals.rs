@@ -1,0 +1,36 @@
+//! Keeps real-time signals from DPDK's devices.
+
+use std::mem::MaybeUninit;
+use std::ptr;
+
+/// Runs `open` while no real-time signal is free.
+///
+/// DPDK's tap devices take a free one and have the kernel raise it for each frame, which interrupts the
+/// program's system calls. Without a free one they poll.
+pub(crate) fn with_real_time_signals_taken<T>(open: impl FnOnce() -> T) -> T {
+    extern "C" fn nothing(_signal: libc::c_int) {}
+    let mut taken = Vec::new();
+    for signal in libc::SIGRTMIN()..=libc::SIGRTMAX() {
+        let mut before = MaybeUninit::<libc::sigaction>::zeroed();
+        // SAFETY: the place is valid, and no action is set.
+        if unsafe { libc::sigaction(signal, ptr::null(), before.as_mut_ptr()) } != 0 {
+            continue;
+        }
+        // SAFETY: the call above has filled it.
+        let before = unsafe { before.assume_init() };
+        if before.sa_sigaction != libc::SIG_DFL {
+            continue;
+        }
+        let mut action = before;
+        action.sa_sigaction = nothing as extern "C" fn(libc::c_int) as libc::sighandler_t;
+        // SAFETY: the action is whole, and its handler stays and does nothing.
+        unsafe { libc::sigaction(signal, &raw const action, ptr::null_mut()) };
+        taken.push((signal, before));
+    }
+    let result = open();
+    for (signal, before) in taken {
+        // SAFETY: the action is the one that the system returned above.
+        unsafe { libc::sigaction(signal, &raw const before, ptr::null_mut()) };
+    }
+    result
+}
