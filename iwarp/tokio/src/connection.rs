@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use iwarp::memory::Access;
 use iwarp::verbs::{
-    AtomicOp, CmId, CqEventHandler, CqOptions, MAX_INLINE, QpInit, QueuePair, RecvRequest, RemoteAddr, SendFlags,
-    SendOp, SendRequest, VerbsError, WcStatus, WorkCompletion, cqe_for,
+    AtomicOp, CmId, CqEventHandler, CqOptions, MAX_INLINE, QpInit, QueuePair, RecvRequest, RemoteAddr,
+    SendFlags, SendOp, SendRequest, VerbsError, WcStatus, WorkCompletion, cqe_for,
 };
 use tokio::net::ToSocketAddrs;
 use tokio::sync::watch;
@@ -458,11 +458,7 @@ impl Connection {
         }
     }
 
-    fn post(
-        &self,
-        wr_id: u64,
-        post: impl FnOnce(&QueuePair) -> Result<(), VerbsError>,
-    ) -> Result<()> {
+    fn post(&self, wr_id: u64, post: impl FnOnce(&QueuePair) -> Result<(), VerbsError>) -> Result<()> {
         post(self.shared.qp()).map_err(|error| {
             self.shared.router.cancel(wr_id);
             match (&*self.shared.phase.borrow(), error) {

@@ -1,5 +1,6 @@
 //! An endpoint: a device, its engines, and what connections share.
 
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -7,6 +8,7 @@ use dp::Port;
 use iwarp::engine::{EngineConfig, EngineCounters, EngineThread, ThreadOptions};
 use iwarp::memory::Access;
 use iwarp::verbs::{Context, ContextConfig, EventChannel, MrOptions, ProtectionDomain};
+use iwarp_wire::{OpenError, Spec, Wire};
 use tokio::net::{ToSocketAddrs, lookup_host};
 use tokio::task::AbortHandle;
 
@@ -40,6 +42,19 @@ impl Drop for Shared {
 }
 
 impl Endpoint {
+    /// Opens a wire by its name ([`iwarp_wire`]): `local`, `packet:eth0,addr=10.0.0.2/24`, or one of DPDK's
+    /// devices with the feature `dpdk`.
+    ///
+    /// # Errors
+    /// [`Error::Open`]: one line that says what to do.
+    pub async fn open(wire: &str) -> Result<Self> {
+        let spec: Spec = wire.parse().map_err(OpenError::from)?;
+        // A device may take a second.
+        let opened = tokio::task::spawn_blocking(move || iwarp_wire::open(&spec)).await;
+        let Wire { port, config, .. } = opened.map_err(io::Error::from)??;
+        Self::on_queues(vec![port], &config, &EndpointOptions::default())
+    }
+
     /// An endpoint on a port, with the addresses `addresses` (`10.0.0.1/24`), and defaults for the rest.
     ///
     /// # Errors
@@ -64,8 +79,7 @@ impl Endpoint {
         let channel = Channel::register(context.create_event_channel()?)?;
         let routes = Arc::<Routes>::default();
         let addresses = config.stack.addresses.iter().map(|cidr| cidr.address().into()).collect();
-        let engines =
-            EngineThread::on_queues(&context, ports, config, &options.cpus, options.thread)?;
+        let engines = EngineThread::on_queues(&context, ports, config, &options.cpus, options.thread)?;
         let events = tokio::spawn(events::deliver_all(Arc::clone(&channel), Arc::clone(&routes)));
         let events = events.abort_handle();
         let shared = Shared { context, pd, routes, channel, events, addresses, engines };

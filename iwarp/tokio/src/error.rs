@@ -11,6 +11,9 @@ pub enum Error {
     /// A call was refused, and nothing was posted.
     #[error(transparent)]
     Verbs(#[from] VerbsError),
+    /// A wire could not be opened.
+    #[error(transparent)]
+    Open(#[from] iwarp_wire::OpenError),
     /// The connection could not be made, or has ended.
     #[error("the connection has ended: {0}")]
     Connection(#[from] ConnectionError),
@@ -78,13 +81,15 @@ impl From<Error> for io::Error {
                 return error;
             }
             Error::Connection(ConnectionError::Rejected) | Error::Rejected { .. } => Kind::ConnectionRefused,
-            Error::Connection(ConnectionError::StartupTimeout | ConnectionError::IdleTimeout) => Kind::TimedOut,
+            Error::Connection(ConnectionError::StartupTimeout | ConnectionError::IdleTimeout) => {
+                Kind::TimedOut
+            }
             Error::Connection(_) => Kind::ConnectionReset,
             Error::Closed => Kind::BrokenPipe,
             Error::OutOfRange { .. } | Error::Lengths { .. } | Error::TooLong { .. } => Kind::InvalidInput,
             Error::NoRegion(_) | Error::Protocol(_) => Kind::InvalidData,
             Error::Name(_) => Kind::NotFound,
-            Error::Verbs(_) | Error::Request(_) => Kind::Other,
+            Error::Open(_) | Error::Verbs(_) | Error::Request(_) => Kind::Other,
         };
         Self::new(kind, error)
     }

@@ -216,7 +216,9 @@ mod tests {
         assert_eq!(part, RemoteRegion { addr: REMOTE.addr + 10, len: 10, ..REMOTE });
         assert_eq!(part.slice(..).unwrap(), part);
         assert_eq!(REMOTE.slice(100..).unwrap().len, 0);
-        for range in [(Bound::Included(0), Bound::Included(100)), (Bound::Excluded(u64::MAX), Bound::Unbounded)] {
+        for range in
+            [(Bound::Included(0), Bound::Included(100)), (Bound::Excluded(u64::MAX), Bound::Unbounded)]
+        {
             assert!(matches!(REMOTE.slice(range), Err(Error::OutOfRange { len: 100, .. })));
         }
     }

@@ -115,7 +115,8 @@ async fn a_dropped_future_leaves_its_memory_registered() {
     memory.write_at(0, &vec![7; 1 << 20]).unwrap();
     for micros in [0, 1, 5, 20, 100, 500, 2000] {
         let local = a.register(1 << 20, Access::LOCAL_WRITE).unwrap();
-        let read = tokio::time::timeout(Duration::from_micros(micros), a.read(&memory.remote(), &local)).await;
+        let read =
+            tokio::time::timeout(Duration::from_micros(micros), a.read(&memory.remote(), &local)).await;
         drop(local);
         drop(read);
     }

@@ -132,7 +132,8 @@ async fn hyper_speaks_http_over_a_stream() {
     let connection = tokio::spawn(connection);
     for len in [0, 1, 1000, 2_000_000] {
         let mut body = bytes(len);
-        let request: Request<Full<Bytes>> = Request::post("/").header("host", "server").body(body.clone().into()).unwrap();
+        let request: Request<Full<Bytes>> =
+            Request::post("/").header("host", "server").body(body.clone().into()).unwrap();
         client.ready().await.unwrap();
         let response = client.send_request(request).await.unwrap();
         assert_eq!(response.status(), 200);

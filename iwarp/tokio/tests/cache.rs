@@ -1,0 +1,47 @@
+//! The example of a cache: two processes on a local wire, of which the server is killed.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+/// `cargo test` builds the examples beside the tests.
+fn cache(wire: &str, argument: &str) -> (Child, impl Iterator<Item = String>) {
+    let mut path: PathBuf = std::env::current_exe().unwrap();
+    path.pop();
+    path.pop();
+    path.push("examples/cache");
+    let mut command = Command::new(&path);
+    command.arg(argument).env("WIRE", wire).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    (child, lines)
+}
+
+#[test]
+fn a_client_says_why_when_its_server_dies() {
+    let wire = format!("local:cache-{}", std::process::id());
+    let (mut server, mut says) = cache(&wire, "server");
+    let line = says.next().unwrap();
+    let address = line.strip_prefix("a cache at ").unwrap();
+    let mut clients = [cache(&wire, address), cache(&wire, address)];
+    let mut numbers: Vec<String> = clients.iter_mut().map(|(_, says)| says.next().unwrap()).collect();
+    numbers.sort();
+    assert_eq!(numbers, ["client 1", "client 2"]);
+    for (_, says) in &mut clients {
+        assert_eq!(says.next().unwrap(), "colour Some(\"blue\"), shape None");
+    }
+    server.kill().unwrap();
+    server.wait().unwrap();
+    for (mut client, mut says) in clients {
+        let cause = says.next().unwrap();
+        assert!(cause.starts_with("the connection has ended: "), "{cause}");
+        assert_eq!(client.wait().unwrap().code(), Some(1));
+    }
+}
+
+#[test]
+fn the_example_is_short() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/cache.rs");
+    let lines = std::fs::read_to_string(source).unwrap().lines().count();
+    assert!(lines <= 90, "{lines} lines");
+}
