@@ -5,7 +5,6 @@
 //!     cargo run -p iwarp-tokio --example cache -- server         # prints its address
 //!     cargo run -p iwarp-tokio --example cache -- 100.64.0.1
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::time::Duration;
 
 use iwarp::memory::Access;
 use iwarp_tokio::{Connection, ConnectionOptions, Endpoint, Error, Listener, RemoteRegion, Result};
@@ -28,7 +27,7 @@ fn place(key: &[u8]) -> u64 {
 
 fn slot(key: &str, value: &str) -> Vec<u8> {
     let bytes = format!("{key:\0<24.24}{value:\0<96.96}").into_bytes();
-    [hash(&bytes).to_be_bytes().to_vec(), bytes].concat()
+    [&hash(&bytes).to_be_bytes()[..], &bytes].concat()
 }
 
 async fn server(endpoint: Endpoint) -> Result<()> {
@@ -41,10 +40,11 @@ async fn server(endpoint: Endpoint) -> Result<()> {
         let Ok(client) = listener.request().await?.accept(&options).await else { continue };
         let table = table.clone();
         tokio::spawn(async move {
-            while let Ok(put) = client.recv().await
-                && put.data.len() == SLOT as usize
-            {
-                table.write_at(place(&put.data[8..32]) as usize, &put.data)?;
+            while let Ok(put) = client.recv().await {
+                let Some(key) = put.data.get(8..32).filter(|_| put.data.len() == SLOT as usize) else {
+                    break;
+                };
+                table.write_at(place(key) as usize, &put.data)?;
                 client.send(b"stored").await?;
             }
             Ok::<(), Error>(())
@@ -72,18 +72,19 @@ async fn client(endpoint: Endpoint, address: &str) -> Result<()> {
         get(&server, &table, "shape").await?
     );
     while get(&server, &table, "colour").await?.is_some() {
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
     }
     Ok(())
 }
 
 #[tokio::main]
-async fn main() -> std::io::Result<()> {
-    let endpoint = Endpoint::open(&std::env::var("WIRE").unwrap_or("local".into())).await?;
+async fn main() -> Result<(), String> {
+    let wire = std::env::var("WIRE").unwrap_or("local".into());
+    let endpoint = Endpoint::open(&wire).await.map_err(|error| error.to_string())?;
     let ended = match std::env::args().nth(1).as_deref() {
         Some("server") => server(endpoint).await,
         Some(address) => client(endpoint, address).await,
         None => Err(Error::Name("say `server`, or the address of a server".into())),
     };
-    ended.inspect_err(|error| println!("{error}")).map_err(Into::into)
+    ended.map_err(|error| error.to_string())
 }

@@ -11,7 +11,7 @@ fn cache(wire: &str, argument: &str) -> (Child, impl Iterator<Item = String>) {
     path.pop();
     path.push("examples/cache");
     let mut command = Command::new(&path);
-    command.arg(argument).env("WIRE", wire).stdout(Stdio::piped());
+    command.arg(argument).env("WIRE", wire).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
     (child, lines)
@@ -32,10 +32,12 @@ fn a_client_says_why_when_its_server_dies() {
     }
     server.kill().unwrap();
     server.wait().unwrap();
-    for (mut client, mut says) in clients {
-        let cause = says.next().unwrap();
-        assert!(cause.starts_with("the connection has ended: "), "{cause}");
-        assert_eq!(client.wait().unwrap().code(), Some(1));
+    for (client, mut says) in clients {
+        assert_eq!(says.next(), None);
+        let ended = client.wait_with_output().unwrap();
+        let cause = String::from_utf8(ended.stderr).unwrap();
+        assert!(cause.starts_with("Error: \"the connection has ended: "), "{cause}");
+        assert_eq!(ended.status.code(), Some(1));
     }
 }
 
