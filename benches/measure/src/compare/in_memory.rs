@@ -13,7 +13,7 @@ use crate::compare::sample::Pair;
 use crate::compare::session::{Session, Tally};
 
 /// Names of these rows.
-const IDS: [&str; 10] = [
+const IDS: [&str; 11] = [
     "one_core",
     "qps_1k",
     "qps_10k",
@@ -22,6 +22,7 @@ const IDS: [&str; 10] = [
     "cores_2",
     "queues_2",
     "engines_8",
+    "await_cost",
     "idle_qp_bytes",
     "vs_smoltcp",
 ];

@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `alternate.rs` | two rates measured alternately, and the result |
 //! | `traffic.rs` | Writes on queue pairs between two engines on a wire in memory |
-//! | `one_core.rs`, `qps.rs`, `beside_bulk.rs`, `cores.rs`, `queues.rs`, `idle.rs`, `vs_smoltcp.rs` | the comparisons |
+//! | `one_core.rs`, `qps.rs`, `beside_bulk.rs`, `cores.rs`, `queues.rs`, `await_cost.rs`, `idle.rs`, `vs_smoltcp.rs` | the comparisons |
 //! | `copy_crc.rs` | a loop that copies and sums: the baseline of `one_core`, `cores_2` and `queues_2` |
 //! | `smoltcp_sockets/` | smoltcp's own TCP sockets under MPA: the baseline of `vs_smoltcp` |
 //! | `heap.rs` | a counting allocator |
@@ -13,6 +13,7 @@
 //! Nothing here needs privileges, hugepages or DPDK.
 
 mod alternate;
+mod await_cost;
 mod beside_bulk;
 mod copy_crc;
 mod cores;
@@ -42,11 +43,11 @@ pub(crate) struct PairOptions {
     /// Duration of the measurement of both sides together
     #[arg(long, default_value_t = 2.0, value_parser = seconds)]
     seconds: f64,
-    /// CPUs to run on; all but `cores_2` and `queues_2` use only the first
+    /// CPUs to run on; all but `cores_2`, `queues_2` and `await_cost` use only the first
     #[arg(long, value_delimiter = ',', default_value = "0,1")]
     cpus: Vec<usize>,
     /// Print on standard error: sizes of allocations (`idle_qp_bytes`), counters of our engines (`qps_*`),
-    /// percentiles (`fair_64`, `beside_bulk`), each rate (`engines_8`)
+    /// percentiles (`fair_64`, `beside_bulk`), each rate (`engines_8`), each time (`await_cost`)
     #[arg(long)]
     detail: bool,
 }
@@ -78,6 +79,8 @@ enum Id {
     /// 2, 4 and 8 engines on queues of one device, on one core: the slowest, against one engine
     #[value(name = "engines_8")]
     Engines8,
+    /// The time that an awaited 64 B Read takes longer than a polled one, against 2 us
+    AwaitCost,
     /// Bytes of an idle queue pair without its work queues, against 4 KiB
     IdleQpBytes,
     /// Our TCP against unmodified smoltcp sockets under the same MPA, MTU 1500, checksums in software
@@ -108,6 +111,7 @@ fn take(options: &PairOptions) -> Result<Comparison, Error> {
     match options.id {
         Id::Cores2 => return cores::measure([first, last], time),
         Id::Queues2 => return queues::two_cores([first, last], time),
+        Id::AwaitCost => return await_cost::measure([first, last], time, options.detail),
         _ => {}
     }
     benches::net::pin(first)?;
@@ -117,7 +121,7 @@ fn take(options: &PairOptions) -> Result<Comparison, Error> {
         Id::Qps10k => qps::measure(10_000, time, options.detail),
         Id::Fair64 => Ok(BesideBulk::measure(time, options.detail)?.fairness()),
         Id::BesideBulk => Ok(BesideBulk::measure(time, options.detail)?.round_trip()),
-        Id::Cores2 | Id::Queues2 => unreachable!("they are handled above"),
+        Id::Cores2 | Id::Queues2 | Id::AwaitCost => unreachable!("they are handled above"),
         Id::Engines8 => queues::one_core(time, options.detail),
         Id::IdleQpBytes => idle::measure(&idle::Counts::default(), options.detail),
         Id::VsSmoltcp => vs_smoltcp::measure(time),
@@ -146,7 +150,7 @@ mod tests {
         let expected = ["one_core", "qps_1k", "qps_10k", "fair_64", "beside_bulk", "cores_2"];
         assert_eq!(
             names,
-            [&expected[..], &["queues_2", "engines_8", "idle_qp_bytes", "vs_smoltcp"]].concat()
+            [&expected[..], &["queues_2", "engines_8", "await_cost", "idle_qp_bytes", "vs_smoltcp"]].concat()
         );
     }
 
