@@ -5,12 +5,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
 /// Targets and features that no section has to run, with the reasons.
-pub const EXCUSED: [(&str, &str); 13] = [
+pub const EXCUSED: [(&str, &str); 14] = [
     ("fuzz bin fuzz", "libFuzzer's program, which runs without end: `scripts/fuzz`"),
     (
         "fuzz feature libfuzzer",
@@ -19,6 +19,7 @@ pub const EXCUSED: [(&str, &str); 13] = [
     ("iwarp feature default", "only `dpdk`"),
     ("iwarp feature dpdk", "selects only that of `dp`: its own code is the same without"),
     ("tcp-lite feature default", "only `dpdk`"),
+    ("iwarp-tokio feature dpdk", "selects only that of `iwarp-wire`: its own code is the same without"),
     ("tcp-lite feature dpdk", "selects only that of `dp`: its own code is the same without"),
     ("benches feature default", "only `dpdk`"),
     (
@@ -41,6 +42,7 @@ pub struct Metadata {
 #[derive(Debug, Deserialize)]
 struct Package {
     name: String,
+    manifest_path: PathBuf,
     targets: Vec<Target>,
     features: BTreeMap<String, Vec<String>>,
     dependencies: Vec<Dependency>,
@@ -177,14 +179,14 @@ impl Command {
 }
 
 /// Lists the targets and features that no section runs, one line each. `sections` is the output of
-/// `scripts/test --list`. `names` returns whether a package's own tests run an example.
+/// `scripts/test --list`. `names` returns whether the tests in a package's folder run an example.
 ///
 /// # Errors
 /// A command that cannot be parsed, or a root file that cannot be read.
 pub fn unrun(
     metadata: &Metadata,
     sections: &str,
-    names: &dyn Fn(&str, &str) -> bool,
+    names: &dyn Fn(&Path, &str) -> bool,
 ) -> Result<Vec<String>, String> {
     let commands = sections.lines().map(Command::parse).collect::<Result<Vec<_>, _>>()?;
     let commands: Vec<Command> = commands.into_iter().flatten().collect();
@@ -192,6 +194,7 @@ pub fn unrun(
     let mut found = Vec::new();
     for package in &metadata.packages {
         let name = package.name.as_str();
+        let folder = package.manifest_path.parent().unwrap_or(Path::new("."));
         let of_package = || commands.iter().zip(&on).filter(|(command, _)| command.selects(name));
         for target in &package.targets {
             let has_features = |on: &BTreeSet<(&str, &str)>| {
@@ -201,7 +204,7 @@ pub fn unrun(
             let run = of_package().any(|(command, on)| command.runs(target) && has_features(on))
                 || kind == "custom-build"
                 || (kind == "bin" && !target.test && target.has_no_tests()?)
-                || (kind == "example" && names(name, &target.name));
+                || (kind == "example" && names(folder, &target.name));
             if !run {
                 found.push(format!("{name} {kind} {}", target.name));
             }
@@ -239,8 +242,8 @@ mod tests {
     }
 
     /// Whether a test of the package has the example's name in quotes, as a test that runs it does.
-    fn is_run_by_a_test(package: &str, example: &str) -> bool {
-        let path = root().join(package).join("tests/examples.rs");
+    fn is_run_by_a_test(folder: &Path, example: &str) -> bool {
+        let path = folder.join("tests/examples.rs");
         fs::read_to_string(path).is_ok_and(|text| text.contains(&format!("run(\"{example}\")")))
     }
 

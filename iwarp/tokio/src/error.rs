@@ -56,7 +56,7 @@ pub enum Error {
         max: usize,
     },
     /// Bytes of the peer are no remote region.
-    #[error("{0} bytes are no remote region, which has {len}", len = crate::RemoteRegion::BYTES)]
+    #[error("{0} bytes are no remote region, which has 20")]
     NoRegion(usize),
     /// A name could not be resolved to an address that this endpoint can reach.
     #[error("{0}")]

@@ -1,5 +1,56 @@
-//! RDMA for async programs, on tokio and on iWARP in user space ([`iwarp`]): no RDMA hardware, no kernel
-//! module.
+//! RDMA for async programs: connections on tokio, over iWARP in user space ([`iwarp`]). No RDMA hardware and
+//! no kernel module is needed.
+//!
+//! An [`Endpoint`] opens a wire by its name and runs its engine in a thread. A [`Connection`] reads and
+//! writes memory of the peer, changes its words atomically, sends messages, or becomes a stream of bytes.
+//! Memory that the peer lets us use is a value, a [`RemoteRegion`], which travels in private data or in a
+//! message.
+//!
+//! ```
+//! use iwarp::memory::Access;
+//! use iwarp_tokio::{Connection, ConnectionOptions, Endpoint, Listener, RemoteRegion};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> iwarp_tokio::Result<()> {
+//! // Shared memory between processes of one user; `packet:eth0,addr=10.0.0.2/24` is an interface.
+//! let (server, client) = (Endpoint::open("local:docs").await?, Endpoint::open("local:docs").await?);
+//!
+//! let listener = Listener::bind(&server, 7471)?;
+//! let memory = server.register(4096, Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ)?;
+//! let address = server.addresses()[0];
+//! tokio::spawn(async move {
+//!     let answer = ConnectionOptions::default().private_data(&memory.remote().to_bytes())?;
+//!     let connection = listener.request().await?.accept(&answer).await?;
+//!     let message = connection.recv().await?;
+//!     assert_eq!(message.data, b"written");
+//!     connection.send(&memory.slice(..5)?.to_vec()?).await?;
+//!     Err::<(), _>(connection.closed().await)
+//! });
+//!
+//! let connection = Connection::connect(&client, (address, 7471)).await?;
+//! let remote = RemoteRegion::try_from(connection.private_data())?;
+//! connection.write_bytes(&remote.slice(..5)?, b"hello").await?;     // the server's program does nothing
+//! connection.send(b"written").await?;
+//! assert_eq!(connection.recv().await?.data, b"hello");
+//! connection.close().await
+//! # }
+//! ```
+//!
+//! # What to know
+//!
+//! * **Futures may be dropped.** A request that was posted goes on, and its memory stays registered until it
+//!   completes ([`Connection`]).
+//! * **Requests wait instead of failing** when more than
+//!   [`send_depth`](ConnectionOptions::send_depth) are under way.
+//! * **A Send waits for a buffer of the peer** between two ends of this crate. Toward another implementation
+//!   it ends the connection if the peer has none ([`Connection::ib_semantics`]).
+//! * **An end has its cause**: every call that waits returns the [`Error::Connection`] that ended the
+//!   connection, and [`Connection::closed`] waits for it. [`Error`] converts to [`std::io::Error`].
+//! * **Nothing spins while nothing moves.** A future asks again for 20 us before its task sleeps, and an
+//!   engine polls for some tenths of a millisecond before its thread does.
+//! * **A stream** ([`Connection::into_stream`]) is `AsyncRead` and `AsyncWrite`, so hyper and
+//!   `tokio::io::copy` run over RDMA.
+//! * An endpoint is made within a runtime of tokio whose I/O is enabled.
 #![deny(unsafe_code)]
 
 mod connection;

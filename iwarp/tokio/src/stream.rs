@@ -1,8 +1,9 @@
 //! A stream of bytes over a connection: `AsyncRead` and `AsyncWrite`.
 //!
-//! Each end has a ring of registered memory into which the other one writes. A long run of bytes goes there by
-//! an RDMA Write, whose Immediate Data is its length. A short one goes in a message. The reader gives credits
-//! back, for bytes of the ring and for messages, so that neither the ring nor the receive queue overflows.
+//! Each end has a ring of registered memory into which the other one writes. A long run of bytes goes there
+//! by an RDMA Write, whose Immediate Data is its length. A short one goes in a message. The reader gives
+//! credits back, for bytes of the ring and for messages, so that neither the ring nor the receive queue
+//! overflows.
 //!
 //! | message | bytes |
 //! |---|---|

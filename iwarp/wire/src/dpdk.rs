@@ -12,7 +12,6 @@ use dp::Port;
 use dp::dpdk::{DeviceConfig, PortSpec};
 use dp::eal::{Eal, EalConfig, Memory};
 
-use crate::open::OpenError;
 use crate::signals;
 use crate::spec::{Kind, Spec};
 
@@ -28,9 +27,8 @@ struct Wanted {
 }
 
 /// Starts EAL and opens the device.
-pub(super) fn open(spec: &Spec) -> Result<Box<dyn Port>, OpenError> {
-    let failed = |why| OpenError::Device { spec: spec.to_string(), why };
-    let wanted = Wanted::of(&spec.kind).map_err(failed)?;
+pub(super) fn open(spec: &Spec) -> Result<Box<dyn Port>, String> {
+    let wanted = Wanted::of(&spec.kind)?;
     let remedy = remedy(&spec.kind);
     let addresses = spec.address.map(|cidr| cidr.address().into()).into_iter().collect();
     let config = DeviceConfig { mtu: spec.mtu.unwrap_or(1500), addresses, ..DeviceConfig::default() };
@@ -41,9 +39,8 @@ pub(super) fn open(spec: &Spec) -> Result<Box<dyn Port>, OpenError> {
         ports.into_iter().next().ok_or_else(|| "the device has no queues".to_owned())
     };
     let thread = std::thread::Builder::new().name("uwarp-start".into()).spawn(start);
-    let thread = thread.map_err(|error| failed(format!("no thread can be started: {error}")))?;
-    let opened = thread.join().unwrap_or_else(|_| Err("opening the device has failed".into()));
-    opened.map_err(failed)
+    let thread = thread.map_err(|error| format!("no thread can be started: {error}"))?;
+    thread.join().unwrap_or_else(|_| Err("opening the device has failed".into()))
 }
 
 /// The remedy if a device cannot be opened. DPDK's words, which follow, do not name it.

@@ -115,7 +115,7 @@ pub fn open_packet(spec: &Spec, interface: &str, address: IpCidr) -> Result<Wire
 pub fn open_dpdk(spec: &Spec) -> Result<Wire, OpenError> {
     let own_address = own_address(spec)?;
     let address = own_address.address().into();
-    let port = crate::dpdk::open(spec)?;
+    let port = crate::dpdk::open(spec).map_err(|why| OpenError::Device { spec: spec.to_string(), why })?;
     let mut config = settings(spec, &*port, own_address)?;
     if let Some(mac) = spec.mac.or_else(|| crate::dpdk::mac(&spec.kind, address)) {
         config.stack.mac = tcp_lite::facade::EthernetAddress(mac);

@@ -29,7 +29,7 @@ pub(super) struct Folder {
 
 const NO_CIRCLE: (usize, &str) = (0, "");
 
-pub(super) const LAYOUTS: [Layout; 11] = [
+pub(super) const LAYOUTS: [Layout; 13] = [
     Layout { root: "dp/src/lib.rs", floors: Floors::None, largest_circle: NO_CIRCLE },
     Layout {
         root: "tcp-lite/src/lib.rs",
@@ -53,6 +53,8 @@ pub(super) const LAYOUTS: [Layout; 11] = [
             "`verbs`: a context has engines, their commands name connections, and a connection has its context",
         ),
     },
+    Layout { root: "iwarp/wire/src/lib.rs", floors: Floors::None, largest_circle: NO_CIRCLE },
+    Layout { root: "iwarp/tokio/src/lib.rs", floors: Floors::None, largest_circle: NO_CIRCLE },
     Layout { root: "ffi/verbs/src/lib.rs", floors: Floors::None, largest_circle: NO_CIRCLE },
     Layout { root: "ffi/verbs/src/bin/uwarp.rs", floors: Floors::None, largest_circle: NO_CIRCLE },
     Layout { root: "benches/src/lib.rs", floors: Floors::None, largest_circle: NO_CIRCLE },

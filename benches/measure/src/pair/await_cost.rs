@@ -1,7 +1,7 @@
 //! `await_cost`: a Read that a task awaits, beside one whose completion a loop polls.
 //!
-//! A host connects to itself, by an engine in a thread on the second CPU. The first CPU posts 64-byte Reads, one
-//! at a time: through `iwarp-tokio`, and in turns through the verbs.
+//! A host connects to itself, by an engine in a thread on the second CPU. The first CPU posts 64-byte Reads,
+//! one at a time: through `iwarp-tokio`, and in turns through the verbs.
 
 use std::time::{Duration, Instant};
 

@@ -5,14 +5,20 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 /// `cargo test` builds the examples beside the tests.
-fn cache(wire: &str, argument: &str) -> (Child, impl Iterator<Item = String>) {
+fn run(example: &str) -> Command {
     let mut path: PathBuf = std::env::current_exe().unwrap();
     path.pop();
     path.pop();
-    path.push("examples/cache");
-    let mut command = Command::new(&path);
+    path.push("examples");
+    path.push(example);
+    Command::new(&path)
+}
+
+/// A process, and its lines.
+fn cache(wire: &str, argument: &str) -> (Child, impl Iterator<Item = String>) {
+    let mut command = run("cache");
     command.arg(argument).env("WIRE", wire).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let mut child = command.spawn().unwrap();
     let lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
     (child, lines)
 }
