@@ -291,7 +291,7 @@ pub fn conn_param(params: &Params, timeout: Duration, private_data: &[u8]) -> Re
 pub fn checked(completion: &WorkCompletion, what: &'static str) -> Result<(), Error> {
     match completion.status {
         WcStatus::Success => Ok(()),
-        status => Err(Error::Completion { what, status, detail: completion.error.map(|e| e.to_string()) }),
+        status => Err(Error::Completion { what, status, detail: completion.cause.map(|e| e.to_string()) }),
     }
 }
 

@@ -400,11 +400,16 @@ pub(crate) fn opcode_of(completion: &WorkCompletion) -> sys::ibv_wc_opcode {
     }
 }
 
-/// Layer, type and code of the stream's error, for `vendor_err`.
+/// Layer, type and code of the stream's error, or MPA's code for a connection that is gone, for `vendor_err`.
 pub(crate) fn vendor_err_of(completion: &WorkCompletion) -> u32 {
-    completion.error.map_or(0, |error| {
-        u32::from_be_bytes([u8::from(error.from_peer), error.layer, error.etype, error.code])
-    })
+    let Some(cause) = completion.cause else { return 0 };
+    match (cause.stream(), cause.mpa_code()) {
+        (Some(error), _) => {
+            u32::from_be_bytes([u8::from(error.from_peer), error.layer, error.etype, error.code])
+        }
+        (None, Some(code)) => u32::from_be_bytes([0, 2, 0, code]),
+        (None, None) => 0,
+    }
 }
 
 /// The immediate or the invalidated key, and the flags that say so.

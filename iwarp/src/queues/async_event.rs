@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crossbeam_queue::ArrayQueue;
 
-use super::{Notifier, StreamError, Usage};
+use super::{ConnectionError, Notifier, Usage};
 
 /// The kind of an event, after `ibv_event_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -57,8 +57,9 @@ pub struct AsyncEvent {
     /// queue, shared receive queue or engine. Engines count from 0, in the order in which the context made
     /// them.
     pub number: u32,
-    /// Layer, type and code, if an error of the stream is the cause.
-    pub error: Option<StreamError>,
+    /// Why the connection ended, with the events that say that it did: `QpFatal`, `QpRequestError` and
+    /// `QpAccessError`.
+    pub cause: Option<ConnectionError>,
 }
 
 /// The asynchronous events of a context. The descriptor is readable while events wait. Cheap to clone.
@@ -84,8 +85,8 @@ impl AsyncEvents {
     }
 
     /// Adds an event, from any thread. A full queue drops it and counts it as lost.
-    pub(crate) fn push(&self, kind: AsyncEventKind, number: u32, error: Option<StreamError>) {
-        if self.shared.events.push(AsyncEvent { kind, number, error }).is_err() {
+    pub(crate) fn push(&self, kind: AsyncEventKind, number: u32, cause: Option<ConnectionError>) {
+        if self.shared.events.push(AsyncEvent { kind, number, cause }).is_err() {
             // The descriptor is readable already: every event in the queue has notified it.
             self.shared.lost.fetch_add(1, Ordering::Relaxed);
         } else {

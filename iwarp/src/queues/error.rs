@@ -91,6 +91,8 @@ pub struct StreamError {
     pub from_peer: bool,
 }
 
+impl std::error::Error for StreamError {}
+
 impl std::fmt::Display for StreamError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let who = if self.from_peer { "the peer terminated" } else { "terminated" };
@@ -124,7 +126,7 @@ pub enum ConnectionError {
     IdleTimeout,
     /// An error of the RDMA stream.
     #[error("{0}")]
-    Stream(StreamError),
+    Stream(#[from] StreamError),
     /// The peer closed in the middle of an FPDU or with work outstanding.
     #[error("the peer closed the connection")]
     PeerClosed,
@@ -143,7 +145,18 @@ pub enum ConnectionError {
     NoResources,
 }
 
+// A completion has one, and its size counts.
+const _: () = assert!(size_of::<Option<ConnectionError>>() == 4);
+
 impl ConnectionError {
+    /// Layer, type and code, if it is an error of the RDMA stream.
+    pub fn stream(&self) -> Option<StreamError> {
+        match self {
+            Self::Stream(error) => Some(*error),
+            _ => None,
+        }
+    }
+
     /// The MPA error code (RFC 5044 section 8, RFC 6581 section 8), if the error has one: 1 for a connection
     /// that is gone, 2 to 7 for errors that MPA found or that the peer reported.
     pub fn mpa_code(&self) -> Option<u8> {

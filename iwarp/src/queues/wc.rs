@@ -1,6 +1,6 @@
 //! Work completions: the results of work requests.
 
-use super::StreamError;
+use super::ConnectionError;
 
 /// Outcome of a work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,8 +106,11 @@ pub struct WorkCompletion {
     pub invalidated: Option<u32>,
     /// Whether the peer requested a solicited event.
     pub solicited: bool,
-    /// Layer, type and code, if an error of the stream is the cause.
-    pub error: Option<StreamError>,
+    /// Why the connection ended, if that is why the request failed: the first reason that is known, the same
+    /// as that of [`QueuePair::cause`](crate::verbs::QueuePair::cause). `None` for a request that succeeded,
+    /// one that failed by its own fault, which its status names, and one that is flushed because this side
+    /// closed, aborted or dropped the connection, or never made one.
+    pub cause: Option<ConnectionError>,
 }
 
 impl WorkCompletion {
@@ -130,7 +133,7 @@ impl Default for WorkCompletion {
             immediate: None,
             invalidated: None,
             solicited: false,
-            error: None,
+            cause: None,
         }
     }
 }

@@ -68,7 +68,7 @@ impl Core {
                 });
                 if !started {
                     // The connection has ended, and the user knows.
-                    qp.unreached();
+                    id.ended_before(&qp);
                 }
             }
             CmCommand::StartResponder { id, options, after } => {
@@ -85,11 +85,11 @@ impl Core {
             CmCommand::Accept { id, conn, qp, param } => {
                 qp.set_slot(conn.slot());
                 let taken = self.with_conn(conn, |connection, io| {
-                    connection.accept(io, guard, id, Arc::clone(&qp), param);
+                    connection.accept(io, guard, Arc::clone(&id), Arc::clone(&qp), param);
                 });
                 if !taken {
                     // The connection has ended, and the user knows.
-                    qp.unreached();
+                    id.ended_before(&qp);
                 }
             }
             CmCommand::Reject { conn, private_data, stays_open } => {

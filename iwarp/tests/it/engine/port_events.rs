@@ -21,7 +21,7 @@ fn events(host: &crate::common::Host) -> Vec<AsyncEvent> {
 }
 
 fn event(kind: AsyncEventKind) -> AsyncEvent {
-    AsyncEvent { kind, number: 0, error: None }
+    AsyncEvent { kind, number: 0, cause: None }
 }
 
 #[test]

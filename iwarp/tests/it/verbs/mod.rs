@@ -1,6 +1,7 @@
 //! The verbs as an application uses them.
 
 mod allocation;
+mod causes;
 mod closing;
 mod connect;
 mod cq;

@@ -11,9 +11,10 @@ use crate::common::{Pair, Testbed};
 use iwarp::memory::Access;
 use iwarp::rdmap::{Terminate, TerminateError};
 use iwarp::verbs::{
-    AsyncEvent, AsyncEventKind, Context, ContextConfig, ContextLimits, QpInit, QpState, RecvRequest, SendOp,
-    SendRequest, SrqInit, StreamError, TerminateOrigin, WcStatus,
+    AsyncEvent, AsyncEventKind, ConnectionError, Context, ContextConfig, ContextLimits, QpInit, QpState,
+    RecvRequest, SendOp, SendRequest, SrqInit, StreamError, TerminateOrigin, WcStatus,
 };
+use tcp_lite::CloseReason;
 
 /// A message for queue `qn`: control bytes, MSN and payload.
 fn untagged(control: [u8; 2], qn: u32, msn: u32, payload: &[u8]) -> Vec<u8> {
@@ -65,8 +66,11 @@ fn every_terminate_of_the_peer() {
         assert_eq!(reads, [blame, WcStatus::WrFlushError], "{error}");
         assert_eq!((receive, at_once), (WcStatus::WrFlushError, QpState::Terminate), "{error}");
         let told = StreamError { layer, etype, code, from_peer: true };
-        let event =
-            AsyncEvent { kind: AsyncEventKind::QpFatal, number: served.qp.qp_num(), error: Some(told) };
+        let event = AsyncEvent {
+            kind: AsyncEventKind::QpFatal,
+            number: served.qp.qp_num(),
+            cause: Some(told.into()),
+        };
         assert_eq!(events, [event], "{error}");
         let report = served.qp.terminate().unwrap();
         assert_eq!((served.qp.error(), report.origin), (Some(told), TerminateOrigin::Received), "{error}");
@@ -128,7 +132,11 @@ fn every_kind_of_error_found_here() {
             (events, at_once)
         };
         let told = StreamError { layer, etype, code, from_peer: false };
-        assert_eq!(events, [AsyncEvent { kind, number: served.qp.qp_num(), error: Some(told) }], "{name}");
+        assert_eq!(
+            events,
+            [AsyncEvent { kind, number: served.qp.qp_num(), cause: Some(told.into()) }],
+            "{name}"
+        );
         assert_eq!((served.qp.error(), at_once), (Some(told), QpState::Terminate), "{name}");
         // The Terminate on the wire is the one that the application gets.
         assert!(served.pair.until(1_000_000, |pair| pair.peer_closed), "{name}: no FIN");
@@ -168,15 +176,19 @@ fn tcp_is_gone() {
     assert_eq!((reads, receive), ([WcStatus::WrFlushError; 2], WcStatus::WrFlushError));
     let lost = StreamError { layer: 2, etype: 0, code: 1, from_peer: false };
     let number = served.qp.qp_num();
-    assert_eq!(events, [AsyncEvent { kind: AsyncEventKind::QpFatal, number, error: Some(lost) }]);
+    assert_eq!(
+        events,
+        [AsyncEvent { kind: AsyncEventKind::QpFatal, number, cause: Some(ConnectionError::PeerClosed) }]
+    );
     assert_eq!((served.qp.error(), at_once), (Some(lost), QpState::Error));
     // A reset.
+    let reset = ConnectionError::Tcp(CloseReason::Reset);
     let mut served = Served::new();
     let (reads, receive, events, at_once) = ends(&mut served, |served| served.pair.connect());
     assert_eq!((reads, receive), ([WcStatus::WrFlushError; 2], WcStatus::WrFlushError));
     assert_eq!(
         events,
-        [AsyncEvent { kind: AsyncEventKind::QpFatal, number: served.qp.qp_num(), error: None }]
+        [AsyncEvent { kind: AsyncEventKind::QpFatal, number: served.qp.qp_num(), cause: Some(reset) }]
     );
     assert_eq!((served.qp.terminate(), at_once), (None, QpState::Error));
 }
@@ -204,7 +216,10 @@ fn local_errors() {
         ends(&mut served, |served| served.qp.modify(QpState::Terminate).unwrap());
     assert_eq!((reads, receive), ([WcStatus::WrFlushError; 2], WcStatus::WrFlushError));
     let number = served.qp.qp_num();
-    assert_eq!(events, [AsyncEvent { kind: AsyncEventKind::QpFatal, number, error: Some(catastrophic) }]);
+    assert_eq!(
+        events,
+        [AsyncEvent { kind: AsyncEventKind::QpFatal, number, cause: Some(catastrophic.into()) }]
+    );
     assert_eq!(at_once, QpState::Terminate);
 }
 
@@ -272,6 +287,6 @@ fn unread_events_are_bounded_and_hold_nobody_up() {
     make_events(served.context(), 1);
     assert!(is_readable(&events));
     let last = events.poll().unwrap().unwrap();
-    assert_eq!((last.kind, last.error), (AsyncEventKind::LastWqeReached, None));
+    assert_eq!((last.kind, last.cause), (AsyncEventKind::LastWqeReached, None));
     assert!(!is_readable(&events));
 }
