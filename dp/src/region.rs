@@ -49,6 +49,17 @@ pub enum RegionError {
     },
 }
 
+/// `InvalidInput` or `OutOfMemory`; the error itself is kept.
+impl From<RegionError> for std::io::Error {
+    fn from(error: RegionError) -> Self {
+        let kind = match error {
+            RegionError::Empty => std::io::ErrorKind::InvalidInput,
+            RegionError::NoMemory { .. } => std::io::ErrorKind::OutOfMemory,
+        };
+        Self::new(kind, error)
+    }
+}
+
 impl Region {
     /// Zeroed memory of at least `bytes`: in 2 MiB hugepages if enough are free and `bytes` is at least
     /// 1 MiB, else in ordinary pages.

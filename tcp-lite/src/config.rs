@@ -55,7 +55,7 @@ pub enum AddressProbing {
     /// Addresses are probed first (RFC 5227 section 2.1, RFC 4862 section 5.4), which takes four to five
     /// seconds. Until then nothing is sent from them or accepted for them, and connections wait. An
     /// address that another host has is not used; connections from it end with
-    /// [`CloseReason::Unreachable`](crate::CloseReason). After probing as with `Announce`.
+    /// [`CloseReason::AddressLost`](crate::CloseReason). After probing as with `Announce`.
     Probe,
 }
 

@@ -91,3 +91,21 @@ pub enum LocalError {
     #[error("no socket for the port: {0}")]
     System(#[source] io::Error),
 }
+
+/// The kind says whether the folder, a permission or a free station is missing; the error itself is kept.
+impl From<LocalError> for io::Error {
+    fn from(error: LocalError) -> Self {
+        let kind = match &error {
+            LocalError::Name(_)
+            | LocalError::Relative(_)
+            | LocalError::TooLong(_)
+            | LocalError::Link(_)
+            | LocalError::Invalid(_) => io::ErrorKind::InvalidInput,
+            LocalError::Owner { .. } | LocalError::Mode { .. } => io::ErrorKind::PermissionDenied,
+            LocalError::Folder { source, .. } | LocalError::System(source) => source.kind(),
+            LocalError::Taken { .. } => io::ErrorKind::AddrInUse,
+            LocalError::Locked(_) | LocalError::Full(_) => io::ErrorKind::ResourceBusy,
+        };
+        Self::new(kind, error)
+    }
+}

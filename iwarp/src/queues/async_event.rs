@@ -4,7 +4,7 @@
 //! When the queue is full, the event is dropped and counted.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -143,5 +143,11 @@ impl AsyncEvents {
 impl AsFd for AsyncEvents {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.shared.notifier.as_fd()
+    }
+}
+
+impl AsRawFd for AsyncEvents {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
     }
 }

@@ -109,6 +109,10 @@ pub enum ConnectionError {
     /// TCP closed the connection, for this reason.
     #[error("{0}")]
     Tcp(CloseReason),
+    /// The peer's address is in no network of the engine, and there is no gateway of its family
+    /// ([`StackConfig::gateways`](tcp_lite::StackConfig::gateways)).
+    #[error("its address is in no network of this end: add an address of that network, or a gateway")]
+    NoRoute,
     /// The peer rejected the connection; its private data comes with the event.
     #[error("the peer rejected the connection")]
     Rejected,
@@ -164,7 +168,8 @@ impl ConnectionError {
             Self::Tcp(_) | Self::PeerClosed => Some(1),
             Self::Startup(_) => Some(4),
             Self::Stream(StreamError { layer: 2, etype: 0, code, .. }) => Some(*code),
-            Self::Rejected
+            Self::NoRoute
+            | Self::Rejected
             | Self::StartupTimeout
             | Self::DecisionTimeout
             | Self::IdleTimeout

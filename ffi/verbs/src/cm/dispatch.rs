@@ -153,7 +153,8 @@ fn kind_of(error: &ConnectionError) -> (u32, c_int) {
         ConnectionError::Rejected | ConnectionError::Tcp(CloseReason::Refused | CloseReason::Reset) => {
             (sys::RDMA_CM_EVENT_REJECTED, -libc::ECONNREFUSED)
         }
-        ConnectionError::Tcp(CloseReason::Unreachable) => {
+        ConnectionError::NoRoute
+        | ConnectionError::Tcp(CloseReason::NoNeighbor | CloseReason::Unreachable) => {
             (sys::RDMA_CM_EVENT_UNREACHABLE, -libc::EHOSTUNREACH)
         }
         ConnectionError::Tcp(CloseReason::TimedOut)

@@ -132,7 +132,7 @@ impl Core {
     /// Starts a TCP connection.
     fn open(&mut self, remote: SocketAddr, param: &ConnParam) -> Result<ConnId, ConnectionError> {
         self.io.tcp.connect(self.io.now, remote, param.local_port).map_err(|error| match error {
-            ConnectError::NoRoute(_) => ConnectionError::Tcp(CloseReason::Unreachable),
+            ConnectError::NoRoute(_) => ConnectionError::NoRoute,
             ConnectError::NoConnection(_)
             | ConnectError::EventsWait(_)
             | ConnectError::NoPort
