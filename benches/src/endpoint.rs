@@ -13,7 +13,7 @@ use iwarp::verbs::{
 };
 
 use crate::driver::{Driver, WaitMode};
-use crate::errors::Error;
+use crate::errors::{self, Error};
 use crate::params::{Params, Test, Verb};
 use crate::private;
 use crate::rendezvous::Rendezvous;
@@ -247,15 +247,12 @@ impl Endpoint {
                             None => failed(ConnectionError::Rejected.to_string()),
                         })
                     }
-                    CmEventKind::ConnectError { error, .. } => Err(failed(error.to_string())),
+                    CmEventKind::ConnectError { error, .. } => Err(failed(errors::not_connected(*error))),
                     CmEventKind::Disconnected { error, .. } => {
                         Err(failed(error.map_or("closed by the peer".into(), |e| e.to_string())))
                     }
                     // Events of other connections, or of streaming mode, which is not used here.
-                    CmEventKind::ConnectRequest { .. }
-                    | CmEventKind::StreamEstablished { .. }
-                    | CmEventKind::StreamReadable
-                    | CmEventKind::StreamWritable => return None,
+                    _ => return None,
                 })
             });
             outcome.transpose()
@@ -296,5 +293,5 @@ pub fn checked(completion: &WorkCompletion, what: &'static str) -> Result<(), Er
 }
 
 fn refused() -> String {
-    ConnectionError::Tcp(tcp_lite::CloseReason::Refused).to_string()
+    errors::not_connected(ConnectionError::Tcp(tcp_lite::CloseReason::Refused))
 }

@@ -35,6 +35,7 @@ unsafe impl Sync for Region {}
 
 /// Why [`Region::new`] made no region.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum RegionError {
     /// Zero bytes were requested.
     #[error("a region needs at least one byte")]

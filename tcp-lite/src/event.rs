@@ -92,6 +92,7 @@ pub enum Event {
 
 /// Why a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum CloseReason {
     /// Both sides sent FIN and saw it acknowledged.
     #[error("closed by both sides")]

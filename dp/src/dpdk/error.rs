@@ -7,6 +7,7 @@ use crate::eal::{self, errno_text};
 
 /// Why a device cannot be used. Each message is one line and says what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum DeviceError {
     /// The process is a fork of the one that started EAL.
     #[error(

@@ -186,8 +186,11 @@ impl EalConfig {
     /// memory is not checked.
     ///
     /// # Errors
-    /// [`EalError::PciAddress`], [`EalError::PciHugepages`].
-    pub(super) fn check_pci(&self, sysfs: &Path, huge_free_mib: u64) -> Result<(), EalError> {
+    /// [`EalError::NoHugepages`], [`EalError::PciAddress`], [`EalError::PciHugepages`].
+    pub(super) fn check(&self, sysfs: &Path, huge_free_mib: u64) -> Result<(), EalError> {
+        if self.memory == Memory::Hugepages && huge_free_mib == 0 {
+            return Err(EalError::NoHugepages);
+        }
         let addresses = self.pci_addresses()?;
         let Memory::Auto { mib } = self.memory else { return Ok(()) };
         if self.memory.ordinary_mib(huge_free_mib).is_none() {
@@ -251,7 +254,7 @@ mod tests {
         sysfs.device("0000:00:09.0", Some("vfio-pci"), Some(""));
         sysfs.device("0000:00:0a.0", Some("e1000"), None);
         let check = |pci: &str, memory, free| {
-            EalConfig { pci: vec![pci.into()], memory, ..EalConfig::default() }.check_pci(&sysfs.0, free)
+            EalConfig { pci: vec![pci.into()], memory, ..EalConfig::default() }.check(&sysfs.0, free)
         };
         let auto = Memory::Auto { mib: 512 };
         let missing = EalError::PciHugepages {
@@ -267,6 +270,9 @@ mod tests {
         assert_eq!(check("00:0b.0", auto, 0), Ok(()), "not there: likewise");
         assert_eq!(check("00:08.0", Memory::Ordinary { mib: 512 }, 0), Ok(()), "as asked for");
         assert_eq!(check("eth0", auto, 512), Err(EalError::PciAddress { text: "eth0".into() }));
+        let none = check("00:09.0", Memory::Hugepages, 0).unwrap_err();
+        assert!(none.to_string().contains("reserve some (echo 512"), "{none}");
+        assert_eq!(check("00:09.0", Memory::Hugepages, 1), Ok(()));
     }
 
     #[test]

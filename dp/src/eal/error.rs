@@ -4,6 +4,7 @@ use std::io;
 
 /// Why EAL is not running. Each message is one line and says what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum EalError {
     /// Started before, with different options.
     #[error(

@@ -31,6 +31,7 @@ impl LocalConfig {
 
 /// Why a port could not be opened. Each error is one line that says what to do.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum LocalError {
     /// The name of the wire is no plain name.
     #[error("{0:?} is no name for a wire: use up to 64 letters, digits, '-', '_' and '.'")]

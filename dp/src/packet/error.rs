@@ -7,6 +7,7 @@ use rustix::io::Errno;
 
 /// Why an interface cannot be used. Each message is one line and says what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum PacketError {
     /// No interface of that name.
     #[error("there is no interface {interface} here: there are {}", .present.join(", "))]

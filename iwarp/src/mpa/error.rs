@@ -49,6 +49,7 @@ pub enum Action {
 
 /// Why startup ends with code 4: an invalid startup frame, or bytes where none are allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum StartupFault {
     /// The frame cannot be parsed.
     #[error(transparent)]

@@ -15,6 +15,7 @@ use super::{ConnectionError, Notifier, Usage};
 
 /// The kind of an event, after `ibv_event_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum AsyncEventKind {
     /// The stream ended in an error, and work is flushed (`IBV_EVENT_QP_FATAL`).
     QpFatal,
@@ -50,6 +51,7 @@ pub enum AsyncEventKind {
 
 /// An event and the object that it belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct AsyncEvent {
     /// What happened, and to which kind of object.
     pub kind: AsyncEventKind,

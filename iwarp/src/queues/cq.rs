@@ -69,6 +69,7 @@ pub fn cqe_for(depths: impl IntoIterator<Item = usize>) -> usize {
 
 /// The state of a completion queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CqAttr {
     /// Completions that it can hold.
     pub cqe: usize,

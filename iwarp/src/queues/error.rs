@@ -6,6 +6,7 @@ use crate::mpa::StartupFault;
 
 /// Why a call was refused. A refused call changes nothing.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum VerbsError {
     /// The queue is full: poll completions first, or make it deeper.
     #[error("the {0} queue is full: poll completions before posting more")]
@@ -67,6 +68,9 @@ pub enum VerbsError {
     /// A parameter is out of range.
     #[error("{0}")]
     Invalid(String),
+    /// Another listener of the context listens on the port.
+    #[error("port {0} is being listened on: choose another port, or end its listener")]
+    PortInUse(u16),
     /// The context has no engine for the connection.
     #[error("the context has no engine: make one before connecting or listening")]
     NoEngine,
@@ -105,6 +109,7 @@ impl std::fmt::Display for StreamError {
 
 /// Why a connection could not be set up, or why it ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ConnectionError {
     /// TCP closed the connection, for this reason.
     #[error("{0}")]
@@ -141,11 +146,11 @@ pub enum ConnectionError {
     /// ([`WcStatus::RnrRetryExceeded`](super::WcStatus::RnrRetryExceeded)).
     #[error("the peer had no receive request for a message in time")]
     ReceiverNotReady,
-    /// No connection or port is free, the requested port is in use, or the stack listens on its maximum of
-    /// ports.
-    #[error(
-        "no resources for the connection: choose another local port, close connections or raise the engine's limits"
-    )]
+    /// The local port that was asked for is in use towards this peer.
+    #[error("the local port is in use: choose another one, or let the stack choose")]
+    PortInUse,
+    /// No connection or port is free, or the stack listens on its maximum of ports.
+    #[error("no resources for the connection: close connections or raise the engine's limits")]
     NoResources,
 }
 
@@ -176,6 +181,7 @@ impl ConnectionError {
             | Self::Stream(_)
             | Self::CloseTimeout
             | Self::ReceiverNotReady
+            | Self::PortInUse
             | Self::NoResources => None,
         }
     }

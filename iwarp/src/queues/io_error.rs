@@ -18,6 +18,7 @@ impl ConnectionError {
     /// | `ConnectionReset` | `Stream`, if the peer has sent the Terminate |
     /// | `ConnectionAborted` | `Stream`, if the error was found here |
     /// | `UnexpectedEof` | `PeerClosed` |
+    /// | `AddrInUse` | `PortInUse` |
     /// | `ResourceBusy` | `NoResources` |
     pub fn kind(&self) -> ErrorKind {
         match self {
@@ -33,6 +34,7 @@ impl ConnectionError {
             Self::Stream(error) if error.from_peer => ErrorKind::ConnectionReset,
             Self::Stream(_) => ErrorKind::ConnectionAborted,
             Self::PeerClosed => ErrorKind::UnexpectedEof,
+            Self::PortInUse => ErrorKind::AddrInUse,
             Self::NoResources => ErrorKind::ResourceBusy,
         }
     }
@@ -53,6 +55,7 @@ impl From<VerbsError> for io::Error {
             VerbsError::Region(error) => return error.into(),
             VerbsError::QueueFull(_) => ErrorKind::WouldBlock,
             VerbsError::InvalidState(_) | VerbsError::NoEngine => ErrorKind::NotConnected,
+            VerbsError::PortInUse(_) => ErrorKind::AddrInUse,
             VerbsError::Limit { .. } => ErrorKind::QuotaExceeded,
             VerbsError::TooManySge { .. }
             | VerbsError::TooLong { .. }

@@ -42,6 +42,7 @@ impl Default for SrqInit {
 
 /// The state of a shared receive queue (`ibv_query_srq`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SrqAttr {
     /// Its depth, as in [`SrqInit::max_wr`].
     pub max_wr: usize,

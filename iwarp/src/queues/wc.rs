@@ -4,6 +4,7 @@ use super::ConnectionError;
 
 /// Outcome of a work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum WcStatus {
     /// The request succeeded.
     Success,
@@ -56,6 +57,7 @@ impl std::fmt::Display for WcStatus {
 
 /// The operation that completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum WcOpcode {
     /// A Send of ours.
     Send,
@@ -87,6 +89,7 @@ pub enum WcOpcode {
 
 /// The result of one work request (`ibv_wc`).
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct WorkCompletion {
     /// The `wr_id` of the request, as the user chose it.
     pub wr_id: u64,

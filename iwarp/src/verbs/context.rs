@@ -119,7 +119,7 @@ impl ContextShared {
         }
         let port = listener.options.port;
         if listeners.iter().any(|other| other.listener.options.port == port) {
-            return Err(VerbsError::Invalid(format!("port {port} is being listened on: choose another one")));
+            return Err(VerbsError::PortInUse(port));
         }
         listeners.push(Listening { id: Arc::downgrade(id), listener: Arc::clone(listener) });
         for engine in engines {

@@ -16,6 +16,7 @@ use super::{
 
 /// The state of a queue pair (`ibv_query_qp`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct QpAttr {
     /// As [`QueuePair::qp_num`].
     pub qp_num: u32,

@@ -221,5 +221,6 @@ fn name(reason: CloseReason) -> &'static str {
         CloseReason::Unreachable => "unreachable",
         CloseReason::AddressLost => "address-lost",
         CloseReason::Aborted => "aborted",
+        other => panic!("no name for {other:?}"),
     }
 }

@@ -133,10 +133,10 @@ impl Core {
     fn open(&mut self, remote: SocketAddr, param: &ConnParam) -> Result<ConnId, ConnectionError> {
         self.io.tcp.connect(self.io.now, remote, param.local_port).map_err(|error| match error {
             ConnectError::NoRoute(_) => ConnectionError::NoRoute,
-            ConnectError::NoConnection(_)
-            | ConnectError::EventsWait(_)
-            | ConnectError::NoPort
-            | ConnectError::InUse => ConnectionError::NoResources,
+            ConnectError::NoConnection(_) | ConnectError::EventsWait(_) | ConnectError::NoPort => {
+                ConnectionError::NoResources
+            }
+            ConnectError::InUse => ConnectionError::PortInUse,
         })
     }
 

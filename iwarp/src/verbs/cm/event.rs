@@ -17,6 +17,7 @@ use super::shared::CmShared;
 
 /// The kind of an event, with its details.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub enum CmEventKind {
     /// A peer requests a connection. `CmEvent::id` is a new identifier of the listener, to
     /// [`accept`](CmId::accept) or [`reject`](CmId::reject); or it is the identifier on which
@@ -100,6 +101,7 @@ pub enum CmEventKind {
 
 /// An event of a connection (`rdma_cm_event`).
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct CmEvent {
     /// The identifier of the connection; a new one for the connect request of a listener.
     pub id: CmId,

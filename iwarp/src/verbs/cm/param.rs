@@ -26,6 +26,7 @@ const MAX_DEPTH: u16 = 1024;
 
 /// Whether TCP probes a peer that is silent, and how (RFC 9293 section 3.8.4).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum KeepalivePolicy {
     /// As configured for the engine ([`TcpConfig::keepalive`](tcp_lite::TcpConfig::keepalive)). A connection
     /// that leaves streaming mode keeps what it had there.

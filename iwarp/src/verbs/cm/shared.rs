@@ -58,6 +58,7 @@ struct Times {
 /// what to do about it: [`CmId::disconnect`](super::CmId::disconnect) and [`CmId::abort`](super::CmId::abort)
 /// end the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Activity {
     /// Time since the connection was established.
     pub age: Duration,

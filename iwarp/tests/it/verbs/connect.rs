@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use crate::common::{PORT, Pair};
+use crate::common::{PORT, Pair, connect_error};
 use dp::link::{LinkConfig, LinkPlan};
-use iwarp::verbs::{CmEventKind, ConnParam, ConnectionError, QpState};
+use iwarp::verbs::{CmEventKind, ConnParam, ConnectionError, QpState, VerbsError};
 use tcp_lite::CloseReason;
 
 fn private(bytes: &[u8]) -> ConnParam {
@@ -127,4 +127,19 @@ fn a_listener_serves_many() {
         let event = pair.event_a();
         assert!(matches!(event.kind, CmEventKind::Disconnected { error: None, .. }), "{event:?}");
     }
+}
+
+/// A port that is in use, of a listener and of a connection: the error says so.
+#[test]
+fn a_port_in_use_is_named() {
+    let (mut pair, _listener) = Pair::listening();
+    let second = pair.b.context.create_id(&pair.b.channel);
+    let refused = second.listen(PORT, 1, Duration::from_secs(1)).unwrap_err();
+    assert!(matches!(refused, VerbsError::PortInUse(PORT)), "{refused:?}");
+    assert!(refused.to_string().contains("choose another port"), "{refused}");
+
+    let param = ConnParam { local_port: Some(4_000), ..ConnParam::default() };
+    let _c = pair.connect_again(&param, &ConnParam::default());
+    let (_qp, _id) = pair.dial(&param);
+    assert_eq!(connect_error(pair.event_a()), ConnectionError::PortInUse);
 }

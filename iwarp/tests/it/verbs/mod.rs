@@ -18,6 +18,7 @@ mod outcome;
 mod receiver_not_ready;
 mod regions;
 mod remote_access;
+mod send_sync;
 mod srq;
 mod states;
 mod teardown;
