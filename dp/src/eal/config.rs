@@ -13,26 +13,27 @@ const NO_DEVICE: &str = "pci:ffffffff:ff:1f.7";
 /// free.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EalConfig {
-    /// Memory for packet buffers.
+    /// Memory for packet buffers. Default: [`Memory::Auto`] with 512 MiB.
     pub memory: Memory,
-    /// CPUs of the thread that starts EAL.
+    /// CPUs of the thread that starts EAL. Default: [`Cores::Floating`].
     pub cores: Cores,
     /// PCI addresses (`0000:03:00.0` or `03:00.0`) of devices that will be opened, each optionally followed
     /// by a comma and arguments for its driver. EAL chooses the mode of addresses by them. Others can be
     /// opened as well if that mode suits them: without any, it is that of devices behind an IOMMU. Virtual
-    /// devices are not listed here.
+    /// devices are not listed here. Default: none.
     pub pci: Vec<String>,
-    /// Files that other DPDK processes can find.
+    /// Files that other DPDK processes can find. Default: [`Files::None`].
     pub files: Files,
     /// Address mode of devices. [`Iova::Auto`] means virtual unless there are PCI devices.
+    /// Default: [`Iova::Auto`].
     pub iova: Iova,
     /// One file for all memory instead of one per page: a virtio-user device can pass only a few files
-    /// to its peer.
+    /// to its peer. Default: `true`.
     pub single_file_segments: bool,
     /// Copies DPDK's log to standard error, from level notice up. Without it the log is only kept to be
-    /// shown in errors.
+    /// shown in errors. Default: `false`.
     pub log_to_stderr: bool,
-    /// Further EAL arguments, as on the command line of a DPDK program. They are appended.
+    /// Further EAL arguments, as on the command line of a DPDK program. They are appended. Default: none.
     pub extra: Vec<String>,
 }
 
