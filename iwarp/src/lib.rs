@@ -83,7 +83,8 @@
 //!
 //! # Opening a device
 //!
-//! The engine takes any [`dp::Port`]. With the feature `dpdk` that is a queue of a NIC or of a virtual device:
+//! The engine takes any [`dp::Port`]. With the feature `dpdk` that is a queue of a NIC or of a virtual
+//! device:
 //!
 #![cfg_attr(feature = "dpdk", doc = "```no_run")]
 #![cfg_attr(not(feature = "dpdk"), doc = "```ignore")]
@@ -130,8 +131,8 @@
 //!   adding 0 changes nothing. A peer without them ends the connection with layer 0, type 2, code 6, an
 //!   unexpected opcode. This side accepts them unless [`QpInit::extensions`](verbs::QpInit::extensions)
 //!   leaves them out, and sends them only when posted.
-//! * **An error ends the connection.** The peer gets a Terminate. Posted requests complete as flushed. Each of
-//!   these completions says why ([`WorkCompletion::cause`](verbs::WorkCompletion::cause)): layer, type and
+//! * **An error ends the connection.** The peer gets a Terminate. Posted requests complete as flushed. Each
+//!   of these completions says why ([`WorkCompletion::cause`](verbs::WorkCompletion::cause)): layer, type and
 //!   code of the error, or a reset, a silent peer, a lost link. So do
 //!   [`QueuePair::cause`](verbs::QueuePair::cause) and the
 //!   [`Disconnected`](verbs::CmEventKind::Disconnected) event. A `?` turns it into a [`std::io::Error`].
@@ -141,7 +142,8 @@
 //!   (the default here), the posts of a responder wait for the first message of the initiator.
 //!   `Established::ready` reports it.
 //! * **A peer may change registered memory** as long as it is registered with remote rights: it is read and
-//!   written by copies, never through references. [Below](#memory-order) is the order in which others see them.
+//!   written by copies, never through references. [Below](#memory-order) is the order in which others see
+//!   them.
 //!
 //! # Memory order
 //!
@@ -150,21 +152,21 @@
 //! * **The bytes of a Write or a Send become visible by increasing address**, and those of a message before
 //!   those of the next one. So a program may poll the last byte
 //!   ([`MemoryRegion::load_u8`](verbs::MemoryRegion::load_u8), an acquire load): when it has changed, all
-//!   bytes before it are there. [`MemoryRegion::write_at`](verbs::MemoryRegion::write_at) stores in this order
-//!   as well. With [`ConnParam::markers`](verbs::ConnParam::markers) it does not hold: payload is then placed
-//!   out of order. A completion holds in any case: what was placed before it is visible to the thread that
-//!   polls it.
-//! * **An aligned word of eight bytes is stored at once**, unless a message, an FPDU or a TCP segment begins or
-//!   ends within it. An atomic changes its word at once, always.
+//!   bytes before it are there. [`MemoryRegion::write_at`](verbs::MemoryRegion::write_at) stores in this
+//!   order as well. With [`ConnParam::markers`](verbs::ConnParam::markers) it does not hold: payload is then
+//!   placed out of order. A completion holds in any case: what was placed before it is visible to the thread
+//!   that polls it.
+//! * **An aligned word of eight bytes is stored at once**, unless a message, an FPDU or a TCP segment begins
+//!   or ends within it. An atomic changes its word at once, always.
 //! * **A read has no order within itself.** This is so for
 //!   [`MemoryRegion::read_at`](verbs::MemoryRegion::read_at), and for the engine that fetches the bytes of a
 //!   Send, a Write or the answer to a Read, each FPDU when it is sent. While somebody writes, they may be old
 //!   bytes, new bytes and a mixture.
 //!
 //! For a seqlock this means: a **local reader** of a record that its peer Writes is safe. The peer Writes
-//! version, data, version at increasing addresses, in one message or several, from memory that it leaves alone
-//! until they are completed. The reader loads the second version, a byte, by `load_u8`, copies the data by
-//! `read_at`, makes a `fence(Acquire)`, and loads the first version. If both are equal, the data is of that
+//! version, data, version at increasing addresses, in one message or several, from memory that it leaves
+//! alone until they are completed. The reader loads the second version, a byte, by `load_u8`, copies the data
+//! by `read_at`, makes a `fence(Acquire)`, and loads the first version. If both are equal, the data is of that
 //! version, as long as no 256 Writes came meanwhile. A **remote reader** that gets versions and data by one
 //! Read finds nothing out by comparing them: put a checksum into the record, or let the owner answer a Send.
 //!

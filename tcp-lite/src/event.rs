@@ -113,8 +113,8 @@ pub enum CloseReason {
     /// The port was taken away ([`Stack::end_port`](crate::Stack::end_port)).
     #[error("the network device was taken away")]
     PortGone,
-    /// Nobody has answered the queries for the Ethernet address of the next hop, which is the peer or a router
-    /// (ARP, NDP).
+    /// Nobody has answered the queries for the Ethernet address of the next hop, which is the peer or a
+    /// router (ARP, NDP).
     #[error(
         "nobody answers for its address, or for that of the gateway (ARP, NDP): check that the host is up, and the address"
     )]
@@ -133,7 +133,8 @@ pub enum CloseReason {
 
 impl CloseReason {
     /// The kind of the [`io::Error`] into which it is converted: `ConnectionReset`, `ConnectionRefused`,
-    /// `TimedOut`, `HostUnreachable`, `AddrNotAvailable`, `ConnectionAborted`; `NetworkDown` without a link or a device, and
+    /// `TimedOut`, `HostUnreachable`, `AddrNotAvailable`, `ConnectionAborted`; `NetworkDown` without a link
+    /// or a device, and
     /// `UnexpectedEof` for a graceful end.
     pub fn kind(self) -> io::ErrorKind {
         match self {

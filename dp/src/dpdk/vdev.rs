@@ -94,8 +94,8 @@ const NEEDED: &[(&str, &str, &str)] = &[
     ("net_af_packet", "iface", "eth0"),
 ];
 
-/// Whether the device has the arguments and the folder that it needs: its driver would only say that it cannot
-/// be opened.
+/// Whether the device has the arguments and the folder that it needs: its driver would only say that it
+/// cannot be opened.
 pub(super) fn check(spec: &str) -> Result<(), DeviceError> {
     let needed = NEEDED.iter().find(|(driver, ..)| name(spec).starts_with(driver));
     if let Some(&(_, argument, example)) = needed
@@ -196,6 +196,8 @@ mod tests {
         assert_eq!(lacks_server(&connects), None);
         drop(listener);
         assert!(told(&connects).contains("refused"), "{}", told(&connects));
+        let error = std::io::Error::from(lacks_server(&connects).unwrap());
+        assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
         for other in [format!("{connects},server=1"), format!("net_vhost0,iface={}", path.display())] {
             assert_eq!(lacks_server(&other), None, "{other}");
         }

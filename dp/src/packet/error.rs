@@ -138,7 +138,8 @@ fn mac_text(mac: &[u8; 6]) -> String {
     mac.map(|byte| format!("{byte:02x}")).join(":")
 }
 
-/// The kind says whether the interface is absent or down, or a permission is missing; the error itself is kept.
+/// The kind says whether the interface is absent or down, or a permission is missing; the error itself is
+/// kept.
 impl From<PacketError> for io::Error {
     fn from(error: PacketError) -> Self {
         let kind = match &error {

@@ -196,8 +196,8 @@ impl Connection {
     }
 
     /// Tells the queue pair why the connection ends, before anything is flushed: the first error. Without
-    /// one the user has closed it, or else the peer has. The end by the user is no cause. A first attempt that
-    /// has failed is followed by another one.
+    /// one the user has closed it, or else the peer has. The end by the user is no cause. A first attempt
+    /// that has failed is followed by another one.
     pub(super) fn name_cause(&self) {
         let Some(qp) = self.phase.qp() else { return };
         let cause = match self.report.error() {
