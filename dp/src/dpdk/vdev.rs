@@ -3,9 +3,10 @@
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::Path;
 
+use rustix::io::Errno;
 use rustix::thread::CapabilitySet;
 
 use super::DeviceError;
@@ -119,7 +120,9 @@ pub(super) fn problem(spec: &str) -> Option<DeviceError> {
 
 fn lacks_interface(spec: &str) -> Option<DeviceError> {
     let (interface, _) = packet_sockets(spec)?;
-    let is_absent = !Path::new("/sys/class/net").join(interface).exists();
+    // sysfs may be that of another network namespace.
+    let socket = UnixDatagram::unbound().ok()?;
+    let is_absent = rustix::net::netdevice::name_to_index(socket, interface) == Err(Errno::NODEV);
     is_absent
         .then(|| DeviceError::NoInterface { device: name(spec).to_owned(), interface: interface.to_owned() })
 }
