@@ -251,11 +251,7 @@ mod tests {
 
     #[test]
     fn the_spread_over_several_engines_has_the_least_and_the_most() {
-        let of = |connections| {
-            let mut counters = EngineCounters::default();
-            counters.connections = connections;
-            counters
-        };
+        let of = |connections| EngineCounters { connections, ..EngineCounters::default() };
         assert!(spread_lines(&[of(3)]).is_empty());
         let lines = spread_lines(&[of(3), of(1), of(5)]);
         assert_eq!(lines[0], " connections of each of 3 engines: 1 to 5, 9 in all");

@@ -4,7 +4,6 @@ use crate::out_of_order::OutOfOrder;
 
 /// Counters of the whole stack, never reset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct StackCounters {
     /// Frames given to the stack, those that it drops included.
     pub rx_frames: u64,

@@ -4,7 +4,6 @@ use tcp_lite::StackCounters;
 
 /// Counters of an engine. They are never reset.
 #[derive(Clone, Copy, Debug, Default)]
-#[non_exhaustive]
 pub struct EngineCounters {
     /// The counters of the port ([`Port::counters`](dp::Port::counters)).
     pub port: dp::PortCounters,
