@@ -143,6 +143,15 @@ impl NicMachine {
             .map(drop)
     }
 
+    /// Takes a NIC with `port=on` out of the machine, which notices some time later, or puts it back.
+    ///
+    /// # Errors
+    /// If it has no such NIC.
+    pub fn set_plugged(&self, pci: &str, plugged: bool) -> Result<()> {
+        let command = if plugged { "plug" } else { "unplug" };
+        self.lab.run(command).args([self.name, pci]).check(ASK_TIMEOUT).map(drop)
+    }
+
     /// Whether the machine runs a command in time.
     pub fn answers(&self) -> bool {
         self.shell("true").is_ok()

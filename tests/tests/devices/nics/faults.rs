@@ -31,7 +31,7 @@ pub(crate) fn add(suite: &mut Suite, shared: &SharedPair, binding: Binding, nic:
 }
 
 /// A client with traffic under way for so many seconds.
-fn traffic(pair: &NicPair, nic: Nic, seconds: &str, options: &[&str]) -> Result<Process> {
+pub(super) fn traffic(pair: &NicPair, nic: Nic, seconds: &str, options: &[&str]) -> Result<Process> {
     let mut words = vec!["write-bw", host(FAMILY.server()), "--ip", FAMILY.client(), "-D", seconds];
     words.push("--validate");
     words.extend(options);

@@ -1,5 +1,6 @@
 //! `iwperf` on DPDK's drivers of PCI NICs, which QEMU emulates, in two virtual machines: data in both
-//! directions, links that fail, peers that die, VLANs and a router between them, and Linux's iWARP.
+//! directions, links that fail, NICs that are taken out, peers that die, VLANs and a router between them, and
+//! Linux's iWARP.
 //!
 //! `tests/nic-lab/README.md` describes the machines. `UWARP_NICS=short` leaves out the tests that take most
 //! of the time: each NIC has one MTU, family and direction, and faults are tested on one NIC for each
@@ -11,6 +12,7 @@ mod rig;
 mod routes;
 mod rping;
 mod transfers;
+mod unplugged;
 
 use rig::{Binding, Nic, SharedPair};
 use tests::lab::{Need, Suite};
@@ -41,6 +43,7 @@ pub(crate) fn run_suite(arguments: &[String]) -> bool {
                 faults::add(&mut suite, &shared, binding, nic);
             }
         }
+        unplugged::add(&mut suite, &shared, binding);
         if binding == Binding::Uio {
             routes::add(&mut suite, &shared);
             rping::add(&mut suite, &shared);

@@ -58,6 +58,8 @@ pub(crate) enum Nic {
     Virtio,
     /// An e1000e on the bridge.
     Bridged,
+    /// An e1000e in a port of its own, which can be taken out.
+    Pluggable,
 }
 
 impl Nic {
@@ -69,6 +71,7 @@ impl Nic {
             Self::E1000e => "e1000e",
             Self::Virtio => "virtio",
             Self::Bridged => "bridged",
+            Self::Pluggable => "pluggable",
         }
     }
 
@@ -137,17 +140,18 @@ impl NicPair {
         for bridge in BRIDGES {
             namespace.bridge(bridge, 1500)?;
         }
-        for nic in binding.nics() {
+        for nic in binding.nics().into_iter().chain([Nic::Pluggable]) {
             namespace.bridge(&nic.wire(), WIRE_MTU)?;
         }
         let lab = NicLab::new()?;
         lab.put(&programs::iwperf()?)?;
         let mut nics = binding.nics();
         nics.retain(|nic| missing(nic.needs()).is_none());
-        nics.push(Nic::Bridged);
+        nics.extend([Nic::Bridged, Nic::Pluggable]);
         let config = |name, bridge| {
             let wired = |nic: &Nic| match nic {
                 Nic::Bridged => format!("e1000e,bridge={bridge}"),
+                Nic::Pluggable => format!("e1000e,bridge={},mtu={WIRE_MTU},port=on", nic.wire()),
                 nic => {
                     let queues = if *nic == Nic::Virtio { ",queues=4,rss=on,hash=on" } else { "" };
                     format!("{},bridge={},mtu={WIRE_MTU}{queues}", nic.name(), nic.wire())
@@ -170,6 +174,9 @@ impl NicPair {
 
     /// The PCI address of a NIC in both machines.
     pub(crate) fn address(&self, nic: Nic) -> String {
+        if nic == Nic::Pluggable {
+            return "0000:01:00.0".to_owned();
+        }
         let index = self.nics.iter().position(|it| *it == nic).unwrap_or(usize::MAX);
         format!("0000:00:{:02x}.0", index.wrapping_add(8))
     }

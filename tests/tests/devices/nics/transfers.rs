@@ -8,6 +8,10 @@ use tests::{ensure, lab_error};
 use super::rig::{Binding, Family, Nic, NicPair, SharedPair};
 
 const TESTS: [Test; 3] = [Test::WriteBw, Test::ReadBw, Test::SendBw];
+/// Bytes of a message, and messages of a test: some hundred frames. The emulated machines need a second for a
+/// megabyte.
+const SIZE: &str = "40000";
+const ITERATIONS: &str = "20";
 
 /// Adds the transfers of a NIC; `short`: one direction in jumbo frames.
 pub(crate) fn add(suite: &mut Suite, shared: &SharedPair, binding: Binding, nic: Nic, short: bool) {
@@ -49,10 +53,8 @@ pub(crate) fn transfer(
     test: Test,
     options: &[&str],
 ) -> Result<String> {
-    let (size, iterations) = test.quick();
-    let (size, iterations) = (size.to_string(), iterations.to_string());
     let json = pair.shared_file("result.json");
-    let mut words = vec![test.name(), host(theirs), "--ip", ours, "-s", &size, "-n", &iterations];
+    let mut words = vec![test.name(), host(theirs), "--ip", ours, "-s", SIZE, "-n", ITERATIONS];
     words.extend(["--validate", "--report_gbits", "--json", "/host/result.json"]);
     words.extend(options);
     pair.iwperf(client, nic, &words, TEST_TIMEOUT)?.finish(TEST_TIMEOUT).and_then(Ended::success)?;
