@@ -13,7 +13,7 @@ use iwarp::verbs::{
 };
 
 use crate::driver::{Driver, WaitMode};
-use crate::errors::Error;
+use crate::errors::{self, Error};
 use crate::params::{Params, Test, Verb};
 use crate::private;
 use crate::rendezvous::Rendezvous;
@@ -247,15 +247,12 @@ impl Endpoint {
                             None => failed(ConnectionError::Rejected.to_string()),
                         })
                     }
-                    CmEventKind::ConnectError { error, .. } => Err(failed(error.to_string())),
+                    CmEventKind::ConnectError { error, .. } => Err(failed(errors::not_connected(*error))),
                     CmEventKind::Disconnected { error, .. } => {
                         Err(failed(error.map_or("closed by the peer".into(), |e| e.to_string())))
                     }
                     // Events of other connections, or of streaming mode, which is not used here.
-                    CmEventKind::ConnectRequest { .. }
-                    | CmEventKind::StreamEstablished { .. }
-                    | CmEventKind::StreamReadable
-                    | CmEventKind::StreamWritable => return None,
+                    _ => return None,
                 })
             });
             outcome.transpose()
@@ -291,10 +288,10 @@ pub fn conn_param(params: &Params, timeout: Duration, private_data: &[u8]) -> Re
 pub fn checked(completion: &WorkCompletion, what: &'static str) -> Result<(), Error> {
     match completion.status {
         WcStatus::Success => Ok(()),
-        status => Err(Error::Completion { what, status, detail: completion.error.map(|e| e.to_string()) }),
+        status => Err(Error::Completion { what, status, detail: completion.cause.map(|e| e.to_string()) }),
     }
 }
 
 fn refused() -> String {
-    ConnectionError::Tcp(tcp_lite::CloseReason::Refused).to_string()
+    errors::not_connected(ConnectionError::Tcp(tcp_lite::CloseReason::Refused))
 }

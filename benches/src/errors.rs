@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use iwarp::verbs::{ConnectionError, VerbsError, WcStatus};
+use tcp_lite::CloseReason;
 
 /// Why a run ended early. `Display` prints the line that users see.
 #[derive(Debug, thiserror::Error)]
@@ -89,6 +90,23 @@ impl Error {
     }
 }
 
+/// Why a connection was not made, with the options that help.
+pub fn not_connected(error: ConnectionError) -> String {
+    match error {
+        ConnectionError::NoRoute => {
+            "its address is in no network of --ip: give --gateway ADDR, or an --ip of its network".into()
+        }
+        ConnectionError::Tcp(CloseReason::NoNeighbor) => {
+            "nobody answers for its address, or for that of --gateway (ARP, NDP): start the server first, and check both --ip"
+                .into()
+        }
+        ConnectionError::Tcp(CloseReason::Unreachable | CloseReason::Refused | CloseReason::TimedOut) => {
+            format!("{error}: start the server first, and check its --ip and port")
+        }
+        error => error.to_string(),
+    }
+}
+
 impl From<std::io::Error> for Error {
     fn from(source: std::io::Error) -> Self {
         Self::System { what: "system".into(), source }
@@ -111,6 +129,19 @@ mod tests {
         for error in errors {
             let text = error.to_string();
             assert!(!text.is_empty() && !text.contains('\n'), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_connection_that_is_not_made_says_what_to_do() {
+        for (error, says) in [
+            (ConnectionError::NoRoute, "give --gateway ADDR"),
+            (ConnectionError::Tcp(CloseReason::NoNeighbor), "nobody answers for its address"),
+            (ConnectionError::Tcp(CloseReason::Refused), "connection refused: start the server first"),
+            (ConnectionError::Rejected, "the peer rejected the connection"),
+        ] {
+            let told = not_connected(error);
+            assert!(told.contains(says) && !told.contains('\n'), "{told}");
         }
     }
 

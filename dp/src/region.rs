@@ -35,6 +35,7 @@ unsafe impl Sync for Region {}
 
 /// Why [`Region::new`] made no region.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum RegionError {
     /// Zero bytes were requested.
     #[error("a region needs at least one byte")]
@@ -47,6 +48,17 @@ pub enum RegionError {
         /// The system's error.
         source: std::io::Error,
     },
+}
+
+/// `InvalidInput` or `OutOfMemory`; the error itself is kept.
+impl From<RegionError> for std::io::Error {
+    fn from(error: RegionError) -> Self {
+        let kind = match error {
+            RegionError::Empty => std::io::ErrorKind::InvalidInput,
+            RegionError::NoMemory { .. } => std::io::ErrorKind::OutOfMemory,
+        };
+        Self::new(kind, error)
+    }
 }
 
 impl Region {

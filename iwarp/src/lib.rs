@@ -81,6 +81,32 @@
 //! # }
 //! ```
 //!
+//! # Opening a device
+//!
+//! The engine takes any [`dp::Port`]. With the feature `dpdk` that is a queue of a NIC or of a virtual
+//! device:
+//!
+#![cfg_attr(feature = "dpdk", doc = "```no_run")]
+#![cfg_attr(not(feature = "dpdk"), doc = "```ignore")]
+//! # use iwarp::engine::{Engine, EngineConfig};
+//! # use iwarp::verbs::*;
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use dp::dpdk::{self, DeviceConfig, PortSpec};
+//! use dp::eal::{Eal, EalConfig};
+//!
+//! let eal = Eal::start(&EalConfig { pci: vec!["0000:03:00.0".into()], ..EalConfig::default() })?;
+//! let spec = PortSpec::Pci("0000:03:00.0".into()); // or Vdev("net_vhost0,iface=/tmp/wire.sock".into())
+//! let port = dpdk::open(eal, &spec, &DeviceConfig::default())?.remove(0);
+//! let config = EngineConfig::new(&*port, &["10.0.0.1/24"])?;
+//! let engine = Engine::new(&Context::new(ContextConfig::default())?, port, config)?;
+//! # drop(engine);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Without DPDK, `dp::packet::open` shares an interface with the kernel, `dp::local::open` joins processes of
+//! a user, and [`dp::link::pair`] is a wire in memory.
+//!
 //! # What to know
 //!
 //! * **The engine has to be polled.** [`Engine::poll`](engine::Engine::poll) receives, acknowledges,
@@ -105,17 +131,44 @@
 //!   adding 0 changes nothing. A peer without them ends the connection with layer 0, type 2, code 6, an
 //!   unexpected opcode. This side accepts them unless [`QpInit::extensions`](verbs::QpInit::extensions)
 //!   leaves them out, and sends them only when posted.
-//! * **An error ends the connection.** The peer gets a Terminate. Both applications find layer, type and code
-//!   in [`QueuePair::error`](verbs::QueuePair::error) and the
-//!   [`Disconnected`](verbs::CmEventKind::Disconnected) event. Posted requests complete as flushed.
+//! * **An error ends the connection.** The peer gets a Terminate. Posted requests complete as flushed. Each
+//!   of these completions says why ([`WorkCompletion::cause`](verbs::WorkCompletion::cause)): layer, type and
+//!   code of the error, or a reset, a silent peer, a lost link. So do
+//!   [`QueuePair::cause`](verbs::QueuePair::cause) and the
+//!   [`Disconnected`](verbs::CmEventKind::Disconnected) event. A `?` turns it into a [`std::io::Error`].
+//! * **A dead peer is noticed within ten seconds**, or as soon as you say:
+//!   [`KeepalivePolicy`](verbs::KeepalivePolicy) has the times.
 //! * **A responder sends second** (RFC 5044 section 7.1.2): unless the initiator requested peer-to-peer setup
 //!   (the default here), the posts of a responder wait for the first message of the initiator.
 //!   `Established::ready` reports it.
 //! * **A peer may change registered memory** as long as it is registered with remote rights: it is read and
-//!   written by copies, never through references. The bytes of a Write become visible by increasing address,
-//!   so a program may poll the last byte ([`MemoryRegion::load_u8`](verbs::MemoryRegion::load_u8)). This does
-//!   not hold with [`ConnParam::markers`](verbs::ConnParam::markers), which lets payload be placed out of
-//!   order.
+//!   written by copies, never through references. [Below](#memory-order) is the order in which others see
+//!   them.
+//!
+//! # Memory order
+//!
+//! Another access may see a copy in part. It relies on this alone:
+//!
+//! * **The bytes of a Write or a Send become visible by increasing address**, and those of a message before
+//!   those of the next one. So a program may poll the last byte
+//!   ([`MemoryRegion::load_u8`](verbs::MemoryRegion::load_u8), an acquire load): when it has changed, all
+//!   bytes before it are there. [`MemoryRegion::write_at`](verbs::MemoryRegion::write_at) stores in this
+//!   order as well. With [`ConnParam::markers`](verbs::ConnParam::markers) it does not hold: payload is then
+//!   placed out of order. A completion holds in any case: what was placed before it is visible to the thread
+//!   that polls it.
+//! * **An aligned word of eight bytes is stored at once**, unless a message, an FPDU or a TCP segment begins
+//!   or ends within it. An atomic changes its word at once, always.
+//! * **A read has no order within itself.** This is so for
+//!   [`MemoryRegion::read_at`](verbs::MemoryRegion::read_at), and for the engine that fetches the bytes of a
+//!   Send, a Write or the answer to a Read, each FPDU when it is sent. While somebody writes, they may be old
+//!   bytes, new bytes and a mixture.
+//!
+//! For a seqlock this means: a **local reader** of a record that its peer Writes is safe. The peer Writes
+//! version, data, version at increasing addresses, in one message or several, from memory that it leaves
+//! alone until they are completed. The reader loads the second version, a byte, by `load_u8`, copies the data
+//! by `read_at`, makes a `fence(Acquire)`, and loads the first version. If both are equal, the data is of that
+//! version, as long as no 256 Writes came meanwhile. A **remote reader** that gets versions and data by one
+//! Read finds nothing out by comparing them: put a checksum into the record, or let the owner answer a Send.
 //!
 //! # Layers
 //!

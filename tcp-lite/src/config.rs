@@ -55,7 +55,7 @@ pub enum AddressProbing {
     /// Addresses are probed first (RFC 5227 section 2.1, RFC 4862 section 5.4), which takes four to five
     /// seconds. Until then nothing is sent from them or accepted for them, and connections wait. An
     /// address that another host has is not used; connections from it end with
-    /// [`CloseReason::Unreachable`](crate::CloseReason). After probing as with `Announce`.
+    /// [`CloseReason::AddressLost`](crate::CloseReason). After probing as with `Announce`.
     Probe,
 }
 
@@ -63,31 +63,31 @@ pub enum AddressProbing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Connections in any state, TIME-WAIT included. At the limit, a new one replaces the oldest in
-    /// TIME-WAIT.
+    /// TIME-WAIT. Default: 16,384.
     pub connections: usize,
-    /// Listening ports.
+    /// Listening ports. Default: 64.
     pub listeners: usize,
-    /// Connections of one listener that are not established yet.
+    /// Connections of one listener that are not established yet. Default: 1024.
     pub backlog: usize,
     /// Whether SYNs beyond the backlog are answered with cookies (RFC 4987 section 3.6), which hold no
-    /// state. Otherwise they are dropped.
+    /// state. Otherwise they are dropped. Default: `true`.
     pub syn_cookies: bool,
-    /// Entries of the neighbour table.
+    /// Entries of the neighbour table. Default: 1024.
     pub neighbors: usize,
     /// Segments that all connections together hold for transmission, one or more in a buffer. Never more
-    /// than half of the pool's buffers, since acknowledgements need buffers to arrive in.
+    /// than half of the pool's buffers, since acknowledgements need buffers to arrive in. Default: 32,768.
     pub tx_segments: usize,
     /// Memory that all connections together keep ahead of their frontiers, bytes of packet buffers;
     /// never more than three eighths of the pool. At seven eighths of the limit the largest holders are
     /// asked to give up some ([`Event::Evict`](crate::Event::Evict)); at the limit new segments are
-    /// refused.
+    /// refused. Default: 64 MiB.
     pub out_of_order_bytes: u64,
     /// Events waiting for [`Stack::event`](crate::Stack::event). Beyond the limit received bytes are
     /// dropped, to come again, and no connection begins. Each existing connection may still queue four
-    /// events of its own.
+    /// events of its own. Default: 4096.
     pub events: usize,
     /// Connections that search for a larger path MTU at a time, each with a packet buffer; others wait
-    /// until one ends. Never more than a sixteenth of the pool's buffers.
+    /// until one ends. Never more than a sixteenth of the pool's buffers. Default: 256.
     pub path_mtu_searches: usize,
 }
 
@@ -110,12 +110,12 @@ impl Default for Limits {
 /// How each connection behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpConfig {
-    /// Offer timestamps (RFC 7323).
+    /// Offer timestamps (RFC 7323). Default: `true`.
     pub timestamps: bool,
-    /// Offer SACK (RFC 2018).
+    /// Offer SACK (RFC 2018). Default: `true`.
     pub sack: bool,
     /// Whether segments that continue a stream and have nothing unusual take a shorter way through the stack.
-    /// It changes nothing but the time that they take: it can be turned off to test that.
+    /// It changes nothing but the time that they take: it can be turned off to test that. Default: `true`.
     pub header_prediction: bool,
     /// Receive window, bytes. Sets the window scale. To fill a path it has to cover rate times delay,
     /// plus a quarter of [`send_buffer_bytes`](Self::send_buffer_bytes) at the other end: its user gets
@@ -125,64 +125,66 @@ pub struct TcpConfig {
     /// The whole window is announced from the beginning, less what a slow reader
     /// [`hold`](crate::Stack::hold)s. It does not grow with the rate of the path: other stacks do that
     /// because they charge a socket for its window. Here bytes take memory only ahead of a hole, and two
-    /// limits (`out_of_order_bytes`, here and in [`Limits`]) bound that.
+    /// limits (`out_of_order_bytes`, here and in [`Limits`]) bound that. Default: 4 MiB.
     pub recv_window_bytes: u32,
     /// Most bytes held ahead of the frontier (and one segment more until the user has given up as much).
-    /// Beyond it the bytes furthest from the frontier are given up.
+    /// Beyond it the bytes furthest from the frontier are given up. Default: 4 MiB.
     pub out_of_order_bytes: u32,
-    /// Bytes a connection holds for transmission (unsent and unacknowledged).
+    /// Bytes a connection holds for transmission (unsent and unacknowledged). Default: 4 MiB.
     pub send_buffer_bytes: u32,
     /// How the congestion window grows, and what loss and marks do to it.
+    /// Default: [`CongestionAlgorithm::Cubic`].
     pub congestion: CongestionAlgorithm,
-    /// Whether routers may mark our packets instead of dropping them.
+    /// Whether routers may mark our packets instead of dropping them. Default: [`EcnMode::Accept`].
     pub ecn: EcnMode,
     /// Spaces segments over the round trip; `None`: they leave as soon as the window allows. Pacing
     /// helps where the bottleneck queue is a quarter of a round trip or less and the round trip is a
-    /// millisecond or more. It costs goodput where the round trip is tens of microseconds.
+    /// millisecond or more. It costs goodput where the round trip is tens of microseconds. Default: `None`.
     pub pacing: Option<Pacing>,
-    /// RTO before the first measurement (RFC 6298: 1 s).
+    /// RTO before the first measurement (RFC 6298: 1 s). Default: 1 s.
     pub rto_initial: Duration,
     /// The least difference between the RTO and the smoothed RTT: above the peer's delayed ACK, which is
-    /// 40 ms in Linux.
+    /// 40 ms in Linux. Default: 50 ms.
     pub rto_min: Duration,
     /// Shortest wait for acknowledgements before a tail loss probe is sent; the probe otherwise comes
     /// after twice the round-trip time (RFC 8985 section 7.2). Covers the time until the peer polls its
-    /// queue.
+    /// queue. Default: 2 ms.
     pub tail_probe_min: Duration,
     /// Largest RTO, backoff included. A timestamp that the peer echoes later than this gives no measurement.
+    /// Default: 60 s.
     pub rto_max: Duration,
     /// Retransmissions of one SYN before giving up. The attempt ends sooner if
     /// [`user_timeout`](Self::user_timeout) is over before: with the defaults after 10 s and three
-    /// retransmissions.
+    /// retransmissions. Default: 6.
     pub syn_retries: u8,
     /// How long a SYN or data may stay unacknowledged before the connection is given up (R2 of RFC 9293
     /// section 3.8.3, which requires at least 3 minutes for a SYN and 100 s for data). The default is shorter
-    /// on purpose, so that users soon notice a peer that has failed.
+    /// on purpose, so that users soon notice a peer that has failed. Default: 10 s.
     pub user_timeout: Duration,
     /// How long connections survive without a link. Then those that exist end with
     /// [`CloseReason::LinkDown`](crate::CloseReason::LinkDown), except those that wait for the answer to
     /// their SYN. Where the other end of a cable may be plugged in again, as long as the user timeout is
     /// a good choice; where there is no peer without the link
-    /// ([`Port::is_point_to_point`](dp::Port::is_point_to_point)), choose less.
+    /// ([`Port::is_point_to_point`](dp::Port::is_point_to_point)), choose less. Default: 10 s.
     pub link_timeout: Duration,
     /// Longest delay of an ACK (RFC 9293: below 0.5 s). It has to be below a peer's
-    /// [`rto_min`](Self::rto_min).
+    /// [`rto_min`](Self::rto_min). Default: 10 ms.
     pub delayed_ack: Duration,
-    /// Idle time before the first keepalive probe; `None`: no keepalive.
+    /// Idle time before the first keepalive probe; `None`: no keepalive. Default: `None`.
     pub keepalive_idle: Option<Duration>,
-    /// Time between keepalive probes.
+    /// Time between keepalive probes. Default: 10 s.
     pub keepalive_interval: Duration,
-    /// Unanswered keepalive probes before the connection is given up.
+    /// Unanswered keepalive probes before the connection is given up. Default: 5.
     pub keepalive_probes: u8,
     /// Most answers per second and connection to segments that are not acceptable, or that bring bytes
-    /// that do not fit (RFC 5961 section 7).
+    /// that do not fit (RFC 5961 section 7). Default: 64.
     pub challenge_acks_per_second: u32,
     /// Least time in TIME-WAIT (twice the MSL); longer if the peer took longer to retransmit its FIN. If it
-    /// is shorter than the largest RTO of a peer, that peer's connection may end in a reset.
+    /// is shorter than the largest RTO of a peer, that peer's connection may end in a reset. Default: 10 s.
     pub time_wait: Duration,
-    /// Hop limit / TTL of what we send.
+    /// Hop limit / TTL of what we send. Default: 64.
     pub hop_limit: u8,
-    /// How a path MTU below [`StackConfig::mtu`] is found.
+    /// How a path MTU below [`StackConfig::mtu`] is found. Default: those of [`PathMtuConfig`].
     pub path_mtu: PathMtuConfig,
 }
 
@@ -216,10 +218,10 @@ pub enum EcnMode {
 /// start and 1.2 times the window otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pacing {
-    /// Segments that leave together, at least 1. More segments mean fewer wake-ups.
+    /// Segments that leave together, at least 1. More segments mean fewer wake-ups. Default: 4.
     pub burst_segments: u8,
     /// Smoothed round-trip time below which nothing is spaced: the engine is not polled often enough for
-    /// that.
+    /// that. Default: 500 us.
     pub rtt_min: Duration,
 }
 
@@ -233,23 +235,24 @@ impl Default for Pacing {
 /// obeyed in any case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathMtuConfig {
-    /// When to probe.
+    /// When to probe. Default: [`PathMtuProbing::WhenReduced`].
     pub probing: PathMtuProbing,
     /// `BASE_PLPMTU`, bytes of IP packet: the size used in a black hole, at least 1280 with IPv6. If
-    /// that is too large as well, IPv4 goes down to 576 bytes.
+    /// that is too large as well, IPv4 goes down to 576 bytes. Default: 1200.
     pub base_bytes: u16,
     /// Consecutive timeouts of a segment, while small segments pass, that indicate a black hole; at
-    /// least 2.
+    /// least 2. Default: 3.
     pub black_hole_timeouts: u8,
-    /// `MAX_PROBES`: consecutive lost probes of one size until it counts as too large.
+    /// `MAX_PROBES`: consecutive lost probes of one size until it counts as too large. Default: 3.
     pub max_probes: u8,
     /// `PROBE_TIMER`: how long to wait for the answer to a probe, unless the RTO is longer. RFC 8899
     /// section 5.1.1: not below 1 s, and above 15 s where the round trip is not known (RFC 8085 section
     /// 3.1.1). TCP measures the round trip, and a peer answers a duplicate at once, so an answer that
     /// has not come after the RTO does not come at all. With 15 s every search would take minutes.
+    /// Default: 1 s.
     pub probe_timer: Duration,
     /// `PMTU_RAISE_TIMER`: how long a path MTU below what the SYNs agreed on is used before a larger one
-    /// is searched for (RFC 8201 section 4: not below 5 minutes, 10 are recommended).
+    /// is searched for (RFC 8201 section 4: not below 5 minutes, 10 are recommended). Default: 600 s.
     pub raise_timer: Duration,
 }
 

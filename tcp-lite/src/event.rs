@@ -1,6 +1,7 @@
 //! Events of a stack, and their queue.
 
 use std::collections::VecDeque;
+use std::io;
 use std::net::IpAddr;
 
 use dp::Mbuf;
@@ -91,6 +92,7 @@ pub enum Event {
 
 /// Why a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum CloseReason {
     /// Both sides sent FIN and saw it acknowledged.
     #[error("closed by both sides")]
@@ -111,13 +113,47 @@ pub enum CloseReason {
     /// The port was taken away ([`Stack::end_port`](crate::Stack::end_port)).
     #[error("the network device was taken away")]
     PortGone,
-    /// No Ethernet address for the next hop, or nobody is there any more
-    /// ([`Stack::end_neighbor`](crate::Stack::end_neighbor)), or ICMP said so while connecting.
+    /// Nobody has answered the queries for the Ethernet address of the next hop, which is the peer or a
+    /// router (ARP, NDP).
+    #[error(
+        "nobody answers for its address, or for that of the gateway (ARP, NDP): check that the host is up, and the address"
+    )]
+    NoNeighbor,
+    /// While connecting, ICMP said so, or nobody is there any more
+    /// ([`Stack::end_neighbor`](crate::Stack::end_neighbor)).
     #[error("the peer cannot be reached")]
     Unreachable,
+    /// Another host has our address ([`AddressProbing`](crate::AddressProbing)).
+    #[error("another host uses the local address: choose another one")]
+    AddressLost,
     /// [`Stack::abort`](crate::Stack::abort) was called.
     #[error("aborted locally")]
     Aborted,
+}
+
+impl CloseReason {
+    /// The kind of the [`io::Error`] into which it is converted: `ConnectionReset`, `ConnectionRefused`,
+    /// `TimedOut`, `HostUnreachable`, `AddrNotAvailable`, `ConnectionAborted`; `NetworkDown` without a link
+    /// or a device, and
+    /// `UnexpectedEof` for a graceful end.
+    pub fn kind(self) -> io::ErrorKind {
+        match self {
+            Self::Graceful => io::ErrorKind::UnexpectedEof,
+            Self::Reset => io::ErrorKind::ConnectionReset,
+            Self::Refused => io::ErrorKind::ConnectionRefused,
+            Self::TimedOut => io::ErrorKind::TimedOut,
+            Self::LinkDown | Self::PortGone => io::ErrorKind::NetworkDown,
+            Self::NoNeighbor | Self::Unreachable => io::ErrorKind::HostUnreachable,
+            Self::AddressLost => io::ErrorKind::AddrNotAvailable,
+            Self::Aborted => io::ErrorKind::ConnectionAborted,
+        }
+    }
+}
+
+impl From<CloseReason> for io::Error {
+    fn from(reason: CloseReason) -> Self {
+        Self::new(reason.kind(), reason)
+    }
 }
 
 /// The events that wait to be taken, oldest first.

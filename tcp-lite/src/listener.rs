@@ -55,6 +55,7 @@ impl AddressFilter {
 
 /// SYNs that a listener did not answer, never reset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ListenerCounters {
     /// Refused by the [`AddressFilter`].
     pub filtered: u64,

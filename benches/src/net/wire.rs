@@ -22,7 +22,12 @@ pub(super) fn open(args: &NetArgs, name: &str) -> Result<Box<dyn Port>, Error> {
     let station = station.ok_or_else(|| {
         Error::Usage("--wire needs one address of its network, as --ip 100.64.0.1/16 (the first host)".into())
     })?;
-    let failed = |error: local::LocalError| Error::Port(error.to_string());
+    let failed = |error: local::LocalError| match error {
+        local::LocalError::Taken { pid, .. } => Error::Port(format!(
+            "process {pid} has this --ip on the wire {name}: give another address, or stop it"
+        )),
+        error => Error::Port(error.to_string()),
+    };
     let usual = LocalConfig::new(local::default_folder(name).map_err(failed)?);
     let config = LocalConfig { station: Some(station), mtu: args.mtu.unwrap_or(usual.mtu), ..usual };
     Ok(Box::new(local::open(&config).map_err(failed)?))

@@ -24,31 +24,32 @@ pub enum PortSpec {
 #[derive(Clone, Debug)]
 pub struct DeviceConfig {
     /// Pairs of queues; each is a [`Port`](crate::Port). More than one needs a device with RSS, or one whose
-    /// peer or kernel spreads flows.
+    /// peer or kernel spreads flows. Default: 1.
     pub queues: u16,
-    /// Largest IP packet, bytes.
+    /// Largest IP packet, bytes. Default: 1500.
     pub mtu: u16,
     /// Receive descriptors per queue, adjusted to the device's limits. Their buffers are used in turn:
-    /// few of them stay in the cache, many absorb a burst where a full ring would lose frames.
+    /// few of them stay in the cache, many absorb a burst where a full ring would lose frames. Default: 1024.
     pub rx_desc: u16,
-    /// Transmit descriptors per queue, adjusted likewise.
+    /// Transmit descriptors per queue, adjusted likewise. Default: 1024.
     pub tx_desc: u16,
     /// Buffers in the pool of each queue; `None`: four times the size of its rings, at least 8192.
+    /// Default: `None`.
     pub mbufs: Option<u32>,
     /// Capacity of one buffer, bytes; `None`: enough for a frame, at least 2048. With less a frame takes
-    /// several buffers, if the device supports that.
+    /// several buffers, if the device supports that. Default: `None`.
     pub mbuf_bytes: Option<usize>,
     /// Large buffers of each queue for bulk sending, each for several segments, if the device sends frames of
-    /// several buffers.
+    /// several buffers. Default: 512.
     pub bulk_mbufs: u32,
-    /// Offloads to use, if the device has them.
+    /// Offloads to use, if the device has them. Default: all.
     pub offloads: Offloads,
-    /// Receive frames for all addresses.
+    /// Receive frames for all addresses. Default: `true`.
     pub promiscuous: bool,
-    /// The NUMA node of the buffers and rings; `None`: that of the device.
+    /// The NUMA node of the buffers and rings; `None`: that of the device. Default: `None`.
     pub socket: Option<u32>,
     /// Our IP addresses. A device that receives neither all frames nor all multicast frames is told the
-    /// groups in which others look for the IPv6 addresses.
+    /// groups in which others look for the IPv6 addresses. Default: none.
     pub addresses: Vec<IpAddr>,
 }
 

@@ -1,10 +1,13 @@
 //! Errors of opening a device.
 
+use std::io;
+
 use super::PciProblem;
 use crate::eal::{self, errno_text};
 
 /// Why a device cannot be used. Each message is one line and says what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum DeviceError {
     /// The process is a fork of the one that started EAL.
     #[error(
@@ -38,6 +41,50 @@ pub enum DeviceError {
         cause: String,
         /// What DPDK logged.
         log: String,
+    },
+    /// Nobody listens on the socket of a virtio-user device.
+    #[error(
+        "nobody listens on {path} ({cause}): start the server first, the end with net_vhost0,iface={path}"
+    )]
+    NoServer {
+        /// The socket's path.
+        path: String,
+        /// The system's error.
+        cause: String,
+    },
+    /// A virtual device without an argument that its driver needs.
+    #[error("{device} needs {argument}: give {device},{argument}={example}")]
+    MissingArgument {
+        /// The device.
+        device: String,
+        /// The name of the argument.
+        argument: &'static str,
+        /// A value as it could be.
+        example: &'static str,
+    },
+    /// The interface that a virtual device shares with the kernel does not exist.
+    #[error("{device}: there is no interface {interface} here (see `ip link`)")]
+    NoInterface {
+        /// The device.
+        device: String,
+        /// The interface.
+        interface: String,
+    },
+    /// No privilege to open a packet socket, or to make an interface.
+    #[error(
+        "{device} needs {capability}: run as root or with it (`setcap {capability}+ep PROGRAM` gives it to a program)"
+    )]
+    NoPrivilege {
+        /// The device.
+        device: String,
+        /// The capability, in the words of `setcap`.
+        capability: &'static str,
+    },
+    /// The folder of the device's unix socket does not exist.
+    #[error("{path} cannot be made: there is no folder of that name; make it, or use another path")]
+    NoFolder {
+        /// The socket's path.
+        path: String,
     },
     /// Already open in this process.
     #[error("{device} is open already: drop its ports first, or give the second one another name")]
@@ -137,5 +184,36 @@ impl DeviceError {
 
     pub(super) fn setup(device: &str, step: &'static str, errno: i32) -> Self {
         Self::Setup { device: device.to_owned(), step, cause: errno_text(errno), log: eal::log::trouble() }
+    }
+}
+
+/// The kind says whether the device is absent, busy or asked for too much; the error itself is kept.
+impl From<DeviceError> for io::Error {
+    fn from(error: DeviceError) -> Self {
+        let kind = match &error {
+            DeviceError::Forked => io::ErrorKind::Unsupported,
+            DeviceError::Pci { problem: PciProblem::Absent, .. }
+            | DeviceError::Unknown { .. }
+            | DeviceError::NoInterface { .. }
+            | DeviceError::NoFolder { .. } => io::ErrorKind::NotFound,
+            DeviceError::NoServer { .. } => io::ErrorKind::ConnectionRefused,
+            DeviceError::Pci { problem: PciProblem::Linux { .. }, .. } | DeviceError::InUse { .. } => {
+                io::ErrorKind::ResourceBusy
+            }
+            DeviceError::NoPrivilege { .. } => io::ErrorKind::PermissionDenied,
+            DeviceError::SocketInUse { .. } => io::ErrorKind::AddrInUse,
+            DeviceError::Pci { problem: PciProblem::Address, .. }
+            | DeviceError::MissingArgument { .. }
+            | DeviceError::Queues { .. }
+            | DeviceError::Unspread { .. }
+            | DeviceError::Mtu { .. }
+            | DeviceError::BufferTooSmall { .. } => io::ErrorKind::InvalidInput,
+            DeviceError::Memory { .. } => io::ErrorKind::OutOfMemory,
+            DeviceError::Pci { .. }
+            | DeviceError::Probe { .. }
+            | DeviceError::StaleSocket { .. }
+            | DeviceError::Setup { .. } => io::ErrorKind::Other,
+        };
+        Self::new(kind, error)
     }
 }

@@ -150,11 +150,15 @@ pub(super) fn make_vdev(text: &str) -> Result<(String, DeviceHandle), DeviceErro
     if port_id(&c_name).is_some() {
         return Err(DeviceError::InUse { device: name.to_owned() });
     }
+    vdev::check(text)?;
     vdev::clear_stale_socket(text)?;
     let mut backend = VhostUserBackend::of(text);
     let descriptors = Probe::of(text);
     let done = probe(&c_text);
     if done < 0 {
+        if let Some(problem) = vdev::problem(text) {
+            return Err(problem);
+        }
         let known = sys::DRIVERS.iter().any(|driver| name.starts_with(driver));
         return Err(if known {
             DeviceError::Probe {

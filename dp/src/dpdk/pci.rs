@@ -8,6 +8,7 @@ use crate::eal::pci::{Holder, PciAddress, identity};
 
 /// Why a PCI device cannot be opened. Each message is one line and says what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum PciProblem {
     /// The text is not a PCI address.
     #[error("no PCI address, which looks like 0000:03:00.0 or 03:00.0")]

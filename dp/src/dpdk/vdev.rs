@@ -3,7 +3,11 @@
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::path::Path;
+
+use rustix::io::Errno;
+use rustix::thread::CapabilitySet;
 
 use super::DeviceError;
 
@@ -84,6 +88,69 @@ pub(super) fn clear_stale_socket(spec: &str) -> Result<(), DeviceError> {
     }
 }
 
+/// The argument that the driver of the device needs, with a value as it could be.
+const NEEDED: &[(&str, &str, &str)] = &[
+    ("net_vhost", "iface", "/tmp/wire.sock"),
+    ("net_virtio_user", "path", "/tmp/wire.sock"),
+    ("net_af_packet", "iface", "eth0"),
+];
+
+/// Whether the device has the arguments and the folder that it needs: its driver would only say that it
+/// cannot be opened.
+pub(super) fn check(spec: &str) -> Result<(), DeviceError> {
+    let needed = NEEDED.iter().find(|(driver, ..)| name(spec).starts_with(driver));
+    if let Some(&(_, argument, example)) = needed
+        && self::argument(spec, argument).is_none()
+    {
+        return Err(DeviceError::MissingArgument { device: name(spec).to_owned(), argument, example });
+    }
+    let folder = listens_on(spec).map(Path::new).and_then(Path::parent);
+    match (listens_on(spec), folder) {
+        (Some(path), Some(folder)) if !folder.as_os_str().is_empty() && !folder.is_dir() => {
+            Err(DeviceError::NoFolder { path: path.to_owned() })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Why the driver has refused the device, if the cause is outside of it.
+pub(super) fn problem(spec: &str) -> Option<DeviceError> {
+    lacks_server(spec).or_else(|| lacks_interface(spec)).or_else(|| lacks_privilege(spec, capabilities()))
+}
+
+fn lacks_interface(spec: &str) -> Option<DeviceError> {
+    let (interface, _) = packet_sockets(spec)?;
+    // sysfs may be that of another network namespace.
+    let socket = UnixDatagram::unbound().ok()?;
+    let is_absent = rustix::net::netdevice::name_to_index(socket, interface) == Err(Errno::NODEV);
+    is_absent
+        .then(|| DeviceError::NoInterface { device: name(spec).to_owned(), interface: interface.to_owned() })
+}
+
+fn lacks_privilege(spec: &str, held: CapabilitySet) -> Option<DeviceError> {
+    let (needed, capability) = match name(spec) {
+        name if name.starts_with("net_af_packet") => (CapabilitySet::NET_RAW, "cap_net_raw"),
+        name if name.starts_with("net_tap") => (CapabilitySet::NET_ADMIN, "cap_net_admin"),
+        _ => return None,
+    };
+    let is_missing = !held.contains(needed);
+    is_missing.then(|| DeviceError::NoPrivilege { device: name(spec).to_owned(), capability })
+}
+
+/// The capabilities of this thread.
+fn capabilities() -> CapabilitySet {
+    rustix::thread::capabilities(None).map_or(CapabilitySet::all(), |sets| sets.effective)
+}
+
+/// A device connects to a unix socket, and nobody listens there. Called after the driver has failed: one more
+/// connection would disturb a server.
+fn lacks_server(spec: &str) -> Option<DeviceError> {
+    let (path, false) = vhost_user_backend(spec)? else { return None };
+    let error = UnixStream::connect(path).err()?;
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused)
+        .then(|| DeviceError::NoServer { path: path.to_owned(), cause: error.to_string() })
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::net::UnixListener;
@@ -120,6 +187,45 @@ mod tests {
         assert_eq!(packet_sockets("net_af_packet0,iface=v0,qpairs=4"), Some(("v0", 4)));
         assert_eq!(packet_sockets("net_af_packet0,iface=v0,qpairs=many"), None);
         assert_eq!(packet_sockets("net_vhost0,iface=/a"), None);
+    }
+
+    #[test]
+    fn a_socket_without_a_server_is_told_from_one_with() {
+        let path = std::env::temp_dir().join(format!("dp-server-{}.sock", std::process::id()));
+        let connects = format!("net_virtio_user0,path={}", path.display());
+        let told = |spec: &str| lacks_server(spec).map(|error| error.to_string()).unwrap_or_default();
+        assert!(told(&connects).contains("start the server first"), "{}", told(&connects));
+        let listener = UnixListener::bind(&path).unwrap();
+        assert_eq!(lacks_server(&connects), None);
+        drop(listener);
+        assert!(told(&connects).contains("refused"), "{}", told(&connects));
+        let error = std::io::Error::from(lacks_server(&connects).unwrap());
+        assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
+        for other in [format!("{connects},server=1"), format!("net_vhost0,iface={}", path.display())] {
+            assert_eq!(lacks_server(&other), None, "{other}");
+        }
+        fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn what_a_device_needs_is_named() {
+        let told = |spec: &str| check(spec).err().map(|error| error.to_string()).unwrap_or_default();
+        assert_eq!(told("net_vhost1"), "net_vhost1 needs iface: give net_vhost1,iface=/tmp/wire.sock");
+        assert!(told("net_virtio_user0,queues=1").contains("needs path"));
+        assert!(told("net_af_packet0").contains("needs iface"));
+        assert!(told("net_vhost0,iface=/no/such/folder/s").contains("make it, or use another path"));
+        for fine in ["net_null0", "net_vhost0,iface=s", "net_vhost0,iface=/tmp/s", "net_tap0"] {
+            assert_eq!(told(fine), "", "{fine}");
+        }
+        let absent = lacks_interface("net_af_packet0,iface=nope0").unwrap().to_string();
+        assert!(absent.contains("there is no interface nope0"), "{absent}");
+        assert_eq!(lacks_interface("net_af_packet0,iface=lo"), None);
+        for (spec, capability) in [("net_af_packet0,iface=lo", "cap_net_raw"), ("net_tap0", "cap_net_admin")]
+        {
+            let refused = lacks_privilege(spec, CapabilitySet::empty()).unwrap().to_string();
+            assert!(refused.contains(&format!("needs {capability}: run as root")), "{refused}");
+            assert_eq!(lacks_privilege(spec, CapabilitySet::all()), None);
+        }
     }
 
     #[test]

@@ -13,26 +13,27 @@ const NO_DEVICE: &str = "pci:ffffffff:ff:1f.7";
 /// free.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EalConfig {
-    /// Memory for packet buffers.
+    /// Memory for packet buffers. Default: [`Memory::Auto`] with 512 MiB.
     pub memory: Memory,
-    /// CPUs of the thread that starts EAL.
+    /// CPUs of the thread that starts EAL. Default: [`Cores::Floating`].
     pub cores: Cores,
     /// PCI addresses (`0000:03:00.0` or `03:00.0`) of devices that will be opened, each optionally followed
     /// by a comma and arguments for its driver. EAL chooses the mode of addresses by them. Others can be
     /// opened as well if that mode suits them: without any, it is that of devices behind an IOMMU. Virtual
-    /// devices are not listed here.
+    /// devices are not listed here. Default: none.
     pub pci: Vec<String>,
-    /// Files that other DPDK processes can find.
+    /// Files that other DPDK processes can find. Default: [`Files::None`].
     pub files: Files,
     /// Address mode of devices. [`Iova::Auto`] means virtual unless there are PCI devices.
+    /// Default: [`Iova::Auto`].
     pub iova: Iova,
     /// One file for all memory instead of one per page: a virtio-user device can pass only a few files
-    /// to its peer.
+    /// to its peer. Default: `true`.
     pub single_file_segments: bool,
     /// Copies DPDK's log to standard error, from level notice up. Without it the log is only kept to be
-    /// shown in errors.
+    /// shown in errors. Default: `false`.
     pub log_to_stderr: bool,
-    /// Further EAL arguments, as on the command line of a DPDK program. They are appended.
+    /// Further EAL arguments, as on the command line of a DPDK program. They are appended. Default: none.
     pub extra: Vec<String>,
 }
 
@@ -186,8 +187,11 @@ impl EalConfig {
     /// memory is not checked.
     ///
     /// # Errors
-    /// [`EalError::PciAddress`], [`EalError::PciHugepages`].
-    pub(super) fn check_pci(&self, sysfs: &Path, huge_free_mib: u64) -> Result<(), EalError> {
+    /// [`EalError::NoHugepages`], [`EalError::PciAddress`], [`EalError::PciHugepages`].
+    pub(super) fn check(&self, sysfs: &Path, huge_free_mib: u64) -> Result<(), EalError> {
+        if self.memory == Memory::Hugepages && huge_free_mib == 0 {
+            return Err(EalError::NoHugepages);
+        }
         let addresses = self.pci_addresses()?;
         let Memory::Auto { mib } = self.memory else { return Ok(()) };
         if self.memory.ordinary_mib(huge_free_mib).is_none() {
@@ -251,7 +255,7 @@ mod tests {
         sysfs.device("0000:00:09.0", Some("vfio-pci"), Some(""));
         sysfs.device("0000:00:0a.0", Some("e1000"), None);
         let check = |pci: &str, memory, free| {
-            EalConfig { pci: vec![pci.into()], memory, ..EalConfig::default() }.check_pci(&sysfs.0, free)
+            EalConfig { pci: vec![pci.into()], memory, ..EalConfig::default() }.check(&sysfs.0, free)
         };
         let auto = Memory::Auto { mib: 512 };
         let missing = EalError::PciHugepages {
@@ -267,6 +271,9 @@ mod tests {
         assert_eq!(check("00:0b.0", auto, 0), Ok(()), "not there: likewise");
         assert_eq!(check("00:08.0", Memory::Ordinary { mib: 512 }, 0), Ok(()), "as asked for");
         assert_eq!(check("eth0", auto, 512), Err(EalError::PciAddress { text: "eth0".into() }));
+        let none = check("00:09.0", Memory::Hugepages, 0).unwrap_err();
+        assert!(none.to_string().contains("reserve some (echo 512"), "{none}");
+        assert_eq!(check("00:09.0", Memory::Hugepages, 1), Ok(()));
     }
 
     #[test]

@@ -1,7 +1,10 @@
 //! Why EAL does not start.
 
+use std::io;
+
 /// Why EAL is not running. Each message is one line and says what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum EalError {
     /// Started before, with different options.
     #[error(
@@ -62,4 +65,19 @@ pub enum EalError {
         /// The arguments it was started with.
         arguments: String,
     },
+}
+
+/// The kind says whether memory, a permission or an argument is missing; the error itself is kept.
+impl From<EalError> for io::Error {
+    fn from(error: EalError) -> Self {
+        let kind = match error {
+            EalError::AlreadyStarted => io::ErrorKind::ResourceBusy,
+            EalError::NoHugepages | EalError::PciHugepages { .. } => io::ErrorKind::OutOfMemory,
+            EalError::PciAddress { .. } | EalError::BadArgument { .. } => io::ErrorKind::InvalidInput,
+            EalError::Forked => io::ErrorKind::Unsupported,
+            EalError::Permission { .. } => io::ErrorKind::PermissionDenied,
+            EalError::Init { .. } => io::ErrorKind::Other,
+        };
+        Self::new(kind, error)
+    }
 }

@@ -59,10 +59,7 @@ impl Eal {
         }
         let sysfs = Path::new(pci::SYSFS);
         let huge_free_mib = config::huge_free_mib(sysfs);
-        if config.memory == Memory::Hugepages && huge_free_mib == 0 {
-            return Err(EalError::NoHugepages);
-        }
-        config.check_pci(sysfs, huge_free_mib)?;
+        config.check(sysfs, huge_free_mib)?;
         init(config, &config.arguments(huge_free_mib, &allowed_cpus()))?;
         fork::watch_for_forks();
         let is_ordinary = config.memory.ordinary_mib(huge_free_mib).is_some();

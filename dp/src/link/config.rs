@@ -38,30 +38,31 @@ pub enum LinkTso {
 #[derive(Clone, Debug)]
 pub struct LinkConfig {
     /// Largest IP packet of both ports, bytes. A longer frame is dropped, unless [`tso`](Self::tso) is on
-    /// and the frame asks to be cut.
+    /// and the frame asks to be cut. Default: 1500.
     pub mtu: u16,
-    /// Buffers in the pool of each port.
+    /// Buffers in the pool of each port. Default: 8192.
     pub mbufs: usize,
-    /// Large buffers of each port, for bulk sending; none by default.
+    /// Large buffers of each port, for bulk sending; none by default. Default: 0.
     pub bulk_mbufs: usize,
-    /// Frames in flight in one direction at which its sender sees a full ring.
+    /// Frames in flight in one direction at which its sender sees a full ring. Default: 1024.
     pub ring_frames: usize,
-    /// Seed of everything random.
+    /// Seed of everything random. Default: 0.
     pub seed: u64,
-    /// Faults from the first port to the second.
+    /// Faults from the first port to the second. Default: no faults.
     pub a_to_b: LinkPlan,
-    /// Faults from the second port to the first.
+    /// Faults from the second port to the first. Default: no faults.
     pub b_to_a: LinkPlan,
     /// Whether the ports leave TCP checksums unfilled, as virtio does: a frame sent with
     /// [`TxOffload::tcp_checksum`](crate::TxOffload) arrives as [`Checksum::Partial`](crate::Checksum).
-    /// Otherwise every frame arrives as [`Checksum::Unknown`](crate::Checksum).
+    /// Otherwise every frame arrives as [`Checksum::Unknown`](crate::Checksum). Default: `false`.
     pub checksum_offload: bool,
-    /// Handling of large frames. Needs `checksum_offload`.
+    /// Handling of large frames. Needs `checksum_offload`. Default: [`LinkTso::Off`].
     pub tso: LinkTso,
     /// Large frames that the ports take; others are dropped, as a driver does.
+    /// Default: those of [`TsoLimits`].
     pub tso_limits: TsoLimits,
     /// The value of [`Port::is_point_to_point`](crate::Port::is_point_to_point). `false` by default, so that
-    /// connections survive a cable that is pulled for a while.
+    /// connections survive a cable that is pulled for a while. Default: `false`.
     pub point_to_point: bool,
 }
 

@@ -9,16 +9,17 @@ pub struct LocalConfig {
     /// The rendezvous folder, which is the wire: ports of one folder see each other. Absolute.
     /// [`default_folder`](super::default_folder) has the usual one.
     pub folder: PathBuf,
-    /// The station to claim, 1 to 65535; `None`: any free one.
+    /// The station to claim, 1 to 65535; `None`: any free one. Default: `None`.
     pub station: Option<u16>,
-    /// Largest IP packet, bytes, at least 576. Ports of one wire may differ.
+    /// Largest IP packet, bytes, at least 576. Ports of one wire may differ. Default: 9000.
     pub mtu: u16,
-    /// Buffers in the pool of the port, each of the MTU and at least 2 KiB.
+    /// Buffers in the pool of the port, each of the MTU and at least 2 KiB. Default: 4096.
     pub mbufs: usize,
     /// Buffers of 32 KiB for bulk sending, and of 64 KiB for receiving superframes: so many of each.
+    /// Default: 256.
     pub bulk_mbufs: usize,
     /// Bytes of each of the two rings that the port makes for a peer: a power of two from 256 KiB to
-    /// 256 MiB. All of it is taken when the first frame is sent.
+    /// 256 MiB. All of it is taken when the first frame is sent. Default: 2 MiB.
     pub ring_bytes: usize,
 }
 
@@ -31,6 +32,7 @@ impl LocalConfig {
 
 /// Why a port could not be opened. Each error is one line that says what to do.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum LocalError {
     /// The name of the wire is no plain name.
     #[error("{0:?} is no name for a wire: use up to 64 letters, digits, '-', '_' and '.'")]
@@ -90,4 +92,22 @@ pub enum LocalError {
     /// The system has no descriptor or socket for the port.
     #[error("no socket for the port: {0}")]
     System(#[source] io::Error),
+}
+
+/// The kind says whether the folder, a permission or a free station is missing; the error itself is kept.
+impl From<LocalError> for io::Error {
+    fn from(error: LocalError) -> Self {
+        let kind = match &error {
+            LocalError::Name(_)
+            | LocalError::Relative(_)
+            | LocalError::TooLong(_)
+            | LocalError::Link(_)
+            | LocalError::Invalid(_) => io::ErrorKind::InvalidInput,
+            LocalError::Owner { .. } | LocalError::Mode { .. } => io::ErrorKind::PermissionDenied,
+            LocalError::Folder { source, .. } | LocalError::System(source) => source.kind(),
+            LocalError::Taken { .. } => io::ErrorKind::AddrInUse,
+            LocalError::Locked(_) | LocalError::Full(_) => io::ErrorKind::ResourceBusy,
+        };
+        Self::new(kind, error)
+    }
 }

@@ -2,6 +2,7 @@
 
 /// The fates of other stations ([`LocalPort::local_counters`](super::LocalPort::local_counters)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LocalCounters {
     /// Pairs of rings that were made.
     pub pairs: u64,

@@ -14,27 +14,28 @@ pub struct PacketConfig {
     pub addresses: Vec<IpAddr>,
     /// An Ethernet address of our own, where the network delivers frames to more than one address of an
     /// interface (bridges of containers do; clouds mostly do not). `None`: that of the interface.
+    /// Default: `None`.
     pub mac: Option<[u8; 6]>,
-    /// Largest IP packet, bytes; `None`: that of the interface. At most 9000.
+    /// Largest IP packet, bytes; `None`: that of the interface. At most 9000. Default: `None`.
     pub mtu: Option<u16>,
-    /// Packet buffers.
+    /// Packet buffers. Default: 8192.
     pub mbufs: usize,
-    /// Large packet buffers for bulk sending.
+    /// Large packet buffers for bulk sending. Default: 512.
     pub bulk_mbufs: usize,
     /// Slots of the receive ring, rounded up to whole blocks of memory. Each takes a frame of the MTU, and 8
-    /// KiB of the kernel's memory or more.
+    /// KiB of the kernel's memory or more. Default: 1024.
     pub rx_slots: usize,
     /// Memory of the kernel for received superframes, bytes. Without `CAP_NET_ADMIN` the kernel grants no
-    /// more than `net.core.rmem_max`.
+    /// more than `net.core.rmem_max`. Default: 4 MiB.
     pub rx_bytes: usize,
     /// Memory of the kernel for frames that are being sent, bytes. Without `CAP_NET_ADMIN` the kernel grants
-    /// no more than `net.core.wmem_max`.
+    /// no more than `net.core.wmem_max`. Default: 4 MiB.
     pub tx_bytes: usize,
-    /// Offloads to use, if the kernel has them.
+    /// Offloads to use, if the kernel has them. Default: all.
     pub offloads: Offloads,
     /// Whether frames that this host sends on the interface are received as well, so that several ports on it
     /// reach each other. A port never receives its own frames. Each frame of the host then costs a run of the
-    /// filter.
+    /// filter. Default: `false`.
     pub sees_host: bool,
 }
 

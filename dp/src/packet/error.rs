@@ -1,11 +1,13 @@
 //! Errors of opening an interface.
 
+use std::io;
 use std::net::IpAddr;
 
 use rustix::io::Errno;
 
 /// Why an interface cannot be used. Each message is one line and says what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum PacketError {
     /// No interface of that name.
     #[error("there is no interface {interface} here: there are {}", .present.join(", "))]
@@ -134,4 +136,28 @@ pub enum PacketError {
 
 fn mac_text(mac: &[u8; 6]) -> String {
     mac.map(|byte| format!("{byte:02x}")).join(":")
+}
+
+/// The kind says whether the interface is absent or down, or a permission is missing; the error itself is
+/// kept.
+impl From<PacketError> for io::Error {
+    fn from(error: PacketError) -> Self {
+        let kind = match &error {
+            PacketError::NoInterface { .. } => io::ErrorKind::NotFound,
+            PacketError::Down { .. } => io::ErrorKind::NetworkDown,
+            PacketError::NoPrivilege { .. } => io::ErrorKind::PermissionDenied,
+            PacketError::NoPacketSockets => io::ErrorKind::Unsupported,
+            PacketError::KernelAddress { .. } => io::ErrorKind::AddrInUse,
+            PacketError::NotEthernet { .. }
+            | PacketError::NoAddress { .. }
+            | PacketError::TooManyAddresses { .. }
+            | PacketError::NotUnicast { .. }
+            | PacketError::Mac { .. }
+            | PacketError::Mtu { .. }
+            | PacketError::Size { .. } => io::ErrorKind::InvalidInput,
+            PacketError::RingMemory { .. } => io::ErrorKind::OutOfMemory,
+            PacketError::Setup { cause, .. } => cause.kind(),
+        };
+        Self::new(kind, error)
+    }
 }

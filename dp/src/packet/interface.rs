@@ -189,6 +189,7 @@ mod tests {
             text.starts_with("there is no interface eth9 here: there are ") && text.contains("lo"),
             "{text}"
         );
+        assert_eq!(std::io::Error::from(missing).kind(), std::io::ErrorKind::NotFound);
         for name in ["", "a name that is longer than an interface can have"] {
             let config = PacketConfig { interface: name.to_owned(), ..config("10.0.0.1") };
             assert!(matches!(Interface::find(&config), Err(PacketError::NoInterface { .. })), "{name}");

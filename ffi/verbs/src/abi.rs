@@ -36,8 +36,10 @@ impl From<VerbsError> for Errno {
             | VerbsError::CqTooSmall { .. }
             | VerbsError::CqOverflowed
             | VerbsError::Invalid(_) => EINVAL,
-            VerbsError::NoEngine => EIO,
+            VerbsError::PortInUse(_) => Errno(libc::EADDRINUSE),
             VerbsError::System(error) => error.into(),
+            // Also an error that is newer than this function.
+            _ => EIO,
         }
     }
 }

@@ -122,7 +122,7 @@ impl Contexts {
             AsyncEventKind::PortError => return self.on_port(sys::IBV_EVENT_PORT_ERR),
             AsyncEventKind::AddressConflict => return self.on_port(sys::IBV_EVENT_GID_CHANGE),
             // Programs of verbs do not know it: no queue pair of this library has a mark.
-            AsyncEventKind::QpHighWater => return,
+            _ => return,
         };
         let subject = self.subjects().get(&(kind, event.number)).cloned();
         if let Some(subject) = subject {

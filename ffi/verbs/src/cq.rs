@@ -156,7 +156,8 @@ impl Cq {
                 Some(Known::As(known)) => *known,
                 None => completion.qp_num,
             };
-            completions[kept] = WorkCompletion { qp_num, ..completion };
+            completions[kept] = completion;
+            completions[kept].qp_num = qp_num;
             kept += 1;
         }
         self.renumbered.store(!numbers.is_empty(), Ordering::Release);
@@ -380,6 +381,7 @@ pub(crate) fn status_of(completion: &WorkCompletion) -> sys::ibv_wc_status {
         WcStatus::RemoteOperationError => sys::IBV_WC_REM_OP_ERR,
         WcStatus::RetryExceeded => sys::IBV_WC_RETRY_EXC_ERR,
         WcStatus::RnrRetryExceeded => sys::IBV_WC_RNR_RETRY_EXC_ERR,
+        _ => sys::IBV_WC_GENERAL_ERR,
     }
 }
 
@@ -395,16 +397,22 @@ pub(crate) fn opcode_of(completion: &WorkCompletion) -> sys::ibv_wc_opcode {
         // Fast registration has no opcode of its own in user space.
         WcOpcode::LocalInvalidate | WcOpcode::FastRegister => sys::IBV_WC_LOCAL_INV,
         WcOpcode::BindWindow => sys::IBV_WC_BIND_MW,
-        WcOpcode::Recv => sys::IBV_WC_RECV,
         WcOpcode::RecvImmediate => sys::IBV_WC_RECV_RDMA_WITH_IMM,
+        // `Recv`, or one that is newer than this function.
+        _ => sys::IBV_WC_RECV,
     }
 }
 
-/// Layer, type and code of the stream's error, for `vendor_err`.
+/// Layer, type and code of the stream's error, or MPA's code for a connection that is gone, for `vendor_err`.
 pub(crate) fn vendor_err_of(completion: &WorkCompletion) -> u32 {
-    completion.error.map_or(0, |error| {
-        u32::from_be_bytes([u8::from(error.from_peer), error.layer, error.etype, error.code])
-    })
+    let Some(cause) = completion.cause else { return 0 };
+    match (cause.stream(), cause.mpa_code()) {
+        (Some(error), _) => {
+            u32::from_be_bytes([u8::from(error.from_peer), error.layer, error.etype, error.code])
+        }
+        (None, Some(code)) => u32::from_be_bytes([0, 2, 0, code]),
+        (None, None) => 0,
+    }
 }
 
 /// The immediate or the invalidated key, and the flags that say so.

@@ -27,30 +27,31 @@ pub struct EngineConfig {
     /// When it is off, CRCs are used only where the peer asks for them.
     /// [`EngineCounters::connections_without_crc`](super::EngineCounters::connections_without_crc) counts the
     /// connections that use none. Turn it off only where the path is protected at least as well as by a
-    /// CRC32c end to end.
+    /// CRC32c end to end. Default: `true`.
     pub crc: bool,
     /// Addresses, limits and TCP. [`EngineConfig::new`] takes `mac`, `mtu` and `offloads` from the port.
     pub stack: StackConfig,
     /// Bytes of payload that one queue pair may hand to TCP before the others send. The default is about a
     /// train of segments, so that the cache misses of switching to a connection are spread over a train.
+    /// Default: 64 KiB.
     pub quantum_bytes: usize,
     /// Received buffers that may wait, on all connections together, for the rest of their FPDU or startup
     /// frame. A connection that finds no slot ends with code 5 (RFC 6581 section 8). `None`: as many as the
-    /// port has buffers.
+    /// port has buffers. Default: `None`.
     pub held_buffers: Option<usize>,
     /// Reads and atomics outstanding on all connections together, those of the peers and as many of ours,
     /// whose memory is allocated at the start. If the connections' depths allow more, more memory is
     /// allocated when it is needed
-    /// ([`EngineCounters::request_growths`](super::EngineCounters::request_growths)).
+    /// ([`EngineCounters::request_growths`](super::EngineCounters::request_growths)). Default: 16,384.
     pub request_records: usize,
     /// The time before RST: for sending a Terminate, for the peer's FIN after ours, and for the next answer
     /// to a Read in a graceful close. While the peer acknowledges bytes that go before our FIN, the time
-    /// begins anew.
+    /// begins anew. Default: 5 s.
     pub close_timeout: Duration,
     /// Acknowledges what a peer with InfiniBand's semantics waits for
     /// ([`ConnParam::ib_semantics`](crate::verbs::ConnParam::ib_semantics)) in the poll in which it arrives.
     /// By default it waits until the next poll for an answer of the user that goes along. That is too late
-    /// for an engine that is polled in calls of a user alone, who may not call again.
+    /// for an engine that is polled in calls of a user alone, who may not call again. Default: `false`.
     pub acknowledge_at_once: bool,
 }
 

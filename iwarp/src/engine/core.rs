@@ -222,8 +222,7 @@ impl Core {
         }
         for slot in 0..self.connections.len() {
             self.with(slot, |connection, io| {
-                connection.abort(io);
-                connection.finish(io);
+                connection.shut_down(io);
             });
         }
         for retry in std::mem::take(&mut self.retries) {

@@ -36,15 +36,16 @@ use handover::Handover;
 /// How the thread of a [`SharedEngine`] polls.
 #[derive(Clone, Copy, Debug)]
 pub struct SharedOptions {
-    /// The CPU to pin it to, as in [`ThreadOptions::cpu`](super::ThreadOptions::cpu).
+    /// The CPU to pin it to, as in [`ThreadOptions::cpu`](super::ThreadOptions::cpu). Default: `None`.
     pub cpu: Option<usize>,
-    /// Idle polls before the thread sleeps.
+    /// Idle polls before the thread sleeps. Default: 100.
     pub spin_polls: u32,
     /// For how long the thread stays away while callers come, before it looks whether they still do.
+    /// Default: 1 ms.
     pub step_back: Duration,
-    /// The same for callers that have polled for long without a pause.
+    /// The same for callers that have polled for long without a pause. Default: 8 ms.
     pub longest_step_back: Duration,
-    /// The longest sleep on a port without a file descriptor.
+    /// The longest sleep on a port without a file descriptor. Default: 200 us.
     pub max_sleep: Duration,
 }
 

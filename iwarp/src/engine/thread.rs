@@ -17,15 +17,16 @@ use super::{Engine, EngineCounters};
 #[derive(Clone, Copy, Debug)]
 pub struct ThreadOptions {
     /// The CPU to pin it to, by the system's number; `None`: any. Has no effect if the thread may not run on
-    /// that CPU, or on systems other than Linux.
+    /// that CPU, or on systems other than Linux. Default: `None`.
     pub cpu: Option<usize>,
     /// Idle polls before the thread yields between polls; `u32::MAX`: it never yields. More of them answer
-    /// sooner and use more CPU.
+    /// sooner and use more CPU. Default: 2000.
     pub spin_polls: u32,
     /// Idle polls after that before the thread sleeps until the next deadline, a doorbell or (where the port
-    /// has one) its file descriptor.
+    /// has one) its file descriptor. Default: 200.
     pub yield_polls: u32,
     /// The longest sleep on a port without a file descriptor. The first frame may have to wait for that long.
+    /// Default: 200 us.
     pub max_sleep: Duration,
 }
 

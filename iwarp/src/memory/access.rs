@@ -1,17 +1,29 @@
 //! How memory is registered: access rights, the identity of an accessor, options, and errors.
 
 bitflags::bitflags! {
-    /// Rights of a registration (`IBV_ACCESS_*`). Local reads are always allowed.
+    /// Rights of a registration (`IBV_ACCESS_*`). No right implies another one, and none is added silently:
+    ///
+    /// | what is done | rights that it needs |
+    /// |---|---|
+    /// | sending from it, by a Send, Write or inline request of ours | none |
+    /// | receiving into it, or into it by a Read or atomic of ours | [`LOCAL_WRITE`](Self::LOCAL_WRITE) |
+    /// | a Read of the peer | [`REMOTE_READ`](Self::REMOTE_READ) |
+    /// | a Write of the peer | [`REMOTE_WRITE`](Self::REMOTE_WRITE), with which a registration needs `LOCAL_WRITE` |
+    /// | an atomic of the peer | [`REMOTE_ATOMIC`](Self::REMOTE_ATOMIC), with which a registration needs `LOCAL_WRITE`; or `REMOTE_READ` and `REMOTE_WRITE` together, unless both ends have agreed on [`ConnParam::ib_semantics`](crate::verbs::ConnParam::ib_semantics) |
+    /// | binding a window | [`MW_BIND`](Self::MW_BIND); a window with `REMOTE_WRITE` or `REMOTE_ATOMIC` needs `LOCAL_WRITE` of the region, and no other right of it |
+    ///
+    /// A queue pair may allow its peer less than that
+    /// ([`QueuePair::set_remote_access`](crate::verbs::QueuePair::set_remote_access)).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct Access: u32 {
-        /// Receives and Read Responses may be placed in it.
+        /// Receives, and the answers to our Reads and atomics, may be placed in it.
         const LOCAL_WRITE = 0x01;
-        /// The peer may Write to it.
+        /// The peer may Write to it. Needs [`LOCAL_WRITE`](Self::LOCAL_WRITE).
         /// RFC 5042 section 6.3.5 (SEC-112): this is a flag of its own, and gives no right to read.
         const REMOTE_WRITE = 0x02;
         /// The peer may Read from it.
         const REMOTE_READ = 0x04;
-        /// The peer may perform atomics on it (RFC 7306).
+        /// The peer may perform atomics on it (RFC 7306). Needs [`LOCAL_WRITE`](Self::LOCAL_WRITE).
         const REMOTE_ATOMIC = 0x08;
         /// Memory windows may be bound to it.
         const MW_BIND = 0x10;

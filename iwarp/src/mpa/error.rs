@@ -49,6 +49,7 @@ pub enum Action {
 
 /// Why startup ends with code 4: an invalid startup frame, or bytes where none are allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum StartupFault {
     /// The frame cannot be parsed.
     #[error(transparent)]
@@ -64,13 +65,8 @@ pub enum StartupFault {
     #[error("the peer does not support peer-to-peer startup")]
     NoPeerToPeer,
     /// More private data than the listener accepts.
-    #[error("{got} bytes of private data; at most {max} are accepted")]
-    PrivateData {
-        /// Bytes in the Request.
-        got: usize,
-        /// Bytes that the listener accepts.
-        max: usize,
-    },
+    #[error("more private data than the listener accepts")]
+    PrivateData,
     /// The Request asks for markers, and the listener refuses that.
     #[error("the peer asks for markers, which this listener refuses")]
     Markers,

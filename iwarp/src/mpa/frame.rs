@@ -131,8 +131,8 @@ pub enum Malformed {
     #[error("the key of the other startup frame")]
     OtherKey,
     /// PD_Length above 512.
-    #[error("{0} bytes of private data")]
-    PrivateDataLength(u16),
+    #[error("more than 512 bytes of private data")]
+    PrivateDataLength,
     /// S is set and PD_Length is below 4.
     #[error("an enhanced frame without its depths")]
     NoDepths,
@@ -202,7 +202,7 @@ impl Frame {
         // RFC 5044 sections 7.1.1 and 7.1.2 (MPA-169, MPA-172, MPA-202, MPA-205): more than 512 bytes of
         // private data make the frame malformed.
         if usize::from(length) > MAX_PRIVATE_DATA {
-            return Err(Malformed::PrivateDataLength(length));
+            return Err(Malformed::PrivateDataLength);
         }
         // RFC 5044 section 7.1.1 (MPA-163), RFC 6581 section 6 (MPA2-023): no reserved bit is looked at.
         let reject = kind == FrameKind::Reply && flags & FLAG_R != 0;

@@ -4,17 +4,18 @@
 //! When the queue is full, the event is dropped and counted.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crossbeam_queue::ArrayQueue;
 
-use super::{Notifier, StreamError, Usage};
+use super::{ConnectionError, Notifier, Usage};
 
 /// The kind of an event, after `ibv_event_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum AsyncEventKind {
     /// The stream ended in an error, and work is flushed (`IBV_EVENT_QP_FATAL`).
     QpFatal,
@@ -50,6 +51,7 @@ pub enum AsyncEventKind {
 
 /// An event and the object that it belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct AsyncEvent {
     /// What happened, and to which kind of object.
     pub kind: AsyncEventKind,
@@ -57,8 +59,9 @@ pub struct AsyncEvent {
     /// queue, shared receive queue or engine. Engines count from 0, in the order in which the context made
     /// them.
     pub number: u32,
-    /// Layer, type and code, if an error of the stream is the cause.
-    pub error: Option<StreamError>,
+    /// Why the connection ended, with the events that say that it did: `QpFatal`, `QpRequestError` and
+    /// `QpAccessError`.
+    pub cause: Option<ConnectionError>,
 }
 
 /// The asynchronous events of a context. The descriptor is readable while events wait. Cheap to clone.
@@ -84,8 +87,8 @@ impl AsyncEvents {
     }
 
     /// Adds an event, from any thread. A full queue drops it and counts it as lost.
-    pub(crate) fn push(&self, kind: AsyncEventKind, number: u32, error: Option<StreamError>) {
-        if self.shared.events.push(AsyncEvent { kind, number, error }).is_err() {
+    pub(crate) fn push(&self, kind: AsyncEventKind, number: u32, cause: Option<ConnectionError>) {
+        if self.shared.events.push(AsyncEvent { kind, number, cause }).is_err() {
             // The descriptor is readable already: every event in the queue has notified it.
             self.shared.lost.fetch_add(1, Ordering::Relaxed);
         } else {
@@ -142,5 +145,11 @@ impl AsyncEvents {
 impl AsFd for AsyncEvents {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.shared.notifier.as_fd()
+    }
+}
+
+impl AsRawFd for AsyncEvents {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
     }
 }

@@ -1,7 +1,7 @@
 //! Channels: descriptors that are readable while events wait.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -10,6 +10,53 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// The channel on which armed completion queues report events. The descriptor is readable (for `poll`,
 /// `epoll`) while events wait. Cheap to clone.
+///
+/// # Arm, poll, wait
+///
+/// An armed queue makes one event, for the next completion. A completion that came before makes none. So the
+/// order is: poll; if there is nothing, arm; poll once more; and only then wait.
+///
+/// ```
+/// use iwarp::verbs::{CompletionChannel, CompletionQueue, VerbsError, WorkCompletion};
+///
+/// fn next(queue: &CompletionQueue, channel: &CompletionChannel) -> Result<WorkCompletion, VerbsError> {
+///     loop {
+///         if let Some(completion) = queue.poll_one() {
+///             return Ok(completion);
+///         }
+///         queue.req_notify(false)?;
+///         // One that came before the queue was armed.
+///         if let Some(completion) = queue.poll_one() {
+///             return Ok(completion);
+///         }
+///         channel.wait(None)?;
+///     }
+/// }
+/// #
+/// # use iwarp::memory::Access;
+/// # use iwarp::verbs::{Context, ContextConfig, QpInit, QpState, RecvRequest};
+/// # fn main() -> Result<(), VerbsError> {
+/// # let context = Context::new(ContextConfig::default())?;
+/// # let channel = context.create_comp_channel()?;
+/// # let queue = context.create_cq(1, Some(&channel))?;
+/// # let pd = context.alloc_pd()?;
+/// # let region = pd.reg_mr(8, Access::LOCAL_WRITE)?;
+/// # let qp = pd.create_qp(&QpInit { max_send_wr: 0, max_recv_wr: 1, ..QpInit::new(&queue) })?;
+/// # qp.post_recv(&RecvRequest::new(7, region.sge(0, 8)))?;
+/// # std::thread::scope(|scope| {
+/// #     let waiter = scope.spawn(|| next(&queue, &channel));
+/// #     std::thread::sleep(std::time::Duration::from_millis(10));
+/// #     qp.modify(QpState::Error)?;
+/// #     assert_eq!(waiter.join().expect("it does not panic")?.wr_id, 7);
+/// #     Ok::<_, VerbsError>(())
+/// # })?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Something has to poll the engine meanwhile, such as its thread
+/// ([`Engine::spawn`](crate::engine::Engine::spawn)). With an event loop in place of [`wait`](Self::wait),
+/// register the descriptor for reading, and call `wait` with `Duration::ZERO` when it is readable, to take the events.
 #[derive(Clone)]
 pub struct CompletionChannel {
     pub(crate) notifier: Arc<Notifier>,
@@ -34,6 +81,12 @@ impl CompletionChannel {
 impl AsFd for CompletionChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.notifier.as_fd()
+    }
+}
+
+impl AsRawFd for CompletionChannel {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
     }
 }
 

@@ -7,7 +7,9 @@
 use std::mem::ManuallyDrop;
 
 use super::ring::{Oldest, RingReader};
-use super::{QpShared, RecvRequest, SendEntry, StreamError, WcOpcode, WcStatus, WorkCompletion, send_opcode};
+use super::{
+    ConnectionError, QpShared, RecvRequest, SendEntry, WcOpcode, WcStatus, WorkCompletion, send_opcode,
+};
 
 /// See the module.
 pub(crate) struct QpConsumer {
@@ -160,9 +162,9 @@ impl QpConsumer {
     }
 
     /// Completes all receive requests that are taken as flushed.
-    pub(crate) fn abandon_recvs(&mut self, qp: &QpShared, error: Option<StreamError>) {
+    pub(crate) fn abandon_recvs(&mut self, qp: &QpShared, cause: Option<ConnectionError>) {
         while let Some(wr_id) = self.recv().map(|request| request.wr_id) {
-            self.complete_recv(qp, qp.flushed(wr_id, WcOpcode::Recv, error));
+            self.complete_recv(qp, qp.flushed(wr_id, WcOpcode::Recv, cause));
         }
     }
 
@@ -172,7 +174,7 @@ impl QpConsumer {
         // As in `flush`: either the request of a thread that posts is seen here, or it sees the new state.
         let _posting = qp.send_queue();
         let Some(entry) = self.sq.first() else { return false };
-        let completion = qp.failed(entry.wr_id, send_opcode(&entry.op), status, None);
+        let completion = qp.failed(entry.wr_id, send_opcode(&entry.op), status, qp.cause());
         self.sq.remove(1);
         self.finish_send(qp, true, completion);
         true
@@ -181,13 +183,13 @@ impl QpConsumer {
     /// Completes all requests of both queues as flushed. No receive request is taken. The caller has to call
     /// [`report`](QpShared::report) when it holds no lock.
     pub(crate) fn flush(&mut self, qp: &QpShared) {
-        let error = qp.ended().error;
+        let cause = qp.cause();
         {
             // A thread that posts enters its request with this lock, and then looks at the state. So either
             // the request is seen here, or the thread sees that the stream is over, and flushes as well.
             let _posting = qp.send_queue();
             while let Some(entry) = self.sq.first() {
-                let completion = qp.flushed(entry.wr_id, send_opcode(&entry.op), error);
+                let completion = qp.flushed(entry.wr_id, send_opcode(&entry.op), cause);
                 self.sq.remove(1);
                 self.finish_send(qp, true, completion);
             }
@@ -197,7 +199,7 @@ impl QpConsumer {
             while let Some(wr_id) = self.rq.first().map(|entry| entry.wr_id) {
                 self.rq.remove(1);
                 qp.recv.wqes.complete();
-                qp.recv.push(qp.flushed(wr_id, WcOpcode::Recv, error));
+                qp.recv.push(qp.flushed(wr_id, WcOpcode::Recv, cause));
             }
         }
         qp.report_if_drained();

@@ -40,14 +40,15 @@ pub struct CqOptions<'a> {
     /// Completions that it can hold, at least 1 ([`cqe_for`] computes the number).
     pub cqe: usize,
     /// The channel for its events. Without a channel and a handler it makes none, and
-    /// [`CompletionQueue::req_notify`] is an error.
+    /// [`CompletionQueue::req_notify`] is an error. Default: `None`.
     pub channel: Option<&'a CompletionChannel>,
     /// Is called for its events, in place of a channel. A channel counts the events of its completion queues;
-    /// a handler learns which one has an event.
+    /// a handler learns which one has an event. Default: `None`.
     pub handler: Option<&'a CqEventHandler>,
     /// Whether to refuse a queue pair that could make the queue overflow, that is when the depths of all
     /// queues that complete here exceed the entries. `None`: only while queue pairs of several protection
     /// domains share it, since their peers may not trust each other (RFC 5042 section 6.4.3.2).
+    /// Default: `None`.
     pub strict: Option<bool>,
 }
 
@@ -69,6 +70,7 @@ pub fn cqe_for(depths: impl IntoIterator<Item = usize>) -> usize {
 
 /// The state of a completion queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CqAttr {
     /// Completions that it can hold.
     pub cqe: usize,

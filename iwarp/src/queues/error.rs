@@ -6,6 +6,7 @@ use crate::mpa::StartupFault;
 
 /// Why a call was refused. A refused call changes nothing.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum VerbsError {
     /// The queue is full: poll completions first, or make it deeper.
     #[error("the {0} queue is full: poll completions before posting more")]
@@ -67,6 +68,9 @@ pub enum VerbsError {
     /// A parameter is out of range.
     #[error("{0}")]
     Invalid(String),
+    /// Another listener of the context listens on the port.
+    #[error("port {0} is being listened on: choose another port, or end its listener")]
+    PortInUse(u16),
     /// The context has no engine for the connection.
     #[error("the context has no engine: make one before connecting or listening")]
     NoEngine,
@@ -91,6 +95,8 @@ pub struct StreamError {
     pub from_peer: bool,
 }
 
+impl std::error::Error for StreamError {}
+
 impl std::fmt::Display for StreamError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let who = if self.from_peer { "the peer terminated" } else { "terminated" };
@@ -103,10 +109,15 @@ impl std::fmt::Display for StreamError {
 
 /// Why a connection could not be set up, or why it ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ConnectionError {
     /// TCP closed the connection, for this reason.
     #[error("{0}")]
     Tcp(CloseReason),
+    /// The peer's address is in no network of the engine, and there is no gateway of its family
+    /// ([`StackConfig::gateways`](tcp_lite::StackConfig::gateways)).
+    #[error("its address is in no network of this end: add an address of that network, or a gateway")]
+    NoRoute,
     /// The peer rejected the connection; its private data comes with the event.
     #[error("the peer rejected the connection")]
     Rejected,
@@ -124,7 +135,7 @@ pub enum ConnectionError {
     IdleTimeout,
     /// An error of the RDMA stream.
     #[error("{0}")]
-    Stream(StreamError),
+    Stream(#[from] StreamError),
     /// The peer closed in the middle of an FPDU or with work outstanding.
     #[error("the peer closed the connection")]
     PeerClosed,
@@ -135,15 +146,26 @@ pub enum ConnectionError {
     /// ([`WcStatus::RnrRetryExceeded`](super::WcStatus::RnrRetryExceeded)).
     #[error("the peer had no receive request for a message in time")]
     ReceiverNotReady,
-    /// No connection or port is free, the requested port is in use, or the stack listens on its maximum of
-    /// ports.
-    #[error(
-        "no resources for the connection: choose another local port, close connections or raise the engine's limits"
-    )]
+    /// The local port that was asked for is in use towards this peer.
+    #[error("the local port is in use: choose another one, or let the stack choose")]
+    PortInUse,
+    /// No connection or port is free, or the stack listens on its maximum of ports.
+    #[error("no resources for the connection: close connections or raise the engine's limits")]
     NoResources,
 }
 
+// A completion has one, and its size counts.
+const _: () = assert!(size_of::<Option<ConnectionError>>() == 4);
+
 impl ConnectionError {
+    /// Layer, type and code, if it is an error of the RDMA stream.
+    pub fn stream(&self) -> Option<StreamError> {
+        match self {
+            Self::Stream(error) => Some(*error),
+            _ => None,
+        }
+    }
+
     /// The MPA error code (RFC 5044 section 8, RFC 6581 section 8), if the error has one: 1 for a connection
     /// that is gone, 2 to 7 for errors that MPA found or that the peer reported.
     pub fn mpa_code(&self) -> Option<u8> {
@@ -151,13 +173,15 @@ impl ConnectionError {
             Self::Tcp(_) | Self::PeerClosed => Some(1),
             Self::Startup(_) => Some(4),
             Self::Stream(StreamError { layer: 2, etype: 0, code, .. }) => Some(*code),
-            Self::Rejected
+            Self::NoRoute
+            | Self::Rejected
             | Self::StartupTimeout
             | Self::DecisionTimeout
             | Self::IdleTimeout
             | Self::Stream(_)
             | Self::CloseTimeout
             | Self::ReceiverNotReady
+            | Self::PortInUse
             | Self::NoResources => None,
         }
     }

@@ -20,7 +20,7 @@
 //! | `ring.rs`, `shared_cell.rs`, `lock.rs` | the ring of a work queue, its entries, and the lock of one end of a ring |
 //! | `arm.rs`, `channel.rs`, `async_event.rs` | how users learn of completions and events |
 //! | `pd.rs`, `resources.rs`, `usage.rs` | protection domains, memory and limits, which requests are checked against |
-//! | `error.rs`, `outcome.rs`, `terminate.rs` | errors, and their effect on a queue pair |
+//! | `error.rs`, `io_error.rs`, `outcome.rs`, `terminate.rs` | errors, also as those of `std::io`, and their effect on a queue pair |
 
 use std::sync::atomic;
 
@@ -33,6 +33,7 @@ mod cq;
 mod cq_users;
 mod doorbells;
 mod error;
+mod io_error;
 mod line;
 mod lock;
 mod outcome;

@@ -16,9 +16,9 @@ use super::rung::Rung;
 use super::usage::{Permit, within};
 use super::wqe::{Counter, WqeCount};
 use super::{
-    AsyncEventKind, CompletionQueue, Doorbells, MAX_INLINE, MAX_SGE, Origin, Outcome, PdShared, QpGrants,
-    QpInit, QpState, RecvRequest, Resources, SendEntry, SharedReceiveQueue, StreamError, TerminateReport,
-    VerbsError, WcOpcode, WcStatus, WorkCompletion,
+    AsyncEventKind, CompletionQueue, ConnectionError, Doorbells, MAX_INLINE, MAX_SGE, Origin, Outcome,
+    PdShared, QpGrants, QpInit, QpState, RecvRequest, Resources, SendEntry, SharedReceiveQueue, StreamError,
+    TerminateReport, VerbsError, WcOpcode, WcStatus, WorkCompletion,
 };
 
 mod orphan;
@@ -71,9 +71,12 @@ impl Caps {
 const AGREED: u8 = 1;
 const NOT_AGREED: u8 = 2;
 
-/// The error that ended the stream.
+/// Why there is no connection any more, and the error that ended the stream.
 #[derive(Default)]
 pub(crate) struct Ended {
+    /// The first reason. It is there before the first request is flushed.
+    pub(crate) cause: Option<ConnectionError>,
+    /// The error of the stream. It has the codes also where TCP is the cause.
     pub(crate) error: Option<StreamError>,
     /// The Terminate that was sent or received.
     pub(crate) terminate: Option<Arc<TerminateReport>>,
@@ -350,6 +353,16 @@ impl QpShared {
         self.ended.lock().expect("no holder of this lock panics")
     }
 
+    /// Records why the connection ends. The first reason counts. Called before requests are flushed.
+    pub(crate) fn blame(&self, cause: ConnectionError) {
+        self.ended().cause.get_or_insert(cause);
+    }
+
+    /// Why the connection ended.
+    pub(crate) fn cause(&self) -> Option<ConnectionError> {
+        self.ended().cause
+    }
+
     /// The stream has failed. Enters the state of the error and makes the event. The caller completes the
     /// open requests, the oldest one with the status of the outcome.
     pub(crate) fn fail(
@@ -359,24 +372,30 @@ impl QpShared {
         terminate: Option<Arc<TerminateReport>>,
     ) -> Outcome {
         let outcome = Outcome::of(origin, error.layer, error.etype);
-        *self.ended() = Ended { error: Some(error), terminate };
+        let cause = {
+            let mut ended = self.ended();
+            ended.error = Some(error);
+            ended.terminate = terminate;
+            *ended.cause.get_or_insert(ConnectionError::Stream(error))
+        };
         self.set_state(outcome.state);
-        self.resources().events.push(outcome.event, self.num, Some(error));
+        self.resources().events.push(outcome.event, self.num, Some(cause));
         outcome
     }
 
     /// No connection is made, because of `error`.
     pub(crate) fn refuse(&self, error: StreamError) {
         self.ended().error = Some(error);
+        self.blame(ConnectionError::Stream(error));
         self.enter_error();
     }
 
-    /// TCP is gone, and the stream with it. The event of the connection has the reason.
+    /// TCP is gone, and the stream with it. The reason is [recorded](Self::blame).
     pub(crate) fn lose(&self) {
         let (layer, etype, _) = TerminateError::MpaConnectionLost.codes();
         let outcome = Outcome::of(Origin::Lost, layer, etype);
         self.set_state(outcome.state);
-        self.resources().events.push(outcome.event, self.num, None);
+        self.resources().events.push(outcome.event, self.num, self.cause());
     }
 
     /// A completion was lost. Sends a Terminate, if there is a connection, and flushes both queues.
@@ -532,20 +551,25 @@ impl QpShared {
         WorkCompletion { byte_len, ..WorkCompletion::new(self.num, wr_id, opcode, WcStatus::Success) }
     }
 
-    /// The completion of a request that fails, with the error of the stream if that is the cause.
+    /// The completion of a request that fails, with the cause of the connection's end.
     pub(crate) fn failed(
         &self,
         wr_id: u64,
         opcode: WcOpcode,
         status: WcStatus,
-        error: Option<StreamError>,
+        cause: Option<ConnectionError>,
     ) -> WorkCompletion {
-        WorkCompletion { error, ..WorkCompletion::new(self.num, wr_id, opcode, status) }
+        WorkCompletion { cause, ..WorkCompletion::new(self.num, wr_id, opcode, status) }
     }
 
     /// The completion of a request that is flushed.
-    pub(crate) fn flushed(&self, wr_id: u64, opcode: WcOpcode, error: Option<StreamError>) -> WorkCompletion {
-        self.failed(wr_id, opcode, WcStatus::WrFlushError, error)
+    pub(crate) fn flushed(
+        &self,
+        wr_id: u64,
+        opcode: WcOpcode,
+        cause: Option<ConnectionError>,
+    ) -> WorkCompletion {
+        self.failed(wr_id, opcode, WcStatus::WrFlushError, cause)
     }
 }
 

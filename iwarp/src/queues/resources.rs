@@ -14,36 +14,36 @@ use super::{AsyncEvents, VerbsError};
 /// [`VerbsError::Limit`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ContextLimits {
-    /// Protection domains.
+    /// Protection domains. Default: 16,384.
     pub max_pd: usize,
-    /// Memory regions.
+    /// Memory regions. Default: 65,536.
     pub max_mr: usize,
-    /// Memory windows.
+    /// Memory windows. Default: 65,536.
     pub max_mw: usize,
-    /// Queue pairs.
+    /// Queue pairs. Default: 16,384.
     pub max_qp: usize,
-    /// Completion queues.
+    /// Completion queues. Default: 16,384.
     pub max_cq: usize,
-    /// Entries of one completion queue.
+    /// Entries of one completion queue. Default: 1,048,576.
     pub max_cqe: usize,
-    /// Entries of all completion queues together.
+    /// Entries of all completion queues together. Default: 16,777,216.
     pub max_cqe_total: usize,
-    /// Requests of one send or receive queue.
+    /// Requests of one send or receive queue. Default: 32,768.
     pub max_qp_wr: usize,
-    /// Shared receive queues.
+    /// Shared receive queues. Default: 16,384.
     pub max_srq: usize,
-    /// Requests of one shared receive queue.
+    /// Requests of one shared receive queue. Default: 1,048,576.
     pub max_srq_wr: usize,
     /// Inbound Reads and atomics that all connections together may have outstanding. A connection counts with
     /// its IRD, and with the IRD once more if its queue pair has atomics enabled
     /// ([`Extensions::ATOMICS`](crate::verbs::Extensions::ATOMICS), the default): atomics have buffers of
     /// their own. Before the depths are negotiated, the IRD counts as its possible maximum:
     /// [`ConnParam::responder_resources`](crate::verbs::ConnParam::responder_resources), or 128 if that is
-    /// more, as the peer may raise it.
+    /// more, as the peer may raise it. Default: 4,194,304.
     pub max_read_slots: usize,
-    /// Asynchronous events that may wait. Further events are lost and counted.
+    /// Asynchronous events that may wait. Further events are lost and counted. Default: 1024.
     pub max_async_events: usize,
-    /// Events that may wait in one event channel. Further events are lost and counted.
+    /// Events that may wait in one event channel. Further events are lost and counted. Default: 512.
     pub max_cm_events: usize,
 }
 

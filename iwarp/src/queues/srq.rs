@@ -23,12 +23,13 @@ use super::{AsyncEventKind, PdShared, RecvRequest, Resources, VerbsError};
 /// Options of a new shared receive queue (`ibv_srq_init_attr`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SrqInit {
-    /// Outstanding receive requests. A request counts until its completion is polled.
+    /// Outstanding receive requests. A request counts until its completion is polled. Default: 1024.
     pub max_wr: usize,
-    /// Elements of one request.
+    /// Elements of one request. Default: [`MAX_SGE`](super::MAX_SGE).
     pub max_sge: usize,
     /// Refuses queue pairs of other protection domains. Without it they are served too, as on InfiniBand:
     /// with buffers of the domain of this queue, where the messages of their peers are placed.
+    /// Default: `true`.
     pub one_pd: bool,
 }
 
@@ -42,6 +43,7 @@ impl Default for SrqInit {
 
 /// The state of a shared receive queue (`ibv_query_srq`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SrqAttr {
     /// Its depth, as in [`SrqInit::max_wr`].
     pub max_wr: usize,

@@ -9,6 +9,7 @@ use super::VerbsError;
 
 /// One limit of a context, and its use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Usage {
     /// The limit's name in [`ContextLimits`](super::ContextLimits), or in
     /// [`ListenOptions`](crate::verbs::ListenOptions).
@@ -23,6 +24,7 @@ pub struct Usage {
 
 /// All limits of a context, and their use ([`Context::usage`](crate::verbs::Context::usage)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ContextUsage {
     /// Protection domains.
     pub pd: Usage,

@@ -1,9 +1,10 @@
 //! Work completions: the results of work requests.
 
-use super::StreamError;
+use super::ConnectionError;
 
 /// Outcome of a work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum WcStatus {
     /// The request succeeded.
     Success,
@@ -56,6 +57,7 @@ impl std::fmt::Display for WcStatus {
 
 /// The operation that completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum WcOpcode {
     /// A Send of ours.
     Send,
@@ -87,6 +89,7 @@ pub enum WcOpcode {
 
 /// The result of one work request (`ibv_wc`).
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct WorkCompletion {
     /// The `wr_id` of the request, as the user chose it.
     pub wr_id: u64,
@@ -106,8 +109,11 @@ pub struct WorkCompletion {
     pub invalidated: Option<u32>,
     /// Whether the peer requested a solicited event.
     pub solicited: bool,
-    /// Layer, type and code, if an error of the stream is the cause.
-    pub error: Option<StreamError>,
+    /// Why the connection ended, if that is why the request failed: the first reason that is known, the same
+    /// as that of [`QueuePair::cause`](crate::verbs::QueuePair::cause). `None` for a request that succeeded,
+    /// one that failed by its own fault, which its status names, and one that is flushed because this side
+    /// closed, aborted or dropped the connection, or never made one.
+    pub cause: Option<ConnectionError>,
 }
 
 impl WorkCompletion {
@@ -130,7 +136,7 @@ impl Default for WorkCompletion {
             immediate: None,
             invalidated: None,
             solicited: false,
-            error: None,
+            cause: None,
         }
     }
 }

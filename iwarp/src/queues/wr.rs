@@ -75,6 +75,7 @@ bitflags! {
 
 /// The operation of a send request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum SendOp {
     /// RFC 5040 Send; with [`SendFlags::SOLICITED`] a Send with Solicited Event.
     Send,

@@ -14,21 +14,23 @@ use super::{
 /// Options of a new context.
 #[derive(Clone, Debug, Default)]
 pub struct ContextConfig {
-    /// How many objects it may have, and how large they may be.
+    /// How many objects it may have, and how large they may be. Default: those of [`ContextLimits`].
     pub limits: ContextLimits,
     /// How memory of the caller is accessed. By default a guard protects against memory that is unmapped too
-    /// early.
+    /// early. Default: [`UserMemory::Guarded`].
     pub user_memory: UserMemory,
     /// Refuses to register memory for peers of one protection domain to write to, while peers of another may
     /// write to it (RFC 5042 section 6.3.6). Off by default;
     /// [`MemoryRegion::other_writers`](super::MemoryRegion::other_writers) reports it for one region.
+    /// Default: `false`.
     pub strict_overlap: bool,
     /// Accepts a request whose local memory is wrong: it fails with
     /// [`LocalProtectionError`](crate::verbs::WcStatus::LocalProtectionError) when its turn comes, and ends
     /// its stream, as on most devices. So does an atomic whose buffer has a wrong length, with
     /// [`LocalLengthError`](crate::verbs::WcStatus::LocalLengthError). Otherwise the post is refused.
+    /// Default: `false`.
     pub late_memory_checks: bool,
-    /// The seed of the STags; `None` (always, outside tests) takes entropy of the system.
+    /// The seed of the STags; `None` (always, outside tests) takes entropy of the system. Default: `None`.
     pub seed: Option<[u8; 32]>,
 }
 
@@ -119,7 +121,7 @@ impl ContextShared {
         }
         let port = listener.options.port;
         if listeners.iter().any(|other| other.listener.options.port == port) {
-            return Err(VerbsError::Invalid(format!("port {port} is being listened on: choose another one")));
+            return Err(VerbsError::PortInUse(port));
         }
         listeners.push(Listening { id: Arc::downgrade(id), listener: Arc::clone(listener) });
         for engine in engines {

@@ -14,8 +14,9 @@ use super::{FastRegister, ProtectionDomain, QueuePair, Sge, VerbsError};
 #[derive(Clone, Copy, Default)]
 pub struct FastOptions<'a> {
     /// Limits the region to the peer of this queue pair; `None`: every queue pair of the protection domain.
+    /// Default: `None`.
     pub qp: Option<&'a QueuePair>,
-    /// Forbids the peer to invalidate it, also with `qp`.
+    /// Forbids the peer to invalidate it, also with `qp`. Default: `false`.
     pub keep: bool,
 }
 

@@ -12,19 +12,19 @@ use super::{ProtectionDomain, QueuePair, Sge, VerbsError};
 #[derive(Clone, Copy, Default)]
 pub struct MrOptions<'a> {
     /// The rights of local requests and of peers. The rights of peers to write and to do atomics need
-    /// [`Access::LOCAL_WRITE`].
+    /// [`Access::LOCAL_WRITE`]. Default: none.
     pub access: Access,
-    /// The start of its tagged offsets: its virtual address by default.
+    /// The start of its tagged offsets: its virtual address by default. Default: [`Base::VirtualAddress`].
     pub base: Base,
     /// Limits the region to the peer of this queue pair. Only such a region can be invalidated by the peer
     /// (Send with Invalidate; RFC 5042 section 6.4.5). `None`: every queue pair of the protection domain.
     ///
     /// RFC 5042 sections 6.1.1 and 6.4.5 (SEC-089, SEC-157): peers that do not trust each other need
-    /// protection domains of their own, or regions that are limited to their own queue pair.
+    /// protection domains of their own, or regions that are limited to their own queue pair. Default: `None`.
     pub qp: Option<&'a QueuePair>,
-    /// The low eight bits of the STag.
+    /// The low eight bits of the STag. Default: 0.
     pub key: u8,
-    /// Forbids the peer to invalidate it, also with `qp`.
+    /// Forbids the peer to invalidate it, also with `qp`. Default: `false`.
     pub keep: bool,
 }
 

@@ -10,12 +10,13 @@ use crate::queues::{Ask, QpShared, post_each};
 use crate::rdmap::Extensions;
 
 use super::{
-    ProtectionDomain, QpInit, QpState, RecvRequest, SendRequest, SharedReceiveQueue, StreamError,
-    TerminateReport, VerbsError,
+    ConnectionError, ProtectionDomain, QpInit, QpState, RecvRequest, SendRequest, SharedReceiveQueue,
+    StreamError, TerminateReport, VerbsError,
 };
 
 /// The state of a queue pair (`ibv_query_qp`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct QpAttr {
     /// As [`QueuePair::qp_num`].
     pub qp_num: u32,
@@ -52,8 +53,8 @@ pub struct QpAttr {
     /// Whether both ends have agreed on [`ConnParam::ib_semantics`](super::ConnParam::ib_semantics), once
     /// connected.
     pub ib_semantics: Option<bool>,
-    /// The error that ended the stream, found here or reported by the peer; `None` if there is none.
-    pub error: Option<StreamError>,
+    /// As [`QueuePair::cause`].
+    pub cause: Option<ConnectionError>,
     /// Send requests that are posted and not completed.
     pub send_open: usize,
     /// Send requests whose completion is not polled, open ones included.
@@ -295,7 +296,19 @@ impl QueuePair {
         self.shared.arm_high_water(mark);
     }
 
-    /// The error that ended the stream, found here or reported by a Terminate of the peer.
+    /// Why its connection ended, or was not made: the first reason that is known. It is known before the
+    /// first request is flushed, so each [completion](super::WorkCompletion::cause) has it too. `None` before
+    /// the end, and after an end by this side: [`CmId::disconnect`](super::CmId::disconnect),
+    /// [`CmId::abort`](super::CmId::abort), a [change](Self::modify) to `Closing` or `Error`, or a drop.
+    ///
+    /// A peer that closes gracefully is [`ConnectionError::PeerClosed`] here. Its event has no error
+    /// ([`CmEventKind::Disconnected`](super::CmEventKind::Disconnected)).
+    pub fn cause(&self) -> Option<ConnectionError> {
+        self.shared.cause()
+    }
+
+    /// The error that ended the stream, found here or reported by a Terminate of the peer. Layer 2, type 0,
+    /// code 1 if TCP ended in the middle of an FPDU. Use [`cause`](Self::cause) for all other ends.
     pub fn error(&self) -> Option<StreamError> {
         self.shared.ended().error
     }
@@ -332,7 +345,7 @@ impl QueuePair {
             ord: depth(shared.ord.load(Ordering::Acquire)),
             ird: depth(shared.ird.load(Ordering::Acquire)),
             ib_semantics: shared.ib_semantics(),
-            error: self.error(),
+            cause: self.cause(),
             send_open: shared.send.wqes.open() as usize,
             send_outstanding: shared.send.wqes.used() as usize,
             recv_outstanding: shared.recv.wqes.used() as usize,

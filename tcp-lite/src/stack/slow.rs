@@ -5,6 +5,7 @@ use dp::{Checksum, Mbuf};
 use super::Stack;
 use super::opening::mss;
 use super::receive::SegmentOrigin;
+use crate::CloseReason;
 use crate::address_conflict::Conflict;
 use crate::checksum::pseudo_header;
 use crate::ethernet::{self, EthernetHeader};
@@ -239,7 +240,7 @@ impl Stack {
                     if tcb.state() == State::SynSent
                         && (error.kind == IcmpErrorKind::Hard || tcb.has_sent_syn_again()) =>
                 {
-                    tcb.unreachable(ctx);
+                    tcb.unreachable(ctx, CloseReason::Unreachable);
                     true
                 }
                 IcmpErrorKind::Hard | IcmpErrorKind::Soft => {

@@ -89,7 +89,7 @@ fn without_buffers_few_polls_are_requested_and_connections_end() {
         assert!(now <= start + crate::Duration::from_secs(11), "it does not end");
     };
     // Its neighbour is asked for in vain, too, but that was not possible: whichever comes first.
-    assert!(matches!(reason, CloseReason::TimedOut | CloseReason::Unreachable), "{reason:?}");
+    assert!(matches!(reason, CloseReason::TimedOut | CloseReason::NoNeighbor), "{reason:?}");
     let most = (now - start).total_millis() * 11 / 10 + 200;
     assert!(polls < most, "{polls} polls in {} ms", (now - start).total_millis());
     drop(held);

@@ -7,6 +7,7 @@
 use dp::{Burst, Offloads};
 
 use super::{Stack, connections};
+use crate::CloseReason;
 use crate::Deadline;
 use crate::discovery;
 use crate::facade::{EthernetAddress, Instant};
@@ -180,7 +181,7 @@ impl Stack {
         if !self.conflicts.is_lost(local) {
             return Some(Served::Waiting);
         }
-        self.with(now, slot, |tcb, ctx| tcb.unreachable(ctx));
+        self.with(now, slot, |tcb, ctx| tcb.unreachable(ctx, CloseReason::AddressLost));
         Some(Served::Idle)
     }
 
@@ -225,7 +226,7 @@ impl Stack {
                         return Served::Waiting;
                     }
                     Resolution::Failed if gives_up(now, conn, ctx.config.user_timeout) => {
-                        conn.tcb.unreachable(&mut ctx);
+                        conn.tcb.unreachable(&mut ctx, CloseReason::NoNeighbor);
                         return Served::Idle;
                     }
                     Resolution::Failed => return Served::Waiting,

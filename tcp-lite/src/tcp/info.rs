@@ -46,6 +46,7 @@ pub enum SendError {
 
 /// State and figures of a connection.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct ConnInfo {
     /// Our address and port.
     pub local: SocketAddr,

@@ -217,7 +217,10 @@ fn name(reason: CloseReason) -> &'static str {
         CloseReason::TimedOut => "timed-out",
         CloseReason::LinkDown => "link-down",
         CloseReason::PortGone => "port-gone",
+        CloseReason::NoNeighbor => "no-neighbor",
         CloseReason::Unreachable => "unreachable",
+        CloseReason::AddressLost => "address-lost",
         CloseReason::Aborted => "aborted",
+        other => panic!("no name for {other:?}"),
     }
 }

@@ -160,14 +160,14 @@ fn a_probed_address_that_somebody_has_is_not_used() {
     tap.inject(&craft::arp(ArpOperation::Reply, MAC_B, MAC_A, A4, NOBODY4));
     tap.frames();
     assert_eq!(tap.host.conflicts, [(IpAddress::from(A4).into(), MAC_B, true)]);
-    assert_eq!(tap.host.streams[stream].closed, Some(CloseReason::Unreachable));
+    assert_eq!(tap.host.streams[stream].closed, Some(CloseReason::AddressLost));
     let seen = tap.frames_for(20_000_000);
     assert!(seen.iter().all(|frame| frame[12..14] != [8, 6]), "neither announced nor probed");
     tap.inject(&request(MAC_B, B4, A4));
     assert_eq!(tap.frames().len(), 0, "nor answered for");
     assert_eq!(
         tap.host.streams[other].closed,
-        Some(CloseReason::Unreachable),
+        Some(CloseReason::NoNeighbor),
         "nobody is there, but it was tried"
     );
 }

@@ -370,7 +370,7 @@ fn an_address_that_another_host_has_is_lost_for_all_stacks() {
     hosts.run(500_000);
     hosts.arrive(&craft::arp(ArpOperation::Reply, MAC_B, MAC_A, A, A));
     hosts.run(2_000_000);
-    assert_eq!(hosts.a[3].closed, [CloseReason::Unreachable]);
+    assert_eq!(hosts.a[3].closed, [CloseReason::AddressLost]);
     assert_eq!(hosts.a.iter().map(|one| one.conflicts).collect::<Vec<_>>(), [1, 0, 0, 0]);
 }
 

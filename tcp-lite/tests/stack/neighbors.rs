@@ -39,7 +39,7 @@ fn a_next_hop_that_does_not_answer_is_unreachable_after_three_queries() {
         assert_eq!(frames.len(), 3, "queries and nothing else");
         assert!(frames.iter().all(|f| f[12..14] == ethertype && f.len() == bytes));
         tap.frames_for(300_000);
-        assert_eq!(tap.host.streams[stream].closed, Some(CloseReason::Unreachable));
+        assert_eq!(tap.host.streams[stream].closed, Some(CloseReason::NoNeighbor));
     }
 }
 

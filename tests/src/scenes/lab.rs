@@ -214,7 +214,7 @@ impl Lab {
             done.wr_id,
             done.opcode,
             done.status,
-            done.error.map_or(String::new(), |error| format!(", {error}"))
+            done.cause.map_or(String::new(), |error| format!(", {error}"))
         );
         Ok(done)
     }

@@ -21,7 +21,7 @@ pub(crate) fn on_event(process: &'static Process, event: CmEvent) {
     if ib::takes(process, &event) {
         return;
     }
-    let CmEvent { id: cm, listener, kind } = event;
+    let CmEvent { id: cm, listener, kind, .. } = event;
     if let CmEventKind::ConnectRequest { private_data, remote, peer_ird, peer_ord, .. } = kind {
         let Some(listener) = listener else { return };
         return on_request(process, cm, &listener, &private_data, remote, [peer_ird, peer_ord]);
@@ -70,10 +70,7 @@ pub(crate) fn on_event(process: &'static Process, event: CmEvent) {
             id.announce(sys::RDMA_CM_EVENT_DISCONNECTED, 0);
         }
         // No identifier of this library has a stream before MPA. Requests were handled above.
-        CmEventKind::StreamEstablished { .. }
-        | CmEventKind::StreamReadable
-        | CmEventKind::StreamWritable
-        | CmEventKind::ConnectRequest { .. } => {}
+        _ => {}
     }
 }
 
@@ -153,12 +150,14 @@ fn kind_of(error: &ConnectionError) -> (u32, c_int) {
         ConnectionError::Rejected | ConnectionError::Tcp(CloseReason::Refused | CloseReason::Reset) => {
             (sys::RDMA_CM_EVENT_REJECTED, -libc::ECONNREFUSED)
         }
-        ConnectionError::Tcp(CloseReason::Unreachable) => {
+        ConnectionError::NoRoute
+        | ConnectionError::Tcp(CloseReason::NoNeighbor | CloseReason::Unreachable) => {
             (sys::RDMA_CM_EVENT_UNREACHABLE, -libc::EHOSTUNREACH)
         }
         ConnectionError::Tcp(CloseReason::TimedOut)
         | ConnectionError::StartupTimeout
         | ConnectionError::DecisionTimeout => (sys::RDMA_CM_EVENT_UNREACHABLE, -libc::ETIMEDOUT),
+        ConnectionError::PortInUse => (sys::RDMA_CM_EVENT_CONNECT_ERROR, -libc::EADDRINUSE),
         ConnectionError::NoResources => (sys::RDMA_CM_EVENT_CONNECT_ERROR, -libc::ENOMEM),
         _ => (sys::RDMA_CM_EVENT_CONNECT_ERROR, -libc::ECONNRESET),
     }

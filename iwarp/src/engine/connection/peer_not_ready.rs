@@ -103,10 +103,11 @@ impl Connection {
 
     /// The message has waited for too long.
     fn give_up_untaken(&mut self, io: &mut Io) {
+        self.report.add(ConnectionError::ReceiverNotReady);
+        self.name_cause();
         let Phase::FullOperation(full) = &mut self.phase else { return };
         full.stream.fail_untaken();
         full.stream.qp().set_state(QpState::Error);
-        self.report.add(ConnectionError::ReceiverNotReady);
         io.tcp.abort(io.now, self.conn);
     }
 }

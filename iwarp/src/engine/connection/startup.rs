@@ -70,11 +70,9 @@ impl Connection {
         };
         // TCP has lost the connection meanwhile. Its last event follows, and ends this.
         let Some(info) = io.tcp.info(self.conn) else { return };
-        let (got, max) = (request.private_data.len(), options.max_private_data);
         // RFC 5044 section 7.1.2 (MPA-204): no more private data than the application has room for.
-        if got > max {
-            let fault = StartupFault::PrivateData { got, max };
-            return self.fail_startup(io, ConnectionError::Startup(fault));
+        if request.private_data.len() > options.max_private_data {
+            return self.fail_startup(io, ConnectionError::Startup(StartupFault::PrivateData));
         }
         let listener = self.admitted.as_ref().map(|admitted| Arc::clone(&admitted.id));
         let id = match (self.user.id(), &listener) {
@@ -274,6 +272,7 @@ impl Connection {
                 self.receive_rest(io, guard, reassembly);
             }
             InitiatorEvent::Rejected(Rejected { private_data, peer, .. }) => {
+                qp.blame(ConnectionError::Rejected);
                 qp.unreached();
                 let kind = CmEventKind::Rejected { private_data: private_data.as_slice().into(), peer };
                 if let (Some(id), Some(plain)) = (self.user.id(), self.plain.clone()) {
@@ -285,7 +284,7 @@ impl Connection {
                 }
                 // As at the end of a connection: first the identifier is over, then the user is told.
                 if let User::Known(id) = self.user.take() {
-                    id.set_over();
+                    id.set_over(Some(ConnectionError::Rejected));
                     id.announce(None, kind);
                 }
                 self.drop_reassembly(io, reassembly);

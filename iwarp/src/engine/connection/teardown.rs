@@ -153,6 +153,15 @@ impl Connection {
         io.tcp.abort(io.now, self.conn);
     }
 
+    /// The engine stops: ends the connection at once.
+    pub(in crate::engine) fn shut_down(&mut self, io: &mut Io) {
+        if let Some(qp) = self.phase.qp() {
+            qp.blame(ConnectionError::Tcp(CloseReason::Aborted));
+        }
+        self.abort(io);
+        self.finish(io);
+    }
+
     /// The stream has failed: sends a Terminate if possible, flushes, closes.
     pub(super) fn fail(&mut self, io: &mut Io, failure: Failure) {
         let Phase::FullOperation(full) = &mut self.phase else { return };
@@ -165,6 +174,7 @@ impl Connection {
         if failure.is_peers() {
             self.count_peer_failure(io);
         }
+        self.name_cause();
         let Phase::FullOperation(full) = &mut self.phase else { return };
         io.tcp.release(self.conn, full.deframer.clear(&mut io.held));
         let (terminate, ending) = full.stream.fail(&mut io.request_pool, &failure);
@@ -183,6 +193,21 @@ impl Connection {
             Ending::Silent => self.close(io),
             Ending::Lost => io.tcp.abort(io.now, self.conn),
         }
+    }
+
+    /// Tells the queue pair why the connection ends, before anything is flushed: the first error. Without
+    /// one the user has closed it, or else the peer has. The end by the user is no cause. A first attempt
+    /// that has failed is followed by another one.
+    pub(super) fn name_cause(&self) {
+        let Some(qp) = self.phase.qp() else { return };
+        let cause = match self.report.error() {
+            _ if matches!(self.attempt, Attempt::Failed(_)) => return,
+            Some(ConnectionError::Tcp(CloseReason::Aborted)) => return,
+            None if qp.is_close_asked() => return,
+            None => ConnectionError::PeerClosed,
+            Some(error) => error,
+        };
+        qp.blame(cause);
     }
 
     /// Startup has failed: closes at once, and reports the error.
@@ -220,6 +245,7 @@ impl Connection {
     pub(in crate::engine) fn finish(&mut self, io: &mut Io) {
         // RFC 5041 section 6.2.2 (DDP-155): the loss of the connection is a fatal error of the queue pair.
         // It comes before `end_stream`, which drops the stream.
+        self.name_cause();
         self.mark_qp_lost();
         let is_orphan = self.is_orphan();
         self.end_stream(io);
@@ -240,7 +266,7 @@ impl Connection {
             User::Unaware => self.count_end(error),
             // `set_over` comes first: an `accept` after it is refused, and an earlier one gets this event.
             User::Known(id) => {
-                id.set_over();
+                id.set_over(error);
                 id.announce(None, kind);
             }
             User::Done => {}
@@ -273,6 +299,7 @@ impl Connection {
     /// requests that it has taken from the queue pair. A receive may be in progress even after a graceful
     /// close.
     pub(super) fn end_stream(&mut self, io: &mut Io) {
+        self.name_cause();
         let qp = self.phase.qp().cloned();
         let is_orphan = self.is_orphan();
         match self.take_phase() {
@@ -311,6 +338,7 @@ impl Connection {
         self.end_stream(io);
         if let Phase::Ended(ended) = &mut self.phase {
             ended.qp = Some(qp);
+            self.name_cause();
         }
     }
 

@@ -68,7 +68,7 @@ impl Core {
                 });
                 if !started {
                     // The connection has ended, and the user knows.
-                    qp.unreached();
+                    id.ended_before(&qp);
                 }
             }
             CmCommand::StartResponder { id, options, after } => {
@@ -85,11 +85,11 @@ impl Core {
             CmCommand::Accept { id, conn, qp, param } => {
                 qp.set_slot(conn.slot());
                 let taken = self.with_conn(conn, |connection, io| {
-                    connection.accept(io, guard, id, Arc::clone(&qp), param);
+                    connection.accept(io, guard, Arc::clone(&id), Arc::clone(&qp), param);
                 });
                 if !taken {
                     // The connection has ended, and the user knows.
-                    qp.unreached();
+                    id.ended_before(&qp);
                 }
             }
             CmCommand::Reject { conn, private_data, stays_open } => {
@@ -132,11 +132,11 @@ impl Core {
     /// Starts a TCP connection.
     fn open(&mut self, remote: SocketAddr, param: &ConnParam) -> Result<ConnId, ConnectionError> {
         self.io.tcp.connect(self.io.now, remote, param.local_port).map_err(|error| match error {
-            ConnectError::NoRoute(_) => ConnectionError::Tcp(CloseReason::Unreachable),
-            ConnectError::NoConnection(_)
-            | ConnectError::EventsWait(_)
-            | ConnectError::NoPort
-            | ConnectError::InUse => ConnectionError::NoResources,
+            ConnectError::NoRoute(_) => ConnectionError::NoRoute,
+            ConnectError::NoConnection(_) | ConnectError::EventsWait(_) | ConnectError::NoPort => {
+                ConnectionError::NoResources
+            }
+            ConnectError::InUse => ConnectionError::PortInUse,
         })
     }
 

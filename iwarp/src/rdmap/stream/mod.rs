@@ -22,7 +22,7 @@ use dp::invariant::{Check, ensure};
 
 use crate::memory::{Accessor, EpochGuard};
 use crate::mpa::{Framer, Negotiated};
-use crate::queues::{QpShared, QpState, StreamError, TerminateReport, WcStatus, request_buffers};
+use crate::queues::{QpShared, QpState, TerminateReport, WcStatus, request_buffers};
 use crate::rdmap::Terminate;
 
 mod counters;
@@ -258,7 +258,7 @@ impl Stream {
             Some(terminate) if self.common.is_invalid_request(terminate) => WcStatus::RemoteInvalidRequest,
             _ => outcome.oldest,
         };
-        self.complete_started(pool, first, (Some(error), terminate));
+        self.complete_started(pool, first, terminate);
         self.flush();
         // RFC 5041 sections 6.2 and 6.2.2 (DDP-144, DDP-161): DDP has only returned its error. The stream
         // ends here, as its ULP has decided.
@@ -287,7 +287,7 @@ impl Stream {
         &mut self,
         pool: &mut RequestPool,
         mut first: WcStatus,
-        (error, terminate): (Option<StreamError>, Option<&Terminate>),
+        terminate: Option<&Terminate>,
     ) -> bool {
         let Self { common, outbound, inbound, .. } = self;
         common.give_up_responses(&mut pool.outstanding);
@@ -296,6 +296,7 @@ impl Stream {
         let refused = terminate.and_then(|terminate| common.refused(terminate));
         let &mut Common { ref qp, ref mut consumer, ref mut pending, taken, ib_semantics, .. } = common;
         let has_recvs = consumer.taken_recvs() > 0;
+        let cause = qp.cause();
         let mut failed = false;
         for (place, pending) in pending.drain(..).enumerate() {
             let is_done = match (pending.awaits, refused) {
@@ -317,12 +318,12 @@ impl Stream {
                 }
                 None => WcStatus::WrFlushError,
             };
-            let completion = qp.failed(pending.wr_id, pending.opcode, status, error);
+            let completion = qp.failed(pending.wr_id, pending.opcode, status, cause);
             consumer.complete_send(qp, true, completion);
             failed = true;
         }
         inbound.abandon();
-        consumer.abandon_recvs(qp, error);
+        consumer.abandon_recvs(qp, cause);
         qp.stop_awaiting_recv();
         failed || has_recvs
     }
@@ -342,7 +343,7 @@ impl Stream {
     /// Completes the requests that it has taken, releases its slots in `pool`, and returns the other requests
     /// to the queue pair. The oldest one in error gets `first`. Returns whether there were any in error.
     pub(crate) fn end(mut self, pool: &mut RequestPool, first: WcStatus) -> bool {
-        let failed = self.complete_started(pool, first, (None, None));
+        let failed = self.complete_started(pool, first, None);
         if let Some((inbound, outstanding)) = self.reserved.take() {
             pool.peer_requests.release(inbound);
             pool.outstanding.release(outstanding);

@@ -1,6 +1,6 @@
 //! Events of identifiers, and their channel.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -17,6 +17,7 @@ use super::shared::CmShared;
 
 /// The kind of an event, with its details.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub enum CmEventKind {
     /// A peer requests a connection. `CmEvent::id` is a new identifier of the listener, to
     /// [`accept`](CmId::accept) or [`reject`](CmId::reject); or it is the identifier on which
@@ -100,6 +101,7 @@ pub enum CmEventKind {
 
 /// An event of a connection (`rdma_cm_event`).
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct CmEvent {
     /// The identifier of the connection; a new one for the connect request of a listener.
     pub id: CmId,
@@ -213,6 +215,12 @@ impl EventChannel {
 impl AsFd for EventChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.shared.notifier.as_fd()
+    }
+}
+
+impl AsRawFd for EventChannel {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
     }
 }
 

@@ -14,6 +14,7 @@ use super::shared::CmShared;
 
 /// Counters of a listener, over all engines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ListenerStats {
     /// Connections now, those in the backlog included.
     pub connections: usize,

@@ -25,7 +25,35 @@ const MAX_RNR_TIMER: u8 = 31;
 const MAX_DEPTH: u16 = 1024;
 
 /// Whether TCP probes a peer that is silent, and how (RFC 9293 section 3.8.4).
+///
+/// A peer that is gone without a word ends a connection at the first of these:
+///
+/// | when | after | configured by |
+/// |---|---|---|
+/// | bytes of ours are not acknowledged | 10 s | [`TcpConfig::user_timeout`](tcp_lite::TcpConfig::user_timeout) of the engine; backed-off retransmissions ([`rto_max`](tcp_lite::TcpConfig::rto_max)) do not extend it |
+/// | all bytes are acknowledged, and nothing is heard | `idle + probes * interval`: 5 s + 4 * 1 s | this, or [`TcpConfig::keepalive_idle`](tcp_lite::TcpConfig::keepalive_idle) and those next to it |
+/// | the port has no link | 10 s; 0.5 s with one peer only ([`Port::is_point_to_point`](dp::Port::is_point_to_point)) | [`TcpConfig::link_timeout`](tcp_lite::TcpConfig::link_timeout) |
+///
+/// To notice it sooner, shorten the first two. This is a quarter of a second when idle, and one second with
+/// bytes under way; a peer whose engine is not polled for that long is given up, too:
+///
+/// ```
+/// # use std::time::Duration;
+/// # use iwarp::engine::EngineConfig;
+/// # use iwarp::verbs::{ConnParam, KeepalivePolicy};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (port, _) = dp::link::pair(&dp::link::LinkConfig::default());
+/// let mut config = EngineConfig::new(&*port, &["10.0.0.1/24"])?;
+/// config.stack.tcp.user_timeout = tcp_lite::Duration::from_secs(1);
+/// let (idle, interval) = (Duration::from_millis(100), Duration::from_millis(50));
+/// let keepalive = KeepalivePolicy::Probe { idle, interval, probes: 3 };
+/// let param = ConnParam { keepalive, ..ConnParam::default() };
+/// # let _ = (config, param);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum KeepalivePolicy {
     /// As configured for the engine ([`TcpConfig::keepalive`](tcp_lite::TcpConfig::keepalive)). A connection
     /// that leaves streaming mode keeps what it had there.
@@ -35,7 +63,8 @@ pub enum KeepalivePolicy {
     Off,
     /// Probes with parameters for this connection ([`tcp_lite::Keepalive`]).
     Probe {
-        /// Silence of the peer before the first probe.
+        /// Silence of the peer before the first probe. It is silent while nothing of it arrives, and probes
+        /// are sent only while no bytes of ours wait for an acknowledgement.
         idle: Duration,
         /// Time from each probe to the next, and from the last to the end of the connection.
         interval: Duration,
@@ -48,36 +77,38 @@ pub enum KeepalivePolicy {
 #[derive(Clone, Debug)]
 pub struct ConnParam {
     /// Sent with the MPA Request or Reply: up to 512 bytes, 508 with revision 2's enhanced data, and 8 less
-    /// with [`ib_semantics`](Self::ib_semantics).
+    /// with [`ib_semantics`](Self::ib_semantics). Default: empty.
     pub private_data: ArrayVec<u8, MAX_PRIVATE_DATA>,
-    /// Reads of the peer that are served at a time (IRD).
+    /// Reads of the peer that are served at a time (IRD). Default: 128.
     pub responder_resources: u16,
-    /// Reads of ours outstanding at a time (ORD).
+    /// Reads of ours outstanding at a time (ORD). Default: 128.
     pub initiator_depth: u16,
     /// When accepting: the lowest acceptable ORD. A peer that serves fewer Reads is rejected, and the Reply
-    /// has this number (RFC 6581 section 9.1).
+    /// has this number (RFC 6581 section 9.1). Default: 0.
     pub min_initiator_depth: u16,
     /// When connecting: leaves both depths to the private data (0x3fff in the Request). Known peers read this
-    /// value as a depth.
+    /// value as a depth. Default: `false`.
     pub depths_left_to_ulp: bool,
     /// Requests markers from the peer, which let out-of-order FPDUs be placed. siw rejects such a Request.
+    /// Default: `false`.
     pub markers: bool,
-    /// The MPA revision of the Request: 2 (RFC 6581) or 1.
+    /// The MPA revision of the Request: 2 (RFC 6581) or 1. Default: 2.
     pub mpa_revision: u8,
-    /// Offers peer-to-peer setup (an RTR message); revision 2 only.
+    /// Offers peer-to-peer setup (an RTR message); revision 2 only. Default: `true`.
     pub peer_to_peer: bool,
     /// The RTR kinds to offer. No other known peer supports a Send, so it is not among the defaults.
+    /// Default: Write and Read.
     pub rtr: RtrKinds,
     /// If a peer closes without an answer to a Request of revision 2, tries once more with revision 1 (RFC
     /// 6581 section 10). Then the depths, and which side sends first, are a matter of the ULP; `Established`
-    /// says so.
+    /// says so. Default: `false`.
     pub fallback: bool,
     /// When connecting without peer-to-peer setup: tolerates FPDUs that the responder sends before it has
-    /// received one (against RFC 5044 section 7.1.2), as siw does.
+    /// received one (against RFC 5044 section 7.1.2), as siw does. Default: `true`.
     pub tolerate_early_fpdus: bool,
     /// As the responder to a peer without RTR: sends nothing before the first FPDU of the peer (RFC 5044
     /// section 7.1.2). Disable it only for protocols whose server sends first, with peers that are known to
-    /// tolerate it, as perftest's Write latency test on siw.
+    /// tolerate it, as perftest's Write latency test on siw. Default: `true`.
     pub await_first_fpdu: bool,
     /// Offers InfiniBand's semantics where iWARP has less, or agrees to them when accepting. They are in
     /// effect if both ends ask for them (`Established::ib_semantics`), and never toward another
@@ -102,37 +133,38 @@ pub struct ConnParam {
     ///   and the peer may take them all the same.
     ///
     /// The offer is eight bytes behind the private data, of the Request and of the Reply that agrees. This
-    /// implementation takes them off; another one shows them to its user as private data.
+    /// implementation takes them off; another one shows them to its user as private data. Default: `false`.
     ///
     /// [`WorkCompletion::immediate`]: crate::verbs::WorkCompletion::immediate
     /// [`SendOp::SendImmediate`]: crate::verbs::SendOp::SendImmediate
     pub ib_semantics: bool,
     /// With [`ib_semantics`](Self::ib_semantics): how long a message of the peer waits for a receive request.
     /// Then the stream ends as it does without the agreement, with Terminate 1/2/02. `None`: for ever.
+    /// Default: `None`.
     pub rnr_timeout: Option<Duration>,
     /// With [`ib_semantics`](Self::ib_semantics): how often the peer tries to send a message again that finds
     /// no receive request here, 0 to 6 times, or 7: for ever (`rnr_retry_count`). The peer may have a number
-    /// of its own ([`QueuePair::set_rnr_retry`](crate::verbs::QueuePair::set_rnr_retry)).
+    /// of its own ([`QueuePair::set_rnr_retry`](crate::verbs::QueuePair::set_rnr_retry)). Default: 7.
     pub rnr_retry: u8,
     /// With [`ib_semantics`](Self::ib_semantics): the time between two of these tries, as a code of
-    /// InfiniBand, 0 to 31 (`min_rnr_timer`): 1 is 10 us, 31 is 491.52 ms, and 0 is 655.36 ms.
+    /// InfiniBand, 0 to 31 (`min_rnr_timer`): 1 is 10 us, 31 is 491.52 ms, and 0 is 655.36 ms. Default: 0.
     pub min_rnr_timer: u8,
     /// With [`ib_semantics`](Self::ib_semantics): the queue pair stays when the peer ends the connection, as
     /// on InfiniBand, where no message tells of that. Its receives wait, and a send that is open or posted
     /// then completes with [`WcStatus::RetryExceeded`](crate::verbs::WcStatus::RetryExceeded). So does a send
     /// if no connection is made, because the peer is not there or rejects it. A peer that has died ends the
     /// queue pair in any case. A request of ours that fails here, for instance because its memory is wrong,
-    /// ends the connection without a word to the peer.
+    /// ends the connection without a word to the peer. Default: `false`.
     pub outlives_peer: bool,
-    /// Time for TCP and MPA startup together; when accepting, for the RTR.
+    /// Time for TCP and MPA startup together; when accepting, for the RTR. Default: 10 s.
     pub timeout: Duration,
-    /// Ends the connection when no FPDU was sent or received for this time; `None`: never.
+    /// Ends the connection when no FPDU was sent or received for this time; `None`: never. Default: `None`.
     pub idle_timeout: Option<Duration>,
-    /// Probes of a silent peer, in place of those of the engine.
+    /// Probes of a silent peer, in place of those of the engine. Default: [`KeepalivePolicy::Engine`].
     pub keepalive: KeepalivePolicy,
-    /// The index of the engine; `None`: the engine with the fewest connections.
+    /// The index of the engine; `None`: the engine with the fewest connections. Default: `None`.
     pub engine: Option<usize>,
-    /// The local port; `None`: a random one.
+    /// The local port; `None`: a random one. Default: `None`.
     pub local_port: Option<u16>,
 }
 
@@ -227,25 +259,27 @@ impl ConnParam {
 /// The limits of a responder on Requests, and its timeouts.
 #[derive(Clone, Debug)]
 pub struct ResponderOptions {
-    /// The time for the Request to arrive, from when the peer may send it.
+    /// The time for the Request to arrive, from when the peer may send it. Default: 10 s.
     pub startup_timeout: Duration,
     /// The time for the user to accept or reject. After it the peer is rejected. `None`: no limit here; the
-    /// peer may have one.
+    /// peer may have one. Default: 60 s.
     pub decision_timeout: Option<Duration>,
     /// Support revision 2. Without it, an enhanced Request closes the connection (RFC 6581 section 10).
+    /// Default: `true`.
     pub enhanced: bool,
-    /// The RTR kinds that are supported; at least one.
+    /// The RTR kinds that are supported; at least one. Default: Write and Read.
     pub rtr: RtrKinds,
     /// Names one RTR kind only in a Reply, Write before Read before Send: for peers that expect just one.
+    /// Default: `false`.
     pub single_rtr: bool,
-    /// The longest private data of a Request. A longer one closes the connection.
+    /// The longest private data of a Request. A longer one closes the connection. Default: 512 bytes.
     pub max_private_data: usize,
-    /// The highest IRD of a connection, whatever `accept` asks for.
+    /// The highest IRD of a connection, whatever `accept` asks for. Default: 1024.
     pub max_ird: u16,
-    /// The highest ORD of a connection, whatever `accept` asks for.
+    /// The highest ORD of a connection, whatever `accept` asks for. Default: 1024.
     pub max_ord: u16,
     /// Rejects peers that request markers from us, which cost the sender work. On a connection that began in
-    /// streaming mode, a `ConnectError` event follows.
+    /// streaming mode, a `ConnectError` event follows. Default: `false`.
     pub refuse_markers: bool,
 }
 
@@ -292,8 +326,9 @@ impl ResponderOptions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamOptions {
     /// The most bytes of the peer that wait to be read. Beyond them the window of TCP closes.
+    /// Default: 16 KiB.
     pub recv_bytes: usize,
-    /// The most bytes that wait to be taken by TCP.
+    /// The most bytes that wait to be taken by TCP. Default: 16 KiB.
     pub send_bytes: usize,
 }
 
@@ -324,33 +359,34 @@ impl StreamOptions {
 pub struct ListenOptions {
     /// The port to listen on, on every address of every engine.
     pub port: u16,
-    /// Connections at a time that are not accepted or rejected yet.
+    /// Connections at a time that are not accepted or rejected yet. Default: 128.
     pub backlog: usize,
-    /// Of these, from one address; `None`: all of them.
+    /// Of these, from one address; `None`: all of them. Default: `None`.
     pub backlog_per_address: Option<usize>,
-    /// Connections at a time, those in the backlog included.
+    /// Connections at a time, those in the backlog included. Default: 16,384.
     pub max_connections: usize,
-    /// Of these, from one address; `None`: all of them.
+    /// Of these, from one address; `None`: all of them. Default: `None`.
     pub max_per_address: Option<usize>,
     /// Connections that one address may begin in a second, on each engine; `None`: no limit. Failed
     /// connections count too: a peer that connects and fails, again and again, costs as much as many peers
-    /// that stay.
+    /// that stay. Default: `None`.
     pub rate_per_address: Option<u32>,
     /// Connections of one address that may fail through its fault in a second, on each engine; `None`: no
     /// limit. Its fault is a Request that is invalid or late, a message for which we send a Terminate, or a
     /// Terminate of its own. Beyond the limit its SYNs get no answer for the rest of the second, so another
-    /// host behind the same address can connect after that.
+    /// host behind the same address can connect after that. Default: 32.
     pub failures_per_address: Option<u32>,
     /// TCP connections at a time that are not established; `None`: the
     /// [`Limits::backlog`](tcp_lite::Limits::backlog) of the engine. That limit applies in any case.
+    /// Default: `None`.
     pub half_open: Option<usize>,
-    /// Of these, from one address; `None`: all of them.
+    /// Of these, from one address; `None`: all of them. Default: `None`.
     pub half_open_per_address: Option<usize>,
-    /// The addresses that may connect.
+    /// The addresses that may connect. Default: all.
     pub filter: AddressFilter,
-    /// The limits on Requests.
+    /// The limits on Requests. Default: those of [`ResponderOptions`].
     pub responder: ResponderOptions,
-    /// Connections begin in streaming mode, with these buffers; `None`: with MPA at once.
+    /// Connections begin in streaming mode, with these buffers; `None`: with MPA at once. Default: `None`.
     pub streaming: Option<StreamOptions>,
 }
 

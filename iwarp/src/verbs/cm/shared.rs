@@ -58,6 +58,7 @@ struct Times {
 /// what to do about it: [`CmId::disconnect`](super::CmId::disconnect) and [`CmId::abort`](super::CmId::abort)
 /// end the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Activity {
     /// Time since the connection was established.
     pub age: Duration,
@@ -80,6 +81,8 @@ pub(super) struct CmState {
     addresses: Option<[(IpAddr, u16); 2]>,
     /// Its connection in the engine.
     conn: Option<ConnId>,
+    /// Why the connection is over.
+    cause: Option<ConnectionError>,
     /// The buffers of a connection that began in streaming mode.
     pub(super) stream: Option<Arc<PlainBytes>>,
 }
@@ -149,7 +152,10 @@ impl CmCommand {
                 id.not_streaming(ConnectionError::Tcp(CloseReason::Aborted));
             }
             // The end of the connection makes the event of the identifier.
-            Self::Accept { qp, .. } | Self::StartInitiator { qp, .. } => qp.enter_error(),
+            Self::Accept { qp, .. } | Self::StartInitiator { qp, .. } => {
+                qp.blame(ConnectionError::Tcp(CloseReason::Aborted));
+                qp.enter_error();
+            }
             Self::Listen { .. }
             | Self::Unlisten { .. }
             | Self::PlainBytes { .. }
@@ -244,20 +250,31 @@ impl CmShared {
 
     /// No connection was set up for `qp`, and none will be.
     pub(crate) fn not_connected(self: &Arc<Self>, qp: &QpShared, error: ConnectionError) {
+        qp.blame(error);
         qp.unreached();
         self.not_streaming(error);
     }
 
+    /// The connection had ended before it was for `qp`.
+    pub(crate) fn ended_before(&self, qp: &QpShared) {
+        let cause = self.state().cause;
+        if !matches!(cause, Some(ConnectionError::Tcp(CloseReason::Aborted))) {
+            qp.blame(cause.unwrap_or(ConnectionError::PeerClosed));
+        }
+        qp.unreached();
+    }
+
     /// No connection was set up, and none will be.
     pub(crate) fn not_streaming(self: &Arc<Self>, error: ConnectionError) {
-        self.set_over();
+        self.set_over(Some(error));
         self.announce(None, CmEventKind::ConnectError { error, peer: None });
     }
 
-    /// The connection is over and accepts no more calls.
-    pub(crate) fn set_over(&self) {
+    /// The connection is over, for this reason, and accepts no more calls.
+    pub(crate) fn set_over(&self, cause: Option<ConnectionError>) {
         let mut state = self.state();
         state.phase = CmPhase::Over;
+        state.cause = cause;
         state.conn = None;
     }
 
@@ -269,6 +286,7 @@ impl CmShared {
         if undecided {
             state.phase = CmPhase::Over;
             state.conn = None;
+            state.cause = Some(ConnectionError::DecisionTimeout);
         }
         undecided
     }

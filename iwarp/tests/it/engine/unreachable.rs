@@ -27,7 +27,7 @@ fn a_connection_that_ends_while_frames_are_sent_is_reported_in_the_same_poll() {
             }
         }
         let event = channel.poll().expect("the user is not told in the poll of the end");
-        let unreachable = ConnectionError::Tcp(CloseReason::Unreachable);
+        let unreachable = ConnectionError::Tcp(CloseReason::NoNeighbor);
         assert!(
             event.id == id
                 && matches!(event.kind, CmEventKind::ConnectError { error, .. } if error == unreachable),

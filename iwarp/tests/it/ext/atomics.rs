@@ -117,7 +117,8 @@ fn a_misaligned_target_is_refused() {
             c.qp_a.post_send(&atomic(1, op, remote_addr(&words, 8 + offset), &local, 0)).unwrap();
             let wc = pair.wc_a();
             assert_eq!(wc.status, WcStatus::RemoteOperationError, "{op:x?} at {offset}");
-            assert_eq!(wc.error, Some(StreamError { layer: 0, etype: 2, code: 7, from_peer: true }));
+            let told = StreamError { layer: 0, etype: 2, code: 7, from_peer: true };
+            assert_eq!(wc.cause, Some(told.into()));
             expect_terminate(&mut pair, &c, 0, 2, 7);
             assert_eq!(word(&local, 0), 99, "no value came back");
             assert!((0..32).step_by(8).all(|at| word(&words, at) == 0), "{op:x?} at {offset}");
@@ -469,8 +470,8 @@ fn every_aligned_word_is_a_target_whatever_its_offset() {
                 let request = SendRequest::new(1, SendOp::Atomic { remote, op }, local.sge(0, 8));
                 c.qp_a.post_send(&request).unwrap();
                 let wc = pair.wc_a();
-                let told = Some(StreamError { layer: 0, etype: 2, code: 7, from_peer: true });
-                assert_eq!((wc.wr_id, wc.status, wc.error), (1, WcStatus::RemoteOperationError, told));
+                let told = Some(StreamError { layer: 0, etype: 2, code: 7, from_peer: true }.into());
+                assert_eq!((wc.wr_id, wc.status, wc.cause), (1, WcStatus::RemoteOperationError, told));
                 assert!((0..32).step_by(8).all(|at| word(&target, at) == 0), "{op:x?} at {offset}");
             }
         }

@@ -217,7 +217,10 @@ fn other_lengths_end_the_stream() {
             let found = StreamError { layer: 0, etype: 2, code: 0xFF, from_peer: false };
             assert_eq!(peer.qp.error(), Some(found));
             let wc = peer.wc();
-            assert_eq!((wc.status, wc.immediate, wc.error), (WcStatus::WrFlushError, None, Some(found)));
+            assert_eq!(
+                (wc.status, wc.immediate, wc.cause),
+                (WcStatus::WrFlushError, None, Some(found.into()))
+            );
         }
     }
 }

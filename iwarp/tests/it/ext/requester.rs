@@ -278,7 +278,7 @@ fn an_unexpected_opcode_reaches_the_application() {
         assert_eq!(peer.qp.error(), Some(told));
         if len > 0 {
             let wc = peer.wc();
-            assert_eq!((wc.status, wc.error), (WcStatus::RemoteOperationError, Some(told)));
+            assert_eq!((wc.status, wc.cause), (WcStatus::RemoteOperationError, Some(told.into())));
         }
     }
 }
@@ -374,10 +374,10 @@ fn an_answer_without_a_place_is_our_users_fault() {
         let error = StreamError { layer, etype, code: 0, from_peer: false };
         for (wr_id, status) in [(1, WcStatus::LocalProtectionError), (2, WcStatus::WrFlushError)] {
             let wc = peer.wc();
-            assert_eq!((wc.wr_id, wc.status, wc.error), (wr_id, status, Some(error)));
+            assert_eq!((wc.wr_id, wc.status, wc.cause), (wr_id, status, Some(error.into())));
         }
         assert_eq!(peer.qp.error(), Some(error));
         let event = peer.pair.context.async_events().poll().unwrap().unwrap();
-        assert_eq!((event.kind, event.error), (AsyncEventKind::QpFatal, Some(error)));
+        assert_eq!((event.kind, event.cause), (AsyncEventKind::QpFatal, Some(error.into())));
     }
 }

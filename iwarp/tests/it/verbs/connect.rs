@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use crate::common::{PORT, Pair};
+use crate::common::{PORT, Pair, connect_error};
 use dp::link::{LinkConfig, LinkPlan};
-use iwarp::verbs::{CmEventKind, ConnParam, ConnectionError, QpState};
+use iwarp::verbs::{CmEventKind, ConnParam, ConnectionError, QpState, VerbsError};
 use tcp_lite::CloseReason;
 
 fn private(bytes: &[u8]) -> ConnParam {
@@ -60,16 +60,13 @@ fn nobody_answers() {
     assert!(matches!(event.kind, CmEventKind::ConnectError { error, .. } if error == refused), "{event:?}");
 
     // An address on our network that does not answer, and one without a route.
-    for (failed, nobody) in [(2, "10.0.0.77"), (3, "192.0.2.1")] {
+    let silent = ConnectionError::Tcp(CloseReason::NoNeighbor);
+    for (failed, nobody, why) in [(2, "10.0.0.77", silent), (3, "192.0.2.1", ConnectionError::NoRoute)] {
         let qp = pair.a.qp();
         let id = pair.a.context.create_id(&pair.a.channel);
         id.connect(&qp, format!("{nobody}:{PORT}").parse().unwrap(), &ConnParam::default()).unwrap();
         let event = pair.event_a();
-        let unreachable = ConnectionError::Tcp(CloseReason::Unreachable);
-        assert!(
-            matches!(event.kind, CmEventKind::ConnectError { error, .. } if error == unreachable),
-            "{event:?}"
-        );
+        assert!(matches!(event.kind, CmEventKind::ConnectError { error, .. } if error == why), "{event:?}");
         assert_eq!((qp.state(), pair.a.engine.counters().connections_failed), (QpState::Error, failed));
     }
 }
@@ -130,4 +127,19 @@ fn a_listener_serves_many() {
         let event = pair.event_a();
         assert!(matches!(event.kind, CmEventKind::Disconnected { error: None, .. }), "{event:?}");
     }
+}
+
+/// A port that is in use, of a listener and of a connection: the error says so.
+#[test]
+fn a_port_in_use_is_named() {
+    let (mut pair, _listener) = Pair::listening();
+    let second = pair.b.context.create_id(&pair.b.channel);
+    let refused = second.listen(PORT, 1, Duration::from_secs(1)).unwrap_err();
+    assert!(matches!(refused, VerbsError::PortInUse(PORT)), "{refused:?}");
+    assert!(refused.to_string().contains("choose another port"), "{refused}");
+
+    let param = ConnParam { local_port: Some(4_000), ..ConnParam::default() };
+    let _c = pair.connect_again(&param, &ConnParam::default());
+    let (_qp, _id) = pair.dial(&param);
+    assert_eq!(connect_error(pair.event_a()), ConnectionError::PortInUse);
 }

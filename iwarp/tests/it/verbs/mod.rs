@@ -1,6 +1,7 @@
 //! The verbs as an application uses them.
 
 mod allocation;
+mod causes;
 mod closing;
 mod connect;
 mod cq;
@@ -17,6 +18,7 @@ mod outcome;
 mod receiver_not_ready;
 mod regions;
 mod remote_access;
+mod send_sync;
 mod srq;
 mod states;
 mod teardown;

@@ -11,21 +11,26 @@ use crate::common::{Pair, Testbed};
 use iwarp::memory::Access;
 use iwarp::rdmap::{Terminate, TerminateError};
 use iwarp::verbs::{
-    AsyncEvent, AsyncEventKind, Context, ContextConfig, ContextLimits, QpInit, QpState, RecvRequest, SendOp,
-    SendRequest, SrqInit, StreamError, TerminateOrigin, WcStatus,
+    AsyncEventKind, ConnectionError, Context, ContextConfig, ContextLimits, QpInit, QpState, RecvRequest,
+    SendOp, SendRequest, SrqInit, StreamError, TerminateOrigin, WcStatus,
 };
+use tcp_lite::CloseReason;
 
 /// A message for queue `qn`: control bytes, MSN and payload.
 fn untagged(control: [u8; 2], qn: u32, msn: u32, payload: &[u8]) -> Vec<u8> {
     ulpdu::untagged(control, 0, [qn, msn, 0], payload)
 }
 
+/// The kind, the number and the cause of an event.
+type Told = (AsyncEventKind, u32, Option<ConnectionError>);
+
+fn told(served: &Served) -> Vec<Told> {
+    served.events().iter().map(|event| (event.kind, event.number, event.cause)).collect()
+}
+
 /// Posts two Reads and a receive, and runs `end`. Returns the statuses of the Reads and of the receive, and
 /// the events.
-fn ends(
-    served: &mut Served,
-    act: impl FnOnce(&mut Served),
-) -> ([WcStatus; 2], WcStatus, Vec<AsyncEvent>, QpState) {
+fn ends(served: &mut Served, act: impl FnOnce(&mut Served)) -> ([WcStatus; 2], WcStatus, Vec<Told>, QpState) {
     served.qp.post_recv(&RecvRequest::new(3, served.region.sge(0, 8))).unwrap();
     for wr_id in 1..3 {
         served.qp.post_send(&served.read(wr_id)).unwrap();
@@ -43,7 +48,7 @@ fn ends(
     let mut completions = served.completions();
     completions.sort_by_key(|&(wr_id, _)| wr_id == 3);
     let [(1, first), (2, second), (3, receive)] = completions[..] else { panic!("{completions:?}") };
-    ([first, second], receive, served.events(), at_once)
+    ([first, second], receive, told(served), at_once)
 }
 
 // Proves RDMAP-258, RDMAP-314: every Terminate that a peer can send. The oldest open request fails with its
@@ -65,8 +70,7 @@ fn every_terminate_of_the_peer() {
         assert_eq!(reads, [blame, WcStatus::WrFlushError], "{error}");
         assert_eq!((receive, at_once), (WcStatus::WrFlushError, QpState::Terminate), "{error}");
         let told = StreamError { layer, etype, code, from_peer: true };
-        let event =
-            AsyncEvent { kind: AsyncEventKind::QpFatal, number: served.qp.qp_num(), error: Some(told) };
+        let event = (AsyncEventKind::QpFatal, served.qp.qp_num(), Some(told.into()));
         assert_eq!(events, [event], "{error}");
         let report = served.qp.terminate().unwrap();
         assert_eq!((served.qp.error(), report.origin), (Some(told), TerminateOrigin::Received), "{error}");
@@ -115,7 +119,7 @@ fn every_kind_of_error_found_here() {
         let (events, at_once) = if nobody_waits {
             say(&mut served);
             assert!(served.pair.until(1_000_000, |_| served.qp.state() != QpState::Rts), "{name}");
-            (served.events(), served.qp.state())
+            (told(&served), served.qp.state())
         } else {
             let (reads, receive, events, at_once) = ends(&mut served, say);
             assert_eq!(reads, [WcStatus::WrFlushError; 2], "{name}");
@@ -128,7 +132,7 @@ fn every_kind_of_error_found_here() {
             (events, at_once)
         };
         let told = StreamError { layer, etype, code, from_peer: false };
-        assert_eq!(events, [AsyncEvent { kind, number: served.qp.qp_num(), error: Some(told) }], "{name}");
+        assert_eq!(events, [(kind, served.qp.qp_num(), Some(told.into()))], "{name}");
         assert_eq!((served.qp.error(), at_once), (Some(told), QpState::Terminate), "{name}");
         // The Terminate on the wire is the one that the application gets.
         assert!(served.pair.until(1_000_000, |pair| pair.peer_closed), "{name}: no FIN");
@@ -168,16 +172,14 @@ fn tcp_is_gone() {
     assert_eq!((reads, receive), ([WcStatus::WrFlushError; 2], WcStatus::WrFlushError));
     let lost = StreamError { layer: 2, etype: 0, code: 1, from_peer: false };
     let number = served.qp.qp_num();
-    assert_eq!(events, [AsyncEvent { kind: AsyncEventKind::QpFatal, number, error: Some(lost) }]);
+    assert_eq!(events, [(AsyncEventKind::QpFatal, number, Some(ConnectionError::PeerClosed))]);
     assert_eq!((served.qp.error(), at_once), (Some(lost), QpState::Error));
     // A reset.
+    let reset = ConnectionError::Tcp(CloseReason::Reset);
     let mut served = Served::new();
     let (reads, receive, events, at_once) = ends(&mut served, |served| served.pair.connect());
     assert_eq!((reads, receive), ([WcStatus::WrFlushError; 2], WcStatus::WrFlushError));
-    assert_eq!(
-        events,
-        [AsyncEvent { kind: AsyncEventKind::QpFatal, number: served.qp.qp_num(), error: None }]
-    );
+    assert_eq!(events, [(AsyncEventKind::QpFatal, served.qp.qp_num(), Some(reset))]);
     assert_eq!((served.qp.terminate(), at_once), (None, QpState::Error));
 }
 
@@ -204,7 +206,7 @@ fn local_errors() {
         ends(&mut served, |served| served.qp.modify(QpState::Terminate).unwrap());
     assert_eq!((reads, receive), ([WcStatus::WrFlushError; 2], WcStatus::WrFlushError));
     let number = served.qp.qp_num();
-    assert_eq!(events, [AsyncEvent { kind: AsyncEventKind::QpFatal, number, error: Some(catastrophic) }]);
+    assert_eq!(events, [(AsyncEventKind::QpFatal, number, Some(catastrophic.into()))]);
     assert_eq!(at_once, QpState::Terminate);
 }
 
@@ -272,6 +274,6 @@ fn unread_events_are_bounded_and_hold_nobody_up() {
     make_events(served.context(), 1);
     assert!(is_readable(&events));
     let last = events.poll().unwrap().unwrap();
-    assert_eq!((last.kind, last.error), (AsyncEventKind::LastWqeReached, None));
+    assert_eq!((last.kind, last.cause), (AsyncEventKind::LastWqeReached, None));
     assert!(!is_readable(&events));
 }

@@ -321,7 +321,7 @@ fn limits_of_a_queue_pair() {
         (attr.max_send_wr, attr.max_recv_wr, attr.max_send_sge, attr.max_recv_sge, attr.max_inline),
         (3, 2, 2, 1, 16)
     );
-    assert_eq!((attr.state, attr.ord, attr.ird, attr.error), (QpState::Idle, None, None, None));
+    assert_eq!((attr.state, attr.ord, attr.ird, attr.cause), (QpState::Idle, None, None, None));
     assert_eq!((attr.send_cq, attr.recv_cq), (cq.cq_num(), cq.cq_num()));
     let memory = pd.reg_mr(64, ALL).unwrap();
     let sge = |count: usize| {

@@ -33,10 +33,10 @@ impl Tcb {
         self.terminate(ctx, CloseReason::Aborted, send_rst);
     }
 
-    /// The peer cannot be reached (ICMP while connecting, no neighbour): ends the connection without a
-    /// RST, even if one was still to be sent.
-    pub(crate) fn unreachable(&mut self, ctx: &mut Ctx<'_>) {
-        self.terminate(ctx, CloseReason::Unreachable, false);
+    /// The peer cannot be reached, for this reason: ends the connection without a RST, even if one was still
+    /// to be sent.
+    pub(crate) fn unreachable(&mut self, ctx: &mut Ctx<'_>, reason: CloseReason) {
+        self.terminate(ctx, reason, false);
         self.rst_due = false;
     }
 

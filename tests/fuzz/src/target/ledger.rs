@@ -53,7 +53,7 @@ impl Ledger {
                 qp_num.is_none_or(|qp_num| qp_num == wc.qp_num),
                 "completed by another queue pair: {wc:?}"
             );
-            assert!(wc.status != WcStatus::Success || wc.error.is_none(), "{wc:?}");
+            assert!(wc.status != WcStatus::Success || wc.cause.is_none(), "{wc:?}");
             seen(&wc);
         }
     }

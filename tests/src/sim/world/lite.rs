@@ -238,7 +238,10 @@ impl LiteHost {
                 let number = self.number(conn)?;
                 let over = if reason == CloseReason::Graceful { Ending::Graceful } else { Ending::Reset };
                 self.ends[number].on_over(over, &reason.to_string())?;
-                if matches!(reason, CloseReason::TimedOut | CloseReason::Unreachable) {
+                if matches!(
+                    reason,
+                    CloseReason::TimedOut | CloseReason::NoNeighbor | CloseReason::Unreachable
+                ) {
                     return Err(format!("connection {number} ended: {reason}"));
                 }
                 self.by_conn.remove(&conn);

@@ -111,7 +111,7 @@ fn an_invalid_reply_closes_the_connection() {
         (two, reply(0x50, 3, &[0; 4]), StartupFault::Revision(3)),
         (two, reply(0x40, 0, &[]), StartupFault::Revision(0)),
         (two, reply(0x10, 2, &[0; 3]), StartupFault::Malformed(Malformed::NoDepths)),
-        (two, reply(0, 1, &[0; 513]), StartupFault::Malformed(Malformed::PrivateDataLength(513))),
+        (two, reply(0, 1, &[0; 513]), StartupFault::Malformed(Malformed::PrivateDataLength)),
         (one, reply(0x40, 2, &[]), StartupFault::Revision(2)),
         (one, reply(0x50, 2, &[0; 4]), StartupFault::NotEnhanced),
         (MpaConfig::default(), reply(0x40, 1, &[]), StartupFault::NoPeerToPeer),

@@ -36,7 +36,7 @@ fn an_invalid_request_closes_the_connection() {
         (two, request(0x40, 0, &[]), StartupFault::Revision(0)),
         (two, request(0x50, 3, &[0; 4]), StartupFault::Revision(3)),
         (two, request(0x50, 2, &[0; 2]), StartupFault::Malformed(Malformed::NoDepths)),
-        (two, request(0, 1, &[0; 513]), StartupFault::Malformed(Malformed::PrivateDataLength(513))),
+        (two, request(0, 1, &[0; 513]), StartupFault::Malformed(Malformed::PrivateDataLength)),
         (one, request(0x50, 2, &[0; 4]), StartupFault::NotEnhanced),
         (one, request(0x40, 2, &[]), StartupFault::Revision(2)),
     ] {

@@ -50,7 +50,7 @@ impl Model {
                 (wc.opcode, wc.byte_len)
             ));
         }
-        if *late || !meaning.signaled || wc.error.is_some() {
+        if *late || !meaning.signaled || wc.cause.is_some() {
             return Err(format!("request {op} must not succeed (late: {late}) or make this completion"));
         }
         self.memory.fetched(*op);

@@ -14,8 +14,8 @@ use crate::common::served::{Served, Setup};
 fn verdict(peer: &Served) -> (AsyncEventKind, Option<StreamError>) {
     let events = peer.events();
     let [event] = events[..] else { panic!("{events:?}") };
-    assert_eq!(event.error, peer.qp.error());
-    (event.kind, event.error)
+    assert_eq!(event.cause, peer.qp.cause());
+    (event.kind, peer.qp.error())
 }
 
 fn here(layer: u8, etype: u8, code: u8) -> (AsyncEventKind, Option<StreamError>) {

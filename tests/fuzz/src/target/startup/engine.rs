@@ -297,6 +297,7 @@ impl Run {
                 CmEventKind::ConnectError { .. } => Stage::Over,
                 CmEventKind::Disconnected { .. } => Stage::Over,
                 CmEventKind::Rejected { .. } => Stage::Over,
+                other => panic!("an event that this test does not know: {other:?}"),
             };
         }
     }

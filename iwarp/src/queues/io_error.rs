@@ -1,0 +1,113 @@
+//! Errors as `std::io::Error`, for programs whose functions return that. The error itself is kept, and comes
+//! back with [`io::Error::downcast`].
+
+use std::io::{self, ErrorKind};
+
+use super::{ConnectionError, VerbsError};
+
+impl ConnectionError {
+    /// The kind of the [`io::Error`] into which it is converted.
+    ///
+    /// | kind | errors |
+    /// |---|---|
+    /// | that of the [`CloseReason`](tcp_lite::CloseReason::kind) | `Tcp` |
+    /// | `NetworkUnreachable` | `NoRoute` |
+    /// | `ConnectionRefused` | `Rejected` |
+    /// | `TimedOut` | `StartupTimeout`, `DecisionTimeout`, `IdleTimeout`, `CloseTimeout`, `ReceiverNotReady` |
+    /// | `InvalidData` | `Startup` |
+    /// | `ConnectionReset` | `Stream`, if the peer has sent the Terminate |
+    /// | `ConnectionAborted` | `Stream`, if the error was found here |
+    /// | `UnexpectedEof` | `PeerClosed` |
+    /// | `AddrInUse` | `PortInUse` |
+    /// | `ResourceBusy` | `NoResources` |
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Tcp(reason) => reason.kind(),
+            Self::NoRoute => ErrorKind::NetworkUnreachable,
+            Self::Rejected => ErrorKind::ConnectionRefused,
+            Self::StartupTimeout
+            | Self::DecisionTimeout
+            | Self::IdleTimeout
+            | Self::CloseTimeout
+            | Self::ReceiverNotReady => ErrorKind::TimedOut,
+            Self::Startup(_) => ErrorKind::InvalidData,
+            Self::Stream(error) if error.from_peer => ErrorKind::ConnectionReset,
+            Self::Stream(_) => ErrorKind::ConnectionAborted,
+            Self::PeerClosed => ErrorKind::UnexpectedEof,
+            Self::PortInUse => ErrorKind::AddrInUse,
+            Self::NoResources => ErrorKind::ResourceBusy,
+        }
+    }
+}
+
+impl From<ConnectionError> for io::Error {
+    fn from(error: ConnectionError) -> Self {
+        Self::new(error.kind(), error)
+    }
+}
+
+/// A full queue is `WouldBlock`, a queue pair without a connection `NotConnected`, a limit `QuotaExceeded`, a
+/// wrong argument `InvalidInput`. An error of the system stays as it is.
+impl From<VerbsError> for io::Error {
+    fn from(error: VerbsError) -> Self {
+        let kind = match error {
+            VerbsError::System(error) => return error,
+            VerbsError::Region(error) => return error.into(),
+            VerbsError::QueueFull(_) => ErrorKind::WouldBlock,
+            VerbsError::InvalidState(_) | VerbsError::NoEngine => ErrorKind::NotConnected,
+            VerbsError::PortInUse(_) => ErrorKind::AddrInUse,
+            VerbsError::Limit { .. } => ErrorKind::QuotaExceeded,
+            VerbsError::TooManySge { .. }
+            | VerbsError::TooLong { .. }
+            | VerbsError::AtomicLength { .. }
+            | VerbsError::LocalProtection(_)
+            | VerbsError::CqTooSmall { .. }
+            | VerbsError::Invalid(_) => ErrorKind::InvalidInput,
+            VerbsError::CqOverflowed => ErrorKind::Other,
+        };
+        Self::new(kind, error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::queues::StreamError;
+    use tcp_lite::CloseReason;
+
+    #[test]
+    fn a_cause_keeps_its_kind_and_itself() {
+        let stream = StreamError { layer: 0, etype: 1, code: 0, from_peer: true };
+        for (error, kind) in [
+            (ConnectionError::Tcp(CloseReason::Reset), ErrorKind::ConnectionReset),
+            (ConnectionError::Tcp(CloseReason::Refused), ErrorKind::ConnectionRefused),
+            (ConnectionError::Tcp(CloseReason::TimedOut), ErrorKind::TimedOut),
+            (ConnectionError::Tcp(CloseReason::LinkDown), ErrorKind::NetworkDown),
+            (ConnectionError::Tcp(CloseReason::PortGone), ErrorKind::NetworkDown),
+            (ConnectionError::Tcp(CloseReason::Unreachable), ErrorKind::HostUnreachable),
+            (ConnectionError::NoRoute, ErrorKind::NetworkUnreachable),
+            (ConnectionError::Rejected, ErrorKind::ConnectionRefused),
+            (ConnectionError::Stream(stream), ErrorKind::ConnectionReset),
+            (
+                ConnectionError::Stream(StreamError { from_peer: false, ..stream }),
+                ErrorKind::ConnectionAborted,
+            ),
+            (ConnectionError::PeerClosed, ErrorKind::UnexpectedEof),
+        ] {
+            let converted = io::Error::from(error);
+            assert_eq!((converted.kind(), converted.to_string()), (kind, error.to_string()));
+            assert_eq!(converted.downcast::<ConnectionError>().unwrap(), error);
+        }
+    }
+
+    #[test]
+    fn an_error_of_the_system_is_not_wrapped() {
+        let system = || io::Error::from_raw_os_error(libc::EMFILE);
+        assert_eq!(io::Error::from(VerbsError::System(system())).raw_os_error(), Some(libc::EMFILE));
+        let region = dp::region::RegionError::NoMemory { bytes: 1, source: system() };
+        assert_eq!(io::Error::from(VerbsError::Region(region)).kind(), ErrorKind::OutOfMemory);
+        let full = io::Error::from(VerbsError::QueueFull("send"));
+        assert_eq!(full.kind(), ErrorKind::WouldBlock);
+        assert!(full.to_string().contains("the send queue is full"));
+    }
+}
