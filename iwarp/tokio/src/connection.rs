@@ -73,6 +73,8 @@ pub(crate) struct Unconnected {
 impl Unconnected {
     pub(crate) fn new(endpoint: &Shared, options: &ConnectionOptions) -> Result<Self> {
         let ConnectionOptions { send_depth, recv_depth, message_bytes, .. } = *options;
+        // A receive that is flushed tells of the end.
+        let recv_depth = recv_depth.max(1);
         let router = Router::new(send_depth);
         let to = Arc::clone(&router);
         let handler: CqEventHandler = Arc::new(move |_| to.drain());
@@ -105,7 +107,7 @@ impl Unconnected {
         let mut shared = ConnectionShared {
             id,
             qp: Some(self.qp),
-            router: Arc::clone(&self.router),
+            router: self.router,
             phase: phase.clone(),
             established: Arc::new(nothing),
             receives: self.receives,
@@ -117,19 +119,8 @@ impl Unconnected {
         let next = next.map_err(|_| Error::Closed)?.clone();
         let Phase::Established(established) = next else { return Err(next.error()) };
         shared.established = established;
-        tokio::spawn(end_receives(self.router, phase));
         Ok(Connection { shared: Arc::new(shared) })
     }
-}
-
-/// Tells those that wait for messages of the end of the connection.
-async fn end_receives(router: Arc<Router>, mut phase: watch::Receiver<Phase>) {
-    let ended = phase.wait_for(|phase| matches!(phase, Phase::Ended(_))).await;
-    let error = match ended.as_deref() {
-        Ok(Phase::Ended(error)) => *error,
-        _ => None,
-    };
-    router.end(error);
 }
 
 /// The receive request of a buffer.
@@ -315,8 +306,9 @@ impl Connection {
     /// The next message of the peer.
     ///
     /// # Errors
-    /// [`Error::Connection`] with the cause when the connection has ended and all messages are taken, and
-    /// [`Error::Closed`] after a graceful end. [`Error::Request`] if a message of the peer did not fit.
+    /// [`Error::Connection`] with the cause when the connection has ended and all messages are taken: after a
+    /// graceful close of the peer [`PeerClosed`](iwarp::verbs::ConnectionError::PeerClosed). [`Error::Closed`] if it was closed here.
+    /// [`Error::Request`] if a message of the peer did not fit.
     pub async fn recv(&self) -> Result<Message> {
         let completion = self.shared.router.received().await?;
         self.message(&completion)
@@ -472,16 +464,14 @@ impl Connection {
 
     async fn completed(&self, wr_id: u64) -> Result<Pinned> {
         let (completion, pinned) = self.shared.router.wait(wr_id).await;
-        match completion.status {
-            WcStatus::Success => return Ok(pinned),
-            WcStatus::WrFlushError | WcStatus::RemoteAccessError => {}
-            status => {
-                self.shared.router.release(pinned);
-                return Err(Error::Request(status));
-            }
-        }
+        let error = match (completion.status, completion.cause) {
+            (WcStatus::Success, _) => return Ok(pinned),
+            (_, Some(cause)) => Error::Connection(cause),
+            (WcStatus::WrFlushError, None) => Error::Closed,
+            (status, None) => Error::Request(status),
+        };
         self.shared.router.release(pinned);
-        Err(self.closed().await)
+        Err(error)
     }
 }
 

@@ -3,6 +3,7 @@
 use std::io;
 
 use iwarp::verbs::{ConnectionError, VerbsError, WcStatus};
+use iwarp_wire::OpenError;
 
 /// Why a call failed.
 #[derive(Debug, thiserror::Error)]
@@ -13,11 +14,11 @@ pub enum Error {
     Verbs(#[from] VerbsError),
     /// A wire could not be opened.
     #[error(transparent)]
-    Open(#[from] iwarp_wire::OpenError),
+    Open(#[from] OpenError),
     /// The connection could not be made, or has ended.
     #[error("the connection has ended: {0}")]
     Connection(#[from] ConnectionError),
-    /// One of the ends has closed the connection, gracefully.
+    /// The connection is closed, or being closed, gracefully: by this end, or by both.
     #[error("the connection is closed")]
     Closed,
     /// The peer rejected the connection.
@@ -75,21 +76,18 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 impl From<Error> for io::Error {
     fn from(error: Error) -> Self {
         use io::ErrorKind as Kind;
-        let kind = match &error {
-            Error::System(_) => {
-                let Error::System(error) = error else { unreachable!("matched above") };
-                return error;
-            }
-            Error::Connection(ConnectionError::Rejected) | Error::Rejected { .. } => Kind::ConnectionRefused,
-            Error::Connection(ConnectionError::StartupTimeout | ConnectionError::IdleTimeout) => {
-                Kind::TimedOut
-            }
-            Error::Connection(_) => Kind::ConnectionReset,
+        let kind = match error {
+            Error::System(error) => return error,
+            Error::Verbs(error) => return error.into(),
+            Error::Open(OpenError::Local(error)) => return error.into(),
+            Error::Open(OpenError::Packet(error)) => return error.into(),
+            Error::Connection(cause) => Self::from(cause).kind(),
+            Error::Rejected { .. } => Kind::ConnectionRefused,
             Error::Closed => Kind::BrokenPipe,
             Error::OutOfRange { .. } | Error::Lengths { .. } | Error::TooLong { .. } => Kind::InvalidInput,
             Error::NoRegion(_) | Error::Protocol(_) => Kind::InvalidData,
             Error::Name(_) => Kind::NotFound,
-            Error::Open(_) | Error::Verbs(_) | Error::Request(_) => Kind::Other,
+            Error::Open(_) | Error::Request(_) => Kind::Other,
         };
         Self::new(kind, error)
     }

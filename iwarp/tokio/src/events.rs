@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use iwarp::verbs::{CmEvent, CmEventKind, CmId, ConnectionError, EventChannel};
@@ -51,28 +50,19 @@ pub(crate) enum Route {
 }
 
 /// The channel of an endpoint, which tokio's reactor watches.
-pub(crate) struct Channel(AsyncFd<Descriptor>);
-
-/// A channel by its descriptor.
-struct Descriptor(EventChannel);
-
-impl AsRawFd for Descriptor {
-    fn as_raw_fd(&self) -> RawFd {
-        self.0.as_fd().as_raw_fd()
-    }
-}
+pub(crate) struct Channel(AsyncFd<EventChannel>);
 
 impl Channel {
     #[allow(unsafe_code, reason = "tokio asks for a promise about the descriptor")]
     pub(crate) fn register(events: EventChannel) -> Result<Arc<Self>> {
         // SAFETY: the descriptor is that of an eventfd, which the channel owns until it is dropped, and the
         // `AsyncFd` owns the channel. No call replaces the descriptor.
-        let fd = unsafe { AsyncFd::register_with_interest(Descriptor(events), Interest::READABLE) };
+        let fd = unsafe { AsyncFd::register_with_interest(events, Interest::READABLE) };
         Ok(Arc::new(Self(fd.map_err(io::Error::from)?)))
     }
 
     pub(crate) fn events(&self) -> &EventChannel {
-        &self.0.get_ref().0
+        self.0.get_ref()
     }
 }
 

@@ -46,19 +46,14 @@ enum Request {
     Done { completion: WorkCompletion, pinned: Pinned },
 }
 
-/// Why no more messages arrive.
-#[derive(Clone, Copy, Debug)]
-struct Ended {
-    error: Option<ConnectionError>,
-}
-
 #[derive(Default)]
 struct State {
     requests: Slab<Request>,
     /// Completed receives, oldest first.
     received: VecDeque<WorkCompletion>,
     receivers: Vec<Waker>,
-    ended: Option<Ended>,
+    /// No message arrives any more: a receive was flushed, for this cause.
+    ended: Option<Option<ConnectionError>>,
     /// Buffers of the connection that no request uses.
     buffers: Vec<Region>,
     /// Memory whose last request has completed.
@@ -247,21 +242,14 @@ impl Router {
         })
         .await
     }
-
-    /// The connection has ended: nobody has to wait for messages any more.
-    pub(crate) fn end(&self, error: Option<ConnectionError>) {
-        let mut state = self.state();
-        state.ended.get_or_insert(Ended { error });
-        let wakers = std::mem::take(&mut state.receivers);
-        drop(state);
-        wakers.into_iter().for_each(Waker::wake);
-    }
 }
 
 impl State {
     fn receive(&mut self, completion: &WorkCompletion) {
-        // A failed one is the cause of the end: a message that did not fit, for instance.
-        if completion.status != WcStatus::WrFlushError {
+        if completion.status == WcStatus::WrFlushError {
+            self.ended.get_or_insert(completion.cause);
+        } else {
+            // A failed one is the cause of the end: a message that did not fit, for instance.
             self.received.push_back(*completion);
         }
     }
@@ -273,7 +261,7 @@ impl State {
                 status => Err(Error::Request(status)),
             });
         }
-        self.ended.map(|ended| Err(ended.into()))
+        self.ended.map(|cause| Err(cause.map_or(Error::Closed, Error::Connection)))
     }
 
     /// Notes the end of a request; returns the task that waits for it.
@@ -291,12 +279,6 @@ impl State {
         }
         self.requests.remove(completion.wr_id as usize);
         None
-    }
-}
-
-impl From<Ended> for Error {
-    fn from(ended: Ended) -> Self {
-        ended.error.map_or(Self::Closed, Self::Connection)
     }
 }
 

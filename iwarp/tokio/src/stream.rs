@@ -315,7 +315,11 @@ impl AsyncWrite for Stream {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
         this.poll_messages(cx);
-        this.failure()?;
+        match this.failed {
+            // The peer has closed.
+            Some(io::ErrorKind::UnexpectedEof) => return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
+            _ => this.failure()?,
+        }
         if bytes.is_empty() {
             return Poll::Ready(Ok(0));
         }
