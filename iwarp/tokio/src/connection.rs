@@ -307,8 +307,8 @@ impl Connection {
     ///
     /// # Errors
     /// [`Error::Connection`] with the cause when the connection has ended and all messages are taken: after a
-    /// graceful close of the peer [`PeerClosed`](iwarp::verbs::ConnectionError::PeerClosed). [`Error::Closed`] if it was closed here.
-    /// [`Error::Request`] if a message of the peer did not fit.
+    /// graceful close of the peer [`PeerClosed`](iwarp::verbs::ConnectionError::PeerClosed).
+    /// [`Error::Closed`] if it was closed here. [`Error::Request`] if a message of the peer did not fit.
     pub async fn recv(&self) -> Result<Message> {
         let completion = self.shared.router.received().await?;
         self.message(&completion)
