@@ -166,9 +166,10 @@
 //! For a seqlock this means: a **local reader** of a record that its peer Writes is safe. The peer Writes
 //! version, data, version at increasing addresses, in one message or several, from memory that it leaves
 //! alone until they are completed. The reader loads the second version, a byte, by `load_u8`, copies the data
-//! by `read_at`, makes a `fence(Acquire)`, and loads the first version. If both are equal, the data is of that
-//! version, as long as no 256 Writes came meanwhile. A **remote reader** that gets versions and data by one
-//! Read finds nothing out by comparing them: put a checksum into the record, or let the owner answer a Send.
+//! by `read_at`, makes a `fence(Acquire)`, and loads the first version. If both are equal, the data is of
+//! that version, as long as no 256 Writes came meanwhile. A **remote reader** that gets versions and data by
+//! one Read finds nothing out by comparing them: put a checksum into the record, or let the owner answer a
+//! Send.
 //!
 //! # Layers
 //!

@@ -56,7 +56,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 ///
 /// Something has to poll the engine meanwhile, such as its thread
 /// ([`Engine::spawn`](crate::engine::Engine::spawn)). With an event loop in place of [`wait`](Self::wait),
-/// register the descriptor for reading, and call `wait` with `Duration::ZERO` when it is readable, to take the events.
+/// register the descriptor for reading, and call `wait` with `Duration::ZERO` when it is readable, to take
+/// the events.
 #[derive(Clone)]
 pub struct CompletionChannel {
     pub(crate) notifier: Arc<Notifier>,
