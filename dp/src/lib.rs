@@ -26,6 +26,8 @@
 
 pub mod checksum;
 pub mod clock;
+#[doc(hidden)]
+pub mod counters;
 #[cfg(dpdk)]
 pub mod dpdk;
 #[cfg(dpdk)]
@@ -53,6 +55,7 @@ pub mod sum;
 pub mod tso;
 
 pub use clock::Clock;
+pub use counters::Metric;
 pub use loopback::Loopback;
 pub use mbuf::{Checksum, ExtBuf, Mbuf, TxOffload};
 pub use mempool::Mempool;

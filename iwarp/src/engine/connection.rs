@@ -29,7 +29,9 @@ use crate::memory::EpochGuard;
 use crate::mpa::{MpaError, Responder};
 use crate::queues::{Ask, QpShared};
 use crate::rdmap::stream::Failure;
-use crate::verbs::{Admitted, ConnectionError, KeepalivePolicy, PlainBytes, QpState, ResponderOptions};
+use crate::verbs::{
+    Admitted, ConnectionError, ConnectionPhase, KeepalivePolicy, PlainBytes, QpState, ResponderOptions,
+};
 
 use super::io::Io;
 
@@ -152,6 +154,19 @@ impl Connection {
     /// Takes the phase, to replace it by the next one.
     fn take_phase(&mut self) -> Phase {
         std::mem::replace(&mut self.phase, Phase::Ended(TcpClosing::default()))
+    }
+
+    /// How far it has come, and its queue pair.
+    pub(super) fn status(&self) -> (ConnectionPhase, Option<(u32, QpState)>) {
+        let phase = match &self.phase {
+            Phase::Opening(_) => ConnectionPhase::Connecting,
+            Phase::StreamingMode(_) => ConnectionPhase::Streaming,
+            Phase::AwaitReply { .. } | Phase::AwaitRequest { .. } => ConnectionPhase::Startup,
+            Phase::Deciding { .. } => ConnectionPhase::Deciding,
+            Phase::FullOperation(_) if !self.is_ending() => ConnectionPhase::Established,
+            Phase::FullOperation(_) | Phase::Ended(_) => ConnectionPhase::Ending,
+        };
+        (phase, self.phase.qp().map(|qp| (qp.num, qp.state())))
     }
 
     pub(super) fn conn(&self) -> ConnId {

@@ -12,13 +12,12 @@ use tcp_lite::{Backoff, CloseReason, ConnId, Deadline, Event, Instant, ListenerI
 use crate::memory::EpochGuard;
 use crate::mpa::HeldSlab;
 use crate::rdmap::stream::{RequestPool, StreamCounters};
-use crate::verbs::{AsyncEventKind, AsyncEvents, CmShared, ConnectionError, EngineShared};
+use crate::verbs::{AsyncEventKind, AsyncEvents, CmShared, ConnectionError, EngineCounters, EngineShared};
 
 use super::EngineConfig;
 use super::acks::Acks;
 use super::carrier::Carrier;
 use super::connection::{Connection, Retry};
-use super::counters::EngineCounters;
 use super::io::Io;
 use super::queues::{NoPort, Siblings};
 use super::tx_scheduler::TxScheduler;
@@ -27,6 +26,7 @@ mod check;
 mod commands;
 mod receiving;
 mod sending;
+mod status;
 
 /// The state of a connection is prefetched when this many others come before it. A larger distance hides more
 /// of the memory latency; a smaller one leaves the lines in the cache until they are used.

@@ -103,6 +103,7 @@ impl Core {
                 self.with_id(&id, |connection, io| connection.abort(io));
             }
             CmCommand::Adopt { port } => self.siblings.adopted.push(port),
+            CmCommand::Status { engine } => engine.status().answer(Some(self.status())),
         }
     }
 
