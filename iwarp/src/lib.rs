@@ -133,4 +133,6 @@ pub mod memory;
 pub mod mpa;
 mod queues;
 pub mod rdmap;
+#[cfg(all(feature = "status", target_os = "linux"))]
+pub mod status;
 pub mod verbs;

@@ -246,8 +246,14 @@ impl Context {
     ///
     /// A thread that polls an engine itself gets no answer of that engine from here: call it from another.
     pub fn status(&self, patience: Duration) -> ContextStatus {
+        self.status_with(patience, &|| {})
+    }
+
+    /// As [`status`](Self::status). `poll` is called when the engines were asked, and may poll them.
+    pub(crate) fn status_with(&self, patience: Duration, poll: &dyn Fn()) -> ContextStatus {
         let deadline = Instant::now() + patience;
         let asked: Vec<_> = self.shared.engines().into_iter().map(|engine| (ask(&engine), engine)).collect();
+        poll();
         let (mut engines, mut silent) = (Vec::new(), Vec::new());
         for (answers, engine) in asked {
             match engine.status().await_answer(answers, deadline) {
