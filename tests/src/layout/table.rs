@@ -55,7 +55,7 @@ pub(super) const LAYOUTS: [Layout; 11] = [
         ),
     },
     Layout { root: "ffi/verbs/src/lib.rs", floors: Floors::None, largest_circle: NO_CIRCLE },
-    Layout { root: "ffi/verbs/src/bin/uwarp.rs", floors: Floors::None, largest_circle: NO_CIRCLE },
+    Layout { root: "ffi/verbs/src/bin/uwarp/main.rs", floors: Floors::None, largest_circle: NO_CIRCLE },
     Layout { root: "benches/src/lib.rs", floors: Floors::None, largest_circle: NO_CIRCLE },
     Layout { root: "benches/src/main.rs", floors: Floors::None, largest_circle: NO_CIRCLE },
     Layout { root: "benches/measure/src/main.rs", floors: Floors::None, largest_circle: NO_CIRCLE },

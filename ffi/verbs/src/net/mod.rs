@@ -36,4 +36,4 @@ pub(crate) use names::NameError;
 pub(crate) use open::open;
 pub use present::Process;
 pub use spec::{Kind, Spec, SpecError};
-pub use wanted::wanted;
+pub use wanted::{status_folder, wanted};
