@@ -52,6 +52,7 @@ pub mod profile;
 pub mod region;
 pub mod rss;
 pub mod sum;
+mod trace;
 pub mod tso;
 
 pub use clock::Clock;

@@ -130,6 +130,8 @@ pub mod ddp;
 pub mod engine;
 #[allow(unsafe_code, reason = "registered memory is shared with peers: raw copies, proved one by one")]
 pub mod memory;
+#[cfg(feature = "metrics")]
+pub mod metrics;
 pub mod mpa;
 mod queues;
 pub mod rdmap;

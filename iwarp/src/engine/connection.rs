@@ -34,6 +34,7 @@ use crate::verbs::{
 };
 
 use super::io::Io;
+use super::trace;
 
 mod agreement;
 mod check;
@@ -203,9 +204,11 @@ impl Connection {
         if let (Some(id), Some(info)) = (self.user.id(), io.tcp.info(self.conn)) {
             id.set_addresses((info.local, info.remote));
         }
+        trace::tcp_established(io, self.conn);
         match self.take_phase() {
             Phase::Opening(opening) => match *opening {
                 Opening::Startup { initiating, request } => {
+                    trace::request_sent(io, self.conn, &initiating.param);
                     self.apply_keepalive(io, initiating.param.keepalive);
                     self.phase = Phase::AwaitReply { initiating, reassembly: Box::default() };
                     self.send_frame(io, &request);

@@ -12,6 +12,7 @@
 //! | `thread.rs` | an engine in a thread of its own |
 //! | `shared.rs` | an engine that its thread and threads of the user poll in turns |
 //! | `queues.rs` | engines on several queues of one device |
+//! | `trace.rs` | events of `tracing` |
 //! | `config.rs` | the configuration of an engine |
 //!
 //! The core starts no thread and reads no clock, except the CPU's cycle counter for
@@ -39,6 +40,7 @@ mod queues;
 mod rate;
 mod shared;
 mod thread;
+mod trace;
 #[cfg(test)]
 mod two_engines;
 mod tx_scheduler;

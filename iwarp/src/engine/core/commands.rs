@@ -10,6 +10,7 @@ use crate::engine::connection::{Attempt, Connection, Reject, Retry};
 use crate::engine::io::Io;
 use crate::engine::listening::EngineListener;
 use crate::engine::rate::Rate;
+use crate::engine::trace;
 use crate::memory::EpochGuard;
 use crate::queues::{Ask, QpShared};
 use crate::verbs::{CmCommand, CmEventKind, CmShared, ConnParam, ConnectionError, ListenerShared};
@@ -132,13 +133,19 @@ impl Core {
 
     /// Starts a TCP connection.
     fn open(&mut self, remote: SocketAddr, param: &ConnParam) -> Result<ConnId, ConnectionError> {
-        self.io.tcp.connect(self.io.now, remote, param.local_port).map_err(|error| match error {
-            ConnectError::NoRoute(_) => ConnectionError::Tcp(CloseReason::Unreachable),
-            ConnectError::NoConnection(_)
-            | ConnectError::EventsWait(_)
-            | ConnectError::NoPort
-            | ConnectError::InUse => ConnectionError::NoResources,
-        })
+        let opened =
+            self.io.tcp.connect(self.io.now, remote, param.local_port).map_err(|error| match error {
+                ConnectError::NoRoute(_) => ConnectionError::Tcp(CloseReason::Unreachable),
+                ConnectError::NoConnection(_)
+                | ConnectError::EventsWait(_)
+                | ConnectError::NoPort
+                | ConnectError::InUse => ConnectionError::NoResources,
+            });
+        match opened {
+            Ok(conn) => trace::syn_sent(&self.io, conn),
+            Err(error) => trace::connect_failed(&self.io, remote, error),
+        }
+        opened
     }
 
     /// Starts a connection.
