@@ -117,6 +117,13 @@
 //!   not hold with [`ConnParam::markers`](verbs::ConnParam::markers), which lets payload be placed out of
 //!   order.
 //!
+//! # Looking at what runs
+//!
+//! [`Context::status`](verbs::Context::status) tells connections, addresses and counters of all engines. Three
+//! features, off by default, show them to others: `status` to `uwarp status`, by a socket of this user
+//! (`iwarp::status::serve`); `metrics` to the exporter of the program (`iwarp::metrics::publish`); `tracing`
+//! makes events of connections, MPA startup, Terminates, timeouts and links.
+//!
 //! # Layers
 //!
 //! [`memory`] is registered memory, which threads share. [`ddp`], [`mpa`] and the wire formats of [`rdmap`]

@@ -1,7 +1,7 @@
 //! Asks the processes of this user.
 
 use std::fs;
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 
 use super::folder;
-use super::report::ProcessReport;
+use super::report::{ProcessReport, REQUEST};
 
 /// How long a process may take to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -66,13 +66,15 @@ fn ask(path: &Path) -> io::Result<Found> {
     let Some(mut stream) = connect(path)? else { return Ok(Found::Stale) };
     stream.set_read_timeout(Some(PATIENCE))?;
     let mut answer = Vec::new();
-    match stream.read_to_end(&mut answer) {
-        Ok(0) => return Ok(Found::Silent),
-        Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionReset) => {
-            return Ok(Found::Silent);
-        }
-        read => read?,
+    let asked = stream.write_all(REQUEST).and_then(|()| stream.read_to_end(&mut answer));
+    let is_of_peer = |kind| {
+        matches!(kind, io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe)
     };
+    match asked {
+        Err(error) if !is_of_peer(error.kind()) => return Err(error),
+        Err(_) => return Ok(Found::Silent),
+        Ok(_) => {}
+    }
     // A process with another version of this library may answer otherwise.
     Ok(serde_json::from_slice(&answer).map_or(Found::Silent, Found::Report))
 }

@@ -22,7 +22,7 @@
 //! | `folder.rs` | the folder with a socket for each context, which this user alone may use |
 //! | `server.rs` | the socket of a context, and its thread |
 //! | `client.rs` | asks all processes, and removes the sockets of those that are dead |
-//! | `report.rs` | the answer, which is JSON |
+//! | `report.rs` | the question, and the answer, which is JSON |
 //!
 //! The thread waits in the kernel until somebody asks. Then it asks the engines
 //! ([`Context::status`](crate::verbs::Context::status)), which answer between two polls.

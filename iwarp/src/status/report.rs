@@ -1,4 +1,4 @@
-//! The answer of a process.
+//! What a client asks, and what a process answers.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -6,6 +6,9 @@ use std::net::SocketAddr;
 use serde::{Deserialize, Serialize};
 
 use crate::verbs::{ConnectionStatus, ContextStatus, EngineStatus, QpState};
+
+/// What a client sends.
+pub(super) const REQUEST: &[u8; 7] = b"status\n";
 
 /// A context of a process, and its engines.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,7 +1,8 @@
-//! The socket of a context. A client connects, and gets the report; it sends nothing.
+//! The socket of a context. A client sends a line, and gets the report. One that only looks whether somebody
+//! listens sends nothing, and the engines are not asked.
 
 use std::fs;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -12,14 +13,14 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags};
 
-use super::report::ProcessReport;
+use super::report::{ProcessReport, REQUEST};
 use super::{client, folder};
 use crate::queues::{Notifier, wait_any};
 use crate::verbs::{Context, ContextShared};
 
 /// How long the engines may take to answer. An engine that its program polls answers in microseconds.
 const PATIENCE: Duration = Duration::from_millis(300);
-/// How long a client may take to read.
+/// How long a client may take to write, and to read.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(1);
 /// Contexts of one process that can be shown.
 const MOST_SOCKETS: u32 = 1024;
@@ -128,17 +129,23 @@ fn run(listener: &UnixListener, stop: &Stop, context: &Weak<ContextShared>, poll
         }
         let Some(shared) = context.upgrade() else { return };
         let Ok((mut client, _)) = listener.accept() else { continue };
-        let status = Context { shared }.status_with(PATIENCE, poll);
-        let report = ProcessReport::new(std::process::id(), program(), &status);
-        // A client that has gone, or does not read, gets nothing.
-        let _ = answer(&mut client, &report);
+        // A client that has gone, or neither writes nor reads, gets nothing.
+        let _ = answer(&mut client, &Context { shared }, poll);
     }
 }
 
-fn answer(client: &mut UnixStream, report: &ProcessReport) -> io::Result<()> {
+fn answer(client: &mut UnixStream, context: &Context, poll: &Poll) -> io::Result<()> {
     client.set_nonblocking(false)?;
+    client.set_read_timeout(Some(CLIENT_PATIENCE))?;
     client.set_write_timeout(Some(CLIENT_PATIENCE))?;
-    client.write_all(&serde_json::to_vec(report)?)
+    let mut request = [0; REQUEST.len()];
+    client.read_exact(&mut request)?;
+    if request != *REQUEST {
+        return Ok(());
+    }
+    let status = context.status_with(PATIENCE, poll);
+    let report = ProcessReport::new(std::process::id(), program(), &status);
+    client.write_all(&serde_json::to_vec(&report)?)
 }
 
 /// The name of this process, as the system has it.
