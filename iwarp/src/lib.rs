@@ -119,10 +119,10 @@
 //!
 //! # Looking at what runs
 //!
-//! [`Context::status`](verbs::Context::status) tells connections, addresses and counters of all engines. Three
-//! features, off by default, show them to others: `status` to `uwarp status`, by a socket of this user
-//! (`iwarp::status::serve`); `metrics` to the exporter of the program (`iwarp::metrics::publish`); `tracing`
-//! makes events of connections, MPA startup, Terminates, timeouts and links.
+//! [`Context::status`](verbs::Context::status) tells connections, addresses and counters of all engines.
+//! Three features, off by default, show them to others: `status` to `uwarp status`, by a socket of this user
+//! (`iwarp::status::serve`); `metrics` to the exporter of the program (`iwarp::metrics::publish`);
+//! `tracing` makes events of connections, MPA startup, Terminates, timeouts and links.
 //!
 //! # Layers
 //!

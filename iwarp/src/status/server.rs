@@ -25,7 +25,8 @@ const CLIENT_PATIENCE: Duration = Duration::from_secs(1);
 /// Contexts of one process that can be shown.
 const MOST_SOCKETS: u32 = 1024;
 
-/// Shows a context to [`processes`](super::processes) until it is dropped. It does not keep the context alive.
+/// Shows a context to [`processes`](super::processes) until it is dropped. It does not keep the context
+/// alive.
 pub struct StatusSocket {
     path: PathBuf,
     /// A forked child has neither the thread nor the right to remove the socket.

@@ -1,4 +1,4 @@
-//! `uwarp status`: two programs that are connected, one that is killed, and one that polls in its calls alone.
+//! `uwarp status`: two programs that are connected, one that is killed, and one that polls in its calls.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
