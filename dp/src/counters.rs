@@ -106,9 +106,8 @@ macro_rules! counters {
 }
 
 #[cfg(test)]
+#[allow(unreachable_pub, reason = "the macro makes public structs")]
 mod tests {
-    use super::*;
-
     counters! {
         "it_", "";
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

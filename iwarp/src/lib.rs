@@ -122,7 +122,8 @@
 //! [`Context::status`](verbs::Context::status) tells connections, addresses and counters of all engines.
 //! Three features, off by default, show them to others: `status` to `uwarp status`, by a socket of this user
 //! (`iwarp::status::serve`); `metrics` to the exporter of the program (`iwarp::metrics::publish`);
-//! `tracing` makes events of connections, MPA startup, Terminates, timeouts and links.
+//! `tracing` makes events of connections, MPA startup, Terminates, timeouts and links. The subscriber runs in
+//! the thread that polls the engine, and holds it up for as long as it takes.
 //!
 //! # Layers
 //!

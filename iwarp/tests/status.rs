@@ -165,7 +165,9 @@ fn a_program_without_a_thread_polls_when_it_is_asked() {
     let folder = Folder::new("polls");
     let mut host = Host::new(pair(&LinkConfig::default()).0, "10.0.0.1/24");
     let engine = std::sync::Mutex::new(host.engine.take().unwrap());
-    let poll = Box::new(move || drop(engine.lock().unwrap().poll()));
+    let poll = Box::new(move || {
+        engine.lock().unwrap().poll();
+    });
     let _socket = status::serve_while_idle(&host.context, &folder.sockets(), poll).unwrap();
     assert_eq!(reports(&folder)[0].engines[0].addresses[0], "10.0.0.1/24");
 }
