@@ -22,16 +22,15 @@ macro_rules! events {
 #[cfg(dpdk)]
 events! {
     /// EAL runs.
-    fn eal_started(config: &crate::eal::EalConfig) {
+    fn eal_started(config: &dyn std::fmt::Debug) {
         tracing::info!(?config, "EAL started");
     }
 }
 
 events! {
     /// A port was opened.
-    fn port_opened(info: &crate::PortInfo) {
-        let crate::PortInfo { name, mac, mtu, offloads, .. } = info;
-        tracing::info!(name, mac = ?mac, mtu, offloads = ?offloads, queue = ?info.queue, "port opened");
+    fn port_opened(info: &dyn std::fmt::Debug) {
+        tracing::info!(?info, "port opened");
     }
 }
 

@@ -26,7 +26,7 @@ pub struct Processes {
 }
 
 /// What is behind a socket.
-enum Found {
+enum StatusAnswer {
     Report(ProcessReport),
     Silent,
     /// The process is dead.
@@ -41,11 +41,11 @@ pub fn processes(folder: &Path) -> io::Result<Processes> {
     let mut processes = Processes::default();
     for (pid, path) in folder::sockets(folder)? {
         match ask(&path)? {
-            Found::Report(report) => processes.answered.push(report),
+            StatusAnswer::Report(report) => processes.answered.push(report),
             // A child that it had forked still has the socket, and answers nothing.
-            Found::Silent if is_dead(pid) => remove(&path)?,
-            Found::Silent => processes.silent.push(pid),
-            Found::Stale => remove(&path)?,
+            StatusAnswer::Silent if is_dead(pid) => remove(&path)?,
+            StatusAnswer::Silent => processes.silent.push(pid),
+            StatusAnswer::Stale => remove(&path)?,
         }
     }
     processes.silent.dedup();
@@ -62,8 +62,8 @@ pub(super) fn remove_stale(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-fn ask(path: &Path) -> io::Result<Found> {
-    let Some(mut stream) = connect(path)? else { return Ok(Found::Stale) };
+fn ask(path: &Path) -> io::Result<StatusAnswer> {
+    let Some(mut stream) = connect(path)? else { return Ok(StatusAnswer::Stale) };
     stream.set_read_timeout(Some(PATIENCE))?;
     let mut answer = Vec::new();
     let asked = stream.write_all(REQUEST).and_then(|()| stream.read_to_end(&mut answer));
@@ -72,11 +72,11 @@ fn ask(path: &Path) -> io::Result<Found> {
     };
     match asked {
         Err(error) if !is_of_peer(error.kind()) => return Err(error),
-        Err(_) => return Ok(Found::Silent),
+        Err(_) => return Ok(StatusAnswer::Silent),
         Ok(_) => {}
     }
     // A process with another version of this library may answer otherwise.
-    Ok(serde_json::from_slice(&answer).map_or(Found::Silent, Found::Report))
+    Ok(serde_json::from_slice(&answer).map_or(StatusAnswer::Silent, StatusAnswer::Report))
 }
 
 /// `None`: nobody has the socket any more.

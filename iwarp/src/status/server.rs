@@ -31,10 +31,10 @@ pub struct StatusSocket {
     path: PathBuf,
     /// A forked child has neither the thread nor the right to remove the socket.
     pid: u32,
-    stop: Arc<Stop>,
+    stop: Arc<StopCall>,
 }
 
-struct Stop {
+struct StopCall {
     is_set: AtomicBool,
     call: Notifier,
 }
@@ -66,7 +66,7 @@ pub fn serve_while_idle(context: &Context, folder: &Path, poll: Poll) -> io::Res
         bind(folder, pid)?
     };
     listener.set_nonblocking(true)?;
-    let stop = Arc::new(Stop { is_set: AtomicBool::new(false), call: Notifier::new()? });
+    let stop = Arc::new(StopCall { is_set: AtomicBool::new(false), call: Notifier::new()? });
     let of_thread = Arc::clone(&stop);
     let context = Arc::downgrade(&context.shared);
     let socket = StatusSocket { path, pid, stop };
@@ -121,7 +121,7 @@ fn bind(folder: &Path, pid: u32) -> io::Result<(UnixListener, PathBuf)> {
     Err(io::Error::other(format!("{} has {MOST_SOCKETS} sockets of this process", folder.display())))
 }
 
-fn run(listener: &UnixListener, stop: &Stop, context: &Weak<ContextShared>, poll: &Poll) {
+fn run(listener: &UnixListener, stop: &StopCall, context: &Weak<ContextShared>, poll: &Poll) {
     while !stop.is_set.load(Ordering::SeqCst) {
         let mut fds =
             [listener.as_fd(), stop.call.as_fd()].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));

@@ -47,6 +47,7 @@ pub(super) const LAYOUTS: [Layout; 11] = [
             Folder { path: "rdmap/stream", knows: &["memory", "ddp", "mpa", "rdmap", "queues"] },
             Folder { path: "verbs", knows: &["memory", "mpa", "rdmap", "queues"] },
             Folder { path: "engine", knows: &["memory", "mpa", "rdmap", "queues", "rdmap/stream", "verbs"] },
+            Folder { path: "metrics", knows: &["verbs"] },
             Folder { path: "status", knows: &["queues", "verbs"] },
         ]),
         largest_circle: (

@@ -98,7 +98,8 @@ fn a_connection_is_told_from_its_syn_to_its_end() {
         let (mut pair, c) = Pair::connected();
         qp_nums = Some([c.qp_a.qp_num(), c.qp_b.qp_num()].map(|number| number.to_string()));
         c.id_a.disconnect();
-        (pair.event_a(), pair.event_b());
+        pair.event_a();
+        pair.event_b();
     });
     let qp_nums = qp_nums.unwrap();
     assert_eq!(
@@ -151,7 +152,8 @@ fn a_terminate_is_told_at_both_ends_with_its_codes() {
         let (local, remote) = pair.regions(64);
         let remote = RemoteAddr { addr: remote.addr(), rkey: remote.rkey().wrapping_add(1) };
         c.qp_a.post_send(&SendRequest::new(1, SendOp::Write { remote }, local.sge(0, 8))).unwrap();
-        (pair.event_a(), pair.event_b());
+        pair.event_a();
+        pair.event_b();
     });
     for message in ["Terminate sent", "Terminate received"] {
         let told = only(&seen, message);
