@@ -19,6 +19,10 @@ use crate::{local, ping, several};
 /// The error that ended it.
 pub fn run(cli: Cli) -> Result<(), Error> {
     let interrupt = Interrupt::on_signals()?;
+    if let Some(address) = cli.metrics {
+        let address = crate::metrics::serve(address)?;
+        eprintln!("iwperf: metrics at http://{address}/metrics");
+    }
     match cli.command {
         Command::Server(args) => server(&args, &interrupt),
         Command::WriteBw(args) => client(Test::WriteBw, &args, &interrupt),

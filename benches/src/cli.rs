@@ -25,6 +25,10 @@ pub struct Cli {
     /// The command.
     #[command(subcommand)]
     pub command: Command,
+    /// Answer Prometheus at this address and port with all counters: http://ADDR/metrics. Anybody who
+    /// reaches it may ask.
+    #[arg(long, global = true, value_name = "ADDR:PORT")]
+    pub metrics: Option<SocketAddr>,
 }
 
 /// What to do.

@@ -17,6 +17,7 @@ use crate::errors::{self, Error};
 use crate::params::{Params, Test, Verb};
 use crate::private;
 use crate::rendezvous::Rendezvous;
+use crate::shown::Shown;
 
 /// Private data of the peer.
 pub type PrivateData = Vec<u8>;
@@ -39,6 +40,8 @@ pub struct Endpoint {
     pub rendezvous: Option<Arc<Rendezvous>>,
     /// The engine of its connections, if the context has several.
     pub engine: Option<usize>,
+    /// Shows the context, at one of its ends.
+    pub shown: Option<Shown>,
     events: EventChannel,
     waiting: VecDeque<CmEvent>,
 }
@@ -70,6 +73,7 @@ impl Endpoint {
             profile: false,
             rendezvous: None,
             engine: None,
+            shown: None,
             events,
             waiting: VecDeque::new(),
         })

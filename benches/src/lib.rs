@@ -13,6 +13,7 @@
 //! | `local` | both ends in one process |
 //! | `cores`, `several` | a test on several cores at once; client and server on several queues of one device |
 //! | `table`, `description`, `json`, `output`, `progress`, `profile`, `report` | the output |
+//! | `shown`, `metrics` | what others can look at during a run: `uwarp status`, `--metrics` |
 //! | `callgrind` | counts a program's instructions, for results that do not depend on the load of the machine |
 //! | `two_hosts` | two hosts on a wire in memory, to count or time parts of the data path |
 //! | `plot` | charts and pages, for `report` and other measurements |
@@ -32,6 +33,7 @@ pub mod errors;
 pub mod json;
 pub mod latency;
 pub mod local;
+pub mod metrics;
 pub mod net;
 pub mod output;
 pub mod params;
@@ -48,6 +50,7 @@ pub mod rendezvous;
 pub mod report;
 pub mod runs;
 pub mod several;
+pub mod shown;
 pub mod silence;
 pub mod table;
 pub mod two_hosts;

@@ -19,6 +19,7 @@ use crate::cli::NetArgs;
 use crate::driver::{Driver, Interrupt};
 use crate::endpoint::Endpoint;
 use crate::errors::Error;
+use crate::shown::Shown;
 
 /// One end, with the properties of its port that the exchange needs.
 pub struct End {
@@ -145,6 +146,7 @@ pub fn open_cores(args: &NetArgs, crc: bool, interrupt: &Interrupt) -> Result<Co
     let engine_config = engine_config(&*ports[0], &config)?;
     let context = Context::new(ContextConfig::default())?;
     let engines = Engine::on_queues(&context, ports, &engine_config, &cpus)?;
+    let mut shown = Some(Shown::new(&context));
     let end = |(index, engine): (usize, Engine)| {
         let mut driver = Driver::inline(engine, interrupt.clone());
         if config.shares_cpu {
@@ -152,6 +154,7 @@ pub fn open_cores(args: &NetArgs, crc: bool, interrupt: &Interrupt) -> Result<Co
         }
         let mut endpoint = Endpoint::new(context.clone(), driver, config.timeout)?;
         endpoint.engine = Some(index);
+        endpoint.shown = shown.take();
         Ok(End { endpoint, mtu, mac, device_stats: device_stats.take(), cpu: Some(cpus[index]) })
     };
     let ends = engines.into_iter().enumerate().map(end).collect::<Result<_, Error>>()?;
@@ -188,7 +191,8 @@ pub fn make_end(port: Box<dyn Port>, config: &EndConfig<'_>, interrupt: &Interru
         }
         driver
     };
-    let endpoint = Endpoint::new(context, driver, config.timeout)?;
+    let mut endpoint = Endpoint::new(context, driver, config.timeout)?;
+    endpoint.shown = Some(Shown::new(&endpoint.context));
     Ok(End { endpoint, mtu: info.mtu, mac: info.mac, device_stats, cpu: None })
 }
 

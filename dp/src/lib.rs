@@ -30,6 +30,8 @@
 
 pub mod checksum;
 pub mod clock;
+#[doc(hidden)]
+pub mod counters;
 #[cfg(dpdk)]
 #[cfg_attr(docsrs, doc(cfg(feature = "dpdk")))]
 pub mod dpdk;
@@ -56,9 +58,11 @@ pub mod profile;
 pub mod region;
 pub mod rss;
 pub mod sum;
+mod trace;
 pub mod tso;
 
 pub use clock::Clock;
+pub use counters::Metric;
 pub use loopback::Loopback;
 pub use mbuf::{Checksum, ExtBuf, Mbuf, TxOffload};
 pub use mempool::Mempool;

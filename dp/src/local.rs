@@ -41,10 +41,9 @@ mod way;
 pub use claim::{Station, stations};
 pub use config::{LocalConfig, LocalError};
 pub use counters::LocalCounters;
-pub use folder::default_folder;
+pub use folder::{default_folder, private_folder};
 pub use port::LocalPort;
 
-#[cfg(doc)]
 use crate::Port;
 
 /// Opens a port: claims a station and listens. May wait for some milliseconds, for others that do the same.
@@ -52,5 +51,5 @@ use crate::Port;
 /// # Errors
 /// See [`LocalError`].
 pub fn open(config: &LocalConfig) -> Result<LocalPort, LocalError> {
-    LocalPort::open(config)
+    LocalPort::open(config).inspect(|port| crate::trace::port_opened(port.info()))
 }

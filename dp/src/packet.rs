@@ -45,5 +45,5 @@ pub use port::PacketPort;
 /// [`PacketError`]: without the privilege, for an interface that is missing, down or unsuitable, or for
 /// addresses that cannot be used.
 pub fn open(config: &PacketConfig) -> Result<PacketPort, PacketError> {
-    PacketPort::open(config)
+    PacketPort::open(config).inspect(|port| crate::trace::port_opened(crate::Port::info(port)))
 }

@@ -79,64 +79,35 @@ pub enum LinkState {
     Gone,
 }
 
-/// Plain counters, never reset.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PortCounters {
-    /// Frames that [`Port::rx_burst`] has returned.
-    pub rx_frames: u64,
-    /// Bytes received, Ethernet header included.
-    pub rx_bytes: u64,
-    /// Frames handed to the device or link.
-    pub tx_frames: u64,
-    /// Bytes handed to the device or link.
-    pub tx_bytes: u64,
-    /// Frames the device dropped on receive (missed, errors).
-    pub rx_dropped: u64,
-    /// Those of `rx_dropped` that came while no descriptor was free, if the device tells them apart.
-    pub rx_missed: u64,
-    /// Those of `rx_dropped` that had errors (CRC, length), if the device tells them apart.
-    pub rx_errors: u64,
-    /// Times no buffer was free to receive into.
-    pub rx_no_mbuf: u64,
-    /// Frames that a full transmit ring left with the caller.
-    pub tx_ring_full: u64,
-    /// Frames dropped because the link was down.
-    pub tx_link_down: u64,
-    /// Frames dropped because the port could not send them (too long, too many segments).
-    pub tx_dropped: u64,
-    /// Changes of link state seen.
-    pub link_changes: u64,
-}
-
-/// For the sum over several.
-impl std::ops::AddAssign for PortCounters {
-    fn add_assign(&mut self, more: Self) {
-        let Self {
-            rx_frames,
-            rx_bytes,
-            tx_frames,
-            tx_bytes,
-            rx_dropped,
-            rx_missed,
-            rx_errors,
-            rx_no_mbuf,
-            tx_ring_full,
-            tx_link_down,
-            tx_dropped,
-            link_changes,
-        } = more;
-        self.rx_frames += rx_frames;
-        self.rx_bytes += rx_bytes;
-        self.tx_frames += tx_frames;
-        self.tx_bytes += tx_bytes;
-        self.rx_dropped += rx_dropped;
-        self.rx_missed += rx_missed;
-        self.rx_errors += rx_errors;
-        self.rx_no_mbuf += rx_no_mbuf;
-        self.tx_ring_full += tx_ring_full;
-        self.tx_link_down += tx_link_down;
-        self.tx_dropped += tx_dropped;
-        self.link_changes += link_changes;
+crate::counters! {
+    "uwarp_port_", "_total";
+    /// Plain counters, never reset.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct PortCounters {
+        /// Frames that [`Port::rx_burst`] has returned.
+        pub rx_frames: u64,
+        /// Bytes received, Ethernet header included.
+        pub rx_bytes: u64,
+        /// Frames handed to the device or link.
+        pub tx_frames: u64,
+        /// Bytes handed to the device or link.
+        pub tx_bytes: u64,
+        /// Frames the device dropped on receive (missed, errors).
+        pub rx_dropped: u64,
+        /// Those of `rx_dropped` that came while no descriptor was free, if the device tells them apart.
+        pub rx_missed: u64,
+        /// Those of `rx_dropped` that had errors (CRC, length), if the device tells them apart.
+        pub rx_errors: u64,
+        /// Times no buffer was free to receive into.
+        pub rx_no_mbuf: u64,
+        /// Frames that a full transmit ring left with the caller.
+        pub tx_ring_full: u64,
+        /// Frames dropped because the link was down.
+        pub tx_link_down: u64,
+        /// Frames dropped because the port could not send them (too long, too many segments).
+        pub tx_dropped: u64,
+        /// Changes of link state seen.
+        pub link_changes: u64,
     }
 }
 

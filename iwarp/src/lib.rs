@@ -171,6 +171,14 @@
 //! one Read finds nothing out by comparing them: put a checksum into the record, or let the owner answer a
 //! Send.
 //!
+//! # Looking at what runs
+//!
+//! [`Context::status`](verbs::Context::status) tells connections, addresses and counters of all engines.
+//! Three features, off by default, show them to others: `status` to `uwarp status`, by a socket of this user
+//! (`iwarp::status::serve`); `metrics` to the exporter of the program (`iwarp::metrics::publish`);
+//! `tracing` makes events of connections, MPA startup, Terminates, timeouts and links. The subscriber runs in
+//! the thread that polls the engine, and holds it up for as long as it takes.
+//!
 //! # Layers
 //!
 //! [`memory`] is registered memory, which threads share. [`ddp`], [`mpa`] and the wire formats of [`rdmap`]
@@ -184,7 +192,11 @@ pub mod ddp;
 pub mod engine;
 #[allow(unsafe_code, reason = "registered memory is shared with peers: raw copies, proved one by one")]
 pub mod memory;
+#[cfg(feature = "metrics")]
+pub mod metrics;
 pub mod mpa;
 mod queues;
 pub mod rdmap;
+#[cfg(all(feature = "status", target_os = "linux"))]
+pub mod status;
 pub mod verbs;

@@ -5,30 +5,24 @@
 //! kept for them. The policy for too much of it is elsewhere
 //! (`tcp/slabs/out_of_order.rs`).
 
-/// Held bytes, current and maximum: those handed up ahead of the frontier, and those in order that the user
-/// has not read yet.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct OutOfOrder {
-    /// Bytes of payload handed up ahead of the frontier (or named in [`Stack::hold`](crate::Stack::hold)) and
-    /// not [`release`](crate::Stack::release)d since.
-    pub held_bytes: u64,
-    /// The largest value of `held_bytes` so far.
-    pub held_bytes_max: u64,
-    /// Bytes of the packet buffers that the user keeps for them, as it says with
-    /// [`Stack::pin`](crate::Stack::pin).
-    pub pinned_bytes: u64,
-    /// The largest value of `pinned_bytes` so far.
-    pub pinned_bytes_max: u64,
-}
-
-/// For the sum over several stacks. The largest values of several are not of one time: their sum is a bound.
-impl std::ops::AddAssign for OutOfOrder {
-    fn add_assign(&mut self, more: Self) {
-        let Self { held_bytes, held_bytes_max, pinned_bytes, pinned_bytes_max } = more;
-        self.held_bytes += held_bytes;
-        self.held_bytes_max += held_bytes_max;
-        self.pinned_bytes += pinned_bytes;
-        self.pinned_bytes_max += pinned_bytes_max;
+dp::counters! {
+    "uwarp_tcp_out_of_order_", "";
+    /// Held bytes, current and maximum: those handed up ahead of the frontier, and those in order that the
+    /// user has not read yet.
+    ///
+    /// The largest values of several are not of one time: their sum is a bound.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct OutOfOrder {
+        /// Bytes of payload handed up ahead of the frontier (or named in [`Stack::hold`](crate::Stack::hold))
+        /// and not [`release`](crate::Stack::release)d since.
+        pub held_bytes: u64,
+        /// The largest value of `held_bytes` so far.
+        pub held_bytes_max: u64,
+        /// Bytes of the packet buffers that the user keeps for them, as it says with
+        /// [`Stack::pin`](crate::Stack::pin).
+        pub pinned_bytes: u64,
+        /// The largest value of `pinned_bytes` so far.
+        pub pinned_bytes_max: u64,
     }
 }
 

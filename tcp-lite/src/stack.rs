@@ -23,6 +23,7 @@ mod slow;
 mod steering;
 #[cfg(test)]
 mod tests;
+mod trace;
 mod transmit;
 mod usage;
 mod usual;
@@ -219,6 +220,7 @@ impl Stack {
             if unanswered == Some(true)
                 && let Some(conn) = self.connections.get(slot)
             {
+                trace::retransmission_timeout(conn, &self.config.tcp);
                 self.neighbors.doubt(now, &conn.next_hop);
             }
             // Transmission, which also sets them, may not follow: the port may take nothing.

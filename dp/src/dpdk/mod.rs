@@ -51,6 +51,7 @@ use crate::{Mempool, Port};
 /// [`DeviceError`], one line that says what to do.
 pub fn open(eal: Eal, spec: &PortSpec, config: &DeviceConfig) -> Result<Vec<Box<dyn Port>>, DeviceError> {
     let (device, info) = device::open(eal, spec, config)?;
+    crate::trace::port_opened(&info);
     let device = Arc::new(device);
     let port = |queue| Box::new(QueuePort::new(Arc::clone(&device), queue, info.clone())) as Box<dyn Port>;
     Ok((0..config.queues).map(port).collect())

@@ -63,6 +63,7 @@ impl Eal {
         init(config, &config.arguments(huge_free_mib, &allowed_cpus()))?;
         fork::watch_for_forks();
         let is_ordinary = config.memory.ordinary_mib(huge_free_mib).is_some();
+        crate::trace::eal_started(config);
         *started = Some(Started { config: config.clone(), is_ordinary });
         Ok(Self { _started: () })
     }

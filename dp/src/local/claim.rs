@@ -123,7 +123,7 @@ impl Claim {
         if station == Some(0) {
             return Err(LocalError::Invalid("station 0 does not exist: choose one from 1 to 65535".into()));
         }
-        let opened = folder::open(folder)?;
+        let opened = folder::private_folder(folder)?;
         // The longest name.
         address(folder, u16::MAX).map_err(|_| LocalError::TooLong(folder.to_owned()))?;
         lock(&opened, folder)?;

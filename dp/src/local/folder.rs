@@ -29,8 +29,11 @@ pub fn default_folder(net: &str) -> Result<PathBuf, LocalError> {
     Ok(parent.join(net))
 }
 
-/// Opens the folder, which is made if it is not there.
-pub(super) fn open(folder: &Path) -> Result<File, LocalError> {
+/// Opens the folder, which is made if it is not there, for this user alone.
+///
+/// # Errors
+/// [`LocalError`], if it is not absolute, belongs to somebody else, or others may enter it.
+pub fn private_folder(folder: &Path) -> Result<File, LocalError> {
     let failed = |source: io::Error| LocalError::Folder { folder: folder.to_owned(), source };
     if !folder.is_absolute() {
         return Err(LocalError::Relative(folder.to_owned()));

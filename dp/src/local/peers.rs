@@ -441,6 +441,7 @@ impl Peers {
         let station = self.stations.swap_remove(at);
         let Peer { state, waiting, .. } = self.list.swap_remove(at);
         self.close(state);
+        crate::trace::station_left(station, waiting.len());
         self.counters.lost += waiting.len() as u64;
         self.counters.departed += 1;
         if !self.departed.contains(&station) {

@@ -7,6 +7,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use iwarp::engine::{Engine, SharedEngine, SharedOptions};
+use iwarp::status::{self, StatusSocket};
 use iwarp::verbs::{
     AsyncEventKind, AsyncEvents, CmEvent, Context, ContextConfig, EventChannel, ProtectionDomain,
 };
@@ -44,6 +45,8 @@ pub(crate) struct Process {
     pub(crate) retries: Retries,
     /// Queue pairs by their numbers.
     pub(crate) qps: Numbers,
+    /// Shows this process to `uwarp status`; taken at its end.
+    status: Mutex<Option<StatusSocket>>,
 }
 
 /// Is called with each event of a connection, after a poll, with the engine locked.
@@ -99,9 +102,24 @@ fn make(on_connection: OnConnection) -> Result<Process, String> {
     let after_poll = Box::new(move || after_poll(on_connection, &events));
     let start = if has_thread { SharedEngine::spawn } else { SharedEngine::without_thread };
     let engine = start(engine, options, after_poll).map_err(|error| text(&error))?;
+    let status = Mutex::new(show(&context, has_thread));
     register_hooks()?;
     let (ids, contexts, rendezvous, retries, qps) = Default::default();
-    Ok(Process { net, context, engine, channel, ids, default_pd, contexts, rendezvous, retries, qps })
+    Ok(Process { net, context, engine, channel, ids, default_pd, contexts, rendezvous, retries, qps, status })
+}
+
+/// Shows this process to `uwarp status`; `None` if the system refuses that, as nothing else depends on it.
+fn show(context: &Context, has_thread: bool) -> Option<StatusSocket> {
+    let poll = move || {
+        if !has_thread && let Some(process) = started() {
+            process.engine.turn();
+        }
+    };
+    let show = |folder: std::path::PathBuf| {
+        status::serve_while_idle(context, &folder, Box::new(poll)).map_err(|error| error.to_string())
+    };
+    let refused = |line: &String| abi::log(|| format!("'uwarp status' does not show this process: {line}"));
+    net::status_folder().and_then(show).inspect_err(refused).ok()
 }
 
 /// Hands the events of a poll to the program. Those of the first polls wait until the process has started.
@@ -165,6 +183,7 @@ extern "C" fn at_exit() {
     // Peers learn at once that the process is gone.
     if let Some(process) = started() {
         let _ = abi::guarded(|| {
+            drop(process.status.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take());
             drain(&process.engine, &process.qps.all(), EXIT_LIMIT);
             // A device may write to the socket of a peer that has ended.
             signals::without_sigpipe(|| process.engine.reset_within(EXIT_LIMIT));

@@ -71,6 +71,11 @@ impl Carrier {
         if state == LinkState::Up { AsyncEventKind::PortActive } else { AsyncEventKind::PortError }
     }
 
+    /// The state that the port had when it was last asked.
+    pub(super) fn state(&self) -> LinkState {
+        self.state
+    }
+
     /// When the engine has to wake to ask the port.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         (self.state == LinkState::Down || self.point_to_point).then_some(self.look_at)

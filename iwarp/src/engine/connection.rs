@@ -29,9 +29,12 @@ use crate::memory::EpochGuard;
 use crate::mpa::{MpaError, Responder};
 use crate::queues::{Ask, QpShared};
 use crate::rdmap::stream::Failure;
-use crate::verbs::{Admitted, ConnectionError, KeepalivePolicy, PlainBytes, QpState, ResponderOptions};
+use crate::verbs::{
+    Admitted, ConnectionError, ConnectionPhase, KeepalivePolicy, PlainBytes, QpState, ResponderOptions,
+};
 
 use super::io::Io;
+use super::trace;
 
 mod agreement;
 mod check;
@@ -154,6 +157,19 @@ impl Connection {
         std::mem::replace(&mut self.phase, Phase::Ended(TcpClosing::default()))
     }
 
+    /// How far it has come, and its queue pair.
+    pub(super) fn status(&self) -> (ConnectionPhase, Option<(u32, QpState)>) {
+        let phase = match &self.phase {
+            Phase::Opening(_) => ConnectionPhase::Connecting,
+            Phase::StreamingMode(_) => ConnectionPhase::Streaming,
+            Phase::AwaitReply { .. } | Phase::AwaitRequest { .. } => ConnectionPhase::Startup,
+            Phase::Deciding { .. } => ConnectionPhase::Deciding,
+            Phase::FullOperation(_) if !self.is_ending() => ConnectionPhase::Established,
+            Phase::FullOperation(_) | Phase::Ended(_) => ConnectionPhase::Ending,
+        };
+        (phase, self.phase.qp().map(|qp| (qp.num, qp.state())))
+    }
+
     pub(super) fn conn(&self) -> ConnId {
         self.conn
     }
@@ -188,9 +204,11 @@ impl Connection {
         if let (Some(id), Some(info)) = (self.user.id(), io.tcp.info(self.conn)) {
             id.set_addresses((info.local, info.remote));
         }
+        trace::tcp_established(io, self.conn);
         match self.take_phase() {
             Phase::Opening(opening) => match *opening {
                 Opening::Startup { initiating, request } => {
+                    trace::request_sent(io, self.conn, &initiating.param);
                     self.apply_keepalive(io, initiating.param.keepalive);
                     self.phase = Phase::AwaitReply { initiating, reassembly: Box::default() };
                     self.send_frame(io, &request);

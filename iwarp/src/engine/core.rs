@@ -12,21 +12,22 @@ use tcp_lite::{Backoff, CloseReason, ConnId, Deadline, Event, Instant, ListenerI
 use crate::memory::EpochGuard;
 use crate::mpa::HeldSlab;
 use crate::rdmap::stream::{RequestPool, StreamCounters};
-use crate::verbs::{AsyncEventKind, AsyncEvents, CmShared, ConnectionError, EngineShared};
+use crate::verbs::{AsyncEventKind, AsyncEvents, CmShared, ConnectionError, EngineCounters, EngineShared};
 
 use super::EngineConfig;
 use super::acks::Acks;
 use super::carrier::Carrier;
 use super::connection::{Connection, Retry};
-use super::counters::EngineCounters;
 use super::io::Io;
 use super::queues::{NoPort, Siblings};
+use super::trace;
 use super::tx_scheduler::TxScheduler;
 
 mod check;
 mod commands;
 mod receiving;
 mod sending;
+mod status;
 
 /// The state of a connection is prefetched when this many others come before it. A larger distance hides more
 /// of the memory latency; a smaller one leaves the lines in the cache until they are used.
@@ -62,6 +63,7 @@ impl Core {
         config: EngineConfig,
         async_events: AsyncEvents,
     ) -> Self {
+        trace::engine_started(shared.index(), port.info(), &config.stack);
         let mut tcp = Stack::new(config.stack.clone(), port.mempool().clone());
         if let Some(bulk) = port.bulk_mempool() {
             tcp.set_bulk_pool(bulk.clone());
@@ -217,6 +219,7 @@ impl Core {
     pub(super) fn shut_down(&mut self, now: Instant) {
         self.io.now = now;
         self.io.shared.stop();
+        trace::engine_ended(self.io.shared.index(), self.connection_count);
         while let Some(command) = self.io.shared.next_command() {
             command.refuse();
         }
@@ -246,6 +249,7 @@ impl Core {
         let change = self.carrier.look(now, &mut *self.port);
         self.io.tcp.set_passes_large_frames(self.port.passes_large_frames());
         let Some(state) = change else { return };
+        trace::link_changed(&self.io, state);
         let kind = Carrier::tell(state, now, &mut self.io.tcp);
         self.io.push_async_event(kind);
     }
@@ -291,7 +295,10 @@ impl Core {
                 Event::Closed { conn, reason } => {
                     self.with_conn(conn, |connection, io| connection.on_closed(io, reason));
                 }
-                Event::AddressConflict { .. } => self.io.push_async_event(AsyncEventKind::AddressConflict),
+                Event::AddressConflict { address, mac, lost } => {
+                    trace::address_conflict(&self.io, address, mac, lost);
+                    self.io.push_async_event(AsyncEventKind::AddressConflict);
+                }
             }
         }
         while let Some(conn) = self.io.acks.next_arrived() {
@@ -323,10 +330,12 @@ impl Core {
         };
         let Some(admitted) = listener.admit(now, info.remote.ip()) else {
             self.io.counters.connections_refused += 1;
+            trace::tcp_refused(&self.io, conn);
             return self.io.tcp.abort(now, conn);
         };
         match Connection::accepted(conn, admitted, &mut self.io) {
             Some(connection) => {
+                trace::tcp_established(&self.io, conn);
                 self.insert(connection);
                 self.with_conn(conn, |connection, io| connection.announce_accepted(io));
             }

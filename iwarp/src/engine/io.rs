@@ -7,11 +7,10 @@ use tcp_lite::{ConnId, Instant, Stack};
 
 use crate::mpa::HeldSlab;
 use crate::rdmap::stream::{RequestPool, StreamCounters};
-use crate::verbs::{AsyncEventKind, AsyncEvents, CmShared, EngineShared};
+use crate::verbs::{AsyncEventKind, AsyncEvents, CmShared, EngineCounters, EngineShared};
 
 use super::EngineConfig;
 use super::acks::Acks;
-use super::counters::EngineCounters;
 use super::listening::EngineListener;
 use super::tx_scheduler::TxScheduler;
 

@@ -12,8 +12,8 @@
 //! | `thread.rs` | an engine in a thread of its own |
 //! | `shared.rs` | an engine that its thread and threads of the user poll in turns |
 //! | `queues.rs` | engines on several queues of one device |
+//! | `trace.rs` | events of `tracing` |
 //! | `config.rs` | the configuration of an engine |
-//! | `counters.rs` | the counters of an engine |
 //!
 //! The core starts no thread and reads no clock, except the CPU's cycle counter for
 //! [`EngineCounters::busy_cycles`]: the caller of [`Engine::poll_at`] passes the time.
@@ -34,19 +34,19 @@ mod carrier;
 mod config;
 mod connection;
 mod core;
-mod counters;
 mod io;
 mod listening;
 mod queues;
 mod rate;
 mod shared;
 mod thread;
+mod trace;
 #[cfg(test)]
 mod two_engines;
 mod tx_scheduler;
 
+pub use crate::verbs::EngineCounters;
 pub use config::EngineConfig;
-pub use counters::EngineCounters;
 pub use shared::{SharedEngine, SharedOptions};
 pub use thread::{EngineThread, ThreadOptions};
 

@@ -266,6 +266,17 @@ impl MemoryTable {
         }
     }
 
+    /// Bytes of all registrations that are valid now. Looks at each of them.
+    pub(crate) fn registered_bytes(&self) -> u64 {
+        if !self.shared.is_owner_process() {
+            return 0;
+        }
+        let used = self.shared.control().used;
+        let records = (0..used).filter_map(|number| self.shared.slot(SlotNumber(number))?.read());
+        // A window is a part of a region.
+        records.filter(|(record, _)| record.parent.is_none()).map(|(record, _)| record.len as u64).sum()
+    }
+
     pub(super) fn shared(&self) -> &TableShared {
         &self.shared
     }

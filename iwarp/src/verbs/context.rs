@@ -1,14 +1,15 @@
 //! The context, which owns everything that protection domains, regions and queue pairs of a process share.
 
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, Weak};
+use std::time::{Duration, Instant};
 
 use crate::memory::{MemoryTable, TableConfig, UserMemory};
 use crate::queues::Resources;
 
 use super::engine_shared::EngineShared;
 use super::{
-    AsyncEvents, CmCommand, CmId, CmShared, CompletionChannel, CompletionQueue, ContextLimits, ContextUsage,
-    CqOptions, EventChannel, ListenerShared, ProtectionDomain, Usage, VerbsError,
+    AsyncEvents, CmCommand, CmId, CmShared, CompletionChannel, CompletionQueue, ContextLimits, ContextStatus,
+    ContextUsage, CqOptions, EventChannel, ListenerShared, ProtectionDomain, Usage, VerbsError,
 };
 
 /// Options of a new context.
@@ -242,6 +243,31 @@ impl Context {
         }
     }
 
+    /// What the context has, and what its engines carry. Each engine answers in its next poll; those that are
+    /// not polled within `patience` are in [`ContextStatus::silent`].
+    ///
+    /// A thread that polls an engine itself gets no answer of that engine from here: call it from another.
+    pub fn status(&self, patience: Duration) -> ContextStatus {
+        self.status_with(patience, &|| {})
+    }
+
+    /// As [`status`](Self::status). `poll` is called when the engines were asked, and may poll them.
+    pub(crate) fn status_with(&self, patience: Duration, poll: &dyn Fn()) -> ContextStatus {
+        let deadline = Instant::now() + patience;
+        let asked: Vec<_> = self.shared.engines().into_iter().map(|engine| (ask(&engine), engine)).collect();
+        poll();
+        let (mut engines, mut silent) = (Vec::new(), Vec::new());
+        for (answers, engine) in asked {
+            match engine.status().await_answer(answers, deadline) {
+                Some(status) => engines.push(status),
+                None if engine.is_stopped() => {}
+                None => silent.push(engine.index()),
+            }
+        }
+        let registered_bytes = self.shared.resources.memory.registered_bytes();
+        ContextStatus { usage: self.usage(), registered_bytes, engines, silent }
+    }
+
     /// Creates a completion channel (`ibv_create_comp_channel`).
     ///
     /// # Errors
@@ -262,6 +288,15 @@ impl Context {
     pub fn create_id(&self, channel: &EventChannel) -> CmId {
         CmId::new(Arc::clone(&self.shared), channel)
     }
+}
+
+/// Asks an engine for its status. Returns the number of its answers so far.
+fn ask(engine: &Arc<EngineShared>) -> u64 {
+    let (answers, is_first) = engine.status().ask();
+    if is_first {
+        engine.command(CmCommand::Status { engine: Arc::clone(engine) });
+    }
+    answers
 }
 
 /// 32 unpredictable bytes.

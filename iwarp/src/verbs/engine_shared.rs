@@ -6,12 +6,13 @@ use std::sync::{Arc, Mutex};
 
 use crate::queues::{Doorbells, Notifier};
 
-use super::CmCommand;
+use super::{CmCommand, StatusDesk};
 
 /// The part of an engine that any thread may use.
 pub(crate) struct EngineShared {
     index: usize,
     commands: Mutex<VecDeque<CmCommand>>,
+    status: StatusDesk,
     doorbells: Arc<Doorbells>,
     connections: AtomicUsize,
     /// Connections that it was told to begin, and has not begun.
@@ -26,6 +27,7 @@ impl EngineShared {
         Self {
             index,
             commands: Mutex::default(),
+            status: StatusDesk::default(),
             doorbells: Arc::new(Doorbells::new(max_connections, waker)),
             connections: AtomicUsize::new(0),
             to_begin: AtomicUsize::new(0),
@@ -101,6 +103,11 @@ impl EngineShared {
             self.doorbells.set_commanded(false);
         }
         command
+    }
+
+    /// Where its status is asked for.
+    pub(crate) fn status(&self) -> &StatusDesk {
+        &self.status
     }
 
     pub(crate) fn doorbells(&self) -> &Arc<Doorbells> {

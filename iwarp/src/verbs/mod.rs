@@ -18,23 +18,27 @@
 
 mod cm;
 mod context;
+mod engine_counters;
 mod engine_shared;
 mod fast;
 mod mr;
 mod mw;
 mod pd;
 mod qp;
+mod status;
 
 pub use cm::{
     Activity, CmEvent, CmEventKind, CmId, ConnParam, EventChannel, KeepalivePolicy, ListenOptions,
     ListenerStats, MAX_PRIVATE_DATA, RNR_RETRY_FOR_EVER, ResponderOptions, StreamOptions, StreamRead,
 };
 pub use context::{Context, ContextConfig};
+pub use engine_counters::EngineCounters;
 pub use fast::{FastOptions, FastRegion};
 pub use mr::{BoundRegion, MemoryRegion, MrOptions};
 pub use mw::{MemoryWindow, MwOptions};
 pub use pd::ProtectionDomain;
 pub use qp::{QpAttr, QueuePair, SendBatch};
+pub use status::{ConnectionPhase, ConnectionStatus, ContextStatus, EngineStatus};
 
 pub use crate::memory::WindowKind;
 pub use crate::queues::{
@@ -49,3 +53,4 @@ pub use crate::rdmap::{AtomicOp, Extensions};
 pub(crate) use cm::{AGREEMENT_BYTES, Admitted, CmCommand, CmShared, ListenerShared, PlainBytes};
 pub(crate) use context::{ContextShared, entropy};
 pub(crate) use engine_shared::EngineShared;
+pub(crate) use status::StatusDesk;

@@ -8,7 +8,7 @@ use super::connections::Conn;
 use super::gro::{self, MAX_BUFFERS, Pattern};
 use super::opening::default_peer_mss;
 use super::transmit::Answer;
-use super::{ConnId, ListenerId, Stack};
+use super::{ConnId, ListenerId, Stack, trace};
 use crate::ethernet::{self, EthernetHeader};
 use crate::facade::{EthernetAddress, Instant, IpAddress, TcpSeqNumber};
 use crate::four_tuple::FourTuple;
@@ -315,6 +315,7 @@ impl Stack {
             self.counters.rx_syn_dropped += 1;
             return self.listeners.settle_half_open(listener, &tuple.remote);
         }
+        trace::syn_received(&tuple);
         let tcb = Tcb::accept(&mut self.split(now).0.ctx(id, Some(listener)), params, syn);
         let conn = Conn {
             tcb,
@@ -362,6 +363,7 @@ impl Stack {
             return;
         };
         self.counters.rx_syn_cookies += 1;
+        trace::syn_cookie_received(&tuple);
         let mut params = self.open_params(now, &tuple);
         params.iss = ack.ack.map_or(params.iss, |ack| TcpSeqNumber(ack.0.wrapping_sub(1)));
         let tcb = Tcb::accept_remembered(&mut self.split(now).0.ctx(id, Some(listener)), params, syn);

@@ -47,6 +47,8 @@ pub(super) const LAYOUTS: [Layout; 13] = [
             Folder { path: "rdmap/stream", knows: &["memory", "ddp", "mpa", "rdmap", "queues"] },
             Folder { path: "verbs", knows: &["memory", "mpa", "rdmap", "queues"] },
             Folder { path: "engine", knows: &["memory", "mpa", "rdmap", "queues", "rdmap/stream", "verbs"] },
+            Folder { path: "metrics", knows: &["verbs"] },
+            Folder { path: "status", knows: &["queues", "verbs"] },
         ]),
         largest_circle: (
             7,
@@ -56,7 +58,7 @@ pub(super) const LAYOUTS: [Layout; 13] = [
     Layout { root: "iwarp/wire/src/lib.rs", floors: Floors::None, largest_circle: NO_CIRCLE },
     Layout { root: "iwarp/tokio/src/lib.rs", floors: Floors::None, largest_circle: NO_CIRCLE },
     Layout { root: "ffi/verbs/src/lib.rs", floors: Floors::None, largest_circle: NO_CIRCLE },
-    Layout { root: "ffi/verbs/src/bin/uwarp.rs", floors: Floors::None, largest_circle: NO_CIRCLE },
+    Layout { root: "ffi/verbs/src/bin/uwarp/main.rs", floors: Floors::None, largest_circle: NO_CIRCLE },
     Layout { root: "benches/src/lib.rs", floors: Floors::None, largest_circle: NO_CIRCLE },
     Layout { root: "benches/src/main.rs", floors: Floors::None, largest_circle: NO_CIRCLE },
     Layout { root: "benches/measure/src/main.rs", floors: Floors::None, largest_circle: NO_CIRCLE },

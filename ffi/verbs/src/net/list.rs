@@ -3,7 +3,7 @@
 use std::fs;
 use std::io;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use dp::local;
 use iwarp_wire::address_of_station;
@@ -30,7 +30,10 @@ fn on_local_wires() -> io::Result<Vec<Process>> {
         entries => entries?,
     };
     let mut folders = wires.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>()?;
-    folders.retain(|folder| folder.is_dir());
+    // Hidden ones are no wires.
+    let is_hidden =
+        |folder: &PathBuf| folder.file_name().is_some_and(|name| name.as_encoded_bytes()[0] == b'.');
+    folders.retain(|folder| folder.is_dir() && !is_hidden(folder));
     folders.sort();
     let mut found = Vec::new();
     for folder in folders {

@@ -30,4 +30,4 @@ pub use list::processes;
 pub(crate) use names::NameError;
 pub(crate) use open::open;
 pub use present::Process;
-pub use wanted::wanted;
+pub use wanted::{status_folder, wanted};

@@ -54,6 +54,14 @@ fn text(error: SpecError) -> String {
     format!("UWARP_NET={error}")
 }
 
+/// The folder of the status sockets, beside those of the wires.
+///
+/// # Errors
+/// One line that says what to do.
+pub fn status_folder() -> Result<PathBuf, String> {
+    Ok(folder("any")?.with_file_name(".status"))
+}
+
 /// The folder of a `local` wire.
 pub(super) fn folder(name: &str) -> Result<PathBuf, String> {
     let usual = local::default_folder(name).map_err(|error| error.to_string())?;

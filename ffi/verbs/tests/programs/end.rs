@@ -31,7 +31,7 @@ fn nothing_is_left() -> Result<(), String> {
         }
     }
     let mut left = Vec::new();
-    for folder in [wire.files(), wire.files().join("listen")] {
+    for folder in [wire.files(), wire.files().join("listen"), wire.rendezvous().join(".status")] {
         let entries = fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
         left.extend(entries.flatten().map(|entry| entry.file_name()).filter(|name| name != "listen"));
     }

@@ -16,6 +16,7 @@
 //! | `end.rs` | what is left behind |
 //! | `migrate.rs` | a guest of QEMU that moves to another QEMU |
 //! | `valgrind.rs` | a pair under valgrind |
+//! | `status.rs` | `uwarp status` |
 //! | `kill.rs` | programs that are killed, and how the other ends notice |
 //! | `judges.rs` | suites of tests that others wrote |
 //! | `ucx.rs` | UCX, without UCP |
@@ -38,6 +39,7 @@ mod mpi;
 mod pair;
 mod pairs;
 mod refused;
+mod status;
 mod ucx;
 mod valgrind;
 mod wire;
@@ -141,6 +143,10 @@ fn main() {
         }
         let test = move || judges::run(suite).map_err(Failed::from);
         trials.push(Trial::test(format!("judges_{suite}"), test).with_ignored_flag(missing));
+    }
+    for (name, test) in status::ALL {
+        let skips = !pair::is_installed("rping");
+        trials.push(Trial::test(name, move || test().map_err(Failed::from)).with_ignored_flag(skips));
     }
     for (name, test) in end::all() {
         let skips = !pair::is_installed("rping");

@@ -91,7 +91,8 @@ impl Wire {
         &self.folder
     }
 
-    fn rendezvous(&self) -> PathBuf {
+    /// The folder of the wires.
+    pub(crate) fn rendezvous(&self) -> PathBuf {
         self.folder.join("wires")
     }
 

@@ -14,6 +14,7 @@ use crate::queues::QpShared;
 use crate::rdmap::stream::{Delivery, Failure, RequestPool, SendOutcome, Stream, StreamContext, Waiting};
 
 use super::super::io::Io;
+use super::super::trace;
 use super::agreement::Agreement;
 use super::peer_not_ready::PeerNotReady;
 use super::{Connection, Phase, Transmitted};
@@ -356,6 +357,7 @@ impl Connection {
             Ok(SendOutcome::NoMbuf) => Transmitted::NoMbuf,
             Ok(SendOutcome::Terminated) => {
                 io.counters.tx_terminates += 1;
+                trace::terminate_sent(io, self.conn, self.phase.qp(), self.report.error());
                 self.close(io);
                 Transmitted::Done
             }

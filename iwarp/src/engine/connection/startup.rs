@@ -11,6 +11,7 @@ use crate::rdmap::{Terminate, TerminateError};
 use crate::verbs::{AGREEMENT_BYTES, CmEventKind, CmShared, ConnParam, ConnectionError, StreamError};
 
 use super::super::io::Io;
+use super::super::trace;
 use super::agreement::{self, Agreement};
 use super::full_operation::Announcement;
 use super::reassembly::Rest;
@@ -60,6 +61,7 @@ impl Connection {
 
     /// The peer's Request is complete. The user has to decide.
     pub(super) fn on_request(&mut self, io: &mut Io, mut request: ConnectRequest) {
+        trace::request_received(io, self.conn, &request);
         let offers_ib = agreement::take_offer(&mut request.private_data);
         let options = match self.take_phase() {
             Phase::AwaitRequest { responder, options, reassembly } => {
@@ -163,6 +165,7 @@ impl Connection {
         self.report.peer = negotiated.peer;
         self.apply_keepalive(io, param.keepalive);
         self.timers.clear_deadline();
+        trace::reply_sent(io, self.conn, &negotiated);
         self.send_frame(io, &reply);
         let idle_timeout = param.idle_timeout;
         if matches!(negotiated.rtr, Rtr::Expect(_)) {
@@ -200,6 +203,7 @@ impl Connection {
             return self.abort(io);
         };
         let reassembly = std::mem::take(reassembly);
+        trace::reject_sent(io, self.conn, why.name());
         self.send_frame(io, &reply);
         match why {
             // RFC 5044 section 7.1.2 (MPA-180): MPA ends, and the TCP connection stays open for the user.
@@ -260,6 +264,7 @@ impl Connection {
         self.timers.clear_deadline();
         match event {
             InitiatorEvent::Accepted(mut negotiated) => {
+                trace::reply_received(io, self.conn, &negotiated);
                 let told = match param.ib_semantics {
                     true => agreement::take_consent(&mut negotiated.private_data),
                     false => None,
@@ -271,7 +276,8 @@ impl Connection {
                 self.announce_established(io, announcement);
                 self.receive_rest(io, guard, reassembly);
             }
-            InitiatorEvent::Rejected(Rejected { private_data, peer, .. }) => {
+            InitiatorEvent::Rejected(Rejected { private_data, peer, revision }) => {
+                trace::rejected(io, self.conn, revision, private_data.len());
                 qp.blame(ConnectionError::Rejected);
                 qp.unreached();
                 let kind = CmEventKind::Rejected { private_data: private_data.as_slice().into(), peer };
@@ -292,6 +298,7 @@ impl Connection {
                 self.end_stream_of(io, qp);
             }
             InitiatorEvent::Unmet { error, negotiated } => {
+                trace::reply_received(io, self.conn, &negotiated);
                 self.report.peer = negotiated.peer;
                 self.enter_full_operation(io, qp, (&negotiated, Agreement::default()), true, None);
                 // RFC 6581 sections 9.1 and 9.2 (MPA2-066, MPA2-067, MPA2-087, MPA2-088): a Terminate with
@@ -333,6 +340,7 @@ impl Connection {
         io.counters.connections += 1;
         io.counters.connections_without_crc += u64::from(!negotiated.crc);
         self.set_established(io, idle_timeout);
+        trace::established(io, self.conn, self.phase.qp(), &negotiated);
         let Negotiated { tx_markers, rx_markers, ird, ord, private_data, peer, revision, .. } = negotiated;
         // RFC 5044 section 3 (MPA-037), RFC 6581 section 9.1 (MPA2-058): the user gets the peer's revision
         // and depths.
@@ -360,6 +368,18 @@ pub(in crate::engine) enum Reject<'a> {
     Markers,
     /// The peer serves fewer Reads than the user needs.
     Insufficient { error: StreamError, needed: u16 },
+}
+
+impl Reject<'_> {
+    /// The reason, for events.
+    fn name(&self) -> &'static str {
+        match self {
+            Self::ByUser { .. } => "by the user",
+            Self::NotInTime => "the user has not decided in time",
+            Self::Markers => "markers are refused",
+            Self::Insufficient { .. } => "the peer serves too few Reads",
+        }
+    }
 }
 
 /// An event of startup.

@@ -19,6 +19,7 @@ use crate::queues::QpShared;
 use crate::verbs::{CmEventKind, CmShared, ConnParam, ConnectionError, PlainBytes, ResponderOptions};
 
 use super::super::io::Io;
+use super::super::trace;
 use super::agreement::request_data;
 use super::pre_fpdu::{Progress, Sent};
 use super::report::{Announced, User};
@@ -248,6 +249,7 @@ impl Connection {
         };
         let (plain, reassembly) = (Arc::clone(&mode.plain), Box::new(std::mem::take(&mut mode.reassembly)));
         self.apply_keepalive(io, param.keepalive);
+        trace::request_sent(io, self.conn, &param);
         let initiating = Box::new(Initiating { initiator: Box::new(initiator), qp, param });
         // RFC 5044 section 7.1.5 (MPA-222): the phase changes, and TCP's connection stays. It recovers loss
         // and reordering during the switch as at any other time.

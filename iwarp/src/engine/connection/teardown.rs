@@ -11,6 +11,7 @@ use crate::rdmap::{Terminate, TerminateError};
 use crate::verbs::{CmEventKind, ConnectionError};
 
 use super::super::io::Io;
+use super::super::trace;
 use super::full_operation::{FullOperation, FullState};
 use super::report::User;
 use super::{Attempt, Connection, Phase, TcpClosing, duration};
@@ -188,6 +189,7 @@ impl Connection {
             }
             Ending::Terminated => {
                 io.counters.rx_terminates += 1;
+                trace::terminate_received(io, self.conn, self.phase.qp(), &failure);
                 self.close(io);
             }
             Ending::Silent => self.close(io),
@@ -213,6 +215,7 @@ impl Connection {
     /// Startup has failed: closes at once, and reports the error.
     pub(super) fn fail_startup(&mut self, io: &mut Io, error: ConnectionError) {
         self.report.add(error);
+        trace::startup_failed(io, self.conn, error);
         if matches!(error, ConnectionError::StartupTimeout | ConnectionError::Startup(_)) {
             self.count_peer_failure(io);
         }
@@ -262,6 +265,7 @@ impl Connection {
         let kind = self.report.last_event();
         let error = self.report.error();
         io.counters.connections_failed += u64::from(error.is_some());
+        trace::ended(io, self.user.id(), self.phase.qp(), error);
         match self.user.take() {
             User::Unaware => self.count_end(error),
             // `set_over` comes first: an `accept` after it is refused, and an earlier one gets this event.

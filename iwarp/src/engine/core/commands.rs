@@ -10,6 +10,7 @@ use crate::engine::connection::{Attempt, Connection, Reject, Retry};
 use crate::engine::io::Io;
 use crate::engine::listening::EngineListener;
 use crate::engine::rate::Rate;
+use crate::engine::trace;
 use crate::memory::EpochGuard;
 use crate::queues::{Ask, QpShared};
 use crate::verbs::{CmCommand, CmEventKind, CmShared, ConnParam, ConnectionError, ListenerShared};
@@ -103,6 +104,7 @@ impl Core {
                 self.with_id(&id, |connection, io| connection.abort(io));
             }
             CmCommand::Adopt { port } => self.siblings.adopted.push(port),
+            CmCommand::Status { engine } => engine.status().answer(Some(self.status())),
         }
     }
 
@@ -131,13 +133,19 @@ impl Core {
 
     /// Starts a TCP connection.
     fn open(&mut self, remote: SocketAddr, param: &ConnParam) -> Result<ConnId, ConnectionError> {
-        self.io.tcp.connect(self.io.now, remote, param.local_port).map_err(|error| match error {
-            ConnectError::NoRoute(_) => ConnectionError::NoRoute,
-            ConnectError::NoConnection(_) | ConnectError::EventsWait(_) | ConnectError::NoPort => {
-                ConnectionError::NoResources
-            }
-            ConnectError::InUse => ConnectionError::PortInUse,
-        })
+        let opened =
+            self.io.tcp.connect(self.io.now, remote, param.local_port).map_err(|error| match error {
+                ConnectError::NoRoute(_) => ConnectionError::NoRoute,
+                ConnectError::NoConnection(_) | ConnectError::EventsWait(_) | ConnectError::NoPort => {
+                    ConnectionError::NoResources
+                }
+                ConnectError::InUse => ConnectionError::PortInUse,
+            });
+        match opened {
+            Ok(conn) => trace::syn_sent(&self.io, conn),
+            Err(error) => trace::connect_failed(&self.io, remote, error),
+        }
+        opened
     }
 
     /// Starts a connection.

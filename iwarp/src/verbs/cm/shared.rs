@@ -134,6 +134,8 @@ pub(crate) enum CmCommand {
     Abort { id: Arc<CmShared> },
     /// Receive from the queue of an engine that is gone.
     Adopt { port: Box<dyn Port> },
+    /// Say what it carries. Without an answer, because it is gone, `engine` tells who asked.
+    Status { engine: Arc<EngineShared> },
 }
 
 impl CmCommand {
@@ -152,6 +154,7 @@ impl CmCommand {
                 id.not_streaming(ConnectionError::Tcp(CloseReason::Aborted));
             }
             // The end of the connection makes the event of the identifier.
+            Self::Status { engine } => engine.status().answer(None),
             Self::Accept { qp, .. } | Self::StartInitiator { qp, .. } => {
                 qp.blame(ConnectionError::Tcp(CloseReason::Aborted));
                 qp.enter_error();

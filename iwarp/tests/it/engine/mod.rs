@@ -7,4 +7,6 @@ mod queues;
 mod receive_window;
 mod shared;
 mod stuck_port;
+#[cfg(feature = "tracing")]
+mod trace;
 mod unreachable;

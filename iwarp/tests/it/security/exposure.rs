@@ -117,7 +117,7 @@ fn memory_for_writing_shows_nothing() {
     x.writes(remote_addr(&region, 0), 64);
     for remote in [remote_addr(&region, 0), RemoteAddr { addr: 5, rkey: 0x1234_5678 }, RemoteAddr::default()]
     {
-        assert_eq!(x.reads(remote, 0), []);
+        assert_eq!(x.reads(remote, 0), b"");
     }
     x.writes(remote_addr(&region, 0), 8);
     let remote = remote_addr(&region, 0);

@@ -1,5 +1,7 @@
 //! The launcher: runs a program with libibverbs and librdmacm on uwarp.
 
+mod status;
+
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -37,6 +39,11 @@ enum Action {
     },
     /// List the processes of this user on the wires of this host, with their addresses
     Ls,
+    /// Print what runs in the processes of this user: queue pairs, peers, times and bytes
+    Status {
+        #[command(flatten)]
+        options: status::Options,
+    },
     /// Make a folder with libibverbs.so.1 and librdmacm.so.1, for images without rdma-core
     Libs {
         /// The folder, which is made
@@ -78,6 +85,7 @@ fn main() -> ExitCode {
         Action::Run { settings, program } => run(&settings, &program),
         Action::Env { settings, format } => env(&settings, format),
         Action::Ls => list(),
+        Action::Status { options } => status::run(&options),
         Action::Libs { folder } => libs(&folder),
     };
     match result {

@@ -1,0 +1,145 @@
+//! What others see of a run: `--metrics`, which a scraper reads during it, and the socket of `uwarp status`.
+#![cfg(target_os = "linux")]
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A run of some seconds. It is stopped with this value, and its folder removed.
+struct Run {
+    child: Child,
+    folder: PathBuf,
+    address: String,
+}
+
+impl Run {
+    fn start(name: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("iwperf-inside-{}-{name}", std::process::id()));
+        std::fs::create_dir(&folder).unwrap();
+        let mut child = Command::new(env!("CARGO_BIN_EXE_iwperf"))
+            .args(["local", "write-bw", "-D", "20", "-s", "4096", "-q", "2", "--metrics", "127.0.0.1:0"])
+            .env("UWARP_DIR", &folder)
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
+        let address = line.trim().strip_prefix("iwperf: metrics at http://");
+        let address = address.and_then(|rest| rest.strip_suffix("/metrics")).expect(&line).to_owned();
+        Self { child, folder, address }
+    }
+
+    /// The answer to a request for a path: the line with the status, and the body.
+    fn get(&self, request: &str) -> (String, String) {
+        let mut stream = TcpStream::connect(&self.address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        write!(stream, "{request} HTTP/1.1\r\nHost: it\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let (header, body) = answer.split_once("\r\n\r\n").unwrap();
+        let length = header.lines().find_map(|line| line.strip_prefix("Content-Length: ")).unwrap();
+        assert_eq!(length.parse(), Ok(body.len()));
+        (header.lines().next().unwrap().to_owned(), body.to_owned())
+    }
+
+    /// The samples, once `is_wanted`.
+    fn samples(&self, is_wanted: impl Fn(&HashMap<String, f64>) -> bool) -> HashMap<String, f64> {
+        let begun = Instant::now();
+        loop {
+            let (status, body) = self.get("GET /metrics");
+            assert_eq!(status, "HTTP/1.1 200 OK");
+            let samples = parse(&body);
+            if is_wanted(&samples) {
+                return samples;
+            }
+            assert!(begun.elapsed() < Duration::from_secs(15), "{body}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        std::fs::remove_dir_all(&self.folder).unwrap();
+    }
+}
+
+/// The samples of a text in Prometheus' format. Each has a type and a help before it.
+fn parse(text: &str) -> HashMap<String, f64> {
+    let mut samples = HashMap::new();
+    let (mut helped, mut typed) = ("", "");
+    for line in text.lines() {
+        if let Some(rest) = line.strip_prefix("# HELP ") {
+            helped = rest.split_once(' ').expect("a help").0;
+        } else if let Some(rest) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = rest.split_once(' ').unwrap();
+            assert_eq!((name, kind == "counter"), (helped, name.ends_with("_total")), "{line}");
+            typed = name;
+        } else {
+            let (sample, value) = line.rsplit_once(' ').unwrap();
+            assert_eq!(sample.split('{').next(), Some(typed), "{line}");
+            assert!(
+                samples.insert(sample.to_owned(), value.parse().unwrap()).is_none(),
+                "{line} comes twice"
+            );
+        }
+    }
+    samples
+}
+
+#[test]
+fn a_scraper_sees_a_run_move() {
+    let run = Run::start("metrics");
+    const PLACED: &str = "uwarp_rx_placed_bytes_total{context=\"0\",engine=\"0\"}";
+    const PLACED_TOO: &str = "uwarp_rx_placed_bytes_total{context=\"1\",engine=\"0\"}";
+    let placed = |samples: &HashMap<String, f64>| {
+        [PLACED, PLACED_TOO].iter().filter_map(|name| samples.get(*name)).sum::<f64>()
+    };
+    let first = run.samples(|samples| placed(samples) > 1e6);
+    let later = run.samples(|samples| placed(samples) > placed(&first));
+    // Those of the queue pairs, and the one by which the ends exchange figures.
+    const CONNECTIONS: f64 = 3.0;
+    for context in ["0", "1"] {
+        assert_eq!(later[&format!("uwarp_connections{{context=\"{context}\"}}")], CONNECTIONS);
+        assert_eq!(
+            later[&format!("uwarp_connections_total{{context=\"{context}\",engine=\"0\"}}")],
+            CONNECTIONS
+        );
+        assert!(later[&format!("uwarp_registered_bytes{{context=\"{context}\"}}")] >= 4096.0);
+        assert!(later[&format!("uwarp_port_rx_bytes_total{{context=\"{context}\",engine=\"0\"}}")] > 0.0);
+        let sent = format!("uwarp_tcp_tx_segments_total{{context=\"{context}\",engine=\"0\"}}");
+        assert!(later[&sent] > first[&sent]);
+    }
+    assert_eq!(run.get("GET /other").0, "HTTP/1.1 404 Not Found");
+    assert_eq!(run.get("POST /metrics").0, "HTTP/1.1 405 Method Not Allowed");
+}
+
+#[test]
+fn a_run_is_shown_while_it_lasts() {
+    let run = Run::start("status");
+    run.samples(|samples| samples.contains_key("uwarp_connections{context=\"1\"}"));
+    let sockets: &Path = &run.folder.join(".status");
+    let found = iwarp::status::processes(sockets).unwrap();
+    assert!(found.silent.is_empty());
+    let pids: Vec<u32> = found.answered.iter().map(|process| process.pid).collect();
+    assert_eq!(pids, [run.child.id(); 2], "both ends are in one process");
+    assert!(found.answered.iter().all(|process| process.program == "iwperf"));
+}
+
+#[test]
+fn an_address_that_is_taken_is_named() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let output = Command::new(env!("CARGO_BIN_EXE_iwperf"))
+        .args(["local", "write-bw", "-n", "5", "--metrics", &address])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && said.contains(&address) && said.lines().count() == 1, "{said}");
+}

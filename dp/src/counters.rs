@@ -1,0 +1,142 @@
+//! Sets of counters whose fields are listed once: their sum and their list follow from the struct.
+
+/// A counter as a monitoring system shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Metric {
+    /// Its name: that of the field, after the prefix of its set (`uwarp_tcp_tx_retransmits_total`).
+    pub name: &'static str,
+    /// The documentation of the field, as written.
+    doc: &'static str,
+    /// Its value.
+    pub value: u64,
+    /// It only grows. Otherwise it is a gauge.
+    pub is_total: bool,
+}
+
+impl Metric {
+    /// For the macro [`counters`](crate::counters!).
+    #[doc(hidden)]
+    pub fn new(name: &'static str, doc: &'static str, value: u64) -> Self {
+        Self { name, doc, value, is_total: name.ends_with("_total") }
+    }
+
+    /// What it counts, as one line of plain text.
+    pub fn help(&self) -> String {
+        let mut text = String::new();
+        let mut rest = self.doc.trim();
+        // `[text](target)` and `[text]` become `text`.
+        while let Some((before, after)) = rest.split_once('[') {
+            let (label, after) = after.split_once(']').unwrap_or((after, ""));
+            text.extend([before, label]);
+            rest = match after.strip_prefix('(').and_then(|target| target.split_once(')')) {
+                Some((_, after)) => after,
+                None => after,
+            };
+        }
+        text.push_str(rest);
+        text.replace('`', "")
+    }
+}
+
+/// A field of a set of counters: a number, or a set of its own.
+#[doc(hidden)]
+pub trait Field {
+    /// Calls `each` for the number, or for those of the set.
+    fn list(&self, name: &'static str, doc: &'static str, each: &mut dyn FnMut(Metric));
+}
+
+impl Field for u64 {
+    fn list(&self, name: &'static str, doc: &'static str, each: &mut dyn FnMut(Metric)) {
+        each(Metric::new(name, doc, *self));
+    }
+}
+
+/// Defines a struct of counters, with its sum ([`AddAssign`](std::ops::AddAssign), [`Sum`](std::iter::Sum))
+/// and the list of its fields (`for_each`). The two strings stand before and after the names of the fields
+/// in [`Metric::name`].
+#[doc(hidden)]
+#[macro_export]
+macro_rules! counters {
+    (
+        $prefix:literal, $suffix:literal;
+        $(#[$meta:meta])*
+        pub struct $name:ident {
+            $($(#[doc = $doc:literal])* pub $field:ident: $type:ty,)*
+        }
+    ) => {
+        $(#[$meta])*
+        pub struct $name {
+            $($(#[doc = $doc])* pub $field: $type,)*
+        }
+
+        impl $name {
+            /// Calls `each` with each counter.
+            pub fn for_each(&self, each: &mut dyn FnMut($crate::counters::Metric)) {
+                $($crate::counters::Field::list(
+                    &self.$field,
+                    concat!($prefix, stringify!($field), $suffix),
+                    concat!($($doc),*),
+                    each,
+                );)*
+            }
+        }
+
+        impl $crate::counters::Field for $name {
+            fn list(&self, _: &'static str, _: &'static str, each: &mut dyn FnMut($crate::counters::Metric)) {
+                self.for_each(each);
+            }
+        }
+
+        /// For the sum over several.
+        impl std::ops::AddAssign for $name {
+            fn add_assign(&mut self, more: Self) {
+                $(self.$field += more.$field;)*
+            }
+        }
+
+        impl std::iter::Sum for $name {
+            fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+                all.fold(Self::default(), |mut sum, more| {
+                    sum += more;
+                    sum
+                })
+            }
+        }
+    };
+}
+
+#[cfg(test)]
+#[allow(unreachable_pub, reason = "the macro makes public structs")]
+mod tests {
+    counters! {
+        "it_", "";
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Gauges {
+            /// Bytes that are held
+            /// now.
+            pub bytes: u64,
+        }
+    }
+
+    counters! {
+        "it_", "_total";
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Counts {
+            /// Frames of [`Port`](crate::Port), and [others](x).
+            pub frames: u64,
+            /// The gauges.
+            pub gauges: Gauges,
+        }
+    }
+
+    #[test]
+    fn a_counter_is_summed_and_listed_by_its_field() {
+        let one = Counts { frames: 2, gauges: Gauges { bytes: 3 } };
+        let sum: Counts = [one, one, one].into_iter().sum();
+        assert_eq!(sum, Counts { frames: 6, gauges: Gauges { bytes: 9 } });
+        let mut listed = Vec::new();
+        sum.for_each(&mut |metric| listed.push((metric.name, metric.value, metric.is_total, metric.help())));
+        let frames = ("it_frames_total", 6, true, "Frames of Port, and others.".to_owned());
+        assert_eq!(listed, [frames, ("it_bytes", 9, false, "Bytes that are held now.".to_owned())]);
+    }
+}

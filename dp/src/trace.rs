@@ -1,0 +1,43 @@
+//! Events of `tracing`, for the crates above as well: with the feature `tracing` an event, and else nothing.
+
+/// Defines functions that make events. They are cold: no event is made for a frame. Without the feature
+/// `tracing` of the crate that uses this, they are empty.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! events {
+    ($($(#[$meta:meta])* fn $name:ident($($arg:ident: $type:ty),* $(,)?) $body:block)*) => {$(
+        $(#[$meta])*
+        #[cfg(feature = "tracing")]
+        #[cold]
+        #[inline(never)]
+        pub(crate) fn $name($($arg: $type),*) $body
+
+        $(#[$meta])*
+        #[cfg(not(feature = "tracing"))]
+        #[inline(always)]
+        pub(crate) fn $name($(_: $type),*) {}
+    )*};
+}
+
+#[cfg(dpdk)]
+events! {
+    /// EAL runs.
+    fn eal_started(config: &dyn std::fmt::Debug) {
+        tracing::info!(?config, "EAL started");
+    }
+}
+
+events! {
+    /// A port was opened.
+    fn port_opened(info: &dyn std::fmt::Debug) {
+        tracing::info!(?info, "port opened");
+    }
+}
+
+#[cfg(target_os = "linux")]
+events! {
+    /// A station of a local wire is gone.
+    fn station_left(station: u16, lost_frames: usize) {
+        tracing::debug!(station, lost_frames, "station left the wire");
+    }
+}

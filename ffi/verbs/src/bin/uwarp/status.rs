@@ -1,0 +1,189 @@
+//! `uwarp status`: what runs in the processes of this user.
+
+use std::fmt::Write as _;
+use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
+
+use clap::Args;
+use iwarp::status::{ConnectionReport, EngineReport, ProcessReport, Processes, processes};
+use serde::Serialize;
+
+/// Options of `uwarp status`.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Print JSON, with all counters
+    #[arg(long)]
+    json: bool,
+    /// Print again each second, or each SECONDS, until the command is interrupted
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = seconds)]
+    watch: Option<Duration>,
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Document {
+    processes: Vec<ProcessReport>,
+    /// The numbers of processes that did not answer.
+    silent: Vec<u32>,
+}
+
+/// Prints the status of all processes, once or over and over.
+pub(crate) fn run(options: &Options) -> Result<(), String> {
+    let folder = uwarp::net::status_folder()?;
+    let mut out = io::stdout();
+    loop {
+        let found = processes(&folder).map_err(|error| error.to_string())?;
+        let mut text = if options.json { json(found, options.watch.is_some())? } else { table(&found) };
+        if options.watch.is_some() && !options.json {
+            // On a terminal the new text takes the place of the old one.
+            text = if out.is_terminal() { format!("\x1b[H\x1b[2J{text}") } else { format!("{text}\n") };
+        }
+        match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+            // Whoever reads has seen enough.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
+            written => written.map_err(|error| error.to_string())?,
+        }
+        match options.watch {
+            Some(pause) => std::thread::sleep(pause),
+            None => return Ok(()),
+        }
+    }
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "not a number of seconds")?;
+    if !(0.1..=86_400.0).contains(&seconds) {
+        return Err("must be from 0.1 to 86400 seconds".into());
+    }
+    Ok(Duration::from_secs_f64(seconds))
+}
+
+/// One line for each round if there are several, and else lines for people.
+fn json(found: Processes, watches: bool) -> Result<String, String> {
+    let document = Document { processes: found.answered, silent: found.silent };
+    let text = match watches {
+        true => serde_json::to_string(&document),
+        false => serde_json::to_string_pretty(&document),
+    };
+    text.map(|text| text + "\n").map_err(|error| error.to_string())
+}
+
+fn table(found: &Processes) -> String {
+    let mut text = String::new();
+    for process in &found.answered {
+        add_process(&mut text, process);
+    }
+    for pid in &found.silent {
+        line(&mut text, format_args!("pid {pid} does not answer"));
+    }
+    if text.is_empty() {
+        text.push_str("no process of this user runs an engine here\n");
+    }
+    text
+}
+
+fn add_process(text: &mut String, process: &ProcessReport) {
+    let ProcessReport { pid, queue_pairs, memory_regions, .. } = process;
+    let (program, bytes) = (printable(&process.program), bytes(process.registered_bytes));
+    line(
+        text,
+        format_args!(
+            "pid {pid} {program}  queue pairs {queue_pairs}  memory {bytes} in {memory_regions} regions"
+        ),
+    );
+    for engine in &process.engines {
+        add_engine(text, engine);
+    }
+    for engine in &process.silent_engines {
+        line(text, format_args!("  engine {engine} is not polled now"));
+    }
+}
+
+fn add_engine(text: &mut String, report: &EngineReport) {
+    let EngineReport { engine, mtu, .. } = report;
+    let (port, addresses) = (printable(&report.port), report.addresses.join(" "));
+    let link = if report.link_up { "up" } else { "down" };
+    let mut listens = String::new();
+    for port in &report.listens {
+        listens.push_str(if listens.is_empty() { "  listens at " } else { " " });
+        listens.push_str(&port.to_string());
+    }
+    line(text, format_args!("  engine {engine} {port}  {addresses}  mtu {mtu}  link {link}{listens}"));
+    for connection in &report.connections {
+        add_connection(text, connection);
+    }
+}
+
+fn add_connection(text: &mut String, report: &ConnectionReport) {
+    let ConnectionReport { local, remote, state, mss, retransmits, .. } = report;
+    let qp = report.qp_num.map_or("-".into(), |number| number.to_string());
+    let qp_state = report.qp_state.as_deref().unwrap_or("-");
+    line(text, format_args!("    qp {qp} {qp_state}  {local} -> {remote}  {state}"));
+    let (rtt, rto, cwnd) = (micros(report.rtt_us), micros(report.rto_us), bytes(report.cwnd.into()));
+    let (sent, received, unacknowledged) =
+        (bytes(report.tx_bytes), bytes(report.rx_bytes), bytes(report.unacknowledged_bytes));
+    line(
+        text,
+        format_args!(
+            "      rtt {rtt}  rto {rto}  cwnd {cwnd}  mss {mss}  sent {sent}  unacknowledged {unacknowledged}  \
+             received {received}  retransmits {retransmits}"
+        ),
+    );
+}
+
+fn line(text: &mut String, arguments: std::fmt::Arguments<'_>) {
+    // Writing to a `String` does not fail.
+    let _ = writeln!(text, "{arguments}");
+}
+
+/// A process may give itself any name, also one that a terminal would obey.
+fn printable(name: &str) -> String {
+    name.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+fn micros(micros: u32) -> String {
+    match micros {
+        0 => "-".into(),
+        1..10_000 => format!("{micros} us"),
+        _ => format!("{} ms", micros / 1000),
+    }
+}
+
+fn bytes(count: u64) -> String {
+    const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
+    if count < 1024 {
+        return format!("{count} B");
+    }
+    let mut value = count as f64 / 1024.0;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    format!("{value:.1} {}", UNITS[unit])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_have_the_unit_that_fits() {
+        assert_eq!(
+            [0, 1023, 1024, 5 << 20, 3 << 40].map(bytes),
+            ["0 B", "1023 B", "1.0 KiB", "5.0 MiB", "3.0 TiB"]
+        );
+        assert_eq!([0, 45, 9_999, 200_000].map(micros), ["-", "45 us", "9999 us", "200 ms"]);
+    }
+
+    #[test]
+    fn a_pause_is_a_time_in_bounds() {
+        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
+        assert!(["0", "-1", "x", "inf"].iter().all(|text| seconds(text).is_err()));
+    }
+
+    #[test]
+    fn a_terminal_obeys_no_name() {
+        assert_eq!(printable("a\u{1b}[2Jb"), "a?[2Jb");
+    }
+}

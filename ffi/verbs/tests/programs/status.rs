@@ -1,0 +1,166 @@
+//! `uwarp status`: two programs that are connected, one that is killed, and one that polls in its calls.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::pair::Running;
+use crate::wire::Wire;
+
+/// How long programs may take to connect.
+const WITHIN: Duration = Duration::from_secs(20);
+
+type Test = fn() -> Result<(), String>;
+
+pub(crate) const ALL: [(&str, Test); 3] = [
+    ("status_has_both_ends", both_ends),
+    ("status_forgets_a_killed_program", killed),
+    ("status_without_thread", without_thread),
+];
+
+/// A wire, with the launcher where another user can read it.
+struct Stage {
+    wire: Wire,
+    launcher: PathBuf,
+}
+
+impl Stage {
+    fn new(wire: Wire) -> Result<Self, String> {
+        let launcher = wire.folder().join("uwarp");
+        fs::copy(env!("CARGO_BIN_EXE_uwarp"), &launcher).map_err(|error| error.to_string())?;
+        Ok(Self { wire, launcher })
+    }
+
+    /// Starts rping's server and its client, which run until they are killed.
+    fn start(&self) -> Result<[Running; 2], String> {
+        let mut server = Running::start(&self.wire, "server", "rping -s -a 127.0.0.1 -C 100000000")?;
+        server.wait_to_listen(&self.wire)?;
+        let client = Running::start(&self.wire, "client", "rping -c -a 127.0.0.1 -C 100000000")?;
+        Ok([server, client])
+    }
+
+    /// What `uwarp status` prints with these options.
+    fn status(&self, options: &[&str]) -> Result<String, String> {
+        let launcher = self.launcher.to_string_lossy();
+        let words = [&["timeout", "10", &*launcher, "status"], options].concat();
+        let output = self.wire.command(0, &words).output().map_err(|error| error.to_string())?;
+        let both = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+        match output.status.success() {
+            true => Ok(both.concat()),
+            false => Err(format!("{words:?}: {}\n{}", output.status, both.concat())),
+        }
+    }
+
+    /// The processes in the JSON, once `is_wanted`.
+    fn processes(&self, is_wanted: fn(&[Value]) -> bool) -> Result<Vec<Value>, String> {
+        let begun = Instant::now();
+        loop {
+            let text = self.status(&["--json"])?;
+            let value: Value = serde_json::from_str(&text).map_err(|error| format!("{error}: {text}"))?;
+            let processes = value["processes"].as_array().ok_or_else(|| text.clone())?;
+            if is_wanted(processes) {
+                return Ok(processes.clone());
+            }
+            if begun.elapsed() > WITHIN {
+                return Err(format!("not after {WITHIN:?}: {text}"));
+            }
+            sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+/// The only connection of a process.
+fn connection(process: &Value) -> &Value {
+    &process["engines"][0]["connections"][0]
+}
+
+/// Two programs whose connection has moved bytes.
+fn are_connected(processes: &[Value]) -> bool {
+    let moves = |process: &Value| {
+        let connection = connection(process);
+        connection["state"] == "established" && connection["rx_bytes"].as_u64() > Some(100_000)
+    };
+    processes.len() == 2 && processes.iter().all(moves)
+}
+
+fn both_ends() -> Result<(), String> {
+    let stage = Stage::new(Wire::new()?)?;
+    let running = stage.start()?;
+    let processes = stage.processes(are_connected)?;
+    let check = |holds: bool, what: &str| match holds {
+        true => Ok(()),
+        false => Err(format!("{what}: {processes:#?}")),
+    };
+    let [a, b] = &processes[..] else { return Err(format!("{processes:?}")) };
+    for (process, other) in [(a, b), (b, a)] {
+        let (ours, theirs) = (connection(process), connection(other));
+        check(process["program"] == "rping", "another program")?;
+        check(ours["local"] == theirs["remote"], "the peer is another one")?;
+        check(ours["tx_bytes"].as_u64() > Some(100_000), "nothing was sent")?;
+        check(ours["qp_state"] == "RTS" && ours["qp_num"].as_u64() > Some(0), "no queue pair")?;
+        check(ours["cwnd"].as_u64() > Some(1000) && ours["rtt_us"].as_u64() > Some(0), "no figures of TCP")?;
+        check(process["registered_bytes"].as_u64() > Some(0), "no memory")?;
+        let local = ours["local"].as_str().unwrap_or_default();
+        let address = process["engines"][0]["addresses"][0].as_str().unwrap_or_default();
+        check(address.split('/').next() == local.rsplit_once(':').map(|(ip, _)| ip), "another address")?;
+    }
+    let pids: Vec<u64> = processes.iter().filter_map(|process| process["pid"].as_u64()).collect();
+    check(running.iter().all(|program| pids.contains(&program.pid().into())), "other processes")?;
+    for entry in fs::read_dir(stage.wire.rendezvous().join(".status")).map_err(|error| error.to_string())? {
+        let metadata = entry.and_then(|entry| entry.metadata()).map_err(|error| error.to_string())?;
+        check(metadata.permissions().mode() & 0o7777 == 0o600, "others may ask")?;
+    }
+    // For people: the same.
+    let text = stage.status(&[])?;
+    for pid in pids {
+        let line = format!("pid {pid} rping  queue pairs 1  memory ");
+        check(text.contains(&line), &format!("no '{line}' in {text}"))?;
+    }
+    let shows = [" -> ", "  established\n", "  link up", "  retransmits ", "  listens at "];
+    check(shows.iter().all(|part| text.contains(part)), &text)?;
+    // `uwarp ls` takes the folder of the sockets for no wire.
+    let launcher = stage.launcher.to_string_lossy().into_owned();
+    let listed = stage.wire.command(0, &[&launcher, "ls"]).output().map_err(|error| error.to_string())?;
+    let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+    check(!listed.contains(".status") && listed.matches("rping").count() == 2, &listed)?;
+    // Over and over, a line each time, until it is stopped.
+    let script = format!("timeout 2 {launcher} status --json --watch 0.2; true");
+    let watched = stage.wire.command(0, &["sh", "-c", &script]).output();
+    let watched = String::from_utf8_lossy(&watched.map_err(|error| error.to_string())?.stdout).into_owned();
+    let lines = watched.lines().map(serde_json::from_str::<Value>).collect::<Result<Vec<_>, _>>();
+    let lines = lines.map_err(|error| format!("{error}: {watched}"))?;
+    let sent = |line: &Value| connection(&line["processes"][0])["tx_bytes"].as_u64();
+    check(lines.len() >= 2 && sent(&lines[0]) < sent(&lines[lines.len() - 1]), &watched)
+}
+
+/// The socket of a program that was killed is removed; the other one is still shown.
+fn killed() -> Result<(), String> {
+    let stage = Stage::new(Wire::new()?)?;
+    let [server, mut client] = stage.start()?;
+    stage.processes(are_connected)?;
+    let sockets = stage.wire.rendezvous().join(".status");
+    let socket = sockets.join(format!("{}-0.status", client.pid()));
+    if !socket.exists() {
+        return Err(format!("there is no {}", socket.display()));
+    }
+    client.kill();
+    let left = stage.processes(|processes| processes.len() < 2)?;
+    if socket.exists() {
+        return Err(format!("{} is of a dead process", socket.display()));
+    }
+    match left.iter().all(|process| process["pid"].as_u64() == Some(server.pid().into())) {
+        true => Ok(()),
+        false => Err(format!("{left:?}")),
+    }
+}
+
+/// An engine without a thread is polled for the answer while its program does not call.
+fn without_thread() -> Result<(), String> {
+    let stage = Stage::new(Wire::new()?.with("UWARP_THREAD", "caller"))?;
+    let _running = stage.start()?;
+    stage.processes(are_connected).map(drop)
+}

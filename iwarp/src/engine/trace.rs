@@ -1,0 +1,184 @@
+//! Events of `tracing` (feature `tracing`): engines, connections, MPA startup, Terminates, links.
+//!
+//! Their fields have the names of the fields that users know. `engine` is the index of the engine in its
+//! context; `local` and `remote` name a connection. No event is made for an FPDU or a segment. Events that
+//! only TCP sees, SYNs and retransmission timeouts, are made by [`tcp_lite`] (its feature of the same name).
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use dp::{LinkState, PortInfo};
+use tcp_lite::facade::EthernetAddress;
+use tcp_lite::{ConnId, StackConfig};
+
+use super::io::Io;
+use crate::mpa::Negotiated;
+use crate::mpa::startup::ConnectRequest;
+use crate::queues::QpShared;
+use crate::rdmap::stream::Failure;
+use crate::verbs::{CmShared, ConnParam, ConnectionError};
+
+dp::events! {
+    /// An engine begins.
+    fn engine_started(engine: usize, info: &PortInfo, stack: &StackConfig) {
+        let PortInfo { name, mtu, .. } = info;
+        let (mac, addresses) = (stack.mac, stack.addresses.as_slice());
+        tracing::info!(engine, port = name, %mac, mtu, ?addresses, "engine started");
+    }
+
+    /// An engine ends, with this many connections.
+    fn engine_ended(engine: usize, connections: usize) {
+        tracing::info!(engine, connections, "engine ended");
+    }
+
+    /// A TCP connection begins here.
+    fn syn_sent(io: &Io, conn: ConnId) {
+        let (engine, (local, remote)) = of(io, conn);
+        tracing::debug!(engine, local, remote, "SYN sent");
+    }
+
+    /// A connection could not begin.
+    fn connect_failed(io: &Io, remote: SocketAddr, error: ConnectionError) {
+        tracing::debug!(engine = io.shared.index(), %remote, %error, "connect failed");
+    }
+
+    /// The TCP handshake is done.
+    fn tcp_established(io: &Io, conn: ConnId) {
+        let (engine, (local, remote)) = of(io, conn);
+        tracing::debug!(engine, local, remote, "TCP established");
+    }
+
+    /// A listener has refused the connection of a peer: one of its limits is reached.
+    fn tcp_refused(io: &Io, conn: ConnId) {
+        let (engine, (local, remote)) = of(io, conn);
+        tracing::warn!(engine, local, remote, "TCP connection refused by a limit of the listener");
+    }
+
+    /// The connection is over. `id`: its user, who knows its addresses.
+    fn ended(
+        io: &Io,
+        id: Option<&Arc<CmShared>>,
+        qp: Option<&Arc<QpShared>>,
+        error: Option<ConnectionError>,
+    ) {
+        let (engine, qp_num) = (io.shared.index(), num(qp));
+        let (local, remote) = printed(id.and_then(|id| id.addresses()));
+        match error {
+            Some(error) => {
+                let mpa_code = error.mpa_code();
+                tracing::info!(engine, local, remote, qp_num, %error, mpa_code, "connection ended");
+            }
+            None => tracing::info!(engine, local, remote, qp_num, "connection ended"),
+        }
+    }
+
+    /// MPA's Request is sent.
+    fn request_sent(io: &Io, conn: ConnId, param: &ConnParam) {
+        let (engine, (local, remote)) = of(io, conn);
+        let config = param.mpa_config(io.config.crc);
+        let crate::mpa::MpaConfig { revision, markers, crc, peer_to_peer, ird, ord, .. } = config;
+        tracing::debug!(
+            engine, local, remote, ?revision, markers, crc, peer_to_peer, ird, ord, "MPA Request sent"
+        );
+    }
+
+    /// The peer's Request is complete.
+    fn request_received(io: &Io, conn: ConnId, request: &ConnectRequest) {
+        let (engine, (local, remote)) = of(io, conn);
+        let ConnectRequest { revision, markers, crc, peer_to_peer, .. } = request;
+        let private_data = request.private_data.len();
+        tracing::debug!(
+            engine, local, remote, revision, markers, crc, peer_to_peer, private_data, "MPA Request received"
+        );
+    }
+
+    /// A Reply is sent that accepts.
+    fn reply_sent(io: &Io, conn: ConnId, negotiated: &Negotiated) {
+        let (engine, (local, remote)) = of(io, conn);
+        let Negotiated { revision, tx_markers, rx_markers, crc, ird, ord, .. } = negotiated;
+        tracing::debug!(
+            engine, local, remote, revision, tx_markers, rx_markers, crc, ird, ord, "MPA Reply sent"
+        );
+    }
+
+    /// A Reply is sent that rejects.
+    fn reject_sent(io: &Io, conn: ConnId, why: &'static str) {
+        let (engine, (local, remote)) = of(io, conn);
+        tracing::debug!(engine, local, remote, why, "MPA Reply sent that rejects");
+    }
+
+    /// The peer's Reply accepts.
+    fn reply_received(io: &Io, conn: ConnId, negotiated: &Negotiated) {
+        let (engine, (local, remote)) = of(io, conn);
+        let Negotiated { revision, tx_markers, rx_markers, crc, ird, ord, .. } = negotiated;
+        tracing::debug!(
+            engine, local, remote, revision, tx_markers, rx_markers, crc, ird, ord, "MPA Reply received"
+        );
+    }
+
+    /// The peer's Reply rejects.
+    fn rejected(io: &Io, conn: ConnId, revision: u8, private_data: usize) {
+        let (engine, (local, remote)) = of(io, conn);
+        tracing::debug!(engine, local, remote, revision, private_data, "MPA Reply received that rejects");
+    }
+
+    /// MPA startup has failed.
+    fn startup_failed(io: &Io, conn: ConnId, error: ConnectionError) {
+        let (engine, (local, remote)) = of(io, conn);
+        tracing::debug!(engine, local, remote, %error, "MPA startup failed");
+    }
+
+    /// The RDMA stream is established.
+    fn established(io: &Io, conn: ConnId, qp: Option<&Arc<QpShared>>, negotiated: &Negotiated) {
+        let ((engine, (local, remote)), qp_num) = (of(io, conn), num(qp));
+        let Negotiated { revision, crc, ird, ord, .. } = negotiated;
+        tracing::info!(engine, local, remote, qp_num, revision, crc, ird, ord, "connection established");
+    }
+
+    /// A Terminate was handed to TCP.
+    fn terminate_sent(io: &Io, conn: ConnId, qp: Option<&Arc<QpShared>>, error: Option<ConnectionError>) {
+        let ((engine, (local, remote)), qp_num) = (of(io, conn), num(qp));
+        if let Some(ConnectionError::Stream(crate::verbs::StreamError { layer, etype, code, .. })) = error {
+            tracing::warn!(engine, local, remote, qp_num, layer, etype, code, "Terminate sent");
+        }
+    }
+
+    /// A Terminate has come.
+    fn terminate_received(io: &Io, conn: ConnId, qp: Option<&Arc<QpShared>>, failure: &Failure) {
+        let ((engine, (local, remote)), qp_num) = (of(io, conn), num(qp));
+        let crate::verbs::StreamError { layer, etype, code, .. } = failure.stream_error();
+        tracing::warn!(engine, local, remote, qp_num, layer, etype, code, "Terminate received");
+    }
+
+    /// The link of the port has changed.
+    fn link_changed(io: &Io, state: LinkState) {
+        let engine = io.shared.index();
+        match state {
+            LinkState::Up => tracing::info!(engine, ?state, "link changed"),
+            LinkState::Down | LinkState::Gone => tracing::warn!(engine, ?state, "link changed"),
+        }
+    }
+
+    /// Another host uses one of our addresses. `lost`: we do not use it.
+    fn address_conflict(io: &Io, address: IpAddr, mac: EthernetAddress, lost: bool) {
+        tracing::warn!(engine = io.shared.index(), %address, %mac, lost, "address conflict");
+    }
+}
+
+/// The engine, and the addresses of a connection of it.
+#[cfg(feature = "tracing")]
+fn of(io: &Io, conn: ConnId) -> (usize, (Option<String>, Option<String>)) {
+    let addresses = io.tcp.info(conn).map(|info| (info.local, info.remote));
+    (io.shared.index(), printed(addresses))
+}
+
+#[cfg(feature = "tracing")]
+fn num(qp: Option<&Arc<QpShared>>) -> Option<u32> {
+    qp.map(|qp| qp.num)
+}
+
+/// Addresses as values of events, which leave out those that are not known.
+#[cfg(feature = "tracing")]
+fn printed(addresses: Option<(SocketAddr, SocketAddr)>) -> (Option<String>, Option<String>) {
+    addresses.map(|(local, remote)| (local.to_string(), remote.to_string())).unzip()
+}

@@ -1,0 +1,103 @@
+//! Asks the processes of this user.
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
+
+use super::folder;
+use super::report::{ProcessReport, REQUEST};
+
+/// How long a process may take to answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What the processes of this user have answered.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Processes {
+    /// The reports, by the number of the process: one for each context that is shown.
+    pub answered: Vec<ProcessReport>,
+    /// The numbers of the processes that do not answer, as those that are stopped.
+    pub silent: Vec<u32>,
+}
+
+/// What is behind a socket.
+enum StatusAnswer {
+    Report(ProcessReport),
+    Silent,
+    /// The process is dead.
+    Stale,
+}
+
+/// Asks all processes that are shown in `folder`. The sockets of those that are dead are removed.
+///
+/// # Errors
+/// The system's, or one line if the folder belongs to somebody else or others may enter it.
+pub fn processes(folder: &Path) -> io::Result<Processes> {
+    let mut processes = Processes::default();
+    for (pid, path) in folder::sockets(folder)? {
+        match ask(&path)? {
+            StatusAnswer::Report(report) => processes.answered.push(report),
+            // A child that it had forked still has the socket, and answers nothing.
+            StatusAnswer::Silent if is_dead(pid) => remove(&path)?,
+            StatusAnswer::Silent => processes.silent.push(pid),
+            StatusAnswer::Stale => remove(&path)?,
+        }
+    }
+    processes.silent.dedup();
+    Ok(processes)
+}
+
+/// Removes the sockets of processes that are dead.
+pub(super) fn remove_stale(folder: &Path) -> io::Result<()> {
+    for (_, path) in folder::sockets(folder)? {
+        if connect(&path)?.is_none() {
+            remove(&path)?;
+        }
+    }
+    Ok(())
+}
+
+fn ask(path: &Path) -> io::Result<StatusAnswer> {
+    let Some(mut stream) = connect(path)? else { return Ok(StatusAnswer::Stale) };
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut answer = Vec::new();
+    let asked = stream.write_all(REQUEST).and_then(|()| stream.read_to_end(&mut answer));
+    let is_of_peer = |kind| {
+        matches!(kind, io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe)
+    };
+    match asked {
+        Err(error) if !is_of_peer(error.kind()) => return Err(error),
+        Err(_) => return Ok(StatusAnswer::Silent),
+        Ok(_) => {}
+    }
+    // A process with another version of this library may answer otherwise.
+    Ok(serde_json::from_slice(&answer).map_or(StatusAnswer::Silent, StatusAnswer::Report))
+}
+
+/// `None`: nobody has the socket any more.
+fn connect(path: &Path) -> io::Result<Option<UnixStream>> {
+    match UnixStream::connect(path) {
+        Err(error) if matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound) => {
+            Ok(None)
+        }
+        stream => stream.map(Some),
+    }
+}
+
+/// Whether no process has this number.
+fn is_dead(pid: u32) -> bool {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    pid.is_none_or(|pid| test_kill_process(pid) == Err(Errno::SRCH))
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,56 @@
+//! The folder with the sockets. Only their owner can enter it.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use dp::local::{self, LocalError};
+
+/// The end of the name of a socket.
+const EXTENSION: &str = "status";
+
+/// The usual folder: `.status` in `$UWARP_DIR`, else in `$XDG_RUNTIME_DIR/uwarp`, else in `/tmp/uwarp-<uid>`.
+///
+/// # Errors
+/// None in practice: the folder is beside those of the [local wires](dp::local::default_folder), whose names
+/// may be refused.
+pub fn default_folder() -> io::Result<PathBuf> {
+    let any = local::default_folder("any").map_err(io::Error::other)?;
+    Ok(any.with_file_name(".status"))
+}
+
+/// Makes the folder if it is not there.
+///
+/// # Errors
+/// If it belongs to somebody else, or others may enter it.
+pub(super) fn make(folder: &Path) -> io::Result<()> {
+    let failed = |error: LocalError| io::Error::other(error.to_string());
+    local::private_folder(folder).map(drop).map_err(failed)
+}
+
+/// The socket of the `number`-th context of a process.
+pub(super) fn socket(folder: &Path, pid: u32, number: u32) -> PathBuf {
+    folder.join(format!("{pid}-{number}.{EXTENSION}"))
+}
+
+/// The sockets in the folder, with the numbers of their processes; none if there is no folder.
+pub(super) fn sockets(folder: &Path) -> io::Result<Vec<(u32, PathBuf)>> {
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    make(folder)?;
+    let mut found = Vec::new();
+    for entry in entries {
+        let path = entry?.path();
+        let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+        let pid = stem.split_once('-').and_then(|(pid, _)| pid.parse().ok());
+        if let Some(pid) = pid
+            && path.extension().is_some_and(|extension| extension == EXTENSION)
+        {
+            found.push((pid, path));
+        }
+    }
+    found.sort();
+    Ok(found)
+}

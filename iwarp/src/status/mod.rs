@@ -1,0 +1,38 @@
+//! The status of the processes of this user that run engines (feature `status`): what `uwarp status` prints.
+//!
+//! A library opens no socket unasked. A program calls [`serve`], and keeps what it returns:
+//!
+//! ```no_run
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use iwarp::status;
+//! use iwarp::verbs::{Context, ContextConfig};
+//!
+//! let context = Context::new(ContextConfig::default())?;
+//! let _shown = status::serve(&context, &status::default_folder()?)?;
+//! // ...
+//! for process in status::processes(&status::default_folder()?)?.answered {
+//!     println!("{} has {} queue pairs", process.program, process.queue_pairs);
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! | file | what |
+//! |---|---|
+//! | `folder.rs` | the folder with a socket for each context, which this user alone may use |
+//! | `server.rs` | the socket of a context, and its thread |
+//! | `client.rs` | asks all processes, and removes the sockets of those that are dead |
+//! | `report.rs` | the question, and the answer, which is JSON |
+//!
+//! The thread waits in the kernel until somebody asks. Then it asks the engines
+//! ([`Context::status`](crate::verbs::Context::status)), which answer between two polls.
+
+mod client;
+mod folder;
+mod report;
+mod server;
+
+pub use client::{Processes, processes};
+pub use folder::default_folder;
+pub use report::{ConnectionReport, EngineReport, ProcessReport};
+pub use server::{StatusSocket, serve, serve_while_idle};

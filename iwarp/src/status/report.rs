@@ -1,0 +1,173 @@
+//! What a client asks, and what a process answers.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::verbs::{ConnectionStatus, ContextStatus, EngineStatus, QpState};
+
+/// What a client sends.
+pub(super) const REQUEST: &[u8; 7] = b"status\n";
+
+/// A context of a process, and its engines.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ProcessReport {
+    /// The number of the process, as it sees itself.
+    pub pid: u32,
+    /// The name of its program.
+    pub program: String,
+    /// Queue pairs, connected or not.
+    pub queue_pairs: usize,
+    /// Completion queues.
+    pub completion_queues: usize,
+    /// Protection domains.
+    pub protection_domains: usize,
+    /// Registered memory regions.
+    pub memory_regions: usize,
+    /// Memory windows.
+    pub memory_windows: usize,
+    /// Bytes of the registered regions. Bytes of regions that overlap count for each.
+    pub registered_bytes: u64,
+    /// The engines that have answered.
+    pub engines: Vec<EngineReport>,
+    /// The indices of the engines that nobody has polled meanwhile.
+    pub silent_engines: Vec<usize>,
+}
+
+/// An engine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct EngineReport {
+    /// Its index in its context.
+    pub engine: usize,
+    /// The name of its port.
+    pub port: String,
+    /// The Ethernet address of the port.
+    pub mac: String,
+    /// Largest IP packet, bytes.
+    pub mtu: u16,
+    /// Whether the link is up.
+    pub link_up: bool,
+    /// Addresses with their prefix lengths.
+    pub addresses: Vec<String>,
+    /// TCP ports at which it listens.
+    pub listens: Vec<u16>,
+    /// Its connections.
+    pub connections: Vec<ConnectionReport>,
+    /// All counters by their names ([`dp::Metric::name`]).
+    pub counters: BTreeMap<String, u64>,
+}
+
+/// A connection.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ConnectionReport {
+    /// The number of its queue pair, once it has one.
+    pub qp_num: Option<u32>,
+    /// The state of the queue pair.
+    pub qp_state: Option<String>,
+    /// How far it has come: connecting, streaming, startup, deciding, established or ending.
+    pub state: String,
+    /// Our address and port.
+    pub local: SocketAddr,
+    /// The peer's address and port.
+    pub remote: SocketAddr,
+    /// The state of TCP (RFC 9293 section 3.3.2).
+    pub tcp_state: String,
+    /// Smoothed round-trip time, microseconds; 0 before the first measurement.
+    pub rtt_us: u32,
+    /// Retransmission timeout, microseconds.
+    pub rto_us: u32,
+    /// Congestion window, bytes.
+    pub cwnd: u32,
+    /// Slow start threshold, bytes; none before the first reduction.
+    pub ssthresh: Option<u32>,
+    /// Largest payload of a segment, bytes.
+    pub mss: usize,
+    /// Segments sent again.
+    pub retransmits: u64,
+    /// Bytes handed to TCP, headers of MPA, DDP and RDMAP included.
+    pub tx_bytes: u64,
+    /// Those among them that the peer has not acknowledged.
+    pub unacknowledged_bytes: u64,
+    /// Bytes received in order.
+    pub rx_bytes: u64,
+    /// Bytes received ahead of a hole, and held.
+    pub out_of_order_bytes: u64,
+}
+
+impl ProcessReport {
+    pub(super) fn new(pid: u32, program: String, status: &ContextStatus) -> Self {
+        let usage = &status.usage;
+        Self {
+            pid,
+            program,
+            queue_pairs: usage.qp.used,
+            completion_queues: usage.cq.used,
+            protection_domains: usage.pd.used,
+            memory_regions: usage.mr.used,
+            memory_windows: usage.mw.used,
+            registered_bytes: status.registered_bytes,
+            engines: status.engines.iter().map(|engine| EngineReport::new(engine)).collect(),
+            silent_engines: status.silent.clone(),
+        }
+    }
+}
+
+impl EngineReport {
+    fn new(status: &EngineStatus) -> Self {
+        let mut counters = BTreeMap::new();
+        status.counters.for_each(&mut |metric| {
+            counters.insert(metric.name.to_owned(), metric.value);
+        });
+        Self {
+            engine: status.index,
+            port: status.port.clone(),
+            mac: status.mac.map(|byte| format!("{byte:02x}")).join(":"),
+            mtu: status.mtu,
+            link_up: status.link_up,
+            addresses: status.addresses.iter().map(|(ip, length)| format!("{ip}/{length}")).collect(),
+            listens: status.listens.clone(),
+            connections: status.connections.iter().map(ConnectionReport::new).collect(),
+            counters,
+        }
+    }
+}
+
+impl ConnectionReport {
+    fn new(status: &ConnectionStatus) -> Self {
+        let tcp = &status.tcp;
+        Self {
+            qp_num: status.qp.map(|(number, _)| number),
+            qp_state: status.qp.map(|(_, state)| state_name(state).to_owned()),
+            state: status.phase.name().to_owned(),
+            local: tcp.local,
+            remote: tcp.remote,
+            tcp_state: format!("{:?}", tcp.state),
+            rtt_us: tcp.srtt_us,
+            rto_us: tcp.rto_us,
+            cwnd: tcp.cwnd,
+            ssthresh: (tcp.ssthresh != u32::MAX).then_some(tcp.ssthresh),
+            mss: tcp.emss,
+            retransmits: tcp.retransmits,
+            tx_bytes: tcp.send_offset,
+            unacknowledged_bytes: tcp.unacknowledged,
+            rx_bytes: tcp.frontier,
+            out_of_order_bytes: tcp.out_of_order.held_bytes,
+        }
+    }
+}
+
+/// As the documents and libibverbs name it.
+fn state_name(state: QpState) -> &'static str {
+    match state {
+        QpState::Idle => "IDLE",
+        QpState::Rts => "RTS",
+        QpState::Closing => "CLOSING",
+        QpState::Terminate => "TERMINATE",
+        QpState::Error => "ERROR",
+        QpState::Orphaned => "ORPHANED",
+    }
+}

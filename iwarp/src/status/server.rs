@@ -1,0 +1,155 @@
+//! The socket of a context. A client sends a line, and gets the report. One that only looks whether somebody
+//! listens sends nothing, and the engines are not asked.
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags};
+
+use super::report::{ProcessReport, REQUEST};
+use super::{client, folder};
+use crate::queues::{Notifier, wait_any};
+use crate::verbs::{Context, ContextShared};
+
+/// How long the engines may take to answer. An engine that its program polls answers in microseconds.
+const PATIENCE: Duration = Duration::from_millis(300);
+/// How long a client may take to write, and to read.
+const CLIENT_PATIENCE: Duration = Duration::from_secs(1);
+/// Contexts of one process that can be shown.
+const MOST_SOCKETS: u32 = 1024;
+
+/// Shows a context to [`processes`](super::processes) until it is dropped. It does not keep the context
+/// alive.
+pub struct StatusSocket {
+    path: PathBuf,
+    /// A forked child has neither the thread nor the right to remove the socket.
+    pid: u32,
+    stop: Arc<StopCall>,
+}
+
+struct StopCall {
+    is_set: AtomicBool,
+    call: Notifier,
+}
+
+/// Called after the engines were asked.
+type Poll = Box<dyn Fn() + Send>;
+
+/// Shows `context` in `folder`, which is made if it is not there: binds a socket that only this user may use,
+/// and starts a thread that answers there. The sockets of processes that are dead are removed.
+///
+/// # Errors
+/// The system's, or one line if the folder belongs to somebody else or others may enter it.
+pub fn serve(context: &Context, folder: &Path) -> io::Result<StatusSocket> {
+    serve_while_idle(context, folder, Box::new(|| {}))
+}
+
+/// As [`serve`], for engines that have no thread and are polled in calls of the program alone: `poll` is
+/// called when somebody has asked, and polls them once.
+///
+/// # Errors
+/// As [`serve`].
+pub fn serve_while_idle(context: &Context, folder: &Path, poll: Poll) -> io::Result<StatusSocket> {
+    folder::make(folder)?;
+    client::remove_stale(folder)?;
+    let pid = std::process::id();
+    let (listener, path) = {
+        static BINDING: Mutex<()> = Mutex::new(());
+        let _one_at_a_time = BINDING.lock().expect("no holder of this lock panics");
+        bind(folder, pid)?
+    };
+    listener.set_nonblocking(true)?;
+    let stop = Arc::new(StopCall { is_set: AtomicBool::new(false), call: Notifier::new()? });
+    let of_thread = Arc::clone(&stop);
+    let context = Arc::downgrade(&context.shared);
+    let socket = StatusSocket { path, pid, stop };
+    std::thread::Builder::new()
+        .name("iwarp-status".into())
+        .spawn(move || run(&listener, &of_thread, &context, &poll))?;
+    Ok(socket)
+}
+
+impl StatusSocket {
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for StatusSocket {
+    fn drop(&mut self) {
+        if std::process::id() == self.pid {
+            self.stop.is_set.store(true, Ordering::SeqCst);
+            self.stop.call.notify();
+            // If somebody else has removed it, there is nothing left to do.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Binds the first free name of this process. The socket gets its name when it listens, so that no client
+/// takes it for that of a dead process, and only its owner may use it.
+fn bind(folder: &Path, pid: u32) -> io::Result<(UnixListener, PathBuf)> {
+    for number in 0..MOST_SOCKETS {
+        let path = folder::socket(folder, pid, number);
+        let draft = path.with_extension("new");
+        // That of a dead process with our number.
+        match fs::remove_file(&draft) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let listener = match UnixListener::bind(&draft) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => continue,
+            listener => listener?,
+        };
+        fs::set_permissions(&draft, fs::Permissions::from_mode(0o600))?;
+        // A link fails where the name is taken, as by another context or a process of another namespace.
+        let linked = fs::hard_link(&draft, &path);
+        fs::remove_file(&draft)?;
+        match linked {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            linked => return linked.map(|()| (listener, path)),
+        }
+    }
+    Err(io::Error::other(format!("{} has {MOST_SOCKETS} sockets of this process", folder.display())))
+}
+
+fn run(listener: &UnixListener, stop: &StopCall, context: &Weak<ContextShared>, poll: &Poll) {
+    while !stop.is_set.load(Ordering::SeqCst) {
+        let mut fds =
+            [listener.as_fd(), stop.call.as_fd()].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        if wait_any(&mut fds, None).is_err() {
+            return;
+        }
+        let Some(shared) = context.upgrade() else { return };
+        let Ok((mut client, _)) = listener.accept() else { continue };
+        // A client that has gone, or neither writes nor reads, gets nothing.
+        let _ = answer(&mut client, &Context { shared }, poll);
+    }
+}
+
+fn answer(client: &mut UnixStream, context: &Context, poll: &Poll) -> io::Result<()> {
+    client.set_nonblocking(false)?;
+    client.set_read_timeout(Some(CLIENT_PATIENCE))?;
+    client.set_write_timeout(Some(CLIENT_PATIENCE))?;
+    let mut request = [0; REQUEST.len()];
+    client.read_exact(&mut request)?;
+    if request != *REQUEST {
+        return Ok(());
+    }
+    let status = context.status_with(PATIENCE, poll);
+    let report = ProcessReport::new(std::process::id(), program(), &status);
+    client.write_all(&serde_json::to_vec(&report)?)
+}
+
+/// The name of this process, as the system has it.
+fn program() -> String {
+    fs::read_to_string("/proc/self/comm").unwrap_or_default().trim_end().to_owned()
+}

@@ -1,0 +1,54 @@
+//! Counters of an engine.
+
+use tcp_lite::StackCounters;
+
+dp::counters! {
+    "uwarp_", "_total";
+    /// Counters of an engine. They are never reset.
+    #[derive(Clone, Copy, Debug, Default)]
+    pub struct EngineCounters {
+        /// The counters of the port ([`Port::counters`](dp::Port::counters)).
+        pub port: dp::PortCounters,
+        /// The counters of the TCP stack ([`Stack::counters`](tcp_lite::Stack::counters)).
+        pub stack: StackCounters,
+        /// FPDUs received that passed all checks of MPA.
+        pub rx_fpdus: u64,
+        /// FPDUs placed ahead of the in-order frontier.
+        pub rx_fpdus_early: u64,
+        /// How often a message of a peer found no receive request, and waited for one
+        /// ([`ConnParam::ib_semantics`](crate::verbs::ConnParam::ib_semantics)).
+        pub rx_not_ready: u64,
+        /// FPDUs handed to TCP, one for each DDP segment. A retransmission is not counted.
+        pub tx_fpdus: u64,
+        /// Payload bytes placed into registered memory, and the values that our atomics returned.
+        pub rx_placed_bytes: u64,
+        /// Payload bytes of all DDP segments sent: from registered memory, inline data, Immediate Data, and
+        /// the headers that RDMAP sends as payload.
+        pub tx_fetched_bytes: u64,
+        /// Those among them that were sent without a copy
+        /// ([`SendFlags::ZERO_COPY`](crate::verbs::SendFlags)).
+        pub tx_zero_copy_bytes: u64,
+        /// Terminates handed to TCP.
+        pub tx_terminates: u64,
+        /// Terminates received, unreadable ones included. Each ended its stream.
+        pub rx_terminates: u64,
+        /// Connections established, whichever end began them.
+        pub connections: u64,
+        /// Connections without CRCs, as neither end asked for them
+        /// ([`EngineConfig::crc`](crate::engine::EngineConfig::crc)).
+        pub connections_without_crc: u64,
+        /// Connections and connection attempts that ended in an error.
+        pub connections_failed: u64,
+        /// TCP connections reset for a limit of their listener, whose statistics count them by limit.
+        pub connections_refused: u64,
+        /// How often more Reads and atomics were outstanding than memory was allocated for
+        /// ([`EngineConfig::request_records`](crate::engine::EngineConfig::request_records)).
+        pub request_growths: u64,
+        /// Polls in which there was something to do.
+        pub busy_polls: u64,
+        /// Cycles spent in those polls.
+        pub busy_cycles: u64,
+        /// All polls, those in which there was nothing to do included.
+        pub polls: u64,
+    }
+}

@@ -1,0 +1,146 @@
+//! What an engine carries at one time: its port, its connections, and its counters.
+//!
+//! A thread asks, and the engine answers between two polls. Nothing is kept for this on the data path.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use tcp_lite::ConnInfo;
+
+use super::{ContextUsage, EngineCounters, QpState};
+
+/// The state of a context and of its engines ([`Context::status`](super::Context::status)).
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ContextStatus {
+    /// All limits, and their use.
+    pub usage: ContextUsage,
+    /// Bytes of all memory regions that are registered now. Bytes of regions that overlap count for each.
+    pub registered_bytes: u64,
+    /// The engines that have answered, by their index.
+    pub engines: Vec<Arc<EngineStatus>>,
+    /// The indices of the engines that nobody has polled meanwhile.
+    pub silent: Vec<usize>,
+}
+
+/// The state of an engine.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct EngineStatus {
+    /// Its index among the engines of its context.
+    pub index: usize,
+    /// The name of its port.
+    pub port: String,
+    /// Ethernet address of the port.
+    pub mac: [u8; 6],
+    /// Largest IP packet of the port, bytes.
+    pub mtu: u16,
+    /// Whether the link was up when the engine last asked the port.
+    pub link_up: bool,
+    /// Its addresses with their prefix lengths.
+    pub addresses: Vec<(IpAddr, u8)>,
+    /// TCP ports at which it listens.
+    pub listens: Vec<u16>,
+    /// Its connections, by their slot.
+    pub connections: Vec<ConnectionStatus>,
+    /// Counters of all layers.
+    pub counters: EngineCounters,
+}
+
+/// The state of a connection.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ConnectionStatus {
+    /// The number and the state of its queue pair, once it has one.
+    pub qp: Option<(u32, QpState)>,
+    /// How far it has come.
+    pub phase: ConnectionPhase,
+    /// Addresses, windows, times and bytes of TCP.
+    pub tcp: ConnInfo,
+}
+
+/// How far a connection has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ConnectionPhase {
+    /// The TCP handshake is under way.
+    Connecting,
+    /// It exchanges bytes before MPA.
+    Streaming,
+    /// MPA's Request or Reply is awaited.
+    Startup,
+    /// The user decides on the Request.
+    Deciding,
+    /// Full Operation.
+    Established,
+    /// It ends.
+    Ending,
+}
+
+impl ConnectionPhase {
+    /// Its name, as programs print it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Connecting => "connecting",
+            Self::Streaming => "streaming",
+            Self::Startup => "startup",
+            Self::Deciding => "deciding",
+            Self::Established => "established",
+            Self::Ending => "ending",
+        }
+    }
+}
+
+impl ConnectionStatus {
+    /// Local and remote address.
+    pub fn addresses(&self) -> (SocketAddr, SocketAddr) {
+        (self.tcp.local, self.tcp.remote)
+    }
+}
+
+/// Where threads ask an engine for its status. One question is under way at a time, however many ask: an
+/// engine that nobody polls keeps one command.
+#[derive(Default)]
+pub(crate) struct StatusDesk {
+    state: Mutex<Asked>,
+    answered: Condvar,
+}
+
+#[derive(Default)]
+struct Asked {
+    is_pending: bool,
+    answers: u64,
+    latest: Option<Arc<EngineStatus>>,
+}
+
+impl StatusDesk {
+    /// Asks, if nobody else has. Returns the number of answers so far, and whether the engine is to be told.
+    pub(crate) fn ask(&self) -> (u64, bool) {
+        let mut state = self.state();
+        (state.answers, !std::mem::replace(&mut state.is_pending, true))
+    }
+
+    /// Waits until `deadline` for an answer after the first `answers`.
+    pub(crate) fn await_answer(&self, answers: u64, deadline: Instant) -> Option<Arc<EngineStatus>> {
+        let mut state = self.state();
+        while state.answers == answers {
+            let left =
+                deadline.checked_duration_since(Instant::now()).filter(|left| *left > Duration::ZERO)?;
+            state = self.answered.wait_timeout(state, left).expect("no holder of this lock panics").0;
+        }
+        state.latest.clone()
+    }
+
+    /// The engine answers; `None`: it is gone.
+    pub(crate) fn answer(&self, status: Option<EngineStatus>) {
+        let mut state = self.state();
+        (state.is_pending, state.latest) = (false, status.map(Arc::new));
+        state.answers += 1;
+        self.answered.notify_all();
+    }
+
+    fn state(&self) -> MutexGuard<'_, Asked> {
+        self.state.lock().expect("no holder of this lock panics")
+    }
+}

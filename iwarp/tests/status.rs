@@ -1,0 +1,220 @@
+//! The status of processes: two contexts that are shown, their sockets, and processes that are gone.
+#![cfg(all(feature = "status", target_os = "linux"))]
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use dp::link::{LinkConfig, pair};
+use iwarp::engine::{Engine, EngineConfig, EngineThread, ThreadOptions};
+use iwarp::memory::Access;
+use iwarp::status::{self, ProcessReport};
+use iwarp::verbs::*;
+
+/// A folder that is removed at the end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let parent = std::env::temp_dir().join(format!("uwarp-status-{}-{name}", std::process::id()));
+        fs::create_dir(&parent).unwrap();
+        Self(parent)
+    }
+
+    fn sockets(&self) -> PathBuf {
+        self.0.join(".status")
+    }
+
+    /// The names of the files in it.
+    fn names(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.sockets()).unwrap();
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        fs::remove_dir_all(&self.0).unwrap();
+    }
+}
+
+/// A host with an engine, and its objects.
+struct Host {
+    context: Context,
+    engine: Option<Engine>,
+    thread: Option<EngineThread>,
+    channel: EventChannel,
+    region: MemoryRegion,
+    cq: CompletionQueue,
+    qp: QueuePair,
+}
+
+impl Host {
+    fn new(port: Box<dyn dp::Port>, address: &str) -> Self {
+        let context = Context::new(ContextConfig::default()).unwrap();
+        let config = EngineConfig::new(&*port, &[address]).unwrap();
+        let engine = Some(Engine::new(&context, port, config).unwrap());
+        let (pd, channel) = (context.alloc_pd().unwrap(), context.create_event_channel().unwrap());
+        let region = pd.reg_mr(8192, Access::LOCAL_WRITE | Access::REMOTE_WRITE).unwrap();
+        let cq = context.create_cq(16, None).unwrap();
+        let qp = pd.create_qp(&QpInit::new(&cq)).unwrap();
+        Self { context, engine, thread: None, channel, region, cq, qp }
+    }
+
+    fn spawn(&mut self) {
+        let engine = self.engine.take().unwrap();
+        self.thread = Some(engine.spawn(ThreadOptions::default()).unwrap());
+    }
+
+    fn next_event(&self) -> CmEvent {
+        self.channel.wait(Duration::from_secs(10)).unwrap().expect("an event in time")
+    }
+}
+
+/// Two hosts whose engines have threads. The first has written `bytes` to the second, which listens.
+fn connected(bytes: usize) -> ([Host; 2], CmId, CmId) {
+    let (port_a, port_b) = pair(&LinkConfig::default());
+    let mut hosts = [Host::new(port_a, "10.0.0.1/24"), Host::new(port_b, "10.0.0.2/24")];
+    hosts.iter_mut().for_each(Host::spawn);
+    let [a, b] = &hosts;
+    let listener = b.context.create_id(&b.channel);
+    listener.listen(7471, 8, Duration::from_secs(10)).unwrap();
+    let id = a.context.create_id(&a.channel);
+    id.connect(&a.qp, "10.0.0.2:7471".parse().unwrap(), &ConnParam::default()).unwrap();
+    let request = b.next_event();
+    request.id.accept(&b.qp, &ConnParam::default()).unwrap();
+    assert!(matches!(a.next_event().kind, CmEventKind::Established { .. }));
+    let remote = RemoteAddr { addr: b.region.addr(), rkey: b.region.rkey() };
+    a.qp.post_send(&SendRequest::new(1, SendOp::Write { remote }, a.region.sge(0, bytes))).unwrap();
+    let begun = std::time::Instant::now();
+    let wc = loop {
+        match a.cq.poll_one() {
+            Some(wc) => break wc,
+            None => assert!(begun.elapsed() < Duration::from_secs(10), "no completion"),
+        }
+    };
+    assert_eq!(wc.status, WcStatus::Success);
+    (hosts, listener, id)
+}
+
+/// The reports, by the first address of the first engine.
+fn reports(folder: &Folder) -> Vec<ProcessReport> {
+    let found = status::processes(&folder.sockets()).unwrap();
+    assert!(found.silent.is_empty(), "{found:?}");
+    let mut reports = found.answered;
+    reports.sort_by_key(|report| report.engines[0].addresses.clone());
+    reports
+}
+
+#[test]
+fn a_context_shows_its_peers_bytes_and_memory() {
+    let folder = Folder::new("shows");
+    let (hosts, _listener, _id) = connected(5000);
+    let sockets = hosts.each_ref().map(|host| status::serve(&host.context, &folder.sockets()).unwrap());
+    let all = reports(&folder);
+    let [a, b] = &all[..] else { panic!("{all:?}") };
+    for (report, address) in [(a, "10.0.0.1/24"), (b, "10.0.0.2/24")] {
+        assert_eq!(report.pid, std::process::id());
+        assert_eq!((report.queue_pairs, report.memory_regions, report.registered_bytes), (1, 1, 8192));
+        assert_eq!(report.engines[0].addresses[0], address);
+        assert!(report.silent_engines.is_empty());
+        assert!(report.engines[0].link_up && report.engines[0].mtu == 1500);
+    }
+    assert_eq!((&a.engines[0].listens[..], &b.engines[0].listens[..]), (&[][..], &[7471][..]));
+    let [ours, theirs] = [a, b].map(|report| &report.engines[0].connections[0]);
+    assert_eq!((ours.remote.to_string(), theirs.local), ("10.0.0.2:7471".into(), ours.remote));
+    assert_eq!(ours.local, theirs.remote);
+    let qp_nums = hosts.each_ref().map(|host| Some(host.qp.qp_num()));
+    assert_eq!([ours.qp_num, theirs.qp_num], qp_nums);
+    assert_eq!((ours.state.as_str(), ours.tcp_state.as_str()), ("established", "Established"));
+    assert_eq!(ours.qp_state.as_deref(), Some("RTS"));
+    assert!(ours.tx_bytes > 5000 && ours.tx_bytes < 6000, "{ours:?}");
+    assert!(ours.cwnd > 0 && ours.rto_us > 0 && ours.mss > 1000, "{ours:?}");
+    assert_eq!(a.engines[0].counters["uwarp_tx_fetched_bytes_total"], 5000);
+    assert_eq!(a.engines[0].counters["uwarp_tcp_tx_retransmits_total"], ours.retransmits);
+    assert!(a.engines[0].counters["uwarp_port_tx_bytes_total"] > 5000);
+    for socket in &sockets {
+        let metadata = fs::metadata(socket.path()).unwrap();
+        assert_eq!(metadata.mode() & 0o7777, 0o600);
+    }
+    assert_eq!(fs::metadata(folder.sockets()).unwrap().mode() & 0o7777, 0o700);
+    drop(sockets);
+    assert_eq!(folder.names(), [""; 0], "a socket is removed with its value");
+}
+
+#[test]
+fn an_engine_that_nobody_polls_is_named_and_asked_once() {
+    let folder = Folder::new("silent");
+    let mut host = Host::new(pair(&LinkConfig::default()).0, "10.0.0.1/24");
+    let _socket = status::serve(&host.context, &folder.sockets()).unwrap();
+    for _ in 0..3 {
+        let found = status::processes(&folder.sockets()).unwrap();
+        assert_eq!(found.answered[0].silent_engines, [0]);
+        assert_eq!(found.answered[0].memory_regions, 1);
+    }
+    host.spawn();
+    let found = status::processes(&folder.sockets()).unwrap();
+    assert_eq!((found.answered[0].engines.len(), &found.answered[0].silent_engines[..]), (1, &[][..]));
+}
+
+#[test]
+fn a_program_without_a_thread_polls_when_it_is_asked() {
+    let folder = Folder::new("polls");
+    let mut host = Host::new(pair(&LinkConfig::default()).0, "10.0.0.1/24");
+    let engine = std::sync::Mutex::new(host.engine.take().unwrap());
+    let poll = Box::new(move || {
+        engine.lock().unwrap().poll();
+    });
+    let _socket = status::serve_while_idle(&host.context, &folder.sockets(), poll).unwrap();
+    assert_eq!(reports(&folder)[0].engines[0].addresses[0], "10.0.0.1/24");
+}
+
+#[test]
+fn a_context_that_is_gone_is_not_kept_alive() {
+    let folder = Folder::new("gone");
+    let host = Host::new(pair(&LinkConfig::default()).0, "10.0.0.1/24");
+    let context = host.context.clone();
+    let socket = status::serve(&context, &folder.sockets()).unwrap();
+    drop((host, context));
+    let found = status::processes(&folder.sockets()).unwrap();
+    assert_eq!(found.answered, []);
+    drop(socket);
+}
+
+#[test]
+fn sockets_of_dead_processes_are_removed() {
+    let folder = Folder::new("dead");
+    let host = Host::new(pair(&LinkConfig::default()).0, "10.0.0.1/24");
+    let _socket = status::serve(&host.context, &folder.sockets()).unwrap();
+    // The socket of a process that was killed: nobody listens any more.
+    let mut child = Command::new("sleep").arg("60").stdin(Stdio::null()).spawn().unwrap();
+    let dead = child.id();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let path = folder.sockets().join(format!("{dead}-0.status"));
+    drop(UnixListener::bind(&path).unwrap());
+    status::processes(&folder.sockets()).unwrap();
+    assert!(!path.exists(), "found by a client");
+    // One whose child still has the descriptor, and answers nothing.
+    let inherited = UnixListener::bind(&path).unwrap();
+    assert!(status::processes(&folder.sockets()).unwrap().silent.is_empty());
+    assert!(!path.exists(), "its process is dead");
+    drop((inherited, UnixListener::bind(&path).unwrap()));
+    let _second = status::serve(&host.context, &folder.sockets()).unwrap();
+    assert!(!path.exists(), "found by a server");
+    assert_eq!(folder.names().len(), 2, "each context has a socket");
+}
+
+#[test]
+fn a_folder_that_others_may_enter_is_refused() {
+    let folder = Folder::new("open");
+    fs::create_dir(folder.sockets()).unwrap();
+    fs::set_permissions(folder.sockets(), fs::Permissions::from_mode(0o755)).unwrap();
+    let host = Host::new(pair(&LinkConfig::default()).0, "10.0.0.1/24");
+    let error = status::serve(&host.context, &folder.sockets()).err().expect("an error").to_string();
+    assert!(error.contains(".status") && error.contains("755"), "{error}");
+    assert!(status::processes(&folder.sockets()).is_err());
+}

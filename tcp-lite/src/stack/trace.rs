@@ -1,0 +1,28 @@
+//! Events of `tracing` that only TCP sees. Its users make the others.
+
+use super::connections::Conn;
+use crate::TcpConfig;
+use crate::four_tuple::FourTuple;
+
+dp::events! {
+    /// A listener has made a connection for a SYN.
+    fn syn_received(tuple: &FourTuple) {
+        let (local, remote) = (tuple.local_addr(), tuple.remote_addr());
+        tracing::debug!(%local, %remote, "SYN received");
+    }
+
+    /// A connection was established by the cookie of a SYN-ACK that was not remembered.
+    fn syn_cookie_received(tuple: &FourTuple) {
+        let (local, remote) = (tuple.local_addr(), tuple.remote_addr());
+        tracing::debug!(%local, %remote, "SYN cookie received");
+    }
+
+    /// What is in flight was not acknowledged in time, and is sent again.
+    fn retransmission_timeout(conn: &Conn, config: &TcpConfig) {
+        let info = conn.tcb.info(config, conn.tuple.local_addr(), conn.tuple.remote_addr());
+        let crate::ConnInfo { local, remote, state, srtt_us, rto_us, cwnd, ssthresh, unacknowledged, .. } = info;
+        tracing::debug!(
+            %local, %remote, ?state, srtt_us, rto_us, cwnd, ssthresh, unacknowledged, "retransmission timeout"
+        );
+    }
+}
