@@ -18,12 +18,18 @@ use crate::{local, ping, several};
 /// # Errors
 /// The error that ended it.
 pub fn run(cli: Cli) -> Result<(), Error> {
+    if let Some(note) = cli.command.test_args().and_then(|args| args.perftest.note()) {
+        eprintln!("iwperf: {note}");
+    }
     let interrupt = Interrupt::on_signals()?;
     match cli.command {
         Command::Server(args) => server(&args, &interrupt),
         Command::WriteBw(args) => client(Test::WriteBw, &args, &interrupt),
         Command::ReadBw(args) => client(Test::ReadBw, &args, &interrupt),
         Command::SendBw(args) => client(Test::SendBw, &args, &interrupt),
+        Command::WriteImmBw(args) => client(Test::WriteImmBw, &args, &interrupt),
+        Command::AtomicBw(args) => client(Test::AtomicBw, &args, &interrupt),
+        Command::AtomicLat(args) => client(Test::AtomicLat, &args, &interrupt),
         Command::WriteLat(args) => client(Test::WriteLat, &args, &interrupt),
         Command::ReadLat(args) => client(Test::ReadLat, &args, &interrupt),
         Command::SendLat(args) => client(Test::SendLat, &args, &interrupt),
@@ -44,7 +50,7 @@ fn client(test: Test, args: &ClientArgs, interrupt: &Interrupt) -> Result<(), Er
     }
     let mut end = net::open(&args.net, args.args.events, !args.args.no_crc, interrupt)?;
     end.endpoint.profile = args.args.profile;
-    let remote = args.remote.with_port(DEFAULT_PORT);
+    let remote = args.remote.resolve(args.port, DEFAULT_PORT, &args.net.addresses())?;
     let mut outcome = Outcome::default();
     for params in &sweep {
         output.heading(params, true);
@@ -111,6 +117,7 @@ fn local(args: &LocalArgs, interrupt: &Interrupt) -> Result<(), Error> {
         pcap: args.pcap.as_deref(),
         timeout: args.timeout,
         profile: args.args.profile,
+        port: args.port,
         core: None,
     };
     // Without --cores, the system places both ends.
@@ -172,8 +179,9 @@ fn cpus(args: &LocalArgs, params: &Params, cores: u32) -> Result<Vec<usize>, Err
 }
 
 fn ping(args: &PingClientArgs, interrupt: &Interrupt) -> Result<(), Error> {
+    let remote = args.remote.resolve(args.port, ping::DEFAULT_PORT, &args.net.addresses())?;
     let mut end = net::open(&args.net, false, true, interrupt)?;
-    ping::client::run(&mut end.endpoint, args.remote.with_port(ping::DEFAULT_PORT), &args.ping, &mut say)
+    ping::client::run(&mut end.endpoint, remote, &args.ping, &mut say)
 }
 
 fn pong(args: &PongArgs, interrupt: &Interrupt) -> Result<(), Error> {

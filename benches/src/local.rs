@@ -12,7 +12,7 @@ use crate::cores::{first_cause, together};
 use crate::driver::{Interrupt, WaitMode};
 use crate::errors::Error;
 use crate::net::{End, EndConfig, has_one_cpu, make_end};
-use crate::params::{DEFAULT_PORT, Params};
+use crate::params::Params;
 use crate::perftest::client::{self, Outcome};
 use crate::perftest::script::OnRow;
 use crate::perftest::server::Server;
@@ -35,6 +35,8 @@ pub struct Wire<'a> {
     pub timeout: Duration,
     /// Whether to profile both ends by layer.
     pub profile: bool,
+    /// Port that the server listens on.
+    pub port: u16,
     /// The core of both ends; `None`: any, with a thread for each end.
     pub core: Option<Core>,
 }
@@ -133,12 +135,12 @@ pub fn run_between(
         is_local_wire: false,
         timeout: wire.timeout,
     };
-    let remote = SocketAddr::new(address(wire.ipv6, 1), DEFAULT_PORT);
+    let remote = SocketAddr::new(address(wire.ipv6, 1), wire.port);
     std::thread::scope(|scope| {
         let server = scope.spawn(|| {
             let served = make_end(server_port, &config(1, None), interrupt).and_then(|mut end| {
                 end.endpoint.profile = wire.profile;
-                serve(&mut end, unit)
+                serve(&mut end, wire.port, unit)
             });
             // Without this the client would wait until its time limit and report that.
             served.inspect_err(|_| interrupt.raise())
@@ -166,8 +168,8 @@ pub fn run_between(
 }
 
 /// Serves one client. Returns the rows.
-fn serve(end: &mut End, unit: Unit) -> Result<Vec<Row>, Error> {
-    let server = Server::listen(end, DEFAULT_PORT)?;
+fn serve(end: &mut End, port: u16, unit: Unit) -> Result<Vec<Row>, Error> {
+    let server = Server::listen(end, port)?;
     let mut client = server.accept(end, None)?;
     let mut rows = Vec::new();
     server.serve(end, &mut client, unit, &mut |row| rows.push(row.clone()))?;

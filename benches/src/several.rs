@@ -31,6 +31,7 @@ pub fn client(
 ) -> Result<(), Error> {
     let (unit, count) = (args.args.unit(), cores.ends.len());
     let Cores { mut ends, cpus } = cores;
+    let first = args.remote.resolve(args.port, DEFAULT_PORT, &args.net.addresses())?;
     let mut outcome = Outcome::default();
     for params in sweep {
         output.heading(params, true);
@@ -40,7 +41,7 @@ pub fn client(
             end.take_thread()?;
             end.endpoint.rendezvous = Some(std::sync::Arc::clone(&begin));
             let share = params.share(index as u32, count as u32);
-            let remote = port_of(args.remote.with_port(DEFAULT_PORT), index)?;
+            let remote = port_of(first, index)?;
             let outcome = client::run(&mut end, remote, &share, unit, on_row)?;
             keep_polling(&mut end, &over)?;
             Ok((end, outcome))

@@ -87,6 +87,7 @@ fn load(params: &Params, stall: Duration) -> (Row, LoadFigures) {
         pcap: None,
         timeout: Duration::from_secs(10),
         profile: false,
+        port: 18515,
         core: None,
     };
     let rows = RefCell::new(Vec::new());

@@ -2,20 +2,20 @@
 //!
 //! | | before | for each size | after |
 //! |---|---|---|---|
-//! | write-bw, read-bw | places, places, sync | - (both ways: sync, run, sync with `-a`, reports) | sync, reports (not both ways), close |
-//! | send-bw | places, sync, places | sync, run, (both ways: reports), sync with `-a` | close |
+//! | write-bw, read-bw, atomic-bw | places, places, sync | - (both ways: sync, run, sync with `-a`, reports) | sync, reports (not both ways), close |
+//! | send-bw, write-imm-bw | places, sync, places | sync, run, (both ways: reports), sync with `-a` | close |
 //! | write-lat | sync, places, places, sync | run | - |
-//! | read-lat | sync, places, places, sync | run | close |
+//! | read-lat, atomic-lat | sync, places, places, sync | run | close |
 //! | send-lat | places, sync, places | sync, run | close |
 //!
-//! *Places* is a destination for each queue pair; *sync* and *close* repeat that of the first one. The target
+//! *Places* is a destination for each queue pair (the first one of the credits' cell, if there is one); *sync* and *close* repeat that of the first one. The target
 //! of a one-way test waits in the sync (or close) after the run. Two iwperfs add one message each at the end
 //! ([`FinalReport`]).
 
 use crate::endpoint::Endpoint;
 use crate::errors::Error;
-use crate::params::{Params, Test, Verb};
-use crate::path::Path;
+use crate::params::{Params, Test};
+use crate::path::{Path, Place};
 use crate::perftest::exchange::{Control, nothing};
 use crate::perftest::wire::{Dest, Report};
 use crate::private_report::FinalReport;
@@ -51,9 +51,9 @@ impl Script<'_> {
     pub fn run(&mut self, on_row: OnRow<'_>) -> Result<Option<FinalReport>, Error> {
         self.prepare()?;
         match self.params().test {
-            Test::WriteBw | Test::ReadBw => self.one_sided_bandwidth(on_row)?,
-            Test::SendBw => self.send_bandwidth(on_row)?,
-            Test::WriteLat | Test::ReadLat | Test::SendLat => self.latency(on_row)?,
+            Test::WriteBw | Test::ReadBw | Test::AtomicBw => self.one_sided_bandwidth(on_row)?,
+            Test::SendBw | Test::WriteImmBw => self.send_bandwidth(on_row)?,
+            Test::WriteLat | Test::ReadLat | Test::SendLat | Test::AtomicLat => self.latency(on_row)?,
         }
         if !self.with_iwperf {
             return Ok(None);
@@ -72,40 +72,49 @@ impl Script<'_> {
         self.control.is_client
     }
 
-    fn own_dest(&self, index: usize) -> Dest {
+    fn own_dest(&self, index: usize, place: Place) -> Dest {
         let params = self.params();
-        let out_reads = if params.test.verb() == Verb::Read { params.outs } else { 1 };
-        self.path.dest(index, out_reads, self.gid)
+        let out_reads = if params.test.verb().is_answered() { params.outs } else { 1 };
+        self.path.dest(index, place, out_reads, self.gid)
     }
 
     fn prepare(&mut self) -> Result<(), Error> {
         let test = self.params().test;
-        if matches!(test, Test::WriteLat | Test::ReadLat) {
+        if matches!(test, Test::WriteLat | Test::ReadLat | Test::AtomicLat) {
             self.sync()?;
         }
-        self.places()?;
-        if test.verb() == Verb::Send {
+        self.places(Place::Credit)?;
+        if test.verb().uses_receives() {
             self.sync()?;
         }
-        self.places()?;
-        if test.verb() != Verb::Send {
+        self.places(Place::Data)?;
+        if !test.verb().uses_receives() {
             self.sync()?;
         }
         Ok(())
     }
 
     /// Exchanges the addresses of memory for each queue pair.
-    fn places(&mut self) -> Result<(), Error> {
+    fn places(&mut self, place: Place) -> Result<(), Error> {
         for index in 0..self.path.flows.len() {
-            let ours = self.own_dest(index);
-            self.path.flows[index].remote = self.control.dest(self.end, &ours, &mut nothing)?;
+            let ours = self.own_dest(index, place);
+            let theirs = self.control.dest(self.end, &ours, &mut nothing)?;
+            let flow = &mut self.path.flows[index];
+            match place {
+                Place::Credit => flow.credit = theirs,
+                Place::Data if self.path.params.test == Test::SendBw => {
+                    // perftest's first message may come before it has the cell.
+                    (flow.credit, flow.remote) = (theirs, theirs);
+                }
+                Place::Data => flow.remote = theirs,
+            }
         }
         Ok(())
     }
 
     /// Waits for each other. Polls the data path meanwhile.
     fn sync(&mut self) -> Result<(), Error> {
-        let ours = self.own_dest(0);
+        let ours = self.own_dest(0, Place::Data);
         let path = &mut *self.path;
         self.control.dest(self.end, &ours, &mut || path.poll()).map(drop)
     }
@@ -212,14 +221,14 @@ impl Script<'_> {
             };
         }
         // The data path is not polled: a peer that has answered may have closed it by now.
-        let ours = self.own_dest(0);
+        let ours = self.own_dest(0, Place::Data);
         self.control.dest(self.end, &ours, &mut nothing).map(drop)
     }
 
     fn latency(&mut self, on_row: OnRow<'_>) -> Result<(), Error> {
         let test = self.params().test;
-        if test == Test::ReadLat && !self.is_client() {
-            // Reads need only polls of the engine at this end.
+        if test.verb().is_answered() && !self.is_client() {
+            // Reads and atomics need only polls of the engine at this end.
             return self.sync();
         }
         for size in self.params().sizes() {

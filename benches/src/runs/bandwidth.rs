@@ -8,7 +8,7 @@ use dp::Clock;
 
 use crate::endpoint::Endpoint;
 use crate::errors::Error;
-use crate::params::{Params, Verb};
+use crate::params::Params;
 use crate::path::Path;
 use crate::perftest::exchange::Control;
 use crate::profile::{Profiled, Profiling};
@@ -183,7 +183,7 @@ fn is_done(
     limit: Option<u64>,
     stopped: bool,
 ) -> Result<bool, Error> {
-    let counts = part.target && part.counts && params.test.verb() == Verb::Send;
+    let counts = part.target && part.counts && params.test.verb().uses_receives();
     let counted = !counts || limit.is_none_or(|limit| path.received() >= limit * u64::from(params.qps));
     if part.source {
         let finished = limit.is_some() || stopped;

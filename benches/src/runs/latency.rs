@@ -2,8 +2,8 @@
 //!
 //! Writes and Sends go back and forth. Both ends measure from one of their posts to the next and report half
 //! of it. With Writes the *server* begins, as in `ib_write_lat`; the last byte counts from 1 and is polled in
-//! memory. With Sends the client begins. Reads are posted by the client only, and count in full from post to
-//! post.
+//! memory. With Sends the client begins. Reads and atomics are posted by the client only, and count in full
+//! from post to post.
 
 use dp::Clock;
 
@@ -33,11 +33,11 @@ pub fn run(
     let verb = path.params.test.verb();
     let posts_first = match verb {
         Verb::Write => !control.is_client,
-        Verb::Send | Verb::Read => control.is_client,
+        Verb::Send | Verb::WriteImmediate | Verb::Read | Verb::Atomic => control.is_client,
     };
     let profiling = Profiling::start(end);
     let mut turns = Turns::new(end, path, verb);
-    if verb == Verb::Read {
+    if verb.is_answered() {
         turns.reads(end, control, path, progress)?;
     } else {
         turns.back_and_forth(end, control, path, posts_first, progress)?;
@@ -73,7 +73,7 @@ impl Turns {
         let (hz, params) = (end.clock.hz(), &path.params);
         let started = Clock::cycles();
         Self {
-            latencies: Latencies::new(verb != Verb::Read),
+            latencies: Latencies::new(!verb.is_answered()),
             busy_at_start: end.driver.counters().busy_cycles,
             last_post: None,
             unrecorded: None,
@@ -126,6 +126,9 @@ impl Turns {
             self.post(path)?;
             let number = self.posted;
             self.wait(end, control, path, progress, |path| Ok(path.flows[0].completed >= number))?;
+        }
+        if let Some(last) = self.last_post {
+            self.latencies.record_cycles(Clock::cycles().saturating_sub(last), self.hz);
         }
         Ok(())
     }
