@@ -114,6 +114,7 @@ fn local(args: &LocalArgs, interrupt: &Interrupt) -> Result<(), Error> {
         ipv6: args.ipv6,
         mtu: args.mtu,
         drop_ppm: args.drop_ppm,
+        tos: args.tos.unwrap_or(0),
         pcap: args.pcap.as_deref(),
         timeout: args.timeout,
         profile: args.args.profile,

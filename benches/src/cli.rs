@@ -140,6 +140,9 @@ pub struct LocalArgs {
     /// Frames that the wire loses, per million (seeded: the same ones each time).
     #[arg(long, default_value_t = 0, value_name = "PPM")]
     pub drop_ppm: u32,
+    /// Type of service or traffic class of the packets: DSCP times 4.
+    #[arg(short = 'T', long, alias = "tclass", value_name = "0-255", value_parser = clap::value_parser!(u8))]
+    pub tos: Option<u8>,
     /// Run on this many CPUs, each with both ends of its own wire; the queue pairs are spread over them. A
     /// list (1,2,4) does a run for each.
     #[arg(long, value_name = "N,..", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1024))]

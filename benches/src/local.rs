@@ -29,6 +29,8 @@ pub struct Wire<'a> {
     pub mtu: u16,
     /// Frames lost per million, in each direction.
     pub drop_ppm: u32,
+    /// Traffic class of TCP's packets.
+    pub tos: u8,
     /// Capture file for the client's port.
     pub pcap: Option<&'a Path>,
     /// Time limit for an end from which nothing arrives.
@@ -126,6 +128,7 @@ pub fn run_between(
         ips: vec![cidr(wire.ipv6, last)],
         gateways: Vec::new(),
         vlan: None,
+        tos: wire.tos,
         pcap,
         cpu: wire.core.as_ref().map(|core| core.cpu),
         shares_cpu: wire.core.is_some() || has_one_cpu(),
