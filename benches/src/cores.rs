@@ -50,7 +50,7 @@ pub fn together<S: Send, T: Send>(
                 all
             });
         }
-        ended
+        ended.map_err(|error| interrupt.explain(error))
     })
 }
 

@@ -35,6 +35,8 @@ pub struct Endpoint {
     pub timeout: Duration,
     /// Whether to profile by layer.
     pub profile: bool,
+    /// Whether each latency is wanted.
+    pub keeps_samples: bool,
     /// Where it waits for other cores before each run.
     pub rendezvous: Option<Arc<Rendezvous>>,
     /// The engine of its connections, if the context has several.
@@ -68,6 +70,7 @@ impl Endpoint {
             clock: Clock::new(),
             timeout,
             profile: false,
+            keeps_samples: false,
             rendezvous: None,
             engine: None,
             events,

@@ -37,6 +37,8 @@ pub struct Wire<'a> {
     pub timeout: Duration,
     /// Whether to profile both ends by layer.
     pub profile: bool,
+    /// Whether each latency is wanted.
+    pub keeps_samples: bool,
     /// Port that the server listens on.
     pub port: u16,
     /// The core of both ends; `None`: any, with a thread for each end.
@@ -141,7 +143,9 @@ pub fn run_between(
     let remote = SocketAddr::new(address(wire.ipv6, 1), wire.port);
     std::thread::scope(|scope| {
         let server = scope.spawn(|| {
-            let served = make_end(server_port, &config(1, None), interrupt).and_then(|mut end| {
+            // The client ends the test in order when a signal comes.
+            let told = interrupt.of_failures_only();
+            let served = make_end(server_port, &config(1, None), &told).and_then(|mut end| {
                 end.endpoint.profile = wire.profile;
                 serve(&mut end, wire.port, unit)
             });
@@ -150,6 +154,7 @@ pub fn run_between(
         });
         let ran = make_end(client_port, &config(2, wire.pcap), interrupt).and_then(|mut end| {
             end.endpoint.profile = wire.profile;
+            end.endpoint.keeps_samples = wire.keeps_samples;
             end.endpoint.rendezvous = wire.core.as_ref().map(|core| Arc::clone(&core.rendezvous));
             let outcome = client::run(&mut end, remote, params, unit, on_row)?;
             end.endpoint.driver.set_wait_mode(WaitMode::Waiting);
@@ -165,7 +170,8 @@ pub fn run_between(
             interrupt.raise();
         }
         let served = server.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        let ((end, outcome), target) = first_cause(ran, served)?;
+        let ended = first_cause(ran, served).map_err(|error| interrupt.explain(error));
+        let ((end, outcome), target) = ended?;
         Ok(Ended { end, outcome, target })
     })
 }

@@ -28,8 +28,8 @@ pub const MAX_QPS: u32 = 16_000;
 /// Above this length of one half of all buffers, queue pairs share buffers, bytes.
 const SHARED_BYTES: usize = 256 << 20;
 
-/// Most messages of a warm-up.
-const WARM_UP_MESSAGES: u32 = 1000;
+/// Least and most messages of a warm-up.
+const WARM_UP_MESSAGES: [u32; 2] = [10, 1000];
 
 /// Highest rate, bytes or messages a second.
 pub const MAX_RATE: u64 = 1_000_000_000_000;
@@ -126,10 +126,10 @@ impl Params {
     }
 
     /// Messages of each queue pair before the first measurement: enough to fill the queue a few times, in
-    /// little time.
+    /// little time. An even number: the last byte of a Write counts them, and must not be that of the first
+    /// message that is measured.
     pub fn warm_up_messages(&self) -> u64 {
-        let most = if self.iters > 0 { self.iters } else { WARM_UP_MESSAGES };
-        u64::from((4 * self.tx_depth).clamp(1, WARM_UP_MESSAGES).min(most))
+        u64::from((4 * self.tx_depth).clamp(WARM_UP_MESSAGES[0], WARM_UP_MESSAGES[1]))
     }
 
     /// Distance of two slots, bytes: a message and, when validating, a guard.

@@ -11,26 +11,40 @@ use crate::errors::Error;
 use crate::latency::LatencySummary;
 use crate::params::Params;
 use crate::plot::{Axis, Chart, DrawError, Page, Series, bytes};
+use crate::provenance::Provenance;
 use crate::runs::{BandwidthRow, Figures, Row};
 use crate::table::Unit;
 
 /// Most distributions in one plot: more lines could not be distinguished.
 const DISTRIBUTIONS: usize = 6;
 
-/// Writes the page and its plots into `directory`, which is created if it is missing.
+/// Writes the page to `path`, or the page and its plots into that directory, which is created if it is missing.
 ///
 /// # Errors
 /// [`Error::System`] if they cannot be written.
-pub fn write(directory: &Path, params: &Params, unit: Unit, rows: &[Row]) -> Result<(), Error> {
-    let what = format!("cannot write {}", directory.display());
+pub(crate) fn write(
+    path: &Path,
+    params: &Params,
+    unit: Unit,
+    rows: &[Row],
+    provenance: &Provenance,
+) -> Result<(), Error> {
+    let what = format!("cannot write {}", path.display());
     let failed = |source| Error::System { what: what.clone(), source };
-    let page = page(params, unit, rows).map_err(|error| failed(std::io::Error::other(error)))?;
-    page.write(directory).map_err(failed)
+    let page = page(params, unit, rows, provenance).map_err(|error| failed(std::io::Error::other(error)))?;
+    if is_page(path) { std::fs::write(path, page.html()) } else { page.write(path) }.map_err(failed)
 }
 
-fn page(params: &Params, unit: Unit, rows: &[Row]) -> Result<Page, DrawError> {
+/// Whether the page itself has this name; otherwise it is that of a directory.
+pub(crate) fn is_page(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("html"))
+}
+
+fn page(params: &Params, unit: Unit, rows: &[Row], provenance: &Provenance) -> Result<Page, DrawError> {
     let mut page = Page::new(format!("iwperf {}", params.test.name()));
     page.paragraph(&description(params));
+    page.paragraph(&provenance.line());
+    page.verbatim(&provenance.command_line);
     let bandwidth: Vec<&BandwidthRow> = rows.iter().filter_map(bandwidth_of).collect();
     let latency: Vec<(&Row, &LatencySummary)> = rows.iter().filter_map(latency_of).collect();
     // A sweep of queue pairs or cores has its own axis. Sizes are plotted if only they change.
@@ -241,7 +255,7 @@ mod tests {
     }
 
     fn html(test: Test, rows: &[Row]) -> String {
-        page(&example(test), Unit::GigabitsPerSecond, rows).unwrap().html()
+        page(&example(test), Unit::GigabitsPerSecond, rows, &Provenance::here()).unwrap().html()
     }
 
     #[test]
@@ -294,8 +308,14 @@ mod tests {
 
     #[test]
     fn a_directory_that_cannot_be_made_is_named() {
-        let error =
-            write(Path::new("/proc/nowhere"), &example(Test::WriteBw), Unit::default(), &[]).unwrap_err();
+        let error = write(
+            Path::new("/proc/nowhere"),
+            &example(Test::WriteBw),
+            Unit::default(),
+            &[],
+            &Provenance::here(),
+        )
+        .unwrap_err();
         assert!(error.to_string().starts_with("cannot write /proc/nowhere"), "{error}");
     }
 }

@@ -88,6 +88,7 @@ fn load(params: &Params, stall: Duration) -> (Row, LoadFigures) {
         pcap: None,
         timeout: Duration::from_secs(10),
         profile: false,
+        keeps_samples: false,
         port: 18515,
         core: None,
     };

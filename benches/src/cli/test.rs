@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use super::PerftestArgs;
 use crate::errors::Error;
+use crate::net::End;
 use crate::params::{ATOMIC_BYTES, AtomicKind, MAX_SIZE, Params, RX_DEPTH_SEND, Test, Verb};
 use crate::rate::Rate;
 use crate::table::Unit;
@@ -260,6 +261,17 @@ impl TestArgs {
     /// [`Error::Usage`].
     pub fn check(&self) -> Result<(), Error> {
         if self.profile { crate::profile::check_available() } else { Ok(()) }
+    }
+
+    /// Whether each latency is wanted.
+    pub fn keeps_samples(&self) -> bool {
+        self.report_histogram || self.report_unsorted
+    }
+
+    /// Sets what an end has to measure beside the figures.
+    pub fn set(&self, end: &mut End) {
+        end.endpoint.profile = self.profile;
+        end.endpoint.keeps_samples = self.keeps_samples();
     }
 
     /// The file of --out_json, if it is wanted.

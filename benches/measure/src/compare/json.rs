@@ -1,8 +1,8 @@
 //! `--json FILE`: an object for each row by its name, and data of the whole run.
 
+use benches::machine::Machine;
 use serde_json::{Map, Value, json};
 
-use crate::compare::machine::Machine;
 use crate::compare::measures::Better;
 use crate::compare::sample::Sample;
 use crate::compare::session::{Row, Session};
