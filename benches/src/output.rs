@@ -20,6 +20,7 @@ use crate::perftest::client::Outcome;
 use crate::profile::Breakdown;
 use crate::provenance::Provenance;
 use crate::report;
+use crate::runs::repeats::{Spread, grouped};
 use crate::runs::{BandwidthRow, Figures, LoadFigures, Row};
 use crate::table::{self, Unit};
 
@@ -161,6 +162,7 @@ impl<'a> Output<'a> {
             self.print(&note);
         }
         self.cores();
+        repeat_lines(&self.rows, self.unit).iter().for_each(|line| self.print(line));
         for note in self.rows.iter().filter_map(|row| row.load.as_ref()).filter_map(load_note) {
             self.print(&note);
         }
@@ -328,6 +330,27 @@ fn cost_lines(rows: &[Row], hz: u64) -> Vec<String> {
         )
     };
     rows.iter().map(line).collect()
+}
+
+/// The spread of runs that were repeated.
+fn repeat_lines(rows: &[Row], unit: Unit) -> Vec<String> {
+    let line = |group: &Vec<&Row>| {
+        let figure = |row: &&Row| match &row.figures {
+            Figures::Bandwidth(figures) => unit.of(figures.average),
+            Figures::Latency(figures) => figures.typical_us,
+        };
+        let what = match group[0].figures {
+            Figures::Bandwidth(_) => unit.name(),
+            Figures::Latency(_) => "usec (medians)",
+        };
+        let Spread { least, median, greatest } = Spread::of(group.iter().map(figure))?;
+        let (count, size, qps) = (group.len(), group[0].size, group[0].queue_pairs);
+        Some(format!(
+            " {count} rows of {size} B, {qps} queue pairs: {median:.2} {what}, from {least:.2} to {greatest:.2}"
+        ))
+    };
+    let whole = rows.iter().filter(|row| !row.is_partial);
+    grouped(whole).iter().filter(|group| group.len() > 1).filter_map(line).collect()
 }
 
 /// How work is spread over several engines.

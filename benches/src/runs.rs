@@ -5,5 +5,6 @@ mod cpu_time;
 mod figures;
 pub mod latency;
 pub mod merge;
+pub mod repeats;
 
 pub use figures::{BandwidthRow, CoreFigures, Figures, LoadFigures, Row};

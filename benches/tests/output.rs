@@ -131,7 +131,10 @@ fn counters_are_a_table_with_rates() {
 fn a_run_by_time_says_how_it_goes_every_second() {
     let (out, err) = printed("write-bw", "-D 3 --report_gbits");
     assert!(!out.contains("retransmits"), "{out}");
-    assert!((1..=2).contains(&err.lines().count()) && err.contains(" s: ") && err.contains("Gb/sec"), "{err}");
+    assert!(
+        (1..=2).contains(&err.lines().count()) && err.contains(" s: ") && err.contains("Gb/sec"),
+        "{err}"
+    );
     let (_, err) = printed("read-lat", "-D 2");
     assert!(err.contains("99 %") && err.contains("% busy"), "{err}");
     assert_eq!(printed("write-bw", "-n 100").1, "");
