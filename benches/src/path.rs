@@ -210,8 +210,8 @@ impl Path {
         }
     }
 
-    /// The data that the peer gets about queue pair `index`. Where only the cell is needed, it is the place of
-    /// both, as perftest has it.
+    /// The data that the peer gets about queue pair `index`. Sends need only the cell, which is then both
+    /// places, as in perftest.
     pub fn dest(&self, index: usize, place: Place, out_reads: u32, gid: [u8; 16]) -> Dest {
         let Memory { data, control, .. } = &*self.memory;
         let has_cell = self.params.test.has_credits();

@@ -19,7 +19,7 @@ use crate::table::Unit;
 /// Most distributions in one plot: more lines could not be distinguished.
 const DISTRIBUTIONS: usize = 6;
 
-/// Writes the page to `path`, or the page and its plots into that directory, which is created if it is missing.
+/// Writes the page to `path`, or the page and its plots into that directory, which is created if missing.
 ///
 /// # Errors
 /// [`Error::System`] if they cannot be written.

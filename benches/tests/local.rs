@@ -51,6 +51,22 @@ fn atomics_return_what_was_there_before() {
 }
 
 #[test]
+fn a_warm_up_comes_before_the_measurement_and_is_not_part_of_it() {
+    for test in TESTS.iter().chain(&ATOMICS) {
+        let checked = |options: &str| {
+            let output = local(test, &format!("-n 30 --validate {options}"));
+            let out = String::from_utf8(output.stdout).unwrap();
+            let line = out.lines().find(|line| line.starts_with(" validated:")).unwrap_or_else(|| panic!("{out}"));
+            let numbers = line.split_whitespace().filter_map(|word| word.parse::<u32>().ok());
+            assert!(out.lines().any(|line| line.split_whitespace().nth(1) == Some("30")), "{out}");
+            numbers.sum::<u32>()
+        };
+        let (cold, warm) = (checked(""), checked("--perform_warm_up"));
+        assert!(cold > 0 && warm >= cold + 10, "{test}: {cold} {warm}");
+    }
+}
+
+#[test]
 fn one_message_is_enough() {
     for test in ["write-bw", "read-bw", "send-bw", "write-imm-bw", "atomic-bw", "read-lat", "atomic-lat"] {
         let row = &rows(test, "-n 1 --validate")[0];

@@ -180,9 +180,9 @@ pub struct TcpConfig {
     /// Least time in TIME-WAIT (twice the MSL); longer if the peer took longer to retransmit its FIN. If it
     /// is shorter than the largest RTO of a peer, that peer's connection may end in a reset.
     pub time_wait: Duration,
-    /// Traffic class (IPv6) or type of service (IPv4) of what TCP sends, 0 by default: DSCP times 4 (RFC 2474).
-    /// The lowest two bits are left to ECN. A peer that is this stack takes packets of another class than 0 the
-    /// general way, which costs it more.
+    /// Traffic class (IPv6) or type of service (IPv4) of what TCP sends, 0 by default: DSCP times 4 (RFC
+    /// 2474). The lowest two bits are left to ECN. A peer that is this stack takes packets of another class
+    /// than 0 the general way, which costs it more.
     pub traffic_class: u8,
     /// Hop limit / TTL of what we send.
     pub hop_limit: u8,

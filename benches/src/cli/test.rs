@@ -81,13 +81,13 @@ pub struct TestArgs {
     #[arg(short = 'Q', long)]
     pub cq_mod: Option<u32>,
     /// Requests posted at a time.
-    #[arg(short = 'l', long, default_value_t = 1)]
+    #[arg(short = 'l', long, alias = "post_list", default_value_t = 1)]
     pub post_list: u32,
     /// Receives posted at a time.
     #[arg(long = "recv_post_list", alias = "recv-post-list", value_name = "N", default_value_t = 1)]
     pub recv_post_list: u32,
     /// Copy messages of up to this many bytes when they are posted.
-    #[arg(short = 'I', long, default_value_t = 0)]
+    #[arg(short = 'I', long, alias = "inline_size", default_value_t = 0)]
     pub inline: u32,
     /// Outstanding Reads on each queue pair.
     #[arg(short, long, default_value_t = 128)]
@@ -143,8 +143,8 @@ pub struct TestArgs {
     /// File of --out_json [default: perftest_out.json].
     #[arg(long = "out_json_file", alias = "out-json-file", value_name = "FILE")]
     pub out_json_file: Option<PathBuf>,
-    /// Write the results with plots: to a page in one file if the name ends in .html, otherwise to a directory
-    /// with the page (index.html) and each plot (SVG).
+    /// Write the results with plots: to one file if the name ends in .html, otherwise to a directory with the
+    /// same page (index.html) and each plot (SVG).
     #[arg(long, value_name = "FILE.html|DIR")]
     pub report: Option<PathBuf>,
     /// Show the cost of an FPDU by layer, in cycles of this end (needs a build with `--features profile`).

@@ -57,9 +57,11 @@ fn every_letter_of_perftest_is_taken() {
 #[test]
 fn scripts_of_perftest_run_as_they_are() {
     let p = params(
-        "-R -F -d siw0 -i 1 -x 3 -m 4096 -S 0 -u 14 -c RC -p 4000 -n 1 -r 99 --recv_post_list 8 --perform_warm_up",
+        "-R -F -d siw0 -i 1 -x 3 -m 4096 -S 0 -u 14 -c RC -p 4000 -n 1 -r 99 --recv_post_list 8 --perform_warm_up \
+         --post_list=4 --inline_size=16",
     );
     assert_eq!((p.iters, p.rx_depth, p.recv_post_list, p.warm_up), (1, 99, 8, true));
+    assert_eq!((p.post_list, p.inline), (4, 16));
     assert_eq!(client("-p 4000").port, Some(4000));
     let note = client("-R -d siw0 -x 3").args.perftest.note().unwrap();
     assert_eq!(note.lines().count(), 1);

@@ -8,8 +8,9 @@
 //! | read-lat, atomic-lat | sync, places, places, sync | run | close |
 //! | send-lat | places, sync, places | sync, run | close |
 //!
-//! *Places* is a destination for each queue pair (the first one of the credits' cell, if there is one); *sync* and *close* repeat that of the first one. The target
-//! of a one-way test waits in the sync (or close) after the run. Two iwperfs add one message each at the end
+//! *Places* is a destination for each queue pair (first of the cell for credits, if there is one); *sync* and
+//! *close* repeat that of the first one. The target of a one-way test waits in the sync (or close) after the
+//! run. A warm-up is one more size before the first. Two iwperfs add one message each at the end
 //! ([`FinalReport`]).
 
 use crate::endpoint::Endpoint;

@@ -67,7 +67,7 @@ pub struct Series {
     pub points: Vec<(f64, f64)>,
     /// How it looks.
     pub stroke: Stroke,
-    /// An area behind the line, (x, least, greatest) by increasing x: how far repeated measurements are apart.
+    /// An area behind the line, (x, least, greatest) by increasing x: the spread of repeated measurements.
     pub band: Vec<(f64, f64, f64)>,
 }
 
