@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use crate::description::description;
+use crate::description::of_rows;
 use crate::errors::Error;
 use crate::latency::LatencySummary;
 use crate::params::Params;
@@ -43,7 +43,7 @@ pub(crate) fn is_page(path: &Path) -> bool {
 
 fn page(params: &Params, unit: Unit, rows: &[Row], provenance: &Provenance) -> Result<Page, DrawError> {
     let mut page = Page::new(format!("iwperf {}", params.test.name()));
-    let mut notes = vec![description(params), provenance.line()];
+    let mut notes = vec![of_rows(params, rows), provenance.line()];
     notes.iter().for_each(|note| page.paragraph(note));
     page.verbatim(&provenance.command_line);
     let groups = grouped(rows);
@@ -272,7 +272,7 @@ mod tests {
             messages_per_s: 1e9 / f64::from(size),
         };
         let figures = Figures::Bandwidth(figures);
-        Row { size, messages: 10, figures, confirmed: true, busy_cycles: 1, ..Row::default() }
+        Row { size, messages: 10, queue_pairs: 1, figures, confirmed: true, busy_cycles: 1, ..Row::default() }
     }
 
     fn latency_row(size: u32) -> Row {

@@ -56,7 +56,8 @@ fn a_warm_up_comes_before_the_measurement_and_is_not_part_of_it() {
         let checked = |options: &str| {
             let output = local(test, &format!("-n 30 --validate {options}"));
             let out = String::from_utf8(output.stdout).unwrap();
-            let line = out.lines().find(|line| line.starts_with(" validated:")).unwrap_or_else(|| panic!("{out}"));
+            let line =
+                out.lines().find(|line| line.starts_with(" validated:")).unwrap_or_else(|| panic!("{out}"));
             let numbers = line.split_whitespace().filter_map(|word| word.parse::<u32>().ok());
             assert!(out.lines().any(|line| line.split_whitespace().nth(1) == Some("30")), "{out}");
             numbers.sum::<u32>()
