@@ -6,7 +6,7 @@ use crate::cli::{Cli, ClientArgs, Command, LocalArgs, PingClientArgs, PongArgs, 
 use crate::driver::Interrupt;
 use crate::errors::Error;
 use crate::net;
-use crate::output::{End, Output, files};
+use crate::output::{Conclusion, Output, files};
 use crate::params::{DEFAULT_PORT, Params, Test};
 use crate::perftest::client::{self, Outcome};
 use crate::perftest::server::{Client, Server};
@@ -60,7 +60,8 @@ fn client(test: Test, args: &ClientArgs, interrupt: &Interrupt) -> Result<(), Er
     let net::End { endpoint, device_stats, .. } = &end;
     let counters = [endpoint.driver.counters()];
     let hz = endpoint.clock.hz();
-    let ended = output.end(End { params: &sweep[0], counters: &counters, hz, outcome: &outcome, ended });
+    let ended =
+        output.end(Conclusion { params: &sweep[0], counters: &counters, hz, outcome: &outcome, ended });
     output.device(device_stats.as_ref());
     ended
 }
@@ -109,7 +110,7 @@ fn serve(server: &Server, end: &mut net::End, client: &mut Client, args: &Server
     let net::End { endpoint, device_stats, .. } = end;
     let counters = [endpoint.driver.counters()];
     let hz = endpoint.clock.hz();
-    let ended = output.end(End { params: &params, counters: &counters, hz, outcome: &outcome, ended });
+    let ended = output.end(Conclusion { params: &params, counters: &counters, hz, outcome: &outcome, ended });
     output.device(device_stats.as_ref());
     ended
 }
@@ -154,7 +155,7 @@ fn local(args: &LocalArgs, interrupt: &Interrupt) -> Result<(), Error> {
     let counters: Vec<_> = last.iter().map(|ended| ended.end.endpoint.driver.counters()).collect();
     let outcome = last.into_iter().map(|ended| ended.outcome).reduce(Outcome::merged).unwrap_or_default();
     let (params, hz) = (&sweep[0], Clock::new().hz());
-    output.end(End { params, counters: &counters, hz, outcome: &outcome, ended })
+    output.end(Conclusion { params, counters: &counters, hz, outcome: &outcome, ended })
 }
 
 /// Checks that these tests can run on several cores.

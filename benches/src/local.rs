@@ -14,10 +14,9 @@ use crate::errors::Error;
 use crate::net::{End, EndConfig, has_one_cpu, make_end};
 use crate::params::Params;
 use crate::perftest::client::{self, Outcome};
-use crate::perftest::script::OnRow;
 use crate::perftest::server::Server;
 use crate::rendezvous::Rendezvous;
-use crate::runs::Row;
+use crate::runs::{OnRow, Row};
 use crate::table::Unit;
 
 /// The wire between both ends.

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 /// The properties that figures depend on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Machine {
+pub struct MachineInfo {
     /// The processor's model name, with its family and model.
     pub cpu: String,
     /// Cores that this process may use.
@@ -17,7 +17,7 @@ pub struct Machine {
     pub kernel: String,
 }
 
-impl Machine {
+impl MachineInfo {
     /// This one.
     pub fn here() -> Self {
         let [cpuinfo, meminfo, release] = ["cpuinfo", "meminfo", "sys/kernel/osrelease"]
@@ -45,7 +45,7 @@ impl Machine {
     }
 }
 
-impl std::fmt::Display for Machine {
+impl std::fmt::Display for MachineInfo {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { cpu, cores, memory_mib, is_virtual, kernel } = self;
         write!(f, "{cpu}, {cores} cores, {:.1} GiB of memory, ", *memory_mib as f64 / 1024.0)?;
@@ -72,18 +72,18 @@ mod tests {
     #[test]
     fn the_machine_is_described_as_it_describes_itself() {
         let meminfo = "MemTotal:        8143892 kB\nMemFree:         1 kB\n";
-        let machine = Machine::described(CPUINFO, meminfo, "6.18.44\n", 2);
+        let machine = MachineInfo::described(CPUINFO, meminfo, "6.18.44\n", 2);
         assert_eq!(
             machine.to_string(),
             "Some CPU @ 2.50GHz (family 6, model 207), 2 cores, 7.8 GiB of memory, a virtual machine, Linux 6.18.44"
         );
         let bare = CPUINFO.replace("hypervisor ", "");
-        assert!(!Machine::described(&bare, meminfo, "6.18.44\n", 2).to_string().contains("virtual"));
+        assert!(!MachineInfo::described(&bare, meminfo, "6.18.44\n", 2).to_string().contains("virtual"));
     }
 
     #[test]
     fn what_is_not_said_is_unknown() {
-        let machine = Machine::described("processor: 0\n", "", "", 1);
+        let machine = MachineInfo::described("processor: 0\n", "", "", 1);
         assert_eq!((machine.cpu.as_str(), machine.memory_mib), ("unknown processor", 0));
     }
 }

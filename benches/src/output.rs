@@ -38,7 +38,7 @@ pub struct Output<'a> {
 }
 
 /// The end of a test.
-pub struct End<'a> {
+pub struct Conclusion<'a> {
     /// The parameters of its first run.
     pub params: &'a Params,
     /// The counters of each engine.
@@ -151,8 +151,8 @@ impl<'a> Output<'a> {
     ///
     /// # Errors
     /// That of `end`; [`Error::System`] when a file cannot be written; [`Error::Limit`].
-    pub fn end(&self, end: End<'_>) -> Result<(), Error> {
-        let End { params, counters, hz, outcome, ended } = end;
+    pub fn end(&self, end: Conclusion<'_>) -> Result<(), Error> {
+        let Conclusion { params, counters, hz, outcome, ended } = end;
         if ended.is_err() && self.rows.is_empty() {
             self.release();
             return ended;

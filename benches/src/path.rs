@@ -106,7 +106,7 @@ pub struct Flow {
 
 /// Memory that the peer has to know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum Purpose {
     /// The cell for the credits of this end.
     Credit,
     /// The memory for the peer's messages.
@@ -212,10 +212,10 @@ impl Path {
 
     /// The data that the peer gets about queue pair `index`. Sends need only the cell, which is then both
     /// places, as in perftest.
-    pub fn dest(&self, index: usize, place: Place, out_reads: u32, gid: [u8; 16]) -> Dest {
+    pub fn dest(&self, index: usize, place: Purpose, out_reads: u32, gid: [u8; 16]) -> Dest {
         let Memory { data, control, .. } = &*self.memory;
         let has_cell = self.params.test.has_credits();
-        let (rkey, vaddr) = if has_cell && (place == Place::Credit || self.params.test == Test::SendBw) {
+        let (rkey, vaddr) = if has_cell && (place == Purpose::Credit || self.params.test == Test::SendBw) {
             (control.rkey(), control.addr() + ControlCell::Credit.at(index) as u64)
         } else {
             (data.rkey(), data.addr() + self.memory.exposed(index) as u64)

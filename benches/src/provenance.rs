@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::machine::Machine;
+use crate::machine::MachineInfo;
 
 /// Said with the figures in every file.
 #[derive(Clone, Debug, Serialize)]
@@ -14,7 +14,7 @@ pub(crate) struct Provenance {
     /// Name of the host.
     pub(crate) host: String,
     /// Processor, memory and kernel.
-    pub(crate) machine: Machine,
+    pub(crate) machine: MachineInfo,
     /// The command line, in words of a shell.
     pub(crate) command_line: String,
 }
@@ -28,7 +28,7 @@ impl Provenance {
             version: env!("CARGO_PKG_VERSION"),
             time: jiff::Timestamp::from_second(now.as_second()).unwrap_or(now).to_string(),
             host: host.trim().to_owned(),
-            machine: Machine::here(),
+            machine: MachineInfo::here(),
             command_line: command_line(std::env::args()),
         }
     }

@@ -7,4 +7,4 @@ pub mod latency;
 pub mod merge;
 pub mod repeats;
 
-pub use figures::{BandwidthRow, CoreFigures, Figures, LoadFigures, Row};
+pub use figures::{BandwidthRow, CoreFigures, Figures, LoadFigures, OnRow, Row};

@@ -56,8 +56,13 @@ pub fn client(
         ends.iter().try_for_each(|end| end.endpoint.driver.interrupted())
     });
     let counters: Vec<_> = ends.iter().map(|end| end.endpoint.driver.counters()).collect();
-    let ended =
-        output.end(output::End { params: &sweep[0], counters: &counters, hz, outcome: &outcome, ended });
+    let ended = output.end(output::Conclusion {
+        params: &sweep[0],
+        counters: &counters,
+        hz,
+        outcome: &outcome,
+        ended,
+    });
     output.device(ends.first().and_then(|end| end.device_stats.as_ref()));
     ended
 }
@@ -175,7 +180,7 @@ fn serve_one(
     output.device(end.device_stats.as_ref());
     let hz = end.endpoint.clock.hz();
     let ended =
-        output.end(output::End { params: &params, counters: &counters, hz, outcome: &outcome, ended });
+        output.end(output::Conclusion { params: &params, counters: &counters, hz, outcome: &outcome, ended });
     service.busy.fetch_sub(1, Ordering::AcqRel);
     ended
 }

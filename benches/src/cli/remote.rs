@@ -8,12 +8,12 @@ use crate::errors::Error;
 /// A host by address or name, with an optional port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Remote {
-    host: Host,
+    host: Named,
     port: Option<u16>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Host {
+enum Named {
     Ip(IpAddr),
     Name(String),
 }
@@ -37,8 +37,8 @@ impl Remote {
             (one, other) => one.or(other).unwrap_or(default_port),
         };
         let name = match &self.host {
-            Host::Ip(ip) => return Ok(SocketAddr::new(*ip, port)),
-            Host::Name(name) => name,
+            Named::Ip(ip) => return Ok(SocketAddr::new(*ip, port)),
+            Named::Name(name) => name,
         };
         let found: Vec<SocketAddr> = (name.as_str(), port)
             .to_socket_addrs()
@@ -63,10 +63,10 @@ impl FromStr for Remote {
     fn from_str(text: &str) -> Result<Self, String> {
         let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
         if let Ok(ip) = bare.parse() {
-            return Ok(Self { host: Host::Ip(ip), port: None });
+            return Ok(Self { host: Named::Ip(ip), port: None });
         }
         if let Ok(address) = text.parse::<SocketAddr>() {
-            return Ok(Self { host: Host::Ip(address.ip()), port: Some(address.port()) });
+            return Ok(Self { host: Named::Ip(address.ip()), port: Some(address.port()) });
         }
         let (name, port) = match text.rsplit_once(':') {
             Some((name, port)) => (name, Some(port.parse().map_err(|_| WRONG)?)),
@@ -78,7 +78,7 @@ impl FromStr for Remote {
         if name.is_empty() || numeric || !name.chars().all(is_name) {
             return Err(WRONG.into());
         }
-        Ok(Self { host: Host::Name(name.to_owned()), port })
+        Ok(Self { host: Named::Name(name.to_owned()), port })
     }
 }
 

@@ -11,10 +11,11 @@ use crate::net::End;
 use crate::params::{Params, Test};
 use crate::path::Path;
 use crate::perftest::exchange::{Control, ControlLink, nothing};
-use crate::perftest::script::{OnRow, Script};
+use crate::perftest::script::Script;
 use crate::perftest::wire::Dest;
 use crate::private::{self, Hello};
 use crate::private_report::FinalReport;
+use crate::runs::OnRow;
 use crate::table::Unit;
 
 /// The results of a finished test, except its rows.

@@ -17,16 +17,13 @@ use crate::endpoint::Endpoint;
 use crate::errors::Error;
 use crate::live::Live;
 use crate::params::{Params, Test};
-use crate::path::{Path, Place};
+use crate::path::{Path, Purpose};
 use crate::perftest::exchange::{Control, nothing};
 use crate::perftest::wire::{Dest, Report};
 use crate::private_report::FinalReport;
 use crate::runs::bandwidth::{self, Course, Ending, Part};
-use crate::runs::{BandwidthRow, Figures, Row, latency};
+use crate::runs::{BandwidthRow, Figures, OnRow, Row, latency};
 use crate::table::Unit;
-
-/// Called with each row.
-pub type OnRow<'a> = &'a mut dyn FnMut(&Row);
 
 /// A test whose connections are established.
 pub struct Script<'a> {
@@ -73,7 +70,7 @@ impl Script<'_> {
         self.control.is_client
     }
 
-    fn own_dest(&self, index: usize, place: Place) -> Dest {
+    fn own_dest(&self, index: usize, place: Purpose) -> Dest {
         let params = self.params();
         let out_reads = if params.test.verb().is_answered() { params.outs } else { 1 };
         self.path.dest(index, place, out_reads, self.gid)
@@ -84,11 +81,11 @@ impl Script<'_> {
         if matches!(test, Test::WriteLat | Test::ReadLat | Test::AtomicLat) {
             self.sync()?;
         }
-        self.places(Place::Credit)?;
+        self.places(Purpose::Credit)?;
         if test.verb().uses_receives() {
             self.sync()?;
         }
-        self.places(Place::Data)?;
+        self.places(Purpose::Data)?;
         if !test.verb().uses_receives() {
             self.sync()?;
         }
@@ -96,18 +93,18 @@ impl Script<'_> {
     }
 
     /// Exchanges the addresses of memory for each queue pair.
-    fn places(&mut self, place: Place) -> Result<(), Error> {
+    fn places(&mut self, place: Purpose) -> Result<(), Error> {
         for index in 0..self.path.flows.len() {
             let ours = self.own_dest(index, place);
             let theirs = self.control.dest(self.end, &ours, &mut nothing)?;
             let flow = &mut self.path.flows[index];
             match place {
-                Place::Credit => flow.credit = theirs,
-                Place::Data if self.path.params.test == Test::SendBw => {
+                Purpose::Credit => flow.credit = theirs,
+                Purpose::Data if self.path.params.test == Test::SendBw => {
                     // perftest's first message may come before it has the cell.
                     (flow.credit, flow.remote) = (theirs, theirs);
                 }
-                Place::Data => flow.remote = theirs,
+                Purpose::Data => flow.remote = theirs,
             }
         }
         Ok(())
@@ -115,7 +112,7 @@ impl Script<'_> {
 
     /// Waits for each other. Polls the data path meanwhile.
     fn sync(&mut self) -> Result<(), Error> {
-        let ours = self.own_dest(0, Place::Data);
+        let ours = self.own_dest(0, Purpose::Data);
         let path = &mut *self.path;
         self.control.dest(self.end, &ours, &mut || path.poll()).map(drop)
     }
@@ -268,7 +265,7 @@ impl Script<'_> {
             };
         }
         // The data path is not polled: a peer that has answered may have closed it by now.
-        let ours = self.own_dest(0, Place::Data);
+        let ours = self.own_dest(0, Purpose::Data);
         self.control.dest(self.end, &ours, &mut nothing).map(drop)
     }
 

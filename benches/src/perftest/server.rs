@@ -9,9 +9,10 @@ use crate::params::Params;
 use crate::path::Path;
 use crate::perftest::client::{Outcome, finish, leave};
 use crate::perftest::exchange::{Control, ControlLink, nothing};
-use crate::perftest::script::{OnRow, Script};
+use crate::perftest::script::Script;
 use crate::perftest::wire::Dest;
 use crate::private::{self, Hello};
+use crate::runs::OnRow;
 use crate::table::Unit;
 
 /// A listening server.

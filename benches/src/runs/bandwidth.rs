@@ -14,9 +14,8 @@ use crate::live::{Live, Moment};
 use crate::params::Verb;
 use crate::path::Path;
 use crate::perftest::exchange::Control;
-use crate::perftest::script::OnRow;
 use crate::profile::{Profiled, Profiling};
-use crate::runs::{BandwidthRow, Figures, LoadFigures, Row};
+use crate::runs::{BandwidthRow, Figures, LoadFigures, OnRow, Row};
 use crate::silence::SilenceDetector;
 
 /// The role of this end in a run.

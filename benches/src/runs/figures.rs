@@ -65,6 +65,9 @@ pub struct CoreFigures {
     pub busy_cycles: u64,
 }
 
+/// Called with each row.
+pub type OnRow<'a> = &'a mut dyn FnMut(&Row);
+
 /// One row of the result.
 #[derive(Clone, Debug, Default)]
 pub struct Row {

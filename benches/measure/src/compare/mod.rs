@@ -55,7 +55,7 @@ use std::process::ExitCode;
 use serde_json::Value;
 use testing::lab::Result;
 
-use benches::machine::Machine;
+use benches::machine::MachineInfo;
 use options::CompareOptions;
 use session::{Row, Session, Tally};
 
@@ -73,7 +73,7 @@ pub(crate) fn run(options: CompareOptions) -> ExitCode {
 
 /// Returns whether all wanted rows were measured.
 fn take(options: CompareOptions) -> Result<bool> {
-    let (machine, session) = (Machine::here(), Session::new(options)?);
+    let (machine, session) = (MachineInfo::here(), Session::new(options)?);
     let mut tally = Tally::default();
     over_vhost::measure(&session, &mut tally);
     over_local::measure(&session, &mut tally);

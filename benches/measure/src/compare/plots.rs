@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use benches::machine::Machine;
+use benches::machine::MachineInfo;
 use benches::plot::{Axis, Chart, Series};
 use serde::Deserialize;
 use serde_json::Value;
@@ -53,7 +53,7 @@ pub(crate) fn draw(session: &Session, rows: &[Row], directory: &Path) -> Result<
 
 /// What a plot says of all of them: the machine.
 fn notes() -> Vec<String> {
-    vec![Machine::here().to_string()]
+    vec![MachineInfo::here().to_string()]
 }
 
 /// The settings of the kernel that a row has in the table.
