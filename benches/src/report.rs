@@ -168,13 +168,11 @@ fn message_axis() -> Axis {
     Axis::bytes("message, bytes")
 }
 
+/// A figure of a row, by its name in the legend.
+type Figure<'a> = (&'a str, &'a dyn Fn(&Row) -> Option<f64>);
+
 /// A chart over the message size, with a line for each figure.
-fn size_chart(
-    title: &str,
-    y: Axis,
-    groups: &[Group<'_>],
-    figures: &[(&str, &dyn Fn(&Row) -> Option<f64>)],
-) -> Chart {
+fn size_chart(title: &str, y: Axis, groups: &[Group<'_>], figures: &[Figure<'_>]) -> Chart {
     let groups: Vec<&Group<'_>> = groups.iter().collect();
     let series = figures.iter().map(|(name, figure)| line(*name, &groups, |row| f64::from(row.size), figure));
     Chart { title: title.into(), notes: Vec::new(), x: message_axis(), y, series: series.collect() }
@@ -184,8 +182,7 @@ fn bandwidth_chart(unit: Unit, groups: &[Group<'_>]) -> Chart {
     let average = |row: &Row| bandwidth_of(row).map(|figures| unit.of(figures.average));
     // Without a peak (-N) there is none to show.
     let peak = |row: &Row| bandwidth_of(row).map(|f| unit.of(f.peak)).filter(|peak| *peak > 0.0);
-    let figures: [(&str, &dyn Fn(&Row) -> Option<f64>); 2] =
-        [("average", &average), ("peak (best tenth)", &peak)];
+    let figures: [Figure<'_>; 2] = [("average", &average), ("peak (best tenth)", &peak)];
     let shown = if groups.iter().flatten().any(|row| peak(row).is_some()) { 2 } else { 1 };
     size_chart("Bandwidth", Axis::linear(unit.name()), groups, &figures[..shown])
 }
@@ -198,8 +195,7 @@ fn rate_chart(groups: &[Group<'_>]) -> Chart {
 fn latency_chart(groups: &[Group<'_>]) -> Chart {
     let figure = |pick: fn(&LatencySummary) -> f64| move |row: &Row| latency_of(row).map(pick);
     let (median, p99, p999) = (figure(|l| l.typical_us), figure(|l| l.p99_us), figure(|l| l.p999_us));
-    let figures: [(&str, &dyn Fn(&Row) -> Option<f64>); 3] =
-        [("median", &median), ("99%", &p99), ("99.9%", &p999)];
+    let figures: [Figure<'_>; 3] = [("median", &median), ("99%", &p99), ("99.9%", &p999)];
     size_chart("Latency", Axis::log10("microseconds"), groups, &figures)
 }
 
