@@ -1,5 +1,7 @@
 //! Where, when and how figures were measured.
 
+use std::time::SystemTime;
+
 use serde::Serialize;
 
 use crate::machine::MachineInfo;
@@ -23,10 +25,9 @@ impl Provenance {
     /// Of this process, now.
     pub(crate) fn here() -> Self {
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-        let now = jiff::Timestamp::now();
         Self {
             version: env!("CARGO_PKG_VERSION"),
-            time: jiff::Timestamp::from_second(now.as_second()).unwrap_or(now).to_string(),
+            time: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
             host: host.trim().to_owned(),
             machine: MachineInfo::here(),
             command_line: command_line(std::env::args()),
