@@ -6,7 +6,7 @@ use crate::cli::{Cli, ClientArgs, Command, LocalArgs, PingClientArgs, PongArgs, 
 use crate::driver::Interrupt;
 use crate::errors::Error;
 use crate::net;
-use crate::output::Output;
+use crate::output::{Conclusion, Output, files};
 use crate::params::{DEFAULT_PORT, Params, Test};
 use crate::perftest::client::{self, Outcome};
 use crate::perftest::server::{Client, Server};
@@ -18,6 +18,9 @@ use crate::{local, ping, several};
 /// # Errors
 /// The error that ended it.
 pub fn run(cli: Cli) -> Result<(), Error> {
+    if let Some(note) = cli.command.test_args().and_then(|args| args.perftest.note()) {
+        eprintln!("iwperf: {note}");
+    }
     let interrupt = Interrupt::on_signals()?;
     if let Some(address) = cli.metrics {
         let address = crate::metrics::serve(address)?;
@@ -28,6 +31,9 @@ pub fn run(cli: Cli) -> Result<(), Error> {
         Command::WriteBw(args) => client(Test::WriteBw, &args, &interrupt),
         Command::ReadBw(args) => client(Test::ReadBw, &args, &interrupt),
         Command::SendBw(args) => client(Test::SendBw, &args, &interrupt),
+        Command::WriteImmBw(args) => client(Test::WriteImmBw, &args, &interrupt),
+        Command::AtomicBw(args) => client(Test::AtomicBw, &args, &interrupt),
+        Command::AtomicLat(args) => client(Test::AtomicLat, &args, &interrupt),
         Command::WriteLat(args) => client(Test::WriteLat, &args, &interrupt),
         Command::ReadLat(args) => client(Test::ReadLat, &args, &interrupt),
         Command::SendLat(args) => client(Test::SendLat, &args, &interrupt),
@@ -39,30 +45,35 @@ pub fn run(cli: Cli) -> Result<(), Error> {
 
 fn client(test: Test, args: &ClientArgs, interrupt: &Interrupt) -> Result<(), Error> {
     let sweep = args.args.sweep(test)?;
-    let unit = args.args.unit();
-    let mut output = Output::new(test, unit);
+    files::check(&args.args)?;
+    let remote = args.remote.resolve(args.port, DEFAULT_PORT, &args.net.addresses())?;
+    let mut output = Output::new(test, &args.args);
     if args.net.cores > 1 {
         check_cores(args.net.cores.into(), &sweep)?;
         let cores = net::open_cores(&args.net, !args.args.no_crc, interrupt)?;
-        return several::client(args, &sweep, cores, interrupt, &mut output);
+        return several::client(remote, &sweep, &args.args, cores, interrupt, &mut output);
     }
     let mut end = net::open(&args.net, args.args.events, !args.args.no_crc, interrupt)?;
-    end.endpoint.profile = args.args.profile;
-    let remote = args.remote.with_port(DEFAULT_PORT);
+    args.args.set(&mut end);
     let mut outcome = Outcome::default();
-    for params in &sweep {
+    let ended = sweep.iter().try_for_each(|params| {
         output.heading(params, true);
-        outcome = client::run(&mut end, remote, params, unit, &mut |row| output.row(row))?;
-    }
+        outcome = client::run(&mut end, remote, params, args.args.unit(), &mut |row| output.row(row))?;
+        end.endpoint.driver.interrupted()
+    });
     let net::End { endpoint, device_stats, .. } = &end;
-    output.end(&args.args, &sweep[0], &[endpoint.driver.counters()], endpoint.clock.hz(), &outcome)?;
-    output.device(&args.args, device_stats.as_ref());
-    Ok(())
+    let counters = [endpoint.driver.counters()];
+    let hz = endpoint.clock.hz();
+    let ended =
+        output.end(Conclusion { params: &sweep[0], counters: &counters, hz, outcome: &outcome, ended });
+    output.device(device_stats.as_ref());
+    ended
 }
 
 fn server(args: &ServerArgs, interrupt: &Interrupt) -> Result<(), Error> {
     let fallback = args.test.map(|test| args.args.params(test)).transpose()?;
     args.args.check()?;
+    files::check(&args.args)?;
     if args.net.cores > 1 {
         if args.args.events {
             return Err(Error::Usage("--cores cannot be used with --events".into()));
@@ -71,7 +82,7 @@ fn server(args: &ServerArgs, interrupt: &Interrupt) -> Result<(), Error> {
         return several::server(args, fallback.as_ref(), cores, interrupt, say);
     }
     let mut end = net::open(&args.net, args.args.events, !args.args.no_crc, interrupt)?;
-    end.endpoint.profile = args.args.profile;
+    args.args.set(&mut end);
     let server = Server::listen(&mut end, args.port)?;
     say(&format!("listening on port {}", args.port));
     loop {
@@ -95,26 +106,33 @@ fn server(args: &ServerArgs, interrupt: &Interrupt) -> Result<(), Error> {
 fn serve(server: &Server, end: &mut net::End, client: &mut Client, args: &ServerArgs) -> Result<(), Error> {
     say(&format!("{} asks for {}", client.remote, client.params.test.name()));
     let params: Params = client.params.clone();
-    let unit = args.args.unit();
-    let mut output = Output::new(params.test, unit);
+    let mut output = Output::new(params.test, &args.args);
     output.heading(&params, params.bidirectional);
-    let outcome = server.serve(end, client, unit, &mut |row| output.row(row))?;
+    let served = server.serve(end, client, args.args.unit(), &mut |row| output.row(row));
+    let (outcome, ended) =
+        served.map_or_else(|error| (Outcome::default(), Err(error)), |done| (done, Ok(())));
     let net::End { endpoint, device_stats, .. } = end;
-    output.end(&args.args, &params, &[endpoint.driver.counters()], endpoint.clock.hz(), &outcome)?;
-    output.device(&args.args, device_stats.as_ref());
-    Ok(())
+    let counters = [endpoint.driver.counters()];
+    let hz = endpoint.clock.hz();
+    let ended = output.end(Conclusion { params: &params, counters: &counters, hz, outcome: &outcome, ended });
+    output.device(device_stats.as_ref());
+    ended
 }
 
 fn local(args: &LocalArgs, interrupt: &Interrupt) -> Result<(), Error> {
     let sweep = args.args.sweep(args.test)?;
+    files::check(&args.args)?;
     let unit = args.args.unit();
     let wire = local::Wire {
         ipv6: args.ipv6,
         mtu: args.mtu,
         drop_ppm: args.drop_ppm,
+        tos: args.tos.unwrap_or(0),
         pcap: args.pcap.as_deref(),
         timeout: args.timeout,
         profile: args.args.profile,
+        keeps_samples: args.args.keeps_samples(),
+        port: args.port,
         core: None,
     };
     // Without --cores, the system places both ends.
@@ -126,9 +144,9 @@ fn local(args: &LocalArgs, interrupt: &Interrupt) -> Result<(), Error> {
             runs.push((params, cores.map(|cores| cpus(args, params, cores)).transpose()?));
         }
     }
-    let mut output = Output::new(args.test, unit);
-    let mut last = Vec::new();
-    for (params, cpus) in &runs {
+    let mut output = Output::new(args.test, &args.args);
+    let mut last: Vec<local::Ended> = Vec::new();
+    let ended = runs.iter().try_for_each(|(params, cpus)| {
         output.heading(params, true);
         let mut on_row = |row: &Row| output.row(row);
         last = match cpus {
@@ -136,10 +154,12 @@ fn local(args: &LocalArgs, interrupt: &Interrupt) -> Result<(), Error> {
             None => vec![local::run(&wire, params, unit, interrupt, &mut on_row)?],
         };
         output.target(last.iter().flat_map(|ended| ended.target.clone()));
-    }
+        last.iter().try_for_each(|ended| ended.end.endpoint.driver.interrupted())
+    });
     let counters: Vec<_> = last.iter().map(|ended| ended.end.endpoint.driver.counters()).collect();
     let outcome = last.into_iter().map(|ended| ended.outcome).reduce(Outcome::merged).unwrap_or_default();
-    output.end(&args.args, &sweep[0], &counters, Clock::new().hz(), &outcome)
+    let (params, hz) = (&sweep[0], Clock::new().hz());
+    output.end(Conclusion { params, counters: &counters, hz, outcome: &outcome, ended })
 }
 
 /// Checks that these tests can run on several cores.
@@ -176,8 +196,9 @@ fn cpus(args: &LocalArgs, params: &Params, cores: u32) -> Result<Vec<usize>, Err
 }
 
 fn ping(args: &PingClientArgs, interrupt: &Interrupt) -> Result<(), Error> {
+    let remote = args.remote.resolve(args.port, ping::DEFAULT_PORT, &args.net.addresses())?;
     let mut end = net::open(&args.net, false, true, interrupt)?;
-    ping::client::run(&mut end.endpoint, args.remote.with_port(ping::DEFAULT_PORT), &args.ping, &mut say)
+    ping::client::run(&mut end.endpoint, remote, &args.ping, &mut say)
 }
 
 fn pong(args: &PongArgs, interrupt: &Interrupt) -> Result<(), Error> {

@@ -1,15 +1,18 @@
 //! The command line: perftest's options with perftest's meanings, and the options of the network.
 
 mod net;
+mod perftest;
 mod ping;
+mod remote;
 mod test;
 
 pub use net::NetArgs;
+pub use perftest::PerftestArgs;
 pub use ping::PingArgs;
+pub use remote::Remote;
 pub use test::TestArgs;
 
-use std::net::{IpAddr, SocketAddr};
-use std::str::FromStr;
+use std::net::SocketAddr;
 
 use clap::{Parser, Subcommand};
 
@@ -42,12 +45,18 @@ pub enum Command {
     ReadBw(ClientArgs),
     /// Bandwidth of Sends (ib_send_bw -R).
     SendBw(ClientArgs),
+    /// Bandwidth of RDMA Writes with Immediate Data, each of which uses up a receive of the server.
+    WriteImmBw(ClientArgs),
+    /// Rate of atomics, --atomic_type fetch and add or compare and swap (ib_atomic_bw -R).
+    AtomicBw(ClientArgs),
     /// Latency of RDMA Writes: half a round trip (ib_write_lat -R).
     WriteLat(ClientArgs),
     /// Latency of RDMA Reads: a round trip (ib_read_lat -R).
     ReadLat(ClientArgs),
     /// Latency of Sends: half a round trip (ib_send_lat -R).
     SendLat(ClientArgs),
+    /// Latency of atomics: a round trip (ib_atomic_lat -R).
+    AtomicLat(ClientArgs),
     /// Both ends in this process over a wire in memory: needs no device, privilege or setup.
     Local(LocalArgs),
     /// rping's client.
@@ -56,6 +65,26 @@ pub enum Command {
     /// rping's server.
     #[command(disable_version_flag = true)]
     Pong(PongArgs),
+}
+
+impl Command {
+    /// The options of the test, if it is one.
+    pub fn test_args(&self) -> Option<&TestArgs> {
+        match self {
+            Self::Server(args) => Some(&args.args),
+            Self::Local(args) => Some(&args.args),
+            Self::WriteBw(args)
+            | Self::ReadBw(args)
+            | Self::SendBw(args)
+            | Self::WriteImmBw(args)
+            | Self::AtomicBw(args)
+            | Self::WriteLat(args)
+            | Self::ReadLat(args)
+            | Self::SendLat(args)
+            | Self::AtomicLat(args) => Some(&args.args),
+            Self::Ping(_) | Self::Pong(_) => None,
+        }
+    }
 }
 
 /// `iwperf server`.
@@ -83,8 +112,14 @@ pub struct ServerArgs {
 #[derive(Debug, clap::Args)]
 pub struct ClientArgs {
     /// The server.
-    #[arg(value_name = "IP[:PORT]", help = "The server: IP, IP:PORT or [IPv6]:PORT")]
+    #[arg(
+        value_name = "HOST[:PORT]",
+        help = "The server: HOST, HOST:PORT or [IPv6]:PORT; a name or an address"
+    )]
     pub remote: Remote,
+    /// Port of the server [default: 18515].
+    #[arg(short, long)]
+    pub port: Option<u16>,
     /// Test.
     #[command(flatten)]
     pub args: TestArgs,
@@ -99,6 +134,9 @@ pub struct LocalArgs {
     /// The test.
     #[arg(value_enum)]
     pub test: Test,
+    /// Port that both ends use.
+    #[arg(short, long, default_value_t = DEFAULT_PORT)]
+    pub port: u16,
     /// Between IPv6 addresses.
     #[arg(short = '6', long)]
     pub ipv6: bool,
@@ -108,6 +146,9 @@ pub struct LocalArgs {
     /// Frames that the wire loses, per million (seeded: the same ones each time).
     #[arg(long, default_value_t = 0, value_name = "PPM")]
     pub drop_ppm: u32,
+    /// Type of service or traffic class of the packets: DSCP times 4.
+    #[arg(short = 'T', long, alias = "tclass", value_name = "0-255", value_parser = clap::value_parser!(u8))]
+    pub tos: Option<u8>,
     /// Run on this many CPUs, each with both ends of its own wire; the queue pairs are spread over them. A
     /// list (1,2,4) does a run for each.
     #[arg(long, value_name = "N,..", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1024))]
@@ -127,8 +168,14 @@ pub struct LocalArgs {
 #[derive(Debug, clap::Args)]
 pub struct PingClientArgs {
     /// The server.
-    #[arg(value_name = "IP[:PORT]", help = "The server: IP, IP:PORT or [IPv6]:PORT (rping's port is 7174)")]
+    #[arg(
+        value_name = "HOST[:PORT]",
+        help = "The server: HOST, HOST:PORT or [IPv6]:PORT; a name or an address"
+    )]
     pub remote: Remote,
+    /// Port of the server [default: 7174, that of rping].
+    #[arg(short, long)]
+    pub port: Option<u16>,
     /// Rounds.
     #[command(flatten)]
     pub ping: PingArgs,
@@ -152,34 +199,6 @@ pub struct PongArgs {
     /// Network.
     #[command(flatten)]
     pub net: NetArgs,
-}
-
-/// An address with an optional port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Remote {
-    ip: IpAddr,
-    port: Option<u16>,
-}
-
-impl Remote {
-    /// The address, with `default_port` if none was given.
-    pub fn with_port(&self, default_port: u16) -> SocketAddr {
-        SocketAddr::new(self.ip, self.port.unwrap_or(default_port))
-    }
-}
-
-impl FromStr for Remote {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
-        if let Ok(ip) = bare.parse() {
-            return Ok(Self { ip, port: None });
-        }
-        let address: SocketAddr =
-            text.parse().map_err(|_| "give IP, IP:PORT or [IPv6]:PORT (names are not resolved)")?;
-        Ok(Self { ip: address.ip(), port: Some(address.port()) })
-    }
 }
 
 #[cfg(test)]

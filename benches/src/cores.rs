@@ -5,8 +5,7 @@ use std::sync::mpsc;
 
 use crate::driver::Interrupt;
 use crate::errors::Error;
-use crate::perftest::script::OnRow;
-use crate::runs::{Row, merge};
+use crate::runs::{OnRow, Row, merge};
 
 /// Calls `run` with the state of each core, in a thread for each, and `on_row` with each sum of their rows.
 /// `cpus` are the CPUs that the rows name. Returns what each core has returned.
@@ -50,7 +49,7 @@ pub fn together<S: Send, T: Send>(
                 all
             });
         }
-        ended
+        ended.map_err(|error| interrupt.explain(error))
     })
 }
 

@@ -1,9 +1,7 @@
 //! Polls the engine: this thread, between polls of its queues, or a thread of the engine (`--events`).
 
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use iwarp::engine::{Engine, EngineCounters, EngineThread, ThreadOptions};
 use iwarp::verbs::{CompletionChannel, CompletionQueue};
@@ -11,6 +9,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use crate::errors::Error;
+pub use crate::interrupt::Interrupt;
 
 /// How this thread waits when nothing happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,35 +33,6 @@ const NAP: Duration = Duration::from_micros(200);
 /// Longest wait for an event before everything else is polled: the interrupt, and a peer that is silent.
 const EVENT_WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
-/// Set by Ctrl-C and SIGTERM; checked in every poll.
-#[derive(Clone, Debug, Default)]
-pub struct Interrupt(Arc<AtomicBool>);
-
-impl Interrupt {
-    /// An interrupt that SIGINT and SIGTERM set. A second signal ends the process at once.
-    ///
-    /// # Errors
-    /// An error of the system.
-    pub fn on_signals() -> Result<Self, Error> {
-        let flag = Arc::new(AtomicBool::new(false));
-        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-            signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&flag))?;
-            signal_hook::flag::register(signal, Arc::clone(&flag))?;
-        }
-        Ok(Self(flag))
-    }
-
-    /// Sets it: used when the other end of a local test has failed.
-    pub fn raise(&self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-
-    /// Whether it was set.
-    pub fn is_raised(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
 enum Mover {
     Inline(Box<Engine>),
     Thread(EngineThread),
@@ -72,6 +42,8 @@ enum Mover {
 pub struct Driver {
     mover: Mover,
     interrupt: Interrupt,
+    /// The run that a signal has interrupted is being ended in order.
+    concluding: bool,
     wait_mode: WaitMode,
     spin_polls: u32,
     idle_polls: u32,
@@ -107,6 +79,7 @@ impl Driver {
         Self {
             mover,
             interrupt,
+            concluding: false,
             wait_mode: WaitMode::Waiting,
             spin_polls: SPIN_POLLS,
             idle_polls: 0,
@@ -162,7 +135,7 @@ impl Driver {
     /// [`Error::Interrupted`].
     #[inline]
     pub fn poll(&mut self) -> Result<bool, Error> {
-        if self.interrupt.is_raised() {
+        if self.interrupt.is_raised() && !(self.concluding && self.interrupt.is_signal()) {
             return Err(Error::Interrupted);
         }
         dp::profile::mark(std::mem::take(&mut self.was_idle));
@@ -170,6 +143,37 @@ impl Driver {
             Mover::Inline(engine) => engine.poll(),
             Mover::Thread(_) => false,
         })
+    }
+
+    /// Ends a run in order that a signal has interrupted: polls go on. Returns whether it was a signal.
+    pub fn conclude(&mut self) -> bool {
+        self.concluding = self.interrupt.is_signal();
+        self.concluding
+    }
+
+    /// Whether a signal has interrupted a run, and the run was ended in order.
+    pub fn is_concluding(&self) -> bool {
+        self.concluding
+    }
+
+    /// An error after a run that a signal has interrupted.
+    ///
+    /// # Errors
+    /// [`Error::Interrupted`].
+    pub fn interrupted(&self) -> Result<(), Error> {
+        if self.concluding { Err(Error::Interrupted) } else { Ok(()) }
+    }
+
+    /// Polls for `time`, whether it was interrupted or not, so that the peer learns of connections that were
+    /// dropped.
+    pub fn linger(&mut self, time: Duration) {
+        let end = Instant::now() + time;
+        while Instant::now() < end {
+            if let Mover::Inline(engine) = &mut self.mover {
+                engine.poll();
+            }
+            std::thread::yield_now();
+        }
     }
 
     /// The caller found work: spins again before it yields.

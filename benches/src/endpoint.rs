@@ -14,7 +14,7 @@ use iwarp::verbs::{
 
 use crate::driver::{Driver, WaitMode};
 use crate::errors::{self, Error};
-use crate::params::{Params, Test, Verb};
+use crate::params::{Params, Test};
 use crate::private;
 use crate::rendezvous::Rendezvous;
 use crate::shown::Shown;
@@ -36,6 +36,8 @@ pub struct Endpoint {
     pub timeout: Duration,
     /// Whether to profile by layer.
     pub profile: bool,
+    /// Whether each latency is wanted.
+    pub keeps_samples: bool,
     /// Where it waits for other cores before each run.
     pub rendezvous: Option<Arc<Rendezvous>>,
     /// The engine of its connections, if the context has several.
@@ -71,6 +73,7 @@ impl Endpoint {
             clock: Clock::new(),
             timeout,
             profile: false,
+            keeps_samples: false,
             rendezvous: None,
             engine: None,
             shown: None,
@@ -271,7 +274,7 @@ impl Endpoint {
 pub fn conn_param(params: &Params, timeout: Duration, private_data: &[u8]) -> Result<ConnParam, Error> {
     debug_assert!(private_data.len() <= MAX_PRIVATE_DATA);
     // perftest announces no read depth if the test has no Reads.
-    let reads = params.test.verb() == Verb::Read || params.rate.is_some();
+    let reads = params.test.verb().is_answered() || params.rate.is_some();
     let depth = if reads { params.outs.min(1024) as u16 } else { 0 };
     let param = ConnParam {
         responder_resources: depth,

@@ -63,6 +63,9 @@ pub enum Error {
     /// `--validate` found bytes that differ from those sent.
     #[error("validation failed: {0}")]
     Validation(String),
+    /// Slower than `--limit_bw` or `--limit_msgrate` allow.
+    #[error("{0}")]
+    Limit(String),
     /// Ctrl-C or SIGTERM.
     #[error("interrupted")]
     Interrupted,

@@ -8,17 +8,35 @@ use serde::Serialize;
 
 use crate::errors::Error;
 use crate::latency::{Distribution, LatencySummary};
-use crate::params::{Params, Test};
+use crate::params::{AtomicKind, Params, Test, Verb};
 use crate::perftest::client::Outcome;
 use crate::profile::Breakdown;
+use crate::provenance::Provenance;
 use crate::runs::{CoreFigures, Figures, Row};
 use crate::table::Unit;
 
+/// What is written.
+pub(crate) struct Results<'a> {
+    pub(crate) params: &'a Params,
+    pub(crate) unit: Unit,
+    pub(crate) rows: &'a [Row],
+    pub(crate) target: &'a [Row],
+    pub(crate) outcome: &'a Outcome,
+    pub(crate) counters: &'a [EngineCounters],
+    pub(crate) hz: u64,
+    pub(crate) provenance: &'a Provenance,
+    pub(crate) ended_early: Option<String>,
+}
+
 #[derive(Serialize)]
-struct Document {
+struct Document<'a> {
+    iwperf: &'a Provenance,
     test: Test,
     peer: &'static str,
     parameters: Parameters,
+    /// The error that ended the test before all was measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ended_early: Option<&'a str>,
     results: Vec<Entry>,
     /// The profile of the target's end, row by row, if both ends are in this process and profiled.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -46,6 +64,11 @@ struct Parameters {
     crc: bool,
     duration_s: u32,
     seed: u64,
+    rx_depth: u32,
+    recv_post_list: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    atomic: Option<AtomicKind>,
+    warm_up: bool,
 }
 
 #[derive(Serialize)]
@@ -64,6 +87,17 @@ struct Entry {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     distribution: Distribution,
     cost: Cost,
+    /// CPU time of this process, percent of one CPU.
+    cpu_percent: f64,
+    /// The run was interrupted.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    partial: bool,
+    /// Bytes a second that were sent and received, in a run in both directions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ways_bytes_per_s: Option<[f64; 2]>,
+    /// Each latency in the order of measurement, microseconds (-U, -H).
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    samples_us: Vec<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     profile: Option<Breakdown>,
 }
@@ -138,22 +172,17 @@ struct Counters {
 ///
 /// # Errors
 /// [`Error::System`] if the file cannot be written.
-pub fn write(
-    path: &Path,
-    params: &Params,
-    unit: Unit,
-    (rows, target): (&[Row], &[Row]),
-    outcome: &Outcome,
-    counters: &[EngineCounters],
-    hz: u64,
-) -> Result<(), Error> {
+pub(crate) fn write(path: &Path, results: &Results<'_>) -> Result<(), Error> {
+    let Results { params, unit, rows, target, outcome, counters, hz, .. } = *results;
     let profiled = |rows: &[Row]| rows.iter().any(|row| row.profile.is_some());
     // Measured only if needed: it takes some milliseconds.
     let scope_cycles = if profiled(rows) { dp::profile::scope_cycles() } else { 0.0 };
     let document = Document {
+        iwperf: results.provenance,
         test: params.test,
         peer: if outcome.with_iwperf { "iwperf" } else { "perftest" },
         parameters: parameters(params),
+        ended_early: results.ended_early.as_deref(),
         results: rows.iter().map(|row| entry(row, unit, hz, scope_cycles)).collect(),
         target_profiles: breakdowns(target, hz, scope_cycles),
         validation: params.validate.then(|| Validation {
@@ -184,6 +213,10 @@ fn parameters(params: &Params) -> Parameters {
         crc: params.crc,
         duration_s: params.duration_s,
         seed: params.seed,
+        rx_depth: params.rx_depth,
+        recv_post_list: params.recv_post_list,
+        atomic: (params.test.verb() == Verb::Atomic).then_some(params.atomic),
+        warm_up: params.warm_up,
     }
 }
 
@@ -216,6 +249,10 @@ fn entry(row: &Row, unit: Unit, hz: u64, scope_cycles: f64) -> Entry {
         load,
         distribution: row.distribution.clone(),
         cost,
+        cpu_percent: row.cpu_percent,
+        partial: row.is_partial,
+        ways_bytes_per_s: row.ways.map(|ways| ways.map(|way| way.average)),
+        samples_us: row.samples_us.clone(),
         profile,
     }
 }
@@ -292,16 +329,18 @@ mod tests {
     #[test]
     fn a_file_that_cannot_be_written_is_named() {
         let path = Path::new("/nonexistent/x.json");
-        let error = write(
-            path,
-            &example(Test::WriteLat),
-            Unit::default(),
-            (&[], &[]),
-            &Outcome::default(),
-            &[EngineCounters::default()],
-            1,
-        )
-        .unwrap_err();
+        let results = Results {
+            params: &example(Test::WriteLat),
+            unit: Unit::default(),
+            rows: &[],
+            target: &[],
+            outcome: &Outcome::default(),
+            counters: &[EngineCounters::default()],
+            hz: 1,
+            provenance: &Provenance::here(),
+            ended_early: None,
+        };
+        let error = write(path, &results).unwrap_err();
         assert!(error.to_string().contains("/nonexistent/x.json"), "{error}");
     }
 }

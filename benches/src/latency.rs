@@ -100,6 +100,17 @@ impl Latencies {
         }
     }
 
+    /// The median and the 99th percentile, microseconds.
+    pub fn median_and_p99_us(&self) -> [f64; 2] {
+        [0.5, 0.99]
+            .map(|quantile| self.round_trip_ns.value_at_quantile(quantile) as f64 / 1000.0 / self.divisor)
+    }
+
+    /// A round trip of `cycles`, of `hz` a second, as it is reported: microseconds.
+    pub fn us(&self, cycles: u64, hz: u64) -> f64 {
+        cycles as f64 * 1e6 / hz as f64 / self.divisor
+    }
+
     /// The whole distribution, as far as the number of samples allows; empty without samples.
     pub fn distribution(&self) -> Distribution {
         let count = self.round_trip_ns.len();

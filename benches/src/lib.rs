@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `cli` | the command line |
 //! | `params` | a test with all defaults resolved |
-//! | `net`, `driver`, `endpoint` | a port, the thread that polls its engine, connections and time limits |
+//! | `net`, `driver`, `endpoint`, `interrupt` | a port, the thread that polls its engine, connections and time limits, Ctrl-C |
 //! | `perftest` | the exchange of `ib_* -R`, as client and as server |
 //! | `private`, `private_report` | messages between two iwperfs |
 //! | `path`, `validate` | queue pairs, memory, credits; patterns and their check |
@@ -12,7 +12,8 @@
 //! | `ping` | rping |
 //! | `local` | both ends in one process |
 //! | `cores`, `several` | a test on several cores at once; client and server on several queues of one device |
-//! | `table`, `description`, `json`, `output`, `progress`, `profile`, `report` | the output |
+//! | `table`, `description`, `json`, `output`, `live`, `profile`, `report` | the output |
+//! | `machine`, `provenance` | where, when and how figures were measured |
 //! | `shown`, `metrics` | what others can look at during a run: `uwarp status`, `--metrics` |
 //! | `callgrind` | counts a program's instructions, for results that do not depend on the load of the machine |
 //! | `two_hosts` | two hosts on a wire in memory, to count or time parts of the data path |
@@ -30,9 +31,12 @@ mod description;
 pub mod driver;
 pub mod endpoint;
 pub mod errors;
+pub mod interrupt;
 pub mod json;
 pub mod latency;
+pub mod live;
 pub mod local;
+pub mod machine;
 pub mod metrics;
 pub mod net;
 pub mod output;
@@ -44,7 +48,7 @@ pub mod plot;
 pub mod private;
 pub mod private_report;
 pub mod profile;
-pub mod progress;
+mod provenance;
 pub mod rate;
 pub mod rendezvous;
 pub mod report;

@@ -12,12 +12,11 @@ use crate::cores::{first_cause, together};
 use crate::driver::{Interrupt, WaitMode};
 use crate::errors::Error;
 use crate::net::{End, EndConfig, has_one_cpu, make_end};
-use crate::params::{DEFAULT_PORT, Params};
+use crate::params::Params;
 use crate::perftest::client::{self, Outcome};
-use crate::perftest::script::OnRow;
 use crate::perftest::server::Server;
 use crate::rendezvous::Rendezvous;
-use crate::runs::Row;
+use crate::runs::{OnRow, Row};
 use crate::table::Unit;
 
 /// The wire between both ends.
@@ -29,12 +28,18 @@ pub struct Wire<'a> {
     pub mtu: u16,
     /// Frames lost per million, in each direction.
     pub drop_ppm: u32,
+    /// Traffic class of TCP's packets.
+    pub tos: u8,
     /// Capture file for the client's port.
     pub pcap: Option<&'a Path>,
     /// Time limit for an end from which nothing arrives.
     pub timeout: Duration,
     /// Whether to profile both ends by layer.
     pub profile: bool,
+    /// Whether each latency is wanted.
+    pub keeps_samples: bool,
+    /// Port that the server listens on.
+    pub port: u16,
     /// The core of both ends; `None`: any, with a thread for each end.
     pub core: Option<Core>,
 }
@@ -124,6 +129,7 @@ pub fn run_between(
         ips: vec![cidr(wire.ipv6, last)],
         gateways: Vec::new(),
         vlan: None,
+        tos: wire.tos,
         pcap,
         cpu: wire.core.as_ref().map(|core| core.cpu),
         shares_cpu: wire.core.is_some() || has_one_cpu(),
@@ -133,18 +139,21 @@ pub fn run_between(
         is_local_wire: false,
         timeout: wire.timeout,
     };
-    let remote = SocketAddr::new(address(wire.ipv6, 1), DEFAULT_PORT);
+    let remote = SocketAddr::new(address(wire.ipv6, 1), wire.port);
     std::thread::scope(|scope| {
         let server = scope.spawn(|| {
-            let served = make_end(server_port, &config(1, None), interrupt).and_then(|mut end| {
+            // The client ends the test in order when a signal comes.
+            let told = interrupt.of_failures_only();
+            let served = make_end(server_port, &config(1, None), &told).and_then(|mut end| {
                 end.endpoint.profile = wire.profile;
-                serve(&mut end, unit)
+                serve(&mut end, wire.port, unit)
             });
             // Without this the client would wait until its time limit and report that.
             served.inspect_err(|_| interrupt.raise())
         });
         let ran = make_end(client_port, &config(2, wire.pcap), interrupt).and_then(|mut end| {
             end.endpoint.profile = wire.profile;
+            end.endpoint.keeps_samples = wire.keeps_samples;
             end.endpoint.rendezvous = wire.core.as_ref().map(|core| Arc::clone(&core.rendezvous));
             let outcome = client::run(&mut end, remote, params, unit, on_row)?;
             end.endpoint.driver.set_wait_mode(WaitMode::Waiting);
@@ -160,14 +169,15 @@ pub fn run_between(
             interrupt.raise();
         }
         let served = server.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        let ((end, outcome), target) = first_cause(ran, served)?;
+        let ended = first_cause(ran, served).map_err(|error| interrupt.explain(error));
+        let ((end, outcome), target) = ended?;
         Ok(Ended { end, outcome, target })
     })
 }
 
 /// Serves one client. Returns the rows.
-fn serve(end: &mut End, unit: Unit) -> Result<Vec<Row>, Error> {
-    let server = Server::listen(end, DEFAULT_PORT)?;
+fn serve(end: &mut End, port: u16, unit: Unit) -> Result<Vec<Row>, Error> {
+    let server = Server::listen(end, port)?;
     let mut client = server.accept(end, None)?;
     let mut rows = Vec::new();
     server.serve(end, &mut client, unit, &mut |row| rows.push(row.clone()))?;

@@ -68,6 +68,8 @@ pub struct EndConfig<'a> {
     pub gateways: Vec<std::net::IpAddr>,
     /// VLAN id.
     pub vlan: Option<u16>,
+    /// Traffic class of TCP's packets.
+    pub tos: u8,
     /// Capture file.
     pub pcap: Option<&'a Path>,
     /// CPU for this thread, or for the engine's.
@@ -94,6 +96,7 @@ impl<'a> EndConfig<'a> {
             ips: args.ips.clone(),
             gateways: args.gateway.clone(),
             vlan: args.vlan,
+            tos: args.tos.unwrap_or(0),
             pcap: args.pcap.as_deref(),
             cpu: args.cpu,
             shares_cpu: has_one_cpu() && args.cpu.is_none(),
@@ -202,6 +205,7 @@ fn engine_config(port: &dyn Port, config: &EndConfig<'_>) -> Result<EngineConfig
     let mut engine_config = EngineConfig::new(port, &ips)?;
     engine_config.crc = config.crc;
     engine_config.stack.vlan = config.vlan;
+    engine_config.stack.tcp.traffic_class = config.tos;
     #[cfg(target_os = "linux")]
     if config.is_local_wire {
         // There are no broadcasts.

@@ -1,5 +1,10 @@
 //! The output: headings, rows as they are measured, costs, and the requested files.
 
+pub(crate) mod files;
+mod limits;
+mod perftest_json;
+mod stats;
+
 use std::cell::RefCell;
 use std::io::Write;
 
@@ -13,13 +18,16 @@ use crate::json;
 use crate::params::{Params, Test};
 use crate::perftest::client::Outcome;
 use crate::profile::Breakdown;
+use crate::provenance::Provenance;
 use crate::report;
-use crate::runs::{Figures, LoadFigures, Row};
+use crate::runs::repeats::{Spread, grouped};
+use crate::runs::{BandwidthRow, Figures, LoadFigures, Row};
 use crate::table::{self, Unit};
 
 /// Collects rows and prints them.
-pub struct Output {
+pub struct Output<'a> {
     test: Test,
+    args: &'a TestArgs,
     unit: Unit,
     /// Rows have latencies under a given rate.
     loaded: bool,
@@ -29,15 +37,30 @@ pub struct Output {
     held: Option<RefCell<String>>,
 }
 
-impl Output {
+/// The end of a test.
+pub struct Conclusion<'a> {
+    /// The parameters of its first run.
+    pub params: &'a Params,
+    /// The counters of each engine.
+    pub counters: &'a [EngineCounters],
+    /// Cycles a second.
+    pub hz: u64,
+    /// The results beside the rows.
+    pub outcome: &'a Outcome,
+    /// The error that ended it early.
+    pub ended: Result<(), Error>,
+}
+
+impl<'a> Output<'a> {
     /// Nothing yet.
-    pub fn new(test: Test, unit: Unit) -> Self {
-        Self { test, unit, loaded: false, rows: Vec::new(), target: Vec::new(), held: None }
+    pub fn new(test: Test, args: &'a TestArgs) -> Self {
+        let unit = args.unit();
+        Self { test, args, unit, loaded: false, rows: Vec::new(), target: Vec::new(), held: None }
     }
 
     /// As [`new`](Self::new). All lines are printed at the end, together: other threads print as well.
-    pub fn held(test: Test, unit: Unit) -> Self {
-        Self { held: Some(RefCell::default()), ..Self::new(test, unit) }
+    pub fn held(test: Test, args: &'a TestArgs) -> Self {
+        Self { held: Some(RefCell::default()), ..Self::new(test, args) }
     }
 
     /// Prints the heading of a run, for an end that posts messages (`is_source`) or merely takes them.
@@ -49,23 +72,68 @@ impl Output {
     }
 
     fn header(&self) -> String {
-        if self.test.is_latency() {
+        let header = if self.test.is_latency() {
             table::LATENCY_HEADER.to_owned()
         } else if self.loaded {
             table::load_header(self.unit)
         } else {
             table::bandwidth_header(self.unit)
-        }
+        };
+        header + if self.args.cpu_util { table::CPU_HEADER } else { "" }
     }
 
     /// One more row.
     pub fn row(&mut self, row: &Row) {
-        self.rows.push(row.clone());
-        self.print(&match (&row.figures, &row.load) {
+        let mut row = row.clone();
+        if let (Figures::Bandwidth(figures), true) = (&mut row.figures, self.args.no_peak) {
+            figures.peak = 0.0;
+        }
+        self.samples(&row);
+        let mut text = match (&row.figures, &row.load) {
             (Figures::Bandwidth(figures), Some(load)) => table::load_row(figures, load, self.unit),
             (Figures::Bandwidth(figures), None) => table::bandwidth_row(figures, self.unit),
             (Figures::Latency(figures), _) => table::latency_row(u64::from(row.size), figures),
-        });
+        };
+        if self.args.cpu_util {
+            text += &table::cpu_cell(row.cpu_percent);
+        }
+        self.print(&text);
+        if let (Some(ways), true) = (&row.ways, self.args.report_both) {
+            self.ways(ways);
+        }
+        self.rows.push(row);
+    }
+
+    /// Prints each latency, as perftest does, and the header once more.
+    fn samples(&self, row: &Row) {
+        let print = |samples: &[f64]| {
+            let lines = samples.iter().enumerate().map(|(index, us)| format!("{}, {us:.3}\n", index + 1));
+            self.print(&format!("#, usec\n{}", lines.collect::<String>().trim_end()));
+        };
+        if row.samples_us.is_empty() {
+            return;
+        }
+        if self.args.report_unsorted {
+            print(&row.samples_us);
+        }
+        if self.args.report_histogram {
+            let mut sorted = row.samples_us.clone();
+            sorted.sort_by(f64::total_cmp);
+            print(&sorted);
+        }
+        self.print(table::LINE);
+        self.print(&self.header());
+    }
+
+    /// Prints the figures of each direction under the names of perftest.
+    fn ways(&self, ways: &[BandwidthRow; 2]) {
+        for (name, way) in ["Local", "Remote"].iter().zip(ways) {
+            self.print(table::LINE);
+            self.print(&format!("\n {name} results: "));
+            self.print(table::LINE);
+            self.print(&table::bandwidth_header(self.unit));
+            self.print(&table::bandwidth_row(way, self.unit));
+        }
     }
 
     /// Adds the target's rows, if the target is in the same process.
@@ -74,29 +142,31 @@ impl Output {
     }
 
     /// Prints the counts of the device that are not zero, if the counters are wanted.
-    pub fn device(&self, args: &TestArgs, stats: Option<&DeviceStats>) {
-        let wanted = stats.filter(|_| args.stats);
+    pub fn device(&self, stats: Option<&DeviceStats>) {
+        let wanted = stats.filter(|_| self.args.stats);
         wanted.into_iter().flat_map(|stats| device_lines(&stats.read())).for_each(|line| self.print(&line));
     }
 
-    /// Prints the result of validation and the counters, and writes the file.
+    /// Prints the result of validation and the counters, and writes the files. Without a row it does nothing.
     ///
     /// # Errors
-    /// [`Error::System`] when the file cannot be written.
-    pub fn end(
-        &self,
-        args: &TestArgs,
-        params: &Params,
-        counters: &[EngineCounters],
-        hz: u64,
-        outcome: &Outcome,
-    ) -> Result<(), Error> {
+    /// That of `end`; [`Error::System`] when a file cannot be written; [`Error::Limit`].
+    pub fn end(&self, end: Conclusion<'_>) -> Result<(), Error> {
+        let Conclusion { params, counters, hz, outcome, ended } = end;
+        if ended.is_err() && self.rows.is_empty() {
+            self.release();
+            return ended;
+        }
         self.print(table::LINE);
+        if let Some(note) = ending_note(&ended, outcome, &self.rows) {
+            self.print(&note);
+        }
         self.cores();
+        repeat_lines(&self.rows, self.unit).iter().for_each(|line| self.print(line));
         for note in self.rows.iter().filter_map(|row| row.load.as_ref()).filter_map(load_note) {
             self.print(&note);
         }
-        if params.validate {
+        if params.validate && ended.is_ok() {
             let theirs = outcome.peer.as_ref().map_or(0, |peer| peer.messages_checked);
             self.print(&format!(
                 " validated: {} messages here, {theirs} at the peer, every byte as sent",
@@ -107,21 +177,59 @@ impl Output {
             self.print(&zero_copy_note(counters));
         }
         self.profiles(hz);
-        if args.stats {
+        if self.args.stats {
             self.print(&cost_lines(&self.rows, hz).join("\n"));
-            counters.iter().for_each(|counters| self.print(&format!("{counters:#?}")));
+            let measured: u64 = self.rows.iter().map(|row| row.span.1.saturating_sub(row.span.0)).sum();
+            let all = json::sum(counters);
+            stats::lines(&all, measured as f64 / hz as f64).iter().for_each(|line| self.print(line));
             spread_lines(counters).iter().for_each(|line| self.print(line));
         }
-        if let Some(path) = &args.json {
-            json::write(path, params, self.unit, (&self.rows, &self.target), outcome, counters, hz)?;
+        self.files(params, counters, hz, outcome, &ended)?;
+        self.release();
+        ended?;
+        limits::check(self.args, &self.rows)
+    }
+
+    fn files(
+        &self,
+        params: &Params,
+        counters: &[EngineCounters],
+        hz: u64,
+        outcome: &Outcome,
+        ended: &Result<(), Error>,
+    ) -> Result<(), Error> {
+        let provenance = Provenance::here();
+        if let Some(path) = &self.args.json {
+            let results = json::Results {
+                params,
+                unit: self.unit,
+                rows: &self.rows,
+                target: &self.target,
+                outcome,
+                counters,
+                hz,
+                provenance: &provenance,
+                ended_early: ended.as_ref().err().map(Error::to_string),
+            };
+            json::write(path, &results)?;
         }
-        if let Some(directory) = &args.report {
-            report::write(directory, params, self.unit, &self.rows)?;
+        if let (Some(path), Some(row)) = (&self.args.perftest_json(), self.rows.last()) {
+            perftest_json::write(path, params, self.unit, row, self.args.cpu_util)?;
         }
+        match &self.args.report {
+            Some(path) => report::write(path, params, self.unit, &self.rows, &provenance),
+            None => Ok(()),
+        }
+    }
+
+    /// Prints the lines that were held.
+    fn release(&self) {
         if let Some(held) = &self.held {
-            write_out(held.take().trim_end());
+            let text = held.take();
+            if !text.is_empty() {
+                write_out(text.trim_end());
+            }
         }
-        Ok(())
     }
 
     /// Load and messages of each of several cores.
@@ -171,6 +279,24 @@ fn write_out(line: &str) {
     let _gone = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
+/// How the test ended, if not as planned.
+fn ending_note(ended: &Result<(), Error>, outcome: &Outcome, rows: &[Row]) -> Option<String> {
+    let partial = if rows.last().is_some_and(|row| row.is_partial) {
+        ": the last row is what was measured"
+    } else {
+        ""
+    };
+    match ended {
+        Err(Error::Interrupted) => Some(format!(" interrupted{partial}")),
+        Err(error) => Some(format!(" ended early{partial} ({error})")),
+        Ok(()) => outcome
+            .peer
+            .as_ref()
+            .filter(|peer| peer.interrupted)
+            .map(|_| " the peer was interrupted: the last row is what was measured".to_owned()),
+    }
+}
+
 fn heading(params: &Params) -> String {
     format!("                    {}", description(params))
 }
@@ -204,6 +330,27 @@ fn cost_lines(rows: &[Row], hz: u64) -> Vec<String> {
         )
     };
     rows.iter().map(line).collect()
+}
+
+/// The spread of runs that were repeated.
+fn repeat_lines(rows: &[Row], unit: Unit) -> Vec<String> {
+    let line = |group: &Vec<&Row>| {
+        let figure = |row: &&Row| match &row.figures {
+            Figures::Bandwidth(figures) => unit.of(figures.average),
+            Figures::Latency(figures) => figures.typical_us,
+        };
+        let what = match group[0].figures {
+            Figures::Bandwidth(_) => unit.name(),
+            Figures::Latency(_) => "usec (medians)",
+        };
+        let Spread { least, median, greatest } = Spread::of(group.iter().map(figure))?;
+        let (count, size, qps) = (group.len(), group[0].size, group[0].queue_pairs);
+        Some(format!(
+            " {count} rows of {size} B, {qps} queue pairs: {median:.2} {what}, from {least:.2} to {greatest:.2}"
+        ))
+    };
+    let whole = rows.iter().filter(|row| !row.is_partial);
+    grouped(whole).iter().filter(|group| group.len() > 1).filter_map(line).collect()
 }
 
 /// How work is spread over several engines.
@@ -248,6 +395,7 @@ fn zero_copy_note(counters: &[EngineCounters]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::params::example;
 
     #[test]
     fn the_spread_over_several_engines_has_the_least_and_the_most() {
@@ -257,7 +405,6 @@ mod tests {
         assert_eq!(lines[0], " connections of each of 3 engines: 1 to 5, 9 in all");
         assert_eq!(lines.len(), 4);
     }
-    use crate::params::example;
 
     #[test]
     fn the_counts_of_a_device_are_told_unless_they_are_zero() {

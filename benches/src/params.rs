@@ -1,5 +1,9 @@
 //! The parameters of a test that both ends agree on, with perftest's defaults.
 
+mod test;
+
+pub use test::{ATOMIC_BYTES, AtomicKind, Test, Verb};
+
 use crate::errors::Error;
 use crate::rate::Rate;
 
@@ -12,6 +16,9 @@ pub const MAX_SIZE: u32 = 8 << 20;
 /// Receives that a target of Sends keeps posted on each queue pair (perftest's `DEF_RX_SEND`).
 pub const RX_DEPTH_SEND: u32 = 512;
 
+/// Highest number of receives of a queue pair.
+pub const MAX_RX_DEPTH: u32 = 16_384;
+
 /// Minimum length of each half of a queue pair's buffer (perftest's cycle buffer), bytes.
 pub const CYCLE_BUFFER: u32 = 4096;
 
@@ -21,69 +28,11 @@ pub const MAX_QPS: u32 = 16_000;
 /// Above this length of one half of all buffers, queue pairs share buffers, bytes.
 const SHARED_BYTES: usize = 256 << 20;
 
+/// Least and most messages of a warm-up.
+const WARM_UP_MESSAGES: [u32; 2] = [10, 1000];
+
 /// Highest rate, bytes or messages a second.
 pub const MAX_RATE: u64 = 1_000_000_000_000;
-
-/// The six tests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Test {
-    /// Bandwidth of RDMA Writes (`ib_write_bw`).
-    WriteBw,
-    /// Bandwidth of RDMA Reads (`ib_read_bw`).
-    ReadBw,
-    /// Bandwidth of Sends (`ib_send_bw`).
-    SendBw,
-    /// Half the round trip of two RDMA Writes (`ib_write_lat`).
-    WriteLat,
-    /// The round trip of an RDMA Read (`ib_read_lat`).
-    ReadLat,
-    /// Half the round trip of two Sends (`ib_send_lat`).
-    SendLat,
-}
-
-/// The operation that moves the data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verb {
-    /// RDMA Write.
-    Write,
-    /// RDMA Read.
-    Read,
-    /// Send.
-    Send,
-}
-
-impl Test {
-    /// All tests, in the order of their numbers in our private data.
-    pub const ALL: [Self; 6] =
-        [Self::WriteBw, Self::ReadBw, Self::SendBw, Self::WriteLat, Self::ReadLat, Self::SendLat];
-
-    /// The operation that moves the data.
-    pub fn verb(self) -> Verb {
-        match self {
-            Self::WriteBw | Self::WriteLat => Verb::Write,
-            Self::ReadBw | Self::ReadLat => Verb::Read,
-            Self::SendBw | Self::SendLat => Verb::Send,
-        }
-    }
-
-    /// Whether it measures latency, and not bandwidth.
-    pub fn is_latency(self) -> bool {
-        matches!(self, Self::WriteLat | Self::ReadLat | Self::SendLat)
-    }
-
-    /// Its name on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::WriteBw => "write-bw",
-            Self::ReadBw => "read-bw",
-            Self::SendBw => "send-bw",
-            Self::WriteLat => "write-lat",
-            Self::ReadLat => "read-lat",
-            Self::SendLat => "send-lat",
-        }
-    }
-}
 
 /// A test with all defaults resolved.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -128,6 +77,16 @@ pub struct Params {
     pub rate: Option<Rate>,
     /// Messages that are due at once, with a rate.
     pub burst: u32,
+    /// Receives that a target keeps posted on each queue pair, where messages need them.
+    pub rx_depth: u32,
+    /// Receives posted at a time.
+    pub recv_post_list: u32,
+    /// The operation of atomic tests.
+    pub atomic: AtomicKind,
+    /// Send some messages before the first measurement.
+    pub warm_up: bool,
+    /// Run until interrupted, with a row every `duration_s` seconds.
+    pub endless: bool,
 }
 
 impl Params {
@@ -136,17 +95,22 @@ impl Params {
         if self.all { (1..24).map(|power| 1 << power).collect() } else { vec![self.size] }
     }
 
-    /// Receives kept posted on each queue pair for the peer's Sends.
-    pub fn rx_depth(&self) -> u32 {
+    /// Receives kept posted on each queue pair for the peer's messages.
+    pub fn receives(&self) -> u32 {
         if self.test == Test::SendBw && self.validate {
-            slots_for(self.stride(self.size), RX_DEPTH_SEND, self.qps)
+            slots_for(self.stride(self.size), self.rx_depth, self.qps)
         } else if self.iters > 0 {
             // Both ends of perftest do this: credits come in thirds of it, and the sender stops after this
             // many messages without one.
-            RX_DEPTH_SEND.min(self.iters)
+            self.rx_depth.min(self.iters)
         } else {
-            RX_DEPTH_SEND
+            self.rx_depth
         }
+    }
+
+    /// Receives posted again at a time: the source gets credits for the others meanwhile.
+    pub fn receives_at_a_time(&self) -> u32 {
+        self.recv_post_list.min(self.receives() / 2).max(1)
     }
 
     /// Messages of `size` bytes with their own place in each half of a queue pair's buffer: 1 unless
@@ -155,10 +119,17 @@ impl Params {
         if !self.validate || self.test.is_latency() {
             1
         } else if self.test == Test::SendBw {
-            slots_for(self.stride(size), self.tx_depth.max(self.rx_depth()), self.qps)
+            slots_for(self.stride(size), self.tx_depth.max(self.receives()), self.qps)
         } else {
             slots_for(self.stride(size), self.tx_depth, self.qps)
         }
+    }
+
+    /// Messages of each queue pair before the first measurement: enough to fill the queue a few times, in
+    /// little time. An even number: the last byte of a Write counts them, and must not be that of the first
+    /// message that is measured.
+    pub fn warm_up_messages(&self) -> u64 {
+        u64::from((4 * self.tx_depth).clamp(WARM_UP_MESSAGES[0], WARM_UP_MESSAGES[1]))
     }
 
     /// Distance of two slots, bytes: a message and, when validating, a guard.
@@ -205,6 +176,8 @@ impl Params {
             ("--inline", self.inline, 0, iwarp::verbs::MAX_INLINE as u32),
             ("--outs", self.outs, 1, 1024),
             ("--burst_size", self.burst, 1, 1 << 20),
+            ("--rx-depth", self.rx_depth, 1, MAX_RX_DEPTH),
+            ("--recv_post_list", self.recv_post_list, 1, MAX_RX_DEPTH),
         ];
         for (name, value, low, high) in ranges {
             if !(low..=high).contains(&value) {
@@ -226,9 +199,38 @@ impl Params {
         if self.test == Test::WriteLat && self.events {
             return usage("write-lat polls memory: it cannot be used with --events".into());
         }
-        if self.zero_copy && self.test.verb() == Verb::Read {
+        if matches!(self.test, Test::WriteLat | Test::SendLat) && self.iters == 1 {
+            return usage(format!(
+                "{}: a latency is the time from one message to the next: --iters must be at least 2",
+                self.test.name()
+            ));
+        }
+        if self.test.verb() == Verb::Atomic && (self.all || self.size != ATOMIC_BYTES) {
+            return usage(format!(
+                "{}: atomics have {ATOMIC_BYTES} bytes: leave --size out",
+                self.test.name()
+            ));
+        }
+        if self.zero_copy && self.test.verb().is_answered() {
             return usage(format!(
                 "{}: --zero-copy is for Writes and Sends: answers to Reads are copied",
+                self.test.name()
+            ));
+        }
+        if self.recv_post_list > self.rx_depth {
+            return usage(format!(
+                "--recv_post_list {}: must be at most --rx-depth ({})",
+                self.recv_post_list, self.rx_depth
+            ));
+        }
+        if self.endless && (self.duration_s == 0 || self.test.is_latency() || self.rate.is_some()) {
+            return usage(
+                "--run_infinitely works with bandwidth tests, without --iters and --rate_limit".into(),
+            );
+        }
+        if self.endless && (self.test.verb().uses_receives() || self.bidirectional) {
+            return usage(format!(
+                "{}: --run_infinitely is for Writes, Reads and atomics in one direction",
                 self.test.name()
             ));
         }
@@ -272,7 +274,7 @@ fn slots_for(stride: usize, wanted: u32, qps: u32) -> u32 {
 pub(crate) fn example(test: Test) -> Params {
     Params {
         test,
-        size: 65536,
+        size: if test.verb() == Verb::Atomic { ATOMIC_BYTES } else { 65536 },
         iters: 5000,
         duration_s: 0,
         all: false,
@@ -291,6 +293,11 @@ pub(crate) fn example(test: Test) -> Params {
         seed: 1,
         rate: None,
         burst: 1,
+        rx_depth: RX_DEPTH_SEND,
+        recv_post_list: 1,
+        atomic: AtomicKind::default(),
+        warm_up: false,
+        endless: false,
     }
 }
 
@@ -312,7 +319,7 @@ mod tests {
             for size in [1, 64, 65536, MAX_SIZE] {
                 let params = Params { validate: true, size, qps: 4, ..example(test) };
                 assert!(params.half_bytes() * 4 <= (VALIDATION_BYTES).max(4 * params.stride(size)));
-                assert!(params.rx_depth() <= params.slots(size).max(RX_DEPTH_SEND));
+                assert!(params.receives() <= params.slots(size).max(RX_DEPTH_SEND));
             }
         }
     }
@@ -349,6 +356,12 @@ mod tests {
         bad(|p| p.rate = Some(Rate::Messages(5)), "--rate_limit");
         bad(|p| (p.test, p.rate) = (Test::WriteBw, Some(Rate::Bytes(0))), "--rate_limit");
         bad(|p| p.burst = 2, "--burst_size");
+        bad(|p| p.iters = 1, "--iters must be at least 2");
+        bad(|p| p.endless = true, "--run_infinitely");
+        bad(|p| (p.test, p.size) = (Test::AtomicLat, 16), "8 bytes");
+        bad(|p| (p.test, p.size, p.all) = (Test::AtomicBw, 8, true), "8 bytes");
+        bad(|p| p.recv_post_list = 600, "--rx-depth (512)");
+        bad(|p| p.rx_depth = 0, "--rx-depth");
         bad(|p| p.inline = 4096, "--inline");
         bad(|p| (p.test, p.zero_copy) = (Test::ReadBw, true), "--zero-copy");
         bad(|p| (p.test, p.post_list) = (Test::WriteBw, 500), "--post-list");

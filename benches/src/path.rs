@@ -57,6 +57,7 @@ pub struct Path {
     with_iwperf: bool,
     size: u32,
     rx_depth: u32,
+    receives_at_a_time: usize,
     send_cq: CompletionQueue,
     recv_cq: CompletionQueue,
     memory: Arc<Memory>,
@@ -94,7 +95,22 @@ pub struct Flow {
     asking: bool,
     is_ready: bool,
     credit_told: u64,
+    /// Where the peer's credit cell is.
+    pub credit: Dest,
+    /// Receives that have completed and are to be posted again, together.
+    taken: Vec<u32>,
     extra_in_flight: usize,
+    /// Atomics posted in earlier runs: the word of the peer has counted them.
+    atomics_before: u64,
+}
+
+/// Memory that the peer has to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// The cell for the credits of this end.
+    Credit,
+    /// The memory for the peer's messages.
+    Data,
 }
 
 impl Path {
@@ -111,7 +127,8 @@ impl Path {
         let (qps, half, buffers) = (params.qps as usize, params.half_bytes(), params.buffers() as usize);
         let access = match params.test.verb() {
             Verb::Read => Access::LOCAL_WRITE | Access::REMOTE_READ,
-            Verb::Write | Verb::Send => Access::LOCAL_WRITE | Access::REMOTE_WRITE,
+            Verb::Atomic => Access::LOCAL_WRITE | Access::REMOTE_ATOMIC,
+            Verb::Write | Verb::WriteImmediate | Verb::Send => Access::LOCAL_WRITE | Access::REMOTE_WRITE,
         };
         let memory = Memory {
             data: end.pd.reg_mr(2 * half * buffers, access)?,
@@ -121,7 +138,7 @@ impl Path {
             half,
             buffers,
         };
-        let rx_depth = params.rx_depth();
+        let rx_depth = params.receives();
         let send_entries = qps * (params.tx_depth as usize + extra_sends(params));
         let recv_entries = qps * (rx_depth.max(MARK_RECEIVES)) as usize;
         let path = Self {
@@ -133,6 +150,7 @@ impl Path {
             with_iwperf,
             size: params.size,
             rx_depth,
+            receives_at_a_time: params.receives_at_a_time() as usize,
             send_cq: end.create_cq(send_entries)?,
             recv_cq: end.create_cq(recv_entries)?,
             memory: Arc::new(memory),
@@ -164,7 +182,7 @@ impl Path {
     /// # Errors
     /// [`Error::Verbs`].
     pub fn add(&mut self, qp: QueuePair, id: CmId) -> Result<(), Error> {
-        let index = self.flows.len();
+        let (index, at_a_time) = (self.flows.len(), self.receives_at_a_time);
         self.flows.push(Flow {
             id,
             remote: Dest::default(),
@@ -177,21 +195,27 @@ impl Path {
             asking: false,
             is_ready: false,
             credit_told: 0,
+            credit: Dest::default(),
+            taken: Vec::with_capacity(at_a_time),
             extra_in_flight: 0,
+            atomics_before: 0,
         });
-        if self.params.test.verb() == Verb::Send {
-            (0..self.rx_depth).try_for_each(|slot| self.post_recv(index, slot))
+        if self.params.test.verb().uses_receives() {
+            let slots: Vec<u32> = (0..self.rx_depth).collect();
+            slots.chunks(at_a_time).try_for_each(|slots| self.post_receives(index, slots))
         } else if self.uses_marks() {
-            (0..MARK_RECEIVES).try_for_each(|slot| self.post_recv(index, slot))
+            (0..MARK_RECEIVES).try_for_each(|slot| self.post_receives(index, &[slot]))
         } else {
             Ok(())
         }
     }
 
-    /// The data that the peer gets about queue pair `index`.
-    pub fn dest(&self, index: usize, out_reads: u32, gid: [u8; 16]) -> Dest {
+    /// The data that the peer gets about queue pair `index`. Sends need only the cell, which is then both
+    /// places, as in perftest.
+    pub fn dest(&self, index: usize, place: Purpose, out_reads: u32, gid: [u8; 16]) -> Dest {
         let Memory { data, control, .. } = &*self.memory;
-        let (rkey, vaddr) = if self.params.test == Test::SendBw {
+        let has_cell = self.params.test.has_credits();
+        let (rkey, vaddr) = if has_cell && (place == Purpose::Credit || self.params.test == Test::SendBw) {
             (control.rkey(), control.addr() + ControlCell::Credit.at(index) as u64)
         } else {
             (data.rkey(), data.addr() + self.memory.exposed(index) as u64)
@@ -207,10 +231,14 @@ impl Path {
     pub fn begin(&mut self, size: u32) -> Result<(), Error> {
         self.size = size;
         self.totals = Totals::default();
-        (0..self.flows.len()).for_each(|index| self.wake(index));
+        for index in 0..self.flows.len() {
+            self.wake(index);
+            self.post_taken(index, 1)?;
+        }
         for (index, flow) in self.flows.iter_mut().enumerate() {
+            flow.atomics_before += flow.posted;
             (flow.posted, flow.completed, flow.confirmed, flow.unsignaled) = (0, 0, 0, false);
-            if self.params.test.verb() == Verb::Send {
+            if self.params.test.verb().uses_receives() {
                 (flow.received, flow.credit_told) = (0, 0);
                 self.memory.control.write_at(ControlCell::Credit.at(index), &[0; 4])?;
             }
@@ -247,7 +275,7 @@ impl Path {
 
     /// Whether the peer confirms messages.
     pub fn is_confirmed_by_target(&self) -> bool {
-        self.params.test.verb() == Verb::Read || self.with_iwperf
+        self.params.test.verb().is_answered() || self.with_iwperf
     }
 
     fn uses_marks(&self) -> bool {
@@ -260,11 +288,14 @@ impl Path {
     /// [`Error::Completion`], [`Error::Verbs`].
     pub fn poll(&mut self) -> Result<bool, Error> {
         let moved = self.reap(true)? | self.reap(false)?;
-        if self.params.test == Test::SendBw {
+        if self.params.test.has_credits() {
             self.look_at_credit()?;
             if !moved && self.with_iwperf {
                 // Idle: send the remaining credits, which confirm the last messages.
-                (0..self.flows.len()).try_for_each(|index| self.send_credit(index, 1))?;
+                (0..self.flows.len()).try_for_each(|index| {
+                    self.post_taken(index, 1)?;
+                    self.send_credit(index, 1)
+                })?;
             }
         }
         Ok(moved)
@@ -289,11 +320,11 @@ impl Path {
     fn on_completion(&mut self, completion: &WorkCompletion) -> Result<(), Error> {
         let WrId { kind, qp, number } = WrId::decode(completion.wr_id);
         let (index, name) = (qp as usize, self.params.test.name());
-        if completion.opcode == WcOpcode::Recv {
+        if matches!(completion.opcode, WcOpcode::Recv | WcOpcode::RecvImmediate) {
             checked(completion, "a receive")?;
             return match kind {
                 Kind::Mark => self.on_mark(index, number as u32, completion.byte_len),
-                _ => self.on_message(index, number as u32, completion.byte_len),
+                _ => self.on_message(index, number as u32, completion),
             };
         }
         checked(completion, name)?;
@@ -303,10 +334,12 @@ impl Path {
                 self.totals.completed += number + 1 - before;
                 self.wake(index);
                 self.on_paced_completion(index, number + 1);
-                if self.params.test.verb() == Verb::Read {
+                if self.params.test.verb().is_answered() {
                     self.flows[index].confirmed = number + 1;
-                    if self.params.validate {
-                        self.check_read(index, number)?;
+                    match self.params.test.verb() {
+                        Verb::Read if self.params.validate => self.check_read(index, number)?,
+                        Verb::Atomic if self.params.validate => self.check_atomic(index, number)?,
+                        _ => {}
                     }
                 }
             }

@@ -5,26 +5,26 @@
 //! | bytes | what |
 //! |---|---|
 //! | 4 | `iwpf` |
-//! | 1 | format, 2 |
+//! | 1 | format, 3 |
 //! | 1 | test, its place in [`Test::ALL`] |
 //! | 2 | flags |
-//! | 10 x 4 | size, iters, duration, tx_depth, qps, cq_mod, post_list, inline, outs, burst |
+//! | 12 x 4 | size, iters, duration, tx_depth, qps, cq_mod, post_list, inline, outs, burst, rx_depth, recv_post_list |
 //! | 8 | seed |
 //! | 8 | bytes or messages a second (see the flags), 0 for as fast as possible |
 //!
 //! The server's Reply carries the first six bytes; a rejection, `iwpf`, the format, 0xff and the reason in
 //! UTF-8. A Request on a data connection carries `iwpf`, the format, 0xfe and the queue pair's number (BE16).
 
-use crate::params::{Params, Test};
+use crate::params::{AtomicKind, Params, Test};
 use crate::rate::Rate;
 
 const MAGIC: &[u8; 4] = b"iwpf";
-const FORMAT: u8 = 2;
+const FORMAT: u8 = 3;
 const REJECTED: u8 = 0xff;
-const HELLO_BYTES: usize = 64;
+const HELLO_BYTES: usize = 72;
 
 /// Flags of a [`Hello`], in the order of their bits.
-const FLAGS: usize = 8;
+const FLAGS: usize = 11;
 
 /// The test that a client requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,8 +35,20 @@ impl Hello {
     pub fn encode(&self) -> Vec<u8> {
         let p = &self.0;
         let counts_bytes = matches!(p.rate, Some(Rate::Bytes(_)));
-        let bits =
-            [p.all, p.bidirectional, p.events, p.validate, p.markers, p.crc, counts_bytes, p.zero_copy];
+        let swaps = p.atomic == AtomicKind::CompareSwap;
+        let bits: [bool; FLAGS] = [
+            p.all,
+            p.bidirectional,
+            p.events,
+            p.validate,
+            p.markers,
+            p.crc,
+            counts_bytes,
+            p.zero_copy,
+            swaps,
+            p.warm_up,
+            p.endless,
+        ];
         let flags = bits.iter().enumerate().fold(0u16, |flags, (bit, &set)| flags | u16::from(set) << bit);
         let test = Test::ALL.iter().position(|&t| t == p.test).unwrap_or(0) as u8;
         let mut out = Vec::with_capacity(HELLO_BYTES);
@@ -54,6 +66,8 @@ impl Hello {
             p.inline,
             p.outs,
             p.burst,
+            p.rx_depth,
+            p.recv_post_list,
         ] {
             out.extend(word.to_be_bytes());
         }
@@ -83,7 +97,7 @@ impl Hello {
         let flag = |bit: u32| flags >> bit & 1 == 1;
         let word = |n: usize| u32::from_be_bytes(std::array::from_fn(|i| body[2 + 4 * n + i]));
         let long = |at: usize| u64::from_be_bytes(std::array::from_fn(|i| body[at + i]));
-        let rate = match long(50) {
+        let rate = match long(58) {
             0 => None,
             per_s if flag(6) => Some(Rate::Bytes(per_s)),
             per_s => Some(Rate::Messages(per_s)),
@@ -106,9 +120,14 @@ impl Hello {
             zero_copy: flag(7),
             markers: flag(4),
             crc: flag(5),
-            seed: long(42),
+            seed: long(50),
             rate,
             burst: word(9),
+            rx_depth: word(10),
+            recv_post_list: word(11),
+            atomic: if flag(8) { AtomicKind::CompareSwap } else { AtomicKind::FetchAdd },
+            warm_up: flag(9),
+            endless: flag(10),
         };
         params.check().map_err(|error| error.to_string())?;
         Ok(Some(Self(params)))
@@ -167,6 +186,8 @@ mod tests {
         for test in Test::ALL {
             let mut params = example(test);
             (params.seed, params.validate, params.crc) = (0x0123_4567_89ab_cdef, true, false);
+            (params.rx_depth, params.recv_post_list, params.warm_up) = (77, 7, true);
+            params.atomic = AtomicKind::CompareSwap;
             let rates: &[_] = if test.is_latency() {
                 &[None]
             } else {
@@ -197,7 +218,7 @@ mod tests {
         for cut in 5..good.len() {
             assert!(Hello::decode(&good[..cut]).is_err(), "{cut}");
         }
-        for (at, value) in [(4, 9), (5, 6), (6, 0xff), (8, 0xff)] {
+        for (at, value) in [(4, 9), (5, 9), (6, 0xff), (8, 0xff)] {
             let mut bad = good.clone();
             bad[at] = value;
             assert!(Hello::decode(&bad).is_err(), "{at}");

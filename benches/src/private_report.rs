@@ -1,7 +1,8 @@
 //! The messages of two iwperfs after the test: costs, and errors found by validation.
 //!
-//! One message each on the control connection, big-endian: `cost`, 4 reserved, busy cycles (8), cycles a
-//! second (8), bytes placed (8), messages checked (8), then the first error in UTF-8, empty if there is none.
+//! One message each on the control connection, big-endian: `cost`, 1 byte (1 if interrupted), 3 reserved,
+//! busy cycles (8), cycles a second (8), bytes placed (8), messages checked (8), then the first error in
+//! UTF-8, empty if there is none.
 
 use crate::endpoint::Endpoint;
 use crate::errors::Error;
@@ -22,6 +23,8 @@ pub struct FinalReport {
     pub placed_bytes: u64,
     /// Messages that validation checked.
     pub messages_checked: u64,
+    /// A signal has ended its run early.
+    pub interrupted: bool,
     /// The first error that it found.
     pub first_error: Option<String>,
 }
@@ -35,6 +38,7 @@ impl FinalReport {
             hz: end.clock.hz(),
             placed_bytes: counters.rx_placed_bytes,
             messages_checked: path.messages_checked,
+            interrupted: end.driver.is_concluding(),
             first_error: path.first_error.clone(),
         }
     }
@@ -46,15 +50,16 @@ impl FinalReport {
             hz: self.hz,
             placed_bytes: self.placed_bytes + other.placed_bytes,
             messages_checked: self.messages_checked + other.messages_checked,
+            interrupted: self.interrupted || other.interrupted,
             first_error: self.first_error.or(other.first_error),
         }
     }
 
     /// Encodes the message.
     pub fn encode(&self) -> Vec<u8> {
-        let Self { busy_cycles, hz, placed_bytes, messages_checked, first_error } = self;
+        let Self { busy_cycles, hz, placed_bytes, messages_checked, interrupted, first_error } = self;
         let mut out = MAGIC.to_vec();
-        out.extend([0; 4]);
+        out.extend([u8::from(*interrupted), 0, 0, 0]);
         for number in [busy_cycles, hz, placed_bytes, messages_checked] {
             out.extend(number.to_be_bytes());
         }
@@ -79,6 +84,7 @@ impl FinalReport {
             hz: number(1),
             placed_bytes: number(2),
             messages_checked: number(3),
+            interrupted: header[4] == 1,
             first_error: (!text.is_empty()).then_some(text),
         })
     }
@@ -91,8 +97,14 @@ mod tests {
     #[test]
     fn an_account_comes_back_as_it_was() {
         for first_error in [None, Some("message 3 differs at byte 7".to_string())] {
-            let extra =
-                FinalReport { busy_cycles: 1, hz: 2, placed_bytes: 3, messages_checked: 4, first_error };
+            let extra = FinalReport {
+                busy_cycles: 1,
+                hz: 2,
+                placed_bytes: 3,
+                messages_checked: 4,
+                interrupted: true,
+                first_error,
+            };
             assert_eq!(FinalReport::decode(&extra.encode()).unwrap(), extra);
         }
     }

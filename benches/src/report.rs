@@ -6,57 +6,80 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use crate::description::description;
+use crate::description::of_rows;
 use crate::errors::Error;
 use crate::latency::LatencySummary;
 use crate::params::Params;
 use crate::plot::{Axis, Chart, DrawError, Page, Series, bytes};
+use crate::provenance::Provenance;
+use crate::runs::repeats::{Spread, grouped};
 use crate::runs::{BandwidthRow, Figures, Row};
 use crate::table::Unit;
 
 /// Most distributions in one plot: more lines could not be distinguished.
 const DISTRIBUTIONS: usize = 6;
 
-/// Writes the page and its plots into `directory`, which is created if it is missing.
+/// Writes the page to `path`, or the page and its plots into that directory, which is created if missing.
 ///
 /// # Errors
 /// [`Error::System`] if they cannot be written.
-pub fn write(directory: &Path, params: &Params, unit: Unit, rows: &[Row]) -> Result<(), Error> {
-    let what = format!("cannot write {}", directory.display());
+pub(crate) fn write(
+    path: &Path,
+    params: &Params,
+    unit: Unit,
+    rows: &[Row],
+    provenance: &Provenance,
+) -> Result<(), Error> {
+    let what = format!("cannot write {}", path.display());
     let failed = |source| Error::System { what: what.clone(), source };
-    let page = page(params, unit, rows).map_err(|error| failed(std::io::Error::other(error)))?;
-    page.write(directory).map_err(failed)
+    let page = page(params, unit, rows, provenance).map_err(|error| failed(std::io::Error::other(error)))?;
+    if is_page(path) { std::fs::write(path, page.html()) } else { page.write(path) }.map_err(failed)
 }
 
-fn page(params: &Params, unit: Unit, rows: &[Row]) -> Result<Page, DrawError> {
+/// Whether the page itself has this name; otherwise it is that of a directory.
+pub(crate) fn is_page(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("html"))
+}
+
+fn page(params: &Params, unit: Unit, rows: &[Row], provenance: &Provenance) -> Result<Page, DrawError> {
     let mut page = Page::new(format!("iwperf {}", params.test.name()));
-    page.paragraph(&description(params));
-    let bandwidth: Vec<&BandwidthRow> = rows.iter().filter_map(bandwidth_of).collect();
-    let latency: Vec<(&Row, &LatencySummary)> = rows.iter().filter_map(latency_of).collect();
+    let mut notes = vec![of_rows(params, rows), provenance.line()];
+    notes.iter().for_each(|note| page.paragraph(note));
+    page.verbatim(&provenance.command_line);
+    let groups = grouped(rows);
+    let most = groups.iter().map(Vec::len).max().unwrap_or(0);
+    if most > 1 {
+        notes.push(format!("The median of {most} runs; the band is from the least to the greatest"));
+    }
+    let noted = |chart: Chart| Chart { notes: notes.clone(), ..chart };
+    let has_bandwidth = rows.iter().any(|row| bandwidth_of(row).is_some());
+    let has_latency = rows.iter().any(|row| latency_of(row).is_some());
     // A sweep of queue pairs or cores has its own axis. Sizes are plotted if only they change.
     let (by_queue_pairs, by_cores) = (distinct(rows, queue_pairs) > 1, distinct(rows, cores) > 1);
     let by_size = !by_queue_pairs && !by_cores && distinct(rows, |row| row.size.into()) > 1;
     if by_queue_pairs {
-        page.chart("queue-pairs", &sweep_chart(unit, rows, "queue pairs", (queue_pairs, cores, "cores")))?;
+        let chart = sweep_chart(unit, &groups, "queue pairs", (queue_pairs, cores, "cores"));
+        page.chart("queue-pairs", &noted(chart))?;
     }
     if by_cores {
-        page.chart("cores", &sweep_chart(unit, rows, "cores", (cores, queue_pairs, "queue pairs")))?;
+        let chart = sweep_chart(unit, &groups, "cores", (cores, queue_pairs, "queue pairs"));
+        page.chart("cores", &noted(chart))?;
     }
-    if by_size && !bandwidth.is_empty() {
-        page.chart("bandwidth", &bandwidth_chart(unit, &bandwidth))?;
-        page.chart("message-rate", &rate_chart(&bandwidth))?;
+    if by_size && has_bandwidth {
+        page.chart("bandwidth", &noted(bandwidth_chart(unit, &groups)))?;
+        page.chart("message-rate", &noted(rate_chart(&groups)))?;
     }
-    if by_size && !latency.is_empty() {
-        page.chart("latency", &latency_chart(&latency))?;
+    if by_size && has_latency {
+        page.chart("latency", &noted(latency_chart(&groups)))?;
     }
     if let Some(chart) = distribution_chart(rows) {
-        page.chart("latency-distribution", &chart)?;
+        page.chart("latency-distribution", &noted(chart))?;
     }
-    if !bandwidth.is_empty() {
+    if has_bandwidth {
         bandwidth_table(&mut page, unit, rows);
     }
-    if !latency.is_empty() {
-        latency_table(&mut page, &latency);
+    if has_latency {
+        latency_table(&mut page, rows);
     }
     Ok(page)
 }
@@ -68,10 +91,10 @@ fn bandwidth_of(row: &Row) -> Option<&BandwidthRow> {
     }
 }
 
-fn latency_of(row: &Row) -> Option<(&Row, &LatencySummary)> {
+fn latency_of(row: &Row) -> Option<&LatencySummary> {
     match (&row.figures, &row.load) {
-        (Figures::Latency(figures), _) => Some((row, figures)),
-        (Figures::Bandwidth(_), Some(load)) => Some((row, &load.latency)),
+        (Figures::Latency(figures), _) => Some(figures),
+        (Figures::Bandwidth(_), Some(load)) => Some(&load.latency),
         (Figures::Bandwidth(_), None) => None,
     }
 }
@@ -91,31 +114,50 @@ fn distinct(rows: &[Row], what: impl Fn(&Row) -> u64) -> usize {
     rows.iter().map(what).collect::<BTreeSet<_>>().len()
 }
 
+/// Rows of one kind.
+type Group<'a> = Vec<&'a Row>;
+
+/// A line with a point for each group: the median of its runs, with a band around it if there are several.
+fn line(
+    name: impl Into<String>,
+    groups: &[&Group<'_>],
+    x: impl Fn(&Row) -> f64,
+    figure: impl Fn(&Row) -> Option<f64>,
+) -> Series {
+    let spread = |group: &&Group<'_>| {
+        let spread = Spread::of(group.iter().filter_map(|row| figure(row)))?;
+        Some((x(group[0]), spread, group.len()))
+    };
+    let mut spreads: Vec<_> = groups.iter().filter_map(spread).collect();
+    spreads.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let points = spreads.iter().map(|(x, spread, _)| (*x, spread.median)).collect();
+    let repeated = spreads.iter().any(|(_, _, runs)| *runs > 1);
+    let band = spreads.iter().filter(|_| repeated).map(|(x, spread, _)| (*x, spread.least, spread.greatest));
+    Series::new(name, points).with_band(band.collect())
+}
+
 /// Goodput over the swept property, with a line for each message size and value of the other property.
 fn sweep_chart(
     unit: Unit,
-    rows: &[Row],
+    groups: &[Group<'_>],
     title: &str,
     (swept, other, other_name): (Count, Count, &str),
 ) -> Chart {
-    let mut lines: BTreeMap<(u64, u32), Vec<(f64, f64)>> = BTreeMap::new();
-    for row in rows {
-        if let Some(figures) = bandwidth_of(row) {
-            let point = (swept(row) as f64, unit.of(figures.average));
-            lines.entry((other(row), row.size)).or_default().push(point);
-        }
+    let mut lines: BTreeMap<(u64, u32), Vec<&Group<'_>>> = BTreeMap::new();
+    for group in groups.iter().filter(|group| bandwidth_of(group[0]).is_some()) {
+        lines.entry((other(group[0]), group[0].size)).or_default().push(group);
     }
-    let several = distinct(rows, other) > 1;
+    let several = lines.keys().map(|(other, _)| other).collect::<BTreeSet<_>>().len() > 1;
     let name = |(other, size): (u64, u32)| {
         let size = format!("{} bytes", bytes(size.into()));
         if several { format!("{other} {other_name}, {size}") } else { size }
     };
-    let series = lines.into_iter().map(|(key, mut points)| {
-        points.sort_by(|a, b| a.0.total_cmp(&b.0));
-        Series::new(name(key), points)
-    });
+    let average = |row: &Row| bandwidth_of(row).map(|figures| unit.of(figures.average));
+    let series =
+        lines.into_iter().map(|(key, groups)| line(name(key), &groups, |row| swept(row) as f64, average));
     Chart {
         title: format!("Goodput over {title}"),
+        notes: Vec::new(),
         x: Axis::count(title),
         y: Axis::linear(unit.name()),
         series: series.collect(),
@@ -126,42 +168,35 @@ fn message_axis() -> Axis {
     Axis::bytes("message, bytes")
 }
 
-fn bandwidth_chart(unit: Unit, rows: &[&BandwidthRow]) -> Chart {
-    let line = |name, figure: fn(&BandwidthRow) -> f64| {
-        Series::new(name, rows.iter().map(|row| (row.bytes as f64, unit.of(figure(row)))).collect())
-    };
-    Chart {
-        title: "Bandwidth".into(),
-        x: message_axis(),
-        y: Axis::linear(unit.name()),
-        series: vec![line("average", |row| row.average), line("peak (best tenth)", |row| row.peak)],
-    }
+/// A figure of a row, by its name in the legend.
+type Figure<'a> = (&'a str, &'a dyn Fn(&Row) -> Option<f64>);
+
+/// A chart over the message size, with a line for each figure.
+fn size_chart(title: &str, y: Axis, groups: &[Group<'_>], figures: &[Figure<'_>]) -> Chart {
+    let groups: Vec<&Group<'_>> = groups.iter().collect();
+    let series = figures.iter().map(|(name, figure)| line(*name, &groups, |row| f64::from(row.size), figure));
+    Chart { title: title.into(), notes: Vec::new(), x: message_axis(), y, series: series.collect() }
 }
 
-fn rate_chart(rows: &[&BandwidthRow]) -> Chart {
-    let points = rows.iter().map(|row| (row.bytes as f64, row.messages_per_s)).collect();
-    Chart {
-        title: "Message rate".into(),
-        x: message_axis(),
-        y: Axis::log10("messages/s"),
-        series: vec![Series::new("average", points)],
-    }
+fn bandwidth_chart(unit: Unit, groups: &[Group<'_>]) -> Chart {
+    let average = |row: &Row| bandwidth_of(row).map(|figures| unit.of(figures.average));
+    // Without a peak (-N) there is none to show.
+    let peak = |row: &Row| bandwidth_of(row).map(|f| unit.of(f.peak)).filter(|peak| *peak > 0.0);
+    let figures: [Figure<'_>; 2] = [("average", &average), ("peak (best tenth)", &peak)];
+    let shown = if groups.iter().flatten().any(|row| peak(row).is_some()) { 2 } else { 1 };
+    size_chart("Bandwidth", Axis::linear(unit.name()), groups, &figures[..shown])
 }
 
-fn latency_chart(rows: &[(&Row, &LatencySummary)]) -> Chart {
-    let line = |name, figure: fn(&LatencySummary) -> f64| {
-        Series::new(name, rows.iter().map(|(row, l)| (f64::from(row.size), figure(l))).collect())
-    };
-    Chart {
-        title: "Latency".into(),
-        x: message_axis(),
-        y: Axis::log10("microseconds"),
-        series: vec![
-            line("median", |l| l.typical_us),
-            line("99%", |l| l.p99_us),
-            line("99.9%", |l| l.p999_us),
-        ],
-    }
+fn rate_chart(groups: &[Group<'_>]) -> Chart {
+    let rate = |row: &Row| bandwidth_of(row).map(|figures| figures.messages_per_s);
+    size_chart("Message rate", Axis::log10("messages/s"), groups, &[("average", &rate)])
+}
+
+fn latency_chart(groups: &[Group<'_>]) -> Chart {
+    let figure = |pick: fn(&LatencySummary) -> f64| move |row: &Row| latency_of(row).map(pick);
+    let (median, p99, p999) = (figure(|l| l.typical_us), figure(|l| l.p99_us), figure(|l| l.p999_us));
+    let figures: [Figure<'_>; 3] = [("median", &median), ("99%", &p99), ("99.9%", &p999)];
+    size_chart("Latency", Axis::log10("microseconds"), groups, &figures)
 }
 
 /// The distributions of some of `rows`, the first and the last included; `None` if no latencies were
@@ -175,6 +210,7 @@ fn distribution_chart(rows: &[Row]) -> Option<Chart> {
     let y = Axis::log10("microseconds");
     (!series.is_empty()).then(|| Chart {
         title: "Latency by percentile".into(),
+        notes: Vec::new(),
         x: Axis::quantiles(),
         y,
         series,
@@ -205,14 +241,15 @@ fn bandwidth_table(page: &mut Page, unit: Unit, rows: &[Row]) {
     page.table(&["bytes", "queue pairs", "cores", "messages", &peak, &average, "messages/s"], &rows);
 }
 
-fn latency_table(page: &mut Page, rows: &[(&Row, &LatencySummary)]) {
-    let cells = |(row, l): &(&Row, &LatencySummary)| {
+fn latency_table(page: &mut Page, rows: &[Row]) {
+    let cells = |row: &Row| {
+        let l = latency_of(row)?;
         let figures = [l.min_us, l.typical_us, l.p90_us, l.p99_us, l.p999_us, l.p9999_us, l.max_us];
         let mut cells = vec![row.size.to_string(), row.messages.to_string()];
         cells.extend(figures.iter().map(|us| format!("{us:.2}")));
-        cells
+        Some(cells)
     };
-    let rows: Vec<Vec<String>> = rows.iter().map(cells).collect();
+    let rows: Vec<Vec<String>> = rows.iter().filter_map(cells).collect();
     let heads = ["bytes", "messages", "least, us", "50%", "90%", "99%", "99.9%", "99.99%", "most, us"];
     page.table(&heads, &rows);
 }
@@ -231,7 +268,7 @@ mod tests {
             messages_per_s: 1e9 / f64::from(size),
         };
         let figures = Figures::Bandwidth(figures);
-        Row { size, messages: 10, figures, confirmed: true, busy_cycles: 1, ..Row::default() }
+        Row { size, messages: 10, queue_pairs: 1, figures, confirmed: true, busy_cycles: 1, ..Row::default() }
     }
 
     fn latency_row(size: u32) -> Row {
@@ -241,7 +278,7 @@ mod tests {
     }
 
     fn html(test: Test, rows: &[Row]) -> String {
-        page(&example(test), Unit::GigabitsPerSecond, rows).unwrap().html()
+        page(&example(test), Unit::GigabitsPerSecond, rows, &Provenance::here()).unwrap().html()
     }
 
     #[test]
@@ -280,6 +317,23 @@ mod tests {
     }
 
     #[test]
+    fn repeated_runs_are_one_line_with_a_band() {
+        let rows: Vec<Row> = [64, 65536, 64, 65536].map(bandwidth_row).to_vec();
+        let html = html(Test::WriteBw, &rows);
+        assert!(html.contains("The median of 2 runs") && html.contains("<polygon"), "{html}");
+        assert_eq!(html.matches("<td>65536</td>").count(), 2);
+    }
+
+    #[test]
+    fn a_plot_says_what_was_measured_and_where() {
+        let html = html(Test::WriteBw, &[bandwidth_row(64), bandwidth_row(128)]);
+        let svg = &html[html.find("<svg").unwrap()..];
+        for word in ["write-bw: 1 queue pair", "iwperf 0.", "cores"] {
+            assert!(svg.contains(word), "{word}: {svg}");
+        }
+    }
+
+    #[test]
     fn one_row_is_a_table_without_a_plot_over_sizes() {
         let html = html(Test::WriteBw, &[bandwidth_row(64)]);
         assert!(html.contains("<table>") && !html.contains("<svg"));
@@ -294,8 +348,14 @@ mod tests {
 
     #[test]
     fn a_directory_that_cannot_be_made_is_named() {
-        let error =
-            write(Path::new("/proc/nowhere"), &example(Test::WriteBw), Unit::default(), &[]).unwrap_err();
+        let error = write(
+            Path::new("/proc/nowhere"),
+            &example(Test::WriteBw),
+            Unit::default(),
+            &[],
+            &Provenance::here(),
+        )
+        .unwrap_err();
         assert!(error.to_string().starts_with("cannot write /proc/nowhere"), "{error}");
     }
 }

@@ -6,13 +6,15 @@
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use crate::cli::{ClientArgs, ServerArgs};
+use dp::Clock;
+
+use crate::cli::{ServerArgs, TestArgs};
 use crate::cores::together;
 use crate::driver::{Interrupt, WaitMode};
 use crate::errors::Error;
 use crate::net::{Cores, End};
-use crate::output::Output;
-use crate::params::{DEFAULT_PORT, Params};
+use crate::output::{self, Output};
+use crate::params::Params;
 use crate::perftest::client::{self, Outcome};
 use crate::perftest::server::Server;
 use crate::rendezvous::Rendezvous;
@@ -23,16 +25,17 @@ use crate::runs::Row;
 /// # Errors
 /// The first error of any core.
 pub fn client(
-    args: &ClientArgs,
+    first: SocketAddr,
     sweep: &[Params],
+    args: &TestArgs,
     cores: Cores,
     interrupt: &Interrupt,
-    output: &mut Output,
+    output: &mut Output<'_>,
 ) -> Result<(), Error> {
-    let (unit, count) = (args.args.unit(), cores.ends.len());
+    let (unit, count, hz) = (args.unit(), cores.ends.len(), Clock::new().hz());
     let Cores { mut ends, cpus } = cores;
     let mut outcome = Outcome::default();
-    for params in sweep {
+    let ended = sweep.iter().try_for_each(|params| {
         output.heading(params, true);
         let (begin, over) = (Rendezvous::new(count), Rendezvous::new(count));
         let begin = std::sync::Arc::new(begin);
@@ -40,20 +43,28 @@ pub fn client(
             end.take_thread()?;
             end.endpoint.rendezvous = Some(std::sync::Arc::clone(&begin));
             let share = params.share(index as u32, count as u32);
-            let remote = port_of(args.remote.with_port(DEFAULT_PORT), index)?;
+            let remote = port_of(first, index)?;
             let outcome = client::run(&mut end, remote, &share, unit, on_row)?;
             keep_polling(&mut end, &over)?;
             Ok((end, outcome))
         };
-        let ran = together(ends, &cpus, interrupt, &mut |row| output.row(row), one)?;
+        let states = std::mem::take(&mut ends);
+        let ran = together(states, &cpus, interrupt, &mut |row| output.row(row), one)?;
         let outcomes: Vec<Outcome>;
         (ends, outcomes) = ran.into_iter().unzip();
         outcome = outcomes.into_iter().reduce(Outcome::merged).unwrap_or_default();
-    }
+        ends.iter().try_for_each(|end| end.endpoint.driver.interrupted())
+    });
     let counters: Vec<_> = ends.iter().map(|end| end.endpoint.driver.counters()).collect();
-    output.end(&args.args, &sweep[0], &counters, ends[0].endpoint.clock.hz(), &outcome)?;
-    output.device(&args.args, ends[0].device_stats.as_ref());
-    Ok(())
+    let ended = output.end(output::Conclusion {
+        params: &sweep[0],
+        counters: &counters,
+        hz,
+        outcome: &outcome,
+        ended,
+    });
+    output.device(ends.first().and_then(|end| end.device_stats.as_ref()));
+    ended
 }
 
 /// Polls the engine of a core that is done until all are: connections of other cores may be on it.
@@ -101,7 +112,7 @@ pub fn server(
     let listening = Rendezvous::new(count);
     let one = |index: usize, mut end: End, _: &mut dyn FnMut(&Row)| {
         end.take_thread()?;
-        end.endpoint.profile = args.args.profile;
+        args.args.set(&mut end);
         let server = Server::listen(&mut end, port_of(any, index)?.port())?;
         listening.meet(|| end.endpoint.driver.poll().map(drop))?;
         if index == 0 {
@@ -158,16 +169,18 @@ fn serve_one(
 ) -> Result<(), Error> {
     let mut client = server.accept(end, fallback)?;
     service.busy.fetch_add(1, Ordering::AcqRel);
-    let unit = args.args.unit();
-    let mut output = Output::held(client.params.test, unit);
     let params = client.params.clone();
+    let mut output = Output::held(params.test, &args.args);
     output.heading(&params, params.bidirectional);
-    let served = server.serve(end, &mut client, unit, &mut |row| output.row(row)).and_then(|outcome| {
-        let endpoint = &end.endpoint;
-        // It prints all lines that were held.
-        output.device(&args.args, end.device_stats.as_ref());
-        output.end(&args.args, &params, &[endpoint.driver.counters()], endpoint.clock.hz(), &outcome)
-    });
+    let served = server.serve(end, &mut client, args.args.unit(), &mut |row| output.row(row));
+    let (outcome, ended) =
+        served.map_or_else(|error| (Outcome::default(), Err(error)), |done| (done, Ok(())));
+    let counters = [end.endpoint.driver.counters()];
+    // The end prints all lines that were held.
+    output.device(end.device_stats.as_ref());
+    let hz = end.endpoint.clock.hz();
+    let ended =
+        output.end(output::Conclusion { params: &params, counters: &counters, hz, outcome: &outcome, ended });
     service.busy.fetch_sub(1, Ordering::AcqRel);
-    served
+    ended
 }

@@ -12,6 +12,14 @@ pub const LINE: &str =
 pub const LATENCY_HEADER: &str = " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    \
      t_avg[usec]    t_stdev[usec]   99% percentile[usec]   99.9% percentile[usec] ";
 
+/// The column of `--cpu_util`.
+pub const CPU_HEADER: &str = "    CPU_Util[%]";
+
+/// Its cell.
+pub fn cpu_cell(percent: f64) -> String {
+    format!("         {percent:<7.2}")
+}
+
 /// How bandwidth is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Unit {

@@ -1,8 +1,11 @@
-//! `iwperf local`: all six tests between two engines over a wire in memory, with every byte checked.
+//! `iwperf local`: all tests between two engines over a wire in memory, with every byte checked.
 
 use std::process::{Command, Output};
 
-const TESTS: [&str; 6] = ["write-bw", "read-bw", "send-bw", "write-lat", "read-lat", "send-lat"];
+const TESTS: [&str; 7] =
+    ["write-bw", "read-bw", "send-bw", "write-lat", "read-lat", "send-lat", "write-imm-bw"];
+
+const ATOMICS: [&str; 2] = ["atomic-bw", "atomic-lat"];
 
 fn local(test: &str, options: &str) -> Output {
     Command::new(env!("CARGO_BIN_EXE_iwperf"))
@@ -32,6 +35,63 @@ fn every_test_places_every_byte() {
 }
 
 #[test]
+fn atomics_return_what_was_there_before() {
+    for test in ATOMICS {
+        for operation in ["FETCH_AND_ADD", "CMP_AND_SWAP"] {
+            let row = &rows(test, &format!("--validate -n 300 -A {operation}"))[0];
+            assert_eq!(row[..2], [8.0, 300.0], "{test}");
+        }
+    }
+    let row = &rows("atomic-bw", "--validate -n 100 -q 3 -b --drop-ppm 5000 --perform_warm_up")[0];
+    assert_eq!(row[..2], [8.0, 300.0]);
+    let output = local("atomic-bw", "--validate -n 300 -q 2");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("validated: 600 messages here"), "{output:?}");
+    rows("atomic-bw", "-D 1");
+    rows("atomic-lat", "-n 20 -e");
+}
+
+#[test]
+fn a_warm_up_comes_before_the_measurement_and_is_not_part_of_it() {
+    for test in TESTS.iter().chain(&ATOMICS) {
+        let checked = |options: &str| {
+            let output = local(test, &format!("-n 30 --validate {options}"));
+            let out = String::from_utf8(output.stdout).unwrap();
+            let line =
+                out.lines().find(|line| line.starts_with(" validated:")).unwrap_or_else(|| panic!("{out}"));
+            let numbers = line.split_whitespace().filter_map(|word| word.parse::<u32>().ok());
+            assert!(out.lines().any(|line| line.split_whitespace().nth(1) == Some("30")), "{out}");
+            numbers.sum::<u32>()
+        };
+        let (cold, warm) = (checked(""), checked("--perform_warm_up"));
+        assert!(cold > 0 && warm >= cold + 10, "{test}: {cold} {warm}");
+    }
+}
+
+#[test]
+fn one_message_is_enough() {
+    for test in ["write-bw", "read-bw", "send-bw", "write-imm-bw", "atomic-bw", "read-lat", "atomic-lat"] {
+        let row = &rows(test, "-n 1 --validate")[0];
+        assert_eq!(row[1], 1.0, "{test}");
+        assert!(row[2] > 0.0, "{test}: {row:?}");
+    }
+    for test in ["write-lat", "send-lat"] {
+        assert!(rows(test, "-n 2")[0][2] > 0.0, "{test}");
+    }
+}
+
+#[test]
+fn receives_are_posted_in_lists_of_any_length() {
+    for test in ["send-bw", "write-imm-bw"] {
+        for options in
+            ["-r 30 --recv_post_list 30", "-r 1", "-r 500 --recv_post_list 7", "-r 8 --recv_post_list 3 -b"]
+        {
+            rows(test, &format!("--validate -s 500 -n 400 {options}"));
+        }
+    }
+    rows("send-lat", "-n 100 --recv_post_list 4 --validate");
+}
+
+#[test]
 fn jumbo_frames_ipv6_and_markers_change_nothing() {
     for test in TESTS {
         rows(test, "--validate -s 20000 -n 20 --mtu 9000 -6 --markers");
@@ -40,14 +100,14 @@ fn jumbo_frames_ipv6_and_markers_change_nothing() {
 
 #[test]
 fn a_lossy_wire_changes_nothing() {
-    for test in ["write-bw", "read-bw", "send-bw"] {
+    for test in ["write-bw", "read-bw", "send-bw", "write-imm-bw"] {
         rows(test, "--validate -s 20000 -n 100 --drop-ppm 5000 --markers");
     }
 }
 
 #[test]
 fn several_queue_pairs_both_ways_place_every_byte() {
-    for test in ["write-bw", "read-bw", "send-bw"] {
+    for test in ["write-bw", "read-bw", "send-bw", "write-imm-bw"] {
         rows(test, "--validate -s 3000 -n 50 -q 3 -b");
     }
 }
@@ -62,7 +122,7 @@ fn lists_inline_moderation_and_shallow_queues_work() {
 
 #[test]
 fn events_instead_of_polling_work() {
-    for test in ["write-bw", "read-bw", "send-bw", "read-lat", "send-lat"] {
+    for test in ["write-bw", "read-bw", "send-bw", "read-lat", "send-lat", "write-imm-bw"] {
         rows(test, "--validate -s 2000 -n 20 -e");
     }
 }
@@ -73,6 +133,7 @@ fn a_run_by_time_ends() {
         rows(test, "-s 1000 -D 1");
     }
     rows("write-bw", "-s 1000 -D 1 --validate");
+    rows("write-imm-bw", "-s 1000 -D 1 --validate");
 }
 
 #[test]
@@ -100,7 +161,7 @@ fn json_and_pcap_files_are_written() {
 
 #[test]
 fn a_given_rate_is_not_exceeded_and_has_latencies() {
-    for test in ["write-bw", "read-bw", "send-bw"] {
+    for test in ["write-bw", "read-bw", "send-bw", "write-imm-bw"] {
         for options in ["", "-b", "--burst_size 10 --drop-ppm 2000", "-D 1"] {
             let length = if options.contains("-D") { "" } else { "-n 500" };
             let load = "-s 100 -q 3 --validate --rate_limit 5000 --rate_units p --timeout 20";

@@ -84,9 +84,12 @@ fn load(params: &Params, stall: Duration) -> (Row, LoadFigures) {
         ipv6: false,
         mtu: 1500,
         drop_ppm: 0,
+        tos: 0,
         pcap: None,
         timeout: Duration::from_secs(10),
         profile: false,
+        keeps_samples: false,
+        port: 18515,
         core: None,
     };
     let rows = RefCell::new(Vec::new());

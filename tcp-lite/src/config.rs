@@ -182,6 +182,10 @@ pub struct TcpConfig {
     /// Least time in TIME-WAIT (twice the MSL); longer if the peer took longer to retransmit its FIN. If it
     /// is shorter than the largest RTO of a peer, that peer's connection may end in a reset. Default: 10 s.
     pub time_wait: Duration,
+    /// Traffic class (IPv6) or type of service (IPv4) of what TCP sends: DSCP times 4 (RFC 2474). The lowest
+    /// two bits are left to ECN. A peer that is this stack takes packets of another class than 0 the general
+    /// way, which costs it more. Default: 0.
+    pub traffic_class: u8,
     /// Hop limit / TTL of what we send. Default: 64.
     pub hop_limit: u8,
     /// How a path MTU below [`StackConfig::mtu`] is found. Default: those of [`PathMtuConfig`].
@@ -327,6 +331,7 @@ impl Default for TcpConfig {
             keepalive_probes: 5,
             challenge_acks_per_second: 64,
             time_wait: Duration::from_secs(10),
+            traffic_class: 0,
             hop_limit: 64,
             path_mtu: PathMtuConfig::default(),
         }

@@ -43,6 +43,8 @@ pub(crate) const UDP_CHECKSUM_AT: usize = 6;
 pub(crate) struct Framing {
     pub(crate) mac: EthernetAddress,
     pub(crate) vlan: Option<u16>,
+    /// Without the bits of ECN.
+    pub(crate) traffic_class: u8,
     pub(crate) hop_limit: u8,
     pub(crate) offloads: Offloads,
     /// The frames that the port can cut, if it has TSO.
@@ -55,6 +57,7 @@ impl Framing {
         Self {
             mac: config.mac,
             vlan: config.vlan,
+            traffic_class: config.tcp.traffic_class & !Ecn::MASK,
             hop_limit: config.tcp.hop_limit,
             offloads: config.offloads,
             tso: TsoLimits::default(),
@@ -168,10 +171,11 @@ impl Headers<'_> {
         let [l2, l3] = [offload.l2_bytes, offload.l3_bytes].map(usize::from);
         let (ethernet, out) = out.split_at_mut(l2);
         let (ip, out) = out.split_at_mut(l3);
+        let class = framing.traffic_class | *ecn as u8;
         let ethertype = match (src, dst) {
             (IpAddress::Ipv4(src), IpAddress::Ipv4(dst)) => {
                 // Each piece fills in its length and checksum.
-                ip[0..4].copy_from_slice(&[0x45, *ecn as u8, 0, 0]);
+                ip[0..4].copy_from_slice(&[0x45, class, 0, 0]);
                 // Identification 0 and don't-fragment: an atomic datagram (RFC 6864).
                 ip[4..8].copy_from_slice(&[0, 0, 0x40, 0]);
                 ip[8..12].copy_from_slice(&[framing.hop_limit, PROTOCOL_TCP, 0, 0]);
@@ -180,7 +184,7 @@ impl Headers<'_> {
                 ethernet::ETHERTYPE_IPV4
             }
             (IpAddress::Ipv6(src), IpAddress::Ipv6(dst)) => {
-                ip[0..4].copy_from_slice(&[0x60, (*ecn as u8) << 4, 0, 0]);
+                ip[0..4].copy_from_slice(&[0x60 | class >> 4, class << 4, 0, 0]);
                 ip[4..8].copy_from_slice(&[0, 0, PROTOCOL_TCP, framing.hop_limit]);
                 ip[8..24].copy_from_slice(&src.octets());
                 ip[24..40].copy_from_slice(&dst.octets());
@@ -452,9 +456,10 @@ mod tests {
     fn the_codepoint_is_read_as_it_was_written_in_both_families() {
         let pool = Mempool::heap("test", 4, 2048);
         let mac = EthernetAddress([2, 0, 0, 0, 0, 1]);
-        let framing = Framing {
+        let mut framing = Framing {
             mac,
             vlan: None,
+            traffic_class: 0,
             hop_limit: 64,
             offloads: Offloads::empty(),
             tso: TsoLimits::default(),
@@ -470,7 +475,9 @@ mod tests {
         };
         let v4 = |last| IpAddress::Ipv4(Ipv4Address::new(10, 0, 0, last));
         let v6 = |last| IpAddress::Ipv6(Ipv6Address::new(0xfd00, 0, 0, 0, 0, 0, 0, last));
-        for ecn in [Ecn::NotEct, Ecn::Ect1, Ecn::Ect0, Ecn::Ce] {
+        let codepoints = [Ecn::NotEct, Ecn::Ect1, Ecn::Ect0, Ecn::Ce];
+        for (ecn, class) in codepoints.into_iter().flat_map(|ecn| [(ecn, 0), (ecn, 0xb8)]) {
+            framing.traffic_class = class;
             for (src, dst) in [(v4(1), v4(2)), (v6(1), v6(2))] {
                 let headers = Headers { framing: &framing, dst_mac: mac, src, dst, ecn, tcp: &tcp };
                 let frame = headers.bare(&pool).unwrap();
@@ -478,11 +485,13 @@ mod tests {
                 headers.write_whole(headers.offload(), &mut used, &Piece::whole(0));
                 assert_eq!(used, frame.head(), "what a buffer held before shows");
                 let packet = &frame.head()[ethernet::HEADER_BYTES..];
-                let parsed = match src {
-                    IpAddress::Ipv4(_) => ip::parse_ipv4(packet, packet.len()),
-                    IpAddress::Ipv6(_) => ip::parse_ipv6(packet, packet.len()),
+                let (parsed, sent) = match src {
+                    IpAddress::Ipv4(_) => (ip::parse_ipv4(packet, packet.len()), packet[1]),
+                    IpAddress::Ipv6(_) => {
+                        (ip::parse_ipv6(packet, packet.len()), packet[0] << 4 | packet[1] >> 4)
+                    }
                 };
-                assert_eq!(parsed.unwrap().ecn, ecn, "{src}");
+                assert_eq!((parsed.unwrap().ecn, sent), (ecn, class | ecn as u8), "{src}");
             }
         }
     }

@@ -46,9 +46,12 @@ pub(crate) enum Ecn {
 }
 
 impl Ecn {
+    /// Its bits in a traffic class.
+    pub(crate) const MASK: u8 = 3;
+
     /// Of a traffic class.
     fn of(class: u8) -> Self {
-        match class & 3 {
+        match class & Self::MASK {
             0 => Self::NotEct,
             1 => Self::Ect1,
             2 => Self::Ect0,

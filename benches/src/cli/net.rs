@@ -19,6 +19,10 @@ pub struct NetArgs {
     /// VLAN tag of all frames.
     #[arg(long, value_name = "ID", value_parser = clap::value_parser!(u16).range(1..=4094))]
     pub vlan: Option<u16>,
+    /// Type of service (IPv4) or traffic class (IPv6) of all TCP packets: DSCP times 4. TCP sets the lowest
+    /// two bits, those of ECN.
+    #[arg(short = 'T', long, alias = "tclass", value_name = "0-255", value_parser = clap::value_parser!(u8))]
+    pub tos: Option<u8>,
     /// A NIC by its PCI address, 0000:03:00.0 or 03:00.0, bound to vfio-pci or uio_pci_generic (docs/NIC.md).
     /// Tested with NICs that QEMU emulates (e1000, e1000e, igb, virtio, vmxnet3), not with hardware.
     #[arg(long, value_name = "ADDR", conflicts_with = "vdev")]

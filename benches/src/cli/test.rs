@@ -2,10 +2,18 @@
 
 use std::path::PathBuf;
 
+use super::PerftestArgs;
 use crate::errors::Error;
-use crate::params::{MAX_SIZE, Params, Test};
+use crate::net::End;
+use crate::params::{ATOMIC_BYTES, AtomicKind, MAX_SIZE, Params, RX_DEPTH_SEND, Test, Verb};
 use crate::rate::Rate;
 use crate::table::Unit;
+
+/// Seconds between two rows of --run_infinitely, as in perftest.
+const ENDLESS_ROW_S: u32 = 5;
+
+/// perftest's default for --out_json_file.
+const PERFTEST_JSON: &str = "perftest_out.json";
 
 /// The test and its output.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -14,8 +22,8 @@ pub struct TestArgs {
     /// Bytes of a message [default: 65536 for bandwidth, 2 for latency].
     #[arg(short, long, value_parser = parse_size)]
     pub size: Option<u32>,
-    /// Messages of each queue pair [default: 5000 for write-bw, else 1000].
-    #[arg(short = 'n', long, value_parser = clap::value_parser!(u32).range(5..=100_000_000))]
+    /// Messages of each queue pair [default: 5000 for write-bw and write-imm-bw, else 1000].
+    #[arg(short = 'n', long, value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
     pub iters: Option<u32>,
     /// Run for this many seconds instead.
     #[arg(short = 'D', long, value_name = "SECONDS", conflicts_with_all = ["iters", "all"],
@@ -37,9 +45,34 @@ pub struct TestArgs {
     /// Both ends send at the same time.
     #[arg(short, long)]
     pub bidirectional: bool,
+    /// With -b: the figures of each direction too.
+    #[arg(long = "report-both", alias = "report_both", requires = "bidirectional")]
+    pub report_both: bool,
+    /// Run until Ctrl-C, with a row every --duration seconds (5 by default).
+    #[arg(long = "run_infinitely", alias = "run-infinitely", conflicts_with_all = ["iters", "all"])]
+    pub run_infinitely: bool,
+    /// Send some messages before the first measurement; -a always does.
+    #[arg(long = "perform_warm_up", alias = "perform-warm-up")]
+    pub perform_warm_up: bool,
+    /// Measure so many times: plots show the spread (with a server -P).
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub runs: u32,
+    /// The operation of atomic tests.
+    #[arg(
+        short = 'A',
+        long = "atomic_type",
+        alias = "atomic-type",
+        value_enum,
+        value_name = "TYPE",
+        default_value_t
+    )]
+    pub atomic_type: AtomicKind,
     /// Requests outstanding on each queue pair [default: 128 for bandwidth, 1 for latency].
     #[arg(short, long)]
     pub tx_depth: Option<u32>,
+    /// Receives that a target keeps posted on each queue pair, for Sends and Immediate Data [default: 512].
+    #[arg(short, long = "rx-depth", alias = "rx_depth", value_name = "N")]
+    pub rx_depth: Option<u32>,
     /// Queue pairs, up to 16000. They share buffers if there are too many for a buffer each. A list
     /// (1,16,256) does a run for each (with a server -P).
     #[arg(short, long, value_name = "N,..", value_delimiter = ',', default_value = "1")]
@@ -48,10 +81,13 @@ pub struct TestArgs {
     #[arg(short = 'Q', long)]
     pub cq_mod: Option<u32>,
     /// Requests posted at a time.
-    #[arg(short = 'l', long, default_value_t = 1)]
+    #[arg(short = 'l', long, alias = "post_list", default_value_t = 1)]
     pub post_list: u32,
+    /// Receives posted at a time.
+    #[arg(long = "recv_post_list", alias = "recv-post-list", value_name = "N", default_value_t = 1)]
+    pub recv_post_list: u32,
     /// Copy messages of up to this many bytes when they are posted.
-    #[arg(short = 'I', long, default_value_t = 0)]
+    #[arg(short = 'I', long, alias = "inline_size", default_value_t = 0)]
     pub inline: u32,
     /// Outstanding Reads on each queue pair.
     #[arg(short, long, default_value_t = 128)]
@@ -62,6 +98,25 @@ pub struct TestArgs {
     /// Bandwidth in Gb/s instead of MiB/s.
     #[arg(long = "report_gbits", alias = "report-gbits")]
     pub report_gbits: bool,
+    /// Do not look for the peak: its column is 0.
+    #[arg(short = 'N', long = "noPeak")]
+    pub no_peak: bool,
+    /// Fail, with exit status 1, if the best average bandwidth is less, in the unit of the table.
+    #[arg(short = 'w', long = "limit_bw", alias = "limit-bw", value_name = "BW", value_parser = parse_rate)]
+    pub limit_bw: Option<f64>,
+    /// Fail, with exit status 1, if the best message rate is less, in millions a second.
+    #[arg(short = 'y', long = "limit_msgrate", alias = "limit-msgrate", value_name = "MPPS", value_parser = parse_rate)]
+    pub limit_msgrate: Option<f64>,
+    /// Show the CPU time of this process, in percent of one CPU. Polling takes all of it: see `cost` of
+    /// --stats for the work.
+    #[arg(long = "cpu_util", alias = "cpu-util")]
+    pub cpu_util: bool,
+    /// Latency: print each sample, shortest first.
+    #[arg(short = 'H', long = "report-histogram", conflicts_with_all = ["duration", "runs"])]
+    pub report_histogram: bool,
+    /// Latency: print each sample, in the order of measurement.
+    #[arg(short = 'U', long = "report-unsorted", conflicts_with_all = ["duration", "runs"])]
+    pub report_unsorted: bool,
     /// Send Writes and Sends of 2 KiB and more from their memory, without a copy; they complete when they are
     /// acknowledged. For net_vhost and `local`; most other ports copy.
     #[arg(long = "zero-copy", alias = "zero_copy")]
@@ -82,8 +137,15 @@ pub struct TestArgs {
     /// Write the results to this file as JSON.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Write plots of the results to this directory: a self-contained page (index.html), and each plot (SVG).
-    #[arg(long, value_name = "DIR")]
+    /// Write the last row as perftest does: one JSON object with test_info and results.
+    #[arg(long = "out_json", alias = "out-json")]
+    pub out_json: bool,
+    /// File of --out_json [default: perftest_out.json].
+    #[arg(long = "out_json_file", alias = "out-json-file", value_name = "FILE")]
+    pub out_json_file: Option<PathBuf>,
+    /// Write the results with plots: to one file if the name ends in .html, otherwise to a directory with the
+    /// same page (index.html) and each plot (SVG).
+    #[arg(long, value_name = "FILE.html|DIR")]
     pub report: Option<PathBuf>,
     /// Show the cost of an FPDU by layer, in cycles of this end (needs a build with `--features profile`).
     #[arg(long, conflicts_with = "events")]
@@ -91,9 +153,9 @@ pub struct TestArgs {
     /// Print the counters of all layers at the end, and those of the device that are not zero.
     #[arg(long)]
     pub stats: bool,
-    /// Accepted for compatibility with perftest; has no effect.
-    #[arg(short = 'F', hide = true)]
-    pub force: bool,
+    /// Of perftest.
+    #[command(flatten)]
+    pub perftest: PerftestArgs,
 }
 
 /// perftest's letters for the unit of a rate.
@@ -128,27 +190,24 @@ impl TestArgs {
     /// [`Error::Usage`].
     pub fn params(&self, test: Test) -> Result<Params, Error> {
         let latency = test.is_latency();
-        let default_iters = if test == Test::WriteBw { 5000 } else { 1000 };
+        let default_iters = if matches!(test, Test::WriteBw | Test::WriteImmBw) { 5000 } else { 1000 };
         let size = match (self.all, self.size) {
             (true, _) => MAX_SIZE,
             (false, Some(size)) => size,
-            (false, None) => {
-                if latency {
-                    2
-                } else {
-                    65536
-                }
-            }
+            (false, None) if test.verb() == Verb::Atomic => ATOMIC_BYTES,
+            (false, None) if latency => 2,
+            (false, None) => 65536,
         };
+        let duration = self.duration.or(self.run_infinitely.then_some(ENDLESS_ROW_S));
         let tx_depth = self.tx_depth.unwrap_or(if latency { 1 } else { 128 });
-        let iters = if self.duration.is_some() { 0 } else { self.iters.unwrap_or(default_iters) };
+        let iters = if duration.is_some() { 0 } else { self.iters.unwrap_or(default_iters) };
         // As perftest: a completion must be due before the queue is full.
         let cq_mod = self.cq_mod.unwrap_or(100).min(tx_depth).min(if iters == 0 { u32::MAX } else { iters });
         let params = Params {
             test,
             size,
             iters,
-            duration_s: self.duration.unwrap_or(0),
+            duration_s: duration.unwrap_or(0),
             all: self.all,
             bidirectional: self.bidirectional,
             tx_depth,
@@ -165,13 +224,25 @@ impl TestArgs {
             seed: self.seed,
             rate: self.rate_limit.map(|number| self.rate_units.of(number)),
             burst: self.burst_size.unwrap_or(1),
+            rx_depth: self.rx_depth.unwrap_or(RX_DEPTH_SEND),
+            recv_post_list: self.recv_post_list,
+            atomic: self.atomic_type,
+            // At a given rate, the first messages are late as they would be in use.
+            warm_up: (self.all || self.perform_warm_up) && self.rate_limit.is_none(),
+            endless: self.run_infinitely,
         };
+        if (self.report_histogram || self.report_unsorted) && !latency {
+            return Err(Error::Usage(format!("{}: -H and -U are for latency tests", test.name())));
+        }
+        if (self.limit_bw.is_some() || self.limit_msgrate.is_some()) && latency {
+            return Err(Error::Usage(format!("{}: -w and -y are for bandwidth tests", test.name())));
+        }
         params.check()?;
         self.check()?;
         Ok(params)
     }
 
-    /// The parameters of `test` for each number of queue pairs.
+    /// The parameters of `test` for each number of queue pairs, as often as --runs says.
     ///
     /// # Errors
     /// [`Error::Usage`].
@@ -180,7 +251,8 @@ impl TestArgs {
             let params = Params { qps, ..self.params(test)? };
             params.check().map(|()| params)
         };
-        self.qp.iter().map(with).collect()
+        let each = self.qp.iter().flat_map(|qps| std::iter::repeat_n(qps, self.runs as usize));
+        each.map(with).collect()
     }
 
     /// Checks what does not depend on the test.
@@ -189,6 +261,23 @@ impl TestArgs {
     /// [`Error::Usage`].
     pub fn check(&self) -> Result<(), Error> {
         if self.profile { crate::profile::check_available() } else { Ok(()) }
+    }
+
+    /// Whether each latency is wanted.
+    pub fn keeps_samples(&self) -> bool {
+        self.report_histogram || self.report_unsorted
+    }
+
+    /// Sets what an end has to measure beside the figures.
+    pub fn set(&self, end: &mut End) {
+        end.endpoint.profile = self.profile;
+        end.endpoint.keeps_samples = self.keeps_samples();
+    }
+
+    /// The file of --out_json, if it is wanted.
+    pub fn perftest_json(&self) -> Option<PathBuf> {
+        let wanted = self.out_json || self.out_json_file.is_some();
+        wanted.then(|| self.out_json_file.clone().unwrap_or_else(|| PERFTEST_JSON.into()))
     }
 
     /// The unit of bandwidth.

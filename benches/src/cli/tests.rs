@@ -1,6 +1,6 @@
 use super::*;
 use crate::errors::Error;
-use crate::params::Params;
+use crate::params::{AtomicKind, Params};
 use crate::rate::Rate;
 use crate::table::Unit;
 
@@ -38,7 +38,10 @@ fn defaults_are_perftests() {
     let lat = client("").args.params(Test::SendLat).unwrap();
     assert_eq!((lat.size, lat.iters, lat.tx_depth, lat.cq_mod), (2, 1000, 1, 1));
     assert_eq!(client("").args.params(Test::ReadBw).unwrap().iters, 1000);
-    assert_eq!(client("").remote.with_port(DEFAULT_PORT), "10.0.0.1:18515".parse().unwrap());
+    assert_eq!(
+        client("").remote.resolve(None, DEFAULT_PORT, &[]).unwrap(),
+        "10.0.0.1:18515".parse().unwrap()
+    );
 }
 
 #[test]
@@ -49,6 +52,48 @@ fn every_letter_of_perftest_is_taken() {
     assert_eq!(params("-D 3").duration_s, 3);
     assert_eq!(params("-a").sizes().len(), 23);
     assert_eq!(client("--report_gbits").args.unit(), Unit::GigabitsPerSecond);
+}
+
+#[test]
+fn scripts_of_perftest_run_as_they_are() {
+    let p = params(
+        "-R -F -d siw0 -i 1 -x 3 -m 4096 -S 0 -u 14 -c RC -p 4000 -n 1 -r 99 --recv_post_list 8 --perform_warm_up \
+         --post_list=4 --inline_size=16",
+    );
+    assert_eq!((p.iters, p.rx_depth, p.recv_post_list, p.warm_up), (1, 99, 8, true));
+    assert_eq!((p.post_list, p.inline), (4, 16));
+    assert_eq!(client("-p 4000").port, Some(4000));
+    let note = client("-R -d siw0 -x 3").args.perftest.note().unwrap();
+    assert_eq!(note.lines().count(), 1);
+    for part in ["-R (connections", "-d siw0 (the device", "-x 3 (addresses"] {
+        assert!(note.contains(part), "{note}");
+    }
+    assert_eq!(client("").args.perftest.note(), None);
+    let endless = params("--run_infinitely");
+    assert_eq!((endless.endless, endless.duration_s, endless.iters), (true, 5, 0));
+    assert_eq!(params("--run_infinitely -D 2").duration_s, 2);
+    let args = client("-w 3.5 -y 0.1 -N --cpu_util -T 184 --out_json").args;
+    assert_eq!(
+        (args.limit_bw, args.limit_msgrate, args.no_peak, args.cpu_util),
+        (Some(3.5), Some(0.1), true, true)
+    );
+    assert_eq!(args.perftest_json(), Some("perftest_out.json".into()));
+    assert_eq!(client("--out_json_file=x.json").args.perftest_json(), Some("x.json".into()));
+    assert_eq!(client("").args.perftest_json(), None);
+    assert_eq!(client("--tos 184").net.tos, Some(184));
+}
+
+#[test]
+fn atomics_have_both_operations_and_eight_bytes() {
+    let atomic = |options: &str| client(options).args.params(Test::AtomicBw);
+    assert_eq!(atomic("").unwrap().atomic, AtomicKind::FetchAdd);
+    assert_eq!(atomic("-A CMP_AND_SWAP -s 8").unwrap().atomic, AtomicKind::CompareSwap);
+    assert!(atomic("-s 16").unwrap_err().to_string().contains("8 bytes"));
+}
+
+#[test]
+fn each_run_is_repeated() {
+    assert_eq!(client("-q 1,4 --runs 3").args.sweep(Test::WriteBw).unwrap().len(), 6);
 }
 
 #[test]
@@ -132,8 +177,8 @@ fn the_completion_period_never_exceeds_the_queue() {
 #[test]
 fn wrong_options_are_named() {
     let cases = [
-        ("iwperf write-bw", "IP[:PORT]"),
-        ("iwperf write-bw example.org --ip 10.0.0.2/24", "give IP, IP:PORT or [IPv6]:PORT"),
+        ("iwperf write-bw", "HOST[:PORT]"),
+        ("iwperf write-bw 10.0.0 --ip 10.0.0.2/24", "give HOST, HOST:PORT or [IPv6]:PORT"),
         ("iwperf write-bw 10.0.0.1", "--ip <ADDR/LEN>"),
         ("iwperf write-bw 10.0.0.1 --ip 10.0.0.2", "not ADDR/LEN"),
         ("iwperf write-bw 10.0.0.1 --ip 10.0.0.2/33", "longer than the address"),
@@ -170,6 +215,10 @@ fn combinations_are_refused_with_a_reason() {
         ("--rate_limit 0.1 --rate_units p", Test::WriteBw, "--rate_limit"),
         ("-I 1000", Test::WriteBw, "--inline"),
         ("-l 64 -t 32", Test::WriteBw, "--tx-depth"),
+        ("-H", Test::WriteBw, "latency tests"),
+        ("-w 5", Test::WriteLat, "bandwidth tests"),
+        ("-n 1", Test::SendLat, "at least 2"),
+        ("--run_infinitely", Test::SendBw, "--run_infinitely"),
     ] {
         let error = refuse(options, test);
         assert!(matches!(&error, Error::Usage(text) if text.contains(word)), "{error}");
@@ -206,17 +255,7 @@ fn rpings_letters_are_taken() {
         (args.ping.count, args.ping.size, args.ping.validate, args.ping.verbose),
         (10, 4096, true, true)
     );
-    assert_eq!(args.remote.with_port(7174).port(), 7174);
+    assert_eq!(args.remote.resolve(None, 7174, &[]).unwrap().port(), 7174);
     let Command::Pong(args) = parse(&format!("iwperf pong {NET} -P")).unwrap().command else { panic!() };
     assert_eq!((args.port, args.persistent), (7174, true));
-}
-
-#[test]
-fn remotes_of_both_families_are_read() {
-    let with = |text: &str| text.parse::<Remote>().unwrap().with_port(1);
-    assert_eq!(with("10.0.0.1"), "10.0.0.1:1".parse().unwrap());
-    assert_eq!(with("10.0.0.1:2"), "10.0.0.1:2".parse().unwrap());
-    assert_eq!(with("fd00::1"), "[fd00::1]:1".parse().unwrap());
-    assert_eq!(with("[fd00::1]"), "[fd00::1]:1".parse().unwrap());
-    assert_eq!(with("[fd00::1]:2"), "[fd00::1]:2".parse().unwrap());
 }

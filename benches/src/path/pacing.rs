@@ -18,7 +18,6 @@ use super::layout::{Kind, WrId};
 use super::paced::{FLUSHES, Paced, PacedFlow};
 use crate::errors::Error;
 use crate::latency::Latencies;
-use crate::params::Verb;
 use crate::rate::Schedule;
 use crate::runs::LoadFigures;
 
@@ -45,7 +44,7 @@ impl Path {
 
     /// Whether a Read of no bytes confirms earlier messages.
     pub(super) fn confirms_by_flush(&self) -> bool {
-        self.with_iwperf && self.params.rate.is_some() && self.params.test.verb() != Verb::Read
+        self.with_iwperf && self.params.rate.is_some() && !self.params.test.verb().is_answered()
     }
 
     /// Posts the messages that are due and fit. Returns whether anything was posted.
@@ -146,7 +145,7 @@ impl Path {
         let Paced { latencies, asked_messages_per_s, by_flush, unsent, .. } = *self.paced.take()?;
         Some(LoadFigures {
             asked_messages_per_s,
-            confirmed: by_flush || self.params.test.verb() == Verb::Read,
+            confirmed: by_flush || self.params.test.verb().is_answered(),
             unsent,
             latency: latencies.summary(latencies.count()),
             latencies,

@@ -1,11 +1,11 @@
 //! The source's part: posting messages, and tracking which of them the peer has.
 
-use iwarp::verbs::{RemoteAddr, SendFlags, SendOp, SendRequest, VerbsError};
+use iwarp::verbs::{AtomicOp, RemoteAddr, SendFlags, SendOp, SendRequest, VerbsError};
 
 use super::Path;
 use super::layout::{ControlCell, WrId};
 use crate::errors::Error;
-use crate::params::{Test, Verb};
+use crate::params::{ATOMIC_BYTES, AtomicKind, Test, Verb};
 use crate::perftest::wire::Dest;
 use crate::validate::{self, GUARD, Message};
 
@@ -44,13 +44,13 @@ impl Path {
         let count = u64::from(self.params.post_list).min(left);
         let in_flight = flow.posted - flow.completed;
         let mut fits = count > 0 && in_flight + count <= u64::from(self.params.tx_depth) && !flow.asking;
-        if self.params.test == Test::SendBw {
+        if self.params.test.has_credits() {
             fits &= flow.posted + count - flow.confirmed.min(flow.posted) < u64::from(self.rx_depth).max(2);
         }
         if self.params.validate {
             let slots = u64::from(self.params.slots(self.size));
             fits &= match self.params.test {
-                Test::WriteBw => flow.posted - flow.confirmed < slots,
+                Test::WriteBw | Test::WriteImmBw => flow.posted - flow.confirmed < slots,
                 _ => in_flight < slots,
             };
         }
@@ -70,7 +70,7 @@ impl Path {
             let number = self.flows[index].posted + step;
             let last_of_list = step + 1 == count && count > 1;
             let due = (number + 1).is_multiple_of(u64::from(self.completion_period()));
-            let signaled = last_of_list || due || Some(number + 1) == limit || self.checks_reads();
+            let signaled = last_of_list || due || Some(number + 1) == limit || self.checks_answers();
             unsignaled = !signaled;
             match self.request(index, number, signaled) {
                 Ok(request) => list.push(request),
@@ -108,8 +108,8 @@ impl Path {
         }
     }
 
-    pub(super) fn checks_reads(&self) -> bool {
-        self.params.validate && self.params.test.verb() == Verb::Read
+    pub(super) fn checks_answers(&self) -> bool {
+        self.params.validate && self.params.test.verb().is_answered()
     }
 
     pub(super) fn request(
@@ -129,19 +129,55 @@ impl Path {
             Verb::Write => SendOp::Write { remote: remote(slot) },
             Verb::Read => SendOp::Read { remote: remote(self.read_offset(number)) },
             Verb::Send => SendOp::Send,
+            Verb::WriteImmediate => {
+                SendOp::WriteImmediate { remote: remote(slot), data: number.to_be_bytes() }
+            }
+            Verb::Atomic => SendOp::Atomic { remote: remote(0), op: self.atomic(index, number) },
         };
-        if self.checks_reads() {
+        if self.checks_answers() {
             self.memory.data.write_at(local, &vec![GUARD; stride])?;
         } else if self.params.validate {
             self.write_pattern(index, number, local)?;
         }
         let mut flags = SendFlags::empty();
         flags.set(SendFlags::SIGNALED, signaled);
-        flags
-            .set(SendFlags::INLINE, self.params.inline >= self.size && self.params.test.verb() != Verb::Read);
+        flags.set(
+            SendFlags::INLINE,
+            self.params.inline >= self.size && !self.params.test.verb().is_answered(),
+        );
         flags.set(SendFlags::ZERO_COPY, self.params.zero_copy);
         let sge = self.memory.data.sge(local, self.size as usize);
         Ok(SendRequest::new(WrId::data(index, number).encode(), op, sge).flags(flags))
+    }
+
+    /// Atomic `number`: the word of the peer counts them, if it was 0 at first.
+    fn atomic(&self, index: usize, number: u64) -> AtomicOp {
+        let count = self.flows[index].atomics_before + number;
+        match self.params.atomic {
+            AtomicKind::FetchAdd => AtomicOp::FetchAdd { add: 1, mask: 0 },
+            AtomicKind::CompareSwap => AtomicOp::CmpSwap {
+                compare: count,
+                compare_mask: u64::MAX,
+                swap: count.wrapping_add(1),
+                swap_mask: u64::MAX,
+            },
+        }
+    }
+
+    /// Checks that atomic `number` has returned how many were before it.
+    pub(super) fn check_atomic(&mut self, index: usize, number: u64) -> Result<(), Error> {
+        let (stride, slots) = (self.params.stride(self.size), u64::from(self.params.slots(self.size)));
+        let at = self.memory.local(index) + (number % slots) as usize * stride;
+        let mut bytes = [0; ATOMIC_BYTES as usize];
+        self.memory.data.read_at(at, &mut bytes)?;
+        self.messages_checked += 1;
+        let (expected, value) = (self.flows[index].atomics_before + number, u64::from_ne_bytes(bytes));
+        if value != expected {
+            self.record_error(format!(
+                "atomic {number} of queue pair {index} has returned {value}, not {expected}"
+            ));
+        }
+        Ok(())
     }
 
     pub(super) fn write_pattern(&self, index: usize, number: u64, at: usize) -> Result<(), VerbsError> {

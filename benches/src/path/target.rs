@@ -1,6 +1,8 @@
 //! The target's part: receives, checks, credits and answers to marks.
 
-use iwarp::verbs::{QpState, RecvRequest, RemoteAddr, SendFlags, SendOp, SendRequest, VerbsError};
+use iwarp::verbs::{
+    QpState, RecvRequest, RemoteAddr, SendFlags, SendOp, SendRequest, VerbsError, WorkCompletion,
+};
 
 use super::layout::{ControlCell, Kind, WrId};
 use super::mark::Mark;
@@ -13,7 +15,10 @@ use crate::validate::{self, GUARD, Message};
 impl Path {
     /// Fills the exposed halves with their initial contents.
     pub(super) fn fill_exposed(&self) -> Result<(), Error> {
-        if !self.params.validate || self.params.test == Test::WriteLat {
+        if !self.params.validate
+            || self.params.test == Test::WriteLat
+            || self.params.test.verb() == Verb::Atomic
+        {
             return Ok(());
         }
         let mut chunk = vec![GUARD; 1 << 16];
@@ -38,47 +43,92 @@ impl Path {
         Message { seed: self.params.seed, from_client: of_client, qp: index as u32, size: 0, number: 0 }.key()
     }
 
-    pub(super) fn post_recv(&self, index: usize, slot: u32) -> Result<(), Error> {
-        let (sge, kind) = if self.params.test.verb() == Verb::Send {
-            let at = if self.params.validate && self.params.test == Test::SendBw {
-                slot as usize * self.params.stride(self.params.size)
-            } else {
-                0
+    /// Posts the receives of these slots.
+    pub(super) fn post_receives(&self, index: usize, slots: &[u32]) -> Result<(), Error> {
+        let request = |&slot: &u32| {
+            let (sge, kind) = match self.params.test.verb() {
+                Verb::Send => {
+                    let at = self.memory.exposed(index) + self.receive_offset(slot);
+                    (self.memory.data.sge(at, self.params.size as usize), Kind::Data)
+                }
+                verb => {
+                    let at = ControlCell::MarkIn(slot).at(index);
+                    let kind = if verb == Verb::WriteImmediate { Kind::Data } else { Kind::Mark };
+                    (self.memory.control.sge(at, Mark::BYTES), kind)
+                }
             };
-            let at = self.memory.exposed(index) + at;
-            (self.memory.data.sge(at, self.params.size as usize), Kind::Data)
-        } else {
-            (self.memory.control.sge(ControlCell::MarkIn(slot).at(index), Mark::BYTES), Kind::Mark)
+            RecvRequest::new(WrId { kind, qp: index as u16, number: u64::from(slot) }.encode(), sge)
         };
-        let wr_id = WrId { kind, qp: index as u16, number: u64::from(slot) };
-        Ok(self.flows[index].qp.post_recv(&RecvRequest::new(wr_id.encode(), sge))?)
+        if let [slot] = slots {
+            return Ok(self.flows[index].qp.post_recv(&request(slot))?);
+        }
+        let requests: Vec<RecvRequest> = slots.iter().map(request).collect();
+        Ok(self.flows[index].qp.post_recv_list(&requests).map_err(|(_posted, error)| error)?)
     }
 
-    pub(super) fn on_message(&mut self, index: usize, slot: u32, length: u32) -> Result<(), Error> {
+    /// Offset of a Send's receive buffer.
+    fn receive_offset(&self, slot: u32) -> usize {
+        let own = self.params.validate && self.params.test == Test::SendBw;
+        if own { slot as usize * self.params.stride(self.params.size) } else { 0 }
+    }
+
+    /// Posts the receives again that have completed, if there are `least` of them.
+    pub(super) fn post_taken(&mut self, index: usize, least: usize) -> Result<(), Error> {
+        if self.flows[index].taken.len() < least.max(1) {
+            return Ok(());
+        }
+        let mut taken = std::mem::take(&mut self.flows[index].taken);
+        let posted = self.post_receives(index, &taken);
+        taken.clear();
+        self.flows[index].taken = taken;
+        posted
+    }
+
+    pub(super) fn on_message(
+        &mut self,
+        index: usize,
+        slot: u32,
+        completion: &WorkCompletion,
+    ) -> Result<(), Error> {
         let number = self.flows[index].received;
         self.flows[index].received += 1;
         if self.params.validate {
-            let at = self.memory.exposed(index);
-            let slot_at = if self.params.test == Test::SendBw {
-                slot as usize * self.params.stride(self.params.size)
-            } else {
-                0
-            };
-            if length == self.size {
-                self.check_message(index, number, at + slot_at, self.params.stride(self.size))?;
-            } else {
-                self.record_error(format!(
-                    "message {number} of queue pair {index} has {length} bytes, not {}",
-                    self.size
-                ));
-            }
+            self.check_arrival(index, number, slot, completion)?;
         }
-        self.post_recv(index, slot)?;
-        if self.params.test == Test::SendBw {
+        self.flows[index].taken.push(slot);
+        self.post_taken(index, self.receives_at_a_time)?;
+        if self.params.test.has_credits() {
             self.send_credit(index, u64::from(self.rx_depth / 3).max(1))
         } else {
             Ok(())
         }
+    }
+
+    fn check_arrival(
+        &mut self,
+        index: usize,
+        number: u64,
+        slot: u32,
+        completion: &WorkCompletion,
+    ) -> Result<(), Error> {
+        let stride = self.params.stride(self.size);
+        let offset = if self.params.test.verb() == Verb::WriteImmediate {
+            if completion.immediate != Some(number.to_be_bytes()) {
+                let told = completion.immediate;
+                self.record_error(format!("message {number} of queue pair {index} came with {told:?}"));
+                return Ok(());
+            }
+            (number % u64::from(self.params.slots(self.size))) as usize * stride
+        } else if completion.byte_len == self.size {
+            self.receive_offset(slot)
+        } else {
+            self.record_error(format!(
+                "message {number} of queue pair {index} has {} bytes, not {}",
+                completion.byte_len, self.size
+            ));
+            return Ok(());
+        };
+        self.check_message(index, number, self.memory.exposed(index) + offset, stride)
     }
 
     /// Checks the message at `at` and the guard up to `span` bytes, and overwrites the message with guards.
@@ -110,21 +160,24 @@ impl Path {
     /// Sends a credit to the sender if this end has received `step` more messages than the sender knows.
     pub(super) fn send_credit(&mut self, index: usize, step: u64) -> Result<(), Error> {
         let flow = &mut self.flows[index];
-        let nowhere = flow.remote.rkey == 0;
-        if flow.received - flow.credit_told < step || flow.extra_in_flight >= EXTRA_SENDS / 2 || nowhere {
+        let nowhere = flow.credit.rkey == 0;
+        // A credit is for a receive that is posted again.
+        let count = flow.received - flow.taken.len() as u64;
+        if count.saturating_sub(flow.credit_told) < step || flow.extra_in_flight >= EXTRA_SENDS / 2 || nowhere
+        {
             return Ok(());
         }
         let at = ControlCell::CreditOut.at(index);
-        self.memory.control.write_at(at, &(flow.received as u32).to_ne_bytes())?;
-        let Dest { vaddr, rkey, .. } = flow.remote;
+        self.memory.control.write_at(at, &(count as u32).to_ne_bytes())?;
+        let Dest { vaddr, rkey, .. } = flow.credit;
         let op = SendOp::Write { remote: RemoteAddr { addr: vaddr, rkey } };
-        let wr_id = WrId { kind: Kind::Credit, qp: index as u16, number: flow.received };
+        let wr_id = WrId { kind: Kind::Credit, qp: index as u16, number: count };
         let flags = SendFlags::SIGNALED | SendFlags::INLINE;
         match flow
             .qp
             .post_send(&SendRequest::new(wr_id.encode(), op, self.memory.control.sge(at, 4)).flags(flags))
         {
-            Ok(()) => (flow.credit_told, flow.extra_in_flight) = (flow.received, flow.extra_in_flight + 1),
+            Ok(()) => (flow.credit_told, flow.extra_in_flight) = (count, flow.extra_in_flight + 1),
             // The queue is full of our own messages: the next poll sends it.
             Err(VerbsError::QueueFull(_)) => {}
             // The peer has sent all its messages, and closes.
@@ -162,7 +215,7 @@ impl Path {
         let mut bytes = [0; Mark::BYTES];
         self.memory.control.read_at(ControlCell::MarkIn(slot).at(index), &mut bytes)?;
         let mark = Mark::decode(&bytes[..(length as usize).min(Mark::BYTES)])?;
-        self.post_recv(index, slot)?;
+        self.post_receives(index, &[slot])?;
         if mark.is_answer {
             let flow = &mut self.flows[index];
             (flow.asking, flow.confirmed) = (false, mark.first + mark.count);

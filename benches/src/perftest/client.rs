@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use iwarp::verbs::WcStatus;
+use iwarp::verbs::{CmId, WcStatus};
 
 use crate::endpoint::{Endpoint, conn_param};
 use crate::errors::Error;
@@ -11,10 +11,11 @@ use crate::net::End;
 use crate::params::{Params, Test};
 use crate::path::Path;
 use crate::perftest::exchange::{Control, ControlLink, nothing};
-use crate::perftest::script::{OnRow, Script};
+use crate::perftest::script::Script;
 use crate::perftest::wire::Dest;
 use crate::private::{self, Hello};
 use crate::private_report::FinalReport;
+use crate::runs::OnRow;
 use crate::table::Unit;
 
 /// The results of a finished test, except its rows.
@@ -65,12 +66,22 @@ pub fn run(
     control.dest(end, &Dest::default(), &mut nothing)?;
     let mut script = Script { end, control: &mut control, path: &mut path, with_iwperf, unit, gid };
     let peer = script.run(on_row);
-    let peer = peer.map_err(|error| explained(end, &control, &path, error))?;
+    let peer = peer.map_err(|error| leave(end, &control, &path, error))?;
     finish(end, &control, &path, peer, with_iwperf)
 }
 
+/// Ends the connections after an error, while their memory is still there, so that the peer learns of it.
+/// Returns the cause.
+pub(super) fn leave(end: &mut Endpoint, control: &Control, path: &Path, error: Error) -> Error {
+    const GOODBYE: Duration = Duration::from_millis(20);
+    let error = explained(end, control, path, error);
+    path.flows.iter().map(|flow| &flow.id).chain([control.id()]).for_each(CmId::abort);
+    end.driver.linger(GOODBYE);
+    error
+}
+
 /// A flushed request shows only that its connection has ended: finds the event with the reason.
-pub(super) fn explained(end: &mut Endpoint, control: &Control, path: &Path, error: Error) -> Error {
+fn explained(end: &mut Endpoint, control: &Control, path: &Path, error: Error) -> Error {
     const TIME_LIMIT: Duration = Duration::from_millis(500);
     if !matches!(error, Error::Completion { status: WcStatus::WrFlushError, .. }) {
         return error;

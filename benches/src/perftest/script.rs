@@ -2,30 +2,28 @@
 //!
 //! | | before | for each size | after |
 //! |---|---|---|---|
-//! | write-bw, read-bw | places, places, sync | - (both ways: sync, run, sync with `-a`, reports) | sync, reports (not both ways), close |
-//! | send-bw | places, sync, places | sync, run, (both ways: reports), sync with `-a` | close |
+//! | write-bw, read-bw, atomic-bw | places, places, sync | - (both ways: sync, run, sync with `-a`, reports) | sync, reports (not both ways), close |
+//! | send-bw, write-imm-bw | places, sync, places | sync, run, (both ways: reports), sync with `-a` | close |
 //! | write-lat | sync, places, places, sync | run | - |
-//! | read-lat | sync, places, places, sync | run | close |
+//! | read-lat, atomic-lat | sync, places, places, sync | run | close |
 //! | send-lat | places, sync, places | sync, run | close |
 //!
-//! *Places* is a destination for each queue pair; *sync* and *close* repeat that of the first one. The target
-//! of a one-way test waits in the sync (or close) after the run. Two iwperfs add one message each at the end
+//! *Places* is a destination for each queue pair (first of the cell for credits, if there is one); *sync* and
+//! *close* repeat that of the first one. The target of a one-way test waits in the sync (or close) after the
+//! run. A warm-up is one more size before the first. Two iwperfs add one message each at the end
 //! ([`FinalReport`]).
 
 use crate::endpoint::Endpoint;
 use crate::errors::Error;
-use crate::params::{Params, Test, Verb};
-use crate::path::Path;
+use crate::live::Live;
+use crate::params::{Params, Test};
+use crate::path::{Path, Purpose};
 use crate::perftest::exchange::{Control, nothing};
 use crate::perftest::wire::{Dest, Report};
 use crate::private_report::FinalReport;
-use crate::progress::Progress;
-use crate::runs::bandwidth::{self, Part};
-use crate::runs::{BandwidthRow, Figures, Row, latency};
+use crate::runs::bandwidth::{self, Course, Ending, Part};
+use crate::runs::{BandwidthRow, Figures, OnRow, Row, latency};
 use crate::table::Unit;
-
-/// Called with each row.
-pub type OnRow<'a> = &'a mut dyn FnMut(&Row);
 
 /// A test whose connections are established.
 pub struct Script<'a> {
@@ -51,9 +49,9 @@ impl Script<'_> {
     pub fn run(&mut self, on_row: OnRow<'_>) -> Result<Option<FinalReport>, Error> {
         self.prepare()?;
         match self.params().test {
-            Test::WriteBw | Test::ReadBw => self.one_sided_bandwidth(on_row)?,
-            Test::SendBw => self.send_bandwidth(on_row)?,
-            Test::WriteLat | Test::ReadLat | Test::SendLat => self.latency(on_row)?,
+            Test::WriteBw | Test::ReadBw | Test::AtomicBw => self.one_sided_bandwidth(on_row)?,
+            Test::SendBw | Test::WriteImmBw => self.send_bandwidth(on_row)?,
+            Test::WriteLat | Test::ReadLat | Test::SendLat | Test::AtomicLat => self.latency(on_row)?,
         }
         if !self.with_iwperf {
             return Ok(None);
@@ -72,40 +70,49 @@ impl Script<'_> {
         self.control.is_client
     }
 
-    fn own_dest(&self, index: usize) -> Dest {
+    fn own_dest(&self, index: usize, place: Purpose) -> Dest {
         let params = self.params();
-        let out_reads = if params.test.verb() == Verb::Read { params.outs } else { 1 };
-        self.path.dest(index, out_reads, self.gid)
+        let out_reads = if params.test.verb().is_answered() { params.outs } else { 1 };
+        self.path.dest(index, place, out_reads, self.gid)
     }
 
     fn prepare(&mut self) -> Result<(), Error> {
         let test = self.params().test;
-        if matches!(test, Test::WriteLat | Test::ReadLat) {
+        if matches!(test, Test::WriteLat | Test::ReadLat | Test::AtomicLat) {
             self.sync()?;
         }
-        self.places()?;
-        if test.verb() == Verb::Send {
+        self.places(Purpose::Credit)?;
+        if test.verb().uses_receives() {
             self.sync()?;
         }
-        self.places()?;
-        if test.verb() != Verb::Send {
+        self.places(Purpose::Data)?;
+        if !test.verb().uses_receives() {
             self.sync()?;
         }
         Ok(())
     }
 
     /// Exchanges the addresses of memory for each queue pair.
-    fn places(&mut self) -> Result<(), Error> {
+    fn places(&mut self, place: Purpose) -> Result<(), Error> {
         for index in 0..self.path.flows.len() {
-            let ours = self.own_dest(index);
-            self.path.flows[index].remote = self.control.dest(self.end, &ours, &mut nothing)?;
+            let ours = self.own_dest(index, place);
+            let theirs = self.control.dest(self.end, &ours, &mut nothing)?;
+            let flow = &mut self.path.flows[index];
+            match place {
+                Purpose::Credit => flow.credit = theirs,
+                Purpose::Data if self.path.params.test == Test::SendBw => {
+                    // perftest's first message may come before it has the cell.
+                    (flow.credit, flow.remote) = (theirs, theirs);
+                }
+                Purpose::Data => flow.remote = theirs,
+            }
         }
         Ok(())
     }
 
     /// Waits for each other. Polls the data path meanwhile.
     fn sync(&mut self) -> Result<(), Error> {
-        let ours = self.own_dest(0);
+        let ours = self.own_dest(0, Purpose::Data);
         let path = &mut *self.path;
         self.control.dest(self.end, &ours, &mut || path.poll()).map(drop)
     }
@@ -124,37 +131,76 @@ impl Script<'_> {
         }
     }
 
-    fn measure(&mut self, size: u32) -> Result<bandwidth::Run, Error> {
-        let params = self.params();
-        let total = u64::from(params.iters) * u64::from(params.qps);
-        let mut progress = if self.is_client() {
-            Progress::new(format!("{size} B"), total, self.end.clock.hz())
-        } else {
-            Progress::hidden()
+    /// Runs messages of the size that has begun. What was measured until an error is told.
+    fn measure(&mut self, warms_up: bool, on_row: OnRow<'_>) -> Result<bandwidth::Run, Error> {
+        let (params, with_iwperf) = (self.params(), self.with_iwperf);
+        let iters = (params.iters > 0).then_some(u64::from(params.iters));
+        let (limit, part) = (if warms_up { Some(params.warm_up_messages()) } else { iters }, self.part());
+        // A target of Sends counts them, or waits for the next size.
+        let knows_the_end = !params.test.verb().uses_receives() || (with_iwperf && !params.all);
+        let course = Course {
+            part,
+            limit,
+            ending: if params.endless { Ending::Never } else { Ending::InTime },
+            can_conclude: self.is_client() && !params.bidirectional && knows_the_end,
         };
-        let part = self.part();
-        bandwidth::run(self.end, self.control, self.path, part, &mut progress)
+        // With --all, nothing has told a target the size.
+        let has_size = part.source || !params.all;
+        let mut live = self.live(limit, warms_up || !part.source);
+        let (run, ended) = bandwidth::run(self.end, self.control, self.path, &course, &mut live, on_row);
+        drop(live);
+        if ended.is_err() && !warms_up && has_size {
+            let row = run.row(false);
+            if row.messages > 0 {
+                on_row(&row);
+            }
+        }
+        ended.map(|()| run)
+    }
+
+    /// The view of a run of `limit` messages on each queue pair.
+    fn live(&self, limit: Option<u64>, is_hidden: bool) -> Live {
+        let params = self.params();
+        if is_hidden || !self.is_client() {
+            return Live::hidden();
+        }
+        let total = limit.map_or(0, |limit| limit * u64::from(params.qps));
+        let label = format!("{} of {} bytes", params.test.name(), self.path.size());
+        Live::new(&label, total, self.unit, self.end.clock.hz())
+    }
+
+    /// The sizes in order, each with whether it is only run to warm up. A target of iwperf knows of it;
+    /// perftest does not, so with it only operations that need no action of the target can be warmed up.
+    fn courses(&self, target_acts: bool) -> Vec<(u32, bool)> {
+        let sizes = self.params().sizes();
+        let warms_up = self.params().warm_up && (self.with_iwperf || !target_acts);
+        let first = sizes.first().filter(|_| warms_up).map(|&size| (size, true));
+        first.into_iter().chain(sizes.into_iter().map(|size| (size, false))).collect()
     }
 
     fn one_sided_bandwidth(&mut self, on_row: OnRow<'_>) -> Result<(), Error> {
         let Params { bidirectional: both, all, .. } = *self.params();
         if !self.is_client() && !both {
             // The peer does all the work. This end answers its marks until its next message.
-            let run =
-                bandwidth::run(self.end, self.control, self.path, self.part(), &mut Progress::hidden())?;
+            let run = self.measure(false, on_row)?;
             self.sync()?;
             let theirs = self.reports(&Report::default())?;
-            on_row(&Row { profile: run.profile, ..self.row_of(&theirs) });
+            let Row { span, cpu_percent, .. } = run.row(true);
+            on_row(&Row { profile: run.profile, span, cpu_percent, ..self.row_of(&theirs) });
             return self.sync();
         }
         let confirmed = self.path.is_confirmed_by_target();
         let mut last = Report::default();
-        for size in self.params().sizes() {
+        for (size, warms_up) in self.courses(false) {
             self.path.begin(size)?;
+            if warms_up {
+                self.measure(true, on_row)?;
+                continue;
+            }
             if both {
                 self.sync()?;
             }
-            let row = self.measure(size)?.row(confirmed);
+            let row = self.measure(false, on_row)?.row(confirmed);
             if both && all {
                 self.sync()?;
             }
@@ -164,6 +210,9 @@ impl Script<'_> {
                 on_row(&self.sum(&row, &theirs));
             } else {
                 on_row(&row);
+            }
+            if self.end.driver.is_concluding() {
+                break;
             }
         }
         if !both {
@@ -175,10 +224,14 @@ impl Script<'_> {
 
     fn send_bandwidth(&mut self, on_row: OnRow<'_>) -> Result<(), Error> {
         let Params { bidirectional: both, all, duration_s, .. } = *self.params();
-        for size in self.params().sizes() {
+        for (size, warms_up) in self.courses(true) {
             self.path.begin(size)?;
             self.sync()?;
-            let mut run = self.measure(size)?;
+            let mut run = self.measure(warms_up, on_row)?;
+            if warms_up {
+                self.sync()?;
+                continue;
+            }
             if !self.is_client() && !both {
                 run.received(self.path);
             }
@@ -212,30 +265,30 @@ impl Script<'_> {
             };
         }
         // The data path is not polled: a peer that has answered may have closed it by now.
-        let ours = self.own_dest(0);
+        let ours = self.own_dest(0, Purpose::Data);
         self.control.dest(self.end, &ours, &mut nothing).map(drop)
     }
 
     fn latency(&mut self, on_row: OnRow<'_>) -> Result<(), Error> {
         let test = self.params().test;
-        if test == Test::ReadLat && !self.is_client() {
-            // Reads need only polls of the engine at this end.
+        if test.verb().is_answered() && !self.is_client() {
+            // Reads and atomics need only polls of the engine at this end.
             return self.sync();
         }
-        for size in self.params().sizes() {
+        for (size, warms_up) in self.courses(!test.verb().is_answered()) {
             self.path.begin(size)?;
             if test == Test::SendLat {
                 self.sync()?;
             }
-            let total = u64::from(self.params().iters);
-            let mut progress = if self.is_client() {
-                Progress::new(format!("{size} B"), total, self.end.clock.hz())
-            } else {
-                Progress::hidden()
-            };
-            let row = latency::run(self.end, self.control, self.path, &mut progress)?;
-            progress.finish();
-            on_row(&row);
+            let iters = (self.params().iters > 0).then_some(u64::from(self.params().iters));
+            let limit = if warms_up { Some(self.params().warm_up_messages()) } else { iters };
+            let mut live = self.live(limit, warms_up);
+            let (row, ended) = latency::run(self.end, self.control, self.path, limit, &mut live);
+            drop(live);
+            if !warms_up && (ended.is_ok() || row.messages > 0) {
+                on_row(&row);
+            }
+            ended?;
         }
         match test {
             Test::WriteLat => Ok(()),
@@ -286,6 +339,6 @@ impl Script<'_> {
             messages_per_s: a.messages_per_s + b.messages_per_s,
             ..a
         };
-        Row { figures: Figures::Bandwidth(sum), ..ours.clone() }
+        Row { figures: Figures::Bandwidth(sum), ways: Some([a, b]), ..ours.clone() }
     }
 }

@@ -7,11 +7,12 @@ use crate::errors::Error;
 use crate::net::End;
 use crate::params::Params;
 use crate::path::Path;
-use crate::perftest::client::{Outcome, explained, finish};
+use crate::perftest::client::{Outcome, finish, leave};
 use crate::perftest::exchange::{Control, ControlLink, nothing};
-use crate::perftest::script::{OnRow, Script};
+use crate::perftest::script::Script;
 use crate::perftest::wire::Dest;
 use crate::private::{self, Hello};
+use crate::runs::OnRow;
 use crate::table::Unit;
 
 /// A listening server.
@@ -90,7 +91,7 @@ impl Server {
         control.dest(end, &Dest::default(), &mut nothing)?;
         let mut script = Script { end, control, path: &mut path, with_iwperf: *with_iwperf, unit, gid };
         let peer = script.run(on_row);
-        let peer = peer.map_err(|error| explained(end, control, &path, error))?;
+        let peer = peer.map_err(|error| leave(end, control, &path, error))?;
         finish(end, control, &path, peer, *with_iwperf)
     }
 

@@ -67,17 +67,24 @@ pub struct Series {
     pub points: Vec<(f64, f64)>,
     /// How it looks.
     pub stroke: Stroke,
+    /// An area behind the line, (x, least, greatest) by increasing x: the spread of repeated measurements.
+    pub band: Vec<(f64, f64, f64)>,
 }
 
 impl Series {
     /// A measurement.
     pub fn new(name: impl Into<String>, points: Vec<(f64, f64)>) -> Self {
-        Self { name: name.into(), points, stroke: Stroke::Solid }
+        Self { name: name.into(), points, stroke: Stroke::Solid, band: Vec::new() }
     }
 
     /// A limit or a reference.
     pub fn reference(name: impl Into<String>, points: Vec<(f64, f64)>) -> Self {
         Self { stroke: Stroke::Dashed, ..Self::new(name, points) }
+    }
+
+    /// With an area behind it.
+    pub fn with_band(self, band: Vec<(f64, f64, f64)>) -> Self {
+        Self { band, ..self }
     }
 }
 
@@ -86,6 +93,8 @@ impl Series {
 pub struct Chart {
     /// Above it.
     pub title: String,
+    /// Below the title, in small letters, a line each or more: what was measured, and where.
+    pub notes: Vec<String>,
     /// To the right.
     pub x: Axis,
     /// Upwards.

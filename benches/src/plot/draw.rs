@@ -2,15 +2,28 @@
 
 use std::ops::Range;
 
-use plotters::chart::SeriesLabelPosition;
 use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, ValueFormatter};
 use plotters::prelude::*;
 
-use super::chart::{Axis, Chart, Series, Stroke};
+use super::chart::{Axis, Chart, Stroke};
 use super::scale::Scale;
 
-/// Width and height, pixels.
-const SIZE: (u32, u32) = (860, 480);
+/// Width and height of a chart without what stands above the plot, pixels.
+const SIZE: (u32, u32) = (860, 430);
+
+/// Space around everything.
+const MARGIN: i32 = 14;
+
+/// Width of a letter in parts of its height, with a reserve: the viewer's font is not known.
+const LABEL_WIDTH: f64 = 0.5;
+
+/// The legend: length of the line before a name, space around a name, height of a line.
+const SAMPLE: i32 = 20;
+const GAP: i32 = 7;
+const LEGEND_LINE: i32 = 20;
+
+/// Opacity of a band.
+const BAND: f64 = 0.2;
 
 /// Colours that people with colour blindness can distinguish (Okabe and Ito), in the order of use.
 const COLOURS: [RGBColor; 7] = [
@@ -24,9 +37,11 @@ const COLOURS: [RGBColor; 7] = [
 ];
 
 /// Sizes of letters. `plotters` writes them 1.24 times smaller.
-const TITLE: u32 = 21;
-const AXIS: u32 = 17;
-const LABEL: u32 = 15;
+const TITLE: i32 = 21;
+const AXIS: i32 = 17;
+const LABEL: i32 = 15;
+const NOTE: i32 = 14;
+const NOTE_LINE: i32 = 16;
 
 /// Space for the numbers beside the axes, pixels.
 const LABELS_LEFT: u32 = 72;
@@ -66,23 +81,31 @@ impl Chart {
 }
 
 fn svg(chart: &Chart) -> Result<String, DrawError> {
-    let lines: Vec<Places> = chart.series.iter().map(|series| places(chart, series)).collect();
+    let lines: Vec<Places> = chart.series.iter().map(|series| places(chart, &series.points)).collect();
+    let bands: Vec<Places> = chart.series.iter().map(|series| outline(chart, &series.band)).collect();
     let empty = || DrawError::Empty(chart.title.clone());
     if lines.iter().all(Vec::is_empty) {
         return Err(empty());
     }
-    let of = |pick: fn(&(f64, f64)) -> f64| lines.iter().flatten().map(pick);
+    let of = |pick: fn(&(f64, f64)) -> f64| lines.iter().chain(&bands).flatten().map(pick);
     let x = Ruler::new(&chart.x, of(|p| p.0)).ok_or_else(empty)?;
     let y = Ruler::new(&chart.y, of(|p| p.1)).ok_or_else(empty)?;
     let mut out = String::new();
-    draw(chart, &lines, x, y, &mut out)
+    draw(chart, (&lines, &bands), x, y, &mut out)
         .map_err(|error| DrawError::Backend(chart.title.clone(), error.to_string()))?;
     Ok(out)
 }
 
-fn places(chart: &Chart, series: &Series) -> Places {
+fn places(chart: &Chart, points: &[(f64, f64)]) -> Places {
     let place = |&(x, y): &(f64, f64)| Some((chart.x.scale.place(x)?, chart.y.scale.place(y)?));
-    series.points.iter().filter_map(place).collect()
+    points.iter().filter_map(place).collect()
+}
+
+/// The outline of a band: along its lower edge, and back along the upper one.
+fn outline(chart: &Chart, band: &[(f64, f64, f64)]) -> Places {
+    let lower: Vec<_> = band.iter().map(|&(x, low, _)| (x, low)).collect();
+    let upper: Vec<_> = band.iter().rev().map(|&(x, _, high)| (x, high)).collect();
+    [places(chart, &lower), places(chart, &upper)].concat()
 }
 
 /// An axis over the positions of its data.
@@ -127,18 +150,82 @@ impl ValueFormatter<f64> for Ruler {
     }
 }
 
+/// What stands above the plot: the title, the notes, and the legend in as many lines as it needs.
+struct Head {
+    notes: Vec<String>,
+    /// Each entry with its place.
+    legend: Vec<(usize, (i32, i32))>,
+    height: i32,
+}
+
+impl Head {
+    fn new(chart: &Chart) -> Self {
+        let most = (f64::from(SIZE.0 as i32 - 2 * MARGIN) / (LABEL_WIDTH * f64::from(NOTE))) as usize;
+        let notes: Vec<String> = chart.notes.iter().flat_map(|note| wrapped(note, most)).collect();
+        let mut at = (MARGIN, MARGIN + TITLE + 10 + notes.len() as i32 * NOTE_LINE);
+        let mut legend = Vec::new();
+        for (index, series) in chart.series.iter().enumerate() {
+            let text = f64::from(LABEL) * LABEL_WIDTH * series.name.chars().count() as f64;
+            let width = SAMPLE + 3 * GAP + text as i32;
+            if at.0 > MARGIN && at.0 + width > SIZE.0 as i32 - MARGIN {
+                at = (MARGIN, at.1 + LEGEND_LINE);
+            }
+            legend.push((index, at));
+            at.0 += width;
+        }
+        Self { notes, legend, height: at.1 + LEGEND_LINE }
+    }
+}
+
+/// `text` in lines of at most `most` characters, cut between words.
+fn wrapped(text: &str, most: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + word.chars().count() < most => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
 fn draw(
     chart: &Chart,
-    lines: &[Places],
+    (lines, bands): (&[Places], &[Places]),
     x: Ruler,
     y: Ruler,
     out: &mut String,
 ) -> Result<(), Box<dyn std::error::Error>> {
-    let root = SVGBackend::with_string(out, SIZE).into_drawing_area();
+    let head = Head::new(chart);
+    let size = (SIZE.0, SIZE.1 + head.height as u32);
+    let root = SVGBackend::with_string(out, size).into_drawing_area();
     root.fill(&WHITE)?;
-    let mut plane = ChartBuilder::on(&root)
-        .caption(&chart.title, ("sans-serif", TITLE))
-        .margin(14)
+    let (above, below) = root.split_vertically(head.height);
+    above.draw(&Text::new(chart.title.clone(), (MARGIN, MARGIN), ("sans-serif", TITLE)))?;
+    let grey = BLACK.mix(0.6);
+    let small = TextStyle::from(("sans-serif", NOTE)).color(&grey);
+    for (index, note) in head.notes.iter().enumerate() {
+        let at = (MARGIN, MARGIN + TITLE + 6 + index as i32 * NOTE_LINE);
+        above.draw(&Text::new(note.clone(), at, small.clone()))?;
+    }
+    for &(index, (left, top)) in &head.legend {
+        let (series, style) = (&chart.series[index], colour(index).stroke_width(2));
+        let (middle, right) = (top + LABEL / 2, left + SAMPLE);
+        let strokes = match series.stroke {
+            Stroke::Solid => vec![(left, right)],
+            Stroke::Dashed => vec![(left, left + DASH.0), (right - DASH.0, right)],
+        };
+        for (from, to) in strokes {
+            above.draw(&PathElement::new([(from, middle), (to, middle)], style))?;
+        }
+        above.draw(&Text::new(series.name.clone(), (left + SAMPLE + GAP, top), ("sans-serif", LABEL)))?;
+    }
+    let mut plane = ChartBuilder::on(&below)
+        .margin(MARGIN)
+        .margin_right(2 * MARGIN)
         .set_label_area_size(LabelAreaPosition::Left, LABELS_LEFT)
         .set_label_area_size(LabelAreaPosition::Bottom, LABELS_BELOW)
         .build_cartesian_2d(x, y)?;
@@ -151,30 +238,27 @@ fn draw(
         .bold_line_style(BLACK.mix(0.12))
         .light_line_style(TRANSPARENT)
         .draw()?;
+    for (index, band) in bands.iter().enumerate().filter(|(_, band)| !band.is_empty()) {
+        plane.draw_series([Polygon::new(band.clone(), colour(index).mix(BAND))])?;
+    }
     for (index, (series, line)) in chart.series.iter().zip(lines).enumerate() {
-        let colour = COLOURS[index % COLOURS.len()];
-        let style = colour.stroke_width(2);
-        let drawn = match series.stroke {
+        let style = colour(index).stroke_width(2);
+        match series.stroke {
             Stroke::Solid => plane.draw_series(LineSeries::new(line.iter().copied(), style))?,
             Stroke::Dashed => {
-                let (dash, gap) = DASH;
-                plane.draw_series(DashedLineSeries::new(line.iter().copied(), dash, gap, style))?
+                plane.draw_series(DashedLineSeries::new(line.iter().copied(), DASH.0, DASH.1, style))?
             }
         };
-        drawn.label(&series.name).legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], style));
         if series.stroke == Stroke::Solid && line.len() <= MARKED_POINTS {
-            plane.draw_series(line.iter().map(|&point| Circle::new(point, MARK, colour.filled())))?;
+            plane.draw_series(line.iter().map(|&point| Circle::new(point, MARK, colour(index).filled())))?;
         }
     }
-    plane
-        .configure_series_labels()
-        .position(SeriesLabelPosition::UpperLeft)
-        .label_font(("sans-serif", LABEL))
-        .background_style(WHITE.mix(0.85))
-        .border_style(BLACK.mix(0.2))
-        .draw()?;
     root.present()?;
     Ok(())
+}
+
+fn colour(index: usize) -> RGBColor {
+    COLOURS[index % COLOURS.len()]
 }
 
 #[cfg(test)]
@@ -183,7 +267,14 @@ mod tests {
     use crate::plot::Series;
 
     fn chart(series: Vec<Series>) -> Chart {
-        Chart { title: "Goodput".into(), x: Axis::bytes("message, bytes"), y: Axis::linear("Gb/s"), series }
+        let notes = vec!["write-bw, 8 queue pairs".into(), "a machine".into()];
+        Chart {
+            title: "Goodput".into(),
+            notes,
+            x: Axis::bytes("message, bytes"),
+            y: Axis::linear("Gb/s"),
+            series,
+        }
     }
 
     #[test]
@@ -199,6 +290,44 @@ mod tests {
         assert!(!svg.contains("<&>"), "not escaped");
         // A mark at each measured point, and none on a reference line.
         assert_eq!(svg.matches("<circle").count(), 3, "{svg}");
+    }
+
+    #[test]
+    fn the_legend_and_the_notes_are_above_the_plot() {
+        let many: Vec<Series> = (0..9)
+            .map(|n| Series::new(format!("a series with a long name {n}"), vec![(2.0, 1.0), (4.0, 9.0)]))
+            .collect();
+        let svg = chart(many).svg().unwrap();
+        let tops = |tag: &str, key: &str| -> Vec<f64> {
+            let after = svg.split(tag).skip(1);
+            after
+                .map(|part| part.split(key).nth(1).unwrap().split('"').next().unwrap().parse().unwrap())
+                .collect()
+        };
+        let highest_mark = tops("<circle", "cy=\"").into_iter().fold(f64::INFINITY, f64::min);
+        let text = |word: &str| {
+            let before = &svg[..svg.find(word).unwrap()];
+            let element = &before[before.rfind("<text").unwrap()..];
+            element.split(" y=\"").nth(1).unwrap().split('"').next().unwrap().parse::<f64>().unwrap()
+        };
+        for word in ["name 0", "name 8", "8 queue pairs", "a machine"] {
+            assert!(text(word) < highest_mark, "{word}: {svg}");
+        }
+        assert!(text("name 8") > text("name 0"), "one line is too short for all names");
+    }
+
+    #[test]
+    fn a_band_is_an_area_around_the_line() {
+        let line = Series::new("a", vec![(2.0, 2.0), (4.0, 3.0)]);
+        let plain = chart(vec![line.clone()]).svg().unwrap();
+        let svg = chart(vec![line.with_band(vec![(2.0, 1.0, 3.0), (4.0, 2.0, 4.0)])]).svg().unwrap();
+        assert_eq!((plain.matches("<polygon").count(), svg.matches("<polygon").count()), (0, 1), "{svg}");
+    }
+
+    #[test]
+    fn notes_are_wrapped_between_words() {
+        assert_eq!(wrapped("one two three", 9), ["one two", "three"]);
+        assert!(wrapped("", 9).is_empty());
     }
 
     #[test]

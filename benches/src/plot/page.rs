@@ -105,7 +105,8 @@ mod tests {
         page.paragraph("5 > 4");
         page.table(&["size", "rate"], &[vec!["64".into(), "<1>".into()]]);
         let series = vec![Series::new("s", vec![(1.0, 1.0), (2.0, 4.0)])];
-        let chart = Chart { title: "t".into(), x: Axis::count("n"), y: Axis::linear("y"), series };
+        let chart =
+            Chart { title: "t".into(), notes: Vec::new(), x: Axis::count("n"), y: Axis::linear("y"), series };
         page.chart("rate", &chart).unwrap();
         page
     }

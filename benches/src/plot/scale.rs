@@ -19,6 +19,9 @@ const LINEAR_TICKS: f64 = 8.0;
 /// Values whose relative difference is smaller than this count as equal.
 const LEAST_SPAN: f64 = 1e-6;
 
+/// The share of an axis that a label needs.
+const LABEL_SHARE: f64 = 0.07;
+
 /// Most ticks of any other axis.
 const LOG_TICKS: i32 = 12;
 
@@ -56,16 +59,29 @@ impl Scale {
                 // A single value gets an axis as wide as the value.
                 let least = low.abs().max(high.abs()) * LEAST_SPAN;
                 let span = if high - low > least { high - low } else { high.abs().max(1.0) };
-                let step = linear_step(span);
-                ((low / step).floor() * step, ((high / step).ceil() * step).max(low + step))
+                whole_steps(low, high.max(low + span))
             }
             Self::Log10 => (low.floor(), high.ceil().max(low.floor() + 1.0)),
             Self::Log2 | Self::Nines => (low, high.max(low + 1.0)),
         })
     }
 
-    /// Positions of the ticks from `low` to `high`.
+    /// Positions of the ticks from `low` to `high`, both included.
     pub(super) fn ticks(self, low: f64, high: f64) -> Vec<f64> {
+        let mut ticks = self.round_ticks(low, high);
+        if self == Self::Linear {
+            // The range of this one ends at ticks.
+            return ticks;
+        }
+        for end in [low, high] {
+            let room = (high - low) * LABEL_SHARE;
+            ticks.retain(|tick| (tick - end).abs() > room);
+            ticks.insert(ticks.partition_point(|&tick| tick < end), end);
+        }
+        ticks
+    }
+
+    fn round_ticks(self, low: f64, high: f64) -> Vec<f64> {
         let step = match self {
             Self::Linear => linear_step(high - low),
             // Whole powers, few enough that their labels do not overlap.
@@ -82,6 +98,17 @@ impl Scale {
         }
         ticks
     }
+}
+
+/// The least range around `low` and `high` that begins and ends at ticks of its own.
+fn whole_steps(low: f64, high: f64) -> (f64, f64) {
+    let (mut from, mut to) = (low, high);
+    // A wider range may have a longer step, at most twice in a row.
+    for _ in 0..3 {
+        let step = linear_step(to - from);
+        (from, to) = ((low / step + 1e-9).floor() * step, (high / step - 1e-9).ceil() * step);
+    }
+    (from, to)
 }
 
 /// 1, 2 or 5 times a power of ten, so that `span` has about [`LINEAR_TICKS`] of them.
@@ -114,10 +141,14 @@ pub fn bytes(value: f64) -> String {
         .map_or_else(|| decimal(rounded), |(unit, name)| format!("{}{name}", decimal(rounded / unit as f64)))
 }
 
-/// A quantile as a percentile: 90%, 99.99%.
+/// A quantile as a percentile, with as many digits as it has nines: 90%, 99.99%.
 pub fn percent(quantile: f64) -> String {
-    let text = format!("{:.6}", quantile * 100.0);
-    format!("{}%", text.trim_end_matches('0').trim_end_matches('.'))
+    let nines = -(1.0 - quantile).log10();
+    // One more than it has, as the logarithm may be a little above a whole number.
+    let digits = (nines.ceil() as usize).saturating_sub(2).min(6);
+    let text = format!("{:.digits$}", quantile * 100.0);
+    let text = if digits > 0 { text.trim_end_matches('0').trim_end_matches('.') } else { &text };
+    format!("{text}%")
 }
 
 #[cfg(test)]
@@ -142,9 +173,12 @@ mod tests {
                 let (from, to) = scale.range([low, low + span].into_iter()).unwrap();
                 prop_assert!(from <= low && low + span <= to && from < to);
                 let ticks = scale.ticks(from, to);
-                prop_assert!((1..=14).contains(&ticks.len()), "{scale:?} {from} {to}: {ticks:?}");
+                prop_assert!((1..=16).contains(&ticks.len()), "{scale:?} {from} {to}: {ticks:?}");
                 prop_assert!(ticks.windows(2).all(|pair| pair[0] < pair[1]));
                 prop_assert!(ticks.iter().all(|tick| (from - 1e-6..=to + 1e-6).contains(tick)));
+                let (first, last) = (ticks[0], ticks[ticks.len() - 1]);
+                let near = |a: f64, b: f64| (a - b).abs() < 1e-6 * (1.0 + a.abs());
+                prop_assert!(near(first, from) && near(last, to), "{scale:?} {from} {to}: {ticks:?}");
             }
         }
     }
@@ -174,6 +208,19 @@ mod tests {
     }
 
     #[test]
+    fn the_first_and_the_last_value_have_ticks_and_room_for_their_labels() {
+        let labels = |low: f64, high: f64| {
+            let ticks = Scale::Log2.ticks(low, high);
+            ticks.into_iter().map(|tick| bytes(Scale::Log2.value(tick))).collect::<Vec<_>>()
+        };
+        let all = labels(1.0, 23.0);
+        assert_eq!((all[0].as_str(), all[1].as_str(), all[all.len() - 1].as_str()), ("2", "16", "8M"));
+        assert_eq!(labels(6.0, 8.0), ["64", "128", "256"]);
+        let nines = Scale::Nines.ticks(0.0, 3.3);
+        assert_eq!(percent(Scale::Nines.value(nines[nines.len() - 1])), "99.95%");
+    }
+
+    #[test]
     fn linear_ticks_are_round() {
         assert_eq!(Scale::Linear.range([0.0, 87.0].into_iter()), Some((0.0, 100.0)));
         let ticks = Scale::Linear.ticks(0.0, 100.0);
@@ -187,6 +234,9 @@ mod tests {
             ["0", "0.25", "12", "9999", "15k", "3M"]
         );
         assert_eq!([2.0, 1024.0, 65536.0, 8_388_608.0].map(bytes), ["2", "1K", "64K", "8M"]);
-        assert_eq!([0.5, 0.99, 0.9999].map(percent), ["50%", "99%", "99.99%"]);
+        assert_eq!(
+            [0.0, 0.5, 0.9, 0.99, 0.9999, 0.999_498_8].map(percent),
+            ["0%", "50%", "90%", "99%", "99.99%", "99.95%"]
+        );
     }
 }

@@ -5,15 +5,17 @@
 //! confirmed, and the average ends with the last completion, as in perftest.
 
 use dp::Clock;
+use iwarp::engine::EngineCounters;
 
+use super::cpu_time::CpuTime;
 use crate::endpoint::Endpoint;
 use crate::errors::Error;
-use crate::params::{Params, Verb};
+use crate::live::{Live, Moment};
+use crate::params::Verb;
 use crate::path::Path;
 use crate::perftest::exchange::Control;
 use crate::profile::{Profiled, Profiling};
-use crate::progress::Progress;
-use crate::runs::{BandwidthRow, Figures, LoadFigures, Row};
+use crate::runs::{BandwidthRow, Figures, LoadFigures, OnRow, Row};
 use crate::silence::SilenceDetector;
 
 /// The role of this end in a run.
@@ -41,6 +43,8 @@ pub struct Run {
     peak_bytes_per_s: f64,
     hz: u64,
     load: Option<LoadFigures>,
+    cpu_percent: f64,
+    is_partial: bool,
     /// The profile of this end's thread, if it was profiled.
     pub profile: Option<Profiled>,
 }
@@ -83,108 +87,235 @@ impl Run {
             profile,
             queue_pairs: self.queue_pairs,
             span: (self.started, self.ended),
+            cpu_percent: self.cpu_percent,
+            is_partial: self.is_partial,
             ..Row::default()
         }
         .with_distribution()
     }
 }
 
+/// The course of a run.
+#[derive(Clone, Copy, Debug)]
+pub struct Course {
+    /// The role of this end.
+    pub part: Part,
+    /// Messages of each queue pair; `None`: by time.
+    pub limit: Option<u64>,
+    /// When a run by time ends.
+    pub ending: Ending,
+    /// A signal ends the run in order: the peer needs no message of ours to go on.
+    pub can_conclude: bool,
+}
+
+/// The end of a run by time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// After the seconds of the parameters.
+    InTime,
+    /// When it is interrupted; a row is told each time that so many seconds are over.
+    Never,
+}
+
 /// Runs until this end's part is done: as the source, when everything is confirmed; as a mere target, when
-/// the peer sends on the control connection.
+/// the peer sends on the control connection. The run is what was measured until the error, if there is one.
 ///
 /// # Errors
-/// [`Error::Silent`], [`Error::Disconnected`], [`Error::Completion`].
+/// [`Error::Silent`], [`Error::Disconnected`], [`Error::Completion`], [`Error::Interrupted`].
 pub fn run(
     end: &mut Endpoint,
     control: &mut Control,
     path: &mut Path,
-    part: Part,
-    progress: &mut Progress,
-) -> Result<Run, Error> {
-    const DOING: &str = "measuring";
-    let params = path.params.clone();
-    let hz = end.clock.hz();
-    let limit = (params.iters > 0).then_some(u64::from(params.iters));
-    let total = limit.map(|limit| limit * u64::from(params.qps));
-    let busy_at_start = end.driver.counters().busy_cycles;
-    let mut meter = Meter::new(total);
-    let mut silence = SilenceDetector::new(end);
-    if let Some(rendezvous) = end.rendezvous.clone() {
+    course: &Course,
+    live: &mut Live,
+    on_row: OnRow<'_>,
+) -> (Run, Result<(), Error>) {
+    let total = course.limit.map(|limit| limit * u64::from(path.params.qps));
+    let before = end.driver.counters();
+    let mut moved = Moved { meter: Meter::new(total), started: Clock::cycles(), stopped: false };
+    let cpu = CpuTime::now();
+    let met = end.rendezvous.clone().map_or(Ok(()), |rendezvous| {
         rendezvous.meet(|| {
             if !end.driver.poll()? {
                 return end.driver.idle();
             }
             end.driver.busy();
             Ok(())
-        })?;
-    }
+        })
+    });
     let profiling = Profiling::start(end);
-    let started = Clock::cycles();
-    let deadline = started + u64::from(params.duration_s) * hz;
-    let mut stopped = false;
-    if part.source {
-        path.start_pacing(started, hz);
-    }
-    loop {
-        let mut moved = end.driver.poll()?;
-        let mut worked = path.poll()?;
-        if part.source && !stopped {
-            worked |= path.post(limit)?;
-            stopped = limit.is_none() && Clock::cycles() >= deadline;
-            if stopped {
-                path.stop_pacing(deadline);
-            }
-        }
-        moved |= worked;
-        if worked {
-            let completed = path.completed();
-            meter.see(completed);
-            progress.at(completed, started, deadline);
-        }
-        if is_done(control, path, part, &params, limit, stopped)? {
-            break;
-        }
-        if moved {
-            end.driver.busy();
-            if worked {
-                silence.renew();
-            }
-            continue;
-        }
-        end.driver.idle()?;
-        if !silence.check(end, DOING)? {
-            continue;
-        }
-        if let Some(error) = ended(end, control, path, part) {
-            return Err(Error::Disconnected { doing: DOING, error });
-        }
-    }
-    let ended = Clock::cycles();
-    Ok(Run {
+    let outcome = met.and_then(|()| moved.messages(end, control, path, course, live, on_row));
+    let (ended, after, hz) = (Clock::cycles(), end.driver.counters(), end.clock.hz());
+    let is_partial = outcome.is_err() || (moved.stopped && end.driver.is_concluding());
+    let source = course.part.source;
+    let run = Run {
         size: path.size(),
-        queue_pairs: params.qps,
-        started,
+        queue_pairs: path.params.qps,
+        started: moved.started,
         ended,
-        busy_at_start,
-        busy_cycles: end.driver.counters().busy_cycles - busy_at_start,
-        messages: path.posted(),
-        peak_bytes_per_s: meter.peak_messages_per_cycle() * hz as f64 * f64::from(path.size()),
+        busy_at_start: before.busy_cycles,
+        busy_cycles: after.busy_cycles - before.busy_cycles,
+        messages: match (source, outcome.is_err()) {
+            (true, false) => path.posted(),
+            (true, true) => path.completed(),
+            (false, _) => arrived(path, &before, &after),
+        },
+        peak_bytes_per_s: moved.meter.peak_messages_per_cycle() * hz as f64 * f64::from(path.size()),
         hz,
         load: path.take_load(),
         profile: profiling.map(|profiling| profiling.stop(end)),
-    })
+        cpu_percent: cpu.percent_since(ended.saturating_sub(moved.started) as f64 / hz as f64),
+        is_partial,
+    };
+    (run, outcome)
+}
+
+/// Messages that a target has had, from what its engine has counted: nothing tells it of Writes and Reads.
+fn arrived(path: &Path, before: &EngineCounters, after: &EngineCounters) -> u64 {
+    let size = u64::from(path.size()).max(1);
+    match path.params.test.verb() {
+        Verb::Send | Verb::WriteImmediate => path.received(),
+        Verb::Write => (after.rx_placed_bytes - before.rx_placed_bytes) / size,
+        Verb::Read | Verb::Atomic => (after.tx_fetched_bytes - before.tx_fetched_bytes) / size,
+    }
+}
+
+/// A run while messages move.
+struct Moved {
+    meter: Meter,
+    started: u64,
+    stopped: bool,
+}
+
+impl Moved {
+    fn messages(
+        &mut self,
+        end: &mut Endpoint,
+        control: &mut Control,
+        path: &mut Path,
+        course: &Course,
+        live: &mut Live,
+        on_row: OnRow<'_>,
+    ) -> Result<(), Error> {
+        const DOING: &str = "measuring";
+        let Course { part, ending, mut limit, .. } = *course;
+        let hz = end.clock.hz();
+        let period = u64::from(path.params.duration_s) * hz;
+        self.started = Clock::cycles();
+        let mut deadline = self.started + period;
+        let mut told = Told { since: self.started, messages: 0 };
+        let mut silence = SilenceDetector::new(end);
+        live.start(moment(end, path), if ending == Ending::Never { 0 } else { deadline });
+        if part.source {
+            path.start_pacing(self.started, hz);
+        }
+        loop {
+            let mut moved = match end.driver.poll() {
+                Err(Error::Interrupted) if course.can_conclude && end.driver.conclude() => {
+                    (self.stopped, limit) = (true, None);
+                    path.stop_pacing(Clock::cycles());
+                    true
+                }
+                polled => polled?,
+            };
+            let mut worked = path.poll()?;
+            if part.source && !self.stopped {
+                worked |= path.post(limit)?;
+                if limit.is_none() && Clock::cycles() >= deadline {
+                    match ending {
+                        Ending::InTime => {
+                            self.stopped = true;
+                            path.stop_pacing(deadline);
+                        }
+                        Ending::Never => {
+                            on_row(&told.row(path, hz));
+                            deadline += period;
+                        }
+                    }
+                }
+            }
+            moved |= worked;
+            if worked {
+                self.meter.see(path.completed());
+                if live.is_due() {
+                    live.show(moment(end, path));
+                }
+            }
+            if is_done(control, path, part, limit, self.stopped)? {
+                return Ok(());
+            }
+            if moved {
+                end.driver.busy();
+                if worked {
+                    silence.renew();
+                }
+                continue;
+            }
+            end.driver.idle()?;
+            if !silence.check(end, DOING)? {
+                continue;
+            }
+            if let Some(error) = connection_ended(end, control, path, part) {
+                return Err(Error::Disconnected { doing: DOING, error });
+            }
+        }
+    }
+}
+
+fn moment(end: &Endpoint, path: &Path) -> Moment {
+    Moment {
+        now: Clock::cycles(),
+        messages: path.completed(),
+        size: path.size(),
+        counters: end.driver.counters(),
+        latency_us: None,
+    }
+}
+
+/// What the last row of an endless run has told.
+struct Told {
+    since: u64,
+    messages: u64,
+}
+
+impl Told {
+    /// The row of the time since the last one.
+    fn row(&mut self, path: &Path, hz: u64) -> Row {
+        let (now, completed) = (Clock::cycles(), path.completed());
+        let messages = completed - self.messages;
+        let messages_per_s = messages as f64 * hz as f64 / (now - self.since).max(1) as f64;
+        let average = messages_per_s * f64::from(path.size());
+        let row = BandwidthRow {
+            bytes: path.size().into(),
+            iterations: messages,
+            peak: average,
+            average,
+            messages_per_s,
+        };
+        let span = (self.since, now);
+        *self = Self { since: now, messages: completed };
+        Row {
+            size: path.size(),
+            messages,
+            figures: Figures::Bandwidth(row),
+            queue_pairs: path.params.qps,
+            span,
+            ..Row::default()
+        }
+    }
 }
 
 fn is_done(
     control: &mut Control,
     path: &mut Path,
     part: Part,
-    params: &Params,
     limit: Option<u64>,
     stopped: bool,
 ) -> Result<bool, Error> {
-    let counts = part.target && part.counts && params.test.verb() == Verb::Send;
-    let counted = !counts || limit.is_none_or(|limit| path.received() >= limit * u64::from(params.qps));
+    let params = &path.params;
+    let counts = part.target && part.counts && params.test.verb().uses_receives();
+    let qps = u64::from(params.qps);
+    let counted = !counts || limit.is_none_or(|limit| path.received() >= limit * qps);
     if part.source {
         let finished = limit.is_some() || stopped;
         return Ok(finished && path.source_done(limit)? && counted);
@@ -193,7 +324,7 @@ fn is_done(
 }
 
 /// Whether a connection has ended that is still needed.
-fn ended(
+fn connection_ended(
     end: &mut Endpoint,
     control: &Control,
     path: &Path,

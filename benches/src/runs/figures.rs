@@ -65,6 +65,9 @@ pub struct CoreFigures {
     pub busy_cycles: u64,
 }
 
+/// Called with each row.
+pub type OnRow<'a> = &'a mut dyn FnMut(&Row);
+
 /// One row of the result.
 #[derive(Clone, Debug, Default)]
 pub struct Row {
@@ -90,6 +93,14 @@ pub struct Row {
     pub span: (u64, u64),
     /// The work of each core, if there were several.
     pub cores: Vec<CoreFigures>,
+    /// The run was interrupted: the figures are those until then.
+    pub is_partial: bool,
+    /// The CPU time of this process, percent of one CPU.
+    pub cpu_percent: f64,
+    /// What this end sent and what it received, in a run in both directions.
+    pub ways: Option<[BandwidthRow; 2]>,
+    /// Each latency in the order of measurement, microseconds, if they are wanted.
+    pub samples_us: Vec<f64>,
 }
 
 impl Row {

@@ -2,48 +2,51 @@
 //!
 //! Writes and Sends go back and forth. Both ends measure from one of their posts to the next and report half
 //! of it. With Writes the *server* begins, as in `ib_write_lat`; the last byte counts from 1 and is polled in
-//! memory. With Sends the client begins. Reads are posted by the client only, and count in full from post to
-//! post.
+//! memory. With Sends the client begins. Reads and atomics are posted by the client only, and count in full
+//! from post to post.
 
 use dp::Clock;
 
+use super::cpu_time::CpuTime;
 use crate::endpoint::Endpoint;
 use crate::errors::Error;
 use crate::latency::Latencies;
+use crate::live::{Live, Moment};
 use crate::params::Verb;
 use crate::path::Path;
 use crate::perftest::exchange::Control;
 use crate::profile::Profiling;
-use crate::progress::Progress;
 use crate::runs::{Figures, Row};
 use crate::silence::SilenceDetector;
 
 const DOING: &str = "measuring";
 
-/// Runs one size on the one queue pair.
+/// Runs one size on the one queue pair. The row is what was measured until the error, if there is one.
 ///
 /// # Errors
-/// [`Error::Silent`], [`Error::Disconnected`], [`Error::Completion`].
+/// [`Error::Silent`], [`Error::Disconnected`], [`Error::Completion`], [`Error::Interrupted`].
 pub fn run(
     end: &mut Endpoint,
     control: &mut Control,
     path: &mut Path,
-    progress: &mut Progress,
-) -> Result<Row, Error> {
+    limit: Option<u64>,
+    live: &mut Live,
+) -> (Row, Result<(), Error>) {
     let verb = path.params.test.verb();
     let posts_first = match verb {
         Verb::Write => !control.is_client,
-        Verb::Send | Verb::Read => control.is_client,
+        Verb::Send | Verb::WriteImmediate | Verb::Read | Verb::Atomic => control.is_client,
     };
     let profiling = Profiling::start(end);
-    let mut turns = Turns::new(end, path, verb);
-    if verb == Verb::Read {
-        turns.reads(end, control, path, progress)?;
+    let mut turns = Turns::new(end, path, limit, verb);
+    live.start(turns.moment(end, path), if turns.limit.is_some() { 0 } else { turns.deadline });
+    let outcome = if verb.is_answered() {
+        turns.reads(end, control, path, live)
     } else {
-        turns.back_and_forth(end, control, path, posts_first, progress)?;
-    }
+        turns.back_and_forth(end, control, path, posts_first, live)
+    };
     let profile = profiling.map(|profiling| profiling.stop(end));
-    Ok(Row { profile, ..turns.row(end, path) })
+    (Row { profile, is_partial: outcome.is_err(), ..turns.row(end, path) }, outcome)
 }
 
 /// The outcome of a wait.
@@ -66,26 +69,49 @@ struct Turns {
     limit: Option<u64>,
     hz: u64,
     posted: u64,
+    cpu: CpuTime,
+    /// Each round trip, cycles, if they are wanted.
+    samples: Option<Vec<u64>>,
 }
 
 impl Turns {
-    fn new(end: &Endpoint, path: &Path, verb: Verb) -> Self {
+    fn new(end: &Endpoint, path: &Path, limit: Option<u64>, verb: Verb) -> Self {
         let (hz, params) = (end.clock.hz(), &path.params);
         let started = Clock::cycles();
         Self {
-            latencies: Latencies::new(verb != Verb::Read),
+            latencies: Latencies::new(!verb.is_answered()),
             busy_at_start: end.driver.counters().busy_cycles,
             last_post: None,
             unrecorded: None,
             started,
             deadline: started + u64::from(params.duration_s) * hz,
-            limit: (params.iters > 0).then_some(u64::from(params.iters)),
+            limit,
             hz,
             posted: 0,
+            cpu: CpuTime::now(),
+            samples: end.keeps_samples.then(Vec::new),
+        }
+    }
+
+    fn moment(&self, end: &Endpoint, path: &Path) -> Moment {
+        Moment {
+            now: Clock::cycles(),
+            messages: self.posted,
+            size: path.size(),
+            counters: end.driver.counters(),
+            latency_us: Some(self.latencies.median_and_p99_us()),
+        }
+    }
+
+    fn record(&mut self, cycles: u64) {
+        self.latencies.record_cycles(cycles, self.hz);
+        if let Some(samples) = &mut self.samples {
+            samples.push(cycles);
         }
     }
 
     fn row(&self, end: &Endpoint, path: &Path) -> Row {
+        let ended = Clock::cycles();
         Row {
             size: path.size(),
             messages: self.posted,
@@ -94,6 +120,14 @@ impl Turns {
             busy_cycles: end.driver.counters().busy_cycles - self.busy_at_start,
             distribution: self.latencies.distribution(),
             queue_pairs: path.params.qps,
+            span: (self.started, ended),
+            cpu_percent: self.cpu.percent_since(ended.saturating_sub(self.started) as f64 / self.hz as f64),
+            samples_us: self
+                .samples
+                .iter()
+                .flatten()
+                .map(|&cycles| self.latencies.us(cycles, self.hz))
+                .collect(),
             ..Row::default()
         }
     }
@@ -120,12 +154,15 @@ impl Turns {
         end: &mut Endpoint,
         control: &mut Control,
         path: &mut Path,
-        progress: &mut Progress,
+        live: &mut Live,
     ) -> Result<(), Error> {
         while !self.is_over() {
             self.post(path)?;
             let number = self.posted;
-            self.wait(end, control, path, progress, |path| Ok(path.flows[0].completed >= number))?;
+            self.wait(end, control, path, live, |path| Ok(path.flows[0].completed >= number))?;
+        }
+        if let Some(last) = self.last_post {
+            self.record(Clock::cycles().saturating_sub(last));
         }
         Ok(())
     }
@@ -136,7 +173,7 @@ impl Turns {
         control: &mut Control,
         path: &mut Path,
         posts_first: bool,
-        progress: &mut Progress,
+        live: &mut Live,
     ) -> Result<(), Error> {
         let mut arrived = 0;
         if posts_first {
@@ -144,7 +181,7 @@ impl Turns {
         }
         // Both ends post and receive the same number. The one that answers posts last.
         while self.limit.is_none_or(|limit| arrived < limit) {
-            if self.arrival(end, control, path, progress, arrived)? == Waited::Over {
+            if self.arrival(end, control, path, live, arrived)? == Waited::Over {
                 break;
             }
             arrived += 1;
@@ -157,8 +194,7 @@ impl Turns {
             self.post(path)?;
         }
         let posted = self.posted;
-        self.wait(end, control, path, progress, |path| Ok(path.flows[0].completed >= posted))
-            .map(|_waited| ())
+        self.wait(end, control, path, live, |path| Ok(path.flows[0].completed >= posted)).map(|_waited| ())
     }
 
     fn arrival(
@@ -166,14 +202,14 @@ impl Turns {
         end: &mut Endpoint,
         control: &mut Control,
         path: &mut Path,
-        progress: &mut Progress,
+        live: &mut Live,
         number: u64,
     ) -> Result<Waited, Error> {
         if path.params.test.verb() == Verb::Send {
-            return self.wait(end, control, path, progress, |path| Ok(path.flows[0].received > number));
+            return self.wait(end, control, path, live, |path| Ok(path.flows[0].received > number));
         }
         let expected = counter(number);
-        let waited = self.wait(end, control, path, progress, |path| Ok(path.last_byte()? == expected))?;
+        let waited = self.wait(end, control, path, live, |path| Ok(path.last_byte()? == expected))?;
         if waited == Waited::Arrived {
             path.check_ping(number)?;
         }
@@ -185,15 +221,19 @@ impl Turns {
         end: &mut Endpoint,
         control: &mut Control,
         path: &mut Path,
-        progress: &mut Progress,
+        live: &mut Live,
         mut look: impl FnMut(&Path) -> Result<bool, Error>,
     ) -> Result<Waited, Error> {
         let mut silence = SilenceDetector::new(end);
         loop {
             let polled = end.driver.poll()?;
             if let Some(cycles) = self.unrecorded.take() {
-                self.latencies.record_cycles(cycles, self.hz);
-                progress.at(self.posted, self.started, self.deadline);
+                self.record(cycles);
+                if live.is_due() {
+                    live.show(self.moment(end, path));
+                    // It has taken time: the message on its way is no sample.
+                    self.last_post = None;
+                }
             }
             let moved = polled | path.poll()?;
             if look(path)? {

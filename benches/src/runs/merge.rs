@@ -35,9 +35,23 @@ pub fn merge(rows: &[(usize, Row)], hz: u64) -> Row {
         profile: rows.iter().filter_map(|(_, row)| row.profile.clone()).reduce(Profiled::merged),
         span: (began, ended),
         cores: rows.iter().map(|(cpu, row)| of_core(*cpu, row)).collect(),
+        is_partial: rows.iter().any(|(_, row)| row.is_partial),
+        // Each has measured the whole process.
+        cpu_percent: rows.iter().map(|(_, row)| row.cpu_percent).fold(0.0, f64::max),
+        ways: rows.iter().filter_map(|(_, row)| row.ways).reduce(sum_of_ways),
         ..Row::default()
     }
     .with_distribution()
+}
+
+fn sum_of_ways(a: [BandwidthRow; 2], b: [BandwidthRow; 2]) -> [BandwidthRow; 2] {
+    [0, 1].map(|way| BandwidthRow {
+        iterations: a[way].iterations + b[way].iterations,
+        peak: a[way].peak + b[way].peak,
+        average: a[way].average + b[way].average,
+        messages_per_s: a[way].messages_per_s + b[way].messages_per_s,
+        ..a[way]
+    })
 }
 
 fn bandwidth(row: &Row) -> Option<&BandwidthRow> {

@@ -23,6 +23,8 @@ pub(crate) struct PlainTemplate {
     /// Without timestamps, and with 0 for the fields that differ.
     bytes: [u8; BYTES],
     offload: TxOffload,
+    /// The first four bytes of the IPv4 header, with 0 for ECN and length.
+    version_and_class: u32,
     /// The sum of these fields of the IPv4 header, if the port does not make it.
     ip_sum: u64,
     /// The sum of pseudo-header and ports.
@@ -61,6 +63,7 @@ impl PlainTemplate {
         let [src, dst] = [src, dst].map(Ipv4Address::to_bits);
         // Identification 0 and don't-fragment: an atomic datagram (RFC 6864).
         let fragment = 0x4000;
+        let version_and_class = 0x4500_0000 | u32::from(framing.traffic_class) << 16;
         let life = u32::from(framing.hop_limit) << 24 | u32::from(PROTOCOL_TCP) << 16;
         let ports = u32::from(src_port) << 16 | u32::from(dst_port);
         put(&mut bytes, 18, &[fragment, life, src, dst, ports]);
@@ -79,7 +82,7 @@ impl PlainTemplate {
         if !offload.tcp_checksum {
             tcp_sum += u64::from(ports) + if timestamps { u64::from(TIMESTAMPS_WORD) } else { 0 };
         }
-        Self { bytes, offload, ip_sum, tcp_sum }
+        Self { bytes, offload, version_and_class, ip_sum, tcp_sum }
     }
 
     /// `None` if `headers` are of another kind.
@@ -125,7 +128,7 @@ impl PlainTemplate {
         };
         *out = self.bytes;
         let tcp_bytes = usize::from(self.offload.l4_bytes) + fields.payload_bytes;
-        let lengths = 0x4500_0000 | (fields.ecn as u32) << 16 | (IPV4_BYTES + tcp_bytes) as u32;
+        let lengths = self.version_and_class | (fields.ecn as u32) << 16 | (IPV4_BYTES + tcp_bytes) as u32;
         put(out, 14, &[lengths]);
         if !self.offload.ipv4_checksum {
             let checksum = !fold(self.ip_sum + u64::from(lengths));
@@ -205,6 +208,7 @@ mod tests {
         let framing = Framing {
             mac: EthernetAddress([2, 0, 0, 0, 0, 1]),
             vlan: None,
+            traffic_class: value as u8 & !Ecn::MASK,
             hop_limit: window as u8,
             offloads: Offloads::empty(),
             tso: TsoLimits::default(),

@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn two_programs_on_one_cpu_disturb_each_other() {
-        let cpu = crate::compare::machine::two_cpus().unwrap()[0];
+        let cpu = crate::compare::cpus::two_cpus().unwrap()[0];
         let spin = || Run::new("timeout").args(["0.5", "sh", "-c", "while :; do :; done"]).pinned(cpu);
         let before = involuntary_switches().unwrap();
         let both = [spin().spawn().unwrap(), spin().spawn().unwrap()];

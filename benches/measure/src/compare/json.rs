@@ -1,15 +1,15 @@
 //! `--json FILE`: an object for each row by its name, and data of the whole run.
 
+use benches::machine::MachineInfo;
 use serde_json::{Map, Value, json};
 
-use crate::compare::machine::Machine;
 use crate::compare::measures::Better;
 use crate::compare::sample::Sample;
 use crate::compare::session::{Row, Session};
 
 /// The whole document: measured rows, by name; rows that were not measured, with the reason; further results.
 pub(crate) fn document(
-    machine: &Machine,
+    machine: &MachineInfo,
     session: &Session,
     rows: &[Row],
     missing: &[(&str, String)],
@@ -81,7 +81,7 @@ mod tests {
         let missing = [("send", "no peer".to_owned())];
         let options = CompareOptions::parse_from(["compare", "--quick"]);
         let session = Session::new(options).unwrap();
-        let document = document(&Machine::here(), &session, &rows, &missing, json!({ "memcpy": 1 }));
+        let document = document(&MachineInfo::here(), &session, &rows, &missing, json!({ "memcpy": 1 }));
         let row = &document["write_1500"];
         assert_eq!((&row["ours"], &row["theirs"]), (&json!(20.0), &json!(5.0)));
         assert_eq!((&row["ratio"], &row["unit"]), (&json!(4.0), &json!("Gb/s")));

@@ -29,6 +29,7 @@
 
 mod asleep;
 pub(crate) mod bare_wire;
+mod cpus;
 mod disturbed;
 mod in_memory;
 mod json;
@@ -38,7 +39,6 @@ pub(crate) mod kernel_tcp;
 mod last_line;
 mod limits;
 mod loss;
-mod machine;
 mod measures;
 pub(crate) mod options;
 mod over_local;
@@ -55,7 +55,7 @@ use std::process::ExitCode;
 use serde_json::Value;
 use testing::lab::Result;
 
-use machine::Machine;
+use benches::machine::MachineInfo;
 use options::CompareOptions;
 use session::{Row, Session, Tally};
 
@@ -73,7 +73,7 @@ pub(crate) fn run(options: CompareOptions) -> ExitCode {
 
 /// Returns whether all wanted rows were measured.
 fn take(options: CompareOptions) -> Result<bool> {
-    let (machine, session) = (Machine::here(), Session::new(options)?);
+    let (machine, session) = (MachineInfo::here(), Session::new(options)?);
     let mut tally = Tally::default();
     over_vhost::measure(&session, &mut tally);
     over_local::measure(&session, &mut tally);

@@ -4,6 +4,7 @@
 
 use std::path::Path;
 
+use benches::machine::MachineInfo;
 use benches::plot::{Axis, Chart, Series};
 use serde::Deserialize;
 use serde_json::Value;
@@ -50,6 +51,11 @@ pub(crate) fn draw(session: &Session, rows: &[Row], directory: &Path) -> Result<
     Ok(())
 }
 
+/// What a plot says of all of them: the machine.
+fn notes() -> Vec<String> {
+    vec![MachineInfo::here().to_string()]
+}
+
 /// The settings of the kernel that a row has in the table.
 fn chosen<'a>(rows: &'a [Row], id: &str) -> Option<&'a str> {
     rows.iter().find(|row| row.measure.id == id)?.also.get("kernel")?.as_str()
@@ -78,6 +84,7 @@ fn by_size(session: &Session, [best, default]: &[Stream; 2]) -> Result<Chart> {
     }
     Ok(Chart {
         title: format!("Bandwidth over message size, MTU {MTU}"),
+        notes: notes(),
         x: Axis::bytes("message, bytes"),
         y: Axis::linear("Gb/s"),
         series: vec![
@@ -100,6 +107,7 @@ fn by_connections(session: &Session, [best, default]: &[Stream; 2]) -> Result<Ch
     }
     Ok(Chart {
         title: format!("Bandwidth over connections, MTU {MTU}"),
+        notes: notes(),
         x: Axis::count("connections"),
         y: Axis::linear("Gb/s, all together"),
         series: vec![
@@ -120,6 +128,7 @@ fn by_percentile(session: &Session, rows: &[Row]) -> Result<Chart> {
     };
     Ok(Chart {
         title: format!("Round trip of {SMALL} bytes"),
+        notes: notes(),
         x: Axis::quantiles(),
         y: Axis::log10("microseconds, there and back"),
         series: vec![
@@ -145,6 +154,7 @@ fn by_cores(rows: &[Row]) -> Option<Chart> {
     let pair = row.sample().median;
     Some(Chart {
         title: "Goodput over cores, each with an engine and a wire in memory".to_owned(),
+        notes: notes(),
         x: Axis::count("cores"),
         y: Axis::linear("times that of one core"),
         series: vec![

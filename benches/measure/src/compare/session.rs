@@ -8,8 +8,8 @@ use serde_json::{Map, Value};
 use testing::lab::{LabError, Result, Run};
 use testing::lab_error;
 
+use crate::compare::cpus;
 use crate::compare::disturbed::{RunCount, undisturbed};
-use crate::compare::machine;
 use crate::compare::measures::Measure;
 use crate::compare::options::{CompareOptions, Pace};
 use crate::compare::sample::{Pair, Sample, Verdict, worst};
@@ -38,7 +38,7 @@ impl Session {
         let own = std::env::current_exe()?;
         let programs = own.parent().ok_or_else(|| lab_error!("{} has no folder", own.display()))?.to_owned();
         let no_huge = options.no_huge;
-        let (pace, cpus, runs) = (options.pace(), machine::two_cpus()?, Cell::default());
+        let (pace, cpus, runs) = (options.pace(), cpus::two_cpus()?, Cell::default());
         Ok(Self { pace, cpus, no_huge, runs, programs, options })
     }
 

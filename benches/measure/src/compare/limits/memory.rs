@@ -7,7 +7,7 @@ use crc_fast::{CrcAlgorithm, checksum};
 use testing::lab::Result;
 use testing::lab_error;
 
-use crate::compare::machine::pin;
+use crate::compare::cpus::pin;
 
 /// Work on a block; the second argument is the target of a copy.
 pub(crate) type Work = fn(&[u8], &mut [u8]);
@@ -69,7 +69,7 @@ mod tests {
     #[test]
     fn a_core_does_more_than_nothing_and_less_than_light() {
         for (name, work) in WORKS {
-            let rate = bytes_per_s(crate::compare::machine::two_cpus().unwrap()[0], work).unwrap();
+            let rate = bytes_per_s(crate::compare::cpus::two_cpus().unwrap()[0], work).unwrap();
             assert!((1e6..1e13).contains(&rate), "{name}: {rate}");
         }
     }

@@ -1,28 +1,25 @@
 //! A description of the machine, shown with figures.
 
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde::Serialize;
-use testing::lab::Result;
-use testing::lab_error;
 
 /// The properties that figures depend on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct Machine {
+pub struct MachineInfo {
     /// The processor's model name, with its family and model.
-    pub(crate) cpu: String,
+    pub cpu: String,
     /// Cores that this process may use.
-    pub(crate) cores: usize,
+    pub cores: usize,
     /// Memory, MiB.
-    pub(crate) memory_mib: u64,
+    pub memory_mib: u64,
     /// Whether a hypervisor runs it.
-    pub(crate) is_virtual: bool,
+    pub is_virtual: bool,
     /// Kernel and its release.
-    pub(crate) kernel: String,
+    pub kernel: String,
 }
 
-impl Machine {
+impl MachineInfo {
     /// This one.
-    pub(crate) fn here() -> Self {
+    pub fn here() -> Self {
         let [cpuinfo, meminfo, release] = ["cpuinfo", "meminfo", "sys/kernel/osrelease"]
             .map(|file| std::fs::read_to_string(format!("/proc/{file}")).unwrap_or_default());
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -48,7 +45,7 @@ impl Machine {
     }
 }
 
-impl std::fmt::Display for Machine {
+impl std::fmt::Display for MachineInfo {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { cpu, cores, memory_mib, is_virtual, kernel } = self;
         write!(f, "{cpu}, {cores} cores, {:.1} GiB of memory, ", *memory_mib as f64 / 1024.0)?;
@@ -65,29 +62,6 @@ fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     fields.find(|(key, _)| key.trim() == name).map(|(_, value)| value.trim())
 }
 
-/// The first two CPUs that this process may use; the same one twice if there is only one.
-///
-/// # Errors
-/// If the system does not report them.
-pub(crate) fn two_cpus() -> Result<[usize; 2]> {
-    let set = sched_getaffinity(None).map_err(|error| lab_error!("which CPUs: {error}"))?;
-    let mut allowed = (0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu));
-    let first = allowed.next().ok_or_else(|| lab_error!("no CPU"))?;
-    Ok([first, allowed.next().unwrap_or(first)])
-}
-
-/// Pins the calling thread to `cpu`.
-///
-/// # Errors
-/// If this process may not use that CPU.
-pub(crate) fn pin(cpu: usize) -> Result<()> {
-    let mut set = CpuSet::new();
-    if cpu < CpuSet::MAX_CPU {
-        set.set(cpu);
-    }
-    sched_setaffinity(None, &set).map_err(|error| lab_error!("CPU {cpu}: {error}"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -98,32 +72,18 @@ mod tests {
     #[test]
     fn the_machine_is_described_as_it_describes_itself() {
         let meminfo = "MemTotal:        8143892 kB\nMemFree:         1 kB\n";
-        let machine = Machine::described(CPUINFO, meminfo, "6.18.44\n", 2);
+        let machine = MachineInfo::described(CPUINFO, meminfo, "6.18.44\n", 2);
         assert_eq!(
             machine.to_string(),
             "Some CPU @ 2.50GHz (family 6, model 207), 2 cores, 7.8 GiB of memory, a virtual machine, Linux 6.18.44"
         );
         let bare = CPUINFO.replace("hypervisor ", "");
-        assert!(!Machine::described(&bare, meminfo, "6.18.44\n", 2).to_string().contains("virtual"));
+        assert!(!MachineInfo::described(&bare, meminfo, "6.18.44\n", 2).to_string().contains("virtual"));
     }
 
     #[test]
     fn what_is_not_said_is_unknown() {
-        let machine = Machine::described("processor: 0\n", "", "", 1);
+        let machine = MachineInfo::described("processor: 0\n", "", "", 1);
         assert_eq!((machine.cpu.as_str(), machine.memory_mib), ("unknown processor", 0));
-    }
-
-    #[test]
-    fn a_thread_can_be_kept_on_each_of_the_two_cpus() {
-        for cpu in two_cpus().unwrap() {
-            std::thread::spawn(move || {
-                pin(cpu).unwrap();
-                let set = sched_getaffinity(None).unwrap();
-                assert!(set.is_set(cpu) && set.count() == 1);
-            })
-            .join()
-            .unwrap();
-        }
-        assert!(pin(usize::MAX).is_err());
     }
 }

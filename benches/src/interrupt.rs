@@ -1,0 +1,77 @@
+//! What ends a run early.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::errors::Error;
+
+/// Set by Ctrl-C and SIGTERM, or by another end that has failed; checked in every poll.
+#[derive(Clone, Debug, Default)]
+pub struct Interrupt {
+    by_signal: Arc<AtomicBool>,
+    by_failure: Arc<AtomicBool>,
+}
+
+impl Interrupt {
+    /// An interrupt that SIGINT and SIGTERM set. A second signal ends the process at once.
+    ///
+    /// # Errors
+    /// An error of the system.
+    pub fn on_signals() -> Result<Self, Error> {
+        let interrupt = Self::default();
+        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+            let flag = || Arc::clone(&interrupt.by_signal);
+            signal_hook::flag::register_conditional_shutdown(signal, 130, flag())?;
+            signal_hook::flag::register(signal, flag())?;
+        }
+        Ok(interrupt)
+    }
+
+    /// Sets it: used when the other end of a local test has failed.
+    pub fn raise(&self) {
+        self.by_failure.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it was set.
+    pub fn is_raised(&self) -> bool {
+        self.by_signal.load(Ordering::Relaxed) || self.by_failure.load(Ordering::Relaxed)
+    }
+
+    /// Whether a signal has set it, and no end has failed.
+    pub fn is_signal(&self) -> bool {
+        self.by_signal.load(Ordering::Relaxed) && !self.by_failure.load(Ordering::Relaxed)
+    }
+
+    /// The cause of an error, if a signal came: a connection that ends then shows only that.
+    pub fn explain(&self, error: Error) -> Error {
+        match error {
+            Error::Disconnected { .. } if self.by_signal.load(Ordering::Relaxed) => Error::Interrupted,
+            error => error,
+        }
+    }
+
+    /// One that signals do not set, for an end that another end of this process tells when it is over.
+    pub fn of_failures_only(&self) -> Self {
+        Self { by_signal: Arc::default(), by_failure: Arc::clone(&self.by_failure) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_is_no_signal() {
+        let interrupt = Interrupt::default();
+        assert!(!interrupt.is_raised());
+        interrupt.by_signal.store(true, Ordering::Relaxed);
+        assert!(interrupt.is_raised() && interrupt.is_signal());
+        let lost = || Error::Disconnected { doing: "measuring", error: None };
+        assert!(matches!(interrupt.explain(lost()), Error::Interrupted));
+        let other = interrupt.of_failures_only();
+        assert!(matches!(other.explain(lost()), Error::Disconnected { .. }));
+        assert!(!other.is_raised());
+        interrupt.raise();
+        assert!(other.is_raised() && !other.is_signal() && !interrupt.is_signal());
+    }
+}

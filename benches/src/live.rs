@@ -1,0 +1,232 @@
+//! What a run shows while it lasts: a small dashboard on a terminal; without one, a line a second of a run by
+//! time. Both on standard error, so that the table can be parsed.
+
+use std::io::IsTerminal;
+
+use dp::Clock;
+use indicatif::{ProgressBar, ProgressStyle};
+use iwarp::engine::EngineCounters;
+
+use crate::table::Unit;
+
+/// Times a second that the dashboard is drawn.
+const DRAWN_PER_S: u64 = 5;
+
+/// The state of a run at a moment.
+#[derive(Clone, Copy, Debug)]
+pub struct Moment {
+    /// Now, cycles.
+    pub now: u64,
+    /// Messages so far.
+    pub messages: u64,
+    /// Bytes of each.
+    pub size: u32,
+    /// The counters of this end.
+    pub counters: EngineCounters,
+    /// The median and the 99th percentile of the latencies so far, microseconds.
+    pub latency_us: Option<[f64; 2]>,
+}
+
+/// The view of one run. A call costs a comparison, except when there is something to show.
+pub struct Live {
+    bar: Option<ProgressBar>,
+    unit: Unit,
+    hz: u64,
+    /// Messages in all, 0 if the run ends by time.
+    total: u64,
+    /// Cycles between two views; 0: nothing is shown.
+    period: u64,
+    next: u64,
+    started: u64,
+    /// Cycles that the run lasts; 0: until it is interrupted.
+    span: u64,
+    before: Option<Moment>,
+}
+
+/// The figures between two moments.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Rates {
+    bytes_per_s: f64,
+    messages_per_s: f64,
+    retransmits: u64,
+    busy_percent: f64,
+}
+
+impl Live {
+    /// Shows nothing.
+    pub fn hidden() -> Self {
+        Self {
+            bar: None,
+            unit: Unit::default(),
+            hz: 1,
+            total: 0,
+            period: 0,
+            next: u64::MAX,
+            started: 0,
+            span: 0,
+            before: None,
+        }
+    }
+
+    /// The view of a run of `total` messages, or by time if that is 0. `hz`: cycles a second.
+    pub fn new(label: &str, total: u64, unit: Unit, hz: u64) -> Self {
+        let period = match (std::io::stderr().is_terminal(), total) {
+            (true, _) => hz / DRAWN_PER_S,
+            (false, 0) => hz,
+            (false, _) => return Self::hidden(),
+        };
+        let bar = std::io::stderr().is_terminal().then(|| {
+            let bar = ProgressBar::new(if total == 0 { 1000 } else { total });
+            let style = "{prefix} [{bar:40}] {percent:>3} %  {elapsed}\n{msg}";
+            if let Ok(style) = ProgressStyle::with_template(style) {
+                bar.set_style(style);
+            }
+            bar.set_prefix(label.to_owned());
+            bar
+        });
+        Self { bar, unit, total, period, hz, ..Self::hidden() }
+    }
+
+    /// The run begins. It ends at `deadline`, if it ends by time; 0: it does not end by itself.
+    pub fn start(&mut self, moment: Moment, deadline: u64) {
+        if self.period == 0 {
+            return;
+        }
+        self.started = moment.now;
+        self.span = deadline.saturating_sub(moment.now);
+        self.next = moment.now + self.period;
+        self.before = Some(moment);
+    }
+
+    /// Whether a moment is to be shown.
+    #[inline]
+    pub fn is_due(&self) -> bool {
+        self.period > 0 && Clock::cycles() >= self.next
+    }
+
+    /// Shows `moment`.
+    pub fn show(&mut self, moment: Moment) {
+        let Some(before) = self.before else { return };
+        self.next += self.period * ((moment.now.saturating_sub(self.next)) / self.period + 1);
+        let elapsed = moment.now - self.started;
+        // The last second is in the table.
+        if self.bar.is_none() && self.span > 0 && elapsed + self.period / 2 > self.span {
+            return;
+        }
+        let rates = rates(&before, &moment, self.hz);
+        match &self.bar {
+            None => {
+                let seconds = (elapsed as f64 / self.hz as f64).round();
+                eprintln!("{seconds:>5} s: {}", line(&rates, moment.latency_us, self.unit));
+            }
+            Some(bar) => {
+                bar.set_position(match (self.total, self.span) {
+                    (0, 0) => 0,
+                    (0, span) => elapsed.min(span) * 1000 / span,
+                    _ => moment.messages,
+                });
+                bar.set_message(dashboard(&rates, &moment, elapsed as f64 / self.hz as f64, self.unit));
+            }
+        }
+        self.before = Some(moment);
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        if let Some(bar) = self.bar.take() {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+fn rates(before: &Moment, now: &Moment, hz: u64) -> Rates {
+    let cycles = now.now.saturating_sub(before.now).max(1) as f64;
+    // A warm-up may lie between.
+    let messages = now.messages.saturating_sub(before.messages);
+    let messages_per_s = messages as f64 * hz as f64 / cycles;
+    Rates {
+        bytes_per_s: messages_per_s * f64::from(now.size),
+        messages_per_s,
+        retransmits: now.counters.stack.tx_retransmits - before.counters.stack.tx_retransmits,
+        busy_percent: 100.0 * (now.counters.busy_cycles - before.counters.busy_cycles) as f64 / cycles,
+    }
+}
+
+fn line(rates: &Rates, latency_us: Option<[f64; 2]>, unit: Unit) -> String {
+    let rate = match latency_us {
+        Some([median, p99]) => {
+            format!("{median:.2} us, 99 % {p99:.2} us, {:.0} messages/s", rates.messages_per_s)
+        }
+        None => format!(
+            "{:.2} {}, {:.6} Mpps",
+            unit.of(rates.bytes_per_s),
+            unit.name(),
+            rates.messages_per_s / 1e6
+        ),
+    };
+    format!("{rate}, {} retransmits, {:.0} % busy", rates.retransmits, rates.busy_percent)
+}
+
+fn dashboard(rates: &Rates, moment: &Moment, seconds: f64, unit: Unit) -> String {
+    let messages_per_s = moment.messages as f64 / seconds.max(1e-9);
+    let row = |name: &str, bytes_per_s: f64, messages_per_s: f64| {
+        format!(
+            "  {name:<12} {:>10.2} {}  {:>10.6} Mpps\n",
+            unit.of(bytes_per_s),
+            unit.name(),
+            messages_per_s / 1e6
+        )
+    };
+    let mut text = row("now", rates.bytes_per_s, rates.messages_per_s);
+    text += &row("average", messages_per_s * f64::from(moment.size), messages_per_s);
+    if let Some([median, p99]) = moment.latency_us {
+        text += &format!("  {:<12} {median:>10.2} us       99 % {p99:.2} us\n", "latency");
+    }
+    let stack = &moment.counters.stack;
+    text += &format!(
+        "  {:<12} {:>10}         {} timeouts\n  {:<12} {:>10.0} %",
+        "retransmits", stack.tx_retransmits, stack.rto_expired, "busy", rates.busy_percent
+    );
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn moment(now: u64, messages: u64, retransmits: u64, busy_cycles: u64) -> Moment {
+        let mut counters = EngineCounters { busy_cycles, ..EngineCounters::default() };
+        counters.stack.tx_retransmits = retransmits;
+        Moment { now, messages, size: 1000, counters, latency_us: None }
+    }
+
+    #[test]
+    fn figures_are_those_since_the_last_moment() {
+        let rates = rates(&moment(1000, 10, 1, 0), &moment(3000, 50, 4, 500), 1000);
+        let expected =
+            Rates { bytes_per_s: 20_000.0, messages_per_s: 20.0, retransmits: 3, busy_percent: 25.0 };
+        assert_eq!(rates, expected);
+        let text = line(&rates, None, Unit::GigabitsPerSecond);
+        assert_eq!(text, "0.00 Gb/sec, 0.000020 Mpps, 3 retransmits, 25 % busy");
+        let text = line(&rates, Some([1.5, 2.25]), Unit::default());
+        assert_eq!(text, "1.50 us, 99 % 2.25 us, 20 messages/s, 3 retransmits, 25 % busy");
+    }
+
+    #[test]
+    fn a_dashboard_has_all_of_it() {
+        let now = Moment { latency_us: Some([1.5, 2.25]), ..moment(3000, 50, 4, 500) };
+        let rates = rates(&moment(1000, 10, 1, 0), &now, 1000);
+        let text = dashboard(&rates, &now, 3.0, Unit::default());
+        for word in ["now", "average", "99 % 2.25 us", "retransmits", "4", "25 %"] {
+            assert!(text.contains(word), "{word}: {text}");
+        }
+    }
+
+    #[test]
+    fn a_hidden_view_is_never_due() {
+        let mut hidden = Live::hidden();
+        hidden.start(moment(0, 0, 0, 0), 5);
+        assert!(!hidden.is_due());
+    }
+}

@@ -1,0 +1,62 @@
+//! Files are checked before a run: one that cannot be written must not cost the results.
+
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::path::Path;
+
+use crate::cli::TestArgs;
+use crate::errors::Error;
+use crate::report;
+
+/// Checks all files that the options name.
+///
+/// # Errors
+/// [`Error::System`], naming the file.
+pub(crate) fn check(args: &TestArgs) -> Result<(), Error> {
+    for file in args.json.iter().chain(&args.perftest_json()) {
+        named(file, writable(file))?;
+    }
+    match &args.report {
+        Some(page) if report::is_page(page) => named(page, writable(page)),
+        Some(directory) => {
+            let made = fs::create_dir_all(directory).and_then(|()| writable(&directory.join("index.html")));
+            named(directory, made)
+        }
+        None => Ok(()),
+    }
+}
+
+fn named(path: &Path, outcome: io::Result<()>) -> Result<(), Error> {
+    outcome.map_err(|source| Error::System { what: format!("cannot write {}", path.display()), source })
+}
+
+/// Opens the file for writing, and leaves everything as it was.
+fn writable(path: &Path) -> io::Result<()> {
+    let existed = path.symlink_metadata().is_ok();
+    OpenOptions::new().append(true).create(true).open(path)?;
+    if existed { Ok(()) } else { fs::remove_file(path) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_check_changes_nothing() {
+        let dir = std::env::temp_dir().join(format!("iwperf-files-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let (old, new) = (dir.join("old.json"), dir.join("new.json"));
+        fs::write(&old, "old").unwrap();
+        for file in [&old, &new] {
+            check(&TestArgs { json: Some(file.clone()), ..Default::default() }).unwrap();
+        }
+        assert_eq!((fs::read_to_string(&old).unwrap().as_str(), new.exists()), ("old", false));
+        let report = |path: &Path| check(&TestArgs { report: Some(path.into()), ..Default::default() });
+        report(&dir.join("deep/er")).unwrap();
+        report(&dir.join("page.html")).unwrap();
+        assert!(!dir.join("page.html").exists());
+        let error = report(&old).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("cannot write {}", old.display())), "{error}");
+        fs::remove_dir_all(&dir).unwrap();
+    }
+}

@@ -1,0 +1,34 @@
+//! The CPU time of this process.
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// CPU time up to a moment, seconds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CpuTime(f64);
+
+impl CpuTime {
+    /// Up to now.
+    pub(super) fn now() -> Self {
+        let time = clock_gettime(ClockId::ProcessCPUTime);
+        Self(time.tv_sec as f64 + time.tv_nsec as f64 / 1e9)
+    }
+
+    /// That spent since then, percent of one CPU over `seconds`.
+    pub(super) fn percent_since(self, seconds: f64) -> f64 {
+        100.0 * (Self::now().0 - self.0) / seconds.max(1e-9)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_takes_cpu_time() {
+        let (start, time) = (CpuTime::now(), std::time::Instant::now());
+        while time.elapsed() < std::time::Duration::from_millis(20) {
+            std::hint::spin_loop();
+        }
+        assert!(start.percent_since(time.elapsed().as_secs_f64()) > 5.0);
+    }
+}

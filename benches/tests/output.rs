@@ -1,0 +1,147 @@
+//! What `iwperf local` prints and writes.
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn local(test: &str, options: &str) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_iwperf"))
+        .args(["local", test])
+        .args(options.split_whitespace())
+        .output()
+        .expect("the binary was built with this test")
+}
+
+/// Runs it, expects success, and returns what it printed: the output and the errors.
+fn printed(test: &str, options: &str) -> (String, String) {
+    let output = local(test, options);
+    let [out, err] = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
+    assert!(output.status.success(), "{test} {options}: {err}\n{out}");
+    (out, err)
+}
+
+fn scratch(name: &str) -> PathBuf {
+    let dir = std::env::temp_dir().join(format!("iwperf-{name}-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    dir
+}
+
+fn parsed(path: &std::path::Path) -> Value {
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+#[test]
+fn a_file_that_cannot_be_written_costs_no_run() {
+    for options in ["--json /nonexistent/x.json", "--out_json_file /nonexistent/x.json", "--report /proc/x/y"]
+    {
+        let output = local("write-bw", &format!("-D 60 {options}"));
+        let err = String::from_utf8(output.stderr).unwrap();
+        assert!(output.stdout.is_empty() && output.status.code() == Some(1), "{options}: {err}");
+        assert!(err.starts_with("iwperf: cannot write /") && err.lines().count() == 1, "{err}");
+    }
+}
+
+#[test]
+fn a_run_below_its_limit_fails_after_its_output() {
+    let path = scratch("limit").join("r.json");
+    printed("write-bw", "-n 50 -w 0.001 -y 0.000001");
+    for (options, what) in [("-w 1e9", "bandwidth"), ("--report_gbits --limit_msgrate=1e6", "message rate")] {
+        let output = local("write-bw", &format!("-n 50 {options} --json {}", path.display()));
+        let err = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{err}");
+        assert!(err.contains(&format!("the {what} of ")) && err.contains("% below the limit of"), "{err}");
+        assert_eq!(parsed(&path)["results"][0]["iterations"], 50);
+    }
+    std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
+}
+
+#[test]
+fn json_says_where_when_and_how() {
+    let dir = scratch("json");
+    let (json, perftest) = (dir.join("r.json"), dir.join("p.json"));
+    let options =
+        format!("-b -n 50 --cpu_util --json {} --out_json_file={}", json.display(), perftest.display());
+    printed("send-bw", &options);
+    let value = parsed(&json);
+    let about = &value["iwperf"];
+    assert_eq!(about["version"], env!("CARGO_PKG_VERSION"));
+    assert!(about["command_line"].as_str().unwrap().starts_with("iwperf local send-bw -b -n 50"), "{about}");
+    assert!(about["time"].as_str().unwrap().ends_with('Z') && !about["host"].as_str().unwrap().is_empty());
+    assert!(about["machine"]["cores"].as_u64().unwrap() > 0, "{about}");
+    let entry = &value["results"][0];
+    let ways: f64 =
+        entry["ways_bytes_per_s"].as_array().unwrap().iter().map(|way| way.as_f64().unwrap()).sum();
+    assert!((ways - entry["bytes_per_s"].as_f64().unwrap()).abs() < 1.0, "{entry}");
+    assert!(entry["cpu_percent"].as_f64().unwrap() > 0.0, "{entry}");
+    let value = parsed(&perftest);
+    assert_eq!(value["test_info"]["test"], "Send_Bidirectional_BW_Test");
+    assert!(
+        value["results"]["n_iterations"] == 50 && value["results"]["CPU_util"].as_f64().unwrap() > 0.0,
+        "{value}"
+    );
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+#[test]
+fn samples_are_printed_as_perftest_does() {
+    let samples = |out: &str| {
+        let lines = out.lines().skip_while(|line| *line != "#, usec").skip(1);
+        let number = |line: &str| line.split_once(", ")?.1.parse::<f64>().ok();
+        lines.map_while(number).collect::<Vec<_>>()
+    };
+    let (out, _) = printed("read-lat", "-n 40 -U");
+    assert_eq!(samples(&out).len(), 40, "{out}");
+    for (test, count) in [("send-lat", 39), ("write-lat", 39), ("atomic-lat", 40)] {
+        let (out, _) = printed(test, "-n 40 -H");
+        let samples = samples(&out);
+        // An end that answers does not know how long its last message took.
+        assert!(samples.len() == count || samples.len() == 39, "{test}: {out}");
+        assert!(samples.is_sorted() && samples[0] > 0.0, "{test}: {samples:?}");
+    }
+}
+
+#[test]
+fn both_directions_and_further_columns_are_shown_if_wanted() {
+    let (out, _) = printed("write-bw", "-b -n 100 --report-both --cpu_util");
+    let averages: Vec<f64> = out
+        .lines()
+        .filter(|line| line.starts_with(" 65536"))
+        .map(|line| line.split_whitespace().nth(3).unwrap().parse().unwrap())
+        .collect();
+    let &[both, local, remote] = &averages[..] else { panic!("{out}") };
+    assert!((both - local - remote).abs() < 0.05, "{out}");
+    assert!(
+        out.contains(" Local results: ") && out.contains(" Remote results: ") && out.contains("CPU_Util[%]")
+    );
+    let (out, _) = printed("write-bw", "-n 200 -N");
+    assert!(out.contains(" 65536      200              0.00  "), "{out}");
+}
+
+#[test]
+fn counters_are_a_table_with_rates() {
+    let (out, _) = printed("write-bw", "-n 200 --stats");
+    for word in ["counter", "a second", " port\n", " TCP\n", " RDMA\n", "tx_fpdus", "cost of 65536 B"] {
+        assert!(out.contains(word), "{word}: {out}");
+    }
+    assert!(!out.contains("rx_bad_checksum") && !out.contains('{'), "{out}");
+}
+
+#[test]
+fn a_run_by_time_says_how_it_goes_every_second() {
+    let (out, err) = printed("write-bw", "-D 3 --report_gbits");
+    assert!(!out.contains("retransmits"), "{out}");
+    assert!(
+        (1..=2).contains(&err.lines().count()) && err.contains(" s: ") && err.contains("Gb/sec"),
+        "{err}"
+    );
+    let (_, err) = printed("read-lat", "-D 2");
+    assert!(err.contains("99 %") && err.contains("% busy"), "{err}");
+    assert_eq!(printed("write-bw", "-n 100").1, "");
+}
+
+#[test]
+fn options_without_an_effect_are_explained_in_one_line() {
+    let (_, err) = printed("write-bw", "-n 50 -R -F -d siw0 -i 1 -x 3");
+    assert!(err.starts_with("iwperf: accepted without an effect: -R (") && err.lines().count() == 1, "{err}");
+}
