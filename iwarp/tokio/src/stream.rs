@@ -57,9 +57,9 @@ enum Segment {
 
 /// A stream of bytes over a connection ([`Connection::into_stream`]).
 ///
-/// [`shutdown`](tokio::io::AsyncWriteExt::shutdown) tells the peer that no more bytes follow; it can go on to
-/// send. Dropping the stream does the same, sends what was written, and closes the connection in the
-/// background. Bytes are with the peer's end of the stream once they are written: `flush` does nothing.
+/// `shutdown` tells the peer that no more bytes follow; it can go on to send. Dropping the stream does the
+/// same, sends what was written, and closes the connection in the background. `flush` does nothing: written
+/// bytes are on their way.
 pub struct Stream {
     connection: Connection,
     /// The peer writes here.
