@@ -1,15 +1,13 @@
 //! `--metrics ADDR`: the counters of all engines of the process, as Prometheus reads them.
 //!
-//! The engines list their counters themselves ([`EngineCounters::for_each`](iwarp::engine::EngineCounters)),
-//! so the text is a loop over them. The crate `metrics-exporter-prometheus` would bring hyper and a runtime
-//! for its endpoint, and without that it has the loop alone, behind a registry that nothing here needs.
+//! The text is that of [`iwarp::prometheus`]. The crate `metrics-exporter-prometheus` would bring hyper and a
+//! runtime for its endpoint.
 
-use std::fmt::Write as _;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
-use dp::Metric;
+use iwarp::prometheus::{self, CONTENT_TYPE};
 use iwarp::verbs::{Context, ContextStatus};
 
 use crate::errors::Error;
@@ -45,16 +43,20 @@ fn answer(mut client: TcpStream) -> io::Result<()> {
     client.set_write_timeout(Some(CLIENT_PATIENCE))?;
     let request = read_request(&mut client)?;
     let (status, body) = match request.split(' ').take(2).collect::<Vec<_>>()[..] {
-        ["GET", "/metrics" | "/"] => ("200 OK", text(&shown::contexts())),
+        ["GET", "/metrics" | "/"] => ("200 OK", prometheus::text(&statuses())),
         ["GET", _] => ("404 Not Found", "the metrics are at /metrics\n".to_owned()),
         _ => ("405 Method Not Allowed", "only GET is possible\n".to_owned()),
     };
     let length = body.len();
     write!(
         client,
-        "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n\
-         Content-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+        "HTTP/1.1 {status}\r\nContent-Type: {CONTENT_TYPE}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
     )
+}
+
+fn statuses() -> Vec<(u64, ContextStatus)> {
+    let ask = |(number, context): (u64, Context)| (number, context.status(PATIENCE));
+    shown::contexts().into_iter().map(ask).collect()
 }
 
 /// Reads a request to the end of its header. Returns its first line.
@@ -71,52 +73,6 @@ fn read_request(client: &mut impl Read) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&request).lines().next().unwrap_or_default().to_owned())
 }
 
-/// The metrics of the contexts, in Prometheus' text format.
-fn text(contexts: &[(u64, Context)]) -> String {
-    let statuses: Vec<(u64, ContextStatus)> =
-        contexts.iter().map(|(number, context)| (*number, context.status(PATIENCE))).collect();
-    let mut text = String::new();
-    let mut gauge = |name: &str, help: &str, value: &dyn Fn(&ContextStatus) -> u64| {
-        header(&mut text, name, help, "gauge");
-        for (context, status) in &statuses {
-            add(&mut text, format_args!("{name}{{context=\"{context}\"}} {}", value(status)));
-        }
-    };
-    gauge("uwarp_queue_pairs", "Queue pairs, connected or not.", &|status| status.usage.qp.used as u64);
-    gauge("uwarp_memory_regions", "Registered memory regions.", &|status| status.usage.mr.used as u64);
-    gauge("uwarp_registered_bytes", "Bytes of registered memory.", &|status| status.registered_bytes);
-    gauge("uwarp_connections", "TCP connections of all engines.", &|status| {
-        status.engines.iter().map(|engine| engine.connections.len() as u64).sum()
-    });
-    let mut engines = Vec::new();
-    for (context, status) in &statuses {
-        for engine in &status.engines {
-            let mut metrics = Vec::new();
-            engine.counters.for_each(&mut |metric| metrics.push(metric));
-            engines.push((format!("{{context=\"{context}\",engine=\"{}\"}}", engine.index), metrics));
-        }
-    }
-    let Some((_, first)) = engines.first() else { return text };
-    // Each engine lists the same metrics in the same order.
-    for (index, Metric { name, is_total, .. }) in first.iter().enumerate() {
-        header(&mut text, name, &first[index].help(), if *is_total { "counter" } else { "gauge" });
-        for (labels, metrics) in &engines {
-            add(&mut text, format_args!("{name}{labels} {}", metrics[index].value));
-        }
-    }
-    text
-}
-
-fn header(text: &mut String, name: &str, help: &str, kind: &str) {
-    add(text, format_args!("# HELP {name} {}", help.replace('\\', "\\\\").replace('\n', "\\n")));
-    add(text, format_args!("# TYPE {name} {kind}"));
-}
-
-fn add(text: &mut String, line: std::fmt::Arguments<'_>) {
-    // Writing to a `String` does not fail.
-    let _ = writeln!(text, "{line}");
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -127,13 +83,5 @@ mod tests {
         assert_eq!(first(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").as_deref(), Some("GET / HTTP/1.1"));
         assert_eq!(first(b"GET / HTTP/1.1\r\n"), None);
         assert_eq!(first(&[b'x'; 100_000]), None);
-    }
-
-    #[test]
-    fn a_context_without_engines_has_its_gauges() {
-        let context = Context::new(Default::default()).unwrap();
-        let text = text(&[(3, context)]);
-        assert!(text.contains("\nuwarp_registered_bytes{context=\"3\"} 0\n"), "{text}");
-        assert!(text.contains("# TYPE uwarp_queue_pairs gauge\n"), "{text}");
     }
 }

@@ -175,7 +175,8 @@
 //!
 //! [`Context::status`](verbs::Context::status) tells connections, addresses and counters of all engines.
 //! Three features, off by default, show them to others: `status` to `uwarp status`, by a socket of this user
-//! (`iwarp::status::serve`); `metrics` to the exporter of the program (`iwarp::metrics::publish`);
+//! (`iwarp::status::serve`); `metrics` to the exporter of the program (`iwarp::metrics::publish`; without one,
+//! [`prometheus::text`] has the same);
 //! `tracing` makes events of connections, MPA startup, Terminates, timeouts and links. The subscriber runs in
 //! the thread that polls the engine, and holds it up for as long as it takes.
 //!
@@ -195,6 +196,7 @@ pub mod memory;
 #[cfg(feature = "metrics")]
 pub mod metrics;
 pub mod mpa;
+pub mod prometheus;
 mod queues;
 pub mod rdmap;
 #[cfg(all(feature = "status", target_os = "linux"))]

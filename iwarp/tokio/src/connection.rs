@@ -32,7 +32,8 @@ use crate::router::{Pinned, RECEIVE, Router};
 /// A future that is dropped before its first poll does nothing. One that was dropped while it waits for a
 /// place in the send queue has done nothing. A request that was posted goes on, whether its future is dropped
 /// or not: it takes effect at the peer, and its memory stays registered and may be read or written until it
-/// completes. [`recv`](Self::recv) loses no message.
+/// completes. Memory whose last handle it had is deregistered with the next request, or with the connection.
+/// [`recv`](Self::recv) loses no message.
 #[derive(Clone)]
 pub struct Connection {
     shared: Arc<ConnectionShared>,

@@ -50,6 +50,7 @@
 //!   engine polls for some tenths of a millisecond before its thread does.
 //! * **A stream** ([`Connection::into_stream`]) is `AsyncRead` and `AsyncWrite`, so hyper and
 //!   `tokio::io::copy` run over RDMA.
+//! * **Counters** are in [`Endpoint::status`], and for Prometheus in [`Endpoint::serve_metrics`].
 //! * An endpoint is made within a runtime of tokio whose I/O is enabled.
 #![deny(unsafe_code)]
 
@@ -58,6 +59,7 @@ mod endpoint;
 mod error;
 mod events;
 mod listener;
+mod metrics;
 mod options;
 mod region;
 mod router;

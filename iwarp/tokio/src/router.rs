@@ -62,6 +62,13 @@ struct State {
     place_waiters: Vec<Waker>,
 }
 
+/// The tasks that completions wake, and the places in the send queue that they free.
+#[derive(Default)]
+struct Woken {
+    wakers: Vec<Waker>,
+    places: usize,
+}
+
 pub(crate) struct Router {
     /// Taken out when the connection is dropped: the queue refers to the router.
     cq: Mutex<Option<CompletionQueue>>,
@@ -91,49 +98,36 @@ impl Router {
 
     /// Takes no more completions, and releases all memory. The queue pair is gone.
     pub(crate) fn stop(&self) {
-        drop(self.cq.lock().expect("no holder of this lock panics").take());
+        // Each is dropped without its lock.
+        let cq = self.cq.lock().expect("no holder of this lock panics").take();
         let state = std::mem::take(&mut *self.state());
-        drop(state);
+        drop((cq, state));
     }
 
     // ---- on the thread that completes requests ----
 
-    /// Moves completions to those that wait for them.
+    /// Moves completions to those that wait for them. Threads that complete requests at the same time take
+    /// turns, so that messages stay in order and come before the flush behind them.
     pub(crate) fn drain(&self) {
-        let cq = self.cq.lock().expect("no holder of this lock panics").clone();
-        let Some(cq) = cq else { return };
-        // Armed before the last look: a completion that comes later makes an event.
-        let armed = cq.req_notify(false);
-        debug_assert!(armed.is_ok(), "the queue has a handler");
-        let mut batch = [WorkCompletion::default(); BATCH];
-        loop {
-            let count = cq.poll(&mut batch);
-            if count == 0 {
-                return;
-            }
-            self.route(&batch[..count]);
-        }
-    }
-
-    fn route(&self, completions: &[WorkCompletion]) {
-        let mut wakers = Vec::new();
-        let mut places = 0;
-        let mut state = self.state();
-        for completion in completions {
-            if completion.wr_id & RECEIVE != 0 {
-                state.receive(completion);
-                wakers.append(&mut state.receivers);
-            } else {
-                places += 1;
-                wakers.extend(state.complete(completion));
+        let mut woken = Woken::default();
+        {
+            let cq = self.cq.lock().expect("no holder of this lock panics");
+            let Some(cq) = &*cq else { return };
+            // Armed before the last look: a completion that comes later makes an event.
+            let armed = cq.req_notify(false);
+            debug_assert!(armed.is_ok(), "the queue has a handler");
+            let mut batch = [WorkCompletion::default(); BATCH];
+            loop {
+                let count = cq.poll(&mut batch);
+                if count == 0 {
+                    break;
+                }
+                self.state().route(&batch[..count], &mut woken);
             }
         }
-        if places > 0 {
-            wakers.append(&mut state.place_waiters);
-        }
-        drop(state);
-        self.places.add_permits(places);
-        wakers.into_iter().for_each(Waker::wake);
+        // Without a lock: to wake a task is to run code of its runtime.
+        self.places.add_permits(woken.places);
+        woken.wakers.into_iter().for_each(Waker::wake);
     }
 
     // ---- requests ----
@@ -245,6 +239,19 @@ impl Router {
 }
 
 impl State {
+    fn route(&mut self, completions: &[WorkCompletion], woken: &mut Woken) {
+        for completion in completions {
+            if completion.wr_id & RECEIVE != 0 {
+                self.receive(completion);
+                woken.wakers.append(&mut self.receivers);
+            } else {
+                woken.places += 1;
+                woken.wakers.extend(self.complete(completion));
+                woken.wakers.append(&mut self.place_waiters);
+            }
+        }
+    }
+
     fn receive(&mut self, completion: &WorkCompletion) {
         if completion.status == WcStatus::WrFlushError {
             self.ended.get_or_insert(completion.cause);

@@ -1,7 +1,9 @@
 //! Two endpoints on a wire in memory.
 
 mod connections;
+mod metrics;
 mod operations;
+mod send;
 mod streams;
 
 use dp::link::{LinkConfig, pair};
