@@ -201,7 +201,7 @@ fn complete() -> Result<(), String> {
     }
     missing.extend(variables.iter().filter(|name| !library.contains(*name)).cloned());
     // The kinds of wires and their keys, as the refusals of others name them.
-    let spec = text("src/net/spec.rs")?;
+    let spec = text("../../iwarp/wire/src/spec.rs")?;
     for list in ["const KINDS", "const LOCAL_KEYS", "const DEVICE_KEYS", "const MEMIF_KEYS"] {
         let (_, rest) = spec.split_once(list).ok_or(list)?;
         let names = rest.split('"').nth(1).unwrap_or_default();
