@@ -295,6 +295,16 @@ fn a_report_holds_the_plots_of_what_was_measured() {
     std::fs::remove_dir_all(&dir).unwrap();
 }
 
+/// The line of the chapter on CI (`docs/ci.md`), and a limit that no machine reaches.
+#[test]
+fn a_limit_fails_a_job() {
+    let chapter = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/ci.md")).unwrap();
+    let line = chapter.lines().find_map(|line| line.strip_prefix("    iwperf local write-bw ")).unwrap();
+    assert!(line.contains("-w "), "{line}");
+    assert_eq!(local("write-bw", line).status.code(), Some(0));
+    assert_eq!(local("write-bw", &format!("{line}e9")).status.code(), Some(1));
+}
+
 #[test]
 fn a_wrong_option_is_one_line_and_status_2() {
     for options in [

@@ -29,6 +29,7 @@ fn a_client_says_why_when_its_server_dies() {
     let (mut server, mut says) = cache(&wire, "server");
     let line = says.next().unwrap();
     let address = line.strip_prefix("a cache at ").unwrap();
+    assert_eq!(address, "100.64.0.1", "the first process on a wire");
     let mut clients = [cache(&wire, address), cache(&wire, address)];
     let mut numbers: Vec<String> = clients.iter_mut().map(|(_, says)| says.next().unwrap()).collect();
     numbers.sort();
@@ -44,6 +45,17 @@ fn a_client_says_why_when_its_server_dies() {
         let cause = String::from_utf8(ended.stderr).unwrap();
         assert!(cause.starts_with("Error: \"the connection has ended: "), "{cause}");
         assert_eq!(ended.status.code(), Some(1));
+    }
+}
+
+/// The chapter (`docs/tokio.md`) starts the server and its client as the test above does.
+#[test]
+fn the_chapter_on_tokio_starts_the_example() {
+    let chapter = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/tokio.md");
+    let chapter = std::fs::read_to_string(chapter).unwrap();
+    for argument in ["server", "100.64.0.1"] {
+        let line = format!("\n    cargo run -p iwarp-tokio --example cache -- {argument}\n");
+        assert!(chapter.contains(&line), "{line}");
     }
 }
 

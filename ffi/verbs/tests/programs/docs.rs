@@ -1,4 +1,4 @@
-//! The lines of the README and the guide, the man pages, and what the device says of itself.
+//! The lines of the README and of the chapters in `docs`, the man pages, and what the device says of itself.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,8 +17,9 @@ pub(crate) fn all() -> Vec<(&'static str, bool, Test)> {
     let has_programs = is_installed("ib_write_bw");
     vec![
         ("the_lines_of_the_readme_run", has_programs, readme),
-        ("the_steps_of_the_guide_run", has_programs, steps),
-        ("the_containerfile_of_the_guide_runs", has_programs, containerfile),
+        ("the_chapter_on_ci_runs", has_programs, steps),
+        ("the_chapter_on_containers_runs", has_programs, containerfile),
+        ("the_chapter_on_c_runs", has_programs, c_program),
         ("man_pages_have_each_option_and_variable", true, complete),
         ("man_pages_are_well_formed", is_installed("groff"), well_formed),
         ("the_device_says_what_it_can", is_installed("ibv_devinfo"), device),
@@ -120,12 +121,16 @@ fn readme() -> Result<(), String> {
 }
 
 fn steps() -> Result<(), String> {
-    let guide = text("GUIDE.md")?;
+    let chapter = text("../../docs/ci.md")?;
     let mut image = Image::new("steps")?;
+    let [line] = block(&chapter, "start each program by the launcher")?[..] else {
+        return Err("one line starts a program".into());
+    };
+    image.measures(line)?;
     let file = image.folder.join("github-env");
     image.variables.push(("GITHUB_ENV".into(), file.display().to_string()));
     let mut measured = 0;
-    for line in block(&guide, "Steps of GitHub Actions")? {
+    for line in block(&chapter, "Steps of GitHub Actions")? {
         let line = line.strip_prefix("- run: ").ok_or_else(|| format!("no step: {line}"))?;
         if line.contains("ib_write_bw") {
             // A step has the variables that those before it have written.
@@ -143,20 +148,15 @@ fn steps() -> Result<(), String> {
 
 /// Runs the lines of the Containerfile, with a folder in the place of the root.
 fn containerfile() -> Result<(), String> {
-    let guide = text("GUIDE.md")?;
+    let chapter = text("../../docs/container.md")?;
     let mut image = Image::new("container")?;
     let opt = image.folder.join("opt");
     let moved = |text: &str| text.replace("/opt", &opt.display().to_string());
-    for line in block(&guide, "A Containerfile.")? {
+    for line in block(&chapter, "A Containerfile:")? {
         match line.split_once(' ').unwrap_or((line, "")) {
             ("FROM", "debian:12-slim") | ("COPY", "uwarp libuwarp.so /usr/local/bin/") => {}
             ("RUN", command) if command.starts_with("apt-get update && apt-get install -y ") => {
-                let installs =
-                    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/install"));
-                let package = command.rsplit(' ').next().unwrap_or_default();
-                if !installs.map_err(|error| error.to_string())?.contains(package) {
-                    return Err(format!("tests do not install {package}"));
-                }
+                is_installed_by_tests(command.rsplit(' ').take(1))?;
             }
             ("RUN", command) if command.contains("ib_write_bw") => image.measures(&moved(command))?,
             ("RUN", command) => drop(image.run(&moved(command))?),
@@ -177,6 +177,41 @@ fn containerfile() -> Result<(), String> {
         [one] if one.contains(&ours) => Ok(()),
         _ => Err(loaded),
     }
+}
+
+/// Compiles and runs the program of the chapter, by rdma-core's libraries and by the folder in their place.
+fn c_program() -> Result<(), String> {
+    let chapter = text("../../docs/c.md")?;
+    let image = Image::new("c")?;
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").display().to_string();
+    let run = |line: &str| {
+        let line = line.split('#').next().unwrap_or_default().replace("ffi/verbs", &format!("{root}/ffi/verbs"));
+        image.run(&format!("cd {} && {line}", image.folder.display()))
+    };
+    let [install, compile, server, client] = block(&chapter, "They run on both")?[..] else {
+        return Err("four lines compile and run a program".into());
+    };
+    let packages = install.strip_prefix("apt-get install ").ok_or_else(|| install.to_owned())?;
+    is_installed_by_tests(packages.split(' '))?;
+    run(compile)?;
+    let [server, client] = [server, client].map(|line| line.split('#').next().unwrap_or_default().trim());
+    let said = run(&format!("({server} &) && sleep 1 && {client}"))?;
+    if !said.contains("hello from uwarp0") {
+        return Err(said);
+    }
+    let mut said = String::new();
+    for line in block(&chapter, "`uwarp libs` makes")? {
+        said = run(line)?;
+    }
+    let ours = said.lines().filter(|line| line.contains("uwarp-libs/")).count();
+    if ours > 0 { Ok(()) } else { Err(said) }
+}
+
+/// Whether the packages of a line are among those that the tests have.
+fn is_installed_by_tests<'a>(packages: impl Iterator<Item = &'a str>) -> Result<(), String> {
+    let installs = text("../../scripts/install")?;
+    let missing: Vec<&str> = packages.filter(|package| !installs.contains(package)).collect();
+    if missing.is_empty() { Ok(()) } else { Err(format!("tests do not install {missing:?}")) }
 }
 
 /// The words in a text that begin like this, of letters, digits and the signs.
