@@ -156,6 +156,7 @@ mod tests {
                 "vhost_wake",
                 "af_packet_wake",
                 "beside_bulk",
+                "await_cost",
                 "idle_qp_bytes"
             ]
         );

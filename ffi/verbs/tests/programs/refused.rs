@@ -81,7 +81,7 @@ fn devices() -> Result<(), String> {
             _ => "name a socket in a folder that both ends can write",
         };
         #[cfg(not(feature = "dpdk"))]
-        let says = "this libuwarp.so was built without DPDK: build it with --features dpdk, or use local";
+        let says = "this library was built without DPDK: build it with --features dpdk, or use local";
         refuses(&wire, "UWARP_NET", &format!("{spec},addr=10.0.0.2/24"), says)?;
     }
     Ok(())
