@@ -129,7 +129,8 @@ pub fn open_dpdk(spec: &Spec) -> Result<Wire, OpenError> {
 /// [`OpenError::Device`].
 #[cfg(not(feature = "dpdk"))]
 pub fn open_dpdk(spec: &Spec) -> Result<Wire, OpenError> {
-    let why = "this library was built without DPDK: build it with --features dpdk, or use local or packet:IF".into();
+    let why = "this library was built without DPDK: build it with --features dpdk, or use local or packet:IF"
+        .into();
     Err(OpenError::Device { spec: spec.to_string(), why })
 }
 

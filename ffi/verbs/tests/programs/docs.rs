@@ -185,7 +185,8 @@ fn c_program() -> Result<(), String> {
     let image = Image::new("c")?;
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").display().to_string();
     let run = |line: &str| {
-        let line = line.split('#').next().unwrap_or_default().replace("ffi/verbs", &format!("{root}/ffi/verbs"));
+        let line =
+            line.split('#').next().unwrap_or_default().replace("ffi/verbs", &format!("{root}/ffi/verbs"));
         image.run(&format!("cd {} && {line}", image.folder.display()))
     };
     let [install, compile, server, client] = block(&chapter, "They run on both")?[..] else {

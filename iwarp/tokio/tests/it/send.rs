@@ -1,8 +1,8 @@
 //! All values and futures may move between threads, as `tokio::spawn` asks.
 
 use iwarp_tokio::{
-    Connection, ConnectionOptions, Endpoint, EndpointOptions, Error, Listener, Message, Region, RemoteRegion, Request,
-    Slice, Stream,
+    Connection, ConnectionOptions, Endpoint, EndpointOptions, Error, Listener, Message, Region, RemoteRegion,
+    Request, Slice, Stream,
 };
 
 #[test]
