@@ -3,7 +3,7 @@
 //! `local`, between processes of one user, unless it is set.
 //!
 //!     cargo run -p iwarp-tokio --example cache -- server         # prints its address
-//!     cargo run -p iwarp-tokio --example cache -- 100.64.0.1
+//!     cargo run -p iwarp-tokio --example cache -- 100.64.12.34   # that address
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use iwarp::memory::Access;

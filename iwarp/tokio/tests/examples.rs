@@ -29,7 +29,7 @@ fn a_client_says_why_when_its_server_dies() {
     let (mut server, mut says) = cache(&wire, "server");
     let line = says.next().unwrap();
     let address = line.strip_prefix("a cache at ").unwrap();
-    assert_eq!(address, "100.64.0.1", "the first process on a wire");
+    assert!(address.starts_with("100.64."), "{address}");
     let mut clients = [cache(&wire, address), cache(&wire, address)];
     let mut numbers: Vec<String> = clients.iter_mut().map(|(_, says)| says.next().unwrap()).collect();
     numbers.sort();
@@ -53,8 +53,8 @@ fn a_client_says_why_when_its_server_dies() {
 fn the_chapter_on_tokio_starts_the_example() {
     let chapter = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/tokio.md");
     let chapter = std::fs::read_to_string(chapter).unwrap();
-    for argument in ["server", "100.64.0.1"] {
-        let line = format!("\n    cargo run -p iwarp-tokio --example cache -- {argument}\n");
+    for argument in ["server", "100.64."] {
+        let line = format!("\n    cargo run -p iwarp-tokio --example cache -- {argument}");
         assert!(chapter.contains(&line), "{line}");
     }
 }

@@ -156,7 +156,7 @@ fn containerfile() -> Result<(), String> {
         match line.split_once(' ').unwrap_or((line, "")) {
             ("FROM", "debian:12-slim") | ("COPY", "uwarp libuwarp.so /usr/local/bin/") => {}
             ("RUN", command) if command.starts_with("apt-get update && apt-get install -y ") => {
-                is_installed_by_tests(command.rsplit(' ').take(1))?;
+                is_installed_by_tests(command.rsplit(' ').next().unwrap_or_default().split(' '))?;
             }
             ("RUN", command) if command.contains("ib_write_bw") => image.measures(&moved(command))?,
             ("RUN", command) => drop(image.run(&moved(command))?),
@@ -209,7 +209,7 @@ fn c_program() -> Result<(), String> {
 }
 
 /// Whether the packages of a line are among those that the tests have.
-fn is_installed_by_tests<'a>(packages: impl Iterator<Item = &'a str>) -> Result<(), String> {
+fn is_installed_by_tests(packages: std::str::Split<'_, char>) -> Result<(), String> {
     let installs = text("../../scripts/install")?;
     let missing: Vec<&str> = packages.filter(|package| !installs.contains(package)).collect();
     if missing.is_empty() { Ok(()) } else { Err(format!("tests do not install {missing:?}")) }
