@@ -48,6 +48,7 @@ pub(super) const LAYOUTS: [Layout; 13] = [
             Folder { path: "verbs", knows: &["memory", "mpa", "rdmap", "queues"] },
             Folder { path: "engine", knows: &["memory", "mpa", "rdmap", "queues", "rdmap/stream", "verbs"] },
             Folder { path: "metrics", knows: &["verbs"] },
+            Folder { path: "prometheus", knows: &["verbs"] },
             Folder { path: "status", knows: &["queues", "verbs"] },
         ]),
         largest_circle: (
