@@ -172,6 +172,10 @@ impl NicPair {
         Ok(pair)
     }
 
+    pub(crate) fn binding(&self) -> Binding {
+        self.binding
+    }
+
     /// The PCI address of a NIC in both machines.
     pub(crate) fn address(&self, nic: Nic) -> String {
         if nic == Nic::Pluggable {

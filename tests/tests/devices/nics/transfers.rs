@@ -1,5 +1,5 @@
-//! Writes, Reads and Sends with every byte checked: in jumbo frames and in ordinary ones, over IPv4 with the
-//! client in `a`, and over IPv6 with the client in `b`; ordinary ones over IPv6 with a VLAN tag.
+//! Writes, Reads and Sends with every byte checked, over IPv4 and over IPv6: in jumbo frames with the client
+//! in `b`, and in ordinary ones, with a VLAN tag, with the client in `a`.
 
 use tests::iwperf::{TEST_TIMEOUT, Test, host, results};
 use tests::lab::{Ended, NicMachine, Result, Suite};
@@ -13,35 +13,48 @@ const TESTS: [Test; 3] = [Test::WriteBw, Test::ReadBw, Test::SendBw];
 const SIZE: &str = "40000";
 const ITERATIONS: &str = "20";
 
-/// Adds the transfers of a NIC; `short`: one direction in jumbo frames.
+/// Adds the transfers of a NIC; `short`: IPv6 in jumbo frames alone.
 pub(crate) fn add(suite: &mut Suite, shared: &SharedPair, binding: Binding, nic: Nic, short: bool) {
-    let all = [(1500, Family::V4), (1500, Family::V6), (9000, Family::V6), (9000, Family::V4)];
-    for (mtu, family) in if short { &all[2..3] } else { &all[..] } {
-        let (mtu, family, shared) = (*mtu, *family, shared.clone());
-        let vlan: &[&str] = if (mtu, family) == (1500, Family::V6) { &["--vlan", "7"] } else { &[] };
-        let tag = if vlan.is_empty() { "" } else { "_vlan" };
-        let name = format!("{}_{}_mtu{mtu}_{}{tag}", binding.name(), nic.name(), family.name());
+    let with = shared.clone();
+    let name = format!("{}_{}_mtu9000", binding.name(), nic.name());
+    suite.add_with(nic.needs(), name, move || {
+        let families: &[Family] = if short { &[Family::V6] } else { &[Family::V6, Family::V4] };
+        with.with(binding, |pair| {
+            transfers(&with, pair, nic, (&pair.b, &pair.a), families, &["--mtu", "9000"])
+        })
+    });
+    if !short {
+        let with = shared.clone();
+        let name = format!("{}_{}_mtu1500_vlan", binding.name(), nic.name());
         suite.add_with(nic.needs(), name, move || {
-            shared.with(binding, |pair| {
-                let rates = transfers(pair, nic, mtu, family, vlan)?;
-                let line = format!("{:<4} {:<8} {mtu} {}{tag}", binding.name(), nic.name(), family.name());
-                shared.note(format!("{line}  {}", rates.join("  ")));
-                Ok(())
-            })
+            let (families, options) = ([Family::V4, Family::V6], ["--vlan", "7"]);
+            with.with(binding, |pair| transfers(&with, pair, nic, (&pair.a, &pair.b), &families, &options))
         });
     }
 }
 
-fn transfers(pair: &NicPair, nic: Nic, mtu: u16, family: Family, vlan: &[&str]) -> Result<Vec<String>> {
-    let (client, server) = if family == Family::V4 { (&pair.a, &pair.b) } else { (&pair.b, &pair.a) };
-    let mtu = mtu.to_string();
-    let options = [&["--mtu", &mtu][..], vlan].concat();
-    let served = pair.serve(server, nic, family.server(), &options)?;
-    let rate = |test| {
-        transfer(pair, client, nic, (family.client(), family.server()), test, &options)
-            .map_err(|error| lab_error!("{error}\n---- server\n{}", served.text()))
-    };
-    TESTS.into_iter().map(rate).collect()
+/// Each test over each of these families, with one server that has an address of both.
+fn transfers(
+    shared: &SharedPair,
+    pair: &NicPair,
+    nic: Nic,
+    (client, server): (&NicMachine, &NicMachine),
+    families: &[Family],
+    options: &[&str],
+) -> Result<()> {
+    let addresses = [&["--ip", Family::V4.server()], options].concat();
+    let served = pair.serve(server, nic, Family::V6.server(), &addresses)?;
+    for family in families {
+        let rate = |test| {
+            transfer(pair, client, nic, (family.client(), family.server()), test, options)
+                .map_err(|error| lab_error!("{error}\n---- server\n{}", served.text()))
+        };
+        let rates = TESTS.into_iter().map(rate).collect::<Result<Vec<_>>>()?;
+        let line =
+            format!("{:<4} {:<8} {} {}", pair.binding().name(), nic.name(), options.join(" "), family.name());
+        shared.note(format!("{line}  {}", rates.join("  ")));
+    }
+    Ok(())
 }
 
 /// One validated test of a client. Returns its rate in Gb/s.
