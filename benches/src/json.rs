@@ -15,7 +15,7 @@ use crate::provenance::Provenance;
 use crate::runs::{CoreFigures, Figures, Row};
 use crate::table::Unit;
 
-/// What is written.
+/// The document that is written.
 pub(crate) struct Results<'a> {
     pub(crate) params: &'a Params,
     pub(crate) unit: Unit,
@@ -190,7 +190,7 @@ pub(crate) fn write(path: &Path, results: &Results<'_>) -> Result<(), Error> {
             messages_checked_by_peer: outcome.peer.as_ref().map_or(0, |peer| peer.messages_checked),
         }),
         peer_cost: outcome.peer.as_ref().map(|p| Cost { busy_cycles: p.busy_cycles, cycles_per_s: p.hz }),
-        counters: counters_of(&sum(counters)),
+        counters: counters_of(&counters.iter().copied().sum()),
         engines: if counters.len() > 1 { counters.iter().map(counters_of).collect() } else { Vec::new() },
     };
     let failed = |source| Error::System { what: format!("cannot write {}", path.display()), source };
@@ -261,13 +261,6 @@ fn entry(row: &Row, unit: Unit, hz: u64, scope_cycles: f64) -> Entry {
 fn breakdowns(rows: &[Row], hz: u64, scope_cycles: f64) -> Vec<Breakdown> {
     let profiled = rows.iter().filter_map(|row| row.profile.as_ref());
     profiled.map(|profiled| Breakdown::new(profiled, hz, scope_cycles)).collect()
-}
-
-/// The sum over several engines.
-pub(crate) fn sum(counters: &[EngineCounters]) -> EngineCounters {
-    let mut all = EngineCounters::default();
-    counters.iter().for_each(|counters| all += *counters);
-    all
 }
 
 fn counters_of(counters: &EngineCounters) -> Counters {

@@ -180,7 +180,7 @@ impl<'a> Output<'a> {
         if self.args.stats {
             self.print(&cost_lines(&self.rows, hz).join("\n"));
             let measured: u64 = self.rows.iter().map(|row| row.span.1.saturating_sub(row.span.0)).sum();
-            let all = json::sum(counters);
+            let all = counters.iter().copied().sum();
             stats::lines(&all, measured as f64 / hz as f64).iter().for_each(|line| self.print(line));
             spread_lines(counters).iter().for_each(|line| self.print(line));
         }

@@ -5,6 +5,10 @@
 pub struct Metric {
     /// Its name: that of the field, after the prefix of its set (`uwarp_tcp_tx_retransmits_total`).
     pub name: &'static str,
+    /// The name of its set, which is that of the struct (`StackCounters`).
+    pub set: &'static str,
+    /// The name of its field.
+    pub field: &'static str,
     /// The documentation of the field, as written.
     doc: &'static str,
     /// Its value.
@@ -16,8 +20,8 @@ pub struct Metric {
 impl Metric {
     /// For the macro [`counters`](crate::counters!).
     #[doc(hidden)]
-    pub fn new(name: &'static str, doc: &'static str, value: u64) -> Self {
-        Self { name, doc, value, is_total: name.ends_with("_total") }
+    pub fn new([set, field, name, doc]: [&'static str; 4], value: u64) -> Self {
+        Self { name, set, field, doc, value, is_total: name.ends_with("_total") }
     }
 
     /// What it counts, as one line of plain text.
@@ -41,13 +45,13 @@ impl Metric {
 /// A field of a set of counters: a number, or a set of its own.
 #[doc(hidden)]
 pub trait Field {
-    /// Calls `each` for the number, or for those of the set.
-    fn list(&self, name: &'static str, doc: &'static str, each: &mut dyn FnMut(Metric));
+    /// Calls `each` for the number, or for those of the set. `words`: those of [`Metric::new`].
+    fn list(&self, words: [&'static str; 4], each: &mut dyn FnMut(Metric));
 }
 
 impl Field for u64 {
-    fn list(&self, name: &'static str, doc: &'static str, each: &mut dyn FnMut(Metric)) {
-        each(Metric::new(name, doc, *self));
+    fn list(&self, words: [&'static str; 4], each: &mut dyn FnMut(Metric)) {
+        each(Metric::new(words, *self));
     }
 }
 
@@ -74,15 +78,19 @@ macro_rules! counters {
             pub fn for_each(&self, each: &mut dyn FnMut($crate::counters::Metric)) {
                 $($crate::counters::Field::list(
                     &self.$field,
-                    concat!($prefix, stringify!($field), $suffix),
-                    concat!($($doc),*),
+                    [
+                        stringify!($name),
+                        stringify!($field),
+                        concat!($prefix, stringify!($field), $suffix),
+                        concat!($($doc),*),
+                    ],
                     each,
                 );)*
             }
         }
 
         impl $crate::counters::Field for $name {
-            fn list(&self, _: &'static str, _: &'static str, each: &mut dyn FnMut($crate::counters::Metric)) {
+            fn list(&self, _: [&'static str; 4], each: &mut dyn FnMut($crate::counters::Metric)) {
                 self.for_each(each);
             }
         }
