@@ -1,4 +1,4 @@
-//! What ends a run early.
+//! The causes that end a run early.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,6 +1,6 @@
 //! The tests and their operations.
 
-/// What is measured.
+/// A test: the figure that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Test {

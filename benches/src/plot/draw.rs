@@ -150,7 +150,7 @@ impl ValueFormatter<f64> for Ruler {
     }
 }
 
-/// What stands above the plot: the title, the notes, and the legend in as many lines as it needs.
+/// The lines above the plot: the title, the notes, and the legend in as many lines as it needs.
 struct Head {
     notes: Vec<String>,
     /// Each entry with its place.

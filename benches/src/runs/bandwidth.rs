@@ -272,7 +272,7 @@ fn moment(end: &Endpoint, path: &Path) -> Moment {
     }
 }
 
-/// What the last row of an endless run has told.
+/// The figures up to the last row of an endless run.
 struct Told {
     since: u64,
     messages: u64,

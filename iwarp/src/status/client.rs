@@ -15,7 +15,7 @@ use super::report::{ProcessReport, REQUEST};
 /// How long a process may take to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// What the processes of this user have answered.
+/// The answers of the processes of this user.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Processes {
@@ -25,7 +25,7 @@ pub struct Processes {
     pub silent: Vec<u32>,
 }
 
-/// What is behind a socket.
+/// The state of the process behind a socket.
 enum StatusAnswer {
     Report(ProcessReport),
     Silent,

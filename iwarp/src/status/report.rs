@@ -1,4 +1,4 @@
-//! What a client asks, and what a process answers.
+//! The question of a client, and the answer of a process.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::verbs::{ConnectionStatus, ContextStatus, EngineStatus, QpState};
 
-/// What a client sends.
+/// The bytes that a client sends.
 pub(super) const REQUEST: &[u8; 7] = b"status\n";
 
 /// A context of a process, and its engines.

@@ -1,4 +1,4 @@
-//! What an engine carries at one time: its port, its connections, and its counters.
+//! The state of an engine at one time: its port, its connections, and its counters.
 //!
 //! A thread asks, and the engine answers between two polls. Nothing is kept for this on the data path.
 

@@ -51,7 +51,7 @@ pub(crate) fn draw(session: &Session, rows: &[Row], directory: &Path) -> Result<
     Ok(())
 }
 
-/// What a plot says of all of them: the machine.
+/// The note on all plots: the machine.
 fn notes() -> Vec<String> {
     vec![MachineInfo::here().to_string()]
 }

@@ -21,7 +21,7 @@ use crate::pair::alternate::{Comparison, TIME_LIMIT};
 /// Bytes of a Read.
 const BYTES: usize = 64;
 
-/// What an await may cost over a poll, microseconds.
+/// The most that an await may cost over a poll, microseconds.
 const GOAL_US: f64 = 2.0;
 
 /// Reads of one kind before those of the other.

@@ -1,4 +1,4 @@
-//! What the engine carries, for whoever asks.
+//! The state of the engine, for those that ask.
 
 use dp::LinkState;
 
