@@ -91,6 +91,16 @@ impl Error {
             _ => 1,
         }
     }
+
+    /// Whether it shows only that a connection has ended, and not why: a flushed request, or one that the
+    /// queue pair refuses. The event of the connection has the reason.
+    pub(crate) fn lacks_its_reason(&self) -> bool {
+        matches!(
+            self,
+            Self::Completion { status: WcStatus::WrFlushError, .. }
+                | Self::Verbs(VerbsError::InvalidState(_))
+        )
+    }
 }
 
 /// Why a connection was not made, with the options that help.
@@ -118,6 +128,8 @@ impl From<std::io::Error> for Error {
 
 #[cfg(test)]
 mod tests {
+    use iwarp::verbs::QpState;
+
     use super::*;
 
     #[test]
@@ -146,6 +158,16 @@ mod tests {
             let told = not_connected(error);
             assert!(told.contains(says) && !told.contains('\n'), "{told}");
         }
+    }
+
+    #[test]
+    fn a_request_of_an_ended_connection_lacks_the_reason() {
+        let completed = |status| Error::Completion { what: "Send", status, detail: None };
+        assert!(completed(WcStatus::WrFlushError).lacks_its_reason());
+        assert!(!completed(WcStatus::RemoteAccessError).lacks_its_reason());
+        assert!(Error::Verbs(VerbsError::InvalidState(QpState::Closing)).lacks_its_reason());
+        assert!(!Error::Verbs(VerbsError::QueueFull("send")).lacks_its_reason());
+        assert!(!Error::Interrupted.lacks_its_reason());
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use iwarp::verbs::{CmId, WcStatus};
+use iwarp::verbs::CmId;
 
 use crate::endpoint::{Endpoint, conn_param};
 use crate::errors::Error;
@@ -80,10 +80,10 @@ pub(super) fn leave(end: &mut Endpoint, control: &Control, path: &Path, error: E
     error
 }
 
-/// A flushed request shows only that its connection has ended: finds the event with the reason.
+/// Finds the event with the reason, if the error shows only that a connection has ended.
 fn explained(end: &mut Endpoint, control: &Control, path: &Path, error: Error) -> Error {
     const TIME_LIMIT: Duration = Duration::from_millis(500);
-    if !matches!(error, Error::Completion { status: WcStatus::WrFlushError, .. }) {
+    if !error.lacks_its_reason() {
         return error;
     }
     let reason = end.wait("closing", Some(TIME_LIMIT), |end| {

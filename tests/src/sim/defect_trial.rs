@@ -13,6 +13,9 @@ use crate::{ensure, lab_error};
 /// Time limit of a build, or of the runs of one defect, on a busy machine.
 const TIME_LIMIT: Duration = Duration::from_secs(1200);
 
+/// Time limit of one run, which takes a second: a defect must not loop for ever.
+const RUN_LIMIT: Duration = Duration::from_secs(120);
+
 /// All defects, and the tree in which they are tried.
 #[derive(Debug)]
 pub struct Defects {
@@ -90,7 +93,7 @@ fn attempt(tree: &Tree, defect: &Defect, runs: u64) -> Result<TrialOutcome> {
     }
     let program = tree.program("simulate");
     let (scenario, seed) = defect.run().map_err(LabError)?;
-    let named = simulate(&program, &["--scenario", scenario.name, "--seed", &seed.to_string()])?;
+    let named = simulate(&program, &["--scenario", scenario.name, "--seed", &seed.to_string()], RUN_LIMIT)?;
     let first = format!("{} {seed} at ", scenario.name);
     if let Some(line) = named.lines().find(|line| line.starts_with(&first)) {
         return Ok(TrialOutcome { named: Some(line.to_owned()), many: None });
@@ -98,7 +101,7 @@ fn attempt(tree: &Tree, defect: &Defect, runs: u64) -> Result<TrialOutcome> {
     if runs == 0 {
         return Ok(TrialOutcome { named: None, many: None });
     }
-    let many = simulate(&program, &["--runs", &runs.to_string()])?;
+    let many = simulate(&program, &["--runs", &runs.to_string()], TIME_LIMIT)?;
     let mut failures = many.lines().filter(|line| line.starts_with("scenario "));
     let first = failures.next().map(str::to_owned);
     let many = first.map(|first| {
@@ -109,7 +112,7 @@ fn attempt(tree: &Tree, defect: &Defect, runs: u64) -> Result<TrialOutcome> {
 }
 
 /// Runs the built simulator and returns its output.
-fn simulate(program: &Path, arguments: &[&str]) -> Result<String> {
+fn simulate(program: &Path, arguments: &[&str], limit: Duration) -> Result<String> {
     // Captures of failed runs are not needed here.
     let captures = Scratch::new()?;
     let ran = Run::new("env")
@@ -118,7 +121,7 @@ fn simulate(program: &Path, arguments: &[&str]) -> Result<String> {
         .env("RUST_BACKTRACE", "0")
         .env("TMPDIR", captures.path())
         .spawn()?
-        .finish(TIME_LIMIT)?;
+        .finish(limit)?;
     whole(ran)
 }
 
