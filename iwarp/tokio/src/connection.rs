@@ -2,11 +2,12 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use iwarp::memory::Access;
 use iwarp::verbs::{
-    AtomicOp, CmId, CqEventHandler, CqOptions, MAX_INLINE, QpInit, QueuePair, RecvRequest, RemoteAddr,
-    SendFlags, SendOp, SendRequest, VerbsError, WcStatus, WorkCompletion, cqe_for,
+    AtomicOp, CmId, ConnectionError, CqEventHandler, CqOptions, MAX_INLINE, QpInit, QueuePair, RecvRequest,
+    RemoteAddr, SendFlags, SendOp, SendRequest, VerbsError, WcStatus, WorkCompletion, cqe_for,
 };
 use tokio::net::ToSocketAddrs;
 use tokio::sync::watch;
@@ -44,6 +45,8 @@ struct ConnectionShared {
     qp: Option<QueuePair>,
     router: Arc<Router>,
     phase: watch::Receiver<Phase>,
+    /// Whether [`Connection::close`] was called.
+    is_closed_here: AtomicBool,
     established: Arc<Established>,
     /// The buffers of receives, one behind the other.
     receives: Region,
@@ -110,6 +113,7 @@ impl Unconnected {
             qp: Some(self.qp),
             router: self.router,
             phase: phase.clone(),
+            is_closed_here: AtomicBool::new(false),
             established: Arc::new(nothing),
             receives: self.receives,
             message_bytes: self.message_bytes,
@@ -334,6 +338,7 @@ impl Connection {
     /// # Errors
     /// [`Error::Connection`] if it ended otherwise.
     pub async fn close(&self) -> Result<()> {
+        self.shared.is_closed_here.store(true, Ordering::Relaxed);
         self.shared.id.disconnect();
         match self.closed().await {
             Error::Closed => Ok(()),
@@ -454,12 +459,8 @@ impl Connection {
     fn post(&self, wr_id: u64, post: impl FnOnce(&QueuePair) -> Result<(), VerbsError>) -> Result<()> {
         post(self.shared.qp()).map_err(|error| {
             self.shared.router.cancel(wr_id);
-            match (&*self.shared.phase.borrow(), error) {
-                (phase @ Phase::Ended(_), _) => phase.error(),
-                // A FIN was sent or received.
-                (_, VerbsError::InvalidState(_)) => Error::Closed,
-                (_, error) => error.into(),
-            }
+            let is_closed_here = self.shared.is_closed_here.load(Ordering::Relaxed);
+            refusal(&self.shared.phase.borrow(), is_closed_here, error)
         })
     }
 
@@ -487,6 +488,17 @@ impl ConnectionShared {
     }
 }
 
+/// Why the queue pair refuses a request, at this point of the connection's life.
+fn refusal(phase: &Phase, is_closed_here: bool, error: VerbsError) -> Error {
+    match (phase, error) {
+        (Phase::Ended(_), _) => phase.error(),
+        // A FIN was sent or received, and the event of the end is still to come.
+        (_, VerbsError::InvalidState(_)) if is_closed_here => Error::Closed,
+        (_, VerbsError::InvalidState(_)) => Error::Connection(ConnectionError::PeerClosed),
+        (_, error) => error.into(),
+    }
+}
+
 fn same_length(remote: &RemoteRegion, local: Slice) -> Result<Slice> {
     lengths(remote.len, local.len() as u64)?;
     Ok(local)
@@ -500,5 +512,25 @@ impl std::fmt::Debug for Connection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let established = &self.shared.established;
         f.debug_struct("Connection").field("addresses", &established.addresses).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use iwarp::verbs::QpState;
+
+    use super::*;
+
+    #[test]
+    fn a_refused_request_says_who_closed() {
+        let refused = |phase, is_closed_here| {
+            refusal(&phase, is_closed_here, VerbsError::InvalidState(QpState::Closing))
+        };
+        assert!(matches!(refused(Phase::Starting, true), Error::Closed));
+        let closed = refused(Phase::Starting, false);
+        assert!(matches!(closed, Error::Connection(ConnectionError::PeerClosed)), "{closed}");
+        // The event has come: it knows more.
+        let ended = refused(Phase::Ended(Some(ConnectionError::Rejected)), false);
+        assert!(matches!(ended, Error::Connection(ConnectionError::Rejected)), "{ended}");
     }
 }

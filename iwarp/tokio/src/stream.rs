@@ -22,7 +22,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use iwarp::memory::Access;
-use iwarp::verbs::SendOp;
+use iwarp::verbs::{ConnectionError, SendOp};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::connection::{Connection, Message};
@@ -308,6 +308,11 @@ impl AsyncRead for Stream {
     }
 }
 
+/// The error of a write: that the peer has closed is an end of file to reads alone.
+fn closed_to_writes(error: io::Error) -> io::Error {
+    if error.kind() == io::ErrorKind::UnexpectedEof { io::ErrorKind::BrokenPipe.into() } else { error }
+}
+
 impl AsyncWrite for Stream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let this = &mut *self;
@@ -315,15 +320,11 @@ impl AsyncWrite for Stream {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
         this.poll_messages(cx);
-        match this.failed {
-            // The peer has closed.
-            Some(io::ErrorKind::UnexpectedEof) => return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
-            _ => this.failure()?,
-        }
+        this.failure().map_err(closed_to_writes)?;
         if bytes.is_empty() {
             return Poll::Ready(Ok(0));
         }
-        this.poll_send(cx, bytes).map_err(io::Error::from)
+        this.poll_send(cx, bytes).map_err(|error| closed_to_writes(error.into()))
     }
 
     fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -337,7 +338,7 @@ impl AsyncWrite for Stream {
             this.end_sent = true;
             match this.message(&[&[END]]) {
                 // The peer has closed: it wants no end of ours.
-                Err(Error::Closed) => {}
+                Err(Error::Closed | Error::Connection(ConnectionError::PeerClosed)) => {}
                 sent => sent?,
             }
         }
