@@ -52,6 +52,7 @@ struct ConnectionShared {
     receives: Region,
     message_bytes: usize,
     recv_depth: usize,
+    stream_bytes: usize,
     endpoint: Arc<Shared>,
 }
 
@@ -72,11 +73,12 @@ pub(crate) struct Unconnected {
     receives: Region,
     message_bytes: usize,
     recv_depth: usize,
+    stream_bytes: usize,
 }
 
 impl Unconnected {
     pub(crate) fn new(endpoint: &Shared, options: &ConnectionOptions) -> Result<Self> {
-        let ConnectionOptions { send_depth, recv_depth, message_bytes, .. } = *options;
+        let ConnectionOptions { send_depth, recv_depth, message_bytes, stream_bytes, .. } = *options;
         // A receive that is flushed tells of the end.
         let recv_depth = recv_depth.max(1);
         let router = Router::new(send_depth);
@@ -92,7 +94,7 @@ impl Unconnected {
         // At least a byte: memory cannot be empty.
         let bytes = (recv_depth * message_bytes).max(1);
         let receives = Region::new(endpoint.pd.reg_mr(bytes, Access::LOCAL_WRITE)?);
-        let unconnected = Self { qp, router, receives, message_bytes, recv_depth };
+        let unconnected = Self { qp, router, receives, message_bytes, recv_depth, stream_bytes };
         for buffer in 0..recv_depth {
             unconnected.qp.post_recv(&receive(&unconnected.receives, message_bytes, buffer))?;
         }
@@ -118,6 +120,7 @@ impl Unconnected {
             receives: self.receives,
             message_bytes: self.message_bytes,
             recv_depth: self.recv_depth,
+            stream_bytes: self.stream_bytes,
             endpoint: Arc::clone(endpoint),
         };
         let next = phase.wait_for(|phase| !matches!(phase, Phase::Starting)).await;
@@ -369,6 +372,11 @@ impl Connection {
     /// The buffers for messages: their number, and the bytes of each.
     pub(crate) fn buffers(&self) -> (usize, usize) {
         (self.shared.recv_depth, self.shared.message_bytes)
+    }
+
+    /// The bytes that a stream has under way.
+    pub(crate) fn stream_bytes(&self) -> usize {
+        self.shared.stream_bytes
     }
 
     /// Registers memory at the endpoint of the connection ([`Endpoint::register`]).

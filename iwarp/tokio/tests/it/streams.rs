@@ -1,7 +1,11 @@
 //! Streams of bytes: tokio's copies, halves, ends, and HTTP by hyper.
 
-use iwarp_tokio::{ConnectionOptions, Error, Stream};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use std::io::IoSlice;
+use std::time::Duration;
+
+use iwarp::memory::Access;
+use iwarp_tokio::{Connection, ConnectionOptions, Error, RemoteRegion, Stream};
+use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::connected;
 
@@ -90,12 +94,77 @@ async fn a_dropped_stream_has_sent_what_was_written() {
     assert!(received == expected);
 }
 
+/// Short writes without a reader: they gather when its receives are used up, and no write waits for it.
+#[tokio::test]
+async fn short_writes_gather_while_there_is_no_credit() {
+    let (mut a, mut b) = streams().await;
+    let data = bytes(100_000);
+    for short in data.chunks(10) {
+        a.write_all(short).await.unwrap();
+    }
+    let flush = tokio::time::timeout(Duration::from_millis(50), a.flush()).await;
+    assert!(flush.is_err(), "the peer has taken nothing");
+    let mut received = vec![0; data.len()];
+    let (flushed, read) = tokio::join!(a.flush(), b.read_exact(&mut received));
+    flushed.unwrap();
+    read.unwrap();
+    assert!(received == data);
+}
+
+/// What has gathered is sent after the drop.
+#[tokio::test]
+async fn a_stream_that_is_dropped_unflushed_sends_what_has_gathered() {
+    let (mut a, mut b) = streams().await;
+    let data = bytes(50_000);
+    for short in data.chunks(10) {
+        a.write_all(short).await.unwrap();
+    }
+    drop(a);
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    let mut received = Vec::new();
+    b.read_to_end(&mut received).await.unwrap();
+    assert!(received == data);
+}
+
+/// A ring of an odd length that runs around, and parts of one call that follow each other.
+#[tokio::test]
+async fn parts_of_a_write_follow_each_other_around_the_ring() {
+    let options = ConnectionOptions { stream_bytes: 1009, ..ConnectionOptions::default() };
+    let (a, b) = connected(&options).await;
+    let (mut a, mut b) = tokio::try_join!(a.into_stream(), b.into_stream()).unwrap();
+    assert!(a.is_write_vectored());
+    let data = bytes(300);
+    for _ in 0..20 {
+        let parts = [IoSlice::new(&data[..1]), IoSlice::new(&[]), IoSlice::new(&data[1..])];
+        assert_eq!(a.write_vectored(&parts).await.unwrap(), 300);
+        let mut received = [0; 300];
+        b.read_exact(&mut received).await.unwrap();
+        assert!(received[..] == data);
+    }
+    let parts = [IoSlice::new(&data), IoSlice::new(&data), IoSlice::new(&data), IoSlice::new(&data)];
+    let written = a.write_vectored(&parts).await.unwrap();
+    assert!(written <= 1009, "{written} bytes in a ring of 1009");
+}
+
+#[tokio::test]
+async fn a_ring_of_a_length_that_is_not_supported_is_refused() {
+    for stream_bytes in [0, (64 << 20) + 1] {
+        let options = ConnectionOptions { stream_bytes, ..ConnectionOptions::default() };
+        let (a, _b) = connected(&options).await;
+        let error = a.into_stream().await.unwrap_err().to_string();
+        assert!(error.contains("stream_bytes"), "{error}");
+    }
+}
+
 #[tokio::test]
 async fn a_reset_is_no_end_of_the_stream() {
     let (mut a, b) = streams().await;
     b.connection().abort();
-    let error = a.read(&mut [0; 8]).await.unwrap_err();
-    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+    for _ in 0..2 {
+        let error = a.read(&mut [0; 8]).await.unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+        assert!(error.to_string().contains("the connection has ended: "), "{error}");
+    }
     assert!(a.write_all(b"x").await.is_err());
 }
 
@@ -108,6 +177,63 @@ async fn a_peer_that_is_no_stream_is_refused() {
     let options = ConnectionOptions { recv_depth: 12, ..ConnectionOptions::default() };
     let (a, _b) = connected(&options).await;
     assert!(matches!(a.into_stream().await, Err(Error::Protocol(_))));
+}
+
+/// Credit for what was not sent, an unknown or a cut message, a Write longer than the ring, bytes behind the end.
+#[tokio::test]
+async fn a_peer_that_breaks_the_rules_of_a_stream_ends_it() {
+    let credit = |writes: u64| [&[2][..], &0u64.to_be_bytes(), &writes.to_be_bytes()].concat();
+    let broken =
+        [vec![credit(1)], vec![vec![9]], vec![credit(0)[..16].to_vec()], vec![vec![]], vec![vec![3, 0]]];
+    for messages in broken {
+        let (mut stream, peer, _) = stream_and_peer().await;
+        for message in &messages {
+            peer.send(message).await.unwrap();
+        }
+        breaks(&mut stream).await;
+    }
+    let (mut stream, peer, ring) = stream_and_peer().await;
+    let nothing = peer.register(8, Access::LOCAL_WRITE).unwrap();
+    let write = |len: u64| peer.write_immediate(&ring, nothing.slice(..0).unwrap(), len.to_be_bytes());
+    write(ring_bytes() + 1).await.unwrap();
+    breaks(&mut stream).await;
+
+    let (mut stream, peer, ring) = stream_and_peer().await;
+    let nothing = peer.register(8, Access::LOCAL_WRITE).unwrap();
+    peer.send(&[3]).await.unwrap();
+    peer.write_immediate(&ring, nothing.slice(..0).unwrap(), 1u64.to_be_bytes()).await.unwrap();
+    breaks(&mut stream).await;
+}
+
+fn ring_bytes() -> u64 {
+    ConnectionOptions::default().stream_bytes as u64
+}
+
+/// The stream fails, and goes on to.
+async fn breaks(stream: &mut Stream) {
+    let failed = async {
+        // The message may still be on its way to the stream.
+        while stream.flush().await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), failed).await.unwrap();
+    let error = stream.flush().await.unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::InvalidData, "{error}");
+    assert!(stream.write_all(b"x").await.is_err());
+}
+
+/// A stream, its peer, and an empty part of the stream's ring.
+async fn stream_and_peer() -> (Stream, Connection, RemoteRegion) {
+    let (a, b) = connected(&ConnectionOptions::default()).await;
+    let peer = async {
+        let ring = b.register(4096, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+        b.send(&[&[1][..], &ring.remote().to_bytes(), &32u32.to_be_bytes()].concat()).await?;
+        let hello = b.recv().await?.data;
+        RemoteRegion::try_from(&hello[1..21])
+    };
+    let (stream, ring) = tokio::try_join!(a.into_stream(), peer).unwrap();
+    (stream, b, ring.slice(..0).unwrap())
 }
 
 /// A server and a client of hyper, which know nothing of RDMA.

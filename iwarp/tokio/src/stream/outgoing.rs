@@ -1,0 +1,138 @@
+//! The bytes that the program writes, on their way to the ring of the peer.
+
+use std::io::IoSlice;
+use std::task::Context;
+
+use iwarp::memory::Access;
+use iwarp::verbs::SendOp;
+
+use super::{END, Progress};
+use crate::connection::Connection;
+use crate::error::{Error, Result};
+use crate::region::{Region, RemoteRegion};
+
+/// The most bytes of one Write, so that the peer can begin to read.
+const LONG: u64 = 128 << 10;
+
+pub(super) struct Outgoing {
+    /// The bytes, each at the position that it has in the ring of the peer.
+    ring: Region,
+    peer_ring: RemoteRegion,
+    /// Writes that may be under way without a credit.
+    window: u64,
+    /// Bytes that the program has written.
+    written: u64,
+    sent: Progress,
+    credited: Progress,
+    end: End,
+}
+
+/// Whether the program writes more.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    Open,
+    /// The peer has to be told.
+    Asked,
+    Sent,
+}
+
+impl Outgoing {
+    pub(super) fn new(connection: &Connection, peer_ring: RemoteRegion, window: u64) -> Result<Self> {
+        let bytes = usize::try_from(peer_ring.len).map_err(|_| Error::Protocol("its ring is too long"))?;
+        let nothing = Progress::default();
+        Ok(Self {
+            ring: connection.register(bytes, Access::empty())?,
+            peer_ring,
+            window,
+            written: 0,
+            sent: nothing,
+            credited: nothing,
+            end: End::Open,
+        })
+    }
+
+    /// The peer has read and taken so much.
+    pub(super) fn credit(&mut self, message: &[u8]) -> Result<()> {
+        let (numbers, rest) = message.as_chunks();
+        let [bytes, writes] = *numbers else { return Err(Error::Protocol("its credit is too short")) };
+        let credited = Progress { bytes: u64::from_be_bytes(bytes), writes: u64::from_be_bytes(writes) };
+        if !rest.is_empty() || credited.bytes > self.sent.bytes || credited.writes > self.sent.writes {
+            return Err(Error::Protocol("it gives credit for more than was sent"));
+        }
+        self.credited = credited;
+        Ok(())
+    }
+
+    /// Takes bytes of the program, as many as the ring of the peer has room for; returns their number.
+    pub(super) fn gather(&mut self, parts: &[IoSlice<'_>]) -> Result<usize> {
+        let before = self.written;
+        for part in parts {
+            let mut rest = &part[..];
+            while let room @ 1.. = self.room().min(rest.len()) {
+                let at = (self.written % self.peer_ring.len) as usize;
+                self.ring.write_at(at, &rest[..room])?;
+                self.written += room as u64;
+                rest = &rest[room..];
+            }
+        }
+        Ok((self.written - before) as usize)
+    }
+
+    /// The free bytes of the ring, up to its end.
+    fn room(&self) -> usize {
+        let size = self.peer_ring.len;
+        let free = size - (self.written - self.credited.bytes);
+        free.min(size - self.written % size) as usize
+    }
+
+    /// Sends what the peer has given credit for, and the end behind it.
+    pub(super) fn send(&mut self, connection: &Connection, cx: &Context<'_>) -> Result<()> {
+        let router = connection.router();
+        while self.sent.bytes < self.written
+            && self.sent.writes - self.credited.writes < self.window
+            && router.poll_place(cx).is_ready()
+        {
+            self.write(connection)?;
+        }
+        if self.end == End::Asked && self.is_sent() && router.poll_place(cx).is_ready() {
+            super::message(connection, &[&[END]])?;
+            self.end = End::Sent;
+        }
+        Ok(())
+    }
+
+    /// Writes the next run to the ring of the peer. Its place in the send queue is taken.
+    fn write(&mut self, connection: &Connection) -> Result<()> {
+        let size = self.peer_ring.len;
+        let at = self.sent.bytes % size;
+        let run = (self.written - self.sent.bytes).min(size - at).min(LONG);
+        let remote = self.peer_ring.slice(at..at + run)?.address();
+        let op = SendOp::WriteImmediate { remote, data: run.to_be_bytes() };
+        let local = self.ring.slice(at as usize..(at + run) as usize)?;
+        let wr_id = connection.post_slice(op, local)?;
+        connection.router().forget(wr_id);
+        self.sent.bytes += run;
+        self.sent.writes += 1;
+        Ok(())
+    }
+
+    /// Whether all that was written is on its way.
+    pub(super) fn is_sent(&self) -> bool {
+        self.sent.bytes == self.written
+    }
+
+    /// The program writes no more.
+    pub(super) fn end(&mut self) {
+        if self.end == End::Open {
+            self.end = End::Asked;
+        }
+    }
+
+    pub(super) fn is_ended(&self) -> bool {
+        self.end != End::Open
+    }
+
+    pub(super) fn is_end_sent(&self) -> bool {
+        self.end == End::Sent
+    }
+}
