@@ -13,7 +13,7 @@ use crate::compare::sample::Pair;
 use crate::compare::session::{Session, Tally};
 
 /// Names of these rows.
-const IDS: [&str; 11] = [
+const IDS: [&str; 13] = [
     "one_core",
     "qps_1k",
     "qps_10k",
@@ -23,6 +23,8 @@ const IDS: [&str; 11] = [
     "queues_2",
     "engines_8",
     "await_cost",
+    "stream_1k",
+    "stream_64k",
     "idle_qp_bytes",
     "vs_smoltcp",
 ];

@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `alternate.rs` | two rates measured alternately, and the result |
 //! | `traffic.rs` | Writes on queue pairs between two engines on a wire in memory |
-//! | `one_core.rs`, `qps.rs`, `beside_bulk.rs`, `cores.rs`, `queues.rs`, `await_cost.rs`, `idle.rs`, `vs_smoltcp.rs` | the comparisons |
+//! | `one_core.rs`, `qps.rs`, `beside_bulk.rs`, `cores.rs`, `queues.rs`, `await_cost.rs`, `stream.rs`, `idle.rs`, `vs_smoltcp.rs` | the comparisons |
 //! | `copy_crc.rs` | a loop that copies and sums: the baseline of `one_core`, `cores_2` and `queues_2` |
 //! | `smoltcp_sockets/` | smoltcp's own TCP sockets under MPA: the baseline of `vs_smoltcp` |
 //! | `heap.rs` | a counting allocator |
@@ -23,6 +23,7 @@ mod one_core;
 mod qps;
 mod queues;
 mod smoltcp_sockets;
+mod stream;
 mod traffic;
 mod vs_smoltcp;
 
@@ -43,7 +44,7 @@ pub(crate) struct PairOptions {
     /// Duration of the measurement of both sides together
     #[arg(long, default_value_t = 2.0, value_parser = seconds)]
     seconds: f64,
-    /// CPUs to run on; all but `cores_2`, `queues_2` and `await_cost` use only the first
+    /// CPUs to run on; all but `cores_2`, `queues_2`, `await_cost` and `stream_*` use only the first
     #[arg(long, value_delimiter = ',', default_value = "0,1")]
     cpus: Vec<usize>,
     /// Print on standard error: sizes of allocations (`idle_qp_bytes`), counters of our engines (`qps_*`),
@@ -81,6 +82,12 @@ enum Id {
     Engines8,
     /// The time that an awaited 64 B Read takes longer than a polled one, against 2 us
     AwaitCost,
+    /// A stream of `iwarp-tokio` with writes of 1 KiB, against the kernel's TCP over loopback
+    #[value(name = "stream_1k")]
+    Stream1k,
+    /// The same with writes of 64 KiB
+    #[value(name = "stream_64k")]
+    Stream64k,
     /// Bytes of an idle queue pair without its work queues, against 4 KiB
     IdleQpBytes,
     /// Our TCP against unmodified smoltcp sockets under the same MPA, MTU 1500, checksums in software
@@ -112,6 +119,8 @@ fn take(options: &PairOptions) -> Result<Comparison, Error> {
         Id::Cores2 => return cores::measure([first, last], time),
         Id::Queues2 => return queues::two_cores([first, last], time),
         Id::AwaitCost => return await_cost::measure([first, last], time, options.detail),
+        Id::Stream1k => return stream::measure(1 << 10, time),
+        Id::Stream64k => return stream::measure(64 << 10, time),
         _ => {}
     }
     benches::net::pin(first)?;
@@ -121,7 +130,9 @@ fn take(options: &PairOptions) -> Result<Comparison, Error> {
         Id::Qps10k => qps::measure(10_000, time, options.detail),
         Id::Fair64 => Ok(BesideBulk::measure(time, options.detail)?.fairness()),
         Id::BesideBulk => Ok(BesideBulk::measure(time, options.detail)?.round_trip()),
-        Id::Cores2 | Id::Queues2 | Id::AwaitCost => unreachable!("they are handled above"),
+        Id::Cores2 | Id::Queues2 | Id::AwaitCost | Id::Stream1k | Id::Stream64k => {
+            unreachable!("they are handled above")
+        }
         Id::Engines8 => queues::one_core(time, options.detail),
         Id::IdleQpBytes => idle::measure(&idle::Counts::default(), options.detail),
         Id::VsSmoltcp => vs_smoltcp::measure(time),
@@ -148,10 +159,8 @@ mod tests {
     fn measures_have_the_names_of_the_table() {
         let names: Vec<String> = Id::value_variants().iter().map(|&id| id_name(id)).collect();
         let expected = ["one_core", "qps_1k", "qps_10k", "fair_64", "beside_bulk", "cores_2"];
-        assert_eq!(
-            names,
-            [&expected[..], &["queues_2", "engines_8", "await_cost", "idle_qp_bytes", "vs_smoltcp"]].concat()
-        );
+        let newer = ["queues_2", "engines_8", "await_cost", "stream_1k", "stream_64k"];
+        assert_eq!(names, [&expected[..], &newer, &["idle_qp_bytes", "vs_smoltcp"]].concat());
     }
 
     #[test]

@@ -1,0 +1,127 @@
+//! `stream_1k`, `stream_64k`: a stream of `iwarp-tokio`, beside one of the kernel's TCP over loopback.
+//!
+//! Both are in this process, and have the same tasks: one writes pieces, the other one reads them through a
+//! buffer, as programs do. The wire is that of processes on one host. Nothing is pinned, and engines sleep
+//! when nothing moves: the defaults.
+
+use std::time::{Duration, Instant};
+
+use benches::errors::Error;
+use iwarp_tokio::{Connection, ConnectionOptions, Endpoint, Listener};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::{Builder, Runtime};
+
+use crate::pair::alternate::{Comparison, Rate, alternate};
+
+/// Bytes that the reader takes at once.
+const READ: usize = 64 << 10;
+
+/// In the first byte of a piece: more follow at once, or the reader answers.
+const MORE: u8 = 0;
+const ANSWER: u8 = 1;
+
+/// Moves pieces of `bytes` over each.
+///
+/// # Errors
+/// Errors of the endpoints.
+pub(crate) fn measure(bytes: usize, time: Duration) -> Result<Comparison, Error> {
+    // One thread of the runtime reads, and this thread writes.
+    let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    let mut ours = Writer::new(&runtime, bytes, runtime.block_on(over_rdma())?);
+    let mut theirs = Writer::new(&runtime, bytes, runtime.block_on(over_tcp())?);
+    let rates = alternate(
+        time,
+        [&mut |slice| runtime.block_on(ours.turn(slice)), &mut |slice| runtime.block_on(theirs.turn(slice))],
+    )?;
+    let [ours, theirs] = rates.map(|rate| rate.gigabytes_per_s());
+    Ok(Comparison { ours, theirs, unit: "GB/s" })
+}
+
+/// A stream, and the endpoints that it needs.
+struct Ends<S> {
+    writer: S,
+    reader: S,
+}
+
+async fn over_rdma() -> Result<Ends<iwarp_tokio::Stream>, Error> {
+    let wire = format!("local:measure-{}", std::process::id());
+    let (a, b) = (Endpoint::open(&wire).await.map_err(failed)?, Endpoint::open(&wire).await.map_err(failed)?);
+    let listener = Listener::bind(&b, 1).map_err(failed)?;
+    let accept = async {
+        let accepted = listener.request().await?.accept(&ConnectionOptions::default()).await?;
+        accepted.into_stream().await
+    };
+    let connect = async { Connection::connect(&a, (b.addresses()[0], 1)).await?.into_stream().await };
+    let (writer, reader) = tokio::try_join!(connect, accept).map_err(failed)?;
+    Ok(Ends { writer, reader })
+}
+
+async fn over_tcp() -> Result<Ends<TcpStream>, Error> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let connect = TcpStream::connect(listener.local_addr()?);
+    let (writer, (reader, _)) = tokio::try_join!(connect, listener.accept())?;
+    for end in [&writer, &reader] {
+        end.set_nodelay(true)?;
+    }
+    Ok(Ends { writer, reader })
+}
+
+struct Writer<S> {
+    stream: S,
+    piece: Vec<u8>,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Writer<S> {
+    fn new(runtime: &Runtime, bytes: usize, ends: Ends<S>) -> Self {
+        // It ends with the stream.
+        runtime.spawn(read(ends.reader, bytes));
+        Self { stream: ends.writer, piece: vec![MORE; bytes] }
+    }
+
+    /// Writes for a slice, and waits until all was read.
+    async fn turn(&mut self, slice: Duration) -> Result<Rate, Error> {
+        let start = Instant::now();
+        let mut pieces = 1;
+        while start.elapsed() < slice {
+            self.stream.write_all(&self.piece).await?;
+            pieces += 1;
+        }
+        self.piece[0] = ANSWER;
+        self.stream.write_all(&self.piece).await?;
+        self.piece[0] = MORE;
+        self.stream.flush().await?;
+        self.stream.read_u8().await?;
+        Ok(Rate { bytes: pieces * self.piece.len() as u64, time: start.elapsed() })
+    }
+}
+
+/// Reads pieces, and answers where it is asked to.
+async fn read<S: AsyncRead + AsyncWrite + Unpin>(stream: S, bytes: usize) -> std::io::Result<()> {
+    let mut stream = BufReader::with_capacity(READ, stream);
+    let mut piece = vec![0; bytes];
+    loop {
+        stream.read_exact(&mut piece).await?;
+        if piece[0] == ANSWER {
+            stream.write_u8(ANSWER).await?;
+            stream.flush().await?;
+        }
+    }
+}
+
+fn failed(error: iwarp_tokio::Error) -> Error {
+    std::io::Error::from(error).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_move_bytes() {
+        for bytes in [1 << 10, 64 << 10] {
+            let Comparison { ours, theirs, unit } = measure(bytes, Duration::from_millis(50)).unwrap();
+            assert!(ours > 0.0 && theirs > 0.0 && unit == "GB/s");
+        }
+    }
+}
