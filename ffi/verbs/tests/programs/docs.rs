@@ -73,7 +73,10 @@ impl Image {
     /// Runs a line of a shell, and returns what it prints.
     fn run(&self, line: &str) -> Result<String, String> {
         let mut command = Command::new("timeout");
-        command.args(["60", "sh", "-ec", line]).env("PATH", self.search_path()).env("UWARP_DIR", self.folder.join("wires"));
+        command
+            .args(["60", "sh", "-ec", line])
+            .env("PATH", self.search_path())
+            .env("UWARP_DIR", self.folder.join("wires"));
         command.env_remove("UWARP_NET").envs(self.variables.iter().map(|(name, value)| (name, value)));
         let child =
             command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
