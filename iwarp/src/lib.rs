@@ -187,6 +187,7 @@
 //! protocol of a stream (`rdmap/stream`) works on all of these, and hands bytes to a TCP of [`tcp_lite`].
 //! [`verbs`] has the objects of users, and [`engine`] moves their data over a port. The package
 //! `tests` has the table of which module may know which (`src/layout/table.rs`).
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![deny(unsafe_code)]
 
 pub mod ddp;

@@ -52,6 +52,7 @@
 //!   `tokio::io::copy` run over RDMA.
 //! * **Counters** are in [`Endpoint::status`], and for Prometheus in [`Endpoint::serve_metrics`].
 //! * An endpoint is made within a runtime of tokio whose I/O is enabled.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![deny(unsafe_code)]
 
 mod connection;
