@@ -388,9 +388,9 @@ impl Device {
         let _held = events.listener().hold_connection();
         let Some(connection) = self.vhost_connection() else { return false };
         let mut features = 0;
-        // SAFETY: `features` is a local variable to write to. The connection was found with `_held`: vhost takes
-        // its number away before it tells that the link is down, and frees it after `on_event` has returned from
-        // that, which waits for `_held`.
+        // SAFETY: `features` is a local variable to write to. The connection was found with `_held`: vhost
+        // takes its number away before it tells that the link is down, and frees it after `on_event` has
+        // returned from that, which waits for `_held`.
         let done = unsafe { sys::rte_vhost_get_negotiated_features(connection, &mut features) };
         done == 0 && features & NEEDED == NEEDED
     }

@@ -57,8 +57,8 @@ fn victims() -> Vec<Victims> {
             "ucmatose -s 127.0.0.1 -C 1000 -S 100000000",
         ),
         Victims {
-            // Its server crashes with every device (rdma-core 44) if a connection fails between `rdma_accept` and
-            // its establishment: on an error of one it uses its context, which those of a server lack.
+            // Its server crashes with every device (rdma-core 44) if a connection fails between `rdma_accept`
+            // and its establishment: it then uses the context of the connection, which has none.
             server_shows: None,
             ..Victims::new("cmtime", "cmtime -c 6000", "cmtime -s 127.0.0.1 -c 6000")
         },
