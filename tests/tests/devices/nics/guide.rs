@@ -10,7 +10,7 @@ use std::time::Duration;
 use tests::chapter::{Chapter, without_comment};
 use tests::iwperf::TEST_TIMEOUT;
 use tests::lab::process::Run;
-use tests::lab::{Ended, Need, NicMachine, Result, Suite};
+use tests::lab::{Ended, LabError, Need, NicMachine, Result, Suite};
 use tests::{ensure, lab_error};
 
 use super::rig::{Binding, Nic, NicPair, READY_TIMEOUT, SharedPair};
@@ -49,8 +49,8 @@ struct Guide<'a> {
 impl<'a> Guide<'a> {
     /// Gives the machines DPDK's tools, and the NICs to Linux.
     fn new(pair: &'a NicPair) -> Result<Self> {
-        let chapter = Chapter::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/NIC.md"))
-            .map_err(tests::lab::LabError)?;
+        let chapter =
+            Chapter::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/NIC.md")).map_err(LabError)?;
         for program in ["/usr/bin/python3", "/usr/bin/lspci"] {
             pair.put(Path::new(program))?;
         }
@@ -75,7 +75,7 @@ impl<'a> Guide<'a> {
         let uio = self.lines("### uio_pci_generic", 2)?;
         let memory = self.lines("The hugepages that there are", 3)?;
         let options = self.lines("A server on one processor", 1)?;
-        self.chapter.is_complete().map_err(tests::lab::LabError)?;
+        self.chapter.is_complete().map_err(LabError)?;
 
         for machine in self.pair.machines() {
             match binding {
@@ -107,7 +107,7 @@ impl<'a> Guide<'a> {
 
     /// The lines of the block after a text, as they run here.
     fn block(&mut self, after: &str) -> Result<Vec<String>> {
-        let lines = self.chapter.block(after).map_err(tests::lab::LabError)?;
+        let lines = self.chapter.block(after).map_err(LabError)?;
         let address = self.pair.address(Nic::Igb);
         Ok(lines
             .iter()
