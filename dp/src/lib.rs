@@ -25,18 +25,14 @@
 //! ([`Clock`]) and a profiler ([`profile`]).
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
-// The badge names the feature, not what the build script makes of it.
-#![cfg_attr(docsrs, doc(auto_cfg(hide(dpdk))))]
 
 pub mod checksum;
 pub mod clock;
 #[doc(hidden)]
 pub mod counters;
-#[cfg(dpdk)]
-#[cfg_attr(docsrs, doc(cfg(feature = "dpdk")))]
+#[cfg(feature = "dpdk")]
 pub mod dpdk;
-#[cfg(dpdk)]
-#[cfg_attr(docsrs, doc(cfg(feature = "dpdk")))]
+#[cfg(feature = "dpdk")]
 pub mod eal;
 #[doc(hidden)]
 pub mod invariant;

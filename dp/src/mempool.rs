@@ -4,9 +4,9 @@
 //! (`mempool/dpdk.rs`). The handle may be dropped while buffers are in use: the memory is freed when
 //! they are all back.
 
-#[cfg(dpdk)]
+#[cfg(feature = "dpdk")]
 pub(crate) mod dpdk;
-#[cfg(dpdk)]
+#[cfg(feature = "dpdk")]
 mod ext_shared;
 pub(crate) mod external;
 mod free_list;
@@ -30,7 +30,7 @@ pub(crate) enum Backend {
     /// Ordinary memory of this process.
     Heap(Arc<heap::HeapPool>),
     /// DPDK's memory.
-    #[cfg(dpdk)]
+    #[cfg(feature = "dpdk")]
     Dpdk(Arc<dpdk::DpdkPool>),
 }
 
@@ -52,7 +52,7 @@ impl Mempool {
     pub fn name(&self) -> &str {
         match &self.backend {
             Backend::Heap(pool) => pool.name(),
-            #[cfg(dpdk)]
+            #[cfg(feature = "dpdk")]
             Backend::Dpdk(pool) => pool.name(),
         }
     }
@@ -61,7 +61,7 @@ impl Mempool {
     pub fn data_bytes(&self) -> usize {
         match &self.backend {
             Backend::Heap(pool) => pool.data_bytes(),
-            #[cfg(dpdk)]
+            #[cfg(feature = "dpdk")]
             Backend::Dpdk(pool) => pool.data_bytes(),
         }
     }
@@ -70,7 +70,7 @@ impl Mempool {
     pub fn capacity(&self) -> usize {
         match &self.backend {
             Backend::Heap(pool) => pool.capacity(),
-            #[cfg(dpdk)]
+            #[cfg(feature = "dpdk")]
             Backend::Dpdk(pool) => pool.capacity(),
         }
     }
@@ -79,7 +79,7 @@ impl Mempool {
     pub fn available(&self) -> usize {
         match &self.backend {
             Backend::Heap(pool) => pool.available(),
-            #[cfg(dpdk)]
+            #[cfg(feature = "dpdk")]
             Backend::Dpdk(pool) => pool.available(),
         }
     }
@@ -89,7 +89,7 @@ impl Mempool {
     pub fn exhausted(&self) -> u64 {
         match &self.backend {
             Backend::Heap(pool) => pool.exhausted(),
-            #[cfg(dpdk)]
+            #[cfg(feature = "dpdk")]
             Backend::Dpdk(pool) => pool.exhausted(),
         }
     }

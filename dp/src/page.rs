@@ -51,7 +51,7 @@ impl Page {
     pub fn rewind(&mut self) -> bool {
         match &mut self.raw {
             Raw::Heap(chain) => chain.rewind(),
-            #[cfg(dpdk)]
+            #[cfg(feature = "dpdk")]
             Raw::Dpdk(chain) => chain.rewind(),
         }
     }
@@ -61,7 +61,7 @@ impl Page {
     pub fn filled(&self) -> &[u8] {
         match &self.raw {
             Raw::Heap(chain) => chain.head(),
-            #[cfg(dpdk)]
+            #[cfg(feature = "dpdk")]
             Raw::Dpdk(chain) => chain.head(),
         }
     }
@@ -76,7 +76,7 @@ impl Page {
             // grow while the page exists, since a view grows only if it is the only one. So none covers the
             // bytes behind the filled ones.
             Raw::Heap(chain) => unsafe { chain.room() },
-            #[cfg(dpdk)]
+            #[cfg(feature = "dpdk")]
             // SAFETY: the page was made of a buffer whose storage had no other view. Every other view was
             // made by `view` or `headed`, covers only filled bytes and what is in front of them, and cannot
             // grow while the page exists, since a view grows only if it is the only one. So none covers the
@@ -90,7 +90,7 @@ impl Page {
     pub fn room_bytes(&self) -> usize {
         match &self.raw {
             Raw::Heap(chain) => chain.tailroom(),
-            #[cfg(dpdk)]
+            #[cfg(feature = "dpdk")]
             Raw::Dpdk(chain) => chain.tailroom(),
         }
     }
@@ -104,7 +104,7 @@ impl Page {
     pub fn fill(&mut self, bytes: usize) -> usize {
         match &mut self.raw {
             Raw::Heap(chain) => chain.grow(bytes),
-            #[cfg(dpdk)]
+            #[cfg(feature = "dpdk")]
             Raw::Dpdk(chain) => chain.grow(bytes),
         }
     }
@@ -135,7 +135,7 @@ impl Page {
                 write(chain.front(head)?);
                 Raw::Heap(chain.share_from(head, bytes)?)
             }
-            #[cfg(dpdk)]
+            #[cfg(feature = "dpdk")]
             Raw::Dpdk(chain) => {
                 assert!(bytes <= chain.len(), "{bytes} of {}", chain.len());
                 write(chain.front(head)?);
@@ -154,7 +154,7 @@ impl Page {
         assert!(bytes.start <= bytes.end && bytes.end <= filled, "{bytes:?} of {filled}");
         let mut view = match &self.raw {
             Raw::Heap(chain) => Mbuf::from_raw(Raw::Heap(chain.share()?)),
-            #[cfg(dpdk)]
+            #[cfg(feature = "dpdk")]
             Raw::Dpdk(chain) => Mbuf::from_raw(Raw::Dpdk(chain.share()?)),
         };
         view.truncate(bytes.end);

@@ -19,7 +19,7 @@ macro_rules! events {
     )*};
 }
 
-#[cfg(dpdk)]
+#[cfg(feature = "dpdk")]
 events! {
     /// EAL runs.
     fn eal_started(config: &dyn std::fmt::Debug) {

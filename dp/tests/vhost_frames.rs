@@ -124,7 +124,7 @@ fn frames_of_all_lengths_come_back_intact() {
 #[test]
 #[ignore = "the second process of the test above"]
 fn second_process_echoes() {
-    let Some(socket) = support::socket_of_first_process() else { return };
+    let Some(socket) = support::argument_of_first_process() else { return };
     let mut port = support::open(&format!("net_virtio_user0,path={socket},queue_size=256"), &config());
     support::echo(&mut *port);
 }
@@ -144,7 +144,7 @@ fn a_virtio_device_opens_with_frames_of_9000_bytes_in_one_buffer_each() {
 #[test]
 #[ignore = "the second process of the test above"]
 fn second_process_echoes_without_chains() {
-    let Some(socket) = support::socket_of_first_process() else { return };
+    let Some(socket) = support::argument_of_first_process() else { return };
     let offloads = Offloads::all() - Offloads::RX_LRO - Offloads::RX_SCATTER;
     let config = DeviceConfig { offloads, mbufs: Some(4095), mbuf_bytes: None, ..config() };
     let mut port = support::open(&format!("net_virtio_user1,path={socket},queue_size=256"), &config);

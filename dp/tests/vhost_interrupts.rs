@@ -89,32 +89,27 @@ fn a_virtio_user_that_waits_uses_no_processor_and_is_woken_soon() {
     let scratch = Scratch::new("virtio-sleeps");
     let socket = scratch.socket();
     let mut port = support::open(&format!("net_vhost0,iface={socket}"), &config());
-    let peer = Peer::start("second_process_is_a_virtio_user", &socket);
+    let peer = Peer::start(SLEEPER, &format!("net_virtio_user0,path={socket}"));
     is_a_good_sleeper(&mut *port, &peer);
-}
-
-#[test]
-#[ignore = "the second process of the test above"]
-fn second_process_is_a_virtio_user() {
-    let Some(socket) = support::socket_of_first_process() else { return };
-    echo_in_its_sleep(&mut *support::open(&format!("net_virtio_user0,path={socket}"), &config()));
 }
 
 #[test]
 fn a_vhost_that_waits_uses_no_processor_and_is_woken_soon() {
     let scratch = Scratch::new("vhost-sleeps");
     let socket = scratch.socket();
-    let peer = Peer::start("second_process_is_a_vhost", &socket);
+    let peer = Peer::start(SLEEPER, &format!("net_vhost0,iface={socket},client=1"));
     // It does not open until its first peer connects.
     let mut port = support::open(&format!("net_virtio_user1,path={socket},server=1"), &config());
     is_a_good_sleeper(&mut *port, &peer);
 }
 
+const SLEEPER: &str = "second_process_echoes_in_its_sleep";
+
 #[test]
-#[ignore = "the second process of the test above"]
-fn second_process_is_a_vhost() {
-    let Some(socket) = support::socket_of_first_process() else { return };
-    echo_in_its_sleep(&mut *support::open(&format!("net_vhost0,iface={socket},client=1"), &config()));
+#[ignore = "the second process of the two tests above"]
+fn second_process_echoes_in_its_sleep() {
+    let Some(device) = support::argument_of_first_process() else { return };
+    echo_in_its_sleep(&mut *support::open(&device, &config()));
 }
 
 /// Whoever sleeps is told that its peer has gone, and is woken by the first frame of the next.
@@ -149,7 +144,7 @@ fn a_vhost_that_sleeps_is_woken_by_the_end_of_its_peer_and_by_a_frame_of_the_nex
 #[test]
 #[ignore = "the second process of the test above"]
 fn second_process_sends_a_frame_and_waits() {
-    let Some(socket) = support::socket_of_first_process() else { return };
+    let Some(socket) = support::argument_of_first_process() else { return };
     let mut port = support::open(&format!("net_virtio_user0,path={socket}"), &config());
     support::wait_for_link(&mut *port, LinkState::Up);
     // The other end has seen the connection, and sleeps again.
@@ -182,7 +177,7 @@ fn nobody_is_told_of_frames_while_both_ends_poll() {
 #[test]
 #[ignore = "the second process of the test above"]
 fn second_process_polls() {
-    let Some(socket) = support::socket_of_first_process() else { return };
+    let Some(socket) = support::argument_of_first_process() else { return };
     support::echo(&mut *support::open(&format!("net_virtio_user0,path={socket}"), &config()));
 }
 

@@ -53,7 +53,7 @@ fn a_vhost_server_survives_its_virtio_user() {
 #[test]
 #[ignore = "the second process of the test above"]
 fn second_process_is_a_virtio_user() {
-    let Some(socket) = support::socket_of_first_process() else { return };
+    let Some(socket) = support::argument_of_first_process() else { return };
     support::echo(&mut *support::open(&format!("net_virtio_user0,path={socket}"), &config()));
 }
 
@@ -71,6 +71,6 @@ fn a_virtio_user_server_survives_its_vhost() {
 #[test]
 #[ignore = "the second process of the test above"]
 fn second_process_is_a_vhost() {
-    let Some(socket) = support::socket_of_first_process() else { return };
+    let Some(socket) = support::argument_of_first_process() else { return };
     support::echo(&mut *support::open(&format!("net_vhost0,iface={socket},client=1"), &config()));
 }

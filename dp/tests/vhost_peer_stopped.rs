@@ -46,6 +46,6 @@ fn a_virtio_user_is_closed_though_its_vhost_is_stopped() {
 #[test]
 #[ignore = "the second process of the test above"]
 fn second_process_is_a_vhost() {
-    let Some(socket) = support::socket_of_first_process() else { return };
+    let Some(socket) = support::argument_of_first_process() else { return };
     support::echo(&mut *support::open(&format!("net_vhost0,iface={socket}"), &config()));
 }

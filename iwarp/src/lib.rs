@@ -113,6 +113,8 @@
 //!   retransmits and sends. To its peers, a program that stops polling has fallen silent.
 //!   [`Engine::spawn`](engine::Engine::spawn) lets a thread poll, which backs off when idle.
 //!   [`EngineThread::on_queues`](engine::EngineThread::on_queues) does so for each queue of a device.
+//! * **A thread that sleeps until a completion comes** arms its queue, polls, and waits:
+//!   [`CompletionChannel`](verbs::CompletionChannel#arm-poll-wait) has the recipe.
 //! * **A completed Write means that TCP has taken the bytes**, not that they arrived. A Read after it (or a
 //!   Send that the peer answers) confirms the arrival: requests take effect in order. A completed Read has
 //!   its bytes in local memory.
@@ -187,6 +189,7 @@
 //! protocol of a stream (`rdmap/stream`) works on all of these, and hands bytes to a TCP of [`tcp_lite`].
 //! [`verbs`] has the objects of users, and [`engine`] moves their data over a port. The package
 //! `tests` has the table of which module may know which (`src/layout/table.rs`).
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![deny(unsafe_code)]
 
 pub mod ddp;

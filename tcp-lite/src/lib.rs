@@ -19,6 +19,7 @@
 //! | 6 | `frame`, `reassembly`, `syn_cookie` | modules that know TCP headers |
 //! | 7 | `stack` | one host on one port |
 //! | 8 | `bench` | private parts for `benches` to time |
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 
 mod address_conflict;

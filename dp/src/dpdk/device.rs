@@ -384,12 +384,13 @@ impl Device {
     /// when it comes, and no later event tells of it.
     pub(super) fn passes_large_frames(&self) -> bool {
         const NEEDED: u64 = sys::K_GUEST_CSUM | sys::K_GUEST_TSO4 | sys::K_GUEST_TSO6 | sys::K_MRG_RXBUF;
+        let Some(events) = self.events.as_ref().filter(|_| self.may_pass_large_frames) else { return false };
+        let _held = events.listener().hold_connection();
         let Some(connection) = self.vhost_connection() else { return false };
         let mut features = 0;
-        // SAFETY: `features` is a local variable to write to. DPDK looks the connection up by its number, so
-        // that one which has ended before is an error. If it ends during the call, DPDK itself races: it
-        // reads what was a structure in its own heap, which does no harm beyond a wrong answer, and the next
-        // look at the link asks again.
+        // SAFETY: `features` is a local variable to write to. The connection was found with `_held`: vhost
+        // takes its number away before it tells that the link is down, and frees it after `on_event` has
+        // returned from that, which waits for `_held`.
         let done = unsafe { sys::rte_vhost_get_negotiated_features(connection, &mut features) };
         done == 0 && features & NEEDED == NEEDED
     }

@@ -12,7 +12,7 @@ mod model_tests;
 #[cfg(test)]
 mod tests;
 
-#[cfg(dpdk)]
+#[cfg(feature = "dpdk")]
 pub(crate) mod dpdk;
 pub(crate) mod heap;
 mod view;
@@ -42,7 +42,7 @@ pub(crate) enum Raw {
     /// Of a heap pool.
     Heap(heap::HeapChain),
     /// Of a DPDK mempool.
-    #[cfg(dpdk)]
+    #[cfg(feature = "dpdk")]
     Dpdk(dpdk::DpdkChain),
 }
 
@@ -51,7 +51,7 @@ macro_rules! each {
     ($raw:expr, $chain:ident => $result:expr) => {
         match $raw {
             Raw::Heap($chain) => $result,
-            #[cfg(dpdk)]
+            #[cfg(feature = "dpdk")]
             Raw::Dpdk($chain) => $result,
         }
     };
@@ -63,7 +63,7 @@ impl Mempool {
     pub fn alloc(&self) -> Option<Mbuf> {
         match &self.backend {
             Backend::Heap(pool) => Some(Mbuf::from_raw(Raw::Heap(heap::HeapChain::alloc(pool)?))),
-            #[cfg(dpdk)]
+            #[cfg(feature = "dpdk")]
             Backend::Dpdk(pool) => Some(Mbuf::from_raw(Raw::Dpdk(dpdk::DpdkChain::alloc(pool)?))),
         }
     }
@@ -87,7 +87,7 @@ impl Mempool {
             Backend::Heap(pool) => {
                 Some(Mbuf::from_raw(Raw::Heap(heap::HeapChain::alloc_filled(pool, front, bytes)?)))
             }
-            #[cfg(dpdk)]
+            #[cfg(feature = "dpdk")]
             Backend::Dpdk(pool) => {
                 Some(Mbuf::from_raw(Raw::Dpdk(dpdk::DpdkChain::alloc_filled(pool, front, bytes)?)))
             }
@@ -103,7 +103,7 @@ impl Mbuf {
     pub fn external(pool: &Mempool, memory: ExtBuf) -> Option<Self> {
         match &pool.backend {
             Backend::Heap(pool) => Some(Self::from_raw(Raw::Heap(heap::HeapChain::external(pool, memory)?))),
-            #[cfg(dpdk)]
+            #[cfg(feature = "dpdk")]
             Backend::Dpdk(pool) => Some(Self::from_raw(Raw::Dpdk(dpdk::DpdkChain::external(pool, memory)?))),
         }
     }
@@ -118,7 +118,7 @@ impl Mbuf {
     }
 
     /// The chain, if it is one of DPDK.
-    #[cfg(dpdk)]
+    #[cfg(feature = "dpdk")]
     #[inline]
     pub(crate) fn as_dpdk(&self) -> Option<&dpdk::DpdkChain> {
         match &self.raw {
@@ -152,7 +152,7 @@ impl Mbuf {
     pub fn segments(&self) -> Segments<'_> {
         Segments(match &self.raw {
             Raw::Heap(chain) => RawSegments::Heap(chain.segments()),
-            #[cfg(dpdk)]
+            #[cfg(feature = "dpdk")]
             Raw::Dpdk(chain) => RawSegments::Dpdk(chain.segments()),
         })
     }
@@ -224,11 +224,11 @@ impl Mbuf {
             (Raw::Heap(chain), Raw::Heap(tail)) => {
                 chain.chain(tail).map_err(|tail| Self { raw: Raw::Heap(tail) })
             }
-            #[cfg(dpdk)]
+            #[cfg(feature = "dpdk")]
             (Raw::Dpdk(chain), Raw::Dpdk(tail)) => {
                 chain.chain(tail).map_err(|tail| Self { raw: Raw::Dpdk(tail) })
             }
-            #[cfg(dpdk)]
+            #[cfg(feature = "dpdk")]
             (Raw::Heap(_) | Raw::Dpdk(_), tail) => Err(Self { raw: tail }),
         }
     }
@@ -237,7 +237,7 @@ impl Mbuf {
     pub fn share(&self) -> Option<Self> {
         match &self.raw {
             Raw::Heap(chain) => Some(Self { raw: Raw::Heap(chain.share()?) }),
-            #[cfg(dpdk)]
+            #[cfg(feature = "dpdk")]
             Raw::Dpdk(chain) => Some(Self { raw: Raw::Dpdk(chain.share()?) }),
         }
     }
@@ -350,7 +350,7 @@ pub struct Segments<'a>(RawSegments<'a>);
 #[derive(Clone)]
 enum RawSegments<'a> {
     Heap(heap::HeapSegments<'a>),
-    #[cfg(dpdk)]
+    #[cfg(feature = "dpdk")]
     Dpdk(dpdk::DpdkSegments<'a>),
 }
 
@@ -361,7 +361,7 @@ impl<'a> Iterator for Segments<'a> {
     fn next(&mut self) -> Option<&'a [u8]> {
         match &mut self.0 {
             RawSegments::Heap(segments) => segments.next(),
-            #[cfg(dpdk)]
+            #[cfg(feature = "dpdk")]
             RawSegments::Dpdk(segments) => segments.next(),
         }
     }

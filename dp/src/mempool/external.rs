@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-#[cfg(dpdk)]
+#[cfg(feature = "dpdk")]
 use super::ext_shared::ExtShared;
 
 /// Readable bytes and their owner: the storage of [`Mbuf::external`](crate::Mbuf::external).
@@ -19,9 +19,9 @@ pub struct ExtBuf {
     start: NonNull<u8>,
     bytes: usize,
     /// Keeps the memory alive. DPDK counts its views of the memory itself.
-    #[cfg(dpdk)]
+    #[cfg(feature = "dpdk")]
     owner: Arc<ExtShared>,
-    #[cfg(not(dpdk))]
+    #[cfg(not(feature = "dpdk"))]
     owner: Arc<dyn Send + Sync>,
 }
 
@@ -54,7 +54,7 @@ impl ExtBuf {
     /// While `owner` lives, the bytes are one allocation, initialised, and may be read by raw copies from any
     /// thread. Others access them at most by atomics and raw copies, or do not write them at all.
     pub unsafe fn from_raw(start: NonNull<u8>, bytes: usize, owner: Arc<dyn Send + Sync>) -> Self {
-        #[cfg(dpdk)]
+        #[cfg(feature = "dpdk")]
         let owner = Arc::new(ExtShared::new(owner));
         Self { start, bytes, owner }
     }
@@ -103,7 +103,7 @@ impl ExtBuf {
         self.bytes == 0
     }
 
-    #[cfg(dpdk)]
+    #[cfg(feature = "dpdk")]
     pub(crate) fn shared(&self) -> &ExtShared {
         &self.owner
     }

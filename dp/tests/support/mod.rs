@@ -12,8 +12,8 @@ use dp::dpdk::{self, DeviceConfig, PortSpec};
 use dp::eal::{Eal, EalConfig};
 use dp::{Burst, Checksum, ExtBuf, LinkState, Mbuf, Mempool, Port, TxOffload};
 
-/// Set for the second process: the path of the socket between the two.
-const SOCKET: &str = "DP_TEST_SOCKET";
+/// Set for the second process: its argument, mostly the path of the socket between the two.
+const ARGUMENT: &str = "DP_TEST_ARGUMENT";
 
 /// EAL with a configuration that needs no privileges.
 pub(crate) fn eal() -> Eal {
@@ -53,10 +53,10 @@ pub(crate) struct Peer(Child);
 
 impl Peer {
     /// Runs the ignored test `name` of this program in a second process.
-    pub(crate) fn start(name: &str, socket: &str) -> Self {
+    pub(crate) fn start(name: &str, argument: &str) -> Self {
         let child = Command::new(std::env::current_exe().unwrap())
             .args(["--ignored", "--exact", name, "--nocapture"])
-            .env(SOCKET, socket)
+            .env(ARGUMENT, argument)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .spawn()
@@ -108,9 +108,9 @@ impl Drop for Peer {
     }
 }
 
-/// In the second process: the socket's path. `None` if the ignored tests are run by hand.
-pub(crate) fn socket_of_first_process() -> Option<String> {
-    std::env::var(SOCKET).ok()
+/// In the second process: its argument. `None` if the ignored tests are run by hand.
+pub(crate) fn argument_of_first_process() -> Option<String> {
+    std::env::var(ARGUMENT).ok()
 }
 
 /// Calls `step` until it returns true.

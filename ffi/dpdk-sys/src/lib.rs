@@ -3,16 +3,13 @@
 //! Raw names and raw pointers only: `dp` makes them safe. [`mbuf`] has the accessors of `struct
 //! rte_mbuf`, whose field paths differ between DPDK releases.
 //!
-//! With `DOCS_RS` set, the crate contains only documentation, and needs no DPDK.
+//! With `DOCS_RS` set, DPDK need not be there: the bindings are those of a file, and nothing can be linked.
 
-#![cfg_attr(not(no_dpdk), no_std)]
+#![no_std]
 
-#[cfg(not(no_dpdk))]
 mod bindings;
-#[cfg(not(no_dpdk))]
 pub mod mbuf;
 
-#[cfg(not(no_dpdk))]
 pub use bindings::*;
 
 /// The drivers that were linked in, by library name: `net_vhost`, `net_ixgbe`, ...

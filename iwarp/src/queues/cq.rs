@@ -83,6 +83,8 @@ pub struct CqAttr {
 }
 
 /// A completion queue. Cheap to clone. Several queue pairs, of several engines, may share one.
+///
+/// [`CompletionChannel`](CompletionChannel#arm-poll-wait) has the recipe to wait for a completion.
 #[derive(Clone)]
 pub struct CompletionQueue {
     pub(crate) shared: Arc<CqShared>,
@@ -323,7 +325,7 @@ impl CompletionQueue {
 
     /// Requests one event, on the channel or by the handler, for the next completion (`ibv_req_notify_cq`);
     /// with `solicited_only`, for the next solicited or failed completion. Completions that are there already
-    /// make no event: arm the queue, then poll once more.
+    /// make no event: [arm, poll, wait](CompletionChannel#arm-poll-wait).
     ///
     /// # Errors
     /// [`VerbsError::Invalid`] if the queue has neither.

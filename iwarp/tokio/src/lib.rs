@@ -47,11 +47,13 @@
 //! * **An end has its cause**: every call that waits returns the [`Error::Connection`] that ended the
 //!   connection, and [`Connection::closed`] waits for it. [`Error`] converts to [`std::io::Error`].
 //! * **Nothing spins while nothing moves.** A future asks again for 20 us before its task sleeps, and an
-//!   engine polls for some tenths of a millisecond before its thread does.
+//!   engine polls for some tenths of a millisecond before its thread does. A program without tokio waits by
+//!   the recipe of [`CompletionChannel`](iwarp::verbs::CompletionChannel#arm-poll-wait).
 //! * **A stream** ([`Connection::into_stream`]) is `AsyncRead` and `AsyncWrite`, so hyper and
 //!   `tokio::io::copy` run over RDMA.
 //! * **Counters** are in [`Endpoint::status`], and for Prometheus in [`Endpoint::serve_metrics`].
 //! * An endpoint is made within a runtime of tokio whose I/O is enabled.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![deny(unsafe_code)]
 
 mod connection;

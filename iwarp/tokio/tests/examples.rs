@@ -4,6 +4,12 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+#[allow(unreachable_pub, reason = "it is public in the crate `tests`")]
+#[path = "../../../tests/src/chapter.rs"]
+mod chapter;
+
+use chapter::{Chapter, without_comment};
+
 /// `cargo test` builds the examples beside the tests.
 fn run(example: &str) -> Command {
     let mut path: PathBuf = std::env::current_exe().unwrap();
@@ -15,10 +21,12 @@ fn run(example: &str) -> Command {
 }
 
 /// A process, and its lines.
-fn cache(wire: &str, argument: &str) -> (Child, impl Iterator<Item = String>) {
-    let mut command = run("cache");
-    command.arg(argument).env("WIRE", wire).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().unwrap();
+fn cache(wire: &str, argument: &str) -> (Child, impl Iterator<Item = String> + use<>) {
+    start(run("cache").arg(argument).env("WIRE", wire))
+}
+
+fn start(command: &mut Command) -> (Child, impl Iterator<Item = String> + use<>) {
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
     (child, lines)
 }
@@ -48,15 +56,73 @@ fn a_client_says_why_when_its_server_dies() {
     }
 }
 
-/// The chapter (`docs/tokio.md`) starts the server and its client as the test above does.
+/// How the chapter (`docs/tokio.md`) starts the example.
+const START: &str = "cargo run -p iwarp-tokio --example cache --";
+
+/// The lines of the chapter: those on one host, which the test above starts, and those between two hosts.
 #[test]
 fn the_chapter_on_tokio_starts_the_example() {
-    let chapter = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/tokio.md");
-    let chapter = std::fs::read_to_string(chapter).unwrap();
-    for argument in ["server", "100.64."] {
-        let line = format!("\n    cargo run -p iwarp-tokio --example cache -- {argument}");
-        assert!(chapter.contains(&line), "{line}");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/tokio.md");
+    let mut chapter = Chapter::read(path).unwrap();
+    let lines = chapter.block("In two terminals").unwrap();
+    let lines: Vec<&str> = lines.iter().map(|line| without_comment(line)).collect();
+    assert_eq!(lines, [format!("{START} server"), format!("{START} 100.64.12.34")]);
+    let lines = chapter.block("Between hosts").unwrap();
+    chapter.is_complete().unwrap();
+    let [server, client] = &lines[..] else { panic!("two lines, not {lines:?}") };
+    let Some(hosts) = Hosts::new() else {
+        println!("two hosts need root and network namespaces: not started");
+        return;
+    };
+    let (mut server, mut says) = hosts.start(0, without_comment(server));
+    assert_eq!(says.next().unwrap(), "a cache at 10.0.0.11");
+    let (mut client, mut says) = hosts.start(1, without_comment(client));
+    assert_eq!(says.next().unwrap(), "client 1");
+    assert_eq!(says.next().unwrap(), "colour Some(\"blue\"), shape None");
+    for child in [&mut client, &mut server] {
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
+}
+
+/// Two network namespaces with an interface `eth0` each, which are removed in the end.
+struct Hosts([String; 2]);
+
+impl Hosts {
+    fn new() -> Option<Self> {
+        let hosts = Self(["a", "b"].map(|end| format!("uwt{}{end}", std::process::id())));
+        let [a, b] = &hosts.0;
+        if !ip(&format!("netns add {a}")) || !ip(&format!("netns add {b}")) {
+            return None;
+        }
+        assert!(ip(&format!("link add eth0 netns {a} type veth peer name eth0 netns {b}")));
+        for host in [a, b] {
+            assert!(ip(&format!("-n {host} link set eth0 up")));
+        }
+        Some(hosts)
+    }
+
+    /// Starts the example on a host, as the chapter does.
+    fn start(&self, host: usize, line: &str) -> (Child, impl Iterator<Item = String> + use<>) {
+        let (wire, argument) = line.split_once(&format!(" {START} ")).unwrap();
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.0[host]]).arg(run("cache").get_program()).arg(argument);
+        start(command.env("WIRE", wire.strip_prefix("WIRE=").unwrap()))
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        for host in &self.0 {
+            ip(&format!("netns del {host}"));
+        }
+    }
+}
+
+/// Whether `ip` is there and succeeds.
+fn ip(arguments: &str) -> bool {
+    let output = Command::new("ip").args(arguments.split(' ')).output();
+    output.is_ok_and(|output| output.status.success())
 }
 
 #[test]

@@ -25,6 +25,8 @@
 //! # }
 //! ```
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 #[cfg(feature = "dpdk")]
 mod dpdk;
 mod open;

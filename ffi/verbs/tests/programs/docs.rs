@@ -8,10 +8,15 @@ use std::process::{Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process_group};
 
+use crate::chapter::{Chapter, without_comment};
+use crate::container;
 use crate::pair::is_installed;
 use crate::wire::{Wire, library};
 
 type Test = fn() -> Result<(), String>;
+
+/// How the documents build what these tests are built with.
+const BUILD: &str = "cargo build --release -p uwarp";
 
 pub(crate) fn all() -> Vec<(&'static str, bool, Test)> {
     let has_programs = is_installed("ib_write_bw");
@@ -32,22 +37,19 @@ fn text(path: &str) -> Result<String, String> {
     fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// The lines of the first block of code after a text.
-fn block<'a>(text: &'a str, after: &str) -> Result<Vec<&'a str>, String> {
-    let (_, rest) = text.split_once(after).ok_or_else(|| format!("there is no '{after}'"))?;
-    let lines = rest.lines().skip_while(|line| !line.starts_with("    "));
-    let lines: Vec<&str> = lines.map_while(|line| line.strip_prefix("    ")).collect();
-    if lines.is_empty() { Err(format!("there is no code after '{after}'")) } else { Ok(lines) }
+/// A chapter of the guide.
+pub(crate) fn chapter(name: &str) -> Result<Chapter, String> {
+    Chapter::read(&format!("{}/../../docs/{name}", env!("CARGO_MANIFEST_DIR")))
 }
 
 /// A folder that stands for the root of a file system, with the launcher and the library.
-struct Image {
-    folder: PathBuf,
+pub(crate) struct Image {
+    pub(crate) folder: PathBuf,
     variables: Vec<(String, String)>,
 }
 
 impl Image {
-    fn new(name: &str) -> Result<Self, String> {
+    pub(crate) fn new(name: &str) -> Result<Self, String> {
         let folder = std::env::temp_dir().join(format!("uwarp-{name}-{}", std::process::id()));
         let image = Self { folder, variables: Vec::new() };
         let failed = |error: std::io::Error| error.to_string();
@@ -63,11 +65,18 @@ impl Image {
         self.folder.join("usr/local/bin")
     }
 
+    /// The folders of programs, those of the image first.
+    pub(crate) fn search_path(&self) -> String {
+        format!("{}:{}", self.programs().display(), std::env::var("PATH").unwrap_or_default())
+    }
+
     /// Runs a line of a shell, and returns what it prints.
     fn run(&self, line: &str) -> Result<String, String> {
-        let path = format!("{}:{}", self.programs().display(), std::env::var("PATH").unwrap_or_default());
         let mut command = Command::new("timeout");
-        command.args(["60", "sh", "-ec", line]).env("PATH", path).env("UWARP_DIR", self.folder.join("wires"));
+        command
+            .args(["60", "sh", "-ec", line])
+            .env("PATH", self.search_path())
+            .env("UWARP_DIR", self.folder.join("wires"));
         command.env_remove("UWARP_NET").envs(self.variables.iter().map(|(name, value)| (name, value)));
         let child =
             command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
@@ -105,11 +114,10 @@ impl Drop for Image {
 
 /// The two lines that make somebody stay.
 fn readme() -> Result<(), String> {
-    let readme = text("../../README.md")?;
-    let lines = block(&readme, "## Unmodified programs")?;
-    let lines: Vec<&str> = lines.iter().filter_map(|line| line.split('#').next()).map(str::trim).collect();
+    let lines = chapter("../README.md")?.block("## Unmodified programs")?;
+    let lines: Vec<&str> = lines.iter().map(|line| without_comment(line)).collect();
     let [build, server, client] = lines[..] else { return Err(format!("three lines, not {lines:?}")) };
-    if build != "cargo build --release -p uwarp" {
+    if build != BUILD {
         return Err(format!("the library is not built by '{build}'"));
     }
     // The image has the programs of the build in its search path.
@@ -121,16 +129,20 @@ fn readme() -> Result<(), String> {
 }
 
 fn steps() -> Result<(), String> {
-    let chapter = text("../../docs/ci.md")?;
+    let mut chapter = chapter("ci.md")?;
     let mut image = Image::new("steps")?;
-    let [line] = block(&chapter, "start each program by the launcher")?[..] else {
+    let build = chapter.block("Build them once")?;
+    if !matches!(&build[..], [line] if without_comment(line) == BUILD) {
+        return Err(format!("the library is not built by {build:?}"));
+    }
+    let [line] = &chapter.block("start each program by the launcher")?[..] else {
         return Err("one line starts a program".into());
     };
     image.measures(line)?;
     let file = image.folder.join("github-env");
     image.variables.push(("GITHUB_ENV".into(), file.display().to_string()));
     let mut measured = 0;
-    for line in block(&chapter, "Steps of GitHub Actions")? {
+    for line in chapter.block("Steps of GitHub Actions")? {
         let line = line.strip_prefix("- run: ").ok_or_else(|| format!("no step: {line}"))?;
         if line.contains("ib_write_bw") {
             // A step has the variables that those before it have written.
@@ -143,17 +155,20 @@ fn steps() -> Result<(), String> {
             image.run(line)?;
         }
     }
+    // A test of iwperf runs it (`benches/tests/local.rs`).
+    chapter.block("A limit that fails the job")?;
+    chapter.is_complete()?;
     if measured == 1 { Ok(()) } else { Err(format!("{measured} steps run programs")) }
 }
 
 /// Runs the lines of the Containerfile, with a folder in the place of the root.
 fn containerfile() -> Result<(), String> {
-    let chapter = text("../../docs/container.md")?;
+    let mut chapter = chapter("container.md")?;
     let mut image = Image::new("container")?;
     let opt = image.folder.join("opt");
     let moved = |text: &str| text.replace("/opt", &opt.display().to_string());
-    for line in block(&chapter, "A Containerfile:")? {
-        match line.split_once(' ').unwrap_or((line, "")) {
+    for line in chapter.block("A Containerfile:")? {
+        match line.split_once(' ').unwrap_or((&line, "")) {
             ("FROM", "debian:12-slim") | ("COPY", "uwarp libuwarp.so /usr/local/bin/") => {}
             ("RUN", command) if command.starts_with("apt-get update && apt-get install -y ") => {
                 is_installed_by_tests(command.rsplit(' ').next().unwrap_or_default().split(' '))?;
@@ -174,36 +189,39 @@ fn containerfile() -> Result<(), String> {
     let libraries =
         loaded.lines().filter(|line| line.contains("libibverbs.so") || line.contains("librdmacm.so"));
     match libraries.collect::<Vec<_>>()[..] {
-        [one] if one.contains(&ours) => Ok(()),
-        _ => Err(loaded),
+        [one] if one.contains(&ours) => {}
+        _ => return Err(loaded),
     }
+    container::take_pairs(&mut chapter)?;
+    chapter.is_complete()
 }
 
 /// Compiles and runs the program of the chapter, by rdma-core's libraries and by the folder in their place.
 fn c_program() -> Result<(), String> {
-    let chapter = text("../../docs/c.md")?;
+    let mut chapter = chapter("c.md")?;
     let image = Image::new("c")?;
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").display().to_string();
     let run = |line: &str| {
-        let line =
-            line.split('#').next().unwrap_or_default().replace("ffi/verbs", &format!("{root}/ffi/verbs"));
+        let line = line.replace("ffi/verbs", &format!("{root}/ffi/verbs"));
         image.run(&format!("cd {} && {line}", image.folder.display()))
     };
-    let [install, compile, server, client] = block(&chapter, "They run on both")?[..] else {
-        return Err("four lines compile and run a program".into());
+    let lines = chapter.block("They run on both")?;
+    let lines: Vec<&str> = lines.iter().map(|line| without_comment(line)).collect();
+    let [install, compile, server, client] = lines[..] else {
+        return Err(format!("four lines compile and run a program, not {lines:?}"));
     };
     let packages = install.strip_prefix("apt-get install ").ok_or_else(|| install.to_owned())?;
     is_installed_by_tests(packages.split(' '))?;
     run(compile)?;
-    let [server, client] = [server, client].map(|line| line.split('#').next().unwrap_or_default().trim());
     let said = run(&format!("({server} &) && sleep 1 && {client}"))?;
     if !said.contains("hello from uwarp0") {
         return Err(said);
     }
     let mut said = String::new();
-    for line in block(&chapter, "`uwarp libs` makes")? {
-        said = run(line)?;
+    for line in chapter.block("`uwarp libs` makes")? {
+        said = run(&line)?;
     }
+    chapter.is_complete()?;
     let ours = said.lines().filter(|line| line.contains("uwarp-libs/")).count();
     if ours > 0 { Ok(()) } else { Err(said) }
 }

@@ -153,7 +153,7 @@ impl Drop for Interfaces {
     }
 }
 
-fn ip(arguments: &str) -> Result<(), String> {
+pub(crate) fn ip(arguments: &str) -> Result<(), String> {
     let output = Command::new("ip").args(arguments.split(' ')).output();
     let output = output.map_err(|error| format!("ip: {error}"))?;
     match output.status.success() {

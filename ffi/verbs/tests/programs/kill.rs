@@ -24,8 +24,6 @@ enum Shows {
     End,
     /// It prints this, and waits for its next client, or for a completion that never comes.
     Text(&'static str),
-    /// It prints nothing, as with every device, and serves its next client, which this command is.
-    Service(&'static str),
     /// It looks at memory alone, as with every device, and ends by its clock.
     Clock,
 }
@@ -37,14 +35,14 @@ struct Victims {
     client: String,
     /// The client, as its server is killed.
     client_shows: Shows,
-    /// The server, as its client is killed.
-    server_shows: Shows,
+    /// The server, as its client is killed; `None`: nothing that can be judged.
+    server_shows: Option<Shows>,
 }
 
 impl Victims {
     fn new(name: &'static str, server: &str, client: &str) -> Self {
         let (server, client) = (server.to_owned(), client.to_owned());
-        Self { name, server, client, client_shows: Shows::End, server_shows: Shows::End }
+        Self { name, server, client, client_shows: Shows::End, server_shows: Some(Shows::End) }
     }
 }
 
@@ -59,11 +57,13 @@ fn victims() -> Vec<Victims> {
             "ucmatose -s 127.0.0.1 -C 1000 -S 100000000",
         ),
         Victims {
-            server_shows: Shows::Service("cmtime -s 127.0.0.1 -c 10"),
+            // Its server crashes with every device (rdma-core 44) if a connection fails between `rdma_accept`
+            // and its establishment: it then uses the context of the connection, which has none.
+            server_shows: None,
             ..Victims::new("cmtime", "cmtime -c 6000", "cmtime -s 127.0.0.1 -c 6000")
         },
         Victims {
-            server_shows: Shows::Text("failed: WR flush failure"),
+            server_shows: Some(Shows::Text("failed: WR flush failure")),
             ..Victims::new("qperf", "qperf", "qperf 127.0.0.1 -cm 1 -t 60 rc_lat")
         },
         Victims {
@@ -91,7 +91,7 @@ fn victims() -> Vec<Victims> {
         let command = format!("{tool} -R -F -D {seconds}");
         let mut victims = Victims::new(tool, &command, &format!("{command} 127.0.0.1"));
         if tool == "ib_write_lat" {
-            (victims.client_shows, victims.server_shows) = (Shows::Clock, Shows::Clock);
+            (victims.client_shows, victims.server_shows) = (Shows::Clock, Some(Shows::Clock));
         }
         all.push(victims);
     }
@@ -143,14 +143,16 @@ fn at_once(
 
 /// Kills one end of a pair, and waits for what the other end shows.
 fn kill(victims: &Victims, is_server: bool, limit: Duration, wire: &Wire) -> Result<(), String> {
+    let shows = if is_server { Some(victims.client_shows) } else { victims.server_shows };
+    let Some(shows) = shows else { return Ok(()) };
     let mut server = Running::start(wire, "server", &wire.at_server(&victims.server))?;
     server.wait_to_listen(wire)?;
     let mut client = Running::start(wire, "client", &wire.at_server(&victims.client))?;
     client.wait_to_connect(wire)?;
     sleep(CONNECTED);
-    let (victim, survivor, output, shows) = match is_server {
-        true => (&mut server, &mut client, "client", victims.client_shows),
-        false => (&mut client, &mut server, "server", victims.server_shows),
+    let (victim, survivor, output) = match is_server {
+        true => (&mut server, &mut client, "client"),
+        false => (&mut client, &mut server, "server"),
     };
     victim.kill();
     let killed = Instant::now();
@@ -163,12 +165,6 @@ fn kill(victims: &Victims, is_server: bool, limit: Duration, wire: &Wire) -> Res
         Shows::End | Shows::Clock => {
             if survivor.wait(limit).is_err() {
                 return failed("goes on");
-            }
-        }
-        Shows::Service(command) => {
-            let mut next = Running::start(wire, "next", command)?;
-            if !next.wait(limit).is_ok_and(|status| status.success()) {
-                return failed("does not serve");
             }
         }
         Shows::Text(text) => {

@@ -11,6 +11,7 @@
 //! | `refused.rs` | mistakes in the settings |
 //! | `libs.rs` | the library in place of the two that it replaces |
 //! | `idle.rs` | the time of programs on processors |
+//! | `container.rs` | the lines of the guide between two containers |
 //! | `docs.rs` | the lines of the README and the guide, the man pages, and what the device says of itself |
 //! | `c.rs` | programs in C of our own |
 //! | `end.rs` | what is left behind |
@@ -25,6 +26,10 @@
 //! A program that is not installed makes its tests skip, with a line that names the package.
 
 mod c;
+#[allow(unreachable_pub, unused_imports, reason = "it is public in the crate `tests`, which runs its tests")]
+#[path = "../../../../tests/src/chapter.rs"]
+mod chapter;
+mod container;
 mod docs;
 #[cfg(feature = "dpdk")]
 mod dpdk;
@@ -89,6 +94,7 @@ fn main() {
     let mut others = refused::all(has_interfaces);
     others.extend(libs::all());
     others.extend(docs::all());
+    others.push(container::test());
     others.extend(idle::all(has_interfaces));
     for (name, runs, test) in others {
         trials.push(Trial::test(name, move || test().map_err(Failed::from)).with_ignored_flag(!runs));

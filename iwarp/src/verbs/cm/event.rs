@@ -119,7 +119,8 @@ struct QueuedEvent {
 }
 
 /// The channel on which identifiers report events. The descriptor is readable while events wait. Cheap to
-/// clone. Dropping the last clone drops its events, and rejects the connect requests among them.
+/// clone. Dropping the last clone drops its events, and rejects the connect requests among them. It needs no
+/// arming, as a [`CompletionChannel`](crate::verbs::CompletionChannel#arm-poll-wait) does.
 ///
 /// It holds [`ContextLimits::max_cm_events`](super::super::ContextLimits::max_cm_events) events. Further
 /// events are [lost](Self::lost): no engine waits for a reader. Events of new connections may fill three

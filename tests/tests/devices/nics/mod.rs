@@ -1,12 +1,13 @@
 //! `iwperf` on DPDK's drivers of PCI NICs, which QEMU emulates, in two virtual machines: data in both
 //! directions, links that fail, NICs that are taken out, peers that die, VLANs and a router between them, and
-//! Linux's iWARP.
+//! Linux's iWARP, and the commands of the guide.
 //!
 //! `tests/nic-lab/README.md` describes the machines. `UWARP_NICS=short` leaves out the tests that take most
 //! of the time: each NIC has one MTU, family and direction, and faults are tested on one NIC for each
 //! binding.
 
 mod faults;
+mod guide;
 mod queues;
 mod rig;
 mod routes;
@@ -44,6 +45,9 @@ pub(crate) fn run_suite(arguments: &[String]) -> bool {
             }
         }
         unplugged::add(&mut suite, &shared, binding);
+        if !short || binding == Binding::Vfio {
+            guide::add(&mut suite, &shared, binding);
+        }
         if binding == Binding::Uio {
             routes::add(&mut suite, &shared);
             rping::add(&mut suite, &shared);

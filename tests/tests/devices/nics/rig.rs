@@ -2,7 +2,7 @@
 //! namespace), and one each on a bridge where the namespace has addresses. One pair at a time, booted when a
 //! test needs another binding than the last one.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -214,6 +214,15 @@ impl NicPair {
         let mut server = NicServer { machine, process };
         server.process.wait_for("listening on port", READY_TIMEOUT)?;
         Ok(server)
+    }
+
+    pub(crate) fn machines(&self) -> [&NicMachine; 2] {
+        [&self.a, &self.b]
+    }
+
+    /// Puts a program where both machines find it by its name.
+    pub(crate) fn put(&self, program: &Path) -> Result<()> {
+        self.lab.put(program)
     }
 
     /// A file that the machines see as `/host/NAME`.

@@ -1,0 +1,170 @@
+//! The lines of the guide between two containers (`docs/container.md`): each has the namespaces and the
+//! capabilities of a container of Docker, and an interface `eth0`.
+
+use std::fs::File;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+
+use crate::chapter::{Chapter, without_comment};
+use crate::docs::{Image, chapter};
+use crate::interface::{can_be_made, ip};
+use crate::pair::is_installed;
+
+/// The texts before the lines of two containers, and whether they need a network.
+const PAIRS: [(&str, bool); 3] = [
+    ("## Two containers that share a folder", false),
+    ("## Two containers on one network", true),
+    ("## To an RNIC, or to Linux's siw", true),
+];
+
+/// Docker's default.
+const CAPABILITIES: &str = "-all,+chown,+dac_override,+fowner,+fsetid,+kill,+setgid,+setuid,+setpcap,\
+                            +net_bind_service,+net_raw,+sys_chroot,+mknod,+audit_write,+setfcap";
+
+/// A server that listens within this time is found by its client.
+const LISTENS_WITHIN: Duration = Duration::from_secs(15);
+
+type Named = (&'static str, bool, fn() -> Result<(), String>);
+
+pub(crate) fn test() -> Named {
+    let runs = can_be_made() && is_installed("ib_write_bw") && is_installed("unshare");
+    ("the_lines_between_containers_run", runs, pairs)
+}
+
+/// The server and the client of each pair in the chapter.
+pub(crate) fn take_pairs(chapter: &mut Chapter) -> Result<Vec<[String; 2]>, String> {
+    let mut pairs = Vec::new();
+    for (after, _) in PAIRS {
+        let lines: Vec<String> =
+            chapter.block(after)?.iter().map(|line| without_comment(line).to_owned()).collect();
+        pairs.push(lines.try_into().map_err(|lines| format!("two lines run a pair, not {lines:?}"))?);
+    }
+    Ok(pairs)
+}
+
+fn pairs() -> Result<(), String> {
+    let image = Image::new("containers")?;
+    for ((after, has_network), lines) in PAIRS.into_iter().zip(take_pairs(&mut chapter("container.md")?)?) {
+        let containers = Containers::new(&image, has_network)?;
+        // The volume, which both have at the same place.
+        let wires = image.folder.join("volume");
+        std::fs::create_dir_all(&wires).map_err(|error| error.to_string())?;
+        let [server, client] = lines.map(|line| line.replace("/wires", &wires.display().to_string()));
+        containers.measure(&server, &client).map_err(|error| format!("{after}: {error}"))?;
+    }
+    Ok(())
+}
+
+/// Two network namespaces, which are removed in the end.
+struct Containers<'a> {
+    image: &'a Image,
+    namespaces: [String; 2],
+}
+
+impl<'a> Containers<'a> {
+    /// Without a network there is not even an interface.
+    fn new(image: &'a Image, has_network: bool) -> Result<Self, String> {
+        let namespaces = ["a", "b"].map(|end| format!("uwc{}{end}", std::process::id()));
+        let containers = Self { image, namespaces };
+        let [a, b] = &containers.namespaces;
+        for name in [a, b] {
+            ip(&format!("netns add {name}"))?;
+            ip(&format!("-n {name} link set lo up"))?;
+        }
+        if has_network {
+            ip(&format!("link add eth0 netns {a} type veth peer name eth0 netns {b}"))?;
+            for (name, address) in [(a, "10.0.0.1/24"), (b, "10.0.0.2/24")] {
+                ip(&format!("-n {name} addr add {address} dev eth0"))?;
+                ip(&format!("-n {name} link set eth0 up"))?;
+            }
+        }
+        Ok(containers)
+    }
+
+    /// Starts a line of a shell in one of them, as root of a container.
+    fn start(&self, end: usize, line: &str) -> Result<Running, String> {
+        let output = self.image.folder.join(["server", "client"][end]);
+        let both = File::create(&output)
+            .and_then(|file| Ok((file.try_clone()?, file)))
+            .map_err(|error| error.to_string())?;
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.namespaces[end]]);
+        command.args("unshare --mount --pid --fork --kill-child --ipc --uts --cgroup sh -ec".split(' '));
+        // Processes and shared memory of its own.
+        command.arg("mount -t proc proc /proc; mount -t tmpfs shm /dev/shm; exec \"$@\"").arg("sh");
+        command.args(["setpriv", "--bounding-set", CAPABILITIES, "sh", "-ec", line]);
+        command.env("PATH", self.image.search_path()).env_remove("UWARP_NET").env_remove("UWARP_DIR");
+        let child = command.stdin(Stdio::null()).stdout(both.0).stderr(both.1).process_group(0).spawn();
+        Ok(Running { child: child.map_err(|error| error.to_string())?, output })
+    }
+
+    /// Runs a server and its client, which prints a bandwidth.
+    fn measure(&self, server: &str, client: &str) -> Result<(), String> {
+        let mut server = self.start(0, server)?;
+        let begun = Instant::now();
+        let said = loop {
+            // One that comes before its server listens is refused.
+            let mut client = self.start(1, client)?;
+            let succeeded = client.wait(LISTENS_WITHIN)?;
+            if succeeded {
+                break client.said();
+            }
+            if begun.elapsed() > LISTENS_WITHIN {
+                return Err(format!("client: {}\nserver: {}", client.said(), server.said()));
+            }
+            sleep(Duration::from_millis(200));
+        };
+        if !said.contains("BW average") || !said.contains(" 65536 ") {
+            return Err(format!("it measures nothing: {said}"));
+        }
+        if server.wait(LISTENS_WITHIN)? { Ok(()) } else { Err(server.said()) }
+    }
+}
+
+impl Drop for Containers<'_> {
+    fn drop(&mut self) {
+        for name in &self.namespaces {
+            // One that was not made needs no removal.
+            let _ = ip(&format!("netns del {name}"));
+        }
+    }
+}
+
+/// The first process of a container. It is killed in the end, and all others with it.
+struct Running {
+    child: Child,
+    output: std::path::PathBuf,
+}
+
+impl Running {
+    /// Waits for its end; returns whether it succeeded.
+    fn wait(&mut self, limit: Duration) -> Result<bool, String> {
+        let begun = Instant::now();
+        while begun.elapsed() < limit {
+            if let Some(status) = self.child.try_wait().map_err(|error| error.to_string())? {
+                return Ok(status.success());
+            }
+            sleep(Duration::from_millis(20));
+        }
+        Err(format!("it still runs after {limit:?}: {}", self.said()))
+    }
+
+    fn said(&self) -> String {
+        let bytes = std::fs::read(&self.output).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // A group that has ended needs no kill.
+        if let Some(group) = Pid::from_raw(self.child.id() as i32) {
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,164 @@
+//! The commands of the chapter on NICs (`docs/NIC.md`), in both machines.
+//!
+//! They run as they are written, but for these: the address is that of the NIC here; `ixgbe` is the driver
+//! of Linux for it; of 1 GiB in hugepages the machines have 800 MiB, and of NUMA nodes node 0; a client sends
+//! a few messages; packages are looked up in `scripts/install`.
+
+use std::path::Path;
+use std::time::Duration;
+
+use tests::chapter::{Chapter, without_comment};
+use tests::iwperf::TEST_TIMEOUT;
+use tests::lab::process::Run;
+use tests::lab::{Ended, LabError, Need, NicMachine, Result, Suite};
+use tests::{ensure, lab_error};
+
+use super::rig::{Binding, Nic, NicPair, READY_TIMEOUT, SharedPair};
+
+/// Time limit of a line in a machine: Python takes seconds there.
+const LINE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Writes Python's standard library, compiled, into a file that the machines import from.
+const PACK: &str = "import pathlib, sys, sysconfig, zipfile
+out, library = zipfile.PyZipFile(sys.argv[1], 'w'), pathlib.Path(sysconfig.get_path('stdlib'))
+for module in sorted(library.glob('*.py')): out.writepy(str(module))
+for package in 'collections', 'encodings', 'importlib', 're': out.writepy(str(library / package))
+out.close()";
+
+/// Adds the tests of this binding.
+pub(crate) fn add(suite: &mut Suite, shared: &SharedPair, binding: Binding) {
+    let needs = [Nic::Igb.needs(), &[Need::Program("dpdk-devbind.py"), Need::Program("lspci")]].concat();
+    let shared = shared.clone();
+    suite.add_with(&needs, format!("{}_igb_guide", binding.name()), move || {
+        shared.with(binding, |pair| {
+            let ran = Guide::new(pair).and_then(|guide| guide.run(binding));
+            // The next tests need the NIC as it was.
+            let bound = pair.machines().into_iter().try_for_each(|machine| {
+                machine.shell(&format!("nic-bind {}", pair.address(Nic::Igb))).map(drop)
+            });
+            ran.and(bound)
+        })
+    });
+}
+
+struct Guide<'a> {
+    pair: &'a NicPair,
+    chapter: Chapter,
+}
+
+impl<'a> Guide<'a> {
+    /// Gives the machines DPDK's tools, and the NICs to Linux.
+    fn new(pair: &'a NicPair) -> Result<Self> {
+        let chapter =
+            Chapter::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/NIC.md")).map_err(LabError)?;
+        for program in ["/usr/bin/python3", "/usr/bin/lspci"] {
+            pair.put(Path::new(program))?;
+        }
+        let library = pair.shared_file("python.zip");
+        Run::new("/usr/bin/python3").args(["-c", PACK]).arg(&library).check(LINE_TIMEOUT)?;
+        for script in ["dpdk-devbind.py", "dpdk-hugepages.py"] {
+            std::fs::copy(Path::new("/usr/bin").join(script), pair.shared_file(&format!("bin/{script}")))?;
+        }
+        for machine in pair.machines() {
+            machine.shell("ln -sf /host/bin/python3 /usr/bin/python3")?;
+            machine.shell(&format!("nic-bind {} kernel", pair.address(Nic::Igb)))?;
+        }
+        Ok(Self { pair, chapter })
+    }
+
+    fn run(mut self, binding: Binding) -> Result<()> {
+        let mut setup = self.block("## In short")?;
+        let server = setup.pop().unwrap_or_default();
+        let client = self.lines("The other end does the same", 1)?;
+        let back = self.lines("Then Linux gets the NIC back", 1)?;
+        let group = self.lines("### vfio-pci", 1)?;
+        let uio = self.lines("### uio_pci_generic", 2)?;
+        let memory = self.lines("The hugepages that there are", 3)?;
+        let options = self.lines("A server on one processor", 1)?;
+        self.chapter.is_complete().map_err(LabError)?;
+
+        for machine in self.pair.machines() {
+            match binding {
+                Binding::Vfio => {
+                    for line in setup.iter().chain(&group).chain(&memory) {
+                        self.line(machine, line)?;
+                    }
+                    self.is_bound(machine, "vfio-pci")?;
+                }
+                Binding::Uio => {
+                    for line in &uio {
+                        self.line(machine, line)?;
+                    }
+                    self.is_bound(machine, "uio_pci_generic")?;
+                }
+            }
+        }
+        self.transfer(&server, &client[0])?;
+        if binding == Binding::Vfio {
+            let said = self.transfer(&options[0], &client[0])?;
+            ensure!(said.contains("rx_good_packets"), "no counters of the NIC: {said}");
+        }
+        for machine in self.pair.machines() {
+            self.line(machine, &back[0])?;
+            self.is_bound(machine, "igb")?;
+        }
+        Ok(())
+    }
+
+    /// The lines of the block after a text, as they run here.
+    fn block(&mut self, after: &str) -> Result<Vec<String>> {
+        let lines = self.chapter.block(after).map_err(LabError)?;
+        let address = self.pair.address(Nic::Igb);
+        Ok(lines
+            .iter()
+            .map(|line| {
+                let line = without_comment(line).replace("0000:03:00.0", &address);
+                line.replace("-b ixgbe", "-b igb")
+                    .replace("--reserve 1G", "--reserve 800M")
+                    .replace("--node 1", "--node 0")
+            })
+            .collect())
+    }
+
+    fn lines(&mut self, after: &str, count: usize) -> Result<Vec<String>> {
+        let lines = self.block(after)?;
+        ensure!(lines.len() == count, "{count} lines after '{after}', not {lines:?}");
+        Ok(lines)
+    }
+
+    fn line(&self, machine: &NicMachine, line: &str) -> Result<()> {
+        if let Some(packages) = line.strip_prefix("apt-get install ") {
+            let installs =
+                std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/install"))?;
+            let missing = packages.split(' ').find(|package| !installs.contains(package));
+            return missing.map_or(Ok(()), |package| Err(lab_error!("scripts/install has no {package}")));
+        }
+        let line = format!("export PYTHONHOME=/usr PYTHONPATH=/host/python.zip; {line}");
+        let said = machine.run(LINE_TIMEOUT, ["sh", "-ec", &line]).check(LINE_TIMEOUT)?;
+        let address = self.pair.address(Nic::Igb);
+        let is_listed = !line.contains("--status-dev") || said.contains(&format!("{address} '"));
+        ensure!(is_listed, "{line} does not show {address}: {said}");
+        Ok(())
+    }
+
+    /// `dpdk-devbind.py` succeeds also where it has bound nothing.
+    fn is_bound(&self, machine: &NicMachine, driver: &str) -> Result<()> {
+        let address = self.pair.address(Nic::Igb);
+        let bound = machine.shell(&format!("readlink /sys/bus/pci/devices/{address}/driver"))?;
+        ensure!(bound.trim().ends_with(&format!("/{driver}")), "{address} has {bound}, not {driver}");
+        Ok(())
+    }
+
+    /// Runs a server and its client; returns what the server printed.
+    fn transfer(&self, server: &str, client: &str) -> Result<String> {
+        let mut server = self.pair.b.run(2 * TEST_TIMEOUT, ["sh", "-c", server]).spawn()?;
+        server.wait_for("listening on port", READY_TIMEOUT)?;
+        let client = format!("{client} -n 20");
+        let ended = self.pair.a.run(TEST_TIMEOUT, ["sh", "-c", &client]).spawn()?.finish(TEST_TIMEOUT);
+        let said = ended
+            .and_then(Ended::success)
+            .map_err(|error| lab_error!("{error}\n---- server\n{}", server.text()))?;
+        ensure!(said.contains("BW average"), "{client} measures nothing: {said}");
+        server.finish(TEST_TIMEOUT).and_then(Ended::success)
+    }
+}
