@@ -1,4 +1,8 @@
-//! All counters in the text format of Prometheus, version 0.0.4.
+//! All counters in the text format of Prometheus, version 0.0.4, and what an exporter answers.
+
+mod http;
+
+pub use http::{request_line, response};
 
 use std::fmt::Write as _;
 
