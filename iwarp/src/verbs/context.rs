@@ -9,7 +9,7 @@ use crate::queues::Resources;
 use super::engine_shared::EngineShared;
 use super::{
     AsyncEvents, CmCommand, CmId, CmShared, CompletionChannel, CompletionQueue, ContextLimits, ContextStatus,
-    ContextUsage, CqOptions, EventChannel, ListenerShared, ProtectionDomain, Usage, VerbsError,
+    ContextUsage, CqOptions, EventChannel, ListenerShared, ProtectionDomain, QpStatus, Usage, VerbsError,
 };
 
 /// Options of a new context.
@@ -265,7 +265,8 @@ impl Context {
             }
         }
         let registered_bytes = self.shared.resources.memory.registered_bytes();
-        ContextStatus { usage: self.usage(), registered_bytes, engines, silent }
+        let queue_pairs = self.shared.resources.qps().iter().map(|qp| QpStatus::of(qp)).collect();
+        ContextStatus { usage: self.usage(), registered_bytes, queue_pairs, engines, silent }
     }
 
     /// Creates a completion channel (`ibv_create_comp_channel`).

@@ -38,7 +38,7 @@ pub use mr::{BoundRegion, MemoryRegion, MrOptions};
 pub use mw::{MemoryWindow, MwOptions};
 pub use pd::ProtectionDomain;
 pub use qp::{QpAttr, QueuePair, SendBatch};
-pub use status::{ConnectionPhase, ConnectionStatus, ContextStatus, EngineStatus};
+pub use status::{ConnectionPhase, ConnectionStatus, ContextStatus, EngineStatus, QpStatus};
 
 pub use crate::memory::WindowKind;
 pub use crate::queues::{

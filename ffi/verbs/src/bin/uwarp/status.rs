@@ -1,11 +1,12 @@
 //! `uwarp status`: what runs in the processes of this user.
 
+use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
 use clap::Args;
-use iwarp::status::{ConnectionReport, EngineReport, ProcessReport, Processes, processes};
+use iwarp::status::{ConnectionReport, EngineReport, ProcessReport, Processes, QpReport, processes};
 use serde::Serialize;
 
 /// Options of `uwarp status`.
@@ -83,7 +84,8 @@ fn table(found: &Processes) -> String {
 }
 
 fn add_process(text: &mut String, process: &ProcessReport) {
-    let ProcessReport { pid, queue_pairs, memory_regions, .. } = process;
+    let ProcessReport { pid, memory_regions, .. } = process;
+    let queue_pairs = process.queue_pairs.len();
     let (program, bytes) = (printable(&process.program), bytes(process.registered_bytes));
     line(
         text,
@@ -93,6 +95,11 @@ fn add_process(text: &mut String, process: &ProcessReport) {
     );
     for engine in &process.engines {
         add_engine(text, engine);
+    }
+    let connections = process.engines.iter().flat_map(|engine| &engine.connections);
+    let connected: HashSet<u32> = connections.filter_map(|connection| connection.qp_num).collect();
+    for qp in process.queue_pairs.iter().filter(|qp| !connected.contains(&qp.qp_num)) {
+        add_queue_pair(text, qp);
     }
     for engine in &process.silent_engines {
         line(text, format_args!("  engine {engine} is not polled now"));
@@ -127,6 +134,19 @@ fn add_connection(text: &mut String, report: &ConnectionReport) {
         format_args!(
             "      rtt {rtt}  rto {rto}  cwnd {cwnd}  mss {mss}  sent {sent}  unacknowledged {unacknowledged}  \
              received {received}  retransmits {retransmits}"
+        ),
+    );
+}
+
+/// A queue pair without a connection, or of an engine that has not answered.
+fn add_queue_pair(text: &mut String, report: &QpReport) {
+    let QpReport { qp_num, qp_type, qp_state, protection_domain, open_sends, open_receives, .. } = report;
+    let srq = if report.has_srq { " of a shared queue" } else { "" };
+    line(
+        text,
+        format_args!(
+            "  qp {qp_num} {qp_type} {qp_state}  pd {protection_domain}  sends {open_sends}  \
+             receives {open_receives}{srq}"
         ),
     );
 }
