@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use crate::memory::{MemoryTable, StreamId};
 
 use super::usage::Quota;
-use super::{AsyncEvents, QpShared, VerbsError};
+use super::{AsyncEvents, Listed, QpStatus, VerbsError};
 
 /// Limits on the objects of a context. A call that would exceed one is refused with
 /// [`VerbsError::Limit`].
@@ -96,7 +96,7 @@ struct QpNumbersInUse {
     /// The next one to try.
     next: u32,
     /// The queue pairs by their numbers. One that is being made has none.
-    used: BTreeMap<u32, Weak<QpShared>>,
+    used: BTreeMap<u32, Option<Weak<dyn Listed>>>,
 }
 
 /// Numbers for the objects of another kind: 1, 2, and so on. A number is never used again and never 0, so the
@@ -160,15 +160,17 @@ impl Resources {
         self.qp_nums.take()
     }
 
-    /// The queue pair that has taken its number is made, and will be in [`qps`](Self::qps).
-    pub(crate) fn enter_qp(&self, qp: &Arc<QpShared>) {
-        self.qp_nums.in_use().used.insert(qp.num, Arc::downgrade(qp));
+    /// The queue pair that has taken `num` is made: it will be in [`qps`](Self::qps).
+    pub(crate) fn enter_qp(&self, num: u32, qp: &Arc<impl Listed + 'static>) {
+        self.qp_nums.in_use().used.insert(num, Some(Arc::downgrade(qp) as Weak<dyn Listed>));
     }
 
     /// All queue pairs, by their numbers.
-    pub(crate) fn qps(&self) -> Vec<Arc<QpShared>> {
-        // None of them is dropped in here, which would take the lock again.
-        self.qp_nums.in_use().used.values().filter_map(Weak::upgrade).collect()
+    pub(crate) fn qps(&self) -> Vec<QpStatus> {
+        // The last owner of one may go meanwhile. So none is dropped under the lock, which its drop takes.
+        let in_use: Vec<_> =
+            self.qp_nums.in_use().used.values().flatten().filter_map(Weak::upgrade).collect();
+        in_use.iter().map(|qp| qp.status()).collect()
     }
 
     /// The queue pair with this number is gone.
@@ -212,7 +214,7 @@ impl QpNumbers {
             let num = *next;
             *next = num % Self::LAST_NUMBER + 1;
             if let Entry::Vacant(place) = used.entry(num) {
-                place.insert(Weak::new());
+                place.insert(None);
                 return Ok(num);
             }
         }

@@ -9,7 +9,7 @@ use crate::queues::Resources;
 use super::engine_shared::EngineShared;
 use super::{
     AsyncEvents, CmCommand, CmId, CmShared, CompletionChannel, CompletionQueue, ContextLimits, ContextStatus,
-    ContextUsage, CqOptions, EventChannel, ListenerShared, ProtectionDomain, QpStatus, Usage, VerbsError,
+    ContextUsage, CqOptions, EventChannel, ListenerShared, ProtectionDomain, Usage, VerbsError,
 };
 
 /// Options of a new context.
@@ -265,7 +265,7 @@ impl Context {
             }
         }
         let registered_bytes = self.shared.resources.memory.registered_bytes();
-        let queue_pairs = self.shared.resources.qps().iter().map(|qp| QpStatus::of(qp)).collect();
+        let queue_pairs = self.shared.resources.qps();
         ContextStatus { usage: self.usage(), registered_bytes, queue_pairs, engines, silent }
     }
 

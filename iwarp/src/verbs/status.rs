@@ -8,8 +8,7 @@ use std::time::{Duration, Instant};
 
 use tcp_lite::ConnInfo;
 
-use super::{ContextUsage, EngineCounters, QpState};
-use crate::queues::QpShared;
+use super::{ContextUsage, EngineCounters, QpState, QpStatus};
 
 /// The state of a context and of its engines ([`Context::status`](super::Context::status)).
 #[derive(Clone, Debug)]
@@ -25,37 +24,6 @@ pub struct ContextStatus {
     pub engines: Vec<Arc<EngineStatus>>,
     /// The indices of the engines that nobody has polled meanwhile.
     pub silent: Vec<usize>,
-}
-
-/// The state of a queue pair.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct QpStatus {
-    /// Its number.
-    pub qp_num: u32,
-    /// Its state.
-    pub state: QpState,
-    /// The number of its protection domain: the first of the context has 1.
-    pub pd: u32,
-    /// Whether it takes its receives from a shared receive queue.
-    pub has_srq: bool,
-    /// Send requests that are not complete.
-    pub open_sends: u64,
-    /// Receives that are not complete: those posted, or with a shared receive queue those taken from it.
-    pub open_receives: u64,
-}
-
-impl QpStatus {
-    pub(crate) fn of(qp: &QpShared) -> Self {
-        Self {
-            qp_num: qp.num,
-            state: qp.state(),
-            pd: qp.pd.id().0,
-            has_srq: qp.srq.is_some(),
-            open_sends: qp.send.wqes.open(),
-            open_receives: qp.recv.wqes.open(),
-        }
-    }
 }
 
 /// The state of an engine.

@@ -197,6 +197,44 @@ mod tests {
     }
 
     #[test]
+    fn each_queue_pair_is_shown_once() {
+        let qp = |qp_num: u32, qp_state: &str, has_srq: bool| {
+            serde_json::json!({
+                "qp_num": qp_num, "qp_type": "RC", "qp_state": qp_state, "protection_domain": 1,
+                "has_srq": has_srq, "open_sends": 0, "open_receives": 16,
+            })
+        };
+        let connection = serde_json::json!({
+            "qp_num": 4, "qp_state": "RTS", "state": "established", "local": "10.0.0.1:4000",
+            "remote": "10.0.0.2:5000", "tcp_state": "Established", "rtt_us": 30, "rto_us": 5000,
+            "cwnd": 14600, "ssthresh": null, "mss": 1448, "retransmits": 0, "tx_bytes": 0,
+            "unacknowledged_bytes": 0, "rx_bytes": 0, "out_of_order_bytes": 0,
+        });
+        let engine = serde_json::json!({
+            "engine": 0, "port": "v0", "mac": "02:00:00:00:00:01", "mtu": 1500, "link_up": true,
+            "addresses": ["10.0.0.1/24"], "listens": [], "connections": [connection], "counters": {},
+        });
+        let process = serde_json::json!({
+            "pid": 7, "program": "it", "completion_queues": 1, "protection_domains": 1,
+            "queue_pairs": [qp(4, "RTS", false), qp(5, "IDLE", false), qp(6, "ERROR", true)],
+            "memory_regions": 1, "memory_windows": 0, "registered_bytes": 4096, "engines": [engine],
+            "silent_engines": [],
+        });
+        let mut text = String::new();
+        add_process(&mut text, &serde_json::from_value(process).unwrap());
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[0], "pid 7 it  queue pairs 3  memory 4.0 KiB in 1 regions");
+        assert_eq!(lines[2], "    qp 4 RTS  10.0.0.1:4000 -> 10.0.0.2:5000  established");
+        assert_eq!(
+            lines[4..],
+            [
+                "  qp 5 RC IDLE  pd 1  sends 0  receives 16",
+                "  qp 6 RC ERROR  pd 1  sends 0  receives 16 of a shared queue",
+            ]
+        );
+    }
+
+    #[test]
     fn a_pause_is_a_time_in_bounds() {
         assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
         assert!(["0", "-1", "x", "inf"].iter().all(|text| seconds(text).is_err()));
