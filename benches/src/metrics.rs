@@ -1,7 +1,7 @@
 //! `--metrics ADDR`: the counters of all engines of the process, as Prometheus reads them.
 //!
-//! The answers are those of [`iwarp::prometheus`]. The crate `metrics-exporter-prometheus` would bring hyper and a
-//! runtime for its endpoint.
+//! The answers are those of [`iwarp::prometheus`]. The crate `metrics-exporter-prometheus` would bring hyper
+//! and a runtime for its endpoint.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
