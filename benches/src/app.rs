@@ -18,6 +18,7 @@ use crate::{local, ping, several};
 /// # Errors
 /// The error that ended it.
 pub fn run(cli: Cli) -> Result<(), Error> {
+    crate::log::start(cli.log.as_deref())?;
     if let Some(note) = cli.command.test_args().and_then(|args| args.perftest.note()) {
         eprintln!("iwperf: {note}");
     }

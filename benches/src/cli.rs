@@ -32,6 +32,11 @@ pub struct Cli {
     /// reaches it may ask.
     #[arg(long, global = true, value_name = "ADDR:PORT")]
     pub metrics: Option<SocketAddr>,
+    /// Print events of connections, startup, Terminates, timeouts and links on standard error: those of a
+    /// level (error, warn, info, debug, trace), or by crate, as iwarp=debug,tcp_lite=warn. Without the
+    /// option, the variable RUST_LOG has the filter.
+    #[arg(long, global = true, value_name = "FILTER")]
+    pub log: Option<String>,
 }
 
 /// What to do.

@@ -13,7 +13,7 @@ use iwarp::verbs::{
 };
 
 use crate::driver::{Driver, WaitMode};
-use crate::errors::{self, Error};
+use crate::errors::{Error, NotConnected};
 use crate::params::{Params, Test};
 use crate::private;
 use crate::rendezvous::Rendezvous;
@@ -205,7 +205,7 @@ impl Endpoint {
             id.connect(&qp, remote, param)?;
             match self.established(&id, remote) {
                 Ok(private_data) => return Ok((id, qp, private_data)),
-                Err(Error::Connect { reason, .. }) if reason == refused() && tries < TRIES => {
+                Err(Error::Connect { reason, .. }) if reason.is_refused() && tries < TRIES => {
                     tries += 1;
                     self.pause(PAUSE)?;
                 }
@@ -240,7 +240,7 @@ impl Endpoint {
         // The connection has its own time limit. This one applies only if its event never comes.
         let silence = self.timeout + Duration::from_secs(2);
         let id = id.clone();
-        let failed = |reason: String| Error::Connect { remote, reason };
+        let failed = |reason| Error::Connect { remote, reason };
         self.wait("connecting", Some(silence), |end| {
             let outcome = end.take_event(|event| {
                 if event.id != id {
@@ -251,12 +251,12 @@ impl Endpoint {
                     CmEventKind::Rejected { private_data, .. } => {
                         Err(match private::rejection_reason(private_data) {
                             Some(reason) => Error::Rejected { remote, reason },
-                            None => failed(ConnectionError::Rejected.to_string()),
+                            None => failed(NotConnected::Error(ConnectionError::Rejected)),
                         })
                     }
-                    CmEventKind::ConnectError { error, .. } => Err(failed(errors::not_connected(*error))),
+                    CmEventKind::ConnectError { error, .. } => Err(failed(NotConnected::Error(*error))),
                     CmEventKind::Disconnected { error, .. } => {
-                        Err(failed(error.map_or("closed by the peer".into(), |e| e.to_string())))
+                        Err(failed(error.map_or(NotConnected::Closed, NotConnected::Error)))
                     }
                     // Events of other connections, or of streaming mode, which is not used here.
                     _ => return None,
@@ -299,6 +299,5 @@ pub fn checked(completion: &WorkCompletion, what: &'static str) -> Result<(), Er
     }
 }
 
-fn refused() -> String {
-    errors::not_connected(ConnectionError::Tcp(tcp_lite::CloseReason::Refused))
-}
+#[cfg(test)]
+mod tests;

@@ -20,8 +20,8 @@ pub enum Error {
     Connect {
         /// The peer's address.
         remote: SocketAddr,
-        /// The error.
-        reason: String,
+        /// The cause.
+        reason: NotConnected,
     },
     /// A server rejected the test, with a reason.
     #[error("{remote} rejected the test: {reason}")]
@@ -103,8 +103,28 @@ impl Error {
     }
 }
 
-/// Why a connection was not made, with the options that help.
-pub fn not_connected(error: ConnectionError) -> String {
+/// Why a connection was not made. `Display` names the options that help.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotConnected {
+    /// The stack, or the peer's, says why.
+    #[error("{}", advice(*.0))]
+    Error(ConnectionError),
+    /// The peer has closed it before it was established.
+    #[error("closed by the peer")]
+    Closed,
+    /// It did not come to an end.
+    #[error("{0}")]
+    Other(String),
+}
+
+impl NotConnected {
+    /// Whether the peer is there, and nobody listens at its port.
+    pub fn is_refused(&self) -> bool {
+        matches!(self, Self::Error(ConnectionError::Tcp(CloseReason::Refused)))
+    }
+}
+
+fn advice(error: ConnectionError) -> String {
     match error {
         ConnectionError::NoRoute => {
             "its address is in no network of --ip: give --gateway ADDR, or an --ip of its network".into()
@@ -155,7 +175,7 @@ mod tests {
             (ConnectionError::Tcp(CloseReason::Refused), "connection refused: start the server first"),
             (ConnectionError::Rejected, "the peer rejected the connection"),
         ] {
-            let told = not_connected(error);
+            let told = NotConnected::Error(error).to_string();
             assert!(told.contains(says) && !told.contains('\n'), "{told}");
         }
     }

@@ -15,6 +15,7 @@
 //! | `table`, `description`, `json`, `output`, `live`, `profile`, `report` | the output |
 //! | `machine`, `provenance` | where, when and how figures were measured |
 //! | `shown`, `metrics` | what others can look at during a run: `uwarp status`, `--metrics` |
+//! | `log` | `--log`: events on standard error |
 //! | `callgrind` | counts a program's instructions, for results that do not depend on the load of the machine |
 //! | `two_hosts` | two hosts on a wire in memory, to count or time parts of the data path |
 //! | `plot` | charts and pages, for `report` and other measurements |
@@ -36,6 +37,7 @@ pub mod json;
 pub mod latency;
 pub mod live;
 pub mod local;
+pub mod log;
 pub mod machine;
 pub mod metrics;
 pub mod net;

@@ -7,6 +7,7 @@ use dp::Clock;
 use indicatif::{ProgressBar, ProgressStyle};
 use iwarp::engine::EngineCounters;
 
+use crate::log;
 use crate::table::Unit;
 
 /// Times a second that the dashboard is drawn.
@@ -70,12 +71,14 @@ impl Live {
 
     /// The view of a run of `total` messages, or by time if that is 0. `hz`: cycles a second.
     pub fn new(label: &str, total: u64, unit: Unit, hz: u64) -> Self {
-        let period = match (std::io::stderr().is_terminal(), total) {
+        // Events would run through a dashboard.
+        let is_dashboard = std::io::stderr().is_terminal() && !log::is_on();
+        let period = match (is_dashboard, total) {
             (true, _) => hz / DRAWN_PER_S,
             (false, 0) => hz,
             (false, _) => return Self::hidden(),
         };
-        let bar = std::io::stderr().is_terminal().then(|| {
+        let bar = is_dashboard.then(|| {
             let bar = ProgressBar::new(if total == 0 { 1000 } else { total });
             let style = "{prefix} [{bar:40}] {percent:>3} %  {elapsed}\n{msg}";
             if let Ok(style) = ProgressStyle::with_template(style) {

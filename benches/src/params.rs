@@ -228,12 +228,6 @@ impl Params {
                 "--run_infinitely works with bandwidth tests, without --iters and --rate_limit".into(),
             );
         }
-        if self.endless && (self.test.verb().uses_receives() || self.bidirectional) {
-            return usage(format!(
-                "{}: --run_infinitely is for Writes, Reads and atomics in one direction",
-                self.test.name()
-            ));
-        }
         if self.post_list > self.tx_depth {
             return usage(format!(
                 "--post-list {}: must be at most --tx-depth ({})",

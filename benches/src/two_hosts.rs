@@ -16,7 +16,7 @@ use iwarp::verbs::{
 };
 use tcp_lite::Instant;
 
-use crate::errors::Error;
+use crate::errors::{Error, NotConnected};
 
 /// Virtual time between two polls of an engine, microseconds: a round trip is one or two polls.
 const POLL_US: u64 = 20;
@@ -155,7 +155,9 @@ impl Host {
                     self.ids.push(event.id);
                 }
                 CmEventKind::Established { .. } => established += 1,
-                other => return Err(Error::Connect { remote, reason: format!("{other:?}") }),
+                other => {
+                    return Err(Error::Connect { remote, reason: NotConnected::Other(format!("{other:?}")) });
+                }
             }
         }
         Ok(established)
@@ -310,7 +312,8 @@ impl TwoHosts {
             }
             if missing > 0 {
                 let remote = all[0].place.listener();
-                return Err(Error::Connect { remote, reason: format!("not within {MAX_POLLS} polls") });
+                let reason = NotConnected::Other(format!("not within {MAX_POLLS} polls"));
+                return Err(Error::Connect { remote, reason });
             }
         }
         Ok(())

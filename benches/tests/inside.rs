@@ -106,7 +106,7 @@ fn a_scraper_sees_a_run_move() {
     // Those of the queue pairs, and the one by which the ends exchange figures.
     const CONNECTIONS: f64 = 3.0;
     for context in ["0", "1"] {
-        assert_eq!(later[&format!("uwarp_connections{{context=\"{context}\"}}")], CONNECTIONS);
+        assert_eq!(later[&format!("uwarp_tcp_connections{{context=\"{context}\"}}")], CONNECTIONS);
         assert_eq!(
             later[&format!("uwarp_connections_total{{context=\"{context}\",engine=\"0\"}}")],
             CONNECTIONS
@@ -123,7 +123,7 @@ fn a_scraper_sees_a_run_move() {
 #[test]
 fn a_run_is_shown_while_it_lasts() {
     let run = Run::start("status");
-    run.samples(|samples| samples.contains_key("uwarp_connections{context=\"1\"}"));
+    run.samples(|samples| samples.contains_key("uwarp_tcp_connections{context=\"1\"}"));
     let sockets: &Path = &run.folder.join(".status");
     let found = iwarp::status::processes(sockets).unwrap();
     assert!(found.silent.is_empty());

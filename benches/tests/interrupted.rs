@@ -103,10 +103,30 @@ fn other_tests_tell_what_was_measured_at_both_ends() {
     }
 }
 
+/// Interrupts the client of an endless test: it has shown a row every second, and ends the test in order.
+fn end_endless(test: &str) {
+    let [client, server] = interrupt(Side::Client, &format!("{test} --run_infinitely -D 1"));
+    assert_eq!((client.status, server.status), (Some(130), Some(0)), "{test}: {}", server.err);
+    let size = test.split_once("-s ").map_or("65536", |(_, rest)| rest.split(' ').next().unwrap());
+    let rows =
+        |ran: &Ran| ran.out.lines().filter(|line| line.split_whitespace().next() == Some(size)).count();
+    assert!(rows(&client) >= 2 && rows(&server) >= 1, "{test}: {}{}", client.out, server.out);
+    assert!(messages(&client) > 0.0 && messages(&server) > 0.0, "{test}");
+    assert!(server.out.contains("the peer was interrupted"), "{test}: {}", server.out);
+}
+
 #[test]
-fn an_endless_run_has_a_row_every_period() {
-    let [client, server] = interrupt(Side::Client, "write-bw 100.64.0.1 --run_infinitely -D 1");
-    assert_eq!((client.status, server.status), (Some(130), Some(0)), "{}", server.err);
-    let rows = client.out.lines().filter(|line| line.starts_with(" 65536")).count();
-    assert!(rows >= 2, "{}", client.out);
+fn an_endless_run_in_one_direction_has_a_row_every_period() {
+    for test in ["write-bw", "read-bw", "send-bw", "write-imm-bw"] {
+        end_endless(&format!("{test} 100.64.0.1"));
+    }
+    end_endless("atomic-bw 100.64.0.1 -s 8 -q 2");
+}
+
+#[test]
+fn an_endless_run_of_both_ends_stops_both() {
+    for test in ["write-bw", "read-bw", "send-bw", "write-imm-bw"] {
+        end_endless(&format!("{test} 100.64.0.1 -b"));
+    }
+    end_endless("send-bw 100.64.0.1 -b -s 5000 --validate -q 3 -r 40");
 }

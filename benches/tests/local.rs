@@ -1,19 +1,13 @@
 //! `iwperf local`: all tests between two engines over a wire in memory, with every byte checked.
 
-use std::process::{Command, Output};
+mod common;
+
+use common::local;
 
 const TESTS: [&str; 7] =
     ["write-bw", "read-bw", "send-bw", "write-lat", "read-lat", "send-lat", "write-imm-bw"];
 
 const ATOMICS: [&str; 2] = ["atomic-bw", "atomic-lat"];
-
-fn local(test: &str, options: &str) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_iwperf"))
-        .args(["local", test])
-        .args(options.split_whitespace())
-        .output()
-        .expect("the binary was built with this test")
-}
 
 /// Runs it, expects success, and returns the rows of its table.
 fn rows(test: &str, options: &str) -> Vec<Vec<f64>> {
@@ -72,7 +66,8 @@ fn one_message_is_enough() {
     for test in ["write-bw", "read-bw", "send-bw", "write-imm-bw", "atomic-bw", "read-lat", "atomic-lat"] {
         let row = &rows(test, "-n 1 --validate")[0];
         assert_eq!(row[1], 1.0, "{test}");
-        assert!(row[2] > 0.0, "{test}: {row:?}");
+        // The rate of one atomic may be 0.00 MiB/s.
+        assert!(row[2..].iter().any(|&figure| figure > 0.0), "{test}: {row:?}");
     }
     for test in ["write-lat", "send-lat"] {
         assert!(rows(test, "-n 2")[0][2] > 0.0, "{test}");

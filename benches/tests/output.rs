@@ -1,17 +1,11 @@
 //! What `iwperf local` prints and writes.
 
+mod common;
+
 use std::path::PathBuf;
-use std::process::{Command, Output};
 
+use common::local;
 use serde_json::Value;
-
-fn local(test: &str, options: &str) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_iwperf"))
-        .args(["local", test])
-        .args(options.split_whitespace())
-        .output()
-        .expect("the binary was built with this test")
-}
 
 /// Runs it, expects success, and returns what it printed: the output and the errors.
 fn printed(test: &str, options: &str) -> (String, String) {

@@ -179,7 +179,7 @@
 //! Three features, off by default, show them to others: `status` to `uwarp status`, by a socket of this user
 //! (`iwarp::status::serve`); `metrics` to the exporter of the program (`iwarp::metrics::publish`);
 //! `tracing` makes events of connections, MPA startup, Terminates, timeouts and links. A program without an
-//! exporter has the text for Prometheus by [`prometheus::text`]. The subscriber of events runs in the thread
+//! exporter has the answers to Prometheus in [`prometheus`]. The subscriber of events runs in the thread
 //! that polls the engine, and holds it up for as long as it takes.
 //!
 //! # Layers

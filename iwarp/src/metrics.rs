@@ -34,7 +34,7 @@ pub fn describe() {
     describe_gauge!("uwarp_queue_pairs", "Queue pairs, connected or not.");
     describe_gauge!("uwarp_memory_regions", "Registered memory regions.");
     describe_gauge!("uwarp_registered_bytes", "Bytes of registered memory.");
-    describe_gauge!("uwarp_connections", "TCP connections that the engine carries.");
+    describe_gauge!("uwarp_tcp_connections", "TCP connections that the engine carries.");
 }
 
 /// Publishes what a context and its engines have said. An engine that has not answered keeps its last values.
@@ -44,7 +44,7 @@ pub fn publish(status: &ContextStatus) {
     gauge!("uwarp_registered_bytes").set(status.registered_bytes as f64);
     for engine in &status.engines {
         let labels = [("engine", engine.index.to_string()), ("port", engine.port.clone())];
-        gauge!("uwarp_connections", &labels).set(engine.connections.len() as f64);
+        gauge!("uwarp_tcp_connections", &labels).set(engine.connections.len() as f64);
         publish_counters(&engine.counters, &labels);
     }
 }

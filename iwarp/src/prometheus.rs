@@ -1,4 +1,8 @@
-//! All counters in the text format of Prometheus, version 0.0.4.
+//! All counters in the text format of Prometheus, version 0.0.4, and what an exporter answers.
+
+mod http;
+
+pub use http::{request_line, response};
 
 use std::fmt::Write as _;
 
@@ -24,7 +28,7 @@ pub fn text(statuses: &[(u64, ContextStatus)]) -> String {
     gauge("uwarp_queue_pairs", "Queue pairs, connected or not.", &|status| status.usage.qp.used as u64);
     gauge("uwarp_memory_regions", "Registered memory regions.", &|status| status.usage.mr.used as u64);
     gauge("uwarp_registered_bytes", "Bytes of registered memory.", &|status| status.registered_bytes);
-    gauge("uwarp_connections", "TCP connections of all engines.", &|status| {
+    gauge("uwarp_tcp_connections", "TCP connections of all engines.", &|status| {
         status.engines.iter().map(|engine| engine.connections.len() as u64).sum()
     });
     let mut engines = Vec::new();

@@ -118,7 +118,7 @@ fn a_context_shows_its_peers_bytes_and_memory() {
     let [a, b] = &all[..] else { panic!("{all:?}") };
     for (report, address) in [(a, "10.0.0.1/24"), (b, "10.0.0.2/24")] {
         assert_eq!(report.pid, std::process::id());
-        assert_eq!((report.queue_pairs, report.memory_regions, report.registered_bytes), (1, 1, 8192));
+        assert_eq!((report.memory_regions, report.registered_bytes), (1, 8192));
         assert_eq!(report.engines[0].addresses[0], address);
         assert!(report.silent_engines.is_empty());
         assert!(report.engines[0].link_up && report.engines[0].mtu == 1500);
@@ -143,6 +143,42 @@ fn a_context_shows_its_peers_bytes_and_memory() {
     assert_eq!(fs::metadata(folder.sockets()).unwrap().mode() & 0o7777, 0o700);
     drop(sockets);
     assert_eq!(folder.names(), [""; 0], "a socket is removed with its value");
+}
+
+#[test]
+fn queue_pairs_are_listed_connected_or_not() {
+    let folder = Folder::new("pairs");
+    let (hosts, _listener, _id) = connected(100);
+    let [host, _] = &hosts;
+    let (pd, cq) = (host.context.alloc_pd().unwrap(), host.context.create_cq(16, None).unwrap());
+    let idle = pd.create_qp(&QpInit { early_sends: true, ..QpInit::new(&cq) }).unwrap();
+    let memory = pd.reg_mr(64, Access::LOCAL_WRITE).unwrap();
+    for wr_id in 0..3 {
+        idle.post_recv(&RecvRequest::new(wr_id, memory.sge(0, 64))).unwrap();
+    }
+    idle.post_send(&SendRequest::new(9, SendOp::Send, memory.sge(0, 64))).unwrap();
+    let srq = pd.create_srq(&SrqInit::default()).unwrap();
+    let shares = pd.create_qp(&QpInit { srq: Some(&srq), ..QpInit::new(&cq) }).unwrap();
+    let _socket = status::serve(&host.context, &folder.sockets()).unwrap();
+    let listed = || {
+        let report = reports(&folder).remove(0);
+        let line = |qp: &status::QpReport| {
+            let open = (qp.open_sends, qp.open_receives);
+            (qp.qp_num, qp.qp_type.clone(), qp.qp_state.clone(), qp.protection_domain, qp.has_srq, open)
+        };
+        report.queue_pairs.iter().map(line).collect::<Vec<_>>()
+    };
+    let row = |qp: &QueuePair, state: &str, pd, has_srq, open| {
+        (qp.qp_num(), "RC".to_owned(), state.to_owned(), pd, has_srq, open)
+    };
+    let rows = [
+        row(&host.qp, "RTS", 1, false, (0, 0)),
+        row(&idle, "IDLE", 2, false, (1, 3)),
+        row(&shares, "IDLE", 2, true, (0, 0)),
+    ];
+    assert_eq!(listed(), rows);
+    drop(idle);
+    assert_eq!(listed(), [rows[0].clone(), rows[2].clone()], "one that is gone is not listed");
 }
 
 #[test]

@@ -46,9 +46,9 @@ dp::counters! {
         /// Bytes ahead of the frontiers of all connections together.
         pub out_of_order: OutOfOrder,
         /// Out-of-order bytes dropped for lack of budget.
-        pub rx_out_of_order_dropped: u64,
+        pub rx_out_of_order_dropped_bytes: u64,
         /// Out-of-order bytes given up again for lack of memory ([`Event::Evict`](crate::Event)).
-        pub rx_out_of_order_evicted: u64,
+        pub rx_out_of_order_evicted_bytes: u64,
         /// Times that a connection reached its own limit
         /// ([`TcpConfig::out_of_order_bytes`](crate::TcpConfig)).
         pub out_of_order_over_connection: u64,

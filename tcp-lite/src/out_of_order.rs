@@ -17,19 +17,19 @@ dp::counters! {
         /// and not [`release`](crate::Stack::release)d since.
         pub held_bytes: u64,
         /// The largest value of `held_bytes` so far.
-        pub held_bytes_max: u64,
+        pub max_held_bytes: u64,
         /// Bytes of the packet buffers that the user keeps for them, as it says with
         /// [`Stack::pin`](crate::Stack::pin).
         pub pinned_bytes: u64,
         /// The largest value of `pinned_bytes` so far.
-        pub pinned_bytes_max: u64,
+        pub max_pinned_bytes: u64,
     }
 }
 
 impl OutOfOrder {
     pub(crate) fn hold(&mut self, bytes: u64) {
         self.held_bytes += bytes;
-        self.held_bytes_max = self.held_bytes_max.max(self.held_bytes);
+        self.max_held_bytes = self.max_held_bytes.max(self.held_bytes);
     }
 
     pub(crate) fn release(&mut self, bytes: u64) {
@@ -39,6 +39,6 @@ impl OutOfOrder {
     /// Pinned bytes change from `from` to `to`.
     pub(crate) fn pin(&mut self, from: u64, to: u64) {
         self.pinned_bytes = self.pinned_bytes.saturating_sub(from) + to;
-        self.pinned_bytes_max = self.pinned_bytes_max.max(self.pinned_bytes);
+        self.max_pinned_bytes = self.max_pinned_bytes.max(self.pinned_bytes);
     }
 }

@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+pub use benches::params::Test;
+use benches::params::{ATOMIC_BYTES, Verb};
 use serde_json::Value;
 
 use crate::lab::{Ended, Namespace, Process, Result, Run, programs};
@@ -13,60 +15,27 @@ pub const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time limit for a program to start its port and listen.
 pub const START_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A test of `iwperf`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Test {
-    /// RDMA Writes, bandwidth.
-    WriteBw,
-    /// RDMA Reads, bandwidth.
-    ReadBw,
-    /// Sends, bandwidth.
-    SendBw,
-    /// RDMA Writes, latency.
-    WriteLat,
-    /// RDMA Reads, latency.
-    ReadLat,
-    /// Sends, latency.
-    SendLat,
+/// The corresponding program of perftest.
+pub fn perftest(test: Test) -> &'static str {
+    match test {
+        Test::WriteBw | Test::WriteImmBw => "ib_write_bw",
+        Test::ReadBw => "ib_read_bw",
+        Test::SendBw => "ib_send_bw",
+        Test::AtomicBw => "ib_atomic_bw",
+        Test::WriteLat => "ib_write_lat",
+        Test::ReadLat => "ib_read_lat",
+        Test::SendLat => "ib_send_lat",
+        Test::AtomicLat => "ib_atomic_lat",
+    }
 }
 
-impl Test {
-    /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::WriteBw, Self::ReadBw, Self::SendBw, Self::WriteLat, Self::ReadLat, Self::SendLat];
-
-    /// Its name in `iwperf`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::WriteBw => "write-bw",
-            Self::ReadBw => "read-bw",
-            Self::SendBw => "send-bw",
-            Self::WriteLat => "write-lat",
-            Self::ReadLat => "read-lat",
-            Self::SendLat => "send-lat",
-        }
-    }
-
-    /// The corresponding program of perftest.
-    pub fn perftest(self) -> &'static str {
-        match self {
-            Self::WriteBw => "ib_write_bw",
-            Self::ReadBw => "ib_read_bw",
-            Self::SendBw => "ib_send_bw",
-            Self::WriteLat => "ib_write_lat",
-            Self::ReadLat => "ib_read_lat",
-            Self::SendLat => "ib_send_lat",
-        }
-    }
-
-    /// Whether it measures bandwidth rather than latency.
-    pub fn is_bandwidth(self) -> bool {
-        matches!(self, Self::WriteBw | Self::ReadBw | Self::SendBw)
-    }
-
-    /// A size (bytes) and a number of iterations that are fast and still need several FPDUs for a message.
-    pub fn quick(self) -> (u32, u32) {
-        if self.is_bandwidth() { (40_000, 50) } else { (3_000, 50) }
+/// A size (bytes) and a number of iterations that are fast and still need several FPDUs for a message, if its
+/// size is not given.
+pub fn quick(test: Test) -> (u32, u32) {
+    match (test.verb(), test.is_latency()) {
+        (Verb::Atomic, _) => (ATOMIC_BYTES, 50),
+        (_, false) => (40_000, 50),
+        (_, true) => (3_000, 50),
     }
 }
 
@@ -223,7 +192,7 @@ pub fn client(
     net: &Net,
     json: &Path,
 ) -> Result<Run> {
-    let (size, iterations) = test.quick();
+    let (size, iterations) = quick(test);
     let run = iwperf(namespace, [test.name(), host(server), "--validate"])?.arg("--json").arg(json);
     Ok(run.args(["-s", &size.to_string(), "-n", &iterations.to_string()]).args(net.args()))
 }

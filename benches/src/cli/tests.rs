@@ -72,6 +72,9 @@ fn scripts_of_perftest_run_as_they_are() {
     let endless = params("--run_infinitely");
     assert_eq!((endless.endless, endless.duration_s, endless.iters), (true, 5, 0));
     assert_eq!(params("--run_infinitely -D 2").duration_s, 2);
+    for test in [Test::SendBw, Test::WriteImmBw, Test::ReadBw] {
+        assert!(client("--run_infinitely -b").args.params(test).unwrap().bidirectional);
+    }
     let args = client("-w 3.5 -y 0.1 -N --cpu_util -T 184 --out_json").args;
     assert_eq!(
         (args.limit_bw, args.limit_msgrate, args.no_peak, args.cpu_util),
@@ -218,7 +221,8 @@ fn combinations_are_refused_with_a_reason() {
         ("-H", Test::WriteBw, "latency tests"),
         ("-w 5", Test::WriteLat, "bandwidth tests"),
         ("-n 1", Test::SendLat, "at least 2"),
-        ("--run_infinitely", Test::SendBw, "--run_infinitely"),
+        ("--run_infinitely", Test::SendLat, "--run_infinitely works with bandwidth tests"),
+        ("--run_infinitely --rate_limit 1", Test::WriteBw, "without --iters and --rate_limit"),
     ] {
         let error = refuse(options, test);
         assert!(matches!(&error, Error::Usage(text) if text.contains(word)), "{error}");

@@ -30,7 +30,7 @@ pub(super) fn lines(counters: &EngineCounters, seconds: f64) -> Vec<String> {
 
 fn line(name: &str, value: u64, seconds: f64) -> String {
     // The greatest value so far has no rate.
-    let rate = if seconds > 0.0 && !name.ends_with("_max") {
+    let rate = if seconds > 0.0 && !name.starts_with("max_") {
         format!("{:.0}", value as f64 / seconds)
     } else {
         "-".into()
@@ -51,7 +51,7 @@ mod tests {
     #[test]
     fn only_what_was_counted_is_told_with_its_rate() {
         let mut counters = EngineCounters { tx_fpdus: 3000, ..EngineCounters::default() };
-        counters.stack.out_of_order.held_bytes_max = 9;
+        counters.stack.out_of_order.max_held_bytes = 9;
         let lines = lines(&counters, 2.0);
         let words: Vec<Vec<&str>> = lines.iter().map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(
@@ -59,7 +59,7 @@ mod tests {
             [
                 vec!["counter", "value", "a", "second"],
                 vec!["out", "of", "order"],
-                vec!["held_bytes_max", "9", "-"],
+                vec!["max_held_bytes", "9", "-"],
                 vec!["RDMA"],
                 vec!["tx_fpdus", "3000", "1500"],
             ]

@@ -138,11 +138,15 @@ impl Script<'_> {
         let (limit, part) = (if warms_up { Some(params.warm_up_messages()) } else { iters }, self.part());
         // A target of Sends counts them, or waits for the next size.
         let knows_the_end = !params.test.verb().uses_receives() || (with_iwperf && !params.all);
+        let both_end = !params.bidirectional || (params.endless && with_iwperf);
         let course = Course {
             part,
             limit,
-            ending: if params.endless { Ending::Never } else { Ending::InTime },
-            can_conclude: self.is_client() && !params.bidirectional && knows_the_end,
+            ending: match params.endless && !warms_up {
+                true => Ending::Never,
+                false => Ending::InTime,
+            },
+            can_conclude: self.is_client() && both_end && knows_the_end,
         };
         // With --all, nothing has told a target the size.
         let has_size = part.source || !params.all;
@@ -179,7 +183,9 @@ impl Script<'_> {
     }
 
     fn one_sided_bandwidth(&mut self, on_row: OnRow<'_>) -> Result<(), Error> {
-        let Params { bidirectional: both, all, .. } = *self.params();
+        let Params { bidirectional: both, all, endless, .. } = *self.params();
+        // perftest's runs without an end begin at once.
+        let begins_together = both && (self.with_iwperf || !endless);
         if !self.is_client() && !both {
             // The peer does all the work. This end answers its marks until its next message.
             let run = self.measure(false, on_row)?;
@@ -197,7 +203,7 @@ impl Script<'_> {
                 self.measure(true, on_row)?;
                 continue;
             }
-            if both {
+            if begins_together {
                 self.sync()?;
             }
             let row = self.measure(false, on_row)?.row(confirmed);

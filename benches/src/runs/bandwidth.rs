@@ -219,6 +219,11 @@ impl Moved {
                 polled => polled?,
             };
             let mut worked = path.poll()?;
+            if ending == Ending::Never && part.source && !self.stopped && control.has_message()? {
+                // The other source was interrupted, and ends the run of both.
+                (self.stopped, limit) = (true, None);
+                path.stop_pacing(Clock::cycles());
+            }
             if part.source && !self.stopped {
                 worked |= path.post(limit)?;
                 if limit.is_none() && Clock::cycles() >= deadline {

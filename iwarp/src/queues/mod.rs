@@ -11,7 +11,7 @@
 //! | file | contents |
 //! |---|---|
 //! | `wr.rs`, `wc.rs` | work requests and work completions |
-//! | `qp_init.rs`, `qp_state.rs`, `qp.rs`, `qp/` | a queue pair: its options, its states, its queues, the checks of a posted request, the signals to its engine |
+//! | `qp_init.rs`, `qp_state.rs`, `qp_status.rs`, `qp.rs`, `qp/` | a queue pair: its options, its states, its status, its queues, the checks of a posted request, the signals to its engine |
 //! | `cq.rs`, `cq_users.rs`, `srq.rs` | completion queues, shared receive queues |
 //! | `line.rs` | the queue pairs whose messages wait for a request of a shared receive queue |
 //! | `send_entry.rs`, `consumer.rs` | a posted request, and the end of both queues where requests are taken and completed |
@@ -41,6 +41,7 @@ mod pd;
 mod qp;
 mod qp_init;
 mod qp_state;
+mod qp_status;
 mod resources;
 mod ring;
 mod rung;
@@ -60,6 +61,7 @@ pub use cq::{CompletionQueue, CqAttr, CqEventHandler, CqOptions, cqe_for};
 pub use error::{ConnectionError, StreamError, VerbsError};
 pub use qp_init::{QpGrants, QpInit};
 pub use qp_state::QpState;
+pub use qp_status::QpStatus;
 pub use resources::ContextLimits;
 pub use srq::{SharedReceiveQueue, SrqAttr, SrqInit};
 pub use terminate::{TerminateOrigin, TerminateReport};
@@ -76,6 +78,7 @@ pub(crate) use doorbells::Doorbells;
 pub(crate) use outcome::{Origin, Outcome};
 pub(crate) use pd::PdShared;
 pub(crate) use qp::{Ask, QpShared, request_buffers};
+pub(crate) use qp_status::Listed;
 pub(crate) use resources::Resources;
 pub(crate) use send_entry::{Payload, SendEntry, Usual, send_opcode};
 pub(crate) use wr::post_each;

@@ -25,6 +25,7 @@ mod orphan;
 mod post;
 mod rnr_retry;
 mod signals;
+mod status;
 
 pub(crate) use signals::Ask;
 
@@ -224,6 +225,7 @@ impl QpShared {
             last_wqe_reported: AtomicBool::new(false),
             _permit: permit,
         });
+        context.enter_qp(num, &shared);
         let (send_cq, recv_cq) = (&init.send_cq.shared, &init.recv_cq.shared);
         send_cq.attach(&shared)?;
         if !Arc::ptr_eq(send_cq, recv_cq) {

@@ -1,14 +1,15 @@
 //! The state that all objects of a context share: its limits, its memory table, its asynchronous events, and
 //! the numbers of its objects.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use crate::memory::{MemoryTable, StreamId};
 
 use super::usage::Quota;
-use super::{AsyncEvents, VerbsError};
+use super::{AsyncEvents, Listed, QpStatus, VerbsError};
 
 /// Limits on the objects of a context. A call that would exceed one is refused with
 /// [`VerbsError::Limit`].
@@ -94,7 +95,8 @@ struct QpNumbers(Mutex<QpNumbersInUse>);
 struct QpNumbersInUse {
     /// The next one to try.
     next: u32,
-    used: BTreeSet<u32>,
+    /// The queue pairs by their numbers. One that is being made has none.
+    used: BTreeMap<u32, Option<Weak<dyn Listed>>>,
 }
 
 /// Numbers for the objects of another kind: 1, 2, and so on. A number is never used again and never 0, so the
@@ -158,6 +160,19 @@ impl Resources {
         self.qp_nums.take()
     }
 
+    /// The queue pair that has taken `num` is made: it will be in [`qps`](Self::qps).
+    pub(crate) fn enter_qp(&self, num: u32, qp: &Arc<impl Listed + 'static>) {
+        self.qp_nums.in_use().used.insert(num, Some(Arc::downgrade(qp) as Weak<dyn Listed>));
+    }
+
+    /// All queue pairs, by their numbers.
+    pub(crate) fn qps(&self) -> Vec<QpStatus> {
+        // The last owner of one may go meanwhile. So none is dropped under the lock, which its drop takes.
+        let in_use: Vec<_> =
+            self.qp_nums.in_use().used.values().flatten().filter_map(Weak::upgrade).collect();
+        in_use.iter().map(|qp| qp.status()).collect()
+    }
+
     /// The queue pair with this number is gone.
     pub(crate) fn free_qp_num(&self, num: u32) {
         self.qp_nums.free(num);
@@ -185,7 +200,7 @@ impl QpNumbers {
     const LAST_NUMBER: u32 = (1 << 24) - 1;
 
     fn new() -> Self {
-        Self(Mutex::new(QpNumbersInUse { next: 1, used: BTreeSet::new() }))
+        Self(Mutex::new(QpNumbersInUse { next: 1, used: BTreeMap::new() }))
     }
 
     /// # Errors
@@ -198,7 +213,8 @@ impl QpNumbers {
         loop {
             let num = *next;
             *next = num % Self::LAST_NUMBER + 1;
-            if used.insert(num) {
+            if let Entry::Vacant(place) = used.entry(num) {
+                place.insert(None);
                 return Ok(num);
             }
         }
@@ -206,7 +222,7 @@ impl QpNumbers {
 
     fn free(&self, num: u32) {
         let was_used = self.in_use().used.remove(&num);
-        debug_assert!(was_used, "a queue pair has its number until it is gone");
+        debug_assert!(was_used.is_some(), "a queue pair has its number until it is gone");
     }
 
     fn in_use(&self) -> MutexGuard<'_, QpNumbersInUse> {

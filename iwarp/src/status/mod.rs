@@ -34,5 +34,5 @@ mod server;
 
 pub use client::{Processes, processes};
 pub use folder::default_folder;
-pub use report::{ConnectionReport, EngineReport, ProcessReport};
+pub use report::{ConnectionReport, EngineReport, ProcessReport, QpReport};
 pub use server::{StatusSocket, serve, serve_while_idle};

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::verbs::{ConnectionStatus, ContextStatus, EngineStatus, QpState};
+use crate::verbs::{ConnectionStatus, ContextStatus, EngineStatus, QpState, QpStatus};
 
 /// The bytes that a client sends.
 pub(super) const REQUEST: &[u8; 7] = b"status\n";
@@ -18,8 +18,8 @@ pub struct ProcessReport {
     pub pid: u32,
     /// The name of its program.
     pub program: String,
-    /// Queue pairs, connected or not.
-    pub queue_pairs: usize,
+    /// All queue pairs, connected or not.
+    pub queue_pairs: Vec<QpReport>,
     /// Completion queues.
     pub completion_queues: usize,
     /// Protection domains.
@@ -34,6 +34,26 @@ pub struct ProcessReport {
     pub engines: Vec<EngineReport>,
     /// The indices of the engines that nobody has polled meanwhile.
     pub silent_engines: Vec<usize>,
+}
+
+/// A queue pair.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct QpReport {
+    /// Its number.
+    pub qp_num: u32,
+    /// Its type, as libibverbs names it: RC, a reliable connection.
+    pub qp_type: String,
+    /// Its state: IDLE, RTS, CLOSING, TERMINATE, ERROR or ORPHANED.
+    pub qp_state: String,
+    /// The number of its protection domain.
+    pub protection_domain: u32,
+    /// Whether it takes its receives from a shared receive queue.
+    pub has_srq: bool,
+    /// Send requests that are not complete.
+    pub open_sends: u64,
+    /// Receives that are not complete: those posted, or with a shared receive queue those taken from it.
+    pub open_receives: u64,
 }
 
 /// An engine.
@@ -104,7 +124,7 @@ impl ProcessReport {
         Self {
             pid,
             program,
-            queue_pairs: usage.qp.used,
+            queue_pairs: status.queue_pairs.iter().map(QpReport::new).collect(),
             completion_queues: usage.cq.used,
             protection_domains: usage.pd.used,
             memory_regions: usage.mr.used,
@@ -112,6 +132,20 @@ impl ProcessReport {
             registered_bytes: status.registered_bytes,
             engines: status.engines.iter().map(|engine| EngineReport::new(engine)).collect(),
             silent_engines: status.silent.clone(),
+        }
+    }
+}
+
+impl QpReport {
+    fn new(status: &QpStatus) -> Self {
+        Self {
+            qp_num: status.qp_num,
+            qp_type: "RC".to_owned(),
+            qp_state: state_name(status.state).to_owned(),
+            protection_domain: status.pd,
+            has_srq: status.has_srq,
+            open_sends: status.open_sends,
+            open_receives: status.open_receives,
         }
     }
 }

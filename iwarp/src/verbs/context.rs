@@ -265,7 +265,8 @@ impl Context {
             }
         }
         let registered_bytes = self.shared.resources.memory.registered_bytes();
-        ContextStatus { usage: self.usage(), registered_bytes, engines, silent }
+        let queue_pairs = self.shared.resources.qps();
+        ContextStatus { usage: self.usage(), registered_bytes, queue_pairs, engines, silent }
     }
 
     /// Creates a completion channel (`ibv_create_comp_channel`).

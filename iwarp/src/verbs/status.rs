@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use tcp_lite::ConnInfo;
 
-use super::{ContextUsage, EngineCounters, QpState};
+use super::{ContextUsage, EngineCounters, QpState, QpStatus};
 
 /// The state of a context and of its engines ([`Context::status`](super::Context::status)).
 #[derive(Clone, Debug)]
@@ -18,6 +18,8 @@ pub struct ContextStatus {
     pub usage: ContextUsage,
     /// Bytes of all memory regions that are registered now. Bytes of regions that overlap count for each.
     pub registered_bytes: u64,
+    /// All queue pairs, connected or not, by their numbers.
+    pub queue_pairs: Vec<QpStatus>,
     /// The engines that have answered, by their index.
     pub engines: Vec<Arc<EngineStatus>>,
     /// The indices of the engines that nobody has polled meanwhile.

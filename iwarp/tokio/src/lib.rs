@@ -53,6 +53,17 @@
 //!   `tokio::io::copy` run over RDMA.
 //! * **Counters** are in [`Endpoint::status`], and for Prometheus in [`Endpoint::serve_metrics`].
 //! * An endpoint is made within a runtime of tokio whose I/O is enabled.
+//!
+//! # Events
+//!
+//! With the feature `tracing`, connections, MPA startup, Terminates, timeouts and links make events. The
+//! program says where they go, before it opens an endpoint:
+//!
+//! ```
+//! tracing_subscriber::fmt::init(); // its feature `env-filter` takes RUST_LOG=iwarp=debug,tcp_lite=warn
+//! ```
+//!
+//! The engine's thread runs the subscriber, and waits as long as that takes.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![deny(unsafe_code)]
 

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use iwarp::prometheus::{self, CONTENT_TYPE};
+use iwarp::prometheus;
 use iwarp::verbs::ContextStatus;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -16,8 +16,6 @@ use crate::error::Result;
 const ENGINES: Duration = Duration::from_millis(500);
 /// How long a client may take.
 const CLIENT: Duration = Duration::from_secs(5);
-/// The longest request that is read.
-const LONGEST_REQUEST: usize = 8192;
 
 impl Endpoint {
     /// Addresses, connections and counters of its engines, as they are now.
@@ -46,28 +44,18 @@ impl Endpoint {
 }
 
 async fn answer(endpoint: &Endpoint, mut client: TcpStream) -> Result<()> {
-    let request = read_request(&mut client).await?;
-    let (status, body) = match request.split(' ').take(2).collect::<Vec<_>>()[..] {
-        ["GET", "/metrics" | "/"] => ("200 OK", prometheus::text(&[(0, endpoint.status().await?)])),
-        ["GET", _] => ("404 Not Found", "the metrics are at /metrics\n".to_owned()),
-        _ => ("405 Method Not Allowed", "only GET is possible\n".to_owned()),
-    };
-    let length = body.len();
-    let head = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: {CONTENT_TYPE}\r\nContent-Length: {length}\r\n\
-         Connection: close\r\n\r\n"
-    );
-    client.write_all(&[head, body].concat().into_bytes()).await?;
-    Ok(client.shutdown().await?)
-}
-
-/// Reads a request to the end of its header. Returns its first line.
-async fn read_request(client: &mut TcpStream) -> Result<String> {
     let mut request = Vec::new();
-    while !request.windows(4).any(|end| end == b"\r\n\r\n") {
-        if client.read_buf(&mut request).await? == 0 || request.len() > LONGEST_REQUEST {
-            return Err(io::Error::from(io::ErrorKind::InvalidData).into());
+    let line = loop {
+        if client.read_buf(&mut request).await? == 0 {
+            return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
         }
-    }
-    Ok(String::from_utf8_lossy(&request).lines().next().unwrap_or_default().to_owned())
+        if let Some(line) = prometheus::request_line(&request)? {
+            break line;
+        }
+    };
+    let context = endpoint.context().clone();
+    let answer = move || prometheus::response(&line, || vec![(0, context.status(ENGINES))]);
+    let response = tokio::task::spawn_blocking(answer).await.map_err(io::Error::from)?;
+    client.write_all(response.as_bytes()).await?;
+    Ok(client.shutdown().await?)
 }

@@ -150,7 +150,7 @@ impl Attack for Tiny {
                 ))
             }
             Kind::OutOfOrder => {
-                let dropped = stack.rx_out_of_order_dropped;
+                let dropped = stack.rx_out_of_order_dropped_bytes;
                 // 64 ranges for each, whatever arrives, and frames that the honest client has not
                 // acknowledged.
                 check(held <= 64 * PEERS as usize + 64, || format!("{held} buffers are held"))?;

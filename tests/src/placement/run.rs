@@ -255,7 +255,7 @@ impl Run {
 
     /// Bytes behind a hole that the receiver's TCP has dropped because of a limit.
     fn dropped(&self) -> u64 {
-        self.hosts.hosts[1].engine.counters().stack.rx_out_of_order_dropped
+        self.hosts.hosts[1].engine.counters().stack.rx_out_of_order_dropped_bytes
     }
 
     fn flow_of(&self, frame: &[u8]) -> Option<usize> {

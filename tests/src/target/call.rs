@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use benches::endpoint::Endpoint;
-use benches::errors::Error;
+use benches::errors::{Error, NotConnected};
 use iwarp::verbs::{CmEventKind, CmId, ConnectionError, Context, EventChannel};
 use tcp_lite::CloseReason;
 
@@ -151,7 +151,7 @@ impl Caller {
     fn pause(&self, now: Instant) -> Result<State, Error> {
         if self.there.is_some_and(|there| now - there > PATIENCE) {
             let reason = format!("nobody there for {} s", PATIENCE.as_secs());
-            return Err(Error::Connect { remote: self.remote, reason });
+            return Err(Error::Connect { remote: self.remote, reason: NotConnected::Other(reason) });
         }
         Ok(State::Paused { since: Some(now) })
     }

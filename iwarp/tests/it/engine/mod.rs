@@ -3,6 +3,7 @@
 mod local_wire;
 mod on_queues;
 mod port_events;
+mod prometheus;
 mod queues;
 mod receive_window;
 mod shared;

@@ -126,9 +126,9 @@ fn repair_reordering_and_eviction_allocate_nothing() {
         for host in [&pair.a, &pair.b] {
             let counters = host.engine.counters();
             let stack = counters.stack;
-            assert!(stack.tx_retransmits > 50 && stack.out_of_order.held_bytes_max > 0, "{stack:?}");
+            assert!(stack.tx_retransmits > 50 && stack.out_of_order.max_held_bytes > 0, "{stack:?}");
             assert_eq!(counters.rx_fpdus_early > 0, markers, "{counters:?}");
-            assert!(markers || stack.rx_out_of_order_evicted > 0, "{stack:?}");
+            assert!(markers || stack.rx_out_of_order_evicted_bytes > 0, "{stack:?}");
         }
     }
 }

@@ -27,7 +27,7 @@ async fn prometheus_gets_the_counters() {
     let answer = get(address, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").await;
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
     assert!(head.starts_with("HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4"), "{head}");
-    assert!(body.contains("\nuwarp_connections{context=\"0\"} 1\n"), "{body}");
+    assert!(body.contains("\nuwarp_tcp_connections{context=\"0\"} 1\n"), "{body}");
     let received = body.lines().find(|line| line.starts_with("uwarp_port_rx_frames_total{")).unwrap();
     assert!(received.rsplit(' ').next().unwrap().parse::<u64>().unwrap() > 3, "{received}");
     assert!(get(address, "GET /x HTTP/1.1\r\n\r\n").await.starts_with("HTTP/1.1 404 "));

@@ -13,7 +13,7 @@ impl ReceiveHalf {
         ensure!(nxt <= edge + 1, "RCV.NXT {nxt} beyond the edge {edge}");
         ensure!(nxt <= self.fin.saturating_add(1), "RCV.NXT {nxt}, FIN {:?}", self.fin);
         let held = &self.held;
-        let at_most = held.held_bytes <= held.held_bytes_max && held.pinned_bytes <= held.pinned_bytes_max;
+        let at_most = held.held_bytes <= held.max_held_bytes && held.pinned_bytes <= held.max_pinned_bytes;
         ensure!(at_most, "more than ever: {held:?}");
         if let Some(key) = self.ranges {
             // No bytes behind the peer's FIN are accepted, and no FIN below received bytes.

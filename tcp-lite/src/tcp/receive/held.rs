@@ -19,7 +19,7 @@ impl ReceiveHalf {
         }
         let emptied = ranges.is_empty();
         let bytes: u64 = stretches.iter().map(|stretch| stretch.end - stretch.start).sum();
-        ctx.counters.rx_out_of_order_evicted += bytes;
+        ctx.counters.rx_out_of_order_evicted_bytes += bytes;
         self.release(ctx, bytes as usize);
         if emptied {
             self.forget_ranges(ctx.out_of_order);

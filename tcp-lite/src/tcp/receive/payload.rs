@@ -128,7 +128,7 @@ impl ReceiveHalf {
         if admitted {
             self.hold(ctx, bytes as usize);
         } else {
-            ctx.counters.rx_out_of_order_dropped += bytes;
+            ctx.counters.rx_out_of_order_dropped_bytes += bytes;
         }
         admitted
     }

@@ -30,8 +30,8 @@ fn what_is_held_ahead_of_the_frontier_is_gauged() {
     let gauges = |pair: &mut Pair| {
         let total = pair.b.counters.out_of_order;
         assert_eq!(pair.b.tcb().receiving().held(), total, "one connection is all of the stack's");
-        let OutOfOrder { held_bytes, held_bytes_max, pinned_bytes, pinned_bytes_max } = total;
-        [held_bytes, held_bytes_max, pinned_bytes, pinned_bytes_max]
+        let OutOfOrder { held_bytes, max_held_bytes, pinned_bytes, max_pinned_bytes } = total;
+        [held_bytes, max_held_bytes, pinned_bytes, max_pinned_bytes]
     };
     assert_eq!(gauges(&mut pair), [3000, 3000, 0, 0]);
     pair.b.with(now, |tcb, ctx| tcb.pin(ctx, 6528));
@@ -70,7 +70,7 @@ fn what_was_given_up_is_in_no_sack_block_and_comes_again() {
     assert!(pair.b.give_up(now, 2000..3000));
     assert!(pair.b.give_up(now, 5000..6000));
     assert_eq!(pair.b.counters.out_of_order.held_bytes, 3000);
-    assert_eq!(pair.b.counters.rx_out_of_order_evicted, 2000);
+    assert_eq!(pair.b.counters.rx_out_of_order_evicted_bytes, 2000);
     // A duplicate in front of what is gone: named first, then the range it is in.
     let again = pair.log.iter().find(|(_, side, p)| *side == Side::A && p.payload == pattern(1000, 1000));
     let again = again.expect("sent before").2.clone();
@@ -121,7 +121,7 @@ fn beyond_its_bound_a_connection_loses_what_is_furthest_from_its_frontier() {
     // As long as it has not, nothing more is taken.
     let _ = pair.b.receive(now, &segments[1]);
     assert_eq!(
-        (pair.b.stream.get(1000).copied().flatten(), pair.b.counters.rx_out_of_order_dropped),
+        (pair.b.stream.get(1000).copied().flatten(), pair.b.counters.rx_out_of_order_dropped_bytes),
         (None, 1000)
     );
     assert!(pair.b.give_up(now, 7000..8000));
@@ -160,7 +160,7 @@ fn a_connection_is_not_asked_for_room_for_what_is_refused_in_any_case() {
         }
     });
     assert_eq!(pair.b.counters.out_of_order_no_buffers, 3);
-    assert_eq!(pair.b.counters.rx_out_of_order_dropped, 3000);
+    assert_eq!(pair.b.counters.rx_out_of_order_dropped_bytes, 3000);
     assert_eq!(pair.b.asked.len(), 1, "once, for the buffers of all: {:?}", pair.b.asked);
     drop(taken);
 }

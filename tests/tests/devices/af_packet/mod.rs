@@ -3,8 +3,10 @@
 //! - `iwperf` over DPDK's `net_af_packet`: every test, both MTUs, both families, with and without markers,
 //!   with every byte checked at its target.
 //! - `programs`: `iwperf` and our TCP over our own port (`dp::packet`), also against Linux's TCP.
+//! - `perftest`: perftest's atomics over `libuwarp.so`, and `iwperf`.
 //! - `port`: our port by itself, frame by frame, with its interface going and coming back.
 
+mod perftest;
 mod port;
 mod programs;
 
@@ -18,6 +20,7 @@ pub(crate) fn run_suite(arguments: &[String]) -> bool {
     let mut suite = Suite::new("af_packet", &needs);
     port::add_to(&mut suite);
     programs::add_to(&mut suite);
+    perftest::add_to(&mut suite);
     for case in cases(61) {
         suite.add_with(&[Need::Dpdk], case.name.clone(), move || run(&case));
     }

@@ -101,7 +101,7 @@ fn engines(setup: Setup) -> Result<()> {
     let Setup { server, client, mtu, offloads, options, .. } = setup;
     let hosts = hosts(mtu, offloads)?;
     for test in [Test::WriteBw, Test::ReadBw, Test::SendBw, Test::WriteLat] {
-        let (size, iterations) = if test.is_bandwidth() { ("300000", "100") } else { ("3000", "50") };
+        let (size, iterations) = if test.is_latency() { ("3000", "50") } else { ("300000", "100") };
         run_engines(&hosts, test, [server, client], mtu, (size, iterations), options)
             .map_err(|error| lab_error!("{}: {error}", test.name()))?;
     }

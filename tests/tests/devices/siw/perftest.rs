@@ -2,11 +2,15 @@
 
 use std::time::Duration;
 
-use tests::iwperf::{TEST_TIMEOUT, Test, iwperf, results, serve};
+use tests::iwperf::{TEST_TIMEOUT, Test, iwperf, perftest, quick, results, serve};
 use tests::lab::{Ended, Result, Scratch, Suite};
 use tests::{ensure, lab_error};
 
 use super::rig::{OURS, Rig, Shared, THEIRS};
+
+/// siw has neither atomics nor Immediate Data.
+const TESTS: [Test; 6] =
+    [Test::WriteBw, Test::ReadBw, Test::SendBw, Test::WriteLat, Test::ReadLat, Test::SendLat];
 
 /// The side that listens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +32,7 @@ impl Server {
 
 /// All tools in both directions, with siw's defaults.
 pub(crate) fn add_all(suite: &mut Suite, shared: &Shared, mtu: u16) {
-    for test in Test::ALL {
+    for test in TESTS {
         for server in Server::BOTH {
             add(suite, shared, &format!("default_mtu{mtu}"), (test, server), (mtu, &[]), &[]);
         }
@@ -64,7 +68,7 @@ fn add(
     options: &'static [&'static str],
 ) {
     let shared = shared.clone();
-    suite.add(format!("{kind}_{}_{}", test.perftest(), server.name()), move || {
+    suite.add(format!("{kind}_{}_{}", perftest(test), server.name()), move || {
         shared.with(mtu, params, |rig| match server {
             Server::Siw => siw_serves(rig, test, options),
             Server::Iwperf => siw_connects(rig, test, options),
@@ -74,13 +78,13 @@ fn add(
 
 /// The options that both sides have to share.
 fn shape(test: Test) -> [String; 4] {
-    let (size, iterations) = test.quick();
+    let (size, iterations) = quick(test);
     ["-s".to_owned(), size.to_string(), "-n".to_owned(), iterations.to_string()]
 }
 
 /// perftest's options. `-F`: the machine's clock frequency is not reliable.
 fn tool(test: Test) -> Vec<String> {
-    [test.perftest(), "-R", "-F"].map(str::to_owned).into_iter().chain(shape(test)).collect()
+    [perftest(test), "-R", "-F"].map(str::to_owned).into_iter().chain(shape(test)).collect()
 }
 
 fn siw_serves(rig: &Rig, test: Test, options: &[&str]) -> Result<()> {

@@ -1,11 +1,12 @@
 //! `uwarp status`: what runs in the processes of this user.
 
+use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
 use clap::Args;
-use iwarp::status::{ConnectionReport, EngineReport, ProcessReport, Processes, processes};
+use iwarp::status::{ConnectionReport, EngineReport, ProcessReport, Processes, QpReport, processes};
 use serde::Serialize;
 
 /// Options of `uwarp status`.
@@ -83,7 +84,8 @@ fn table(found: &Processes) -> String {
 }
 
 fn add_process(text: &mut String, process: &ProcessReport) {
-    let ProcessReport { pid, queue_pairs, memory_regions, .. } = process;
+    let ProcessReport { pid, memory_regions, .. } = process;
+    let queue_pairs = process.queue_pairs.len();
     let (program, bytes) = (printable(&process.program), bytes(process.registered_bytes));
     line(
         text,
@@ -93,6 +95,11 @@ fn add_process(text: &mut String, process: &ProcessReport) {
     );
     for engine in &process.engines {
         add_engine(text, engine);
+    }
+    let connections = process.engines.iter().flat_map(|engine| &engine.connections);
+    let connected: HashSet<u32> = connections.filter_map(|connection| connection.qp_num).collect();
+    for qp in process.queue_pairs.iter().filter(|qp| !connected.contains(&qp.qp_num)) {
+        add_queue_pair(text, qp);
     }
     for engine in &process.silent_engines {
         line(text, format_args!("  engine {engine} is not polled now"));
@@ -127,6 +134,19 @@ fn add_connection(text: &mut String, report: &ConnectionReport) {
         format_args!(
             "      rtt {rtt}  rto {rto}  cwnd {cwnd}  mss {mss}  sent {sent}  unacknowledged {unacknowledged}  \
              received {received}  retransmits {retransmits}"
+        ),
+    );
+}
+
+/// A queue pair without a connection, or of an engine that has not answered.
+fn add_queue_pair(text: &mut String, report: &QpReport) {
+    let QpReport { qp_num, qp_type, qp_state, protection_domain, open_sends, open_receives, .. } = report;
+    let srq = if report.has_srq { " of a shared queue" } else { "" };
+    line(
+        text,
+        format_args!(
+            "  qp {qp_num} {qp_type} {qp_state}  pd {protection_domain}  sends {open_sends}  \
+             receives {open_receives}{srq}"
         ),
     );
 }
@@ -174,6 +194,44 @@ mod tests {
             ["0 B", "1023 B", "1.0 KiB", "5.0 MiB", "3.0 TiB"]
         );
         assert_eq!([0, 45, 9_999, 200_000].map(micros), ["-", "45 us", "9999 us", "200 ms"]);
+    }
+
+    #[test]
+    fn each_queue_pair_is_shown_once() {
+        let qp = |qp_num: u32, qp_state: &str, has_srq: bool| {
+            serde_json::json!({
+                "qp_num": qp_num, "qp_type": "RC", "qp_state": qp_state, "protection_domain": 1,
+                "has_srq": has_srq, "open_sends": 0, "open_receives": 16,
+            })
+        };
+        let connection = serde_json::json!({
+            "qp_num": 4, "qp_state": "RTS", "state": "established", "local": "10.0.0.1:4000",
+            "remote": "10.0.0.2:5000", "tcp_state": "Established", "rtt_us": 30, "rto_us": 5000,
+            "cwnd": 14600, "ssthresh": null, "mss": 1448, "retransmits": 0, "tx_bytes": 0,
+            "unacknowledged_bytes": 0, "rx_bytes": 0, "out_of_order_bytes": 0,
+        });
+        let engine = serde_json::json!({
+            "engine": 0, "port": "v0", "mac": "02:00:00:00:00:01", "mtu": 1500, "link_up": true,
+            "addresses": ["10.0.0.1/24"], "listens": [], "connections": [connection], "counters": {},
+        });
+        let process = serde_json::json!({
+            "pid": 7, "program": "it", "completion_queues": 1, "protection_domains": 1,
+            "queue_pairs": [qp(4, "RTS", false), qp(5, "IDLE", false), qp(6, "ERROR", true)],
+            "memory_regions": 1, "memory_windows": 0, "registered_bytes": 4096, "engines": [engine],
+            "silent_engines": [],
+        });
+        let mut text = String::new();
+        add_process(&mut text, &serde_json::from_value(process).unwrap());
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[0], "pid 7 it  queue pairs 3  memory 4.0 KiB in 1 regions");
+        assert_eq!(lines[2], "    qp 4 RTS  10.0.0.1:4000 -> 10.0.0.2:5000  established");
+        assert_eq!(
+            lines[4..],
+            [
+                "  qp 5 RC IDLE  pd 1  sends 0  receives 16",
+                "  qp 6 RC ERROR  pd 1  sends 0  receives 16 of a shared queue",
+            ]
+        );
     }
 
     #[test]

@@ -1,0 +1,90 @@
+use std::thread;
+
+use dp::link::{self, LinkConfig};
+
+use super::*;
+use crate::interrupt::Interrupt;
+use crate::net::{End, EndConfig, make_end};
+use crate::params::example;
+
+const PORT: u16 = 4000;
+
+fn end(port: Box<dyn dp::Port>, last: u8) -> End {
+    let config = EndConfig {
+        ips: vec![format!("10.0.0.{last}/24")],
+        gateways: Vec::new(),
+        vlan: None,
+        tos: 0,
+        pcap: None,
+        cpu: None,
+        shares_cpu: true,
+        events: false,
+        crc: true,
+        link_timeout: None,
+        is_local_wire: false,
+        timeout: Duration::from_secs(10),
+    };
+    make_end(port, &config, &Interrupt::default()).unwrap()
+}
+
+/// Connects to a host on the same wire that begins to listen after a while. Returns the outcome, and how
+/// often it was tried.
+fn connect(remote: &str, listens_after: Option<Duration>) -> (Result<(), Error>, u32) {
+    let (here, there) = link::pair(&LinkConfig::default());
+    let is_over = Interrupt::default();
+    let of_server = is_over.clone();
+    let server = thread::spawn(move || {
+        let mut end = end(there, 1).endpoint;
+        if let Some(time) = listens_after {
+            end.pause(time).unwrap();
+            let _listener = end.listen(PORT, 1).unwrap();
+            let request = end.request(Some(Duration::from_secs(10))).unwrap();
+            let queue = end.create_cq(256).unwrap();
+            let qp = end.pd.create_qp(&iwarp::verbs::QpInit::new(&queue)).unwrap();
+            end.accept(&request, &qp, &ConnParam::default()).unwrap();
+            return;
+        }
+        end.wait("serving", None, |_| Ok(of_server.is_raised().then_some(()))).unwrap();
+    });
+    let mut end = end(here, 2).endpoint;
+    let queue = end.create_cq(4096).unwrap();
+    let (pd, mut tries) = (end.pd.clone(), 0);
+    let param = conn_param(&example(Test::WriteBw), end.timeout, &[]).unwrap();
+    let connected = end.connect(
+        || {
+            tries += 1;
+            Ok(pd.create_qp(&iwarp::verbs::QpInit::new(&queue))?)
+        },
+        remote.parse().unwrap(),
+        &param,
+    );
+    is_over.raise();
+    end.driver.linger(Duration::from_millis(20));
+    server.join().unwrap();
+    (connected.map(drop), tries)
+}
+
+#[test]
+fn a_server_that_does_not_listen_yet_is_tried_again() {
+    let (connected, tries) = connect("10.0.0.1:4000", Some(Duration::from_millis(250)));
+    connected.unwrap();
+    assert!((2..10).contains(&tries), "{tries} tries");
+}
+
+#[test]
+fn a_server_that_never_listens_is_given_up() {
+    let (connected, tries) = connect("10.0.0.1:4000", None);
+    let error = connected.unwrap_err();
+    assert!(matches!(&error, Error::Connect { reason, .. } if reason.is_refused()), "{error}");
+    assert!(error.to_string().contains("start the server first"), "{error}");
+    assert_eq!(tries, 10);
+}
+
+#[test]
+fn another_cause_is_told_at_once() {
+    let (connected, tries) = connect("192.0.2.1:4000", None);
+    let error = connected.unwrap_err();
+    let no_route = NotConnected::Error(ConnectionError::NoRoute);
+    assert!(matches!(&error, Error::Connect { reason, .. } if *reason == no_route), "{error}");
+    assert_eq!(tries, 1);
+}

@@ -1,0 +1,13 @@
+//! Running the program.
+
+use std::process::{Command, Output};
+
+/// `iwperf local TEST OPTIONS`, run to its end.
+pub(crate) fn local(test: &str, options: &str) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_iwperf"))
+        .args(["local", test])
+        .args(options.split_whitespace())
+        .env_remove("RUST_LOG")
+        .output()
+        .expect("the binary was built with this test")
+}

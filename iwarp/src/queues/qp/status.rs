@@ -1,0 +1,17 @@
+//! The status of a queue pair.
+
+use super::QpShared;
+use crate::queues::{Listed, QpStatus};
+
+impl Listed for QpShared {
+    fn status(&self) -> QpStatus {
+        QpStatus {
+            qp_num: self.num,
+            state: self.state(),
+            pd: self.pd.id().0,
+            has_srq: self.srq.is_some(),
+            open_sends: self.send.wqes.open(),
+            open_receives: self.recv.wqes.open(),
+        }
+    }
+}
