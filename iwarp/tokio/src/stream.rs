@@ -4,43 +4,24 @@
 //! RDMA Write, whose Immediate Data is its length. The reader gives credits back, for bytes of the ring and
 //! for messages, so that neither the ring nor the receive queue overflows. While there is no credit, what is
 //! written gathers, and goes as one run.
-//!
-//! | message | bytes |
-//! |---|---|
-//! | hello | 1, the ring ([`RemoteRegion::to_bytes`]), the receive requests (u32) |
-//! | credit | 2, all bytes of the ring that were read (u64), all Writes that were taken (u64) |
-//! | end | 3 |
-//! | Immediate Data | the bytes of the Write (u64) |
-//!
-//! Numbers are in network byte order.
 
 mod incoming;
 mod outgoing;
+mod protocol;
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use iwarp::memory::Access;
-use iwarp::verbs::SendOp;
+use iwarp::verbs::VerbsError;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::connection::{Connection, Message};
 use crate::error::{Error, Result};
-use crate::region::RemoteRegion;
 use incoming::Incoming;
 use outgoing::Outgoing;
-
-const HELLO: u8 = 1;
-const CREDIT: u8 = 2;
-const END: u8 = 3;
-
-/// Receive requests that are kept for what needs no credit: at most four credits for Writes, four for the
-/// ring and one of each that was being made, the hello, the end.
-const RESERVE: u64 = 12;
-
-/// The longest ring that a peer may have: this end allocates as much.
-const LONGEST_RING: u64 = 64 << 20;
+use protocol::{CREDIT, END, HELLO_BYTES, LONGEST_RING, Progress, RESERVE};
 
 /// A stream of bytes over a connection ([`Connection::into_stream`]).
 ///
@@ -60,35 +41,27 @@ struct Inner {
     failed: Option<io::Error>,
 }
 
-/// How far a stream is: bytes, and the Writes that carry them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Progress {
-    bytes: u64,
-    writes: u64,
-}
-
 impl Connection {
     /// Makes a stream of bytes of the connection, whose other end has to do the same. Messages that were not
     /// taken, and other clones, get in its way.
     ///
     /// # Errors
-    /// [`Error::Protocol`] if the peer does something else, or has fewer than 13 receives;
-    /// [`Error::Connection`].
+    /// [`Error::Verbs`] if the options of this end do not suffice. [`Error::Protocol`] if the peer does
+    /// something else, or its options do not suffice. [`Error::Connection`].
     pub async fn into_stream(self) -> Result<Stream> {
         let (receives, message_bytes) = self.buffers();
-        if !(1..=LONGEST_RING).contains(&(self.stream_bytes() as u64)) {
-            return Err(Error::Protocol("`stream_bytes` of this end is not between 1 and 64 MiB"));
+        let bytes = self.stream_bytes();
+        if !(1..=LONGEST_RING).contains(&(bytes as u64)) {
+            return Err(invalid("its `stream_bytes` have to be between 1 and 64 MiB"));
         }
-        let ring = self.register(self.stream_bytes(), Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
-        let mut hello = vec![HELLO];
-        hello.extend(ring.remote().to_bytes());
-        hello.extend(u32::try_from(receives).unwrap_or(u32::MAX).to_be_bytes());
-        if message_bytes < hello.len() || receives as u64 <= RESERVE {
-            return Err(Error::Protocol("this end needs more than 12 receives, of 25 bytes or more"));
+        if receives as u64 <= RESERVE || message_bytes < HELLO_BYTES {
+            return Err(invalid("it needs a `recv_depth` of 13 and `message_bytes` of 25, or more"));
         }
+        let ring = self.register(bytes, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+        let hello = protocol::hello(&ring.remote(), receives);
         let answer = async {
             let answer = self.recv().await?;
-            parse_hello(&answer.data)
+            protocol::parse_hello(&answer.data)
         };
         let ((), (peer_ring, window)) = tokio::try_join!(self.send(&hello), answer)?;
         let inner = Inner {
@@ -99,23 +72,6 @@ impl Connection {
         };
         Ok(Stream { inner: Some(Box::new(inner)) })
     }
-}
-
-/// The ring of the peer, and the Writes that it takes without a credit.
-fn parse_hello(data: &[u8]) -> Result<(RemoteRegion, u64)> {
-    let Some((&HELLO, rest)) = data.split_first() else {
-        return Err(Error::Protocol("its first message is no hello"));
-    };
-    let Some((ring, receives)) = rest.split_at_checked(RemoteRegion::BYTES) else {
-        return Err(Error::Protocol("its hello is too short"));
-    };
-    let receives = receives.try_into().map_err(|_| Error::Protocol("its hello has another length"))?;
-    let window = u64::from(u32::from_be_bytes(receives)).saturating_sub(RESERVE);
-    let ring = RemoteRegion::try_from(ring)?;
-    if window == 0 || ring.len == 0 || ring.len > LONGEST_RING {
-        return Err(Error::Protocol("its ring or its receive queue is too short, or the ring too long"));
-    }
-    Ok((ring, window))
 }
 
 impl Stream {
@@ -166,7 +122,7 @@ impl Inner {
         let Some(credit) = self.incoming.credit_due() else { return Ok(()) };
         if self.connection.router().poll_place(cx).is_ready() {
             let Progress { bytes, writes } = credit;
-            message(&self.connection, &[&[CREDIT], &bytes.to_be_bytes(), &writes.to_be_bytes()])?;
+            protocol::send(&self.connection, &[&[CREDIT], &bytes.to_be_bytes(), &writes.to_be_bytes()])?;
             self.incoming.credited(credit);
         }
         Ok(())
@@ -223,11 +179,8 @@ impl Inner {
     }
 }
 
-/// Sends a message that nobody waits for. Its place in the send queue is taken.
-fn message(connection: &Connection, parts: &[&[u8]]) -> Result<()> {
-    let wr_id = connection.post_copy(SendOp::Send, parts)?;
-    connection.router().forget(wr_id);
-    Ok(())
+fn invalid(reason: &str) -> Error {
+    VerbsError::Invalid(format!("the connection cannot become a stream: {reason}")).into()
 }
 
 /// The error of a write: that the peer has closed is an end of file to reads alone.

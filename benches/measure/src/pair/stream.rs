@@ -28,8 +28,8 @@ const ANSWER: u8 = 1;
 pub(crate) fn measure(bytes: usize, time: Duration) -> Result<Comparison, Error> {
     // One thread of the runtime reads, and this thread writes.
     let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-    let mut ours = Writer::new(&runtime, bytes, runtime.block_on(over_rdma())?);
-    let mut theirs = Writer::new(&runtime, bytes, runtime.block_on(over_tcp())?);
+    let mut ours = PieceWriter::new(&runtime, bytes, runtime.block_on(over_rdma())?);
+    let mut theirs = PieceWriter::new(&runtime, bytes, runtime.block_on(over_tcp())?);
     let rates = alternate(
         time,
         [&mut |slice| runtime.block_on(ours.turn(slice)), &mut |slice| runtime.block_on(theirs.turn(slice))],
@@ -39,12 +39,12 @@ pub(crate) fn measure(bytes: usize, time: Duration) -> Result<Comparison, Error>
 }
 
 /// A stream, and the endpoints that it needs.
-struct Ends<S> {
+struct StreamEnds<S> {
     writer: S,
     reader: S,
 }
 
-async fn over_rdma() -> Result<Ends<iwarp_tokio::Stream>, Error> {
+async fn over_rdma() -> Result<StreamEnds<iwarp_tokio::Stream>, Error> {
     let wire = format!("local:measure-{}", std::process::id());
     let (a, b) = (Endpoint::open(&wire).await.map_err(failed)?, Endpoint::open(&wire).await.map_err(failed)?);
     let listener = Listener::bind(&b, 1).map_err(failed)?;
@@ -54,26 +54,26 @@ async fn over_rdma() -> Result<Ends<iwarp_tokio::Stream>, Error> {
     };
     let connect = async { Connection::connect(&a, (b.addresses()[0], 1)).await?.into_stream().await };
     let (writer, reader) = tokio::try_join!(connect, accept).map_err(failed)?;
-    Ok(Ends { writer, reader })
+    Ok(StreamEnds { writer, reader })
 }
 
-async fn over_tcp() -> Result<Ends<TcpStream>, Error> {
+async fn over_tcp() -> Result<StreamEnds<TcpStream>, Error> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let connect = TcpStream::connect(listener.local_addr()?);
     let (writer, (reader, _)) = tokio::try_join!(connect, listener.accept())?;
     for end in [&writer, &reader] {
         end.set_nodelay(true)?;
     }
-    Ok(Ends { writer, reader })
+    Ok(StreamEnds { writer, reader })
 }
 
-struct Writer<S> {
+struct PieceWriter<S> {
     stream: S,
     piece: Vec<u8>,
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Writer<S> {
-    fn new(runtime: &Runtime, bytes: usize, ends: Ends<S>) -> Self {
+impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> PieceWriter<S> {
+    fn new(runtime: &Runtime, bytes: usize, ends: StreamEnds<S>) -> Self {
         // It ends with the stream.
         runtime.spawn(read(ends.reader, bytes));
         Self { stream: ends.writer, piece: vec![MORE; bytes] }

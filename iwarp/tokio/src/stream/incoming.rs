@@ -2,7 +2,7 @@
 
 use tokio::io::ReadBuf;
 
-use super::Progress;
+use super::protocol::Progress;
 use crate::error::{Error, Result};
 use crate::region::Region;
 

@@ -6,7 +6,7 @@ use std::task::Context;
 use iwarp::memory::Access;
 use iwarp::verbs::SendOp;
 
-use super::{END, Progress};
+use super::protocol::{self, END, Progress};
 use crate::connection::Connection;
 use crate::error::{Error, Result};
 use crate::region::{Region, RemoteRegion};
@@ -95,7 +95,7 @@ impl Outgoing {
             self.write(connection)?;
         }
         if self.end == End::Asked && self.is_sent() && router.poll_place(cx).is_ready() {
-            super::message(connection, &[&[END]])?;
+            protocol::send(connection, &[&[END]])?;
             self.end = End::Sent;
         }
         Ok(())

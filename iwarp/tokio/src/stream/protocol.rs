@@ -1,0 +1,67 @@
+//! The messages of a stream.
+//!
+//! | message | bytes |
+//! |---|---|
+//! | hello | 1, the ring ([`RemoteRegion::to_bytes`]), the receive requests (u32) |
+//! | credit | 2, all bytes of the ring that were read (u64), all Writes that were taken (u64) |
+//! | end | 3 |
+//! | Immediate Data | the bytes of the Write (u64) |
+//!
+//! Numbers are in network byte order.
+
+use iwarp::verbs::SendOp;
+
+use crate::connection::Connection;
+use crate::error::{Error, Result};
+use crate::region::RemoteRegion;
+
+const HELLO: u8 = 1;
+pub(super) const CREDIT: u8 = 2;
+pub(super) const END: u8 = 3;
+
+/// The longest message.
+pub(super) const HELLO_BYTES: usize = 1 + RemoteRegion::BYTES + size_of::<u32>();
+
+/// Receive requests that are kept for what needs no credit: at most four credits for Writes, four for the
+/// ring and one of each that was being made, the hello, the end.
+pub(super) const RESERVE: u64 = 12;
+
+/// The longest ring that a peer may have: this end allocates as much.
+pub(super) const LONGEST_RING: u64 = 64 << 20;
+
+/// How far a stream is: bytes, and the Writes that carry them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Progress {
+    pub(super) bytes: u64,
+    pub(super) writes: u64,
+}
+
+/// The hello of an end with this ring and so many receives.
+pub(super) fn hello(ring: &RemoteRegion, receives: usize) -> Vec<u8> {
+    let receives = u32::try_from(receives).unwrap_or(u32::MAX);
+    [&[HELLO], &ring.to_bytes()[..], &receives.to_be_bytes()].concat()
+}
+
+/// The ring of the peer, and the Writes that it takes without a credit.
+pub(super) fn parse_hello(data: &[u8]) -> Result<(RemoteRegion, u64)> {
+    let Some((&HELLO, rest)) = data.split_first() else {
+        return Err(Error::Protocol("its first message is no hello"));
+    };
+    let Some((ring, receives)) = rest.split_at_checked(RemoteRegion::BYTES) else {
+        return Err(Error::Protocol("its hello is too short"));
+    };
+    let receives = receives.try_into().map_err(|_| Error::Protocol("its hello has another length"))?;
+    let window = u64::from(u32::from_be_bytes(receives)).saturating_sub(RESERVE);
+    let ring = RemoteRegion::try_from(ring)?;
+    if window == 0 || ring.len == 0 || ring.len > LONGEST_RING {
+        return Err(Error::Protocol("its ring or its receive queue is too short, or the ring too long"));
+    }
+    Ok((ring, window))
+}
+
+/// Sends a message that nobody waits for. Its place in the send queue is taken.
+pub(super) fn send(connection: &Connection, parts: &[&[u8]]) -> Result<()> {
+    let wr_id = connection.post_copy(SendOp::Send, parts)?;
+    connection.router().forget(wr_id);
+    Ok(())
+}
