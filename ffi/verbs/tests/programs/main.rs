@@ -12,6 +12,7 @@
 //! | `libs.rs` | the library in place of the two that it replaces |
 //! | `idle.rs` | the time of programs on processors |
 //! | `docs.rs` | the lines of the README and the guide, the man pages, and what the device says of itself |
+//! | `completions.rs` | the completions of shells |
 //! | `c.rs` | programs in C of our own |
 //! | `end.rs` | what is left behind |
 //! | `migrate.rs` | a guest of QEMU that moves to another QEMU |
@@ -25,6 +26,7 @@
 //! A program that is not installed makes its tests skip, with a line that names the package.
 
 mod c;
+mod completions;
 mod docs;
 #[cfg(feature = "dpdk")]
 mod dpdk;
@@ -89,6 +91,7 @@ fn main() {
     let mut others = refused::all(has_interfaces);
     others.extend(libs::all());
     others.extend(docs::all());
+    others.extend(completions::all());
     others.extend(idle::all(has_interfaces));
     for (name, runs, test) in others {
         trials.push(Trial::test(name, move || test().map_err(Failed::from)).with_ignored_flag(!runs));
