@@ -11,7 +11,7 @@ use crate::params::{DEFAULT_PORT, Params, Test};
 use crate::perftest::client::{self, Outcome};
 use crate::perftest::server::{Client, Server};
 use crate::runs::Row;
-use crate::{local, ping, several};
+use crate::{documents, local, ping, several};
 
 /// Runs a command.
 ///
@@ -41,6 +41,8 @@ pub fn run(cli: Cli) -> Result<(), Error> {
         Command::Local(args) => local(&args, &interrupt),
         Command::Ping(args) => ping(&args, &interrupt),
         Command::Pong(args) => pong(&args, &interrupt),
+        Command::Completions { shell } => documents::completions(shell),
+        Command::Man { folder } => documents::man(folder.as_deref()),
     }
 }
 

@@ -13,6 +13,7 @@ pub use remote::Remote;
 pub use test::TestArgs;
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
@@ -70,6 +71,18 @@ pub enum Command {
     /// rping's server.
     #[command(disable_version_flag = true)]
     Pong(PongArgs),
+    /// Print the completions of a shell: put them where the shell finds them.
+    #[command(disable_version_flag = true)]
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// Print the man page, or make those of all commands in a folder.
+    #[command(disable_version_flag = true)]
+    Man {
+        /// The folder, which is there.
+        folder: Option<PathBuf>,
+    },
 }
 
 impl Command {
@@ -87,7 +100,7 @@ impl Command {
             | Self::ReadLat(args)
             | Self::SendLat(args)
             | Self::AtomicLat(args) => Some(&args.args),
-            Self::Ping(_) | Self::Pong(_) => None,
+            Self::Ping(_) | Self::Pong(_) | Self::Completions { .. } | Self::Man { .. } => None,
         }
     }
 }
@@ -160,7 +173,7 @@ pub struct LocalArgs {
     pub cores: Vec<u32>,
     /// Write the frames at the client's end of the wire to this file (pcapng).
     #[arg(long, value_name = "FILE")]
-    pub pcap: Option<std::path::PathBuf>,
+    pub pcap: Option<PathBuf>,
     /// Seconds to wait for an end from which nothing arrives.
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = net::parse_seconds)]
     pub timeout: std::time::Duration,

@@ -13,6 +13,7 @@
 //! | `local` | both ends in one process |
 //! | `cores`, `several` | a test on several cores at once; client and server on several queues of one device |
 //! | `table`, `description`, `json`, `output`, `live`, `profile`, `report` | the output |
+//! | `documents` | completions for shells, and man pages |
 //! | `machine`, `provenance` | where, when and how figures were measured |
 //! | `shown`, `metrics` | what others can look at during a run: `uwarp status`, `--metrics` |
 //! | `log` | `--log`: events on standard error |
@@ -29,6 +30,7 @@ pub mod callgrind;
 pub mod cli;
 pub mod cores;
 mod description;
+pub mod documents;
 pub mod driver;
 pub mod endpoint;
 pub mod errors;

@@ -1,7 +1,7 @@
 //! Two processes on a local wire that poll: the rate of frames of 64 KiB, and the round trip of 64 bytes.
 //! `scripts/compare --only local_wake` has processes that sleep.
 //!
-//! `cargo run --release -p dp --no-default-features --example local [RING_KIB]...`
+//! `cargo run --release -p uwarp-dp --no-default-features --example local [RING_KIB]...`
 
 #[cfg(target_os = "linux")]
 fn main() -> Result<(), Box<dyn std::error::Error>> {

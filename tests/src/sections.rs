@@ -27,9 +27,9 @@ pub const EXCUSED: [(&str, &str); 14] = [
         "opens devices: the sections over devices run the `iwperf` that is built with it",
     ),
     ("benches bench primitives", "only prints times; `clippy --all-targets` builds it"),
-    ("dp example frames", "only prints the rate of a device; `cargo test` builds it"),
-    ("dp example local", "only prints the rate and the times of a wire; `cargo test` builds it"),
-    ("dp example nic", "needs a NIC that is bound to a driver for user space; `cargo test` builds it"),
+    ("uwarp-dp example frames", "only prints the rate of a device; `cargo test` builds it"),
+    ("uwarp-dp example local", "only prints the rate and the times of a wire; `cargo test` builds it"),
+    ("uwarp-dp example nic", "needs a NIC that is bound to a driver for user space; `cargo test` builds it"),
     ("tcp-lite example loopback", "only prints a rate; `cargo test` builds it"),
 ];
 
@@ -62,9 +62,20 @@ struct Target {
 #[derive(Debug, Deserialize)]
 struct Dependency {
     name: String,
+    /// The name by which features call it, if that is another one.
+    rename: Option<String>,
     kind: Option<String>,
     features: Vec<String>,
     uses_default_features: bool,
+}
+
+impl Package {
+    /// What an entry of its features turns on: a feature of a dependency, or one of its own.
+    fn brought<'a>(&'a self, entry: &'a str) -> (&'a str, &'a str) {
+        let Some((called, feature)) = entry.split_once('/') else { return (&self.name, entry) };
+        let is_meant = |it: &&Dependency| it.rename.as_deref() == Some(called);
+        (self.dependencies.iter().find(is_meant).map_or(called, |it| &it.name), feature)
+    }
 }
 
 impl Target {
@@ -169,9 +180,10 @@ impl Command {
             }
         }
         while let Some((name, feature)) = todo.pop() {
-            let Some(brings) = find(name).and_then(|package| package.features.get(feature)) else { continue };
+            let Some(package) = find(name) else { continue };
+            let Some(brings) = package.features.get(feature) else { continue };
             if on.insert((name, feature)) {
-                todo.extend(brings.iter().map(|it| it.split_once('/').unwrap_or((name, it))));
+                todo.extend(brings.iter().map(|it| package.brought(it)));
             }
         }
         on
@@ -290,9 +302,9 @@ mod tests {
             found(&without(section)).into_iter().filter(|it| !excused(it)).collect::<Vec<_>>()
         };
         assert_eq!(missed("placement"), ["tests test placement"]);
-        assert!(missed("core").contains(&"dp feature profile".to_owned()));
+        assert!(missed("core").contains(&"uwarp-dp feature profile".to_owned()));
         // Tests that need DPDK are not run by the section that hides it.
-        assert!(missed("workspace").contains(&"dp test vhost_frames".to_owned()));
+        assert!(missed("workspace").contains(&"uwarp-dp test vhost_frames".to_owned()));
         assert!(missed("workspace").contains(&"fuzz test replay".to_owned()));
         assert!(missed("core").contains(&"iwarp test examples".to_owned()));
     }

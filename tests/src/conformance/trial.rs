@@ -205,7 +205,9 @@ fn batches(tests: Vec<Test>) -> Result<Vec<Batch>> {
 /// case or a suite of `tests/tests`.
 fn target(file: &str) -> Option<(String, Vec<String>)> {
     let mut parts = file.split('/');
-    let package = parts.next().filter(|name| ["dp", "tcp-lite", "iwarp"].contains(name))?;
+    let folder = parts.next()?;
+    let packages = [("dp", "uwarp-dp"), ("tcp-lite", "tcp-lite"), ("iwarp", "iwarp")];
+    let (_, package) = packages.into_iter().find(|(name, _)| *name == folder)?;
     let words = match (parts.next()?, parts.next()?) {
         ("src", _) => vec!["--lib".to_owned()],
         ("tests", name) => vec!["--test".to_owned(), name.strip_suffix(".rs").unwrap_or(name).to_owned()],

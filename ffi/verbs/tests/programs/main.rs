@@ -13,6 +13,7 @@
 //! | `idle.rs` | the time of programs on processors |
 //! | `container.rs` | the lines of the guide between two containers |
 //! | `docs.rs` | the lines of the README and the guide, the man pages, and what the device says of itself |
+//! | `completions.rs` | the completions of shells |
 //! | `c.rs` | programs in C of our own |
 //! | `end.rs` | what is left behind |
 //! | `migrate.rs` | a guest of QEMU that moves to another QEMU |
@@ -30,6 +31,7 @@ mod c;
 #[path = "../../../../tests/src/chapter.rs"]
 mod chapter;
 mod container;
+mod completions;
 mod docs;
 #[cfg(feature = "dpdk")]
 mod dpdk;
@@ -95,6 +97,7 @@ fn main() {
     others.extend(libs::all());
     others.extend(docs::all());
     others.push(container::test());
+    others.extend(completions::all());
     others.extend(idle::all(has_interfaces));
     for (name, runs, test) in others {
         trials.push(Trial::test(name, move || test().map_err(Failed::from)).with_ignored_flag(!runs));

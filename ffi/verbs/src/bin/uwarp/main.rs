@@ -2,11 +2,12 @@
 
 mod status;
 
+use std::io::{self, ErrorKind, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 
 /// The name of the library's file.
 const LIBRARY: &str = "libuwarp.so";
@@ -49,6 +50,11 @@ enum Action {
         /// The folder, which is made
         folder: PathBuf,
     },
+    /// Print the completions of a shell
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
 }
 
 #[derive(Args)]
@@ -87,6 +93,7 @@ fn main() -> ExitCode {
         Action::Ls => list(),
         Action::Status { options } => status::run(&options),
         Action::Libs { folder } => libs(&folder),
+        Action::Completions { shell } => completions(shell),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -176,7 +183,7 @@ fn list() -> Result<(), String> {
 /// It needs nothing outside, so that it can be copied.
 fn libs(folder: &Path) -> Result<(), String> {
     let library = library(None)?;
-    let failed = |error: std::io::Error| format!("{}: {error}", folder.display());
+    let failed = |error: io::Error| format!("{}: {error}", folder.display());
     std::fs::create_dir_all(folder).map_err(failed)?;
     // Programs that use the old one keep it.
     remove(&folder.join(LIBRARY)).map_err(failed)?;
@@ -190,10 +197,21 @@ fn libs(folder: &Path) -> Result<(), String> {
     Ok(())
 }
 
+/// Prints the completions of a shell. A closed pipe is not an error.
+fn completions(shell: clap_complete::Shell) -> Result<(), String> {
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "uwarp", &mut text);
+    let mut out = io::stdout().lock();
+    match out.write_all(&text).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(format!("standard output: {error}")),
+        _ => Ok(()),
+    }
+}
+
 /// Removes a file that may be there.
-fn remove(path: &Path) -> std::io::Result<()> {
+fn remove(path: &Path) -> io::Result<()> {
     match std::fs::remove_file(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }
 }

@@ -1,0 +1,52 @@
+//! What the command line says of itself: completions for shells, and man pages.
+
+use std::io::{self, ErrorKind, Write};
+use std::path::Path;
+
+use clap::CommandFactory;
+use clap_complete::Shell;
+use clap_mangen::Man;
+
+use crate::cli::Cli;
+use crate::errors::Error;
+
+/// Prints the completions of a shell.
+///
+/// # Errors
+/// [`Error::System`] if they cannot be written.
+pub fn completions(shell: Shell) -> Result<(), Error> {
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "iwperf", &mut text);
+    print(&text)
+}
+
+/// Prints the page of the program, or makes a page for it and for each command in a folder.
+///
+/// # Errors
+/// [`Error::System`] if a page cannot be written.
+pub fn man(folder: Option<&Path>) -> Result<(), Error> {
+    let Some(folder) = folder else {
+        let mut text = Vec::new();
+        // The command `help` has no page.
+        let command = Cli::command().disable_help_subcommand(true);
+        Man::new(command).render(&mut text).map_err(|source| failed("the man page".into(), source))?;
+        return print(&text);
+    };
+    clap_mangen::generate_to(Cli::command(), folder)
+        .map_err(|source| failed(folder.display().to_string(), source))
+}
+
+/// Prints on standard output. A closed pipe is not an error.
+fn print(text: &[u8]) -> Result<(), Error> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text).and_then(|()| out.flush()) {
+        Err(source) if source.kind() != ErrorKind::BrokenPipe => {
+            Err(failed("standard output".into(), source))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn failed(what: String, source: io::Error) -> Error {
+    Error::System { what, source }
+}
