@@ -30,8 +30,8 @@ mod c;
 #[allow(unreachable_pub, unused_imports, reason = "it is public in the crate `tests`, which runs its tests")]
 #[path = "../../../../tests/src/chapter.rs"]
 mod chapter;
-mod container;
 mod completions;
+mod container;
 mod docs;
 #[cfg(feature = "dpdk")]
 mod dpdk;
