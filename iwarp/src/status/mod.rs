@@ -11,7 +11,7 @@
 //! let _shown = status::serve(&context, &status::default_folder()?)?;
 //! // ...
 //! for process in status::processes(&status::default_folder()?)?.answered {
-//!     println!("{} has {} queue pairs", process.program, process.queue_pairs);
+//!     println!("{} has {} queue pairs", process.program, process.queue_pairs.len());
 //! }
 //! # Ok(())
 //! # }

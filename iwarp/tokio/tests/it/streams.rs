@@ -136,12 +136,13 @@ async fn parts_of_a_write_follow_each_other_around_the_ring() {
     let data = bytes(300);
     for _ in 0..20 {
         let parts = [IoSlice::new(&data[..1]), IoSlice::new(&[]), IoSlice::new(&data[1..])];
-        assert_eq!(a.write_vectored(&parts).await.unwrap(), 300);
+        // Less than all, if the credit for what was read is still on its way.
+        let written = a.write_vectored(&parts).await.unwrap();
         let mut received = [0; 300];
-        b.read_exact(&mut received).await.unwrap();
+        tokio::try_join!(a.write_all(&data[written..]), b.read_exact(&mut received)).unwrap();
         assert!(received[..] == data);
     }
-    let parts = [IoSlice::new(&data), IoSlice::new(&data), IoSlice::new(&data), IoSlice::new(&data)];
+    let parts = [IoSlice::new(&data); 4];
     let written = a.write_vectored(&parts).await.unwrap();
     assert!(written <= 1009, "{written} bytes in a ring of 1009");
 }
