@@ -1,8 +1,8 @@
 //! `stream_1k`, `stream_64k`: a stream of `iwarp-tokio`, beside one of the kernel's TCP over loopback.
 //!
 //! Both are in this process, and have the same tasks: one writes pieces, the other one reads them through a
-//! buffer, as programs do. The wire is that of processes on one host. Nothing is pinned, and engines sleep
-//! when nothing moves: the defaults.
+//! buffer, as programs do. The wire is that of processes on one host. All is at its defaults: nothing is
+//! pinned, engines sleep when nothing moves, and TCP joins short writes (no TCP_NODELAY).
 
 use std::time::{Duration, Instant};
 
@@ -61,9 +61,6 @@ async fn over_tcp() -> Result<StreamEnds<TcpStream>, Error> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let connect = TcpStream::connect(listener.local_addr()?);
     let (writer, (reader, _)) = tokio::try_join!(connect, listener.accept())?;
-    for end in [&writer, &reader] {
-        end.set_nodelay(true)?;
-    }
     Ok(StreamEnds { writer, reader })
 }
 
