@@ -1,4 +1,4 @@
-//! What the command line says of itself: completions for shells, and man pages.
+//! Completions for shells and man pages, made from the definition of the command line.
 
 use std::io::{self, ErrorKind, Write};
 use std::path::Path;

@@ -9,14 +9,14 @@ fn iwperf(arguments: &[&str]) -> String {
     text(output.expect("the binary was built with this test"))
 }
 
-/// What a program prints, which succeeds and says nothing on standard error.
+/// The output of a program, which has to succeed and to print nothing on standard error.
 fn text(output: Output) -> String {
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && told.is_empty(), "{}: {told}", output.status);
     String::from_utf8(output.stdout).expect("it is text")
 }
 
-/// What bash prints for a script.
+/// The output of bash for a script.
 fn bash(options: &[&str], script: &str) -> String {
     let mut child = Command::new("bash")
         .args(options)

@@ -70,7 +70,7 @@ struct Dependency {
 }
 
 impl Package {
-    /// What an entry of its features turns on: a feature of a dependency, or one of its own.
+    /// The package and the feature that an entry of its features turns on: of a dependency, or its own.
     fn brought<'a>(&'a self, entry: &'a str) -> (&'a str, &'a str) {
         let Some((called, feature)) = entry.split_once('/') else { return (&self.name, entry) };
         let is_meant = |it: &&Dependency| it.rename.as_deref() == Some(called);

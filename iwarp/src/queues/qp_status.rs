@@ -1,4 +1,4 @@
-//! What a context tells of its queue pairs.
+//! The status of a queue pair, as a context reports it.
 
 use super::QpState;
 

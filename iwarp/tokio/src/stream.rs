@@ -2,8 +2,8 @@
 //!
 //! Each end has a ring of registered memory into which the other one writes. A run of bytes goes there by an
 //! RDMA Write, whose Immediate Data is its length. The reader gives credits back, for bytes of the ring and
-//! for messages, so that neither the ring nor the receive queue overflows. While there is no credit, what is
-//! written gathers, and goes as one run.
+//! for messages, so that neither the ring nor the receive queue overflows. While there is no credit, written
+//! bytes gather, and go as one run.
 
 mod incoming;
 mod outgoing;
@@ -25,9 +25,9 @@ use protocol::{CREDIT, END, HELLO_BYTES, LONGEST_RING, Progress, RESERVE};
 
 /// A stream of bytes over a connection ([`Connection::into_stream`]).
 ///
-/// What is written goes at once while the peer has given credit for it. What gathers while there is none goes
-/// with the next call of this end: `flush` waits until all is on its way. `shutdown` does so too, and tells
-/// the peer that no more bytes follow; it can go on to send. Dropping the stream does the same in the
+/// Written bytes are sent at once while the peer has given credit for them. Without credit they gather, and a
+/// later call of this end sends them: `flush` waits until all are sent. `shutdown` does so too, and tells the
+/// peer that no more bytes follow; the peer can go on to send. Dropping the stream does the same in the
 /// background, and closes the connection.
 pub struct Stream {
     /// Taken out by the drop alone.
@@ -113,7 +113,10 @@ impl Inner {
         }
         match message.data.split_first() {
             Some((&CREDIT, credit)) => self.outgoing.credit(credit),
-            Some((&END, [])) => self.incoming.end(),
+            Some((&END, [])) => {
+                self.incoming.end();
+                Ok(())
+            }
             _ => Err(Error::Protocol("of no known kind")),
         }
     }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use iwarp_tokio::{Connection, Endpoint, Listener};
 
-/// What the subscriber prints.
+/// The output of the subscriber.
 #[derive(Clone, Default)]
 struct Printed(Arc<Mutex<Vec<u8>>>);
 

@@ -36,9 +36,8 @@ impl Incoming {
     }
 
     /// The peer writes no more.
-    pub(super) fn end(&mut self) -> Result<()> {
+    pub(super) fn end(&mut self) {
         self.is_ended = true;
-        Ok(())
     }
 
     /// Whether the peer writes no more, and all is read.

@@ -9,6 +9,13 @@ use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::connected;
 
+/// Writes ten bytes at a time.
+async fn write_shortly(stream: &mut Stream, data: &[u8]) {
+    for short in data.chunks(10) {
+        stream.write_all(short).await.unwrap();
+    }
+}
+
 async fn streams() -> (Stream, Stream) {
     let (a, b) = connected(&ConnectionOptions::default()).await;
     tokio::try_join!(a.into_stream(), b.into_stream()).unwrap()
@@ -81,11 +88,11 @@ async fn a_peer_that_is_gone_needs_no_end() {
     }
 }
 
-/// What was written before the drop arrives, more than a ring of it too.
+/// Bytes that were written before the drop arrive, also more than a ring of them.
 #[tokio::test]
 async fn a_dropped_stream_has_sent_what_was_written() {
     let (mut a, mut b) = streams().await;
-    let data = bytes(1_000_000);
+    let data = bytes(5_000_000);
     let expected = data.clone();
     let writer = tokio::spawn(async move { a.write_all(&data).await });
     let mut received = Vec::new();
@@ -99,9 +106,7 @@ async fn a_dropped_stream_has_sent_what_was_written() {
 async fn short_writes_gather_while_there_is_no_credit() {
     let (mut a, mut b) = streams().await;
     let data = bytes(100_000);
-    for short in data.chunks(10) {
-        a.write_all(short).await.unwrap();
-    }
+    write_shortly(&mut a, &data).await;
     let flush = tokio::time::timeout(Duration::from_millis(50), a.flush()).await;
     assert!(flush.is_err(), "the peer has taken nothing");
     let mut received = vec![0; data.len()];
@@ -111,14 +116,12 @@ async fn short_writes_gather_while_there_is_no_credit() {
     assert!(received == data);
 }
 
-/// What has gathered is sent after the drop.
+/// Bytes that have gathered are sent after the drop.
 #[tokio::test]
 async fn a_stream_that_is_dropped_unflushed_sends_what_has_gathered() {
     let (mut a, mut b) = streams().await;
     let data = bytes(50_000);
-    for short in data.chunks(10) {
-        a.write_all(short).await.unwrap();
-    }
+    write_shortly(&mut a, &data).await;
     drop(a);
     tokio::time::sleep(Duration::from_millis(20)).await;
     let mut received = Vec::new();
@@ -260,7 +263,7 @@ async fn hyper_speaks_http_over_a_stream() {
     let server = tokio::spawn(server);
     let (mut client, connection) = hyper::client::conn::http1::handshake(TokioIo::new(a)).await.unwrap();
     let connection = tokio::spawn(connection);
-    for len in [0, 1, 1000, 2_000_000] {
+    for len in [0, 1, 1000, 5_000_000] {
         let mut body = bytes(len);
         let request: Request<Full<Bytes>> =
             Request::post("/").header("host", "server").body(body.clone().into()).unwrap();
