@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use iwarp::memory::Access;
 use iwarp::verbs::{
-    AtomicOp, CmId, ConnectionError, CqEventHandler, CqOptions, MAX_INLINE, QpInit, QueuePair, RecvRequest,
-    RemoteAddr, SendFlags, SendOp, SendRequest, VerbsError, WcStatus, WorkCompletion, cqe_for,
+    AtomicOp, CmId, ConnectionError, CqEventHandler, CqOptions, MAX_INLINE, QpInit, QueuePair, RemoteAddr,
+    SendFlags, SendOp, SendRequest, VerbsError, WcStatus, WorkCompletion, cqe_for,
 };
 use tokio::net::ToSocketAddrs;
 use tokio::sync::watch;
@@ -16,8 +16,9 @@ use crate::endpoint::{Endpoint, Shared};
 use crate::error::{Error, Result};
 use crate::events::{Established, Phase, Route};
 use crate::options::ConnectionOptions;
+use crate::receives::Receives;
 use crate::region::{Region, RemoteRegion, Slice};
-use crate::router::{Pinned, RECEIVE, Router};
+use crate::router::{Pinned, Router};
 
 /// A connection. Clones are the same one; any task may use it at any time. Dropping the last clone resets it:
 /// [`close`](Self::close) ends it gracefully.
@@ -48,10 +49,7 @@ struct ConnectionShared {
     /// Whether [`Connection::close`] was called.
     is_closed_here: AtomicBool,
     established: Arc<Established>,
-    /// The buffers of receives, one behind the other.
-    receives: Region,
-    message_bytes: usize,
-    recv_depth: usize,
+    receives: Receives,
     stream_bytes: usize,
     endpoint: Arc<Shared>,
 }
@@ -70,9 +68,7 @@ impl Drop for ConnectionShared {
 pub(crate) struct Unconnected {
     pub(crate) qp: QueuePair,
     router: Arc<Router>,
-    receives: Region,
-    message_bytes: usize,
-    recv_depth: usize,
+    receives: Receives,
     stream_bytes: usize,
 }
 
@@ -91,14 +87,11 @@ impl Unconnected {
         router.start(&cq)?;
         let init = QpInit { max_send_wr: send_depth, max_recv_wr: recv_depth, ..QpInit::new(&cq) };
         let qp = endpoint.pd.create_qp(&init)?;
-        // At least a byte: memory cannot be empty.
-        let bytes = (recv_depth * message_bytes).max(1);
-        let receives = Region::new(endpoint.pd.reg_mr(bytes, Access::LOCAL_WRITE)?);
-        let unconnected = Self { qp, router, receives, message_bytes, recv_depth, stream_bytes };
+        let receives = Receives::new(&endpoint.pd, recv_depth, message_bytes)?;
         for buffer in 0..recv_depth {
-            unconnected.qp.post_recv(&receive(&unconnected.receives, message_bytes, buffer))?;
+            qp.post_recv(&receives.request(buffer))?;
         }
-        Ok(unconnected)
+        Ok(Self { qp, router, receives, stream_bytes })
     }
 
     /// Waits until the connection of `id`, whose events come to `phase`, is established.
@@ -118,8 +111,6 @@ impl Unconnected {
             is_closed_here: AtomicBool::new(false),
             established: Arc::new(nothing),
             receives: self.receives,
-            message_bytes: self.message_bytes,
-            recv_depth: self.recv_depth,
             stream_bytes: self.stream_bytes,
             endpoint: Arc::clone(endpoint),
         };
@@ -129,12 +120,6 @@ impl Unconnected {
         shared.established = established;
         Ok(Connection { shared: Arc::new(shared) })
     }
-}
-
-/// The receive request of a buffer.
-fn receive(receives: &Region, message_bytes: usize, buffer: usize) -> RecvRequest {
-    let sge = receives.memory_region().sge(buffer * message_bytes, message_bytes);
-    RecvRequest::new(RECEIVE | buffer as u64, sge)
 }
 
 /// A message of the peer.
@@ -325,12 +310,12 @@ impl Connection {
     /// Takes the message of a completed receive, and posts its buffer again.
     pub(crate) fn message(&self, completion: &WorkCompletion) -> Result<Message> {
         let shared = &self.shared;
-        let buffer = (completion.wr_id & !RECEIVE) as usize;
+        let buffer = Receives::buffer(completion);
         // With InfiniBand's semantics, Immediate Data is not in the buffer.
         let len = if completion.immediate.is_some() { 0 } else { completion.byte_len as usize };
         let mut data = vec![0; len];
-        shared.receives.read_at(buffer * shared.message_bytes, &mut data)?;
-        shared.qp().post_recv(&receive(&shared.receives, shared.message_bytes, buffer))?;
+        shared.receives.read(buffer, &mut data)?;
+        shared.qp().post_recv(&shared.receives.request(buffer))?;
         Ok(Message { data, immediate: completion.immediate, invalidated: completion.invalidated })
     }
 
@@ -369,9 +354,8 @@ impl Connection {
         &self.shared.router
     }
 
-    /// The buffers for messages: their number, and the bytes of each.
-    pub(crate) fn buffers(&self) -> (usize, usize) {
-        (self.shared.recv_depth, self.shared.message_bytes)
+    pub(crate) fn receives(&self) -> &Receives {
+        &self.shared.receives
     }
 
     /// The bytes that a stream has under way.
@@ -437,7 +421,7 @@ impl Connection {
     /// Posts a Read or an atomic to a buffer of the connection, and copies its result to `out`.
     async fn fetch(&self, op: SendOp, out: &mut [u8]) -> Result<()> {
         self.place().await?;
-        let buffer = self.buffer().inspect_err(|_| self.shared.router.places.add_permits(1))?;
+        let buffer = self.buffer()?;
         let sge = buffer.memory_region().sge(0, out.len());
         let wr_id = self.shared.router.open(Pinned::Buffer(buffer));
         self.post(wr_id, |qp| qp.post_send(&SendRequest::new(wr_id, op, sge)))?;
@@ -456,12 +440,15 @@ impl Connection {
         Ok(())
     }
 
-    /// A buffer of the connection that no request uses.
+    /// A buffer of the connection that no request uses. Without one, the place in the send queue is free
+    /// again.
     fn buffer(&self) -> Result<Region> {
-        match self.shared.router.free_buffer() {
-            Some(buffer) => Ok(buffer),
-            None => self.register(self.shared.message_bytes.max(size_of::<u64>()), Access::LOCAL_WRITE),
+        let router = &self.shared.router;
+        if let Some(buffer) = router.free_buffer() {
+            return Ok(buffer);
         }
+        let bytes = self.shared.receives.message_bytes.max(size_of::<u64>());
+        self.register(bytes, Access::LOCAL_WRITE).inspect_err(|_| router.places.add_permits(1))
     }
 
     fn post(&self, wr_id: u64, post: impl FnOnce(&QueuePair) -> Result<(), VerbsError>) -> Result<()> {
@@ -491,7 +478,7 @@ impl ConnectionShared {
     }
 
     fn check_length(&self, got: usize) -> Result<usize> {
-        let max = self.message_bytes;
+        let max = self.receives.message_bytes;
         if got > max { Err(Error::TooLong { got, max }) } else { Ok(got) }
     }
 }

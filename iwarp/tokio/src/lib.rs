@@ -74,6 +74,7 @@ mod events;
 mod listener;
 mod metrics;
 mod options;
+mod receives;
 mod region;
 mod router;
 mod stream;

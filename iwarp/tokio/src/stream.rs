@@ -19,6 +19,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::connection::{Connection, Message};
 use crate::error::{Error, Result};
+use crate::receives::Receives;
 use incoming::Incoming;
 use outgoing::Outgoing;
 use protocol::{CREDIT, END, HELLO_BYTES, LONGEST_RING, Progress, RESERVE};
@@ -49,7 +50,7 @@ impl Connection {
     /// [`Error::Verbs`] if the options of this end do not suffice. [`Error::Protocol`] if the peer does
     /// something else, or its options do not suffice. [`Error::Connection`].
     pub async fn into_stream(self) -> Result<Stream> {
-        let (receives, message_bytes) = self.buffers();
+        let &Receives { depth: receives, message_bytes, .. } = self.receives();
         let bytes = self.stream_bytes();
         if !(1..=LONGEST_RING).contains(&(bytes as u64)) {
             return Err(invalid("its `stream_bytes` have to be between 1 and 64 MiB"));

@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
+use dp::link::{LinkConfig, pair};
+use iwarp::engine::EngineConfig;
 use iwarp::memory::Access;
-use iwarp_tokio::{ConnectionOptions, Error, RemoteRegion};
+use iwarp::verbs::VerbsError;
+use iwarp_tokio::{ConnectionOptions, Endpoint, EndpointOptions, Error, RemoteRegion};
 use tokio::task::JoinSet;
 
 use super::connected;
@@ -155,4 +158,32 @@ async fn a_refused_request_ends_the_connection_with_the_peers_error() {
     assert!(error.to_string().contains("the peer terminated the stream"), "{error}");
     let error = std::io::Error::from(a.closed().await);
     assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+}
+
+/// The request takes a place in the send queue before it asks for its buffer.
+#[tokio::test]
+async fn a_request_without_a_buffer_takes_no_place() {
+    let (a, b) = pair(&LinkConfig::default());
+    let server = Endpoint::on_port(b, &["10.0.0.2/24"]).unwrap();
+    let config = EngineConfig::new(&*a, &["10.0.0.1/24"]).unwrap();
+    let mut few = EndpointOptions::default();
+    // For the receives of the connection, and one more.
+    few.context.limits.max_mr = 2;
+    let client = Endpoint::on_queues(vec![a], &config, &few).unwrap();
+
+    let listener = iwarp_tokio::Listener::bind(&server, super::PORT).unwrap();
+    let one = ConnectionOptions { send_depth: 1, ..ConnectionOptions::default() };
+    let connect = iwarp_tokio::Connection::connect_with(&client, super::SERVER, &one);
+    let (a, b) = tokio::try_join!(connect, async { listener.request().await?.accept(&one).await }).unwrap();
+    let word = b.register(8, ALL).unwrap().remote();
+    let last = client.register(1, Access::LOCAL_WRITE).unwrap();
+    // More than goes inline.
+    let error = a.send(&[7; 1000]).await.unwrap_err();
+    assert!(matches!(error, Error::Verbs(VerbsError::Limit { name: "max_mr", limit: 2 })), "{error}");
+    let error = a.fetch_add(&word, 1).await.unwrap_err();
+    assert!(matches!(error, Error::Verbs(VerbsError::Limit { .. })), "{error}");
+    drop(last);
+    let sent = tokio::time::timeout(Duration::from_secs(30), a.send(&[7; 1000])).await;
+    sent.expect("the place is free").unwrap();
+    assert_eq!(b.recv().await.unwrap().data, [7; 1000]);
 }
