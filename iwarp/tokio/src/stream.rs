@@ -87,25 +87,34 @@ impl Stream {
 }
 
 impl Inner {
-    /// Takes what has arrived, sends what may go, and gives credit. The task is woken when there is more to
-    /// do.
-    fn go_on(&mut self, cx: &Context<'_>) -> io::Result<()> {
+    /// Takes what has arrived. The task is woken when more arrives.
+    fn receive(&mut self, cx: &Context<'_>) -> io::Result<()> {
+        self.unless_failed(|inner| {
+            while let Poll::Ready(completion) = inner.connection.router().poll_received(cx) {
+                let message = inner.connection.message(&completion?)?;
+                inner.take(&message)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Sends what may go, and gives credit. The task is woken when the send queue has room for the rest.
+    fn send(&mut self, cx: &Context<'_>) -> io::Result<()> {
+        self.unless_failed(|inner| {
+            inner.outgoing.send(&inner.connection, cx)?;
+            inner.give_credit(cx)
+        })
+    }
+
+    /// Does a part of the work. The stream ends with the first error.
+    fn unless_failed(&mut self, work: impl FnOnce(&mut Self) -> Result<()>) -> io::Result<()> {
         if self.failed.is_none() {
-            self.failed = self.try_go_on(cx).map_err(io::Error::from).err();
+            self.failed = work(self).map_err(io::Error::from).err();
         }
         match &self.failed {
             Some(error) => Err(io::Error::new(error.kind(), error.to_string())),
             None => Ok(()),
         }
-    }
-
-    fn try_go_on(&mut self, cx: &Context<'_>) -> Result<()> {
-        while let Poll::Ready(completion) = self.connection.router().poll_received(cx) {
-            let message = self.connection.message(&completion?)?;
-            self.take(&message)?;
-        }
-        self.outgoing.send(&self.connection, cx)?;
-        self.give_credit(cx)
     }
 
     fn take(&mut self, message: &Message) -> Result<()> {
@@ -133,15 +142,12 @@ impl Inner {
     }
 
     fn poll_read(&mut self, cx: &Context<'_>, out: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let state = self.go_on(cx);
+        let received = self.receive(cx);
         let before = out.filled().len();
         self.incoming.copy_to(out)?;
-        if out.filled().len() > before || out.remaining() == 0 {
+        let state = received.and_then(|()| self.send(cx));
+        if out.filled().len() > before || out.remaining() == 0 || self.incoming.is_ended() {
             // The bytes are there, also if the connection has ended meanwhile. The next call has its error.
-            let _ = self.go_on(cx);
-            return Poll::Ready(Ok(()));
-        }
-        if self.incoming.is_ended() {
             return Poll::Ready(Ok(()));
         }
         state?;
@@ -152,23 +158,23 @@ impl Inner {
         if self.outgoing.is_ended() {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
-        self.go_on(cx).map_err(closed_to_writes)?;
+        self.receive(cx).map_err(closed_to_writes)?;
         let count = self.outgoing.gather(parts)?;
+        self.send(cx).map_err(closed_to_writes)?;
         if count == 0 && parts.iter().any(|part| !part.is_empty()) {
             return Poll::Pending;
         }
-        self.go_on(cx).map_err(closed_to_writes)?;
         Poll::Ready(Ok(count))
     }
 
     fn poll_flush(&mut self, cx: &Context<'_>) -> Poll<io::Result<()>> {
-        self.go_on(cx).map_err(closed_to_writes)?;
+        self.receive(cx).and_then(|()| self.send(cx)).map_err(closed_to_writes)?;
         if self.outgoing.is_sent() { Poll::Ready(Ok(())) } else { Poll::Pending }
     }
 
     fn poll_shutdown(&mut self, cx: &Context<'_>) -> Poll<io::Result<()>> {
         self.outgoing.end();
-        let state = self.go_on(cx);
+        let state = self.receive(cx).and_then(|()| self.send(cx));
         if self.outgoing.is_end_sent() {
             return Poll::Ready(Ok(()));
         }
