@@ -33,6 +33,8 @@ pub(crate) struct Shared {
     events: AbortHandle,
     addresses: Vec<IpAddr>,
     engines: Vec<EngineThread>,
+    #[cfg(all(feature = "status", target_os = "linux"))]
+    _shown: Option<iwarp::status::StatusSocket>,
 }
 
 impl Drop for Shared {
@@ -82,7 +84,17 @@ impl Endpoint {
         let engines = EngineThread::on_queues(&context, ports, config, &options.cpus, options.thread)?;
         let events = tokio::spawn(events::deliver_all(Arc::clone(&channel), Arc::clone(&routes)));
         let events = events.abort_handle();
-        let shared = Shared { context, pd, routes, channel, events, addresses, engines };
+        let shared = Shared {
+            #[cfg(all(feature = "status", target_os = "linux"))]
+            _shown: crate::shown::show(&context),
+            context,
+            pd,
+            routes,
+            channel,
+            events,
+            addresses,
+            engines,
+        };
         Ok(Self { shared: Arc::new(shared) })
     }
 

@@ -52,6 +52,8 @@
 //! * **A stream** ([`Connection::into_stream`]) is `AsyncRead` and `AsyncWrite`, so hyper and
 //!   `tokio::io::copy` run over RDMA.
 //! * **Counters** are in [`Endpoint::status`], and for Prometheus in [`Endpoint::serve_metrics`].
+//!   `uwarp status` shows the endpoints of all processes of the user: the feature `status`, on by default, has
+//!   a socket for each, which this user alone may use.
 //! * An endpoint is made within a runtime of tokio whose I/O is enabled.
 //!
 //! # Events
@@ -77,6 +79,8 @@ mod options;
 mod receives;
 mod region;
 mod router;
+#[cfg(all(feature = "status", target_os = "linux"))]
+mod shown;
 mod stream;
 
 pub use connection::{Connection, Message};

@@ -56,6 +56,31 @@ fn a_client_says_why_when_its_server_dies() {
     }
 }
 
+/// `uwarp status` lists the server as long as it lives.
+#[test]
+#[cfg(feature = "status")]
+fn the_server_is_shown() {
+    use iwarp::status::processes;
+
+    let folder = std::env::temp_dir().join(format!("cache-shown-{}", std::process::id()));
+    std::fs::create_dir(&folder).unwrap();
+    let sockets = folder.join(".status");
+    let (mut server, mut says) = start(run("cache").arg("server").env("UWARP_DIR", &folder));
+    let line = says.next().unwrap();
+    let found = processes(&sockets).unwrap().answered;
+    server.kill().unwrap();
+    server.wait().unwrap();
+    let [report] = &found[..] else { panic!("{found:?}") };
+    assert_eq!((report.pid, &*report.program, report.memory_regions), (server.id(), "cache", 1));
+    let [engine] = &report.engines[..] else { panic!("{report:?}") };
+    assert_eq!(engine.listens, [7471]);
+    assert_eq!(format!("{}/10", line.strip_prefix("a cache at ").unwrap()), engine.addresses[0]);
+
+    let found = processes(&sockets).unwrap();
+    assert!(found.answered.is_empty() && found.silent.is_empty(), "{found:?}");
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
 /// How the chapter (`docs/tokio.md`) starts the example.
 const START: &str = "cargo run -p iwarp-tokio --example cache --";
 
