@@ -229,6 +229,11 @@ impl CmId {
         self.shared.addresses()
     }
 
+    /// The index of the engine that sets up or carries its connection; `None` without one.
+    pub fn engine(&self) -> Option<usize> {
+        self.shared.engine()
+    }
+
     /// Age, idle time and counters of the connection; `None` while it is not established.
     pub fn activity(&self) -> Option<Activity> {
         self.shared.activity()

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use iwarp::engine::SharedEngine;
 use iwarp::memory::Access;
 use iwarp::verbs::{
     AtomicOp, CmId, ConnectionError, CqEventHandler, CqOptions, MAX_INLINE, QpInit, QueuePair, RemoteAddr,
@@ -51,6 +52,8 @@ struct ConnectionShared {
     established: Arc<Established>,
     receives: Receives,
     stream_bytes: usize,
+    /// The index of its engine.
+    engine: usize,
     endpoint: Arc<Shared>,
 }
 
@@ -112,12 +115,15 @@ impl Unconnected {
             established: Arc::new(nothing),
             receives: self.receives,
             stream_bytes: self.stream_bytes,
+            engine: 0,
             endpoint: Arc::clone(endpoint),
         };
+        endpoint.hand_over();
         let next = phase.wait_for(|phase| !matches!(phase, Phase::Starting)).await;
         let next = next.map_err(|_| Error::Closed)?.clone();
         let Phase::Established(established) = next else { return Err(next.error()) };
         shared.established = established;
+        shared.engine = shared.id.engine().unwrap_or_default();
         Ok(Connection { shared: Arc::new(shared) })
     }
 }
@@ -303,7 +309,7 @@ impl Connection {
     /// graceful close of the peer [`PeerClosed`](iwarp::verbs::ConnectionError::PeerClosed).
     /// [`Error::Closed`] if it was closed here. [`Error::Request`] if a message of the peer did not fit.
     pub async fn recv(&self) -> Result<Message> {
-        let completion = self.shared.router.received().await?;
+        let completion = self.shared.router.received(self.engine()).await?;
         self.message(&completion)
     }
 
@@ -342,6 +348,7 @@ impl Connection {
     /// Waits for its end. [`Error::Closed`] is a graceful one.
     pub async fn closed(&self) -> Error {
         let mut phase = self.shared.phase.clone();
+        self.engine().hand_over();
         match phase.wait_for(|phase| matches!(phase, Phase::Ended(_))).await {
             Ok(phase) => phase.error(),
             Err(_) => Error::Closed,
@@ -434,8 +441,16 @@ impl Connection {
         read
     }
 
+    pub(crate) fn engine(&self) -> &SharedEngine {
+        &self.shared.endpoint.engines[self.shared.engine]
+    }
+
     /// Waits for a place in the send queue.
     async fn place(&self) -> Result<()> {
+        if self.shared.router.take_place() {
+            return Ok(());
+        }
+        self.engine().hand_over();
         self.shared.router.places.acquire().await.map_err(|_| Error::Closed)?.forget();
         Ok(())
     }
@@ -451,16 +466,23 @@ impl Connection {
         self.register(bytes, Access::LOCAL_WRITE).inspect_err(|_| router.places.add_permits(1))
     }
 
+    /// Posts a request. If no other is open, it is sent at once.
     fn post(&self, wr_id: u64, post: impl FnOnce(&QueuePair) -> Result<(), VerbsError>) -> Result<()> {
-        post(self.shared.qp()).map_err(|error| {
+        let qp = self.shared.qp();
+        let is_first = !qp.has_open_sends();
+        post(qp).map_err(|error| {
             self.shared.router.cancel(wr_id);
             let is_closed_here = self.shared.is_closed_here.load(Ordering::Relaxed);
             refusal(&self.shared.phase.borrow(), is_closed_here, error)
-        })
+        })?;
+        if is_first {
+            self.engine().send_posted();
+        }
+        Ok(())
     }
 
     async fn completed(&self, wr_id: u64) -> Result<Pinned> {
-        let (completion, pinned) = self.shared.router.wait(wr_id).await;
+        let (completion, pinned) = self.shared.router.wait(wr_id, self.engine()).await;
         let error = match (completion.status, completion.cause) {
             (WcStatus::Success, _) => return Ok(pinned),
             (_, Some(cause)) => Error::Connection(cause),

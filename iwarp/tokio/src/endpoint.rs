@@ -3,9 +3,10 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use dp::Port;
-use iwarp::engine::{EngineConfig, EngineCounters, EngineThread, ThreadOptions};
+use iwarp::engine::{Engine, EngineConfig, EngineCounters, SharedEngine, SharedOptions};
 use iwarp::memory::Access;
 use iwarp::verbs::{Context, ContextConfig, EventChannel, MrOptions, ProtectionDomain};
 use iwarp_wire::{OpenError, Spec, Wire};
@@ -32,7 +33,8 @@ pub(crate) struct Shared {
     channel: Arc<Channel>,
     events: AbortHandle,
     addresses: Vec<IpAddr>,
-    engines: Vec<EngineThread>,
+    /// By their indices.
+    pub(crate) engines: Vec<SharedEngine>,
     #[cfg(all(feature = "status", target_os = "linux"))]
     _shown: Option<iwarp::status::StatusSocket>,
 }
@@ -67,10 +69,10 @@ impl Endpoint {
     }
 
     /// An endpoint on the queues of a device, with an engine and a thread for each
-    /// ([`EngineThread::on_queues`]).
+    /// ([`Engine::on_queues`]).
     ///
     /// # Errors
-    /// As [`EngineThread::on_queues`]; [`Error::System`].
+    /// As [`Engine::on_queues`]; [`Error::System`].
     pub fn on_queues(
         ports: Vec<Box<dyn Port>>,
         config: &EngineConfig,
@@ -81,7 +83,12 @@ impl Endpoint {
         let channel = Channel::register(context.create_event_channel()?)?;
         let routes = Arc::<Routes>::default();
         let addresses = config.stack.addresses.iter().map(|cidr| cidr.address().into()).collect();
-        let engines = EngineThread::on_queues(&context, ports, config, &options.cpus, options.thread)?;
+        let share = |(at, engine)| {
+            let cpu = options.cpus.get(at).copied().or(options.thread.cpu);
+            SharedEngine::spawn(engine, SharedOptions { cpu, ..options.thread }, Box::new(|| {}))
+        };
+        let engines = Engine::on_queues(&context, ports, config, &options.cpus)?;
+        let engines = engines.into_iter().enumerate().map(share).collect::<Result<_, _>>()?;
         let events = tokio::spawn(events::deliver_all(Arc::clone(&channel), Arc::clone(&routes)));
         let events = events.abort_handle();
         let shared = Shared {
@@ -120,9 +127,9 @@ impl Endpoint {
         Ok(Region::new(self.shared.pd.reg_mr_with(bytes, options)?))
     }
 
-    /// The counters of each engine. They are some milliseconds old.
+    /// The counters of each engine.
     pub fn counters(&self) -> Vec<EngineCounters> {
-        self.shared.engines.iter().map(EngineThread::counters).collect()
+        self.shared.engines.iter().map(SharedEngine::counters).collect()
     }
 
     /// The verbs below, for calls that this crate does not have.
@@ -156,15 +163,33 @@ impl Shared {
     pub(crate) fn event_channel(&self) -> &EventChannel {
         self.channel.events()
     }
+
+    /// A task sleeps until something happens: the threads of the engines poll from now on.
+    pub(crate) fn hand_over(&self) {
+        self.engines.iter().for_each(SharedEngine::hand_over);
+    }
 }
 
 /// Options of an endpoint.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct EndpointOptions {
     /// Limits of its objects.
     pub context: ContextConfig,
-    /// When its engines back off: by default they sleep after some tenths of a millisecond without work.
-    pub thread: ThreadOptions,
+    /// How the threads of its engines poll. Default: as [`SharedOptions::default`], but a thread that has
+    /// stepped back for a task looks after 200 us, and after 1 ms at most, whether the task still polls.
+    pub thread: SharedOptions,
     /// The CPUs of the engines of several queues, in turn; any by default.
     pub cpus: Vec<usize>,
+}
+
+impl Default for EndpointOptions {
+    fn default() -> Self {
+        // A task may compute for long after it has got its answer, while peers read memory.
+        let thread = SharedOptions {
+            step_back: Duration::from_micros(200),
+            longest_step_back: Duration::from_millis(1),
+            ..SharedOptions::default()
+        };
+        Self { context: ContextConfig::default(), thread, cpus: Vec::new() }
+    }
 }

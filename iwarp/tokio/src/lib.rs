@@ -46,9 +46,10 @@
 //!   it ends the connection if the peer has none ([`Connection::ib_semantics`]).
 //! * **An end has its cause**: every call that waits returns the [`Error::Connection`] that ended the
 //!   connection, and [`Connection::closed`] waits for it. [`Error`] converts to [`std::io::Error`].
-//! * **Nothing spins while nothing moves.** A future asks again for 20 us before its task sleeps, and an
-//!   engine polls for some tenths of a millisecond before its thread does. A program without tokio waits by
-//!   the recipe of [`CompletionChannel`](iwarp::verbs::CompletionChannel#arm-poll-wait).
+//! * **Nothing spins while nothing moves.** A task that waits polls the engine for 20 us, and then sleeps. The
+//!   engine's thread polls while no task does, for some tens of microseconds, and then sleeps too
+//!   ([`SharedEngine`](iwarp::engine::SharedEngine)). A program without tokio waits by the recipe of
+//!   [`CompletionChannel`](iwarp::verbs::CompletionChannel#arm-poll-wait).
 //! * **A stream** ([`Connection::into_stream`]) is `AsyncRead` and `AsyncWrite`, so hyper and
 //!   `tokio::io::copy` run over RDMA.
 //! * **Counters** are in [`Endpoint::status`], and for Prometheus in [`Endpoint::serve_metrics`].
@@ -81,6 +82,7 @@ mod region;
 mod router;
 #[cfg(all(feature = "status", target_os = "linux"))]
 mod shown;
+mod spin;
 mod stream;
 
 pub use connection::{Connection, Message};

@@ -70,6 +70,7 @@ impl Listener {
     /// # Errors
     /// [`Error::Connection`] if the engine cannot listen.
     pub async fn request(&self) -> Result<Request> {
+        self.endpoint.hand_over();
         let event = self.requests.lock().await.recv().await.ok_or(Error::Closed)?;
         match event.kind {
             CmEventKind::ConnectRequest { private_data, remote, .. } => {

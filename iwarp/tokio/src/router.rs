@@ -1,30 +1,27 @@
 //! The completions of a connection, and the futures that wait for them.
 //!
-//! The completion queue calls [`Router::drain`] on the thread that completes a request, which is mostly that
-//! of the engine. It wakes the future of the request. A future that was dropped leaves its memory here until
-//! the request completes. That memory is never released on the thread of the engine, since to deregister
-//! memory is to wait for the engine: it waits in `State::released` for a call of the user.
+//! The completion queue calls [`Router::drain`] on the thread that completes a request: one that polls the
+//! engine, its own or that of a task that waits. It wakes the future of the request. A future that was dropped
+//! leaves its memory here until the request completes. That memory is never released in a poll of the engine,
+//! since to deregister memory is to wait for the engine: it waits in `State::released` for another call.
 
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant};
 
+use iwarp::engine::SharedEngine;
 use iwarp::verbs::{CompletionQueue, ConnectionError, VerbsError, WcStatus, WorkCompletion};
 use slab::Slab;
 use tokio::sync::Semaphore;
 
 use crate::error::{Error, Result};
 use crate::region::{Region, Slice};
+use crate::spin::Spin;
 
 /// In the `wr_id` of a receive; the other bits are the number of its buffer.
 pub(crate) const RECEIVE: u64 = 1 << 63;
-
-/// How long a future asks again before it sleeps. To wake a thread of the runtime takes longer than a round
-/// trip in a data centre.
-const SPIN: Duration = Duration::from_micros(20);
 
 /// Completions that are taken from the queue at once.
 const BATCH: usize = 16;
@@ -158,8 +155,8 @@ impl Router {
     }
 
     /// Waits for the completion of a request. A dropped wait leaves the request under way.
-    pub(crate) fn wait(self: &Arc<Self>, wr_id: u64) -> Wait {
-        Wait { router: Arc::clone(self), key: wr_id as usize, spin: Spin::default(), done: false }
+    pub(crate) fn wait<'a>(&'a self, wr_id: u64, engine: &'a SharedEngine) -> Wait<'a> {
+        Wait { router: self, engine, key: wr_id as usize, spin: Spin::default(), done: false }
     }
 
     /// A buffer of the connection, if one is free.
@@ -222,17 +219,12 @@ impl Router {
         }
     }
 
-    /// The same; asks for a moment before it sleeps.
-    pub(crate) async fn received(&self) -> Result<WorkCompletion> {
+    /// The same; polls the engine for a moment before it sleeps.
+    pub(crate) async fn received(&self, engine: &SharedEngine) -> Result<WorkCompletion> {
         let mut spin = Spin::default();
         std::future::poll_fn(|cx| {
-            if spin.goes_on() {
-                return match self.state().next_received() {
-                    Some(received) => Poll::Ready(received),
-                    None => spin.again(cx),
-                };
-            }
-            self.poll_received(cx)
+            let register = || add_waker(&mut self.state().receivers, cx.waker());
+            spin.poll(engine, cx, || self.state().next_received(), register)
         })
         .await
     }
@@ -271,6 +263,22 @@ impl State {
         self.ended.map(|cause| Err(cause.map_or(Error::Closed, Error::Connection)))
     }
 
+    /// Removes a request that has completed.
+    fn take_done(&mut self, key: usize) -> Option<(WorkCompletion, Pinned)> {
+        let Some(Request::Done { .. }) = self.requests.get(key) else { return None };
+        let Request::Done { completion, pinned } = self.requests.remove(key) else {
+            unreachable!("matched above")
+        };
+        Some((completion, pinned))
+    }
+
+    /// The completion of a request wakes the task.
+    fn let_wake(&mut self, key: usize, cx: &Context<'_>) {
+        if let Some(Request::Open { waker, .. }) = self.requests.get_mut(key) {
+            waker.get_or_insert_with(|| cx.waker().clone()).clone_from(cx.waker());
+        }
+    }
+
     /// Notes the end of a request; returns the task that waits for it.
     fn complete(&mut self, completion: &WorkCompletion) -> Option<Waker> {
         let request = self.requests.get_mut(completion.wr_id as usize)?;
@@ -296,61 +304,31 @@ fn add_waker(wakers: &mut Vec<Waker>, waker: &Waker) {
 }
 
 /// The completion of a request.
-pub(crate) struct Wait {
-    router: Arc<Router>,
+pub(crate) struct Wait<'a> {
+    router: &'a Router,
+    engine: &'a SharedEngine,
     key: usize,
     spin: Spin,
     done: bool,
 }
 
-impl Future for Wait {
+impl Future for Wait<'_> {
     type Output = (WorkCompletion, Pinned);
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
-        let mut state = this.router.state();
-        if matches!(state.requests.get(this.key), Some(Request::Done { .. })) {
-            let Request::Done { completion, pinned } = state.requests.remove(this.key) else {
-                unreachable!("matched above")
-            };
-            this.done = true;
-            return Poll::Ready((completion, pinned));
-        }
-        if this.spin.goes_on() {
-            drop(state);
-            return this.spin.again(cx);
-        }
-        if let Some(Request::Open { waker, .. }) = state.requests.get_mut(this.key) {
-            waker.get_or_insert_with(|| cx.waker().clone()).clone_from(cx.waker());
-        }
-        Poll::Pending
+        let (router, key) = (this.router, this.key);
+        let register = || router.state().let_wake(key, cx);
+        let polled = this.spin.poll(this.engine, cx, || router.state().take_done(key), register);
+        this.done = polled.is_ready();
+        polled
     }
 }
 
-impl Drop for Wait {
+impl Drop for Wait<'_> {
     fn drop(&mut self) {
         if !self.done {
             self.router.abandon(self.key);
         }
-    }
-}
-
-/// Asks again for a moment, and lets other tasks run in between.
-#[derive(Default)]
-struct Spin {
-    until: Option<Instant>,
-    over: bool,
-}
-
-impl Spin {
-    fn goes_on(&mut self) -> bool {
-        let now = Instant::now();
-        self.over = self.over || now >= *self.until.get_or_insert(now + SPIN);
-        !self.over
-    }
-
-    fn again<T>(&self, cx: &Context<'_>) -> Poll<T> {
-        cx.waker().wake_by_ref();
-        Poll::Pending
     }
 }

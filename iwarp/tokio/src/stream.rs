@@ -20,6 +20,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use crate::connection::{Connection, Message};
 use crate::error::{Error, Result};
 use crate::receives::Receives;
+use crate::spin::Spin;
 use incoming::Incoming;
 use outgoing::Outgoing;
 use protocol::{CREDIT, END, HELLO_BYTES, LONGEST_RING, Progress, RESERVE};
@@ -40,6 +41,7 @@ struct Inner {
     incoming: Incoming,
     outgoing: Outgoing,
     failed: Option<io::Error>,
+    spin: Spin,
 }
 
 impl Connection {
@@ -70,6 +72,7 @@ impl Connection {
             outgoing: Outgoing::new(&self, peer_ring, window)?,
             connection: self,
             failed: None,
+            spin: Spin::default(),
         };
         Ok(Stream { inner: Some(Box::new(inner)) })
     }
@@ -142,16 +145,28 @@ impl Inner {
     }
 
     fn poll_read(&mut self, cx: &Context<'_>, out: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let mut spin = std::mem::take(&mut self.spin);
+        let connection = self.connection.clone();
+        // A try that finds nothing lets the task be woken.
+        let read = spin.poll(connection.engine(), cx, || self.try_read(cx, out), || {});
+        if read.is_pending() {
+            self.spin = spin;
+        }
+        read
+    }
+
+    fn try_read(&mut self, cx: &Context<'_>, out: &mut ReadBuf<'_>) -> Option<io::Result<()>> {
         let received = self.receive(cx);
         let before = out.filled().len();
-        self.incoming.copy_to(out)?;
+        if let Err(error) = self.incoming.copy_to(out) {
+            return Some(Err(error.into()));
+        }
         let state = received.and_then(|()| self.send(cx));
         if out.filled().len() > before || out.remaining() == 0 || self.incoming.is_ended() {
             // The bytes are there, also if the connection has ended meanwhile. The next call has its error.
-            return Poll::Ready(Ok(()));
+            return Some(Ok(()));
         }
-        state?;
-        Poll::Pending
+        state.err().map(Err)
     }
 
     fn poll_write(&mut self, cx: &Context<'_>, parts: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
@@ -162,6 +177,7 @@ impl Inner {
         let count = self.outgoing.gather(parts)?;
         self.send(cx).map_err(closed_to_writes)?;
         if count == 0 && parts.iter().any(|part| !part.is_empty()) {
+            self.connection.engine().hand_over();
             return Poll::Pending;
         }
         Poll::Ready(Ok(count))
@@ -169,7 +185,11 @@ impl Inner {
 
     fn poll_flush(&mut self, cx: &Context<'_>) -> Poll<io::Result<()>> {
         self.receive(cx).and_then(|()| self.send(cx)).map_err(closed_to_writes)?;
-        if self.outgoing.is_sent() { Poll::Ready(Ok(())) } else { Poll::Pending }
+        if self.outgoing.is_sent() {
+            return Poll::Ready(Ok(()));
+        }
+        self.connection.engine().hand_over();
+        Poll::Pending
     }
 
     fn poll_shutdown(&mut self, cx: &Context<'_>) -> Poll<io::Result<()>> {
@@ -184,7 +204,10 @@ impl Inner {
                 Poll::Ready(Ok(()))
             }
             Err(error) => Poll::Ready(Err(closed_to_writes(error))),
-            Ok(()) => Poll::Pending,
+            Ok(()) => {
+                self.connection.engine().hand_over();
+                Poll::Pending
+            }
         }
     }
 }

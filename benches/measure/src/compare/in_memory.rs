@@ -13,7 +13,7 @@ use crate::compare::sample::Pair;
 use crate::compare::session::{Session, Tally};
 
 /// Names of these rows.
-const IDS: [&str; 13] = [
+const IDS: [&str; 14] = [
     "one_core",
     "qps_1k",
     "qps_10k",
@@ -23,6 +23,7 @@ const IDS: [&str; 13] = [
     "queues_2",
     "engines_8",
     "await_cost",
+    "stream_64",
     "stream_1k",
     "stream_64k",
     "idle_qp_bytes",
@@ -53,7 +54,7 @@ pub(crate) fn measure(session: &Session, tally: &mut Tally) {
         for _ in 0..pairs {
             // A stream has more threads than there are cores: they always take the CPU from each other.
             let pair = match id {
-                "stream_1k" | "stream_64k" => take(session, id),
+                "stream_64" | "stream_1k" | "stream_64k" => take(session, id),
                 _ => session.undisturbed(|| take(session, id)),
             };
             let failed = pair.is_err();

@@ -48,7 +48,7 @@ pub(crate) struct Measure {
 
 /// All rows, in the order of the table. The marks of `pingpong_64` are those for Xeons; on EPYCs they are
 /// 0.25 and 0.2.
-pub(crate) const MEASURES: [Measure; 36] = [
+pub(crate) const MEASURES: [Measure; 37] = [
     row("write_1500", "Writes of 1 MiB, MTU 1500", "kernel TCP at its best", "Gb/s", 1.0, 1.5),
     row("write_9000", "Writes of 1 MiB, MTU 9000", "kernel TCP at its best", "Gb/s", 1.4, 2.0),
     row("default_1500", "Writes of 1 MiB, MTU 1500", "kernel TCP, plain iperf3", "Gb/s", 4.0, 5.0),
@@ -87,6 +87,14 @@ pub(crate) const MEASURES: [Measure; 36] = [
     row("queues_2", "the same on two queues of one device", "0.9 of a copy and CRC loop's", "x", 1.0, 1.1),
     row("engines_8", "2, 4 and 8 engines on one core, the slowest", "one engine", "GB/s", 0.95, 1.0),
     less("await_cost", "an awaited 64 B Read over a polled one", "2 us", "us", 1.0, 0.5),
+    less(
+        "stream_64",
+        "a stream of iwarp-tokio, 64 B there and back",
+        "tokio's TCP over loopback",
+        "us",
+        0.5,
+        0.25,
+    ),
     row("stream_1k", "a stream of iwarp-tokio, 1 KiB writes", "tokio's TCP over loopback", "GB/s", 2.0, 4.0),
     row("stream_64k", "the same, 64 KiB writes", "tokio's TCP over loopback", "GB/s", 1.0, 1.5),
     less("idle_qp_bytes", "memory of an idle queue pair", "4 KiB", "bytes", 0.75, 0.5),
@@ -159,6 +167,7 @@ mod tests {
                 "af_packet_wake",
                 "beside_bulk",
                 "await_cost",
+                "stream_64",
                 "idle_qp_bytes"
             ]
         );

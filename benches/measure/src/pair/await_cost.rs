@@ -1,18 +1,18 @@
 //! `await_cost`: a Read that a task awaits, beside one whose completion a loop polls.
 //!
-//! A host connects to itself, by an engine in a thread on the second CPU. The first CPU posts 64-byte Reads,
-//! one at a time: through `iwarp-tokio`, and in turns through the verbs.
+//! Two hosts, each connected to itself, on one CPU: one through `iwarp-tokio` at its defaults, the other one
+//! by the verbs and an engine that the loop polls inline. They post 64-byte Reads in turns, one at a time.
 
 use std::time::{Duration, Instant};
 
 use benches::errors::Error;
 use dp::link::{LinkConfig, pair};
 use dp::{Loopback, Port};
-use iwarp::engine::{EngineConfig, ThreadOptions};
+use iwarp::engine::{Engine, EngineConfig};
 use iwarp::memory::Access;
 use iwarp::verbs::{
-    CmEvent, CmEventKind, CompletionQueue, ConnParam, EventChannel, MemoryRegion, QpInit, QueuePair,
-    RemoteAddr, SendOp, SendRequest, WcStatus,
+    CmEvent, CmEventKind, CompletionQueue, ConnParam, Context, ContextConfig, EventChannel, MemoryRegion,
+    QpInit, QueuePair, RemoteAddr, SendOp, SendRequest, WcStatus,
 };
 use iwarp_tokio::{Connection, Endpoint, EndpointOptions, Listener, Region};
 
@@ -29,34 +29,24 @@ const TURN: usize = 1000;
 
 const OWN: &str = "10.0.0.1";
 
-/// Compares both on these CPUs: the one that waits, and the engine's.
+/// The rights of the memory that is read.
+const READABLE: Access = Access::LOCAL_WRITE.union(Access::REMOTE_READ);
+
+/// Compares both on this CPU.
 ///
 /// # Errors
 /// Errors of the engine.
-pub(crate) fn measure(cpus: [usize; 2], time: Duration, detail: bool) -> Result<Comparison, Error> {
-    benches::net::pin(cpus[0])?;
+pub(crate) fn measure(cpu: usize, time: Duration, detail: bool) -> Result<Comparison, Error> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
-    runtime.block_on(compare(cpus[1], time, detail))
-}
-
-async fn compare(engine_cpu: usize, time: Duration, detail: bool) -> Result<Comparison, Error> {
-    // The other end of the wire only takes its place.
-    let (port, _other) = pair(&LinkConfig::default());
-    let port: Box<dyn Port> = Box::new(Loopback::new(port));
-    let mut config = EngineConfig::new(&*port, &["10.0.0.1/24"])?;
-    config.stack.loopback = true;
-    let thread = ThreadOptions { cpu: Some(engine_cpu), spin_polls: u32::MAX, ..ThreadOptions::default() };
-    let options = EndpointOptions { thread, ..EndpointOptions::default() };
-    let endpoint = Endpoint::on_queues(vec![port], &config, &options).map_err(failed)?;
-    let memory = endpoint.register(BYTES, Access::LOCAL_WRITE | Access::REMOTE_READ).map_err(failed)?;
-
-    let awaited = Awaited::new(&endpoint).await?;
-    let polled = Polled::new(&endpoint)?;
+    // The engine's thread of the tasks may run anywhere.
+    let awaited = runtime.block_on(Awaited::new())?;
+    benches::net::pin(cpu)?;
+    let mut polled = Polled::new()?;
     let mut times = [const { Vec::new() }; 2];
     let until = Instant::now() + time;
     // The first turn of each is not counted.
     for turn in 0.. {
-        let taken = [awaited.turn(&memory).await?, polled.turn(&memory)?];
+        let taken = [runtime.block_on(awaited.turn())?, polled.turn()?];
         if turn > 0 {
             times.iter_mut().zip(taken).for_each(|(times, taken)| times.push(taken));
             if Instant::now() >= until {
@@ -71,6 +61,24 @@ async fn compare(engine_cpu: usize, time: Duration, detail: bool) -> Result<Comp
     Ok(Comparison { ours: awaited - polled, theirs: GOAL_US, unit: "us" })
 }
 
+/// A host whose frames come back to it.
+struct Host {
+    port: Box<dyn Port>,
+    config: EngineConfig,
+    /// The other end of its wire keeps the link up.
+    other: Box<dyn Port>,
+}
+
+impl Host {
+    fn new() -> Result<Self, Error> {
+        let (port, other) = pair(&LinkConfig::default());
+        let port: Box<dyn Port> = Box::new(Loopback::new(port));
+        let mut config = EngineConfig::new(&*port, &["10.0.0.1/24"])?;
+        config.stack.loopback = true;
+        Ok(Self { port, config, other })
+    }
+}
+
 /// The median of turns, microseconds for each Read.
 fn median_us(mut turns: Vec<Duration>) -> f64 {
     turns.sort_unstable();
@@ -81,20 +89,26 @@ fn median_us(mut turns: Vec<Duration>) -> f64 {
 struct Awaited {
     connection: Connection,
     _peer: Connection,
+    memory: Region,
     sink: Region,
+    _other: Box<dyn Port>,
 }
 
 impl Awaited {
-    async fn new(endpoint: &Endpoint) -> Result<Self, Error> {
-        let listener = Listener::bind(endpoint, 1).map_err(failed)?;
-        let connect = Connection::connect(endpoint, (OWN, 1));
+    async fn new() -> Result<Self, Error> {
+        let Host { port, config, other } = Host::new()?;
+        let endpoint =
+            Endpoint::on_queues(vec![port], &config, &EndpointOptions::default()).map_err(failed)?;
+        let memory = endpoint.register(BYTES, READABLE).map_err(failed)?;
+        let listener = Listener::bind(&endpoint, 1).map_err(failed)?;
+        let connect = Connection::connect(&endpoint, (OWN, 1));
         let (connection, peer) = tokio::try_join!(connect, listener.accept()).map_err(failed)?;
         let sink = endpoint.register(BYTES, Access::LOCAL_WRITE).map_err(failed)?;
-        Ok(Self { connection, _peer: peer, sink })
+        Ok(Self { connection, _peer: peer, memory, sink, _other: other })
     }
 
-    async fn turn(&self, memory: &Region) -> Result<Duration, Error> {
-        let remote = memory.remote();
+    async fn turn(&self) -> Result<Duration, Error> {
+        let remote = self.memory.remote();
         let start = Instant::now();
         for _ in 0..TURN {
             self.connection.read(&remote, &self.sink).await.map_err(failed)?;
@@ -103,47 +117,53 @@ impl Awaited {
     }
 }
 
-/// A queue pair whose completion queue is polled.
+/// A queue pair whose engine and completion queue are polled.
 struct Polled {
+    engine: Engine,
     qp: QueuePair,
     _peer: QueuePair,
     cq: CompletionQueue,
+    memory: MemoryRegion,
     sink: MemoryRegion,
+    _other: Box<dyn Port>,
 }
 
 impl Polled {
-    fn new(endpoint: &Endpoint) -> Result<Self, Error> {
-        let (context, pd) = (endpoint.context(), endpoint.protection_domain());
-        let cq = context.create_cq(16, None)?;
+    fn new() -> Result<Self, Error> {
+        let Host { port, config, other } = Host::new()?;
+        let context = Context::new(ContextConfig::default())?;
+        let mut engine = Engine::new(&context, port, config)?;
+        let (pd, cq) = (context.alloc_pd()?, context.create_cq(16, None)?);
         let channel = context.create_event_channel()?;
         let listener = context.create_id(&channel);
-        listener.listen(2, 1, TIME_LIMIT)?;
+        listener.listen(1, 1, TIME_LIMIT)?;
         let peers_cq = context.create_cq(16, None)?;
         let (qp, peer) = (pd.create_qp(&QpInit::new(&cq))?, pd.create_qp(&QpInit::new(&peers_cq))?);
         let id = context.create_id(&channel);
-        id.connect(&qp, (OWN.parse::<std::net::IpAddr>().map_err(failed)?, 2).into(), &ConnParam::default())?;
-        let request = event(&channel)?;
+        id.connect(&qp, (OWN.parse::<std::net::IpAddr>().map_err(failed)?, 1).into(), &ConnParam::default())?;
+        let request = event(&mut engine, &channel)?;
         request.id.accept(&peer, &ConnParam::default())?;
         for _ in 0..2 {
-            let event = event(&channel)?;
+            let event = event(&mut engine, &channel)?;
             if !matches!(event.kind, CmEventKind::Established { .. }) {
                 return Err(failed(format!("not connected: {event:?}")));
             }
         }
-        Ok(Self { qp, _peer: peer, sink: pd.reg_mr(BYTES, Access::LOCAL_WRITE)?, cq })
+        let (memory, sink) = (pd.reg_mr(BYTES, READABLE)?, pd.reg_mr(BYTES, Access::LOCAL_WRITE)?);
+        Ok(Self { engine, qp, _peer: peer, cq, memory, sink, _other: other })
     }
 
-    fn turn(&self, memory: &Region) -> Result<Duration, Error> {
-        let remote = RemoteAddr { addr: memory.remote().addr, rkey: memory.remote().rkey };
+    fn turn(&mut self) -> Result<Duration, Error> {
+        let remote = RemoteAddr { addr: self.memory.addr(), rkey: self.memory.rkey() };
         let request = SendRequest::new(0, SendOp::Read { remote }, self.sink.sge(0, BYTES));
         let start = Instant::now();
         for _ in 0..TURN {
             self.qp.post_send(&request)?;
             let completion = loop {
+                self.engine.poll();
                 if let Some(completion) = self.cq.poll_one() {
                     break completion;
                 }
-                std::hint::spin_loop();
             };
             if completion.status != WcStatus::Success {
                 return Err(failed(completion.status));
@@ -153,8 +173,15 @@ impl Polled {
     }
 }
 
-fn event(channel: &EventChannel) -> Result<CmEvent, Error> {
-    channel.wait(TIME_LIMIT).map_err(failed)?.ok_or_else(|| failed("no event in time"))
+fn event(engine: &mut Engine, channel: &EventChannel) -> Result<CmEvent, Error> {
+    let until = Instant::now() + TIME_LIMIT;
+    while Instant::now() < until {
+        engine.poll();
+        if let Some(event) = channel.poll() {
+            return Ok(event);
+        }
+    }
+    Err(failed("no event in time"))
 }
 
 fn failed(error: impl std::fmt::Display) -> Error {
@@ -167,7 +194,7 @@ mod tests {
 
     #[test]
     fn both_ways_read() {
-        let Comparison { ours, theirs, unit } = measure([0, 1], Duration::from_millis(50), false).unwrap();
+        let Comparison { ours, theirs, unit } = measure(0, Duration::from_millis(50), false).unwrap();
         assert!(ours.is_finite() && theirs == GOAL_US && unit == "us");
     }
 }

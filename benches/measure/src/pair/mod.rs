@@ -44,7 +44,7 @@ pub(crate) struct PairOptions {
     /// Duration of the measurement of both sides together
     #[arg(long, default_value_t = 2.0, value_parser = seconds)]
     seconds: f64,
-    /// CPUs to run on; all but `cores_2`, `queues_2`, `await_cost` and `stream_*` use only the first
+    /// CPUs to run on; all but `cores_2`, `queues_2` and `stream_*` use only the first
     #[arg(long, value_delimiter = ',', default_value = "0,1")]
     cpus: Vec<usize>,
     /// Print on standard error: sizes of allocations (`idle_qp_bytes`), counters of our engines (`qps_*`),
@@ -82,6 +82,9 @@ enum Id {
     Engines8,
     /// The time that an awaited 64 B Read takes longer than a polled one, against 2 us
     AwaitCost,
+    /// Requests of 64 B over a stream of `iwarp-tokio`, there and back, against the kernel's TCP over loopback
+    #[value(name = "stream_64")]
+    Stream64,
     /// A stream of `iwarp-tokio` with writes of 1 KiB, against the kernel's TCP over loopback
     #[value(name = "stream_1k")]
     Stream1k,
@@ -118,7 +121,8 @@ fn take(options: &PairOptions) -> Result<Comparison, Error> {
     match options.id {
         Id::Cores2 => return cores::measure([first, last], time),
         Id::Queues2 => return queues::two_cores([first, last], time),
-        Id::AwaitCost => return await_cost::measure([first, last], time, options.detail),
+        Id::AwaitCost => return await_cost::measure(first, time, options.detail),
+        Id::Stream64 => return stream::measure_trips(time),
         Id::Stream1k => return stream::measure(1 << 10, time),
         Id::Stream64k => return stream::measure(64 << 10, time),
         _ => {}
@@ -130,7 +134,7 @@ fn take(options: &PairOptions) -> Result<Comparison, Error> {
         Id::Qps10k => qps::measure(10_000, time, options.detail),
         Id::Fair64 => Ok(BesideBulk::measure(time, options.detail)?.fairness()),
         Id::BesideBulk => Ok(BesideBulk::measure(time, options.detail)?.round_trip()),
-        Id::Cores2 | Id::Queues2 | Id::AwaitCost | Id::Stream1k | Id::Stream64k => {
+        Id::Cores2 | Id::Queues2 | Id::AwaitCost | Id::Stream64 | Id::Stream1k | Id::Stream64k => {
             unreachable!("they are handled above")
         }
         Id::Engines8 => queues::one_core(time, options.detail),
@@ -159,7 +163,7 @@ mod tests {
     fn measures_have_the_names_of_the_table() {
         let names: Vec<String> = Id::value_variants().iter().map(|&id| id_name(id)).collect();
         let expected = ["one_core", "qps_1k", "qps_10k", "fair_64", "beside_bulk", "cores_2"];
-        let newer = ["queues_2", "engines_8", "await_cost", "stream_1k", "stream_64k"];
+        let newer = ["queues_2", "engines_8", "await_cost", "stream_64", "stream_1k", "stream_64k"];
         assert_eq!(names, [&expected[..], &newer, &["idle_qp_bytes", "vs_smoltcp"]].concat());
     }
 

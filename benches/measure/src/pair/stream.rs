@@ -1,4 +1,5 @@
-//! `stream_1k`, `stream_64k`: a stream of `iwarp-tokio`, beside one of the kernel's TCP over loopback.
+//! `stream_64`, `stream_1k`, `stream_64k`: a stream of `iwarp-tokio`, beside one of the kernel's TCP over
+//! loopback.
 //!
 //! Both are in this process, and have the same tasks: one writes pieces, the other one reads them through a
 //! buffer, as programs do. The wire is that of processes on one host. All is at its defaults: nothing is
@@ -16,6 +17,9 @@ use crate::pair::alternate::{Comparison, Rate, alternate};
 
 /// Bytes that the reader takes at once.
 const READ: usize = 64 << 10;
+
+/// Bytes of a request.
+const REQUEST: usize = 64;
 
 /// In the first byte of a piece: more follow at once, or the reader answers.
 const MORE: u8 = 0;
@@ -36,6 +40,28 @@ pub(crate) fn measure(bytes: usize, time: Duration) -> Result<Comparison, Error>
     )?;
     let [ours, theirs] = rates.map(|rate| rate.gigabytes_per_s());
     Ok(Comparison { ours, theirs, unit: "GB/s" })
+}
+
+/// Sends a request of 64 bytes over each and reads an answer of one byte, one after the other.
+///
+/// # Errors
+/// Errors of the endpoints.
+pub(crate) fn measure_trips(time: Duration) -> Result<Comparison, Error> {
+    let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    let over_tcp = runtime.block_on(over_tcp())?;
+    for end in [&over_tcp.writer, &over_tcp.reader] {
+        end.set_nodelay(true)?;
+    }
+    let mut ours = PieceWriter::new(&runtime, REQUEST, runtime.block_on(over_rdma())?);
+    let mut theirs = PieceWriter::new(&runtime, REQUEST, over_tcp);
+    let rates = alternate(
+        time,
+        [&mut |slice| runtime.block_on(ours.trips(slice)), &mut |slice| {
+            runtime.block_on(theirs.trips(slice))
+        }],
+    )?;
+    let [ours, theirs] = rates.map(|rate| rate.time.as_secs_f64() * 1e6 * REQUEST as f64 / rate.bytes as f64);
+    Ok(Comparison { ours, theirs, unit: "us" })
 }
 
 /// A stream, and the endpoints that it needs.
@@ -84,12 +110,29 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> PieceWriter<S> {
             self.stream.write_all(&self.piece).await?;
             pieces += 1;
         }
+        self.trip().await?;
+        Ok(Rate { bytes: pieces * self.piece.len() as u64, time: start.elapsed() })
+    }
+
+    /// Waits for the answer to each piece, for a slice.
+    async fn trips(&mut self, slice: Duration) -> Result<Rate, Error> {
+        let start = Instant::now();
+        let mut pieces = 0;
+        while start.elapsed() < slice {
+            self.trip().await?;
+            pieces += 1;
+        }
+        Ok(Rate { bytes: pieces * self.piece.len() as u64, time: start.elapsed() })
+    }
+
+    /// Writes a piece that is answered, and reads the answer.
+    async fn trip(&mut self) -> Result<(), Error> {
         self.piece[0] = ANSWER;
         self.stream.write_all(&self.piece).await?;
         self.piece[0] = MORE;
         self.stream.flush().await?;
         self.stream.read_u8().await?;
-        Ok(Rate { bytes: pieces * self.piece.len() as u64, time: start.elapsed() })
+        Ok(())
     }
 }
 
@@ -120,5 +163,11 @@ mod tests {
             let Comparison { ours, theirs, unit } = measure(bytes, Duration::from_millis(50)).unwrap();
             assert!(ours > 0.0 && theirs > 0.0 && unit == "GB/s");
         }
+    }
+
+    #[test]
+    fn both_answer_requests() {
+        let Comparison { ours, theirs, unit } = measure_trips(Duration::from_millis(50)).unwrap();
+        assert!(ours.is_finite() && theirs.is_finite() && unit == "us");
     }
 }

@@ -108,6 +108,20 @@ pub(super) enum CmPhase {
     Over,
 }
 
+impl CmPhase {
+    /// The engine of its connection.
+    fn engine(&self) -> Option<&Arc<EngineShared>> {
+        match self {
+            Self::Streaming { engine }
+            | Self::Awaiting { engine }
+            | Self::Requested { engine, .. }
+            | Self::Connected { engine }
+            | Self::Closing { engine } => Some(engine),
+            Self::Idle | Self::Listening { .. } | Self::Over => None,
+        }
+    }
+}
+
 /// A command to an engine, of a user or of another engine.
 pub(crate) enum CmCommand {
     /// Start a connection.
@@ -321,15 +335,12 @@ impl CmShared {
 
     // ---- for users ----
 
+    pub(super) fn engine(&self) -> Option<usize> {
+        Some(self.state().phase.engine()?.index())
+    }
+
     pub(super) fn activity(&self) -> Option<Activity> {
-        let now_us = match &self.state().phase {
-            CmPhase::Streaming { engine }
-            | CmPhase::Awaiting { engine }
-            | CmPhase::Requested { engine, .. }
-            | CmPhase::Connected { engine }
-            | CmPhase::Closing { engine } => engine.now_us(),
-            CmPhase::Idle | CmPhase::Listening { .. } | CmPhase::Over => return None,
-        };
+        let now_us = self.state().phase.engine()?.now_us();
         let since = |at: &AtomicU64| match at.load(Ordering::Relaxed) {
             0 => None,
             at => Some(Duration::from_micros(now_us.saturating_sub(at))),

@@ -180,6 +180,8 @@ async fn a_reset_is_no_end_of_the_stream() {
 #[tokio::test]
 async fn a_peer_that_is_no_stream_is_refused() {
     let (a, b) = connected(&ConnectionOptions::default()).await;
+    // The connection lives on until the message is acknowledged.
+    let _alive = a.clone();
     let (made, sent) = tokio::join!(a.into_stream(), b.send(b"GET / HTTP/1.1"));
     sent.unwrap();
     assert!(matches!(made, Err(Error::Protocol(_))), "{made:?}");

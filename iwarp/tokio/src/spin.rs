@@ -1,0 +1,60 @@
+//! How a task waits: it polls the engine for a moment, and then sleeps until it is woken.
+//!
+//! A task that polls the engine itself gets its answer without a switch of threads, and does not compete with
+//! the engine's thread for a CPU ([`SharedEngine`]). Before it sleeps, it hands the engine over to its thread.
+
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use iwarp::engine::SharedEngine;
+
+/// How long a task polls before it sleeps. To wake a thread of the runtime takes longer than a round trip in a
+/// data centre.
+const SPIN: Duration = Duration::from_micros(20);
+
+/// Polls of the engine before other tasks run. Empty ones take about a microsecond, and so does a way through
+/// the scheduler of the runtime.
+const TURNS: usize = 8;
+
+/// One wait of a task.
+#[derive(Default)]
+pub(crate) struct Spin {
+    until: Option<Instant>,
+    is_over: bool,
+}
+
+impl Spin {
+    /// Looks with `find`, which is called again after the engine was polled. Other tasks run between two
+    /// polls of the task. When the time is over, `register` lets the task be woken.
+    pub(crate) fn poll<T>(
+        &mut self,
+        engine: &SharedEngine,
+        cx: &Context<'_>,
+        mut find: impl FnMut() -> Option<T>,
+        register: impl FnOnce(),
+    ) -> Poll<T> {
+        if let Some(found) = find() {
+            return Poll::Ready(found);
+        }
+        if self.goes_on() {
+            for _ in 0..TURNS {
+                engine.turn();
+                if let Some(found) = find() {
+                    return Poll::Ready(found);
+                }
+            }
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        register();
+        engine.hand_over();
+        // It may have come before the task could be woken.
+        find().map_or(Poll::Pending, Poll::Ready)
+    }
+
+    fn goes_on(&mut self) -> bool {
+        let now = Instant::now();
+        self.is_over = self.is_over || now >= *self.until.get_or_insert(now + SPIN);
+        !self.is_over
+    }
+}
