@@ -46,15 +46,15 @@
 //!   it ends the connection if the peer has none ([`Connection::ib_semantics`]).
 //! * **An end has its cause**: every call that waits returns the [`Error::Connection`] that ended the
 //!   connection, and [`Connection::closed`] waits for it. [`Error`] converts to [`std::io::Error`].
-//! * **Nothing spins while nothing moves.** A task that waits polls the engine for 20 us, and then sleeps. The
-//!   engine's thread polls while no task does, for some tens of microseconds, and then sleeps too
+//! * **Nothing spins while nothing moves.** A task that waits polls the engine for 20 us, and then sleeps.
+//!   The engine's thread polls while no task does, for some tens of microseconds, and then sleeps too
 //!   ([`SharedEngine`](iwarp::engine::SharedEngine)). A program without tokio waits by the recipe of
 //!   [`CompletionChannel`](iwarp::verbs::CompletionChannel#arm-poll-wait).
 //! * **A stream** ([`Connection::into_stream`]) is `AsyncRead` and `AsyncWrite`, so hyper and
 //!   `tokio::io::copy` run over RDMA.
 //! * **Counters** are in [`Endpoint::status`], and for Prometheus in [`Endpoint::serve_metrics`].
-//!   `uwarp status` shows the endpoints of all processes of the user: the feature `status`, on by default, has
-//!   a socket for each, which this user alone may use.
+//!   `uwarp status` shows the endpoints of all processes of the user: the feature `status`, on by default,
+//!   has a socket for each, which this user alone may use.
 //! * An endpoint is made within a runtime of tokio whose I/O is enabled.
 //!
 //! # Events

@@ -1,9 +1,10 @@
 //! The completions of a connection, and the futures that wait for them.
 //!
 //! The completion queue calls [`Router::drain`] on the thread that completes a request: one that polls the
-//! engine, its own or that of a task that waits. It wakes the future of the request. A future that was dropped
-//! leaves its memory here until the request completes. That memory is never released in a poll of the engine,
-//! since to deregister memory is to wait for the engine: it waits in `State::released` for another call.
+//! engine, its own or that of a task that waits. It wakes the future of the request. A future that was
+//! dropped leaves its memory here until the request completes. That memory is never released in a poll of the
+//! engine, since to deregister memory is to wait for the engine: it waits in `State::released` for another
+//! call.
 
 use std::collections::VecDeque;
 use std::future::Future;

@@ -1,15 +1,16 @@
 //! How a task waits: it polls the engine for a moment, and then sleeps until it is woken.
 //!
 //! A task that polls the engine itself gets its answer without a switch of threads, and does not compete with
-//! the engine's thread for a CPU ([`SharedEngine`]). Before it sleeps, it hands the engine over to its thread.
+//! the engine's thread for a CPU ([`SharedEngine`]). Before it sleeps, it hands the engine over to its
+//! thread.
 
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use iwarp::engine::SharedEngine;
 
-/// How long a task polls before it sleeps. To wake a thread of the runtime takes longer than a round trip in a
-/// data centre.
+/// How long a task polls before it sleeps. To wake a thread of the runtime takes longer than a round trip in
+/// a data centre.
 const SPIN: Duration = Duration::from_micros(20);
 
 /// Polls of the engine before other tasks run. Empty ones take about a microsecond, and so does a way through

@@ -82,7 +82,7 @@ enum Id {
     Engines8,
     /// The time that an awaited 64 B Read takes longer than a polled one, against 2 us
     AwaitCost,
-    /// Requests of 64 B over a stream of `iwarp-tokio`, there and back, against the kernel's TCP over loopback
+    /// 64 B over a stream of `iwarp-tokio`, there and back, against the kernel's TCP over loopback
     #[value(name = "stream_64")]
     Stream64,
     /// A stream of `iwarp-tokio` with writes of 1 KiB, against the kernel's TCP over loopback

@@ -14,8 +14,8 @@ use super::{PORT, SERVER};
 /// Longer than a task polls.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// A client and a server whose threads do not look after tasks that have polled once: without a word of a task
-/// they stay away.
+/// A client and a server whose threads do not look after tasks that have polled once: without a word of a
+/// task they stay away.
 fn endpoints() -> (Endpoint, Endpoint) {
     let (a, b) = pair(&LinkConfig::default());
     let hour = Duration::from_secs(3600);
