@@ -125,7 +125,12 @@ fn readme() -> Result<(), String> {
     let (Some(server), Some(client)) = (server, client) else {
         return Err(format!("not what was built: {lines:?}"));
     };
-    Image::new("readme")?.measures(&format!("({server} &) && sleep 2 && {client}"))
+    Image::new("readme")?.measures(&after_its_server(server, client))
+}
+
+/// A line of a shell that starts a server, and its client as soon as `uwarp ls` shows that the server listens.
+fn after_its_server(server: &str, client: &str) -> String {
+    format!("({server} &) && until uwarp ls | grep -q ':[0-9]*$'; do sleep 0.1; done && {client}")
 }
 
 fn steps() -> Result<(), String> {
@@ -213,7 +218,7 @@ fn c_program() -> Result<(), String> {
     let packages = install.strip_prefix("apt-get install ").ok_or_else(|| install.to_owned())?;
     is_installed_by_tests(packages.split(' '))?;
     run(compile)?;
-    let said = run(&format!("({server} &) && sleep 1 && {client}"))?;
+    let said = run(&after_its_server(server, client))?;
     if !said.contains("hello from uwarp0") {
         return Err(said);
     }
