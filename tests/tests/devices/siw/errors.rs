@@ -9,7 +9,7 @@ use tests::{ensure, lab_error};
 use super::rig::{OURS, Rig, Shared, THEIRS};
 
 /// The default time limit of every wait for a peer, with a margin for a busy machine.
-const LIMIT: Duration = Duration::from_secs(13);
+const LIMIT: Duration = Duration::from_secs(25);
 
 /// Words for a peer whose kernel closes its connection: with a FIN, a RST, or a Terminate.
 const GONE: [&str; 3] = ["closed", "reset", "terminated"];
