@@ -8,10 +8,11 @@ use std::process::{Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process_group};
 
+use crate::built;
 use crate::chapter::{Chapter, without_comment};
 use crate::container;
 use crate::pair::is_installed;
-use crate::wire::{Wire, library};
+use crate::wire::Wire;
 
 type Test = fn() -> Result<(), String>;
 
@@ -54,7 +55,7 @@ impl Image {
         let image = Self { folder, variables: Vec::new() };
         let failed = |error: std::io::Error| error.to_string();
         fs::create_dir_all(image.programs()).map_err(failed)?;
-        for file in [PathBuf::from(env!("CARGO_BIN_EXE_uwarp")), library()] {
+        for file in [built::launcher(), built::library()] {
             let name = file.file_name().unwrap_or_default();
             fs::copy(&file, image.programs().join(name)).map_err(failed)?;
         }
@@ -269,7 +270,7 @@ fn complete() -> Result<(), String> {
         missing.extend(names.filter(lacks).map(str::to_owned));
     }
     let help = |arguments: &[&str]| {
-        let output = Command::new(env!("CARGO_BIN_EXE_uwarp")).args(arguments).arg("--help").output();
+        let output = Command::new(built::launcher()).args(arguments).arg("--help").output();
         output
             .map(|output| String::from_utf8_lossy(&output.stdout).into_owned())
             .map_err(|error| error.to_string())

@@ -9,6 +9,7 @@ use std::{env, fs, io};
 
 use serde_json::Value;
 
+use crate::built;
 use crate::interface::{Interfaces, Privileges};
 
 /// The user `nobody`, as whom programs run if the test runs as root.
@@ -72,8 +73,7 @@ impl Wire {
 
     fn set_up(&self) -> io::Result<()> {
         fs::create_dir_all(self.rendezvous())?;
-        // Where another user can read it, whatever the folders above the build are.
-        fs::copy(library(), self.library())?;
+        fs::hard_link(built::library(), self.library())?;
         for (path, mode) in
             [(self.folder.clone(), 0o755), (self.library(), 0o755), (self.rendezvous(), 0o700)]
         {
@@ -104,7 +104,7 @@ impl Wire {
     pub(crate) fn launcher(&self) -> Result<PathBuf, String> {
         let launcher = self.folder.join("uwarp");
         if !launcher.exists() {
-            fs::copy(env!("CARGO_BIN_EXE_uwarp"), &launcher).map_err(|error| error.to_string())?;
+            fs::hard_link(built::launcher(), &launcher).map_err(|error| error.to_string())?;
         }
         Ok(launcher)
     }
@@ -214,15 +214,4 @@ impl Drop for Wire {
 
 pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
-}
-
-/// The library that this test was built with.
-pub(crate) fn library() -> PathBuf {
-    let launcher = PathBuf::from(env!("CARGO_BIN_EXE_uwarp"));
-    let folder = launcher.parent().unwrap_or(Path::new("."));
-    // As a dependency of tests, cargo leaves it where it builds crates.
-    [folder.join("deps/libuwarp.so"), folder.join("libuwarp.so")]
-        .into_iter()
-        .find(|path| path.is_file())
-        .unwrap_or_else(|| folder.join("libuwarp.so"))
 }
