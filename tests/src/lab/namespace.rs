@@ -17,8 +17,9 @@ use super::scratch::{ordinal, run_name};
 use super::{LabError, Result};
 use crate::ensure;
 
-/// Time limit of one `ip` or `ethtool`. Removing devices waits for the kernel's RCU grace periods.
-const TOOL_TIMEOUT: Duration = Duration::from_secs(20);
+/// Time limit of one `ip` or `ethtool`. They wait for each other, and removing devices for the kernel's RCU
+/// grace periods.
+const TOOL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A network namespace with its loopback up. Dropping it kills its processes and removes its devices.
 #[derive(Debug)]

@@ -12,8 +12,10 @@ use serde_json::Value;
 use crate::interface::Interfaces;
 use crate::wire::Wire;
 
-/// How long a server may take to listen.
-const LISTENS_WITHIN: Duration = Duration::from_secs(20);
+/// How long a server may take to listen, also one under valgrind on a busy machine.
+const LISTENS_WITHIN: Duration = Duration::from_secs(60);
+/// How long a server may take to end after its client. One of rsockets may see the end after five seconds.
+const SERVER_ENDS_WITHIN: Duration = Duration::from_secs(30);
 /// A child that was killed has ended within this.
 const ENDS_WITHIN: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(5);
@@ -104,7 +106,7 @@ impl Pair {
         if self.server_stays {
             server.kill();
         } else {
-            let code = server.wait(Duration::from_secs(10))?;
+            let code = server.wait(SERVER_ENDS_WITHIN)?;
             self.check("server", code)?;
         }
         self.files.map_or(Ok(()), |files| (files.after)(wire.folder()))
