@@ -151,8 +151,8 @@ impl Namespace {
         self.up(dev, mtu)
     }
 
-    /// Waits until the kernel of the namespace can connect to `server`. The connection ends before a request of
-    /// MPA, and so a program over verbs does not see it.
+    /// Waits until the kernel of the namespace can connect to `server`. The connection ends before a request
+    /// of MPA, and so a program over verbs does not see it.
     ///
     /// # Errors
     /// If the server ends, or does not listen after `limit`.

@@ -129,7 +129,8 @@ fn readme() -> Result<(), String> {
     Image::new("readme")?.measures(&after_its_server(server, client))
 }
 
-/// A line of a shell that starts a server, and its client as soon as `uwarp ls` shows that the server listens.
+/// A line of a shell that starts a server, and its client as soon as `uwarp ls` shows that the server
+/// listens.
 fn after_its_server(server: &str, client: &str) -> String {
     format!("({server} &) && until uwarp ls | grep -q ':[0-9]*$'; do sleep 0.1; done && {client}")
 }

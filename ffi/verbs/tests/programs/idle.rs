@@ -17,7 +17,8 @@ type Test = fn() -> Result<(), String>;
 const MEASURED: Duration = Duration::from_secs(10);
 /// Ticks of 10 ms in that time: 2 % of a processor. On a busy machine each wake-up costs more.
 const MOST_TICKS: u64 = 20;
-/// How often a program may wake up in that time. One that polls with pauses of a millisecond does 10,000 times.
+/// How often a program may wake up in that time. One that polls with pauses of a millisecond does 10,000
+/// times.
 const MOST_WAKE_UPS: u64 = 2000;
 /// The time from a message to its answer that nothing but a sleep without end exceeds on a busy machine. On
 /// an idle one it is below 40 us, two wake-ups.
