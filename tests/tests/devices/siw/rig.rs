@@ -57,8 +57,8 @@ impl Rig {
         Ok(Self { config, has_target: Cell::new(false), siw, namespace })
     }
 
-    /// Waits until the machine answers on the wire. On a busy host it sometimes does not for longer than a
-    /// neighbour is asked for, 3 s, and then a test of connections would fail.
+    /// Waits until the machine answers on the wire. A new one did not, at times, for longer than a neighbour
+    /// is asked for, 3 s, and the client of the test gave up.
     pub(crate) fn wait_for_wire(&self) -> Result<()> {
         let theirs: IpAddr = THEIRS.parse().map_err(|error| lab_error!("{THEIRS}: {error}"))?;
         // Nobody listens there, so that the machine's answer is a reset.
@@ -143,7 +143,9 @@ impl Shared {
         let Err(error) = result else { return result };
         let error = lab_error!("{error}\n---- the wire\n{}", rig.counters());
         if rig.siw.answers() {
-            return Err(error);
+            let theirs = rig.siw.run(WIRE_TIMEOUT, ["ip", "-s", "link"]).check(WIRE_TIMEOUT);
+            let theirs = theirs.unwrap_or_else(|error| error.to_string());
+            return Err(lab_error!("{error}\n---- the machine's devices\n{theirs}"));
         }
         // A machine that hangs fails this test alone: the next one boots another.
         let console = rig.siw.console().unwrap_or_else(|error| error.to_string());
