@@ -4,19 +4,22 @@
 //! run can be removed by the next run and by `scripts/test`.
 
 use std::ffi::OsStr;
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsFd;
 use std::panic::resume_unwind;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use super::process::Run;
+use super::process::{Process, Run};
 use super::scratch::{ordinal, run_name};
 use super::{LabError, Result};
+use crate::ensure;
 
-/// Time limit of one `ip` or `ethtool`. Removing devices waits for the kernel's RCU grace periods.
-const TOOL_TIMEOUT: Duration = Duration::from_secs(20);
+/// Time limit of one `ip` or `ethtool`. They wait for each other, and removing devices for the kernel's RCU
+/// grace periods.
+const TOOL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A network namespace with its loopback up. Dropping it kills its processes and removes its devices.
 #[derive(Debug)]
@@ -148,12 +151,32 @@ impl Namespace {
         self.up(dev, mtu)
     }
 
+    /// Waits until the kernel of the namespace can connect to `server`. The connection ends before a request
+    /// of MPA, and so a program over verbs does not see it.
+    ///
+    /// # Errors
+    /// If the server ends, or does not listen after `limit`.
+    pub fn wait_for_listener(
+        &self,
+        address: SocketAddr,
+        server: &mut Process,
+        limit: Duration,
+    ) -> Result<()> {
+        let started = Instant::now();
+        while self.enter(|| TcpStream::connect_timeout(&address, Duration::from_secs(1)))?.is_err() {
+            ensure!(server.is_running()?, "the server ended: {}", server.text());
+            ensure!(started.elapsed() < limit, "the server does not listen: {}", server.text());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
+    }
+
     /// Waits until a device exists, such as the tap device of a DPDK process.
     ///
     /// # Errors
     /// If it does not after `limit`.
     pub fn wait_for_device(&self, dev: &str, limit: Duration) -> Result<()> {
-        let started = std::time::Instant::now();
+        let started = Instant::now();
         loop {
             match self.ip(["link", "show", "dev", dev]) {
                 Ok(_) => return Ok(()),

@@ -29,13 +29,27 @@ pub fn iwprobe() -> Result<PathBuf> {
     program("iwprobe", "iwprobe", &["--package", "tests"])
 }
 
-/// `uwarp`, which runs unmodified programs on its library beside it.
+/// `uwarp`, which runs unmodified programs on its library beside it: copies of both, since other tests that
+/// run beside this one build them with other features.
 ///
 /// # Errors
 /// If it does not build.
 pub fn uwarp() -> Result<PathBuf> {
-    // Cargo leaves the library there only if it is asked for.
-    program("uwarp", "uwarp", &["--lib"])
+    static KEPT: OnceLock<std::result::Result<PathBuf, String>> = OnceLock::new();
+    let keep = || {
+        // Cargo leaves the library there only if it is asked for.
+        let built = program("uwarp", "uwarp", &["--lib"])?;
+        let folder = target_folder()?.join("kept");
+        std::fs::create_dir_all(&folder)?;
+        for name in ["libuwarp.so", "uwarp"] {
+            // Another process may use the last copy.
+            let draft = folder.join(format!("{name}.{}", std::process::id()));
+            std::fs::copy(built.with_file_name(name), &draft)?;
+            std::fs::rename(draft, folder.join(name))?;
+        }
+        Ok(folder.join("uwarp"))
+    };
+    KEPT.get_or_init(|| keep().map_err(|error: LabError| error.0)).clone().map_err(LabError)
 }
 
 /// A program of this package.

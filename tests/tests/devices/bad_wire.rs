@@ -117,6 +117,8 @@ fn compare(known: &Goodput, fault: Fault) -> Result<()> {
 
 /// One stream from the left to the right. Returns its goodput, megabits a second.
 fn bulk(fault: Fault, from: Tcp, to: Tcp) -> Result<f64> {
+    // No program waits for the build of another.
+    programs::own("bad-wire")?;
     let (scratch, middle) = (Scratch::new()?, Namespace::new()?);
     let hosts = [Namespace::new()?, Namespace::new()?];
     let go = scratch.file("go");

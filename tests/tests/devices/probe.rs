@@ -25,6 +25,8 @@ struct Lab {
 
 impl Lab {
     fn new() -> Result<Self> {
+        // The probe does not wait for the build of the target.
+        programs::own("iwprobe-target")?;
         let lab = Self { probe: Namespace::new()?, target: Namespace::new()?, scratch: Scratch::new()? };
         let end = |namespace| Wire { namespace, dev: "v0" };
         veth(end(&lab.probe), end(&lab.target), 1500)?;

@@ -12,9 +12,14 @@ const COUNT: &str = "500";
 
 const SERVER: &str = "10.66.0.1";
 
-/// Time to be idle, and how much of it a process may use.
+/// Time to be idle.
 const IDLE: Duration = Duration::from_secs(10);
-const MOST_OF_IDLE: Duration = IDLE.checked_div(200).unwrap();
+/// How often a process may wake up in it: DPDK's threads for vhost do so 50 times a second. An engine that
+/// polls with pauses of a millisecond does a thousand times.
+const MOST_WAKE_UPS: u64 = 2000;
+/// How much of it a process may use. On an idle machine it is below 0.1 %. With ten other programs on two
+/// processors each wake-up costs more, up to 0.3 % together.
+const MOST_OF_IDLE: Duration = IDLE.checked_div(50).unwrap();
 
 /// Both ends sleep, so a message there and back has four wake-ups at least: both engines, both programs. Far
 /// above what an idle machine needs, since other programs run beside. The least of all messages counts:
@@ -66,16 +71,19 @@ fn rests(server: &Process, client: &mut Process) -> Result<()> {
     idle(&[server, client])
 }
 
-/// None of the processes uses more than 0.5 % of a processor, the threads of DPDK included.
+/// The processes hardly wake up and hardly use a processor, the threads of DPDK included.
 fn idle(processes: &[&Process]) -> Result<()> {
     // The last acknowledgements are sent.
     std::thread::sleep(Duration::from_millis(500));
-    let all = || processes.iter().map(|process| process.cpu_time()).collect::<Result<Vec<_>>>();
-    let before = all()?;
+    let times = || processes.iter().map(|process| process.cpu_time()).collect::<Result<Vec<_>>>();
+    let waits = || processes.iter().map(|process| process.waits()).collect::<Result<Vec<_>>>();
+    let before = (times()?, waits()?);
     std::thread::sleep(IDLE);
-    let used: Vec<Duration> = all()?.iter().zip(before).map(|(after, before)| *after - before).collect();
-    println!("  used {used:?} of {IDLE:?}");
+    let used: Vec<Duration> = times()?.iter().zip(before.0).map(|(after, before)| *after - before).collect();
+    let woken: Vec<u64> = waits()?.iter().zip(before.1).map(|(after, before)| after - before).collect();
+    println!("  used {used:?} of {IDLE:?}, and were woken {woken:?} times");
     ensure!(used.iter().all(|used| *used < MOST_OF_IDLE), "they used {used:?} of {IDLE:?}");
+    ensure!(woken.iter().all(|woken| *woken < MOST_WAKE_UPS), "they were woken {woken:?} times in {IDLE:?}");
     Ok(())
 }
 

@@ -2,6 +2,8 @@
 
 use std::process::Command;
 
+use crate::built;
+
 type Test = fn() -> Result<(), String>;
 
 pub(crate) fn all() -> Vec<(&'static str, bool, Test)> {
@@ -9,7 +11,7 @@ pub(crate) fn all() -> Vec<(&'static str, bool, Test)> {
 }
 
 fn script(shell: &str) -> Result<String, String> {
-    let mut launcher = Command::new(env!("CARGO_BIN_EXE_uwarp"));
+    let mut launcher = Command::new(built::launcher());
     said(launcher.args(["completions", shell]))
 }
 

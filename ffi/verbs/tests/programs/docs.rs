@@ -8,10 +8,11 @@ use std::process::{Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process_group};
 
+use crate::built;
 use crate::chapter::{Chapter, without_comment};
 use crate::container;
 use crate::pair::is_installed;
-use crate::wire::{Wire, library};
+use crate::wire::Wire;
 
 type Test = fn() -> Result<(), String>;
 
@@ -54,7 +55,7 @@ impl Image {
         let image = Self { folder, variables: Vec::new() };
         let failed = |error: std::io::Error| error.to_string();
         fs::create_dir_all(image.programs()).map_err(failed)?;
-        for file in [PathBuf::from(env!("CARGO_BIN_EXE_uwarp")), library()] {
+        for file in [built::launcher(), built::library()] {
             let name = file.file_name().unwrap_or_default();
             fs::copy(&file, image.programs().join(name)).map_err(failed)?;
         }
@@ -125,7 +126,13 @@ fn readme() -> Result<(), String> {
     let (Some(server), Some(client)) = (server, client) else {
         return Err(format!("not what was built: {lines:?}"));
     };
-    Image::new("readme")?.measures(&format!("({server} &) && sleep 2 && {client}"))
+    Image::new("readme")?.measures(&after_its_server(server, client))
+}
+
+/// A line of a shell that starts a server, and its client as soon as `uwarp ls` shows that the server
+/// listens.
+fn after_its_server(server: &str, client: &str) -> String {
+    format!("({server} &) && until uwarp ls | grep -q ':[0-9]*$'; do sleep 0.1; done && {client}")
 }
 
 fn steps() -> Result<(), String> {
@@ -213,7 +220,7 @@ fn c_program() -> Result<(), String> {
     let packages = install.strip_prefix("apt-get install ").ok_or_else(|| install.to_owned())?;
     is_installed_by_tests(packages.split(' '))?;
     run(compile)?;
-    let said = run(&format!("({server} &) && sleep 1 && {client}"))?;
+    let said = run(&after_its_server(server, client))?;
     if !said.contains("hello from uwarp0") {
         return Err(said);
     }
@@ -264,7 +271,7 @@ fn complete() -> Result<(), String> {
         missing.extend(names.filter(lacks).map(str::to_owned));
     }
     let help = |arguments: &[&str]| {
-        let output = Command::new(env!("CARGO_BIN_EXE_uwarp")).args(arguments).arg("--help").output();
+        let output = Command::new(built::launcher()).args(arguments).arg("--help").output();
         output
             .map(|output| String::from_utf8_lossy(&output.stdout).into_owned())
             .map_err(|error| error.to_string())

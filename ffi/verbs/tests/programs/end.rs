@@ -67,9 +67,7 @@ pub(crate) fn asyncwatch_sees_a_lost_link() -> Result<(), String> {
 pub(crate) fn interface_is_listed() -> Result<(), String> {
     const WITHIN: Duration = Duration::from_secs(10);
     let wire = Wire::between(Interfaces::hosts()?)?;
-    // Where another user can read it.
-    let launcher = wire.folder().join("uwarp");
-    fs::copy(env!("CARGO_BIN_EXE_uwarp"), &launcher).map_err(|error| error.to_string())?;
+    let launcher = wire.launcher()?;
     let list = || {
         let output = wire.command(0, &[&launcher.to_string_lossy(), "ls"]).output();
         let output = output.map_err(|error| error.to_string())?;

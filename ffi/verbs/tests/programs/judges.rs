@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
+use crate::built;
 use crate::pair::is_installed;
 
 /// rdma-core's own tests, which Debian's package installs as documentation, and the tests of the crate
@@ -21,7 +22,7 @@ pub(crate) fn missing(suite: &str) -> bool {
 /// Each case ends as `tests/judges/SUITE.txt` says.
 pub(crate) fn run(suite: &str) -> Result<(), String> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/judges");
-    let judges = Command::new(script).arg(suite).env("UWARP_BIN", env!("CARGO_BIN_EXE_uwarp")).output();
+    let judges = Command::new(script).arg(suite).env("UWARP_BIN", built::launcher()).output();
     let judges = judges.map_err(|error| error.to_string())?;
     let both = [judges.stdout, judges.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     if judges.status.success() { Ok(()) } else { Err(both.concat()) }

@@ -8,6 +8,7 @@
 //! | `interface.rs` | wires that are not `local`: interfaces in namespaces, and sockets of DPDK's devices |
 //! | `dpdk.rs` | pairs over DPDK's devices, in a build with the feature `dpdk` |
 //! | `wire.rs` | a wire of its own for each test, and the user that owns it |
+//! | `built.rs` | the launcher and the library that are tested |
 //! | `refused.rs` | mistakes in the settings |
 //! | `libs.rs` | the library in place of the two that it replaces |
 //! | `idle.rs` | the time of programs on processors |
@@ -26,6 +27,7 @@
 //!
 //! A program that is not installed makes its tests skip, with a line that names the package.
 
+mod built;
 mod c;
 #[allow(unreachable_pub, unused_imports, reason = "it is public in the crate `tests`, which runs its tests")]
 #[path = "../../../../tests/src/chapter.rs"]
@@ -58,6 +60,10 @@ fn main() {
     let mut arguments = Arguments::from_args();
     // Programs have ports of their own outside of the wire, and polling ones need a processor.
     arguments.test_threads = Some(1);
+    if let Err(error) = built::keep() {
+        eprintln!("{error}");
+        std::process::exit(1);
+    }
     let mut trials = Vec::new();
     for pair in pairs::all() {
         let missing = pair.missing();
@@ -161,5 +167,7 @@ fn main() {
         let skips = !pair::is_installed("rping");
         trials.push(Trial::test(name, move || test().map_err(Failed::from)).with_ignored_flag(skips));
     }
-    libtest_mimic::run(&arguments, trials).exit();
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    built::remove();
+    conclusion.exit();
 }

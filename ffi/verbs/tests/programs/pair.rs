@@ -7,17 +7,22 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use serde_json::Value;
 
 use crate::interface::Interfaces;
 use crate::wire::Wire;
 
-/// How long a server may take to listen.
-const LISTENS_WITHIN: Duration = Duration::from_secs(20);
+/// How long a server may take to listen, also one under valgrind on a busy machine.
+const LISTENS_WITHIN: Duration = Duration::from_secs(60);
+/// How long a server may take to end after its client. One of rsockets may see the end after five seconds.
+const SERVER_ENDS_WITHIN: Duration = Duration::from_secs(30);
 /// A child that was killed has ended within this.
 const ENDS_WITHIN: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(5);
-/// From the start of a server's engine to its listener, where it cannot be seen.
-const AFTER_START: Duration = Duration::from_millis(700);
+/// From one look by `uwarp status` to the next.
+const NEXT_LOOK: Duration = Duration::from_millis(50);
+/// How long two programs may take to connect and to exchange bytes.
+const CONNECTS_WITHIN: Duration = Duration::from_secs(60);
 
 /// A server, its client, and how they show that they succeeded.
 #[derive(Clone)]
@@ -101,7 +106,7 @@ impl Pair {
         if self.server_stays {
             server.kill();
         } else {
-            let code = server.wait(Duration::from_secs(10))?;
+            let code = server.wait(SERVER_ENDS_WITHIN)?;
             self.check("server", code)?;
         }
         self.files.map_or(Ok(()), |files| (files.after)(wire.folder()))
@@ -137,10 +142,13 @@ impl Running {
             if listens_on_wire(&wire.files()) || listens_on_socket(self.child.id()) {
                 return Ok(());
             }
+            // Its files do not show a listener at an interface.
             if wire.has_interfaces() && has_engine(self.child.id()) {
-                // It listens soon: nothing outside of its process shows when.
-                sleep(AFTER_START);
-                return Ok(());
+                let listens = |engine: &Value| list(&engine["listens"]).next().is_some();
+                if self.has_engine_that(wire, listens)? {
+                    return Ok(());
+                }
+                sleep(NEXT_LOOK);
             }
             sleep(PAUSE);
         }
@@ -163,21 +171,36 @@ impl Running {
         self.child.id()
     }
 
-    /// Waits for the first frames between the program and its peer.
-    pub(crate) fn wait_to_connect(&self, wire: &Wire) -> Result<(), String> {
+    /// Waits until the program has an established connection that has moved so many bytes, those of the setup
+    /// included.
+    pub(crate) fn wait_to_connect(&mut self, wire: &Wire, least_bytes: u64) -> Result<(), String> {
+        let moved = |connection: &Value| {
+            let bytes = ["tx_bytes", "rx_bytes"].map(|name| connection[name].as_u64().unwrap_or(0));
+            connection["state"] == "established" && bytes.iter().sum::<u64>() >= least_bytes
+        };
         let begun = Instant::now();
-        while begun.elapsed() < LISTENS_WITHIN {
-            if wire.has_interfaces() && has_engine(self.child.id()) {
-                // Nothing outside of its process shows more.
-                sleep(AFTER_START);
+        while begun.elapsed() < CONNECTS_WITHIN {
+            if let Some(status) = self.child.try_wait().map_err(|error| error.to_string())? {
+                return Err(format!("{} ended with {status} before it was connected", self.name));
+            }
+            if has_engine(self.child.id())
+                && self.has_engine_that(wire, |engine| list(&engine["connections"]).any(moved))?
+            {
                 return Ok(());
             }
-            if shares_memory(self.child.id()) {
-                return Ok(());
-            }
-            sleep(PAUSE);
+            sleep(NEXT_LOOK);
         }
-        Err(format!("{} does not connect", self.name))
+        Err(format!("{} has no connection of {least_bytes} bytes", self.name))
+    }
+
+    /// Whether `uwarp status` shows such an engine of the program, or of a child of it.
+    fn has_engine_that(&self, wire: &Wire, holds: impl Fn(&Value) -> bool) -> Result<bool, String> {
+        let pid = self.child.id();
+        let pids = [descendants(pid), vec![pid]].concat();
+        let is_ours = |process: &Value| pids.iter().any(|&pid| process["pid"].as_u64() == Some(pid.into()));
+        let processes = wire.processes()?;
+        let ours = processes.iter().filter(|process| is_ours(process));
+        Ok(ours.flat_map(|process| list(&process["engines"])).any(holds))
     }
 
     pub(crate) fn kill(&mut self) {
@@ -249,10 +272,9 @@ fn runs(pid: u32) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
 }
 
-/// Whether the process, or a child of it, has memory in common with a peer on a `local` wire.
-fn shares_memory(pid: u32) -> bool {
-    let maps = |pid: u32| fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
-    [descendants(pid), vec![pid]].concat().into_iter().any(|pid| maps(pid).contains("uwarp-local"))
+/// The entries of a list in the status.
+fn list(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
 }
 
 /// Whether the process, or a child of it, has a thread of an engine.

@@ -184,8 +184,7 @@ fn interfaces() -> Result<(), String> {
 fn launcher() -> Result<(), String> {
     // A folder that has the library beside the launcher, as a build of tests alone does not make it.
     let wire = Wire::new()?;
-    let launcher = wire.folder().join("uwarp");
-    fs::copy(env!("CARGO_BIN_EXE_uwarp"), &launcher).map_err(|error| error.to_string())?;
+    let launcher = wire.launcher()?;
     for (arguments, says) in [
         ("run --net eth0 -- true", "there is no kind 'eth0'"),
         ("run --net tap:uwarp0 -- true", "add addr="),

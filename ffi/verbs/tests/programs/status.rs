@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -22,19 +21,12 @@ pub(crate) const ALL: [(&str, Test); 3] = [
     ("status_without_thread", without_thread),
 ];
 
-/// A wire, with the launcher where another user can read it.
+/// A wire whose programs are looked at.
 struct Stage {
     wire: Wire,
-    launcher: PathBuf,
 }
 
 impl Stage {
-    fn new(wire: Wire) -> Result<Self, String> {
-        let launcher = wire.folder().join("uwarp");
-        fs::copy(env!("CARGO_BIN_EXE_uwarp"), &launcher).map_err(|error| error.to_string())?;
-        Ok(Self { wire, launcher })
-    }
-
     /// Starts rping's server and its client, which run until they are killed.
     fn start(&self) -> Result<[Running; 2], String> {
         let mut server = Running::start(&self.wire, "server", "rping -s -a 127.0.0.1 -C 100000000")?;
@@ -43,30 +35,16 @@ impl Stage {
         Ok([server, client])
     }
 
-    /// What `uwarp status` prints with these options.
-    fn status(&self, options: &[&str]) -> Result<String, String> {
-        let launcher = self.launcher.to_string_lossy();
-        let words = [&["timeout", "10", &*launcher, "status"], options].concat();
-        let output = self.wire.command(0, &words).output().map_err(|error| error.to_string())?;
-        let both = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-        match output.status.success() {
-            true => Ok(both.concat()),
-            false => Err(format!("{words:?}: {}\n{}", output.status, both.concat())),
-        }
-    }
-
     /// The processes in the JSON, once `is_wanted`.
     fn processes(&self, is_wanted: fn(&[Value]) -> bool) -> Result<Vec<Value>, String> {
         let begun = Instant::now();
         loop {
-            let text = self.status(&["--json"])?;
-            let value: Value = serde_json::from_str(&text).map_err(|error| format!("{error}: {text}"))?;
-            let processes = value["processes"].as_array().ok_or_else(|| text.clone())?;
-            if is_wanted(processes) {
-                return Ok(processes.clone());
+            let processes = self.wire.processes()?;
+            if is_wanted(&processes) {
+                return Ok(processes);
             }
             if begun.elapsed() > WITHIN {
-                return Err(format!("not after {WITHIN:?}: {text}"));
+                return Err(format!("not after {WITHIN:?}: {processes:#?}"));
             }
             sleep(Duration::from_millis(50));
         }
@@ -88,7 +66,7 @@ fn are_connected(processes: &[Value]) -> bool {
 }
 
 fn both_ends() -> Result<(), String> {
-    let stage = Stage::new(Wire::new()?)?;
+    let stage = Stage { wire: Wire::new()? };
     let running = stage.start()?;
     let processes = stage.processes(are_connected)?;
     let check = |holds: bool, what: &str| match holds {
@@ -115,7 +93,7 @@ fn both_ends() -> Result<(), String> {
         check(metadata.permissions().mode() & 0o7777 == 0o600, "others may ask")?;
     }
     // For people: the same.
-    let text = stage.status(&[])?;
+    let text = stage.wire.status(&[])?;
     for pid in pids {
         let line = format!("pid {pid} rping  queue pairs 1  memory ");
         check(text.contains(&line), &format!("no '{line}' in {text}"))?;
@@ -123,7 +101,7 @@ fn both_ends() -> Result<(), String> {
     let shows = [" -> ", "  established\n", "  link up", "  retransmits ", "  listens at "];
     check(shows.iter().all(|part| text.contains(part)), &text)?;
     // `uwarp ls` takes the folder of the sockets for no wire.
-    let launcher = stage.launcher.to_string_lossy().into_owned();
+    let launcher = stage.wire.launcher()?.display().to_string();
     let listed = stage.wire.command(0, &[&launcher, "ls"]).output().map_err(|error| error.to_string())?;
     let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
     check(!listed.contains(".status") && listed.matches("rping").count() == 2, &listed)?;
@@ -139,7 +117,7 @@ fn both_ends() -> Result<(), String> {
 
 /// The socket of a program that was killed is removed; the other one is still shown.
 fn killed() -> Result<(), String> {
-    let stage = Stage::new(Wire::new()?)?;
+    let stage = Stage { wire: Wire::new()? };
     let [server, mut client] = stage.start()?;
     stage.processes(are_connected)?;
     let sockets = stage.wire.rendezvous().join(".status");
@@ -160,7 +138,7 @@ fn killed() -> Result<(), String> {
 
 /// An engine without a thread is polled for the answer while its program does not call.
 fn without_thread() -> Result<(), String> {
-    let stage = Stage::new(Wire::new()?.with("UWARP_THREAD", "caller"))?;
+    let stage = Stage { wire: Wire::new()?.with("UWARP_THREAD", "caller") };
     let _running = stage.start()?;
     stage.processes(are_connected).map(drop)
 }

@@ -7,6 +7,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::{env, fs, io};
 
+use serde_json::Value;
+
+use crate::built;
 use crate::interface::{Interfaces, Privileges};
 
 /// The user `nobody`, as whom programs run if the test runs as root.
@@ -42,9 +45,7 @@ impl Wire {
 
     /// The same wire, whose programs find the library in a folder that `uwarp libs` makes.
     pub(crate) fn with_libs(mut self) -> Result<Self, String> {
-        let launcher = self.folder.join("uwarp");
-        fs::copy(env!("CARGO_BIN_EXE_uwarp"), &launcher).map_err(|error| error.to_string())?;
-        let output = Command::new(&launcher).arg("libs").arg(self.libs()).output();
+        let output = Command::new(self.launcher()?).arg("libs").arg(self.libs()).output();
         let output = output.map_err(|error| error.to_string())?;
         let wanted = format!("export LD_LIBRARY_PATH='{}'\n", self.libs().display());
         if output.stdout != wanted.as_bytes() {
@@ -72,8 +73,7 @@ impl Wire {
 
     fn set_up(&self) -> io::Result<()> {
         fs::create_dir_all(self.rendezvous())?;
-        // Where another user can read it, whatever the folders above the build are.
-        fs::copy(library(), self.library())?;
+        fs::hard_link(built::library(), self.library())?;
         for (path, mode) in
             [(self.folder.clone(), 0o755), (self.library(), 0o755), (self.rendezvous(), 0o700)]
         {
@@ -98,6 +98,34 @@ impl Wire {
 
     fn library(&self) -> PathBuf {
         self.folder.join("libuwarp.so")
+    }
+
+    /// The launcher, where another user can read it.
+    pub(crate) fn launcher(&self) -> Result<PathBuf, String> {
+        let launcher = self.folder.join("uwarp");
+        if !launcher.exists() {
+            fs::hard_link(built::launcher(), &launcher).map_err(|error| error.to_string())?;
+        }
+        Ok(launcher)
+    }
+
+    /// What `uwarp status` prints with these options.
+    pub(crate) fn status(&self, options: &[&str]) -> Result<String, String> {
+        let launcher = self.launcher()?.display().to_string();
+        let words = [&["timeout", "30", &launcher, "status"], options].concat();
+        let output = self.command(0, &words).output().map_err(|error| error.to_string())?;
+        let both = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+        match output.status.success() {
+            true => Ok(both.concat()),
+            false => Err(format!("{words:?}: {}\n{}", output.status, both.concat())),
+        }
+    }
+
+    /// The programs on the wire, as `uwarp status --json` shows them.
+    pub(crate) fn processes(&self) -> Result<Vec<Value>, String> {
+        let text = self.status(&["--json"])?;
+        let value: Value = serde_json::from_str(&text).map_err(|error| format!("{error}: {text}"))?;
+        value["processes"].as_array().cloned().ok_or(text)
     }
 
     /// The folder of the one wire in it, which the first process makes.
@@ -186,15 +214,4 @@ impl Drop for Wire {
 
 pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
-}
-
-/// The library that this test was built with.
-pub(crate) fn library() -> PathBuf {
-    let launcher = PathBuf::from(env!("CARGO_BIN_EXE_uwarp"));
-    let folder = launcher.parent().unwrap_or(Path::new("."));
-    // As a dependency of tests, cargo leaves it where it builds crates.
-    [folder.join("deps/libuwarp.so"), folder.join("libuwarp.so")]
-        .into_iter()
-        .find(|path| path.is_file())
-        .unwrap_or_else(|| folder.join("libuwarp.so"))
 }

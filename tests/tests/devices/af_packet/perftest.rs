@@ -1,6 +1,7 @@
 //! `ib_atomic_bw` and `ib_atomic_lat`, unmodified over `libuwarp.so`, and `iwperf` at the other end, each as
 //! server and as client. siw has no atomics, so this is where they meet. And runs without an end.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use tests::iwperf::{Net, START_TIMEOUT, TEST_TIMEOUT, Test, host, iwperf, perftest, results};
@@ -16,8 +17,9 @@ const MTU: u16 = 1500;
 /// Messages of a test.
 const ITERATIONS: u64 = 300;
 
-/// From the start of perftest to its listener, of which nothing tells. iwperf tries for a second.
-const AFTER_START: Duration = Duration::from_millis(1500);
+/// The address of the kernel at iwperf's end, and the port of perftest.
+const KERNELS_IP: &str = "10.64.0.3/24";
+const PORT: u16 = 18_515;
 
 pub(super) fn add_to(suite: &mut Suite) {
     let needs = [Need::Program("ib_atomic_bw"), Need::Program("ib_atomic_lat")];
@@ -53,13 +55,22 @@ fn start(namespace: &Namespace, test: Test, options: &[String]) -> Result<Proces
     namespace.run(programs::uwarp()?).args(tool).args(options).spawn()
 }
 
+/// Starts a server, and waits until it listens.
+fn serve([theirs, ours]: &[Namespace; 2], test: Test, options: &[String]) -> Result<Process> {
+    // perftest prints nothing when it listens.
+    ours.address("v0", KERNELS_IP)?;
+    let mut server = start(theirs, test, options)?;
+    let address: IpAddr = host(PERFTEST_IP).parse().map_err(|error| lab_error!("{PERFTEST_IP}: {error}"))?;
+    ours.wait_for_listener((address, PORT).into(), &mut server, START_TIMEOUT)?;
+    Ok(server)
+}
+
 fn perftest_serves(test: Test, options: &str) -> Result<()> {
-    let [theirs, ours] = hosts(MTU, true)?;
+    let hosts = hosts(MTU, true)?;
     let scratch = Scratch::new()?;
     let json = scratch.file("result.json");
-    let server = start(&theirs, test, &shape(options))?;
-    std::thread::sleep(AFTER_START);
-    let client = iwperf(Some(&ours), [test.name(), host(PERFTEST_IP)])?
+    let server = serve(&hosts, test, &shape(options))?;
+    let client = iwperf(Some(&hosts[1]), [test.name(), host(PERFTEST_IP)])?
         .args(shape(options))
         .arg("--json")
         .arg(&json)
@@ -95,12 +106,11 @@ fn perftest_connects(test: Test, options: &str) -> Result<()> {
 /// Both ends run without an end, and perftest is the server. iwperf shows a row every second, and its
 /// interrupt ends it.
 fn endless(test: Test, options: &str) -> Result<()> {
-    let [theirs, ours] = hosts(MTU, true)?;
+    let hosts = hosts(MTU, true)?;
     let endless = ["--run_infinitely", "-D", "1"].into_iter().chain(options.split_whitespace());
     let endless: Vec<String> = endless.map(str::to_owned).collect();
-    let server = start(&theirs, test, &endless)?;
-    std::thread::sleep(AFTER_START);
-    let mut client = iwperf(Some(&ours), [test.name(), host(PERFTEST_IP)])?
+    let server = serve(&hosts, test, &endless)?;
+    let mut client = iwperf(Some(&hosts[1]), [test.name(), host(PERFTEST_IP)])?
         .args(&endless)
         .args(Net::packet("v0", IWPERF_IP, MTU))
         .spawn()?;

@@ -11,8 +11,9 @@ use super::rig::{Binding, Family, Nic, NicPair, READY_TIMEOUT, SharedPair};
 use super::transfers::transfer;
 
 const FAMILY: Family = Family::V4;
-/// How long the client waits for a silent peer: its option, and the longest time until its end.
-const SILENCE: (&str, Duration) = ("4", Duration::from_secs(12));
+/// How long the client waits for a silent peer: its option, and the longest time until its end, on an
+/// emulated processor that other programs delay.
+const SILENCE: (&str, Duration) = ("4", Duration::from_secs(30));
 
 /// Adds the faults of a NIC.
 pub(crate) fn add(suite: &mut Suite, shared: &SharedPair, binding: Binding, nic: Nic) {

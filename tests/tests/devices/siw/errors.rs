@@ -9,7 +9,7 @@ use tests::{ensure, lab_error};
 use super::rig::{OURS, Rig, Shared, THEIRS};
 
 /// The default time limit of every wait for a peer, with a margin for a busy machine.
-const LIMIT: Duration = Duration::from_secs(13);
+const LIMIT: Duration = Duration::from_secs(25);
 
 /// Words for a peer whose kernel closes its connection: with a FIN, a RST, or a Terminate.
 const GONE: [&str; 3] = ["closed", "reset", "terminated"];
@@ -26,8 +26,9 @@ pub(crate) fn add(suite: &mut Suite, shared: &Shared) {
     use Afterwards::{Replaced, Reused};
 
     type Case = fn(&Rig) -> Result<()>;
-    let cases: [(&str, Case, Afterwards); 6] = [
+    let cases: [(&str, Case, Afterwards); 7] = [
         ("nobody_listens", nobody_listens, Reused),
+        ("machine_is_late", machine_is_late, Reused),
         ("markers_are_rejected", markers_are_rejected, Reused),
         ("server_is_killed", server_is_killed, Reused),
         ("client_is_killed", client_is_killed, Reused),
@@ -65,6 +66,23 @@ fn machine_hangs(shared: &Shared) -> Result<()> {
         ensure!(rig.siw.answers(), "the new machine does not answer");
         Ok(())
     })
+}
+
+/// A test begins when its machine answers, also if that takes longer than a client asks for a neighbour.
+fn machine_is_late(rig: &Rig) -> Result<()> {
+    const LATE: Duration = Duration::from_secs(5);
+    let siw = &rig.siw;
+    siw.freeze()?;
+    std::thread::scope(|scope| {
+        let thaws = scope.spawn(|| {
+            std::thread::sleep(LATE);
+            siw.thaw()
+        });
+        let is_there = rig.wait_for_wire();
+        thaws.join().map_err(|_| lab_error!("the thread panicked"))??;
+        is_there
+    })?;
+    nobody_listens(rig)
 }
 
 /// Expects that it ends by itself, in time, with an error whose line contains one of these words.

@@ -4,14 +4,16 @@
 //! a bridge.
 
 use std::cell::Cell;
+use std::io::ErrorKind;
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tests::iwperf::Net;
 use tests::lab::{Namespace, Process, Result, Siw, SiwConfig, Wire, programs, veth};
-use tests::lab_error;
+use tests::{ensure, lab_error};
 
 /// Our address.
 pub(crate) const OURS: &str = "10.77.0.1";
@@ -25,6 +27,9 @@ pub(crate) const THEIRS_6: &str = "fd77::2";
 /// The address of the namespace's kernel, for programs over its TCP.
 pub(crate) const KERNELS: &str = "10.77.0.3";
 
+/// How long the machine may be silent before a test.
+const WIRE_TIMEOUT: Duration = Duration::from_secs(60);
+
 /// A namespace with a bridge, a machine, and a device for us.
 pub(crate) struct Rig {
     config: SiwConfig,
@@ -36,6 +41,12 @@ pub(crate) struct Rig {
 
 impl Rig {
     fn new(config: SiwConfig) -> Result<Self> {
+        // A server in the machine does not wait for the build of its client.
+        programs::iwperf()?;
+        programs::iwprobe()?;
+        programs::uwarp()?;
+        programs::own("verbs-scenes")?;
+        programs::own("bad-write")?;
         let namespace = Namespace::new()?;
         let mtu = config.mtu;
         namespace.bridge("br0", mtu)?;
@@ -44,6 +55,29 @@ impl Rig {
         namespace.ip(["link", "set", "v0", "master", "br0"])?;
         let siw = Siw::start(&namespace, "br0", &config)?;
         Ok(Self { config, has_target: Cell::new(false), siw, namespace })
+    }
+
+    /// Waits until the machine answers on the wire. A new one did not, at times, for longer than a neighbour
+    /// is asked for, 3 s, and the client of the test gave up.
+    pub(crate) fn wait_for_wire(&self) -> Result<()> {
+        let theirs: IpAddr = THEIRS.parse().map_err(|error| lab_error!("{THEIRS}: {error}"))?;
+        // Nobody listens there, so that the machine's answer is a reset.
+        let address = SocketAddr::new(theirs, 9);
+        let started = Instant::now();
+        loop {
+            let connect = || TcpStream::connect_timeout(&address, Duration::from_secs(1));
+            match self.namespace.enter(connect)? {
+                Err(error) if error.kind() == ErrorKind::ConnectionRefused => return Ok(()),
+                other => {
+                    ensure!(started.elapsed() < WIRE_TIMEOUT, "the machine is not on the wire: {other:?}");
+                }
+            }
+        }
+    }
+
+    /// The frames that the devices of the namespace have passed and dropped.
+    fn counters(&self) -> String {
+        self.namespace.ip(["-s", "link"]).unwrap_or_else(|error| error.to_string())
     }
 
     /// With `UWARP_CAPTURES=DIR`, captures the bridge for each test, numbered in the order of the tests.
@@ -104,11 +138,14 @@ impl Shared {
         }
         let Some(rig) = slot.as_ref() else { unreachable!("made above") };
         let capture = rig.capture()?;
-        let result = test(rig);
+        let result = rig.wait_for_wire().and_then(|()| test(rig));
         drop(capture);
         let Err(error) = result else { return result };
+        let error = lab_error!("{error}\n---- the wire\n{}", rig.counters());
         if rig.siw.answers() {
-            return Err(error);
+            let theirs = rig.siw.run(WIRE_TIMEOUT, ["ip", "-s", "link"]).check(WIRE_TIMEOUT);
+            let theirs = theirs.unwrap_or_else(|error| error.to_string());
+            return Err(lab_error!("{error}\n---- the machine's devices\n{theirs}"));
         }
         // A machine that hangs fails this test alone: the next one boots another.
         let console = rig.siw.console().unwrap_or_else(|error| error.to_string());

@@ -1,10 +1,10 @@
 //! The same unmodified programs at both ends: over siw in the machine, and over `libuwarp.so` here.
 
-use std::net::{SocketAddr, TcpStream};
-use std::time::{Duration, Instant};
+use std::net::IpAddr;
+use std::time::Duration;
 
 use tests::iwperf::{START_TIMEOUT, TEST_TIMEOUT};
-use tests::lab::{Ended, Process, Result, Run, Suite, programs};
+use tests::lab::{Ended, Result, Run, Suite, programs};
 use tests::{ensure, lab_error};
 
 use super::rig::{OURS, Rig, Shared, THEIRS};
@@ -108,7 +108,8 @@ fn siw_serves(rig: &Rig, program: Program) -> Result<()> {
 
 fn siw_connects(rig: &Rig, program: Program) -> Result<()> {
     let mut server = ours(rig, program.words("server", None))?.spawn()?;
-    wait_to_listen(rig, &mut server, program.port)?;
+    let address = (OURS.parse::<IpAddr>().map_err(|error| lab_error!("{OURS}: {error}"))?, program.port);
+    rig.namespace.wait_for_listener(address.into(), &mut server, START_TIMEOUT)?;
     let client = rig.siw.run(TEST_TIMEOUT, program.words("client", Some(OURS))).spawn()?;
     let said = client
         .finish(TEST_TIMEOUT + Duration::from_secs(5))
@@ -116,18 +117,5 @@ fn siw_connects(rig: &Rig, program: Program) -> Result<()> {
         .map_err(|error| lab_error!("{error}\n---- our side\n{}", server.text()))?;
     ensure!(said.contains(program.shows), "the client does not print '{}':\n{said}", program.shows);
     server.finish(Duration::from_secs(20))?.success()?;
-    Ok(())
-}
-
-/// Waits until the kernel of the namespace can connect. Its connection ends before a request of MPA, and so
-/// the program does not see it.
-fn wait_to_listen(rig: &Rig, server: &mut Process, port: u16) -> Result<()> {
-    let address = SocketAddr::new(OURS.parse().map_err(|error| lab_error!("{OURS}: {error}"))?, port);
-    let started = Instant::now();
-    while rig.namespace.enter(|| TcpStream::connect_timeout(&address, Duration::from_secs(1)))?.is_err() {
-        ensure!(server.is_running()?, "the server ended: {}", server.text());
-        ensure!(started.elapsed() < START_TIMEOUT, "the server does not listen: {}", server.text());
-        std::thread::sleep(Duration::from_millis(10));
-    }
     Ok(())
 }

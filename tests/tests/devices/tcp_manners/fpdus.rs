@@ -26,6 +26,9 @@ pub(crate) fn add(suite: &mut Suite) {
 
 /// Runs Linux's end with the behaviour `behaviour` against ours.
 fn run(behaviour: &str, options: &[&str], (name, least): Least) -> Result<()> {
+    // The bridge does not wait for the builds of the ends.
+    programs::own("iwprobe-target")?;
+    programs::own("fpdu-peer")?;
     let [left, middle, right] = [Namespace::new()?, Namespace::new()?, Namespace::new()?];
     veth(Wire { namespace: &left, dev: "v0" }, Wire { namespace: &middle, dev: "w0" }, 1500)?;
     veth(Wire { namespace: &right, dev: "v0" }, Wire { namespace: &middle, dev: "w1" }, 1500)?;

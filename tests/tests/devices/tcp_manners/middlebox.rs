@@ -68,6 +68,9 @@ impl Lab {
         (mtu, frame, join): (u16, usize, usize),
         more: &[&str],
     ) -> Result<Self> {
+        // The bridge does not wait for the builds of the ends.
+        programs::own("tcp-stream")?;
+        programs::iwperf()?;
         let [left, middle, right] = [Namespace::new()?, Namespace::new()?, Namespace::new()?];
         veth(Wire { namespace: &left, dev: "v0" }, Wire { namespace: &middle, dev: "w0" }, mtu)?;
         veth(Wire { namespace: &right, dev: "v0" }, Wire { namespace: &middle, dev: "w1" }, mtu)?;

@@ -1,0 +1,38 @@
+//! The launcher and the library as they were when the tests began. A build with other features, of the tests
+//! that run beside these, replaces those of cargo.
+
+use std::path::{Path, PathBuf};
+use std::{env, fs};
+
+/// Where the copies are, beside each other.
+fn folder() -> PathBuf {
+    env::temp_dir().join(format!("uwarp-built-{}", std::process::id()))
+}
+
+/// Makes the copies.
+pub(crate) fn keep() -> Result<(), String> {
+    let launcher = PathBuf::from(env!("CARGO_BIN_EXE_uwarp"));
+    let built = launcher.parent().unwrap_or(Path::new("."));
+    // As a dependency of tests, cargo leaves it where it builds crates.
+    let libraries = [built.join("deps/libuwarp.so"), built.join("libuwarp.so")];
+    let library = libraries.iter().find(|path| path.is_file()).unwrap_or(&libraries[1]);
+    fs::create_dir_all(folder()).map_err(|error| error.to_string())?;
+    for (from, to) in [(&launcher, self::launcher()), (library, self::library())] {
+        fs::copy(from, to).map_err(|error| format!("{}: {error}", from.display()))?;
+    }
+    Ok(())
+}
+
+/// Removes them.
+pub(crate) fn remove() {
+    // Left behind, they would be in a folder for temporary files.
+    let _ = fs::remove_dir_all(folder());
+}
+
+pub(crate) fn launcher() -> PathBuf {
+    folder().join("uwarp")
+}
+
+pub(crate) fn library() -> PathBuf {
+    folder().join("libuwarp.so")
+}
