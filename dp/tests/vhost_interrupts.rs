@@ -54,7 +54,7 @@ fn send(port: &mut dyn Port, number: u32) {
 fn receive(port: &mut dyn Port, number: u32) {
     let (mut frames, begun) = (Burst::new(), Instant::now());
     while port.rx_burst(0, &mut frames) == 0 {
-        assert!(begun.elapsed() < Duration::from_secs(10), "frame {number} does not come back");
+        assert!(begun.elapsed() < support::PATIENCE, "frame {number} does not come back");
     }
     let all: Vec<_> = frames.iter().map(support::flat).collect();
     assert_eq!(all, [support::pattern(number, 64)]);
@@ -123,8 +123,8 @@ fn a_vhost_that_sleeps_is_woken_by_the_end_of_its_peer_and_by_a_frame_of_the_nex
         let mut frames = Burst::new();
         let begun = Instant::now();
         while port.rx_burst(0, &mut frames) == 0 {
-            assert!(begun.elapsed() < Duration::from_secs(10), "no frame of peer {number}");
-            assert!(sleep(&mut *port, Duration::from_secs(5)), "nobody wakes it for peer {number}");
+            assert!(begun.elapsed() < support::PATIENCE, "no frame of peer {number}");
+            assert!(sleep(&mut *port, support::PATIENCE), "nobody wakes it for peer {number}");
         }
         frames.clear();
         assert_eq!(port.link_state(), LinkState::Up);
@@ -132,10 +132,7 @@ fn a_vhost_that_sleeps_is_woken_by_the_end_of_its_peer_and_by_a_frame_of_the_nex
         support::until("it sleeps", || !sleep(&mut *port, Duration::from_millis(50)));
         peer.kill();
         support::until("the link is down", || {
-            assert!(
-                sleep(&mut *port, Duration::from_secs(5)),
-                "nobody wakes it for the end of peer {number}"
-            );
+            assert!(sleep(&mut *port, support::PATIENCE), "nobody wakes it for the end of peer {number}");
             port.link_state() == LinkState::Down
         });
     }
