@@ -21,6 +21,9 @@ use tcp_lite::{AddressProbing, CloseReason};
 const FOLDER: &str = "IWARP_TEST_FOLDER";
 const PORT: u16 = 7174;
 const PATIENCE: Duration = Duration::from_secs(20);
+/// Less than the ten seconds after which keepalives and retransmissions find out that a peer is gone. More than a
+/// busy machine keeps a thread from its processor.
+const SOON: Duration = Duration::from_secs(8);
 
 /// A wire of its own, which is removed with the test.
 struct Wire(PathBuf);
@@ -184,7 +187,7 @@ fn a_killed_peer_ends_its_connections_at_once() {
     assert!(matches!(host.event().kind, CmEventKind::Established { .. }));
     let mr = host.pd.reg_mr(64, Access::LOCAL_WRITE).unwrap();
     qp.post_recv(&RecvRequest::new(1, mr.sge(0, 64))).unwrap();
-    // Idle: without the wire's report only the keepalives would find out, after ten seconds.
+    // Idle: without the wire's report only the keepalives would find out.
     std::thread::sleep(Duration::from_millis(50));
     let killed = Instant::now();
     server.kill();
@@ -194,7 +197,7 @@ fn a_killed_peer_ends_its_connections_at_once() {
     assert!(event.id == id && matches!(event.kind, CmEventKind::Disconnected { error, .. } if error == gone));
     let wc = host.completion();
     assert_eq!((wc.wr_id, wc.status, qp.state()), (1, WcStatus::WrFlushError, QpState::Error));
-    assert!(took < Duration::from_secs(1), "{took:?}");
+    assert!(took < SOON, "{took:?}");
 
     // Nobody is there any more.
     let start = Instant::now();
@@ -205,7 +208,7 @@ fn a_killed_peer_ends_its_connections_at_once() {
         matches!(event.kind, CmEventKind::ConnectError { error, .. } if error == unreachable),
         "{event:?}"
     );
-    assert!(start.elapsed() < Duration::from_secs(1));
+    assert!(start.elapsed() < SOON);
 
     // A new process at the same station is a new peer.
     std::fs::remove_file(wire.0.join("ready")).unwrap();
