@@ -180,8 +180,8 @@ impl Driver {
             if let Mover::Inline(engine) = &mut self.mover {
                 engine.poll();
                 let now = engine.now();
-                let is_soon = |at| at < now || (at - now).total_micros() < FULL_PORT_US;
-                has_to_send = engine.next_deadline(now).is_some_and(is_soon);
+                let next = engine.next_deadline(now).map(|at| at.total_micros() - now.total_micros());
+                has_to_send = next.is_some_and(|us| us < FULL_PORT_US);
             }
             let passed = begun.elapsed();
             if passed >= LONGEST_GOODBYE || passed >= time && !has_to_send {
