@@ -336,12 +336,14 @@ fn a_stale_station_is_taken_over_by_exactly_one() {
     }
 }
 
-/// Clock ticks of the processor that a process has used.
-fn cpu_ticks(pid: Pid) -> u64 {
-    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap();
-    let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
-    // Fields 14 and 15 of proc(5); the name is field 2.
-    fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+/// The time of processors that the threads of a process have used.
+fn cpu_time(pid: Pid) -> Duration {
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", pid.as_raw_nonzero())).unwrap();
+    let spent = |task: PathBuf| {
+        let text = std::fs::read_to_string(task.join("schedstat")).unwrap();
+        Duration::from_nanos(text.split_whitespace().next().unwrap().parse().unwrap())
+    };
+    tasks.map(|task| spent(task.unwrap().path())).sum()
 }
 
 #[test]
@@ -351,27 +353,29 @@ fn a_process_that_waits_uses_no_processor_and_is_woken_soon() {
     let mut port = wire.open(1);
     let mut peer = wire.start("process_that_echoes", 2);
     peer.hear("ready");
-    round_trip(&mut port, &clock, 2, 0);
-    let before = cpu_ticks(peer.pid());
-    std::thread::sleep(Duration::from_secs(10));
-    let ticks = cpu_ticks(peer.pid()) - before;
-    // A tick is 10 ms: 0.5 % of ten seconds are five.
-    assert!(ticks < 5, "{ticks} ticks in ten seconds");
-    let mut trips: Vec<Duration> = (0..200)
-        .map(|trip| {
-            // It sleeps by then.
-            std::thread::sleep(Duration::from_millis(1));
-            let start = Instant::now();
-            let sent = frame(&port, 2, trip, 64);
-            send(&mut port, &clock, sent);
-            assert_eq!(receive(&mut port, &clock), trip);
-            start.elapsed()
-        })
-        .collect();
-    trips.sort_unstable();
-    println!("round trips of a sleeper: fastest {:?}, half below {:?}", trips[0], trips[100]);
-    // Far above what an idle machine needs, since tests run beside each other.
-    assert!(trips[0] < Duration::from_millis(1), "{:?}", trips[0]);
+    round_trip(&mut port, &clock, 2, u32::MAX);
+    let before = cpu_time(peer.pid());
+    std::thread::sleep(Duration::from_secs(3));
+    let used = cpu_time(peer.pid()) - before;
+    // 0.5 %.
+    assert!(!before.is_zero() && used < Duration::from_millis(15), "{used:?} in three seconds");
+    let mut round_trip = |trip| {
+        // It sleeps by then.
+        std::thread::sleep(Duration::from_millis(1));
+        let start = Instant::now();
+        let sent = frame(&port, 2, trip, 64);
+        send(&mut port, &clock, sent);
+        // The echo of an earlier frame may come first.
+        while receive(&mut port, &clock) != trip {}
+        start.elapsed()
+    };
+    let begun = Instant::now();
+    let mut fastest = (0..200).map(&mut round_trip).min().unwrap();
+    // A busy machine has a processor for both ends now and then.
+    while fastest >= Duration::from_millis(1) {
+        assert!(begun.elapsed() < PATIENCE, "{fastest:?}");
+        fastest = round_trip(200);
+    }
 }
 
 /// What a forked child finds: the port of its parent does nothing there. Returns 0, or the number of the

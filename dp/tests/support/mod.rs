@@ -88,13 +88,14 @@ impl Peer {
         self.0.id()
     }
 
-    /// The time of processors that all its threads have used.
+    /// The time of processors that its threads have used.
     pub(crate) fn cpu_time(&self) -> Duration {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.id())).unwrap();
-        let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
-        // Fields 14 and 15 of proc(5), in ticks of 10 ms; the name is field 2.
-        let ticks = [11, 12].map(|at| fields[at].parse::<u64>().unwrap()).iter().sum::<u64>();
-        Duration::from_millis(10 * ticks)
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.id())).unwrap();
+        let spent = |task: PathBuf| {
+            let text = std::fs::read_to_string(task.join("schedstat")).unwrap();
+            Duration::from_nanos(text.split_whitespace().next().unwrap().parse().unwrap())
+        };
+        tasks.map(|task| spent(task.unwrap().path())).sum()
     }
 
     /// SIGKILL: no clean-up runs.
