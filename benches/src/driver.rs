@@ -171,8 +171,8 @@ impl Driver {
     }
 
     /// Polls for `time`, whether it was interrupted or not, so that the peer learns of connections that were
-    /// dropped. Goes on, for [`LONGEST_GOODBYE`] at most, while frames wait for a port that is full: its other end
-    /// may have no processor.
+    /// dropped. Goes on, for a second at most, while frames wait for a port that is full: its other end may
+    /// have no processor.
     pub fn linger(&mut self, time: Duration) {
         let begun = Instant::now();
         loop {

@@ -1,5 +1,5 @@
-//! Lines of output. A reader that has gone away, as the other end of a closed pipe, is no reason to end a test or
-//! a server. `println!` and `eprintln!` would panic.
+//! Lines of output. A reader that has gone away, as the other end of a closed pipe, is no reason to end a
+//! test or a server. `println!` and `eprintln!` would panic.
 
 use std::io::{Write, stderr, stdout};
 

@@ -107,7 +107,7 @@ fn a_scraper_sees_a_run_move() {
     let placed = |samples: &HashMap<String, f64>| {
         [PLACED, PLACED_TOO].iter().filter_map(|name| samples.get(*name)).sum::<f64>()
     };
-    // An engine may be asked twice before it sends anything, and an engine that is late for an answer is left out.
+    // An engine may be asked twice before it sends anything, and one that is late for an answer is left out.
     let sent = ["0", "1"]
         .map(|context| format!("uwarp_tcp_tx_segments_total{{context=\"{context}\",engine=\"0\"}}"));
     let first =

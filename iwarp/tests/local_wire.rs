@@ -21,8 +21,8 @@ use tcp_lite::{AddressProbing, CloseReason};
 const FOLDER: &str = "IWARP_TEST_FOLDER";
 const PORT: u16 = 7174;
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Less than the ten seconds after which keepalives and retransmissions find out that a peer is gone. More than a
-/// busy machine keeps a thread from its processor.
+/// Less than the ten seconds after which keepalives and retransmissions find out that a peer is gone. More
+/// than a busy machine keeps a thread from its processor.
 const SOON: Duration = Duration::from_secs(8);
 
 /// A wire of its own, which is removed with the test.

@@ -133,9 +133,9 @@ pub(crate) fn wait_for_link(port: &mut dyn Port, state: LinkState) {
     until(&format!("link {state:?}"), || port.link_state() == state);
 }
 
-/// Sends a frame to an echoing peer and waits for its return. Sends another one when it was lost: a virtio-user
-/// device takes the link down once more while it is configured, and a killed peer leaves frames in its ring.
-/// The last one ends the wait, and has a length of its own. So nothing is on its way afterwards.
+/// Sends a frame to an echoing peer and waits for its return. Sends another one when it was lost: a
+/// virtio-user device takes the link down once more while it is configured, and a killed peer leaves frames
+/// in its ring. The last one ends the wait, and has a length of its own. So nothing is on its way afterwards.
 pub(crate) fn round_trip(port: &mut dyn Port, number: u32) {
     let mut frames = Burst::new();
     let mut received = Burst::new();

@@ -27,8 +27,8 @@ const NETWORK: [u8; 6] = *b"\xfduwarp";
 /// The prefix length of that network.
 pub(super) const PREFIX: u8 = 48;
 
-/// The pauses, in milliseconds, before a host where nobody listens is asked again: a listener may take that long to
-/// appear. They cost a program that connects to nobody as much time.
+/// The pauses, in milliseconds, before a host where nobody listens is asked again: a listener may take that
+/// long to appear. They cost a program that connects to nobody as much time.
 const APPEARS_WITHIN_MS: [u64; 4] = [40, 80, 160, 160];
 /// How long a host may take to answer: its kernel may have to find a neighbour first, or a datagram gets
 /// lost.
