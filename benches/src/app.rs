@@ -5,6 +5,7 @@ use dp::Clock;
 use crate::cli::{Cli, ClientArgs, Command, LocalArgs, PingClientArgs, PongArgs, ServerArgs};
 use crate::driver::Interrupt;
 use crate::errors::Error;
+use crate::lines::{say, tell};
 use crate::net;
 use crate::output::{Conclusion, Output, files};
 use crate::params::{DEFAULT_PORT, Params, Test};
@@ -20,12 +21,12 @@ use crate::{documents, local, ping, several};
 pub fn run(cli: Cli) -> Result<(), Error> {
     crate::log::start(cli.log.as_deref())?;
     if let Some(note) = cli.command.test_args().and_then(|args| args.perftest.note()) {
-        eprintln!("iwperf: {note}");
+        tell(&format!("iwperf: {note}"));
     }
     let interrupt = Interrupt::on_signals()?;
     if let Some(address) = cli.metrics {
         let address = crate::metrics::serve(address)?;
-        eprintln!("iwperf: metrics at http://{address}/metrics");
+        tell(&format!("iwperf: metrics at http://{address}/metrics"));
     }
     match cli.command {
         Command::Server(args) => server(&args, &interrupt),
@@ -96,7 +97,7 @@ fn server(args: &ServerArgs, interrupt: &Interrupt) -> Result<(), Error> {
             Ok(()) if args.persistent => {}
             // The error of one client does not end the server.
             Err(error) if args.persistent && !matches!(error, Error::Interrupted) => {
-                eprintln!("iwperf: {error}")
+                tell(&format!("iwperf: {error}"))
             }
             ended => {
                 server.stop();
@@ -212,7 +213,7 @@ fn pong(args: &PongArgs, interrupt: &Interrupt) -> Result<(), Error> {
         match server.serve(&mut end.endpoint, &args.ping, &mut say) {
             Ok(()) if args.persistent => {}
             Err(error) if args.persistent && !matches!(error, Error::Interrupted) => {
-                eprintln!("iwperf: {error}")
+                tell(&format!("iwperf: {error}"))
             }
             ended => {
                 server.stop();
@@ -220,11 +221,4 @@ fn pong(args: &PongArgs, interrupt: &Interrupt) -> Result<(), Error> {
             }
         }
     }
-}
-
-/// Prints a line on standard output and flushes it. A closed pipe is not an error.
-fn say(line: &str) {
-    use std::io::Write;
-    let mut out = std::io::stdout().lock();
-    let _gone = writeln!(out, "{line}").and_then(|()| out.flush());
 }

@@ -30,6 +30,12 @@ const YIELD_POLLS: u32 = 200;
 /// Longest sleep if nothing signals the arrival of frames.
 const NAP: Duration = Duration::from_micros(200);
 
+/// The longest that the end of a run waits for a port that takes nothing.
+const LONGEST_GOODBYE: Duration = Duration::from_secs(1);
+
+/// An engine whose port is full tries it again within a millisecond.
+const FULL_PORT_US: i64 = 2_000;
+
 /// Longest wait for an event before everything else is polled: the interrupt, and a peer that is silent.
 const EVENT_WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
@@ -165,12 +171,21 @@ impl Driver {
     }
 
     /// Polls for `time`, whether it was interrupted or not, so that the peer learns of connections that were
-    /// dropped.
+    /// dropped. Goes on, for a second at most, while frames wait for a port that is full: its other end may
+    /// have no processor.
     pub fn linger(&mut self, time: Duration) {
-        let end = Instant::now() + time;
-        while Instant::now() < end {
+        let begun = Instant::now();
+        loop {
+            let mut has_to_send = false;
             if let Mover::Inline(engine) = &mut self.mover {
                 engine.poll();
+                let now = engine.now();
+                let next = engine.next_deadline(now).map(|at| at.total_micros() - now.total_micros());
+                has_to_send = next.is_some_and(|us| us < FULL_PORT_US);
+            }
+            let passed = begun.elapsed();
+            if passed >= LONGEST_GOODBYE || passed >= time && !has_to_send {
+                return;
             }
             std::thread::yield_now();
         }

@@ -37,6 +37,7 @@ pub mod errors;
 pub mod interrupt;
 pub mod json;
 pub mod latency;
+pub mod lines;
 pub mod live;
 pub mod local;
 pub mod log;

@@ -7,6 +7,7 @@ use dp::Clock;
 use indicatif::{ProgressBar, ProgressStyle};
 use iwarp::engine::EngineCounters;
 
+use crate::lines::tell;
 use crate::log;
 use crate::table::Unit;
 
@@ -120,7 +121,7 @@ impl Live {
         match &self.bar {
             None => {
                 let seconds = (elapsed as f64 / self.hz as f64).round();
-                eprintln!("{seconds:>5} s: {}", line(&rates, moment.latency_us, self.unit));
+                tell(&format!("{seconds:>5} s: {}", line(&rates, moment.latency_us, self.unit)));
             }
             Some(bar) => {
                 bar.set_position(match (self.total, self.span) {

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use benches::cli::Cli;
+use benches::lines::tell;
 use clap::Parser;
 use clap::error::{Error as UsageError, ErrorKind};
 
@@ -15,7 +16,7 @@ fn main() -> ExitCode {
         Err(error)
             if error.use_stderr() && error.kind() != ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand =>
         {
-            eprintln!("iwperf: {}", one_line(&error));
+            tell(&format!("iwperf: {}", one_line(&error)));
             return ExitCode::from(USAGE);
         }
         // Help or version.
@@ -24,7 +25,7 @@ fn main() -> ExitCode {
     match benches::app::run(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("iwperf: {error}");
+            tell(&format!("iwperf: {error}"));
             ExitCode::from(error.exit_code())
         }
     }

@@ -6,7 +6,6 @@ mod perftest_json;
 mod stats;
 
 use std::cell::RefCell;
-use std::io::Write;
 
 use dp::{DeviceStat, DeviceStats};
 use iwarp::engine::EngineCounters;
@@ -15,6 +14,7 @@ use crate::cli::TestArgs;
 use crate::description::description;
 use crate::errors::Error;
 use crate::json;
+use crate::lines::say;
 use crate::params::{Params, Test};
 use crate::perftest::client::Outcome;
 use crate::profile::Breakdown;
@@ -227,7 +227,7 @@ impl<'a> Output<'a> {
         if let Some(held) = &self.held {
             let text = held.take();
             if !text.is_empty() {
-                write_out(text.trim_end());
+                say(text.trim_end());
             }
         }
     }
@@ -268,15 +268,9 @@ impl<'a> Output<'a> {
     fn print(&self, line: &str) {
         match &self.held {
             Some(held) => held.borrow_mut().extend([line, "\n"]),
-            None => write_out(line),
+            None => say(line),
         }
     }
-}
-
-/// A line on standard output. A reader that has gone away is no reason to fail a test.
-fn write_out(line: &str) {
-    let mut out = std::io::stdout().lock();
-    let _gone = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
 /// How the test ended, if not as planned.

@@ -12,6 +12,7 @@ use crate::cli::{ServerArgs, TestArgs};
 use crate::cores::together;
 use crate::driver::{Interrupt, WaitMode};
 use crate::errors::Error;
+use crate::lines::tell;
 use crate::net::{Cores, End};
 use crate::output::{self, Output};
 use crate::params::Params;
@@ -145,7 +146,7 @@ fn serve_clients(
         let served = serve_one(server, end, args, fallback, service);
         match served {
             Err(Error::Interrupted) => return Err(Error::Interrupted),
-            Err(error) if args.persistent => eprintln!("iwperf: {error}"),
+            Err(error) if args.persistent => tell(&format!("iwperf: {error}")),
             Err(error) => return Err(error),
             Ok(()) if args.persistent || !is_first => {}
             Ok(()) => break,

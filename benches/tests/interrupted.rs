@@ -1,13 +1,66 @@
 //! Ctrl-C at either end of a test over a wire between two processes: both print what was measured so far.
+#![cfg(target_os = "linux")]
 
 use std::io::{BufRead, BufReader, Read};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-static NUMBER: AtomicU32 = AtomicU32::new(0);
+/// How long anything may take, also where other programs have the processors.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// FPDUs of a test that is under way: more than are open at a time, so some messages are complete.
+const FPDUS: u64 = 1000;
+
+/// The folder of a wire, and of the sockets by which its processes show themselves. It is removed in the end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("iwperf-interrupted-{}-{number}", std::process::id()));
+        std::fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+
+    fn start(&self, last: u8, words: &str) -> Child {
+        Command::new(env!("CARGO_BIN_EXE_iwperf"))
+            .args(words.split_whitespace())
+            .args(["--wire", "wire", "--ip", &format!("100.64.0.{last}/16"), "--timeout", "30"])
+            .env("UWARP_DIR", &self.0)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the binary was built with this test")
+    }
+
+    /// The FPDUs that both processes have received so far.
+    fn fpdus(&self) -> u64 {
+        let processes = iwarp::status::processes(&self.0.join(".status")).unwrap().answered;
+        let engines = processes.iter().flat_map(|process| &process.engines);
+        engines.map(|engine| engine.counters["uwarp_rx_fpdus_total"]).sum()
+    }
+
+    /// Waits until messages of the test arrive.
+    fn wait_for_messages(&self) {
+        let (begun, before) = (Instant::now(), self.fpdus());
+        while self.fpdus() < before + FPDUS {
+            assert!(begun.elapsed() < PATIENCE, "{} FPDUs", self.fpdus());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // Left behind, it would be in a folder for temporary files.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
 
 /// A process, and what it has printed.
 struct Ran {
@@ -22,42 +75,39 @@ enum Side {
     Server,
 }
 
-fn start(wire: &str, last: u8, words: &str) -> Child {
-    Command::new(env!("CARGO_BIN_EXE_iwperf"))
-        .args(words.split_whitespace())
-        .args(["--wire", wire, "--ip", &format!("100.64.0.{last}/16")])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the binary was built with this test")
+/// Whether a line is the row of a message of this size.
+fn is_row(line: &str, size: &str) -> bool {
+    line.split_whitespace().next() == Some(size)
 }
 
-/// The end of a process whose output is `out`.
-fn finish(mut child: Child, mut out: impl Read) -> Ran {
-    let mut ran = Ran { status: None, out: String::new(), err: String::new() };
+/// The end of a process that has printed `so_far` and prints more to `out`.
+fn finish(mut child: Child, so_far: String, mut out: impl Read) -> Ran {
+    let mut ran = Ran { status: None, out: so_far, err: String::new() };
     out.read_to_string(&mut ran.out).unwrap();
     child.stderr.take().unwrap().read_to_string(&mut ran.err).unwrap();
     ran.status = child.wait().unwrap().code();
     ran
 }
 
-/// Runs the client's test, and interrupts one side when it has run for a while. Returns client and server.
-fn interrupt(side: Side, test: &str) -> [Ran; 2] {
-    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    let wire = format!("int-{}-{number}", std::process::id());
-    let mut server = start(&wire, 1, "server --timeout 30");
+/// Runs the client's test, and interrupts one side when messages have arrived, after a row of the client for
+/// messages of size `row` if one is to come before. Returns client and server.
+fn interrupt(side: Side, test: &str, row: Option<&str>) -> [Ran; 2] {
+    let folder = Folder::new();
+    let mut server = folder.start(1, "server");
     let mut lines = BufReader::new(server.stdout.take().unwrap());
     let mut first = String::new();
     lines.read_line(&mut first).unwrap();
     assert!(first.contains("listening"), "{first}");
-    let mut client = start(&wire, 2, &format!("{test} --timeout 30"));
-    let mut accepted = String::new();
-    lines.read_line(&mut accepted).unwrap();
-    std::thread::sleep(Duration::from_millis(1500));
+    let mut client = folder.start(2, test);
+    let mut output = BufReader::new(client.stdout.take().unwrap());
+    let mut printed = String::new();
+    while row.is_some_and(|size| printed.lines().all(|line| !is_row(line, size))) {
+        assert!(output.read_line(&mut printed).unwrap() > 0, "the client has ended: {printed}");
+    }
+    folder.wait_for_messages();
     let id = if side == Side::Client { client.id() } else { server.id() };
     kill_process(Pid::from_raw(id as i32).unwrap(), Signal::INT).unwrap();
-    let output = client.stdout.take().unwrap();
-    [finish(client, output), finish(server, lines)]
+    [finish(client, printed, output), finish(server, first, lines)]
 }
 
 /// The messages of the last row.
@@ -72,7 +122,7 @@ fn a_client_ends_a_test_in_one_direction_in_order() {
     for test in
         ["write-bw 100.64.0.1 -D 60", "send-bw 100.64.0.1 -n 100000000", "read-bw 100.64.0.1 -a -n 100000000"]
     {
-        let [client, server] = interrupt(Side::Client, test);
+        let [client, server] = interrupt(Side::Client, test, None);
         assert_eq!((client.status, server.status), (Some(130), Some(0)), "{test}: {}", server.err);
         assert!(
             client.out.contains("interrupted: the last row") && messages(&client) > 0.0,
@@ -93,7 +143,7 @@ fn other_tests_tell_what_was_measured_at_both_ends() {
         (Side::Server, "write-lat 100.64.0.1 -n 100000000"),
         (Side::Server, "read-bw 100.64.0.1 -D 60"),
     ] {
-        let ran = interrupt(side, test);
+        let ran = interrupt(side, test, None);
         let (here, there) = if side == Side::Client { (0, 1) } else { (1, 0) };
         assert_eq!((ran[here].status, ran[there].status), (Some(130), Some(1)), "{test}");
         assert!(ran[here].out.contains("interrupted"), "{test}: {}", ran[here].out);
@@ -105,11 +155,10 @@ fn other_tests_tell_what_was_measured_at_both_ends() {
 
 /// Interrupts the client of an endless test: it has shown a row every second, and ends the test in order.
 fn end_endless(test: &str) {
-    let [client, server] = interrupt(Side::Client, &format!("{test} --run_infinitely -D 1"));
-    assert_eq!((client.status, server.status), (Some(130), Some(0)), "{test}: {}", server.err);
     let size = test.split_once("-s ").map_or("65536", |(_, rest)| rest.split(' ').next().unwrap());
-    let rows =
-        |ran: &Ran| ran.out.lines().filter(|line| line.split_whitespace().next() == Some(size)).count();
+    let [client, server] = interrupt(Side::Client, &format!("{test} --run_infinitely -D 1"), Some(size));
+    assert_eq!((client.status, server.status), (Some(130), Some(0)), "{test}: {}", server.err);
+    let rows = |ran: &Ran| ran.out.lines().filter(|line| is_row(line, size)).count();
     assert!(rows(&client) >= 2 && rows(&server) >= 1, "{test}: {}{}", client.out, server.out);
     assert!(messages(&client) > 0.0 && messages(&server) > 0.0, "{test}");
     assert!(server.out.contains("the peer was interrupted"), "{test}: {}", server.out);

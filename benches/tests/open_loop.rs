@@ -64,7 +64,8 @@ impl Port for Stalling {
     }
 }
 
-const RATE: u64 = 10_000;
+/// Messages a second, few enough for a busy machine.
+const RATE: u64 = 4_000;
 
 fn params(test: Test, options: &str) -> Params {
     let line = format!("iwperf local {} -s 64 --rate_units p --rate_limit {RATE} {options}", test.name());
@@ -106,14 +107,15 @@ fn load(params: &Params, stall: Duration) -> (Row, LoadFigures) {
 fn a_stall_is_charged_to_every_message_that_was_due_meanwhile() {
     assert_eq!(params(Test::WriteBw, "").rate, Some(Rate::Messages(RATE)));
     for test in [Test::WriteBw, Test::ReadBw, Test::SendBw] {
-        // A tenth of the messages is due during the stall, and waits 50 ms on average. Few of them can be
+        // A quarter of the messages is due during the stall, and waits 200 ms on average. Few of them can be
         // posted.
-        let (row, load) = load(&params(test, "-n 10000 -t 16"), Duration::from_millis(100));
+        let (row, load) = load(&params(test, "-n 6000 -t 16"), Duration::from_millis(400));
         let l = &load.latency;
-        assert_eq!((row.messages, l.iterations, load.confirmed), (10_000, 10_000, true), "{test:?}");
+        assert_eq!((row.messages, l.iterations, load.confirmed), (6000, 6000, true), "{test:?}");
         // In a closed loop only 16 messages would wait, which does not show at 99 %.
-        assert!(l.p99_us > 80_000.0 && l.p9999_us > 95_000.0, "{test:?}: {l:?}");
-        assert!(l.min_us < 20_000.0, "{test:?}: {l:?}");
+        assert!(l.p99_us > 350_000.0 && l.p9999_us > 380_000.0, "{test:?}: {l:?}");
+        // The stall is charged to no message before it. A busy machine has stalls of its own.
+        assert!(l.min_us < 200_000.0, "{test:?}: {l:?}");
     }
 }
 

@@ -3,6 +3,7 @@
 mod common;
 
 use std::path::PathBuf;
+use std::process::{Command, Stdio};
 
 use common::local;
 use serde_json::Value;
@@ -132,6 +133,20 @@ fn a_run_by_time_says_how_it_goes_every_second() {
     let (_, err) = printed("read-lat", "-D 2");
     assert!(err.contains("99 %") && err.contains("% busy"), "{err}");
     assert_eq!(printed("write-bw", "-n 100").1, "");
+}
+
+#[test]
+fn a_run_goes_on_when_nobody_reads_how_it_goes() {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_iwperf"))
+        .args(["local", "write-bw", "-D", "2"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stderr.take());
+    let output = child.wait_with_output().unwrap();
+    let out = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success() && out.lines().any(|line| line.starts_with(" 65536")), "{out}");
 }
 
 #[test]

@@ -100,17 +100,20 @@ fn duty() -> Option<(PathBuf, u16)> {
     Some((std::env::var_os(FOLDER)?.into(), std::env::var(STATION).ok()?.parse().ok()?))
 }
 
+/// How long anything may take, also where other programs have the processors.
+const PATIENCE: Duration = Duration::from_secs(30);
+
 /// Calls `step` until it returns something.
 ///
 /// # Panics
-/// After 20 seconds.
+/// After [`PATIENCE`].
 fn until<T>(what: &str, mut step: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
         if let Some(value) = step() {
             return value;
         }
-        assert!(start.elapsed() < Duration::from_secs(20), "waited too long: {what}");
+        assert!(start.elapsed() < PATIENCE, "waited too long: {what}");
         std::thread::yield_now();
     }
 }
@@ -161,23 +164,25 @@ fn round_trip(port: &mut LocalPort, clock: &Clock, to: u16, number_sent: u32) {
     });
 }
 
-fn sleep(port: &mut LocalPort, limit: Duration) {
-    if port.arm_wakeup() {
+/// Sleeps, unless something waits. Returns whether something has woken it within `limit`.
+fn sleep(port: &mut LocalPort, limit: Duration) -> bool {
+    let woken = !port.arm_wakeup() || {
         let fd = port.poll_fd().unwrap();
         let limit = Timespec::try_from(limit).unwrap();
-        poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&limit)).unwrap();
-    }
+        poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&limit)).unwrap() == 1
+    };
     port.disarm_wakeup();
+    woken
 }
 
-/// Waits until a station is gone, asleep between.
+/// Waits until a station is gone, asleep between. The departure wakes the sleeper.
 fn departure(port: &mut LocalPort, clock: &Clock) -> u16 {
     until("a station departs", || {
         port.rx_burst(clock.now_us(), &mut Burst::new());
         if let Some([2, 0, 0x64, 0x40, high, low]) = port.next_departed() {
             return Some(u16::from_be_bytes([high, low]));
         }
-        sleep(port, Duration::from_secs(1));
+        assert!(sleep(port, PATIENCE), "nobody tells it");
         None
     })
 }
@@ -219,12 +224,9 @@ fn a_killed_process_is_noticed_at_once_and_its_station_taken_over() {
             local::stations(&wire.0).unwrap().iter().map(|station| station.number).collect();
         assert_eq!(listed, [1, 2]);
         round_trip(&mut port, &clock, 2, round);
-        let killed = Instant::now();
         kill_process(peer.pid(), Signal::KILL).unwrap();
         assert_eq!(departure(&mut port, &clock), 2);
-        let took = killed.elapsed();
         peer.kill();
-        assert!(took < Duration::from_secs(1), "{took:?}");
         assert_eq!(local::stations(&wire.0).unwrap().len(), 1);
         assert!(wire.0.join("2.sock").exists(), "nobody has cleaned up");
     }
@@ -253,14 +255,25 @@ fn a_stopped_process_is_not_gone() {
     let mut other = wire.start("process_that_echoes", 3);
     other.hear("ready");
     kill_process(other.pid(), Signal::STOP).unwrap();
-    let start = Instant::now();
+    // By the time that the port is told: others may have the processor for long.
+    let sent_us = clock.now_us();
     let lost = frame(&port, 3, 3, 64);
     send(&mut port, &clock, lost);
-    let departed = until("the handshake is given up", || {
-        port.rx_burst(clock.now_us(), &mut burst);
-        port.next_departed()
+    let (mut first_us, mut last_us) = (None, sent_us);
+    let (departed, given_up_us) = until("the handshake is given up", || {
+        let now_us = clock.now_us();
+        port.rx_burst(now_us, &mut burst);
+        let departed = port.next_departed();
+        if departed.is_none() {
+            first_us.get_or_insert(now_us);
+            last_us = now_us;
+        }
+        departed.map(|address| (address, now_us))
     });
-    assert_eq!((departed[5], (1900..4000).contains(&start.elapsed().as_millis())), (3, true));
+    assert_eq!(departed[5], 3);
+    assert!(given_up_us - sent_us > 1_900_000, "given up after {} us", given_up_us - sent_us);
+    let waited_us = last_us - first_us.unwrap_or(last_us);
+    assert!(waited_us < 2_100_000, "not given up after {waited_us} us");
     kill_process(other.pid(), Signal::CONT).unwrap();
     round_trip(&mut port, &clock, 3, 4);
 }
@@ -323,12 +336,14 @@ fn a_stale_station_is_taken_over_by_exactly_one() {
     }
 }
 
-/// Clock ticks of the processor that a process has used.
-fn cpu_ticks(pid: Pid) -> u64 {
-    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap();
-    let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
-    // Fields 14 and 15 of proc(5); the name is field 2.
-    fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+/// The time of processors that the threads of a process have used.
+fn cpu_time(pid: Pid) -> Duration {
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", pid.as_raw_nonzero())).unwrap();
+    let spent = |task: PathBuf| {
+        let text = std::fs::read_to_string(task.join("schedstat")).unwrap();
+        Duration::from_nanos(text.split_whitespace().next().unwrap().parse().unwrap())
+    };
+    tasks.map(|task| spent(task.unwrap().path())).sum()
 }
 
 #[test]
@@ -338,27 +353,29 @@ fn a_process_that_waits_uses_no_processor_and_is_woken_soon() {
     let mut port = wire.open(1);
     let mut peer = wire.start("process_that_echoes", 2);
     peer.hear("ready");
-    round_trip(&mut port, &clock, 2, 0);
-    let before = cpu_ticks(peer.pid());
-    std::thread::sleep(Duration::from_secs(10));
-    let ticks = cpu_ticks(peer.pid()) - before;
-    // A tick is 10 ms: 0.5 % of ten seconds are five.
-    assert!(ticks < 5, "{ticks} ticks in ten seconds");
-    let mut trips: Vec<Duration> = (0..200)
-        .map(|trip| {
-            // It sleeps by then.
-            std::thread::sleep(Duration::from_millis(1));
-            let start = Instant::now();
-            let sent = frame(&port, 2, trip, 64);
-            send(&mut port, &clock, sent);
-            assert_eq!(receive(&mut port, &clock), trip);
-            start.elapsed()
-        })
-        .collect();
-    trips.sort_unstable();
-    println!("round trips of a sleeper: fastest {:?}, half below {:?}", trips[0], trips[100]);
-    // Far above what an idle machine needs, since tests run beside each other.
-    assert!(trips[0] < Duration::from_millis(1), "{:?}", trips[0]);
+    round_trip(&mut port, &clock, 2, u32::MAX);
+    let before = cpu_time(peer.pid());
+    std::thread::sleep(Duration::from_secs(3));
+    let used = cpu_time(peer.pid()) - before;
+    // 0.5 %.
+    assert!(!before.is_zero() && used < Duration::from_millis(15), "{used:?} in three seconds");
+    let mut round_trip = |trip| {
+        // It sleeps by then.
+        std::thread::sleep(Duration::from_millis(1));
+        let start = Instant::now();
+        let sent = frame(&port, 2, trip, 64);
+        send(&mut port, &clock, sent);
+        // The echo of an earlier frame may come first.
+        while receive(&mut port, &clock) != trip {}
+        start.elapsed()
+    };
+    let begun = Instant::now();
+    let mut fastest = (0..200).map(&mut round_trip).min().unwrap();
+    // A busy machine has a processor for both ends now and then.
+    while fastest >= Duration::from_millis(1) {
+        assert!(begun.elapsed() < PATIENCE, "{fastest:?}");
+        fastest = round_trip(200);
+    }
 }
 
 /// What a forked child finds: the port of its parent does nothing there. Returns 0, or the number of the
@@ -427,10 +444,8 @@ fn a_forked_child_has_no_part_in_the_wire() {
     // The parent polls no more, but its socket takes connections.
     let first = frame(&port, 3, 1, 64);
     send(&mut port, &clock, first);
-    let killed = Instant::now();
     parent.kill();
     assert_eq!(departure(&mut port, &clock), 3);
-    assert!(killed.elapsed() < Duration::from_secs(1));
     assert_eq!(open(&wire.0, Some(3)).unwrap().station(), 3);
     let child = Pid::from_raw(child).unwrap();
     kill_process(child, Signal::KILL).unwrap();

@@ -54,7 +54,7 @@ fn send(port: &mut dyn Port, number: u32) {
 fn receive(port: &mut dyn Port, number: u32) {
     let (mut frames, begun) = (Burst::new(), Instant::now());
     while port.rx_burst(0, &mut frames) == 0 {
-        assert!(begun.elapsed() < Duration::from_secs(10), "frame {number} does not come back");
+        assert!(begun.elapsed() < support::PATIENCE, "frame {number} does not come back");
     }
     let all: Vec<_> = frames.iter().map(support::flat).collect();
     assert_eq!(all, [support::pattern(number, 64)]);
@@ -64,24 +64,24 @@ fn is_a_good_sleeper(port: &mut dyn Port, peer: &Peer) {
     support::wait_for_link(port, LinkState::Up);
     support::round_trip(port, 0);
     let before = peer.cpu_time();
-    std::thread::sleep(Duration::from_secs(10));
+    std::thread::sleep(Duration::from_secs(3));
     let used = peer.cpu_time() - before;
-    assert!(used < Duration::from_millis(50), "it used {used:?} of ten idle seconds");
-    let mut trips: Vec<Duration> = (1..=1000)
-        .map(|number| {
-            // It sleeps by then.
-            std::thread::sleep(Duration::from_millis(1));
-            let begun = Instant::now();
-            send(port, number);
-            receive(port, number);
-            begun.elapsed()
-        })
-        .collect();
-    trips.sort_unstable();
-    let [least, median, most] = [0, 500, 990].map(|at| trips[at]);
-    println!("round trips of a sleeper: least {least:?}, median {median:?}, p99 {most:?}");
-    // Far above what an idle machine needs, since tests run beside each other.
-    assert!(least < Duration::from_millis(1), "{least:?}");
+    assert!(!before.is_zero() && used < Duration::from_millis(15), "it used {used:?} of three idle seconds");
+    let mut round_trip = |number| {
+        // It sleeps by then.
+        std::thread::sleep(Duration::from_millis(1));
+        let begun = Instant::now();
+        send(port, number);
+        receive(port, number);
+        begun.elapsed()
+    };
+    let begun = Instant::now();
+    let mut least = (1..=1000).map(&mut round_trip).min().unwrap();
+    // A busy machine has a processor for both ends now and then.
+    while least >= Duration::from_millis(1) {
+        assert!(begun.elapsed() < 2 * support::PATIENCE, "{least:?}");
+        least = round_trip(1001);
+    }
 }
 
 #[test]
@@ -123,8 +123,8 @@ fn a_vhost_that_sleeps_is_woken_by_the_end_of_its_peer_and_by_a_frame_of_the_nex
         let mut frames = Burst::new();
         let begun = Instant::now();
         while port.rx_burst(0, &mut frames) == 0 {
-            assert!(begun.elapsed() < Duration::from_secs(10), "no frame of peer {number}");
-            assert!(sleep(&mut *port, Duration::from_secs(5)), "nobody wakes it for peer {number}");
+            assert!(begun.elapsed() < support::PATIENCE, "no frame of peer {number}");
+            assert!(sleep(&mut *port, support::PATIENCE), "nobody wakes it for peer {number}");
         }
         frames.clear();
         assert_eq!(port.link_state(), LinkState::Up);
@@ -132,10 +132,7 @@ fn a_vhost_that_sleeps_is_woken_by_the_end_of_its_peer_and_by_a_frame_of_the_nex
         support::until("it sleeps", || !sleep(&mut *port, Duration::from_millis(50)));
         peer.kill();
         support::until("the link is down", || {
-            assert!(
-                sleep(&mut *port, Duration::from_secs(5)),
-                "nobody wakes it for the end of peer {number}"
-            );
+            assert!(sleep(&mut *port, support::PATIENCE), "nobody wakes it for the end of peer {number}");
             port.link_state() == LinkState::Down
         });
     }

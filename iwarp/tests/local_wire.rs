@@ -21,6 +21,9 @@ use tcp_lite::{AddressProbing, CloseReason};
 const FOLDER: &str = "IWARP_TEST_FOLDER";
 const PORT: u16 = 7174;
 const PATIENCE: Duration = Duration::from_secs(20);
+/// Less than the ten seconds after which keepalives and retransmissions find out that a peer is gone. More
+/// than a busy machine keeps a thread from its processor.
+const SOON: Duration = Duration::from_secs(8);
 
 /// A wire of its own, which is removed with the test.
 struct Wire(PathBuf);
@@ -66,12 +69,14 @@ impl Server {
         self.0.wait().unwrap();
     }
 
-    /// Clock ticks of the processor that it has used.
-    fn cpu_ticks(&self) -> u64 {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.0.id())).unwrap();
-        let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
-        // Fields 14 and 15 of proc(5); the name is field 2.
-        fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+    /// The time of processors that its threads have used.
+    fn cpu_time(&self) -> Duration {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.0.id())).unwrap();
+        let spent = |task: PathBuf| {
+            let text = std::fs::read_to_string(task.join("schedstat")).unwrap();
+            Duration::from_nanos(text.split_whitespace().next().unwrap().parse().unwrap())
+        };
+        tasks.map(|task| spent(task.unwrap().path())).sum()
     }
 }
 
@@ -184,7 +189,7 @@ fn a_killed_peer_ends_its_connections_at_once() {
     assert!(matches!(host.event().kind, CmEventKind::Established { .. }));
     let mr = host.pd.reg_mr(64, Access::LOCAL_WRITE).unwrap();
     qp.post_recv(&RecvRequest::new(1, mr.sge(0, 64))).unwrap();
-    // Idle: without the wire's report only the keepalives would find out, after ten seconds.
+    // Idle: without the wire's report only the keepalives would find out.
     std::thread::sleep(Duration::from_millis(50));
     let killed = Instant::now();
     server.kill();
@@ -194,7 +199,7 @@ fn a_killed_peer_ends_its_connections_at_once() {
     assert!(event.id == id && matches!(event.kind, CmEventKind::Disconnected { error, .. } if error == gone));
     let wc = host.completion();
     assert_eq!((wc.wr_id, wc.status, qp.state()), (1, WcStatus::WrFlushError, QpState::Error));
-    assert!(took < Duration::from_secs(1), "{took:?}");
+    assert!(took < SOON, "{took:?}");
 
     // Nobody is there any more.
     let start = Instant::now();
@@ -205,7 +210,7 @@ fn a_killed_peer_ends_its_connections_at_once() {
         matches!(event.kind, CmEventKind::ConnectError { error, .. } if error == unreachable),
         "{event:?}"
     );
-    assert!(start.elapsed() < Duration::from_secs(1));
+    assert!(start.elapsed() < SOON);
 
     // A new process at the same station is a new peer.
     std::fs::remove_file(wire.0.join("ready")).unwrap();
@@ -222,29 +227,30 @@ fn an_idle_engine_uses_no_processor_and_a_message_wakes_it() {
     let (qp, _id) = host.connect();
     assert!(matches!(host.event().kind, CmEventKind::Established { .. }));
     let mr = host.pd.reg_mr(128, Access::LOCAL_WRITE).unwrap();
-    let mut trips: Vec<Duration> = (0..100)
-        .map(|trip| {
-            std::thread::sleep(Duration::from_millis(5));
-            mr.write_at(0, &[trip; 16]).unwrap();
-            qp.post_recv(&RecvRequest::new(1, mr.sge(64, 64))).unwrap();
-            let start = Instant::now();
-            qp.post_send(&SendRequest::new(2, SendOp::Send, mr.sge(0, 16))).unwrap();
-            let got = [host.completion(), host.completion()].map(|wc| (wc.wr_id, wc.status));
-            let took = start.elapsed();
-            assert!(
-                got.contains(&(1, WcStatus::Success)) && got.contains(&(2, WcStatus::Success)),
-                "{got:?}"
-            );
-            assert_eq!(mr.load_u8(64).unwrap(), trip);
-            took
-        })
-        .collect();
-    trips.sort_unstable();
-    println!("round trips of sleepers: fastest {:?}, half below {:?}", trips[0], trips[50]);
-    assert!(trips[0] < Duration::from_millis(2), "{:?}", trips[0]);
-    let before = server.cpu_ticks();
-    std::thread::sleep(Duration::from_secs(10));
-    let ticks = server.cpu_ticks() - before;
-    // A tick is 10 ms: 0.5 % of ten seconds are five. Its main thread also looks ten times a second.
-    assert!(ticks < 5, "{ticks} ticks in ten seconds");
+    let round_trip = |trip: u8| {
+        std::thread::sleep(Duration::from_millis(5));
+        mr.write_at(0, &[trip; 16]).unwrap();
+        qp.post_recv(&RecvRequest::new(1, mr.sge(64, 64))).unwrap();
+        let start = Instant::now();
+        qp.post_send(&SendRequest::new(2, SendOp::Send, mr.sge(0, 16))).unwrap();
+        let got = [host.completion(), host.completion()].map(|wc| (wc.wr_id, wc.status));
+        let took = start.elapsed();
+        assert!(got.contains(&(1, WcStatus::Success)) && got.contains(&(2, WcStatus::Success)), "{got:?}");
+        assert_eq!(mr.load_u8(64).unwrap(), trip);
+        took
+    };
+    let begun = Instant::now();
+    let mut fastest = (0..100).map(round_trip).min().unwrap();
+    // A busy machine has a processor for both ends now and then.
+    while fastest >= Duration::from_millis(2) {
+        assert!(begun.elapsed() < 2 * PATIENCE, "{fastest:?}");
+        fastest = round_trip(100);
+    }
+    // Some time for the last frames, then nothing is under way.
+    std::thread::sleep(Duration::from_millis(500));
+    let before = server.cpu_time();
+    std::thread::sleep(Duration::from_secs(3));
+    let used = server.cpu_time() - before;
+    // 0.5 %. Its main thread also looks ten times a second.
+    assert!(!before.is_zero() && used < Duration::from_millis(15), "{used:?} in three seconds");
 }

@@ -1,3 +1,5 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
 use dp::link::{self, LinkConfig};
@@ -27,18 +29,21 @@ fn end(port: Box<dyn dp::Port>, last: u8) -> End {
     make_end(port, &config, &Interrupt::default()).unwrap()
 }
 
-/// Connects to a host on the same wire that begins to listen after a while. Returns the outcome, and how
-/// often it was tried.
-fn connect(remote: &str, listens_after: Option<Duration>) -> (Result<(), Error>, u32) {
+/// Connects to a host on the same wire that begins to listen when so many attempts have begun. Returns the
+/// outcome, and how often it was tried.
+fn connect(remote: &str, listens_at: Option<u32>) -> (Result<(), Error>, u32) {
     let (here, there) = link::pair(&LinkConfig::default());
     let is_over = Interrupt::default();
     let of_server = is_over.clone();
+    let tries = Arc::new(AtomicU32::new(0));
+    let seen = Arc::clone(&tries);
     let server = thread::spawn(move || {
         let mut end = end(there, 1).endpoint;
-        if let Some(time) = listens_after {
-            end.pause(time).unwrap();
+        if let Some(tries) = listens_at {
+            let has_come = |_: &mut _| Ok((seen.load(Ordering::Relaxed) >= tries).then_some(()));
+            end.wait("waiting for attempts", None, has_come).unwrap();
             let _listener = end.listen(PORT, 1).unwrap();
-            let request = end.request(Some(Duration::from_secs(10))).unwrap();
+            let request = end.request(Some(Duration::from_secs(30))).unwrap();
             let queue = end.create_cq(256).unwrap();
             let qp = end.pd.create_qp(&iwarp::verbs::QpInit::new(&queue)).unwrap();
             end.accept(&request, &qp, &ConnParam::default()).unwrap();
@@ -48,11 +53,11 @@ fn connect(remote: &str, listens_after: Option<Duration>) -> (Result<(), Error>,
     });
     let mut end = end(here, 2).endpoint;
     let queue = end.create_cq(4096).unwrap();
-    let (pd, mut tries) = (end.pd.clone(), 0);
+    let pd = end.pd.clone();
     let param = conn_param(&example(Test::WriteBw), end.timeout, &[]).unwrap();
     let connected = end.connect(
         || {
-            tries += 1;
+            tries.fetch_add(1, Ordering::Relaxed);
             Ok(pd.create_qp(&iwarp::verbs::QpInit::new(&queue))?)
         },
         remote.parse().unwrap(),
@@ -61,12 +66,12 @@ fn connect(remote: &str, listens_after: Option<Duration>) -> (Result<(), Error>,
     is_over.raise();
     end.driver.linger(Duration::from_millis(20));
     server.join().unwrap();
-    (connected.map(drop), tries)
+    (connected.map(drop), tries.load(Ordering::Relaxed))
 }
 
 #[test]
 fn a_server_that_does_not_listen_yet_is_tried_again() {
-    let (connected, tries) = connect("10.0.0.1:4000", Some(Duration::from_millis(250)));
+    let (connected, tries) = connect("10.0.0.1:4000", Some(2));
     connected.unwrap();
     assert!((2..10).contains(&tries), "{tries} tries");
 }

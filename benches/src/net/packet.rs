@@ -5,6 +5,7 @@ use dp::packet::PacketConfig;
 
 use crate::cli::NetArgs;
 use crate::errors::Error;
+use crate::lines::tell;
 
 pub(super) fn open(args: &NetArgs, interface: &str) -> Result<Box<dyn Port>, Error> {
     let usual = PacketConfig::new(interface, args.addresses());
@@ -13,7 +14,7 @@ pub(super) fn open(args: &NetArgs, interface: &str) -> Result<Box<dyn Port>, Err
     let config = PacketConfig { mac: args.mac, mtu: args.mtu, rx_slots, offloads, ..usual };
     let port = dp::packet::open(&config).map_err(|error| Error::Port(error.to_string()))?;
     for hint in port.hints() {
-        eprintln!("iwperf: {hint}");
+        tell(&format!("iwperf: {hint}"));
     }
     Ok(Box::new(port))
 }

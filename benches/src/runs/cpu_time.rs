@@ -26,9 +26,10 @@ mod tests {
     #[test]
     fn work_takes_cpu_time() {
         let (start, time) = (CpuTime::now(), std::time::Instant::now());
-        while time.elapsed() < std::time::Duration::from_millis(20) {
+        // Other programs may have the CPU meanwhile: one percent of a second.
+        while start.percent_since(1.0) < 1.0 {
+            assert!(time.elapsed() < std::time::Duration::from_secs(20), "no time counts");
             std::hint::spin_loop();
         }
-        assert!(start.percent_since(time.elapsed().as_secs_f64()) > 5.0);
     }
 }

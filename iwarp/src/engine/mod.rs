@@ -203,7 +203,8 @@ impl Engine {
         EngineThread::spawn(self, options)
     }
 
-    fn now(&self) -> Instant {
+    /// The time of the engine's own clock, by which [`poll`](Self::poll) goes.
+    pub fn now(&self) -> Instant {
         self.time_at(Clock::cycles())
     }
 

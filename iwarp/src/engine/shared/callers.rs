@@ -67,7 +67,7 @@ mod tests {
     use crate::engine::{Engine, EngineConfig};
     use crate::verbs::{Context, ContextConfig};
 
-    const LIMIT: Duration = Duration::from_secs(10);
+    const LIMIT: Duration = Duration::from_secs(30);
 
     fn until(what: &str, condition: impl Fn() -> bool) {
         let begun = Instant::now();

