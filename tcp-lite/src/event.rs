@@ -8,6 +8,7 @@ use dp::Mbuf;
 
 use crate::facade::EthernetAddress;
 use crate::id::{ConnId, ListenerId};
+use crate::tcp::MAX_EVICTION_REQUESTS;
 
 /// Bytes of a stream, handed over in or out of order as soon as they passed TCP's checks.
 ///
@@ -162,11 +163,15 @@ impl From<CloseReason> for io::Error {
 /// bytes have a place of their own, since a ring costs several times as much as a move.
 ///
 /// There is memory for several events of each connection. So an entry is small, and what is long lies in
-/// queues of their own: those need memory for a few events of the whole stack.
+/// queues of their own: those need memory for one event of each connection, or for a few of the whole stack.
 pub(crate) struct EventQueue {
     /// Bytes that came while nothing waited. All events in `rest` came later.
     first: Option<(ConnId, Received)>,
     rest: VecDeque<QueuedEvent>,
+    /// The listener of each [`QueuedEvent::Accepted`].
+    listeners: VecDeque<ListenerId>,
+    /// The bytes to give up of each [`QueuedEvent::Evict`].
+    evictions: VecDeque<usize>,
     /// The bytes of each [`QueuedEvent::Received`].
     received: VecDeque<Received>,
     /// The addresses of each [`QueuedEvent::AddressConflict`].
@@ -176,9 +181,9 @@ pub(crate) struct EventQueue {
 /// An event in the queue.
 enum QueuedEvent {
     Connected { conn: ConnId },
-    Accepted { conn: ConnId, listener: ListenerId },
+    Accepted { conn: ConnId },
     Received { conn: ConnId },
-    Evict { conn: ConnId, bytes: u32 },
+    Evict { conn: ConnId },
     Writable { conn: ConnId },
     Acknowledged { conn: ConnId },
     PeerClosed { conn: ConnId },
@@ -186,7 +191,7 @@ enum QueuedEvent {
     AddressConflict { lost: bool },
 }
 
-const _: () = assert!(size_of::<QueuedEvent>() <= 20);
+const _: () = assert!(size_of::<QueuedEvent>() <= 12);
 
 impl EventQueue {
     /// A queue for `capacity` events, all of which may be bytes or conflicts.
@@ -194,6 +199,8 @@ impl EventQueue {
         Self {
             first: None,
             rest: VecDeque::with_capacity(capacity),
+            listeners: VecDeque::with_capacity(capacity),
+            evictions: VecDeque::with_capacity(MAX_EVICTION_REQUESTS),
             received: VecDeque::with_capacity(capacity),
             conflicts: VecDeque::with_capacity(capacity),
         }
@@ -213,19 +220,24 @@ impl EventQueue {
         self.rest.capacity()
     }
 
-    /// Allocates for so many more events, which are neither bytes nor conflicts.
-    pub(crate) fn reserve_exact(&mut self, more: usize) {
-        self.rest.reserve_exact(more);
+    /// Allocates until there is room for so many events of connections, `accepted` of them from listeners. The
+    /// other kinds have the room that they began with.
+    pub(crate) fn grow(&mut self, events: usize, accepted: usize) {
+        self.rest.reserve_exact(events.saturating_sub(self.rest.len()));
+        self.listeners.reserve_exact(accepted.saturating_sub(self.listeners.len()));
     }
 
     pub(crate) fn push_back(&mut self, event: Event) {
         let queued = match event {
             Event::Established { conn, listener: None } => QueuedEvent::Connected { conn },
-            Event::Established { conn, listener: Some(listener) } => QueuedEvent::Accepted { conn, listener },
+            Event::Established { conn, listener: Some(listener) } => {
+                self.listeners.push_back(listener);
+                QueuedEvent::Accepted { conn }
+            }
             Event::Received { conn, received } => return self.push_received(conn, received),
-            // More than four gigabytes at a time are never asked for.
             Event::Evict { conn, bytes } => {
-                QueuedEvent::Evict { conn, bytes: bytes.try_into().unwrap_or(u32::MAX) }
+                self.evictions.push_back(bytes);
+                QueuedEvent::Evict { conn }
             }
             Event::Writable { conn } => QueuedEvent::Writable { conn },
             Event::Acknowledged { conn } => QueuedEvent::Acknowledged { conn },
@@ -256,9 +268,11 @@ impl EventQueue {
         }
         Some(match self.rest.pop_front()? {
             QueuedEvent::Connected { conn } => Event::Established { conn, listener: None },
-            QueuedEvent::Accepted { conn, listener } => Event::Established { conn, listener: Some(listener) },
+            QueuedEvent::Accepted { conn } => {
+                Event::Established { conn, listener: Some(self.listeners.pop_front()?) }
+            }
             QueuedEvent::Received { conn } => Event::Received { conn, received: self.received.pop_front()? },
-            QueuedEvent::Evict { conn, bytes } => Event::Evict { conn, bytes: bytes as usize },
+            QueuedEvent::Evict { conn } => Event::Evict { conn, bytes: self.evictions.pop_front()? },
             QueuedEvent::Writable { conn } => Event::Writable { conn },
             QueuedEvent::Acknowledged { conn } => Event::Acknowledged { conn },
             QueuedEvent::PeerClosed { conn } => Event::PeerClosed { conn },
@@ -278,7 +292,7 @@ impl EventQueue {
 
     /// How many of the events ask for memory.
     pub(crate) fn evictions(&self) -> usize {
-        self.rest.iter().filter(|event| matches!(event, QueuedEvent::Evict { .. })).count()
+        self.evictions.len()
     }
 }
 
