@@ -590,10 +590,10 @@ impl Drop for QpShared {
 
 /// Buffers of queue 1: IRD for Read Requests and, with atomics, as many more for Atomic Requests (RFC 7306
 /// section 5.2.2 item 4).
-pub(crate) fn request_buffers(extensions: Extensions, ird: u16) -> u32 {
+pub(crate) fn request_buffers(extensions: Extensions, ird: impl Into<u32>) -> u32 {
     // RFC 7306 section 5.2.2 (EXT-098, EXT-191): the buffers for atomics come on top of those for Reads.
     let kinds = if extensions.contains(Extensions::ATOMICS) { 2 } else { 1 };
-    kinds * u32::from(ird)
+    kinds * ird.into()
 }
 
 #[cfg(test)]
