@@ -225,7 +225,7 @@ impl QpShared {
             last_wqe_reported: AtomicBool::new(false),
             _permit: permit,
         });
-        context.enter_qp(num, &shared);
+        context.enter_qp(&shared);
         let (send_cq, recv_cq) = (&init.send_cq.shared, &init.recv_cq.shared);
         send_cq.attach(&shared)?;
         if !Arc::ptr_eq(send_cq, recv_cq) {

@@ -1,10 +1,11 @@
 //! The status of a queue pair.
 
 use super::QpShared;
-use crate::queues::{Listed, QpStatus};
+use crate::queues::QpStatus;
 
-impl Listed for QpShared {
-    fn status(&self) -> QpStatus {
+impl QpShared {
+    /// Its status now.
+    pub(crate) fn status(&self) -> QpStatus {
         QpStatus {
             qp_num: self.num,
             state: self.state(),
