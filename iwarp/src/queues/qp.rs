@@ -106,8 +106,8 @@ pub(crate) struct QpShared {
     // Its queues. Threads that post have the locks in turn.
     sq: Lock<RingWriter<SendEntry>>,
     rq: Lock<RingWriter<RecvEntry>>,
-    /// The other end of both; `None` while a stream has it.
-    consumer: Mutex<Option<QpConsumer>>,
+    /// The other end of both, in a box since it is mostly away; `None` while a stream has it.
+    consumer: Mutex<Option<Box<QpConsumer>>>,
     // Its state and its connection.
     state: AtomicU8,
     /// ORD and IRD of the connection; `u32::MAX` before there is one. A Read or atomic needs an ORD of at
@@ -190,7 +190,7 @@ impl QpShared {
             srq: init.srq.cloned(),
             sq: Lock::new(sq),
             rq: Lock::new(rq),
-            consumer: Mutex::new(Some(QpConsumer::new(sq_reader, rq_reader, init.srq.is_some()))),
+            consumer: Mutex::new(Some(Box::new(QpConsumer::new(sq_reader, rq_reader, init.srq.is_some())))),
             caps: Caps {
                 max_send_wr,
                 max_recv_wr,
@@ -436,7 +436,7 @@ impl QpShared {
         self.rq.lock()
     }
 
-    fn consumer(&self) -> MutexGuard<'_, Option<QpConsumer>> {
+    fn consumer(&self) -> MutexGuard<'_, Option<Box<QpConsumer>>> {
         self.consumer.lock().expect("no holder of this lock panics")
     }
 
@@ -446,12 +446,12 @@ impl QpShared {
     /// If it was taken and not returned. A queue pair is reserved for one connection, which has one stream at
     /// a time.
     pub(crate) fn take_consumer(&self) -> QpConsumer {
-        self.consumer().take().expect("a queue pair has one stream")
+        *self.consumer().take().expect("a queue pair has one stream")
     }
 
     /// The stream has ended, and returns the other end of both queues.
     pub(crate) fn return_consumer(&self, consumer: QpConsumer) {
-        *self.consumer() = Some(consumer);
+        *self.consumer() = Some(Box::new(consumer));
     }
 
     /// Completes all requests of both queues as flushed, unless a stream has them, which does it itself. A
