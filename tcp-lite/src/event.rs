@@ -331,4 +331,28 @@ mod tests {
         assert!(matches!(queue.pop_front(), Some(Event::Writable { .. })));
         assert_eq!([4, 5].map(|_| offset_of(queue.pop_front())), [Some(4), Some(5)]);
     }
+
+    /// What lies in a queue of its own comes with the event that it belongs to.
+    #[test]
+    fn each_event_has_its_own_listener_and_its_own_bytes() {
+        let conn = |slot| ConnId { slot, generation: 0 };
+        let listener = |slot| ListenerId { slot: slot + 10, generation: 7 };
+        let mut queue = EventQueue::with_capacity(8);
+        for slot in 0..3 {
+            queue.push_back(Event::Established { conn: conn(slot), listener: Some(listener(slot)) });
+            queue.push_back(Event::Established { conn: conn(slot), listener: None });
+            queue.push_back(Event::Evict { conn: conn(slot), bytes: slot as usize });
+        }
+        assert_eq!((queue.len(), queue.evictions()), (9, 3));
+        for slot in 0..3 {
+            for expected in [Some(listener(slot)), None] {
+                let event = queue.pop_front();
+                let Some(Event::Established { conn: of, listener }) = event else { panic!("another kind") };
+                assert_eq!((of, listener), (conn(slot), expected));
+            }
+            let Some(Event::Evict { conn: of, bytes }) = queue.pop_front() else { panic!("another kind") };
+            assert_eq!((of, bytes), (conn(slot), slot as usize));
+        }
+        assert!(queue.is_empty() && queue.evictions() == 0);
+    }
 }
