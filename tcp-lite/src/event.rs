@@ -220,7 +220,7 @@ impl EventQueue {
         self.rest.capacity()
     }
 
-    /// Allocates until there is room for so many events of connections, `accepted` of them from listeners. The
+    /// Allocates until there is room for so many events of connections, `accepted` of them by listeners. The
     /// other kinds have the room that they began with.
     pub(crate) fn grow(&mut self, events: usize, accepted: usize) {
         self.rest.reserve_exact(events.saturating_sub(self.rest.len()));
