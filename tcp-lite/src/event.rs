@@ -8,7 +8,6 @@ use dp::Mbuf;
 
 use crate::facade::EthernetAddress;
 use crate::id::{ConnId, ListenerId};
-use crate::tcp::MAX_EVICTION_REQUESTS;
 
 /// Bytes of a stream, handed over in or out of order as soon as they passed TCP's checks.
 ///
@@ -200,7 +199,7 @@ impl EventQueue {
             first: None,
             rest: VecDeque::with_capacity(capacity),
             listeners: VecDeque::with_capacity(capacity),
-            evictions: VecDeque::with_capacity(MAX_EVICTION_REQUESTS),
+            evictions: VecDeque::with_capacity(capacity),
             received: VecDeque::with_capacity(capacity),
             conflicts: VecDeque::with_capacity(capacity),
         }

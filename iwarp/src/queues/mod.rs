@@ -78,6 +78,7 @@ pub(crate) use doorbells::Doorbells;
 pub(crate) use outcome::{Origin, Outcome};
 pub(crate) use pd::PdShared;
 pub(crate) use qp::{Ask, QpShared, request_buffers};
+pub(crate) use qp_status::Listed;
 pub(crate) use resources::Resources;
 pub(crate) use send_entry::{Payload, SendEntry, Usual, send_opcode};
 pub(crate) use wr::post_each;

@@ -225,7 +225,7 @@ impl QpShared {
             last_wqe_reported: AtomicBool::new(false),
             _permit: permit,
         });
-        context.enter_qp(&shared);
+        context.enter_qp(num, &shared);
         let (send_cq, recv_cq) = (&init.send_cq.shared, &init.recv_cq.shared);
         send_cq.attach(&shared)?;
         if !Arc::ptr_eq(send_cq, recv_cq) {
@@ -398,18 +398,6 @@ impl QpShared {
         let outcome = Outcome::of(Origin::Lost, layer, etype);
         self.set_state(outcome.state);
         self.resources().events.push(outcome.event, self.num, self.cause());
-    }
-
-    /// A completion was lost. Sends a Terminate, if there is a connection, and flushes both queues.
-    pub(crate) fn fail_for_cq(&self) {
-        if self.doorbells.get().is_some() {
-            return self.ask(Ask::Terminate);
-        }
-        if self.state() == QpState::Idle {
-            let (layer, etype, code) = TerminateError::LocalCatastrophic.codes();
-            self.fail(Origin::Here, StreamError { layer, etype, code, from_peer: false }, None);
-            self.ask(Ask::Terminate);
-        }
     }
 
     /// Enters `Error` and flushes both queues.

@@ -19,3 +19,12 @@ pub struct QpStatus {
     /// Receives that are not complete: those posted, or with a shared receive queue those taken from it.
     pub open_receives: u64,
 }
+
+/// A queue pair, as its context knows it.
+pub(crate) trait Listed: Send + Sync {
+    /// Its state now.
+    fn status(&self) -> QpStatus;
+
+    /// A completion was lost. Sends a Terminate, if there is a connection, and flushes both queues.
+    fn fail_for_cq(&self);
+}

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use crate::memory::{MemoryTable, StreamId};
 
 use super::usage::Quota;
-use super::{AsyncEvents, QpShared, QpStatus, VerbsError};
+use super::{AsyncEvents, Listed, QpStatus, VerbsError};
 
 /// Limits on the objects of a context. A call that would exceed one is refused with
 /// [`VerbsError::Limit`].
@@ -95,8 +95,8 @@ struct QpNumbers(Mutex<QpNumbersInUse>);
 struct QpNumbersInUse {
     /// The next one to try.
     next: u32,
-    /// The queue pairs by their numbers. The reference to one that is being made is empty.
-    used: BTreeMap<u32, Weak<QpShared>>,
+    /// The queue pairs by their numbers. One that is being made has none.
+    used: BTreeMap<u32, Option<Weak<dyn Listed>>>,
 }
 
 /// Numbers for the objects of another kind: 1, 2, and so on. A number is never used again and never 0, so the
@@ -160,21 +160,22 @@ impl Resources {
         self.qp_nums.take()
     }
 
-    /// A queue pair is made, and is found by its number from now on.
-    pub(crate) fn enter_qp(&self, qp: &Arc<QpShared>) {
-        self.qp_nums.in_use().used.insert(qp.num, Arc::downgrade(qp));
+    /// The queue pair that has taken `num` is made, and is found by it from now on.
+    pub(crate) fn enter_qp(&self, num: u32, qp: &Arc<impl Listed + 'static>) {
+        self.qp_nums.in_use().used.insert(num, Some(Arc::downgrade(qp) as Weak<dyn Listed>));
     }
 
     /// The queue pair with this number. The caller holds no lock that its drop takes: the last owner may go
     /// meanwhile.
-    pub(crate) fn qp(&self, num: u32) -> Option<Arc<QpShared>> {
-        self.qp_nums.in_use().used.get(&num)?.upgrade()
+    pub(crate) fn qp(&self, num: u32) -> Option<Arc<dyn Listed>> {
+        self.qp_nums.in_use().used.get(&num)?.as_ref()?.upgrade()
     }
 
     /// All queue pairs, by their numbers.
     pub(crate) fn qps(&self) -> Vec<QpStatus> {
         // The last owner of one may go meanwhile. So none is dropped under the lock, which its drop takes.
-        let in_use: Vec<_> = self.qp_nums.in_use().used.values().filter_map(Weak::upgrade).collect();
+        let in_use: Vec<_> =
+            self.qp_nums.in_use().used.values().flatten().filter_map(Weak::upgrade).collect();
         in_use.iter().map(|qp| qp.status()).collect()
     }
 
@@ -219,7 +220,7 @@ impl QpNumbers {
             let num = *next;
             *next = num % Self::LAST_NUMBER + 1;
             if let Entry::Vacant(place) = used.entry(num) {
-                place.insert(Weak::new());
+                place.insert(None);
                 return Ok(num);
             }
         }
