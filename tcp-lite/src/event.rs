@@ -162,11 +162,15 @@ impl From<CloseReason> for io::Error {
 /// bytes have a place of their own, since a ring costs several times as much as a move.
 ///
 /// There is memory for several events of each connection. So an entry is small, and what is long lies in
-/// queues of their own: those need memory for a few events of the whole stack.
+/// queues of their own: those need memory for one event of each connection, or for a few of the whole stack.
 pub(crate) struct EventQueue {
     /// Bytes that came while nothing waited. All events in `rest` came later.
     first: Option<(ConnId, Received)>,
     rest: VecDeque<QueuedEvent>,
+    /// The listener of each [`QueuedEvent::Accepted`].
+    listeners: VecDeque<ListenerId>,
+    /// The bytes to give up of each [`QueuedEvent::Evict`].
+    evictions: VecDeque<usize>,
     /// The bytes of each [`QueuedEvent::Received`].
     received: VecDeque<Received>,
     /// The addresses of each [`QueuedEvent::AddressConflict`].
@@ -176,9 +180,9 @@ pub(crate) struct EventQueue {
 /// An event in the queue.
 enum QueuedEvent {
     Connected { conn: ConnId },
-    Accepted { conn: ConnId, listener: ListenerId },
+    Accepted { conn: ConnId },
     Received { conn: ConnId },
-    Evict { conn: ConnId, bytes: u32 },
+    Evict { conn: ConnId },
     Writable { conn: ConnId },
     Acknowledged { conn: ConnId },
     PeerClosed { conn: ConnId },
@@ -186,7 +190,7 @@ enum QueuedEvent {
     AddressConflict { lost: bool },
 }
 
-const _: () = assert!(size_of::<QueuedEvent>() <= 20);
+const _: () = assert!(size_of::<QueuedEvent>() <= 12);
 
 impl EventQueue {
     /// A queue for `capacity` events, all of which may be bytes or conflicts.
@@ -194,6 +198,8 @@ impl EventQueue {
         Self {
             first: None,
             rest: VecDeque::with_capacity(capacity),
+            listeners: VecDeque::with_capacity(capacity),
+            evictions: VecDeque::with_capacity(capacity),
             received: VecDeque::with_capacity(capacity),
             conflicts: VecDeque::with_capacity(capacity),
         }
@@ -213,19 +219,24 @@ impl EventQueue {
         self.rest.capacity()
     }
 
-    /// Allocates for so many more events, which are neither bytes nor conflicts.
-    pub(crate) fn reserve_exact(&mut self, more: usize) {
-        self.rest.reserve_exact(more);
+    /// Allocates until there is room for so many events of connections, `accepted` of them by listeners. The
+    /// other kinds have the room that they began with.
+    pub(crate) fn grow(&mut self, events: usize, accepted: usize) {
+        self.rest.reserve_exact(events.saturating_sub(self.rest.len()));
+        self.listeners.reserve_exact(accepted.saturating_sub(self.listeners.len()));
     }
 
     pub(crate) fn push_back(&mut self, event: Event) {
         let queued = match event {
             Event::Established { conn, listener: None } => QueuedEvent::Connected { conn },
-            Event::Established { conn, listener: Some(listener) } => QueuedEvent::Accepted { conn, listener },
+            Event::Established { conn, listener: Some(listener) } => {
+                self.listeners.push_back(listener);
+                QueuedEvent::Accepted { conn }
+            }
             Event::Received { conn, received } => return self.push_received(conn, received),
-            // More than four gigabytes at a time are never asked for.
             Event::Evict { conn, bytes } => {
-                QueuedEvent::Evict { conn, bytes: bytes.try_into().unwrap_or(u32::MAX) }
+                self.evictions.push_back(bytes);
+                QueuedEvent::Evict { conn }
             }
             Event::Writable { conn } => QueuedEvent::Writable { conn },
             Event::Acknowledged { conn } => QueuedEvent::Acknowledged { conn },
@@ -256,9 +267,11 @@ impl EventQueue {
         }
         Some(match self.rest.pop_front()? {
             QueuedEvent::Connected { conn } => Event::Established { conn, listener: None },
-            QueuedEvent::Accepted { conn, listener } => Event::Established { conn, listener: Some(listener) },
+            QueuedEvent::Accepted { conn } => {
+                Event::Established { conn, listener: Some(self.listeners.pop_front()?) }
+            }
             QueuedEvent::Received { conn } => Event::Received { conn, received: self.received.pop_front()? },
-            QueuedEvent::Evict { conn, bytes } => Event::Evict { conn, bytes: bytes as usize },
+            QueuedEvent::Evict { conn } => Event::Evict { conn, bytes: self.evictions.pop_front()? },
             QueuedEvent::Writable { conn } => Event::Writable { conn },
             QueuedEvent::Acknowledged { conn } => Event::Acknowledged { conn },
             QueuedEvent::PeerClosed { conn } => Event::PeerClosed { conn },
@@ -278,7 +291,7 @@ impl EventQueue {
 
     /// How many of the events ask for memory.
     pub(crate) fn evictions(&self) -> usize {
-        self.rest.iter().filter(|event| matches!(event, QueuedEvent::Evict { .. })).count()
+        self.evictions.len()
     }
 }
 
@@ -316,5 +329,29 @@ mod tests {
         queue.push_received(conn, bytes(5));
         assert!(matches!(queue.pop_front(), Some(Event::Writable { .. })));
         assert_eq!([4, 5].map(|_| offset_of(queue.pop_front())), [Some(4), Some(5)]);
+    }
+
+    /// What lies in a queue of its own comes with the event that it belongs to.
+    #[test]
+    fn each_event_has_its_own_listener_and_its_own_bytes() {
+        let conn = |slot| ConnId { slot, generation: 0 };
+        let listener = |slot| ListenerId { slot: slot + 10, generation: 7 };
+        let mut queue = EventQueue::with_capacity(8);
+        for slot in 0..3 {
+            queue.push_back(Event::Established { conn: conn(slot), listener: Some(listener(slot)) });
+            queue.push_back(Event::Established { conn: conn(slot), listener: None });
+            queue.push_back(Event::Evict { conn: conn(slot), bytes: slot as usize });
+        }
+        assert_eq!((queue.len(), queue.evictions()), (9, 3));
+        for slot in 0..3 {
+            for expected in [Some(listener(slot)), None] {
+                let event = queue.pop_front();
+                let Some(Event::Established { conn: of, listener }) = event else { panic!("another kind") };
+                assert_eq!((of, listener), (conn(slot), expected));
+            }
+            let Some(Event::Evict { conn: of, bytes }) = queue.pop_front() else { panic!("another kind") };
+            assert_eq!((of, bytes), (conn(slot), slot as usize));
+        }
+        assert!(queue.is_empty() && queue.evictions() == 0);
     }
 }

@@ -214,11 +214,12 @@ impl CqShared {
         self.resources.events.push(AsyncEventKind::CqError, self.num, None);
         let mut after = None;
         loop {
-            // One at a time, without the lock: if our reference to a queue pair is the last, dropping it
-            // takes the lock.
             let next = self.users().next(after);
-            let Some(qp) = next else { return };
-            after = Some(qp.num);
+            let Some(num) = next else { return };
+            after = Some(num);
+            // One at a time, without a lock: if our reference to a queue pair is the last, dropping it takes
+            // both. One that is gone meanwhile has nothing to end.
+            let Some(qp) = self.resources.qp(num) else { continue };
             // RFC 5042 section 6.4.6 (SEC-159): an overflow ends the queue pairs of this completion queue,
             // and no other.
             qp.fail_for_cq();
@@ -236,12 +237,12 @@ impl CqShared {
     ///
     /// # Errors
     /// [`VerbsError::CqTooSmall`] if the size is checked, [`VerbsError::CqOverflowed`].
-    pub(crate) fn attach(&self, qp: &Arc<QpShared>) -> Result<(), VerbsError> {
+    pub(crate) fn attach(&self, qp: &QpShared) -> Result<(), VerbsError> {
         let mut users = self.users();
         if self.overflowed.load(Ordering::Acquire) {
             return Err(VerbsError::CqOverflowed);
         }
-        users.attach(qp, qp.demand(self), self.entries.capacity())
+        users.attach(qp.num, qp.demand(self), self.entries.capacity())
     }
 
     pub(crate) fn resources(&self) -> &Resources {

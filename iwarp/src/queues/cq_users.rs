@@ -1,13 +1,12 @@
 //! The queue pairs that complete to a completion queue, and how many entries they may fill.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
-use std::sync::{Arc, Weak};
 
 use crate::memory::PdId;
 
+use super::VerbsError;
 use super::usage::Permit;
-use super::{QpShared, VerbsError};
 
 /// Entries of one completion queue that a queue pair may fill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,8 +22,8 @@ pub(crate) struct Demand {
 pub(crate) struct CqUsers {
     /// As [`CqOptions::strict`](super::CqOptions::strict).
     strict: Option<bool>,
-    /// By queue pair number.
-    qps: BTreeMap<u32, Weak<QpShared>>,
+    /// The numbers of the queue pairs.
+    qps: BTreeSet<u32>,
     /// Queue pairs by protection domain.
     pds: BTreeMap<u32, usize>,
     /// Queue pairs by shared receive queue.
@@ -37,7 +36,7 @@ pub(crate) struct CqUsers {
 
 impl CqUsers {
     pub(crate) fn new(strict: Option<bool>, granted: Permit) -> Self {
-        let (qps, pds, srqs) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let (qps, pds, srqs) = (BTreeSet::new(), BTreeMap::new(), BTreeMap::new());
         Self { strict, qps, pds, srqs, needed: 0, granted }
     }
 
@@ -47,24 +46,19 @@ impl CqUsers {
     }
 
     /// Adds a queue pair, unless the size is checked and `cqe` entries are too few.
-    pub(crate) fn attach(
-        &mut self,
-        qp: &Arc<QpShared>,
-        demand: Demand,
-        cqe: usize,
-    ) -> Result<(), VerbsError> {
+    pub(crate) fn attach(&mut self, qp_num: u32, demand: Demand, cqe: usize) -> Result<(), VerbsError> {
         self.add(demand);
         if let Err(error) = self.check(cqe) {
             self.remove(demand);
             return Err(error);
         }
-        self.qps.insert(qp.num, Arc::downgrade(qp));
+        self.qps.insert(qp_num);
         Ok(())
     }
 
     /// Removes a queue pair, if it was added. `demand` is the same as then.
     pub(crate) fn detach(&mut self, qp_num: u32, demand: Demand) {
-        if self.qps.remove(&qp_num).is_some() {
+        if self.qps.remove(&qp_num) {
             self.remove(demand);
         }
     }
@@ -80,10 +74,10 @@ impl CqUsers {
         Ok(())
     }
 
-    /// The queue pair with the lowest number above `after`.
-    pub(crate) fn next(&self, after: Option<u32>) -> Option<Arc<QpShared>> {
+    /// The lowest number of a queue pair above `after`.
+    pub(crate) fn next(&self, after: Option<u32>) -> Option<u32> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        self.qps.range((from, Bound::Unbounded)).find_map(|(_, qp)| qp.upgrade())
+        self.qps.range((from, Bound::Unbounded)).next().copied()
     }
 
     fn add(&mut self, Demand { pd, own, srq }: Demand) {

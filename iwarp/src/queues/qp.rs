@@ -106,8 +106,8 @@ pub(crate) struct QpShared {
     // Its queues. Threads that post have the locks in turn.
     sq: Lock<RingWriter<SendEntry>>,
     rq: Lock<RingWriter<RecvEntry>>,
-    /// The other end of both; `None` while a stream has it.
-    consumer: Mutex<Option<QpConsumer>>,
+    /// The other end of both, in a box since it is mostly away; `None` while a stream has it.
+    consumer: Mutex<Option<Box<QpConsumer>>>,
     // Its state and its connection.
     state: AtomicU8,
     /// ORD and IRD of the connection; `u32::MAX` before there is one. A Read or atomic needs an ORD of at
@@ -190,7 +190,7 @@ impl QpShared {
             srq: init.srq.cloned(),
             sq: Lock::new(sq),
             rq: Lock::new(rq),
-            consumer: Mutex::new(Some(QpConsumer::new(sq_reader, rq_reader, init.srq.is_some()))),
+            consumer: Mutex::new(Some(Box::new(QpConsumer::new(sq_reader, rq_reader, init.srq.is_some())))),
             caps: Caps {
                 max_send_wr,
                 max_recv_wr,
@@ -400,18 +400,6 @@ impl QpShared {
         self.resources().events.push(outcome.event, self.num, self.cause());
     }
 
-    /// A completion was lost. Sends a Terminate, if there is a connection, and flushes both queues.
-    pub(crate) fn fail_for_cq(&self) {
-        if self.doorbells.get().is_some() {
-            return self.ask(Ask::Terminate);
-        }
-        if self.state() == QpState::Idle {
-            let (layer, etype, code) = TerminateError::LocalCatastrophic.codes();
-            self.fail(Origin::Here, StreamError { layer, etype, code, from_peer: false }, None);
-            self.ask(Ask::Terminate);
-        }
-    }
-
     /// Enters `Error` and flushes both queues.
     pub(crate) fn enter_error(&self) {
         self.set_state(QpState::Error);
@@ -436,7 +424,7 @@ impl QpShared {
         self.rq.lock()
     }
 
-    fn consumer(&self) -> MutexGuard<'_, Option<QpConsumer>> {
+    fn consumer(&self) -> MutexGuard<'_, Option<Box<QpConsumer>>> {
         self.consumer.lock().expect("no holder of this lock panics")
     }
 
@@ -446,12 +434,12 @@ impl QpShared {
     /// If it was taken and not returned. A queue pair is reserved for one connection, which has one stream at
     /// a time.
     pub(crate) fn take_consumer(&self) -> QpConsumer {
-        self.consumer().take().expect("a queue pair has one stream")
+        *self.consumer().take().expect("a queue pair has one stream")
     }
 
     /// The stream has ended, and returns the other end of both queues.
     pub(crate) fn return_consumer(&self, consumer: QpConsumer) {
-        *self.consumer() = Some(consumer);
+        *self.consumer() = Some(Box::new(consumer));
     }
 
     /// Completes all requests of both queues as flushed, unless a stream has them, which does it itself. A
@@ -590,10 +578,10 @@ impl Drop for QpShared {
 
 /// Buffers of queue 1: IRD for Read Requests and, with atomics, as many more for Atomic Requests (RFC 7306
 /// section 5.2.2 item 4).
-pub(crate) fn request_buffers(extensions: Extensions, ird: u16) -> u32 {
+pub(crate) fn request_buffers(extensions: Extensions, ird: impl Into<u32>) -> u32 {
     // RFC 7306 section 5.2.2 (EXT-098, EXT-191): the buffers for atomics come on top of those for Reads.
     let kinds = if extensions.contains(Extensions::ATOMICS) { 2 } else { 1 };
-    kinds * u32::from(ird)
+    kinds * ird.into()
 }
 
 #[cfg(test)]

@@ -160,9 +160,15 @@ impl Resources {
         self.qp_nums.take()
     }
 
-    /// The queue pair that has taken `num` is made: it will be in [`qps`](Self::qps).
+    /// The queue pair that has taken `num` is made, and is found by it from now on.
     pub(crate) fn enter_qp(&self, num: u32, qp: &Arc<impl Listed + 'static>) {
         self.qp_nums.in_use().used.insert(num, Some(Arc::downgrade(qp) as Weak<dyn Listed>));
+    }
+
+    /// The queue pair with this number. The caller holds no lock that its drop takes: the last owner may go
+    /// meanwhile.
+    pub(crate) fn qp(&self, num: u32) -> Option<Arc<dyn Listed>> {
+        self.qp_nums.in_use().used.get(&num)?.as_ref()?.upgrade()
     }
 
     /// All queue pairs, by their numbers.

@@ -531,11 +531,11 @@ impl Stack {
         }
         let id = self.reserve_slot()?;
         let slots = self.connections.slots() as usize;
-        let most = self.config.limits.events + slots * EVENTS_PER_CONNECTION + SPARE_EVENTS;
-        if self.events.capacity() < most {
+        let most = |slots: usize, each: usize| self.config.limits.events + SPARE_EVENTS + slots * each;
+        if self.events.capacity() < most(slots, EVENTS_PER_CONNECTION) {
             // Grow in steps of a chunk: doubling would leave the queue half empty.
-            let some = CHUNK * EVENTS_PER_CONNECTION;
-            self.events.reserve_exact(most + some - self.events.len());
+            let slots = slots + CHUNK;
+            self.events.grow(most(slots, EVENTS_PER_CONNECTION), most(slots, 1));
         }
         Some(id)
     }

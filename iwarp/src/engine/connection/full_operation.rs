@@ -15,7 +15,7 @@ use crate::rdmap::stream::{Delivery, Failure, RequestPool, SendOutcome, Stream, 
 
 use super::super::io::Io;
 use super::super::trace;
-use super::agreement::Agreement;
+use super::agreement::{Agreement, Told};
 use super::peer_not_ready::PeerNotReady;
 use super::{Connection, Phase, Transmitted};
 
@@ -28,8 +28,10 @@ pub(super) struct FullOperation {
     pub(super) peer_closed: bool,
     /// It is among the connections that owe an acknowledgement.
     owes_ack: bool,
-    /// How the peer is to be asked for messages of ours that it has not taken.
-    pub(super) untaken: PeerNotReady,
+    /// What the peer has told, with InfiniBand's semantics.
+    pub(super) told: Told,
+    /// Messages of ours that the peer has not taken.
+    pub(super) untaken: Option<Box<PeerNotReady>>,
 }
 
 /// What a connection in Full Operation does.
@@ -209,7 +211,8 @@ impl Connection {
             state: on_rtr.map_or(FullState::Open, FullState::AwaitingRtr),
             peer_closed: false,
             owes_ack: false,
-            untaken: PeerNotReady::new(told.unwrap_or_default()),
+            told: told.unwrap_or_default(),
+            untaken: None,
         }));
     }
 
@@ -296,7 +299,7 @@ impl Connection {
             let taken = io.tcp.taken(self.conn).filter(|_| full.stream.has_ib_semantics()).unwrap_or(offset);
             full.stream.on_acknowledged(offset, taken);
             io.acks.arrive(self.conn);
-            if taken < offset || full.untaken.is_watched() {
+            if taken < offset || full.untaken.is_some() {
                 self.watch_untaken(io, taken, offset);
             }
         }

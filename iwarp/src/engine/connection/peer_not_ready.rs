@@ -13,7 +13,6 @@
 use tcp_lite::{Deadline, Duration, Instant};
 
 use super::super::io::Io;
-use super::agreement::Told;
 use super::full_operation::FullState;
 use super::{Connection, Phase, duration};
 use crate::verbs::{ConnectionError, QpState, RNR_RETRY_FOR_EVER};
@@ -23,11 +22,10 @@ const FIRST_PROBE: Duration = Duration::from_millis(100);
 /// The longest time between two probes.
 const PROBE_MAX: Duration = Duration::from_secs(5);
 
-/// The messages that the peer has not taken.
+/// The messages that the peer has not taken, while there are any.
 pub(super) struct PeerNotReady {
-    told: Told,
-    /// Where the oldest of them begins, or a little before that; `None`: it has taken all.
-    from: Option<u64>,
+    /// Where the oldest of them begins, or a little before that.
+    from: u64,
     /// When its request fails.
     fails: Deadline,
     /// When to probe, and the time before the next probe.
@@ -36,27 +34,11 @@ pub(super) struct PeerNotReady {
 }
 
 impl PeerNotReady {
-    /// The peer has taken all, and has told this.
-    pub(super) fn new(told: Told) -> Self {
-        Self { told, from: None, fails: Deadline::NONE, probe: Deadline::NONE, pause: FIRST_PROBE }
-    }
-
-    /// Whether messages are known that are not taken.
-    #[inline]
-    pub(super) fn is_watched(&self) -> bool {
-        self.from.is_some()
-    }
-
-    /// The peer has not taken the message that begins at `from`. Each message has the whole time. `retry`:
-    /// how often it may be tried again.
-    fn begin(&mut self, from: u64, retry: u8, now: Instant) {
-        if self.from == Some(from) {
-            return;
-        }
-        let time = self.told.rnr_time() * u32::from(retry);
-        let fails = (retry < RNR_RETRY_FOR_EVER).then(|| now + duration(time));
-        *self = Self { from: Some(from), fails: fails.into(), ..Self::new(self.told) };
-        self.set_probe(now);
+    /// The peer has not taken the message that begins at `from`.
+    fn new(from: u64, fails: Deadline, now: Instant) -> Self {
+        let mut untaken = Self { from, fails, probe: Deadline::NONE, pause: FIRST_PROBE };
+        untaken.set_probe(now);
+        untaken
     }
 
     fn set_probe(&mut self, now: Instant) {
@@ -75,30 +57,41 @@ impl Connection {
     #[cold]
     pub(super) fn watch_untaken(&mut self, io: &mut Io, taken: u64, acknowledged: u64) {
         let Phase::FullOperation(full) = &mut self.phase else { return };
-        if taken < acknowledged {
-            let retry = full.stream.qp().rnr_retry().unwrap_or(full.untaken.told.rnr_retry);
-            full.untaken.begin(taken, retry, io.now);
-        } else {
-            full.untaken = PeerNotReady::new(full.untaken.told);
+        let is_watched = full.untaken.as_ref().is_some_and(|untaken| untaken.from == taken);
+        if taken >= acknowledged {
+            full.untaken = None;
+        } else if !is_watched {
+            // Each message has the whole time.
+            let retry = full.stream.qp().rnr_retry().unwrap_or(full.told.rnr_retry);
+            let time = full.told.rnr_time() * u32::from(retry);
+            let fails = (retry < RNR_RETRY_FOR_EVER).then(|| io.now + duration(time));
+            full.untaken = Some(Box::new(PeerNotReady::new(taken, fails.into(), io.now)));
         }
-        self.timers.watch_untaken(full.untaken.next());
+        self.rewatch_untaken();
+    }
+
+    /// Sets when to look again.
+    fn rewatch_untaken(&mut self) {
+        let Phase::FullOperation(full) = &self.phase else { return };
+        self.timers.watch_untaken(full.untaken.as_ref().map_or(Deadline::NONE, |untaken| untaken.next()));
     }
 
     /// Time has passed while a message was not taken.
     pub(super) fn on_untaken(&mut self, io: &mut Io) {
         let Phase::FullOperation(full) = &mut self.phase else { return };
-        if full.untaken.fails.has_passed(io.now) {
+        let Some(untaken) = &mut full.untaken else { return };
+        if untaken.fails.has_passed(io.now) {
             if matches!(full.state, FullState::Open) {
                 return self.give_up_untaken(io);
             }
             // The end of the connection has deadlines of its own.
-            full.untaken.fails = Deadline::NONE;
+            untaken.fails = Deadline::NONE;
         }
-        if full.untaken.probe.has_passed(io.now) {
+        if untaken.probe.has_passed(io.now) {
             io.tcp.probe(io.now, self.conn);
-            full.untaken.set_probe(io.now);
+            untaken.set_probe(io.now);
         }
-        self.timers.watch_untaken(full.untaken.next());
+        self.rewatch_untaken();
     }
 
     /// The message has waited for too long.

@@ -22,7 +22,7 @@ use dp::invariant::{Check, ensure};
 
 use crate::memory::{Accessor, EpochGuard};
 use crate::mpa::{Framer, Negotiated};
-use crate::queues::{QpShared, QpState, TerminateReport, WcStatus, request_buffers};
+use crate::queues::{QpShared, QpState, TerminateReport, WcStatus};
 use crate::rdmap::Terminate;
 
 mod counters;
@@ -62,8 +62,6 @@ pub(crate) struct Stream {
     inbound: Inbound,
     /// A responder sends nothing before the initiator's first FPDU (RFC 5044 section 7.1.2).
     may_send: bool,
-    /// Slots reserved in [`RequestPool`] until it ends: for requests of the peer, and for ours.
-    reserved: Option<(usize, usize)>,
 }
 
 impl Stream {
@@ -82,19 +80,24 @@ impl Stream {
         // Nor is there one with InfiniBand's semantics: Immediate Data in between may take none.
         let binds_ahead = rx_markers && qp.srq.is_none() && !ib_semantics;
         let common = Common::new(qp, by, ord, ib_semantics);
-        // A Read as ready-to-receive message needs a slot even when ORD is 0.
-        let (inbound, outstanding) =
-            (request_buffers(common.extensions, ird) as usize, usize::from(ord.max(1)));
-        pool.peer_requests.reserve(inbound);
-        pool.outstanding.reserve(outstanding);
-        Self {
+        let stream = Self {
             framer: Framer::new(tx_markers, crc),
             outbound: Outbound::new(rtr),
             inbound: Inbound::new(ird, common.extensions, rtr, binds_ahead),
             common,
             may_send,
-            reserved: Some((inbound, outstanding)),
-        }
+        };
+        let (inbound, outstanding) = stream.reserved();
+        pool.peer_requests.reserve(inbound);
+        pool.outstanding.reserve(outstanding);
+        stream
+    }
+
+    /// Slots reserved in [`RequestPool`] until it ends: for requests of the peer, and for ours.
+    fn reserved(&self) -> (usize, usize) {
+        let inbound = self.inbound.request_buffers(self.common.extensions);
+        // A Read as ready-to-receive message needs a slot even when ORD is 0.
+        (inbound as usize, self.common.ord.max(1) as usize)
     }
 
     /// Whether both ends have agreed on InfiniBand's semantics.
@@ -211,7 +214,7 @@ impl Stream {
             peer_requests: self.outbound.check(pool)?,
             outstanding: self.common.check(&pool.outstanding)?,
         };
-        let (inbound, outstanding) = self.reserved.unwrap_or_default();
+        let (inbound, outstanding) = self.reserved();
         ensure!(
             waiting.peer_requests <= inbound,
             "{} requests of the peer's wait, {inbound} may",
@@ -344,10 +347,9 @@ impl Stream {
     /// to the queue pair. The oldest one in error gets `first`. Returns whether there were any in error.
     pub(crate) fn end(mut self, pool: &mut RequestPool, first: WcStatus) -> bool {
         let failed = self.complete_started(pool, first, None);
-        if let Some((inbound, outstanding)) = self.reserved.take() {
-            pool.peer_requests.release(inbound);
-            pool.outstanding.release(outstanding);
-        }
+        let (inbound, outstanding) = self.reserved();
+        pool.peer_requests.release(inbound);
+        pool.outstanding.release(outstanding);
         let Common { qp, consumer, .. } = self.common;
         qp.return_consumer(consumer);
         failed

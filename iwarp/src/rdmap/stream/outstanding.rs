@@ -96,7 +96,7 @@ pub(super) struct Common {
     /// Its user has taken those below this one: the two differ while a message waits for a receive request.
     pub(super) taken: u64,
     /// How many of our Reads and atomics may be outstanding together.
-    pub(super) ord: usize,
+    pub(super) ord: u32,
     /// Counts FPDUs sent, and delivered segments of responses to our Reads and atomics.
     pub(super) progress: u64,
 }
@@ -135,7 +135,7 @@ impl Common {
             qp,
             acknowledged: 0,
             taken: 0,
-            ord: usize::from(ord),
+            ord: ord.into(),
             progress: 0,
         }
     }

@@ -84,6 +84,11 @@ impl RequestQueue {
         Self { queue, ird: u32::from(ird), taken: ByKind::default() }
     }
 
+    /// Its buffers, those in use included.
+    pub(super) fn buffers(&self, extensions: Extensions) -> u32 {
+        request_buffers(extensions, self.ird)
+    }
+
     /// DDP's checks of a segment, for a buffer of `room` bytes.
     pub(super) fn check(
         &self,

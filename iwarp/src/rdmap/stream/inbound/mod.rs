@@ -26,7 +26,7 @@ use super::{Failure, StreamCounters};
 /// How many receive requests may be bound to messages after the current one. Sends further beyond a hole
 /// are held until it is filled. More would take memory for each queue pair; fewer would place fewer Sends
 /// early.
-const BOUND_AHEAD: usize = 31;
+const BOUND_AHEAD: u8 = 31;
 
 const _: () = assert!(HEAD_BYTES >= Header::MAX_LEN, "a segment that was placed early has its whole header");
 
@@ -41,7 +41,7 @@ pub(super) struct Inbound {
     /// How many receive requests may be bound to messages after the current one, where segments of these
     /// arrived ahead of a hole: 0 where nothing is placed beyond a hole, and with a shared receive queue,
     /// whose requests go to the connection that needs one first.
-    ahead_max: usize,
+    ahead_max: u8,
     /// The current Immediate Data.
     immediate: ImmediateData,
     /// The part received so far of a message of queue 1, 2 or 3.
@@ -90,6 +90,11 @@ impl Inbound {
         self.sends = UntaggedQueue::starting_at(self.sends.first_msn());
     }
 
+    /// The buffers for requests of the peer, as many as may wait at a time.
+    pub(super) fn request_buffers(&self, extensions: Extensions) -> u32 {
+        self.requests.buffers(extensions)
+    }
+
     /// Posts the buffers of answered requests of the peer again.
     pub(super) fn repost_requests(&mut self, answered: ByKind) {
         self.requests.repost(answered);
@@ -99,7 +104,7 @@ impl Inbound {
     pub(super) fn check(&self, extensions: Extensions, bound: usize) -> Check {
         let posted = self.sends.posted() as usize;
         ensure!(posted == bound, "{posted} buffers posted to queue 0, {bound} receive requests bound");
-        let (ahead, most) = (bound.saturating_sub(1), self.ahead_max);
+        let (ahead, most) = (bound.saturating_sub(1), usize::from(self.ahead_max));
         ensure!(ahead <= most, "{ahead} requests are bound ahead, {most} may");
         let awaits_rtr = self.next_send == NextSend::MayBeRtr;
         ensure!(!awaits_rtr || bound == 0, "{bound} requests are bound before the RTR");

@@ -98,7 +98,7 @@ impl Delivery<'_> {
     fn bind_ahead(&mut self, msn: u32) {
         self.bind();
         let ahead = msn.wrapping_sub(self.inbound.sends.first_msn()) as usize;
-        if self.common.consumer.taken_recvs() == 0 || ahead > self.inbound.ahead_max {
+        if self.common.consumer.taken_recvs() == 0 || ahead > usize::from(self.inbound.ahead_max) {
             return;
         }
         while self.common.consumer.taken_recvs() <= ahead && self.post_next_recv() {}

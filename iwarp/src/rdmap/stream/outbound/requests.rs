@@ -84,7 +84,7 @@ impl Outbound {
     fn request_response(&mut self, cx: &mut SendContext<'_>) -> bool {
         let common = &mut *cx.common;
         // RFC 5040 section 6.1 (RDMAP-303, RDMAP-305): no more than ORD are outstanding.
-        if common.outstanding.len() >= common.ord {
+        if common.outstanding.len() >= common.ord as usize {
             return false;
         }
         let Some(request) = common.consumer.next_send() else { return false };
