@@ -176,7 +176,7 @@ pub struct EndpointOptions {
     /// Limits of its objects.
     pub context: ContextConfig,
     /// How the threads of its engines poll. Default: as [`SharedOptions::default`], but a thread that has
-    /// stepped back for a task looks after 200 us, and after 1 ms at most, whether the task still polls.
+    /// stepped back for a task looks after 100 us, and after 500 us at most, whether the task still polls.
     pub thread: SharedOptions,
     /// The CPUs of the engines of several queues, in turn; any by default.
     pub cpus: Vec<usize>,
@@ -186,8 +186,8 @@ impl Default for EndpointOptions {
     fn default() -> Self {
         // A task may compute for long after it has got its answer, while peers read memory.
         let thread = SharedOptions {
-            step_back: Duration::from_micros(200),
-            longest_step_back: Duration::from_millis(1),
+            step_back: Duration::from_micros(100),
+            longest_step_back: Duration::from_micros(500),
             ..SharedOptions::default()
         };
         Self { context: ContextConfig::default(), thread, cpus: Vec::new() }

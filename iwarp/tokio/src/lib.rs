@@ -50,6 +50,9 @@
 //!   The engine's thread polls while no task does, for some tens of microseconds, and then sleeps too
 //!   ([`SharedEngine`](iwarp::engine::SharedEngine)). A program without tokio waits by the recipe of
 //!   [`CompletionChannel`](iwarp::verbs::CompletionChannel#arm-poll-wait).
+//! * **A task that computes lets its peers wait.** If it has polled the engine a moment ago, the thread takes
+//!   over within 100 us, or within 500 us after long polling. Then acknowledgements and answers to Reads
+//!   leave.
 //! * **A stream** ([`Connection::into_stream`]) is `AsyncRead` and `AsyncWrite`, so hyper and
 //!   `tokio::io::copy` run over RDMA.
 //! * **Counters** are in [`Endpoint::status`], and for Prometheus in [`Endpoint::serve_metrics`].

@@ -109,6 +109,23 @@ impl Inner {
         })
     }
 
+    /// As [`send`](Self::send), at the end of a call after which the task may do other things. Requests
+    /// behind others leave with a poll of the engine, which its thread has to make then.
+    fn send_and_leave(&mut self, cx: &Context<'_>) -> io::Result<()> {
+        let is_behind_others = self.connection.queue_pair().has_open_sends();
+        self.send(cx)?;
+        if is_behind_others {
+            self.connection.engine().hand_over();
+        }
+        Ok(())
+    }
+
+    /// The task sleeps, so the engine's thread has to poll.
+    fn pending<T>(&self) -> Poll<T> {
+        self.connection.engine().hand_over();
+        Poll::Pending
+    }
+
     /// Does a part of the work. The stream ends with the first error.
     fn unless_failed(&mut self, work: impl FnOnce(&mut Self) -> Result<()>) -> io::Result<()> {
         if self.failed.is_none() {
@@ -175,26 +192,21 @@ impl Inner {
         }
         self.receive(cx).map_err(closed_to_writes)?;
         let count = self.outgoing.gather(parts)?;
-        self.send(cx).map_err(closed_to_writes)?;
+        self.send_and_leave(cx).map_err(closed_to_writes)?;
         if count == 0 && parts.iter().any(|part| !part.is_empty()) {
-            self.connection.engine().hand_over();
-            return Poll::Pending;
+            return self.pending();
         }
         Poll::Ready(Ok(count))
     }
 
     fn poll_flush(&mut self, cx: &Context<'_>) -> Poll<io::Result<()>> {
-        self.receive(cx).and_then(|()| self.send(cx)).map_err(closed_to_writes)?;
-        if self.outgoing.is_sent() {
-            return Poll::Ready(Ok(()));
-        }
-        self.connection.engine().hand_over();
-        Poll::Pending
+        self.receive(cx).and_then(|()| self.send_and_leave(cx)).map_err(closed_to_writes)?;
+        if self.outgoing.is_sent() { Poll::Ready(Ok(())) } else { self.pending() }
     }
 
     fn poll_shutdown(&mut self, cx: &Context<'_>) -> Poll<io::Result<()>> {
         self.outgoing.end();
-        let state = self.receive(cx).and_then(|()| self.send(cx));
+        let state = self.receive(cx).and_then(|()| self.send_and_leave(cx));
         if self.outgoing.is_end_sent() {
             return Poll::Ready(Ok(()));
         }
@@ -204,10 +216,7 @@ impl Inner {
                 Poll::Ready(Ok(()))
             }
             Err(error) => Poll::Ready(Err(closed_to_writes(error))),
-            Ok(()) => {
-                self.connection.engine().hand_over();
-                Poll::Pending
-            }
+            Ok(()) => self.pending(),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use dp::link::{LinkConfig, pair};
 use iwarp::engine::{EngineConfig, SharedOptions};
 use iwarp::memory::Access;
-use iwarp_tokio::{Connection, ConnectionOptions, Endpoint, EndpointOptions, Listener};
+use iwarp_tokio::{Connection, ConnectionOptions, Endpoint, EndpointOptions, Error, Listener, Stream};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{sleep, timeout};
 
@@ -28,16 +28,27 @@ fn endpoints() -> (Endpoint, Endpoint) {
     (open(a, "10.0.0.1/24"), open(b, "10.0.0.2/24"))
 }
 
-/// Connects after the listener has waited for a while.
-async fn connected() -> (Connection, Connection) {
+fn options() -> ConnectionOptions {
+    ConnectionOptions { send_depth: 4, recv_depth: 16, stream_bytes: 10_000, ..ConnectionOptions::default() }
+}
+
+async fn connected(client: &Endpoint, listener: &Listener) -> (Connection, Connection) {
+    let options = options();
+    let accept = async { listener.request().await?.accept(&options).await };
+    tokio::try_join!(Connection::connect_with(client, SERVER, &options), accept).unwrap()
+}
+
+/// Two streams. The first one is about to use an engine whose thread stays away.
+async fn streams() -> (Stream, Stream) {
     let (client, server) = endpoints();
-    let listener = Listener::bind(&server, PORT).unwrap();
-    let options = ConnectionOptions { send_depth: 4, stream_bytes: 10_000, ..ConnectionOptions::default() };
-    let connect = async {
-        sleep(PAUSE).await;
-        Connection::connect_with(&client, SERVER, &options).await
-    };
-    tokio::try_join!(connect, async { listener.request().await?.accept(&options).await }).unwrap()
+    let (a, b) = connected(&client, &Listener::bind(&server, PORT).unwrap()).await;
+    let (mut a, mut b) = tokio::try_join!(a.into_stream(), b.into_stream()).unwrap();
+    // In most runs the last byte comes while the task polls, so that its thread stays away.
+    for _ in 0..20 {
+        b.write_u8(1).await.unwrap();
+        a.read_u8().await.unwrap();
+    }
+    (a, b)
 }
 
 async fn in_time<T>(work: impl Future<Output = T>) -> T {
@@ -45,67 +56,84 @@ async fn in_time<T>(work: impl Future<Output = T>) -> T {
 }
 
 #[tokio::test]
-async fn messages_and_reads_go_on_after_pauses() {
+async fn connections_go_on_after_pauses() {
     in_time(async {
-        let (a, b) = connected().await;
-        let memory = b.register(8, Access::LOCAL_WRITE | Access::REMOTE).unwrap().clone();
+        let (client, server) = endpoints();
+        let listener = Listener::bind(&server, PORT).unwrap();
+        let (a, b) = connected(&client, &listener).await;
+        let memory = b.register(8, Access::LOCAL_WRITE | Access::REMOTE).unwrap();
         let word = memory.remote();
-        let server = tokio::spawn(async move {
-            for number in 0..10 {
-                assert_eq!(b.recv().await.unwrap().data, [number; 100]);
+        // It always waits in the end. A peer has to wait for a task that computes.
+        let echo = tokio::spawn(async move {
+            while let Ok(message) = b.recv().await {
                 sleep(PAUSE / 4).await;
-                b.send(&[number]).await.unwrap();
+                if b.send(&message.data).await.is_err() {
+                    break;
+                }
             }
             b.closed().await
         });
         for number in 0..10 {
             a.send(&[number; 100]).await.unwrap();
-            assert_eq!(a.recv().await.unwrap().data, [number]);
+            assert_eq!(a.recv().await.unwrap().data, [number; 100]);
             sleep(PAUSE).await;
-            // More than the send queue has places.
-            let adds = tokio::join!(
-                a.fetch_add(&word, 1),
-                a.fetch_add(&word, 1),
-                a.fetch_add(&word, 1),
-                a.fetch_add(&word, 1),
-                a.fetch_add(&word, 1),
-                a.fetch_add(&word, 1),
-            );
-            assert_eq!(adds.5.unwrap(), u64::from(number) * 6 + 5);
+            assert_eq!(a.fetch_add(&word, 1).await.unwrap(), u64::from(number));
         }
+        // The client has polled, and waits for other things now.
+        let (c, _d) = connected(&client, &listener).await;
+        assert_eq!(a.fetch_add(&word, 1).await.unwrap(), 10);
+        c.abort();
+        assert!(matches!(c.closed().await, Error::Connection(_)));
+        assert_eq!(a.fetch_add(&word, 1).await.unwrap(), 11);
         a.close().await.unwrap();
-        server.await.unwrap();
+        echo.await.unwrap();
     })
     .await;
 }
 
 #[tokio::test]
-async fn streams_go_on_after_pauses() {
+async fn a_write_waits_for_room() {
     in_time(async {
-        let (a, b) = connected().await;
-        let (mut a, mut b) = tokio::try_join!(a.into_stream(), b.into_stream()).unwrap();
-        let reader = tokio::spawn(async move {
-            let mut all = Vec::new();
-            while b.read_buf(&mut all).await.unwrap() > 0 {
-                // The writer finds its ring full meanwhile.
-                if all.len() % 10_000 < 2000 {
-                    sleep(PAUSE).await;
-                }
+        let (mut a, mut b) = streams().await;
+        let bytes: Vec<u8> = (0..30_000).map(|at| (at % 251) as u8).collect();
+        let mut read = vec![0; bytes.len()];
+        let late = async {
+            sleep(PAUSE).await;
+            b.read_exact(&mut read).await
+        };
+        tokio::try_join!(a.write_all(&bytes), late).unwrap();
+        assert!(read == bytes);
+    })
+    .await;
+}
+
+/// More Writes than the peer takes at once: the last bytes gather, and go with the flush or the shutdown.
+#[tokio::test]
+async fn a_flush_and_a_shutdown_wait_for_credit() {
+    for is_flush in [true, false] {
+        in_time(async {
+            let (mut a, mut b) = streams().await;
+            for number in 0..10 {
+                a.write_u8(number).await.unwrap();
             }
-            b.write_all(b"all").await.unwrap();
-            b.shutdown().await.unwrap();
-            all
-        });
-        let bytes: Vec<u8> = (0..200_000).map(|at| (at % 251) as u8).collect();
-        for part in bytes.chunks(7_000) {
-            a.write_all(part).await.unwrap();
-            a.flush().await.unwrap();
-        }
-        a.shutdown().await.unwrap();
-        let mut answer = Vec::new();
-        a.read_to_end(&mut answer).await.unwrap();
-        assert_eq!(answer, b"all");
-        assert!(reader.await.unwrap() == bytes);
+            let late = async {
+                sleep(PAUSE).await;
+                b.read_exact(&mut [0; 10]).await
+            };
+            let sent = async { if is_flush { a.flush().await } else { a.shutdown().await } };
+            tokio::try_join!(sent, late).unwrap();
+        })
+        .await;
+    }
+}
+
+/// A task that writes and then computes for long has sent its bytes.
+#[tokio::test]
+async fn a_byte_leaves_with_its_write() {
+    in_time(async {
+        let (mut a, mut b) = streams().await;
+        a.write_u8(5).await.unwrap();
+        assert_eq!(b.read_u8().await.unwrap(), 5);
     })
     .await;
 }
