@@ -46,7 +46,7 @@
 //!   it ends the connection if the peer has none ([`Connection::ib_semantics`]).
 //! * **An end has its cause**: every call that waits returns the [`Error::Connection`] that ended the
 //!   connection, and [`Connection::closed`] waits for it. [`Error`] converts to [`std::io::Error`].
-//! * **Nothing spins while nothing moves.** A task that waits polls the engine for 20 us, and then sleeps.
+//! * **Nothing spins while nothing moves.** A task that waits polls the engine for 50 us, and then sleeps.
 //!   The engine's thread polls while no task does, for some tens of microseconds, and then sleeps too
 //!   ([`SharedEngine`](iwarp::engine::SharedEngine)). A program without tokio waits by the recipe of
 //!   [`CompletionChannel`](iwarp::verbs::CompletionChannel#arm-poll-wait).

@@ -4,17 +4,19 @@
 //! the engine's thread for a CPU ([`SharedEngine`]). Before it sleeps, it hands the engine over to its
 //! thread.
 
+use std::pin::pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use iwarp::engine::SharedEngine;
+use tokio::task::yield_now;
 
-/// How long a task polls before it sleeps. To wake a thread of the runtime takes longer than a round trip in
-/// a data centre.
-const SPIN: Duration = Duration::from_micros(20);
+/// How long a task polls before it sleeps: about as long as it takes to wake the engine's thread and then
+/// that of the runtime. Two ends that answer each other at once find each other awake.
+const SPIN: Duration = Duration::from_micros(50);
 
-/// Polls of the engine before other tasks run. Empty ones take about a microsecond, and so does a way through
-/// the scheduler of the runtime.
+/// Polls of the engine before other tasks run. Empty ones take about a microsecond together, and so does a
+/// way through the scheduler of the runtime.
 const TURNS: usize = 8;
 
 /// One wait of a task.
@@ -44,7 +46,9 @@ impl Spin {
                     return Poll::Ready(found);
                 }
             }
-            cx.waker().wake_by_ref();
+            // Not by the waker: a task that wakes itself runs again before others do.
+            let yielded = pin!(yield_now()).poll(&mut Context::from_waker(cx.waker()));
+            debug_assert!(yielded.is_pending(), "the first poll yields");
             return Poll::Pending;
         }
         register();

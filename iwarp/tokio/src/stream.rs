@@ -67,6 +67,8 @@ impl Connection {
             protocol::parse_hello(&answer.data)
         };
         let ((), (peer_ring, window)) = tokio::try_join!(self.send(&hello), answer)?;
+        // The peer may still wait for the acknowledgement of its hello.
+        self.engine().hand_over();
         let inner = Inner {
             incoming: Incoming::new(ring, receives as u64 - RESERVE),
             outgoing: Outgoing::new(&self, peer_ring, window)?,

@@ -46,6 +46,7 @@ async fn streams() -> (Stream, Stream) {
     // In most runs the last byte comes while the task polls, so that its thread stays away.
     for _ in 0..20 {
         b.write_u8(1).await.unwrap();
+        b.flush().await.unwrap();
         a.read_u8().await.unwrap();
     }
     (a, b)
