@@ -17,9 +17,11 @@ const IDLE: Duration = Duration::from_secs(10);
 /// How often a process may wake up in it: DPDK's threads for vhost do so 50 times a second. An engine that
 /// polls with pauses of a millisecond does a thousand times.
 const MOST_WAKE_UPS: u64 = 2000;
-/// How much of it a process may use. On an idle machine it is below 0.1 %. With ten other programs on two
-/// processors each wake-up costs more, up to 0.3 % together.
-const MOST_OF_IDLE: Duration = IDLE.checked_div(50).unwrap();
+/// How much of it a process may use: 0.5 %. On an idle machine it is below 0.1 %. With ten other programs on
+/// two processors each wake-up costs more.
+const MOST_OF_IDLE: Duration = IDLE.checked_div(200).unwrap();
+/// Times to look. The least counts: other programs can only add.
+const LOOKS: usize = 3;
 
 /// Both ends sleep, so a message there and back has four wake-ups at least: both engines, both programs. Far
 /// above what an idle machine needs, since other programs run beside. The least of all messages counts:
@@ -75,6 +77,16 @@ fn rests(server: &Process, client: &mut Process) -> Result<()> {
 fn idle(processes: &[&Process]) -> Result<()> {
     // The last acknowledgements are sent.
     std::thread::sleep(Duration::from_millis(500));
+    for _ in 1..LOOKS {
+        if look(processes).is_ok() {
+            return Ok(());
+        }
+    }
+    look(processes)
+}
+
+/// One look at what they use while they are idle.
+fn look(processes: &[&Process]) -> Result<()> {
     let times = || processes.iter().map(|process| process.cpu_time()).collect::<Result<Vec<_>>>();
     let waits = || processes.iter().map(|process| process.waits()).collect::<Result<Vec<_>>>();
     let before = (times()?, waits()?);

@@ -15,8 +15,10 @@ type Test = fn() -> Result<(), String>;
 
 /// How long the time of programs is measured.
 const MEASURED: Duration = Duration::from_secs(10);
-/// Ticks of 10 ms in that time: 2 % of a processor. On a busy machine each wake-up costs more.
-const MOST_TICKS: u64 = 20;
+/// Ticks of 10 ms in that time: 0.5 % of a processor.
+const MOST_TICKS: u64 = 5;
+/// Times to look. The least counts: on a busy machine each wake-up costs more.
+const LOOKS: usize = 3;
 /// How often a program may wake up in that time. One that polls with pauses of a millisecond does 10,000
 /// times.
 const MOST_WAKE_UPS: u64 = 2000;
@@ -100,6 +102,16 @@ fn rest(wires: &[(&str, Wire)], mut programs: Vec<(String, Running)>) -> Result<
     }
     // Connections have ended their start.
     sleep(Duration::from_millis(500));
+    for _ in 1..LOOKS {
+        if look(&programs).is_ok() {
+            return Ok(());
+        }
+    }
+    look(&programs)
+}
+
+/// One look at what programs take when nothing happens.
+fn look(programs: &[(String, Running)]) -> Result<(), String> {
     let spent = |program: &Running| Ok::<_, String>((ticks(program.pid())?, waits(program.pid())?));
     let before = programs.iter().map(|(_, program)| spent(program)).collect::<Result<Vec<_>, _>>()?;
     sleep(MEASURED);

@@ -177,6 +177,10 @@ impl Connection {
         }
         self.name_cause();
         let Phase::FullOperation(full) = &mut self.phase else { return };
+        if full.stream.has_ib_semantics() && failure.is_peers() {
+            // TCP may acknowledge the message before the Terminate leaves.
+            io.tcp.set_untaken(self.conn, Some(full.deframer.within_last()));
+        }
         io.tcp.release(self.conn, full.deframer.clear(&mut io.held));
         let (terminate, ending) = full.stream.fail(&mut io.request_pool, &failure);
         self.report.terminate = terminate;

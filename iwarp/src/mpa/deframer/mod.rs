@@ -234,6 +234,12 @@ impl Deframer {
         std::mem::take(&mut self.released)
     }
 
+    /// A stream offset within the last FPDU that was handed up in order, which may be the one that the caller
+    /// refuses.
+    pub const fn within_last(&self) -> u64 {
+        self.origin + self.next.saturating_sub(1)
+    }
+
     /// Whether reception has ended: by an error, by an [`Ulpdus`] that was dropped early, or by
     /// [`clear`](Self::clear).
     pub const fn is_over(&self) -> bool {

@@ -218,3 +218,23 @@ fn requests_complete_in_order_on_a_bad_wire() {
         assert_eq!(read_bytes(&target, at, 8), bytes[at..at + 8], "at {at}");
     }
 }
+
+/// A copy of the frame makes TCP acknowledge at once, and that goes before the Terminate: it says that the
+/// bytes are not taken. So it does not complete the request, whose reason is still to come.
+#[test]
+fn a_refused_write_that_comes_twice_fails() {
+    let twice = LinkPlan { duplicate_ppm: 1_000_000, ..LinkPlan::default() };
+    let mut pair = Testbed::on(&LinkConfig { a_to_b: twice, ..LinkConfig::default() }).hosts();
+    let c = pair.connect(&agreeing());
+    let (source, target) = pair.regions(64);
+    let beyond = RemoteAddr { addr: remote_addr(&target, 0).addr + 64, ..remote_addr(&target, 0) };
+    let refused = SendRequest::new(2, SendOp::Write { remote: beyond }, source.sge(0, 8));
+    c.qp_a.post_send(&write(1, &source, &target, 0)).unwrap();
+    assert_eq!(statuses(&mut pair), [(1, WcStatus::Success)]);
+    c.qp_a.post_send(&refused).unwrap();
+    let [(wr_id, status)] = statuses(&mut pair);
+    assert_eq!((wr_id, status), (2, WcStatus::RemoteAccessError));
+    for event in [pair.event_a(), pair.event_b()] {
+        assert!(matches!(event.kind, CmEventKind::Disconnected { .. }), "{event:?}");
+    }
+}
