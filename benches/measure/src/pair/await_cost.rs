@@ -62,14 +62,14 @@ pub(crate) fn measure(cpu: usize, time: Duration, detail: bool) -> Result<Compar
 }
 
 /// A host whose frames come back to it.
-struct Host {
+struct LoopedHost {
     port: Box<dyn Port>,
     config: EngineConfig,
     /// The other end of its wire keeps the link up.
     other: Box<dyn Port>,
 }
 
-impl Host {
+impl LoopedHost {
     fn new() -> Result<Self, Error> {
         let (port, other) = pair(&LinkConfig::default());
         let port: Box<dyn Port> = Box::new(Loopback::new(port));
@@ -96,7 +96,7 @@ struct Awaited {
 
 impl Awaited {
     async fn new() -> Result<Self, Error> {
-        let Host { port, config, other } = Host::new()?;
+        let LoopedHost { port, config, other } = LoopedHost::new()?;
         let endpoint =
             Endpoint::on_queues(vec![port], &config, &EndpointOptions::default()).map_err(failed)?;
         let memory = endpoint.register(BYTES, READABLE).map_err(failed)?;
@@ -130,7 +130,7 @@ struct Polled {
 
 impl Polled {
     fn new() -> Result<Self, Error> {
-        let Host { port, config, other } = Host::new()?;
+        let LoopedHost { port, config, other } = LoopedHost::new()?;
         let context = Context::new(ContextConfig::default())?;
         let mut engine = Engine::new(&context, port, config)?;
         let (pd, cq) = (context.alloc_pd()?, context.create_cq(16, None)?);
