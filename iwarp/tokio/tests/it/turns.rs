@@ -43,7 +43,7 @@ async fn streams() -> (Stream, Stream) {
     let (client, server) = endpoints();
     let (a, b) = connected(&client, &Listener::bind(&server, PORT).unwrap()).await;
     let (mut a, mut b) = tokio::try_join!(a.into_stream(), b.into_stream()).unwrap();
-    // In most runs the last byte comes while the task polls, so that its thread stays away.
+    // If the last byte comes while the task polls, its thread stays away.
     for _ in 0..20 {
         b.write_u8(1).await.unwrap();
         b.flush().await.unwrap();
