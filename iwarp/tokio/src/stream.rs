@@ -202,8 +202,11 @@ impl Inner {
     }
 
     fn poll_flush(&mut self, cx: &Context<'_>) -> Poll<io::Result<()>> {
-        self.receive(cx).and_then(|()| self.send_and_leave(cx)).map_err(closed_to_writes)?;
-        if self.outgoing.is_sent() { Poll::Ready(Ok(())) } else { self.pending() }
+        match self.receive(cx).and_then(|()| self.send_and_leave(cx)) {
+            Err(error) => Poll::Ready(self.unless_complete(error)),
+            Ok(()) if self.outgoing.is_sent() => Poll::Ready(Ok(())),
+            Ok(()) => self.pending(),
+        }
     }
 
     fn poll_shutdown(&mut self, cx: &Context<'_>) -> Poll<io::Result<()>> {
@@ -213,13 +216,15 @@ impl Inner {
             return Poll::Ready(Ok(()));
         }
         match state {
-            // The peer has closed: it wants no end of ours.
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof && self.outgoing.is_sent() => {
-                Poll::Ready(Ok(()))
-            }
-            Err(error) => Poll::Ready(Err(closed_to_writes(error))),
+            Err(error) => Poll::Ready(self.unless_complete(error)),
             Ok(()) => self.pending(),
         }
+    }
+
+    /// A peer that has closed after all bytes were sent wants no more, not even our end.
+    fn unless_complete(&self, error: io::Error) -> io::Result<()> {
+        let is_complete = error.kind() == io::ErrorKind::UnexpectedEof && self.outgoing.is_sent();
+        if is_complete { Ok(()) } else { Err(closed_to_writes(error)) }
     }
 }
 

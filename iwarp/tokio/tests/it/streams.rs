@@ -165,6 +165,22 @@ async fn options_that_do_not_suffice_for_a_stream_are_named() {
     }
 }
 
+/// As with TCP: a flush has nothing to do, and only a further write fails.
+#[tokio::test]
+async fn a_flush_after_the_peers_close_succeeds() {
+    let (mut a, mut b) = streams().await;
+    a.write_all(b"all").await.unwrap();
+    b.read_exact(&mut [0; 3]).await.unwrap();
+    drop(b);
+    assert_eq!(a.read(&mut [0; 8]).await.unwrap(), 0);
+    a.connection().closed().await;
+    for _ in 0..2 {
+        a.flush().await.unwrap();
+    }
+    let error = a.write_all(b"more").await.unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::BrokenPipe);
+}
+
 #[tokio::test]
 async fn a_reset_is_no_end_of_the_stream() {
     let (mut a, b) = streams().await;
