@@ -92,23 +92,31 @@ impl Stream {
 }
 
 impl Inner {
-    /// Takes what has arrived. The task is woken when more arrives.
+    /// Takes what has arrived. The task is woken when more arrives. The stream ends with the first error.
     fn receive(&mut self, cx: &Context<'_>) -> io::Result<()> {
-        self.unless_failed(|inner| {
-            while let Poll::Ready(completion) = inner.connection.router().poll_received(cx) {
-                let message = inner.connection.message(&completion?)?;
-                inner.take(&message)?;
-            }
-            Ok(())
-        })
+        if self.failed.is_none() {
+            self.failed = self.try_receive(cx).map_err(io::Error::from).err();
+        }
+        match &self.failed {
+            Some(error) => Err(io::Error::new(error.kind(), error.to_string())),
+            None => Ok(()),
+        }
     }
 
-    /// Sends what may go, and gives credit. The task is woken when the send queue has room for the rest.
+    fn try_receive(&mut self, cx: &Context<'_>) -> Result<()> {
+        while let Poll::Ready(completion) = self.connection.router().poll_received(cx) {
+            let message = self.connection.message(&completion?)?;
+            self.take(&message)?;
+        }
+        Ok(())
+    }
+
+    /// Sends what may go, and gives credit. The task is woken when the send queue has room for the rest. An
+    /// error is that of this call: the end of the connection comes to [`receive`](Self::receive), behind all
+    /// that has arrived.
     fn send(&mut self, cx: &Context<'_>) -> io::Result<()> {
-        self.unless_failed(|inner| {
-            inner.outgoing.send(&inner.connection, cx)?;
-            inner.give_credit(cx)
-        })
+        self.outgoing.send(&self.connection, cx)?;
+        Ok(self.give_credit(cx)?)
     }
 
     /// As [`send`](Self::send), at the end of a call after which the task may do other things. Requests
@@ -126,17 +134,6 @@ impl Inner {
     fn pending<T>(&self) -> Poll<T> {
         self.connection.engine().hand_over();
         Poll::Pending
-    }
-
-    /// Does a part of the work. The stream ends with the first error.
-    fn unless_failed(&mut self, work: impl FnOnce(&mut Self) -> Result<()>) -> io::Result<()> {
-        if self.failed.is_none() {
-            self.failed = work(self).map_err(io::Error::from).err();
-        }
-        match &self.failed {
-            Some(error) => Err(io::Error::new(error.kind(), error.to_string())),
-            None => Ok(()),
-        }
     }
 
     fn take(&mut self, message: &Message) -> Result<()> {
@@ -180,12 +177,15 @@ impl Inner {
         if let Err(error) = self.incoming.copy_to(out) {
             return Some(Err(error.into()));
         }
-        let state = received.and_then(|()| self.send(cx));
+        if received.is_ok() {
+            // Refused if the connection is about to end.
+            let _ = self.send(cx);
+        }
         if out.filled().len() > before || out.remaining() == 0 || self.incoming.is_ended() {
             // The bytes are there, also if the connection has ended meanwhile. The next call has its error.
             return Some(Ok(()));
         }
-        state.err().map(Err)
+        received.err().map(Err)
     }
 
     fn poll_write(&mut self, cx: &Context<'_>, parts: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
