@@ -87,5 +87,5 @@ fn compare(count: usize) {
 
 #[test]
 fn thousands_of_connections_on_four_engines() {
-    compare(4_000);
+    compare(10_000);
 }
