@@ -331,7 +331,7 @@ mod tests {
         assert_eq!([4, 5].map(|_| offset_of(queue.pop_front())), [Some(4), Some(5)]);
     }
 
-    /// What lies in a queue of its own comes with the event that it belongs to.
+    /// Listeners and bytes lie in queues of their own, and come with the events that they belong to.
     #[test]
     fn each_event_has_its_own_listener_and_its_own_bytes() {
         let conn = |slot| ConnId { slot, generation: 0 };

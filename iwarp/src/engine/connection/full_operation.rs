@@ -28,7 +28,7 @@ pub(super) struct FullOperation {
     pub(super) peer_closed: bool,
     /// It is among the connections that owe an acknowledgement.
     owes_ack: bool,
-    /// What the peer has told, with InfiniBand's semantics.
+    /// The peer's settings for messages that find no receive request, with InfiniBand's semantics.
     pub(super) told: Told,
     /// Messages of ours that the peer has not taken.
     pub(super) untaken: Option<Box<PeerNotReady>>,

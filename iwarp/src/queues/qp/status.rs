@@ -1,4 +1,4 @@
-//! What a queue pair does for those who find it by its number.
+//! Calls on a queue pair that was found by its number.
 
 use super::{Ask, QpShared};
 use crate::queues::{Listed, Origin, QpState, QpStatus, StreamError};
