@@ -9,6 +9,8 @@ mod flow;
 mod incoming;
 mod outgoing;
 mod protocol;
+#[cfg(test)]
+mod tests;
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
