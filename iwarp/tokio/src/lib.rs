@@ -87,6 +87,8 @@ mod router;
 mod shown;
 mod spin;
 mod stream;
+#[cfg(test)]
+mod tests;
 
 pub use connection::{Connection, Message};
 pub use endpoint::{Endpoint, EndpointOptions};

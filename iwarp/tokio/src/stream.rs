@@ -5,9 +5,12 @@
 //! for messages, so that neither the ring nor the receive queue overflows. While there is no credit, written
 //! bytes gather, and go as one run.
 
+mod flow;
 mod incoming;
 mod outgoing;
 mod protocol;
+#[cfg(test)]
+mod tests;
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -17,13 +20,14 @@ use iwarp::memory::Access;
 use iwarp::verbs::VerbsError;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::connection::{Connection, Message};
+use crate::connection::Connection;
 use crate::error::{Error, Result};
 use crate::receives::Receives;
 use crate::spin::Spin;
+use flow::Flow;
 use incoming::Incoming;
 use outgoing::Outgoing;
-use protocol::{CREDIT, END, HELLO_BYTES, LONGEST_RING, Progress, RESERVE};
+use protocol::{HELLO_BYTES, LONGEST_RING, RESERVE};
 
 /// A stream of bytes over a connection ([`Connection::into_stream`]).
 ///
@@ -38,9 +42,7 @@ pub struct Stream {
 
 struct Inner {
     connection: Connection,
-    incoming: Incoming,
-    outgoing: Outgoing,
-    failed: Option<io::Error>,
+    flow: Flow,
     spin: Spin,
 }
 
@@ -69,13 +71,10 @@ impl Connection {
         let ((), (peer_ring, window)) = tokio::try_join!(self.send(&hello), answer)?;
         // The peer may still wait for the acknowledgement of its hello.
         self.engine().hand_over();
-        let inner = Inner {
-            incoming: Incoming::new(ring, receives as u64 - RESERVE),
-            outgoing: Outgoing::new(&self, peer_ring, window)?,
-            connection: self,
-            failed: None,
-            spin: Spin::default(),
-        };
+        let incoming = Incoming::new(ring, receives as u64 - RESERVE);
+        let outgoing = Outgoing::new(&self, peer_ring, window)?;
+        let flow = Flow { incoming, outgoing, failed: None };
+        let inner = Inner { connection: self, flow, spin: Spin::default() };
         Ok(Stream { inner: Some(Box::new(inner)) })
     }
 }
@@ -92,38 +91,16 @@ impl Stream {
 }
 
 impl Inner {
-    /// Takes what has arrived. The task is woken when more arrives. The stream ends with the first error.
+    /// See [`Flow::receive`].
     fn receive(&mut self, cx: &Context<'_>) -> io::Result<()> {
-        if self.failed.is_none() {
-            self.failed = self.try_receive(cx).map_err(io::Error::from).err();
-        }
-        match &self.failed {
-            Some(error) => Err(io::Error::new(error.kind(), error.to_string())),
-            None => Ok(()),
-        }
+        self.flow.receive(&self.connection, cx)
     }
 
-    fn try_receive(&mut self, cx: &Context<'_>) -> Result<()> {
-        while let Poll::Ready(completion) = self.connection.router().poll_received(cx) {
-            let message = self.connection.message(&completion?)?;
-            self.take(&message)?;
-        }
-        Ok(())
-    }
-
-    /// Sends what may go, and gives credit. The task is woken when the send queue has room for the rest. An
-    /// error is that of this call: the end of the connection comes to [`receive`](Self::receive), behind all
-    /// that has arrived.
-    fn send(&mut self, cx: &Context<'_>) -> io::Result<()> {
-        self.outgoing.send(&self.connection, cx)?;
-        Ok(self.give_credit(cx)?)
-    }
-
-    /// As [`send`](Self::send), at the end of a call after which the task may do other things. Requests
-    /// behind others leave with a poll of the engine, which its thread has to make then.
+    /// As [`Flow::send`], at the end of a call after which the task may do other things. Requests behind
+    /// others leave with a poll of the engine, which its thread has to make then.
     fn send_and_leave(&mut self, cx: &Context<'_>) -> io::Result<()> {
         let is_behind_others = self.connection.queue_pair().has_open_sends();
-        self.send(cx)?;
+        self.flow.send(&self.connection, cx)?;
         if is_behind_others {
             self.connection.engine().hand_over();
         }
@@ -136,64 +113,22 @@ impl Inner {
         Poll::Pending
     }
 
-    fn take(&mut self, message: &Message) -> Result<()> {
-        if let Some(bytes) = message.immediate {
-            return self.incoming.written(u64::from_be_bytes(bytes));
-        }
-        match message.data.split_first() {
-            Some((&CREDIT, credit)) => self.outgoing.credit(credit),
-            Some((&END, [])) => {
-                self.incoming.end();
-                Ok(())
-            }
-            _ => Err(Error::Protocol("of no known kind")),
-        }
-    }
-
-    fn give_credit(&mut self, cx: &Context<'_>) -> Result<()> {
-        let Some(credit) = self.incoming.credit_due() else { return Ok(()) };
-        if self.connection.router().poll_place(cx).is_ready() {
-            let Progress { bytes, writes } = credit;
-            protocol::send(&self.connection, &[&[CREDIT], &bytes.to_be_bytes(), &writes.to_be_bytes()])?;
-            self.incoming.credited(credit);
-        }
-        Ok(())
-    }
-
     fn poll_read(&mut self, cx: &Context<'_>, out: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let mut spin = std::mem::take(&mut self.spin);
-        let connection = self.connection.clone();
+        let Self { connection, flow, spin } = self;
         // A try that finds nothing lets the task be woken.
-        let read = spin.poll(connection.engine(), cx, || self.try_read(cx, out), || {});
-        if read.is_pending() {
-            self.spin = spin;
+        let read = spin.poll(connection.engine(), cx, || flow.try_read(connection, cx, out), || {});
+        if read.is_ready() {
+            *spin = Spin::default();
         }
         read
     }
 
-    fn try_read(&mut self, cx: &Context<'_>, out: &mut ReadBuf<'_>) -> Option<io::Result<()>> {
-        let received = self.receive(cx);
-        let before = out.filled().len();
-        if let Err(error) = self.incoming.copy_to(out) {
-            return Some(Err(error.into()));
-        }
-        if received.is_ok() {
-            // Refused if the connection is about to end.
-            let _ = self.send(cx);
-        }
-        if out.filled().len() > before || out.remaining() == 0 || self.incoming.is_ended() {
-            // The bytes are there, also if the connection has ended meanwhile. The next call has its error.
-            return Some(Ok(()));
-        }
-        received.err().map(Err)
-    }
-
     fn poll_write(&mut self, cx: &Context<'_>, parts: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
-        if self.outgoing.is_ended() {
+        if self.flow.outgoing.is_ended() {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
         self.receive(cx).map_err(closed_to_writes)?;
-        let count = self.outgoing.gather(parts)?;
+        let count = self.flow.outgoing.gather(parts)?;
         self.send_and_leave(cx).map_err(closed_to_writes)?;
         if count == 0 && parts.iter().any(|part| !part.is_empty()) {
             return self.pending();
@@ -204,15 +139,15 @@ impl Inner {
     fn poll_flush(&mut self, cx: &Context<'_>) -> Poll<io::Result<()>> {
         match self.receive(cx).and_then(|()| self.send_and_leave(cx)) {
             Err(error) => Poll::Ready(self.unless_complete(error)),
-            Ok(()) if self.outgoing.is_sent() => Poll::Ready(Ok(())),
+            Ok(()) if self.flow.outgoing.is_sent() => Poll::Ready(Ok(())),
             Ok(()) => self.pending(),
         }
     }
 
     fn poll_shutdown(&mut self, cx: &Context<'_>) -> Poll<io::Result<()>> {
-        self.outgoing.end();
+        self.flow.outgoing.end();
         let state = self.receive(cx).and_then(|()| self.send_and_leave(cx));
-        if self.outgoing.is_end_sent() {
+        if self.flow.outgoing.is_end_sent() {
             return Poll::Ready(Ok(()));
         }
         match state {
@@ -223,7 +158,7 @@ impl Inner {
 
     /// A peer that has closed after all bytes were sent wants no more, not even our end.
     fn unless_complete(&self, error: io::Error) -> io::Result<()> {
-        let is_complete = error.kind() == io::ErrorKind::UnexpectedEof && self.outgoing.is_sent();
+        let is_complete = error.kind() == io::ErrorKind::UnexpectedEof && self.flow.outgoing.is_sent();
         if is_complete { Ok(()) } else { Err(closed_to_writes(error)) }
     }
 }

@@ -177,9 +177,9 @@ impl Connection {
         }
         self.name_cause();
         let Phase::FullOperation(full) = &mut self.phase else { return };
-        if full.stream.has_ib_semantics() && failure.is_peers() {
-            // TCP may acknowledge the message before the Terminate leaves.
-            io.tcp.set_untaken(self.conn, Some(full.deframer.within_last()));
+        if full.stream.has_ib_semantics() {
+            // Whoever is to blame: TCP may acknowledge what is dropped before the Terminate leaves.
+            io.tcp.set_untaken(self.conn, Some(full.deframer.untaken_from()));
         }
         io.tcp.release(self.conn, full.deframer.clear(&mut io.held));
         let (terminate, ending) = full.stream.fail(&mut io.request_pool, &failure);

@@ -234,10 +234,11 @@ impl Deframer {
         std::mem::take(&mut self.released)
     }
 
-    /// A stream offset within the last FPDU that was handed up in order, which may be the one that the caller
-    /// refuses.
-    pub const fn within_last(&self) -> u64 {
-        self.origin + self.next.saturating_sub(1)
+    /// From which stream offset on the peer's bytes are not taken, if the stream ends now: behind the last
+    /// FPDU that was handed up in order. Once reception has ended, within that one, which the caller may have
+    /// refused.
+    pub const fn untaken_from(&self) -> u64 {
+        self.origin + if self.ended { self.next.saturating_sub(1) } else { self.next }
     }
 
     /// Whether reception has ended: by an error, by an [`Ulpdus`] that was dropped early, or by

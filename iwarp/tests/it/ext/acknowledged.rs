@@ -1,6 +1,6 @@
 //! Requests between ends with InfiniBand's semantics complete when the peer has acknowledged them.
 
-use crate::common::{Pair, Testbed, agreeing, pattern, read_bytes, remote_addr};
+use crate::common::{Connected, Pair, Testbed, agreeing, pattern, read_bytes, remote_addr};
 use dp::link::{LinkConfig, LinkPlan};
 use iwarp::verbs::{
     CmEventKind, ConnectionError, MemoryRegion, QpState, RecvRequest, RemoteAddr, SendFlags, SendOp,
@@ -237,4 +237,64 @@ fn a_refused_write_that_comes_twice_fails() {
     for event in [pair.event_a(), pair.event_b()] {
         assert!(matches!(event.kind, CmEventKind::Disconnected { .. }), "{event:?}");
     }
+}
+
+/// A Send that finds the memory of its receive gone is not taken either, though its sender is not to blame.
+#[test]
+fn a_send_without_memory_that_comes_twice_fails() {
+    let twice = LinkPlan { duplicate_ppm: 1_000_000, ..LinkPlan::default() };
+    let mut pair = Testbed::on(&LinkConfig { a_to_b: twice, ..LinkConfig::default() }).hosts();
+    let c = pair.connect(&agreeing());
+    let (source, target) = pair.regions(64);
+    c.qp_b.post_recv(&RecvRequest::new(1, target.sge(0, 64))).unwrap();
+    drop(target);
+    c.qp_a.post_send(&SendRequest::new(2, SendOp::Send, source.sge(0, 8))).unwrap();
+    assert_eq!(statuses(&mut pair), [(2, WcStatus::RemoteOperationError)]);
+}
+
+/// TCP acknowledges nothing that the engine has not looked at, whatever makes it send in that poll. Otherwise
+/// the acknowledgement, which goes before the Terminate, would complete a request that is refused.
+#[test]
+fn a_refused_write_fails_whatever_else_is_acknowledged() {
+    type Before = fn(&mut Pair, &Connected, &MemoryRegion, &MemoryRegion);
+    let befores: [(&str, Before); 4] = [
+        ("nothing", |_, _, _, _| {}),
+        ("an acknowledgement is owed", |pair, c, source, target| {
+            c.qp_a.post_send(&write(1, source, target, 0)).unwrap();
+            poll_a_then_b(pair);
+        }),
+        ("the timer of delayed acknowledgements is due", |pair, c, source, target| {
+            c.qp_a.post_send(&write(1, source, target, 0)).unwrap();
+            poll_a_then_b(pair);
+            pair.now_us += 20_000;
+        }),
+        ("the peer has much to send", |pair, c, source, target| {
+            let back = SendOp::Write { remote: remote_addr(source, 0) };
+            c.qp_b.post_send(&SendRequest::new(9, back, target.sge(0, 1 << 20))).unwrap();
+            pair.b.engine.poll_at(Instant::from_micros(pair.now_us));
+        }),
+    ];
+    for (name, before) in befores {
+        // The second segment of the longer one is refused.
+        for (len, inside) in [(8, 0), (4000, 2000)] {
+            let (mut pair, c) = Pair::agreeing();
+            let (source, target) = pair.regions(1 << 20);
+            pair.run_us(50_000);
+            before(&mut pair, &c, &source, &target);
+            let inside_of = remote_addr(&target, 0);
+            let remote = RemoteAddr { addr: inside_of.addr + (1 << 20) - inside, ..inside_of };
+            let refused = SendRequest::new(2, SendOp::Write { remote }, source.sge(0, len));
+            c.qp_a.post_send(&refused).unwrap();
+            poll_a_then_b(&mut pair);
+            let wc = pair.until(|pair| pair.a.cq.poll_one().filter(|wc| wc.wr_id == 2));
+            assert_eq!(wc.status, WcStatus::RemoteAccessError, "{len} bytes, before: {name}");
+        }
+    }
+}
+
+/// `b` receives what `a` sends, and answers in the same poll.
+fn poll_a_then_b(pair: &mut Pair) {
+    let now = Instant::from_micros(pair.now_us);
+    pair.a.engine.poll_at(now);
+    pair.b.engine.poll_at(now);
 }

@@ -92,42 +92,6 @@ async fn connections_go_on_after_pauses() {
     .await;
 }
 
-#[tokio::test]
-async fn a_write_waits_for_room() {
-    in_time(async {
-        let (mut a, mut b) = streams().await;
-        let bytes: Vec<u8> = (0..30_000).map(|at| (at % 251) as u8).collect();
-        let mut read = vec![0; bytes.len()];
-        let late = async {
-            sleep(PAUSE).await;
-            b.read_exact(&mut read).await
-        };
-        tokio::try_join!(a.write_all(&bytes), late).unwrap();
-        assert!(read == bytes);
-    })
-    .await;
-}
-
-/// More Writes than the peer takes at once: the last bytes gather, and go with the flush or the shutdown.
-#[tokio::test]
-async fn a_flush_and_a_shutdown_wait_for_credit() {
-    for is_flush in [true, false] {
-        in_time(async {
-            let (mut a, mut b) = streams().await;
-            for number in 0..10 {
-                a.write_u8(number).await.unwrap();
-            }
-            let late = async {
-                sleep(PAUSE).await;
-                b.read_exact(&mut [0; 10]).await
-            };
-            let sent = async { if is_flush { a.flush().await } else { a.shutdown().await } };
-            tokio::try_join!(sent, late).unwrap();
-        })
-        .await;
-    }
-}
-
 /// A task that writes and then computes for long has sent its bytes.
 #[tokio::test]
 async fn a_byte_leaves_with_its_write() {

@@ -1,0 +1,96 @@
+//! The bytes of a stream in both directions, and the credits for them.
+
+use std::io;
+use std::task::{Context, Poll};
+
+use tokio::io::ReadBuf;
+
+use super::incoming::Incoming;
+use super::outgoing::Outgoing;
+use super::protocol::{self, CREDIT, END, Progress};
+use crate::connection::{Connection, Message};
+use crate::error::{Error, Result};
+
+/// What a stream has sent and received. Each call gets the connection of the stream.
+pub(super) struct Flow {
+    pub(super) incoming: Incoming,
+    pub(super) outgoing: Outgoing,
+    /// The first error, with which the stream has ended.
+    pub(super) failed: Option<io::Error>,
+}
+
+impl Flow {
+    /// Takes what has arrived. The task is woken when more arrives. The stream ends with the first error.
+    pub(super) fn receive(&mut self, connection: &Connection, cx: &Context<'_>) -> io::Result<()> {
+        if self.failed.is_none() {
+            self.failed = self.try_receive(connection, cx).map_err(io::Error::from).err();
+        }
+        match &self.failed {
+            Some(error) => Err(io::Error::new(error.kind(), error.to_string())),
+            None => Ok(()),
+        }
+    }
+
+    fn try_receive(&mut self, connection: &Connection, cx: &Context<'_>) -> Result<()> {
+        while let Poll::Ready(completion) = connection.router().poll_received(cx) {
+            let message = connection.message(&completion?)?;
+            self.take(&message)?;
+        }
+        Ok(())
+    }
+
+    /// Sends what may go, and gives credit. The task is woken when the send queue has room for the rest. An
+    /// error is that of this call: the end of the connection comes to [`receive`](Self::receive), behind all
+    /// that has arrived.
+    pub(super) fn send(&mut self, connection: &Connection, cx: &Context<'_>) -> io::Result<()> {
+        self.outgoing.send(connection, cx)?;
+        Ok(self.give_credit(connection, cx)?)
+    }
+
+    /// Reads what has arrived; `None`: nothing has, and the task is woken when something does.
+    pub(super) fn try_read(
+        &mut self,
+        connection: &Connection,
+        cx: &Context<'_>,
+        out: &mut ReadBuf<'_>,
+    ) -> Option<io::Result<()>> {
+        let received = self.receive(connection, cx);
+        let before = out.filled().len();
+        if let Err(error) = self.incoming.copy_to(out) {
+            return Some(Err(error.into()));
+        }
+        if received.is_ok() {
+            // Refused if the connection is about to end.
+            let _ = self.send(connection, cx);
+        }
+        if out.filled().len() > before || out.remaining() == 0 || self.incoming.is_ended() {
+            // The bytes are there, also if the connection has ended meanwhile. The next call has its error.
+            return Some(Ok(()));
+        }
+        received.err().map(Err)
+    }
+
+    fn take(&mut self, message: &Message) -> Result<()> {
+        if let Some(bytes) = message.immediate {
+            return self.incoming.written(u64::from_be_bytes(bytes));
+        }
+        match message.data.split_first() {
+            Some((&CREDIT, credit)) => self.outgoing.credit(credit),
+            Some((&END, [])) => {
+                self.incoming.end();
+                Ok(())
+            }
+            _ => Err(Error::Protocol("of no known kind")),
+        }
+    }
+
+    fn give_credit(&mut self, connection: &Connection, cx: &Context<'_>) -> Result<()> {
+        let Some(credit) = self.incoming.credit_due() else { return Ok(()) };
+        if connection.router().poll_place(cx).is_ready() {
+            let Progress { bytes, writes } = credit;
+            protocol::send(connection, &[&[CREDIT], &bytes.to_be_bytes(), &writes.to_be_bytes()])?;
+            self.incoming.credited(credit);
+        }
+        Ok(())
+    }
+}

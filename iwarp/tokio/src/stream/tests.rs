@@ -1,0 +1,41 @@
+//! A stream whose connection ends while it is read, step by step.
+
+use std::task::{Context, Waker};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadBuf};
+
+use crate::tests::{in_time, streams};
+
+/// The connection is about to close, and the credit for what was read before is refused. What has arrived
+/// meanwhile can still be read, and then comes the end.
+#[tokio::test]
+async fn a_refused_credit_does_not_end_the_stream() {
+    in_time(async {
+        let (mut a, mut b) = streams().await;
+        let cx = Context::from_waker(Waker::noop());
+        let first = [7; 5000];
+        b.write_all(&first).await.unwrap();
+        let mut read = [0; 5000];
+        let mut out = ReadBuf::new(&mut read);
+        while out.filled().len() < first.len() {
+            let inner = a.inner();
+            inner.flow.receive(&inner.connection, &cx).unwrap();
+            inner.flow.incoming.copy_to(&mut out).unwrap();
+            tokio::task::yield_now().await;
+        }
+        assert!(a.inner().flow.incoming.credit_due().is_some());
+        b.write_all(b"last").await.unwrap();
+        b.shutdown().await.unwrap();
+        // Completed once it is taken.
+        while b.connection().queue_pair().has_open_sends() {
+            tokio::task::yield_now().await;
+        }
+        a.connection().queue_pair().modify(iwarp::verbs::QpState::Closing).unwrap();
+        let inner = a.inner();
+        assert!(inner.flow.send(&inner.connection, &cx).is_err(), "the credit is refused");
+        let mut rest = Vec::new();
+        a.read_to_end(&mut rest).await.unwrap();
+        assert_eq!((read, &rest[..]), (first, &b"last"[..]));
+    })
+    .await;
+}

@@ -1,0 +1,66 @@
+//! Two endpoints on a wire in memory, whose threads stay away once a task has polled.
+
+mod turns;
+
+use std::time::Duration;
+
+use dp::link::{LinkConfig, pair};
+use iwarp::engine::{EngineConfig, SharedEngine, SharedOptions};
+use tokio::time::{sleep, timeout};
+
+use crate::{Connection, ConnectionOptions, Endpoint, EndpointOptions, Listener, Stream};
+
+pub(crate) const PORT: u16 = 7471;
+pub(crate) const SERVER: &str = "10.0.0.2:7471";
+
+/// The bytes that a stream has under way.
+pub(crate) const RING: usize = 10_000;
+
+/// A client and a server. Their threads do not look after tasks that have polled once.
+pub(crate) fn endpoints() -> (Endpoint, Endpoint) {
+    let (a, b) = pair(&LinkConfig::default());
+    let hour = Duration::from_secs(3600);
+    let thread = SharedOptions { step_back: hour, longest_step_back: hour, ..SharedOptions::default() };
+    let options = EndpointOptions { thread, ..EndpointOptions::default() };
+    let open = |port: Box<dyn dp::Port>, address| {
+        let config = EngineConfig::new(&*port, &[address]).unwrap();
+        Endpoint::on_queues(vec![port], &config, &options).unwrap()
+    };
+    (open(a, "10.0.0.1/24"), open(b, "10.0.0.2/24"))
+}
+
+pub(crate) fn options() -> ConnectionOptions {
+    ConnectionOptions { send_depth: 4, recv_depth: 16, stream_bytes: RING, ..ConnectionOptions::default() }
+}
+
+pub(crate) async fn connected(client: &Endpoint, listener: &Listener) -> (Connection, Connection) {
+    let options = options();
+    let accept = async { listener.request().await?.accept(&options).await };
+    tokio::try_join!(Connection::connect_with(client, SERVER, &options), accept).unwrap()
+}
+
+pub(crate) async fn streams() -> (Stream, Stream) {
+    let (client, server) = endpoints();
+    let (a, b) = connected(&client, &Listener::bind(&server, PORT).unwrap()).await;
+    tokio::try_join!(a.into_stream(), b.into_stream()).unwrap()
+}
+
+/// Polls the engine as a task does, until its thread has stepped back. From then on nobody polls it before
+/// it is handed over.
+pub(crate) async fn step_back(engine: &SharedEngine) {
+    let mut quiet = 0;
+    for _ in 0..1000 {
+        engine.turn();
+        let polls = engine.counters().polls;
+        sleep(Duration::from_millis(3)).await;
+        quiet = if engine.counters().polls == polls { quiet + 1 } else { 0 };
+        if quiet == 5 {
+            return;
+        }
+    }
+    panic!("the thread polls beside a task");
+}
+
+pub(crate) async fn in_time<T>(work: impl Future<Output = T>) -> T {
+    timeout(Duration::from_secs(30), work).await.expect("nobody polls the engine")
+}
