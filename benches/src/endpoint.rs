@@ -19,6 +19,10 @@ use crate::private;
 use crate::rendezvous::Rendezvous;
 use crate::shown::Shown;
 
+/// How long a server is tried that refuses the first connection: it may begin to listen just now. A user
+/// who has not started it learns so soon.
+pub const STARTING: Duration = Duration::from_secs(1);
+
 /// Private data of the peer.
 pub type PrivateData = Vec<u8>;
 
@@ -185,8 +189,8 @@ impl Endpoint {
     }
 
     /// Connects a queue pair to `remote`. Returns it with its identifier and the peer's private data. Retries
-    /// after a refusal, with a new queue pair: perftest's server listens again for its data connections, and
-    /// may not listen yet.
+    /// after a refusal, with a new queue pair, for as long as `patience`: perftest's server listens again for
+    /// its data connections, and may not listen yet.
     ///
     /// # Errors
     /// [`Error::Connect`], [`Error::Rejected`], [`Error::Silent`].
@@ -195,18 +199,19 @@ impl Endpoint {
         mut create_qp: impl FnMut() -> Result<QueuePair, Error>,
         remote: SocketAddr,
         param: &ConnParam,
+        patience: Duration,
     ) -> Result<(CmId, QueuePair, PrivateData), Error> {
-        const TRIES: u32 = 10;
         const PAUSE: Duration = Duration::from_millis(100);
-        let mut tries = 1;
+        let begun = Instant::now();
         let param = &ConnParam { engine: self.engine, ..param.clone() };
         loop {
             let (id, qp) = (self.context.create_id(&self.events), create_qp()?);
             id.connect(&qp, remote, param)?;
             match self.established(&id, remote) {
                 Ok(private_data) => return Ok((id, qp, private_data)),
-                Err(Error::Connect { reason, .. }) if reason.is_refused() && tries < TRIES => {
-                    tries += 1;
+                Err(Error::Connect { reason, .. })
+                    if reason.is_refused() && begun.elapsed() + PAUSE < patience =>
+                {
                     self.pause(PAUSE)?;
                 }
                 Err(error) => return Err(error),

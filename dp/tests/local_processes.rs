@@ -13,6 +13,7 @@ use dp::local::{self, LocalConfig, LocalError, LocalPort};
 use dp::{Burst, Clock, LinkState, Mbuf, Port};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
+use test_support::process::cpu_time;
 
 /// Set for other processes: the folder of the wire, and what they are to do.
 const FOLDER: &str = "DP_TEST_FOLDER";
@@ -336,16 +337,6 @@ fn a_stale_station_is_taken_over_by_exactly_one() {
     }
 }
 
-/// The time of processors that the threads of a process have used.
-fn cpu_time(pid: Pid) -> Duration {
-    let tasks = std::fs::read_dir(format!("/proc/{}/task", pid.as_raw_nonzero())).unwrap();
-    let spent = |task: PathBuf| {
-        let text = std::fs::read_to_string(task.join("schedstat")).unwrap();
-        Duration::from_nanos(text.split_whitespace().next().unwrap().parse().unwrap())
-    };
-    tasks.map(|task| spent(task.unwrap().path())).sum()
-}
-
 #[test]
 fn a_process_that_waits_uses_no_processor_and_is_woken_soon() {
     let wire = Wire::new();
@@ -354,9 +345,9 @@ fn a_process_that_waits_uses_no_processor_and_is_woken_soon() {
     let mut peer = wire.start("process_that_echoes", 2);
     peer.hear("ready");
     round_trip(&mut port, &clock, 2, u32::MAX);
-    let before = cpu_time(peer.pid());
+    let before = cpu_time(peer.child.id()).unwrap();
     std::thread::sleep(Duration::from_secs(3));
-    let used = cpu_time(peer.pid()) - before;
+    let used = cpu_time(peer.child.id()).unwrap() - before;
     // 0.5 %.
     assert!(!before.is_zero() && used < Duration::from_millis(15), "{used:?} in three seconds");
     let mut round_trip = |trip| {

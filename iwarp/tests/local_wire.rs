@@ -71,12 +71,7 @@ impl Server {
 
     /// The time of processors that its threads have used.
     fn cpu_time(&self) -> Duration {
-        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.0.id())).unwrap();
-        let spent = |task: PathBuf| {
-            let text = std::fs::read_to_string(task.join("schedstat")).unwrap();
-            Duration::from_nanos(text.split_whitespace().next().unwrap().parse().unwrap())
-        };
-        tasks.map(|task| spent(task.unwrap().path())).sum()
+        test_support::process::cpu_time(self.0.id()).unwrap()
     }
 }
 

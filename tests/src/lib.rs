@@ -25,7 +25,6 @@ macro_rules! scenario_tests {
 
 pub mod attack;
 pub mod bridge;
-pub mod chapter;
 pub mod conformance;
 pub mod contract;
 pub mod device;

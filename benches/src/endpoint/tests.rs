@@ -31,7 +31,7 @@ fn end(port: Box<dyn dp::Port>, last: u8) -> End {
 
 /// Connects to a host on the same wire that begins to listen when so many attempts have begun. Returns the
 /// outcome, and how often it was tried.
-fn connect(remote: &str, listens_at: Option<u32>) -> (Result<(), Error>, u32) {
+fn connect(remote: &str, listens_at: Option<u32>, patience: Duration) -> (Result<(), Error>, u32) {
     let (here, there) = link::pair(&LinkConfig::default());
     let is_over = Interrupt::default();
     let of_server = is_over.clone();
@@ -62,6 +62,7 @@ fn connect(remote: &str, listens_at: Option<u32>) -> (Result<(), Error>, u32) {
         },
         remote.parse().unwrap(),
         &param,
+        patience,
     );
     is_over.raise();
     end.driver.linger(Duration::from_millis(20));
@@ -71,23 +72,36 @@ fn connect(remote: &str, listens_at: Option<u32>) -> (Result<(), Error>, u32) {
 
 #[test]
 fn a_server_that_does_not_listen_yet_is_tried_again() {
-    let (connected, tries) = connect("10.0.0.1:4000", Some(2));
+    let (connected, tries) = connect("10.0.0.1:4000", Some(2), STARTING);
     connected.unwrap();
     assert!((2..10).contains(&tries), "{tries} tries");
 }
 
+/// Beyond the second that the first connection has.
+#[test]
+fn it_is_tried_again_as_long_as_its_caller_says() {
+    let (connected, tries) = connect("10.0.0.1:4000", Some(15), Duration::from_secs(20));
+    connected.unwrap();
+    assert!(tries >= 15, "{tries} tries");
+}
+
 #[test]
 fn a_server_that_never_listens_is_given_up() {
-    let (connected, tries) = connect("10.0.0.1:4000", None);
-    let error = connected.unwrap_err();
-    assert!(matches!(&error, Error::Connect { reason, .. } if reason.is_refused()), "{error}");
-    assert!(error.to_string().contains("start the server first"), "{error}");
-    assert_eq!(tries, 10);
+    for patience in [STARTING, Duration::from_millis(300)] {
+        let begun = Instant::now();
+        let (connected, tries) = connect("10.0.0.1:4000", None, patience);
+        let error = connected.unwrap_err();
+        assert!(matches!(&error, Error::Connect { reason, .. } if reason.is_refused()), "{error}");
+        assert!(error.to_string().contains("start the server first"), "{error}");
+        // It is given up before a pause that would exceed the time.
+        let least = patience - Duration::from_millis(100);
+        assert!(tries > 1 && begun.elapsed() >= least, "{tries} tries in {:?}", begun.elapsed());
+    }
 }
 
 #[test]
 fn another_cause_is_told_at_once() {
-    let (connected, tries) = connect("192.0.2.1:4000", None);
+    let (connected, tries) = connect("192.0.2.1:4000", None, STARTING);
     let error = connected.unwrap_err();
     let no_route = NotConnected::Error(ConnectionError::NoRoute);
     assert!(matches!(&error, Error::Connect { reason, .. } if *reason == no_route), "{error}");

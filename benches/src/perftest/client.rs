@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use iwarp::verbs::CmId;
 
-use crate::endpoint::{Endpoint, conn_param};
+use crate::endpoint::{Endpoint, STARTING, conn_param};
 use crate::errors::Error;
 use crate::net::End;
 use crate::params::{Params, Test};
@@ -151,6 +151,7 @@ fn connect_control(
         },
         remote,
         &param,
+        STARTING,
     )?;
     Ok((Control::new(link, id, true), private::is_welcome(&answer)))
 }
@@ -159,7 +160,7 @@ fn connect_data(end: &mut Endpoint, remote: SocketAddr, path: &mut Path) -> Resu
     let pd = end.pd.clone();
     for index in 0..path.params.qps {
         let param = conn_param(&path.params, end.timeout, &private::data_connection(index))?;
-        let (id, qp, _answer) = end.connect(|| path.create_qp(&pd), remote, &param)?;
+        let (id, qp, _answer) = end.connect(|| path.create_qp(&pd), remote, &param, end.timeout)?;
         path.add(qp, id)?;
     }
     Ok(())

@@ -7,7 +7,7 @@ use super::link::{Link, conn_param};
 use super::wire::{Advert, printable, text};
 use crate::cli::PingArgs;
 use crate::driver::WaitMode;
-use crate::endpoint::Endpoint;
+use crate::endpoint::{Endpoint, STARTING};
 use crate::errors::Error;
 
 /// Runs the rounds.
@@ -32,6 +32,7 @@ pub fn run(
         },
         remote,
         &param,
+        STARTING,
     )?;
     end.driver.set_wait_mode(WaitMode::Measuring);
     let advert = |link: &Link, at: usize| Advert {

@@ -90,12 +90,7 @@ impl Peer {
 
     /// The time of processors that its threads have used.
     pub(crate) fn cpu_time(&self) -> Duration {
-        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.id())).unwrap();
-        let spent = |task: PathBuf| {
-            let text = std::fs::read_to_string(task.join("schedstat")).unwrap();
-            Duration::from_nanos(text.split_whitespace().next().unwrap().parse().unwrap())
-        };
-        tasks.map(|task| spent(task.unwrap().path())).sum()
+        test_support::process::cpu_time(self.id()).unwrap()
     }
 
     /// SIGKILL: no clean-up runs.

@@ -4,11 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-#[allow(unreachable_pub, reason = "it is public in the crate `tests`")]
-#[path = "../../../tests/src/chapter.rs"]
-mod chapter;
-
-use chapter::{Chapter, without_comment};
+use test_support::chapter::{Chapter, without_comment};
 
 /// `cargo test` builds the examples beside the tests.
 fn run(example: &str) -> Command {

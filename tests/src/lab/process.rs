@@ -308,37 +308,6 @@ impl Process {
         self.child.id()
     }
 
-    /// The time that its threads have spent on processors so far.
-    ///
-    /// # Errors
-    /// If it has ended.
-    pub fn cpu_time(&self) -> Result<Duration> {
-        let mut nanoseconds = 0;
-        for task in std::fs::read_dir(format!("/proc/{}/task", self.id()))? {
-            // A thread may have ended since.
-            let Ok(spent) = std::fs::read_to_string(task?.path().join("schedstat")) else { continue };
-            let first = spent.split_whitespace().next().and_then(|number| number.parse::<u64>().ok());
-            nanoseconds += first.ok_or_else(|| lab_error!("no time in '{spent}'"))?;
-        }
-        Ok(Duration::from_nanos(nanoseconds))
-    }
-
-    /// How often its threads have given up their processor to wait, so far.
-    ///
-    /// # Errors
-    /// If it has ended.
-    pub fn waits(&self) -> Result<u64> {
-        let mut waits = 0;
-        for task in std::fs::read_dir(format!("/proc/{}/task", self.id()))? {
-            // A thread may have ended since.
-            let Ok(status) = std::fs::read_to_string(task?.path().join("status")) else { continue };
-            let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
-            let count = count.and_then(|count| count.trim().parse::<u64>().ok());
-            waits += count.ok_or_else(|| lab_error!("no switches in '{status}'"))?;
-        }
-        Ok(waits)
-    }
-
     fn signal(&mut self, signal: rustix::process::Signal) {
         // Not reaped yet, so the id is still the child's.
         if self.status.is_none() {

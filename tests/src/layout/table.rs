@@ -29,7 +29,7 @@ pub(super) struct Folder {
 
 const NO_CIRCLE: (usize, &str) = (0, "");
 
-pub(super) const LAYOUTS: [Layout; 13] = [
+pub(super) const LAYOUTS: [Layout; 14] = [
     Layout { root: "dp/src/lib.rs", floors: Floors::None, largest_circle: NO_CIRCLE },
     Layout {
         root: "tcp-lite/src/lib.rs",
@@ -81,4 +81,5 @@ pub(super) const LAYOUTS: [Layout; 13] = [
         floors: Floors::None,
         largest_circle: (4, "a case runs on a probe, and the probe ends a case"),
     },
+    Layout { root: "tests/support/src/lib.rs", floors: Floors::None, largest_circle: NO_CIRCLE },
 ];

@@ -3,25 +3,15 @@
 
 use std::time::Duration;
 
+use test_support::idle::are_idle;
 use tests::iwperf::{Net, START_TIMEOUT};
-use tests::lab::{Namespace, Need, Process, Result, Run, Scratch, Suite, Wire, programs, veth};
+use tests::lab::{LabError, Namespace, Need, Process, Result, Run, Scratch, Suite, Wire, programs, veth};
 use tests::{ensure, lab_error};
 
 /// Messages there and back.
 const COUNT: &str = "500";
 
 const SERVER: &str = "10.66.0.1";
-
-/// Time to be idle.
-const IDLE: Duration = Duration::from_secs(10);
-/// How often a process may wake up in it: DPDK's threads for vhost do so 50 times a second. An engine that
-/// polls with pauses of a millisecond does a thousand times.
-const MOST_WAKE_UPS: u64 = 2000;
-/// How much of it a process may use: 0.5 %. On an idle machine it is below 0.1 %. With ten other programs on
-/// two processors each wake-up costs more.
-const MOST_OF_IDLE: Duration = IDLE.checked_div(200).unwrap();
-/// Times to look. The least counts: other programs can only add.
-const LOOKS: usize = 3;
 
 /// Both ends sleep, so a message there and back has four wake-ups at least: both engines, both programs. Far
 /// above what an idle machine needs, since other programs run beside. The least of all messages counts:
@@ -77,26 +67,9 @@ fn rests(server: &Process, client: &mut Process) -> Result<()> {
 fn idle(processes: &[&Process]) -> Result<()> {
     // The last acknowledgements are sent.
     std::thread::sleep(Duration::from_millis(500));
-    for _ in 1..LOOKS {
-        if look(processes).is_ok() {
-            return Ok(());
-        }
-    }
-    look(processes)
-}
-
-/// One look at what they use while they are idle.
-fn look(processes: &[&Process]) -> Result<()> {
-    let times = || processes.iter().map(|process| process.cpu_time()).collect::<Result<Vec<_>>>();
-    let waits = || processes.iter().map(|process| process.waits()).collect::<Result<Vec<_>>>();
-    let before = (times()?, waits()?);
-    std::thread::sleep(IDLE);
-    let used: Vec<Duration> = times()?.iter().zip(before.0).map(|(after, before)| *after - before).collect();
-    let woken: Vec<u64> = waits()?.iter().zip(before.1).map(|(after, before)| after - before).collect();
-    println!("  used {used:?} of {IDLE:?}, and were woken {woken:?} times");
-    ensure!(used.iter().all(|used| *used < MOST_OF_IDLE), "they used {used:?} of {IDLE:?}");
-    ensure!(woken.iter().all(|woken| *woken < MOST_WAKE_UPS), "they were woken {woken:?} times in {IDLE:?}");
-    Ok(())
+    let ids: Vec<(String, u32)> =
+        processes.iter().map(|process| (format!("process {}", process.id()), process.id())).collect();
+    are_idle(&ids).map_err(LabError)
 }
 
 /// A server that sleeps is there for the next peer when one has been killed.

@@ -8,7 +8,7 @@ use testing::lab::Result;
 use testing::{ensure, lab_error};
 
 use crate::compare::last_line::last_line;
-use crate::compare::measures::find;
+use crate::compare::measures::{Measure, Taken, find};
 use crate::compare::sample::Pair;
 use crate::compare::session::{Session, Tally};
 
@@ -48,17 +48,15 @@ struct Line {
 
 /// Measures all wanted rows.
 pub(crate) fn measure(session: &Session, tally: &mut Tally) {
-    for id in IDS.into_iter().filter(|id| session.options.wants(id)) {
-        // The number of bytes is the same each time.
-        let pairs = if id == "idle_qp_bytes" { 1 } else { session.pace.pairs };
+    for measure in IDS.into_iter().filter_map(find).filter(|row| session.options.wants(row.id)) {
+        let pairs = if measure.taken == Taken::Once { 1 } else { session.pace.pairs };
         for _ in 0..pairs {
-            // A stream has more threads than there are cores: they always take the CPU from each other.
-            let pair = match id {
-                "stream_64" | "stream_1k" | "stream_64k" => take(session, id),
-                _ => session.undisturbed(|| take(session, id)),
+            let pair = match measure.taken {
+                Taken::AsTheyCome => take(session, measure),
+                Taken::Undisturbed | Taken::Once => session.undisturbed(|| take(session, measure)),
             };
             let failed = pair.is_err();
-            tally.add(id, "memory", pair);
+            tally.add(measure.id, "memory", pair);
             if failed {
                 break;
             }
@@ -66,20 +64,21 @@ pub(crate) fn measure(session: &Session, tally: &mut Tally) {
     }
 }
 
-fn take(session: &Session, id: &str) -> Result<Pair> {
+fn take(session: &Session, measure: &Measure) -> Result<Pair> {
+    let id = measure.id;
     let cpus = session.cpus.map(|cpu| cpu.to_string()).join(",");
     let mut run = Session::part("pair")?.args([id, "--cpus", &cpus]);
     if id.starts_with("qps") {
         run = run.env(HUGE_HEAP.0, HUGE_HEAP.1);
     }
-    parse(id, &run.args(["--seconds", &session.pace.seconds.to_string()]).check(LIMIT)?)
+    parse(measure, &run.args(["--seconds", &session.pace.seconds.to_string()]).check(LIMIT)?)
 }
 
 /// The pair in the output of `measure pair`: its last line.
-fn parse(id: &str, text: &str) -> Result<Pair> {
+fn parse(measure: &Measure, text: &str) -> Result<Pair> {
+    let id = measure.id;
     let Line { id: said, ours, theirs, unit } =
         last_line(text).map_err(|error| lab_error!("measure {id}: {error}"))?;
-    let measure = find(id).ok_or_else(|| lab_error!("no row {id}"))?;
     ensure!(said == id && unit == measure.unit, "measure {id}: said {said} in {unit}");
     Ok(Pair { ours, theirs })
 }
@@ -87,6 +86,10 @@ fn parse(id: &str, text: &str) -> Result<Pair> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn parse(id: &str, text: &str) -> Result<Pair> {
+        super::parse(find(id).unwrap(), text)
+    }
 
     #[test]
     fn a_pair_is_read_from_the_last_line() {

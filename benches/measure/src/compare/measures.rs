@@ -27,6 +27,17 @@ impl Better {
     }
 }
 
+/// How the pairs of a row are taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Taken {
+    /// Repeated while others took the CPU.
+    Undisturbed,
+    /// As they come: the threads of an end take the CPU from each other, since they are more than the cores.
+    AsTheyCome,
+    /// A single pair: its figure is the same each time.
+    Once,
+}
+
 /// One row.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Measure {
@@ -44,6 +55,14 @@ pub(crate) struct Measure {
     pub(crate) goal: f64,
     /// Ratio aimed at.
     pub(crate) aim: f64,
+    /// How its pairs are taken.
+    pub(crate) taken: Taken,
+}
+
+impl Measure {
+    const fn taken(self, taken: Taken) -> Self {
+        Self { taken, ..self }
+    }
 }
 
 /// All rows, in the order of the table. The marks of `pingpong_64` are those for Xeons; on EPYCs they are
@@ -94,10 +113,13 @@ pub(crate) const MEASURES: [Measure; 37] = [
         "us",
         0.5,
         0.25,
-    ),
-    row("stream_1k", "a stream of iwarp-tokio, 1 KiB writes", "tokio's TCP over loopback", "GB/s", 2.0, 4.0),
-    row("stream_64k", "the same, 64 KiB writes", "tokio's TCP over loopback", "GB/s", 1.0, 1.5),
-    less("idle_qp_bytes", "memory of an idle queue pair", "4 KiB", "bytes", 0.75, 0.5),
+    )
+    .taken(Taken::AsTheyCome),
+    row("stream_1k", "a stream of iwarp-tokio, 1 KiB writes", "tokio's TCP over loopback", "GB/s", 2.0, 4.0)
+        .taken(Taken::AsTheyCome),
+    row("stream_64k", "the same, 64 KiB writes", "tokio's TCP over loopback", "GB/s", 1.0, 1.5)
+        .taken(Taken::AsTheyCome),
+    less("idle_qp_bytes", "memory of an idle queue pair", "4 KiB", "bytes", 0.75, 0.5).taken(Taken::Once),
     row("vs_smoltcp", "our TCP below MPA, MTU 1500", "smoltcp's TCP below it", "GB/s", 1.5, 2.0),
     row("loss_01", "Writes at 0.1 % loss, 200 Mb/s, 10 ms", "Linux to Linux", "Mb/s", 0.9, 1.2),
 ];
@@ -115,7 +137,7 @@ const fn row(
     goal: f64,
     aim: f64,
 ) -> Measure {
-    Measure { id, what, against, unit, better: Better::More, goal, aim }
+    Measure { id, what, against, unit, better: Better::More, goal, aim, taken: Taken::Undisturbed }
 }
 
 const fn less(

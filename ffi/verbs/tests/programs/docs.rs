@@ -9,10 +9,10 @@ use std::process::{Command, Stdio};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::built;
-use crate::chapter::{Chapter, without_comment};
 use crate::container;
 use crate::pair::is_installed;
 use crate::wire::Wire;
+use test_support::chapter::{Chapter, without_comment};
 
 type Test = fn() -> Result<(), String>;
 

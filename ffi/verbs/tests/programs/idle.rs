@@ -1,9 +1,10 @@
 //! How much of a processor programs take that wait, how soon a message wakes them, and whether two that spin
 //! on one processor get on.
 
-use std::fs;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+
+use test_support::idle::are_idle;
 
 use crate::interface::Interfaces;
 use crate::libs;
@@ -13,15 +14,6 @@ use crate::wire::Wire;
 
 type Test = fn() -> Result<(), String>;
 
-/// How long the time of programs is measured.
-const MEASURED: Duration = Duration::from_secs(10);
-/// Ticks of 10 ms in that time: 0.5 % of a processor.
-const MOST_TICKS: u64 = 5;
-/// Times to look. The least counts: on a busy machine each wake-up costs more.
-const LOOKS: usize = 3;
-/// How often a program may wake up in that time. One that polls with pauses of a millisecond does 10,000
-/// times.
-const MOST_WAKE_UPS: u64 = 2000;
 /// The time from a message to its answer that nothing but a sleep without end exceeds on a busy machine. On
 /// an idle one it is below 40 us, two wake-ups.
 const MOST_WAKING_US: f64 = 5000.0;
@@ -32,29 +24,6 @@ pub(crate) fn all(has_interfaces: bool) -> Vec<(&'static str, bool, Test)> {
         ("idle_programs_take_no_processor", has_programs && has_interfaces, idle),
         ("spinning_programs_on_one_processor_get_on", has_programs && is_installed("taskset"), spinning),
     ]
-}
-
-/// The time on processors of a process, in ticks of 10 ms.
-fn ticks(pid: u32) -> Result<u64, String> {
-    let path = format!("/proc/{pid}/stat");
-    let text = fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
-    let fields: Vec<&str> = text.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-    // The fields 14 and 15, of the user and of the system. The second one, a name, ends with the last
-    // bracket.
-    let field = |number: usize| fields.get(number - 3).and_then(|text| text.parse::<u64>().ok());
-    field(14).zip(field(15)).map(|(user, system)| user + system).ok_or(text)
-}
-
-/// How often the threads of a process have given up their processor to wait.
-fn waits(pid: u32) -> Result<u64, String> {
-    let failed = |error: std::io::Error| format!("process {pid}: {error}");
-    let mut waits = 0;
-    for thread in fs::read_dir(format!("/proc/{pid}/task")).map_err(failed)? {
-        let status = fs::read_to_string(thread.map_err(failed)?.path().join("status")).map_err(failed)?;
-        let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
-        waits += count.and_then(|count| count.trim().parse::<u64>().ok()).ok_or(status)?;
-    }
-    Ok(waits)
 }
 
 /// A server that waits for a client, and both ends of a connection that nobody uses, on both kinds of wires.
@@ -102,29 +71,8 @@ fn rest(wires: &[(&str, Wire)], mut programs: Vec<(String, Running)>) -> Result<
     }
     // Connections have ended their start.
     sleep(Duration::from_millis(500));
-    for _ in 1..LOOKS {
-        if look(&programs).is_ok() {
-            return Ok(());
-        }
-    }
-    look(&programs)
-}
-
-/// One look at what programs take when nothing happens.
-fn look(programs: &[(String, Running)]) -> Result<(), String> {
-    let spent = |program: &Running| Ok::<_, String>((ticks(program.pid())?, waits(program.pid())?));
-    let before = programs.iter().map(|(_, program)| spent(program)).collect::<Result<Vec<_>, _>>()?;
-    sleep(MEASURED);
-    for ((name, program), (ticks, waits)) in programs.iter().zip(before) {
-        let (ticks_after, waits_after) = spent(program)?;
-        let (used, woken) = (ticks_after - ticks, waits_after - waits);
-        let line = format!("{name} has used {} ms in {MEASURED:?}, and woken {woken} times", used * 10);
-        println!("{line}");
-        if used > MOST_TICKS || woken > MOST_WAKE_UPS {
-            return Err(line);
-        }
-    }
-    Ok(())
+    let ids: Vec<(&str, u32)> = programs.iter().map(|(name, program)| (&**name, program.pid())).collect();
+    are_idle(&ids)
 }
 
 /// Both ends poll all the time, or spin on memory, and have one processor.

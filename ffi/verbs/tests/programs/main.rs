@@ -29,9 +29,6 @@
 
 mod built;
 mod c;
-#[allow(unreachable_pub, unused_imports, reason = "it is public in the crate `tests`, which runs its tests")]
-#[path = "../../../../tests/src/chapter.rs"]
-mod chapter;
 mod completions;
 mod container;
 mod docs;

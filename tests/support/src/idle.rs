@@ -1,0 +1,86 @@
+//! Processes that do nothing: how much of a processor they take, and how often they wake.
+
+use std::fmt::Display;
+use std::time::Duration;
+
+use crate::process::{cpu_time, waits};
+
+/// How long a look takes.
+const MEASURED: Duration = Duration::from_secs(10);
+/// How much of it a process may use: 0.5 % of a processor. On an idle machine it is below 0.1 %. With ten
+/// other programs on two processors each wake-up costs more.
+const MOST_TIME: Duration = MEASURED.checked_div(200).unwrap();
+/// How often a process may wake up in it: DPDK's threads for vhost do so 50 times a second. An engine that
+/// polls with pauses of a millisecond does a thousand times.
+const MOST_WAKE_UPS: u64 = 2000;
+/// Times to look. The least counts: other programs can only add.
+const LOOKS: usize = 3;
+
+/// Fails if one of the processes, each with its name and its id, uses a processor or wakes up more than one
+/// that sleeps until something happens. Prints their figures.
+///
+/// # Errors
+/// The figures of the first such process; a process that has ended.
+pub fn are_idle<N: Display>(processes: &[(N, u32)]) -> Result<(), String> {
+    for _ in 1..LOOKS {
+        if look(processes, MEASURED).is_ok() {
+            return Ok(());
+        }
+    }
+    look(processes, MEASURED)
+}
+
+fn look<N: Display>(processes: &[(N, u32)], measured: Duration) -> Result<(), String> {
+    let before = spent(processes)?;
+    std::thread::sleep(measured);
+    let mut wrong = Ok(());
+    for ((name, _), (before, after)) in processes.iter().zip(before.into_iter().zip(spent(processes)?)) {
+        let (used, woken) = (after.0 - before.0, after.1 - before.1);
+        let line = format!("{name} has used {used:?} in {measured:?}, and woken {woken} times");
+        println!("  {line}");
+        if used >= MOST_TIME || woken >= MOST_WAKE_UPS {
+            wrong = wrong.and(Err(line));
+        }
+    }
+    wrong
+}
+
+/// The time on processors of each, and how often it has woken.
+fn spent<N>(processes: &[(N, u32)]) -> Result<Vec<(Duration, u64)>, String> {
+    let spent = |id| Ok::<_, std::io::Error>((cpu_time(id)?, waits(id)?));
+    processes.iter().map(|(_, id)| spent(*id).map_err(|error| error.to_string())).collect()
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use std::process::{Child, Command};
+
+    use super::*;
+
+    struct Running(Child);
+
+    impl Running {
+        fn shell(script: &str) -> Self {
+            Self(Command::new("sh").args(["-c", script]).spawn().unwrap())
+        }
+    }
+
+    impl Drop for Running {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    #[test]
+    fn a_process_that_computes_is_told_from_one_that_sleeps() {
+        let (asleep, busy) = (Running::shell("exec sleep 60"), Running::shell("while :; do :; done"));
+        let both = [("the sleeper", asleep.0.id()), ("the other one", busy.0.id())];
+        // A second suffices: it has 50 ms, and any share of a processor is more.
+        let told = look(&both, Duration::from_secs(1)).unwrap_err();
+        assert!(told.starts_with("the other one has used "), "{told}");
+        look(&both[..1], Duration::from_secs(1)).unwrap();
+        drop(busy);
+        assert!(look(&both, Duration::ZERO).unwrap_err().starts_with("process "));
+    }
+}
