@@ -257,6 +257,7 @@ impl Connection {
             // TCP acknowledges the bytes; they are dropped.
             Phase::Opening(_) | Phase::Ended(_) | Phase::FullOperation(_) => {
                 self.discard(io, offset, &buf, frontier);
+                self.refuse_after_close(io);
             }
         }
     }

@@ -248,6 +248,18 @@ impl Connection {
         io.tcp.close(io.now, self.conn);
     }
 
+    /// The peer has sent more after our graceful close, and the bytes are dropped. With InfiniBand's semantics
+    /// its requests succeed when TCP acknowledges them, so the connection is reset instead (RFC 9293 section
+    /// 3.6.1, for data after a CLOSE). All of ours has been acknowledged before our FIN.
+    pub(super) fn refuse_after_close(&mut self, io: &mut Io) {
+        if let Phase::Ended(TcpClosing { qp: Some(qp), .. }) = &self.phase
+            && qp.ib_semantics() == Some(true)
+            && self.report.error().is_none()
+        {
+            io.tcp.abort(io.now, self.conn);
+        }
+    }
+
     /// The TCP connection is closed: flushes the queue pair and tells the user, once.
     pub(in crate::engine) fn finish(&mut self, io: &mut Io) {
         // RFC 5041 section 6.2.2 (DDP-155): the loss of the connection is a fatal error of the queue pair.

@@ -127,10 +127,10 @@ pub struct ConnParam {
     /// - A Send or Write completes when the peer has taken it: a Send when it is in the buffer of a receive
     ///   request, a Write when it is in the memory of the peer. TCP's acknowledgement says so, which leaves
     ///   in the poll in which the bytes are placed or in the next one. What is behind a message that waits
-    ///   for a receive request completes behind it. A request that the peer refuses is the one that fails. A
-    ///   Send completes before an answer to it is received. A graceful close does not wait for receive
-    ///   requests of the peer: messages that are not taken when the peer has acknowledged them are flushed,
-    ///   and the peer may take them all the same.
+    ///   for a receive request completes behind it. A request that the peer refuses is the one that fails.
+    ///   One that arrives after the peer's close resets the connection. A Send completes before an answer to
+    ///   it is received. A graceful close does not wait for receive requests of the peer: messages that are
+    ///   not taken when the peer has acknowledged them are flushed, and the peer may take them all the same.
     ///
     /// The offer is eight bytes behind the private data, of the Request and of the Reply that agrees. This
     /// implementation takes them off; another one shows them to its user as private data. Default: `false`.

@@ -3,10 +3,10 @@
 use crate::common::{Connected, Pair, Testbed, agreeing, pattern, read_bytes, remote_addr};
 use dp::link::{LinkConfig, LinkPlan};
 use iwarp::verbs::{
-    CmEventKind, ConnectionError, MemoryRegion, QpState, RecvRequest, RemoteAddr, SendFlags, SendOp,
+    CmEvent, CmEventKind, ConnectionError, MemoryRegion, QpState, RecvRequest, RemoteAddr, SendFlags, SendOp,
     SendRequest, WcStatus,
 };
-use tcp_lite::Instant;
+use tcp_lite::{CloseReason, Instant};
 
 /// A Write of eight bytes to place `at` of `to`.
 fn write(wr_id: u64, from: &MemoryRegion, to: &MemoryRegion, at: usize) -> SendRequest {
@@ -290,6 +290,30 @@ fn a_refused_write_fails_whatever_else_is_acknowledged() {
             assert_eq!(wc.status, WcStatus::RemoteAccessError, "{len} bytes, before: {name}");
         }
     }
+}
+
+/// The peer closes, and has no use for a request that was posted before its FIN came.
+#[test]
+fn a_write_that_arrives_after_the_peers_close_fails() {
+    let (mut pair, c) = Pair::agreeing();
+    let (source, target) = pair.regions(64);
+    pair.run_us(50_000);
+    source.write_at(0, &pattern(1, 8)).unwrap();
+    c.qp_b.modify(QpState::Closing).unwrap();
+    // Its FIN leaves.
+    pair.b.engine.poll_at(Instant::from_micros(pair.now_us));
+    c.qp_a.post_send(&write(1, &source, &target, 0)).unwrap();
+    poll_a_then_b(&mut pair);
+    let wc = pair.wc_a();
+    let reset = ConnectionError::Tcp(CloseReason::Reset);
+    assert_eq!((wc.wr_id, wc.status, wc.cause), (1, WcStatus::WrFlushError, Some(reset)));
+    assert_eq!(read_bytes(&target, 0, 8), [0; 8]);
+    let ended = |event: CmEvent| match event.kind {
+        CmEventKind::Disconnected { error, .. } => error,
+        _ => panic!("{event:?}"),
+    };
+    assert_eq!(ended(pair.event_a()), Some(reset));
+    assert_eq!(ended(pair.event_b()), Some(ConnectionError::Tcp(CloseReason::Aborted)));
 }
 
 /// `b` receives what `a` sends, and answers in the same poll.
