@@ -1,12 +1,16 @@
 //! A task hands the engine over to its thread before it sleeps. In each test the thread has stepped back.
 
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
 
+use iwarp::memory::Access;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::sleep;
 
-use super::{PORT, RING, connected, endpoints, in_time, step_back, streams};
-use crate::{Listener, Stream};
+use super::{PORT, RING, connected, endpoints, in_time, options, step_back, streams};
+use crate::{Error, Listener, Stream};
 
 /// The task of the other end does something else before it reads.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -29,6 +33,63 @@ async fn a_listener_hands_over() {
         let listener = Listener::bind(&server, PORT).unwrap();
         step_back(&server.shared.engines[0]).await;
         connected(&client, &listener).await;
+    })
+    .await;
+}
+
+/// The places of the send queue are taken by atomics whose futures are dropped while they poll.
+#[tokio::test]
+async fn a_full_send_queue_hands_over() {
+    in_time(async {
+        let (client, server) = endpoints();
+        let (a, b) = connected(&client, &Listener::bind(&server, PORT).unwrap()).await;
+        let memory = b.register(8, Access::LOCAL_WRITE | Access::REMOTE).unwrap();
+        let word = memory.remote();
+        for end in [&a, &b] {
+            step_back(end.engine()).await;
+        }
+        for _ in 0..options().send_depth {
+            let mut atomic = pin!(a.fetch_add(&word, 1));
+            assert!(poll_fn(|cx| Poll::Ready(atomic.as_mut().poll(cx).is_pending())).await);
+        }
+        let late = async {
+            sleep(PAUSE).await;
+            b.engine().hand_over();
+        };
+        let (before, ()) = tokio::join!(a.fetch_add(&word, 1), late);
+        assert_eq!(before.unwrap(), 4);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_wait_for_the_end_hands_over() {
+    in_time(async {
+        let (client, server) = endpoints();
+        let (a, b) = connected(&client, &Listener::bind(&server, PORT).unwrap()).await;
+        step_back(a.engine()).await;
+        let late = async {
+            sleep(PAUSE).await;
+            b.close().await
+        };
+        let (error, closed) = tokio::join!(a.closed(), late);
+        assert!(matches!(error, Error::Closed), "{error}");
+        closed.unwrap();
+    })
+    .await;
+}
+
+/// A request behind others leaves with a poll, and the task does not poll after its write.
+#[tokio::test]
+async fn a_write_behind_another_hands_over() {
+    in_time(async {
+        let (mut a, mut b) = streams().await;
+        leave_alone(&a).await;
+        a.write_u8(1).await.unwrap();
+        a.write_u8(2).await.unwrap();
+        let mut read = [0; 2];
+        b.read_exact(&mut read).await.unwrap();
+        assert_eq!(read, [1, 2]);
     })
     .await;
 }
@@ -77,4 +138,52 @@ async fn a_flush_and_a_shutdown_without_credit_hand_over() {
         })
         .await;
     }
+}
+
+#[tokio::test]
+async fn connections_go_on_after_pauses() {
+    in_time(async {
+        let (client, server) = endpoints();
+        let listener = Listener::bind(&server, PORT).unwrap();
+        let (a, b) = connected(&client, &listener).await;
+        let memory = b.register(8, Access::LOCAL_WRITE | Access::REMOTE).unwrap();
+        let word = memory.remote();
+        // It always waits in the end. A peer has to wait for a task that computes.
+        let echo = tokio::spawn(async move {
+            while let Ok(message) = b.recv().await {
+                sleep(PAUSE / 4).await;
+                if b.send(&message.data).await.is_err() {
+                    break;
+                }
+            }
+            b.closed().await
+        });
+        for number in 0..10 {
+            a.send(&[number; 100]).await.unwrap();
+            assert_eq!(a.recv().await.unwrap().data, [number; 100]);
+            sleep(PAUSE).await;
+            assert_eq!(a.fetch_add(&word, 1).await.unwrap(), u64::from(number));
+        }
+        // The client has polled, and waits for other things now.
+        let (c, _d) = connected(&client, &listener).await;
+        assert_eq!(a.fetch_add(&word, 1).await.unwrap(), 10);
+        c.abort();
+        assert!(matches!(c.closed().await, Error::Connection(_)));
+        assert_eq!(a.fetch_add(&word, 1).await.unwrap(), 11);
+        a.close().await.unwrap();
+        echo.await.unwrap();
+    })
+    .await;
+}
+
+/// A task that writes and then computes for long has sent its bytes.
+#[tokio::test]
+async fn a_byte_leaves_with_its_write() {
+    in_time(async {
+        let (mut a, mut b) = streams().await;
+        leave_alone(&a).await;
+        a.write_u8(5).await.unwrap();
+        assert_eq!(b.read_u8().await.unwrap(), 5);
+    })
+    .await;
 }

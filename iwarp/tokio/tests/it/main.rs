@@ -5,7 +5,6 @@ mod metrics;
 mod operations;
 mod send;
 mod streams;
-mod turns;
 
 use dp::link::{LinkConfig, pair};
 use iwarp_tokio::{Connection, ConnectionOptions, Endpoint, Listener};
