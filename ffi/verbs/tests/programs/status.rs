@@ -30,9 +30,10 @@ struct Stage {
 }
 
 impl Stage {
-    /// Starts rping's server and its client, which run until they are killed.
+    /// Starts rping's server and its client, which run until they are killed. The server serves others when
+    /// its client has gone.
     fn start(&self) -> Result<[Running; 2], String> {
-        let mut server = Running::start(&self.wire, "server", "rping -s -a 127.0.0.1 -C 100000000")?;
+        let mut server = Running::start(&self.wire, "server", "rping -s -P -a 127.0.0.1 -C 100000000")?;
         server.wait_to_listen(&self.wire)?;
         let client = Running::start(&self.wire, "client", "rping -c -a 127.0.0.1 -C 100000000")?;
         Ok([server, client])
