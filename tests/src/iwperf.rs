@@ -15,6 +15,31 @@ pub const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time limit for a program to start its port and listen, on a busy machine.
 pub const START_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// Bytes of a connection that is in the middle of a test: more than those of its setup.
+const MOVED_BYTES: u64 = 1 << 18;
+
+/// Waits until `iwperf` runs its test and a connection of it has moved bytes, as `uwarp status` shows them.
+///
+/// # Errors
+/// If it does not after a minute, or if the folder of the status cannot be read.
+pub fn wait_to_move(process: &mut Process) -> Result<()> {
+    // The head of the table is printed when data begin to flow.
+    process.wait_for("#bytes", START_TIMEOUT)?;
+    let folder = iwarp::status::default_folder()?;
+    let started = Instant::now();
+    loop {
+        let shown = iwarp::status::processes(&folder)?.answered;
+        let of_it = shown.iter().filter(|report| report.pid == process.id());
+        let mut connections = of_it.flat_map(|report| &report.engines).flat_map(|engine| &engine.connections);
+        if connections.any(|connection| connection.tx_bytes + connection.rx_bytes > MOVED_BYTES) {
+            return Ok(());
+        }
+        ensure!(process.is_running()?, "it ended: {}", process.text());
+        ensure!(started.elapsed() < START_TIMEOUT, "it moves no data: {shown:#?}\n{}", process.text());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
 /// The corresponding program of perftest.
 pub fn perftest(test: Test) -> &'static str {
     match test {

@@ -4,7 +4,8 @@
 //! run can be removed by the next run and by `scripts/test`.
 
 use std::ffi::OsStr;
-use std::net::{SocketAddr, TcpStream};
+use std::io::ErrorKind;
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::AsFd;
 use std::panic::resume_unwind;
 use std::path::Path;
@@ -169,6 +170,25 @@ impl Namespace {
             std::thread::sleep(Duration::from_millis(10));
         }
         Ok(())
+    }
+
+    /// Waits until the kernel of the namespace and `host` have resolved each other: until the host refuses a
+    /// connection to a port where nobody listens. A machine that has just started may be silent for longer
+    /// than a neighbour is asked for, 3 s.
+    ///
+    /// # Errors
+    /// If it does not answer after `limit`.
+    pub fn wait_for_host(&self, host: IpAddr, limit: Duration) -> Result<()> {
+        const NOBODY: u16 = 9;
+        let connect = || TcpStream::connect_timeout(&(host, NOBODY).into(), Duration::from_secs(1));
+        let started = Instant::now();
+        loop {
+            match self.enter(connect)? {
+                Err(error) if error.kind() == ErrorKind::ConnectionRefused => return Ok(()),
+                other => ensure!(started.elapsed() < limit, "{host} does not answer: {other:?}"),
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 
     /// Waits until a device exists, such as the tap device of a DPDK process.

@@ -14,6 +14,9 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use super::{LabError, Result};
 use crate::lab_error;
 
+/// How long the output of a program that has ended may take to arrive.
+const REST_WITHIN: Duration = Duration::from_secs(30);
+
 /// A program to be run. Its output is captured; its standard input is empty, or a file.
 #[derive(Clone, Debug)]
 pub struct Run {
@@ -266,8 +269,8 @@ impl Process {
             self.await_end(left)?;
         }
         let waited = started.elapsed();
-        // A grandchild may keep the streams open. Its output is not waited for.
-        self.captured.wait(Duration::from_secs(1), |state| state.open == 0);
+        // Its readers may be late on a busy machine. A grandchild may keep the streams open for good.
+        self.captured.wait(REST_WITHIN, |state| state.open == 0);
         let status = self.status.ok_or_else(|| LabError::new("ended without a status"))?;
         Ok(Ended { what: self.what.clone(), status, text: self.text(), waited })
     }

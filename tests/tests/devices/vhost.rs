@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use tests::iwperf::{
-    Case, Net, START_TIMEOUT, TEST_TIMEOUT, Test, cases, client, conclude, iwperf, serve_vhost,
+    Case, Net, START_TIMEOUT, TEST_TIMEOUT, Test, cases, client, conclude, iwperf, serve_vhost, wait_to_move,
 };
 use tests::lab::{Need, Process, Result, Scratch, Suite};
 use tests::{ensure, lab_error};
@@ -65,10 +65,8 @@ fn harmed(
     let net = Net::virtio_user(&socket, "10.60.0.2/24", 1500);
     let args = [test.name(), "10.60.0.1", "-D", "600", "-s", "4096"].map(str::to_owned);
     let mut client = iwperf(None, args.into_iter().chain(net.args()))?.spawn()?;
-    // The head of the table is printed when data begin to flow.
-    client.wait_for("#bytes", START_TIMEOUT)?;
-    server.wait_for("#bytes", START_TIMEOUT)?;
-    std::thread::sleep(Duration::from_secs(1));
+    wait_to_move(&mut client)?;
+    wait_to_move(&mut server)?;
     let (mut victim, other) = if end == End::Vhost { (server, client) } else { (client, server) };
     let start = Instant::now();
     harm(&mut victim);

@@ -25,8 +25,11 @@ const PAIRS: [(&str, bool); 3] = [
 const CAPABILITIES: &str = "-all,+chown,+dac_override,+fowner,+fsetid,+kill,+setgid,+setuid,+setpcap,\
                             +net_bind_service,+net_raw,+sys_chroot,+mknod,+audit_write,+setfcap";
 
-/// A server that listens within this time is found by its client.
-const LISTENS_WITHIN: Duration = Duration::from_secs(15);
+/// How long a server may take to listen. Clients that come earlier are refused.
+const LISTENS_WITHIN: Duration = Duration::from_secs(60);
+/// How long a client may take, and how long a server may take to end after it.
+const CLIENT_ENDS_WITHIN: Duration = Duration::from_secs(60);
+const SERVER_ENDS_WITHIN: Duration = Duration::from_secs(30);
 
 type Named = (&'static str, bool, fn() -> Result<(), String>);
 
@@ -109,7 +112,7 @@ impl<'a> Containers<'a> {
         let said = loop {
             // One that comes before its server listens is refused.
             let mut client = self.start(1, client)?;
-            let succeeded = client.wait(LISTENS_WITHIN)?;
+            let succeeded = client.wait(CLIENT_ENDS_WITHIN)?;
             if succeeded {
                 break client.said();
             }
@@ -121,7 +124,7 @@ impl<'a> Containers<'a> {
         if !said.contains("BW average") || !said.contains(" 65536 ") {
             return Err(format!("it measures nothing: {said}"));
         }
-        if server.wait(LISTENS_WITHIN)? { Ok(()) } else { Err(server.said()) }
+        if server.wait(SERVER_ENDS_WITHIN)? { Ok(()) } else { Err(server.said()) }
     }
 }
 

@@ -7,6 +7,9 @@ use crate::interface::Interfaces;
 use crate::pair::Running;
 use crate::wire::Wire;
 
+/// How long a program may take to start, to see an event, or to end.
+const WITHIN: Duration = Duration::from_secs(30);
+
 type Test = fn() -> Result<(), String>;
 
 pub(crate) fn all() -> Vec<(&'static str, Test)> {
@@ -24,7 +27,7 @@ fn nothing_is_left() -> Result<(), String> {
         server.wait_to_listen(&wire)?;
         let mut client = Running::start(&wire, "client", "rping -c -a 127.0.0.1 -C 2")?;
         for (end, program) in [("client", &mut client), ("server", &mut server)] {
-            let status = program.wait(Duration::from_secs(10))?;
+            let status = program.wait(WITHIN)?;
             if !status.success() {
                 return Err(format!("run {run}: the {end} ended with {status}: {}", wire.output(end)));
             }
@@ -43,7 +46,7 @@ fn nothing_is_left() -> Result<(), String> {
 fn lists_devices() -> Result<(), String> {
     let wire = Wire::new()?;
     let mut devices = Running::start(&wire, "client", "ibv_devices")?;
-    let status = devices.wait(Duration::from_secs(10))?;
+    let status = devices.wait(WITHIN)?;
     if !status.success() || !wire.output("client").contains("uwarp0") {
         return Err(format!("{status}: {}", wire.output("client")));
     }
@@ -55,17 +58,15 @@ fn lists_devices() -> Result<(), String> {
 
 /// `ibv_asyncwatch` waits for events, and prints that the link of its port is gone.
 pub(crate) fn asyncwatch_sees_a_lost_link() -> Result<(), String> {
-    const WITHIN: Duration = Duration::from_secs(10);
     let wire = Wire::between(Interfaces::new()?)?;
     let _watch = Running::start(&wire, "server", "stdbuf -oL ibv_asyncwatch")?;
-    wait_for(&wire, "async event FD", WITHIN)?;
+    wait_for(&wire, "async event FD")?;
     wire.take_link(1)?;
-    wait_for(&wire, "IBV_EVENT_PORT_ERR", WITHIN)
+    wait_for(&wire, "IBV_EVENT_PORT_ERR")
 }
 
 /// `uwarp ls` shows a program on an interface while it is there.
 pub(crate) fn interface_is_listed() -> Result<(), String> {
-    const WITHIN: Duration = Duration::from_secs(10);
     let wire = Wire::between(Interfaces::hosts()?)?;
     let launcher = wire.launcher()?;
     let list = || {
@@ -74,7 +75,7 @@ pub(crate) fn interface_is_listed() -> Result<(), String> {
         Ok::<_, String>(String::from_utf8_lossy(&output.stdout).into_owned())
     };
     let mut watch = Running::start(&wire, "server", "stdbuf -oL ibv_asyncwatch")?;
-    wait_for(&wire, "async event FD", WITHIN)?;
+    wait_for(&wire, "async event FD")?;
     let (there, pid) = (list()?, format!(" {} ", watch.pid()));
     watch.kill();
     let gone = list()?;
@@ -87,11 +88,11 @@ pub(crate) fn interface_is_listed() -> Result<(), String> {
 }
 
 /// Waits until the program `server` has printed a text.
-fn wait_for(wire: &Wire, text: &str, limit: Duration) -> Result<(), String> {
+fn wait_for(wire: &Wire, text: &str) -> Result<(), String> {
     let begun = Instant::now();
     while !wire.output("server").contains(text) {
-        if begun.elapsed() > limit {
-            return Err(format!("no '{text}' after {limit:?}: {}", wire.output("server")));
+        if begun.elapsed() > WITHIN {
+            return Err(format!("no '{text}' after {WITHIN:?}: {}", wire.output("server")));
         }
         std::thread::sleep(Duration::from_millis(5));
     }

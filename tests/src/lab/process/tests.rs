@@ -18,6 +18,12 @@ fn both_streams_are_captured_and_an_exit_code_is_an_error() {
 }
 
 #[test]
+fn output_that_comes_after_the_end_of_the_program_is_captured() {
+    let late = shell("(sleep 2; echo late) & echo early").check(SOON).unwrap();
+    assert_eq!(late, "early\nlate\n");
+}
+
+#[test]
 fn waiting_for_a_line_ends_with_the_line_with_the_program_or_with_the_limit() {
     let mut process = shell("echo ready; sleep 60").spawn().unwrap();
     process.wait_for("ready", SOON).unwrap();

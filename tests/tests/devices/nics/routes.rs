@@ -6,7 +6,7 @@ use tests::iwperf::{Test, host};
 use tests::lab::{Result, Suite};
 use tests::lab_error;
 
-use super::rig::{BRIDGES, Binding, Family, Nic, NicPair, SharedPair};
+use super::rig::{BRIDGES, Binding, Family, Nic, NicPair, READY_TIMEOUT, SharedPair};
 use super::transfers::transfer;
 
 /// The addresses of the ends, and those of the router towards the client and towards the server.
@@ -31,6 +31,10 @@ const ROUTES: [Route; 2] = [
         routers: ["fd79:1::fe/64", "fd79:2::fe/64"],
     },
 ];
+
+/// An address of each router interface. A kernel asks for a neighbour from an address of its own, and for the
+/// packet of another host only from a link-local one: without it, it never asks, and drops the packet.
+const LINK_LOCAL: &str = "fe80::fe/64";
 
 /// Adds the tests.
 pub(crate) fn add(suite: &mut Suite, shared: &SharedPair) {
@@ -62,6 +66,9 @@ fn vlan(pair: &NicPair) -> Result<()> {
 fn routed(pair: &NicPair, route: &Route) -> Result<()> {
     for (bridge, router) in BRIDGES.iter().zip(route.routers) {
         pair.namespace.address(bridge, router)?;
+        if route.family == Family::V6 {
+            pair.namespace.address(bridge, LINK_LOCAL)?;
+        }
     }
     pair.namespace.sysctl("ip_forward", "1")?;
     pair.namespace
@@ -70,6 +77,13 @@ fn routed(pair: &NicPair, route: &Route) -> Result<()> {
         .check(Duration::from_secs(10))?;
     let [to_client, to_server] = route.routers.map(host);
     let served = pair.serve(&pair.b, Nic::Bridged, route.server, &["--gateway", to_server])?;
+    // The router asks for the address of the server for 3 s, and then tells the client that the server is
+    // unreachable, which ends a connection whose SYN was sent again.
+    let server = host(route.server);
+    let address = server.parse().map_err(|error| lab_error!("{server}: {error}"))?;
+    pair.namespace
+        .wait_for_host(address, READY_TIMEOUT)
+        .map_err(|error| lab_error!("{error}\n---- server\n{}", served.text()))?;
     let between = (route.client, route.server);
     transfer(pair, &pair.a, Nic::Bridged, between, Test::WriteBw, &["--gateway", to_client])
         .map_err(|error| lab_error!("{error}\n---- server\n{}", served.text()))?;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tests::iwperf::{START_TIMEOUT, TEST_TIMEOUT, iwperf, serve};
+use tests::iwperf::{TEST_TIMEOUT, iwperf, serve, wait_to_move};
 use tests::lab::{Process, Result, Suite, programs};
 use tests::{ensure, lab_error};
 
@@ -121,7 +121,7 @@ fn siw_terminates(rig: &Rig) -> Result<()> {
 fn server_is_killed(rig: &Rig) -> Result<()> {
     let _server = rig.siw.serve(TEST_TIMEOUT, ["ib_send_bw", "-R", "-F", "-D", "40"])?;
     let mut client = client(rig, &["-D", "40"])?;
-    let_it_run(&mut client)?;
+    wait_to_move(&mut client)?;
     kill_in_machine(rig)?;
     ends_with(client, &GONE)
 }
@@ -129,7 +129,7 @@ fn server_is_killed(rig: &Rig) -> Result<()> {
 fn client_is_killed(rig: &Rig) -> Result<()> {
     let mut server = serve(Some(&rig.namespace), &rig.net(), ["server", "--test", "send-bw", "-D", "40"])?;
     let _client = rig.siw.run(TEST_TIMEOUT, ["ib_send_bw", "-R", "-F", "-D", "40", OURS]).spawn()?;
-    let_it_run(&mut server)?;
+    wait_to_move(&mut server)?;
     kill_in_machine(rig)?;
     ends_with(server, &GONE)
 }
@@ -138,18 +138,11 @@ fn client_is_killed(rig: &Rig) -> Result<()> {
 fn peer_falls_silent(rig: &Rig) -> Result<()> {
     let _server = rig.siw.serve(TEST_TIMEOUT, ["ib_send_bw", "-R", "-F", "-D", "40"])?;
     let mut client = client(rig, &["-D", "40"])?;
-    let_it_run(&mut client)?;
+    wait_to_move(&mut client)?;
     rig.siw.freeze()?;
     let result = ends_with(client, &["does not answer", "silent"]);
     rig.siw.thaw()?;
     result
-}
-
-/// Waits until data have flowed for a moment: the head of the table is printed when they begin to.
-fn let_it_run(process: &mut Process) -> Result<()> {
-    process.wait_for("#bytes", START_TIMEOUT)?;
-    std::thread::sleep(Duration::from_secs(1));
-    Ok(())
 }
 
 /// SIGKILL inside the machine: its kernel closes the connection.

@@ -4,16 +4,15 @@
 //! a bridge.
 
 use std::cell::Cell;
-use std::io::ErrorKind;
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tests::iwperf::Net;
 use tests::lab::{Namespace, Process, Result, Siw, SiwConfig, Wire, programs, veth};
-use tests::{ensure, lab_error};
+use tests::lab_error;
 
 /// Our address.
 pub(crate) const OURS: &str = "10.77.0.1";
@@ -61,18 +60,7 @@ impl Rig {
     /// is asked for, 3 s, and the client of the test gave up.
     pub(crate) fn wait_for_wire(&self) -> Result<()> {
         let theirs: IpAddr = THEIRS.parse().map_err(|error| lab_error!("{THEIRS}: {error}"))?;
-        // Nobody listens there, so that the machine's answer is a reset.
-        let address = SocketAddr::new(theirs, 9);
-        let started = Instant::now();
-        loop {
-            let connect = || TcpStream::connect_timeout(&address, Duration::from_secs(1));
-            match self.namespace.enter(connect)? {
-                Err(error) if error.kind() == ErrorKind::ConnectionRefused => return Ok(()),
-                other => {
-                    ensure!(started.elapsed() < WIRE_TIMEOUT, "the machine is not on the wire: {other:?}");
-                }
-            }
-        }
+        self.namespace.wait_for_host(theirs, WIRE_TIMEOUT)
     }
 
     /// The frames that the devices of the namespace have passed and dropped.
