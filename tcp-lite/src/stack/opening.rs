@@ -66,8 +66,8 @@ impl Stack {
     }
 
     /// Why a connection that began here is not established yet: [`CloseReason::NoNeighbor`] while nobody has
-    /// answered the queries for the Ethernet address of the next hop, otherwise [`CloseReason::TimedOut`]. For
-    /// a caller that gives up earlier than the stack.
+    /// answered the queries for the Ethernet address of the next hop, otherwise [`CloseReason::TimedOut`].
+    /// For a caller that gives up earlier than the stack.
     pub fn unanswered(&self, conn: ConnId) -> CloseReason {
         let conn = self.connections.live(conn).and_then(|slot| self.connections.get(slot));
         match conn.is_some_and(|conn| conn.unresolved_since.is_set()) {
