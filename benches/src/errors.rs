@@ -173,6 +173,7 @@ mod tests {
             (ConnectionError::NoRoute, "give --gateway ADDR"),
             (ConnectionError::Tcp(CloseReason::NoNeighbor), "nobody answers for its address"),
             (ConnectionError::Tcp(CloseReason::Refused), "connection refused: start the server first"),
+            (ConnectionError::Tcp(CloseReason::TimedOut), "does not answer: start the server first"),
             (ConnectionError::Rejected, "the peer rejected the connection"),
         ] {
             let told = NotConnected::Error(error).to_string();

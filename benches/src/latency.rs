@@ -34,6 +34,9 @@ pub type Distribution = Vec<(f64, f64)>;
 #[derive(Clone, Debug)]
 pub struct Latencies {
     round_trip_ns: Histogram<u64>,
+    /// The shortest and the longest round trip, which the histogram rounds, microseconds; infinity and 0
+    /// without any.
+    extremes_us: [f64; 2],
     /// 2 if half the round trip is reported.
     divisor: f64,
 }
@@ -56,13 +59,14 @@ impl Latencies {
         let round_trip_ns = Histogram::new_with_bounds(1, LONGEST_NS, 3)
             // The bounds are constants for which the constructor cannot fail.
             .expect("1..60e9 with 3 digits is a valid range");
-        Self { round_trip_ns, divisor: if half { 2.0 } else { 1.0 } }
+        Self { round_trip_ns, extremes_us: [f64::INFINITY, 0.0], divisor: if half { 2.0 } else { 1.0 } }
     }
 
     /// Records a round trip of `cycles` of a counter with `hz` a second.
     #[inline]
     pub fn record_cycles(&mut self, cycles: u64, hz: u64) {
-        self.record((u128::from(cycles) * 1_000_000_000 / u128::from(hz)).min(u64::MAX.into()) as u64);
+        let ns = (u128::from(cycles) * 1_000_000_000 / u128::from(hz)).min(u64::MAX.into()) as u64;
+        self.record_exactly(ns, cycles as f64 * 1e6 / hz as f64);
     }
 
     /// Adds the round trips of `other`.
@@ -70,6 +74,8 @@ impl Latencies {
         // Both have the same bounds, so nothing is too large.
         let added = self.round_trip_ns.add(&other.round_trip_ns);
         debug_assert!(added.is_ok(), "{added:?}");
+        let ([least, most], [others_least, others_most]) = (self.extremes_us, other.extremes_us);
+        self.extremes_us = [least.min(others_least), most.max(others_most)];
     }
 
     /// Number of round trips recorded.
@@ -79,20 +85,33 @@ impl Latencies {
 
     /// Records one round trip.
     pub fn record(&mut self, round_trip_ns: u64) {
+        self.record_exactly(round_trip_ns, round_trip_ns as f64 / 1e3);
+    }
+
+    #[inline]
+    fn record_exactly(&mut self, round_trip_ns: u64, us: f64) {
         self.round_trip_ns.saturating_record(round_trip_ns.max(1));
+        let [least, most] = self.extremes_us;
+        self.extremes_us = [least.min(us), most.max(us)];
+    }
+
+    /// A value of the histogram as it is reported, microseconds. It rounds, but not beyond the extremes.
+    fn reported_us(&self, ns: f64) -> f64 {
+        let [least, most] = self.extremes_us;
+        (ns / 1000.0).max(least).min(most) / self.divisor
     }
 
     /// The figures. `iterations` is the number shown in the table (perftest measures one less than it runs).
     pub fn summary(&self, iterations: u64) -> LatencySummary {
-        let us = |ns: f64| ns / 1000.0 / self.divisor;
-        let at = |quantile| us(self.round_trip_ns.value_at_quantile(quantile) as f64);
+        let at = |quantile| self.reported_us(self.round_trip_ns.value_at_quantile(quantile) as f64);
+        let [least, most] = self.extremes_us;
         LatencySummary {
             iterations,
-            min_us: us(self.round_trip_ns.min() as f64),
-            max_us: us(self.round_trip_ns.max() as f64),
+            min_us: least.min(most) / self.divisor,
+            max_us: most / self.divisor,
             typical_us: at(0.5),
-            avg_us: us(self.round_trip_ns.mean()),
-            stdev_us: us(self.round_trip_ns.stdev()),
+            avg_us: self.reported_us(self.round_trip_ns.mean()),
+            stdev_us: self.round_trip_ns.stdev() / 1000.0 / self.divisor,
             p90_us: at(0.9),
             p99_us: at(0.99),
             p999_us: at(0.999),
@@ -102,8 +121,7 @@ impl Latencies {
 
     /// The median and the 99th percentile, microseconds.
     pub fn median_and_p99_us(&self) -> [f64; 2] {
-        [0.5, 0.99]
-            .map(|quantile| self.round_trip_ns.value_at_quantile(quantile) as f64 / 1000.0 / self.divisor)
+        [0.5, 0.99].map(|quantile| self.reported_us(self.round_trip_ns.value_at_quantile(quantile) as f64))
     }
 
     /// A round trip of `cycles`, of `hz` a second, as it is reported: microseconds.
@@ -116,11 +134,12 @@ impl Latencies {
         let count = self.round_trip_ns.len();
         // The largest sample is the last point, in the middle of its share.
         let last = 1.0 - 0.5 / count.max(1) as f64;
-        let us = |ns: u64| ns as f64 / 1000.0 / self.divisor;
         let mut points: Distribution = self
             .round_trip_ns
             .iter_quantiles(POINTS_PER_HALVING)
-            .map(|step| (step.quantile_iterated_to().min(last), us(step.value_iterated_to())))
+            .map(|step| {
+                (step.quantile_iterated_to().min(last), self.reported_us(step.value_iterated_to() as f64))
+            })
             .collect();
         points.dedup_by_key(|point| point.0);
         points
@@ -153,6 +172,26 @@ mod tests {
         ]) {
             assert!(close(got, want), "{got} {want}");
         }
+    }
+
+    #[test]
+    fn the_least_and_the_most_are_samples_and_bound_the_rest() {
+        let hz = 2_900_000_000;
+        let samples = [1_024_901, 1_030_007, 1_040_003];
+        let mut half = Latencies::new(true);
+        samples.iter().for_each(|&cycles| half.record_cycles(cycles, hz));
+        let summary = half.summary(4);
+        assert_eq!(summary.min_us, half.us(samples[0], hz));
+        assert_eq!(summary.max_us, half.us(samples[2], hz));
+        assert_eq!(summary.p9999_us, summary.max_us);
+        let mut all = Latencies::new(true);
+        all.record_cycles(2_000_000, hz);
+        all.add(&half);
+        assert_eq!(all.summary(5).min_us, summary.min_us);
+        assert_eq!(all.summary(5).max_us, half.us(2_000_000, hz));
+        let points = half.distribution();
+        let (first, last) = (points[0].1, points[points.len() - 1].1);
+        assert!(first >= summary.min_us && last == summary.max_us, "{points:?}");
     }
 
     #[test]

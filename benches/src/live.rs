@@ -4,7 +4,7 @@
 use std::io::IsTerminal;
 
 use dp::Clock;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use iwarp::engine::EngineCounters;
 
 use crate::lines::tell;
@@ -79,15 +79,8 @@ impl Live {
             (false, 0) => hz,
             (false, _) => return Self::hidden(),
         };
-        let bar = is_dashboard.then(|| {
-            let bar = ProgressBar::new(if total == 0 { 1000 } else { total });
-            let style = "{prefix} [{bar:40}] {percent:>3} %  {elapsed}\n{msg}";
-            if let Ok(style) = ProgressStyle::with_template(style) {
-                bar.set_style(style);
-            }
-            bar.set_prefix(label.to_owned());
-            bar
-        });
+        let target = is_dashboard.then(ProgressDrawTarget::stderr);
+        let bar = target.map(|target| progress_bar(label, total, target));
         Self { bar, unit, total, period, hz, ..Self::hidden() }
     }
 
@@ -100,6 +93,9 @@ impl Live {
         self.span = deadline.saturating_sub(moment.now);
         self.next = moment.now + self.period;
         self.before = Some(moment);
+        if let Some(bar) = &self.bar {
+            set_style(bar, self.total == 0 && self.span == 0);
+        }
     }
 
     /// Whether a moment is to be shown.
@@ -141,6 +137,23 @@ impl Drop for Live {
         if let Some(bar) = self.bar.take() {
             bar.finish_and_clear();
         }
+    }
+}
+
+fn progress_bar(label: &str, total: u64, target: ProgressDrawTarget) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(Some(if total == 0 { 1000 } else { total }), target);
+    bar.set_prefix(label.to_owned());
+    bar
+}
+
+/// An endless run has no share that is done: only its time is shown.
+fn set_style(bar: &ProgressBar, is_endless: bool) {
+    let style = match is_endless {
+        true => "{prefix}  {elapsed}\n{msg}",
+        false => "{prefix} [{bar:40}] {percent:>3} %  {elapsed}\n{msg}",
+    };
+    if let Ok(style) = ProgressStyle::with_template(style) {
+        bar.set_style(style);
     }
 }
 
@@ -197,7 +210,70 @@ fn dashboard(rates: &Rates, moment: &Moment, seconds: f64, unit: Unit) -> String
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+    use std::sync::{Arc, Mutex};
+
+    use indicatif::TermLike;
+
     use super::*;
+
+    /// A terminal that keeps what is written.
+    #[derive(Clone, Debug, Default)]
+    struct Terminal(Arc<Mutex<String>>);
+
+    impl TermLike for Terminal {
+        fn width(&self) -> u16 {
+            120
+        }
+
+        fn move_cursor_up(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn move_cursor_down(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn move_cursor_right(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn move_cursor_left(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn write_line(&self, text: &str) -> io::Result<()> {
+            self.write_str(text)
+        }
+
+        fn write_str(&self, text: &str) -> io::Result<()> {
+            self.0.lock().unwrap().push_str(text);
+            Ok(())
+        }
+
+        fn clear_line(&self) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn flush(&self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn the_dashboard_of_an_endless_run_has_no_share() {
+        for (deadline, has_share) in [(0, false), (100_000, true)] {
+            let terminal = Terminal::default();
+            let target = ProgressDrawTarget::term_like(Box::new(terminal.clone()));
+            let bar = Some(progress_bar("write-bw", 0, target));
+            let mut live = Live { bar, period: 10, hz: 1000, ..Live::hidden() };
+            live.start(moment(0, 0, 0, 0), deadline);
+            live.show(moment(50_000, 50, 0, 0));
+            let text = terminal.0.lock().unwrap().clone();
+            assert!(text.contains("write-bw") && text.contains("average"), "{text}");
+            assert_eq!(text.contains('%') && text.contains('['), has_share, "{text}");
+        }
+    }
 
     fn moment(now: u64, messages: u64, retransmits: u64, busy_cycles: u64) -> Moment {
         let mut counters = EngineCounters { busy_cycles, ..EngineCounters::default() };

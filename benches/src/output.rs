@@ -158,7 +158,7 @@ impl<'a> Output<'a> {
             return ended;
         }
         self.print(table::LINE);
-        if let Some(note) = ending_note(&ended, outcome, &self.rows) {
+        if let Some(note) = ending_note(&ended, params.endless, outcome, &self.rows) {
             self.print(&note);
         }
         self.cores();
@@ -179,9 +179,10 @@ impl<'a> Output<'a> {
         self.profiles(hz);
         if self.args.stats {
             self.print(&cost_lines(&self.rows, hz).join("\n"));
-            let measured: u64 = self.rows.iter().map(|row| row.span.1.saturating_sub(row.span.0)).sum();
             let all = counters.iter().copied().sum();
-            stats::lines(&all, measured as f64 / hz as f64).iter().for_each(|line| self.print(line));
+            stats::lines(&all, measured_cycles(&self.rows) as f64 / hz as f64)
+                .iter()
+                .for_each(|line| self.print(line));
             spread_lines(counters).iter().for_each(|line| self.print(line));
         }
         self.files(params, counters, hz, outcome, &ended)?;
@@ -274,12 +275,19 @@ impl<'a> Output<'a> {
 }
 
 /// How the test ended, if not as planned.
-fn ending_note(ended: &Result<(), Error>, outcome: &Outcome, rows: &[Row]) -> Option<String> {
-    let partial = if rows.last().is_some_and(|row| row.is_partial) {
-        ": the last row is what was measured"
-    } else {
-        ""
+///
+/// An endless run has a row for each interval, and then that of all of it: the peer confirms the whole.
+fn ending_note(
+    ended: &Result<(), Error>,
+    is_endless: bool,
+    outcome: &Outcome,
+    rows: &[Row],
+) -> Option<String> {
+    let measured = match is_endless {
+        true => ": the last row is the whole run",
+        false => ": the last row is what was measured",
     };
+    let partial = if rows.last().is_some_and(|row| row.is_partial) { measured } else { "" };
     match ended {
         Err(Error::Interrupted) => Some(format!(" interrupted{partial}")),
         Err(error) => Some(format!(" ended early{partial} ({error})")),
@@ -287,8 +295,20 @@ fn ending_note(ended: &Result<(), Error>, outcome: &Outcome, rows: &[Row]) -> Op
             .peer
             .as_ref()
             .filter(|peer| peer.interrupted)
-            .map(|_| " the peer was interrupted: the last row is what was measured".to_owned()),
+            .map(|_| format!(" the peer was interrupted{measured}")),
     }
+}
+
+/// Cycles in which anything was measured. The last row of an endless run spans those before it.
+fn measured_cycles(rows: &[Row]) -> u64 {
+    let mut spans: Vec<_> = rows.iter().map(|row| row.span).collect();
+    spans.sort_unstable();
+    let (mut cycles, mut seen) = (0, 0);
+    for (from, to) in spans {
+        cycles += to.saturating_sub(from.max(seen));
+        seen = seen.max(to);
+    }
+    cycles
 }
 
 fn heading(params: &Params) -> String {
@@ -405,6 +425,25 @@ mod tests {
         let stat = |name: &str, value| DeviceStat { name: name.into(), value };
         let stats = [stat("rx_good_packets", 7), stat("rx_crc_errors", 0), stat("rx_missed_errors", 1)];
         assert_eq!(device_lines(&stats), [" device: rx_good_packets 7", " device: rx_missed_errors 1"]);
+    }
+
+    #[test]
+    fn the_note_on_an_interrupted_run_says_what_its_last_row_covers() {
+        let rows = [Row::default(), Row { is_partial: true, ..Row::default() }];
+        let note = |is_endless, rows: &[Row]| {
+            ending_note(&Err(Error::Interrupted), is_endless, &Outcome::default(), rows).unwrap()
+        };
+        assert_eq!(note(false, &rows), " interrupted: the last row is what was measured");
+        assert_eq!(note(true, &rows), " interrupted: the last row is the whole run");
+        assert_eq!(note(true, &rows[..1]), " interrupted");
+    }
+
+    #[test]
+    fn time_that_two_rows_span_counts_once() {
+        let row = |span| Row { span, ..Row::default() };
+        assert_eq!(measured_cycles(&[]), 0);
+        assert_eq!(measured_cycles(&[row((10, 30)), row((40, 50))]), 30);
+        assert_eq!(measured_cycles(&[row((10, 30)), row((30, 50)), row((10, 60))]), 50);
     }
 
     #[test]

@@ -58,7 +58,8 @@ fn eal_runs_once_and_devices_come_and_go() {
 
     // Errors are one line.
     for (spec, says) in [
-        ("no_such_driver0", "net_vhost"),
+        ("no_such_driver0", "one of net_af_packet"),
+        ("net_e1000", "no such device"),
         ("net_virtio_user0,path=/nowhere/at.all", "start the server first"),
         ("net_virtio_user0", "net_virtio_user0 needs path"),
         ("net_af_packet0,iface=nope0", "there is no interface nope0"),

@@ -48,7 +48,8 @@ pub struct TestArgs {
     /// With -b: the figures of each direction too.
     #[arg(long = "report-both", alias = "report_both", requires = "bidirectional")]
     pub report_both: bool,
-    /// Run until Ctrl-C, with a row every --duration seconds (5 by default).
+    /// Run until Ctrl-C, with a row every --duration seconds (5 by default) and one of the whole run at its
+    /// end.
     #[arg(long = "run_infinitely", alias = "run-infinitely", conflicts_with_all = ["iters", "all"])]
     pub run_infinitely: bool,
     /// Send some messages before the first measurement; -a always does.

@@ -29,7 +29,7 @@ pub enum DeviceError {
         device: String,
         /// What DPDK logged.
         log: String,
-        /// The drivers that are linked in.
+        /// The drivers of virtual devices that are linked in.
         drivers: String,
     },
     /// The driver matches the device but cannot use it.

@@ -142,7 +142,7 @@ pub(super) fn make_vdev(text: &str) -> Result<(String, DeviceHandle), DeviceErro
     let unknown = || DeviceError::Unknown {
         device: text.to_owned(),
         log: eal::log::trouble(),
-        drivers: sys::DRIVERS.join(" "),
+        drivers: vdev::drivers().collect::<Vec<_>>().join(" "),
     };
     let (Ok(c_text), Ok(c_name)) = (CString::new(text), CString::new(name)) else {
         return Err(unknown());
@@ -159,7 +159,7 @@ pub(super) fn make_vdev(text: &str) -> Result<(String, DeviceHandle), DeviceErro
         if let Some(problem) = vdev::problem(text) {
             return Err(problem);
         }
-        let known = sys::DRIVERS.iter().any(|driver| name.starts_with(driver));
+        let known = vdev::drivers().any(|driver| name.starts_with(driver));
         return Err(if known {
             DeviceError::Probe {
                 device: text.to_owned(),

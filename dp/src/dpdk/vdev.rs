@@ -11,6 +11,24 @@ use rustix::thread::CapabilitySet;
 
 use super::DeviceError;
 
+/// The drivers of virtual devices, by the names that the devices begin with.
+const DRIVERS: &[&str] = &[
+    "net_af_packet",
+    "net_af_xdp",
+    "net_memif",
+    "net_null",
+    "net_ring",
+    "net_tap",
+    "net_vhost",
+    "net_virtio_user",
+];
+
+/// Those that are linked in. The library of `net_virtio_user` is `net_virtio`.
+pub(super) fn drivers() -> impl Iterator<Item = &'static str> {
+    let is_linked = |name: &&str| dpdk_sys::DRIVERS.iter().any(|library| name.starts_with(library));
+    DRIVERS.iter().copied().filter(is_linked)
+}
+
 /// The device's name: the part before the first comma.
 pub(super) fn name(spec: &str) -> &str {
     spec.split_once(',').map_or(spec, |(name, _)| name)
@@ -156,6 +174,13 @@ mod tests {
     use std::os::unix::net::UnixListener;
 
     use super::*;
+
+    #[test]
+    fn a_virtual_device_is_driven_by_no_driver_of_nics() {
+        let linked: Vec<_> = drivers().collect();
+        assert!(linked.contains(&"net_vhost") && linked.contains(&"net_virtio_user"), "{linked:?}");
+        assert!(!linked.iter().any(|name| ["net_virtio", "net_e1000", "net_i40e"].contains(name)));
+    }
 
     #[test]
     fn only_the_side_that_listens_has_a_socket_to_clear() {

@@ -17,7 +17,7 @@ pub enum EalError {
     )]
     NoHugepages,
     /// An entry of [`EalConfig::pci`](super::EalConfig::pci) is not a PCI address.
-    #[error("{text}: no PCI address, which looks like 0000:03:00.0 or 03:00.0")]
+    #[error("{text:?} is no PCI address, which looks like 0000:03:00.0 or 03:00.0")]
     PciAddress {
         /// The entry.
         text: String,

@@ -434,14 +434,14 @@ impl Connection {
                 self.on_close_deadline(io, acknowledged);
             }
             Phase::Deciding { .. } => self.decision_timeout(io),
+            Phase::Opening(_) => self.fail_startup(io, ConnectionError::Tcp(io.tcp.unanswered(self.conn))),
             Phase::StreamingMode(_) => {
                 debug_assert!(false, "streaming mode has no deadline before its close")
             }
             // In Full Operation: the RTR did not come.
-            Phase::FullOperation(_)
-            | Phase::Opening(_)
-            | Phase::AwaitReply { .. }
-            | Phase::AwaitRequest { .. } => self.fail_startup(io, ConnectionError::StartupTimeout),
+            Phase::FullOperation(_) | Phase::AwaitReply { .. } | Phase::AwaitRequest { .. } => {
+                self.fail_startup(io, ConnectionError::StartupTimeout)
+            }
         }
     }
 

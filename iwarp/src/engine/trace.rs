@@ -22,8 +22,9 @@ dp::events! {
     /// An engine begins.
     fn engine_started(engine: usize, info: &PortInfo, stack: &StackConfig) {
         let PortInfo { name, mtu, .. } = info;
-        let (mac, addresses) = (stack.mac, stack.addresses.as_slice());
-        tracing::info!(engine, port = name, %mac, mtu, ?addresses, "engine started");
+        let addresses: Vec<_> = stack.addresses.iter().map(ToString::to_string).collect();
+        let (mac, addresses) = (colons(stack.mac), addresses.join(","));
+        tracing::info!(engine, port = name, mac, mtu, addresses, "engine started");
     }
 
     /// An engine ends, with this many connections.
@@ -161,7 +162,8 @@ dp::events! {
 
     /// Another host uses one of our addresses. `lost`: we do not use it.
     fn address_conflict(io: &Io, address: IpAddr, mac: EthernetAddress, lost: bool) {
-        tracing::warn!(engine = io.shared.index(), %address, %mac, lost, "address conflict");
+        let mac = colons(mac);
+        tracing::warn!(engine = io.shared.index(), %address, mac, lost, "address conflict");
     }
 }
 
@@ -170,6 +172,12 @@ dp::events! {
 fn of(io: &Io, conn: ConnId) -> (usize, (Option<String>, Option<String>)) {
     let addresses = io.tcp.info(conn).map(|info| (info.local, info.remote));
     (io.shared.index(), printed(addresses))
+}
+
+/// An Ethernet address as Linux writes it. Its `Display` has dashes.
+#[cfg(feature = "tracing")]
+fn colons(mac: EthernetAddress) -> String {
+    mac.to_string().replace('-', ":")
 }
 
 #[cfg(feature = "tracing")]

@@ -5,13 +5,13 @@ use std::net::SocketAddr;
 
 use super::connections::Conn;
 use super::{ConnId, ConnectError, Stack};
-use crate::Deadline;
 use crate::facade::{Instant, IpAddress, TcpSeqNumber};
 use crate::four_tuple::FourTuple;
 use crate::icmp_error::{IPV4_MIN_MTU, IPV6_MIN_MTU};
 use crate::ip::{IPV4_BYTES, IPV6_BYTES};
 use crate::secrets::EPHEMERAL_PORTS;
 use crate::tcp::{OpenParams, Tcb};
+use crate::{CloseReason, Deadline};
 
 /// Ports to try for one whose frames arrive at our queue. With 64 queues, one of these does but for one case
 /// in ten million.
@@ -63,6 +63,17 @@ impl Stack {
         self.connections.insert(id, conn);
         self.settle(id.slot);
         Ok(id)
+    }
+
+    /// Why a connection that began here is not established yet: [`CloseReason::NoNeighbor`] while nobody has
+    /// answered the queries for the Ethernet address of the next hop, otherwise [`CloseReason::TimedOut`].
+    /// For a caller that gives up earlier than the stack.
+    pub fn unanswered(&self, conn: ConnId) -> CloseReason {
+        let conn = self.connections.live(conn).and_then(|slot| self.connections.get(slot));
+        match conn.is_some_and(|conn| conn.unresolved_since.is_set()) {
+            true => CloseReason::NoNeighbor,
+            false => CloseReason::TimedOut,
+        }
     }
 
     /// The parameters of a new connection that the stack decides.

@@ -43,6 +43,21 @@ fn a_next_hop_that_does_not_answer_is_unreachable_after_three_queries() {
     }
 }
 
+/// A caller that gives up before the stack learns which answer is missing.
+#[test]
+fn a_connection_without_an_answer_knows_which_one_is_missing() {
+    let mut tap = acquainted();
+    for (remote, missing) in [("10.0.0.9:1", CloseReason::NoNeighbor), ("10.0.0.2:1", CloseReason::TimedOut)]
+    {
+        let now = tap.now();
+        let stream = tap.host.connect(now, remote.parse().unwrap(), 0);
+        tap.frames_for(1_000_000);
+        assert_eq!(tap.host.streams[stream].closed, None);
+        let conn = tap.host.streams[stream].conn;
+        assert_eq!(tap.host.stack.unanswered(conn), missing, "{remote}");
+    }
+}
+
 /// The answer is changed on its way without a trace, so SYNs go to an address without a host. After they stay
 /// unanswered, the neighbour is probed, then asked for by broadcast, and the connection is established.
 #[test]

@@ -156,7 +156,9 @@ pub struct ConnParam {
     /// queue pair in any case. A request of ours that fails here, for instance because its memory is wrong,
     /// ends the connection without a word to the peer. Default: `false`.
     pub outlives_peer: bool,
-    /// Time for TCP and MPA startup together; when accepting, for the RTR. Default: 10 s.
+    /// Time for TCP and MPA startup together; when accepting, for the RTR. Default: 10 s. The error when it
+    /// ends is that of TCP while its handshake lasts, and
+    /// [`StartupTimeout`](crate::verbs::ConnectionError::StartupTimeout) from then on.
     pub timeout: Duration,
     /// Ends the connection when no FPDU was sent or received for this time; `None`: never. Default: `None`.
     pub idle_timeout: Option<Duration>,

@@ -231,8 +231,24 @@ fn a_conflict_over_an_address_is_told() {
     assert_eq!(conflicts.len(), 2, "{:?}", messages(&seen));
     for conflict in conflicts {
         assert_eq!((conflict.field("address"), conflict.field("lost")), ("10.0.0.7", "false"));
+        assert_eq!(conflict.field("mac").split(':').count(), 6);
         assert_eq!(conflict.level, Level::WARN);
     }
+}
+
+#[test]
+fn an_engine_tells_its_addresses_as_users_write_them() {
+    let seen = collect(|| {
+        let bed = Testbed::new().configure(|config| {
+            let addresses = ["10.0.0.7/24", "2001:db8::7/64"].map(|text| text.parse().unwrap());
+            config.stack.addresses = addresses.into_iter().collect();
+        });
+        drop(bed.hosts());
+    });
+    let started = seen.iter().find(|seen| seen.message == "engine started").unwrap();
+    assert_eq!(started.field("addresses"), "10.0.0.7/24,2001:db8::7/64");
+    let mac: Vec<_> = started.field("mac").split(':').map(|byte| u8::from_str_radix(byte, 16)).collect();
+    assert!(mac.len() == 6 && mac.iter().all(Result::is_ok), "{started:?}");
 }
 
 #[test]

@@ -71,6 +71,40 @@ fn nobody_answers() {
     }
 }
 
+/// When the time ends before TCP's handshake, the error says which answer is missing.
+#[test]
+fn a_short_timeout_has_the_cause_as_well() {
+    let mut pair = Pair::new(&LinkConfig::default());
+    let param = ConnParam { timeout: Duration::from_secs(2), ..ConnParam::default() };
+    // The second time B's Ethernet address is known, and B does not answer.
+    for (remote, why) in [
+        (format!("10.0.0.77:{PORT}").parse().unwrap(), CloseReason::NoNeighbor),
+        (pair.b.address, CloseReason::TimedOut),
+    ] {
+        if why == CloseReason::TimedOut {
+            let (_qp, _id) = pair.dial(&ConnParam::default());
+            let refused = connect_error(pair.event_a());
+            assert_eq!(refused, ConnectionError::Tcp(CloseReason::Refused));
+        }
+        let qp = pair.a.qp();
+        let id = pair.a.context.create_id(&pair.a.channel);
+        id.connect(&qp, remote, &param).unwrap();
+        let start = pair.now_us;
+        let event = loop {
+            // B is not polled.
+            pair.now_us += 1000;
+            pair.a.engine.poll_at(tcp_lite::Instant::from_micros(pair.now_us));
+            if let Some(event) = pair.a.channel.poll() {
+                break event;
+            }
+            assert!(pair.now_us - start < 3_000_000, "not told");
+        };
+        assert_eq!(connect_error(event), ConnectionError::Tcp(why));
+        assert!((1_900_000..2_100_000).contains(&(pair.now_us - start)));
+        assert_eq!(qp.state(), QpState::Error);
+    }
+}
+
 /// If the accepting application does not decide, the connecting side times out.
 #[test]
 fn an_undecided_request_times_out() {
