@@ -248,9 +248,9 @@ impl Connection {
         io.tcp.close(io.now, self.conn);
     }
 
-    /// The peer has sent more after our graceful close, and the bytes are dropped. With InfiniBand's semantics
-    /// its requests succeed when TCP acknowledges them, so the connection is reset instead (RFC 9293 section
-    /// 3.6.1, for data after a CLOSE). All of ours has been acknowledged before our FIN.
+    /// The peer has sent more after our graceful close, and the bytes are dropped. With InfiniBand's
+    /// semantics its requests succeed when TCP acknowledges them, so the connection is reset instead (RFC
+    /// 9293 section 3.6.1, for data after a CLOSE). All of ours has been acknowledged before our FIN.
     pub(super) fn refuse_after_close(&mut self, io: &mut Io) {
         if let Phase::Ended(TcpClosing { qp: Some(qp), .. }) = &self.phase
             && qp.ib_semantics() == Some(true)
