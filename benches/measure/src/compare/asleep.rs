@@ -3,6 +3,8 @@
 //!
 //! A round trip is two wake-ups.
 
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
 use std::path::Path;
 
 use testing::lab::{Namespace, Result, Run, Scratch, Wire, veth};
@@ -31,17 +33,34 @@ pub(crate) fn measure(session: &Session, tally: &mut Tally) {
         }
     }
     // On one core nothing has to bring another core out of its sleep.
-    let cpus = [session.cpus[0]; 2];
-    for (id, ours) in wanted {
-        for (name, figure) in
-            [("one_core_us", ours(session, cpus)), ("one_core_socket_us", over_socket(cpus))]
-        {
-            match figure {
-                Ok(whole) => tally.note(id, name, whole),
-                Err(error) => tally.note(id, &format!("{name}_error"), error.to_string()),
+    let one_core = [session.cpus[0]; 2];
+    for (id, ours) in &wanted {
+        note(tally, id, "one_core_us", ours(session, one_core));
+        note(tally, id, "one_core_socket_us", over_socket(one_core));
+    }
+    match cpus_stay_awake() {
+        Ok(_held) => {
+            for (id, ours) in &wanted {
+                note(tally, id, "awake_us", ours(session, session.cpus));
+                note(tally, id, "awake_socket_us", over_socket(session.cpus));
             }
         }
+        Err(error) => wanted.iter().for_each(|(id, _)| tally.note(id, "awake_error", error.to_string())),
     }
+}
+
+fn note(tally: &mut Tally, id: &'static str, name: &str, figure: Result<f64>) {
+    match figure {
+        Ok(whole) => tally.note(id, name, whole),
+        Err(error) => tally.note(id, &format!("{name}_error"), error.to_string()),
+    }
+}
+
+/// Lets idle processors poll instead of sleeping while the file is open (Linux's PM QoS).
+fn cpus_stay_awake() -> io::Result<File> {
+    let mut file = OpenOptions::new().write(true).open("/dev/cpu_dma_latency")?;
+    file.write_all(&0_i32.to_ne_bytes())?;
+    Ok(file)
 }
 
 fn local(_: &Session, cpus: [usize; 2]) -> Result<f64> {
