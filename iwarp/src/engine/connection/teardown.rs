@@ -178,7 +178,7 @@ impl Connection {
         self.name_cause();
         let Phase::FullOperation(full) = &mut self.phase else { return };
         if full.stream.has_ib_semantics() {
-            // Whoever is to blame: TCP may acknowledge what is dropped before the Terminate leaves.
+            // TCP may acknowledge what is dropped before the Terminate leaves, whichever end is to blame.
             io.tcp.set_untaken(self.conn, Some(full.deframer.untaken_from()));
         }
         io.tcp.release(self.conn, full.deframer.clear(&mut io.held));

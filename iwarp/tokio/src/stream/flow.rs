@@ -11,7 +11,7 @@ use super::protocol::{self, CREDIT, END, Progress};
 use crate::connection::{Connection, Message};
 use crate::error::{Error, Result};
 
-/// What a stream has sent and received. Each call gets the connection of the stream.
+/// The bytes of a stream that were sent and received. Its methods borrow the stream's connection.
 pub(super) struct Flow {
     pub(super) incoming: Incoming,
     pub(super) outgoing: Outgoing,
