@@ -7,6 +7,7 @@
 //! | `pair.rs` | runs a server and its client |
 //! | `interface.rs` | wires that are not `local`: interfaces in namespaces, and sockets of DPDK's devices |
 //! | `dpdk.rs` | pairs over DPDK's devices, in a build with the feature `dpdk` |
+//! | `loopback.rs` | a loopback interface that no program outside of the test uses |
 //! | `wire.rs` | a wire of its own for each test, and the user that owns it |
 //! | `built.rs` | the launcher and the library that are tested |
 //! | `refused.rs` | mistakes in the settings |
@@ -40,6 +41,7 @@ mod interface;
 mod judges;
 mod kill;
 mod libs;
+mod loopback;
 mod migrate;
 mod mpi;
 mod pair;
@@ -112,6 +114,8 @@ fn main() {
     trials.push(Trial::test("the_other_end_notices_a_kill", run(kill::on_local)));
     let between = Trial::test("interface_the_other_end_notices_a_kill", run(kill::between_interfaces));
     trials.push(between.with_ignored_flag(!has_interfaces));
+    let port = Trial::test("a_port_outside_is_free_inside", run(loopback::a_port_outside_is_free_inside));
+    trials.push(port.with_ignored_flag(!loopback::can_be_made() || !pair::is_installed("ibv_rc_pingpong")));
     let has_qemu = pair::is_installed("qemu-system-x86_64");
     let migrate = Trial::test("qemu_migration", run(migrate::guest_moves_and_goes_on));
     trials.push(migrate.with_ignored_flag(!has_qemu));

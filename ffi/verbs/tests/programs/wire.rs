@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use crate::built;
 use crate::interface::{Interfaces, Privileges};
+use crate::loopback;
 
 /// The user `nobody`, as whom programs run if the test runs as root.
 const NOBODY: u32 = 65_534;
@@ -159,6 +160,8 @@ impl Wire {
             before.extend(words);
             net = Some(wire);
             privileges = interfaces.privileges;
+        } else {
+            before.extend(loopback::words());
         }
         let capabilities = match privileges {
             Privileges::None => Some("--inh-caps=-all --bounding-set=-all"),

@@ -1,0 +1,48 @@
+//! A network namespace for the programs of a `local` wire, which has a loopback interface alone.
+//!
+//! perftest, `ibv_rc_pingpong` and others exchange their parameters by TCP outside of the wire, at a port that is
+//! the same for all runs (18515). A program that an interrupted run has left behind would keep that port, and later
+//! tests would fail without a word of it.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::LazyLock;
+
+use crate::wire::is_root;
+
+/// The process that keeps the namespace: it ends with its standard input, so with the test however that ends. None
+/// where namespaces cannot be made: programs then share the loopback interface of the machine.
+static KEEPER: LazyLock<Option<Child>> = LazyLock::new(|| {
+    if !is_root() {
+        return None;
+    }
+    let script = "ip link set lo up && echo up && exec cat";
+    let mut command = Command::new("unshare");
+    command.args(["--net", "sh", "-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut keeper = command.spawn().ok()?;
+    let mut line = String::new();
+    BufReader::new(keeper.stdout.as_mut()?.by_ref()).read_line(&mut line).ok()?;
+    (line == "up\n").then_some(keeper)
+});
+
+/// The words before a program that run it in the namespace.
+pub(crate) fn words() -> Vec<String> {
+    let Some(keeper) = KEEPER.as_ref() else { return Vec::new() };
+    let namespace = Path::new("/proc").join(keeper.id().to_string()).join("ns/net");
+    vec!["nsenter".to_owned(), format!("--net={}", namespace.display())]
+}
+
+/// A program of an earlier run keeps no port that a program of this one needs.
+pub(crate) fn a_port_outside_is_free_inside() -> Result<(), String> {
+    const PORT: u16 = 18_515;
+    // Taken already: that serves as well.
+    let _taken = std::net::TcpListener::bind(("127.0.0.1", PORT));
+    let pair = crate::pairs::all().into_iter().find(|pair| pair.name == "rc_pingpong");
+    pair.ok_or("no pair rc_pingpong")?.run()
+}
+
+/// Whether the namespace can be made.
+pub(crate) fn can_be_made() -> bool {
+    KEEPER.is_some()
+}
