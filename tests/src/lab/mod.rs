@@ -3,6 +3,7 @@
 //! It needs root and Linux. A suite first checks what the machine lacks ([`missing`]), so that it can report
 //! it and count as skipped.
 
+pub mod evidence;
 pub mod namespace;
 pub mod nic;
 pub mod process;
@@ -11,6 +12,7 @@ pub mod scratch;
 pub mod siw;
 pub mod suite;
 
+pub use evidence::Evidence;
 pub use namespace::{Namespace, Wire, veth};
 pub use nic::{NicConfig, NicLab, NicMachine};
 pub use process::{Ended, Process, Run};

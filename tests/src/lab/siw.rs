@@ -139,13 +139,24 @@ impl Siw {
         self.signal(rustix::process::Signal::CONT)
     }
 
+    /// The process id of its emulator.
+    ///
+    /// # Errors
+    /// If it is unknown.
+    pub fn id(&self) -> Result<u32> {
+        Ok(self.pid()?.as_raw_nonzero().get().unsigned_abs())
+    }
+
     fn signal(&self, signal: rustix::process::Signal) -> Result<()> {
+        rustix::process::kill_process(self.pid()?, signal).map_err(|error| lab_error!("{error}"))
+    }
+
+    fn pid(&self) -> Result<rustix::process::Pid> {
         let state = std::fs::read_to_string(self.state.file(&self.name).join("state.json"))?;
         let state: serde_json::Value =
             serde_json::from_str(&state).map_err(|error| lab_error!("{error}: {state}"))?;
         let pid = state["pid"].as_i64().and_then(|pid| rustix::process::Pid::from_raw(pid as i32));
-        let pid = pid.ok_or_else(|| lab_error!("no process id in {state}"))?;
-        rustix::process::kill_process(pid, signal).map_err(|error| lab_error!("{error}"))
+        pid.ok_or_else(|| lab_error!("no process id in {state}"))
     }
 
     fn listens(&self) -> Result<bool> {

@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use libtest_mimic::{Arguments, Trial};
 
@@ -77,6 +78,14 @@ fn on_path(name: &str) -> bool {
     std::env::split_paths(&path).any(|dir| dir.join(name).is_file())
 }
 
+/// The test that runs, as `SUITE-TEST`: a suite runs one at a time.
+static CURRENT: Mutex<String> = Mutex::new(String::new());
+
+/// The name of the test that runs, for files that it leaves behind.
+pub(super) fn current() -> String {
+    CURRENT.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
 /// Named tests, run in the order in which they were added.
 pub struct Suite {
     name: &'static str,
@@ -105,7 +114,12 @@ impl Suite {
         test: impl FnOnce() -> Result<()> + Send + 'static,
     ) {
         let lacks = if self.skip.is_none() { missing(needs) } else { None };
-        let trial = Trial::test(name, move || Ok(test()?));
+        let name = name.into();
+        let full = format!("{}-{name}", self.name);
+        let trial = Trial::test(name, move || {
+            *CURRENT.lock().unwrap_or_else(PoisonError::into_inner) = full;
+            Ok(test()?)
+        });
         self.trials.push(trial.with_ignored_flag(self.skip.is_some() || lacks.is_some()));
         if let Some(reason) = lacks {
             *self.without.entry(reason).or_default() += 1;

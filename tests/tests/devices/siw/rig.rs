@@ -5,13 +5,11 @@
 
 use std::cell::Cell;
 use std::net::IpAddr;
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tests::iwperf::Net;
-use tests::lab::{Namespace, Process, Result, Siw, SiwConfig, Wire, programs, veth};
+use tests::lab::{Evidence, Namespace, Result, Siw, SiwConfig, Wire, programs, veth};
 use tests::lab_error;
 
 /// Our address.
@@ -68,18 +66,6 @@ impl Rig {
         self.namespace.ip(["-s", "link"]).unwrap_or_else(|error| error.to_string())
     }
 
-    /// With `UWARP_CAPTURES=DIR`, captures the bridge for each test, numbered in the order of the tests.
-    fn capture(&self) -> Result<Option<Process>> {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let Some(folder) = std::env::var_os("UWARP_CAPTURES") else { return Ok(None) };
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let run =
-            self.namespace.run("tcpdump").args(["-Z", "root", "-i", "br0", "-U", "--immediate-mode", "-w"]);
-        let mut dump = run.arg(PathBuf::from(folder).join(format!("{number}.pcap"))).spawn()?;
-        dump.wait_for("listening on", Duration::from_secs(10))?;
-        Ok(Some(dump))
-    }
-
     /// The path of iwprobe's target in the machine.
     pub(crate) fn target(&self) -> Result<&'static str> {
         const PATH: &str = "/tmp/verbs-target";
@@ -125,20 +111,26 @@ impl Shared {
             *slot = Some(Rig::new(config)?);
         }
         let Some(rig) = slot.as_ref() else { unreachable!("made above") };
-        let capture = rig.capture()?;
+        let evidence = Evidence::gather(&rig.namespace, "br0", Some(rig.siw.id()?))?;
         let result = rig.wait_for_wire().and_then(|()| test(rig));
-        drop(capture);
         let Err(error) = result else { return result };
-        let error = lab_error!("{error}\n---- the wire\n{}", rig.counters());
-        if rig.siw.answers() {
-            let theirs = rig.siw.run(WIRE_TIMEOUT, ["ip", "-s", "link"]).check(WIRE_TIMEOUT);
-            let theirs = theirs.unwrap_or_else(|error| error.to_string());
-            return Err(lab_error!("{error}\n---- the machine's devices\n{theirs}"));
+        let mut texts = vec![("error", error.to_string()), ("devices", rig.counters())];
+        texts.push(("console", rig.siw.console().unwrap_or_else(|error| error.to_string())));
+        let answers = rig.siw.answers();
+        if answers {
+            let ask = "ip -s link; ss -tinmo; rdma resource show; ip neigh; dmesg | tail -n 100";
+            let theirs = rig.siw.run(WIRE_TIMEOUT, ["sh", "-c", ask]).check(WIRE_TIMEOUT);
+            texts.push(("machine", theirs.unwrap_or_else(|error| error.to_string())));
+        }
+        let kept = evidence.keep(&texts).unwrap_or_else(|error| format!("no evidence: {error}"));
+        let texts = texts.iter().skip(1).map(|(name, text)| format!("---- {name}\n{text}\n"));
+        let error = lab_error!("{error}\n{}{kept}", texts.collect::<String>());
+        if answers {
+            return Err(error);
         }
         // A machine that hangs fails this test alone: the next one boots another.
-        let console = rig.siw.console().unwrap_or_else(|error| error.to_string());
         drop(slot.take());
-        Err(lab_error!("{error}\n---- siw's machine does not answer any more; its console:\n{console}"))
+        Err(lab_error!("{error}\n---- siw's machine does not answer any more"))
     }
 
     /// Stops the machine: the next test boots a new one.
