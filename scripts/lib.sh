@@ -36,6 +36,7 @@ bounded() {
 	timeout --kill-after=10 "$limit" "$@" </dev/null &
 	job=$!
 	set +m
+	echo "$job" >"$scratch/job"
 	wait "$job" || rc=$?
 	job=
 	[ "$rc" != 124 ] || note "killed at its time limit of $limit s: $*"

@@ -273,6 +273,23 @@ mod tests {
         );
     }
 
+    /// `scripts/test` looks for a test by the first two cells of its line, so a line in another form, or with a
+    /// section that does not exist, would never be found.
+    #[test]
+    fn each_line_of_the_register_names_a_test_and_its_section() {
+        let register = fs::read_to_string(root().join("tests/flaky.md")).unwrap();
+        let listed = sections();
+        let lines: Vec<&str> = register.lines().filter(|line| line.starts_with("| `")).collect();
+        assert!(!lines.is_empty(), "no line starts with the name of a test");
+        for line in lines {
+            let cells: Vec<&str> = line.trim_matches('|').split(" | ").map(str::trim).collect();
+            let [test, section, date, seen, cause] = cells[..] else { panic!("five cells: {line}") };
+            assert!(test.len() > 2 && test.ends_with('`') && !test.contains(' '), "{line}");
+            assert!(listed.lines().any(|it| it.starts_with(&format!("{section}: "))), "{section}: {line}");
+            assert!(date.len() == 10 && !seen.is_empty() && !cause.is_empty(), "{line}");
+        }
+    }
+
     /// The suites of the test target `devices`: a file or a folder for each.
     fn suites() -> BTreeSet<String> {
         let files = fs::read_dir(root().join("tests/tests/devices")).unwrap();
