@@ -13,6 +13,7 @@
 //! | `congestion::Ack` | how the window may grow by it | `recovery.rs` | congestion control |
 
 use super::ack_sample::{AckSample, RetransmitFilter, is_before};
+use super::queue::MAX_STEPS;
 use super::rtt::micros_since;
 use super::{Fin, Pending, SendHalf};
 use crate::Duration;
@@ -245,9 +246,10 @@ impl SendHalf {
                 }
             }
         }
+        let mut steps = MAX_STEPS;
         for (start, end) in blocks {
             if (una as i64) <= start && start < end && end <= nxt as i64 {
-                self.queue.sack(ctx.segments, start as u64, end as u64, sample);
+                self.queue.sack(ctx.segments, (start as u64, end as u64), &mut steps, sample);
             }
         }
         mtu_probe_answered

@@ -14,6 +14,7 @@ mod recovery;
 mod reduction;
 mod reneging;
 mod rules;
+mod steps;
 mod stuck;
 mod teardown;
 mod time_wait;
