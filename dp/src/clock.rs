@@ -3,11 +3,14 @@
 //! Protocol code never calls this; it gets the time as an argument. Without a cycle counter of constant
 //! rate (other processors, or an x86 whose TSC may stop), the system's monotonic clock is used.
 
+mod restart;
 #[cfg(test)]
 mod tests;
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
+
+use restart::Restarts;
 
 /// How long the counter is compared with the system's clock: long enough for an error of some parts per
 /// million, short enough for a start.
@@ -45,10 +48,13 @@ impl Clock {
         ((u128::from(cycles) * u128::from(self.us_per_cycle)) >> 64) as u64
     }
 
-    /// The raw cycle counter (nanoseconds on machines without one).
+    /// The cycle counter (nanoseconds on machines without one). It goes on where the counter of the processor
+    /// begins anew: when the machine was suspended, or the process or its virtual machine was restored
+    /// elsewhere.
     #[inline]
     pub fn cycles() -> u64 {
-        if counter::is_steady() { counter::read() } else { nanoseconds() }
+        static RESTARTS: Restarts = Restarts::new();
+        RESTARTS.read(|| if counter::is_steady() { counter::read() } else { nanoseconds() })
     }
 
     /// Cycles per second of [`Clock::cycles`].
@@ -64,10 +70,13 @@ impl Default for Clock {
     }
 }
 
-/// Replaces the counter: nanoseconds since the first call in this process.
+/// Replaces the counter: nanoseconds since the first call in this process. It wraps below zero if the system's
+/// clock was set back to before that, as the clock of a restored process may be.
 fn nanoseconds() -> u64 {
     static ORIGIN: OnceLock<Instant> = OnceLock::new();
-    ORIGIN.get_or_init(Instant::now).elapsed().as_nanos() as u64
+    let (origin, now) = (*ORIGIN.get_or_init(Instant::now), Instant::now());
+    let behind = origin.saturating_duration_since(now).as_nanos() as u64;
+    (now.saturating_duration_since(origin).as_nanos() as u64).wrapping_sub(behind)
 }
 
 fn calibrated_hz() -> u64 {

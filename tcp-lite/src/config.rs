@@ -127,7 +127,8 @@ pub struct TcpConfig {
     /// because they charge a socket for its window. Here bytes take memory only ahead of a hole, and two
     /// limits (`out_of_order_bytes`, here and in [`Limits`]) bound that. Default: 4 MiB.
     pub recv_window_bytes: u32,
-    /// Most bytes held ahead of the frontier (and one segment more until the user has given up as much).
+    /// Most bytes held ahead of the frontier (and one segment more until the user has given up as much), and
+    /// half of the most bytes of packet buffers that are kept for them ([`Stack::pin`](crate::Stack::pin)).
     /// Beyond it the bytes furthest from the frontier are given up. Default: 4 MiB.
     pub out_of_order_bytes: u32,
     /// Bytes a connection holds for transmission (unsent and unacknowledged). Default: 4 MiB.

@@ -15,8 +15,9 @@ use crate::route::Routes;
 pub(crate) struct Heard {
     /// The neighbour.
     pub(crate) ip: IpAddress,
-    /// Its Ethernet address, as the packet says.
-    pub(crate) mac: EthernetAddress,
+    /// Its Ethernet address, as the packet says; `None`: the packet leaves it as it is known (an answer to a
+    /// unicast query need not repeat it: RFC 4861 section 7.2.4).
+    pub(crate) mac: Option<EthernetAddress>,
     /// It asked for us, so it is about to send to us: an entry is created for it.
     pub(crate) creates: bool,
     /// It may replace a different known address.
@@ -76,14 +77,14 @@ pub(crate) fn from_arp(bytes: &[u8], mac: EthernetAddress, routes: &Routes) -> O
     };
     let (ip, target) = (IpAddress::Ipv4(source_protocol_addr), IpAddress::Ipv4(target_protocol_addr));
     let for_us = routes.is_ours(&target);
-    let heard = Heard { ip, mac: from, creates: for_us, overrides: true, confirms: for_us };
+    let heard = Heard { ip, mac: Some(from), creates: for_us, overrides: true, confirms: for_us };
     let is_probe = source_protocol_addr.is_unspecified() && operation == ArpOperation::Request;
     let address = if is_probe { target } else { ip };
     let conflicts = from != mac && from.is_unicast() && routes.is_ours(&address);
     Some(Message {
         target,
         anonymous: is_probe || routes.is_ours(&ip),
-        heard: is_neighbor(&ip, from, routes).then_some(heard),
+        heard: is_neighbor(&heard, routes).then_some(heard),
         queried: conflicts.then_some(Queried { address, mac: from, is_probe }),
     })
 }
@@ -101,20 +102,27 @@ pub(crate) fn from_ndp(
         return None;
     }
     let icmp = Icmpv6Packet::new_checked(ip.payload()).ok()?;
+    if icmp.msg_code() != 0 {
+        return None;
+    }
     let checksums = phy::ChecksumCapabilities::default();
     let (target, heard, is_probe) = match Icmpv6Repr::parse(&ip.src_addr(), &ip.dst_addr(), &icmp, &checksums)
         .ok()?
     {
         Icmpv6Repr::Ndisc(NdiscRepr::NeighborAdvert { flags, target_addr, lladdr }) => {
-            let ip = IpAddress::Ipv6(target_addr);
-            let heard = lladdr.and_then(ethernet_address).map(|mac| Heard {
-                ip,
-                mac,
+            let confirms = flags.contains(NdiscNeighborFlags::SOLICITED);
+            // What nobody asked for does not say that it was (RFC 4861 section 7.1.2).
+            if confirms && ip.dst_addr().is_multicast() {
+                return None;
+            }
+            let heard = Heard {
+                ip: IpAddress::Ipv6(target_addr),
+                mac: lladdr.and_then(ethernet_address),
                 creates: false,
                 overrides: flags.contains(NdiscNeighborFlags::OVERRIDE),
-                confirms: flags.contains(NdiscNeighborFlags::SOLICITED),
-            });
-            (ip, heard, false)
+                confirms,
+            };
+            (heard.ip, Some(heard), false)
         }
         Icmpv6Repr::Ndisc(NdiscRepr::NeighborSolicit { target_addr, lladdr }) => {
             let target = IpAddress::Ipv6(target_addr);
@@ -122,14 +130,14 @@ pub(crate) fn from_ndp(
             let source = IpAddress::Ipv6(ip.src_addr());
             let heard = lladdr.and_then(ethernet_address).map(|mac| Heard {
                 ip: source,
-                mac,
+                mac: Some(mac),
                 creates,
                 overrides: true,
                 confirms: false,
             });
             // smoltcp answers other queries for our addresses.
             if !source.is_unspecified() {
-                let heard = heard.filter(|heard| is_neighbor(&heard.ip, heard.mac, routes));
+                let heard = heard.filter(|heard| is_neighbor(heard, routes));
                 return Some(Message { target, anonymous: routes.is_ours(&source), heard, queried: None });
             }
             (target, None, true)
@@ -140,7 +148,7 @@ pub(crate) fn from_ndp(
     Some(Message {
         target,
         anonymous: is_probe,
-        heard: heard.filter(|heard| is_neighbor(&heard.ip, heard.mac, routes)),
+        heard: heard.filter(|heard| is_neighbor(heard, routes)),
         queried: conflicts.then_some(Queried { address: target, mac: from, is_probe }),
     })
 }
@@ -269,8 +277,9 @@ fn emit_ndisc(
 }
 
 /// Whether these can be the addresses of a neighbour.
-fn is_neighbor(ip: &IpAddress, mac: EthernetAddress, routes: &Routes) -> bool {
-    ip.is_unicast() && !routes.is_broadcast(ip) && !routes.is_ours(ip) && mac.is_unicast()
+fn is_neighbor(Heard { ip, mac, .. }: &Heard, routes: &Routes) -> bool {
+    let mac_fits = mac.is_none_or(|mac| mac.is_unicast());
+    ip.is_unicast() && !routes.is_broadcast(ip) && !routes.is_ours(ip) && mac_fits
 }
 
 fn ethernet_address(option: RawHardwareAddress) -> Option<EthernetAddress> {

@@ -246,8 +246,8 @@ impl Neighbors {
             return false;
         }
         let Some(&key) = self.index.get(&heard.ip) else {
-            if heard.creates {
-                let state = NeighborState::Known { mac: heard.mac, confirmed: now, queries: 0 };
+            if let Some(mac) = heard.mac.filter(|_| heard.creates) {
+                let state = NeighborState::Known { mac, confirmed: now, queries: 0 };
                 self.insert(NeighborEntry {
                     ip: heard.ip,
                     state,
@@ -259,29 +259,39 @@ impl Neighbors {
             return false;
         };
         let entry = &mut self.entries[key];
-        let was_known = match &entry.state {
-            NeighborState::Known { mac, .. } if *mac != heard.mac && !heard.overrides => return false,
-            NeighborState::Known { mac, .. } if *mac == heard.mac && !heard.confirms => return false,
-            NeighborState::Known { mac, queries, .. } => {
+        let (mac, was_known) = match &mut entry.state {
+            NeighborState::Known { mac, confirmed, queries } => {
+                let changes = heard.mac.is_some_and(|heard| heard != *mac);
+                if changes && !heard.overrides {
+                    // It may be at another address: it is confirmed at the next use (RFC 4861 section 7.2.5:
+                    // STALE).
+                    *confirmed = (*confirmed).min(now - REACHABLE_TIME);
+                    return false;
+                }
+                if !changes && !heard.confirms {
+                    return false;
+                }
                 let answers = *queries > 0 && heard.confirms;
-                if *mac != heard.mac && !answers && now < entry.moved + MOVE_INTERVAL {
+                if changes && !answers && now < entry.moved + MOVE_INTERVAL {
                     self.moves_refused += 1;
                     return false;
                 }
-                if *mac != heard.mac {
+                if changes {
                     entry.moved = now;
                 }
-                true
+                (heard.mac.unwrap_or(*mac), true)
             }
             NeighborState::Incomplete { .. } | NeighborState::Failed => {
+                // An advertisement without an address does not resolve it.
+                let Some(mac) = heard.mac else { return false };
                 entry.moved = now;
-                false
+                (mac, false)
             }
         };
         // An unsolicited change is accepted, and confirmed at the next use (RFC 4861 section 7.2.5:
         // STALE).
         let confirmed = if heard.confirms { now } else { now - REACHABLE_TIME };
-        entry.state = NeighborState::Known { mac: heard.mac, confirmed, queries: 0 };
+        entry.state = NeighborState::Known { mac, confirmed, queries: 0 };
         entry.due = None;
         !was_known
     }

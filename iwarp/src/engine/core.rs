@@ -19,6 +19,7 @@ use super::acks::Acks;
 use super::carrier::Carrier;
 use super::connection::{Connection, Retry};
 use super::io::Io;
+use super::polled_time::PolledTime;
 use super::queues::{NoPort, Siblings};
 use super::trace;
 use super::tx_scheduler::TxScheduler;
@@ -36,6 +37,8 @@ const PREFETCH_DISTANCE: usize = 2;
 /// The engine without its thread and its clock.
 pub(super) struct Core {
     io: Io,
+    /// Makes `io.now` of the time of the clock, by which callers and the port go.
+    time: PolledTime,
     port: Box<dyn Port>,
     carrier: Carrier,
     connections: Vec<Option<Box<Connection>>>,
@@ -91,6 +94,7 @@ impl Core {
         let (rx, tx) = (Some(Box::default()), Burst::new());
         Self {
             io,
+            time: PolledTime::new(),
             carrier: Carrier::new(&*port),
             port,
             connections: Vec::new(),
@@ -164,11 +168,11 @@ impl Core {
         &self.io.tcp
     }
 
-    /// One poll, which begins at `now`, when the counter of cycles reads `start`. Returns whether there was
-    /// anything to do.
-    pub(super) fn poll(&mut self, now: Instant, start: u64, guard: &EpochGuard<'_>) -> bool {
+    /// One poll, which begins when the clock says `clock` and the counter of cycles reads `start`. Returns
+    /// whether there was anything to do.
+    pub(super) fn poll(&mut self, clock: Instant, start: u64, guard: &EpochGuard<'_>) -> bool {
         let _engine = profile::scope(Layer::Engine);
-        self.io.now = now;
+        let now = self.set_time(clock);
         self.io.shared.set_now_us(self.io.now_us());
         let owed = self.io.acks.due(now);
         let mut busy = self.carrier.is_due(now) && self.step(guard, Self::poll_link).1;
@@ -194,7 +198,36 @@ impl Core {
         busy
     }
 
-    pub(super) fn next_deadline(&mut self, now: Instant) -> Option<Instant> {
+    /// Sets the time of what follows by the `clock`. All calls that take the time begin with it.
+    #[inline]
+    fn set_time(&mut self, clock: Instant) -> Instant {
+        let (now, is_pause) = self.time.advance(clock);
+        self.io.now = if is_pause { self.end_pause(clock) } else { now };
+        self.io.now
+    }
+
+    /// What the clock says in this poll, for the port: others may share its wire, who count standstills of
+    /// this engine.
+    fn clock_us(&self) -> u64 {
+        // Times are not negative.
+        self.time.clock_at(self.io.now).total_micros() as u64
+    }
+
+    /// Nobody has polled for long.
+    #[cold]
+    fn end_pause(&mut self, clock: Instant) -> Instant {
+        let due = self.next_due(self.io.now);
+        self.time.end_pause(clock, due)
+    }
+
+    /// When the clock says that [`poll`](Self::poll) has something to do next.
+    pub(super) fn next_deadline(&mut self, clock: Instant) -> Option<Instant> {
+        let due = self.next_due(self.time.of(clock))?;
+        Some(self.time.clock_at(due))
+    }
+
+    /// The same in the time of the engine.
+    fn next_due(&mut self, now: Instant) -> Option<Instant> {
         let may_send = self.io.tx_scheduler.waiting() != (0, 0) && !self.mbuf_backoff.is_refused();
         if may_send || !self.tx.is_empty() && !self.port_backoff.is_refused() || !self.retries.is_empty() {
             return Some(now);
@@ -206,7 +239,7 @@ impl Core {
             [self.port_backoff.next_try(now), self.mbuf_backoff.next_try(now)].into_iter().flatten().min();
         let own = self.deadlines.first().map(|(at, _)| *at);
         let link = self.carrier.next_deadline();
-        let wire = self.port.next_due_us().map(|us| Instant::from_micros(us as i64));
+        let wire = self.port.next_due_us().map(|us| self.time.of(Instant::from_micros(us as i64)));
         // While the port takes nothing, TCP has to wait with new frames; only its timers count.
         let tcp = match self.port_backoff.is_refused() {
             true => self.io.tcp.next_timer(now),
@@ -216,8 +249,8 @@ impl Core {
     }
 
     /// Resets all connections and sends the resets.
-    pub(super) fn shut_down(&mut self, now: Instant) {
-        self.io.now = now;
+    pub(super) fn shut_down(&mut self, clock: Instant) {
+        self.set_time(clock);
         self.io.shared.stop();
         trace::engine_ended(self.io.shared.index(), self.connection_count);
         while let Some(command) = self.io.shared.next_command() {

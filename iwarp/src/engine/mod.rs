@@ -8,6 +8,7 @@
 //! | `carrier.rs` | polls the link state of the port |
 //! | `tx_scheduler.rs` | which connection sends next |
 //! | `listening.rs` | a listening port |
+//! | `polled_time.rs` | time without standstills of the process |
 //! | `rate.rs` | limits on the connections of an address in a second |
 //! | `thread.rs` | an engine in a thread of its own |
 //! | `shared.rs` | an engine that its thread and threads of the user poll in turns |
@@ -36,6 +37,7 @@ mod connection;
 mod core;
 mod io;
 mod listening;
+mod polled_time;
 mod queues;
 mod rate;
 mod shared;

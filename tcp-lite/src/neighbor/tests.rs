@@ -17,7 +17,7 @@ fn table(limit: usize) -> Neighbors {
 }
 
 fn answer(n: u8, mac: EthernetAddress) -> Heard {
-    Heard { ip: ip(n), mac, creates: false, overrides: true, confirms: true }
+    Heard { ip: ip(n), mac: Some(mac), creates: false, overrides: true, confirms: true }
 }
 
 /// Sends all queries that wait and returns them.
@@ -216,6 +216,71 @@ fn unsolicited_answers_confirm_nothing() {
     n.heard(at(20_000), &unasked(OTHER));
     assert_eq!(n.resolve(at(20_001), ip(1)), Resolution::Known(OTHER));
     assert_eq!(queries(&mut n), [Query { target: ip(1), to: Some(OTHER) }]);
+}
+
+/// RFC 4861 section 7.2.5, for an advertisement in each state: what is known then, and whether it is asked for
+/// at the next use. The flags are S and O.
+#[test]
+fn an_advertisement_does_what_its_flags_and_the_state_say() {
+    const KEPT: (Option<EthernetAddress>, bool) = (Some(MAC), false);
+    const STALE: (Option<EthernetAddress>, bool) = (Some(MAC), true);
+    const MOVED: (Option<EthernetAddress>, bool) = (Some(OTHER), true);
+    const MOVED_SURELY: (Option<EthernetAddress>, bool) = (Some(OTHER), false);
+    type Known = (Option<EthernetAddress>, bool);
+    // The address in it, S, O; in REACHABLE, in STALE and in PROBE. A query of PROBE is under way, so that
+    // nothing more is asked for unless the entry leaves that state.
+    let cases: [(Option<EthernetAddress>, bool, bool, [Known; 3]); 12] = [
+        (None, false, false, [KEPT, STALE, KEPT]),
+        (None, false, true, [KEPT, STALE, KEPT]),
+        (None, true, false, [KEPT, KEPT, KEPT]),
+        (None, true, true, [KEPT, KEPT, KEPT]),
+        (Some(MAC), false, false, [KEPT, STALE, KEPT]),
+        (Some(MAC), false, true, [KEPT, STALE, KEPT]),
+        (Some(MAC), true, false, [KEPT, KEPT, KEPT]),
+        (Some(MAC), true, true, [KEPT, KEPT, KEPT]),
+        (Some(OTHER), false, false, [STALE, STALE, KEPT]),
+        (Some(OTHER), false, true, [MOVED, MOVED, MOVED]),
+        (Some(OTHER), true, false, [STALE, STALE, KEPT]),
+        (Some(OTHER), true, true, [MOVED_SURELY, MOVED_SURELY, MOVED_SURELY]),
+    ];
+    for (mac, confirms, overrides, expected) in cases {
+        let heard = Heard { mac, confirms, overrides, ..answer(1, MAC) };
+        for (state, (known, asks)) in expected.into_iter().enumerate() {
+            let mut n = table(8);
+            n.heard(at(0), &Heard { creates: true, ..answer(1, MAC) });
+            let now = at(if state == 0 { 20_000 } else { 40_000 });
+            if state == 2 {
+                n.resolve(now, ip(1));
+                assert_eq!(queries(&mut n), [Query { target: ip(1), to: Some(MAC) }]);
+            }
+            assert!(!n.heard(now, &heard), "nobody waits");
+            assert_eq!(n.known(&ip(1)), known, "{heard:?} in {state}");
+            n.resolve(now, ip(1));
+            let query = known.filter(|_| asks).map(|mac| Query { target: ip(1), to: Some(mac) });
+            assert_eq!(queries(&mut n), query.into_iter().collect::<Vec<_>>(), "{heard:?} in {state}");
+            // An answer ends the queries of PROBE, and nothing else does.
+            n.poll(now + QUERY_INTERVAL);
+            let is_answer = confirms && (mac != Some(OTHER) || overrides) || known == Some(OTHER);
+            let is_probed = asks || state == 2 && !is_answer;
+            assert_eq!(queries(&mut n).len(), usize::from(is_probed), "{heard:?} in {state}");
+        }
+        // INCOMPLETE: it is resolved by an address, whatever the flags. FAILED is as if it were.
+        for failed in [false, true] {
+            let mut n = table(8);
+            n.resolve(at(0), ip(1));
+            let now = if failed { 3000 } else { 0 };
+            [1000, 2000, 3000].into_iter().filter(|ms| *ms <= now).for_each(|ms| _ = n.poll(at(ms)));
+            queries(&mut n);
+            assert_eq!((n.heard(at(now), &heard), n.known(&ip(1))), (mac.is_some(), mac), "{heard:?}");
+            if mac.is_some() {
+                n.resolve(at(now), ip(1));
+                assert_eq!(queries(&mut n).len(), usize::from(!confirms), "{heard:?}");
+            }
+        }
+        let mut n = table(8);
+        assert!(!n.heard(at(0), &heard));
+        assert_eq!(n.len(), 0, "it creates nothing");
+    }
 }
 
 #[test]

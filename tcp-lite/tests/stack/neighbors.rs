@@ -285,3 +285,40 @@ fn a_path_with_a_smaller_mtu_is_found_and_everything_arrives() {
         assert!(relay.a.host.stack.counters().rto_expired <= 3);
     }
 }
+
+/// A host answers a unicast solicitation without its address, as RFC 4861 section 7.2.4 allows and Linux does:
+/// that confirms it, so that it is not asked for by multicast.
+#[test]
+fn an_advertisement_without_an_address_confirms_a_neighbour() {
+    use smoltcp::wire::{Icmpv6Repr, NdiscNeighborFlags, NdiscRepr};
+    // With a solicited answer, and with those that are none: one that nobody asked for, and one to a group
+    // that says that it was asked for.
+    let all_nodes = "ff02::1".parse().unwrap();
+    for (flags, to, answers) in [
+        (NdiscNeighborFlags::SOLICITED, A6, true),
+        (NdiscNeighborFlags::empty(), A6, false),
+        (NdiscNeighborFlags::SOLICITED, all_nodes, false),
+    ] {
+        let mut tap = acquainted();
+        let now = tap.now();
+        tap.host.connect(now, "[2001:db8::2]:4000".parse().unwrap(), 0);
+        let (mut unicast, mut multicast) = (0, 0);
+        for _ in 0..90 {
+            for frame in tap.frames_for(100_000) {
+                if frame[12..14] != [0x86, 0xdd] || frame[20] != 58 || frame[54] != 135 {
+                    continue;
+                }
+                if frame[0..6] != MAC_B.0 {
+                    multicast += 1;
+                    continue;
+                }
+                unicast += 1;
+                let message = NdiscRepr::NeighborAdvert { flags, target_addr: B6, lladdr: None };
+                tap.inject(&craft::icmpv6(TO_A, B6, to, &Icmpv6Repr::Ndisc(message)));
+            }
+        }
+        // The peer answers no SYN, which raises doubts.
+        assert!(unicast >= 2, "{unicast}");
+        assert_eq!(multicast == 0, answers, "{multicast} by multicast");
+    }
+}

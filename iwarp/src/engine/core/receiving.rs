@@ -42,12 +42,12 @@ impl ExactSizeIterator for Frames<'_> {}
 impl Core {
     /// Hands received frames to TCP, at most `MAX_BURSTS` bursts, and handles the events of each.
     pub(super) fn receive(&mut self, guard: &EpochGuard<'_>) -> bool {
-        let now_us = self.io.now_us();
+        let clock_us = self.clock_us();
         let mut busy = false;
         // Only its place moves: a burst by value is half a kilobyte. It is here in each poll.
         let mut burst = self.rx.take().unwrap_or_default();
         for _ in 0..MAX_BURSTS {
-            let count = profile::within(Layer::PortRx, || self.port.rx_burst(now_us, &mut burst));
+            let count = profile::within(Layer::PortRx, || self.port.rx_burst(clock_us, &mut burst));
             if count == 0 {
                 break;
             }
@@ -77,9 +77,9 @@ impl Core {
             self.io.tcp.take_handed(self.io.now, burst);
             self.take_in(guard, burst);
         }
-        let now_us = self.io.now_us();
+        let clock_us = self.clock_us();
         for queue in 0..self.siblings.adopted.len() {
-            busy |= self.siblings.adopted[queue].rx_burst(now_us, burst) > 0;
+            busy |= self.siblings.adopted[queue].rx_burst(clock_us, burst) > 0;
             self.take_in(guard, burst);
         }
         let handed_to = self.io.tcp.flush_handed();

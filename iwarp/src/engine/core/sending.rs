@@ -45,10 +45,10 @@ impl Core {
         acks.owed() > 0
     }
 
-    /// The part of a poll that sends what was posted, at `now`.
-    pub(in crate::engine) fn send_posted(&mut self, now: Instant, guard: &EpochGuard<'_>) {
+    /// The part of a poll that sends what was posted, when the clock says `clock`.
+    pub(in crate::engine) fn send_posted(&mut self, clock: Instant, guard: &EpochGuard<'_>) {
         let _engine = profile::scope(Layer::Engine);
-        self.io.now = now;
+        self.set_time(clock);
         self.run_commands(guard);
         self.send(guard);
         self.step(guard, Self::send_frames);
@@ -145,7 +145,7 @@ impl Core {
     /// Moves frames from the stack to the port, until there are none or the port's ring is full. A full port
     /// gets no new frames until it has taken the ones that it refused.
     pub(super) fn send_frames(&mut self) -> bool {
-        let now_us = self.io.now_us();
+        let clock_us = self.clock_us();
         let mut busy = false;
         for _ in 0..MAX_TX_BURSTS {
             let more = self.port_backoff.is_refused()
@@ -153,7 +153,7 @@ impl Core {
             if self.tx.is_empty() {
                 break;
             }
-            let sent = profile::within(Layer::PortTx, || self.port.tx_burst(now_us, &mut self.tx));
+            let sent = profile::within(Layer::PortTx, || self.port.tx_burst(clock_us, &mut self.tx));
             busy |= sent > 0;
             if sent == 0 {
                 self.port_backoff.refused(self.io.now);

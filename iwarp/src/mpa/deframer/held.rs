@@ -1,8 +1,9 @@
 //! Received buffers that wait: in order for the rest of their FPDU, or beyond a hole.
 //!
-//! A buffer that is at most half full is copied to the end of the buffer before it, if it fits there. So of
-//! two adjacent buffers at least one is more than half full, or both together fill one. Small segments pin
-//! about as much memory as long ones, except for the first buffer after each hole.
+//! Of two buffers that adjoin each other, the one that came later is copied to the end of the one before it, or
+//! the one behind it is copied to its end, if that which is copied is at most half full and fits there. So of
+//! two adjacent buffers at least one is more than half full, or both together fill one, in whatever order they
+//! came. Small segments pin about as much memory as long ones, except for the first buffer after each hole.
 
 use std::ops::Range;
 
@@ -213,16 +214,33 @@ impl HeldList {
         buf: Mbuf,
         ahead: bool,
     ) -> Result<Option<u32>, NoSlot> {
-        let Some((start, buf, before)) = cut_known(&slab.buffers, self.list, start, buf) else {
+        let Some((start, mut buf, before)) = cut_known(&slab.buffers, self.list, start, buf) else {
             return Ok(None);
         };
         if let Some(before) = before
             && let Some(held) = slab.buffers.at_mut(before)
             && held.end() == start
             && held.ahead == ahead
-            && held.append(&buf)
+            && append(&mut held.buf, &buf)
         {
+            slab.buffers.on_end_moved(before);
             return Ok(Some(before));
+        }
+        let after = match before {
+            Some(before) => slab.buffers.next(before),
+            None => self.list.head(),
+        };
+        if let Some(after) = after
+            && let Some(held) = slab.buffers.at_mut(after)
+            && start + buf.len() as u64 == held.start
+            && held.ahead == ahead
+            && append(&mut buf, &held.buf)
+        {
+            let pinned = if ahead { buffer_bytes(&buf) } else { 0 };
+            self.pinned = self.pinned - std::mem::replace(&mut held.pinned, pinned) + pinned;
+            (held.start, held.buf) = (start, buf);
+            slab.buffers.on_start_moved(after);
+            return Ok(Some(after));
         }
         let pinned = if ahead { buffer_bytes(&buf) } else { 0 };
         let held = HeldBuf { start, buf, ahead, placed: 0, pinned };
@@ -254,18 +272,17 @@ impl HeldList {
     }
 
     /// Buffers in order count as held from now on, as if they had arrived ahead. Returns how many bytes are
-    /// counted that were not.
+    /// counted that were not. Buffers that count already are behind all that do not: none of them is looked
+    /// at, as a waiting caller may have many.
     pub(super) fn count_in_order(&mut self, slab: &mut HeldSlab) -> usize {
         let (mut counted, mut at) = (0, self.list.head());
         while let Some(id) = at
-            && let Some(held) = slab.buffers.at_mut(id)
+            && let Some(held) = slab.buffers.at_mut(id).filter(|held| !held.ahead)
         {
-            if !held.ahead {
-                held.ahead = true;
-                held.pinned = buffer_bytes(&held.buf);
-                self.pinned += held.pinned;
-                counted += held.unreleased();
-            }
+            held.ahead = true;
+            held.pinned = buffer_bytes(&held.buf);
+            self.pinned += held.pinned;
+            counted += held.unreleased();
             at = slab.buffers.next(id);
         }
         counted
@@ -364,17 +381,17 @@ impl HeldBuf {
     fn unreleased(&self) -> usize {
         if self.ahead { self.buf.len() - self.placed } else { 0 }
     }
+}
 
-    /// Appends the bytes of a small buffer, if they fit.
-    fn append(&mut self, buf: &Mbuf) -> bool {
-        let bytes = buf.len();
-        if 2 * bytes > buffer_bytes(buf) || self.buf.is_shared() || self.buf.tailroom() < bytes {
-            return false;
-        }
-        match self.buf.append(bytes) {
-            Some(room) => buf.copy_to(0, room) == bytes,
-            None => false,
-        }
+/// Appends the bytes of a small buffer to `buf`, if they fit.
+fn append(buf: &mut Mbuf, small: &Mbuf) -> bool {
+    let bytes = small.len();
+    if 2 * bytes > buffer_bytes(small) || buf.is_shared() || buf.tailroom() < bytes {
+        return false;
+    }
+    match buf.append(bytes) {
+        Some(room) => small.copy_to(0, room) == bytes,
+        None => false,
     }
 }
 

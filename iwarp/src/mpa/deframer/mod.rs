@@ -271,7 +271,10 @@ impl Deframer {
         ensure!(!waits || buffers > 0 && next < frontier, "it waits for nothing");
         ensure!(!ended || buffers + early == 0, "ended, with {buffers} buffers and {early} early FPDUs");
         ensure!(next <= frontier, "handed up to {next}, arrived up to {frontier}");
+        let mut was_ahead = false;
         for held in self.held.iter(slab) {
+            ensure!(held.ahead || !was_ahead, "behind one that counts as held, and does not: {held:?}");
+            was_ahead = held.ahead;
             let end = held.start + held.buf.len() as u64;
             ensure!(next < end, "handed up to {next}, and held: {held:?}");
             ensure!(held.ahead || end <= frontier, "arrived up to {frontier}, and in order: {held:?}");

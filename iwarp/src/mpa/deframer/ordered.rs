@@ -3,6 +3,10 @@
 //!
 //! Nothing is allocated after [`RangeSlots::new`]. A list is two indices, so a connection without ranges
 //! needs almost no memory. Searches begin at the far end, because out-of-order arrivals are appended there.
+//!
+//! Ranges that adjoin each other are a run. The first and the last slot of a run name each other, so a search
+//! passes over a run in one step. A peer that sends its bytes in any order makes no more runs than TCP records
+//! ranges, plus one for each FPDU that was placed early, but any number of slots in them.
 
 use dp::invariant::{Check, ensure};
 
@@ -21,6 +25,8 @@ struct RangeSlot<T> {
     prev: Option<u32>,
     /// The next slot of the list, or the next free slot.
     next: Option<u32>,
+    /// Of the first slot of a run the last one, and of the last one the first. Without meaning in others.
+    other_end: u32,
 }
 
 /// Slots that many lists share.
@@ -29,6 +35,9 @@ pub(super) struct RangeSlots<T> {
     slots: Box<[RangeSlot<T>]>,
     free: Option<u32>,
     used: usize,
+    /// Slots that searches have looked at.
+    #[cfg(test)]
+    pub(super) steps: std::cell::Cell<usize>,
 }
 
 /// One list. Its owner has to empty it before it is dropped: otherwise its slots are lost.
@@ -57,9 +66,20 @@ impl<T: StreamRange> RangeSlots<T> {
     pub(super) fn new(count: usize) -> Self {
         let count = u32::try_from(count).unwrap_or(u32::MAX);
         let slots = (0..count)
-            .map(|slot| RangeSlot { value: None, prev: None, next: (slot + 1 < count).then_some(slot + 1) })
+            .map(|slot| RangeSlot {
+                value: None,
+                prev: None,
+                next: (slot + 1 < count).then_some(slot + 1),
+                other_end: slot,
+            })
             .collect();
-        Self { slots, free: (count > 0).then_some(0), used: 0 }
+        Self {
+            slots,
+            free: (count > 0).then_some(0),
+            used: 0,
+            #[cfg(test)]
+            steps: Default::default(),
+        }
     }
 
     /// Slots in use.
@@ -93,8 +113,40 @@ impl<T: StreamRange> RangeSlots<T> {
 
     /// The last slot of `list` that starts at or before `position`.
     pub(super) fn last_at(&self, list: List, position: u64) -> Option<u32> {
-        std::iter::successors(list.tail, |id| self.prev(*id))
-            .find(|id| self.at(*id).is_some_and(|range| range.start() <= position))
+        let mut last = list.tail?;
+        loop {
+            let first = self.slots.get(last as usize)?.other_end;
+            if self.starts_by(first, position) {
+                return self.last_of_run_at(first, last, position);
+            }
+            last = self.prev(first)?;
+        }
+    }
+
+    /// The last slot of the run from `first` to `last` that starts at or before `position`, as `first` does.
+    fn last_of_run_at(&self, first: u32, last: u32, position: u64) -> Option<u32> {
+        let (mut forth, mut back) = (first, last);
+        while !self.starts_by(back, position) {
+            let next = self.next(forth)?;
+            if !self.starts_by(next, position) {
+                return Some(forth);
+            }
+            (forth, back) = (next, self.prev(back)?);
+        }
+        Some(back)
+    }
+
+    /// Whether slot `id` starts at or before `position`.
+    fn starts_by(&self, id: u32, position: u64) -> bool {
+        #[cfg(test)]
+        self.steps.set(self.steps.get() + 1);
+        self.at(id).is_some_and(|range| range.start() <= position)
+    }
+
+    /// Whether slot `left` ends where `right` starts.
+    fn adjoin(&self, left: Option<u32>, right: Option<u32>) -> bool {
+        let end = left.and_then(|id| self.at(id)).map(StreamRange::end);
+        end.is_some() && end == right.and_then(|id| self.at(id)).map(StreamRange::start)
     }
 
     /// Inserts `value` after `after`, or first. Returns the value when no slot is free.
@@ -108,24 +160,81 @@ impl<T: StreamRange> RangeSlots<T> {
         };
         let slot = &mut self.slots[id as usize];
         self.free = slot.next;
-        *slot = RangeSlot { value: Some(value), prev: after, next };
+        *slot = RangeSlot { value: Some(value), prev: after, next, other_end: id };
         self.used += 1;
         self.link(list, after, Some(id));
         self.link(list, Some(id), next);
+        self.join(after, Some(id));
+        self.join(Some(id), next);
         Ok(id)
+    }
+
+    /// The end of the range in slot `id` has moved: it may adjoin the next one.
+    pub(super) fn on_end_moved(&mut self, id: u32) {
+        self.join(Some(id), self.next(id));
+    }
+
+    /// The start of the range in slot `id` has moved back: it may adjoin the one before.
+    pub(super) fn on_start_moved(&mut self, id: u32) {
+        self.join(self.prev(id), Some(id));
     }
 
     /// Removes slot `id` from `list`.
     pub(super) fn remove(&mut self, list: &mut List, id: u32) -> Option<T> {
+        self.part(id);
         let free = self.free;
         let slot = self.slots.get_mut(id as usize)?;
         let value = slot.value.take()?;
         let (prev, next) = (slot.prev, slot.next);
-        *slot = RangeSlot { value: None, prev: None, next: free };
+        *slot = RangeSlot { value: None, prev: None, next: free, other_end: id };
         self.free = Some(id);
         self.used -= 1;
         self.link(list, prev, next);
         Some(value)
+    }
+
+    /// Makes one run of that which `left` ends and that which `right` begins, if they adjoin.
+    fn join(&mut self, left: Option<u32>, right: Option<u32>) {
+        if self.adjoin(left, right)
+            && let (Some(left), Some(right)) = (left, right)
+        {
+            let (first, last) = (self.slots[left as usize].other_end, self.slots[right as usize].other_end);
+            self.set_run(first, last);
+        }
+    }
+
+    /// Makes runs of what is before and behind slot `id`, which leaves its run.
+    fn part(&mut self, id: u32) {
+        let (prev, next) = (self.prev(id), self.next(id));
+        let before = prev.filter(|_| self.adjoin(prev, Some(id)));
+        let behind = next.filter(|_| self.adjoin(Some(id), next));
+        match (before, behind) {
+            (None, None) => {}
+            (None, Some(first)) => self.set_run(first, self.slots[id as usize].other_end),
+            (Some(last), None) => self.set_run(self.slots[id as usize].other_end, last),
+            (Some(before), Some(behind)) => {
+                let (first, last) = self.run_around(before, behind);
+                self.set_run(first, before);
+                self.set_run(behind, last);
+            }
+        }
+    }
+
+    /// The ends of the run in which `left` and `right` are: looks in both directions until it finds one.
+    fn run_around(&self, mut left: u32, mut right: u32) -> (u32, u32) {
+        loop {
+            let (before, behind) = (self.prev(left), self.next(right));
+            match (self.adjoin(before, Some(left)), self.adjoin(Some(right), behind)) {
+                (false, _) => return (left, self.slots[left as usize].other_end),
+                (_, false) => return (self.slots[right as usize].other_end, right),
+                _ => (left, right) = (before.unwrap_or(left), behind.unwrap_or(right)),
+            }
+        }
+    }
+
+    fn set_run(&mut self, first: u32, last: u32) {
+        self.slots[first as usize].other_end = last;
+        self.slots[last as usize].other_end = first;
     }
 
     fn link(&mut self, list: &mut List, left: Option<u32>, right: Option<u32>) {
@@ -161,13 +270,18 @@ impl<T: StreamRange> RangeSlots<T> {
 
     /// Whether `list` is chained both ways and in the order of positions. Returns how many slots it has.
     pub(super) fn check_list(&self, list: List) -> Check<usize> {
-        let (mut at, mut before, mut end, mut count) = (list.head, None, 0, 0);
+        let (mut at, mut before, mut end, mut count, mut first) = (list.head, None, 0, 0, None);
         while let Some(id) = at {
             let slot = self.slots.get(id as usize).ok_or_else(|| format!("there is no slot {id}"))?;
             let value = slot.value.as_ref().ok_or_else(|| format!("slot {id} is free and in a list"))?;
             ensure!(slot.prev == before, "slot {id} follows {before:?} and names {:?}", slot.prev);
             let (from, to) = (value.start(), value.end());
             ensure!(end <= from && from < to, "{from}..{to} behind {end}");
+            let begins = !self.adjoin(before, Some(id));
+            let first = *if begins { first.insert(id) } else { first.get_or_insert(id) };
+            let ends = !self.adjoin(Some(id), slot.next);
+            let named = (self.slots[first as usize].other_end, slot.other_end);
+            ensure!(!ends || named == (id, first), "the ends {first} and {id} of a run name {named:?}");
             (at, before, end) = (slot.next, Some(id), to);
             count += 1;
             ensure!(count <= self.used, "a list has a circle");
@@ -206,7 +320,9 @@ mod tests {
         assert_eq!(slots.check_list(list), Ok(3));
         slots.check(3).unwrap();
         type Tear = fn(&mut RangeSlots<std::ops::Range<u64>>, &mut List);
-        let tears: [Tear; 8] = [
+        let tears: [Tear; 10] = [
+            |slots, _| slots.slots[0].other_end = 1,
+            |slots, _| slots.slots[1].value = Some(10..20),
             |slots, _| slots.slots[1].prev = None,
             |slots, _| slots.slots[1].next = None,
             |slots, _| slots.slots[2].next = Some(0),
@@ -221,6 +337,73 @@ mod tests {
             tear(&mut slots, &mut list);
             assert!(slots.check_list(list).is_err(), "{number}");
         }
+    }
+
+    /// Any order of arrivals and removals, next to a list without runs.
+    #[test]
+    fn searches_find_what_a_walk_finds() {
+        for seed in 0..200_u64 {
+            let (mut slots, mut list) = (RangeSlots::<std::ops::Range<u64>>::new(64), List::default());
+            let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+            let mut dice = |below: u64| {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                (state >> 24) % below
+            };
+            for _ in 0..200 {
+                let at = dice(60);
+                let place = slots.last_at(list, at);
+                let ids: Vec<u32> = std::iter::successors(list.tail, |id| slots.prev(*id)).collect();
+                assert_eq!(place, ids.iter().copied().find(|id| slots.at(*id).unwrap().start <= at));
+                let holder = place.filter(|id| slots.at(*id).is_some_and(|range| at < range.end));
+                match (dice(5), holder) {
+                    (0 | 1, Some(_)) if !ids.is_empty() => {
+                        slots.remove(&mut list, ids[dice(ids.len() as u64) as usize]).unwrap();
+                    }
+                    (_, None) => {
+                        let next = place.map_or(list.head, |id| slots.next(id));
+                        let free = next.and_then(|id| slots.at(id)).map_or(60, |range| range.start);
+                        let end = at + 1 + dice(free.max(at + 1) - at);
+                        let before = place.filter(|id| slots.at(*id).is_some_and(|range| range.end == at));
+                        match (dice(3), before, next.filter(|_| end == free)) {
+                            (0, Some(before), _) => {
+                                slots.at_mut(before).unwrap().end = end;
+                                slots.on_end_moved(before);
+                            }
+                            (1, _, Some(next)) => {
+                                slots.at_mut(next).unwrap().start = at;
+                                slots.on_start_moved(next);
+                            }
+                            _ => _ = slots.insert(&mut list, place, at..end).unwrap(),
+                        }
+                    }
+                    _ => {}
+                }
+                let count = slots.check_list(list).unwrap();
+                slots.check(count).unwrap();
+            }
+        }
+    }
+
+    /// A thousand ranges in a few runs: no search looks at more than the runs, or at half of one.
+    #[test]
+    fn a_search_passes_over_runs() {
+        let (mut slots, mut list) = (RangeSlots::new(5000), List::default());
+        for run in 0..4 {
+            for at in 0..1000 {
+                let last = list.tail();
+                slots.insert(&mut list, last, run * 10_000 + at..run * 10_000 + at + 1).unwrap();
+            }
+        }
+        let mut steps_to = |position| {
+            slots.steps.set(0);
+            slots.last_at(list, position);
+            slots.steps.get()
+        };
+        assert_eq!([40_000, 30_999, 20_000 - 1, 9999].map(&mut steps_to), [2, 2, 4, 5]);
+        assert!(steps_to(10_003) < 20 && steps_to(10_996) < 20, "near an end");
+        assert!(steps_to(10_500) < 1010);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 mod local_wire;
 mod on_queues;
+mod pauses;
 mod port_events;
 mod prometheus;
 mod queues;

@@ -138,17 +138,18 @@ impl ReceiveHalf {
     /// only if the bytes are accepted.
     fn make_room(&mut self, ctx: &mut Ctx<'_>, start: u64, end: u64) -> bool {
         let bytes = end - start;
-        let (held, bound) = (self.held.held_bytes, u64::from(ctx.config.out_of_order_bytes));
+        let (charge, bound) = (self.out_of_order_charge(), u64::from(ctx.config.out_of_order_bytes));
         let ranges = self.ranges.map(|key| ctx.out_of_order.get(key));
         if ranges.is_some_and(|ranges| !ranges.takes(start, end)) {
             return false;
         }
         let furthest = ranges.is_none_or(|ranges| ranges.end() <= start);
-        let excess = (held + bytes).saturating_sub(bound);
+        let excess = (charge + bytes).saturating_sub(bound);
         if excess > 0 {
             ctx.counters.out_of_order_over_connection += 1;
-            // At most one segment beyond the limit until the user has given up memory.
-            if furthest || held > bound {
+            // At most one segment beyond the limit until the user has given up memory. (It says later what
+            // that segment pins.)
+            if furthest || self.held.held_bytes > bound {
                 return false;
             }
         }
@@ -171,7 +172,9 @@ impl ReceiveHalf {
         }
         if excess > 0 && takes {
             ctx.out_of_order.on_eviction_requested();
-            ctx.evict(ctx.conn, excess as usize);
+            // Of what is charged, as many bytes of payload as they pin.
+            let payload = (excess * self.held.held_bytes.max(1)).div_ceil(charge.max(1));
+            ctx.evict(ctx.conn, payload as usize);
         }
         if need > 0 {
             for (conn, bytes) in ctx.out_of_order.request_eviction(need) {
@@ -179,6 +182,12 @@ impl ReceiveHalf {
             }
         }
         takes
+    }
+
+    /// What the limit of the connection counts: the bytes that it holds or, where these are scattered over
+    /// many packet buffers, half of the bytes that it pins. A full segment fills more than half of a buffer.
+    fn out_of_order_charge(&self) -> u64 {
+        self.held.held_bytes.max(self.held.pinned_bytes / 2)
     }
 
     fn insert(&mut self, ctx: &mut Ctx<'_>, start: u64, end: u64) -> bool {

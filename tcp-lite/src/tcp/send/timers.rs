@@ -36,6 +36,8 @@ pub(super) struct Timers {
     rto_not_before: Instant,
     /// Since when there has been no progress: the user timeout counts from here.
     progress: Instant,
+    /// A timer has expired since then, so that the peer was asked again and did not answer.
+    tried: bool,
     /// When data was last sent, new or again: the idle time counts from here (RFC 5681 section 4.1).
     data_sent_at: Instant,
     persist_backoff: u32,
@@ -54,6 +56,7 @@ impl Timers {
             pto_from: now,
             rto_not_before: now,
             progress: now,
+            tried: false,
             data_sent_at: now,
             persist_backoff: 0,
             syn_sends: 0,
@@ -79,11 +82,12 @@ impl Timers {
         self.running.filter(|(_, running)| *running == timer).map(|(at, _)| at)
     }
 
-    /// Starts `timer` in place of the running one. No timer is later than the user timeout.
+    /// Starts `timer` in place of the running one. Once the peer was asked again, no timer is later than the
+    /// user timeout.
     #[inline]
     pub(super) fn start(&mut self, now: Instant, (at, timer): (Instant, SendTimer), user_timeout: Duration) {
-        let give_up_at = (self.progress + user_timeout).max(now);
-        self.running = Some((at.min(give_up_at), timer));
+        let at = if self.tried { at.min((self.progress + user_timeout).max(now)) } else { at };
+        self.running = Some((at, timer));
     }
 
     /// There is nothing to wait for.
@@ -98,20 +102,27 @@ impl Timers {
         Some(timer)
     }
 
-    /// Whether the user timeout is over (RFC 9293 section 3.8.3).
-    pub(super) fn is_given_up(&self, now: Instant, user_timeout: Duration) -> bool {
-        now >= self.progress + user_timeout
+    /// A timer has expired: returns whether the user timeout is over (RFC 9293 section 3.8.3). It is not
+    /// before the peer was asked again at least once. If the first timer expires so late, nobody polled the
+    /// stack meanwhile, which says nothing about the peer: the user timeout counts from now on.
+    pub(super) fn is_given_up(&mut self, now: Instant, user_timeout: Duration) -> bool {
+        let is_over = now >= self.progress + user_timeout;
+        let was_tried = std::mem::replace(&mut self.tried, true);
+        if is_over && !was_tried {
+            self.progress = now;
+        }
+        is_over && was_tried
     }
 
     /// The user timeout counts from now on: there is progress, or something new to wait for.
     #[inline]
     pub(super) fn restart_user_timeout(&mut self, now: Instant) {
-        self.progress = now;
+        (self.progress, self.tried) = (now, false);
     }
 
     /// The connection is established.
     pub(super) fn on_established(&mut self, now: Instant) {
-        self.progress = now;
+        self.restart_user_timeout(now);
         self.running = None;
     }
 
@@ -169,7 +180,7 @@ impl Timers {
     #[inline]
     fn on_first_sent(&mut self, now: Instant, idle: bool) {
         if idle {
-            self.progress = now;
+            self.restart_user_timeout(now);
         }
         self.pto_from = now;
     }
@@ -177,7 +188,7 @@ impl Timers {
     /// SND.UNA advanced. The path works, and what is still in flight gets one more round trip.
     #[inline]
     pub(super) fn on_acked(&mut self, now: Instant, srtt: Duration) {
-        self.progress = now;
+        self.restart_user_timeout(now);
         self.running = None;
         self.pto_from = now;
         self.rto_not_before = now + srtt;
@@ -253,13 +264,39 @@ mod tests {
     fn no_timer_is_later_than_the_user_timeout_which_counts_from_the_last_progress() {
         let mut timers = Timers::new(at(0));
         timers.on_acked(at(1000), Duration::ZERO);
-        timers.start(at(1000), (at(60_000), SendTimer::Rto), USER_TIMEOUT);
+        assert!(!timers.is_given_up(at(1200), USER_TIMEOUT), "the first timer");
+        timers.start(at(1200), (at(60_000), SendTimer::Rto), USER_TIMEOUT);
         assert_eq!(timers.running(), Some((at(11_000), SendTimer::Rto)));
         assert!(
             !timers.is_given_up(at(10_999), USER_TIMEOUT) && timers.is_given_up(at(11_000), USER_TIMEOUT)
         );
         timers.start(at(12_000), (at(60_000), SendTimer::Rto), USER_TIMEOUT);
         assert_eq!(timers.running(), Some((at(12_000), SendTimer::Rto)), "not in the past");
+    }
+
+    #[test]
+    fn the_first_timer_is_as_late_as_it_is_set_and_ends_nothing() {
+        let mut timers = Timers::new(at(0));
+        timers.start(at(0), (at(60_000), SendTimer::Rto), USER_TIMEOUT);
+        assert_eq!(timers.running(), Some((at(60_000), SendTimer::Rto)));
+        assert!(!timers.is_given_up(at(60_000), USER_TIMEOUT));
+        timers.start(at(60_000), (at(90_000), SendTimer::Rto), USER_TIMEOUT);
+        assert_eq!(timers.running(), Some((at(70_000), SendTimer::Rto)), "from the first timer on");
+        // Whatever counts as progress leads to a first timer again.
+        let progress: [fn(&mut Timers); 4] = [
+            |timers| timers.on_acked(at(1000), Duration::ZERO),
+            |timers| timers.on_data_sent(at(1000), true),
+            |timers| timers.on_fin_sent(at(1000), true),
+            |timers| timers.on_established(at(1000)),
+        ];
+        for progress in progress {
+            let mut timers = Timers::new(at(0));
+            assert!(!timers.is_given_up(at(500), USER_TIMEOUT));
+            progress(&mut timers);
+            assert!(!timers.is_given_up(at(11_000), USER_TIMEOUT), "the first timer since");
+            assert!(!timers.is_given_up(at(20_999), USER_TIMEOUT));
+            assert!(timers.is_given_up(at(21_000), USER_TIMEOUT));
+        }
     }
 
     #[test]

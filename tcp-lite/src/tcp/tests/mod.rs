@@ -9,6 +9,7 @@ mod memory;
 mod out_of_order;
 mod pacing;
 mod path_mtu;
+mod pauses;
 mod property;
 mod recovery;
 mod reduction;

@@ -133,6 +133,39 @@ fn beyond_its_bound_a_connection_loses_what_is_furthest_from_its_frontier() {
     assert_eq!(pair.b.frontier, 3000);
 }
 
+/// Scattered over many buffers, fewer bytes are as much: half of the buffers counts.
+#[test]
+fn what_a_connection_pins_counts_as_well() {
+    let mut pair = Pair::established(config(), TcpConfig { out_of_order_bytes: 3000, ..config() });
+    pair.b.releases = false;
+    let segments: Vec<Packet> = (0..8)
+        .map(|at| {
+            pair.a.push(pair.now, &pattern(at * 100, 100)).unwrap();
+            pair.a.transmit(pair.now).unwrap()
+        })
+        .collect();
+    let now = pair.now;
+    let pin = |pair: &mut Pair, bytes| pair.b.with(now, |tcb, ctx| tcb.pin(ctx, bytes));
+    for at in [5, 6] {
+        let _ = pair.b.receive(now, &segments[at]);
+    }
+    pin(&mut pair, 5800);
+    let _ = pair.b.receive(now, &segments[3]);
+    assert_eq!((pair.b.asked.as_slice(), pair.b.counters.out_of_order_over_connection), (&[][..], 0));
+    // 300 bytes in twice the limit.
+    pin(&mut pair, 6000);
+    let _ = pair.b.receive(now, &segments[7]);
+    assert_eq!((pair.b.asked.as_slice(), pair.b.counters.rx_out_of_order_dropped_bytes), (&[][..], 100));
+    // Nearer: taken. Of 3000 that count, 100 are a tenth of the bytes of payload for each.
+    let _ = pair.b.receive(now, &segments[2]);
+    assert_eq!((pair.b.asked.as_slice(), pair.b.counters.out_of_order_over_connection), (&[10][..], 2));
+    // What is given up makes room.
+    assert!(pair.b.give_up(now, 600..700));
+    pin(&mut pair, 5000);
+    let _ = pair.b.receive(now, &segments[6]);
+    assert_eq!(pair.b.counters.out_of_order_over_connection, 2);
+}
+
 #[test]
 fn a_connection_is_not_asked_for_room_for_what_is_refused_in_any_case() {
     let mut pair = Pair::established(config(), TcpConfig { out_of_order_bytes: 3000, ..config() });

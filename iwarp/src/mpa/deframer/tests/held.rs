@@ -52,6 +52,89 @@ fn only_small_buffers_are_put_together() {
     }
 }
 
+// It does not matter which of two came first: the one behind is copied, into the buffer of the one before it.
+#[test]
+fn small_buffers_are_put_together_in_any_order() {
+    let pool = Mempool::heap("held", 64, 2048);
+    for order in [[0, 1, 2, 3], [3, 2, 1, 0], [0, 2, 1, 3], [3, 0, 2, 1], [1, 3, 0, 2]] {
+        let (mut slab, mut list) = (HeldSlab::new(16, 0), HeldList::default());
+        for at in order {
+            let mut buf = pool.alloc().unwrap();
+            buf.append(100).unwrap().fill(at as u8);
+            let slot = list.insert(&mut slab, 500 + at * 100, buf, true).unwrap().unwrap();
+            let held = slab.buffers.at(slot).unwrap();
+            assert!(held.start <= 500 + at * 100 && held.start + held.buf.len() as u64 >= 600 + at * 100);
+            list.check(&slab).unwrap();
+        }
+        // Between two that are full enough by then, one of 100 bytes may stay alone.
+        assert!(slab.buffers().0 <= 2, "{order:?}");
+        assert_eq!(list.pinned_bytes(), slab.buffers().0 * (2048 + 128), "{order:?}");
+        let mut bytes = Vec::new();
+        while let Some(held) = list.pop(&mut slab) {
+            assert_eq!(held.start, 500 + bytes.len() as u64);
+            held.buf.segments().for_each(|run| bytes.extend_from_slice(run));
+        }
+        assert_eq!(bytes, [[0; 100], [1; 100], [2; 100], [3; 100]].concat());
+    }
+    // A buffer that is more than half full is not copied, nor one whose bytes are counted otherwise.
+    for (bytes, ahead) in [(1200, true), (100, false)] {
+        let (mut slab, mut list) = (HeldSlab::new(16, 0), HeldList::default());
+        for (start, bytes, ahead) in [(110, bytes, true), (10, 100, ahead)] {
+            let mut buf = pool.alloc().unwrap();
+            buf.append(bytes).unwrap().fill(7);
+            list.hold(&mut slab, start, buf, ahead).unwrap();
+        }
+        assert_eq!(slab.buffers().0, 2);
+        list.clear(&mut slab);
+    }
+    assert_eq!(pool.available(), 64);
+}
+
+// A peer that sends single bytes, each in front of the one before: TCP counts one range, however many there
+// are. They pin a few times as much as they are, and each is put to its place in a few steps.
+#[test]
+fn bytes_at_falling_positions_pin_little_and_are_found_at_once() {
+    const BYTES: u64 = 20_000;
+    for markers in [false, true] {
+        let pool = Mempool::heap("deframer", 64, 2048);
+        let mut slab = HeldSlab::new(64, 64);
+        let mut deframer = Deframer::new(START, markers, true);
+        // And at rising positions far behind, in turns.
+        for nr in 0..2 * BYTES {
+            let at = if nr % 2 == 0 { BYTES - nr / 2 } else { 3 * BYTES + nr / 2 };
+            let mut buf = pool.alloc().expect("a few buffers are enough");
+            buf.append(1).unwrap()[0] = 7;
+            slab.buffers.steps.set(0);
+            let mut ulpdus = deframer.receive(START + 1000 + at, buf, START, &mut slab);
+            while let Ok(Some(_)) = ulpdus.next() {}
+            assert_eq!(ulpdus.finish(), 0);
+            let steps = slab.buffers.steps.get();
+            assert!(steps <= 6, "{steps} steps for byte {nr}");
+        }
+        deframer.check(&slab).unwrap();
+        let pinned = deframer.pinned_bytes();
+        assert!(pinned <= 4 * 2 * BYTES as usize + 4 * 2176, "{pinned} bytes for {}", 2 * BYTES);
+        deframer.clear(&mut slab);
+        assert_eq!(pool.available(), 64);
+    }
+}
+
+// A message that waits again and again for its caller costs no more with much held behind it.
+#[test]
+fn what_counts_as_held_is_not_counted_again() {
+    let mut bench = Bench::new(false);
+    let slab = &mut bench.slab;
+    let mut list = HeldList::default();
+    for (start, ahead) in [(0, false), (1200, false), (2400, true), (3600, true)] {
+        let mut buf = bench.pool.alloc().unwrap();
+        buf.append(1200).unwrap().fill(7);
+        list.hold(slab, start, buf, ahead).unwrap();
+    }
+    assert_eq!([list.count_in_order(slab), list.count_in_order(slab)], [2400, 0]);
+    assert_eq!(list.pinned_bytes(), 4 * 2176);
+    assert_eq!(list.clear(slab), 4800);
+}
+
 // What is summed for one buffer has a limit, whatever markers claim.
 #[test]
 fn lying_markers_cost_little() {

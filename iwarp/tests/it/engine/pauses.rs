@@ -1,0 +1,168 @@
+//! A process that stands still for longer than any timeout: stopped by a signal or a debugger, its machine
+//! suspended or migrated. Nobody polls the engine meanwhile, and no connection ends for it afterwards.
+
+use std::time::Duration;
+
+use dp::link::LinkConfig;
+use iwarp::verbs::{CmEventKind, ConnParam, RecvRequest, SendOp, SendRequest, WcStatus};
+
+use crate::common::initiator::Initiator;
+use crate::common::raw::request;
+use crate::common::responder::Responder;
+use crate::common::{Connected, Pair, Testbed, agreeing, remote_addr};
+
+/// Longer than any timeout of the tests.
+const PAUSE_US: i64 = 600_000_000;
+
+/// Polls A alone, and then nobody for [`PAUSE_US`].
+fn pause(pair: &mut Pair) {
+    for _ in 0..5 {
+        pair.a.engine.poll_at(tcp_lite::Instant::from_micros(pair.now_us));
+        pair.now_us += 1;
+    }
+    pair.now_us += PAUSE_US;
+}
+
+/// Nobody was told of an end, and a message of A arrives.
+fn goes_on(pair: &mut Pair, c: &Connected) {
+    pair.run_us(300_000);
+    let events = [pair.a.channel.poll(), pair.b.channel.poll()];
+    assert!(events.iter().all(Option::is_none), "{events:?}");
+    let (local, remote) = pair.regions(64);
+    c.qp_b.post_recv(&RecvRequest::new(91, remote.sge(0, 64))).unwrap();
+    c.qp_a.post_send(&SendRequest::new(90, SendOp::Send, local.sge(0, 64))).unwrap();
+    for (wc, wr_id) in [(pair.wc_b(), 91), (pair.wc_a(), 90)] {
+        assert_eq!((wc.wr_id, wc.status), (wr_id, WcStatus::Success));
+    }
+}
+
+#[test]
+fn bytes_in_flight_are_acknowledged_after_a_pause() {
+    let (mut pair, c) = Pair::connected();
+    let (local, remote) = pair.regions(4096);
+    let write = SendOp::Write { remote: remote_addr(&remote, 0) };
+    c.qp_a.post_send(&SendRequest::new(1, write, local.sge(0, 4096))).unwrap();
+    pause(&mut pair);
+    assert_eq!(pair.wc_a().status, WcStatus::Success);
+    goes_on(&mut pair, &c);
+}
+
+/// Pauses while the neighbour is looked for, while A waits for the Reply, and while A sends no Request.
+#[test]
+fn a_connection_is_set_up_across_pauses() {
+    let (mut pair, _listener) = Pair::listening();
+    let (qp_a, id_a) = pair.dial(&ConnParam::default());
+    pause(&mut pair);
+    let asked = pair.event_b();
+    assert!(matches!(asked.kind, CmEventKind::ConnectRequest { .. }), "{asked:?}");
+    pair.run_us(500_000);
+    pause(&mut pair);
+    pair.run_us(500_000);
+    let qp_b = pair.b.qp();
+    asked.id.accept(&qp_b, &ConnParam::default()).unwrap();
+    let (established_a, established_b) = (pair.event_a(), pair.event_b());
+    for event in [&established_a, &established_b] {
+        assert!(matches!(event.kind, CmEventKind::Established { .. }), "{event:?}");
+    }
+    let c = Connected { qp_a, qp_b, id_a, id_b: asked.id, established_a, established_b };
+    goes_on(&mut pair, &c);
+
+    let mut responder = Responder::new();
+    responder.open(b"");
+    responder.pair.until(500_000, |_| false);
+    responder.pair.now_us += PAUSE_US;
+    responder.pair.until(500_000, |_| false);
+    responder.pair.send(&request(true));
+    let asked = responder.event();
+    assert!(matches!(asked.kind, CmEventKind::ConnectRequest { .. }), "{asked:?}");
+}
+
+/// The peer may be waiting for what was lost: it has a second, though its time was nearly over before.
+#[test]
+fn a_peer_has_a_second_to_answer_after_a_pause() {
+    for answers in [true, false] {
+        let mut initiator = Initiator::new(&ConnParam::default());
+        let begun_us = initiator.pair.now_us;
+        let left_us = ConnParam::default().timeout.as_micros() as i64 - 200_000;
+        initiator.pair.until(left_us, |_| false);
+        assert!(initiator.channel.poll().is_none());
+        initiator.pair.now_us += PAUSE_US;
+        if answers {
+            initiator.pair.until(150_000, |_| false);
+            assert!(initiator.channel.poll().is_none(), "as long as it had left");
+        } else {
+            let event = initiator.event();
+            assert!(matches!(event.kind, CmEventKind::ConnectError { .. }), "{event:?}");
+            let took_us = initiator.pair.now_us - begun_us - PAUSE_US - left_us;
+            assert!((100_000..=1_100_000).contains(&took_us), "{took_us}");
+        }
+    }
+}
+
+#[test]
+fn a_graceful_close_waits_for_its_read_across_a_pause() {
+    let (mut pair, c) = Pair::connected();
+    let (local, remote) = pair.regions(4096);
+    let read = SendOp::Read { remote: remote_addr(&remote, 0) };
+    c.qp_a.post_send(&SendRequest::new(1, read, local.sge(0, 4096))).unwrap();
+    c.id_a.disconnect();
+    pause(&mut pair);
+    assert_eq!(pair.wc_a().status, WcStatus::Success);
+    let ended = pair.event_a();
+    assert!(matches!(ended.kind, CmEventKind::Disconnected { error: None, .. }), "{ended:?}");
+}
+
+#[test]
+fn a_link_that_was_down_before_a_pause_may_come_back_after_it() {
+    for point_to_point in [false, true] {
+        let (bed, control) = Testbed::with_control(&LinkConfig { point_to_point, ..LinkConfig::default() });
+        let mut pair = bed.hosts();
+        let c = pair.connect(&ConnParam::default());
+        pair.run_us(1_000_000);
+        control.set_up(false);
+        pair.run_us(200_000);
+        pair.now_us += PAUSE_US;
+        pair.run_us(200_000);
+        control.set_up(true);
+        goes_on(&mut pair, &c);
+    }
+}
+
+/// For the peer that waits, and for the one that is waited for.
+#[test]
+fn a_message_waits_for_its_receive_across_a_pause() {
+    let mut pair = Testbed::new().hosts();
+    // Six tries of 655 ms, and for B a little less.
+    let rnr_timeout = Some(Duration::from_millis(3500));
+    let param = ConnParam { min_rnr_timer: 0, rnr_retry: 6, rnr_timeout, ..agreeing() };
+    let c = pair.connect(&param);
+    let (local, remote) = pair.regions(64);
+    c.qp_a.post_send(&SendRequest::new(1, SendOp::Send, local.sge(0, 64))).unwrap();
+    pair.run_us(500_000);
+    pair.now_us += PAUSE_US;
+    pair.run_us(500_000);
+    assert!(pair.a.cq.poll_one().is_none());
+    c.qp_b.post_recv(&RecvRequest::new(2, remote.sge(0, 64))).unwrap();
+    for wc in [pair.wc_b(), pair.wc_a()] {
+        assert_eq!(wc.status, WcStatus::Success, "{wc:?}");
+    }
+    goes_on(&mut pair, &c);
+}
+
+/// Its idle timeout and its keepalives count what was polled.
+#[test]
+fn an_idle_connection_outlives_a_pause() {
+    let mut pair = Testbed::new().hosts();
+    let idle = ConnParam { idle_timeout: Some(Duration::from_secs(30)), ..ConnParam::default() };
+    let c = pair.connect(&idle);
+    for _ in 0..3 {
+        pair.run_us(5_000_000);
+        pair.now_us += PAUSE_US;
+    }
+    pair.run_us(5_000_000);
+    goes_on(&mut pair, &c);
+    // It does end when it is idle.
+    pair.run_us(31_000_000);
+    let ended = pair.event_a();
+    assert!(matches!(ended.kind, CmEventKind::Disconnected { error: Some(_), .. }), "{ended:?}");
+}
