@@ -1,6 +1,9 @@
 //! Two endpoints on a wire in memory.
 
 mod connections;
+#[path = "../common/limited.rs"]
+mod limited;
+mod limited_tests;
 mod metrics;
 mod operations;
 mod send;
