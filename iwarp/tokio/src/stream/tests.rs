@@ -4,11 +4,12 @@ use std::task::{Context, Waker};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadBuf};
 
+use crate::router::Half;
 use crate::tests::{in_time, streams};
 
 /// The connection is about to close, and the credit for what was read before is refused. What has arrived
 /// meanwhile can still be read, and then comes the end.
-#[tokio::test]
+#[tokio::test(crate = "crate::limited")]
 async fn a_refused_credit_does_not_end_the_stream() {
     in_time(async {
         let (mut a, mut b) = streams().await;
@@ -19,7 +20,7 @@ async fn a_refused_credit_does_not_end_the_stream() {
         let mut out = ReadBuf::new(&mut read);
         while out.filled().len() < first.len() {
             let inner = a.inner();
-            inner.flow.receive(&inner.connection, &cx).unwrap();
+            inner.flow.receive(&inner.connection, Half::Read, &cx).unwrap();
             inner.flow.incoming.copy_to(&mut out).unwrap();
             tokio::task::yield_now().await;
         }
@@ -32,7 +33,7 @@ async fn a_refused_credit_does_not_end_the_stream() {
         }
         a.connection().queue_pair().modify(iwarp::verbs::QpState::Closing).unwrap();
         let inner = a.inner();
-        assert!(inner.flow.send(&inner.connection, &cx).is_err(), "the credit is refused");
+        assert!(inner.flow.send(&inner.connection, Half::Read, &cx).is_err(), "the credit is refused");
         let mut rest = Vec::new();
         a.read_to_end(&mut rest).await.unwrap();
         assert_eq!((read, &rest[..]), (first, &b"last"[..]));
