@@ -245,6 +245,35 @@ fn a_place_that_becomes_free_wakes_the_stream() {
     }
 }
 
+/// A waker that polls at once, as that of a runtime may: the place is there when it is called.
+#[test]
+fn a_place_is_free_before_the_stream_is_woken() {
+    struct Inline {
+        router: Arc<Router>,
+        taken: AtomicUsize,
+    }
+
+    impl Wake for Inline {
+        fn wake(self: Arc<Self>) {
+            let is_taken = place(&self.router, Half::Write, Waker::noop());
+            self.taken.fetch_add(usize::from(is_taken), Ordering::Relaxed);
+        }
+    }
+
+    let router = Router::new(0);
+    let inline = Arc::new(Inline { router: Arc::clone(&router), taken: AtomicUsize::new(0) });
+    for freed in 1..4 {
+        assert!(!place(&router, Half::Write, &Arc::clone(&inline).into()));
+        let wr_id = router.open(Pinned::Nothing);
+        match freed {
+            1 => complete(&router, &[wr_id]),
+            2 => router.cancel(wr_id),
+            _ => router.free_places(1),
+        }
+        assert_eq!(inline.taken.load(Ordering::Relaxed), freed);
+    }
+}
+
 /// A place is given to a future that waited before, which is dropped: the stream gets it.
 #[test]
 fn a_place_of_a_dropped_future_goes_to_the_stream() {
