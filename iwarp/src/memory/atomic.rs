@@ -68,36 +68,51 @@ impl Word<'_> {
     /// Atomically replaces the word by `change(word)` and returns the old value. Both are numbers in this
     /// machine's byte order. `change` may be called several times while others change the word too.
     ///
+    /// `change` may do anything. The word is checked again after each call of it: where `change` has ended the
+    /// registration, nothing is written.
+    ///
     /// A thread that sees the new value by an acquire load also sees what this stream placed before.
     ///
     /// # Errors
     /// [`Fault::InvalidStag`] when the registration has been revoked, or memory of the caller is no longer
     /// mapped. Nothing has changed then.
     pub fn update(&self, change: impl Fn(u64) -> u64) -> Result<u64, Fault> {
-        let mut original = 0;
-        let exchange = |ptr: *mut u8| {
-            // SAFETY: `Target::access` found the registration valid just now and the eight bytes inside it;
-            // `check_atomic` found a right that only writable memory has, and the address to be a multiple of
-            // 8. The epoch is open on this thread, so a thread that has revoked the registration since waits
-            // for the epoch to end before the memory may go (`quiescence` has the proof). Others access the
-            // bytes by atomics and raw copies only (`RawBytes`).
-            let word = unsafe { AtomicU64::from_ptr(ptr.cast()) };
+        let mut original = self.access(|word| word.load(Ordering::Relaxed))?;
+        loop {
+            // Code of the caller, which may revoke this very registration and free its memory. So it runs
+            // between two accesses, and never within one.
+            let changed = change(original);
             // RFC 7306 sections 5, 5.3 and 5.4 (EXT-103, EXT-170, EXT-193): one atomic instruction of the CPU
-            // changes the word, so no atomic of another stream comes in between.
-            original = word.load(Ordering::Relaxed);
-            // The exchange happens even if the value stays the same, so that the atomic has its place in the
-            // order of the others.
-            while let Err(now) =
-                word.compare_exchange_weak(original, change(original), Ordering::AcqRel, Ordering::Relaxed)
-            {
-                original = now;
+            // changes the word, so no atomic of another stream comes in between. The exchange happens even if
+            // the value stays the same, so that the atomic has its place in the order of the others.
+            let exchange = |word: &AtomicU64| {
+                word.compare_exchange_weak(original, changed, Ordering::AcqRel, Ordering::Relaxed)
+            };
+            match self.access(exchange)? {
+                Ok(before) => return Ok(before),
+                Err(now) => original = now,
             }
+        }
+    }
+
+    /// Runs `access` on the word, if the registration is valid now. `access` is one atomic access and nothing
+    /// else: it calls no code of users.
+    fn access<T: Copy>(&self, access: impl Fn(&AtomicU64) -> T) -> Result<T, Fault> {
+        let mut result = None;
+        let run = |ptr: *mut u8| {
+            // SAFETY: `Target::access` found the registration valid just now and the eight bytes inside it;
+            // `check_word` found a right that only writable memory has, and the address to be a multiple of
+            // 8. The epoch is open on this thread, and since that check this thread has only run `access`, an
+            // atomic access (the callers are in this module). So it has revoked nothing itself, and another
+            // thread that has revoked the registration since waits for the epoch to end before the memory may
+            // go (`quiescence` has the proof). Others access the bytes by atomics and raw copies only
+            // (`RawBytes`).
+            let word = unsafe { AtomicU64::from_ptr(ptr.cast()) };
+            result = Some(access(word));
         };
-        // SAFETY: `exchange` owns nothing and takes no lock. Abandoned at the load or at an exchange, it
-        // leaves the word whole. `change` is called between these accesses, so it is not abandoned itself:
-        // code in it that reads the same bytes by `RawBytes` runs under a guard of its own. Under the guard a
-        // panic of `change` ends the process, since `guard` calls the access as a C function.
-        unsafe { self.bytes.access(exchange)? };
-        Ok(original)
+        // SAFETY: `run` owns nothing, takes no lock and does not panic. Abandoned at its one access, it leaves
+        // the word whole and `result` empty.
+        unsafe { self.bytes.access(run)? };
+        result.ok_or(Fault::InvalidStag)
     }
 }

@@ -44,7 +44,9 @@ pub struct ContextLimits {
     pub max_read_slots: usize,
     /// Asynchronous events that may wait. Further events are lost and counted. Default: 1024.
     pub max_async_events: usize,
-    /// Events that may wait in one event channel. Further events are lost and counted. Default: 512.
+    /// Events that may wait in one event channel. Further ones are kept only if they are of identifiers that
+    /// the program holds ([`EventChannel`](crate::verbs::EventChannel#limit)); the others are lost and
+    /// counted. Default: 512.
     pub max_cm_events: usize,
 }
 

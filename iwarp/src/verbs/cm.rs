@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use arrayvec::ArrayVec;
 
-use super::{ContextShared, QueuePair, VerbsError};
+use super::{ConnectionError, ContextShared, QueuePair, VerbsError};
 
 mod event;
 mod listener;
@@ -219,8 +219,9 @@ impl CmId {
 
     /// Its queue pair, once connected or accepted, while the queue pair lives.
     pub fn qp(&self) -> Option<QueuePair> {
-        let state = self.shared.state();
-        let (shared, owner) = state.qp.as_ref()?;
+        // Upgraded without the lock: if one of the two is gone, the other may be the last reference, and its
+        // end runs code of the user (the drop of a handler of its completion queue).
+        let (shared, owner) = self.shared.state().qp.clone()?;
         Some(QueuePair { shared: shared.upgrade()?, owner: owner.upgrade()? })
     }
 
@@ -232,6 +233,17 @@ impl CmId {
     /// The index of the engine that sets up or carries its connection; `None` without one.
     pub fn engine(&self) -> Option<usize> {
         self.shared.engine()
+    }
+
+    /// Why its connection is over, or could not be made. `None` before that, after a graceful close, and after
+    /// the user has rejected it.
+    pub fn cause(&self) -> Option<ConnectionError> {
+        self.shared.cause()
+    }
+
+    /// How many handles of the identifier there are, those in events that wait among them.
+    fn handles(&self) -> usize {
+        Arc::strong_count(&self._owner)
     }
 
     /// Age, idle time and counters of the connection; `None` while it is not established.

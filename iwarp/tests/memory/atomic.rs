@@ -1,5 +1,6 @@
 //! Atomics on words of registered memory: the checks, and that a word changes in one step or not at all.
 
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -63,6 +64,88 @@ fn a_revoked_word_is_not_changed() {
     words.invalidate();
     assert_eq!(word.update(|value| value + 1), Err(Fault::InvalidStag));
     assert_eq!(words.memory().load_u64_acquire(0), Ok(1));
+}
+
+/// What computes the new value is code of the caller. Here it ends the registration of the word, which frees
+/// the memory, and registers other memory, in the same slot and at the same address if the system likes.
+#[test]
+fn a_change_that_ends_its_registration_writes_nowhere() {
+    let ends: [fn(Registration, &MemoryTable) -> Registration; 4] = [
+        |first, table| {
+            drop(first);
+            registered(table, ATOMIC)
+        },
+        |first, _| {
+            first.invalidate();
+            first
+        },
+        // The same STag, memory and rights: but a value that was read before may have changed meanwhile.
+        |mut first, _| {
+            let key = first.stag().key();
+            first.revalidate(key, ATOMIC).unwrap();
+            first
+        },
+        |first, table| {
+            let region = Arc::clone(first.region().unwrap());
+            let options =
+                RegisterOptions { pd: ME.pd, access: ATOMIC, base: Base::Zero, ..RegisterOptions::default() };
+            drop(first);
+            table.register(region, &options).unwrap()
+        },
+    ];
+    for (number, end) in ends.into_iter().enumerate() {
+        let table = MemoryTable::new(16, [9; 32]);
+        let held = RefCell::new(Some(registered(&table, ATOMIC)));
+        let stag = held.borrow().as_ref().unwrap().stag();
+        let participant = table.join();
+        let epoch = participant.enter();
+        let word = epoch.check_atomic(stag, 0, ME).unwrap();
+        let calls = Cell::new(0);
+        let result = word.update(|value| {
+            calls.set(calls.get() + 1);
+            let first = held.borrow_mut().take().unwrap();
+            *held.borrow_mut() = Some(end(first, &table));
+            value + 0x0bad
+        });
+        assert_eq!((result, calls.get()), (Err(Fault::InvalidStag), 1), "{number}");
+        let second = held.into_inner().unwrap();
+        assert_eq!(second.memory().load_u64_acquire(0), Ok(0), "{number}");
+        assert_eq!(word.update(|_| 1), Err(Fault::InvalidStag), "{number}");
+    }
+}
+
+/// A panic of the caller's code passes through, and the word is as it was.
+#[test]
+fn a_change_that_panics_leaves_the_word() {
+    let table = MemoryTable::new(16, [10; 32]);
+    let words = registered(&table, ATOMIC);
+    let participant = table.join();
+    let epoch = participant.enter();
+    let word = epoch.check_atomic(words.stag(), 0, ME).unwrap();
+    let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| word.update(|_| panic!("no"))));
+    assert!(caught.is_err());
+    assert_eq!((word.update(|value| value + 1), words.memory().load_u64_acquire(0)), (Ok(0), Ok(1)));
+}
+
+/// A word that the caller's code changes itself: the change is computed anew.
+#[test]
+fn a_change_is_of_the_value_that_it_replaces() {
+    let table = MemoryTable::new(16, [11; 32]);
+    let words = registered(&table, ATOMIC);
+    let participant = table.join();
+    let epoch = participant.enter();
+    let word = epoch.check_atomic(words.stag(), 0, ME).unwrap();
+    let seen = RefCell::new(Vec::new());
+    let before = word.update(|value| {
+        seen.borrow_mut().push(value);
+        if value == 0 {
+            word.update(|_| 5).unwrap();
+        }
+        value + 10
+    });
+    // A weak exchange may fail for no reason, and the same value is seen again then.
+    seen.borrow_mut().dedup();
+    assert_eq!((before, words.memory().load_u64_acquire(0), seen.into_inner()), (Ok(5), Ok(15), vec![0, 5]));
 }
 
 /// Memory belongs to its owner only, once deregistration has returned, also with atomics under way on other

@@ -8,7 +8,7 @@ use iwarp::engine::SharedEngine;
 use iwarp::memory::Access;
 use iwarp::verbs::{
     AtomicOp, CmId, ConnectionError, CqEventHandler, CqOptions, MAX_INLINE, QpInit, QueuePair, RemoteAddr,
-    SendFlags, SendOp, SendRequest, VerbsError, WcStatus, WorkCompletion, cqe_for,
+    SendFlags, SendOp, SendRequest, VerbsError, WcStatus, cqe_for,
 };
 use tokio::net::ToSocketAddrs;
 use tokio::sync::watch;
@@ -19,7 +19,7 @@ use crate::events::{Established, Phase, Route};
 use crate::options::ConnectionOptions;
 use crate::receives::Receives;
 use crate::region::{Region, RemoteRegion, Slice};
-use crate::router::{Pinned, Router};
+use crate::router::{Pinned, Received, Router};
 
 /// A connection. Clones are the same one; any task may use it at any time. Dropping the last clone resets it:
 /// [`close`](Self::close) ends it gracefully.
@@ -49,7 +49,9 @@ struct ConnectionShared {
     phase: watch::Receiver<Phase>,
     /// Whether [`Connection::close`] was called.
     is_closed_here: AtomicBool,
-    established: Arc<Established>,
+    /// Whether the peer is ready for requests.
+    is_established: AtomicBool,
+    agreed: Arc<Established>,
     receives: Receives,
     stream_bytes: usize,
     /// The index of its engine.
@@ -90,7 +92,7 @@ impl Unconnected {
         router.start(&cq)?;
         let init = QpInit { max_send_wr: send_depth, max_recv_wr: recv_depth, ..QpInit::new(&cq) };
         let qp = endpoint.pd.create_qp(&init)?;
-        let receives = Receives::new(&endpoint.pd, recv_depth, message_bytes)?;
+        let receives = Receives::new(&endpoint.pd, router.tag, recv_depth, message_bytes)?;
         for buffer in 0..recv_depth {
             qp.post_recv(&receives.request(buffer))?;
         }
@@ -98,33 +100,53 @@ impl Unconnected {
     }
 
     /// Waits until the connection of `id`, whose events come to `phase`, is established.
-    pub(crate) async fn established(
+    async fn connected(
         self,
         endpoint: &Arc<Shared>,
         id: CmId,
-        mut phase: watch::Receiver<Phase>,
+        phase: watch::Receiver<Phase>,
     ) -> Result<Connection> {
-        let nothing = Established { private_data: Box::default(), ib_semantics: false, addresses: None };
         // Made first, so that a dropped future ends the connection.
-        let mut shared = ConnectionShared {
+        let mut shared = self.connection(endpoint, id, phase, Arc::default());
+        shared.agreed = shared.established().await?;
+        shared.engine = shared.id.engine().unwrap_or_default();
+        Ok(Connection { shared: Arc::new(shared) })
+    }
+
+    /// The connection of `id`, which was accepted. Its events come to `phase`.
+    pub(crate) fn accepted(
+        self,
+        endpoint: &Arc<Shared>,
+        id: CmId,
+        phase: watch::Receiver<Phase>,
+        agreed: Established,
+    ) -> Connection {
+        let mut shared = self.connection(endpoint, id, phase, Arc::new(agreed));
+        shared.engine = shared.id.engine().unwrap_or_default();
+        endpoint.hand_over();
+        Connection { shared: Arc::new(shared) }
+    }
+
+    fn connection(
+        self,
+        endpoint: &Arc<Shared>,
+        id: CmId,
+        phase: watch::Receiver<Phase>,
+        agreed: Arc<Established>,
+    ) -> ConnectionShared {
+        ConnectionShared {
             id,
             qp: Some(self.qp),
             router: self.router,
-            phase: phase.clone(),
+            phase,
             is_closed_here: AtomicBool::new(false),
-            established: Arc::new(nothing),
+            is_established: AtomicBool::new(false),
+            agreed,
             receives: self.receives,
             stream_bytes: self.stream_bytes,
             engine: 0,
             endpoint: Arc::clone(endpoint),
-        };
-        endpoint.hand_over();
-        let next = phase.wait_for(|phase| !matches!(phase, Phase::Starting)).await;
-        let next = next.map_err(|_| Error::Closed)?.clone();
-        let Phase::Established(established) = next else { return Err(next.error()) };
-        shared.established = established;
-        shared.engine = shared.id.engine().unwrap_or_default();
-        Ok(Connection { shared: Arc::new(shared) })
+        }
     }
 }
 
@@ -163,37 +185,54 @@ impl Connection {
         let unconnected = Unconnected::new(shared, options)?;
         let id = shared.context.create_id(shared.event_channel());
         let (sender, phase) = watch::channel(Phase::Starting);
-        shared.routes.add(&id, Route::Connection(sender));
+        shared.routes.add(&id, Route::Connection(sender))?;
         if let Err(error) = id.connect(&unconnected.qp, remote, &options.param) {
             shared.routes.remove(&id);
             return Err(error.into());
         }
-        unconnected.established(shared, id, phase).await
+        unconnected.connected(shared, id, phase).await
     }
 
     /// The private data of the peer.
     pub fn private_data(&self) -> &[u8] {
-        &self.shared.established.private_data
+        &self.shared.agreed.private_data
     }
 
     /// Our address.
     pub fn local_addr(&self) -> Option<SocketAddr> {
-        Some(self.shared.established.addresses?.0)
+        Some(self.shared.agreed.addresses?.0)
     }
 
     /// The peer's address.
     pub fn peer_addr(&self) -> Option<SocketAddr> {
-        Some(self.shared.established.addresses?.1)
+        Some(self.shared.agreed.addresses?.1)
     }
 
     /// Whether a Send waits for a buffer of the peer, and completes when it is there
     /// ([`ConnParam::ib_semantics`](iwarp::verbs::ConnParam::ib_semantics)). Otherwise a Send that finds no
     /// buffer ends the connection, and completes when TCP has taken it.
     pub fn ib_semantics(&self) -> bool {
-        self.shared.established.ib_semantics
+        self.shared.agreed.ib_semantics
     }
 
-    /// Its queue pair, for calls that this crate does not have.
+    /// Waits until the peer is ready for requests. A connection that was [connected](Self::connect) is
+    /// established. One that was [accepted](crate::Request::accept) is when the peer has confirmed that: its
+    /// requests wait for it, so that this call is needed only to know about the peer.
+    ///
+    /// # Errors
+    /// [`Error::Connection`] with the cause, if it has ended: a peer that stays silent is a
+    /// [`StartupTimeout`](ConnectionError::StartupTimeout). [`Error::Closed`] if it was closed.
+    pub async fn established(&self) -> Result<()> {
+        if self.shared.is_established.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        self.shared.established().await.map(drop)
+    }
+
+    /// Its queue pair, for calls that this crate does not have. Requests that are posted here may have any
+    /// `wr_id`, and complete to nobody. They have to fit beside those of this crate, which are refused
+    /// ([`Error::Verbs`]) while the queue is full: make it deeper by
+    /// [`send_depth`](ConnectionOptions::send_depth).
     pub fn queue_pair(&self) -> &QueuePair {
         self.shared.qp()
     }
@@ -309,14 +348,13 @@ impl Connection {
     /// graceful close of the peer [`PeerClosed`](iwarp::verbs::ConnectionError::PeerClosed).
     /// [`Error::Closed`] if it was closed here. [`Error::Request`] if a message of the peer did not fit.
     pub async fn recv(&self) -> Result<Message> {
-        let completion = self.shared.router.received(self.engine()).await?;
-        self.message(&completion)
+        let received = self.shared.router.received(self.engine()).await?;
+        self.message(&received)
     }
 
     /// Takes the message of a completed receive, and posts its buffer again.
-    pub(crate) fn message(&self, completion: &WorkCompletion) -> Result<Message> {
-        let shared = &self.shared;
-        let buffer = Receives::buffer(completion);
+    pub(crate) fn message(&self, (buffer, completion): &Received) -> Result<Message> {
+        let (shared, buffer) = (&self.shared, *buffer);
         // With InfiniBand's semantics, Immediate Data is not in the buffer.
         let len = if completion.immediate.is_some() { 0 } else { completion.byte_len as usize };
         let mut data = vec![0; len];
@@ -327,11 +365,14 @@ impl Connection {
 
     // ---- the end ----
 
-    /// Closes gracefully: sends what was posted, and waits for the peer's close.
+    /// Closes gracefully: sends what was posted, and waits for the peer's close. Like a request, it waits
+    /// first for a peer that is not ready yet.
     ///
     /// # Errors
     /// [`Error::Connection`] if it ended otherwise.
     pub async fn close(&self) -> Result<()> {
+        // If it has ended, `closed` has the cause.
+        let _ = self.established().await;
         self.shared.is_closed_here.store(true, Ordering::Relaxed);
         self.shared.id.disconnect();
         match self.closed().await {
@@ -445,14 +486,14 @@ impl Connection {
         &self.shared.endpoint.engines[self.shared.engine]
     }
 
-    /// Waits for a place in the send queue.
+    /// Waits until the peer is ready for requests, and for a place in the send queue.
     async fn place(&self) -> Result<()> {
+        self.established().await?;
         if self.shared.router.take_place() {
             return Ok(());
         }
         self.engine().hand_over();
-        self.shared.router.places.acquire().await.map_err(|_| Error::Closed)?.forget();
-        Ok(())
+        self.shared.router.place().await
     }
 
     /// A buffer of the connection that no request uses. Without one, the place in the send queue is free
@@ -463,7 +504,7 @@ impl Connection {
             return Ok(buffer);
         }
         let bytes = self.shared.receives.message_bytes.max(size_of::<u64>());
-        self.register(bytes, Access::LOCAL_WRITE).inspect_err(|_| router.places.add_permits(1))
+        self.register(bytes, Access::LOCAL_WRITE).inspect_err(|_| router.free_places(1))
     }
 
     /// Posts a request. If no other is open, it is sent at once.
@@ -499,6 +540,17 @@ impl ConnectionShared {
         self.qp.as_ref().expect("taken by the drop alone")
     }
 
+    /// Waits until the peer is ready for requests.
+    async fn established(&self) -> Result<Arc<Established>> {
+        let mut phase = self.phase.clone();
+        self.endpoint.hand_over();
+        let next = phase.wait_for(|phase| !matches!(phase, Phase::Starting)).await;
+        let next = next.map_err(|_| Error::Closed)?.clone();
+        let Phase::Established(established) = next else { return Err(next.error()) };
+        self.is_established.store(true, Ordering::Release);
+        Ok(established)
+    }
+
     fn check_length(&self, got: usize) -> Result<usize> {
         let max = self.receives.message_bytes;
         if got > max { Err(Error::TooLong { got, max }) } else { Ok(got) }
@@ -527,8 +579,8 @@ fn lengths(remote: u64, local: u64) -> Result<()> {
 
 impl std::fmt::Debug for Connection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let established = &self.shared.established;
-        f.debug_struct("Connection").field("addresses", &established.addresses).finish_non_exhaustive()
+        let agreed = &self.shared.agreed;
+        f.debug_struct("Connection").field("addresses", &agreed.addresses).finish_non_exhaustive()
     }
 }
 

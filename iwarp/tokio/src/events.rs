@@ -1,6 +1,6 @@
 //! The events of connections, and the task that hands each to its connection or listener.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -8,12 +8,13 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use iwarp::verbs::{CmEvent, CmEventKind, CmId, ConnectionError, EventChannel};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, watch};
+use tokio::task::yield_now;
 
 use crate::error::{Error, Result};
 
-/// What an established connection was agreed on.
-#[derive(Debug)]
+/// What the ends of a connection have agreed on.
+#[derive(Debug, Default)]
 pub(crate) struct Established {
     pub(crate) private_data: Box<[u8]>,
     pub(crate) ib_semantics: bool,
@@ -44,9 +45,57 @@ impl Phase {
 }
 
 /// Who waits for the events of an identifier.
+#[derive(Clone)]
 pub(crate) enum Route {
     Connection(watch::Sender<Phase>),
-    Listener(mpsc::UnboundedSender<CmEvent>),
+    Listener(Arc<Requests>),
+    /// It is a request that waits at this listener.
+    Request(Arc<Requests>),
+}
+
+/// The requests that wait at a listener. One whose peer has gone leaves, so its backlog bounds their number.
+#[derive(Default)]
+pub(crate) struct Requests {
+    waiting: Mutex<VecDeque<CmEvent>>,
+    arrived: Notify,
+}
+
+impl Requests {
+    fn waiting(&self) -> MutexGuard<'_, VecDeque<CmEvent>> {
+        self.waiting.lock().expect("no holder of this lock panics")
+    }
+
+    fn push(&self, event: CmEvent) {
+        self.waiting().push_back(event);
+        self.arrived.notify_one();
+    }
+
+    fn remove(&self, id: &CmId) {
+        let mut waiting = self.waiting();
+        let at = waiting.iter().position(|event| event.id == *id);
+        let removed = at.and_then(|at| waiting.remove(at));
+        drop(waiting);
+        drop(removed);
+    }
+
+    fn pop(&self) -> Option<CmEvent> {
+        self.waiting().pop_front()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.waiting().len()
+    }
+
+    /// The oldest one.
+    pub(crate) async fn next(&self) -> CmEvent {
+        loop {
+            if let Some(event) = self.pop() {
+                return event;
+            }
+            self.arrived.notified().await;
+        }
+    }
 }
 
 /// The channel of an endpoint, which tokio's reactor watches.
@@ -66,48 +115,97 @@ impl Channel {
     }
 }
 
-#[derive(Default)]
-pub(crate) struct Routes(Mutex<HashMap<CmId, Route>>);
+/// Who waits for events. Wakers are called without the lock: each runs code of a runtime.
+pub(crate) struct Routes(Mutex<Table>);
+
+/// `None`: nobody hands out events any more.
+type Table = Option<HashMap<CmId, Route>>;
+
+impl Default for Routes {
+    fn default() -> Self {
+        Self(Mutex::new(Some(HashMap::new())))
+    }
+}
 
 impl Routes {
-    fn table(&self) -> MutexGuard<'_, HashMap<CmId, Route>> {
+    fn table(&self) -> MutexGuard<'_, Table> {
         self.0.lock().expect("no holder of this lock panics")
     }
 
     /// Hands the events of `id` to `route`.
-    pub(crate) fn add(&self, id: &CmId, route: Route) {
-        self.table().insert(id.clone(), route);
+    ///
+    /// # Errors
+    /// [`Error::System`] if nobody hands out events any more.
+    pub(crate) fn add(&self, id: &CmId, route: Route) -> Result<()> {
+        let mut table = self.table();
+        let Some(routes) = &mut *table else {
+            return Err(io::Error::other("the runtime in which the endpoint was made has shut down").into());
+        };
+        let before = routes.insert(id.clone(), route);
+        drop(table);
+        drop(before);
+        Ok(())
     }
 
     pub(crate) fn remove(&self, id: &CmId) {
-        let removed = self.table().remove(id);
+        let removed = self.table().as_mut().and_then(|routes| routes.remove(id));
         // Without the lock: it may be the last handle of the identifier.
         drop(removed);
     }
 
+    /// Removes a listener, and the requests that wait there: they are rejected.
+    pub(crate) fn remove_listener(&self, id: &CmId, requests: &Requests) {
+        self.remove(id);
+        while let Some(event) = requests.pop() {
+            self.remove(&event.id);
+        }
+    }
+
     fn deliver(&self, event: CmEvent) {
-        let mut table = self.table();
         let key = match &event.kind {
             CmEventKind::ConnectRequest { .. } => event.listener.as_ref().unwrap_or(&event.id),
             _ => &event.id,
         };
         // A connection that was dropped wants none. A request without a listener is rejected as it is
         // dropped here.
-        match table.get(key) {
-            None => {}
-            Some(Route::Listener(requests)) => {
-                // Fails if the listener is being dropped.
-                let _ = requests.send(event.clone());
+        let Some(route) = self.table().as_ref().and_then(|routes| routes.get(key).cloned()) else { return };
+        match route {
+            Route::Listener(requests) => {
+                let is_request = matches!(event.kind, CmEventKind::ConnectRequest { .. });
+                if !is_request || self.add(&event.id, Route::Request(Arc::clone(&requests))).is_ok() {
+                    requests.push(event);
+                }
             }
-            Some(Route::Connection(phase)) => {
+            // The peer has gone before the request was taken.
+            Route::Request(requests) => {
+                requests.remove(&event.id);
+                self.remove(&event.id);
+            }
+            Route::Connection(phase) => {
                 let Some(next) = next_phase(&event) else { return };
-                let over = matches!(next, Phase::Rejected(_) | Phase::Ended(_));
+                let is_over = matches!(next, Phase::Rejected(_) | Phase::Ended(_));
                 phase.send_replace(next);
-                let ended = if over { table.remove(key) } else { None };
-                drop(table);
-                drop(ended);
+                if is_over {
+                    self.remove(&event.id);
+                }
             }
         }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.table().as_ref().map_or(0, HashMap::len)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_locked(&self) -> bool {
+        self.0.try_lock().is_err()
+    }
+
+    /// Nobody hands out events any more: all that wait are told.
+    fn close(&self) {
+        let routes = self.table().take();
+        drop(routes);
     }
 }
 
@@ -128,12 +226,30 @@ fn next_phase(event: &CmEvent) -> Option<Phase> {
     })
 }
 
-/// Hands out events until the task is aborted.
+/// Events that are handed out before other tasks run.
+const BATCH: usize = 256;
+
+/// Hands out events until the task is aborted, or its runtime shuts down.
 pub(crate) async fn deliver_all(channel: Arc<Channel>, routes: Arc<Routes>) {
+    /// Dropped with the task.
+    struct Closing(Arc<Routes>);
+
+    impl Drop for Closing {
+        fn drop(&mut self) {
+            self.0.close();
+        }
+    }
+
+    let Closing(routes) = &Closing(routes);
     // An error means that the runtime shuts down.
     while let Ok(mut ready) = channel.0.readable().await {
+        let mut count = 0;
         while let Some(event) = channel.events().poll() {
             routes.deliver(event);
+            count += 1;
+            if count % BATCH == 0 {
+                yield_now().await;
+            }
         }
         ready.clear_ready();
     }

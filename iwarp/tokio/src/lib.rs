@@ -42,6 +42,8 @@
 //!   completes ([`Connection`]).
 //! * **Requests wait instead of failing** when more than
 //!   [`send_depth`](ConnectionOptions::send_depth) are under way.
+//! * **An accept waits for nobody.** The first request of an accepted connection waits for its peer instead,
+//!   so a loop that accepts is not held up by a silent one ([`Request::accept`]).
 //! * **A Send waits for a buffer of the peer** between two ends of this crate. Toward another implementation
 //!   it ends the connection if the peer has none ([`Connection::ib_semantics`]).
 //! * **An end has its cause**: every call that waits returns the [`Error::Connection`] that ended the
@@ -77,6 +79,9 @@ mod connection;
 mod endpoint;
 mod error;
 mod events;
+#[cfg(test)]
+#[path = "../tests/common/limited.rs"]
+mod limited;
 mod listener;
 mod metrics;
 mod options;
@@ -89,6 +94,7 @@ mod spin;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod wr_id;
 
 pub use connection::{Connection, Message};
 pub use endpoint::{Endpoint, EndpointOptions};

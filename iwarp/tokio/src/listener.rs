@@ -3,25 +3,25 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use iwarp::verbs::{CmEvent, CmEventKind, CmId, ListenOptions};
-use tokio::sync::{Mutex, mpsc, watch};
+use iwarp::verbs::{CmEventKind, CmId, ListenOptions};
+use tokio::sync::watch;
 
 use crate::connection::{Connection, Unconnected};
 use crate::endpoint::{Endpoint, Shared};
 use crate::error::{Error, Result};
-use crate::events::{Phase, Route};
+use crate::events::{Established, Phase, Requests, Route};
 use crate::options::ConnectionOptions;
 
 /// Listens on a port of all addresses of an endpoint, until it is dropped.
 pub struct Listener {
     id: CmId,
-    requests: Mutex<mpsc::UnboundedReceiver<CmEvent>>,
+    requests: Arc<Requests>,
     endpoint: Arc<Shared>,
 }
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        self.endpoint.routes.remove(&self.id);
+        self.endpoint.routes.remove_listener(&self.id, &self.requests);
         self.id.disconnect();
     }
 }
@@ -42,24 +42,22 @@ impl Listener {
     pub fn bind_with(endpoint: &Endpoint, options: &ListenOptions) -> Result<Self> {
         let shared = &endpoint.shared;
         let id = shared.context.create_id(shared.event_channel());
-        // The backlog of the listener bounds what waits here.
-        let (sender, requests) = mpsc::unbounded_channel();
-        shared.routes.add(&id, Route::Listener(sender));
-        let listener = Self { id, requests: Mutex::new(requests), endpoint: Arc::clone(shared) };
+        let requests = Arc::<Requests>::default();
+        shared.routes.add(&id, Route::Listener(Arc::clone(&requests)))?;
+        let listener = Self { id, requests, endpoint: Arc::clone(shared) };
         listener.id.listen_with(options)?;
         Ok(listener)
     }
 
-    /// Accepts the next connection with default options. A request whose connection is not made is passed
-    /// over: the peer has gone meanwhile. If the future is dropped, the connection that it was making is
-    /// reset; [`request`](Self::request) loses none.
+    /// Accepts the next connection with default options, as [`Request::accept`] does. A peer that has gone
+    /// meanwhile is passed over. If the future is dropped, no connection is lost.
     ///
     /// # Errors
     /// [`Error::Connection`] if the engine cannot listen, [`Error::Verbs`] at a limit of the context.
     pub async fn accept(&self) -> Result<Connection> {
         loop {
             match self.request().await?.accept(&ConnectionOptions::default()).await {
-                Err(Error::Connection(_) | Error::Closed) => {}
+                Err(Error::Connection(_)) => {}
                 made => return made,
             }
         }
@@ -71,11 +69,12 @@ impl Listener {
     /// [`Error::Connection`] if the engine cannot listen.
     pub async fn request(&self) -> Result<Request> {
         self.endpoint.hand_over();
-        let event = self.requests.lock().await.recv().await.ok_or(Error::Closed)?;
+        let event = self.requests.next().await;
         match event.kind {
-            CmEventKind::ConnectRequest { private_data, remote, .. } => {
+            CmEventKind::ConnectRequest { private_data, remote, ib_semantics, .. } => {
+                self.endpoint.routes.remove(&event.id);
                 let endpoint = Arc::clone(&self.endpoint);
-                Ok(Request { id: event.id, remote, private_data, endpoint })
+                Ok(Request { id: event.id, remote, private_data, ib_semantics, endpoint })
             }
             CmEventKind::ConnectError { error, .. } => Err(Error::Connection(error)),
             // Of streams before MPA, which such a listener does not have.
@@ -84,11 +83,21 @@ impl Listener {
     }
 }
 
+#[cfg(test)]
+impl Listener {
+    /// The number of requests that wait.
+    pub(crate) fn waiting(&self) -> usize {
+        self.requests.len()
+    }
+}
+
 /// A peer that wants a connection. Dropping it rejects the peer.
 pub struct Request {
     id: CmId,
     remote: SocketAddr,
     private_data: Box<[u8]>,
+    /// The peer offers InfiniBand's semantics.
+    ib_semantics: bool,
     endpoint: Arc<Shared>,
 }
 
@@ -103,21 +112,27 @@ impl Request {
         &self.private_data
     }
 
-    /// Accepts it.
+    /// Accepts it. This waits for nothing: a loop that accepts one peer after the other is not held up by a
+    /// peer that stays silent. The connection may be used at once. Its first request waits until the peer is
+    /// ready for it, which takes a peer of this crate one way through the network. A peer that is not in
+    /// [`timeout`](ConnectionOptions::timeout) ends the connection ([`Connection::established`]).
     ///
     /// # Errors
     /// [`Error::Connection`] if the peer has gone, [`Error::Verbs`] at a limit of the context or if the
     /// private data is too long.
     pub async fn accept(self, options: &ConnectionOptions) -> Result<Connection> {
-        let Self { id, endpoint, .. } = self;
+        let Self { id, endpoint, private_data, ib_semantics, .. } = self;
         let unconnected = Unconnected::new(&endpoint, options)?;
         let (sender, phase) = watch::channel(Phase::Starting);
-        endpoint.routes.add(&id, Route::Connection(sender));
+        endpoint.routes.add(&id, Route::Connection(sender))?;
         if let Err(error) = id.accept(&unconnected.qp, &options.param) {
             endpoint.routes.remove(&id);
-            return Err(error.into());
+            // The engine has ended it before.
+            return Err(id.cause().map_or(error.into(), Error::Connection));
         }
-        unconnected.established(&endpoint, id, phase).await
+        let ib_semantics = ib_semantics && options.param.ib_semantics;
+        let agreed = Established { private_data, ib_semantics, addresses: id.addresses() };
+        Ok(unconnected.accepted(&endpoint, id, phase, agreed))
     }
 
     /// Rejects it, with up to 508 bytes of private data.

@@ -1,15 +1,16 @@
 //! The buffers into which a connection receives messages.
 
 use iwarp::memory::Access;
-use iwarp::verbs::{ProtectionDomain, RecvRequest, WorkCompletion};
+use iwarp::verbs::{ProtectionDomain, RecvRequest};
 
 use crate::error::Result;
 use crate::region::Region;
-use crate::router::RECEIVE;
+use crate::wr_id::Tag;
 
 /// Buffers of the same length, one behind the other. Each has a receive request of its own.
 pub(crate) struct Receives {
     memory: Region,
+    tag: Tag,
     /// Their number.
     pub(crate) depth: usize,
     /// The bytes of each: the longest message.
@@ -17,22 +18,17 @@ pub(crate) struct Receives {
 }
 
 impl Receives {
-    pub(crate) fn new(pd: &ProtectionDomain, depth: usize, message_bytes: usize) -> Result<Self> {
+    pub(crate) fn new(pd: &ProtectionDomain, tag: Tag, depth: usize, message_bytes: usize) -> Result<Self> {
         // At least a byte: memory cannot be empty.
         let bytes = depth.saturating_mul(message_bytes).max(1);
         let memory = Region::new(pd.reg_mr(bytes, Access::LOCAL_WRITE)?);
-        Ok(Self { memory, depth, message_bytes })
+        Ok(Self { memory, tag, depth, message_bytes })
     }
 
     /// The receive request of a buffer.
     pub(crate) fn request(&self, buffer: usize) -> RecvRequest {
         let sge = self.memory.memory_region().sge(self.start(buffer), self.message_bytes);
-        RecvRequest::new(RECEIVE | buffer as u64, sge)
-    }
-
-    /// The buffer of a completed receive.
-    pub(crate) fn buffer(completion: &WorkCompletion) -> usize {
-        (completion.wr_id & !RECEIVE) as usize
+        RecvRequest::new(self.tag.receive(buffer), sge)
     }
 
     /// Fills `out` from a buffer.

@@ -5,6 +5,9 @@
 //! dropped leaves its memory here until the request completes. That memory is never released in a poll of the
 //! engine, since to deregister memory is to wait for the engine: it waits in `State::released` for another
 //! call.
+//!
+//! Wakers are cloned, dropped and called without a lock: each runs code of a runtime, which may drop a future
+//! of this very connection.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -20,9 +23,14 @@ use tokio::sync::Semaphore;
 use crate::error::{Error, Result};
 use crate::region::{Region, Slice};
 use crate::spin::Spin;
+use crate::wr_id::{Tag, WrId};
 
-/// In the `wr_id` of a receive; the other bits are the number of its buffer.
-pub(crate) const RECEIVE: u64 = 1 << 63;
+mod halves;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use halves::Half;
+use halves::Halves;
 
 /// Completions that are taken from the queue at once.
 const BATCH: usize = 16;
@@ -44,20 +52,26 @@ enum Request {
     Done { completion: WorkCompletion, pinned: Pinned },
 }
 
+/// A completed receive: its buffer, and its completion.
+pub(crate) type Received = (usize, WorkCompletion);
+
 #[derive(Default)]
 struct State {
     requests: Slab<Request>,
     /// Completed receives, oldest first.
-    received: VecDeque<WorkCompletion>,
-    receivers: Vec<Waker>,
+    received: VecDeque<Received>,
+    /// The futures that wait for a message: an entry each, with a waker while it sleeps.
+    receivers: Slab<Option<Waker>>,
+    /// The halves of a stream that wait for a message.
+    stream_receivers: Halves,
     /// No message arrives any more: a receive was flushed, for this cause.
     ended: Option<Option<ConnectionError>>,
     /// Buffers of the connection that no request uses.
     buffers: Vec<Region>,
     /// Memory whose last request has completed.
     released: Vec<Pinned>,
-    /// Tasks that found no place in the send queue, of those that do not wait for `Router::places`.
-    place_waiters: Vec<Waker>,
+    /// The halves of a stream that found no place in the send queue. Others wait for `Router::places`.
+    stream_places: Halves,
 }
 
 /// The tasks that completions wake, and the places in the send queue that they free.
@@ -67,17 +81,40 @@ struct Woken {
     places: usize,
 }
 
+/// A completion queue, as [`Router::drain`] uses it.
+trait Completions {
+    /// Asks for an event for the next completion.
+    fn arm(&self);
+
+    /// Moves completions into `out`; returns their number.
+    fn take(&self, out: &mut [WorkCompletion]) -> usize;
+}
+
+impl Completions for CompletionQueue {
+    fn arm(&self) {
+        let armed = self.req_notify(false);
+        debug_assert!(armed.is_ok(), "the queue has a handler");
+    }
+
+    fn take(&self, out: &mut [WorkCompletion]) -> usize {
+        self.poll(out)
+    }
+}
+
 pub(crate) struct Router {
+    /// Of the requests of the connection.
+    pub(crate) tag: Tag,
     /// Taken out when the connection is dropped: the queue refers to the router.
     cq: Mutex<Option<CompletionQueue>>,
     state: Mutex<State>,
     /// Free places of the send queue.
-    pub(crate) places: Semaphore,
+    places: Semaphore,
 }
 
 impl Router {
     pub(crate) fn new(places: usize) -> Arc<Self> {
         Arc::new(Self {
+            tag: Tag::random(),
             cq: Mutex::new(None),
             state: Mutex::new(State::default()),
             places: Semaphore::new(places),
@@ -111,21 +148,28 @@ impl Router {
         {
             let cq = self.cq.lock().expect("no holder of this lock panics");
             let Some(cq) = &*cq else { return };
-            // Armed before the last look: a completion that comes later makes an event.
-            let armed = cq.req_notify(false);
-            debug_assert!(armed.is_ok(), "the queue has a handler");
-            let mut batch = [WorkCompletion::default(); BATCH];
-            loop {
-                let count = cq.poll(&mut batch);
-                if count == 0 {
-                    break;
-                }
-                self.state().route(&batch[..count], &mut woken);
-            }
+            self.take_all(cq, &mut woken);
         }
-        // Without a lock: to wake a task is to run code of its runtime.
-        self.places.add_permits(woken.places);
+        self.wake(woken);
+    }
+
+    /// Wakes tasks, without a lock.
+    fn wake(&self, woken: Woken) {
+        self.free_places(woken.places);
         woken.wakers.into_iter().for_each(Waker::wake);
+    }
+
+    fn take_all(&self, queue: &impl Completions, woken: &mut Woken) {
+        // Armed before the last look: a completion that comes later makes an event.
+        queue.arm();
+        let mut batch = [WorkCompletion::default(); BATCH];
+        loop {
+            let count = queue.take(&mut batch);
+            if count == 0 {
+                break;
+            }
+            self.state().route(self.tag, &batch[..count], woken);
+        }
     }
 
     // ---- requests ----
@@ -138,26 +182,26 @@ impl Router {
         drop(state);
         // On a thread of the user.
         drop(released);
-        key as u64
+        self.tag.request(key)
     }
 
     /// The request was not posted.
     pub(crate) fn cancel(&self, wr_id: u64) {
-        let request = self.state().requests.remove(wr_id as usize);
-        self.places.add_permits(1);
-        if let Request::Open { pinned, .. } = request {
+        let request = self.state().requests.try_remove(Tag::number(wr_id));
+        if let Some(Request::Open { pinned, .. }) = request {
             self.release(pinned);
         }
+        self.free_places(1);
     }
 
     /// Nobody waits for the request.
     pub(crate) fn forget(&self, wr_id: u64) {
-        self.abandon(wr_id as usize);
+        self.abandon(Tag::number(wr_id));
     }
 
     /// Waits for the completion of a request. A dropped wait leaves the request under way.
     pub(crate) fn wait<'a>(&'a self, wr_id: u64, engine: &'a SharedEngine) -> Wait<'a> {
-        Wait { router: self, engine, key: wr_id as usize, spin: Spin::default(), done: false }
+        Wait { router: self, engine, key: Tag::number(wr_id), spin: Spin::default(), done: false }
     }
 
     /// A buffer of the connection, if one is free.
@@ -175,14 +219,24 @@ impl Router {
     /// Lets the request end by itself.
     fn abandon(&self, key: usize) {
         let mut state = self.state();
-        if let Some(Request::Open { pinned, .. }) = state.requests.get_mut(key) {
-            let pinned = std::mem::replace(pinned, Pinned::Nothing);
-            state.requests[key] = Request::Abandoned { pinned };
-        } else if let Some(Request::Done { pinned, .. }) = state.requests.try_remove(key) {
-            drop(state);
-            self.release(pinned);
+        let Some(request) = state.requests.get_mut(key) else { return };
+        let placeholder = Request::Abandoned { pinned: Pinned::Nothing };
+        match std::mem::replace(request, placeholder) {
+            Request::Open { waker, pinned } => {
+                *request = Request::Abandoned { pinned };
+                drop(state);
+                drop(waker);
+            }
+            Request::Done { pinned, .. } => {
+                state.requests.remove(key);
+                drop(state);
+                self.release(pinned);
+            }
+            abandoned @ Request::Abandoned { .. } => *request = abandoned,
         }
     }
+
+    // ---- places of the send queue ----
 
     /// Takes a place in the send queue, if one is free.
     pub(crate) fn take_place(&self) -> bool {
@@ -192,72 +246,111 @@ impl Router {
         })
     }
 
-    /// Takes a place in the send queue, or lets the task be woken when one is free.
-    pub(crate) fn poll_place(&self, cx: &Context<'_>) -> Poll<()> {
-        // Asks once more after the waker is there: a place may have become free in between.
-        for registered in [false, true] {
-            if self.take_place() {
-                return Poll::Ready(());
-            }
-            if !registered {
-                add_waker(&mut self.state().place_waiters, cx.waker());
-            }
+    /// Waits for a place in the send queue, and takes it.
+    pub(crate) async fn place(&self) -> Result<()> {
+        let passed_on = PassedOn(self);
+        self.places.acquire().await.map_err(|_| Error::Closed)?.forget();
+        std::mem::forget(passed_on);
+        Ok(())
+    }
+
+    /// Takes a place in the send queue for a half of a stream, or lets its task be woken when one is free.
+    pub(crate) fn poll_place(&self, half: Half, cx: &Context<'_>) -> Poll<()> {
+        if self.take_place() {
+            return Poll::Ready(());
         }
-        Poll::Pending
+        self.let_wake(|state| &mut state.stream_places, half, cx.waker());
+        // A place may have become free before the waker was there.
+        if self.take_place() { Poll::Ready(()) } else { Poll::Pending }
+    }
+
+    /// Gives places back. The caller holds no lock.
+    pub(crate) fn free_places(&self, count: usize) {
+        if count > 0 {
+            // Before the halves are looked for: one that comes later finds the place.
+            self.places.add_permits(count);
+            self.wake_for_places();
+        }
+    }
+
+    fn wake_for_places(&self) {
+        let wakers = self.state().stream_places.take();
+        wakers.into_iter().flatten().for_each(Waker::wake);
+    }
+
+    fn let_wake(&self, halves: fn(&mut State) -> &mut Halves, half: Half, waker: &Waker) {
+        if halves(&mut self.state()).will_wake(half, waker) {
+            return;
+        }
+        let waker = waker.clone();
+        let before = halves(&mut self.state()).replace(half, waker);
+        drop(before);
     }
 
     // ---- receives ----
 
-    /// The oldest message that was received; an error once the connection has ended and all are taken.
-    pub(crate) fn poll_received(&self, cx: &Context<'_>) -> Poll<Result<WorkCompletion>> {
-        let mut state = self.state();
-        match state.next_received() {
-            Some(received) => Poll::Ready(received),
-            None => {
-                add_waker(&mut state.receivers, cx.waker());
-                Poll::Pending
+    /// The oldest message that was received, for a half of a stream; an error once the connection has ended
+    /// and all are taken.
+    pub(crate) fn poll_received(&self, half: Half, cx: &Context<'_>) -> Poll<Result<Received>> {
+        {
+            let mut state = self.state();
+            if let Some(received) = state.next_received() {
+                return Poll::Ready(received);
+            }
+            if state.stream_receivers.will_wake(half, cx.waker()) {
+                return Poll::Pending;
             }
         }
+        self.let_wake(|state| &mut state.stream_receivers, half, cx.waker());
+        // It may have come before the waker was there.
+        let received = self.state().next_received();
+        received.map_or(Poll::Pending, Poll::Ready)
     }
 
-    /// The same; polls the engine for a moment before it sleeps.
-    pub(crate) async fn received(&self, engine: &SharedEngine) -> Result<WorkCompletion> {
+    /// The same, for any task; polls the engine for a moment before it sleeps.
+    pub(crate) async fn received(&self, engine: &SharedEngine) -> Result<Received> {
+        let mut receiver = Receiver { router: self, key: None };
         let mut spin = Spin::default();
         std::future::poll_fn(|cx| {
-            let register = || add_waker(&mut self.state().receivers, cx.waker());
-            spin.poll(engine, cx, || self.state().next_received(), register)
+            spin.poll(engine, cx, || self.state().next_received(), || receiver.let_wake(cx.waker()))
         })
         .await
     }
 }
 
 impl State {
-    fn route(&mut self, completions: &[WorkCompletion], woken: &mut Woken) {
+    fn route(&mut self, tag: Tag, completions: &[WorkCompletion], woken: &mut Woken) {
         for completion in completions {
-            if completion.wr_id & RECEIVE != 0 {
-                self.receive(completion);
-                woken.wakers.append(&mut self.receivers);
-            } else {
-                woken.places += 1;
-                woken.wakers.extend(self.complete(completion));
-                woken.wakers.append(&mut self.place_waiters);
+            match tag.parse(completion.wr_id) {
+                Some(WrId::Receive(buffer)) => {
+                    self.receive(buffer, completion);
+                    // All of them: one that is woken may be dropped before it looks.
+                    woken.wakers.extend(self.receivers.iter_mut().filter_map(|(_, waker)| waker.take()));
+                    woken.wakers.extend(self.stream_receivers.take().into_iter().flatten());
+                }
+                Some(WrId::Request(key)) => {
+                    woken.places += 1;
+                    woken.wakers.extend(self.complete(key, completion));
+                }
+                // The program has posted it, and took no place for it.
+                None => {}
             }
         }
     }
 
-    fn receive(&mut self, completion: &WorkCompletion) {
+    fn receive(&mut self, buffer: usize, completion: &WorkCompletion) {
         if completion.status == WcStatus::WrFlushError {
             self.ended.get_or_insert(completion.cause);
         } else {
             // A failed one is the cause of the end: a message that did not fit, for instance.
-            self.received.push_back(*completion);
+            self.received.push_back((buffer, *completion));
         }
     }
 
-    fn next_received(&mut self) -> Option<Result<WorkCompletion>> {
-        if let Some(completion) = self.received.pop_front() {
+    fn next_received(&mut self) -> Option<Result<Received>> {
+        if let Some((buffer, completion)) = self.received.pop_front() {
             return Some(match completion.status {
-                WcStatus::Success => Ok(completion),
+                WcStatus::Success => Ok((buffer, completion)),
                 status => Err(Error::Request(status)),
             });
         }
@@ -273,16 +366,17 @@ impl State {
         Some((completion, pinned))
     }
 
-    /// The completion of a request wakes the task.
-    fn let_wake(&mut self, key: usize, cx: &Context<'_>) {
-        if let Some(Request::Open { waker, .. }) = self.requests.get_mut(key) {
-            waker.get_or_insert_with(|| cx.waker().clone()).clone_from(cx.waker());
+    /// The completion of a request wakes the task. Returns a waker that is needed no more.
+    fn let_wake(&mut self, key: usize, waker: Waker) -> Option<Waker> {
+        match self.requests.get_mut(key) {
+            Some(Request::Open { waker: place, .. }) => place.replace(waker),
+            _ => Some(waker),
         }
     }
 
     /// Notes the end of a request; returns the task that waits for it.
-    fn complete(&mut self, completion: &WorkCompletion) -> Option<Waker> {
-        let request = self.requests.get_mut(completion.wr_id as usize)?;
+    fn complete(&mut self, key: usize, completion: &WorkCompletion) -> Option<Waker> {
+        let request = self.requests.get_mut(key)?;
         let placeholder = Request::Abandoned { pinned: Pinned::Nothing };
         match std::mem::replace(request, placeholder) {
             Request::Open { waker, pinned } => {
@@ -293,14 +387,48 @@ impl State {
             Request::Abandoned { pinned } => self.released.push(pinned),
             Request::Done { .. } => debug_assert!(false, "a request completes once"),
         }
-        self.requests.remove(completion.wr_id as usize);
+        self.requests.remove(key);
         None
     }
 }
 
-fn add_waker(wakers: &mut Vec<Waker>, waker: &Waker) {
-    if !wakers.iter().any(|other| other.will_wake(waker)) {
-        wakers.push(waker.clone());
+/// Held by a future that waits for a place in the send queue. A place that it was given, and is dropped with,
+/// is free for a stream.
+struct PassedOn<'a>(&'a Router);
+
+impl Drop for PassedOn<'_> {
+    fn drop(&mut self) {
+        self.0.wake_for_places();
+    }
+}
+
+/// A future that waits for a message, and its entry in `State::receivers` once it has slept.
+struct Receiver<'a> {
+    router: &'a Router,
+    key: Option<usize>,
+}
+
+impl Receiver<'_> {
+    /// The next message wakes the task.
+    fn let_wake(&mut self, waker: &Waker) {
+        let waker = Some(waker.clone());
+        let mut state = self.router.state();
+        let before = match self.key.and_then(|key| state.receivers.get_mut(key)) {
+            Some(place) => std::mem::replace(place, waker),
+            None => {
+                self.key = Some(state.receivers.insert(waker));
+                None
+            }
+        };
+        drop(state);
+        drop(before);
+    }
+}
+
+impl Drop for Receiver<'_> {
+    fn drop(&mut self) {
+        let removed = self.key.and_then(|key| self.router.state().receivers.try_remove(key));
+        drop(removed);
     }
 }
 
@@ -319,7 +447,11 @@ impl Future for Wait<'_> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
         let (router, key) = (this.router, this.key);
-        let register = || router.state().let_wake(key, cx);
+        let register = || {
+            let waker = cx.waker().clone();
+            let before = router.state().let_wake(key, waker);
+            drop(before);
+        };
         let polled = this.spin.poll(this.engine, cx, || router.state().take_done(key), register);
         this.done = polled.is_ready();
         polled

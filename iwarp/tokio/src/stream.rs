@@ -7,6 +7,7 @@
 
 mod flow;
 mod incoming;
+mod linger;
 mod outgoing;
 mod protocol;
 #[cfg(test)]
@@ -19,13 +20,16 @@ use std::task::{Context, Poll};
 use iwarp::memory::Access;
 use iwarp::verbs::VerbsError;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::timeout;
 
 use crate::connection::Connection;
 use crate::error::{Error, Result};
 use crate::receives::Receives;
+use crate::router::Half;
 use crate::spin::Spin;
 use flow::Flow;
 use incoming::Incoming;
+use linger::Linger;
 use outgoing::Outgoing;
 use protocol::{HELLO_BYTES, LONGEST_RING, RESERVE};
 
@@ -34,7 +38,8 @@ use protocol::{HELLO_BYTES, LONGEST_RING, RESERVE};
 /// Written bytes are sent at once while the peer has given credit for them. Without credit they gather, and a
 /// later call of this end sends them: `flush` waits until all are sent. `shutdown` does so too, and tells the
 /// peer that no more bytes follow; the peer can go on to send. Dropping the stream does the same in the
-/// background, and closes the connection.
+/// background, and closes the connection. A peer that takes nothing for a minute, or not all within ten, is
+/// waited for no longer then: the connection is reset.
 pub struct Stream {
     /// Taken out by the drop alone.
     inner: Option<Box<Inner>>,
@@ -44,6 +49,8 @@ struct Inner {
     connection: Connection,
     flow: Flow,
     spin: Spin,
+    /// How long the peer may take when the stream is dropped.
+    linger: Linger,
 }
 
 impl Connection {
@@ -74,7 +81,7 @@ impl Connection {
         let incoming = Incoming::new(ring, receives as u64 - RESERVE);
         let outgoing = Outgoing::new(&self, peer_ring, window)?;
         let flow = Flow { incoming, outgoing, failed: None };
-        let inner = Inner { connection: self, flow, spin: Spin::default() };
+        let inner = Inner { connection: self, flow, spin: Spin::default(), linger: Linger::default() };
         Ok(Stream { inner: Some(Box::new(inner)) })
     }
 }
@@ -91,16 +98,16 @@ impl Stream {
 }
 
 impl Inner {
-    /// See [`Flow::receive`].
+    /// See [`Flow::receive`]; for a call that writes.
     fn receive(&mut self, cx: &Context<'_>) -> io::Result<()> {
-        self.flow.receive(&self.connection, cx)
+        self.flow.receive(&self.connection, Half::Write, cx)
     }
 
     /// As [`Flow::send`], at the end of a call after which the task may do other things. Requests behind
     /// others leave with a poll of the engine, which its thread has to make then.
     fn send_and_leave(&mut self, cx: &Context<'_>) -> io::Result<()> {
         let is_behind_others = self.connection.queue_pair().has_open_sends();
-        self.flow.send(&self.connection, cx)?;
+        self.flow.send(&self.connection, Half::Write, cx)?;
         if is_behind_others {
             self.connection.engine().hand_over();
         }
@@ -114,7 +121,7 @@ impl Inner {
     }
 
     fn poll_read(&mut self, cx: &Context<'_>, out: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let Self { connection, flow, spin } = self;
+        let Self { connection, flow, spin, .. } = self;
         // A try that finds nothing lets the task be woken.
         let read = spin.poll(connection.engine(), cx, || flow.try_read(connection, cx, out), || {});
         if read.is_ready() {
@@ -154,6 +161,22 @@ impl Inner {
             Err(error) => Poll::Ready(self.unless_complete(error)),
             Ok(()) => self.pending(),
         }
+    }
+
+    /// Sends what is left, and closes the connection; resets it if the peer does not let that come to an end.
+    async fn finish(mut self) {
+        let mut linger = self.linger;
+        while let Some(limit) = linger.next(self.flow.outgoing.credited()) {
+            let closed = async {
+                // Either fails if the connection has ended.
+                let _ = std::future::poll_fn(|cx| self.poll_shutdown(cx)).await;
+                let _ = self.connection.close().await;
+            };
+            if timeout(limit, closed).await.is_ok() {
+                return;
+            }
+        }
+        self.connection.abort();
     }
 
     /// A peer that has closed after all bytes were sent wants no more, not even our end.
@@ -213,16 +236,11 @@ impl AsyncWrite for Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        let (Some(mut inner), Ok(runtime)) = (self.inner.take(), tokio::runtime::Handle::try_current())
-        else {
+        let (Some(inner), Ok(runtime)) = (self.inner.take(), tokio::runtime::Handle::try_current()) else {
             // Without a runtime, the connection is reset.
             return;
         };
-        runtime.spawn(async move {
-            // Either fails if the connection has ended.
-            let _ = std::future::poll_fn(|cx| inner.poll_shutdown(cx)).await;
-            inner.connection.close().await
-        });
+        runtime.spawn(async move { inner.finish().await });
     }
 }
 

@@ -1,5 +1,6 @@
 //! Two endpoints on a wire in memory, whose threads stay away once a task has polled.
 
+mod requests;
 mod turns;
 
 use std::time::Duration;

@@ -1,6 +1,9 @@
 //! The feature `tracing` reaches the engine. A program has one subscriber, so this test is one program.
 #![cfg(feature = "tracing")]
 
+#[path = "common/limited.rs"]
+mod limited;
+
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 
@@ -20,7 +23,7 @@ impl Write for Printed {
     }
 }
 
-#[tokio::test]
+#[tokio::test(crate = "crate::limited")]
 async fn a_connection_makes_events_with_its_addresses() {
     let printed = Printed::default();
     let writer = printed.clone();

@@ -1,5 +1,8 @@
 //! The example of a cache: two processes on a local wire, of which the server is killed.
 
+#[path = "common/limited.rs"]
+mod limited;
+
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -29,6 +32,7 @@ fn start(command: &mut Command) -> (Child, impl Iterator<Item = String> + use<>)
 
 #[test]
 fn a_client_says_why_when_its_server_dies() {
+    let _watched = limited::watch();
     let wire = format!("local:cache-{}", std::process::id());
     let (mut server, mut says) = cache(&wire, "server");
     let line = says.next().unwrap();
@@ -56,6 +60,7 @@ fn a_client_says_why_when_its_server_dies() {
 #[test]
 #[cfg(feature = "status")]
 fn the_server_is_shown() {
+    let _watched = limited::watch();
     use iwarp::status::processes;
 
     let folder = std::env::temp_dir().join(format!("cache-shown-{}", std::process::id()));
@@ -83,6 +88,7 @@ const START: &str = "cargo run -p iwarp-tokio --example cache --";
 /// The lines of the chapter: those on one host, which the test above starts, and those between two hosts.
 #[test]
 fn the_chapter_on_tokio_starts_the_example() {
+    let _watched = limited::watch();
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/tokio.md");
     let mut chapter = Chapter::read(path).unwrap();
     let lines = chapter.block("In two terminals").unwrap();

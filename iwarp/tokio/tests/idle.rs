@@ -1,5 +1,8 @@
 //! A program that waits uses no processor. The only test in this process, whose time it measures.
 
+#[path = "common/limited.rs"]
+mod limited;
+
 use std::time::{Duration, Instant};
 
 use iwarp_tokio::{Connection, Endpoint, Listener};
@@ -18,7 +21,7 @@ async fn use_of(time: Duration) -> Duration {
     cpu_time() - before
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2, crate = "crate::limited")]
 async fn connections_that_wait_for_messages_spin_nowhere() {
     let wire = format!("local:idle-{}", std::process::id());
     let (client, server) = tokio::try_join!(Endpoint::open(&wire), Endpoint::open(&wire)).unwrap();

@@ -1,12 +1,11 @@
 //! Events of identifiers, and their channel.
 
+use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 use std::{fmt, io, net::SocketAddr};
-
-use crossbeam_queue::ArrayQueue;
 
 use crate::mpa::startup::Enhanced;
 use crate::queues::Notifier;
@@ -122,31 +121,99 @@ struct QueuedEvent {
 /// clone. Dropping the last clone drops its events, and rejects the connect requests among them. It needs no
 /// arming, as a [`CompletionChannel`](crate::verbs::CompletionChannel#arm-poll-wait) does.
 ///
-/// It holds [`ContextLimits::max_cm_events`](super::super::ContextLimits::max_cm_events) events. Further
-/// events are [lost](Self::lost): no engine waits for a reader. Events of new connections may fill three
-/// quarters of it only, so that they do not displace the events of existing ones.
+/// # Limit
+///
+/// Events of identifiers that the program holds are never lost: each has few, and a program waits for them.
+/// They are kept beyond [`ContextLimits::max_cm_events`](super::super::ContextLimits::max_cm_events). Other
+/// events that find so many waiting are [lost](Self::lost): no engine waits for a reader. Events of new
+/// connections may fill three quarters of the limit only; without its event, a connect request is rejected.
 #[derive(Clone)]
 pub struct EventChannel {
     pub(super) shared: Arc<ChannelShared>,
 }
 
 pub(super) struct ChannelShared {
-    events: ArrayQueue<QueuedEvent>,
+    queue: Mutex<EventQueue>,
+    /// The length of the queue, to look at it without the lock.
+    waiting: AtomicUsize,
+    limit: usize,
     lost: AtomicU64,
     notifier: Notifier,
 }
 
+#[derive(Default)]
+struct EventQueue {
+    events: VecDeque<QueuedEvent>,
+    /// The length at which the events are looked through for those that nobody waits for.
+    next_search: usize,
+}
+
 impl ChannelShared {
-    /// Adds an event. If there is no space, the event is counted as lost, and a lost connect request is
-    /// rejected when its identifier is dropped with it.
-    fn push(&self, event: QueuedEvent) {
-        let (waiting, room) = (self.events.len(), self.events.capacity());
-        let crowded = event.listener.is_some() && waiting >= room - room / 4;
-        if crowded || self.events.push(event).is_err() {
-            self.lost.fetch_add(1, Ordering::Relaxed);
+    fn queue(&self) -> MutexGuard<'_, EventQueue> {
+        self.queue.lock().expect("no holder of this lock panics")
+    }
+
+    /// Adds an event; `is_held`: the user has its identifier, or an event of it waits. A lost connect request
+    /// is rejected when its identifier is dropped with it.
+    fn push(&self, event: QueuedEvent, is_held: bool) {
+        let mut lost = Vec::new();
+        let mut queue = self.queue();
+        let room = if event.listener.is_some() { self.limit - self.limit / 4 } else { self.limit };
+        let is_added = queue.events.len() < room || (event.listener.is_none() && is_held);
+        if is_added {
+            queue.events.push_back(event);
+            if queue.events.len() > self.limit.max(queue.next_search) {
+                lost = queue.take_unheld();
+                queue.next_search = 2 * queue.events.len();
+            }
         } else {
+            lost.push(event);
+        }
+        self.waiting.store(queue.events.len(), Ordering::SeqCst);
+        drop(queue);
+        self.lost.fetch_add(lost.len() as u64, Ordering::Relaxed);
+        if is_added {
             self.notifier.notify();
         }
+        // Without the lock: this ends identifiers.
+        drop(lost);
+    }
+
+    fn pop(&self) -> Option<QueuedEvent> {
+        // A lock has a fence, and this is called in each poll of a shared engine.
+        if self.is_empty() {
+            return None;
+        }
+        let mut queue = self.queue();
+        let event = queue.events.pop_front();
+        self.waiting.store(queue.events.len(), Ordering::SeqCst);
+        event
+    }
+
+    fn is_empty(&self) -> bool {
+        self.waiting.load(Ordering::SeqCst) == 0
+    }
+}
+
+impl EventQueue {
+    /// Takes out the events of identifiers that only waiting events hold, unless they are of new connections:
+    /// their number has its own limit. So all events together are at most twice as many as the limit and the
+    /// events of the identifiers that the program holds.
+    fn take_unheld(&mut self) -> Vec<QueuedEvent> {
+        let mut waiting: HashMap<*const CmShared, usize> = HashMap::new();
+        for event in &self.events {
+            *waiting.entry(Arc::as_ptr(&event.id.shared)).or_default() += 1;
+        }
+        let mut unheld = Vec::new();
+        for event in std::mem::take(&mut self.events) {
+            let is_unheld = event.id.handles() == waiting[&Arc::as_ptr(&event.id.shared)];
+            if is_unheld && event.listener.is_none() {
+                unheld.push(event);
+            } else {
+                self.events.push_back(event);
+            }
+        }
+        unheld
     }
 }
 
@@ -156,9 +223,10 @@ pub(super) fn announce(
     id: CmId,
     listener: Option<Arc<CmShared>>,
     kind: CmEventKind,
+    is_held: bool,
 ) {
     if let Some(channel) = channel.upgrade() {
-        channel.push(QueuedEvent { id, listener, kind });
+        channel.push(QueuedEvent { id, listener, kind }, is_held);
     }
 }
 
@@ -167,23 +235,28 @@ impl EventChannel {
         if limit == 0 {
             return Err(VerbsError::Limit { name: "max_cm_events", limit });
         }
-        let (events, notifier) = (ArrayQueue::new(limit), Notifier::new()?);
-        Ok(Self { shared: Arc::new(ChannelShared { events, lost: AtomicU64::new(0), notifier }) })
+        let queue = EventQueue { events: VecDeque::with_capacity(limit), next_search: 0 };
+        let shared = ChannelShared {
+            queue: Mutex::new(queue),
+            waiting: AtomicUsize::new(0),
+            limit,
+            lost: AtomicU64::new(0),
+            notifier: Notifier::new()?,
+        };
+        Ok(Self { shared: Arc::new(shared) })
     }
 
     /// Whether no event waits.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.shared.events.is_empty()
+        self.shared.is_empty()
     }
 
     /// The oldest event, without waiting. A program that polls its engine itself polls the engine first.
     pub fn poll(&self) -> Option<CmEvent> {
-        let ChannelShared { events, notifier, .. } = &*self.shared;
-        // A pop of an empty queue has a fence, and this is called in each poll of a shared engine.
-        let event = if events.is_empty() { None } else { events.pop() };
+        let event = self.shared.pop();
         // Reading this private descriptor can only fail because it is empty, which is no error here.
-        let settled = notifier.settle(event.is_some(), || events.is_empty());
+        let settled = self.shared.notifier.settle(event.is_some(), || self.shared.is_empty());
         debug_assert!(settled.is_ok());
         let QueuedEvent { id, listener, kind } = event?;
         Some(CmEvent { id, listener: listener.map(|listener| listener.handle()), kind })
@@ -202,14 +275,16 @@ impl EventChannel {
         Ok(self.poll())
     }
 
-    /// Events lost since the channel was created.
+    /// Events lost since the channel was created: of new connections, which were then rejected, and of
+    /// identifiers that the program does not hold.
     pub fn lost(&self) -> u64 {
         self.shared.lost.load(Ordering::Relaxed)
     }
 
-    /// The number of events that wait, and the maximum.
+    /// The number of events that wait, and the limit, which events of identifiers that the program holds may
+    /// exceed.
     pub fn usage(&self) -> (usize, usize) {
-        (self.shared.events.len(), self.shared.events.capacity())
+        (self.shared.waiting.load(Ordering::SeqCst), self.shared.limit)
     }
 }
 

@@ -245,7 +245,8 @@ impl CmShared {
 
     /// Adds an event for the user. `listener` is the one that a new connection arrived at.
     pub(crate) fn announce(self: &Arc<Self>, listener: Option<&Arc<Self>>, kind: CmEventKind) {
-        event::announce(&self.channel, self.handle(), listener.cloned(), kind);
+        let is_held = self.state().owner.strong_count() > 0;
+        event::announce(&self.channel, self.handle(), listener.cloned(), kind, is_held);
     }
 
     pub(crate) fn set_addresses(&self, addresses: (SocketAddr, SocketAddr)) {
@@ -263,6 +264,10 @@ impl CmShared {
 
     pub(crate) fn conn(&self) -> Option<ConnId> {
         self.state().conn
+    }
+
+    pub(super) fn cause(&self) -> Option<ConnectionError> {
+        self.state().cause
     }
 
     /// No connection was set up for `qp`, and none will be.

@@ -3,6 +3,7 @@
 mod allocation;
 mod causes;
 mod closing;
+mod cm_events;
 mod connect;
 mod cq;
 mod cq_handler;

@@ -10,6 +10,7 @@ use super::protocol::{self, END, Progress};
 use crate::connection::Connection;
 use crate::error::{Error, Result};
 use crate::region::{Region, RemoteRegion};
+use crate::router::Half;
 
 /// The most bytes of one Write, so that the peer can begin to read.
 const LONG: u64 = 128 << 10;
@@ -59,8 +60,16 @@ impl Outgoing {
         if !rest.is_empty() || credited.bytes > self.sent.bytes || credited.writes > self.sent.writes {
             return Err(Error::Protocol("it gives credit for more than was sent"));
         }
+        if credited.bytes < self.credited.bytes || credited.writes < self.credited.writes {
+            return Err(Error::Protocol("it takes back credit that it gave"));
+        }
         self.credited = credited;
         Ok(())
+    }
+
+    /// What the peer has read and taken.
+    pub(super) fn credited(&self) -> Progress {
+        self.credited
     }
 
     /// Takes bytes of the program, as many as the ring of the peer has room for; returns their number.
@@ -86,15 +95,15 @@ impl Outgoing {
     }
 
     /// Sends what the peer has given credit for, and the end behind it.
-    pub(super) fn send(&mut self, connection: &Connection, cx: &Context<'_>) -> Result<()> {
+    pub(super) fn send(&mut self, connection: &Connection, half: Half, cx: &Context<'_>) -> Result<()> {
         let router = connection.router();
         while self.sent.bytes < self.written
             && self.sent.writes - self.credited.writes < self.window
-            && router.poll_place(cx).is_ready()
+            && router.poll_place(half, cx).is_ready()
         {
             self.write(connection)?;
         }
-        if self.end == End::Asked && self.is_sent() && router.poll_place(cx).is_ready() {
+        if self.end == End::Asked && self.is_sent() && router.poll_place(half, cx).is_ready() {
             protocol::send(connection, &[&[END]])?;
             self.end = End::Sent;
         }

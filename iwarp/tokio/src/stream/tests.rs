@@ -1,14 +1,18 @@
 //! A stream whose connection ends while it is read, step by step.
 
 use std::task::{Context, Waker};
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadBuf};
 
+use super::linger::Linger;
+use crate::Error;
+use crate::router::Half;
 use crate::tests::{in_time, streams};
 
 /// The connection is about to close, and the credit for what was read before is refused. What has arrived
 /// meanwhile can still be read, and then comes the end.
-#[tokio::test]
+#[tokio::test(crate = "crate::limited")]
 async fn a_refused_credit_does_not_end_the_stream() {
     in_time(async {
         let (mut a, mut b) = streams().await;
@@ -19,7 +23,7 @@ async fn a_refused_credit_does_not_end_the_stream() {
         let mut out = ReadBuf::new(&mut read);
         while out.filled().len() < first.len() {
             let inner = a.inner();
-            inner.flow.receive(&inner.connection, &cx).unwrap();
+            inner.flow.receive(&inner.connection, Half::Read, &cx).unwrap();
             inner.flow.incoming.copy_to(&mut out).unwrap();
             tokio::task::yield_now().await;
         }
@@ -32,10 +36,48 @@ async fn a_refused_credit_does_not_end_the_stream() {
         }
         a.connection().queue_pair().modify(iwarp::verbs::QpState::Closing).unwrap();
         let inner = a.inner();
-        assert!(inner.flow.send(&inner.connection, &cx).is_err(), "the credit is refused");
+        assert!(inner.flow.send(&inner.connection, Half::Read, &cx).is_err(), "the credit is refused");
         let mut rest = Vec::new();
         a.read_to_end(&mut rest).await.unwrap();
         assert_eq!((read, &rest[..]), (first, &b"last"[..]));
+    })
+    .await;
+}
+
+/// The peer is there, acknowledges, and never reads: it holds the stream, and its memory, no longer than the
+/// limit.
+#[tokio::test(crate = "crate::limited")]
+async fn a_dropped_stream_gives_up_a_peer_that_takes_nothing() {
+    in_time(async {
+        let (mut a, b) = streams().await;
+        a.inner().linger = Linger::new(Duration::from_millis(50));
+        // More Writes than the peer takes at once: the last bytes are not sent.
+        for number in 0..10 {
+            a.write_u8(number).await.unwrap();
+        }
+        assert!(!a.inner().flow.outgoing.is_sent());
+        drop(a);
+        let error = b.connection().closed().await;
+        assert!(matches!(error, Error::Connection(_)), "{error}");
+    })
+    .await;
+}
+
+/// A peer that reads within the limit gets all, and the close is graceful.
+#[tokio::test(crate = "crate::limited")]
+async fn a_dropped_stream_sends_the_rest_to_a_peer_that_reads() {
+    in_time(async {
+        let (mut a, mut b) = streams().await;
+        for number in 0..10 {
+            a.write_u8(number).await.unwrap();
+        }
+        assert!(!a.inner().flow.outgoing.is_sent());
+        drop(a);
+        let mut read = Vec::new();
+        b.read_to_end(&mut read).await.unwrap();
+        assert_eq!(read, (0..10).collect::<Vec<u8>>());
+        let error = b.connection().closed().await;
+        assert!(matches!(error, Error::Closed), "{error}");
     })
     .await;
 }

@@ -15,7 +15,7 @@ use crate::{Error, Listener, Stream};
 /// The task of the other end does something else before it reads.
 const PAUSE: Duration = Duration::from_millis(20);
 
-#[tokio::test]
+#[tokio::test(crate = "crate::limited")]
 async fn a_connect_and_a_listener_hand_over() {
     for is_client in [true, false] {
         in_time(async {
@@ -30,7 +30,7 @@ async fn a_connect_and_a_listener_hand_over() {
 }
 
 /// The places of the send queue are taken by atomics whose futures are dropped while they poll.
-#[tokio::test]
+#[tokio::test(crate = "crate::limited")]
 async fn a_full_send_queue_hands_over() {
     in_time(async {
         let (client, server) = endpoints();
@@ -54,7 +54,7 @@ async fn a_full_send_queue_hands_over() {
     .await;
 }
 
-#[tokio::test]
+#[tokio::test(crate = "crate::limited")]
 async fn a_wait_for_the_end_hands_over() {
     in_time(async {
         let (client, server) = endpoints();
@@ -72,7 +72,7 @@ async fn a_wait_for_the_end_hands_over() {
 }
 
 /// A request behind others leaves with a poll, and the task does not poll after its write.
-#[tokio::test]
+#[tokio::test(crate = "crate::limited")]
 async fn a_write_behind_another_hands_over() {
     in_time(async {
         let (mut a, mut b) = streams().await;
@@ -94,7 +94,7 @@ async fn leave_alone(stream: &Stream) {
     step_back(stream.connection().engine()).await;
 }
 
-#[tokio::test]
+#[tokio::test(crate = "crate::limited")]
 async fn a_write_without_room_hands_over() {
     in_time(async {
         let (mut a, mut b) = streams().await;
@@ -114,7 +114,7 @@ async fn a_write_without_room_hands_over() {
 }
 
 /// More Writes than the peer takes at once: the last bytes gather, and go with the flush or the shutdown.
-#[tokio::test]
+#[tokio::test(crate = "crate::limited")]
 async fn a_flush_and_a_shutdown_without_credit_hand_over() {
     for is_flush in [true, false] {
         in_time(async {
@@ -134,7 +134,7 @@ async fn a_flush_and_a_shutdown_without_credit_hand_over() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(crate = "crate::limited")]
 async fn connections_go_on_after_pauses() {
     in_time(async {
         let (client, server) = endpoints();
@@ -171,7 +171,7 @@ async fn connections_go_on_after_pauses() {
 }
 
 /// A task that writes and then computes for long has sent its bytes.
-#[tokio::test]
+#[tokio::test(crate = "crate::limited")]
 async fn a_byte_leaves_with_its_write() {
     in_time(async {
         let (mut a, mut b) = streams().await;

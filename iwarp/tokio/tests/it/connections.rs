@@ -8,7 +8,7 @@ use tokio::time::timeout;
 
 use super::{PORT, SERVER, connected, endpoints};
 
-#[tokio::test]
+#[tokio::test(crate = "crate::limited")]
 async fn private_data_goes_both_ways() {
     let (client, server) = endpoints();
     let listener = Listener::bind(&server, PORT).unwrap();
@@ -26,7 +26,7 @@ async fn private_data_goes_both_ways() {
     assert!(a.ib_semantics() && b.ib_semantics());
 }
 
-#[tokio::test]
+#[tokio::test(crate = "crate::limited")]
 async fn a_rejected_client_gets_the_reason() {
     let (client, server) = endpoints();
     let listener = Listener::bind(&server, PORT).unwrap();
@@ -37,7 +37,7 @@ async fn a_rejected_client_gets_the_reason() {
     assert_eq!(*private_data, *b"full");
 }
 
-#[tokio::test]
+#[tokio::test(crate = "crate::limited")]
 async fn a_request_that_is_dropped_is_rejected() {
     let (client, server) = endpoints();
     let listener = Listener::bind(&server, PORT).unwrap();
@@ -48,7 +48,7 @@ async fn a_request_that_is_dropped_is_rejected() {
     assert!(matches!(connected, Err(Error::Rejected { .. })), "{connected:?}");
 }
 
-#[tokio::test]
+#[tokio::test(crate = "crate::limited")]
 async fn nobody_listens() {
     let (client, server) = endpoints();
     let refused = Connection::connect(&client, SERVER).await.unwrap_err();
@@ -60,7 +60,7 @@ async fn nobody_listens() {
     Connection::connect(&client, SERVER).await.unwrap_err();
 }
 
-#[tokio::test]
+#[tokio::test(crate = "crate::limited")]
 async fn a_port_has_one_listener() {
     let (_client, server) = endpoints();
     let _listener = Listener::bind(&server, PORT).unwrap();
@@ -68,14 +68,14 @@ async fn a_port_has_one_listener() {
     assert!(error.to_string().contains("choose another port"), "{error}");
 }
 
-#[tokio::test]
+#[tokio::test(crate = "crate::limited")]
 async fn an_address_of_another_family_cannot_be_reached() {
     let (client, _server) = endpoints();
     let error = Connection::connect(&client, "[fd00::2]:7471").await.unwrap_err();
     assert!(matches!(&error, Error::Name(text) if text.contains("same IP family")), "{error}");
 }
 
-#[tokio::test]
+#[tokio::test(crate = "crate::limited")]
 async fn a_close_is_graceful_at_both_ends() {
     let (a, b) = connected(&ConnectionOptions::default()).await;
     a.send(b"last").await.unwrap();
@@ -88,7 +88,7 @@ async fn a_close_is_graceful_at_both_ends() {
     assert!(matches!(a.send(b"more").await, Err(Error::Closed)));
 }
 
-#[tokio::test]
+#[tokio::test(crate = "crate::limited")]
 async fn an_end_has_its_cause_for_all_that_wait() {
     let (a, b) = connected(&ConnectionOptions::default()).await;
     let waiting = tokio::spawn({
@@ -104,7 +104,7 @@ async fn an_end_has_its_cause_for_all_that_wait() {
 }
 
 /// The engine of the server is gone, as if its process had died.
-#[tokio::test]
+#[tokio::test(crate = "crate::limited")]
 async fn a_server_that_dies_is_noticed() {
     let (client, server) = endpoints();
     let listener = Listener::bind(&server, PORT).unwrap();
@@ -116,7 +116,7 @@ async fn a_server_that_dies_is_noticed() {
 }
 
 /// Many connections that are dropped while they are made leave neither queue pairs nor memory.
-#[tokio::test]
+#[tokio::test(crate = "crate::limited")]
 async fn a_dropped_connect_leaves_nothing() {
     let (client, server) = endpoints();
     let _listener = Listener::bind(&server, PORT).unwrap();

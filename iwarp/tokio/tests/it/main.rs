@@ -1,9 +1,16 @@
 //! Two endpoints on a wire in memory.
 
 mod connections;
+mod credits;
+mod ends;
+#[path = "../common/limited.rs"]
+mod limited;
+mod limited_tests;
 mod metrics;
 mod operations;
+mod own_requests;
 mod send;
+mod silent_peer;
 mod streams;
 
 use dp::link::{LinkConfig, pair};

@@ -18,7 +18,7 @@ async fn get(address: std::net::SocketAddr, request: &str) -> String {
     answer
 }
 
-#[tokio::test]
+#[tokio::test(crate = "crate::limited")]
 async fn prometheus_gets_the_counters() {
     let (client, server) = endpoints();
     let listener = Listener::bind(&server, PORT).unwrap();

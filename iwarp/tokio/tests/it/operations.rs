@@ -13,7 +13,7 @@ use super::connected;
 
 const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE);
 
-#[tokio::test]
+#[tokio::test(crate = "crate::limited")]
 async fn bytes_are_written_and_read() {
     let (client, server) = super::endpoints();
     let listener = iwarp_tokio::Listener::bind(&server, super::PORT).unwrap();
@@ -45,7 +45,7 @@ async fn bytes_are_written_and_read() {
     assert!(matches!(error, Error::TooLong { max: 4096, .. }), "{error}");
 }
 
-#[tokio::test]
+#[tokio::test(crate = "crate::limited")]
 async fn words_are_changed_atomically() {
     let (a, b) = connected(&ConnectionOptions::default()).await;
     let pd = iwarp_tokio::Connection::queue_pair(&b).query().pd_num;
@@ -68,7 +68,7 @@ async fn words_are_changed_atomically() {
     assert!(matches!(error, Error::OutOfRange { .. }), "{error}");
 }
 
-#[tokio::test]
+#[tokio::test(crate = "crate::limited")]
 async fn messages_arrive_in_order_whoever_waits() {
     let options = ConnectionOptions { send_depth: 4, recv_depth: 3, ..ConnectionOptions::default() };
     let (a, b) = connected(&options).await;
@@ -92,7 +92,7 @@ async fn messages_arrive_in_order_whoever_waits() {
     drop(sender.await.unwrap());
 }
 
-#[tokio::test]
+#[tokio::test(crate = "crate::limited")]
 async fn more_requests_than_places_wait() {
     let options = ConnectionOptions { send_depth: 2, ..ConnectionOptions::default() };
     let (a, b) = connected(&options).await;
@@ -111,7 +111,7 @@ async fn more_requests_than_places_wait() {
 }
 
 /// The memory of a Read whose future is dropped stays registered until the Read is done.
-#[tokio::test]
+#[tokio::test(crate = "crate::limited")]
 async fn a_dropped_future_leaves_its_memory_registered() {
     let (a, b) = connected(&ConnectionOptions::default()).await;
     let memory = b.register(1 << 20, ALL).unwrap();
@@ -131,7 +131,7 @@ async fn a_dropped_future_leaves_its_memory_registered() {
 }
 
 /// A dropped `recv` loses no message.
-#[tokio::test]
+#[tokio::test(crate = "crate::limited")]
 async fn a_dropped_recv_takes_nothing() {
     let (a, b) = connected(&ConnectionOptions::default()).await;
     let sender = tokio::spawn(async move {
@@ -150,7 +150,7 @@ async fn a_dropped_recv_takes_nothing() {
     drop(sender.await.unwrap());
 }
 
-#[tokio::test]
+#[tokio::test(crate = "crate::limited")]
 async fn a_refused_request_ends_the_connection_with_the_peers_error() {
     let (a, b) = connected(&ConnectionOptions::default()).await;
     let memory = b.register(8, Access::LOCAL_WRITE | Access::REMOTE_READ).unwrap();
@@ -161,7 +161,7 @@ async fn a_refused_request_ends_the_connection_with_the_peers_error() {
 }
 
 /// The request takes a place in the send queue before it asks for its buffer.
-#[tokio::test]
+#[tokio::test(crate = "crate::limited")]
 async fn a_request_without_a_buffer_takes_no_place() {
     let (a, b) = pair(&LinkConfig::default());
     let server = Endpoint::on_port(b, &["10.0.0.2/24"]).unwrap();

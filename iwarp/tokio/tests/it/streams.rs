@@ -10,23 +10,23 @@ use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use super::connected;
 
 /// Writes ten bytes at a time.
-async fn write_shortly(stream: &mut Stream, data: &[u8]) {
+pub(super) async fn write_shortly(stream: &mut Stream, data: &[u8]) {
     for short in data.chunks(10) {
         stream.write_all(short).await.unwrap();
     }
 }
 
-async fn streams() -> (Stream, Stream) {
+pub(super) async fn streams() -> (Stream, Stream) {
     let (a, b) = connected(&ConnectionOptions::default()).await;
     tokio::try_join!(a.into_stream(), b.into_stream()).unwrap()
 }
 
 /// `len` bytes without a period that fits any buffer.
-fn bytes(len: usize) -> Vec<u8> {
+pub(super) fn bytes(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 31 + at / 257) as u8).collect()
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2, crate = "crate::limited")]
 async fn all_bytes_arrive_in_both_directions_at_once() {
     let (a, b) = streams().await;
     let (mut from_b, mut to_b) = tokio::io::split(a);
@@ -56,7 +56,7 @@ async fn all_bytes_arrive_in_both_directions_at_once() {
     drop((sender.await.unwrap(), echo.await.unwrap()));
 }
 
-#[tokio::test]
+#[tokio::test(crate = "crate::limited")]
 async fn one_direction_ends_and_the_other_goes_on() {
     let (mut a, mut b) = streams().await;
     a.write_all(b"question").await.unwrap();
@@ -72,7 +72,7 @@ async fn one_direction_ends_and_the_other_goes_on() {
 }
 
 /// The peer has read all, and is gone: to end is no error, and to write is one.
-#[tokio::test]
+#[tokio::test(crate = "crate::limited")]
 async fn a_peer_that_is_gone_needs_no_end() {
     for waits in [false, true] {
         let (mut a, mut b) = streams().await;
@@ -89,7 +89,7 @@ async fn a_peer_that_is_gone_needs_no_end() {
 }
 
 /// Bytes that were written before the drop arrive, also more than a ring of them.
-#[tokio::test]
+#[tokio::test(crate = "crate::limited")]
 async fn a_dropped_stream_has_sent_what_was_written() {
     let (mut a, mut b) = streams().await;
     let data = bytes(5_000_000);
@@ -102,7 +102,7 @@ async fn a_dropped_stream_has_sent_what_was_written() {
 }
 
 /// Short writes without a reader: they gather when its receives are used up, and no write waits for it.
-#[tokio::test]
+#[tokio::test(crate = "crate::limited")]
 async fn short_writes_gather_while_there_is_no_credit() {
     let (mut a, mut b) = streams().await;
     let data = bytes(100_000);
@@ -117,7 +117,7 @@ async fn short_writes_gather_while_there_is_no_credit() {
 }
 
 /// Bytes that have gathered are sent after the drop.
-#[tokio::test]
+#[tokio::test(crate = "crate::limited")]
 async fn a_stream_that_is_dropped_unflushed_sends_what_has_gathered() {
     let (mut a, mut b) = streams().await;
     let data = bytes(50_000);
@@ -130,7 +130,7 @@ async fn a_stream_that_is_dropped_unflushed_sends_what_has_gathered() {
 }
 
 /// A ring of an odd length that runs around, and parts of one call that follow each other.
-#[tokio::test]
+#[tokio::test(crate = "crate::limited")]
 async fn parts_of_a_write_follow_each_other_around_the_ring() {
     let options = ConnectionOptions { stream_bytes: 1009, ..ConnectionOptions::default() };
     let (a, b) = connected(&options).await;
@@ -150,7 +150,7 @@ async fn parts_of_a_write_follow_each_other_around_the_ring() {
     assert!(written <= 1009, "{written} bytes in a ring of 1009");
 }
 
-#[tokio::test]
+#[tokio::test(crate = "crate::limited")]
 async fn options_that_do_not_suffice_for_a_stream_are_named() {
     let default = ConnectionOptions::default;
     for (options, named) in [
@@ -166,7 +166,7 @@ async fn options_that_do_not_suffice_for_a_stream_are_named() {
 }
 
 /// As with TCP: a flush has nothing to do, and only a further write fails.
-#[tokio::test]
+#[tokio::test(crate = "crate::limited")]
 async fn a_flush_after_the_peers_close_succeeds() {
     let (mut a, mut b) = streams().await;
     a.write_all(b"all").await.unwrap();
@@ -181,7 +181,7 @@ async fn a_flush_after_the_peers_close_succeeds() {
     assert_eq!(error.kind(), std::io::ErrorKind::BrokenPipe);
 }
 
-#[tokio::test]
+#[tokio::test(crate = "crate::limited")]
 async fn a_reset_is_no_end_of_the_stream() {
     let (mut a, b) = streams().await;
     b.connection().abort();
@@ -193,7 +193,7 @@ async fn a_reset_is_no_end_of_the_stream() {
     assert!(a.write_all(b"x").await.is_err());
 }
 
-#[tokio::test]
+#[tokio::test(crate = "crate::limited")]
 async fn a_peer_that_is_no_stream_is_refused() {
     let (a, b) = connected(&ConnectionOptions::default()).await;
     // The connection lives on until the message is acknowledged.
@@ -205,7 +205,7 @@ async fn a_peer_that_is_no_stream_is_refused() {
 
 /// Credit for what was not sent, an unknown or a cut message, a Write longer than the ring, or one behind the
 /// end.
-#[tokio::test]
+#[tokio::test(crate = "crate::limited")]
 async fn a_peer_that_breaks_the_rules_of_a_stream_ends_it() {
     let credit = |writes: u64| [&[2][..], &0u64.to_be_bytes(), &writes.to_be_bytes()].concat();
     let broken =
@@ -235,7 +235,7 @@ fn ring_bytes() -> u64 {
 }
 
 /// The stream fails, and goes on to.
-async fn breaks(stream: &mut Stream) {
+pub(super) async fn breaks(stream: &mut Stream) {
     let failed = async {
         // The message may still be on its way to the stream.
         while stream.flush().await.is_ok() {
@@ -262,7 +262,7 @@ async fn stream_and_peer() -> (Stream, Connection, RemoteRegion) {
 }
 
 /// A server and a client of hyper, which know nothing of RDMA.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2, crate = "crate::limited")]
 async fn hyper_speaks_http_over_a_stream() {
     use http_body_util::{BodyExt, Full};
     use hyper::body::{Bytes, Incoming};

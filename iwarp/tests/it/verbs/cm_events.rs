@@ -1,0 +1,117 @@
+//! The limit of an event channel: which events it loses when nobody reads it, and which it never loses.
+
+use crate::common::{Connected, Pair, Testbed};
+use iwarp::verbs::{CmEvent, CmEventKind, ConnParam, ConnectionError, Context, ContextConfig, ContextLimits};
+use tcp_lite::CloseReason;
+
+/// Two hosts. The channel of A has this limit, which is its context's.
+fn pair(max_cm_events: usize) -> Pair {
+    let limits = ContextLimits { max_cm_events, ..ContextLimits::default() };
+    let context = Context::new(ContextConfig { limits, ..ContextConfig::default() }).unwrap();
+    let mut pair = Testbed::new().hosts();
+    pair.a.channel = context.create_event_channel().unwrap();
+    pair
+}
+
+fn connections(pair: &mut Pair, count: usize) -> Vec<Connected> {
+    let listener = pair.listen();
+    let made = (0..count).map(|_| pair.connect_again(&ConnParam::default(), &ConnParam::default())).collect();
+    listener.disconnect();
+    made
+}
+
+/// All connections of A end while nobody reads its channel of two events: each has its end, with its cause.
+#[test]
+fn no_end_is_lost_however_many_come_at_once() {
+    for limit in [1, 2, 512] {
+        let mut pair = pair(limit);
+        let count = if limit == 512 { 600 } else { 40 };
+        let made = connections(&mut pair, count);
+        for c in &made {
+            c.id_b.abort();
+        }
+        pair.run_us(5_000_000);
+        assert_eq!((pair.a.channel.usage(), pair.a.channel.lost()), ((count, limit), 0));
+        let events: Vec<CmEvent> = std::iter::from_fn(|| pair.a.channel.poll()).collect();
+        assert!(pair.a.channel.is_empty() && events.len() == count);
+        for c in &made {
+            let mut own = events.iter().filter(|event| event.id == c.id_a);
+            let reset = ConnectionError::Tcp(CloseReason::Reset);
+            let event = own.next().expect("it has ended");
+            assert!(
+                matches!(event.kind, CmEventKind::Disconnected { error: Some(error), .. } if error == reset),
+                "{event:?}"
+            );
+            assert_eq!((own.next().is_none(), c.id_a.cause()), (true, Some(reset)));
+        }
+    }
+}
+
+/// Of one connection, the end comes behind the beginning, also where both are beyond the limit.
+#[test]
+fn events_beyond_the_limit_keep_their_order() {
+    let mut pair = pair(1);
+    let _listener = pair.listen();
+    let dialed: Vec<_> = (0..10).map(|_| pair.dial(&ConnParam::default())).collect();
+    let mut accepted = Vec::new();
+    while accepted.len() < dialed.len() {
+        let event = pair.event_b();
+        match event.kind {
+            CmEventKind::ConnectRequest { .. } => {
+                let qp = pair.b.qp();
+                event.id.accept(&qp, &ConnParam::default()).unwrap();
+                accepted.push((qp, event.id));
+            }
+            CmEventKind::Established { .. } => {}
+            kind => panic!("{kind:?}"),
+        }
+    }
+    pair.run_us(1_000_000);
+    for (_, id) in &accepted {
+        id.disconnect();
+    }
+    pair.run_us(1_000_000);
+    for (_, id) in &dialed {
+        id.disconnect();
+    }
+    pair.run_us(5_000_000);
+    let events: Vec<CmEvent> = std::iter::from_fn(|| pair.a.channel.poll()).collect();
+    assert_eq!((events.len(), pair.a.channel.lost()), (20, 0));
+    for (_, id) in &dialed {
+        let own: Vec<&CmEventKind> =
+            events.iter().filter(|event| event.id == *id).map(|event| &event.kind).collect();
+        assert!(
+            matches!(own[..], [CmEventKind::Established { .. }, CmEventKind::Disconnected { .. }]),
+            "{own:?}"
+        );
+    }
+}
+
+/// A program that connects, drops all it has of the connection, and never reads its channel: what waits is
+/// bounded, and what is lost is counted.
+#[test]
+fn events_of_identifiers_that_nobody_holds_are_bounded() {
+    const LIMIT: usize = 8;
+    let mut pair = pair(LIMIT);
+    let held = connections(&mut pair, 1).pop().unwrap();
+    let _listener = pair.listen();
+    let mut most = 0;
+    for _ in 0..100 {
+        let dialed = pair.dial(&ConnParam::default());
+        let request = pair.event_b();
+        let qp = pair.b.qp();
+        request.id.accept(&qp, &ConnParam::default()).unwrap();
+        pair.event_b();
+        drop(dialed);
+        pair.run_us(100_000);
+        most = most.max(pair.a.channel.usage().0);
+        while pair.b.channel.poll().is_some() {}
+    }
+    assert!((LIMIT..=2 * (LIMIT + 1)).contains(&most), "{most} events");
+    held.id_b.abort();
+    pair.run_us(5_000_000);
+    let events: Vec<CmEvent> = std::iter::from_fn(|| pair.a.channel.poll()).collect();
+    assert_eq!(events.iter().filter(|event| event.id == held.id_a).count(), 1, "it is held");
+    // Each had two events, and that of the one that is held waits too.
+    assert_eq!(pair.a.channel.lost() + events.len() as u64, 201);
+}

@@ -1,0 +1,64 @@
+//! How long a stream that was dropped waits for its peer.
+
+use std::time::Duration;
+
+use super::protocol::Progress;
+
+/// For how long the peer may take nothing.
+const STEP: Duration = Duration::from_secs(60);
+/// How often it may take something within the last step, and not all.
+const STEPS: u32 = 10;
+
+/// The limits of a peer that takes the last bytes of a stream, or does not.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Linger {
+    step: Duration,
+    steps: u32,
+    before: Option<Progress>,
+}
+
+impl Default for Linger {
+    fn default() -> Self {
+        Self::new(STEP)
+    }
+}
+
+impl Linger {
+    pub(super) fn new(step: Duration) -> Self {
+        Self { step, steps: STEPS, before: None }
+    }
+
+    /// How long to wait from now on, for a peer that has taken so much. `None`: no longer.
+    pub(super) fn next(&mut self, taken: Progress) -> Option<Duration> {
+        self.steps = self.steps.checked_sub(1)?;
+        let is_stuck = self.before.replace(taken) == Some(taken);
+        (!is_stuck).then_some(self.step)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn taken(bytes: u64, writes: u64) -> Progress {
+        Progress { bytes, writes }
+    }
+
+    #[test]
+    fn a_peer_that_takes_something_has_ten_steps() {
+        let mut linger = Linger::default();
+        for step in 0..10 {
+            // A Write without bytes is something too.
+            assert_eq!(linger.next(taken(step / 2, step)), Some(Duration::from_secs(60)), "{step}");
+        }
+        assert_eq!(linger.next(taken(10, 10)), None);
+        assert_eq!(linger.next(taken(11, 11)), None);
+    }
+
+    #[test]
+    fn a_peer_that_takes_nothing_has_one_step() {
+        let mut linger = Linger::new(Duration::from_secs(3));
+        assert_eq!(linger.next(taken(0, 0)), Some(Duration::from_secs(3)));
+        assert_eq!(linger.next(taken(0, 0)), None);
+    }
+}

@@ -1,0 +1,80 @@
+//! The `wr_id` of the requests of a connection.
+//!
+//! A program may post requests of its own ([`Connection::queue_pair`](crate::Connection::queue_pair)) with any
+//! `wr_id`. They complete to the same queue. So the requests of this crate have a tag that no program guesses:
+//!
+//! | bits | contents |
+//! |---|---|
+//! | 63 | whether it is a receive |
+//! | 62 to 32 | the tag of the connection |
+//! | 31 to 0 | the key of the request, or the number of the receive's buffer |
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+
+const RECEIVE: u64 = 1 << 63;
+const TAG: u64 = (1 << 63) - (1 << 32);
+
+/// The tag of a connection, in its bits.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tag(u64);
+
+/// What a completion of a connection is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WrId {
+    /// The request with this key.
+    Request(usize),
+    /// The receive of this buffer.
+    Receive(usize),
+}
+
+impl Tag {
+    pub(crate) fn random() -> Self {
+        // Each has new keys, from the entropy of the system.
+        Self(RandomState::new().build_hasher().finish() & TAG)
+    }
+
+    /// The `wr_id` of the request with this key.
+    pub(crate) fn request(self, key: usize) -> u64 {
+        self.0 | key as u64
+    }
+
+    /// The `wr_id` of the receive of this buffer.
+    pub(crate) fn receive(self, buffer: usize) -> u64 {
+        RECEIVE | self.0 | buffer as u64
+    }
+
+    /// The key in the `wr_id` of a request, or the buffer in that of a receive.
+    pub(crate) fn number(wr_id: u64) -> usize {
+        wr_id as u32 as usize
+    }
+
+    /// `None`: the program has posted it.
+    pub(crate) fn parse(self, wr_id: u64) -> Option<WrId> {
+        let number = Self::number(wr_id);
+        match wr_id & RECEIVE {
+            _ if wr_id & TAG != self.0 => None,
+            0 => Some(WrId::Request(number)),
+            _ => Some(WrId::Receive(number)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_is_that_of_a_request_of_a_receive_or_of_the_program() {
+        let tag = Tag(0x1234_5678 << 32);
+        for number in [0, 1, u32::MAX as usize] {
+            assert_eq!(tag.parse(tag.request(number)), Some(WrId::Request(number)));
+            assert_eq!(tag.parse(tag.receive(number)), Some(WrId::Receive(number)));
+            for bit in 32..63 {
+                assert_eq!(tag.parse(tag.request(number) ^ 1 << bit), None);
+            }
+            assert_eq!((tag.parse(number as u64), tag.parse(RECEIVE | number as u64)), (None, None));
+        }
+        let tags: std::collections::HashSet<u64> = (0..16).map(|_| Tag::random().0).collect();
+        assert!(tags.len() > 8 && tags.iter().all(|tag| tag & !TAG == 0), "{tags:x?}");
+    }
+}

@@ -1,0 +1,92 @@
+//! A limit for each test: one that hangs fails under its name, and the others go on.
+//!
+//! `#[tokio::test(crate = "crate::limited")]` finds here what it uses of tokio. A test without a runtime holds
+//! what [`watch`] returns.
+#![allow(dead_code, unused_imports, reason = "not every program of tests uses all of it")]
+
+use std::io::Write;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::Duration;
+
+pub(crate) use tokio::pin;
+
+/// The most time of a test: some seconds are usual on a busy machine.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// The time for a test that was told to end, until the whole program ends in place of it.
+const GRACE: Duration = Duration::from_secs(10);
+
+pub(crate) mod runtime {
+    use std::io;
+
+    pub(crate) struct Builder(tokio::runtime::Builder);
+
+    impl Builder {
+        pub(crate) fn new_current_thread() -> Self {
+            Self(tokio::runtime::Builder::new_current_thread())
+        }
+
+        pub(crate) fn new_multi_thread() -> Self {
+            Self(tokio::runtime::Builder::new_multi_thread())
+        }
+
+        pub(crate) fn worker_threads(&mut self, count: usize) -> &mut Self {
+            self.0.worker_threads(count);
+            self
+        }
+
+        pub(crate) fn enable_all(&mut self) -> &mut Self {
+            self.0.enable_all();
+            self
+        }
+
+        pub(crate) fn build(&mut self) -> io::Result<Runtime> {
+            self.0.build().map(Runtime)
+        }
+    }
+
+    pub(crate) struct Runtime(tokio::runtime::Runtime);
+
+    impl Runtime {
+        pub(crate) fn block_on<F: Future>(self, test: F) -> F::Output {
+            super::block_on(self.0, super::LIMIT, test)
+        }
+    }
+}
+
+/// The name of the test that this thread runs.
+fn name() -> String {
+    thread::current().name().unwrap_or("a test").to_owned()
+}
+
+/// Runs a test, and fails when its time is over.
+pub(crate) fn block_on<F: Future>(runtime: tokio::runtime::Runtime, limit: Duration, test: F) -> F::Output {
+    let _watched = watch_for(limit + GRACE);
+    let ended = runtime.block_on(async { tokio::time::timeout(limit, test).await });
+    ended.unwrap_or_else(|_| {
+        // Without a wait for its threads, which may hang too.
+        runtime.shutdown_background();
+        panic!("{} has not ended within {limit:?}", name())
+    })
+}
+
+/// Ends the program, with the name of the test, if the test still holds this after its time: its thread is
+/// blocked.
+pub(crate) fn watch() -> impl Sized {
+    watch_for(LIMIT + GRACE)
+}
+
+fn watch_for(limit: Duration) -> Sender<()> {
+    let (watched, end) = channel();
+    let name = name();
+    thread::spawn(move || {
+        if end.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
+            // Not by a macro, whose output the harness keeps until the test ends.
+            let text = format!("\n{name} has not ended within {limit:?}, and its thread is blocked\n");
+            let _ = std::io::stderr().write_all(text.as_bytes());
+            std::process::exit(101);
+        }
+    });
+    watched
+}

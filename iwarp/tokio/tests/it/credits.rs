@@ -1,0 +1,121 @@
+//! Credits of a stream's peer that breaks the rules, and a peer that closes before it has taken all.
+
+use std::io::ErrorKind;
+
+use iwarp::memory::Access;
+use iwarp_tokio::{Connection, ConnectionOptions, Region, RemoteRegion, Stream};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::connected;
+use super::streams::{breaks, bytes, streams, write_shortly};
+
+fn credit(bytes: u64, writes: u64) -> Vec<u8> {
+    [&[2][..], &bytes.to_be_bytes(), &writes.to_be_bytes()].concat()
+}
+
+/// A stream, its peer with a ring of its own, and the ring of the stream.
+async fn stream_and_peer(options: &ConnectionOptions) -> (Stream, Connection, Region, RemoteRegion) {
+    let (a, b) = connected(options).await;
+    let own = b.register(4096, Access::LOCAL_WRITE | Access::REMOTE_WRITE).unwrap();
+    let peer = async {
+        b.send(&[&[1][..], &own.remote().to_bytes(), &32u32.to_be_bytes()].concat()).await?;
+        let hello = b.recv().await?.data;
+        RemoteRegion::try_from(&hello[1..21])
+    };
+    let (stream, ring) = tokio::try_join!(a.into_stream(), peer).unwrap();
+    (stream, b, own, ring)
+}
+
+/// Credit that shrinks, in bytes or in Writes: the free part of the ring would be longer than the ring.
+#[tokio::test(crate = "crate::limited")]
+async fn a_peer_that_takes_credit_back_ends_the_stream() {
+    for (bytes, writes) in [(9, 1), (10, 0), (0, 0)] {
+        let (mut stream, peer, _ring, _) = stream_and_peer(&ConnectionOptions::default()).await;
+        stream.write_all(b"0123456789").await.unwrap();
+        let written = peer.recv().await.unwrap();
+        assert_eq!(written.immediate, Some(10_u64.to_be_bytes()));
+        // The same credit twice, and then less.
+        for message in [credit(10, 1), credit(10, 1), credit(bytes, writes)] {
+            peer.send(&message).await.unwrap();
+        }
+        breaks(&mut stream).await;
+    }
+}
+
+/// Credit for as much as was sent is all that a peer can give, exactly.
+#[tokio::test(crate = "crate::limited")]
+async fn a_peer_gives_credit_for_what_was_sent_at_most() {
+    for (bytes, writes) in [(11, 1), (10, 2)] {
+        let (mut stream, peer, _ring, _) = stream_and_peer(&ConnectionOptions::default()).await;
+        stream.write_all(b"0123456789").await.unwrap();
+        peer.recv().await.unwrap();
+        peer.send(&credit(bytes, writes)).await.unwrap();
+        breaks(&mut stream).await;
+    }
+}
+
+/// A Write may fill the ring, and not a byte more while the bytes before are unread.
+#[tokio::test(crate = "crate::limited")]
+async fn a_peer_fills_the_ring_exactly() {
+    let options = ConnectionOptions { stream_bytes: 100, ..ConnectionOptions::default() };
+    for more in [false, true] {
+        let (mut stream, b, _ring, ring) = stream_and_peer(&options).await;
+        assert_eq!(ring.len, 100);
+        let local = b.register(100, Access::LOCAL_WRITE).unwrap();
+        local.write_at(0, &[7; 100]).unwrap();
+        b.write_immediate(&ring, &local, 100_u64.to_be_bytes()).await.unwrap();
+        if more {
+            let nothing = local.slice(..0).unwrap();
+            b.write_immediate(&ring.slice(..0).unwrap(), nothing, 1_u64.to_be_bytes()).await.unwrap();
+            breaks(&mut stream).await;
+        } else {
+            let mut read = [0; 100];
+            stream.read_exact(&mut read).await.unwrap();
+            assert_eq!(read, [7; 100]);
+        }
+    }
+}
+
+/// The peer has closed, and bytes that were written are not sent: they never will be.
+#[tokio::test(crate = "crate::limited")]
+async fn a_flush_and_a_shutdown_of_unsent_bytes_fail_when_the_peer_closes() {
+    for is_flush in [true, false] {
+        let (mut a, b) = streams().await;
+        // More short writes than the peer takes without giving credit.
+        write_shortly(&mut a, &bytes(10_000)).await;
+        // Without a shutdown, which the drop of the stream would wait with.
+        b.connection().queue_pair().modify(iwarp::verbs::QpState::Closing).unwrap();
+        a.connection().closed().await;
+        let ended = if is_flush { a.flush().await } else { a.shutdown().await };
+        assert_eq!(ended.unwrap_err().kind(), ErrorKind::BrokenPipe, "flush: {is_flush}");
+        // It stays so.
+        let ended = if is_flush { a.flush().await } else { a.shutdown().await };
+        assert_eq!(ended.unwrap_err().kind(), ErrorKind::BrokenPipe, "flush: {is_flush}");
+    }
+}
+
+/// The same while the call waits.
+#[tokio::test(crate = "crate::limited")]
+async fn a_flush_that_waits_fails_when_the_peer_closes() {
+    let (mut a, b) = streams().await;
+    write_shortly(&mut a, &bytes(10_000)).await;
+    let close = async {
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        b.connection().queue_pair().modify(iwarp::verbs::QpState::Closing).unwrap();
+    };
+    let (flushed, ()) = tokio::join!(a.flush(), close);
+    assert_eq!(flushed.unwrap_err().kind(), ErrorKind::BrokenPipe);
+    let error = a.write_all(b"x").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::BrokenPipe);
+}
+
+/// All bytes are sent, but not the end: the peer has closed and wants no end. That is no error.
+#[tokio::test(crate = "crate::limited")]
+async fn a_shutdown_of_sent_bytes_succeeds_when_the_peer_closes() {
+    let (mut a, mut b) = streams().await;
+    a.write_all(b"all").await.unwrap();
+    b.read_exact(&mut [0; 3]).await.unwrap();
+    b.connection().queue_pair().modify(iwarp::verbs::QpState::Closing).unwrap();
+    a.connection().closed().await;
+    a.shutdown().await.unwrap();
+}

@@ -1,0 +1,45 @@
+//! Requests that a program posts to the queue pair of a connection itself.
+
+use iwarp::memory::Access;
+use iwarp::verbs::{SendFlags, SendOp, SendRequest};
+use iwarp_tokio::ConnectionOptions;
+
+use super::connected;
+
+/// Their `wr_id` may be any number, those that this crate uses inside too. No future takes their completions
+/// for its own, and they free no place that nobody took.
+#[tokio::test(crate = "crate::limited")]
+async fn requests_of_the_program_complete_to_nobody() {
+    let options = ConnectionOptions { send_depth: 4, recv_depth: 8, ..ConnectionOptions::default() };
+    let (a, b) = connected(&options).await;
+    let word = b.register(8, Access::LOCAL_WRITE | Access::REMOTE).unwrap();
+    let qp = a.queue_pair();
+    for round in 0..20_u64 {
+        let wr_ids = [0, 1, 1 << 63, u64::MAX, 1 << 63 | 3, round];
+        let wr_id = wr_ids[round as usize % wr_ids.len()];
+        let own = SendRequest::empty(wr_id, SendOp::Send).flags(SendFlags::SIGNALED);
+        qp.post_send(&own).unwrap();
+        // With the key of the program's request, if that is 0.
+        let remote = word.remote();
+        let (before, received) = tokio::join!(a.fetch_add(&remote, 1), b.recv());
+        assert_eq!((before.unwrap(), received.unwrap().data.len()), (round, 0));
+        while qp.has_open_sends() {
+            tokio::task::yield_now().await;
+        }
+    }
+    // Not more are under way than places: a further one waits, and is not refused.
+    let sends = (0..32_u8).map(|number| {
+        let a = a.clone();
+        tokio::spawn(async move { a.send(&[number; 500]).await })
+    });
+    let sends: Vec<_> = sends.collect();
+    let mut numbers = Vec::new();
+    for _ in 0..32 {
+        numbers.push(b.recv().await.unwrap().data[0]);
+    }
+    for send in sends {
+        send.await.unwrap().unwrap();
+    }
+    numbers.sort_unstable();
+    assert!(numbers.into_iter().eq(0..32));
+}
