@@ -17,7 +17,9 @@ use super::completions::Completions;
 use super::cq_users::CqUsers;
 use super::usage::{Permit, within};
 use super::wqe::WqeCount;
-use super::{AsyncEventKind, CompletionChannel, QpShared, Resources, VerbsError, WcStatus, WorkCompletion};
+use super::{
+    AsyncEventKind, CompletionChannel, EventSource, QpShared, Resources, VerbsError, WcStatus, WorkCompletion,
+};
 
 /// Is called with the number of a completion queue that was armed and has an event
 /// ([`CqOptions::handler`]): one event for each call of [`CompletionQueue::req_notify`], or one for several
@@ -157,6 +159,7 @@ pub(crate) struct CqShared {
     unreported: AtomicU8,
     lost: AtomicU64,
     users: Mutex<CqUsers>,
+    errors: EventSource,
     _permit: Permit,
     resources: Arc<Resources>,
 }
@@ -211,7 +214,7 @@ impl CqShared {
     fn end_queue_pairs(&self) {
         // RFC 5040 section 8.1.1 (RDMAP-360): an overflow ends the queue pairs that complete here, and no
         // others.
-        self.resources.events.push(AsyncEventKind::CqError, self.num, None);
+        self.errors.push(AsyncEventKind::CqError, None);
         let mut after = None;
         loop {
             let next = self.users().next(after);
@@ -277,8 +280,9 @@ impl CompletionQueue {
         let permit = resources.quotas.cq.take(1)?;
         // RFC 5040 section 8.1.2 (RDMAP-368): entries of all completion queues count against one limit.
         let users = Mutex::new(CqUsers::new(strict, resources.quotas.cqe.take(cqe)?));
+        let num = resources.next_cq_num()?;
         let shared = CqShared {
-            num: resources.next_cq_num()?,
+            num,
             entries: Completions::new(cqe),
             events,
             arm: Arm::new(),
@@ -286,6 +290,7 @@ impl CompletionQueue {
             unreported: AtomicU8::new(0),
             lost: AtomicU64::new(0),
             users,
+            errors: EventSource::new(&resources.events, num),
             _permit: permit,
             resources,
         };
