@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use dp::profile::{self, Layer};
 
 use super::arm::Arm;
-use super::completions::Completions;
+use super::completions::{Added, Completions};
 use super::cq_users::CqUsers;
 use super::usage::{Permit, within};
 use super::wqe::WqeCount;
@@ -120,13 +120,21 @@ impl CqPlace {
     #[inline(always)]
     pub(super) fn push_all(&self, completions: impl Iterator<Item = WorkCompletion>, solicited: bool) {
         let cq = &self.cq.shared;
-        for _ in 0..cq.entries.push(completions, self.index) {
-            self.wqes.free();
-            cq.lose();
+        match cq.entries.push(completions, self.index, &self.wqes) {
+            Added::Except(lost) => (0..lost).for_each(|_| {
+                self.wqes.free();
+                cq.lose();
+            }),
+            Added::Silent(count) => return (0..count).for_each(|_| self.wqes.free()),
         }
         if !matches!(cq.events, Events::None) && cq.arm.fires(solicited) {
             cq.make_event();
         }
+    }
+
+    /// Takes the completions of the work queue out of its completion queue. From now on requests make none.
+    pub(super) fn silence(&self) {
+        self.cq.shared.entries.silence(self.index);
     }
 }
 

@@ -461,6 +461,12 @@ impl QpShared {
         self.recv.cq.shared.report();
     }
 
+    /// Its user destroys it: no completion of it is in a completion queue any more, and none will be.
+    pub(crate) fn discard_completions(&self) {
+        self.send.silence();
+        self.recv.silence();
+    }
+
     // ---- completing ----
 
     /// Requests an event for when no send request is open.
