@@ -348,3 +348,6 @@ impl AsRawFd for AsyncEvents {
         self.as_fd().as_raw_fd()
     }
 }
+
+#[cfg(test)]
+mod tests;

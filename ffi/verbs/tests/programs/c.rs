@@ -8,7 +8,7 @@ use crate::pair::Running;
 use crate::wire::Wire;
 
 /// The programs, by their files' names.
-pub(crate) const ALL: [&str; 14] = [
+pub(crate) const ALL: [&str; 17] = [
     "one_process",
     "destroyed",
     "exported",
@@ -23,6 +23,9 @@ pub(crate) const ALL: [&str; 14] = [
     "statuses",
     "come_and_go",
     "channels",
+    "sleepers",
+    "migrated",
+    "depths",
 ];
 
 /// How long each may take.

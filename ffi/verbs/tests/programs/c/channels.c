@@ -346,6 +346,31 @@ static void destroying_waits(const struct kind *kind)
 	kind->close(channel);
 }
 
+/* Several events of a completion queue are acknowledged by one call, or by several. */
+static void events_are_counted(void)
+{
+	void *channel = open_comp(), *user;
+	struct ibv_cq *cq = make_comp(channel), *of;
+	for (int event = 0; event < 5; event++) {
+		happen_comp(cq);
+		CHECK(!ibv_get_cq_event(channel, &of, &user) && of == cq);
+	}
+	struct destroyer destroyer = { .kind = &kinds[0], .object = cq };
+	pthread_t thread;
+	CHECK(!pthread_create(&thread, NULL, destroy_in_thread, &destroyer));
+	for (int left = 5; left > 1; left -= 2) {
+		nap();
+		CHECK(!destroyer.done);
+		ibv_ack_cq_events(cq, 2);
+	}
+	ibv_ack_cq_events(cq, 0);
+	nap();
+	CHECK(!destroyer.done);
+	ibv_ack_cq_events(cq, 1);
+	CHECK(!pthread_join(thread, NULL) && destroyer.done);
+	close_comp(channel);
+}
+
 /* ---- threads that read while others destroy ---- */
 
 enum { GETTERS = 3, ROUNDS = 400, OBJECTS = 16 };
@@ -425,6 +450,7 @@ int main(void)
 {
 	context = open_device();
 	CHECK((pd = ibv_alloc_pd(context)));
+	events_are_counted();
 	for (size_t at = 0; at < sizeof(kinds) / sizeof(*kinds); at++) {
 		fprintf(stderr, "%s\n", kinds[at].name);
 		events_go_with_their_object(&kinds[at], 0);
