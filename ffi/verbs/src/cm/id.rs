@@ -282,6 +282,8 @@ pub(crate) unsafe fn destroy(id: *mut sys::rdma_cm_id) -> Outcome<()> {
     let cm = this.state().cm.clone();
     if let Some(cm) = &cm {
         this.process.ids.forget(cm);
+        // As in the kernel: a queue pair that the program has not destroyed before loses its connection.
+        cm.disconnect();
     }
     let events = Arc::clone(&this.state().events);
     let never_taken = events.lock().remove(|event| event.owner() == id as usize);

@@ -1,6 +1,7 @@
 /*
  * Identifiers that move to another channel: their events move along, and those of others stay. The new identifier
- * of a request that waits moves with the listener. The call waits for events that were read.
+ * of a request that waits moves with the listener. The call waits for events that were read. And identifiers that
+ * are destroyed: events and connections go with them.
  */
 #include <netinet/in.h>
 #include <poll.h>
@@ -8,6 +9,7 @@
 #include <rdma/rdma_cma.h>
 #include <sched.h>
 #include <stdatomic.h>
+#include <time.h>
 
 #include "common.h"
 
@@ -129,32 +131,55 @@ static void create_qp(struct rdma_cm_id *id)
 	CHECK(!rdma_create_qp(id, NULL, &init));
 }
 
+/* The address of a listener on this host, at a port of its own. */
+static struct sockaddr_in listen_at(struct rdma_cm_id *listener)
+{
+	struct sockaddr_in local = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	CHECK(!rdma_bind_addr(listener, (struct sockaddr *)&local) && !rdma_listen(listener, 1));
+	local.sin_port = rdma_get_src_port(listener);
+	return local;
+}
+
+/* An identifier with a queue pair that connects there. */
+static struct rdma_cm_id *connect_to(struct sockaddr_in to, struct rdma_event_channel *channel)
+{
+	struct rdma_cm_id *id = make(channel);
+	struct rdma_conn_param param = { .responder_resources = 1, .initiator_depth = 1 };
+	CHECK(!rdma_resolve_addr(id, NULL, (struct sockaddr *)&to, 1000));
+	rdma_ack_cm_event(next(channel, RDMA_CM_EVENT_ADDR_RESOLVED, id));
+	CHECK(!rdma_resolve_route(id, 1000));
+	rdma_ack_cm_event(next(channel, RDMA_CM_EVENT_ROUTE_RESOLVED, id));
+	create_qp(id);
+	CHECK(!rdma_connect(id, &param));
+	return id;
+}
+
+/* Accepts the request of `client`, which waits or comes. */
+static struct rdma_cm_id *take(struct rdma_cm_id *listener, struct rdma_cm_id *client)
+{
+	struct rdma_conn_param param = { .responder_resources = 1, .initiator_depth = 1 };
+	struct rdma_cm_event *event = next(listener->channel, RDMA_CM_EVENT_CONNECT_REQUEST, NULL);
+	struct rdma_cm_id *server = event->id;
+	CHECK(event->listen_id == listener && server->channel == listener->channel);
+	create_qp(server);
+	CHECK(!rdma_accept(server, &param));
+	rdma_ack_cm_event(event);
+	rdma_ack_cm_event(next(server->channel, RDMA_CM_EVENT_ESTABLISHED, server));
+	rdma_ack_cm_event(next(client->channel, RDMA_CM_EVENT_ESTABLISHED, client));
+	return server;
+}
+
 /* A listener moves while a request waits, and its old channel is destroyed: the connection is made. */
 static void requests_move_with_their_listener(void)
 {
 	struct rdma_event_channel *of_client = open_channel(), *old = open_channel(), *new = open_channel();
-	struct rdma_cm_id *listener = make(old), *client = make(of_client);
-	struct sockaddr_in local = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-	CHECK(!rdma_bind_addr(listener, (struct sockaddr *)&local) && !rdma_listen(listener, 1));
-	local.sin_port = rdma_get_src_port(listener);
-	CHECK(!rdma_resolve_addr(client, NULL, (struct sockaddr *)&local, 1000));
-	rdma_ack_cm_event(next(of_client, RDMA_CM_EVENT_ADDR_RESOLVED, client));
-	CHECK(!rdma_resolve_route(client, 1000));
-	rdma_ack_cm_event(next(of_client, RDMA_CM_EVENT_ROUTE_RESOLVED, client));
-	create_qp(client);
-	struct rdma_conn_param param = { .responder_resources = 1, .initiator_depth = 1 };
-	CHECK(!rdma_connect(client, &param));
+	struct rdma_cm_id *listener = make(old);
+	struct sockaddr_in local = listen_at(listener);
+	struct rdma_cm_id *client = connect_to(local, of_client);
 	CHECK(is_readable(old, 60000));
 	CHECK(!rdma_migrate_id(listener, new) && !is_readable(old, 0));
 	rdma_destroy_event_channel(old);
-	struct rdma_cm_event *event = next(new, RDMA_CM_EVENT_CONNECT_REQUEST, NULL);
-	struct rdma_cm_id *server = event->id;
-	CHECK(event->listen_id == listener && server->channel == new);
-	create_qp(server);
-	CHECK(!rdma_accept(server, &param));
-	rdma_ack_cm_event(event);
-	rdma_ack_cm_event(next(new, RDMA_CM_EVENT_ESTABLISHED, server));
-	rdma_ack_cm_event(next(of_client, RDMA_CM_EVENT_ESTABLISHED, client));
+	struct rdma_cm_id *server = take(listener, client);
 	/* An event of a connection goes with its identifier. */
 	CHECK(!rdma_disconnect(client));
 	CHECK(is_readable(new, 60000) && is_readable(of_client, 60000));
@@ -164,13 +189,7 @@ static void requests_move_with_their_listener(void)
 	CHECK(!is_readable(new, 0) && !is_readable(of_client, 0));
 
 	/* A request that nobody has read is refused with its listener, and leaves nothing. */
-	client = make(of_client);
-	CHECK(!rdma_resolve_addr(client, NULL, (struct sockaddr *)&local, 1000));
-	rdma_ack_cm_event(next(of_client, RDMA_CM_EVENT_ADDR_RESOLVED, client));
-	CHECK(!rdma_resolve_route(client, 1000));
-	rdma_ack_cm_event(next(of_client, RDMA_CM_EVENT_ROUTE_RESOLVED, client));
-	create_qp(client);
-	CHECK(!rdma_connect(client, &param));
+	client = connect_to(local, of_client);
 	CHECK(is_readable(new, 60000));
 	CHECK(!rdma_destroy_id(listener) && !is_readable(new, 50));
 	struct rdma_cm_event *refused;
@@ -183,6 +202,31 @@ static void requests_move_with_their_listener(void)
 	rdma_destroy_event_channel(new);
 }
 
+/* A queue pair outlives its identifier: its connection ends, what it had posted is flushed, and the peer is told. */
+static void a_connection_ends_with_its_identifier(void)
+{
+	struct rdma_event_channel *of_client = open_channel(), *of_server = open_channel();
+	struct rdma_cm_id *listener = make(of_server);
+	struct rdma_cm_id *client = connect_to(listen_at(listener), of_client), *server = take(listener, client);
+	struct ibv_qp *qp = client->qp;
+	struct ibv_recv_wr wr = { .wr_id = 3 }, *bad;
+	CHECK(!ibv_post_recv(qp, &wr, &bad));
+	CHECK(!rdma_destroy_id(client));
+	rdma_ack_cm_event(next(of_server, RDMA_CM_EVENT_DISCONNECTED, server));
+	struct ibv_wc wc;
+	time_t end = time(NULL) + 60;
+	while (!ibv_poll_cq(qp->recv_cq, 1, &wc))
+		CHECK(time(NULL) < end);
+	CHECK(wc.wr_id == 3 && wc.status == IBV_WC_WR_FLUSH_ERR && state_of(qp) == IBV_QPS_ERR);
+	CHECK(!is_readable(of_client, 0));
+	struct ibv_cq *cqs[] = { qp->recv_cq, qp->send_cq };
+	CHECK(!ibv_destroy_qp(qp) && !ibv_destroy_cq(cqs[0]) && !ibv_destroy_cq(cqs[1]));
+	rdma_destroy_ep(server);
+	CHECK(!rdma_destroy_id(listener));
+	rdma_destroy_event_channel(of_client);
+	rdma_destroy_event_channel(of_server);
+}
+
 int main(void)
 {
 	address.sin_port = htons(7999);
@@ -190,6 +234,7 @@ int main(void)
 	events_move();
 	moving_waits_for_acknowledgements();
 	requests_move_with_their_listener();
+	a_connection_ends_with_its_identifier();
 	puts("events move with their identifiers");
 	return 0;
 }
