@@ -21,14 +21,17 @@ pub(crate) unsafe extern "C" fn ibv_get_async_event(
         let open = unsafe { OpenDevice::of(context) };
         // A program may close the device while a thread waits here: the thread waits on.
         let queue = open.async_events.events();
-        let Waiting { event: code, subject } = queue.next(&open.process.engine)?;
+        let Waiting { event: code, subject } = queue.next(&open.process.engine, |waiting| {
+            // With the queue locked: an object that is destroyed waits for this event, or removes it.
+            if let Some(subject) = &waiting.subject {
+                subject.acked.deliver();
+            }
+            waiting
+        })?;
         let mut out = sys::ibv_async_event { event_type: code, ..Default::default() };
         match subject {
-            Some(subject) => {
-                subject.acked.deliver();
-                // Every member of the union that names an object is a pointer.
-                out.element.cq = subject.object as *mut sys::ibv_cq;
-            }
+            // Every member of the union that names an object is a pointer.
+            Some(subject) => out.element.cq = subject.object as *mut sys::ibv_cq,
             None => out.element.port_num = 1,
         }
         // SAFETY: the caller passes a writable place.

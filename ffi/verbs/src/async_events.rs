@@ -60,7 +60,7 @@ impl AsyncQueue {
     }
 
     fn push(&self, event: u32, subject: Option<Subject>) {
-        self.queue.push(Waiting { event, subject });
+        self.queue.lock().push(Waiting { event, subject });
     }
 }
 
@@ -68,7 +68,14 @@ impl AsyncQueue {
 #[derive(Default)]
 pub(crate) struct Contexts {
     queues: Mutex<Vec<AsyncQueue>>,
-    subjects: Mutex<HashMap<(Kind, u32), Subject>>,
+    subjects: Mutex<Subjects>,
+}
+
+#[derive(Default)]
+struct Subjects {
+    by_number: HashMap<(Kind, u32), Subject>,
+    /// All that are not destroyed, by their addresses.
+    by_object: HashMap<usize, Subject>,
 }
 
 impl Contexts {
@@ -76,7 +83,7 @@ impl Contexts {
         self.queues.lock().expect("no holder of this lock panics")
     }
 
-    fn subjects(&self) -> MutexGuard<'_, HashMap<(Kind, u32), Subject>> {
+    fn subjects(&self) -> MutexGuard<'_, Subjects> {
         self.subjects.lock().expect("no holder of this lock panics")
     }
 
@@ -90,25 +97,33 @@ impl Contexts {
         self.queues().retain(|other| !Arc::ptr_eq(&other.queue, &queue.queue));
     }
 
-    /// An object with this number of the engine's was made.
+    /// An object with this number of the engine's was made, or has it from now on.
     pub(crate) fn enter(&self, kind: Kind, number: u32, subject: Subject) {
-        self.subjects().insert((kind, number), subject);
+        let mut subjects = self.subjects();
+        subjects.by_object.insert(subject.object, subject.clone());
+        subjects.by_number.insert((kind, number), subject);
     }
 
-    /// An object is destroyed: its events that wait are dropped. Returns once those that were delivered are
-    /// acknowledged.
-    pub(crate) fn leave(&self, kind: Kind, number: u32) {
-        let Some(subject) = self.subjects().get(&(kind, number)).cloned() else { return };
+    /// From now on no event of this number of the engine's is one of an object. Those that wait stay.
+    pub(crate) fn forget(&self, kind: Kind, number: u32) {
+        self.subjects().by_number.remove(&(kind, number));
+    }
+
+    /// An object is destroyed, whose numbers are forgotten: its events that wait are dropped. Returns once
+    /// those that were delivered are acknowledged.
+    pub(crate) fn leave(&self, object: usize) {
+        let Some(Subject { queue, acked, .. }) = self.subjects().by_object.get(&object).cloned() else {
+            return;
+        };
         let is_gone =
-            |waiting: &Waiting| waiting.subject.as_ref().is_some_and(|other| other.object == subject.object);
-        subject.queue.queue.remove(is_gone);
+            |waiting: &Waiting| waiting.subject.as_ref().is_some_and(|subject| subject.object == object);
+        queue.queue.lock().remove(is_gone);
         // It stays in the table, for the program to acknowledge what was delivered.
-        subject.acked.wait();
-        self.subjects().remove(&(kind, number));
-        subject.queue.queue.remove(is_gone);
+        acked.wait();
+        self.subjects().by_object.remove(&object);
     }
 
-    /// An event of the engine.
+    /// An event of the engine. It is the handler of the events of the engine's context.
     pub(crate) fn on_event(&self, event: &AsyncEvent) {
         let (kind, code) = match event.kind {
             AsyncEventKind::QpFatal => (Kind::Qp, sys::IBV_EVENT_QP_FATAL),
@@ -124,18 +139,15 @@ impl Contexts {
             // Programs of verbs do not know it: no queue pair of this library has a mark.
             _ => return,
         };
-        let subject = self.subjects().get(&(kind, event.number)).cloned();
-        if let Some(subject) = subject {
-            subject.queue.clone().push(code, Some(subject));
+        // With the table locked: no event of an object is added once its number is forgotten.
+        if let Some(subject) = self.subjects().by_number.get(&(kind, event.number)) {
+            subject.queue.push(code, Some(subject.clone()));
         }
     }
 
     /// The program has acknowledged an event of an object.
     pub(crate) fn ack(&self, object: usize) {
-        let subjects = self.subjects();
-        let of_object = |subject: &&Subject| subject.object == object;
-        let acked = subjects.values().find(of_object).map(|subject| Arc::clone(&subject.acked));
-        drop(subjects);
+        let acked = self.subjects().by_object.get(&object).map(|subject| Arc::clone(&subject.acked));
         if let Some(acked) = acked {
             acked.ack(1);
         }

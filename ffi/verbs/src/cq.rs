@@ -24,27 +24,18 @@ pub(crate) struct Cq {
     c: UnsafeCell<sys::ibv_cq_ex>,
     pub(crate) cq: CompletionQueue,
     process: &'static Process,
-    /// Events of completions that were delivered.
-    pub(crate) acked: Acked,
+    /// Events of completions that were delivered. The last one to acknowledge them may outlive the queue.
+    pub(crate) acked: Arc<Acked>,
     /// Queue pairs that complete here.
     users: Users,
-    /// The queue pairs of the engine that programs know by another number, or not any more. A queue pair that
-    /// was reset keeps its number. Completions from before that, or of one that is destroyed, are gone: a
-    /// program may have given their `wr_id` to other requests.
+    /// The queue pairs of the engine that programs know by another number: a queue pair that was reset keeps
+    /// its number.
     renumbered: AtomicBool,
-    numbers: Mutex<HashMap<u32, Known>>,
+    numbers: Mutex<HashMap<u32, u32>>,
     /// What a poll of `ibv_cq_ex` is at.
     pub(crate) polled: Mutex<Option<WorkCompletion>>,
     /// Its address for the callback of events; 0 once it is destroyed.
     place: Arc<AtomicUsize>,
-}
-
-/// A queue pair of the engine, as programs know it.
-#[derive(Clone, Copy)]
-enum Known {
-    As(u32),
-    /// Nothing any more. So many completions of it are still to come.
-    Gone(usize),
 }
 
 /// Completions that are translated at a time, if so many are asked for.
@@ -86,42 +77,44 @@ impl Cq {
         self.users.remove();
     }
 
-    fn numbers(&self) -> MutexGuard<'_, HashMap<u32, Known>> {
+    fn numbers(&self) -> MutexGuard<'_, HashMap<u32, u32>> {
         self.numbers.lock().expect("no holder of this lock panics")
     }
 
     /// Completions of the engine's queue pair `number` are those of the one that programs know as `known`.
     pub(crate) fn renumber(&self, number: u32, known: u32) {
-        self.numbers().insert(number, Known::As(known));
+        self.numbers().insert(number, known);
         self.renumbered.store(true, Ordering::Release);
     }
 
-    /// The engine's queue pair `number` was reset or destroyed. Its completions are gone: `left` at most.
-    pub(crate) fn forget(&self, number: u32, left: usize) {
+    /// The engine's queue pair `number` was reset or destroyed, and has no completions any more.
+    pub(crate) fn forget(&self, number: u32) {
         let mut numbers = self.numbers();
-        match left {
-            0 => numbers.remove(&number),
-            left => numbers.insert(number, Known::Gone(left)),
-        };
+        numbers.remove(&number);
         self.renumbered.store(!numbers.is_empty(), Ordering::Release);
     }
 
-    /// Moves completions into `out`, with the numbers that programs know. Fills it, unless there are no more.
+    /// Moves completions into `out`, with the numbers that programs know.
     #[inline]
     pub(crate) fn poll(&self, out: &mut [WorkCompletion]) -> usize {
-        let mut kept = 0;
-        loop {
-            let room = &mut out[kept..];
-            let got = self.cq.poll(room);
-            if !self.renumbered.load(Ordering::Acquire) {
-                return kept + got;
-            }
-            let is_last = got < room.len();
-            kept += self.translate(&mut room[..got]);
-            if is_last || kept == out.len() {
-                return kept;
-            }
+        if self.renumbered.load(Ordering::Acquire) {
+            return self.poll_renumbered(out);
         }
+        let got = self.cq.poll(out);
+        // A queue pair may have got its number since.
+        if self.renumbered.load(Ordering::Acquire) {
+            translate(&self.numbers(), &mut out[..got]);
+        }
+        got
+    }
+
+    /// With the numbers locked throughout: none is forgotten of which a completion was taken.
+    #[cold]
+    fn poll_renumbered(&self, out: &mut [WorkCompletion]) -> usize {
+        let numbers = self.numbers();
+        let got = self.cq.poll(out);
+        translate(&numbers, &mut out[..got]);
+        got
     }
 
     /// Refuses a handle that is not its own.
@@ -137,31 +130,6 @@ impl Cq {
             self.process.engine.turn();
             self.cq.is_empty()
         }
-    }
-
-    /// Moves the completions that are not gone to the front. Returns how many they are.
-    fn translate(&self, completions: &mut [WorkCompletion]) -> usize {
-        let mut numbers = self.numbers();
-        let mut kept = 0;
-        for index in 0..completions.len() {
-            let completion = completions[index];
-            let qp_num = match numbers.get_mut(&completion.qp_num) {
-                Some(Known::Gone(left)) => {
-                    *left -= 1;
-                    if *left == 0 {
-                        numbers.remove(&completion.qp_num);
-                    }
-                    continue;
-                }
-                Some(Known::As(known)) => *known,
-                None => completion.qp_num,
-            };
-            completions[kept] = completion;
-            completions[kept].qp_num = qp_num;
-            kept += 1;
-        }
-        self.renumbered.store(!numbers.is_empty(), Ordering::Release);
-        kept
     }
 
     /// Makes a queue of at least `cqe` entries.
@@ -189,12 +157,10 @@ impl Cq {
             let handler: CqEventHandler = Arc::new(move |_| {
                 // A queue that is destroyed has no address: this is looked at with the lock held under which
                 // its events are removed.
-                let mut items = events.items();
+                let mut events = events.lock();
                 let at = place.load(Ordering::Acquire);
                 if at != 0 {
-                    items.push_back(at);
-                    drop(items);
-                    events.count();
+                    events.push(at);
                 }
             });
             handler
@@ -214,7 +180,7 @@ impl Cq {
             c: UnsafeCell::new(c),
             cq,
             process: open.process,
-            acked: Acked::default(),
+            acked: Arc::default(),
             users: Users::default(),
             renumbered: AtomicBool::new(false),
             numbers: Mutex::default(),
@@ -289,14 +255,19 @@ pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut sys::ibv_cq) -> c_int {
         if !channel.is_null() {
             // SAFETY: a channel is not destroyed while a queue reports to it.
             let channel = unsafe { Channel::of(channel) };
-            let mut items = channel.events.items();
+            let mut events = channel.events.lock();
             let at = this.place.swap(0, Ordering::AcqRel);
-            items.retain(|other| *other != at);
-            drop(items);
-            channel.remove();
+            events.remove(|other| *other == at);
+            drop(events);
         }
+        this.process.contexts.forget(Kind::Cq, this.cq.cq_num());
+        // In this order: no further event is delivered.
         this.acked.wait();
-        this.process.contexts.leave(Kind::Cq, this.cq.cq_num());
+        this.process.contexts.leave(this.as_c() as usize);
+        if !channel.is_null() {
+            // SAFETY: as above.
+            unsafe { Channel::of(channel) }.remove();
+        }
         // SAFETY: the address is that of a leaked box, and the caller gives it up.
         drop(unsafe { Box::from_raw(cq.cast::<Cq>()) });
         // SAFETY: a context is not closed while it has objects.
@@ -430,6 +401,15 @@ pub(crate) fn byte_len_of(completion: &WorkCompletion) -> u32 {
     match (completion.opcode, completion.immediate) {
         (WcOpcode::RecvImmediate, Some([.., a, b, c, d])) => u32::from_be_bytes([a, b, c, d]),
         _ => completion.byte_len,
+    }
+}
+
+/// Puts the numbers that programs know.
+fn translate(numbers: &HashMap<u32, u32>, completions: &mut [WorkCompletion]) {
+    for completion in completions {
+        if let Some(known) = numbers.get(&completion.qp_num) {
+            completion.qp_num = *known;
+        }
     }
 }
 

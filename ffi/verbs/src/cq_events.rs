@@ -1,6 +1,7 @@
 //! Reading and acknowledging the events of completion queues.
 
 use std::ffi::c_void;
+use std::sync::Arc;
 
 use libc::{c_int, c_uint};
 
@@ -21,14 +22,18 @@ pub(crate) unsafe extern "C" fn ibv_get_cq_event(
 ) -> c_int {
     abi::minus_one(|| -> Outcome<c_int> {
         let events = LIVING.find(channel as usize);
-        let at = events.next(&process::started().ok_or(EIO)?.engine)? as *mut sys::ibv_cq;
-        // SAFETY: events of a completion queue that is destroyed are removed, so this one lives.
-        let queue = unsafe { Cq::of(at) };
-        queue.acked.deliver();
+        let (at, context) = events.next(&process::started().ok_or(EIO)?.engine, |at| {
+            let at = at as *mut sys::ibv_cq;
+            // SAFETY: a completion queue that is destroyed removes its events with the channel locked, as it
+            // is here. So this one lives, and from here on waits for the program to acknowledge the event.
+            let queue = unsafe { Cq::of(at) };
+            queue.acked.deliver();
+            (at, queue.user_context())
+        })?;
         // SAFETY: the caller passes a writable place.
         unsafe { *cq = at };
         // SAFETY: the caller passes a writable place.
-        unsafe { *cq_context = queue.user_context() };
+        unsafe { *cq_context = context };
         Ok(0)
     })
 }
@@ -41,7 +46,9 @@ pub(crate) unsafe extern "C" fn ibv_get_cq_event(
 pub(crate) unsafe extern "C" fn ibv_ack_cq_events(cq: *mut sys::ibv_cq, count: c_uint) {
     let _ = abi::guarded(|| {
         // SAFETY: the caller passes a completion queue that lives.
-        unsafe { Cq::of(cq) }.acked.ack(count.into());
+        let acked = Arc::clone(&unsafe { Cq::of(cq) }.acked);
+        // The queue may be gone before this returns: another thread waits to destroy it.
+        acked.ack(count.into());
         Ok(())
     });
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use iwarp::engine::{Engine, SharedEngine, SharedOptions};
 use iwarp::status::{self, StatusSocket};
 use iwarp::verbs::{
-    AsyncEventKind, AsyncEvents, CmEvent, Context, ContextConfig, EventChannel, ProtectionDomain,
+    AsyncEvent, AsyncEventKind, CmEvent, Context, ContextConfig, EventChannel, ProtectionDomain,
 };
 
 use crate::abi::{self, Errno, Outcome};
@@ -75,13 +75,18 @@ fn starting() -> MutexGuard<'static, ()> {
 #[cold]
 fn start(on_connection: OnConnection) -> Outcome<&'static Process> {
     let _one_at_a_time = starting();
+    let mut is_new = false;
     let process = PROCESS.get_or_init(|| {
+        is_new = true;
         // Threads that are made take none of the signals that the program handles.
         signals::with_blocked(|| make(on_connection)).map_err(|line| {
             abi::complain(&line);
             Errno(libc::ENODEV)
         })
     });
+    if is_new && let Ok(process) = process {
+        pass_async_events_on(process);
+    }
     process.as_ref().map_err(|errno| *errno)
 }
 
@@ -98,8 +103,7 @@ fn make(on_connection: OnConnection) -> Result<Process, String> {
     let engine = Engine::new(&context, port, config).map_err(|error| text(&error))?;
     let channel = context.create_event_channel().map_err(|error| text(&error))?;
     let default_pd = context.alloc_pd().map_err(|error| text(&error))?;
-    let events = context.async_events();
-    let after_poll = Box::new(move || after_poll(on_connection, &events));
+    let after_poll = Box::new(move || after_poll(on_connection));
     let start = if has_thread { SharedEngine::spawn } else { SharedEngine::without_thread };
     let engine = start(engine, options, after_poll).map_err(|error| text(&error))?;
     let status = Mutex::new(show(&context, has_thread));
@@ -123,11 +127,11 @@ fn show(context: &Context, has_thread: bool) -> Option<StatusSocket> {
 }
 
 /// Hands the events of a poll to the program. Those of the first polls wait until the process has started.
-fn after_poll(on_connection: OnConnection, events: &AsyncEvents) {
+fn after_poll(on_connection: OnConnection) {
     let Some(process) = started() else { return };
     // Most polls lead to no event, and these questions are cheaper than a poll of the channels.
     let Process { channel, rendezvous, retries, .. } = process;
-    if channel.is_empty() && events.is_empty() && !rendezvous.has_parked() && !retries.has_waiting() {
+    if channel.is_empty() && !rendezvous.has_parked() && !retries.has_waiting() {
         return;
     }
     while let Some(event) = channel.poll() {
@@ -135,11 +139,19 @@ fn after_poll(on_connection: OnConnection, events: &AsyncEvents) {
     }
     rendezvous.sweep();
     retries.sweep(&process.engine);
-    while let Ok(Some(event)) = events.poll() {
+}
+
+/// Hands asynchronous events to the program as they happen, and first those that have happened. A thread of
+/// the program makes some of them, and the engine may sleep meanwhile.
+fn pass_async_events_on(process: &'static Process) {
+    let handler = move |event: &AsyncEvent| {
         if matches!(event.kind, AsyncEventKind::PortActive | AsyncEventKind::PortError) {
             process.net.set_link(event.kind == AsyncEventKind::PortActive);
         }
-        process.contexts.on_event(&event);
+        process.contexts.on_event(event);
+    };
+    if let Err(error) = process.context.async_events().set_handler(Box::new(handler)) {
+        abi::complain(&format!("asynchronous events do not reach the program: {error}"));
     }
 }
 

@@ -256,6 +256,15 @@ impl Qp {
         self.process.contexts.enter(Kind::Qp, number, subject);
     }
 
+    /// One of the engine's queue pairs is not that of the program any more: nothing that happens to it
+    /// reaches the program, and its completions that nobody has polled are gone. The program may have given
+    /// their `wr_id` to other requests.
+    fn forget(&self, qp: &QueuePair) {
+        self.process.contexts.forget(Kind::Qp, qp.qp_num());
+        qp.discard_completions();
+        self.init.cqs().for_each(|cq| cq.forget(qp.qp_num()));
+    }
+
     /// Begins to connect to the peer that the attributes name.
     fn meet(&self, attributes: &mut Attributes) -> Outcome<()> {
         let peer = ib::Peer::of(self.process, &attributes.attr.ah_attr, attributes.attr.dest_qp_num)?;
@@ -287,10 +296,7 @@ impl Qp {
         self.init.cqs().for_each(|cq| cq.renumber(number, self.number()));
         self.process.qps.enter(self.number(), self.as_c() as usize, new.clone());
         let old = std::mem::replace(&mut *self.change_current(), Ends::new(new));
-        for qp in old.all() {
-            self.process.contexts.leave(Kind::Qp, qp.qp_num());
-            self.init.forget(qp);
-        }
+        old.all().for_each(|qp| self.forget(qp));
         // SAFETY: a context is not closed while it has objects.
         self.enter(number, unsafe { OpenDevice::of(self.context()) });
         Ok(())
@@ -301,16 +307,6 @@ impl Init {
     fn cqs(&self) -> impl Iterator<Item = &Cq> {
         // SAFETY: completion queues are not destroyed while they have queue pairs.
         [self.send_cq, self.recv_cq].into_iter().map(|cq| unsafe { Cq::of(cq) })
-    }
-
-    /// Completions of one of the engine's queue pairs are not for the program any more.
-    fn forget(&self, qp: &QueuePair) {
-        let now = qp.query();
-        let one = self.send_cq == self.recv_cq;
-        for (cq, left) in self.cqs().zip([now.send_outstanding, now.recv_outstanding]) {
-            // One queue is visited twice, with the same sum.
-            cq.forget(qp.qp_num(), if one { now.send_outstanding + now.recv_outstanding } else { left });
-        }
     }
 
     fn srq(&self) -> Option<&Srq> {
@@ -341,10 +337,7 @@ impl Init {
             early_sends: true,
             ..QpInit::new(send_cq)
         };
-        let qp = pd.pd.create_qp(&init)?;
-        // An earlier one may have had its number.
-        self.cqs().for_each(|cq| cq.forget(qp.qp_num(), 0));
-        Ok(qp)
+        Ok(pd.pd.create_qp(&init)?)
     }
 }
 
@@ -495,11 +488,11 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut sys::ibv_qp) -> c_int {
         ib::stop(this.process, this.number(), &mut this.attributes().link);
         let ends: Vec<QueuePair> = this.current().all().cloned().collect();
         this.process.qps.leave(this.number());
-        ends.iter().for_each(|qp| this.process.contexts.leave(Kind::Qp, qp.qp_num()));
         let (context, pd) = (this.context(), this.init.pd);
+        // As with a device, whose queue pair is gone at once: what is still posted makes no completion.
+        ends.iter().for_each(|qp| this.forget(qp));
         drain(&this.process.engine, &ends, DRAIN_IDLE);
-        // The engine flushes later what is still posted. The program must not see that.
-        ends.iter().for_each(|qp| this.init.forget(qp));
+        this.process.contexts.leave(this.as_c() as usize);
         this.init.cqs().for_each(Cq::remove);
         if let Some(srq) = this.init.srq() {
             srq.remove();

@@ -156,7 +156,8 @@ pub(crate) unsafe extern "C" fn ibv_destroy_srq(srq: *mut sys::ibv_srq) -> c_int
         let domain = unsafe { Pd::of(pd) };
         // SAFETY: a context is not closed while it has objects.
         let open = unsafe { OpenDevice::of(domain.context()) };
-        open.process.contexts.leave(Kind::Srq, this.srq.srq_num());
+        open.process.contexts.forget(Kind::Srq, this.srq.srq_num());
+        open.process.contexts.leave(srq as usize);
         // SAFETY: the address is that of a leaked box, and the caller gives it up.
         drop(unsafe { Box::from_raw(srq.cast::<Srq>()) });
         domain.remove();

@@ -11,6 +11,7 @@ use tcp_lite::{Backoff, CloseReason, ConnId, Deadline, Event, Instant, ListenerI
 
 use crate::memory::EpochGuard;
 use crate::mpa::HeldSlab;
+use crate::queues::EventSource;
 use crate::rdmap::stream::{RequestPool, StreamCounters};
 use crate::verbs::{AsyncEventKind, AsyncEvents, CmShared, ConnectionError, EngineCounters, EngineShared};
 
@@ -86,8 +87,8 @@ impl Core {
             tx_scheduler: TxScheduler::new(config.stack.limits.connections),
             acks: Acks::new(config.stack.limits.connections),
             config,
+            async_events: EventSource::new(&async_events, shared.index() as u32),
             shared,
-            async_events,
             listeners: Vec::new(),
             listener_changes_reported: 0,
         };

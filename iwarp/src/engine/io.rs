@@ -6,8 +6,9 @@ use std::sync::Arc;
 use tcp_lite::{ConnId, Instant, Stack};
 
 use crate::mpa::HeldSlab;
+use crate::queues::EventSource;
 use crate::rdmap::stream::{RequestPool, StreamCounters};
-use crate::verbs::{AsyncEventKind, AsyncEvents, CmShared, EngineCounters, EngineShared};
+use crate::verbs::{AsyncEventKind, CmShared, EngineCounters, EngineShared};
 
 use super::EngineConfig;
 use super::acks::Acks;
@@ -26,7 +27,7 @@ pub(super) struct Io {
     pub(super) config: EngineConfig,
     pub(super) shared: Arc<EngineShared>,
     /// The context's queue for events of the port.
-    pub(super) async_events: AsyncEvents,
+    pub(super) async_events: EventSource,
     pub(super) tx_scheduler: TxScheduler,
     pub(super) acks: Acks,
     pub(super) listeners: Vec<EngineListener>,
@@ -54,7 +55,7 @@ impl Io {
 
     /// Reports an event of this engine's port to the context.
     pub(super) fn push_async_event(&self, kind: AsyncEventKind) {
-        self.async_events.push(kind, self.shared.index() as u32, None);
+        self.async_events.push(kind, None);
     }
 
     /// The time of the poll in microseconds.

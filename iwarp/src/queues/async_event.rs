@@ -1,17 +1,21 @@
 //! Asynchronous events: changes of queues and ports that are no completions (`ibv_get_async_event`).
 //!
-//! The queue is bounded (`max_async_events`). A thread that adds an event never waits and allocates nothing.
-//! When the queue is full, the event is dropped and counted.
+//! The queue is bounded (`max_async_events`). A thread that adds an event waits for nobody but a thread that
+//! adds or takes one, and allocates nothing. When the queue is full, the object keeps the event, as a bit for
+//! each kind, and stands in a line of such objects, which has room for each. When the reader has taken an
+//! event, the first object of the line adds one of its own. So nothing that happened to an object is lost
+//! while the object lives, and memory is bounded all the same.
+//!
+//! A program may have a handler in place of the queue ([`AsyncEvents::set_handler`]).
 
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
-use crossbeam_queue::ArrayQueue;
-
-use super::{ConnectionError, Notifier, Usage};
+use super::{ConnectionError, Notifier, Usage, VerbsError};
 
 /// The kind of an event, after `ibv_event_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -64,6 +68,49 @@ pub struct AsyncEvent {
     pub cause: Option<ConnectionError>,
 }
 
+impl AsyncEventKind {
+    /// All kinds, in the order in which an object tells of several that it has kept: an error of the stream
+    /// comes before its last buffer.
+    const ALL: [Self; 11] = [
+        Self::QpFatal,
+        Self::QpRequestError,
+        Self::QpAccessError,
+        Self::SqDrained,
+        Self::LastWqeReached,
+        Self::QpHighWater,
+        Self::CqError,
+        Self::SrqLimitReached,
+        Self::PortActive,
+        Self::PortError,
+        Self::AddressConflict,
+    ];
+
+    fn bit(self) -> u16 {
+        1 << self as u8
+    }
+
+    /// `cause`, for the kinds that have one.
+    fn cause(self, cause: Option<ConnectionError>) -> Option<ConnectionError> {
+        cause.filter(|_| matches!(self, Self::QpFatal | Self::QpRequestError | Self::QpAccessError))
+    }
+
+    /// The kind that this one makes untrue.
+    fn contrary(self) -> Option<Self> {
+        match self {
+            Self::PortActive => Some(Self::PortError),
+            Self::PortError => Some(Self::PortActive),
+            _ => None,
+        }
+    }
+}
+
+/// Is called with each asynchronous event of a context ([`AsyncEvents::set_handler`]).
+///
+/// It runs on the thread that makes the event: one that polls an engine, or one that calls a queue, whatever
+/// the call. The thread may hold locks of this crate. So the handler returns soon, takes only locks that no
+/// thread holds while it calls this crate, does not call this crate, and does not panic.
+pub type AsyncEventHandler = Box<dyn Fn(&AsyncEvent) + Send + Sync>;
+
 /// The asynchronous events of a context. The descriptor is readable while events wait. Cheap to clone.
 #[derive(Clone)]
 pub struct AsyncEvents {
@@ -71,35 +118,183 @@ pub struct AsyncEvents {
 }
 
 struct AsyncEventsShared {
-    events: ArrayQueue<AsyncEvent>,
+    waiting: Mutex<WaitingEvents>,
+    /// Events in `WaitingEvents::queue`. Changed with the lock.
+    count: AtomicUsize,
+    limit: usize,
     lost: AtomicU64,
     notifier: Notifier,
+    /// Set with the lock.
+    handler: OnceLock<AsyncEventHandler>,
+}
+
+struct WaitingEvents {
+    queue: VecDeque<AsyncEvent>,
+    /// Objects that keep events, since the queue was full. There are none while it is not.
+    line: VecDeque<Arc<KeptEvents>>,
+    /// Objects that may have events.
+    sources: usize,
+}
+
+/// The events that an object keeps.
+struct KeptEvents {
+    number: u32,
+    /// Written with the lock of [`WaitingEvents`].
+    state: Mutex<KeptState>,
+}
+
+#[derive(Default)]
+struct KeptState {
+    /// A bit for each kind.
+    kinds: u16,
+    cause: Option<ConnectionError>,
+}
+
+/// An object that may have events: a queue pair, a completion queue, a shared receive queue or an engine.
+pub(crate) struct EventSource {
+    events: AsyncEvents,
+    kept: Arc<KeptEvents>,
+}
+
+impl KeptEvents {
+    fn state(&self) -> MutexGuard<'_, KeptState> {
+        self.state.lock().expect("no holder of this lock panics")
+    }
+
+    /// Takes the first event. Returns it, and whether there are more.
+    fn take(&self) -> Option<(AsyncEvent, bool)> {
+        let mut state = self.state();
+        let kind = AsyncEventKind::ALL.into_iter().find(|kind| state.kinds & kind.bit() != 0)?;
+        state.kinds &= !kind.bit();
+        Some((AsyncEvent { kind, number: self.number, cause: kind.cause(state.cause) }, state.kinds != 0))
+    }
+}
+
+impl EventSource {
+    /// The object with this number, among those of its kind.
+    pub(crate) fn new(events: &AsyncEvents, number: u32) -> Self {
+        let kept = Arc::new(KeptEvents { number, state: Mutex::default() });
+        let mut waiting = events.shared.waiting();
+        waiting.sources += 1;
+        let places = waiting.sources - waiting.line.len();
+        waiting.line.reserve(places);
+        drop(waiting);
+        Self { events: events.clone(), kept }
+    }
+
+    /// Adds an event, from any thread.
+    pub(crate) fn push(&self, kind: AsyncEventKind, cause: Option<ConnectionError>) {
+        let event = AsyncEvent { kind, number: self.kept.number, cause };
+        let shared = &*self.events.shared;
+        if let Some(handler) = shared.handler.get() {
+            return handler(&event);
+        }
+        {
+            let mut waiting = shared.waiting();
+            // With the lock none is added behind one that the handler gets.
+            if let Some(handler) = shared.handler.get() {
+                drop(waiting);
+                return handler(&event);
+            }
+            if waiting.queue.len() < shared.limit {
+                waiting.queue.push_back(event);
+                shared.count.store(waiting.queue.len(), Ordering::Release);
+            } else {
+                // The descriptor is readable already: every event in the queue has notified it.
+                return self.keep(&mut waiting, &event);
+            }
+        }
+        shared.notifier.notify();
+    }
+
+    #[cold]
+    fn keep(&self, waiting: &mut WaitingEvents, event: &AsyncEvent) {
+        let mut state = self.kept.state();
+        let is_first = state.kinds == 0;
+        state.kinds |= event.kind.bit();
+        if let Some(contrary) = event.kind.contrary() {
+            state.kinds &= !contrary.bit();
+        }
+        state.cause = event.cause.or(state.cause);
+        if is_first {
+            waiting.line.push_back(Arc::clone(&self.kept));
+        }
+    }
+}
+
+impl Drop for EventSource {
+    /// The object is gone, and what it has kept with it.
+    fn drop(&mut self) {
+        let shared = &*self.events.shared;
+        let mut waiting = shared.waiting();
+        waiting.sources -= 1;
+        let kept = std::mem::take(&mut self.kept.state().kinds);
+        if kept != 0 {
+            waiting.line.retain(|other| !Arc::ptr_eq(other, &self.kept));
+            shared.lost.fetch_add(kept.count_ones().into(), Ordering::Relaxed);
+        }
+    }
+}
+
+impl AsyncEventsShared {
+    fn waiting(&self) -> MutexGuard<'_, WaitingEvents> {
+        self.waiting.lock().expect("no holder of this lock panics")
+    }
+
+    /// Takes the oldest event.
+    fn take(&self, waiting: &mut WaitingEvents) -> Option<AsyncEvent> {
+        let event = waiting.queue.pop_front()?;
+        if let Some((next, has_more)) = waiting.line.front().and_then(|first| first.take()) {
+            waiting.queue.push_back(next);
+            if !has_more {
+                waiting.line.pop_front();
+            }
+        }
+        self.count.store(waiting.queue.len(), Ordering::Release);
+        Some(event)
+    }
 }
 
 impl AsyncEvents {
     pub(crate) fn new(limit: usize) -> io::Result<Self> {
+        let limit = limit.max(1);
+        let waiting =
+            WaitingEvents { queue: VecDeque::with_capacity(limit), line: VecDeque::new(), sources: 0 };
         let shared = AsyncEventsShared {
-            events: ArrayQueue::new(limit.max(1)),
+            waiting: Mutex::new(waiting),
+            count: AtomicUsize::new(0),
+            limit,
             lost: AtomicU64::new(0),
             notifier: Notifier::new()?,
+            handler: OnceLock::new(),
         };
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// Adds an event, from any thread. A full queue drops it and counts it as lost.
-    pub(crate) fn push(&self, kind: AsyncEventKind, number: u32, cause: Option<ConnectionError>) {
-        if self.shared.events.push(AsyncEvent { kind, number, cause }).is_err() {
-            // The descriptor is readable already: every event in the queue has notified it.
-            self.shared.lost.fetch_add(1, Ordering::Relaxed);
-        } else {
-            self.shared.notifier.notify();
+    /// Gives events to `handler` in place of the queue, from now on and for good: it is called when an event
+    /// happens, and first with those that wait. With a handler nothing is kept, so nothing is lost.
+    ///
+    /// # Errors
+    /// [`VerbsError::Invalid`] if there is a handler.
+    pub fn set_handler(&self, handler: AsyncEventHandler) -> Result<(), VerbsError> {
+        let shared = &*self.shared;
+        let mut waiting = shared.waiting();
+        if shared.handler.get().is_some() {
+            return Err(VerbsError::Invalid("asynchronous events have a handler already".into()));
         }
+        while let Some(event) = shared.take(&mut waiting) {
+            handler(&event);
+        }
+        // With the lock held there is still none.
+        let _ = shared.handler.set(handler);
+        drop(waiting);
+        shared.notifier.take().map(drop).map_err(VerbsError::System)
     }
 
     /// Whether no event waits.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.shared.events.is_empty()
+        self.shared.count.load(Ordering::Acquire) == 0
     }
 
     /// The oldest event, without waiting.
@@ -107,10 +302,9 @@ impl AsyncEvents {
     /// # Errors
     /// An error of the system call on the descriptor.
     pub fn poll(&self) -> io::Result<Option<AsyncEvent>> {
-        let events = &self.shared.events;
-        // As in `EventChannel::poll`: a pop of an empty queue has a fence.
-        let event = if events.is_empty() { None } else { events.pop() };
-        self.shared.notifier.settle(event.is_some(), || events.is_empty())?;
+        let shared = &*self.shared;
+        let event = if self.is_empty() { None } else { shared.take(&mut shared.waiting()) };
+        shared.notifier.settle(event.is_some(), || self.is_empty())?;
         Ok(event)
     }
 
@@ -127,7 +321,8 @@ impl AsyncEvents {
         self.poll()
     }
 
-    /// Events that were lost because the queue was full. When this changes, query every object.
+    /// Events that were lost: the queue was full, and their objects were gone before it had room. Of a living
+    /// object none is lost. But one that happens again before it is told is told once.
     pub fn lost(&self) -> u64 {
         self.shared.lost.load(Ordering::Relaxed)
     }
@@ -135,8 +330,8 @@ impl AsyncEvents {
     pub(crate) fn usage(&self) -> Usage {
         Usage {
             name: "max_async_events",
-            limit: self.shared.events.capacity(),
-            used: self.shared.events.len(),
+            limit: self.shared.limit,
+            used: self.shared.count.load(Ordering::Acquire),
             refused: self.lost(),
         }
     }
@@ -153,3 +348,6 @@ impl AsRawFd for AsyncEvents {
         self.as_fd().as_raw_fd()
     }
 }
+
+#[cfg(test)]
+mod tests;

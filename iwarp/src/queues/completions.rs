@@ -50,6 +50,14 @@ struct Entry {
     place: u32,
 }
 
+/// What became of completions that were to be added.
+pub(super) enum Added {
+    /// All but so many, which had no room.
+    Except(usize),
+    /// None of so many: the work queue makes no completions any more.
+    Silent(usize),
+}
+
 /// A work queue that completes here.
 struct Place {
     wqes: Arc<WqeCount>,
@@ -85,18 +93,27 @@ impl Completions {
     /// The queue pair of a work queue is gone.
     pub(super) fn leave(&self, place: u32) {
         let places = &mut self.reader().places;
-        if places[place as usize].wqes.used() == 0 {
+        let wqes = &places[place as usize].wqes;
+        if wqes.used() == 0 || wqes.is_silent() {
             places.remove(place as usize);
         } else {
             places[place as usize].left = true;
         }
     }
 
-    /// Adds completions of the work queue with index `place`. Returns how many had no room.
+    /// Adds completions of the work queue with index `place`, whose entries `wqes` counts.
     #[inline(always)]
-    pub(super) fn push(&self, completions: impl Iterator<Item = WorkCompletion>, place: u32) -> usize {
+    pub(super) fn push(
+        &self,
+        completions: impl Iterator<Item = WorkCompletion>,
+        place: u32,
+        wqes: &WqeCount,
+    ) -> Added {
         let Tail { entries, added } = &self.tail.0;
         let mut entries = entries.lock();
+        if wqes.is_silent() {
+            return Added::Silent(completions.count());
+        }
         let (mut fit, mut lost) = (0, 0);
         for completion in completions {
             match entries.push(Entry { completion, place }) {
@@ -105,7 +122,7 @@ impl Completions {
             }
         }
         added.add(fit);
-        lost
+        Added::Except(lost)
     }
 
     /// Takes up to `limit` completions, oldest first, and returns their number. A caller that may find it
@@ -129,6 +146,27 @@ impl Completions {
         }
         self.head.0.taken.add(count as u64);
         count
+    }
+
+    /// Takes out the completions of the work queue with index `place`, which makes none any more. The others
+    /// stay in their order.
+    pub(super) fn silence(&self, place: u32) {
+        let Reader { entries, places } = &mut *self.reader();
+        let mut producer = self.producer();
+        let wqes = &places[place as usize].wqes;
+        wqes.silence();
+        let mut removed = 0;
+        for _ in 0..entries.slots() {
+            let Ok(entry) = entries.pop() else { break };
+            if entry.place == place {
+                wqes.poll();
+                removed += 1;
+            } else {
+                let fits = producer.push(entry).is_ok();
+                debug_assert!(fits, "its place is free");
+            }
+        }
+        self.head.0.taken.add(removed);
     }
 
     /// The number of completions that it can hold.

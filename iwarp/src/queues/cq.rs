@@ -13,11 +13,13 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use dp::profile::{self, Layer};
 
 use super::arm::Arm;
-use super::completions::Completions;
+use super::completions::{Added, Completions};
 use super::cq_users::CqUsers;
 use super::usage::{Permit, within};
 use super::wqe::WqeCount;
-use super::{AsyncEventKind, CompletionChannel, QpShared, Resources, VerbsError, WcStatus, WorkCompletion};
+use super::{
+    AsyncEventKind, CompletionChannel, EventSource, QpShared, Resources, VerbsError, WcStatus, WorkCompletion,
+};
 
 /// Is called with the number of a completion queue that was armed and has an event
 /// ([`CqOptions::handler`]): one event for each call of [`CompletionQueue::req_notify`], or one for several
@@ -119,13 +121,21 @@ impl CqPlace {
     #[inline(always)]
     pub(super) fn push_all(&self, completions: impl Iterator<Item = WorkCompletion>, solicited: bool) {
         let cq = &self.cq.shared;
-        for _ in 0..cq.entries.push(completions, self.index) {
-            self.wqes.free();
-            cq.lose();
+        match cq.entries.push(completions, self.index, &self.wqes) {
+            Added::Except(lost) => (0..lost).for_each(|_| {
+                self.wqes.free();
+                cq.lose();
+            }),
+            Added::Silent(count) => return (0..count).for_each(|_| self.wqes.free()),
         }
         if !matches!(cq.events, Events::None) && cq.arm.fires(solicited) {
             cq.make_event();
         }
+    }
+
+    /// Takes the completions of the work queue out of its completion queue. From now on requests make none.
+    pub(super) fn silence(&self) {
+        self.cq.shared.entries.silence(self.index);
     }
 }
 
@@ -158,6 +168,7 @@ pub(crate) struct CqShared {
     unreported: AtomicU8,
     lost: AtomicU64,
     users: Mutex<CqUsers>,
+    errors: EventSource,
     _permit: Permit,
     resources: Arc<Resources>,
 }
@@ -212,7 +223,7 @@ impl CqShared {
     fn end_queue_pairs(&self) {
         // RFC 5040 section 8.1.1 (RDMAP-360): an overflow ends the queue pairs that complete here, and no
         // others.
-        self.resources.events.push(AsyncEventKind::CqError, self.num, None);
+        self.errors.push(AsyncEventKind::CqError, None);
         let mut after = None;
         loop {
             let next = self.users().next(after);
@@ -278,8 +289,9 @@ impl CompletionQueue {
         let permit = resources.quotas.cq.take(1)?;
         // RFC 5040 section 8.1.2 (RDMAP-368): entries of all completion queues count against one limit.
         let users = Mutex::new(CqUsers::new(strict, resources.quotas.cqe.take(cqe)?));
+        let num = resources.next_cq_num()?;
         let shared = CqShared {
-            num: resources.next_cq_num()?,
+            num,
             entries: Completions::new(cqe),
             events,
             arm: Arm::new(),
@@ -287,6 +299,7 @@ impl CompletionQueue {
             unreported: AtomicU8::new(0),
             lost: AtomicU64::new(0),
             users,
+            errors: EventSource::new(&resources.events, num),
             _permit: permit,
             resources,
         };

@@ -55,7 +55,7 @@ mod work_list;
 mod wqe;
 mod wr;
 
-pub use async_event::{AsyncEvent, AsyncEventKind, AsyncEvents};
+pub use async_event::{AsyncEvent, AsyncEventHandler, AsyncEventKind, AsyncEvents};
 pub use channel::CompletionChannel;
 pub use cq::{CompletionQueue, CqAttr, CqEventHandler, CqOptions, cqe_for};
 pub use error::{ConnectionError, StreamError, VerbsError};
@@ -72,6 +72,7 @@ pub use wr::{
     Sge, ZERO_COPY_MIN_BYTES,
 };
 
+pub(crate) use async_event::EventSource;
 pub(crate) use channel::{Notifier, wait_any};
 pub(crate) use consumer::{QpConsumer, Signaled};
 pub(crate) use doorbells::Doorbells;

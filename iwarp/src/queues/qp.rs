@@ -16,9 +16,9 @@ use super::rung::Rung;
 use super::usage::{Permit, within};
 use super::wqe::{Counter, WqeCount};
 use super::{
-    AsyncEventKind, CompletionQueue, ConnectionError, Doorbells, MAX_INLINE, MAX_SGE, Origin, Outcome,
-    PdShared, QpGrants, QpInit, QpState, RecvRequest, Resources, SendEntry, SharedReceiveQueue, StreamError,
-    TerminateReport, VerbsError, WcOpcode, WcStatus, WorkCompletion,
+    AsyncEventKind, CompletionQueue, ConnectionError, Doorbells, EventSource, MAX_INLINE, MAX_SGE, Origin,
+    Outcome, PdShared, QpGrants, QpInit, QpState, RecvRequest, Resources, SendEntry, SharedReceiveQueue,
+    StreamError, TerminateReport, VerbsError, WcOpcode, WcStatus, WorkCompletion,
 };
 
 mod orphan;
@@ -146,6 +146,7 @@ pub(crate) struct QpShared {
     pub(crate) recv_done: Counter,
     /// Whether `LastWqeReached` was reported.
     last_wqe_reported: AtomicBool,
+    events: EventSource,
     _permit: Permit,
 }
 
@@ -223,6 +224,7 @@ impl QpShared {
             recv_taken: Counter::default(),
             recv_done: Counter::default(),
             last_wqe_reported: AtomicBool::new(false),
+            events: EventSource::new(&context.events, num),
             _permit: permit,
         });
         context.enter_qp(num, &shared);
@@ -381,7 +383,7 @@ impl QpShared {
             *ended.cause.get_or_insert(ConnectionError::Stream(error))
         };
         self.set_state(outcome.state);
-        self.resources().events.push(outcome.event, self.num, Some(cause));
+        self.events.push(outcome.event, Some(cause));
         outcome
     }
 
@@ -397,7 +399,7 @@ impl QpShared {
         let (layer, etype, _) = TerminateError::MpaConnectionLost.codes();
         let outcome = Outcome::of(Origin::Lost, layer, etype);
         self.set_state(outcome.state);
-        self.resources().events.push(outcome.event, self.num, self.cause());
+        self.events.push(outcome.event, self.cause());
     }
 
     /// Enters `Error` and flushes both queues.
@@ -406,7 +408,7 @@ impl QpShared {
         *self.read_slots() = None;
         self.flush();
         if self.srq.is_some() && !self.last_wqe_reported.swap(true, Ordering::AcqRel) {
-            self.resources().events.push(AsyncEventKind::LastWqeReached, self.num, None);
+            self.events.push(AsyncEventKind::LastWqeReached, None);
         }
     }
 
@@ -459,6 +461,12 @@ impl QpShared {
         self.recv.cq.shared.report();
     }
 
+    /// Its user destroys it: no completion of it is in a completion queue any more, and none will be.
+    pub(crate) fn discard_completions(&self) {
+        self.send.silence();
+        self.recv.silence();
+    }
+
     // ---- completing ----
 
     /// Requests an event for when no send request is open.
@@ -483,7 +491,7 @@ impl QpShared {
             && self.send.wqes.open() == 0
             && self.drain.swap(false, Ordering::AcqRel)
         {
-            self.resources().events.push(AsyncEventKind::SqDrained, self.num, None);
+            self.events.push(AsyncEventKind::SqDrained, None);
         }
     }
 
@@ -531,7 +539,7 @@ impl QpShared {
             && held > mark
             && self.high_water.compare_exchange(mark, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         {
-            self.resources().events.push(AsyncEventKind::QpHighWater, self.num, None);
+            self.events.push(AsyncEventKind::QpHighWater, None);
         }
     }
 

@@ -42,7 +42,8 @@ pub struct ContextLimits {
     /// [`ConnParam::responder_resources`](crate::verbs::ConnParam::responder_resources), or 128 if that is
     /// more, as the peer may raise it. Default: 4,194,304.
     pub max_read_slots: usize,
-    /// Asynchronous events that may wait. Further events are lost and counted. Default: 1024.
+    /// Asynchronous events that may wait. Further events are kept by their objects, one of each kind, and
+    /// wait as soon as there is room. Default: 1024.
     pub max_async_events: usize,
     /// Events that may wait in one event channel. Further ones are kept only if they are of identifiers that
     /// the program holds ([`EventChannel`](crate::verbs::EventChannel#limit)); the others are lost and

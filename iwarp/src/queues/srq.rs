@@ -18,7 +18,7 @@ use crossbeam_queue::ArrayQueue;
 
 use super::line::{RecvLine, TurnCell, Waiter};
 use super::usage::{Permit, within};
-use super::{AsyncEventKind, PdShared, RecvRequest, Resources, VerbsError};
+use super::{AsyncEventKind, EventSource, PdShared, RecvRequest, VerbsError};
 
 /// Options of a new shared receive queue (`ibv_srq_init_attr`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,6 +80,7 @@ pub(crate) struct SrqShared {
     limit: AtomicUsize,
     /// The queue pairs whose messages wait for a request.
     line: RecvLine,
+    events: EventSource,
     _permit: Permit,
 }
 
@@ -94,8 +95,9 @@ impl SharedReceiveQueue {
         }
         within("max_srq_wr", max_wr, context.limits.max_srq_wr)?;
         within("MAX_SGE", max_sge, super::MAX_SGE)?;
+        let num = context.next_srq_num()?;
         let shared = SrqShared {
-            num: context.next_srq_num()?,
+            num,
             pd: Arc::clone(pd),
             max_wr,
             max_sge,
@@ -105,6 +107,7 @@ impl SharedReceiveQueue {
             outstanding: Arc::new(AtomicUsize::new(0)),
             limit: AtomicUsize::new(0),
             line: RecvLine::new(),
+            events: EventSource::new(&context.events, num),
             _permit: context.quotas.srq.take(1)?,
         };
         Ok(Self { shared: Arc::new(shared) })
@@ -167,10 +170,6 @@ impl SharedReceiveQueue {
 }
 
 impl SrqShared {
-    fn resources(&self) -> &Arc<Resources> {
-        &self.pd.resources
-    }
-
     /// The count that queue pairs lower when a completion is polled.
     pub(crate) fn outstanding(&self) -> Arc<AtomicUsize> {
         Arc::clone(&self.outstanding)
@@ -232,7 +231,7 @@ impl SrqShared {
         let limit = self.limit.load(Ordering::Relaxed);
         if left < limit && self.limit.compare_exchange(limit, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         {
-            self.resources().events.push(AsyncEventKind::SrqLimitReached, self.num, None);
+            self.events.push(AsyncEventKind::SrqLimitReached, None);
         }
     }
 }

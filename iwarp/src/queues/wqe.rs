@@ -7,7 +7,7 @@
 //! the lock of the completion queue.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// A counter that one thread at a time changes: the holder of a lock or of a value. Any thread may read it.
 #[derive(Default)]
@@ -58,13 +58,16 @@ pub(crate) struct WqeCount {
     /// The used entries of the shared receive queue that the requests come from. They become free together
     /// with ours.
     srq: Option<Arc<AtomicUsize>>,
+    /// Requests make no completion any more. Changed with the lock of the end of the completion queue where
+    /// completions are added.
+    silent: AtomicBool,
 }
 
 impl WqeCount {
     pub(crate) fn new(max: usize, srq: Option<Arc<AtomicUsize>>) -> Arc<Self> {
         let [taken, completed, unseen, polled] = std::array::from_fn(|_| WrappingCounter::default());
         let max = max.try_into().unwrap_or(u32::MAX);
-        Arc::new(Self { max, taken, completed, unseen, polled, srq })
+        Arc::new(Self { max, taken, completed, unseen, polled, srq, silent: AtomicBool::new(false) })
     }
 
     /// Takes an entry; `false` if none is free. Called by the thread that may add requests.
@@ -113,6 +116,18 @@ impl WqeCount {
         if let Some(srq) = &self.srq {
             srq.fetch_sub(1, Ordering::AcqRel);
         }
+    }
+
+    /// From now on requests make no completion. Called with the lock of the end of the completion queue where
+    /// completions are added.
+    pub(super) fn silence(&self) {
+        self.silent.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether requests make no completion any more. The answer stays the same for a holder of that lock.
+    #[inline]
+    pub(super) fn is_silent(&self) -> bool {
+        self.silent.load(Ordering::Relaxed)
     }
 
     /// Requests that are not completed.

@@ -42,11 +42,11 @@ pub use status::{ConnectionPhase, ConnectionStatus, ContextStatus, EngineStatus}
 
 pub use crate::memory::WindowKind;
 pub use crate::queues::{
-    AsyncEvent, AsyncEventKind, AsyncEvents, BindWindow, CompletionChannel, CompletionQueue, ConnectionError,
-    ContextLimits, ContextUsage, CqAttr, CqEventHandler, CqOptions, FastRegister, MAX_INLINE, MAX_SGE,
-    QpGrants, QpInit, QpState, QpStatus, RecvRequest, RemoteAddr, SendFlags, SendOp, SendRequest, Sge,
-    SharedReceiveQueue, SrqAttr, SrqInit, StreamError, TerminateOrigin, TerminateReport, Usage, VerbsError,
-    WcOpcode, WcStatus, WorkCompletion, ZERO_COPY_MIN_BYTES, cqe_for,
+    AsyncEvent, AsyncEventHandler, AsyncEventKind, AsyncEvents, BindWindow, CompletionChannel,
+    CompletionQueue, ConnectionError, ContextLimits, ContextUsage, CqAttr, CqEventHandler, CqOptions,
+    FastRegister, MAX_INLINE, MAX_SGE, QpGrants, QpInit, QpState, QpStatus, RecvRequest, RemoteAddr,
+    SendFlags, SendOp, SendRequest, Sge, SharedReceiveQueue, SrqAttr, SrqInit, StreamError, TerminateOrigin,
+    TerminateReport, Usage, VerbsError, WcOpcode, WcStatus, WorkCompletion, ZERO_COPY_MIN_BYTES, cqe_for,
 };
 pub use crate::rdmap::{AtomicOp, Extensions};
 

@@ -251,6 +251,16 @@ impl QueuePair {
         self.shared.give_up()
     }
 
+    /// Says that nobody wants to know any more what becomes of its requests, as `ibv_destroy_qp` does. Its
+    /// completions that nobody has polled are taken out of their completion queues, which have room for
+    /// others then. Requests complete without a completion and without an event of a completion queue from
+    /// now on. Entries of a shared receive queue become free with them.
+    ///
+    /// A thread that polls at the same time may get completions that were there before.
+    pub fn discard_completions(&self) {
+        self.shared.discard_completions();
+    }
+
     /// Limits what the peer may do with registered memory by messages of this queue pair, whatever their
     /// STags allow (`qp_access_flags`): any of the three remote rights. A new queue pair has all three. A
     /// message without the right ends the stream, as for an STag without it. Takes effect with the messages

@@ -132,9 +132,11 @@ pub(crate) unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut sys::rd
 /// Takes the oldest event of a channel.
 pub(crate) fn next(channel: *mut sys::rdma_event_channel) -> Outcome<Box<Event>> {
     let events = LIVING.find(channel as usize);
-    let event = events.next(&process::started().ok_or(EIO)?.engine)?;
-    event.acked.deliver();
-    Ok(event)
+    events.next(&process::started().ok_or(EIO)?.engine, |event| {
+        // With the channel locked: an identifier that is destroyed waits for this event, or removes it.
+        event.acked.deliver();
+        event
+    })
 }
 
 /// See `rdma_get_cm_event(3)`.

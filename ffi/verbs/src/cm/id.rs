@@ -206,8 +206,22 @@ impl Id {
     }
 
     pub(crate) fn push(&self, event: Event) {
-        let events = Arc::clone(&self.state().events);
-        events.push(Box::new(event));
+        // With the state locked: an identifier that migrates takes its events along.
+        let state = self.state();
+        self.pass_channel_on(&state, &event);
+        state.events.lock().push(Box::new(event));
+    }
+
+    /// The new identifier of a request has the channel in which the request waits.
+    fn pass_channel_on(&self, state: &State, event: &Event) {
+        let Some(child) = event.new_id() else { return };
+        // SAFETY: the program has not seen this identifier, so it does not destroy it.
+        if let Ok(child) = unsafe { Id::of(child) } {
+            let mut of_child = child.state();
+            of_child.events = Arc::clone(&state.events);
+            let channel = self.fields().channel;
+            child.update(|c| c.channel = channel);
+        }
     }
 
     /// For a synchronous identifier: waits for the event of a call, and keeps it in the identifier.
@@ -268,17 +282,12 @@ pub(crate) unsafe fn destroy(id: *mut sys::rdma_cm_id) -> Outcome<()> {
     let cm = this.state().cm.clone();
     if let Some(cm) = &cm {
         this.process.ids.forget(cm);
+        // As in the kernel: a queue pair that the program has not destroyed before loses its connection.
+        cm.disconnect();
     }
     let events = Arc::clone(&this.state().events);
-    let mut never_taken = Vec::new();
-    events.items().retain(|event| {
-        let is_ours = event.owner() == id as usize;
-        if is_ours {
-            never_taken.extend(event.new_id());
-        }
-        !is_ours
-    });
-    for child in never_taken {
+    let never_taken = events.lock().remove(|event| event.owner() == id as usize);
+    for child in never_taken.iter().filter_map(|event| event.new_id()) {
         // SAFETY: the program has not seen this identifier.
         unsafe { destroy(child) }?;
     }
@@ -295,7 +304,8 @@ pub(crate) unsafe fn destroy(id: *mut sys::rdma_cm_id) -> Outcome<()> {
     Ok(())
 }
 
-/// See `rdma_migrate_id(3)`: events that wait move as well.
+/// See `rdma_migrate_id(3)`: events that wait move as well. Waits until those that were delivered are
+/// acknowledged.
 ///
 /// # Safety
 /// `id` lives, `channel` is NULL or lives.
@@ -318,7 +328,7 @@ pub(crate) unsafe fn migrate(id: *mut sys::rdma_cm_id, channel: *mut sys::rdma_e
     let this = unsafe { Id::of(id) }?;
     let becomes_sync = channel.is_null();
     let was_sync = this.is_sync();
-    if was_sync && !becomes_sync {
+    if was_sync {
         this.forget_event();
     }
     let channel = if becomes_sync { Channel::make_own()? } else { channel };
@@ -327,15 +337,16 @@ pub(crate) unsafe fn migrate(id: *mut sys::rdma_cm_id, channel: *mut sys::rdma_e
     let mut state = this.state();
     let old = std::mem::replace(&mut state.events, Arc::clone(&new));
     this.update(|c| c.channel = channel);
-    let mut moved = Vec::new();
-    {
-        let mut items = old.items();
-        for event in std::mem::take(&mut *items) {
-            if event.owner() == id as usize { moved.push(event) } else { items.push_back(event) }
+    if !Arc::ptr_eq(&old, &new) {
+        // In two steps: two identifiers may migrate between the same channels, there and back.
+        let moved = old.lock().remove(|event| event.owner() == id as usize);
+        for event in moved {
+            this.pass_channel_on(&state, &event);
+            new.lock().push(event);
         }
     }
     drop(state);
-    moved.into_iter().for_each(|event| new.push(event));
+    this.acked.wait();
     // SAFETY: a program does not use an identifier in another thread while it migrates it.
     unsafe { *this.sync.get() = becomes_sync.into() };
     if was_sync {

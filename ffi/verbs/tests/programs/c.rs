@@ -8,7 +8,7 @@ use crate::pair::Running;
 use crate::wire::Wire;
 
 /// The programs, by their files' names.
-pub(crate) const ALL: [&str; 12] = [
+pub(crate) const ALL: [&str; 17] = [
     "one_process",
     "destroyed",
     "exported",
@@ -21,6 +21,11 @@ pub(crate) const ALL: [&str; 12] = [
     "not_ready",
     "peer_away",
     "statuses",
+    "come_and_go",
+    "channels",
+    "sleepers",
+    "migrated",
+    "depths",
 ];
 
 /// How long each may take.

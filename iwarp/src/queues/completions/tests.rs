@@ -1,25 +1,43 @@
 //! Order, bounds, places and resizing, alone and under load.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use super::Completions;
+use super::{Added, Completions};
 use crate::queues::WorkCompletion;
 use crate::queues::wqe::WqeCount;
 
+/// A work queue that completes somewhere.
+struct Work {
+    place: u32,
+    wqes: Arc<WqeCount>,
+}
+
+/// A work queue that completes to `queue`.
+fn enter(queue: &Completions, wqes: &Arc<WqeCount>) -> Work {
+    Work { place: queue.enter(Arc::clone(wqes)), wqes: Arc::clone(wqes) }
+}
+
 /// A queue with one work queue that completes there.
-fn queue(capacity: usize) -> (Completions, u32) {
+fn queue(capacity: usize) -> (Completions, Work) {
     let queue = Completions::new(capacity);
-    let place = queue.enter(WqeCount::new(usize::MAX >> 1, None));
-    (queue, place)
+    let work = enter(&queue, &WqeCount::new(usize::MAX >> 1, None));
+    (queue, work)
 }
 
 fn numbered(wr_id: u64) -> WorkCompletion {
     WorkCompletion { wr_id, ..WorkCompletion::default() }
 }
 
-fn push(queue: &Completions, wr_id: u64, place: u32) -> bool {
-    queue.push(std::iter::once(numbered(wr_id)), place) == 0
+fn push(queue: &Completions, wr_id: u64, work: &Work) -> bool {
+    lost(queue.push(std::iter::once(numbered(wr_id)), work.place, &work.wqes)) == 0
+}
+
+fn lost(added: Added) -> usize {
+    match added {
+        Added::Except(lost) => lost,
+        Added::Silent(count) => panic!("{count} are not wanted"),
+    }
 }
 
 fn drain(queue: &Completions) -> Vec<u64> {
@@ -30,10 +48,10 @@ fn drain(queue: &Completions) -> Vec<u64> {
 
 #[test]
 fn order_and_bound() {
-    let (queue, place) = queue(2);
-    assert_eq!([1, 2, 3].map(|wr_id| push(&queue, wr_id, place)), [true, true, false]);
+    let (queue, work) = queue(2);
+    assert_eq!([1, 2, 3].map(|wr_id| push(&queue, wr_id, &work)), [true, true, false]);
     assert_eq!(queue.take(1, |completion| assert_eq!(completion.wr_id, 1)), 1);
-    assert!(push(&queue, 4, place));
+    assert!(push(&queue, 4, &work));
     assert_eq!(drain(&queue), [2, 4]);
     assert_eq!(queue.len(), 0);
 }
@@ -41,26 +59,26 @@ fn order_and_bound() {
 /// Several at once enter as far as there is room, with one count.
 #[test]
 fn several_at_once_fill_the_queue_and_the_rest_is_lost() {
-    let (queue, place) = queue(3);
-    assert_eq!(queue.push((1..6).map(numbered), place), 2);
+    let (queue, work) = queue(3);
+    assert_eq!(lost(queue.push((1..6).map(numbered), work.place, &work.wqes)), 2);
     assert_eq!(queue.len(), 3);
-    assert_eq!(queue.push(std::iter::empty(), place), 0);
+    assert_eq!(lost(queue.push(std::iter::empty(), work.place, &work.wqes)), 0);
     assert_eq!(drain(&queue), [1, 2, 3]);
 }
 
 #[test]
 fn a_resize_keeps_completions_and_order() {
-    let (queue, place) = queue(2);
-    assert!(push(&queue, 1, place) && push(&queue, 2, place));
+    let (queue, work) = queue(2);
+    assert!(push(&queue, 1, &work) && push(&queue, 2, &work));
     queue.resize(4).unwrap();
-    assert!(push(&queue, 3, place) && push(&queue, 4, place));
-    assert!(!push(&queue, 5, place));
+    assert!(push(&queue, 3, &work) && push(&queue, 4, &work));
+    assert!(!push(&queue, 5, &work));
     assert_eq!((queue.len(), queue.capacity()), (4, 4));
     assert_eq!(queue.resize(3), Err(4));
     assert_eq!((queue.len(), queue.capacity()), (4, 4), "a resize that fails changes nothing");
     assert_eq!(drain(&queue), [1, 2, 3, 4]);
     queue.resize(1).unwrap();
-    assert!(push(&queue, 6, place) && !push(&queue, 7, place));
+    assert!(push(&queue, 6, &work) && !push(&queue, 7, &work));
     assert_eq!(drain(&queue), [6]);
 }
 
@@ -70,11 +88,12 @@ fn a_resize_keeps_completions_and_order() {
 fn a_place_is_free_after_its_last_completion() {
     let queue = Completions::new(4);
     let (first, second) = (WqeCount::new(4, None), WqeCount::new(4, None));
-    let place = queue.enter(Arc::clone(&first));
+    let work = enter(&queue, &first);
+    let place = work.place;
     for wr_id in 0..2 {
         assert!(first.take());
         first.complete();
-        assert!(push(&queue, wr_id, place));
+        assert!(push(&queue, wr_id, &work));
     }
     queue.leave(place);
     assert_eq!(queue.take(1, |_| ()), 1);
@@ -83,6 +102,46 @@ fn a_place_is_free_after_its_last_completion() {
     assert_eq!(queue.enter(Arc::clone(&second)), place);
     queue.leave(place);
     assert_eq!(queue.enter(second), place, "a work queue without completions leaves at once");
+}
+
+/// What a work queue has completed is taken out, wherever it lies in the ring, and what it completes later
+/// does not enter. The others stay in their order, and the room is free.
+#[test]
+fn a_work_queue_that_is_silent_has_no_completions() {
+    for turned in 0..6 {
+        let (queue, other) = queue(6);
+        // The first entry is another one each time.
+        for wr_id in 0..turned {
+            assert!(push(&queue, wr_id, &other));
+            assert_eq!(drain(&queue), [wr_id]);
+        }
+        let shared = Arc::new(AtomicUsize::new(9));
+        let wqes = WqeCount::new(8, Some(Arc::clone(&shared)));
+        let silent = enter(&queue, &wqes);
+        for _ in 0..5 {
+            assert!(wqes.take());
+        }
+        for wr_id in 10..16 {
+            let is_silent = wr_id % 2 == 0;
+            if is_silent {
+                wqes.complete();
+            }
+            assert!(push(&queue, wr_id, if is_silent { &silent } else { &other }));
+        }
+        assert!(!push(&queue, 16, &other), "it is full");
+        queue.silence(silent.place);
+        assert_eq!((queue.len(), wqes.used(), shared.load(Ordering::Relaxed)), (3, 2, 6));
+        let more = queue.push((0..2).map(numbered), silent.place, &silent.wqes);
+        assert!(matches!(more, Added::Silent(2)), "it enters no more");
+        assert!(
+            [17, 18, 19].map(|wr_id| push(&queue, wr_id, &other)) == [true; 3] && !push(&queue, 20, &other)
+        );
+        queue.silence(silent.place);
+        assert_eq!(drain(&queue), [11, 13, 15, 17, 18, 19]);
+        // Its place is free although requests were never completed.
+        queue.leave(silent.place);
+        assert_eq!(enter(&queue, &wqes).place, silent.place);
+    }
 }
 
 #[test]
@@ -96,16 +155,16 @@ fn nothing_is_lost_under_load() {
 /// Three producers and two consumers are at work until `resizes` have succeeded: nothing is lost, doubled, or
 /// out of its producer's order.
 fn nothing_is_lost(resizes: u32) {
-    let (queue, place) = queue(8);
-    let ring = Arc::new(queue);
+    let (queue, work) = queue(8);
+    let (ring, work) = (Arc::new(queue), Arc::new(work));
     let (stop, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     let producers: Vec<_> = (0..3)
         .map(|producer| {
-            let (ring, stop) = (Arc::clone(&ring), Arc::clone(&stop));
+            let (ring, work, stop) = (Arc::clone(&ring), Arc::clone(&work), Arc::clone(&stop));
             std::thread::spawn(move || {
                 let mut count = 0;
                 while !stop.load(Ordering::Acquire) {
-                    match push(&ring, producer << 32 | count, place) {
+                    match push(&ring, producer << 32 | count, &work) {
                         true => count += 1,
                         false => std::thread::yield_now(),
                     }

@@ -8,6 +8,7 @@ mod connect;
 mod cq;
 mod cq_handler;
 mod depths;
+mod discard;
 mod early;
 mod early_sends;
 mod errors;

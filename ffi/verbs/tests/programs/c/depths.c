@@ -1,0 +1,156 @@
+/*
+ * The sizes of queues: send and receive queues of different depths, on completion queues of their own, and
+ * completion queues that are resized. One request more is refused, one completion more is an overflow.
+ */
+#include <poll.h>
+#include <time.h>
+
+#include "common.h"
+
+enum { SENDS = 3, RECVS = 5 };
+
+static struct ibv_context *context;
+static struct ibv_pd *pd;
+
+static int post_recv(struct ibv_qp *qp, uint64_t wr_id)
+{
+	struct ibv_recv_wr wr = { .wr_id = wr_id }, *bad = NULL;
+	int error = ibv_post_recv(qp, &wr, &bad);
+	CHECK(!error || bad == &wr);
+	return error;
+}
+
+static int post_send(struct ibv_qp *qp, uint64_t wr_id)
+{
+	struct ibv_send_wr wr = { .wr_id = wr_id, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED }, *bad = NULL;
+	int error = ibv_post_send(qp, &wr, &bad);
+	CHECK(!error || bad == &wr);
+	return error;
+}
+
+static void to_error(struct ibv_qp *qp)
+{
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
+	CHECK(!ibv_modify_qp(qp, &attr, IBV_QP_STATE));
+}
+
+/* The next completion; gives up after a minute. */
+static struct ibv_wc next_of(struct ibv_cq *cq)
+{
+	struct ibv_wc wc;
+	for (time_t end = time(NULL) + 60; !ibv_poll_cq(cq, 1, &wc);)
+		CHECK(time(NULL) < end);
+	return wc;
+}
+
+static void nothing_in(struct ibv_cq *cq)
+{
+	struct ibv_wc wc;
+	for (int turn = 0; turn < 100; turn++)
+		CHECK(!ibv_poll_cq(cq, 1, &wc));
+}
+
+static struct ibv_cq *make_cq(int entries)
+{
+	struct ibv_cq *cq = ibv_create_cq(context, entries, NULL, NULL, 0);
+	CHECK(cq && cq->cqe >= entries);
+	return cq;
+}
+
+/* An entry of a queue is used until its completion is polled, of the one queue as of the other one. */
+static void two_depths(void)
+{
+	struct ibv_cq *sends = make_cq(SENDS), *recvs = make_cq(RECVS);
+	struct ibv_qp_init_attr init = qp_init(sends, NULL, SENDS);
+	init.recv_cq = recvs;
+	init.cap.max_recv_wr = RECVS;
+	struct ibv_qp *qp = ibv_create_qp(pd, &init);
+	CHECK(qp && init.cap.max_send_wr == SENDS && init.cap.max_recv_wr == RECVS);
+	init_qp(qp);
+	/* The peer is this queue pair's later neighbour, which never comes. */
+	struct ibv_qp *never = make_qp(pd, sends, 1);
+	to_rtr(qp, never->qp_num, 12);
+	to_rts(qp, 0, 7);
+	for (int at = 0; at < RECVS; at++)
+		CHECK(!post_recv(qp, at));
+	CHECK(post_recv(qp, 99) == ENOMEM);
+	for (int at = 0; at < SENDS; at++)
+		CHECK(!post_send(qp, at));
+	CHECK(post_send(qp, 99) == ENOMEM && post_recv(qp, 99) == ENOMEM);
+	to_error(qp);
+	CHECK(post_send(qp, 99) == ENOMEM && post_recv(qp, 99) == ENOMEM);
+	/* In ERR each is flushed at once, and its entry is free when that is polled. */
+	for (uint64_t round = 0; round < 20; round++) {
+		for (int at = 0; at < RECVS; at++) {
+			CHECK(next_of(recvs).wr_id == round * RECVS + at);
+			CHECK(!post_recv(qp, (round + 1) * RECVS + at));
+			CHECK(post_recv(qp, 99) == ENOMEM && post_send(qp, 99) == ENOMEM);
+		}
+		for (int at = 0; at < SENDS; at++) {
+			CHECK(next_of(sends).wr_id == round * SENDS + at);
+			CHECK(!post_send(qp, (round + 1) * SENDS + at));
+			CHECK(post_recv(qp, 99) == ENOMEM && post_send(qp, 99) == ENOMEM);
+		}
+	}
+	struct ibv_qp_attr attr;
+	CHECK(!ibv_query_qp(qp, &attr, IBV_QP_CAP, &init));
+	CHECK(init.cap.max_send_wr == SENDS && init.cap.max_recv_wr == RECVS);
+	CHECK(!ibv_destroy_qp(qp) && !ibv_destroy_qp(never));
+	CHECK(!ibv_destroy_cq(sends) && !ibv_destroy_cq(recvs));
+}
+
+static int overflows(void)
+{
+	struct pollfd waits = { context->async_fd, POLLIN, 0 };
+	if (!poll(&waits, 1, 50))
+		return 0;
+	struct ibv_async_event event;
+	CHECK(!ibv_get_async_event(context, &event) && event.event_type == IBV_EVENT_CQ_ERR);
+	ibv_ack_async_event(&event);
+	return 1;
+}
+
+static void resized(void)
+{
+	struct ibv_cq *cq = make_cq(8);
+	struct ibv_qp *qp = make_qp(pd, cq, 64);
+	to_error(qp);
+	for (int at = 0; at < 5; at++)
+		CHECK(!post_recv(qp, at));
+	/* No room for those that wait; no room at all; more than there may be. */
+	struct ibv_device_attr device;
+	CHECK(!ibv_query_device(context, &device));
+	const int wrong[] = { 4, 1, 0, -1, device.max_cqe + 1 };
+	for (size_t at = 0; at < sizeof(wrong) / sizeof(*wrong); at++)
+		CHECK(ibv_resize_cq(cq, wrong[at]) == EINVAL && cq->cqe == 8);
+	CHECK(!ibv_create_cq(context, 0, NULL, NULL, 0) && errno == EINVAL);
+	CHECK(!ibv_create_cq(context, device.max_cqe + 1, NULL, NULL, 0) && errno == EINVAL);
+	CHECK(!ibv_resize_cq(cq, device.max_cqe) && cq->cqe == device.max_cqe);
+	CHECK(!ibv_resize_cq(cq, 5) && cq->cqe == 5);
+	CHECK(next_of(cq).wr_id == 0);
+	CHECK(!post_recv(qp, 5));
+	CHECK(!ibv_resize_cq(cq, 7) && cq->cqe == 7);
+	CHECK(!post_recv(qp, 6) && !post_recv(qp, 7));
+	CHECK(!overflows());
+	for (int at = 1; at < 8; at++)
+		CHECK(next_of(cq).wr_id == (uint64_t)at);
+	nothing_in(cq);
+	/* To the smallest, and one too many. */
+	CHECK(!ibv_resize_cq(cq, 1));
+	CHECK(!post_recv(qp, 8) && !overflows());
+	CHECK(!post_recv(qp, 9) && overflows());
+	CHECK(next_of(cq).wr_id == 8);
+	nothing_in(cq);
+	CHECK(!ibv_destroy_qp(qp) && !ibv_destroy_cq(cq));
+}
+
+int main(void)
+{
+	context = open_device();
+	CHECK((pd = ibv_alloc_pd(context)));
+	two_depths();
+	resized();
+	CHECK(!ibv_dealloc_pd(pd) && !ibv_close_device(context));
+	puts("queues have their sizes");
+	return 0;
+}

@@ -1,0 +1,169 @@
+/*
+ * A program that waits by descriptors alone, and makes no call meanwhile, learns what happens while the engine
+ * sleeps: that a peer is away, and events that its own calls make.
+ */
+#include <poll.h>
+
+#include "common.h"
+
+enum { MANY = 1500 };
+
+static struct ibv_context *context;
+static struct ibv_pd *pd;
+
+/* The engine has nothing to do: it sleeps for long. */
+static void let_sleep(void)
+{
+	usleep(500000);
+}
+
+static int is_readable(int fd, int ms)
+{
+	struct pollfd waits = { fd, POLLIN, 0 };
+	int found = poll(&waits, 1, ms);
+	CHECK(found >= 0);
+	return found;
+}
+
+/*
+ * The queue pair that waits to be connected has nothing that the engine would have to do, but the time of its
+ * request. The engine sleeps when it begins.
+ */
+static void peer_is_away(void)
+{
+	struct ibv_comp_channel *channel = ibv_create_comp_channel(context);
+	struct ibv_cq *cq = ibv_create_cq(context, 16, NULL, channel, 0), *of;
+	CHECK(channel && cq);
+	struct ibv_qp *away = make_qp(pd, cq, 4), *near = make_qp(pd, cq, 4);
+	CHECK(away->qp_num < near->qp_num);
+	to_rtr(near, away->qp_num, 12);
+	CHECK(!ibv_req_notify_cq(cq, 0));
+	let_sleep();
+	to_rts(near, 14, 7);
+	struct ibv_send_wr wr = { .wr_id = 5, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED }, *bad;
+	CHECK(!ibv_post_send(near, &wr, &bad));
+	CHECK(is_readable(channel->fd, 60000));
+	void *user;
+	struct ibv_wc wc;
+	CHECK(!ibv_get_cq_event(channel, &of, &user) && of == cq);
+	ibv_ack_cq_events(cq, 1);
+	CHECK(ibv_poll_cq(cq, 1, &wc) == 1 && wc.wr_id == 5 && wc.status == IBV_WC_RETRY_EXC_ERR);
+	CHECK(!ibv_destroy_qp(away) && !ibv_destroy_qp(near));
+	CHECK(!ibv_destroy_cq(cq) && !ibv_destroy_comp_channel(channel));
+}
+
+static struct ibv_srq *make_srq(void)
+{
+	struct ibv_srq_init_attr init = { .attr = { .max_wr = 16, .max_sge = 1 } };
+	struct ibv_srq *srq = ibv_create_srq(pd, &init);
+	CHECK(srq);
+	return srq;
+}
+
+static struct ibv_qp *make_on(struct ibv_cq *cq, struct ibv_srq *srq)
+{
+	struct ibv_qp_init_attr init = qp_init(cq, srq, 1);
+	struct ibv_qp *qp = ibv_create_qp(pd, &init);
+	CHECK(qp);
+	init_qp(qp);
+	return qp;
+}
+
+static void modify(struct ibv_qp *qp, enum ibv_qp_state state)
+{
+	struct ibv_qp_attr attr = { .qp_state = state };
+	CHECK(!ibv_modify_qp(qp, &attr, IBV_QP_STATE));
+}
+
+static struct ibv_async_event next_event(void)
+{
+	struct ibv_async_event event;
+	CHECK(is_readable(context->async_fd, 60000));
+	CHECK(!ibv_get_async_event(context, &event));
+	return event;
+}
+
+static void no_event(void)
+{
+	CHECK(!is_readable(context->async_fd, 0));
+}
+
+static void events_of_own_calls(void)
+{
+	struct ibv_srq *srq = make_srq();
+	struct ibv_cq *cq = ibv_create_cq(context, 16, NULL, NULL, 0);
+	CHECK(cq);
+	struct ibv_qp *qp = make_on(cq, srq);
+	struct ibv_srq_attr limit = { .srq_limit = 4 };
+	let_sleep();
+	CHECK(!ibv_modify_srq(srq, &limit, IBV_SRQ_LIMIT));
+	/* It is there when the call returns. */
+	CHECK(is_readable(context->async_fd, 0));
+	struct ibv_async_event event = next_event();
+	CHECK(event.event_type == IBV_EVENT_SRQ_LIMIT_REACHED && event.element.srq == srq);
+	ibv_ack_async_event(&event);
+	let_sleep();
+	modify(qp, IBV_QPS_ERR);
+	CHECK(is_readable(context->async_fd, 0));
+	event = next_event();
+	CHECK(event.event_type == IBV_EVENT_QP_LAST_WQE_REACHED && event.element.qp == qp);
+	/* Nobody has acknowledged it: RESET does not wait for that. The number of the new life is the same. */
+	for (int round = 0; round < 3; round++) {
+		modify(qp, IBV_QPS_RESET);
+		init_qp(qp);
+		no_event();
+		modify(qp, IBV_QPS_ERR);
+		struct ibv_async_event again = next_event();
+		CHECK(again.event_type == IBV_EVENT_QP_LAST_WQE_REACHED && again.element.qp == qp);
+		ibv_ack_async_event(&again);
+	}
+	ibv_ack_async_event(&event);
+	/* What waits while it is reset is still told, as by the kernel, and goes when it is destroyed. */
+	modify(qp, IBV_QPS_RESET);
+	init_qp(qp);
+	modify(qp, IBV_QPS_ERR);
+	modify(qp, IBV_QPS_RESET);
+	event = next_event();
+	CHECK(event.element.qp == qp);
+	ibv_ack_async_event(&event);
+	init_qp(qp);
+	modify(qp, IBV_QPS_ERR);
+	CHECK(is_readable(context->async_fd, 0));
+	CHECK(!ibv_destroy_qp(qp));
+	no_event();
+	CHECK(!ibv_destroy_srq(srq) && !ibv_destroy_cq(cq));
+}
+
+/* However many there are before anybody looks, each is told once. */
+static void more_events_than_a_queue_holds(void)
+{
+	static struct ibv_qp *qps[MANY];
+	struct ibv_srq *srq = make_srq();
+	struct ibv_cq *cq = ibv_create_cq(context, 16, NULL, NULL, 0);
+	CHECK(cq);
+	for (int at = 0; at < MANY; at++)
+		qps[at] = make_on(cq, srq);
+	for (int at = 0; at < MANY; at++)
+		modify(qps[at], IBV_QPS_ERR);
+	for (int at = 0; at < MANY; at++) {
+		struct ibv_async_event event = next_event();
+		CHECK(event.event_type == IBV_EVENT_QP_LAST_WQE_REACHED && event.element.qp == qps[at]);
+		ibv_ack_async_event(&event);
+	}
+	no_event();
+	for (int at = 0; at < MANY; at++)
+		CHECK(!ibv_destroy_qp(qps[at]));
+	CHECK(!ibv_destroy_srq(srq) && !ibv_destroy_cq(cq));
+}
+
+int main(void)
+{
+	context = open_device();
+	CHECK((pd = ibv_alloc_pd(context)));
+	peer_is_away();
+	events_of_own_calls();
+	more_events_than_a_queue_holds();
+	CHECK(!ibv_dealloc_pd(pd) && !ibv_close_device(context));
+	puts("sleepers are told");
+	return 0;
+}

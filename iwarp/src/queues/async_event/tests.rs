@@ -1,0 +1,207 @@
+//! A queue that is full, and objects that keep their events; handlers.
+
+use AsyncEventKind::{
+    AddressConflict, CqError, LastWqeReached, PortActive, PortError, QpAccessError, QpFatal, QpRequestError,
+    SqDrained, SrqLimitReached,
+};
+
+use super::*;
+
+fn queue(limit: usize) -> AsyncEvents {
+    AsyncEvents::new(limit).unwrap()
+}
+
+/// Objects with the numbers from 1 on.
+fn sources<const N: usize>(events: &AsyncEvents) -> [EventSource; N] {
+    std::array::from_fn(|index| EventSource::new(events, index as u32 + 1))
+}
+
+fn told(events: &AsyncEvents) -> Vec<(AsyncEventKind, u32)> {
+    let all: Vec<_> = std::iter::from_fn(|| {
+        let (was_empty, was_readable) = (events.is_empty(), is_readable(events));
+        let event = events.poll().unwrap();
+        assert_eq!((event.is_none(), event.is_some()), (was_empty, was_readable));
+        event
+    })
+    .collect();
+    assert!(!is_readable(events));
+    all.iter().map(|event| (event.kind, event.number)).collect()
+}
+
+fn is_readable(events: &AsyncEvents) -> bool {
+    events.shared.notifier.wait(Some(Duration::ZERO)).unwrap()
+}
+
+const CAUSE: ConnectionError = ConnectionError::PeerClosed;
+
+#[test]
+fn objects_keep_what_finds_the_queue_full() {
+    for limit in 1..8 {
+        let events = queue(limit);
+        let all: [EventSource; 6] = sources(&events);
+        let expected: Vec<_> = (1..7).map(|number| (LastWqeReached, number)).collect();
+        for _ in 0..3 {
+            all.iter().for_each(|source| source.push(LastWqeReached, None));
+            let usage = events.usage();
+            assert_eq!((usage.limit, usage.used, usage.refused), (limit, limit.min(6), 0));
+            assert_eq!(told(&events), expected, "with room for {limit}");
+        }
+        assert_eq!(events.lost(), 0);
+    }
+}
+
+/// An object tells of an error before its last buffer, whatever the order, and with the cause.
+#[test]
+fn an_object_keeps_one_event_of_each_kind() {
+    let events = queue(1);
+    let [first, second]: [EventSource; 2] = sources(&events);
+    first.push(CqError, None);
+    for _ in 0..3 {
+        second.push(LastWqeReached, None);
+        second.push(SqDrained, None);
+        second.push(QpFatal, Some(CAUSE));
+    }
+    first.push(SrqLimitReached, None);
+    second.push(QpRequestError, None);
+    second.push(QpAccessError, None);
+    let all: Vec<_> = std::iter::from_fn(|| events.poll().unwrap()).collect();
+    let causes: Vec<_> = all.iter().map(|event| (event.kind, event.number, event.cause)).collect();
+    let expected = [
+        (CqError, 1, None),
+        (QpFatal, 2, Some(CAUSE)),
+        (QpRequestError, 2, Some(CAUSE)),
+        (QpAccessError, 2, Some(CAUSE)),
+        (SqDrained, 2, None),
+        (LastWqeReached, 2, None),
+        (SrqLimitReached, 1, None),
+    ];
+    assert_eq!(causes, expected);
+    // All have a place again.
+    second.push(QpFatal, None);
+    first.push(CqError, None);
+    assert_eq!(told(&events), [(QpFatal, 2), (CqError, 1)]);
+}
+
+/// The last state of a port is the one that is told last.
+#[test]
+fn a_port_that_is_back_is_not_told_to_be_lost() {
+    for last in [PortActive, PortError] {
+        let other = if last == PortActive { PortError } else { PortActive };
+        let events = queue(1);
+        let [port]: [EventSource; 1] = sources(&events);
+        port.push(last, None);
+        for kind in [other, AddressConflict, last, other, last] {
+            port.push(kind, None);
+        }
+        assert_eq!(told(&events), [(last, 1), (last, 1), (AddressConflict, 1)]);
+    }
+}
+
+/// What an object has kept goes with it, and is counted. What is in the queue stays.
+#[test]
+fn what_a_gone_object_has_kept_is_lost() {
+    let events = queue(2);
+    let [first, second, third, fourth]: [EventSource; 4] = sources(&events);
+    for source in [&first, &second, &third, &fourth] {
+        source.push(LastWqeReached, None);
+        source.push(QpFatal, None);
+    }
+    drop((first, third));
+    assert_eq!(events.lost(), 2);
+    assert_eq!(events.usage().refused, 2);
+    let expected = [
+        (LastWqeReached, 1),
+        (QpFatal, 1),
+        (QpFatal, 2),
+        (LastWqeReached, 2),
+        (QpFatal, 4),
+        (LastWqeReached, 4),
+    ];
+    assert_eq!(told(&events), expected);
+    drop((second, fourth));
+    assert_eq!(events.lost(), 2, "these were told");
+    assert_eq!(events.shared.waiting().sources, 0);
+}
+
+/// The line has a place for each object, whichever came and went: a thread that adds an event allocates
+/// nothing.
+#[test]
+fn the_line_has_room_for_all_objects() {
+    let events = queue(1);
+    let mut all: Vec<EventSource> = Vec::new();
+    for round in 0..200 {
+        all.extend((0..7).map(|number| EventSource::new(&events, number)));
+        let room = events.shared.waiting().line.capacity();
+        assert!(room >= all.len());
+        all.iter().for_each(|source| source.push(LastWqeReached, None));
+        assert_eq!(events.shared.waiting().line.capacity(), room);
+        let waiting = events.usage().used + events.shared.waiting().line.len();
+        assert!(waiting >= all.len(), "{waiting}");
+        if round % 3 == 0 {
+            while events.poll().unwrap().is_some() {}
+        }
+        all.drain(..5);
+    }
+}
+
+#[test]
+fn a_handler_gets_what_waits_and_then_all_others() {
+    let events = queue(2);
+    let [first, second]: [EventSource; 2] = sources(&events);
+    for source in [&first, &second] {
+        source.push(QpFatal, Some(CAUSE));
+        source.push(LastWqeReached, None);
+    }
+    let seen = Arc::<Mutex<Vec<_>>>::default();
+    let of_handler = Arc::clone(&seen);
+    let handler = move |event: &AsyncEvent| of_handler.lock().unwrap().push((event.kind, event.number));
+    events.set_handler(Box::new(handler)).unwrap();
+    let waited = [(QpFatal, 1), (LastWqeReached, 1), (QpFatal, 2), (LastWqeReached, 2)];
+    assert_eq!(std::mem::take(&mut *seen.lock().unwrap()), waited);
+    assert!(events.is_empty() && told(&events).is_empty());
+    for _ in 0..5 {
+        second.push(LastWqeReached, None);
+    }
+    assert_eq!(*seen.lock().unwrap(), [(LastWqeReached, 2); 5], "none is put together");
+    assert!(told(&events).is_empty());
+    assert!(matches!(events.set_handler(Box::new(|_| ())), Err(VerbsError::Invalid(_))));
+    drop((first, second));
+    assert_eq!(events.lost(), 0);
+}
+
+/// While threads add events a handler is set: it gets each event once, whether it waited or not.
+#[test]
+fn no_event_is_missed_while_a_handler_is_set() {
+    for _ in 0..200 {
+        let events = queue(4);
+        let all: [EventSource; 3] = sources(&events);
+        let seen = Arc::<AtomicUsize>::default();
+        std::thread::scope(|scope| {
+            for source in &all {
+                scope.spawn(|| {
+                    for kind in AsyncEventKind::ALL {
+                        if !matches!(kind, PortActive | PortError) {
+                            source.push(kind, None);
+                        }
+                    }
+                });
+            }
+            let count = Arc::clone(&seen);
+            let handler = move |_: &AsyncEvent| {
+                count.fetch_add(1, Ordering::Relaxed);
+            };
+            events.set_handler(Box::new(handler)).unwrap();
+        });
+        assert_eq!(seen.load(Ordering::Relaxed), 3 * 9);
+        assert!(events.poll().unwrap().is_none() && !is_readable(&events));
+    }
+}
+
+#[test]
+fn each_kind_has_a_bit_of_its_own() {
+    let bits = AsyncEventKind::ALL.iter().fold(0, |bits, kind| {
+        assert_eq!(bits & kind.bit(), 0, "{kind:?}");
+        bits | kind.bit()
+    });
+    assert_eq!(bits, (1 << AsyncEventKind::ALL.len()) - 1);
+}
