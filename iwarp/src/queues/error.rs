@@ -65,6 +65,9 @@ pub enum VerbsError {
         "the completion queue has overflowed: make another one, with an entry for each request (`cqe_for`)"
     )]
     CqOverflowed,
+    /// Memory of the caller that it may not access itself, in this way.
+    #[error("{0}")]
+    Inaccessible(String),
     /// A parameter is out of range.
     #[error("{0}")]
     Invalid(String),
