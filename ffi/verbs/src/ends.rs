@@ -45,6 +45,30 @@ impl Ends {
     }
 
     /// Ends the connection.
+    /// Starts no further send. `asks`: an event tells when none is under way.
+    pub(crate) fn hold_sends(&self, asks: bool) {
+        self.all().for_each(QueuePair::hold_sends);
+        if asks {
+            self.sender().drain();
+        }
+    }
+
+    /// Starts sends again.
+    pub(crate) fn resume_sends(&self) {
+        self.all().for_each(QueuePair::resume_sends);
+    }
+
+    /// Whether the send queues have room for all of these requests.
+    pub(crate) fn has_room(&self, requests: &[Building]) -> bool {
+        let is_near = |building: &&Building| self.far.is_none() || is_of_window(&building.request.op);
+        let near = requests.iter().filter(is_near).count();
+        let has_room = |qp: &QueuePair, more: usize| {
+            let QpAttr { send_outstanding, max_send_wr, .. } = qp.query();
+            send_outstanding + more <= max_send_wr
+        };
+        has_room(&self.qp, near) && has_room(self.sender(), requests.len() - near)
+    }
+
     pub(crate) fn fail(&self) -> Outcome<()> {
         self.all().try_for_each(|qp| Ok(qp.modify(QpState::Error)?))
     }

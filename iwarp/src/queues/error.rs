@@ -16,7 +16,7 @@ pub enum VerbsError {
         "the queue pair is in state {0:?}: a connection needs a new one (Idle), and sending needs an established one (Rts), or QpInit::early_sends"
     )]
     InvalidState(super::QpState),
-    /// A request with more than `max_sge` (or, for a Read, one) elements.
+    /// A request with more than `max_sge` (or, for an atomic, one) elements.
     #[error("too many scatter/gather elements: {got}, at most {max}")]
     TooManySge {
         /// The number in the request.

@@ -286,7 +286,8 @@ impl QueuePair {
 
     /// Requests one [`AsyncEventKind::SqDrained`](super::AsyncEventKind::SqDrained) event for when all
     /// requests of the send queue are completed, those posted meanwhile included. The event comes at once if
-    /// none is open.
+    /// none is open. While the queue is [held](Self::hold_sends), requests that have not started do not
+    /// count.
     pub fn drain(&self) {
         self.shared.arm_drain();
     }
@@ -309,6 +310,20 @@ impl QueuePair {
 
     /// The error that ended the stream, found here or reported by a Terminate of the peer. Layer 2, type 0,
     /// code 1 if TCP ended in the middle of an FPDU. Use [`cause`](Self::cause) for all other ends.
+    /// Starts no further request of the send queue (`IBV_QPS_SQD`). Those that have started go on until they
+    /// are complete. Requests may be posted, and wait with the others for
+    /// [`resume_sends`](Self::resume_sends); an error flushes them, and a graceful close does not wait for
+    /// them.
+    pub fn hold_sends(&self) {
+        self.shared.hold_sends();
+    }
+
+    /// Starts requests again after [`hold_sends`](Self::hold_sends). The event of a [`drain`](Self::drain)
+    /// that has not come yet does not come.
+    pub fn resume_sends(&self) {
+        self.shared.resume_sends();
+    }
+
     pub fn error(&self) -> Option<StreamError> {
         self.shared.ended().error
     }

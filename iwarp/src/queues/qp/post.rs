@@ -172,12 +172,15 @@ impl QpShared {
         self.check_extension(&request.op)?;
         self.check_agreement(&request.op)?;
         match request.op {
-            SendOp::Read { .. } => self.check_ord_and_sink(sg_list)?,
+            SendOp::Read { .. } => self.check_ord_and_sinks(sg_list)?,
             SendOp::Atomic { .. } => {
                 if sg_list.is_empty() || length != u64::from(ATOMIC_BYTES) {
                     return Err(VerbsError::AtomicLength { got: length });
                 }
-                self.check_ord_and_sink(sg_list)?;
+                if sg_list.len() > 1 {
+                    return Err(VerbsError::TooManySge { got: sg_list.len(), max: 1 });
+                }
+                self.check_ord_and_sinks(sg_list)?;
             }
             SendOp::Immediate { .. } if length > 0 => {
                 return Err(VerbsError::Invalid(format!(
@@ -237,11 +240,8 @@ impl QpShared {
         Err(VerbsError::Invalid(text.into()))
     }
 
-    /// Checks that a Read or atomic may be sent, and that its response has a buffer.
-    fn check_ord_and_sink(&self, sg_list: &[Sge]) -> Result<(), VerbsError> {
-        if sg_list.len() > 1 {
-            return Err(VerbsError::TooManySge { got: sg_list.len(), max: 1 });
-        }
+    /// Checks that a Read or atomic may be sent, and that its responses have buffers.
+    fn check_ord_and_sinks(&self, sg_list: &[Sge]) -> Result<(), VerbsError> {
         if self.ord.load(Ordering::Acquire) == 0 {
             return Err(VerbsError::Invalid(
                 "this connection allows no Read and no atomic: its ORD was negotiated to 0".into(),
