@@ -15,6 +15,7 @@ use crate::async_events::{Kind, Subject};
 use crate::channel::Channel;
 use crate::device::OpenDevice;
 use crate::process::Process;
+use crate::section::Section;
 use crate::users::Users;
 use crate::{limits, sys};
 
@@ -33,8 +34,8 @@ pub(crate) struct Cq {
     /// program may have given their `wr_id` to other requests.
     renumbered: AtomicBool,
     numbers: Mutex<HashMap<u32, Known>>,
-    /// What a poll of `ibv_cq_ex` is at.
-    pub(crate) polled: Mutex<Option<WorkCompletion>>,
+    /// What a poll of `ibv_cq_ex` is at, between `ibv_start_poll` and `ibv_end_poll`.
+    pub(crate) polled: Section<Option<WorkCompletion>>,
     /// Its address for the callback of events; 0 once it is destroyed.
     place: Arc<AtomicUsize>,
 }
@@ -218,7 +219,7 @@ impl Cq {
             users: Users::default(),
             renumbered: AtomicBool::new(false),
             numbers: Mutex::default(),
-            polled: Mutex::default(),
+            polled: Section::new(None, true),
             place,
         });
         this.place.store(std::ptr::from_ref(&*this) as usize, Ordering::Release);

@@ -21,6 +21,7 @@ use crate::ends::{Ends, List};
 use crate::pd::Pd;
 use crate::process::Process;
 use crate::qp_state::{self, Change};
+use crate::section::{Locked, Section};
 use crate::srq::Srq;
 use crate::{ib, limits, sys};
 
@@ -42,7 +43,7 @@ pub(crate) struct Qp {
     attributes: Mutex<Attributes>,
     acked: Arc<Acked>,
     /// Requests of `ibv_wr_start` that are not posted yet; `None`: it was made without these calls.
-    pub(crate) batch: Option<Mutex<Batch>>,
+    pub(crate) batch: Option<Section<Batch>>,
 }
 
 /// What a queue pair was made with, to make it again.
@@ -101,6 +102,12 @@ impl Qp {
             self.process.engine.send_posted();
         }
         result
+    }
+
+    /// Waits until no other thread is between `ibv_wr_start` and `ibv_wr_complete`, and keeps others out
+    /// while the value lives. Taken before [`current`](Self::current), which the other thread needs.
+    pub(crate) fn posting(&self) -> Outcome<Option<Locked<'_, Batch>>> {
+        self.batch.as_ref().map(Section::visit).transpose()
     }
 
     fn change_current(&self) -> RwLockWriteGuard<'_, Ends> {
@@ -233,7 +240,7 @@ impl Qp {
             is_managed: AtomicBool::new(false),
             attributes: Mutex::new(attributes),
             acked: Arc::default(),
-            batch: batch.map(Mutex::new),
+            batch: batch.map(|batch| Section::new(batch, !domain.is_for_one_thread())),
         });
         domain.add();
         this.init.cqs().for_each(Cq::add);
@@ -405,9 +412,17 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
             Change::None => {}
             Change::To(state) => {
                 this.set_state(&mut attributes, state);
-                if (from, state) == (sys::IBV_QPS_RTR, sys::IBV_QPS_RTS) {
-                    let Process { retries, engine, .. } = this.process;
-                    retries.enter(engine, this.number(), this.current().sender(), &attributes.attr);
+                match (from, state) {
+                    (sys::IBV_QPS_RTR, sys::IBV_QPS_RTS) => {
+                        let Process { retries, engine, .. } = this.process;
+                        retries.enter(engine, this.number(), this.current().sender(), &attributes.attr);
+                    }
+                    (_, sys::IBV_QPS_SQD) => {
+                        let asks = mask as c_uint & sys::IBV_QP_EN_SQD_ASYNC_NOTIFY != 0;
+                        this.current().hold_sends(asks && attr.en_sqd_async_notify != 0);
+                    }
+                    (sys::IBV_QPS_SQD, _) => this.current().resume_sends(),
+                    _ => {}
                 }
             }
             Change::ToInit => {

@@ -105,6 +105,24 @@ impl SendBatch<'_> {
         self.qp.queue_send(request)
     }
 
+    /// Whether [`push`](Self::push) would post this request, if the queue has room.
+    ///
+    /// # Errors
+    /// Those of [`push`](Self::push), except [`VerbsError::QueueFull`].
+    pub fn check(&self, request: &SendRequest) -> Result<(), VerbsError> {
+        self.qp.check_window_kind(&request.op)?;
+        self.qp.check_send(request)
+    }
+
+    /// Whether [`push_inline`](Self::push_inline) would post this request with `bytes` bytes, if the queue
+    /// has room.
+    ///
+    /// # Errors
+    /// Those of [`push_inline`](Self::push_inline), except [`VerbsError::QueueFull`].
+    pub fn check_inline(&self, request: &SendRequest, bytes: usize) -> Result<(), VerbsError> {
+        self.qp.check_inline(request, bytes)
+    }
+
     /// Posts an inline request with bytes of the caller, which need not be registered: `parts`, one after the
     /// other. The request has no elements.
     ///
@@ -292,6 +310,20 @@ impl QueuePair {
         self.shared.arm_drain();
     }
 
+    /// Starts no further request of the send queue (`IBV_QPS_SQD`). Those that have started go on until they
+    /// are complete. Requests may be posted, and wait with the others for
+    /// [`resume_sends`](Self::resume_sends); an error flushes them, and a graceful close does not wait for
+    /// them.
+    pub fn hold_sends(&self) {
+        self.shared.hold_sends();
+    }
+
+    /// Starts requests again after [`hold_sends`](Self::hold_sends). The event of a [`drain`](Self::drain)
+    /// that has not come yet does not come.
+    pub fn resume_sends(&self) {
+        self.shared.resume_sends();
+    }
+
     /// Sets the mark of [`QpInit::high_water`] again, also after its event; 0 disables it.
     pub fn arm_high_water(&self, mark: usize) {
         self.shared.arm_high_water(mark);
@@ -310,20 +342,6 @@ impl QueuePair {
 
     /// The error that ended the stream, found here or reported by a Terminate of the peer. Layer 2, type 0,
     /// code 1 if TCP ended in the middle of an FPDU. Use [`cause`](Self::cause) for all other ends.
-    /// Starts no further request of the send queue (`IBV_QPS_SQD`). Those that have started go on until they
-    /// are complete. Requests may be posted, and wait with the others for
-    /// [`resume_sends`](Self::resume_sends); an error flushes them, and a graceful close does not wait for
-    /// them.
-    pub fn hold_sends(&self) {
-        self.shared.hold_sends();
-    }
-
-    /// Starts requests again after [`hold_sends`](Self::hold_sends). The event of a [`drain`](Self::drain)
-    /// that has not come yet does not come.
-    pub fn resume_sends(&self) {
-        self.shared.resume_sends();
-    }
-
     pub fn error(&self) -> Option<StreamError> {
         self.shared.ended().error
     }

@@ -32,6 +32,19 @@ impl QpShared {
         }
     }
 
+    /// Whether [`queue_send`](Self::queue_send) would accept a request, if there is room.
+    pub(crate) fn check_send(&self, request: &SendRequest) -> Result<(), VerbsError> {
+        if !self.takes_sends() {
+            return Err(self.refusal());
+        }
+        let checked = match self.usual(request) {
+            Ok(Some(_)) => return Ok(()),
+            Ok(None) => self.unusual(request),
+            Err(error) => Err(error),
+        };
+        checked.or_else(|error| self.faulty(request, error)).map(drop)
+    }
+
     /// Adds a request of any form after its check.
     #[inline(never)]
     fn queue_checked(
@@ -46,10 +59,20 @@ impl QpShared {
     /// As [`queue_send`](Self::queue_send) for an inline request whose bytes the caller has: `parts`, one
     /// after the other.
     pub(crate) fn queue_inline(&self, request: &SendRequest, parts: &[&[u8]]) -> Result<(), VerbsError> {
+        let length: usize = parts.iter().map(|part| part.len()).sum();
+        self.check_inline(request, length)?;
+        let bytes = parts.iter().copied().flatten().copied().collect();
+        let is_usual = is_one_message(&request.op) && !request.flags.contains(SendFlags::FENCE);
+        let usual = if is_usual { Usual::Inline } else { Usual::No };
+        self.add_send(request, length as u32, usual, Some(bytes))
+    }
+
+    /// Whether [`queue_inline`](Self::queue_inline) would accept a request with `length` bytes, if there is
+    /// room.
+    pub(crate) fn check_inline(&self, request: &SendRequest, length: usize) -> Result<(), VerbsError> {
         if !self.takes_sends() {
             return Err(self.refusal());
         }
-        let length: usize = parts.iter().map(|part| part.len()).sum();
         let max = self.caps.max_inline();
         if length > max {
             return Err(VerbsError::TooLong { got: length as u64, max: max as u64 });
@@ -59,11 +82,7 @@ impl QpShared {
                 "only a Send or Write without elements takes bytes of the caller".into(),
             ));
         }
-        self.check(request, length as u64)?;
-        let bytes = parts.iter().copied().flatten().copied().collect();
-        let is_usual = is_one_message(&request.op) && !request.flags.contains(SendFlags::FENCE);
-        let usual = if is_usual { Usual::Inline } else { Usual::No };
-        self.add_send(request, length as u32, usual, Some(bytes))
+        self.check(request, length as u64)
     }
 
     /// Adds a request that was checked.
