@@ -165,6 +165,13 @@ impl Qp {
         unsafe { place.write_volatile(state) };
     }
 
+    /// Enters ERR: what is posted is flushed.
+    pub(crate) fn fail(&self) -> Outcome<()> {
+        self.set_state(&mut self.attributes(), sys::IBV_QPS_ERR);
+        // Without the lock of the attributes: requests that are flushed make events.
+        self.current().fail()
+    }
+
     /// The context it was made with.
     pub(crate) fn context(&self) -> *mut sys::ibv_context {
         // SAFETY: the field is not changed after the queue pair is made.
@@ -434,9 +441,8 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
                 this.set_state(&mut attributes, sys::IBV_QPS_RTR);
             }
             Change::ToError => {
-                this.set_state(&mut attributes, sys::IBV_QPS_ERR);
                 drop(attributes);
-                this.current().fail()?;
+                this.fail()?;
             }
             Change::ToReset => {
                 ib::stop(this.process, this.number(), &mut attributes.link);
@@ -555,12 +561,8 @@ pub(crate) unsafe extern "C" fn ibv_set_ece(_qp: *mut sys::ibv_qp, _ece: *mut c_
 /// See `ibv_query_ece(3)`: there are no options.
 ///
 /// # Safety
-/// `qp` lives, `ece` is writable.
+/// `qp` lives.
 #[unsafe(export_name = "uw_ibv_query_ece")]
-pub(crate) unsafe extern "C" fn ibv_query_ece(_qp: *mut sys::ibv_qp, ece: *mut sys::ibv_ece) -> c_int {
-    abi::status(|| {
-        // SAFETY: the caller passes a writable struct.
-        unsafe { ece.write(sys::ibv_ece::default()) };
-        Ok(())
-    })
+pub(crate) unsafe extern "C" fn ibv_query_ece(_qp: *mut sys::ibv_qp, _ece: *mut sys::ibv_ece) -> c_int {
+    abi::status(|| Err(EOPNOTSUPP))
 }
