@@ -8,7 +8,7 @@ use crate::pair::Running;
 use crate::wire::Wire;
 
 /// The programs, by their files' names.
-pub(crate) const ALL: [&str; 12] = [
+pub(crate) const ALL: [&str; 19] = [
     "one_process",
     "destroyed",
     "exported",
@@ -21,6 +21,13 @@ pub(crate) const ALL: [&str; 12] = [
     "not_ready",
     "peer_away",
     "statuses",
+    "sections",
+    "read_elements",
+    "registering",
+    "posts",
+    "depths",
+    "drained",
+    "newer",
 ];
 
 /// How long each may take.
