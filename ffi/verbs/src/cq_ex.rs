@@ -33,8 +33,7 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
             return Err(EINVAL);
         }
         let has_flags = init.comp_mask & sys::IBV_CQ_INIT_ATTR_MASK_FLAGS != 0;
-        let mut is_for_one_thread =
-            has_flags && init.flags & sys::IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0;
+        let mut is_for_one_thread = has_flags && init.flags & sys::IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0;
         if init.comp_mask & sys::IBV_CQ_INIT_ATTR_MASK_PD != 0 {
             if init.parent_domain.is_null() {
                 return Err(EINVAL);

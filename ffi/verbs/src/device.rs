@@ -235,7 +235,8 @@ unsafe extern "C" fn query_device_ex(
 /// `out` has `size` writable bytes.
 unsafe fn put<T>(whole: &T, out: *mut T, size: usize) {
     let bytes = size.min(size_of::<T>());
-    // SAFETY: the caller's struct has `size` bytes, and ours `size_of::<T>()`: those that both have are copied.
+    // SAFETY: the caller's struct has `size` bytes, and ours `size_of::<T>()`: those that both have are
+    // copied.
     unsafe { ptr::copy_nonoverlapping(ptr::from_ref(whole).cast::<u8>(), out.cast::<u8>(), bytes) };
     // SAFETY: the caller's struct has `size` bytes, and `bytes` is at most that.
     let rest = unsafe { out.cast::<u8>().add(bytes) };

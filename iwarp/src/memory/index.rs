@@ -112,8 +112,7 @@ fn zeroed<T: FromZeros>() -> Box<T> {
 
 impl IndexAllocator {
     pub(super) fn new(rng: ChaCha20Rng) -> Self {
-        let quarantine =
-            Quarantine { bits: Box::new([const { None }; PARTS]), waiting: VecDeque::new() };
+        let quarantine = Quarantine { bits: Box::new([const { None }; PARTS]), waiting: VecDeque::new() };
         Self { rng, clock: 0, used: zeroed(), spare: Vec::new(), quarantine }
     }
 

@@ -51,7 +51,9 @@ impl Mappings {
         if len as u64 <= SHORT && populate(&wanted, writable) == Some(Ok(())) {
             return Ok(());
         }
-        list(&wanted, writable).or_else(|| populate(&wanted, writable)).unwrap_or(Err(RegisterError::Unverified))
+        list(&wanted, writable)
+            .or_else(|| populate(&wanted, writable))
+            .unwrap_or(Err(RegisterError::Unverified))
     }
 
     /// Asks about each mapping of the memory.
@@ -119,8 +121,8 @@ fn ask(maps: &File, at: u64) -> Result<Mapping, i32> {
     let mut query: ProcmapQuery = unsafe { zeroed() };
     query.size = size_of::<ProcmapQuery>() as u64;
     query.query_addr = at;
-    // SAFETY: the descriptor is open while `maps` lives. The kernel reads and writes the struct, whose size is
-    // in it, and no other memory, as the addresses for a name and a build id are 0.
+    // SAFETY: the descriptor is open while `maps` lives. The kernel reads and writes the struct, whose size
+    // is in it, and no other memory, as the addresses for a name and a build id are 0.
     let asked = unsafe { libc::ioctl(maps.as_raw_fd(), PROCMAP_QUERY, &raw mut query) };
     if asked != 0 {
         return Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO));
@@ -181,7 +183,8 @@ fn is_there(at: u64) -> bool {
     let remote = libc::iovec { iov_base: std::ptr::without_provenance_mut(at as usize), iov_len: 1 };
     // SAFETY: the number of this process always exists; the function has no precondition.
     let own = unsafe { libc::getpid() };
-    // SAFETY: both lists have one element. The local one is a byte that lives; the kernel checks the other one.
+    // SAFETY: both lists have one element. The local one is a byte that lives; the kernel checks the other
+    // one.
     let read = unsafe { libc::process_vm_readv(own, &raw const local, 1, &raw const remote, 1, 0) };
     read == 1 || std::io::Error::last_os_error().raw_os_error() != Some(libc::EFAULT)
 }

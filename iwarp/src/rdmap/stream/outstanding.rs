@@ -448,10 +448,7 @@ mod tests {
             check_pending(pending, &responses.iter().collect::<Vec<_>>(), begun)
         };
         assert_eq!(check(&pending, &responses, true), Ok(1));
-        assert_eq!(
-            check(&pending, &responses, false),
-            Err("1 requests wait for no response, 0 may".into())
-        );
+        assert_eq!(check(&pending, &responses, false), Err("1 requests wait for no response, 0 may".into()));
         type Break = fn(&mut VecDeque<Pending>, &mut Vec<Outstanding>);
         let broken: [(Break, &str); 10] = [
             (|pending, _| pending[0].awaits = None, "the oldest request is done and waits"),

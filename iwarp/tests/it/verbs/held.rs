@@ -56,8 +56,8 @@ fn all(wr_ids: impl IntoIterator<Item = u64>, status: WcStatus) -> Vec<(u64, WcS
 
 const OK: WcStatus = WcStatus::Success;
 
-/// Requests of every kind that are posted to it wait, as long as it is held, and go on in order then. Receives
-/// do not wait.
+/// Requests of every kind that are posted to it wait, as long as it is held, and go on in order then.
+/// Receives do not wait.
 #[test]
 fn nothing_starts_until_it_is_resumed() {
     for is_ib in [false, true] {

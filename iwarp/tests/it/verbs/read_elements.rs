@@ -35,9 +35,9 @@ fn connected(depth: u16, is_ib: bool) -> (Pair, Connected) {
     (pair, c)
 }
 
-/// The bytes of the peer go to the elements one after the other, with any depth: empty elements, long ones, as
-/// many as there may be. Requests before and behind them complete in order, and each takes one entry of the
-/// send queue.
+/// The bytes of the peer go to the elements one after the other, with any depth: empty elements, long ones,
+/// as many as there may be. Requests before and behind them complete in order, and each takes one entry of
+/// the send queue.
 #[test]
 fn each_element_gets_the_bytes_behind_those_of_the_one_before() {
     let lists: [&[(usize, usize)]; 6] = [
@@ -56,7 +56,8 @@ fn each_element_gets_the_bytes_behind_those_of_the_one_before() {
         for (round, pieces) in lists.iter().enumerate() {
             local.write_at(0, &vec![0; 300_000]).unwrap();
             let from = 1000 + round;
-            let before = SendRequest::new(1, SendOp::Write { remote: remote_addr(&remote, 0) }, local.sge(0, 8));
+            let before =
+                SendRequest::new(1, SendOp::Write { remote: remote_addr(&remote, 0) }, local.sge(0, 8));
             c.qp_a.post_send(&before).unwrap();
             c.qp_a.post_send(&read(2, &local, pieces, &remote, from)).unwrap();
             let silent = read(3, &local, pieces, &remote, from).flags(SendFlags::empty());
@@ -64,7 +65,9 @@ fn each_element_gets_the_bytes_behind_those_of_the_one_before() {
             assert_eq!(c.qp_a.query().send_outstanding, 3);
             c.qp_a.post_send(&before).unwrap();
             let total: usize = pieces.iter().map(|piece| piece.1).sum();
-            for (wr_id, opcode, bytes) in [(1, WcOpcode::Write, 0), (2, WcOpcode::Read, total), (1, WcOpcode::Write, 0)] {
+            for (wr_id, opcode, bytes) in
+                [(1, WcOpcode::Write, 0), (2, WcOpcode::Read, total), (1, WcOpcode::Write, 0)]
+            {
                 let wc = pair.wc_a();
                 assert_eq!((wc.wr_id, wc.opcode, wc.status), (wr_id, opcode, WcStatus::Success));
                 assert_eq!(wc.byte_len as usize, bytes);
@@ -80,12 +83,12 @@ fn each_element_gets_the_bytes_behind_those_of_the_one_before() {
             remote.write_at(0, &source).unwrap();
         }
         pair.run_us(10_000);
-        assert_eq!((pair.a.cq.poll_one(), c.qp_a.query().send_outstanding), (None, 0));
+        assert!(pair.a.cq.is_empty() && c.qp_a.query().send_outstanding == 0);
     }
 }
 
-/// More elements than the queue pair may have, and an atomic with two, are refused; a Read with an element that
-/// may not be written as well.
+/// More elements than the queue pair may have, and an atomic with two, are refused; a Read with an element
+/// that may not be written as well.
 #[test]
 fn what_is_wrong_is_refused_whole() {
     let (pair, c) = connected(4, false);
@@ -111,7 +114,10 @@ struct Asked {
 
 impl Asked {
     fn new(ird: u16) -> Self {
-        Self { served: Served::with(ConnParam { initiator_depth: ird, ..ConnParam::default() }), seen: vec![] }
+        Self {
+            served: Served::with(ConnParam { initiator_depth: ird, ..ConnParam::default() }),
+            seen: vec![],
+        }
     }
 
     /// The Read Requests that have come since the last call.
@@ -218,7 +224,7 @@ fn the_peer_may_refuse_any_part() {
                 assert_eq!((wc.wr_id, wc.status), (wr_id, status), "part {part}, depth {depth}");
             }
             pair.run_us(100_000);
-            assert_eq!(pair.a.cq.poll_one(), None);
+            assert!(pair.a.cq.is_empty());
         }
     }
 }
@@ -252,7 +258,8 @@ fn a_fence_and_a_close_wait_for_all_parts() {
     asked.served.post(&fenced.flags(SendFlags::SIGNALED | SendFlags::FENCE));
     assert_eq!(asked.requests().len(), 1);
     asked.answer(0, &[1; 8]);
-    // The second part goes although the first one of its own request was answered only now; the Write does not.
+    // The second part goes although the first one of its own request was answered only now; the Write does
+    // not.
     assert_eq!(asked.requests().len(), 1);
     asked.served.id.disconnect();
     asked.answer(200, &[2; 16]);

@@ -86,7 +86,11 @@ fn all_ways_tell_the_same() {
             for (way, answer) in told {
                 assert_eq!(answer.is_ok(), may, "{name}, writable: {writable}, by {way}: {answer:?}");
             }
-            let all = Mappings::default().check(std::ptr::without_provenance(wanted.start as usize), 2 * PAGE, writable);
+            let all = Mappings::default().check(
+                std::ptr::without_provenance(wanted.start as usize),
+                2 * PAGE,
+                writable,
+            );
             assert_eq!(all.is_ok(), may, "{name}");
         }
     }

@@ -151,8 +151,8 @@ impl Delivery<'_> {
         Ok(())
     }
 
-    /// The sink of the oldest outstanding request, if it is a Read, and the part of our user's request that it
-    /// is. Responses arrive in the order of their requests, atomics included (RFC 7306 section 7).
+    /// The sink of the oldest outstanding request, if it is a Read, and the part of our user's request that
+    /// it is. Responses arrive in the order of their requests, atomics included (RFC 7306 section 7).
     fn oldest_read(&mut self) -> Result<(&mut ReadSink, ReadPart), TerminateError> {
         match self.common.outstanding.front_mut(&mut self.pool.outstanding) {
             Some(Outstanding::Read { sink, part }) => Ok((sink, *part)),

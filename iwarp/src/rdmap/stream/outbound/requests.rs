@@ -26,8 +26,8 @@ impl Outbound {
         let Some(request) = common.consumer.next_send() else { return Ok(false) };
         let &SendEntry { ref op, ref payload, length, flags, usual, .. } = request;
         let has_begun = common.next_element > 0;
-        // Looked at behind the request: one that was posted after our user has stopped the queue is seen to be
-        // held.
+        // Looked at behind the request: one that was posted after our user has stopped the queue is seen to
+        // be held.
         if common.qp.holds_sends() && !has_begun {
             if common.pending.is_empty() {
                 common.qp.report_held();
@@ -252,8 +252,8 @@ fn only_element(payload: &Payload) -> Sge {
     elements(payload).first().copied().unwrap_or_default()
 }
 
-/// The Read Request for the first element from `at` on that has bytes, and the next such element. A Read of no
-/// bytes has one Read Request.
+/// The Read Request for the first element from `at` on that has bytes, and the next such element. A Read of
+/// no bytes has one Read Request.
 fn read_request(payload: &Payload, remote: RemoteAddr, at: u8) -> (ReadRequest, Option<u8>) {
     let elements = elements(payload);
     let mut filled = (usize::from(at)..elements.len()).filter(|&index| elements[index].length > 0);
