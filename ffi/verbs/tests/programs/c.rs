@@ -8,7 +8,7 @@ use crate::pair::Running;
 use crate::wire::Wire;
 
 /// The programs, by their files' names.
-pub(crate) const ALL: [&str; 19] = [
+pub(crate) const ALL: [&str; 21] = [
     "one_process",
     "destroyed",
     "exported",
@@ -28,6 +28,8 @@ pub(crate) const ALL: [&str; 19] = [
     "depths",
     "drained",
     "newer",
+    "states",
+    "messages",
 ];
 
 /// How long each may take.
