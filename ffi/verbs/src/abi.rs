@@ -36,6 +36,7 @@ impl From<VerbsError> for Errno {
             | VerbsError::CqTooSmall { .. }
             | VerbsError::CqOverflowed
             | VerbsError::Invalid(_) => EINVAL,
+            VerbsError::Inaccessible(_) => Errno(libc::EFAULT),
             VerbsError::PortInUse(_) => Errno(libc::EADDRINUSE),
             VerbsError::System(error) => error.into(),
             // Also an error that is newer than this function.

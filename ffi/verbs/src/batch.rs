@@ -13,6 +13,13 @@ pub(crate) struct Batch {
     pub(crate) error: Option<Errno>,
 }
 
+impl Batch {
+    pub(crate) fn clear(&mut self) {
+        self.requests.clear();
+        self.error = None;
+    }
+}
+
 /// A request whose elements may still be set.
 pub(crate) struct Building {
     pub(crate) request: SendRequest,

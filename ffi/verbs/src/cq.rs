@@ -15,6 +15,7 @@ use crate::async_events::{Kind, Subject};
 use crate::channel::Channel;
 use crate::device::OpenDevice;
 use crate::process::Process;
+use crate::section::Section;
 use crate::users::Users;
 use crate::{limits, sys};
 
@@ -32,8 +33,8 @@ pub(crate) struct Cq {
     /// its number.
     renumbered: AtomicBool,
     numbers: Mutex<HashMap<u32, u32>>,
-    /// What a poll of `ibv_cq_ex` is at.
-    pub(crate) polled: Mutex<Option<WorkCompletion>>,
+    /// What a poll of `ibv_cq_ex` is at, between `ibv_start_poll` and `ibv_end_poll`.
+    pub(crate) polled: Section<Option<WorkCompletion>>,
     /// Its address for the callback of events; 0 once it is destroyed.
     place: Arc<AtomicUsize>,
 }
@@ -184,7 +185,7 @@ impl Cq {
             users: Users::default(),
             renumbered: AtomicBool::new(false),
             numbers: Mutex::default(),
-            polled: Mutex::default(),
+            polled: Section::new(None, true),
             place,
         });
         this.place.store(std::ptr::from_ref(&*this) as usize, Ordering::Release);

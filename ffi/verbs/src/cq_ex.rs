@@ -4,7 +4,7 @@
 use iwarp::verbs::WorkCompletion;
 use libc::c_int;
 
-use crate::abi::{self, EINVAL, EOPNOTSUPP};
+use crate::abi::{self, EINVAL, EOPNOTSUPP, Outcome};
 use crate::cq::{self, Cq};
 use crate::pd::Pd;
 use crate::sys;
@@ -32,6 +32,8 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
         if init.comp_mask & !known != 0 {
             return Err(EINVAL);
         }
+        let has_flags = init.comp_mask & sys::IBV_CQ_INIT_ATTR_MASK_FLAGS != 0;
+        let mut is_for_one_thread = has_flags && init.flags & sys::IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0;
         if init.comp_mask & sys::IBV_CQ_INIT_ATTR_MASK_PD != 0 {
             if init.parent_domain.is_null() {
                 return Err(EINVAL);
@@ -42,15 +44,17 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
             if !parent.is_parent() {
                 return Err(EINVAL);
             }
+            is_for_one_thread |= parent.is_for_one_thread();
         }
-        if init.comp_mask & sys::IBV_CQ_INIT_ATTR_MASK_FLAGS != 0
-            && init.flags & !(sys::IBV_CREATE_CQ_ATTR_SINGLE_THREADED) != 0
-        {
+        if has_flags && init.flags & !(sys::IBV_CREATE_CQ_ATTR_SINGLE_THREADED) != 0 {
             return Err(EOPNOTSUPP);
         }
         // SAFETY: the caller's promises are passed on.
-        let cq =
+        let mut cq =
             unsafe { Cq::make(context, init.cqe as usize, init.cq_context, init.channel, init.comp_vector) }?;
+        if is_for_one_thread {
+            cq.polled.for_one_thread();
+        }
         let cq = Box::leak(cq).as_c();
         // SAFETY: the queue was made above, and nobody else has it.
         let c = unsafe { &mut *cq };
@@ -71,50 +75,59 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
     })
 }
 
-/// Takes the next completion, and puts the fields that programs read without a call.
-fn advance(at: *mut sys::ibv_cq_ex, may_turn: bool) -> c_int {
-    let result = abi::guarded(|| {
-        // SAFETY: the caller passes a queue that lives.
-        let this = unsafe { Cq::of(at.cast()) };
-        let mut out = [WorkCompletion::default()];
-        let count = if may_turn && this.is_empty() { 0 } else { this.poll(&mut out) };
-        let mut polled = this.polled.lock().map_err(|_| abi::EIO)?;
-        *polled = (count > 0).then_some(out[0]);
-        if let Some(completion) = &*polled {
-            // SAFETY: a queue is polled by one thread at a time, as ibv_start_poll(3) demands.
-            unsafe { (*at).wr_id = completion.wr_id };
-            // SAFETY: as above.
-            unsafe { (*at).status = cq::status_of(completion) };
-        }
-        Ok(count > 0)
-    });
-    match result {
-        Ok(true) => 0,
-        Ok(false) => libc::ENOENT,
-        Err(error) => error.0,
-    }
+/// Takes the next completion, and puts the fields that programs read without a call. The calling thread has
+/// entered the section.
+fn advance(at: *mut sys::ibv_cq_ex, may_turn: bool) -> Outcome<()> {
+    // SAFETY: the caller passes a queue that lives.
+    let this = unsafe { Cq::of(at.cast()) };
+    let mut out = [WorkCompletion::default()];
+    let count = if may_turn && this.is_empty() { 0 } else { this.poll(&mut out) };
+    let mut polled = this.polled.inside()?;
+    *polled = (count > 0).then_some(out[0]);
+    let completion = polled.as_ref().ok_or(abi::ENOENT)?;
+    // SAFETY: a queue is polled by one thread at a time: the one that has entered the section.
+    unsafe { (*at).wr_id = completion.wr_id };
+    // SAFETY: as above.
+    unsafe { (*at).status = cq::status_of(completion) };
+    Ok(())
+}
+
+fn number(result: Outcome<()>) -> c_int {
+    result.map_or_else(|error| error.0, |()| 0)
 }
 
 unsafe extern "C" fn start_poll(at: *mut sys::ibv_cq_ex, attr: *mut sys::ibv_poll_cq_attr) -> c_int {
-    // SAFETY: the caller passes a struct that is readable.
-    if unsafe { (*attr).comp_mask } != 0 {
-        return libc::EINVAL;
-    }
-    advance(at, true)
+    number(abi::guarded(|| {
+        // SAFETY: the caller passes a struct that is readable.
+        if unsafe { (*attr).comp_mask } != 0 {
+            return Err(EINVAL);
+        }
+        // SAFETY: the caller passes a queue that lives.
+        let this = unsafe { Cq::of(at.cast()) };
+        drop(this.polled.enter()?);
+        // A poll that does not start is not ended.
+        advance(at, true).inspect_err(|_| drop(this.polled.leave()))
+    }))
 }
 
 unsafe extern "C" fn next_poll(at: *mut sys::ibv_cq_ex) -> c_int {
-    advance(at, false)
+    number(abi::guarded(|| advance(at, false)))
 }
 
-unsafe extern "C" fn end_poll(_at: *mut sys::ibv_cq_ex) {}
+unsafe extern "C" fn end_poll(at: *mut sys::ibv_cq_ex) {
+    let _ = abi::guarded(|| {
+        // SAFETY: the caller passes a queue that lives.
+        drop(unsafe { Cq::of(at.cast()) }.polled.leave()?);
+        Ok(())
+    });
+}
 
 /// Reads a field of the completion that the poll is at.
 fn read<T: Default>(at: *mut sys::ibv_cq_ex, field: impl FnOnce(&Cq, &WorkCompletion) -> T) -> T {
     abi::guarded(|| {
         // SAFETY: the caller passes a queue that lives.
         let this = unsafe { Cq::of(at.cast()) };
-        let polled = this.polled.lock().map_err(|_| abi::EIO)?;
+        let polled = this.polled.inside()?;
         Ok(polled.as_ref().map(|completion| field(this, completion)).unwrap_or_default())
     })
     .unwrap_or_default()

@@ -222,16 +222,26 @@ unsafe extern "C" fn query_device_ex(
         if size < size_of::<sys::ibv_device_attr>() {
             return Err(EINVAL);
         }
-        let bytes = size.min(size_of::<sys::ibv_device_attr_ex>());
-        // SAFETY: the caller's struct has `size` bytes, perhaps fewer or more than ours: those that both have
-        // are copied.
-        unsafe { ptr::copy_nonoverlapping(ptr::from_ref(&whole).cast::<u8>(), attr.cast::<u8>(), bytes) };
-        // SAFETY: the caller's struct has `size` bytes, and `bytes` is at most that.
-        let rest = unsafe { attr.cast::<u8>().add(bytes) };
-        // SAFETY: bytes beyond our struct, up to the size that the caller says.
-        unsafe { ptr::write_bytes(rest, 0, size - bytes) };
+        // SAFETY: the caller passes a struct of that size.
+        unsafe { put(&whole, attr, size) };
         Ok(())
     })
+}
+
+/// Copies a struct to a caller whose struct has `size` bytes: fewer if the caller is older than this library,
+/// and more if it is newer. What this library does not know is 0.
+///
+/// # Safety
+/// `out` has `size` writable bytes.
+unsafe fn put<T>(whole: &T, out: *mut T, size: usize) {
+    let bytes = size.min(size_of::<T>());
+    // SAFETY: the caller's struct has `size` bytes, and ours `size_of::<T>()`: those that both have are
+    // copied.
+    unsafe { ptr::copy_nonoverlapping(ptr::from_ref(whole).cast::<u8>(), out.cast::<u8>(), bytes) };
+    // SAFETY: the caller's struct has `size` bytes, and `bytes` is at most that.
+    let rest = unsafe { out.cast::<u8>().add(bytes) };
+    // SAFETY: bytes beyond our struct, up to the size that the caller says.
+    unsafe { ptr::write_bytes(rest, 0, size - bytes) };
 }
 
 /// The exported function is for programs that were compiled with older headers, and writes the old struct.
@@ -262,10 +272,8 @@ unsafe extern "C" fn query_port_of(
         }
         // SAFETY: the caller passes an open context.
         let open = unsafe { OpenDevice::of(context) };
-        let whole = limits::port(&open.process.net);
-        let bytes = size.min(size_of::<sys::ibv_port_attr>());
-        // SAFETY: the caller's struct has `size` bytes, and ours at least those that are copied.
-        unsafe { ptr::copy_nonoverlapping(ptr::from_ref(&whole).cast::<u8>(), attr.cast::<u8>(), bytes) };
+        // SAFETY: the caller passes a struct of that size.
+        unsafe { put(&limits::port(&open.process.net), attr, size) };
         Ok(())
     })
 }
@@ -299,19 +307,8 @@ fn gid_entry(open: &OpenDevice) -> sys::ibv_gid_entry {
         gid_index: 0,
         port_num: 1,
         gid_type: sys::IBV_GID_TYPE_IB,
-        ndev_ifindex: 0,
+        ndev_ifindex: open.process.net.interface_index(),
     }
-}
-
-/// Copies an entry to a caller whose struct has `size` bytes.
-///
-/// # Safety
-/// `entry` has `size` writable bytes.
-unsafe fn put_gid_entry(open: &OpenDevice, entry: *mut sys::ibv_gid_entry, size: usize) {
-    let whole = gid_entry(open);
-    let bytes = size.min(size_of::<sys::ibv_gid_entry>());
-    // SAFETY: the caller's struct has `size` bytes, and ours at least those that are copied.
-    unsafe { ptr::copy_nonoverlapping(ptr::from_ref(&whole).cast::<u8>(), entry.cast::<u8>(), bytes) };
 }
 
 /// See `ibv_query_gid_ex(3)`.
@@ -337,7 +334,7 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_ex(
         // SAFETY: the caller passes an open context.
         let open = unsafe { OpenDevice::of(context) };
         // SAFETY: the caller passes an entry of that size.
-        unsafe { put_gid_entry(open, entry, size) };
+        unsafe { put(&gid_entry(open), entry, size) };
         Ok(())
     })
 }
@@ -361,7 +358,7 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_table(
         // SAFETY: the caller passes an open context.
         let open = unsafe { OpenDevice::of(context) };
         // SAFETY: the caller passes room for one entry of that size at least.
-        unsafe { put_gid_entry(open, entries, size) };
+        unsafe { put(&gid_entry(open), entries, size) };
         Ok(1)
     });
     count.unwrap_or_else(|Errno(number)| -(number as ssize_t))

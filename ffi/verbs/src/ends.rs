@@ -4,9 +4,10 @@
 //! connects to itself needs a second one, which takes its sends. What it sends arrives at the first.
 
 use iwarp::memory::Access;
-use iwarp::verbs::{QpState, QueuePair, RNR_RETRY_FOR_EVER, SendBatch, SendOp, SendRequest};
+use iwarp::verbs::{QpAttr, QpState, QueuePair, RNR_RETRY_FOR_EVER, SendBatch, SendOp, SendRequest};
 
 use crate::abi::Outcome;
+use crate::batch::Building;
 
 /// See the module.
 pub(crate) struct Ends {
@@ -44,6 +45,30 @@ impl Ends {
         self.all().try_for_each(|qp| Ok(qp.set_rnr_retry(retry.min(RNR_RETRY_FOR_EVER))?))
     }
 
+    /// Starts no further send. `asks`: an event tells when none is under way.
+    pub(crate) fn hold_sends(&self, asks: bool) {
+        self.all().for_each(QueuePair::hold_sends);
+        if asks {
+            self.sender().drain();
+        }
+    }
+
+    /// Starts sends again.
+    pub(crate) fn resume_sends(&self) {
+        self.all().for_each(QueuePair::resume_sends);
+    }
+
+    /// Whether the send queues have room for all of these requests.
+    pub(crate) fn has_room(&self, requests: &[Building]) -> bool {
+        let is_near = |building: &&Building| self.far.is_none() || is_of_window(&building.request.op);
+        let near = requests.iter().filter(is_near).count();
+        let has_room = |qp: &QueuePair, more: usize| {
+            let QpAttr { send_outstanding, max_send_wr, .. } = qp.query();
+            send_outstanding + more <= max_send_wr
+        };
+        has_room(&self.qp, near) && has_room(self.sender(), requests.len() - near)
+    }
+
     /// Ends the connection.
     pub(crate) fn fail(&self) -> Outcome<()> {
         self.all().try_for_each(|qp| Ok(qp.modify(QpState::Error)?))
@@ -66,18 +91,34 @@ pub(crate) struct List<'a> {
     far: Option<SendBatch<'a>>,
 }
 
-impl List<'_> {
+/// Whether it is for the end where the peer's requests arrive: there a window is used.
+fn is_of_window(op: &SendOp) -> bool {
+    matches!(op, SendOp::BindWindow(_) | SendOp::LocalInvalidate { .. })
+}
+
+impl<'a> List<'a> {
+    fn of(&mut self, op: &SendOp) -> &mut SendBatch<'a> {
+        match &mut self.far {
+            Some(far) if !is_of_window(op) => far,
+            _ => &mut self.near,
+        }
+    }
+
     /// Posts a request, with the bytes that are to be copied now if it is inline.
     pub(crate) fn push(&mut self, request: &SendRequest, inline: Option<&[&[u8]]>) -> Outcome<()> {
-        // A window is used where the peer's requests arrive.
-        let is_of_window = matches!(request.op, SendOp::BindWindow(_) | SendOp::LocalInvalidate { .. });
-        let batch = match &mut self.far {
-            Some(far) if !is_of_window => far,
-            _ => &mut self.near,
-        };
+        let batch = self.of(&request.op);
         match inline {
             None => Ok(batch.push(request)?),
             Some(parts) => Ok(batch.push_inline(request, parts)?),
+        }
+    }
+
+    /// Whether [`push`](Self::push) would post it, if there is room.
+    pub(crate) fn check(&mut self, request: &SendRequest, inline: Option<&[u8]>) -> Outcome<()> {
+        let batch = self.of(&request.op);
+        match inline {
+            None => Ok(batch.check(request)?),
+            Some(bytes) => Ok(batch.check_inline(request, bytes.len())?),
         }
     }
 }

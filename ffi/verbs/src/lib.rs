@@ -10,7 +10,7 @@
 //!
 //! | layer | modules |
 //! |---|---|
-//! | the border to C | `settings`, `sys`, `abi`, `sockaddr`, `text`, `event_fd`, `acked`, `users`, `living`, `fork`, `strings`, `signals` |
+//! | the border to C | `settings`, `sys`, `abi`, `sockaddr`, `text`, `event_fd`, `acked`, `users`, `section`, `living`, `fork`, `strings`, `signals` |
 //! | the device and the wire | `identity`, `limits`, `net`, `hello` |
 //! | the process | `process`, with its tables `numbers`, `ids`, `rendezvous`, `retries`, `async_events`; `drain` |
 //! | libibverbs | `device`, `pd`, `mr`, `mw`, `channel`, `cq`, `cq_events`, `cq_ex`, `srq`, `qp`, `qp_state`, `batch`, `request`, `qp_ex`, `post`, `ib`, `async_calls`, `refused`, `calls` |
@@ -56,6 +56,7 @@ mod rendezvous;
 mod request;
 mod retries;
 mod rsocket;
+mod section;
 mod settings;
 mod signals;
 mod sockaddr;

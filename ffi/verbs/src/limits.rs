@@ -46,7 +46,7 @@ pub(crate) fn device() -> sys::ibv_device_attr {
             | sys::IBV_DEVICE_MEM_WINDOW_TYPE_2B
             | sys::IBV_DEVICE_MEM_MGT_EXTENSIONS,
         max_sge: count(SGE),
-        max_sge_rd: 1,
+        max_sge_rd: count(SGE),
         max_cq: count(limits.max_cq),
         max_cqe: count(MAX_CQE),
         max_mr: count(limits.max_mr),

@@ -25,8 +25,9 @@ const _: () = assert!(OPTIONAL & sys::IBV_ACCESS_OPTIONAL_FIRST != 0);
 
 /// The rights that the flags of C ask for, and whether offsets start at 0.
 pub(crate) fn access_of(flags: c_uint) -> Outcome<(Access, bool)> {
-    let flags = flags & !OPTIONAL;
-    if flags & (sys::IBV_ACCESS_ON_DEMAND | sys::IBV_ACCESS_HUGETLB) != 0 {
+    // Whether the pages are large ones makes no difference.
+    let flags = flags & !(OPTIONAL | sys::IBV_ACCESS_HUGETLB);
+    if flags & sys::IBV_ACCESS_ON_DEMAND != 0 {
         return Err(EOPNOTSUPP);
     }
     let zero_based = flags & sys::IBV_ACCESS_ZERO_BASED != 0;

@@ -73,6 +73,7 @@ pub(crate) unsafe extern "C" fn bind_mw(
         let window = bind_of(rkey, &bind.bind_info)?;
         let request = SendRequest::empty(bind.wr_id, iwarp::verbs::SendOp::BindWindow(window))
             .flags(flags_of(bind.send_flags));
+        let _others_wait = qp.posting()?;
         qp.current().qp.post_bind_mw(&this.window, &request)?;
         this.bound.store(rkey, Ordering::Relaxed);
         // SAFETY: the caller does not use the window in two threads while it binds it.

@@ -28,7 +28,9 @@ struct MadeOf {
     td: *mut sys::ibv_td,
 }
 
-/// A domain of threads (`ibv_td`). Every call may come from any thread, so it changes nothing.
+/// A domain of threads (`ibv_td`): the program uses the objects of a parent domain with it in one thread at a
+/// time. All that this changes is that their critical sections ([`Section`](crate::section::Section)) let any
+/// thread in.
 #[repr(C)]
 struct Td {
     c: UnsafeCell<sys::ibv_td>,
@@ -83,6 +85,11 @@ impl Pd {
 
     pub(crate) fn is_parent(&self) -> bool {
         self.made_of.is_some()
+    }
+
+    /// Whether the program has promised to use its objects in one thread at a time.
+    pub(crate) fn is_for_one_thread(&self) -> bool {
+        self.made_of.as_ref().is_some_and(|made_of| !made_of.td.is_null())
     }
 
     pub(crate) fn context(&self) -> *mut sys::ibv_context {

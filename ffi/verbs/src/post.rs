@@ -22,8 +22,10 @@ pub(crate) unsafe extern "C" fn post_send(
         // SAFETY: the caller passes a queue pair that lives.
         let this = unsafe { Qp::of(qp) };
         let mut next = first;
+        let posting = this.posting();
         let current = this.current();
         let post = |list: &mut List<'_>| {
+            let _others_wait = posting?;
             // SAFETY: the caller passes a list that ends with NULL.
             while let Some(request) = unsafe { next.as_ref() } {
                 // SAFETY: the request is one of the caller's list.

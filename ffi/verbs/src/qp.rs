@@ -21,6 +21,7 @@ use crate::ends::{Ends, List};
 use crate::pd::Pd;
 use crate::process::Process;
 use crate::qp_state::{self, Change};
+use crate::section::{Locked, Section};
 use crate::srq::Srq;
 use crate::{ib, limits, sys};
 
@@ -42,7 +43,7 @@ pub(crate) struct Qp {
     attributes: Mutex<Attributes>,
     acked: Arc<Acked>,
     /// Requests of `ibv_wr_start` that are not posted yet; `None`: it was made without these calls.
-    pub(crate) batch: Option<Mutex<Batch>>,
+    pub(crate) batch: Option<Section<Batch>>,
 }
 
 /// What a queue pair was made with, to make it again.
@@ -103,6 +104,12 @@ impl Qp {
         result
     }
 
+    /// Waits until no other thread is between `ibv_wr_start` and `ibv_wr_complete`, and keeps others out
+    /// while the value lives. Taken before [`current`](Self::current), which the other thread needs.
+    pub(crate) fn posting(&self) -> Outcome<Option<Locked<'_, Batch>>> {
+        self.batch.as_ref().map(Section::visit).transpose()
+    }
+
     fn change_current(&self) -> RwLockWriteGuard<'_, Ends> {
         self.current.write().expect("no holder of this lock panics")
     }
@@ -156,6 +163,13 @@ impl Qp {
         let place = unsafe { &raw mut (*self.c.get()).qp_base.state };
         // SAFETY: as above.
         unsafe { place.write_volatile(state) };
+    }
+
+    /// Enters ERR: what is posted is flushed.
+    pub(crate) fn fail(&self) -> Outcome<()> {
+        self.set_state(&mut self.attributes(), sys::IBV_QPS_ERR);
+        // Without the lock of the attributes: requests that are flushed make events.
+        self.current().fail()
     }
 
     /// The context it was made with.
@@ -233,7 +247,7 @@ impl Qp {
             is_managed: AtomicBool::new(false),
             attributes: Mutex::new(attributes),
             acked: Arc::default(),
-            batch: batch.map(Mutex::new),
+            batch: batch.map(|batch| Section::new(batch, !domain.is_for_one_thread())),
         });
         domain.add();
         this.init.cqs().for_each(Cq::add);
@@ -398,9 +412,17 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
             Change::None => {}
             Change::To(state) => {
                 this.set_state(&mut attributes, state);
-                if (from, state) == (sys::IBV_QPS_RTR, sys::IBV_QPS_RTS) {
-                    let Process { retries, engine, .. } = this.process;
-                    retries.enter(engine, this.number(), this.current().sender(), &attributes.attr);
+                match (from, state) {
+                    (sys::IBV_QPS_RTR, sys::IBV_QPS_RTS) => {
+                        let Process { retries, engine, .. } = this.process;
+                        retries.enter(engine, this.number(), this.current().sender(), &attributes.attr);
+                    }
+                    (_, sys::IBV_QPS_SQD) => {
+                        let asks = mask as c_uint & sys::IBV_QP_EN_SQD_ASYNC_NOTIFY != 0;
+                        this.current().hold_sends(asks && attr.en_sqd_async_notify != 0);
+                    }
+                    (sys::IBV_QPS_SQD, _) => this.current().resume_sends(),
+                    _ => {}
                 }
             }
             Change::ToInit => {
@@ -412,9 +434,8 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
                 this.set_state(&mut attributes, sys::IBV_QPS_RTR);
             }
             Change::ToError => {
-                this.set_state(&mut attributes, sys::IBV_QPS_ERR);
                 drop(attributes);
-                this.current().fail()?;
+                this.fail()?;
             }
             Change::ToReset => {
                 ib::stop(this.process, this.number(), &mut attributes.link);
@@ -533,12 +554,8 @@ pub(crate) unsafe extern "C" fn ibv_set_ece(_qp: *mut sys::ibv_qp, _ece: *mut c_
 /// See `ibv_query_ece(3)`: there are no options.
 ///
 /// # Safety
-/// `qp` lives, `ece` is writable.
+/// `qp` lives.
 #[unsafe(export_name = "uw_ibv_query_ece")]
-pub(crate) unsafe extern "C" fn ibv_query_ece(_qp: *mut sys::ibv_qp, ece: *mut sys::ibv_ece) -> c_int {
-    abi::status(|| {
-        // SAFETY: the caller passes a writable struct.
-        unsafe { ece.write(sys::ibv_ece::default()) };
-        Ok(())
-    })
+pub(crate) unsafe extern "C" fn ibv_query_ece(_qp: *mut sys::ibv_qp, _ece: *mut sys::ibv_ece) -> c_int {
+    abi::status(|| Err(EOPNOTSUPP))
 }

@@ -1,17 +1,15 @@
 //! Queue pairs of the extended interface (`ibv_create_qp_ex` with `send_ops_flags`): requests are built call
 //! by call, and posted together.
 
-use std::sync::MutexGuard;
-
 use arrayvec::ArrayVec;
 use iwarp::verbs::{AtomicOp, MAX_SGE, RemoteAddr, SendFlags, SendOp, SendRequest, Sge};
 use libc::{c_int, c_void};
 
 use crate::abi::{self, EINVAL, EOPNOTSUPP, Outcome};
 use crate::batch::{Batch, Building};
-use crate::ends::List;
 use crate::qp::Qp;
 use crate::request::{self, bytes_at, compare_swap, flags_of, sge_of};
+use crate::section::Section;
 use crate::sys;
 
 /// The operations that can be asked for.
@@ -96,8 +94,8 @@ pub(crate) unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut sys::ibv_qp) -> *mut sy
     if this.batch.is_some() { this.as_c() } else { std::ptr::null_mut() }
 }
 
-fn batch(qp: &Qp) -> Outcome<MutexGuard<'_, Batch>> {
-    qp.batch.as_ref().ok_or(EINVAL)?.lock().map_err(|_| abi::EIO)
+fn section(qp: &Qp) -> Outcome<&Section<Batch>> {
+    qp.batch.as_ref().ok_or(EINVAL)
 }
 
 /// Begins a request with `op`.
@@ -109,7 +107,7 @@ fn begin(qp: *mut sys::ibv_qp_ex, op: Outcome<SendOp>, write_imm: Option<u32>) {
         let wr_id = unsafe { (*qp).wr_id };
         // SAFETY: as above.
         let flags = unsafe { (*qp).wr_flags };
-        let mut batch = batch(this)?;
+        let mut batch = section(this)?.inside()?;
         match op {
             Ok(op) => {
                 let request = SendRequest::empty(wr_id, op).flags(flags_of(flags) - SendFlags::INLINE);
@@ -127,7 +125,7 @@ fn begin(qp: *mut sys::ibv_qp_ex, op: Outcome<SendOp>, write_imm: Option<u32>) {
 fn set(qp: *mut sys::ibv_qp_ex, change: impl FnOnce(&mut Building) -> Outcome<()>) {
     let _ = abi::guarded(|| {
         // SAFETY: the caller passes a queue pair that lives.
-        let mut batch = batch(unsafe { Qp::of(qp.cast()) })?;
+        let mut batch = section(unsafe { Qp::of(qp.cast()) })?.inside()?;
         let changed = batch.requests.last_mut().ok_or(EINVAL).and_then(change);
         if let Err(error) = changed {
             batch.error.get_or_insert(error);
@@ -137,16 +135,17 @@ fn set(qp: *mut sys::ibv_qp_ex, change: impl FnOnce(&mut Building) -> Outcome<()
 }
 
 unsafe extern "C" fn wr_start(qp: *mut sys::ibv_qp_ex) {
-    // SAFETY: the caller passes a queue pair that lives.
-    unsafe { wr_abort(qp) };
+    let _ = abi::guarded(|| {
+        // SAFETY: the caller passes a queue pair that lives.
+        section(unsafe { Qp::of(qp.cast()) })?.enter()?.clear();
+        Ok(())
+    });
 }
 
 unsafe extern "C" fn wr_abort(qp: *mut sys::ibv_qp_ex) {
     let _ = abi::guarded(|| {
         // SAFETY: the caller passes a queue pair that lives.
-        let mut batch = batch(unsafe { Qp::of(qp.cast()) })?;
-        batch.requests.clear();
-        batch.error = None;
+        section(unsafe { Qp::of(qp.cast()) })?.leave()?.clear();
         Ok(())
     });
 }
@@ -155,40 +154,46 @@ unsafe extern "C" fn wr_complete(qp: *mut sys::ibv_qp_ex) -> c_int {
     abi::status(|| {
         // SAFETY: the caller passes a queue pair that lives.
         let this = unsafe { Qp::of(qp.cast()) };
-        let mut batch = batch(this)?;
+        // Nobody else posts before this is dropped, behind the last request.
+        let mut batch = section(this)?.leave()?;
         let error = batch.error.take();
-        let requests = std::mem::take(&mut batch.requests);
+        let mut requests = std::mem::take(&mut batch.requests);
         if let Some(error) = error {
             return Err(error);
         }
         if this.state() < sys::IBV_QPS_RTR {
             return Err(EINVAL);
         }
-        // All of them are posted, or none.
         let current = this.current();
-        let room = current.sender().query();
-        if room.send_outstanding + requests.len() > room.max_send_wr {
+        requests.iter_mut().for_each(finish);
+        // All of them are posted, or none.
+        if !current.has_room(&requests) {
             return Err(abi::ENOMEM);
         }
-        this.post(current, |list| requests.into_iter().try_for_each(|building| push(list, building)))
+        this.post(current, |list| {
+            let _others_wait = batch;
+            if requests.len() > 1 {
+                requests.iter().try_for_each(|Building { request, inline, .. }| {
+                    list.check(request, inline.as_deref())
+                })?;
+            }
+            requests.iter().try_for_each(|Building { request, inline, .. }| match inline {
+                Some(bytes) => list.push(request, Some(&[bytes])),
+                None => list.push(request, None),
+            })
+        })
     })
 }
 
-/// Posts a request of a batch.
-fn push(list: &mut List<'_>, mut building: Building) -> Outcome<()> {
-    if let Some(imm) = building.write_imm {
-        let inline = building.inline.as_ref().map(|bytes| bytes.len() as u64);
-        let length = inline.unwrap_or_else(|| building.request.length());
-        if let SendOp::WriteImmediate { data, .. } = &mut building.request.op {
-            *data = request::immediate(imm, length);
-        }
+/// All of a request is known.
+fn finish(building: &mut Building) {
+    let Building { request, inline, write_imm } = building;
+    if inline.is_some() {
+        request.flags |= SendFlags::INLINE;
     }
-    match &building.inline {
-        Some(bytes) => {
-            building.request.flags |= SendFlags::INLINE;
-            list.push(&building.request, Some(&[&bytes[..]]))
-        }
-        None => list.push(&building.request, None),
+    let length = inline.as_ref().map_or_else(|| request.length(), |bytes| bytes.len() as u64);
+    if let (Some(imm), SendOp::WriteImmediate { data, .. }) = (*write_imm, &mut request.op) {
+        *data = request::immediate(imm, length);
     }
 }
 

@@ -76,6 +76,7 @@ pub(crate) fn check(
             IBV_QPS_RESET => Ok(Change::ToReset),
             IBV_QPS_INIT if from == IBV_QPS_RESET => Ok(Change::To(IBV_QPS_INIT)),
             IBV_QPS_SQD if from == IBV_QPS_RTS => Ok(Change::To(IBV_QPS_SQD)),
+            IBV_QPS_RTS if from == IBV_QPS_SQD => Ok(Change::To(IBV_QPS_RTS)),
             _ => Ok(Change::None),
         };
     }

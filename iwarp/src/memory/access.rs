@@ -131,21 +131,21 @@ pub enum RegisterError {
     /// A memory window is bound to it.
     #[error("memory windows are bound to the region: unbind or invalidate them first")]
     Bound,
-    /// Memory of the caller that is not mapped.
+    /// Memory of the caller that is not mapped, or lies behind the end of the file that is mapped there.
     #[error("no memory is mapped at {at:#x}")]
     NotMapped {
-        /// The first byte that is not mapped.
+        /// A byte that is not there. In Linux before 6.11 and without `/proc`: the first byte of the memory.
         at: u64,
     },
     /// Memory of the caller whose mapping does not allow the access.
     #[error("the memory at {at:#x} may not be read, or not be written as the rights ask")]
     Protected {
-        /// The first byte that does not.
+        /// The first byte that does not; the first of the memory as above.
         at: u64,
     },
-    /// The mappings of the process cannot be read.
+    /// Nothing tells whether memory of the caller is mapped.
     #[error(
-        "the mappings of this process cannot be read (/proc/self/maps): register memory of the library's own"
+        "the mappings of this process cannot be read (/proc/self/maps), and the kernel is older than Linux 5.14: mount /proc"
     )]
     Unverified,
     /// The system refused the handler of the fault guard.

@@ -1,12 +1,16 @@
 //! Maps the 24 unpredictable bits of an STag to its slot, with two loads.
 //!
-//! The map has 4096 pages of 4096 entries. A page (16 KiB) is allocated with the first STag in it: the map
-//! costs 32 KiB at first, and 64 MiB once some tens of thousands of STags have been made. Readers take no
-//! lock. The control lock of the table serialises writers.
+//! The map has 4096 pages of 4096 entries. A page (16 KiB) is there while an index in it is in use. Then
+//! another part of the map gets it: the map is as large as the most indices that were in use together need.
+//! Readers take no lock. The control lock of the table serialises writers.
 //!
-//! An entry records when it was freed. A freed index is reused only after [`QUARANTINE`] others were
-//! allocated.
+//! A reader that has found a page may find there, a moment later, the entry of another index, whose slot has
+//! another STag. So a reader compares the STag of the slot, and a writer holds the control lock.
+//!
+//! A freed index is reused only after [`QUARANTINE`] others were allocated. A bit says that it waits, and a
+//! queue has when it was freed: at most 2 MiB and, with a million of them, 8 MiB.
 
+use std::collections::VecDeque;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
@@ -35,7 +39,7 @@ type Page = [AtomicU32; PAGE];
 
 /// The map from index to slot number.
 pub(super) struct IndexMap {
-    /// Null where there is no page yet. A page stays until the map is dropped.
+    /// Null where there is no page. The memory of a page stays until the map is dropped.
     pages: Box<Directory>,
 }
 
@@ -44,9 +48,29 @@ type Directory = [AtomicPtr<Page>; PAGE];
 /// Allocates indices. Only the holder of the control lock uses it.
 pub(super) struct IndexAllocator {
     rng: ChaCha20Rng,
-    /// Counts allocated indices, modulo 2^31. It skips 0, which marks an entry that was never used.
+    /// Counts allocated indices, modulo 2^32.
     clock: u32,
+    /// Indices in use in each page.
+    used: Box<[u16; PAGE]>,
+    /// Pages without an index in use: all their entries are 0.
+    spare: Vec<NonNull<Page>>,
+    quarantine: Quarantine,
 }
+
+// SAFETY: the pages in `spare` are plain atomics on the heap, which any thread may use and free.
+unsafe impl Send for IndexAllocator {}
+
+/// The indices that were freed and may not be reused yet.
+struct Quarantine {
+    /// Whether an index waits: bits in words, in parts that are there once one of their indices was freed.
+    bits: Box<[Option<Box<[u64; WORDS]>>; PARTS]>,
+    /// Those that wait, with the time when they were freed; the oldest one first.
+    waiting: VecDeque<(u32, u32)>,
+}
+
+/// Words of a part (4 KiB), and parts: bits for 2^24 indices.
+const WORDS: usize = 512;
+const PARTS: usize = (Stag::INDICES as usize) / 64 / WORDS;
 
 impl IndexMap {
     pub(super) fn new() -> Self {
@@ -60,49 +84,22 @@ impl IndexMap {
         (entry & LIVE != 0).then_some(entry & !LIVE)
     }
 
-    fn entry(&self, index: u32) -> &AtomicU32 {
-        let place = &self.pages[index as usize / PAGE];
-        let page = self.page(place).unwrap_or_else(|| self.add_page(place));
-        &page[index as usize % PAGE]
-    }
-
     /// The page at this entry of the directory, if there is one.
     fn page(&self, place: &AtomicPtr<Page>) -> Option<&Page> {
-        // SAFETY: `place` is an entry of the directory, which only `add_page` changes: a pointer in it is
-        // that of a page which was made before the pointer was stored (Acquire pairs with its Release). A
-        // page is only ever reached as shared atomics, and is freed by the drop of the map, which outlives
-        // the reference.
+        // SAFETY: `place` is an entry of the directory, which only `IndexAllocator` changes: a pointer in it
+        // is that of a page which was made before the pointer was stored (Acquire pairs with its Release). A
+        // page is only ever reached as shared atomics. It is freed by the drop of the map or, if it is spare,
+        // of the allocator. `TableShared` owns both, and drops them together, when no reference is left.
         unsafe { place.load(Ordering::Acquire).as_ref() }
-    }
-
-    #[cold]
-    fn add_page(&self, place: &AtomicPtr<Page>) -> &Page {
-        let page = Box::into_raw(zeroed::<Page>());
-        match place.compare_exchange(ptr::null_mut(), page, Ordering::Release, Ordering::Acquire) {
-            // SAFETY: `page` comes from `Box::into_raw` in this call. It is in the directory from now on,
-            // where it is only reached as shared atomics, and is freed by the drop of the map, which outlives
-            // the reference.
-            Ok(_) => unsafe { &*page },
-            Err(first) => {
-                // SAFETY: `page` comes from `Box::into_raw` in this call, and the failed exchange did not
-                // store it, so nobody else has it.
-                drop(unsafe { Box::from_raw(page) });
-                // SAFETY: `first` was in the directory, so another call of this function made the page before
-                // it stored the pointer (the Acquire of the failed exchange pairs with its Release). It is
-                // only reached as shared atomics, and is freed by the drop of the map, which outlives the
-                // reference.
-                unsafe { &*first }
-            }
-        }
     }
 }
 
 impl Drop for IndexMap {
     fn drop(&mut self) {
         for page in self.pages.iter_mut().filter_map(|place| NonNull::new(*place.get_mut())) {
-            // SAFETY: the pointer comes from `Box::into_raw` in `add_page`, which stores each in one entry of
-            // the directory only. No reference to the page is left: all are bound to a borrow of the map,
-            // which `&mut self` excludes.
+            // SAFETY: the pointer comes from `Box::into_raw` in `IndexAllocator::page`, which stores each in
+            // one entry of the directory only, and `free` takes it away before it is spare. No reference to
+            // the page is left: all are bound to a borrow of the map, which `&mut self` excludes.
             drop(unsafe { Box::from_raw(page.as_ptr()) });
         }
     }
@@ -115,7 +112,8 @@ fn zeroed<T: FromZeros>() -> Box<T> {
 
 impl IndexAllocator {
     pub(super) fn new(rng: ChaCha20Rng) -> Self {
-        Self { rng, clock: 0 }
+        let quarantine = Quarantine { bits: Box::new([const { None }; PARTS]), waiting: VecDeque::new() };
+        Self { rng, clock: 0, used: zeroed(), spare: Vec::new(), quarantine }
     }
 
     /// Picks an index at random and maps it to `slot`. It never picks index 0, so no STag with key 0 is 0.
@@ -125,35 +123,77 @@ impl IndexAllocator {
     ///
     /// RFC 5040 section 8.1.1 (RDMAP-357): STags are hard to predict.
     pub(super) fn allocate(&mut self, map: &IndexMap, slot: u32) -> u32 {
-        self.clock = next_clock(self.clock);
+        self.clock = self.clock.wrapping_add(1);
+        self.quarantine.release(self.clock);
         loop {
             let index = self.rng.next_u32() % Stag::INDICES;
-            if index == 0 {
+            if index == 0 || map.slot(index).is_some() || self.quarantine.has(index) {
                 continue;
             }
-            let entry = map.entry(index);
-            if self.is_available(entry.load(Ordering::Relaxed)) {
-                entry.store(LIVE | slot, Ordering::Release);
-                return index;
-            }
+            self.used[index as usize / PAGE] += 1;
+            self.page(map, index)[index as usize % PAGE].store(LIVE | slot, Ordering::Release);
+            return index;
         }
     }
 
     /// Unmaps an index and starts its quarantine.
     pub(super) fn free(&mut self, map: &IndexMap, index: u32) {
-        map.entry(index).store(self.clock, Ordering::Release);
+        let number = index as usize / PAGE;
+        self.page(map, index)[index as usize % PAGE].store(0, Ordering::Release);
+        self.quarantine.add(index, self.clock);
+        self.used[number] -= 1;
+        if self.used[number] == 0 {
+            self.spare.extend(NonNull::new(map.pages[number].swap(ptr::null_mut(), Ordering::AcqRel)));
+        }
     }
 
-    fn is_available(&self, entry: u32) -> bool {
-        let rested = self.clock.wrapping_sub(entry) & !LIVE;
-        entry == 0 || (entry & LIVE == 0 && rested > QUARANTINE)
+    /// The page of an index: the one that is there, a spare one, or a new one.
+    fn page<'a>(&mut self, map: &'a IndexMap, index: u32) -> &'a Page {
+        let place = &map.pages[index as usize / PAGE];
+        if let Some(page) = map.page(place) {
+            return page;
+        }
+        let new = || Box::into_raw(zeroed::<Page>());
+        place.store(self.spare.pop().map_or_else(new, NonNull::as_ptr), Ordering::Release);
+        map.page(place).expect("a page was put there, and others change the map only with the lock")
     }
 }
 
-fn next_clock(clock: u32) -> u32 {
-    match (clock + 1) & !LIVE {
-        0 => 1,
-        next => next,
+impl Drop for IndexAllocator {
+    fn drop(&mut self) {
+        for page in self.spare.drain(..) {
+            // SAFETY: the pointer comes from `Box::into_raw` in `page`, and `free` has taken it out of the
+            // directory, so only this list has it. `TableShared` owns the map and this value, and drops them
+            // when no reader is left.
+            drop(unsafe { Box::from_raw(page.as_ptr()) });
+        }
+    }
+}
+
+impl Quarantine {
+    fn add(&mut self, index: u32, now: u32) {
+        *self.word(index) |= 1 << (index % 64);
+        self.waiting.push_back((index, now));
+    }
+
+    /// Lets those go that have waited long enough.
+    fn release(&mut self, now: u32) {
+        while let Some(&(index, freed)) = self.waiting.front()
+            && now.wrapping_sub(freed) > QUARANTINE
+        {
+            *self.word(index) &= !(1 << (index % 64));
+            self.waiting.pop_front();
+        }
+    }
+
+    fn has(&self, index: u32) -> bool {
+        let word = index as usize / 64;
+        self.bits[word / WORDS].as_ref().is_some_and(|part| part[word % WORDS] >> (index % 64) & 1 != 0)
+    }
+
+    fn word(&mut self, index: u32) -> &mut u64 {
+        let word = index as usize / 64;
+        &mut self.bits[word / WORDS].get_or_insert_with(zeroed)[word % WORDS]
     }
 }
 
@@ -163,20 +203,62 @@ mod tests {
 
     use super::*;
 
+    fn allocator() -> IndexAllocator {
+        IndexAllocator::new(ChaCha20Rng::from_seed([7; 32]))
+    }
+
     #[test]
     fn a_freed_index_leads_nowhere_and_comes_back_after_its_quarantine() {
-        let map = IndexMap::new();
-        let mut allocator = IndexAllocator::new(ChaCha20Rng::from_seed([7; 32]));
+        let (map, mut allocator) = (IndexMap::new(), allocator());
         let index = allocator.allocate(&map, 5);
         assert_eq!(map.slot(index), Some(5));
         allocator.free(&map, index);
         assert_eq!(map.slot(index), None);
-        let is_free =
-            |allocator: &IndexAllocator| allocator.is_available(map.entry(index).load(Ordering::Relaxed));
-        for _ in 0..=QUARANTINE {
-            assert!(!is_free(&allocator));
-            allocator.clock = next_clock(allocator.clock);
+        let freed = allocator.clock;
+        allocator.quarantine.release(freed + QUARANTINE);
+        assert!(allocator.quarantine.has(index));
+        allocator.quarantine.release(freed + QUARANTINE + 1);
+        assert!(!allocator.quarantine.has(index) && allocator.quarantine.waiting.is_empty());
+    }
+
+    /// However many are made one after the other, the map needs the pages of those that are in use together.
+    #[test]
+    fn pages_are_as_many_as_indices_in_use_need() {
+        let (map, mut allocator) = (IndexMap::new(), allocator());
+        let mut live = VecDeque::new();
+        for slot in 0..10_000 {
+            live.push_back((allocator.allocate(&map, slot), slot));
+            if live.len() > 3 {
+                let (index, _) = live.pop_front().unwrap();
+                allocator.free(&map, index);
+                assert_eq!(map.slot(index), None);
+            }
+            assert!(live.iter().all(|&(index, slot)| map.slot(index) == Some(slot)));
         }
-        assert!(is_free(&allocator));
+        let there = map.pages.iter().filter(|page| !page.load(Ordering::Relaxed).is_null()).count();
+        assert!(there <= 3, "{there} pages for three indices");
+        assert!(there + allocator.spare.len() <= 4, "{} spare pages", allocator.spare.len());
+        live.drain(..).for_each(|(index, _)| allocator.free(&map, index));
+        assert!(map.pages.iter().all(|page| page.load(Ordering::Relaxed).is_null()));
+        let is_empty = |page: &NonNull<Page>| {
+            // SAFETY: a spare page is the allocator's, which lives.
+            let page = unsafe { page.as_ref() };
+            page.iter().all(|entry| entry.load(Ordering::Relaxed) == 0)
+        };
+        assert!(allocator.spare.iter().all(is_empty), "a spare page has an entry");
+    }
+
+    /// Two that are not free are never picked: one in use, and one in quarantine.
+    #[test]
+    fn neither_a_used_index_nor_one_in_quarantine_is_picked() {
+        let map = IndexMap::new();
+        let drawn = allocator().allocate(&map, 1);
+        // The same draws once more: the first index is in use.
+        let mut second = allocator();
+        let other = second.allocate(&map, 2);
+        assert_ne!(other, drawn);
+        let (map, mut third) = (IndexMap::new(), allocator());
+        third.quarantine.add(drawn, 0);
+        assert_eq!(third.allocate(&map, 3), other);
     }
 }

@@ -10,7 +10,6 @@ use crate::memory::access::{Access, Base, RegisterOptions, check_rights};
 use crate::memory::bytes::RawBytes;
 use crate::memory::guard;
 use crate::memory::handle::Handle;
-use crate::memory::mapped;
 use crate::memory::slot::{AddressRange, Record, Traits};
 use crate::memory::stag::Stag;
 use crate::memory::table::{MemoryTable, UserMemory};
@@ -90,7 +89,7 @@ impl MemoryTable {
             // SAFETY: no byte is accessed.
             return Ok(unsafe { RawBytes::of_user(ptr, 0, writable, false) });
         }
-        mapped::check(ptr, len, writable)?;
+        self.shared().mappings.check(ptr, len, writable)?;
         let guarded = match self.shared().user_memory() {
             UserMemory::Guarded => guard::install().map_err(|_| RegisterError::NoGuard)?,
             UserMemory::Trusted => false,

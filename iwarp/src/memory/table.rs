@@ -12,6 +12,7 @@ use crate::memory::external::Regions;
 use crate::memory::fault::Fault;
 use crate::memory::guard::Unmapped;
 use crate::memory::index::{IndexAllocator, IndexMap, MAX_LIVE};
+use crate::memory::mapped::Mappings;
 use crate::memory::process::OwnerProcess;
 use crate::memory::quiescence::Quiescence;
 use crate::memory::slot::{AddressRange, Found, Lease, Record, Slot, SlotNumber, Traits};
@@ -111,6 +112,7 @@ pub(super) struct TableShared {
     /// Held for reading by threads that copy outside an epoch.
     outside_copies: RwLock<()>,
     config: TableConfig,
+    pub(super) mappings: Mappings,
     owner: OwnerProcess,
 }
 
@@ -172,6 +174,7 @@ impl MemoryTable {
             quiescence: Quiescence::default(),
             outside_copies: RwLock::new(()),
             config: TableConfig { max_mr, max_mw, ..*config },
+            mappings: Mappings::default(),
             owner: OwnerProcess::current(),
         };
         Self { shared: Arc::new(shared) }

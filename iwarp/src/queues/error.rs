@@ -16,7 +16,7 @@ pub enum VerbsError {
         "the queue pair is in state {0:?}: a connection needs a new one (Idle), and sending needs an established one (Rts), or QpInit::early_sends"
     )]
     InvalidState(super::QpState),
-    /// A request with more than `max_sge` (or, for a Read, one) elements.
+    /// A request with more than `max_sge` (or, for an atomic, one) elements.
     #[error("too many scatter/gather elements: {got}, at most {max}")]
     TooManySge {
         /// The number in the request.
@@ -65,6 +65,9 @@ pub enum VerbsError {
         "the completion queue has overflowed: make another one, with an entry for each request (`cqe_for`)"
     )]
     CqOverflowed,
+    /// Memory of the caller that it may not access itself, in this way.
+    #[error("{0}")]
+    Inaccessible(String),
     /// A parameter is out of range.
     #[error("{0}")]
     Invalid(String),

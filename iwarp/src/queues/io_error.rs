@@ -62,6 +62,7 @@ impl From<VerbsError> for io::Error {
             | VerbsError::AtomicLength { .. }
             | VerbsError::LocalProtection(_)
             | VerbsError::CqTooSmall { .. }
+            | VerbsError::Inaccessible(_)
             | VerbsError::Invalid(_) => ErrorKind::InvalidInput,
             VerbsError::CqOverflowed => ErrorKind::Other,
         };

@@ -21,6 +21,7 @@ use super::{
     StreamError, TerminateReport, VerbsError, WcOpcode, WcStatus, WorkCompletion,
 };
 
+mod drain;
 mod orphan;
 mod post;
 mod rnr_retry;
@@ -139,6 +140,8 @@ pub(crate) struct QpShared {
     turn: TurnCell,
     /// An event is wanted when no send request is open.
     drain: AtomicBool,
+    /// No send request starts.
+    held: AtomicBool,
     /// The count of shared receive buffers above which one event is made; 0: none.
     high_water: AtomicUsize,
     /// Receive requests taken for messages, and the number of them that are completed.
@@ -220,6 +223,7 @@ impl QpShared {
             ended: Mutex::default(),
             turn: TurnCell::new(),
             drain: AtomicBool::new(false),
+            held: AtomicBool::new(false),
             high_water: AtomicUsize::new(init.high_water),
             recv_taken: Counter::default(),
             recv_done: Counter::default(),
@@ -468,32 +472,6 @@ impl QpShared {
     }
 
     // ---- completing ----
-
-    /// Requests an event for when no send request is open.
-    pub(crate) fn arm_drain(&self) {
-        self.drain.store(true, Ordering::Release);
-        {
-            // With this lock the flag is seen by a thread that flushes after this, and a flush before this is
-            // seen here.
-            let _consumer = self.consumer();
-            self.report_if_drained();
-        }
-        // A stream that completes the last request meanwhile looks again when it answers the doorbell.
-        if let Some(doorbells) = self.doorbells.get() {
-            self.ring(doorbells);
-        }
-    }
-
-    /// Makes the event if it is wanted and no send request is open.
-    #[inline]
-    pub(crate) fn report_if_drained(&self) {
-        if self.drain.load(Ordering::Acquire)
-            && self.send.wqes.open() == 0
-            && self.drain.swap(false, Ordering::AcqRel)
-        {
-            self.events.push(AsyncEventKind::SqDrained, None);
-        }
-    }
 
     /// Receive requests that were taken and are not completed; for tests.
     pub(crate) fn open_recvs(&self) -> u64 {

@@ -89,8 +89,9 @@ pub enum SendOp {
         /// The destination.
         remote: RemoteAddr,
     },
-    /// RDMA Read from the peer's memory into one local element, whose region needs `LOCAL_WRITE`: a Read
-    /// Request has one sink. Without an element it reads no bytes.
+    /// RDMA Read from the peer's memory into the local elements, in order, whose regions need `LOCAL_WRITE`.
+    /// Without an element it reads no bytes. A Read Request has one sink (RFC 5040 section 4.4), so there is
+    /// one for each element with bytes. Each counts against ORD, and waits for it if need be.
     Read {
         /// The source.
         remote: RemoteAddr,

@@ -217,6 +217,9 @@ pub(super) fn register_error(error: RegisterError) -> VerbsError {
     match error {
         RegisterError::Limit { max_mr } => VerbsError::Limit { name: "max_mr", limit: max_mr },
         RegisterError::WindowLimit { max_mw } => VerbsError::Limit { name: "max_mw", limit: max_mw },
+        RegisterError::NotMapped { .. } | RegisterError::Protected { .. } | RegisterError::Unverified => {
+            VerbsError::Inaccessible(error.to_string())
+        }
         _ => VerbsError::Invalid(error.to_string()),
     }
 }

@@ -105,6 +105,24 @@ impl SendBatch<'_> {
         self.qp.queue_send(request)
     }
 
+    /// Whether [`push`](Self::push) would post this request, if the queue has room.
+    ///
+    /// # Errors
+    /// Those of [`push`](Self::push), except [`VerbsError::QueueFull`].
+    pub fn check(&self, request: &SendRequest) -> Result<(), VerbsError> {
+        self.qp.check_window_kind(&request.op)?;
+        self.qp.check_send(request)
+    }
+
+    /// Whether [`push_inline`](Self::push_inline) would post this request with `bytes` bytes, if the queue
+    /// has room.
+    ///
+    /// # Errors
+    /// Those of [`push_inline`](Self::push_inline), except [`VerbsError::QueueFull`].
+    pub fn check_inline(&self, request: &SendRequest, bytes: usize) -> Result<(), VerbsError> {
+        self.qp.check_inline(request, bytes)
+    }
+
     /// Posts an inline request with bytes of the caller, which need not be registered: `parts`, one after the
     /// other. The request has no elements.
     ///
@@ -296,9 +314,24 @@ impl QueuePair {
 
     /// Requests one [`AsyncEventKind::SqDrained`](super::AsyncEventKind::SqDrained) event for when all
     /// requests of the send queue are completed, those posted meanwhile included. The event comes at once if
-    /// none is open.
+    /// none is open. While the queue is [held](Self::hold_sends), requests that have not started do not
+    /// count.
     pub fn drain(&self) {
         self.shared.arm_drain();
+    }
+
+    /// Starts no further request of the send queue (`IBV_QPS_SQD`). Those that have started go on until they
+    /// are complete. Requests may be posted, and wait with the others for
+    /// [`resume_sends`](Self::resume_sends); an error flushes them, and a graceful close does not wait for
+    /// them.
+    pub fn hold_sends(&self) {
+        self.shared.hold_sends();
+    }
+
+    /// Starts requests again after [`hold_sends`](Self::hold_sends). The event of a [`drain`](Self::drain)
+    /// that has not come yet does not come.
+    pub fn resume_sends(&self) {
+        self.shared.resume_sends();
     }
 
     /// Sets the mark of [`QpInit::high_water`] again, also after its event; 0 disables it.

@@ -213,6 +213,7 @@ pub(crate) unsafe extern "C" fn rdma_connect(
         let peer = find(this, destination);
         let Peer::At(remote) = peer else {
             manage(&mut this.state(), qp);
+            qp.fail()?;
             let (kind, status) = match peer {
                 Peer::Silent => (sys::RDMA_CM_EVENT_UNREACHABLE, -libc::ETIMEDOUT),
                 _ => (sys::RDMA_CM_EVENT_REJECTED, -libc::ECONNREFUSED),

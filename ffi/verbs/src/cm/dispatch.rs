@@ -35,7 +35,7 @@ pub(crate) fn on_event(process: &'static Process, event: CmEvent) {
         return;
     }
     match kind {
-        CmEventKind::Established { private_data, ord, ird, .. } => {
+        CmEventKind::Established { private_data, ord, ird, peer, .. } => {
             set_qp_state(id, sys::IBV_QPS_RTS);
             let mut state = id.state();
             state.connected = true;
@@ -46,8 +46,10 @@ pub(crate) fn on_event(process: &'static Process, event: CmEvent) {
             }
             drop(state);
             let private_data = Hello::strip(&private_data);
+            // Those that the peer may have outstanding, also where this end would serve more.
+            let served = peer.map_or(ird, |peer| ird.min(peer.depths.ord));
             let conn = sys::rdma_conn_param {
-                responder_resources: u8::try_from(ird).unwrap_or(u8::MAX),
+                responder_resources: u8::try_from(served).unwrap_or(u8::MAX),
                 initiator_depth: u8::try_from(ord).unwrap_or(u8::MAX),
                 ..Default::default()
             };

@@ -1,5 +1,6 @@
 //! This end of the wire, and how programs see it.
 
+use std::ffi::CString;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -20,6 +21,8 @@ pub(crate) struct Net {
     /// Our address on the wire.
     address: IpAddr,
     service: Service,
+    /// The kernel's interface that is shown as the device's: programs look up its name.
+    interface: CString,
     up: AtomicBool,
     /// Shows this process on a wire that has no folder.
     present: Option<Present>,
@@ -45,7 +48,20 @@ pub(crate) enum Name {
 
 impl Net {
     pub(super) fn new(address: IpAddr, service: Service) -> Self {
-        Self { address, service, up: AtomicBool::new(true), present: None }
+        Self { address, service, interface: c"lo".into(), up: AtomicBool::new(true), present: None }
+    }
+
+    /// The wire is this interface. A wire that is none of the kernel's has the loopback interface.
+    pub(super) fn set_interface(&mut self, name: &str) {
+        if let Ok(name) = CString::new(name) {
+            self.interface = name;
+        }
+    }
+
+    /// The index of the interface; 0 once it is gone.
+    pub(crate) fn interface_index(&self) -> u32 {
+        // SAFETY: the name is a string that ends with a zero.
+        unsafe { libc::if_nametoindex(self.interface.as_ptr()) }
     }
 
     /// Shows this process to [`processes`](super::processes), on a wire that has no folder.

@@ -25,6 +25,9 @@ pub(crate) fn open(spec: &Spec) -> Result<Opened, String> {
         Kind::Packet { interface } => open_packet(spec, interface)?,
         _ => on_a_network(iwarp_wire::open_dpdk(spec).map_err(|error| format!("UWARP_NET={error}"))?),
     };
+    if let Kind::Packet { interface } = &spec.kind {
+        net.set_interface(interface);
+    }
     if !matches!(spec.kind, Kind::Local { .. }) {
         net.show(&spec.to_string());
     }

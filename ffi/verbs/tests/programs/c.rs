@@ -8,7 +8,7 @@ use crate::pair::Running;
 use crate::wire::Wire;
 
 /// The programs, by their files' names.
-pub(crate) const ALL: [&str; 17] = [
+pub(crate) const ALL: [&str; 26] = [
     "one_process",
     "destroyed",
     "exported",
@@ -26,6 +26,15 @@ pub(crate) const ALL: [&str; 17] = [
     "sleepers",
     "migrated",
     "depths",
+    "sections",
+    "read_elements",
+    "registering",
+    "posts",
+    "read_depths",
+    "drained",
+    "newer",
+    "states",
+    "messages",
 ];
 
 /// How long each may take.

@@ -32,6 +32,19 @@ impl QpShared {
         }
     }
 
+    /// Whether [`queue_send`](Self::queue_send) would accept a request, if there is room.
+    pub(crate) fn check_send(&self, request: &SendRequest) -> Result<(), VerbsError> {
+        if !self.takes_sends() {
+            return Err(self.refusal());
+        }
+        let checked = match self.usual(request) {
+            Ok(Some(_)) => return Ok(()),
+            Ok(None) => self.unusual(request),
+            Err(error) => Err(error),
+        };
+        checked.or_else(|error| self.faulty(request, error)).map(drop)
+    }
+
     /// Adds a request of any form after its check.
     #[inline(never)]
     fn queue_checked(
@@ -46,10 +59,20 @@ impl QpShared {
     /// As [`queue_send`](Self::queue_send) for an inline request whose bytes the caller has: `parts`, one
     /// after the other.
     pub(crate) fn queue_inline(&self, request: &SendRequest, parts: &[&[u8]]) -> Result<(), VerbsError> {
+        let length: usize = parts.iter().map(|part| part.len()).sum();
+        self.check_inline(request, length)?;
+        let bytes = parts.iter().copied().flatten().copied().collect();
+        let is_usual = is_one_message(&request.op) && !request.flags.contains(SendFlags::FENCE);
+        let usual = if is_usual { Usual::Inline } else { Usual::No };
+        self.add_send(request, length as u32, usual, Some(bytes))
+    }
+
+    /// Whether [`queue_inline`](Self::queue_inline) would accept a request with `length` bytes, if there is
+    /// room.
+    pub(crate) fn check_inline(&self, request: &SendRequest, length: usize) -> Result<(), VerbsError> {
         if !self.takes_sends() {
             return Err(self.refusal());
         }
-        let length: usize = parts.iter().map(|part| part.len()).sum();
         let max = self.caps.max_inline();
         if length > max {
             return Err(VerbsError::TooLong { got: length as u64, max: max as u64 });
@@ -59,11 +82,7 @@ impl QpShared {
                 "only a Send or Write without elements takes bytes of the caller".into(),
             ));
         }
-        self.check(request, length as u64)?;
-        let bytes = parts.iter().copied().flatten().copied().collect();
-        let is_usual = is_one_message(&request.op) && !request.flags.contains(SendFlags::FENCE);
-        let usual = if is_usual { Usual::Inline } else { Usual::No };
-        self.add_send(request, length as u32, usual, Some(bytes))
+        self.check(request, length as u64)
     }
 
     /// Adds a request that was checked.
@@ -172,12 +191,15 @@ impl QpShared {
         self.check_extension(&request.op)?;
         self.check_agreement(&request.op)?;
         match request.op {
-            SendOp::Read { .. } => self.check_ord_and_sink(sg_list)?,
+            SendOp::Read { .. } => self.check_ord_and_sinks(sg_list)?,
             SendOp::Atomic { .. } => {
                 if sg_list.is_empty() || length != u64::from(ATOMIC_BYTES) {
                     return Err(VerbsError::AtomicLength { got: length });
                 }
-                self.check_ord_and_sink(sg_list)?;
+                if sg_list.len() > 1 {
+                    return Err(VerbsError::TooManySge { got: sg_list.len(), max: 1 });
+                }
+                self.check_ord_and_sinks(sg_list)?;
             }
             SendOp::Immediate { .. } if length > 0 => {
                 return Err(VerbsError::Invalid(format!(
@@ -237,11 +259,8 @@ impl QpShared {
         Err(VerbsError::Invalid(text.into()))
     }
 
-    /// Checks that a Read or atomic may be sent, and that its response has a buffer.
-    fn check_ord_and_sink(&self, sg_list: &[Sge]) -> Result<(), VerbsError> {
-        if sg_list.len() > 1 {
-            return Err(VerbsError::TooManySge { got: sg_list.len(), max: 1 });
-        }
+    /// Checks that a Read or atomic may be sent, and that its responses have buffers.
+    fn check_ord_and_sinks(&self, sg_list: &[Sge]) -> Result<(), VerbsError> {
         if self.ord.load(Ordering::Acquire) == 0 {
             return Err(VerbsError::Invalid(
                 "this connection allows no Read and no atomic: its ORD was negotiated to 0".into(),

@@ -160,7 +160,12 @@ impl Stream {
         !self.awaits_answers()
             && !self.common.awaits_acknowledgement()
             && self.outbound.is_idle()
-            && !self.common.consumer.has_sends()
+            && (!self.common.consumer.has_sends() || self.is_held())
+    }
+
+    /// Whether the requests of the send queue wait until their user lets them go on.
+    fn is_held(&self) -> bool {
+        self.common.qp.holds_sends() && self.common.next_element == 0
     }
 
     /// TCP's peer has acknowledged all bytes below an offset of the stream, and its user has taken those
@@ -294,6 +299,7 @@ impl Stream {
     ) -> bool {
         let Self { common, outbound, inbound, .. } = self;
         common.give_up_responses(&mut pool.outstanding);
+        common.abandon_read();
         let unfinished = outbound.abandon(pool, &mut common.consumer);
         common.pending.extend(unfinished);
         let refused = terminate.and_then(|terminate| common.refused(terminate));

@@ -97,16 +97,31 @@ pub(super) struct Common {
     pub(super) taken: u64,
     /// How many of our Reads and atomics may be outstanding together.
     pub(super) ord: u32,
+    /// The element of the Read at the head of the send queue that its next Read Request is for; 0: it has not
+    /// begun.
+    pub(super) next_element: u8,
     /// Counts FPDUs sent, and delivered segments of responses to our Reads and atomics.
     pub(super) progress: u64,
 }
 
 /// One of our requests that waits for its response.
 pub(super) enum Outstanding {
-    /// A Read. `is_rtr`: it is the ready-to-receive message, which no user posted.
-    Read { sink: ReadSink, is_rtr: bool },
+    /// A Read.
+    Read { sink: ReadSink, part: ReadPart },
     /// An atomic. `sink` receives the value that the word had before.
     Atomic { id: u32, sink: Sge },
+}
+
+/// The part of a request that a Read Request asks for. A Read Request has one sink, so a request with several
+/// elements needs one for each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ReadPart {
+    /// None: it is the ready-to-receive message, which no user posted.
+    Rtr,
+    /// Not the last one.
+    Earlier,
+    /// The last one, or all of it: its response completes the request.
+    Last,
 }
 
 /// Takes the oldest. An emptied queue starts again at the front of its buffer, so a short queue keeps using
@@ -136,6 +151,7 @@ impl Common {
             acknowledged: 0,
             taken: 0,
             ord: ord.into(),
+            next_element: 0,
             progress: 0,
         }
     }
@@ -199,18 +215,20 @@ impl Common {
         found.map(|pending| pending.fault = Some(WcStatus::RnrRetryExceeded)).is_some()
     }
 
-    /// Records a Read or atomic as started. It completes when its response is delivered and all earlier
-    /// requests have completed.
+    /// Records a Read or atomic as started. It completes when its response is delivered (the last one, if it
+    /// has several) and all earlier requests have completed.
     ///
     /// RFC 5040 section 5.5 (RDMAP-291): a Read is not complete before its response is delivered.
-    pub(super) fn await_response(
-        &mut self,
-        slots: &mut SlotPool<Outstanding>,
-        pending: Pending,
-        response: Outstanding,
-    ) {
-        self.outstanding.push(slots, response);
+    pub(super) fn await_response(&mut self, pending: Pending) {
         self.pending.push_back(Pending { awaits: Some(Awaited::Response), ..pending });
+    }
+
+    /// The Read at the head of the send queue, if it has begun and has elements left, leaves the queue. It is
+    /// one of the started requests.
+    pub(super) fn abandon_read(&mut self) {
+        if std::mem::take(&mut self.next_element) > 0 {
+            self.consumer.remove_send();
+        }
     }
 
     /// The response to the oldest outstanding Read or atomic is delivered: completes all requests that now
@@ -229,6 +247,10 @@ impl Common {
 
     fn complete_done(&mut self) {
         let Self { qp, consumer, pending, .. } = self;
+        if qp.holds_sends() {
+            // What is reported when nothing is under way any more is reported where it is sent.
+            qp.ring_again();
+        }
         let (mut count, mut signaled) = (0, ArrayVec::<Signaled, TOGETHER>::new());
         while pending.front().is_some_and(|pending| pending.awaits.is_none()) {
             let Some(done) = take_front(pending) else { break };
@@ -301,7 +323,7 @@ impl Common {
     pub(super) fn check(&self, slots: &SlotPool<Outstanding>) -> Check<usize> {
         let count = self.outstanding.check(slots)?;
         let responses: Vec<_> = self.outstanding.iter(slots).collect();
-        let atomics = check_pending(&self.pending, &responses)?;
+        let atomics = check_pending(&self.pending, &responses, self.next_element > 0)?;
         let posted = self.atomic_responses.posted();
         ensure!(posted == atomics, "{posted} buffers for the responses to {atomics} atomics");
         Ok(count)
@@ -337,9 +359,9 @@ impl Common {
     }
 }
 
-/// Whether the requests that wait for responses are those that `responses` are to, in this order. Returns how
-/// many of them are atomics.
-fn check_pending(pending: &VecDeque<Pending>, responses: &[&Outstanding]) -> Check<u32> {
+/// Whether the requests that wait for responses are those that `responses` are to, in this order; `begun`:
+/// the last one is a Read that has elements left. Returns how many of them are atomics.
+fn check_pending(pending: &VecDeque<Pending>, responses: &[&Outstanding], begun: bool) -> Check<u32> {
     ensure!(
         pending.front().is_none_or(|first| first.awaits.is_some()),
         "the oldest request is done and waits"
@@ -353,12 +375,17 @@ fn check_pending(pending: &VecDeque<Pending>, responses: &[&Outstanding]) -> Che
         last = offset;
     }
     let awaits = pending.iter().filter(|pending| pending.awaits == Some(Awaited::Response));
-    let mut requests = awaits.map(|pending| pending.opcode);
+    let mut requests = awaits.map(|pending| pending.opcode).peekable();
     let mut atomics = 0;
     for (place, response) in responses.iter().enumerate() {
         let is_read = match response {
-            Outstanding::Read { is_rtr: true, .. } => {
+            Outstanding::Read { part: ReadPart::Rtr, .. } => {
                 ensure!(place == 0, "{place} requests went before the RTR");
+                continue;
+            }
+            Outstanding::Read { part: ReadPart::Earlier, .. } => {
+                let request = requests.peek();
+                ensure!(request == Some(&WcOpcode::Read), "part {place} is of request {request:?}");
                 continue;
             }
             Outstanding::Read { .. } => true,
@@ -373,8 +400,11 @@ fn check_pending(pending: &VecDeque<Pending>, responses: &[&Outstanding]) -> Che
         };
         ensure!(fits, "response {place} is for request {request:?}");
     }
+    let last = pending.back().map(|pending| pending.opcode);
+    ensure!(!begun || last == Some(WcOpcode::Read), "the Read that has begun is {last:?}");
     let rest = requests.count();
-    ensure!(rest == 0, "{rest} requests wait for no response");
+    let expected = usize::from(begun);
+    ensure!(rest == expected, "{rest} requests wait for no response, {expected} may");
     Ok(atomics)
 }
 
@@ -388,8 +418,8 @@ mod tests {
         Pending { wr_id: 0, opcode, signaled: true, byte_len: 0, awaits, sent_to, fault: None }
     }
 
-    fn read(is_rtr: bool) -> Outstanding {
-        Outstanding::Read { sink: ReadSink::new(Stag(1), 0, 8), is_rtr }
+    fn read(part: ReadPart) -> Outstanding {
+        Outstanding::Read { sink: ReadSink::new(Stag(1), 0, 8), part }
     }
 
     #[test]
@@ -402,30 +432,43 @@ mod tests {
                 (WcOpcode::Write, below(7)),
                 (WcOpcode::Swap, response),
                 (WcOpcode::Write, below(9)),
+                (WcOpcode::Read, response),
             ];
-            let responses =
-                vec![read(true), read(false), Outstanding::Atomic { id: 1, sink: Sge::default() }];
+            let responses = vec![
+                read(ReadPart::Rtr),
+                read(ReadPart::Earlier),
+                read(ReadPart::Last),
+                Outstanding::Atomic { id: 1, sink: Sge::default() },
+                read(ReadPart::Earlier),
+            ];
             (requests.map(|(opcode, awaits)| request(opcode, awaits)).into(), responses)
         };
         let (pending, responses) = whole();
-        assert_eq!(check_pending(&pending, &responses.iter().collect::<Vec<_>>()), Ok(1));
+        let check = |pending: &VecDeque<Pending>, responses: &[Outstanding], begun| {
+            check_pending(pending, &responses.iter().collect::<Vec<_>>(), begun)
+        };
+        assert_eq!(check(&pending, &responses, true), Ok(1));
+        assert_eq!(check(&pending, &responses, false), Err("1 requests wait for no response, 0 may".into()));
         type Break = fn(&mut VecDeque<Pending>, &mut Vec<Outstanding>);
-        let broken: [(Break, &str); 7] = [
+        let broken: [(Break, &str); 10] = [
             (|pending, _| pending[0].awaits = None, "the oldest request is done and waits"),
-            (|pending, _| pending[3].awaits = None, "response 2 is for request None"),
+            (|pending, _| pending[3].awaits = None, "response 3 is for request Some(Read)"),
             (
                 |pending, _| pending[1].awaits = Some(Awaited::Response),
-                "response 2 is for request Some(Send)",
+                "response 3 is for request Some(Send)",
             ),
-            (|_, responses| responses.swap(1, 2), "response 1 is for request Some(Read)"),
-            (|_, responses| responses.truncate(2), "1 requests wait for no response"),
+            (|_, responses| responses.swap(2, 3), "response 2 is for request Some(Read)"),
+            (|_, responses| responses.truncate(3), "2 requests wait for no response, 1 may"),
             (|_, responses| responses.swap(0, 1), "1 requests went before the RTR"),
+            (|_, responses| responses.swap(3, 4), "part 3 is of request Some(Swap)"),
+            (|pending, _| pending.truncate(5), "part 4 is of request None"),
+            (|pending, _| pending.swap(2, 5), "the Read that has begun is Some(Write)"),
             (|pending, _| pending.swap(2, 4), "the acknowledgement of 7 is awaited behind that of 9"),
         ];
         for (break_it, found) in broken {
             let (mut pending, mut responses) = whole();
             break_it(&mut pending, &mut responses);
-            assert_eq!(check_pending(&pending, &responses.iter().collect::<Vec<_>>()), Err(found.into()));
+            assert_eq!(check(&pending, &responses, true), Err(found.into()));
         }
     }
 }

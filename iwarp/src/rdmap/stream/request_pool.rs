@@ -44,6 +44,7 @@ pub(crate) struct Waiting {
 
 #[cfg(test)]
 mod tests {
+    use super::super::outstanding::ReadPart;
     use super::super::slot_pool::PoolQueue;
     use super::*;
     use crate::memory::Stag;
@@ -55,7 +56,7 @@ mod tests {
         pool.outstanding.reserve(8);
         let mut queue = PoolQueue::default();
         let sink = ReadSink::new(Stag(1), 0, 8);
-        queue.push(&mut pool.outstanding, Outstanding::Read { sink, is_rtr: false });
+        queue.push(&mut pool.outstanding, Outstanding::Read { sink, part: ReadPart::Last });
         let whole = Waiting { outstanding: 1, ..Waiting::default() };
         pool.check(whole).unwrap();
         let broken: [(Waiting, &str); 3] = [

@@ -131,10 +131,7 @@ fn read(dice: &mut Dice, model: &Model, by: By, op: u64) -> Option<Drawn> {
         return None;
     }
     let (remote, addr) = remote(dice, model, by, Access::REMOTE_READ)?;
-    let mut local = Vec::new();
-    if remote.len > 0 {
-        local.push(place(dice, model, by, remote.len, Access::LOCAL_WRITE)?);
-    }
+    let local = scatter(dice, model, by, remote.len)?;
     let byte_len = remote.len;
     let meaning = Meaning { remote: Some(remote), byte_len, ..meaning(Flow::In, local, WcOpcode::Read) };
     Some(drawn(model, op, SendOp::Read { remote: addr }, meaning))

@@ -7,7 +7,7 @@ use crate::memory::{Access, Fault, Stag};
 use crate::rdmap::read_sink::ReadProgress;
 use crate::rdmap::{Opcode, ReadSink, TerminateError};
 
-use super::super::outstanding::Outstanding;
+use super::super::outstanding::{Outstanding, ReadPart};
 use super::{Delivery, Failure, NextSend, ReceivedUlpdu};
 
 /// Why a segment is refused.
@@ -141,21 +141,21 @@ impl Delivery<'_> {
             return Ok(());
         }
         self.common.progress += 1;
-        let (sink, is_rtr) = self.oldest_read()?;
+        let (sink, part) = self.oldest_read()?;
         if sink.deliver(header, payload_len)? == ReadProgress::Complete {
             self.common.outstanding.take(&mut self.pool.outstanding);
-            if !is_rtr {
+            if part == ReadPart::Last {
                 self.common.on_response();
             }
         }
         Ok(())
     }
 
-    /// The sink of the oldest outstanding request, if it is a Read, and whether that is the RTR. Responses
-    /// arrive in the order of their requests, atomics included (RFC 7306 section 7).
-    fn oldest_read(&mut self) -> Result<(&mut ReadSink, bool), TerminateError> {
+    /// The sink of the oldest outstanding request, if it is a Read, and the part of our user's request that
+    /// it is. Responses arrive in the order of their requests, atomics included (RFC 7306 section 7).
+    fn oldest_read(&mut self) -> Result<(&mut ReadSink, ReadPart), TerminateError> {
         match self.common.outstanding.front_mut(&mut self.pool.outstanding) {
-            Some(Outstanding::Read { sink, is_rtr }) => Ok((sink, *is_rtr)),
+            Some(Outstanding::Read { sink, part }) => Ok((sink, *part)),
             Some(Outstanding::Atomic { .. }) | None => Err(TerminateError::UnexpectedOpcode),
         }
     }

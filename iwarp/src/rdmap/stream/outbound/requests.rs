@@ -8,13 +8,13 @@ use crate::queues::{
 use crate::rdmap::{AtomicRequest, Opcode, ReadRequest, ReadSink, TerminateError, join_immediate};
 
 use super::super::message::{Message, PayloadSource};
-use super::super::outstanding::{Common, Outstanding, Pending, pending_of};
+use super::super::outstanding::{Common, Outstanding, Pending, ReadPart, pending_of};
 use super::super::unsent;
 use super::{Completes, Current, External, Failure, Outbound, SendContext};
 
 impl Outbound {
-    /// Starts the request at the head of the send queue, unless a fence, ORD or the limit of local requests
-    /// holds it back.
+    /// Starts the request at the head of the send queue, unless a fence, ORD, the limit of local requests or
+    /// our user holds it back.
     ///
     /// RFC 5040 sections 5.1, 5.2.1, 5.3 and 5.5 (RDMAP-202, RDMAP-213, RDMAP-244, RDMAP-285): messages go to
     /// DDP in the order in which the user posted them.
@@ -25,7 +25,16 @@ impl Outbound {
         // posted. One that may not start yet stays in front of all others.
         let Some(request) = common.consumer.next_send() else { return Ok(false) };
         let &SendEntry { ref op, ref payload, length, flags, usual, .. } = request;
-        if flags.contains(SendFlags::FENCE) && !common.outstanding.is_empty() {
+        let has_begun = common.next_element > 0;
+        // Looked at behind the request: one that was posted after our user has stopped the queue is seen to
+        // be held.
+        if common.qp.holds_sends() && !has_begun {
+            if common.pending.is_empty() {
+                common.qp.report_held();
+            }
+            return Ok(false);
+        }
+        if flags.contains(SendFlags::FENCE) && !common.outstanding.is_empty() && !has_begun {
             return Ok(false);
         }
         if flags.contains(SendFlags::ZERO_COPY) && op.sends_elements() && !cx.framer.markers() {
@@ -79,8 +88,11 @@ impl Outbound {
         Ok(true)
     }
 
-    /// Starts the Read or atomic at the head of the send queue, unless ORD holds it back. Its response
-    /// completes it.
+    /// Starts the Read or atomic at the head of the send queue, or goes on with a Read, unless ORD holds it
+    /// back. Its response completes it.
+    ///
+    /// A Read with several elements stays at the head until the Read Request for its last one: with an ORD of
+    /// 1 they go one by one.
     fn request_response(&mut self, cx: &mut SendContext<'_>) -> bool {
         let common = &mut *cx.common;
         // RFC 5040 section 6.1 (RDMAP-303, RDMAP-305): no more than ORD are outstanding.
@@ -89,15 +101,18 @@ impl Outbound {
         }
         let Some(request) = common.consumer.next_send() else { return false };
         let pending = Pending { byte_len: request.length, ..pending_of(request) };
+        let has_begun = common.next_element > 0;
         let (message, response) = match request.op {
             // RFC 5040 sections 5.2 and 5.2.1 (RDMAP-206, RDMAP-215, RDMAP-216): one Read Request for each
-            // Read, which names one remote buffer.
+            // sink, which names one remote buffer.
             SendOp::Read { remote } => {
-                let read = read_request(&request.payload, remote, request.length);
+                let (read, next) = read_request(&request.payload, remote, common.next_element);
                 let sink = ReadSink::new(read.sink_stag, read.sink_to, read.size);
                 let msn = self.next_request_msn();
                 let message = self.own_message(Opcode::ReadRequest, msn, &read.to_bytes());
-                (message, Outstanding::Read { sink, is_rtr: false })
+                common.next_element = next.unwrap_or(0);
+                let part = if next.is_some() { ReadPart::Earlier } else { ReadPart::Last };
+                (message, Outstanding::Read { sink, part })
             }
             SendOp::Atomic { remote: RemoteAddr { addr, rkey }, op } => {
                 let id = self.atomic_id;
@@ -116,8 +131,13 @@ impl Outbound {
             }
             _ => return false,
         };
-        common.consumer.remove_send();
-        common.await_response(&mut cx.pool.outstanding, pending, response);
+        if common.next_element == 0 {
+            common.consumer.remove_send();
+        }
+        common.outstanding.push(&mut cx.pool.outstanding, response);
+        if !has_begun {
+            common.await_response(pending);
+        }
         self.current = Some(Current { message, completes: Completes::Nothing });
         true
     }
@@ -179,7 +199,7 @@ impl Outbound {
                     source_to: 0,
                 };
                 let sink = ReadSink::new(Stag(0), 0, 0);
-                let response = Outstanding::Read { sink, is_rtr: true };
+                let response = Outstanding::Read { sink, part: ReadPart::Rtr };
                 cx.common.outstanding.push(&mut cx.pool.outstanding, response);
                 let msn = self.next_request_msn();
                 self.own_message(Opcode::ReadRequest, msn, &request.to_bytes())
@@ -219,21 +239,34 @@ fn write(remote: RemoteAddr, length: u32) -> Message {
     Message::tagged(Opcode::Write, Stag(remote.rkey), remote.addr, length, PayloadSource::Posted)
 }
 
-/// The memory for a response. Posting allows at most one element.
-fn only_element(payload: &Payload) -> Sge {
+/// The elements of a request whose bytes come from the peer.
+fn elements(payload: &Payload) -> &[Sge] {
     match payload {
-        Payload::Gather(sg_list) => sg_list.first().copied().unwrap_or_default(),
-        Payload::Inline(_) => Sge::default(),
+        Payload::Gather(sg_list) => sg_list,
+        Payload::Inline(_) => &[],
     }
 }
 
-fn read_request(payload: &Payload, remote: RemoteAddr, size: u32) -> ReadRequest {
-    let sink = only_element(payload);
-    ReadRequest {
+/// The memory for the response to an atomic. Posting allows one element.
+fn only_element(payload: &Payload) -> Sge {
+    elements(payload).first().copied().unwrap_or_default()
+}
+
+/// The Read Request for the first element from `at` on that has bytes, and the next such element. A Read of
+/// no bytes has one Read Request.
+fn read_request(payload: &Payload, remote: RemoteAddr, at: u8) -> (ReadRequest, Option<u8>) {
+    let elements = elements(payload);
+    let mut filled = (usize::from(at)..elements.len()).filter(|&index| elements[index].length > 0);
+    let first = filled.next().unwrap_or(0);
+    let sink = elements.get(first).copied().unwrap_or_default();
+    // The bytes of the elements before it come first at the peer, too.
+    let offset: u64 = elements.iter().take(first).map(|sge| u64::from(sge.length)).sum();
+    let request = ReadRequest {
         sink_stag: Stag(sink.lkey),
         sink_to: sink.addr,
-        size,
+        size: sink.length,
         source_stag: Stag(remote.rkey),
-        source_to: remote.addr,
-    }
+        source_to: remote.addr.wrapping_add(offset),
+    };
+    (request, filled.next().map(|index| index as u8))
 }

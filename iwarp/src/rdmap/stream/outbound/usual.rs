@@ -39,6 +39,7 @@ impl Outbound {
     pub(super) fn is_usual_next(&self, common: &Common) -> bool {
         self.allows_usual(common)
             && common.consumer.next_send().is_some_and(|request| request.usual.is_usual())
+            && !common.qp.holds_sends()
     }
 
     /// Whether nothing goes before the oldest posted request, and nothing has to complete before it, unless
@@ -67,6 +68,10 @@ impl Outbound {
         // With markers the limit is another one for each FPDU.
         let together = if cx.framer.markers() { 1 } else { TOGETHER };
         let requests = consumer.next_sends(together);
+        // As in `start_request`: looked at behind the requests.
+        if qp.holds_sends() {
+            return Stop::Other;
+        }
         let mut signaled = ArrayVec::<Signaled, TOGETHER>::new();
         let (mut sent, mut fetched) = (0, 0);
         let mut stop = if requests.is_all() { Stop::Empty } else { Stop::Enough };

@@ -1,0 +1,167 @@
+/*
+ * Programs that were compiled with newer headers, and what the device does not have. A queue pair whose connection is
+ * refused, or reaches nobody, is in error, and its receives are flushed.
+ */
+#include <arpa/inet.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <rdma/rdma_cma.h>
+#include <string.h>
+#include <time.h>
+
+#include "common.h"
+
+/* Structs that have more behind what the headers know: all of that is 0, and nothing behind it is touched. */
+static void sizes(struct ibv_context *context)
+{
+	enum { MORE = 48, GUARD = 16 };
+	struct {
+		union {
+			struct ibv_device_attr_ex device;
+			struct ibv_port_attr port;
+			struct ibv_gid_entry gid;
+			uint8_t bytes[sizeof(struct ibv_device_attr_ex) + MORE + GUARD];
+		} newer;
+	} s;
+	struct verbs_context *calls = verbs_get_ctx(context);
+	CHECK(calls);
+	for (int call = 0; call < 4; call++) {
+		size_t known = call == 0 ? sizeof(s.newer.device) : call == 1 ? sizeof(s.newer.port) : sizeof(s.newer.gid);
+		for (int less = 0; less < 2; less++) {
+			size_t size = less ? known - 4 : known + MORE;
+			memset(&s, 0xee, sizeof(s));
+			switch (call) {
+			case 0:
+				CHECK(!calls->query_device_ex(context, NULL, &s.newer.device, size));
+				CHECK(s.newer.device.orig_attr.max_qp > 0);
+				break;
+			case 1:
+				CHECK(!calls->query_port(context, 1, &s.newer.port, size));
+				CHECK(s.newer.port.state == IBV_PORT_ACTIVE);
+				break;
+			case 2:
+				CHECK(!_ibv_query_gid_ex(context, 1, 0, &s.newer.gid, 0, size));
+				CHECK(s.newer.gid.port_num == 1);
+				break;
+			case 3:
+				CHECK(_ibv_query_gid_table(context, &s.newer.gid, 1, 0, size) == 1);
+				CHECK(s.newer.gid.port_num == 1);
+				break;
+			}
+			for (size_t i = known; i < size; i++)
+				CHECK(s.newer.bytes[i] == 0);
+			for (size_t i = size; i < size + GUARD; i++)
+				CHECK(s.newer.bytes[i] == 0xee);
+		}
+	}
+	/* An entry names an interface of the system: programs look up its name. */
+	struct ibv_gid_entry entry;
+	char name[IF_NAMESIZE];
+	CHECK(!ibv_query_gid_ex(context, 1, 0, &entry, 0) && if_indextoname(entry.ndev_ifindex, name));
+	CHECK(!strcmp(name, "lo"));
+	/* What a newer program asks for, and this library does not know. */
+	struct ibv_query_device_ex_input input = { .comp_mask = 1 };
+	CHECK(calls->query_device_ex(context, &input, &s.newer.device, sizeof(s.newer.device)) == EINVAL);
+}
+
+/* Masks with bits that are not known are refused, and not overlooked. */
+static void masks(struct ibv_context *context, struct ibv_pd *pd, struct ibv_cq *cq)
+{
+	struct ibv_qp_init_attr_ex qp = { .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC, .pd = pd };
+	qp.comp_mask = IBV_QP_INIT_ATTR_PD | 1 << 20;
+	CHECK(!ibv_create_qp_ex(context, &qp) && errno == EOPNOTSUPP);
+	qp.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+	qp.send_ops_flags = 1ull << 40;
+	CHECK(!ibv_create_qp_ex(context, &qp) && errno == EOPNOTSUPP);
+	struct ibv_cq_init_attr_ex cq_ex = { .cqe = 1, .comp_mask = 1 << 20 };
+	CHECK(!ibv_create_cq_ex(context, &cq_ex) && errno == EINVAL);
+	cq_ex = (struct ibv_cq_init_attr_ex){ .cqe = 1, .comp_mask = IBV_CQ_INIT_ATTR_MASK_FLAGS, .flags = 1 << 20 };
+	CHECK(!ibv_create_cq_ex(context, &cq_ex) && errno == EOPNOTSUPP);
+	cq_ex = (struct ibv_cq_init_attr_ex){ .cqe = 1, .wc_flags = 1ull << 40 };
+	CHECK(!ibv_create_cq_ex(context, &cq_ex) && errno == EOPNOTSUPP);
+	/* No options for an ends' agreement. */
+	struct ibv_qp *made = make_qp(pd, cq, 1);
+	struct ibv_ece ece = { .vendor_id = 7 };
+	CHECK(ibv_query_ece(made, &ece) == EOPNOTSUPP && ibv_set_ece(made, &ece) == EOPNOTSUPP);
+	CHECK(ece.vendor_id == 7 && !ibv_destroy_qp(made));
+}
+
+static struct rdma_event_channel *channel;
+
+static struct rdma_cm_id *take(enum rdma_cm_event_type kind)
+{
+	struct rdma_cm_event *event;
+	CHECK(!rdma_get_cm_event(channel, &event));
+	if (event->event != kind)
+		fprintf(stderr, "%s %d\n", rdma_event_str(event->event), event->status);
+	CHECK(event->event == kind);
+	struct rdma_cm_id *id = event->id;
+	CHECK(!rdma_ack_cm_event(event));
+	return id;
+}
+
+/* A connection that a listener rejects, or for which there is none. */
+static void refused(int has_listener)
+{
+	struct rdma_cm_id *listener = NULL, *client;
+	struct sockaddr_in address = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	address.sin_port = htons(1717);
+	if (has_listener) {
+		address.sin_port = 0;
+		CHECK(!rdma_create_id(channel, &listener, NULL, RDMA_PS_TCP));
+		CHECK(!rdma_bind_addr(listener, (struct sockaddr *)&address) && !rdma_listen(listener, 1));
+		address.sin_port = rdma_get_src_port(listener);
+	}
+	CHECK(!rdma_create_id(channel, &client, NULL, RDMA_PS_TCP));
+	CHECK(!rdma_resolve_addr(client, NULL, (struct sockaddr *)&address, 5000));
+	take(RDMA_CM_EVENT_ADDR_RESOLVED);
+	CHECK(!rdma_resolve_route(client, 5000));
+	take(RDMA_CM_EVENT_ROUTE_RESOLVED);
+	struct ibv_pd *pd = ibv_alloc_pd(client->verbs);
+	struct ibv_cq *cq = ibv_create_cq(client->verbs, 8, NULL, NULL, 0);
+	static uint8_t memory[64];
+	struct ibv_mr *mr = ibv_reg_mr(pd, memory, sizeof(memory), IBV_ACCESS_LOCAL_WRITE);
+	CHECK(pd && cq && mr);
+	struct ibv_qp_init_attr init = qp_init(cq, NULL, 4);
+	CHECK(!rdma_create_qp(client, pd, &init));
+	struct ibv_sge sge = { (uintptr_t)memory, 8, mr->lkey };
+	struct ibv_recv_wr *bad, wr = { .sg_list = &sge, .num_sge = 1 };
+	for (wr.wr_id = 1; wr.wr_id <= 2; wr.wr_id++)
+		CHECK(!ibv_post_recv(client->qp, &wr, &bad));
+	struct rdma_conn_param param = { .responder_resources = 1, .initiator_depth = 1 };
+	CHECK(!rdma_connect(client, &param));
+	if (has_listener) {
+		struct rdma_cm_id *server = take(RDMA_CM_EVENT_CONNECT_REQUEST);
+		CHECK(!rdma_reject(server, NULL, 0) && !rdma_destroy_id(server));
+	}
+	take(RDMA_CM_EVENT_REJECTED);
+	CHECK(state_of(client->qp) == IBV_QPS_ERR);
+	/* One that is posted late is flushed, too. */
+	CHECK(!ibv_post_recv(client->qp, &wr, &bad));
+	struct ibv_wc wc;
+	for (uint64_t id = 1; id <= 3; id++) {
+		time_t limit = time(NULL) + 30;
+		while (!ibv_poll_cq(cq, 1, &wc))
+			CHECK(time(NULL) < limit);
+		CHECK(wc.wr_id == id && wc.status == IBV_WC_WR_FLUSH_ERR && wc.qp_num == client->qp->qp_num);
+	}
+	CHECK(!ibv_poll_cq(cq, 1, &wc));
+	rdma_destroy_qp(client);
+	CHECK(!rdma_destroy_id(client) && (!listener || !rdma_destroy_id(listener)));
+	CHECK(!ibv_dereg_mr(mr) && !ibv_destroy_cq(cq) && !ibv_dealloc_pd(pd));
+}
+
+int main(void)
+{
+	struct ibv_context *context = open_device();
+	struct ibv_pd *pd = ibv_alloc_pd(context);
+	struct ibv_cq *cq = ibv_create_cq(context, 8, NULL, NULL, 0);
+	CHECK(pd && cq && (channel = rdma_create_event_channel()));
+	sizes(context);
+	masks(context, pd, cq);
+	refused(1);
+	refused(0);
+	rdma_destroy_event_channel(channel);
+	CHECK(!ibv_destroy_cq(cq) && !ibv_dealloc_pd(pd) && !ibv_close_device(context));
+	return 0;
+}

@@ -1,0 +1,95 @@
+/*
+ * The numbers of Reads that each end of a connection is told of (rdma_get_cm_event(3)): each end's
+ * responder_resources are those that the other end may have outstanding, and its initiator_depth is its own limit.
+ */
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <rdma/rdma_cma.h>
+
+#include "common.h"
+
+static struct rdma_event_channel *channels[2];
+
+/* The next event of an end. */
+static struct rdma_cm_event *next(int end, enum rdma_cm_event_type kind)
+{
+	struct rdma_cm_event *event;
+	CHECK(!rdma_get_cm_event(channels[end], &event));
+	if (event->event != kind)
+		fprintf(stderr, "end %d: %s %d\n", end, rdma_event_str(event->event), event->status);
+	CHECK(event->event == kind);
+	return event;
+}
+
+static void take(int end, enum rdma_cm_event_type kind)
+{
+	CHECK(!rdma_ack_cm_event(next(end, kind)));
+}
+
+static void take_depths(int end, enum rdma_cm_event_type kind, int responder_resources, int initiator_depth,
+			struct rdma_cm_id **id)
+{
+	struct rdma_cm_event *event = next(end, kind);
+	struct rdma_conn_param *conn = &event->param.conn;
+	if (conn->responder_resources != responder_resources || conn->initiator_depth != initiator_depth)
+		fprintf(stderr, "end %d: %s: %d %d\n", end, rdma_event_str(kind), conn->responder_resources,
+			conn->initiator_depth);
+	CHECK(conn->responder_resources == responder_resources && conn->initiator_depth == initiator_depth);
+	if (id)
+		*id = event->id;
+	CHECK(!rdma_ack_cm_event(event));
+}
+
+static void make_qp_of(struct rdma_cm_id *id)
+{
+	struct ibv_qp_init_attr init = { .qp_type = IBV_QPT_RC };
+	init.cap = (struct ibv_qp_cap){ .max_send_wr = 2, .max_recv_wr = 2, .max_send_sge = 1, .max_recv_sge = 1 };
+	CHECK(!rdma_create_qp(id, NULL, &init));
+}
+
+static void check_qp(struct rdma_cm_id *id, int served, int outstanding)
+{
+	struct ibv_qp_attr attr;
+	struct ibv_qp_init_attr init;
+	CHECK(!ibv_query_qp(id->qp, &attr, IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MAX_QP_RD_ATOMIC, &init));
+	CHECK(attr.max_dest_rd_atomic == served && attr.max_rd_atomic == outstanding);
+}
+
+int main(void)
+{
+	struct rdma_cm_id *listener, *client, *server;
+	for (int end = 0; end < 2; end++)
+		CHECK((channels[end] = rdma_create_event_channel()));
+	struct sockaddr_in address = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	CHECK(!rdma_create_id(channels[1], &listener, NULL, RDMA_PS_TCP));
+	CHECK(!rdma_bind_addr(listener, (struct sockaddr *)&address) && !rdma_listen(listener, 1));
+	address.sin_port = rdma_get_src_port(listener);
+	CHECK(!rdma_create_id(channels[0], &client, NULL, RDMA_PS_TCP));
+	CHECK(!rdma_resolve_addr(client, NULL, (struct sockaddr *)&address, 5000));
+	take(0, RDMA_CM_EVENT_ADDR_RESOLVED);
+	CHECK(!rdma_resolve_route(client, 5000));
+	take(0, RDMA_CM_EVENT_ROUTE_RESOLVED);
+	make_qp_of(client);
+
+	/* The client has up to 5 outstanding and serves 3; the server has up to 2 outstanding and serves 4. */
+	struct rdma_conn_param asked = { .responder_resources = 3, .initiator_depth = 5 };
+	CHECK(!rdma_connect(client, &asked));
+	take_depths(1, RDMA_CM_EVENT_CONNECT_REQUEST, 5, 3, &server);
+	make_qp_of(server);
+	struct rdma_conn_param granted = { .responder_resources = 4, .initiator_depth = 2 };
+	CHECK(!rdma_accept(server, &granted));
+	take_depths(0, RDMA_CM_EVENT_ESTABLISHED, 2, 4, NULL);
+	take_depths(1, RDMA_CM_EVENT_ESTABLISHED, 4, 2, NULL);
+	check_qp(client, 3, 4);
+	check_qp(server, 4, 2);
+
+	CHECK(!rdma_disconnect(client));
+	take(0, RDMA_CM_EVENT_DISCONNECTED);
+	take(1, RDMA_CM_EVENT_DISCONNECTED);
+	rdma_destroy_qp(client);
+	rdma_destroy_qp(server);
+	CHECK(!rdma_destroy_id(client) && !rdma_destroy_id(server) && !rdma_destroy_id(listener));
+	rdma_destroy_event_channel(channels[0]);
+	rdma_destroy_event_channel(channels[1]);
+	return 0;
+}

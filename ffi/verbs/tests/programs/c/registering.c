@@ -1,0 +1,199 @@
+/*
+ * Registration: what is refused with which error, and what it costs in a process with many mappings, and without /proc.
+ */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <fcntl.h>
+#include <sched.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/wait.h>
+
+#include "common.h"
+
+#ifndef IBV_ACCESS_FLUSH_GLOBAL
+#define IBV_ACCESS_FLUSH_GLOBAL (1 << 8)
+#endif
+
+enum { PAGE = 4096, MAPPINGS = 15000 };
+
+static struct ibv_context *context;
+static struct ibv_pd *pd;
+
+static uint8_t *map(size_t pages, int rights)
+{
+	void *at = mmap(NULL, pages * PAGE, rights, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	CHECK(at != MAP_FAILED);
+	return at;
+}
+
+/* A mapping of `pages` pages of a file with `bytes` bytes. */
+static uint8_t *map_file(size_t pages, off_t bytes, int flags)
+{
+	int file = memfd_create("file", MFD_CLOEXEC);
+	CHECK(file >= 0 && !ftruncate(file, bytes));
+	void *at = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, flags, file, 0);
+	CHECK(at != MAP_FAILED && !close(file));
+	return at;
+}
+
+/* `error` is 0 or the one that a registration is refused with, by each of the calls. */
+static void expect(void *at, size_t length, unsigned access, int error)
+{
+	for (int call = 0; call < 3; call++) {
+		struct ibv_mr *mr;
+		errno = 0;
+		switch (call) {
+		case 0:
+			mr = ibv_reg_mr(pd, at, length, access);
+			break;
+		case 1:
+			mr = ibv_reg_mr_iova(pd, at, length, 0x10000, access);
+			break;
+		default:
+			mr = ibv_reg_mr_iova2(pd, at, length, (uintptr_t)at, access);
+		}
+		if (!mr != !!error || (error && errno != error))
+			fprintf(stderr, "%zu bytes at %p, access %#x: %s, errno %d\n", length, at, access, mr ? "ok" : "refused",
+				errno);
+		CHECK(mr ? !error : errno == error);
+		CHECK(!mr || (mr->addr == at && mr->length == length && !ibv_dereg_mr(mr)));
+	}
+}
+
+static void refused(void)
+{
+	int write = IBV_ACCESS_LOCAL_WRITE, read = IBV_ACCESS_REMOTE_READ;
+	uint8_t *pages = map(4, PROT_READ | PROT_WRITE);
+	expect(pages, 4 * PAGE, write | read, 0);
+	expect((void *)0x1000, PAGE, write, EFAULT);
+	expect(NULL, PAGE, 0, EFAULT);
+	/* A page for reading, one without rights, and a hole: alone, and in the middle of good ones. */
+	CHECK(!mprotect(pages + PAGE, PAGE, PROT_READ));
+	expect(pages + PAGE, PAGE, read, 0);
+	expect(pages + PAGE, 1, write, EFAULT);
+	expect(pages, 3 * PAGE, read, 0);
+	expect(pages, 3 * PAGE, write, EFAULT);
+	CHECK(!mprotect(pages + PAGE, PAGE, PROT_NONE));
+	expect(pages + PAGE, 1, 0, EFAULT);
+	expect(pages, 3 * PAGE, 0, EFAULT);
+	CHECK(!munmap(pages + PAGE, PAGE));
+	expect(pages, PAGE, write, 0);
+	expect(pages, PAGE + 1, write, EFAULT);
+	expect(pages + 2 * PAGE, 2 * PAGE, write, 0);
+	/* A file: all of its last page, and not the next one. */
+	for (int private = 0; private < 2; private++) {
+		uint8_t *file = map_file(3, PAGE + 1, private ? MAP_PRIVATE : MAP_SHARED);
+		expect(file, 2 * PAGE, write, 0);
+		expect(file, 2 * PAGE + 1, write, EFAULT);
+		expect(file + 2 * PAGE, PAGE, 0, EFAULT);
+		CHECK(!munmap(file, 3 * PAGE));
+	}
+	/* Flags. */
+	expect(pages, PAGE, write | IBV_ACCESS_HUGETLB, 0);
+	for (unsigned flag = IBV_ACCESS_OPTIONAL_FIRST; flag & IBV_ACCESS_OPTIONAL_RANGE; flag <<= 1)
+		expect(pages, PAGE, write | flag, 0);
+	expect(pages, PAGE, IBV_ACCESS_REMOTE_WRITE, EINVAL);
+	expect(pages, PAGE, IBV_ACCESS_REMOTE_ATOMIC, EINVAL);
+	expect(pages, PAGE, write | IBV_ACCESS_ON_DEMAND, EOPNOTSUPP);
+	expect(pages, PAGE, write | IBV_ACCESS_FLUSH_GLOBAL, EINVAL);
+	/* Registering anew tells the same, and leaves the region as it was. */
+	struct ibv_mr *mr = ibv_reg_mr(pd, pages, PAGE, write);
+	CHECK(mr);
+	uint32_t rkey = mr->rkey;
+	errno = 0;
+	CHECK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, pages, 2 * PAGE, 0) == IBV_REREG_MR_ERR_CMD);
+	CHECK(errno == EFAULT && mr->rkey == rkey && mr->length == PAGE && !ibv_dereg_mr(mr));
+	CHECK(!munmap(pages, PAGE) && !munmap(pages + 2 * PAGE, 2 * PAGE));
+}
+
+/* A number of a file in /proc that stands behind this name. */
+static long number(const char *file, const char *name)
+{
+	char text[4096] = { 0 };
+	int fd = open(file, O_RDONLY | O_CLOEXEC);
+	CHECK(fd >= 0 && read(fd, text, sizeof(text) - 1) > 0 && !close(fd));
+	char *at = strstr(text, name);
+	CHECK(at);
+	return atol(at + strlen(name));
+}
+
+/* With many mappings, the list of them is not read for each registration: it has more than a megabyte. */
+static void many_mappings(void)
+{
+	uint8_t *pages = map(2 * MAPPINGS, PROT_READ | PROT_WRITE);
+	for (int i = 0; i < MAPPINGS; i++)
+		CHECK(!mprotect(pages + 2 * PAGE * (size_t)i, PAGE, PROT_READ));
+	uint8_t *buffer = pages + 2 * PAGE * (MAPPINGS / 2) + PAGE;
+	expect(buffer, PAGE, IBV_ACCESS_LOCAL_WRITE, 0);
+	long before = number("/proc/self/io", "rchar:");
+	for (int i = 0; i < 50; i++)
+		expect(buffer, PAGE, IBV_ACCESS_LOCAL_WRITE, 0);
+	long bytes = number("/proc/self/io", "rchar:") - before;
+	if (bytes > 100000)
+		fprintf(stderr, "150 registrations read %ld bytes\n", bytes);
+	CHECK(bytes <= 100000);
+	expect(buffer - PAGE, PAGE, IBV_ACCESS_LOCAL_WRITE, EFAULT);
+	CHECK(!munmap(pages, 2 * (size_t)MAPPINGS * PAGE));
+}
+
+/* Regions that come and go leave little behind. */
+static void one_after_the_other(void)
+{
+	static uint8_t buffer[65536];
+	for (int i = 0; i < 100; i++)
+		expect(buffer, sizeof(buffer), IBV_ACCESS_LOCAL_WRITE, 0);
+	long before = number("/proc/self/status", "VmRSS:");
+	for (int i = 0; i < 4000; i++)
+		expect(buffer, sizeof(buffer), IBV_ACCESS_LOCAL_WRITE, 0);
+	long more = number("/proc/self/status", "VmRSS:") - before;
+	if (more > 8192)
+		fprintf(stderr, "12,000 registrations took %ld KiB\n", more);
+	CHECK(more <= 8192);
+}
+
+static void write_file(const char *name, const char *text)
+{
+	int fd = open(name, O_WRONLY | O_CLOEXEC);
+	CHECK(fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text) && !close(fd));
+}
+
+static void open_and_refuse(void)
+{
+	context = open_device();
+	CHECK((pd = ibv_alloc_pd(context)));
+	refused();
+}
+
+/* A process whose /proc is empty. */
+static void without_proc(void)
+{
+	pid_t child = fork();
+	CHECK(child >= 0);
+	if (!child) {
+		char map[64];
+		snprintf(map, sizeof(map), "%d %d 1", (int)getuid(), (int)getuid());
+		if (unshare(CLONE_NEWUSER | CLONE_NEWNS)) {
+			fprintf(stderr, "skipped: without /proc (no user namespaces)\n");
+			_exit(0);
+		}
+		write_file("/proc/self/uid_map", map);
+		CHECK(!mount("none", "/proc", "tmpfs", 0, NULL) && access("/proc/self/maps", F_OK));
+		open_and_refuse();
+		_exit(0);
+	}
+	int status;
+	CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && !WEXITSTATUS(status));
+}
+
+int main(void)
+{
+	without_proc();
+	open_and_refuse();
+	many_mappings();
+	one_after_the_other();
+	CHECK(!ibv_dealloc_pd(pd) && !ibv_close_device(context));
+	return 0;
+}

@@ -1,0 +1,193 @@
+//! What the kernel says of the mappings of this process.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::iter::from_fn;
+use std::mem::zeroed;
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::{Mapping, covered, parse};
+use crate::memory::access::RegisterError;
+
+const MAPS: &str = "/proc/self/maps";
+
+/// Bytes of memory whose pages are rather brought in than looked for in the list of mappings: a program with
+/// many mappings may register short memory often.
+const SHORT: u64 = 256 << 10;
+
+/// The mappings of the process that made the value. A child asks through a value of its own.
+#[derive(Default)]
+pub(crate) struct Mappings {
+    /// Open as long as the value lives: to open it takes ten times as long as to ask.
+    maps: OnceLock<File>,
+    /// The kernel is older than the question.
+    cannot_ask: AtomicBool,
+}
+
+/// Why a way gives no answer, or the answer.
+type Answer = Option<Result<(), RegisterError>>;
+
+impl Mappings {
+    /// Checks that `len` bytes (not 0) at `ptr` may be read, and written if `writable`.
+    ///
+    /// RFC 5041 section 8.3.2 (DDP-237), RFC 5040 section 8.1.2 (RDMAP-367): this is before an STag is bound
+    /// to the buffer.
+    ///
+    /// # Errors
+    /// [`RegisterError::NotMapped`], [`RegisterError::Protected`], [`RegisterError::Unverified`].
+    pub(crate) fn check(&self, ptr: *const u8, len: usize, writable: bool) -> Result<(), RegisterError> {
+        let start = ptr.addr() as u64;
+        let end = start.checked_add(len as u64).ok_or(RegisterError::NotMapped { at: start })?;
+        let wanted = start..end;
+        // RFC 5042 section 7.3 (SEC-169): memory that the process itself may not access in this way is not
+        // registered.
+        if let Some(answer) = self.query(&wanted, writable) {
+            return answer;
+        }
+        // A page that cannot be brought in is named by the list.
+        if len as u64 <= SHORT && populate(&wanted, writable) == Some(Ok(())) {
+            return Ok(());
+        }
+        list(&wanted, writable)
+            .or_else(|| populate(&wanted, writable))
+            .unwrap_or(Err(RegisterError::Unverified))
+    }
+
+    /// Asks about each mapping of the memory.
+    fn query(&self, wanted: &Range<u64>, writable: bool) -> Answer {
+        if self.cannot_ask.load(Ordering::Relaxed) {
+            return None;
+        }
+        let maps = match self.maps.get() {
+            Some(maps) => maps,
+            // Another time there may be a descriptor for it.
+            None => self.maps.get_or_init({
+                let maps = File::open(MAPS).ok()?;
+                || maps
+            }),
+        };
+        let (mut at, mut is_answered) = (wanted.start, true);
+        let mappings = from_fn(|| match ask(maps, at) {
+            Ok(mapping) => {
+                at = mapping.bytes.end;
+                Some(Ok(mapping))
+            }
+            Err(libc::ENOENT) => None,
+            Err(_) => {
+                is_answered = false;
+                None
+            }
+        });
+        let answer = covered(wanted.clone(), writable, mappings, is_there);
+        if !is_answered {
+            self.cannot_ask.store(true, Ordering::Relaxed);
+        }
+        is_answered.then_some(answer)
+    }
+}
+
+/// The question of `PROCMAP_QUERY` and its answer (`struct procmap_query` of `linux/fs.h`).
+#[repr(C)]
+struct ProcmapQuery {
+    size: u64,
+    query_flags: u64,
+    query_addr: u64,
+    vma_start: u64,
+    vma_end: u64,
+    vma_flags: u64,
+    vma_page_size: u64,
+    vma_offset: u64,
+    inode: u64,
+    dev_major: u32,
+    dev_minor: u32,
+    vma_name_size: u32,
+    build_id_size: u32,
+    vma_name_addr: u64,
+    build_id_addr: u64,
+}
+
+const PROCMAP_QUERY: libc::Ioctl = 0xc068_6611;
+const _: () = assert!(size_of::<ProcmapQuery>() == 0x68, "the size is a part of the number");
+
+const VMA_READABLE: u64 = 1 << 0;
+const VMA_WRITABLE: u64 = 1 << 1;
+
+/// The mapping with the byte at `at`; `ENOENT`: there is none.
+fn ask(maps: &File, at: u64) -> Result<Mapping, i32> {
+    // SAFETY: the struct has numbers only, for which zeros are valid.
+    let mut query: ProcmapQuery = unsafe { zeroed() };
+    query.size = size_of::<ProcmapQuery>() as u64;
+    query.query_addr = at;
+    // SAFETY: the descriptor is open while `maps` lives. The kernel reads and writes the struct, whose size
+    // is in it, and no other memory, as the addresses for a name and a build id are 0.
+    let asked = unsafe { libc::ioctl(maps.as_raw_fd(), PROCMAP_QUERY, &raw mut query) };
+    if asked != 0 {
+        return Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO));
+    }
+    Ok(Mapping {
+        bytes: query.vma_start..query.vma_end,
+        readable: query.vma_flags & VMA_READABLE != 0,
+        writable: query.vma_flags & VMA_WRITABLE != 0,
+        of_file: query.inode != 0,
+    })
+}
+
+/// Reads the list of all mappings.
+fn list(wanted: &Range<u64>, writable: bool) -> Answer {
+    let maps = File::open(MAPS).ok()?;
+    let lines = BufReader::new(maps).lines().map(|line| line.map_err(|_| RegisterError::Unverified));
+    let mappings = lines.map(|line| parse(&line?).ok_or(RegisterError::Unverified));
+    Some(covered(wanted.clone(), writable, mappings, is_there))
+}
+
+/// Brings in the pages of the memory, without a change of any byte.
+fn populate(wanted: &Range<u64>, writable: bool) -> Answer {
+    let page = rustix::param::page_size() as u64;
+    let start = wanted.start / page * page;
+    let len = (wanted.end - start) as usize;
+    match advise(start, len, writable) {
+        Ok(()) => Some(Ok(())),
+        // Not mapped somewhere, or nothing there.
+        Err(libc::ENOMEM | libc::EFAULT | libc::EHWPOISON) => {
+            Some(Err(RegisterError::NotMapped { at: wanted.start }))
+        }
+        // The rights, or a kernel that does not know the call.
+        Err(libc::EINVAL) => {
+            let here = &raw const page;
+            let known = advise(here.addr() as u64 / page * page, 1, true).is_ok();
+            known.then_some(Err(RegisterError::Protected { at: wanted.start }))
+        }
+        Err(_) => None,
+    }
+}
+
+fn advise(start: u64, len: usize, writable: bool) -> Result<(), i32> {
+    let advice = if writable { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
+    // SAFETY: the call touches pages as a read or write of the kernel would, and changes no byte of them. It
+    // fails where there is no memory.
+    let advised = unsafe { libc::madvise(std::ptr::without_provenance_mut(start as usize), len, advice) };
+    match advised {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)),
+    }
+}
+
+/// Whether the byte at `at`, in a mapping that may be read, can be read. The kernel reads it: a fault is an
+/// error of the call. True if the kernel does not say: the fault guard is there.
+fn is_there(at: u64) -> bool {
+    let mut byte = 0_u8;
+    let local = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+    let remote = libc::iovec { iov_base: std::ptr::without_provenance_mut(at as usize), iov_len: 1 };
+    // SAFETY: the number of this process always exists; the function has no precondition.
+    let own = unsafe { libc::getpid() };
+    // SAFETY: both lists have one element. The local one is a byte that lives; the kernel checks the other
+    // one.
+    let read = unsafe { libc::process_vm_readv(own, &raw const local, 1, &raw const remote, 1, 0) };
+    read == 1 || std::io::Error::last_os_error().raw_os_error() != Some(libc::EFAULT)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,135 @@
+use std::ptr::null_mut;
+
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mmap_anonymous, mprotect, munmap};
+
+use super::*;
+
+const PAGE: usize = 4096;
+const BOTH: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
+
+/// Pages of this process, which are unmapped in the end.
+struct Pages(*mut u8, usize);
+
+impl Pages {
+    fn anonymous(pages: usize) -> Self {
+        // SAFETY: the kernel chooses the place of a new mapping.
+        let start = unsafe { mmap_anonymous(null_mut(), pages * PAGE, BOTH, MapFlags::PRIVATE) };
+        Self(start.unwrap().cast(), pages)
+    }
+
+    /// `pages` pages of a file of `bytes` bytes.
+    fn file(pages: usize, bytes: usize, flags: MapFlags) -> Self {
+        let file = memfd_create(c"mapped", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&file, bytes as u64).unwrap();
+        // SAFETY: the kernel chooses the place of a new mapping.
+        let start = unsafe { mmap(null_mut(), pages * PAGE, BOTH, flags, &file, 0) };
+        Self(start.unwrap().cast(), pages)
+    }
+
+    /// Changes the rights of one page.
+    fn protect(self, page: usize, rights: MprotectFlags) -> Self {
+        let at = self.0.wrapping_add(page * PAGE);
+        // SAFETY: the page is one of this mapping, and nobody accesses it.
+        unsafe { mprotect(at.cast(), PAGE, rights) }.unwrap();
+        self
+    }
+
+    /// Unmaps one page.
+    fn without(self, page: usize) -> Self {
+        // SAFETY: the page is one of this mapping, and nobody accesses it.
+        unsafe { munmap(self.0.wrapping_add(page * PAGE).cast(), PAGE) }.unwrap();
+        self
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // SAFETY: the range is what was mapped, or less, and nobody uses it any more.
+        unsafe { munmap(self.0.cast(), self.1 * PAGE) }.unwrap();
+    }
+}
+
+/// A way that this kernel does not have is no way to test.
+fn ways(wanted: &Range<u64>, writable: bool) -> Vec<(&'static str, Result<(), RegisterError>)> {
+    let mappings = Mappings::default();
+    let ways = [
+        ("query", mappings.query(wanted, writable)),
+        ("list", list(wanted, writable)),
+        ("populate", populate(wanted, writable)),
+    ];
+    ways.into_iter().filter_map(|(name, answer)| Some((name, answer?))).collect()
+}
+
+/// All ways tell the same, for every kind of mapping: which memory may be registered, for reading and for
+/// writing.
+#[test]
+fn all_ways_tell_the_same() {
+    let cases = [
+        ("anonymous", Pages::anonymous(3), [true, true]),
+        ("read only", Pages::anonymous(3).protect(1, MprotectFlags::READ), [true, false]),
+        ("no rights", Pages::anonymous(3).protect(2, MprotectFlags::empty()), [false, false]),
+        ("a hole", Pages::anonymous(3).without(1), [false, false]),
+        ("without its end", Pages::anonymous(3).without(2), [false, false]),
+        ("a file", Pages::file(3, 3 * PAGE, MapFlags::SHARED), [true, true]),
+        ("a file that ends in the last page", Pages::file(3, 2 * PAGE + 1, MapFlags::SHARED), [true, true]),
+        ("a short file", Pages::file(3, 2 * PAGE, MapFlags::SHARED), [false, false]),
+        ("a private short file", Pages::file(3, 2 * PAGE, MapFlags::PRIVATE), [false, false]),
+    ];
+    for (name, pages, may) in cases {
+        let start = pages.0.addr() as u64;
+        for (writable, may) in [false, true].into_iter().zip(may) {
+            // From the middle of the first page to the middle of the last one.
+            let wanted = start + 100..start + 2 * PAGE as u64 + 100;
+            let told = ways(&wanted, writable);
+            assert!(!told.is_empty());
+            for (way, answer) in told {
+                assert_eq!(answer.is_ok(), may, "{name}, writable: {writable}, by {way}: {answer:?}");
+            }
+            let all = Mappings::default().check(
+                std::ptr::without_provenance(wanted.start as usize),
+                2 * PAGE,
+                writable,
+            );
+            assert_eq!(all.is_ok(), may, "{name}");
+        }
+    }
+}
+
+/// Asking touches no page: the kernel counts those that are there.
+#[test]
+fn asking_brings_in_no_page() {
+    let pages = Pages::anonymous(64);
+    let start = pages.0.addr() as u64;
+    let wanted = start..start + 64 * PAGE as u64;
+    let here = || {
+        let mut map = [0_u8; 64];
+        // SAFETY: the vector has a byte for each page of the mapping.
+        assert_eq!(unsafe { libc::mincore(pages.0.cast(), 64 * PAGE, map.as_mut_ptr()) }, 0);
+        map.iter().filter(|&&page| page & 1 != 0).count()
+    };
+    let mappings = Mappings::default();
+    if mappings.query(&wanted, true).is_none() {
+        return;
+    }
+    mappings.check(pages.0, 64 * PAGE, true).unwrap();
+    assert_eq!(here(), 0);
+    assert_eq!(populate(&wanted, true), Some(Ok(())));
+    assert_eq!(here(), 64);
+}
+
+/// A descriptor that is not what it was, since the program has closed it, is asked once and answers nothing.
+/// The check finds another way.
+#[test]
+fn a_descriptor_that_does_not_answer_is_given_up() {
+    let pages = Pages::anonymous(1);
+    let mappings = Mappings::default();
+    mappings.maps.set(File::open("/dev/null").unwrap()).unwrap();
+    let start = pages.0.addr() as u64;
+    assert_eq!(mappings.query(&(start..start + 1), true), None);
+    assert!(mappings.cannot_ask.load(Ordering::Relaxed));
+    assert_eq!(mappings.check(pages.0, PAGE, true), Ok(()));
+    let hole = Pages::anonymous(2).without(1);
+    let refused = mappings.check(hole.0, PAGE + 1, true);
+    assert_eq!(refused, Err(RegisterError::NotMapped { at: hole.0.addr() as u64 + PAGE as u64 }));
+}
