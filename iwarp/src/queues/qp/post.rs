@@ -23,7 +23,7 @@ impl QpShared {
     /// Checks a request and adds it to the send queue. Does not ring the doorbell.
     pub(crate) fn queue_send(&self, request: &SendRequest) -> Result<(), VerbsError> {
         if !self.takes_sends() {
-            return Err(self.refusal());
+            return self.keep_late(request);
         }
         match self.usual(request) {
             Ok(Some((length, found))) => self.add_send(request, length, Usual::Registered(found), None),
@@ -47,7 +47,7 @@ impl QpShared {
     /// after the other.
     pub(crate) fn queue_inline(&self, request: &SendRequest, parts: &[&[u8]]) -> Result<(), VerbsError> {
         if !self.takes_sends() {
-            return Err(self.refusal());
+            return self.keep_late(request);
         }
         let length: usize = parts.iter().map(|part| part.len()).sum();
         let max = self.caps.max_inline();
@@ -106,7 +106,7 @@ impl QpShared {
 
     /// Why the send queue refuses requests.
     #[cold]
-    fn refusal(&self) -> VerbsError {
+    pub(super) fn refusal(&self) -> VerbsError {
         VerbsError::InvalidState(match self.state() {
             // The engine has not seen the close yet.
             QpState::Rts => QpState::Closing,
