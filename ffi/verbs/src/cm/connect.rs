@@ -3,10 +3,13 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use iwarp::verbs::{CmId, ConnParam, ListenOptions, MAX_PRIVATE_DATA, RNR_RETRY_FOR_EVER};
+use iwarp::verbs::{
+    CmId, ConnParam, ListenOptions, MAX_PRIVATE_DATA, QpState, QueuePair, RNR_RETRY_FOR_EVER, VerbsError,
+};
 use libc::{c_int, c_void};
 
 use super::id::{Id, Requested, State};
+use super::ports;
 use crate::abi::{self, EINVAL, Errno, Outcome};
 use crate::hello::Hello;
 use crate::net::Peer;
@@ -36,9 +39,23 @@ pub(crate) unsafe extern "C" fn rdma_listen(id: *mut sys::rdma_cm_id, backlog: c
             super::address::bind(this, SocketAddr::from(([0; 4], 0)))?;
         }
         let backlog = usize::try_from(backlog).unwrap_or(0);
-        with_new_cm(this, |cm| start_to_listen(this, cm, backlog))?;
+        with_new_cm(this, |cm| listen_alone(this, cm, backlog))?;
         Ok(0)
     })
+}
+
+/// Listens, if no other identifier has the address.
+fn listen_alone(id: &Id, cm: CmId, backlog: usize) -> Outcome<()> {
+    let mut state = id.state();
+    if state.cm.is_some() {
+        return Err(EINVAL);
+    }
+    let (ports, number) = (&id.process.ports, id.as_c() as usize);
+    let visible = state.source.ok_or(EINVAL)?;
+    ports.listen(number, visible.port())?;
+    state.reuses_address = false;
+    let listens = start_to_listen(id, &mut state, cm, visible, backlog);
+    listens.inspect_err(|_| ports.stop_listening(number, visible.port()))
 }
 
 /// Runs `act` with a new identifier of the engine, whose events are for `id` if `act` succeeds.
@@ -50,17 +67,16 @@ fn with_new_cm(id: &Id, act: impl FnOnce(CmId) -> Outcome<()>) -> Outcome<()> {
     act(cm.clone()).inspect_err(|_| process.ids.forget(&cm))
 }
 
-fn start_to_listen(id: &Id, cm: CmId, backlog: usize) -> Outcome<()> {
+fn start_to_listen(id: &Id, state: &mut State, cm: CmId, visible: SocketAddr, backlog: usize) -> Outcome<()> {
     let net = &id.process.net;
-    let mut state = id.state();
-    if state.cm.is_some() {
-        return Err(EINVAL);
-    }
-    let visible = state.source.ok_or(EINVAL)?;
+    let claim = ports::claim(visible.ip(), state.family_only, false);
     if state.name.is_none() {
-        state.name = net.take_name(visible)?;
+        state.name = net.take_name(visible, &claim)?;
     }
-    let port = listen(&cm, &state, visible.port(), backlog)?;
+    let port = match net.reaches(&claim) {
+        true => listen(&cm, state, visible.port(), backlog)?,
+        false => visible.port(),
+    };
     state.cm = Some(cm);
     if let Some(name) = &mut state.name {
         net.publish(name, port)?;
