@@ -158,6 +158,20 @@ impl Qp {
         unsafe { place.write_volatile(state) };
     }
 
+    /// Enters ERR, and ends the connection.
+    pub(crate) fn fail(&self) -> Outcome<()> {
+        self.set_state(&mut self.attributes(), sys::IBV_QPS_ERR);
+        self.current().fail()
+    }
+
+    /// It is connected: enters RTS, unless the program has brought it further.
+    pub(crate) fn enter_rts(&self) {
+        let mut attributes = self.attributes();
+        if self.wanted_state() < sys::IBV_QPS_RTS {
+            self.set_state(&mut attributes, sys::IBV_QPS_RTS);
+        }
+    }
+
     /// The context it was made with.
     pub(crate) fn context(&self) -> *mut sys::ibv_context {
         // SAFETY: the field is not changed after the queue pair is made.
@@ -342,6 +356,7 @@ impl Init {
             ..QpInit::new(send_cq)
         };
         let qp = pd.pd.create_qp(&init)?;
+        qp.take_late_sends();
         // An earlier one may have had its number.
         self.cqs().for_each(|cq| cq.forget(qp.qp_num(), 0));
         Ok(qp)
@@ -419,9 +434,8 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
                 this.set_state(&mut attributes, sys::IBV_QPS_RTR);
             }
             Change::ToError => {
-                this.set_state(&mut attributes, sys::IBV_QPS_ERR);
                 drop(attributes);
-                this.current().fail()?;
+                this.fail()?;
             }
             Change::ToReset => {
                 ib::stop(this.process, this.number(), &mut attributes.link);

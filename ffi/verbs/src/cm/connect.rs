@@ -23,6 +23,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Requests that wait for a decision, where a program gives no number.
 const BACKLOG: usize = 1024;
 
+const ECONNRESET: Errno = Errno(libc::ECONNRESET);
 const EISCONN: Errno = Errno(libc::EISCONN);
 const ENOTCONN: Errno = Errno(libc::ENOTCONN);
 
@@ -275,12 +276,48 @@ pub(crate) unsafe extern "C" fn rdma_accept(
         let param = unsafe { param_of(this, &state, param, state.requested) }?;
         manage(&mut state, qp);
         // Before the events of the connection come.
-        state.undecided = false;
+        let was_undecided = std::mem::take(&mut state.undecided);
         drop(state);
-        cm.accept(&qp.current().qp, &param).inspect_err(|_| this.state().undecided = true)?;
+        let of_engine = qp.current().qp.clone();
+        if let Err(error) = cm.accept(&of_engine, &param) {
+            this.state().undecided = was_undecided;
+            let error = undecidable(error, was_undecided);
+            if error == ECONNRESET {
+                qp.fail()?;
+            }
+            return Err(error);
+        }
+        await_acceptance(this, qp, &of_engine)?;
         this.complete()?;
         Ok(0)
     })
+}
+
+/// Why the engine takes no decision on a request: the peer is gone, if the program has not decided before.
+fn undecidable(error: VerbsError, was_undecided: bool) -> Errno {
+    match error {
+        VerbsError::Invalid(_) if was_undecided => ECONNRESET,
+        error => error.into(),
+    }
+}
+
+/// Waits until the engine has accepted a request, which takes it one poll. The queue pair is in RTS then, as
+/// after the call of librdmacm and the kernel's drivers: programs post sends at once. They leave when the peer
+/// may get them.
+///
+/// The peer may be gone. Then the call fails, the queue pair is in ERR, and there is no event.
+fn await_acceptance(id: &Id, qp: &Qp, of_engine: &QueuePair) -> Outcome<()> {
+    while of_engine.state() == QpState::Idle {
+        id.process.engine.turn();
+    }
+    // It has depths from the moment that it is connected.
+    if of_engine.query().ord.is_none() {
+        qp.fail()?;
+        return Err(ECONNRESET);
+    }
+    id.state().accepted = true;
+    qp.enter_rts();
+    Ok(())
 }
 
 /// See `rdma_reject(3)`.
@@ -308,7 +345,9 @@ pub(crate) unsafe extern "C" fn rdma_reject(
         // SAFETY: the caller's promise.
         let of_program = unsafe { bytes_at(private_data.cast(), length.into()) };
         bytes.try_extend_from_slice(of_program).map_err(|_| EINVAL)?;
-        cm.reject(&bytes)?;
+        let mut state = this.state();
+        cm.reject(&bytes).map_err(|error| undecidable(error, state.undecided))?;
+        state.undecided = false;
         Ok(0)
     })
 }

@@ -342,6 +342,7 @@ pub(crate) unsafe fn migrate(id: *mut sys::rdma_cm_id, channel: *mut sys::rdma_e
     let before = this.fields().channel;
     let mut state = this.state();
     let old = std::mem::replace(&mut state.events, Arc::clone(&new));
+    state.has_own_channel = becomes_sync;
     this.update(|c| c.channel = channel);
     let mut moved = Vec::new();
     {
@@ -351,6 +352,14 @@ pub(crate) unsafe fn migrate(id: *mut sys::rdma_cm_id, channel: *mut sys::rdma_e
         }
     }
     drop(state);
+    // Identifiers of requests that nobody has seen have the channel of their listener.
+    for child in moved.iter().filter_map(|event| event.new_id()) {
+        // SAFETY: an identifier lives as long as the event that tells of it waits.
+        let child = unsafe { Id::of(child) }?;
+        let mut state = child.state();
+        state.events = Arc::clone(&new);
+        child.update(|c| c.channel = channel);
+    }
     moved.into_iter().for_each(|event| new.push(event));
     // SAFETY: a program does not use an identifier in another thread while it migrates it.
     unsafe { *this.sync.get() = becomes_sync.into() };
