@@ -14,6 +14,7 @@ use iwarp::verbs::{
 
 use crate::abi::{self, Errno, Outcome};
 use crate::async_events::Contexts;
+use crate::cm::Ports;
 use crate::drain::drain;
 use crate::ids::Ids;
 use crate::net::{self, Net};
@@ -35,6 +36,8 @@ pub(crate) struct Process {
     pub(crate) channel: EventChannel,
     /// The identifiers of programs, by those of the context.
     pub(crate) ids: Ids,
+    /// The ports that they are bound to.
+    pub(crate) ports: Ports,
     /// The domain of identifiers whose program gave none.
     pub(crate) default_pd: ProtectionDomain,
     /// Where asynchronous events go.
@@ -108,8 +111,21 @@ fn make(on_connection: OnConnection) -> Result<Process, String> {
     let engine = start(engine, options, after_poll).map_err(|error| text(&error))?;
     let status = Mutex::new(show(&context, has_thread));
     register_hooks()?;
-    let (ids, contexts, rendezvous, retries, qps) = Default::default();
-    Ok(Process { net, context, engine, channel, ids, default_pd, contexts, rendezvous, retries, qps, status })
+    let (ids, ports, contexts, rendezvous, retries, qps) = Default::default();
+    Ok(Process {
+        net,
+        context,
+        engine,
+        channel,
+        ids,
+        ports,
+        default_pd,
+        contexts,
+        rendezvous,
+        retries,
+        qps,
+        status,
+    })
 }
 
 /// Shows this process to `uwarp status`; `None` if the system refuses that, as nothing else depends on it.

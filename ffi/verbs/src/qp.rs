@@ -165,11 +165,19 @@ impl Qp {
         unsafe { place.write_volatile(state) };
     }
 
-    /// Enters ERR: what is posted is flushed.
+    /// Enters ERR, and ends the connection: what is posted is flushed.
     pub(crate) fn fail(&self) -> Outcome<()> {
         self.set_state(&mut self.attributes(), sys::IBV_QPS_ERR);
         // Without the lock of the attributes: requests that are flushed make events.
         self.current().fail()
+    }
+
+    /// It is connected: enters RTS, unless the program has brought it further.
+    pub(crate) fn enter_rts(&self) {
+        let mut attributes = self.attributes();
+        if self.wanted_state() < sys::IBV_QPS_RTS {
+            self.set_state(&mut attributes, sys::IBV_QPS_RTS);
+        }
     }
 
     /// The context it was made with.
@@ -351,7 +359,9 @@ impl Init {
             early_sends: true,
             ..QpInit::new(send_cq)
         };
-        Ok(pd.pd.create_qp(&init)?)
+        let qp = pd.pd.create_qp(&init)?;
+        qp.take_late_sends();
+        Ok(qp)
     }
 }
 

@@ -193,6 +193,10 @@ impl QpConsumer {
                 self.sq.remove(1);
                 self.finish_send(qp, true, completion);
             }
+            // They were posted after all others.
+            while let Some(late) = qp.next_late_send() {
+                self.finish_send(qp, true, qp.flushed(late.wr_id, late.opcode, cause));
+            }
         }
         {
             let _posting = qp.recv_queue();

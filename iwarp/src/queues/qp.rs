@@ -22,6 +22,7 @@ use super::{
 };
 
 mod drain;
+mod late_sends;
 mod orphan;
 mod post;
 mod rnr_retry;
@@ -30,6 +31,7 @@ mod status;
 
 pub(crate) use signals::Ask;
 
+use late_sends::LateSends;
 use rnr_retry::RnrRetry;
 
 /// Limits of the queues and of a request.
@@ -135,6 +137,8 @@ pub(crate) struct QpShared {
     asked: AtomicU8,
     /// The user has requested a graceful close: the send queue takes no more requests, whatever the state is.
     close_asked: AtomicBool,
+    /// Sends that were posted after the end of sending; unset: they are refused.
+    late_sends: OnceLock<LateSends>,
     ended: Mutex<Ended>,
     /// Whether a message of the peer waits for a receive request.
     turn: TurnCell,
@@ -220,6 +224,7 @@ impl QpShared {
             rung: Rung::new(),
             asked: AtomicU8::new(Ask::Nothing as u8),
             close_asked: AtomicBool::new(false),
+            late_sends: OnceLock::new(),
             ended: Mutex::default(),
             turn: TurnCell::new(),
             drain: AtomicBool::new(false),

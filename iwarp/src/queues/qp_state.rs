@@ -12,7 +12,8 @@
 /// | `Orphaned` | fails, and all others are flushed | waits | the peer's end, with [`ConnParam::outlives_peer`] |
 ///
 /// After a call of `disconnect`, or of `modify` to `Closing`, `post_send` is refused in every state: also
-/// before the engine has entered `Closing`, and after it has left it (RFC 5041 section 6.2.1). A receive
+/// before the engine has entered `Closing`, and after it has left it (RFC 5041 section 6.2.1), unless the
+/// queue pair [takes late sends](crate::verbs::QueuePair::take_late_sends). A receive
 /// transfers nothing, so it may be posted until the end, for messages of the peer that arrive before our FIN;
 /// it is flushed then.
 ///

@@ -174,7 +174,8 @@ impl QueuePair {
     ///
     /// # Errors
     /// [`VerbsError`]; nothing was posted. [`VerbsError::InvalidState`] in `Closing`, in `Idle` without
-    /// [`QpInit::early_sends`], and in every state once the user has requested a graceful close.
+    /// [`QpInit::early_sends`], and in every state once the user has requested a graceful close; see
+    /// [`take_late_sends`](Self::take_late_sends).
     pub fn post_send(&self, request: &SendRequest) -> Result<(), VerbsError> {
         let _post = profile::scope(Layer::Post);
         self.shared.check_window_kind(&request.op)?;
@@ -310,6 +311,14 @@ impl QueuePair {
         }
         self.shared.set_rnr_retry(retry);
         Ok(())
+    }
+
+    /// Takes sends after the end of sending, as the verbs of RDMA devices do: those that are posted in
+    /// `Closing`, or in any state once the user has requested a graceful close. They are not sent. They
+    /// complete as flushed when the connection has ended, behind all others. Without this call such a post is
+    /// refused (RFC 5041 section 6.2.1).
+    pub fn take_late_sends(&self) {
+        self.shared.take_late_sends();
     }
 
     /// Requests one [`AsyncEventKind::SqDrained`](super::AsyncEventKind::SqDrained) event for when all

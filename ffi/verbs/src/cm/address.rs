@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use libc::c_int;
 
 use super::id::{Id, State};
+use super::ports;
 use crate::abi::{self, EINVAL, Errno, Outcome};
-use crate::net::{Name, NameError};
+use crate::net::{Claim, Name, NameError, Net};
 use crate::{sockaddr, sys};
 
 /// The family of InfiniBand's own addresses, which iWARP does not have.
@@ -62,8 +63,7 @@ pub(super) fn bind(id: &Id, address: SocketAddr) -> Outcome<()> {
     if !address.ip().is_unspecified() && !id.process.net.is_ours(address.ip()) {
         return Err(EADDRNOTAVAIL);
     }
-    let net = &id.process.net;
-    let address = take_name(&mut state, address, |address| net.take_name(address))?;
+    let address = take_name(id, &mut state, address, Net::take_name)?;
     id.set_source(&mut state, address);
     drop(state);
     if id.process.net.is_of_device(address.ip()) {
@@ -72,32 +72,35 @@ pub(super) fn bind(id: &Id, address: SocketAddr) -> Outcome<()> {
     Ok(())
 }
 
-/// Takes the name of an address, with a free port if it has none. It leads nowhere before its identifier
-/// listens.
-fn take_name(
-    state: &mut State,
-    address: SocketAddr,
-    take: impl Fn(SocketAddr) -> Result<Option<Name>, NameError>,
-) -> Outcome<SocketAddr> {
-    if address.port() != 0 {
-        match take(address) {
-            Ok(name) => state.name = name,
-            // Several may bind an address, and one listens.
-            Err(_) if state.reuses_address => {}
-            Err(error) => return Err(error.into()),
-        }
-        return Ok(address);
-    }
-    let (address, name) = choose_port(address, take)?;
+/// How a name is taken on the wire.
+type Take = fn(&Net, SocketAddr, &Claim) -> Result<Option<Name>, NameError>;
+
+/// Takes the port of an address, or a free one if it has none, and its name. The name leads nowhere before the
+/// identifier listens.
+fn take_name(id: &Id, state: &mut State, address: SocketAddr, take: Take) -> Outcome<SocketAddr> {
+    let claim = ports::claim(address.ip(), state.family_only, state.reuses_address);
+    let take = |address: SocketAddr| take_port(id, address, claim, take);
+    let (address, name) = match address.port() {
+        0 => choose_port(address, take)?,
+        _ => (address, take(address)?),
+    };
     state.name = name;
     Ok(address)
 }
 
+/// Takes a port in this process, and on the wire.
+fn take_port(id: &Id, address: SocketAddr, claim: Claim, take: Take) -> Outcome<Option<Name>> {
+    let (ports, number) = (&id.process.ports, id.as_c() as usize);
+    // Another identifier of this process that shares the address has its name.
+    if ports.bind(number, address.port(), claim)? {
+        return Ok(None);
+    }
+    let taken = take(&id.process.net, address, &claim);
+    Ok(taken.inspect_err(|_| ports.leave(number, address.port()))?)
+}
+
 /// Chooses a port that can be taken, and takes it.
-fn choose_port<T>(
-    address: SocketAddr,
-    take: impl Fn(SocketAddr) -> Result<T, NameError>,
-) -> Outcome<(SocketAddr, T)> {
+fn choose_port<T>(address: SocketAddr, take: impl Fn(SocketAddr) -> Outcome<T>) -> Outcome<(SocketAddr, T)> {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let count = CHOSEN.end() - CHOSEN.start() + 1;
     // Processes begin at different ports, so they seldom meet.
@@ -109,11 +112,11 @@ fn choose_port<T>(
         address.set_port(CHOSEN.start() + start.wrapping_add(step) % count);
         match take(address) {
             Ok(taken) => return Ok((address, taken)),
-            Err(NameError::InUse) => {}
-            Err(error) => return Err(error.into()),
+            Err(Errno(libc::EADDRINUSE | libc::EADDRNOTAVAIL)) => {}
+            Err(error) => return Err(error),
         }
     }
-    Err(Errno(libc::EADDRINUSE))
+    Err(EADDRNOTAVAIL)
 }
 
 /// See `rdma_resolve_addr(3)`.
@@ -132,6 +135,10 @@ pub(crate) unsafe extern "C" fn rdma_resolve_addr(
         let this = unsafe { Id::of(id) }?;
         // SAFETY: the caller passes a socket address.
         let mut destination = unsafe { read(destination) }?;
+        // It listens, or has a peer.
+        if this.state().cm.is_some() {
+            return Err(EINVAL);
+        }
         if !source.is_null() {
             // SAFETY: the caller passes a socket address.
             let source = unsafe { read(source) }?;
@@ -156,8 +163,9 @@ pub(crate) unsafe extern "C" fn rdma_resolve_addr(
             let bound = state.source;
             if bound.is_none_or(|address| address.ip().is_unspecified()) {
                 let own = SocketAddr::new(net.source_for(destination.ip()), bound.map_or(0, |a| a.port()));
-                let take = |address| net.take_source(address);
-                let own = if own.port() == 0 { take_name(&mut state, own, take)? } else { own };
+                let own =
+                    if own.port() == 0 { take_name(this, &mut state, own, Net::take_source)? } else { own };
+                this.process.ports.update(this.as_c() as usize, own.port(), |claim| claim.address = own.ip());
                 this.set_source(&mut state, own);
             }
             this.set_destination(&mut state, destination);
@@ -214,12 +222,11 @@ pub(crate) unsafe extern "C" fn rdma_get_dst_port(id: *mut sys::rdma_cm_id) -> u
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
-    use std::io;
 
     use super::*;
 
     /// Chooses a port for `address` where each take is answered by `take`.
-    fn chosen(address: &str, take: impl Fn() -> Result<(), NameError>) -> (Outcome<SocketAddr>, usize) {
+    fn chosen(address: &str, take: impl Fn() -> Outcome<()>) -> (Outcome<SocketAddr>, usize) {
         let asked = Cell::new(0);
         let address = address.parse().unwrap();
         let chosen = choose_port(address, |_| {
@@ -234,7 +241,8 @@ mod tests {
         let left = Cell::new(3);
         let third = || match left.replace(left.get() - 1) {
             1 => Ok(()),
-            _ => Err(NameError::InUse),
+            2 => Err(EADDRNOTAVAIL),
+            _ => Err(Errno(libc::EADDRINUSE)),
         };
         let (address, asked) = chosen("[fe80::1%3]:0", third);
         let SocketAddr::V6(address) = address.unwrap() else { panic!("an address of IPv6") };
@@ -244,9 +252,9 @@ mod tests {
 
     #[test]
     fn the_search_ends_where_no_port_can_be_had() {
-        let (none, asked) = chosen("127.0.0.1:0", || Err(NameError::InUse));
-        assert_eq!((none, asked), (Err(Errno(libc::EADDRINUSE)), CHOSEN.count()));
-        let refused = || Err(io::Error::from_raw_os_error(libc::EACCES).into());
+        let (none, asked) = chosen("127.0.0.1:0", || Err(Errno(libc::EADDRINUSE)));
+        assert_eq!((none, asked), (Err(EADDRNOTAVAIL), CHOSEN.count()));
+        let refused = || Err(Errno(libc::EACCES));
         assert_eq!(chosen("127.0.0.1:0", refused), (Err(Errno(libc::EACCES)), 1));
     }
 }

@@ -3,10 +3,13 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use iwarp::verbs::{CmId, ConnParam, ListenOptions, MAX_PRIVATE_DATA, RNR_RETRY_FOR_EVER};
+use iwarp::verbs::{
+    CmId, ConnParam, ListenOptions, MAX_PRIVATE_DATA, QpState, QueuePair, RNR_RETRY_FOR_EVER, VerbsError,
+};
 use libc::{c_int, c_void};
 
 use super::id::{Id, Requested, State};
+use super::ports;
 use crate::abi::{self, EINVAL, Errno, Outcome};
 use crate::hello::Hello;
 use crate::net::Peer;
@@ -20,6 +23,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Requests that wait for a decision, where a program gives no number.
 const BACKLOG: usize = 1024;
 
+const ECONNRESET: Errno = Errno(libc::ECONNRESET);
 const EISCONN: Errno = Errno(libc::EISCONN);
 const ENOTCONN: Errno = Errno(libc::ENOTCONN);
 
@@ -36,9 +40,23 @@ pub(crate) unsafe extern "C" fn rdma_listen(id: *mut sys::rdma_cm_id, backlog: c
             super::address::bind(this, SocketAddr::from(([0; 4], 0)))?;
         }
         let backlog = usize::try_from(backlog).unwrap_or(0);
-        with_new_cm(this, |cm| start_to_listen(this, cm, backlog))?;
+        with_new_cm(this, |cm| listen_alone(this, cm, backlog))?;
         Ok(0)
     })
+}
+
+/// Listens, if no other identifier has the address.
+fn listen_alone(id: &Id, cm: CmId, backlog: usize) -> Outcome<()> {
+    let mut state = id.state();
+    if state.cm.is_some() {
+        return Err(EINVAL);
+    }
+    let (ports, number) = (&id.process.ports, id.as_c() as usize);
+    let visible = state.source.ok_or(EINVAL)?;
+    ports.listen(number, visible.port())?;
+    state.reuses_address = false;
+    let listens = start_to_listen(id, &mut state, cm, visible, backlog);
+    listens.inspect_err(|_| ports.stop_listening(number, visible.port()))
 }
 
 /// Runs `act` with a new identifier of the engine, whose events are for `id` if `act` succeeds.
@@ -50,17 +68,16 @@ fn with_new_cm(id: &Id, act: impl FnOnce(CmId) -> Outcome<()>) -> Outcome<()> {
     act(cm.clone()).inspect_err(|_| process.ids.forget(&cm))
 }
 
-fn start_to_listen(id: &Id, cm: CmId, backlog: usize) -> Outcome<()> {
+fn start_to_listen(id: &Id, state: &mut State, cm: CmId, visible: SocketAddr, backlog: usize) -> Outcome<()> {
     let net = &id.process.net;
-    let mut state = id.state();
-    if state.cm.is_some() {
-        return Err(EINVAL);
-    }
-    let visible = state.source.ok_or(EINVAL)?;
+    let claim = ports::claim(visible.ip(), state.family_only, false);
     if state.name.is_none() {
-        state.name = net.take_name(visible)?;
+        state.name = net.take_name(visible, &claim)?;
     }
-    let port = listen(&cm, &state, visible.port(), backlog)?;
+    let port = match net.reaches(&claim) {
+        true => listen(&cm, state, visible.port(), backlog)?,
+        false => visible.port(),
+    };
     state.cm = Some(cm);
     if let Some(name) = &mut state.name {
         net.publish(name, port)?;
@@ -260,12 +277,48 @@ pub(crate) unsafe extern "C" fn rdma_accept(
         let param = unsafe { param_of(this, &state, param, state.requested) }?;
         manage(&mut state, qp);
         // Before the events of the connection come.
-        state.undecided = false;
+        let was_undecided = std::mem::take(&mut state.undecided);
         drop(state);
-        cm.accept(&qp.current().qp, &param).inspect_err(|_| this.state().undecided = true)?;
+        let of_engine = qp.current().qp.clone();
+        if let Err(error) = cm.accept(&of_engine, &param) {
+            this.state().undecided = was_undecided;
+            let error = undecidable(error, was_undecided);
+            if error == ECONNRESET {
+                qp.fail()?;
+            }
+            return Err(error);
+        }
+        await_acceptance(this, qp, &of_engine)?;
         this.complete()?;
         Ok(0)
     })
+}
+
+/// Why the engine takes no decision on a request: the peer is gone, if the program has not decided before.
+fn undecidable(error: VerbsError, was_undecided: bool) -> Errno {
+    match error {
+        VerbsError::Invalid(_) if was_undecided => ECONNRESET,
+        error => error.into(),
+    }
+}
+
+/// Waits until the engine has accepted a request, which takes it one poll. The queue pair is in RTS then, as
+/// after the call of librdmacm and the kernel's drivers: programs post sends at once. They leave when the peer
+/// may get them.
+///
+/// The peer may be gone. Then the call fails, the queue pair is in ERR, and there is no event.
+fn await_acceptance(id: &Id, qp: &Qp, of_engine: &QueuePair) -> Outcome<()> {
+    while of_engine.state() == QpState::Idle {
+        id.process.engine.turn();
+    }
+    // It has depths from the moment that it is connected.
+    if of_engine.query().ord.is_none() {
+        qp.fail()?;
+        return Err(ECONNRESET);
+    }
+    id.state().accepted = true;
+    qp.enter_rts();
+    Ok(())
 }
 
 /// See `rdma_reject(3)`.
@@ -293,7 +346,9 @@ pub(crate) unsafe extern "C" fn rdma_reject(
         // SAFETY: the caller's promise.
         let of_program = unsafe { bytes_at(private_data.cast(), length.into()) };
         bytes.try_extend_from_slice(of_program).map_err(|_| EINVAL)?;
-        cm.reject(&bytes)?;
+        let mut state = this.state();
+        cm.reject(&bytes).map_err(|error| undecidable(error, state.undecided))?;
+        state.undecided = false;
         Ok(0)
     })
 }

@@ -1,6 +1,30 @@
 //! Events of the engine become events of programs.
 //!
 //! [`on_event`] runs after a poll, with the engine locked, so events come one after the other.
+//!
+//! Programs are written for what the kernel tells them, which is `cma_iw_handler` of
+//! `drivers/infiniband/core/cma.c` for all drivers of iWARP:
+//!
+//! | end | the peer | here | `cma_iw_handler` |
+//! |---|---|---|---|
+//! | active | accepts | `ESTABLISHED` | `ESTABLISHED` |
+//! | active | rejects | `REJECTED` -111, with its private data | `REJECTED` (siw: -104) |
+//! | active | does not listen (RST) | `REJECTED` -111 | `REJECTED` -111 |
+//! | active | ends the connection before its Reply | `REJECTED` -104 | `REJECTED` -104 |
+//! | active | does not answer in time | `UNREACHABLE` -110 | `UNREACHABLE` -110 |
+//! | active | cannot be reached | `UNREACHABLE` -113 | `CONNECT_ERROR` |
+//! | active | sends a Reply that is wrong, or that asks for too much | `CONNECT_ERROR` -104 | `CONNECT_ERROR` |
+//! | passive | sends no whole Request, or a wrong one | nothing | nothing |
+//! | passive | sends a Request | `CONNECT_REQUEST` | `CONNECT_REQUEST` |
+//! | passive | is gone before the decision | nothing: the decision fails with `ECONNRESET` | the same |
+//! | passive | sends its first FPDU | `ESTABLISHED` | `ESTABLISHED` (without an RTR: when the request is accepted) |
+//! | passive | is gone before its first FPDU, or that one is wrong | `ESTABLISHED`, and `DISCONNECTED` | the same |
+//! | both | ends an established connection | `DISCONNECTED` 0 | `DISCONNECTED` |
+//! | both | resets it, or sends or gets a Terminate | `DISCONNECTED` -104 | `DISCONNECTED` (siw: 0) |
+//! | both | falls silent | `DISCONNECTED` -110 | `DISCONNECTED` (siw: 0) |
+//!
+//! So an accepted request never leads to an event of a connection that failed, on which servers end: whatever
+//! one client does, they serve the others.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -36,25 +60,17 @@ pub(crate) fn on_event(process: &'static Process, event: CmEvent) {
     }
     match kind {
         CmEventKind::Established { private_data, ord, ird, peer, .. } => {
-            set_qp_state(id, sys::IBV_QPS_RTS);
+            with_qp(id, Qp::enter_rts);
             let mut state = id.state();
-            state.connected = true;
             if state.source.is_none_or(|source| source.port() == 0)
                 && let Some((local, _)) = cm.addresses()
             {
                 id.set_source(&mut state, local);
             }
             drop(state);
-            let private_data = Hello::strip(&private_data);
             // Those that the peer may have outstanding, also where this end would serve more.
             let served = peer.map_or(ird, |peer| ird.min(peer.depths.ord));
-            let conn = sys::rdma_conn_param {
-                responder_resources: u8::try_from(served).unwrap_or(u8::MAX),
-                initiator_depth: u8::try_from(ord).unwrap_or(u8::MAX),
-                ..Default::default()
-            };
-            let event = Event::new(id.as_c(), &id.acked, sys::RDMA_CM_EVENT_ESTABLISHED, 0);
-            id.push(event.with_param(private_data, conn));
+            establish(id, Hello::strip(&private_data), [served, ord]);
         }
         CmEventKind::Rejected { private_data, .. } => {
             set_qp_state(id, sys::IBV_QPS_ERR);
@@ -64,16 +80,54 @@ pub(crate) fn on_event(process: &'static Process, event: CmEvent) {
         }
         CmEventKind::ConnectError { error, .. } => {
             set_qp_state(id, sys::IBV_QPS_ERR);
-            let (kind, status) = kind_of(&error);
-            id.announce(kind, status);
+            if !id.state().is_passive {
+                let (kind, status) = kind_of(&error);
+                return id.announce(kind, status);
+            }
+            let depths = depths(id);
+            // Otherwise `rdma_accept` has failed, or will.
+            if depths.is_some() || id.state().accepted {
+                establish(id, &[], depths.unwrap_or_default());
+                disconnect(id, Some(&error));
+            }
         }
-        CmEventKind::Disconnected { .. } => {
+        CmEventKind::Disconnected { error, .. } => {
             set_qp_state(id, sys::IBV_QPS_ERR);
-            id.announce(sys::RDMA_CM_EVENT_DISCONNECTED, 0);
+            disconnect(id, error.as_ref());
         }
         // No identifier of this library has a stream before MPA. Requests were handled above.
         _ => {}
     }
+}
+
+/// Announces a connection, with the Reads and atomics that are served at a time, and those that may be under
+/// way.
+fn establish(id: &Id, private_data: &[u8], [ird, ord]: [u16; 2]) {
+    id.state().connected = true;
+    let conn = sys::rdma_conn_param {
+        responder_resources: u8::try_from(ird).unwrap_or(u8::MAX),
+        initiator_depth: u8::try_from(ord).unwrap_or(u8::MAX),
+        ..Default::default()
+    };
+    let event = Event::new(id.as_c(), &id.acked, sys::RDMA_CM_EVENT_ESTABLISHED, 0);
+    id.push(event.with_param(private_data, conn));
+}
+
+/// Announces the end of a connection.
+fn disconnect(id: &Id, error: Option<&ConnectionError>) {
+    // librdmacm's rsockets take an event with an error for none, and their threads would wait for ever.
+    let status = if id.state().has_own_channel { 0 } else { error.map_or(0, status_of_end) };
+    id.announce(sys::RDMA_CM_EVENT_DISCONNECTED, status);
+}
+
+/// The depths of the identifier's queue pair, IRD and ORD, once it was connected.
+fn depths(id: &Id) -> Option<[u16; 2]> {
+    let mut depths = None;
+    with_qp(id, |qp| {
+        let now = qp.current().qp.query();
+        depths = now.ird.zip(now.ord).map(|(ird, ord)| [ird, ord]);
+    });
+    depths
 }
 
 /// A peer asks a listener of the program for a connection.
@@ -101,6 +155,7 @@ fn on_request(
         state.cm = Some(cm.clone());
         state.requested = requested;
         state.undecided = true;
+        state.is_passive = true;
         state.events = Arc::clone(&listener.state().events);
         let source = local_address(listener, &cm, hello);
         child.set_source(&mut state, source);
@@ -136,21 +191,28 @@ fn local_address(listener: &Id, cm: &CmId, hello: Option<Hello>) -> SocketAddr {
     }
 }
 
-/// Sets the state of the identifier's queue pair, if it has one.
-fn set_qp_state(id: &Id, state: sys::ibv_qp_state) {
+/// Runs `act` on the identifier's queue pair, if it has one.
+fn with_qp(id: &Id, act: impl FnOnce(&Qp)) {
     let Some(number) = id.state().qp else { return };
     id.process.qps.with(number, |qp| {
         // SAFETY: a queue pair of the table lives, as the table is locked.
-        let qp = unsafe { Qp::of(qp as *mut sys::ibv_qp) };
-        qp.set_state(&mut qp.attributes(), state);
+        act(unsafe { Qp::of(qp as *mut sys::ibv_qp) });
     });
+}
+
+/// Sets the state of the identifier's queue pair, if it has one.
+fn set_qp_state(id: &Id, state: sys::ibv_qp_state) {
+    with_qp(id, |qp| qp.set_state(&mut qp.attributes(), state));
 }
 
 /// The event for a connection that could not be made.
 fn kind_of(error: &ConnectionError) -> (u32, c_int) {
     match error {
-        ConnectionError::Rejected | ConnectionError::Tcp(CloseReason::Refused | CloseReason::Reset) => {
+        ConnectionError::Rejected | ConnectionError::Tcp(CloseReason::Refused) => {
             (sys::RDMA_CM_EVENT_REJECTED, -libc::ECONNREFUSED)
+        }
+        ConnectionError::PeerClosed | ConnectionError::Tcp(CloseReason::Reset) => {
+            (sys::RDMA_CM_EVENT_REJECTED, -libc::ECONNRESET)
         }
         ConnectionError::NoRoute
         | ConnectionError::Tcp(CloseReason::NoNeighbor | CloseReason::Unreachable) => {
@@ -162,5 +224,18 @@ fn kind_of(error: &ConnectionError) -> (u32, c_int) {
         ConnectionError::PortInUse => (sys::RDMA_CM_EVENT_CONNECT_ERROR, -libc::EADDRINUSE),
         ConnectionError::NoResources => (sys::RDMA_CM_EVENT_CONNECT_ERROR, -libc::ENOMEM),
         _ => (sys::RDMA_CM_EVENT_CONNECT_ERROR, -libc::ECONNRESET),
+    }
+}
+
+/// The status of the event for a connection that has ended with an error.
+fn status_of_end(error: &ConnectionError) -> c_int {
+    match error {
+        // By the program itself.
+        ConnectionError::Tcp(CloseReason::Aborted) => 0,
+        ConnectionError::Tcp(CloseReason::TimedOut)
+        | ConnectionError::StartupTimeout
+        | ConnectionError::CloseTimeout => -libc::ETIMEDOUT,
+        ConnectionError::Tcp(CloseReason::NoNeighbor | CloseReason::Unreachable) => -libc::EHOSTUNREACH,
+        _ => -libc::ECONNRESET,
     }
 }

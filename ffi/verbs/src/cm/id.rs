@@ -60,8 +60,16 @@ pub(crate) struct State {
     /// It is the request of a peer, and the program has not decided on it. Until then its context is that of
     /// the listener, so it has no events of its own.
     pub(crate) undecided: bool,
-    /// IPv6 only (`RDMA_OPTION_ID_AFONLY`).
+    /// It came with the request of a peer.
+    pub(crate) is_passive: bool,
+    /// The engine has accepted that request.
+    pub(crate) accepted: bool,
+    /// Its events go to a channel of its own.
+    pub(crate) has_own_channel: bool,
+    /// Others may be bound to its address as well (`RDMA_OPTION_ID_REUSEADDR`).
     pub(crate) reuses_address: bool,
+    /// Whether its wildcard is for one family alone (`RDMA_OPTION_ID_AFONLY`), if the program has said so.
+    pub(crate) family_only: Option<bool>,
     /// The attribute `timeout` that its queue pair gets (`RDMA_OPTION_ID_ACK_TIMEOUT`).
     pub(crate) ack_timeout: Option<u8>,
     /// The depths that the peer's request asks for.
@@ -132,7 +140,11 @@ impl Id {
             qp: None,
             connected: false,
             undecided: false,
+            is_passive: false,
+            accepted: false,
+            has_own_channel: sync != 0,
             reuses_address: false,
+            family_only: None,
             ack_timeout: None,
             requested: Requested::default(),
             endpoint: None,
@@ -256,7 +268,11 @@ impl Id {
 
 impl Drop for Id {
     fn drop(&mut self) {
-        LIVING.leave(self.as_c() as usize);
+        let number = self.as_c() as usize;
+        LIVING.leave(number);
+        if let Some(source) = self.state().source {
+            self.process.ports.leave(number, source.port());
+        }
     }
 }
 
@@ -336,6 +352,7 @@ pub(crate) unsafe fn migrate(id: *mut sys::rdma_cm_id, channel: *mut sys::rdma_e
     let before = this.fields().channel;
     let mut state = this.state();
     let old = std::mem::replace(&mut state.events, Arc::clone(&new));
+    state.has_own_channel = becomes_sync;
     this.update(|c| c.channel = channel);
     if !Arc::ptr_eq(&old, &new) {
         // In two steps: two identifiers may migrate between the same channels, there and back.

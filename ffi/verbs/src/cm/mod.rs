@@ -7,6 +7,7 @@
 //! | `create.rs` | the calls that come first |
 //! | `id.rs` | identifiers: migrating, destroying |
 //! | `address.rs` | binding and resolving |
+//! | `ports.rs` | which identifiers may be bound to one port |
 //! | `addrinfo.rs` | `rdma_getaddrinfo` |
 //! | `connect.rs` | listening, connecting, accepting, disconnecting |
 //! | `qp.rs` | queue pairs and shared receive queues of identifiers |
@@ -24,4 +25,7 @@ pub(crate) mod dispatch;
 mod endpoint;
 mod id;
 mod other;
+mod ports;
 mod qp;
+
+pub(crate) use ports::Ports;

@@ -7,7 +7,7 @@ use libc::{c_int, c_void};
 use super::device::device;
 use super::id::Id;
 use super::qp::set_ack_timeout;
-use crate::abi::{self, EINVAL, EOPNOTSUPP};
+use crate::abi::{self, EINVAL, EOPNOTSUPP, Outcome};
 use crate::{start, sys};
 
 /// See `rdma_get_devices(3)`.
@@ -59,8 +59,13 @@ pub(crate) unsafe extern "C" fn rdma_set_option(
                 // SAFETY: the caller passes a value of that length.
                 let on = unsafe { value.cast::<c_int>().read_unaligned() } != 0;
                 // SAFETY: the caller passes an identifier that lives.
-                unsafe { Id::of(id) }?.state().reuses_address = on;
-                Ok(0)
+                reuse_address(unsafe { Id::of(id) }?, on)
+            }
+            sys::RDMA_OPTION_ID_AFONLY if length == size_of::<c_int>() => {
+                // SAFETY: the caller passes a value of that length.
+                let on = unsafe { value.cast::<c_int>().read_unaligned() } != 0;
+                // SAFETY: the caller passes an identifier that lives.
+                take_one_family(unsafe { Id::of(id) }?, on)
             }
             // TCP has its own time for acknowledgements: queue pairs have this one as an attribute alone.
             sys::RDMA_OPTION_ID_ACK_TIMEOUT if length == size_of::<u8>() => {
@@ -70,11 +75,37 @@ pub(crate) unsafe extern "C" fn rdma_set_option(
                 set_ack_timeout(unsafe { Id::of(id) }?, timeout);
                 Ok(0)
             }
-            // Wildcards take both families.
-            sys::RDMA_OPTION_ID_TOS | sys::RDMA_OPTION_ID_AFONLY => Ok(0),
+            sys::RDMA_OPTION_ID_TOS => Ok(0),
             _ => Err(EINVAL),
         }
     })
+}
+
+/// As in the kernel, an identifier that is bound may begin to share its address, until it listens.
+fn reuse_address(id: &Id, on: bool) -> Outcome<c_int> {
+    let mut state = id.state();
+    let bound = state.source;
+    if bound.is_some() && (!on || state.cm.is_some()) {
+        return Err(EINVAL);
+    }
+    state.reuses_address = on;
+    if let Some(source) = bound {
+        id.process.ports.update(id.as_c() as usize, source.port(), |claim| claim.reuses = on);
+    }
+    Ok(0)
+}
+
+/// As in the kernel, an identifier may be bound, and has to have no peer.
+fn take_one_family(id: &Id, on: bool) -> Outcome<c_int> {
+    let mut state = id.state();
+    if state.cm.is_some() || state.destination.is_some() {
+        return Err(EINVAL);
+    }
+    state.family_only = Some(on);
+    if let Some(source) = state.source {
+        id.process.ports.update(id.as_c() as usize, source.port(), |claim| claim.family_only = on);
+    }
+    Ok(0)
 }
 
 /// See `rdma_join_multicast(3)`: there is no multicast.

@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use rustix::event::epoll;
 use rustix::io::Errno;
+use rustix::net;
 
 use super::message::{BYTES, Content, Message};
 
@@ -54,8 +55,11 @@ impl Desk {
     }
 
     /// Takes the name of `visible`. It leads nowhere before it is published.
-    pub(super) fn take(self: &Arc<Self>, visible: SocketAddr) -> io::Result<Sign> {
-        let socket = UdpSocket::bind(visible)?;
+    pub(super) fn take(self: &Arc<Self>, visible: SocketAddr, family_only: bool) -> io::Result<Sign> {
+        let socket = match family_only && visible.is_ipv6() {
+            true => bind_ipv6_only(visible)?,
+            false => UdpSocket::bind(visible)?,
+        };
         socket.set_nonblocking(true)?;
         let name = Arc::new(Entry { socket, wire: OnceLock::new() });
         let key = self.next.fetch_add(1, Ordering::Relaxed);
@@ -82,6 +86,15 @@ impl Desk {
             }
         }
     }
+}
+
+/// A socket of IPv6 that leaves the port of IPv4 to others.
+fn bind_ipv6_only(visible: SocketAddr) -> io::Result<UdpSocket> {
+    let flags = net::SocketFlags::CLOEXEC;
+    let socket = net::socket_with(net::AddressFamily::INET6, net::SocketType::DGRAM, flags, None)?;
+    net::sockopt::set_ipv6_v6only(&socket, true)?;
+    net::bind(&socket, &visible)?;
+    Ok(socket.into())
 }
 
 impl Entry {

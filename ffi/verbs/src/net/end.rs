@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use dp::LinkState;
 
 use super::address::{Peer, mapped};
+use super::claim::Claim;
 use super::desk::Sign;
 use super::hosts::{self, Hosts};
 use super::kernel;
@@ -169,22 +170,36 @@ impl Net {
         }
     }
 
-    /// Takes the name of an address that a program binds, if the wire has names.
-    pub(crate) fn take_name(&self, visible: SocketAddr) -> Result<Option<Name>, NameError> {
+    /// Takes the name of an address that a program binds, if the wire has names. `None` also if it is another
+    /// one's, who shares it.
+    pub(crate) fn take_name(&self, visible: SocketAddr, claim: &Claim) -> Result<Option<Name>, NameError> {
         let visible = canonical(visible);
         match &self.service {
             Service::None => Ok(None),
-            Service::Local(names) => Ok(Some(Name::Local(names.take(visible)?))),
-            Service::Hosts(hosts) => Ok(Some(Name::Hosts(hosts.take(visible).map_err(NameError::of_bind)?))),
+            Service::Local(names) => Ok(names.take(visible.port(), claim)?.map(Name::Local)),
+            Service::Hosts(hosts) => match hosts.take(visible, claim.family_only) {
+                Ok(sign) => Ok(Some(Name::Hosts(sign))),
+                Err(error) => match NameError::of_bind(error, claim.address) {
+                    // The kernel does not say who has the port. Whoever listens has to have its name.
+                    NameError::InUse | NameError::Overlaps if claim.reuses => Ok(None),
+                    error => Err(error),
+                },
+            },
         }
     }
 
     /// Takes the name of the address from which a program connects, where that costs no socket.
-    pub(crate) fn take_source(&self, visible: SocketAddr) -> Result<Option<Name>, NameError> {
+    pub(crate) fn take_source(&self, visible: SocketAddr, claim: &Claim) -> Result<Option<Name>, NameError> {
         match self.service {
             Service::Hosts(_) => Ok(None),
-            Service::None | Service::Local(_) => self.take_name(visible),
+            Service::None | Service::Local(_) => self.take_name(visible, claim),
         }
+    }
+
+    /// Whether peers can reach a listener with this claim: one of a single family hears nothing on a wire of the
+    /// other one, whose addresses programs use.
+    pub(crate) fn reaches(&self, claim: &Claim) -> bool {
+        self.is_private() || !claim.family_only || claim.address.is_ipv4() == self.address.is_ipv4()
     }
 
     /// A name leads to `port` of ours on the wire from now on.

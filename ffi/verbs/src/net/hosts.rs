@@ -70,9 +70,9 @@ impl Hosts {
         self.address
     }
 
-    /// Takes the name of `visible`.
-    pub(super) fn take(&self, visible: SocketAddr) -> io::Result<Sign> {
-        self.desk.take(visible)
+    /// Takes the name of `visible`; `family_only`: the wildcard of IPv6 is for IPv6 alone.
+    pub(super) fn take(&self, visible: SocketAddr, family_only: bool) -> io::Result<Sign> {
+        self.desk.take(visible, family_only)
     }
 
     /// The listener at `visible`, as its host says. Waits for the answer.
@@ -248,14 +248,14 @@ mod tests {
                 continue;
             }
             // A name for which the kernel chooses the port.
-            let sign = server.take(own).unwrap();
+            let sign = server.take(own, false).unwrap();
             let port = sign.address().unwrap().port();
             let at = match own {
                 SocketAddr::V4(_) => SocketAddr::new(address("127.0.0.1"), port),
                 SocketAddr::V6(_) => SocketAddr::new(address("::1"), port),
             };
             assert_eq!(client.find(at), Peer::Bound, "{own}");
-            let taken = client.take(SocketAddr::new(own.ip(), port)).err().unwrap();
+            let taken = client.take(SocketAddr::new(own.ip(), port), false).err().unwrap();
             assert_eq!(taken.kind(), ErrorKind::AddrInUse, "{own}");
             sign.publish(wire);
             assert_eq!(client.find(at), Peer::At(wire), "{own}");
@@ -263,7 +263,7 @@ mod tests {
             let begun = Instant::now();
             assert_eq!(client.find(at), Peer::Nobody, "{own}");
             assert!(begun.elapsed() < ANSWERS_WITHIN, "{own}");
-            client.take(SocketAddr::new(own.ip(), port)).unwrap();
+            client.take(SocketAddr::new(own.ip(), port), false).unwrap();
         }
     }
 
@@ -274,7 +274,7 @@ mod tests {
         let free = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let comes = std::thread::spawn(move || {
             std::thread::sleep(2 * PAUSE);
-            let sign = server.take(free).unwrap();
+            let sign = server.take(free, false).unwrap();
             sign.publish(wire);
             (server, sign)
         });
@@ -287,7 +287,7 @@ mod tests {
     fn an_answer_may_come_from_another_address_of_the_host() {
         let [server, client] = [(); 2].map(|()| Hosts::open("lo").unwrap());
         let wire: SocketAddr = "[fd75:7761:7270::1]:18515".parse().unwrap();
-        let sign = server.take("0.0.0.0:0".parse().unwrap()).unwrap();
+        let sign = server.take("0.0.0.0:0".parse().unwrap(), false).unwrap();
         sign.publish(wire);
         let at = SocketAddr::new(address("127.0.1.1"), sign.address().unwrap().port());
         assert_eq!(client.find(at), Peer::At(wire));

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `wanted.rs` | the wire that the settings ask for |
 //! | `address.rs` | addresses on a wire |
+//! | `claim.rs` | what is bound to a port, and what excludes what |
 //! | `kernel.rs` | the addresses of the kernel's interfaces |
 //! | `names.rs` | the name service of a `local` wire |
 //! | `message.rs`, `desk.rs`, `hosts.rs` | names and addresses between hosts |
@@ -13,6 +14,7 @@
 //! | `present.rs` | processes on wires, and those on wires that have no folder |
 
 mod address;
+mod claim;
 mod desk;
 mod end;
 mod hosts;
@@ -25,6 +27,7 @@ mod present;
 mod wanted;
 
 pub(crate) use address::{Peer, mapped, of_gid};
+pub(crate) use claim::{Claim, Conflict};
 pub(crate) use end::{Name, Net};
 pub use list::processes;
 pub(crate) use names::NameError;

@@ -8,7 +8,7 @@ use crate::pair::Running;
 use crate::wire::Wire;
 
 /// The programs, by their files' names.
-pub(crate) const ALL: [&str; 26] = [
+pub(crate) const ALL: [&str; 30] = [
     "one_process",
     "destroyed",
     "exported",
@@ -35,14 +35,24 @@ pub(crate) const ALL: [&str; 26] = [
     "newer",
     "states",
     "messages",
+    "accepted",
+    "binds",
+    "killed_peer",
+    "pending",
 ];
 
-/// How long each may take.
-const LIMIT: Duration = Duration::from_secs(60);
+/// How long each may take. Some wait until a silent peer is given up, again and again.
+const LIMIT: Duration = Duration::from_secs(180);
 
 /// Compiles a program and runs it over a `local` wire. It prints what is wrong, and then fails.
 pub(crate) fn run(name: &str) -> Result<(), String> {
     let wire = Wire::new()?;
+    let program = compile(&wire, name)?;
+    wait_for("server", Running::start(&wire, "server", &program)?, &wire)
+}
+
+/// Compiles a program, and returns its path.
+pub(crate) fn compile(wire: &Wire, name: &str) -> Result<String, String> {
     let program = wire.folder().join(name);
     let source = format!("{}/tests/programs/c/{name}.c", env!("CARGO_MANIFEST_DIR"));
     let mut compiler = Command::new("cc");
@@ -52,10 +62,15 @@ pub(crate) fn run(name: &str) -> Result<(), String> {
     if !output.status.success() {
         return Err(format!("{source}: {}", String::from_utf8_lossy(&output.stderr)));
     }
-    let words = program.to_str().ok_or("a folder for temporary files that is no UTF-8")?;
-    let status = Running::start(&wire, "server", words)?.wait(LIMIT)?;
+    let path = program.to_str().ok_or("a folder for temporary files that is no UTF-8")?;
+    Ok(path.to_owned())
+}
+
+/// Waits for the success of a program whose output goes to the file `output`.
+pub(crate) fn wait_for(output: &str, mut program: Running, wire: &Wire) -> Result<(), String> {
+    let status = program.wait(LIMIT)?;
     match status.success() {
         true => Ok(()),
-        false => Err(format!("{name} ended with {status}: {}", wire.output("server"))),
+        false => Err(format!("it ended with {status}: {}", wire.output(output))),
     }
 }

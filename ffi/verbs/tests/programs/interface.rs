@@ -138,6 +138,11 @@ impl Interfaces {
         command.replace("127.0.0.1", self.address(0)).replace("::1", KERNEL_IPV6_ADDRESSES[0])
     }
 
+    /// The address of the kernel at an end.
+    pub(crate) fn kernel_address(end: usize) -> &'static str {
+        KERNEL_ADDRESSES[end]
+    }
+
     /// The address that programs have at an end.
     pub(crate) fn address(&self, end: usize) -> &'static str {
         (if self.of_kernel { KERNEL_ADDRESSES } else { OWN_ADDRESSES })[end]

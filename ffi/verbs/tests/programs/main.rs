@@ -17,6 +17,7 @@
 //! | `docs.rs` | the lines of the README and the guide, the man pages, and what the device says of itself |
 //! | `completions.rs` | the completions of shells |
 //! | `c.rs` | programs in C of our own |
+//! | `cm.rs` | those that need interfaces: odd and dead peers of the connection manager |
 //! | `end.rs` | what is left behind |
 //! | `migrate.rs` | a guest of QEMU that moves to another QEMU |
 //! | `valgrind.rs` | a pair under valgrind |
@@ -30,6 +31,7 @@
 
 mod built;
 mod c;
+mod cm;
 mod completions;
 mod container;
 mod docs;
@@ -111,6 +113,14 @@ fn main() {
         trials.push(Trial::test(format!("c_{name}"), move || c::run(name).map_err(Failed::from)));
     }
     let run = |test: fn() -> Result<(), String>| move || test().map_err(Failed::from);
+    let of_interfaces: [(&str, fn() -> Result<(), String>); 3] = [
+        ("interface_odd_peers", cm::odd_peers),
+        ("hosts_killed_peer", cm::killed_peer),
+        ("hosts_binds", cm::binds),
+    ];
+    for (name, test) in of_interfaces {
+        trials.push(Trial::test(name, run(test)).with_ignored_flag(!has_interfaces));
+    }
     trials.push(Trial::test("the_other_end_notices_a_kill", run(kill::on_local)));
     let between = Trial::test("interface_the_other_end_notices_a_kill", run(kill::between_interfaces));
     trials.push(between.with_ignored_flag(!has_interfaces));

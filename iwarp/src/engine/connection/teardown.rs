@@ -296,14 +296,20 @@ impl Connection {
     /// Puts the queue pair of a stream that TCP has lost into its state, unless the user has aborted it, a
     /// request has failed instead, or it outlives that.
     fn mark_qp_lost(&self) {
-        let others = [ConnectionError::Tcp(CloseReason::Aborted), ConnectionError::ReceiverNotReady];
         if let Phase::FullOperation(full) = &self.phase
-            && !full.is_terminating()
-            && self.report.error().is_some_and(|error| !others.contains(&error))
-            && !self.is_orphan()
+            && self.is_lost()
         {
             full.stream.lose();
         }
+    }
+
+    /// Whether TCP has lost a stream that neither its user nor an error of its own has ended, and that does not
+    /// outlive it.
+    fn is_lost(&self) -> bool {
+        let others = [ConnectionError::Tcp(CloseReason::Aborted), ConnectionError::ReceiverNotReady];
+        matches!(&self.phase, Phase::FullOperation(full) if !full.is_terminating())
+            && self.report.error().is_some_and(|error| !others.contains(&error))
+            && !self.is_orphan()
     }
 
     /// Whether the peer has ended the connection, by FIN or RST, or none was made, and the queue pair
@@ -322,11 +328,14 @@ impl Connection {
         self.name_cause();
         let qp = self.phase.qp().cloned();
         let is_orphan = self.is_orphan();
+        let is_lost = self.is_lost();
         match self.take_phase() {
             Phase::FullOperation(full) => {
                 let FullOperation { mut deframer, stream, .. } = *full;
                 io.tcp.release(self.conn, deframer.clear(&mut io.held));
-                let first = if is_orphan { WcStatus::RetryExceeded } else { WcStatus::WrFlushError };
+                // On InfiniBand the oldest request runs out of tries, and the others are flushed.
+                let fails = is_orphan || (is_lost && stream.has_ib_semantics());
+                let first = if fails { WcStatus::RetryExceeded } else { WcStatus::WrFlushError };
                 let failed = stream.end(&mut io.request_pool, first);
                 if failed
                     && is_orphan

@@ -23,7 +23,7 @@ impl QpShared {
     /// Checks a request and adds it to the send queue. Does not ring the doorbell.
     pub(crate) fn queue_send(&self, request: &SendRequest) -> Result<(), VerbsError> {
         if !self.takes_sends() {
-            return Err(self.refusal());
+            return self.keep_late(request);
         }
         match self.usual(request) {
             Ok(Some((length, found))) => self.add_send(request, length, Usual::Registered(found), None),
@@ -71,7 +71,7 @@ impl QpShared {
     /// room.
     pub(crate) fn check_inline(&self, request: &SendRequest, length: usize) -> Result<(), VerbsError> {
         if !self.takes_sends() {
-            return Err(self.refusal());
+            return self.keep_late(request);
         }
         let max = self.caps.max_inline();
         if length > max {
@@ -125,7 +125,7 @@ impl QpShared {
 
     /// Why the send queue refuses requests.
     #[cold]
-    fn refusal(&self) -> VerbsError {
+    pub(super) fn refusal(&self) -> VerbsError {
         VerbsError::InvalidState(match self.state() {
             // The engine has not seen the close yet.
             QpState::Rts => QpState::Closing,

@@ -262,8 +262,12 @@ impl Stream {
             Failure::Peer(terminate) => Some(&**terminate),
             _ => None,
         };
-        let first = match terminate {
-            Some(terminate) if self.common.is_invalid_request(terminate) => WcStatus::RemoteInvalidRequest,
+        let first = match failure {
+            Failure::Peer(terminate) if self.common.is_invalid_request(terminate) => {
+                WcStatus::RemoteInvalidRequest
+            }
+            // As where TCP has lost the connection.
+            Failure::Lost(_) if self.common.ib_semantics => WcStatus::RetryExceeded,
             _ => outcome.oldest,
         };
         self.complete_started(pool, first, terminate);
@@ -329,6 +333,10 @@ impl Stream {
             };
             let completion = qp.failed(pending.wr_id, pending.opcode, status, cause);
             consumer.complete_send(qp, true, completion);
+            failed = true;
+        }
+        // None was under way. The next one would have found no peer.
+        if first == WcStatus::RetryExceeded && consumer.fail_next_send(qp, first) {
             failed = true;
         }
         inbound.abandon();

@@ -72,9 +72,9 @@ static inline enum ibv_qp_state state_of(struct ibv_qp *qp)
 	return attr.qp_state;
 }
 
-/* Begins to connect a queue pair to the one of this process with the number `peer`. A message that finds no receive
- * here is tried again after the time with the code `min_rnr_timer`. */
-static inline void to_rtr(struct ibv_qp *qp, uint32_t peer, uint8_t min_rnr_timer)
+/* Begins to connect a queue pair to the one at `gid` with the number `peer`. A message that finds no receive here is
+ * tried again after the time with the code `min_rnr_timer`. */
+static inline void to_rtr_of(struct ibv_qp *qp, union ibv_gid gid, uint32_t peer, uint8_t min_rnr_timer)
 {
 	struct ibv_qp_attr attr = {
 		.qp_state = IBV_QPS_RTR,
@@ -82,12 +82,19 @@ static inline void to_rtr(struct ibv_qp *qp, uint32_t peer, uint8_t min_rnr_time
 		.dest_qp_num = peer,
 		.max_dest_rd_atomic = 8,
 		.min_rnr_timer = min_rnr_timer,
-		.ah_attr = { .is_global = 1, .port_num = 1 },
+		.ah_attr = { .grh = { .dgid = gid }, .is_global = 1, .port_num = 1 },
 	};
-	CHECK(!ibv_query_gid(qp->context, 1, 0, &attr.ah_attr.grh.dgid));
 	CHECK(!ibv_modify_qp(qp, &attr,
 			     IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
 				     IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
+}
+
+/* The same with a queue pair of this process. */
+static inline void to_rtr(struct ibv_qp *qp, uint32_t peer, uint8_t min_rnr_timer)
+{
+	union ibv_gid gid;
+	CHECK(!ibv_query_gid(qp->context, 1, 0, &gid));
+	to_rtr_of(qp, gid, peer, min_rnr_timer);
 }
 
 /* From RTR to RTS. A message of ours that finds no receive is tried again `rnr_retry` times. */

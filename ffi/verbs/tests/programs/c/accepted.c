@@ -1,0 +1,129 @@
+/*
+ * The calls and events of a connection, and the states of its queue pairs: it is in RTS when `rdma_accept` returns,
+ * and takes sends at once, which leave when the peer may get them. Behind `rdma_disconnect` and behind a change to
+ * ERR it takes sends as well, and flushes them behind all others.
+ */
+#include "cm.h"
+
+enum { DEPTH = 16, PORT = 7471, ROUNDS = 50 };
+
+static const struct rdma_conn_param param = { .responder_resources = 1, .initiator_depth = 1 };
+
+/* The state in the struct, and the one that the library reports. */
+static int is_in(struct ibv_qp *qp, enum ibv_qp_state state)
+{
+	return qp->state == state && state_of(qp) == state;
+}
+
+struct pair {
+	struct rdma_cm_id *server, *client;
+};
+
+/* Accepts the next request with a queue pair, and sends at once. */
+static struct pair accept_and_send(struct rdma_event_channel *servers, struct rdma_event_channel *clients)
+{
+	struct pair pair = { .client = resolve(clients, "127.0.0.1", PORT) };
+	struct rdma_conn_param of_end = param;
+	give_qp(pair.client, DEPTH);
+	CHECK(!post_empty_recv(pair.client->qp, 10));
+	CHECK(!rdma_connect(pair.client, &of_end));
+	pair.server = next_request(servers);
+	give_qp(pair.server, DEPTH);
+	CHECK(!post_empty_recv(pair.server->qp, 20));
+	CHECK(is_in(pair.server->qp, IBV_QPS_INIT));
+	CHECK(!rdma_accept(pair.server, &of_end));
+	CHECK(is_in(pair.server->qp, IBV_QPS_RTS));
+	CHECK(!post_empty_send(pair.server->qp, 21));
+	pass_event(clients, RDMA_CM_EVENT_ESTABLISHED);
+	CHECK(is_in(pair.client->qp, IBV_QPS_RTS));
+	CHECK(!post_empty_send(pair.client->qp, 11));
+	pass_event(servers, RDMA_CM_EVENT_ESTABLISHED);
+	expect(pair.client->recv_cq, 10, IBV_WC_SUCCESS);
+	expect(pair.server->recv_cq, 20, IBV_WC_SUCCESS);
+	expect(pair.client->send_cq, 11, IBV_WC_SUCCESS);
+	expect(pair.server->send_cq, 21, IBV_WC_SUCCESS);
+	return pair;
+}
+
+static void end(struct pair pair)
+{
+	destroy(pair.client);
+	destroy(pair.server);
+}
+
+/* After a graceful end, the sends of both ends are flushed, before the event and after it. */
+static void sends_behind_disconnect(struct rdma_event_channel *servers, struct rdma_event_channel *clients)
+{
+	struct pair pair = accept_and_send(servers, clients);
+	struct rdma_cm_event *event;
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
+	CHECK(!post_empty_recv(pair.server->qp, 30));
+	CHECK(!post_empty_send(pair.client->qp, 31));
+	CHECK(!rdma_disconnect(pair.client));
+	CHECK(!post_empty_send(pair.client->qp, 32) && !post_empty_send(pair.client->qp, 33));
+	/* What was posted before the call is sent, and what is posted after it is not. */
+	expect(pair.server->recv_cq, 30, IBV_WC_SUCCESS);
+	expect(pair.client->send_cq, 31, IBV_WC_SUCCESS);
+	expect(pair.client->send_cq, 32, IBV_WC_WR_FLUSH_ERR);
+	expect(pair.client->send_cq, 33, IBV_WC_WR_FLUSH_ERR);
+	event = next_event(clients, RDMA_CM_EVENT_DISCONNECTED);
+	CHECK(event->status == 0);
+	rdma_ack_cm_event(event);
+	event = next_event(servers, RDMA_CM_EVENT_DISCONNECTED);
+	CHECK(event->status == 0);
+	rdma_ack_cm_event(event);
+	for (int i = 0; i < 2; i++) {
+		struct rdma_cm_id *id = i ? pair.server : pair.client;
+		CHECK(is_in(id->qp, IBV_QPS_ERR));
+		CHECK(!post_empty_send(id->qp, 40));
+		expect(id->send_cq, 40, IBV_WC_WR_FLUSH_ERR);
+		CHECK(!ibv_modify_qp(id->qp, &attr, IBV_QP_STATE));
+		CHECK(!post_empty_send(id->qp, 41) && !post_empty_recv(id->qp, 42));
+		expect(id->send_cq, 41, IBV_WC_WR_FLUSH_ERR);
+		expect(id->recv_cq, 42, IBV_WC_WR_FLUSH_ERR);
+	}
+	end(pair);
+}
+
+/* A marker that is posted behind the end of the queue pair comes back last, whether or not there was a call of
+ * `rdma_disconnect`. Its peer gets nothing of it. */
+static void sends_behind_error(struct rdma_event_channel *servers, struct rdma_event_channel *clients, int disconnects)
+{
+	struct pair pair = accept_and_send(servers, clients);
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
+	CHECK(!post_empty_recv(pair.server->qp, 50));
+	if (disconnects)
+		CHECK(!rdma_disconnect(pair.client));
+	CHECK(!ibv_modify_qp(pair.client->qp, &attr, IBV_QP_STATE));
+	CHECK(is_in(pair.client->qp, IBV_QPS_ERR));
+	for (int i = 0; i < DEPTH; i++)
+		CHECK(!post_empty_send(pair.client->qp, 60 + i));
+	/* As many as there is room for. */
+	CHECK(post_empty_send(pair.client->qp, 99));
+	for (int i = 0; i < DEPTH; i++)
+		expect(pair.client->send_cq, 60 + i, IBV_WC_WR_FLUSH_ERR);
+	CHECK(!post_empty_send(pair.client->qp, 98));
+	expect(pair.client->send_cq, 98, IBV_WC_WR_FLUSH_ERR);
+	expect(pair.server->recv_cq, 50, IBV_WC_WR_FLUSH_ERR);
+	pass_event(clients, RDMA_CM_EVENT_DISCONNECTED);
+	pass_event(servers, RDMA_CM_EVENT_DISCONNECTED);
+	end(pair);
+}
+
+int main(void)
+{
+	struct rdma_event_channel *servers = rdma_create_event_channel(), *clients = rdma_create_event_channel();
+	CHECK(servers && clients);
+	struct rdma_cm_id *listener = listen_at(servers, "127.0.0.1", PORT);
+	for (int round = 0; round < ROUNDS; round++)
+		end(accept_and_send(servers, clients));
+	sends_behind_disconnect(servers, clients);
+	sends_behind_error(servers, clients, 0);
+	sends_behind_error(servers, clients, 1);
+	destroy(listener);
+	CHECK(is_silent(servers) && is_silent(clients));
+	rdma_destroy_event_channel(servers);
+	rdma_destroy_event_channel(clients);
+	puts("sends are taken from the acceptance on, and after the end");
+	return 0;
+}
