@@ -160,6 +160,12 @@ pub trait Port: Send {
         None
     }
 
+    /// Bytes of memory that the port shares with other processes and that are in use, beside its pools: the
+    /// rings of a [local wire](crate::local). Both processes of a pair of rings count them. 0 for other ports.
+    fn shared_memory_bytes(&self) -> u64 {
+        0
+    }
+
     /// A descriptor that becomes readable when frames wait, if the device has one. A port may need to be
     /// [asked](Self::arm_wakeup) for that first. It stays the same while the port lives.
     ///

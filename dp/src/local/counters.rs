@@ -12,6 +12,9 @@ pub struct LocalCounters {
     pub broken: u64,
     /// Processes that connected and were refused: of another user, or without a proper hello.
     pub refused: u64,
+    /// Processes that connected and were told to connect again, as they sent no hello while others waited, or
+    /// for two seconds.
+    pub put_off: u64,
     /// Frames that were dropped after the port took them: their station is gone or takes nothing.
     pub lost: u64,
 }

@@ -2,21 +2,22 @@
 //!
 //! The one that has a frame for the other connects, and sends [`Kind::Hello`] with the memory of both rings.
 //! The other answers [`Kind::Welcome`], or [`Kind::Crossed`] if both have connected at the same time and its
-//! own memory is the one to use. Later messages have one byte and wake the other side. The socket ends with
-//! either process.
+//! own memory is the one to use. A station that cannot hear the one that connects to it answers
+//! [`Kind::Again`]. Later messages have one byte and wake the other side. The socket ends with either process.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::io::Errno;
+use rustix::net::sockopt::socket_error;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, recv, recvmsg, send, sendmsg,
 };
 
 /// The name and the version of the protocol. Another version has another number: no layout of it is known.
-const MAGIC: [u8; 8] = *b"uwarp\0l1";
+const MAGIC: [u8; 8] = *b"uwarp\0l2";
 
 /// Bytes of a message.
 pub(super) const MESSAGE_BYTES: usize = 40;
@@ -33,6 +34,8 @@ pub(super) enum Kind {
     Welcome,
     /// We use our own rings, of which our hello tells you.
     Crossed,
+    /// We do not wait for your hello any longer, as others wait for its place: connect once more.
+    Again,
 }
 
 /// A message.
@@ -55,6 +58,7 @@ impl Message {
             Kind::Hello => 1,
             Kind::Welcome => 2,
             Kind::Crossed => 3,
+            Kind::Again => 4,
         };
         let mut bytes = [0; MESSAGE_BYTES];
         bytes[..8].copy_from_slice(&MAGIC);
@@ -78,6 +82,7 @@ impl Message {
             1 => Kind::Hello,
             2 => Kind::Welcome,
             3 => Kind::Crossed,
+            4 => Kind::Again,
             _ => return None,
         };
         let station = half(10);
@@ -125,6 +130,9 @@ pub(super) fn hear(socket: impl AsFd) -> Heard {
     let mut bytes = [0; MESSAGE_BYTES + 1];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    // The other side has closed its socket, and has not read all that we sent: then this error hides what it
+    // sent before, until somebody asks for the error.
+    let _ = socket_error(&socket);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
     let received = recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags);
     let memory = ancillary.drain().find_map(|message| match message {

@@ -8,8 +8,10 @@
 //! gives bytes that were there or that were stored, in any mixture, and nothing else happens. A compiler
 //! fence behind each copy keeps the compiler from reading the source again instead of the copy.
 
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::{NonNull, null_mut};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate};
@@ -25,9 +27,10 @@ const TMPFS: u64 = 0x0102_1994;
 /// The file never changes its size, so that every page of the mapping stays valid.
 const FIXED_SIZE: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
-/// A new memfd of `bytes` zeroes, which cannot change its size. All its memory is taken now: where there is
-/// none, this is an error here, and no SIGBUS later.
-pub(super) fn create(bytes: usize) -> Result<OwnedFd, Errno> {
+/// A new memfd of `bytes` zeroes, which cannot change its size. The memory of the ranges in `used` is taken
+/// now: where there is none, this is an error here, and no SIGBUS later. Other memory has to be taken with
+/// [`SharedMemory::take`] before it is used.
+pub(super) fn create(bytes: usize, used: impl IntoIterator<Item = Range<usize>>) -> Result<OwnedFd, Errno> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     // Linux 6.3 and later may be set up to refuse a memfd that does not say that nobody executes it. Earlier
     // ones do not know the flag.
@@ -36,9 +39,24 @@ pub(super) fn create(bytes: usize) -> Result<OwnedFd, Errno> {
         other => other?,
     };
     ftruncate(&memfd, bytes as u64)?;
-    rustix::fs::fallocate(&memfd, rustix::fs::FallocateFlags::empty(), 0, bytes as u64)?;
+    let take = |range: Range<usize>| {
+        let flags = rustix::fs::FallocateFlags::empty();
+        rustix::fs::fallocate(&memfd, flags, range.start as u64, range.len() as u64)
+    };
+    if takes_later() {
+        used.into_iter().try_for_each(take)?;
+    } else {
+        take(0..bytes)?;
+    }
     fcntl_add_seals(&memfd, FIXED_SIZE | SealFlags::SEAL)?;
     Ok(memfd)
+}
+
+/// Whether [`SharedMemory::take`] works: from Linux 5.14 on. Without it all memory is taken in the beginning.
+fn takes_later() -> bool {
+    static TAKES: OnceLock<bool> = OnceLock::new();
+    // SAFETY: an empty range has no page that the advice could be for.
+    *TAKES.get_or_init(|| unsafe { madvise(null_mut(), 0, Advice::LinuxPopulateWrite) }.is_ok())
 }
 
 /// Whether a descriptor that another process sent is a file as [`create`] makes it.
@@ -79,6 +97,25 @@ impl SharedMemory {
         // SAFETY: the range is the mapping that was just made, and the advice changes no byte.
         unsafe { madvise(start.as_ptr().cast(), bytes, Advice::LinuxDontFork)? };
         Ok(memory)
+    }
+
+    /// Takes the memory of this range, which begins and ends with a page, unless it was taken before. The
+    /// contents of the range stay as they are.
+    ///
+    /// # Errors
+    /// Those of `madvise`: there is no memory.
+    ///
+    /// # Panics
+    /// If the range does not lie inside.
+    pub(super) fn take(&self, range: Range<usize>) -> Result<(), Errno> {
+        assert!(range.start <= range.end && range.end <= self.bytes, "{range:?}");
+        if !takes_later() {
+            return Ok(());
+        }
+        let start = self.start.as_ptr().wrapping_add(range.start);
+        // SAFETY: the range lies inside the mapping, as was just checked. The advice faults its pages in, as
+        // a store of the value that each byte has would do, and changes none.
+        unsafe { madvise(start.cast(), range.len(), Advice::LinuxPopulateWrite) }
     }
 
     /// Its size.

@@ -1,6 +1,7 @@
 //! Another station: how far the connection with it is, and the pair of rings.
 
 use std::collections::VecDeque;
+use std::iter;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -18,8 +19,13 @@ use crate::Mbuf;
 const STUCK_US: u64 = 100_000;
 
 /// Frames that wait here, before a pair is made or while the ring is full. So a station that is slow does not
-/// keep the frames of others waiting.
+/// keep the frames of others waiting. Further ones stay with the caller, for as long as [`STUCK_US`].
 const MAX_WAITING: usize = 64;
+
+/// Time until the second attempt to connect to a station whose queue of connections is full, or that has no
+/// place for us. It doubles with each attempt, up to the longest.
+const REDIAL_US: u64 = 1000;
+const MAX_REDIAL_US: u64 = 64_000;
 
 /// Bytes behind which the reader is told of records, so that it reads while we write.
 const PUBLISH_BYTES: u64 = 32 << 10;
@@ -28,6 +34,15 @@ const PUBLISH_BYTES: u64 = 32 << 10;
 const WORDS_BYTES: usize = 4096;
 
 const _: () = assert!(2 * CONTROL_BYTES <= WORDS_BYTES);
+
+/// Bytes that the rings of a port may grow together, in rings of the largest size. Each of many peers gets few
+/// bytes at a time, for which a small ring is enough.
+const GROWN_RINGS: usize = 8;
+
+/// Bytes that the rings of a port may grow together.
+pub(super) fn allowance(ring_bytes: usize) -> usize {
+    GROWN_RINGS * ring_bytes
+}
 
 /// Bytes of the memory of a pair of rings, if rings may have that size.
 pub(super) fn memory_bytes(ring_bytes: u64) -> Option<usize> {
@@ -43,16 +58,17 @@ pub(super) struct Peer {
     pub(super) waiting: VecDeque<Mbuf>,
     /// When the first frame for it came, or its hello.
     pub(super) since_us: u64,
+    /// Time between the last attempt to connect to it and the next one.
+    pause_us: u64,
 }
 
 /// How far the connection with a station is.
 pub(super) enum PeerState {
-    /// So many others connect to it that our connection has to be tried again.
-    Dialing,
+    /// Our connection has to be tried again: so many others connect to it, or it says that its own hello is
+    /// under way and that we use its rings.
+    Dialing { again_us: u64 },
     /// It has our hello and the memory of the rings.
     Greeted { socket: OwnFd, memory: Arc<SharedMemory> },
-    /// It says that its own hello is under way, and that we use its rings.
-    Crossed,
     /// There is a pair of rings.
     Paired(Pair),
 }
@@ -72,7 +88,20 @@ pub(super) enum Sent {
 
 impl Peer {
     pub(super) fn new(now_us: u64) -> Self {
-        Self { state: PeerState::Dialing, waiting: VecDeque::new(), since_us: now_us }
+        let state = PeerState::Dialing { again_us: now_us };
+        Self { state, waiting: VecDeque::new(), since_us: now_us, pause_us: REDIAL_US }
+    }
+
+    /// Whether frames wait for space in the ring.
+    pub(super) fn is_backlogged(&self) -> bool {
+        matches!(self.state, PeerState::Paired(_)) && !self.waiting.is_empty()
+    }
+
+    /// When to connect to it again.
+    pub(super) fn next_attempt_us(&mut self, now_us: u64) -> u64 {
+        let again_us = now_us + self.pause_us;
+        self.pause_us = (2 * self.pause_us).min(MAX_REDIAL_US);
+        again_us
     }
 
     /// Sends a frame, or keeps it until it can be sent.
@@ -96,31 +125,31 @@ impl Peer {
 
     #[cold]
     fn keep(&mut self, now_us: u64, frame: Mbuf) -> Sent {
-        let mut is_paired = false;
-        if let PeerState::Paired(pair) = &mut self.state {
-            is_paired = true;
-            if pair.socket.is_none() {
-                return Sent::Lost;
+        let is_late = match &mut self.state {
+            PeerState::Paired(pair) => {
+                if pair.socket.is_none() || pair.is_stuck(now_us) {
+                    return Sent::Lost;
+                }
+                false
             }
-            if pair.is_stuck(now_us) {
-                return Sent::Lost;
-            }
-        }
+            // Some frames wait for a station that does not run, as their retransmissions may take seconds.
+            // The others must not keep the frames for other stations waiting for it.
+            _ => now_us.saturating_sub(self.since_us) >= STUCK_US,
+        };
         if self.waiting.len() < MAX_WAITING {
             self.waiting.push_back(frame);
             return Sent::Kept;
         }
-        // Without a pair there is no reason to wait for space.
-        if is_paired { Sent::Refused(frame) } else { Sent::Lost }
+        if is_late { Sent::Lost } else { Sent::Refused(frame) }
     }
 
     /// Sends frames that wait, as many as the ring takes. Returns how many were dropped because the station
-    /// is gone or stuck.
+    /// is gone or stuck. `allowance`: bytes that the ring may grow.
     ///
     /// # Errors
     /// [`Broken`].
     #[cold]
-    pub(super) fn flush(&mut self, now_us: u64) -> Result<usize, Broken> {
+    pub(super) fn flush(&mut self, now_us: u64, allowance: &mut usize) -> Result<usize, Broken> {
         let PeerState::Paired(pair) = &mut self.state else { return Ok(0) };
         if pair.socket.is_none() {
             let lost = self.waiting.len();
@@ -128,7 +157,7 @@ impl Peer {
             return Ok(lost);
         }
         while let Some(frame) = self.waiting.front() {
-            if !pair.write(frame)? {
+            if !pair.write(frame)? && !(pair.tx.grow(allowance) && pair.write(frame)?) {
                 // The peer has to see the frames in the ring, or it never gets empty.
                 pair.publish();
                 if !pair.is_stuck(now_us) {
@@ -175,9 +204,13 @@ impl Pair {
         side: Side,
         (instance, serial): (u64, u64),
     ) -> Self {
-        let bytes = (memory.len() - WORDS_BYTES) / 2;
-        let place =
-            |ring: usize| Place { control: ring * CONTROL_BYTES, data: WORDS_BYTES + ring * bytes, bytes };
+        let limit = (memory.len() - WORDS_BYTES) / 2;
+        let place = |ring: usize| Place {
+            control: ring * CONTROL_BYTES,
+            data: WORDS_BYTES + ring * limit,
+            bytes: ring::first_bytes(limit),
+            limit,
+        };
         let (ours, theirs) = match side {
             Side::Maker => (0, 1),
             Side::Taker => (1, 0),
@@ -190,6 +223,11 @@ impl Pair {
             serial,
             full: None,
         }
+    }
+
+    /// Bytes of shared memory that are in use.
+    pub(super) fn memory_bytes(&self) -> usize {
+        WORDS_BYTES + self.tx.bytes() + self.rx.bytes()
     }
 
     /// Writes a frame to the ring. `false`: there is no space.
@@ -229,7 +267,9 @@ impl Pair {
 /// New memory for a pair, and the descriptor to send.
 pub(super) fn make_memory(ring_bytes: usize) -> Result<(Arc<SharedMemory>, OwnedFd), Errno> {
     let bytes = memory_bytes(ring_bytes as u64).ok_or(Errno::INVAL)?;
-    let memfd = memory::create(bytes)?;
+    let first = ring::first_bytes(ring_bytes);
+    let used = [0, ring_bytes].map(|ring| WORDS_BYTES + ring..WORDS_BYTES + ring + first);
+    let memfd = memory::create(bytes, iter::once(0..WORDS_BYTES).chain(used))?;
     let memory = SharedMemory::map(&memfd, bytes)?;
     Ok((Arc::new(memory), memfd))
 }

@@ -17,21 +17,33 @@ use super::credentials::is_same_user;
 use super::fork::OwnFd;
 use super::hello::{self, Heard, Kind, Message};
 use super::memory::{self, SharedMemory};
-use super::peer::{Pair, Peer, PeerState, Side, make_memory, memory_bytes};
+use super::peer::{self, Pair, Peer, PeerState, Side, make_memory, memory_bytes};
 use super::{LocalCounters, LocalError};
 
-/// How long a handshake may take. Both sides only have to be polled once or twice, so a process that takes
-/// longer is stopped, or not one of ours.
-const HANDSHAKE_US: u64 = 2_000_000;
+/// How long a station may leave our hello unanswered. Both sides only have to be polled once or twice, but its
+/// process may be stopped, or one of a thousand that begin at once. TCP gives up earlier.
+const ANSWER_US: u64 = 60_000_000;
 
-/// Sockets that were accepted and have sent no hello yet. One more replaces the oldest.
+/// How long a socket that was accepted may go without a hello that can be answered. Then its process is told
+/// to connect again.
+const GREETING_US: u64 = 2_000_000;
+
+/// Sockets that were accepted and wait for a hello, or for the end of the pair before it. While there are so
+/// many, the others wait in the queue of the listener.
 const MAX_GREETINGS: usize = 64;
+
+/// How long each of them has its place while others wait for it.
+const PLACE_US: u64 = 10_000;
+
+/// How long a handshake goes on with every poll. A look at the sockets is a system call, and one that takes
+/// longer waits for a process that does not run.
+const HASTE_US: u64 = 10_000;
 
 /// How long the listener is left alone when the process has no descriptors.
 const DEAF_US: u64 = 100_000;
 
-/// Time between attempts to connect to a station whose queue of connections is full.
-const REDIAL_US: u64 = 1000;
+/// Time until we connect to a station again whose own hello is under way: that may have been lost.
+const CROSSED_US: u64 = 1_000_000;
 
 /// Events taken with one call.
 const EVENTS: usize = 32;
@@ -69,10 +81,10 @@ pub(super) struct Peers {
     /// Stations that are gone, and of which the user is still to be told. Until then nothing is received
     /// from these numbers, so that nobody takes a new process for the old one.
     departed: VecDeque<u16>,
-    /// When `look` was last called.
-    looked_us: u64,
     /// When to listen again.
     deaf_until_us: Option<u64>,
+    /// Bytes that rings which we write may still grow.
+    pub(super) allowance: usize,
     /// Whether frames may wait for space in a ring.
     pub(super) backlogged: bool,
     pub(super) counters: LocalCounters,
@@ -98,8 +110,8 @@ impl Peers {
             greetings: Vec::new(),
             next_token: 0,
             departed: VecDeque::new(),
-            looked_us: 0,
             deaf_until_us: None,
+            allowance: peer::allowance(ring_bytes),
             backlogged: false,
             counters: LocalCounters::default(),
         })
@@ -122,21 +134,36 @@ impl Peers {
         self.stations.get(at).copied()
     }
 
-    /// Whether a handshake is under way.
-    #[inline]
-    pub(super) fn is_shaking_hands(&self) -> bool {
-        !self.greetings.is_empty() || self.list.iter().any(|peer| !matches!(peer.state, PeerState::Paired(_)))
+    /// Bytes of shared memory of all pairs that are in use.
+    pub(super) fn memory_bytes(&self) -> usize {
+        let pairs = self.list.iter().filter_map(|peer| match &peer.state {
+            PeerState::Paired(pair) => Some(pair.memory_bytes()),
+            _ => None,
+        });
+        pairs.sum()
     }
 
-    /// When a handshake is given up, if one is under way, or when to listen again.
-    pub(super) fn next_due_us(&self) -> Option<u64> {
+    /// When each handshake that is under way has begun.
+    fn handshakes(&self) -> impl Iterator<Item = u64> {
         let unpaired = self.list.iter().filter(|peer| !matches!(peer.state, PeerState::Paired(_)));
-        let since = unpaired.map(|peer| peer.since_us).chain(self.greetings.iter().map(|it| it.since_us));
-        let given_up = since.min().map(|since_us| since_us + HANDSHAKE_US);
-        // Nothing tells when there is space in the queue of a listener.
-        let dialing = self.list.iter().any(|peer| matches!(peer.state, PeerState::Dialing));
-        let again = dialing.then_some(self.looked_us + REDIAL_US);
-        [given_up, self.deaf_until_us, again].into_iter().flatten().min()
+        unpaired.map(|peer| peer.since_us).chain(self.greetings.iter().map(|it| it.since_us))
+    }
+
+    /// Whether a handshake is under way that should go on with every poll.
+    pub(super) fn is_in_haste(&self, now_us: u64) -> bool {
+        self.handshakes().any(|since_us| now_us.saturating_sub(since_us) < HASTE_US)
+    }
+
+    /// When a handshake goes on without a message or is given up, if one is under way, or when to listen
+    /// again.
+    pub(super) fn next_due_us(&self) -> Option<u64> {
+        let unpaired = self.list.iter().filter_map(|peer| match peer.state {
+            PeerState::Dialing { again_us } => Some(again_us),
+            PeerState::Greeted { .. } => Some(peer.since_us + ANSWER_US),
+            PeerState::Paired(_) => None,
+        });
+        let greetings = self.greetings.iter().map(|greeting| greeting.since_us + GREETING_US);
+        unpaired.chain(greetings).chain(self.deaf_until_us).min()
     }
 
     /// The next station that is gone.
@@ -158,7 +185,7 @@ impl Peers {
             return None;
         }
         let at = self.add(now_us, station);
-        if !self.dial(at) {
+        if !self.dial(now_us, at) {
             self.remove(at);
             return None;
         }
@@ -172,12 +199,16 @@ impl Peers {
     }
 
     /// Connects to the station at this place, and sends a hello. `false`: it is not there.
-    fn dial(&mut self, at: usize) -> bool {
+    fn dial(&mut self, now_us: u64, at: usize) -> bool {
         let station = self.stations[at];
         match self.try_dial(station) {
             Ok(greeted) => self.list[at].state = greeted,
-            // Its queue of connections is full.
-            Err(Errno::AGAIN) => {}
+            // Its queue of connections is full; or we were stopped for so long after we connected that it has
+            // closed the socket, or it has ended, as the next attempt finds out.
+            Err(Errno::AGAIN | Errno::PIPE | Errno::CONNRESET) => {
+                let again_us = self.list[at].next_attempt_us(now_us);
+                self.list[at].state = PeerState::Dialing { again_us };
+            }
             Err(_) => return false,
         }
         true
@@ -209,7 +240,6 @@ impl Peers {
 
     /// Takes what has come from sockets, and goes on with handshakes. Returns whether more has come.
     pub(super) fn look(&mut self, now_us: u64) -> bool {
-        self.looked_us = now_us;
         let mut events = [MaybeUninit::<epoll::Event>::uninit(); EVENTS];
         // A failed wait finds nothing: the next look tries again.
         let found = epoll::wait(&self.epoll, &mut events, Some(&Timespec::default()));
@@ -226,12 +256,12 @@ impl Peers {
                 }
                 (_, station) => {
                     if let Some(at) = self.find(station as u16) {
-                        self.hear_peer(at);
+                        self.hear_peer(now_us, at);
                     }
                 }
             }
         }
-        if self.is_shaking_hands() || self.deaf_until_us.is_some() {
+        if self.deaf_until_us.is_some() || self.handshakes().next().is_some() {
             self.go_on(now_us);
         }
         more
@@ -239,35 +269,40 @@ impl Peers {
 
     /// Goes on with handshakes that wait for something but a message, and ends those that take too long.
     fn go_on(&mut self, now_us: u64) {
-        if self.deaf_until_us.is_some_and(|until_us| until_us <= now_us) {
-            self.listen(None);
-        }
         for at in (0..self.greetings.len()).rev() {
             self.settle(now_us, at);
         }
-        let late = |since_us: u64| now_us.saturating_sub(since_us) >= HANDSHAKE_US;
+        let late = |since_us: u64, limit_us: u64| now_us.saturating_sub(since_us) >= limit_us;
         for at in (0..self.greetings.len()).rev() {
-            if late(self.greetings[at].since_us) {
-                self.refuse(at);
+            if late(self.greetings[at].since_us, GREETING_US) {
+                self.put_off(at);
             }
         }
         for at in (0..self.list.len()).rev() {
             let peer = &self.list[at];
             let gone = match peer.state {
                 PeerState::Paired(_) => false,
-                _ if late(peer.since_us) => true,
-                PeerState::Dialing => !self.dial(at),
-                PeerState::Greeted { .. } | PeerState::Crossed => false,
+                _ if late(peer.since_us, ANSWER_US) => true,
+                PeerState::Dialing { again_us } => again_us <= now_us && !self.dial(now_us, at),
+                PeerState::Greeted { .. } => false,
             };
             if gone {
                 self.remove(at);
             }
+        }
+        if self.deaf_until_us.is_some_and(|until_us| until_us <= now_us) {
+            self.listen(None);
         }
     }
 
     /// Accepts what waits.
     fn accept(&mut self, now_us: u64) {
         for _ in 0..MAX_GREETINGS {
+            if self.greetings.len() >= MAX_GREETINGS
+                && let Some(until_us) = self.no_place_until_us(now_us)
+            {
+                return self.listen(Some(until_us));
+            }
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             let socket = match accept_with(&self.claim.listener, flags) {
                 Ok(socket) => OwnFd::new(socket),
@@ -280,9 +315,6 @@ impl Peers {
                 self.counters.refused += 1;
                 continue;
             }
-            if self.greetings.len() >= MAX_GREETINGS {
-                self.refuse(0);
-            }
             self.next_token = self.next_token.wrapping_add(1);
             let token = self.next_token;
             let key = epoll::EventData::new_u64(GREETING | u64::from(token));
@@ -291,7 +323,27 @@ impl Peers {
                 // Mostly its hello is there already.
                 self.hear_greeting(self.greetings.len() - 1);
             }
+            if self.greetings.len() > MAX_GREETINGS {
+                self.put_off(0);
+            }
         }
+    }
+
+    /// All places are taken: whether the oldest greeting keeps its place, and until when.
+    fn no_place_until_us(&mut self, now_us: u64) -> Option<u64> {
+        let Greeting { since_us, hello, .. } = self.greetings.first()?;
+        let until_us = since_us + PLACE_US;
+        if now_us < until_us {
+            return Some(until_us);
+        }
+        // It may have spoken since the last look. Then it is answered, if it can be.
+        if hello.is_none() {
+            self.hear_greeting(0);
+        }
+        if self.greetings.len() >= MAX_GREETINGS {
+            self.settle(now_us, 0);
+        }
+        None
     }
 
     /// Listens from now on, or not before this time.
@@ -332,7 +384,7 @@ impl Peers {
         }
         let Some(peer) = self.find(station) else { return self.adopt(now_us, at) };
         match &self.list[peer].state {
-            PeerState::Dialing | PeerState::Crossed => self.adopt(now_us, at),
+            PeerState::Dialing { .. } => self.adopt(now_us, at),
             // Both have connected. The lower station's rings are used.
             PeerState::Greeted { .. } if self.claim.station > station => self.adopt(now_us, at),
             PeerState::Greeted { .. } => {
@@ -347,7 +399,7 @@ impl Peers {
             // The station has begun anew, or somebody else claims to be it: the old pair has to end first.
             PeerState::Paired(pair) => {
                 if pair.socket.is_some() {
-                    self.hear_peer(peer);
+                    self.hear_peer(now_us, peer);
                 }
             }
         }
@@ -379,10 +431,10 @@ impl Peers {
     }
 
     /// A message of a station, or its end.
-    fn hear_peer(&mut self, at: usize) {
+    fn hear_peer(&mut self, now_us: u64, at: usize) {
         let station = self.stations[at];
         match &mut self.list[at].state {
-            PeerState::Dialing | PeerState::Crossed => {}
+            PeerState::Dialing { .. } => {}
             PeerState::Paired(pair) => {
                 if let Some(socket) = &pair.socket
                     && !hello::take_wakes(socket)
@@ -400,7 +452,11 @@ impl Peers {
                         && message.station == station
                         && station < self.claim.station =>
                 {
-                    self.replace(at, PeerState::Crossed);
+                    self.replace(at, PeerState::Dialing { again_us: now_us + CROSSED_US });
+                }
+                Heard::Message(message, _) if message.kind == Kind::Again && message.station == station => {
+                    let again_us = self.list[at].next_attempt_us(now_us);
+                    self.replace(at, PeerState::Dialing { again_us });
                 }
                 Heard::Message(..) | Heard::Nonsense | Heard::Wake | Heard::End => self.remove(at),
             },
@@ -409,7 +465,7 @@ impl Peers {
 
     /// The station uses our rings.
     fn welcomed(&mut self, at: usize, known: (u64, u64)) {
-        let before = std::mem::replace(&mut self.list[at].state, PeerState::Crossed);
+        let before = std::mem::replace(&mut self.list[at].state, PeerState::Dialing { again_us: 0 });
         if let PeerState::Greeted { socket, memory } = before {
             self.pair_up(at, Pair::new(socket, &memory, Side::Maker, known));
         }
@@ -428,11 +484,14 @@ impl Peers {
         self.close(before);
     }
 
-    fn close(&self, state: PeerState) {
+    fn close(&mut self, state: PeerState) {
         match state {
             PeerState::Greeted { socket, .. } => forget(&self.epoll, Some(socket)),
-            PeerState::Paired(pair) => forget(&self.epoll, pair.socket),
-            PeerState::Dialing | PeerState::Crossed => {}
+            PeerState::Paired(pair) => {
+                self.allowance += pair.tx.grown_bytes();
+                forget(&self.epoll, pair.socket);
+            }
+            PeerState::Dialing { .. } => {}
         }
     }
 
@@ -451,6 +510,8 @@ impl Peers {
 
     fn take_greeting(&mut self, at: usize) -> Option<Greeting> {
         let greeting = self.greetings.remove(at);
+        // Its place is free.
+        self.deaf_until_us = self.deaf_until_us.map(|_| 0);
         // Its key changes, or it is closed: another descriptor of it may be open elsewhere.
         epoll::delete(&self.epoll, &greeting.socket).ok()?;
         Some(greeting)
@@ -458,6 +519,14 @@ impl Peers {
 
     fn drop_greeting(&mut self, at: usize) {
         drop(self.take_greeting(at));
+    }
+
+    /// Tells the other side to come again.
+    fn put_off(&mut self, at: usize) {
+        self.counters.put_off += 1;
+        // If it is gone, nobody has to know.
+        let _ = hello::tell(&self.greetings[at].socket, &self.message(Kind::Again), None);
+        self.drop_greeting(at);
     }
 
     fn refuse(&mut self, at: usize) {

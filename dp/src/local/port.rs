@@ -199,12 +199,11 @@ impl LocalPort {
     fn flush(&mut self, now_us: u64) {
         let mut waits = false;
         for at in (0..self.peers.list.len()).rev() {
-            let peer = &mut self.peers.list[at];
-            match peer.flush(now_us) {
+            match self.peers.list[at].flush(now_us, &mut self.peers.allowance) {
                 Ok(lost) => self.peers.counters.lost += lost as u64,
                 Err(Broken) => self.end_broken(at),
             }
-            waits |= self.peers.list.get(at).is_some_and(|peer| !peer.waiting.is_empty());
+            waits |= self.peers.list.get(at).is_some_and(Peer::is_backlogged);
         }
         self.peers.backlogged = waits;
     }
@@ -260,7 +259,7 @@ impl LocalPort {
         self.idle_polls = 0;
         let more = self.peers.look(self.now_us);
         // A handshake goes on with every poll, so that the first frame does not wait.
-        let at_once = more || self.peers.is_shaking_hands();
+        let at_once = more || self.peers.is_in_haste(self.now_us);
         self.look_at_us = if at_once { 0 } else { self.now_us + LOOK_US };
     }
 
@@ -417,6 +416,10 @@ impl Port for LocalPort {
 
     fn counters(&self) -> PortCounters {
         self.counters
+    }
+
+    fn shared_memory_bytes(&self) -> u64 {
+        self.peers.memory_bytes() as u64
     }
 
     fn poll_fd(&self) -> Option<BorrowedFd<'_>> {

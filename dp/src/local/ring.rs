@@ -10,6 +10,10 @@
 //! control: | tail | head | sleeper |   a pair of lines each, since processors fetch lines in pairs
 //! data:    | record | record | ...     a power of two
 //! ```
+//!
+//! A ring begins with the first part of its data. It grows to four times as much when it is full and has been
+//! used for some laps ([`Producer::grow`]): the writer takes the memory, and writes a record without a frame.
+//! Behind this record both sides use the larger ring.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -35,6 +39,21 @@ const HEADER_BYTES: usize = 8;
 
 /// The mark of a frame whose TCP checksum field has only the sum of the pseudo-header.
 pub(super) const PARTIAL_CHECKSUM: u32 = 1;
+
+/// The mark of a record without a frame, behind which the ring has [`GROWTH`] times as many bytes.
+const GROWN: u32 = 2;
+
+/// The only word that such a record has.
+const GROWN_RECORD: u64 = (GROWN as u64) << 32;
+
+/// How much a ring grows. Two would be too few: see [`Place::behind_growth`].
+pub(super) const GROWTH: usize = 4;
+
+/// Fewest bytes of the first part of a ring that grows: some of the longest frames.
+const MIN_FIRST_BYTES: usize = 128 << 10;
+
+/// Laps of a ring before it grows. So a ring has less memory than the bytes that were sent through it.
+const GROWTH_LAPS: u64 = 4;
 
 /// Bytes of a small record: its lines change their cache together, and not one after the other.
 const AHEAD_BYTES: u64 = 4 * LINE as u64;
@@ -62,9 +81,22 @@ pub(super) struct Place {
     pub(super) control: usize,
     /// Offset of its data.
     pub(super) data: usize,
-    /// Bytes of its data: a power of two, and a multiple of a line.
+    /// Bytes of its data that are in use: a power of two, and a multiple of a line.
     pub(super) bytes: usize,
+    /// Most bytes of its data: `bytes`, times [`GROWTH`] for each time that it may grow.
+    pub(super) limit: usize,
 }
+
+/// Bytes of a ring in the beginning.
+pub(super) const fn first_bytes(limit: usize) -> usize {
+    let mut bytes = limit;
+    while bytes / GROWTH >= MIN_FIRST_BYTES {
+        bytes /= GROWTH;
+    }
+    bytes
+}
+
+const _: () = assert!(record_bytes(MAX_FRAME_BYTES) < MIN_FIRST_BYTES as u64);
 
 /// Bytes of a record.
 const fn record_bytes(frame_bytes: usize) -> u64 {
@@ -77,6 +109,31 @@ impl Place {
     fn at(&self, position: u64) -> (usize, usize) {
         let offset = (position & (self.bytes as u64 - 1)) as usize;
         (self.data + offset, self.bytes - offset)
+    }
+
+    /// Whether it may become larger.
+    fn may_grow(&self) -> bool {
+        self.bytes < self.limit
+    }
+
+    /// Bytes that records may have together. As long as the ring may grow, a line is kept for the record that
+    /// says so.
+    fn capacity(&self) -> u64 {
+        (self.bytes - if self.may_grow() { LINE } else { 0 }) as u64
+    }
+
+    /// The position of the first record in the larger ring, if the record at `position` says that the ring
+    /// grows; `None` if it cannot grow there.
+    ///
+    /// The first record has to lie right behind the old ring in memory, so the ring grows in one of
+    /// [`GROWTH`] laps only. Let the old ring have B bytes, the larger one 4 B, and the first record be at N,
+    /// a multiple of B. The reader is at H, at most 2 B below N. The records that it has not taken lie in the
+    /// old ring, the oldest of them at H - (N - B), or at H - (N - 2 B) if H is below N - B. The writer comes
+    /// to the old ring again at N + 3 B, and writes below H + 4 B: so it stays in front of the oldest one.
+    fn behind_growth(&self, position: u64) -> Option<u64> {
+        let old = self.bytes as u64;
+        let next = (position + LINE as u64).next_multiple_of(old);
+        (self.may_grow() && next % (GROWTH as u64 * old) == old).then_some(next)
     }
 }
 
@@ -91,14 +148,56 @@ pub(super) struct Producer {
     published: u64,
     /// The reader's position, when it was last read.
     head: u64,
+    /// Most bytes of records that the reader has not released.
+    capacity: u64,
+    /// Bytes that the ring has grown.
+    grown: usize,
     /// How long frames are copied.
     choice: Choice,
 }
 
 impl Producer {
     pub(super) fn new(memory: Arc<SharedMemory>, place: Place) -> Self {
-        debug_assert!(place.bytes.is_power_of_two() && place.data + place.bytes <= memory.len());
-        Self { memory, place, tail: 0, published: 0, head: 0, choice: Choice::new(place.bytes) }
+        debug_assert!(place.bytes.is_power_of_two() && place.data + place.limit <= memory.len());
+        let (capacity, choice) = (place.capacity(), Choice::new(place.bytes));
+        Self { memory, place, tail: 0, published: 0, head: 0, capacity, grown: 0, choice }
+    }
+
+    /// The ring is full: makes it larger, if it may be, has been used for some laps, and `allowance` has the
+    /// bytes. Returns whether it did.
+    #[cold]
+    pub(super) fn grow(&mut self, allowance: &mut usize) -> bool {
+        let Place { data, bytes, .. } = self.place;
+        let (start, larger) = (data + bytes, bytes * GROWTH);
+        let Some(next) = self.place.behind_growth(self.tail) else { return false };
+        if self.tail < GROWTH_LAPS * bytes as u64 || *allowance < larger - bytes {
+            return false;
+        }
+        if self.memory.take(start..data + larger).is_err() {
+            // The machine has no memory for it. The ring does as it is.
+            self.place.limit = bytes;
+            self.capacity = self.place.capacity();
+            return false;
+        }
+        *allowance -= larger - bytes;
+        self.grown += larger - bytes;
+        let (at, _) = self.place.at(self.tail);
+        self.memory.word(at).store(GROWN_RECORD, Ordering::Relaxed);
+        self.tail = next;
+        self.place.bytes = larger;
+        self.capacity = self.place.capacity();
+        self.choice = Choice::new(larger);
+        true
+    }
+
+    /// Bytes that the ring has grown, which came from the allowance.
+    pub(super) fn grown_bytes(&self) -> usize {
+        self.grown
+    }
+
+    /// Bytes of data that are in use.
+    pub(super) fn bytes(&self) -> usize {
+        self.place.bytes
     }
 
     /// Writes a record with the bytes of `parts`, `bytes` in all, unless the ring is full: then it returns
@@ -145,7 +244,7 @@ impl Producer {
 
     #[inline]
     fn room(&self) -> u64 {
-        self.place.bytes as u64 - (self.tail - self.head)
+        self.capacity - (self.tail - self.head)
     }
 
     /// Reads the reader's position.
@@ -228,7 +327,7 @@ pub(super) struct Consumer {
 
 impl Consumer {
     pub(super) fn new(memory: Arc<SharedMemory>, place: Place) -> Self {
-        debug_assert!(place.bytes.is_power_of_two() && place.data + place.bytes <= memory.len());
+        debug_assert!(place.bytes.is_power_of_two() && place.data + place.limit <= memory.len());
         Self { memory, place, head: 0, released: 0, tail: 0 }
     }
 
@@ -248,9 +347,27 @@ impl Consumer {
         let fits = (MIN_FRAME_BYTES..=MAX_FRAME_BYTES).contains(&bytes)
             && record_bytes(bytes) <= self.tail - self.head;
         if !fits || marks & !PARTIAL_CHECKSUM != 0 {
-            return Err(Broken);
+            return self.peek_behind_growth(header);
         }
         Ok(Some(Record { bytes, marks }))
+    }
+
+    /// The oldest record has no frame. If it says that the ring has grown, the one behind it is looked at.
+    #[cold]
+    fn peek_behind_growth(&mut self, header: u64) -> Result<Option<Record>, Broken> {
+        match self.place.behind_growth(self.head) {
+            Some(next) if header == GROWN_RECORD && next <= self.tail => {
+                self.head = next;
+                self.place.bytes *= GROWTH;
+                self.peek()
+            }
+            _ => Err(Broken),
+        }
+    }
+
+    /// Bytes of data that are in use.
+    pub(super) fn bytes(&self) -> usize {
+        self.place.bytes
     }
 
     /// Reads the writer's position. Returns whether a record waits.
@@ -261,7 +378,7 @@ impl Consumer {
             return Ok(false);
         }
         let whole = tail.is_multiple_of(LINE as u64);
-        if !whole || tail < self.tail || tail - self.head > self.place.bytes as u64 {
+        if !whole || tail < self.tail || tail - self.head > self.place.limit as u64 {
             return Err(Broken);
         }
         self.tail = tail;

@@ -1,6 +1,8 @@
 //! A local wire within one process, and its parts. `tests/local_processes.rs` has several processes.
 
+mod burst;
 mod folder;
+mod growth;
 mod hostile;
 mod ring;
 

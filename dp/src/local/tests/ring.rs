@@ -9,12 +9,12 @@ use super::super::ring::{Broken, Consumer, PARTIAL_CHECKSUM, Place, Producer, Re
 use super::*;
 
 /// A ring that is small enough to go around often, between guards that nobody may write.
-const PLACE: Place = Place { control: 4096, data: 8192, bytes: 4096 };
+const PLACE: Place = Place { control: 4096, data: 8192, bytes: 4096, limit: 4096 };
 const MEMORY: usize = 4 * 4096;
 const GUARDS: [usize; 2] = [0, 8192 + 4096];
 
 fn memory() -> Arc<SharedMemory> {
-    let memfd = memory::create(MEMORY).unwrap();
+    let memfd = memory::create(MEMORY, [0..MEMORY]).unwrap();
     assert!(memory::is_fit(&memfd, MEMORY) && !memory::is_fit(&memfd, MEMORY - 1));
     Arc::new(SharedMemory::map(&memfd, MEMORY).unwrap())
 }

@@ -58,6 +58,10 @@ impl<H: Hooks> Port for Hooked<H> {
         self.port.device_stats()
     }
 
+    fn shared_memory_bytes(&self) -> u64 {
+        self.port.shared_memory_bytes()
+    }
+
     fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
         self.port.poll_fd()
     }

@@ -1,0 +1,328 @@
+//! Many that connect at once, and stations that answer late: all of them get their pair, and no frame is lost
+//! that can wait.
+
+use std::os::fd::OwnedFd;
+
+use rustix::net::{connect, listen};
+
+use super::super::claim::{self, Claim};
+use super::super::hello::{Heard, Kind, Message, hear, tell};
+use super::super::memory;
+use super::super::peer::memory_bytes;
+use super::*;
+
+const RING: u64 = 512 << 10;
+
+/// A process that connects to station 1, without the port of one.
+struct Dialer {
+    station: u16,
+    serial: u64,
+    socket: OwnedFd,
+}
+
+impl Dialer {
+    fn connect(scratch: &Scratch) -> OwnedFd {
+        let socket = claim::socket().unwrap();
+        connect(&socket, &claim::address(&scratch.0, 1).unwrap()).unwrap();
+        socket
+    }
+
+    fn new(scratch: &Scratch, station: u16) -> Self {
+        Self { station, serial: 0, socket: Self::connect(scratch) }
+    }
+
+    fn hello(&mut self) -> Result<(), rustix::io::Errno> {
+        self.serial += 1;
+        let Self { station, serial, .. } = *self;
+        let message = Message { kind: Kind::Hello, station, ring_bytes: RING, instance: 7, serial };
+        tell(&self.socket, &message, Some(&memory::create(memory_bytes(RING).unwrap(), []).unwrap()))
+    }
+}
+
+/// Frames that the port takes until it takes no more.
+fn fill(a: &mut LocalPort, now_us: u64, to: u16) -> u32 {
+    (0..10_000).find(|number| !send_new(a, now_us, to, *number, 100)).unwrap()
+}
+
+fn send_new(port: &mut LocalPort, now_us: u64, to: u16, number: u32, bytes: usize) -> bool {
+    let sent = frame(port, to, number, bytes);
+    send_at(port, now_us, sent)
+}
+
+/// A thousand processes have connected, and each of them says its hello so late that others wait for its
+/// place: those that have to come again get their pair as well.
+#[test]
+fn all_of_many_that_connect_at_once_get_a_pair() {
+    let scratch = Scratch::new();
+    let mut a = scratch.open(1);
+    let mut dialers: Vec<Dialer> = (0..300).map(|at| Dialer::new(&scratch, 100 + at)).collect();
+    let (mut now_us, mut welcome, mut come_again) = (1000, 0, 0);
+    poll_once(&mut a, now_us);
+    // Only those of whom we know that they wait for an answer.
+    let mut spoken = vec![false; dialers.len()];
+    while welcome < 300 {
+        assert!(now_us < 30_000_000, "{welcome} have a pair");
+        now_us += 5000;
+        // Ten get the processor in this time.
+        let silent = (0..300).map(|at| at * 7 % 300).filter(|at| !spoken[*at]);
+        let silent: Vec<usize> = silent.take(10).collect();
+        for at in silent {
+            let dialer = &mut dialers[at];
+            while dialer.hello().is_err() {
+                // It was put off before it said something.
+                dialer.socket = Dialer::connect(&scratch);
+                come_again += 1;
+            }
+            spoken[at] = true;
+        }
+        poll_once(&mut a, now_us);
+        for (dialer, spoken) in dialers.iter_mut().zip(&mut spoken).filter(|(_, spoken)| **spoken) {
+            match hear(&dialer.socket) {
+                Heard::Message(Message { kind: Kind::Welcome, station: 1, .. }, None) => welcome += 1,
+                Heard::Message(Message { kind: Kind::Again, station: 1, .. }, None) => {
+                    dialer.socket = Dialer::connect(&scratch);
+                    *spoken = false;
+                    come_again += 1;
+                }
+                Heard::Silence => {}
+                other => panic!("{} hears {other:?}", dialer.station),
+            }
+        }
+    }
+    let counters = a.local_counters();
+    assert_eq!((counters.pairs, counters.refused, counters.departed), (300, 0, 0));
+    assert!(come_again > 0 && counters.put_off >= come_again, "{counters:?} {come_again}");
+}
+
+/// Ports, all of which send at once.
+#[test]
+fn frames_of_a_hundred_ports_that_begin_at_once_all_arrive() {
+    let scratch = Scratch::new();
+    let mut a = scratch.open(1);
+    let small = LocalConfig { mtu: 1500, mbufs: 64, bulk_mbufs: 8, ..scratch.config() };
+    let mut others: Vec<LocalPort> = (2..102)
+        .map(|station| open(&LocalConfig { station: Some(station), ..small.clone() }).unwrap())
+        .collect();
+    for other in &mut others {
+        let sent = frame(other, 1, u32::from(other.station()), 64);
+        assert!(send(other, sent));
+    }
+    let mut arrived = Vec::new();
+    for now_us in 0..1000 {
+        arrived.extend(poll_once(&mut a, now_us).iter().map(number));
+        for other in &mut others {
+            poll_once(other, now_us);
+        }
+    }
+    arrived.sort_unstable();
+    assert_eq!(arrived, (2..102).collect::<Vec<_>>());
+    assert_eq!(a.local_counters(), LocalCounters { pairs: 100, ..LocalCounters::default() });
+}
+
+/// Before there is a pair, 64 frames wait in the port, and the others with the caller.
+#[test]
+fn frames_beyond_those_that_wait_for_a_pair_stay_with_the_caller() {
+    let scratch = Scratch::new();
+    let (mut a, mut b) = (scratch.open(1), scratch.open(2));
+    assert_eq!((fill(&mut a, 1000, 2), a.counters().tx_ring_full), (64, 1));
+    let mut c = scratch.open(3);
+    let behind = frame(&a, 2, 64, 100);
+    let to_c = frame(&a, 3, 0, 64);
+    let mut burst: Burst = [behind, to_c].into_iter().collect();
+    assert_eq!(a.tx_burst(100_999, &mut burst), 0, "it may still answer");
+    // One that does not run keeps those for others no longer.
+    assert_eq!(a.tx_burst(101_000, &mut burst), 2);
+    assert_eq!(number(&receive(&mut [&mut a, &mut c], 1)[0]), 0);
+    assert_eq!((a.counters().tx_link_down, a.local_counters().lost), (1, 0));
+    // Those that wait arrive when it does answer.
+    let arrived = receive(&mut [&mut a, &mut b], 64);
+    assert_eq!(arrived.iter().map(number).collect::<Vec<_>>(), (0..64).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_station_that_is_stopped_for_half_a_minute_is_not_gone() {
+    let scratch = Scratch::new();
+    let (mut a, mut b) = (scratch.open(1), scratch.open(2));
+    let sent = frame(&a, 2, 5, 64);
+    assert!(send_at(&mut a, 0, sent));
+    for now_us in (0..30_000_000).step_by(1000) {
+        assert!(poll_once(&mut a, now_us).is_empty() && a.next_departed().is_none());
+    }
+    assert_eq!(number(&receive(&mut [&mut a, &mut b], 1)[0]), 5);
+    assert_eq!(a.local_counters(), LocalCounters { pairs: 1, ..LocalCounters::default() });
+}
+
+/// Both were stopped in the middle of connecting to each other.
+#[test]
+fn a_hello_that_was_on_its_way_and_is_lost_is_not_waited_for() {
+    let scratch = Scratch::new();
+    let lower = Claim::new(&scratch.0, Some(1)).unwrap();
+    let mut b = scratch.open(2);
+    let sent = frame(&b, 1, 5, 64);
+    assert!(send_at(&mut b, 0, sent));
+    let mut now_us = 0;
+    for _ in 0..3 {
+        let socket = rustix::net::accept(&lower.listener).unwrap();
+        let Heard::Message(said, Some(_)) = hear(&socket) else { panic!("no hello") };
+        let crossed = Message { kind: Kind::Crossed, station: 1, instance: 7, serial: 1, ..said };
+        tell(&socket, &crossed, None).unwrap();
+        drop(socket);
+        now_us += 100;
+        poll_once(&mut b, now_us);
+        assert_eq!((b.next_due_us(), b.next_departed()), (Some(now_us + 1_000_000), None));
+        poll_once(&mut b, now_us + 999_900);
+        assert!(hear_nobody(&lower));
+        now_us += 1_000_000;
+        poll_once(&mut b, now_us);
+    }
+    drop(lower);
+    assert_eq!(departed(&mut b).0, 1, "nobody is there");
+}
+
+/// Whether nobody has connected.
+fn hear_nobody(claim: &Claim) -> bool {
+    rustix::net::accept(&claim.listener).is_err()
+}
+
+/// The station has read the hello, or it has not: then its end comes as a reset.
+#[test]
+fn a_port_that_is_told_to_come_again_does_so_and_less_and_less_often() {
+    for reads in [true, false] {
+        let scratch = Scratch::new();
+        let claim = Claim::new(&scratch.0, Some(9)).unwrap();
+        let mut a = scratch.open(1);
+        let sent = frame(&a, 9, 5, 64);
+        assert!(send_at(&mut a, 0, sent));
+        let mut now_us = 0;
+        let mut last = None;
+        for pause_us in [1000, 2000, 4000, 8000, 16_000, 32_000, 64_000, 64_000] {
+            let socket = rustix::net::accept(&claim.listener).unwrap();
+            let again = Message { kind: Kind::Again, station: 9, ring_bytes: RING, instance: 7, serial: 0 };
+            if reads {
+                let Heard::Message(said, Some(_)) = hear(&socket) else { panic!("no hello") };
+                assert!(Some(said.serial) > last && said.station == 1);
+                last = Some(said.serial);
+            }
+            tell(&socket, &again, None).unwrap();
+            drop(socket);
+            poll_once(&mut a, now_us + 100);
+            assert_eq!((a.next_due_us(), a.next_departed()), (Some(now_us + 100 + pause_us), None));
+            poll_once(&mut a, now_us + pause_us);
+            assert!(hear_nobody(&claim));
+            now_us += 100 + pause_us;
+            poll_once(&mut a, now_us);
+        }
+        // It is there now.
+        drop(claim);
+        let mut late = scratch.open(9);
+        assert_eq!(departed(&mut a).0, 9);
+        let sent = frame(&a, 9, 6, 64);
+        assert!(send_at(&mut a, now_us, sent));
+        assert_eq!(number(&receive(&mut [&mut a, &mut late], 1)[0]), 6);
+    }
+}
+
+#[test]
+fn a_station_whose_queue_of_connections_is_full_is_tried_again() {
+    let scratch = Scratch::new();
+    let claim = Claim::new(&scratch.0, Some(9)).unwrap();
+    // One connection waits at a time.
+    listen(&claim.listener, 0).unwrap();
+    let first = claim::socket().unwrap();
+    connect(&first, &claim::address(&scratch.0, 9).unwrap()).unwrap();
+    let mut a = scratch.open(1);
+    let sent = frame(&a, 9, 5, 64);
+    assert!(send_at(&mut a, 0, sent));
+    for (now_us, next_us) in [(0, 1000), (1000, 3000), (3000, 7000), (6000, 7000), (7000, 15_000)] {
+        poll_once(&mut a, now_us);
+        assert_eq!((a.next_due_us(), a.next_departed()), (Some(next_us), None));
+    }
+    drop(rustix::net::accept(&claim.listener).unwrap());
+    poll_once(&mut a, 14_900);
+    assert!(hear_nobody(&claim));
+    poll_once(&mut a, 15_000);
+    let socket = rustix::net::accept(&claim.listener).unwrap();
+    assert!(matches!(hear(&socket), Heard::Message(Message { kind: Kind::Hello, station: 1, .. }, Some(_))));
+}
+
+/// A look is a system call. A handshake that takes long has as many as a port without one.
+#[test]
+fn a_handshake_goes_on_with_every_poll_for_some_time_only() {
+    for (now_us, seen_us) in [(9_000, 9_000), (9_999, 9_999), (10_000, 10_100), (50_000, 50_100)] {
+        let scratch = Scratch::new();
+        let claim = Claim::new(&scratch.0, Some(9)).unwrap();
+        let mut a = scratch.open(1);
+        let sent = frame(&a, 9, 5, 64);
+        assert!(send_at(&mut a, 0, sent));
+        poll_once(&mut a, now_us);
+        let socket = rustix::net::accept(&claim.listener).unwrap();
+        let Heard::Message(said, Some(_)) = hear(&socket) else { panic!("no hello") };
+        tell(&socket, &Message { kind: Kind::Welcome, station: 9, ..said }, None).unwrap();
+        for at_us in now_us..seen_us {
+            poll_once(&mut a, at_us);
+            assert_eq!(a.local_counters().pairs, 0);
+        }
+        poll_once(&mut a, seen_us);
+        assert_eq!(a.local_counters().pairs, 1);
+    }
+}
+
+/// A hello that comes while its place is wanted is answered; one that cannot be answered goes.
+#[test]
+fn a_place_goes_to_another_when_it_was_held_for_long_and_nobody_speaks() {
+    let scratch = Scratch::new();
+    let mut a = scratch.open(1);
+    let mut dialers: Vec<Dialer> = (0..66).map(|at| Dialer::new(&scratch, 100 + at)).collect();
+    poll_once(&mut a, 0);
+    poll_once(&mut a, 9_999);
+    assert_eq!(a.local_counters(), LocalCounters::default());
+    // The oldest one speaks at the last moment, all others do not.
+    dialers[0].hello().unwrap();
+    (0..3).for_each(|turn| drop(poll_once(&mut a, 10_000 + 100 * turn)));
+    assert!(matches!(hear(&dialers[0].socket), Heard::Message(Message { kind: Kind::Welcome, .. }, None)));
+    let counters = a.local_counters();
+    // The second of those that waited has the place of the second dialer.
+    assert_eq!((counters.pairs, counters.put_off), (1, 1));
+    assert!(matches!(hear(&dialers[1].socket), Heard::Message(Message { kind: Kind::Again, .. }, None)));
+    assert!(matches!(hear(&dialers[2].socket), Heard::Silence));
+    // A station that has a pair already: the hello has to wait, and may not hold a place for long.
+    let pretender = &mut dialers[2];
+    pretender.station = 100;
+    pretender.serial = 5;
+    pretender.hello().unwrap();
+    poll_once(&mut a, 10_500);
+    let _more = [Dialer::connect(&scratch), Dialer::connect(&scratch)];
+    (0..3).for_each(|turn| drop(poll_once(&mut a, 11_000 + 100 * turn)));
+    assert!(matches!(hear(&dialers[2].socket), Heard::Message(Message { kind: Kind::Again, .. }, None)));
+    assert_eq!(a.local_counters().pairs, 1);
+}
+
+/// A reader that takes a frame now and then is slow, and not stuck: its frames wait.
+#[test]
+fn a_slow_reader_that_makes_progress_loses_nothing() {
+    let scratch = Scratch::new();
+    let (mut a, mut b) = paired(&scratch);
+    let mut now_us = 1000;
+    let (mut sent, mut arrived) = (0, Vec::new());
+    for _ in 0..60 {
+        // As much as it takes, so that it is full all the time.
+        while send_new(&mut a, now_us, 2, sent, 9000) {
+            sent += 1;
+        }
+        // One frame in almost as long as a station may be stuck.
+        now_us += 90_000;
+        let mut one = Burst::new();
+        let held: Vec<Mbuf> = (0..BURST - 1).map(|_| frame(&b, 1, 0, 16)).collect();
+        one.extend(held);
+        assert_eq!(b.rx_burst(now_us, &mut one), 1);
+        arrived.push(number(&one[BURST - 1]));
+    }
+    assert_eq!((a.local_counters().lost, a.counters().tx_link_down), (0, 0));
+    assert_eq!(arrived, (0..60).collect::<Vec<_>>());
+    // Now it takes nothing.
+    for _ in 0..3 {
+        while send_new(&mut a, now_us, 2, sent, 9000) && a.counters().tx_link_down == 0 {}
+        now_us += 60_000;
+    }
+    assert_eq!(a.local_counters().lost, 64);
+}
