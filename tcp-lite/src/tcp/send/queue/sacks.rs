@@ -44,7 +44,9 @@ impl KnownSacks {
     /// Start of the part of a block that is not yet known; `None` if all of it is known.
     #[inline]
     pub(super) fn unknown_from(&mut self, mut start: u64, end: u64) -> Option<u64> {
-        while let Some(at) = self.known.iter().position(|known| known.is_some_and(|known| known.covers(start))) {
+        while let Some(at) =
+            self.known.iter().position(|known| known.is_some_and(|known| known.covers(start)))
+        {
             self.known[..=at].rotate_right(1);
             start = self.known[0].map_or(end, |known| known.end);
         }
@@ -112,7 +114,11 @@ impl KnownSacks {
             let Some(segment) = slab.find(*last) else {
                 return Err(format!("a known SACK block ends at {last:?}, which is not there"));
             };
-            ensure!(segment.end() == *end, "a known SACK block ends at {end}, its last segment at {}", segment.end());
+            ensure!(
+                segment.end() == *end,
+                "a known SACK block ends at {end}, its last segment at {}",
+                segment.end()
+            );
         }
         if let Some((pos, key)) = self.reached(oldest) {
             let found = slab.find(key).map(|segment| segment.pos);

@@ -353,6 +353,51 @@ mod tests {
     }
 
     #[test]
+    fn lost_segments_are_retransmitted_as_they_were_marked_but_the_oldest_first() {
+        let (mut slab, mut queue) = queue(8);
+        let keys: Vec<_> = slab.iter_from(queue.head.expect("a segment")).collect();
+        for nr in [5, 3, 0, 4] {
+            queue.mark_lost(&mut slab, keys[nr]);
+        }
+        let order = |slab: &SegmentSlab, queue: &SendQueue| {
+            queue.check(slab).expect("invariants");
+            let lost = std::iter::successors(queue.next_to_retransmit(), |key| slab.get(*key).later);
+            lost.map(|lost| keys.iter().position(|key| *key == lost)).collect::<Vec<_>>()
+        };
+        assert_eq!(order(&slab, &queue), [0, 5, 3, 4].map(Some));
+        assert!(queue.is_oldest_lost());
+        queue.acknowledge(&mut slab, span(0, 2).1, &mut sample());
+        assert_eq!(order(&slab, &queue), [5, 3, 4].map(Some));
+        assert!(!queue.is_oldest_lost());
+        queue.acknowledge(&mut slab, span(0, 3).1, &mut sample());
+        assert_eq!(order(&slab, &queue), [3, 5, 4].map(Some), "the oldest now");
+        queue.mark_timed_out(&mut slab, at(6));
+        assert_eq!(order(&slab, &queue), [3, 4, 5, 6].map(Some), "in order after a timeout");
+        queue.on_retransmitted(&mut slab, keys[3], at(9), true);
+        assert_eq!(sack(&mut slab, &mut queue, span(4, 5)), 1);
+        assert_eq!(order(&slab, &queue), [5, 6].map(Some));
+    }
+
+    /// Of every other one, the retransmission was lost, too.
+    #[test]
+    fn segments_sent_in_another_order_are_put_back_in_so_many_steps_as_there_are() {
+        let (mut slab, mut queue) = queue(60);
+        let keys: Vec<_> = slab.iter_from(queue.head.expect("a segment")).collect();
+        queue.mark_timed_out(&mut slab, at(100));
+        for nr in (1..60).step_by(2) {
+            queue.on_retransmitted(&mut slab, keys[nr], at(200), true);
+        }
+        queue.mark_timed_out(&mut slab, at(300));
+        assert_eq!(queue.lost_bytes(), 60 * LEN);
+        let before = slab.visits();
+        queue.restore_lost(&mut slab);
+        let steps = slab.visits() - before;
+        queue.check(&slab).expect("invariants");
+        assert!(steps <= 6 * 60, "{steps}");
+        assert!((LEN..50 * LEN).contains(&queue.lost_bytes()), "the rest stays lost: {}", queue.lost_bytes());
+    }
+
+    #[test]
     fn a_peer_that_takes_back_what_it_acknowledged_gets_everything_again() {
         let (mut slab, mut queue) = queue(4);
         assert_eq!(sack(&mut slab, &mut queue, span(0, 3)), 3);
