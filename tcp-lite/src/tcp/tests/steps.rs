@@ -10,9 +10,9 @@ use crate::{Duration, TcpConfig};
 const SEGMENT: usize = 20;
 /// In flight.
 const SEGMENTS: usize = 2000;
-/// What one acknowledgement may look at, whatever is in flight: 64 that are not news, and a few for each of
-/// its blocks and for the next segment to send.
-const BOUND: u64 = 150;
+/// What one acknowledgement may look at, whatever is in flight: 32 that are not news, some of them twice, and a
+/// few for each of its blocks and for the next segment to send.
+const BOUND: u64 = 90;
 
 /// A peer whose acknowledgements are made by the test, in units of segments and bytes of them.
 struct Forger {
@@ -128,7 +128,7 @@ fn blocks_without_a_segment_cost_the_same_however_far_away_they_are() {
     let steps: Vec<u64> = (0..200).map(|_| forger.hear(first, &[inside(last)])).collect();
     assert!(steps.iter().all(|steps| *steps <= BOUND), "{steps:?}");
     let found = steps.iter().position(|steps| *steps < 10).expect("the walk goes on where it ended");
-    assert!((SEGMENTS / 80..SEGMENTS / 30).contains(&found), "found after {found}");
+    assert!((SEGMENTS / 40..SEGMENTS / 20).contains(&found), "found after {found}");
     assert!(steps[found..].iter().all(|steps| *steps < 10), "and remembers it: {:?}", &steps[found..]);
     // In turns, in several blocks of one, from the end to the front.
     for nr in 0..200 {
@@ -170,12 +170,12 @@ fn a_block_that_is_far_away_is_marked_by_the_acknowledgements_that_repeat_it() {
     let mut forger = Forger::new();
     let (first, last) = (forger.acked, forger.pushed - 1);
     let outstanding = forger.pair.a.tcb().sending().bytes_in_pipe();
-    let marked = (0..SEGMENTS / 60).any(|_| {
+    let marked = (0..SEGMENTS / 30).any(|_| {
         let steps = forger.hear(first, &[whole(last, last + 1)]);
         assert!(steps <= BOUND, "{steps}");
         forger.pair.a.tcb().sending().bytes_in_pipe() < outstanding
     });
-    assert!(marked, "not after {} acknowledgements", SEGMENTS / 60);
+    assert!(marked, "not after {} acknowledgements", SEGMENTS / 30);
 }
 
 #[test]
@@ -232,7 +232,7 @@ fn what_is_lost_again_and_again_at_the_front_does_not_hide_what_is_lost_at_the_e
         assert!(most <= 10, "{most} to find the next segment, after {nr}");
     }
     let counters = forger.pair.a.counters;
-    assert!(long <= 1 && counters.lost_retransmits > 5, "{long}, {}", counters.lost_retransmits);
+    assert!(long <= 5 && counters.lost_retransmits > 5, "{long}, {}", counters.lost_retransmits);
 }
 
 #[test]

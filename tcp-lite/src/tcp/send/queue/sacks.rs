@@ -11,7 +11,7 @@ use crate::tcp::slabs::{SegmentKey, SegmentSlab};
 
 /// Most segments that the SACK blocks of one acknowledgement pass without news of them. A peer names a block
 /// in several acknowledgements, so a block that is farther away is found by the next ones.
-pub(in crate::tcp::send) const MAX_STEPS: u32 = 64;
+pub(in crate::tcp::send) const MAX_STEPS: u32 = 32;
 
 /// A block whose segments are all marked.
 #[derive(Clone, Copy, Debug)]

@@ -294,6 +294,38 @@ mod tests {
     }
 
     #[test]
+    fn three_blocks_are_known_those_named_last_and_those_that_touch_are_one() {
+        let (mut slab, mut queue) = queue(20);
+        let is_known = |slab: &mut SegmentSlab, queue: &mut SendQueue, block: (u64, u64)| {
+            let before = slab.visits();
+            queue.sack(slab, block, &mut { MAX_STEPS }, &mut sample());
+            slab.visits() == before
+        };
+        for (from, to) in [(1, 2), (3, 4), (2, 3), (6, 7), (8, 9)] {
+            assert!(!is_known(&mut slab, &mut queue, span(from, to)));
+        }
+        assert!(is_known(&mut slab, &mut queue, span(1, 4)), "three that touch are one");
+        assert!(is_known(&mut slab, &mut queue, span(6, 7)));
+        assert!(is_known(&mut slab, &mut queue, span(1, 4)));
+        // The one that was named longest ago makes room.
+        assert!(!is_known(&mut slab, &mut queue, span(10, 11)));
+        assert!(is_known(&mut slab, &mut queue, span(1, 4)) && is_known(&mut slab, &mut queue, span(6, 7)));
+        assert!(!is_known(&mut slab, &mut queue, span(8, 9)));
+        queue.check(&slab).expect("invariants");
+    }
+
+    #[test]
+    fn no_walk_begins_at_a_segment_that_has_left_the_queue() {
+        let (mut slab, mut queue) = queue(20);
+        // One walk ended at a segment, and another one at a block, which both are acknowledged then.
+        assert_eq!(sack(&mut slab, &mut queue, (span(4, 4).0 + 1, span(4, 4).0 + 2)), 0);
+        queue.acknowledge(&mut slab, span(0, 6).1, &mut sample());
+        assert_eq!(sack(&mut slab, &mut queue, span(8, 9)), 1);
+        queue.acknowledge(&mut slab, span(0, 11).1, &mut sample());
+        assert_eq!(sack(&mut slab, &mut queue, span(13, 14)), 1);
+    }
+
+    #[test]
     fn a_block_that_is_repeated_marks_what_was_cut_since() {
         let (mut slab, mut queue) = queue(3);
         let block = (span(0, 1).0 + 50, span(0, 2).1);
@@ -376,6 +408,9 @@ mod tests {
         queue.on_retransmitted(&mut slab, keys[3], at(9), true);
         assert_eq!(sack(&mut slab, &mut queue, span(4, 5)), 1);
         assert_eq!(order(&slab, &queue), [5, 6].map(Some));
+        assert!(queue.split(&mut slab, keys[5], 50));
+        let second = slab.get(keys[5]).later.expect("it follows the first part");
+        assert_eq!((slab.get(second).pos, slab.get(second).later), (span(5, 5).0 + 50, Some(keys[6])));
     }
 
     /// Of every other one, the retransmission was lost, too.
