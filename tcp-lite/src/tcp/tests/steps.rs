@@ -10,8 +10,8 @@ use crate::{Duration, TcpConfig};
 const SEGMENT: usize = 20;
 /// In flight.
 const SEGMENTS: usize = 2000;
-/// What one acknowledgement may look at, whatever is in flight: 32 that are not news, some of them twice, and a
-/// few for each of its blocks and for the next segment to send.
+/// What one acknowledgement may look at, whatever is in flight: 32 that are not news, some of them twice, and
+/// a few for each of its blocks and for the next segment to send.
 const BOUND: u64 = 90;
 
 /// A peer whose acknowledgements are made by the test, in units of segments and bytes of them.
@@ -81,8 +81,8 @@ impl Forger {
         self.pair.a.params.iss + 1 + byte
     }
 
-    /// The peer acknowledges so many segments, and these blocks of bytes. Returns how many records were looked
-    /// at.
+    /// The peer acknowledges so many segments, and these blocks of bytes. Returns how many records were
+    /// looked at.
     fn hear(&mut self, ack: usize, blocks: &[(usize, usize)]) -> u64 {
         self.pair.now += Duration::from_millis(1);
         self.acked = ack;

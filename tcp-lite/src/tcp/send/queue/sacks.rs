@@ -65,8 +65,8 @@ impl KnownSacks {
         self.covering(pos).map(|known| known.last)
     }
 
-    /// The known segment nearest in front of the position `from`, or at it. The oldest segment is at `oldest`:
-    /// what is in front of it has left the queue.
+    /// The known segment nearest in front of the position `from`, or at it. The oldest segment is at
+    /// `oldest`: what is in front of it has left the queue.
     #[inline]
     pub(super) fn nearest(&self, slab: &SegmentSlab, from: u64, oldest: u64) -> Option<SegmentKey> {
         let lasts = self.known.iter().flatten().filter(|known| known.end > oldest);

@@ -124,7 +124,8 @@ impl SendQueue {
     /// The timer expired: the oldest segment is lost, retransmitted or not, and of the others those sent
     /// by `before` (RFC 8985 section 6.3). If the oldest segment was selectively acknowledged, the peer
     /// has reneged (RFC 2018 section 8): nothing is then known to have arrived, and everything is lost.
-    /// All lost segments are then retransmitted in the order of the queue. Returns whether the oldest segment had not been retransmitted before.
+    /// All lost segments are then retransmitted in the order of the queue. Returns whether the oldest
+    /// segment had not been retransmitted before.
     pub(in crate::tcp::send) fn mark_timed_out(&mut self, slab: &mut SegmentSlab, before: Instant) -> bool {
         let reneged = self.head.is_some_and(|key| slab.get(key).marks.contains(Marks::SACKED));
         let first = self.head.is_none_or(|key| !slab.get(key).marks.contains(Marks::RETRANSMITTED));
