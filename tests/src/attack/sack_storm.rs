@@ -1,6 +1,6 @@
 //! Peers that let very many small segments be in flight, acknowledge none of them any more, and name parts
-//! of them in SACK blocks: the attacks of 2019 (CVE-2019-11477, 11478 and 11479). A small maximum segment size
-//! makes many segments of few bytes.
+//! of them in SACK blocks: the attacks of 2019 (CVE-2019-11477, 11478 and 11479). A small maximum segment
+//! size makes many segments of few bytes.
 
 use std::collections::HashMap;
 
