@@ -33,9 +33,9 @@ pub(super) struct Episode {
     unreported: u32,
 }
 
-/// Recoveries in progress that are undone until all is acknowledged that was in flight at the first of them.
-/// Each undo is a walk along what is in flight, and the peer's next acknowledgement may begin another recovery
-/// with as long a walk. A path whose round-trip time varies that much is sent less to.
+/// Recoveries in progress that are undone until all is acknowledged that was in flight at the first of
+/// them. Each undo is a walk along what is in flight, and the peer's next acknowledgement may begin another
+/// recovery with as long a walk. Further recoveries of such a path keep their reduced window.
 const MAX_UNDONE: u8 = 4;
 
 /// The last recovery of a connection, until it is undone or confirmed.

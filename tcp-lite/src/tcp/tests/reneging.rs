@@ -104,6 +104,9 @@ fn no_tail_loss_probe_is_sent_once_segments_are_selectively_acknowledged() {
         let probes = pair.a.counters.tail_loss_probes;
         let sent = sent_now(&mut pair);
         assert_eq!(pair.a.counters.tail_loss_probes - probes, u64::from(sacked.is_none()));
-        assert!(sent.iter().all(|nr| sacked.is_none_or(|(from, _)| *nr != from)), "{sent:?} after {sacked:?}");
+        assert!(
+            sent.iter().all(|nr| sacked.is_none_or(|(from, _)| *nr != from)),
+            "{sent:?} after {sacked:?}"
+        );
     }
 }

@@ -10,9 +10,9 @@ use crate::{Duration, TcpConfig};
 const SEGMENT: usize = 20;
 /// In flight.
 const SEGMENTS: usize = 2000;
-/// What one acknowledgement may look at, whatever is in flight: 64 that are not news, and a few for each of
-/// its blocks and for the next segment to send.
-const BOUND: u64 = 150;
+/// What one acknowledgement may look at, whatever is in flight: 32 that are not news, some of them twice, and
+/// a few for each of its blocks and for the next segment to send.
+const BOUND: u64 = 90;
 
 /// A peer whose acknowledgements are made by the test, in units of segments and bytes of them.
 struct Forger {
@@ -81,8 +81,8 @@ impl Forger {
         self.pair.a.params.iss + 1 + byte
     }
 
-    /// The peer acknowledges so many segments, and these blocks of bytes. Returns how many records were looked
-    /// at.
+    /// The peer acknowledges so many segments, and these blocks of bytes. Returns how many records were
+    /// looked at.
     fn hear(&mut self, ack: usize, blocks: &[(usize, usize)]) -> u64 {
         self.pair.now += Duration::from_millis(1);
         self.acked = ack;
@@ -128,13 +128,14 @@ fn blocks_without_a_segment_cost_the_same_however_far_away_they_are() {
     let steps: Vec<u64> = (0..200).map(|_| forger.hear(first, &[inside(last)])).collect();
     assert!(steps.iter().all(|steps| *steps <= BOUND), "{steps:?}");
     let found = steps.iter().position(|steps| *steps < 10).expect("the walk goes on where it ended");
-    assert!((SEGMENTS / 80..SEGMENTS / 30).contains(&found), "found after {found}");
+    assert!((SEGMENTS / 40..SEGMENTS / 20).contains(&found), "found after {found}");
     assert!(steps[found..].iter().all(|steps| *steps < 10), "and remembers it: {:?}", &steps[found..]);
     // In turns, in several blocks of one, from the end to the front.
     for nr in 0..200 {
         let steps = forger.hear(first, &[inside(if nr % 2 == 0 { last } else { middle })]);
         assert!(steps <= BOUND, "in turns: {steps}");
-        let steps = forger.hear(first, &[inside(last - nr), inside(middle - nr), inside(last), inside(first)]);
+        let steps =
+            forger.hear(first, &[inside(last - nr), inside(middle - nr), inside(last), inside(first)]);
         assert!(steps <= BOUND, "four blocks: {steps}");
         let steps = forger.hear(first, &[inside(last - nr)]);
         assert!(steps <= BOUND, "towards the front: {steps}");
@@ -169,13 +170,12 @@ fn a_block_that_is_far_away_is_marked_by_the_acknowledgements_that_repeat_it() {
     let mut forger = Forger::new();
     let (first, last) = (forger.acked, forger.pushed - 1);
     let outstanding = forger.pair.a.tcb().sending().bytes_in_pipe();
-    let mut repeats = 0;
-    while forger.pair.a.tcb().sending().bytes_in_pipe() == outstanding {
+    let marked = (0..SEGMENTS / 30).any(|_| {
         let steps = forger.hear(first, &[whole(last, last + 1)]);
         assert!(steps <= BOUND, "{steps}");
-        repeats += 1;
-    }
-    assert!(repeats <= SEGMENTS / 60, "marked at the {repeats}th");
+        forger.pair.a.tcb().sending().bytes_in_pipe() < outstanding
+    });
+    assert!(marked, "not after {} acknowledgements", SEGMENTS / 30);
 }
 
 #[test]
@@ -232,7 +232,7 @@ fn what_is_lost_again_and_again_at_the_front_does_not_hide_what_is_lost_at_the_e
         assert!(most <= 10, "{most} to find the next segment, after {nr}");
     }
     let counters = forger.pair.a.counters;
-    assert!(long <= 1 && counters.lost_retransmits > 5, "{long}, {}", counters.lost_retransmits);
+    assert!(long <= 5 && counters.lost_retransmits > 5, "{long}, {}", counters.lost_retransmits);
 }
 
 #[test]

@@ -206,7 +206,10 @@ mod tests {
             (|q| q.segment(3).next = None, "a cursor outside of the queue"),
             (|q| q.segment(4).next = Some(q.dangling()), "is linked and not there"),
             (|q| q.queue.head = Some(q.dangling()), "is linked and not there"),
-            (|q| q.queue.head = q.segment(0).next, "SACKed, lost, queued: (100, 1, 100, 5) of (0, 0, 100, 4)"),
+            (
+                |q| q.queue.head = q.segment(0).next,
+                "SACKed, lost, queued: (100, 1, 100, 5) of (0, 0, 100, 4)",
+            ),
             (|q| q.queue.tail = Some(q.keys[3]), "the tail is"),
             (|q| q.queue.tail = None, "the tail is None"),
         ]);
@@ -245,7 +248,10 @@ mod tests {
                 },
                 "a known SACK block ends at 100, its last segment at 101",
             ),
-            (|q| q.queue.sacks.reach(101, q.keys[2]), "a walk came to 101, and SegmentKey(3) is at Some(201)"),
+            (
+                |q| q.queue.sacks.reach(101, q.keys[2]),
+                "a walk came to 101, and SegmentKey(3) is at Some(201)",
+            ),
         ]);
     }
 

@@ -430,21 +430,24 @@ impl SendQueue {
         }
     }
 
-    /// Splits a segment that is not in flight so that its first part has `at` bytes; the rest becomes a
-    /// segment of its own. Returns `false` if `at` is not inside the segment.
+    /// Splits a segment that is lost or unsent so that its first part has `at` bytes; the rest becomes a
+    /// segment of its own, which is retransmitted behind the first. Returns `false` if `at` is not inside
+    /// the segment.
     pub(super) fn split(&mut self, slab: &mut SegmentSlab, key: SegmentKey, at: u32) -> bool {
         let segment = slab.get(key);
         if at == 0 || at >= segment.len {
             return false;
         }
         let marks = segment.marks;
-        debug_assert!(!marks.contains(Marks::IN_FLIGHT), "a segment in flight is cut");
+        debug_assert!(
+            !marks.intersects(Marks::IN_FLIGHT | Marks::SACKED),
+            "neither lost nor unsent: {marks:?}"
+        );
         // A block that did not cover all of it may cover a part.
         self.sacks = KnownSacks::default();
         let second = slab.split(key, at);
         slab.get_mut(second).marks = marks;
         self.segments += 1;
-        self.sacked_segments += u32::from(marks.contains(Marks::SACKED));
         if marks.contains(Marks::LOST) {
             self.lost.insert_after(slab, Some(key), second);
         }

@@ -11,7 +11,7 @@ use crate::tcp::slabs::{SegmentKey, SegmentSlab};
 
 /// Most segments that the SACK blocks of one acknowledgement pass without news of them. A peer names a block
 /// in several acknowledgements, so a block that is farther away is found by the next ones.
-pub(in crate::tcp::send) const MAX_STEPS: u32 = 64;
+pub(in crate::tcp::send) const MAX_STEPS: u32 = 32;
 
 /// A block whose segments are all marked.
 #[derive(Clone, Copy, Debug)]
@@ -44,7 +44,9 @@ impl KnownSacks {
     /// Start of the part of a block that is not yet known; `None` if all of it is known.
     #[inline]
     pub(super) fn unknown_from(&mut self, mut start: u64, end: u64) -> Option<u64> {
-        while let Some(at) = self.known.iter().position(|known| known.is_some_and(|known| known.covers(start))) {
+        while let Some(at) =
+            self.known.iter().position(|known| known.is_some_and(|known| known.covers(start)))
+        {
             self.known[..=at].rotate_right(1);
             start = self.known[0].map_or(end, |known| known.end);
         }
@@ -63,8 +65,8 @@ impl KnownSacks {
         self.covering(pos).map(|known| known.last)
     }
 
-    /// The known segment nearest in front of the position `from`, or at it. The oldest segment is at `oldest`:
-    /// what is in front of it has left the queue.
+    /// The known segment nearest in front of the position `from`, or at it. The oldest segment is at
+    /// `oldest`: what is in front of it has left the queue.
     #[inline]
     pub(super) fn nearest(&self, slab: &SegmentSlab, from: u64, oldest: u64) -> Option<SegmentKey> {
         let lasts = self.known.iter().flatten().filter(|known| known.end > oldest);
@@ -112,7 +114,11 @@ impl KnownSacks {
             let Some(segment) = slab.find(*last) else {
                 return Err(format!("a known SACK block ends at {last:?}, which is not there"));
             };
-            ensure!(segment.end() == *end, "a known SACK block ends at {end}, its last segment at {}", segment.end());
+            ensure!(
+                segment.end() == *end,
+                "a known SACK block ends at {end}, its last segment at {}",
+                segment.end()
+            );
         }
         if let Some((pos, key)) = self.reached(oldest) {
             let found = slab.find(key).map(|segment| segment.pos);

@@ -124,7 +124,8 @@ impl SendQueue {
     /// The timer expired: the oldest segment is lost, retransmitted or not, and of the others those sent
     /// by `before` (RFC 8985 section 6.3). If the oldest segment was selectively acknowledged, the peer
     /// has reneged (RFC 2018 section 8): nothing is then known to have arrived, and everything is lost.
-    /// All lost segments are then retransmitted in the order of the queue. Returns whether the oldest segment had not been retransmitted before.
+    /// All lost segments are then retransmitted in the order of the queue. Returns whether the oldest
+    /// segment had not been retransmitted before.
     pub(in crate::tcp::send) fn mark_timed_out(&mut self, slab: &mut SegmentSlab, before: Instant) -> bool {
         let reneged = self.head.is_some_and(|key| slab.get(key).marks.contains(Marks::SACKED));
         let first = self.head.is_none_or(|key| !slab.get(key).marks.contains(Marks::RETRANSMITTED));
@@ -294,6 +295,38 @@ mod tests {
     }
 
     #[test]
+    fn three_blocks_are_known_those_named_last_and_those_that_touch_are_one() {
+        let (mut slab, mut queue) = queue(20);
+        let is_known = |slab: &mut SegmentSlab, queue: &mut SendQueue, block: (u64, u64)| {
+            let before = slab.visits();
+            queue.sack(slab, block, &mut { MAX_STEPS }, &mut sample());
+            slab.visits() == before
+        };
+        for (from, to) in [(1, 2), (3, 4), (2, 3), (6, 7), (8, 9)] {
+            assert!(!is_known(&mut slab, &mut queue, span(from, to)));
+        }
+        assert!(is_known(&mut slab, &mut queue, span(1, 4)), "three that touch are one");
+        assert!(is_known(&mut slab, &mut queue, span(6, 7)));
+        assert!(is_known(&mut slab, &mut queue, span(1, 4)));
+        // The one that was named longest ago makes room.
+        assert!(!is_known(&mut slab, &mut queue, span(10, 11)));
+        assert!(is_known(&mut slab, &mut queue, span(1, 4)) && is_known(&mut slab, &mut queue, span(6, 7)));
+        assert!(!is_known(&mut slab, &mut queue, span(8, 9)));
+        queue.check(&slab).expect("invariants");
+    }
+
+    #[test]
+    fn no_walk_begins_at_a_segment_that_has_left_the_queue() {
+        let (mut slab, mut queue) = queue(20);
+        // One walk ended at a segment, and another one at a block, which both are acknowledged then.
+        assert_eq!(sack(&mut slab, &mut queue, (span(4, 4).0 + 1, span(4, 4).0 + 2)), 0);
+        queue.acknowledge(&mut slab, span(0, 6).1, &mut sample());
+        assert_eq!(sack(&mut slab, &mut queue, span(8, 9)), 1);
+        queue.acknowledge(&mut slab, span(0, 11).1, &mut sample());
+        assert_eq!(sack(&mut slab, &mut queue, span(13, 14)), 1);
+    }
+
+    #[test]
     fn a_block_that_is_repeated_marks_what_was_cut_since() {
         let (mut slab, mut queue) = queue(3);
         let block = (span(0, 1).0 + 50, span(0, 2).1);
@@ -350,6 +383,54 @@ mod tests {
         queue.check(&slab).expect("invariants");
         assert_eq!(queue.not_sacked_nor_lost(), 6 * LEN);
         assert_eq!(queue.flight.oldest(), slab.get(first).next, "the first was sent last");
+    }
+
+    #[test]
+    fn lost_segments_are_retransmitted_as_they_were_marked_but_the_oldest_first() {
+        let (mut slab, mut queue) = queue(8);
+        let keys: Vec<_> = slab.iter_from(queue.head.expect("a segment")).collect();
+        for nr in [5, 3, 0, 4] {
+            queue.mark_lost(&mut slab, keys[nr]);
+        }
+        let order = |slab: &SegmentSlab, queue: &SendQueue| {
+            queue.check(slab).expect("invariants");
+            let lost = std::iter::successors(queue.next_to_retransmit(), |key| slab.get(*key).later);
+            lost.map(|lost| keys.iter().position(|key| *key == lost)).collect::<Vec<_>>()
+        };
+        assert_eq!(order(&slab, &queue), [0, 5, 3, 4].map(Some));
+        assert!(queue.is_oldest_lost());
+        queue.acknowledge(&mut slab, span(0, 2).1, &mut sample());
+        assert_eq!(order(&slab, &queue), [5, 3, 4].map(Some));
+        assert!(!queue.is_oldest_lost());
+        queue.acknowledge(&mut slab, span(0, 3).1, &mut sample());
+        assert_eq!(order(&slab, &queue), [3, 5, 4].map(Some), "the oldest now");
+        queue.mark_timed_out(&mut slab, at(6));
+        assert_eq!(order(&slab, &queue), [3, 4, 5, 6].map(Some), "in order after a timeout");
+        queue.on_retransmitted(&mut slab, keys[3], at(9), true);
+        assert_eq!(sack(&mut slab, &mut queue, span(4, 5)), 1);
+        assert_eq!(order(&slab, &queue), [5, 6].map(Some));
+        assert!(queue.split(&mut slab, keys[5], 50));
+        let second = slab.get(keys[5]).later.expect("it follows the first part");
+        assert_eq!((slab.get(second).pos, slab.get(second).later), (span(5, 5).0 + 50, Some(keys[6])));
+    }
+
+    /// Of every other one, the retransmission was lost, too.
+    #[test]
+    fn segments_sent_in_another_order_are_put_back_in_so_many_steps_as_there_are() {
+        let (mut slab, mut queue) = queue(60);
+        let keys: Vec<_> = slab.iter_from(queue.head.expect("a segment")).collect();
+        queue.mark_timed_out(&mut slab, at(100));
+        for nr in (1..60).step_by(2) {
+            queue.on_retransmitted(&mut slab, keys[nr], at(200), true);
+        }
+        queue.mark_timed_out(&mut slab, at(300));
+        assert_eq!(queue.lost_bytes(), 60 * LEN);
+        let before = slab.visits();
+        queue.restore_lost(&mut slab);
+        let steps = slab.visits() - before;
+        queue.check(&slab).expect("invariants");
+        assert!(steps <= 6 * 60, "{steps}");
+        assert!((LEN..50 * LEN).contains(&queue.lost_bytes()), "the rest stays lost: {}", queue.lost_bytes());
     }
 
     #[test]
