@@ -54,6 +54,7 @@ mod timers;
 pub(super) use retry::{Attempt, Retry};
 pub(super) use startup::Reject;
 
+use agreement::may_agree;
 use full_operation::FullOperation;
 use open::{Initiating, Opening};
 use pre_fpdu::{PreFpdu, Sent};
@@ -207,7 +208,13 @@ impl Connection {
         trace::tcp_established(io, self.conn);
         match self.take_phase() {
             Phase::Opening(opening) => match *opening {
-                Opening::Startup { initiating, request } => {
+                Opening::Startup { mut initiating, mut request } => {
+                    if initiating.param.ib_semantics && !may_agree(io, self.conn) {
+                        match initiating.without_ib_semantics(io.config.crc, self.timers.deadline()) {
+                            Ok(plain) => request = plain,
+                            Err(error) => return self.fail_startup_of(io, initiating.qp, error),
+                        }
+                    }
                     trace::request_sent(io, self.conn, &initiating.param);
                     self.apply_keepalive(io, initiating.param.keepalive);
                     self.phase = Phase::AwaitReply { initiating, reassembly: Box::default() };

@@ -161,6 +161,26 @@ fn window_and_region_are_of_one_domain() {
     assert_eq!(engine.enter().bind_window(&bind, STRANGER), Err(BindError::NotAssociated));
 }
 
+/// A window opens its region to no stream that the region does not belong to.
+#[test]
+fn a_window_over_a_region_of_one_stream_is_of_that_stream() {
+    let table = table();
+    let region = region_of(&table, Access::LOCAL_WRITE | Access::MW_BIND, Some(ME.stream));
+    let engine = table.join();
+    for kind in [WindowKind::Type1, WindowKind::Type2] {
+        let window = table.alloc_window(ME.pd, kind, false).unwrap();
+        let stag = window.stag(7);
+        let epoch = engine.enter();
+        let error = BindError::Region(Fault::NotAssociated);
+        assert_eq!(epoch.bind_window(&bind(stag, &region), SIBLING), Err(error));
+        assert_eq!(epoch.bind_window(&bind(stag, &region), ME), Ok(()));
+        for (by, expected) in [(ME, Ok(())), (SIBLING, Err(Fault::NotAssociated))] {
+            assert_eq!(write(&epoch, stag, BASE + 100, 50, by), expected, "{kind:?}");
+            assert_eq!(read(&epoch, stag, BASE + 100, by), expected, "{kind:?}");
+        }
+    }
+}
+
 /// Type 1: bound again at any time, unbound by a length of 0, and not invalidated by others. Type 2: its
 /// queue pair or its peer invalidates it before it is bound again, unless that is forbidden.
 // Proves SEC-155, SEC-157, RDMAP-077, RDMAP-356.

@@ -31,6 +31,14 @@ impl Stack {
         self.with_live(conn, |tcb, _| tcb.set_untaken(from));
     }
 
+    /// Whether the option that says which bytes are not taken did not come through when this end asked for it
+    /// ([`connect_asking_untaken`](Self::connect_asking_untaken)): the peer does not know it, or a middlebox
+    /// takes it off. Then neither end learns of such bytes.
+    pub fn lost_untaken(&self, conn: ConnId) -> bool {
+        let conn = self.connections.live(conn).and_then(|slot| self.connections.get(slot));
+        conn.is_some_and(|conn| conn.tcb.lost_untaken())
+    }
+
     /// The stream offset up to which the peer's user has taken all bytes, as far as the peer has said that
     /// there are others; `None` for a dead id. It is at most [`acknowledged`](Self::acknowledged). Where
     /// acknowledgements are reported, a change is reported too.

@@ -4,6 +4,7 @@
 //! One binary for all, since all link the same crates. [`harness`] moves frames and time, and checks streams.
 
 mod addresses;
+mod closed_window;
 mod craft;
 mod crowd;
 mod departure;

@@ -291,13 +291,14 @@ fn a_path_with_a_smaller_mtu_is_found_and_everything_arrives() {
 #[test]
 fn an_advertisement_without_an_address_confirms_a_neighbour() {
     use smoltcp::wire::{Icmpv6Repr, NdiscNeighborFlags, NdiscRepr};
-    // With a solicited answer, and with those that are none: one that nobody asked for, and one to a group
-    // that says that it was asked for.
+    // With a solicited answer, and with those that are none: one that nobody asked for, one to a group that
+    // says that it was asked for, and one with an ICMP code (RFC 4861 section 7.1.2).
     let all_nodes = "ff02::1".parse().unwrap();
-    for (flags, to, answers) in [
-        (NdiscNeighborFlags::SOLICITED, A6, true),
-        (NdiscNeighborFlags::empty(), A6, false),
-        (NdiscNeighborFlags::SOLICITED, all_nodes, false),
+    for (flags, to, code, answers) in [
+        (NdiscNeighborFlags::SOLICITED, A6, 0, true),
+        (NdiscNeighborFlags::empty(), A6, 0, false),
+        (NdiscNeighborFlags::SOLICITED, all_nodes, 0, false),
+        (NdiscNeighborFlags::SOLICITED, A6, 1, false),
     ] {
         let mut tap = acquainted();
         let now = tap.now();
@@ -314,7 +315,11 @@ fn an_advertisement_without_an_address_confirms_a_neighbour() {
                 }
                 unicast += 1;
                 let message = NdiscRepr::NeighborAdvert { flags, target_addr: B6, lladdr: None };
-                tap.inject(&craft::icmpv6(TO_A, B6, to, &Icmpv6Repr::Ndisc(message)));
+                let mut answer = craft::icmpv6(TO_A, B6, to, &Icmpv6Repr::Ndisc(message));
+                // The code, and the checksum behind it, which has as much less.
+                answer[55] += code;
+                answer[57] -= code;
+                tap.inject(&answer);
             }
         }
         // The peer answers no SYN, which raises doubts.

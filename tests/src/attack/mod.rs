@@ -68,6 +68,7 @@ pub const SCENARIOS: &[Scenario] = &[
     sack_storm::GROWING,
     tiny_segments::IN_ORDER,
     tiny_segments::OUT_OF_ORDER,
+    tiny_segments::FALLING,
     tiny_segments::SMALL_MSS,
     zero_window::SCENARIO,
     out_of_order::SCENARIO,

@@ -22,6 +22,14 @@ pub const OUT_OF_ORDER: Scenario = Scenario {
     attack: |arena| Tiny::attack(arena, Kind::OutOfOrder),
 };
 
+/// Each byte in front of the one before, so that all of them are one range.
+pub const FALLING: Scenario = Scenario {
+    name: "tiny-falling",
+    about: "single bytes at falling positions, behind a hole that is never filled",
+    configure: as_it_is,
+    attack: |arena| Tiny::attack(arena, Kind::Falling),
+};
+
 /// A maximum segment size of 1.
 pub const SMALL_MSS: Scenario = Scenario {
     name: "tiny-mss",
@@ -34,6 +42,8 @@ pub const SMALL_MSS: Scenario = Scenario {
 const PEERS: u32 = 8;
 /// Bytes of payload of a Write.
 const PAYLOAD: usize = 256;
+/// Bytes that a peer sends at falling positions, before it sends them again.
+const FALLING_BYTES: u32 = 50_000;
 /// The smallest payload that a peer's MSS can cause.
 const SMALLEST: usize = 64;
 
@@ -41,6 +51,7 @@ const SMALLEST: usize = 64;
 enum Kind {
     InOrder,
     OutOfOrder,
+    Falling,
     SmallMss,
 }
 
@@ -101,6 +112,10 @@ impl Actor for Tiny {
                 let seq = peer.nxt.wrapping_add(3 + (round % 20_000) as u32 * 3);
                 Some(peer.data(seq, &[0xbd]))
             }
+            Kind::Falling => {
+                let seq = peer.nxt.wrapping_add(3 + FALLING_BYTES - (round as u32 % FALLING_BYTES));
+                Some(peer.data(seq, &[0xbd]))
+            }
             Kind::SmallMss => {
                 // One Read at a time, and acknowledgements of its response.
                 if self.whole <= round / 64 {
@@ -156,6 +171,14 @@ impl Attack for Tiny {
                 check(held <= 64 * PEERS as usize + 64, || format!("{held} buffers are held"))?;
                 check(dropped > 0, || "nothing was dropped".into())?;
                 Ok(format!("{held} buffers held at the end, {dropped} bytes dropped and counted"))
+            }
+            Kind::Falling => {
+                // Buffers that are half full, and frames that the honest client has not acknowledged.
+                let most = PEERS as usize * (FALLING_BYTES as usize / 1000 + 2) + 64;
+                check(held <= most, || format!("{held} buffers are held"))?;
+                let bytes = stack.out_of_order.held_bytes;
+                check(bytes > 0, || "nothing is held".into())?;
+                Ok(format!("{bytes} bytes held in {held} buffers at the end"))
             }
             Kind::SmallMss => {
                 let (bytes, segments, longest) = self.heard;

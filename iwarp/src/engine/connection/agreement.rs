@@ -12,6 +12,10 @@
 
 use std::time::Duration;
 
+use tcp_lite::ConnId;
+
+use super::super::io::Io;
+use super::super::trace;
 use crate::mpa::startup::PrivateData;
 use crate::verbs::{AGREEMENT_BYTES, ConnParam};
 
@@ -76,6 +80,17 @@ impl Agreement {
     pub(super) fn ib_semantics(&self) -> bool {
         self.told.is_some()
     }
+}
+
+/// Whether this end may ask for InfiniBand's semantics on `conn`, or agree to them. They need TCP's option for
+/// bytes that are not taken ([`tcp_lite::Stack::set_untaken`]): without it each request would complete although
+/// nobody has taken its message.
+pub(super) fn may_agree(io: &Io, conn: ConnId) -> bool {
+    let is_lost = io.tcp.lost_untaken(conn);
+    if is_lost {
+        trace::option_lost(io, conn);
+    }
+    !is_lost
 }
 
 /// The private data of a Request with these parameters.

@@ -33,6 +33,23 @@ pub(super) struct Initiating {
     pub(super) param: Box<ConnParam>,
 }
 
+impl Initiating {
+    /// Begins anew, before anything is sent. Returns the Request, which offers no semantics of InfiniBand.
+    #[cold]
+    pub(super) fn without_ib_semantics(
+        &mut self,
+        crc: bool,
+        deadline: Option<Instant>,
+    ) -> Result<Vec<u8>, ConnectionError> {
+        self.param.ib_semantics = false;
+        let deadline = deadline.unwrap_or(Instant::ZERO);
+        let started = Initiator::start(self.param.mpa_config(crc), &request_data(&self.param), deadline);
+        let (initiator, request) = started.map_err(|_| ConnectionError::NoResources)?;
+        *self.initiator = initiator;
+        Ok(request.to_vec())
+    }
+}
+
 impl Connection {
     fn new(conn: ConnId, phase: Phase, deadline: Option<Instant>) -> Self {
         Self {

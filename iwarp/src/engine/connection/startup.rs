@@ -12,7 +12,7 @@ use crate::verbs::{AGREEMENT_BYTES, CmEventKind, CmShared, ConnParam, Connection
 
 use super::super::io::Io;
 use super::super::trace;
-use super::agreement::{self, Agreement};
+use super::agreement::{self, Agreement, may_agree};
 use super::full_operation::Announcement;
 use super::reassembly::Rest;
 use super::report::{Announced, User};
@@ -133,7 +133,8 @@ impl Connection {
         let Phase::Deciding { responder, reassembly, offers_ib } = &mut self.phase else {
             return self.fail_startup_of(io, qp, ConnectionError::PeerClosed);
         };
-        let agreement = Agreement::new(offers_ib.filter(|_| param.ib_semantics), &param);
+        let agrees = param.ib_semantics && may_agree(io, self.conn);
+        let agreement = Agreement::new(offers_ib.filter(|_| agrees), &param);
         let accept = Accept {
             ird: Some(param.responder_resources),
             ord: Some(param.initiator_depth),

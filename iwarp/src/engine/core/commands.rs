@@ -46,7 +46,7 @@ impl Core {
             CmCommand::Connect { id, qp, remote, param } => {
                 self.connect(id, &qp, remote, param, Attempt::First)
             }
-            CmCommand::ConnectStream { id, stream, remote, param } => match self.open(remote, &param) {
+            CmCommand::ConnectStream { id, stream, remote, param } => match self.open(remote, &param, true) {
                 Ok(conn) => {
                     let now = self.io.now;
                     self.insert(Connection::connecting_stream(conn, id, stream, param, now));
@@ -131,16 +131,25 @@ impl Core {
         }
     }
 
-    /// Starts a TCP connection.
-    fn open(&mut self, remote: SocketAddr, param: &ConnParam) -> Result<ConnId, ConnectionError> {
-        let opened =
-            self.io.tcp.connect(self.io.now, remote, param.local_port).map_err(|error| match error {
-                ConnectError::NoRoute(_) => ConnectionError::NoRoute,
-                ConnectError::NoConnection(_) | ConnectError::EventsWait(_) | ConnectError::NoPort => {
-                    ConnectionError::NoResources
-                }
-                ConnectError::InUse => ConnectionError::PortInUse,
-            });
+    /// Starts a TCP connection, which may get InfiniBand's semantics if `may_agree`.
+    fn open(
+        &mut self,
+        remote: SocketAddr,
+        param: &ConnParam,
+        may_agree: bool,
+    ) -> Result<ConnId, ConnectionError> {
+        let (tcp, now, port) = (&mut self.io.tcp, self.io.now, param.local_port);
+        let opened = match may_agree {
+            true => tcp.connect_asking_untaken(now, remote, port),
+            false => tcp.connect(now, remote, port),
+        };
+        let opened = opened.map_err(|error| match error {
+            ConnectError::NoRoute(_) => ConnectionError::NoRoute,
+            ConnectError::NoConnection(_) | ConnectError::EventsWait(_) | ConnectError::NoPort => {
+                ConnectionError::NoResources
+            }
+            ConnectError::InUse => ConnectionError::PortInUse,
+        });
         match opened {
             Ok(conn) => trace::syn_sent(&self.io, conn),
             Err(error) => trace::connect_failed(&self.io, remote, error),
@@ -161,7 +170,7 @@ impl Core {
         let started = if qp.asked() >= Ask::Terminate {
             Err(ConnectionError::Tcp(CloseReason::Aborted))
         } else {
-            self.open(remote, &param)
+            self.open(remote, &param, param.ib_semantics)
         };
         let made = started.and_then(|conn| {
             qp.set_slot(conn.slot());

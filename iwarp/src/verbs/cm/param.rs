@@ -132,6 +132,10 @@ pub struct ConnParam {
     ///   it is received. A graceful close does not wait for receive requests of the peer: messages that are
     ///   not taken when the peer has acknowledged them are flushed, and the peer may take them all the same.
     ///
+    /// TCP says by an option which of the acknowledged bytes are not taken (kind 253, RFC 6994). Where the
+    /// handshake of TCP shows that it does not come through, as behind a middlebox that takes off what it
+    /// does not know, these semantics are neither offered nor agreed to.
+    ///
     /// The offer is eight bytes behind the private data, of the Request and of the Reply that agrees. This
     /// implementation takes them off; another one shows them to its user as private data. Default: `false`.
     ///

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use dp::link::LinkConfig;
+use dp::link::{LinkConfig, LinkPlan};
 use iwarp::verbs::{CmEventKind, ConnParam, RecvRequest, SendOp, SendRequest, WcStatus};
 
 use crate::common::initiator::Initiator;
@@ -165,4 +165,26 @@ fn an_idle_connection_outlives_a_pause() {
     pair.run_us(31_000_000);
     let ended = pair.event_a();
     assert!(matches!(ended.kind, CmEventKind::Disconnected { error: Some(_), .. }), "{ended:?}");
+}
+
+/// Only one of two engines stands still. The other one's frames are due by the clock that both ports share.
+#[test]
+fn a_wire_goes_by_the_clock_and_not_by_the_time_of_one_engine() {
+    let delay = || LinkPlan { delay_us: 200, ..LinkPlan::default() };
+    let mut pair = Pair::new(&LinkConfig { a_to_b: delay(), b_to_a: delay(), ..LinkConfig::default() });
+    let c = pair.connect(&ConnParam::default());
+    let (local, remote) = pair.regions(64);
+    let write = SendOp::Write { remote: remote_addr(&remote, 0) };
+    c.qp_a.post_send(&SendRequest::new(1, write, local.sge(0, 64))).unwrap();
+    pair.a.engine.poll_at(tcp_lite::Instant::from_micros(pair.now_us));
+    for _ in 0..80 {
+        pair.now_us += 100_000;
+        pair.b.engine.poll_at(tcp_lite::Instant::from_micros(pair.now_us));
+    }
+    pair.run_us(100_000);
+    assert_eq!(pair.wc_a().status, WcStatus::Success);
+    c.qp_a.post_recv(&RecvRequest::new(2, local.sge(0, 64))).unwrap();
+    c.qp_b.post_send(&SendRequest::new(3, SendOp::Send, remote.sge(0, 64))).unwrap();
+    pair.run_us(50_000);
+    assert_eq!(pair.a.cq.poll_one().map(|wc| (wc.wr_id, wc.status)), Some((2, WcStatus::Success)));
 }

@@ -10,8 +10,8 @@ use crate::common::{ALL, Pair, Testbed, agreeing, expect_terminate, read_bytes, 
 use dp::link::{LinkConfig, LinkPlan};
 use iwarp::memory::Access;
 use iwarp::verbs::{
-    CmEventKind, ConnParam, Extensions, MAX_PRIVATE_DATA, MemoryRegion, QpInit, RecvRequest, SendFlags,
-    SendOp, SendRequest, SrqInit, VerbsError, WcOpcode, WcStatus, WorkCompletion,
+    CmEventKind, ConnParam, ConnectionError, Extensions, MAX_PRIVATE_DATA, MemoryRegion, QpInit, RecvRequest,
+    SendFlags, SendOp, SendRequest, SrqInit, VerbsError, WcOpcode, WcStatus, WorkCompletion,
 };
 
 /// A receive request without a buffer.
@@ -351,6 +351,31 @@ fn agreed_with_a_raw_peer() -> Served {
     let served = Setup { request: bytes, accept: agreeing(), ..Setup::default() }.ready();
     assert!(served.reply.ends_with(b"uwarp!2\x07"), "{:?}", served.reply);
     served
+}
+
+/// A FIN behind a message that waits for a receive. The peer neither resets nor goes away, so this end has a
+/// deadline of its own: the connection does not wait for a receive for ever.
+#[test]
+fn a_message_in_front_of_a_fin_does_not_wait_for_ever() {
+    for takes in [false, true] {
+        let mut served = agreed_with_a_raw_peer();
+        served.send(&untagged([0x41, 0x43], 0, [0, 1, 0], b"message"));
+        served.run(100_000);
+        served.pair.close();
+        // Less than the close timeout of five seconds.
+        served.run(4_500_000);
+        assert!(served.pair.has_connection() && served.completions().is_empty());
+        if takes {
+            served.post_recv(0, 64);
+            assert_eq!(served.wc().status, WcStatus::Success);
+            assert!(served.ended().is_some());
+            continue;
+        }
+        served.run(1_000_000);
+        let event = served.ended().expect("it waits for ever");
+        let CmEventKind::Disconnected { error, .. } = event.kind else { panic!("{event:?}") };
+        assert_eq!(error, Some(ConnectionError::PeerClosed));
+    }
 }
 
 /// Immediate Data of the raw peer.

@@ -382,6 +382,36 @@ fn solicited_events() {
     assert_eq!((error.layer, error.etype, error.code), (1, 1, 0));
 }
 
+/// Two threads may arm one queue: what the one asks for does not weaken what the other has asked for.
+#[test]
+fn arming_for_solicited_completions_leaves_one_for_all() {
+    for (order, plain_makes_one) in
+        [(&[false, true][..], true), (&[true, false], true), (&[false, false], true), (&[true, true], false)]
+    {
+        let (mut pair, _listener) = Pair::listening();
+        let channel = pair.b.context.create_comp_channel().unwrap();
+        let cq = pair.b.context.create_cq(64, Some(&channel)).unwrap();
+        let c = connect(&mut pair, &QpInit::new(&cq));
+        let (local, remote) = pair.regions(64);
+        for wr_id in 0..3 {
+            post_recv(&c.qp_b, &remote, wr_id).unwrap();
+        }
+        for &solicited_only in order {
+            cq.req_notify(solicited_only).unwrap();
+        }
+        let events = || channel.wait(Some(Duration::ZERO)).unwrap();
+        let mut made = Vec::new();
+        for flags in [SendFlags::SIGNALED, SendFlags::SIGNALED | SendFlags::SOLICITED, SendFlags::SIGNALED] {
+            c.qp_a.post_send(&SendRequest::new(0, SendOp::Send, local.sge(0, 8)).flags(flags)).unwrap();
+            pair.run_us(1000);
+            made.push(events());
+        }
+        // One event for all of them, by the first completion that is asked for.
+        let plain = u64::from(plain_makes_one);
+        assert_eq!(made, [plain, 1 - plain, 0], "{order:?}");
+    }
+}
+
 /// Armed for solicited events, the flush at the end makes an event as well.
 #[test]
 fn a_failed_completion_is_solicited() {

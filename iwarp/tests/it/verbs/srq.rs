@@ -270,6 +270,36 @@ fn a_begun_message_holds_one_buffer_and_gives_it_back() {
 
 // Proves SEC-006, SEC-046, SEC-050, SEC-052: a queue is shared only by an explicit argument, which the query
 // shows, and only within one protection domain.
+/// Requests whose completions are lost are over, as are those that were polled: the queue has room for as many
+/// new ones.
+#[test]
+fn lost_completions_take_nothing_from_the_queue() {
+    const DEPTH: usize = 8;
+    let (mut pair, _listener) = Pair::listening();
+    let server = Server::new(&pair, DEPTH);
+    let small = pair.b.context.create_cq(2, None).unwrap();
+    let init = QpInit { srq: Some(&server.srq), recv_cq: &small, ..QpInit::new(&pair.b.cq) };
+    let (qp_a, qp_b) = (pair.a.qp(), pair.b.pd.create_qp(&init).unwrap());
+    let c = pair.connect_qps(qp_a, qp_b, &ConnParam::default(), &ConnParam::default());
+    let memory = pair.a.pd.reg_mr(64, Access::empty()).unwrap();
+    for number in 0..5 {
+        send(&c.qp_a, &memory, number);
+    }
+    pair.until(|_| c.qp_b.error());
+    pair.run_us(100_000);
+    let lost = small.query().lost as usize;
+    assert!(lost > 0, "nothing was lost");
+    let left = server.srq.query().posted;
+    assert_eq!(server.srq.query().outstanding, left + 2, "two wait to be polled");
+    while small.poll_one().is_some() {}
+    assert_eq!(server.srq.query().outstanding, left);
+    for slot in left..DEPTH {
+        server.post(slot as u64);
+    }
+    let more = server.srq.post_recv(&RecvRequest::new(0, server.memory.sge(0, SLOT)));
+    assert!(matches!(more, Err(VerbsError::QueueFull(_))), "{more:?}");
+}
+
 #[test]
 fn sharing_is_explicit_and_within_one_protection_domain() {
     let pair = Pair::new(&LinkConfig::default());

@@ -70,6 +70,8 @@ pub(crate) struct Tcb {
     reported: Reported,
     /// A RST is the last segment to send.
     rst_due: bool,
+    /// As [`OpenParams::asks_untaken`].
+    asks_untaken: bool,
     send: SendHalf,
     receive: ReceiveHalf,
     challenges: Challenges,
@@ -85,14 +87,20 @@ pub(crate) struct Tcb {
 impl Tcb {
     fn new(ctx: &Ctx<'_>, params: &OpenParams, (state, reported): (State, Reported)) -> Self {
         let config = ctx.config;
-        let offer =
-            Agreed { timestamps: config.timestamps, sack: config.sack, window_scale: Some(0), ecn: false };
+        let offer = Agreed {
+            timestamps: config.timestamps,
+            sack: config.sack,
+            window_scale: Some(0),
+            ecn: false,
+            untaken: params.asks_untaken,
+        };
         Self {
             local_port: params.local_port,
             remote_port: params.remote_port,
             state,
             reported,
             rst_due: false,
+            asks_untaken: params.asks_untaken,
             send: SendHalf::new(ctx, params, offer),
             receive: ReceiveHalf::new(config, params, offer),
             challenges: Challenges::default(),
@@ -145,6 +153,11 @@ impl Tcb {
     /// The user has not taken the bytes of the peer from this stream offset on; `None`: it takes all.
     pub(crate) fn set_untaken(&mut self, from: Option<u64>) {
         self.receive.set_untaken(from.map(pos_of));
+    }
+
+    /// Whether our SYN had the option for bytes that are not taken, and the peer's had not.
+    pub(crate) fn lost_untaken(&self) -> bool {
+        self.asks_untaken && !self.send.agreed().untaken
     }
 
     /// Sends a segment that makes the peer answer.

@@ -126,8 +126,10 @@ mod tests {
             mss: 500,
             base_mss: 500,
             default_peer_mss: 500,
+            asks_untaken: false,
         };
-        let agreed = Agreed { timestamps: false, sack: true, window_scale: Some(7), ecn: false };
+        let agreed =
+            Agreed { timestamps: false, sack: true, window_scale: Some(7), ecn: false, untaken: false };
         ReceiveHalf::new(&TcpConfig::default(), &params, agreed)
     }
 

@@ -44,7 +44,7 @@ impl SendHalf {
             }
         } else if self.queue.has_unsent() {
             // If the segment fits it is about to be sent; if that fails, this timer tries again.
-            let at = self.persist_at(now, config.user_timeout);
+            let at = self.persist_at(now);
             let running = self.timers.due(SendTimer::Persist);
             (running.map_or(at, |running| running.min(at)), SendTimer::Persist)
         } else if self.awaits_first_control() {
@@ -99,10 +99,9 @@ impl SendHalf {
     }
 
     /// When the peer's window will have been too small for long enough. The wait is shorter for an open
-    /// window than for a closed one. It is at most half the user timeout: a peer that answers its probes is
-    /// alive (RFC 9293 section 3.8.6.1), and one that does not is noticed within the user timeout.
-    fn persist_at(&self, now: Instant, user_timeout: Duration) -> Instant {
-        let backed_off = self.rtt.after(self.timers.persist_backoff()).min(user_timeout / 2);
+    /// window than for a closed one.
+    fn persist_at(&self, now: Instant) -> Instant {
+        let backed_off = self.rtt.after(self.timers.persist_backoff());
         let is_open = self.window.edge() > self.queue.nxt();
         let most = if is_open { self.rtt.after(0).max(OVERRIDE_MAX) } else { backed_off };
         now + backed_off.min(most)

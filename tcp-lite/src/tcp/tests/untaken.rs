@@ -3,6 +3,7 @@
 use super::wire::*;
 use crate::Duration;
 use crate::Event;
+use crate::tcp::State;
 use crate::tcp::header::Flags;
 
 /// What A knows: up to where its bytes are acknowledged, and taken.
@@ -152,5 +153,34 @@ fn nothing_counts_as_taken_too_early_on_a_bad_wire() {
         pair.run_for(Duration::from_secs(1));
         let all = pair.a.tcb().send_offsets().0;
         assert_eq!(known(&pair), (all, all), "{seed}");
+    }
+}
+
+/// The SYNs show whether the option comes through: A asks with its SYN, and B answers with its own.
+#[test]
+fn a_handshake_shows_whether_the_option_comes_through() {
+    for (asks, syn_loses_it, syn_ack_loses_it) in
+        [(false, false, false), (true, false, false), (true, true, false), (true, false, true)]
+    {
+        let mut pair = Pair::new(config(), config());
+        pair.a.params.asks_untaken = asks;
+        let now = pair.now;
+        pair.a.connect(now);
+        let mut syn = pair.a.transmit(now).unwrap();
+        assert_eq!(syn.header.options.untaken.is_some(), asks);
+        if syn_loses_it {
+            syn.header.options.untaken = None;
+        }
+        pair.b.accept(now, &syn.header);
+        let mut syn_ack = pair.b.transmit(now).unwrap();
+        assert_eq!(syn_ack.header.options.untaken.is_some(), asks && !syn_loses_it);
+        if syn_ack_loses_it {
+            syn_ack.header.options.untaken = None;
+        }
+        let _ = pair.a.receive(now, &syn_ack);
+        assert_eq!(pair.a.state(), State::Established);
+        assert_eq!(pair.a.tcb().lost_untaken(), syn_loses_it || syn_ack_loses_it, "of {asks}");
+        assert!(!pair.b.tcb().lost_untaken(), "B has asked for nothing");
+        assert_eq!(pair.a.tcb().taken_offset(), 0);
     }
 }

@@ -94,6 +94,7 @@ pub(super) fn params(iss: u32) -> OpenParams {
         mss: MSS,
         base_mss: BASE_MSS,
         default_peer_mss: MIN_MSS,
+        asks_untaken: false,
     }
 }
 
