@@ -101,6 +101,25 @@ fn threads_that_wait_get_an_item_each() {
     }
 }
 
+/// Two threads pass an item to and fro: it comes just when the other one is about to wait.
+#[test]
+fn no_wake_up_is_lost() {
+    const ROUNDS: u32 = 20_000;
+    let [there, back]: [EventQueue<u32>; 2] = [(); 2].map(|()| EventQueue::new().unwrap());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 0..ROUNDS {
+                assert_eq!(pop(&there), Ok(round));
+                push(&back, round);
+            }
+        });
+        for round in 0..ROUNDS {
+            push(&there, round);
+            assert_eq!(pop(&back), Ok(round));
+        }
+    });
+}
+
 static SIGNALS: AtomicUsize = AtomicUsize::new(0);
 
 extern "C" fn count(_signal: c_int) {
