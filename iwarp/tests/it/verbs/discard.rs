@@ -60,7 +60,10 @@ fn queue_pairs_that_come_and_go_leave_nothing() {
         }
         drop(qp);
     }
-    assert_eq!((cq.overflowed(), cq.query().lost, channel.wait(Some(Duration::ZERO)).unwrap()), (false, 0, 0));
+    assert_eq!(
+        (cq.overflowed(), cq.query().lost, channel.wait(Some(Duration::ZERO)).unwrap()),
+        (false, 0, 0)
+    );
     post_recvs(&stays, 2);
     stays.modify(QpState::Error).unwrap();
     let number = stays.qp_num();
