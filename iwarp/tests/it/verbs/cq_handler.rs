@@ -89,6 +89,7 @@ fn an_overflow_calls_no_handler() {
     }
     qp.modify(QpState::Error).unwrap();
     assert!(cq.overflowed() && called.lock().unwrap().is_empty());
+    assert_eq!(qp.query().recv_outstanding, 1, "the entry of the one that was lost is free");
 }
 
 #[test]
