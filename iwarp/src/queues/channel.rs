@@ -203,5 +203,20 @@ mod tests {
         notifier.notify();
         notifier.settle(true, || false).unwrap();
         assert!(is_readable(), "something waits still");
+        assert_eq!((notifier.take().unwrap(), notifier.added.load(Ordering::Relaxed)), (1, 0));
+    }
+
+    /// An item arrives just when the reader has found the queue empty: the notice that was taken with the
+    /// others is made again.
+    #[test]
+    fn the_notice_of_an_item_that_arrives_meanwhile_stays() {
+        let notifier = Notifier::new().unwrap();
+        notifier.notify();
+        let looks = std::cell::Cell::new(0);
+        let is_empty = || looks.replace(looks.get() + 1) == 0;
+        notifier.settle(true, is_empty).unwrap();
+        assert_eq!(looks.get(), 2);
+        assert!(notifier.wait(Some(Duration::ZERO)).unwrap());
+        assert_eq!(notifier.added.load(Ordering::Relaxed), 1);
     }
 }

@@ -258,6 +258,17 @@ mod tests {
         assert_eq!(calls(all), [1, 1]);
     }
 
+    /// A request that is reserved is not for others, also when nobody else waits.
+    #[test]
+    fn others_leave_a_reserved_request_alone() {
+        let line = RecvLine::new();
+        let [a, b] = &callers::<2>(&line);
+        enter(&line, a, 1);
+        assert!(!line.take_turn(&b.turn, || 1), "the only one is reserved");
+        assert!(line.take_turn(&b.turn, || 2));
+        assert!(line.take_turn(&a.turn, || 1));
+    }
+
     #[test]
     fn whoever_is_gone_is_passed_over() {
         let line = RecvLine::new();

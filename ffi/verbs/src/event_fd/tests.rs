@@ -101,6 +101,25 @@ fn threads_that_wait_get_an_item_each() {
     }
 }
 
+/// Two threads pass an item to and fro: it comes just when the other one is about to wait.
+#[test]
+fn no_wake_up_is_lost() {
+    const ROUNDS: u32 = 100_000;
+    let [there, back]: [EventQueue<u32>; 2] = [(); 2].map(|()| EventQueue::new().unwrap());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 0..ROUNDS {
+                assert_eq!(pop(&there), Ok(round));
+                push(&back, round);
+            }
+        });
+        for round in 0..ROUNDS {
+            push(&there, round);
+            assert_eq!(pop(&back), Ok(round));
+        }
+    });
+}
+
 static SIGNALS: AtomicUsize = AtomicUsize::new(0);
 
 extern "C" fn count(_signal: c_int) {
@@ -156,7 +175,7 @@ fn signals_end_a_wait_as_they_end_a_read() {
 
 /// An object with events, as a completion queue is one.
 #[derive(Default)]
-struct Object {
+struct EventOwner {
     is_gone: AtomicBool,
     acked: Acked,
 }
@@ -167,7 +186,7 @@ struct Object {
 fn no_event_of_a_destroyed_object_is_taken() {
     const GETTERS: usize = 3;
     for waits in [true, false] {
-        let queue: EventQueue<Option<Arc<Object>>> =
+        let queue: EventQueue<Option<Arc<EventOwner>>> =
             if waits { EventQueue::new().unwrap() } else { nonblocking() };
         let (taken, removed, pushed) = Default::default();
         let (taken, removed, pushed): (&AtomicUsize, &AtomicUsize, &AtomicUsize) =
@@ -178,7 +197,7 @@ fn no_event_of_a_destroyed_object_is_taken() {
                 scope.spawn(move || {
                     start.wait();
                     loop {
-                        let take = |item: Option<Arc<Object>>| {
+                        let take = |item: Option<Arc<EventOwner>>| {
                             if let Some(object) = &item {
                                 assert!(!object.is_gone.load(Ordering::SeqCst), "of a destroyed object");
                                 object.acked.deliver();
@@ -201,12 +220,12 @@ fn no_event_of_a_destroyed_object_is_taken() {
             }
             start.wait();
             for round in 0..5_000 {
-                let object = Arc::new(Object::default());
+                let object = Arc::new(EventOwner::default());
                 for _ in 0..round % 4 {
                     queue.lock().push(Some(Arc::clone(&object)));
                     pushed.fetch_add(1, Ordering::SeqCst);
                 }
-                let is_ours = |item: &Option<Arc<Object>>| {
+                let is_ours = |item: &Option<Arc<EventOwner>>| {
                     item.as_ref().is_some_and(|other| Arc::ptr_eq(other, &object))
                 };
                 removed.fetch_add(queue.lock().remove(is_ours).len(), Ordering::SeqCst);

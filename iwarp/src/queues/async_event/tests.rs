@@ -197,6 +197,28 @@ fn no_event_is_missed_while_a_handler_is_set() {
     }
 }
 
+/// A thread that has found no handler finds one when it gets the lock.
+#[test]
+fn an_event_that_waits_for_the_lock_gets_to_the_handler() {
+    let events = queue(4);
+    let [source]: [EventSource; 1] = sources(&events);
+    let seen = Arc::<AtomicUsize>::default();
+    std::thread::scope(|scope| {
+        let locked = events.shared.waiting();
+        let adding = scope.spawn(|| source.push(LastWqeReached, None));
+        // Long enough for it to wait for the lock; if it comes later, it finds the handler at once.
+        std::thread::sleep(Duration::from_millis(200));
+        let count = Arc::clone(&seen);
+        let handler: AsyncEventHandler = Box::new(move |_| {
+            count.fetch_add(1, Ordering::Relaxed);
+        });
+        assert!(events.shared.handler.set(handler).is_ok());
+        drop(locked);
+        adding.join().unwrap();
+    });
+    assert_eq!((seen.load(Ordering::Relaxed), events.is_empty()), (1, true));
+}
+
 #[test]
 fn each_kind_has_a_bit_of_its_own() {
     let bits = AsyncEventKind::ALL.iter().fold(0, |bits, kind| {

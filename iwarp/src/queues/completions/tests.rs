@@ -8,18 +8,18 @@ use crate::queues::WorkCompletion;
 use crate::queues::wqe::WqeCount;
 
 /// A work queue that completes somewhere.
-struct Work {
+struct WorkQueue {
     place: u32,
     wqes: Arc<WqeCount>,
 }
 
 /// A work queue that completes to `queue`.
-fn enter(queue: &Completions, wqes: &Arc<WqeCount>) -> Work {
-    Work { place: queue.enter(Arc::clone(wqes)), wqes: Arc::clone(wqes) }
+fn enter(queue: &Completions, wqes: &Arc<WqeCount>) -> WorkQueue {
+    WorkQueue { place: queue.enter(Arc::clone(wqes)), wqes: Arc::clone(wqes) }
 }
 
 /// A queue with one work queue that completes there.
-fn queue(capacity: usize) -> (Completions, Work) {
+fn queue(capacity: usize) -> (Completions, WorkQueue) {
     let queue = Completions::new(capacity);
     let work = enter(&queue, &WqeCount::new(usize::MAX >> 1, None));
     (queue, work)
@@ -29,7 +29,7 @@ fn numbered(wr_id: u64) -> WorkCompletion {
     WorkCompletion { wr_id, ..WorkCompletion::default() }
 }
 
-fn push(queue: &Completions, wr_id: u64, work: &Work) -> bool {
+fn push(queue: &Completions, wr_id: u64, work: &WorkQueue) -> bool {
     lost(queue.push(std::iter::once(numbered(wr_id)), work.place, &work.wqes)) == 0
 }
 

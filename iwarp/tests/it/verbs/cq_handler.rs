@@ -57,6 +57,41 @@ fn a_handler_learns_which_queue_has_an_event() {
     assert_eq!(*called.lock().unwrap(), [sends.cq_num()]);
 }
 
+/// A program that has asked for any completion gets the event for the next one, whatever it asks for later.
+#[test]
+fn a_weaker_request_replaces_no_stronger_one() {
+    let (mut pair, _listener) = Pair::listening();
+    let (handler, called) = recorder();
+    let cq = with_handler(&pair.b.context, &handler);
+    let (qp_a, qp_b) = (pair.a.qp(), pair.b.pd.create_qp(&QpInit::new(&cq)).unwrap());
+    let c = pair.connect_qps(qp_a, qp_b, &ConnParam::default(), &ConnParam::default());
+    let (local, remote) = pair.regions(64);
+    for requests in [[false, true], [true, false]] {
+        for solicited_only in requests {
+            cq.req_notify(solicited_only).unwrap();
+        }
+        c.qp_b.post_recv(&RecvRequest::new(1, remote.sge(0, 8))).unwrap();
+        c.qp_a.post_send(&SendRequest::new(1, SendOp::Send, local.sge(0, 8))).unwrap();
+        pair.run_us(1000);
+        assert_eq!(std::mem::take(&mut *called.lock().unwrap()), [cq.cq_num()], "{requests:?}");
+    }
+}
+
+/// An overflow is no event of the completion queue, for which nobody has asked.
+#[test]
+fn an_overflow_calls_no_handler() {
+    let context = Context::new(ContextConfig::default()).unwrap();
+    let (handler, called) = recorder();
+    let cq = context.create_cq_with(&CqOptions { handler: Some(&handler), ..CqOptions::new(1) }).unwrap();
+    let qp = context.alloc_pd().unwrap().create_qp(&QpInit::new(&cq)).unwrap();
+    for wr_id in 0..2 {
+        qp.post_recv(&RecvRequest { wr_id, sg_list: Default::default() }).unwrap();
+    }
+    qp.modify(QpState::Error).unwrap();
+    assert!(cq.overflowed() && called.lock().unwrap().is_empty());
+    assert_eq!(qp.query().recv_outstanding, 1, "the entry of the one that was lost is free");
+}
+
 #[test]
 fn a_queue_has_a_channel_or_a_handler_or_makes_no_events() {
     let context = Context::new(ContextConfig::default()).unwrap();

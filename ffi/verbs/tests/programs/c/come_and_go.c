@@ -185,6 +185,8 @@ static void shared_requests_are_free(void)
 			post_send(from, 10 + i);
 		for (int i = 0; i < 4; i++)
 			CHECK(next_of(cq).status == IBV_WC_SUCCESS);
+		/* All were taken, and none is free before its completion is. */
+		CHECK(post_recv(to, 9) == ENOMEM);
 		CHECK(!ibv_destroy_qp(to) && !ibv_destroy_qp(from));
 	}
 	nothing_in(unpolled);

@@ -90,6 +90,25 @@ static void events_move(void)
 	rdma_destroy_event_channel(to);
 }
 
+/* A synchronous identifier keeps the event of its last call, until the next call or until it moves. */
+static void an_event_that_is_kept_holds_nobody(void)
+{
+	struct rdma_event_channel *channel = open_channel();
+	for (int way = 0; way < 2; way++) {
+		struct rdma_cm_id *id = make(NULL);
+		resolve(id);
+		CHECK(id->event && id->event->event == RDMA_CM_EVENT_ADDR_RESOLVED);
+		CHECK(!rdma_migrate_id(id, way ? channel : NULL) && !id->event);
+		CHECK(!rdma_resolve_route(id, 1000));
+		if (way)
+			rdma_ack_cm_event(next(channel, RDMA_CM_EVENT_ROUTE_RESOLVED, id));
+		else
+			CHECK(id->event && id->event->event == RDMA_CM_EVENT_ROUTE_RESOLVED);
+		CHECK(!rdma_destroy_id(id));
+	}
+	rdma_destroy_event_channel(channel);
+}
+
 struct mover {
 	struct rdma_cm_id *id;
 	struct rdma_event_channel *to;
@@ -232,6 +251,7 @@ int main(void)
 	address.sin_port = htons(7999);
 	address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
 	events_move();
+	an_event_that_is_kept_holds_nobody();
 	moving_waits_for_acknowledgements();
 	requests_move_with_their_listener();
 	a_connection_ends_with_its_identifier();
