@@ -8,7 +8,7 @@ use crate::pair::Running;
 use crate::wire::Wire;
 
 /// The programs, by their files' names.
-pub(crate) const ALL: [&str; 21] = [
+pub(crate) const ALL: [&str; 22] = [
     "one_process",
     "destroyed",
     "exported",
@@ -30,6 +30,7 @@ pub(crate) const ALL: [&str; 21] = [
     "newer",
     "states",
     "messages",
+    "keys",
 ];
 
 /// How long each may take.
