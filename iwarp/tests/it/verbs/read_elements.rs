@@ -292,13 +292,13 @@ fn an_event_that_is_not_wanted_any_more_does_not_come() {
     assert_eq!(asked.served.events(), []);
 }
 
-fn is_held(qp: &QueuePair) -> usize {
+fn open_sends(qp: &QueuePair) -> usize {
     qp.query().send_open
 }
 
 /// A queue that is held in the midst of such a Read finishes it, and starts nothing else.
 #[test]
-fn a_queue_that_is_held_finishes_the_read_that_has_begun() {
+fn a_queue_that_open_sends_finishes_the_read_that_has_begun() {
     let mut asked = Asked::new(1);
     asked.post(1, &[(0, 8), (200, 16), (300, 4)]);
     asked.post(2, &[(400, 2), (500, 2)]);
@@ -311,7 +311,10 @@ fn a_queue_that_is_held_finishes_the_read_that_has_begun() {
     }
     asked.answer(300, &[1; 4]);
     assert_eq!(asked.served.statuses(), [(1, WcStatus::Success)]);
-    assert_eq!((asked.requests().len(), asked.served.events().len(), is_held(&asked.served.qp)), (0, 1, 1));
+    assert_eq!(
+        (asked.requests().len(), asked.served.events().len(), open_sends(&asked.served.qp)),
+        (0, 1, 1)
+    );
     asked.served.qp.resume_sends();
     assert_eq!(asked.requests().len(), 1);
 }
