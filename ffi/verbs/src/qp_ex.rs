@@ -188,9 +188,6 @@ unsafe extern "C" fn wr_complete(qp: *mut sys::ibv_qp_ex) -> c_int {
 /// All of a request is known.
 fn finish(building: &mut Building) {
     let Building { request, inline, write_imm } = building;
-    if inline.is_some() {
-        request.flags |= SendFlags::INLINE;
-    }
     let length = inline.as_ref().map_or_else(|| request.length(), |bytes| bytes.len() as u64);
     if let (Some(imm), SendOp::WriteImmediate { data, .. }) = (*write_imm, &mut request.op) {
         *data = request::immediate(imm, length);

@@ -17,19 +17,33 @@ use std::ops::Range;
 #[cfg(target_os = "linux")]
 mod kernel;
 
-#[cfg(target_os = "linux")]
-pub(super) use kernel::Mappings;
-
 use crate::memory::access::RegisterError;
 
-/// On other systems nothing is checked.
-#[cfg(not(target_os = "linux"))]
+/// The mappings of the process that made the value. A child asks through a value of its own. On systems other
+/// than Linux nothing is checked.
 #[derive(Default)]
-pub(super) struct Mappings;
+pub(super) struct Mappings {
+    #[cfg(target_os = "linux")]
+    maps: kernel::Maps,
+}
 
-#[cfg(not(target_os = "linux"))]
 impl Mappings {
-    pub(super) fn check(&self, _ptr: *const u8, _len: usize, _writable: bool) -> Result<(), RegisterError> {
+    /// Checks that `len` bytes (not 0) at `ptr` may be read, and written if `writable`.
+    ///
+    /// RFC 5041 section 8.3.2 (DDP-237), RFC 5040 section 8.1.2 (RDMAP-367): this is before an STag is bound
+    /// to the buffer.
+    ///
+    /// # Errors
+    /// [`RegisterError::NotMapped`], [`RegisterError::Protected`], [`RegisterError::Unverified`].
+    pub(super) fn check(&self, ptr: *const u8, len: usize, writable: bool) -> Result<(), RegisterError> {
+        let start = ptr.addr() as u64;
+        let end = start.checked_add(len as u64).ok_or(RegisterError::NotMapped { at: start })?;
+        // RFC 5042 section 7.3 (SEC-169): memory that the process itself may not access in this way is not
+        // registered.
+        #[cfg(target_os = "linux")]
+        self.maps.check(&(start..end), writable)?;
+        #[cfg(not(target_os = "linux"))]
+        let _ = (end, writable);
         Ok(())
     }
 }

@@ -8,7 +8,7 @@ use crate::pair::Running;
 use crate::wire::Wire;
 
 /// The programs, by their files' names.
-pub(crate) const ALL: [&str; 30] = [
+pub(crate) const ALL: [&str; 31] = [
     "one_process",
     "destroyed",
     "exported",
@@ -39,6 +39,7 @@ pub(crate) const ALL: [&str; 30] = [
     "binds",
     "killed_peer",
     "pending",
+    "keys",
 ];
 
 /// How long each may take. Some wait until a silent peer is given up, again and again.

@@ -18,11 +18,11 @@ const MAPS: &str = "/proc/self/maps";
 /// many mappings may register short memory often.
 const SHORT: u64 = 256 << 10;
 
-/// The mappings of the process that made the value. A child asks through a value of its own.
+/// The kernel's list of the mappings of this process.
 #[derive(Default)]
-pub(crate) struct Mappings {
+pub(super) struct Maps {
     /// Open as long as the value lives: to open it takes ten times as long as to ask.
-    maps: OnceLock<File>,
+    file: OnceLock<File>,
     /// The kernel is older than the question.
     cannot_ask: AtomicBool,
 }
@@ -30,29 +30,18 @@ pub(crate) struct Mappings {
 /// Why a way gives no answer, or the answer.
 type Answer = Option<Result<(), RegisterError>>;
 
-impl Mappings {
-    /// Checks that `len` bytes (not 0) at `ptr` may be read, and written if `writable`.
-    ///
-    /// RFC 5041 section 8.3.2 (DDP-237), RFC 5040 section 8.1.2 (RDMAP-367): this is before an STag is bound
-    /// to the buffer.
-    ///
-    /// # Errors
-    /// [`RegisterError::NotMapped`], [`RegisterError::Protected`], [`RegisterError::Unverified`].
-    pub(crate) fn check(&self, ptr: *const u8, len: usize, writable: bool) -> Result<(), RegisterError> {
-        let start = ptr.addr() as u64;
-        let end = start.checked_add(len as u64).ok_or(RegisterError::NotMapped { at: start })?;
-        let wanted = start..end;
-        // RFC 5042 section 7.3 (SEC-169): memory that the process itself may not access in this way is not
-        // registered.
-        if let Some(answer) = self.query(&wanted, writable) {
+impl Maps {
+    /// Checks that memory may be read, and written if `writable`.
+    pub(super) fn check(&self, wanted: &Range<u64>, writable: bool) -> Result<(), RegisterError> {
+        if let Some(answer) = self.query(wanted, writable) {
             return answer;
         }
         // A page that cannot be brought in is named by the list.
-        if len as u64 <= SHORT && populate(&wanted, writable) == Some(Ok(())) {
+        if wanted.end - wanted.start <= SHORT && populate(wanted, writable) == Some(Ok(())) {
             return Ok(());
         }
-        list(&wanted, writable)
-            .or_else(|| populate(&wanted, writable))
+        list(wanted, writable)
+            .or_else(|| populate(wanted, writable))
             .unwrap_or(Err(RegisterError::Unverified))
     }
 
@@ -61,10 +50,10 @@ impl Mappings {
         if self.cannot_ask.load(Ordering::Relaxed) {
             return None;
         }
-        let maps = match self.maps.get() {
+        let maps = match self.file.get() {
             Some(maps) => maps,
             // Another time there may be a descriptor for it.
-            None => self.maps.get_or_init({
+            None => self.file.get_or_init({
                 let maps = File::open(MAPS).ok()?;
                 || maps
             }),

@@ -37,6 +37,7 @@ impl QpShared {
     }
 
     /// Makes the event if it is wanted. No request is under way, as the caller knows.
+    #[cold]
     pub(crate) fn report_held(&self) {
         if self.drain.swap(false, Ordering::AcqRel) {
             self.events.push(AsyncEventKind::SqDrained, None);

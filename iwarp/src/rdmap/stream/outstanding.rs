@@ -462,7 +462,10 @@ mod tests {
             (|_, responses| responses.swap(0, 1), "1 requests went before the RTR"),
             (|_, responses| responses.swap(3, 4), "part 3 is of request Some(Swap)"),
             (|pending, _| pending.truncate(5), "part 4 is of request None"),
-            (|pending, _| pending.swap(2, 5), "the Read that has begun is Some(Write)"),
+            (
+                |pending, _| pending.push_back(request(WcOpcode::Send, None)),
+                "the Read that has begun is Some(Send)",
+            ),
             (|pending, _| pending.swap(2, 4), "the acknowledgement of 7 is awaited behind that of 9"),
         ];
         for (break_it, found) in broken {

@@ -2,7 +2,8 @@
 
 use crate::common::{Connected, Pair, remote_addr};
 use iwarp::verbs::{
-    AsyncEventKind, MemoryRegion, QpState, QueuePair, RecvRequest, SendFlags, SendOp, SendRequest, WcStatus,
+    AsyncEventKind, MemoryRegion, QpInit, QpState, QueuePair, RecvRequest, SendFlags, SendOp, SendRequest,
+    WcStatus,
 };
 
 struct Held {
@@ -85,6 +86,8 @@ fn the_event_does_not_wait_for_what_is_held() {
         let mut held = Held::new(false);
         held.qp().hold_sends();
         (0..waiting).for_each(|wr_id| held.post(wr_id, 8, SendFlags::SIGNALED));
+        // The engine has answered the doorbells.
+        assert_eq!(held.completions(), []);
         held.qp().drain();
         assert_eq!(held.completions(), []);
         assert_eq!(held.drained(), 1);
@@ -92,12 +95,18 @@ fn the_event_does_not_wait_for_what_is_held() {
         assert_eq!((held.completions(), held.drained()), (all(0..waiting, OK), 0));
     }
     // Before there is a connection.
-    let pair = Pair::connected().0;
-    let qp = pair.a.qp();
-    qp.hold_sends();
-    qp.drain();
-    let event = pair.a.context.async_events().poll().unwrap().unwrap();
-    assert_eq!((event.kind, event.number), (AsyncEventKind::SqDrained, qp.qp_num()));
+    let (pair, _c) = Pair::connected();
+    let region = pair.a.pd.reg_mr(64, crate::common::ALL).unwrap();
+    let qp = pair.a.pd.create_qp(&QpInit { early_sends: true, ..QpInit::new(&pair.a.cq) }).unwrap();
+    for waiting in 0..2 {
+        qp.hold_sends();
+        qp.drain();
+        let events = pair.a.context.async_events();
+        let event = events.poll().unwrap().unwrap();
+        assert_eq!((event.kind, event.number), (AsyncEventKind::SqDrained, qp.qp_num()), "{waiting} wait");
+        qp.post_send(&SendRequest::new(1, SendOp::Send, region.sge(0, 8))).unwrap();
+        assert!(events.poll().unwrap().is_none());
+    }
 }
 
 /// A message that is being sent, and Reads without an answer, go on; the event comes behind the last of them

@@ -133,10 +133,14 @@ impl Asked {
     }
 
     fn post(&self, wr_id: u64, pieces: &[(usize, usize)]) {
+        self.post_with(wr_id, pieces, SendFlags::SIGNALED);
+    }
+
+    fn post_with(&self, wr_id: u64, pieces: &[(usize, usize)], flags: SendFlags) {
         let region = &self.served.region;
         let sg_list = pieces.iter().map(|&(at, len)| region.sge(at, len)).collect();
         let op = SendOp::Read { remote: iwarp::verbs::RemoteAddr { addr: 5000, rkey: 0x1234_5600 } };
-        self.served.post(&SendRequest { wr_id, op, sg_list, flags: SendFlags::SIGNALED });
+        self.served.post(&SendRequest { wr_id, op, sg_list, flags });
     }
 
     /// The header of the Read Request for a piece whose bytes lie at `from`.
@@ -156,7 +160,9 @@ impl Asked {
 #[test]
 fn requests_on_the_wire_name_one_element_each_and_wait_for_ord() {
     let mut asked = Asked::new(2);
-    asked.post(1, &[(0, 8), (100, 0), (200, 16), (300, 4)]);
+    // Its own parts are not what a fence waits for.
+    let fenced = SendFlags::SIGNALED | SendFlags::FENCE;
+    asked.post_with(1, &[(0, 8), (100, 0), (200, 16), (300, 4)], fenced);
     asked.post(2, &[(400, 2)]);
     let first = [asked.header((0, 8), 5000), asked.header((200, 16), 5008)];
     assert_eq!(asked.requests(), first);
@@ -255,7 +261,11 @@ fn a_fence_and_a_close_wait_for_all_parts() {
     asked.post(1, &[(0, 8), (200, 16)]);
     let op = SendOp::Write { remote: iwarp::verbs::RemoteAddr { addr: 0, rkey: 1 << 8 } };
     let fenced = SendRequest::new(2, op, asked.served.region.sge(0, 8));
-    asked.served.post(&fenced.flags(SendFlags::SIGNALED | SendFlags::FENCE));
+    let fenced = fenced.flags(SendFlags::SIGNALED | SendFlags::FENCE);
+    asked.served.post(&fenced);
+    // The same with bytes that were copied when it was posted.
+    let inline = SendRequest { wr_id: 3, sg_list: ArrayVec::new(), ..fenced };
+    asked.served.qp.send_batch().push_inline(&inline, &[&[1; 4], &[2; 4]]).unwrap();
     assert_eq!(asked.requests().len(), 1);
     asked.answer(0, &[1; 8]);
     // The second part goes although the first one of its own request was answered only now; the Write does
@@ -263,17 +273,32 @@ fn a_fence_and_a_close_wait_for_all_parts() {
     assert_eq!(asked.requests().len(), 1);
     asked.served.id.disconnect();
     asked.answer(200, &[2; 16]);
-    assert_eq!(asked.served.received(20_000).len(), 1, "the Write");
-    assert_eq!(asked.served.completions(), [(1, WcStatus::Success), (2, WcStatus::Success)]);
+    assert_eq!(asked.served.received(20_000).len(), 2, "the Writes");
+    assert_eq!(asked.served.completions(), [1, 2, 3].map(|wr_id| (wr_id, WcStatus::Success)));
 }
 
-fn is_held(qp: &QueuePair) -> usize {
+/// A queue that goes on before it is drained makes no event, whatever ends then.
+#[test]
+fn an_event_that_is_not_wanted_any_more_does_not_come() {
+    let mut asked = Asked::new(1);
+    asked.post(1, &[(0, 8)]);
+    assert_eq!(asked.requests().len(), 1);
+    asked.served.qp.hold_sends();
+    asked.served.qp.drain();
+    asked.served.run(10_000);
+    asked.served.qp.resume_sends();
+    asked.answer(0, &[1; 8]);
+    assert_eq!(asked.served.statuses(), [(1, WcStatus::Success)]);
+    assert_eq!(asked.served.events(), []);
+}
+
+fn open_sends(qp: &QueuePair) -> usize {
     qp.query().send_open
 }
 
 /// A queue that is held in the midst of such a Read finishes it, and starts nothing else.
 #[test]
-fn a_queue_that_is_held_finishes_the_read_that_has_begun() {
+fn a_queue_that_open_sends_finishes_the_read_that_has_begun() {
     let mut asked = Asked::new(1);
     asked.post(1, &[(0, 8), (200, 16), (300, 4)]);
     asked.post(2, &[(400, 2), (500, 2)]);
@@ -286,7 +311,10 @@ fn a_queue_that_is_held_finishes_the_read_that_has_begun() {
     }
     asked.answer(300, &[1; 4]);
     assert_eq!(asked.served.statuses(), [(1, WcStatus::Success)]);
-    assert_eq!((asked.requests().len(), asked.served.events().len(), is_held(&asked.served.qp)), (0, 1, 1));
+    assert_eq!(
+        (asked.requests().len(), asked.served.events().len(), open_sends(&asked.served.qp)),
+        (0, 1, 1)
+    );
     asked.served.qp.resume_sends();
     assert_eq!(asked.requests().len(), 1);
 }

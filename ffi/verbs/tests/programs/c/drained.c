@@ -28,7 +28,7 @@ static void post(struct ibv_qp *qp, uint64_t wr_id, enum ibv_wr_opcode opcode, u
 
 static int to(struct ibv_qp *qp, enum ibv_qp_state state, int notifies)
 {
-	struct ibv_qp_attr attr = { .qp_state = state, .en_sqd_async_notify = notifies == 1 };
+	struct ibv_qp_attr attr = { .qp_state = state, .en_sqd_async_notify = notifies != 0 };
 	return ibv_modify_qp(qp, &attr, IBV_QP_STATE | (notifies >= 0 ? IBV_QP_EN_SQD_ASYNC_NOTIFY : 0));
 }
 
@@ -156,6 +156,19 @@ static void run(int is_alone)
 	CHECK(is_alone || !ibv_destroy_qp(peer));
 }
 
+/* Without its peer, a queue pair is drained at once, whatever waits. */
+static void without_peer(void)
+{
+	struct ibv_qp *qp = make_qp(pd, cq, DEPTH);
+	connect_qp(qp, 77);
+	post(qp, 1, IBV_WR_RDMA_WRITE, 8);
+	CHECK(!to(qp, IBV_QPS_SQD, 1));
+	drained(qp);
+	CHECK(!to(qp, IBV_QPS_ERR, -1));
+	expect(1, 1, IBV_WC_WR_FLUSH_ERR);
+	CHECK(!ibv_destroy_qp(qp));
+}
+
 /* A queue pair that is destroyed in SQD sends nothing more. */
 static void destroyed(void)
 {
@@ -182,6 +195,7 @@ int main(void)
 			       IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ)));
 	run(0);
 	run(1);
+	without_peer();
 	destroyed();
 	CHECK(!ibv_dereg_mr(mr) && !ibv_destroy_cq(cq) && !ibv_dealloc_pd(pd) && !ibv_close_device(context));
 	return 0;

@@ -70,6 +70,8 @@ static void masks(struct ibv_context *context, struct ibv_pd *pd, struct ibv_cq 
 	struct ibv_qp_init_attr_ex qp = { .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC, .pd = pd };
 	qp.comp_mask = IBV_QP_INIT_ATTR_PD | 1 << 20;
 	CHECK(!ibv_create_qp_ex(context, &qp) && errno == EOPNOTSUPP);
+	qp.comp_mask = 0;
+	CHECK(!ibv_create_qp_ex(context, &qp) && errno == EINVAL);
 	qp.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
 	qp.send_ops_flags = 1ull << 40;
 	CHECK(!ibv_create_qp_ex(context, &qp) && errno == EOPNOTSUPP);

@@ -172,6 +172,21 @@ static void wrong_requests(void)
 		CHECK(got == error && bad_send == &sends[2]);
 		expect(40, 2, IBV_WC_SUCCESS);
 	}
+	/* Only what is sent can be inline: a Read takes no notice of the flag. */
+	make_lists(1, 40);
+	sends[0].opcode = IBV_WR_RDMA_READ;
+	sends[0].send_flags |= IBV_SEND_INLINE;
+	CHECK(!ibv_post_send(qp, sends, &bad_send));
+	expect(40, 1, IBV_WC_SUCCESS);
+	/* As many elements as the device has. */
+	struct ibv_sge most[LIST] = { { 0 } };
+	make_lists(1, 61);
+	recvs[0].sg_list = most;
+	recvs[0].num_sge = LIST;
+	CHECK(!ibv_post_recv(qp, recvs, &bad_recv));
+	struct ibv_send_wr to_it = { .wr_id = 90, .opcode = IBV_WR_SEND };
+	CHECK(!ibv_post_send(qp, &to_it, &bad_send));
+	expect(61, 1, IBV_WC_SUCCESS);
 	make_lists(4, 40);
 	recvs[3].num_sge = 9;
 	CHECK(ibv_post_recv(qp, recvs, &bad_recv) == EINVAL && bad_recv == &recvs[3]);
@@ -250,9 +265,16 @@ static void inline_bytes(void)
 		.send_ops_flags = IBV_QP_EX_WITH_RDMA_WRITE,
 	};
 	CHECK((qp = ibv_create_qp_ex(context, &init)) && init.cap.max_inline_data == 128);
-	init_qp(qp);
-	connect_qp(qp, qp->qp_num);
 	struct ibv_qp_ex *qx = ibv_qp_to_qp_ex(qp);
+	/* Before a connection, a list is refused. */
+	for (int in_init = 0; in_init < 2; in_init++) {
+		if (in_init)
+			init_qp(qp);
+		ibv_wr_start(qx);
+		ibv_wr_rdma_write(qx, mr->rkey, (uintptr_t)memory + 2048);
+		CHECK(ibv_wr_complete(qx) == EINVAL);
+	}
+	connect_qp(qp, qp->qp_num);
 	for (int parts = 1; parts <= 2; parts++) {
 		for (uint32_t more = 0; more < 2; more++) {
 			struct ibv_data_buf list[2] = { { memory, 28 + more }, { memory + 28 + more, 100 } };
@@ -302,7 +324,8 @@ int main(void)
 	context = open_device();
 	CHECK((pd = ibv_alloc_pd(context)) && (cq = ibv_create_cq(context, 64, NULL, NULL, 0)));
 	CHECK((mr = ibv_reg_mr(pd, memory, sizeof(memory),
-			       IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)));
+			       IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
+				       IBV_ACCESS_REMOTE_ATOMIC)));
 	full_queues(5, 2);
 	full_queues(2, 5);
 	shared_queue();

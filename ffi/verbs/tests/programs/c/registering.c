@@ -70,6 +70,12 @@ static void refused(void)
 	expect(pages, 4 * PAGE, write | read, 0);
 	expect((void *)0x1000, PAGE, write, EFAULT);
 	expect(NULL, PAGE, 0, EFAULT);
+	/* More than is looked at page by page where there is a list. */
+	uint8_t *large = map(512, PROT_READ | PROT_WRITE);
+	expect(large, 512 * PAGE, write, 0);
+	CHECK(!munmap(large + 300 * PAGE, PAGE));
+	expect(large, 512 * PAGE, write, EFAULT);
+	CHECK(!munmap(large, 300 * PAGE) && !munmap(large + 301 * PAGE, 211 * PAGE));
 	/* A page for reading, one without rights, and a hole: alone, and in the middle of good ones. */
 	CHECK(!mprotect(pages + PAGE, PAGE, PROT_READ));
 	expect(pages + PAGE, PAGE, read, 0);

@@ -8,7 +8,8 @@
 
 #include "common.h"
 
-enum { DEPTH = 64, BATCHES = 2000, IN_BATCH = 3, WRITERS = 2, REQUESTS = (WRITERS * IN_BATCH + 1) * BATCHES };
+/* The queues are short, so that lists often find no room. */
+enum { DEPTH = 5, BATCHES = 2000, IN_BATCH = 3, WRITERS = 2, REQUESTS = (WRITERS * IN_BATCH + 1) * BATCHES };
 
 static struct ibv_context *context;
 static struct ibv_pd *pd;
@@ -171,6 +172,38 @@ static void others_wait(void)
 			expect_nothing(cq);
 		}
 	}
+	/* Both of two that wait go on, although the first one does not enter. */
+	struct other posts = { .call = POST, .qp = qp }, starts = { .call = START, .qp = qp };
+	pthread_t threads[2];
+	ibv_wr_start(qx);
+	begin(&posts, &threads[0]);
+	begin(&starts, &threads[1]);
+	CHECK(!posts.done && !starts.done);
+	ibv_wr_abort(qx);
+	CHECK(!pthread_join(threads[0], NULL) && !pthread_join(threads[1], NULL));
+	expect(cq, 2);
+	/* An error is that of its own list, and so is what was not posted. */
+	ibv_wr_start(qx);
+	ibv_wr_set_sge(qx, mr->lkey, (uintptr_t)memory, 8);
+	ibv_wr_abort(qx);
+	ibv_wr_start(qx);
+	add_write(qx, 3);
+	CHECK(!ibv_wr_complete(qx));
+	expect(cq, 3);
+	/* A list with a wrong call is refused, whatever else it has. */
+	ibv_wr_start(qx);
+	ibv_wr_set_sge(qx, mr->lkey, (uintptr_t)memory, 8);
+	add_write(qx, 3);
+	CHECK(ibv_wr_complete(qx) == EINVAL);
+	/* The flag for inline bytes is of the other interface: elements stay elements. */
+	ibv_wr_start(qx);
+	qx->wr_id = 3;
+	qx->wr_flags = IBV_SEND_SIGNALED | IBV_SEND_INLINE;
+	ibv_wr_rdma_write(qx, mr->rkey, (uintptr_t)memory + 2048);
+	ibv_wr_set_sge(qx, mr->lkey, (uintptr_t)memory, 1000);
+	CHECK(!ibv_wr_complete(qx));
+	expect(cq, 3);
+	expect_nothing(cq);
 	/* A list that is refused ends its section, too. */
 	ibv_wr_start(qx);
 	qx->wr_id = 3;

@@ -147,6 +147,21 @@ static void others(void)
 	}
 }
 
+/* Completions that nobody has polled are gone with a reset, and those of its next life are not. */
+static void forgotten(void)
+{
+	struct ibv_qp *qp = in(IBV_QPS_INIT);
+	struct ibv_recv_wr *bad, wr = { .wr_id = 8 };
+	struct ibv_wc wc;
+	CHECK(!ibv_post_recv(qp, &wr, &bad) && !modify(qp, IBV_QPS_ERR, IBV_QP_STATE));
+	CHECK(!modify(qp, IBV_QPS_RESET, IBV_QP_STATE));
+	CHECK(!modify(qp, IBV_QPS_INIT, TO_INIT));
+	wr.wr_id = 9;
+	CHECK(!ibv_post_recv(qp, &wr, &bad) && !modify(qp, IBV_QPS_ERR, IBV_QP_STATE));
+	CHECK(ibv_poll_cq(cq, 1, &wc) == 1 && wc.wr_id == 9 && wc.status == IBV_WC_WR_FLUSH_ERR);
+	CHECK(wc.qp_num == qp->qp_num && !ibv_poll_cq(cq, 1, &wc) && !ibv_destroy_qp(qp));
+}
+
 /* Values that the device does not have; and the state that a program says it is in. */
 static void values(void)
 {
@@ -266,6 +281,7 @@ int main(void)
 	CHECK((pd = ibv_alloc_pd(context)) && (cq = ibv_create_cq(context, 8, NULL, NULL, 0)));
 	table();
 	others();
+	forgotten();
 	values();
 	managed();
 	CHECK(!ibv_destroy_cq(cq) && !ibv_dealloc_pd(pd) && !ibv_close_device(context));

@@ -52,9 +52,9 @@ impl Drop for Pages {
 
 /// A way that this kernel does not have is no way to test.
 fn ways(wanted: &Range<u64>, writable: bool) -> Vec<(&'static str, Result<(), RegisterError>)> {
-    let mappings = Mappings::default();
+    let maps = Maps::default();
     let ways = [
-        ("query", mappings.query(wanted, writable)),
+        ("query", maps.query(wanted, writable)),
         ("list", list(wanted, writable)),
         ("populate", populate(wanted, writable)),
     ];
@@ -86,11 +86,7 @@ fn all_ways_tell_the_same() {
             for (way, answer) in told {
                 assert_eq!(answer.is_ok(), may, "{name}, writable: {writable}, by {way}: {answer:?}");
             }
-            let all = Mappings::default().check(
-                std::ptr::without_provenance(wanted.start as usize),
-                2 * PAGE,
-                writable,
-            );
+            let all = Maps::default().check(&wanted, writable);
             assert_eq!(all.is_ok(), may, "{name}");
         }
     }
@@ -108,11 +104,11 @@ fn asking_brings_in_no_page() {
         assert_eq!(unsafe { libc::mincore(pages.0.cast(), 64 * PAGE, map.as_mut_ptr()) }, 0);
         map.iter().filter(|&&page| page & 1 != 0).count()
     };
-    let mappings = Mappings::default();
-    if mappings.query(&wanted, true).is_none() {
+    let maps = Maps::default();
+    if maps.query(&wanted, true).is_none() {
         return;
     }
-    mappings.check(pages.0, 64 * PAGE, true).unwrap();
+    maps.check(&wanted, true).unwrap();
     assert_eq!(here(), 0);
     assert_eq!(populate(&wanted, true), Some(Ok(())));
     assert_eq!(here(), 64);
@@ -123,13 +119,14 @@ fn asking_brings_in_no_page() {
 #[test]
 fn a_descriptor_that_does_not_answer_is_given_up() {
     let pages = Pages::anonymous(1);
-    let mappings = Mappings::default();
-    mappings.maps.set(File::open("/dev/null").unwrap()).unwrap();
+    let maps = Maps::default();
+    maps.file.set(File::open("/dev/null").unwrap()).unwrap();
     let start = pages.0.addr() as u64;
-    assert_eq!(mappings.query(&(start..start + 1), true), None);
-    assert!(mappings.cannot_ask.load(Ordering::Relaxed));
-    assert_eq!(mappings.check(pages.0, PAGE, true), Ok(()));
+    assert_eq!(maps.query(&(start..start + 1), true), None);
+    assert!(maps.cannot_ask.load(Ordering::Relaxed));
+    assert_eq!(maps.check(&(start..start + PAGE as u64), true), Ok(()));
     let hole = Pages::anonymous(2).without(1);
-    let refused = mappings.check(hole.0, PAGE + 1, true);
-    assert_eq!(refused, Err(RegisterError::NotMapped { at: hole.0.addr() as u64 + PAGE as u64 }));
+    let (start, page) = (hole.0.addr() as u64, PAGE as u64);
+    let refused = maps.check(&(start..start + page + 1), true);
+    assert_eq!(refused, Err(RegisterError::NotMapped { at: start + page }));
 }

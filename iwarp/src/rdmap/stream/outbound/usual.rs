@@ -39,7 +39,6 @@ impl Outbound {
     pub(super) fn is_usual_next(&self, common: &Common) -> bool {
         self.allows_usual(common)
             && common.consumer.next_send().is_some_and(|request| request.usual.is_usual())
-            && !common.qp.holds_sends()
     }
 
     /// Whether nothing goes before the oldest posted request, and nothing has to complete before it, unless
