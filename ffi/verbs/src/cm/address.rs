@@ -75,8 +75,8 @@ pub(super) fn bind(id: &Id, address: SocketAddr) -> Outcome<()> {
 /// How a name is taken on the wire.
 type Take = fn(&Net, SocketAddr, &Claim) -> Result<Option<Name>, NameError>;
 
-/// Takes the port of an address, or a free one if it has none, and its name. The name leads nowhere before the
-/// identifier listens.
+/// Takes the port of an address, or a free one if it has none, and its name. The name leads nowhere before
+/// the identifier listens.
 fn take_name(id: &Id, state: &mut State, address: SocketAddr, take: Take) -> Outcome<SocketAddr> {
     let claim = ports::claim(address.ip(), state.family_only, state.reuses_address);
     let take = |address: SocketAddr| take_port(id, address, claim, take);

@@ -302,8 +302,8 @@ fn undecidable(error: VerbsError, was_undecided: bool) -> Errno {
 }
 
 /// Waits until the engine has accepted a request, which takes it one poll. The queue pair is in RTS then, as
-/// after the call of librdmacm and the kernel's drivers: programs post sends at once. They leave when the peer
-/// may get them.
+/// after the call of librdmacm and the kernel's drivers: programs post sends at once. They leave when the
+/// peer may get them.
 ///
 /// The peer may be gone. Then the call fails, the queue pair is in ERR, and there is no event.
 fn await_acceptance(id: &Id, qp: &Qp, of_engine: &QueuePair) -> Outcome<()> {

@@ -1,5 +1,5 @@
-//! The ports that identifiers of this process are bound to, and which of them exclude each other: the rules of
-//! the kernel (`cma_check_port` of `drivers/infiniband/core/cma.c`).
+//! The ports that identifiers of this process are bound to, and which of them exclude each other: the rules
+//! of the kernel (`cma_check_port` of `drivers/infiniband/core/cma.c`).
 //!
 //! | one | another at the same port | second call |
 //! |---|---|---|
@@ -10,8 +10,9 @@
 //! | an address | another address | succeeds |
 //! | any of these | where both reuse their addresses, and the first does not listen | succeeds |
 //!
-//! An identifier that listens does not reuse its address any more: to listen, it has to be alone. An identifier
-//! of IPv4 is of one family only unless it says otherwise (`RDMA_OPTION_ID_AFONLY`), one of IPv6 takes both.
+//! An identifier that listens does not reuse its address any more: to listen, it has to be alone. An
+//! identifier of IPv4 is of one family only unless it says otherwise (`RDMA_OPTION_ID_AFONLY`), one of IPv6
+//! takes both.
 //!
 //! Other processes are told by the name service of the wire, if it has one.
 

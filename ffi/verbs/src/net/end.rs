@@ -180,8 +180,8 @@ impl Net {
         }
     }
 
-    /// Whether peers can reach a listener with this claim: one of a single family hears nothing on a wire of the
-    /// other one, whose addresses programs use.
+    /// Whether peers can reach a listener with this claim: one of a single family hears nothing on a wire of
+    /// the other one, whose addresses programs use.
     pub(crate) fn reaches(&self, claim: &Claim) -> bool {
         self.is_private() || !claim.family_only || claim.address.is_ipv4() == self.address.is_ipv4()
     }

@@ -267,8 +267,8 @@ fn address_of(text: &str) -> Option<IpAddr> {
     }
 }
 
-/// Writes the line of a file, in place of one that is not longer. One write of some twenty bytes: a reader sees
-/// all of them or none.
+/// Writes the line of a file, in place of one that is not longer. One write of some twenty bytes: a reader
+/// sees all of them or none.
 fn write_line(file: &File, wire: &str, claim: &Claim) -> std::io::Result<()> {
     let mut line = wire.to_owned();
     for (word, is_so) in [(ONLY, claim.family_only), (REUSE, claim.reuses)] {

@@ -303,8 +303,8 @@ impl Connection {
         }
     }
 
-    /// Whether TCP has lost a stream that neither its user nor an error of its own has ended, and that does not
-    /// outlive it.
+    /// Whether TCP has lost a stream that neither its user nor an error of its own has ended, and that does
+    /// not outlive it.
     fn is_lost(&self) -> bool {
         let others = [ConnectionError::Tcp(CloseReason::Aborted), ConnectionError::ReceiverNotReady];
         matches!(&self.phase, Phase::FullOperation(full) if !full.is_terminating())

@@ -5,6 +5,7 @@ mod atomics;
 mod ib_semantics;
 mod immediate;
 mod interrupted;
+mod lost_peer;
 mod order;
 mod outlives_peer;
 mod peer_not_ready;

@@ -13,6 +13,7 @@ mod errors;
 mod fairness;
 mod footprint;
 mod late_memory_checks;
+mod late_sends;
 mod limits;
 mod outcome;
 mod receiver_not_ready;
