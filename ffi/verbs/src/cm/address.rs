@@ -91,10 +91,7 @@ fn take_name(id: &Id, state: &mut State, address: SocketAddr, take: Take) -> Out
 /// Takes a port in this process, and on the wire.
 fn take_port(id: &Id, address: SocketAddr, claim: Claim, take: Take) -> Outcome<Option<Name>> {
     let (ports, number) = (&id.process.ports, id.as_c() as usize);
-    // Another identifier of this process that shares the address has its name.
-    if ports.bind(number, address.port(), claim)? {
-        return Ok(None);
-    }
+    ports.bind(number, address.port(), claim)?;
     let taken = take(&id.process.net, address, &claim);
     Ok(taken.inspect_err(|_| ports.leave(number, address.port()))?)
 }

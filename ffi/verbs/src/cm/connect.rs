@@ -54,7 +54,6 @@ fn listen_alone(id: &Id, cm: CmId, backlog: usize) -> Outcome<()> {
     let (ports, number) = (&id.process.ports, id.as_c() as usize);
     let visible = state.source.ok_or(EINVAL)?;
     ports.listen(number, visible.port())?;
-    state.reuses_address = false;
     let listens = start_to_listen(id, &mut state, cm, visible, backlog);
     listens.inspect_err(|_| ports.stop_listening(number, visible.port()))
 }

@@ -43,8 +43,8 @@ impl Ports {
         self.bound.lock().expect("no holder of this lock panics")
     }
 
-    /// Binds an identifier to a port. Returns whether another one has the same address there.
-    pub(super) fn bind(&self, id: usize, port: u16, claim: Claim) -> Outcome<bool> {
+    /// Binds an identifier to a port.
+    pub(super) fn bind(&self, id: usize, port: u16, claim: Claim) -> Outcome<()> {
         let mut bound = self.bound();
         let owners = bound.entry(port).or_default();
         for owner in owners.iter() {
@@ -52,9 +52,8 @@ impl Ports {
                 claim.check(&owner.claim).map_err(errno_of)?;
             }
         }
-        let shares = owners.iter().any(|owner| owner.claim.address == claim.address);
         owners.push(Owner { id, claim, listens: false });
-        Ok(shares)
+        Ok(())
     }
 
     /// An identifier that is bound to a port begins to listen, if its address is its own.
@@ -166,7 +165,7 @@ mod tests {
             for (first, then) in [(one, other), (other, one)] {
                 let ports = Ports::default();
                 ports.bind(1, 7, of(first)).unwrap();
-                assert_eq!(ports.bind(2, 7, of(then)).map(drop), second, "{then} after {first}");
+                assert_eq!(ports.bind(2, 7, of(then)), second, "{then} after {first}");
                 ports.bind(3, 8, of(then)).unwrap();
                 // Whoever is refused holds nothing, and one that leaves is in nobody's way.
                 ports.leave(2, 7);
@@ -179,20 +178,20 @@ mod tests {
     #[test]
     fn of_those_who_reuse_an_address_one_listens_alone() {
         let ports = Ports::default();
-        assert_eq!(ports.bind(1, 7, of("127.0.0.1 reuse")), Ok(false));
-        assert_eq!(ports.bind(2, 7, of("127.0.0.1 reuse")), Ok(true));
-        assert_eq!(ports.bind(3, 7, of("127.0.0.2 reuse")), Ok(false));
+        assert_eq!(ports.bind(1, 7, of("127.0.0.1 reuse")), Ok(()));
+        assert_eq!(ports.bind(2, 7, of("127.0.0.1 reuse")), Ok(()));
+        assert_eq!(ports.bind(3, 7, of("127.0.0.2 reuse")), Ok(()));
         assert_eq!(ports.listen(1, 7), IN_USE, "another one is bound");
         ports.leave(2, 7);
         assert_eq!(ports.listen(1, 7), Ok(()));
-        assert_eq!(ports.bind(2, 7, of("127.0.0.1 reuse")).map(drop), IN_USE, "it listens");
-        assert_eq!(ports.bind(2, 7, of("0.0.0.0 reuse")).map(drop), NOT_AVAILABLE);
+        assert_eq!(ports.bind(2, 7, of("127.0.0.1 reuse")), IN_USE, "it listens");
+        assert_eq!(ports.bind(2, 7, of("0.0.0.0 reuse")), NOT_AVAILABLE);
         assert_eq!(ports.listen(3, 7), Ok(()));
         // One that could not listen is as it was, but does not reuse its address.
         ports.stop_listening(3, 7);
-        assert_eq!(ports.bind(4, 7, of("127.0.0.2 reuse")).map(drop), IN_USE);
+        assert_eq!(ports.bind(4, 7, of("127.0.0.2 reuse")), IN_USE);
         ports.update(3, 7, |claim| claim.reuses = true);
-        assert_eq!(ports.bind(4, 7, of("127.0.0.2 reuse")), Ok(true));
+        assert_eq!(ports.bind(4, 7, of("127.0.0.2 reuse")), Ok(()));
         assert_eq!(ports.listen(9, 7), Ok(()), "nobody's");
     }
 }

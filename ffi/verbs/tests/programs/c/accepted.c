@@ -31,6 +31,9 @@ static struct pair accept_and_send(struct rdma_event_channel *servers, struct rd
 	give_qp(pair.server, DEPTH);
 	CHECK(!post_empty_recv(pair.server->qp, 20));
 	CHECK(is_in(pair.server->qp, IBV_QPS_INIT));
+	CHECK(rdma_get_dst_port(pair.server) == rdma_get_src_port(pair.client));
+	CHECK(rdma_get_src_port(pair.server) == htons(PORT));
+	CHECK(rdma_disconnect(pair.server) && errno == ENOTCONN);
 	CHECK(!rdma_accept(pair.server, &of_end));
 	CHECK(is_in(pair.server->qp, IBV_QPS_RTS));
 	CHECK(!post_empty_send(pair.server->qp, 21));
@@ -77,6 +80,8 @@ static void sends_behind_disconnect(struct rdma_event_channel *servers, struct r
 		CHECK(is_in(id->qp, IBV_QPS_ERR));
 		CHECK(!post_empty_send(id->qp, 40));
 		expect(id->send_cq, 40, IBV_WC_WR_FLUSH_ERR);
+		/* As the other end has ended it, there is nothing left to end. */
+		CHECK(!rdma_disconnect(id));
 		CHECK(!ibv_modify_qp(id->qp, &attr, IBV_QP_STATE));
 		CHECK(!post_empty_send(id->qp, 41) && !post_empty_recv(id->qp, 42));
 		expect(id->send_cq, 41, IBV_WC_WR_FLUSH_ERR);
