@@ -2,6 +2,8 @@
 //! out of tries, and all others are flushed, as on InfiniBand. Otherwise all are flushed, as the verbs of iWARP
 //! have it.
 
+use arrayvec::ArrayVec;
+
 use crate::common::{Connected, Pair, Testbed, agreeing};
 use iwarp::verbs::{
     AsyncEventKind, CmEventKind, ConnParam, ConnectionError, QpState, RecvRequest, SendOp, SendRequest,
@@ -21,12 +23,11 @@ fn connected(param: &ConnParam) -> (Pair, Connected) {
     (pair, c)
 }
 
-/// Posts a receive with the number 9, and so many sends, for which the peer has no receive.
-fn post(pair: &Pair, c: &Connected, sends: u64) {
-    let (local, _) = pair.regions(64);
-    c.qp_a.post_recv(&RecvRequest::new(9, local.sge(0, 8))).unwrap();
+/// Posts a receive with the number 9, and so many sends without bytes, for which the peer has no receive.
+fn post(c: &Connected, sends: u64) {
+    c.qp_a.post_recv(&RecvRequest { wr_id: 9, sg_list: ArrayVec::new() }).unwrap();
     for wr_id in 1..=sends {
-        c.qp_a.post_send(&SendRequest::new(wr_id, SendOp::Send, local.sge(0, 8))).unwrap();
+        c.qp_a.post_send(&SendRequest::empty(wr_id, SendOp::Send)).unwrap();
     }
 }
 
@@ -58,7 +59,7 @@ fn check_end(pair: &mut Pair, c: &Connected, reason: CloseReason) {
     assert_eq!(c.qp_a.state(), QpState::Error);
     let fatal = pair.a.context.async_events().poll().unwrap();
     assert!(fatal.is_some_and(|event| event.kind == AsyncEventKind::QpFatal));
-    post(pair, c, 1);
+    post(c, 1);
     let mut late = ended(pair);
     late.sort_by_key(|&(wr_id, _)| wr_id);
     assert_eq!(late, [(1, FLUSHED), (9, FLUSHED)]);
@@ -71,7 +72,7 @@ fn a_silent_peer_fails_the_oldest_request() {
     for (param, first) in [(agreeing(), FAILED), (by_gid, FAILED), (ConnParam::default(), FLUSHED)] {
         let (mut pair, c) = connected(&param);
         pair.run_us(50_000);
-        post(&pair, &c, 3);
+        post(&c, 3);
         poll_a_alone(&mut pair, |pair| !pair.a.channel.is_empty());
         let mut ended = ended(&pair);
         // Without the agreement a Send completes when TCP has taken it.
@@ -94,13 +95,13 @@ fn a_reset_fails_the_oldest_request() {
             let (mut pair, c) = connected(&agreeing());
             pair.run_us(50_000);
             if is_begun {
-                post(&pair, &c, sends);
+                post(&c, sends);
                 pair.run_us(50_000);
             }
             c.qp_b.modify(QpState::Error).unwrap();
             pair.b.engine.poll_at(Instant::from_micros(pair.now_us));
             if !is_begun {
-                post(&pair, &c, sends);
+                post(&c, sends);
             }
             pair.run_us(50_000);
             let mut expected: Vec<_> =
@@ -117,7 +118,7 @@ fn a_reset_fails_the_oldest_request() {
 fn an_end_by_the_user_flushes_all_requests() {
     let (mut pair, c) = connected(&agreeing());
     pair.run_us(50_000);
-    post(&pair, &c, 2);
+    post(&c, 2);
     pair.run_us(50_000);
     c.qp_a.modify(QpState::Error).unwrap();
     pair.run_us(50_000);
