@@ -51,11 +51,9 @@ fn listen_alone(id: &Id, cm: CmId, backlog: usize) -> Outcome<()> {
     if state.cm.is_some() {
         return Err(EINVAL);
     }
-    let (ports, number) = (&id.process.ports, id.as_c() as usize);
     let visible = state.source.ok_or(EINVAL)?;
-    ports.listen(number, visible.port())?;
-    let listens = start_to_listen(id, &mut state, cm, visible, backlog);
-    listens.inspect_err(|_| ports.stop_listening(number, visible.port()))
+    id.process.ports.listen(id.as_c() as usize, visible.port())?;
+    start_to_listen(id, &mut state, cm, visible, backlog)
 }
 
 /// Runs `act` with a new identifier of the engine, whose events are for `id` if `act` succeeds.

@@ -54,10 +54,6 @@ pub(crate) fn on_event(process: &'static Process, event: CmEvent) {
     let Some(&address) = ids.get(&cm) else { return };
     // SAFETY: an identifier of the table lives, as the table is locked.
     let Ok(id) = (unsafe { Id::of(address as *mut sys::rdma_cm_id) }) else { return };
-    if id.state().undecided {
-        // The peer is gone, and accepting fails. As with the kernel, there is no event for that.
-        return;
-    }
     match kind {
         CmEventKind::Established { private_data, ord, ird, .. } => {
             with_qp(id, Qp::enter_rts);
@@ -83,7 +79,8 @@ pub(crate) fn on_event(process: &'static Process, event: CmEvent) {
                 return id.announce(kind, status);
             }
             let depths = depths(id);
-            // Otherwise `rdma_accept` has failed, or will.
+            // Otherwise the program has not accepted it, and the decision fails. As with the kernel, there is no
+            // event for that.
             if depths.is_some() || id.state().accepted {
                 establish(id, &[], depths.unwrap_or_default());
                 disconnect(id, Some(&error));

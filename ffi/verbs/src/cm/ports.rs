@@ -8,7 +8,7 @@
 //! | any address | an address of the other family, where both are of one family only | succeeds |
 //! | an address | the same address | `EADDRINUSE` |
 //! | an address | another address | succeeds |
-//! | any of these | where both reuse their addresses, and the first does not listen | succeeds |
+//! | any of these | where both reuse their addresses, and none of them listens | succeeds |
 //!
 //! An identifier that listens does not reuse its address any more: to listen, it has to be alone. An
 //! identifier of IPv4 is of one family only unless it says otherwise (`RDMA_OPTION_ID_AFONLY`), one of IPv6
@@ -35,7 +35,6 @@ struct Owner {
     /// The address of the identifier, as programs know it.
     id: usize,
     claim: Claim,
-    listens: bool,
 }
 
 impl Ports {
@@ -48,11 +47,11 @@ impl Ports {
         let mut bound = self.bound();
         let owners = bound.entry(port).or_default();
         for owner in owners.iter() {
-            if !(owner.claim.reuses && claim.reuses && !owner.listens) {
+            if !(owner.claim.reuses && claim.reuses) {
                 claim.check(&owner.claim).map_err(errno_of)?;
             }
         }
-        owners.push(Owner { id, claim, listens: false });
+        owners.push(Owner { id, claim });
         Ok(())
     }
 
@@ -68,25 +67,15 @@ impl Ports {
                 .try_for_each(|alone| alone.map_err(errno_of))?;
             owners[at].claim.reuses = false;
         }
-        owners[at].listens = true;
         Ok(())
-    }
-
-    /// It does not listen, after all.
-    pub(super) fn stop_listening(&self, id: usize, port: u16) {
-        self.change(id, port, |owner| owner.listens = false);
     }
 
     /// Changes what an identifier that is bound claims.
     pub(super) fn update(&self, id: usize, port: u16, change: impl FnOnce(&mut Claim)) {
-        self.change(id, port, |owner| change(&mut owner.claim));
-    }
-
-    fn change(&self, id: usize, port: u16, change: impl FnOnce(&mut Owner)) {
         let mut bound = self.bound();
         let owner = bound.get_mut(&port).and_then(|owners| owners.iter_mut().find(|owner| owner.id == id));
         if let Some(owner) = owner {
-            change(owner);
+            change(&mut owner.claim);
         }
     }
 
@@ -187,9 +176,6 @@ mod tests {
         assert_eq!(ports.bind(2, 7, of("127.0.0.1 reuse")), IN_USE, "it listens");
         assert_eq!(ports.bind(2, 7, of("0.0.0.0 reuse")), NOT_AVAILABLE);
         assert_eq!(ports.listen(3, 7), Ok(()));
-        // One that could not listen is as it was, but does not reuse its address.
-        ports.stop_listening(3, 7);
-        assert_eq!(ports.bind(4, 7, of("127.0.0.2 reuse")), IN_USE);
         ports.update(3, 7, |claim| claim.reuses = true);
         assert_eq!(ports.bind(4, 7, of("127.0.0.2 reuse")), Ok(()));
         assert_eq!(ports.listen(9, 7), Ok(()), "nobody's");

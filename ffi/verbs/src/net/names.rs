@@ -127,7 +127,7 @@ impl Names {
     pub(super) fn take(&self, port: u16, claim: &Claim) -> Result<Option<Listening>, NameError> {
         let _alone = lock_folder(&self.folder)?;
         for other in self.of_others(port)? {
-            if !(other.claim.reuses && claim.reuses && other.peer == Peer::Bound) {
+            if !(other.claim.reuses && claim.reuses) {
                 claim.check(&other.claim)?;
             }
         }

@@ -154,6 +154,17 @@ static void calls(void)
 	CHECK(rdma_set_option(other, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &on, sizeof(on)) && errno == EINVAL);
 	CHECK(rdma_set_option(other, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &on, sizeof(on)) && errno == EINVAL);
 	CHECK(rdma_resolve_addr(other, NULL, (struct sockaddr *)&address, 10) && errno == EINVAL);
+	/* It has got the name that it shared. */
+	struct rdma_event_channel *clients = rdma_create_event_channel();
+	struct rdma_cm_id *client = resolve(clients, "127.0.0.1", PORT);
+	struct rdma_conn_param param = { 0 };
+	give_qp(client, 4);
+	CHECK(!rdma_connect(client, &param));
+	destroy(next_request(channel));
+	pass_event(clients, RDMA_CM_EVENT_REJECTED);
+	CHECK(rdma_set_option(client, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &on, sizeof(on)) && errno == EINVAL);
+	destroy(client);
+	rdma_destroy_event_channel(clients);
 	CHECK(bind_to("127.0.0.1 reuse", &one) && errno == EADDRINUSE);
 	CHECK(!rdma_destroy_id(one) && !rdma_destroy_id(other));
 	/* Another address than those of this host. */
@@ -175,6 +186,7 @@ static void calls(void)
 	address = address_of("127.0.0.1", PORT + 1);
 	CHECK(!rdma_resolve_addr(one, NULL, (struct sockaddr *)&address, 2000));
 	pass_event(channel, RDMA_CM_EVENT_ADDR_RESOLVED);
+	CHECK(rdma_set_option(one, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &on, sizeof(on)) && errno == EINVAL);
 	CHECK(!bind_to("127.0.0.2", &other) && !rdma_destroy_id(other));
 	CHECK(bind_to("127.0.0.1", &other) && errno == EADDRINUSE);
 	CHECK(!rdma_destroy_id(one) && !rdma_destroy_id(other));
@@ -211,7 +223,11 @@ static void wildcards_of_both_families(void)
 		CHECK(!rdma_connect(client, &param));
 		struct rdma_cm_event *event = next_event(channel, RDMA_CM_EVENT_CONNECT_REQUEST);
 		CHECK(event->listen_id == of[is_v6]);
-		CHECK(event->id->route.addr.src_addr.sa_family == (is_v6 ? AF_INET6 : AF_INET));
+		/* The address at which it was reached. */
+		struct sockaddr *at = rdma_get_local_addr(event->id);
+		CHECK(at->sa_family == to->sa_family);
+		CHECK(is_v6 ? !memcmp(&((struct sockaddr_in6 *)at)->sin6_addr, &in6addr_loopback, 16) :
+			      ((struct sockaddr_in *)at)->sin_addr.s_addr == htonl(INADDR_LOOPBACK));
 		struct rdma_cm_id *server = event->id;
 		rdma_ack_cm_event(event);
 		CHECK(!rdma_reject(server, NULL, 0));
