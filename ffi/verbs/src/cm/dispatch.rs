@@ -79,8 +79,8 @@ pub(crate) fn on_event(process: &'static Process, event: CmEvent) {
                 return id.announce(kind, status);
             }
             let depths = depths(id);
-            // Otherwise the program has not accepted it, and the decision fails. As with the kernel, there is no
-            // event for that.
+            // Otherwise the program has not accepted it, and the decision fails. As with the kernel, there is
+            // no event for that.
             if depths.is_some() || id.state().accepted {
                 establish(id, &[], depths.unwrap_or_default());
                 disconnect(id, Some(&error));

@@ -333,10 +333,11 @@ impl Connection {
             Phase::FullOperation(full) => {
                 let FullOperation { mut deframer, stream, .. } = *full;
                 io.tcp.release(self.conn, deframer.clear(&mut io.held));
-                // On InfiniBand the oldest request runs out of tries, and the others are flushed, unless the
-                // user has ended the connection.
-                let is_closed = self.report.error() == Some(ConnectionError::CloseTimeout);
-                let fails = is_orphan || (is_lost && !is_closed && stream.has_ib_semantics());
+                // On InfiniBand the oldest request runs out of tries, and the others are flushed. A peer that
+                // resets the connection is there, and has ended it: programs take flushed requests for that.
+                let has_vanished = is_lost
+                    && matches!(self.report.error(), Some(ConnectionError::Tcp(reason)) if reason != CloseReason::Reset);
+                let fails = is_orphan || (has_vanished && stream.has_ib_semantics());
                 let first = if fails { WcStatus::RetryExceeded } else { WcStatus::WrFlushError };
                 let failed = stream.end(&mut io.request_pool, first);
                 if failed

@@ -306,7 +306,7 @@ fn a_write_that_arrives_after_the_peers_close_fails() {
     poll_a_then_b(&mut pair);
     let wc = pair.wc_a();
     let reset = ConnectionError::Tcp(CloseReason::Reset);
-    assert_eq!((wc.wr_id, wc.status, wc.cause), (1, WcStatus::RetryExceeded, Some(reset)));
+    assert_eq!((wc.wr_id, wc.status, wc.cause), (1, WcStatus::WrFlushError, Some(reset)));
     assert_eq!(read_bytes(&target, 0, 8), [0; 8]);
     let ended = |event: CmEvent| match event.kind {
         CmEventKind::Disconnected { error, .. } => error,

@@ -323,9 +323,7 @@ fn a_message_that_waits_is_lost_with_the_peer() {
             }
             pair.run_us(10_000);
             c.qp_b.modify(end).unwrap();
-            // An orderly end flushes all requests of one that ends with its peer.
-            let is_orderly = matches!(end, QpState::Closing) && !outlives_peer;
-            let first = if is_orderly { FLUSHED } else { WcStatus::RetryExceeded };
+            let first = if outlives_peer { WcStatus::RetryExceeded } else { FLUSHED };
             await_outcome(&mut pair, (1, first));
             await_outcome(&mut pair, (2, FLUSHED));
             assert!(pair.now_us < 1_000_000, "{} us", pair.now_us);
