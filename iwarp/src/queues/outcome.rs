@@ -18,9 +18,9 @@
 //! not allow ([`LocalQpOperationError`](super::WcStatus::LocalQpOperationError)), or the receive request of a
 //! message that is too long ([`LocalLengthError`](super::WcStatus::LocalLengthError)). All other requests are
 //! flushed. With InfiniBand's semantics the peer's 0/2/06, 1/2/05, and 0/2/07 for an atomic lead to
-//! [`RemoteInvalidRequest`](super::WcStatus::RemoteInvalidRequest), and where TCP is gone the oldest request
-//! gets [`RetryExceeded`](super::WcStatus::RetryExceeded). Each completion has layer, type and code of the
-//! error. An error that has no number in the documents counts as the row of its layer and type.
+//! [`RemoteInvalidRequest`](super::WcStatus::RemoteInvalidRequest), and where the peer is silent the oldest
+//! request gets [`RetryExceeded`](super::WcStatus::RetryExceeded). Each completion has layer, type and code
+//! of the error. An error that has no number in the documents counts as the row of its layer and type.
 //!
 //! [f]: super::WcStatus::WrFlushError
 //! [ra]: super::WcStatus::RemoteAccessError

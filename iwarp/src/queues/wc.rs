@@ -30,9 +30,9 @@ pub enum WcStatus {
     /// The peer could not carry out the request, or refused it.
     RemoteOperationError,
     /// The peer had ended the connection before the request was done, or there was none, and this queue pair
-    /// outlived that ([`ConnParam::outlives_peer`](crate::verbs::ConnParam::outlives_peer)). Or TCP has lost
-    /// the connection, and this was the oldest request: only where both ends have agreed on InfiniBand's
-    /// semantics ([`ConnParam::ib_semantics`](crate::verbs::ConnParam::ib_semantics)).
+    /// outlived that ([`ConnParam::outlives_peer`](crate::verbs::ConnParam::outlives_peer)). Or the peer fell
+    /// silent or cannot be reached any more, and this was the oldest request: only where both ends have
+    /// agreed on InfiniBand's semantics ([`ConnParam::ib_semantics`](crate::verbs::ConnParam::ib_semantics)).
     RetryExceeded,
     /// The peer had no receive request for the message, and there were as many tries as it may have
     /// ([`QueuePair::set_rnr_retry`](crate::verbs::QueuePair::set_rnr_retry)).

@@ -75,8 +75,8 @@ pub(super) fn bind(id: &Id, address: SocketAddr) -> Outcome<()> {
 /// How a name is taken on the wire.
 type Take = fn(&Net, SocketAddr, &Claim) -> Result<Option<Name>, NameError>;
 
-/// Takes the port of an address, or a free one if it has none, and its name. The name leads nowhere before the
-/// identifier listens.
+/// Takes the port of an address, or a free one if it has none, and its name. The name leads nowhere before
+/// the identifier listens.
 fn take_name(id: &Id, state: &mut State, address: SocketAddr, take: Take) -> Outcome<SocketAddr> {
     let claim = ports::claim(address.ip(), state.family_only, state.reuses_address);
     let take = |address: SocketAddr| take_port(id, address, claim, take);
@@ -91,10 +91,7 @@ fn take_name(id: &Id, state: &mut State, address: SocketAddr, take: Take) -> Out
 /// Takes a port in this process, and on the wire.
 fn take_port(id: &Id, address: SocketAddr, claim: Claim, take: Take) -> Outcome<Option<Name>> {
     let (ports, number) = (&id.process.ports, id.as_c() as usize);
-    // Another identifier of this process that shares the address has its name.
-    if ports.bind(number, address.port(), claim)? {
-        return Ok(None);
-    }
+    ports.bind(number, address.port(), claim)?;
     let taken = take(&id.process.net, address, &claim);
     Ok(taken.inspect_err(|_| ports.leave(number, address.port()))?)
 }

@@ -51,12 +51,9 @@ fn listen_alone(id: &Id, cm: CmId, backlog: usize) -> Outcome<()> {
     if state.cm.is_some() {
         return Err(EINVAL);
     }
-    let (ports, number) = (&id.process.ports, id.as_c() as usize);
     let visible = state.source.ok_or(EINVAL)?;
-    ports.listen(number, visible.port())?;
-    state.reuses_address = false;
-    let listens = start_to_listen(id, &mut state, cm, visible, backlog);
-    listens.inspect_err(|_| ports.stop_listening(number, visible.port()))
+    id.process.ports.listen(id.as_c() as usize, visible.port())?;
+    start_to_listen(id, &mut state, cm, visible, backlog)
 }
 
 /// Runs `act` with a new identifier of the engine, whose events are for `id` if `act` succeeds.
@@ -303,8 +300,8 @@ fn undecidable(error: VerbsError, was_undecided: bool) -> Errno {
 }
 
 /// Waits until the engine has accepted a request, which takes it one poll. The queue pair is in RTS then, as
-/// after the call of librdmacm and the kernel's drivers: programs post sends at once. They leave when the peer
-/// may get them.
+/// after the call of librdmacm and the kernel's drivers: programs post sends at once. They leave when the
+/// peer may get them.
 ///
 /// The peer may be gone. Then the call fails, the queue pair is in ERR, and there is no event.
 fn await_acceptance(id: &Id, qp: &Qp, of_engine: &QueuePair) -> Outcome<()> {

@@ -54,10 +54,6 @@ pub(crate) fn on_event(process: &'static Process, event: CmEvent) {
     let Some(&address) = ids.get(&cm) else { return };
     // SAFETY: an identifier of the table lives, as the table is locked.
     let Ok(id) = (unsafe { Id::of(address as *mut sys::rdma_cm_id) }) else { return };
-    if id.state().undecided {
-        // The peer is gone, and accepting fails. As with the kernel, there is no event for that.
-        return;
-    }
     match kind {
         CmEventKind::Established { private_data, ord, ird, peer, .. } => {
             with_qp(id, Qp::enter_rts);
@@ -85,7 +81,8 @@ pub(crate) fn on_event(process: &'static Process, event: CmEvent) {
                 return id.announce(kind, status);
             }
             let depths = depths(id);
-            // Otherwise `rdma_accept` has failed, or will.
+            // Otherwise the program has not accepted it, and the decision fails. As with the kernel, there is
+            // no event for that.
             if depths.is_some() || id.state().accepted {
                 establish(id, &[], depths.unwrap_or_default());
                 disconnect(id, Some(&error));
@@ -237,5 +234,41 @@ fn status_of_end(error: &ConnectionError) -> c_int {
         | ConnectionError::CloseTimeout => -libc::ETIMEDOUT,
         ConnectionError::Tcp(CloseReason::NoNeighbor | CloseReason::Unreachable) => -libc::EHOSTUNREACH,
         _ => -libc::ECONNRESET,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use iwarp::verbs::StreamError;
+    use libc::{EADDRINUSE, ECONNREFUSED, ECONNRESET, EHOSTUNREACH, ENOMEM, ETIMEDOUT};
+
+    /// The rows of the table above that need no peer.
+    #[test]
+    fn each_error_has_its_event_and_its_status() {
+        use sys::RDMA_CM_EVENT_UNREACHABLE as UNREACHABLE;
+        use sys::{RDMA_CM_EVENT_CONNECT_ERROR as CONNECT_ERROR, RDMA_CM_EVENT_REJECTED as REJECTED};
+        let stream = ConnectionError::Stream(StreamError { layer: 0, etype: 0, code: 0, from_peer: true });
+        let tcp = ConnectionError::Tcp;
+        for (error, event, status, of_end) in [
+            (ConnectionError::Rejected, REJECTED, ECONNREFUSED, ECONNRESET),
+            (tcp(CloseReason::Refused), REJECTED, ECONNREFUSED, ECONNRESET),
+            (tcp(CloseReason::Reset), REJECTED, ECONNRESET, ECONNRESET),
+            (ConnectionError::PeerClosed, REJECTED, ECONNRESET, ECONNRESET),
+            (tcp(CloseReason::TimedOut), UNREACHABLE, ETIMEDOUT, ETIMEDOUT),
+            (ConnectionError::StartupTimeout, UNREACHABLE, ETIMEDOUT, ETIMEDOUT),
+            (ConnectionError::CloseTimeout, CONNECT_ERROR, ECONNRESET, ETIMEDOUT),
+            (ConnectionError::NoRoute, UNREACHABLE, EHOSTUNREACH, ECONNRESET),
+            (tcp(CloseReason::NoNeighbor), UNREACHABLE, EHOSTUNREACH, EHOSTUNREACH),
+            (tcp(CloseReason::Unreachable), UNREACHABLE, EHOSTUNREACH, EHOSTUNREACH),
+            (tcp(CloseReason::LinkDown), CONNECT_ERROR, ECONNRESET, ECONNRESET),
+            (tcp(CloseReason::Aborted), CONNECT_ERROR, ECONNRESET, 0),
+            (ConnectionError::PortInUse, CONNECT_ERROR, EADDRINUSE, ECONNRESET),
+            (ConnectionError::NoResources, CONNECT_ERROR, ENOMEM, ECONNRESET),
+            (stream, CONNECT_ERROR, ECONNRESET, ECONNRESET),
+        ] {
+            assert_eq!(kind_of(&error), (event, -status), "{error:?}");
+            assert_eq!(status_of_end(&error), -of_end, "{error:?}");
+        }
     }
 }

@@ -1,5 +1,5 @@
-//! The ports that identifiers of this process are bound to, and which of them exclude each other: the rules of
-//! the kernel (`cma_check_port` of `drivers/infiniband/core/cma.c`).
+//! The ports that identifiers of this process are bound to, and which of them exclude each other: the rules
+//! of the kernel (`cma_check_port` of `drivers/infiniband/core/cma.c`).
 //!
 //! | one | another at the same port | second call |
 //! |---|---|---|
@@ -8,10 +8,11 @@
 //! | any address | an address of the other family, where both are of one family only | succeeds |
 //! | an address | the same address | `EADDRINUSE` |
 //! | an address | another address | succeeds |
-//! | any of these | where both reuse their addresses, and the first does not listen | succeeds |
+//! | any of these | where both reuse their addresses, and none of them listens | succeeds |
 //!
-//! An identifier that listens does not reuse its address any more: to listen, it has to be alone. An identifier
-//! of IPv4 is of one family only unless it says otherwise (`RDMA_OPTION_ID_AFONLY`), one of IPv6 takes both.
+//! An identifier that listens does not reuse its address any more: to listen, it has to be alone. An
+//! identifier of IPv4 is of one family only unless it says otherwise (`RDMA_OPTION_ID_AFONLY`), one of IPv6
+//! takes both.
 //!
 //! Other processes are told by the name service of the wire, if it has one.
 
@@ -34,7 +35,6 @@ struct Owner {
     /// The address of the identifier, as programs know it.
     id: usize,
     claim: Claim,
-    listens: bool,
 }
 
 impl Ports {
@@ -42,18 +42,17 @@ impl Ports {
         self.bound.lock().expect("no holder of this lock panics")
     }
 
-    /// Binds an identifier to a port. Returns whether another one has the same address there.
-    pub(super) fn bind(&self, id: usize, port: u16, claim: Claim) -> Outcome<bool> {
+    /// Binds an identifier to a port.
+    pub(super) fn bind(&self, id: usize, port: u16, claim: Claim) -> Outcome<()> {
         let mut bound = self.bound();
         let owners = bound.entry(port).or_default();
         for owner in owners.iter() {
-            if !(owner.claim.reuses && claim.reuses && !owner.listens) {
+            if !(owner.claim.reuses && claim.reuses) {
                 claim.check(&owner.claim).map_err(errno_of)?;
             }
         }
-        let shares = owners.iter().any(|owner| owner.claim.address == claim.address);
-        owners.push(Owner { id, claim, listens: false });
-        Ok(shares)
+        owners.push(Owner { id, claim });
+        Ok(())
     }
 
     /// An identifier that is bound to a port begins to listen, if its address is its own.
@@ -68,25 +67,15 @@ impl Ports {
                 .try_for_each(|alone| alone.map_err(errno_of))?;
             owners[at].claim.reuses = false;
         }
-        owners[at].listens = true;
         Ok(())
-    }
-
-    /// It does not listen, after all.
-    pub(super) fn stop_listening(&self, id: usize, port: u16) {
-        self.change(id, port, |owner| owner.listens = false);
     }
 
     /// Changes what an identifier that is bound claims.
     pub(super) fn update(&self, id: usize, port: u16, change: impl FnOnce(&mut Claim)) {
-        self.change(id, port, |owner| change(&mut owner.claim));
-    }
-
-    fn change(&self, id: usize, port: u16, change: impl FnOnce(&mut Owner)) {
         let mut bound = self.bound();
         let owner = bound.get_mut(&port).and_then(|owners| owners.iter_mut().find(|owner| owner.id == id));
         if let Some(owner) = owner {
-            change(owner);
+            change(&mut owner.claim);
         }
     }
 
@@ -165,7 +154,7 @@ mod tests {
             for (first, then) in [(one, other), (other, one)] {
                 let ports = Ports::default();
                 ports.bind(1, 7, of(first)).unwrap();
-                assert_eq!(ports.bind(2, 7, of(then)).map(drop), second, "{then} after {first}");
+                assert_eq!(ports.bind(2, 7, of(then)), second, "{then} after {first}");
                 ports.bind(3, 8, of(then)).unwrap();
                 // Whoever is refused holds nothing, and one that leaves is in nobody's way.
                 ports.leave(2, 7);
@@ -178,20 +167,17 @@ mod tests {
     #[test]
     fn of_those_who_reuse_an_address_one_listens_alone() {
         let ports = Ports::default();
-        assert_eq!(ports.bind(1, 7, of("127.0.0.1 reuse")), Ok(false));
-        assert_eq!(ports.bind(2, 7, of("127.0.0.1 reuse")), Ok(true));
-        assert_eq!(ports.bind(3, 7, of("127.0.0.2 reuse")), Ok(false));
+        assert_eq!(ports.bind(1, 7, of("127.0.0.1 reuse")), Ok(()));
+        assert_eq!(ports.bind(2, 7, of("127.0.0.1 reuse")), Ok(()));
+        assert_eq!(ports.bind(3, 7, of("127.0.0.2 reuse")), Ok(()));
         assert_eq!(ports.listen(1, 7), IN_USE, "another one is bound");
         ports.leave(2, 7);
         assert_eq!(ports.listen(1, 7), Ok(()));
-        assert_eq!(ports.bind(2, 7, of("127.0.0.1 reuse")).map(drop), IN_USE, "it listens");
-        assert_eq!(ports.bind(2, 7, of("0.0.0.0 reuse")).map(drop), NOT_AVAILABLE);
+        assert_eq!(ports.bind(2, 7, of("127.0.0.1 reuse")), IN_USE, "it listens");
+        assert_eq!(ports.bind(2, 7, of("0.0.0.0 reuse")), NOT_AVAILABLE);
         assert_eq!(ports.listen(3, 7), Ok(()));
-        // One that could not listen is as it was, but does not reuse its address.
-        ports.stop_listening(3, 7);
-        assert_eq!(ports.bind(4, 7, of("127.0.0.2 reuse")).map(drop), IN_USE);
         ports.update(3, 7, |claim| claim.reuses = true);
-        assert_eq!(ports.bind(4, 7, of("127.0.0.2 reuse")), Ok(true));
+        assert_eq!(ports.bind(4, 7, of("127.0.0.2 reuse")), Ok(()));
         assert_eq!(ports.listen(9, 7), Ok(()), "nobody's");
     }
 }

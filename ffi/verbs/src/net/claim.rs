@@ -23,8 +23,8 @@ pub(crate) enum Conflict {
 }
 
 impl Claim {
-    /// Checks a claim against an earlier one at the same port. Whether both reuse their addresses does not count
-    /// here.
+    /// Checks a claim against an earlier one at the same port. Whether both reuse their addresses does not
+    /// count here.
     pub(crate) fn check(&self, before: &Self) -> Result<(), Conflict> {
         let of_other_family = self.address.is_ipv4() != before.address.is_ipv4();
         if self.family_only && before.family_only && of_other_family {

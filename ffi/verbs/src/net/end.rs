@@ -196,8 +196,8 @@ impl Net {
         }
     }
 
-    /// Whether peers can reach a listener with this claim: one of a single family hears nothing on a wire of the
-    /// other one, whose addresses programs use.
+    /// Whether peers can reach a listener with this claim: one of a single family hears nothing on a wire of
+    /// the other one, whose addresses programs use.
     pub(crate) fn reaches(&self, claim: &Claim) -> bool {
         self.is_private() || !claim.family_only || claim.address.is_ipv4() == self.address.is_ipv4()
     }
@@ -235,6 +235,13 @@ mod tests {
         assert!(net.is_ours(mapped) && net.is_reachable(peer.ip()));
         assert_eq!(net.find(peer), Peer::At("10.0.0.2:7174".parse().unwrap()));
         assert!(!net.is_ours(peer.ip()) && !net.is_reachable("fd00::2".parse().unwrap()));
+        let claim = |address: &str, family_only| Claim {
+            address: address.parse().unwrap(),
+            family_only,
+            reuses: false,
+        };
+        assert!(net.reaches(&claim("0.0.0.0", true)) && net.reaches(&claim("::", false)));
+        assert!(!net.reaches(&claim("::", true)), "no peer of this wire has such an address");
         let link_local: SocketAddr = "[fe80::1%3]:7174".parse().unwrap();
         assert_eq!(canonical(link_local), link_local);
     }

@@ -127,7 +127,7 @@ impl Names {
     pub(super) fn take(&self, port: u16, claim: &Claim) -> Result<Option<Listening>, NameError> {
         let _alone = lock_folder(&self.folder)?;
         for other in self.of_others(port)? {
-            if !(other.claim.reuses && claim.reuses && other.peer == Peer::Bound) {
+            if !(other.claim.reuses && claim.reuses) {
                 claim.check(&other.claim)?;
             }
         }
@@ -267,8 +267,8 @@ fn address_of(text: &str) -> Option<IpAddr> {
     }
 }
 
-/// Writes the line of a file, in place of one that is not longer. One write of some twenty bytes: a reader sees
-/// all of them or none.
+/// Writes the line of a file, in place of one that is not longer. One write of some twenty bytes: a reader
+/// sees all of them or none.
 fn write_line(file: &File, wire: &str, claim: &Claim) -> std::io::Result<()> {
     let mut line = wire.to_owned();
     for (word, is_so) in [(ONLY, claim.family_only), (REUSE, claim.reuses)] {

@@ -8,7 +8,8 @@ use crate::wire::Wire;
 /// The port at which a peer on sockets of the kernel is told what to do.
 const CONTROL: &str = "6000";
 
-/// A program of the library meets one that speaks MPA on sockets of the kernel, at the other end of an interface.
+/// A program of the library meets one that speaks MPA on sockets of the kernel, at the other end of an
+/// interface.
 pub(crate) fn odd_peers() -> Result<(), String> {
     let (ends, kernel) = (Interfaces::new()?, Interfaces::kernel_address(1));
     let own = ends.address(0);

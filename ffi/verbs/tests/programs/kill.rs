@@ -72,7 +72,7 @@ fn victims() -> Vec<Victims> {
             ..Victims::new("cmtime", "cmtime -c 6000", "cmtime -s 127.0.0.1 -c 6000")
         },
         Victims {
-            server_shows: Some(Shows::Text("failed: WR flush failure")),
+            server_shows: Some(Shows::Text("rc_lat failed: ")),
             ..Victims::new("qperf", "qperf", "qperf 127.0.0.1 -cm 1 -t 60 rc_lat")
         },
         Victims {

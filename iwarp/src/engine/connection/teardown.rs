@@ -303,8 +303,8 @@ impl Connection {
         }
     }
 
-    /// Whether TCP has lost a stream that neither its user nor an error of its own has ended, and that does not
-    /// outlive it.
+    /// Whether TCP has lost a stream that neither its user nor an error of its own has ended, and that does
+    /// not outlive it.
     fn is_lost(&self) -> bool {
         let others = [ConnectionError::Tcp(CloseReason::Aborted), ConnectionError::ReceiverNotReady];
         matches!(&self.phase, Phase::FullOperation(full) if !full.is_terminating())
@@ -333,8 +333,11 @@ impl Connection {
             Phase::FullOperation(full) => {
                 let FullOperation { mut deframer, stream, .. } = *full;
                 io.tcp.release(self.conn, deframer.clear(&mut io.held));
-                // On InfiniBand the oldest request runs out of tries, and the others are flushed.
-                let fails = is_orphan || (is_lost && stream.has_ib_semantics());
+                // On InfiniBand the oldest request runs out of tries, and the others are flushed. A peer that
+                // resets the connection is there, and has ended it: programs take flushed requests for that.
+                let has_vanished = is_lost
+                    && matches!(self.report.error(), Some(ConnectionError::Tcp(reason)) if reason != CloseReason::Reset);
+                let fails = is_orphan || (has_vanished && stream.has_ib_semantics());
                 let first = if fails { WcStatus::RetryExceeded } else { WcStatus::WrFlushError };
                 let failed = stream.end(&mut io.request_pool, first);
                 if failed

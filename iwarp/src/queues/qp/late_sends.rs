@@ -1,5 +1,5 @@
-//! Sends that are posted after the end of sending: after the user has requested a graceful close, or after the
-//! peer's FIN.
+//! Sends that are posted after the end of sending: after the user has requested a graceful close, or after
+//! the peer's FIN.
 //!
 //! RFC 5041 section 6.2.1 has them refused. The verbs of RDMA devices accept them, and programs post one that
 //! tells them by its flushed completion that all others are done. So they are kept apart from the send queue,
@@ -49,7 +49,8 @@ impl QpShared {
         Ok(())
     }
 
-    /// Takes the oldest late send, to complete it. Called by the holder of the consumer and of the send queue.
+    /// Takes the oldest late send, to complete it. Called by the holder of the consumer and of the send
+    /// queue.
     pub(crate) fn next_late_send(&self) -> Option<LateSend> {
         self.late_sends.get()?.kept().pop_front()
     }

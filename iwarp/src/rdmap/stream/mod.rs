@@ -266,8 +266,6 @@ impl Stream {
             Failure::Peer(terminate) if self.common.is_invalid_request(terminate) => {
                 WcStatus::RemoteInvalidRequest
             }
-            // As where TCP has lost the connection.
-            Failure::Lost(_) if self.common.ib_semantics => WcStatus::RetryExceeded,
             _ => outcome.oldest,
         };
         self.complete_started(pool, first, terminate);

@@ -5,6 +5,7 @@ mod atomics;
 mod ib_semantics;
 mod immediate;
 mod interrupted;
+mod lost_peer;
 mod middlebox;
 mod order;
 mod outlives_peer;

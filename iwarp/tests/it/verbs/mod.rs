@@ -16,6 +16,7 @@ mod fairness;
 mod footprint;
 mod held;
 mod late_memory_checks;
+mod late_sends;
 mod limits;
 mod outcome;
 mod read_elements;

@@ -3,6 +3,8 @@
  * and takes sends at once, which leave when the peer may get them. Behind `rdma_disconnect` and behind a change to
  * ERR it takes sends as well, and flushes them behind all others.
  */
+#include <string.h>
+
 #include "cm.h"
 
 enum { DEPTH = 16, PORT = 7471, ROUNDS = 50 };
@@ -26,15 +28,30 @@ static struct pair accept_and_send(struct rdma_event_channel *servers, struct rd
 	struct rdma_conn_param of_end = param;
 	give_qp(pair.client, DEPTH);
 	CHECK(!post_empty_recv(pair.client->qp, 10));
+	of_end.private_data = "ask";
+	of_end.private_data_len = 3;
 	CHECK(!rdma_connect(pair.client, &of_end));
-	pair.server = next_request(servers);
+	struct rdma_cm_event *event = next_event(servers, RDMA_CM_EVENT_CONNECT_REQUEST);
+	CHECK(event->param.conn.private_data_len == 3 && !memcmp(event->param.conn.private_data, "ask", 3));
+	pair.server = event->id;
+	rdma_ack_cm_event(event);
 	give_qp(pair.server, DEPTH);
 	CHECK(!post_empty_recv(pair.server->qp, 20));
 	CHECK(is_in(pair.server->qp, IBV_QPS_INIT));
+	CHECK(rdma_get_dst_port(pair.server) == rdma_get_src_port(pair.client));
+	CHECK(rdma_get_src_port(pair.server) == htons(PORT));
+	CHECK(rdma_disconnect(pair.server) && errno == ENOTCONN);
+	of_end.private_data = "answer";
+	of_end.private_data_len = 6;
 	CHECK(!rdma_accept(pair.server, &of_end));
 	CHECK(is_in(pair.server->qp, IBV_QPS_RTS));
+	struct ibv_qp_attr attr;
+	struct ibv_qp_init_attr init;
+	CHECK(!ibv_query_qp(pair.server->qp, &attr, IBV_QP_MAX_QP_RD_ATOMIC, &init) && attr.max_rd_atomic == 1);
 	CHECK(!post_empty_send(pair.server->qp, 21));
-	pass_event(clients, RDMA_CM_EVENT_ESTABLISHED);
+	event = next_event(clients, RDMA_CM_EVENT_ESTABLISHED);
+	CHECK(event->param.conn.private_data_len == 6 && !memcmp(event->param.conn.private_data, "answer", 6));
+	rdma_ack_cm_event(event);
 	CHECK(is_in(pair.client->qp, IBV_QPS_RTS));
 	CHECK(!post_empty_send(pair.client->qp, 11));
 	pass_event(servers, RDMA_CM_EVENT_ESTABLISHED);
@@ -77,6 +94,8 @@ static void sends_behind_disconnect(struct rdma_event_channel *servers, struct r
 		CHECK(is_in(id->qp, IBV_QPS_ERR));
 		CHECK(!post_empty_send(id->qp, 40));
 		expect(id->send_cq, 40, IBV_WC_WR_FLUSH_ERR);
+		/* As the other end has ended it, there is nothing left to end. */
+		CHECK(!rdma_disconnect(id));
 		CHECK(!ibv_modify_qp(id->qp, &attr, IBV_QP_STATE));
 		CHECK(!post_empty_send(id->qp, 41) && !post_empty_recv(id->qp, 42));
 		expect(id->send_cq, 41, IBV_WC_WR_FLUSH_ERR);

@@ -89,9 +89,9 @@ static void check_second(const struct row *row, int wanted, const char *where)
 /* The first process holds its address until the second one has tried. */
 static void in_two_processes(const struct row *row, int wanted)
 {
-	int ready[2], go[2];
+	int ready[2], go[2], gone[2];
 	char byte;
-	CHECK(!pipe(ready) && !pipe(go));
+	CHECK(!pipe(ready) && !pipe(go) && !pipe(gone));
 	pid_t first = fork();
 	CHECK(first >= 0);
 	if (!first) {
@@ -102,19 +102,25 @@ static void in_two_processes(const struct row *row, int wanted)
 		/* Without a call: the address is free with the process. */
 		_exit(0);
 	}
+	/* Its end closes this one. */
+	close(gone[1]);
 	pid_t second = fork();
 	CHECK(second >= 0);
 	if (!second) {
 		CHECK((channel = rdma_create_event_channel()));
 		CHECK(read(ready[0], &byte, 1) == 1);
 		check_second(row, wanted, "another process");
+		/* As soon as the first one is gone, nobody is in the way. */
+		CHECK(write(go[1], "", 1) == 1);
+		CHECK(read(gone[0], &byte, 1) == 0);
+		const struct row again = { "nobody", row->second, 0 };
+		check_second(&again, 0, "the process that is left");
 		_exit(0);
 	}
 	int status;
 	CHECK(waitpid(second, &status, 0) == second && !status);
-	CHECK(write(go[1], "", 1) == 1);
 	CHECK(waitpid(first, &status, 0) == first && !status);
-	close(ready[0]), close(ready[1]), close(go[0]), close(go[1]);
+	close(ready[0]), close(ready[1]), close(go[0]), close(go[1]), close(gone[0]);
 }
 
 static void in_one_process(const struct row *row)
@@ -148,6 +154,17 @@ static void calls(void)
 	CHECK(rdma_set_option(other, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &on, sizeof(on)) && errno == EINVAL);
 	CHECK(rdma_set_option(other, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &on, sizeof(on)) && errno == EINVAL);
 	CHECK(rdma_resolve_addr(other, NULL, (struct sockaddr *)&address, 10) && errno == EINVAL);
+	/* It has got the name that it shared. */
+	struct rdma_event_channel *clients = rdma_create_event_channel();
+	struct rdma_cm_id *client = resolve(clients, "127.0.0.1", PORT);
+	struct rdma_conn_param param = { 0 };
+	give_qp(client, 4);
+	CHECK(!rdma_connect(client, &param));
+	destroy(next_request(channel));
+	pass_event(clients, RDMA_CM_EVENT_REJECTED);
+	CHECK(rdma_set_option(client, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &on, sizeof(on)) && errno == EINVAL);
+	destroy(client);
+	rdma_destroy_event_channel(clients);
 	CHECK(bind_to("127.0.0.1 reuse", &one) && errno == EADDRINUSE);
 	CHECK(!rdma_destroy_id(one) && !rdma_destroy_id(other));
 	/* Another address than those of this host. */
@@ -163,6 +180,27 @@ static void calls(void)
 	CHECK(!rdma_destroy_id(other) && !rdma_create_id(channel, &other, NULL, RDMA_PS_TCP));
 	CHECK(!rdma_listen(other, 1));
 	CHECK(rdma_get_src_port(other) && rdma_get_src_port(one) != rdma_get_src_port(other));
+	CHECK(!rdma_destroy_id(one) && !rdma_destroy_id(other));
+}
+
+/* Wildcards that leave addresses to others after they are bound: IPv6's leaves IPv4. */
+static void wildcards_that_take_less(void)
+{
+	struct rdma_cm_id *one, *other;
+	struct sockaddr_in address;
+	int on = 1;
+	CHECK(!bind_to("::", &one));
+	CHECK(!rdma_set_option(one, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &on, sizeof(on)));
+	CHECK(!bind_to("0.0.0.0", &other));
+	CHECK(!rdma_destroy_id(one) && !rdma_destroy_id(other));
+	/* A wildcard that has a peer takes one address alone. */
+	CHECK(!bind_to("0.0.0.0", &one));
+	address = address_of("127.0.0.1", PORT + 1);
+	CHECK(!rdma_resolve_addr(one, NULL, (struct sockaddr *)&address, 2000));
+	pass_event(channel, RDMA_CM_EVENT_ADDR_RESOLVED);
+	CHECK(rdma_set_option(one, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &on, sizeof(on)) && errno == EINVAL);
+	CHECK(!bind_to("127.0.0.2", &other) && !rdma_destroy_id(other));
+	CHECK(bind_to("127.0.0.1", &other) && errno == EADDRINUSE);
 	CHECK(!rdma_destroy_id(one) && !rdma_destroy_id(other));
 }
 
@@ -186,7 +224,11 @@ static void wildcards_of_both_families(void)
 		CHECK(!rdma_connect(client, &param));
 		struct rdma_cm_event *event = next_event(channel, RDMA_CM_EVENT_CONNECT_REQUEST);
 		CHECK(event->listen_id == of[is_v6]);
-		CHECK(event->id->route.addr.src_addr.sa_family == (is_v6 ? AF_INET6 : AF_INET));
+		/* The address at which it was reached. */
+		struct sockaddr *at = rdma_get_local_addr(event->id);
+		CHECK(at->sa_family == to->sa_family);
+		CHECK(is_v6 ? !memcmp(&((struct sockaddr_in6 *)at)->sin6_addr, &in6addr_loopback, 16) :
+			      ((struct sockaddr_in *)at)->sin_addr.s_addr == htonl(INADDR_LOOPBACK));
 		struct rdma_cm_id *server = event->id;
 		rdma_ack_cm_event(event);
 		CHECK(!rdma_reject(server, NULL, 0));
@@ -221,6 +263,8 @@ int main(int argc, char **argv)
 	for (unsigned i = 0; i < count; i++)
 		in_one_process(&rows[i]);
 	calls();
+	if (argc == 1)
+		wildcards_that_take_less();
 	wildcards_of_both_families();
 	CHECK(is_silent(channel));
 	rdma_destroy_event_channel(channel);

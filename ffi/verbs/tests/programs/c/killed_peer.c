@@ -89,6 +89,47 @@ static void managed(const char *host, int passive, int sends)
 	rdma_destroy_event_channel(channel);
 }
 
+/* Identifiers whose calls wait have channels of their own, which librdmacm's rsockets read: they take an event with an
+ * error for none. So the event of an end has none there. */
+static void synchronous(const char *host, int passive)
+{
+	int ready[2];
+	char byte;
+	CHECK(!pipe(ready));
+	pid_t child = fork();
+	CHECK(child >= 0);
+	int survives = child != 0;
+	struct rdma_addrinfo *info, hints = { .ai_port_space = RDMA_PS_TCP };
+	struct ibv_qp_init_attr init = qp_init(NULL, NULL, DEPTH);
+	struct rdma_cm_id *id, *listener = NULL;
+	char port[8];
+	snprintf(port, sizeof(port), "%d", PORT);
+	hints.ai_flags = survives == passive ? RAI_PASSIVE : 0;
+	CHECK(!rdma_getaddrinfo(host, port, &hints, &info));
+	if (survives == passive) {
+		CHECK(!rdma_create_ep(&listener, info, NULL, &init) && !rdma_listen(listener, 1));
+		CHECK(!rdma_get_request(listener, &id) && !rdma_accept(id, NULL));
+	} else {
+		CHECK(!rdma_create_ep(&id, info, NULL, &init) && !rdma_connect(id, NULL));
+	}
+	rdma_freeaddrinfo(info);
+	if (!child) {
+		CHECK(write(ready[1], "", 1) == 1);
+		for (;;)
+			pause();
+	}
+	CHECK(read(ready[0], &byte, 1) == 1);
+	CHECK(!post_empty_recv(id->qp, 1));
+	kill_and_wait(child);
+	expect(id->recv_cq, 1, IBV_WC_WR_FLUSH_ERR);
+	struct rdma_cm_event *event = next_event(id->channel, RDMA_CM_EVENT_DISCONNECTED);
+	CHECK(event->status == 0);
+	rdma_ack_cm_event(event);
+	rdma_destroy_ep(id);
+	if (listener)
+		rdma_destroy_ep(listener);
+}
+
 struct name {
 	union ibv_gid gid;
 	uint32_t number;
@@ -144,15 +185,17 @@ static void by_gid(int sends)
 int main(int argc, char **argv)
 {
 	const char *host = argc > 1 ? argv[1] : "127.0.0.1";
-	for (int row = 0; row < 6; row++) {
+	for (int row = 0; row < 8; row++) {
 		pid_t child = fork();
 		CHECK(child >= 0);
 		if (!child) {
 			int sends = row & 1 ? SENDS : 0;
 			if (row < 4)
 				managed(host, !!(row & 2), sends);
-			else
+			else if (row < 6)
 				by_gid(sends);
+			else
+				synchronous(host, row & 1);
 			exit(0);
 		}
 		int status;

@@ -354,6 +354,7 @@ static void check_passive(int row)
 		wait_for_peer();
 		id = accepted(-1);
 		CHECK(errno == ECONNRESET);
+		CHECK(rdma_accept(id, NULL) && errno == ECONNRESET);
 		CHECK(is_silent(channel));
 		flushed(id);
 		return;
@@ -459,6 +460,13 @@ int main(int argc, char **argv)
 	}
 	CHECK(argc == 5 && (channel = rdma_create_event_channel()));
 	struct rdma_cm_id *listener = listen_at(channel, argv[2], LISTENER);
+	/* A wildcard of IPv6 beside it, which no peer of this wire can reach. */
+	struct sockaddr_in6 any = { .sin6_family = AF_INET6, .sin6_port = htons(LISTENER) };
+	struct rdma_cm_id *of_ipv6;
+	int on = 1;
+	CHECK(!rdma_create_id(channel, &of_ipv6, NULL, RDMA_PS_TCP));
+	CHECK(!rdma_set_option(of_ipv6, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &on, sizeof(on)));
+	CHECK(!rdma_bind_addr(of_ipv6, (struct sockaddr *)&any) && !rdma_listen(of_ipv6, 1));
 	control = connect_to(argv[3], atoi(argv[4]));
 	for (int row = 0; row < LAST_PASSIVE; row++) {
 		fprintf(stderr, "row %d\n", row);
@@ -469,6 +477,7 @@ int main(int argc, char **argv)
 		check_active(row, argv[3]);
 	}
 	close(control);
+	destroy(of_ipv6);
 	destroy(listener);
 	rdma_destroy_event_channel(channel);
 	puts("all rows are as they should be");
