@@ -270,6 +270,8 @@ fn connect(folder: &Path, count: usize) -> Result<()> {
     }
     host.await_established(count)?;
     println!("{DONE}");
+    // The other end waits for all of them, and ends with the one who measures.
+    std::thread::sleep(LIMIT);
     Ok(())
 }
 
