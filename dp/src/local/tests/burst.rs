@@ -364,3 +364,28 @@ fn a_lock_that_is_kept_is_told_in_words() {
     drop(locked);
     assert_eq!(scratch.open(2).station(), 2);
 }
+
+/// The oldest one speaks in the same look in which another one wants its place; and a place that is free is
+/// given away at once.
+#[test]
+fn one_that_speaks_at_last_keeps_its_place_and_a_free_place_is_given_away() {
+    for (turn_us, spoken_us) in [(10_000, 10_100), (5_000, 5_100)] {
+        let scratch = Scratch::new();
+        let mut a = scratch.open(1);
+        let mut dialers: Vec<Dialer> = (0..65).map(|at| Dialer::new(&scratch, 100 + at)).collect();
+        dialers[64].hello().unwrap();
+        poll_once(&mut a, 0);
+        poll_once(&mut a, 100);
+        poll_once(&mut a, turn_us);
+        dialers[0].hello().unwrap();
+        (0..4).for_each(|turn| drop(poll_once(&mut a, spoken_us + 100 * turn)));
+        for at in [0, 64] {
+            let heard = hear(&dialers[at].socket);
+            assert!(
+                matches!(heard, Heard::Message(Message { kind: Kind::Welcome, .. }, None)),
+                "{at} {heard:?}"
+            );
+        }
+        assert_eq!((a.local_counters().pairs, a.local_counters().put_off), (2, 0));
+    }
+}
