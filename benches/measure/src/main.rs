@@ -44,6 +44,8 @@ enum Command {
     BareWire(compare::bare_wire::BareWireEnd),
     #[command(subcommand, hide = true)]
     Wake(compare::wake::WakeEnd),
+    #[command(subcommand, hide = true)]
+    Burst(compare::burst::BurstEnd),
 }
 
 fn main() -> ExitCode {
@@ -58,6 +60,7 @@ fn main() -> ExitCode {
         Command::KernelIwarp(end) => compare::kernel_iwarp::run(end),
         Command::BareWire(end) => compare::bare_wire::run(end),
         Command::Wake(end) => compare::wake::run(end),
+        Command::Burst(end) => compare::burst::run(end),
     }
 }
 

@@ -21,8 +21,13 @@ use super::credentials::credentials;
 use super::fork::OwnFd;
 use super::{LocalError, folder};
 
-/// Longest wait for the folder's lock. A claim takes far below a millisecond.
+/// Longest wait for the folder's lock while nobody claims a station. A claim takes far below a millisecond, but
+/// a thousand processes may begin at once.
 const LOCK_WAIT: Duration = Duration::from_secs(5);
+
+/// Longest pause between two attempts to get the lock. Shorter ones of so many processes would take the
+/// processors from the one that has it.
+const LOCK_PAUSE: Duration = Duration::from_millis(32);
 
 /// Connections that wait to be accepted: as many processes may start at once.
 const BACKLOG: i32 = 1024;
@@ -195,16 +200,25 @@ fn is_socket(path: &Path) -> bool {
 
 /// Takes the folder's lock, until `opened` is dropped.
 fn lock(opened: &File, folder: &Path) -> Result<(), LocalError> {
-    let end = Instant::now() + LOCK_WAIT;
+    let failed = |source: io::Error| LocalError::Folder { folder: folder.to_owned(), source };
+    let (mut since, mut latest) = (Instant::now(), None);
+    let mut pause = Duration::from_millis(1);
     loop {
         match rustix::fs::flock(opened, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Ok(()),
-            Err(Errno::WOULDBLOCK) if Instant::now() < end => std::thread::sleep(Duration::from_millis(1)),
-            Err(Errno::WOULDBLOCK) => return Err(LocalError::Locked(folder.to_owned())),
-            Err(Errno::INTR) => {}
-            Err(errno) => {
-                return Err(LocalError::Folder { folder: folder.to_owned(), source: errno.into() });
-            }
+            Err(Errno::WOULDBLOCK) => {}
+            Err(Errno::INTR) => continue,
+            Err(errno) => return Err(failed(errno.into())),
         }
+        // A claim makes a file, so the folder changes: the lock has gone on to another one.
+        let changed = Some(opened.metadata().and_then(|folder| folder.modified()).map_err(failed)?);
+        if changed != latest {
+            (since, latest) = (Instant::now(), changed);
+        }
+        if since.elapsed() >= LOCK_WAIT {
+            return Err(LocalError::Locked(folder.to_owned()));
+        }
+        std::thread::sleep(pause);
+        pause = (2 * pause).min(LOCK_PAUSE);
     }
 }

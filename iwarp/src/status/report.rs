@@ -70,6 +70,10 @@ pub struct EngineReport {
     pub mtu: u16,
     /// Whether the link is up.
     pub link_up: bool,
+    /// Memory that the port shares with other processes, bytes: the rings of a local wire. Both processes of
+    /// a pair of rings count them.
+    #[serde(default)]
+    pub shared_memory_bytes: u64,
     /// Addresses with their prefix lengths.
     pub addresses: Vec<String>,
     /// TCP ports at which it listens.
@@ -162,6 +166,7 @@ impl EngineReport {
             mac: status.mac.map(|byte| format!("{byte:02x}")).join(":"),
             mtu: status.mtu,
             link_up: status.link_up,
+            shared_memory_bytes: status.shared_memory_bytes,
             addresses: status.addresses.iter().map(|(ip, length)| format!("{ip}/{length}")).collect(),
             listens: status.listens.clone(),
             connections: status.connections.iter().map(ConnectionReport::new).collect(),

@@ -83,6 +83,9 @@ pub fn open_local(spec: &Spec, folder: PathBuf) -> Result<Wire, OpenError> {
     if let Some(mtu) = spec.mtu {
         config.mtu = mtu;
     }
+    if let Some(bytes) = spec.ring_bytes {
+        config.ring_bytes = bytes;
+    }
     let port = local::open(&config)?;
     let address = address_of_station(port.station());
     let mut config = EngineConfig::new(&port, &[&format!("{address}/{LOCAL_PREFIX}")])?;

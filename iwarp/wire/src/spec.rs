@@ -70,6 +70,9 @@ pub struct Spec {
     pub mtu: Option<u16>,
     /// Whether MPA computes CRCs; `None`: on every wire but `local`, whose frames never leave memory.
     pub crc: Option<bool>,
+    /// Most bytes of a ring of a local wire, from 256 KiB to 256 MiB, a power of two
+    /// ([`LocalConfig::ring_bytes`](dp::local::LocalConfig::ring_bytes)); `None`: 2 MiB.
+    pub ring_bytes: Option<usize>,
 }
 
 /// Why a specification was refused.
@@ -129,7 +132,7 @@ pub enum SpecError {
 
 const KINDS: &str = "local[:name], packet:IF, tap:IF, xdp:IF, vhost:PATH, virtio:PATH, memif:PATH, dpdk:ARGS";
 
-const LOCAL_KEYS: &str = "mtu, crc";
+const LOCAL_KEYS: &str = "mtu, crc, ring";
 const DEVICE_KEYS: &str = "addr, gw, mac, mtu, crc";
 const MEMIF_KEYS: &str = "addr, gw, mac, mtu, crc, role, id";
 
@@ -143,6 +146,7 @@ impl Default for Spec {
             mac: None,
             mtu: None,
             crc: None,
+            ring_bytes: None,
         }
     }
 }
@@ -234,6 +238,11 @@ impl Spec {
                 "off" => self.crc = Some(false),
                 _ => return Err(wrong("setting: use on or off")),
             },
+            ("ring", _) => {
+                let bytes =
+                    parse_bytes(value).filter(|bytes| bytes.is_power_of_two() && RING.contains(bytes));
+                self.ring_bytes = Some(bytes.ok_or_else(|| wrong("size: use 256K, 512K, 1M, ... or 256M"))?);
+            }
             ("role", Kind::Memif { server, .. }) => match value {
                 "server" => *server = true,
                 "client" => *server = false,
@@ -278,6 +287,19 @@ fn parse_address(value: &str) -> Option<IpCidr> {
     value.parse().ok()
 }
 
+/// Bytes of a ring of a local wire.
+const RING: std::ops::RangeInclusive<usize> = 256 << 10..=256 << 20;
+
+/// A number, with K or M behind it for 1024 or 1024 times 1024 as many.
+fn parse_bytes(value: &str) -> Option<usize> {
+    let shift = |digits: &str, bits: u32| digits.parse::<usize>().ok()?.checked_mul(1 << bits);
+    match (value.strip_suffix('K'), value.strip_suffix('M')) {
+        (Some(digits), _) => shift(digits, 10),
+        (_, Some(digits)) => shift(digits, 20),
+        _ => shift(value, 0),
+    }
+}
+
 fn parse_mac(value: &str) -> Option<[u8; 6]> {
     let mut mac = [0; 6];
     let mut parts = value.split(':');
@@ -317,6 +339,12 @@ impl fmt::Display for Spec {
         if let Some(crc) = self.crc {
             write!(f, ",crc={}", if crc { "on" } else { "off" })?;
         }
+        if let Some(bytes) = self.ring_bytes {
+            match bytes.is_multiple_of(1 << 20) {
+                true => write!(f, ",ring={}M", bytes >> 20)?,
+                false => write!(f, ",ring={}K", bytes >> 10)?,
+            }
+        }
         Ok(())
     }
 }
@@ -330,6 +358,8 @@ mod tests {
         for spec in [
             "local:default",
             "local:job-7,mtu=1500,crc=on",
+            "local:default,ring=256K",
+            "local:default,crc=off,ring=256M",
             "packet:eth0,addr=10.0.0.2/24,gw=10.0.0.1,mac=02:00:00:00:00:01,mtu=9000,crc=off",
             "tap:uwarp0,addr=fd00::2/64",
             "xdp:eth0,addr=10.0.0.2/24",
@@ -342,6 +372,11 @@ mod tests {
             assert_eq!(parsed.to_string(), spec);
         }
         assert_eq!("local".parse::<Spec>().unwrap(), Spec::default());
+        for (text, bytes) in [("262144", 256 << 10), ("1024K", 1 << 20), ("2M", 2 << 20), ("256M", 256 << 20)]
+        {
+            let spec: Spec = format!("local,ring={text}").parse().unwrap();
+            assert_eq!(spec.ring_bytes, Some(bytes));
+        }
     }
 
     #[test]
@@ -352,7 +387,14 @@ mod tests {
             ("packet", "needs an interface, like packet:eth0"),
             ("vhost:", "needs a socket"),
             ("local:a/b", "use letters, digits"),
-            ("local,addr=10.0.0.1/24", "use mtu, crc"),
+            ("local,addr=10.0.0.1/24", "use mtu, crc, ring"),
+            ("local,ring=128K", "is no size: use 256K, 512K"),
+            ("local,ring=512M", "is no size"),
+            ("local,ring=300K", "is no size"),
+            ("local,ring=99999999999999999999M", "is no size"),
+            ("local,ring=K", "is no size"),
+            ("local,ring=1G", "is no size"),
+            ("packet:eth0,ring=1M", "there is no key 'ring'"),
             ("packet:eth0,adr=1", "there is no key 'adr' for this kind: use addr, gw, mac, mtu, crc"),
             ("packet:eth0,addr=10.0.0.1", "like 10.0.0.2/24"),
             ("packet:eth0,gw=x", "like 10.0.0.1"),

@@ -67,7 +67,7 @@ impl Measure {
 
 /// All rows, in the order of the table. The marks of `pingpong_64` are those for Xeons; on EPYCs they are
 /// 0.25 and 0.2.
-pub(crate) const MEASURES: [Measure; 37] = [
+pub(crate) const MEASURES: [Measure; 39] = [
     row("write_1500", "Writes of 1 MiB, MTU 1500", "kernel TCP at its best", "Gb/s", 1.0, 1.5),
     row("write_9000", "Writes of 1 MiB, MTU 9000", "kernel TCP at its best", "Gb/s", 1.4, 2.0),
     row("default_1500", "Writes of 1 MiB, MTU 1500", "kernel TCP, plain iperf3", "Gb/s", 4.0, 5.0),
@@ -96,6 +96,10 @@ pub(crate) const MEASURES: [Measure; 37] = [
     less("local_wake", "64 B there and back, both asleep, local", "Unix socket, blocking", "us", 1.25, 1.0),
     less("vhost_wake", "the same over vhost-user", "Unix socket, blocking", "us", 1.25, 1.0),
     less("af_packet_wake", "the same over packet sockets, veth", "Unix socket, blocking", "us", 1.5, 1.25),
+    less("connect_10k", "10,000 connections at once, local", "kernel TCP, one by one", "s", 10.0, 2.0)
+        .taken(Taken::AsTheyCome),
+    less("processes_1k", "1,000 processes connect at once, local", "kernel TCP, loopback", "s", 10.0, 2.0)
+        .taken(Taken::AsTheyCome),
     row("one_core", "both ends in memory on one core", "copy, then CRC, for each end", "GB/s", 0.75, 0.85),
     row("markers", "Writes of 1 MiB with markers, MTU 9000", "without", "Gb/s", 0.9, 0.97),
     row("qps_1k", "64 of 1,000 queue pairs active", "64 of 64", "GB/s", 0.9, 1.0),
@@ -187,6 +191,8 @@ mod tests {
                 "local_wake",
                 "vhost_wake",
                 "af_packet_wake",
+                "connect_10k",
+                "processes_1k",
                 "beside_bulk",
                 "await_cost",
                 "stream_64",

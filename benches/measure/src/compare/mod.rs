@@ -29,6 +29,7 @@
 
 mod asleep;
 pub(crate) mod bare_wire;
+pub(crate) mod burst;
 mod cpus;
 mod disturbed;
 mod in_memory;
@@ -78,6 +79,7 @@ fn take(options: CompareOptions) -> Result<bool> {
     over_vhost::measure(&session, &mut tally);
     over_local::measure(&session, &mut tally);
     asleep::measure(&session, &mut tally);
+    burst::measure(&session, &mut tally);
     in_memory::measure(&session, &mut tally);
     loss::measure(&session, &mut tally);
     let (mut rows, mut missing): (Vec<Row>, Vec<(&str, String)>) = Default::default();

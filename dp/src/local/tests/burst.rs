@@ -326,3 +326,66 @@ fn a_slow_reader_that_makes_progress_loses_nothing() {
     }
     assert_eq!(a.local_counters().lost, 64);
 }
+
+/// The lock of the folder of a wire, which is held until this is dropped.
+fn lock(scratch: &Scratch) -> std::fs::File {
+    let folder = std::fs::File::open(&scratch.0).unwrap();
+    rustix::fs::flock(&folder, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    folder
+}
+
+#[test]
+fn a_claim_waits_while_others_claim_however_many_they_are() {
+    let scratch = Scratch::new();
+    let _first = scratch.open(1);
+    let locked = lock(&scratch);
+    let folder = scratch.0.clone();
+    let others = std::thread::spawn(move || {
+        // As long as the limit, and half as long again.
+        for number in 0..15 {
+            std::thread::sleep(std::time::Duration::from_millis(500));
+            std::fs::write(folder.join(format!("{number}.other")), "").unwrap();
+        }
+        drop(locked);
+    });
+    assert_eq!(scratch.open(2).station(), 2);
+    others.join().unwrap();
+}
+
+#[test]
+fn a_lock_that_is_kept_is_told_in_words() {
+    let scratch = Scratch::new();
+    let _first = scratch.open(1);
+    let locked = lock(&scratch);
+    let begun = std::time::Instant::now();
+    let error = open(&LocalConfig { station: Some(2), ..scratch.config() }).unwrap_err();
+    assert!(matches!(error, LocalError::Locked(_)), "{error}");
+    assert!(begun.elapsed() >= std::time::Duration::from_secs(5), "{:?}", begun.elapsed());
+    drop(locked);
+    assert_eq!(scratch.open(2).station(), 2);
+}
+
+/// The oldest one speaks in the same look in which another one wants its place; and a place that is free is
+/// given away at once.
+#[test]
+fn one_that_speaks_at_last_keeps_its_place_and_a_free_place_is_given_away() {
+    for (turn_us, spoken_us) in [(10_000, 10_100), (5_000, 5_100)] {
+        let scratch = Scratch::new();
+        let mut a = scratch.open(1);
+        let mut dialers: Vec<Dialer> = (0..65).map(|at| Dialer::new(&scratch, 100 + at)).collect();
+        dialers[64].hello().unwrap();
+        poll_once(&mut a, 0);
+        poll_once(&mut a, 100);
+        poll_once(&mut a, turn_us);
+        dialers[0].hello().unwrap();
+        (0..4).for_each(|turn| drop(poll_once(&mut a, spoken_us + 100 * turn)));
+        for at in [0, 64] {
+            let heard = hear(&dialers[at].socket);
+            assert!(
+                matches!(heard, Heard::Message(Message { kind: Kind::Welcome, .. }, None)),
+                "{at} {heard:?}"
+            );
+        }
+        assert_eq!((a.local_counters().pairs, a.local_counters().put_off), (2, 0));
+    }
+}

@@ -20,8 +20,9 @@ use crate::{limits, sys};
 /// The time for a connection to be set up. A server may take its time to accept.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Requests that wait for a decision, where a program gives no number.
-const BACKLOG: usize = 1024;
+/// Requests that wait for a decision at least, whatever number a program gives: as many as the events of a
+/// channel. A device lets the requests of a burst come again, which TCP does not.
+const BACKLOG: usize = 16_384;
 
 const ECONNRESET: Errno = Errno(libc::ECONNRESET);
 const EISCONN: Errno = Errno(libc::EISCONN);

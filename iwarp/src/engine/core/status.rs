@@ -22,6 +22,7 @@ impl Core {
             mac: info.mac,
             mtu: info.mtu,
             link_up: self.carrier.state() == LinkState::Up,
+            shared_memory_bytes: self.port.shared_memory_bytes(),
             addresses: addresses.collect(),
             listens: self.io.listeners.iter().map(|listener| listener.shared.options.port).collect(),
             connections: connections.collect(),

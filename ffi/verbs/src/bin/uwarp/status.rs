@@ -115,7 +115,14 @@ fn add_engine(text: &mut String, report: &EngineReport) {
         listens.push_str(if listens.is_empty() { "  listens at " } else { " " });
         listens.push_str(&port.to_string());
     }
-    line(text, format_args!("  engine {engine} {port}  {addresses}  mtu {mtu}  link {link}{listens}"));
+    let shared = match report.shared_memory_bytes {
+        0 => String::new(),
+        shared => format!("  shared memory {}", bytes(shared)),
+    };
+    line(
+        text,
+        format_args!("  engine {engine} {port}  {addresses}  mtu {mtu}  link {link}{shared}{listens}"),
+    );
     for connection in &report.connections {
         add_connection(text, connection);
     }
@@ -224,6 +231,7 @@ mod tests {
         add_process(&mut text, &serde_json::from_value(process).unwrap());
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[0], "pid 7 it  queue pairs 3  memory 4.0 KiB in 1 regions");
+        assert_eq!(lines[1], "  engine 0 v0  10.0.0.1/24  mtu 1500  link up");
         assert_eq!(lines[2], "    qp 4 RTS  10.0.0.1:4000 -> 10.0.0.2:5000  established");
         assert_eq!(
             lines[4..],
@@ -232,6 +240,20 @@ mod tests {
                 "  qp 6 RC ERROR  pd 1  sends 0  receives 16 of a shared queue",
             ]
         );
+    }
+
+    #[test]
+    fn the_memory_of_a_local_wire_is_shown() {
+        let engine = serde_json::json!({
+            "engine": 0, "port": "local7", "mac": "02:00:64:40:00:07", "mtu": 9000, "link_up": true,
+            "shared_memory_bytes": 266_240, "addresses": ["100.64.0.7/10"], "listens": [4000],
+            "connections": [], "counters": {},
+        });
+        let mut text = String::new();
+        add_engine(&mut text, &serde_json::from_value(engine).unwrap());
+        let line =
+            "  engine 0 local7  100.64.0.7/10  mtu 9000  link up  shared memory 260.0 KiB  listens at 4000\n";
+        assert_eq!(text, line);
     }
 
     #[test]

@@ -1,0 +1,298 @@
+//! Many connections at the same moment: 10,000 from one process to another, and one from each of 1,000
+//! processes. The kernel's TCP over loopback is the baseline, with the same processes; one process of it
+//! connects one socket after the other.
+//!
+//! The time is from the moment at which all may begin until the last connection is established.
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use clap::Subcommand;
+use dp::local::{self, LocalConfig};
+use iwarp::engine::{Engine, EngineConfig, EngineThread, ThreadOptions};
+use iwarp::verbs::{
+    CmEventKind, CmId, CompletionQueue, ConnParam, Context, ContextConfig, ContextLimits, EventChannel,
+    ListenOptions, ProtectionDomain, QpInit, QueuePair,
+};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tcp_lite::AddressProbing;
+use testing::lab::{Result, Scratch};
+use testing::lab_error;
+
+use crate::compare::kernel::program::READY;
+use crate::compare::over_local::pair;
+use crate::compare::session::{Session, Tally};
+
+/// The station and the port that everybody connects to.
+const STATION: u16 = 1;
+const PORT: u16 = 7174;
+
+/// How long a connection may take.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Connections that wait to be accepted, at most, and events.
+const MANY: usize = 16_384;
+
+/// Bytes of memory that a process of a thousand may take, and that has to be available for each.
+const PROCESS_BYTES: u64 = 12 << 20;
+
+/// The line printed when all connections are established.
+const DONE: &str = "done";
+
+/// Connections in a row, and processes that make them.
+const ROWS: [(&str, usize, usize); 2] = [("connect_10k", 10_000, 1), ("processes_1k", 1000, 1000)];
+
+/// One end of many connections that begin at once.
+#[derive(Debug, Subcommand)]
+pub(crate) enum BurstEnd {
+    /// Accepts so many connections at the place, a folder of a local wire or `kernel`, until its input ends.
+    Accept { place: PathBuf, count: usize },
+    /// Makes so many connections when its input ends.
+    Connect { place: PathBuf, count: usize },
+}
+
+/// Measures the wanted rows.
+pub(crate) fn measure(session: &Session, tally: &mut Tally) {
+    for (id, connections, processes) in ROWS {
+        if !session.options.wants(id) {
+            continue;
+        }
+        // A short run has a tenth.
+        let part = if session.options.quick { 10 } else { 1 };
+        for _ in 0..session.pace.pairs {
+            let ours = over_local(connections / part, processes.div_ceil(part));
+            let theirs = seconds(Path::new("kernel"), connections / part, processes.div_ceil(part));
+            tally.add(id, "both", pair(&ours, theirs));
+        }
+    }
+}
+
+fn over_local(connections: usize, processes: usize) -> Result<f64> {
+    let scratch = Scratch::new()?;
+    seconds(&scratch.file("wire"), connections, processes)
+}
+
+/// Seconds from the moment when all may begin until all are connected.
+fn seconds(place: &Path, connections: usize, processes: usize) -> Result<f64> {
+    room_for(connections, processes)?;
+    let mut accept = end("accept", place, connections)?;
+    let mut accept = Running(accept.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?);
+    let mut said = BufReader::new(accept.0.stdout.take().ok_or_else(|| lab_error!("no output"))?);
+    hear(&mut said, READY)?;
+    // One pipe for all that begin, and one for all that say so: two descriptors for each would be too many.
+    let (input, go) = std::io::pipe()?;
+    let (output, says) = std::io::pipe()?;
+    let mut connect = Vec::new();
+    for _ in 0..processes {
+        let mut command = end("connect", place, connections / processes)?;
+        command.stdin(input.try_clone()?).stdout(says.try_clone()?);
+        connect.push(Running(command.spawn()?));
+    }
+    drop((input, says));
+    let mut output = BufReader::new(output);
+    (0..processes).try_for_each(|_| hear(&mut output, READY))?;
+    let begun = Instant::now();
+    drop(go);
+    (0..processes).try_for_each(|_| hear(&mut output, DONE))?;
+    let took = begun.elapsed().as_secs_f64();
+    hear(&mut said, DONE)?;
+    Ok(took)
+}
+
+/// A process that ends with this value.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn end(what: &str, place: &Path, count: usize) -> Result<Command> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["burst", what]).arg(place).arg(count.to_string());
+    Ok(command)
+}
+
+/// Waits for a line. A process that fails ends its output, or says nothing until somebody loses patience.
+fn hear(output: &mut impl BufRead, word: &str) -> Result<()> {
+    let mut line = String::new();
+    output.read_line(&mut line)?;
+    if line.trim() == word { Ok(()) } else { Err(lab_error!("{:?} instead of {word}", line.trim())) }
+}
+
+/// Lets this process and those that it starts open as many files as they may. An error if that, or the memory
+/// of the machine, is too little.
+fn room_for(connections: usize, processes: usize) -> Result<()> {
+    let files = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: files.maximum, maximum: files.maximum })
+        .map_err(std::io::Error::from)?;
+    let wanted = connections as u64 + 100;
+    if files.maximum.is_some_and(|most| most < wanted) {
+        return Err(lab_error!("fewer than {wanted} open files are allowed: raise the limit (ulimit -Hn)"));
+    }
+    let wanted = processes as u64 * PROCESS_BYTES;
+    let available = available_bytes().unwrap_or(u64::MAX);
+    if available < wanted {
+        return Err(lab_error!(
+            "{} MiB of memory are available, and {} needed",
+            available >> 20,
+            wanted >> 20
+        ));
+    }
+    Ok(())
+}
+
+/// Memory that programs may still take.
+fn available_bytes() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib << 10)
+}
+
+/// Runs one end.
+pub(crate) fn run(end: BurstEnd) -> ExitCode {
+    let kernel = Path::new("kernel");
+    let done = match end {
+        BurstEnd::Accept { place, count } if place == kernel => kernel_accept(count),
+        BurstEnd::Connect { place, count } if place == kernel => kernel_connect(count),
+        BurstEnd::Accept { place, count } => accept(&place, count),
+        BurstEnd::Connect { place, count } => connect(&place, count),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("measure burst: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Says that everything is ready, and waits until the input ends.
+fn await_go(word: &str) -> Result<()> {
+    println!("{word}");
+    std::io::stdin().read_to_end(&mut Vec::new())?;
+    Ok(())
+}
+
+// ---- a local wire ----
+
+/// The engine of a process in a thread, and its objects.
+struct Host {
+    context: Context,
+    _engine: EngineThread,
+    events: EventChannel,
+    pd: ProtectionDomain,
+    cq: CompletionQueue,
+    qps: Vec<(QueuePair, CmId)>,
+}
+
+impl Host {
+    fn new(folder: &Path, station: Option<u16>, count: usize) -> Result<Self> {
+        let failed = |error: &dyn std::fmt::Display| lab_error!("{error}");
+        // The same buffers for all, so that a thousand processes fit.
+        let buffers = if count > 1 { (4096, 256) } else { (256, 8) };
+        let usual = LocalConfig::new(folder.to_owned());
+        let config = LocalConfig { station, mbufs: buffers.0, bulk_mbufs: buffers.1, ..usual };
+        let port = Box::new(local::open(&config).map_err(|error| failed(&error))?);
+        let limits = ContextLimits { max_cm_events: MANY, ..ContextLimits::default() };
+        let context = Context::new(ContextConfig { limits, ..ContextConfig::default() })
+            .map_err(|error| failed(&error))?;
+        let [high, low] = port.station().to_be_bytes();
+        let mut config = EngineConfig::new(&*port, &[&format!("100.64.{high}.{low}/10")])
+            .map_err(|error| failed(&error))?;
+        config.stack.derived_neighbors = Some([2, 0]);
+        config.stack.address_probing = AddressProbing::Off;
+        let engine = Engine::new(&context, port, config).map_err(|error| failed(&error))?;
+        Ok(Self {
+            _engine: engine.spawn(ThreadOptions::default())?,
+            events: context.create_event_channel().map_err(|error| failed(&error))?,
+            pd: context.alloc_pd().map_err(|error| failed(&error))?,
+            cq: context.create_cq(64, None).map_err(|error| failed(&error))?,
+            qps: Vec::new(),
+            context,
+        })
+    }
+
+    fn qp(&self) -> Result<QueuePair> {
+        let qp = QpInit { max_send_wr: 1, max_recv_wr: 1, ..QpInit::new(&self.cq) };
+        self.pd.create_qp(&qp).map_err(|error| lab_error!("{error}"))
+    }
+
+    /// Waits until `count` connections are established. Requests are accepted.
+    fn await_established(&mut self, count: usize) -> Result<()> {
+        let mut established = 0;
+        while established < count {
+            let event =
+                self.events.wait(LIMIT)?.ok_or_else(|| lab_error!("{established} of {count} in time"))?;
+            match event.kind {
+                CmEventKind::ConnectRequest { .. } => {
+                    let qp = self.qp()?;
+                    let accepted = event.id.accept(&qp, &ConnParam::default());
+                    accepted.map_err(|error| lab_error!("accept: {error}"))?;
+                    self.qps.push((qp, event.id));
+                }
+                CmEventKind::Established { .. } => established += 1,
+                other => return Err(lab_error!("{established} of {count}, then {other:?}")),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn accept(folder: &Path, count: usize) -> Result<()> {
+    let mut host = Host::new(folder, Some(STATION), MANY)?;
+    let listener = host.context.create_id(&host.events);
+    let options = ListenOptions { backlog: MANY, failures_per_address: None, ..ListenOptions::new(PORT) };
+    listener.listen_with(&options).map_err(|error| lab_error!("listen: {error}"))?;
+    println!("{READY}");
+    host.await_established(count)?;
+    await_go(DONE)
+}
+
+fn connect(folder: &Path, count: usize) -> Result<()> {
+    let mut host = Host::new(folder, None, count)?;
+    for _ in 0..count {
+        let (qp, id) = (host.qp()?, host.context.create_id(&host.events));
+        host.qps.push((qp, id));
+    }
+    await_go(READY)?;
+    let [high, low] = STATION.to_be_bytes();
+    let peer = SocketAddr::from(([100, 64, high, low], PORT));
+    let param = ConnParam { timeout: LIMIT, ..ConnParam::default() };
+    for (qp, id) in &host.qps {
+        id.connect(qp, peer, &param).map_err(|error| lab_error!("connect: {error}"))?;
+    }
+    host.await_established(count)?;
+    println!("{DONE}");
+    // The other end waits for all of them, and ends with the one who measures.
+    std::thread::sleep(LIMIT);
+    Ok(())
+}
+
+// ---- the kernel's TCP ----
+
+fn kernel_accept(count: usize) -> Result<()> {
+    let listener = TcpListener::bind(("127.0.0.1", PORT))?;
+    // The library asks for a short queue.
+    rustix::net::listen(&listener, MANY as i32).map_err(std::io::Error::from)?;
+    println!("{READY}");
+    let sockets = (0..count).map(|_| listener.accept()).collect::<std::io::Result<Vec<_>>>()?;
+    await_go(DONE)?;
+    drop(sockets);
+    Ok(())
+}
+
+fn kernel_connect(count: usize) -> Result<()> {
+    await_go(READY)?;
+    let connect = |_| TcpStream::connect(("127.0.0.1", PORT));
+    let sockets = (0..count).map(connect).collect::<std::io::Result<Vec<_>>>()?;
+    println!("{DONE}");
+    drop(sockets);
+    Ok(())
+}
