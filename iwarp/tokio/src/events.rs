@@ -56,35 +56,56 @@ pub(crate) enum Route {
 /// The requests that wait at a listener. One whose peer has gone leaves, so its backlog bounds their number.
 #[derive(Default)]
 pub(crate) struct Requests {
-    waiting: Mutex<VecDeque<CmEvent>>,
+    waiting: Mutex<Waiting>,
     arrived: Notify,
 }
 
+#[derive(Default)]
+struct Waiting {
+    events: VecDeque<CmEvent>,
+    /// The listener is gone.
+    is_closed: bool,
+}
+
 impl Requests {
-    fn waiting(&self) -> MutexGuard<'_, VecDeque<CmEvent>> {
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
         self.waiting.lock().expect("no holder of this lock panics")
     }
 
-    fn push(&self, event: CmEvent) {
-        self.waiting().push_back(event);
+    /// Adds a request, unless the listener is gone. Returns whether it did.
+    fn push(&self, event: CmEvent) -> bool {
+        let mut waiting = self.waiting();
+        if waiting.is_closed {
+            return false;
+        }
+        waiting.events.push_back(event);
+        drop(waiting);
         self.arrived.notify_one();
+        true
     }
 
     fn remove(&self, id: &CmId) {
         let mut waiting = self.waiting();
-        let at = waiting.iter().position(|event| event.id == *id);
-        let removed = at.and_then(|at| waiting.remove(at));
+        let at = waiting.events.iter().position(|event| event.id == *id);
+        let removed = at.and_then(|at| waiting.events.remove(at));
         drop(waiting);
         drop(removed);
     }
 
     fn pop(&self) -> Option<CmEvent> {
-        self.waiting().pop_front()
+        self.waiting().events.pop_front()
+    }
+
+    /// Takes no more requests. Returns those that wait.
+    pub(crate) fn close(&self) -> VecDeque<CmEvent> {
+        let mut waiting = self.waiting();
+        waiting.is_closed = true;
+        std::mem::take(&mut waiting.events)
     }
 
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
-        self.waiting().len()
+        self.waiting().events.len()
     }
 
     /// The oldest one.
@@ -156,7 +177,7 @@ impl Routes {
     /// Removes a listener, and the requests that wait there: they are rejected.
     pub(crate) fn remove_listener(&self, id: &CmId, requests: &Requests) {
         self.remove(id);
-        while let Some(event) = requests.pop() {
+        for event in requests.close() {
             self.remove(&event.id);
         }
     }
@@ -171,9 +192,11 @@ impl Routes {
         let Some(route) = self.table().as_ref().and_then(|routes| routes.get(key).cloned()) else { return };
         match route {
             Route::Listener(requests) => {
+                let id = event.id.clone();
                 let is_request = matches!(event.kind, CmEventKind::ConnectRequest { .. });
-                if !is_request || self.add(&event.id, Route::Request(Arc::clone(&requests))).is_ok() {
-                    requests.push(event);
+                let is_added = !is_request || self.add(&id, Route::Request(Arc::clone(&requests))).is_ok();
+                if is_added && !requests.push(event) {
+                    self.remove(&id);
                 }
             }
             // The peer has gone before the request was taken.

@@ -89,6 +89,11 @@ impl Listener {
     pub(crate) fn waiting(&self) -> usize {
         self.requests.len()
     }
+
+    /// Takes no more requests, as when it is dropped, but its route is still there.
+    pub(crate) fn close_requests(&self) {
+        drop(self.requests.close());
+    }
 }
 
 /// A peer that wants a connection. Dropping it rejects the peer.

@@ -124,9 +124,10 @@ struct QueuedEvent {
 /// # Limit
 ///
 /// Events of identifiers that the program holds are never lost: each has few, and a program waits for them.
-/// They are kept beyond [`ContextLimits::max_cm_events`](super::super::ContextLimits::max_cm_events). Other
-/// events that find so many waiting are [lost](Self::lost): no engine waits for a reader. Events of new
-/// connections may fill three quarters of the limit only; without its event, a connect request is rejected.
+/// They are kept beyond [`ContextLimits::max_cm_events`](super::super::ContextLimits::max_cm_events). When
+/// more events wait than that, those of identifiers that only events hold are [lost](Self::lost): no engine
+/// waits for a reader. Events of new connections may fill three quarters of the limit only; without its event,
+/// a connect request is rejected.
 #[derive(Clone)]
 pub struct EventChannel {
     pub(super) shared: Arc<ChannelShared>,
@@ -153,13 +154,11 @@ impl ChannelShared {
         self.queue.lock().expect("no holder of this lock panics")
     }
 
-    /// Adds an event; `is_held`: the user has its identifier, or an event of it waits. A lost connect request
-    /// is rejected when its identifier is dropped with it.
-    fn push(&self, event: QueuedEvent, is_held: bool) {
+    /// Adds an event. A lost connect request is rejected when its identifier is dropped with it.
+    fn push(&self, event: QueuedEvent) {
         let mut lost = Vec::new();
         let mut queue = self.queue();
-        let room = if event.listener.is_some() { self.limit - self.limit / 4 } else { self.limit };
-        let is_added = queue.events.len() < room || (event.listener.is_none() && is_held);
+        let is_added = event.listener.is_none() || queue.events.len() < self.limit - self.limit / 4;
         if is_added {
             queue.events.push_back(event);
             if queue.events.len() > self.limit.max(queue.next_search) {
@@ -223,10 +222,9 @@ pub(super) fn announce(
     id: CmId,
     listener: Option<Arc<CmShared>>,
     kind: CmEventKind,
-    is_held: bool,
 ) {
     if let Some(channel) = channel.upgrade() {
-        channel.push(QueuedEvent { id, listener, kind }, is_held);
+        channel.push(QueuedEvent { id, listener, kind });
     }
 }
 

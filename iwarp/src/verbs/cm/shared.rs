@@ -245,8 +245,7 @@ impl CmShared {
 
     /// Adds an event for the user. `listener` is the one that a new connection arrived at.
     pub(crate) fn announce(self: &Arc<Self>, listener: Option<&Arc<Self>>, kind: CmEventKind) {
-        let is_held = self.state().owner.strong_count() > 0;
-        event::announce(&self.channel, self.handle(), listener.cloned(), kind, is_held);
+        event::announce(&self.channel, self.handle(), listener.cloned(), kind);
     }
 
     pub(crate) fn set_addresses(&self, addresses: (SocketAddr, SocketAddr)) {

@@ -1,7 +1,11 @@
 //! The limit of an event channel: which events it loses when nobody reads it, and which it never loses.
 
-use crate::common::{Connected, Pair, Testbed};
-use iwarp::verbs::{CmEvent, CmEventKind, ConnParam, ConnectionError, Context, ContextConfig, ContextLimits};
+use std::time::Duration;
+
+use crate::common::{Connected, PORT, Pair, Testbed};
+use iwarp::verbs::{
+    CmEvent, CmEventKind, ConnParam, ConnectionError, Context, ContextConfig, ContextLimits, QpState,
+};
 use tcp_lite::CloseReason;
 
 /// Two hosts. The channel of A has this limit, which is its context's.
@@ -85,6 +89,32 @@ fn events_beyond_the_limit_keep_their_order() {
             "{own:?}"
         );
     }
+}
+
+/// A connect request that waits is held by its event alone, and stays when others end.
+#[test]
+fn ends_of_connections_do_not_displace_a_request() {
+    let mut pair = pair(8);
+    let made = connections(&mut pair, 20);
+    // A listens too.
+    let listener = pair.a.context.create_id(&pair.a.channel);
+    listener.listen(PORT, 16, Duration::from_secs(10)).unwrap();
+    pair.poll();
+    let (qp, id) = (pair.b.qp(), pair.b.context.create_id(&pair.b.channel));
+    id.connect(&qp, pair.a.address, &ConnParam::default()).unwrap();
+    pair.run_us(100_000);
+    assert_eq!(pair.a.channel.usage().0, 1);
+    for c in &made {
+        c.id_b.abort();
+    }
+    pair.run_us(100_000);
+    assert_eq!((pair.a.channel.usage().0, pair.a.channel.lost()), (21, 0));
+    let request = pair.a.channel.poll().unwrap();
+    assert!(matches!(request.kind, CmEventKind::ConnectRequest { .. }), "{request:?}");
+    let accepting = pair.a.qp();
+    request.id.accept(&accepting, &ConnParam::default()).unwrap();
+    pair.run_us(100_000);
+    assert_eq!((qp.state(), accepting.state()), (QpState::Rts, QpState::Rts));
 }
 
 /// A program that connects, drops all it has of the connection, and never reads its channel: what waits is

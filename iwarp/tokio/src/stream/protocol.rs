@@ -65,3 +65,36 @@ pub(super) fn send(connection: &Connection, parts: &[&[u8]]) -> Result<()> {
     connection.router().forget(wr_id);
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ring(len: u64) -> RemoteRegion {
+        RemoteRegion { addr: 7, rkey: 9, len }
+    }
+
+    #[test]
+    fn a_hello_has_a_ring_and_receives_that_suffice() {
+        for (len, receives, window) in [(1, 13, 1), (LONGEST_RING, 32, 20), (100, usize::MAX, 0xffff_fff3)] {
+            assert_eq!(parse_hello(&hello(&ring(len), receives)).unwrap(), (ring(len), window));
+        }
+        let whole = hello(&ring(1), 13);
+        assert_eq!(whole.len(), HELLO_BYTES);
+        let mut other = whole.clone();
+        other[0] = CREDIT;
+        for refused in [
+            hello(&ring(1), 12),
+            hello(&ring(1), 0),
+            hello(&ring(0), 13),
+            hello(&ring(LONGEST_RING + 1), 13),
+            whole[..HELLO_BYTES - 1].to_vec(),
+            whole[..RemoteRegion::BYTES].to_vec(),
+            [&whole[..], &[0]].concat(),
+            Vec::new(),
+            other,
+        ] {
+            assert!(matches!(parse_hello(&refused), Err(Error::Protocol(_))), "{refused:?}");
+        }
+    }
+}

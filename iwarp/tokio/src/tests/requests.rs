@@ -12,7 +12,7 @@ use tokio::time::sleep;
 
 use super::{PORT, SERVER, connected, endpoints, in_time};
 use crate::events::Routes;
-use crate::{Connection, Endpoint, Listener};
+use crate::{Connection, ConnectionOptions, Endpoint, Listener};
 
 /// Waits until a number of requests wait at the listener.
 async fn until_waiting(listener: &Listener, count: usize) {
@@ -112,4 +112,57 @@ async fn events_wake_tasks_without_a_lock() {
         assert!(woken > 0 && !task.was_locked.load(Ordering::Relaxed), "{woken}");
     }
     drop(connected(&client, &listener).await);
+}
+
+/// Requests are taken in the order in which they came.
+#[tokio::test(crate = "crate::limited")]
+async fn the_oldest_request_comes_first() {
+    let (client, server) = endpoints();
+    let listener = Listener::bind(&server, PORT).unwrap();
+    let mut asking = Vec::new();
+    for number in 0..4_u8 {
+        let options = ConnectionOptions::default().private_data(&[number]).unwrap();
+        let client = client.clone();
+        asking.push(tokio::spawn(async move {
+            Connection::connect_with(&client, SERVER, &options).await.map(drop)
+        }));
+        until_waiting(&listener, asking.len()).await;
+    }
+    for number in 0..4 {
+        assert_eq!(listener.request().await.unwrap().private_data(), [number]);
+    }
+}
+
+/// The peer has gone, and nobody has looked at that event yet: a loop that accepts goes on.
+#[tokio::test(crate = "crate::limited")]
+async fn a_request_of_a_peer_that_has_just_gone_is_passed_over() {
+    let (client, server) = endpoints();
+    let listener = Listener::bind(&server, PORT).unwrap();
+    let mut asking = Box::pin(connect(client.clone()));
+    assert!(poll_fn(|cx| Poll::Ready(asking.as_mut().poll(cx).is_pending())).await);
+    until_waiting(&listener, 1).await;
+    drop(asking);
+    let begun = std::time::Instant::now();
+    // Without the runtime, which would hand the event out.
+    while server.counters()[0].connections_failed == 0 {
+        assert!(begun.elapsed() < Duration::from_secs(30), "the peer does not go");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(listener.waiting(), 1);
+    let both = async { tokio::try_join!(listener.accept(), Connection::connect(&client, SERVER)) };
+    let (b, a) = in_time(both).await.unwrap();
+    assert_eq!(b.peer_addr(), a.local_addr());
+}
+
+/// An event that is being handed out while its listener is dropped leaves nothing.
+#[tokio::test(crate = "crate::limited")]
+async fn a_listener_that_is_gone_takes_no_requests() {
+    let (client, server) = endpoints();
+    let listener = Listener::bind(&server, PORT).unwrap();
+    listener.close_requests();
+    let ask = tokio::spawn(connect(client.clone()));
+    assert!(matches!(in_time(ask).await.unwrap(), Err(crate::Error::Rejected { .. })));
+    assert_eq!((listener.waiting(), server.shared.routes.len()), (0, 1));
+    drop(listener);
+    assert_eq!(server.shared.routes.len(), 0);
 }

@@ -9,8 +9,8 @@ use iwarp::memory::Access;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::sleep;
 
-use super::{PORT, RING, connected, endpoints, in_time, options, step_back, streams};
-use crate::{Error, Listener, Stream};
+use super::{PORT, RING, SERVER, connected, endpoints, in_time, options, step_back, streams};
+use crate::{Connection, Error, Listener, Stream};
 
 /// The task of the other end does something else before it reads.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -27,6 +27,21 @@ async fn a_connect_and_a_listener_hand_over() {
         })
         .await;
     }
+}
+
+/// Another task has polled the engine since the request was taken.
+#[tokio::test(crate = "crate::limited")]
+async fn an_accept_hands_over() {
+    in_time(async {
+        let (client, server) = endpoints();
+        let listener = Listener::bind(&server, PORT).unwrap();
+        let connecting = tokio::spawn(async move { Connection::connect(&client, SERVER).await.map(drop) });
+        let request = listener.request().await.unwrap();
+        step_back(&server.shared.engines[0]).await;
+        let _accepted = request.accept(&options()).await.unwrap();
+        connecting.await.unwrap().unwrap();
+    })
+    .await;
 }
 
 /// The places of the send queue are taken by atomics whose futures are dropped while they poll.

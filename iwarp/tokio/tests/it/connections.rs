@@ -1,5 +1,7 @@
 //! How connections begin and end.
 
+use std::future::poll_fn;
+use std::task::Poll;
 use std::time::Duration;
 
 use iwarp::verbs::ConnectionError;
@@ -139,4 +141,38 @@ async fn a_dropped_connect_leaves_nothing() {
 fn used(endpoint: &Endpoint) -> [usize; 3] {
     let usage = endpoint.context().usage();
     [usage.qp, usage.mr, usage.cq].map(|usage| usage.used)
+}
+
+/// A request that is refused because this end is closing says so, before the connection is over.
+#[tokio::test(crate = "crate::limited")]
+async fn a_request_behind_a_close_is_told_who_closes() {
+    let (a, _b) = connected(&ConnectionOptions::default()).await;
+    let mut closing = Box::pin(a.close());
+    let mut sending = Box::pin(a.send(b"late"));
+    poll_fn(|cx| Poll::Ready(closing.as_mut().poll(cx).is_pending())).await;
+    // Before the event of the end is handed out.
+    let Poll::Ready(sent) = poll_fn(|cx| Poll::Ready(sending.as_mut().poll(cx))).await else {
+        panic!("it is refused at once")
+    };
+    assert!(matches!(sent, Err(Error::Closed)), "{sent:?}");
+    closing.await.unwrap();
+}
+
+/// A request that this end's own abort ends has no other cause.
+#[tokio::test(crate = "crate::limited")]
+async fn a_request_that_is_aborted_here_is_closed() {
+    let options = ConnectionOptions { recv_depth: 1, ..ConnectionOptions::default() };
+    let (a, _b) = connected(&options).await;
+    // The peer has one buffer, and takes nothing.
+    a.send(b"first").await.unwrap();
+    let waiting = tokio::spawn({
+        let a = a.clone();
+        async move { a.send(b"second").await }
+    });
+    while !a.queue_pair().has_open_sends() {
+        tokio::task::yield_now().await;
+    }
+    a.abort();
+    let sent = waiting.await.unwrap();
+    assert!(matches!(sent, Err(Error::Closed)), "{sent:?}");
 }

@@ -54,6 +54,38 @@ async fn a_peer_gives_credit_for_what_was_sent_at_most() {
     }
 }
 
+/// A quarter of the Writes that the peer may have under way is one credit, which is given once.
+#[tokio::test(crate = "crate::limited")]
+async fn a_credit_is_given_once() {
+    let options = ConnectionOptions::default();
+    let (mut stream, peer, _ring, ring) = stream_and_peer(&options).await;
+    let byte = peer.register(1, Access::LOCAL_WRITE).unwrap();
+    // 12 of the receives are kept for what needs no credit.
+    let quarter = (options.recv_depth as u64 - 12) / 4;
+    for at in 0..quarter {
+        peer.write_immediate(&ring.slice(at..=at).unwrap(), &byte, 1_u64.to_be_bytes()).await.unwrap();
+    }
+    stream.read_exact(&mut vec![7; quarter as usize]).await.unwrap();
+    for number in 0..3_u8 {
+        stream.write_all(&[number]).await.unwrap();
+        stream.flush().await.unwrap();
+    }
+    assert_eq!(peer.recv().await.unwrap().data, credit(quarter, quarter));
+    for _ in 0..3 {
+        assert_eq!(peer.recv().await.unwrap().immediate, Some(1_u64.to_be_bytes()));
+    }
+}
+
+/// A credit has its two numbers, and nothing behind them.
+#[tokio::test(crate = "crate::limited")]
+async fn a_credit_of_another_length_ends_the_stream() {
+    for (len, more) in [(17, &b"x"[..]), (16, b""), (9, b""), (1, b""), (17, &[0; 8])] {
+        let (mut stream, peer, _ring, _) = stream_and_peer(&ConnectionOptions::default()).await;
+        peer.send(&[&credit(0, 0)[..len], more].concat()).await.unwrap();
+        breaks(&mut stream).await;
+    }
+}
+
 /// A Write may fill the ring, and not a byte more while the bytes before are unread.
 #[tokio::test(crate = "crate::limited")]
 async fn a_peer_fills_the_ring_exactly() {
@@ -76,6 +108,13 @@ async fn a_peer_fills_the_ring_exactly() {
     }
 }
 
+/// Waits until the peer has all that was sent: what comes after its close would be answered by a reset.
+async fn all_has_arrived(stream: &Stream) {
+    while stream.connection().queue_pair().has_open_sends() {
+        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+    }
+}
+
 /// The peer has closed, and bytes that were written are not sent: they never will be.
 #[tokio::test(crate = "crate::limited")]
 async fn a_flush_and_a_shutdown_of_unsent_bytes_fail_when_the_peer_closes() {
@@ -83,6 +122,7 @@ async fn a_flush_and_a_shutdown_of_unsent_bytes_fail_when_the_peer_closes() {
         let (mut a, b) = streams().await;
         // More short writes than the peer takes without giving credit.
         write_shortly(&mut a, &bytes(10_000)).await;
+        all_has_arrived(&a).await;
         // Without a shutdown, which the drop of the stream would wait with.
         b.connection().queue_pair().modify(iwarp::verbs::QpState::Closing).unwrap();
         a.connection().closed().await;
@@ -99,6 +139,7 @@ async fn a_flush_and_a_shutdown_of_unsent_bytes_fail_when_the_peer_closes() {
 async fn a_flush_that_waits_fails_when_the_peer_closes() {
     let (mut a, b) = streams().await;
     write_shortly(&mut a, &bytes(10_000)).await;
+    all_has_arrived(&a).await;
     let close = async {
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         b.connection().queue_pair().modify(iwarp::verbs::QpState::Closing).unwrap();
@@ -115,6 +156,7 @@ async fn a_shutdown_of_sent_bytes_succeeds_when_the_peer_closes() {
     let (mut a, mut b) = streams().await;
     a.write_all(b"all").await.unwrap();
     b.read_exact(&mut [0; 3]).await.unwrap();
+    all_has_arrived(&a).await;
     b.connection().queue_pair().modify(iwarp::verbs::QpState::Closing).unwrap();
     a.connection().closed().await;
     a.shutdown().await.unwrap();

@@ -187,3 +187,26 @@ async fn a_request_without_a_buffer_takes_no_place() {
     sent.expect("the place is free").unwrap();
     assert_eq!(b.recv().await.unwrap().data, [7; 1000]);
 }
+
+/// A Write with Immediate Data completes a receive, whose message has no bytes, with InfiniBand's semantics and
+/// without.
+#[tokio::test(crate = "crate::limited")]
+async fn immediate_data_comes_without_bytes() {
+    for ib_semantics in [true, false] {
+        let mut options = ConnectionOptions::default();
+        options.param.ib_semantics = ib_semantics;
+        let (a, b) = connected(&options).await;
+        let memory = b.register(100, ALL).unwrap();
+        let local = a.register(100, Access::LOCAL_WRITE).unwrap();
+        local.write_at(0, &[5; 100]).unwrap();
+        let remote = memory.remote();
+        let write = a.write_immediate(&remote, &local, *b"12345678");
+        let (written, received) = tokio::join!(write, b.recv());
+        written.unwrap();
+        let expected = iwarp_tokio::Message { immediate: Some(*b"12345678"), ..Default::default() };
+        assert_eq!(received.unwrap(), expected);
+        let mut bytes = [0; 100];
+        memory.read_at(0, &mut bytes).unwrap();
+        assert_eq!(bytes, [5; 100]);
+    }
+}
