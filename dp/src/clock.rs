@@ -70,8 +70,8 @@ impl Default for Clock {
     }
 }
 
-/// Replaces the counter: nanoseconds since the first call in this process. It wraps below zero if the system's
-/// clock was set back to before that, as the clock of a restored process may be.
+/// Replaces the counter: nanoseconds since the first call in this process. It wraps below zero if the
+/// system's clock was set back to before that, as the clock of a restored process may be.
 fn nanoseconds() -> u64 {
     static ORIGIN: OnceLock<Instant> = OnceLock::new();
     let (origin, now) = (*ORIGIN.get_or_init(Instant::now), Instant::now());

@@ -161,7 +161,8 @@ pub trait Port: Send {
     }
 
     /// Bytes of memory that the port shares with other processes and that are in use, beside its pools: the
-    /// rings of a [local wire](crate::local). Both processes of a pair of rings count them. 0 for other ports.
+    /// rings of a [local wire](crate::local). Both processes of a pair of rings count them. 0 for other
+    /// ports.
     fn shared_memory_bytes(&self) -> u64 {
         0
     }

@@ -160,8 +160,8 @@ pub struct TcpConfig {
     pub syn_retries: u8,
     /// How long a SYN or data may stay unacknowledged before the connection is given up (R2 of RFC 9293
     /// section 3.8.3, which requires at least 3 minutes for a SYN and 100 s for data). The default is shorter
-    /// on purpose, so that users soon notice a peer that has failed. A peer is given up only after it was asked
-    /// again at least once: a stack that nobody polled meanwhile says nothing about it. Default: 10 s.
+    /// on purpose, so that users soon notice a peer that has failed. A peer is given up only after it was
+    /// asked again at least once: a stack that nobody polled meanwhile says nothing about it. Default: 10 s.
     pub user_timeout: Duration,
     /// How long connections survive without a link. Then those that exist end with
     /// [`CloseReason::LinkDown`](crate::CloseReason::LinkDown), except those that wait for the answer to

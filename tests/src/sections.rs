@@ -273,8 +273,8 @@ mod tests {
         );
     }
 
-    /// `scripts/test` looks for a test by the first two cells of its line, so a line in another form, or with a
-    /// section that does not exist, would never be found.
+    /// `scripts/test` looks for a test by the first two cells of its line, so a line in another form, or with
+    /// a section that does not exist, would never be found.
     #[test]
     fn each_line_of_the_register_names_a_test_and_its_section() {
         let register = fs::read_to_string(root().join("tests/flaky.md")).unwrap();

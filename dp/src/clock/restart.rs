@@ -1,9 +1,9 @@
 //! A counter that may begin anew, made one that goes on.
 //!
-//! The cycle counter begins at zero again, or at any other value, where a machine was suspended to memory, and
-//! where a process or a virtual machine is restored on another one. A clock that waited until the counter had
-//! caught up would stop all timers for as long as the first machine ran. How much time has passed meanwhile
-//! is unknown: the clock goes on as if none had.
+//! The cycle counter begins at zero again, or at any other value, where a machine was suspended to memory,
+//! and where a process or a virtual machine is restored on another one. A clock that waited until the counter
+//! had caught up would stop all timers for as long as the first machine ran. How much time has passed
+//! meanwhile is unknown: the clock goes on as if none had.
 //!
 //! A counter that jumps ahead is no case for this: that time has passed, as far as can be known.
 

@@ -21,8 +21,8 @@ use super::credentials::credentials;
 use super::fork::OwnFd;
 use super::{LocalError, folder};
 
-/// Longest wait for the folder's lock while nobody claims a station. A claim takes far below a millisecond, but
-/// a thousand processes may begin at once.
+/// Longest wait for the folder's lock while nobody claims a station. A claim takes far below a millisecond,
+/// but a thousand processes may begin at once.
 const LOCK_WAIT: Duration = Duration::from_secs(5);
 
 /// Longest pause between two attempts to get the lock. Shorter ones of so many processes would take the

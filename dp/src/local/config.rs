@@ -18,8 +18,8 @@ pub struct LocalConfig {
     /// Buffers of 32 KiB for bulk sending, and of 64 KiB for receiving superframes: so many of each.
     /// Default: 256.
     pub bulk_mbufs: usize,
-    /// Most bytes of each of the two rings that the port makes for a peer: a power of two from 256 KiB to
-    /// 256 MiB. Rings of 512 KiB and more begin with 128 or 256 KiB, and grow when they are full. All rings that
+    /// Most bytes of each of the two rings that the port makes for a peer: a power of two from 256 KiB to 256
+    /// MiB. Rings of 512 KiB and more begin with 128 or 256 KiB, and grow when they are full. All rings that
     /// a port writes grow by eight times as many bytes at most, and then stay as they are. Default: 2 MiB.
     pub ring_bytes: usize,
 }

@@ -3,7 +3,8 @@
 //! The one that has a frame for the other connects, and sends [`Kind::Hello`] with the memory of both rings.
 //! The other answers [`Kind::Welcome`], or [`Kind::Crossed`] if both have connected at the same time and its
 //! own memory is the one to use. A station that cannot hear the one that connects to it answers
-//! [`Kind::Again`]. Later messages have one byte and wake the other side. The socket ends with either process.
+//! [`Kind::Again`]. Later messages have one byte and wake the other side. The socket ends with either
+//! process.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;

@@ -35,8 +35,8 @@ const WORDS_BYTES: usize = 4096;
 
 const _: () = assert!(2 * CONTROL_BYTES <= WORDS_BYTES);
 
-/// Bytes that the rings of a port may grow together, in rings of the largest size. Each of many peers gets few
-/// bytes at a time, for which a small ring is enough.
+/// Bytes that the rings of a port may grow together, in rings of the largest size. Each of many peers gets
+/// few bytes at a time, for which a small ring is enough.
 const GROWN_RINGS: usize = 8;
 
 /// Bytes that the rings of a port may grow together.

@@ -20,8 +20,8 @@ use super::memory::{self, SharedMemory};
 use super::peer::{self, Pair, Peer, PeerState, Side, make_memory, memory_bytes};
 use super::{LocalCounters, LocalError};
 
-/// How long a station may leave our hello unanswered. Both sides only have to be polled once or twice, but its
-/// process may be stopped, or one of a thousand that begin at once. TCP gives up earlier.
+/// How long a station may leave our hello unanswered. Both sides only have to be polled once or twice, but
+/// its process may be stopped, or one of a thousand that begin at once. TCP gives up earlier.
 const ANSWER_US: u64 = 60_000_000;
 
 /// How long a socket that was accepted may go without a hello that can be answered. Then its process is told

@@ -9,8 +9,8 @@ use tcp_lite::{Duration, Instant};
 /// A poll that is late by more than this comes after a standstill. A busy machine delays polls by less.
 const LATE: Duration = Duration::from_millis(500);
 
-/// What would be due after a standstill gets this long again, or as long as it still had: the peer may answer,
-/// or send again what was lost.
+/// What would be due after a standstill gets this long again, or as long as it still had: the peer may
+/// answer, or send again what was lost.
 const GRACE: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug)]
@@ -28,8 +28,8 @@ impl PolledTime {
         Self { now: Instant::ZERO, standstills: Duration::ZERO, graced: Instant::ZERO }
     }
 
-    /// The time when the clock says `clock`, and whether it is so long after the last poll that there may have
-    /// been a [standstill](Self::skip_standstill). It never goes back.
+    /// The time when the clock says `clock`, and whether it is so long after the last poll that there may
+    /// have been a [standstill](Self::skip_standstill). It never goes back.
     #[inline]
     pub(super) fn advance(&mut self, clock: Instant) -> (Instant, bool) {
         let (now, last) = (self.of(clock), self.now);
@@ -40,8 +40,8 @@ impl PolledTime {
         (now, true)
     }
 
-    /// Sets the time to when the clock says `clock`, after a pause. `due` is when the engine had to be polled,
-    /// if at all.
+    /// Sets the time to when the clock says `clock`, after a pause. `due` is when the engine had to be
+    /// polled, if at all.
     pub(super) fn end_pause(&mut self, clock: Instant, due: Option<Instant>) -> Instant {
         let (now, last) = (self.of(clock), self.now);
         self.now = match due.map(|due| due.max(last)) {

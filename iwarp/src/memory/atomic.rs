@@ -68,8 +68,8 @@ impl Word<'_> {
     /// Atomically replaces the word by `change(word)` and returns the old value. Both are numbers in this
     /// machine's byte order. `change` may be called several times while others change the word too.
     ///
-    /// `change` may do anything. The word is checked again after each call of it: where `change` has ended the
-    /// registration, nothing is written.
+    /// `change` may do anything. The word is checked again after each call of it: where `change` has ended
+    /// the registration, nothing is written.
     ///
     /// A thread that sees the new value by an acquire load also sees what this stream placed before.
     ///
@@ -110,8 +110,8 @@ impl Word<'_> {
             let word = unsafe { AtomicU64::from_ptr(ptr.cast()) };
             result = Some(access(word));
         };
-        // SAFETY: `run` owns nothing, takes no lock and does not panic. Abandoned at its one access, it leaves
-        // the word whole and `result` empty.
+        // SAFETY: `run` owns nothing, takes no lock and does not panic. Abandoned at its one access, it
+        // leaves the word whole and `result` empty.
         unsafe { self.bytes.access(run)? };
         result.ok_or(Fault::InvalidStag)
     }

@@ -235,8 +235,8 @@ impl CmId {
         self.shared.engine()
     }
 
-    /// Why its connection is over, or could not be made. `None` before that, after a graceful close, and after
-    /// the user has rejected it.
+    /// Why its connection is over, or could not be made. `None` before that, after a graceful close, and
+    /// after the user has rejected it.
     pub fn cause(&self) -> Option<ConnectionError> {
         self.shared.cause()
     }

@@ -1,7 +1,8 @@
 //! The `wr_id` of the requests of a connection.
 //!
-//! A program may post requests of its own ([`Connection::queue_pair`](crate::Connection::queue_pair)) with any
-//! `wr_id`. They complete to the same queue. So the requests of this crate have a tag that no program guesses:
+//! A program may post requests of its own ([`Connection::queue_pair`](crate::Connection::queue_pair)) with
+//! any `wr_id`. They complete to the same queue. So the requests of this crate have a tag that no program
+//! guesses:
 //!
 //! | bits | contents |
 //! |---|---|

@@ -218,8 +218,8 @@ fn unsolicited_answers_confirm_nothing() {
     assert_eq!(queries(&mut n), [Query { target: ip(1), to: Some(OTHER) }]);
 }
 
-/// RFC 4861 section 7.2.5, for an advertisement in each state: what is known then, and whether it is asked for
-/// at the next use. The flags are S and O.
+/// RFC 4861 section 7.2.5, for an advertisement in each state: what is known then, and whether it is asked
+/// for at the next use. The flags are S and O.
 #[test]
 fn an_advertisement_does_what_its_flags_and_the_state_say() {
     const KEPT: (Option<EthernetAddress>, bool) = (Some(MAC), false);

@@ -31,8 +31,8 @@ impl Stack {
         self.open(now, remote, local_port, false)
     }
 
-    /// As [`connect`](Self::connect), for a connection on which the two ends will say that bytes are not taken
-    /// ([`set_untaken`](Self::set_untaken)). Its SYN has the option that says so, and a peer of this
+    /// As [`connect`](Self::connect), for a connection on which the two ends will say that bytes are not
+    /// taken ([`set_untaken`](Self::set_untaken)). Its SYN has the option that says so, and a peer of this
     /// implementation answers with the same: [`lost_untaken`](Self::lost_untaken) says whether it came
     /// through.
     ///

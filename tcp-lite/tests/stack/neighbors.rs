@@ -286,8 +286,8 @@ fn a_path_with_a_smaller_mtu_is_found_and_everything_arrives() {
     }
 }
 
-/// A host answers a unicast solicitation without its address, as RFC 4861 section 7.2.4 allows and Linux does:
-/// that confirms it, so that it is not asked for by multicast.
+/// A host answers a unicast solicitation without its address, as RFC 4861 section 7.2.4 allows and Linux
+/// does: that confirms it, so that it is not asked for by multicast.
 #[test]
 fn an_advertisement_without_an_address_confirms_a_neighbour() {
     use smoltcp::wire::{Icmpv6Repr, NdiscNeighborFlags, NdiscRepr};

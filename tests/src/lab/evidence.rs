@@ -1,8 +1,8 @@
 //! What a test leaves behind when it fails: the frames on the wire, and the status of the programs of this
 //! user, second by second.
 //!
-//! A test that falls silent once in a hundred runs cannot be repeated, so the evidence is gathered in every run,
-//! and thrown away when the test has passed.
+//! A test that falls silent once in a hundred runs cannot be repeated, so the evidence is gathered in every
+//! run, and thrown away when the test has passed.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -77,7 +77,8 @@ impl Evidence {
         }
         if let Some((stop, looks)) = self.looks.take() {
             drop(stop);
-            let looks = looks.join().map_err(|_| lab_error!("the thread that looks at the status panicked"))?;
+            let looks =
+                looks.join().map_err(|_| lab_error!("the thread that looks at the status panicked"))?;
             fs::write(self.folder.join("status"), Vec::from(looks).join("\n"))?;
         }
         for (name, text) in texts {

@@ -1,8 +1,8 @@
 //! A network namespace for the programs of a `local` wire, which has a loopback interface alone.
 //!
-//! perftest, `ibv_rc_pingpong` and others exchange their parameters by TCP outside of the wire, at a port that is
-//! the same for all runs (18515). A program that an interrupted run has left behind would keep that port, and later
-//! tests would fail without a word of it.
+//! perftest, `ibv_rc_pingpong` and others exchange their parameters by TCP outside of the wire, at a port
+//! that is the same for all runs (18515). A program that an interrupted run has left behind would keep that
+//! port, and later tests would fail without a word of it.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
@@ -11,8 +11,8 @@ use std::sync::LazyLock;
 
 use crate::wire::is_root;
 
-/// The process that keeps the namespace: it ends with its standard input, so with the test however that ends. None
-/// where namespaces cannot be made: programs then share the loopback interface of the machine.
+/// The process that keeps the namespace: it ends with its standard input, so with the test however that ends.
+/// None where namespaces cannot be made: programs then share the loopback interface of the machine.
 static KEEPER: LazyLock<Option<Child>> = LazyLock::new(|| {
     if !is_root() {
         return None;

@@ -82,9 +82,9 @@ impl Agreement {
     }
 }
 
-/// Whether this end may ask for InfiniBand's semantics on `conn`, or agree to them. They need TCP's option for
-/// bytes that are not taken ([`tcp_lite::Stack::set_untaken`]): without it each request would complete although
-/// nobody has taken its message.
+/// Whether this end may ask for InfiniBand's semantics on `conn`, or agree to them. They need TCP's option
+/// for bytes that are not taken ([`tcp_lite::Stack::set_untaken`]): without it each request would complete
+/// although nobody has taken its message.
 pub(super) fn may_agree(io: &Io, conn: ConnId) -> bool {
     let is_lost = io.tcp.lost_untaken(conn);
     if is_lost {

@@ -1,9 +1,10 @@
 //! Received buffers that wait: in order for the rest of their FPDU, or beyond a hole.
 //!
-//! Of two buffers that adjoin each other, the one that came later is copied to the end of the one before it, or
-//! the one behind it is copied to its end, if that which is copied is at most half full and fits there. So of
-//! two adjacent buffers at least one is more than half full, or both together fill one, in whatever order they
-//! came. Small segments pin about as much memory as long ones, except for the first buffer after each hole.
+//! Of two buffers that adjoin each other, the one that came later is copied to the end of the one before it,
+//! or the one behind it is copied to its end, if that which is copied is at most half full and fits there. So
+//! of two adjacent buffers at least one is more than half full, or both together fill one, in whatever order
+//! they came. Small segments pin about as much memory as long ones, except for the first buffer after each
+//! hole.
 
 use std::ops::Range;
 

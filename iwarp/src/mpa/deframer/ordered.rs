@@ -5,8 +5,8 @@
 //! needs almost no memory. Searches begin at the far end, because out-of-order arrivals are appended there.
 //!
 //! Ranges that adjoin each other are a run. The first and the last slot of a run name each other, so a search
-//! passes over a run in one step. A peer that sends its bytes in any order makes no more runs than TCP records
-//! ranges, plus one for each FPDU that was placed early, but any number of slots in them.
+//! passes over a run in one step. A peer that sends its bytes in any order makes no more runs than TCP
+//! records ranges, plus one for each FPDU that was placed early, but any number of slots in them.
 
 use dp::invariant::{Check, ensure};
 

@@ -126,8 +126,8 @@ struct QueuedEvent {
 /// Events of identifiers that the program holds are never lost: each has few, and a program waits for them.
 /// They are kept beyond [`ContextLimits::max_cm_events`](super::super::ContextLimits::max_cm_events). When
 /// more events wait than that, those of identifiers that only events hold are [lost](Self::lost): no engine
-/// waits for a reader. Events of new connections may fill three quarters of the limit only; without its event,
-/// a connect request is rejected.
+/// waits for a reader. Events of new connections may fill three quarters of the limit only; without its
+/// event, a connect request is rejected.
 #[derive(Clone)]
 pub struct EventChannel {
     pub(super) shared: Arc<ChannelShared>,

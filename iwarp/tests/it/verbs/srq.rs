@@ -270,8 +270,8 @@ fn a_begun_message_holds_one_buffer_and_gives_it_back() {
 
 // Proves SEC-006, SEC-046, SEC-050, SEC-052: a queue is shared only by an explicit argument, which the query
 // shows, and only within one protection domain.
-/// Requests whose completions are lost are over, as are those that were polled: the queue has room for as many
-/// new ones.
+/// Requests whose completions are lost are over, as are those that were polled: the queue has room for as
+/// many new ones.
 #[test]
 fn lost_completions_take_nothing_from_the_queue() {
     const DEPTH: usize = 8;

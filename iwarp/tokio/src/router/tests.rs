@@ -1,5 +1,5 @@
-//! The router alone, with completions that the tests make: who is woken, and that no code of a waker runs under
-//! a lock.
+//! The router alone, with completions that the tests make: who is woken, and that no code of a waker runs
+//! under a lock.
 
 use std::cell::{Cell, RefCell};
 use std::pin::pin;
@@ -11,8 +11,8 @@ use super::*;
 use crate::Listener;
 use crate::tests::{PORT, connected, endpoints, in_time};
 
-/// A task that counts how often it is woken. Its waker looks whether the lock of the router is free, when it is
-/// called and when it is dropped.
+/// A task that counts how often it is woken. Its waker looks whether the lock of the router is free, when it
+/// is called and when it is dropped.
 struct Task {
     router: Weak<Router>,
     woken: AtomicUsize,

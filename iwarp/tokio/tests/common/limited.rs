@@ -1,7 +1,7 @@
 //! A limit for each test: one that hangs fails under its name, and the others go on.
 //!
-//! `#[tokio::test(crate = "crate::limited")]` finds here what it uses of tokio. A test without a runtime holds
-//! what [`watch`] returns.
+//! `#[tokio::test(crate = "crate::limited")]` finds here what it uses of tokio. A test without a runtime
+//! holds what [`watch`] returns.
 #![allow(dead_code, unused_imports, reason = "not every program of tests uses all of it")]
 
 use std::io::Write;

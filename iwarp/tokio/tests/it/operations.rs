@@ -188,8 +188,8 @@ async fn a_request_without_a_buffer_takes_no_place() {
     assert_eq!(b.recv().await.unwrap().data, [7; 1000]);
 }
 
-/// A Write with Immediate Data completes a receive, whose message has no bytes, with InfiniBand's semantics and
-/// without.
+/// A Write with Immediate Data completes a receive, whose message has no bytes, with InfiniBand's semantics
+/// and without.
 #[tokio::test(crate = "crate::limited")]
 async fn immediate_data_comes_without_bytes() {
     for ib_semantics in [true, false] {

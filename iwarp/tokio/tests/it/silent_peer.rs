@@ -137,7 +137,8 @@ async fn a_connection_that_is_closed_at_once_closes_gracefully() {
     }
 }
 
-/// A client that goes away before it is accepted: the request says so, and a loop that accepts passes it over.
+/// A client that goes away before it is accepted: the request says so, and a loop that accepts passes it
+/// over.
 #[tokio::test(crate = "crate::limited")]
 async fn a_peer_that_has_gone_is_told_or_passed_over() {
     let (client, server) = endpoints();

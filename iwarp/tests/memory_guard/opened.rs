@@ -1,0 +1,42 @@
+//! Memory of the user that a request opens: by a fast registration, or by a window.
+
+use super::*;
+
+/// A request of a send queue makes STags for memory of the caller as well: a fast registration, and windows
+/// of both types. An access through one of them to memory that is gone is an error, not a crash.
+#[test]
+fn memory_that_a_request_opens_is_guarded() {
+    let table = table();
+    let start = pages(2, READ_WRITE);
+    let prepare = Prepare { pd: ME.pd, ..Prepare::default() };
+    // SAFETY: the memory is the test's own, and is accessed through the registration only. It is unmapped
+    // before the registration is gone, which breaks the promise: the table is guarded, and survives that.
+    let fast = unsafe { table.prepare_user(start, PAGE, true, &prepare) }.unwrap();
+    let region = register_for(&table, start.wrapping_add(PAGE), PAGE, ALL | Access::MW_BIND).unwrap();
+    let kinds = [WindowKind::Type1, WindowKind::Type2];
+    let windows = kinds.map(|kind| table.alloc_window(ME.pd, kind, false).unwrap());
+    let engine = table.join();
+    let epoch = engine.enter();
+    let (len, access) = (PAGE as u64, Access::REMOTE_WRITE | Access::REMOTE_READ);
+    let bind = FastBind {
+        stag: fast.stag(3),
+        offset: 0,
+        len,
+        access: access | Access::LOCAL_WRITE,
+        base: Base::Zero,
+    };
+    epoch.fast_register(&bind, ME).unwrap();
+    for window in &windows {
+        let (stag, region) = (window.stag(3), region.stag());
+        epoch.bind_window(&Bind { stag, region, addr: 0, len, access, zero_based: true }, ME).unwrap();
+    }
+    let stags = [fast.stag(3), windows[0].stag(3), windows[1].stag(3)];
+    let meet = |stag| {
+        let write = epoch.check_write(stag, 8, 8, ME).and_then(|target| target.place(0, &[7; 8]));
+        let read = epoch.check_read(stag, 8, 8, ME).and_then(|source| source.fetch(0, &mut [0; 8]));
+        [write, read]
+    };
+    assert_eq!(stags.map(meet), [[Ok(()); 2]; 3]);
+    unmap(start, 2);
+    assert_eq!(stags.map(meet), [[GONE; 2]; 3]);
+}
