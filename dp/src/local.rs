@@ -41,7 +41,7 @@ mod way;
 pub use claim::{Station, stations};
 pub use config::{LocalConfig, LocalError};
 pub use counters::LocalCounters;
-pub use folder::{default_folder, private_folder};
+pub use folder::{WireFolder, default_folder, private_folder};
 pub use port::LocalPort;
 
 use crate::Port;

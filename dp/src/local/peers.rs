@@ -5,7 +5,6 @@
 use std::collections::VecDeque;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use rustix::event::{Timespec, epoll};
@@ -53,7 +52,6 @@ struct Greeting {
 
 /// See the module.
 pub(super) struct Peers {
-    folder: PathBuf,
     pub(super) claim: Claim,
     epoll: OwnFd,
     ring_bytes: usize,
@@ -79,7 +77,7 @@ pub(super) struct Peers {
 }
 
 impl Peers {
-    pub(super) fn new(claim: Claim, folder: PathBuf, ring_bytes: usize) -> Result<Self, LocalError> {
+    pub(super) fn new(claim: Claim, ring_bytes: usize) -> Result<Self, LocalError> {
         let system = |errno: Errno| LocalError::System(errno.into());
         let epoll = OwnFd::new(epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system)?);
         let mut instance = [0; 8];
@@ -87,7 +85,6 @@ impl Peers {
         let key = epoll::EventData::new_u64(LISTENER);
         epoll::add(&epoll, &claim.listener, key, epoll::EventFlags::IN).map_err(system)?;
         Ok(Self {
-            folder,
             claim,
             epoll,
             ring_bytes,
@@ -178,6 +175,8 @@ impl Peers {
             Ok(greeted) => self.list[at].state = greeted,
             // Its queue of connections is full.
             Err(Errno::AGAIN) => {}
+            // This process has no descriptor or memory for the connection, and may have some later.
+            Err(errno) if claim::is_lack(errno) => {}
             Err(_) => return false,
         }
         true
@@ -185,7 +184,7 @@ impl Peers {
 
     fn try_dial(&mut self, station: u16) -> Result<PeerState, Errno> {
         let socket = OwnFd::new(claim::socket()?);
-        connect(&socket, &claim::address(&self.folder, station)?)?;
+        connect(&socket, &claim::address(self.claim.folder.path(), station)?)?;
         if !is_same_user(&socket) {
             return Err(Errno::PERM);
         }
