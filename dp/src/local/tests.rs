@@ -1,6 +1,8 @@
 //! A local wire within one process, and its parts. `tests/local_processes.rs` has several processes.
 
+mod claim;
 mod folder;
+mod hello;
 mod hostile;
 mod ring;
 
