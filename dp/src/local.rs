@@ -42,6 +42,8 @@ pub use claim::{Station, stations};
 pub use config::{LocalConfig, LocalError};
 pub use counters::LocalCounters;
 pub use folder::{WireFolder, default_folder, private_folder};
+#[doc(hidden)]
+pub use fork::OwnFd;
 pub use port::LocalPort;
 
 use crate::Port;

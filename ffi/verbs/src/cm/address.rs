@@ -59,7 +59,7 @@ pub(super) fn bind(id: &Id, address: SocketAddr) -> Outcome<()> {
     if state.source.is_some() {
         return Err(EINVAL);
     }
-    if !address.ip().is_unspecified() && !id.process.net.is_ours(address.ip()) {
+    if !address.ip().is_unspecified() && !id.process.net.is_ours(address.ip())? {
         return Err(EADDRNOTAVAIL);
     }
     let net = &id.process.net;
@@ -149,13 +149,13 @@ pub(crate) unsafe extern "C" fn rdma_resolve_addr(
             };
             destination.set_ip(itself);
         }
-        if !net.is_reachable(destination.ip()) {
+        if !net.is_reachable(destination.ip())? {
             this.announce(sys::RDMA_CM_EVENT_ADDR_ERROR, -libc::ENODEV);
         } else {
             let mut state = this.state();
             let bound = state.source;
             if bound.is_none_or(|address| address.ip().is_unspecified()) {
-                let own = SocketAddr::new(net.source_for(destination.ip()), bound.map_or(0, |a| a.port()));
+                let own = SocketAddr::new(net.source_for(destination.ip())?, bound.map_or(0, |a| a.port()));
                 let take = |address| net.take_source(address);
                 let own = if own.port() == 0 { take_name(&mut state, own, take)? } else { own };
                 this.set_source(&mut state, own);

@@ -5,7 +5,7 @@
 //! | `wanted.rs` | the wire that the settings ask for |
 //! | `address.rs` | addresses on a wire |
 //! | `kernel.rs` | the addresses of the kernel's interfaces |
-//! | `names.rs` | the name service of a `local` wire |
+//! | `names.rs`, `ports.rs` | the name service of a `local` wire, and its locks |
 //! | `message.rs`, `desk.rs`, `hosts.rs` | names and addresses between hosts |
 //! | `end.rs` | this end of the wire, and how programs see it |
 //! | `open.rs` | opening a wire, by `iwarp_wire`, for programs |
@@ -21,13 +21,14 @@ mod list;
 mod message;
 mod names;
 mod open;
+mod ports;
 mod present;
 mod wanted;
 
 pub(crate) use address::{Peer, mapped, of_gid};
 pub(crate) use end::{Name, Net};
 pub use list::processes;
-pub(crate) use names::NameError;
 pub(crate) use open::open;
+pub(crate) use ports::NameError;
 pub use present::Process;
 pub use wanted::{status_folder, wanted};

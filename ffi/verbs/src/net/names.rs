@@ -1,31 +1,32 @@
 //! The name service of a `local` wire: which process listens at an address that programs see.
 //!
-//! Processes on one host share its addresses, so a listener makes a file `listen/PORT@ADDRESS` in the folder
-//! of the wire when it binds, and writes its address on the wire into it when it listens. The file is locked
-//! as long as the process lives. A file without a lock is left over, and the next one to want the name takes
-//! it.
+//! Processes on one host share its addresses. A name is kept from others by a lock ([`ports`](super::ports)).
+//! One that is bound has a file `listen/PORT@ADDRESS` as well, and a listener writes its address on the wire
+//! into the file when it listens. That file is locked as long as the process lives. A file without a lock
+//! is left over, and the next one to want the name takes it.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
-use std::io::{Read, Write};
+use std::io::{self, Read};
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::AsRawFd;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
-use dp::local;
+use dp::local::{self, OwnFd, WireFolder};
 use iwarp_wire::address_of_station;
 
 use super::address::Peer;
-use crate::abi::Errno;
+use super::ports::{self, Held, NameError, Ports};
 
 /// The names of one wire.
 pub(crate) struct Names {
     /// The folder of the wire.
-    wire: PathBuf,
+    wire: WireFolder,
     /// The folder of names.
     folder: PathBuf,
+    ports: Arc<Ports>,
     /// Where names have led.
     found: Mutex<HashMap<SocketAddr, IpAddr>>,
 }
@@ -35,88 +36,64 @@ const MAX_FOUND: usize = 1024;
 
 /// A name that is taken until this is dropped.
 pub(crate) struct Listening {
-    path: PathBuf,
-    /// Holds the lock.
-    file: File,
-}
-
-/// Why a name could not be announced.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum NameError {
-    /// Another listener has it.
-    #[error("the address is in use")]
-    InUse,
-    /// The system refused it.
-    #[error("{0}")]
-    System(#[from] std::io::Error),
-}
-
-impl NameError {
-    /// The kernel's error of binding a socket.
-    pub(super) fn of_bind(error: std::io::Error) -> Self {
-        match error.kind() {
-            std::io::ErrorKind::AddrInUse => Self::InUse,
-            _ => Self::System(error),
-        }
-    }
-}
-
-impl From<NameError> for Errno {
-    fn from(error: NameError) -> Self {
-        match error {
-            NameError::InUse => Self(libc::EADDRINUSE),
-            NameError::System(error) => error.into(),
-        }
-    }
+    /// Its file, if it is bound: there may be one.
+    path: Option<PathBuf>,
+    /// Holds the lock of the file, once the name leads somewhere.
+    file: Option<OwnFd>,
+    /// Given up last.
+    held: Held,
 }
 
 impl Names {
     /// The names of the wire in `folder`.
-    pub(super) fn new(folder: &Path) -> std::io::Result<Self> {
-        let wire = folder.to_owned();
-        let folder = folder.join("listen");
+    pub(super) fn new(folder: &Path) -> io::Result<Self> {
+        let wire = WireFolder::open(folder)?;
+        let folder = wire.path().join("listen");
         match fs::create_dir(&folder) {
-            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => Err(error),
-            _ => Ok(Self { wire, folder, found: Mutex::default() }),
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
         }
+        let ports = Ports::open(wire.path())?;
+        Ok(Self { wire, folder, ports, found: Mutex::default() })
     }
 
     fn path(&self, address: IpAddr, port: u16) -> PathBuf {
-        // A wildcard is one name for both families, as a listener of IPv6 takes both.
-        let address = address.to_canonical();
-        match address.is_unspecified() {
-            true => self.folder.join(format!("{port}@any")),
-            false => self.folder.join(format!("{port}@{address}")),
-        }
+        self.folder.join(format!("{port}@{}", host(address)))
     }
 
     /// Takes the name of `visible`. It leads nowhere before it is published.
     pub(super) fn take(&self, visible: SocketAddr) -> Result<Listening, NameError> {
+        let mut taken = self.take_source(visible)?;
         let path = self.path(visible.ip(), visible.port());
-        loop {
-            let file = OpenOptions::new()
-                .read(true)
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .mode(0o600)
-                .open(&path)?;
-            lock(&file)?;
-            // The one before may have removed the file after it was opened here.
-            if !is_at(&file, &path) {
-                continue;
-            }
-            file.set_len(0)?;
-            return Ok(Listening { path, file });
+        // What is left over of a process that was killed leads nowhere any more.
+        options().create(true).truncate(true).open(&path)?;
+        taken.path = Some(path);
+        Ok(taken)
+    }
+
+    /// Takes the name of `visible` for a connection from there, which nobody looks for.
+    pub(super) fn take_source(&self, visible: SocketAddr) -> Result<Listening, NameError> {
+        let held = self.ports.take(&host(visible.ip()), visible.port())?;
+        // A process with an older version of this library has the lock of the file alone.
+        if is_locked(&self.path(visible.ip(), visible.port()))? {
+            return Err(NameError::InUse);
         }
+        Ok(Listening { path: None, file: None, held })
     }
 
     /// The listener at `visible`.
-    pub(super) fn find(&self, visible: SocketAddr) -> Peer {
+    ///
+    /// # Errors
+    /// The system's, if it cannot be found out.
+    pub(super) fn find(&self, visible: SocketAddr) -> io::Result<Peer> {
         let address = visible.ip().to_canonical();
         let any = IpAddr::from([0, 0, 0, 0]);
-        let found = [address, any].map(|address| read(&self.path(address, visible.port())));
-        let peer = found.into_iter().find(|peer| *peer != Peer::Nobody).unwrap_or(Peer::Nobody);
+        let mut peer = Peer::Nobody;
+        for address in [address, any] {
+            if peer == Peer::Nobody {
+                peer = self.read(address, visible.port())?;
+            }
+        }
         if let Peer::At(wire) = peer {
             let mut found = self.found.lock().expect("no holder of this lock panics");
             if found.len() == MAX_FOUND {
@@ -124,40 +101,86 @@ impl Names {
             }
             found.insert(visible, wire.ip());
         }
-        peer
+        Ok(peer)
+    }
+
+    /// What one name leads to.
+    fn read(&self, address: IpAddr, port: u16) -> io::Result<Peer> {
+        match read(&self.path(address, port))? {
+            Peer::Nobody if self.ports.is_taken(&host(address), port)? => Ok(Peer::Bound),
+            peer => Ok(peer),
+        }
     }
 
     /// Whether the process that has listened at `visible` when this end asked before still lives; `None` if
     /// none has.
-    pub(super) fn lives(&self, visible: SocketAddr) -> Option<bool> {
+    ///
+    /// # Errors
+    /// The system's, if it cannot be found out.
+    pub(super) fn lives(&self, visible: SocketAddr) -> io::Result<Option<bool>> {
         let found = self.found.lock().expect("no holder of this lock panics").get(&visible).copied();
-        let address = found?;
-        let stations = local::stations(&self.wire).unwrap_or_default();
-        Some(stations.iter().any(|station| address_of_station(station.number) == address))
+        let Some(address) = found else { return Ok(None) };
+        let stations = local::stations(self.wire.path())?;
+        Ok(Some(stations.iter().any(|station| address_of_station(station.number) == address)))
     }
 
     /// Whether a listener has announced `address`.
-    pub(super) fn knows(&self, address: IpAddr) -> bool {
+    ///
+    /// # Errors
+    /// The system's, if it cannot be found out.
+    pub(super) fn knows(&self, address: IpAddr) -> io::Result<bool> {
         let suffix = format!("@{}", address.to_canonical());
-        let Ok(entries) = fs::read_dir(&self.folder) else { return false };
-        entries.flatten().any(|entry| entry.file_name().to_string_lossy().ends_with(&suffix))
+        for entry in fs::read_dir(&self.folder)? {
+            if entry?.file_name().to_string_lossy().ends_with(&suffix) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
+}
+
+/// An address in names. A wildcard is one name for both families, as a listener of IPv6 takes both.
+fn host(address: IpAddr) -> String {
+    let address = address.to_canonical();
+    if address.is_unspecified() { "any".into() } else { address.to_string() }
+}
+
+/// How the file of a name is opened.
+fn options() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+    options
 }
 
 impl Listening {
     /// The name leads to `wire` from now on.
-    pub(super) fn publish(&mut self, wire: SocketAddr) -> std::io::Result<()> {
-        // One write of some twenty bytes: a reader sees all of them or none.
-        self.file.write_all(wire.to_string().as_bytes())
+    pub(super) fn publish(&mut self, wire: SocketAddr) -> Result<(), NameError> {
+        let path = self.path.as_ref().ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
+        loop {
+            let file = options().create(true).truncate(false).open(path)?;
+            // A process with an older version of this library may have taken the file.
+            ports::lock(&file, ports::whole(libc::F_WRLCK))?;
+            if !is_at(&file, path) {
+                continue;
+            }
+            file.set_len(0)?;
+            let file = OwnFd::new(OwnedFd::from(file));
+            // One write of some twenty bytes: a reader sees all of them or none.
+            rustix::io::write(&file, wire.to_string().as_bytes()).map_err(io::Error::from)?;
+            self.file = Some(file);
+            return Ok(());
+        }
     }
 }
 
 impl Drop for Listening {
     fn drop(&mut self) {
         // In a child of fork the file belongs to the parent.
-        if !crate::fork::is_child() {
+        if self.held.is_ours()
+            && let Some(path) = &self.path
+        {
             // A file that cannot be removed is taken over by the next one: its lock goes with this process.
-            let _ = fs::remove_file(&self.path);
+            let _ = fs::remove_file(path);
         }
     }
 }
@@ -170,47 +193,28 @@ fn is_at(file: &File, path: &Path) -> bool {
     }
 }
 
-/// The lock of a whole file, which belongs to the open file: it ends when the last descriptor is closed.
-fn lock_of_file() -> libc::flock {
-    let kind = libc::F_WRLCK as libc::c_short;
-    libc::flock { l_type: kind, l_whence: libc::SEEK_SET as libc::c_short, l_start: 0, l_len: 0, l_pid: 0 }
-}
-
-/// Takes the lock of a file.
-fn lock(file: &File) -> Result<(), NameError> {
-    let lock = lock_of_file();
-    // SAFETY: the descriptor is open, and the struct is read only.
-    if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) } == 0 {
-        return Ok(());
-    }
-    let error = std::io::Error::last_os_error();
-    match error.raw_os_error() {
-        Some(libc::EAGAIN | libc::EACCES) => Err(NameError::InUse),
-        _ => Err(error.into()),
+/// Whether the process that listens by this file lives.
+fn is_locked(path: &Path) -> io::Result<bool> {
+    match options().write(false).open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        file => ports::is_locked(file?, ports::whole(libc::F_WRLCK)),
     }
 }
 
-/// Whether another open file has the lock. It is only asked for: one that were taken for a moment would keep
-/// off the process that wants the name.
-fn is_locked(file: &File) -> bool {
-    let mut lock = lock_of_file();
-    // SAFETY: the descriptor is open, and the struct is a writable place.
-    let asked = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) };
-    asked == 0 && lock.l_type != libc::F_UNLCK as libc::c_short
-}
-
-/// What a name leads to, if its process lives.
-fn read(path: &Path) -> Peer {
-    let Ok(mut file) = File::open(path) else { return Peer::Nobody };
+/// What a file leads to, if its process lives.
+fn read(path: &Path) -> io::Result<Peer> {
+    let mut file = match options().write(false).open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Peer::Nobody),
+        file => file?,
+    };
     // Nobody holds the lock of a file that is left over.
-    if !is_locked(&file) {
-        return Peer::Nobody;
+    if !ports::is_locked(&file, ports::whole(libc::F_WRLCK))? {
+        return Ok(Peer::Nobody);
     }
     let mut text = String::new();
-    match file.read_to_string(&mut text) {
-        Ok(0) => Peer::Bound,
-        Ok(_) => text.parse().map_or(Peer::Nobody, Peer::At),
-        Err(_) => Peer::Nobody,
+    match file.read_to_string(&mut text)? {
+        0 => Ok(Peer::Bound),
+        _ => Ok(text.parse().map_or(Peer::Nobody, Peer::At)),
     }
 }
 
@@ -224,8 +228,8 @@ pub(super) fn listening(folder: &Path) -> Vec<(String, SocketAddr)> {
             let (port, address) = name.split_once('@')?;
             let address = if address == "any" { "*" } else { address };
             match read(&entry.path()) {
-                Peer::At(wire) => Some((format!("{address}:{port}"), wire)),
-                Peer::Bound | Peer::Nobody | Peer::Silent => None,
+                Ok(Peer::At(wire)) => Some((format!("{address}:{port}"), wire)),
+                Ok(Peer::Bound | Peer::Nobody | Peer::Silent) | Err(_) => None,
             }
         })
         .collect();
@@ -258,26 +262,26 @@ mod tests {
     fn a_name_is_known_while_its_listener_lives() {
         let (folder, names) = names();
         let wire = at("100.64.0.7:18515");
-        assert_eq!(names.find(at("127.0.0.1:7471")), Peer::Nobody);
+        assert_eq!(names.find(at("127.0.0.1:7471")).unwrap(), Peer::Nobody);
         let mut any = names.take(at("0.0.0.0:7471")).unwrap();
         assert!(matches!(names.take(at("[::]:7471")), Err(NameError::InUse)));
-        assert_eq!(names.find(at("127.0.0.1:7471")), Peer::Bound);
+        assert_eq!(names.find(at("127.0.0.1:7471")).unwrap(), Peer::Bound);
         any.publish(wire).unwrap();
         // A lock is that of an open file, so this process sees it as others do.
-        assert_eq!(names.find(at("127.0.0.1:7471")), Peer::At(wire));
-        assert_eq!(names.find(at("[::1]:7471")), Peer::At(wire));
-        assert_eq!(names.find(at("127.0.0.1:7472")), Peer::Nobody);
+        assert_eq!(names.find(at("127.0.0.1:7471")).unwrap(), Peer::At(wire));
+        assert_eq!(names.find(at("[::1]:7471")).unwrap(), Peer::At(wire));
+        assert_eq!(names.find(at("127.0.0.1:7472")).unwrap(), Peer::Nobody);
         let mut own = names.take(at("127.0.0.1:7471")).unwrap();
         own.publish(at("100.64.0.8:1")).unwrap();
         assert_eq!(
-            names.find(at("127.0.0.1:7471")),
+            names.find(at("127.0.0.1:7471")).unwrap(),
             Peer::At(at("100.64.0.8:1")),
             "the specific one comes first"
         );
         drop((any, own));
-        assert_eq!(names.find(at("127.0.0.1:7471")), Peer::Nobody);
+        assert_eq!(names.find(at("127.0.0.1:7471")).unwrap(), Peer::Nobody);
         // No process of the wire has the address at which the name was found.
-        assert_eq!(names.lives(at("127.0.0.1:7471")), Some(false));
+        assert_eq!(names.lives(at("127.0.0.1:7471")).unwrap(), Some(false));
         assert_eq!(fs::read_dir(folder.join("listen")).unwrap().count(), 0);
         fs::remove_dir_all(folder).unwrap();
     }
@@ -287,11 +291,11 @@ mod tests {
         let (folder, names) = names();
         let wire = at("100.64.0.7:18515");
         fs::write(names.path(at("10.0.0.1:5").ip(), 5), "100.64.0.9:5").unwrap();
-        assert_eq!(names.find(at("10.0.0.1:5")), Peer::Nobody);
+        assert_eq!(names.find(at("10.0.0.1:5")).unwrap(), Peer::Nobody);
         let mut taken = names.take(at("10.0.0.1:5")).unwrap();
         taken.publish(wire).unwrap();
-        assert_eq!(names.find(at("10.0.0.1:5")), Peer::At(wire));
-        assert!(names.knows(at("10.0.0.1:0").ip()) && !names.knows(at("10.0.0.2:0").ip()));
+        assert_eq!(names.find(at("10.0.0.1:5")).unwrap(), Peer::At(wire));
+        assert!(names.knows(at("10.0.0.1:0").ip()).unwrap() && !names.knows(at("10.0.0.2:0").ip()).unwrap());
         fs::remove_dir_all(folder).unwrap();
     }
 
@@ -301,12 +305,12 @@ mod tests {
         let port = local::open(&local::LocalConfig::new(folder.clone())).unwrap();
         let mut name = names.take(at("127.0.0.1:7471")).unwrap();
         name.publish(SocketAddr::new(address_of_station(port.station()), 5)).unwrap();
-        assert_eq!(names.lives(at("127.0.0.1:7471")), None, "nobody has asked for it");
-        assert!(matches!(names.find(at("127.0.0.1:7471")), Peer::At(_)));
+        assert_eq!(names.lives(at("127.0.0.1:7471")).unwrap(), None, "nobody has asked for it");
+        assert!(matches!(names.find(at("127.0.0.1:7471")), Ok(Peer::At(_))));
         drop(name);
-        assert_eq!(names.lives(at("127.0.0.1:7471")), Some(true));
+        assert_eq!(names.lives(at("127.0.0.1:7471")).unwrap(), Some(true));
         drop(port);
-        assert_eq!(names.lives(at("127.0.0.1:7471")), Some(false));
+        assert_eq!(names.lives(at("127.0.0.1:7471")).unwrap(), Some(false));
         fs::remove_dir_all(folder).unwrap();
     }
 
@@ -327,6 +331,110 @@ mod tests {
             done.store(true, std::sync::atomic::Ordering::Relaxed);
             assert_eq!(refused, None);
         });
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    /// Another process on the wire, as far as its names go.
+    fn other(folder: &Path) -> Names {
+        Names::new(folder).unwrap()
+    }
+
+    fn descriptors() -> usize {
+        fs::read_dir("/proc/self/fd").unwrap().count()
+    }
+
+    #[test]
+    fn a_name_is_kept_from_this_process_and_from_others_until_it_is_given_up() {
+        let (folder, names) = names();
+        let others = other(&folder);
+        for visible in ["127.0.0.1:7471", "0.0.0.0:7471", "[fd00::1]:7471", "127.0.0.1:7472", "10.0.0.1:1"] {
+            let visible = at(visible);
+            for (mine, theirs) in [(&names, &others), (&others, &names)] {
+                let is_free = || {
+                    let found = [mine, theirs].map(|names| names.find(visible).unwrap());
+                    found == [Peer::Nobody; 2]
+                };
+                assert!(is_free(), "{visible}");
+                for source in [true, false] {
+                    let taken = if source { mine.take_source(visible) } else { mine.take(visible) };
+                    let taken = taken.unwrap();
+                    for names in [mine, theirs] {
+                        assert!(matches!(names.take(visible), Err(NameError::InUse)), "{visible}");
+                        assert!(matches!(names.take_source(visible), Err(NameError::InUse)), "{visible}");
+                        assert_eq!(names.find(visible).unwrap(), Peer::Bound);
+                    }
+                    drop(taken);
+                    assert!(is_free(), "{visible}");
+                }
+            }
+        }
+        // The port before and the port after are others.
+        let _taken = names.take(at("127.0.0.1:500")).unwrap();
+        for port in [499, 501] {
+            drop(others.take(SocketAddr::new(at("127.0.0.1:0").ip(), port)).unwrap());
+        }
+        drop(others.take(at("127.0.0.2:500")).unwrap());
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    /// A connection of a process costs none of its descriptors, and neither does an address that is bound.
+    #[test]
+    fn names_of_connections_need_no_descriptors() {
+        let (folder, names) = names();
+        let others = other(&folder);
+        let all = (1..=2000).map(|port| SocketAddr::new(at("127.0.0.1:0").ip(), port));
+        let before = descriptors();
+        let mut taken: Vec<Listening> = Vec::new();
+        for (number, visible) in all.clone().enumerate() {
+            let name = if number % 2 == 0 { names.take_source(visible) } else { names.take(visible) };
+            taken.push(name.unwrap());
+        }
+        // Other tests have a few open meanwhile.
+        assert!(descriptors() < before + 1000, "{} of {before}", descriptors());
+        assert!(all.clone().all(|visible| matches!(others.take_source(visible), Err(NameError::InUse))));
+        // From the middle on.
+        for _ in 0..500 {
+            taken.swap_remove(taken.len() / 2);
+        }
+        let free = all.clone().filter(|visible| others.take_source(*visible).is_ok()).count();
+        assert_eq!(free, 500);
+        drop(taken);
+        assert!(all.clone().all(|visible| others.take_source(visible).is_ok()));
+        assert_eq!(fs::read_dir(folder.join("listen")).unwrap().count(), 0);
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    /// A listener of an older version has the lock of its file alone.
+    #[test]
+    fn a_listener_that_has_its_file_alone_keeps_its_name() {
+        let (folder, names) = names();
+        let path = names.path(at("10.0.0.1:5").ip(), 5);
+        fs::write(&path, "100.64.0.9:5").unwrap();
+        let file = options().open(&path).unwrap();
+        ports::lock(&file, ports::whole(libc::F_WRLCK)).unwrap();
+        assert_eq!(names.find(at("10.0.0.1:5")).unwrap(), Peer::At(at("100.64.0.9:5")));
+        assert!(matches!(names.take(at("10.0.0.1:5")), Err(NameError::InUse)));
+        assert!(matches!(names.take_source(at("10.0.0.1:5")), Err(NameError::InUse)));
+        assert_eq!(fs::read(&path).unwrap(), b"100.64.0.9:5");
+        drop(file);
+        // And it finds ours by the lock of the file.
+        let mut ours = names.take(at("10.0.0.1:5")).unwrap();
+        ours.publish(at("100.64.0.7:6")).unwrap();
+        assert!(is_locked(&path).unwrap());
+        drop(ours);
+        assert!(!path.exists());
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    /// What cannot be found out is no answer.
+    #[test]
+    fn a_folder_that_cannot_be_read_is_an_error() {
+        let (folder, names) = names();
+        fs::remove_dir_all(folder.join("listen")).unwrap();
+        fs::write(folder.join("listen"), "").unwrap();
+        assert!(names.find(at("10.0.0.1:5")).is_err());
+        assert!(names.knows(at("10.0.0.1:5").ip()).is_err());
+        assert!(matches!(names.take(at("10.0.0.1:5")), Err(NameError::System(_))));
         fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -28,7 +28,11 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 /// Compiles a program and runs it over a `local` wire. It prints what is wrong, and then fails.
 pub(crate) fn run(name: &str) -> Result<(), String> {
-    let wire = Wire::new()?;
+    run_over(name, &Wire::new()?).map(drop)
+}
+
+/// The same over a wire. Returns what the program prints.
+pub(crate) fn run_over(name: &str, wire: &Wire) -> Result<String, String> {
     let program = wire.folder().join(name);
     let source = format!("{}/tests/programs/c/{name}.c", env!("CARGO_MANIFEST_DIR"));
     let mut compiler = Command::new("cc");
@@ -39,9 +43,9 @@ pub(crate) fn run(name: &str) -> Result<(), String> {
         return Err(format!("{source}: {}", String::from_utf8_lossy(&output.stderr)));
     }
     let words = program.to_str().ok_or("a folder for temporary files that is no UTF-8")?;
-    let status = Running::start(&wire, "server", words)?.wait(LIMIT)?;
+    let status = Running::start(wire, "server", words)?.wait(LIMIT)?;
     match status.success() {
-        true => Ok(()),
+        true => Ok(wire.output("server")),
         false => Err(format!("{name} ended with {status}: {}", wire.output("server"))),
     }
 }
