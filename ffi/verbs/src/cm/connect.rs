@@ -61,10 +61,11 @@ fn start_to_listen(id: &Id, cm: CmId, backlog: usize) -> Outcome<()> {
         state.name = net.take_name(visible)?;
     }
     let port = listen(&cm, &state, visible.port(), backlog)?;
-    state.cm = Some(cm);
     if let Some(name) = &mut state.name {
         net.publish(name, port)?;
     }
+    // Last: a call that fails leaves the identifier as it was, and may be made again.
+    state.cm = Some(cm);
     Ok(())
 }
 
