@@ -7,7 +7,6 @@
 
 use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
-use std::hash::Hasher;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
@@ -116,27 +115,13 @@ impl Drop for Held {
     }
 }
 
-/// The byte of a name. Those of one address are neighbours, so that the kernel keeps a range of them as one
-/// lock. Two addresses may share their bytes, one pair in 2^47: then one keeps ports from the other.
+/// The byte of a name: its host, mixed (FNV-1a) to 47 bits, and its port. Names of one address are neighbours,
+/// so that the kernel keeps a range of them as one lock. Two addresses may have the same bits, one pair in
+/// 2^47: then one keeps ports from the other.
 fn byte_of(host: &str, port: u16) -> i64 {
-    let mut hash = Fnv(0xcbf2_9ce4_8422_2325);
-    hash.write(host.as_bytes());
-    (hash.finish() >> 17 << 16 | u64::from(port)) as i64
-}
-
-/// FNV-1a: the same number in each process, whatever it was built with.
-struct Fnv(u64);
-
-impl Hasher for Fnv {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
-        }
-    }
+    let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+    let hash = host.bytes().fold(0xcbf2_9ce4_8422_2325, mix);
+    (hash >> 17 << 16 | u64::from(port)) as i64
 }
 
 /// One byte of a file.
