@@ -99,6 +99,27 @@ fn output_that_is_lost_is_an_error() {
     }
 }
 
+/// So many queue pairs that their requests do not fit into a completion queue: the message has an option that
+/// helps, with a value that does.
+#[test]
+fn queue_pairs_and_depths_that_do_not_fit_are_told_with_a_depth_that_does() {
+    for (test, options, says) in [
+        ("write-bw", "-q 8000 -n 5", "--tx-depth 128: 8000 queue pairs"),
+        ("send-bw", "-q 4000 -t 8 -D 1", "--rx-depth 512: 4000 queue pairs"),
+    ] {
+        let output = local(test, options);
+        let err = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(2) && err.contains(says) && err.lines().count() == 1, "{err}");
+        let (_, advice) = err.trim_end().split_once("give ").unwrap();
+        let advice = advice.strip_suffix(" or less").unwrap();
+        let (name, depth) = advice.split_once(' ').unwrap();
+        let more = format!("{options} {name} {}", depth.parse::<u32>().unwrap() + 1);
+        assert_eq!(local(test, &more).status.code(), Some(2), "{more}");
+        // Fewer bytes and messages than a real run, for the sake of time.
+        printed(test, &format!("{} {advice} -s 64 -n 1", options.replace("-D 1", "").replace("-n 5", "")));
+    }
+}
+
 #[test]
 fn sizes_have_suffixes() {
     for (size, bytes) in [("64", "64"), ("4K", "4096"), ("2k", "2048"), ("1M", "1048576")] {
