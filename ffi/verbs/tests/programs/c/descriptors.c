@@ -157,6 +157,11 @@ int main(void)
 	is_refused(rdma_listen(binds, 0));
 	is_refused(rdma_resolve_addr(fresh, NULL, (struct sockaddr *)&there, 2000));
 	is_refused(rdma_bind_addr(fresh, (struct sockaddr *)&here));
+	/* Whether another address is one of this host cannot be found out. */
+	here.sin_addr.s_addr = htonl(0xc0000201);
+	is_refused(rdma_bind_addr(fresh, (struct sockaddr *)&here));
+	is_refused(rdma_resolve_addr(fresh, NULL, (struct sockaddr *)&here, 2000));
+	here = at(PORT + 2);
 	CHECK(!rdma_create_event_channel() && errno == EMFILE);
 	CHECK(!ibv_create_comp_channel(context) && errno == EMFILE);
 	struct rdma_cm_id *sync;
