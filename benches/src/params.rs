@@ -118,7 +118,7 @@ impl Params {
 
     /// Requests that a queue pair has room for: the data, and those beside it.
     pub fn sends(&self) -> u32 {
-        let flushes = if self.rate.is_some() { FLUSHES as u32 } else { 0 };
+        let flushes = if self.rate.is_some() { FLUSHES } else { 0 };
         self.tx_depth + EXTRA_SENDS + flushes
     }
 

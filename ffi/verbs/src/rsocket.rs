@@ -7,11 +7,11 @@
 //! `EOPNOTSUPP`.
 
 use std::ffi::{CStr, CString, c_long, c_void};
+use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::{fs, ptr};
 
 use libc::{c_int, iovec, msghdr, nfds_t, off_t, pollfd, size_t, sockaddr, socklen_t, ssize_t, timeval};
 
@@ -52,7 +52,7 @@ fn of_system() -> Option<usize> {
         let path = CString::new(others.next()?.into_os_string().into_encoded_bytes()).ok()?;
         // SAFETY: the path is a string, and the library's functions are for programs like this one.
         let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-        (library != ptr::null_mut()).then_some(library as usize)
+        (!library.is_null()).then_some(library as usize)
     })
 }
 
