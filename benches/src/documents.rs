@@ -1,6 +1,6 @@
 //! Completions for shells and man pages, made from the definition of the command line.
 
-use std::io::{self, ErrorKind, Write};
+use std::io;
 use std::path::Path;
 
 use clap::CommandFactory;
@@ -9,6 +9,7 @@ use clap_mangen::Man;
 
 use crate::cli::Cli;
 use crate::errors::Error;
+use crate::lines;
 
 /// Prints the completions of a shell.
 ///
@@ -17,7 +18,7 @@ use crate::errors::Error;
 pub fn completions(shell: Shell) -> Result<(), Error> {
     let mut text = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "iwperf", &mut text);
-    print(&text)
+    lines::print(&text)
 }
 
 /// Prints the page of the program, or makes a page for it and for each command in a folder.
@@ -30,21 +31,10 @@ pub fn man(folder: Option<&Path>) -> Result<(), Error> {
         // The command `help` has no page.
         let command = Cli::command().disable_help_subcommand(true);
         Man::new(command).render(&mut text).map_err(|source| failed("the man page".into(), source))?;
-        return print(&text);
+        return lines::print(&text);
     };
     clap_mangen::generate_to(Cli::command(), folder)
         .map_err(|source| failed(folder.display().to_string(), source))
-}
-
-/// Prints on standard output. A closed pipe is not an error.
-fn print(text: &[u8]) -> Result<(), Error> {
-    let mut out = io::stdout().lock();
-    match out.write_all(text).and_then(|()| out.flush()) {
-        Err(source) if source.kind() != ErrorKind::BrokenPipe => {
-            Err(failed("standard output".into(), source))
-        }
-        _ => Ok(()),
-    }
 }
 
 fn failed(what: String, source: io::Error) -> Error {

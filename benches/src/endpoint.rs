@@ -182,10 +182,13 @@ impl Endpoint {
     /// Accepts `request` on `qp`.
     ///
     /// # Errors
-    /// [`Error::Connect`], [`Error::Silent`].
+    /// [`Error::Accept`], [`Error::Silent`].
     pub fn accept(&mut self, request: &Request, qp: &QueuePair, param: &ConnParam) -> Result<(), Error> {
         request.id.accept(qp, param)?;
-        self.established(&request.id, request.remote).map(|_private_data| ())
+        match self.established(&request.id, request.remote) {
+            Err(Error::Connect { remote, reason }) => Err(Error::Accept { remote, reason: reason.of_peer() }),
+            established => established.map(drop),
+        }
     }
 
     /// Connects a queue pair to `remote`. Returns it with its identifier and the peer's private data. Retries

@@ -23,6 +23,14 @@ pub enum Error {
         /// The cause.
         reason: NotConnected,
     },
+    /// A peer has connected, and the connection was not established.
+    #[error("the connection from {remote} was not established: {reason}")]
+    Accept {
+        /// The peer's address.
+        remote: SocketAddr,
+        /// The cause, which is no advice for a client.
+        reason: String,
+    },
     /// A server rejected the test, with a reason.
     #[error("{remote} rejected the test: {reason}")]
     Rejected {
@@ -40,7 +48,7 @@ pub enum Error {
         after: Duration,
     },
     /// The connection ended during the test.
-    #[error("the connection ended while {doing}: {}", .error.map_or_else(|| "closed by the peer".into(), |e| e.to_string()))]
+    #[error("the connection ended while {doing}: {}", ending(*.error))]
     Disconnected {
         /// The activity of this end at that time.
         doing: &'static str,
@@ -118,9 +126,29 @@ pub enum NotConnected {
 }
 
 impl NotConnected {
+    /// The cause at the end that accepts, where the advice for a client does not help.
+    pub(crate) fn of_peer(&self) -> String {
+        match self {
+            Self::Error(error) => error.to_string(),
+            other => other.to_string(),
+        }
+    }
+
     /// Whether the peer is there, and nobody listens at its port.
     pub fn is_refused(&self) -> bool {
         matches!(self, Self::Error(ConnectionError::Tcp(CloseReason::Refused)))
+    }
+}
+
+/// How a connection has ended during a test.
+fn ending(error: Option<ConnectionError>) -> String {
+    match error {
+        None => "closed by the peer".into(),
+        // As iwperf does when a signal or an error ends it.
+        Some(error @ ConnectionError::Tcp(CloseReason::Reset)) => {
+            format!("{error}, which was interrupted or has failed: see its output")
+        }
+        Some(error) => error.to_string(),
     }
 }
 
@@ -181,6 +209,24 @@ mod tests {
         }
     }
 
+    /// The end that accepts has nothing to start, and connects to nobody.
+    #[test]
+    fn a_connection_that_came_in_is_not_told_as_one_that_goes_out() {
+        let remote = "10.0.0.2:4711".parse().unwrap();
+        let told = |error| {
+            let reason = NotConnected::Error(error).of_peer();
+            Error::Accept { remote, reason }.to_string()
+        };
+        let line = told(ConnectionError::Tcp(CloseReason::TimedOut));
+        assert!(line.starts_with("the connection from 10.0.0.2:4711 was not established: "), "{line}");
+        for error in [CloseReason::TimedOut, CloseReason::Refused, CloseReason::Unreachable] {
+            let line = told(ConnectionError::Tcp(error));
+            assert!(!line.contains("start the server") && !line.contains("connect to"), "{line}");
+        }
+        let closed = Error::Accept { remote, reason: NotConnected::Closed.of_peer() }.to_string();
+        assert!(closed.ends_with("closed by the peer"), "{closed}");
+    }
+
     #[test]
     fn a_request_of_an_ended_connection_lacks_the_reason() {
         let completed = |status| Error::Completion { what: "Send", status, detail: None };
@@ -189,6 +235,19 @@ mod tests {
         assert!(Error::Verbs(VerbsError::InvalidState(QpState::Closing)).lacks_its_reason());
         assert!(!Error::Verbs(VerbsError::QueueFull("send")).lacks_its_reason());
         assert!(!Error::Interrupted.lacks_its_reason());
+    }
+
+    #[test]
+    fn a_peer_that_was_interrupted_is_not_only_a_reset() {
+        let told = |error| Error::Disconnected { doing: "measuring", error }.to_string();
+        let reset = told(Some(ConnectionError::Tcp(CloseReason::Reset)));
+        assert_eq!(
+            reset,
+            "the connection ended while measuring: reset by the peer, which was interrupted or has failed: \
+             see its output"
+        );
+        assert_eq!(told(None), "the connection ended while measuring: closed by the peer");
+        assert!(!told(Some(ConnectionError::Tcp(CloseReason::TimedOut))).contains("interrupted"));
     }
 
     #[test]

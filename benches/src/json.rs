@@ -1,6 +1,5 @@
 //! `--json FILE`: the results in JSON.
 
-use std::fs::File;
 use std::path::Path;
 
 use iwarp::engine::EngineCounters;
@@ -8,6 +7,7 @@ use serde::Serialize;
 
 use crate::errors::Error;
 use crate::latency::{Distribution, LatencySummary};
+use crate::lines;
 use crate::params::{AtomicKind, Params, Test, Verb};
 use crate::perftest::client::Outcome;
 use crate::profile::Breakdown;
@@ -194,8 +194,8 @@ pub(crate) fn write(path: &Path, results: &Results<'_>) -> Result<(), Error> {
         engines: if counters.len() > 1 { counters.iter().map(counters_of).collect() } else { Vec::new() },
     };
     let failed = |source| Error::System { what: format!("cannot write {}", path.display()), source };
-    let file = File::create(path).map_err(failed)?;
-    serde_json::to_writer_pretty(file, &document).map_err(|error| failed(error.into()))
+    let text = serde_json::to_string_pretty(&document).map_err(|error| failed(error.into()))?;
+    lines::save(path, (text + "\n").as_bytes())
 }
 
 fn parameters(params: &Params) -> Parameters {

@@ -1,15 +1,134 @@
 //! Lines of output. A reader that has gone away, as the other end of a closed pipe, is no reason to end a
-//! test or a server. `println!` and `eprintln!` would panic.
+//! test or a server. `println!` and `eprintln!` would panic. Anything else that keeps standard output from
+//! being written is an error at the end of a run ([`check`]).
 
-use std::io::{Write, stderr, stdout};
+use std::fs::File;
+use std::io::{self, ErrorKind, Write, stderr, stdout};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard};
+
+use indicatif::ProgressBar;
+
+use crate::errors::Error;
+
+/// The name of a file that stands for standard output.
+pub const STDOUT: &str = "-";
+
+/// Lines go to standard error: standard output has a document.
+static ASIDE: AtomicBool = AtomicBool::new(false);
+
+/// The first error of standard output.
+static LOST: Mutex<Option<io::Error>> = Mutex::new(None);
+
+/// The dashboard that is shown on the terminal.
+static DASHBOARD: Mutex<Option<ProgressBar>> = Mutex::new(None);
 
 /// Prints a line on standard output and flushes it.
 pub fn say(line: &str) {
-    let mut out = stdout().lock();
-    let _gone = writeln!(out, "{line}").and_then(|()| out.flush());
+    if ASIDE.load(Ordering::Relaxed) {
+        return tell(line);
+    }
+    // A document that is printed later reports the same error.
+    let _ = print(format!("{line}\n").as_bytes());
 }
 
 /// Prints a line on standard error.
 pub fn tell(line: &str) {
-    let _gone = writeln!(stderr().lock(), "{line}");
+    apart(|| {
+        // There is no place where the user could be told that this fails.
+        let _gone = stderr().lock().write_all(format!("{line}\n").as_bytes());
+    });
+}
+
+/// Writes a document to a file, or to standard output if its name is `-`.
+///
+/// # Errors
+/// [`Error::System`], naming the file.
+pub fn save(path: &Path, document: &[u8]) -> Result<(), Error> {
+    if path == Path::new(STDOUT) {
+        return print(document);
+    }
+    let failed = |source| Error::System { what: format!("cannot write {}", path.display()), source };
+    File::create(path).and_then(|mut file| file.write_all(document)).map_err(failed)
+}
+
+/// Lines go to standard error from now on, so that standard output has a document alone.
+pub fn step_aside() {
+    ASIDE.store(true, Ordering::Relaxed);
+}
+
+/// Prints on standard output. A closed pipe is not an error.
+///
+/// # Errors
+/// [`Error::System`].
+pub fn print(text: &[u8]) -> Result<(), Error> {
+    let mut written = Ok(());
+    apart(|| {
+        let mut out = stdout().lock();
+        written = out.write_all(text).and_then(|()| out.flush());
+    });
+    match written {
+        Err(source) if source.kind() != ErrorKind::BrokenPipe => {
+            lost().get_or_insert(copy(&source));
+            Err(unwritten(source))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether each line that was said could be written.
+///
+/// # Errors
+/// [`Error::System`] with the first error.
+pub fn check() -> Result<(), Error> {
+    lost().as_ref().map_or(Ok(()), |source| Err(unwritten(copy(source))))
+}
+
+/// For tools that use `println!`, which panics where standard output cannot be written: `tool` ends with one
+/// line and status 1 then, and without a word if the reader of a pipe has gone.
+pub fn end_when_output_is_lost(tool: &'static str) {
+    let before = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        // The words of the standard library.
+        let Some(why) =
+            panic.payload_as_str().and_then(|text| text.strip_prefix("failed printing to stdout: "))
+        else {
+            return before(panic);
+        };
+        if why.contains("Broken pipe") {
+            std::process::exit(0);
+        }
+        tell(&format!("{tool}: standard output cannot be written: {why}"));
+        std::process::exit(1);
+    }));
+}
+
+/// Lines are printed above this dashboard from now on, or on the bare terminal.
+pub(crate) fn above(bar: Option<ProgressBar>) {
+    *dashboard() = bar;
+}
+
+/// Prints where the dashboard is not: it is taken away, and drawn again below.
+fn apart(mut act: impl FnMut()) {
+    match &*dashboard() {
+        Some(bar) => bar.suspend(act),
+        None => act(),
+    }
+}
+
+fn dashboard() -> MutexGuard<'static, Option<ProgressBar>> {
+    DASHBOARD.lock().expect("no holder of this lock panics")
+}
+
+fn lost() -> MutexGuard<'static, Option<io::Error>> {
+    LOST.lock().expect("no holder of this lock panics")
+}
+
+fn unwritten(source: io::Error) -> Error {
+    Error::System { what: "standard output cannot be written".into(), source }
+}
+
+fn copy(error: &io::Error) -> io::Error {
+    error.raw_os_error().map_or_else(|| error.kind().into(), io::Error::from_raw_os_error)
 }

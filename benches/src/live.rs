@@ -7,7 +7,7 @@ use dp::Clock;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use iwarp::engine::EngineCounters;
 
-use crate::lines::tell;
+use crate::lines::{self, tell};
 use crate::log;
 use crate::table::Unit;
 
@@ -81,6 +81,7 @@ impl Live {
         };
         let target = is_dashboard.then(ProgressDrawTarget::stderr);
         let bar = target.map(|target| progress_bar(label, total, target));
+        lines::above(bar.clone());
         Self { bar, unit, total, period, hz, ..Self::hidden() }
     }
 
@@ -135,6 +136,7 @@ impl Live {
 impl Drop for Live {
     fn drop(&mut self) {
         if let Some(bar) = self.bar.take() {
+            lines::above(None);
             bar.finish_and_clear();
         }
     }

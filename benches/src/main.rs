@@ -3,7 +3,8 @@
 use std::process::ExitCode;
 
 use benches::cli::Cli;
-use benches::lines::tell;
+use benches::errors::Error;
+use benches::lines::{self, tell};
 use clap::Parser;
 use clap::error::{Error as UsageError, ErrorKind};
 
@@ -19,10 +20,16 @@ fn main() -> ExitCode {
             tell(&format!("iwperf: {}", one_line(&error)));
             return ExitCode::from(USAGE);
         }
+        // What is missing.
+        Err(error) if error.use_stderr() => error.exit(),
         // Help or version.
-        Err(error) => error.exit(),
+        Err(help) => return end(lines::print(help.to_string().as_bytes())),
     };
-    match benches::app::run(cli) {
+    end(benches::app::run(cli).and_then(|()| lines::check()))
+}
+
+fn end(result: Result<(), Error>) -> ExitCode {
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tell(&format!("iwperf: {error}"));

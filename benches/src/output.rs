@@ -14,7 +14,7 @@ use crate::cli::TestArgs;
 use crate::description::description;
 use crate::errors::Error;
 use crate::json;
-use crate::lines::say;
+use crate::lines::{self, say};
 use crate::params::{Params, Test};
 use crate::perftest::client::Outcome;
 use crate::profile::Breakdown;
@@ -188,6 +188,7 @@ impl<'a> Output<'a> {
         self.files(params, counters, hz, outcome, &ended)?;
         self.release();
         ended?;
+        lines::check()?;
         limits::check(self.args, &self.rows)
     }
 

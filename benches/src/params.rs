@@ -4,6 +4,8 @@ mod test;
 
 pub use test::{ATOMIC_BYTES, AtomicKind, Test, Verb};
 
+use iwarp::verbs::ContextLimits;
+
 use crate::errors::Error;
 use crate::rate::Rate;
 
@@ -24,6 +26,12 @@ pub const CYCLE_BUFFER: u32 = 4096;
 
 /// Queue pairs of one end: fewer than the connections of a stack, and a `wr_id` has 16 bits for their number.
 pub const MAX_QPS: u32 = 16_000;
+
+/// Requests of a queue pair beside the data: marks and credits.
+pub(crate) const EXTRA_SENDS: u32 = 32;
+
+/// Reads that confirm messages of a run at a given rate, at a time.
+pub(crate) const FLUSHES: u32 = 16;
 
 /// Above this length of one half of all buffers, queue pairs share buffers, bytes.
 const SHARED_BYTES: usize = 256 << 20;
@@ -108,6 +116,12 @@ impl Params {
         }
     }
 
+    /// Requests that a queue pair has room for: the data, and those beside it.
+    pub fn sends(&self) -> u32 {
+        let flushes = if self.rate.is_some() { FLUSHES } else { 0 };
+        self.tx_depth + EXTRA_SENDS + flushes
+    }
+
     /// Receives posted again at a time: the source gets credits for the others meanwhile.
     pub fn receives_at_a_time(&self) -> u32 {
         self.recv_post_list.min(self.receives() / 2).max(1)
@@ -182,6 +196,19 @@ impl Params {
         for (name, value, low, high) in ranges {
             if !(low..=high).contains(&value) {
                 return usage(format!("{name} {value}: must be from {low} to {high}"));
+            }
+        }
+        // All queue pairs of an end have one completion queue for each direction.
+        let entries = ContextLimits::default().max_cqe as u32;
+        for (name, depth, least) in
+            [("--tx-depth", self.tx_depth, self.sends() - self.tx_depth), ("--rx-depth", self.receives(), 0)]
+        {
+            let room = (entries / self.qps).saturating_sub(least);
+            if depth > room {
+                return usage(format!(
+                    "{name} {depth}: {} queue pairs have {entries} completions together: give {name} {room} or less",
+                    self.qps
+                ));
             }
         }
         if (self.iters == 0) == (self.duration_s == 0) {

@@ -32,14 +32,6 @@ use layout::{ControlCell, Kind, Memory, WrId};
 /// Receives posted for marks.
 const MARK_RECEIVES: u32 = layout::MARK_SLOTS as u32;
 
-/// Requests of ours beside the data: marks and credits.
-const EXTRA_SENDS: usize = 32;
-
-/// [`EXTRA_SENDS`], and the Reads that confirm messages of a run at a given rate.
-fn extra_sends(params: &Params) -> usize {
-    EXTRA_SENDS + if params.rate.is_some() { paced::FLUSHES as usize } else { 0 }
-}
-
 /// Completions reaped at a time.
 const BATCH: usize = 64;
 
@@ -139,7 +131,7 @@ impl Path {
             buffers,
         };
         let rx_depth = params.receives();
-        let send_entries = qps * (params.tx_depth as usize + extra_sends(params));
+        let send_entries = qps * params.sends() as usize;
         let recv_entries = qps * (rx_depth.max(MARK_RECEIVES)) as usize;
         let path = Self {
             params: params.clone(),
@@ -171,7 +163,7 @@ impl Path {
     pub fn create_qp(&self, pd: &ProtectionDomain) -> Result<QueuePair, Error> {
         Ok(pd.create_qp(&QpInit {
             recv_cq: &self.recv_cq,
-            max_send_wr: self.params.tx_depth as usize + extra_sends(&self.params),
+            max_send_wr: self.params.sends() as usize,
             max_recv_wr: self.rx_depth.max(MARK_RECEIVES) as usize,
             ..QpInit::new(&self.send_cq)
         })?)

@@ -9,6 +9,7 @@ use std::path::Path;
 use crate::description::of_rows;
 use crate::errors::Error;
 use crate::latency::LatencySummary;
+use crate::lines;
 use crate::params::Params;
 use crate::plot::{Axis, Chart, DrawError, Page, Series, bytes};
 use crate::provenance::Provenance;
@@ -33,7 +34,10 @@ pub(crate) fn write(
     let what = format!("cannot write {}", path.display());
     let failed = |source| Error::System { what: what.clone(), source };
     let page = page(params, unit, rows, provenance).map_err(|error| failed(std::io::Error::other(error)))?;
-    if is_page(path) { std::fs::write(path, page.html()) } else { page.write(path) }.map_err(failed)
+    if path == Path::new(lines::STDOUT) || is_page(path) {
+        return lines::save(path, page.html().as_bytes());
+    }
+    page.write(path).map_err(failed)
 }
 
 /// Whether the page itself has this name; otherwise it is that of a directory.

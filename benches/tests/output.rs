@@ -37,6 +37,114 @@ fn a_file_that_cannot_be_written_costs_no_run() {
     }
 }
 
+/// `-` is standard output, which has the document alone: the table is on standard error.
+#[test]
+fn a_document_on_standard_output_is_there_alone() {
+    for option in ["--json -", "--out_json_file -", "--out_json --out_json_file=-"] {
+        let (out, err) = printed("write-bw", &format!("-n 50 {option}"));
+        let value: Value =
+            serde_json::from_str(&out).unwrap_or_else(|error| panic!("{option}: {error}: {out}"));
+        assert!(value["results"].is_array() || value["results"].is_object(), "{option}: {out}");
+        assert!(err.contains("#bytes") && err.contains(" 65536 "), "{option}: {err}");
+    }
+    let (out, err) = printed("write-bw", "-n 50 --report -");
+    assert!(out.starts_with("<!DOCTYPE html>") || out.starts_with("<!doctype html>"), "{out}");
+    assert!(err.contains("#bytes"), "{err}");
+    assert!(!std::path::Path::new("-").exists(), "a file of that name");
+    let refused = local("write-bw", "-n 50 --json - --report -");
+    let err = String::from_utf8(refused.stderr).unwrap();
+    assert!(refused.status.code() == Some(2) && err.contains("room for one document"), "{err}");
+}
+
+/// Each way to print something, and a file.
+#[test]
+fn output_that_is_lost_is_an_error() {
+    let lines = [
+        "local write-bw -n 50",
+        "local write-lat -n 50 -H",
+        "local write-bw -n 50 --stats",
+        "local write-bw -n 50 --json -",
+        "local write-bw -n 50 --report -",
+        "local write-bw -n 50 --json /dev/full",
+        "local write-bw -n 50 --out_json_file /dev/full",
+        "completions bash",
+        "man",
+        "--help",
+        "local --help",
+        "--version",
+    ];
+    for line in lines {
+        for is_full in [true, false] {
+            // A file that cannot be written has nothing to do with standard output.
+            let has_file = line.contains("/dev/full");
+            let (reader, writer) = std::io::pipe().unwrap();
+            drop(reader);
+            let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+            let out = if is_full { Stdio::from(full) } else { Stdio::from(writer) };
+            let mut command = Command::new(env!("CARGO_BIN_EXE_iwperf"));
+            let output = command.args(line.split(' ')).env_remove("RUST_LOG").stdout(out).output().unwrap();
+            let err = String::from_utf8(output.stderr).unwrap();
+            let says =
+                if has_file { "cannot write /dev/full: " } else { "standard output cannot be written: " };
+            let is_told = err.lines().filter(|line| line.starts_with("iwperf: ")).count() == 1
+                && err.contains(&format!("iwperf: {says}No space left on device"));
+            match is_full || has_file {
+                true => {
+                    assert!(output.status.code() == Some(1) && is_told, "{line}: {}: {err}", output.status)
+                }
+                // A reader that has gone is no error.
+                false => assert!(output.status.success() && !err.contains("iwperf: "), "{line}: {err}"),
+            }
+        }
+    }
+}
+
+/// So many queue pairs that their requests do not fit into a completion queue: the message has an option that
+/// helps, with a value that does.
+#[test]
+fn queue_pairs_and_depths_that_do_not_fit_are_told_with_a_depth_that_does() {
+    for (test, options, says) in [
+        ("write-bw", "-q 16000 -n 5", "--tx-depth 128: 16000 queue pairs"),
+        ("write-bw", "-q 100 -t 16384 -n 1", "--tx-depth 16384: 100 queue pairs"),
+        ("send-bw", "-q 100 -t 8 -r 16384 -D 1", "--rx-depth 16384: 100 queue pairs"),
+    ] {
+        let output = local(test, options);
+        let err = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(2) && err.contains(says) && err.lines().count() == 1, "{err}");
+        let (_, advice) = err.trim_end().split_once("give ").unwrap();
+        let advice = advice.strip_suffix(" or less").unwrap();
+        let (name, depth) = advice.split_once(' ').unwrap();
+        let with = |depth: u32| {
+            let words: Vec<&str> = options.split(' ').collect();
+            let of_depth = ["-t", "-r"].map(|short| name.starts_with(&format!("-{short}")).then_some(short));
+            let old = of_depth.into_iter().flatten().next().unwrap();
+            let at = words.iter().position(|word| *word == old);
+            let others =
+                words.iter().enumerate().filter(|(i, _)| at.is_none_or(|at| *i != at && *i != at + 1));
+            format!("{} {name} {depth}", others.map(|(_, word)| *word).collect::<Vec<_>>().join(" "))
+        };
+        let depth: u32 = depth.parse().unwrap();
+        assert_eq!(local(test, &with(depth + 1)).status.code(), Some(2), "{}", with(depth + 1));
+        // So many queue pairs take their time.
+        if options.contains("-q 100 ") {
+            printed(test, &format!("{} -s 64", with(depth)));
+        }
+    }
+}
+
+#[test]
+fn sizes_have_suffixes() {
+    for (size, bytes) in [("64", "64"), ("4K", "4096"), ("2k", "2048"), ("1M", "1048576")] {
+        let (out, _) = printed("write-bw", &format!("-n 5 -s {size}"));
+        assert!(out.contains(&format!("\n {bytes} ")), "{size}: {out}");
+    }
+    // A gigabyte is as much as there may be.
+    for (size, says) in [("2G", "1G"), ("5g", "1G"), ("1T", "64, 4K, 1M, 1G"), ("G", "64, 4K, 1M, 1G")] {
+        let err = String::from_utf8(local("write-bw", &format!("-n 5 -s {size}")).stderr).unwrap();
+        assert!(err.contains(says) && err.lines().count() == 1, "{size}: {err}");
+    }
+}
+
 #[test]
 fn a_run_below_its_limit_fails_after_its_output() {
     let path = scratch("limit").join("r.json");

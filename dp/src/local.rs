@@ -41,7 +41,11 @@ mod way;
 pub use claim::{Station, stations};
 pub use config::{LocalConfig, LocalError};
 pub use counters::LocalCounters;
-pub use folder::{default_folder, private_folder};
+#[doc(hidden)]
+pub use credentials::pid_of_peer;
+pub use folder::{WireFolder, default_folder, private_folder};
+#[doc(hidden)]
+pub use fork::OwnFd;
 pub use port::LocalPort;
 
 use crate::Port;

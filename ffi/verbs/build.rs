@@ -9,34 +9,155 @@ use std::path::{Path, PathBuf};
 const TYPES: &[&str] = &["ibv_.*", "verbs_context", "rdma_.*", "_compat_ibv_port_attr"];
 const CONSTANTS: &[&str] = &["IBV_.*", "RDMA_.*", "RAI_.*", "__VERBS_ABI_IS_EXTENDED"];
 
+/// Private functions of libibverbs that drivers of releases after 44 call.
+const LATER_DRIVER_CALLS: &[&str] = &[
+    "ibv_cmd_alloc_dmah",
+    "ibv_cmd_create_comp_cntr",
+    "ibv_cmd_create_cq_ex2",
+    "ibv_cmd_destroy_comp_cntr",
+    "ibv_cmd_export_dmabuf_fd",
+    "ibv_cmd_free_dmah",
+    "ibv_cmd_inc_comp_cntr",
+    "ibv_cmd_inc_err_comp_cntr",
+    "ibv_cmd_qp_attach_comp_cntr",
+    "ibv_cmd_query_comp_cntr_caps",
+    "ibv_cmd_query_port_speed",
+    "ibv_cmd_read_comp_cntr",
+    "ibv_cmd_read_err_comp_cntr",
+    "ibv_cmd_reg_mr_ex",
+    "ibv_cmd_set_comp_cntr",
+    "ibv_cmd_set_err_comp_cntr",
+    "ibv_dmabuf_heap_alloc",
+    "ibv_dmabuf_heap_cc_shared_init",
+    "ibv_dmabuf_heap_destroy",
+    "ibv_dmabuf_heap_free",
+    "ibv_wr_opcode_str",
+];
+
 fn main() {
     for file in ["build.rs", "wrapper.h", "uwarp.map"] {
         println!("cargo:rerun-if-changed={file}");
     }
     println!("cargo:rerun-if-env-changed=LIBCLANG_PATH");
+    println!("cargo:rerun-if-env-changed=CC");
     let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
-    if let Err(message) = bind(&out) {
+    if let Err(message) = bind(&out).and_then(|()| version_symbols(&out)) {
         println!("cargo::error={message}");
     }
-    version_symbols();
 }
 
 /// Gives each exported function its name and version.
 ///
 /// The compiler exports its functions without versions, by a script of its own, which goes before ours. So
 /// our functions have names with a prefix there, and the linker makes the names of libibverbs and librdmacm.
-fn version_symbols() {
+fn version_symbols(out: &Path) -> Result<(), String> {
     let map = Path::new(env!("CARGO_MANIFEST_DIR")).join("uwarp.map");
     let text = std::fs::read_to_string(&map).expect("the script lies beside this file");
-    let mut is_of_drivers = false;
-    for line in text.lines() {
-        is_of_drivers = line == "\t\t# Of drivers." || is_of_drivers && line != "};";
-        let Some(name) = line.strip_prefix("\t\t").and_then(|line| line.strip_suffix(';')) else { continue };
-        let ours = if is_of_drivers { "driver_call" } else { name };
+    let symbols = symbols(&text);
+    for Symbol { name, ours, .. } in &symbols {
         println!("cargo:rustc-cdylib-link-arg=-Wl,--defsym={name}=uw_{ours}");
     }
+    let later = out.join("later.ld");
+    write(&later, &later_versions(&text, &symbols))?;
+    println!("cargo:rustc-cdylib-link-arg={}", later.display());
     println!("cargo:rustc-cdylib-link-arg=-Wl,--version-script={}", map.display());
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libuwarp.so");
+    for (library, nodes) in [("libibverbs", "IBVERBS_"), ("librdmacm", "RDMACM_")] {
+        stand_in(out, library, &text, symbols.iter().filter(|symbol| symbol.node.starts_with(nodes)))?;
+    }
+    Ok(())
+}
+
+/// A function or variable of the map.
+struct Symbol<'a> {
+    name: &'a str,
+    /// The version node that it is in.
+    node: &'a str,
+    /// The name of ours that it leads to, without its prefix.
+    ours: &'a str,
+}
+
+fn symbols(map: &str) -> Vec<Symbol<'_>> {
+    let mut symbols = Vec::new();
+    let (mut node, mut is_of_drivers) = ("", false);
+    for line in map.lines() {
+        if let Some(begun) = line.strip_suffix(" {") {
+            (node, is_of_drivers) = (begun, false);
+        }
+        is_of_drivers |= line == "\t\t# Of drivers.";
+        if let Some(name) = line.strip_prefix("\t\t").and_then(|line| line.strip_suffix(';')) {
+            symbols.push(Symbol { name, node, ours: if is_of_drivers { "driver_call" } else { name } });
+        }
+    }
+    symbols
+}
+
+/// The private names of libibverbs under the versions of later releases, each of which has a node of its own:
+/// a script of assignments for the linker. What drivers call is the same in all of them.
+fn later_versions(map: &str, symbols: &[Symbol<'_>]) -> String {
+    const PRIVATE: &str = "IBVERBS_PRIVATE_";
+    const REGISTER: &str = "verbs_register_driver_";
+    let first = format!("{PRIVATE}34");
+    let mut script = String::new();
+    for node in map.lines().filter_map(|line| line.strip_suffix(" {")) {
+        let Some(number) = node.strip_prefix(PRIVATE).filter(|_| node != first) else { continue };
+        for Symbol { name, ours, .. } in symbols.iter().filter(|symbol| symbol.node == first) {
+            if !name.starts_with(REGISTER) {
+                script += &format!("\"{name}@{node}\" = uw_{ours};\n");
+            }
+        }
+        for name in
+            LATER_DRIVER_CALLS.iter().map(|name| (*name).to_owned()).chain([format!("{REGISTER}{number}")])
+        {
+            script += &format!("\"{name}@{node}\" = uw_driver_call;\n");
+        }
+    }
+    script
+}
+
+/// A library to link programs with: it has the name and the symbol versions of rdma-core's, so that a program
+/// that is linked with it runs on both. Its functions do nothing. The dynamic linker uses those of libuwarp.so
+/// in their place (`DT_FILTER`), also for a program that opens it.
+fn stand_in<'a>(
+    out: &Path,
+    library: &str,
+    map: &str,
+    symbols: impl Iterator<Item = &'a Symbol<'a>>,
+) -> Result<(), String> {
+    let prefix = if library == "libibverbs" { "IBVERBS_" } else { "RDMACM_" };
+    let mut source = String::from(".text\n");
+    for Symbol { name, .. } in symbols {
+        source += &format!(".globl {name}\n.type {name}, %function\n{name}:\n");
+    }
+    source += ".long 0\n.section .note.GNU-stack, \"\", %progbits\n";
+    let (mut script, mut is_in_node) = (String::new(), false);
+    for line in map.lines() {
+        is_in_node |= line.starts_with(prefix);
+        if is_in_node {
+            script += &format!("{line}\n");
+        }
+        is_in_node &= line != "};";
+    }
+    let file = |extension: &str| out.join(format!("{library}.{extension}"));
+    write(&file("s"), &source)?;
+    write(&file("map"), &script)?;
+    let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
+    let output = std::process::Command::new(&compiler)
+        .args(["-shared", "-nostdlib", "-o"])
+        .args([file("so"), file("s")])
+        .arg(format!("-Wl,-soname,{library}.so.1"))
+        .arg("-Wl,--filter=libuwarp.so")
+        .arg(format!("-Wl,--version-script={}", file("map").display()))
+        .output()
+        .map_err(|error| format!("{} is not installed: apt-get install gcc ({error})", compiler.display()))?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(format!("{library}.so: {}", String::from_utf8_lossy(&output.stderr).replace('\n', " "))),
+    }
+}
+
+fn write(path: &Path, text: &str) -> Result<(), String> {
+    std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
 }
 
 fn bind(out: &Path) -> Result<(), String> {

@@ -43,3 +43,5 @@ pub mod sim;
 pub mod stream;
 pub mod target;
 pub mod witness;
+
+pub use benches::lines::end_when_output_is_lost;

@@ -49,6 +49,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    benches::lines::end_when_output_is_lost("measure");
     match Command::parse() {
         Command::Compare(options) => compare::run(options),
         Command::Pair(options) => pair::run(&options),

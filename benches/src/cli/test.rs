@@ -135,17 +135,17 @@ pub struct TestArgs {
     /// Seed of the patterns of --validate.
     #[arg(long, default_value_t = 1, hide_short_help = true)]
     pub seed: u64,
-    /// Write the results to this file as JSON.
+    /// Write the results to this file as JSON, or to standard output (-): the table is on standard error then.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
     /// Write the last row as perftest does: one JSON object with test_info and results.
     #[arg(long = "out_json", alias = "out-json")]
     pub out_json: bool,
-    /// File of --out_json [default: perftest_out.json].
+    /// File of --out_json, or - [default: perftest_out.json].
     #[arg(long = "out_json_file", alias = "out-json-file", value_name = "FILE")]
     pub out_json_file: Option<PathBuf>,
-    /// Write the results with plots: to one file if the name ends in .html, otherwise to a directory with the
-    /// same page (index.html) and each plot (SVG).
+    /// Write the results with plots: to one file if the name ends in .html, or to standard output (-), otherwise
+    /// to a directory with the same page (index.html) and each plot (SVG).
     #[arg(long, value_name = "FILE.html|DIR")]
     pub report: Option<PathBuf>,
     /// Show the cost of an FPDU by layer, in cycles of this end (needs a build with `--features profile`).
@@ -294,16 +294,15 @@ fn parse_rate(text: &str) -> Result<f64, String> {
         .ok_or("give a number above 0".into())
 }
 
-/// Bytes with perftest's suffixes: 64, 4K, 1M.
+/// Bytes with suffixes: 64, 4K, 1M (perftest's), 1G.
 fn parse_size(text: &str) -> Result<u32, String> {
     let (digits, shift) = match text.as_bytes().last() {
         Some(b'k' | b'K') => (&text[..text.len() - 1], 10),
         Some(b'm' | b'M') => (&text[..text.len() - 1], 20),
+        Some(b'g' | b'G') => (&text[..text.len() - 1], 30),
         _ => (text, 0),
     };
-    let number: u32 = digits.parse().map_err(|_| "not a number of bytes (64, 4K, 1M)")?;
-    number
-        .checked_mul(1 << shift)
-        .filter(|&n| (1..=1 << 30).contains(&n))
-        .ok_or("from 1 to 1073741824".into())
+    let number: u64 = digits.parse().map_err(|_| "not a number of bytes (64, 4K, 1M, 1G)")?;
+    let bytes = number.checked_mul(1 << shift).and_then(|bytes| u32::try_from(bytes).ok());
+    bytes.filter(|bytes| (1..=1 << 30).contains(bytes)).ok_or("from 1 to 1073741824 (1G)".into())
 }

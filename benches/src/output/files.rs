@@ -2,10 +2,11 @@
 
 use std::fs::{self, OpenOptions};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::cli::TestArgs;
 use crate::errors::Error;
+use crate::lines;
 use crate::report;
 
 /// Checks all files that the options name.
@@ -13,10 +14,18 @@ use crate::report;
 /// # Errors
 /// [`Error::System`], naming the file.
 pub(crate) fn check(args: &TestArgs) -> Result<(), Error> {
-    for file in args.json.iter().chain(&args.perftest_json()) {
+    let is_stdout = |path: &&PathBuf| path.as_path() == Path::new(lines::STDOUT);
+    let perftest_json = args.perftest_json();
+    let all = || args.json.iter().chain(&perftest_json).chain(&args.report);
+    match all().filter(is_stdout).count() {
+        0 => {}
+        1 => lines::step_aside(),
+        _ => return Err(Error::Usage("standard output (-) has room for one document".into())),
+    }
+    for file in args.json.iter().chain(&perftest_json).filter(|file| !is_stdout(file)) {
         named(file, writable(file))?;
     }
-    match &args.report {
+    match args.report.as_ref().filter(|file| !is_stdout(file)) {
         Some(page) if report::is_page(page) => named(page, writable(page)),
         Some(directory) => {
             let made = fs::create_dir_all(directory).and_then(|()| writable(&directory.join("index.html")));

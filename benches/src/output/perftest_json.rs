@@ -1,11 +1,11 @@
 //! `--out_json`: the last row under the names that perftest gives its figures.
 
-use std::fs::File;
 use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
 use crate::errors::Error;
+use crate::lines;
 use crate::params::{AtomicKind, Params, Verb};
 use crate::runs::{Figures, Row};
 use crate::table::Unit;
@@ -22,9 +22,8 @@ pub(super) fn write(
     with_cpu: bool,
 ) -> Result<(), Error> {
     let failed = |source| Error::System { what: format!("cannot write {}", path.display()), source };
-    let file = File::create(path).map_err(failed)?;
-    serde_json::to_writer_pretty(file, &document(params, unit, row, with_cpu))
-        .map_err(|error| failed(error.into()))
+    let text = serde_json::to_string_pretty(&document(params, unit, row, with_cpu));
+    lines::save(path, (text.map_err(|error| failed(error.into()))? + "\n").as_bytes())
 }
 
 fn document(params: &Params, unit: Unit, row: &Row, with_cpu: bool) -> Value {

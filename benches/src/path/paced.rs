@@ -6,7 +6,7 @@ use crate::latency::Latencies;
 use crate::rate::Schedule;
 
 /// Reads of no bytes on their way on one queue pair, at most.
-pub(super) const FLUSHES: u32 = 16;
+pub(super) const FLUSHES: u32 = crate::params::FLUSHES;
 
 /// One run at a rate.
 pub(super) struct Paced {

@@ -6,8 +6,9 @@ use iwarp::verbs::{
 
 use super::layout::{ControlCell, Kind, WrId};
 use super::mark::Mark;
-use super::{EXTRA_SENDS, Flow, Path};
+use super::{Flow, Path};
 use crate::errors::Error;
+use crate::params::EXTRA_SENDS;
 use crate::params::{Test, Verb};
 use crate::perftest::wire::Dest;
 use crate::validate::{self, GUARD, Message};
@@ -163,7 +164,9 @@ impl Path {
         let nowhere = flow.credit.rkey == 0;
         // A credit is for a receive that is posted again.
         let count = flow.received - flow.taken.len() as u64;
-        if count.saturating_sub(flow.credit_told) < step || flow.extra_in_flight >= EXTRA_SENDS / 2 || nowhere
+        if count.saturating_sub(flow.credit_told) < step
+            || flow.extra_in_flight >= EXTRA_SENDS as usize / 2
+            || nowhere
         {
             return Ok(());
         }

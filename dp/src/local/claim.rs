@@ -19,7 +19,7 @@ use rustix::net::{
 
 use super::credentials::credentials;
 use super::fork::OwnFd;
-use super::{LocalError, folder};
+use super::{LocalError, WireFolder};
 
 /// Longest wait for the folder's lock while nobody claims a station. A claim takes far below a millisecond,
 /// but a thousand processes may begin at once.
@@ -45,7 +45,7 @@ pub struct Station {
 /// The living stations of the wire of `folder`, by number; none if the folder does not exist.
 ///
 /// # Errors
-/// The system's, if the folder cannot be read.
+/// The system's, if the folder cannot be read, or if there is no socket to ask the stations.
 pub fn stations(folder: &Path) -> io::Result<Vec<Station>> {
     let entries = match std::fs::read_dir(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -58,7 +58,7 @@ pub fn stations(folder: &Path) -> io::Result<Vec<Station>> {
         // Some names are read as a number and are not the ones that are claimed.
         if let Some(number) = number.filter(|number| name == *file_name(*number))
             && let Ok(address) = address(folder, number)
-            && let Probed::Living { pid } = probe(&address)
+            && let Probed::Living { pid } = probe(&address)?
         {
             found.push(Station { number, pid });
         }
@@ -99,22 +99,35 @@ enum Probed {
     Unclear,
 }
 
-fn probe(address: &SocketAddrUnix) -> Probed {
-    let Ok(socket) = socket() else { return Probed::Unclear };
+/// Asks for the state of a station by connecting to its socket.
+///
+/// # Errors
+/// The system's, if this process has no descriptor or memory to ask.
+fn probe(address: &SocketAddrUnix) -> Result<Probed, Errno> {
+    let socket = socket()?;
     match connect(&socket, address) {
-        Ok(()) => Probed::Living { pid: credentials(&socket).map_or(0, |peer| peer.pid) },
+        Ok(()) => Ok(Probed::Living { pid: credentials(&socket).map_or(0, |peer| peer.pid) }),
         // So many connections wait that there is no space for ours.
-        Err(Errno::AGAIN) => Probed::Living { pid: 0 },
-        Err(Errno::CONNREFUSED) => Probed::Stale,
-        Err(Errno::NOENT) => Probed::Free,
-        Err(_) => Probed::Unclear,
+        Err(Errno::AGAIN) => Ok(Probed::Living { pid: 0 }),
+        Err(Errno::CONNREFUSED) => Ok(Probed::Stale),
+        Err(Errno::NOENT) => Ok(Probed::Free),
+        Err(errno) if is_lack(errno) => Err(errno),
+        Err(_) => Ok(Probed::Unclear),
     }
+}
+
+/// Whether the error is that this process or the system has run out of something, which says nothing about
+/// the other side.
+pub(super) fn is_lack(errno: Errno) -> bool {
+    matches!(errno, Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS)
 }
 
 /// A claimed station: its socket, which is removed when the claim is dropped.
 #[derive(Debug)]
 pub(super) struct Claim {
     pub(super) station: u16,
+    /// The folder of the wire.
+    pub(super) folder: WireFolder,
     /// Accepts the connections of other stations.
     pub(super) listener: OwnFd,
     path: PathBuf,
@@ -128,55 +141,59 @@ impl Claim {
         if station == Some(0) {
             return Err(LocalError::Invalid("station 0 does not exist: choose one from 1 to 65535".into()));
         }
-        let opened = folder::private_folder(folder)?;
+        let (wire, opened) = WireFolder::with_lock(folder)?;
         // The longest name.
-        address(folder, u16::MAX).map_err(|_| LocalError::TooLong(folder.to_owned()))?;
+        address(wire.path(), u16::MAX).map_err(|_| LocalError::TooLong(folder.to_owned()))?;
         lock(&opened, folder)?;
-        match station {
-            Some(station) => Self::one(folder, station),
-            None => Self::any(folder),
-        }
+        let (station, listener) = match station {
+            Some(station) => (station, take(wire.path(), station)?),
+            None => take_any(wire.path())?,
+        };
+        let path = path(wire.path(), station);
+        let found = std::fs::symlink_metadata(&path)
+            .map_err(|source| LocalError::Folder { folder: folder.to_owned(), source })?;
+        let inode = (found.dev(), found.ino());
+        let claim = Self { station, folder: wire, listener: OwnFd::new(listener), path, inode };
+        listen(&claim.listener, BACKLOG).map_err(|errno| LocalError::System(errno.into()))?;
+        Ok(claim)
         // The lock ends with `opened`.
     }
+}
 
-    /// Claims any station. The search begins at a number made of the process id, so that processes one after
-    /// the other get numbers that were not used lately.
-    fn any(folder: &Path) -> Result<Self, LocalError> {
-        let pid = rustix::process::getpid().as_raw_nonzero().get() as u32;
-        for step in 0..u32::from(u16::MAX) {
-            let station = (pid.wrapping_add(step) % u32::from(u16::MAX)) as u16 + 1;
-            match Self::one(folder, station) {
-                Err(LocalError::Taken { .. }) => {}
-                other => return other,
-            }
+/// Binds the socket of any station. The search begins at a number made of the process id, so that processes
+/// one after the other get numbers that were not used lately. The caller holds the lock.
+fn take_any(folder: &Path) -> Result<(u16, OwnedFd), LocalError> {
+    let pid = rustix::process::getpid().as_raw_nonzero().get() as u32;
+    for step in 0..u32::from(u16::MAX) {
+        let station = (pid.wrapping_add(step) % u32::from(u16::MAX)) as u16 + 1;
+        match take(folder, station) {
+            Err(LocalError::Taken { .. }) => {}
+            other => return other.map(|listener| (station, listener)),
         }
-        Err(LocalError::Full(folder.to_owned()))
     }
+    Err(LocalError::Full(folder.to_owned()))
+}
 
-    /// Claims `station`. The caller holds the lock.
-    fn one(folder: &Path, station: u16) -> Result<Self, LocalError> {
-        let failed = |source: io::Error| LocalError::Folder { folder: folder.to_owned(), source };
-        let address = address(folder, station).map_err(|errno| failed(errno.into()))?;
-        let path = path(folder, station);
-        match probe(&address) {
-            Probed::Free => {}
-            // A file of another kind refuses connections as well. It is somebody's.
-            Probed::Stale if !is_socket(&path) => return Err(LocalError::Taken { station, pid: 0 }),
-            Probed::Stale => match std::fs::remove_file(&path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
-                _ => {}
-            },
-            Probed::Living { pid } => return Err(LocalError::Taken { station, pid }),
-            Probed::Unclear => return Err(LocalError::Taken { station, pid: 0 }),
-        }
-        let system = |errno: Errno| LocalError::System(errno.into());
-        let listener = socket().map_err(system)?;
-        bind(&listener, &address).map_err(|errno| failed(errno.into()))?;
-        let found = std::fs::symlink_metadata(&path).map_err(failed)?;
-        let claim = Self { station, listener: OwnFd::new(listener), path, inode: (found.dev(), found.ino()) };
-        listen(&claim.listener, BACKLOG).map_err(system)?;
-        Ok(claim)
+/// Binds the socket of a station, if nobody has it. The caller holds the lock.
+fn take(folder: &Path, station: u16) -> Result<OwnedFd, LocalError> {
+    let failed = |source: io::Error| LocalError::Folder { folder: folder.to_owned(), source };
+    let system = |errno: Errno| LocalError::System(errno.into());
+    let address = address(folder, station).map_err(|errno| failed(errno.into()))?;
+    let path = path(folder, station);
+    match probe(&address).map_err(system)? {
+        Probed::Free => {}
+        // A file of another kind refuses connections as well. It is somebody's.
+        Probed::Stale if !is_socket(&path) => return Err(LocalError::Taken { station, pid: 0 }),
+        Probed::Stale => match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
+            _ => {}
+        },
+        Probed::Living { pid } => return Err(LocalError::Taken { station, pid }),
+        Probed::Unclear => return Err(LocalError::Taken { station, pid: 0 }),
     }
+    let listener = socket().map_err(system)?;
+    bind(&listener, &address).map_err(|errno| failed(errno.into()))?;
+    Ok(listener)
 }
 
 impl Drop for Claim {

@@ -47,7 +47,7 @@ pub enum LocalError {
     /// The folder belongs to somebody else.
     #[error("{} belongs to user {owner}, not to user {uid}: choose another folder for the wire", .folder.display())]
     Owner {
-        /// The folder, or the one that it is in.
+        /// The folder, or one on the way to it.
         folder: PathBuf,
         /// The owner's user id.
         owner: u32,
@@ -57,7 +57,18 @@ pub enum LocalError {
     /// Others may use the folder, or we may not.
     #[error("{} has mode {mode:o}: run chmod 700 on it, or choose another folder for the wire", .folder.display())]
     Mode {
-        /// The folder, or the one that it is in.
+        /// The folder.
+        folder: PathBuf,
+        /// Its mode.
+        mode: u32,
+    },
+    /// Others may put another folder in the place of this one.
+    #[error(
+        "others may rename what is in {} (mode {mode:o}): run chmod +t on it, or choose another folder for the wire",
+        .folder.display()
+    )]
+    Movable {
+        /// A folder on the way to that of the wire.
         folder: PathBuf,
         /// Its mode.
         mode: u32,
@@ -104,7 +115,9 @@ impl From<LocalError> for io::Error {
             | LocalError::TooLong(_)
             | LocalError::Link(_)
             | LocalError::Invalid(_) => io::ErrorKind::InvalidInput,
-            LocalError::Owner { .. } | LocalError::Mode { .. } => io::ErrorKind::PermissionDenied,
+            LocalError::Owner { .. } | LocalError::Mode { .. } | LocalError::Movable { .. } => {
+                io::ErrorKind::PermissionDenied
+            }
             LocalError::Folder { source, .. } | LocalError::System(source) => source.kind(),
             LocalError::Taken { .. } => io::ErrorKind::AddrInUse,
             LocalError::Locked(_) | LocalError::Full(_) => io::ErrorKind::ResourceBusy,

@@ -31,6 +31,12 @@ pub(super) fn credentials(socket: impl AsFd) -> Option<Credentials> {
         .then_some(Credentials { pid: found.pid, uid: found.uid })
 }
 
+/// The process on the other side of a connected socket, by its number in our PID namespace; `None` if it has
+/// none there.
+pub fn pid_of_peer(socket: impl AsFd) -> Option<i32> {
+    credentials(socket).map(|peer| peer.pid).filter(|pid| *pid > 0)
+}
+
 /// Whether the process on the other side belongs to the same user as this one.
 pub(super) fn is_same_user(socket: impl AsFd) -> bool {
     credentials(socket).is_some_and(|other| other.uid == rustix::process::geteuid().as_raw())

@@ -52,7 +52,7 @@ fn watch_for_forks() {
 
 /// A descriptor that is not open in children.
 #[derive(Debug)]
-pub(super) struct OwnFd {
+pub struct OwnFd {
     fd: ManuallyDrop<OwnedFd>,
     /// Its place in `OPEN`.
     place: Option<usize>,
@@ -60,7 +60,8 @@ pub(super) struct OwnFd {
 }
 
 impl OwnFd {
-    pub(super) fn new(fd: OwnedFd) -> Self {
+    /// Has children forked from now on close the descriptor.
+    pub fn new(fd: OwnedFd) -> Self {
         watch_for_forks();
         let place = OPEN.iter().position(|place| {
             place.compare_exchange(FREE, fd.as_raw_fd(), Ordering::Relaxed, Ordering::Relaxed).is_ok()
@@ -69,7 +70,7 @@ impl OwnFd {
     }
 
     /// Whether it is open: this process is not a child of the one that opened it.
-    pub(super) fn is_open(&self) -> bool {
+    pub fn is_open(&self) -> bool {
         self.generation == generation()
     }
 }

@@ -5,7 +5,6 @@
 use std::collections::VecDeque;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use rustix::event::{Timespec, epoll};
@@ -65,7 +64,6 @@ struct Greeting {
 
 /// See the module.
 pub(super) struct Peers {
-    folder: PathBuf,
     pub(super) claim: Claim,
     epoll: OwnFd,
     ring_bytes: usize,
@@ -91,7 +89,7 @@ pub(super) struct Peers {
 }
 
 impl Peers {
-    pub(super) fn new(claim: Claim, folder: PathBuf, ring_bytes: usize) -> Result<Self, LocalError> {
+    pub(super) fn new(claim: Claim, ring_bytes: usize) -> Result<Self, LocalError> {
         let system = |errno: Errno| LocalError::System(errno.into());
         let epoll = OwnFd::new(epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system)?);
         let mut instance = [0; 8];
@@ -99,7 +97,6 @@ impl Peers {
         let key = epoll::EventData::new_u64(LISTENER);
         epoll::add(&epoll, &claim.listener, key, epoll::EventFlags::IN).map_err(system)?;
         Ok(Self {
-            folder,
             claim,
             epoll,
             ring_bytes,
@@ -204,8 +201,11 @@ impl Peers {
         match self.try_dial(station) {
             Ok(greeted) => self.list[at].state = greeted,
             // Its queue of connections is full; or we were stopped for so long after we connected that it has
-            // closed the socket, or it has ended, as the next attempt finds out.
-            Err(Errno::AGAIN | Errno::PIPE | Errno::CONNRESET) => {
+            // closed the socket, or it has ended, as the next attempt finds out; or this process has no
+            // descriptor or memory for the connection, and may have some later.
+            Err(errno)
+                if matches!(errno, Errno::AGAIN | Errno::PIPE | Errno::CONNRESET) || claim::is_lack(errno) =>
+            {
                 let again_us = self.list[at].next_attempt_us(now_us);
                 self.list[at].state = PeerState::Dialing { again_us };
             }
@@ -216,7 +216,7 @@ impl Peers {
 
     fn try_dial(&mut self, station: u16) -> Result<PeerState, Errno> {
         let socket = OwnFd::new(claim::socket()?);
-        connect(&socket, &claim::address(&self.folder, station)?)?;
+        connect(&socket, &claim::address(self.claim.folder.path(), station)?)?;
         if !is_same_user(&socket) {
             return Err(Errno::PERM);
         }

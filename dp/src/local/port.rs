@@ -84,7 +84,7 @@ impl LocalPort {
             pool: Mempool::heap(&name, config.mbufs, data_bytes),
             bulk: Mempool::heap(&name, config.bulk_mbufs, BULK_BYTES.max(data_bytes)),
             superframes: Mempool::heap(&name, config.bulk_mbufs, SUPERFRAME_BYTES),
-            peers: Peers::new(claim, config.folder.clone(), config.ring_bytes)?,
+            peers: Peers::new(claim, config.ring_bytes)?,
             info: PortInfo {
                 name,
                 mac: [a, b, c, d, high, low],

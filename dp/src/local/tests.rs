@@ -1,8 +1,10 @@
 //! A local wire within one process, and its parts. `tests/local_processes.rs` has several processes.
 
 mod burst;
+mod claim;
 mod folder;
 mod growth;
+mod hello;
 mod hostile;
 mod ring;
 

@@ -7,6 +7,7 @@ use iwarp::verbs::VerbsError;
 use libc::c_int;
 
 use crate::fork;
+use crate::lack::is_lack;
 use crate::settings::{self, Key};
 
 /// An error number of the system (`errno`).
@@ -47,13 +48,53 @@ impl From<VerbsError> for Errno {
 
 impl From<std::io::Error> for Errno {
     fn from(error: std::io::Error) -> Self {
+        if is_lack(&error) {
+            log(|| format!("refused: {error}: raise the limit of the process, or let it do with less"));
+        }
         error.raw_os_error().map_or(EIO, Self)
     }
 }
 
 impl From<rustix::io::Errno> for Errno {
     fn from(error: rustix::io::Errno) -> Self {
-        Self(error.raw_os_error())
+        std::io::Error::from(error).into()
+    }
+}
+
+/// Why the process could not start.
+#[derive(Debug)]
+pub(crate) struct StartError {
+    /// One line that says what to do.
+    pub(crate) line: String,
+    pub(crate) errno: Errno,
+    /// Something was missing that may be there later: the next call tries again.
+    pub(crate) may_pass: bool,
+}
+
+impl From<String> for StartError {
+    /// A mistake in the settings: there is no device.
+    fn from(line: String) -> Self {
+        Self { line, errno: Errno(libc::ENODEV), may_pass: false }
+    }
+}
+
+impl StartError {
+    /// The errno is that of the system, if this process or the system has run out of something.
+    pub(crate) fn new(error: &(dyn std::error::Error + 'static)) -> Self {
+        Self::with_line(error.to_string(), error)
+    }
+
+    /// The same, with a line that says more than the error.
+    pub(crate) fn with_line(line: String, error: &(dyn std::error::Error + 'static)) -> Self {
+        let causes = std::iter::successors(Some(error), |error| error.source());
+        // A thread that the system refuses is EAGAIN.
+        let of_system = causes.filter_map(|error| error.downcast_ref::<std::io::Error>());
+        let lack =
+            of_system.into_iter().find(|error| is_lack(error) || error.raw_os_error() == Some(libc::EAGAIN));
+        match lack.and_then(std::io::Error::raw_os_error) {
+            Some(number) => Self { line, errno: Errno(number), may_pass: true },
+            None => line.into(),
+        }
     }
 }
 
@@ -110,13 +151,23 @@ pub(crate) fn pointer<T>(body: impl FnOnce() -> Outcome<*mut T>) -> *mut T {
 
 /// Prints one line if `UWARP_LOG` is set: why a call was refused, where the error number says too little.
 pub(crate) fn log(line: impl FnOnce() -> String) {
-    static IS_ON: OnceLock<bool> = OnceLock::new();
-    if *IS_ON.get_or_init(|| settings::text(Key::Log).is_some()) {
+    if is_logging() {
         complain(&line());
     }
 }
 
-/// Prints one line for the user. Programs own stdout; stderr is where libraries complain.
+/// Whether `UWARP_LOG` is set.
+pub(crate) fn is_logging() -> bool {
+    static IS_ON: OnceLock<bool> = OnceLock::new();
+    match IS_ON.get() {
+        Some(is_on) => *is_on,
+        // A mistake is told by another call, and so is a file that cannot be read now.
+        None => settings::get(Key::Log).is_ok_and(|log| *IS_ON.get_or_init(|| log.is_some())),
+    }
+}
+
+/// Prints one line for the user. Programs own stdout; stderr is where libraries complain. A program that has
+/// closed it, or whose reader has gone, loses the line.
 pub(crate) fn complain(line: &str) {
-    eprintln!("uwarp: {line}");
+    let _ = std::io::Write::write_all(&mut std::io::stderr(), format!("uwarp: {line}\n").as_bytes());
 }

@@ -10,7 +10,7 @@
 //!
 //! | layer | modules |
 //! |---|---|
-//! | the border to C | `settings`, `sys`, `abi`, `sockaddr`, `text`, `event_fd`, `acked`, `users`, `section`, `living`, `fork`, `strings`, `signals` |
+//! | the border to C | `lack`, `settings`, `sys`, `abi`, `beside`, `room`, `sockaddr`, `text`, `event_fd`, `acked`, `users`, `section`, `living`, `fork`, `strings`, `signals` |
 //! | the device and the wire | `identity`, `limits`, `net`, `hello` |
 //! | the process | `process`, with its tables `numbers`, `ids`, `rendezvous`, `retries`, `async_events`; `drain` |
 //! | libibverbs | `device`, `pd`, `mr`, `mw`, `channel`, `cq`, `cq_events`, `cq_ex`, `srq`, `qp`, `qp_state`, `batch`, `request`, `qp_ex`, `post`, `ib`, `async_calls`, `refused`, `calls` |
@@ -24,6 +24,7 @@ mod acked;
 mod async_calls;
 mod async_events;
 mod batch;
+mod beside;
 mod calls;
 mod channel;
 mod cm;
@@ -39,6 +40,7 @@ mod hello;
 mod ib;
 mod identity;
 mod ids;
+mod lack;
 mod limits;
 mod living;
 mod mr;
@@ -55,6 +57,7 @@ mod refused;
 mod rendezvous;
 mod request;
 mod retries;
+mod room;
 mod rsocket;
 mod section;
 mod settings;

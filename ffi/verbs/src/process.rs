@@ -9,10 +9,10 @@ use std::time::Duration;
 use iwarp::engine::{Engine, SharedEngine, SharedOptions};
 use iwarp::status::{self, StatusSocket};
 use iwarp::verbs::{
-    AsyncEvent, AsyncEventKind, CmEvent, Context, ContextConfig, EventChannel, ProtectionDomain,
+    AsyncEvent, AsyncEventKind, CmEvent, Context, ContextConfig, EventChannel, ProtectionDomain, VerbsError,
 };
 
-use crate::abi::{self, Errno, Outcome};
+use crate::abi::{self, EIO, Errno, Outcome, StartError};
 use crate::async_events::Contexts;
 use crate::cm::Ports;
 use crate::drain::drain;
@@ -22,7 +22,7 @@ use crate::numbers::Numbers;
 use crate::rendezvous::Rendezvous;
 use crate::retries::Retries;
 use crate::settings::{self, Key};
-use crate::{fork, identity, limits, signals};
+use crate::{fork, identity, limits, room, signals};
 
 /// How long the end of a process may wait for its thread, to reset its connections.
 const EXIT_LIMIT: Duration = Duration::from_millis(100);
@@ -78,23 +78,29 @@ fn starting() -> MutexGuard<'static, ()> {
 #[cold]
 fn start(on_connection: OnConnection) -> Outcome<&'static Process> {
     let _one_at_a_time = starting();
-    let mut is_new = false;
-    let process = PROCESS.get_or_init(|| {
-        is_new = true;
+    if PROCESS.get().is_none() {
         // Threads that are made take none of the signals that the program handles.
-        signals::with_blocked(|| make(on_connection)).map_err(|line| {
-            abi::complain(&line);
-            Errno(libc::ENODEV)
-        })
-    });
-    if is_new && let Ok(process) = process {
-        pass_async_events_on(process);
+        let made = match signals::with_blocked(|| make(on_connection)) {
+            Ok(process) => Ok(process),
+            Err(StartError { line, errno, may_pass }) => {
+                abi::complain(&line);
+                if may_pass {
+                    return Err(errno);
+                }
+                Err(errno)
+            }
+        };
+        // Starts come one after the other, so nobody else has set it.
+        let _ = PROCESS.set(made);
+        if let Some(Ok(process)) = PROCESS.get() {
+            pass_async_events_on(process);
+        }
     }
-    process.as_ref().map_err(|errno| *errno)
+    PROCESS.get().ok_or(EIO)?.as_ref().map_err(|errno| *errno)
 }
 
-fn make(on_connection: OnConnection) -> Result<Process, String> {
-    let text = |error: &dyn std::fmt::Display| error.to_string();
+fn make(on_connection: OnConnection) -> Result<Process, StartError> {
+    room::check()?;
     let (options, has_thread) = options()?;
     identity::check()?;
     let (port, mut config, net) = net::open(&net::wanted(None, None)?)?;
@@ -102,13 +108,13 @@ fn make(on_connection: OnConnection) -> Result<Process, String> {
     config.acknowledge_at_once = !has_thread;
     let config_of_context =
         ContextConfig { limits: limits::context(), late_memory_checks: true, ..ContextConfig::default() };
-    let context = Context::new(config_of_context).map_err(|error| text(&error))?;
-    let engine = Engine::new(&context, port, config).map_err(|error| text(&error))?;
-    let channel = context.create_event_channel().map_err(|error| text(&error))?;
-    let default_pd = context.alloc_pd().map_err(|error| text(&error))?;
+    let context = Context::new(config_of_context).map_err(failed)?;
+    let engine = Engine::new(&context, port, config).map_err(failed)?;
+    let channel = context.create_event_channel().map_err(failed)?;
+    let default_pd = context.alloc_pd().map_err(failed)?;
     let after_poll = Box::new(move || after_poll(on_connection));
     let start = if has_thread { SharedEngine::spawn } else { SharedEngine::without_thread };
-    let engine = start(engine, options, after_poll).map_err(|error| text(&error))?;
+    let engine = start(engine, options, after_poll).map_err(failed)?;
     let status = Mutex::new(show(&context, has_thread));
     register_hooks()?;
     let (ids, ports, contexts, rendezvous, retries, qps) = Default::default();
@@ -126,6 +132,10 @@ fn make(on_connection: OnConnection) -> Result<Process, String> {
         qps,
         status,
     })
+}
+
+fn failed(error: VerbsError) -> StartError {
+    StartError::new(&error)
 }
 
 /// Shows this process to `uwarp status`; `None` if the system refuses that, as nothing else depends on it.

@@ -2,14 +2,21 @@
 //!
 //! A preloaded library comes before librdmacm for each name. So librdmacm's own calls of `rdma_*` and `ibv_*`
 //! reach this library, and its rsockets work here. This library exports their names only to be complete where
-//! it replaces librdmacm, and hands each call on. Where there is no librdmacm, the answer is `EOPNOTSUPP`.
+//! it replaces librdmacm, and hands each call on. Where this library stands for librdmacm (`uwarp run`,
+//! `uwarp libs`), that of the system is loaded for them. Where there is no librdmacm, the answer is
+//! `EOPNOTSUPP`.
 
-use std::ffi::{CStr, c_long, c_void};
+use std::ffi::{CStr, CString, c_long, c_void};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{c_int, iovec, msghdr, nfds_t, off_t, pollfd, size_t, sockaddr, socklen_t, ssize_t, timeval};
 
 use crate::abi::{self, EOPNOTSUPP};
+use crate::beside;
 
 /// The function that the next library has under this name.
 fn next(name: &CStr, known: &AtomicPtr<c_void>) -> *mut c_void {
@@ -17,9 +24,36 @@ fn next(name: &CStr, known: &AtomicPtr<c_void>) -> *mut c_void {
     if found.is_null() {
         // SAFETY: the name is a string.
         found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+        if found.is_null()
+            && let Some(library) = of_system()
+        {
+            // SAFETY: the handle is that of a library which stays loaded, and the name is a string.
+            found = unsafe { libc::dlsym(library as *mut c_void, name.as_ptr()) };
+        }
         known.store(found, Ordering::Relaxed);
     }
     found
+}
+
+/// The handle of the system's librdmacm, which is loaded by the first call that needs it: a program that finds
+/// this library under that name has no other. It stays loaded.
+fn of_system() -> Option<usize> {
+    static LIBRARY: OnceLock<Option<usize>> = OnceLock::new();
+    *LIBRARY.get_or_init(|| {
+        let own = beside::object_of(of_system as *mut c_void).and_then(|(_, path)| fs::metadata(path).ok());
+        let own = own.map(|own| (own.dev(), own.ino()));
+        let of_machine = |folder: &str| format!("{folder}/{}-linux-gnu", std::env::consts::ARCH);
+        // Those of the dynamic linker.
+        let folders = [of_machine("/lib"), of_machine("/usr/lib"), "/lib64".into(), "/usr/lib64".into()];
+        let folders = folders.into_iter().chain(["/lib".into(), "/usr/lib".into()]);
+        let files = folders.map(|folder| Path::new(&folder).join("librdmacm.so.1"));
+        let mut others = files
+            .filter(|file| fs::metadata(file).is_ok_and(|found| Some((found.dev(), found.ino())) != own));
+        let path = CString::new(others.next()?.into_os_string().into_encoded_bytes()).ok()?;
+        // SAFETY: the path is a string, and the library's functions are for programs like this one.
+        let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        (!library.is_null()).then_some(library as usize)
+    })
 }
 
 macro_rules! forward {

@@ -11,6 +11,8 @@ use std::{env, fs, io};
 
 use toml::de::{DeTable, DeValue};
 
+use crate::lack::is_lack;
+
 /// The key of a setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Key {
@@ -111,13 +113,34 @@ pub(crate) fn text(key: Key) -> Option<String> {
 
 type Settings = Vec<(Key, Setting)>;
 
-/// The settings in the file, which is read once.
+/// The settings in the file, which is read once; again, if the process had no descriptor to read it.
 fn in_file() -> Result<&'static Settings, String> {
     static FILE: OnceLock<Result<Settings, String>> = OnceLock::new();
-    FILE.get_or_init(read).as_ref().map_err(Clone::clone)
+    if FILE.get().is_none() {
+        match read() {
+            Err(Unread { line, may_pass: true }) => return Err(line),
+            // Another thread may have read the same.
+            settings => drop(FILE.set(settings.map_err(|unread| unread.line))),
+        }
+    }
+    FILE.get()
+        .map_or_else(|| Ok(const { &Settings::new() }), |settings| settings.as_ref().map_err(Clone::clone))
 }
 
-fn read() -> Result<Settings, String> {
+/// Why there are no settings of a file.
+struct Unread {
+    line: String,
+    /// The process has run out of something.
+    may_pass: bool,
+}
+
+impl From<String> for Unread {
+    fn from(line: String) -> Self {
+        Self { line, may_pass: false }
+    }
+}
+
+fn read() -> Result<Settings, Unread> {
     let absolute = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let named = env::var_os("UWARP_CONF").filter(|path| !path.is_empty()).map(PathBuf::from);
     let of_user = absolute("XDG_CONFIG_HOME").or_else(|| Some(absolute("HOME")?.join(".config")));
@@ -131,9 +154,12 @@ fn read() -> Result<Settings, String> {
     };
     for path in candidates {
         match fs::read_to_string(&path) {
-            Ok(text) => return parse(&path, &text),
+            Ok(text) => return Ok(parse(&path, &text)?),
             Err(error) if named.is_none() && is_absent(&error) => {}
-            Err(error) => return Err(format!("{} cannot be read: {error}", path.display())),
+            Err(error) => {
+                let may_pass = is_lack(&error);
+                return Err(Unread { line: format!("{} cannot be read: {error}", path.display()), may_pass });
+            }
         }
     }
     Ok(Settings::new())

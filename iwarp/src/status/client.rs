@@ -6,6 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
+use dp::local;
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 
@@ -29,8 +30,6 @@ pub struct Processes {
 enum StatusAnswer {
     Report(ProcessReport),
     Silent,
-    /// The process is dead.
-    Stale,
 }
 
 /// Asks all processes that are shown in `folder`. The sockets of those that are dead are removed.
@@ -39,15 +38,26 @@ enum StatusAnswer {
 /// The system's, or one line if the folder belongs to somebody else or others may enter it.
 pub fn processes(folder: &Path) -> io::Result<Processes> {
     let mut processes = Processes::default();
-    for (pid, path) in folder::sockets(folder)? {
-        match ask(&path)? {
-            StatusAnswer::Report(report) => processes.answered.push(report),
+    for (own_pid, path) in folder::sockets(folder)? {
+        let Some(stream) = connect(&path)? else {
+            remove(&path)?;
+            continue;
+        };
+        // The number that it has here. In another PID namespace it sees another one, which may be that of
+        // another process here.
+        let pid = local::pid_of_peer(&stream).and_then(|pid| u32::try_from(pid).ok());
+        match ask(stream)? {
+            StatusAnswer::Report(mut report) => {
+                report.pid = pid.unwrap_or(report.pid);
+                processes.answered.push(report);
+            }
             // A child that it had forked still has the socket, and answers nothing.
-            StatusAnswer::Silent if is_dead(pid) => remove(&path)?,
-            StatusAnswer::Silent => processes.silent.push(pid),
-            StatusAnswer::Stale => remove(&path)?,
+            StatusAnswer::Silent if pid.is_some_and(is_dead) => remove(&path)?,
+            StatusAnswer::Silent => processes.silent.push(pid.unwrap_or(own_pid)),
         }
     }
+    processes.answered.sort_by_key(|report| report.pid);
+    processes.silent.sort_unstable();
     processes.silent.dedup();
     Ok(processes)
 }
@@ -62,8 +72,7 @@ pub(super) fn remove_stale(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-fn ask(path: &Path) -> io::Result<StatusAnswer> {
-    let Some(mut stream) = connect(path)? else { return Ok(StatusAnswer::Stale) };
+fn ask(mut stream: UnixStream) -> io::Result<StatusAnswer> {
     stream.set_read_timeout(Some(PATIENCE))?;
     let mut answer = Vec::new();
     let asked = stream.write_all(REQUEST).and_then(|()| stream.read_to_end(&mut answer));

@@ -14,7 +14,8 @@ pub(super) const REQUEST: &[u8; 7] = b"status\n";
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ProcessReport {
-    /// The number of the process, as it sees itself.
+    /// The number of the process, as the one who asks sees it; as it sees itself, if it is in a PID namespace
+    /// whose processes the one who asks does not see.
     pub pid: u32,
     /// The name of its program.
     pub program: String,

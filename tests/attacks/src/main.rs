@@ -41,6 +41,10 @@ fn main() -> ExitCode {
         return limits::run();
     }
     let options = Options::parse();
+    // What is counted is only the scenario.
+    if options.count.is_none() {
+        tests::end_when_output_is_lost("attacks");
+    }
     if options.list {
         for scenario in SCENARIOS {
             println!("{:<18} {}", scenario.name, scenario.about);

@@ -22,6 +22,7 @@ struct Options {
 }
 
 fn main() -> ExitCode {
+    benches::lines::end_when_output_is_lost("conformance-report");
     match run(&Options::parse()) {
         Ok(code) => code,
         Err(error) => {

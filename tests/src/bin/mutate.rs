@@ -29,6 +29,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    benches::lines::end_when_output_is_lost("mutate");
     match run(Command::parse()) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,

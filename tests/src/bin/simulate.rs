@@ -55,6 +55,7 @@ fn range(text: &str) -> Result<(u64, u64), String> {
 }
 
 fn main() -> ExitCode {
+    benches::lines::end_when_output_is_lost("simulate");
     let options = Options::parse();
     if options.list {
         for scenario in SCENARIOS {

@@ -51,6 +51,10 @@ struct Args {
 
 fn main() -> ExitCode {
     let args = Args::parse();
+    // What is counted is only the load.
+    if args.run.is_none() {
+        benches::lines::end_when_output_is_lost("instructions");
+    }
     let done = match (&args.run, &args.explain) {
         (Some(name), _) => named(name).and_then(run).map(|()| true),
         (None, Some(name)) => named(name).and_then(explain).map(|()| true),

@@ -1,7 +1,7 @@
 //! Folders that cannot be trusted, and stations that are taken, stale or free.
 
 use std::fs::{self, Permissions};
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 
 use super::*;
@@ -20,25 +20,58 @@ fn chmod(path: &Path, mode: u32) {
 fn a_folder_that_others_may_use_is_refused() {
     let scratch = Scratch::new();
     fs::create_dir(&scratch.0).unwrap();
-    for mode in [0o777, 0o750, 0o701, 0o600, 0o1700] {
+    for mode in [0o777, 0o750, 0o701, 0o600, 0o2770, 0o1701] {
         chmod(&scratch.0, mode);
         let error = refusal(&scratch.config());
         assert!(error.contains(&format!("has mode {mode:o}: run chmod 700")), "{error}");
     }
-    chmod(&scratch.0, 0o700);
-    scratch.open(1);
+    // The command leaves the setgid bit, which a folder inherits, and which lets nobody in.
+    for mode in [0o700, 0o2700, 0o1700] {
+        chmod(&scratch.0, mode);
+        scratch.open(1);
+        private_folder(&scratch.0).unwrap();
+    }
 }
 
+/// As in an emptyDir of Kubernetes (mode 2777): others can put another folder in the place of that of the
+/// wire, and stations that are there already go on in the one that was moved.
 #[test]
-fn a_folder_in_one_that_anybody_may_change_is_refused() {
+fn a_folder_that_others_can_move_is_used_wherever_it_is() {
     let scratch = Scratch::new();
-    fs::create_dir(&scratch.0).unwrap();
-    let config = LocalConfig { folder: scratch.0.join("net"), ..scratch.config() };
-    chmod(&scratch.0, 0o777);
-    assert!(refusal(&config).contains("has mode 777"));
-    // As /tmp: only owners rename there.
-    chmod(&scratch.0, 0o1777);
-    open(&config).unwrap();
+    let (way, moved) = (scratch.0.join("a"), scratch.0.join("moved"));
+    let folder = way.join("b/net");
+    let config = LocalConfig { folder: folder.clone(), ..scratch.config() };
+    let at = |station| open(&LocalConfig { station: Some(station), ..config.clone() }).unwrap();
+    fs::create_dir_all(&way).unwrap();
+    for mode in [0o777, 0o2777, 0o775, 0o1777, 0o755] {
+        chmod(&way, mode);
+        let others_can = mode & 0o022 != 0 && mode & 0o1000 == 0;
+        let refused = private_folder(&folder).err().map(|error| error.to_string());
+        let says = format!("others may rename what is in {} (mode {mode:o}): run chmod +t", way.display());
+        assert_eq!(refused.is_some(), others_can, "{mode:o}: {refused:?}");
+        assert!(refused.is_none_or(|line| line.starts_with(&says) && !line.contains('\n')), "{says}");
+        let wire = WireFolder::open(&folder).unwrap();
+        assert_eq!(wire.path() != folder, others_can, "{mode:o}");
+        let (mut a, mut b) = (at(1), at(2));
+        if others_can {
+            fs::rename(way.join("b"), &moved).unwrap();
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(folder.join("2.sock"), "of somebody else").unwrap();
+            let moved = moved.join("net");
+            assert!(fs::metadata(wire.path()).unwrap().ino() == fs::metadata(&moved).unwrap().ino());
+            assert_eq!(stations(&moved).unwrap().len(), 2);
+        }
+        let sent = frame(&a, 2, 0, 64);
+        assert!(send(&mut a, sent));
+        assert_eq!(receive(&mut [&mut a, &mut b], 1).len(), 1);
+        drop((a, b));
+        if others_can {
+            assert!(stations(&moved.join("net")).unwrap().is_empty());
+            assert!(fs::read_dir(moved.join("net")).unwrap().next().is_none(), "sockets are left");
+            fs::remove_dir_all(&moved).unwrap();
+            fs::remove_dir_all(way.join("b")).unwrap();
+        }
+    }
 }
 
 #[test]
@@ -52,8 +85,43 @@ fn a_folder_of_somebody_else_is_refused() {
     chmod(&scratch.0, 0o700);
     std::os::unix::fs::chown(&scratch.0, Some(12_345), None).unwrap();
     assert!(refusal(&scratch.config()).contains("belongs to user 12345, not to user 0"));
-    let inside = LocalConfig { folder: scratch.0.join("net"), ..scratch.config() };
-    assert!(refusal(&inside).contains("belongs to user 12345"));
+    for way in ["net", "a/net", "a/b/c/net"] {
+        let inside = LocalConfig { folder: scratch.0.join(way), ..scratch.config() };
+        assert!(refusal(&inside).contains("belongs to user 12345"), "{way}");
+        assert!(fs::read_dir(&scratch.0).unwrap().next().is_none(), "{way}: something was made");
+    }
+    // Further up.
+    let (inner, folder) = (scratch.0.join("a"), scratch.0.join("a/net"));
+    fs::create_dir(&inner).unwrap();
+    chmod(&inner, 0o700);
+    assert!(refusal(&LocalConfig { folder, ..scratch.config() }).contains("belongs to user 12345"));
+}
+
+/// Whoever owns a symbolic link on the way says where the folder is.
+#[test]
+fn links_on_the_way_are_followed_if_their_owners_are_trusted() {
+    let scratch = Scratch::new();
+    let (real, links) = (scratch.0.join("real"), scratch.0.join("links"));
+    fs::create_dir_all(&real).unwrap();
+    fs::create_dir(&links).unwrap();
+    symlink("../real", links.join("relative")).unwrap();
+    symlink(links.join("relative"), links.join("absolute")).unwrap();
+    symlink("itself", links.join("itself")).unwrap();
+    let through = |name: &str| LocalConfig { folder: links.join(name).join("net"), ..scratch.config() };
+    for name in ["relative", "absolute", "../links/absolute"] {
+        assert_eq!(open(&LocalConfig { station: Some(3), ..through(name) }).unwrap().station(), 3);
+    }
+    assert!(real.join("net").is_dir());
+    assert!(refusal(&through("itself")).contains("itself"));
+    // Where they lead is checked, too.
+    chmod(&real, 0o777);
+    assert!(private_folder(&through("absolute").folder).unwrap_err().to_string().contains("may rename"));
+    if rustix::process::geteuid().is_root() {
+        std::os::unix::fs::lchown(links.join("relative"), Some(12_345), None).unwrap();
+        for name in ["relative", "absolute"] {
+            assert!(refusal(&through(name)).contains("links/relative belongs to user 12345"), "{name}");
+        }
+    }
 }
 
 #[test]

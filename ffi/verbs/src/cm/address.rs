@@ -60,7 +60,7 @@ pub(super) fn bind(id: &Id, address: SocketAddr) -> Outcome<()> {
     if state.source.is_some() {
         return Err(EINVAL);
     }
-    if !address.ip().is_unspecified() && !id.process.net.is_ours(address.ip()) {
+    if !address.ip().is_unspecified() && !id.process.net.is_ours(address.ip())? {
         return Err(EADDRNOTAVAIL);
     }
     let address = take_name(id, &mut state, address, Net::take_name)?;
@@ -153,13 +153,13 @@ pub(crate) unsafe extern "C" fn rdma_resolve_addr(
             };
             destination.set_ip(itself);
         }
-        if !net.is_reachable(destination.ip()) {
+        if !net.is_reachable(destination.ip())? {
             this.announce(sys::RDMA_CM_EVENT_ADDR_ERROR, -libc::ENODEV);
         } else {
             let mut state = this.state();
             let bound = state.source;
             if bound.is_none_or(|address| address.ip().is_unspecified()) {
-                let own = SocketAddr::new(net.source_for(destination.ip()), bound.map_or(0, |a| a.port()));
+                let own = SocketAddr::new(net.source_for(destination.ip())?, bound.map_or(0, |a| a.port()));
                 let own =
                     if own.port() == 0 { take_name(this, &mut state, own, Net::take_source)? } else { own };
                 this.process.ports.update(this.as_c() as usize, own.port(), |claim| claim.address = own.ip());

@@ -76,10 +76,11 @@ fn start_to_listen(id: &Id, state: &mut State, cm: CmId, visible: SocketAddr, ba
         true => listen(&cm, state, visible.port(), backlog)?,
         false => visible.port(),
     };
-    state.cm = Some(cm);
     if let Some(name) = &mut state.name {
         net.publish(name, port)?;
     }
+    // Last: a call that fails leaves the identifier as it was, and may be made again.
+    state.cm = Some(cm);
     Ok(())
 }
 
@@ -186,25 +187,25 @@ const COMES_WITHIN: Duration = Duration::from_secs(5);
 /// its drivers are slower than that, and a `local` wire is not. So a listener is given a little time to
 /// appear, and more if its address is bound, or if the process lives that has listened there before: it may
 /// wait for a processor. If that process has ended, there is nothing to wait for.
-fn find(id: &Id, destination: SocketAddr) -> Peer {
+fn find(id: &Id, destination: SocketAddr) -> Outcome<Peer> {
     let net = &id.process.net;
     let begun = Instant::now();
     let mut asked_before = false;
     loop {
-        let peer = net.find(destination);
+        let peer = net.find(destination)?;
         if matches!(peer, Peer::At(_) | Peer::Silent) {
-            return peer;
+            return Ok(peer);
         }
         let soon = begun.elapsed() < APPEARS_WITHIN;
         // Once at first, and then not often: it asks each process of the wire.
         let may_come = match peer {
             Peer::Nobody if asked_before && soon => true,
-            Peer::Nobody => net.lives(destination).unwrap_or(soon),
+            Peer::Nobody => net.lives(destination)?.unwrap_or(soon),
             _ => true,
         };
         asked_before = true;
         if !may_come || begun.elapsed() >= COMES_WITHIN {
-            return peer;
+            return Ok(peer);
         }
         std::thread::sleep(if soon { Duration::from_micros(500) } else { Duration::from_millis(20) });
     }
@@ -225,7 +226,7 @@ pub(crate) unsafe extern "C" fn rdma_connect(
         // SAFETY: the caller's promise is passed on.
         let qp = unsafe { qp_of(this, param) }?;
         let destination = this.state().destination.ok_or(EINVAL)?;
-        let peer = find(this, destination);
+        let peer = find(this, destination)?;
         let Peer::At(remote) = peer else {
             manage(&mut this.state(), qp);
             qp.fail()?;

@@ -181,7 +181,8 @@ fn local_address(listener: &Id, cm: &CmId, hello: Option<Hello>) -> SocketAddr {
     match (hello, cm.addresses()) {
         // On one host, an address reaches itself.
         (Some(hello), _) => {
-            SocketAddr::new(listener.process.net.source_for(hello.visible.ip()), bound.port())
+            let net = &listener.process.net;
+            SocketAddr::new(net.source_for(hello.visible.ip()).unwrap_or(net.address()), bound.port())
         }
         (None, Some((local, _))) => local,
         (None, None) => bound,

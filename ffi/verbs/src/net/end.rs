@@ -1,6 +1,7 @@
 //! This end of the wire, and how programs see it.
 
 use std::ffi::CString;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -11,7 +12,8 @@ use super::claim::Claim;
 use super::desk::Sign;
 use super::hosts::{self, Hosts};
 use super::kernel;
-use super::names::{Listening, NameError, Names};
+use super::names::{Listening, Names};
+use super::ports::NameError;
 use super::present::Present;
 
 /// This end of the wire.
@@ -118,9 +120,12 @@ impl Net {
     }
 
     /// Whether a program may use `address` as its own.
-    pub(crate) fn is_ours(&self, address: IpAddr) -> bool {
+    ///
+    /// # Errors
+    /// The system's, if it cannot be found out.
+    pub(crate) fn is_ours(&self, address: IpAddr) -> io::Result<bool> {
         let address = address.to_canonical();
-        address == self.address || (self.is_private() && kernel::is_of_this_host(address))
+        Ok(address == self.address || (self.is_private() && kernel::is_of_this_host(address)?))
     }
 
     /// Whether an identifier that binds `address` is the device's from then on. Where there are other hosts,
@@ -131,31 +136,40 @@ impl Net {
     }
 
     /// Whether `address` can be reached, as far as it is known without asking it.
-    pub(crate) fn is_reachable(&self, address: IpAddr) -> bool {
+    ///
+    /// # Errors
+    /// The system's, if it cannot be found out.
+    pub(crate) fn is_reachable(&self, address: IpAddr) -> io::Result<bool> {
         let address = address.to_canonical();
         match &self.service {
-            Service::None => address.is_ipv4() == self.address.is_ipv4(),
-            Service::Local(names) => self.is_ours(address) || names.knows(address),
-            Service::Hosts(_) => hosts::source_for(address).is_some(),
+            Service::None => Ok(address.is_ipv4() == self.address.is_ipv4()),
+            Service::Local(names) => Ok(self.is_ours(address)? || names.knows(address)?),
+            Service::Hosts(_) => Ok(hosts::source_for(address)?.is_some()),
         }
     }
 
     /// The address that a program sees as its own when it connects to `remote`.
-    pub(crate) fn source_for(&self, remote: IpAddr) -> IpAddr {
+    ///
+    /// # Errors
+    /// The system's, if it cannot be found out.
+    pub(crate) fn source_for(&self, remote: IpAddr) -> io::Result<IpAddr> {
         let source = match &self.service {
             Service::None => None,
             // On one host, the kernel takes the address itself as its source.
-            Service::Local(_) => kernel::is_of_this_host(remote).then_some(remote),
-            Service::Hosts(_) => hosts::source_for(remote.to_canonical()),
+            Service::Local(_) => kernel::is_of_this_host(remote)?.then_some(remote),
+            Service::Hosts(_) => hosts::source_for(remote.to_canonical())?,
         };
-        source.unwrap_or(self.address)
+        Ok(source.unwrap_or(self.address))
     }
 
     /// Where to connect to for a program that names `remote`. Between hosts, this waits for an answer.
-    pub(crate) fn find(&self, remote: SocketAddr) -> Peer {
+    ///
+    /// # Errors
+    /// The system's, if nobody can be asked.
+    pub(crate) fn find(&self, remote: SocketAddr) -> io::Result<Peer> {
         let remote = canonical(remote);
         match &self.service {
-            Service::None => Peer::At(remote),
+            Service::None => Ok(Peer::At(remote)),
             Service::Local(names) => names.find(remote),
             Service::Hosts(hosts) => hosts.find(remote),
         }
@@ -163,10 +177,13 @@ impl Net {
 
     /// Whether the process lives that has listened at `remote` when it was found before, if that is known
     /// without asking its host.
-    pub(crate) fn lives(&self, remote: SocketAddr) -> Option<bool> {
+    ///
+    /// # Errors
+    /// The system's, if nobody can be asked.
+    pub(crate) fn lives(&self, remote: SocketAddr) -> io::Result<Option<bool>> {
         match &self.service {
             Service::Local(names) => names.lives(canonical(remote)),
-            Service::None | Service::Hosts(_) => None,
+            Service::None | Service::Hosts(_) => Ok(None),
         }
     }
 
@@ -190,9 +207,9 @@ impl Net {
 
     /// Takes the name of the address from which a program connects, where that costs no socket.
     pub(crate) fn take_source(&self, visible: SocketAddr, claim: &Claim) -> Result<Option<Name>, NameError> {
-        match self.service {
-            Service::Hosts(_) => Ok(None),
-            Service::None | Service::Local(_) => self.take_name(visible, claim),
+        match &self.service {
+            Service::None | Service::Hosts(_) => Ok(None),
+            Service::Local(names) => Ok(Some(Name::Local(names.take_source(visible.port(), claim)?))),
         }
     }
 
@@ -203,7 +220,7 @@ impl Net {
     }
 
     /// A name leads to `port` of ours on the wire from now on.
-    pub(crate) fn publish(&self, name: &mut Name, port: u16) -> std::io::Result<()> {
+    pub(crate) fn publish(&self, name: &mut Name, port: u16) -> Result<(), NameError> {
         let wire = SocketAddr::new(self.address, port);
         match name {
             Name::Local(listening) => listening.publish(wire),
@@ -232,9 +249,11 @@ mod tests {
         let net = Net::new("10.0.0.1".parse().unwrap(), Service::None);
         let mapped: IpAddr = "::ffff:10.0.0.1".parse().unwrap();
         let peer: SocketAddr = "[::ffff:10.0.0.2]:7174".parse().unwrap();
-        assert!(net.is_ours(mapped) && net.is_reachable(peer.ip()));
-        assert_eq!(net.find(peer), Peer::At("10.0.0.2:7174".parse().unwrap()));
-        assert!(!net.is_ours(peer.ip()) && !net.is_reachable("fd00::2".parse().unwrap()));
+        // The peer may be anything that speaks iWARP.
+        assert!(!net.is_private());
+        assert!(net.is_ours(mapped).unwrap() && net.is_reachable(peer.ip()).unwrap());
+        assert_eq!(net.find(peer).unwrap(), Peer::At("10.0.0.2:7174".parse().unwrap()));
+        assert!(!net.is_ours(peer.ip()).unwrap() && !net.is_reachable("fd00::2".parse().unwrap()).unwrap());
         let claim = |address: &str, family_only| Claim {
             address: address.parse().unwrap(),
             family_only,

@@ -20,6 +20,8 @@ use super::address::Peer;
 use super::desk::{Desk, Sign};
 use super::kernel::InterfaceAddress;
 use super::message::{BYTES, Content, Message};
+use crate::abi::StartError;
+use crate::lack::is_lack;
 
 /// The first 48 bits of addresses on such a wire: unique local ones (RFC 4193), with our name in them.
 const NETWORK: [u8; 6] = *b"\xfduwarp";
@@ -46,22 +48,25 @@ pub(super) struct Hosts {
 
 impl Hosts {
     /// Takes an address on the wire of `interface`. The caller has blocked the signals of the program.
-    pub(super) fn open(interface: &str) -> Result<Self, String> {
+    pub(super) fn open(interface: &str) -> Result<Self, StartError> {
         if !super::kernel::has_interface(interface) {
-            return Err(format!(
-                "there is no interface {interface} here: `ip link` shows those that there are"
-            ));
+            let line =
+                format!("there is no interface {interface} here: `ip link` shows those that there are");
+            return Err(line.into());
         }
-        let host = host_address(interface, &super::kernel::addresses()).ok_or_else(|| {
+        let failed = |what: &str, error: io::Error| StartError::with_line(format!("{what}: {error}"), &error);
+        let addresses = super::kernel::addresses()
+            .map_err(|error| failed("the kernel does not tell its addresses", error))?;
+        let host = host_address(interface, &addresses).ok_or_else(|| {
             format!(
                 "{interface} has no address of the kernel that other hosts know: give it one \
                  (`ip addr add 10.0.0.2/24 dev {interface}`), or give the wire one of its own (addr=A/N)"
             )
         })?;
-        let text = |error: io::Error| format!("no UDP port of {host} can be taken: {error}");
+        let text = |error: io::Error| failed(&format!("no UDP port of {host} can be taken"), error);
         let port = UdpSocket::bind(SocketAddr::new(host, 0)).map_err(text)?;
         let address = wire_address(host, port.local_addr().map_err(text)?.port());
-        let desk = Desk::open().map_err(|error| format!("no thread for names can be started: {error}"))?;
+        let desk = Desk::open().map_err(|error| failed("no thread for names can be started", error))?;
         Ok(Self { address, _port: port, desk })
     }
 
@@ -76,12 +81,15 @@ impl Hosts {
     }
 
     /// The listener at `visible`, as its host says. Waits for the answer.
-    pub(super) fn find(&self, visible: SocketAddr) -> Peer {
+    ///
+    /// # Errors
+    /// The system's, if there is no socket to ask by.
+    pub(super) fn find(&self, visible: SocketAddr) -> io::Result<Peer> {
         // The kernel at the other end refuses some questions a second, and is silent to others.
         for pause in APPEARS_WITHIN_MS {
-            match ask(visible) {
+            match ask(visible)? {
                 Peer::Nobody => std::thread::sleep(Duration::from_millis(pause)),
-                peer => return peer,
+                peer => return Ok(peer),
             }
         }
         ask(visible)
@@ -126,15 +134,22 @@ fn socket_for(remote: SocketAddr) -> io::Result<UdpSocket> {
 }
 
 /// The address of the kernel from which it reaches `remote`; `None` if it does not.
-pub(super) fn source_for(remote: IpAddr) -> Option<IpAddr> {
+///
+/// # Errors
+/// The system's, if there is no socket to find it out.
+pub(super) fn source_for(remote: IpAddr) -> io::Result<Option<IpAddr>> {
     if remote.is_multicast() || remote.is_unspecified() {
-        return None;
+        return Ok(None);
     }
     // Connecting sends nothing. The port is the one to discard.
     let remote = SocketAddr::new(remote, 9);
-    let socket = socket_for(remote).ok()?;
-    socket.connect(remote).ok()?;
-    Some(socket.local_addr().ok()?.ip())
+    let socket = match socket_for(remote) {
+        // A kernel without this family reaches nobody by it.
+        Err(error) if !is_lack(&error) => return Ok(None),
+        socket => socket?,
+    };
+    let local = socket.connect(remote).and_then(|()| socket.local_addr());
+    Ok(local.ok().map(|local| local.ip()))
 }
 
 /// A socket that is told if the host of `remote` refuses a question. It is not connected: a host with several
@@ -155,8 +170,11 @@ fn asking_socket(remote: SocketAddr) -> io::Result<UdpSocket> {
 }
 
 /// Asks the host of `visible` who listens there.
-fn ask(visible: SocketAddr) -> Peer {
-    let Ok(socket) = asking_socket(visible) else { return Peer::Silent };
+fn ask(visible: SocketAddr) -> io::Result<Peer> {
+    let socket = match asking_socket(visible) {
+        Err(error) if !is_lack(&error) => return Ok(Peer::Silent),
+        socket => socket?,
+    };
     // Keyed by the system's entropy.
     let number = RandomState::new().build_hasher().finish();
     let question = Message { number, content: Content::Question }.bytes();
@@ -164,7 +182,7 @@ fn ask(visible: SocketAddr) -> Peer {
     let mut pause = PAUSE;
     while Instant::now() < end {
         if let Err(error) = socket.send_to(&question, visible) {
-            return unanswered(&error);
+            return Ok(unanswered(&error));
         }
         let again = end.min(Instant::now() + pause);
         while let Some(left) = again.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
@@ -172,19 +190,19 @@ fn ask(visible: SocketAddr) -> Peer {
             let received = socket.set_read_timeout(Some(left)).and_then(|()| socket.recv_from(&mut bytes));
             match received.map(|(count, _)| Message::read(&bytes[..count])) {
                 Ok(Some(answer)) if answer.number == number => match answer.content {
-                    Content::At(wire) => return Peer::At(wire),
-                    Content::Bound => return Peer::Bound,
+                    Content::At(wire) => return Ok(Peer::At(wire)),
+                    Content::Bound => return Ok(Peer::Bound),
                     Content::Question => {}
                 },
                 Ok(_) => {}
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if [ErrorKind::WouldBlock, ErrorKind::TimedOut].contains(&error.kind()) => break,
-                Err(error) => return unanswered(&error),
+                Err(error) => return Ok(unanswered(&error)),
             }
         }
         pause *= 2;
     }
-    Peer::Silent
+    Ok(Peer::Silent)
 }
 
 /// The meaning of the kernel's error for a question.
@@ -232,7 +250,7 @@ mod tests {
         let [one, two] = [(); 2].map(|()| Hosts::open("lo").unwrap());
         assert_ne!(one.address(), two.address());
         assert_eq!(one.address().octets()[..14], two.address().octets()[..14]);
-        let line = Hosts::open("nothere").err().unwrap();
+        let line = Hosts::open("nothere").err().unwrap().line;
         assert!(line.contains("no interface nothere") && !line.contains('\n'), "{line}");
     }
 
@@ -254,14 +272,14 @@ mod tests {
                 SocketAddr::V4(_) => SocketAddr::new(address("127.0.0.1"), port),
                 SocketAddr::V6(_) => SocketAddr::new(address("::1"), port),
             };
-            assert_eq!(client.find(at), Peer::Bound, "{own}");
+            assert_eq!(client.find(at).unwrap(), Peer::Bound, "{own}");
             let taken = client.take(SocketAddr::new(own.ip(), port), false).err().unwrap();
             assert_eq!(taken.kind(), ErrorKind::AddrInUse, "{own}");
             sign.publish(wire);
-            assert_eq!(client.find(at), Peer::At(wire), "{own}");
+            assert_eq!(client.find(at).unwrap(), Peer::At(wire), "{own}");
             drop(sign);
             let begun = Instant::now();
-            assert_eq!(client.find(at), Peer::Nobody, "{own}");
+            assert_eq!(client.find(at).unwrap(), Peer::Nobody, "{own}");
             assert!(begun.elapsed() < ANSWERS_WITHIN, "{own}");
             client.take(SocketAddr::new(own.ip(), port), false).unwrap();
         }
@@ -278,7 +296,7 @@ mod tests {
             sign.publish(wire);
             (server, sign)
         });
-        assert_eq!(client.find(free), Peer::At(wire));
+        assert_eq!(client.find(free).unwrap(), Peer::At(wire));
         drop(comes.join().unwrap());
     }
 
@@ -290,9 +308,9 @@ mod tests {
         let sign = server.take("0.0.0.0:0".parse().unwrap(), false).unwrap();
         sign.publish(wire);
         let at = SocketAddr::new(address("127.0.1.1"), sign.address().unwrap().port());
-        assert_eq!(client.find(at), Peer::At(wire));
+        assert_eq!(client.find(at).unwrap(), Peer::At(wire));
         drop(sign);
-        assert_eq!(client.find(at), Peer::Nobody);
+        assert_eq!(client.find(at).unwrap(), Peer::Nobody);
     }
 
     /// Something else may have the port, and an answer may be to another question.
@@ -314,14 +332,14 @@ mod tests {
             // A later question would be refused without it.
             other
         });
-        assert_eq!(ask(at), Peer::At(wire));
+        assert_eq!(ask(at).unwrap(), Peer::At(wire));
         drop(answers.join().unwrap());
     }
 
     #[test]
     fn the_kernel_says_from_where_it_reaches_an_address() {
-        assert_eq!(source_for(address("127.0.0.1")), Some(address("127.0.0.1")));
-        assert_eq!(source_for(address("224.0.0.1")), None);
-        assert_eq!(source_for(address("0.0.0.0")), None);
+        assert_eq!(source_for(address("127.0.0.1")).unwrap(), Some(address("127.0.0.1")));
+        assert_eq!(source_for(address("224.0.0.1")).unwrap(), None);
+        assert_eq!(source_for(address("0.0.0.0")).unwrap(), None);
     }
 }

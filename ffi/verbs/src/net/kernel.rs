@@ -1,5 +1,6 @@
 //! The addresses of the kernel's interfaces on this host.
 
+use std::io;
 use std::net::IpAddr;
 
 /// An address of an interface.
@@ -17,17 +18,23 @@ pub(super) fn has_interface(name: &str) -> bool {
 }
 
 /// Whether an interface of this host has the address.
-pub(super) fn is_of_this_host(address: IpAddr) -> bool {
+///
+/// # Errors
+/// The system's, if it cannot be asked.
+pub(super) fn is_of_this_host(address: IpAddr) -> io::Result<bool> {
     let address = address.to_canonical();
-    address.is_loopback() || addresses().iter().any(|has| has.address == address)
+    Ok(address.is_loopback() || addresses()?.iter().any(|has| has.address == address))
 }
 
 /// The addresses of the interfaces of this host.
-pub(super) fn addresses() -> Vec<InterfaceAddress> {
+///
+/// # Errors
+/// The system's, if it cannot be asked.
+pub(super) fn addresses() -> io::Result<Vec<InterfaceAddress>> {
     let mut first: *mut libc::ifaddrs = std::ptr::null_mut();
     // SAFETY: the place is writable.
     if unsafe { libc::getifaddrs(&raw mut first) } != 0 {
-        return Vec::new();
+        return Err(io::Error::last_os_error());
     }
     let mut addresses = Vec::new();
     let mut next = first;
@@ -44,5 +51,5 @@ pub(super) fn addresses() -> Vec<InterfaceAddress> {
     }
     // SAFETY: the list is the one of the call above.
     unsafe { libc::freeifaddrs(first) };
-    addresses
+    Ok(addresses)
 }

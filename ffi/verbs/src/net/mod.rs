@@ -6,7 +6,7 @@
 //! | `address.rs` | addresses on a wire |
 //! | `claim.rs` | what is bound to a port, and what excludes what |
 //! | `kernel.rs` | the addresses of the kernel's interfaces |
-//! | `names.rs` | the name service of a `local` wire |
+//! | `names.rs`, `ports.rs` | the name service of a `local` wire, and its locks |
 //! | `message.rs`, `desk.rs`, `hosts.rs` | names and addresses between hosts |
 //! | `end.rs` | this end of the wire, and how programs see it |
 //! | `open.rs` | opening a wire, by `iwarp_wire`, for programs |
@@ -23,6 +23,7 @@ mod list;
 mod message;
 mod names;
 mod open;
+mod ports;
 mod present;
 mod wanted;
 
@@ -30,7 +31,7 @@ pub(crate) use address::{Peer, mapped, of_gid};
 pub(crate) use claim::{Claim, Conflict};
 pub(crate) use end::{Name, Net};
 pub use list::processes;
-pub(crate) use names::NameError;
 pub(crate) use open::open;
+pub(crate) use ports::NameError;
 pub use present::Process;
 pub use wanted::{status_folder, wanted};

@@ -5,7 +5,7 @@ use std::time::Duration;
 use dp::pcap::Tap;
 use dp::{Loopback, Port};
 use iwarp::engine::EngineConfig;
-use iwarp_wire::{Kind, Spec, Wire};
+use iwarp_wire::{Kind, OpenError, Spec, Wire};
 use tcp_lite::AddressProbing;
 use tcp_lite::facade::IpCidr;
 
@@ -13,17 +13,21 @@ use super::end::{Net, Service};
 use super::hosts::{self, Hosts};
 use super::names::Names;
 use super::wanted::folder;
+use crate::abi::StartError;
 use crate::settings::{self, Key};
 
 /// A wire, ready for an engine.
 type Opened = (Box<dyn Port>, EngineConfig, Net);
 
 /// Opens the wire. An error is one line that says what to do.
-pub(crate) fn open(spec: &Spec) -> Result<Opened, String> {
+pub(crate) fn open(spec: &Spec) -> Result<Opened, StartError> {
     let (port, mut config, mut net) = match &spec.kind {
         Kind::Local { name } => open_local(spec, name)?,
         Kind::Packet { interface } => open_packet(spec, interface)?,
-        _ => on_a_network(iwarp_wire::open_dpdk(spec).map_err(|error| format!("UWARP_NET={error}"))?),
+        _ => {
+            let failed = |error: OpenError| StartError::with_line(format!("UWARP_NET={error}"), &error);
+            on_a_network(iwarp_wire::open_dpdk(spec).map_err(failed)?)
+        }
     };
     if let Kind::Packet { interface } = &spec.kind {
         net.set_interface(interface);
@@ -42,8 +46,8 @@ pub(crate) fn open(spec: &Spec) -> Result<Opened, String> {
     Ok((captured(port)?, config, net))
 }
 
-fn text(error: impl std::fmt::Display) -> String {
-    error.to_string()
+fn text(error: OpenError) -> StartError {
+    StartError::new(&error)
 }
 
 /// How long a connection that was closed waits for its peer, on a wire within one machine.
@@ -52,20 +56,22 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// The same on a network between ends of this library: some round trips, and some segments that get lost.
 const CLOSE_TIMEOUT_OF_HOSTS: Duration = Duration::from_secs(2);
 
-fn open_local(spec: &Spec, name: &str) -> Result<Opened, String> {
+fn open_local(spec: &Spec, name: &str) -> Result<Opened, StartError> {
     let folder = folder(name)?;
     let Wire { port, mut config, address } = iwarp_wire::open_local(spec, folder.clone()).map_err(text)?;
     // A peer that is told of the end takes no time to answer. One that stopped to receive does not answer:
     // its program waits for the end of the connection.
     config.close_timeout = CLOSE_TIMEOUT;
-    let names = Names::new(&folder)
-        .map_err(|error| format!("{}: no folder for names can be made: {error}", folder.display()))?;
+    let names = Names::new(&folder).map_err(|error| {
+        let line = format!("{}: no folder for names can be made: {error}", folder.display());
+        StartError::with_line(line, &error)
+    })?;
     Ok((port, config, Net::new(address, Service::Local(names))))
 }
 
 /// An interface: with an address of our own that programs use, or with the addresses of the kernels between
 /// processes of this library.
-fn open_packet(spec: &Spec, interface: &str) -> Result<Opened, String> {
+fn open_packet(spec: &Spec, interface: &str) -> Result<Opened, StartError> {
     let open = |address: IpCidr| iwarp_wire::open_packet(spec, interface, address).map_err(text);
     if let Some(address) = spec.address {
         return Ok(on_a_network(open(address)?));
@@ -94,8 +100,10 @@ fn notice_silence(config: &mut EngineConfig) {
 }
 
 /// The port with a capture on it, if `UWARP_PCAP` asks for one.
-fn captured(port: Box<dyn Port>) -> Result<Box<dyn Port>, String> {
+fn captured(port: Box<dyn Port>) -> Result<Box<dyn Port>, StartError> {
     let Some(setting) = settings::get(Key::Pcap)? else { return Ok(port) };
-    let failed = |error| setting.refused(format!("name a file that can be written ({error})"));
+    let failed = |error: std::io::Error| {
+        StartError::with_line(setting.refused(format!("name a file that can be written ({error})")), &error)
+    };
     Ok(Box::new(Tap::create(port, std::path::Path::new(&setting.text)).map_err(failed)?))
 }

@@ -47,9 +47,15 @@ const LIMIT: Duration = Duration::from_secs(180);
 
 /// Compiles a program and runs it over a `local` wire. It prints what is wrong, and then fails.
 pub(crate) fn run(name: &str) -> Result<(), String> {
-    let wire = Wire::new()?;
-    let program = compile(&wire, name)?;
-    wait_for("server", Running::start(&wire, "server", &program)?, &wire)
+    run_over(name, &Wire::new()?).map(drop)
+}
+
+/// The same over a wire. Returns what the program prints.
+pub(crate) fn run_over(name: &str, wire: &Wire) -> Result<String, String> {
+    let program = compile(wire, name)?;
+    wait_for("server", Running::start(wire, "server", &program)?, wire)
+        .map_err(|error| format!("{name}: {error}"))?;
+    Ok(wire.output("server"))
 }
 
 /// Compiles a program, and returns its path.

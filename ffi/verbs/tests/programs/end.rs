@@ -36,7 +36,12 @@ fn nothing_is_left() -> Result<(), String> {
     let mut left = Vec::new();
     for folder in [wire.files(), wire.files().join("listen"), wire.rendezvous().join(".status")] {
         let entries = fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-        left.extend(entries.flatten().map(|entry| entry.file_name()).filter(|name| name != "listen"));
+        left.extend(
+            entries
+                .flatten()
+                .map(|entry| entry.file_name())
+                .filter(|name| name != "listen" && name != "ports"),
+        );
     }
     if left.is_empty() { Ok(()) } else { Err(format!("left behind: {left:?}")) }
 }

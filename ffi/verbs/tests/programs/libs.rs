@@ -25,17 +25,47 @@ fn existing() -> Result<(), String> {
     Ok(())
 }
 
-/// A program of C with rdma-core's headers: linked with the folder, and with rdma-core's libraries.
+/// A program of C with rdma-core's headers: linked with the folder, and with rdma-core's libraries. Both need
+/// the same files of the dynamic linker, and run with those of the folder and with rdma-core's.
 fn linked() -> Result<(), String> {
     for with_folder in [true, false] {
         let wire = Wire::new()?.with_libs()?;
         let program = wire.folder().join("hello");
         build(&program, with_folder.then(|| wire.libs()))?;
+        needs_rdma_core(&program)?;
         let program = program.display();
         let pair = Pair::of_test("hello", &format!("{program}"), &format!("{program} 127.0.0.1 1 0"));
         pair.shows("hello from uwarp0").run_over(&wire)?;
     }
     Ok(())
+}
+
+/// What a program needs is what rdma-core's files have: without this library it starts, and finds no device.
+fn needs_rdma_core(program: &Path) -> Result<(), String> {
+    let run = |command: &mut Command| {
+        let output = command.env_remove("LD_LIBRARY_PATH").env_remove("LD_PRELOAD").output();
+        let output = output.map_err(|error| format!("{command:?}: {error}"))?;
+        let both = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+        Ok::<_, String>(both.concat())
+    };
+    let needed = run(Command::new("readelf").arg("-d").arg(program))?;
+    let needed = needed.lines().filter(|line| line.contains("(NEEDED)"));
+    let mut needed: Vec<&str> =
+        needed.filter_map(|line| line.split(['[', ']']).nth(1)).filter(|name| *name != "libc.so.6").collect();
+    needed.sort_unstable();
+    if needed != ["libibverbs.so.1", "librdmacm.so.1"] {
+        return Err(format!("{} needs {needed:?}", program.display()));
+    }
+    // Each symbol is resolved, with its version, when the program starts.
+    let said = run(Command::new("timeout").args(["20", "env", "LD_BIND_NOW=1"]).arg(program).args([
+        "127.0.0.1",
+        "1",
+        "0",
+    ]))?;
+    match said.contains("version `") || said.contains("symbol lookup") || said.contains("hello from") {
+        true => Err(said),
+        false => Ok(()),
+    }
 }
 
 /// Compiles the program, with the libraries of a folder or of the system.

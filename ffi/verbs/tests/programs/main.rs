@@ -11,6 +11,8 @@
 //! | `wire.rs` | a wire of its own for each test, and the user that owns it |
 //! | `built.rs` | the launcher and the library that are tested |
 //! | `refused.rs` | mistakes in the settings |
+//! | `launch.rs` | how programs find the library that the launcher sets up, and the output of the launcher |
+//! | `limits.rs` | programs that run out of descriptors or memory |
 //! | `libs.rs` | the library in place of the two that it replaces |
 //! | `idle.rs` | the time of programs on processors |
 //! | `container.rs` | the lines of the guide between two containers |
@@ -42,7 +44,9 @@ mod idle;
 mod interface;
 mod judges;
 mod kill;
+mod launch;
 mod libs;
+mod limits;
 mod loopback;
 mod migrate;
 mod mpi;
@@ -101,7 +105,9 @@ fn main() {
     #[cfg(feature = "dpdk")]
     trials.extend(dpdk::all(has_interfaces));
     let mut others = refused::all(has_interfaces);
+    others.extend(launch::all());
     others.extend(libs::all());
+    others.extend(limits::all());
     others.extend(docs::all());
     others.push(container::test());
     others.extend(completions::all());

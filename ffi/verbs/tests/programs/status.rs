@@ -18,7 +18,8 @@ const WITHIN: Duration = Duration::from_secs(20);
 
 type Test = fn() -> Result<(), String>;
 
-pub(crate) const ALL: [(&str, Test); 3] = [
+pub(crate) const ALL: [(&str, Test); 4] = [
+    ("status_has_the_numbers_that_its_reader_sees", in_namespaces),
     ("status_has_both_ends", both_ends),
     ("status_forgets_a_killed_program", killed),
     ("status_without_thread", without_thread),
@@ -110,6 +111,43 @@ fn both_ends() -> Result<(), String> {
     let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
     check(!listed.contains(".status") && listed.matches("rping").count() == 2, &listed)?;
     watched(&stage.wire)
+}
+
+/// Two programs in PID namespaces of their own, in each of which the program is process 1 or so: here they have
+/// other numbers, those of `/proc`. One that is stopped is not taken for dead.
+fn in_namespaces() -> Result<(), String> {
+    let wire = Wire::new()?;
+    let inside = "unshare --user --map-current-user --pid --fork --kill-child";
+    let probe = wire.command(0, &[&inside.split(' ').collect::<Vec<_>>()[..], &["true"]].concat()).output();
+    if !probe.is_ok_and(|output| output.status.success()) {
+        println!("skipped: status in namespaces (users cannot make namespaces here)");
+        return Ok(());
+    }
+    let stage = Stage { wire };
+    let mut server = Running::start(&stage.wire, "server", &format!("{inside} rping -s -P -a 127.0.0.1"))?;
+    server.wait_to_listen(&stage.wire)?;
+    let client = format!("{inside} rping -c -a 127.0.0.1 -C 100000000");
+    let _client = Running::start(&stage.wire, "client", &client)?;
+    let processes = stage.processes(are_connected)?;
+    let pids: Vec<u64> = processes.iter().filter_map(|process| process["pid"].as_u64()).collect();
+    let is_rping = |pid: &u64| {
+        fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim_end() == "rping")
+    };
+    let [a, b] = pids[..] else { return Err(format!("{pids:?}")) };
+    if a == b || !pids.iter().all(is_rping) {
+        return Err(format!("{pids:?} are not the numbers of the programs"));
+    }
+    let stopped = rustix::process::Pid::from_raw(a as i32).ok_or("no number")?;
+    rustix::process::kill_process(stopped, rustix::process::Signal::STOP)
+        .map_err(|error| error.to_string())?;
+    let text = stage.wire.status(&[])?;
+    rustix::process::kill_process(stopped, rustix::process::Signal::CONT)
+        .map_err(|error| error.to_string())?;
+    if !text.contains(&format!("pid {a} does not answer")) {
+        return Err(text);
+    }
+    // Its socket is still there.
+    stage.processes(|processes| processes.len() == 2).map(drop)
 }
 
 /// With `--watch` it prints a line over and over, until its reader has seen enough: here, until a program has

@@ -23,8 +23,18 @@ pub(crate) struct Wire {
     interfaces: Option<Interfaces>,
     /// A variable of both programs.
     variable: Option<(&'static str, &'static str)>,
-    /// Programs find the library by a folder, and not by `LD_PRELOAD`.
-    has_libs: bool,
+    found_by: FoundBy,
+}
+
+/// How programs find the library.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum FoundBy {
+    /// `LD_PRELOAD`.
+    Preload,
+    /// `LD_LIBRARY_PATH`, with the folder that `uwarp libs` makes.
+    Libs,
+    /// `uwarp run`.
+    Launcher,
 }
 
 impl Wire {
@@ -54,8 +64,14 @@ impl Wire {
         }
         // The folder that it made needs nothing beside it.
         fs::remove_file(self.library()).map_err(|error| error.to_string())?;
-        self.has_libs = true;
+        self.found_by = FoundBy::Libs;
         Ok(self)
+    }
+
+    /// The same wire, whose programs `uwarp run` starts.
+    pub(crate) fn with_launcher(mut self) -> Self {
+        self.found_by = FoundBy::Launcher;
+        self
     }
 
     /// The folder of `uwarp libs`.
@@ -67,7 +83,7 @@ impl Wire {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let folder = env::temp_dir().join(format!("uwarp-programs-{}-{number}", std::process::id()));
-        let wire = Self { folder, interfaces, variable: None, has_libs: false };
+        let wire = Self { folder, interfaces, variable: None, found_by: FoundBy::Preload };
         wire.set_up().map_err(|error| format!("{}: {error}", wire.folder.display()))?;
         Ok(wire)
     }
@@ -75,6 +91,7 @@ impl Wire {
     fn set_up(&self) -> io::Result<()> {
         fs::create_dir_all(self.rendezvous())?;
         fs::hard_link(built::library(), self.library())?;
+        fs::hard_link(built::launcher(), self.folder.join("uwarp"))?;
         for (path, mode) in
             [(self.folder.clone(), 0o755), (self.library(), 0o755), (self.rendezvous(), 0o700)]
         {
@@ -103,11 +120,7 @@ impl Wire {
 
     /// The launcher, where another user can read it.
     pub(crate) fn launcher(&self) -> Result<PathBuf, String> {
-        let launcher = self.folder.join("uwarp");
-        if !launcher.exists() {
-            fs::hard_link(built::launcher(), &launcher).map_err(|error| error.to_string())?;
-        }
-        Ok(launcher)
+        Ok(self.folder.join("uwarp"))
     }
 
     /// What `uwarp status` prints with these options.
@@ -176,9 +189,14 @@ impl Wire {
             );
             before.extend(user.split(' ').map(str::to_owned));
         }
-        let (variable, path) =
-            if self.has_libs { ("LD_LIBRARY_PATH", self.libs()) } else { ("LD_PRELOAD", self.library()) };
-        before.extend(["env".to_owned(), format!("{variable}={}", path.display())]);
+        before.extend(match self.found_by {
+            FoundBy::Preload => vec!["env".to_owned(), format!("LD_PRELOAD={}", self.library().display())],
+            FoundBy::Libs => vec!["env".to_owned(), format!("LD_LIBRARY_PATH={}", self.libs().display())],
+            // Beside it is the library.
+            FoundBy::Launcher => ["uwarp", "run", "--"]
+                .map(|word| word.replace("uwarp", &format!("{}/uwarp", self.folder.display())))
+                .into(),
+        });
         let mut command = Command::new(&before[0]);
         command.args(&before[1..]).args(words);
         command.current_dir(&self.folder).env("UWARP_DIR", self.rendezvous());

@@ -1,8 +1,10 @@
 //! The launcher: runs a program with libibverbs and librdmacm on uwarp.
 
+mod links;
+mod output;
 mod status;
 
-use std::io::{self, ErrorKind, Write};
+use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -49,6 +51,9 @@ enum Action {
     Libs {
         /// The folder, which is made
         folder: PathBuf,
+        /// Copy the library, for a folder that needs nothing outside, and on another file system
+        #[arg(long)]
+        copy: bool,
     },
     /// Print the completions of a shell
     Completions {
@@ -87,14 +92,23 @@ enum Format {
 }
 
 fn main() -> ExitCode {
-    let result = match Cli::parse().command {
+    let cli = match Cli::try_parse() {
+        // Help or version.
+        Err(error) if !error.use_stderr() => return end(output::print(&error.to_string()).map(drop)),
+        Err(error) => error.exit(),
+        Ok(cli) => cli,
+    };
+    end(match cli.command {
         Action::Run { settings, program } => run(&settings, &program),
         Action::Env { settings, format } => env(&settings, format),
         Action::Ls => list(),
         Action::Status { options } => status::run(&options),
-        Action::Libs { folder } => libs(&folder),
+        Action::Libs { folder, copy } => libs(&folder, copy),
         Action::Completions { shell } => completions(shell),
-    };
+    })
+}
+
+fn end(result: Result<(), String>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(line) => {
@@ -104,15 +118,28 @@ fn main() -> ExitCode {
     }
 }
 
-/// The variables that the settings stand for.
-fn variables(settings: &Settings) -> Result<Vec<(&'static str, String)>, String> {
+/// The variables that the settings stand for. For an image they name no folder of this machine.
+fn variables(settings: &Settings, is_for_image: bool) -> Result<Vec<(&'static str, String)>, String> {
     // The program would say it as well, later.
     uwarp::net::wanted(settings.net.as_deref(), settings.addr.as_deref())?;
     let library = library(settings.lib.as_deref())?;
     // Other preloaded libraries stay, behind this one.
     let before = std::env::var("LD_PRELOAD").unwrap_or_default();
-    let preload = if before.is_empty() { library } else { format!("{library}:{before}") };
+    let preload = if before.is_empty() { library.clone() } else { format!("{library}:{before}") };
     let mut variables = vec![("LD_PRELOAD", preload)];
+    if !is_for_image {
+        match links::make(Path::new(&library)) {
+            Ok(folder) => {
+                let before = std::env::var("LD_LIBRARY_PATH").unwrap_or_default();
+                variables.push(("LD_LIBRARY_PATH", links::search_path(&folder, &before)));
+            }
+            // Most programs are linked with libibverbs, and need no links.
+            Err(line) => eprintln!(
+                "uwarp: programs that open libibverbs themselves do not find the library, as there is no place \
+                 for links to it: {line}"
+            ),
+        }
+    }
     if settings.net.is_some() {
         variables.push(("UWARP_NET", settings.net.clone().unwrap_or_default()));
     }
@@ -149,69 +176,82 @@ fn library(given: Option<&Path>) -> Result<String, String> {
 
 fn run(settings: &Settings, program: &[String]) -> Result<(), String> {
     let [name, arguments @ ..] = program else { return Err("name a program to run".into()) };
-    let error = Command::new(name).args(arguments).envs(variables(settings)?).exec();
+    let error = Command::new(name).args(arguments).envs(variables(settings, false)?).exec();
     Err(format!("{name} cannot be run: {error}"))
 }
 
 fn env(settings: &Settings, format: Format) -> Result<(), String> {
-    for (name, value) in variables(settings)? {
-        match format {
-            Format::Shell => println!("export {name}='{}'", value.replace('\'', r"'\''")),
+    let mut text = String::new();
+    for (name, value) in variables(settings, matches!(format, Format::Containerfile))? {
+        text += &match format {
+            Format::Shell => format!("export {name}='{}'\n", value.replace('\'', r"'\''")),
             Format::Containerfile => {
-                println!("ENV {name}=\"{}\"", value.replace('\\', r"\\").replace('"', "\\\""));
+                format!("ENV {name}=\"{}\"\n", value.replace('\\', r"\\").replace('"', "\\\""))
             }
-            Format::Github => println!("{name}={value}"),
-        }
+            Format::Github => format!("{name}={value}\n"),
+        };
     }
-    Ok(())
+    output::print(&text).map(drop)
 }
 
 fn list() -> Result<(), String> {
     let processes = uwarp::net::processes().map_err(|error| error.to_string())?;
-    println!("{:<12} {:>8} {:<16} {:<16} LISTENS AT", "WIRE", "PID", "PROGRAM", "ADDRESS");
+    let mut text = format!("{:<12} {:>8} {:<16} {:<16} LISTENS AT\n", "WIRE", "PID", "PROGRAM", "ADDRESS");
     for process in processes {
         let listens = process.listens.join(" ");
-        println!(
-            "{:<12} {:>8} {:<16} {:<16} {listens}",
+        text += &format!(
+            "{:<12} {:>8} {:<16} {:<16} {listens}\n",
             process.wire, process.pid, process.program, process.address
         );
     }
-    Ok(())
+    output::print(&text).map(drop)
 }
 
-/// Makes a folder in which the dynamic linker finds the library under the names of the two that it replaces.
-/// It needs nothing outside, so that it can be copied.
-fn libs(folder: &Path) -> Result<(), String> {
+/// Libraries to link programs with: their names and versions are those of rdma-core's. A program that opens
+/// one gets the functions of the library beside it.
+const STAND_INS: [(&str, &[u8]); 2] = [
+    ("libibverbs.so", include_bytes!(concat!(env!("OUT_DIR"), "/libibverbs.so"))),
+    ("librdmacm.so", include_bytes!(concat!(env!("OUT_DIR"), "/librdmacm.so"))),
+];
+
+/// Makes a folder in which the dynamic linker finds the library under the names of the two that it replaces,
+/// and the linker finds libraries to link programs with.
+///
+/// The library in it is the same file as the one outside, so that a process which finds both loads one. It is
+/// a symbolic link only where there can be no hard one.
+fn libs(folder: &Path, is_copy: bool) -> Result<(), String> {
     let library = library(None)?;
     let failed = |error: io::Error| format!("{}: {error}", folder.display());
     std::fs::create_dir_all(folder).map_err(failed)?;
+    let own = folder.join(LIBRARY);
     // Programs that use the old one keep it.
-    remove(&folder.join(LIBRARY)).map_err(failed)?;
-    std::fs::copy(&library, folder.join(LIBRARY)).map_err(failed)?;
-    for name in ["libibverbs.so.1", "librdmacm.so.1", "libibverbs.so", "librdmacm.so"] {
-        remove(&folder.join(name)).map_err(failed)?;
-        // One file under all names: the dynamic linker loads it once.
-        std::os::unix::fs::symlink(LIBRARY, folder.join(name)).map_err(failed)?;
+    links::remove(&own).map_err(failed)?;
+    if is_copy {
+        std::fs::copy(&library, &own).map_err(failed)?;
+    } else if std::fs::hard_link(&library, &own).is_err() {
+        // On another file system, or the file of another user.
+        std::os::unix::fs::symlink(&library, &own).map_err(failed)?;
+        eprintln!(
+            "uwarp: {} needs {library}: give --copy for one that needs nothing outside",
+            folder.display()
+        );
     }
-    println!("export LD_LIBRARY_PATH='{}'", std::path::absolute(folder).map_err(failed)?.display());
-    Ok(())
+    for name in links::NAMES {
+        let path = folder.join(name);
+        links::remove(&path).map_err(failed)?;
+        match STAND_INS.iter().find(|(stand_in, _)| *stand_in == name) {
+            Some((_, bytes)) => std::fs::write(&path, bytes).map_err(failed)?,
+            // One file under all names: the dynamic linker loads it once.
+            None => std::os::unix::fs::symlink(LIBRARY, &path).map_err(failed)?,
+        }
+    }
+    let folder = std::path::absolute(folder).map_err(failed)?;
+    output::print(&format!("export LD_LIBRARY_PATH='{}'\n", folder.display())).map(drop)
 }
 
-/// Prints the completions of a shell. A closed pipe is not an error.
+/// Prints the completions of a shell.
 fn completions(shell: clap_complete::Shell) -> Result<(), String> {
     let mut text = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "uwarp", &mut text);
-    let mut out = io::stdout().lock();
-    match out.write_all(&text).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(format!("standard output: {error}")),
-        _ => Ok(()),
-    }
-}
-
-/// Removes a file that may be there.
-fn remove(path: &Path) -> io::Result<()> {
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
+    output::print(&String::from_utf8_lossy(&text)).map(drop)
 }

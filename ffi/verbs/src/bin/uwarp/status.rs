@@ -2,12 +2,14 @@
 
 use std::collections::HashSet;
 use std::fmt::Write as _;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::time::Duration;
 
 use clap::Args;
 use iwarp::status::{ConnectionReport, EngineReport, ProcessReport, Processes, QpReport, processes};
 use serde::Serialize;
+
+use crate::output::{self, Reader};
 
 /// Options of `uwarp status`.
 #[derive(Args)]
@@ -31,22 +33,17 @@ struct Document {
 /// Prints the status of all processes, once or over and over.
 pub(crate) fn run(options: &Options) -> Result<(), String> {
     let folder = uwarp::net::status_folder()?;
-    let mut out = io::stdout();
     loop {
         let found = processes(&folder).map_err(|error| error.to_string())?;
         let mut text = if options.json { json(found, options.watch.is_some())? } else { table(&found) };
         if options.watch.is_some() && !options.json {
             // On a terminal the new text takes the place of the old one.
-            text = if out.is_terminal() { format!("\x1b[H\x1b[2J{text}") } else { format!("{text}\n") };
+            text =
+                if io::stdout().is_terminal() { format!("\x1b[H\x1b[2J{text}") } else { format!("{text}\n") };
         }
-        match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-            // Whoever reads has seen enough.
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
-            written => written.map_err(|error| error.to_string())?,
-        }
-        match options.watch {
-            Some(pause) => std::thread::sleep(pause),
-            None => return Ok(()),
+        match (output::print(&text)?, options.watch) {
+            (Reader::Reads, Some(pause)) => std::thread::sleep(pause),
+            _ => return Ok(()),
         }
     }
 }

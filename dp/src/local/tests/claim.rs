@@ -1,0 +1,94 @@
+//! Stations whose state is not plain: a full queue of connections, other users.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, listen, socketpair};
+
+use super::super::claim;
+use super::super::credentials::{credentials, is_same_user};
+use super::*;
+
+/// A process that does not accept for a while still lives, and its station is its own.
+#[test]
+fn a_station_whose_queue_of_connections_is_full_is_not_taken_over() {
+    let scratch = Scratch::new();
+    drop(scratch.open(1));
+    let path = scratch.0.join("7.sock");
+    let address = claim::address(&scratch.0, 7).unwrap();
+    let listener = claim::socket().unwrap();
+    bind(&listener, &address).unwrap();
+    listen(&listener, 1).unwrap();
+    let mut waiting = Vec::new();
+    let refused = loop {
+        let socket = claim::socket().unwrap();
+        if let Err(errno) = connect(&socket, &address) {
+            break errno;
+        }
+        waiting.push(socket);
+        assert!(waiting.len() < 100, "the queue is never full");
+    };
+    assert_eq!(refused, Errno::AGAIN);
+    let inode = fs::metadata(&path).unwrap().ino();
+    assert_eq!(stations(&scratch.0).unwrap(), [Station { number: 7, pid: 0 }]);
+    let taken = open(&LocalConfig { station: Some(7), ..scratch.config() });
+    assert!(matches!(taken, Err(LocalError::Taken { station: 7, pid: 0 })));
+    assert_eq!(fs::metadata(&path).unwrap().ino(), inode, "the socket was replaced");
+    // Its owner goes on.
+    drop(waiting);
+    while rustix::net::accept(&listener).is_ok() {}
+    let pid = std::process::id() as i32;
+    assert_eq!(stations(&scratch.0).unwrap(), [Station { number: 7, pid }]);
+}
+
+/// Any station: those that others have are left out, also the one at which the search begins.
+#[test]
+fn the_search_for_a_station_goes_past_those_that_others_have() {
+    let scratch = Scratch::new();
+    let first = open(&scratch.config()).unwrap();
+    let others: Vec<LocalPort> = (0..3).map(|_| open(&scratch.config()).unwrap()).collect();
+    let mut after = first.station();
+    for other in &others {
+        after = if after == u16::MAX { 1 } else { after + 1 };
+        assert_eq!(other.station(), after);
+    }
+    let number = first.station();
+    drop(first);
+    assert_eq!(open(&scratch.config()).unwrap().station(), number);
+}
+
+#[test]
+fn station_0_is_refused_and_nothing_is_made() {
+    let scratch = Scratch::new();
+    let refused = open(&LocalConfig { station: Some(0), ..scratch.config() });
+    assert!(matches!(refused, Err(LocalError::Invalid(_))));
+    assert!(!scratch.0.exists());
+}
+
+/// A socket of this user and process, and of another user.
+#[test]
+fn the_other_side_of_a_socket_is_of_the_same_user_or_not() {
+    let pair = || socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+    let (ours, _theirs) = pair();
+    let uid = rustix::process::geteuid();
+    let known = credentials(&ours).unwrap();
+    assert_eq!((known.pid, known.uid), (std::process::id() as i32, uid.as_raw()));
+    assert!(is_same_user(&ours));
+    let file = fs::File::open("/dev/null").unwrap();
+    assert!(credentials(&file).is_none() && !is_same_user(&file), "no socket");
+    if !uid.is_root() {
+        // Only root can become another user.
+        return;
+    }
+    let (other, _theirs) = std::thread::spawn(move || {
+        // The user of this thread alone.
+        let other = rustix::process::Uid::from_raw(12_345);
+        rustix::thread::set_thread_res_uid(uid, other, uid).unwrap();
+        pair()
+    })
+    .join()
+    .unwrap();
+    assert_eq!(credentials(&other).unwrap().uid, 12_345);
+    assert!(!is_same_user(&other));
+}

@@ -1,0 +1,89 @@
+//! Links to the library under the names of the two that it replaces, for programs that open these themselves.
+//!
+//! The dynamic linker takes a preloaded library for each function that it resolves by name. It does not for a
+//! program that opens libibverbs.so.1 and looks in there (`dlopen` and `dlsym`, as NCCL does). With the folder
+//! of links first in `LD_LIBRARY_PATH`, such a program opens the very file that is preloaded: the dynamic
+//! linker knows a file by its inode, and loads it once.
+//!
+//! Each library has a folder of its own, beside those of the wires, which is used again and which nobody else
+//! can change or put another in its place of.
+
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use dp::local::private_folder;
+
+/// The names under which programs look for libibverbs and librdmacm.
+pub(crate) const NAMES: [&str; 4] = ["libibverbs.so.1", "librdmacm.so.1", "libibverbs.so", "librdmacm.so"];
+
+/// Makes the links to `library`, if they are not there, and returns their folder.
+///
+/// # Errors
+/// One line.
+pub(crate) fn make(library: &Path) -> Result<PathBuf, String> {
+    let folder = uwarp::net::status_folder()?.with_file_name(".links").join(name_of(library));
+    private_folder(&folder).map_err(|error| error.to_string())?;
+    for name in NAMES {
+        link(library, &folder.join(name)).map_err(|error| format!("{}: {error}", folder.display()))?;
+    }
+    Ok(folder)
+}
+
+/// The name of the folder for a library: its path, mixed (FNV-1a).
+fn name_of(library: &Path) -> String {
+    let mix = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
+    let bytes = library.as_os_str().as_encoded_bytes();
+    format!("{:016x}", bytes.iter().fold(0xcbf2_9ce4_8422_2325, mix))
+}
+
+/// Makes one link. It is there at any moment, whatever other launchers do meanwhile.
+fn link(library: &Path, at: &Path) -> io::Result<()> {
+    if std::fs::read_link(at).is_ok_and(|target| target == library) {
+        return Ok(());
+    }
+    let draft = at.with_extension(format!("{}.new", std::process::id()));
+    remove(&draft)?;
+    symlink(library, &draft)?;
+    std::fs::rename(&draft, at)
+}
+
+/// Removes a file that may be there.
+pub(crate) fn remove(path: &Path) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// A search path with `folder` at its beginning, once, and what it had before.
+pub(crate) fn search_path(folder: &Path, before: &str) -> String {
+    let folder = folder.display().to_string();
+    let others = before.split(':').filter(|other| !other.is_empty() && *other != folder);
+    others.fold(folder.clone(), |path, other| path + ":" + other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_comes_first_and_once_in_a_search_path() {
+        let path = |before: &str| search_path(Path::new("/run/links"), before);
+        assert_eq!(path(""), "/run/links");
+        assert_eq!(path("/a"), "/run/links:/a");
+        assert_eq!(path("/a::/b/c:"), "/run/links:/a:/b/c");
+        assert_eq!(path("/a:/run/links:/b"), "/run/links:/a:/b");
+    }
+
+    #[test]
+    fn each_library_has_a_folder_of_its_own() {
+        let names =
+            ["/usr/lib/libuwarp.so", "/usr/lib/libuwarp.so2", "/opt/libuwarp.so"].map(Path::new).map(name_of);
+        assert!(
+            names.iter().all(|name| name.len() == 16 && name.bytes().all(|byte| byte.is_ascii_hexdigit()))
+        );
+        assert!(names[0] != names[1] && names[0] != names[2] && names[1] != names[2]);
+        assert_eq!(name_of(Path::new("/usr/lib/libuwarp.so")), names[0]);
+    }
+}

@@ -1,0 +1,24 @@
+//! Text on standard output. A reader that has seen enough, as the other end of a closed pipe, is no error.
+//! Anything else that keeps the text from being written is one.
+
+use std::io::{self, ErrorKind, Write};
+
+/// Whether somebody still reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reader {
+    Reads,
+    HasGone,
+}
+
+/// Prints a text.
+///
+/// # Errors
+/// One line.
+pub(crate) fn print(text: &str) -> Result<Reader, String> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Ok(()) => Ok(Reader::Reads),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(Reader::HasGone),
+        Err(error) => Err(format!("standard output cannot be written: {error}")),
+    }
+}

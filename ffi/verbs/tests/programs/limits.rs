@@ -1,0 +1,53 @@
+//! Programs that run out of descriptors or memory: each call says so, and `UWARP_LOG` has a line.
+
+use crate::c;
+use crate::pair::is_installed;
+use crate::wire::Wire;
+
+type Test = fn() -> Result<(), String>;
+
+pub(crate) fn all() -> Vec<(&'static str, bool, Test)> {
+    vec![
+        ("without_descriptors_calls_say_so", is_installed("cc"), descriptors),
+        ("without_memory_the_start_says_so", is_installed("ibv_devinfo"), memory),
+    ]
+}
+
+fn descriptors() -> Result<(), String> {
+    let wire = Wire::new()?;
+    let text = c::run_over("descriptors", &wire)?;
+    // Of the start, of an address, and of a channel.
+    for says in
+        ["no descriptors for the engine", "an address cannot be taken", "raise the limit of the process"]
+    {
+        let of_line = |line: &str| line.starts_with("uwarp: ") && line.contains(says);
+        if !text.lines().any(|line| of_line(line) && line.contains("Too many open files")) {
+            return Err(format!("no line says '{says}':\n{text}"));
+        }
+    }
+    Ok(())
+}
+
+/// From a limit that lets the program start alone to one that lets the engine start: in between there is an
+/// error, and no end by a signal.
+fn memory() -> Result<(), String> {
+    let (mut refused, mut started) = (0, 0);
+    for megabytes in (60..=240).step_by(20) {
+        let wire = Wire::new()?;
+        let line = format!("ulimit -c 0; ulimit -v {}; exec timeout 60 ibv_devinfo", megabytes << 10);
+        let output = wire.command(0, &["sh", "-c", &line]).output().map_err(|error| error.to_string())?;
+        let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+        let [out, err] = text;
+        let is_refused = err.starts_with("uwarp: no memory for the engine (Cannot allocate memory")
+            && err.contains("Failed to open device")
+            && output.status.code() == Some(1);
+        let is_started = out.contains("PORT_ACTIVE") && output.status.success();
+        match (is_refused, is_started) {
+            (true, false) if started == 0 => refused += 1,
+            (false, true) => started += 1,
+            _ => return Err(format!("{megabytes} MiB: {}\n{out}{err}", output.status)),
+        }
+    }
+    // The limit is told as what it is.
+    if refused > 0 && started > 0 { Ok(()) } else { Err(format!("{refused} refused, {started} started")) }
+}
