@@ -16,7 +16,7 @@ const JITTER: u64 = 1 << 27;
 
 /// How far the counter goes on before its latest reading is kept: rarely enough that threads on many
 /// processors share the line of the cache.
-const STEP: u64 = 1 << 22;
+const STEP: u64 = 1 << 26;
 
 /// What is added to a counter, and how far it has come.
 pub(super) struct Restarts {

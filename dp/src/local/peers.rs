@@ -204,7 +204,8 @@ impl Peers {
             // closed the socket, or it has ended, as the next attempt finds out; or this process has no
             // descriptor or memory for the connection, and may have some later.
             Err(errno)
-                if matches!(errno, Errno::AGAIN | Errno::PIPE | Errno::CONNRESET) || claim::is_lack(errno) =>
+                if matches!(errno, Errno::AGAIN | Errno::PIPE | Errno::CONNRESET)
+                    || claim::is_lack(errno) =>
             {
                 let again_us = self.list[at].next_attempt_us(now_us);
                 self.list[at].state = PeerState::Dialing { again_us };

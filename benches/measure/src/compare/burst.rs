@@ -183,7 +183,7 @@ fn await_go(word: &str) -> Result<()> {
 // ---- a local wire ----
 
 /// The engine of a process in a thread, and its objects.
-struct Host {
+struct LocalHost {
     context: Context,
     _engine: EngineThread,
     events: EventChannel,
@@ -192,7 +192,7 @@ struct Host {
     qps: Vec<(QueuePair, CmId)>,
 }
 
-impl Host {
+impl LocalHost {
     fn new(folder: &Path, station: Option<u16>, count: usize) -> Result<Self> {
         let failed = |error: &dyn std::fmt::Display| lab_error!("{error}");
         // The same buffers for all, so that a thousand processes fit.
@@ -246,7 +246,7 @@ impl Host {
 }
 
 fn accept(folder: &Path, count: usize) -> Result<()> {
-    let mut host = Host::new(folder, Some(STATION), MANY)?;
+    let mut host = LocalHost::new(folder, Some(STATION), MANY)?;
     let listener = host.context.create_id(&host.events);
     let options = ListenOptions { backlog: MANY, failures_per_address: None, ..ListenOptions::new(PORT) };
     listener.listen_with(&options).map_err(|error| lab_error!("listen: {error}"))?;
@@ -256,7 +256,7 @@ fn accept(folder: &Path, count: usize) -> Result<()> {
 }
 
 fn connect(folder: &Path, count: usize) -> Result<()> {
-    let mut host = Host::new(folder, None, count)?;
+    let mut host = LocalHost::new(folder, None, count)?;
     for _ in 0..count {
         let (qp, id) = (host.qp()?, host.context.create_id(&host.events));
         host.qps.push((qp, id));
