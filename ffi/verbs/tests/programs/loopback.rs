@@ -1,4 +1,4 @@
-//! A network namespace for the programs of a `local` wire, which has a loopback interface alone.
+//! A network namespace for the programs of a `local` wire, whose loopback interface nobody else uses.
 //!
 //! perftest, `ibv_rc_pingpong` and others exchange their parameters by TCP outside of the wire, at a port
 //! that is the same for all runs (18515). A program that an interrupted run has left behind would keep that
@@ -17,7 +17,9 @@ static KEEPER: LazyLock<Option<Child>> = LazyLock::new(|| {
     if !is_root() {
         return None;
     }
-    let script = "ip link set lo up && echo up && exec cat";
+    // libfabric passes over hosts that have no address but those of loopback.
+    let script = "ip link set lo up && ip link add host0 type veth peer name host1 && ip link set host1 up && \
+                  ip addr add 10.77.0.9/24 dev host0 && ip link set host0 up && echo up && exec cat";
     let mut command = Command::new("unshare");
     command.args(["--net", "sh", "-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut keeper = command.spawn().ok()?;

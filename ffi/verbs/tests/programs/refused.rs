@@ -127,10 +127,11 @@ fn device(wire: &Wire, variables: &[(&str, &str)]) -> Result<String, String> {
 
 fn precedence() -> Result<(), String> {
     let wire = Wire::new()?;
-    let folder = wire.folder().join("uwarp");
-    fs::create_dir(&folder).map_err(|error| error.to_string())?;
+    let config = wire.folder().join("config");
+    let folder = config.join("uwarp");
+    fs::create_dir_all(&folder).map_err(|error| error.to_string())?;
     write(&folder.join("uwarp.toml"), "dev = \"of_user\"\nnet = \"local:job7\"")?;
-    let (home, named) = (wire.folder().display().to_string(), wire.folder().join("named.toml"));
+    let (home, named) = (config.display().to_string(), wire.folder().join("named.toml"));
     write(&named, "dev = \"named\"")?;
     let named = named.display().to_string();
     for (variables, wanted) in [

@@ -200,6 +200,8 @@ impl Wire {
         let mut command = Command::new(&before[0]);
         command.args(&before[1..]).args(words);
         command.current_dir(&self.folder).env("UWARP_DIR", self.rendezvous());
+        // cargo sets it for tests.
+        command.env_remove("LD_LIBRARY_PATH");
         command.env_remove("UWARP_NET").env("UWARP_LOG", "1").stdin(Stdio::null());
         if let Some(net) = net {
             command.env("UWARP_NET", net);
