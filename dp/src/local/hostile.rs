@@ -53,7 +53,7 @@ impl Hostile {
         let bytes = memory_bytes(ring_bytes);
         let descriptor = match offer {
             Offer::Nothing => None,
-            Offer::Memory => bytes.and_then(|bytes| memory::create(bytes, [0..bytes]).ok()),
+            Offer::Memory => bytes.and_then(|bytes| memory::create(bytes, std::iter::once(0..bytes)).ok()),
             Offer::OtherMemory => memory::create(1 << 16, []).ok(),
             Offer::Unsealed => memfd_create("uwarp-local", MemfdFlags::CLOEXEC).ok().inspect(|memfd| {
                 let _ = ftruncate(memfd, bytes.unwrap_or(0) as u64);

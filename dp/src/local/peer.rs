@@ -157,7 +157,8 @@ impl Peer {
             return Ok(lost);
         }
         while let Some(frame) = self.waiting.front() {
-            if !pair.write(frame)? && !(pair.tx.grow(allowance) && pair.write(frame)?) {
+            let is_written = pair.write(frame)? || pair.tx.grow(allowance) && pair.write(frame)?;
+            if !is_written {
                 // The peer has to see the frames in the ring, or it never gets empty.
                 pair.publish();
                 if !pair.is_stuck(now_us) {

@@ -33,8 +33,7 @@ use super::{
 /// - The handler returns soon. It takes only locks that no thread holds while it calls this crate.
 /// - It neither deregisters nor invalidates memory, and frees no window: this waits for engines.
 /// - It polls no engine, looks into none and drops none: the engine that calls it is locked, and its end
-/// waits
-///   for its thread.
+///   waits for its thread.
 /// - It does not panic.
 pub type CqEventHandler = Arc<dyn Fn(u32) + Send + Sync>;
 

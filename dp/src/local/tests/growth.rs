@@ -18,7 +18,7 @@ const GUARDS: [usize; 2] = [0, 8192 + 65_536];
 const GROWN: u64 = 2 << 32;
 
 fn ring_at(place: Place) -> (Arc<SharedMemory>, Producer, Consumer) {
-    let memfd = memory::create(MEMORY, [0..8192 + place.bytes]).unwrap();
+    let memfd = memory::create(MEMORY, std::iter::once(0..8192 + place.bytes)).unwrap();
     let memory = Arc::new(SharedMemory::map(&memfd, MEMORY).unwrap());
     let (tx, rx) = (Producer::new(Arc::clone(&memory), place), Consumer::new(Arc::clone(&memory), place));
     (memory, tx, rx)
@@ -227,7 +227,7 @@ fn a_ring_grows_to_its_limit_and_no_further() {
 #[test]
 fn a_ring_that_gets_no_memory_goes_on_as_it_is() {
     // The mapping ends behind the first part of the ring.
-    let file = memory::create(8192 + 4096, [0..8192 + 4096]).unwrap();
+    let file = memory::create(8192 + 4096, std::iter::once(0..8192 + 4096)).unwrap();
     let memory = Arc::new(SharedMemory::map(&file, MEMORY).unwrap());
     let (mut tx, mut rx) = (Producer::new(Arc::clone(&memory), PLACE), Consumer::new(memory, PLACE));
     let (mut number, mut allowance) = (0_u8, usize::MAX);

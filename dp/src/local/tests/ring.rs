@@ -14,7 +14,7 @@ const MEMORY: usize = 4 * 4096;
 const GUARDS: [usize; 2] = [0, 8192 + 4096];
 
 fn memory() -> Arc<SharedMemory> {
-    let memfd = memory::create(MEMORY, [0..MEMORY]).unwrap();
+    let memfd = memory::create(MEMORY, std::iter::once(0..MEMORY)).unwrap();
     assert!(memory::is_fit(&memfd, MEMORY) && !memory::is_fit(&memfd, MEMORY - 1));
     Arc::new(SharedMemory::map(&memfd, MEMORY).unwrap())
 }

@@ -119,13 +119,12 @@ fn main() {
         trials.push(Trial::test(format!("c_{name}"), move || c::run(name).map_err(Failed::from)));
     }
     let run = |test: fn() -> Result<(), String>| move || test().map_err(Failed::from);
-    let of_interfaces: [(&str, fn() -> Result<(), String>); 3] = [
-        ("interface_odd_peers", cm::odd_peers),
-        ("hosts_killed_peer", cm::killed_peer),
-        ("hosts_binds", cm::binds),
-    ];
-    for (name, test) in of_interfaces {
-        trials.push(Trial::test(name, run(test)).with_ignored_flag(!has_interfaces));
+    for (name, test) in [
+        ("interface_odd_peers", run(cm::odd_peers)),
+        ("hosts_killed_peer", run(cm::killed_peer)),
+        ("hosts_binds", run(cm::binds)),
+    ] {
+        trials.push(Trial::test(name, test).with_ignored_flag(!has_interfaces));
     }
     trials.push(Trial::test("the_other_end_notices_a_kill", run(kill::on_local)));
     let between = Trial::test("interface_the_other_end_notices_a_kill", run(kill::between_interfaces));
