@@ -33,11 +33,11 @@ fn bytes(message: &Message) -> [u8; MESSAGE_BYTES] {
 
 #[test]
 fn a_message_has_its_fields_at_their_places_and_comes_back() {
-    for (kind, number) in [(Kind::Hello, 1), (Kind::Welcome, 2), (Kind::Crossed, 3)] {
+    for (kind, number) in [(Kind::Hello, 1), (Kind::Welcome, 2), (Kind::Crossed, 3), (Kind::Again, 4)] {
         let sent = message(kind);
         let bytes = bytes(&sent);
         let wanted = [
-            &b"uwarp\0l1"[..],
+            &b"uwarp\0l2"[..],
             &[number, 0],
             &[0x34, 0x12],
             &[0; 4],
@@ -62,7 +62,7 @@ fn what_another_version_would_say_is_no_message() {
         wrong[at] ^= 0x80;
         assert_eq!(Message::decode(&wrong), None, "byte {at}");
     }
-    for kind in (0..=u8::MAX).filter(|kind| !(1..=3).contains(kind)) {
+    for kind in (0..=u8::MAX).filter(|kind| !(1..=4).contains(kind)) {
         let mut wrong = good;
         wrong[8] = kind;
         assert_eq!(Message::decode(&wrong), None, "kind {kind}");
