@@ -13,7 +13,6 @@
 //! | `congestion::Ack` | how the window may grow by it | `recovery.rs` | congestion control |
 
 use super::ack_sample::{AckSample, RetransmitFilter, is_before};
-use super::queue::MAX_STEPS;
 use super::rtt::micros_since;
 use super::{Fin, Pending, SendHalf};
 use crate::Duration;
@@ -246,12 +245,13 @@ impl SendHalf {
                 }
             }
         }
-        let mut steps = MAX_STEPS;
+        let mut steps = self.queue.steps();
         for (start, end) in blocks {
             if (una as i64) <= start && start < end && end <= nxt as i64 {
                 self.queue.sack(ctx.segments, (start as u64, end as u64), &mut steps, sample);
             }
         }
+        self.queue.keep_steps(steps);
         mtu_probe_answered
     }
 

@@ -12,14 +12,13 @@ mod list;
 mod sacks;
 mod scoreboard;
 
-pub(super) use self::sacks::MAX_STEPS;
 pub(super) use self::scoreboard::Detected;
 
 use dp::{ExtBuf, Mempool};
 
 use self::flight::Flight;
 use self::list::SegmentList;
-use self::sacks::KnownSacks;
+use self::sacks::{KnownSacks, SavedSteps};
 use super::ack_sample::AckSample;
 use crate::Instant;
 use crate::tcp::SendError;
@@ -47,6 +46,7 @@ pub(super) struct SendQueue {
     /// Segments from this position on have no other mark than [`Marks::IN_FLIGHT`], and were sent in the
     /// order of the queue.
     orderly_from: u64,
+    saved_steps: SavedSteps,
     /// The oldest unacknowledged position (SND.UNA).
     una: u64,
     /// The next position to send (SND.NXT).
@@ -77,6 +77,7 @@ impl SendQueue {
             lost: SegmentList::default(),
             sacks: KnownSacks::default(),
             orderly_from: 0,
+            saved_steps: SavedSteps::default(),
             una: 0,
             nxt: 0,
             end: 1,
@@ -280,7 +281,18 @@ impl SendQueue {
         self.unsent = segment.next;
         self.last_sent = Some(key);
         self.flight.list.append(slab, key);
+        self.saved_steps.add();
         len
+    }
+
+    /// Steps that the walks of one acknowledgement may take.
+    pub(super) fn steps(&self) -> u32 {
+        self.saved_steps.of_acknowledgement()
+    }
+
+    /// The walks of an acknowledgement have left so many of its [`steps`](Self::steps).
+    pub(super) fn keep_steps(&mut self, left: u32) {
+        self.saved_steps.keep(left);
     }
 
     /// The last segment in the queue that was sent.

@@ -13,6 +13,34 @@ use crate::tcp::slabs::{SegmentKey, SegmentSlab};
 /// in several acknowledgements, so a block that is farther away is found by the next ones.
 pub(in crate::tcp::send) const MAX_STEPS: u32 = 32;
 
+/// Steps that each new segment adds for later acknowledgements. So where the peer acknowledges honestly, walks
+/// end where they should: all of them together take no more steps than so many for each segment sent. A peer
+/// that stops acknowledging is sent no segments, and soon has [`MAX_STEPS`] for each acknowledgement.
+const STEPS_FOR_EACH_SEGMENT: u32 = 8;
+/// Most steps that are saved.
+const MAX_SAVED_STEPS: u32 = 1 << 16;
+
+/// What is left of the steps that segments have added.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct SavedSteps(u32);
+
+impl SavedSteps {
+    #[inline]
+    pub(super) fn add(&mut self) {
+        self.0 = (self.0 + STEPS_FOR_EACH_SEGMENT).min(MAX_SAVED_STEPS);
+    }
+
+    /// What an acknowledgement may take.
+    pub(super) fn of_acknowledgement(self) -> u32 {
+        MAX_STEPS + self.0
+    }
+
+    /// An acknowledgement has left so many.
+    pub(super) fn keep(&mut self, left: u32) {
+        self.0 = self.0.min(left);
+    }
+}
+
 /// A block whose segments are all marked.
 #[derive(Clone, Copy, Debug)]
 struct KnownSack {
