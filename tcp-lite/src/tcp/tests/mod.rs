@@ -15,7 +15,6 @@ mod recovery;
 mod reduction;
 mod reneging;
 mod rules;
-mod steps;
 mod stuck;
 mod teardown;
 mod time_wait;
