@@ -563,7 +563,9 @@ fn acknowledges(peer: &mut Half, tcp: &Tcp, frame: &[u8], scale: u8) -> Result<(
     }
     let has_payload = !tcp.is_empty();
     if !has_payload {
-        let untaken = tcp.untaken(frame).map(|seq| peer.offset(seq).max(0) as u64);
+        // That of a SYN says only that its sender knows the option.
+        let untaken = tcp.untaken(frame).filter(|_| !tcp.has(flag::SYN));
+        let untaken = untaken.map(|seq| peer.offset(seq).max(0) as u64);
         if untaken.is_some_and(|from| from as i64 >= ack) {
             return Err(format!("{untaken:?} is not taken, but acknowledged up to {ack} only"));
         }
