@@ -116,8 +116,8 @@ fn later_versions(map: &str, symbols: &[Symbol<'_>]) -> String {
 }
 
 /// A library to link programs with: it has the name and the symbol versions of rdma-core's, so that a program
-/// that is linked with it runs on both. Its functions do nothing. The dynamic linker uses those of libuwarp.so
-/// in their place (`DT_FILTER`), also for a program that opens it.
+/// that is linked with it runs on both. Its functions do nothing. The dynamic linker uses those of
+/// libuwarp.so in their place (`DT_FILTER`), also for a program that opens it.
 fn stand_in<'a>(
     out: &Path,
     library: &str,

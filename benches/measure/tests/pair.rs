@@ -60,8 +60,8 @@ fn a_second_core_gains_no_more_than_another_one() {
     }
 }
 
-/// The figure is the same in each run and on each machine. The goal in `compare/measures.rs`, 0.75, is missed since
-/// queue pairs keep their asynchronous events, and late and held sends: 3,209 bytes.
+/// The figure is the same in each run and on each machine. The goal in `compare/measures.rs`, 0.75, is missed
+/// since queue pairs keep their asynchronous events, and late and held sends: 3,209 bytes.
 #[test]
 fn an_idle_queue_pair_takes_some_memory_and_little_more_than_its_goal() {
     let [ours, theirs] = both_sides("idle_qp_bytes", "bytes", SHORT);

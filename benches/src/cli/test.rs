@@ -135,7 +135,8 @@ pub struct TestArgs {
     /// Seed of the patterns of --validate.
     #[arg(long, default_value_t = 1, hide_short_help = true)]
     pub seed: u64,
-    /// Write the results to this file as JSON, or to standard output (-): the table is on standard error then.
+    /// Write the results to this file as JSON, or to standard output (-): the table is on standard error
+    /// then.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
     /// Write the last row as perftest does: one JSON object with test_info and results.
@@ -144,8 +145,8 @@ pub struct TestArgs {
     /// File of --out_json, or - [default: perftest_out.json].
     #[arg(long = "out_json_file", alias = "out-json-file", value_name = "FILE")]
     pub out_json_file: Option<PathBuf>,
-    /// Write the results with plots: to one file if the name ends in .html, or to standard output (-), otherwise
-    /// to a directory with the same page (index.html) and each plot (SVG).
+    /// Write the results with plots: to one file if the name ends in .html, or to standard output (-),
+    /// otherwise to a directory with the same page (index.html) and each plot (SVG).
     #[arg(long, value_name = "FILE.html|DIR")]
     pub report: Option<PathBuf>,
     /// Show the cost of an FPDU by layer, in cycles of this end (needs a build with `--features profile`).

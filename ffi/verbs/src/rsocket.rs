@@ -35,8 +35,8 @@ fn next(name: &CStr, known: &AtomicPtr<c_void>) -> *mut c_void {
     found
 }
 
-/// The handle of the system's librdmacm, which is loaded by the first call that needs it: a program that finds
-/// this library under that name has no other. It stays loaded.
+/// The handle of the system's librdmacm, which is loaded by the first call that needs it: a program that
+/// finds this library under that name has no other. It stays loaded.
 fn of_system() -> Option<usize> {
     static LIBRARY: OnceLock<Option<usize>> = OnceLock::new();
     *LIBRARY.get_or_init(|| {

@@ -1,9 +1,10 @@
 //! Names of a `local` wire that processes keep from each other, without a descriptor for each.
 //!
 //! A name is a byte of the file `ports` in the folder of the wire: whoever has a lock of that byte has the
-//! name. Names that many have at a time have a byte that all of them lock. A process opens the file once. Its locks are those of the open file (`F_OFD_SETLK`), so the kernel
-//! gives them up when the process ends, however it ends, and in whatever PID namespace it is. A child of
-//! `fork` closes the file. The file has no contents, and stays.
+//! name. Names that many have at a time have a byte that all of them lock. A process opens the file once. Its
+//! locks are those of the open file (`F_OFD_SETLK`), so the kernel gives them up when the process ends,
+//! however it ends, and in whatever PID namespace it is. A child of `fork` closes the file. The file has no
+//! contents, and stays.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -155,9 +156,9 @@ impl Drop for Held {
     }
 }
 
-/// The byte of a name: its host, mixed (FNV-1a) to 47 bits, and its port. Names of one address are neighbours,
-/// so that the kernel keeps a range of them as one lock. Two addresses may have the same bits, one pair in
-/// 2^47: then one keeps ports from the other.
+/// The byte of a name: its host, mixed (FNV-1a) to 47 bits, and its port. Names of one address are
+/// neighbours, so that the kernel keeps a range of them as one lock. Two addresses may have the same bits,
+/// one pair in 2^47: then one keeps ports from the other.
 fn byte_of(host: &str, port: u16) -> i64 {
     let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
     let hash = host.bytes().fold(0xcbf2_9ce4_8422_2325, mix);

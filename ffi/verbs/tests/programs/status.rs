@@ -113,8 +113,8 @@ fn both_ends() -> Result<(), String> {
     watched(&stage.wire)
 }
 
-/// Two programs in PID namespaces of their own, in each of which the program is process 1 or so: here they have
-/// other numbers, those of `/proc`. One that is stopped is not taken for dead.
+/// Two programs in PID namespaces of their own, in each of which the program is process 1 or so: here they
+/// have other numbers, those of `/proc`. One that is stopped is not taken for dead.
 fn in_namespaces() -> Result<(), String> {
     let wire = Wire::new()?;
     let inside = "unshare --user --map-current-user --pid --fork --kill-child";

@@ -1,9 +1,9 @@
 //! Links to the library under the names of the two that it replaces, for programs that open these themselves.
 //!
 //! The dynamic linker takes a preloaded library for each function that it resolves by name. It does not for a
-//! program that opens libibverbs.so.1 and looks in there (`dlopen` and `dlsym`, as NCCL does). With the folder
-//! of links first in `LD_LIBRARY_PATH`, such a program opens the very file that is preloaded: the dynamic
-//! linker knows a file by its inode, and loads it once.
+//! program that opens libibverbs.so.1 and looks in there (`dlopen` and `dlsym`, as NCCL does). With the
+//! folder of links first in `LD_LIBRARY_PATH`, such a program opens the very file that is preloaded: the
+//! dynamic linker knows a file by its inode, and loads it once.
 //!
 //! Each library has a folder of its own, beside those of the wires, which is used again and which nobody else
 //! can change or put another in its place of.
