@@ -344,6 +344,71 @@ mod tests {
         assert_eq!((r.dropped(), r.packets[0].total), (1, None));
     }
 
+    /// The largest packet that the header can tell of is put together, and nothing beyond: its length would
+    /// wrap. A length field of IPv4 counts the header, one of IPv6 does not.
+    #[test]
+    fn a_packet_is_put_together_up_to_the_length_that_its_header_can_say() {
+        for ([a, b, _], fixed, largest) in [(HOSTS[0], IPV4_BYTES, 65_515), (HOSTS[1], IPV6_BYTES, 65_535)] {
+            let split = largest / 8 * 8;
+            for (last, fits) in
+                [(largest - split - 1, true), (largest - split, true), (largest - split + 1, false)]
+            {
+                let mut r = Reassembly::default();
+                let key = (a, b, 7);
+                assert_eq!(piece(&mut r, key, (0, true), (&vec![1; split], 0)), None);
+                let whole = piece(&mut r, key, (split, false), (&vec![2; last], 0));
+                assert_eq!(whole.is_some(), fits, "{last} bytes behind {split} for {a}");
+                assert_eq!(r.dropped(), u64::from(!fits));
+                let Some(whole) = whole else { continue };
+                assert_eq!(whole.len(), fixed + split + last);
+                let at = if fixed == IPV4_BYTES { 2 } else { 4 };
+                let said = usize::from(u16::from_be_bytes([whole[at], whole[at + 1]]));
+                assert_eq!(said, split + last + if fixed == IPV4_BYTES { IPV4_BYTES } else { 0 });
+                assert!(
+                    whole.ends_with(&vec![2; last]) && whole[fixed..fixed + split].iter().all(|b| *b == 1)
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn pieces_that_no_sender_makes_are_dropped() {
+        for [a, b, _] in HOSTS {
+            let mut r = Reassembly::default();
+            let key = (a, b, 7);
+            // Nothing; not a multiple of eight, and not the last.
+            for (more, bytes) in [(true, 0), (false, 0), (true, 7), (true, 31), (true, 33)] {
+                assert_eq!(piece(&mut r, key, (24, more), (&vec![1; bytes], 0)), None);
+            }
+            assert_eq!((r.dropped(), r.packets.len()), (5, 0), "{a}");
+            // The first one of a TCP segment has all of its fixed header, 20 bytes.
+            assert_eq!(piece(&mut r, key, (0, true), (&[1; 16], 0)), None);
+            assert_eq!((r.dropped(), r.packets.len()), (6, 0), "{a}");
+            assert_eq!(piece(&mut r, key, (0, true), (&[1; 24], 0)), None);
+            assert!(piece(&mut r, key, (24, false), (&[1; 7], 0)).is_some(), "the last may have any length");
+            assert_eq!((r.dropped(), r.packets.len()), (6, 0), "{a}");
+        }
+    }
+
+    #[test]
+    fn so_many_holes_are_kept_and_no_more() {
+        for (holes, fits) in [(RUNS, true), (RUNS + 1, false)] {
+            let [a, b, _] = HOSTS[0];
+            let mut r = Reassembly::default();
+            for nr in 0..holes {
+                assert_eq!(piece(&mut r, (a, b, 7), (24 + nr * 16, true), (&[1; 8], 0)), None);
+            }
+            assert_eq!((r.dropped(), r.packets[0].spoiled), (u64::from(!fits), !fits));
+            // Each of the others fills a hole.
+            let mut whole = piece(&mut r, (a, b, 7), (0, true), (&[1; 24], 0));
+            for nr in 0..holes {
+                assert_eq!(whole, None);
+                whole = piece(&mut r, (a, b, 7), (32 + nr * 16, nr + 1 < holes), (&[1; 8], 0));
+            }
+            assert_eq!(whole.is_some(), fits);
+        }
+    }
+
     #[test]
     fn fragments_of_another_protocol_are_of_another_packet_with_ipv4() {
         let (src, dst) = (IpAddress::v4(10, 0, 0, 1), IpAddress::v4(10, 0, 0, 2));
@@ -411,6 +476,9 @@ mod tests {
         assert!(!from(&mut r, 1, 7, 0, Instant::ZERO));
         assert!(!from(&mut r, 1, 7, 24, Instant::ZERO + TIMEOUT));
         assert_eq!(r.dropped(), 1);
+        let mut r = Reassembly::default();
+        assert!(!from(&mut r, 1, 7, 0, Instant::ZERO));
+        assert!(from(&mut r, 1, 7, 24, Instant::ZERO + TIMEOUT - Duration::from_micros(1)));
     }
 
     /// A fragment of packet `identification` between two hosts, with a codepoint of ECN.

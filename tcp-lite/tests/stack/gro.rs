@@ -2,9 +2,9 @@
 
 use dp::link::LinkConfig;
 use dp::{Burst, Mbuf, checksum};
-use tcp_lite::Event;
+use tcp_lite::{Event, TcpConfig};
 
-use crate::harness::{World, byte};
+use crate::harness::{MAC_A, MAC_B, World, byte, config};
 
 /// Bytes of a full segment.
 const FULL: u64 = 1448;
@@ -15,7 +15,10 @@ const TCP: usize = IP + 20;
 
 /// Two hosts with one or more connections, and nothing in flight.
 fn connected(remote: &str, connections: usize) -> World {
-    let mut world = World::standard(&LinkConfig::default());
+    connect(World::standard(&LinkConfig::default()), remote, connections)
+}
+
+fn connect(mut world: World, remote: &str, connections: usize) -> World {
     world.b.stack.listen(4000).unwrap();
     world.b.keep_all_open();
     for _ in 0..connections {
@@ -44,6 +47,21 @@ fn frames(world: &mut World, stream: usize, bytes: u64) -> Vec<Mbuf> {
         frames.extend(out.drain(..));
     }
     frames
+}
+
+/// The bytes that `b` delivers for each of them, whatever they are.
+fn take_unchecked(world: &mut World, frames: Vec<Mbuf>) -> Vec<u64> {
+    let now = world.now();
+    let mut frames = frames.into_iter().peekable();
+    while frames.peek().is_some() {
+        world.b.stack.input_next(now, &mut frames);
+    }
+    std::iter::from_fn(|| world.b.stack.event())
+        .map(|event| match event {
+            Event::Received { received, .. } => received.buf.len() as u64,
+            _ => panic!("another event"),
+        })
+        .collect()
 }
 
 /// The bytes that `b` delivers for each of them.
@@ -100,6 +118,74 @@ fn there_is_a_bound_to_it() {
     assert_eq!(take(&mut world, burst), [16 * FULL, 16 * FULL, 8 * FULL]);
 }
 
+/// A copy of `frame`, which is IPv4, with the first `payload` bytes of its payload, its sequence number moved
+/// on by `advance`, and correct checksums.
+fn cut(world: &World, frame: &Mbuf, payload: usize, advance: u32) -> Mbuf {
+    let mut copy = frame.deep_copy(world.b.port.mempool()).unwrap();
+    let headers = TCP + 32;
+    copy.truncate(headers + payload);
+    let bytes = copy.head_mut().unwrap();
+    bytes[IP + 2..IP + 4].copy_from_slice(&((headers - IP + payload) as u16).to_be_bytes());
+    let seq = u32::from_be_bytes(bytes[TCP + 4..TCP + 8].try_into().unwrap()).wrapping_add(advance);
+    bytes[TCP + 4..TCP + 8].copy_from_slice(&seq.to_be_bytes());
+    assert!(checksum::complete_ipv4_header(bytes) && checksum::complete(bytes));
+    copy
+}
+
+/// Joined to the payload in front of them, they would be no duplicates, and nothing would be sent again.
+#[test]
+fn acknowledgements_behind_a_segment_are_each_counted() {
+    for empty in [0, 2, 3] {
+        let hosts = [(MAC_A, 1), (MAC_B, 2)].map(|(mac, n)| {
+            let mut host = config(mac, n);
+            // Without SACK, the third duplicate acknowledgement shows a loss.
+            host.tcp = TcpConfig { sack: false, ..host.tcp };
+            host
+        });
+        let [a, b] = hosts;
+        let mut world = connect(World::new(&LinkConfig::default(), a, b), "10.0.0.2:4000", 1);
+        let (now, conn) = (world.now(), world.b.streams[0].conn);
+        assert_eq!(world.b.stack.send(now, conn, &[byte(0)]), Ok(1));
+        let mut lost = Burst::new();
+        while world.b.stack.transmit(now, &mut lost) {}
+        assert_eq!(lost.len(), 1, "what is in flight to `a`");
+        let data = frames(&mut world, 0, FULL).remove(0);
+        let acks = (0..empty).map(|_| cut(&world, &data, 0, FULL as u32)).collect::<Vec<_>>();
+        let one = cut(&world, &data, 1, FULL as u32);
+        let burst = [data].into_iter().chain(acks).chain([one]).collect();
+        let stretches: Vec<u64> = if empty == 0 { vec![FULL + 1] } else { vec![FULL, 1] };
+        let taken = take_unchecked(&mut world, burst);
+        assert_eq!(taken, stretches, "{empty} acknowledgements");
+        let counters = world.b.stack.counters();
+        assert_eq!(counters.fast_retransmits, u64::from(empty == 3), "{empty} acknowledgements");
+    }
+}
+
+/// With a length in its IP header that is longer than the frame, or shorter than the headers.
+#[test]
+fn a_segment_of_a_length_that_it_cannot_have_is_not_joined() {
+    for (length, joined) in [(52 + FULL, 3), (52 + FULL + 1, 1), (52 + FULL - 1, 2), (51, 1), (20, 1), (0, 1)]
+    {
+        let mut world = connected("10.0.0.2:4000", 1);
+        let mut burst = frames(&mut world, 0, 3 * FULL);
+        burst[1] = burst[1].deep_copy(world.b.port.mempool()).unwrap();
+        let bytes = burst[1].head_mut().unwrap();
+        bytes[IP + 2..IP + 4].copy_from_slice(&(length as u16).to_be_bytes());
+        let _ = checksum::complete_ipv4_header(bytes) && checksum::complete(bytes);
+        let stretches = take_unchecked(&mut world, burst);
+        let first = match joined {
+            3 => 3 * FULL,
+            2 => 2 * FULL - 1,
+            _ => FULL,
+        };
+        assert_eq!(stretches[0], first, "a length of {length}: {stretches:?}");
+        assert_eq!(
+            stretches.iter().sum::<u64>(),
+            if joined == 2 { 3 * FULL - 1 } else { first.max(2 * FULL) }
+        );
+    }
+}
+
 /// As if they had arrived separately: every second segment is acknowledged, however small.
 #[test]
 fn the_second_small_segment_is_acknowledged_at_once() {
@@ -137,6 +223,7 @@ fn headers_that_say_something_else_end_the_run() {
     assert_eq!(changed(|frame| frame[TCP + 15] ^= 1), alone, "another window");
     assert_eq!(changed(|frame| frame[TCP + 13] |= 0x40), alone, "ECE");
     assert_eq!(changed(|frame| frame[TCP + 13] |= 0x20), alone, "URG");
+    assert_eq!(changed(|frame| frame[TCP + 13] |= 0x80), alone, "CWR");
     assert_eq!(changed(|frame| frame[TCP + 27] += 1), alone, "another timestamp");
 }
 

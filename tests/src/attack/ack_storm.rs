@@ -1,7 +1,8 @@
 //! Bogus acknowledgements: of bytes never sent (an ACK loop, RFC 5961 section 5), the same one repeatedly,
 //! and one byte at a time (a misbehaving receiver, RFC 5681 section 3.1, RFC 3465).
 //!
-//! In the last two scenarios the peers first read the lent region, so that something is in flight.
+//! In the last two scenarios the peers first read the lent region, so that something is in flight. Each runs
+//! without SACK, where duplicate acknowledgements count, and with it, where SACK blocks do (`sack_storm.rs`).
 
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ pub const UNSENT: Scenario = Scenario {
     name: "ack-unsent",
     about: "acknowledgements of bytes that were never sent",
     configure: as_it_is,
-    attack: |arena| AckStorm::attack(arena, Kind::Unsent),
+    attack: |arena| AckStorm::attack(arena, Kind::Unsent, false),
 };
 
 /// The same acknowledgement repeatedly.
@@ -24,7 +25,7 @@ pub const DUPLICATE: Scenario = Scenario {
     name: "ack-duplicate",
     about: "the same acknowledgement repeatedly, with bytes in flight",
     configure: as_it_is,
-    attack: |arena| AckStorm::attack(arena, Kind::Duplicate),
+    attack: |arena| AckStorm::attack(arena, Kind::Duplicate, false),
 };
 
 /// Acknowledgements of one byte each.
@@ -32,7 +33,31 @@ pub const DIVISION: Scenario = Scenario {
     name: "ack-division",
     about: "acknowledgements of one byte each",
     configure: as_it_is,
-    attack: |arena| AckStorm::attack(arena, Kind::Division),
+    attack: |arena| AckStorm::attack(arena, Kind::Division, false),
+};
+
+/// As [`UNSENT`], on connections with SACK.
+pub const UNSENT_SACK: Scenario = Scenario {
+    name: "ack-unsent-sack",
+    about: "acknowledgements of bytes that were never sent, with SACK",
+    attack: |arena| AckStorm::attack(arena, Kind::Unsent, true),
+    ..UNSENT
+};
+
+/// As [`DUPLICATE`], with the block of the same byte in each.
+pub const DUPLICATE_SACK: Scenario = Scenario {
+    name: "ack-duplicate-sack",
+    about: "the same acknowledgement with the same SACK block repeatedly",
+    attack: |arena| AckStorm::attack(arena, Kind::Duplicate, true),
+    ..DUPLICATE
+};
+
+/// As [`DIVISION`], with a block that grows by one byte.
+pub const DIVISION_SACK: Scenario = Scenario {
+    name: "ack-division-sack",
+    about: "acknowledgements of one byte each, with a SACK block that grows by one byte",
+    attack: |arena| AckStorm::attack(arena, Kind::Division, true),
+    ..DIVISION
 };
 
 /// Connections.
@@ -53,6 +78,7 @@ enum Kind {
 
 struct AckStorm {
     kind: Kind,
+    sack: bool,
     crafted: CraftedPeers,
     lent: (u32, u64),
     numbers: Vec<u32>,
@@ -67,14 +93,14 @@ struct AckStorm {
 }
 
 impl AckStorm {
-    fn attack(arena: &Arena, kind: Kind) -> Box<dyn Attack> {
+    fn attack(arena: &Arena, kind: Kind, sack: bool) -> Box<dyn Attack> {
         let mut crafted = CraftedPeers::new(arena.macs(), 0);
         // Without SACK, each of them counts as a duplicate acknowledgement.
-        let options = PeerOptions { large: false, ..PeerOptions::default() };
+        let options = PeerOptions { large: sack, ..PeerOptions::default() };
         let numbers = (0..PEERS).map(|_| crafted.join(options)).collect();
         let lent = (arena.victim.lent.rkey(), arena.victim.lent.addr());
         let (asked, sent, divided, ready_us, answers) = (false, 0, 0, None, 0);
-        Box::new(Self { kind, crafted, lent, numbers, asked, sent, divided, ready_us, answers })
+        Box::new(Self { kind, sack, crafted, lent, numbers, asked, sent, divided, ready_us, answers })
     }
 
     fn ask(&mut self) {
@@ -118,13 +144,19 @@ impl Actor for AckStorm {
         let (kind, divided) = (self.kind, self.divided);
         let peer = self.crafted.get(self.numbers[at]);
         let base = peer.heard.wrapping_sub(peer.inbox.len() as u32);
-        Some(peer.segment(|ack| {
-            ack.ack = Some(match kind {
-                Kind::Unsent => ack.ack.unwrap_or(0).wrapping_add(100_000),
-                Kind::Duplicate => base,
-                Kind::Division => base.wrapping_add(divided),
-            });
-        }))
+        let number = match kind {
+            Kind::Unsent => peer.heard.wrapping_add(100_000),
+            Kind::Duplicate => base,
+            Kind::Division => base.wrapping_add(divided),
+        };
+        if !self.sack {
+            return Some(peer.segment(|ack| ack.ack = Some(number)));
+        }
+        let (start, bytes) = match kind {
+            Kind::Division => (number.wrapping_add(1460), 1 + divided),
+            Kind::Unsent | Kind::Duplicate => (number.wrapping_add(1461), 1),
+        };
+        Some(peer.sack(number, &[(start, start.wrapping_add(bytes))]))
     }
 
     fn on_frame(&mut self, frame: &[u8]) {

@@ -161,6 +161,16 @@ impl CraftedPeer {
         segment.frame(self.macs)
     }
 
+    /// A bare ACK of what is before `ack`, with SACK blocks, four at most.
+    pub fn sack(&self, ack: u32, blocks: &[(u32, u32)]) -> Vec<u8> {
+        let mut options = vec![1, 1, 5, 2 + 8 * blocks.len() as u8];
+        for (start, end) in blocks {
+            options.extend(start.to_be_bytes());
+            options.extend(end.to_be_bytes());
+        }
+        Segment { ack: Some(ack), options: &options, ..self.blank() }.frame(self.macs)
+    }
+
     /// A segment with bytes at `seq`, wherever the stream is.
     pub fn data(&self, seq: u32, payload: &[u8]) -> Vec<u8> {
         Segment { seq, payload, ..self.blank() }.frame(self.macs)

@@ -30,6 +30,7 @@ pub mod out_of_order;
 pub mod packet_too_big;
 pub mod read_flood;
 pub mod reconnects;
+pub mod sack_storm;
 pub mod scenario;
 pub mod segment;
 pub mod slow_startup;
@@ -59,6 +60,12 @@ pub const SCENARIOS: &[Scenario] = &[
     ack_storm::UNSENT,
     ack_storm::DUPLICATE,
     ack_storm::DIVISION,
+    ack_storm::UNSENT_SACK,
+    ack_storm::DUPLICATE_SACK,
+    ack_storm::DIVISION_SACK,
+    sack_storm::INSIDE,
+    sack_storm::FRAGMENTS,
+    sack_storm::GROWING,
     tiny_segments::IN_ORDER,
     tiny_segments::OUT_OF_ORDER,
     tiny_segments::FALLING,

@@ -131,6 +131,8 @@ struct Recovery {
     prr: Prr,
     loss_probe: LossProbe,
     undo: Undo,
+    /// Recoveries of the present flight that were undone in progress.
+    undone: u8,
     frto: Frto,
 }
 
@@ -422,6 +424,10 @@ impl SendHalf {
         let emss = self.path.emss();
         self.congestion.set_mss(emss);
         self.queue.mark_oversized(ctx.segments, emss);
+        if self.queue.has_lost() {
+            // What is lost is retransmitted, in segments that fit, and tells what the probe would.
+            self.pending.remove(Pending::LOSS_PROBE);
+        }
     }
 
     /// The pacing parameters, if segments are paced.

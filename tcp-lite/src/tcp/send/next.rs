@@ -57,7 +57,7 @@ impl SendHalf {
     #[inline]
     pub(in crate::tcp) fn wants_transmit(&self) -> bool {
         self.pending.intersects(Pending::SYN | Pending::WINDOW_PROBE | Pending::LOSS_PROBE)
-            || self.queue.has_lost() && (self.retransmission_allowed() || self.queue.searches_from_oldest())
+            || self.queue.has_lost() && (self.retransmission_allowed() || self.queue.is_oldest_lost())
             || self.queue.has_unsent() && self.new_allowed() && self.queue.nxt() < self.window.edge()
             || self.is_fin_next()
             || self.is_mtu_probe_next()
@@ -284,7 +284,7 @@ impl SendHalf {
             self.fit_emss(ctx, key);
             return Some(key);
         }
-        self.queue.last_sent_segment(ctx.segments)
+        self.queue.last_sent_segment()
     }
 
     #[inline]
@@ -295,7 +295,7 @@ impl SendHalf {
     /// The next lost segment, if it may be retransmitted. The oldest segment always may.
     #[inline]
     fn retransmittable(&mut self, ctx: &mut Ctx<'_>) -> Option<SegmentKey> {
-        let mut key = self.queue.next_to_retransmit(ctx.segments)?;
+        let mut key = self.queue.next_to_retransmit()?;
         let oldest = self.queue.head() == Some(key);
         let withheld = match self.recovery.frto {
             Frto::Off => false,

@@ -4,6 +4,10 @@
 //! Downwards: if the oldest segment times out several times in a row, while small segments come through,
 //! its length is the reason. EMSS falls to BASE_PLPMTU, and if that is still too large, to the least
 //! that every path carries. (While nothing comes through at all the path is dead, and nothing is cut.)
+//! A path that carries less than 576 bytes with IPv4 ends the connection by the user timeout: all of our
+//! packets have Don't Fragment, and a report of less is taken for one of 576. (Linux takes it for `min_pmtu`,
+//! 552, without Don't Fragment from then on, and halves the size in a black hole down to an MSS of 48. Here
+//! an FPDU would be cut into dozens of segments, and whoever forges a report could ask for that.)
 //! Upwards: probes, first of the largest possible size, then by bisection.
 //!
 //! A probe carries bytes that the peer has already acknowledged, copied while their segments leave the

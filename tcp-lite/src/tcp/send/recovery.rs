@@ -12,7 +12,7 @@ use super::frto::{AckState, Frto};
 use super::prr::Prr;
 use super::queue::Detected;
 use super::rack::{DUP_THRESHOLD, ReorderingInputs};
-use super::{Pending, Phase, SendHalf};
+use super::{Pending, Phase, Recovery, SendHalf};
 use crate::tcp::congestion::{Ack, CongestionControl, Timeout, initial_window, saturated};
 use crate::tcp::ctx::Ctx;
 use crate::tcp::slabs::Sent;
@@ -44,6 +44,11 @@ impl SendHalf {
         kind: AckKind,
     ) {
         let dup_ack = kind.dup_ack;
+        if sample.acked > 0 || sample.delivered > 0 {
+            // RFC 8985 section 7.2: no probe once segments are selectively acknowledged, as RACK finds the
+            // losses then. The probe, a segment that may have arrived, would tell nothing.
+            self.pending.remove(Pending::LOSS_PROBE);
+        }
         ctx.counters.reordering_seen += u64::from(self.rack.on_ack(ctx.now, sample));
         if let Some(bytes) = sample.dsack
             && !self.recovery.loss_probe.is_own(bytes)
@@ -54,9 +59,6 @@ impl SendHalf {
         let news = if dup_ack || sample.dsack.is_some() || !self.recovery.is_idle() {
             self.advance_recovery(ctx, sample, kind)
         } else {
-            if sample.acked > 0 {
-                self.pending.remove(Pending::LOSS_PROBE);
-            }
             RecoveryNews { delivered: self.delivered(sample, false), ..RecoveryNews::default() }
         };
         let RecoveryNews { was, delivered, undone, repaired } = news;
@@ -133,9 +135,6 @@ impl SendHalf {
     /// Reduces the window, as for any other loss, if a tail loss probe repaired one that nothing else
     /// reveals (RFC 8985 section 7.4.2). Returns whether one did.
     fn reduce_if_probe_repaired(&mut self, ctx: &mut Ctx<'_>, sample: &AckSample, kind: AckKind) -> bool {
-        if sample.acked > 0 {
-            self.pending.remove(Pending::LOSS_PROBE);
-        }
         let repaired = self.recovery.loss_probe.on_ack(self.queue.una(), sample, kind.plain);
         if repaired {
             // (There is no probe during recovery.)
@@ -154,11 +153,7 @@ impl SendHalf {
         let by_order = self.recovery.frto != Frto::Off && self.run_frto(ctx, sample, dup_ack);
         let by_time = recovering && self.recovery.undo.is_original(sample);
         let by_report = sample.dsack.is_some_and(|bytes| self.recovery.undo.on_dsack(bytes));
-        let spurious = by_order || by_time || by_report;
-        if spurious {
-            self.undo_recovery(ctx, sample);
-        }
-        spurious
+        (by_order || by_time || by_report) && self.undo_recovery(ctx, sample)
     }
 
     fn run_frto(&mut self, ctx: &Ctx<'_>, sample: &AckSample, dup_ack: bool) -> bool {
@@ -173,9 +168,15 @@ impl SendHalf {
     }
 
     /// The originals arrived: restores the threshold and the marks at once, and the window by slow start
-    /// (RFC 4015).
-    fn undo_recovery(&mut self, ctx: &mut Ctx<'_>, sample: &AckSample) {
-        let Some(episode) = self.recovery.undo.take() else { return };
+    /// (RFC 4015). Returns `false`, and leaves the recovery, if too many of this flight were undone.
+    fn undo_recovery(&mut self, ctx: &mut Ctx<'_>, sample: &AckSample) -> bool {
+        let (una, nxt) = (self.queue.una(), self.queue.nxt());
+        let Recovery { phase, undo, undone, .. } = &mut self.recovery;
+        let episode = match *phase {
+            Phase::Open => undo.take(),
+            Phase::Fast | Phase::Loss => undo.take_in_progress(una, nxt, undone),
+        };
+        let Some(episode) = episode else { return false };
         self.rack.on_spurious(sample);
         if episode.timeout {
             ctx.counters.spurious_timeouts += 1;
@@ -202,6 +203,7 @@ impl SendHalf {
             self.congestion.undo(ctx.now, saturated(self.queue.not_sacked_nor_lost() + burst));
             self.reduction.undo(before);
         }
+        true
     }
 
     /// Everything that was in flight when recovery began is acknowledged.

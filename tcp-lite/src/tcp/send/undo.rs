@@ -33,10 +33,17 @@ pub(super) struct Episode {
     unreported: u32,
 }
 
+/// Recoveries in progress that are undone until all is acknowledged that was in flight at the first of
+/// them. Each undo is a walk along what is in flight, and the peer's next acknowledgement may begin another
+/// recovery with as long a walk. Further recoveries of such a path keep their reduced window.
+const MAX_UNDONE: u8 = 4;
+
 /// The last recovery of a connection, until it is undone or confirmed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Undo {
     episode: Option<Episode>,
+    /// No more than [`MAX_UNDONE`] recoveries in progress are undone until this is acknowledged.
+    round_end: u64,
 }
 
 impl Undo {
@@ -63,6 +70,17 @@ impl Undo {
     /// The recovery was spurious: ends it.
     pub(super) fn take(&mut self) -> Option<Episode> {
         self.episode.take()
+    }
+
+    /// As [`take`](Self::take), for a recovery in progress. `None`, too, if [`MAX_UNDONE`] were undone since
+    /// the peer had acknowledged what was in flight; `undone` counts them.
+    pub(super) fn take_in_progress(&mut self, una: u64, nxt: u64, undone: &mut u8) -> Option<Episode> {
+        if una >= self.round_end {
+            (*undone, self.round_end) = (0, nxt);
+        }
+        let taken = if *undone < MAX_UNDONE { self.take() } else { None };
+        *undone += u8::from(taken.is_some());
+        taken
     }
 
     /// A segment was retransmitted.
@@ -118,6 +136,19 @@ mod tests {
         assert!(!undo.is_original(&echo(49, false)), "an acknowledgement of something else");
         assert!(undo.take().is_some_and(|episode| episode.timeout));
         assert!(!undo.is_original(&echo(49, true)), "once");
+    }
+
+    #[test]
+    fn recoveries_of_one_flight_are_undone_a_few_times() {
+        let (mut undo, mut count) = (Undo::default(), 0);
+        let mut undone = |una, nxt| {
+            undo.start(una, nxt, false, None);
+            undo.take_in_progress(una, nxt, &mut count).is_some()
+        };
+        assert_eq!([100, 200, 300, 899].map(|una| undone(una, una + 800)), [true; 4]);
+        assert!(!undone(899, 2000), "bytes are in flight that were at the first");
+        assert_eq!([(); 5].map(|()| undone(900, 1000)), [true, true, true, true, false]);
+        assert!(undone(1000, 1000));
     }
 
     #[test]

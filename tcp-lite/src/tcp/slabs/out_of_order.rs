@@ -36,6 +36,11 @@ use crate::invariant::{Check, ensure};
 /// event queue.
 pub(crate) const MAX_EVICTION_REQUESTS: usize = 8;
 
+/// Most connections that are compared for one segment. So those that hold most are found exactly among so
+/// many. Among more, they are found among the next ones each time, and a peer with thousands of connections
+/// does not make each of its segments cost a walk along all.
+const MAX_COMPARED: usize = 256;
+
 /// Names a range set: its slab index plus one, so that an `Option` of it is no larger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::tcp) struct RangesKey(NonZeroU32);
@@ -63,6 +68,8 @@ pub(crate) struct OutOfOrderSlab {
     charged: u64,
     /// Requests that the user has not taken off the event queue.
     asked: usize,
+    /// The holder at which the next comparison begins.
+    next_compared: usize,
 }
 
 /// A connection with a hole.
@@ -100,6 +107,7 @@ impl OutOfOrderSlab {
             bound: bytes.min(most),
             charged: 0,
             asked: 0,
+            next_compared: 0,
         }
     }
 
@@ -223,10 +231,20 @@ impl OutOfOrderSlab {
         asked
     }
 
-    /// Whether no connection is charged more than the one of this set.
-    pub(in crate::tcp) fn is_charged_most(&self, key: RangesKey) -> bool {
+    /// Whether none of the connections that are compared is charged more than the one of this set.
+    pub(in crate::tcp) fn is_charged_most(&mut self, key: RangesKey) -> bool {
         let charged = self.holders[key.record()].charged;
-        self.holders.iter().all(|holder| holder.charged <= charged)
+        self.compared().all(|holder| holder.charged <= charged)
+    }
+
+    /// The next holders to compare: all, or [`MAX_COMPARED`] of them.
+    fn compared(&mut self) -> impl Iterator<Item = &Holder> {
+        let all = self.holders.len();
+        let count = all.min(MAX_COMPARED);
+        let first = if all > count { self.next_compared % all } else { 0 };
+        self.next_compared = first + count;
+        let (before, behind) = self.holders.split_at(first);
+        behind.iter().chain(before).take(count)
     }
 
     /// A connection is asked for the excess over its own limit.
@@ -239,10 +257,10 @@ impl OutOfOrderSlab {
         self.asked = self.asked.saturating_sub(1);
     }
 
-    /// The connections that keep most, largest first.
-    fn largest(&self) -> ArrayVec<Holder, MAX_EVICTION_REQUESTS> {
+    /// Of the connections that are compared, those that keep most, largest first.
+    fn largest(&mut self) -> ArrayVec<Holder, MAX_EVICTION_REQUESTS> {
         let mut largest: ArrayVec<Holder, MAX_EVICTION_REQUESTS> = ArrayVec::new();
-        for holder in self.holders.iter().filter(|holder| holder.held > 0) {
+        for holder in self.compared().filter(|holder| holder.held > 0) {
             if largest.is_full() {
                 if largest.last().is_some_and(|least| least.charged >= holder.charged) {
                     continue;
@@ -273,7 +291,7 @@ mod tests {
     /// A slab bound to 8000 bytes, and connections that hold so much in so many bytes of buffers.
     fn holding(bytes: &[(u64, u64)]) -> OutOfOrderSlab {
         let pool = Mempool::heap("out_of_order", 64, 1024);
-        let mut slab = OutOfOrderSlab::new(100, 8000, &pool);
+        let mut slab = OutOfOrderSlab::new(bytes.len().max(100), 8000, &pool);
         for (slot, &(held, pinned)) in bytes.iter().enumerate() {
             let key = slab.take(conn(slot as u32)).unwrap();
             slab.charge(key, held, pinned);
@@ -300,6 +318,36 @@ mod tests {
         let asked = slab.request_eviction(8000);
         assert_eq!(asked.len(), MAX_EVICTION_REQUESTS);
         assert!(asked.iter().all(|(_, bytes)| *bytes == 50));
+    }
+
+    #[test]
+    fn of_many_connections_a_part_is_compared_for_each_segment_and_the_rest_for_the_next_ones() {
+        let mut bytes = [(1, 0); 1000];
+        (bytes[700], bytes[900]) = ((5, 0), (4, 0));
+        let mut slab = holding(&bytes);
+        let parts = 1000_usize.div_ceil(MAX_COMPARED);
+        let mut slots = Vec::new();
+        for _ in 0..parts {
+            let part: Vec<_> = slab.compared().map(|holder| holder.conn.slot).collect();
+            assert_eq!(part.len(), MAX_COMPARED);
+            slots.extend(part);
+        }
+        slots.sort_unstable();
+        slots.dedup();
+        assert_eq!(slots.len(), 1000, "none is left out");
+        let most: Vec<bool> = (0..parts).map(|_| slab.is_charged_most(RangesKey::of(900))).collect();
+        assert!(most.contains(&false), "one holds more: {most:?}");
+        assert!((0..2 * parts).all(|_| slab.is_charged_most(RangesKey::of(700))));
+        let mut asked = Vec::new();
+        for _ in 0..parts {
+            let requests = slab.request_eviction(1);
+            asked.extend(requests.iter().map(|(conn, _)| conn.slot));
+            requests.iter().for_each(|_| slab.on_eviction_request_taken());
+        }
+        assert!(asked.contains(&700) && asked.len() == parts, "{asked:?}");
+        // Few are compared all, each time.
+        let mut slab = holding(&bytes[..MAX_COMPARED]);
+        assert_eq!([(); 3].map(|()| slab.compared().next().map(|holder| holder.conn.slot)), [Some(0); 3]);
     }
 
     #[test]

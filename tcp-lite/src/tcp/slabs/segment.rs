@@ -103,9 +103,10 @@ pub(in crate::tcp) struct Segment {
     pub(in crate::tcp) sent: Sent,
     /// The next one of its queue, or of the records that are not in use.
     pub(in crate::tcp) next: Option<SegmentKey>,
-    /// Neighbours in the order of transmission, while [`Marks::IN_FLIGHT`].
-    pub(in crate::tcp) sent_before: Option<SegmentKey>,
-    pub(in crate::tcp) sent_after: Option<SegmentKey>,
+    /// Neighbours in the order of transmission, while [`Marks::IN_FLIGHT`], or among the lost segments, while
+    /// [`Marks::LOST`].
+    pub(in crate::tcp) earlier: Option<SegmentKey>,
+    pub(in crate::tcp) later: Option<SegmentKey>,
 }
 
 impl Segment {
@@ -162,6 +163,9 @@ pub(crate) struct SegmentSlab {
     limit: usize,
     pub(super) pages: Pages,
     pub(super) externals: Externals,
+    /// How often [`get`](Self::get) was called: tests count steps by it.
+    #[cfg(test)]
+    visits: std::cell::Cell<u64>,
 }
 
 impl SegmentSlab {
@@ -170,7 +174,16 @@ impl SegmentSlab {
         // Each page has a segment, except one that is being opened.
         let pages = Pages::new(limit + 1, small_pages);
         let externals = Externals::new(limit / EXTERNAL_SHARE);
-        Self { records: Vec::with_capacity(limit), free: None, used: 0, limit, pages, externals }
+        Self {
+            records: Vec::with_capacity(limit),
+            free: None,
+            used: 0,
+            limit,
+            pages,
+            externals,
+            #[cfg(test)]
+            visits: std::cell::Cell::new(0),
+        }
     }
 
     /// Whether the limit is reached. It is enforced before a segment is started; started segments may
@@ -280,6 +293,8 @@ impl SegmentSlab {
 
     #[inline]
     pub(in crate::tcp) fn get(&self, key: SegmentKey) -> &Segment {
+        #[cfg(test)]
+        self.visits.update(|visits| visits + 1);
         &self.records[key.record()]
     }
 
@@ -389,8 +404,8 @@ impl SegmentSlab {
             marks: Marks::empty(),
             sent: Sent::NEVER,
             next: None,
-            sent_before: None,
-            sent_after: None,
+            earlier: None,
+            later: None,
         };
         self.take(segment)
     }
@@ -409,8 +424,8 @@ impl SegmentSlab {
         SegmentKey::of(self.records.len() - 1)
     }
 
-    /// Splits a segment without marks: the record keeps the first `at` bytes; returns the record of the
-    /// rest, which follows it.
+    /// Splits a segment: the record keeps the first `at` bytes; returns the record of the rest, which follows
+    /// it and has no marks.
     pub(in crate::tcp) fn split(&mut self, key: SegmentKey, at: u32) -> SegmentKey {
         let (kept, [own, external]) = match self.get(key).external {
             Some(external) => self.split_external(external, at),
@@ -427,8 +442,8 @@ impl SegmentSlab {
             marks: Marks::empty(),
             sent: segment.sent,
             next: segment.next,
-            sent_before: None,
-            sent_after: None,
+            earlier: None,
+            later: None,
         };
         self.pages.share(segment.page);
         let second = self.take(second);
@@ -476,7 +491,7 @@ impl SegmentSlab {
                 break true;
             }
             segment.marks = Marks::FREE;
-            (cursor, oldest, last, end) = (segment.next, segment.sent_after, key, segment_end);
+            (cursor, oldest, last, end) = (segment.next, segment.later, key, segment_end);
             count += 1;
             let page = segment.page;
             if let Some(key) = segment.external {
@@ -506,6 +521,14 @@ impl SegmentSlab {
         self.used -= count as usize;
         let behind = self.free.replace(first);
         self.get_mut(last).next = behind;
+    }
+}
+
+#[cfg(test)]
+impl SegmentSlab {
+    /// How many records were looked at so far.
+    pub(in crate::tcp) fn visits(&self) -> u64 {
+        self.visits.get()
     }
 }
 

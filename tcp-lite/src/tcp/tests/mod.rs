@@ -15,6 +15,7 @@ mod recovery;
 mod reduction;
 mod reneging;
 mod rules;
+mod steps;
 mod stuck;
 mod teardown;
 mod time_wait;

@@ -138,6 +138,34 @@ fn where_not_even_the_base_passes_the_least_is_used() {
 }
 
 #[test]
+fn no_tail_loss_probe_is_larger_than_the_path_was_reported_to_carry_meanwhile() {
+    let (mut pair, _) = pair(config());
+    for nr in 0..3 {
+        pair.a.push(pair.now, &pattern(nr * EMSS, EMSS)).unwrap();
+    }
+    pair.transmit();
+    let seq = pair.log.last().expect("a segment").2.header.seq;
+    let due = pair.a.tcb().deadline().expect("a timer");
+    pair.a.with(due, |tcb, ctx| tcb.on_timer(ctx));
+    pair.a.with(due, |tcb, ctx| tcb.on_packet_too_big(ctx, seq, BASE_MSS));
+    let sent: Vec<_> =
+        std::iter::from_fn(|| pair.a.transmit(due)).map(|packet| packet.payload.len()).collect();
+    assert_eq!((emss(&pair), pair.a.counters.tail_loss_probes), (BASE, 0));
+    assert!(!sent.is_empty() && sent.iter().all(|bytes| *bytes <= BASE), "{sent:?}");
+}
+
+/// As documented, and as it is with IPv4 only: a link with IPv6 carries 1280 bytes.
+#[test]
+fn a_path_that_does_not_carry_the_least_ends_the_connection() {
+    let (mut pair, most) = pair(config());
+    most.set(LEAST - 1);
+    pair.a.push(pair.now, &pattern(0, EMSS)).unwrap();
+    pair.run_for(Duration::from_secs(11));
+    assert_eq!((emss(&pair), pair.b.frontier), (LEAST, 0));
+    assert_eq!(pair.a.seen.last(), Some(&Seen::Closed(CloseReason::TimedOut)));
+}
+
+#[test]
 fn a_path_that_carries_nothing_is_no_black_hole() {
     let (mut pair, _) = pair(config());
     pair.plan = Box::new(|_, _| vec![]);

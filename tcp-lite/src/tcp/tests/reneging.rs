@@ -78,3 +78,35 @@ fn all_is_sent_again_at_a_timeout_where_the_oldest_segment_was_selectively_ackno
     pair.a.with(timeout, |tcb, ctx| tcb.on_timer(ctx));
     assert_eq!(sent_now(&mut pair), [0, 1, 2], "a window of one EMSS has room for all");
 }
+
+// RFC 8985 section 7.2.
+#[test]
+fn no_tail_loss_probe_is_sent_once_segments_are_selectively_acknowledged() {
+    for sacked in [None, Some((4, 5)), Some((3, 4))] {
+        let mut pair = Pair::established(config(), config());
+        for nr in 0..2 {
+            pair.a.push(pair.now, &pattern(nr * SEGMENT, SEGMENT)).unwrap();
+        }
+        assert_eq!(sent_now(&mut pair), [0, 1]);
+        // Reordering was seen, so nothing is lost at once.
+        assert_eq!(hear(&mut pair, 2000, 0, Some((1, 2))), []);
+        assert_eq!(hear(&mut pair, 100, 2, None), []);
+        for nr in 2..5 {
+            pair.a.push(pair.now, &pattern(nr * SEGMENT, SEGMENT)).unwrap();
+        }
+        assert_eq!(sent_now(&mut pair), [2, 3, 4]);
+        let due = pair.a.tcb().deadline().expect("a timer");
+        pair.now = due;
+        // The probe is due, and before it is sent an acknowledgement comes.
+        pair.a.with(due, |tcb, ctx| tcb.on_timer(ctx));
+        let packet = acknowledgement(&pair, 2, sacked);
+        let _ = pair.a.receive(pair.now, &packet);
+        let probes = pair.a.counters.tail_loss_probes;
+        let sent = sent_now(&mut pair);
+        assert_eq!(pair.a.counters.tail_loss_probes - probes, u64::from(sacked.is_none()));
+        assert!(
+            sent.iter().all(|nr| sacked.is_none_or(|(from, _)| *nr != from)),
+            "{sent:?} after {sacked:?}"
+        );
+    }
+}

@@ -7,18 +7,15 @@ use crate::tcp::slabs::{Marks, PageKind, Segment, SegmentKey, SegmentSlab};
 impl SendQueue {
     /// Sums, cursors and both orders agree with the marks.
     pub(in crate::tcp::send) fn check(&self, slab: &SegmentSlab) -> Check {
-        let (mut sacked, mut lost, mut in_flight, mut count) = ((0, 0), 0, 0, 0);
-        let (mut pos, mut last, mut is_sent, mut may_be_lost) = (None, None, true, false);
+        let (mut sacked, mut lost, mut in_flight, mut count) = ((0, 0), (0, 0), 0, 0);
+        let (mut pos, mut last, mut last_sent, mut is_sent) = (None, None, None, true);
         let (mut page, mut small_pages) = (None, 0);
-        let mut found = [self.unsent, self.retransmit_from, self.sacks.last].map(|cursor| cursor.is_none());
+        let mut found = self.unsent.is_none();
         for key in self.keys(slab, self.head, |segment| segment.next) {
             let (key, segment) = key?;
-            for (found, cursor) in found.iter_mut().zip([self.unsent, self.retransmit_from, self.sacks.last])
-            {
-                *found |= cursor == Some(key);
-            }
+            found |= self.unsent == Some(key);
             is_sent &= self.unsent != Some(key);
-            may_be_lost |= self.retransmit_from == Some(key);
+            last_sent = Some(key).filter(|_| is_sent).or(last_sent);
             ensure!(pos.is_none_or(|pos| pos == segment.pos), "a gap in the queue at {}", segment.pos);
             ensure!(segment.len > 0, "a segment without bytes at {}", segment.pos);
             pos = Some(segment.end());
@@ -28,12 +25,11 @@ impl SendQueue {
             ensure!(places == u32::from(is_sent), "{:?} at {}", segment.marks, segment.pos);
             let is_orderly = segment.pos < self.orderly_from || segment.marks == Marks::IN_FLIGHT;
             ensure!(is_orderly || !is_sent, "{:?} in an orderly queue at {}", segment.marks, segment.pos);
+            let is_known = self.sacks.knows(segment.pos);
+            ensure!(!is_known || place == Marks::SACKED, "{:?} in a known SACK block", segment.marks);
             match place {
                 Marks::SACKED => sacked = (sacked.0 + len, sacked.1 + 1),
-                Marks::LOST => {
-                    ensure!(may_be_lost, "lost in front of the next to be sent again: {}", segment.pos);
-                    lost += len;
-                }
+                Marks::LOST => lost = (lost.0 + len, lost.1 + 1),
                 Marks::IN_FLIGHT => in_flight += 1,
                 _ => {}
             }
@@ -46,16 +42,18 @@ impl SendQueue {
         let unused = self.open_page.filter(|open| page != Some(*open));
         small_pages += u32::from(unused.is_some_and(|open| slab.page_kind(open) == PageKind::Small));
         ensure!(self.small_pages == small_pages, "{} small pages of {small_pages}", self.small_pages);
-        ensure!(found == [true; 3], "a cursor outside of the queue: {self:?}");
+        ensure!(found, "a cursor outside of the queue: {self:?}");
+        let said = self.last_sent_segment();
+        ensure!(said == last_sent, "the last one sent is {said:?}, not {last_sent:?}");
         ensure!(self.tail == last, "the tail is {:?}, not {last:?}", self.tail);
         let counted = (self.sacked_bytes, self.sacked_segments, u64::from(self.lost_bytes), self.segments);
-        let sums = (sacked.0, sacked.1, lost, count);
+        let sums = (sacked.0, sacked.1, lost.0, count);
         ensure!(counted == sums, "SACKed, lost, queued: {counted:?} of {sums:?}");
         let mut earlier: Option<SegmentKey> = None;
-        for key in self.keys(slab, self.flight.oldest, |segment| segment.sent_after) {
+        for key in self.keys(slab, self.flight.oldest(), |segment| segment.later) {
             let (key, segment) = key?;
             ensure!(segment.marks.contains(Marks::IN_FLIGHT), "in flight and marked {:?}", segment.marks);
-            ensure!(segment.sent_before == earlier, "the order of transmission is torn at {}", segment.pos);
+            ensure!(segment.earlier == earlier, "the order of transmission is torn at {}", segment.pos);
             // The parts of a split segment were sent together.
             let in_order = earlier.is_none_or(|earlier| !slab.get(earlier).sent.is_after(segment.sent));
             ensure!(in_order, "sent before the one in front: {}", segment.pos);
@@ -66,9 +64,27 @@ impl SendQueue {
             earlier = Some(key);
         }
         ensure!(in_flight == 0, "{in_flight} segments in flight are not linked");
-        ensure!(self.flight.newest() == earlier, "the newest in flight is {:?}", self.flight.newest());
+        ensure!(self.flight.list.last == earlier, "the newest in flight is {:?}", self.flight.list.last);
+        self.check_lost(slab, lost.1)?;
+        self.sacks.check(slab, self.head)?;
         // (A connection that is over has dropped its segments, and keeps its positions.)
         if self.head.is_some() || self.una >= self.end { self.check_positions(slab) } else { Ok(()) }
+    }
+
+    /// `count` segments are marked lost, and linked: the oldest one first.
+    fn check_lost(&self, slab: &SegmentSlab, mut count: i32) -> Check {
+        let mut earlier: Option<SegmentKey> = None;
+        for key in self.keys(slab, self.lost.first, |segment| segment.later) {
+            let (key, segment) = key?;
+            ensure!(segment.marks.contains(Marks::LOST), "lost and marked {:?}", segment.marks);
+            ensure!(segment.earlier == earlier, "the lost segments are torn at {}", segment.pos);
+            ensure!(earlier.is_none() || self.head != Some(key), "the oldest is not sent again first");
+            count -= 1;
+            earlier = Some(key);
+        }
+        ensure!(count == 0, "{count} lost segments are not linked");
+        ensure!(self.lost.last == earlier, "the last one lost is {:?}", self.lost.last);
+        Ok(())
     }
 
     /// SND.UNA, SND.NXT and the segments agree, while the connection lives.
@@ -147,7 +163,7 @@ mod tests {
             let keys: [SegmentKey; 5] = keys.try_into().expect("five segments");
             queue.set_marks(&mut slab, keys[0], Marks::SACKED);
             queue.set_marks(&mut slab, keys[1], Marks::LOST);
-            (queue.retransmit_from, queue.sacks.last) = (Some(keys[1]), Some(keys[0]));
+            queue.sacks.learn(1, 1 + LEN, keys[0]);
             Self { slab, queue, keys }
         }
 
@@ -190,7 +206,10 @@ mod tests {
             (|q| q.segment(3).next = None, "a cursor outside of the queue"),
             (|q| q.segment(4).next = Some(q.dangling()), "is linked and not there"),
             (|q| q.queue.head = Some(q.dangling()), "is linked and not there"),
-            (|q| q.queue.head = q.segment(0).next, "a cursor outside of the queue"),
+            (
+                |q| q.queue.head = q.segment(0).next,
+                "SACKed, lost, queued: (100, 1, 100, 5) of (0, 0, 100, 4)",
+            ),
             (|q| q.queue.tail = Some(q.keys[3]), "the tail is"),
             (|q| q.queue.tail = None, "the tail is None"),
         ]);
@@ -199,8 +218,8 @@ mod tests {
     #[test]
     fn segments_linked_in_a_circle_are_found() {
         let mut q = Queued::new();
-        q.segment(3).sent_after = Some(q.keys[2]);
-        let mut walk = q.queue.keys(&q.slab, Some(q.keys[2]), |segment| segment.sent_after);
+        q.segment(3).later = Some(q.keys[2]);
+        let mut walk = q.queue.keys(&q.slab, Some(q.keys[2]), |segment| segment.later);
         let circle = walk.find_map(Check::err).map_or(Ok(()), Err);
         assert_found(circle, "segments linked in a circle");
         // In a whole check the link back to the segment before it shows first.
@@ -211,18 +230,28 @@ mod tests {
     fn cursors_outside_of_the_queue_are_found() {
         assert_all_found(&[
             (|q| q.queue.unsent = Some(q.dangling()), "Marks(0x0) at 401"),
-            (
-                |q| q.queue.retransmit_from = Some(q.dangling()),
-                "lost in front of the next to be sent again: 101",
-            ),
+            (|q| q.queue.last_sent = Some(q.keys[2]), "the last one sent is Some(SegmentKey(3)), not"),
+            (|q| q.queue.last_sent = None, "the last one sent is None, not"),
             (
                 |q| {
-                    q.queue.set_marks(&mut q.slab, q.keys[1], Marks::SACKED);
-                    q.queue.retransmit_from = Some(q.dangling());
+                    let dangling = q.dangling();
+                    q.queue.sacks = Default::default();
+                    q.queue.sacks.learn(2, 90, dangling);
                 },
-                "a cursor outside of the queue",
+                "a known SACK block ends at SegmentKey(6)",
             ),
-            (|q| q.queue.sacks.last = Some(q.dangling()), "a cursor outside of the queue"),
+            (|q| q.queue.sacks.learn(101, 201, q.keys[1]), "Marks(LOST) in a known SACK block"),
+            (
+                |q| {
+                    q.queue.sacks = Default::default();
+                    q.queue.sacks.learn(1, 100, q.keys[0]);
+                },
+                "a known SACK block ends at 100, its last segment at 101",
+            ),
+            (
+                |q| q.queue.sacks.reach(101, q.keys[2]),
+                "a walk came to 101, and SegmentKey(3) is at Some(201)",
+            ),
         ]);
     }
 
@@ -234,11 +263,6 @@ mod tests {
             (|q| q.segment(0).marks |= Marks::LOST, "Marks(SACKED | LOST) at 1"),
             (|q| q.queue.unsent = None, "Marks(0x0) at 401"),
             (|q| q.queue.unsent = Some(q.keys[3]), "Marks(IN_FLIGHT) at 301"),
-            (
-                |q| q.queue.retransmit_from = Some(q.keys[2]),
-                "lost in front of the next to be sent again: 101",
-            ),
-            (|q| q.queue.retransmit_from = None, "lost in front of the next to be sent again: 101"),
             (|q| q.queue.orderly_from = 1, "Marks(SACKED) in an orderly queue at 1"),
             (|q| q.queue.orderly_from = 101, "Marks(LOST) in an orderly queue at 101"),
         ]);
@@ -267,10 +291,10 @@ mod tests {
                 },
                 "in flight and marked Marks(SACKED)",
             ),
-            (|q| q.queue.flight.unlink(&mut q.slab, q.keys[2]), "1 segments in flight are not linked"),
-            (|q| q.segment(2).sent_after = None, "1 segments in flight are not linked"),
-            (|q| q.segment(3).sent_before = None, "the order of transmission is torn at 301"),
-            (|q| q.segment(3).sent_after = Some(q.dangling()), "is linked and not there"),
+            (|q| q.queue.flight.list.unlink(&mut q.slab, q.keys[2]), "1 segments in flight are not linked"),
+            (|q| q.segment(2).later = None, "1 segments in flight are not linked"),
+            (|q| q.segment(3).earlier = None, "the order of transmission is torn at 301"),
+            (|q| q.segment(3).later = Some(q.dangling()), "is linked and not there"),
             (
                 |q| q.segment(2).sent = Sent { nr: 9, ..q.segment(2).sent },
                 "sent before the one in front: 301",
@@ -278,8 +302,8 @@ mod tests {
             (
                 |q| {
                     q.segment(2).sent = Sent { nr: 9, ..q.segment(2).sent };
-                    q.queue.flight.unlink(&mut q.slab, q.keys[2]);
-                    q.queue.flight.append(&mut q.slab, q.keys[2]);
+                    q.queue.flight.list.unlink(&mut q.slab, q.keys[2]);
+                    q.queue.flight.list.append(&mut q.slab, q.keys[2]);
                     q.queue.orderly_from = 201;
                 },
                 "sent in another order than that of the queue: 201",
@@ -291,6 +315,25 @@ mod tests {
                     q.queue.flight = before;
                 },
                 "the newest in flight is",
+            ),
+        ]);
+    }
+
+    #[test]
+    fn a_torn_list_of_lost_segments_is_found() {
+        assert_all_found(&[
+            (|q| q.queue.lost.unlink(&mut q.slab, q.keys[1]), "1 lost segments are not linked"),
+            (|q| q.queue.lost.last = None, "the last one lost is None"),
+            (|q| q.segment(1).earlier = Some(q.keys[0]), "the lost segments are torn at 101"),
+            (|q| q.queue.lost.append(&mut q.slab, q.keys[0]), "lost and marked Marks(SACKED)"),
+            (
+                |q| {
+                    q.queue.set_marks(&mut q.slab, q.keys[0], Marks::LOST);
+                    q.queue.lost.unlink(&mut q.slab, q.keys[0]);
+                    q.queue.lost.append(&mut q.slab, q.keys[0]);
+                    q.queue.sacks = Default::default();
+                },
+                "the oldest is not sent again first",
             ),
         ]);
     }

@@ -1,26 +1,25 @@
 //! Segments in flight in the order of their last transmission, so that overtaken ones are at the front
 //! (RFC 8985 section 6.2, step 5: "a separate doubly linked list ordered by Segment.xmit_ts").
 //!
-//! The list runs through the records of the send queue; a segment is in it while it has
-//! [`Marks::IN_FLIGHT`](crate::tcp::slabs::Marks::IN_FLIGHT).
+//! A segment is in the list while it has [`Marks::IN_FLIGHT`](crate::tcp::slabs::Marks::IN_FLIGHT).
 
+use super::list::SegmentList;
 use crate::Instant;
 use crate::tcp::slabs::{SegmentKey, SegmentSlab, Sent};
 
-/// The ends of the list.
+/// The list, the segment sent longest ago first.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Flight {
-    /// The segment sent longest ago.
-    pub(super) oldest: Option<SegmentKey>,
-    newest: Option<SegmentKey>,
+    pub(super) list: SegmentList,
     /// Transmissions so far; wraps.
     count: u32,
 }
 
 impl Flight {
-    /// The segment sent last.
-    pub(super) fn newest(&self) -> Option<SegmentKey> {
-        self.newest
+    /// The segment sent longest ago.
+    #[inline]
+    pub(super) fn oldest(&self) -> Option<SegmentKey> {
+        self.list.first
     }
 
     /// Number of the last transmission; wraps.
@@ -35,67 +34,26 @@ impl Flight {
         Sent { at: now, nr: self.count }
     }
 
-    /// Adds a segment that was sent now.
-    #[inline]
-    pub(super) fn append(&mut self, slab: &mut SegmentSlab, key: SegmentKey) {
-        let before = self.newest.replace(key);
-        match before {
-            Some(before) => slab.get_mut(before).sent_after = Some(key),
-            None => self.oldest = Some(key),
-        }
-        let segment = slab.get_mut(key);
-        (segment.sent_before, segment.sent_after) = (before, None);
-    }
-
-    /// Removes a segment that arrived or was marked lost.
-    #[inline]
-    pub(super) fn unlink(&mut self, slab: &mut SegmentSlab, key: SegmentKey) {
-        let segment = slab.get_mut(key);
-        let (earlier, later) = (segment.sent_before.take(), segment.sent_after.take());
-        match earlier {
-            Some(earlier) => slab.get_mut(earlier).sent_after = later,
-            None => self.oldest = later,
-        }
-        match later {
-            Some(later) => slab.get_mut(later).sent_before = earlier,
-            None => self.newest = earlier,
-        }
-    }
-
-    /// Segments at the front were removed: `oldest` is the one behind them.
-    #[inline]
-    pub(super) fn set_oldest(&mut self, slab: &mut SegmentSlab, oldest: Option<SegmentKey>) {
-        self.oldest = oldest;
-        match oldest {
-            Some(oldest) => slab.get_mut(oldest).sent_before = None,
-            None => self.newest = None,
-        }
-    }
-
     /// Adds a segment that was wrongly marked lost, at the place of its last transmission. Searches from
-    /// `near` on, which is in the list and was not sent later than it; `None`: from the front.
-    pub(super) fn restore(&mut self, slab: &mut SegmentSlab, near: Option<SegmentKey>, key: SegmentKey) {
+    /// `near` on, which is in the list and was not sent later than it; `None`: from the front. Takes each
+    /// segment that is passed off `steps`, and returns `false`, without a change, when none is left.
+    pub(super) fn restore(
+        &mut self,
+        slab: &mut SegmentSlab,
+        near: Option<SegmentKey>,
+        key: SegmentKey,
+        steps: &mut u32,
+    ) -> bool {
         let sent = slab.get(key).sent;
         let mut place = near;
-        while let Some(next) = place.map_or(self.oldest, |place| slab.get(place).sent_after)
+        while let Some(next) = place.map_or(self.list.first, |place| slab.get(place).later)
             && sent.is_after(slab.get(next).sent)
         {
+            let Some(left) = steps.checked_sub(1) else { return false };
+            *steps = left;
             place = Some(next);
         }
-        self.insert_after(slab, place, key);
-    }
-
-    #[inline]
-    fn insert_after(&mut self, slab: &mut SegmentSlab, earlier: Option<SegmentKey>, key: SegmentKey) {
-        let later = match earlier {
-            Some(earlier) => slab.get_mut(earlier).sent_after.replace(key),
-            None => self.oldest.replace(key),
-        };
-        match later {
-            Some(later) => slab.get_mut(later).sent_before = Some(key),
-            None => self.newest = Some(key),
-        }
-        let segment = slab.get_mut(key);
-        (segment.sent_before, segment.sent_after) = (earlier, later);
+        self.list.insert_after(slab, place, key);
+        true
     }
 }

@@ -8,6 +8,7 @@
 
 mod check;
 mod flight;
+mod list;
 mod sacks;
 mod scoreboard;
 
@@ -16,7 +17,8 @@ pub(super) use self::scoreboard::Detected;
 use dp::{ExtBuf, Mempool};
 
 use self::flight::Flight;
-use self::sacks::KnownSacks;
+use self::list::SegmentList;
+use self::sacks::{KnownSacks, SavedSteps};
 use super::ack_sample::AckSample;
 use crate::Instant;
 use crate::tcp::SendError;
@@ -30,17 +32,21 @@ pub(super) struct SendQueue {
     tail: Option<SegmentKey>,
     /// The first segment that was never sent.
     unsent: Option<SegmentKey>,
-    /// Where the search for the next retransmission starts.
-    retransmit_from: Option<SegmentKey>,
+    /// The last segment that was sent, while one that was sent is queued.
+    last_sent: Option<SegmentKey>,
     /// The page that the next segment is written to, if it fits.
     open_page: Option<PageKey>,
-    /// Segments in the order of transmission.
+    /// Segments in flight, in the order of transmission.
     flight: Flight,
+    /// Segments marked lost, in the order in which they were marked, except that the oldest segment is
+    /// first, since it holds up the peer's user. So the next retransmission is found without a search.
+    lost: SegmentList,
     /// The SACK blocks processed last.
     sacks: KnownSacks,
     /// Segments from this position on have no other mark than [`Marks::IN_FLIGHT`], and were sent in the
     /// order of the queue.
     orderly_from: u64,
+    saved_steps: SavedSteps,
     /// The oldest unacknowledged position (SND.UNA).
     una: u64,
     /// The next position to send (SND.NXT).
@@ -65,11 +71,13 @@ impl SendQueue {
             head: None,
             tail: None,
             unsent: None,
-            retransmit_from: None,
+            last_sent: None,
             open_page: None,
             flight: Flight::default(),
+            lost: SegmentList::default(),
             sacks: KnownSacks::default(),
             orderly_from: 0,
+            saved_steps: SavedSteps::default(),
             una: 0,
             nxt: 0,
             end: 1,
@@ -271,22 +279,25 @@ impl SendQueue {
         let len = segment.len;
         self.nxt = segment.end();
         self.unsent = segment.next;
-        self.flight.append(slab, key);
+        self.last_sent = Some(key);
+        self.flight.list.append(slab, key);
+        self.saved_steps.add();
         len
     }
 
-    /// The last segment that was sent and is still queued.
-    pub(super) fn last_sent_segment(&self, slab: &SegmentSlab) -> Option<SegmentKey> {
-        if self.unsent.is_none() {
-            return self.tail;
-        }
-        let mut last = None;
-        let mut cursor = self.head;
-        while let Some(key) = cursor.filter(|key| self.unsent != Some(*key)) {
-            last = Some(key);
-            cursor = slab.get(key).next;
-        }
-        last
+    /// Steps that the walks of one acknowledgement may take.
+    pub(super) fn steps(&self) -> u32 {
+        self.saved_steps.of_acknowledgement()
+    }
+
+    /// The walks of an acknowledgement have left so many of its [`steps`](Self::steps).
+    pub(super) fn keep_steps(&mut self, left: u32) {
+        self.saved_steps.keep(left);
+    }
+
+    /// The last segment in the queue that was sent.
+    pub(super) fn last_sent_segment(&self) -> Option<SegmentKey> {
+        self.oldest_sent().and(self.last_sent)
     }
 
     /// Whether each segment in flight was sent once, in the order of the queue, and none of them is known to
@@ -322,6 +333,16 @@ impl SendQueue {
             sample.acknowledge(slab.get(key));
             self.remove_head(slab);
         }
+        self.put_oldest_first(slab);
+    }
+
+    /// The oldest segment is another one: if it is lost, it is the next to be retransmitted.
+    fn put_oldest_first(&mut self, slab: &mut SegmentSlab) {
+        let later = self.lost.first.is_some_and(|first| self.head != Some(first));
+        if let Some(head) = self.head.filter(|head| later && slab.get(*head).marks.contains(Marks::LOST)) {
+            self.lost.unlink(slab, head);
+            self.lost.insert_after(slab, None, head);
+        }
     }
 
     /// Removes the segments up to `una` at the front that were sent once, in the order of the queue, and
@@ -334,21 +355,15 @@ impl SendQueue {
         una: u64,
     ) -> (Option<RemovedRun>, bool) {
         let pages = (&mut self.small_pages, &mut self.open_page);
-        let run = slab.remove_run((head, self.flight.oldest), una, pages);
+        let run = slab.remove_run((head, self.flight.oldest()), una, pages);
         if run.removed.is_none() {
             return (None, run.goes_on);
         }
-        self.flight.set_oldest(slab, run.oldest);
+        self.flight.list.set_first(slab, run.oldest);
         self.segments -= run.count;
         self.head = run.next;
         if run.next.is_none() {
             self.tail = None;
-        }
-        // No cursor for what was never sent is among them.
-        for cursor in [&mut self.retransmit_from, &mut self.sacks.last] {
-            if cursor.is_some_and(|key| slab.find(key).is_none()) {
-                *cursor = run.next;
-            }
         }
         (run.removed, run.goes_on)
     }
@@ -359,6 +374,7 @@ impl SendQueue {
         let acknowledged = self.head.is_some_and(|key| slab.get(key).end() <= self.una);
         if acknowledged {
             self.remove_head(slab);
+            self.put_oldest_first(slab);
         }
         acknowledged
     }
@@ -376,24 +392,33 @@ impl SendQueue {
         if next.is_none() {
             self.tail = None;
         }
-        for cursor in [&mut self.unsent, &mut self.retransmit_from, &mut self.sacks.last] {
-            if *cursor == Some(key) {
-                *cursor = next;
-            }
+        if self.unsent == Some(key) {
+            self.unsent = next;
         }
     }
 
-    /// Replaces a segment's marks and updates the sums. A segment that gets [`Marks::IN_FLIGHT`] becomes
-    /// the last in the order of transmission.
+    /// Replaces a segment's marks, and updates the sums and lists. A segment that gets [`Marks::IN_FLIGHT`]
+    /// becomes the last in the order of transmission, one that gets [`Marks::LOST`] the last to be
+    /// retransmitted, or the first if it is the oldest.
     #[inline]
     pub(super) fn set_marks(&mut self, slab: &mut SegmentSlab, key: SegmentKey, marks: Marks) {
         let segment = slab.get_mut(key);
         let (old, len) = (segment.marks, u64::from(segment.len));
         segment.marks = marks;
-        match (old.contains(Marks::IN_FLIGHT), marks.contains(Marks::IN_FLIGHT)) {
-            (true, false) => self.flight.unlink(slab, key),
-            (false, true) => self.flight.append(slab, key),
-            _ => {}
+        if !marks.contains(Marks::IN_FLIGHT) && old.contains(Marks::IN_FLIGHT) {
+            self.flight.list.unlink(slab, key);
+        }
+        if !marks.contains(Marks::LOST) && old.contains(Marks::LOST) {
+            self.lost.unlink(slab, key);
+        }
+        if marks.contains(Marks::IN_FLIGHT) && !old.contains(Marks::IN_FLIGHT) {
+            self.flight.list.append(slab, key);
+        }
+        if marks.contains(Marks::LOST) && !old.contains(Marks::LOST) {
+            match self.head == Some(key) {
+                true => self.lost.insert_after(slab, None, key),
+                false => self.lost.append(slab, key),
+            }
         }
         if !(marks - Marks::IN_FLIGHT).is_empty() {
             self.orderly_from = self.nxt;
@@ -417,22 +442,30 @@ impl SendQueue {
         }
     }
 
-    /// Splits a segment that is not in flight so that its first part has `at` bytes; the rest becomes a
-    /// segment of its own. Returns `false` if `at` is not inside the segment.
+    /// Splits a segment that is lost or unsent so that its first part has `at` bytes; the rest becomes a
+    /// segment of its own, which is retransmitted behind the first. Returns `false` if `at` is not inside
+    /// the segment.
     pub(super) fn split(&mut self, slab: &mut SegmentSlab, key: SegmentKey, at: u32) -> bool {
         let segment = slab.get(key);
         if at == 0 || at >= segment.len {
             return false;
         }
         let marks = segment.marks;
+        debug_assert!(
+            !marks.intersects(Marks::IN_FLIGHT | Marks::SACKED),
+            "neither lost nor unsent: {marks:?}"
+        );
         // A block that did not cover all of it may cover a part.
         self.sacks = KnownSacks::default();
-        // Sums are kept per segment: remove the marks before the length changes.
-        self.set_marks(slab, key, Marks::empty());
         let second = slab.split(key, at);
+        slab.get_mut(second).marks = marks;
         self.segments += 1;
-        self.set_marks(slab, key, marks);
-        self.set_marks(slab, second, marks);
+        if marks.contains(Marks::LOST) {
+            self.lost.insert_after(slab, Some(key), second);
+        }
+        if self.last_sent == Some(key) {
+            self.last_sent = Some(second);
+        }
         if self.tail == Some(key) {
             self.tail = Some(second);
         }

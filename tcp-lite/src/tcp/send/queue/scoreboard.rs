@@ -24,49 +24,56 @@ pub(in crate::tcp::send) struct Detected {
 }
 
 impl SendQueue {
-    /// The peer holds `start..end`: marks the segments wholly inside.
+    /// The peer holds `start..end`: marks the segments wholly inside. Takes the segments that are passed
+    /// without news off `steps`; when none is left, the next call goes on from there.
     pub(in crate::tcp::send) fn sack(
         &mut self,
         slab: &mut SegmentSlab,
-        start: u64,
-        end: u64,
+        (start, end): (u64, u64),
+        steps: &mut u32,
         sample: &mut AckSample,
     ) {
-        let Some(from) = self.sacks.unknown_from(start, end) else { return };
-        let last = self.sacks.last.filter(|key| slab.get(*key).pos <= from);
-        let mut cursor = last.or(self.head);
-        let mut whole = None;
+        let (Some(from), Some(head)) = (self.sacks.unknown_from(start, end), self.head) else { return };
+        let near = self.sacks.nearest(slab, from, slab.get(head).pos).unwrap_or(head);
+        let (mut cursor, mut whole) = (Some(near), None);
         while let Some(key) = cursor {
             let segment = slab.get(key);
-            if segment.end() > end || self.unsent == Some(key) {
-                break;
-            }
-            cursor = segment.next;
-            if segment.pos < from {
+            let (pos, segment_end) = (segment.pos, segment.end());
+            let is_inside = from <= pos && segment_end <= end && self.unsent != Some(key);
+            if is_inside && !segment.marks.contains(Marks::SACKED) {
+                let marks = segment.marks;
+                cursor = segment.next;
+                sample.deliver(segment.sent, segment_end, segment.len, marks.contains(Marks::RETRANSMITTED));
+                self.set_marks(slab, key, (marks | Marks::SACKED) - (Marks::LOST | Marks::IN_FLIGHT));
+                whole = Some((segment_end, key));
                 continue;
             }
-            whole = Some(segment.end());
-            let marks = segment.marks;
-            if !marks.contains(Marks::SACKED) {
-                sample.deliver(
-                    segment.sent,
-                    segment.end(),
-                    segment.len,
-                    marks.contains(Marks::RETRANSMITTED),
-                );
-                self.set_marks(slab, key, (marks | Marks::SACKED) - (Marks::LOST | Marks::IN_FLIGHT));
+            let is_behind = segment_end > end || self.unsent == Some(key);
+            if is_behind || *steps == 0 {
+                if whole.is_none() && key != near {
+                    self.sacks.reach(pos, key);
+                }
+                break;
             }
-            self.sacks.last = Some(key);
+            *steps -= 1;
+            cursor = segment.next;
+            if is_inside {
+                // It was marked before, with all others of the known block that it is in.
+                let last = self.sacks.last_of(pos).unwrap_or(key);
+                let segment = slab.get(last);
+                whole = Some((segment.end(), last));
+                cursor = segment.next;
+            }
         }
-        if let Some(whole) = whole {
-            self.sacks.learn(from, whole);
+        if let Some((whole, last)) = whole {
+            self.sacks.learn(from, whole, last);
         }
     }
 
     /// Whether a segment arrived that was sent later than the one longest in flight.
     #[inline]
     pub(in crate::tcp::send) fn is_overtaken(&self, slab: &SegmentSlab, rack: &Rack) -> bool {
-        self.flight.oldest.is_some_and(|key| rack.overtakes(slab.get(key).sent))
+        self.flight.oldest().is_some_and(|key| rack.overtakes(slab.get(key).sent))
     }
 
     /// Marks segments lost that were overtaken for longer than `window` (RFC 8985 section 6.2, step 5).
@@ -79,7 +86,7 @@ impl SendQueue {
         now: Instant,
     ) -> Detected {
         let mut detected = Detected::default();
-        while let Some(key) = self.flight.oldest {
+        while let Some(key) = self.flight.oldest() {
             let segment = slab.get(key);
             if !rack.overtakes(segment.sent) {
                 break;
@@ -110,18 +117,15 @@ impl SendQueue {
     }
 
     fn mark_lost(&mut self, slab: &mut SegmentSlab, key: SegmentKey) {
-        let segment = slab.get(key);
-        let (pos, marks) = (segment.pos, segment.marks);
+        let marks = slab.get(key).marks;
         self.set_marks(slab, key, (marks | Marks::LOST) - (Marks::IN_FLIGHT | Marks::SACKED));
-        if self.retransmit_from.is_none_or(|from| slab.get(from).pos > pos) {
-            self.retransmit_from = Some(key);
-        }
     }
 
     /// The timer expired: the oldest segment is lost, retransmitted or not, and of the others those sent
     /// by `before` (RFC 8985 section 6.3). If the oldest segment was selectively acknowledged, the peer
     /// has reneged (RFC 2018 section 8): nothing is then known to have arrived, and everything is lost.
-    /// Returns whether the oldest segment had not been retransmitted before.
+    /// All lost segments are then retransmitted in the order of the queue. Returns whether the oldest
+    /// segment had not been retransmitted before.
     pub(in crate::tcp::send) fn mark_timed_out(&mut self, slab: &mut SegmentSlab, before: Instant) -> bool {
         let reneged = self.head.is_some_and(|key| slab.get(key).marks.contains(Marks::SACKED));
         let first = self.head.is_none_or(|key| !slab.get(key).marks.contains(Marks::RETRANSMITTED));
@@ -137,12 +141,14 @@ impl SendQueue {
             let (marks, sent_at) = (segment.marks, segment.sent.at);
             cursor = segment.next;
             let old = self.head == Some(key) || sent_at <= before;
-            if reneged || old && marks.contains(Marks::IN_FLIGHT) {
+            if marks.contains(Marks::LOST) {
+                self.lost.unlink(slab, key);
+                self.lost.append(slab, key);
+            } else if reneged || old && marks.contains(Marks::IN_FLIGHT) {
                 self.mark_lost(slab, key);
             }
             clear_retransmitted_in_recovery(slab, key);
         }
-        self.retransmit_from = self.head;
         first
     }
 
@@ -158,21 +164,24 @@ impl SendQueue {
         }
     }
 
-    /// Recovery was spurious: segments that were marked lost and not retransmitted are in flight again.
+    /// Recovery was spurious: segments that were marked lost and not retransmitted are in flight again. (All,
+    /// if they were marked in the order of transmission, or nearly so. If the search for their places passes
+    /// as many segments as there are, the rest stays lost and is retransmitted.)
     pub(in crate::tcp::send) fn restore_lost(&mut self, slab: &mut SegmentSlab) {
-        let (mut cursor, mut near) = (self.head, None);
-        while let Some(key) = cursor.filter(|key| self.lost_bytes > 0 && self.unsent != Some(*key)) {
+        let (mut cursor, mut near, mut steps) = (self.lost.first, None, self.segments);
+        while let Some(key) = cursor {
             let segment = slab.get(key);
-            cursor = segment.next;
+            cursor = segment.later;
             let (marks, sent) = (segment.marks, segment.sent);
-            if marks.contains(Marks::LOST) {
-                near = near.filter(|near| sent.is_after(slab.get(*near).sent));
-                self.set_marks(slab, key, marks - Marks::LOST);
-                // Not by `set_marks`, which would append the segment as the one sent last.
-                slab.get_mut(key).marks |= Marks::IN_FLIGHT;
-                self.flight.restore(slab, near, key);
-                near = Some(key);
+            near = near.filter(|near| sent.is_after(slab.get(*near).sent));
+            self.set_marks(slab, key, marks - Marks::LOST);
+            // Not by `set_marks`, which would append the segment as the one sent last.
+            if !self.flight.restore(slab, near, key, &mut steps) {
+                self.set_marks(slab, key, marks);
+                break;
             }
+            slab.get_mut(key).marks |= Marks::IN_FLIGHT;
+            near = Some(key);
         }
     }
 
@@ -189,25 +198,16 @@ impl SendQueue {
         }
     }
 
-    /// Whether the search for the next segment to retransmit starts at the oldest one.
+    /// Whether the oldest segment is lost.
     #[inline]
-    pub(in crate::tcp::send) fn searches_from_oldest(&self) -> bool {
-        self.retransmit_from == self.head
+    pub(in crate::tcp::send) fn is_oldest_lost(&self) -> bool {
+        self.lost.first.is_some() && self.lost.first == self.head
     }
 
-    /// The oldest segment marked lost.
-    pub(in crate::tcp::send) fn next_to_retransmit(&mut self, slab: &SegmentSlab) -> Option<SegmentKey> {
-        if self.lost_bytes == 0 {
-            return None;
-        }
-        while let Some(key) = self.retransmit_from {
-            let segment = slab.get(key);
-            if segment.marks.contains(Marks::LOST) {
-                return Some(key);
-            }
-            self.retransmit_from = segment.next;
-        }
-        None
+    /// The next segment to retransmit: the oldest one if it is lost, else that marked lost first.
+    #[inline]
+    pub(in crate::tcp::send) fn next_to_retransmit(&self) -> Option<SegmentKey> {
+        self.lost.first
     }
 
     /// A segment was retransmitted, in a recovery or not.
@@ -236,6 +236,7 @@ fn clear_retransmitted_in_recovery(slab: &mut SegmentSlab, key: SegmentKey) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::sacks::MAX_STEPS;
     use super::*;
     use crate::tcp::send::ack_sample::RetransmitFilter;
 
@@ -270,7 +271,7 @@ mod tests {
     /// Marks segments `from..to`; returns how many were not marked before.
     fn sack(slab: &mut SegmentSlab, queue: &mut SendQueue, (start, end): (u64, u64)) -> u64 {
         let mut sample = sample();
-        queue.sack(slab, start, end, &mut sample);
+        queue.sack(slab, (start, end), &mut { MAX_STEPS }, &mut sample);
         queue.check(slab).expect("invariants");
         sample.delivered / LEN
     }
@@ -294,6 +295,38 @@ mod tests {
     }
 
     #[test]
+    fn three_blocks_are_known_those_named_last_and_those_that_touch_are_one() {
+        let (mut slab, mut queue) = queue(20);
+        let is_known = |slab: &mut SegmentSlab, queue: &mut SendQueue, block: (u64, u64)| {
+            let before = slab.visits();
+            queue.sack(slab, block, &mut { MAX_STEPS }, &mut sample());
+            slab.visits() == before
+        };
+        for (from, to) in [(1, 2), (3, 4), (2, 3), (6, 7), (8, 9)] {
+            assert!(!is_known(&mut slab, &mut queue, span(from, to)));
+        }
+        assert!(is_known(&mut slab, &mut queue, span(1, 4)), "three that touch are one");
+        assert!(is_known(&mut slab, &mut queue, span(6, 7)));
+        assert!(is_known(&mut slab, &mut queue, span(1, 4)));
+        // The one that was named longest ago makes room.
+        assert!(!is_known(&mut slab, &mut queue, span(10, 11)));
+        assert!(is_known(&mut slab, &mut queue, span(1, 4)) && is_known(&mut slab, &mut queue, span(6, 7)));
+        assert!(!is_known(&mut slab, &mut queue, span(8, 9)));
+        queue.check(&slab).expect("invariants");
+    }
+
+    #[test]
+    fn no_walk_begins_at_a_segment_that_has_left_the_queue() {
+        let (mut slab, mut queue) = queue(20);
+        // One walk ended at a segment, and another one at a block, which both are acknowledged then.
+        assert_eq!(sack(&mut slab, &mut queue, (span(4, 4).0 + 1, span(4, 4).0 + 2)), 0);
+        queue.acknowledge(&mut slab, span(0, 6).1, &mut sample());
+        assert_eq!(sack(&mut slab, &mut queue, span(8, 9)), 1);
+        queue.acknowledge(&mut slab, span(0, 11).1, &mut sample());
+        assert_eq!(sack(&mut slab, &mut queue, span(13, 14)), 1);
+    }
+
+    #[test]
     fn a_block_that_is_repeated_marks_what_was_cut_since() {
         let (mut slab, mut queue) = queue(3);
         let block = (span(0, 1).0 + 50, span(0, 2).1);
@@ -302,7 +335,7 @@ mod tests {
         assert!(queue.mark_head_lost(&mut slab));
         assert!(queue.split(&mut slab, first, 50));
         let mut sample = sample();
-        queue.sack(&mut slab, block.0, block.1, &mut sample);
+        queue.sack(&mut slab, block, &mut { MAX_STEPS }, &mut sample);
         queue.check(&slab).expect("invariants");
         assert_eq!((sample.delivered, queue.sacked_segments), (50, 2));
     }
@@ -314,7 +347,7 @@ mod tests {
         let mut now = at(10);
         let mut detect = |slab: &mut SegmentSlab, queue: &mut SendQueue, nr, now, window_ms| {
             let mut sample = sample();
-            queue.sack(slab, span(nr, nr + 1).0, span(nr, nr + 1).1, &mut sample);
+            queue.sack(slab, span(nr, nr + 1), &mut { MAX_STEPS }, &mut sample);
             let _ = rack.on_ack(now, &sample);
             let detected = queue.detect_lost(slab, &rack, Duration::from_millis(window_ms), now);
             queue.check(slab).expect("invariants");
@@ -324,7 +357,7 @@ mod tests {
         let detected = detect(&mut slab, &mut queue, 2, now, 1);
         assert_eq!((detected.lost, detected.lost_again, detected.next), (2, 0, None));
         for nr in 0..2 {
-            let key = queue.next_to_retransmit(&slab).expect("lost");
+            let key = queue.next_to_retransmit().expect("lost");
             assert_eq!(slab.get(key).pos, span(nr, nr).0, "the oldest first");
             queue.on_retransmitted(&mut slab, key, at(10), true);
         }
@@ -349,7 +382,55 @@ mod tests {
         queue.restore_lost(&mut slab);
         queue.check(&slab).expect("invariants");
         assert_eq!(queue.not_sacked_nor_lost(), 6 * LEN);
-        assert_eq!(queue.flight.oldest, slab.get(first).next, "the first was sent last");
+        assert_eq!(queue.flight.oldest(), slab.get(first).next, "the first was sent last");
+    }
+
+    #[test]
+    fn lost_segments_are_retransmitted_as_they_were_marked_but_the_oldest_first() {
+        let (mut slab, mut queue) = queue(8);
+        let keys: Vec<_> = slab.iter_from(queue.head.expect("a segment")).collect();
+        for nr in [5, 3, 0, 4] {
+            queue.mark_lost(&mut slab, keys[nr]);
+        }
+        let order = |slab: &SegmentSlab, queue: &SendQueue| {
+            queue.check(slab).expect("invariants");
+            let lost = std::iter::successors(queue.next_to_retransmit(), |key| slab.get(*key).later);
+            lost.map(|lost| keys.iter().position(|key| *key == lost)).collect::<Vec<_>>()
+        };
+        assert_eq!(order(&slab, &queue), [0, 5, 3, 4].map(Some));
+        assert!(queue.is_oldest_lost());
+        queue.acknowledge(&mut slab, span(0, 2).1, &mut sample());
+        assert_eq!(order(&slab, &queue), [5, 3, 4].map(Some));
+        assert!(!queue.is_oldest_lost());
+        queue.acknowledge(&mut slab, span(0, 3).1, &mut sample());
+        assert_eq!(order(&slab, &queue), [3, 5, 4].map(Some), "the oldest now");
+        queue.mark_timed_out(&mut slab, at(6));
+        assert_eq!(order(&slab, &queue), [3, 4, 5, 6].map(Some), "in order after a timeout");
+        queue.on_retransmitted(&mut slab, keys[3], at(9), true);
+        assert_eq!(sack(&mut slab, &mut queue, span(4, 5)), 1);
+        assert_eq!(order(&slab, &queue), [5, 6].map(Some));
+        assert!(queue.split(&mut slab, keys[5], 50));
+        let second = slab.get(keys[5]).later.expect("it follows the first part");
+        assert_eq!((slab.get(second).pos, slab.get(second).later), (span(5, 5).0 + 50, Some(keys[6])));
+    }
+
+    /// Of every other one, the retransmission was lost, too.
+    #[test]
+    fn segments_sent_in_another_order_are_put_back_in_so_many_steps_as_there_are() {
+        let (mut slab, mut queue) = queue(60);
+        let keys: Vec<_> = slab.iter_from(queue.head.expect("a segment")).collect();
+        queue.mark_timed_out(&mut slab, at(100));
+        for nr in (1..60).step_by(2) {
+            queue.on_retransmitted(&mut slab, keys[nr], at(200), true);
+        }
+        queue.mark_timed_out(&mut slab, at(300));
+        assert_eq!(queue.lost_bytes(), 60 * LEN);
+        let before = slab.visits();
+        queue.restore_lost(&mut slab);
+        let steps = slab.visits() - before;
+        queue.check(&slab).expect("invariants");
+        assert!(steps <= 6 * 60, "{steps}");
+        assert!((LEN..50 * LEN).contains(&queue.lost_bytes()), "the rest stays lost: {}", queue.lost_bytes());
     }
 
     #[test]

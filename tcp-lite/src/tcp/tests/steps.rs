@@ -1,0 +1,251 @@
+//! The steps of one acknowledgement, counted as records of segments that are looked at: a peer with thousands
+//! of segments in flight must not make us walk along all of them again and again (CVE-2019-11478).
+
+use super::wire::*;
+use crate::facade::TcpSeqNumber;
+use crate::tcp::SegmentSlab;
+use crate::tcp::send::Phase;
+use crate::{Duration, TcpConfig};
+
+const SEGMENT: usize = 20;
+/// In flight.
+const SEGMENTS: usize = 2000;
+/// What one acknowledgement may look at, whatever is in flight: 32 that are not news, some of them twice, and
+/// a few for each of its blocks and for the next segment to send.
+const BOUND: u64 = 90;
+
+/// A peer whose acknowledgements are made by the test, in units of segments and bytes of them.
+struct Forger {
+    pair: Pair,
+    acked: usize,
+    pushed: usize,
+    /// Echoed as TSecr.
+    echo: Option<u32>,
+}
+
+impl Forger {
+    /// With so many segments in flight.
+    fn new() -> Self {
+        let big = TcpConfig { recv_window_bytes: 1 << 20, send_buffer_bytes: 1 << 20, ..config() };
+        let mut pair = Pair::new(big, big);
+        pair.a.segments = SegmentSlab::new(16 * SEGMENTS, 16 * SEGMENTS);
+        pair.a.connect(pair.now);
+        pair.run_for(Duration::from_millis(100));
+        let mut forger = Self { pair, acked: 0, pushed: 0, echo: None };
+        for _ in 0..20 {
+            forger.send(forger.acked + SEGMENTS - forger.pushed);
+            if forger.sent() == forger.pushed {
+                return forger;
+            }
+            forger.hear(forger.sent(), &[]);
+        }
+        panic!("{} of {} segments were sent", forger.sent(), forger.pushed);
+    }
+
+    /// Pushes so many segments, and sends what may be sent.
+    fn send(&mut self, count: usize) {
+        for _ in 0..count {
+            self.pair.a.push(self.pair.now, &pattern(self.pushed * SEGMENT, SEGMENT)).unwrap();
+            self.pushed += 1;
+        }
+        self.transmit();
+    }
+
+    /// Segments sent so far.
+    fn sent(&self) -> usize {
+        let sending = self.pair.a.tcb().sending();
+        (sending.una() + sending.outstanding() - 1) as usize / SEGMENT
+    }
+
+    /// Sends what may be sent; returns how many segments, and the most records that one of them took to find.
+    fn transmit(&mut self) -> (usize, u64) {
+        let (mut count, mut most, now) = (0, 0, self.pair.now);
+        loop {
+            let (visits, sent) = self.pair.a.with(now, |tcb, ctx| {
+                let before = ctx.segments.visits();
+                let found = tcb.next_transmission(ctx);
+                if let Some(found) = &found {
+                    tcb.sent(ctx, found);
+                }
+                (ctx.segments.visits() - before, found.is_some())
+            });
+            most = most.max(visits);
+            if !sent {
+                return (count, most);
+            }
+            count += 1;
+        }
+    }
+
+    fn seq(&self, byte: usize) -> TcpSeqNumber {
+        self.pair.a.params.iss + 1 + byte
+    }
+
+    /// The peer acknowledges so many segments, and these blocks of bytes. Returns how many records were
+    /// looked at.
+    fn hear(&mut self, ack: usize, blocks: &[(usize, usize)]) -> u64 {
+        self.pair.now += Duration::from_millis(1);
+        self.acked = ack;
+        let side = Side::B;
+        let mut packet = self.pair.log.iter().rev().find(|(_, from, _)| *from == side).unwrap().2.clone();
+        packet.header.flags = Default::default();
+        packet.header.seq = self.pair.b.params.iss + 1;
+        packet.header.ack = Some(self.seq(ack * SEGMENT));
+        packet.header.options.sack.clear();
+        for (start, end) in blocks {
+            packet.header.options.sack.push((self.seq(*start), self.seq(*end)));
+        }
+        let value = packet.header.options.timestamps.map_or(0, |(value, _)| value);
+        packet.header.options.timestamps = self.echo.map(|echo| (value, echo));
+        let now = self.pair.now;
+        self.pair.a.with(now, |tcb, ctx| {
+            let before = ctx.segments.visits();
+            let buf = ctx.pool.alloc().expect("a buffer");
+            let _ = tcb.on_segment(ctx, &packet.header, packet.ecn, (buf, 1));
+            ctx.segments.visits() - before
+        })
+    }
+
+    fn phase(&self) -> Phase {
+        self.pair.a.tcb().sending().phase()
+    }
+}
+
+/// A byte inside of a segment.
+fn inside(segment: usize) -> (usize, usize) {
+    (segment * SEGMENT + 1, segment * SEGMENT + 2)
+}
+
+fn whole(from: usize, to: usize) -> (usize, usize) {
+    (from * SEGMENT, to * SEGMENT)
+}
+
+#[test]
+fn blocks_without_a_segment_cost_the_same_however_far_away_they_are() {
+    let mut forger = Forger::new();
+    let (first, last) = (forger.acked, forger.pushed - 1);
+    let middle = (first + last) / 2;
+    let steps: Vec<u64> = (0..200).map(|_| forger.hear(first, &[inside(last)])).collect();
+    assert!(steps.iter().all(|steps| *steps <= BOUND), "{steps:?}");
+    let found = steps.iter().position(|steps| *steps < 10).expect("the walk goes on where it ended");
+    assert!((SEGMENTS / 40..SEGMENTS / 20).contains(&found), "found after {found}");
+    assert!(steps[found..].iter().all(|steps| *steps < 10), "and remembers it: {:?}", &steps[found..]);
+    // In turns, in several blocks of one, from the end to the front.
+    for nr in 0..200 {
+        let steps = forger.hear(first, &[inside(if nr % 2 == 0 { last } else { middle })]);
+        assert!(steps <= BOUND, "in turns: {steps}");
+        let steps =
+            forger.hear(first, &[inside(last - nr), inside(middle - nr), inside(last), inside(first)]);
+        assert!(steps <= BOUND, "four blocks: {steps}");
+        let steps = forger.hear(first, &[inside(last - nr)]);
+        assert!(steps <= BOUND, "towards the front: {steps}");
+    }
+}
+
+#[test]
+fn blocks_of_every_other_segment_are_marked_and_cost_the_same() {
+    // From the front; from the end, where each is in front of what is known; and from both.
+    for order in 0..3 {
+        let mut forger = Forger::new();
+        let (first, last) = (forger.acked, forger.pushed - 1);
+        let mut long = 0;
+        for nr in 0..SEGMENTS / 2 - 1 {
+            let at = match order {
+                0 => first + 1 + 2 * nr,
+                1 => last - 2 * nr,
+                _ if nr % 2 == 0 => first + 1 + 2 * nr,
+                _ => last - 2 * nr,
+            };
+            long += u64::from(forger.hear(first, &[whole(at, at + 1)]) > BOUND);
+            let (_, most) = forger.transmit();
+            assert!(most <= 10, "order {order}: {most} to find the next segment, after {nr}");
+        }
+        // What is overtaken is marked lost at once.
+        assert!(long <= 4, "order {order}: {long} acknowledgements with a long walk");
+    }
+}
+
+#[test]
+fn a_block_that_is_far_away_is_marked_by_the_acknowledgements_that_repeat_it() {
+    let mut forger = Forger::new();
+    let (first, last) = (forger.acked, forger.pushed - 1);
+    let outstanding = forger.pair.a.tcb().sending().bytes_in_pipe();
+    let marked = (0..SEGMENTS / 30).any(|_| {
+        let steps = forger.hear(first, &[whole(last, last + 1)]);
+        assert!(steps <= BOUND, "{steps}");
+        forger.pair.a.tcb().sending().bytes_in_pipe() < outstanding
+    });
+    assert!(marked, "not after {} acknowledgements", SEGMENTS / 30);
+}
+
+#[test]
+fn a_hole_that_is_filled_joins_its_neighbours_without_a_walk_along_them() {
+    let mut forger = Forger::new();
+    let first = forger.acked;
+    let (one, other) = (whole(first + 1, first + 900), whole(first + 901, first + 1800));
+    forger.hear(first, &[one]);
+    forger.hear(first, &[other, one]);
+    let steps = forger.hear(first, &[whole(first + 1, first + 1800)]);
+    assert!(steps < 30, "{steps}");
+    let steps = forger.hear(first, &[whole(first + 1, first + 1801)]);
+    assert!(steps < 30, "and grows at its end: {steps}");
+}
+
+#[test]
+fn recoveries_that_are_undone_again_and_again_do_not_walk_along_all_each_time() {
+    let mut forger = Forger::new();
+    let first = forger.acked;
+    // The peer lets a segment seem lost, and says that its retransmission was one too many.
+    let (mut total, rounds) = (0, 200);
+    let block = whole(first + 3, first + 503);
+    for _ in 0..rounds {
+        forger.send(2);
+        let end = forger.sent();
+        total += forger.hear(first, &[whole(end - 1, end), block]);
+        total += forger.transmit().1;
+        total += forger.hear(first, &[whole(first + 3, first + 502), block]);
+        total += forger.transmit().1;
+    }
+    let undone = forger.pair.a.counters.spurious_recoveries;
+    assert!(undone >= 2, "{undone} undone, {:?}", forger.phase());
+    // A few walks along everything, and the bound for each of the rest.
+    let most = 40 * SEGMENTS as u64 + 2 * rounds as u64 * BOUND;
+    assert!(total <= most, "{total} records in {rounds} rounds, {undone} undone");
+}
+
+#[test]
+fn what_is_lost_again_and_again_at_the_front_does_not_hide_what_is_lost_at_the_end() {
+    let mut forger = Forger::new();
+    let (first, last) = (forger.acked, forger.pushed - 1);
+    // All but the first and one near the end arrive; then new segments overtake the retransmission of the
+    // first again and again.
+    let blocks = [whole(first + 1, last - 4), whole(last - 3, last - 1)];
+    forger.hear(first, &blocks);
+    forger.transmit();
+    let mut long = 0;
+    for nr in 0..50 {
+        forger.send(4);
+        let end = forger.pushed;
+        let steps = forger.hear(first, &[whole(end - 2 - nr % 2, end - nr % 2), blocks[0], blocks[1]]);
+        long += u64::from(steps > BOUND);
+        let (_, most) = forger.transmit();
+        assert!(most <= 10, "{most} to find the next segment, after {nr}");
+    }
+    let counters = forger.pair.a.counters;
+    assert!(long <= 5 && counters.lost_retransmits > 5, "{long}, {}", counters.lost_retransmits);
+}
+
+#[test]
+fn the_segment_of_a_tail_loss_probe_is_known() {
+    let mut forger = Forger::new();
+    // More waits that the peer's window has no room for, so the probe is the last one sent.
+    let first = forger.acked + 1;
+    forger.hear(first, &[]);
+    forger.transmit();
+    let due = forger.pair.a.tcb().deadline().expect("a timer");
+    forger.pair.now = due;
+    forger.pair.a.with(due, |tcb, ctx| tcb.on_timer(ctx));
+    let (sent, most) = forger.transmit();
+    assert_eq!(forger.pair.a.counters.tail_loss_probes, 1);
+    assert!(sent >= 1 && most <= 10, "{most} to find the last segment");
+}
