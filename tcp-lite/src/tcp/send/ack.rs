@@ -245,13 +245,11 @@ impl SendHalf {
                 }
             }
         }
-        let mut steps = self.queue.steps();
         for (start, end) in blocks {
             if (una as i64) <= start && start < end && end <= nxt as i64 {
-                self.queue.sack(ctx.segments, (start as u64, end as u64), &mut steps, sample);
+                self.queue.sack(ctx.segments, (start as u64, end as u64), sample);
             }
         }
-        self.queue.keep_steps(steps);
         mtu_probe_answered
     }
 

@@ -132,9 +132,9 @@ impl SegmentSlab {
     /// page. `None` if it has none.
     fn parts(&self, segment: &Segment) -> Option<(Range<usize>, &ExtBuf, Range<usize>)> {
         let External { memory, at } = self.externals.get(segment.external?);
-        let place = self.place(segment);
-        let middle = place.start + *at as usize;
-        Some((place.start..middle, memory, middle..place.end))
+        let range = self.range(segment);
+        let middle = range.start + *at as usize;
+        Some((range.start..middle, memory, middle..range.end))
     }
 
     /// As [`views`](Self::views), for segments that all have external memory. `pool` has the descriptors.

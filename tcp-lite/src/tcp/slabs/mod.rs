@@ -22,4 +22,4 @@ pub(super) use pages::PageKind;
 pub(crate) use search::SearchSlab;
 pub(super) use search::{Probe, Search, SearchKey, SearchStage};
 pub(crate) use segment::{MAX_TRAIN, SegmentKey, SegmentSlab};
-pub(super) use segment::{Marks, RemovedRun, Segment, Sent};
+pub(super) use segment::{Marks, Place, RemovedRun, Segment, Sent, leap_number};

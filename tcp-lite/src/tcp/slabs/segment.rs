@@ -104,7 +104,8 @@ pub(in crate::tcp) struct Segment {
     /// The next one of its queue, or of the records that are not in use.
     pub(in crate::tcp) next: Option<SegmentKey>,
     /// Neighbours in the order of transmission, while [`Marks::IN_FLIGHT`], or among the lost segments, while
-    /// [`Marks::LOST`].
+    /// [`Marks::LOST`]. While [`Marks::SACKED`], `later` is a segment behind this one, and this one, that one and all
+    /// between are selectively acknowledged; `None` if the next segment is not.
     pub(in crate::tcp) earlier: Option<SegmentKey>,
     pub(in crate::tcp) later: Option<SegmentKey>,
 }
@@ -125,9 +126,51 @@ impl Segment {
 
     /// Its range in the page, if it has no external memory.
     #[inline]
-    fn place(&self) -> Range<usize> {
+    fn range(&self) -> Range<usize> {
         self.offset as usize..(self.offset + self.len) as usize
     }
+}
+
+/// How the segments in front of one are found (`send/queue/index.rs`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::tcp) struct Place {
+    /// One more than that of the segment in front, or the same if both were one that was cut; wraps.
+    pub(in crate::tcp) number: u32,
+    /// The segment in front; itself for the first one that got a place.
+    pub(in crate::tcp) previous: SegmentKey,
+    /// A segment further in front, and its number, which is [`leap_number`].
+    pub(in crate::tcp) far: SegmentKey,
+    pub(in crate::tcp) far_number: u32,
+}
+
+impl Place {
+    /// That of the first segment that gets one.
+    pub(in crate::tcp) fn first(key: SegmentKey) -> Self {
+        Self { number: 1, previous: key, far: key, far_number: leap_number(1) }
+    }
+
+    /// The segment further in front, if it is behind the oldest one, which has the number `oldest`.
+    #[inline]
+    pub(in crate::tcp) fn leap(self, oldest: u32) -> Option<SegmentKey> {
+        let (from, to) = (self.number.wrapping_sub(oldest), self.far_number.wrapping_sub(oldest));
+        (0 < to && to < from).then_some(self.far)
+    }
+}
+
+/// Where a leap from the segment `number` leads: the number less the lowest term of its skew binary representation,
+/// whose terms are 1, 3, 7, 15 and so on. So from any number, about twice its logarithm of leaps and steps lead to any
+/// lower one, and the leap of each is one step or two leaps from the segment in front (Myers, An applicative
+/// random-access stack, 1983).
+pub(in crate::tcp) fn leap_number(number: u32) -> u32 {
+    let mut rest = number;
+    while rest > 0 {
+        let term = (1_u64 << (u64::from(rest) + 1).ilog2()) - 1;
+        rest -= term as u32;
+        if rest == 0 {
+            return number - term as u32;
+        }
+    }
+    0
 }
 
 /// Result of [`SegmentSlab::remove_run`].
@@ -163,6 +206,8 @@ pub(crate) struct SegmentSlab {
     limit: usize,
     pub(super) pages: Pages,
     pub(super) externals: Externals,
+    /// The places of records that had one. (Those of others are meaningless.)
+    places: Vec<Place>,
     /// How often [`get`](Self::get) was called: tests count steps by it.
     #[cfg(test)]
     visits: std::cell::Cell<u64>,
@@ -176,6 +221,7 @@ impl SegmentSlab {
         let externals = Externals::new(limit / EXTERNAL_SHARE);
         Self {
             records: Vec::with_capacity(limit),
+            places: Vec::with_capacity(limit),
             free: None,
             used: 0,
             limit,
@@ -222,7 +268,7 @@ impl SegmentSlab {
     pub(crate) fn bytes(&self, key: SegmentKey) -> &[u8] {
         let segment = self.get(key);
         debug_assert!(segment.external.is_none(), "a part of the payload lies elsewhere");
-        self.pages.bytes(segment.page, segment.place())
+        self.pages.bytes(segment.page, segment.range())
     }
 
     /// The Internet checksum's sum of the payload of a segment without external memory, if it is known.
@@ -265,9 +311,9 @@ impl SegmentSlab {
     }
 
     /// A segment's range in its page.
-    pub(super) fn place(&self, segment: &Segment) -> Range<usize> {
+    pub(super) fn range(&self, segment: &Segment) -> Range<usize> {
         let external = segment.external.map_or(0, |key| self.externals.bytes(key));
-        let Range { start, end } = segment.place();
+        let Range { start, end } = segment.range();
         start..end - external as usize
     }
 
@@ -277,13 +323,13 @@ impl SegmentSlab {
         let mut views = ArrayVec::new();
         let mut segments = self.iter_from(first).map(|key| self.get(key)).take(count);
         let mut last = segments.next()?;
-        let mut place = last.place();
+        let mut place = last.range();
         for next in segments {
             if last.adjoins(next) {
-                place.end = next.place().end;
+                place.end = next.range().end;
             } else {
                 views.try_push(self.pages.view(last.page, place)?).ok()?;
-                place = next.place();
+                place = next.range();
             }
             last = next;
         }
@@ -315,7 +361,7 @@ impl SegmentSlab {
         let externals = self.used().filter(|segment| segment.external.is_some()).count();
         let counted = self.externals.len();
         ensure!(counted == externals, "{counted} external parts, {externals} in segments");
-        let places = self.used().map(|segment| (segment.page, self.place(segment)));
+        let places = self.used().map(|segment| (segment.page, self.range(segment)));
         self.pages.check(places, open)
     }
 
@@ -336,6 +382,34 @@ impl SegmentSlab {
             self.used
         );
         Ok(())
+    }
+
+    /// The place of a segment that has one.
+    #[inline]
+    pub(in crate::tcp) fn place(&self, key: SegmentKey) -> Place {
+        #[cfg(test)]
+        self.visits.update(|visits| visits + 1);
+        self.places[key.record()]
+    }
+
+    /// Gives a segment its place.
+    #[inline]
+    pub(in crate::tcp) fn set_place(&mut self, key: SegmentKey, place: Place) {
+        if key.record() >= self.places.len() {
+            self.places.resize(key.record() + 1, Place::first(key));
+        }
+        self.places[key.record()] = place;
+    }
+
+    /// The place behind the segment `last`, which has one, in a queue whose oldest segment has the number `oldest`.
+    pub(in crate::tcp) fn place_behind(&self, last: SegmentKey, oldest: u32) -> Place {
+        let before = self.place(last);
+        let number = before.number.wrapping_add(1);
+        let mut place = Place { number, previous: last, far: last, far_number: leap_number(number) };
+        if place.far_number != before.number && place.leap(oldest).is_some() {
+            place.far = self.place(before.far).far;
+        }
+        place
     }
 
     #[inline]

@@ -25,8 +25,6 @@ impl SendQueue {
             ensure!(places == u32::from(is_sent), "{:?} at {}", segment.marks, segment.pos);
             let is_orderly = segment.pos < self.orderly_from || segment.marks == Marks::IN_FLIGHT;
             ensure!(is_orderly || !is_sent, "{:?} in an orderly queue at {}", segment.marks, segment.pos);
-            let is_known = self.sacks.knows(segment.pos);
-            ensure!(!is_known || place == Marks::SACKED, "{:?} in a known SACK block", segment.marks);
             match place {
                 Marks::SACKED => sacked = (sacked.0 + len, sacked.1 + 1),
                 Marks::LOST => lost = (lost.0 + len, lost.1 + 1),
@@ -66,7 +64,8 @@ impl SendQueue {
         ensure!(in_flight == 0, "{in_flight} segments in flight are not linked");
         ensure!(self.flight.list.last == earlier, "the newest in flight is {:?}", self.flight.list.last);
         self.check_lost(slab, lost.1)?;
-        self.sacks.check(slab, self.head)?;
+        self.index.check(slab, self.oldest_sent())?;
+        self.check_sacked(slab)?;
         // (A connection that is over has dropped its segments, and keeps its positions.)
         if self.head.is_some() || self.una >= self.end { self.check_positions(slab) } else { Ok(()) }
     }
@@ -84,6 +83,36 @@ impl SendQueue {
         }
         ensure!(count == 0, "{count} lost segments are not linked");
         ensure!(self.lost.last == earlier, "the last one lost is {:?}", self.lost.last);
+        Ok(())
+    }
+
+    /// From each selectively acknowledged segment a way leads to the last one of its run.
+    fn check_sacked(&self, slab: &SegmentSlab) -> Check {
+        // Positions of segments of this run whose ways lead beyond the segment in question.
+        let mut beyond = 0;
+        for key in self.keys(slab, self.head, |segment| segment.next) {
+            let (_, segment) = key?;
+            let is_sacked = segment.marks.contains(Marks::SACKED);
+            ensure!(
+                is_sacked || segment.pos > beyond,
+                "a run of SACKed segments leads beyond {}",
+                segment.pos
+            );
+            if !is_sacked {
+                continue;
+            }
+            let next = segment.next.filter(|next| slab.get(*next).marks.contains(Marks::SACKED));
+            ensure!(
+                next.is_some() == segment.later.is_some(),
+                "a run of SACKed segments is torn at {}",
+                segment.pos
+            );
+            if let Some(later) = segment.later {
+                let found = slab.find(later).map_or(0, |later| later.pos);
+                ensure!(found > segment.pos, "a way from {} to {later:?}, which is at {found}", segment.pos);
+                beyond = beyond.max(found);
+            }
+        }
         Ok(())
     }
 
@@ -136,7 +165,7 @@ mod tests {
     use super::*;
     use crate::Instant;
     use crate::invariant::assert_found;
-    use crate::tcp::slabs::Sent;
+    use crate::tcp::slabs::{Place, Sent};
 
     const LEN: u64 = 100;
 
@@ -163,7 +192,7 @@ mod tests {
             let keys: [SegmentKey; 5] = keys.try_into().expect("five segments");
             queue.set_marks(&mut slab, keys[0], Marks::SACKED);
             queue.set_marks(&mut slab, keys[1], Marks::LOST);
-            queue.sacks.learn(1, 1 + LEN, keys[0]);
+            queue.index.find(&mut slab, (keys[0], keys[3]), 0);
             Self { slab, queue, keys }
         }
 
@@ -232,25 +261,71 @@ mod tests {
             (|q| q.queue.unsent = Some(q.dangling()), "Marks(0x0) at 401"),
             (|q| q.queue.last_sent = Some(q.keys[2]), "the last one sent is Some(SegmentKey(3)), not"),
             (|q| q.queue.last_sent = None, "the last one sent is None, not"),
+        ]);
+    }
+
+    #[test]
+    fn wrong_places_are_found() {
+        assert_all_found(&[
             (
                 |q| {
-                    let dangling = q.dangling();
-                    q.queue.sacks = Default::default();
-                    q.queue.sacks.learn(2, 90, dangling);
+                    let place = q.slab.place(q.keys[2]);
+                    q.slab.set_place(q.keys[2], Place { previous: q.keys[0], ..place });
                 },
-                "a known SACK block ends at SegmentKey(6)",
+                "SegmentKey(2) is in front of 201, not SegmentKey(1)",
             ),
-            (|q| q.queue.sacks.learn(101, 201, q.keys[1]), "Marks(LOST) in a known SACK block"),
             (
                 |q| {
-                    q.queue.sacks = Default::default();
-                    q.queue.sacks.learn(1, 100, q.keys[0]);
+                    let place = q.slab.place(q.keys[3]);
+                    q.slab.set_place(q.keys[3], Place { number: 5, ..place });
                 },
-                "a known SACK block ends at 100, its last segment at 101",
+                "place number 5 behind 3",
             ),
             (
-                |q| q.queue.sacks.reach(101, q.keys[2]),
-                "a walk came to 101, and SegmentKey(3) is at Some(201)",
+                |q| {
+                    let place = q.slab.place(q.keys[3]);
+                    q.slab.set_place(q.keys[3], Place { far: q.keys[1], ..place });
+                },
+                "from 301 a leap to SegmentKey(2)",
+            ),
+            (
+                |q| {
+                    let (place, far) = (q.slab.place(q.keys[3]), q.dangling());
+                    q.slab.set_place(q.keys[3], Place { far, ..place });
+                },
+                "from 301 a leap to SegmentKey(6)",
+            ),
+        ]);
+    }
+
+    #[test]
+    fn torn_runs_of_segments_that_arrived_are_found() {
+        fn three(q: &mut Queued) {
+            for key in &q.keys[1..3] {
+                q.queue.set_marks(&mut q.slab, *key, Marks::SACKED);
+                q.queue.join_sacked_runs(&mut q.slab, *key, q.keys[0]);
+            }
+            q.check().expect("invariants");
+        }
+        assert_all_found(&[
+            (|q| q.segment(0).later = Some(q.keys[1]), "a run of SACKed segments is torn at 1"),
+            (
+                |q| q.queue.set_marks(&mut q.slab, q.keys[1], Marks::SACKED),
+                "a run of SACKed segments is torn at 1",
+            ),
+            (
+                |q| {
+                    three(q);
+                    q.segment(0).later = Some(q.keys[3]);
+                },
+                "a run of SACKed segments leads beyond 301",
+            ),
+            (
+                |q| {
+                    three(q);
+                    q.segment(1).later = Some(q.keys[0]);
+                },
+                "a way from 101 to SegmentKey(1), which is at 1",
             ),
         ]);
     }
@@ -331,7 +406,6 @@ mod tests {
                     q.queue.set_marks(&mut q.slab, q.keys[0], Marks::LOST);
                     q.queue.lost.unlink(&mut q.slab, q.keys[0]);
                     q.queue.lost.append(&mut q.slab, q.keys[0]);
-                    q.queue.sacks = Default::default();
                 },
                 "the oldest is not sent again first",
             ),

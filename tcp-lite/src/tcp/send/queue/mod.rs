@@ -8,8 +8,8 @@
 
 mod check;
 mod flight;
+mod index;
 mod list;
-mod sacks;
 mod scoreboard;
 
 pub(super) use self::scoreboard::Detected;
@@ -17,8 +17,8 @@ pub(super) use self::scoreboard::Detected;
 use dp::{ExtBuf, Mempool};
 
 use self::flight::Flight;
+use self::index::Index;
 use self::list::SegmentList;
-use self::sacks::{KnownSacks, SavedSteps};
 use super::ack_sample::AckSample;
 use crate::Instant;
 use crate::tcp::SendError;
@@ -41,12 +41,10 @@ pub(super) struct SendQueue {
     /// Segments marked lost, in the order in which they were marked, except that the oldest segment is
     /// first, since it holds up the peer's user. So the next retransmission is found without a search.
     lost: SegmentList,
-    /// The SACK blocks processed last.
-    sacks: KnownSacks,
+    index: Index,
     /// Segments from this position on have no other mark than [`Marks::IN_FLIGHT`], and were sent in the
     /// order of the queue.
     orderly_from: u64,
-    saved_steps: SavedSteps,
     /// The oldest unacknowledged position (SND.UNA).
     una: u64,
     /// The next position to send (SND.NXT).
@@ -75,9 +73,8 @@ impl SendQueue {
             open_page: None,
             flight: Flight::default(),
             lost: SegmentList::default(),
-            sacks: KnownSacks::default(),
+            index: Index::default(),
             orderly_from: 0,
-            saved_steps: SavedSteps::default(),
             una: 0,
             nxt: 0,
             end: 1,
@@ -281,18 +278,7 @@ impl SendQueue {
         self.unsent = segment.next;
         self.last_sent = Some(key);
         self.flight.list.append(slab, key);
-        self.saved_steps.add();
         len
-    }
-
-    /// Steps that the walks of one acknowledgement may take.
-    pub(super) fn steps(&self) -> u32 {
-        self.saved_steps.of_acknowledgement()
-    }
-
-    /// The walks of an acknowledgement have left so many of its [`steps`](Self::steps).
-    pub(super) fn keep_steps(&mut self, left: u32) {
-        self.saved_steps.keep(left);
     }
 
     /// The last segment in the queue that was sent.
@@ -455,10 +441,9 @@ impl SendQueue {
             !marks.intersects(Marks::IN_FLIGHT | Marks::SACKED),
             "neither lost nor unsent: {marks:?}"
         );
-        // A block that did not cover all of it may cover a part.
-        self.sacks = KnownSacks::default();
         let second = slab.split(key, at);
         slab.get_mut(second).marks = marks;
+        self.index.on_split(slab, key, second);
         self.segments += 1;
         if marks.contains(Marks::LOST) {
             self.lost.insert_after(slab, Some(key), second);

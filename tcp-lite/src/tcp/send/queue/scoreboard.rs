@@ -4,7 +4,6 @@
 //! The recovery process is in `recovery.rs`, RACK's state in `rack.rs`.
 
 use super::SendQueue;
-use super::sacks::KnownSacks;
 use crate::tcp::send::ack_sample::AckSample;
 use crate::tcp::send::rack::Rack;
 use crate::tcp::slabs::{Marks, SegmentKey, SegmentSlab, Sent};
@@ -24,49 +23,52 @@ pub(in crate::tcp::send) struct Detected {
 }
 
 impl SendQueue {
-    /// The peer holds `start..end`: marks the segments wholly inside. Takes the segments that are passed
-    /// without news off `steps`; when none is left, the next call goes on from there.
+    /// The peer holds `start..end`, which was sent: marks the segments wholly inside. Those that were marked before
+    /// are passed in few steps, however many they are.
     pub(in crate::tcp::send) fn sack(
         &mut self,
         slab: &mut SegmentSlab,
         (start, end): (u64, u64),
-        steps: &mut u32,
         sample: &mut AckSample,
     ) {
-        let (Some(from), Some(head)) = (self.sacks.unknown_from(start, end), self.head) else { return };
-        let near = self.sacks.nearest(slab, from, slab.get(head).pos).unwrap_or(head);
-        let (mut cursor, mut whole) = (Some(near), None);
+        let (Some(oldest), Some(last_sent)) = (self.oldest_sent(), self.last_sent_segment()) else { return };
+        let mut cursor = Some(self.index.find(slab, (oldest, last_sent), start));
+        let mut inside: Option<(SegmentKey, SegmentKey)> = None;
         while let Some(key) = cursor {
             let segment = slab.get(key);
-            let (pos, segment_end) = (segment.pos, segment.end());
-            let is_inside = from <= pos && segment_end <= end && self.unsent != Some(key);
-            if is_inside && !segment.marks.contains(Marks::SACKED) {
-                let marks = segment.marks;
-                cursor = segment.next;
-                sample.deliver(segment.sent, segment_end, segment.len, marks.contains(Marks::RETRANSMITTED));
-                self.set_marks(slab, key, (marks | Marks::SACKED) - (Marks::LOST | Marks::IN_FLIGHT));
-                whole = Some((segment_end, key));
-                continue;
-            }
-            let is_behind = segment_end > end || self.unsent == Some(key);
-            if is_behind || *steps == 0 {
-                if whole.is_none() && key != near {
-                    self.sacks.reach(pos, key);
-                }
+            let (segment_end, marks) = (segment.end(), segment.marks);
+            if segment_end > end {
                 break;
             }
-            *steps -= 1;
             cursor = segment.next;
-            if is_inside {
-                // It was marked before, with all others of the known block that it is in.
-                let last = self.sacks.last_of(pos).unwrap_or(key);
-                let segment = slab.get(last);
-                whole = Some((segment.end(), last));
-                cursor = segment.next;
+            if segment.pos < start {
+                continue;
             }
+            let mut last = key;
+            if marks.contains(Marks::SACKED) {
+                last = last_of_sacked_run(slab, key);
+                cursor = slab.get(last).next;
+            } else {
+                sample.deliver(segment.sent, segment_end, segment.len, marks.contains(Marks::RETRANSMITTED));
+                self.set_marks(slab, key, (marks | Marks::SACKED) - (Marks::LOST | Marks::IN_FLIGHT));
+                self.join_sacked_runs(slab, key, oldest);
+            }
+            inside = Some((inside.map_or(key, |(first, _)| first), last));
         }
-        if let Some((whole, last)) = whole {
-            self.sacks.learn(from, whole, last);
+        // All of them are one run now. The peer will repeat the block.
+        if let Some((first, last)) = inside.filter(|(first, last)| first != last) {
+            slab.get_mut(first).later = Some(last);
+        }
+    }
+
+    /// A segment was marked [`Marks::SACKED`]: it and its neighbours with this mark are one run.
+    pub(super) fn join_sacked_runs(&self, slab: &mut SegmentSlab, key: SegmentKey, oldest: SegmentKey) {
+        let is_sacked = |key: &SegmentKey| slab.get(*key).marks.contains(Marks::SACKED);
+        let next = slab.get(key).next.filter(is_sacked);
+        let previous = self.index.previous(slab, key, oldest).filter(is_sacked);
+        slab.get_mut(key).later = next;
+        if let Some(previous) = previous {
+            slab.get_mut(previous).later = Some(key);
         }
     }
 
@@ -129,9 +131,6 @@ impl SendQueue {
     pub(in crate::tcp::send) fn mark_timed_out(&mut self, slab: &mut SegmentSlab, before: Instant) -> bool {
         let reneged = self.head.is_some_and(|key| slab.get(key).marks.contains(Marks::SACKED));
         let first = self.head.is_none_or(|key| !slab.get(key).marks.contains(Marks::RETRANSMITTED));
-        if reneged {
-            self.sacks = KnownSacks::default();
-        }
         let mut cursor = self.head;
         while let Some(key) = cursor {
             if self.unsent == Some(key) {
@@ -229,6 +228,20 @@ impl SendQueue {
     }
 }
 
+/// The last one of the selectively acknowledged segments from `key` on that have no other between them. Shortens the
+/// way for the next search, so all searches together pass few segments each (the union-find of Tarjan and van Leeuwen,
+/// with path halving).
+fn last_of_sacked_run(slab: &mut SegmentSlab, mut key: SegmentKey) -> SegmentKey {
+    while let Some(later) = slab.get(key).later {
+        let further = slab.get(later).later;
+        if let Some(further) = further {
+            slab.get_mut(key).later = Some(further);
+        }
+        key = further.unwrap_or(later);
+    }
+    key
+}
+
 /// No sum depends on this mark.
 fn clear_retransmitted_in_recovery(slab: &mut SegmentSlab, key: SegmentKey) {
     slab.get_mut(key).marks -= Marks::RETRANSMITTED_IN_RECOVERY;
@@ -236,7 +249,6 @@ fn clear_retransmitted_in_recovery(slab: &mut SegmentSlab, key: SegmentKey) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::sacks::MAX_STEPS;
     use super::*;
     use crate::tcp::send::ack_sample::RetransmitFilter;
 
@@ -271,7 +283,7 @@ mod tests {
     /// Marks segments `from..to`; returns how many were not marked before.
     fn sack(slab: &mut SegmentSlab, queue: &mut SendQueue, (start, end): (u64, u64)) -> u64 {
         let mut sample = sample();
-        queue.sack(slab, (start, end), &mut { MAX_STEPS }, &mut sample);
+        queue.sack(slab, (start, end), &mut sample);
         queue.check(slab).expect("invariants");
         sample.delivered / LEN
     }
@@ -295,27 +307,6 @@ mod tests {
     }
 
     #[test]
-    fn three_blocks_are_known_those_named_last_and_those_that_touch_are_one() {
-        let (mut slab, mut queue) = queue(20);
-        let is_known = |slab: &mut SegmentSlab, queue: &mut SendQueue, block: (u64, u64)| {
-            let before = slab.visits();
-            queue.sack(slab, block, &mut { MAX_STEPS }, &mut sample());
-            slab.visits() == before
-        };
-        for (from, to) in [(1, 2), (3, 4), (2, 3), (6, 7), (8, 9)] {
-            assert!(!is_known(&mut slab, &mut queue, span(from, to)));
-        }
-        assert!(is_known(&mut slab, &mut queue, span(1, 4)), "three that touch are one");
-        assert!(is_known(&mut slab, &mut queue, span(6, 7)));
-        assert!(is_known(&mut slab, &mut queue, span(1, 4)));
-        // The one that was named longest ago makes room.
-        assert!(!is_known(&mut slab, &mut queue, span(10, 11)));
-        assert!(is_known(&mut slab, &mut queue, span(1, 4)) && is_known(&mut slab, &mut queue, span(6, 7)));
-        assert!(!is_known(&mut slab, &mut queue, span(8, 9)));
-        queue.check(&slab).expect("invariants");
-    }
-
-    #[test]
     fn no_walk_begins_at_a_segment_that_has_left_the_queue() {
         let (mut slab, mut queue) = queue(20);
         // One walk ended at a segment, and another one at a block, which both are acknowledged then.
@@ -335,7 +326,7 @@ mod tests {
         assert!(queue.mark_head_lost(&mut slab));
         assert!(queue.split(&mut slab, first, 50));
         let mut sample = sample();
-        queue.sack(&mut slab, block, &mut { MAX_STEPS }, &mut sample);
+        queue.sack(&mut slab, block, &mut sample);
         queue.check(&slab).expect("invariants");
         assert_eq!((sample.delivered, queue.sacked_segments), (50, 2));
     }
@@ -347,7 +338,7 @@ mod tests {
         let mut now = at(10);
         let mut detect = |slab: &mut SegmentSlab, queue: &mut SendQueue, nr, now, window_ms| {
             let mut sample = sample();
-            queue.sack(slab, span(nr, nr + 1), &mut { MAX_STEPS }, &mut sample);
+            queue.sack(slab, span(nr, nr + 1), &mut sample);
             let _ = rack.on_ack(now, &sample);
             let detected = queue.detect_lost(slab, &rack, Duration::from_millis(window_ms), now);
             queue.check(slab).expect("invariants");

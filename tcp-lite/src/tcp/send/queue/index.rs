@@ -1,0 +1,259 @@
+//! The segment at a position of the send queue.
+//!
+//! The queue is a list, and SACK blocks name bytes anywhere in it. A walk from the front for each block would let
+//! a peer that repeats blocks stop an engine (CVE-2019-11478). So each segment knows the one in front of it, and one
+//! much further in front ([`Place`]): the way from the last segment to any other one passes few of them, even with
+//! thousands in flight. Segments get their places when the first SACK block comes after they were sent; without
+//! SACK blocks nothing is done.
+
+use crate::invariant::{Check, ensure};
+use crate::tcp::slabs::{Place, SegmentKey, SegmentSlab, leap_number};
+
+/// The segments of one queue that have places: from the oldest one to the last one that had been sent when
+/// [`Index::find`] was called.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Index {
+    /// The last segment that has a place, and its position. It may have left the queue, with all in front of it.
+    last: Option<(u64, SegmentKey)>,
+}
+
+impl Index {
+    /// The last segment that begins at `pos` or in front of it, or else the oldest one. The segments from `oldest` to
+    /// `last_sent` are those that were sent.
+    pub(super) fn find(
+        &mut self,
+        slab: &mut SegmentSlab,
+        (oldest, last_sent): (SegmentKey, SegmentKey),
+        pos: u64,
+    ) -> SegmentKey {
+        self.extend(slab, oldest, last_sent);
+        let first = slab.place(oldest).number;
+        let (mut key, mut is_behind) = (last_sent, slab.get(last_sent).pos > pos);
+        while is_behind && key != oldest {
+            let place = slab.place(key);
+            if let Some(leap) = place.leap(first).filter(|leap| slab.get(*leap).pos > pos) {
+                key = leap;
+            } else {
+                key = place.previous;
+                is_behind = slab.get(key).pos > pos;
+            }
+        }
+        key
+    }
+
+    /// The segments that were sent since the last call get their places.
+    fn extend(&mut self, slab: &mut SegmentSlab, oldest: SegmentKey, last_sent: SegmentKey) {
+        let (oldest_pos, last_pos) = (slab.get(oldest).pos, slab.get(last_sent).pos);
+        let mut last = match self.last.replace((last_pos, last_sent)) {
+            Some((pos, last)) if pos >= oldest_pos => last,
+            _ => {
+                slab.set_place(oldest, Place::first(oldest));
+                oldest
+            }
+        };
+        let first = slab.place(oldest).number;
+        while last != last_sent
+            && let Some(next) = slab.get(last).next
+        {
+            slab.set_place(next, slab.place_behind(last, first));
+            last = next;
+        }
+    }
+
+    /// The rest of the segment `first` is a segment of its own now: `second`.
+    pub(super) fn on_split(&mut self, slab: &mut SegmentSlab, first: SegmentKey, second: SegmentKey) {
+        let (first_pos, second_pos) = (slab.get(first).pos, slab.get(second).pos);
+        let Some((last_pos, _)) = self.last.filter(|(last_pos, _)| *last_pos >= first_pos) else { return };
+        // They share a number, so both have the same leap.
+        slab.set_place(second, Place { previous: first, ..slab.place(first) });
+        if last_pos == first_pos {
+            self.last = Some((second_pos, second));
+        } else if let Some(next) = slab.get(second).next {
+            slab.set_place(next, Place { previous: second, ..slab.place(next) });
+        }
+    }
+
+    /// The segment in front of `key`, which has a place, if that is in the queue.
+    #[inline]
+    pub(super) fn previous(
+        &self,
+        slab: &SegmentSlab,
+        key: SegmentKey,
+        oldest: SegmentKey,
+    ) -> Option<SegmentKey> {
+        (key != oldest).then(|| slab.place(key).previous)
+    }
+
+    /// The places of the queue that begins with `oldest` are right.
+    pub(super) fn check(&self, slab: &SegmentSlab, oldest: Option<SegmentKey>) -> Check {
+        let Some(oldest) = oldest else { return Ok(()) };
+        let oldest_pos = slab.get(oldest).pos;
+        let Some((last_pos, last)) = self.last.filter(|(last_pos, _)| *last_pos >= oldest_pos) else {
+            return Ok(());
+        };
+        let found = slab.find(last).map(|segment| segment.pos);
+        ensure!(found == Some(last_pos), "the last place is at {last_pos}, and {last:?} at {found:?}");
+        let first = slab.place(oldest).number;
+        let mut before = oldest;
+        for key in slab.iter_from(oldest).skip(1).take_while(|key| slab.get(*key).pos <= last_pos) {
+            let (place, pos) = (slab.place(key), slab.get(key).pos);
+            ensure!(place.previous == before, "{:?} is in front of {pos}, not {:?}", before, place.previous);
+            let steps = place.number.wrapping_sub(slab.place(before).number);
+            ensure!(steps <= 1, "place number {} behind {}", place.number, slab.place(before).number);
+            if let Some(leap) = place.leap(first) {
+                let target = slab.find(leap).filter(|target| (oldest_pos..pos).contains(&target.pos));
+                let right = target.is_some() && slab.place(leap).number == place.far_number;
+                let right = right && place.far_number == leap_number(place.number);
+                ensure!(right, "from {pos} a leap to {leap:?}");
+            }
+            before = key;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dp::Mempool;
+    use proptest::prelude::*;
+
+    use super::super::SendQueue;
+    use super::*;
+    use crate::Instant;
+    use crate::tcp::send::ack_sample::{AckSample, RetransmitFilter};
+    use crate::tcp::slabs::Marks;
+
+    const LEN: usize = 8;
+
+    fn sample() -> AckSample {
+        AckSample::new(RetransmitFilter { echo_ms: None, horizon: Instant::from_millis(1 << 20) })
+    }
+
+    struct Queued {
+        pool: Mempool,
+        slab: SegmentSlab,
+        queue: SendQueue,
+    }
+
+    impl Queued {
+        fn new() -> Self {
+            let (slab, mut queue) = (SegmentSlab::new(1 << 13, 1 << 13), SendQueue::new());
+            (queue.una, queue.nxt) = (1, 1);
+            Self { pool: Mempool::heap("test", 64, 2048), slab, queue }
+        }
+
+        fn send(&mut self, count: usize) {
+            for _ in 0..count {
+                let Ok(_) = self.queue.page(&mut self.slab, (&self.pool, None), LEN) else { return };
+                self.queue.push(&mut self.slab, LEN, None);
+                self.queue.on_sent(&mut self.slab, Instant::ZERO);
+            }
+        }
+
+        /// A part of the sent segments, in 256ths, is acknowledged.
+        fn acknowledge(&mut self, part: u8) {
+            let ack = self.queue.una + (self.queue.nxt - self.queue.una) * u64::from(part) / 256;
+            self.queue.acknowledge(&mut self.slab, ack, &mut sample());
+        }
+
+        /// The segment at a part of those that were sent.
+        fn at(&self, part: u8) -> Option<SegmentKey> {
+            let oldest = self.queue.oldest_sent()?;
+            let all: Vec<_> = self.slab.iter_from(oldest).collect();
+            all.get(all.len() * usize::from(part) / 256).copied()
+        }
+
+        fn split(&mut self, part: u8) {
+            let Some(key) = self.at(part).filter(|key| self.slab.get(*key).len > 1) else { return };
+            self.queue.set_marks(&mut self.slab, key, Marks::LOST);
+            assert!(self.queue.split(&mut self.slab, key, 1));
+            self.queue.drop_acknowledged(&mut self.slab);
+        }
+
+        /// Finds the segment at a part of those that were sent; returns the records that it looked at.
+        fn find(&mut self, part: u8) -> u64 {
+            let Some(right) = self.at(part) else { return 0 };
+            let (pos, end) = (self.slab.get(right).pos, self.slab.get(right).end());
+            let ends = (self.queue.head.unwrap(), self.queue.last_sent.unwrap());
+            assert_eq!(self.queue.index.find(&mut self.slab, ends, pos), right);
+            self.queue.check(&self.slab).expect("invariants");
+            let before = self.slab.visits();
+            assert_eq!(self.queue.index.find(&mut self.slab, ends, end - 1), right);
+            assert_eq!(self.queue.index.find(&mut self.slab, ends, 0), ends.0, "the oldest");
+            self.slab.visits() - before
+        }
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Send(usize),
+        Acknowledge(u8),
+        Split(u8),
+        Find(u8),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            (1..300_usize).prop_map(Step::Send),
+            any::<u8>().prop_map(Step::Acknowledge),
+            any::<u8>().prop_map(Step::Split),
+            any::<u8>().prop_map(Step::Find),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn each_position_is_found_whatever_was_sent_acknowledged_and_cut(
+            steps in prop::collection::vec(step(), 1..60),
+            wraps in any::<bool>(),
+        ) {
+            let mut queued = Queued::new();
+            queued.send(3);
+            queued.find(0);
+            if wraps {
+                let oldest = queued.queue.head.unwrap();
+                let place = Place { number: u32::MAX - 9, far_number: u32::MAX - 9, ..Place::first(oldest) };
+                queued.slab.set_place(oldest, place);
+                queued.queue.index.last = Some((1, oldest));
+            }
+            for step in steps {
+                match step {
+                    Step::Send(count) => queued.send(count),
+                    Step::Acknowledge(part) => queued.acknowledge(part),
+                    Step::Split(part) => queued.split(part),
+                    Step::Find(part) => {
+                        let visits = queued.find(part);
+                        prop_assert!(visits <= 300, "{visits} for two searches");
+                    }
+                }
+                queued.queue.check(&queued.slab).expect("invariants");
+            }
+        }
+    }
+
+    #[test]
+    fn a_leap_leads_where_one_step_or_two_leaps_from_the_number_in_front_lead() {
+        assert_eq!([1, 2, 3, 4, 5, 6, 7, 8, 15, 16].map(leap_number), [0, 1, 0, 3, 4, 3, 0, 7, 0, 15]);
+        for number in (1..10_000).chain(u32::MAX - 10_000..u32::MAX) {
+            let (next, two) = (leap_number(number + 1), leap_number(leap_number(number)));
+            assert!(next == number || next == two, "from {} to {next}", number + 1);
+        }
+        assert_eq!(leap_number(0), 0);
+    }
+
+    #[test]
+    fn the_way_to_any_segment_is_as_long_as_the_logarithm_of_their_number() {
+        let mut queued = Queued::new();
+        queued.send(6000);
+        queued.find(0);
+        let ends = (queued.queue.head.unwrap(), queued.queue.last_sent.unwrap());
+        let mut most = 0;
+        for nr in 0..6000 {
+            let before = queued.slab.visits();
+            queued.queue.index.find(&mut queued.slab, ends, 1 + nr * LEN as u64);
+            most = most.max(queued.slab.visits() - before);
+        }
+        // Three for a leap, or a step, and there are 26 in the worst case.
+        assert!(most <= 90, "{most}");
+    }
+}
