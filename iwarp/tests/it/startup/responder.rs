@@ -10,7 +10,7 @@ use crate::common::hooked::Hooks;
 use crate::common::raw::{EMPTY_WRITE, fpdu, frame};
 use crate::common::responder::Responder;
 use dp::link::LinkConfig;
-use dp::{Burst, Checksum, Port};
+use dp::{Burst, Checksum, Mbuf, Port};
 use iwarp::mpa::frame::Depths;
 use iwarp::mpa::{Framer, RtrKinds, StartupFault};
 use iwarp::verbs::{
@@ -408,14 +408,19 @@ fn a_listener_needs_an_rtr_kind() {
     id.listen_with(&options).unwrap();
 }
 
-/// Loses the segment with the first bytes of the peer, as often as it is sent, and makes further segments of
-/// another one, one behind the other: TCP's congestion control would not send so much. It counts their bytes.
+/// Loses the segment with the first bytes of the peer, as often as it is sent, and makes [`Headless::MOST`] bytes of
+/// segments of another one, one behind the other: TCP's congestion control would not send so much. It counts their
+/// bytes.
 #[derive(Default)]
 struct Headless {
     first: Option<u32>,
-    /// Where the next segment begins.
-    next: Option<u32>,
+    /// The next segment, and where it begins.
+    next: Option<(u32, Mbuf)>,
     passed: Arc<AtomicUsize>,
+}
+
+impl Headless {
+    const MOST: usize = 256 << 10;
 }
 
 impl Hooks for Headless {
@@ -434,19 +439,23 @@ impl Hooks for Headless {
             if frame.len() <= 500 {
                 // (Acknowledgements are few.)
                 let _ = frames.try_push(frame);
-            } else if self.first != Some(seq) {
-                let payload = frame.len() - 34 - usize::from(head[46] >> 4) * 4;
-                let next = self.next.get_or_insert(seq);
-                // As many as there is space for in a burst.
-                for _ in 0..20.min(frames.remaining_capacity()) {
-                    let mut copy = frame.deep_copy(port.mempool()).expect("a buffer");
-                    copy.head_mut().unwrap()[38..42].copy_from_slice(&next.to_be_bytes());
-                    copy.set_rx_checksum(Checksum::Good);
-                    *next = next.wrapping_add(payload as u32);
-                    self.passed.fetch_add(frame.len(), Ordering::Relaxed);
-                    frames.push(copy);
-                }
+            } else if self.first != Some(seq) && self.passed.load(Ordering::Relaxed) == 0 {
+                self.next.get_or_insert((seq, frame));
             }
+        }
+        // Few at a time: the window of a SYN-ACK is 64 KiB, and that of the next acknowledgement is larger.
+        for _ in 0..frames.remaining_capacity().min(4) {
+            let Some((seq, frame)) = &mut self.next else { break };
+            let mut copy = frame.deep_copy(port.mempool()).expect("a buffer");
+            let head = copy.head_mut().unwrap();
+            head[38..42].copy_from_slice(&seq.to_be_bytes());
+            let headers = 34 + usize::from(head[46] >> 4) * 4;
+            copy.set_rx_checksum(Checksum::Good);
+            *seq = seq.wrapping_add((copy.len() - headers) as u32);
+            if self.passed.fetch_add(copy.len(), Ordering::Relaxed) >= Self::MOST {
+                self.next = None;
+            }
+            frames.push(copy);
         }
         frames.len() - before
     }
