@@ -11,6 +11,11 @@ use crate::invariant::{Check, ensure};
 /// that would need another range are dropped.
 pub(in crate::tcp) const MAX_RANGES: usize = 64;
 
+/// How often a range may grow at its front, until the frontier moves. Where segments are reordered or sent again, ranges
+/// grow at their ends and holes close. Only a peer that sends its bytes backwards comes to this limit, with a segment
+/// for each byte if it likes: what more it sends is dropped.
+const MAX_GROWN_IN_FRONT: u16 = 32;
+
 /// Received bytes `start..end` that do not touch the frontier or another range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::tcp) struct Range {
@@ -26,6 +31,8 @@ pub(in crate::tcp) struct Ranges {
     sorted: ArrayVec<Range, MAX_RANGES>,
     bytes: u64,
     stamp: u32,
+    /// Ranges grew at their front, since the frontier moved.
+    grown_in_front: u16,
 }
 
 impl Ranges {
@@ -58,7 +65,15 @@ impl Ranges {
 
     /// Whether `start..end`, which is in no range, can be added.
     pub(in crate::tcp) fn takes(&self, start: u64, end: u64) -> bool {
-        !self.sorted.is_full() || self.sorted.iter().any(|range| range.end == start || range.start == end)
+        let (mut grows_behind, mut grows_in_front) = (false, false);
+        for range in &self.sorted {
+            grows_behind |= range.end == start;
+            grows_in_front |= range.start == end;
+        }
+        match grows_in_front && !grows_behind {
+            true => self.grown_in_front < MAX_GROWN_IN_FRONT,
+            false => grows_behind || !self.sorted.is_full(),
+        }
     }
 
     /// Adds `start..end`, which is in no range, and merges it with adjacent ranges. Only if it
@@ -68,13 +83,16 @@ impl Ranges {
         self.bytes += end - start;
         let mut at = self.sorted.partition_point(|range| range.end < start);
         let mut merged = Range { start, end, stamp: self.stamp };
+        let mut grows_behind = false;
         if let Some(below) = self.sorted.get(at).filter(|range| range.end == start) {
             merged.start = below.start;
             self.sorted.remove(at);
+            grows_behind = true;
         }
         if let Some(above) = self.sorted.get(at).filter(|range| range.start == end) {
             merged.end = above.end;
             self.sorted.remove(at);
+            self.grown_in_front += u16::from(!grows_behind);
         }
         at = at.min(self.sorted.len());
         if !self.sorted.is_full() {
@@ -145,6 +163,7 @@ impl Ranges {
 
     /// The frontier reached `pos`: removes the ranges it now touches and returns its new position.
     pub(in crate::tcp) fn absorb(&mut self, mut pos: u64) -> u64 {
+        self.grown_in_front = 0;
         while let Some(first) = self.sorted.first().copied().filter(|range| range.start <= pos) {
             pos = pos.max(first.end);
             self.bytes -= first.end - first.start;
@@ -378,6 +397,27 @@ mod tests {
             break_it(&mut ranges);
             assert_found(ranges.check(9, 50), what);
         }
+    }
+
+    #[test]
+    fn what_grows_in_front_is_bounded_until_the_frontier_moves() {
+        let mut ranges = of(&[(5000, 5001), (7000, 7001)]);
+        for pos in 0..u64::from(MAX_GROWN_IN_FRONT) {
+            // The limit is that of all ranges together.
+            let start = if pos % 2 == 0 { 4999 - pos / 2 } else { 6999 - pos / 2 };
+            assert!(ranges.takes(start, start + 1), "{pos}");
+            ranges.insert(start, start + 1);
+        }
+        let first = ranges.sorted[0].start;
+        assert!(!ranges.takes(first - 1, first));
+        assert!(ranges.takes(5001, 5002), "at an end");
+        assert!(ranges.takes(first - 2, first - 1), "as a range of its own");
+        ranges.insert(first - 2, first - 1);
+        assert!(ranges.takes(first - 1, first), "where a hole closes");
+        ranges.insert(first - 1, first);
+        assert!(!ranges.takes(first - 3, first - 2));
+        assert_eq!(ranges.absorb(1), 1);
+        assert!(ranges.takes(first - 3, first - 2), "the frontier moved");
     }
 
     #[test]

@@ -162,6 +162,24 @@ fn blocks_of_every_other_segment_are_marked_and_cost_the_same() {
     }
 }
 
+/// As honest peers do: each block is in four acknowledgements.
+#[test]
+fn blocks_that_are_repeated_cost_little() {
+    let mut forger = Forger::new();
+    let (first, last) = (forger.acked, forger.pushed - 1);
+    forger.hear(first, &[inside(first)]);
+    let (mut total, count) = (0, SEGMENTS / 2 - 4);
+    let at = |nr: usize| whole(last - 2 * nr, last - 2 * nr + 1);
+    for nr in 3..count + 3 {
+        let steps = forger.hear(first, &[at(nr), at(nr - 1), at(nr - 2), at(nr - 3)]);
+        total += steps;
+        forger.transmit();
+    }
+    // One is searched for, three are known; and what is overtaken is marked lost.
+    let each = total / count as u64;
+    assert!(each <= BOUND + 30, "{each} for each acknowledgement");
+}
+
 /// Whatever the order in which segments arrived, and in whatever way blocks of them are named again.
 #[test]
 fn what_has_arrived_is_passed_in_few_steps() {

@@ -15,6 +15,10 @@ use crate::tcp::slabs::{Place, SegmentKey, SegmentSlab, leap_number};
 pub(super) struct Index {
     /// The last segment that has a place, and its position. It may have left the queue, with all in front of it.
     last: Option<(u64, SegmentKey)>,
+    /// Segments that were found lately, the last one first, and their numbers: each acknowledgement repeats the latest
+    /// blocks, which are up to four. A segment may have left the queue: then its number is below that of the oldest
+    /// one, or the same.
+    found: [Option<(SegmentKey, u32)>; 4],
 }
 
 impl Index {
@@ -28,7 +32,23 @@ impl Index {
     ) -> SegmentKey {
         self.extend(slab, oldest, last_sent);
         let first = slab.place(oldest).number;
-        let (mut key, mut is_behind) = (last_sent, slab.get(last_sent).pos > pos);
+        let (mut key, mut key_pos) = (last_sent, slab.get(last_sent).pos);
+        for at in 0..self.found.len() {
+            let Some((found, number)) = self.found[at] else { break };
+            if number.wrapping_sub(first) as i32 <= 0 {
+                continue;
+            }
+            let segment = slab.get(found);
+            if (segment.pos..segment.end()).contains(&pos) {
+                self.found.copy_within(..at, 1);
+                self.found[0] = Some((found, number));
+                return found;
+            }
+            if pos < segment.pos && segment.pos < key_pos {
+                (key, key_pos) = (found, segment.pos);
+            }
+        }
+        let mut is_behind = key_pos > pos;
         while is_behind && key != oldest {
             let place = slab.place(key);
             if let Some(leap) = place.leap(first).filter(|leap| slab.get(*leap).pos > pos) {
@@ -38,6 +58,8 @@ impl Index {
                 is_behind = slab.get(key).pos > pos;
             }
         }
+        self.found.copy_within(..3, 1);
+        self.found[0] = Some((key, slab.place(key).number));
         key
     }
 
@@ -47,10 +69,14 @@ impl Index {
         let mut last = match self.last.replace((last_pos, last_sent)) {
             Some((pos, last)) if pos >= oldest_pos => last,
             _ => {
+                self.found = [None; 4];
                 slab.set_place(oldest, Place::first(oldest));
                 oldest
             }
         };
+        if last == last_sent {
+            return;
+        }
         let first = slab.place(oldest).number;
         while last != last_sent
             && let Some(next) = slab.get(last).next
@@ -107,6 +133,15 @@ impl Index {
                 ensure!(right, "from {pos} a leap to {leap:?}");
             }
             before = key;
+        }
+        for (key, number) in
+            self.found.iter().flatten().filter(|(_, number)| 0 < number.wrapping_sub(first) as i32)
+        {
+            let is_queued = slab.find(*key).is_some_and(|found| (oldest_pos..=last_pos).contains(&found.pos));
+            ensure!(
+                is_queued && slab.place(*key).number == *number,
+                "{key:?} was found, and has no number {number}"
+            );
         }
         Ok(())
     }
@@ -177,6 +212,13 @@ mod tests {
             let ends = (self.queue.head.unwrap(), self.queue.last_sent.unwrap());
             assert_eq!(self.queue.index.find(&mut self.slab, ends, pos), right);
             self.queue.check(&self.slab).expect("invariants");
+            for nr in 1..5 {
+                // Others are found meanwhile.
+                let other = self.at(part.wrapping_add(17 * nr)).unwrap();
+                let pos = self.slab.get(other).pos;
+                assert_eq!(self.queue.index.find(&mut self.slab, ends, pos), other);
+            }
+            self.queue.check(&self.slab).expect("invariants");
             let before = self.slab.visits();
             assert_eq!(self.queue.index.find(&mut self.slab, ends, end - 1), right);
             assert_eq!(self.queue.index.find(&mut self.slab, ends, 0), ends.0, "the oldest");
@@ -214,7 +256,7 @@ mod tests {
                 let oldest = queued.queue.head.unwrap();
                 let place = Place { number: u32::MAX - 9, far_number: u32::MAX - 9, ..Place::first(oldest) };
                 queued.slab.set_place(oldest, place);
-                queued.queue.index.last = Some((1, oldest));
+                queued.queue.index = Index { last: Some((1, oldest)), ..Index::default() };
             }
             for step in steps {
                 match step {
@@ -229,6 +271,37 @@ mod tests {
                 queued.queue.check(&queued.slab).expect("invariants");
             }
         }
+    }
+
+    #[test]
+    fn what_was_found_lately_is_found_at_once_while_it_is_queued() {
+        let mut queued = Queued::new();
+        queued.send(4000);
+        let find = |queued: &mut Queued, nr: u64| {
+            let ends = (queued.queue.head.unwrap(), queued.queue.last_sent.unwrap());
+            let before = queued.slab.visits();
+            let key = queued.queue.index.find(&mut queued.slab, ends, 1 + nr * LEN as u64);
+            assert_eq!(queued.slab.get(key).pos, 1 + nr * LEN as u64);
+            queued.slab.visits() - before
+        };
+        find(&mut queued, 0);
+        for nr in [300, 1700, 1900, 3100] {
+            assert!(find(&mut queued, nr) > 20, "the way is long to {nr}");
+        }
+        for nr in [3100, 300, 1900, 1700, 300] {
+            assert!(find(&mut queued, nr) < 15, "{nr} was found lately");
+        }
+        // The one that was not asked for the longest time makes room.
+        assert!(find(&mut queued, 2500) > 20);
+        assert!(find(&mut queued, 1700) < 15 && find(&mut queued, 2500) < 15);
+        assert!(find(&mut queued, 3100) > 20);
+        queued.queue.acknowledge(&mut queued.slab, 1 + 2500 * LEN as u64, &mut sample());
+        queued.queue.check(&queued.slab).expect("invariants");
+        assert!(find(&mut queued, 3100) < 15);
+        // Others get the records of those that are acknowledged.
+        queued.send(2000);
+        queued.queue.check(&queued.slab).expect("invariants");
+        find(&mut queued, 2600);
     }
 
     #[test]
