@@ -408,9 +408,9 @@ fn a_listener_needs_an_rtr_kind() {
     id.listen_with(&options).unwrap();
 }
 
-/// Loses the segment with the first bytes of the peer, as often as it is sent, and makes [`Headless::MOST`] bytes of
-/// segments of another one, one behind the other: TCP's congestion control would not send so much. It counts their
-/// bytes.
+/// Loses the segment with the first bytes of the peer, as often as it is sent, and makes [`Headless::MOST`]
+/// bytes of segments of another one, one behind the other: TCP's congestion control would not send so much.
+/// It counts their bytes.
 #[derive(Default)]
 struct Headless {
     first: Option<u32>,

@@ -245,8 +245,8 @@ impl SendHalf {
                 }
             }
         }
-        // The blocks of the last acknowledgement are its last ones now: from these on, all but the newest are found at
-        // once (see `queue/index.rs`).
+        // The blocks of the last acknowledgement are its last ones now: from these on, all but the newest are
+        // found at once (see `queue/index.rs`).
         for (start, end) in blocks.rev() {
             if (una as i64) <= start && start < end && end <= nxt as i64 {
                 self.queue.sack(ctx.segments, (start as u64, end as u64), sample);

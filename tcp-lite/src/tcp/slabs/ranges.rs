@@ -11,9 +11,9 @@ use crate::invariant::{Check, ensure};
 /// that would need another range are dropped.
 pub(in crate::tcp) const MAX_RANGES: usize = 64;
 
-/// How often a range may grow at its front, until the frontier moves. Where segments are reordered or sent again, ranges
-/// grow at their ends and holes close. Only a peer that sends its bytes backwards comes to this limit, with a segment
-/// for each byte if it likes: what more it sends is dropped.
+/// How often a range may grow at its front, until the frontier moves. Where segments are reordered or sent
+/// again, ranges grow at their ends and holes close. Only a peer that sends its bytes backwards comes to this
+/// limit, with a segment for each byte if it likes: what more it sends is dropped.
 const MAX_GROWN_IN_FRONT: u16 = 32;
 
 /// Received bytes `start..end` that do not touch the frontier or another range.

@@ -104,8 +104,8 @@ pub(in crate::tcp) struct Segment {
     /// The next one of its queue, or of the records that are not in use.
     pub(in crate::tcp) next: Option<SegmentKey>,
     /// Neighbours in the order of transmission, while [`Marks::IN_FLIGHT`], or among the lost segments, while
-    /// [`Marks::LOST`]. While [`Marks::SACKED`], `later` is a segment behind this one, and this one, that one and all
-    /// between are selectively acknowledged; `None` if the next segment is not.
+    /// [`Marks::LOST`]. While [`Marks::SACKED`], `later` is a segment behind this one, and this one, that one
+    /// and all between are selectively acknowledged; `None` if the next segment is not.
     pub(in crate::tcp) earlier: Option<SegmentKey>,
     pub(in crate::tcp) later: Option<SegmentKey>,
 }
@@ -157,10 +157,10 @@ impl Place {
     }
 }
 
-/// Where a leap from the segment `number` leads: the number less the lowest term of its skew binary representation,
-/// whose terms are 1, 3, 7, 15 and so on. So from any number, about twice its logarithm of leaps and steps lead to any
-/// lower one, and the leap of each is one step or two leaps from the segment in front (Myers, An applicative
-/// random-access stack, 1983).
+/// Where a leap from the segment `number` leads: the number less the lowest term of its skew binary
+/// representation, whose terms are 1, 3, 7, 15 and so on. So from any number, about twice its logarithm of
+/// leaps and steps lead to any lower one, and the leap of each is one step or two leaps from the segment in
+/// front (Myers, An applicative random-access stack, 1983).
 pub(in crate::tcp) fn leap_number(number: u32) -> u32 {
     let mut rest = number;
     while rest > 0 {
@@ -401,7 +401,8 @@ impl SegmentSlab {
         self.places[key.record()] = place;
     }
 
-    /// The place behind the segment `last`, which has one, in a queue whose oldest segment has the number `oldest`.
+    /// The place behind the segment `last`, which has one, in a queue whose oldest segment has the number
+    /// `oldest`.
     pub(in crate::tcp) fn place_behind(&self, last: SegmentKey, oldest: u32) -> Place {
         let before = self.place(last);
         let number = before.number.wrapping_add(1);

@@ -10,8 +10,8 @@ use crate::{Duration, TcpConfig};
 const SEGMENT: usize = 20;
 /// In flight.
 const SEGMENTS: usize = 2000;
-/// What a block of an acknowledgement may look at, whatever is in flight: the logarithm of the segments, twice, with
-/// three records or places for each, and a few for the rest.
+/// What a block of an acknowledgement may look at, whatever is in flight: the logarithm of the segments,
+/// twice, with three records or places for each, and a few for the rest.
 const BOUND: u64 = 90;
 
 /// A peer whose acknowledgements are made by the test, in units of segments and bytes of them.

@@ -1,10 +1,10 @@
 //! The segment at a position of the send queue.
 //!
-//! The queue is a list, and SACK blocks name bytes anywhere in it. A walk from the front for each block would let
-//! a peer that repeats blocks stop an engine (CVE-2019-11478). So each segment knows the one in front of it, and one
-//! much further in front ([`Place`]): the way from the last segment to any other one passes few of them, even with
-//! thousands in flight. Segments get their places when the first SACK block comes after they were sent; without
-//! SACK blocks nothing is done.
+//! The queue is a list, and SACK blocks name bytes anywhere in it. A walk from the front for each block would
+//! let a peer that repeats blocks stop an engine (CVE-2019-11478). So each segment knows the one in front of
+//! it, and one much further in front ([`Place`]): the way from the last segment to any other one passes few
+//! of them, even with thousands in flight. Segments get their places when the first SACK block comes after
+//! they were sent; without SACK blocks nothing is done.
 
 use crate::invariant::{Check, ensure};
 use crate::tcp::slabs::{Place, SegmentKey, SegmentSlab, leap_number};
@@ -13,17 +13,18 @@ use crate::tcp::slabs::{Place, SegmentKey, SegmentSlab, leap_number};
 /// [`Index::find`] was called.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Index {
-    /// The last segment that has a place, and its position. It may have left the queue, with all in front of it.
+    /// The last segment that has a place, and its position. It may have left the queue, with all in front of
+    /// it.
     last: Option<(u64, SegmentKey)>,
-    /// Segments that were found lately, the last one first, and their numbers: each acknowledgement repeats the latest
-    /// blocks, which are up to four. A segment may have left the queue: then its number is below that of the oldest
-    /// one, or the same.
+    /// Segments that were found lately, the last one first, and their numbers: each acknowledgement repeats
+    /// the latest blocks, which are up to four. A segment may have left the queue: then its number is below
+    /// that of the oldest one, or the same.
     found: [Option<(SegmentKey, u32)>; 4],
 }
 
 impl Index {
-    /// The last segment that begins at `pos` or in front of it, or else the oldest one. The segments from `oldest` to
-    /// `last_sent` are those that were sent.
+    /// The last segment that begins at `pos` or in front of it, or else the oldest one. The segments from
+    /// `oldest` to `last_sent` are those that were sent.
     pub(super) fn find(
         &mut self,
         slab: &mut SegmentSlab,

@@ -23,8 +23,8 @@ pub(in crate::tcp::send) struct Detected {
 }
 
 impl SendQueue {
-    /// The peer holds `start..end`, which was sent: marks the segments wholly inside. Those that were marked before
-    /// are passed in few steps, however many they are.
+    /// The peer holds `start..end`, which was sent: marks the segments wholly inside. Those that were marked
+    /// before are passed in few steps, however many they are.
     pub(in crate::tcp::send) fn sack(
         &mut self,
         slab: &mut SegmentSlab,
@@ -228,9 +228,9 @@ impl SendQueue {
     }
 }
 
-/// The last one of the selectively acknowledged segments from `key` on that have no other between them. Shortens the
-/// way for the next search, so all searches together pass few segments each (the union-find of Tarjan and van Leeuwen,
-/// with path halving).
+/// The last one of the selectively acknowledged segments from `key` on that have no other between them.
+/// Shortens the way for the next search, so all searches together pass few segments each (the union-find of
+/// Tarjan and van Leeuwen, with path halving).
 fn last_of_sacked_run(slab: &mut SegmentSlab, mut key: SegmentKey) -> SegmentKey {
     while let Some(later) = slab.get(key).later {
         let further = slab.get(later).later;
