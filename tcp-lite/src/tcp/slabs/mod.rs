@@ -9,6 +9,7 @@
 mod external;
 mod out_of_order;
 mod pages;
+mod places;
 mod ranges;
 mod search;
 mod segment;
@@ -19,7 +20,8 @@ pub(super) use out_of_order::{RangesKey, Room};
 pub(super) use pages::BULK_SEGMENTS;
 pub(crate) use pages::PageKey;
 pub(super) use pages::PageKind;
+pub(super) use places::{Place, leap_number};
 pub(crate) use search::SearchSlab;
 pub(super) use search::{Probe, Search, SearchKey, SearchStage};
 pub(crate) use segment::{MAX_TRAIN, SegmentKey, SegmentSlab};
-pub(super) use segment::{Marks, Place, RemovedRun, Segment, Sent, leap_number};
+pub(super) use segment::{Marks, RemovedRun, Segment, Sent};

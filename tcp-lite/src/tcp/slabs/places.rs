@@ -1,0 +1,76 @@
+//! Where segments are in their queue: what leads from one to those in front of it (`send/queue/index.rs`).
+
+use super::segment::{SegmentKey, SegmentSlab};
+
+/// How the segments in front of one are found (`send/queue/index.rs`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::tcp) struct Place {
+    /// One more than that of the segment in front, or the same if both were one that was cut; wraps.
+    pub(in crate::tcp) number: u32,
+    /// The segment in front; itself for the first one that got a place.
+    pub(in crate::tcp) previous: SegmentKey,
+    /// A segment further in front, and its number, which is [`leap_number`].
+    pub(in crate::tcp) far: SegmentKey,
+    pub(in crate::tcp) far_number: u32,
+}
+
+impl Place {
+    /// That of the first segment that gets one.
+    pub(in crate::tcp) fn first(key: SegmentKey) -> Self {
+        Self { number: 1, previous: key, far: key, far_number: leap_number(1) }
+    }
+
+    /// The segment further in front, if it is behind the oldest one, which has the number `oldest`.
+    #[inline]
+    pub(in crate::tcp) fn leap(self, oldest: u32) -> Option<SegmentKey> {
+        let (from, to) = (self.number.wrapping_sub(oldest), self.far_number.wrapping_sub(oldest));
+        (0 < to && to < from).then_some(self.far)
+    }
+}
+
+/// Where a leap from the segment `number` leads: the number less the lowest term of its skew binary
+/// representation, whose terms are 1, 3, 7, 15 and so on. So from any number, about twice its logarithm of
+/// leaps and steps lead to any lower one, and the leap of each is one step or two leaps from the segment in
+/// front (Myers, An applicative random-access stack, 1983).
+pub(in crate::tcp) fn leap_number(number: u32) -> u32 {
+    let mut rest = number;
+    while rest > 0 {
+        let term = (1_u64 << (u64::from(rest) + 1).ilog2()) - 1;
+        rest -= term as u32;
+        if rest == 0 {
+            return number - term as u32;
+        }
+    }
+    0
+}
+
+impl SegmentSlab {
+    /// The place of a segment that has one.
+    #[inline]
+    pub(in crate::tcp) fn place(&self, key: SegmentKey) -> Place {
+        #[cfg(test)]
+        self.visits.update(|visits| visits + 1);
+        self.places[key.record()]
+    }
+
+    /// Gives a segment its place.
+    #[inline]
+    pub(in crate::tcp) fn set_place(&mut self, key: SegmentKey, place: Place) {
+        if key.record() >= self.places.len() {
+            self.places.resize(key.record() + 1, Place::first(key));
+        }
+        self.places[key.record()] = place;
+    }
+
+    /// The place behind the segment `last`, which has one, in a queue whose oldest segment has the number
+    /// `oldest`.
+    pub(in crate::tcp) fn place_behind(&self, last: SegmentKey, oldest: u32) -> Place {
+        let before = self.place(last);
+        let number = before.number.wrapping_add(1);
+        let mut place = Place { number, previous: last, far: last, far_number: leap_number(number) };
+        if place.far_number != before.number && place.leap(oldest).is_some() {
+            place.far = self.place(before.far).far;
+        }
+        place
+    }
+}
