@@ -8,7 +8,7 @@ use crate::pair::Running;
 use crate::wire::Wire;
 
 /// The programs, by their files' names.
-pub(crate) const ALL: [&str; 32] = [
+pub(crate) const ALL: [&str; 33] = [
     "one_process",
     "destroyed",
     "exported",
@@ -41,6 +41,7 @@ pub(crate) const ALL: [&str; 32] = [
     "pending",
     "keys",
     "in_use",
+    "steps",
 ];
 
 /// How long each may take. Some wait until a silent peer is given up, again and again.
