@@ -8,7 +8,7 @@ use crate::pair::Running;
 use crate::wire::Wire;
 
 /// The programs, by their files' names.
-pub(crate) const ALL: [&str; 33] = [
+pub(crate) const ALL: [&str; 34] = [
     "one_process",
     "destroyed",
     "exported",
@@ -41,6 +41,7 @@ pub(crate) const ALL: [&str; 33] = [
     "pending",
     "keys",
     "in_use",
+    "cm_calls",
     "steps",
 ];
 
