@@ -202,6 +202,11 @@ static void values(void)
 	signaled.sq_sig_all = 7;
 	CHECK((qp = ibv_create_qp(pd, &signaled)) && !ibv_query_qp(qp, &attr, -1, &init) && init.sq_sig_all == 1);
 	CHECK(!ibv_destroy_qp(qp));
+	/* A peer has a GID, or a LID that is not 0. */
+	qp = in(IBV_QPS_INIT);
+	attr = attr_of(qp, IBV_QPS_RTR);
+	attr.ah_attr.is_global = 0;
+	CHECK(ibv_modify_qp(qp, &attr, TO_RTR) == EINVAL && state_of(qp) == IBV_QPS_INIT && !ibv_destroy_qp(qp));
 	/* Each queue has a completion queue. */
 	for (int wrong = 0; wrong < 3; wrong++) {
 		struct ibv_qp_init_attr lacks = qp_init(cq, NULL, 1);
