@@ -8,7 +8,7 @@ use crate::pair::Running;
 use crate::wire::Wire;
 
 /// The programs, by their files' names.
-pub(crate) const ALL: [&str; 34] = [
+pub(crate) const ALL: [&str; 35] = [
     "one_process",
     "destroyed",
     "exported",
@@ -43,6 +43,7 @@ pub(crate) const ALL: [&str; 34] = [
     "in_use",
     "cm_calls",
     "steps",
+    "answers",
 ];
 
 /// How long each may take. Some wait until a silent peer is given up, again and again.
