@@ -337,6 +337,12 @@ static void synchronous(void)
 		rdma_destroy_ep(id);
 		CHECK(open_descriptors() == before);
 	}
+	/* One that cannot be made leaves nothing. */
+	struct ibv_qp_init_attr wrong = init;
+	struct rdma_cm_id *none;
+	wrong.cap.max_send_sge = 99;
+	REFUSED(rdma_create_ep(&none, found, NULL, &wrong), EINVAL);
+	CHECK(open_descriptors() == before);
 	rdma_freeaddrinfo(found);
 	/* The queue pairs of requests are as the listener's maker says. */
 	hints.ai_flags = RAI_PASSIVE;
