@@ -429,3 +429,96 @@ fn wc_of(completion: &WorkCompletion) -> sys::ibv_wc {
         ..Default::default()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use iwarp::verbs::{ConnectionError, StreamError};
+    use tcp_lite::CloseReason;
+
+    use super::*;
+
+    fn completion(change: impl FnOnce(&mut WorkCompletion)) -> WorkCompletion {
+        let mut completion = WorkCompletion::default();
+        change(&mut completion);
+        completion
+    }
+
+    #[test]
+    fn each_status_is_that_of_c() {
+        use WcStatus as Ours;
+        for (status, wanted) in [
+            (Ours::Success, sys::IBV_WC_SUCCESS),
+            (Ours::LocalProtectionError, sys::IBV_WC_LOC_PROT_ERR),
+            (Ours::MwBindError, sys::IBV_WC_MW_BIND_ERR),
+            (Ours::LocalLengthError, sys::IBV_WC_LOC_LEN_ERR),
+            (Ours::LocalQpOperationError, sys::IBV_WC_LOC_QP_OP_ERR),
+            (Ours::WrFlushError, sys::IBV_WC_WR_FLUSH_ERR),
+            (Ours::RemoteAccessError, sys::IBV_WC_REM_ACCESS_ERR),
+            (Ours::RemoteInvalidRequest, sys::IBV_WC_REM_INV_REQ_ERR),
+            (Ours::RemoteOperationError, sys::IBV_WC_REM_OP_ERR),
+            (Ours::RetryExceeded, sys::IBV_WC_RETRY_EXC_ERR),
+            (Ours::RnrRetryExceeded, sys::IBV_WC_RNR_RETRY_EXC_ERR),
+        ] {
+            assert_eq!(wc_of(&completion(|wc| wc.status = status)).status, wanted, "{status:?}");
+        }
+        let of_a_key = completion(|wc| {
+            (wc.status, wc.opcode) = (Ours::LocalProtectionError, WcOpcode::LocalInvalidate);
+        });
+        assert_eq!(status_of(&of_a_key), sys::IBV_WC_MW_BIND_ERR);
+    }
+
+    #[test]
+    fn each_operation_is_that_of_c() {
+        for (opcode, wanted) in [
+            (WcOpcode::Send, sys::IBV_WC_SEND),
+            (WcOpcode::Write, sys::IBV_WC_RDMA_WRITE),
+            (WcOpcode::Immediate, sys::IBV_WC_RDMA_WRITE),
+            (WcOpcode::Read, sys::IBV_WC_RDMA_READ),
+            (WcOpcode::FetchAdd, sys::IBV_WC_FETCH_ADD),
+            (WcOpcode::CmpSwap, sys::IBV_WC_COMP_SWAP),
+            (WcOpcode::Swap, sys::IBV_WC_COMP_SWAP),
+            (WcOpcode::LocalInvalidate, sys::IBV_WC_LOCAL_INV),
+            (WcOpcode::FastRegister, sys::IBV_WC_LOCAL_INV),
+            (WcOpcode::BindWindow, sys::IBV_WC_BIND_MW),
+            (WcOpcode::Recv, sys::IBV_WC_RECV),
+            (WcOpcode::RecvImmediate, sys::IBV_WC_RECV_RDMA_WITH_IMM),
+        ] {
+            assert_eq!(wc_of(&completion(|wc| wc.opcode = opcode)).opcode, wanted, "{opcode:?}");
+        }
+    }
+
+    #[test]
+    fn the_vendors_error_has_the_cause_byte_by_byte() {
+        let stream =
+            |from_peer| ConnectionError::Stream(StreamError { layer: 1, etype: 2, code: 3, from_peer });
+        for (cause, wanted) in [
+            (None, 0),
+            (Some(stream(false)), 0x0001_0203),
+            (Some(stream(true)), 0x0101_0203),
+            // A connection that is gone, in MPA's words.
+            (Some(ConnectionError::PeerClosed), 0x0002_0001),
+            (Some(ConnectionError::Tcp(CloseReason::TimedOut)), 0x0002_0001),
+            (Some(ConnectionError::NoRoute), 0),
+        ] {
+            assert_eq!(wc_of(&completion(|wc| wc.cause = cause)).vendor_err, wanted, "{cause:?}");
+        }
+    }
+
+    #[test]
+    fn an_immediate_and_the_bytes_of_its_write_are_the_peers() {
+        let written = completion(|wc| {
+            (wc.opcode, wc.byte_len) = (WcOpcode::RecvImmediate, 8);
+            wc.immediate = Some([1, 2, 3, 4, 0, 1, 0, 2]);
+        });
+        let (imm_data, flags) = immediate_of(&written);
+        assert_eq!((imm_data.to_ne_bytes(), flags), ([1, 2, 3, 4], sys::IBV_WC_WITH_IMM));
+        assert_eq!(byte_len_of(&written), 0x0001_0002);
+        let sent = completion(|wc| {
+            (wc.opcode, wc.byte_len, wc.immediate) = (WcOpcode::Recv, 8, Some([1, 2, 3, 4, 0, 0, 0, 0]));
+        });
+        assert_eq!((immediate_of(&sent).1, byte_len_of(&sent)), (sys::IBV_WC_WITH_IMM, 8));
+        let invalidated = completion(|wc| wc.invalidated = Some(7));
+        assert_eq!(immediate_of(&invalidated), (7, sys::IBV_WC_WITH_INV));
+        assert_eq!(immediate_of(&completion(|_| ())), (0, 0));
+    }
+}

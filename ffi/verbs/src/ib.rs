@@ -123,6 +123,7 @@ pub(crate) fn start(
 /// A queue pair is reset or destroyed.
 pub(crate) fn stop(process: &Process, number: u32, link: &mut Link) {
     process.retries.leave(&process.engine, number);
+    process.selves.leave(number);
     let expected = process.rendezvous.state().expected.remove(&number);
     drop(expected);
     drop(link.cm.take());

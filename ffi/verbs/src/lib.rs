@@ -12,7 +12,7 @@
 //! |---|---|
 //! | the border to C | `lack`, `settings`, `sys`, `abi`, `beside`, `room`, `sockaddr`, `text`, `event_fd`, `acked`, `users`, `section`, `living`, `fork`, `strings`, `signals` |
 //! | the device and the wire | `identity`, `limits`, `net`, `hello` |
-//! | the process | `process`, with its tables `numbers`, `ids`, `rendezvous`, `retries`, `async_events`; `drain` |
+//! | the process | `process`, with its tables `numbers`, `ids`, `rendezvous`, `retries`, `selves`, `async_events`; `drain` |
 //! | libibverbs | `device`, `pd`, `mr`, `mw`, `channel`, `cq`, `cq_events`, `cq_ex`, `srq`, `qp`, `qp_state`, `batch`, `request`, `qp_ex`, `post`, `ib`, `async_calls`, `refused`, `calls` |
 //! | librdmacm | `cm`, `rsocket` |
 //! | the start | `start` |
@@ -60,6 +60,7 @@ mod retries;
 mod room;
 mod rsocket;
 mod section;
+mod selves;
 mod settings;
 mod signals;
 mod sockaddr;

@@ -283,3 +283,61 @@ pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut sys::ibv_mr) -> c_int {
 pub(crate) unsafe extern "C" fn ibv_import_mr(_pd: *mut sys::ibv_pd, _handle: u32) -> *mut sys::ibv_mr {
     abi::pointer(|| Err(EOPNOTSUPP))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_flag_of_access_is_a_right_or_is_refused() {
+        use sys::{
+            IBV_ACCESS_HUGETLB, IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_MW_BIND, IBV_ACCESS_ON_DEMAND,
+            IBV_ACCESS_RELAXED_ORDERING, IBV_ACCESS_REMOTE_ATOMIC, IBV_ACCESS_REMOTE_READ,
+            IBV_ACCESS_REMOTE_WRITE, IBV_ACCESS_ZERO_BASED,
+        };
+        let local = Access::LOCAL_WRITE;
+        for (flags, wanted) in [
+            (0, Ok((Access::empty(), false))),
+            (IBV_ACCESS_LOCAL_WRITE, Ok((local, false))),
+            (IBV_ACCESS_REMOTE_READ, Ok((Access::REMOTE_READ, false))),
+            (IBV_ACCESS_ZERO_BASED, Ok((Access::empty(), true))),
+            // Whoever may write from afar may write here.
+            (IBV_ACCESS_REMOTE_WRITE, Err(EINVAL)),
+            (IBV_ACCESS_REMOTE_ATOMIC, Err(EINVAL)),
+            (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE, Ok((local | Access::REMOTE_WRITE, false))),
+            (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_ATOMIC, Ok((local | Access::REMOTE_ATOMIC, false))),
+            (IBV_ACCESS_MW_BIND, Ok((Access::MW_BIND, false))),
+            // Ignored: what makes no difference, and what a device may ignore.
+            (IBV_ACCESS_HUGETLB | IBV_ACCESS_RELAXED_ORDERING, Ok((Access::empty(), false))),
+            (OPTIONAL, Ok((Access::empty(), false))),
+            (IBV_ACCESS_ON_DEMAND, Err(EOPNOTSUPP)),
+            (1 << 19, Err(EINVAL)),
+            (1 << 30, Err(EINVAL)),
+        ] {
+            assert_eq!(access_of(flags), wanted, "{flags:#x}");
+        }
+    }
+
+    #[test]
+    fn what_is_registered_anew_is_named_by_the_flags() {
+        use sys::{
+            IBV_REREG_MR_CHANGE_ACCESS as ACCESS, IBV_REREG_MR_CHANGE_PD as PD,
+            IBV_REREG_MR_CHANGE_TRANSLATION as TRANSLATION,
+        };
+        let (null, place) = (std::ptr::null_mut(), std::ptr::dangling_mut::<u64>().cast());
+        for (flags, addr, length, access, wanted) in [
+            (0, place, 8, 0, Err(EINVAL)),
+            (8, place, 8, 0, Err(EINVAL)),
+            (PD, null, 0, 0, Ok(())),
+            (PD, null, 0, 1, Err(EINVAL)),
+            (ACCESS, null, 0, 1, Ok(())),
+            (TRANSLATION, place, 8, 0, Ok(())),
+            (TRANSLATION, null, 8, 0, Err(EINVAL)),
+            (TRANSLATION, place, 0, 0, Err(EINVAL)),
+            (TRANSLATION, place, 8, 1, Err(EINVAL)),
+            (TRANSLATION | ACCESS | PD, place, 8, 1, Ok(())),
+        ] {
+            assert_eq!(check_rereg(flags, addr, length, access), wanted, "{flags} {length} {access}");
+        }
+    }
+}

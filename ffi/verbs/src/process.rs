@@ -21,6 +21,7 @@ use crate::net::{self, Net};
 use crate::numbers::Numbers;
 use crate::rendezvous::Rendezvous;
 use crate::retries::Retries;
+use crate::selves::Selves;
 use crate::settings::{self, Key};
 use crate::{fork, identity, limits, room, signals};
 
@@ -46,6 +47,8 @@ pub(crate) struct Process {
     pub(crate) rendezvous: Rendezvous,
     /// Those of them whose peer has not come yet.
     pub(crate) retries: Retries,
+    /// Those of them that are connected to themselves.
+    pub(crate) selves: Selves,
     /// Queue pairs by their numbers.
     pub(crate) qps: Numbers,
     /// Shows this process to `uwarp status`; taken at its end.
@@ -117,7 +120,7 @@ fn make(on_connection: OnConnection) -> Result<Process, StartError> {
     let engine = start(engine, options, after_poll).map_err(failed)?;
     let status = Mutex::new(show(&context, has_thread));
     register_hooks()?;
-    let (ids, ports, contexts, rendezvous, retries, qps) = Default::default();
+    let (ids, ports, contexts, rendezvous, retries, selves, qps) = Default::default();
     Ok(Process {
         net,
         context,
@@ -129,6 +132,7 @@ fn make(on_connection: OnConnection) -> Result<Process, StartError> {
         contexts,
         rendezvous,
         retries,
+        selves,
         qps,
         status,
     })
@@ -156,8 +160,8 @@ fn show(context: &Context, has_thread: bool) -> Option<StatusSocket> {
 fn after_poll(on_connection: OnConnection) {
     let Some(process) = started() else { return };
     // Most polls lead to no event, and these questions are cheaper than a poll of the channels.
-    let Process { channel, rendezvous, retries, .. } = process;
-    if channel.is_empty() && !rendezvous.has_parked() && !retries.has_waiting() {
+    let Process { channel, rendezvous, retries, selves, .. } = process;
+    if channel.is_empty() && !rendezvous.has_parked() && !retries.has_waiting() && !selves.any() {
         return;
     }
     while let Some(event) = channel.poll() {
@@ -165,6 +169,7 @@ fn after_poll(on_connection: OnConnection) {
     }
     rendezvous.sweep();
     retries.sweep(&process.engine);
+    selves.sweep();
 }
 
 /// Hands asynchronous events to the program as they happen, and first those that have happened. A thread of

@@ -305,6 +305,7 @@ impl Qp {
         // SAFETY: a context is not closed while it has objects.
         self.enter(number, unsafe { OpenDevice::of(self.context()) });
         let mut current = self.change_current();
+        self.process.selves.enter(self.number(), current.qp.clone(), far.clone());
         current.far = Some(far);
         current.set_remote_access(attributes.remote_access())?;
         Ok(())

@@ -200,4 +200,93 @@ mod tests {
             assert_eq!(seen(stream, last, is_managed), state, "{stream:?} after {last}");
         }
     }
+
+    /// A queue pair of an identifier follows its connection. Programs may drain it, end it and reset it; all
+    /// else is taken, and changes nothing.
+    #[test]
+    fn the_state_of_an_identifiers_queue_pair_is_that_of_its_connection() {
+        use sys::{IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPS_SQD};
+        let states = [IBV_QPS_RESET, IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPS_SQD, IBV_QPS_ERR];
+        for from in states {
+            for state in states {
+                let change = match (from, state) {
+                    (_, IBV_QPS_ERR) => Change::ToError,
+                    (_, IBV_QPS_RESET) => Change::ToReset,
+                    (IBV_QPS_RESET, IBV_QPS_INIT)
+                    | (IBV_QPS_RTS, IBV_QPS_SQD)
+                    | (IBV_QPS_SQD, IBV_QPS_RTS) => Change::To(state),
+                    _ => Change::None,
+                };
+                assert_eq!(check(from, &to(state), sys::IBV_QP_STATE, true), Ok(change), "{from} to {state}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_queue_pair_in_error_stays_there_and_one_that_never_connected_has_no_stream() {
+        let again = check(sys::IBV_QPS_ERR, &to(sys::IBV_QPS_ERR), sys::IBV_QP_STATE, false);
+        assert_eq!(again, Ok(Change::None));
+        for last in [sys::IBV_QPS_RESET, sys::IBV_QPS_INIT] {
+            assert_eq!(seen(QpState::Error, last, false), last);
+        }
+    }
+
+    /// Each bit of a mask takes its own attributes, and no other.
+    #[test]
+    fn a_mask_names_the_attributes_that_change() {
+        let [old, new] = [1, 2].map(|value: u8| sys::ibv_qp_attr {
+            qp_access_flags: value.into(),
+            pkey_index: value.into(),
+            port_num: value,
+            qkey: value.into(),
+            path_mtu: value.into(),
+            timeout: value,
+            retry_cnt: value,
+            rnr_retry: value,
+            rq_psn: value.into(),
+            max_rd_atomic: value,
+            min_rnr_timer: value,
+            sq_psn: value.into(),
+            max_dest_rd_atomic: value,
+            path_mig_state: value.into(),
+            dest_qp_num: value.into(),
+            ah_attr: sys::ibv_ah_attr { sl: value, ..Default::default() },
+            alt_ah_attr: sys::ibv_ah_attr { sl: value, ..Default::default() },
+            alt_pkey_index: value.into(),
+            alt_port_num: value,
+            alt_timeout: value,
+            ..Default::default()
+        });
+        let values = |attr: &sys::ibv_qp_attr| {
+            [
+                (sys::IBV_QP_ACCESS_FLAGS, attr.qp_access_flags),
+                (sys::IBV_QP_PKEY_INDEX, attr.pkey_index.into()),
+                (sys::IBV_QP_PORT, attr.port_num.into()),
+                (sys::IBV_QP_QKEY, attr.qkey),
+                (sys::IBV_QP_AV, attr.ah_attr.sl.into()),
+                (sys::IBV_QP_PATH_MTU, attr.path_mtu),
+                (sys::IBV_QP_TIMEOUT, attr.timeout.into()),
+                (sys::IBV_QP_RETRY_CNT, attr.retry_cnt.into()),
+                (sys::IBV_QP_RNR_RETRY, attr.rnr_retry.into()),
+                (sys::IBV_QP_RQ_PSN, attr.rq_psn),
+                (sys::IBV_QP_MAX_QP_RD_ATOMIC, attr.max_rd_atomic.into()),
+                (sys::IBV_QP_ALT_PATH, attr.alt_ah_attr.sl.into()),
+                (sys::IBV_QP_ALT_PATH, attr.alt_pkey_index.into()),
+                (sys::IBV_QP_ALT_PATH, attr.alt_port_num.into()),
+                (sys::IBV_QP_ALT_PATH, attr.alt_timeout.into()),
+                (sys::IBV_QP_MIN_RNR_TIMER, attr.min_rnr_timer.into()),
+                (sys::IBV_QP_SQ_PSN, attr.sq_psn),
+                (sys::IBV_QP_MAX_DEST_RD_ATOMIC, attr.max_dest_rd_atomic.into()),
+                (sys::IBV_QP_PATH_MIG_STATE, attr.path_mig_state),
+                (sys::IBV_QP_DEST_QPN, attr.dest_qp_num),
+            ]
+        };
+        for mask in (0..32).map(|bit| 1 << bit) {
+            let mut attr = old;
+            merge(&mut attr, &new, mask);
+            for (of, value) in values(&attr) {
+                assert_eq!(value, if of == mask { 2 } else { 1 }, "the field of {of:#x} with {mask:#x}");
+            }
+        }
+    }
 }

@@ -144,7 +144,105 @@ impl Unreached {
 
 #[cfg(test)]
 mod tests {
+    use dp::link::{LinkConfig, pair};
+    use iwarp::engine::{Engine, EngineConfig, SharedOptions};
+    use iwarp::verbs::{Context, ContextConfig, CqOptions, QpInit, SendOp, SendRequest};
+
     use super::*;
+
+    /// An engine that nobody polls, and queue pairs of it that take sends before they have a connection.
+    fn host<const N: usize>() -> (SharedEngine, [QueuePair; N]) {
+        let (port, _other) = pair(&LinkConfig::default());
+        let context = Context::new(ContextConfig::default()).unwrap();
+        let config = EngineConfig::new(&*port, &["10.0.0.1/24"]).unwrap();
+        let engine = Engine::new(&context, port, config).unwrap();
+        let engine = SharedEngine::without_thread(engine, SharedOptions::default(), Box::new(|| {})).unwrap();
+        let (pd, cq) = (context.alloc_pd().unwrap(), context.create_cq_with(&CqOptions::new(64)).unwrap());
+        let init = QpInit { early_sends: true, ..QpInit::new(&cq) };
+        (engine, std::array::from_fn(|_| pd.create_qp(&init).unwrap()))
+    }
+
+    fn attributes(timeout: u8) -> sys::ibv_qp_attr {
+        sys::ibv_qp_attr { timeout, retry_cnt: 7, ..Default::default() }
+    }
+
+    fn post(qp: &QueuePair) {
+        qp.post_send(&SendRequest::empty(1, SendOp::Send)).unwrap();
+    }
+
+    fn numbers(retries: &Retries) -> Vec<u32> {
+        retries.waiting().all.iter().map(|one| one.number).collect()
+    }
+
+    #[test]
+    fn the_time_begins_with_the_first_request_and_ends_with_the_connection() {
+        let (engine, [qp]) = host();
+        let retries = Retries::default();
+        let now = Instant::now();
+        retries.enter(&engine, 5, &qp, &attributes(14));
+        let one = retries.waiting().all.pop().unwrap().look(now);
+        assert_eq!((one.number, one.since, one.limit), (5, None, LEAST));
+        assert!(!Unreached::is_over(now + LEAST)(&one), "it has no request yet");
+        post(&qp);
+        let one = one.look(now).look(now + LEAST);
+        assert_eq!(one.since, Some(now), "the first look that finds one counts");
+        assert!(!Unreached::is_over(now + LEAST - Duration::from_nanos(1))(&one));
+        assert!(Unreached::is_over(now + LEAST)(&one));
+        // A stream that runs or has ended is none of its matters.
+        qp.modify(QpState::Error).unwrap();
+        assert!(Unreached::is_over(now)(&one));
+    }
+
+    #[test]
+    fn those_without_a_limit_or_with_a_stream_are_not_watched() {
+        let (engine, [patient, failed]) = host();
+        let retries = Retries::default();
+        retries.enter(&engine, 5, &patient, &attributes(0));
+        failed.modify(QpState::Error).unwrap();
+        retries.enter(&engine, 6, &failed, &attributes(14));
+        assert!(!retries.has_waiting() && numbers(&retries).is_empty());
+    }
+
+    #[test]
+    fn who_leaves_is_not_watched_any_more_and_others_are() {
+        let (engine, [first, second]) = host();
+        let retries = Retries::default();
+        retries.enter(&engine, 5, &first, &attributes(14));
+        retries.enter(&engine, 6, &second, &attributes(14));
+        retries.leave(&engine, 5);
+        assert!(retries.has_waiting());
+        assert_eq!(numbers(&retries), [6]);
+        retries.leave(&engine, 7);
+        assert_eq!(numbers(&retries), [6], "nobody's number");
+        retries.leave(&engine, 6);
+        assert!(!retries.has_waiting() && numbers(&retries).is_empty());
+    }
+
+    #[test]
+    fn a_sweep_gives_up_those_whose_time_is_up() {
+        let (engine, [late, early, idle]) = host();
+        let retries = Retries::default();
+        for (number, qp) in [(5, &late), (6, &early), (7, &idle)] {
+            retries.enter(&engine, number, qp, &attributes(14));
+        }
+        post(&late);
+        post(&early);
+        retries.waiting().all[0].since = Instant::now().checked_sub(LEAST);
+        retries.sweep(&engine);
+        assert_eq!(numbers(&retries), [6, 7]);
+        assert_eq!([&late, &early, &idle].map(QueuePair::state), {
+            [QpState::Error, QpState::Idle, QpState::Idle]
+        });
+        assert!(retries.waiting().all[0].since.is_some() && retries.waiting().all[1].since.is_none());
+        // Not again before its interval has passed.
+        retries.waiting().all[0].since = Instant::now().checked_sub(LEAST);
+        retries.waiting().next = Some(Instant::now() + LEAST);
+        retries.sweep(&engine);
+        assert_eq!(numbers(&retries), [6, 7]);
+        retries.waiting().next = None;
+        retries.sweep(&engine);
+        assert_eq!((numbers(&retries), retries.has_waiting()), (vec![7], true));
+    }
 
     #[test]
     fn the_time_is_that_of_all_tries_and_none_without_a_timeout() {

@@ -25,7 +25,6 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 const BACKLOG: usize = 16_384;
 
 const ECONNRESET: Errno = Errno(libc::ECONNRESET);
-const EISCONN: Errno = Errno(libc::EISCONN);
 const ENOTCONN: Errno = Errno(libc::ENOTCONN);
 
 /// See `rdma_listen(3)`.
@@ -241,7 +240,7 @@ pub(crate) unsafe extern "C" fn rdma_connect(
         with_new_cm(this, |cm| {
             let mut state = this.state();
             if state.cm.is_some() {
-                return Err(EISCONN);
+                return Err(EINVAL);
             }
             let default = Requested { responder_resources: u8::MAX, initiator_depth: u8::MAX };
             // SAFETY: the caller's promise is passed on.

@@ -66,7 +66,9 @@ pub(crate) fn on_event(process: &'static Process, event: CmEvent) {
             drop(state);
             // Those that the peer may have outstanding, also where this end would serve more.
             let served = peer.map_or(ird, |peer| ird.min(peer.depths.ord));
-            establish(id, Hello::strip(&private_data), [served, ord]);
+            // Data comes with the acceptance of a peer, and none with its first FPDU.
+            let private_data = if id.state().is_passive { &[] } else { Hello::strip(&private_data) };
+            establish(id, private_data, [served, ord]);
         }
         CmEventKind::Rejected { private_data, .. } => {
             set_qp_state(id, sys::IBV_QPS_ERR);

@@ -264,4 +264,18 @@ mod tests {
         let link_local: SocketAddr = "[fe80::1%3]:7174".parse().unwrap();
         assert_eq!(canonical(link_local), link_local);
     }
+
+    #[test]
+    fn a_lid_is_the_end_of_an_address_and_never_0() {
+        let of = |address: &str| Net::new(address.parse().unwrap(), Service::None);
+        for (ours, lid, theirs, other) in [
+            ("10.0.1.2", 0x0102, 0x0304, "10.0.3.4"),
+            ("10.7.0.0", 1, 0xffff, "10.7.255.255"),
+            ("fd00::1:9c41", 0x9c41, 2, "fd00::1:2"),
+            ("fd00::1:0", 1, 0x10, "fd00::1:10"),
+        ] {
+            assert_eq!(of(ours).lid(), lid, "{ours}");
+            assert_eq!(of(ours).address_of_lid(theirs), other.parse::<IpAddr>().unwrap(), "{ours}");
+        }
+    }
 }

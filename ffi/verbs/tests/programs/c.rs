@@ -8,7 +8,7 @@ use crate::pair::Running;
 use crate::wire::Wire;
 
 /// The programs, by their files' names.
-pub(crate) const ALL: [&str; 31] = [
+pub(crate) const ALL: [&str; 35] = [
     "one_process",
     "destroyed",
     "exported",
@@ -40,6 +40,10 @@ pub(crate) const ALL: [&str; 31] = [
     "killed_peer",
     "pending",
     "keys",
+    "in_use",
+    "cm_calls",
+    "steps",
+    "answers",
 ];
 
 /// How long each may take. Some wait until a silent peer is given up, again and again.

@@ -1,4 +1,6 @@
-//! The connection manager between interfaces: peers that behave oddly, and peers that die.
+//! Programs of our own between interfaces: peers that behave oddly, peers that die, and links that go.
+
+use std::time::{Duration, Instant};
 
 use crate::c;
 use crate::interface::Interfaces;
@@ -7,6 +9,9 @@ use crate::wire::Wire;
 
 /// The port at which a peer on sockets of the kernel is told what to do.
 const CONTROL: &str = "6000";
+
+/// How long a program may take to start on a busy machine.
+const STARTS_WITHIN: Duration = Duration::from_secs(60);
 
 /// A program of the library meets one that speaks MPA on sockets of the kernel, at the other end of an
 /// interface.
@@ -28,6 +33,22 @@ pub(crate) fn killed_peer() -> Result<(), String> {
 /// Ports on an interface, which are those of the kernel.
 pub(crate) fn binds() -> Result<(), String> {
     at_kernel_address("binds")
+}
+
+/// Two contexts of one process see that the link of their port goes.
+pub(crate) fn ports() -> Result<(), String> {
+    let wire = Wire::between(Interfaces::new()?)?;
+    let program = c::compile(&wire, "ports")?;
+    let waits = Running::start(&wire, "server", &program)?;
+    let begun = Instant::now();
+    while !wire.output("server").contains("ready") {
+        if begun.elapsed() > STARTS_WITHIN {
+            return Err(format!("it does not start: {}", wire.output("server")));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    wire.take_link(1)?;
+    c::wait_for("server", waits, &wire)
 }
 
 /// Runs a program with the address of an interface, which the kernel has.

@@ -19,8 +19,9 @@
 //! | `docs.rs` | the lines of the README and the guide, the man pages, and what the device says of itself |
 //! | `completions.rs` | the completions of shells |
 //! | `c.rs` | programs in C of our own |
-//! | `cm.rs` | those that need interfaces: odd and dead peers of the connection manager |
+//! | `cm.rs` | those that need interfaces: odd and dead peers of the connection manager, links that go |
 //! | `end.rs` | what is left behind |
+//! | `listed.rs` | `uwarp ls` |
 //! | `migrate.rs` | a guest of QEMU that moves to another QEMU |
 //! | `valgrind.rs` | a pair under valgrind |
 //! | `status.rs` | `uwarp status` |
@@ -47,6 +48,7 @@ mod kill;
 mod launch;
 mod libs;
 mod limits;
+mod listed;
 mod loopback;
 mod migrate;
 mod mpi;
@@ -123,6 +125,7 @@ fn main() {
         ("interface_odd_peers", run(cm::odd_peers)),
         ("hosts_killed_peer", run(cm::killed_peer)),
         ("hosts_binds", run(cm::binds)),
+        ("interface_ports", run(cm::ports)),
     ] {
         trials.push(Trial::test(name, test).with_ignored_flag(!has_interfaces));
     }
@@ -175,7 +178,7 @@ fn main() {
         let test = move || judges::run(suite).map_err(Failed::from);
         trials.push(Trial::test(format!("judges_{suite}"), test).with_ignored_flag(missing));
     }
-    for (name, test) in status::ALL {
+    for (name, test) in listed::ALL.into_iter().chain(status::ALL) {
         let skips = !pair::is_installed("rping");
         trials.push(Trial::test(name, move || test().map_err(Failed::from)).with_ignored_flag(skips));
     }

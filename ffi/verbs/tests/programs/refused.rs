@@ -5,6 +5,7 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
 use std::process::Command;
 
+use crate::c;
 use crate::interface::{Interfaces, Privileges};
 use crate::pair::is_installed;
 use crate::wire::{Wire, is_root};
@@ -21,6 +22,7 @@ pub(crate) fn all(has_interfaces: bool) -> Vec<(&'static str, bool, Test)> {
         ("refused_interfaces", has_programs && has_interfaces, interfaces),
         ("refused_by_the_launcher", true, launcher),
         ("the_environment_goes_before_the_file", has_programs, precedence),
+        ("refusals_are_told_to_those_who_ask", is_installed("cc"), log),
     ]
 }
 
@@ -87,6 +89,17 @@ fn devices() -> Result<(), String> {
     Ok(())
 }
 
+/// A call that a program gets wrong has a line with `UWARP_LOG`, and none without.
+fn log() -> Result<(), String> {
+    for (value, is_told) in [("1", true), ("", false)] {
+        let text = c::run_over("posts", &Wire::new()?.with("UWARP_LOG", value))?;
+        if text.contains("uwarp: refused: ") != is_told || (!is_told && text.contains("uwarp: ")) {
+            return Err(format!("UWARP_LOG={value}: {text}"));
+        }
+    }
+    Ok(())
+}
+
 /// Writes a file that every user can read.
 fn write(path: &Path, text: &str) -> Result<(), String> {
     fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
@@ -134,12 +147,17 @@ fn precedence() -> Result<(), String> {
     let (home, named) = (config.display().to_string(), wire.folder().join("named.toml"));
     write(&named, "dev = \"named\"")?;
     let named = named.display().to_string();
+    // The address of a file is for its wire: another one that the environment names does without.
+    let far = wire.folder().join("far.toml");
+    write(&far, "dev = \"far\"\nnet = \"packet:eth7\"\naddr = \"10.0.0.2/24\"")?;
+    let far = far.display().to_string();
     for (variables, wanted) in [
         (&[][..], "uwarp0"),
         (&[("XDG_CONFIG_HOME", home.as_str())][..], "of_user"),
         (&[("XDG_CONFIG_HOME", &home), ("UWARP_CONF", &named)], "named"),
         (&[("XDG_CONFIG_HOME", &home), ("UWARP_DEV", "set")], "set"),
         (&[("XDG_CONFIG_HOME", &home), ("UWARP_DEV", "")], "of_user"),
+        (&[("UWARP_CONF", &far), ("UWARP_NET", "local")], "far"),
     ] {
         let found = device(&wire, variables)?;
         if found != wanted {

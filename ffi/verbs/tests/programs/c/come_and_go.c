@@ -6,7 +6,6 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <rdma/rdma_verbs.h>
-#include <time.h>
 
 #include "common.h"
 
@@ -31,22 +30,6 @@ static void post_send(struct ibv_qp *qp, uint64_t wr_id)
 	struct ibv_send_wr wr = { .wr_id = wr_id, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND }, *bad;
 	wr.send_flags = IBV_SEND_SIGNALED;
 	CHECK(!ibv_post_send(qp, &wr, &bad));
-}
-
-/* The next completion; gives up after a minute. */
-static struct ibv_wc next_of(struct ibv_cq *cq)
-{
-	struct ibv_wc wc;
-	for (time_t end = time(NULL) + 60; !ibv_poll_cq(cq, 1, &wc);)
-		CHECK(time(NULL) < end);
-	return wc;
-}
-
-static void nothing_in(struct ibv_cq *cq)
-{
-	struct ibv_wc wc;
-	for (int turn = 0; turn < 200; turn++)
-		CHECK(!ibv_poll_cq(cq, 1, &wc));
 }
 
 static void no_event(void)

@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 #include <unistd.h>
 
 /* Ends the process at once if the condition does not hold, also in a child. */
@@ -70,6 +71,23 @@ static inline enum ibv_qp_state state_of(struct ibv_qp *qp)
 	struct ibv_qp_init_attr init;
 	CHECK(!ibv_query_qp(qp, &attr, IBV_QP_STATE, &init));
 	return attr.qp_state;
+}
+
+/* The next completion; gives up after a minute. */
+static inline struct ibv_wc next_of(struct ibv_cq *cq)
+{
+	struct ibv_wc wc;
+	for (time_t end = time(NULL) + 60; !ibv_poll_cq(cq, 1, &wc);)
+		CHECK(time(NULL) < end);
+	return wc;
+}
+
+/* Nothing completes, however often the queue is polled. */
+static inline void nothing_in(struct ibv_cq *cq)
+{
+	struct ibv_wc wc;
+	for (int turn = 0; turn < 200; turn++)
+		CHECK(!ibv_poll_cq(cq, 1, &wc));
 }
 
 /* Begins to connect a queue pair to the one at `gid` with the number `peer`. A message that finds no receive here is

@@ -3,7 +3,6 @@
  * completion queues that are resized. One request more is refused, one completion more is an overflow.
  */
 #include <poll.h>
-#include <time.h>
 
 #include "common.h"
 
@@ -32,22 +31,6 @@ static void to_error(struct ibv_qp *qp)
 {
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
 	CHECK(!ibv_modify_qp(qp, &attr, IBV_QP_STATE));
-}
-
-/* The next completion; gives up after a minute. */
-static struct ibv_wc next_of(struct ibv_cq *cq)
-{
-	struct ibv_wc wc;
-	for (time_t end = time(NULL) + 60; !ibv_poll_cq(cq, 1, &wc);)
-		CHECK(time(NULL) < end);
-	return wc;
-}
-
-static void nothing_in(struct ibv_cq *cq)
-{
-	struct ibv_wc wc;
-	for (int turn = 0; turn < 100; turn++)
-		CHECK(!ibv_poll_cq(cq, 1, &wc));
 }
 
 static struct ibv_cq *make_cq(int entries)
@@ -125,6 +108,10 @@ static void resized(void)
 		CHECK(ibv_resize_cq(cq, wrong[at]) == EINVAL && cq->cqe == 8);
 	CHECK(!ibv_create_cq(context, 0, NULL, NULL, 0) && errno == EINVAL);
 	CHECK(!ibv_create_cq(context, device.max_cqe + 1, NULL, NULL, 0) && errno == EINVAL);
+	/* The largest one; and the vector, of which there is one. */
+	CHECK(!ibv_destroy_cq(make_cq(device.max_cqe)) && context->num_comp_vectors == 1);
+	for (int vector = -1; vector < 2; vector += 2)
+		CHECK(!ibv_create_cq(context, 1, NULL, NULL, vector) && errno == EINVAL);
 	CHECK(!ibv_resize_cq(cq, device.max_cqe) && cq->cqe == device.max_cqe);
 	CHECK(!ibv_resize_cq(cq, 5) && cq->cqe == 5);
 	CHECK(next_of(cq).wr_id == 0);
@@ -144,12 +131,36 @@ static void resized(void)
 	CHECK(!ibv_destroy_qp(qp) && !ibv_destroy_cq(cq));
 }
 
+/* A poll takes as many as it asks for, if there are so many, and all that there are otherwise. */
+static void polls_of_many(void)
+{
+	enum { COUNT = 50 };
+	struct ibv_cq *cq = make_cq(COUNT);
+	struct ibv_qp *qp = make_qp(pd, cq, COUNT);
+	struct ibv_wc wcs[COUNT + 1];
+	to_error(qp);
+	const int asks[] = { 0, 1, 2, 3, 16, 17, 32, 33, COUNT, COUNT + 1 };
+	for (size_t at = 0; at < sizeof(asks) / sizeof(*asks); at++) {
+		for (int i = 0; i < COUNT; i++)
+			CHECK(!post_recv(qp, i));
+		int first = asks[at] < COUNT ? asks[at] : COUNT;
+		CHECK(ibv_poll_cq(cq, asks[at], wcs) == first);
+		CHECK(ibv_poll_cq(cq, COUNT + 1, wcs + first) == COUNT - first);
+		for (int i = 0; i < COUNT; i++)
+			CHECK(wcs[i].wr_id == (uint64_t)i && wcs[i].qp_num == qp->qp_num);
+		nothing_in(cq);
+	}
+	CHECK(ibv_poll_cq(cq, -1, wcs) < 0);
+	CHECK(!ibv_destroy_qp(qp) && !ibv_destroy_cq(cq));
+}
+
 int main(void)
 {
 	context = open_device();
 	CHECK((pd = ibv_alloc_pd(context)));
 	two_depths();
 	resized();
+	polls_of_many();
 	CHECK(!ibv_dealloc_pd(pd) && !ibv_close_device(context));
 	puts("queues have their sizes");
 	return 0;

@@ -59,6 +59,21 @@ static void sizes(struct ibv_context *context)
 	char name[IF_NAMESIZE];
 	CHECK(!ibv_query_gid_ex(context, 1, 0, &entry, 0) && if_indextoname(entry.ndev_ifindex, name));
 	CHECK(!strcmp(name, "lo"));
+	/* There is one port with one GID and one key, and no flag. */
+	CHECK(_ibv_query_gid_ex(context, 1, 1, &entry, 0, sizeof(entry)) == ENODATA);
+	CHECK(_ibv_query_gid_ex(context, 2, 0, &entry, 0, sizeof(entry)) == EINVAL);
+	CHECK(_ibv_query_gid_ex(context, 1, 0, &entry, 1, sizeof(entry)) == EINVAL);
+	CHECK(_ibv_query_gid_table(context, &entry, 0, 0, sizeof(entry)) == -EINVAL);
+	CHECK(_ibv_query_gid_table(context, &entry, 1, 1, sizeof(entry)) == -EINVAL);
+	CHECK(ibv_get_pkey_index(context, 1, 0xffff) == 0 && ibv_get_pkey_index(context, 1, 0x7fff) == -1);
+	CHECK(ibv_get_pkey_index(context, 2, 0xffff) == -1);
+	union ibv_gid gid;
+	__be16 pkey;
+	CHECK(!ibv_query_pkey(context, 1, 0, &pkey) && pkey == 0xffff);
+	CHECK(ibv_query_pkey(context, 1, 1, &pkey) && ibv_query_gid(context, 1, 1, &gid) && ibv_query_gid(context, 0, 0, &gid));
+	struct ibv_port_attr port;
+	CHECK(!ibv_query_port(context, 1, &port) && port.lid && ibv_query_port(context, 0, &port) == EINVAL);
+	CHECK(calls->query_device_ex(context, NULL, &s.newer.device, sizeof(struct ibv_device_attr) - 1) == EINVAL);
 	/* What a newer program asks for, and this library does not know. */
 	struct ibv_query_device_ex_input input = { .comp_mask = 1 };
 	CHECK(calls->query_device_ex(context, &input, &s.newer.device, sizeof(s.newer.device)) == EINVAL);
@@ -81,11 +96,17 @@ static void masks(struct ibv_context *context, struct ibv_pd *pd, struct ibv_cq 
 	CHECK(!ibv_create_cq_ex(context, &cq_ex) && errno == EOPNOTSUPP);
 	cq_ex = (struct ibv_cq_init_attr_ex){ .cqe = 1, .wc_flags = 1ull << 40 };
 	CHECK(!ibv_create_cq_ex(context, &cq_ex) && errno == EOPNOTSUPP);
+	/* Without its bit of the mask, a field is not looked at. */
+	cq_ex = (struct ibv_cq_init_attr_ex){ .cqe = 1, .flags = 1 << 20, .parent_domain = (void *)1 };
+	struct ibv_cq_ex *plain = ibv_create_cq_ex(context, &cq_ex);
+	CHECK(plain && !ibv_destroy_cq(ibv_cq_ex_to_cq(plain)));
 	/* No options for an ends' agreement. */
 	struct ibv_qp *made = make_qp(pd, cq, 1);
 	struct ibv_ece ece = { .vendor_id = 7 };
 	CHECK(ibv_query_ece(made, &ece) == EOPNOTSUPP && ibv_set_ece(made, &ece) == EOPNOTSUPP);
-	CHECK(ece.vendor_id == 7 && !ibv_destroy_qp(made));
+	CHECK(ece.vendor_id == 7);
+	/* A queue pair that was made without the calls of the extended interface has none of them. */
+	CHECK(!ibv_qp_to_qp_ex(made) && !ibv_destroy_qp(made));
 }
 
 static struct rdma_event_channel *channel;
@@ -137,7 +158,7 @@ static void refused(int has_listener)
 		CHECK(!rdma_reject(server, NULL, 0) && !rdma_destroy_id(server));
 	}
 	take(RDMA_CM_EVENT_REJECTED);
-	CHECK(state_of(client->qp) == IBV_QPS_ERR);
+	CHECK(client->qp->state == IBV_QPS_ERR && state_of(client->qp) == IBV_QPS_ERR);
 	/* One that is posted late is flushed, too. */
 	CHECK(!ibv_post_recv(client->qp, &wr, &bad));
 	struct ibv_wc wc;

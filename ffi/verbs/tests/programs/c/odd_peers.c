@@ -333,7 +333,7 @@ static struct rdma_cm_id *accepted(int result)
 static void flushed(struct rdma_cm_id *id)
 {
 	expect(id->recv_cq, 1, IBV_WC_WR_FLUSH_ERR);
-	CHECK(state_of(id->qp) == IBV_QPS_ERR);
+	CHECK(id->qp->state == IBV_QPS_ERR && state_of(id->qp) == IBV_QPS_ERR);
 	CHECK(!post_empty_send(id->qp, 2));
 	expect(id->send_cq, 2, IBV_WC_WR_FLUSH_ERR);
 	destroy(id);

@@ -137,7 +137,7 @@ static void reset(struct ibv_qp *qp)
 }
 
 /* The next completion of a queue pair whose peer is flushed at about the same time. */
-static struct ibv_wc next_of(struct ibv_qp *qp)
+static struct ibv_wc next_of_qp(struct ibv_qp *qp)
 {
 	struct ibv_wc wc;
 	for (time_t end = time(NULL) + 10; ;) {
@@ -163,8 +163,8 @@ static void refused(struct ibv_qp *from, struct ibv_qp *to)
 	post_send(from, IBV_WR_RDMA_WRITE, 0, 4096, 64);
 	post_send(from, IBV_WR_ATOMIC_FETCH_AND_ADD, 0, 4096, 8);
 	post_send(from, IBV_WR_RDMA_WRITE, 0, 4096, 64);
-	CHECK(next_of(from).status == IBV_WC_SUCCESS);
-	CHECK(next_of(from).status == IBV_WC_REM_ACCESS_ERR);
+	CHECK(next_of_qp(from).status == IBV_WC_SUCCESS);
+	CHECK(next_of_qp(from).status == IBV_WC_REM_ACCESS_ERR);
 	reset(from);
 	reset(to);
 	for (int turn = 0; turn < 1000; turn++)

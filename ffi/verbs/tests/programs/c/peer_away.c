@@ -66,6 +66,64 @@ static void nobody_connects(void)
 	CHECK(!ibv_destroy_qp(away) && !ibv_destroy_qp(near));
 }
 
+static void reset(struct ibv_qp *qp)
+{
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RESET };
+	CHECK(!ibv_modify_qp(qp, &attr, IBV_QP_STATE));
+	init_qp(qp);
+}
+
+/*
+ * The end with the larger number waits for its own peer, not for any: a third queue pair that connects to it is not taken
+ * for that. And what an earlier life of either end has begun is gone with it.
+ */
+static void who_is_waited_for(void)
+{
+	for (int way = 0; way < 3; way++) {
+		struct ibv_qp *peer = make_qp(pd, cq, 8), *other = make_qp(pd, cq, 8), *waits = make_qp(pd, cq, 8);
+		CHECK(peer->qp_num < waits->qp_num && other->qp_num < waits->qp_num);
+		switch (way) {
+		case 0:
+			to_rtr(waits, peer->qp_num, 12);
+			to_rts(waits, 0, 7);
+			post_write(waits, 1);
+			to_rtr(other, waits->qp_num, 12);
+			usleep(200000);
+			nothing_in(cq);
+			to_rtr(peer, waits->qp_num, 12);
+			break;
+		case 1:
+			/* It waits no more, until it does again. */
+			to_rtr(waits, peer->qp_num, 12);
+			reset(waits);
+			to_rtr(peer, waits->qp_num, 12);
+			usleep(200000);
+			to_rtr(waits, peer->qp_num, 12);
+			to_rts(waits, 0, 7);
+			post_write(waits, 1);
+			break;
+		case 2:
+			/* The second try of the peer takes the place of the first one. */
+			to_rtr(peer, waits->qp_num, 12);
+			usleep(200000);
+			reset(peer);
+			to_rtr(peer, waits->qp_num, 12);
+			usleep(200000);
+			to_rtr(waits, peer->qp_num, 12);
+			to_rts(waits, 0, 7);
+			post_write(waits, 1);
+			break;
+		}
+		completion(waits, 1, IBV_WC_SUCCESS);
+		/* Each end serves as many Reads as it says, and has as many under way as the other one serves. */
+		struct ibv_qp_attr attr;
+		struct ibv_qp_init_attr init;
+		CHECK(!ibv_query_qp(waits, &attr, IBV_QP_MAX_DEST_RD_ATOMIC, &init));
+		CHECK(attr.max_dest_rd_atomic == 8 && attr.max_rd_atomic == 8);
+		CHECK(!ibv_destroy_qp(peer) && !ibv_destroy_qp(other) && !ibv_destroy_qp(waits));
+	}
+}
+
 int main(void)
 {
 	struct ibv_context *context = open_device();
@@ -75,6 +133,7 @@ int main(void)
 	CHECK((mr = ibv_reg_mr(pd, memory, sizeof(memory), IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE)));
 
 	nobody_connects();
+	who_is_waited_for();
 	/* Once each of the two ends has the smaller number: one end connects, the other one waits. */
 	for (int turn = 0; turn < 2; turn++) {
 		struct ibv_qp *first = make_qp(pd, cq, 8), *second = make_qp(pd, cq, 8);

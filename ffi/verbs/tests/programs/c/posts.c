@@ -172,12 +172,22 @@ static void wrong_requests(void)
 		CHECK(got == error && bad_send == &sends[2]);
 		expect(40, 2, IBV_WC_SUCCESS);
 	}
-	/* Only what is sent can be inline: a Read takes no notice of the flag. */
-	make_lists(1, 40);
-	sends[0].opcode = IBV_WR_RDMA_READ;
-	sends[0].send_flags |= IBV_SEND_INLINE;
-	CHECK(!ibv_post_send(qp, sends, &bad_send));
-	expect(40, 1, IBV_WC_SUCCESS);
+	/* Only what is sent can be inline: Reads and atomics take no notice of the flag. */
+	const enum ibv_wr_opcode fetching[] = { IBV_WR_RDMA_READ, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_ATOMIC_CMP_AND_SWP };
+	for (int i = 0; i < 3; i++) {
+		make_lists(1, 40);
+		sends[0].opcode = fetching[i];
+		sends[0].send_flags |= IBV_SEND_INLINE;
+		if (i) {
+			sends[0].wr.atomic.remote_addr = (uintptr_t)memory + 2048;
+			sends[0].wr.atomic.rkey = mr->rkey;
+		}
+		memset(memory, 0x55, 8);
+		memset(memory + 2048, i + 1, 8);
+		CHECK(!ibv_post_send(qp, sends, &bad_send));
+		expect(40, 1, IBV_WC_SUCCESS);
+		CHECK(memory[0] == i + 1 && memory[7] == i + 1);
+	}
 	/* As many elements as the device has. */
 	struct ibv_sge most[LIST] = { { 0 } };
 	make_lists(1, 61);
@@ -199,7 +209,7 @@ static void wrong_requests(void)
 	expect(0, 0, IBV_WC_SUCCESS);
 }
 
-/* Before a connection: the first request is named. */
+/* Before a connection: the first request is named. In RTR sends wait for the connection, as servers of perftest need. */
 static void states(void)
 {
 	struct ibv_qp *qp = make(NULL, (struct ibv_qp_cap){ 4, 4, 1, 1, 0 }, NULL);
@@ -216,6 +226,13 @@ static void states(void)
 	expect(70, 2, IBV_WC_WR_FLUSH_ERR);
 	CHECK(!ibv_post_send(qp, sends, &bad_send));
 	expect(70, 2, IBV_WC_WR_FLUSH_ERR);
+	CHECK(!ibv_destroy_qp(qp));
+	qp = make(NULL, (struct ibv_qp_cap){ 4, 4, 1, 1, 0 }, NULL);
+	init_qp(qp);
+	to_rtr(qp, qp->qp_num, 12);
+	CHECK(!ibv_post_send(qp, sends, &bad_send));
+	to_rts(qp, 14, 7);
+	expect(70, 2, IBV_WC_SUCCESS);
 	CHECK(!ibv_destroy_qp(qp));
 }
 
@@ -274,7 +291,15 @@ static void inline_bytes(void)
 		ibv_wr_rdma_write(qx, mr->rkey, (uintptr_t)memory + 2048);
 		CHECK(ibv_wr_complete(qx) == EINVAL);
 	}
-	connect_qp(qp, qp->qp_num);
+	/* In RTR it waits for the connection. */
+	to_rtr(qp, qp->qp_num, 12);
+	ibv_wr_start(qx);
+	qx->wr_id = 82;
+	qx->wr_flags = IBV_SEND_SIGNALED;
+	ibv_wr_rdma_write(qx, mr->rkey, (uintptr_t)memory + 2048);
+	CHECK(!ibv_wr_complete(qx));
+	to_rts(qp, 14, 7);
+	expect(82, 1, IBV_WC_SUCCESS);
 	for (int parts = 1; parts <= 2; parts++) {
 		for (uint32_t more = 0; more < 2; more++) {
 			struct ibv_data_buf list[2] = { { memory, 28 + more }, { memory + 28 + more, 100 } };

@@ -55,6 +55,22 @@ static void check_qp(struct rdma_cm_id *id, int served, int outstanding)
 	CHECK(attr.max_dest_rd_atomic == served && attr.max_rd_atomic == outstanding);
 }
 
+/*
+ * What the client says, what the request says, what the server says (or NULL), what both events say, and the limits of
+ * the client's queue pair. Those of the server's are what its event says.
+ */
+static const struct {
+	uint8_t asked[2], request[2], granted[2], of_client[2], of_server[2], qp_of_client[2];
+	int has_granted;
+} rows[] = {
+	/* The client serves 3 and has up to 5 outstanding; the server serves 4 and has up to 2 outstanding. */
+	{ { 3, 5 }, { 5, 3 }, { 4, 2 }, { 2, 4 }, { 4, 2 }, { 3, 4 }, 1 },
+	/* A program that says nothing takes what the peer asks for. */
+	{ { 3, 5 }, { 5, 3 }, { 0, 0 }, { 3, 5 }, { 5, 3 }, { 3, 5 }, 0 },
+	/* Programs say 0 and Read all the same. */
+	{ { 0, 0 }, { 1, 1 }, { 0, 0 }, { 1, 1 }, { 1, 1 }, { 1, 1 }, 1 },
+};
+
 int main(void)
 {
 	struct rdma_cm_id *listener, *client, *server;
@@ -64,31 +80,37 @@ int main(void)
 	CHECK(!rdma_create_id(channels[1], &listener, NULL, RDMA_PS_TCP));
 	CHECK(!rdma_bind_addr(listener, (struct sockaddr *)&address) && !rdma_listen(listener, 1));
 	address.sin_port = rdma_get_src_port(listener);
-	CHECK(!rdma_create_id(channels[0], &client, NULL, RDMA_PS_TCP));
-	CHECK(!rdma_resolve_addr(client, NULL, (struct sockaddr *)&address, 5000));
-	take(0, RDMA_CM_EVENT_ADDR_RESOLVED);
-	CHECK(!rdma_resolve_route(client, 5000));
-	take(0, RDMA_CM_EVENT_ROUTE_RESOLVED);
-	make_qp_of(client);
-
-	/* The client has up to 5 outstanding and serves 3; the server has up to 2 outstanding and serves 4. */
-	struct rdma_conn_param asked = { .responder_resources = 3, .initiator_depth = 5 };
-	CHECK(!rdma_connect(client, &asked));
-	take_depths(1, RDMA_CM_EVENT_CONNECT_REQUEST, 5, 3, &server);
-	make_qp_of(server);
-	struct rdma_conn_param granted = { .responder_resources = 4, .initiator_depth = 2 };
-	CHECK(!rdma_accept(server, &granted));
-	take_depths(0, RDMA_CM_EVENT_ESTABLISHED, 2, 4, NULL);
-	take_depths(1, RDMA_CM_EVENT_ESTABLISHED, 4, 2, NULL);
-	check_qp(client, 3, 4);
-	check_qp(server, 4, 2);
-
-	CHECK(!rdma_disconnect(client));
-	take(0, RDMA_CM_EVENT_DISCONNECTED);
-	take(1, RDMA_CM_EVENT_DISCONNECTED);
-	rdma_destroy_qp(client);
-	rdma_destroy_qp(server);
-	CHECK(!rdma_destroy_id(client) && !rdma_destroy_id(server) && !rdma_destroy_id(listener));
+	for (size_t row = 0; row < sizeof(rows) / sizeof(*rows); row++) {
+		CHECK(!rdma_create_id(channels[0], &client, NULL, RDMA_PS_TCP));
+		CHECK(!rdma_resolve_addr(client, NULL, (struct sockaddr *)&address, 5000));
+		take(0, RDMA_CM_EVENT_ADDR_RESOLVED);
+		CHECK(!rdma_resolve_route(client, 5000));
+		take(0, RDMA_CM_EVENT_ROUTE_RESOLVED);
+		make_qp_of(client);
+		struct rdma_conn_param asked = {
+			.responder_resources = rows[row].asked[0],
+			.initiator_depth = rows[row].asked[1],
+		};
+		CHECK(!rdma_connect(client, &asked));
+		take_depths(1, RDMA_CM_EVENT_CONNECT_REQUEST, rows[row].request[0], rows[row].request[1], &server);
+		make_qp_of(server);
+		struct rdma_conn_param granted = {
+			.responder_resources = rows[row].granted[0],
+			.initiator_depth = rows[row].granted[1],
+		};
+		CHECK(!rdma_accept(server, rows[row].has_granted ? &granted : NULL));
+		take_depths(0, RDMA_CM_EVENT_ESTABLISHED, rows[row].of_client[0], rows[row].of_client[1], NULL);
+		take_depths(1, RDMA_CM_EVENT_ESTABLISHED, rows[row].of_server[0], rows[row].of_server[1], NULL);
+		check_qp(client, rows[row].qp_of_client[0], rows[row].qp_of_client[1]);
+		check_qp(server, rows[row].of_server[0], rows[row].of_server[1]);
+		CHECK(!rdma_disconnect(client));
+		take(0, RDMA_CM_EVENT_DISCONNECTED);
+		take(1, RDMA_CM_EVENT_DISCONNECTED);
+		rdma_destroy_qp(client);
+		rdma_destroy_qp(server);
+		CHECK(!rdma_destroy_id(client) && !rdma_destroy_id(server));
+	}
+	CHECK(!rdma_destroy_id(listener));
 	rdma_destroy_event_channel(channels[0]);
 	rdma_destroy_event_channel(channels[1]);
 	return 0;

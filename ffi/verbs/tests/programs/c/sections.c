@@ -20,8 +20,8 @@ static uint8_t memory[4096];
 static struct ibv_cq *far_cq;
 static struct ibv_qp *far;
 
-/* A queue pair that is connected to the one of `far`. */
-static struct ibv_qp *make(struct ibv_pd *domain, struct ibv_cq *cq, uint32_t depth)
+/* A queue pair in INIT. */
+static struct ibv_qp *make_alone(struct ibv_pd *domain, struct ibv_cq *cq, uint32_t depth)
 {
 	struct ibv_qp_init_attr plain = qp_init(cq, NULL, depth);
 	struct ibv_qp_init_attr_ex init = {
@@ -36,6 +36,13 @@ static struct ibv_qp *make(struct ibv_pd *domain, struct ibv_cq *cq, uint32_t de
 	struct ibv_qp *qp = ibv_create_qp_ex(context, &init);
 	CHECK(qp);
 	init_qp(qp);
+	return qp;
+}
+
+/* The same, connected to the one of `far`. */
+static struct ibv_qp *make(struct ibv_pd *domain, struct ibv_cq *cq, uint32_t depth)
+{
+	struct ibv_qp *qp = make_alone(domain, cq, depth);
 	far = make_qp(pd, far_cq, 1);
 	connect_qp(qp, far->qp_num);
 	connect_qp(far, qp->qp_num);
@@ -67,6 +74,14 @@ static void add_write(struct ibv_qp_ex *qp, uint64_t wr_id)
 	qp->wr_flags = IBV_SEND_SIGNALED;
 	ibv_wr_rdma_write(qp, mr->rkey, (uintptr_t)memory + 2048);
 	ibv_wr_set_sge(qp, mr->lkey, (uintptr_t)memory, 8);
+}
+
+/* Binds a window to no memory. */
+static void add_bind(struct ibv_qp_ex *qp, struct ibv_mw *mw, int access)
+{
+	struct ibv_mw_bind_info nothing = { .mw_access_flags = access };
+	qp->wr_flags = IBV_SEND_SIGNALED;
+	ibv_wr_bind_mw(qp, mw, ibv_inc_rkey(mw->rkey), &nothing);
 }
 
 static int post_write(struct ibv_qp *qp, uint64_t wr_id)
@@ -252,7 +267,129 @@ static void whole_or_not_at_all(void)
 	for (int i = 0; i < 4; i++)
 		expect(cq, i);
 	expect_nothing(cq);
+	/* Binds count like others. */
+	struct ibv_mw *mw = ibv_alloc_mw(pd, IBV_MW_TYPE_2);
+	CHECK(mw);
+	ibv_wr_start(qx);
+	for (int i = 0; i < 5; i++) {
+		if (i % 2)
+			add_bind(qx, mw, 0);
+		else
+			add_write(qx, i);
+	}
+	CHECK(ibv_wr_complete(qx) == ENOMEM);
+	expect_nothing(cq);
 	destroy(qp);
+	/* The binds of a queue pair that is connected to itself are for the end at which the peer's requests arrive. */
+	qp = make_alone(pd, cq, 4);
+	connect_qp(qp, qp->qp_num);
+	qx = ibv_qp_to_qp_ex(qp);
+	ibv_wr_start(qx);
+	for (int i = 0; i < 5; i++)
+		add_bind(qx, mw, 0);
+	CHECK(ibv_wr_complete(qx) == ENOMEM);
+	expect_nothing(cq);
+	CHECK(!ibv_destroy_qp(qp) && !ibv_dealloc_mw(mw) && !ibv_destroy_cq(cq));
+}
+
+/* The error of a list is that of its first wrong call. */
+static void first_error(void)
+{
+	struct ibv_cq *cq = ibv_create_cq(context, DEPTH, NULL, NULL, 0);
+	struct ibv_mw *mws[2] = { ibv_alloc_mw(pd, IBV_MW_TYPE_1), ibv_alloc_mw(pd, IBV_MW_TYPE_2) };
+	CHECK(cq && mws[0] && mws[1]);
+	struct ibv_qp *qp = make(pd, cq, 4);
+	struct ibv_qp_ex *qx = ibv_qp_to_qp_ex(qp);
+	for (int second = 0; second < 2; second++) {
+		/* A window of type 1 is bound by a call of its own; no window pages on demand. */
+		int flags[2] = { 0, IBV_ACCESS_ON_DEMAND };
+		ibv_wr_start(qx);
+		add_bind(qx, mws[second], flags[second]);
+		add_bind(qx, mws[!second], flags[!second]);
+		CHECK(ibv_wr_complete(qx) == (second ? EOPNOTSUPP : EINVAL));
+	}
+	expect_nothing(cq);
+	destroy(qp);
+	CHECK(!ibv_dealloc_mw(mws[0]) && !ibv_dealloc_mw(mws[1]) && !ibv_destroy_cq(cq));
+}
+
+/*
+ * A long list of one thread, and short ones of another, each by one of the two interfaces: whoever posts a list keeps
+ * others out until its last request is posted, so no list has a request of another one in it.
+ */
+enum { LONG = 3000, SHORT = 2, SHORTS = 1000, ROUNDS = 30 };
+
+struct lists {
+	struct ibv_qp *qp;
+	int is_ex;
+	pthread_barrier_t begin;
+	atomic_int done;
+};
+
+/* Posts a list whose requests have one number, and one more for the place of each. */
+static void post_list(struct ibv_qp *qp, int is_ex, uint64_t number, int count)
+{
+	static struct ibv_send_wr of_long[LONG], of_short[SHORT];
+	struct ibv_send_wr *wrs = count == LONG ? of_long : of_short, *bad;
+	struct ibv_qp_ex *qx = ibv_qp_to_qp_ex(qp);
+	if (is_ex)
+		ibv_wr_start(qx);
+	for (int i = 0; i < count; i++) {
+		if (is_ex) {
+			qx->wr_id = number << 32 | i;
+			qx->wr_flags = IBV_SEND_SIGNALED;
+			ibv_wr_rdma_write(qx, mr->rkey, (uintptr_t)memory);
+		} else {
+			wrs[i] = (struct ibv_send_wr){ .wr_id = number << 32 | i, .opcode = IBV_WR_RDMA_WRITE };
+			wrs[i].send_flags = IBV_SEND_SIGNALED;
+			wrs[i].wr.rdma.remote_addr = (uintptr_t)memory;
+			wrs[i].wr.rdma.rkey = mr->rkey;
+			wrs[i].next = i + 1 < count ? &wrs[i + 1] : NULL;
+		}
+	}
+	CHECK(!(is_ex ? ibv_wr_complete(qx) : ibv_post_send(qp, wrs, &bad)));
+}
+
+static void *post_long(void *argument)
+{
+	struct lists *lists = argument;
+	pthread_barrier_wait(&lists->begin);
+	post_list(lists->qp, lists->is_ex, 0, LONG);
+	lists->done = 1;
+	return NULL;
+}
+
+static void lists_are_whole(void)
+{
+	struct ibv_cq *cq = ibv_create_cq(context, LONG + SHORTS * SHORT, NULL, NULL, 0);
+	CHECK(cq);
+	struct lists lists = { .qp = make(pd, cq, LONG + SHORTS * SHORT) };
+	for (int round = 0; round < ROUNDS; round++) {
+		pthread_t thread;
+		lists.is_ex = round % 2;
+		lists.done = 0;
+		CHECK(!pthread_barrier_init(&lists.begin, NULL, 2));
+		CHECK(!pthread_create(&thread, NULL, post_long, &lists));
+		pthread_barrier_wait(&lists.begin);
+		int shorts = 0;
+		while (!lists.done && shorts < SHORTS)
+			post_list(lists.qp, !lists.is_ex, ++shorts, SHORT);
+		CHECK(!pthread_join(thread, NULL) && !pthread_barrier_destroy(&lists.begin));
+		uint64_t next = 0;
+		int lefts = shorts + 1;
+		time_t limit = time(NULL) + 60;
+		for (int left = LONG + shorts * SHORT; left > 0; left--) {
+			struct ibv_wc wc;
+			while (!ibv_poll_cq(cq, 1, &wc))
+				CHECK(time(NULL) < limit);
+			uint32_t place = wc.wr_id, count = wc.wr_id >> 32 ? SHORT : LONG;
+			CHECK(wc.status == IBV_WC_SUCCESS && (place ? wc.wr_id == next : lefts-- > 0));
+			/* The first one of a list comes behind the last one of another. */
+			CHECK(place || !next);
+			next = place + 1 < count ? wc.wr_id + 1 : 0;
+		}
+	}
+	destroy(lists.qp);
 	CHECK(!ibv_destroy_cq(cq));
 }
 
@@ -397,6 +534,8 @@ int main(void)
 			       IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ)));
 	others_wait();
 	whole_or_not_at_all();
+	first_error();
+	lists_are_whole();
 	polls();
 	one_thread();
 	many_threads();

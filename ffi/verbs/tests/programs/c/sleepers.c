@@ -2,7 +2,9 @@
  * A program that waits by descriptors alone, and makes no call meanwhile, learns what happens while the engine
  * sleeps: that a peer is away, and events that its own calls make.
  */
+#include <dirent.h>
 #include <poll.h>
+#include <string.h>
 
 #include "common.h"
 
@@ -50,6 +52,39 @@ static void peer_is_away(void)
 	CHECK(ibv_poll_cq(cq, 1, &wc) == 1 && wc.wr_id == 5 && wc.status == IBV_WC_RETRY_EXC_ERR);
 	CHECK(!ibv_destroy_qp(away) && !ibv_destroy_qp(near));
 	CHECK(!ibv_destroy_cq(cq) && !ibv_destroy_comp_channel(channel));
+}
+
+/* How often the threads of this process have gone to sleep. */
+static long sleeps(void)
+{
+	DIR *threads = opendir("/proc/self/task");
+	CHECK(threads);
+	long all = 0;
+	for (struct dirent *thread; (thread = readdir(threads));) {
+		char path[300], line[200];
+		snprintf(path, sizeof(path), "/proc/self/task/%s/status", thread->d_name);
+		FILE *status = thread->d_name[0] == '.' ? NULL : fopen(path, "r");
+		while (status && fgets(line, sizeof(line), status)) {
+			if (!strncmp(line, "voluntary_ctxt_switches:", 24))
+				all += atol(line + 24);
+		}
+		if (status)
+			fclose(status);
+	}
+	closedir(threads);
+	return all;
+}
+
+/* An engine that watched queue pairs without peers, 50 times a second, sleeps for long once there are none. */
+static void nobody_is_watched(void)
+{
+	let_sleep();
+	long before = sleeps();
+	usleep(2000000);
+	long count = sleeps() - before;
+	if (count >= 50)
+		fprintf(stderr, "the engine was woken %ld times in two seconds\n", count);
+	CHECK(count < 50);
 }
 
 static struct ibv_srq *make_srq(void)
@@ -161,6 +196,7 @@ int main(void)
 	context = open_device();
 	CHECK((pd = ibv_alloc_pd(context)));
 	peer_is_away();
+	nobody_is_watched();
 	events_of_own_calls();
 	more_events_than_a_queue_holds();
 	CHECK(!ibv_dealloc_pd(pd) && !ibv_close_device(context));

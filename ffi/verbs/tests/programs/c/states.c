@@ -169,6 +169,10 @@ static void values(void)
 	struct ibv_qp_attr attr = attr_of(qp, IBV_QPS_INIT);
 	attr.port_num = 2;
 	CHECK(ibv_modify_qp(qp, &attr, TO_INIT) == EINVAL);
+	/* Programs ask for rights of memory as well, which say nothing about the peer. */
+	attr = attr_of(qp, IBV_QPS_INIT);
+	attr.qp_access_flags |= IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND;
+	CHECK(!ibv_modify_qp(qp, &attr, TO_INIT) && !modify(qp, IBV_QPS_RESET, IBV_QP_STATE));
 	attr = attr_of(qp, IBV_QPS_INIT);
 	attr.pkey_index = 1;
 	CHECK(ibv_modify_qp(qp, &attr, TO_INIT) == EINVAL && state_of(qp) == IBV_QPS_RESET);
@@ -198,6 +202,23 @@ static void values(void)
 	signaled.sq_sig_all = 7;
 	CHECK((qp = ibv_create_qp(pd, &signaled)) && !ibv_query_qp(qp, &attr, -1, &init) && init.sq_sig_all == 1);
 	CHECK(!ibv_destroy_qp(qp));
+	/* A peer has a GID, or a LID that is not 0. */
+	qp = in(IBV_QPS_INIT);
+	attr = attr_of(qp, IBV_QPS_RTR);
+	attr.ah_attr.is_global = 0;
+	CHECK(ibv_modify_qp(qp, &attr, TO_RTR) == EINVAL && state_of(qp) == IBV_QPS_INIT && !ibv_destroy_qp(qp));
+	/* Each queue has a completion queue. */
+	for (int wrong = 0; wrong < 3; wrong++) {
+		struct ibv_qp_init_attr lacks = qp_init(cq, NULL, 1);
+		if (wrong == 0)
+			lacks.send_cq = NULL;
+		if (wrong == 1)
+			lacks.recv_cq = NULL;
+		if (wrong == 2)
+			lacks.send_cq = lacks.recv_cq = NULL;
+		errno = 0;
+		CHECK(!ibv_create_qp(pd, &lacks) && errno == EINVAL);
+	}
 	/* Other transports are not there. */
 	enum ibv_qp_type types[] = { IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_RAW_PACKET, IBV_QPT_XRC_SEND };
 	for (size_t i = 0; i < sizeof(types) / sizeof(*types); i++) {

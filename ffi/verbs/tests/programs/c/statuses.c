@@ -1,6 +1,7 @@
 /*
  * Requests that fail: each with the status that InfiniBand has for it, at both ends.
  */
+#include <poll.h>
 #include <time.h>
 
 #include "common.h"
@@ -50,6 +51,24 @@ static void request(enum ibv_wr_opcode opcode, uint32_t length, uint32_t lkey, s
 	CHECK(state_of(qps[0]) == IBV_QPS_ERR);
 }
 
+/* Each end is told once: the one that refused a message of the peer's fault, and the other one that its stream ended. */
+static void told(struct ibv_context *context, enum ibv_event_type type)
+{
+	struct pollfd fd = { .fd = context->async_fd, .events = POLLIN };
+	int seen[2] = { 0, 0 };
+	for (int i = 0; i < 2; i++) {
+		struct ibv_async_event event;
+		CHECK(poll(&fd, 1, 30000) == 1 && !ibv_get_async_event(context, &event));
+		int end = event.element.qp == qps[1];
+		if (event.event_type != (end ? type : IBV_EVENT_QP_FATAL))
+			fprintf(stderr, "end %d: %s\n", end, ibv_event_type_str(event.event_type));
+		CHECK(event.element.qp == qps[end] && event.event_type == (end ? type : IBV_EVENT_QP_FATAL));
+		seen[end]++;
+		ibv_ack_async_event(&event);
+	}
+	CHECK(seen[0] == 1 && seen[1] == 1 && poll(&fd, 1, 0) == 0);
+}
+
 static void disconnected(void)
 {
 	CHECK(!ibv_destroy_qp(qps[0]) && !ibv_destroy_qp(qps[1]));
@@ -70,9 +89,11 @@ int main(void)
 	/* Atomics: the right to read and write is none, alignment goes before rights, and the result has 8 bytes. */
 	connected();
 	request(add, 8, mr->lkey, 0, plain->rkey, IBV_WC_REM_ACCESS_ERR);
+	told(context, IBV_EVENT_QP_ACCESS_ERR);
 	disconnected();
 	connected();
 	request(add, 8, mr->lkey, 4, mr->rkey, IBV_WC_REM_INV_REQ_ERR);
+	told(context, IBV_EVENT_QP_REQ_ERR);
 	disconnected();
 	connected();
 	request(add, 8, mr->lkey, 4, plain->rkey, IBV_WC_REM_INV_REQ_ERR);
