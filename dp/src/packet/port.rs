@@ -151,7 +151,8 @@ impl PacketPort {
         let mut error = [0; size_of::<c_int>()];
         let _ = sys::get_option(self.socket.as_fd(), libc::SOL_SOCKET, libc::SO_ERROR, &mut error);
         match self.find_interface() {
-            Ok(flags) if flags & libc::IFF_UP != 0 && flags & libc::IFF_RUNNING != 0 => LinkState::Up,
+            // The kernel sets it for an interface that is up and has a link (`dev_get_flags`).
+            Ok(flags) if flags & libc::IFF_RUNNING != 0 => LinkState::Up,
             // It is gone, or was gone again before it could be used.
             Ok(_) | Err(_) => LinkState::Down,
         }
