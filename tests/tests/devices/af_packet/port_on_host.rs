@@ -263,7 +263,8 @@ fn a_lost_superframe_is_not_taken_for_the_next() -> Result<()> {
     let mac = ports[1].info().mac;
     let frames: Vec<(Vec<u8>, TxOffload)> = (0..3_u8)
         .map(|nr| {
-            let (mut bytes, offload) = superframe(&ports[0], mac, None, 30_000);
+            let (mut bytes, offload) =
+                superframe(&ports[0], mac, None, [30_000, 25_000, 20_000][usize::from(nr)]);
             bytes[1000..].fill(nr);
             (bytes, offload)
         })
