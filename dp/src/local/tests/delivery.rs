@@ -1,4 +1,5 @@
-//! Frames of a pair: their order, the bounds of a burst, and when the other side sees them or gets space back.
+//! Frames of a pair: their order, the bounds of a burst, and when the other side sees them or gets its space
+//! back.
 
 use super::super::hello::{Heard, hear};
 use super::super::peer::{Pair, Peer, PeerState, Sent, Side, make_memory};

@@ -1,5 +1,5 @@
-//! `dp::packet` and its host: interfaces that it refuses, what it has an interface let in, links that come and
-//! go, and the memory of the kernel.
+//! `dp::packet` and its host: interfaces that it refuses, what it has an interface let in, links that come
+//! and go, and the memory of the kernel.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
