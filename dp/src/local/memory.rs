@@ -193,7 +193,7 @@ mod tests {
     /// A child that wrote to a ring would break the connection of its parent.
     #[test]
     fn a_mapping_is_not_inherited() {
-        let memory = SharedMemory::map(create(8192, [0..8192]).unwrap(), 8192).unwrap();
+        let memory = SharedMemory::map(create(8192, std::iter::once(0..8192)).unwrap(), 8192).unwrap();
         let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
         // The line of a mapping, those of its properties, and its flags.
         let start = format!("{:x}-", memory.start.as_ptr().addr());
