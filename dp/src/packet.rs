@@ -30,6 +30,7 @@ mod hints;
 mod interface;
 mod port;
 mod rx_ring;
+mod sizes;
 mod socket;
 mod sys;
 mod tx_batch;

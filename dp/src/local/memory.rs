@@ -185,3 +185,20 @@ impl Drop for SharedMemory {
         debug_assert!(unmapped.is_ok(), "munmap of a mapping of ours: {unmapped:?}");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A child that wrote to a ring would break the connection of its parent.
+    #[test]
+    fn a_mapping_is_not_inherited() {
+        let memory = SharedMemory::map(create(8192, std::iter::once(0..8192)).unwrap(), 8192).unwrap();
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        // The line of a mapping, those of its properties, and its flags.
+        let start = format!("{:x}-", memory.start.as_ptr().addr());
+        let mut lines = maps.lines().skip_while(|line| !line.starts_with(&start));
+        let flags = lines.find_map(|line| line.strip_prefix("VmFlags:")).unwrap();
+        assert!(flags.split_whitespace().any(|flag| flag == "dc"), "{flags}");
+    }
+}

@@ -2,8 +2,10 @@
 
 mod burst;
 mod claim;
+mod delivery;
 mod folder;
 mod growth;
+mod handshake;
 mod hello;
 mod hostile;
 mod ring;
@@ -479,9 +481,10 @@ fn a_burst_of_small_frames_is_received_whole() {
 fn wrong_configurations_are_refused_in_words() {
     let scratch = Scratch::new();
     type Change = fn(&mut LocalConfig);
-    let changes: [(Change, &str); 5] = [
-        (|config| config.mtu = 500, "an MTU of 500 is too small: choose at least 576"),
-        (|config| config.mbufs = 1, "1 buffers and 16 large ones are too few"),
+    let changes: [(Change, &str); 6] = [
+        (|config| config.mtu = 575, "an MTU of 575 is too small: choose at least 576"),
+        (|config| config.mbufs = 63, "63 buffers and 16 large ones are too few"),
+        (|config| config.bulk_mbufs = 7, "512 buffers and 7 large ones are too few"),
         (|config| config.ring_bytes = 300_000, "rings of 300000 bytes cannot be made: choose a power of two"),
         (|config| config.ring_bytes = 1 << 40, "cannot be made"),
         (|config| config.station = Some(0), "station 0 does not exist: choose one from 1 to 65535"),
@@ -492,4 +495,6 @@ fn wrong_configurations_are_refused_in_words() {
         let error = open(&config).unwrap_err().to_string();
         assert!(error.contains(words) && !error.contains('\n'), "{error}");
     }
+    let least = LocalConfig { mtu: 576, mbufs: 64, bulk_mbufs: 8, ..scratch.config() };
+    assert_eq!(open(&least).unwrap().info().mtu, 576);
 }

@@ -161,3 +161,40 @@ impl From<PacketError> for io::Error {
         Self::new(kind, error)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kind_of_each_error_says_what_is_wrong() {
+        use io::ErrorKind::{
+            AddrInUse, InvalidInput, NetworkDown, NotFound, OutOfMemory, PermissionDenied, Unsupported,
+        };
+        let interface = || "eth9".to_owned();
+        let address: IpAddr = "10.0.0.1".parse().unwrap();
+        let step = "a step";
+        for (error, kind) in [
+            (PacketError::NoInterface { interface: interface(), present: vec![] }, NotFound),
+            (PacketError::NotEthernet { interface: interface(), suitable: vec![] }, InvalidInput),
+            (PacketError::Down { interface: interface() }, NetworkDown),
+            (PacketError::NoPrivilege { interface: interface() }, PermissionDenied),
+            (PacketError::NoPacketSockets, Unsupported),
+            (PacketError::NoAddress { interface: interface() }, InvalidInput),
+            (PacketError::TooManyAddresses { interface: interface(), count: 65, most: 64 }, InvalidInput),
+            (PacketError::NotUnicast { address, interface: interface() }, InvalidInput),
+            (PacketError::KernelAddress { address, owner: interface() }, AddrInUse),
+            (PacketError::Mac { mac: [0; 6] }, InvalidInput),
+            (PacketError::Mtu { interface: interface(), mtu: 1, least: 576, most: 9000 }, InvalidInput),
+            (PacketError::Size { what: "mbufs", value: 1, least: 64, most: 100 }, InvalidInput),
+            (PacketError::RingMemory { kib: 8192, cause: Errno::NOMEM }, OutOfMemory),
+            (PacketError::Setup { interface: interface(), step, cause: Errno::PERM }, PermissionDenied),
+            (PacketError::Setup { interface: interface(), step, cause: Errno::NOENT }, NotFound),
+        ] {
+            let line = error.to_string();
+            assert!(!line.contains('\n'), "{line}");
+            let kept = io::Error::from(error);
+            assert_eq!((kept.kind(), kept.to_string()), (kind, line));
+        }
+    }
+}

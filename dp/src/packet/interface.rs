@@ -47,11 +47,7 @@ impl Interface {
             return Err(PacketError::NotEthernet { interface: name, suitable });
         };
         check_addresses(config, &known)?;
-        if let Some(mac) = config.mac
-            && (mac[0] & 1 != 0 || mac == [0; 6])
-        {
-            return Err(PacketError::Mac { mac });
-        }
+        check_mac(config.mac)?;
         let mtu =
             sys::ask(fd.as_fd(), libc::SIOCGIFMTU as c_ulong, &name).map_err(failed("asking for its MTU"))?;
         let mtu = usable_mtu(config, u32::from_ne_bytes([0, 1, 2, 3].map(|at| mtu[at])))?;
@@ -115,6 +111,13 @@ fn check_addresses(config: &PacketConfig, known: &[sys::InterfaceAddress]) -> Re
     Ok(())
 }
 
+fn check_mac(mac: Option<[u8; 6]>) -> Result<(), PacketError> {
+    match mac {
+        Some(mac) if mac[0] & 1 != 0 || mac == [0; 6] => Err(PacketError::Mac { mac }),
+        _ => Ok(()),
+    }
+}
+
 /// The MTU to use on an interface that has `has`.
 fn usable_mtu(config: &PacketConfig, has: u32) -> Result<u16, PacketError> {
     let least = if config.addresses.iter().any(IpAddr::is_ipv6) { MIN_IPV6_MTU } else { MIN_MTU };
@@ -148,6 +151,11 @@ mod tests {
         for (config, has, text) in [
             (&v4, 575, "an MTU of 575 on eth9: it has to be from 576 to 576 (`ip link set eth9 mtu N`"),
             (&config("fd00::1"), 1279, "an MTU of 1279 on eth9: it has to be from 1280 to 1280"),
+            (
+                &PacketConfig::new("eth9", ["10.0.0.1", "fd00::1"].map(|it| it.parse().unwrap())),
+                1279,
+                "an MTU of 1279 on eth9: it has to be from 1280 to 1280",
+            ),
             (&less, 1300, "an MTU of 1400 on eth9: it has to be from 576 to 1300"),
             (
                 &PacketConfig { mtu: Some(9001), ..v4.clone() },
@@ -173,6 +181,8 @@ mod tests {
                 format!("{address} is no address of a host: give a unicast address of the network of eth9")
             );
         }
+        let most = PacketConfig::new("eth9", ["10.0.0.2".parse().unwrap(); 64]);
+        assert_eq!(check_addresses(&most, &known), Ok(()));
         assert!(refusal(&PacketConfig::new("eth9", [])).starts_with("no address for the port on eth9"));
         let many = PacketConfig::new("eth9", ["10.0.0.2".parse().unwrap(); 65]);
         assert_eq!(refusal(&many), "65 addresses on eth9: at most 64 can be used");
@@ -181,9 +191,9 @@ mod tests {
     #[test]
     fn an_interface_that_is_missing_or_not_ethernet_is_refused_with_those_that_there_are() {
         let missing = Interface::find(&config("10.0.0.1")).unwrap_err();
-        assert!(
-            matches!(&missing, PacketError::NoInterface { present, .. } if present.contains(&"lo".to_owned()))
-        );
+        let PacketError::NoInterface { present, .. } = &missing else { panic!("{missing}") };
+        assert!(present.contains(&"lo".to_owned()) && present.is_sorted(), "{present:?}");
+        assert!(present.windows(2).all(|two| two[0] != two[1]), "each once: {present:?}");
         let text = missing.to_string();
         assert!(
             text.starts_with("there is no interface eth9 here: there are ") && text.contains("lo"),
@@ -195,6 +205,24 @@ mod tests {
             assert!(matches!(Interface::find(&config), Err(PacketError::NoInterface { .. })), "{name}");
         }
         let lo = PacketConfig { interface: "lo".to_owned(), ..config("10.0.0.1") };
-        assert!(matches!(Interface::find(&lo), Err(PacketError::NotEthernet { .. })));
+        let refused = Interface::find(&lo).unwrap_err();
+        let PacketError::NotEthernet { suitable, .. } = refused else { panic!("{refused}") };
+        assert!(!suitable.contains(&"lo".to_owned()), "{suitable:?}");
+    }
+
+    #[test]
+    fn an_ethernet_address_of_our_own_is_one_that_an_interface_can_have() {
+        for mac in [None, Some([2, 0, 0, 0, 0, 1]), Some([0, 0, 0, 0, 0, 1]), Some([0xfe, 0, 0, 0, 0, 0])] {
+            assert_eq!(check_mac(mac), Ok(()), "{mac:?}");
+        }
+        for (mac, text) in [
+            ([0xff; 6], "ff:ff:ff:ff:ff:ff"),
+            ([1, 0, 0x5e, 0, 0, 1], "01:00:5e:00:00:01"),
+            ([0x33, 0x33, 0, 0, 0, 1], "33:33:00:00:00:01"),
+            ([0; 6], "00:00:00:00:00:00"),
+        ] {
+            let error = check_mac(Some(mac)).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("{text} is no Ethernet address of an interface")), "{error}");
+        }
     }
 }

@@ -16,7 +16,8 @@ use rustix::io::Errno;
 use super::config::PacketConfig;
 use super::error::PacketError;
 use super::interface::{self, Interface};
-use super::rx_ring::{Filled, Geometry, RxRing, SLOT_UNIT};
+use super::rx_ring::{Filled, Geometry, RxRing};
+use super::sizes::Sizes;
 use super::tx_batch::TxBatch;
 use super::vnet::VNET_BYTES;
 use super::{filter, hints, socket, sys};
@@ -24,26 +25,6 @@ use crate::mbuf::MAX_SEGMENTS;
 use crate::{
     Burst, Checksum, LinkState, Mbuf, Mempool, Offloads, Port, PortCounters, PortInfo, Queue, TsoLimits,
 };
-
-/// Ethernet header and a VLAN tag, bytes.
-const L2_BYTES: usize = 18;
-
-/// Bytes of a slot in front of its frame, at most: the kernel's headers and virtio's, and what aligns the IP
-/// packet (`tpacket_rcv`).
-const SLOT_FRONT_BYTES: usize = 112;
-
-/// Smallest slot, bytes: superframes up to this length need no system call, and 1024 slots take 8 MiB. On a
-/// veth pair at MTU 1500, Writes of 4 KiB (frames of some segments) went at 820 MiB/s instead of 720 with
-/// slots of 2 KiB, and Writes of 1 MiB (frames of 64 KiB) alike with slots of 2 to 64 KiB. Slots that are too
-/// small for single frames cost more: 1010 MiB/s instead of 1330 at MTU 9000 without offloads.
-const MIN_SLOT_BYTES: usize = 8192;
-
-/// Smallest packet buffer, bytes: each boundary between two buffers of a superframe may split an FPDU, which
-/// then costs more than a contiguous one.
-const MIN_MBUF_BYTES: usize = 4096;
-
-/// Size of a large buffer, bytes.
-const BULK_BYTES: usize = 32 << 10;
 
 /// Most bytes to take at once: they should still be in the core's second-level cache when they are placed.
 const RX_BYTES_AT_ONCE: usize = 512 << 10;
@@ -115,12 +96,10 @@ impl PacketPort {
             .map_err(failed("sizing its receive buffer"))?;
         socket::buffer_size(fd, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, config.tx_bytes)
             .map_err(failed("sizing its send buffer"))?;
-        let frame_bytes = usize::from(found.mtu) + L2_BYTES;
-        let slot_bytes = (frame_bytes + SLOT_FRONT_BYTES).next_multiple_of(SLOT_UNIT).max(MIN_SLOT_BYTES);
-        let geometry = Geometry::new(config.rx_slots, slot_bytes, rustix::param::page_size());
+        let sizes = Sizes::of(found.mtu);
+        let geometry = Geometry::new(config.rx_slots, sizes.slot, rustix::param::page_size());
         let ring = RxRing::map(fd, geometry)
             .map_err(|cause| PacketError::RingMemory { kib: geometry.bytes() / 1024, cause })?;
-        let data_bytes = frame_bytes.next_multiple_of(64).max(MIN_MBUF_BYTES);
         let mut port = Self {
             ring,
             info: PortInfo {
@@ -132,9 +111,8 @@ impl PacketPort {
                 queue: Queue::default(),
             },
             groups: filter::groups(&config.addresses),
-            pool: Mempool::heap(&found.name, config.mbufs, data_bytes),
-            bulk: (config.bulk_mbufs > 0)
-                .then(|| Mempool::heap(&found.name, config.bulk_mbufs, BULK_BYTES.max(data_bytes))),
+            pool: Mempool::heap(&found.name, config.mbufs, sizes.mbuf),
+            bulk: (config.bulk_mbufs > 0).then(|| Mempool::heap(&found.name, config.bulk_mbufs, sizes.bulk)),
             batch: TxBatch::new(has_headers),
             header_bytes: if has_headers { VNET_BYTES } else { 0 },
             state: LinkState::Down,
@@ -173,7 +151,8 @@ impl PacketPort {
         let mut error = [0; size_of::<c_int>()];
         let _ = sys::get_option(self.socket.as_fd(), libc::SOL_SOCKET, libc::SO_ERROR, &mut error);
         match self.find_interface() {
-            Ok(flags) if flags & libc::IFF_UP != 0 && flags & libc::IFF_RUNNING != 0 => LinkState::Up,
+            // The kernel sets it for an interface that is up and has a link (`dev_get_flags`).
+            Ok(flags) if flags & libc::IFF_RUNNING != 0 => LinkState::Up,
             // It is gone, or was gone again before it could be used.
             Ok(_) | Err(_) => LinkState::Down,
         }
@@ -443,3 +422,6 @@ impl std::fmt::Debug for PacketPort {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;

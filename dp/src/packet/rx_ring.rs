@@ -265,6 +265,17 @@ mod tests {
     }
 
     #[test]
+    fn a_slot_is_ours_by_the_status_of_the_user_alone() {
+        let mut stage = Stage::new(1, SLOT_UNIT);
+        for extra in [libc::TP_STATUS_COPY, libc::TP_STATUS_CSUMNOTREADY, libc::TP_STATUS_LOSING] {
+            stage.fill(0, tpacket2_hdr { tp_status: extra, ..header(60, 60, 0) }, &[0; 60]);
+            assert_eq!(stage.ring.peek(), None, "{extra:#x}");
+            stage.fill(0, header(60, 60, extra), &[0; 60]);
+            assert_eq!(stage.ring.peek().unwrap().status, libc::TP_STATUS_USER | extra);
+        }
+    }
+
+    #[test]
     fn a_full_ring_is_emptied_once() {
         let mut stage = Stage::new(4, SLOT_UNIT);
         for slot in 0..4 {

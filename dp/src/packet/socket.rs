@@ -12,12 +12,17 @@ use super::sys;
 /// A socket that receives nothing until it is bound.
 pub(super) fn open(interface: &str) -> Result<OwnedFd, PacketError> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    rustix::net::socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None).map_err(|cause| match cause
-    {
+    rustix::net::socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)
+        .map_err(|cause| refusal(interface, cause))
+}
+
+/// Why there is no packet socket.
+fn refusal(interface: &str, cause: Errno) -> PacketError {
+    match cause {
         Errno::PERM | Errno::ACCESS => PacketError::NoPrivilege { interface: interface.to_owned() },
         Errno::AFNOSUPPORT => PacketError::NoPacketSockets,
         _ => PacketError::Setup { interface: interface.to_owned(), step: "opening a packet socket", cause },
-    })
+    }
 }
 
 /// Sets the size of a buffer of the socket as large as the kernel allows; returns the size that it has.
@@ -47,4 +52,48 @@ pub(super) fn membership(fd: BorrowedFd<'_>, index: u32, kind: c_int, mac: [u8; 
     request[6..8].copy_from_slice(&(mac.len() as u16).to_ne_bytes());
     request[8..14].copy_from_slice(&mac);
     sys::set_option(fd, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &request)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    #[test]
+    fn a_missing_privilege_and_a_kernel_without_packet_sockets_are_told_apart() {
+        let interface = "eth9".to_owned();
+        for errno in [Errno::PERM, Errno::ACCESS] {
+            assert_eq!(
+                refusal("eth9", errno),
+                PacketError::NoPrivilege { interface: interface.clone() },
+                "{errno}"
+            );
+        }
+        assert_eq!(refusal("eth9", Errno::AFNOSUPPORT), PacketError::NoPacketSockets);
+        let other = PacketError::Setup { interface, step: "opening a packet socket", cause: Errno::MFILE };
+        assert_eq!(refusal("eth9", Errno::MFILE), other);
+    }
+
+    /// Any socket has such buffers.
+    #[test]
+    fn a_buffer_has_the_size_that_was_asked_for_and_its_real_size_is_returned() {
+        let kind = (AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC);
+        let socket = rustix::net::socket_with(kind.0, kind.1, kind.2, None).unwrap();
+        let size = |force, bytes| buffer_size(socket.as_fd(), force, libc::SO_RCVBUF, bytes).unwrap();
+        for bytes in [16 << 10, 100 << 10] {
+            assert_eq!(size(libc::SO_RCVBUFFORCE, bytes), bytes);
+        }
+        // No socket has an option of this number: as for a process that may not go beyond the limit.
+        let unknown = 9999;
+        assert_eq!(size(unknown, 64 << 10), 64 << 10);
+        let least = size(libc::SO_RCVBUFFORCE, 2);
+        assert!(least > 2, "the kernel's least: {least}");
+        let limit = std::fs::read_to_string("/proc/sys/net/core/rmem_max");
+        let Some(limit) = limit.ok().and_then(|text| text.trim().parse::<usize>().ok()) else { return };
+        assert_eq!(size(unknown, 4 * limit), 2 * limit, "as much as the limit allows");
+        if rustix::process::geteuid().is_root() {
+            assert_eq!(size(libc::SO_RCVBUFFORCE, 4 * limit), 4 * limit, "the limit is for others");
+        }
+    }
 }

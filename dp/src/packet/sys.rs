@@ -78,7 +78,8 @@ pub(super) fn bound_index(fd: BorrowedFd<'_>) -> Option<u32> {
     // `bytes`. Both are local variables.
     let done = unsafe { libc::getsockname(fd.as_raw_fd(), address.as_mut_ptr().cast(), &mut bytes) };
     let index = i32::from_ne_bytes([4, 5, 6, 7].map(|at| address[at]));
-    (done == 0).then(|| u32::try_from(index).ok()).flatten().filter(|index| *index > 0)
+    // It is -1 then.
+    (done == 0).then(|| u32::try_from(index).ok()).flatten()
 }
 
 /// Asks for a property of an interface by its name: the bytes of the answer.

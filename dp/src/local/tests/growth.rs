@@ -200,6 +200,22 @@ fn a_ring_grows_when_it_is_full_and_was_used_for_four_laps_and_not_before() {
     assert!(last.1 && (4 * 4096..5 * 4096).contains(&last.0), "{tries:?}");
 }
 
+/// The larger ring begins behind the old one, so the writer has to be in front of that place.
+#[test]
+fn a_ring_grows_in_one_of_four_laps() {
+    for lap in 4..=12 {
+        let (_memory, mut tx, mut rx) = ring_at(PLACE);
+        // 1024 bytes of the ring each: up to the third quarter of the lap.
+        for _ in 0..lap * 4 + 2 {
+            assert!(write(&mut tx, &content(0, 1016)));
+            tx.publish();
+            take(&mut rx).unwrap();
+            rx.release();
+        }
+        assert_eq!(tx.grow(&mut 1_000_000), lap % 4 == 0, "lap {lap}");
+    }
+}
+
 #[test]
 fn a_ring_grows_to_its_limit_and_no_further() {
     let (_, mut tx, mut rx) = ring_at(PLACE);

@@ -82,7 +82,10 @@ fn each_thing_that_a_socket_says_is_told_apart() {
     assert!(matches!(hear(&b), Heard::Message(told, None) if told == message(Kind::Welcome)));
     let (memory, _other) = pair();
     tell(&a, &message(Kind::Hello), Some(&memory)).unwrap();
-    assert!(matches!(hear(&b), Heard::Message(told, Some(_)) if told == message(Kind::Hello)));
+    let Heard::Message(told, Some(got)) = hear(&b) else { panic!("no descriptor") };
+    assert_eq!(told, message(Kind::Hello));
+    let flags = rustix::io::fcntl_getfd(&got).unwrap();
+    assert!(flags.contains(rustix::io::FdFlags::CLOEXEC), "programs that this one starts do not get it");
     for nonsense in [&b"x"[..], &[1, 1], &[0; MESSAGE_BYTES + 1]] {
         send(&a, nonsense, SendFlags::empty()).unwrap();
         assert!(matches!(hear(&b), Heard::Nonsense), "{nonsense:?}");

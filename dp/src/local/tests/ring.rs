@@ -224,6 +224,18 @@ fn each_lie_of_a_reader_is_found() {
     // What was not published cannot have been taken.
     rx.release();
     assert_eq!(tx.write(4000, 0, std::iter::once([0; 4000])), Ok(false));
+    // Nor does it give back what it has freed.
+    let (memory, mut tx, mut rx) = ring();
+    for _ in 0..3 {
+        assert_eq!(tx.write(1000, 0, std::iter::once([0; 1000])), Ok(true));
+        tx.publish();
+        let record = rx.peek().unwrap().unwrap();
+        rx.advance(record);
+    }
+    rx.release();
+    assert_eq!(tx.write(2000, 0, std::iter::once([0; 2000])), Ok(true));
+    memory.word(PLACE.control + 128).store(1024, Ordering::Relaxed);
+    assert_eq!(tx.write(2500, 0, std::iter::once([0; 2500])), Err(Broken), "the head goes back");
 }
 
 #[test]

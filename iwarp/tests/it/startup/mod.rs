@@ -3,6 +3,7 @@
 mod crc_policy;
 mod delayed;
 mod ended;
+mod first_fpdu;
 mod initiator;
 mod listener_limits;
 mod responder;

@@ -5,9 +5,11 @@
 //! - `programs`: `iwperf` and our TCP over our own port (`dp::packet`), also against Linux's TCP.
 //! - `perftest`: perftest's atomics over `libuwarp.so`, and `iwperf`.
 //! - `port`: our port by itself, frame by frame, with its interface going and coming back.
+//! - `port_on_host`: what our port has from the interface and the memory of its host.
 
 mod perftest;
 mod port;
+mod port_on_host;
 mod programs;
 
 use tests::iwperf::{Case, Net, Test, cases, client, conclude, serve};
@@ -19,6 +21,7 @@ pub(crate) fn run_suite(arguments: &[String]) -> bool {
     let needs = [Need::Program("ip"), Need::Program("ethtool"), Need::Namespaces];
     let mut suite = Suite::new("af_packet", &needs);
     port::add_to(&mut suite);
+    port_on_host::add_to(&mut suite);
     programs::add_to(&mut suite);
     perftest::add_to(&mut suite);
     for case in cases(61) {

@@ -12,13 +12,13 @@ use tests::{ensure, lab_error};
 
 use super::programs::hosts;
 
-const LIMIT: Duration = Duration::from_secs(10);
+pub(super) const LIMIT: Duration = Duration::from_secs(10);
 /// As long as frames that should not arrive are waited for.
 const PAUSE: Duration = Duration::from_millis(200);
-const ADDRESSES: [[u8; 4]; 2] = [[10, 65, 0, 1], [10, 65, 0, 2]];
+pub(super) const ADDRESSES: [[u8; 4]; 2] = [[10, 65, 0, 1], [10, 65, 0, 2]];
 
 /// A test.
-type Test = fn() -> Result<()>;
+pub(super) type Test = fn() -> Result<()>;
 
 pub(super) fn add_to(suite: &mut Suite) {
     let tests: [(&str, Test); 14] = [
@@ -42,23 +42,23 @@ pub(super) fn add_to(suite: &mut Suite) {
     }
 }
 
-fn config(end: usize) -> PacketConfig {
+pub(super) fn config(end: usize) -> PacketConfig {
     PacketConfig::new("v0", [IpAddr::from(ADDRESSES[end])])
 }
 
-fn open(host: &Namespace, config: &PacketConfig) -> Result<PacketPort> {
+pub(super) fn open(host: &Namespace, config: &PacketConfig) -> Result<PacketPort> {
     host.enter(|| dp::packet::open(config))?.map_err(|error| lab_error!("{error}"))
 }
 
 /// A port at each end of a veth pair.
-fn pair(mtu: u16, offloads: bool) -> Result<([Namespace; 2], [PacketPort; 2])> {
+pub(super) fn pair(mtu: u16, offloads: bool) -> Result<([Namespace; 2], [PacketPort; 2])> {
     let hosts = hosts(mtu, offloads)?;
     let ports = open_both(&hosts, [&config(0), &config(1)])?;
     Ok((hosts, ports))
 }
 
 /// Both ports, with their links up.
-fn open_both(hosts: &[Namespace; 2], configs: [&PacketConfig; 2]) -> Result<[PacketPort; 2]> {
+pub(super) fn open_both(hosts: &[Namespace; 2], configs: [&PacketConfig; 2]) -> Result<[PacketPort; 2]> {
     let mut ports = [open(&hosts[0], configs[0])?, open(&hosts[1], configs[1])?];
     for port in &mut ports {
         waits_for(port, LinkState::Up)?;
@@ -68,7 +68,7 @@ fn open_both(hosts: &[Namespace; 2], configs: [&PacketConfig; 2]) -> Result<[Pac
 
 /// A TCP segment over IPv4 in a frame from one port to the other, with all sums but that of TCP, whose field
 /// has the sum of the pseudo-header.
-fn segment(
+pub(super) fn segment(
     from: &PacketPort,
     to: [u8; 6],
     ip: [u8; 4],
@@ -102,7 +102,7 @@ fn segment(
 }
 
 /// A frame in buffers of the port.
-fn frame(port: &PacketPort, bytes: &[u8], offload: TxOffload) -> Result<Mbuf> {
+pub(super) fn frame(port: &PacketPort, bytes: &[u8], offload: TxOffload) -> Result<Mbuf> {
     let pool = port.mempool();
     let mut parts = Vec::new();
     // The headers by themselves, as our stack has them.
@@ -121,7 +121,7 @@ fn frame(port: &PacketPort, bytes: &[u8], offload: TxOffload) -> Result<Mbuf> {
     Ok(frame)
 }
 
-fn send(port: &mut PacketPort, bytes: &[u8], offload: TxOffload) -> Result<()> {
+pub(super) fn send(port: &mut PacketPort, bytes: &[u8], offload: TxOffload) -> Result<()> {
     let mut burst = Burst::new();
     burst.push(frame(port, bytes, offload)?);
     let taken = port.tx_burst(0, &mut burst);
@@ -130,7 +130,7 @@ fn send(port: &mut PacketPort, bytes: &[u8], offload: TxOffload) -> Result<()> {
 }
 
 /// The next `count` frames.
-fn receive(port: &mut PacketPort, count: usize) -> Result<Burst> {
+pub(super) fn receive(port: &mut PacketPort, count: usize) -> Result<Burst> {
     let (started, mut burst) = (Instant::now(), Burst::new());
     while burst.len() < count {
         port.rx_burst(0, &mut burst);
@@ -140,14 +140,14 @@ fn receive(port: &mut PacketPort, count: usize) -> Result<Burst> {
 }
 
 /// Fails if a frame arrives.
-fn silence(port: &mut PacketPort) -> Result<()> {
+pub(super) fn silence(port: &mut PacketPort) -> Result<()> {
     std::thread::sleep(PAUSE);
     let mut burst = Burst::new();
     ensure!(port.rx_burst(0, &mut burst) == 0, "{:?}", burst.iter().map(bytes).collect::<Vec<_>>());
     Ok(())
 }
 
-fn bytes(frame: &Mbuf) -> Vec<u8> {
+pub(super) fn bytes(frame: &Mbuf) -> Vec<u8> {
     frame.segments().flatten().copied().collect()
 }
 
@@ -195,7 +195,12 @@ fn frames_of_all_lengths() -> Result<()> {
     Ok(())
 }
 
-fn superframe(port: &PacketPort, to: [u8; 6], tag: Option<u16>, payload: usize) -> (Vec<u8>, TxOffload) {
+pub(super) fn superframe(
+    port: &PacketPort,
+    to: [u8; 6],
+    tag: Option<u16>,
+    payload: usize,
+) -> (Vec<u8>, TxOffload) {
     let (bytes, offload) = segment(port, to, ADDRESSES[1], tag, payload);
     (bytes, TxOffload { tso_segment_bytes: 1448, ..offload })
 }
@@ -365,7 +370,7 @@ fn ports_of_one_host_reach_each_other() -> Result<()> {
 }
 
 /// Whether the descriptor of the port is readable within `limit`.
-fn readable(port: &PacketPort, limit: Duration) -> Result<bool> {
+pub(super) fn readable(port: &PacketPort, limit: Duration) -> Result<bool> {
     let fd = port.poll_fd().ok_or_else(|| lab_error!("no descriptor"))?;
     let mut set = [PollFd::new(&fd, PollFlags::IN)];
     let limit = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: i64::from(limit.subsec_nanos()) };
@@ -456,7 +461,7 @@ fn frames_wait_for_buffers() -> Result<()> {
     Ok(())
 }
 
-fn waits_for(port: &mut PacketPort, state: LinkState) -> Result<()> {
+pub(super) fn waits_for(port: &mut PacketPort, state: LinkState) -> Result<()> {
     let started = Instant::now();
     while port.link_state() != state {
         ensure!(started.elapsed() < LIMIT, "the link is not {state:?}");
@@ -466,7 +471,7 @@ fn waits_for(port: &mut PacketPort, state: LinkState) -> Result<()> {
 }
 
 /// A frame passes in each direction.
-fn passes(ports: &mut [PacketPort; 2]) -> Result<()> {
+pub(super) fn passes(ports: &mut [PacketPort; 2]) -> Result<()> {
     for (from, to) in [(0, 1), (1, 0)] {
         waits_for(&mut ports[from], LinkState::Up)?;
         waits_for(&mut ports[to], LinkState::Up)?;

@@ -300,3 +300,37 @@ fn the_stag_is_known_at_delivery() {
         }
     }
 }
+
+/// So many Sends behind a hole are placed: the first that is missing, and 31 behind it. The others are held,
+/// and come to their receives in order.
+#[test]
+fn sends_are_bound_ahead_up_to_a_limit() {
+    const SENDS: u32 = 40;
+    let (bed, control) = Testbed::with_control(&LinkConfig::default());
+    let accept = ConnParam { markers: true, ..ConnParam::default() };
+    let prepare = |qp: &iwarp::verbs::QueuePair, region: &iwarp::verbs::MemoryRegion| {
+        for n in 0..SENDS as usize {
+            qp.post_recv(&RecvRequest::new(n as u64, region.sge(600 * n, 600))).unwrap();
+        }
+    };
+    let setup = Setup { accept, prepare: &prepare, region: 64_000, ..Setup::on(bed.peer()) };
+    let mut served = setup.ready();
+    // Enough is acknowledged for all of them to be sent at once.
+    let (stag, to) = (served.region.rkey(), served.to(40_000));
+    for _ in 0..4 {
+        served.send_and_run(&[(); 20].map(|()| tagged(0xc1, 0x40, stag, to, &[9; 1000])));
+    }
+    let Served { pair, framer, qp, cq, region, .. } = &mut served;
+    lose_an_fpdu(pair, &control, framer);
+    let all: Vec<u8> = (1..=SENDS).flat_map(|msn| fpdu(framer, &send(msn, &[msn as u8; 600]))).collect();
+    pair.offer(&all);
+    assert!(pair.until(1_000_000, |_| cq.query().waiting == SENDS as usize), "{:?}", qp.error());
+    assert_eq!(pair.engine.counters().rx_fpdus_early, 32);
+    let done: Vec<u64> = std::iter::from_fn(|| cq.poll_one()).map(|wc| wc.wr_id).collect();
+    assert_eq!(done, (0..u64::from(SENDS)).collect::<Vec<_>>());
+    for n in 0..SENDS as usize {
+        let mut bytes = [0; 600];
+        region.read_at(600 * n, &mut bytes).unwrap();
+        assert_eq!(bytes, [n as u8 + 1; 600]);
+    }
+}

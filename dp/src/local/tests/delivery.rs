@@ -1,0 +1,173 @@
+//! Frames of a pair: their order, the bounds of a burst, and when the other side sees them or gets its space
+//! back.
+
+use super::super::hello::{Heard, hear};
+use super::super::peer::{Pair, Peer, PeerState, Sent, Side, make_memory};
+use super::*;
+use crate::Mempool;
+
+/// Frames of 9,000 bytes for station 2 until the port takes no more. Returns how many it took.
+fn fill(a: &mut LocalPort, now_us: u64, first: u32) -> u32 {
+    let refused = (first..first + 1000).find(|number| {
+        let next = frame(a, 2, *number, 9000);
+        !send_at(a, now_us, next)
+    });
+    refused.expect("a port takes no more at some time") - first
+}
+
+/// Receives `count` frames at most, with one burst.
+fn receive_some(port: &mut LocalPort, count: usize) -> Vec<u32> {
+    let mut burst: Burst = (0..BURST - count).map(|_| frame(port, 1, 0, 16)).collect();
+    port.rx_burst(0, &mut burst);
+    burst.iter().skip(BURST - count).map(number).collect()
+}
+
+/// A small frame would fit where the next long one does not.
+#[test]
+fn a_small_frame_does_not_overtake_those_that_wait_for_space() {
+    let scratch = Scratch::new();
+    let (mut a, mut b) = paired(&scratch);
+    for number in 0..40 {
+        let long = frame(&a, 2, number, 9000);
+        assert!(send(&mut a, long));
+    }
+    let small = frame(&a, 2, 40, 64);
+    assert!(send(&mut a, small));
+    let arrived: Vec<u32> = receive(&mut [&mut a, &mut b], 41).iter().map(number).collect();
+    assert_eq!(arrived, (0..41).collect::<Vec<_>>());
+}
+
+#[test]
+fn the_space_of_each_received_frame_is_free_with_the_burst() {
+    let scratch = Scratch::new();
+    let (mut a, mut b) = paired(&scratch);
+    let taken = fill(&mut a, 0, 0);
+    // So few that the space is not given back in the middle of a burst.
+    for (round, count) in [1, 3, 5].into_iter().enumerate() {
+        assert_eq!(receive_some(&mut b, count).len(), count);
+        assert_eq!(fill(&mut a, 0, taken + 10 * round as u32), count as u32, "round {round}");
+    }
+}
+
+#[test]
+fn a_burst_to_several_stations_is_shown_to_all_of_them() {
+    let scratch = Scratch::new();
+    let (mut a, mut b) = paired(&scratch);
+    let mut c = scratch.open(3);
+    let first = frame(&a, 3, 0, 16);
+    assert!(send(&mut a, first));
+    receive(&mut [&mut a, &mut c], 1);
+    poll_once(&mut a, 0);
+    let mut burst: Burst = (0..12).map(|number| frame(&a, 2 + number as u16 % 2, number, 100)).collect();
+    assert_eq!(a.tx_burst(0, &mut burst), 12);
+    // Nothing of the sender is polled meanwhile.
+    for (port, first) in [(&mut b, 0), (&mut c, 1)] {
+        let arrived: Vec<u32> = poll_once(port, 0).iter().map(number).collect();
+        assert_eq!(arrived, (first..12).step_by(2).collect::<Vec<_>>());
+    }
+}
+
+/// What is received at once should still be in the cache when it is placed.
+#[test]
+fn a_burst_ends_behind_256_kib() {
+    let scratch = Scratch::new();
+    let (mut a, mut b) = paired(&scratch);
+    let mut c = scratch.open(3);
+    let first = frame(&c, 2, 0, 16);
+    assert!(send(&mut c, first));
+    receive(&mut [&mut c, &mut b], 1);
+    poll_once(&mut c, 0);
+    for number in 0..3 {
+        for port in [&mut a, &mut c] {
+            let long = frame(port, 2, number, 60_000);
+            assert!(send(port, long));
+        }
+    }
+    let counts = [0; 3].map(|_| poll_once(&mut b, 0).len());
+    assert_eq!(counts, [5, 1, 0], "the fifth passes 256 KiB");
+}
+
+/// A long burst is read while it is still being written.
+#[test]
+fn the_reader_sees_each_32_kib_at_once() {
+    let pool = Mempool::heap("shown", 64, 9024);
+    let (memory, _memfd) = make_memory(256 << 10).unwrap();
+    let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+    let pair = |socket, side| Pair::new(OwnFd::new(socket), &memory, side, (7, 1));
+    let mut peer = Peer::new(0);
+    peer.state = PeerState::Paired(pair(ours.into(), Side::Maker));
+    let mut reader = pair(theirs.into(), Side::Taker);
+    let mut seen = Vec::new();
+    for _ in 0..8 {
+        let mut frame = pool.alloc().unwrap();
+        assert!(frame.append(9000).is_some());
+        assert!(matches!(peer.send(0, frame), Ok(Sent::Written)));
+        let mut count = 0;
+        while let Some(record) = reader.rx.peek().unwrap() {
+            reader.rx.advance(record);
+            count += 1;
+        }
+        seen.push(count);
+    }
+    assert_eq!(seen, [0, 0, 0, 4, 0, 0, 0, 4]);
+}
+
+/// The end of the station was found, and not all that it sent was read: so it is still in the list.
+#[test]
+fn a_frame_for_a_station_that_has_ended_is_dropped_at_once() {
+    let scratch = Scratch::new();
+    let (mut a, mut b) = paired(&scratch);
+    for number in 0..3 {
+        let last = frame(&b, 1, number, 500);
+        assert!(send(&mut b, last));
+    }
+    drop(b);
+    assert_eq!(receive_some(&mut a, 1), [0]);
+    assert!(!a.arm_wakeup(), "the others wait");
+    a.disarm_wakeup();
+    let late = frame(&a, 2, 9, 64);
+    assert!(send(&mut a, late));
+    assert_eq!((a.counters().tx_link_down, a.local_counters().lost, a.next_due_us()), (1, 0, None));
+    assert_eq!(departed(&mut a), (2, vec![1, 2]));
+}
+
+/// Only a sleeper gets a message for a frame, which is a system call of the sender.
+#[test]
+fn a_port_that_polls_again_is_not_woken() {
+    let scratch = Scratch::new();
+    let (mut a, mut b) = paired(&scratch);
+    let mut number = 0;
+    let mut next = |b: &mut LocalPort| {
+        number += 1;
+        let sent = frame(b, 1, number, 64);
+        assert!(send(b, sent));
+    };
+    // It slept, and something else has woken it.
+    assert!(a.arm_wakeup());
+    a.disarm_wakeup();
+    next(&mut b);
+    assert!(!is_readable(&a), "it polls");
+    // It finds that it need not sleep.
+    assert!(!a.arm_wakeup());
+    next(&mut b);
+    assert!(!is_readable(&a), "it did not sleep");
+    assert_eq!(receive(&mut [&mut a], 2).len(), 2);
+}
+
+/// Of a pair: `hear` finds nothing, or a message.
+#[test]
+fn a_wake_up_is_one_message() {
+    let (memory, _memfd) = make_memory(256 << 10).unwrap();
+    let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+    let pair = |socket, side| Pair::new(OwnFd::new(socket), &memory, side, (7, 1));
+    let (mut writer, reader) = (pair(ours.into(), Side::Maker), pair(theirs.into(), Side::Taker));
+    reader.rx.lie_down();
+    writer.publish();
+    assert!(matches!(hear(reader.socket.as_ref().unwrap()), Heard::Silence), "nothing was written");
+    for heard in [true, false] {
+        assert_eq!(writer.tx.write(64, 0, std::iter::once([0; 64])), Ok(true));
+        writer.publish();
+        let message = hear(reader.socket.as_ref().unwrap());
+        assert_eq!(matches!(message, Heard::Wake), heard, "{message:?}");
+    }
+}

@@ -1,0 +1,158 @@
+//! Hellos that cross each other, come twice, or come from another process than the one before.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::net::connect;
+
+use super::super::claim::{self, Claim};
+use super::super::hello::{Heard, Kind, Message, hear, tell};
+use super::super::memory;
+use super::super::peer::memory_bytes;
+use super::*;
+
+const RING: u64 = 512 << 10;
+
+/// A socket to station 1.
+fn dial(scratch: &Scratch) -> OwnedFd {
+    let socket = claim::socket().unwrap();
+    connect(&socket, &claim::address(&scratch.0, 1).unwrap()).unwrap();
+    socket
+}
+
+fn hello(station: u16, instance: u64, serial: u64) -> Message {
+    Message { kind: Kind::Hello, station, ring_bytes: RING, instance, serial }
+}
+
+fn say(socket: &OwnedFd, message: &Message) {
+    tell(socket, message, Some(&memory::create(memory_bytes(RING).unwrap(), []).unwrap())).unwrap();
+}
+
+fn polls(port: &mut LocalPort, now_us: u64) {
+    (0..4).for_each(|turn| drop(poll_once(port, now_us + 100 * turn)));
+}
+
+fn kind(socket: impl AsFd) -> Option<Kind> {
+    match hear(socket) {
+        Heard::Message(message, _) => Some(message.kind),
+        Heard::Silence => None,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Station 1 has sent a hello to station 2, and gets one of it.
+#[test]
+fn the_lower_station_keeps_its_rings_when_hellos_cross() {
+    let scratch = Scratch::new();
+    let higher = Claim::new(&scratch.0, Some(2)).unwrap();
+    let mut a = scratch.open(1);
+    let sent = frame(&a, 2, 5, 64);
+    assert!(send(&mut a, sent));
+    let of_lower = rustix::net::accept(&higher.listener).unwrap();
+    assert_eq!(kind(&of_lower), Some(Kind::Hello));
+    let of_higher = dial(&scratch);
+    say(&of_higher, &hello(2, 7, 1));
+    polls(&mut a, 100);
+    assert_eq!(kind(&of_higher), Some(Kind::Crossed));
+    assert!(matches!(hear(&of_higher), Heard::End));
+    assert_eq!(kind(&of_lower), None, "its hello holds");
+    tell(&of_lower, &Message { kind: Kind::Welcome, ..hello(2, 7, 1) }, None).unwrap();
+    polls(&mut a, 1000);
+    assert_eq!(a.local_counters(), LocalCounters { pairs: 1, ..LocalCounters::default() });
+}
+
+/// The hello of the other one that was under way when the pair was made says nothing new, and is no mistake.
+#[test]
+fn a_hello_from_before_the_pair_is_dropped_without_a_word() {
+    let scratch = Scratch::new();
+    let mut a = scratch.open(1);
+    let (first, second) = (dial(&scratch), dial(&scratch));
+    say(&first, &hello(9, 7, 2));
+    polls(&mut a, 0);
+    assert_eq!(kind(&first), Some(Kind::Welcome));
+    for serial in [1, 2] {
+        let old = dial(&scratch);
+        say(&old, &hello(9, 7, serial));
+        polls(&mut a, 1000);
+        assert!(matches!(hear(&old), Heard::End), "serial {serial}");
+    }
+    // One of another process at the station waits for the end of the pair.
+    say(&second, &hello(9, 8, 1));
+    polls(&mut a, 2000);
+    assert_eq!(kind(&second), None);
+    assert_eq!(a.local_counters(), LocalCounters { pairs: 1, ..LocalCounters::default() });
+    drop(first);
+    polls(&mut a, 3000);
+    assert_eq!(kind(&second), None, "the end was not told");
+    assert_eq!(departed(&mut a).0, 9);
+    polls(&mut a, 4000);
+    assert_eq!(kind(&second), Some(Kind::Welcome));
+    let expected = LocalCounters { pairs: 2, departed: 1, ..LocalCounters::default() };
+    assert_eq!(a.local_counters(), expected);
+}
+
+#[test]
+fn a_second_hello_on_a_socket_is_refused() {
+    let scratch = Scratch::new();
+    let mut a = scratch.open(1);
+    let (first, other) = (dial(&scratch), dial(&scratch));
+    say(&first, &hello(9, 7, 1));
+    polls(&mut a, 0);
+    // It waits behind the pair, so it is not answered.
+    say(&other, &hello(9, 8, 1));
+    polls(&mut a, 1000);
+    assert_eq!(kind(&other), None);
+    say(&other, &hello(10, 8, 2));
+    polls(&mut a, 2000);
+    assert!(matches!(hear(&other), Heard::End));
+    let expected = LocalCounters { pairs: 1, refused: 1, ..LocalCounters::default() };
+    assert_eq!(a.local_counters(), expected);
+}
+
+/// The socket of a station is answered by another one, or by a kind of message that is no answer.
+#[test]
+fn a_wrong_answer_to_a_hello_ends_the_station() {
+    for (answer, station) in
+        [(Kind::Welcome, 8), (Kind::Again, 8), (Kind::Crossed, 8), (Kind::Crossed, 9), (Kind::Hello, 9)]
+    {
+        let scratch = Scratch::new();
+        let claim = Claim::new(&scratch.0, Some(9)).unwrap();
+        let mut a = scratch.open(1);
+        let sent = frame(&a, 9, 5, 64);
+        assert!(send(&mut a, sent));
+        let socket = rustix::net::accept(&claim.listener).unwrap();
+        assert_eq!(kind(&socket), Some(Kind::Hello));
+        tell(&socket, &Message { kind: answer, ..hello(station, 7, 1) }, None).unwrap();
+        polls(&mut a, 100);
+        assert_eq!(a.next_departed(), Some([2, 0, 0x64, 0x40, 0, 9]), "{answer:?} of {station}");
+        let counters = a.local_counters();
+        assert_eq!((counters.pairs, counters.departed, counters.lost), (0, 1, 1));
+    }
+}
+
+/// The folder keeps other users out. If it does not, the socket does.
+#[test]
+fn a_process_of_another_user_is_refused() {
+    let uid = rustix::process::geteuid();
+    if !uid.is_root() {
+        // Only root can become another user.
+        return;
+    }
+    let scratch = Scratch::new();
+    let mut a = scratch.open(1);
+    for (path, mode) in [(scratch.0.clone(), 0o755), (scratch.0.join("1.sock"), 0o777)] {
+        use std::os::unix::fs::PermissionsExt;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let dials = || {
+        // The user of this thread alone.
+        let other = rustix::process::Uid::from_raw(12_345);
+        rustix::thread::set_thread_res_uid(uid, other, uid).unwrap();
+        let socket = dial(&scratch);
+        say(&socket, &hello(9, 7, 1));
+        socket
+    };
+    let socket = std::thread::scope(|scope| scope.spawn(dials).join()).unwrap();
+    polls(&mut a, 0);
+    assert_eq!(a.local_counters(), LocalCounters { refused: 1, ..LocalCounters::default() });
+    assert!(matches!(hear(&socket), Heard::End));
+}
