@@ -8,7 +8,7 @@ use crate::pair::Running;
 use crate::wire::Wire;
 
 /// The programs, by their files' names.
-pub(crate) const ALL: [&str; 31] = [
+pub(crate) const ALL: [&str; 32] = [
     "one_process",
     "destroyed",
     "exported",
@@ -40,6 +40,7 @@ pub(crate) const ALL: [&str; 31] = [
     "killed_peer",
     "pending",
     "keys",
+    "rejected",
 ];
 
 /// How long each may take. Some wait until a silent peer is given up, again and again.
@@ -48,6 +49,11 @@ const LIMIT: Duration = Duration::from_secs(180);
 /// Compiles a program and runs it over a `local` wire. It prints what is wrong, and then fails.
 pub(crate) fn run(name: &str) -> Result<(), String> {
     run_over(name, &Wire::new()?).map(drop)
+}
+
+/// An answer leaves before the call returns that gives it, also where no thread polls the engine.
+pub(crate) fn rejects_without_thread() -> Result<(), String> {
+    run_over("rejected", &Wire::new()?.with("UWARP_THREAD", "caller")).map(drop)
 }
 
 /// The same over a wire. Returns what the program prints.

@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::{fmt, io, net::SocketAddr};
 
 use crate::mpa::startup::Enhanced;
@@ -261,16 +261,24 @@ impl EventChannel {
     }
 
     /// The oldest event; waits for one up to `timeout`. Use it only where an engine runs in a thread. It may
-    /// return `None` earlier: after a signal, or when another thread took the event.
+    /// return `None` earlier after a signal.
     ///
     /// # Errors
     /// An error of the system call.
     pub fn wait(&self, timeout: Duration) -> io::Result<Option<CmEvent>> {
-        if let Some(event) = self.poll() {
-            return Ok(Some(event));
+        // `None`: later than any clock tells.
+        let deadline = Instant::now().checked_add(timeout);
+        loop {
+            if let Some(event) = self.poll() {
+                return Ok(Some(event));
+            }
+            let left = deadline.map_or(timeout, |deadline| deadline.saturating_duration_since(Instant::now()));
+            // The descriptor may be readable without an event: that of a notice was taken before the notice
+            // came, or another thread has taken it.
+            if !self.shared.notifier.wait(Some(left))? || left.is_zero() {
+                return Ok(self.poll());
+            }
         }
-        self.shared.notifier.wait(Some(timeout))?;
-        Ok(self.poll())
     }
 
     /// Events lost since the channel was created: of new connections, which were then rejected, and of
