@@ -272,7 +272,8 @@ impl EventChannel {
             if let Some(event) = self.poll() {
                 return Ok(Some(event));
             }
-            let left = deadline.map_or(timeout, |deadline| deadline.saturating_duration_since(Instant::now()));
+            let left =
+                deadline.map_or(timeout, |deadline| deadline.saturating_duration_since(Instant::now()));
             // The descriptor may be readable without an event: that of a notice was taken before the notice
             // came, or another thread has taken it.
             if !self.shared.notifier.wait(Some(left))? || left.is_zero() {
