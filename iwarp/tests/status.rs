@@ -223,6 +223,53 @@ fn a_program_without_a_thread_polls_when_it_is_asked() {
     assert_eq!(reports(&folder)[0].engines[0].addresses[0], "10.0.0.1/24");
 }
 
+/// The engine shows a connection, and the queue pair goes before all is told.
+#[test]
+fn a_connection_that_is_shown_has_its_queue_pair() {
+    let folder = Folder::new("both");
+    let (port_a, port_b) = pair(&LinkConfig::default());
+    let [mut a, mut b] = [Host::new(port_a, "10.0.0.1/24"), Host::new(port_b, "10.0.0.2/24")];
+    b.spawn();
+    let listener = b.context.create_id(&b.channel);
+    listener.listen(7471, 8, PATIENCE).unwrap();
+    let mut engine = a.engine.take().unwrap();
+    let id = a.context.create_id(&a.channel);
+    id.connect(&a.qp, "10.0.0.2:7471".parse().unwrap(), &ConnParam::default()).unwrap();
+    let begun = std::time::Instant::now();
+    let mut accepted = None;
+    while !matches!(a.channel.poll().map(|event| event.kind), Some(CmEventKind::Established { .. })) {
+        assert!(begun.elapsed() < PATIENCE, "not established");
+        engine.poll();
+        if let Some(request) = b.channel.poll() {
+            if matches!(request.kind, CmEventKind::ConnectRequest { .. }) {
+                request.id.accept(&b.qp, &ConnParam::default()).unwrap();
+            }
+            accepted = Some(request.id);
+        }
+    }
+    let Host { context, qp, cq: _cq, region: _region, channel: _channel, .. } = a;
+    let (number, of_context) = (qp.qp_num(), context.clone());
+    let ends = std::sync::Mutex::new((engine, Some((qp, id))));
+    let poll = Box::new(move || {
+        let (engine, user) = &mut *ends.lock().unwrap();
+        engine.poll();
+        if let Some((qp, id)) = user.take() {
+            id.abort();
+            drop((qp, id));
+        }
+        while of_context.usage().qp.used > 0 && begun.elapsed() < PATIENCE {
+            engine.poll();
+        }
+    });
+    let _socket = status::serve_while_idle(&context, &folder.sockets(), poll).unwrap();
+    let report = reports(&folder).remove(0);
+    let connected: Vec<_> = report.engines[0].connections.iter().filter_map(|conn| conn.qp_num).collect();
+    let listed: Vec<_> = report.queue_pairs.iter().map(|qp| qp.qp_num).collect();
+    assert_eq!((connected, listed), (vec![number], vec![number]));
+    assert_eq!(context.usage().qp.used, 0, "it is gone");
+    drop(accepted);
+}
+
 #[test]
 fn a_context_that_is_gone_is_not_kept_alive() {
     let folder = Folder::new("gone");
