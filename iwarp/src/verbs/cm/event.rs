@@ -312,3 +312,28 @@ impl fmt::Debug for EventChannel {
         f.debug_struct("EventChannel").field("usage", &self.usage()).field("lost", &self.lost()).finish()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The notice of an event that was taken before it came.
+    #[test]
+    fn notices_without_an_event_do_not_end_a_wait() {
+        let channel = EventChannel::new(4).unwrap();
+        let (time, over) = (Duration::from_millis(300), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while over.load(Ordering::Relaxed) == 0 {
+                    channel.shared.notifier.notify();
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            });
+            let begun = Instant::now();
+            let event = channel.wait(time);
+            let waited = begun.elapsed();
+            over.store(1, Ordering::Relaxed);
+            assert!(event.unwrap().is_none() && waited >= time, "{waited:?}");
+        });
+    }
+}
