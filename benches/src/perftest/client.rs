@@ -68,8 +68,8 @@ pub fn run(
     finish(end, &control, &path, peer, with_iwperf)
 }
 
-/// How long an end that was interrupted stays until its peer has noticed: that may have no processor. A second
-/// signal ends the process at once.
+/// How long an end that was interrupted stays until its peer has noticed: that may have no processor. A
+/// second signal ends the process at once.
 const LONGEST_GOODBYE: Duration = Duration::from_secs(5);
 
 /// Ends the connections after an error, while their memory is still there, so that the peer learns of it.

@@ -149,8 +149,8 @@ mod tests {
             readers.into_iter().all(|reader| reader.join().is_ok_and(|goes_on| goes_on)) && go_on
         });
         assert!(go_on);
-        // Each time it went on from the latest reading that was kept, which was less than STEP old, and the next
-        // run began up to JITTER behind it.
+        // Each time it went on from the latest reading that was kept, which was less than STEP old, and the
+        // next run began up to JITTER behind it.
         assert!(restarts.read(counter) > BEGIN + 20 * (RUN - STEP - JITTER));
     }
 }

@@ -301,8 +301,8 @@ pub(crate) unsafe fn destroy(id: *mut sys::rdma_cm_id) -> Outcome<()> {
     };
     if let Some(cm) = &cm {
         this.process.ids.forget(cm);
-        // As in the kernel: a queue pair that the program has not destroyed before loses its connection, and a
-        // request is rejected.
+        // As in the kernel: a queue pair that the program has not destroyed before loses its connection, and
+        // a request is rejected.
         cm.disconnect();
         if undecided {
             // The peer learns of it also where the process ends next.

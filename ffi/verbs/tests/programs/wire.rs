@@ -97,7 +97,8 @@ impl Wire {
         {
             fs::set_permissions(&path, fs::Permissions::from_mode(mode))?;
         }
-        // A program refuses a wire whose folder, or one on the way to it, belongs to another user than its own.
+        // A program refuses a wire whose folder, or one on the way to it, belongs to another user than its
+        // own.
         if is_root() && self.privileges() != Privileges::All {
             chown(&self.folder, Some(NOBODY), Some(NOBODY))?;
             chown(self.rendezvous(), Some(NOBODY), Some(NOBODY))?;
