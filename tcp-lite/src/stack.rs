@@ -62,8 +62,8 @@ use crate::{Backoff, ConnInfo, Event, Instant, Keepalive, Received, SendError, S
 
 /// Limit of the queue of answers to segments of no connection: SYN-ACKs with a cookie, and RSTs. It bounds
 /// the memory that such segments can take; further answers are dropped, as if lost on the wire. An engine
-/// receives up to four bursts before it transmits. Where thousands connect at once, each SYN among them beyond
-/// the backlog is to be answered: its sender would try again after a second.
+/// receives up to four bursts before it transmits. Where thousands connect at once, each SYN among them
+/// beyond the backlog is to be answered: its sender would try again after a second.
 const PENDING_ANSWERS: usize = 4 * BURST;
 
 /// Event slots beyond those of the connections: one `Evict` for each connection that is asked to give up
