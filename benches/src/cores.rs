@@ -57,16 +57,17 @@ pub fn together<S: Send, T: Send>(
 /// failed.
 pub fn first_cause<A, B>(ran: Result<A, Error>, served: Result<B, Error>) -> Result<(A, B), Error> {
     match (ran, served) {
-        (Err(Error::Interrupted | Error::Disconnected { .. }), Err(error)) if !is_interrupted(&error) => {
-            Err(error)
-        }
+        (
+            Err(Error::Interrupted | Error::PeerInterrupted { .. } | Error::Disconnected { .. }),
+            Err(error),
+        ) if !is_interrupted(&error) => Err(error),
         (Err(error), _) | (Ok(_), Err(error)) => Err(error),
         (Ok(ran), Ok(served)) => Ok((ran, served)),
     }
 }
 
 fn is_interrupted(error: &Error) -> bool {
-    matches!(error, Error::Interrupted)
+    matches!(error, Error::Interrupted | Error::PeerInterrupted { .. })
 }
 
 #[cfg(test)]

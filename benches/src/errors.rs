@@ -55,6 +55,12 @@ pub enum Error {
         /// The error, if it did not end gracefully.
         error: Option<ConnectionError>,
     },
+    /// Ctrl-C or SIGTERM ended the peer, another iwperf, during the test.
+    #[error("the connection ended while {doing}: the peer was interrupted, by Ctrl-C or SIGTERM")]
+    PeerInterrupted {
+        /// The activity of this end at that time.
+        doing: &'static str,
+    },
     /// A work request failed.
     #[error("{what} failed: {status}{}", .detail.as_ref().map_or_else(String::new, |d| format!(" ({d})")))]
     Completion {
@@ -144,7 +150,7 @@ impl NotConnected {
 fn ending(error: Option<ConnectionError>) -> String {
     match error {
         None => "closed by the peer".into(),
-        // As iwperf does when a signal or an error ends it.
+        // As iwperf does when an error ends it, and other programs when a signal does.
         Some(error @ ConnectionError::Tcp(CloseReason::Reset)) => {
             format!("{error}, which was interrupted or has failed: see its output")
         }
@@ -186,6 +192,7 @@ mod tests {
             Error::Usage("--size: at least 1".into()),
             Error::Silent { doing: "connecting", after: Duration::from_secs(10) },
             Error::Disconnected { doing: "measuring", error: None },
+            Error::PeerInterrupted { doing: "measuring" },
             Error::Completion { what: "Write", status: WcStatus::RemoteAccessError, detail: None },
             Error::Interrupted,
         ];

@@ -45,7 +45,11 @@ impl Interrupt {
     /// The cause of an error, if a signal came: a connection that ends then shows only that.
     pub fn explain(&self, error: Error) -> Error {
         match error {
-            Error::Disconnected { .. } if self.by_signal.load(Ordering::Relaxed) => Error::Interrupted,
+            Error::Disconnected { .. } | Error::PeerInterrupted { .. }
+                if self.by_signal.load(Ordering::Relaxed) =>
+            {
+                Error::Interrupted
+            }
             error => error,
         }
     }
@@ -68,6 +72,8 @@ mod tests {
         assert!(interrupt.is_raised() && interrupt.is_signal());
         let lost = || Error::Disconnected { doing: "measuring", error: None };
         assert!(matches!(interrupt.explain(lost()), Error::Interrupted));
+        let by_peer = Error::PeerInterrupted { doing: "measuring" };
+        assert!(matches!(interrupt.explain(by_peer), Error::Interrupted));
         let other = interrupt.of_failures_only();
         assert!(matches!(other.explain(lost()), Error::Disconnected { .. }));
         assert!(!other.is_raised());

@@ -2,9 +2,10 @@
 #![cfg(all(feature = "status", target_os = "linux"))]
 
 use std::fs;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use iwarp::engine::{Engine, EngineConfig, EngineThread, ThreadOptions};
 use iwarp::memory::Access;
 use iwarp::status::{self, ProcessReport};
 use iwarp::verbs::*;
+use rustix::process::{Pid, Signal, kill_process};
 
 /// A folder that is removed at the end.
 struct Folder(PathBuf);
@@ -221,6 +223,53 @@ fn a_program_without_a_thread_polls_when_it_is_asked() {
     assert_eq!(reports(&folder)[0].engines[0].addresses[0], "10.0.0.1/24");
 }
 
+/// The engine shows a connection, and the queue pair goes before all is told.
+#[test]
+fn a_connection_that_is_shown_has_its_queue_pair() {
+    let folder = Folder::new("both");
+    let (port_a, port_b) = pair(&LinkConfig::default());
+    let [mut a, mut b] = [Host::new(port_a, "10.0.0.1/24"), Host::new(port_b, "10.0.0.2/24")];
+    b.spawn();
+    let listener = b.context.create_id(&b.channel);
+    listener.listen(7471, 8, PATIENCE).unwrap();
+    let mut engine = a.engine.take().unwrap();
+    let id = a.context.create_id(&a.channel);
+    id.connect(&a.qp, "10.0.0.2:7471".parse().unwrap(), &ConnParam::default()).unwrap();
+    let begun = std::time::Instant::now();
+    let mut accepted = None;
+    while !matches!(a.channel.poll().map(|event| event.kind), Some(CmEventKind::Established { .. })) {
+        assert!(begun.elapsed() < PATIENCE, "not established");
+        engine.poll();
+        if let Some(request) = b.channel.poll() {
+            if matches!(request.kind, CmEventKind::ConnectRequest { .. }) {
+                request.id.accept(&b.qp, &ConnParam::default()).unwrap();
+            }
+            accepted = Some(request.id);
+        }
+    }
+    let Host { context, qp, cq: _cq, region: _region, channel: _channel, .. } = a;
+    let (number, of_context) = (qp.qp_num(), context.clone());
+    let ends = std::sync::Mutex::new((engine, Some((qp, id))));
+    let poll = Box::new(move || {
+        let (engine, user) = &mut *ends.lock().unwrap();
+        engine.poll();
+        if let Some((qp, id)) = user.take() {
+            id.abort();
+            drop((qp, id));
+        }
+        while of_context.usage().qp.used > 0 && begun.elapsed() < PATIENCE {
+            engine.poll();
+        }
+    });
+    let _socket = status::serve_while_idle(&context, &folder.sockets(), poll).unwrap();
+    let report = reports(&folder).remove(0);
+    let connected: Vec<_> = report.engines[0].connections.iter().filter_map(|conn| conn.qp_num).collect();
+    let listed: Vec<_> = report.queue_pairs.iter().map(|qp| qp.qp_num).collect();
+    assert_eq!((connected, listed), (vec![number], vec![number]));
+    assert_eq!(context.usage().qp.used, 0, "it is gone");
+    drop(accepted);
+}
+
 #[test]
 fn a_context_that_is_gone_is_not_kept_alive() {
     let folder = Folder::new("gone");
@@ -233,8 +282,44 @@ fn a_context_that_is_gone_is_not_kept_alive() {
     drop(socket);
 }
 
+/// The variable that makes the test below the process that dies: the path of its socket.
+const SOCKET_OF_DYING: &str = "UWARP_TEST_SOCKET_OF_DYING";
+
+/// Listens at `path`, hands the socket to a child that outlives this process, and prints the child's number.
+fn leave_socket_to_child(path: &std::ffi::OsStr) {
+    let socket = UnixListener::bind(path).unwrap();
+    let mut sleep = Command::new("sleep");
+    sleep.arg("60").stdin(OwnedFd::from(socket)).stdout(Stdio::null()).stderr(Stdio::null());
+    println!("child {}", sleep.spawn().unwrap().id());
+}
+
+/// The child of a dead process.
+struct Orphan(Pid);
+
+impl Drop for Orphan {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = kill_process(self.0, Signal::KILL);
+    }
+}
+
+/// Starts a process that leaves a socket at `path` to its child, and ends. Returns its number and the child.
+fn die_with_inherited_socket(path: &Path) -> (u32, Orphan) {
+    let mut dying = Command::new(std::env::current_exe().unwrap());
+    dying.args(["--exact", "sockets_of_dead_processes_are_removed", "--nocapture"]);
+    let dying = dying.env(SOCKET_OF_DYING, path).stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+    let pid = dying.id();
+    let output = dying.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    let number = said.split_once("child ").and_then(|(_, rest)| rest.split_whitespace().next()?.parse().ok());
+    (pid, Orphan(number.and_then(Pid::from_raw).unwrap_or_else(|| panic!("{output:?}"))))
+}
+
 #[test]
 fn sockets_of_dead_processes_are_removed() {
+    if let Some(path) = std::env::var_os(SOCKET_OF_DYING) {
+        return leave_socket_to_child(&path);
+    }
     let folder = Folder::new("dead");
     let host = Host::new(pair(&LinkConfig::default()).0, "10.0.0.1/24");
     let _socket = status::serve(&host.context, &folder.sockets()).unwrap();
@@ -247,14 +332,29 @@ fn sockets_of_dead_processes_are_removed() {
     drop(UnixListener::bind(&path).unwrap());
     status::processes(&folder.sockets()).unwrap();
     assert!(!path.exists(), "found by a client");
-    // One whose child still has the descriptor, and answers nothing.
-    let inherited = UnixListener::bind(&path).unwrap();
-    assert!(!status::processes(&folder.sockets()).unwrap().silent.contains(&dead));
-    assert!(!path.exists(), "its process is dead");
-    drop((inherited, UnixListener::bind(&path).unwrap()));
+    // That of one whose child still has the descriptor, and answers nothing. It is known by the socket: the
+    // name has the number of this process, as one of another PID namespace may.
+    let path = folder.sockets().join(format!("{}-7.status", std::process::id()));
+    let (pid, orphan) = die_with_inherited_socket(&path);
+    assert!(path.exists(), "{pid}");
+    assert_eq!(status::processes(&folder.sockets()).unwrap().silent, [0; 0]);
+    assert!(!path.exists(), "process {pid} is dead");
+    drop((orphan, UnixListener::bind(&path).unwrap()));
     let _second = status::serve(&host.context, &folder.sockets()).unwrap();
     assert!(!path.exists(), "found by a server");
     assert_eq!(folder.names().len(), 2, "each context has a socket");
+}
+
+#[test]
+fn the_socket_of_a_process_that_lives_and_does_not_answer_stays() {
+    let folder = Folder::new("lives");
+    let host = Host::new(pair(&LinkConfig::default()).0, "10.0.0.1/24");
+    drop(status::serve(&host.context, &folder.sockets()).unwrap());
+    // The name has a number that no process has here, as one of another PID namespace may.
+    let path = folder.sockets().join("999999999-0.status");
+    let _silent = UnixListener::bind(&path).unwrap();
+    assert_eq!(status::processes(&folder.sockets()).unwrap().silent, [std::process::id()]);
+    assert!(path.exists());
 }
 
 #[test]

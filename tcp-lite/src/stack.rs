@@ -33,7 +33,7 @@ use std::iter::Peekable;
 use std::net::IpAddr;
 use std::ops::Range;
 
-use dp::{Burst, Mbuf, Mempool, Offloads, TsoLimits};
+use dp::{BURST, Burst, Mbuf, Mempool, Offloads, TsoLimits};
 
 pub use self::ahead::Ahead;
 pub use self::errors::ConnectError;
@@ -60,9 +60,11 @@ use crate::syn_cookie::SynCookies;
 use crate::tcp::{Ctx, MAX_EVICTION_REQUESTS, OutOfOrderSlab, SearchSlab, SegmentSlab, Tcb};
 use crate::{Backoff, ConnInfo, Event, Instant, Keepalive, Received, SendError, StackConfig};
 
-/// Limit of the queue of answers to segments of no connection. It bounds the memory that such segments can
-/// take; further answers are dropped, as if lost on the wire.
-const PENDING_ANSWERS: usize = 64;
+/// Limit of the queue of answers to segments of no connection: SYN-ACKs with a cookie, and RSTs. It bounds
+/// the memory that such segments can take; further answers are dropped, as if lost on the wire. An engine
+/// receives up to four bursts before it transmits. Where thousands connect at once, each SYN among them
+/// beyond the backlog is to be answered: its sender would try again after a second.
+const PENDING_ANSWERS: usize = 4 * BURST;
 
 /// Event slots beyond those of the connections: one `Evict` for each connection that is asked to give up
 /// memory at a time, one for a newcomer, and one `AddressConflict` for the loss of each of our

@@ -1,9 +1,7 @@
 //! The client, from connecting to the results.
 
 use std::net::SocketAddr;
-use std::time::Duration;
-
-use iwarp::verbs::CmId;
+use std::time::{Duration, Instant};
 
 use crate::endpoint::{Endpoint, STARTING, conn_param};
 use crate::errors::Error;
@@ -66,30 +64,63 @@ pub fn run(
     control.dest(end, &Dest::default(), &mut nothing)?;
     let mut script = Script { end, control: &mut control, path: &mut path, with_iwperf, unit, gid };
     let peer = script.run(on_row);
-    let peer = peer.map_err(|error| leave(end, &control, &path, error))?;
+    let peer = peer.map_err(|error| leave(end, &control, &path, with_iwperf, error))?;
     finish(end, &control, &path, peer, with_iwperf)
 }
 
+/// How long an end that was interrupted stays until its peer has noticed: that may have no processor. A
+/// second signal ends the process at once.
+const LONGEST_GOODBYE: Duration = Duration::from_secs(5);
+
 /// Ends the connections after an error, while their memory is still there, so that the peer learns of it.
 /// Returns the cause.
-pub(super) fn leave(end: &mut Endpoint, control: &Control, path: &Path, error: Error) -> Error {
+///
+/// An end that fails resets all of them. One that is interrupted closes the control connection gracefully, by
+/// which another iwperf tells the two apart.
+pub(super) fn leave(
+    end: &mut Endpoint,
+    control: &Control,
+    path: &Path,
+    with_iwperf: bool,
+    error: Error,
+) -> Error {
     const GOODBYE: Duration = Duration::from_millis(20);
-    let error = explained(end, control, path, error);
-    path.flows.iter().map(|flow| &flow.id).chain([control.id()]).for_each(CmId::abort);
+    let error = explained(end, control, path, with_iwperf, error);
+    let tells_peer = with_iwperf && matches!(error, Error::Interrupted);
+    if tells_peer {
+        control.id().disconnect()
+    } else {
+        control.id().abort()
+    }
+    path.flows.iter().for_each(|flow| flow.id.abort());
+    let begun = Instant::now();
     end.driver.linger(GOODBYE);
+    while tells_peer && end.ended(control.id()).is_none() && begun.elapsed() < LONGEST_GOODBYE {
+        end.driver.linger(Duration::from_millis(1));
+    }
     error
 }
 
-/// Finds the event with the reason, if the error shows only that a connection has ended.
-fn explained(end: &mut Endpoint, control: &Control, path: &Path, error: Error) -> Error {
+/// Finds the event with the reason, if the error shows only that a connection has ended. An end of the data's
+/// connection does not show whether the peer was interrupted: that of the control connection does.
+fn explained(end: &mut Endpoint, control: &Control, path: &Path, with_iwperf: bool, error: Error) -> Error {
     const TIME_LIMIT: Duration = Duration::from_millis(500);
-    if !error.lacks_its_reason() {
-        return error;
+    let doing = "measuring";
+    let error = if error.lacks_its_reason() {
+        let reason = end.wait("closing", Some(TIME_LIMIT), |end| {
+            Ok(path.flows.iter().map(|flow| &flow.id).chain([control.id()]).find_map(|id| end.ended(id)))
+        });
+        reason.map_or(error, |reason| Error::Disconnected { doing, error: reason })
+    } else {
+        error
+    };
+    if with_iwperf && matches!(error, Error::Disconnected { .. }) {
+        let of_control = end.wait("closing", Some(LONGEST_GOODBYE), |end| Ok(end.ended(control.id())));
+        if let Ok(None) = of_control {
+            return Error::PeerInterrupted { doing };
+        }
     }
-    let reason = end.wait("closing", Some(TIME_LIMIT), |end| {
-        Ok(path.flows.iter().map(|flow| &flow.id).chain([control.id()]).find_map(|id| end.ended(id)))
-    });
-    reason.map_or(error, |reason| Error::Disconnected { doing: "measuring", error: reason })
+    error
 }
 
 /// Time for perftest to see the completion of a Write whose data has arrived here, and to close.

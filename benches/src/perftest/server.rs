@@ -91,7 +91,7 @@ impl Server {
         control.dest(end, &Dest::default(), &mut nothing)?;
         let mut script = Script { end, control, path: &mut path, with_iwperf: *with_iwperf, unit, gid };
         let peer = script.run(on_row);
-        let peer = peer.map_err(|error| leave(end, control, &path, error))?;
+        let peer = peer.map_err(|error| leave(end, control, &path, *with_iwperf, error))?;
         finish(end, control, &path, peer, *with_iwperf)
     }
 

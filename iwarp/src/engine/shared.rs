@@ -172,6 +172,12 @@ impl SharedEngine {
         self.inner.turn()
     }
 
+    /// Polls the engine once, as soon as nobody else does. What was asked of it before is done then, and its
+    /// frames have left: call it where the process may end next.
+    pub fn poll(&self) {
+        self.inner.poll_now();
+    }
+
     /// Sends what was posted, if the engine is awake and nobody polls it now. Otherwise it leaves with a
     /// poll.
     ///
@@ -283,12 +289,7 @@ impl Turned {
         };
         next(&self.turns);
         let busy = match self.engine.try_lock() {
-            Ok(mut engine) => {
-                if self.asleep.load(Ordering::Relaxed) {
-                    self.wake(engine.as_mut());
-                }
-                self.poll(engine.as_mut())
-            }
+            Ok(engine) => self.poll_awake(engine),
             Err(_) => false,
         };
         if busy {
@@ -297,6 +298,20 @@ impl Turned {
             std::thread::yield_now();
         }
         busy
+    }
+
+    /// It is no turn: the thread does not step back for it.
+    fn poll_now(&self) {
+        self.poll_awake(self.engine());
+    }
+
+    /// Polls for a caller.
+    #[inline]
+    fn poll_awake(&self, mut engine: MutexGuard<'_, Option<Engine>>) -> bool {
+        if self.asleep.load(Ordering::Relaxed) {
+            self.wake(engine.as_mut());
+        }
+        self.poll(engine.as_mut())
     }
 
     fn poll(&self, engine: Option<&mut Engine>) -> bool {

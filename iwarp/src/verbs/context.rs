@@ -1,5 +1,6 @@
 //! The context, which owns everything that protection domains, regions and queue pairs of a process share.
 
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, Weak};
 use std::time::{Duration, Instant};
 
@@ -254,6 +255,7 @@ impl Context {
     /// As [`status`](Self::status). `poll` is called when the engines were asked, and may poll them.
     pub(crate) fn status_with(&self, patience: Duration, poll: &dyn Fn()) -> ContextStatus {
         let deadline = Instant::now() + patience;
+        let before = self.shared.resources.qps();
         let asked: Vec<_> = self.shared.engines().into_iter().map(|engine| (ask(&engine), engine)).collect();
         poll();
         let (mut engines, mut silent) = (Vec::new(), Vec::new());
@@ -265,7 +267,15 @@ impl Context {
             }
         }
         let registered_bytes = self.shared.resources.memory.registered_bytes();
-        let queue_pairs = self.shared.resources.qps();
+        let mut queue_pairs = self.shared.resources.qps();
+        // Each connection that is listed has its queue pair, also one that is gone since its engine answered.
+        let connections = engines.iter().flat_map(|engine| &engine.connections);
+        let mut missing: HashSet<u32> = connections.filter_map(|conn| Some(conn.qp?.0)).collect();
+        for qp in &queue_pairs {
+            missing.remove(&qp.qp_num);
+        }
+        queue_pairs.extend(before.into_iter().filter(|qp| missing.contains(&qp.qp_num)));
+        queue_pairs.sort_by_key(|qp| qp.qp_num);
         ContextStatus { usage: self.usage(), registered_bytes, queue_pairs, engines, silent }
     }
 

@@ -8,7 +8,7 @@ use super::connections::Conn;
 use super::gro::{self, MAX_BUFFERS, Pattern};
 use super::opening::default_peer_mss;
 use super::transmit::Answer;
-use super::{ConnId, ListenerId, Stack, trace};
+use super::{ConnId, ListenerId, PENDING_ANSWERS, Stack, trace};
 use crate::ethernet::{self, EthernetHeader};
 use crate::facade::{EthernetAddress, Instant, IpAddress, TcpSeqNumber};
 use crate::four_tuple::FourTuple;
@@ -211,7 +211,9 @@ impl Stack {
         };
         match self.with(now, slot, |tcb, ctx| tcb.on_segment(ctx, header, origin.ecn, (payload, segments))) {
             None | Some(Verdict::Done) => {}
-            Some(Verdict::Reset(reset)) => self.queue_answer(origin.mac, tuple, reset),
+            Some(Verdict::Reset(reset)) => {
+                self.queue_answer(origin.mac, tuple, reset);
+            }
             Some(Verdict::Reopen) => self.reopen(now, slot, tuple, header),
         }
     }
@@ -339,8 +341,10 @@ impl Stack {
         let clock = || timestamp(self.secrets.timestamp_offset(&tuple), now);
         let mut syn_ack = syn_ack(&self.config.tcp, &syn, (iss, self.own_mss(&tuple.remote)), clock);
         SynCookies::mark(&mut syn_ack, &syn);
-        self.counters.tx_syn_cookies += 1;
-        self.queue_answer(mac, tuple, syn_ack);
+        match self.queue_answer(mac, tuple, syn_ack) {
+            true => self.counters.tx_syn_cookies += 1,
+            false => self.counters.rx_syn_dropped += 1,
+        }
     }
 
     /// The ACK of a SYN-ACK with a cookie; `syn` is what the cookie remembers of the SYN.
@@ -381,10 +385,13 @@ impl Stack {
         debug_assert!(matches!(verdict, Some(Verdict::Done)), "{verdict:?}");
     }
 
-    fn queue_answer(&mut self, dst_mac: EthernetAddress, tuple: FourTuple, header: TcpHeader) {
+    /// Returns whether there was a place for it.
+    fn queue_answer(&mut self, dst_mac: EthernetAddress, tuple: FourTuple, header: TcpHeader) -> bool {
         // The queue is bounded: any host can send such segments. A peer without an answer tries again.
-        if self.answers.len() < self.answers.capacity() {
+        let has_place = self.answers.len() < PENDING_ANSWERS;
+        if has_place {
             self.answers.push_back(Answer { dst_mac, tuple, header });
         }
+        has_place
     }
 }

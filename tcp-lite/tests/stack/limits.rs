@@ -205,6 +205,36 @@ fn a_flood_of_syns_keeps_nobody_out() {
     }
 }
 
+/// An engine receives four bursts before it transmits. SYNs beyond the backlog are answered all the same; for
+/// more there is no place, and the counters say so.
+#[test]
+fn syns_of_four_bursts_are_answered_before_the_next_transmission() {
+    const ANSWERED: u16 = 4 * dp::BURST as u16;
+    let mut limited = config(MAC_A, 1);
+    limited.limits.backlog = 1;
+    let mut tap = Tap::new(limited);
+    tap.host.stack.listen(80).unwrap();
+    tap.inject(&craft::arp(ArpOperation::Request, MAC_B, EthernetAddress::BROADCAST, B4, A4));
+    tap.frames();
+    let mut arrive = |syns: std::ops::Range<u16>| {
+        for n in syns {
+            let syn = craft::segment(TO_A, (B, 1000 + n), (A, 80), TcpControl::Syn);
+            let mut frame = tap.host.port.mempool().alloc().unwrap();
+            assert!(frame.append_slice(&syn));
+            let now = tap.now();
+            tap.host.stack.input(now, frame);
+        }
+        let counters = tap.host.stack.counters();
+        (counters.tx_syn_cookies, counters.rx_syn_dropped)
+    };
+    // The first one has the place in the backlog.
+    assert_eq!(arrive(0..1 + ANSWERED), (ANSWERED.into(), 0));
+    assert_eq!(arrive(1 + ANSWERED..4 + ANSWERED), (ANSWERED.into(), 3));
+    let answers = tap.frames();
+    let syn_acks = answers.iter().filter(|frame| flags(frame) == SYN_ACK).count();
+    assert_eq!(syn_acks, 1 + usize::from(ANSWERED));
+}
+
 #[test]
 fn an_ack_that_brings_no_cookie_of_ours_is_refused() {
     let mut limited = config(MAC_A, 1);

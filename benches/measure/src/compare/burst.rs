@@ -208,6 +208,8 @@ impl LocalHost {
             .map_err(|error| failed(&error))?;
         config.stack.derived_neighbors = Some([2, 0]);
         config.stack.address_probing = AddressProbing::Off;
+        // As `listen` of the kernel's end asks for.
+        config.stack.limits.backlog = MANY;
         let engine = Engine::new(&context, port, config).map_err(|error| failed(&error))?;
         Ok(Self {
             _engine: engine.spawn(ThreadOptions::default())?,

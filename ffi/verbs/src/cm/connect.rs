@@ -347,6 +347,9 @@ pub(crate) unsafe extern "C" fn rdma_reject(
         let mut state = this.state();
         cm.reject(&bytes).map_err(|error| undecidable(error, state.undecided))?;
         state.undecided = false;
+        drop(state);
+        // Programs end next, also by `_exit`: the peer gets the answer all the same.
+        this.process.engine.poll();
         Ok(0)
     })
 }

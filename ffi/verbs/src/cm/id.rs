@@ -295,11 +295,19 @@ pub(crate) unsafe fn destroy(id: *mut sys::rdma_cm_id) -> Outcome<()> {
     // SAFETY: the caller passes an identifier that lives.
     let this = unsafe { Id::of(id) }?;
     // In this order: no event is added once the engine's identifier is not known any more.
-    let cm = this.state().cm.clone();
+    let (cm, undecided) = {
+        let state = this.state();
+        (state.cm.clone(), state.undecided)
+    };
     if let Some(cm) = &cm {
         this.process.ids.forget(cm);
-        // As in the kernel: a queue pair that the program has not destroyed before loses its connection.
+        // As in the kernel: a queue pair that the program has not destroyed before loses its connection, and
+        // a request is rejected.
         cm.disconnect();
+        if undecided {
+            // The peer learns of it also where the process ends next.
+            this.process.engine.poll();
+        }
     }
     let events = Arc::clone(&this.state().events);
     let never_taken = events.lock().remove(|event| event.owner() == id as usize);
@@ -310,8 +318,8 @@ pub(crate) unsafe fn destroy(id: *mut sys::rdma_cm_id) -> Outcome<()> {
     this.forget_event();
     this.acked.wait();
     let (channel, sync) = (this.fields().channel, this.is_sync());
-    // SAFETY: the address is that of a leaked box, and the caller gives it up. A listener stops, and a
-    // request is rejected, as the engine's identifier is dropped.
+    // SAFETY: the address is that of a leaked box, and the caller gives it up. A listener stops as
+    // the engine's identifier is dropped.
     drop(unsafe { Box::from_raw(id.cast::<Id>()) });
     if sync {
         // SAFETY: a synchronous identifier has a channel of its own.

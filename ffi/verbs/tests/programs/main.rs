@@ -121,6 +121,7 @@ fn main() {
         trials.push(Trial::test(format!("c_{name}"), move || c::run(name).map_err(Failed::from)));
     }
     let run = |test: fn() -> Result<(), String>| move || test().map_err(Failed::from);
+    trials.push(Trial::test("without_thread_rejected", run(c::rejects_without_thread)));
     for (name, test) in [
         ("interface_odd_peers", run(cm::odd_peers)),
         ("hosts_killed_peer", run(cm::killed_peer)),

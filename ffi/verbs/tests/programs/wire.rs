@@ -97,11 +97,18 @@ impl Wire {
         {
             fs::set_permissions(&path, fs::Permissions::from_mode(mode))?;
         }
-        if is_root() {
+        // A program refuses a wire whose folder, or one on the way to it, belongs to another user than its
+        // own.
+        if is_root() && self.privileges() != Privileges::All {
             chown(&self.folder, Some(NOBODY), Some(NOBODY))?;
             chown(self.rendezvous(), Some(NOBODY), Some(NOBODY))?;
         }
         Ok(())
+    }
+
+    /// Those of its programs.
+    fn privileges(&self) -> Privileges {
+        self.interfaces.as_ref().map_or(Privileges::None, |interfaces| interfaces.privileges)
     }
 
     /// Where programs of the test may write.
@@ -167,16 +174,14 @@ impl Wire {
     pub(crate) fn command(&self, end: usize, words: &[&str]) -> Command {
         let mut before = Vec::new();
         let mut net = None;
-        let mut privileges = Privileges::None;
         if let Some(interfaces) = &self.interfaces {
             let (words, wire) = interfaces.end(end);
             before.extend(words);
             net = Some(wire);
-            privileges = interfaces.privileges;
         } else {
             before.extend(loopback::words());
         }
-        let capabilities = match privileges {
+        let capabilities = match self.privileges() {
             Privileges::None => Some("--inh-caps=-all --bounding-set=-all"),
             Privileges::RawSockets => {
                 Some("--inh-caps=-all,+net_raw --ambient-caps=-all,+net_raw --bounding-set=-all,+net_raw")

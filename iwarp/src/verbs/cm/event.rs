@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::{fmt, io, net::SocketAddr};
 
 use crate::mpa::startup::Enhanced;
@@ -261,16 +261,25 @@ impl EventChannel {
     }
 
     /// The oldest event; waits for one up to `timeout`. Use it only where an engine runs in a thread. It may
-    /// return `None` earlier: after a signal, or when another thread took the event.
+    /// return `None` earlier after a signal.
     ///
     /// # Errors
     /// An error of the system call.
     pub fn wait(&self, timeout: Duration) -> io::Result<Option<CmEvent>> {
-        if let Some(event) = self.poll() {
-            return Ok(Some(event));
+        // `None`: later than any clock tells.
+        let deadline = Instant::now().checked_add(timeout);
+        loop {
+            if let Some(event) = self.poll() {
+                return Ok(Some(event));
+            }
+            let left =
+                deadline.map_or(timeout, |deadline| deadline.saturating_duration_since(Instant::now()));
+            // The descriptor may be readable without an event: that of a notice was taken before the notice
+            // came, or another thread has taken it.
+            if !self.shared.notifier.wait(Some(left))? || left.is_zero() {
+                return Ok(self.poll());
+            }
         }
-        self.shared.notifier.wait(Some(timeout))?;
-        Ok(self.poll())
     }
 
     /// Events lost since the channel was created: of new connections, which were then rejected, and of
@@ -301,5 +310,30 @@ impl AsRawFd for EventChannel {
 impl fmt::Debug for EventChannel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("EventChannel").field("usage", &self.usage()).field("lost", &self.lost()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The notice of an event that was taken before it came.
+    #[test]
+    fn notices_without_an_event_do_not_end_a_wait() {
+        let channel = EventChannel::new(4).unwrap();
+        let (time, over) = (Duration::from_millis(300), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while over.load(Ordering::Relaxed) == 0 {
+                    channel.shared.notifier.notify();
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            });
+            let begun = Instant::now();
+            let event = channel.wait(time);
+            let waited = begun.elapsed();
+            over.store(1, Ordering::Relaxed);
+            assert!(event.unwrap().is_none() && waited >= time, "{waited:?}");
+        });
     }
 }
