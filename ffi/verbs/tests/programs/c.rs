@@ -8,13 +8,7 @@ use crate::pair::Running;
 use crate::wire::Wire;
 
 /// The programs, by their files' names.
-<<<<<<< HEAD
-pub(crate) const ALL: [&str; 35] = [
-||||||| 1679a3fa
-pub(crate) const ALL: [&str; 31] = [
-=======
-pub(crate) const ALL: [&str; 32] = [
->>>>>>> ci
+pub(crate) const ALL: [&str; 36] = [
     "one_process",
     "destroyed",
     "exported",
@@ -46,15 +40,11 @@ pub(crate) const ALL: [&str; 32] = [
     "killed_peer",
     "pending",
     "keys",
-<<<<<<< HEAD
     "in_use",
     "cm_calls",
     "steps",
     "answers",
-||||||| 1679a3fa
-=======
     "rejected",
->>>>>>> ci
 ];
 
 /// How long each may take. Some wait until a silent peer is given up, again and again.

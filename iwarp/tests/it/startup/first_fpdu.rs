@@ -77,8 +77,8 @@ fn only_a_whole_send_without_bytes_is_an_rtr() {
     }
 }
 
-/// The RTR is lost, and may be a Send, which takes no receive. So nobody knows yet which receive a Send behind
-/// it is for.
+/// The RTR is lost, and may be a Send, which takes no receive. So nobody knows yet which receive a Send
+/// behind it is for.
 #[test]
 fn nothing_is_placed_before_the_rtr() {
     let (bed, control) = Testbed::with_control(&LinkConfig::default());
