@@ -285,7 +285,7 @@ fn bytes_are_acknowledged_at_once_if_the_user_asks() {
 
 #[test]
 fn an_idle_connection_is_small_and_holds_nothing_shared() {
-    assert!(size_of::<crate::tcp::Tcb>() <= 912, "{}", size_of::<crate::tcp::Tcb>());
+    assert!(size_of::<crate::tcp::Tcb>() <= 872, "{}", size_of::<crate::tcp::Tcb>());
     let mut pair = Pair::established(config(), config());
     for i in 0..20 {
         pair.a.push(pair.now, &pattern(i * 1000, 1000)).unwrap();
