@@ -138,7 +138,7 @@ pub(crate) struct QpShared {
     /// The user has requested a graceful close: the send queue takes no more requests, whatever the state is.
     close_asked: AtomicBool,
     /// Sends that were posted after the end of sending; unset: they are refused.
-    late_sends: OnceLock<LateSends>,
+    late_sends: OnceLock<Box<LateSends>>,
     ended: Mutex<Ended>,
     /// Whether a message of the peer waits for a receive request.
     turn: TurnCell,

@@ -232,7 +232,7 @@ fn explain(row: &NamedWork) -> Result<()> {
         let (files, times) = (profile.files(), profile.times(side)? as f64);
         let all: u64 = files.iter().map(|(_, cost)| cost).sum();
         println!("{}: {:.1} instructions for each", row.full_name(side), all as f64 / times);
-        for (file, cost) in files.iter().take(30) {
+        for (file, cost) in files.iter().take(300) {
             println!("{:10.1} {:5.1} %  {file}", *cost as f64 / times, 100.0 * *cost as f64 / all as f64);
         }
     }

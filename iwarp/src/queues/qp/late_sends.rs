@@ -31,7 +31,7 @@ impl LateSends {
 impl QpShared {
     /// Late sends are kept from now on.
     pub(crate) fn take_late_sends(&self) {
-        self.late_sends.get_or_init(LateSends::default);
+        self.late_sends.get_or_init(Box::default);
     }
 
     /// The send queue takes no requests now: keeps this one until the queue is flushed, or refuses it.
