@@ -359,7 +359,12 @@ fn a_lock_that_is_kept_is_told_in_words() {
     let _first = scratch.open(1);
     let locked = lock(&scratch);
     let begun = std::time::Instant::now();
-    let error = open(&LocalConfig { station: Some(2), ..scratch.config() }).unwrap_err();
+    let config = LocalConfig { station: Some(2), ..scratch.config() };
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || tell.send(open(&config).map(|_| ())));
+    // A claim that waits without a limit fails the test, and does not keep it for ever.
+    let claimed = told.recv_timeout(std::time::Duration::from_secs(60)).expect("the claim still waits");
+    let error = claimed.unwrap_err();
     assert!(matches!(error, LocalError::Locked(_)), "{error}");
     assert!(begun.elapsed() >= std::time::Duration::from_secs(5), "{:?}", begun.elapsed());
     drop(locked);

@@ -299,6 +299,7 @@ fn a_reject_leaves_tcp_open() {
         matches!(&event.kind, CmEventKind::Rejected { private_data, .. } if **private_data == *b"not now"),
         "{event:?}"
     );
+    assert!(s.a.qp().is_none(), "the stream has no queue pair any more");
     assert_eq!(s.read(false, 11), b"plain again");
     s.a.send_stream(b"yes").unwrap();
     assert_eq!(s.read(true, 3), b"yes");

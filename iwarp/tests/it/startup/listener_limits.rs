@@ -280,6 +280,7 @@ fn an_undecided_request_is_rejected_in_time() {
         matches!(event.kind, CmEventKind::ConnectError { error: ConnectionError::DecisionTimeout, .. }),
         "{event:?}"
     );
+    assert_eq!(id.cause(), Some(ConnectionError::DecisionTimeout));
     assert!(matches!(id.accept(&d.qp(), &ConnParam::default()), Err(VerbsError::Invalid(_))));
     assert_eq!(d.listener.listener_stats().unwrap().decision_timeouts, 1);
 }

@@ -80,6 +80,7 @@ fn a_reset_by_the_peer() {
     hosts.post();
     hosts.c.id_b.abort();
     hosts.ends(Some(ConnectionError::Tcp(CloseReason::Reset)));
+    assert_eq!(hosts.c.id_a.cause(), Some(ConnectionError::Tcp(CloseReason::Reset)));
     // The one that has reset it knows why.
     assert_eq!(hosts.c.qp_b.cause(), None);
     let event = hosts.pair.a.context.async_events().poll().unwrap().unwrap();
@@ -262,6 +263,34 @@ fn an_engine_that_stops() {
     let wc = pair.a.cq.poll_one().expect("flushed");
     let cause = Some(ConnectionError::Tcp(CloseReason::Aborted));
     assert_eq!((wc.status, wc.cause, c.qp_a.cause()), (WcStatus::WrFlushError, cause, cause));
+}
+
+/// The engine stops before it has begun what it was told to connect or to accept.
+#[test]
+fn an_engine_that_stops_before_it_begins() {
+    let cause = Some(ConnectionError::Tcp(CloseReason::Aborted));
+    for accepts in [false, true] {
+        let (mut pair, _listener) = Pair::listening();
+        let (dialing, id) = pair.dial(&ConnParam::default());
+        let (host, qp) = match accepts {
+            false => (&mut pair.a, dialing),
+            true => {
+                let request = pair.event_b();
+                let qp = pair.b.qp();
+                request.id.accept(&qp, &ConnParam::default()).unwrap();
+                (&mut pair.b, qp)
+            }
+        };
+        let region = host.pd.reg_mr(64, ALL).unwrap();
+        qp.post_recv(&RecvRequest::new(1, region.sge(0, 8))).unwrap();
+        drop(std::mem::replace(&mut host.engine, Testbed::new().hosts().a.engine));
+        assert_eq!((qp.state(), qp.cause()), (QpState::Error, cause), "{accepts}");
+        let wc = host.cq.poll_one().expect("flushed");
+        assert_eq!((wc.status, wc.cause), (WcStatus::WrFlushError, cause), "{accepts}");
+        if !accepts {
+            assert_eq!(id.cause(), cause);
+        }
+    }
 }
 
 /// A connection that is not made: its requests have the reason.

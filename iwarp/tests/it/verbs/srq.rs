@@ -441,3 +441,33 @@ fn queue_pairs_of_other_domains_are_served_if_the_queue_says_so() {
         assert_eq!((wc.wr_id, wc.status), (7, expected));
     }
 }
+
+/// A queue that serves all protection domains of its context serves no other context.
+#[test]
+fn queue_pairs_of_another_context_are_refused() {
+    let pair = Pair::new(&LinkConfig::default());
+    for one_pd in [true, false] {
+        let srq = pair.b.pd.create_srq(&SrqInit { max_wr: 8, one_pd, ..SrqInit::default() }).unwrap();
+        let init = QpInit { srq: Some(&srq), ..QpInit::new(&pair.a.cq) };
+        assert!(matches!(pair.a.pd.create_qp(&init), Err(VerbsError::Invalid(_))), "{one_pd}");
+    }
+}
+
+/// A mark that is set when the queue pair holds more buffers already is passed at once, and only then.
+#[test]
+fn the_high_water_mark_is_armed_late() {
+    let mut pair = Pair::new(&LinkConfig::default());
+    let server = Server::new(&pair, 8);
+    let _listener = pair.listen();
+    let c = server.connect(&mut pair, 8, 0);
+    let memory = pair.a.pd.reg_mr(64, Access::empty()).unwrap();
+    (0..3).for_each(|number| send(&c.qp_a, &memory, number));
+    // Completions that nobody polls hold their buffers.
+    pair.until(|_| (c.qp_b.query().recv_outstanding == 3).then_some(()));
+    let told = || events(&pair.b.context).iter().map(|event| event.kind).collect::<Vec<_>>();
+    assert_eq!(told(), []);
+    c.qp_b.arm_high_water(3);
+    assert_eq!(told(), [], "three are not more than three");
+    c.qp_b.arm_high_water(2);
+    assert_eq!(told(), [AsyncEventKind::QpHighWater]);
+}

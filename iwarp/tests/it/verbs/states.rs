@@ -289,6 +289,37 @@ fn a_fence_waits_for_reads() {
     }
 }
 
+/// A fence holds for a request whose bytes the caller gives, too: the Read before it has its bytes when the
+/// peer has the message.
+#[test]
+fn a_fence_holds_inline_bytes_of_the_caller() {
+    let (mut pair, c) = Pair::connected();
+    let (local, remote) = pair.regions(128);
+    local.write_at(0, b"stale").unwrap();
+    remote.write_at(0, b"fresh").unwrap();
+    c.qp_b.post_recv(&RecvRequest::new(1, remote.sge(64, 64))).unwrap();
+    let read = SendOp::Read { remote: remote_addr(&remote, 0) };
+    c.qp_a.post_send(&SendRequest::new(1, read, local.sge(0, 5))).unwrap();
+    let flags = SendFlags::SIGNALED | SendFlags::FENCE | SendFlags::INLINE;
+    let send = SendRequest::empty(2, SendOp::Send).flags(flags);
+    c.qp_a.send_batch().push_inline(&send, &[b"by", b"tes"]).unwrap();
+    pair.wc_b();
+    assert_eq!(read_bytes(&remote, 64, 5), b"bytes");
+    assert_eq!(read_bytes(&local, 0, 5), b"fresh");
+}
+
+/// A queue pair whose requests have no elements takes none with one.
+#[test]
+fn no_element_is_a_limit() {
+    let (pair, c) = Pair::connected();
+    drop(c);
+    let init = QpInit { max_send_sge: 0, early_sends: true, ..QpInit::new(&pair.a.cq) };
+    let qp = pair.a.pd.create_qp(&init).unwrap();
+    let local = pair.a.pd.reg_mr(64, ALL).unwrap();
+    let refused = qp.post_send(&SendRequest::new(1, SendOp::Send, local.sge(0, 8))).unwrap_err();
+    assert!(matches!(refused, VerbsError::TooManySge { got: 1, max: 0 }), "{refused}");
+}
+
 /// Each limit of a queue pair allows its value and not one more, and shows in the query.
 #[test]
 fn limits_of_a_queue_pair() {
