@@ -64,8 +64,8 @@ fn several_queues(test: Test) -> Result<()> {
     let results = conclude(client.args(options).args(["--qp", "8"]).spawn()?, server, &json)?;
     let count = |name: &str| results["counters"][name].as_u64().unwrap_or(0);
     ensure!(count("handed_over") > 0, "all frames arrived at their engines: {results}");
-    // Eight engines share the machine's processors. One that gets none for long has a full ring, which drops, as
-    // that of a device does.
+    // Eight engines share the machine's processors. One that gets none for long has a full ring, which drops,
+    // as that of a device does.
     let dropped = count("handed_over_dropped");
     ensure!(50 * dropped <= count("handed_over"), "frames were lost between engines: {results}");
     let engines = results["engines"].as_array().ok_or_else(|| lab_error!("no engines: {results}"))?;
