@@ -421,6 +421,18 @@ mod tests {
     }
 
     #[test]
+    fn holes_that_close_are_no_growth_in_front() {
+        let mut ranges = of(&[(1000, 1001)]);
+        for nr in 0..2 * u64::from(MAX_GROWN_IN_FRONT) {
+            let end = 1001 + 2 * nr;
+            ranges.insert(end + 1, end + 2);
+            ranges.insert(end, end + 1);
+        }
+        assert_eq!(ranges.sorted.len(), 1);
+        assert!(ranges.takes(999, 1000));
+    }
+
+    #[test]
     fn a_full_set_takes_only_what_touches() {
         let mut ranges = Ranges::default();
         for i in 0..MAX_RANGES as u64 {

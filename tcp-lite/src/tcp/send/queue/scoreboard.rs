@@ -318,6 +318,22 @@ mod tests {
     }
 
     #[test]
+    fn a_segment_with_the_record_of_one_that_left_is_not_in_front_of_the_oldest() {
+        let (mut slab, mut queue) = queue(4);
+        let first = queue.head.expect("a segment");
+        assert_eq!(sack(&mut slab, &mut queue, span(2, 3)), 1);
+        queue.acknowledge(&mut slab, span(0, 1).1, &mut sample());
+        let pool = dp::Mempool::heap("test", 4, 2048);
+        queue.page(&mut slab, (&pool, None), LEN as usize).expect("a buffer");
+        queue.push(&mut slab, LEN as usize, None);
+        queue.on_sent(&mut slab, at(9));
+        assert_eq!(queue.last_sent, Some(first), "the same record");
+        assert_eq!(sack(&mut slab, &mut queue, span(4, 5)), 1);
+        assert_eq!(sack(&mut slab, &mut queue, span(1, 2)), 1);
+        assert_eq!(slab.get(first).later, None);
+    }
+
+    #[test]
     fn a_block_that_is_repeated_marks_what_was_cut_since() {
         let (mut slab, mut queue) = queue(3);
         let block = (span(0, 1).0 + 50, span(0, 2).1);
