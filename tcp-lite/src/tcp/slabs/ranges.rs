@@ -65,15 +65,20 @@ impl Ranges {
 
     /// Whether `start..end`, which is in no range, can be added.
     pub(in crate::tcp) fn takes(&self, start: u64, end: u64) -> bool {
-        let (mut grows_behind, mut grows_in_front) = (false, false);
-        for range in &self.sorted {
-            grows_behind |= range.end == start;
-            grows_in_front |= range.start == end;
-        }
+        let (_, grows_behind, grows_in_front) = self.neighbors(start, end);
         match grows_in_front && !grows_behind {
             true => self.grown_in_front < MAX_GROWN_IN_FRONT,
             false => grows_behind || !self.sorted.is_full(),
         }
+    }
+
+    /// Where `start..end`, which is in no range, belongs; whether a range ends where it starts, and whether
+    /// the next one starts where it ends.
+    fn neighbors(&self, start: u64, end: u64) -> (usize, bool, bool) {
+        let at = self.sorted.partition_point(|range| range.end < start);
+        let grows_behind = self.sorted.get(at).is_some_and(|range| range.end == start);
+        let above = self.sorted.get(at + usize::from(grows_behind));
+        (at, grows_behind, above.is_some_and(|range| range.start == end))
     }
 
     /// Adds `start..end`, which is in no range, and merges it with adjacent ranges. Only if it
@@ -81,20 +86,15 @@ impl Ranges {
     pub(in crate::tcp) fn insert(&mut self, start: u64, end: u64) {
         self.stamp = self.stamp.wrapping_add(1);
         self.bytes += end - start;
-        let mut at = self.sorted.partition_point(|range| range.end < start);
+        let (at, grows_behind, grows_in_front) = self.neighbors(start, end);
         let mut merged = Range { start, end, stamp: self.stamp };
-        let mut grows_behind = false;
-        if let Some(below) = self.sorted.get(at).filter(|range| range.end == start) {
-            merged.start = below.start;
-            self.sorted.remove(at);
-            grows_behind = true;
+        if grows_behind {
+            merged.start = self.sorted.remove(at).start;
         }
-        if let Some(above) = self.sorted.get(at).filter(|range| range.start == end) {
-            merged.end = above.end;
-            self.sorted.remove(at);
+        if grows_in_front {
+            merged.end = self.sorted.remove(at).end;
             self.grown_in_front += u16::from(!grows_behind);
         }
-        at = at.min(self.sorted.len());
         if !self.sorted.is_full() {
             self.sorted.insert(at, merged);
         }

@@ -162,6 +162,7 @@ impl SendQueue {
 mod tests {
     use dp::Mempool;
 
+    use super::super::scoreboard::join_sacked_runs;
     use super::*;
     use crate::Instant;
     use crate::invariant::assert_found;
@@ -303,7 +304,7 @@ mod tests {
         fn three(q: &mut Queued) {
             for key in &q.keys[1..3] {
                 q.queue.set_marks(&mut q.slab, *key, Marks::SACKED);
-                q.queue.join_sacked_runs(&mut q.slab, *key, q.keys[0]);
+                join_sacked_runs(&mut q.slab, *key, q.keys[0]);
             }
             q.check().expect("invariants");
         }

@@ -100,17 +100,6 @@ impl Index {
         }
     }
 
-    /// The segment in front of `key`, which has a place, if that is in the queue.
-    #[inline]
-    pub(super) fn previous(
-        &self,
-        slab: &SegmentSlab,
-        key: SegmentKey,
-        oldest: SegmentKey,
-    ) -> Option<SegmentKey> {
-        (key != oldest).then(|| slab.place(key).previous)
-    }
-
     /// The places of the queue that begins with `oldest` are right.
     pub(super) fn check(&self, slab: &SegmentSlab, oldest: Option<SegmentKey>) -> Check {
         let Some(oldest) = oldest else { return Ok(()) };

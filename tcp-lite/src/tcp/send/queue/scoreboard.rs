@@ -51,24 +51,13 @@ impl SendQueue {
             } else {
                 sample.deliver(segment.sent, segment_end, segment.len, marks.contains(Marks::RETRANSMITTED));
                 self.set_marks(slab, key, (marks | Marks::SACKED) - (Marks::LOST | Marks::IN_FLIGHT));
-                self.join_sacked_runs(slab, key, oldest);
+                join_sacked_runs(slab, key, oldest);
             }
             inside = Some((inside.map_or(key, |(first, _)| first), last));
         }
         // All of them are one run now. The peer will repeat the block.
         if let Some((first, last)) = inside.filter(|(first, last)| first != last) {
             slab.get_mut(first).later = Some(last);
-        }
-    }
-
-    /// A segment was marked [`Marks::SACKED`]: it and its neighbours with this mark are one run.
-    pub(super) fn join_sacked_runs(&self, slab: &mut SegmentSlab, key: SegmentKey, oldest: SegmentKey) {
-        let is_sacked = |key: &SegmentKey| slab.get(*key).marks.contains(Marks::SACKED);
-        let next = slab.get(key).next.filter(is_sacked);
-        let previous = self.index.previous(slab, key, oldest).filter(is_sacked);
-        slab.get_mut(key).later = next;
-        if let Some(previous) = previous {
-            slab.get_mut(previous).later = Some(key);
         }
     }
 
@@ -225,6 +214,19 @@ impl SendQueue {
         self.set_marks(slab, key, marks);
         let in_recovery = if recovering { Marks::RETRANSMITTED_IN_RECOVERY } else { Marks::empty() };
         self.set_marks(slab, key, marks | Marks::RETRANSMITTED | Marks::IN_FLIGHT | in_recovery);
+    }
+}
+
+/// A segment was marked [`Marks::SACKED`]: it and its neighbours with this mark are one run. It has a place,
+/// and `oldest` is the first segment of the queue.
+pub(super) fn join_sacked_runs(slab: &mut SegmentSlab, key: SegmentKey, oldest: SegmentKey) {
+    let is_sacked = |key: &SegmentKey| slab.get(*key).marks.contains(Marks::SACKED);
+    let next = slab.get(key).next.filter(is_sacked);
+    // (In front of the oldest one is none, whatever its place says.)
+    let previous = Some(slab.place(key).previous).filter(|previous| key != oldest && is_sacked(previous));
+    slab.get_mut(key).later = next;
+    if let Some(previous) = previous {
+        slab.get_mut(previous).later = Some(key);
     }
 }
 
