@@ -301,7 +301,7 @@ mod tests {
             (IBV_ACCESS_LOCAL_WRITE, Ok((local, false))),
             (IBV_ACCESS_REMOTE_READ, Ok((Access::REMOTE_READ, false))),
             (IBV_ACCESS_ZERO_BASED, Ok((Access::empty(), true))),
-            // Whoever may write from afar may write here.
+            // A peer's writes and atomics need IBV_ACCESS_LOCAL_WRITE, too.
             (IBV_ACCESS_REMOTE_WRITE, Err(EINVAL)),
             (IBV_ACCESS_REMOTE_ATOMIC, Err(EINVAL)),
             (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE, Ok((local | Access::REMOTE_WRITE, false))),

@@ -44,7 +44,7 @@ impl Selves {
         drop(self.take(|own| own.number == number));
     }
 
-    /// Whether there are any.
+    /// Whether any queue pair is connected to itself.
     #[inline]
     pub(crate) fn any(&self) -> bool {
         self.count.load(Ordering::Acquire) > 0

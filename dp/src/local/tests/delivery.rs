@@ -67,7 +67,7 @@ fn a_burst_to_several_stations_is_shown_to_all_of_them() {
     }
 }
 
-/// What is received at once should still be in the cache when it is placed.
+/// The bytes of a burst should still be in the cache when the engine places them.
 #[test]
 fn a_burst_ends_behind_256_kib() {
     let scratch = Scratch::new();

@@ -219,7 +219,7 @@ fn a_full_send_queue_leaves_frames_with_the_caller() -> Result<()> {
     let counters = ports[0].counters();
     ensure!((counters.tx_frames, counters.tx_ring_full) == (taken as u64, left.len() as u64), "{counters:?}");
     ensure!((counters.tx_dropped, counters.tx_link_down) == (0, 0), "{counters:?}");
-    // What the kernel's queue has is lost with it; then there is memory again.
+    // The kernel drops the frames of a queue that is removed, and frees their memory.
     hosts[0].run("tc").args(["qdisc", "del", "dev", "v0", "root"]).check(LIMIT)?;
     let started = Instant::now();
     while !burst.is_empty() {
