@@ -131,8 +131,8 @@ pub trait Port: Send {
         false
     }
 
-    /// Whether the port has exactly one peer, which is gone when the link is down: a vhost-user socket,
-    /// whose peer loses its state with the connection.
+    /// Whether the port has exactly one peer, which is gone when the link is down: a socket of
+    /// vhost-user or memif, whose peer loses its state with the connection.
     fn is_point_to_point(&self) -> bool {
         false
     }

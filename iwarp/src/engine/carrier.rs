@@ -24,6 +24,8 @@ pub(super) struct Carrier {
     interval: Duration,
     /// The link goes to one peer only: without the link the peer is lost.
     point_to_point: bool,
+    /// The port has been asked and had a link.
+    had_link: bool,
     /// When to ask the port next.
     look_at: Instant,
 }
@@ -37,6 +39,7 @@ impl Carrier {
             state: LinkState::Up,
             interval,
             point_to_point: port.is_point_to_point(),
+            had_link: false,
             look_at: Instant::ZERO,
         }
     }
@@ -53,6 +56,7 @@ impl Carrier {
             return None;
         }
         let state = port.link_state();
+        self.had_link |= state == LinkState::Up;
         self.look_at = now
             + match state {
                 LinkState::Up | LinkState::Gone => self.interval,
@@ -62,13 +66,20 @@ impl Carrier {
     }
 
     /// Tells TCP of a new state, and returns the event for users.
-    pub(super) fn tell(state: LinkState, now: Instant, tcp: &mut Stack) -> AsyncEventKind {
+    ///
+    /// There is no event where the only peer of a port has not come yet. Nothing has failed, and a program
+    /// that listens for this peer would refuse a port that has no link.
+    pub(super) fn tell(&self, state: LinkState, now: Instant, tcp: &mut Stack) -> Option<AsyncEventKind> {
         match state {
             LinkState::Up => tcp.set_link(now, true),
             LinkState::Down => tcp.set_link(now, false),
             LinkState::Gone => tcp.end_port(now),
         }
-        if state == LinkState::Up { AsyncEventKind::PortActive } else { AsyncEventKind::PortError }
+        match state {
+            LinkState::Up => Some(AsyncEventKind::PortActive),
+            LinkState::Down if self.point_to_point && !self.had_link => None,
+            LinkState::Down | LinkState::Gone => Some(AsyncEventKind::PortError),
+        }
     }
 
     /// The state that the port had when it was last asked.

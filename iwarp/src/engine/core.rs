@@ -284,8 +284,9 @@ impl Core {
         self.io.tcp.set_passes_large_frames(self.port.passes_large_frames());
         let Some(state) = change else { return };
         trace::link_changed(&self.io, state);
-        let kind = Carrier::tell(state, now, &mut self.io.tcp);
-        self.io.push_async_event(kind);
+        if let Some(kind) = self.carrier.tell(state, now, &mut self.io.tcp) {
+            self.io.push_async_event(kind);
+        }
     }
 
     // ---- steps, and events of the stack ----

@@ -2,6 +2,7 @@
 
 use libtest_mimic::{Failed, Trial};
 
+use crate::c;
 use crate::idle;
 use crate::interface::Interfaces;
 use crate::pair::is_installed;
@@ -21,7 +22,11 @@ const WIRES: [(&str, bool, Ends); 4] = [
 pub(crate) fn all(has_namespaces: bool) -> Vec<Trial> {
     let idle =
         Trial::test("dpdk_idle_programs_take_no_processor", || idle::over_devices().map_err(Failed::from));
-    let mut trials = vec![idle.with_ignored_flag(!has_namespaces || !is_installed("cc"))];
+    let first = Trial::test("dpdk_port_is_active_before_its_first_peer", || {
+        first_peer_is_away().map_err(Failed::from)
+    });
+    let first = first.with_ignored_flag(!is_installed("cc"));
+    let mut trials = vec![first, idle.with_ignored_flag(!has_namespaces || !is_installed("cc"))];
     for (wire, needs_namespaces, ends) in WIRES {
         for pair in pairs::connection_managed() {
             let is_tried = pair.name == "rping" || pair.name == "write_bw_rdmacm" && !needs_namespaces;
@@ -35,4 +40,15 @@ pub(crate) fn all(has_namespaces: bool) -> Vec<Trial> {
         }
     }
     trials
+}
+
+/// Over each wire whose first end waits for one peer.
+fn first_peer_is_away() -> Result<(), String> {
+    for (name, needs_namespaces, ends) in WIRES {
+        if !needs_namespaces {
+            let told = c::run_over("first_peer", &Wire::between(ends()?)?);
+            told.map_err(|error| format!("{name}: {error}"))?;
+        }
+    }
+    Ok(())
 }

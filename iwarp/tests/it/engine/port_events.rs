@@ -107,6 +107,27 @@ fn a_link_that_is_back_in_time_ends_no_connection_of_a_point_to_point_port() {
     assert!(pair.a.channel.poll().is_none() && pair.b.channel.poll().is_none());
 }
 
+/// The first end of a socket of vhost-user starts without a link. Programs look at the port before they listen.
+#[test]
+fn a_port_that_waits_for_its_only_peer_tells_no_error() {
+    use AsyncEventKind::{PortActive, PortError};
+    for (point_to_point, at_start) in [(true, vec![]), (false, vec![event(PortError)])] {
+        let (bed, control) = Testbed::with_control(&LinkConfig { point_to_point, ..LinkConfig::default() });
+        control.set_up(false);
+        let mut pair = bed.hosts();
+        pair.run_us(1_000_000);
+        assert_eq!(events(&pair.b), at_start);
+        control.set_up(true);
+        pair.run_us(1_000_000);
+        assert_eq!(events(&pair.b), [event(PortActive)]);
+        if point_to_point {
+            control.set_up(false);
+            pair.run_us(200_000);
+            assert_eq!(events(&pair.b), [event(PortError)], "its peer had come");
+        }
+    }
+}
+
 #[test]
 fn connections_of_another_port_outlive_their_link_for_as_long_as_the_configuration_says() {
     // Longer than the ten seconds of keepalives and of unacknowledged bytes, so that the link is the cause.
