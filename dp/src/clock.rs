@@ -54,7 +54,7 @@ impl Clock {
     #[inline]
     pub fn cycles() -> u64 {
         static RESTARTS: Restarts = Restarts::new();
-        RESTARTS.read(|| if counter::is_steady() { counter::read() } else { nanoseconds() })
+        RESTARTS.read(counter::read, counter::is_steady, nanoseconds)
     }
 
     /// Cycles per second of [`Clock::cycles`].

@@ -19,7 +19,12 @@ const JITTER: u64 = 1 << 27;
 const STEP: u64 = 1 << 26;
 
 /// What is added to a counter, and how far it has come.
+///
+/// A counter may be steady: then it is read alone. Another one is read by way of the slow path, which finds
+/// out first which of the two it is.
 pub(super) struct Restarts {
+    /// [`STEP`] for a steady counter. 0 for another one, and before the first reading.
+    step: AtomicU64,
     /// What the counter is ahead of the one that it is made of: 0 until that begins anew. Sums wrap.
     ahead: AtomicU64,
     /// A recent value, older by less than [`STEP`].
@@ -30,31 +35,50 @@ pub(super) struct Restarts {
 
 impl Restarts {
     pub(super) const fn new() -> Self {
-        Self { ahead: AtomicU64::new(0), recent: AtomicU64::new(0), lock: Mutex::new(()) }
+        Self {
+            step: AtomicU64::new(0),
+            ahead: AtomicU64::new(0),
+            recent: AtomicU64::new(0),
+            lock: Mutex::new(()),
+        }
     }
 
-    /// Reads `counter`. The result goes on where `counter` begins anew.
+    /// Reads the counter: `steady` if `is_steady`, which stays the same, and otherwise `other`. The result goes
+    /// on where the counter begins anew.
     #[inline]
-    pub(super) fn read(&self, counter: impl Fn() -> u64) -> u64 {
+    pub(super) fn read(
+        &self,
+        steady: impl Fn() -> u64,
+        is_steady: impl Fn() -> bool,
+        other: impl Fn() -> u64,
+    ) -> u64 {
         // In this order: a counter that is read after it began anew is not added to an older `ahead`
         // unnoticed, since the sum is then far below `recent`.
         let ahead = self.ahead.load(Ordering::Acquire);
-        let value = counter().wrapping_add(ahead);
+        let value = steady().wrapping_add(ahead);
         let since = value.wrapping_sub(self.recent.load(Ordering::Relaxed));
-        if since < STEP { value } else { self.on_far(value, since, counter) }
+        if since < self.step.load(Ordering::Relaxed) {
+            return value;
+        }
+        self.read_any(|| if is_steady() { (steady(), STEP) } else { (other(), 0) })
     }
 
-    /// `value` is `since` ahead of a recent one, or behind it.
+    /// The same for a reading that may be far from the recent one. `counter` returns its reading, and the step
+    /// of the counter.
     #[cold]
-    fn on_far(&self, value: u64, since: u64, counter: impl Fn() -> u64) -> u64 {
-        let behind = since.wrapping_neg();
-        if behind <= JITTER {
+    fn read_any(&self, counter: impl Fn() -> (u64, u64)) -> u64 {
+        let ahead = self.ahead.load(Ordering::Acquire);
+        let (counted, step) = counter();
+        self.step.store(step, Ordering::Relaxed);
+        let value = counted.wrapping_add(ahead);
+        let since = value.wrapping_sub(self.recent.load(Ordering::Relaxed));
+        if since < STEP || since.wrapping_neg() <= JITTER {
             return value;
         }
         // Panics of other holders leave nothing half done.
         let _lock = self.lock.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let (ahead, recent) = (self.ahead.load(Ordering::Relaxed), self.recent.load(Ordering::Relaxed));
-        let counted = counter();
+        let (counted, _) = counter();
         let value = counted.wrapping_add(ahead);
         let since = value.wrapping_sub(recent);
         if since as i64 >= 0 || since.wrapping_neg() <= JITTER {
@@ -77,11 +101,16 @@ mod tests {
     /// Where the counter begins: far enough from zero to fall far.
     const BEGIN: u64 = 1 << 50;
 
+    /// Replaces a counter that is not steady. None is read beside a steady one.
+    fn other() -> u64 {
+        unreachable!()
+    }
+
     #[test]
     fn a_counter_that_begins_anew_goes_on_from_where_it_was() {
         for anew in [0, 5, BEGIN / 2, BEGIN - JITTER - STEP] {
             let restarts = Restarts::new();
-            let read = |raw| restarts.read(|| raw);
+            let read = |raw| restarts.read(|| raw, || true, other);
             assert_eq!(read(BEGIN), BEGIN, "the first reading, whatever it is");
             assert_eq!(read(BEGIN + 3 * STEP), BEGIN + 3 * STEP);
             assert_eq!(read(BEGIN + 3 * STEP + 9), BEGIN + 3 * STEP + 9);
@@ -99,7 +128,7 @@ mod tests {
     #[test]
     fn counters_of_two_processors_may_differ() {
         let restarts = Restarts::new();
-        let read = |raw| restarts.read(|| raw);
+        let read = |raw| restarts.read(|| raw, || true, other);
         assert_eq!(read(BEGIN), BEGIN);
         for behind in [1, STEP, JITTER] {
             assert_eq!(read(BEGIN - behind), BEGIN - behind);
@@ -108,11 +137,40 @@ mod tests {
         assert_eq!(read(BEGIN - JITTER - 1), BEGIN, "it began anew");
     }
 
+    /// What a counter that is not steady says counts nowhere, whether it stands still or is near the other one.
+    #[test]
+    fn a_counter_that_is_not_steady_is_replaced() {
+        for unsteady in [0, 9, BEGIN, BEGIN + 40 * STEP, BEGIN + 50 * STEP] {
+            let restarts = Restarts::new();
+            let read = |raw| restarts.read(|| unsteady, || false, || raw);
+            for passed in [0, 1, STEP, 40 * STEP, 40 * STEP + 7, 50 * STEP] {
+                assert_eq!(read(BEGIN + passed), BEGIN + passed, "{unsteady}");
+            }
+            assert_eq!(read(3), BEGIN + 50 * STEP, "it began anew");
+        }
+    }
+
+    /// Most readings of a steady counter look at nothing else.
+    #[test]
+    fn a_counter_is_asked_once_in_a_while_whether_it_is_steady() {
+        let (restarts, asked) = (Restarts::new(), std::cell::Cell::new(0));
+        let is_steady = || {
+            asked.set(asked.get() + 1);
+            true
+        };
+        for reading in 0..1024 {
+            let raw = BEGIN + reading * (STEP / 256);
+            assert_eq!(restarts.read(|| raw, is_steady, other), raw);
+        }
+        // Twice for each step that is kept: before it has the lock, and with it.
+        assert_eq!(asked.get(), 8);
+    }
+
     #[test]
     fn a_counter_that_jumps_ahead_does_so() {
         let restarts = Restarts::new();
         for raw in [1, BEGIN, BEGIN + 1, 1 << 60] {
-            assert_eq!(restarts.read(|| raw), raw);
+            assert_eq!(restarts.read(|| raw, || true, other), raw);
         }
     }
 
@@ -126,9 +184,9 @@ mod tests {
         let counter = || raw.fetch_add(1 << 12, Ordering::Relaxed);
         // Returns whether none of its readings was far behind the one before.
         let reader = || {
-            let (mut last, mut goes_on) = (restarts.read(counter), true);
+            let (mut last, mut goes_on) = (restarts.read(counter, || true, other), true);
             while !stop.load(Ordering::Relaxed) {
-                let value = restarts.read(counter);
+                let value = restarts.read(counter, || true, other);
                 // A reading is up to JITTER behind the latest one that was kept, and the one before was up to
                 // STEP ahead of that.
                 goes_on &= value + JITTER + STEP > last;
@@ -140,10 +198,10 @@ mod tests {
             let readers: Vec<_> = (0..3).map(|_| scope.spawn(reader)).collect();
             let mut go_on = true;
             for anew in 0..20 {
-                let until = restarts.read(counter) + RUN;
-                while restarts.read(counter) < until {}
+                let until = restarts.read(counter, || true, other) + RUN;
+                while restarts.read(counter, || true, other) < until {}
                 raw.store(anew * 1000, Ordering::Relaxed);
-                go_on &= restarts.read(counter) + JITTER + STEP > until;
+                go_on &= restarts.read(counter, || true, other) + JITTER + STEP > until;
             }
             stop.store(true, Ordering::Relaxed);
             readers.into_iter().all(|reader| reader.join().is_ok_and(|goes_on| goes_on)) && go_on
@@ -151,6 +209,6 @@ mod tests {
         assert!(go_on);
         // Each time it went on from the latest reading that was kept, which was less than STEP old, and the
         // next run began up to JITTER behind it.
-        assert!(restarts.read(counter) > BEGIN + 20 * (RUN - STEP - JITTER));
+        assert!(restarts.read(counter, || true, other) > BEGIN + 20 * (RUN - STEP - JITTER));
     }
 }

@@ -233,7 +233,8 @@ impl Segment {
 
     #[inline]
     fn pool(&self) -> &Arc<HeapPool> {
-        self.pool.as_ref().expect("a descriptor in use has its pool")
+        let Some(pool) = &self.pool else { not_in_use() };
+        pool
     }
 
     /// The data.
@@ -466,9 +467,16 @@ fn give_back(mut segment: Box<Segment>) {
     // A loop, not recursion: each link is cut before its segment is freed.
     loop {
         let next = segment.next.take();
-        let pool = segment.pool.take().expect("a descriptor in use has its pool");
+        let pool = segment.pool.take().unwrap_or_else(|| not_in_use());
         pool.free(segment);
         let Some(next) = next else { return };
         segment = next.into_segment();
     }
+}
+
+/// Never inlined: callers that loop would prepare the message before they begin.
+#[cold]
+#[inline(never)]
+fn not_in_use() -> ! {
+    unreachable!("a descriptor in use has its pool")
 }

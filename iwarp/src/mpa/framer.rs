@@ -77,6 +77,10 @@ impl Framer {
     /// would give FPDUs different lengths on the wire. Segments of equal length can leave in one train.
     ///
     /// RFC 5044 section 3 (MPA-306): this is the maximum that DDP gets.
+    ///
+    /// Never inlined: a loop over FPDUs, which asks only where there are markers, would work half of it out
+    /// before it begins.
+    #[inline(never)]
     pub fn ulpdu_limit(&self, emss: usize) -> usize {
         // Below an EMSS of about 140 bytes, MULPDU is more than a segment holds. The segment limits the ULPDU
         // then.
@@ -110,7 +114,9 @@ impl Framer {
     #[inline]
     pub fn plan(&self, ulpdu_bytes: usize) -> FpduPlan {
         // RFC 5044 section 3 (MPA-028): no ULPDU is longer than 64768 bytes.
-        assert!(ulpdu_bytes <= MAX_ULPDU, "a ULPDU of {ulpdu_bytes} bytes");
+        if ulpdu_bytes > MAX_ULPDU {
+            too_long(ulpdu_bytes);
+        }
         FpduPlan { position: self.position, ulpdu_bytes, wire_len: self.wire_len(ulpdu_bytes) }
     }
 
@@ -500,6 +506,13 @@ impl FpduWriter<'_> {
         self.crc.update(&self.out[self.summed..self.at]);
         self.summed = self.at;
     }
+}
+
+/// Never inlined: callers that loop would prepare the message before they begin.
+#[cold]
+#[inline(never)]
+fn too_long(ulpdu_bytes: usize) -> ! {
+    panic!("a ULPDU of {ulpdu_bytes} bytes")
 }
 
 #[cfg(test)]

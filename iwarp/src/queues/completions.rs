@@ -105,23 +105,23 @@ impl Completions {
     #[inline(always)]
     pub(super) fn push(
         &self,
-        completions: impl Iterator<Item = WorkCompletion>,
+        completions: impl ExactSizeIterator<Item = WorkCompletion>,
         place: u32,
         wqes: &WqeCount,
     ) -> Added {
         let Tail { entries, added } = &self.tail.0;
         let mut entries = entries.lock();
+        let count = completions.len();
         if wqes.is_silent() {
-            return Added::Silent(completions.count());
+            return Added::Silent(count);
         }
-        let (mut fit, mut lost) = (0, 0);
+        let mut lost = 0;
         for completion in completions {
-            match entries.push(Entry { completion, place }) {
-                Ok(()) => fit += 1,
-                Err(_) => lost += 1,
+            if entries.push(Entry { completion, place }).is_err() {
+                lost += 1;
             }
         }
-        added.add(fit);
+        added.add((count - lost) as u64);
         Added::Except(lost)
     }
 

@@ -127,7 +127,7 @@ impl QpConsumer {
         if signaled || qp.sq_sig_all || completion.status != WcStatus::Success {
             qp.send.push(completion);
         } else {
-            wqes.free();
+            wqes.free(1);
         }
         qp.report_if_drained();
     }
@@ -142,7 +142,9 @@ impl QpConsumer {
             let completions = signaled.iter().map(|sent| qp.succeeded(sent.wr_id, sent.opcode, 0));
             qp.send.push_all(completions, false);
         }
-        (signaled.len()..count).for_each(|_| wqes.free());
+        if signaled.len() < count {
+            wqes.free(count - signaled.len());
+        }
         qp.report_if_drained();
         qp.send.cq.shared.report();
     }

@@ -119,14 +119,19 @@ impl CqPlace {
     /// As [`push`](Self::push), for several completions. `solicited` says whether one of them is a solicited
     /// event or an error.
     #[inline(always)]
-    pub(super) fn push_all(&self, completions: impl Iterator<Item = WorkCompletion>, solicited: bool) {
+    pub(super) fn push_all(
+        &self,
+        completions: impl ExactSizeIterator<Item = WorkCompletion>,
+        solicited: bool,
+    ) {
         let cq = &self.cq.shared;
         match cq.entries.push(completions, self.index, &self.wqes) {
-            Added::Except(lost) => (0..lost).for_each(|_| {
-                self.wqes.free();
-                cq.lose();
-            }),
-            Added::Silent(count) => return (0..count).for_each(|_| self.wqes.free()),
+            Added::Except(0) => {}
+            Added::Except(lost) => {
+                self.wqes.free(lost);
+                cq.lose(lost);
+            }
+            Added::Silent(count) => return self.wqes.free(count),
         }
         if !matches!(cq.events, Events::None) && cq.arm.fires(solicited) {
             cq.make_event();
@@ -174,10 +179,10 @@ pub(crate) struct CqShared {
 }
 
 impl CqShared {
-    /// A completion was lost.
+    /// So many completions were lost.
     #[cold]
-    fn lose(&self) {
-        self.lost.fetch_add(1, Ordering::Relaxed);
+    fn lose(&self, count: usize) {
+        self.lost.fetch_add(count as u64, Ordering::Relaxed);
         if !self.overflowed.swap(true, Ordering::AcqRel) {
             self.unreported.fetch_or(OVERFLOW, Ordering::Release);
         }

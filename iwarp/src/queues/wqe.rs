@@ -98,23 +98,24 @@ impl WqeCount {
         self.completed.add(count as u32);
     }
 
-    /// The entry of a completed request is free at once.
-    pub(crate) fn free(&self) {
-        self.unseen.add(1);
-        self.free_shared();
+    /// The entries of so many completed requests are free at once.
+    #[inline]
+    pub(crate) fn free(&self, count: usize) {
+        self.unseen.add(count as u32);
+        self.free_shared(count);
     }
 
     /// A completion is polled: its entry is free. Called with the lock of the completion queue.
     #[inline]
     pub(crate) fn poll(&self) {
         self.polled.add(1);
-        self.free_shared();
+        self.free_shared(1);
     }
 
     #[inline]
-    fn free_shared(&self) {
+    fn free_shared(&self, count: usize) {
         if let Some(srq) = &self.srq {
-            srq.fetch_sub(1, Ordering::AcqRel);
+            srq.fetch_sub(count, Ordering::AcqRel);
         }
     }
 

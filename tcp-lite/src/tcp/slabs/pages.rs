@@ -125,7 +125,7 @@ impl Pages {
     /// The page of a key, which is in use.
     #[inline]
     fn page(&self, key: PageKey) -> &Page {
-        let Some(page) = &self.records[key.record()].page else { unreachable!("{key:?} is not in use") };
+        let Some(page) = &self.records[key.record()].page else { not_in_use(key) };
         page
     }
 
@@ -133,7 +133,7 @@ impl Pages {
     #[inline]
     fn page_mut(&mut self, key: PageKey) -> (&mut Page, &mut u32) {
         let record = &mut self.records[key.record()];
-        let Some(page) = &mut record.page else { unreachable!("{key:?} is not in use") };
+        let Some(page) = &mut record.page else { not_in_use(key) };
         (page, &mut record.segments)
     }
 
@@ -314,6 +314,13 @@ impl Pages {
     pub(in crate::tcp) fn len(&self) -> usize {
         self.used().count()
     }
+}
+
+/// Never inlined: callers that loop would prepare the message before they begin.
+#[cold]
+#[inline(never)]
+fn not_in_use(key: PageKey) -> ! {
+    unreachable!("{key:?} is not in use")
 }
 
 #[cfg(test)]
