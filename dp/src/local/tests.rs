@@ -1,4 +1,4 @@
-//! A local wire within one process, and its parts. `tests/local_processes.rs` has several processes.
+//! A local wire within one process, and its parts. `tests/local_processes` has several processes.
 
 mod burst;
 mod claim;
@@ -274,6 +274,25 @@ fn external_memory_arrives_as_a_copy_and_is_given_back_when_sent() {
     assert!(send(&mut a, sent));
     assert_eq!(Arc::strong_count(&owner), 1);
     assert_eq!(flat(&receive(&mut [&mut a, &mut b], 1)[0]), bytes);
+}
+
+/// A frame that has to be copied waits for a buffer, as it does for space in a ring.
+#[test]
+fn external_memory_waits_for_a_buffer_to_be_copied_to() {
+    let scratch = Scratch::new();
+    let (mut a, mut b) = paired(&scratch);
+    let owner = Arc::new(vec![7; 900]);
+    let mut sent = frame(&a, 2, 5, 20);
+    sent.chain(Mbuf::external(a.mempool(), ExtBuf::new(Arc::clone(&owner))).unwrap()).unwrap();
+    let held: Vec<Mbuf> = std::iter::from_fn(|| a.mempool().alloc()).collect();
+    let mut burst: Burst = [sent].into_iter().collect();
+    for refused in 1..=2 {
+        assert_eq!((a.tx_burst(0, &mut burst), burst.len()), (0, 1));
+        assert_eq!((a.counters().tx_ring_full, a.counters().tx_dropped), (refused, 0));
+    }
+    drop(held);
+    assert_eq!(a.tx_burst(0, &mut burst), 1);
+    assert_eq!(number(&receive(&mut [&mut a, &mut b], 1)[0]), 5);
 }
 
 /// A ring of 256 KiB takes 29 frames of 9,000 bytes, and 64 wait in front of it.

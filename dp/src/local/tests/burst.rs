@@ -245,6 +245,46 @@ fn a_station_whose_queue_of_connections_is_full_is_tried_again() {
     assert!(matches!(hear(&socket), Heard::Message(Message { kind: Kind::Hello, station: 1, .. }, Some(_))));
 }
 
+/// A station that connects to a port in haste says its hello a moment later.
+#[test]
+fn a_greeting_goes_on_with_every_poll_for_some_time_only() {
+    for (spoken_us, paired_us) in [(5, 6), (9_998, 9_999), (10_010, 10_100)] {
+        let scratch = Scratch::new();
+        let mut a = scratch.open(1);
+        let mut dialer = Dialer::new(&scratch, 9);
+        poll_once(&mut a, 0);
+        assert_eq!(a.next_due_us(), Some(2_000_000), "a port that sleeps gives it up in time");
+        poll_once(&mut a, if spoken_us < 10_000 { spoken_us } else { 10_000 });
+        dialer.hello().unwrap();
+        for now_us in spoken_us + 1..paired_us {
+            poll_once(&mut a, now_us);
+            assert_eq!(a.local_counters().pairs, 0, "{now_us}");
+        }
+        poll_once(&mut a, paired_us);
+        assert_eq!(a.local_counters().pairs, 1, "{paired_us}");
+    }
+}
+
+/// A look takes 32 events. Where there are more, the next poll looks again, and not the first one of the next
+/// tenth of a millisecond.
+#[test]
+fn more_events_than_one_look_takes_are_taken_with_the_next_poll() {
+    let scratch = Scratch::new();
+    let mut a = scratch.open(1);
+    let sockets: Vec<OwnedFd> = (0..40).map(|_| Dialer::connect(&scratch)).collect();
+    poll_once(&mut a, 0);
+    // No handshake is so young that the port is in haste.
+    poll_once(&mut a, 20_000);
+    for socket in &sockets {
+        rustix::net::send(socket, b"nonsense", rustix::net::SendFlags::DONTWAIT).unwrap();
+    }
+    let refused = [(); 3].map(|()| {
+        poll_once(&mut a, 20_100);
+        a.local_counters().refused
+    });
+    assert_eq!(refused, [32, 40, 40]);
+}
+
 /// A look is a system call. A handshake that takes long has as many as a port without one.
 #[test]
 fn a_handshake_goes_on_with_every_poll_for_some_time_only() {
@@ -278,7 +318,10 @@ fn a_place_goes_to_another_when_it_was_held_for_long_and_nobody_speaks() {
     assert_eq!(a.local_counters(), LocalCounters::default());
     // The oldest one speaks at the last moment, all others do not.
     dialers[0].hello().unwrap();
-    (0..3).for_each(|turn| drop(poll_once(&mut a, 10_000 + 100 * turn)));
+    // The time is over, and the port listens again; then it gives the places away.
+    poll_once(&mut a, 10_000);
+    assert_eq!(a.next_due_us(), Some(2_000_000), "it waits for no place any longer");
+    (1..3).for_each(|turn| drop(poll_once(&mut a, 10_000 + 100 * turn)));
     assert!(matches!(hear(&dialers[0].socket), Heard::Message(Message { kind: Kind::Welcome, .. }, None)));
     let counters = a.local_counters();
     // The second of those that waited has the place of the second dialer.

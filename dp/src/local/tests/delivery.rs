@@ -67,6 +67,26 @@ fn a_burst_to_several_stations_is_shown_to_all_of_them() {
     }
 }
 
+/// Two stations that both have more than a burst takes are read in turn.
+#[test]
+fn no_station_keeps_the_frames_of_another_from_being_received() {
+    let scratch = Scratch::new();
+    let (mut a, mut b) = paired(&scratch);
+    let mut c = scratch.open(3);
+    let first = frame(&c, 2, 0, 16);
+    assert!(send(&mut c, first));
+    receive(&mut [&mut c, &mut b], 1);
+    poll_once(&mut c, 0);
+    for number in 0..8 {
+        for (port, begin) in [(&mut a, 100), (&mut c, 200)] {
+            let sent = frame(port, 2, begin + number, 500);
+            assert!(send(port, sent));
+        }
+    }
+    let senders: Vec<u32> = (0..8).map(|_| receive_some(&mut b, 1)[0] / 100).collect();
+    assert_eq!(senders.iter().filter(|sender| **sender == 1).count(), 4, "{senders:?}");
+}
+
 /// The bytes of a burst should still be in the cache when the engine places them.
 #[test]
 fn a_burst_ends_behind_256_kib() {

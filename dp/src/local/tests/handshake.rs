@@ -90,6 +90,28 @@ fn a_hello_from_before_the_pair_is_dropped_without_a_word() {
     assert_eq!(a.local_counters(), expected);
 }
 
+/// As above, where the pair was made by our own hello: the answer to it says which hello of the other one was
+/// the latest.
+#[test]
+fn a_hello_from_before_the_welcome_is_dropped_without_a_word() {
+    let scratch = Scratch::new();
+    let higher = Claim::new(&scratch.0, Some(2)).unwrap();
+    let mut a = scratch.open(1);
+    let sent = frame(&a, 2, 5, 64);
+    assert!(send(&mut a, sent));
+    let of_lower = rustix::net::accept(&higher.listener).unwrap();
+    assert_eq!(kind(&of_lower), Some(Kind::Hello));
+    tell(&of_lower, &Message { kind: Kind::Welcome, ..hello(2, 7, 3) }, None).unwrap();
+    polls(&mut a, 100);
+    for (serial, instance, is_old) in [(2, 7, true), (3, 7, true), (4, 7, false), (1, 8, false)] {
+        let of_higher = dial(&scratch);
+        say(&of_higher, &hello(2, instance, serial));
+        polls(&mut a, 1000 * serial);
+        assert_eq!(matches!(hear(&of_higher), Heard::End), is_old, "serial {serial} of {instance}");
+    }
+    assert_eq!(a.local_counters(), LocalCounters { pairs: 1, ..LocalCounters::default() });
+}
+
 #[test]
 fn a_second_hello_on_a_socket_is_refused() {
     let scratch = Scratch::new();
@@ -155,4 +177,28 @@ fn a_process_of_another_user_is_refused() {
     polls(&mut a, 0);
     assert_eq!(a.local_counters(), LocalCounters { refused: 1, ..LocalCounters::default() });
     assert!(matches!(hear(&socket), Heard::End));
+}
+
+/// Nor does a port send its frames to a socket of another user.
+#[test]
+fn a_station_of_another_user_gets_no_hello() {
+    let uid = rustix::process::geteuid();
+    if !uid.is_root() {
+        // Only root can become another user.
+        return;
+    }
+    let scratch = Scratch::new();
+    let other = Claim::new(&scratch.0, Some(9)).unwrap();
+    let listens = || {
+        // The user of this thread alone. A socket belongs to the one who has it listen.
+        rustix::thread::set_thread_res_uid(uid, rustix::process::Uid::from_raw(12_345), uid).unwrap();
+        rustix::net::listen(&other.listener, 8).unwrap();
+    };
+    std::thread::scope(|scope| scope.spawn(listens).join()).unwrap();
+    let mut a = scratch.open(1);
+    let sent = frame(&a, 9, 5, 64);
+    assert!(send(&mut a, sent));
+    assert_eq!((a.next_departed(), a.counters().tx_link_down), (Some([2, 0, 0x64, 0x40, 0, 9]), 1));
+    let socket = rustix::net::accept(&other.listener).unwrap();
+    assert!(matches!(hear(&socket), Heard::End), "nothing was said");
 }

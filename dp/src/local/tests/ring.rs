@@ -194,6 +194,13 @@ fn each_lie_of_a_writer_is_found() {
         tail(&memory, position);
         assert_eq!(rx.peek(), Err(Broken), "{position} {word:x}");
     }
+    // Between lines behind a record that is right.
+    for position in [65, 127] {
+        let (memory, _, mut rx) = ring();
+        header(&memory, 56);
+        tail(&memory, position);
+        assert_eq!(rx.peek(), Err(Broken), "{position}");
+    }
     let (memory, _, mut rx) = ring();
     header(&memory, 56);
     tail(&memory, 64);
@@ -213,6 +220,18 @@ fn each_lie_of_a_reader_is_found() {
         tx.publish();
         memory.word(PLACE.control + 128).store(head, Ordering::Relaxed);
         assert_eq!(tx.write(4000, 0, std::iter::once([0; 4000])), Err(Broken), "{head}");
+    }
+    // Of three records, the reader knows of two.
+    for (head, outcome) in [(128, Ok(false)), (192, Err(Broken))] {
+        let (memory, mut tx, _) = ring();
+        for nr in 0..3 {
+            assert_eq!(tx.write(50, 0, std::iter::once([0; 50])), Ok(true));
+            if nr < 2 {
+                tx.publish();
+            }
+        }
+        memory.word(PLACE.control + 128).store(head, Ordering::Relaxed);
+        assert_eq!(tx.write(4050, 0, std::iter::once([0; 4050])), outcome, "{head}");
     }
     let (_, mut tx, mut rx) = ring();
     assert_eq!(tx.write(4000, 0, std::iter::once([0; 4000])), Ok(true));
