@@ -10,12 +10,15 @@ mod hello;
 mod hostile;
 mod ring;
 
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::connect;
 
+use super::peer::memory_bytes;
 use super::*;
 use crate::{BURST, Burst, Checksum, ExtBuf, LinkState, Mbuf, Port, TxOffload};
 
@@ -110,11 +113,31 @@ fn receive(ports: &mut [&mut LocalPort], count: usize) -> Vec<Mbuf> {
 /// Two stations with a pair.
 fn paired(scratch: &Scratch) -> (LocalPort, LocalPort) {
     let (mut a, mut b) = (scratch.open(1), scratch.open(2));
-    let hello = frame(&a, 2, 0, 16);
-    assert!(send(&mut a, hello));
-    assert_eq!(receive(&mut [&mut a, &mut b], 1).len(), 1);
-    poll_once(&mut a, 0);
+    pair_up(&mut a, &mut b);
     (a, b)
+}
+
+/// Gives two stations a pair, by a frame of the first one.
+fn pair_up(first: &mut LocalPort, second: &mut LocalPort) {
+    let hello = frame(first, second.station(), 0, 16);
+    assert!(send(first, hello));
+    assert_eq!(receive(&mut [first, second], 1).len(), 1);
+    poll_once(first, 0);
+}
+
+/// Bytes of the rings of a process that connects without a port. They may grow.
+const RING: u64 = 512 << 10;
+
+/// A socket to station 1, and nothing said.
+fn dial(scratch: &Scratch) -> OwnedFd {
+    let socket = super::claim::socket().unwrap();
+    connect(&socket, &super::claim::address(&scratch.0, 1).unwrap()).unwrap();
+    socket
+}
+
+/// The memory of a pair of such rings.
+fn ring_memory() -> OwnedFd {
+    memory::create(memory_bytes(RING).unwrap(), []).unwrap()
 }
 
 /// Polls until the port reports that a station is gone, and frames that come before.
@@ -327,10 +350,7 @@ fn a_station_that_takes_nothing_does_not_keep_the_frames_of_others_for_ever() {
     let scratch = Scratch::new();
     let (mut a, mut stopped) = paired(&scratch);
     let mut c = scratch.open(3);
-    let first = frame(&a, 3, 0, 16);
-    assert!(send(&mut a, first));
-    receive(&mut [&mut a, &mut c], 1);
-    poll_once(&mut a, 0);
+    pair_up(&mut a, &mut c);
     let mut sent = 0;
     let mut burst = Burst::new();
     while burst.is_empty() {

@@ -54,10 +54,7 @@ fn a_burst_to_several_stations_is_shown_to_all_of_them() {
     let scratch = Scratch::new();
     let (mut a, mut b) = paired(&scratch);
     let mut c = scratch.open(3);
-    let first = frame(&a, 3, 0, 16);
-    assert!(send(&mut a, first));
-    receive(&mut [&mut a, &mut c], 1);
-    poll_once(&mut a, 0);
+    pair_up(&mut a, &mut c);
     let mut burst: Burst = (0..12).map(|number| frame(&a, 2 + number as u16 % 2, number, 100)).collect();
     assert_eq!(a.tx_burst(0, &mut burst), 12);
     // Nothing of the sender is polled meanwhile.
@@ -73,10 +70,7 @@ fn no_station_keeps_the_frames_of_another_from_being_received() {
     let scratch = Scratch::new();
     let (mut a, mut b) = paired(&scratch);
     let mut c = scratch.open(3);
-    let first = frame(&c, 2, 0, 16);
-    assert!(send(&mut c, first));
-    receive(&mut [&mut c, &mut b], 1);
-    poll_once(&mut c, 0);
+    pair_up(&mut c, &mut b);
     for number in 0..8 {
         for (port, begin) in [(&mut a, 100), (&mut c, 200)] {
             let sent = frame(port, 2, begin + number, 500);
@@ -93,10 +87,7 @@ fn a_burst_ends_behind_256_kib() {
     let scratch = Scratch::new();
     let (mut a, mut b) = paired(&scratch);
     let mut c = scratch.open(3);
-    let first = frame(&c, 2, 0, 16);
-    assert!(send(&mut c, first));
-    receive(&mut [&mut c, &mut b], 1);
-    poll_once(&mut c, 0);
+    pair_up(&mut c, &mut b);
     for number in 0..3 {
         for port in [&mut a, &mut c] {
             let long = frame(port, 2, number, 60_000);

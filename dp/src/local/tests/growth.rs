@@ -340,7 +340,10 @@ fn pair_bytes(ring_bytes: usize) -> u64 {
 /// shared memory that the sender has had.
 fn stream(a: &mut LocalPort, b: &mut LocalPort, frames: u32) -> u64 {
     let (mut sent, mut arrived, mut most) = (0, 0, 0);
+    let mut polls = 0;
     while arrived < frames {
+        polls += 1;
+        assert!(polls < 10_000, "{arrived} of {frames} frames arrive");
         let mut burst: Burst = [frame(a, b.station(), sent, 60_000)].into_iter().collect();
         while a.tx_burst(0, &mut burst) == 1 {
             sent += 1;

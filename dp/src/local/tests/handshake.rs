@@ -2,29 +2,16 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::net::connect;
-
-use super::super::claim::{self, Claim};
+use super::super::claim::Claim;
 use super::super::hello::{Heard, Kind, Message, hear, tell};
-use super::super::memory;
-use super::super::peer::memory_bytes;
 use super::*;
-
-const RING: u64 = 512 << 10;
-
-/// A socket to station 1.
-fn dial(scratch: &Scratch) -> OwnedFd {
-    let socket = claim::socket().unwrap();
-    connect(&socket, &claim::address(&scratch.0, 1).unwrap()).unwrap();
-    socket
-}
 
 fn hello(station: u16, instance: u64, serial: u64) -> Message {
     Message { kind: Kind::Hello, station, ring_bytes: RING, instance, serial }
 }
 
 fn say(socket: &OwnedFd, message: &Message) {
-    tell(socket, message, Some(&memory::create(memory_bytes(RING).unwrap(), []).unwrap())).unwrap();
+    tell(socket, message, Some(&ring_memory())).unwrap();
 }
 
 fn polls(port: &mut LocalPort, now_us: u64) {
