@@ -11,6 +11,8 @@ mod flight;
 mod index;
 mod list;
 mod scoreboard;
+#[cfg(test)]
+mod test_queue;
 
 pub(super) use self::scoreboard::Detected;
 
