@@ -108,8 +108,8 @@ mod tests {
         assert_eq!(read(BEGIN - JITTER - 1), BEGIN, "it began anew");
     }
 
-    /// A thread that finds a counter that began anew may find, when it has the lock, that another one has dealt
-    /// with it, from a processor whose counter is a little ahead.
+    /// A thread that finds a counter that began anew may find, when it has the lock, that another one has
+    /// dealt with it, from a processor whose counter is a little ahead.
     #[test]
     fn of_two_threads_that_find_a_new_beginning_one_deals_with_it() {
         let restarts = Restarts::new();

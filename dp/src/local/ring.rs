@@ -111,7 +111,7 @@ impl Place {
         (self.data + offset, self.bytes - offset)
     }
 
-    /// Whether it may become larger.
+    /// Whether the ring may become larger.
     fn may_grow(&self) -> bool {
         self.bytes < self.limit
     }
@@ -439,7 +439,8 @@ impl Consumer {
         wake::get_up(self.memory.word(self.place.control + SLEEPER));
     }
 
-    /// Whether a record waits, or something that cannot be: then the reader has to look.
+    /// Whether the reader has to look: it knows of a record that it has not taken, or the writer has
+    /// published another position, be it a right one or not.
     pub(super) fn has_news(&self) -> bool {
         self.head != self.tail
             || self.memory.word(self.place.control + TAIL).load(Ordering::Acquire) != self.tail
