@@ -190,6 +190,18 @@ impl Drop for SharedMemory {
 mod tests {
     use super::*;
 
+    /// Offsets come from positions that another process may have written.
+    #[test]
+    fn a_word_lies_inside_and_is_aligned() {
+        let memory = SharedMemory::map(create(8192, std::iter::once(0..8192)).unwrap(), 8192).unwrap();
+        memory.word(8184).store(7, Ordering::Relaxed);
+        assert_eq!(memory.word(8184).load(Ordering::Relaxed), 7);
+        for at in [4, 8180, 8188, 8192, usize::MAX - 7] {
+            let found = std::panic::catch_unwind(|| memory.word(at).load(Ordering::Relaxed));
+            assert!(found.is_err(), "{at}");
+        }
+    }
+
     /// The process that gets a file cannot change what may be done with it.
     #[test]
     fn nobody_can_seal_a_file_further() {

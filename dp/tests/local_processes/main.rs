@@ -30,7 +30,10 @@ impl Wire {
     fn new() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        Self(std::env::temp_dir().join(format!("dp-processes-{}-{number}", std::process::id())))
+        let folder = std::env::temp_dir().join(format!("dp-processes-{}-{number}", std::process::id()));
+        // A test that was killed, of a process with the same number, has left its own.
+        let _ = std::fs::remove_dir_all(&folder);
+        Self(folder)
     }
 
     fn open(&self, station: u16) -> LocalPort {

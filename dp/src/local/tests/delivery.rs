@@ -81,6 +81,30 @@ fn no_station_keeps_the_frames_of_another_from_being_received() {
     assert_eq!(senders.iter().filter(|sender| **sender == 1).count(), 4, "{senders:?}");
 }
 
+/// A look at the sockets is a system call. Where the caller's clock stands still, one comes with each 256th
+/// poll without a frame.
+#[test]
+fn a_port_whose_clock_stands_still_looks_at_its_sockets_once_in_256_idle_polls() {
+    for (busy, idle, until_told) in [(0, 0, 257), (0, 100, 157), (0, 300, 213), (200, 0, 257)] {
+        let scratch = Scratch::new();
+        let (mut a, mut b) = paired(&scratch);
+        // No handshake makes it look with each poll any more. The last of the frames begins the count.
+        (0..3).for_each(|_| drop(poll_once(&mut a, 0)));
+        for number in 0..=busy {
+            let sent = frame(&b, 1, number, 64);
+            assert!(send(&mut b, sent));
+            assert_eq!(poll_once(&mut a, 0).len(), 1);
+        }
+        (0..idle).for_each(|_| drop(poll_once(&mut a, 0)));
+        drop(b);
+        let told = (1..1000).find(|_| {
+            poll_once(&mut a, 0);
+            a.next_departed().is_some()
+        });
+        assert_eq!(told, Some(until_told), "{busy} busy and {idle} idle polls");
+    }
+}
+
 /// The bytes of a burst should still be in the cache when the engine places them.
 #[test]
 fn a_burst_ends_behind_256_kib() {

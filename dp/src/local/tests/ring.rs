@@ -275,3 +275,29 @@ fn a_sleeping_reader_is_woken_once() {
     rx.get_up();
     assert!(!write(), "it has got up");
 }
+
+/// A writer that waits for space goes on while the reader is still in the middle of a burst.
+#[test]
+fn the_writer_gets_each_64_kib_back_at_once() {
+    let place = Place { control: 0, data: 4096, bytes: 256 << 10, limit: 256 << 10 };
+    let bytes = 4096 + place.limit;
+    let memory = Arc::new(
+        SharedMemory::map(memory::create(bytes, std::iter::once(0..bytes)).unwrap(), bytes).unwrap(),
+    );
+    let (mut tx, mut rx) = (Producer::new(Arc::clone(&memory), place), Consumer::new(memory, place));
+    // 16 KiB each, with the word in front.
+    while tx.write(16_376, 0, std::iter::once([0; 16_376])).unwrap() {}
+    tx.publish();
+    let space: Vec<bool> = (0..16)
+        .map(|_| {
+            let record = rx.peek().unwrap().unwrap();
+            rx.advance(record);
+            let has_space = tx.write(16_376, 0, std::iter::once([0; 16_376])).unwrap();
+            // Once full again, it waits for the next.
+            while tx.write(16_376, 0, std::iter::once([0; 16_376])).unwrap() {}
+            has_space
+        })
+        .collect();
+    let [no, yes] = [false, true];
+    assert_eq!(space, [no, no, no, yes].repeat(4));
+}
