@@ -70,11 +70,15 @@ impl Default for Clock {
     }
 }
 
-/// Replaces the counter: nanoseconds since the first call in this process. It wraps below zero if the
-/// system's clock was set back to before that, as the clock of a restored process may be.
+/// Replaces the counter: nanoseconds since the first call in this process.
 fn nanoseconds() -> u64 {
     static ORIGIN: OnceLock<Instant> = OnceLock::new();
-    let (origin, now) = (*ORIGIN.get_or_init(Instant::now), Instant::now());
+    nanoseconds_between(*ORIGIN.get_or_init(Instant::now), Instant::now())
+}
+
+/// Nanoseconds from `origin` to `now`. They wrap below zero if the system's clock was set back to before
+/// `origin`, as the clock of a restored process may be.
+fn nanoseconds_between(origin: Instant, now: Instant) -> u64 {
     let behind = origin.saturating_duration_since(now).as_nanos() as u64;
     (now.saturating_duration_since(origin).as_nanos() as u64).wrapping_sub(behind)
 }

@@ -166,6 +166,27 @@ mod tests {
         assert_eq!(asked.get(), 8);
     }
 
+    /// A thread that finds a counter that began anew may find, when it has the lock, that another one has
+    /// dealt with it, from a processor whose counter is a little ahead.
+    #[test]
+    fn of_two_threads_that_find_a_new_beginning_one_deals_with_it() {
+        let restarts = Restarts::new();
+        assert_eq!(restarts.read(|| BEGIN, || true, other), BEGIN);
+        let readings = std::cell::Cell::new(0);
+        let counter = || {
+            readings.set(readings.get() + 1);
+            if readings.get() == 2 {
+                assert_eq!(restarts.read(|| 1000, || true, other), BEGIN, "the other thread");
+                return 900;
+            }
+            if readings.get() == 1 { 899 } else { 990 }
+        };
+        assert_eq!(restarts.read(counter, || true, other), BEGIN - 10, "as far behind as its counter");
+        assert_eq!(readings.get(), 3, "read again under the lock");
+        // It begins anew once more, and goes on from the latest of all readings.
+        assert_eq!(restarts.read(|| 1000_u64.wrapping_sub(JITTER + 1), || true, other), BEGIN);
+    }
+
     #[test]
     fn a_counter_that_jumps_ahead_does_so() {
         let restarts = Restarts::new();

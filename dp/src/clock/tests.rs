@@ -38,3 +38,23 @@ fn a_clock_starts_near_zero_and_clones_share_its_zero() {
     assert!(clone.now_us() >= 5_000);
     assert!(clock.hz() > 1_000_000);
 }
+
+/// Counters of two processors differ by some cycles.
+#[test]
+fn a_reading_from_before_the_clock_was_made_is_its_beginning() {
+    let clock = Clock::new();
+    for before in [1, 1000, clock.start_cycles] {
+        assert_eq!(clock.us_at(clock.start_cycles - before), 0, "{before}");
+    }
+    let second = clock.us_at(clock.start_cycles + clock.hz);
+    assert!((999_999..=1_000_000).contains(&second), "{second}");
+}
+
+/// Where the system's clock falls, the counter falls, and does not stand still: so it is seen to begin anew.
+#[test]
+fn nanoseconds_fall_with_the_systems_clock() {
+    let (origin, apart) = (Instant::now(), Duration::from_secs(5));
+    assert_eq!(nanoseconds_between(origin, origin + apart), 5_000_000_000);
+    assert_eq!(nanoseconds_between(origin, origin), 0);
+    assert_eq!(nanoseconds_between(origin + apart, origin), 0_u64.wrapping_sub(5_000_000_000));
+}

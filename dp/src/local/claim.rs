@@ -88,7 +88,8 @@ pub(super) fn socket() -> Result<OwnedFd, Errno> {
 }
 
 /// The state of a station.
-enum Probed {
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Probed {
     /// Nobody has it.
     Free,
     /// Its owner is dead.
@@ -105,8 +106,18 @@ enum Probed {
 /// The system's, if this process has no descriptor or memory to ask.
 fn probe(address: &SocketAddrUnix) -> Result<Probed, Errno> {
     let socket = socket()?;
-    match connect(&socket, address) {
-        Ok(()) => Ok(Probed::Living { pid: credentials(&socket).map_or(0, |peer| peer.pid) }),
+    let connected = connect(&socket, address);
+    state(connected.map(|()| credentials(&socket).map_or(0, |peer| peer.pid)))
+}
+
+/// The state of a station, by the outcome of connecting to its socket: the process on the other side, or the
+/// system's error.
+///
+/// # Errors
+/// As [`probe`].
+pub(super) fn state(connected: Result<i32, Errno>) -> Result<Probed, Errno> {
+    match connected {
+        Ok(pid) => Ok(Probed::Living { pid }),
         // So many connections wait that there is no space for ours.
         Err(Errno::AGAIN) => Ok(Probed::Living { pid: 0 }),
         Err(Errno::CONNREFUSED) => Ok(Probed::Stale),
@@ -120,6 +131,14 @@ fn probe(address: &SocketAddrUnix) -> Result<Probed, Errno> {
 /// the other side.
 pub(super) fn is_lack(errno: Errno) -> bool {
     matches!(errno, Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS)
+}
+
+/// Whether a station may be there although connecting to it, or saying hello, has failed with this error: its
+/// queue of connections is full; or this process was stopped for so long after it connected that the station
+/// has closed the socket, or the station has ended, as the next attempt finds out; or this process has no
+/// descriptor or memory for the connection, and may have some later.
+pub(super) fn may_be_there(errno: Errno) -> bool {
+    matches!(errno, Errno::AGAIN | Errno::PIPE | Errno::CONNRESET) || is_lack(errno)
 }
 
 /// A claimed station: its socket, which is removed when the claim is dropped.

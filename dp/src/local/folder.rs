@@ -90,18 +90,22 @@ impl WireFolder {
         let held = rustix::fs::openat(&opened, ".", FOLDER, Mode::empty());
         let held = File::from(held.map_err(|errno| failed(errno.into()))?);
         let path = PathBuf::from(format!("/proc/self/fd/{}", held.as_raw_fd()));
-        let is_same = |a: &Metadata, b: &Metadata| (a.dev(), a.ino()) == (b.dev(), b.ino());
-        match (std::fs::metadata(&path), opened.metadata()) {
-            (Ok(named), Ok(known)) if is_same(&named, &known) => {
-                Ok((Self { path, _held: Some(held) }, opened))
-            }
-            _ => Err(movable),
-        }
+        if leads_to(&path, &opened) { Ok((Self { path, _held: Some(held) }, opened)) } else { Err(movable) }
     }
 
     /// Where it is, for as long as this lives.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+}
+
+/// Whether this path leads to the folder that is open. Where `/proc` is not there, or is something else, it
+/// does not.
+fn leads_to(path: &Path, opened: &File) -> bool {
+    let inode = |found: Metadata| (found.dev(), found.ino());
+    match (std::fs::metadata(path), opened.metadata()) {
+        (Ok(named), Ok(known)) => inode(named) == inode(known),
+        _ => false,
     }
 }
 
@@ -256,6 +260,15 @@ mod tests {
     use super::*;
 
     const FOLDER: &str = "/a/b";
+
+    /// A wire is not used through a path that names another folder than the one that was checked.
+    #[test]
+    fn a_path_leads_to_the_folder_that_is_open_or_to_another_one() {
+        let opened = File::open("/dev").unwrap();
+        assert!(leads_to(Path::new("/dev"), &opened) && leads_to(Path::new("/proc/../dev"), &opened));
+        assert!(!leads_to(Path::new("/"), &opened), "another folder");
+        assert!(!leads_to(Path::new("/dev/none"), &opened), "nothing");
+    }
 
     fn line(error: LocalError) -> String {
         let line = error.to_string();

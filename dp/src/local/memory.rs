@@ -190,6 +190,45 @@ impl Drop for SharedMemory {
 mod tests {
     use super::*;
 
+    /// Offsets come from positions that another process may have written.
+    #[test]
+    fn a_word_lies_inside_and_is_aligned() {
+        let memory = SharedMemory::map(create(8192, std::iter::once(0..8192)).unwrap(), 8192).unwrap();
+        memory.word(8184).store(7, Ordering::Relaxed);
+        assert_eq!(memory.word(8184).load(Ordering::Relaxed), 7);
+        for at in [4, 8180, 8188, 8192, usize::MAX - 7] {
+            let found = std::panic::catch_unwind(|| memory.word(at).load(Ordering::Relaxed));
+            assert!(found.is_err(), "{at}");
+        }
+    }
+
+    /// The process that gets a file cannot change what may be done with it.
+    #[test]
+    fn nobody_can_seal_a_file_further() {
+        let memfd = create(8192, std::iter::once(0..8192)).unwrap();
+        let seals = fcntl_get_seals(&memfd).unwrap();
+        assert!(seals.contains(FIXED_SIZE | SealFlags::SEAL) && !seals.contains(SealFlags::WRITE));
+        assert_eq!(fcntl_add_seals(&memfd, SealFlags::FUTURE_WRITE), Err(Errno::PERM));
+        assert_eq!(ftruncate(&memfd, 4096), Err(Errno::PERM));
+    }
+
+    /// A file in hugepages could lose a page, and an access to it would be a SIGBUS.
+    #[test]
+    fn a_file_in_hugepages_is_not_fit() {
+        let sealed = |flags| {
+            let memfd = rustix::fs::memfd_create("hugepages", flags | MemfdFlags::ALLOW_SEALING).ok()?;
+            ftruncate(&memfd, 2 << 20).ok()?;
+            fcntl_add_seals(&memfd, FIXED_SIZE).ok()?;
+            Some(memfd)
+        };
+        assert!(is_fit(sealed(MemfdFlags::CLOEXEC).unwrap(), 2 << 20));
+        let Some(huge) = sealed(MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB) else {
+            // The kernel has no such pages.
+            return;
+        };
+        assert!(!is_fit(huge, 2 << 20));
+    }
+
     /// A child that wrote to a ring would break the connection of its parent.
     #[test]
     fn a_mapping_is_not_inherited() {

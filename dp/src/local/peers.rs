@@ -200,13 +200,7 @@ impl Peers {
         let station = self.stations[at];
         match self.try_dial(station) {
             Ok(greeted) => self.list[at].state = greeted,
-            // Its queue of connections is full; or we were stopped for so long after we connected that it has
-            // closed the socket, or it has ended, as the next attempt finds out; or this process has no
-            // descriptor or memory for the connection, and may have some later.
-            Err(errno)
-                if matches!(errno, Errno::AGAIN | Errno::PIPE | Errno::CONNRESET)
-                    || claim::is_lack(errno) =>
-            {
+            Err(errno) if claim::may_be_there(errno) => {
                 let again_us = self.list[at].next_attempt_us(now_us);
                 self.list[at].state = PeerState::Dialing { again_us };
             }

@@ -31,9 +31,6 @@ const FRAME_OVERHEAD_BYTES: usize = 18;
 /// Most bytes of one received burst: they should still be in the core's cache when they are placed.
 const RX_BYTES: usize = 256 << 10;
 
-/// Bytes taken from a ring behind which its writer gets their space back, so that it writes while we read.
-const RELEASE_BYTES: u64 = 64 << 10;
-
 /// Time between two looks at the sockets while frames are polled. A look is a system call.
 const LOOK_US: u64 = 100;
 
@@ -240,9 +237,6 @@ impl LocalPort {
                 break Received::Some;
             };
             rx.advance(record);
-            if rx.unreleased() >= RELEASE_BYTES {
-                rx.release();
-            }
             *left = left.saturating_sub(record.bytes);
             counters.rx_frames += 1;
             counters.rx_bytes += record.bytes as u64;

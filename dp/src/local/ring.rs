@@ -55,6 +55,9 @@ const MIN_FIRST_BYTES: usize = 128 << 10;
 /// Laps of a ring before it grows. So a ring has less memory than the bytes that were sent through it.
 const GROWTH_LAPS: u64 = 4;
 
+/// Bytes that the reader takes before the writer gets their space back, so that it writes while we read.
+const RELEASE_BYTES: u64 = 64 << 10;
+
 /// Bytes of a small record: its lines change their cache together, and not one after the other.
 const AHEAD_BYTES: u64 = 4 * LINE as u64;
 
@@ -111,7 +114,7 @@ impl Place {
         (self.data + offset, self.bytes - offset)
     }
 
-    /// Whether it may become larger.
+    /// Whether the ring may become larger.
     fn may_grow(&self) -> bool {
         self.bytes < self.limit
     }
@@ -408,11 +411,15 @@ impl Consumer {
         }
     }
 
-    /// Takes the oldest record, which [`peek`](Self::peek) returned.
+    /// Takes the oldest record, which [`peek`](Self::peek) returned. The writer gets the space of many records
+    /// back with the last of them, and that of the others by [`release`](Self::release).
     #[inline]
     pub(super) fn advance(&mut self, record: Record) {
         self.head += record_bytes(record.bytes);
         debug_assert!(self.head <= self.tail);
+        if self.unreleased() >= RELEASE_BYTES {
+            self.release();
+        }
     }
 
     /// Bytes that were taken and are not free for the writer.
@@ -439,7 +446,8 @@ impl Consumer {
         wake::get_up(self.memory.word(self.place.control + SLEEPER));
     }
 
-    /// Whether a record waits, or something that cannot be: then the reader has to look.
+    /// Whether the reader has to look: it knows of a record that it has not taken, or the writer has
+    /// published another position, be it a right one or not.
     pub(super) fn has_news(&self) -> bool {
         self.head != self.tail
             || self.memory.word(self.place.control + TAIL).load(Ordering::Acquire) != self.tail

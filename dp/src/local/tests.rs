@@ -1,4 +1,4 @@
-//! A local wire within one process, and its parts. `tests/local_processes.rs` has several processes.
+//! A local wire within one process, and its parts. `tests/local_processes` has several processes.
 
 mod burst;
 mod claim;
@@ -10,12 +10,15 @@ mod hello;
 mod hostile;
 mod ring;
 
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::connect;
 
+use super::peer::memory_bytes;
 use super::*;
 use crate::{BURST, Burst, Checksum, ExtBuf, LinkState, Mbuf, Port, TxOffload};
 
@@ -26,7 +29,10 @@ impl Scratch {
     fn new() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        Self(std::env::temp_dir().join(format!("dp-local-{}-{number}", std::process::id())))
+        let folder = std::env::temp_dir().join(format!("dp-local-{}-{number}", std::process::id()));
+        // A test that was killed, of a process with the same number, has left its own.
+        let _ = std::fs::remove_dir_all(&folder);
+        Self(folder)
     }
 
     fn config(&self) -> LocalConfig {
@@ -110,11 +116,31 @@ fn receive(ports: &mut [&mut LocalPort], count: usize) -> Vec<Mbuf> {
 /// Two stations with a pair.
 fn paired(scratch: &Scratch) -> (LocalPort, LocalPort) {
     let (mut a, mut b) = (scratch.open(1), scratch.open(2));
-    let hello = frame(&a, 2, 0, 16);
-    assert!(send(&mut a, hello));
-    assert_eq!(receive(&mut [&mut a, &mut b], 1).len(), 1);
-    poll_once(&mut a, 0);
+    pair_up(&mut a, &mut b);
     (a, b)
+}
+
+/// Gives two stations a pair, by a frame of the first one.
+fn pair_up(first: &mut LocalPort, second: &mut LocalPort) {
+    let hello = frame(first, second.station(), 0, 16);
+    assert!(send(first, hello));
+    assert_eq!(receive(&mut [first, second], 1).len(), 1);
+    poll_once(first, 0);
+}
+
+/// Bytes of the rings of a process that connects without a port. They may grow.
+const RING: u64 = 512 << 10;
+
+/// A socket to station 1, and nothing said.
+fn dial(scratch: &Scratch) -> OwnedFd {
+    let socket = super::claim::socket().unwrap();
+    connect(&socket, &super::claim::address(&scratch.0, 1).unwrap()).unwrap();
+    socket
+}
+
+/// The memory of a pair of such rings.
+fn ring_memory() -> OwnedFd {
+    memory::create(memory_bytes(RING).unwrap(), []).unwrap()
 }
 
 /// Polls until the port reports that a station is gone, and frames that come before.
@@ -276,6 +302,25 @@ fn external_memory_arrives_as_a_copy_and_is_given_back_when_sent() {
     assert_eq!(flat(&receive(&mut [&mut a, &mut b], 1)[0]), bytes);
 }
 
+/// A frame that has to be copied waits for a buffer, as it does for space in a ring.
+#[test]
+fn external_memory_waits_for_a_buffer_to_be_copied_to() {
+    let scratch = Scratch::new();
+    let (mut a, mut b) = paired(&scratch);
+    let owner = Arc::new(vec![7; 900]);
+    let mut sent = frame(&a, 2, 5, 20);
+    sent.chain(Mbuf::external(a.mempool(), ExtBuf::new(Arc::clone(&owner))).unwrap()).unwrap();
+    let held: Vec<Mbuf> = std::iter::from_fn(|| a.mempool().alloc()).collect();
+    let mut burst: Burst = [sent].into_iter().collect();
+    for refused in 1..=2 {
+        assert_eq!((a.tx_burst(0, &mut burst), burst.len()), (0, 1));
+        assert_eq!((a.counters().tx_ring_full, a.counters().tx_dropped), (refused, 0));
+    }
+    drop(held);
+    assert_eq!(a.tx_burst(0, &mut burst), 1);
+    assert_eq!(number(&receive(&mut [&mut a, &mut b], 1)[0]), 5);
+}
+
 /// A ring of 256 KiB takes 29 frames of 9,000 bytes, and 64 wait in front of it.
 #[test]
 fn a_full_ring_leaves_frames_with_the_caller_and_loses_none() {
@@ -308,10 +353,7 @@ fn a_station_that_takes_nothing_does_not_keep_the_frames_of_others_for_ever() {
     let scratch = Scratch::new();
     let (mut a, mut stopped) = paired(&scratch);
     let mut c = scratch.open(3);
-    let first = frame(&a, 3, 0, 16);
-    assert!(send(&mut a, first));
-    receive(&mut [&mut a, &mut c], 1);
-    poll_once(&mut a, 0);
+    pair_up(&mut a, &mut c);
     let mut sent = 0;
     let mut burst = Burst::new();
     while burst.is_empty() {

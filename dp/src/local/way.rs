@@ -137,6 +137,23 @@ mod tests {
         }
     }
 
+    /// The first lap of two costs what the way of the lap before has made of its lines.
+    #[test]
+    fn the_last_lap_alone_is_timed() {
+        let mut choice = Choice::new(RING);
+        for trial in [false, true] {
+            for _ in 0..RING / FRAME {
+                choice.copy(FRAME, |_| ());
+            }
+            assert_eq!((choice.is_trial, choice.cycles, choice.left), (trial, 0, RING as u64));
+            for _ in 0..RING / FRAME - 1 {
+                choice.copy(FRAME, |_| std::thread::sleep(std::time::Duration::from_micros(1)));
+            }
+            assert!(choice.cycles > 0, "trial: {trial}");
+            choice.copy(FRAME, |_| ());
+        }
+    }
+
     #[test]
     fn the_first_trial_comes_after_two_laps() {
         let mut choice = Choice::new(RING);

@@ -3,7 +3,7 @@
 use dp::link::LinkConfig;
 use smoltcp::wire::{ArpOperation, TcpControl};
 use tcp_lite::facade::{EthernetAddress, IpAddress, Ipv4Address};
-use tcp_lite::{AddressFilter, CloseReason, ConnectError, Duration, ListenConfig, ListenError};
+use tcp_lite::{AddressFilter, CloseReason, ConnectError, Duration, ListenConfig, ListenError, StackConfig};
 
 use crate::craft;
 use crate::harness::{MAC_A, MAC_B, World, config};
@@ -22,6 +22,15 @@ fn flags(frame: &[u8]) -> u8 {
 
 const SYN_ACK: u8 = 0x12;
 const RST: u8 = 0x04;
+
+/// Host A, which listens on port 80 and knows the hardware address of B.
+fn listening(config: StackConfig) -> Tap {
+    let mut tap = Tap::new(config);
+    tap.host.stack.listen(80).unwrap();
+    tap.inject(&craft::arp(ArpOperation::Request, MAC_B, EthernetAddress::BROADCAST, B4, A4));
+    tap.frames();
+    tap
+}
 
 #[test]
 fn a_closed_port_refuses() {
@@ -140,10 +149,7 @@ fn the_backlog_bounds_half_open_connections_and_a_reset_makes_room() {
     let mut limited = config(MAC_A, 1);
     limited.limits.backlog = 5;
     limited.limits.syn_cookies = false;
-    let mut tap = Tap::new(limited);
-    tap.host.stack.listen(80).unwrap();
-    tap.inject(&craft::arp(ArpOperation::Request, MAC_B, EthernetAddress::BROADCAST, B4, A4));
-    tap.frames();
+    let mut tap = listening(limited);
     let syn = |port, control| craft::segment(TO_A, (B, port), (A, 80), control);
     for port in 1000..1020 {
         tap.inject(&syn(port, TcpControl::Syn));
@@ -212,10 +218,7 @@ fn syns_of_four_bursts_are_answered_before_the_next_transmission() {
     const ANSWERED: u16 = 4 * dp::BURST as u16;
     let mut limited = config(MAC_A, 1);
     limited.limits.backlog = 1;
-    let mut tap = Tap::new(limited);
-    tap.host.stack.listen(80).unwrap();
-    tap.inject(&craft::arp(ArpOperation::Request, MAC_B, EthernetAddress::BROADCAST, B4, A4));
-    tap.frames();
+    let mut tap = listening(limited);
     let mut arrive = |syns: std::ops::Range<u16>| {
         for n in syns {
             let syn = craft::segment(TO_A, (B, 1000 + n), (A, 80), TcpControl::Syn);
@@ -261,10 +264,7 @@ fn seq(frame: &[u8]) -> i32 {
 fn bytes_that_overtake_the_acknowledgement_of_a_cookie_do_not_refuse_the_connection() {
     let mut limited = config(MAC_A, 1);
     limited.limits.backlog = 1;
-    let mut tap = Tap::new(limited);
-    tap.host.stack.listen(80).unwrap();
-    tap.inject(&craft::arp(ArpOperation::Request, MAC_B, EthernetAddress::BROADCAST, B4, A4));
-    tap.frames();
+    let mut tap = listening(limited);
     for port in [1000, 1001] {
         tap.inject(&craft::segment(TO_A, (B, port), (A, 80), TcpControl::Syn));
     }
@@ -288,10 +288,7 @@ fn bytes_that_overtake_the_acknowledgement_of_a_cookie_do_not_refuse_the_connect
 
 #[test]
 fn a_connection_out_of_time_wait_begins_beyond_what_the_last_one_used() {
-    let mut tap = Tap::new(config(MAC_A, 1));
-    tap.host.stack.listen(80).unwrap();
-    tap.inject(&craft::arp(ArpOperation::Request, MAC_B, EthernetAddress::BROADCAST, B4, A4));
-    tap.frames();
+    let mut tap = listening(config(MAC_A, 1));
     tap.host.serve = 100;
     let segment = |control, seq, ack| craft::answer(TO_A, (B, 1000), (A, 80), control, (seq, ack), &[]);
     tap.inject(&segment(TcpControl::Syn, 7, None));
@@ -317,10 +314,7 @@ fn a_syn_that_finds_no_room_leaves_the_connection_in_time_wait() {
         let mut limited = config(MAC_A, 1);
         limited.limits.backlog = 1;
         limited.limits.syn_cookies = syn_cookies;
-        let mut tap = Tap::new(limited);
-        tap.host.stack.listen(80).unwrap();
-        tap.inject(&craft::arp(ArpOperation::Request, MAC_B, EthernetAddress::BROADCAST, B4, A4));
-        tap.frames();
+        let mut tap = listening(limited);
         let from =
             |port, control, seq, ack| craft::answer(TO_A, (B, port), (A, 80), control, (seq, ack), &[]);
         tap.inject(&from(1000, TcpControl::Syn, 7, None));

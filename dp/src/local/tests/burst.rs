@@ -7,11 +7,7 @@ use rustix::net::{connect, listen};
 
 use super::super::claim::{self, Claim};
 use super::super::hello::{Heard, Kind, Message, hear, tell};
-use super::super::memory;
-use super::super::peer::memory_bytes;
 use super::*;
-
-const RING: u64 = 512 << 10;
 
 /// A process that connects to station 1, without the port of one.
 struct Dialer {
@@ -21,21 +17,15 @@ struct Dialer {
 }
 
 impl Dialer {
-    fn connect(scratch: &Scratch) -> OwnedFd {
-        let socket = claim::socket().unwrap();
-        connect(&socket, &claim::address(&scratch.0, 1).unwrap()).unwrap();
-        socket
-    }
-
     fn new(scratch: &Scratch, station: u16) -> Self {
-        Self { station, serial: 0, socket: Self::connect(scratch) }
+        Self { station, serial: 0, socket: dial(scratch) }
     }
 
     fn hello(&mut self) -> Result<(), rustix::io::Errno> {
         self.serial += 1;
         let Self { station, serial, .. } = *self;
         let message = Message { kind: Kind::Hello, station, ring_bytes: RING, instance: 7, serial };
-        tell(&self.socket, &message, Some(&memory::create(memory_bytes(RING).unwrap(), []).unwrap()))
+        tell(&self.socket, &message, Some(&ring_memory()))
     }
 }
 
@@ -70,7 +60,7 @@ fn all_of_many_that_connect_at_once_get_a_pair() {
             let dialer = &mut dialers[at];
             while dialer.hello().is_err() {
                 // It was put off before it said something.
-                dialer.socket = Dialer::connect(&scratch);
+                dialer.socket = dial(&scratch);
                 come_again += 1;
             }
             spoken[at] = true;
@@ -80,7 +70,7 @@ fn all_of_many_that_connect_at_once_get_a_pair() {
             match hear(&dialer.socket) {
                 Heard::Message(Message { kind: Kind::Welcome, station: 1, .. }, None) => welcome += 1,
                 Heard::Message(Message { kind: Kind::Again, station: 1, .. }, None) => {
-                    dialer.socket = Dialer::connect(&scratch);
+                    dialer.socket = dial(&scratch);
                     *spoken = false;
                     come_again += 1;
                 }
@@ -245,6 +235,46 @@ fn a_station_whose_queue_of_connections_is_full_is_tried_again() {
     assert!(matches!(hear(&socket), Heard::Message(Message { kind: Kind::Hello, station: 1, .. }, Some(_))));
 }
 
+/// A station that connects to a port in haste says its hello a moment later.
+#[test]
+fn a_greeting_goes_on_with_every_poll_for_some_time_only() {
+    for (spoken_us, paired_us) in [(5, 6), (9_998, 9_999), (10_010, 10_100)] {
+        let scratch = Scratch::new();
+        let mut a = scratch.open(1);
+        let mut dialer = Dialer::new(&scratch, 9);
+        poll_once(&mut a, 0);
+        assert_eq!(a.next_due_us(), Some(2_000_000), "a port that sleeps gives it up in time");
+        poll_once(&mut a, if spoken_us < 10_000 { spoken_us } else { 10_000 });
+        dialer.hello().unwrap();
+        for now_us in spoken_us + 1..paired_us {
+            poll_once(&mut a, now_us);
+            assert_eq!(a.local_counters().pairs, 0, "{now_us}");
+        }
+        poll_once(&mut a, paired_us);
+        assert_eq!(a.local_counters().pairs, 1, "{paired_us}");
+    }
+}
+
+/// A look takes 32 events. Where there are more, the next poll looks again, and not the first one of the next
+/// tenth of a millisecond.
+#[test]
+fn more_events_than_one_look_takes_are_taken_with_the_next_poll() {
+    let scratch = Scratch::new();
+    let mut a = scratch.open(1);
+    let sockets: Vec<OwnedFd> = (0..40).map(|_| dial(&scratch)).collect();
+    poll_once(&mut a, 0);
+    // No handshake is so young that the port is in haste.
+    poll_once(&mut a, 20_000);
+    for socket in &sockets {
+        rustix::net::send(socket, b"nonsense", rustix::net::SendFlags::DONTWAIT).unwrap();
+    }
+    let refused = [(); 3].map(|()| {
+        poll_once(&mut a, 20_100);
+        a.local_counters().refused
+    });
+    assert_eq!(refused, [32, 40, 40]);
+}
+
 /// A look is a system call. A handshake that takes long has as many as a port without one.
 #[test]
 fn a_handshake_goes_on_with_every_poll_for_some_time_only() {
@@ -278,7 +308,10 @@ fn a_place_goes_to_another_when_it_was_held_for_long_and_nobody_speaks() {
     assert_eq!(a.local_counters(), LocalCounters::default());
     // The oldest one speaks at the last moment, all others do not.
     dialers[0].hello().unwrap();
-    (0..3).for_each(|turn| drop(poll_once(&mut a, 10_000 + 100 * turn)));
+    // The time is over, and the port listens again; then it gives the places away.
+    poll_once(&mut a, 10_000);
+    assert_eq!(a.next_due_us(), Some(2_000_000), "it waits for no place any longer");
+    (1..3).for_each(|turn| drop(poll_once(&mut a, 10_000 + 100 * turn)));
     assert!(matches!(hear(&dialers[0].socket), Heard::Message(Message { kind: Kind::Welcome, .. }, None)));
     let counters = a.local_counters();
     // The second of those that waited has the place of the second dialer.
@@ -291,10 +324,25 @@ fn a_place_goes_to_another_when_it_was_held_for_long_and_nobody_speaks() {
     pretender.serial = 5;
     pretender.hello().unwrap();
     poll_once(&mut a, 10_500);
-    let _more = [Dialer::connect(&scratch), Dialer::connect(&scratch)];
+    let _more = [dial(&scratch), dial(&scratch)];
     (0..3).for_each(|turn| drop(poll_once(&mut a, 11_000 + 100 * turn)));
     assert!(matches!(hear(&dialers[2].socket), Heard::Message(Message { kind: Kind::Again, .. }, None)));
     assert_eq!(a.local_counters().pairs, 1);
+}
+
+/// One place is free, and two want one: the oldest of those that have a place leaves when its time is over.
+#[test]
+fn a_place_is_kept_for_ten_milliseconds() {
+    for (now_us, put_off) in [(9_999, 0), (10_000, 1)] {
+        let scratch = Scratch::new();
+        let mut a = scratch.open(1);
+        let mut dialers: Vec<Dialer> = (0..66).map(|at| Dialer::new(&scratch, 100 + at)).collect();
+        poll_once(&mut a, 0);
+        dialers.swap_remove(63);
+        poll_once(&mut a, now_us - 100);
+        poll_once(&mut a, now_us);
+        assert_eq!(a.local_counters().put_off, put_off, "{now_us}");
+    }
 }
 
 /// A reader that takes a frame now and then is slow, and not stuck: its frames wait.

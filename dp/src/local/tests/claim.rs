@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, listen, socketpair};
 
-use super::super::claim;
+use super::super::claim::{self, Probed};
 use super::super::credentials::{credentials, is_same_user};
 use super::*;
 
@@ -42,11 +42,60 @@ fn a_station_whose_queue_of_connections_is_full_is_not_taken_over() {
     assert_eq!(stations(&scratch.0).unwrap(), [Station { number: 7, pid }]);
 }
 
-/// Any station: those that others have are left out, also the one at which the search begins.
+/// What connecting to a station's socket says of the station. A lack of this process says nothing.
+#[test]
+fn each_outcome_of_connecting_to_a_station_says_what_state_it_is_in() {
+    let living = |pid| Ok(Probed::Living { pid });
+    for (connected, state) in [
+        (Ok(7), living(7)),
+        (Ok(0), living(0)),
+        (Err(Errno::AGAIN), living(0)),
+        (Err(Errno::CONNREFUSED), Ok(Probed::Stale)),
+        (Err(Errno::NOENT), Ok(Probed::Free)),
+        (Err(Errno::ACCESS), Ok(Probed::Unclear)),
+        (Err(Errno::PROTOTYPE), Ok(Probed::Unclear)),
+        (Err(Errno::NOTSOCK), Ok(Probed::Unclear)),
+    ] {
+        assert_eq!(claim::state(connected), state, "{connected:?}");
+    }
+    for lack in [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::NOBUFS] {
+        assert_eq!(claim::state(Err(lack)), Err(lack));
+    }
+}
+
+/// A port tries again where the station may be there, and takes it for gone where it is not.
+#[test]
+fn errors_of_a_connection_tell_a_station_that_is_gone_from_one_that_may_be_there() {
+    let lacks = [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::NOBUFS];
+    for errno in [Errno::AGAIN, Errno::PIPE, Errno::CONNRESET].into_iter().chain(lacks) {
+        assert!(claim::may_be_there(errno), "{errno:?}");
+    }
+    for errno in [Errno::CONNREFUSED, Errno::NOENT, Errno::ACCESS, Errno::PERM, Errno::PROTOTYPE] {
+        assert!(!claim::may_be_there(errno), "{errno:?}");
+    }
+}
+
+/// A socket of another type at the place of a station is somebody's, and no station.
+#[test]
+fn a_socket_of_another_type_is_left_alone_and_not_listed() {
+    let scratch = Scratch::new();
+    drop(scratch.open(1));
+    let path = scratch.0.join("7.sock");
+    let _stream = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    let inode = fs::metadata(&path).unwrap().ino();
+    let taken = open(&LocalConfig { station: Some(7), ..scratch.config() });
+    assert!(matches!(taken, Err(LocalError::Taken { station: 7, pid: 0 })), "{taken:?}");
+    assert_eq!(stations(&scratch.0).unwrap(), []);
+    assert_eq!(fs::metadata(&path).unwrap().ino(), inode);
+}
+
+/// Any station: the search begins at the number of the process, and those that others have are left out, also
+/// the one at which it begins.
 #[test]
 fn the_search_for_a_station_goes_past_those_that_others_have() {
     let scratch = Scratch::new();
     let first = open(&scratch.config()).unwrap();
+    assert_eq!(u32::from(first.station()), std::process::id() % 65_535 + 1);
     let others: Vec<LocalPort> = (0..3).map(|_| open(&scratch.config()).unwrap()).collect();
     let mut after = first.station();
     for other in &others {

@@ -54,10 +54,7 @@ fn a_burst_to_several_stations_is_shown_to_all_of_them() {
     let scratch = Scratch::new();
     let (mut a, mut b) = paired(&scratch);
     let mut c = scratch.open(3);
-    let first = frame(&a, 3, 0, 16);
-    assert!(send(&mut a, first));
-    receive(&mut [&mut a, &mut c], 1);
-    poll_once(&mut a, 0);
+    pair_up(&mut a, &mut c);
     let mut burst: Burst = (0..12).map(|number| frame(&a, 2 + number as u16 % 2, number, 100)).collect();
     assert_eq!(a.tx_burst(0, &mut burst), 12);
     // Nothing of the sender is polled meanwhile.
@@ -67,16 +64,54 @@ fn a_burst_to_several_stations_is_shown_to_all_of_them() {
     }
 }
 
+/// Two stations that both have more than a burst takes are read in turn.
+#[test]
+fn no_station_keeps_the_frames_of_another_from_being_received() {
+    let scratch = Scratch::new();
+    let (mut a, mut b) = paired(&scratch);
+    let mut c = scratch.open(3);
+    pair_up(&mut c, &mut b);
+    for number in 0..8 {
+        for (port, begin) in [(&mut a, 100), (&mut c, 200)] {
+            let sent = frame(port, 2, begin + number, 500);
+            assert!(send(port, sent));
+        }
+    }
+    let senders: Vec<u32> = (0..8).map(|_| receive_some(&mut b, 1)[0] / 100).collect();
+    assert_eq!(senders.iter().filter(|sender| **sender == 1).count(), 4, "{senders:?}");
+}
+
+/// A look at the sockets is a system call. Where the caller's clock stands still, one comes with each 256th
+/// poll without a frame.
+#[test]
+fn a_port_whose_clock_stands_still_looks_at_its_sockets_once_in_256_idle_polls() {
+    for (busy, idle, until_told) in [(0, 0, 257), (0, 100, 157), (0, 300, 213), (200, 0, 257)] {
+        let scratch = Scratch::new();
+        let (mut a, mut b) = paired(&scratch);
+        // No handshake makes it look with each poll any more. The last of the frames begins the count.
+        (0..3).for_each(|_| drop(poll_once(&mut a, 0)));
+        for number in 0..=busy {
+            let sent = frame(&b, 1, number, 64);
+            assert!(send(&mut b, sent));
+            assert_eq!(poll_once(&mut a, 0).len(), 1);
+        }
+        (0..idle).for_each(|_| drop(poll_once(&mut a, 0)));
+        drop(b);
+        let told = (1..1000).find(|_| {
+            poll_once(&mut a, 0);
+            a.next_departed().is_some()
+        });
+        assert_eq!(told, Some(until_told), "{busy} busy and {idle} idle polls");
+    }
+}
+
 /// The bytes of a burst should still be in the cache when the engine places them.
 #[test]
 fn a_burst_ends_behind_256_kib() {
     let scratch = Scratch::new();
     let (mut a, mut b) = paired(&scratch);
     let mut c = scratch.open(3);
-    let first = frame(&c, 2, 0, 16);
-    assert!(send(&mut c, first));
-    receive(&mut [&mut c, &mut b], 1);
-    poll_once(&mut c, 0);
+    pair_up(&mut c, &mut b);
     for number in 0..3 {
         for port in [&mut a, &mut c] {
             let long = frame(port, 2, number, 60_000);

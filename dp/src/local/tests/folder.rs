@@ -124,6 +124,23 @@ fn links_on_the_way_are_followed_if_their_owners_are_trusted() {
     }
 }
 
+/// As many as the kernel follows. The error names the first link beyond.
+#[test]
+fn a_way_has_forty_links_and_no_more() {
+    let scratch = Scratch::new();
+    fs::create_dir_all(scratch.0.join("real")).unwrap();
+    // The folder of temporary files may be behind links of its own.
+    let base = fs::canonicalize(&scratch.0).unwrap();
+    symlink("real", base.join("41")).unwrap();
+    for number in (1..41).rev() {
+        symlink((number + 1).to_string(), base.join(number.to_string())).unwrap();
+    }
+    let through = |first: &str| LocalConfig { folder: base.join(first).join("net"), ..scratch.config() };
+    drop(open(&through("2")).unwrap());
+    let refused = refusal(&through("1"));
+    assert!(refused.contains(&format!("the folder {} of the wire", base.join("41").display())), "{refused}");
+}
+
 #[test]
 fn a_link_a_file_and_a_relative_path_are_no_folder() {
     let scratch = Scratch::new();

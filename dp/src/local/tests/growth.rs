@@ -296,6 +296,12 @@ fn each_lie_about_a_growth_is_found() {
     ] {
         assert_eq!(lie(PLACE, GROWN, at, tail), Err(Broken), "{at} {tail}");
     }
+    // What lies there, though it looks like a record.
+    let (memory, _, mut rx) = ring_at(PLACE);
+    memory.word(PLACE.data).store(GROWN, Ordering::Relaxed);
+    memory.word(PLACE.data + 4096).store(14, Ordering::Relaxed);
+    memory.word(PLACE.control).store(64, Ordering::Relaxed);
+    assert_eq!(rx.peek(), Err(Broken));
     for header in [GROWN | 14, GROWN | 1, 3 << 32, GROWN << 1] {
         assert_eq!(lie(PLACE, header, 0, 4096), Err(Broken), "{header:x}");
     }
@@ -334,7 +340,10 @@ fn pair_bytes(ring_bytes: usize) -> u64 {
 /// shared memory that the sender has had.
 fn stream(a: &mut LocalPort, b: &mut LocalPort, frames: u32) -> u64 {
     let (mut sent, mut arrived, mut most) = (0, 0, 0);
+    let mut polls = 0;
     while arrived < frames {
+        polls += 1;
+        assert!(polls < 10_000, "{arrived} of {frames} frames arrive");
         let mut burst: Burst = [frame(a, b.station(), sent, 60_000)].into_iter().collect();
         while a.tx_burst(0, &mut burst) == 1 {
             sent += 1;
@@ -380,6 +389,49 @@ fn the_rings_of_a_pair_grow_with_use_and_the_port_tells_their_memory() {
     drop(b);
     departed(&mut a);
     assert_eq!(a.shared_memory_bytes(), 0);
+}
+
+/// A ring that was full and has grown is full for the first time, even if its reader has taken nothing in
+/// between: the reader gets the whole time again.
+#[test]
+fn a_reader_of_a_ring_that_has_grown_is_not_stuck_since_the_ring_was_small() {
+    let scratch = Scratch::new();
+    let (mut a, mut b) = (open_large(&scratch, 1), open_large(&scratch, 2));
+    // Some laps of the small ring, so that it may grow.
+    for number in 0..200 {
+        let sent = frame(&a, 2, number, 3000);
+        assert!(send(&mut a, sent));
+        receive(&mut [&mut a, &mut b], 1);
+    }
+    let small = a.shared_memory_bytes();
+    let (mut now_us, mut sent) = (1000, 0);
+    // It grows in one of four laps.
+    for _ in 0..5 {
+        while a.next_due_us().is_none() {
+            let next = frame(&a, 2, sent, 3000);
+            assert!(sent < 1000 && send_at(&mut a, now_us, next));
+            sent += 1;
+        }
+        poll_once(&mut a, now_us);
+        if a.shared_memory_bytes() > small {
+            break;
+        }
+        poll_once(&mut b, now_us);
+        poll_once(&mut a, now_us);
+    }
+    assert!(a.shared_memory_bytes() > small && a.next_due_us().is_none());
+    // Later than a full ring may stay as it is, the larger one fills, and frames wait in front of it.
+    now_us += 150_000;
+    let refused = (sent..2000).find(|number| {
+        assert_eq!((a.local_counters().lost, a.counters().tx_link_down), (0, 0), "before {number}");
+        let next = frame(&a, 2, *number, 3000);
+        !send_at(&mut a, now_us, next)
+    });
+    assert!(refused.is_some());
+    poll_once(&mut a, now_us + 99_999);
+    assert_eq!((a.local_counters().lost, a.counters().tx_link_down), (0, 0));
+    poll_once(&mut a, now_us + 100_000);
+    assert_eq!(a.local_counters().lost, 64, "now it is stuck");
 }
 
 /// All rings together grow by so much; a pair that ends leaves its part to others.

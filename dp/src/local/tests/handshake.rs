@@ -2,29 +2,16 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::net::connect;
-
-use super::super::claim::{self, Claim};
+use super::super::claim::Claim;
 use super::super::hello::{Heard, Kind, Message, hear, tell};
-use super::super::memory;
-use super::super::peer::memory_bytes;
 use super::*;
-
-const RING: u64 = 512 << 10;
-
-/// A socket to station 1.
-fn dial(scratch: &Scratch) -> OwnedFd {
-    let socket = claim::socket().unwrap();
-    connect(&socket, &claim::address(&scratch.0, 1).unwrap()).unwrap();
-    socket
-}
 
 fn hello(station: u16, instance: u64, serial: u64) -> Message {
     Message { kind: Kind::Hello, station, ring_bytes: RING, instance, serial }
 }
 
 fn say(socket: &OwnedFd, message: &Message) {
-    tell(socket, message, Some(&memory::create(memory_bytes(RING).unwrap(), []).unwrap())).unwrap();
+    tell(socket, message, Some(&ring_memory())).unwrap();
 }
 
 fn polls(port: &mut LocalPort, now_us: u64) {
@@ -88,6 +75,28 @@ fn a_hello_from_before_the_pair_is_dropped_without_a_word() {
     assert_eq!(kind(&second), Some(Kind::Welcome));
     let expected = LocalCounters { pairs: 2, departed: 1, ..LocalCounters::default() };
     assert_eq!(a.local_counters(), expected);
+}
+
+/// As above, where the pair was made by our own hello: the answer to it says which hello of the other one was
+/// the latest.
+#[test]
+fn a_hello_from_before_the_welcome_is_dropped_without_a_word() {
+    let scratch = Scratch::new();
+    let higher = Claim::new(&scratch.0, Some(2)).unwrap();
+    let mut a = scratch.open(1);
+    let sent = frame(&a, 2, 5, 64);
+    assert!(send(&mut a, sent));
+    let of_lower = rustix::net::accept(&higher.listener).unwrap();
+    assert_eq!(kind(&of_lower), Some(Kind::Hello));
+    tell(&of_lower, &Message { kind: Kind::Welcome, ..hello(2, 7, 3) }, None).unwrap();
+    polls(&mut a, 100);
+    for (serial, instance, is_old) in [(2, 7, true), (3, 7, true), (4, 7, false), (1, 8, false)] {
+        let of_higher = dial(&scratch);
+        say(&of_higher, &hello(2, instance, serial));
+        polls(&mut a, 1000 * serial);
+        assert_eq!(matches!(hear(&of_higher), Heard::End), is_old, "serial {serial} of {instance}");
+    }
+    assert_eq!(a.local_counters(), LocalCounters { pairs: 1, ..LocalCounters::default() });
 }
 
 #[test]
@@ -155,4 +164,28 @@ fn a_process_of_another_user_is_refused() {
     polls(&mut a, 0);
     assert_eq!(a.local_counters(), LocalCounters { refused: 1, ..LocalCounters::default() });
     assert!(matches!(hear(&socket), Heard::End));
+}
+
+/// Nor does a port send its frames to a socket of another user.
+#[test]
+fn a_station_of_another_user_gets_no_hello() {
+    let uid = rustix::process::geteuid();
+    if !uid.is_root() {
+        // Only root can become another user.
+        return;
+    }
+    let scratch = Scratch::new();
+    let other = Claim::new(&scratch.0, Some(9)).unwrap();
+    let listens = || {
+        // The user of this thread alone. A socket belongs to the one who has it listen.
+        rustix::thread::set_thread_res_uid(uid, rustix::process::Uid::from_raw(12_345), uid).unwrap();
+        rustix::net::listen(&other.listener, 8).unwrap();
+    };
+    std::thread::scope(|scope| scope.spawn(listens).join()).unwrap();
+    let mut a = scratch.open(1);
+    let sent = frame(&a, 9, 5, 64);
+    assert!(send(&mut a, sent));
+    assert_eq!((a.next_departed(), a.counters().tx_link_down), (Some([2, 0, 0x64, 0x40, 0, 9]), 1));
+    let socket = rustix::net::accept(&other.listener).unwrap();
+    assert!(matches!(hear(&socket), Heard::End), "nothing was said");
 }

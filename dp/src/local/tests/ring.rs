@@ -194,6 +194,13 @@ fn each_lie_of_a_writer_is_found() {
         tail(&memory, position);
         assert_eq!(rx.peek(), Err(Broken), "{position} {word:x}");
     }
+    // Between lines behind a record that is right.
+    for position in [65, 127] {
+        let (memory, _, mut rx) = ring();
+        header(&memory, 56);
+        tail(&memory, position);
+        assert_eq!(rx.peek(), Err(Broken), "{position}");
+    }
     let (memory, _, mut rx) = ring();
     header(&memory, 56);
     tail(&memory, 64);
@@ -213,6 +220,18 @@ fn each_lie_of_a_reader_is_found() {
         tx.publish();
         memory.word(PLACE.control + 128).store(head, Ordering::Relaxed);
         assert_eq!(tx.write(4000, 0, std::iter::once([0; 4000])), Err(Broken), "{head}");
+    }
+    // Of three records, the reader knows of two.
+    for (head, outcome) in [(128, Ok(false)), (192, Err(Broken))] {
+        let (memory, mut tx, _) = ring();
+        for nr in 0..3 {
+            assert_eq!(tx.write(50, 0, std::iter::once([0; 50])), Ok(true));
+            if nr < 2 {
+                tx.publish();
+            }
+        }
+        memory.word(PLACE.control + 128).store(head, Ordering::Relaxed);
+        assert_eq!(tx.write(4050, 0, std::iter::once([0; 4050])), outcome, "{head}");
     }
     let (_, mut tx, mut rx) = ring();
     assert_eq!(tx.write(4000, 0, std::iter::once([0; 4000])), Ok(true));
@@ -255,4 +274,30 @@ fn a_sleeping_reader_is_woken_once() {
     rx.lie_down();
     rx.get_up();
     assert!(!write(), "it has got up");
+}
+
+/// A writer that waits for space goes on while the reader is still in the middle of a burst.
+#[test]
+fn the_writer_gets_each_64_kib_back_at_once() {
+    let place = Place { control: 0, data: 4096, bytes: 256 << 10, limit: 256 << 10 };
+    let bytes = 4096 + place.limit;
+    let memory = Arc::new(
+        SharedMemory::map(memory::create(bytes, std::iter::once(0..bytes)).unwrap(), bytes).unwrap(),
+    );
+    let (mut tx, mut rx) = (Producer::new(Arc::clone(&memory), place), Consumer::new(memory, place));
+    // 16 KiB each, with the word in front.
+    while tx.write(16_376, 0, std::iter::once([0; 16_376])).unwrap() {}
+    tx.publish();
+    let space: Vec<bool> = (0..16)
+        .map(|_| {
+            let record = rx.peek().unwrap().unwrap();
+            rx.advance(record);
+            let has_space = tx.write(16_376, 0, std::iter::once([0; 16_376])).unwrap();
+            // Once full again, it waits for the next.
+            while tx.write(16_376, 0, std::iter::once([0; 16_376])).unwrap() {}
+            has_space
+        })
+        .collect();
+    let [no, yes] = [false, true];
+    assert_eq!(space, [no, no, no, yes].repeat(4));
 }

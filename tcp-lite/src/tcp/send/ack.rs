@@ -34,9 +34,10 @@ pub(in crate::tcp) struct AckInfo<'a> {
     pub(in crate::tcp) sack: &'a [SackBlock],
     /// TSecr, if there is one.
     pub(in crate::tcp) echo: Option<u32>,
-    /// Whether it echoes marks (ECE).
+    /// Whether the segment echoes marks (ECE).
     pub(in crate::tcp) ece: bool,
-    /// Whether it tells of bytes that are not taken, or that were not: then it is no duplicate.
+    /// Whether the segment tells of acknowledged bytes that the peer's user has not taken, or of the end of
+    /// such a state: then it is no duplicate acknowledgement.
     pub(in crate::tcp) tells_taken: bool,
 }
 

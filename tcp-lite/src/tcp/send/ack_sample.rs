@@ -50,12 +50,12 @@ impl RetransmitFilter {
         sent_at <= self.horizon
     }
 
-    /// Whether the echo is that of an earlier transmission. The echo says nothing about segments above a
-    /// hole, since the peer does not echo their timestamps (RFC 7323 section 4.3). RFC 8985's pseudocode
-    /// compares those as well. Then the retransmission of one segment would never reveal the loss of
-    /// another's, as it does on Linux; in the simulator that costs 4 % more timeouts under burst losses.
-    /// The price of not comparing them is spurious retransmissions where segments are late by many round
-    /// trips.
+    /// Whether the peer echoes a timestamp from before the transmission at `sent_at`, and so answers an
+    /// earlier one. The echo says nothing about segments above a hole, since the peer does not echo their
+    /// timestamps (RFC 7323 section 4.3). RFC 8985's pseudocode compares those as well. Then the
+    /// retransmission of one segment would never reveal the loss of another's, as it does on Linux; in the
+    /// simulator that costs 4 % more timeouts under burst losses. The price of not comparing them is spurious
+    /// retransmissions where segments are late by many round trips.
     #[inline]
     fn echoes_before(&self, sent_at: Instant) -> bool {
         self.echo_ms.is_some_and(|echo_ms| is_before(echo_ms, sent_at.total_millis() as u32))

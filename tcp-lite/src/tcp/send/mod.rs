@@ -335,8 +335,9 @@ impl SendHalf {
         ack <= self.queue.nxt() as i64 && ack >= oldest
     }
 
-    /// Whether this acknowledges what was sent, or nothing new: neither less than before nor more. While
-    /// bytes are not taken, the general way looks whether they are now.
+    /// Whether `ack` acknowledges no less than earlier segments, and no more than was sent, so that the
+    /// segment may be a predicted one. While the peer's user has not taken all bytes, none is: the general
+    /// way looks whether it has taken them now.
     #[inline]
     pub(super) fn is_ack_expected(&self, ack: TcpSeqNumber) -> bool {
         let pos = self.ack_position(ack);

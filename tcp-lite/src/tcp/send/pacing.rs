@@ -54,7 +54,7 @@ impl Pace {
         }
     }
 
-    /// Whether segments may leave.
+    /// Whether the pace lets a segment leave.
     #[inline]
     pub(super) fn is_open(&self) -> bool {
         !self.closed

@@ -21,7 +21,7 @@ pub(in crate::tcp) struct Expired {
 }
 
 impl SendHalf {
-    /// Whether a timer watches the peer already.
+    /// Whether a timer other than that of keepalives will notice a silent peer.
     #[inline]
     pub(in crate::tcp) fn is_waiting(&self) -> bool {
         self.queue.outstanding() > 0 || self.timers.running().is_some()

@@ -73,6 +73,14 @@ static void reset(struct ibv_qp *qp)
 	init_qp(qp);
 }
 
+/* Connects `qp` to `peer`, for which it waits as long as it takes, and writes. */
+static void write_to(struct ibv_qp *qp, struct ibv_qp *peer)
+{
+	to_rtr(qp, peer->qp_num, 12);
+	to_rts(qp, 0, 7);
+	post_write(qp, 1);
+}
+
 /*
  * The end with the larger number waits for its own peer, not for any: a third queue pair that connects to it is not taken
  * for that. And what an earlier life of either end has begun is gone with it.
@@ -84,9 +92,7 @@ static void who_is_waited_for(void)
 		CHECK(peer->qp_num < waits->qp_num && other->qp_num < waits->qp_num);
 		switch (way) {
 		case 0:
-			to_rtr(waits, peer->qp_num, 12);
-			to_rts(waits, 0, 7);
-			post_write(waits, 1);
+			write_to(waits, peer);
 			to_rtr(other, waits->qp_num, 12);
 			usleep(200000);
 			nothing_in(cq);
@@ -98,9 +104,7 @@ static void who_is_waited_for(void)
 			reset(waits);
 			to_rtr(peer, waits->qp_num, 12);
 			usleep(200000);
-			to_rtr(waits, peer->qp_num, 12);
-			to_rts(waits, 0, 7);
-			post_write(waits, 1);
+			write_to(waits, peer);
 			break;
 		case 2:
 			/* The second try of the peer takes the place of the first one. */
@@ -109,9 +113,7 @@ static void who_is_waited_for(void)
 			reset(peer);
 			to_rtr(peer, waits->qp_num, 12);
 			usleep(200000);
-			to_rtr(waits, peer->qp_num, 12);
-			to_rts(waits, 0, 7);
-			post_write(waits, 1);
+			write_to(waits, peer);
 			break;
 		}
 		completion(waits, 1, IBV_WC_SUCCESS);

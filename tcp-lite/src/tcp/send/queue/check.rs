@@ -160,9 +160,8 @@ impl SendQueue {
 
 #[cfg(test)]
 mod tests {
-    use dp::Mempool;
-
     use super::super::scoreboard::join_sacked_runs;
+    use super::super::test_queue::TestQueue;
     use super::*;
     use crate::Instant;
     use crate::invariant::assert_found;
@@ -179,16 +178,12 @@ mod tests {
 
     impl Queued {
         fn new() -> Self {
-            let pool = Mempool::heap("test", 64, 2048);
-            let (mut slab, mut queue) = (SegmentSlab::new(64, 64), SendQueue::new());
-            (queue.una, queue.nxt) = (1, 1);
-            for _ in 0..5 {
-                queue.page(&mut slab, (&pool, None), LEN as usize).expect("a buffer");
-                queue.push(&mut slab, LEN as usize, None);
-            }
+            let mut made = TestQueue::new(64);
             for ms in 0..4 {
-                queue.on_sent(&mut slab, Instant::from_millis(ms));
+                assert!(made.send(LEN as usize, Instant::from_millis(ms)));
             }
+            assert!(made.push(LEN as usize));
+            let TestQueue { mut slab, mut queue, .. } = made;
             let keys: Vec<_> = slab.iter_from(queue.head.expect("a segment")).collect();
             let keys: [SegmentKey; 5] = keys.try_into().expect("five segments");
             queue.set_marks(&mut slab, keys[0], Marks::SACKED);

@@ -49,15 +49,15 @@ impl Index {
                 (key, key_pos) = (found, segment.pos);
             }
         }
-        let mut is_behind = key_pos > pos;
-        while is_behind && key != oldest {
+        while key_pos > pos && key != oldest {
             let place = slab.place(key);
-            if let Some(leap) = place.leap(first).filter(|leap| slab.get(*leap).pos > pos) {
-                key = leap;
-            } else {
-                key = place.previous;
-                is_behind = slab.get(key).pos > pos;
-            }
+            let leap = place.leap(first).map(|leap| (leap, slab.get(leap).pos));
+            let (front, front_pos) = leap
+                .filter(|(_, leap_pos)| *leap_pos > pos)
+                .unwrap_or_else(|| (place.previous, slab.get(place.previous).pos));
+            // So the walk ends. A place of a segment that has left the queue may lead anywhere.
+            debug_assert!(front_pos < key_pos, "a step from {key_pos} to {front_pos}, which is not in front");
+            (key, key_pos) = (front, front_pos);
         }
         self.found.copy_within(..3, 1);
         self.found[0] = Some((key, slab.place(key).number));
@@ -139,10 +139,9 @@ impl Index {
 
 #[cfg(test)]
 mod tests {
-    use dp::Mempool;
     use proptest::prelude::*;
 
-    use super::super::SendQueue;
+    use super::super::test_queue::TestQueue;
     use super::*;
     use crate::Instant;
     use crate::tcp::send::ack_sample::{AckSample, RetransmitFilter};
@@ -154,25 +153,15 @@ mod tests {
         AckSample::new(RetransmitFilter { echo_ms: None, horizon: Instant::from_millis(1 << 20) })
     }
 
-    struct Queued {
-        pool: Mempool,
-        slab: SegmentSlab,
-        queue: SendQueue,
+    /// For as many segments as the peer of a test of steps may have in flight.
+    fn queued() -> TestQueue {
+        TestQueue::new(1 << 13)
     }
 
-    impl Queued {
-        fn new() -> Self {
-            let (slab, mut queue) = (SegmentSlab::new(1 << 13, 1 << 13), SendQueue::new());
-            (queue.una, queue.nxt) = (1, 1);
-            Self { pool: Mempool::heap("test", 64, 2048), slab, queue }
-        }
-
-        fn send(&mut self, count: usize) {
-            for _ in 0..count {
-                let Ok(_) = self.queue.page(&mut self.slab, (&self.pool, None), LEN) else { return };
-                self.queue.push(&mut self.slab, LEN, None);
-                self.queue.on_sent(&mut self.slab, Instant::ZERO);
-            }
+    impl TestQueue {
+        /// Sends so many segments, or as many as there is space for.
+        fn send_some(&mut self, count: usize) {
+            let _ = (0..count).all(|_| self.send(LEN, Instant::ZERO));
         }
 
         /// A part of the sent segments, in 256ths, is acknowledged.
@@ -239,8 +228,8 @@ mod tests {
             steps in prop::collection::vec(step(), 1..60),
             wraps in any::<bool>(),
         ) {
-            let mut queued = Queued::new();
-            queued.send(3);
+            let mut queued = queued();
+            queued.send_some(3);
             queued.find(0);
             if wraps {
                 let oldest = queued.queue.head.unwrap();
@@ -250,7 +239,7 @@ mod tests {
             }
             for step in steps {
                 match step {
-                    Step::Send(count) => queued.send(count),
+                    Step::Send(count) => queued.send_some(count),
                     Step::Acknowledge(part) => queued.acknowledge(part),
                     Step::Split(part) => queued.split(part),
                     Step::Find(part) => {
@@ -265,9 +254,9 @@ mod tests {
 
     #[test]
     fn what_was_found_lately_is_found_at_once_while_it_is_queued() {
-        let mut queued = Queued::new();
-        queued.send(4000);
-        let find = |queued: &mut Queued, nr: u64| {
+        let mut queued = queued();
+        queued.send_some(4000);
+        let find = |queued: &mut TestQueue, nr: u64| {
             let ends = (queued.queue.head.unwrap(), queued.queue.last_sent.unwrap());
             let before = queued.slab.visits();
             let key = queued.queue.index.find(&mut queued.slab, ends, 1 + nr * LEN as u64);
@@ -288,8 +277,16 @@ mod tests {
         queued.queue.acknowledge(&mut queued.slab, 1 + 2500 * LEN as u64, &mut sample());
         queued.queue.check(&queued.slab).expect("invariants");
         assert!(find(&mut queued, 3100) < 15);
+        // The way to one in front of some that were found begins at the nearest of them, in whatever order
+        // they were found.
+        for (nr, found) in [(3000, [3001, 3900]), (2999, [3900, 3000])] {
+            for found in found {
+                find(&mut queued, found);
+            }
+            assert!(find(&mut queued, nr) < 15, "{nr} is in front of one of {found:?}");
+        }
         // Others get the records of those that are acknowledged.
-        queued.send(2000);
+        queued.send_some(2000);
         queued.queue.check(&queued.slab).expect("invariants");
         find(&mut queued, 2600);
     }
@@ -306,8 +303,8 @@ mod tests {
 
     #[test]
     fn the_way_to_any_segment_is_as_long_as_the_logarithm_of_their_number() {
-        let mut queued = Queued::new();
-        queued.send(6000);
+        let mut queued = queued();
+        queued.send_some(6000);
         queued.find(0);
         let ends = (queued.queue.head.unwrap(), queued.queue.last_sent.unwrap());
         let mut most = 0;

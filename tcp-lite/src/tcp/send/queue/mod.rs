@@ -11,6 +11,8 @@ mod flight;
 mod index;
 mod list;
 mod scoreboard;
+#[cfg(test)]
+mod test_queue;
 
 pub(super) use self::scoreboard::Detected;
 
@@ -193,7 +195,7 @@ impl SendQueue {
         Ok(page)
     }
 
-    /// Whether [`page`](Self::page) would not return [`SendError::BufferFull`].
+    /// Whether [`page`](Self::page) has space for `bytes`: it does not return [`SendError::BufferFull`].
     pub(super) fn may_have_page(&self, slab: &SegmentSlab, bulk: Option<&Mempool>, bytes: usize) -> bool {
         self.open_page.is_some_and(|open| slab.has_room(open, bytes))
             || slab.may_open_page(bulk, bytes, self.small_pages)

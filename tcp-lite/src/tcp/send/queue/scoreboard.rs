@@ -251,6 +251,7 @@ fn clear_retransmitted_in_recovery(slab: &mut SegmentSlab, key: SegmentKey) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::test_queue::TestQueue;
     use super::*;
     use crate::tcp::send::ack_sample::RetransmitFilter;
 
@@ -262,15 +263,16 @@ mod tests {
 
     /// A queue of so many segments, sent a millisecond apart.
     fn queue(count: i64) -> (SegmentSlab, SendQueue) {
-        let pool = dp::Mempool::heap("test", 64, 2048);
-        let (mut slab, mut queue) = (SegmentSlab::new(64, 64), SendQueue::new());
-        (queue.una, queue.nxt) = (1, 1);
-        for nr in 0..count {
-            queue.page(&mut slab, (&pool, None), LEN as usize).expect("a buffer");
-            queue.push(&mut slab, LEN as usize, None);
-            queue.on_sent(&mut slab, at(nr));
-        }
+        let TestQueue { slab, queue, .. } = test_queue(count);
         (slab, queue)
+    }
+
+    fn test_queue(count: i64) -> TestQueue {
+        let mut made = TestQueue::new(64);
+        for nr in 0..count {
+            assert!(made.send(LEN as usize, at(nr)));
+        }
+        made
     }
 
     fn sample() -> AckSample {
@@ -321,14 +323,12 @@ mod tests {
 
     #[test]
     fn a_segment_with_the_record_of_one_that_left_is_not_in_front_of_the_oldest() {
-        let (mut slab, mut queue) = queue(4);
-        let first = queue.head.expect("a segment");
-        assert_eq!(sack(&mut slab, &mut queue, span(2, 3)), 1);
-        queue.acknowledge(&mut slab, span(0, 1).1, &mut sample());
-        let pool = dp::Mempool::heap("test", 4, 2048);
-        queue.page(&mut slab, (&pool, None), LEN as usize).expect("a buffer");
-        queue.push(&mut slab, LEN as usize, None);
-        queue.on_sent(&mut slab, at(9));
+        let mut made = test_queue(4);
+        let first = made.queue.head.expect("a segment");
+        assert_eq!(sack(&mut made.slab, &mut made.queue, span(2, 3)), 1);
+        made.queue.acknowledge(&mut made.slab, span(0, 1).1, &mut sample());
+        assert!(made.send(LEN as usize, at(9)));
+        let TestQueue { mut slab, mut queue, .. } = made;
         assert_eq!(queue.last_sent, Some(first), "the same record");
         assert_eq!(sack(&mut slab, &mut queue, span(4, 5)), 1);
         assert_eq!(sack(&mut slab, &mut queue, span(1, 2)), 1);

@@ -3,7 +3,10 @@
 //! Further processes are this test program itself, started with the name of one ignored test.
 #![cfg(target_os = "linux")]
 
-use std::fs::File;
+mod descriptors;
+mod forks;
+mod namespaces;
+
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -27,7 +30,10 @@ impl Wire {
     fn new() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        Self(std::env::temp_dir().join(format!("dp-processes-{}-{number}", std::process::id())))
+        let folder = std::env::temp_dir().join(format!("dp-processes-{}-{number}", std::process::id()));
+        // A test that was killed, of a process with the same number, has left its own.
+        let _ = std::fs::remove_dir_all(&folder);
+        Self(folder)
     }
 
     fn open(&self, station: u16) -> LocalPort {
@@ -36,7 +42,12 @@ impl Wire {
 
     /// Another process, which runs the ignored test `name`.
     fn start(&self, name: &str, station: u16) -> Process {
-        let mut child = Command::new(std::env::current_exe().unwrap())
+        self.start_by(Command::new(std::env::current_exe().unwrap()), name, station)
+    }
+
+    /// The same, where `command` runs this program in some way.
+    fn start_by(&self, mut command: Command, name: &str, station: u16) -> Process {
+        let mut child = command
             .args(["--ignored", "--exact", name, "--nocapture"])
             .env(FOLDER, &self.0)
             .env(STATION, station.to_string())
@@ -358,203 +369,4 @@ fn a_process_that_waits_uses_no_processor_and_is_woken_soon() {
         assert!(begun.elapsed() < PATIENCE, "{fastest:?}");
         fastest = round_trip(200);
     }
-}
-
-/// What a forked child finds: the port of its parent does nothing there. Returns 0, or the number of the
-/// first thing that is wrong.
-fn look_around(mut port: LocalPort, clock: &Clock, sent: Mbuf, files: &[File], socket: &Path) -> i32 {
-    let mut burst = Burst::new();
-    let dropped = port.counters().tx_link_down;
-    let mut frames: Burst = [sent].into_iter().collect();
-    let checks = [
-        port.rx_burst(clock.now_us(), &mut burst) == 0,
-        port.tx_burst(clock.now_us(), &mut frames) == 1 && port.counters().tx_link_down == dropped + 1,
-        port.poll_fd().is_none() && port.link_state() == LinkState::Down,
-        port.arm_wakeup() && port.next_departed().is_none() && port.next_due_us().is_none(),
-    ];
-    port.disarm_wakeup();
-    // The descriptors were closed when the child began, so these numbers are those of others here.
-    let file = File::open("/dev/null").unwrap();
-    drop(port);
-    let still_open = file.metadata().is_ok();
-    // The child closes none of the numbers of descriptors that its parent has closed, and used anew.
-    let files_open = files.iter().all(|file| file.metadata().is_ok());
-    // The station is the parent's.
-    let is_there = socket.exists();
-    let wrong = checks.into_iter().chain([still_open, files_open, is_there]).position(|fine| !fine);
-    wrong.map_or(0, |number| number as i32 + 1)
-}
-
-#[test]
-#[ignore = "another process: forks, and its parent goes on"]
-fn process_that_forks() {
-    let Some((folder, station)) = duty() else { return };
-    let clock = Clock::new();
-    let mut port = open(&folder, Some(station)).unwrap();
-    round_trip(&mut port, &clock, 2, 1);
-    let sent = frame(&port, 2, 2, 64);
-    drop(open(&folder, None).unwrap());
-    let files: Vec<File> = (0..16).map(|_| File::open("/dev/null").unwrap()).collect();
-    let socket = folder.join(format!("{station}.sock"));
-    // SAFETY: the child only uses what it has of the port, opens a file, and ends without running anything of
-    // the test harness. The C library lets a child of a process with several threads allocate.
-    let child = unsafe { libc::fork() };
-    if child == 0 {
-        let wrong = look_around(port, &clock, sent, &files, &socket);
-        if wrong == 0 {
-            // Longer than its parent lives.
-            std::thread::sleep(Duration::from_secs(60));
-        }
-        // SAFETY: nothing has to be cleaned up, and the handlers that `exit` runs belong to the parent.
-        unsafe { libc::_exit(wrong) };
-    }
-    // The parent's end is as good as before.
-    round_trip(&mut port, &clock, 2, 3);
-    std::thread::sleep(Duration::from_millis(100));
-    let mut status = 0;
-    // SAFETY: `status` lives through the call.
-    let ended = unsafe { libc::waitpid(child, &raw mut status, libc::WNOHANG) };
-    assert_eq!((ended, status), (0, 0), "the child found something wrong");
-    round_trip(&mut port, &clock, 2, 4);
-    assert!(files.iter().all(|file| file.metadata().is_ok()));
-    println!("forked {child}");
-    std::thread::sleep(Duration::from_secs(60));
-}
-
-/// A child keeps none of the descriptors: its parent's end is noticed although the child lives.
-#[test]
-fn a_forked_child_has_no_part_in_the_wire() {
-    let wire = Wire::new();
-    let clock = Clock::new();
-    let mut echo = wire.start("process_that_echoes", 2);
-    echo.hear("ready");
-    let mut parent = wire.start("process_that_forks", 3);
-    let child: i32 = parent.hear("forked").parse().unwrap();
-    let mut port = wire.open(1);
-    // The parent polls no more, but its socket takes connections.
-    let first = frame(&port, 3, 1, 64);
-    send(&mut port, &clock, first);
-    parent.kill();
-    assert_eq!(departure(&mut port, &clock), 3);
-    assert_eq!(open(&wire.0, Some(3)).unwrap().station(), 3);
-    let child = Pid::from_raw(child).unwrap();
-    kill_process(child, Signal::KILL).unwrap();
-}
-
-/// No descriptor can be opened from now on, or as many as before.
-fn limit_descriptors(maximum: Option<u64>) {
-    let before = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-    let current = maximum.or(before.maximum);
-    rustix::process::setrlimit(
-        rustix::process::Resource::Nofile,
-        rustix::process::Rlimit { current, ..before },
-    )
-    .unwrap();
-}
-
-#[test]
-#[ignore = "another process, so that no other test lacks descriptors: runs out of them for a while"]
-fn process_that_runs_out() {
-    let Some((folder, station)) = duty() else { return };
-    let clock = Clock::new();
-    let mut port = open(&folder, Some(station)).unwrap();
-    let sent = frame(&port, 2, 7, 64);
-    limit_descriptors(Some(0));
-    let claimed = open(&folder, None);
-    let listed = local::stations(&folder);
-    // The peer may be there: the frame waits, as nothing says that it is gone.
-    send(&mut port, &clock, sent);
-    let mut burst = Burst::new();
-    for _ in 0..20 {
-        port.rx_burst(clock.now_us(), &mut burst);
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    let departed = port.next_departed();
-    limit_descriptors(None);
-    assert!(departed.is_none() && burst.is_empty());
-    assert_eq!(port.local_counters().lost, 0);
-    let errno = |error: std::io::Error| error.raw_os_error();
-    assert_eq!(listed.map_err(errno).err().flatten(), Some(libc::EMFILE));
-    match claimed {
-        // Of the folder, which is opened first.
-        Err(LocalError::Folder { source, .. } | LocalError::System(source)) => {
-            assert_eq!(errno(source), Some(libc::EMFILE));
-        }
-        other => panic!("{other:?}"),
-    }
-    assert_eq!(receive(&mut port, &clock), 7);
-    // With one descriptor, the folder can be opened, and no station can be asked.
-    let free = File::open("/dev/null").unwrap();
-    let lowest = std::os::fd::AsRawFd::as_raw_fd(&free) as u64;
-    drop(free);
-    limit_descriptors(Some(lowest + 1));
-    let claimed = [open(&folder, None), open(&folder, Some(2))];
-    limit_descriptors(None);
-    for claimed in claimed {
-        match claimed {
-            Err(LocalError::System(source)) => assert_eq!(errno(source), Some(libc::EMFILE)),
-            other => panic!("{other:?}"),
-        }
-    }
-    println!("outcome fine");
-}
-
-/// Running out of descriptors says nothing about other stations, and it is told as what it is.
-#[test]
-fn a_process_without_descriptors_takes_nobody_for_gone_or_there() {
-    let wire = Wire::new();
-    let mut echo = wire.start("process_that_echoes", 2);
-    echo.hear("ready");
-    assert_eq!(wire.start("process_that_runs_out", 1).hear("outcome"), "fine");
-}
-
-fn count(folder: &str) -> usize {
-    std::fs::read_dir(folder).unwrap().count()
-}
-
-/// Mappings of rings.
-fn rings() -> usize {
-    std::fs::read_to_string("/proc/self/maps").unwrap().matches("uwarp-local").count()
-}
-
-#[test]
-#[ignore = "another process, so that no other test opens files meanwhile: opens and closes"]
-fn process_that_opens_and_closes() {
-    let Some((folder, _)) = duty() else { return };
-    let clock = Clock::new();
-    let resident = || -> usize {
-        let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
-        statm.split_whitespace().nth(1).unwrap().parse().unwrap()
-    };
-    let mut before = (0, 0, 0);
-    for round in 0..110 {
-        let (mut a, mut b) = (open(&folder, Some(1)).unwrap(), open(&folder, None).unwrap());
-        let to_b = frame(&a, b.station(), round, 64);
-        send(&mut a, &clock, to_b);
-        let mut burst = Burst::new();
-        until("a frame arrives", || {
-            a.rx_burst(clock.now_us(), &mut Burst::new());
-            (b.rx_burst(clock.now_us(), &mut burst) > 0).then_some(())
-        });
-        assert_eq!(number(&burst[0]), round);
-        assert!(rings() >= 2);
-        drop((a, b));
-        if round == 10 {
-            before = (count("/proc/self/fd"), rings(), resident());
-        }
-    }
-    let after = (count("/proc/self/fd"), rings(), resident());
-    let leaked_kib = after.2.saturating_sub(before.2) * 4;
-    println!("result {} {} {} {leaked_kib}", after.0 - before.0, after.1, count(folder.to_str().unwrap()));
-}
-
-#[test]
-fn a_hundred_opens_and_closes_leave_nothing() {
-    let wire = Wire::new();
-    let mut process = wire.start("process_that_opens_and_closes", 0);
-    let result = process.hear("result");
-    let numbers: Vec<usize> = result.split_whitespace().map(|number| number.parse().unwrap()).collect();
-    assert_eq!(numbers[..3], [0, 0, 0], "descriptors, mappings, files: {result}");
-    // A pair of rings has 2 MiB, and so has each pool. The allocator keeps some of what was freed.
-    assert!(numbers[3] < 8 << 10, "{} KiB of memory", numbers[3]);
 }

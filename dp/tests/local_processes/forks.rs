@@ -1,0 +1,184 @@
+//! A forked child has no part in the wire of its parent.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::panic::AssertUnwindSafe;
+
+use super::*;
+
+/// What a forked child finds: the port of its parent does nothing there. Returns 0, or the number of the
+/// first thing that is wrong. `sent` are two frames, and `ring` is the address of a mapping of the parent.
+fn look_around(
+    mut port: LocalPort,
+    clock: &Clock,
+    sent: [Mbuf; 2],
+    files: &[File],
+    (socket, ring): (&Path, usize),
+) -> u8 {
+    let mut burst = Burst::new();
+    let dropped = port.counters().tx_link_down;
+    let mut frames: Burst = sent.into_iter().collect();
+    let checks = [
+        port.rx_burst(clock.now_us(), &mut burst) == 0,
+        port.tx_burst(clock.now_us(), &mut frames) == 2 && port.counters().tx_link_down == dropped + 2,
+        port.poll_fd().is_none() && port.link_state() == LinkState::Down,
+        port.arm_wakeup() && port.next_departed().is_none() && port.next_due_us().is_none(),
+    ];
+    port.disarm_wakeup();
+    // The descriptors were closed when the child began, so these numbers are those of others here. The ring
+    // is not mapped, so its addresses may be those of others, too.
+    let file = File::open("/dev/null").unwrap();
+    let is_free = !is_mapped(ring) && map_page(ring);
+    drop(port);
+    let still_open = file.metadata().is_ok();
+    let still_mapped = is_mapped(ring);
+    // The child closes none of the numbers of descriptors that its parent has closed, and used anew.
+    let files_open = files.iter().all(|file| file.metadata().is_ok());
+    // The station is the parent's.
+    let is_there = socket.exists();
+    // Nor does a child of the child close anything: what this one has is its own.
+    let grandchild = fork(|| u8::from(file.metadata().is_err()));
+    let leaves_open = wait(grandchild) == 0;
+    let ends = [is_free, still_open, still_mapped, files_open, is_there, leaves_open];
+    checks.into_iter().chain(ends).position(|fine| !fine).map_or(0, |number| number as u8 + 1)
+}
+
+/// Whether there is a page of a mapping at this address.
+fn is_mapped(address: usize) -> bool {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    maps.lines().any(|line| line.starts_with(&format!("{address:x}-")))
+}
+
+/// The address of a ring of this process.
+fn ring_address() -> usize {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let ring = maps.lines().find(|line| line.contains("uwarp-local")).unwrap();
+    usize::from_str_radix(ring.split_once('-').unwrap().0, 16).unwrap()
+}
+
+/// Maps a page at this address. Returns whether it was free.
+fn map_page(address: usize) -> bool {
+    let (protection, flags) = (libc::PROT_READ, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    let flags = flags | libc::MAP_FIXED_NOREPLACE;
+    let at = std::ptr::without_provenance_mut(address);
+    // SAFETY: with `MAP_FIXED_NOREPLACE` a new mapping replaces nothing.
+    let mapped = unsafe { libc::mmap(at, 4096, protection, flags, -1, 0) };
+    mapped == at
+}
+
+/// Forks. The child ends with what `run` returns, or with 100 if `run` panics: a panic must not go on into
+/// the test harness, of which the child has only this thread.
+fn fork(run: impl FnOnce() -> u8) -> i32 {
+    // SAFETY: the child only calls `run`, which uses what it has of the port, opens files and reads maps, and
+    // then ends without running anything of the test harness. The C library lets a child of a process with
+    // several threads allocate.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let status = std::panic::catch_unwind(AssertUnwindSafe(run)).unwrap_or(100);
+        // SAFETY: nothing has to be cleaned up, and the handlers that `exit` runs belong to the parent.
+        unsafe { libc::_exit(status.into()) };
+    }
+    assert!(child > 0);
+    child
+}
+
+/// The status with which a child ends.
+fn wait(child: i32) -> i32 {
+    let mut status = 0;
+    // SAFETY: `status` lives through the call.
+    let ended = unsafe { libc::waitpid(child, &raw mut status, 0) };
+    assert_eq!(ended, child);
+    status
+}
+
+#[test]
+#[ignore = "another process: forks, and its parent goes on"]
+fn process_that_forks() {
+    let Some((folder, station)) = duty() else { return };
+    let clock = Clock::new();
+    let mut port = open(&folder, Some(station)).unwrap();
+    round_trip(&mut port, &clock, 2, 1);
+    let sent = [2, 5].map(|number| frame(&port, 2, number, 64));
+    drop(open(&folder, None).unwrap());
+    let files: Vec<File> = (0..16).map(|_| File::open("/dev/null").unwrap()).collect();
+    let socket = folder.join(format!("{station}.sock"));
+    let place = (socket.as_path(), ring_address());
+    let (mut found, tell) = std::io::pipe().unwrap();
+    // The copy of the port, of which the child drops its own.
+    let mut parts = Some((port, sent, tell));
+    let child = fork(|| {
+        let (port, sent, mut tell) = parts.take().unwrap();
+        let wrong =
+            std::panic::catch_unwind(AssertUnwindSafe(|| look_around(port, &clock, sent, &files, place)));
+        let _ = tell.write_all(&[wrong.unwrap_or(100)]);
+        // Longer than its parent lives.
+        std::thread::sleep(Duration::from_secs(60));
+        0
+    });
+    let (mut port, _sent, tell) = parts.take().unwrap();
+    drop(tell);
+    // The parent's end is as good as before.
+    round_trip(&mut port, &clock, 2, 3);
+    let mut wrong = [0xff];
+    found.read_exact(&mut wrong).unwrap();
+    assert_eq!(wrong, [0], "the child found something wrong");
+    round_trip(&mut port, &clock, 2, 4);
+    assert!(files.iter().all(|file| file.metadata().is_ok()));
+    println!("forked {child}");
+    std::thread::sleep(Duration::from_secs(60));
+}
+
+/// A child keeps none of the descriptors: its parent's end is noticed although the child lives.
+#[test]
+fn a_forked_child_has_no_part_in_the_wire() {
+    let wire = Wire::new();
+    let clock = Clock::new();
+    let mut echo = wire.start("process_that_echoes", 2);
+    echo.hear("ready");
+    let mut parent = wire.start("forks::process_that_forks", 3);
+    let child: i32 = parent.hear("forked").parse().unwrap();
+    let mut port = wire.open(1);
+    // The parent polls no more, but its socket takes connections.
+    let first = frame(&port, 3, 1, 64);
+    send(&mut port, &clock, first);
+    parent.kill();
+    assert_eq!(departure(&mut port, &clock), 3);
+    assert_eq!(open(&wire.0, Some(3)).unwrap().station(), 3);
+    let child = Pid::from_raw(child).unwrap();
+    kill_process(child, Signal::KILL).unwrap();
+}
+
+#[test]
+#[ignore = "another process, so that the sockets of no other test are shared: shares its sockets"]
+fn process_that_shares() {
+    let Some((folder, station)) = duty() else { return };
+    let clock = Clock::new();
+    let mut port = open(&folder, Some(station)).unwrap();
+    round_trip(&mut port, &clock, 2, 1);
+    let sockets = std::fs::read_dir("/proc/self/fd").unwrap().filter_map(|entry| {
+        let path = entry.unwrap().path();
+        let is_socket = std::fs::read_link(&path).ok()?.to_str()?.starts_with("socket:");
+        is_socket.then(|| path.file_name()?.to_str()?.parse::<i32>().ok())?
+    });
+    for socket in sockets.collect::<Vec<_>>() {
+        // SAFETY: a further descriptor of a file changes none of those that others own.
+        assert!(unsafe { libc::dup(socket) } >= 0);
+    }
+    println!("shared");
+    assert_eq!(departure(&mut port, &clock), 2);
+    assert!(!sleep(&mut port, Duration::from_millis(50)), "something wakes it");
+    println!("outcome fine");
+}
+
+/// A child that was made past the C library keeps the sockets of its parent open. One whose other end is gone
+/// does not wake the parent for ever.
+#[test]
+fn a_socket_that_somebody_else_keeps_open_wakes_nobody_after_its_end() {
+    let wire = Wire::new();
+    let mut echo = wire.start("process_that_echoes", 2);
+    echo.hear("ready");
+    let mut process = wire.start("forks::process_that_shares", 1);
+    process.hear("shared");
+    echo.kill();
+    assert_eq!(process.hear("outcome"), "fine");
+}
