@@ -32,8 +32,9 @@ fn post(c: &Connected, [local, remote]: &[MemoryRegion; 2], len: usize) {
 fn an_acknowledgement_that_a_request_waits_for_is_due_at_once() {
     let (mut pair, c) = Pair::agreeing();
     let (local, remote) = pair.regions(64);
+    let regions = [local, remote];
     pair.run_us(1_000_000);
-    post(&c, &[local, remote], 8);
+    post(&c, &regions, 8);
     let before = pair.b.engine.counters().rx_fpdus;
     let mut now = Instant::from_micros(pair.now_us);
     for _ in 0..100 {
@@ -162,12 +163,16 @@ fn a_port_with_few_frames_is_asked_once_in_a_poll() {
     }
 }
 
-/// A port that takes nothing while the flag is set.
-struct Stuck(Arc<AtomicBool>);
+/// A port that takes nothing while the flag is set. Counts the most frames that it was offered then.
+struct Stuck(Arc<AtomicBool>, Arc<AtomicUsize>);
 
 impl Hooks for Stuck {
     fn tx_burst(&mut self, port: &mut dyn Port, now_us: u64, frames: &mut Burst) -> usize {
-        if self.0.load(Ordering::Relaxed) { 0 } else { port.tx_burst(now_us, frames) }
+        if self.0.load(Ordering::Relaxed) {
+            self.1.fetch_max(frames.len(), Ordering::Relaxed);
+            return 0;
+        }
+        port.tx_burst(now_us, frames)
     }
 }
 
@@ -179,7 +184,8 @@ fn a_refusal_is_tried_again_soon() {
         let (port_a, port_b) = dp::link::pair(&LinkConfig::default());
         let pool = port_a.mempool().clone();
         let stuck = Arc::new(AtomicBool::new(false));
-        let bed = Testbed::over((port_a, port_b)).hook_a(Stuck(Arc::clone(&stuck)));
+        let hook = Stuck(Arc::clone(&stuck), Arc::default());
+        let bed = Testbed::over((port_a, port_b)).hook_a(hook);
         let (mut pair, connections, regions) = connections(bed.hosts(), 1, 64);
         let held: Vec<_> =
             if by_the_port { Vec::new() } else { std::iter::from_fn(|| pool.alloc()).collect() };
@@ -232,4 +238,28 @@ fn busy_polls_are_those_with_work() {
     post(&connections[0], &regions, 8);
     assert!(pair.a.engine.poll_at(now));
     assert_eq!(counts(&pair), (polls + 2, busy + 1));
+}
+
+/// While the port has not taken the frames that it was offered, it is offered no more: what is posted and sent
+/// again meanwhile waits in TCP.
+#[test]
+fn a_port_that_refuses_frames_is_offered_no_more() {
+    let (stuck, most) = (Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());
+    let bed = Testbed::new().hook_a(Stuck(Arc::clone(&stuck), Arc::clone(&most)));
+    let (mut pair, connections, regions) = connections(bed.hosts(), 8, 64);
+    stuck.store(true, Ordering::Relaxed);
+    let poll = |pair: &mut Pair, polls: usize| {
+        for _ in 0..polls {
+            let now = Instant::from_micros(pair.now_us);
+            pair.a.engine.poll_at(now);
+            pair.now_us += 1000;
+        }
+    };
+    post(&connections[0], &regions, 64);
+    poll(&mut pair, 10);
+    connections[1..].iter().for_each(|c| post(c, &regions, 64));
+    poll(&mut pair, 1000);
+    assert_eq!(most.load(Ordering::Relaxed), 1);
+    stuck.store(false, Ordering::Relaxed);
+    pair.until(|pair| (pair.b.engine.counters().rx_placed_bytes == 8 * 64).then_some(()));
 }

@@ -21,6 +21,7 @@ mod late_memory_checks;
 mod late_sends;
 mod limits;
 mod outcome;
+mod posting;
 mod read_elements;
 mod receiver_not_ready;
 mod regions;
