@@ -126,4 +126,15 @@ mod tests {
         assert_eq!(carrier.look(at(0), &mut *port), None);
         assert_eq!(carrier.next_deadline(), Some(at(100)));
     }
+
+    /// A device that was taken away does not come back: it is asked as seldom as one with a link.
+    #[test]
+    fn a_device_that_is_gone_is_asked_seldom() {
+        let (mut port, _other, control) = pair_with_control(&LinkConfig::default());
+        let mut carrier = Carrier::new(&*port);
+        control.take_away_a();
+        assert_eq!(carrier.look(at(0), &mut *port), Some(LinkState::Gone));
+        assert_eq!([20, 99, 100].map(|ms| carrier.is_due(at(ms))), [false, false, true]);
+        assert_eq!((carrier.state(), carrier.next_deadline()), (LinkState::Gone, None));
+    }
 }

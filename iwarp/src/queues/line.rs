@@ -104,6 +104,12 @@ impl RecvLine {
         self.inner().members -= 1;
     }
 
+    /// How many queue pairs may wait.
+    #[cfg(test)]
+    pub(super) fn members(&self) -> usize {
+        self.inner().members
+    }
+
     /// Whether a queue pair that may wait may take a request now, while `posted` are there. It has no turn
     /// afterwards.
     pub(super) fn take_turn(&self, turn: &TurnCell, posted: impl Fn() -> usize) -> bool {

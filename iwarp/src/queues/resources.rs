@@ -258,7 +258,7 @@ impl Numbers {
 
 #[cfg(test)]
 mod tests {
-    use super::super::PdShared;
+    use super::super::{CompletionQueue, CqOptions, PdShared, QpInit, QpShared};
     use super::*;
 
     /// A number has 24 bits, is never 0 or in use, and comes again after all others.
@@ -286,5 +286,30 @@ mod tests {
             let error = PdShared::new(&resources).err().expect("no number is left");
             assert!(matches!(error, VerbsError::Limit { .. }), "{error}");
         }
+    }
+
+    /// Nothing of a queue pair stays when it is gone: neither its number nor its place in the list of all.
+    #[test]
+    fn a_queue_pair_that_is_gone_leaves_no_number() {
+        let resources =
+            Resources::new(ContextLimits::default(), MemoryTable::new(16, [1; 32]), false).unwrap();
+        let pd = PdShared::new(&resources).unwrap();
+        let cq = CompletionQueue::new(Arc::clone(&resources), &CqOptions::new(16)).unwrap();
+        let first = QpShared::new(&pd, &QpInit::new(&cq)).unwrap();
+        let second = QpShared::new(&pd, &QpInit::new(&cq)).unwrap();
+        let used = || resources.qp_nums.in_use().used.keys().copied().collect::<Vec<_>>();
+        assert_eq!(used(), [first.num, second.num]);
+        drop(first);
+        assert_eq!((used(), resources.qps().len()), (vec![second.num], 1));
+        drop(second);
+        assert!(used().is_empty() && resources.qps().is_empty());
+        // Nor does one that was not made, as its completion queue has no room for it.
+        let strict = CompletionQueue::new(
+            Arc::clone(&resources),
+            &CqOptions { strict: Some(true), ..CqOptions::new(1) },
+        )
+        .unwrap();
+        assert!(QpShared::new(&pd, &QpInit { max_send_wr: 100, ..QpInit::new(&strict) }).is_err());
+        assert!(used().is_empty());
     }
 }

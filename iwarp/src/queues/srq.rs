@@ -217,6 +217,12 @@ impl SrqShared {
         self.line.quit();
     }
 
+    /// How many queue pairs may wait.
+    #[cfg(test)]
+    pub(super) fn line_members(&self) -> usize {
+        self.line.members()
+    }
+
     /// Takes the oldest request, for a message that begins.
     pub(crate) fn take(&self) -> Option<RecvRequest> {
         let request = self.requests.pop()?;

@@ -34,11 +34,24 @@ impl QpShared {
         self.late_sends.get_or_init(Box::default);
     }
 
+    /// Where a request is kept that is posted now, while the send queue takes none.
+    fn late(&self) -> Result<&LateSends, VerbsError> {
+        let is_late = self.is_close_asked() || self.state() == QpState::Closing;
+        let kept = self.late_sends.get().filter(|_| is_late);
+        kept.map(|late| &**late).ok_or_else(|| self.refusal())
+    }
+
+    /// The send queue takes no requests now: whether [`keep_late`](Self::keep_late) would keep one, if there
+    /// is room.
+    #[cold]
+    pub(super) fn check_late(&self) -> Result<(), VerbsError> {
+        self.late().map(drop)
+    }
+
     /// The send queue takes no requests now: keeps this one until the queue is flushed, or refuses it.
     #[cold]
     pub(super) fn keep_late(&self, request: &SendRequest) -> Result<(), VerbsError> {
-        let is_late = self.is_close_asked() || self.state() == QpState::Closing;
-        let Some(late) = self.late_sends.get().filter(|_| is_late) else { return Err(self.refusal()) };
+        let late = self.late()?;
         // As for a request that enters the queue: either a thread that flushes finds it, or the thread that
         // posts sees the new state afterwards, and flushes.
         let _posting = self.send_queue();

@@ -35,7 +35,7 @@ impl QpShared {
     /// Whether [`queue_send`](Self::queue_send) would accept a request, if there is room.
     pub(crate) fn check_send(&self, request: &SendRequest) -> Result<(), VerbsError> {
         if !self.takes_sends() {
-            return Err(self.refusal());
+            return self.check_late();
         }
         // Not by `usual`, which has one caller, so that it is a part of it.
         self.unusual(request).or_else(|error| self.faulty(request, error)).map(drop)
@@ -55,8 +55,11 @@ impl QpShared {
     /// As [`queue_send`](Self::queue_send) for an inline request whose bytes the caller has: `parts`, one
     /// after the other.
     pub(crate) fn queue_inline(&self, request: &SendRequest, parts: &[&[u8]]) -> Result<(), VerbsError> {
+        if !self.takes_sends() {
+            return self.keep_late(request);
+        }
         let length: usize = parts.iter().map(|part| part.len()).sum();
-        self.check_inline(request, length)?;
+        self.check_bytes(request, length)?;
         let bytes = parts.iter().copied().flatten().copied().collect();
         let is_usual = is_one_message(&request.op) && !request.flags.contains(SendFlags::FENCE);
         let usual = if is_usual { Usual::Inline } else { Usual::No };
@@ -67,8 +70,13 @@ impl QpShared {
     /// room.
     pub(crate) fn check_inline(&self, request: &SendRequest, length: usize) -> Result<(), VerbsError> {
         if !self.takes_sends() {
-            return self.keep_late(request);
+            return self.check_late();
         }
+        self.check_bytes(request, length)
+    }
+
+    /// Checks an inline request with `length` bytes of the caller.
+    fn check_bytes(&self, request: &SendRequest, length: usize) -> Result<(), VerbsError> {
         let max = self.caps.max_inline();
         if length > max {
             return Err(VerbsError::TooLong { got: length as u64, max: max as u64 });

@@ -28,4 +28,30 @@ fn an_empty_shared_queue_passes_no_mark() {
     post();
     assert!(consumer.take_recv(&qp));
     assert_eq!(event(), Some(AsyncEventKind::QpHighWater));
+    // Once: the mark is armed anew by a call.
+    consumer.complete_recv(&qp, WorkCompletion::default());
+    post();
+    assert!(consumer.take_recv(&qp));
+    assert_eq!(event(), None);
+    qp.arm_high_water(5);
+    assert_eq!((event(), event()), (Some(AsyncEventKind::QpHighWater), None));
+}
+
+/// A queue pair that may wait for a shared receive queue has a place in its line as long as it is there, and
+/// only then.
+#[test]
+fn a_place_in_line_goes_with_its_queue_pair() {
+    let memory = MemoryTable::new(16, [1; 32]);
+    let resources = Resources::new(ContextLimits::default(), memory, false).unwrap();
+    let pd = PdShared::new(&resources).unwrap();
+    let cq = CompletionQueue::new(Arc::clone(&resources), &CqOptions::new(16)).unwrap();
+    let srq = SharedReceiveQueue::new(&pd, &SrqInit::default()).unwrap();
+    let init = QpInit { srq: Some(&srq), ..QpInit::new(&cq) };
+    for agrees in [true, false, true] {
+        let qps = [(); 3].map(|()| QpShared::new(&pd, &init).unwrap());
+        qps[1..].iter().for_each(|qp| qp.connected((1, 1), agrees, false));
+        assert_eq!(srq.shared.line_members(), if agrees { 2 } else { 0 });
+        drop(qps);
+        assert_eq!(srq.shared.line_members(), 0);
+    }
 }

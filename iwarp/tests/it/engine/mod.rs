@@ -1,5 +1,6 @@
 //! An engine and its port.
 
+mod due;
 mod local_wire;
 mod on_queues;
 mod pauses;

@@ -13,4 +13,5 @@ mod peer_not_ready;
 mod requester;
 mod responder;
 mod threads;
+mod untaken_time;
 mod wire;

@@ -354,7 +354,12 @@ fn markers_are_the_listeners_policy() {
     d.open(&frame("Req", 0xd0, 2, &[0, 8, 0, 8]));
     assert!(d.pair.until(200_000, |pair| pair.inbox.len() == 24));
     assert_eq!(d.pair.inbox[16] & 0x20, 0x20);
+    d.pair.close();
+    d.pair.until(200_000, |_| false);
     assert!(d.channel.poll().is_none());
+    // Rejected, and not lost as well.
+    let stats = d.listener.listener_stats().unwrap();
+    assert_eq!((stats.rejected, stats.startup_lost, stats.connections), (1, 0, 0));
 }
 
 // Proves SEC-127: ages are readable; an idle timeout ends connections that were idle for that long, not

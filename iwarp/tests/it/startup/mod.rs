@@ -7,4 +7,5 @@ mod first_fpdu;
 mod initiator;
 mod listener_limits;
 mod responder;
+mod streaming;
 mod switch;

@@ -1,0 +1,380 @@
+//! Connections in streaming mode with a bare TCP peer: when they are idle, how they end, and what becomes of
+//! a start of MPA.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use crate::common::hooked::Hooks;
+use crate::common::raw::{RawPair, frame, request};
+use crate::common::responder::Responder;
+use crate::common::{ALL, PORT, Testbed, connect_error, pattern};
+use dp::link::LinkConfig;
+use dp::{Burst, Mempool, Port};
+use iwarp::mpa::StartupFault;
+use iwarp::verbs::{
+    CmEvent, CmEventKind, CmId, CompletionQueue, ConnParam, ConnectionError, EventChannel, ListenOptions,
+    MemoryRegion, ProtectionDomain, QpInit, QpState, QueuePair, RecvRequest, ResponderOptions, StreamOptions,
+    StreamRead, VerbsError, WcStatus,
+};
+
+/// An engine that has opened a connection in streaming mode, and its peer.
+struct Dialed {
+    pair: RawPair,
+    id: CmId,
+    channel: EventChannel,
+    cq: CompletionQueue,
+    pd: ProtectionDomain,
+}
+
+impl Dialed {
+    fn on(mut pair: RawPair, idle_timeout: Option<Duration>) -> Self {
+        pair.listen();
+        let channel = pair.context.create_event_channel().unwrap();
+        let id = pair.context.create_id(&channel);
+        let remote = format!("10.0.0.2:{PORT}").parse().unwrap();
+        let param = ConnParam { idle_timeout, ..ConnParam::default() };
+        id.connect_stream(remote, StreamOptions::default(), &param).unwrap();
+        let (pd, cq) = (pair.context.alloc_pd().unwrap(), pair.context.create_cq(64, None).unwrap());
+        let mut dialed = Self { pair, id, channel, cq, pd };
+        let event = dialed.event();
+        assert!(matches!(event.kind, CmEventKind::StreamEstablished { .. }), "{event:?}");
+        dialed.run(1000);
+        dialed
+    }
+
+    fn new(idle_timeout: Option<Duration>) -> Self {
+        Self::on(Testbed::new().peer(), idle_timeout)
+    }
+
+    fn run(&mut self, us: i64) {
+        self.pair.until(us, |_| false);
+    }
+
+    /// The next event but those for bytes.
+    fn event(&mut self) -> CmEvent {
+        next_event(&mut self.pair, &self.channel)
+    }
+
+    /// A queue pair with a receive request.
+    fn qp(&self) -> (QueuePair, MemoryRegion) {
+        let qp = self.pd.create_qp(&QpInit::new(&self.cq)).unwrap();
+        let region = self.pd.reg_mr(64, ALL).unwrap();
+        qp.post_recv(&RecvRequest::new(1, region.sge(0, 8))).unwrap();
+        (qp, region)
+    }
+
+    /// The user starts MPA, and the peer has the Request.
+    fn start(&mut self, param: &ConnParam) -> (QueuePair, MemoryRegion) {
+        let (qp, region) = self.qp();
+        self.id.start_initiator(&qp, param).unwrap();
+        assert!(self.pair.until(100_000, |pair| pair.inbox.len() >= 24), "no Request");
+        self.pair.inbox.clear();
+        (qp, region)
+    }
+
+    /// Ends by the idle timeout, about a second from now.
+    fn is_idle_in_a_second(&mut self) {
+        assert!(!self.pair.until(900_000, |pair| pair.is_over()), "too early");
+        assert!(self.pair.until(200_000, |pair| pair.peer_closed), "no FIN");
+        self.pair.close();
+        let event = self.event();
+        assert!(
+            matches!(event.kind, CmEventKind::Disconnected { error: Some(ConnectionError::IdleTimeout), .. }),
+            "{event:?}"
+        );
+    }
+}
+
+fn next_event(pair: &mut RawPair, channel: &EventChannel) -> CmEvent {
+    loop {
+        let event = pair.next_event(channel, 30_000_000).expect("no event");
+        if !matches!(event.kind, CmEventKind::StreamReadable | CmEventKind::StreamWritable) {
+            return event;
+        }
+    }
+}
+
+const SECOND: Option<Duration> = Some(Duration::from_secs(1));
+
+/// An initiator without peer-to-peer, which tries again if it may.
+fn initiator() -> ConnParam {
+    ConnParam {
+        peer_to_peer: false,
+        fallback: true,
+        timeout: Duration::from_secs(10),
+        ..ConnParam::default()
+    }
+}
+
+fn reply(flags: u8) -> Vec<u8> {
+    frame("Rep", flags, 2, &[0, 1, 0, 1])
+}
+
+/// Bytes in either direction are progress, and nothing else is.
+#[test]
+fn a_stream_is_idle_when_no_bytes_go_either_way() {
+    for receives in [false, true] {
+        let mut d = Dialed::new(SECOND);
+        for _ in 0..6 {
+            d.run(600_000);
+            match receives {
+                true => d.pair.send(b"bytes"),
+                false => assert_eq!(d.id.send_stream(b"bytes").unwrap(), 5),
+            }
+        }
+        d.run(1000);
+        assert!(
+            std::iter::from_fn(|| d.channel.poll())
+                .all(|event| matches!(event.kind, CmEventKind::StreamReadable))
+        );
+        d.is_idle_in_a_second();
+    }
+}
+
+/// The idle timeout is that of streaming mode: a start of MPA has its own times, at either end, and so has
+/// the decision on a Request. A reject leads back to streaming mode, where it counts again.
+#[test]
+fn a_start_of_mpa_is_not_idle() {
+    let mut d = Dialed::new(SECOND);
+    let _qp = d.start(&initiator());
+    d.run(4_000_000);
+    d.pair.send(&reply(0x50));
+    let event = d.event();
+    assert!(matches!(event.kind, CmEventKind::Established { .. }), "{event:?}");
+
+    let mut d = Dialed::new(SECOND);
+    let _qp = d.start(&initiator());
+    d.run(4_000_000);
+    d.pair.send(&reply(0x70));
+    let event = d.event();
+    assert!(matches!(event.kind, CmEventKind::Rejected { .. }), "{event:?}");
+    d.is_idle_in_a_second();
+
+    for accepts in [false, true] {
+        let mut d = Dialed::new(SECOND);
+        d.id.start_responder(b"go", &ResponderOptions::default()).unwrap();
+        d.run(3_000_000);
+        d.pair.send(&request(true));
+        let event = d.event();
+        assert!(matches!(event.kind, CmEventKind::ConnectRequest { .. }), "{event:?}");
+        d.run(3_000_000);
+        assert!(d.channel.poll().is_none());
+        if accepts {
+            let (qp, _region) = d.qp();
+            d.id.accept(&qp, &ConnParam::default()).unwrap();
+            let event = d.event();
+            assert!(matches!(event.kind, CmEventKind::Established { .. }), "{event:?}");
+        } else {
+            d.id.reject(b"").unwrap();
+            d.is_idle_in_a_second();
+        }
+    }
+}
+
+/// A peer that ends a connection that began in streaming mode is not asked again with revision 1: the bytes
+/// of streaming mode would be missing.
+#[test]
+fn a_start_behind_a_stream_is_not_tried_again() {
+    for resets in [false, true] {
+        let mut d = Dialed::new(None);
+        let (qp, _region) = d.start(&initiator());
+        if resets {
+            d.pair.abort()
+        } else {
+            d.pair.close()
+        }
+        let error = connect_error(d.event());
+        assert_eq!(error.mpa_code(), Some(1), "{error}");
+        d.run(3_000_000);
+        assert_eq!((d.pair.accepted, qp.state()), (1, QpState::Error));
+    }
+}
+
+/// A reject ends the queue pair though TCP stays: its requests are flushed with the reason.
+#[test]
+fn a_reject_ends_the_queue_pair_and_not_the_stream() {
+    let mut d = Dialed::new(None);
+    let (qp, _region) = d.start(&initiator());
+    d.pair.send(&reply(0x70));
+    let event = d.event();
+    assert!(matches!(event.kind, CmEventKind::Rejected { .. }), "{event:?}");
+    let wc = d.cq.poll_one().expect("flushed");
+    let cause = Some(ConnectionError::Rejected);
+    assert_eq!((wc.status, wc.cause), (WcStatus::WrFlushError, cause));
+    assert_eq!((qp.state(), qp.cause(), d.id.qp().is_none()), (QpState::Error, cause, true));
+    assert_eq!(d.id.send_stream(b"bytes").unwrap(), 5);
+    assert!(d.pair.until(100_000, |pair| pair.inbox == b"bytes"));
+}
+
+/// Calls its user's function once, between the commands that an engine runs and the frames that it receives.
+type Once = Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>;
+
+struct Between(Once);
+
+impl Hooks for Between {
+    fn rx_burst(&mut self, port: &mut dyn Port, now_us: u64, frames: &mut Burst) -> usize {
+        let count = port.rx_burst(now_us, frames);
+        if count > 0
+            && let Some(act) = self.0.lock().unwrap().take()
+        {
+            act();
+        }
+        count
+    }
+}
+
+/// The user closes while the engine receives the reject: it does not find itself in streaming mode again.
+#[test]
+fn a_close_at_the_time_of_a_reject_is_a_close() {
+    let once = Once::default();
+    let mut d = Dialed::on(Testbed::new().hook_a(Between(Arc::clone(&once))).peer(), None);
+    let _qp = d.start(&initiator());
+    d.run(100_000);
+    let id = d.id.clone();
+    *once.lock().unwrap() = Some(Box::new(move || id.disconnect()));
+    d.pair.send(&reply(0x70));
+    let event = d.event();
+    assert!(matches!(event.kind, CmEventKind::Rejected { .. }), "{event:?}");
+    assert!(once.lock().unwrap().is_none(), "at the same time");
+    assert!(matches!(d.id.send_stream(b"bytes"), Err(VerbsError::Invalid(_))));
+    assert!(d.pair.until(100_000, |pair| pair.peer_closed), "no FIN");
+    assert!(d.pair.inbox.is_empty());
+}
+
+/// The end of the stream comes behind its last byte, also where the user's buffer has no room for all bytes.
+#[test]
+fn the_end_comes_behind_the_last_byte() {
+    for close in [false, true] {
+        let options = StreamOptions { recv_bytes: 1000, send_bytes: 1000 };
+        let mut d = Responder::with(|listen: &mut ListenOptions| listen.streaming = Some(options));
+        let bytes = pattern(1, 3500);
+        d.open(&bytes);
+        d.pair.close();
+        let id = d.event().id;
+        d.pair.until(10_000, |_| false);
+        if close {
+            // What has arrived can still be read.
+            id.disconnect();
+        }
+        let mut got: Vec<u8> = Vec::new();
+        let most = if close { 1000 } else { bytes.len() };
+        while got.len() < most {
+            let mut piece = [0; 4000];
+            let StreamRead::Bytes(count) = id.recv_stream(&mut piece).unwrap() else {
+                panic!("{} bytes", got.len())
+            };
+            got.extend(&piece[..count]);
+            if got.len() < bytes.len() {
+                assert_eq!(id.recv_stream(&mut piece).unwrap(), StreamRead::Empty, "{} bytes", got.len());
+                if close {
+                    break;
+                }
+                d.pair.until(10_000, |_| false);
+            }
+        }
+        assert_eq!(got, bytes[..got.len()]);
+        if !close {
+            assert_eq!(id.recv_stream(&mut [0; 8]).unwrap(), StreamRead::Ended);
+        }
+    }
+}
+
+/// A Reply waits behind bytes of streaming mode that TCP has not taken, and the connection ends with it: our
+/// FIN comes behind the last byte of both, though the peer has sent its own before.
+#[test]
+fn a_reply_that_waits_is_sent_before_the_fin() {
+    const BYTES: usize = 300_000;
+    let pair = Testbed::new().configure(|config| config.stack.tcp.send_buffer_bytes = 100_000).peer();
+    let options = StreamOptions { recv_bytes: 1000, send_bytes: BYTES };
+    let mut d = Responder::over(pair, |listen| listen.streaming = Some(options));
+    d.open(b"");
+    let id = d.event().id;
+    d.pair.deaf = true;
+    assert_eq!(id.send_stream(&pattern(1, BYTES)).unwrap(), BYTES);
+    id.start_responder(b"", &ResponderOptions::default()).unwrap();
+    d.pair.until(10_000, |_| false);
+    d.pair.send(&request(true));
+    let event = next_event(&mut d.pair, &d.channel);
+    assert!(matches!(event.kind, CmEventKind::ConnectRequest { .. }), "{event:?}");
+    // The peer serves 8 Reads, and the user needs more.
+    let qp = d.qp();
+    id.accept(&qp, &ConnParam { min_initiator_depth: 100, initiator_depth: 100, ..ConnParam::default() })
+        .unwrap();
+    d.pair.until(10_000, |_| false);
+    assert_eq!(qp.state(), QpState::Error);
+    d.pair.close();
+    d.pair.until(100_000, |_| false);
+    d.pair.deaf = false;
+    assert!(d.pair.until(20_000_000, |pair| pair.is_over()), "no end");
+    assert!(
+        d.pair.peer_closed && d.pair.closed.is_none_or(|reason| reason == tcp_lite::CloseReason::Graceful)
+    );
+    assert_eq!(d.pair.inbox.len(), BYTES + 24);
+    assert_eq!(&d.pair.inbox[BYTES..BYTES + 16], b"MPA ID Rep Frame");
+}
+
+/// Bytes of the peer arrive between the user's call and the engine's start. They are no Reply: the peer does
+/// not know that MPA has started.
+#[test]
+fn bytes_that_come_with_the_start_end_the_connection() {
+    let once = Once::default();
+    let mut d = Dialed::on(Testbed::new().hook_a(Between(Arc::clone(&once))).peer(), None);
+    d.run(100_000);
+    let (qp, _region) = d.qp();
+    let (id, starting) = (d.id.clone(), qp.clone());
+    *once.lock().unwrap() = Some(Box::new(move || id.start_initiator(&starting, &initiator()).unwrap()));
+    d.pair.send(b"bytes");
+    let error = connect_error(d.event());
+    assert_eq!(error, ConnectionError::Startup(StartupFault::EarlyBytes));
+    assert!(d.pair.inbox.is_empty() && qp.state() == QpState::Error);
+}
+
+/// Two hosts, and the pool of the first one's port.
+fn hosts_with_pool() -> (Testbed<'static>, Mempool) {
+    let (port_a, port_b) = dp::link::pair(&LinkConfig::default());
+    let pool = port_a.mempool().clone();
+    (Testbed::over((port_a, port_b)), pool)
+}
+
+/// There is no packet buffer when a startup frame is to be sent, at whatever step: it is sent when there is
+/// one again.
+#[test]
+fn a_startup_frame_waits_for_a_buffer() {
+    for polls in 0..12 {
+        let (bed, pool) = hosts_with_pool();
+        let mut pair = bed.hosts();
+        let _listener = pair.listen();
+        let (qp, _id) = pair.dial(&ConnParam::default());
+        (0..polls).for_each(|_| pair.poll());
+        let held: Vec<_> = std::iter::from_fn(|| pool.alloc()).collect();
+        pair.run_us(300_000);
+        drop(held);
+        let start_us = pair.now_us;
+        let request = pair.event_b();
+        let theirs = pair.b.qp();
+        request.id.accept(&theirs, &ConnParam::default()).unwrap();
+        let event = pair.event_a();
+        assert!(matches!(event.kind, CmEventKind::Established { .. }), "{polls} polls: {event:?}");
+        assert_eq!(qp.state(), QpState::Rts);
+        assert!(pair.now_us - start_us < 2_000_000, "{polls} polls: {} us", pair.now_us - start_us);
+    }
+}
+
+/// There are some packet buffers, and not enough for the bytes of a user: the rest is sent when there are
+/// more, though the send buffer of TCP was never full.
+#[test]
+fn bytes_of_streaming_mode_wait_for_buffers() {
+    const BYTES: usize = 16_000;
+    for left in [1, 2, 5] {
+        let (bed, pool) = hosts_with_pool();
+        let mut d = Dialed::on(bed.peer(), None);
+        d.run(1_000_000);
+        let mut held: Vec<_> = std::iter::from_fn(|| pool.alloc()).collect();
+        held.truncate(held.len() - left);
+        assert_eq!(d.id.send_stream(&pattern(1, BYTES)).unwrap(), BYTES);
+        d.run(300_000);
+        drop(held);
+        assert!(d.pair.until(2_000_000, |pair| pair.inbox.len() == BYTES), "{}", d.pair.inbox.len());
+        assert_eq!(d.pair.inbox, pattern(1, BYTES));
+    }
+}

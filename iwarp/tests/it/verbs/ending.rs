@@ -1,0 +1,312 @@
+//! What arrives, and what a user asks for, while a connection ends already: neither begins something new, nor
+//! moves a deadline.
+
+use std::time::Duration;
+
+use crate::common::raw::request;
+use crate::common::responder::Responder;
+use crate::common::served::{Served, Setup};
+use crate::common::ulpdu::{tagged, untagged};
+use crate::common::{ALL, Pair, agreeing, pattern};
+use iwarp::verbs::{
+    CmEventKind, ConnParam, ConnectionError, ConnectionPhase, MemoryRegion, QpState, RecvRequest, RemoteAddr,
+    SendFlags, SendOp, SendRequest, StreamOptions, WcStatus,
+};
+use tcp_lite::CloseReason;
+
+/// A Write of the peer to the first bytes of the region.
+fn write(served: &Served) -> Vec<u8> {
+    tagged([0xc1, 0x40], served.region.rkey(), served.to(0), &[7; 8])
+}
+
+/// A stream that has failed, whose Terminate waits for the window of a peer that reads nothing. The region
+/// has what was sent before.
+fn failed() -> (Served, MemoryRegion) {
+    let mut served = Served::new();
+    served.pair.stopped_reading = true;
+    let region = served.reg_mr(1 << 20, ALL);
+    let remote = RemoteAddr { addr: 0, rkey: 1 };
+    for wr_id in 0..12 {
+        served.post(&SendRequest::new(wr_id, SendOp::Write { remote }, region.sge(0, 1 << 20)));
+    }
+    served.run(1_000_000);
+    served.qp.modify(QpState::Terminate).unwrap();
+    served.run(10_000);
+    assert_eq!((served.qp.state(), served.pair.engine.counters().tx_terminates), (QpState::Terminate, 0));
+    served.completions();
+    (served, region)
+}
+
+/// How far the only connection of the engine is.
+fn phase(served: &mut Served) -> ConnectionPhase {
+    let context = served.context().clone();
+    let asked = std::thread::spawn(move || context.status(Duration::from_secs(60)));
+    while !asked.is_finished() {
+        served.pair.engine.poll_at(tcp_lite::Instant::from_micros(served.pair.now_us));
+    }
+    let status = asked.join().unwrap();
+    assert_eq!(status.engines[0].connections.len(), 1);
+    status.engines[0].connections[0].phase
+}
+
+/// Whatever comes behind the error that ended a stream changes nothing: it is dropped, the state is that of
+/// the error, and the Terminate has its deadline.
+#[test]
+fn nothing_revives_a_stream_that_has_failed() {
+    type Act = fn(&mut Served);
+    let acts: [(Act, &str); 4] = [
+        (|_| {}, "nothing"),
+        (|served| served.pair.close(), "FIN"),
+        (|served| served.id.disconnect(), "a close by the user"),
+        (|served| served.send(&write(served)), "a Write of the peer"),
+    ];
+    for (act, what) in acts {
+        let (mut served, _region) = failed();
+        let start_us = served.pair.now_us;
+        assert_eq!(phase(&mut served), ConnectionPhase::Ending, "{what}");
+        act(&mut served);
+        served.run(1_000_000);
+        assert_eq!(served.qp.state(), QpState::Terminate, "{what}");
+        assert_eq!(phase(&mut served), ConnectionPhase::Ending, "{what}");
+        assert_eq!(served.bytes(0, 8), [0; 8], "{what}: placed");
+        assert!(served.channel.poll().is_none(), "{what}: it waits for space");
+        let event = served.event();
+        assert!(
+            matches!(event.kind, CmEventKind::Disconnected { error: Some(ConnectionError::Stream(_)), .. }),
+            "{what}: {event:?}"
+        );
+        // `EngineConfig::close_timeout`.
+        let took_us = served.pair.now_us - start_us;
+        assert!((4_900_000..5_100_000).contains(&took_us), "{what}: {took_us} us");
+        served.run(10_000);
+        assert_eq!(served.pair.closed, Some(CloseReason::Reset), "{what}");
+    }
+}
+
+/// A user may close more than once: the FIN was sent, and no reset follows it.
+#[test]
+fn a_second_close_is_none() {
+    let mut served = Served::new();
+    for _ in 0..3 {
+        served.id.disconnect();
+        served.run(100_000);
+        assert!(served.pair.peer_closed && served.pair.closed.is_none());
+    }
+    served.pair.close();
+    let event = served.event();
+    assert!(matches!(event.kind, CmEventKind::Disconnected { error: None, .. }), "{event:?}");
+}
+
+/// Neither does a second close in streaming mode give the peer more time for the bytes that it does not read.
+#[test]
+fn a_second_close_in_streaming_mode_moves_no_deadline() {
+    let options = StreamOptions { recv_bytes: 1000, send_bytes: 16 << 20 };
+    let mut d = Responder::with(|listen| listen.streaming = Some(options));
+    d.pair.stopped_reading = true;
+    d.open(&[]);
+    let id = d.event().id;
+    assert_eq!(id.send_stream(&pattern(1, 16 << 20)).unwrap(), 16 << 20);
+    d.pair.until(2_000_000, |_| false);
+    let start_us = d.pair.now_us;
+    for _ in 0..4 {
+        id.disconnect();
+        d.pair.until(1_000_000, |_| false);
+    }
+    let event = loop {
+        let event = d.event();
+        if !matches!(event.kind, CmEventKind::StreamWritable | CmEventKind::StreamReadable) {
+            break event;
+        }
+    };
+    assert!(
+        matches!(event.kind, CmEventKind::Disconnected { error: Some(ConnectionError::CloseTimeout), .. }),
+        "{event:?}"
+    );
+    let took_us = d.pair.now_us - start_us;
+    assert!((4_900_000..5_500_000).contains(&took_us), "{took_us} us");
+}
+
+/// A close waits for the answer to a Read for so long, whatever else the peer sends meanwhile.
+#[test]
+fn other_messages_of_the_peer_do_not_hold_up_a_close() {
+    let mut served = Served::new();
+    served.post(&served.read(1));
+    served.run(10_000);
+    served.id.disconnect();
+    let start_us = served.pair.now_us;
+    let event = loop {
+        assert!(served.pair.now_us - start_us < 6_000_000, "it goes on for ever");
+        served.send(&write(&served));
+        served.run(100_000);
+        if let Some(event) = served.channel.poll() {
+            break event;
+        }
+    };
+    assert!(
+        matches!(event.kind, CmEventKind::Disconnected { error: Some(ConnectionError::CloseTimeout), .. }),
+        "{event:?}"
+    );
+    assert_eq!(served.bytes(0, 8), [7; 8], "they are received");
+}
+
+/// Once the Read has its answer, what waited behind it has the time that TCP gives it: a peer that reads
+/// nothing and acknowledges probes may take longer than a close.
+#[test]
+fn what_waited_for_an_answer_has_the_time_of_tcp() {
+    let mut served = Served::new();
+    let region = served.reg_mr(1 << 20, ALL);
+    let remote = RemoteAddr { addr: 0, rkey: 1 };
+    served.post(&served.read(0));
+    for wr_id in 1..13 {
+        let write = SendRequest::new(wr_id, SendOp::Write { remote }, region.sge(0, 1 << 20));
+        served.post(&write.flags(SendFlags::SIGNALED | SendFlags::FENCE));
+    }
+    let asked = served.receive();
+    served.pair.stopped_reading = true;
+    served.id.disconnect();
+    served.run(1_000_000);
+    let sink = (
+        u32::from_be_bytes(asked[18..22].try_into().unwrap()),
+        u64::from_be_bytes(asked[22..30].try_into().unwrap()),
+    );
+    served.send(&tagged([0xc1, 0x42], sink.0, sink.1, &[9; 8]));
+    served.run(20_000_000);
+    assert!(!served.pair.is_over() && served.channel.poll().is_none());
+    assert_eq!((served.completions()[0], served.bytes(0, 8)), ((0, WcStatus::Success), vec![9; 8]));
+}
+
+/// A peer that offers InfiniBand's semantics byte by byte, and our end that agrees and lets a message wait
+/// for four seconds.
+fn agreed() -> Served {
+    let mut bytes = request(true);
+    // The length of the private data, enhanced data included.
+    bytes[19] = 4 + 8;
+    bytes.extend(b"uwarp?2\x07");
+    let accept = ConnParam { rnr_timeout: Some(Duration::from_secs(4)), ..agreeing() };
+    Setup { request: bytes, accept, ..Setup::default() }.ready()
+}
+
+/// A message of the peer waits for a receive, and then the user closes: from there on the deadline is that of
+/// the close, neither that of the message nor both.
+#[test]
+fn a_close_does_not_begin_behind_the_deadline_of_a_message() {
+    let mut served = agreed();
+    served.send(&untagged([0x41, 0x43], 0, [0, 1, 0], b"message"));
+    served.run(100_000);
+    served.post(&served.read(1));
+    served.run(10_000);
+    served.id.disconnect();
+    let start_us = served.pair.now_us;
+    let event = served.event();
+    assert!(
+        matches!(event.kind, CmEventKind::Disconnected { error: Some(ConnectionError::CloseTimeout), .. }),
+        "{event:?}"
+    );
+    let took_us = served.pair.now_us - start_us;
+    assert!((4_900_000..5_100_000).contains(&took_us), "{took_us} us");
+}
+
+/// The deadline of a message that waits is that of its arrival, however often bytes come behind it.
+#[test]
+fn what_comes_behind_a_message_gives_it_no_more_time() {
+    let mut served = agreed();
+    for msn in 1..60 {
+        served.send(&untagged([0x41, 0x43], 0, [0, msn, 0], b"message"));
+        served.run(100_000);
+        if served.qp.error().is_some() {
+            assert!((39..43).contains(&msn), "{msn} messages");
+            return;
+        }
+    }
+    panic!("it waits for ever");
+}
+
+/// A queue pair that would outlive its peer ends with an abort of its own user, however far the connection
+/// has come.
+#[test]
+fn an_abort_of_the_user_leaves_no_orphan() {
+    let param = ConnParam { outlives_peer: true, ..agreeing() };
+    for polls in [0, 1, 2, 3, 5, 8, 12] {
+        let (mut pair, _listener) = Pair::listening();
+        let region = pair.a.pd.reg_mr(64, ALL).unwrap();
+        let (qp, id) = pair.dial(&param);
+        qp.post_recv(&RecvRequest::new(1, region.sge(0, 8))).unwrap();
+        (0..polls).for_each(|_| pair.poll());
+        id.abort();
+        pair.until(|pair| pair.a.channel.poll());
+        assert_eq!(qp.state(), QpState::Error, "after {polls} polls");
+        assert_eq!(pair.wc_a().status, WcStatus::WrFlushError);
+    }
+}
+
+/// Who has rejected a connection knows, and is told nothing more about it.
+#[test]
+fn a_reject_is_the_last_that_its_user_hears() {
+    let (mut pair, _listener) = Pair::listening();
+    let (_qp, _id) = pair.dial(&ConnParam::default());
+    pair.event_b().id.reject(b"no").unwrap();
+    let event = pair.event_a();
+    assert!(matches!(event.kind, CmEventKind::Rejected { .. }), "{event:?}");
+    pair.run_us(20_000_000);
+    assert!(pair.a.channel.poll().is_none() && pair.b.channel.poll().is_none());
+}
+
+/// What a peer sends behind our FIN is dropped: the close stays graceful. Between ends with InfiniBand's
+/// semantics it resets the connection, since the peer's requests would succeed, but not behind a Terminate:
+/// that one may still be on its way.
+#[test]
+fn bytes_behind_our_fin_reset_only_where_they_would_be_taken_for_done() {
+    for (agrees, fails) in [(false, false), (false, true), (true, false), (true, true)] {
+        let mut served = if agrees { agreed() } else { Served::new() };
+        match fails {
+            true => served.qp.modify(QpState::Terminate).unwrap(),
+            false => served.id.disconnect(),
+        }
+        served.run(100_000);
+        assert!(served.pair.peer_closed, "{agrees} {fails}");
+        served.send(&write(&served));
+        served.run(100_000);
+        let is_reset = served.pair.closed.is_some();
+        assert_eq!(is_reset, agrees && !fails, "{agrees} {fails}");
+        assert_eq!(served.bytes(0, 8), [0; 8]);
+    }
+}
+
+/// A responder may not send before the first FPDU of its peer, so there is nothing that a close could drain.
+#[test]
+fn a_close_before_the_first_fpdu_is_a_reset() {
+    let mut served = Setup::default().accepted();
+    served.id.disconnect();
+    assert!(served.pair.until(100_000, |pair| pair.closed.is_some()), "no reset");
+    assert_eq!((served.pair.closed, served.qp.state()), (Some(CloseReason::Reset), QpState::Error));
+}
+
+/// A connection that ended as its users wanted has not failed.
+#[test]
+fn only_connections_with_an_error_count_as_failed() {
+    for (abort, failed) in [(false, 0), (true, 1)] {
+        let (mut pair, c) = Pair::connected();
+        if abort {
+            c.id_a.abort()
+        } else {
+            c.id_a.disconnect()
+        }
+        pair.event_b();
+        pair.run_us(1_000_000);
+        assert_eq!(pair.b.engine.counters().connections_failed, failed);
+    }
+}
+
+/// The RTR, and the Terminate behind it, in one segment: the connection was established, and ended then.
+#[test]
+fn a_terminate_behind_the_rtr_ends_an_established_connection() {
+    let request = crate::common::raw::peer_to_peer_request([0x80, 0x80]);
+    let mut served = Setup { request, ..Setup::default() }.accepted();
+    assert!(served.channel.poll().is_none(), "the RTR has not come");
+    let terminate = untagged([0x41, 0x47], 0, [2, 1, 0], &[0, 0, 0, 0]);
+    served.send_all(&[crate::common::raw::EMPTY_WRITE.to_vec(), terminate]);
+    served.established();
+    let event = served.event();
+    let CmEventKind::Disconnected { error: Some(error), .. } = event.kind else { panic!("{event:?}") };
+    assert!(error.stream().is_some_and(|error| error.from_peer), "{error:?}");
+}

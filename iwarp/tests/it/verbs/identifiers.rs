@@ -1,0 +1,69 @@
+//! What identifiers keep alive, and what they do not: a connection lives as long as its queue pair, and
+//! whatever only a user could continue ends with the last handle.
+
+use crate::common::{Connected, Pair, remote_addr};
+use iwarp::verbs::{CmEventKind, ConnParam, ConnectionError, QpState, SendOp, SendRequest, WcStatus};
+use tcp_lite::CloseReason;
+
+/// A connected pair without identifiers: also the events, which have some, are gone.
+fn without_identifiers() -> (Pair, iwarp::verbs::QueuePair, iwarp::verbs::QueuePair) {
+    let (mut pair, c) = Pair::connected();
+    let Connected { qp_a, qp_b, .. } = c;
+    pair.run_us(100_000);
+    (pair, qp_a, qp_b)
+}
+
+/// Both ends have dropped their identifiers, and the connection goes on until a queue pair is dropped.
+#[test]
+fn a_connection_lives_as_long_as_its_queue_pair() {
+    let (mut pair, qp_a, qp_b) = without_identifiers();
+    let (local, remote) = pair.regions(64);
+    local.write_at(0, b"still here").unwrap();
+    let write = SendOp::Write { remote: remote_addr(&remote, 0) };
+    qp_a.post_send(&SendRequest::new(1, write, local.sge(0, 10))).unwrap();
+    assert_eq!(pair.wc_a().status, WcStatus::Success);
+    pair.run_us(100_000);
+    assert_eq!(crate::common::read_bytes(&remote, 0, 10), b"still here");
+    assert_eq!((qp_a.state(), qp_b.state()), (QpState::Rts, QpState::Rts));
+    drop(qp_a);
+    pair.until(|_| (qp_b.state() == QpState::Error).then_some(()));
+    assert_eq!(qp_b.cause(), Some(ConnectionError::Tcp(CloseReason::Reset)));
+    // The end of a connection without identifiers is told all the same.
+    let event = pair.event_b();
+    assert!(matches!(event.kind, CmEventKind::Disconnected { .. }), "{event:?}");
+}
+
+/// A graceful close goes on to its end though nobody has an identifier any more.
+#[test]
+fn a_close_goes_on_without_identifiers() {
+    let (mut pair, c) = Pair::connected();
+    let (local, remote) = pair.regions(1 << 20);
+    let write = SendOp::Write { remote: remote_addr(&remote, 0) };
+    c.qp_a.post_send(&SendRequest::new(1, write, local.sge(0, 1 << 20))).unwrap();
+    c.id_a.disconnect();
+    let Connected { qp_a, qp_b, .. } = c;
+    assert_eq!(pair.wc_a().status, WcStatus::Success);
+    pair.until(|_| (qp_a.state() == QpState::Error && qp_b.state() == QpState::Error).then_some(()));
+    assert_eq!((qp_a.cause(), qp_b.cause()), (None, Some(ConnectionError::PeerClosed)));
+    assert_eq!(pair.b.engine.counters().rx_placed_bytes, 1 << 20);
+}
+
+/// A queue pair whose connection was over before the engine heard of it has the reason of that end.
+#[test]
+fn an_accept_behind_the_end_has_its_reason() {
+    for aborts in [false, true] {
+        let (mut pair, _listener) = Pair::listening();
+        let (_qp, id) = pair.dial(&ConnParam::default());
+        let request = pair.event_b();
+        let qp = pair.b.qp();
+        request.id.accept(&qp, &ConnParam::default()).unwrap();
+        match aborts {
+            // The user of the accepting end: there is no one to blame.
+            true => request.id.abort(),
+            false => id.abort(),
+        }
+        pair.until(|_| (qp.state() == QpState::Error).then_some(()));
+        let cause = (!aborts).then_some(ConnectionError::Tcp(CloseReason::Reset));
+        assert_eq!(qp.cause(), cause, "{aborts}");
+    }
+}
