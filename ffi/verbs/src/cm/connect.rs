@@ -15,7 +15,7 @@ use crate::hello::Hello;
 use crate::net::Peer;
 use crate::qp::Qp;
 use crate::request::bytes_at;
-use crate::{limits, sys};
+use crate::{limits, room, sys};
 
 /// The time for a connection to be set up. A server may take its time to accept.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
@@ -40,6 +40,7 @@ pub(crate) unsafe extern "C" fn rdma_listen(id: *mut sys::rdma_cm_id, backlog: c
             super::address::bind(this, SocketAddr::from(([0; 4], 0)))?;
         }
         let backlog = usize::try_from(backlog).unwrap_or(0);
+        room::for_object(backlog.min(BACKLOG))?;
         with_new_cm(this, |cm| listen_alone(this, cm, backlog))?;
         Ok(0)
     })
@@ -225,6 +226,7 @@ pub(crate) unsafe extern "C" fn rdma_connect(
         // SAFETY: the caller's promise is passed on.
         let qp = unsafe { qp_of(this, param) }?;
         let destination = this.state().destination.ok_or(EINVAL)?;
+        room::for_object(0)?;
         let peer = find(this, destination)?;
         let Peer::At(remote) = peer else {
             manage(&mut this.state(), qp);
