@@ -40,7 +40,7 @@ pub(crate) unsafe extern "C" fn rdma_listen(id: *mut sys::rdma_cm_id, backlog: c
             super::address::bind(this, SocketAddr::from(([0; 4], 0)))?;
         }
         let backlog = usize::try_from(backlog).unwrap_or(0);
-        room::for_object(backlog.min(BACKLOG))?;
+        room::for_object(BACKLOG)?;
         with_new_cm(this, |cm| listen_alone(this, cm, backlog))?;
         Ok(0)
     })
@@ -87,11 +87,7 @@ fn start_to_listen(id: &Id, state: &mut State, cm: CmId, visible: SocketAddr, ba
 /// Listens on the wire, on `port` or, where names lead to it, on any other.
 fn listen(cm: &CmId, state: &State, port: u16, backlog: usize) -> Outcome<u16> {
     let options = |port| {
-        let mut options = ListenOptions { backlog: BACKLOG, ..ListenOptions::new(port) };
-        if backlog > 0 {
-            // Programs give small numbers, and expect a request more now and then.
-            options.backlog = backlog.max(16);
-        }
+        let mut options = ListenOptions { backlog: backlog.max(BACKLOG), ..ListenOptions::new(port) };
         options.failures_per_address = None;
         options.responder.startup_timeout = CONNECT_TIMEOUT;
         options.responder.decision_timeout = None;

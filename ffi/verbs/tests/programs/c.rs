@@ -8,7 +8,7 @@ use crate::pair::Running;
 use crate::wire::Wire;
 
 /// The programs, by their files' names.
-pub(crate) const ALL: [&str; 37] = [
+pub(crate) const ALL: [&str; 38] = [
     "one_process",
     "destroyed",
     "exported",
@@ -46,6 +46,7 @@ pub(crate) const ALL: [&str; 37] = [
     "answers",
     "rejected",
     "short_memory",
+    "requests",
 ];
 
 /// How long each may take. Some wait until a silent peer is given up, again and again.
