@@ -55,6 +55,12 @@ impl SynCookies {
         self.cookie(period(now), tuple, syn.seq, syn.options.mss.map_or(0, index_of))
     }
 
+    /// Whether a cookie was ever made.
+    #[inline]
+    pub(crate) fn were_made(&self) -> bool {
+        self.latest.is_some()
+    }
+
     /// Encodes the options of `syn` in the timestamp of the SYN-ACK. That sets the clock back by less
     /// than 128 ms.
     pub(crate) fn mark(syn_ack: &mut TcpHeader, syn: &TcpHeader) {

@@ -9,8 +9,8 @@ use crate::abi::{self, EBUSY};
 use crate::device::OpenDevice;
 use crate::event_fd::EventQueue;
 use crate::living::Living;
-use crate::sys;
 use crate::users::Users;
+use crate::{room, sys};
 
 /// The queue of a channel. An entry is the address of a completion queue that has an event.
 pub(crate) type CqEvents = Arc<EventQueue<usize>>;
@@ -53,6 +53,7 @@ pub(crate) unsafe extern "C" fn ibv_create_comp_channel(
     context: *mut sys::ibv_context,
 ) -> *mut sys::ibv_comp_channel {
     abi::pointer(|| {
+        room::for_object(0)?;
         let events = Arc::new(EventQueue::new()?);
         let c = sys::ibv_comp_channel { context, fd: events.fd(), refcnt: 0 };
         // SAFETY: the caller passes an open context.

@@ -17,7 +17,7 @@ use crate::device::OpenDevice;
 use crate::process::Process;
 use crate::section::Section;
 use crate::users::Users;
-use crate::{limits, sys};
+use crate::{limits, room, sys};
 
 /// A completion queue (`ibv_cq`, and `ibv_cq_ex` where it was made so).
 #[repr(C)]
@@ -147,6 +147,7 @@ impl Cq {
         if cqe == 0 || cqe > limits::MAX_CQE || vector != 0 {
             return Err(EINVAL);
         }
+        room::for_object(cqe)?;
         // SAFETY: the caller passes an open context.
         let open = unsafe { OpenDevice::of(context) };
         // SAFETY: the caller passes NULL or a channel that lives.

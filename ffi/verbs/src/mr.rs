@@ -9,7 +9,7 @@ use libc::{c_int, c_uint, c_void};
 
 use crate::abi::{self, EBUSY, EINVAL, EOPNOTSUPP, Outcome};
 use crate::pd::Pd;
-use crate::sys;
+use crate::{room, sys};
 
 /// A memory region (`ibv_mr`).
 #[repr(C)]
@@ -82,6 +82,7 @@ unsafe fn make(
         // SAFETY: the caller passes a domain that lives.
         let domain = unsafe { Pd::of(pd) };
         domain.check()?;
+        room::for_region()?;
         // SAFETY: the caller's promise about the memory is passed on.
         let region = unsafe { register(domain, addr, length, base, access) }?;
         domain.add();

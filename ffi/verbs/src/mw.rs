@@ -10,7 +10,7 @@ use crate::abi::{self, EINVAL};
 use crate::pd::Pd;
 use crate::qp::Qp;
 use crate::request::{bind_of, flags_of};
-use crate::sys;
+use crate::{room, sys};
 
 /// A memory window (`ibv_mw`).
 #[repr(C)]
@@ -31,6 +31,7 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut sys::ibv_pd, kind: sys::ibv_mw
         // SAFETY: the caller passes a domain that lives.
         let domain = unsafe { Pd::of(pd) };
         domain.check()?;
+        room::for_object(0)?;
         let window = domain.pd.alloc_mw(window_kind)?;
         domain.add();
         let c = sys::ibv_mw { context: domain.context(), pd, rkey: window.rkey(), handle: 0, type_: kind };

@@ -7,8 +7,8 @@ use libc::c_int;
 
 use crate::abi::{self, EBUSY, EINVAL, Outcome};
 use crate::device::OpenDevice;
-use crate::sys;
 use crate::users::Users;
+use crate::{room, sys};
 
 /// A protection domain (`ibv_pd`).
 #[repr(C)]
@@ -121,6 +121,7 @@ pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut sys::ibv_context) -> 
     abi::pointer(|| {
         // SAFETY: the caller passes an open context.
         let open = unsafe { OpenDevice::of(context) };
+        room::for_object(0)?;
         let pd = open.process.context.alloc_pd()?;
         // SAFETY: the caller passes an open context.
         Ok(unsafe { Pd::make(context, pd) })

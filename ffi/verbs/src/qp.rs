@@ -23,7 +23,7 @@ use crate::process::Process;
 use crate::qp_state::{self, Change};
 use crate::section::{Locked, Section};
 use crate::srq::Srq;
-use crate::{ib, limits, sys};
+use crate::{ib, limits, room, sys};
 
 /// How long a peer may not move while a queue pair is destroyed: its program may be waiting for a processor.
 const DRAIN_IDLE: Duration = Duration::from_secs(1);
@@ -222,6 +222,7 @@ impl Qp {
         };
         made_with.cqs().try_for_each(Cq::check)?;
         made_with.srq().map_or(Ok(()), Srq::check)?;
+        room::for_object(init.cap.max_send_wr as usize + init.cap.max_recv_wr as usize)?;
         let qp = made_with.make()?;
         if init.srq.is_null() {
             init.cap.max_recv_wr = qp.query().max_recv_wr as u32;

@@ -1,8 +1,9 @@
 //! Maps the 24 unpredictable bits of an STag to its slot, with two loads.
 //!
-//! The map has 4096 pages of 4096 entries. A page (16 KiB) is there while an index in it is in use. Then
-//! another part of the map gets it: the map is as large as the most indices that were in use together need.
-//! Readers take no lock. The control lock of the table serialises writers.
+//! The map has 16,384 pages of 1024 entries. A page (4 KiB, as large as one of the kernel, since most new
+//! indices of a small table need a new one) is there while an index in it is in use. Then another part of the
+//! map gets it: the map is as large as the most indices that were in use together need. Readers take no lock.
+//! The control lock of the table serialises writers.
 //!
 //! A reader that has found a page may find there, a moment later, the entry of another index, whose slot has
 //! another STag. So a reader compares the STag of the slot, and a writer holds the control lock.
@@ -30,8 +31,10 @@ pub(super) const QUARANTINE: u32 = 1 << 20;
 /// ends soon.
 pub(super) const MAX_LIVE: usize = 1 << 21;
 
-/// Entries of a page, and pages of the directory: the square root of 2^24.
-const PAGE: usize = 1 << 12;
+/// Entries of a page.
+const PAGE: usize = 1 << 10;
+/// Pages of the directory.
+const PAGES: usize = Stag::INDICES as usize / PAGE;
 /// Set in the entry of an index in use. The other bits are the slot number.
 const LIVE: u32 = 1 << 31;
 
@@ -43,7 +46,7 @@ pub(super) struct IndexMap {
     pages: Box<Directory>,
 }
 
-type Directory = [AtomicPtr<Page>; PAGE];
+type Directory = [AtomicPtr<Page>; PAGES];
 
 /// Allocates indices. Only the holder of the control lock uses it.
 pub(super) struct IndexAllocator {
@@ -51,7 +54,7 @@ pub(super) struct IndexAllocator {
     /// Counts allocated indices, modulo 2^32.
     clock: u32,
     /// Indices in use in each page.
-    used: Box<[u16; PAGE]>,
+    used: Box<[u16; PAGES]>,
     /// Pages without an index in use: all their entries are 0.
     spare: Vec<NonNull<Page>>,
     quarantine: Quarantine,

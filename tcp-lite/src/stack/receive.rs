@@ -209,6 +209,13 @@ impl Stack {
         let Some(slot) = self.connections.find_next(&tuple) else {
             return self.unmatched_segment_arrives(now, origin, tuple, header, payload);
         };
+        let payload = match self.syn_cookies.were_made() {
+            true => match self.earlier_cookie_arrives(now, origin, (slot, tuple), header, payload) {
+                None => return,
+                Some(payload) => payload,
+            },
+            false => payload,
+        };
         match self.with(now, slot, |tcb, ctx| tcb.on_segment(ctx, header, origin.ecn, (payload, segments))) {
             None | Some(Verdict::Done) => {}
             Some(Verdict::Reset(reset)) => {
@@ -383,6 +390,35 @@ impl Stack {
         self.connections.insert(id, conn);
         let verdict = self.with(now, id.slot, |tcb, ctx| tcb.on_segment(ctx, ack, origin.ecn, (payload, 1)));
         debug_assert!(matches!(verdict, Some(Verdict::Done)), "{verdict:?}");
+    }
+
+    /// A segment of a half-open connection, which may acknowledge an earlier SYN-ACK than that of the
+    /// connection: the peer's SYN was answered by a cookie, and came again when the backlog had room, before
+    /// the peer got the cookie. The peer is established with the cookie, so the connection becomes the
+    /// cookie's. Returns the payload of any other segment.
+    #[cold]
+    fn earlier_cookie_arrives(
+        &mut self,
+        now: Instant,
+        origin: SegmentOrigin,
+        (slot, tuple): (u32, FourTuple),
+        header: &TcpHeader,
+        payload: Mbuf,
+    ) -> Option<Mbuf> {
+        let conn = self.connections.get(slot).filter(|conn| conn.half_open);
+        let conn = conn.filter(|conn| !conn.tcb.acknowledges_our_syn(header));
+        let Some(listener) = conn.and_then(|conn| conn.listener) else { return Some(payload) };
+        if let Some(syn) = self.syn_cookies.recall(now, &tuple, header) {
+            self.forget(now, slot);
+            self.cookie_arrives(now, listener, origin, tuple, &syn, (header, payload));
+            return None;
+        }
+        if self.syn_cookies.may_be_overtaken(now, header, payload.len()) {
+            // As without the half-open connection: a RST would end the peer's, and the segment comes again.
+            self.counters.rx_no_connection += 1;
+            return None;
+        }
+        Some(payload)
     }
 
     /// Returns whether there was a place for it.

@@ -6,7 +6,7 @@ use tcp_lite::facade::{EthernetAddress, IpAddress, Ipv4Address};
 use tcp_lite::{AddressFilter, CloseReason, ConnectError, Duration, ListenConfig, ListenError, StackConfig};
 
 use crate::craft;
-use crate::harness::{MAC_A, MAC_B, World, config};
+use crate::harness::{MAC_A, MAC_B, World, byte, config};
 use crate::relay::Tap;
 
 pub(crate) const A4: Ipv4Address = Ipv4Address::new(10, 0, 0, 1);
@@ -284,6 +284,53 @@ fn bytes_that_overtake_the_acknowledgement_of_a_cookie_do_not_refuse_the_connect
     assert_eq!(tap.frames().iter().filter(|frame| flags(frame) == RST).count(), 2);
     tap.inject(&send(TcpControl::None, next, 8, b"1st"));
     assert_eq!(tap.host.stack.counters().rx_syn_cookies, 1);
+}
+
+/// A SYN that was answered by a cookie comes again when the backlog has room, before its sender got the cookie.
+/// The sender acknowledges the cookie, and then learns of a second SYN-ACK.
+#[test]
+fn a_cookie_is_taken_although_the_syn_came_again_and_found_room() {
+    let bytes: Vec<u8> = (0..9).map(byte).collect();
+    for overtakes in [false, true] {
+        let mut limited = config(MAC_A, 1);
+        limited.limits.backlog = 1;
+        let mut tap = Tap::new(limited);
+        let listener = tap.host.stack.listen(80).unwrap();
+        tap.inject(&craft::arp(ArpOperation::Request, MAC_B, EthernetAddress::BROADCAST, B4, A4));
+        tap.frames();
+        let send = |port, control, seq, ack, payload: &[u8]| {
+            craft::answer(TO_A, (B, port), (A, 80), control, (seq, ack), payload)
+        };
+        let of = |frames: &[Vec<u8>], port: u16| {
+            let is_its = |frame: &&Vec<u8>| flags(frame) == SYN_ACK && frame[36..38] == port.to_be_bytes();
+            seq(frames.iter().find(is_its).expect("a SYN-ACK")).wrapping_add(1)
+        };
+        tap.inject(&send(1000, TcpControl::Syn, 7, None, b""));
+        tap.inject(&send(1001, TcpControl::Syn, 7, None, b""));
+        let answers = tap.frames();
+        let (first, cookie) = (of(&answers, 1000), of(&answers, 1001));
+        tap.inject(&send(1000, TcpControl::None, 8, Some(first), b""));
+        tap.inject(&send(1001, TcpControl::Syn, 7, None, b""));
+        let other = of(&tap.frames(), 1001);
+        assert_ne!(other, cookie);
+        assert_eq!(tap.host.stack.listener_counters(listener).unwrap().1, 1);
+        if overtakes {
+            tap.inject(&send(1001, TcpControl::None, 11, Some(cookie), &bytes[3..9]));
+        }
+        tap.inject(&send(1001, TcpControl::None, 8, Some(cookie), &bytes[..3]));
+        // The challenge ACK that answers the second SYN-ACK.
+        tap.inject(&send(1001, TcpControl::None, 11, Some(cookie), b""));
+        let answers = tap.frames();
+        assert!(answers.iter().all(|frame| flags(frame) & RST == 0), "{answers:?}");
+        let counters = tap.host.stack.counters();
+        assert_eq!((counters.tx_syn_cookies, counters.rx_syn_cookies), (1, 1));
+        assert_eq!(tap.host.stack.listener_counters(listener).unwrap().1, 0);
+        // A number that is neither's still ends it.
+        tap.inject(&send(1002, TcpControl::Syn, 7, None, b""));
+        tap.frames();
+        tap.inject(&send(1002, TcpControl::None, 8, Some(first), b""));
+        assert_eq!(tap.frames().iter().filter(|frame| flags(frame) == RST).count(), 1);
+    }
 }
 
 #[test]

@@ -15,7 +15,7 @@ use crate::hello::Hello;
 use crate::net::Peer;
 use crate::qp::Qp;
 use crate::request::bytes_at;
-use crate::{limits, sys};
+use crate::{limits, room, sys};
 
 /// The time for a connection to be set up. A server may take its time to accept.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
@@ -40,6 +40,7 @@ pub(crate) unsafe extern "C" fn rdma_listen(id: *mut sys::rdma_cm_id, backlog: c
             super::address::bind(this, SocketAddr::from(([0; 4], 0)))?;
         }
         let backlog = usize::try_from(backlog).unwrap_or(0);
+        room::for_object(BACKLOG)?;
         with_new_cm(this, |cm| listen_alone(this, cm, backlog))?;
         Ok(0)
     })
@@ -86,11 +87,7 @@ fn start_to_listen(id: &Id, state: &mut State, cm: CmId, visible: SocketAddr, ba
 /// Listens on the wire, on `port` or, where names lead to it, on any other.
 fn listen(cm: &CmId, state: &State, port: u16, backlog: usize) -> Outcome<u16> {
     let options = |port| {
-        let mut options = ListenOptions { backlog: BACKLOG, ..ListenOptions::new(port) };
-        if backlog > 0 {
-            // Programs give small numbers, and expect a request more now and then.
-            options.backlog = backlog.max(16);
-        }
+        let mut options = ListenOptions { backlog: backlog.max(BACKLOG), ..ListenOptions::new(port) };
         options.failures_per_address = None;
         options.responder.startup_timeout = CONNECT_TIMEOUT;
         options.responder.decision_timeout = None;
@@ -225,6 +222,7 @@ pub(crate) unsafe extern "C" fn rdma_connect(
         // SAFETY: the caller's promise is passed on.
         let qp = unsafe { qp_of(this, param) }?;
         let destination = this.state().destination.ok_or(EINVAL)?;
+        room::for_object(0)?;
         let peer = find(this, destination)?;
         let Peer::At(remote) = peer else {
             manage(&mut this.state(), qp);

@@ -4,13 +4,14 @@ use libc::{c_int, c_void};
 
 use super::channel::Channel;
 use super::id::Id;
-use crate::{abi, start, sys};
+use crate::{abi, room, start, sys};
 
 /// See `rdma_create_event_channel(3)`.
 #[unsafe(export_name = "uw_rdma_create_event_channel")]
 pub(crate) extern "C" fn rdma_create_event_channel() -> *mut sys::rdma_event_channel {
     abi::pointer(|| {
         start::process()?;
+        room::for_object(0)?;
         Channel::make()
     })
 }
@@ -27,7 +28,9 @@ pub(crate) unsafe extern "C" fn rdma_create_id(
     ps: sys::rdma_port_space,
 ) -> c_int {
     abi::minus_one(|| {
-        let new = Id::make(start::process()?, channel, context, ps)?;
+        let process = start::process()?;
+        room::for_object(0)?;
+        let new = Id::make(process, channel, context, ps)?;
         // SAFETY: the caller passes a writable place.
         unsafe { *id = Box::leak(new).as_c() };
         Ok(0)

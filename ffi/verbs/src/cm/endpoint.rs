@@ -9,7 +9,7 @@ use super::channel;
 use super::id::{Id, destroy, migrate};
 use super::qp::{create, rdma_destroy_qp, rdma_destroy_srq};
 use crate::abi::{self, EINVAL, Errno, Outcome};
-use crate::{start, sys};
+use crate::{room, start, sys};
 
 /// How long a name may take to be resolved, milliseconds, as in librdmacm.
 const RESOLVE_MS: c_int = 2000;
@@ -29,7 +29,9 @@ pub(crate) unsafe extern "C" fn rdma_create_ep(
     abi::minus_one(|| {
         // SAFETY: the caller passes a struct that is readable.
         let info = unsafe { &*info };
-        let new = Id::make(start::process()?, ptr::null_mut(), ptr::null_mut(), info.ai_port_space as u32)?;
+        let process = start::process()?;
+        room::for_object(0)?;
+        let new = Id::make(process, ptr::null_mut(), ptr::null_mut(), info.ai_port_space as u32)?;
         let new = Box::leak(new).as_c();
         // SAFETY: the identifier was just made; the caller's promises are passed on.
         let made = unsafe { set_up(new, info, pd, init) };

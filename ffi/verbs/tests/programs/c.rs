@@ -8,7 +8,7 @@ use crate::pair::Running;
 use crate::wire::Wire;
 
 /// The programs, by their files' names.
-pub(crate) const ALL: [&str; 36] = [
+pub(crate) const ALL: [&str; 38] = [
     "one_process",
     "destroyed",
     "exported",
@@ -45,6 +45,8 @@ pub(crate) const ALL: [&str; 36] = [
     "steps",
     "answers",
     "rejected",
+    "short_memory",
+    "requests",
 ];
 
 /// How long each may take. Some wait until a silent peer is given up, again and again.

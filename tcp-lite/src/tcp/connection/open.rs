@@ -123,7 +123,7 @@ impl Tcb {
     }
 
     /// Whether a segment in SYN-RECEIVED has no acknowledgement, or one of our SYN, which was sent.
-    pub(super) fn acknowledges_our_syn(&self, header: &TcpHeader) -> bool {
+    pub(crate) fn acknowledges_our_syn(&self, header: &TcpHeader) -> bool {
         header.ack.is_none_or(|ack| self.send.is_ack_of_syn(ack))
     }
 

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 
 #include "common.h"
@@ -160,6 +161,25 @@ static void one_after_the_other(void)
 	CHECK(more <= 8192);
 }
 
+/* New regions that stay take little memory each: bringing in its pages takes longer than all the rest. */
+static void many_that_stay(void)
+{
+	enum { REGIONS = 1000 };
+	static uint8_t buffer[PAGE];
+	static struct ibv_mr *regions[REGIONS];
+	struct rusage before, after;
+	CHECK(!getrusage(RUSAGE_THREAD, &before));
+	for (int i = 0; i < REGIONS; i++)
+		CHECK((regions[i] = ibv_reg_mr(pd, buffer, sizeof(buffer), IBV_ACCESS_LOCAL_WRITE)));
+	CHECK(!getrusage(RUSAGE_THREAD, &after));
+	long faults = after.ru_minflt - before.ru_minflt;
+	if (faults > 2 * REGIONS)
+		fprintf(stderr, "%d registrations brought in %ld pages\n", REGIONS, faults);
+	CHECK(faults <= 2 * REGIONS);
+	for (int i = 0; i < REGIONS; i++)
+		CHECK(!ibv_dereg_mr(regions[i]));
+}
+
 static void write_file(const char *name, const char *text)
 {
 	int fd = open(name, O_WRONLY | O_CLOEXEC);
@@ -199,6 +219,7 @@ int main(void)
 	without_proc();
 	open_and_refuse();
 	many_mappings();
+	many_that_stay();
 	one_after_the_other();
 	CHECK(!ibv_dealloc_pd(pd) && !ibv_close_device(context));
 	return 0;
