@@ -43,8 +43,8 @@ impl Restarts {
         }
     }
 
-    /// Reads the counter: `steady` if `is_steady`, which stays the same, and otherwise `other`. The result goes
-    /// on where the counter begins anew.
+    /// Reads the counter: `steady` if `is_steady`, which stays the same, and otherwise `other`. The result
+    /// goes on where the counter begins anew.
     #[inline]
     pub(super) fn read(
         &self,
@@ -63,8 +63,8 @@ impl Restarts {
         self.read_any(|| if is_steady() { (steady(), STEP) } else { (other(), 0) })
     }
 
-    /// The same for a reading that may be far from the recent one. `counter` returns its reading, and the step
-    /// of the counter.
+    /// The same for a reading that may be far from the recent one. `counter` returns its reading, and the
+    /// step of the counter.
     #[cold]
     fn read_any(&self, counter: impl Fn() -> (u64, u64)) -> u64 {
         let ahead = self.ahead.load(Ordering::Acquire);
@@ -137,7 +137,8 @@ mod tests {
         assert_eq!(read(BEGIN - JITTER - 1), BEGIN, "it began anew");
     }
 
-    /// What a counter that is not steady says counts nowhere, whether it stands still or is near the other one.
+    /// What a counter that is not steady says counts nowhere, whether it stands still or is near the other
+    /// one.
     #[test]
     fn a_counter_that_is_not_steady_is_replaced() {
         for unsteady in [0, 9, BEGIN, BEGIN + 40 * STEP, BEGIN + 50 * STEP] {

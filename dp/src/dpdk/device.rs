@@ -37,7 +37,8 @@ const MIN_LARGE_FRAME_MBUF_BYTES: usize = 4096;
 /// The device side of a vhost-user socket.
 const VHOST: &str = "net_vhost";
 
-/// The two sides of a vhost-user socket and of a memif one: there is one peer, and the link is its connection.
+/// The two sides of a vhost-user socket and of a memif one: there is one peer, and the link is its
+/// connection.
 const POINT_TO_POINT: &[&str] = &[VHOST, "net_virtio_user", "net_memif"];
 
 /// Devices that do not count missing receive buffers.

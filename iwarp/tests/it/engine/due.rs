@@ -240,8 +240,8 @@ fn busy_polls_are_those_with_work() {
     assert_eq!(counts(&pair), (polls + 2, busy + 1));
 }
 
-/// While the port has not taken the frames that it was offered, it is offered no more: what is posted and sent
-/// again meanwhile waits in TCP.
+/// While the port has not taken the frames that it was offered, it is offered no more: what is posted and
+/// sent again meanwhile waits in TCP.
 #[test]
 fn a_port_that_refuses_frames_is_offered_no_more() {
     let (stuck, most) = (Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());

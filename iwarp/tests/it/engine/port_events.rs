@@ -107,7 +107,8 @@ fn a_link_that_is_back_in_time_ends_no_connection_of_a_point_to_point_port() {
     assert!(pair.a.channel.poll().is_none() && pair.b.channel.poll().is_none());
 }
 
-/// The first end of a socket of vhost-user starts without a link. Programs look at the port before they listen.
+/// The first end of a socket of vhost-user starts without a link. Programs look at the port before they
+/// listen.
 #[test]
 fn a_port_that_waits_for_its_only_peer_tells_no_error() {
     use AsyncEventKind::{PortActive, PortError};

@@ -46,7 +46,8 @@ fn a_fence_holds_every_form_of_a_message() {
     }
 }
 
-/// The bytes of an inline request are those of its elements, or the parts of the caller, one behind the other.
+/// The bytes of an inline request are those of its elements, or the parts of the caller, one behind the
+/// other.
 #[test]
 fn inline_bytes_are_one_behind_the_other() {
     let (mut pair, c) = Pair::connected();
