@@ -411,8 +411,8 @@ impl Consumer {
         }
     }
 
-    /// Takes the oldest record, which [`peek`](Self::peek) returned. The writer gets the space of many
-    /// records back with the last of them, and that of the others by [`release`](Self::release).
+    /// Takes the oldest record, which [`peek`](Self::peek) returned. With each 64 KiB the writer gets their
+    /// space back, and that of the rest by [`release`](Self::release).
     #[inline]
     pub(super) fn advance(&mut self, record: Record) {
         self.head += record_bytes(record.bytes);
