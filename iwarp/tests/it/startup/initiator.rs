@@ -15,8 +15,8 @@ use dp::{Burst, Mbuf, Port};
 use iwarp::mpa::frame::{Depths, Enhanced};
 use iwarp::mpa::{Framer, RtrKinds, StartupFault};
 use iwarp::verbs::{
-    CmEventKind, ConnParam, ConnectionError, RecvRequest, RemoteAddr, SendOp, SendRequest, StreamError,
-    TerminateOrigin,
+    CmEventKind, ConnParam, ConnectionError, QpState, RecvRequest, RemoteAddr, SendOp, SendRequest,
+    StreamError, TerminateOrigin,
 };
 
 const WRITE_RTR: &str = "000ec140 00000001 00000000 00000000 ebd34c5f";
@@ -259,6 +259,8 @@ fn a_peer_without_revision_2_is_asked_again() {
                     panic!("{event:?}")
                 };
                 assert_eq!((&private_data[..], peer, revision, fell_back), (&b"you"[..], None, 1, true));
+                // The end of the first connection is not that of the queue pair.
+                assert_eq!((d.qp.cause(), d.qp.state()), (None, QpState::Rts));
                 // The users decide who sends first: no RTR.
                 d.pair.until(20_000, |_| false);
                 assert_eq!(d.pair.inbox.len(), 0);
@@ -271,6 +273,23 @@ fn a_peer_without_revision_2_is_asked_again() {
             }
         }
     }
+}
+
+/// Both attempts have one time together.
+#[test]
+fn a_second_try_has_the_time_that_the_first_has_left() {
+    let mut d = Initiator::new(&ConnParam {
+        fallback: true,
+        timeout: Duration::from_secs(4),
+        ..ConnParam::default()
+    });
+    let start_us = d.pair.now_us;
+    d.pair.until(3_000_000, |_| false);
+    d.pair.close();
+    let error = connect_error(d.event());
+    assert_eq!((error, d.pair.accepted), (ConnectionError::StartupTimeout, 2));
+    let took_us = d.pair.now_us - start_us;
+    assert!((3_900_000..4_100_000).contains(&took_us), "{took_us} us");
 }
 
 // Proves MPA-154, MPA-155, MPA-199, MPA-310: markers are sent if the Reply asks for them, from the first
