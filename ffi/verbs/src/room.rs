@@ -1,4 +1,5 @@
-//! Memory and descriptors for the start of the engine, before anything is made or read, and memory for objects.
+//! Memory and descriptors for the start of the engine, before anything is made or read, and memory for
+//! objects.
 //!
 //! The pools, queues and threads of an engine have sizes that do not depend on the program. Most of them are
 //! made by allocations that end a process for which there is no memory. So the start asks for all of it
@@ -62,13 +63,12 @@ pub(crate) fn for_object(entries: usize) -> Outcome<()> {
     })
 }
 
-/// The same for a memory region. Most of them are made in less time than the question takes, so it is asked for
-/// [`REGIONS`] of them.
+/// The same for a memory region. Most of them are made in less time than the question takes, so it is asked
+/// for [`REGIONS`] of them.
 pub(crate) fn for_region() -> Outcome<()> {
     static REGISTERED: AtomicU32 = AtomicU32::new(0);
-    match REGISTERED.load(Ordering::Relaxed) % REGIONS {
-        0 => for_object(0)?,
-        _ => {}
+    if REGISTERED.load(Ordering::Relaxed).is_multiple_of(REGIONS) {
+        for_object(0)?;
     }
     // Counted behind the question: without memory, the next call asks again.
     REGISTERED.fetch_add(1, Ordering::Relaxed);

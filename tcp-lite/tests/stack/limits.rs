@@ -286,8 +286,8 @@ fn bytes_that_overtake_the_acknowledgement_of_a_cookie_do_not_refuse_the_connect
     assert_eq!(tap.host.stack.counters().rx_syn_cookies, 1);
 }
 
-/// A SYN that was answered by a cookie comes again when the backlog has room, before its sender got the cookie.
-/// The sender acknowledges the cookie, and then learns of a second SYN-ACK.
+/// A SYN that was answered by a cookie comes again when the backlog has room, before its sender got the
+/// cookie. The sender acknowledges the cookie, and then learns of a second SYN-ACK.
 #[test]
 fn a_cookie_is_taken_although_the_syn_came_again_and_found_room() {
     let bytes: Vec<u8> = (0..9).map(byte).collect();
