@@ -67,9 +67,8 @@ pub(crate) fn for_object(entries: usize) -> Outcome<()> {
 /// for [`REGIONS`] of them.
 pub(crate) fn for_region() -> Outcome<()> {
     static REGISTERED: AtomicU32 = AtomicU32::new(0);
-    match REGISTERED.load(Ordering::Relaxed) % REGIONS {
-        0 => for_object(0)?,
-        _ => {}
+    if REGISTERED.load(Ordering::Relaxed).is_multiple_of(REGIONS) {
+        for_object(0)?;
     }
     // Counted behind the question: without memory, the next call asks again.
     REGISTERED.fetch_add(1, Ordering::Relaxed);
