@@ -147,7 +147,7 @@ impl Cq {
         if cqe == 0 || cqe > limits::MAX_CQE || vector != 0 {
             return Err(EINVAL);
         }
-        room::for_object(cqe)?;
+        room::for_object(cqe * room::COMPLETION_BYTES)?;
         // SAFETY: the caller passes an open context.
         let open = unsafe { OpenDevice::of(context) };
         // SAFETY: the caller passes NULL or a channel that lives.
@@ -233,6 +233,7 @@ pub(crate) unsafe extern "C" fn ibv_resize_cq(cq: *mut sys::ibv_cq, cqe: c_int) 
         let this = unsafe { Cq::of(cq) };
         let entries =
             usize::try_from(cqe).ok().filter(|&cqe| cqe > 0 && cqe <= limits::MAX_CQE).ok_or(EINVAL)?;
+        room::for_object(entries * room::COMPLETION_BYTES)?;
         this.cq.resize(entries)?;
         // SAFETY: the caller does not use the queue in two threads while it is resized.
         unsafe { (*this.c.get()).cqe = cqe };

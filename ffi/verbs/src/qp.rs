@@ -222,7 +222,8 @@ impl Qp {
         };
         made_with.cqs().try_for_each(Cq::check)?;
         made_with.srq().map_or(Ok(()), Srq::check)?;
-        room::for_object(init.cap.max_send_wr as usize + init.cap.max_recv_wr as usize)?;
+        let requests = init.cap.max_send_wr as usize + init.cap.max_recv_wr as usize;
+        room::for_object(requests * room::REQUEST_BYTES)?;
         let qp = made_with.make()?;
         if init.srq.is_null() {
             init.cap.max_recv_wr = qp.query().max_recv_wr as u32;

@@ -26,8 +26,11 @@ const START_BYTES: usize = 112 << 20;
 /// Bytes that an object may take besides its queues, with its connection and what allocators keep.
 const OBJECT_BYTES: usize = 2 << 20;
 
-/// Bytes that an entry of a work queue takes at most, without what is posted inline.
-const ENTRY_BYTES: usize = 512;
+/// Bytes that an entry of a work queue takes at most.
+pub(crate) const REQUEST_BYTES: usize = 512;
+
+/// Bytes that an entry of a completion queue takes at most.
+pub(crate) const COMPLETION_BYTES: usize = 64;
 
 /// Regions for which memory is asked at once: each takes some kilobytes.
 const REGIONS: u32 = 64;
@@ -52,12 +55,12 @@ pub(crate) fn check() -> Result<(), StartError> {
     })
 }
 
-/// Checks that there is memory for an object whose queues have so many entries in all.
+/// Checks that there is memory for an object whose queues take so many bytes.
 ///
 /// # Errors
 /// `ENOMEM`, with a line in the log.
-pub(crate) fn for_object(entries: usize) -> Outcome<()> {
-    take_for_a_moment(OBJECT_BYTES + entries * ENTRY_BYTES).map_err(|error| {
+pub(crate) fn for_object(bytes: usize) -> Outcome<()> {
+    take_for_a_moment(OBJECT_BYTES + bytes).map_err(|error| {
         abi::log(|| format!("refused: no memory ({error}): raise the limit of the process (ulimit -v)"));
         Errno(libc::ENOMEM)
     })

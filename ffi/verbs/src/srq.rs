@@ -64,7 +64,7 @@ pub(crate) unsafe extern "C" fn ibv_create_srq(
         if !(1..=limits::MAX_SRQ_WR).contains(&max_wr) || max_sge > limits::SGE {
             return Err(EINVAL);
         }
-        room::for_object(max_wr)?;
+        room::for_object(max_wr * room::REQUEST_BYTES)?;
         let srq = domain.pd.create_srq(&SrqInit { max_wr, max_sge: limits::SGE, one_pd: false })?;
         init.attr.max_sge = limits::SGE as u32;
         // SAFETY: a context is not closed while it has objects.

@@ -325,6 +325,15 @@ fn a_cookie_is_taken_although_the_syn_came_again_and_found_room() {
         let counters = tap.host.stack.counters();
         assert_eq!((counters.tx_syn_cookies, counters.rx_syn_cookies), (1, 1));
         assert_eq!(tap.host.stack.listener_counters(listener).unwrap().1, 0);
+        // Bytes that come with the acknowledgement of an ordinary SYN-ACK are taken, whatever its number is.
+        let unmatched = counters.rx_no_connection;
+        for port in 2000..2100 {
+            tap.inject(&send(port, TcpControl::Syn, 7, None, b""));
+            let number = of(&tap.frames(), port);
+            tap.inject(&send(port, TcpControl::None, 8, Some(number), &bytes));
+            tap.frames();
+        }
+        assert_eq!(tap.host.stack.counters().rx_no_connection, unmatched);
         // A number that is neither's still ends it.
         tap.inject(&send(1002, TcpControl::Syn, 7, None, b""));
         tap.frames();

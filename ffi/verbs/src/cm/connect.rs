@@ -40,7 +40,7 @@ pub(crate) unsafe extern "C" fn rdma_listen(id: *mut sys::rdma_cm_id, backlog: c
             super::address::bind(this, SocketAddr::from(([0; 4], 0)))?;
         }
         let backlog = usize::try_from(backlog).unwrap_or(0);
-        room::for_object(BACKLOG)?;
+        room::for_object(BACKLOG * room::REQUEST_BYTES)?;
         with_new_cm(this, |cm| listen_alone(this, cm, backlog))?;
         Ok(0)
     })

@@ -129,6 +129,17 @@ static void exhaust(const char *name, void *(*make)(void), int (*end)(void *))
 		CHECK(!end(objects[--count]));
 }
 
+/* A queue that cannot grow stays as it was. */
+static void resize(void)
+{
+	struct ibv_cq *other = ibv_create_cq(context, 64, NULL, NULL, 0);
+	CHECK(other);
+	limit_to(size() + ROOM);
+	CHECK(ibv_resize_cq(other, 1000000) == ENOMEM && other->cqe == 64);
+	limit_to(RLIM_INFINITY);
+	CHECK(!ibv_resize_cq(other, 1000000) && other->cqe == 1000000 && !ibv_destroy_cq(other));
+}
+
 /* A message goes from one queue pair to another. */
 static void works(void)
 {
@@ -157,6 +168,7 @@ int main(void)
 	exhaust("regions", make_mr, end_mr);
 	exhaust("windows", make_mw, end_mw);
 	exhaust("identifiers", make_id, end_id);
+	resize();
 	works();
 	rdma_destroy_event_channel(channel);
 	CHECK(!ibv_destroy_cq(cq) && !ibv_dealloc_pd(pd) && !ibv_close_device(context));
