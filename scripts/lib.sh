@@ -2,6 +2,14 @@
 # process group, results, and cleanup. Sourced by bash.
 # shellcheck shell=bash
 
+# Every script that sources this says what it does, and does nothing else, when it is asked.
+case "${1:-}" in
+-h | --help)
+	sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0"
+	exit 0
+	;;
+esac
+
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root" || exit 1
 [ -d "$HOME/.cargo/bin" ] && PATH=$HOME/.cargo/bin:$PATH

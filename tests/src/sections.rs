@@ -305,6 +305,30 @@ mod tests {
         assert_eq!(named, suites(), "left: the sections of scripts/test; right: tests/tests/devices");
     }
 
+    /// A script that is asked what it does says so, and does nothing: some install packages and measure for
+    /// an hour otherwise.
+    #[test]
+    fn every_script_says_what_it_does() {
+        let mut asked = 0;
+        for entry in fs::read_dir(root().join("scripts")).unwrap() {
+            let path = entry.unwrap().path();
+            let text = fs::read_to_string(&path).unwrap_or_default();
+            if !text.contains("/lib.sh\"\n") {
+                continue;
+            }
+            asked += 1;
+            let first = text.lines().nth(1).unwrap().trim_start_matches("# ");
+            for help in ["--help", "-h"] {
+                let output = std::process::Command::new("timeout").arg("20").arg(&path).arg(help).output();
+                let output = output.unwrap();
+                let said = String::from_utf8_lossy(&output.stdout);
+                assert!(output.status.success() && said.starts_with(first), "{}: {said}", path.display());
+                assert!(!said.contains("===="), "{}: {said}", path.display());
+            }
+        }
+        assert!(asked >= 10, "{asked}");
+    }
+
     #[test]
     fn a_section_that_is_gone_is_missed() {
         let all = sections();
