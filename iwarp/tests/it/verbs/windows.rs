@@ -152,6 +152,25 @@ fn binding_and_registering_take_a_grant() {
     assert!(matches!(x.c.qp_b.bind_mw(1, &two, (&region, 0, 8), BOTH), Err(VerbsError::Invalid(_))));
 }
 
+/// The call that takes a request of the caller takes binds of windows of type 1 alone.
+#[test]
+fn only_binds_of_type_1_are_posted_by_the_call_for_them() {
+    let mut x = Exposure::new();
+    let region = x.pair.b.pd.reg_mr(LEN, BINDABLE).unwrap();
+    let one = x.pair.b.pd.alloc_mw(WindowKind::Type1).unwrap();
+    let two = x.pair.b.pd.alloc_mw(WindowKind::Type2).unwrap();
+    let bind =
+        |window: &MemoryWindow| SendRequest::empty(1, SendOp::BindWindow(window.bind(&region, 0, 8, BOTH)));
+    let no_bind = SendRequest::empty(1, SendOp::Send);
+    let refused = [x.c.qp_b.post_bind_mw(&two, &bind(&two)), x.c.qp_b.post_bind_mw(&one, &no_bind)];
+    assert!(refused.iter().all(|refused| matches!(refused, Err(VerbsError::Invalid(_)))), "{refused:?}");
+    x.pair.run_us(1000);
+    assert!(x.pair.b.cq.poll_one().is_none(), "nothing was posted");
+    x.c.qp_b.post_bind_mw(&one, &bind(&one)).unwrap();
+    assert_eq!(x.pair.wc_b().status, WcStatus::Success);
+    assert!(!two.is_bound());
+}
+
 /// Bind, transfer, invalidate: in the send queue, a hundred times without a pause, each time with another
 /// key. Accesses after an invalidation are refused.
 // Proves SEC-099, SEC-108, SEC-155, RDMAP-077: what it costs is not measured; no benchmark binds or registers
