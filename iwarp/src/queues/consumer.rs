@@ -112,8 +112,8 @@ impl QpConsumer {
         entry.map(|entry| RecvRequest::clone(entry))
     }
 
-    /// Completes a send request. It makes a completion if one was requested or if the request failed;
-    /// otherwise the entry of the request is free at once.
+    /// Completes a send request. It makes a completion if it is `signaled`: one was requested, or the request
+    /// failed. Otherwise the entry of the request is free at once.
     #[inline(always)]
     pub(crate) fn complete_send(&mut self, qp: &QpShared, signaled: bool, completion: WorkCompletion) {
         self.finish_send(qp, signaled, completion);
@@ -124,7 +124,8 @@ impl QpConsumer {
     fn finish_send(&mut self, qp: &QpShared, signaled: bool, completion: WorkCompletion) {
         let wqes = &qp.send.wqes;
         wqes.complete();
-        if signaled || qp.sq_sig_all || completion.status != WcStatus::Success {
+        debug_assert!(signaled || completion.status == WcStatus::Success, "a failure is always told");
+        if signaled || qp.sq_sig_all {
             qp.send.push(completion);
         } else {
             wqes.free(1);

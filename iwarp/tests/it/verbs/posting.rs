@@ -177,3 +177,23 @@ fn a_flush_makes_the_events_of_both_queues() {
         cqs.iter().for_each(|cq| while cq.poll_one().is_some() {});
     }
 }
+
+/// A request under way that fails makes a completion though none was requested, and so do those behind it.
+#[test]
+fn requests_under_way_that_fail_have_completions_without_a_signal() {
+    for agrees in [false, true] {
+        let (mut pair, c) = if agrees { Pair::agreeing() } else { Pair::connected() };
+        let (local, remote) = pair.regions(64);
+        let right = remote_addr(&remote, 0);
+        let wrong = remote_addr(&local, 0);
+        for (wr_id, remote) in [(1, right), (2, wrong), (3, right)] {
+            let read = SendRequest::new(wr_id, SendOp::Read { remote }, local.sge(0, 8));
+            c.qp_a.post_send(&read.flags(SendFlags::empty())).unwrap();
+        }
+        // The first one too: the peer ends before it has sent its bytes.
+        let got = [pair.wc_a(), pair.wc_a(), pair.wc_a()];
+        assert_eq!(got.map(|wc| wc.wr_id), [1, 2, 3], "{agrees}");
+        assert!(got.iter().all(|wc| wc.status != WcStatus::Success), "{agrees}: {got:?}");
+        assert!(pair.a.cq.poll_one().is_none());
+    }
+}
