@@ -2,16 +2,18 @@
 # process group, results, and cleanup. Sourced by bash.
 # shellcheck shell=bash
 
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cd "$root" || exit 1
+
 # Every script that sources this says what it does, and does nothing else, when it is asked.
+about() { sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "scripts/${0##*/}"; }
 case "${1:-}" in
 -h | --help)
-	sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0"
+	about
 	exit 0
 	;;
 esac
 
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-cd "$root" || exit 1
 [ -d "$HOME/.cargo/bin" ] && PATH=$HOME/.cargo/bin:$PATH
 # For `ip`, `ethtool` and `sysctl`: not every user has these folders in PATH.
 PATH=$PATH:/usr/sbin:/sbin

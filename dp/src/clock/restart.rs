@@ -101,16 +101,18 @@ mod tests {
     /// Where the counter begins: far enough from zero to fall far.
     const BEGIN: u64 = 1 << 50;
 
-    /// Replaces a counter that is not steady. None is read beside a steady one.
-    fn other() -> u64 {
-        unreachable!()
+    impl Restarts {
+        /// Reads a steady counter: nothing else is read beside it.
+        fn read_steady(&self, counter: impl Fn() -> u64) -> u64 {
+            self.read(counter, || true, || unreachable!())
+        }
     }
 
     #[test]
     fn a_counter_that_begins_anew_goes_on_from_where_it_was() {
         for anew in [0, 5, BEGIN / 2, BEGIN - JITTER - STEP] {
             let restarts = Restarts::new();
-            let read = |raw| restarts.read(|| raw, || true, other);
+            let read = |raw| restarts.read_steady(|| raw);
             assert_eq!(read(BEGIN), BEGIN, "the first reading, whatever it is");
             assert_eq!(read(BEGIN + 3 * STEP), BEGIN + 3 * STEP);
             assert_eq!(read(BEGIN + 3 * STEP + 9), BEGIN + 3 * STEP + 9);
@@ -128,7 +130,7 @@ mod tests {
     #[test]
     fn counters_of_two_processors_may_differ() {
         let restarts = Restarts::new();
-        let read = |raw| restarts.read(|| raw, || true, other);
+        let read = |raw| restarts.read_steady(|| raw);
         assert_eq!(read(BEGIN), BEGIN);
         for behind in [1, STEP, JITTER] {
             assert_eq!(read(BEGIN - behind), BEGIN - behind);
@@ -161,7 +163,7 @@ mod tests {
         };
         for reading in 0..1024 {
             let raw = BEGIN + reading * (STEP / 256);
-            assert_eq!(restarts.read(|| raw, is_steady, other), raw);
+            assert_eq!(restarts.read(|| raw, is_steady, || unreachable!()), raw);
         }
         // Twice for each step that is kept: before it has the lock, and with it.
         assert_eq!(asked.get(), 8);
@@ -172,27 +174,27 @@ mod tests {
     #[test]
     fn of_two_threads_that_find_a_new_beginning_one_deals_with_it() {
         let restarts = Restarts::new();
-        assert_eq!(restarts.read(|| BEGIN, || true, other), BEGIN);
+        assert_eq!(restarts.read_steady(|| BEGIN), BEGIN);
         let readings = std::cell::Cell::new(0);
         let counter = || {
             readings.set(readings.get() + 1);
             if readings.get() == 2 {
-                assert_eq!(restarts.read(|| 1000, || true, other), BEGIN, "the other thread");
+                assert_eq!(restarts.read_steady(|| 1000), BEGIN, "the other thread");
                 return 900;
             }
             if readings.get() == 1 { 899 } else { 990 }
         };
-        assert_eq!(restarts.read(counter, || true, other), BEGIN - 10, "as far behind as its counter");
+        assert_eq!(restarts.read_steady(counter), BEGIN - 10, "as far behind as its counter");
         assert_eq!(readings.get(), 3, "read again under the lock");
         // It begins anew once more, and goes on from the latest of all readings.
-        assert_eq!(restarts.read(|| 1000_u64.wrapping_sub(JITTER + 1), || true, other), BEGIN);
+        assert_eq!(restarts.read_steady(|| 1000_u64.wrapping_sub(JITTER + 1)), BEGIN);
     }
 
     #[test]
     fn a_counter_that_jumps_ahead_does_so() {
         let restarts = Restarts::new();
         for raw in [1, BEGIN, BEGIN + 1, 1 << 60] {
-            assert_eq!(restarts.read(|| raw, || true, other), raw);
+            assert_eq!(restarts.read_steady(|| raw), raw);
         }
     }
 
@@ -206,9 +208,9 @@ mod tests {
         let counter = || raw.fetch_add(1 << 12, Ordering::Relaxed);
         // Returns whether none of its readings was far behind the one before.
         let reader = || {
-            let (mut last, mut goes_on) = (restarts.read(counter, || true, other), true);
+            let (mut last, mut goes_on) = (restarts.read_steady(counter), true);
             while !stop.load(Ordering::Relaxed) {
-                let value = restarts.read(counter, || true, other);
+                let value = restarts.read_steady(counter);
                 // A reading is up to JITTER behind the latest one that was kept, and the one before was up to
                 // STEP ahead of that.
                 goes_on &= value + JITTER + STEP > last;
@@ -220,10 +222,10 @@ mod tests {
             let readers: Vec<_> = (0..3).map(|_| scope.spawn(reader)).collect();
             let mut go_on = true;
             for anew in 0..20 {
-                let until = restarts.read(counter, || true, other) + RUN;
-                while restarts.read(counter, || true, other) < until {}
+                let until = restarts.read_steady(counter) + RUN;
+                while restarts.read_steady(counter) < until {}
                 raw.store(anew * 1000, Ordering::Relaxed);
-                go_on &= restarts.read(counter, || true, other) + JITTER + STEP > until;
+                go_on &= restarts.read_steady(counter) + JITTER + STEP > until;
             }
             stop.store(true, Ordering::Relaxed);
             readers.into_iter().all(|reader| reader.join().is_ok_and(|goes_on| goes_on)) && go_on
@@ -231,6 +233,6 @@ mod tests {
         assert!(go_on);
         // Each time it went on from the latest reading that was kept, which was less than STEP old, and the
         // next run began up to JITTER behind it.
-        assert!(restarts.read(counter, || true, other) > BEGIN + 20 * (RUN - STEP - JITTER));
+        assert!(restarts.read_steady(counter) > BEGIN + 20 * (RUN - STEP - JITTER));
     }
 }

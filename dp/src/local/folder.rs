@@ -99,8 +99,8 @@ impl WireFolder {
     }
 }
 
-/// Whether this path leads to the folder that is open. Where `/proc` is not there, or is something else, it
-/// does not.
+/// Whether `path` names the folder that is `opened`. A path through `/proc` does not where `/proc` is not
+/// there, or is something else.
 fn leads_to(path: &Path, opened: &File) -> bool {
     let inode = |found: Metadata| (found.dev(), found.ino());
     match (std::fs::metadata(path), opened.metadata()) {

@@ -288,13 +288,19 @@ fn a_station_that_is_not_there_is_reported_once_for_each_attempt() {
     assert!(port.arm_wakeup());
 }
 
+/// A frame to station 2, the last of whose bytes are external memory, and the owner of that.
+fn with_external(from: &LocalPort) -> (Arc<Vec<u8>>, Mbuf) {
+    let owner = Arc::new(vec![7; 900]);
+    let mut frame = frame(from, 2, 5, 20);
+    frame.chain(Mbuf::external(from.mempool(), ExtBuf::new(Arc::clone(&owner))).unwrap()).unwrap();
+    (owner, frame)
+}
+
 #[test]
 fn external_memory_arrives_as_a_copy_and_is_given_back_when_sent() {
     let scratch = Scratch::new();
     let (mut a, mut b) = paired(&scratch);
-    let owner = Arc::new(vec![7; 900]);
-    let mut sent = frame(&a, 2, 5, 20);
-    sent.chain(Mbuf::external(a.mempool(), ExtBuf::new(Arc::clone(&owner))).unwrap()).unwrap();
+    let (owner, sent) = with_external(&a);
     let mut bytes = vec![0; sent.len()];
     sent.copy_to(0, &mut bytes);
     assert!(send(&mut a, sent));
@@ -307,9 +313,7 @@ fn external_memory_arrives_as_a_copy_and_is_given_back_when_sent() {
 fn external_memory_waits_for_a_buffer_to_be_copied_to() {
     let scratch = Scratch::new();
     let (mut a, mut b) = paired(&scratch);
-    let owner = Arc::new(vec![7; 900]);
-    let mut sent = frame(&a, 2, 5, 20);
-    sent.chain(Mbuf::external(a.mempool(), ExtBuf::new(Arc::clone(&owner))).unwrap()).unwrap();
+    let (_owner, sent) = with_external(&a);
     let held: Vec<Mbuf> = std::iter::from_fn(|| a.mempool().alloc()).collect();
     let mut burst: Burst = [sent].into_iter().collect();
     for refused in 1..=2 {

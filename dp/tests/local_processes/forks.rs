@@ -6,8 +6,9 @@ use std::panic::AssertUnwindSafe;
 
 use super::*;
 
-/// What a forked child finds: the port of its parent does nothing there. Returns 0, or the number of the
-/// first thing that is wrong. `sent` are two frames, and `ring` is the address of a mapping of the parent.
+/// Looks at what a forked child has of its parent's port, which does nothing there. Returns 0, or the number
+/// of the first thing that is wrong. `sent` are two frames, and `ring` is the address of a mapping of the
+/// parent.
 fn look_around(
     mut port: LocalPort,
     clock: &Clock,

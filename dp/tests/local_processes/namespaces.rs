@@ -17,7 +17,7 @@ fn process_that_looks_out() {
     println!("outcome fine");
 }
 
-/// A process has no number in a PID namespace that it is not in. It is there nevertheless.
+/// The owner of a station has no number in a PID namespace that it is not in. It lives nevertheless.
 #[test]
 fn a_station_of_another_pid_namespace_has_no_process_number() {
     if !rustix::process::geteuid().is_root() {

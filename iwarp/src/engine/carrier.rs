@@ -71,14 +71,19 @@ impl Carrier {
     /// that listens for this peer would refuse a port that has no link.
     pub(super) fn tell(&self, state: LinkState, now: Instant, tcp: &mut Stack) -> Option<AsyncEventKind> {
         match state {
-            LinkState::Up => tcp.set_link(now, true),
-            LinkState::Down => tcp.set_link(now, false),
-            LinkState::Gone => tcp.end_port(now),
-        }
-        match state {
-            LinkState::Up => Some(AsyncEventKind::PortActive),
-            LinkState::Down if self.point_to_point && !self.had_link => None,
-            LinkState::Down | LinkState::Gone => Some(AsyncEventKind::PortError),
+            LinkState::Up => {
+                tcp.set_link(now, true);
+                Some(AsyncEventKind::PortActive)
+            }
+            LinkState::Down => {
+                tcp.set_link(now, false);
+                let waits_for_peer = self.point_to_point && !self.had_link;
+                (!waits_for_peer).then_some(AsyncEventKind::PortError)
+            }
+            LinkState::Gone => {
+                tcp.end_port(now);
+                Some(AsyncEventKind::PortError)
+            }
         }
     }
 

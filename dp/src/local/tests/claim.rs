@@ -42,7 +42,8 @@ fn a_station_whose_queue_of_connections_is_full_is_not_taken_over() {
     assert_eq!(stations(&scratch.0).unwrap(), [Station { number: 7, pid }]);
 }
 
-/// What connecting to a station's socket says of the station. A lack of this process says nothing.
+/// The outcome of connecting to its socket tells the state of a station. An error for want of descriptors or
+/// memory tells nothing.
 #[test]
 fn each_outcome_of_connecting_to_a_station_says_what_state_it_is_in() {
     let living = |pid| Ok(Probed::Living { pid });

@@ -296,7 +296,7 @@ fn each_lie_about_a_growth_is_found() {
     ] {
         assert_eq!(lie(PLACE, GROWN, at, tail), Err(Broken), "{at} {tail}");
     }
-    // What lies there, though it looks like a record.
+    // It is not published either where something lies there that looks like a record.
     let (memory, _, mut rx) = ring_at(PLACE);
     memory.word(PLACE.data).store(GROWN, Ordering::Relaxed);
     memory.word(PLACE.data + 4096).store(14, Ordering::Relaxed);

@@ -26,16 +26,22 @@ fn kind(socket: impl AsFd) -> Option<Kind> {
     }
 }
 
-/// Station 1 has sent a hello to station 2, and gets one of it.
-#[test]
-fn the_lower_station_keeps_its_rings_when_hellos_cross() {
-    let scratch = Scratch::new();
+/// Station 1, the connection on which it has sent a hello to station 2, and the claim of that one.
+fn greeting(scratch: &Scratch) -> (LocalPort, OwnedFd, Claim) {
     let higher = Claim::new(&scratch.0, Some(2)).unwrap();
     let mut a = scratch.open(1);
     let sent = frame(&a, 2, 5, 64);
     assert!(send(&mut a, sent));
     let of_lower = rustix::net::accept(&higher.listener).unwrap();
     assert_eq!(kind(&of_lower), Some(Kind::Hello));
+    (a, of_lower, higher)
+}
+
+/// Station 1 has sent a hello to station 2, and gets one of it.
+#[test]
+fn the_lower_station_keeps_its_rings_when_hellos_cross() {
+    let scratch = Scratch::new();
+    let (mut a, of_lower, _higher) = greeting(&scratch);
     let of_higher = dial(&scratch);
     say(&of_higher, &hello(2, 7, 1));
     polls(&mut a, 100);
@@ -82,12 +88,7 @@ fn a_hello_from_before_the_pair_is_dropped_without_a_word() {
 #[test]
 fn a_hello_from_before_the_welcome_is_dropped_without_a_word() {
     let scratch = Scratch::new();
-    let higher = Claim::new(&scratch.0, Some(2)).unwrap();
-    let mut a = scratch.open(1);
-    let sent = frame(&a, 2, 5, 64);
-    assert!(send(&mut a, sent));
-    let of_lower = rustix::net::accept(&higher.listener).unwrap();
-    assert_eq!(kind(&of_lower), Some(Kind::Hello));
+    let (mut a, of_lower, _higher) = greeting(&scratch);
     tell(&of_lower, &Message { kind: Kind::Welcome, ..hello(2, 7, 3) }, None).unwrap();
     polls(&mut a, 100);
     for (serial, instance, is_old) in [(2, 7, true), (3, 7, true), (4, 7, false), (1, 8, false)] {

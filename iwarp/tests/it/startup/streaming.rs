@@ -253,7 +253,7 @@ fn the_end_comes_behind_the_last_byte() {
         let id = d.event().id;
         d.pair.until(10_000, |_| false);
         if close {
-            // What has arrived can still be read.
+            // The bytes that have arrived can still be read.
             id.disconnect();
         }
         let mut got: Vec<u8> = Vec::new();

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use crate::common::served::Served;
+use super::ending::failed;
 use crate::common::{ALL, PORT};
 use crate::common::{Pair, Testbed, pattern};
 use dp::link::{LinkConfig, LinkPlan};
 use iwarp::verbs::{
-    CmEventKind, ConnParam, ListenOptions, QpState, RemoteAddr, SendOp, SendRequest, StreamOptions,
-    StreamRead, WcStatus,
+    CmEventKind, ConnParam, ListenOptions, RemoteAddr, SendOp, SendRequest, StreamOptions, StreamRead,
+    WcStatus,
 };
 use tcp_lite::Instant;
 
@@ -93,18 +93,7 @@ fn a_close_that_waits_is_not_reported_as_idle() {
 /// Requests that are posted in `Terminate` are flushed at once, also while the Terminate cannot be sent.
 #[test]
 fn what_is_posted_while_a_terminate_waits_is_flushed() {
-    let mut served = Served::new();
-    served.pair.stopped_reading = true;
-    let region = served.reg_mr(1 << 20, ALL);
-    let remote = RemoteAddr { addr: 0, rkey: 1 };
-    for wr_id in 0..12 {
-        served.post(&SendRequest::new(wr_id, SendOp::Write { remote }, region.sge(0, 1 << 20)));
-    }
-    served.pair.until(1_000_000, |_| false);
-    served.qp.modify(QpState::Terminate).unwrap();
-    served.pair.until(10_000, |_| false);
-    assert_eq!((served.qp.state(), served.pair.engine.counters().tx_terminates), (QpState::Terminate, 0));
-    served.completions();
+    let (mut served, _region) = failed();
     served.post(&SendRequest::empty(99, SendOp::Send));
     served.pair.until(10_000, |_| false);
     assert_eq!(served.completions(), [(99, WcStatus::WrFlushError)]);

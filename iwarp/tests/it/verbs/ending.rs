@@ -21,7 +21,7 @@ fn write(served: &Served) -> Vec<u8> {
 
 /// A stream that has failed, whose Terminate waits for the window of a peer that reads nothing. The region
 /// has what was sent before.
-fn failed() -> (Served, MemoryRegion) {
+pub(super) fn failed() -> (Served, MemoryRegion) {
     let mut served = Served::new();
     served.pair.stopped_reading = true;
     let region = served.reg_mr(1 << 20, ALL);
@@ -239,7 +239,7 @@ fn an_abort_of_the_user_leaves_no_orphan() {
     }
 }
 
-/// Who has rejected a connection knows, and is told nothing more about it.
+/// A user that has rejected a connection gets no further event about it.
 #[test]
 fn a_reject_is_the_last_that_its_user_hears() {
     let (mut pair, _listener) = Pair::listening();
@@ -251,9 +251,9 @@ fn a_reject_is_the_last_that_its_user_hears() {
     assert!(pair.a.channel.poll().is_none() && pair.b.channel.poll().is_none());
 }
 
-/// What a peer sends behind our FIN is dropped: the close stays graceful. Between ends with InfiniBand's
-/// semantics it resets the connection, since the peer's requests would succeed, but not behind a Terminate:
-/// that one may still be on its way.
+/// Bytes that a peer sends behind our FIN are dropped: the close stays graceful. Between ends with
+/// InfiniBand's semantics it resets the connection, since the peer's requests would succeed, but not behind a
+/// Terminate: that one may still be on its way.
 #[test]
 fn bytes_behind_our_fin_reset_only_where_they_would_be_taken_for_done() {
     for (agrees, fails) in [(false, false), (false, true), (true, false), (true, true)] {
