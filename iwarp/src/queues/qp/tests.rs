@@ -55,3 +55,25 @@ fn a_place_in_line_goes_with_its_queue_pair() {
         assert_eq!(srq.shared.line_members(), 0);
     }
 }
+
+/// The user ends the queue pair while the engine finds that the peer is gone: either of them ends it.
+#[test]
+fn a_close_that_meets_the_peers_end_is_not_forgotten() {
+    let memory = MemoryTable::new(16, [1; 32]);
+    let resources = Resources::new(ContextLimits::default(), memory, false).unwrap();
+    let pd = PdShared::new(&resources).unwrap();
+    let cq = CompletionQueue::new(Arc::clone(&resources), &CqOptions::new(16)).unwrap();
+    for (asked, state) in [
+        (Ask::Receive, QpState::Orphaned),
+        (Ask::Close, QpState::Error),
+        (Ask::Terminate, QpState::Error),
+        (Ask::Abort, QpState::Error),
+    ] {
+        let qp = QpShared::new(&pd, &QpInit::new(&cq)).unwrap();
+        qp.connected((1, 1), true, true);
+        // As `ask` leaves it, before that looks at the state.
+        qp.asked.store(asked as u8, Ordering::Release);
+        qp.orphan();
+        assert_eq!(qp.state(), state, "{asked:?}");
+    }
+}

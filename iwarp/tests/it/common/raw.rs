@@ -24,7 +24,7 @@ pub(crate) struct RawPair {
     stack: Stack,
     port: Box<dyn Port>,
     out: Burst,
-    conn: Option<ConnId>,
+    pub(crate) conn: Option<ConnId>,
     /// The bytes of the engine's stream that have been received.
     pub(crate) inbox: Vec<u8>,
     /// The length of each of its TCP segments.

@@ -205,6 +205,71 @@ fn a_peer_that_does_not_answer_can_be_given_up() {
     assert_eq!(c.qp_a.state(), QpState::Rts);
 }
 
+/// The user has ended it before its peer did: it is over as any other, and what was open is flushed. Its
+/// engine has seen that wish, or has not yet.
+#[test]
+fn one_that_its_user_has_ended_does_not_outlive_its_peer() {
+    for own_end in [QpState::Closing, QpState::Error] {
+        for is_seen in [true, false] {
+            let (mut pair, c) = connected_with(&outliving());
+            let (local, remote) = pair.regions(64);
+            c.qp_a.post_recv(&RecvRequest::new(7, local.sge(0, 8))).unwrap();
+            let read = SendOp::Read { remote: remote_addr(&remote, 0) };
+            c.qp_a.post_send(&SendRequest::new(1, read, local.sge(8, 8))).unwrap();
+            if is_seen {
+                c.qp_a.modify(own_end).unwrap();
+                pair.a.engine.poll_at(Instant::from_micros(pair.now_us));
+            }
+            // B resets the connection before it has seen the Read.
+            c.qp_b.modify(QpState::Error).unwrap();
+            pair.b.engine.poll_at(Instant::from_micros(pair.now_us));
+            if !is_seen {
+                c.qp_a.modify(own_end).unwrap();
+            }
+            let ended = [(); 2].map(|()| pair.wc_a()).map(|wc| (wc.wr_id, wc.status));
+            let flushed = WcStatus::WrFlushError;
+            assert_eq!(ended, [(1, flushed), (7, flushed)], "{own_end:?}, seen: {is_seen}");
+            assert_eq!(c.qp_a.state(), QpState::Error);
+        }
+    }
+}
+
+/// The slots for Reads of the peer are for others, as soon as the peer is gone.
+#[test]
+fn without_a_peer_it_has_no_read_slots() {
+    let (mut pair, c) = connected_with(&outliving());
+    assert_ne!(pair.a.context.usage().read_slots.used, 0);
+    c.qp_b.modify(QpState::Closing).unwrap();
+    await_end(&mut pair);
+    assert_eq!(c.qp_a.state(), QpState::Orphaned);
+    assert_eq!(pair.a.context.usage().read_slots.used, 0);
+}
+
+/// A peer that accepts a connection that was given up loses it at once, and the queue pair stays in error.
+#[test]
+fn a_connection_that_was_given_up_does_not_come_about() {
+    let (mut pair, _listener) = Pair::listening();
+    let (local, _) = pair.regions(64);
+    let qp = early(&pair);
+    let id = pair.a.context.create_id(&pair.a.channel);
+    id.connect(&qp, pair.b.address, &outliving()).unwrap();
+    let request = pair.event_b();
+    assert!(qp.give_up());
+    let qp_b = pair.b.qp();
+    request.id.accept(&qp_b, &outliving()).unwrap();
+    let event = pair.until(|pair| {
+        pair.b.channel.poll().filter(|event| !matches!(event.kind, CmEventKind::Established { .. }))
+    });
+    assert!(
+        matches!(event.kind, CmEventKind::Disconnected { .. } | CmEventKind::ConnectError { .. }),
+        "{event:?}"
+    );
+    pair.run_us(50_000);
+    assert_eq!(qp.state(), QpState::Error);
+    qp.post_send(&SendRequest::new(1, SendOp::Send, local.sge(0, 8))).unwrap();
+    assert_eq!(pair.wc_a().status, WcStatus::WrFlushError);
+}
+
 /// A request that fails at home, before it is sent or by its response, ends the connection without a word to
 /// the peer, whose queue pair stays.
 #[test]

@@ -7,8 +7,8 @@ use std::time::Duration;
 use crate::common::{ALL, Pair, remote_addr};
 use iwarp::engine::ThreadOptions;
 use iwarp::verbs::{
-    CompletionQueue, ConnParam, Context, ContextConfig, CqEventHandler, CqOptions, QpInit, QpState,
-    QueuePair, RecvRequest, SendFlags, SendOp, SendRequest, VerbsError, WcStatus,
+    AsyncEventKind, CompletionQueue, ConnParam, Context, ContextConfig, CqEventHandler, CqOptions, QpInit,
+    QpState, QueuePair, RecvRequest, SendFlags, SendOp, SendRequest, VerbsError, WcStatus,
 };
 
 /// A handler, and the numbers of the queues that it was called for.
@@ -90,6 +90,26 @@ fn an_overflow_calls_no_handler() {
     qp.modify(QpState::Error).unwrap();
     assert!(cq.overflowed() && called.lock().unwrap().is_empty());
     assert_eq!(qp.query().recv_outstanding, 1, "the entry of the one that was lost is free");
+}
+
+/// An event that was asked for and an overflow come at the same time: the handler is called, and the queue
+/// pairs end.
+#[test]
+fn an_event_beside_an_overflow_is_told() {
+    let context = Context::new(ContextConfig::default()).unwrap();
+    let (handler, called) = recorder();
+    let cq = context.create_cq_with(&CqOptions { handler: Some(&handler), ..CqOptions::new(1) }).unwrap();
+    let pd = context.alloc_pd().unwrap();
+    let [qp, other] = [(); 2].map(|()| pd.create_qp(&QpInit::new(&cq)).unwrap());
+    for wr_id in 0..2 {
+        qp.post_recv(&RecvRequest { wr_id, sg_list: Default::default() }).unwrap();
+    }
+    cq.req_notify(false).unwrap();
+    qp.modify(QpState::Error).unwrap();
+    assert_eq!(*called.lock().unwrap(), [cq.cq_num()]);
+    assert!(cq.overflowed());
+    let event = context.async_events().poll().unwrap().map(|event| event.kind);
+    assert_eq!((event, other.state()), (Some(AsyncEventKind::CqError), QpState::Error));
 }
 
 #[test]

@@ -3,11 +3,12 @@
 
 use std::time::Duration;
 
-use crate::common::raw::request;
+use crate::common::raw::{fpdu, request};
 use crate::common::responder::Responder;
 use crate::common::served::{Served, Setup};
 use crate::common::ulpdu::{tagged, untagged};
-use crate::common::{ALL, Pair, agreeing, pattern};
+use crate::common::{ALL, Pair, Testbed, agreeing, pattern};
+use dp::link::LinkConfig;
 use iwarp::verbs::{
     CmEventKind, ConnParam, ConnectionError, ConnectionPhase, MemoryRegion, QpState, RecvRequest, RemoteAddr,
     SendFlags, SendOp, SendRequest, StreamOptions, WcStatus,
@@ -22,7 +23,11 @@ fn write(served: &Served) -> Vec<u8> {
 /// A stream that has failed, whose Terminate waits for the window of a peer that reads nothing. The region
 /// has what was sent before.
 pub(super) fn failed() -> (Served, MemoryRegion) {
-    let mut served = Served::new();
+    failed_on(Testbed::new())
+}
+
+fn failed_on(bed: Testbed<'_>) -> (Served, MemoryRegion) {
+    let mut served = Setup::on(bed.peer()).ready();
     served.pair.stopped_reading = true;
     let region = served.reg_mr(1 << 20, ALL);
     let remote = RemoteAddr { addr: 0, rkey: 1 };
@@ -309,4 +314,75 @@ fn a_terminate_behind_the_rtr_ends_an_established_connection() {
     let event = served.event();
     let CmEventKind::Disconnected { error: Some(error), .. } = event.kind else { panic!("{event:?}") };
     assert!(error.stream().is_some_and(|error| error.from_peer), "{error:?}");
+}
+
+/// A part of an FPDU is nothing that was received: a peer that sends a byte now and then is idle.
+#[test]
+fn pieces_of_an_fpdu_do_not_keep_a_connection() {
+    let accept = ConnParam { idle_timeout: Some(Duration::from_secs(10)), ..ConnParam::default() };
+    let mut served = Setup { accept, ..Setup::default() }.ready();
+    let ulpdu = write(&served);
+    let bytes = fpdu(&mut served.framer, &ulpdu);
+    let mut event = None;
+    for byte in bytes {
+        served.pair.send(&[byte]);
+        event = served.pair.next_event(&served.channel, 2_000_000);
+        if event.is_some() {
+            break;
+        }
+    }
+    let event = event.expect("a whole FPDU has come");
+    assert!(
+        matches!(event.kind, CmEventKind::Disconnected { error: Some(ConnectionError::IdleTimeout), .. }),
+        "{event:?}"
+    );
+}
+
+/// Connections that have not begun yet give up bytes behind a hole for others, as any do. Both are heard out
+/// when the bytes have come again.
+#[test]
+fn bytes_are_given_up_before_mpa_begins() {
+    let (bed, control) = Testbed::with_control(&LinkConfig::default());
+    let pair = bed.configure(|config| config.stack.limits.out_of_order_bytes = 8000).peer();
+    let mut door = Responder::over(pair, |_| {});
+    let conns = [(); 2].map(|()| {
+        door.pair.connect_beside();
+        door.pair.until(2_000, |_| false);
+        door.pair.conn
+    });
+    // Without acknowledgements the peer repeats nothing at once.
+    door.pair.deaf = true;
+    for (number, conn) in conns.into_iter().enumerate() {
+        door.pair.conn = conn;
+        control.set_up(false);
+        assert_eq!(door.pair.offer(&request(true)[..8]), 8);
+        door.pair.poll();
+        control.set_up(true);
+        assert_eq!(door.pair.offer(&[0; 4200]), 4200);
+        (0..4).for_each(|_| door.pair.poll());
+        let stack = door.pair.engine.counters().stack;
+        assert!(stack.out_of_order.held_bytes > 1000, "{stack:?}");
+        assert_eq!(stack.rx_out_of_order_evicted_bytes > 0, number > 0, "{stack:?}");
+    }
+    door.pair.deaf = false;
+    assert!(door.pair.until(10_000_000, |pair| pair.engine.counters().stack.out_of_order.held_bytes == 0));
+}
+
+/// Bytes behind a hole that arrive after the end are not kept.
+#[test]
+fn nothing_is_held_after_the_end() {
+    let (bed, control) = Testbed::with_control(&LinkConfig::default());
+    let (mut served, _region) = failed_on(bed);
+    control.set_up(false);
+    assert_eq!(served.pair.offer(&[0; 8]), 8);
+    served.pair.poll();
+    control.set_up(true);
+    served.pair.deaf = true;
+    let before = served.pair.engine.counters();
+    assert_eq!(served.pair.offer(&[0; 1000]), 1000);
+    (0..4).for_each(|_| served.pair.poll());
+    let after = served.pair.engine.counters();
+    assert!(after.port.rx_bytes - before.port.rx_bytes > 1000);
+    assert_eq!(after.stack.out_of_order.held_bytes, 0);
+    assert_eq!(after.stack.rx_out_of_order_dropped_bytes, 0, "TCP has taken them");
 }

@@ -2,8 +2,8 @@
 
 use crate::common::{Connected, Pair, remote_addr};
 use iwarp::verbs::{
-    AsyncEventKind, MemoryRegion, QpInit, QpState, QueuePair, RecvRequest, SendFlags, SendOp, SendRequest,
-    WcStatus,
+    AsyncEventKind, ConnParam, MemoryRegion, QpInit, QpState, QueuePair, RecvRequest, SendFlags, SendOp,
+    SendRequest, WcStatus,
 };
 
 struct Held {
@@ -107,6 +107,24 @@ fn the_event_does_not_wait_for_what_is_held() {
         qp.post_send(&SendRequest::new(1, SendOp::Send, region.sge(0, 8))).unwrap();
         assert!(events.poll().unwrap().is_none());
     }
+}
+
+/// Without a hold the event waits for requests that wait for a connection.
+#[test]
+fn a_request_before_the_connection_is_not_drained() {
+    let (mut pair, _listener) = Pair::listening();
+    let (local, remote) = pair.regions(64);
+    let [qp_a, qp_b] = [&pair.a, &pair.b]
+        .map(|host| host.pd.create_qp(&QpInit { early_sends: true, ..QpInit::new(&host.cq) }).unwrap());
+    qp_b.post_recv(&RecvRequest::new(2, remote.sge(0, 8))).unwrap();
+    qp_a.post_send(&SendRequest::new(1, SendOp::Send, local.sge(0, 8))).unwrap();
+    qp_a.drain();
+    assert!(pair.a.context.async_events().poll().unwrap().is_none(), "it is open");
+    let param = ConnParam::default();
+    let _c = pair.connect_qps(qp_a, qp_b, &param, &param);
+    assert_eq!(pair.wc_a().status, OK);
+    let event = pair.until(|pair| pair.a.context.async_events().poll().unwrap());
+    assert_eq!(event.kind, AsyncEventKind::SqDrained);
 }
 
 /// A message that is being sent, and Reads without an answer, go on; the event comes behind the last of them

@@ -103,6 +103,8 @@ fn messages_wait_for_receives() {
     pair.run_us(1000);
     recv(&c.qp_b, 11, &remote, 2048, 64);
     assert_eq!((pair.wc_b().wr_id, c.qp_a.error(), c.qp_b.error()), (11, None, None));
+    // One that waits counts when it is received, and once.
+    assert_eq!(pair.b.engine.counters().rx_fpdus, pair.a.engine.counters().tx_fpdus);
 }
 
 /// Without the agreement of both, a message without a receive ends the stream at once.

@@ -73,6 +73,23 @@ fn each_operation_needs_its_right() {
     }
 }
 
+/// A Write or Read of no bytes touches no memory and needs no right.
+#[test]
+fn without_bytes_no_right_is_needed() {
+    for op in [0, 2] {
+        let (mut pair, c, regions) = connected();
+        c.qp_b.set_remote_access(Access::empty()).unwrap();
+        c.qp_b.post_recv(&RecvRequest::new(9, regions[1].sge(16, 8))).unwrap();
+        let (op, _) = operations(&regions[1])[op];
+        c.qp_a.post_send(&SendRequest::new(1, op, regions[0].sge(8, 0))).unwrap();
+        c.qp_a.post_send(&SendRequest::new(2, SendOp::Send, regions[0].sge(8, 0))).unwrap();
+        let done = [pair.wc_a(), pair.wc_a(), pair.wc_b()].map(|wc| (wc.wr_id, wc.status));
+        assert_eq!(done, [1, 2, 9].map(|wr_id| (wr_id, WcStatus::Success)), "{op:?}");
+        pair.run_us(1000);
+        assert_eq!((c.qp_a.error(), c.qp_b.error()), (None, None));
+    }
+}
+
 /// The right counts at the time when a message arrives, and returns with the next call.
 #[test]
 fn rights_may_change_while_connected() {
