@@ -11,6 +11,8 @@ use iwarp::verbs::{
     CmEvent, CmEventKind, CmId, CompletionQueue, ConnParam, Context, ContextConfig, EventChannel,
     MemoryRegion, ProtectionDomain, QpInit, QueuePair, RemoteAddr, SendOp, SendRequest, WcStatus,
 };
+use tcp_lite::AddressProbing;
+use tcp_lite::facade::EthernetAddress;
 
 const LIMIT: Duration = Duration::from_secs(20);
 const PORT: u16 = 7471;
@@ -118,9 +120,13 @@ fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
 fn frames_at_another_queue_wake_the_engine_of_their_connection() {
     let (near, far) = pair(&LinkConfig::default());
     let (mut a, mut b) = (End::new(), End::new());
-    let far_config = config(&*far, "10.0.0.2/24");
+    let mut far_config = config(&*far, "10.0.0.2/24");
+    far_config.stack.mac = EthernetAddress([2, 7, 10, 0, 0, 2]);
     let mut peer = Engine::new(&b.context, far, far_config).unwrap();
     let mut near_config = config(&*near, "10.0.0.1/24");
+    // Without ARP, which would ask again in a second.
+    near_config.stack.derived_neighbors = Some([2, 7]);
+    near_config.stack.address_probing = AddressProbing::Off;
     // The second engine sleeps at once, and for longer than this test takes, if nobody wakes it. It has no
     // timer that could: a busy machine may delay an answer for longer than the usual ones.
     let tcp = &mut near_config.stack.tcp;
@@ -158,6 +164,38 @@ fn frames_at_another_queue_wake_the_engine_of_their_connection() {
     assert!(counters.stack.rx_handed_over >= 2, "{counters:?}");
     assert_eq!(counters.stack.rto_expired, 0, "its own timer has woken it: {counters:?}");
     assert_eq!(counters.port.rx_frames, 0, "nothing arrives at its queue");
+}
+
+/// An engine to which frames were handed over has something to do at once: it does not go to sleep then.
+#[test]
+fn a_frame_that_was_handed_over_is_due_at_once() {
+    let (near, far) = pair(&LinkConfig::default());
+    let (a, mut b) = (End::new(), End::new());
+    let far_config = config(&*far, "10.0.0.2/24");
+    let mut peer = Engine::new(&b.context, far, far_config).unwrap();
+    let near_config = config(&*near, "10.0.0.1/24");
+    let mut engines = Engine::on_queues(&a.context, one_sided(near, 2), &near_config, &[]).unwrap();
+    let listener = b.context.create_id(&b.events);
+    listener.listen(PORT, 16, LIMIT).unwrap();
+    let (id, qp) = (a.context.create_id(&a.events), a.queue_pair());
+    let param = ConnParam { engine: Some(1), ..ConnParam::default() };
+    id.connect(&qp, ([10, 0, 0, 2], PORT).into(), &param).unwrap();
+    let (mut now_us, mut handed) = (0, 0);
+    while handed < 2 {
+        now_us += 100;
+        assert!(now_us < 10_000_000, "only {handed} frames were handed over");
+        let now = tcp_lite::Instant::from_micros(now_us);
+        peer.poll_at(now);
+        engines[0].poll_at(now);
+        let due = engines[1].next_deadline(now);
+        engines[1].poll_at(now);
+        let count = engines[1].counters().stack.rx_handed_over;
+        assert!(count == handed || due == Some(now), "{count} frames, and due at {due:?} and not at {now:?}");
+        handed = count;
+        if let Some(request) = b.request() {
+            request.reject(b"").unwrap();
+        }
+    }
 }
 
 #[test]

@@ -180,3 +180,15 @@ fn what_is_held_is_flushed_in_the_end() {
         assert_eq!(bytes, [0; 8]);
     }
 }
+
+/// A hold leaves an event alone that was asked for before.
+#[test]
+fn an_event_that_is_awaited_comes_also_where_the_queue_is_held_meanwhile() {
+    let mut held = Held::new(false);
+    held.post(1, 1 << 20, SendFlags::SIGNALED);
+    held.qp().drain();
+    held.qp().hold_sends();
+    held.post(2, 8, SendFlags::SIGNALED);
+    let _ = held.completions();
+    assert_eq!(held.drained(), 1);
+}

@@ -536,3 +536,22 @@ fn no_receive_is_overlooked() {
         drop(engines);
     }
 }
+
+/// A close that waits for a Read behind the message waits no longer than the message for its receive.
+#[test]
+fn a_receive_that_is_posted_while_we_close_is_for_the_message_that_waits() {
+    let (mut pair, c) = Pair::agreeing();
+    let (local, remote) = pair.regions(4096);
+    c.qp_b.post_send(&send(1, &remote, 0, 8)).unwrap();
+    pair.run_us(1000);
+    let read = SendOp::Read { remote: remote_addr(&remote, 0) };
+    c.qp_a.post_send(&SendRequest::new(2, read, local.sge(0, 8))).unwrap();
+    c.qp_a.modify(QpState::Closing).unwrap();
+    pair.run_us(1000);
+    assert_eq!((c.qp_a.state(), pair.a.cq.poll_one().is_none()), (QpState::Closing, true));
+    let start_us = pair.now_us;
+    recv(&c.qp_a, 3, &local, 64, 8);
+    let done = [pair.wc_a(), pair.wc_a()].map(|wc| (wc.wr_id, wc.status));
+    assert_eq!(done, [(3, WcStatus::Success), (2, WcStatus::Success)]);
+    assert!(pair.now_us - start_us < 100_000, "it took {} us", pair.now_us - start_us);
+}
