@@ -278,10 +278,8 @@ impl CmShared {
 
     /// The connection had ended before it was for `qp`.
     pub(crate) fn ended_before(&self, qp: &QpShared) {
-        let cause = self.state().cause;
-        if !matches!(cause, Some(ConnectionError::Tcp(CloseReason::Aborted))) {
-            qp.blame(cause.unwrap_or(ConnectionError::PeerClosed));
-        }
+        // Not by our user: its abort would have made the call that brought `qp` fail.
+        qp.blame(self.state().cause.unwrap_or(ConnectionError::PeerClosed));
         qp.unreached();
     }
 

@@ -9,7 +9,8 @@ use iwarp::engine::{Engine, EngineConfig, ThreadOptions};
 use iwarp::memory::Access;
 use iwarp::verbs::{
     CmEvent, CmEventKind, CmId, CompletionQueue, ConnParam, Context, ContextConfig, EventChannel,
-    MemoryRegion, ProtectionDomain, QpInit, QueuePair, RemoteAddr, SendOp, SendRequest, WcStatus,
+    KeepalivePolicy, MemoryRegion, ProtectionDomain, QpInit, QueuePair, RemoteAddr, SendOp, SendRequest,
+    WcStatus,
 };
 use tcp_lite::AddressProbing;
 use tcp_lite::facade::EthernetAddress;
@@ -142,7 +143,8 @@ fn frames_at_another_queue_wake_the_engine_of_their_connection() {
     let listener = b.context.create_id(&b.events);
     listener.listen(PORT, 16, LIMIT).unwrap();
     let (id, qp) = (a.context.create_id(&a.events), a.queue_pair());
-    let param = ConnParam { engine: Some(1), ..ConnParam::default() };
+    let (timeout, keepalive) = (3 * LIMIT, KeepalivePolicy::Off);
+    let param = ConnParam { engine: Some(1), timeout, keepalive, ..ConnParam::default() };
     id.connect(&qp, ([10, 0, 0, 2], PORT).into(), &param).unwrap();
     let mut poll = || {
         first.poll();

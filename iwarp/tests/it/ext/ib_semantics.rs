@@ -378,6 +378,26 @@ fn a_message_in_front_of_a_fin_does_not_wait_for_ever() {
     }
 }
 
+/// A receive for the first of two messages in front of a FIN gives the second one no more time.
+#[test]
+fn a_second_message_in_front_of_a_fin_waits_as_long_as_the_first() {
+    let mut served = agreed_with_a_raw_peer();
+    for msn in [1, 2] {
+        served.send(&untagged([0x41, 0x43], 0, [0, msn, 0], b"message"));
+    }
+    served.run(100_000);
+    served.pair.close();
+    served.run(4_500_000);
+    served.post_recv(0, 64);
+    assert_eq!(served.wc().status, WcStatus::Success);
+    served.run(1_000_000);
+    let event = served.ended().expect("the second message has waited anew");
+    assert!(
+        matches!(event.kind, CmEventKind::Disconnected { error: Some(ConnectionError::PeerClosed), .. }),
+        "{event:?}"
+    );
+}
+
 /// Immediate Data of the raw peer.
 fn raw_immediate(msn: u32, data: &[u8]) -> Vec<u8> {
     untagged([0x41, 0x48], 0, [0, msn, 0], data)

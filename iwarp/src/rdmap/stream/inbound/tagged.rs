@@ -33,12 +33,13 @@ const WRITE_CONTROL: [u8; 2] = {
 
 impl Delivery<'_> {
     /// Places a segment of an RDMA Write whose bytes lie in one piece, if all its checks pass: the usual
-    /// case, in little code. Otherwise nothing is counted, and the general way reports what is wrong.
+    /// case, in little code. Otherwise nothing is counted, and the general way reports what is wrong. It also
+    /// takes a Write of no bytes, which needs no right.
     #[inline(always)]
     pub(super) fn write_whole(&mut self, ulpdu: &[u8]) -> bool {
         let Some((header, payload)) = ulpdu.split_first_chunk() else { return false };
         let [ddp, rdmap, s0, s1, s2, s3, to @ ..]: [u8; TaggedHeader::LEN] = *header;
-        if [ddp & !TaggedHeader::LAST, rdmap] != WRITE_CONTROL || payload.is_empty() {
+        if [ddp & !TaggedHeader::LAST, rdmap] != WRITE_CONTROL {
             return false;
         }
         let stag = Stag(u32::from_be_bytes([s0, s1, s2, s3]));
