@@ -186,7 +186,7 @@
 //!
 //! [`memory`] is registered memory, which threads share. [`ddp`], [`mpa`] and the wire formats of [`rdmap`]
 //! are pure: no clock, thread, randomness or I/O. `queues` is the state that users and engines share. The
-//! protocol of a stream (`rdmap/stream`) works on all of these, and hands bytes to a TCP of [`tcp_lite`].
+//! protocol of a stream (`stream`) works on all of these, and hands bytes to a TCP of [`tcp_lite`].
 //! [`verbs`] has the objects of users, and [`engine`] moves their data over a port. The package
 //! `tests` has the table of which module may know which (`src/layout/table.rs`).
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -204,4 +204,5 @@ mod queues;
 pub mod rdmap;
 #[cfg(all(feature = "status", target_os = "linux"))]
 pub mod status;
+mod stream;
 pub mod verbs;

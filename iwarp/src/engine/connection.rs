@@ -28,7 +28,7 @@ use tcp_lite::{CloseReason, ConnId, Deadline, Instant, Received};
 use crate::memory::EpochGuard;
 use crate::mpa::{MpaError, Responder};
 use crate::queues::{Ask, QpShared};
-use crate::rdmap::stream::Failure;
+use crate::stream::Failure;
 use crate::verbs::{
     Admitted, ConnectionError, ConnectionPhase, KeepalivePolicy, PlainBytes, QpState, ResponderOptions,
 };

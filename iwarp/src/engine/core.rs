@@ -12,7 +12,7 @@ use tcp_lite::{Backoff, CloseReason, ConnId, Deadline, Event, Instant, ListenerI
 use crate::memory::EpochGuard;
 use crate::mpa::HeldSlab;
 use crate::queues::EventSource;
-use crate::rdmap::stream::{RequestPool, StreamCounters};
+use crate::stream::{RequestPool, StreamCounters};
 use crate::verbs::{AsyncEventKind, AsyncEvents, CmShared, ConnectionError, EngineCounters, EngineShared};
 
 use super::EngineConfig;

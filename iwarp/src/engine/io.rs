@@ -7,7 +7,7 @@ use tcp_lite::{ConnId, Instant, Stack};
 
 use crate::mpa::HeldSlab;
 use crate::queues::EventSource;
-use crate::rdmap::stream::{RequestPool, StreamCounters};
+use crate::stream::{RequestPool, StreamCounters};
 use crate::verbs::{AsyncEventKind, CmShared, EngineCounters, EngineShared};
 
 use super::EngineConfig;

@@ -15,7 +15,7 @@ use super::io::Io;
 use crate::mpa::Negotiated;
 use crate::mpa::startup::ConnectRequest;
 use crate::queues::QpShared;
-use crate::rdmap::stream::Failure;
+use crate::stream::Failure;
 use crate::verbs::{CmShared, ConnParam, ConnectionError};
 
 dp::events! {

@@ -11,7 +11,6 @@ pub mod immediate;
 pub mod opcode;
 pub mod read_request;
 pub mod read_sink;
-pub(crate) mod stream;
 pub mod terminate;
 
 pub use atomic::{AtomicOp, AtomicRequest, AtomicResponse};

@@ -317,27 +317,3 @@ pub(crate) fn entropy() -> Result<[u8; 32], VerbsError> {
         .map_err(|error| std::io::Error::other(format!("no entropy from the system: {error}")))?;
     Ok(seed)
 }
-
-#[cfg(test)]
-mod tests {
-    use std::cell::RefCell;
-
-    use dp::link::{LinkConfig, pair};
-
-    use super::*;
-    use crate::engine::{Engine, EngineConfig};
-
-    /// An engine that ends while its status is awaited is neither waited for nor called silent.
-    #[test]
-    fn an_engine_that_ends_is_not_waited_for() {
-        let context = Context::new(ContextConfig::default()).unwrap();
-        let (port, _other) = pair(&LinkConfig::default());
-        let config = EngineConfig::new(&*port, &["10.0.0.1/24"]).unwrap();
-        let engine = RefCell::new(Some(Engine::new(&context, port, config).unwrap()));
-        let patience = Duration::from_secs(60);
-        let start = Instant::now();
-        let status = context.status_with(patience, &|| drop(engine.take()));
-        assert!(start.elapsed() < patience / 2, "it took {:?}", start.elapsed());
-        assert!(status.engines.is_empty() && status.silent.is_empty(), "{status:?}");
-    }
-}

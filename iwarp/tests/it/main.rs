@@ -5,6 +5,7 @@
 //! | `common` | the testbed, and other helpers |
 //! | `mpa`, `ddp`, `rdmap`, `ext` | the protocols, byte by byte |
 //! | `startup` | MPA startup, and listeners |
+//! | `stream` | the messages of a connection, from a bare TCP peer |
 //! | `verbs`, `engine` | two engines on a wire |
 //! | `security` | hostile peers |
 //! | `model` | long random runs against a model |
@@ -22,4 +23,5 @@ mod mpa;
 mod rdmap;
 mod security;
 mod startup;
+mod stream;
 mod verbs;

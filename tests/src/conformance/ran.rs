@@ -122,7 +122,7 @@ mod tests {
             ("tcp-lite/src/tcp/mod.rs", "tcp_lite src/lib.rs tcp::"),
             ("tests/src/conformance/row.rs", "tests src/lib.rs conformance::row::"),
             ("iwarp/tests/memory_guard.rs", "memory_guard tests/memory_guard.rs "),
-            ("iwarp/tests/it/rdmap/stream/sent.rs", "it tests/it/main.rs rdmap::stream::sent::"),
+            ("iwarp/tests/it/stream/sent.rs", "it tests/it/main.rs stream::sent::"),
             ("iwarp/tests/it/model/mod.rs", "it tests/it/main.rs model::"),
         ] {
             assert_eq!(of(file).as_deref(), Some(expected));

@@ -234,14 +234,14 @@ fn an_arrow_back_is_found_however_it_is_written() {
         ("memory::table", "fn f(x: &crate::ddp::Header) {}", Some("ddp")),
         ("memory::sum", "use super::super::mpa::Crc32c;", Some("mpa")),
         ("mpa", "#[cfg(test)] mod tests {\n    use super::super::rdmap::Opcode;\n}", Some("rdmap")),
-        ("rdmap::opcode", "use crate::rdmap::stream::Failure;", Some("rdmap::stream")),
+        ("rdmap::opcode", "use crate::stream::Failure;", Some("stream")),
         ("queues::qp", "use super::super::verbs;", Some("verbs")),
-        ("rdmap::stream", "use crate::verbs::QueuePair;", Some("verbs")),
+        ("stream", "use crate::verbs::QueuePair;", Some("verbs")),
         ("memory::table", "// use crate::verbs::Context;\n/* crate::engine */", None),
         ("memory::table", "const TEXT: &str = \"crate::engine::Engine\";", None),
         ("memory::table", "use super::stag::Stag;\nuse crate::memory::copy;", None),
-        ("rdmap::stream::inbound::send", "use super::super::message::Message;", None),
-        ("rdmap::stream::inbound::send", "use crate::rdmap::Opcode;", None),
+        ("stream::inbound::send", "use super::super::message::Message;", None),
+        ("stream::inbound::send", "use crate::rdmap::Opcode;", None),
         ("", "pub use crate::engine::Engine;", None),
     ] {
         let arrows = plan.arrows(&only(path, text, Tests::Kept));

@@ -7,7 +7,7 @@ use dp::invariant::{Check, ensure};
 use super::super::io::Io;
 use super::full_operation::FullState;
 use super::{Attempt, Connection, Phase};
-use crate::rdmap::stream::Waiting;
+use crate::stream::Waiting;
 
 /// The slots of shared slabs that a connection holds.
 #[derive(Debug, Default)]

@@ -11,7 +11,7 @@ use tcp_lite::ConnId;
 use crate::memory::{Accessor, EpochGuard};
 use crate::mpa::{Deframed, Deframer, HeldSlab, Negotiated, Ulpdus, Untaken};
 use crate::queues::QpShared;
-use crate::rdmap::stream::{Delivery, Failure, RequestPool, SendOutcome, Stream, StreamContext, Waiting};
+use crate::stream::{Delivery, Failure, RequestPool, SendOutcome, Stream, StreamContext, Waiting};
 
 use super::super::io::Io;
 use super::super::trace;

@@ -16,7 +16,7 @@
 use crate::memory::EpochGuard;
 use crate::mpa::MpaError;
 use crate::queues::Ask;
-use crate::rdmap::stream::{Failure, StreamContext};
+use crate::stream::{Failure, StreamContext};
 use crate::verbs::ConnectionError;
 
 use super::super::io::Io;

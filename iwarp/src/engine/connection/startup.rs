@@ -6,8 +6,8 @@ use crate::memory::EpochGuard;
 use crate::mpa::startup::{Accept, ConnectRequest, Rejected, ResponderError, Rtr, Step};
 use crate::mpa::{InitiatorEvent, Negotiated, StartupFault, TerminateCode};
 use crate::queues::QpShared;
-use crate::rdmap::stream::Failure;
 use crate::rdmap::{Terminate, TerminateError};
+use crate::stream::Failure;
 use crate::verbs::{AGREEMENT_BYTES, CmEventKind, CmShared, ConnParam, ConnectionError, StreamError};
 
 use super::super::io::Io;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use tcp_lite::CloseReason;
 
 use crate::queues::{Ask, QpShared, QpState, WcStatus};
-use crate::rdmap::stream::{Ending, Failure};
 use crate::rdmap::{Terminate, TerminateError};
+use crate::stream::{Ending, Failure};
 use crate::verbs::{CmEventKind, ConnectionError};
 
 use super::super::io::Io;

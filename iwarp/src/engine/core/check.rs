@@ -5,7 +5,7 @@ use dp::invariant::{Check, ensure};
 use super::Core;
 #[cfg(test)]
 use super::{Connection, Io};
-use crate::rdmap::stream::Waiting;
+use crate::stream::Waiting;
 
 impl Core {
     /// Checks the invariants of the engine, and that connections hold all slots in use of the shared slabs;

@@ -30,3 +30,28 @@ impl Core {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::time::{Duration, Instant};
+
+    use dp::link::{LinkConfig, pair};
+
+    use crate::engine::{Engine, EngineConfig};
+    use crate::verbs::{Context, ContextConfig};
+
+    /// An engine that ends while its status is awaited is neither waited for nor called silent.
+    #[test]
+    fn an_engine_that_ends_is_not_waited_for() {
+        let context = Context::new(ContextConfig::default()).unwrap();
+        let (port, _other) = pair(&LinkConfig::default());
+        let config = EngineConfig::new(&*port, &["10.0.0.1/24"]).unwrap();
+        let engine = RefCell::new(Some(Engine::new(&context, port, config).unwrap()));
+        let patience = Duration::from_secs(60);
+        let start = Instant::now();
+        let status = context.status_with(patience, &|| drop(engine.take()));
+        assert!(start.elapsed() < patience / 2, "it took {:?}", start.elapsed());
+        assert!(status.engines.is_empty() && status.silent.is_empty(), "{status:?}");
+    }
+}

@@ -2,6 +2,5 @@
 
 mod receive;
 mod siw_terminates;
-mod stream;
 mod terminates;
 mod wire;

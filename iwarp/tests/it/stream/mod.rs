@@ -1,4 +1,4 @@
-//! RDMAP as a peer sees it that sends and checks exact bytes (RFC 5040).
+//! Streams as a peer sees them that sends and checks exact bytes (RFC 5040).
 //!
 //! | file | what |
 //! |---|---|
