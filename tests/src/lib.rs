@@ -30,8 +30,7 @@ pub mod contract;
 pub mod device;
 pub mod iwperf;
 pub mod lab;
-#[cfg(test)]
-mod layout;
+pub mod layout;
 pub mod mutation;
 pub mod pattern;
 pub mod placement;
@@ -41,6 +40,7 @@ pub mod scenes;
 pub mod sections;
 pub mod sim;
 pub mod stream;
+pub mod structure;
 pub mod target;
 pub mod witness;
 

@@ -6,14 +6,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+#[cfg(test)]
 use super::source::{Tests, modules};
+#[cfg(test)]
 use super::table::LAYOUTS;
 use super::uses::{Crate, ModulePath};
 
 /// File modules that use each other.
-struct Circle {
-    modules: usize,
-    uses: String,
+pub struct Circle {
+    /// How many they are.
+    pub modules: usize,
+    /// The uses, one on a line.
+    pub uses: String,
 }
 
 #[test]
@@ -33,7 +37,7 @@ fn modules_use_each_other_in_one_direction() {
 }
 
 /// The circles of a crate, each with the uses that it consists of.
-fn circles(parts: &Crate) -> Vec<Circle> {
+pub fn circles(parts: &Crate) -> Vec<Circle> {
     let file = |path: &ModulePath| {
         let len = (0..=path.len()).rev().find(|&len| parts.modules.contains_key(&path[..len]));
         parts.modules[&path[..len.expect("the root")]].of_file.clone()

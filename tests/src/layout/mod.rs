@@ -1,12 +1,13 @@
-//! The layout of the crates' sources: their modules keep to floors ([`floors`]), use each other in one
-//! direction ([`circles`]), and a type name stands for one type ([`names`]). [`table`] has what each crate
-//! keeps to. And the fields of configurations say their defaults ([`defaults`]).
+//! The layout of the crates' sources: their modules keep to floors ([`floors`]) and use each other in one
+//! direction ([`circles`]). [`table`] has what each crate keeps to. The fields of configurations say their
+//! defaults ([`defaults`]).
 
-mod circles;
+pub mod circles;
+#[cfg(test)]
 mod defaults;
+#[cfg(test)]
 mod floors;
-mod names;
-mod source;
-mod table;
-mod uses;
-mod words;
+pub mod source;
+pub mod table;
+pub mod uses;
+pub mod words;

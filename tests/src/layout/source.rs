@@ -9,26 +9,28 @@ use super::words::words;
 
 /// A module: a file, or a module inside of one.
 #[derive(Debug)]
-pub(super) struct Module {
+pub struct Module {
     /// Its path in its crate; empty for the root.
-    pub(super) path: Vec<String>,
+    pub path: Vec<String>,
     /// The path of the module that is its file.
-    pub(super) of_file: Vec<String>,
+    pub of_file: Vec<String>,
     /// Its file, from the root of the repository.
-    pub(super) file: PathBuf,
+    pub file: PathBuf,
     /// Names, `::`, and single other characters, without those of the modules inside.
-    pub(super) words: Vec<String>,
+    pub words: Vec<String>,
 }
 
 /// Whether code for tests only belongs to the modules.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Tests {
+pub enum Tests {
+    /// It belongs to them.
     Kept,
+    /// It does not.
     LeftOut,
 }
 
 /// All modules of a crate, from its root file; its path begins at the root of the repository.
-pub(super) fn modules(root: &str, tests: Tests) -> Vec<Module> {
+pub fn modules(root: &str, tests: Tests) -> Vec<Module> {
     let mut modules = Vec::new();
     read(Vec::new(), Path::new(root), tests, &mut modules);
     modules
@@ -56,7 +58,7 @@ fn read(path: Vec<String>, file: &Path, tests: Tests, modules: &mut Vec<Module>)
 }
 
 /// The module that is a file, and the modules inside of it.
-pub(super) fn split(path: &[String], file: &Path, text: &str, tests: Tests) -> Vec<Module> {
+pub fn split(path: &[String], file: &Path, text: &str, tests: Tests) -> Vec<Module> {
     let mut words = words(text);
     if tests == Tests::LeftOut {
         words = without_tests(&words);

@@ -1,16 +1,17 @@
 //! The one table of all crates: the floors of their modules, and the largest circle that each may have.
 
 /// A crate whose layout is checked.
-pub(super) struct Layout {
+pub struct Layout {
     /// Its root file, from the root of the repository.
-    pub(super) root: &'static str,
-    pub(super) floors: Floors,
+    pub root: &'static str,
+    /// The floors of its modules.
+    pub floors: Floors,
     /// Modules of the largest circle of modules that use each other, and the reason for it.
-    pub(super) largest_circle: (usize, &'static str),
+    pub largest_circle: (usize, &'static str),
 }
 
 /// Which modules of a crate may name which others.
-pub(super) enum Floors {
+pub enum Floors {
     /// Only circles are checked.
     None,
     /// Folders. Unit tests keep to them, too.
@@ -21,15 +22,17 @@ pub(super) enum Floors {
 }
 
 /// A folder, without its subfolders that are in the table as well.
-pub(super) struct Folder {
-    pub(super) path: &'static str,
+pub struct Folder {
+    /// Its path in the crate.
+    pub path: &'static str,
     /// The folders that its files may name. They come before it in the table, so that there is no circle.
-    pub(super) knows: &'static [&'static str],
+    pub knows: &'static [&'static str],
 }
 
 const NO_CIRCLE: (usize, &str) = (0, "");
 
-pub(super) const LAYOUTS: [Layout; 14] = [
+/// What each crate keeps to.
+pub const LAYOUTS: [Layout; 14] = [
     Layout { root: "dp/src/lib.rs", floors: Floors::None, largest_circle: NO_CIRCLE },
     Layout {
         root: "tcp-lite/src/lib.rs",

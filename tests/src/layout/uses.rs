@@ -7,30 +7,34 @@ use std::collections::BTreeMap;
 use super::source::Module;
 use super::words::is_name;
 
-pub(super) type ModulePath = Vec<String>;
+/// The names on the way to a module, from the root of its crate.
+pub type ModulePath = Vec<String>;
 
 /// The modules of a crate, by path.
-pub(super) struct Crate {
-    pub(super) modules: BTreeMap<ModulePath, Module>,
+pub struct Crate {
+    /// By their paths.
+    pub modules: BTreeMap<ModulePath, Module>,
     /// The names that a module has by `use`, with the paths that they stand for.
     imports: BTreeMap<(ModulePath, String), ModulePath>,
 }
 
 /// `A uses B: C`.
-pub(super) struct Use {
-    pub(super) from: ModulePath,
+pub struct Use {
+    /// The module that uses something.
+    pub from: ModulePath,
     /// The path that is written, from the root of the crate.
-    pub(super) path: ModulePath,
+    pub path: ModulePath,
     /// The module where the thing is defined.
-    pub(super) to: ModulePath,
+    pub to: ModulePath,
     /// Its name there; empty for the module itself.
-    pub(super) item: String,
+    pub item: String,
     /// Only handed on, by `pub use`.
-    pub(super) public: bool,
+    pub public: bool,
 }
 
 impl Crate {
-    pub(super) fn of(modules: Vec<Module>) -> Self {
+    /// Of all modules of the crate.
+    pub fn of(modules: Vec<Module>) -> Self {
         let mut this = Self { modules: BTreeMap::new(), imports: BTreeMap::new() };
         for mut module in modules {
             // Two modules of one name are for different platforms.
@@ -95,7 +99,7 @@ impl Crate {
     }
 
     /// All uses, each as often as it is written. Uses of a module's own items are none.
-    pub(super) fn uses(&self) -> Vec<Use> {
+    pub fn uses(&self) -> Vec<Use> {
         let mut uses = Vec::new();
         for module in self.modules.values() {
             let inner = inner_paths(&module.words).into_iter().map(|path| (path, false));
@@ -112,7 +116,7 @@ impl Crate {
     }
 
     /// The types of the inherent `impl` blocks, each with its module and the path of the type.
-    pub(super) fn inherent_impls(&self) -> Vec<Use> {
+    pub fn inherent_impls(&self) -> Vec<Use> {
         let mut found = Vec::new();
         for module in self.modules.values() {
             for path in impls(&module.words) {

@@ -1,7 +1,7 @@
 //! The words of a source file. Not a parser of Rust: it takes comments and literals out.
 
 /// Names, `::`, and single other characters, without comments and literals.
-pub(super) fn words(text: &str) -> Vec<String> {
+pub fn words(text: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut rest = text;
     while let Some(first) = rest.chars().next() {
@@ -31,7 +31,8 @@ pub(super) fn words(text: &str) -> Vec<String> {
     words
 }
 
-pub(super) fn is_name(token: &str) -> bool {
+/// Whether a word is a name, and neither `::` nor a single character.
+pub fn is_name(token: &str) -> bool {
     token.starts_with(|first: char| first.is_alphanumeric() || first == '_')
 }
 

@@ -1,0 +1,338 @@
+//! Numbers about the sources: how much there is, how large its largest types are, and how often one question
+//! is asked in many places. `scripts/structure` prints them for any checkout, so that a change can be compared
+//! with what was there before.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+use syn::visit::{self, Visit};
+
+use crate::layout::circles::circles;
+use crate::layout::source::{self, Tests};
+use crate::layout::table::LAYOUTS;
+use crate::layout::uses::Crate;
+
+/// Folders whose sources are the product, but for their tests.
+const PRODUCT: [&str; 8] = [
+    "dp/src",
+    "tcp-lite/src",
+    "iwarp/src",
+    "iwarp/wire/src",
+    "iwarp/tokio/src",
+    "ffi/dpdk-sys",
+    "ffi/verbs/src",
+    "ffi/verbs/build.rs",
+];
+
+/// Folders of tools.
+const TOOLS: [&str; 3] = ["benches", "scripts", ".ci"];
+
+/// Endings of the files that count as sources.
+const SOURCES: [&str; 6] = ["rs", "c", "h", "py", "sh", "bash"];
+
+/// What a line of source belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Part {
+    /// What a user builds.
+    Product,
+    /// Tests, and programs for tests.
+    Tests,
+    /// Measurements and scripts.
+    Tools,
+}
+
+/// A type with its size.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TypeSize {
+    /// The crate and the name.
+    pub name: String,
+    /// Fields of a struct, variants of an enum.
+    pub fields: usize,
+    /// Methods of its own, without those of traits.
+    pub methods: usize,
+    /// Files with methods of its own.
+    pub files: usize,
+}
+
+/// How often something stands in the product.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mentions {
+    /// Lines.
+    pub lines: usize,
+    /// Files.
+    pub files: usize,
+}
+
+/// The numbers of a checkout.
+#[derive(Debug)]
+pub struct Structure {
+    /// Lines of source.
+    pub lines: BTreeMap<Part, usize>,
+    /// All types with a field or method, the largest first.
+    pub types: Vec<TypeSize>,
+    /// Places that match on the phase of a connection (`Phase::` in a pattern below `iwarp/src/engine`).
+    pub phase_matches: Mentions,
+    /// Mentions of InfiniBand's semantics.
+    pub ib_semantics: Mentions,
+    /// Mentions of sending without a copy.
+    pub zero_copy: Mentions,
+    /// By crate: modules that are in circles.
+    pub in_circles: Vec<(String, usize)>,
+}
+
+impl Structure {
+    /// Reads the checkout at `root`.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or is not Rust.
+    pub fn of(root: &Path) -> io::Result<Self> {
+        let mut lines = BTreeMap::new();
+        let mut types = BTreeMap::<String, (TypeSize, BTreeSet<PathBuf>)>::new();
+        let mut phase_matches = Mentions::default();
+        let [mut ib_semantics, mut zero_copy] = [Mentions::default(); 2];
+        for file in files(root)? {
+            let text = fs::read_to_string(root.join(&file))?;
+            let part = part_of(&file);
+            let in_tests = if part == Part::Product { lines_of_tests(&text) } else { 0 };
+            *lines.entry(part).or_default() += text.lines().count() - in_tests;
+            *lines.entry(Part::Tests).or_default() += in_tests;
+            if part != Part::Product || file.extension().is_none_or(|ending| ending != "rs") {
+                continue;
+            }
+            ib_semantics.add(text.lines().filter(|line| line.contains("ib_semantics")).count());
+            zero_copy.add(text.lines().filter(|line| is_zero_copy(line)).count());
+            let parsed = syn::parse_file(&text)
+                .map_err(|error| io::Error::other(format!("{}: {error}", file.display())))?;
+            let mut seen = Seen::default();
+            seen.visit_file(&parsed);
+            if file.starts_with("iwarp/src/engine") {
+                phase_matches.add(seen.phase_matches);
+            }
+            let of = crate_of(&file);
+            for (name, (fields, methods)) in seen.types {
+                let (size, files) = types.entry(format!("{of}::{name}")).or_default();
+                size.fields += fields;
+                size.methods += methods;
+                if methods > 0 {
+                    files.insert(file.clone());
+                }
+            }
+        }
+        let mut types: Vec<TypeSize> = types
+            .into_iter()
+            .map(|(name, (size, files))| TypeSize { name, files: files.len(), ..size })
+            .collect();
+        types.sort_by_key(|size| std::cmp::Reverse(size.fields + size.methods));
+        Ok(Self { lines, types, phase_matches, ib_semantics, zero_copy, in_circles: in_circles() })
+    }
+}
+
+impl Mentions {
+    fn add(&mut self, lines: usize) {
+        self.lines += lines;
+        self.files += usize::from(lines > 0);
+    }
+}
+
+/// The crates of this checkout that have circles, with the number of modules in them.
+fn in_circles() -> Vec<(String, usize)> {
+    LAYOUTS
+        .iter()
+        .map(|layout| {
+            let parts = Crate::of(source::modules(layout.root, Tests::LeftOut));
+            (layout.root.to_owned(), circles(&parts).iter().map(|circle| circle.modules).sum())
+        })
+        .filter(|(_, modules)| *modules > 0)
+        .collect()
+}
+
+/// The source files below `root`, without what builds leave there.
+fn files(root: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    let mut folders = vec![root.to_path_buf()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder)? {
+            let entry = entry?;
+            let (path, name) = (entry.path(), entry.file_name());
+            let name = name.to_string_lossy();
+            if entry.file_type()?.is_dir() {
+                let is_ours = !["target", ".git", "node_modules", "corpus"].contains(&&*name);
+                folders.extend(is_ours.then_some(path));
+                continue;
+            }
+            let ending = path.extension().map(|ending| ending.to_string_lossy().into_owned());
+            let is_script = ending.is_none() && ["scripts", ".ci"].iter().any(|of| folder.ends_with(of));
+            if is_script || ending.is_some_and(|ending| SOURCES.contains(&&*ending)) {
+                found.push(path.strip_prefix(root).map_err(io::Error::other)?.to_path_buf());
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+fn part_of(file: &Path) -> Part {
+    let is_test = file.file_stem().is_some_and(|stem| stem == "tests")
+        || file.components().any(|part| part.as_os_str() == "tests");
+    match is_test {
+        true => Part::Tests,
+        false if TOOLS.iter().any(|folder| file.starts_with(folder)) => Part::Tools,
+        false if PRODUCT.iter().any(|folder| file.starts_with(folder)) => Part::Product,
+        // Examples and the like.
+        false => Part::Tests,
+    }
+}
+
+/// The crate of a file, by its folder.
+fn crate_of(file: &Path) -> String {
+    let parts = file.components().map(|part| part.as_os_str().to_string_lossy().into_owned());
+    parts.take_while(|part| part != "src").collect::<Vec<_>>().join("/")
+}
+
+/// Lines of the modules for tests at the end of a file, as rustfmt leaves them.
+fn lines_of_tests(text: &str) -> usize {
+    let mut lines = text.lines().skip_while(|line| *line != "#[cfg(test)]").skip(1);
+    match lines.next() {
+        Some(first) if first.starts_with("mod ") && first.ends_with('{') => 2 + lines.count(),
+        _ => 0,
+    }
+}
+
+fn is_zero_copy(line: &str) -> bool {
+    let line = line.to_lowercase().replace(['_', '-'], " ");
+    line.contains("zero copy") || line.contains("without a copy") || line.contains("zerocopy")
+}
+
+/// What a file has, but for what is for tests alone.
+#[derive(Default)]
+struct Seen {
+    /// Fields or variants, and methods.
+    types: BTreeMap<String, (usize, usize)>,
+    phase_matches: usize,
+}
+
+impl Seen {
+    fn fields(&mut self, name: &syn::Ident, fields: usize) {
+        self.types.entry(name.to_string()).or_default().0 += fields;
+    }
+
+    /// Counts a pattern, or several of one match.
+    fn patterns(&mut self, patterns: &[&syn::Pat]) {
+        let mut phase = NamesPhase(false);
+        patterns.iter().for_each(|pattern| phase.visit_pat(pattern));
+        self.phase_matches += usize::from(phase.0);
+    }
+}
+
+/// Whether a path begins with `Phase::`.
+struct NamesPhase(bool);
+
+impl<'ast> Visit<'ast> for NamesPhase {
+    fn visit_path(&mut self, path: &'ast syn::Path) {
+        self.0 |= path.segments.len() > 1 && path.segments[0].ident == "Phase";
+        visit::visit_path(self, path);
+    }
+}
+
+fn is_for_tests(attributes: &[syn::Attribute]) -> bool {
+    attributes.iter().any(|attribute| {
+        let is_test = |nested: syn::Path| nested.is_ident("test");
+        attribute.path().is_ident("cfg") && attribute.parse_args().is_ok_and(is_test)
+    })
+}
+
+impl<'ast> Visit<'ast> for Seen {
+    fn visit_item_mod(&mut self, module: &'ast syn::ItemMod) {
+        if !is_for_tests(&module.attrs) {
+            visit::visit_item_mod(self, module);
+        }
+    }
+
+    fn visit_item_struct(&mut self, item: &'ast syn::ItemStruct) {
+        self.fields(&item.ident, item.fields.len());
+    }
+
+    fn visit_item_enum(&mut self, item: &'ast syn::ItemEnum) {
+        self.fields(&item.ident, item.variants.len());
+    }
+
+    fn visit_item_impl(&mut self, item: &'ast syn::ItemImpl) {
+        if is_for_tests(&item.attrs) {
+            return;
+        }
+        if item.trait_.is_none()
+            && let syn::Type::Path(of) = &*item.self_ty
+            && let Some(name) = of.path.segments.last()
+        {
+            let methods = item.items.iter().filter(|it| matches!(it, syn::ImplItem::Fn(_))).count();
+            self.types.entry(name.ident.to_string()).or_default().1 += methods;
+        }
+        visit::visit_item_impl(self, item);
+    }
+
+    fn visit_expr_match(&mut self, item: &'ast syn::ExprMatch) {
+        let patterns: Vec<&syn::Pat> = item.arms.iter().map(|arm| &arm.pat).collect();
+        self.patterns(&patterns);
+        visit::visit_expr_match(self, item);
+    }
+
+    fn visit_expr_let(&mut self, item: &'ast syn::ExprLet) {
+        self.patterns(&[&*item.pat]);
+        visit::visit_expr_let(self, item);
+    }
+
+    fn visit_local(&mut self, item: &'ast syn::Local) {
+        self.patterns(&[&item.pat]);
+        visit::visit_local(self, item);
+    }
+
+    fn visit_macro(&mut self, item: &'ast syn::Macro) {
+        let names_phase = || item.tokens.to_string().contains("Phase ::");
+        self.phase_matches += usize::from(item.path.is_ident("matches") && names_phase());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn types_and_matches_are_counted() {
+        let text = "struct A { b: u8, c: u8 } enum D { E, F(u8) }\n\
+            impl A { fn g(&self) { match p { Phase::X => {} _ => {} } if let Phase::Y = p {} } }\n\
+            impl Clone for A { fn clone(&self) -> A { let Phase::Z = p else { return }; } }\n\
+            impl A { fn h() { matches!(p, Phase::X); let q = Phase::new(); other!(Phase::X); } }\n\
+            #[cfg(test)] mod tests { impl A { fn i() { let Phase::X = p; } } }";
+        let mut seen = Seen::default();
+        seen.visit_file(&syn::parse_file(text).unwrap());
+        let types = BTreeMap::from([("A".into(), (2, 2)), ("D".into(), (2, 0))]);
+        assert_eq!((seen.types, seen.phase_matches), (types, 4));
+    }
+
+    #[test]
+    fn each_file_is_of_one_part() {
+        for (file, part) in [
+            ("dp/src/port.rs", Part::Product),
+            ("dp/src/local/tests/growth.rs", Part::Tests),
+            ("iwarp/src/queues/qp/tests.rs", Part::Tests),
+            ("iwarp/tests/it/main.rs", Part::Tests),
+            ("tests/src/lib.rs", Part::Tests),
+            ("benches/src/main.rs", Part::Tools),
+            ("scripts/run", Part::Tools),
+        ] {
+            assert_eq!(part_of(file.as_ref()), part, "{file}");
+        }
+        assert_eq!(lines_of_tests("a\n#[cfg(test)]\nmod tests {\n    b\n}\n"), 4);
+        assert_eq!(lines_of_tests("a\n#[cfg(test)]\nmod tests;\nb\n"), 0);
+    }
+
+    #[test]
+    fn this_checkout_has_numbers() {
+        let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+        let found = Structure::of(root).unwrap();
+        assert!(found.lines[&Part::Product] > 10_000 && found.lines[&Part::Tests] > 10_000);
+        assert!(found.lines[&Part::Tools] > 1000);
+        assert!(found.types[0].methods > 10 && found.phase_matches.lines > 0);
+    }
+}
