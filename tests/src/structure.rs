@@ -1,6 +1,6 @@
-//! Numbers about the sources: how much there is, how large its largest types are, and how often one question
-//! is asked in many places. `scripts/structure` prints them for any checkout, so that a change can be compared
-//! with what was there before.
+//! Numbers about the sources: how much there is, how large its largest types are, and how often one
+//! question is asked in many places. `scripts/structure` prints them for any checkout, so that a change can
+//! be compared with what was there before.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

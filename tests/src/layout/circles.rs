@@ -1,5 +1,5 @@
 //! Circles: file modules of a crate use each other in one direction only, but for the circles that
-//! [`LAYOUTS`] allows.
+//! [`LAYOUTS`](super::table::LAYOUTS) allows.
 //!
 //! A parent that only hands on the items of its children (`pub use`) does not use them. What a module inside
 //! of a file uses, its file uses.

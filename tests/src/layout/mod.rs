@@ -1,6 +1,6 @@
-//! The layout of the crates' sources: their modules keep to floors ([`floors`]) and use each other in one
+//! The layout of the crates' sources: their modules keep to floors (`floors`) and use each other in one
 //! direction ([`circles`]). [`table`] has what each crate keeps to. The fields of configurations say their
-//! defaults ([`defaults`]).
+//! defaults (`defaults`).
 
 pub mod circles;
 #[cfg(test)]
