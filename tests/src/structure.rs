@@ -31,10 +31,10 @@ const TOOLS: [&str; 3] = ["benches", "scripts", ".ci"];
 /// Endings of the files that count as sources.
 const SOURCES: [&str; 6] = ["rs", "c", "h", "py", "sh", "bash"];
 
-/// What a line of source belongs to.
+/// A part of the project.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
-    /// What a user builds.
+    /// Sources that a user builds.
     Product,
     /// Tests, and programs for tests.
     Tests,
@@ -42,7 +42,7 @@ pub enum Part {
     Tools,
 }
 
-/// A type with its size.
+/// A type with its size. Types of one name in a crate count as one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TypeSize {
     /// The crate and the name.
@@ -124,7 +124,7 @@ impl Structure {
             .map(|(name, (size, files))| TypeSize { name, files: files.len(), ..size })
             .collect();
         types.sort_by_key(|size| std::cmp::Reverse(size.fields + size.methods));
-        Ok(Self { lines, types, phase_matches, ib_semantics, zero_copy, in_circles: in_circles() })
+        Ok(Self { lines, types, phase_matches, ib_semantics, zero_copy, in_circles: in_circles(root) })
     }
 }
 
@@ -135,12 +135,13 @@ impl Mentions {
     }
 }
 
-/// The crates of this checkout that have circles, with the number of modules in them.
-fn in_circles() -> Vec<(String, usize)> {
+/// The crates that have circles, with the number of modules in them.
+fn in_circles(root: &Path) -> Vec<(String, usize)> {
     LAYOUTS
         .iter()
+        .filter(|layout| root.join(layout.root).is_file())
         .map(|layout| {
-            let parts = Crate::of(source::modules(layout.root, Tests::LeftOut));
+            let parts = Crate::of(source::modules_in(root, layout.root, Tests::LeftOut));
             (layout.root.to_owned(), circles(&parts).iter().map(|circle| circle.modules).sum())
         })
         .filter(|(_, modules)| *modules > 0)
@@ -190,13 +191,18 @@ fn crate_of(file: &Path) -> String {
     parts.take_while(|part| part != "src").collect::<Vec<_>>().join("/")
 }
 
-/// Lines of the modules for tests at the end of a file, as rustfmt leaves them.
+/// Lines of the modules for tests inside of a file, as rustfmt leaves them.
 fn lines_of_tests(text: &str) -> usize {
-    let mut lines = text.lines().skip_while(|line| *line != "#[cfg(test)]").skip(1);
-    match lines.next() {
-        Some(first) if first.starts_with("mod ") && first.ends_with('{') => 2 + lines.count(),
-        _ => 0,
+    let mut lines = text.lines().peekable();
+    let mut count = 0;
+    while let Some(line) = lines.next() {
+        let begins = |next: &&str| next.starts_with("mod ") && next.ends_with('{');
+        if line == "#[cfg(test)]" && lines.peek().is_some_and(begins) {
+            // Up to the brace at the margin.
+            count += 2 + lines.by_ref().take_while(|line| *line != "}").count();
+        }
     }
+    count
 }
 
 fn is_zero_copy(line: &str) -> bool {
@@ -204,7 +210,7 @@ fn is_zero_copy(line: &str) -> bool {
     line.contains("zero copy") || line.contains("without a copy") || line.contains("zerocopy")
 }
 
-/// What a file has, but for what is for tests alone.
+/// The types and matches of a file, without those of its test modules.
 #[derive(Default)]
 struct Seen {
     /// Fields or variants, and methods.
@@ -225,7 +231,7 @@ impl Seen {
     }
 }
 
-/// Whether a path begins with `Phase::`.
+/// True if a path begins with `Phase::`.
 struct NamesPhase(bool);
 
 impl<'ast> Visit<'ast> for NamesPhase {
@@ -323,8 +329,17 @@ mod tests {
         ] {
             assert_eq!(part_of(file.as_ref()), part, "{file}");
         }
-        assert_eq!(lines_of_tests("a\n#[cfg(test)]\nmod tests {\n    b\n}\n"), 4);
+        let of_tests = "#[cfg(test)]\nuse a;\nb\n#[cfg(test)]\nmod tests {\n    b\n}\nc\n";
+        assert_eq!(lines_of_tests(of_tests), 4);
         assert_eq!(lines_of_tests("a\n#[cfg(test)]\nmod tests;\nb\n"), 0);
+    }
+
+    #[test]
+    fn mentions_are_counted_by_line_and_file() {
+        let texts = ["a zero-copy send\nZERO_COPY\nzero copies", "", "sent without a copy\nZeroCopy"];
+        let mut mentions = Mentions::default();
+        texts.iter().for_each(|text| mentions.add(text.lines().filter(|line| is_zero_copy(line)).count()));
+        assert_eq!((mentions.lines, mentions.files), (4, 2));
     }
 
     #[test]

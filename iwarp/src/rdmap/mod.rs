@@ -1,9 +1,9 @@
 //! Remote Direct Memory Access Protocol (RFC 5040): opcodes, Read Requests, Read sinks and Terminate; and its
 //! extensions (RFC 7306): atomics and Immediate Data.
 //!
-//! The files beside this one are pure codecs and checks: the bytes that DDP reserves for RDMAP, the headers
-//! that RDMAP sends as DDP payload, and the error codes of all layers. `stream/` is the protocol: the order
-//! of messages and the state of a stream.
+//! These are pure codecs and checks: the bytes that DDP reserves for RDMAP, the headers that RDMAP sends as
+//! DDP payload, and the error codes of all layers. The protocol, which is the order of messages and the state
+//! of a stream, is in `crate::stream`.
 
 pub mod atomic;
 pub mod error;

@@ -9,7 +9,7 @@ use tests::structure::{Mentions, Structure};
 /// Numbers about the sources: lines, the largest types, matches on the phase of a connection, circles
 #[derive(Parser)]
 struct Options {
-    /// The checkout; its modules in circles are those of this one
+    /// The checkout
     #[arg(default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/.."))]
     root: PathBuf,
     /// Types to list

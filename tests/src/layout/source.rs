@@ -31,15 +31,19 @@ pub enum Tests {
 
 /// All modules of a crate, from its root file; its path begins at the root of the repository.
 pub fn modules(root: &str, tests: Tests) -> Vec<Module> {
+    modules_in(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/..")), root, tests)
+}
+
+/// The same of another checkout.
+pub fn modules_in(checkout: &Path, root: &str, tests: Tests) -> Vec<Module> {
     let mut modules = Vec::new();
-    read(Vec::new(), Path::new(root), tests, &mut modules);
+    read(checkout, Vec::new(), Path::new(root), tests, &mut modules);
     modules
 }
 
-fn read(path: Vec<String>, file: &Path, tests: Tests, modules: &mut Vec<Module>) {
-    let repository = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
-    let text = fs::read_to_string(repository.join(file))
-        .unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+fn read(checkout: &Path, path: Vec<String>, file: &Path, tests: Tests, modules: &mut Vec<Module>) {
+    let text =
+        fs::read_to_string(checkout.join(file)).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
     let is_folder = path.is_empty() || file.ends_with("mod.rs");
     let folder = if is_folder { file.parent().expect("a folder").into() } else { file.with_extension("") };
     for module in split(&path, file, &text, tests) {
@@ -51,8 +55,8 @@ fn read(path: Vec<String>, file: &Path, tests: Tests, modules: &mut Vec<Module>)
         for child in children {
             let beside = folder.join(&child).with_extension("rs");
             let below = folder.join(&child).join("mod.rs");
-            let file = if repository.join(&beside).is_file() { beside } else { below };
-            read(base.iter().cloned().chain([child]).collect(), &file, tests, modules);
+            let file = if checkout.join(&beside).is_file() { beside } else { below };
+            read(checkout, base.iter().cloned().chain([child]).collect(), &file, tests, modules);
         }
     }
 }

@@ -31,7 +31,7 @@ pub struct Folder {
 
 const NO_CIRCLE: (usize, &str) = (0, "");
 
-/// What each crate keeps to.
+/// The layouts of all crates.
 pub const LAYOUTS: [Layout; 14] = [
     Layout { root: "dp/src/lib.rs", floors: Floors::None, largest_circle: NO_CIRCLE },
     Layout {

@@ -31,7 +31,7 @@ pub fn words(text: &str) -> Vec<String> {
     words
 }
 
-/// Whether a word is a name, and neither `::` nor a single character.
+/// True for a name, false for `::` and for any other single character.
 pub fn is_name(token: &str) -> bool {
     token.starts_with(|first: char| first.is_alphanumeric() || first == '_')
 }

@@ -4,14 +4,19 @@ use super::*;
 use crate::memory::MemoryTable;
 use crate::queues::{ContextLimits, CqOptions, SrqInit};
 
-/// A queue pair that holds as many shared buffers as its mark says, and no more, is not reported: not even
-/// when it asks for one more and the shared queue has none.
-#[test]
-fn an_empty_shared_queue_passes_no_mark() {
+fn objects() -> (Arc<Resources>, Arc<PdShared>, CompletionQueue) {
     let memory = MemoryTable::new(16, [1; 32]);
     let resources = Resources::new(ContextLimits::default(), memory, false).unwrap();
     let pd = PdShared::new(&resources).unwrap();
     let cq = CompletionQueue::new(Arc::clone(&resources), &CqOptions::new(16)).unwrap();
+    (resources, pd, cq)
+}
+
+/// A queue pair that holds as many shared buffers as its mark says, and no more, is not reported: not even
+/// when it asks for one more and the shared queue has none.
+#[test]
+fn an_empty_shared_queue_passes_no_mark() {
+    let (resources, pd, cq) = objects();
     let srq = SharedReceiveQueue::new(&pd, &SrqInit::default()).unwrap();
     let init = QpInit { srq: Some(&srq), max_recv_wr: 8, high_water: 4, ..QpInit::new(&cq) };
     let qp = QpShared::new(&pd, &init).unwrap();
@@ -41,10 +46,7 @@ fn an_empty_shared_queue_passes_no_mark() {
 /// only then.
 #[test]
 fn a_place_in_line_goes_with_its_queue_pair() {
-    let memory = MemoryTable::new(16, [1; 32]);
-    let resources = Resources::new(ContextLimits::default(), memory, false).unwrap();
-    let pd = PdShared::new(&resources).unwrap();
-    let cq = CompletionQueue::new(Arc::clone(&resources), &CqOptions::new(16)).unwrap();
+    let (_, pd, cq) = objects();
     let srq = SharedReceiveQueue::new(&pd, &SrqInit::default()).unwrap();
     let init = QpInit { srq: Some(&srq), ..QpInit::new(&cq) };
     for agrees in [true, false, true] {
@@ -59,10 +61,7 @@ fn a_place_in_line_goes_with_its_queue_pair() {
 /// The user ends the queue pair while the engine finds that the peer is gone: either of them ends it.
 #[test]
 fn a_close_that_meets_the_peers_end_is_not_forgotten() {
-    let memory = MemoryTable::new(16, [1; 32]);
-    let resources = Resources::new(ContextLimits::default(), memory, false).unwrap();
-    let pd = PdShared::new(&resources).unwrap();
-    let cq = CompletionQueue::new(Arc::clone(&resources), &CqOptions::new(16)).unwrap();
+    let (_, pd, cq) = objects();
     for (asked, state) in [
         (Ask::Receive, QpState::Orphaned),
         (Ask::Close, QpState::Error),

@@ -33,8 +33,8 @@ const WRITE_CONTROL: [u8; 2] = {
 
 impl Delivery<'_> {
     /// Places a segment of an RDMA Write whose bytes lie in one piece, if all its checks pass: the usual
-    /// case, in little code. Otherwise nothing is counted, and the general way reports what is wrong. It also
-    /// takes a Write of no bytes, which needs no right.
+    /// case, in little code. Otherwise nothing is counted, and the general way reports what is wrong. A Write
+    /// of no bytes needs no right: the general way takes one that is refused here.
     #[inline(always)]
     pub(super) fn write_whole(&mut self, ulpdu: &[u8]) -> bool {
         let Some((header, payload)) = ulpdu.split_first_chunk() else { return false };

@@ -278,7 +278,7 @@ impl CmShared {
 
     /// The connection had ended before it was for `qp`.
     pub(crate) fn ended_before(&self, qp: &QpShared) {
-        // Not by our user: its abort would have made the call that brought `qp` fail.
+        // Our user has not ended it: after an abort of the user, the call that brings `qp` fails.
         qp.blame(self.state().cause.unwrap_or(ConnectionError::PeerClosed));
         qp.unreached();
     }

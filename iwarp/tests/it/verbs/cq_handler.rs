@@ -77,16 +77,23 @@ fn a_weaker_request_replaces_no_stronger_one() {
     }
 }
 
+/// Two queue pairs that complete in a queue with one entry and this handler. The first has two receives.
+fn two_of_one_entry(context: &Context, handler: &CqEventHandler) -> (CompletionQueue, [QueuePair; 2]) {
+    let cq = context.create_cq_with(&CqOptions { handler: Some(handler), ..CqOptions::new(1) }).unwrap();
+    let pd = context.alloc_pd().unwrap();
+    let qps = [(); 2].map(|()| pd.create_qp(&QpInit::new(&cq)).unwrap());
+    for wr_id in 0..2 {
+        qps[0].post_recv(&RecvRequest { wr_id, sg_list: Default::default() }).unwrap();
+    }
+    (cq, qps)
+}
+
 /// An overflow is no event of the completion queue, for which nobody has asked.
 #[test]
 fn an_overflow_calls_no_handler() {
     let context = Context::new(ContextConfig::default()).unwrap();
     let (handler, called) = recorder();
-    let cq = context.create_cq_with(&CqOptions { handler: Some(&handler), ..CqOptions::new(1) }).unwrap();
-    let qp = context.alloc_pd().unwrap().create_qp(&QpInit::new(&cq)).unwrap();
-    for wr_id in 0..2 {
-        qp.post_recv(&RecvRequest { wr_id, sg_list: Default::default() }).unwrap();
-    }
+    let (cq, [qp, _other]) = two_of_one_entry(&context, &handler);
     qp.modify(QpState::Error).unwrap();
     assert!(cq.overflowed() && called.lock().unwrap().is_empty());
     assert_eq!(qp.query().recv_outstanding, 1, "the entry of the one that was lost is free");
@@ -98,12 +105,7 @@ fn an_overflow_calls_no_handler() {
 fn an_event_beside_an_overflow_is_told() {
     let context = Context::new(ContextConfig::default()).unwrap();
     let (handler, called) = recorder();
-    let cq = context.create_cq_with(&CqOptions { handler: Some(&handler), ..CqOptions::new(1) }).unwrap();
-    let pd = context.alloc_pd().unwrap();
-    let [qp, other] = [(); 2].map(|()| pd.create_qp(&QpInit::new(&cq)).unwrap());
-    for wr_id in 0..2 {
-        qp.post_recv(&RecvRequest { wr_id, sg_list: Default::default() }).unwrap();
-    }
+    let (cq, [qp, other]) = two_of_one_entry(&context, &handler);
     cq.req_notify(false).unwrap();
     qp.modify(QpState::Error).unwrap();
     assert_eq!(*called.lock().unwrap(), [cq.cq_num()]);
