@@ -1,9 +1,10 @@
 //! The lines of the guide between two containers (`docs/container.md`): each has the namespaces and the
 //! capabilities of a container of Docker, and an interface `eth0`.
 
+use std::fmt::Write;
 use std::fs::File;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -109,15 +110,19 @@ impl<'a> Containers<'a> {
     fn measure(&self, server: &str, client: &str) -> Result<(), String> {
         let mut server = self.start(0, server)?;
         let begun = Instant::now();
+        let mut refused = String::new();
         let said = loop {
-            // One that comes before its server listens is refused.
+            // A client that comes before its server listens is refused.
             let mut client = self.start(1, client)?;
             let succeeded = client.wait(CLIENT_ENDS_WITHIN)?;
             if succeeded {
                 break client.said();
             }
-            if begun.elapsed() > LISTENS_WITHIN {
-                return Err(format!("client: {}\nserver: {}", client.said(), server.said()));
+            // The server serves one client: no other client succeeds after its end.
+            let has_ended = server.has_ended()?;
+            let _ = writeln!(refused, "client after {:.1?}: {}", begun.elapsed(), client.said());
+            if has_ended || begun.elapsed() > LISTENS_WITHIN {
+                return Err(format!("{refused}server: {}", server.said()));
             }
             sleep(Duration::from_millis(200));
         };
@@ -148,12 +153,20 @@ impl Running {
     fn wait(&mut self, limit: Duration) -> Result<bool, String> {
         let begun = Instant::now();
         while begun.elapsed() < limit {
-            if let Some(status) = self.child.try_wait().map_err(|error| error.to_string())? {
+            if let Some(status) = self.status()? {
                 return Ok(status.success());
             }
             sleep(Duration::from_millis(20));
         }
         Err(format!("it still runs after {limit:?}: {}", self.said()))
+    }
+
+    fn has_ended(&mut self) -> Result<bool, String> {
+        Ok(self.status()?.is_some())
+    }
+
+    fn status(&mut self) -> Result<Option<ExitStatus>, String> {
+        self.child.try_wait().map_err(|error| error.to_string())
     }
 
     fn said(&self) -> String {
