@@ -10,8 +10,13 @@ use tests::sim::run::Stats;
 use tests::sim::scenario::{SCENARIOS, Scenario};
 use tests::sim::setup::Work;
 
-/// Seeds of each scenario.
+/// Seeds of each scenario, unless `UWARP_SEEDS` has another number.
 const SEEDS: u64 = 300;
+
+fn seeds() -> u64 {
+    let number = std::env::var("UWARP_SEEDS").ok().map(|text| text.parse().expect("UWARP_SEEDS is a number"));
+    number.unwrap_or(SEEDS)
+}
 
 fn scenario(name: &str) -> Scenario {
     Scenario::find(name).unwrap_or_else(|| panic!("no scenario {name}"))
@@ -29,7 +34,7 @@ fn total_of(name: &str) -> &'static Total {
     let (total, failures) = RUNS[name].get_or_init(|| {
         let failures = Mutex::new(Vec::new());
         let add = |text| failures.lock().unwrap_or_else(PoisonError::into_inner).push(text);
-        let total = check_all(&[scenario(name)], 0..SEEDS, &|failure| add(failure.to_string()));
+        let total = check_all(&[scenario(name)], 0..seeds(), &|failure| add(failure.to_string()));
         (total, failures.into_inner().unwrap_or_else(PoisonError::into_inner))
     });
     for failure in failures {
@@ -41,7 +46,7 @@ fn total_of(name: &str) -> &'static Total {
 fn holds(name: &str) {
     let total = total_of(name);
     println!("{name}: {total}");
-    assert_eq!((total.seeds, total.failures), (SEEDS, 0), "{name}");
+    assert_eq!((total.seeds, total.failures), (seeds(), 0), "{name}");
     assert!(total.bytes > 0 && total.operations > 0, "{name} moves nothing: {total}");
 }
 
@@ -226,7 +231,7 @@ fn recut(name: &str, markers: bool) -> (u64, u64) {
         Work::Rdma(plans) => plans.iter().any(|plan| plan.markers != [false; 2]) == markers,
         Work::Streams(_) => false,
     };
-    let runs = (0..SEEDS).filter(of_iwarp).take(20).filter_map(|seed| attempt(&scenario, seed, None).ok());
+    let runs = (0..seeds()).filter(of_iwarp).take(20).filter_map(|seed| attempt(&scenario, seed, None).ok());
     runs.fold((0, 0), |(joined, cut), Stats { coverage, .. }| {
         let by_port = coverage.times(Occurrence::JoinedByPort);
         (

@@ -7,10 +7,10 @@ use clap::Parser;
 use tests::conformance::{self, Doc, Error, Ledger, REPORT, Ran, Result, render};
 use tests::sim::defect;
 
-/// Writes CONFORMANCE.md from the index of requirements, the tests that name them, and the claims
+/// Writes CONFORMANCE.md, which git ignores, from the index of requirements, the tests that name them, and the claims
 #[derive(Parser)]
 struct Options {
-    /// Write nothing. Exit 1, with a line for each finding, if something is wrong or the report is stale.
+    /// Exit 1, with a line for each finding, if something is wrong.
     #[arg(long, conflicts_with = "open")]
     check: bool,
     /// With `--check`: the record that `scripts/test` left. A proof that did not run is a finding.
@@ -39,11 +39,8 @@ fn run(options: &Options) -> Result<ExitCode> {
         print!("{}", render::open(&ledger, doc));
         return Ok(ExitCode::SUCCESS);
     }
-    if !options.check {
-        conformance::write(root, REPORT, &render::report(&ledger))?;
-    }
-    // Without a report, the other findings are still useful.
-    let mut complaints = ledger.complaints(&conformance::read(root, REPORT).unwrap_or_default());
+    conformance::write(root, REPORT, &render::report(&ledger))?;
+    let mut complaints = ledger.complaints();
     if let Some(path) = &options.ran {
         complaints.extend(record(path)?.missing(&ledger));
     }

@@ -8,7 +8,7 @@ use super::mutation::{self, Mutation, Trials};
 use super::place::{self, Places, Reasons};
 use super::proof::{self, Proof, Test};
 use super::row::{self, Index};
-use super::{PLACES, REPORT, Result, RowId, case, render};
+use super::{PLACES, Result, RowId, case};
 
 /// The state of a row.
 #[derive(Clone, Copy, Debug)]
@@ -123,8 +123,8 @@ impl Ledger {
             && !self.reasons.contains_key(&row)
     }
 
-    /// All findings: errors in the sources, rows that must not be open, a stale report.
-    pub fn complaints(&self, committed: &str) -> Vec<String> {
+    /// All findings: errors in the sources, and rows that must not be open.
+    pub fn complaints(&self) -> Vec<String> {
         let mut complaints = self.findings.clone();
         for (&id, row) in &self.index {
             // Of any level: a row whose last test goes away does not become open in silence.
@@ -139,9 +139,6 @@ impl Ledger {
                     row.level.name()
                 ));
             }
-        }
-        if render::report(self) != committed {
-            complaints.push(format!("{REPORT} is stale: run `cargo run -p tests --bin conformance-report`"));
         }
         complaints
     }
@@ -189,16 +186,15 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_row_an_open_row_and_a_stale_report_are_complaints() {
+    fn an_unknown_row_and_an_open_row_are_complaints() {
         let ledger = join(&["DDP-999"], &[]);
         assert_eq!(ledger.findings.len(), 1);
-        let complaints = ledger.complaints(&render::report(&ledger));
+        let complaints = ledger.complaints();
         let rows = ledger.index.len();
         assert_eq!(complaints.len(), 1 + rows);
-        assert_eq!(ledger.complaints("").len(), 2 + rows);
 
         let proved = join(&["DDP-001"], &[("DDP-004", Verdict::Open)]);
-        assert_eq!(proved.complaints(&render::report(&proved)).len(), rows - 2);
+        assert_eq!(proved.complaints().len(), rows - 2);
     }
 
     #[test]
@@ -209,7 +205,7 @@ mod tests {
         let mut ledger = join(&[&must.to_string(), &fact.to_string()], &[]);
         assert!(ledger.has_no_place(must));
         assert_eq!(
-            ledger.complaints("").iter().filter(|it| it.contains("no comment in the code")).count(),
+            ledger.complaints().iter().filter(|it| it.contains("no comment in the code")).count(),
             1
         );
         ledger.reasons.insert(must, "No code could.".into());
