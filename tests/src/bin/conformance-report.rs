@@ -7,7 +7,7 @@ use clap::Parser;
 use tests::conformance::{self, Doc, Error, Ledger, REPORT, Ran, Result, render};
 use tests::sim::defect;
 
-/// Writes CONFORMANCE.md, which git ignores, from the index of requirements, the tests that name them, and the claims
+/// Writes CONFORMANCE.md from the index of requirements, the tests that name them, and the claims
 #[derive(Parser)]
 struct Options {
     /// Exit 1, with a line for each finding, if something is wrong.
