@@ -75,12 +75,14 @@ pub struct Config {
     pub bytes: usize,
     /// Whether both ends ask for markers.
     pub markers: bool,
+    /// As [`ConnParam::ib_semantics`], of both ends.
+    pub ib_semantics: bool,
 }
 
 impl Config {
     /// One queue pair without markers, with 128 requests in each work queue.
     pub fn new(link: LinkConfig, bytes: usize) -> Self {
-        Self { link, qps: 1, depth: 128, bytes, markers: false }
+        Self { link, qps: 1, depth: 128, bytes, markers: false, ib_semantics: false }
     }
 }
 
@@ -340,7 +342,8 @@ impl TwoHosts {
 
     fn param(&self) -> ConnParam {
         let engine = Some(self.place.engine);
-        ConnParam { markers: self.config.markers, engine, ..ConnParam::default() }
+        let Config { markers, ib_semantics, .. } = self.config;
+        ConnParam { markers, ib_semantics, engine, ..ConnParam::default() }
     }
 
     /// The next port with which the frames of both directions arrive at our queues. `None`: any does.

@@ -111,6 +111,7 @@ const fn alone(op: Op) -> Load {
         depth: 1,
         wire: WireKind::Virtual { mtu: 1500 },
         markers: false,
+        ib_semantics: false,
         warm_up: 2000,
         counted: 4000,
         engines: 1,
@@ -130,6 +131,7 @@ const fn bulk(op: Op, mtu: u16) -> Load {
         depth: 4,
         wire: WireKind::Virtual { mtu },
         markers: false,
+        ib_semantics: false,
         warm_up: 32,
         counted: 32,
         engines: 1,
@@ -141,11 +143,15 @@ const fn row(name: &'static str, load: Load) -> NamedWork {
 }
 
 /// All loads. In a Read, the responder sends FPDUs and the requester receives them.
-pub(crate) const ROWS: [NamedWork; 16] = [
+pub(crate) const ROWS: [NamedWork; 19] = [
     row("write-64", alone(Op::Write)),
     row("write-64-many", many(Op::Write)),
     row("send-64", alone(Op::Send)),
     row("send-64-many", many(Op::Send)),
+    // As programs of libibverbs have it: a request completes when the peer has taken its message.
+    row("write-64-ib", Load { ib_semantics: true, ..alone(Op::Write) }),
+    row("send-64-ib", Load { ib_semantics: true, ..alone(Op::Send) }),
+    row("send-64-ib-many", Load { ib_semantics: true, ..many(Op::Send) }),
     row("write-1m-1500", bulk(Op::Write, 1500)),
     // No offloads: checksums in software, each segment a frame.
     row("write-1m-1500-plain", Load { wire: WireKind::Plain { mtu: 1500 }, ..bulk(Op::Write, 1500) }),

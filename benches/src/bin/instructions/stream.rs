@@ -61,6 +61,8 @@ pub(crate) struct Load {
     pub(crate) warm_up: u64,
     /// Messages while counting.
     pub(crate) counted: u64,
+    /// Both ends have agreed on InfiniBand's semantics.
+    pub(crate) ib_semantics: bool,
     /// Engines of each host, on queues of one device. The last one has the load, the others are idle.
     pub(crate) engines: usize,
 }
@@ -95,7 +97,8 @@ struct Stream {
 
 impl Stream {
     fn new(load: Load) -> Result<Self> {
-        let config = Config { markers: load.markers, ..Config::new(load.wire.config(), load.bytes) };
+        let Load { markers, ib_semantics, .. } = load;
+        let config = Config { markers, ib_semantics, ..Config::new(load.wire.config(), load.bytes) };
         let depth = config.depth;
         let mut others = match load.engines {
             1 => vec![TwoHosts::new(config)?],
