@@ -1,10 +1,10 @@
 //! The start of the engine, by the first call that needs it.
 
-use crate::abi::{self, Outcome};
-use crate::calls::open;
-use crate::cm::dispatch;
+use crate::ffi::abi::{self, Outcome};
+use crate::ffi::sys;
+use crate::ibverbs::calls::open;
 use crate::process::{self, Process};
-use crate::sys;
+use crate::rdmacm::dispatch;
 
 /// The state of the process, started if it is not.
 pub(crate) fn process() -> Outcome<&'static Process> {

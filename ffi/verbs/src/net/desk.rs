@@ -131,7 +131,7 @@ impl Sign {
 impl Drop for Sign {
     fn drop(&mut self) {
         // In a child of fork the desk is the parent's, whose thread may have held the lock.
-        if !crate::fork::is_child() {
+        if !crate::ffi::fork::is_child() {
             self.desk.names().remove(&self.key);
             // A name that is not waited for needs no removal.
             let _ = epoll::delete(&self.desk.waits, &self.name.socket);

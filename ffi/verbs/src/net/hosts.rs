@@ -20,8 +20,8 @@ use super::address::Peer;
 use super::desk::{Desk, Sign};
 use super::kernel::InterfaceAddress;
 use super::message::{BYTES, Content, Message};
-use crate::abi::StartError;
-use crate::lack::is_lack;
+use crate::ffi::abi::StartError;
+use crate::ffi::lack::is_lack;
 
 /// The first 48 bits of addresses on such a wire: unique local ones (RFC 4193), with our name in them.
 const NETWORK: [u8; 6] = *b"\xfduwarp";

@@ -9,6 +9,7 @@
 //! | `names.rs`, `ports.rs` | the name service of a `local` wire, and its locks |
 //! | `message.rs`, `desk.rs`, `hosts.rs` | names and addresses between hosts |
 //! | `end.rs` | this end of the wire, and how programs see it |
+//! | `hello.rs` | what two ends of this library tell each other in MPA's private data |
 //! | `open.rs` | opening a wire, by `iwarp_wire`, for programs |
 //! | `list.rs` | the processes of this user on the wires of this host |
 //! | `present.rs` | processes on wires, and those on wires that have no folder |
@@ -17,6 +18,7 @@ mod address;
 mod claim;
 mod desk;
 mod end;
+mod hello;
 mod hosts;
 mod kernel;
 mod list;
@@ -30,6 +32,7 @@ mod wanted;
 pub(crate) use address::{Peer, mapped, of_gid};
 pub(crate) use claim::{Claim, Conflict};
 pub(crate) use end::{Name, Net};
+pub(crate) use hello::{Hello, Pair};
 pub use list::processes;
 pub(crate) use open::open;
 pub(crate) use ports::NameError;

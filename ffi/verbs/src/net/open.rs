@@ -13,8 +13,8 @@ use super::end::{Net, Service};
 use super::hosts::{self, Hosts};
 use super::names::Names;
 use super::wanted::folder;
-use crate::abi::StartError;
-use crate::settings::{self, Key};
+use crate::ffi::abi::StartError;
+use crate::ffi::settings::{self, Key};
 
 /// A wire, ready for an engine.
 type Opened = (Box<dyn Port>, EngineConfig, Net);

@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use dp::local::OwnFd;
 
 use super::claim::Conflict;
-use crate::abi::{self, Errno};
+use crate::ffi::abi::{self, Errno};
 
 /// The locks of this process.
 pub(super) struct Ports {

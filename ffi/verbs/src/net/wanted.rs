@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use dp::local;
 use iwarp_wire::{Kind, Spec, SpecError};
 
-use crate::settings::{self, Key};
+use crate::ffi::settings::{self, Key};
 
 /// The wire that the settings ask for, or `net` and `addr` in their place.
 ///

@@ -1,0 +1,29 @@
+//! The calls that programs reach through the struct of an open device.
+
+use crate::ffi::abi::Outcome;
+use crate::ffi::sys;
+use crate::ibverbs::device::OpenDevice;
+use crate::ibverbs::{cq, cq_ex, mw, pd, post, qp_ex, srq};
+use crate::process::Process;
+
+/// Opens the device with all calls.
+pub(crate) fn open(process: &'static Process) -> Outcome<*mut sys::ibv_context> {
+    let mut calls = sys::verbs_context {
+        create_cq_ex: Some(cq_ex::create_cq_ex),
+        create_qp_ex: Some(qp_ex::create_qp_ex),
+        alloc_parent_domain: Some(pd::alloc_parent_domain),
+        alloc_td: Some(pd::alloc_td),
+        dealloc_td: Some(pd::dealloc_td),
+        ..Default::default()
+    };
+    let ops = &mut calls.context.ops;
+    ops.alloc_mw = Some(mw::alloc_mw);
+    ops.bind_mw = Some(mw::bind_mw);
+    ops.dealloc_mw = Some(mw::dealloc_mw);
+    ops.poll_cq = Some(cq::poll_cq);
+    ops.req_notify_cq = Some(cq::req_notify_cq);
+    ops.post_srq_recv = Some(srq::post_srq_recv);
+    ops.post_send = Some(post::post_send);
+    ops.post_recv = Some(post::post_recv);
+    OpenDevice::open(process, calls)
+}
