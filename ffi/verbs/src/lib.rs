@@ -16,11 +16,10 @@
 //! | the functions of libibverbs | `ibverbs` |
 //! | the functions of librdmacm | `rdmacm` |
 //!
-//! A module uses those of its own folder and of the folders above it.
+//! A module uses those of its own folder and of the folders above it, which a test of `tests/src/layout` checks.
 
 mod ffi;
 mod ibverbs;
 pub mod net;
 mod process;
 mod rdmacm;
-mod start;

@@ -8,13 +8,12 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use iwarp::verbs::{CmEvent, CmEventKind, CmId, ConnParam, ListenOptions};
+use iwarp::verbs::{CmId, ConnParam, ListenOptions};
 
 use crate::ffi::abi::{EINVAL, Outcome};
 use crate::ffi::sys;
 use crate::ibverbs::ends::Ends;
-use crate::net::of_gid;
-use crate::net::{Hello, Pair};
+use crate::net::{Hello, Pair, mapped, of_gid};
 use crate::process::Process;
 use crate::process::limits;
 use crate::process::rendezvous::{Expected, MAX_PARKED, PARKED};
@@ -68,7 +67,7 @@ impl Peer {
     }
 
     fn name(&self) -> Name {
-        (crate::net::mapped(self.address).octets(), self.number)
+        (mapped(self.address).octets(), self.number)
     }
 }
 
@@ -140,28 +139,4 @@ fn remote_of(process: &Process, vector: &sys::ibv_ah_attr) -> Outcome<IpAddr> {
         return Err(EINVAL);
     }
     Ok(process.net.address_of_lid(vector.dlid))
-}
-
-/// Handles an event of these connections. Returns whether it was one.
-pub(crate) fn takes(process: &Process, event: &CmEvent) -> bool {
-    let CmEventKind::ConnectRequest { private_data, remote, .. } = &event.kind else { return false };
-    let mut state = process.rendezvous.state();
-    if event.listener.is_none() || event.listener != state.listener {
-        return false;
-    }
-    // A request without the numbers of queue pairs is rejected as it is dropped.
-    let Some((Hello { pair: Some(pair), .. }, _)) = Hello::split(private_data) else { return true };
-    let from = remote.ip();
-    let is_expected = state
-        .expected
-        .get(&pair.to)
-        .is_some_and(|expected| expected.remote == from && expected.remote_qp == pair.from);
-    if is_expected && let Some(expected) = state.expected.remove(&pair.to) {
-        drop(state);
-        // A queue pair that was destroyed meanwhile refuses, and the request is rejected.
-        let _ = event.id.accept(&expected.qp, &expected.param);
-    } else {
-        process.rendezvous.park(&mut state, event.id.clone(), from, pair);
-    }
-    true
 }

@@ -2,7 +2,6 @@
 
 pub(crate) mod async_calls;
 pub(crate) mod batch;
-pub(crate) mod calls;
 pub(crate) mod channel;
 pub(crate) mod cq;
 pub(crate) mod cq_events;
@@ -12,6 +11,7 @@ pub(crate) mod ends;
 pub(crate) mod ib;
 pub(crate) mod mr;
 pub(crate) mod mw;
+pub(crate) mod open_device;
 pub(crate) mod pd;
 pub(crate) mod post;
 pub(crate) mod qp;

@@ -1,6 +1,7 @@
 //! The process that uses the library.
 
 pub(crate) mod async_events;
+mod bound_ports;
 pub(crate) mod drain;
 pub(crate) mod identity;
 pub(crate) mod ids;
@@ -11,4 +12,4 @@ pub(crate) mod retries;
 pub(crate) mod selves;
 mod state;
 
-pub(crate) use state::{Process, get, started};
+pub(crate) use state::{Process, get_or_start, started};

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use iwarp::verbs::{CmId, ConnParam, QueuePair};
+use iwarp::verbs::{CmEvent, CmEventKind, CmId, ConnParam, QueuePair};
 
-use crate::net::Pair;
+use crate::net::{Hello, Pair};
 
 /// How long a request waits for its queue pair to be moved to RTR.
 pub(crate) const PARKED: Duration = Duration::from_secs(600);
@@ -53,8 +53,32 @@ impl Rendezvous {
         self.state.lock().expect("no holder of this lock panics")
     }
 
+    /// Handles an event of these connections. Returns whether it was one.
+    pub(crate) fn takes(&self, event: &CmEvent) -> bool {
+        let CmEventKind::ConnectRequest { private_data, remote, .. } = &event.kind else { return false };
+        let mut state = self.state();
+        if event.listener.is_none() || event.listener != state.listener {
+            return false;
+        }
+        // A request without the numbers of queue pairs is rejected as it is dropped.
+        let Some((Hello { pair: Some(pair), .. }, _)) = Hello::split(private_data) else { return true };
+        let from = remote.ip();
+        let is_expected = state
+            .expected
+            .get(&pair.to)
+            .is_some_and(|expected| expected.remote == from && expected.remote_qp == pair.from);
+        if is_expected && let Some(expected) = state.expected.remove(&pair.to) {
+            drop(state);
+            // A queue pair that was destroyed meanwhile refuses, and the request is rejected.
+            let _ = event.id.accept(&expected.qp, &expected.param);
+        } else {
+            self.park(&mut state, event.id.clone(), from, pair);
+        }
+        true
+    }
+
     /// Parks a request, in place of an earlier one of the same queue pairs: the peer has given that up.
-    pub(crate) fn park(&self, state: &mut State, cm: CmId, from: IpAddr, pair: Pair) {
+    fn park(&self, state: &mut State, cm: CmId, from: IpAddr, pair: Pair) {
         state.parked.retain(|parked| parked.from != from || parked.pair != pair);
         // One that finds no place is rejected as it is dropped.
         if state.parked.len() < MAX_PARKED {

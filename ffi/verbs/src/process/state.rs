@@ -9,22 +9,22 @@ use std::time::Duration;
 use iwarp::engine::{Engine, SharedEngine, SharedOptions};
 use iwarp::status::{self, StatusSocket};
 use iwarp::verbs::{
-    AsyncEvent, AsyncEventKind, CmEvent, Context, ContextConfig, EventChannel, ProtectionDomain, VerbsError,
+    AsyncEvent, AsyncEventKind, Context, ContextConfig, EventChannel, ProtectionDomain, VerbsError,
 };
 
+use super::async_events::Contexts;
+use super::bound_ports::BoundPorts;
+use super::drain::drain;
+use super::ids::Ids;
+use super::numbers::Numbers;
+use super::rendezvous::Rendezvous;
+use super::retries::Retries;
+use super::selves::Selves;
+use super::{identity, limits};
 use crate::ffi::abi::{self, EIO, Errno, Outcome, StartError};
 use crate::ffi::settings::{self, Key};
 use crate::ffi::{fork, room, signals};
 use crate::net::{self, Net};
-use crate::process::async_events::Contexts;
-use crate::process::drain::drain;
-use crate::process::ids::Ids;
-use crate::process::numbers::Numbers;
-use crate::process::rendezvous::Rendezvous;
-use crate::process::retries::Retries;
-use crate::process::selves::Selves;
-use crate::process::{identity, limits};
-use crate::rdmacm::Ports;
 
 /// How long the end of a process may wait for its thread, to reset its connections.
 const EXIT_LIMIT: Duration = Duration::from_millis(100);
@@ -39,7 +39,7 @@ pub(crate) struct Process {
     /// The identifiers of programs, by those of the context.
     pub(crate) ids: Ids,
     /// The ports that they are bound to.
-    pub(crate) ports: Ports,
+    pub(crate) ports: BoundPorts,
     /// The domain of identifiers whose program gave none.
     pub(crate) default_pd: ProtectionDomain,
     /// Where asynchronous events go.
@@ -56,17 +56,15 @@ pub(crate) struct Process {
     status: Mutex<Option<StatusSocket>>,
 }
 
-/// Is called with each event of a connection, after a poll, with the engine locked.
-pub(crate) type OnConnection = fn(&'static Process, CmEvent);
-
 static PROCESS: OnceLock<Result<Process, Errno>> = OnceLock::new();
 static STARTING: Mutex<()> = Mutex::new(());
 
-/// The state of the process. If it has not started, it is started, and `on_connection` gets its events.
-pub(crate) fn get(on_connection: OnConnection) -> Outcome<&'static Process> {
+/// The state of the process, which is started if it has not. Each call that may be a program's first one comes
+/// here, and nothing else starts anything.
+pub(crate) fn get_or_start() -> Outcome<&'static Process> {
     match PROCESS.get() {
         Some(process) => process.as_ref().map_err(|errno| *errno),
-        None => start(on_connection),
+        None => start(),
     }
 }
 
@@ -80,11 +78,11 @@ fn starting() -> MutexGuard<'static, ()> {
 }
 
 #[cold]
-fn start(on_connection: OnConnection) -> Outcome<&'static Process> {
+fn start() -> Outcome<&'static Process> {
     let _one_at_a_time = starting();
     if PROCESS.get().is_none() {
         // Threads that are made take none of the signals that the program handles.
-        let made = match signals::with_blocked(|| make(on_connection)) {
+        let made = match signals::with_blocked(make) {
             Ok(process) => Ok(process),
             Err(StartError { line, errno, may_pass }) => {
                 abi::complain(&line);
@@ -103,7 +101,7 @@ fn start(on_connection: OnConnection) -> Outcome<&'static Process> {
     PROCESS.get().ok_or(EIO)?.as_ref().map_err(|errno| *errno)
 }
 
-fn make(on_connection: OnConnection) -> Result<Process, StartError> {
+fn make() -> Result<Process, StartError> {
     room::check()?;
     let (options, has_thread) = options()?;
     identity::check()?;
@@ -116,9 +114,8 @@ fn make(on_connection: OnConnection) -> Result<Process, StartError> {
     let engine = Engine::new(&context, port, config).map_err(failed)?;
     let channel = context.create_event_channel().map_err(failed)?;
     let default_pd = context.alloc_pd().map_err(failed)?;
-    let after_poll = Box::new(move || after_poll(on_connection));
     let start = if has_thread { SharedEngine::spawn } else { SharedEngine::without_thread };
-    let engine = start(engine, options, after_poll).map_err(failed)?;
+    let engine = start(engine, options, Box::new(after_poll)).map_err(failed)?;
     let status = Mutex::new(show(&context, has_thread));
     register_hooks()?;
     let (ids, ports, contexts, rendezvous, retries, selves, qps) = Default::default();
@@ -158,15 +155,17 @@ fn show(context: &Context, has_thread: bool) -> Option<StatusSocket> {
 }
 
 /// Hands the events of a poll to the program. Those of the first polls wait until the process has started.
-fn after_poll(on_connection: OnConnection) {
+fn after_poll() {
     let Some(process) = started() else { return };
     // Most polls lead to no event, and these questions are cheaper than a poll of the channels.
-    let Process { channel, rendezvous, retries, selves, .. } = process;
+    let Process { channel, ids, rendezvous, retries, selves, .. } = process;
     if channel.is_empty() && !rendezvous.has_parked() && !retries.has_waiting() && !selves.any() {
         return;
     }
     while let Some(event) = channel.poll() {
-        on_connection(process, event);
+        if !rendezvous.takes(&event) {
+            ids.on_event(&event);
+        }
     }
     rendezvous.sweep();
     retries.sweep(&process.engine);

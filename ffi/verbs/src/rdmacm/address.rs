@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use libc::c_int;
 
 use super::id::{Id, State};
-use super::ports;
 use crate::ffi::abi::{self, EINVAL, Errno, Outcome};
 use crate::ffi::{sockaddr, sys};
 use crate::net::{Claim, Name, NameError, Net};
@@ -78,7 +77,7 @@ type Take = fn(&Net, SocketAddr, &Claim) -> Result<Option<Name>, NameError>;
 /// Takes the port of an address, or a free one if it has none, and its name. The name leads nowhere before
 /// the identifier listens.
 fn take_name(id: &Id, state: &mut State, address: SocketAddr, take: Take) -> Outcome<SocketAddr> {
-    let claim = ports::claim(address.ip(), state.family_only, state.reuses_address);
+    let claim = Claim::new(address.ip(), state.family_only, state.reuses_address);
     let take = |address: SocketAddr| take_port(id, address, claim, take);
     let (address, name) = match address.port() {
         0 => choose_port(address, take)?,

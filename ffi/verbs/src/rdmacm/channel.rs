@@ -1,4 +1,4 @@
-//! Event channels: reading and acknowledging events.
+//! Event channels: making them, reading and acknowledging events.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::ffi::abi::{self, EINVAL, EIO, Outcome};
 use crate::ffi::acked::Acked;
 use crate::ffi::event_fd::EventQueue;
 use crate::ffi::living::Living;
-use crate::ffi::sys;
+use crate::ffi::{room, sys};
 use crate::process;
 
 /// An event (`rdma_cm_event`), which is the program's until it acknowledges it.
@@ -115,6 +115,16 @@ impl Channel {
             drop(unsafe { Box::from_raw(channel.cast::<Self>()) });
         }
     }
+}
+
+/// See `rdma_create_event_channel(3)`.
+#[unsafe(export_name = "uw_rdma_create_event_channel")]
+pub(crate) extern "C" fn rdma_create_event_channel() -> *mut sys::rdma_event_channel {
+    abi::pointer(|| {
+        process::get_or_start()?;
+        room::for_object(0)?;
+        Channel::make()
+    })
 }
 
 /// See `rdma_destroy_event_channel(3)`.

@@ -8,14 +8,13 @@ use iwarp::verbs::{
 };
 use libc::{c_int, c_void};
 
+use super::dispatch;
 use super::id::{Id, Requested, State};
-use super::ports;
 use crate::ffi::abi::{self, EINVAL, Errno, Outcome};
 use crate::ffi::{room, sys};
 use crate::ibverbs::qp::Qp;
 use crate::ibverbs::request::bytes_at;
-use crate::net::Hello;
-use crate::net::Peer;
+use crate::net::{Claim, Hello, Peer};
 use crate::process::limits;
 
 /// The time for a connection to be set up. A server may take its time to accept.
@@ -63,13 +62,13 @@ fn with_new_cm(id: &Id, act: impl FnOnce(CmId) -> Outcome<()>) -> Outcome<()> {
     let process = id.process;
     let cm = process.context.create_id(&process.channel);
     // Without the lock of the state: events lock the table first.
-    process.ids.know(&cm, id.as_c() as usize);
+    process.ids.know(&cm, id.as_c() as usize, dispatch::on_event);
     act(cm.clone()).inspect_err(|_| process.ids.forget(&cm))
 }
 
 fn start_to_listen(id: &Id, state: &mut State, cm: CmId, visible: SocketAddr, backlog: usize) -> Outcome<()> {
     let net = &id.process.net;
-    let claim = ports::claim(visible.ip(), state.family_only, false);
+    let claim = Claim::new(visible.ip(), state.family_only, false);
     if state.name.is_none() {
         state.name = net.take_name(visible, &claim)?;
     }

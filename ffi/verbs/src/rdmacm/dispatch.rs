@@ -36,26 +36,19 @@ use tcp_lite::CloseReason;
 use super::channel::Event;
 use super::id::{Id, Requested};
 use crate::ffi::sys;
-use crate::ibverbs::ib;
 use crate::ibverbs::qp::Qp;
 use crate::net::Hello;
-use crate::process::Process;
+use crate::process::ids::Known;
 
-/// An event of the engine.
-pub(crate) fn on_event(process: &'static Process, event: CmEvent) {
-    if ib::takes(process, &event) {
-        return;
-    }
-    let CmEvent { id: cm, listener, kind, .. } = event;
-    if let CmEventKind::ConnectRequest { private_data, remote, peer_ird, peer_ord, .. } = kind {
-        let Some(listener) = listener else { return };
-        return on_request(process, cm, &listener, &private_data, remote, [peer_ird, peer_ord]);
-    }
-    let ids = process.ids.lock();
-    let Some(&address) = ids.get(&cm) else { return };
+/// Handles an event of the identifier at `address`, which is in the table `known`.
+pub(super) fn on_event(known: &mut Known, address: usize, event: &CmEvent) {
     // SAFETY: an identifier of the table lives, as the table is locked.
     let Ok(id) = (unsafe { Id::of(address as *mut sys::rdma_cm_id) }) else { return };
-    match kind {
+    let cm = &event.id;
+    match &event.kind {
+        CmEventKind::ConnectRequest { private_data, remote, peer_ird, peer_ord, .. } => {
+            on_request(known, id, cm, private_data, *remote, [*peer_ird, *peer_ord]);
+        }
         CmEventKind::Established { private_data, ord, ird, peer, .. } => {
             with_qp(id, Qp::enter_rts);
             let mut state = id.state();
@@ -66,21 +59,21 @@ pub(crate) fn on_event(process: &'static Process, event: CmEvent) {
             }
             drop(state);
             // Those that the peer may have outstanding, also where this end would serve more.
-            let served = peer.map_or(ird, |peer| ird.min(peer.depths.ord));
+            let served = peer.map_or(*ird, |peer| peer.depths.ord.min(*ird));
             // Data comes with the acceptance of a peer, and none with its first FPDU.
-            let private_data = if id.state().is_passive { &[] } else { Hello::strip(&private_data) };
-            establish(id, private_data, [served, ord]);
+            let private_data = if id.state().is_passive { &[] } else { Hello::strip(private_data) };
+            establish(id, private_data, [served, *ord]);
         }
         CmEventKind::Rejected { private_data, .. } => {
             set_qp_state(id, sys::IBV_QPS_ERR);
-            let private_data = Hello::strip(&private_data);
+            let private_data = Hello::strip(private_data);
             let event = Event::new(id.as_c(), &id.acked, sys::RDMA_CM_EVENT_REJECTED, -libc::ECONNREFUSED);
             id.push(event.with_param(private_data, sys::rdma_conn_param::default()));
         }
         CmEventKind::ConnectError { error, .. } => {
             set_qp_state(id, sys::IBV_QPS_ERR);
             if !id.state().is_passive {
-                let (kind, status) = kind_of(&error);
+                let (kind, status) = kind_of(error);
                 return id.announce(kind, status);
             }
             let depths = depths(id);
@@ -88,14 +81,14 @@ pub(crate) fn on_event(process: &'static Process, event: CmEvent) {
             // no event for that.
             if depths.is_some() || id.state().accepted {
                 establish(id, &[], depths.unwrap_or_default());
-                disconnect(id, Some(&error));
+                disconnect(id, Some(error));
             }
         }
         CmEventKind::Disconnected { error, .. } => {
             set_qp_state(id, sys::IBV_QPS_ERR);
             disconnect(id, error.as_ref());
         }
-        // No identifier of this library has a stream before MPA. Requests were handled above.
+        // No identifier of this library has a stream before MPA.
         _ => {}
     }
 }
@@ -132,20 +125,15 @@ fn depths(id: &Id) -> Option<[u16; 2]> {
 
 /// A peer asks a listener of the program for a connection.
 fn on_request(
-    process: &'static Process,
-    cm: CmId,
-    listener: &CmId,
+    known: &mut Known,
+    listener: &Id,
+    cm: &CmId,
     private_data: &[u8],
     remote: SocketAddr,
     [peer_ird, peer_ord]: [Option<u16>; 2],
 ) {
-    let mut ids = process.ids.lock();
-    // A request for a listener that is gone is rejected as it is dropped.
-    let Some(&address) = ids.get(listener) else { return };
-    // SAFETY: an identifier of the table lives, as the table is locked.
-    let Ok(listener) = (unsafe { Id::of(address as *mut sys::rdma_cm_id) }) else { return };
     let fields = listener.fields();
-    let Ok(child) = Id::make(process, fields.channel, fields.context, fields.ps) else { return };
+    let Ok(child) = Id::make(listener.process, fields.channel, fields.context, fields.ps) else { return };
     let (hello, private_data) =
         Hello::split(private_data).map_or((None, private_data), |(hello, rest)| (Some(hello), rest));
     let limit = |depth: Option<u16>| u8::try_from(depth.unwrap_or(1)).unwrap_or(u8::MAX);
@@ -157,14 +145,14 @@ fn on_request(
         state.undecided = true;
         state.is_passive = true;
         state.events = Arc::clone(&listener.state().events);
-        let source = local_address(listener, &cm, hello);
+        let source = local_address(listener, cm, hello);
         child.set_source(&mut state, source);
         child.set_destination(&mut state, hello.map_or(remote, |hello| hello.visible));
     }
     if child.set_device().is_err() {
         return;
     }
-    ids.insert(cm, child.as_c() as usize);
+    known.know(cm, child.as_c() as usize, on_event);
     let conn = sys::rdma_conn_param {
         responder_resources: requested.responder_resources,
         initiator_depth: requested.initiator_depth,

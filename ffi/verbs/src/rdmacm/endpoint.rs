@@ -10,7 +10,7 @@ use super::id::{Id, destroy, migrate};
 use super::qp::{create, rdma_destroy_qp, rdma_destroy_srq};
 use crate::ffi::abi::{self, EINVAL, Errno, Outcome};
 use crate::ffi::{room, sys};
-use crate::start;
+use crate::process;
 
 /// How long a name may take to be resolved, milliseconds, as in librdmacm.
 const RESOLVE_MS: c_int = 2000;
@@ -30,7 +30,7 @@ pub(crate) unsafe extern "C" fn rdma_create_ep(
     abi::minus_one(|| {
         // SAFETY: the caller passes a struct that is readable.
         let info = unsafe { &*info };
-        let process = start::process()?;
+        let process = process::get_or_start()?;
         room::for_object(0)?;
         let new = Id::make(process, ptr::null_mut(), ptr::null_mut(), info.ai_port_space as u32)?;
         let new = Box::leak(new).as_c();

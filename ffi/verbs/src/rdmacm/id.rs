@@ -11,9 +11,9 @@ use super::channel::{Channel, Event, Events};
 use crate::ffi::abi::{self, EINVAL, EOPNOTSUPP, Errno, Outcome};
 use crate::ffi::acked::Acked;
 use crate::ffi::living::Living;
-use crate::ffi::{sockaddr, sys};
+use crate::ffi::{room, sockaddr, sys};
 use crate::net::Name;
-use crate::process::Process;
+use crate::process::{self, Process};
 
 static LIVING: Living<()> = Living::new();
 
@@ -274,6 +274,27 @@ impl Drop for Id {
             self.process.ports.leave(number, source.port());
         }
     }
+}
+
+/// See `rdma_create_id(3)`.
+///
+/// # Safety
+/// `channel` is NULL or lives, `id` is writable.
+#[unsafe(export_name = "uw_rdma_create_id")]
+pub(crate) unsafe extern "C" fn rdma_create_id(
+    channel: *mut sys::rdma_event_channel,
+    id: *mut *mut sys::rdma_cm_id,
+    context: *mut c_void,
+    ps: sys::rdma_port_space,
+) -> c_int {
+    abi::minus_one(|| {
+        let process = process::get_or_start()?;
+        room::for_object(0)?;
+        let new = Id::make(process, channel, context, ps)?;
+        // SAFETY: the caller passes a writable place.
+        unsafe { *id = Box::leak(new).as_c() };
+        Ok(0)
+    })
 }
 
 /// See `rdma_destroy_id(3)`: waits until the events that were delivered are acknowledged.

@@ -3,31 +3,25 @@
 //! | file | contents |
 //! |---|---|
 //! | `dispatch.rs` | events of the engine become events of programs |
-//! | `channel.rs` | event channels: reading and acknowledging events |
-//! | `create.rs` | the calls that come first |
-//! | `id.rs` | identifiers: migrating, destroying |
+//! | `channel.rs` | event channels: making them, reading and acknowledging events |
+//! | `id.rs` | identifiers: making, migrating, destroying |
 //! | `address.rs` | binding and resolving |
-//! | `ports.rs` | which identifiers may be bound to one port |
 //! | `addrinfo.rs` | `rdma_getaddrinfo` |
 //! | `connect.rs` | listening, connecting, accepting, disconnecting |
 //! | `qp.rs` | queue pairs and shared receive queues of identifiers |
 //! | `endpoint.rs` | synchronous endpoints: `rdma_create_ep`, `rdma_get_request` |
-//! | `device.rs` | the context that identifiers share |
-//! | `other.rs` | devices, options, multicast |
+//! | `device.rs` | the list of devices, and the context that identifiers share |
+//! | `options.rs` | options, and calls that have no counterpart in iWARP |
 //! | `rsocket.rs` | rsockets, which are those of rdma-core's library |
 
 mod address;
 mod addrinfo;
 mod channel;
 mod connect;
-mod create;
 mod device;
-pub(crate) mod dispatch;
+mod dispatch;
 mod endpoint;
 mod id;
-mod other;
-mod ports;
+mod options;
 mod qp;
 mod rsocket;
-
-pub(crate) use ports::Ports;

@@ -17,7 +17,6 @@
 //! Other processes are told by the name service of the wire, if it has one.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard};
 
 use libc::c_int;
@@ -27,7 +26,7 @@ use crate::net::{Claim, Conflict};
 
 /// The identifiers that are bound, by their ports.
 #[derive(Default)]
-pub(crate) struct Ports {
+pub(crate) struct BoundPorts {
     bound: Mutex<HashMap<u16, Vec<Owner>>>,
 }
 
@@ -37,13 +36,13 @@ struct Owner {
     claim: Claim,
 }
 
-impl Ports {
+impl BoundPorts {
     fn bound(&self) -> MutexGuard<'_, HashMap<u16, Vec<Owner>>> {
         self.bound.lock().expect("no holder of this lock panics")
     }
 
     /// Binds an identifier to a port.
-    pub(super) fn bind(&self, id: usize, port: u16, claim: Claim) -> Outcome<()> {
+    pub(crate) fn bind(&self, id: usize, port: u16, claim: Claim) -> Outcome<()> {
         let mut bound = self.bound();
         let owners = bound.entry(port).or_default();
         for owner in owners.iter() {
@@ -56,7 +55,7 @@ impl Ports {
     }
 
     /// An identifier that is bound to a port begins to listen, if its address is its own.
-    pub(super) fn listen(&self, id: usize, port: u16) -> Outcome<()> {
+    pub(crate) fn listen(&self, id: usize, port: u16) -> Outcome<()> {
         let mut bound = self.bound();
         let owners = bound.entry(port).or_default();
         let Some(at) = owners.iter().position(|owner| owner.id == id) else { return Ok(()) };
@@ -71,7 +70,7 @@ impl Ports {
     }
 
     /// Changes what an identifier that is bound claims.
-    pub(super) fn update(&self, id: usize, port: u16, change: impl FnOnce(&mut Claim)) {
+    pub(crate) fn update(&self, id: usize, port: u16, change: impl FnOnce(&mut Claim)) {
         let mut bound = self.bound();
         let owner = bound.get_mut(&port).and_then(|owners| owners.iter_mut().find(|owner| owner.id == id));
         if let Some(owner) = owner {
@@ -80,7 +79,7 @@ impl Ports {
     }
 
     /// An identifier gives its port up, if it has one.
-    pub(super) fn leave(&self, id: usize, port: u16) {
+    pub(crate) fn leave(&self, id: usize, port: u16) {
         let mut bound = self.bound();
         if let Some(owners) = bound.get_mut(&port) {
             owners.retain(|owner| owner.id != id);
@@ -99,12 +98,6 @@ fn errno_of(conflict: Conflict) -> Errno {
     Errno(number)
 }
 
-/// What an identifier claims that is bound to `address`.
-pub(super) fn claim(address: IpAddr, family_only: Option<bool>, reuses: bool) -> Claim {
-    let address = address.to_canonical();
-    Claim { address, family_only: family_only.unwrap_or(address.is_ipv4()), reuses }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -120,7 +113,7 @@ mod tests {
             "both" => Some(false),
             _ => None,
         };
-        claim(address.parse().unwrap(), family_only, option == "reuse")
+        Claim::new(address.parse().unwrap(), family_only, option == "reuse")
     }
 
     /// The kernel's answers to the second of two identifiers, in either order.
@@ -152,7 +145,7 @@ mod tests {
             ("127.0.0.1 reuse", "127.0.0.1", IN_USE),
         ] {
             for (first, then) in [(one, other), (other, one)] {
-                let ports = Ports::default();
+                let ports = BoundPorts::default();
                 ports.bind(1, 7, of(first)).unwrap();
                 assert_eq!(ports.bind(2, 7, of(then)), second, "{then} after {first}");
                 ports.bind(3, 8, of(then)).unwrap();
@@ -166,7 +159,7 @@ mod tests {
 
     #[test]
     fn of_those_who_reuse_an_address_one_listens_alone() {
-        let ports = Ports::default();
+        let ports = BoundPorts::default();
         assert_eq!(ports.bind(1, 7, of("127.0.0.1 reuse")), Ok(()));
         assert_eq!(ports.bind(2, 7, of("127.0.0.1 reuse")), Ok(()));
         assert_eq!(ports.bind(3, 7, of("127.0.0.2 reuse")), Ok(()));

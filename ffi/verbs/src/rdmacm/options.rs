@@ -1,43 +1,11 @@
-//! Devices, options, multicast.
-
-use std::ptr;
+//! Options of identifiers, and calls that have no counterpart in iWARP: multicast, ECE.
 
 use libc::{c_int, c_void};
 
-use super::device::device;
 use super::id::Id;
 use super::qp::set_ack_timeout;
 use crate::ffi::abi::{self, EINVAL, EOPNOTSUPP, Outcome};
 use crate::ffi::sys;
-use crate::start;
-
-/// See `rdma_get_devices(3)`.
-///
-/// # Safety
-/// `count` is NULL or writable.
-#[unsafe(export_name = "uw_rdma_get_devices")]
-pub(crate) unsafe extern "C" fn rdma_get_devices(count: *mut c_int) -> *mut *mut sys::ibv_context {
-    abi::pointer(|| {
-        let (context, _) = device(start::process()?)?;
-        if !count.is_null() {
-            // SAFETY: the caller passes a writable place.
-            unsafe { *count = 1 };
-        }
-        Ok(Box::into_raw(Box::new([context, ptr::null_mut()])).cast())
-    })
-}
-
-/// See `rdma_free_devices(3)`.
-///
-/// # Safety
-/// `list` is one of [`rdma_get_devices`], and freed once.
-#[unsafe(export_name = "uw_rdma_free_devices")]
-pub(crate) unsafe extern "C" fn rdma_free_devices(list: *mut *mut sys::ibv_context) {
-    if !list.is_null() {
-        // SAFETY: the list is a box of two pointers, and the caller gives it up.
-        drop(unsafe { Box::from_raw(list.cast::<[*mut sys::ibv_context; 2]>()) });
-    }
-}
 
 /// See `rdma_set_option(3)`.
 ///

@@ -1,12 +1,22 @@
-//! The calls that programs reach through the struct of an open device.
+//! Opening the device, with the functions that programs reach through its struct (`ibv_context_ops` and
+//! `verbs_context`).
 
-use crate::ffi::abi::Outcome;
+use crate::ffi::abi::{self, Outcome};
 use crate::ffi::sys;
 use crate::ibverbs::device::OpenDevice;
 use crate::ibverbs::{cq, cq_ex, mw, pd, post, qp_ex, srq};
-use crate::process::Process;
+use crate::process::{self, Process};
 
-/// Opens the device with all calls.
+/// See `ibv_open_device(3)`.
+///
+/// # Safety
+/// `device` is one of the list.
+#[unsafe(export_name = "uw_ibv_open_device")]
+pub(crate) unsafe extern "C" fn ibv_open_device(_device: *mut sys::ibv_device) -> *mut sys::ibv_context {
+    abi::pointer(|| open(process::get_or_start()?))
+}
+
+/// Opens the device with all functions.
 pub(crate) fn open(process: &'static Process) -> Outcome<*mut sys::ibv_context> {
     let mut calls = sys::verbs_context {
         create_cq_ex: Some(cq_ex::create_cq_ex),
