@@ -16,7 +16,7 @@
 //! | the functions of libibverbs | `ibverbs` |
 //! | the functions of librdmacm | `rdmacm` |
 //!
-//! A module uses those of its own folder and of the folders above it, which a test of `tests/src/layout` checks.
+//! A module uses those of its own folder and of the folders above it (`tests/src/layout` checks it).
 
 mod ffi;
 mod ibverbs;

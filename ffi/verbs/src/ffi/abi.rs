@@ -6,8 +6,8 @@ use std::sync::OnceLock;
 use iwarp::verbs::VerbsError;
 use libc::c_int;
 
+use crate::ffi::exhaustion::is_exhaustion;
 use crate::ffi::fork;
-use crate::ffi::lack::is_lack;
 use crate::ffi::settings::{self, Key};
 
 /// An error number of the system (`errno`).
@@ -48,7 +48,7 @@ impl From<VerbsError> for Errno {
 
 impl From<std::io::Error> for Errno {
     fn from(error: std::io::Error) -> Self {
-        if is_lack(&error) {
+        if is_exhaustion(&error) {
             log(|| format!("refused: {error}: raise the limit of the process, or let it do with less"));
         }
         error.raw_os_error().map_or(EIO, Self)
@@ -68,13 +68,13 @@ pub(crate) struct StartError {
     pub(crate) line: String,
     pub(crate) errno: Errno,
     /// Something was missing that may be there later: the next call tries again.
-    pub(crate) may_pass: bool,
+    pub(crate) is_transient: bool,
 }
 
 impl From<String> for StartError {
     /// A mistake in the settings: there is no device.
     fn from(line: String) -> Self {
-        Self { line, errno: Errno(libc::ENODEV), may_pass: false }
+        Self { line, errno: Errno(libc::ENODEV), is_transient: false }
     }
 }
 
@@ -89,10 +89,11 @@ impl StartError {
         let causes = std::iter::successors(Some(error), |error| error.source());
         // A thread that the system refuses is EAGAIN.
         let of_system = causes.filter_map(|error| error.downcast_ref::<std::io::Error>());
-        let lack =
-            of_system.into_iter().find(|error| is_lack(error) || error.raw_os_error() == Some(libc::EAGAIN));
-        match lack.and_then(std::io::Error::raw_os_error) {
-            Some(number) => Self { line, errno: Errno(number), may_pass: true },
+        let exhaustion = of_system
+            .into_iter()
+            .find(|error| is_exhaustion(error) || error.raw_os_error() == Some(libc::EAGAIN));
+        match exhaustion.and_then(std::io::Error::raw_os_error) {
+            Some(number) => Self { line, errno: Errno(number), is_transient: true },
             None => line.into(),
         }
     }

@@ -11,7 +11,7 @@ use std::{env, fs, io};
 
 use toml::de::{DeTable, DeValue};
 
-use crate::ffi::lack::is_lack;
+use crate::ffi::exhaustion::is_exhaustion;
 
 /// The key of a setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,9 +118,9 @@ fn in_file() -> Result<&'static Settings, String> {
     static FILE: OnceLock<Result<Settings, String>> = OnceLock::new();
     if FILE.get().is_none() {
         match read() {
-            Err(Unread { line, may_pass: true }) => return Err(line),
+            Err(ReadError { line, is_transient: true }) => return Err(line),
             // Another thread may have read the same.
-            settings => drop(FILE.set(settings.map_err(|unread| unread.line))),
+            settings => drop(FILE.set(settings.map_err(|error| error.line))),
         }
     }
     FILE.get()
@@ -128,19 +128,19 @@ fn in_file() -> Result<&'static Settings, String> {
 }
 
 /// Why there are no settings of a file.
-struct Unread {
+struct ReadError {
     line: String,
     /// The process has run out of something.
-    may_pass: bool,
+    is_transient: bool,
 }
 
-impl From<String> for Unread {
+impl From<String> for ReadError {
     fn from(line: String) -> Self {
-        Self { line, may_pass: false }
+        Self { line, is_transient: false }
     }
 }
 
-fn read() -> Result<Settings, Unread> {
+fn read() -> Result<Settings, ReadError> {
     let absolute = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let named = env::var_os("UWARP_CONF").filter(|path| !path.is_empty()).map(PathBuf::from);
     let of_user = absolute("XDG_CONFIG_HOME").or_else(|| Some(absolute("HOME")?.join(".config")));
@@ -157,8 +157,11 @@ fn read() -> Result<Settings, Unread> {
             Ok(text) => return Ok(parse(&path, &text)?),
             Err(error) if named.is_none() && is_absent(&error) => {}
             Err(error) => {
-                let may_pass = is_lack(&error);
-                return Err(Unread { line: format!("{} cannot be read: {error}", path.display()), may_pass });
+                let is_transient = is_exhaustion(&error);
+                return Err(ReadError {
+                    line: format!("{} cannot be read: {error}", path.display()),
+                    is_transient,
+                });
             }
         }
     }

@@ -10,14 +10,14 @@ use iwarp::verbs::{CompletionQueue, CqEventHandler, CqOptions, WcOpcode, WcStatu
 use libc::c_int;
 
 use crate::ffi::abi::{self, EBUSY, EINVAL, Outcome};
-use crate::ffi::acked::Acked;
-use crate::ffi::users::Users;
-use crate::ffi::{room, sys};
-use crate::ibverbs::channel::Channel;
+use crate::ffi::pending_acks::PendingAcks;
+use crate::ffi::use_count::UseCount;
+use crate::ffi::{resources, sys};
+use crate::ibverbs::comp_channel::CompChannel;
+use crate::ibverbs::critical_section::CriticalSection;
 use crate::ibverbs::device::OpenDevice;
-use crate::ibverbs::section::Section;
 use crate::process::Process;
-use crate::process::async_events::{Kind, Subject};
+use crate::process::async_events::{Element, ObjectKind};
 use crate::process::limits;
 
 /// A completion queue (`ibv_cq`, and `ibv_cq_ex` where it was made so).
@@ -27,15 +27,15 @@ pub(crate) struct Cq {
     pub(crate) cq: CompletionQueue,
     process: &'static Process,
     /// Events of completions that were delivered. The last one to acknowledge them may outlive the queue.
-    pub(crate) acked: Arc<Acked>,
+    pub(crate) pending_acks: Arc<PendingAcks>,
     /// Queue pairs that complete here.
-    users: Users,
+    use_count: UseCount,
     /// The queue pairs of the engine that programs know by another number: a queue pair that was reset keeps
     /// its number.
     renumbered: AtomicBool,
     numbers: Mutex<HashMap<u32, u32>>,
     /// What a poll of `ibv_cq_ex` is at, between `ibv_start_poll` and `ibv_end_poll`.
-    pub(crate) polled: Section<Option<WorkCompletion>>,
+    pub(crate) polled: CriticalSection<Option<WorkCompletion>>,
     /// Its address for the callback of events; 0 once it is destroyed.
     place: Arc<AtomicUsize>,
 }
@@ -72,11 +72,11 @@ impl Cq {
     }
 
     pub(crate) fn add(&self) {
-        self.users.add();
+        self.use_count.inc();
     }
 
     pub(crate) fn remove(&self) {
-        self.users.remove();
+        self.use_count.dec();
     }
 
     fn numbers(&self) -> MutexGuard<'_, HashMap<u32, u32>> {
@@ -148,11 +148,11 @@ impl Cq {
         if cqe == 0 || cqe > limits::MAX_CQE || vector != 0 {
             return Err(EINVAL);
         }
-        room::for_object(cqe * room::COMPLETION_BYTES)?;
+        resources::check_for_object(cqe * resources::COMPLETION_BYTES)?;
         // SAFETY: the caller passes an open context.
         let open = unsafe { OpenDevice::of(context) };
         // SAFETY: the caller passes NULL or a channel that lives.
-        let events = (!channel.is_null()).then(|| unsafe { Channel::of(channel) });
+        let events = (!channel.is_null()).then(|| unsafe { CompChannel::of(channel) });
         // The engine's queue calls back, and the program's queue lies at an address that is known later.
         let place = Arc::new(AtomicUsize::new(0));
         let handler: Option<CqEventHandler> = events.map(|channel| {
@@ -183,11 +183,11 @@ impl Cq {
             c: UnsafeCell::new(c),
             cq,
             process: open.process,
-            acked: Arc::default(),
-            users: Users::default(),
+            pending_acks: Arc::default(),
+            use_count: UseCount::default(),
             renumbered: AtomicBool::new(false),
             numbers: Mutex::default(),
-            polled: Section::new(None, true),
+            polled: CriticalSection::new(None, true),
             place,
         });
         this.place.store(std::ptr::from_ref(&*this) as usize, Ordering::Release);
@@ -195,9 +195,12 @@ impl Cq {
         if let Some(channel) = events {
             channel.add();
         }
-        let subject =
-            Subject { object: this.as_c() as usize, queue: open.async_events.clone(), acked: Arc::default() };
-        open.process.contexts.enter(Kind::Cq, this.cq.cq_num(), subject);
+        let element = Element {
+            object: this.as_c() as usize,
+            queue: open.async_events.clone(),
+            pending_acks: Arc::default(),
+        };
+        open.process.async_events.insert(ObjectKind::Cq, this.cq.cq_num(), element);
         Ok(this)
     }
 }
@@ -234,7 +237,7 @@ pub(crate) unsafe extern "C" fn ibv_resize_cq(cq: *mut sys::ibv_cq, cqe: c_int) 
         let this = unsafe { Cq::of(cq) };
         let entries =
             usize::try_from(cqe).ok().filter(|&cqe| cqe > 0 && cqe <= limits::MAX_CQE).ok_or(EINVAL)?;
-        room::for_object(entries * room::COMPLETION_BYTES)?;
+        resources::check_for_object(entries * resources::COMPLETION_BYTES)?;
         this.cq.resize(entries)?;
         // SAFETY: the caller does not use the queue in two threads while it is resized.
         unsafe { (*this.c.get()).cqe = cqe };
@@ -252,25 +255,25 @@ pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut sys::ibv_cq) -> c_int {
         // SAFETY: the caller passes a queue that lives.
         let this = unsafe { Cq::of(cq) };
         this.check()?;
-        if this.users.any() {
+        if this.use_count.in_use() {
             return Err(EBUSY);
         }
         let (context, channel) = (this.context(), this.channel());
         if !channel.is_null() {
             // SAFETY: a channel is not destroyed while a queue reports to it.
-            let channel = unsafe { Channel::of(channel) };
+            let channel = unsafe { CompChannel::of(channel) };
             let mut events = channel.events.lock();
             let at = this.place.swap(0, Ordering::AcqRel);
             events.remove(|other| *other == at);
             drop(events);
         }
-        this.process.contexts.forget(Kind::Cq, this.cq.cq_num());
+        this.process.async_events.forget(ObjectKind::Cq, this.cq.cq_num());
         // In this order: no further event is delivered.
-        this.acked.wait();
-        this.process.contexts.leave(this.as_c() as usize);
+        this.pending_acks.wait();
+        this.process.async_events.remove(this.as_c() as usize);
         if !channel.is_null() {
             // SAFETY: as above.
-            unsafe { Channel::of(channel) }.remove();
+            unsafe { CompChannel::of(channel) }.remove();
         }
         // SAFETY: the address is that of a leaked box, and the caller gives it up.
         drop(unsafe { Box::from_raw(cq.cast::<Cq>()) });

@@ -7,7 +7,7 @@ use libc::{c_int, c_uint};
 
 use crate::ffi::abi::{self, EIO, Outcome};
 use crate::ffi::sys;
-use crate::ibverbs::channel::LIVING;
+use crate::ibverbs::comp_channel::CHANNELS;
 use crate::ibverbs::cq::Cq;
 use crate::process;
 
@@ -22,13 +22,13 @@ pub(crate) unsafe extern "C" fn ibv_get_cq_event(
     cq_context: *mut *mut c_void,
 ) -> c_int {
     abi::minus_one(|| -> Outcome<c_int> {
-        let events = LIVING.find(channel as usize);
+        let events = CHANNELS.get_or_block(channel as usize);
         let (at, context) = events.next(&process::started().ok_or(EIO)?.engine, |at| {
             let at = at as *mut sys::ibv_cq;
             // SAFETY: a completion queue that is destroyed removes its events with the channel locked, as it
             // is here. So this one lives, and from here on waits for the program to acknowledge the event.
             let queue = unsafe { Cq::of(at) };
-            queue.acked.deliver();
+            queue.pending_acks.add();
             (at, queue.user_context())
         })?;
         // SAFETY: the caller passes a writable place.
@@ -47,9 +47,9 @@ pub(crate) unsafe extern "C" fn ibv_get_cq_event(
 pub(crate) unsafe extern "C" fn ibv_ack_cq_events(cq: *mut sys::ibv_cq, count: c_uint) {
     let _ = abi::guarded(|| {
         // SAFETY: the caller passes a completion queue that lives.
-        let acked = Arc::clone(&unsafe { Cq::of(cq) }.acked);
+        let pending_acks = Arc::clone(&unsafe { Cq::of(cq) }.pending_acks);
         // The queue may be gone before this returns: another thread waits to destroy it.
-        acked.ack(count.into());
+        pending_acks.ack(count.into());
         Ok(())
     });
 }

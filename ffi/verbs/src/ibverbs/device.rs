@@ -8,9 +8,9 @@ use std::sync::OnceLock;
 use libc::{c_int, ssize_t};
 
 use crate::ffi::abi::{self, EINVAL, Errno, Outcome};
+use crate::ffi::c_str::copy_str;
 use crate::ffi::sys;
-use crate::ffi::text::fill;
-use crate::ffi::users::Users;
+use crate::ffi::use_count::UseCount;
 use crate::process::Process;
 use crate::process::async_events::AsyncQueue;
 use crate::process::{identity, limits};
@@ -30,7 +30,7 @@ pub(crate) struct OpenDevice {
     pub(crate) process: &'static Process,
     pub(crate) async_events: AsyncQueue,
     /// Objects that were made with it and live.
-    objects: Users,
+    objects: UseCount,
 }
 
 fn device() -> *mut sys::ibv_device {
@@ -46,10 +46,10 @@ fn device() -> *mut sys::ibv_device {
             ..Default::default()
         };
         let name = identity::device_name();
-        fill(&mut device.name, &name);
-        fill(&mut device.dev_name, "uverbs0");
-        fill(&mut device.dev_path, "/sys/class/infiniband_verbs/uverbs0");
-        fill(&mut device.ibdev_path, &format!("/sys/class/infiniband/{name}"));
+        copy_str(&mut device.name, &name);
+        copy_str(&mut device.dev_name, "uverbs0");
+        copy_str(&mut device.dev_path, "/sys/class/infiniband_verbs/uverbs0");
+        copy_str(&mut device.ibdev_path, &format!("/sys/class/infiniband/{name}"));
         Device(device)
     });
     ptr::from_ref(&device.0).cast_mut()
@@ -76,12 +76,12 @@ impl OpenDevice {
 
     /// An object was made with it.
     pub(crate) fn add(&self) {
-        self.objects.add();
+        self.objects.inc();
     }
 
     /// An object of it is gone.
     pub(crate) fn remove(&self) {
-        self.objects.remove();
+        self.objects.dec();
     }
 
     /// Opens the device. `calls` are those that programs reach through the struct.
@@ -101,8 +101,9 @@ impl OpenDevice {
         c.context.async_fd = async_events.fd();
         c.context.num_comp_vectors = 1;
         c.context.abi_compat = usize::MAX as *mut libc::c_void;
-        let open = Box::new(Self { c: UnsafeCell::new(c), process, async_events, objects: Users::default() });
-        process.contexts.add(&open.async_events);
+        let open =
+            Box::new(Self { c: UnsafeCell::new(c), process, async_events, objects: UseCount::default() });
+        process.async_events.add_queue(&open.async_events);
         Ok(Box::leak(open).as_c())
     }
 }
@@ -173,9 +174,9 @@ pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut sys::ibv_context)
     abi::status(|| {
         // SAFETY: the caller passes an open context.
         let open = unsafe { OpenDevice::of(context) };
-        open.process.contexts.remove(&open.async_events);
+        open.process.async_events.remove_queue(&open.async_events);
         // Devices close although programs have left objects behind, which go with the process.
-        if open.objects.any() {
+        if open.objects.in_use() {
             return Ok(());
         }
         // SAFETY: the address is that of a leaked box, and the caller gives it up.
@@ -423,7 +424,7 @@ pub(crate) unsafe extern "C" fn ibv_get_pkey_index(
 /// Where sysfs is mounted. Nothing of this device is in it. rdma-core's list of devices asks for it.
 #[unsafe(export_name = "uw_ibv_get_sysfs_path")]
 pub(crate) extern "C" fn ibv_get_sysfs_path() -> *const c_char {
-    crate::ffi::beside::notice();
+    crate::ffi::shared_objects::warn_of_other_libibverbs();
     const PATH: &CStr = c"/sys";
     PATH.as_ptr()
 }

@@ -8,7 +8,7 @@ use iwarp::verbs::{MemoryRegion, MrOptions};
 use libc::{c_int, c_uint, c_void};
 
 use crate::ffi::abi::{self, EBUSY, EINVAL, EOPNOTSUPP, Outcome};
-use crate::ffi::{room, sys};
+use crate::ffi::{resources, sys};
 use crate::ibverbs::pd::Pd;
 
 /// A memory region (`ibv_mr`).
@@ -82,7 +82,7 @@ unsafe fn make(
         // SAFETY: the caller passes a domain that lives.
         let domain = unsafe { Pd::of(pd) };
         domain.check()?;
-        room::for_region()?;
+        resources::check_for_region()?;
         // SAFETY: the caller's promise about the memory is passed on.
         let region = unsafe { register(domain, addr, length, base, access) }?;
         domain.add();

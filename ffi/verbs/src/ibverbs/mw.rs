@@ -7,10 +7,10 @@ use iwarp::verbs::{MemoryWindow, SendRequest, WindowKind};
 use libc::c_int;
 
 use crate::ffi::abi::{self, EINVAL};
-use crate::ffi::{room, sys};
+use crate::ffi::{resources, sys};
 use crate::ibverbs::pd::Pd;
 use crate::ibverbs::qp::Qp;
-use crate::ibverbs::request::{bind_of, flags_of};
+use crate::ibverbs::work_request::{bind_of, flags_of};
 
 /// A memory window (`ibv_mw`).
 #[repr(C)]
@@ -31,7 +31,7 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut sys::ibv_pd, kind: sys::ibv_mw
         // SAFETY: the caller passes a domain that lives.
         let domain = unsafe { Pd::of(pd) };
         domain.check()?;
-        room::for_object(0)?;
+        resources::check_for_object(0)?;
         let window = domain.pd.alloc_mw(window_kind)?;
         domain.add();
         let c = sys::ibv_mw { context: domain.context(), pd, rkey: window.rkey(), handle: 0, type_: kind };

@@ -6,8 +6,8 @@ use iwarp::verbs::ProtectionDomain;
 use libc::c_int;
 
 use crate::ffi::abi::{self, EBUSY, EINVAL, Outcome};
-use crate::ffi::users::Users;
-use crate::ffi::{room, sys};
+use crate::ffi::use_count::UseCount;
+use crate::ffi::{resources, sys};
 use crate::ibverbs::device::OpenDevice;
 
 /// A protection domain (`ibv_pd`).
@@ -16,26 +16,26 @@ pub(crate) struct Pd {
     c: UnsafeCell<sys::ibv_pd>,
     pub(crate) pd: ProtectionDomain,
     /// Objects that were made with it and live.
-    users: Users,
+    use_count: UseCount,
     /// The parts of a parent domain.
-    made_of: Option<MadeOf>,
+    parent_of: Option<ParentDomain>,
 }
 
-/// The domains of a parent domain.
-struct MadeOf {
+/// What a parent domain was made of (`ibv_parent_domain_init_attr`).
+struct ParentDomain {
     pd: *mut sys::ibv_pd,
     /// NULL or a domain of threads.
     td: *mut sys::ibv_td,
 }
 
 /// A domain of threads (`ibv_td`): the program uses the objects of a parent domain with it in one thread at a
-/// time. All that this changes is that their critical sections ([`Section`](crate::ibverbs::section::Section)) let any
-/// thread in.
+/// time. All that this changes is that their critical sections
+/// ([`CriticalSection`](super::critical_section::CriticalSection)) let any thread in.
 #[repr(C)]
 struct Td {
     c: UnsafeCell<sys::ibv_td>,
     /// Parent domains that were made with it.
-    users: Users,
+    use_count: UseCount,
 }
 
 impl Td {
@@ -65,31 +65,32 @@ impl Pd {
     /// `context` is open.
     pub(crate) unsafe fn make(context: *mut sys::ibv_context, pd: ProtectionDomain) -> *mut sys::ibv_pd {
         // SAFETY: the caller's promise is passed on.
-        unsafe { Self::make_of(context, pd, None) }
+        unsafe { Self::make_parent(context, pd, None) }
     }
 
     /// As [`make`](Self::make); `made_of`: it is a parent domain.
     ///
     /// # Safety
     /// `context` is open.
-    unsafe fn make_of(
+    unsafe fn make_parent(
         context: *mut sys::ibv_context,
         pd: ProtectionDomain,
-        made_of: Option<MadeOf>,
+        parent_of: Option<ParentDomain>,
     ) -> *mut sys::ibv_pd {
         // SAFETY: the caller passes an open context.
         unsafe { OpenDevice::of(context) }.add();
         let c = sys::ibv_pd { context, handle: pd.pd_num() };
-        Box::leak(Box::new(Self { c: UnsafeCell::new(c), pd, users: Users::default(), made_of })).as_c()
+        Box::leak(Box::new(Self { c: UnsafeCell::new(c), pd, use_count: UseCount::default(), parent_of }))
+            .as_c()
     }
 
     pub(crate) fn is_parent(&self) -> bool {
-        self.made_of.is_some()
+        self.parent_of.is_some()
     }
 
     /// Whether the program has promised to use its objects in one thread at a time.
     pub(crate) fn is_for_one_thread(&self) -> bool {
-        self.made_of.as_ref().is_some_and(|made_of| !made_of.td.is_null())
+        self.parent_of.as_ref().is_some_and(|parent_of| !parent_of.td.is_null())
     }
 
     pub(crate) fn context(&self) -> *mut sys::ibv_context {
@@ -104,11 +105,11 @@ impl Pd {
     }
 
     pub(crate) fn add(&self) {
-        self.users.add();
+        self.use_count.inc();
     }
 
     pub(crate) fn remove(&self) {
-        self.users.remove();
+        self.use_count.dec();
     }
 }
 
@@ -121,7 +122,7 @@ pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut sys::ibv_context) -> 
     abi::pointer(|| {
         // SAFETY: the caller passes an open context.
         let open = unsafe { OpenDevice::of(context) };
-        room::for_object(0)?;
+        resources::check_for_object(0)?;
         let pd = open.process.context.alloc_pd()?;
         // SAFETY: the caller passes an open context.
         Ok(unsafe { Pd::make(context, pd) })
@@ -138,18 +139,18 @@ pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut sys::ibv_pd) -> c_int {
         // SAFETY: the caller passes a domain that lives.
         let domain = unsafe { Pd::of(pd) };
         domain.check()?;
-        if domain.users.any() {
+        if domain.use_count.in_use() {
             return Err(EBUSY);
         }
         let context = domain.context();
         // SAFETY: the address is that of a leaked box, and the caller gives it up.
         let gone = unsafe { Box::from_raw(pd.cast::<Pd>()) };
-        if let Some(MadeOf { pd, td }) = gone.made_of {
+        if let Some(ParentDomain { pd, td }) = gone.parent_of {
             // SAFETY: a domain is not deallocated while a parent domain has it.
             unsafe { Pd::of(pd) }.remove();
             if !td.is_null() {
                 // SAFETY: as above.
-                unsafe { Td::of(td) }.users.remove();
+                unsafe { Td::of(td) }.use_count.dec();
             }
         }
         // SAFETY: a context is not closed while it has objects.
@@ -180,11 +181,11 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
         domain.add();
         if !init.td.is_null() {
             // SAFETY: the caller passes a domain of threads that lives.
-            unsafe { Td::of(init.td) }.users.add();
+            unsafe { Td::of(init.td) }.use_count.inc();
         }
-        let made_of = MadeOf { pd: init.pd, td: init.td };
+        let parent_of = ParentDomain { pd: init.pd, td: init.td };
         // SAFETY: the caller passes an open context.
-        Ok(unsafe { Pd::make_of(context, domain.pd.clone(), Some(made_of)) })
+        Ok(unsafe { Pd::make_parent(context, domain.pd.clone(), Some(parent_of)) })
     })
 }
 
@@ -200,7 +201,7 @@ pub(crate) unsafe extern "C" fn alloc_td(
         }
         // SAFETY: the caller passes an open context.
         unsafe { OpenDevice::of(context) }.add();
-        let td = Td { c: UnsafeCell::new(sys::ibv_td { context }), users: Users::default() };
+        let td = Td { c: UnsafeCell::new(sys::ibv_td { context }), use_count: UseCount::default() };
         Ok(Box::into_raw(Box::new(td)).cast())
     })
 }
@@ -209,7 +210,7 @@ pub(crate) unsafe extern "C" fn alloc_td(
 pub(crate) unsafe extern "C" fn dealloc_td(td: *mut sys::ibv_td) -> c_int {
     abi::status(|| {
         // SAFETY: the caller passes a domain that lives.
-        if unsafe { Td::of(td) }.users.any() {
+        if unsafe { Td::of(td) }.use_count.in_use() {
             return Err(EBUSY);
         }
         // SAFETY: the address is that of a box, and the caller gives it up.

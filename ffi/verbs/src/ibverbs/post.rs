@@ -6,9 +6,9 @@ use libc::c_int;
 
 use crate::ffi::abi::{self, EINVAL, Errno, Outcome};
 use crate::ffi::sys;
-use crate::ibverbs::ends::List;
+use crate::ibverbs::engine_qps::SendBatches;
 use crate::ibverbs::qp::Qp;
-use crate::ibverbs::request::{bytes_at, elements, flags_of, mark_in_child, op_of, post_each, sge_of};
+use crate::ibverbs::work_request::{bytes_at, elements, flags_of, mark_in_child, op_of, post_each, sge_of};
 
 /// `ibv_post_send`.
 pub(crate) unsafe extern "C" fn post_send(
@@ -24,7 +24,7 @@ pub(crate) unsafe extern "C" fn post_send(
         let mut next = first;
         let posting = this.posting();
         let current = this.current();
-        let post = |list: &mut List<'_>| {
+        let post = |list: &mut SendBatches<'_>| {
             let _others_wait = posting?;
             // SAFETY: the caller passes a list that ends with NULL.
             while let Some(request) = unsafe { next.as_ref() } {
@@ -59,7 +59,7 @@ fn sends_in(state: sys::ibv_qp_state) -> Outcome<()> {
 ///
 /// # Safety
 /// The list of elements is readable; elements of an inline request are readable memory.
-unsafe fn post_one(request: &sys::ibv_send_wr, list: &mut List<'_>) -> Outcome<()> {
+unsafe fn post_one(request: &sys::ibv_send_wr, list: &mut SendBatches<'_>) -> Outcome<()> {
     // SAFETY: the caller's promise is passed on.
     let elements = unsafe { elements(request.sg_list, request.num_sge) }?;
     let flags = flags_of(request.send_flags);

@@ -11,19 +11,19 @@ use iwarp::verbs::{CompletionQueue, QpInit, QueuePair, SharedReceiveQueue};
 use libc::{c_int, c_uint};
 
 use crate::ffi::abi::{self, EINVAL, EOPNOTSUPP, Outcome};
-use crate::ffi::acked::Acked;
-use crate::ffi::{room, sys};
-use crate::ibverbs::batch::Batch;
+use crate::ffi::pending_acks::PendingAcks;
+use crate::ffi::{resources, sys};
 use crate::ibverbs::cq::Cq;
+use crate::ibverbs::critical_section::{CriticalSection, SectionGuard};
 use crate::ibverbs::device::OpenDevice;
-use crate::ibverbs::ends::{Ends, List};
-use crate::ibverbs::ib;
+use crate::ibverbs::engine_qps::{EngineQps, SendBatches};
+use crate::ibverbs::oob_connect;
 use crate::ibverbs::pd::Pd;
-use crate::ibverbs::qp_state::{self, Change};
-use crate::ibverbs::section::{Locked, Section};
+use crate::ibverbs::qp_state::{self, Transition};
 use crate::ibverbs::srq::Srq;
+use crate::ibverbs::wr_batch::WrBatch;
 use crate::process::Process;
-use crate::process::async_events::{Kind, Subject};
+use crate::process::async_events::{Element, ObjectKind};
 use crate::process::drain::drain;
 use crate::process::limits;
 
@@ -35,21 +35,21 @@ const DRAIN_IDLE: Duration = Duration::from_secs(1);
 pub(crate) struct Qp {
     c: UnsafeCell<sys::ibv_qp_ex>,
     pub(crate) process: &'static Process,
-    init: Init,
+    init: InitAttr,
     /// The engine's queue pairs. One that was reset has new ones.
-    current: RwLock<Ends>,
+    current: RwLock<EngineQps>,
     /// The state that the program has brought it to. It changes with the attributes locked.
     state: AtomicU32,
     /// It belongs to an identifier of the connection manager, which changes its state.
     is_managed: AtomicBool,
     attributes: Mutex<Attributes>,
-    acked: Arc<Acked>,
+    pending_acks: Arc<PendingAcks>,
     /// Requests of `ibv_wr_start` that are not posted yet; `None`: it was made without these calls.
-    pub(crate) batch: Option<Section<Batch>>,
+    pub(crate) batch: Option<CriticalSection<WrBatch>>,
 }
 
 /// What a queue pair was made with, to make it again.
-struct Init {
+struct InitAttr {
     pd: *mut sys::ibv_pd,
     send_cq: *mut sys::ibv_cq,
     recv_cq: *mut sys::ibv_cq,
@@ -62,7 +62,7 @@ struct Init {
 pub(crate) struct Attributes {
     pub(crate) attr: sys::ibv_qp_attr,
     /// What the connection needs that is set up by the program itself.
-    pub(crate) link: ib::Link,
+    pub(crate) oob: oob_connect::OobConnection,
 }
 
 impl Attributes {
@@ -86,7 +86,7 @@ impl Qp {
 
     /// The engine's queue pairs.
     #[inline]
-    pub(crate) fn current(&self) -> RwLockReadGuard<'_, Ends> {
+    pub(crate) fn current(&self) -> RwLockReadGuard<'_, EngineQps> {
         self.current.read().expect("no holder of this lock panics")
     }
 
@@ -94,8 +94,8 @@ impl Qp {
     #[inline]
     pub(crate) fn post(
         &self,
-        current: RwLockReadGuard<'_, Ends>,
-        post: impl FnOnce(&mut List<'_>) -> Outcome<()>,
+        current: RwLockReadGuard<'_, EngineQps>,
+        post: impl FnOnce(&mut SendBatches<'_>) -> Outcome<()>,
     ) -> Outcome<()> {
         let is_first = !current.sender().has_open_sends();
         let result = post(&mut current.begin());
@@ -108,11 +108,11 @@ impl Qp {
 
     /// Waits until no other thread is between `ibv_wr_start` and `ibv_wr_complete`, and keeps others out
     /// while the value lives. Taken before [`current`](Self::current), which the other thread needs.
-    pub(crate) fn posting(&self) -> Outcome<Option<Locked<'_, Batch>>> {
-        self.batch.as_ref().map(Section::visit).transpose()
+    pub(crate) fn posting(&self) -> Outcome<Option<SectionGuard<'_, WrBatch>>> {
+        self.batch.as_ref().map(CriticalSection::lock).transpose()
     }
 
-    fn change_current(&self) -> RwLockWriteGuard<'_, Ends> {
+    fn change_current(&self) -> RwLockWriteGuard<'_, EngineQps> {
         self.current.write().expect("no holder of this lock panics")
     }
 
@@ -154,7 +154,7 @@ impl Qp {
 
     /// As [`state`](Self::state), where the caller has the engine's queue pairs.
     #[inline]
-    pub(crate) fn state_of(&self, current: &Ends) -> sys::ibv_qp_state {
+    pub(crate) fn state_of(&self, current: &EngineQps) -> sys::ibv_qp_state {
         qp_state::seen(current.state(), self.wanted_state(), self.is_managed())
     }
 
@@ -199,7 +199,7 @@ impl Qp {
     pub(crate) unsafe fn make(
         pd: *mut sys::ibv_pd,
         init: &mut sys::ibv_qp_init_attr,
-        batch: Option<Batch>,
+        batch: Option<WrBatch>,
     ) -> Outcome<Box<Self>> {
         if init.qp_type != sys::IBV_QPT_RC {
             // UD, UC, XRC and raw queue pairs have no counterpart in iWARP.
@@ -214,7 +214,7 @@ impl Qp {
         domain.check()?;
         // SAFETY: a context is not closed while it has objects.
         let open = unsafe { OpenDevice::of(domain.context()) };
-        let made_with = Init {
+        let made_with = InitAttr {
             pd,
             send_cq: init.send_cq,
             recv_cq: init.recv_cq,
@@ -225,7 +225,7 @@ impl Qp {
         made_with.cqs().try_for_each(Cq::check)?;
         made_with.srq().map_or(Ok(()), Srq::check)?;
         let requests = init.cap.max_send_wr as usize + init.cap.max_recv_wr as usize;
-        room::for_object(requests * room::REQUEST_BYTES)?;
+        resources::check_for_object(requests * resources::REQUEST_BYTES)?;
         let qp = made_with.make()?;
         if init.srq.is_null() {
             init.cap.max_recv_wr = qp.query().max_recv_wr as u32;
@@ -248,18 +248,18 @@ impl Qp {
         };
         let c = sys::ibv_qp_ex { qp_base, ..Default::default() };
         let attr = sys::ibv_qp_attr { cap: init.cap, port_num: 1, ..Default::default() };
-        let attributes = Attributes { attr, link: ib::Link::default() };
+        let attributes = Attributes { attr, oob: oob_connect::OobConnection::default() };
         let number = qp.qp_num();
         let this = Box::new(Self {
             c: UnsafeCell::new(c),
             process: open.process,
             init: made_with,
-            current: RwLock::new(Ends::new(qp)),
+            current: RwLock::new(EngineQps::new(qp)),
             state: AtomicU32::new(sys::IBV_QPS_RESET),
             is_managed: AtomicBool::new(false),
             attributes: Mutex::new(attributes),
-            acked: Arc::default(),
-            batch: batch.map(|batch| Section::new(batch, !domain.is_for_one_thread())),
+            pending_acks: Arc::default(),
+            batch: batch.map(|batch| CriticalSection::new(batch, !domain.is_for_one_thread())),
         });
         domain.add();
         this.init.cqs().for_each(Cq::add);
@@ -267,38 +267,39 @@ impl Qp {
             srq.add();
         }
         open.add();
-        open.process.qps.enter(number, this.as_c() as usize, this.current().qp.clone());
+        open.process.qps.insert(number, this.as_c() as usize, this.current().qp.clone());
         this.enter(number, open);
         Ok(this)
     }
 
     /// Lets the events of the engine's queue pair `number` reach the program.
     fn enter(&self, number: u32, open: &OpenDevice) {
-        let subject = Subject {
+        let element = Element {
             object: self.as_c() as usize,
             queue: open.async_events.clone(),
-            acked: Arc::clone(&self.acked),
+            pending_acks: Arc::clone(&self.pending_acks),
         };
-        self.process.contexts.enter(Kind::Qp, number, subject);
+        self.process.async_events.insert(ObjectKind::Qp, number, element);
     }
 
     /// One of the engine's queue pairs is not that of the program any more: nothing that happens to it
     /// reaches the program, and its completions that nobody has polled are gone. The program may have given
     /// their `wr_id` to other requests.
     fn forget(&self, qp: &QueuePair) {
-        self.process.contexts.forget(Kind::Qp, qp.qp_num());
+        self.process.async_events.forget(ObjectKind::Qp, qp.qp_num());
         qp.discard_completions();
         self.init.cqs().for_each(|cq| cq.forget(qp.qp_num()));
     }
 
     /// Begins to connect to the peer that the attributes name.
-    fn meet(&self, attributes: &mut Attributes) -> Outcome<()> {
-        let peer = ib::Peer::of(self.process, &attributes.attr.ah_attr, attributes.attr.dest_qp_num)?;
+    fn connect_to_peer(&self, attributes: &mut Attributes) -> Outcome<()> {
+        let peer =
+            oob_connect::RemoteQp::of(self.process, &attributes.attr.ah_attr, attributes.attr.dest_qp_num)?;
         if peer.is(self.process, self.number()) {
             self.add_far_end(attributes)?;
         }
-        let Attributes { attr, link } = attributes;
-        ib::start(self.process, self.number(), &self.current(), peer, attr, link)
+        let Attributes { attr, oob } = attributes;
+        oob_connect::start(self.process, self.number(), &self.current(), peer, attr, oob)
     }
 
     /// Makes the other end of a connection to itself.
@@ -309,7 +310,7 @@ impl Qp {
         // SAFETY: a context is not closed while it has objects.
         self.enter(number, unsafe { OpenDevice::of(self.context()) });
         let mut current = self.change_current();
-        self.process.selves.enter(self.number(), current.qp.clone(), far.clone());
+        self.process.loopback_qps.insert(self.number(), current.qp.clone(), far.clone());
         current.far = Some(far);
         current.set_remote_access(attributes.remote_access())?;
         Ok(())
@@ -321,8 +322,8 @@ impl Qp {
         let new = self.init.make()?;
         let number = new.qp_num();
         self.init.cqs().for_each(|cq| cq.renumber(number, self.number()));
-        self.process.qps.enter(self.number(), self.as_c() as usize, new.clone());
-        let old = std::mem::replace(&mut *self.change_current(), Ends::new(new));
+        self.process.qps.insert(self.number(), self.as_c() as usize, new.clone());
+        let old = std::mem::replace(&mut *self.change_current(), EngineQps::new(new));
         old.all().for_each(|qp| self.forget(qp));
         // SAFETY: a context is not closed while it has objects.
         self.enter(number, unsafe { OpenDevice::of(self.context()) });
@@ -330,7 +331,7 @@ impl Qp {
     }
 }
 
-impl Init {
+impl InitAttr {
     fn cqs(&self) -> impl Iterator<Item = &Cq> {
         // SAFETY: completion queues are not destroyed while they have queue pairs.
         [self.send_cq, self.recv_cq].into_iter().map(|cq| unsafe { Cq::of(cq) })
@@ -424,13 +425,18 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
             this.current().set_rnr_retry(attr.rnr_retry)?;
         }
         match change {
-            Change::None => {}
-            Change::To(state) => {
+            Transition::None => {}
+            Transition::To(state) => {
                 this.set_state(&mut attributes, state);
                 match (from, state) {
                     (sys::IBV_QPS_RTR, sys::IBV_QPS_RTS) => {
-                        let Process { retries, engine, .. } = this.process;
-                        retries.enter(engine, this.number(), this.current().sender(), &attributes.attr);
+                        let Process { retry_timeouts, engine, .. } = this.process;
+                        retry_timeouts.insert(
+                            engine,
+                            this.number(),
+                            this.current().sender(),
+                            &attributes.attr,
+                        );
                     }
                     (_, sys::IBV_QPS_SQD) => {
                         let asks = mask as c_uint & sys::IBV_QP_EN_SQD_ASYNC_NOTIFY != 0;
@@ -440,20 +446,20 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
                     _ => {}
                 }
             }
-            Change::ToInit => {
-                ib::prepare(this.process)?;
+            Transition::ToInit => {
+                oob_connect::prepare(this.process)?;
                 this.set_state(&mut attributes, sys::IBV_QPS_INIT);
             }
-            Change::ToRtr => {
-                this.meet(&mut attributes)?;
+            Transition::ToRtr => {
+                this.connect_to_peer(&mut attributes)?;
                 this.set_state(&mut attributes, sys::IBV_QPS_RTR);
             }
-            Change::ToError => {
+            Transition::ToError => {
                 drop(attributes);
                 this.fail()?;
             }
-            Change::ToReset => {
-                ib::stop(this.process, this.number(), &mut attributes.link);
+            Transition::ToReset => {
+                oob_connect::stop(this.process, this.number(), &mut attributes.oob);
                 // Without the lock: events lock the table of queue pairs first.
                 drop(attributes);
                 this.reset()?;
@@ -521,14 +527,14 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut sys::ibv_qp) -> c_int {
         // SAFETY: the caller passes a queue pair that lives.
         let this = unsafe { Qp::of(qp) };
         this.check()?;
-        ib::stop(this.process, this.number(), &mut this.attributes().link);
-        let ends: Vec<QueuePair> = this.current().all().cloned().collect();
-        this.process.qps.leave(this.number());
+        oob_connect::stop(this.process, this.number(), &mut this.attributes().oob);
+        let engine_qps: Vec<QueuePair> = this.current().all().cloned().collect();
+        this.process.qps.remove(this.number());
         let (context, pd) = (this.context(), this.init.pd);
         // As with a device, whose queue pair is gone at once: what is still posted makes no completion.
-        ends.iter().for_each(|qp| this.forget(qp));
-        drain(&this.process.engine, &ends, DRAIN_IDLE);
-        this.process.contexts.leave(this.as_c() as usize);
+        engine_qps.iter().for_each(|qp| this.forget(qp));
+        drain(&this.process.engine, &engine_qps, DRAIN_IDLE);
+        this.process.async_events.remove(this.as_c() as usize);
         this.init.cqs().for_each(Cq::remove);
         if let Some(srq) = this.init.srq() {
             srq.remove();

@@ -7,10 +7,10 @@ use libc::{c_int, c_void};
 
 use crate::ffi::abi::{self, EINVAL, EOPNOTSUPP, Outcome};
 use crate::ffi::sys;
-use crate::ibverbs::batch::{Batch, Building};
+use crate::ibverbs::critical_section::CriticalSection;
 use crate::ibverbs::qp::Qp;
-use crate::ibverbs::request::{self, bytes_at, compare_swap, flags_of, sge_of};
-use crate::ibverbs::section::Section;
+use crate::ibverbs::work_request::{self, bytes_at, compare_swap, flags_of, sge_of};
+use crate::ibverbs::wr_batch::{WrBatch, WrBuilder};
 
 /// The operations that can be asked for.
 const OPS: u64 = (sys::IBV_QP_EX_WITH_RDMA_WRITE
@@ -52,7 +52,7 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
             sq_sig_all: init.sq_sig_all,
         };
         // SAFETY: the caller's promises are passed on.
-        let qp = unsafe { Qp::make(init.pd, &mut plain, extended.then(Batch::default)) }?;
+        let qp = unsafe { Qp::make(init.pd, &mut plain, extended.then(WrBatch::default)) }?;
         init.cap = plain.cap;
         let qp = Box::leak(qp).as_c();
         if extended {
@@ -94,7 +94,7 @@ pub(crate) unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut sys::ibv_qp) -> *mut sy
     if this.batch.is_some() { this.as_c() } else { std::ptr::null_mut() }
 }
 
-fn section(qp: &Qp) -> Outcome<&Section<Batch>> {
+fn section(qp: &Qp) -> Outcome<&CriticalSection<WrBatch>> {
     qp.batch.as_ref().ok_or(EINVAL)
 }
 
@@ -111,7 +111,7 @@ fn begin(qp: *mut sys::ibv_qp_ex, op: Outcome<SendOp>, write_imm: Option<u32>) {
         match op {
             Ok(op) => {
                 let request = SendRequest::empty(wr_id, op).flags(flags_of(flags) - SendFlags::INLINE);
-                batch.requests.push(Building { request, inline: None, write_imm });
+                batch.requests.push(WrBuilder { request, inline: None, write_imm });
             }
             Err(error) => {
                 batch.error.get_or_insert(error);
@@ -122,7 +122,7 @@ fn begin(qp: *mut sys::ibv_qp_ex, op: Outcome<SendOp>, write_imm: Option<u32>) {
 }
 
 /// Changes the request that was begun last.
-fn set(qp: *mut sys::ibv_qp_ex, change: impl FnOnce(&mut Building) -> Outcome<()>) {
+fn set(qp: *mut sys::ibv_qp_ex, change: impl FnOnce(&mut WrBuilder) -> Outcome<()>) {
     let _ = abi::guarded(|| {
         // SAFETY: the caller passes a queue pair that lives.
         let mut batch = section(unsafe { Qp::of(qp.cast()) })?.inside()?;
@@ -173,11 +173,11 @@ unsafe extern "C" fn wr_complete(qp: *mut sys::ibv_qp_ex) -> c_int {
         this.post(current, |list| {
             let _others_wait = batch;
             if requests.len() > 1 {
-                requests.iter().try_for_each(|Building { request, inline, .. }| {
+                requests.iter().try_for_each(|WrBuilder { request, inline, .. }| {
                     list.check(request, inline.as_deref())
                 })?;
             }
-            requests.iter().try_for_each(|Building { request, inline, .. }| match inline {
+            requests.iter().try_for_each(|WrBuilder { request, inline, .. }| match inline {
                 Some(bytes) => list.push(request, Some(&[bytes])),
                 None => list.push(request, None),
             })
@@ -186,11 +186,11 @@ unsafe extern "C" fn wr_complete(qp: *mut sys::ibv_qp_ex) -> c_int {
 }
 
 /// All of a request is known.
-fn finish(building: &mut Building) {
-    let Building { request, inline, write_imm } = building;
+fn finish(builder: &mut WrBuilder) {
+    let WrBuilder { request, inline, write_imm } = builder;
     let length = inline.as_ref().map_or_else(|| request.length(), |bytes| bytes.len() as u64);
     if let (Some(imm), SendOp::WriteImmediate { data, .. }) = (*write_imm, &mut request.op) {
-        *data = request::immediate(imm, length);
+        *data = work_request::immediate(imm, length);
     }
 }
 
@@ -199,7 +199,7 @@ unsafe extern "C" fn wr_send(qp: *mut sys::ibv_qp_ex) {
 }
 
 unsafe extern "C" fn wr_send_imm(qp: *mut sys::ibv_qp_ex, imm: u32) {
-    begin(qp, Ok(request::send_immediate(imm)), None);
+    begin(qp, Ok(work_request::send_immediate(imm)), None);
 }
 
 unsafe extern "C" fn wr_send_inv(qp: *mut sys::ibv_qp_ex, rkey: u32) {
@@ -251,38 +251,38 @@ unsafe extern "C" fn wr_bind_mw(
     // SAFETY: the caller passes a window that lives.
     let kind = unsafe { (*mw).type_ };
     // SAFETY: as above.
-    let rkey = unsafe { request::take_key(mw, rkey) };
+    let rkey = unsafe { work_request::take_key(mw, rkey) };
     // SAFETY: the caller passes a struct that is readable.
-    let bind = request::bind_of(rkey, unsafe { &*info });
+    let bind = work_request::bind_of(rkey, unsafe { &*info });
     let op = if kind == sys::IBV_MW_TYPE_2 { bind.map(SendOp::BindWindow) } else { Err(EINVAL) };
     begin(qp, op, None);
 }
 
 unsafe extern "C" fn wr_set_sge(qp: *mut sys::ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
-    set(qp, |building| {
-        building.request.sg_list.clear();
-        building.request.sg_list.push(Sge { addr, length, lkey });
+    set(qp, |builder| {
+        builder.request.sg_list.clear();
+        builder.request.sg_list.push(Sge { addr, length, lkey });
         Ok(())
     });
 }
 
 unsafe extern "C" fn wr_set_sge_list(qp: *mut sys::ibv_qp_ex, count: usize, list: *const sys::ibv_sge) {
-    set(qp, |building| {
+    set(qp, |builder| {
         if count > MAX_SGE {
             return Err(EINVAL);
         }
         // SAFETY: the caller passes that many readable elements; NULL may come with none.
         let list = if count == 0 { &[][..] } else { unsafe { std::slice::from_raw_parts(list, count) } };
-        building.request.sg_list = list.iter().map(sge_of).collect();
+        builder.request.sg_list = list.iter().map(sge_of).collect();
         Ok(())
     });
 }
 
 unsafe extern "C" fn wr_set_inline_data(qp: *mut sys::ibv_qp_ex, addr: *mut c_void, length: usize) {
-    set(qp, |building| {
+    set(qp, |builder| {
         // SAFETY: the caller passes that many readable bytes, which do not change during the call.
         let bytes = unsafe { bytes_at(addr.cast(), length) };
-        building.inline = Some(ArrayVec::try_from(bytes).map_err(|_| EINVAL)?);
+        builder.inline = Some(ArrayVec::try_from(bytes).map_err(|_| EINVAL)?);
         Ok(())
     });
 }
@@ -292,7 +292,7 @@ unsafe extern "C" fn wr_set_inline_data_list(
     count: usize,
     list: *const sys::ibv_data_buf,
 ) {
-    set(qp, |building| {
+    set(qp, |builder| {
         // SAFETY: the caller passes that many readable elements; NULL may come with none.
         let list = if count == 0 { &[][..] } else { unsafe { std::slice::from_raw_parts(list, count) } };
         let mut all = ArrayVec::new();
@@ -301,7 +301,7 @@ unsafe extern "C" fn wr_set_inline_data_list(
             let bytes = unsafe { bytes_at(part.addr.cast(), part.length) };
             all.try_extend_from_slice(bytes).map_err(|_| EINVAL)?;
         }
-        building.inline = Some(all);
+        builder.inline = Some(all);
         Ok(())
     });
 }

@@ -9,7 +9,7 @@ use crate::ffi::sys;
 
 /// What a call of `ibv_modify_qp` leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Change {
+pub(crate) enum Transition {
     /// Attributes change only.
     None,
     /// The state is another one, and nothing else happens.
@@ -51,7 +51,7 @@ pub(crate) fn check(
     attr: &sys::ibv_qp_attr,
     mask: c_uint,
     is_managed: bool,
-) -> Outcome<Change> {
+) -> Outcome<Transition> {
     use sys::{IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPS_SQD};
     if mask & sys::IBV_QP_PORT != 0 && attr.port_num != 1 {
         return Err(EINVAL);
@@ -63,7 +63,7 @@ pub(crate) fn check(
         return Err(EINVAL);
     }
     if mask & sys::IBV_QP_STATE == 0 {
-        return Ok(Change::None);
+        return Ok(Transition::None);
     }
     let rest = mask & !sys::IBV_QP_STATE;
     let has = |must: c_uint, may: c_uint| rest & must == must && rest & !(must | may) == 0;
@@ -72,28 +72,32 @@ pub(crate) fn check(
         // The connection manager changes the state. Programs follow it with the attributes of
         // `rdma_init_qp_attr`, or end it.
         return match to {
-            IBV_QPS_ERR => Ok(Change::ToError),
-            IBV_QPS_RESET => Ok(Change::ToReset),
-            IBV_QPS_INIT if from == IBV_QPS_RESET => Ok(Change::To(IBV_QPS_INIT)),
-            IBV_QPS_SQD if from == IBV_QPS_RTS => Ok(Change::To(IBV_QPS_SQD)),
-            IBV_QPS_RTS if from == IBV_QPS_SQD => Ok(Change::To(IBV_QPS_RTS)),
-            _ => Ok(Change::None),
+            IBV_QPS_ERR => Ok(Transition::ToError),
+            IBV_QPS_RESET => Ok(Transition::ToReset),
+            IBV_QPS_INIT if from == IBV_QPS_RESET => Ok(Transition::To(IBV_QPS_INIT)),
+            IBV_QPS_SQD if from == IBV_QPS_RTS => Ok(Transition::To(IBV_QPS_SQD)),
+            IBV_QPS_RTS if from == IBV_QPS_SQD => Ok(Transition::To(IBV_QPS_RTS)),
+            _ => Ok(Transition::None),
         };
     }
     match (from, to) {
-        (_, IBV_QPS_RESET) if rest == 0 => Ok(Change::ToReset),
-        (_, IBV_QPS_ERR) if rest == 0 => Ok(if from == IBV_QPS_ERR { Change::None } else { Change::ToError }),
+        (_, IBV_QPS_RESET) if rest == 0 => Ok(Transition::ToReset),
+        (_, IBV_QPS_ERR) if rest == 0 => {
+            Ok(if from == IBV_QPS_ERR { Transition::None } else { Transition::ToError })
+        }
         // The drivers of iWARP ask for the rights alone.
         (IBV_QPS_RESET, IBV_QPS_INIT) if has(INIT, 0) || rest == sys::IBV_QP_ACCESS_FLAGS => {
-            Ok(Change::ToInit)
+            Ok(Transition::ToInit)
         }
-        (IBV_QPS_INIT, IBV_QPS_INIT) if has(0, INIT) => Ok(Change::None),
-        (IBV_QPS_INIT, IBV_QPS_RTR) if has(RTR, RTR_MAY) => Ok(Change::ToRtr),
-        (IBV_QPS_RTR, IBV_QPS_RTS) if has(RTS, RTS_MAY) => Ok(Change::To(IBV_QPS_RTS)),
-        (IBV_QPS_RTS, IBV_QPS_RTS) if has(0, AGAIN) => Ok(Change::None),
-        (IBV_QPS_RTS, IBV_QPS_SQD) if has(0, sys::IBV_QP_EN_SQD_ASYNC_NOTIFY) => Ok(Change::To(IBV_QPS_SQD)),
-        (IBV_QPS_SQD, IBV_QPS_RTS) if has(0, AGAIN) => Ok(Change::To(IBV_QPS_RTS)),
-        (IBV_QPS_SQD, IBV_QPS_SQD) => Ok(Change::None),
+        (IBV_QPS_INIT, IBV_QPS_INIT) if has(0, INIT) => Ok(Transition::None),
+        (IBV_QPS_INIT, IBV_QPS_RTR) if has(RTR, RTR_MAY) => Ok(Transition::ToRtr),
+        (IBV_QPS_RTR, IBV_QPS_RTS) if has(RTS, RTS_MAY) => Ok(Transition::To(IBV_QPS_RTS)),
+        (IBV_QPS_RTS, IBV_QPS_RTS) if has(0, AGAIN) => Ok(Transition::None),
+        (IBV_QPS_RTS, IBV_QPS_SQD) if has(0, sys::IBV_QP_EN_SQD_ASYNC_NOTIFY) => {
+            Ok(Transition::To(IBV_QPS_SQD))
+        }
+        (IBV_QPS_SQD, IBV_QPS_RTS) if has(0, AGAIN) => Ok(Transition::To(IBV_QPS_RTS)),
+        (IBV_QPS_SQD, IBV_QPS_SQD) => Ok(Transition::None),
         (_, state) if state > IBV_QPS_ERR => Err(EOPNOTSUPP),
         _ => Err(EINVAL),
     }
@@ -153,9 +157,9 @@ mod tests {
     #[test]
     fn the_masks_of_programs_pass_and_each_missing_bit_is_refused() {
         for (from, state, mask, change) in [
-            (sys::IBV_QPS_RESET, sys::IBV_QPS_INIT, 0x39, Change::ToInit),
-            (sys::IBV_QPS_INIT, sys::IBV_QPS_RTR, 0x129181, Change::ToRtr),
-            (sys::IBV_QPS_RTR, sys::IBV_QPS_RTS, 0x12e01, Change::To(sys::IBV_QPS_RTS)),
+            (sys::IBV_QPS_RESET, sys::IBV_QPS_INIT, 0x39, Transition::ToInit),
+            (sys::IBV_QPS_INIT, sys::IBV_QPS_RTR, 0x129181, Transition::ToRtr),
+            (sys::IBV_QPS_RTR, sys::IBV_QPS_RTS, 0x12e01, Transition::To(sys::IBV_QPS_RTS)),
         ] {
             assert_eq!(check(from, &to(state), mask, false), Ok(change));
             for bit in (1..32).map(|bit| 1 << bit).filter(|bit| mask & bit != 0) {
@@ -172,8 +176,11 @@ mod tests {
     fn wrong_changes_are_refused_and_error_and_reset_are_always_allowed() {
         let states = [sys::IBV_QPS_RESET, sys::IBV_QPS_INIT, sys::IBV_QPS_RTR, sys::IBV_QPS_RTS];
         for from in states {
-            assert_eq!(check(from, &to(sys::IBV_QPS_ERR), sys::IBV_QP_STATE, false), Ok(Change::ToError));
-            assert_eq!(check(from, &to(sys::IBV_QPS_RESET), sys::IBV_QP_STATE, false), Ok(Change::ToReset));
+            assert_eq!(check(from, &to(sys::IBV_QPS_ERR), sys::IBV_QP_STATE, false), Ok(Transition::ToError));
+            assert_eq!(
+                check(from, &to(sys::IBV_QPS_RESET), sys::IBV_QP_STATE, false),
+                Ok(Transition::ToReset)
+            );
         }
         let all = c_uint::MAX & !(sys::IBV_QP_CUR_STATE | sys::IBV_QP_PKEY_INDEX);
         assert_eq!(check(sys::IBV_QPS_RESET, &to(sys::IBV_QPS_RTS), all, false), Err(EINVAL));
@@ -210,12 +217,12 @@ mod tests {
         for from in states {
             for state in states {
                 let change = match (from, state) {
-                    (_, IBV_QPS_ERR) => Change::ToError,
-                    (_, IBV_QPS_RESET) => Change::ToReset,
+                    (_, IBV_QPS_ERR) => Transition::ToError,
+                    (_, IBV_QPS_RESET) => Transition::ToReset,
                     (IBV_QPS_RESET, IBV_QPS_INIT)
                     | (IBV_QPS_RTS, IBV_QPS_SQD)
-                    | (IBV_QPS_SQD, IBV_QPS_RTS) => Change::To(state),
-                    _ => Change::None,
+                    | (IBV_QPS_SQD, IBV_QPS_RTS) => Transition::To(state),
+                    _ => Transition::None,
                 };
                 assert_eq!(check(from, &to(state), sys::IBV_QP_STATE, true), Ok(change), "{from} to {state}");
             }
@@ -225,7 +232,7 @@ mod tests {
     #[test]
     fn a_queue_pair_in_error_stays_there_and_one_that_never_connected_has_no_stream() {
         let again = check(sys::IBV_QPS_ERR, &to(sys::IBV_QPS_ERR), sys::IBV_QP_STATE, false);
-        assert_eq!(again, Ok(Change::None));
+        assert_eq!(again, Ok(Transition::None));
         for last in [sys::IBV_QPS_RESET, sys::IBV_QPS_INIT] {
             assert_eq!(seen(QpState::Error, last, false), last);
         }

@@ -7,12 +7,12 @@ use iwarp::verbs::{SharedReceiveQueue, SrqInit};
 use libc::{c_int, c_uint};
 
 use crate::ffi::abi::{self, EBUSY, EINVAL, EOPNOTSUPP, Outcome};
-use crate::ffi::users::Users;
-use crate::ffi::{room, sys};
+use crate::ffi::use_count::UseCount;
+use crate::ffi::{resources, sys};
 use crate::ibverbs::device::OpenDevice;
 use crate::ibverbs::pd::Pd;
-use crate::ibverbs::request::{mark_in_child, post_each};
-use crate::process::async_events::{Kind, Subject};
+use crate::ibverbs::work_request::{mark_in_child, post_each};
+use crate::process::async_events::{Element, ObjectKind};
 use crate::process::limits;
 
 /// A shared receive queue (`ibv_srq`).
@@ -20,7 +20,7 @@ use crate::process::limits;
 pub(crate) struct Srq {
     c: UnsafeCell<sys::ibv_srq>,
     pub(crate) srq: SharedReceiveQueue,
-    users: Users,
+    use_count: UseCount,
 }
 
 impl Srq {
@@ -38,11 +38,11 @@ impl Srq {
     }
 
     pub(crate) fn add(&self) {
-        self.users.add();
+        self.use_count.inc();
     }
 
     pub(crate) fn remove(&self) {
-        self.users.remove();
+        self.use_count.dec();
     }
 }
 
@@ -65,7 +65,7 @@ pub(crate) unsafe extern "C" fn ibv_create_srq(
         if !(1..=limits::MAX_SRQ_WR).contains(&max_wr) || max_sge > limits::SGE {
             return Err(EINVAL);
         }
-        room::for_object(max_wr * room::REQUEST_BYTES)?;
+        resources::check_for_object(max_wr * resources::REQUEST_BYTES)?;
         let srq = domain.pd.create_srq(&SrqInit { max_wr, max_sge: limits::SGE, one_pd: false })?;
         init.attr.max_sge = limits::SGE as u32;
         // SAFETY: a context is not closed while it has objects.
@@ -79,10 +79,10 @@ pub(crate) unsafe extern "C" fn ibv_create_srq(
             handle: srq.srq_num(),
             ..Default::default()
         };
-        let this = Box::leak(Box::new(Srq { c: UnsafeCell::new(c), srq, users: Users::default() }));
+        let this = Box::leak(Box::new(Srq { c: UnsafeCell::new(c), srq, use_count: UseCount::default() }));
         let object = this.c.get() as usize;
-        let subject = Subject { object, queue: open.async_events.clone(), acked: Arc::default() };
-        open.process.contexts.enter(Kind::Srq, this.srq.srq_num(), subject);
+        let element = Element { object, queue: open.async_events.clone(), pending_acks: Arc::default() };
+        open.process.async_events.insert(ObjectKind::Srq, this.srq.srq_num(), element);
         Ok(this.c.get())
     })
 }
@@ -149,7 +149,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_srq(srq: *mut sys::ibv_srq) -> c_int
         // SAFETY: the caller passes a queue that lives.
         let this = unsafe { Srq::of(srq) };
         this.check()?;
-        if this.users.any() {
+        if this.use_count.in_use() {
             return Err(EBUSY);
         }
         // SAFETY: the field is not changed after the queue is made.
@@ -158,8 +158,8 @@ pub(crate) unsafe extern "C" fn ibv_destroy_srq(srq: *mut sys::ibv_srq) -> c_int
         let domain = unsafe { Pd::of(pd) };
         // SAFETY: a context is not closed while it has objects.
         let open = unsafe { OpenDevice::of(domain.context()) };
-        open.process.contexts.forget(Kind::Srq, this.srq.srq_num());
-        open.process.contexts.leave(srq as usize);
+        open.process.async_events.forget(ObjectKind::Srq, this.srq.srq_num());
+        open.process.async_events.remove(srq as usize);
         // SAFETY: the address is that of a leaked box, and the caller gives it up.
         drop(unsafe { Box::from_raw(srq.cast::<Srq>()) });
         domain.remove();

@@ -79,7 +79,7 @@ impl BoundPorts {
     }
 
     /// An identifier gives its port up, if it has one.
-    pub(crate) fn leave(&self, id: usize, port: u16) {
+    pub(crate) fn release(&self, id: usize, port: u16) {
         let mut bound = self.bound();
         if let Some(owners) = bound.get_mut(&port) {
             owners.retain(|owner| owner.id != id);
@@ -150,8 +150,8 @@ mod tests {
                 assert_eq!(ports.bind(2, 7, of(then)), second, "{then} after {first}");
                 ports.bind(3, 8, of(then)).unwrap();
                 // Whoever is refused holds nothing, and one that leaves is in nobody's way.
-                ports.leave(2, 7);
-                ports.leave(1, 7);
+                ports.release(2, 7);
+                ports.release(1, 7);
                 ports.bind(4, 7, of(then)).unwrap();
             }
         }
@@ -164,7 +164,7 @@ mod tests {
         assert_eq!(ports.bind(2, 7, of("127.0.0.1 reuse")), Ok(()));
         assert_eq!(ports.bind(3, 7, of("127.0.0.2 reuse")), Ok(()));
         assert_eq!(ports.listen(1, 7), IN_USE, "another one is bound");
-        ports.leave(2, 7);
+        ports.release(2, 7);
         assert_eq!(ports.listen(1, 7), Ok(()));
         assert_eq!(ports.bind(2, 7, of("127.0.0.1 reuse")), IN_USE, "it listens");
         assert_eq!(ports.bind(2, 7, of("0.0.0.0 reuse")), NOT_AVAILABLE);

@@ -4,8 +4,8 @@ use dp::LinkState;
 use iwarp::verbs::{ContextLimits, MAX_INLINE, MAX_SGE};
 use libc::c_int;
 
+use crate::ffi::c_str::copy_str;
 use crate::ffi::sys;
-use crate::ffi::text::fill;
 use crate::net::Net;
 use crate::process::identity;
 
@@ -65,7 +65,7 @@ pub(crate) fn device() -> sys::ibv_device_attr {
         phys_port_cnt: 1,
         ..Default::default()
     };
-    fill(&mut attr.fw_ver, env!("CARGO_PKG_VERSION"));
+    copy_str(&mut attr.fw_ver, env!("CARGO_PKG_VERSION"));
     attr
 }
 

@@ -12,18 +12,18 @@ use iwarp::verbs::{
     AsyncEvent, AsyncEventKind, Context, ContextConfig, EventChannel, ProtectionDomain, VerbsError,
 };
 
-use super::async_events::Contexts;
+use super::async_events::AsyncEvents;
 use super::bound_ports::BoundPorts;
+use super::cm_id_table::CmIdTable;
 use super::drain::drain;
-use super::ids::Ids;
-use super::numbers::Numbers;
-use super::rendezvous::Rendezvous;
-use super::retries::Retries;
-use super::selves::Selves;
+use super::loopback_qps::LoopbackQps;
+use super::oob_connections::OobConnections;
+use super::qp_table::QpTable;
+use super::retry_timeouts::RetryTimeouts;
 use super::{identity, limits};
 use crate::ffi::abi::{self, EIO, Errno, Outcome, StartError};
 use crate::ffi::settings::{self, Key};
-use crate::ffi::{fork, room, signals};
+use crate::ffi::{fork, resources, signals};
 use crate::net::{self, Net};
 
 /// How long the end of a process may wait for its thread, to reset its connections.
@@ -37,21 +37,21 @@ pub(crate) struct Process {
     /// The channel of all identifiers of the context.
     pub(crate) channel: EventChannel,
     /// The identifiers of programs, by those of the context.
-    pub(crate) ids: Ids,
+    pub(crate) ids: CmIdTable,
     /// The ports that they are bound to.
     pub(crate) ports: BoundPorts,
     /// The domain of identifiers whose program gave none.
     pub(crate) default_pd: ProtectionDomain,
     /// Where asynchronous events go.
-    pub(crate) contexts: Contexts,
+    pub(crate) async_events: AsyncEvents,
     /// Connections that programs set up themselves.
-    pub(crate) rendezvous: Rendezvous,
+    pub(crate) oob: OobConnections,
     /// Those of them whose peer has not come yet.
-    pub(crate) retries: Retries,
+    pub(crate) retry_timeouts: RetryTimeouts,
     /// Those of them that are connected to themselves.
-    pub(crate) selves: Selves,
+    pub(crate) loopback_qps: LoopbackQps,
     /// Queue pairs by their numbers.
-    pub(crate) qps: Numbers,
+    pub(crate) qps: QpTable,
     /// Shows this process to `uwarp status`; taken at its end.
     status: Mutex<Option<StatusSocket>>,
 }
@@ -59,8 +59,8 @@ pub(crate) struct Process {
 static PROCESS: OnceLock<Result<Process, Errno>> = OnceLock::new();
 static STARTING: Mutex<()> = Mutex::new(());
 
-/// The state of the process, which is started if it has not. Each call that may be a program's first one comes
-/// here, and nothing else starts anything.
+/// The state of the process, which is started if it has not. Each call that may be a program's first one
+/// begins here, and nothing else starts anything.
 pub(crate) fn get_or_start() -> Outcome<&'static Process> {
     match PROCESS.get() {
         Some(process) => process.as_ref().map_err(|errno| *errno),
@@ -84,9 +84,9 @@ fn start() -> Outcome<&'static Process> {
         // Threads that are made take none of the signals that the program handles.
         let made = match signals::with_blocked(make) {
             Ok(process) => Ok(process),
-            Err(StartError { line, errno, may_pass }) => {
+            Err(StartError { line, errno, is_transient }) => {
                 abi::complain(&line);
-                if may_pass {
+                if is_transient {
                     return Err(errno);
                 }
                 Err(errno)
@@ -102,10 +102,10 @@ fn start() -> Outcome<&'static Process> {
 }
 
 fn make() -> Result<Process, StartError> {
-    room::check()?;
+    resources::check_for_start()?;
     let (options, has_thread) = options()?;
     identity::check()?;
-    let (port, mut config, net) = net::open(&net::wanted(None, None)?)?;
+    let (port, mut config, net) = net::open(&net::wire_spec(None, None)?)?;
     // The program may not call again.
     config.acknowledge_at_once = !has_thread;
     let config_of_context =
@@ -118,7 +118,7 @@ fn make() -> Result<Process, StartError> {
     let engine = start(engine, options, Box::new(after_poll)).map_err(failed)?;
     let status = Mutex::new(show(&context, has_thread));
     register_hooks()?;
-    let (ids, ports, contexts, rendezvous, retries, selves, qps) = Default::default();
+    let (ids, ports, async_events, oob, retry_timeouts, loopback_qps, qps) = Default::default();
     Ok(Process {
         net,
         context,
@@ -127,10 +127,10 @@ fn make() -> Result<Process, StartError> {
         ids,
         ports,
         default_pd,
-        contexts,
-        rendezvous,
-        retries,
-        selves,
+        async_events,
+        oob,
+        retry_timeouts,
+        loopback_qps,
         qps,
         status,
     })
@@ -158,18 +158,18 @@ fn show(context: &Context, has_thread: bool) -> Option<StatusSocket> {
 fn after_poll() {
     let Some(process) = started() else { return };
     // Most polls lead to no event, and these questions are cheaper than a poll of the channels.
-    let Process { channel, ids, rendezvous, retries, selves, .. } = process;
-    if channel.is_empty() && !rendezvous.has_parked() && !retries.has_waiting() && !selves.any() {
+    let Process { channel, ids, oob, retry_timeouts, loopback_qps, .. } = process;
+    if channel.is_empty() && !oob.has_parked() && !retry_timeouts.has_waiting() && !loopback_qps.any() {
         return;
     }
     while let Some(event) = channel.poll() {
-        if !rendezvous.takes(&event) {
+        if !oob.takes(&event) {
             ids.on_event(&event);
         }
     }
-    rendezvous.sweep();
-    retries.sweep(&process.engine);
-    selves.sweep();
+    oob.sweep();
+    retry_timeouts.sweep(&process.engine);
+    loopback_qps.sweep();
 }
 
 /// Hands asynchronous events to the program as they happen, and first those that have happened. A thread of
@@ -179,7 +179,7 @@ fn pass_async_events_on(process: &'static Process) {
         if matches!(event.kind, AsyncEventKind::PortActive | AsyncEventKind::PortError) {
             process.net.set_link(event.kind == AsyncEventKind::PortActive);
         }
-        process.contexts.on_event(event);
+        process.async_events.on_event(event);
     };
     if let Err(error) = process.context.async_events().set_handler(Box::new(handler)) {
         abi::complain(&format!("asynchronous events do not reach the program: {error}"));

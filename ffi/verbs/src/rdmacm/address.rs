@@ -8,7 +8,7 @@ use libc::c_int;
 use super::id::{Id, State};
 use crate::ffi::abi::{self, EINVAL, Errno, Outcome};
 use crate::ffi::{sockaddr, sys};
-use crate::net::{Claim, Name, NameError, Net};
+use crate::net::{Claim, NameError, NameLease, Net};
 
 /// The family of InfiniBand's own addresses, which iWARP does not have.
 const AF_IB: c_int = 27;
@@ -72,7 +72,7 @@ pub(super) fn bind(id: &Id, address: SocketAddr) -> Outcome<()> {
 }
 
 /// How a name is taken on the wire.
-type Take = fn(&Net, SocketAddr, &Claim) -> Result<Option<Name>, NameError>;
+type Take = fn(&Net, SocketAddr, &Claim) -> Result<Option<NameLease>, NameError>;
 
 /// Takes the port of an address, or a free one if it has none, and its name. The name leads nowhere before
 /// the identifier listens.
@@ -88,11 +88,11 @@ fn take_name(id: &Id, state: &mut State, address: SocketAddr, take: Take) -> Out
 }
 
 /// Takes a port in this process, and on the wire.
-fn take_port(id: &Id, address: SocketAddr, claim: Claim, take: Take) -> Outcome<Option<Name>> {
+fn take_port(id: &Id, address: SocketAddr, claim: Claim, take: Take) -> Outcome<Option<NameLease>> {
     let (ports, number) = (&id.process.ports, id.as_c() as usize);
     ports.bind(number, address.port(), claim)?;
     let taken = take(&id.process.net, address, &claim);
-    Ok(taken.inspect_err(|_| ports.leave(number, address.port()))?)
+    Ok(taken.inspect_err(|_| ports.release(number, address.port()))?)
 }
 
 /// Chooses a port that can be taken, and takes it.

@@ -9,12 +9,12 @@ use iwarp::verbs::{
 use libc::{c_int, c_void};
 
 use super::dispatch;
-use super::id::{Id, Requested, State};
+use super::id::{Id, RequestedDepths, State};
 use crate::ffi::abi::{self, EINVAL, Errno, Outcome};
-use crate::ffi::{room, sys};
+use crate::ffi::{resources, sys};
 use crate::ibverbs::qp::Qp;
-use crate::ibverbs::request::bytes_at;
-use crate::net::{Claim, Hello, Peer};
+use crate::ibverbs::work_request::bytes_at;
+use crate::net::{Claim, Lookup, PrivateDataHeader};
 use crate::process::limits;
 
 /// The time for a connection to be set up. A server may take its time to accept.
@@ -40,7 +40,7 @@ pub(crate) unsafe extern "C" fn rdma_listen(id: *mut sys::rdma_cm_id, backlog: c
             super::address::bind(this, SocketAddr::from(([0; 4], 0)))?;
         }
         let backlog = usize::try_from(backlog).unwrap_or(0);
-        room::for_object(BACKLOG * room::REQUEST_BYTES)?;
+        resources::check_for_object(BACKLOG * resources::REQUEST_BYTES)?;
         with_new_cm(this, |cm| listen_alone(this, cm, backlog))?;
         Ok(0)
     })
@@ -62,8 +62,8 @@ fn with_new_cm(id: &Id, act: impl FnOnce(CmId) -> Outcome<()>) -> Outcome<()> {
     let process = id.process;
     let cm = process.context.create_id(&process.channel);
     // Without the lock of the state: events lock the table first.
-    process.ids.know(&cm, id.as_c() as usize, dispatch::on_event);
-    act(cm.clone()).inspect_err(|_| process.ids.forget(&cm))
+    process.ids.insert(&cm, id.as_c() as usize, dispatch::on_event);
+    act(cm.clone()).inspect_err(|_| process.ids.remove(&cm))
 }
 
 fn start_to_listen(id: &Id, state: &mut State, cm: CmId, visible: SocketAddr, backlog: usize) -> Outcome<()> {
@@ -115,14 +115,14 @@ unsafe fn param_of(
     id: &Id,
     state: &State,
     param: *const sys::rdma_conn_param,
-    default: Requested,
+    default: RequestedDepths,
 ) -> Outcome<ConnParam> {
     let mut out = ConnParam { timeout: CONNECT_TIMEOUT, ..ConnParam::default() };
     // Both ends are of this library: they tell each other what MPA has no place for.
     if id.process.net.is_private() {
         let visible = state.source.ok_or(EINVAL)?;
-        let hello = Hello { visible, pair: None };
-        out.private_data.try_extend_from_slice(&hello.bytes()).map_err(|_| EINVAL)?;
+        let header = PrivateDataHeader { visible, pair: None };
+        out.private_data.try_extend_from_slice(&header.bytes()).map_err(|_| EINVAL)?;
         out.ib_semantics = true;
     }
     let mut depths = default;
@@ -136,7 +136,7 @@ unsafe fn param_of(
             0 => RNR_RETRY_FOR_EVER,
             count => count.min(RNR_RETRY_FOR_EVER),
         };
-        depths = Requested {
+        depths = RequestedDepths {
             responder_resources: param.responder_resources,
             initiator_depth: param.initiator_depth,
         };
@@ -183,20 +183,20 @@ const COMES_WITHIN: Duration = Duration::from_secs(5);
 /// its drivers are slower than that, and a `local` wire is not. So a listener is given a little time to
 /// appear, and more if its address is bound, or if the process lives that has listened there before: it may
 /// wait for a processor. If that process has ended, there is nothing to wait for.
-fn find(id: &Id, destination: SocketAddr) -> Outcome<Peer> {
+fn find(id: &Id, destination: SocketAddr) -> Outcome<Lookup> {
     let net = &id.process.net;
     let begun = Instant::now();
     let mut asked_before = false;
     loop {
         let peer = net.find(destination)?;
-        if matches!(peer, Peer::At(_) | Peer::Silent) {
+        if matches!(peer, Lookup::At(_) | Lookup::NoAnswer) {
             return Ok(peer);
         }
         let soon = begun.elapsed() < APPEARS_WITHIN;
         // Once at first, and then not often: it asks each process of the wire.
         let may_come = match peer {
-            Peer::Nobody if asked_before && soon => true,
-            Peer::Nobody => net.lives(destination)?.unwrap_or(soon),
+            Lookup::NotFound if asked_before && soon => true,
+            Lookup::NotFound => net.lives(destination)?.unwrap_or(soon),
             _ => true,
         };
         asked_before = true;
@@ -222,13 +222,13 @@ pub(crate) unsafe extern "C" fn rdma_connect(
         // SAFETY: the caller's promise is passed on.
         let qp = unsafe { qp_of(this, param) }?;
         let destination = this.state().destination.ok_or(EINVAL)?;
-        room::for_object(0)?;
+        resources::check_for_object(0)?;
         let peer = find(this, destination)?;
-        let Peer::At(remote) = peer else {
+        let Lookup::At(remote) = peer else {
             manage(&mut this.state(), qp);
             qp.fail()?;
             let (kind, status) = match peer {
-                Peer::Silent => (sys::RDMA_CM_EVENT_UNREACHABLE, -libc::ETIMEDOUT),
+                Lookup::NoAnswer => (sys::RDMA_CM_EVENT_UNREACHABLE, -libc::ETIMEDOUT),
                 _ => (sys::RDMA_CM_EVENT_REJECTED, -libc::ECONNREFUSED),
             };
             this.announce(kind, status);
@@ -240,7 +240,7 @@ pub(crate) unsafe extern "C" fn rdma_connect(
             if state.cm.is_some() {
                 return Err(EINVAL);
             }
-            let default = Requested { responder_resources: u8::MAX, initiator_depth: u8::MAX };
+            let default = RequestedDepths { responder_resources: u8::MAX, initiator_depth: u8::MAX };
             // SAFETY: the caller's promise is passed on.
             let param = unsafe { param_of(this, &state, param, default) }?;
             manage(&mut state, qp);
@@ -336,7 +336,9 @@ pub(crate) unsafe extern "C" fn rdma_reject(
         if this.process.net.is_private()
             && let Some(visible) = state.source
         {
-            bytes.try_extend_from_slice(&Hello { visible, pair: None }.bytes()).map_err(|_| EINVAL)?;
+            bytes
+                .try_extend_from_slice(&PrivateDataHeader { visible, pair: None }.bytes())
+                .map_err(|_| EINVAL)?;
         }
         drop(state);
         // SAFETY: the caller's promise.

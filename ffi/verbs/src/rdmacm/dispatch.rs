@@ -33,21 +33,21 @@ use iwarp::verbs::{CmEvent, CmEventKind, CmId, ConnectionError};
 use libc::c_int;
 use tcp_lite::CloseReason;
 
-use super::channel::Event;
-use super::id::{Id, Requested};
+use super::event_channel::Event;
+use super::id::{Id, RequestedDepths};
 use crate::ffi::sys;
 use crate::ibverbs::qp::Qp;
-use crate::net::Hello;
-use crate::process::ids::Known;
+use crate::net::PrivateDataHeader;
+use crate::process::cm_id_table::CmIds;
 
-/// Handles an event of the identifier at `address`, which is in the table `known`.
-pub(super) fn on_event(known: &mut Known, address: usize, event: &CmEvent) {
+/// Handles an event of the identifier at `address`, which is in the table `ids`.
+pub(super) fn on_event(ids: &mut CmIds, address: usize, event: &CmEvent) {
     // SAFETY: an identifier of the table lives, as the table is locked.
     let Ok(id) = (unsafe { Id::of(address as *mut sys::rdma_cm_id) }) else { return };
     let cm = &event.id;
     match &event.kind {
         CmEventKind::ConnectRequest { private_data, remote, peer_ird, peer_ord, .. } => {
-            on_request(known, id, cm, private_data, *remote, [*peer_ird, *peer_ord]);
+            on_request(ids, id, cm, private_data, *remote, [*peer_ird, *peer_ord]);
         }
         CmEventKind::Established { private_data, ord, ird, peer, .. } => {
             with_qp(id, Qp::enter_rts);
@@ -61,13 +61,15 @@ pub(super) fn on_event(known: &mut Known, address: usize, event: &CmEvent) {
             // Those that the peer may have outstanding, also where this end would serve more.
             let served = peer.map_or(*ird, |peer| peer.depths.ord.min(*ird));
             // Data comes with the acceptance of a peer, and none with its first FPDU.
-            let private_data = if id.state().is_passive { &[] } else { Hello::strip(private_data) };
+            let private_data =
+                if id.state().is_passive { &[] } else { PrivateDataHeader::strip(private_data) };
             establish(id, private_data, [served, *ord]);
         }
         CmEventKind::Rejected { private_data, .. } => {
             set_qp_state(id, sys::IBV_QPS_ERR);
-            let private_data = Hello::strip(private_data);
-            let event = Event::new(id.as_c(), &id.acked, sys::RDMA_CM_EVENT_REJECTED, -libc::ECONNREFUSED);
+            let private_data = PrivateDataHeader::strip(private_data);
+            let event =
+                Event::new(id.as_c(), &id.pending_acks, sys::RDMA_CM_EVENT_REJECTED, -libc::ECONNREFUSED);
             id.push(event.with_param(private_data, sys::rdma_conn_param::default()));
         }
         CmEventKind::ConnectError { error, .. } => {
@@ -102,7 +104,7 @@ fn establish(id: &Id, private_data: &[u8], [ird, ord]: [u16; 2]) {
         initiator_depth: u8::try_from(ord).unwrap_or(u8::MAX),
         ..Default::default()
     };
-    let event = Event::new(id.as_c(), &id.acked, sys::RDMA_CM_EVENT_ESTABLISHED, 0);
+    let event = Event::new(id.as_c(), &id.pending_acks, sys::RDMA_CM_EVENT_ESTABLISHED, 0);
     id.push(event.with_param(private_data, conn));
 }
 
@@ -125,7 +127,7 @@ fn depths(id: &Id) -> Option<[u16; 2]> {
 
 /// A peer asks a listener of the program for a connection.
 fn on_request(
-    known: &mut Known,
+    ids: &mut CmIds,
     listener: &Id,
     cm: &CmId,
     private_data: &[u8],
@@ -134,10 +136,11 @@ fn on_request(
 ) {
     let fields = listener.fields();
     let Ok(child) = Id::make(listener.process, fields.channel, fields.context, fields.ps) else { return };
-    let (hello, private_data) =
-        Hello::split(private_data).map_or((None, private_data), |(hello, rest)| (Some(hello), rest));
+    let (header, private_data) = PrivateDataHeader::split(private_data)
+        .map_or((None, private_data), |(header, rest)| (Some(header), rest));
     let limit = |depth: Option<u16>| u8::try_from(depth.unwrap_or(1)).unwrap_or(u8::MAX);
-    let requested = Requested { responder_resources: limit(peer_ord), initiator_depth: limit(peer_ird) };
+    let requested =
+        RequestedDepths { responder_resources: limit(peer_ord), initiator_depth: limit(peer_ird) };
     {
         let mut state = child.state();
         state.cm = Some(cm.clone());
@@ -145,35 +148,35 @@ fn on_request(
         state.undecided = true;
         state.is_passive = true;
         state.events = Arc::clone(&listener.state().events);
-        let source = local_address(listener, cm, hello);
+        let source = local_address(listener, cm, header);
         child.set_source(&mut state, source);
-        child.set_destination(&mut state, hello.map_or(remote, |hello| hello.visible));
+        child.set_destination(&mut state, header.map_or(remote, |header| header.visible));
     }
     if child.set_device().is_err() {
         return;
     }
-    known.know(cm, child.as_c() as usize, on_event);
+    ids.insert(cm, child.as_c() as usize, on_event);
     let conn = sys::rdma_conn_param {
         responder_resources: requested.responder_resources,
         initiator_depth: requested.initiator_depth,
         ..Default::default()
     };
-    let event = Event::new(listener.as_c(), &listener.acked, sys::RDMA_CM_EVENT_CONNECT_REQUEST, 0);
+    let event = Event::new(listener.as_c(), &listener.pending_acks, sys::RDMA_CM_EVENT_CONNECT_REQUEST, 0);
     let child = Box::leak(child).as_c();
     listener.push(event.with_new_id(child).with_param(private_data, conn));
 }
 
 /// The address at which a peer has reached a listener, as programs see it.
-fn local_address(listener: &Id, cm: &CmId, hello: Option<Hello>) -> SocketAddr {
+fn local_address(listener: &Id, cm: &CmId, header: Option<PrivateDataHeader>) -> SocketAddr {
     let bound = listener.state().source.unwrap_or_else(|| SocketAddr::from(([0; 4], 0)));
     if !bound.ip().is_unspecified() {
         return bound;
     }
-    match (hello, cm.addresses()) {
+    match (header, cm.addresses()) {
         // On one host, an address reaches itself.
-        (Some(hello), _) => {
+        (Some(header), _) => {
             let net = &listener.process.net;
-            SocketAddr::new(net.source_for(hello.visible.ip()).unwrap_or(net.address()), bound.port())
+            SocketAddr::new(net.source_for(header.visible.ip()).unwrap_or(net.address()), bound.port())
         }
         (None, Some((local, _))) => local,
         (None, None) => bound,

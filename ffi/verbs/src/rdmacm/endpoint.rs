@@ -5,11 +5,11 @@ use std::ptr;
 use libc::c_int;
 
 use super::address;
-use super::channel;
+use super::event_channel;
 use super::id::{Id, destroy, migrate};
 use super::qp::{create, rdma_destroy_qp, rdma_destroy_srq};
 use crate::ffi::abi::{self, EINVAL, Errno, Outcome};
-use crate::ffi::{room, sys};
+use crate::ffi::{resources, sys};
 use crate::process;
 
 /// How long a name may take to be resolved, milliseconds, as in librdmacm.
@@ -31,7 +31,7 @@ pub(crate) unsafe extern "C" fn rdma_create_ep(
         // SAFETY: the caller passes a struct that is readable.
         let info = unsafe { &*info };
         let process = process::get_or_start()?;
-        room::for_object(0)?;
+        resources::check_for_object(0)?;
         let new = Id::make(process, ptr::null_mut(), ptr::null_mut(), info.ai_port_space as u32)?;
         let new = Box::leak(new).as_c();
         // SAFETY: the identifier was just made; the caller's promises are passed on.
@@ -114,10 +114,10 @@ pub(crate) unsafe extern "C" fn rdma_get_request(
             return Err(EINVAL);
         }
         this.forget_event();
-        let event = channel::next(this.fields().channel)?;
+        let event = event_channel::next(this.fields().channel)?;
         let Some(new) = event.new_id() else {
             // SAFETY: the event is ours, and given up.
-            unsafe { channel::rdma_ack_cm_event(Box::into_raw(event).cast()) };
+            unsafe { event_channel::rdma_ack_cm_event(Box::into_raw(event).cast()) };
             return Err(EINVAL);
         };
         let event = Box::into_raw(event).cast();
@@ -132,7 +132,7 @@ pub(crate) unsafe extern "C" fn rdma_get_request(
         });
         if let Err(error) = set_up {
             // SAFETY: the event is ours, and given up.
-            unsafe { channel::rdma_ack_cm_event(event) };
+            unsafe { event_channel::rdma_ack_cm_event(event) };
             // SAFETY: the program has not seen the identifier.
             unsafe { destroy(new) }?;
             return Err(error);

@@ -7,15 +7,15 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use iwarp::verbs::CmId;
 use libc::{c_int, c_void};
 
-use super::channel::{Channel, Event, Events};
+use super::event_channel::{Event, EventChannel, Events};
 use crate::ffi::abi::{self, EINVAL, EOPNOTSUPP, Errno, Outcome};
-use crate::ffi::acked::Acked;
-use crate::ffi::living::Living;
-use crate::ffi::{room, sockaddr, sys};
-use crate::net::Name;
+use crate::ffi::live_handles::LiveHandles;
+use crate::ffi::pending_acks::PendingAcks;
+use crate::ffi::{resources, sockaddr, sys};
+use crate::net::NameLease;
 use crate::process::{self, Process};
 
-static LIVING: Living<()> = Living::new();
+static IDS: LiveHandles<()> = LiveHandles::new();
 
 /// An identifier (`rdma_cm_id`).
 ///
@@ -32,7 +32,7 @@ pub(crate) struct Id {
     _rest: [u8; REST],
     pub(crate) process: &'static Process,
     /// Events that were delivered.
-    pub(crate) acked: Arc<Acked>,
+    pub(crate) pending_acks: Arc<PendingAcks>,
     state: Mutex<State>,
 }
 
@@ -48,7 +48,7 @@ pub(crate) struct State {
     /// Where its events go.
     pub(crate) events: Events,
     /// The name that it has taken, on a wire with names. It is given up before the listener that it leads to.
-    pub(crate) name: Option<Name>,
+    pub(crate) name: Option<NameLease>,
     /// That of the engine, once it connects or listens, or with a request.
     pub(crate) cm: Option<CmId>,
     pub(crate) source: Option<SocketAddr>,
@@ -73,7 +73,7 @@ pub(crate) struct State {
     /// The attribute `timeout` that its queue pair gets (`RDMA_OPTION_ID_ACK_TIMEOUT`).
     pub(crate) ack_timeout: Option<u8>,
     /// The depths that the peer's request asks for.
-    pub(crate) requested: Requested,
+    pub(crate) requested: RequestedDepths,
     /// For a listener of `rdma_create_ep`: the queue pair that requests get.
     pub(crate) endpoint: Option<(*mut sys::ibv_pd, sys::ibv_qp_init_attr)>,
     /// Completion queues that `rdma_create_qp` made for it.
@@ -85,7 +85,7 @@ unsafe impl Send for State {}
 
 /// The depths of a request, from its receiver's point of view.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Requested {
+pub(crate) struct RequestedDepths {
     pub(crate) responder_resources: u8,
     pub(crate) initiator_depth: u8,
 }
@@ -97,7 +97,7 @@ impl Id {
     /// # Safety
     /// No other thread destroys `id` before the caller is done with it.
     pub(crate) unsafe fn of<'a>(id: *mut sys::rdma_cm_id) -> Outcome<&'a Self> {
-        LIVING.get(id as usize).ok_or(EINVAL)?;
+        IDS.get(id as usize).ok_or(EINVAL)?;
         // SAFETY: the C struct is the first part of an `Id`, and this one lives.
         Ok(unsafe { &*id.cast::<Self>() })
     }
@@ -128,8 +128,8 @@ impl Id {
             return Err(EOPNOTSUPP);
         }
         let sync = c_int::from(channel.is_null());
-        let channel = if channel.is_null() { Channel::make_own()? } else { channel };
-        let events = Channel::events(channel)?;
+        let channel = if channel.is_null() { EventChannel::make_own()? } else { channel };
+        let events = EventChannel::events(channel)?;
         let c = sys::rdma_cm_id { channel, context, ps, qp_type: sys::IBV_QPT_RC, ..Default::default() };
         let state = State {
             events,
@@ -146,7 +146,7 @@ impl Id {
             reuses_address: false,
             family_only: None,
             ack_timeout: None,
-            requested: Requested::default(),
+            requested: RequestedDepths::default(),
             endpoint: None,
             owns_cqs: false,
         };
@@ -157,10 +157,10 @@ impl Id {
             sync: UnsafeCell::new(sync),
             _rest: [0; REST],
             process,
-            acked: Arc::default(),
+            pending_acks: Arc::default(),
             state: Mutex::new(state),
         });
-        LIVING.enter(new.as_c() as usize, ());
+        IDS.insert(new.as_c() as usize, ());
         Ok(new)
     }
 
@@ -214,7 +214,7 @@ impl Id {
 
     /// Adds an event for the program.
     pub(crate) fn announce(&self, kind: u32, status: c_int) {
-        self.push(Event::new(self.as_c(), &self.acked, kind, status));
+        self.push(Event::new(self.as_c(), &self.pending_acks, kind, status));
     }
 
     pub(crate) fn push(&self, event: Event) {
@@ -242,7 +242,7 @@ impl Id {
             return Ok(());
         }
         self.forget_event();
-        let event = super::channel::next(self.fields().channel)?;
+        let event = super::event_channel::next(self.fields().channel)?;
         let event = Box::into_raw(event).cast::<sys::rdma_cm_event>();
         self.update(|c| c.event = event);
         // SAFETY: the event was made above, and is the identifier's until it is acknowledged.
@@ -261,7 +261,7 @@ impl Id {
         if !event.is_null() {
             self.update(|c| c.event = std::ptr::null_mut());
             // SAFETY: the event is the identifier's, which gives it up.
-            unsafe { super::channel::rdma_ack_cm_event(event) };
+            unsafe { super::event_channel::rdma_ack_cm_event(event) };
         }
     }
 }
@@ -269,9 +269,9 @@ impl Id {
 impl Drop for Id {
     fn drop(&mut self) {
         let number = self.as_c() as usize;
-        LIVING.leave(number);
+        IDS.remove(number);
         if let Some(source) = self.state().source {
-            self.process.ports.leave(number, source.port());
+            self.process.ports.release(number, source.port());
         }
     }
 }
@@ -289,7 +289,7 @@ pub(crate) unsafe extern "C" fn rdma_create_id(
 ) -> c_int {
     abi::minus_one(|| {
         let process = process::get_or_start()?;
-        room::for_object(0)?;
+        resources::check_for_object(0)?;
         let new = Id::make(process, channel, context, ps)?;
         // SAFETY: the caller passes a writable place.
         unsafe { *id = Box::leak(new).as_c() };
@@ -321,7 +321,7 @@ pub(crate) unsafe fn destroy(id: *mut sys::rdma_cm_id) -> Outcome<()> {
         (state.cm.clone(), state.undecided)
     };
     if let Some(cm) = &cm {
-        this.process.ids.forget(cm);
+        this.process.ids.remove(cm);
         // As in the kernel: a queue pair that the program has not destroyed before loses its connection, and
         // a request is rejected.
         cm.disconnect();
@@ -337,14 +337,14 @@ pub(crate) unsafe fn destroy(id: *mut sys::rdma_cm_id) -> Outcome<()> {
         unsafe { destroy(child) }?;
     }
     this.forget_event();
-    this.acked.wait();
+    this.pending_acks.wait();
     let (channel, sync) = (this.fields().channel, this.is_sync());
     // SAFETY: the address is that of a leaked box, and the caller gives it up. A listener stops as
     // the engine's identifier is dropped.
     drop(unsafe { Box::from_raw(id.cast::<Id>()) });
     if sync {
         // SAFETY: a synchronous identifier has a channel of its own.
-        unsafe { Channel::destroy(channel) };
+        unsafe { EventChannel::destroy(channel) };
     }
     Ok(())
 }
@@ -376,8 +376,8 @@ pub(crate) unsafe fn migrate(id: *mut sys::rdma_cm_id, channel: *mut sys::rdma_e
     if was_sync {
         this.forget_event();
     }
-    let channel = if becomes_sync { Channel::make_own()? } else { channel };
-    let new = Channel::events(channel)?;
+    let channel = if becomes_sync { EventChannel::make_own()? } else { channel };
+    let new = EventChannel::events(channel)?;
     let before = this.fields().channel;
     let mut state = this.state();
     let old = std::mem::replace(&mut state.events, Arc::clone(&new));
@@ -392,12 +392,12 @@ pub(crate) unsafe fn migrate(id: *mut sys::rdma_cm_id, channel: *mut sys::rdma_e
         }
     }
     drop(state);
-    this.acked.wait();
+    this.pending_acks.wait();
     // SAFETY: a program does not use an identifier in another thread while it migrates it.
     unsafe { *this.sync.get() = becomes_sync.into() };
     if was_sync {
         // SAFETY: the channel was the identifier's own.
-        unsafe { Channel::destroy(before) };
+        unsafe { EventChannel::destroy(before) };
     }
     Ok(())
 }

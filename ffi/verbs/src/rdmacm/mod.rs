@@ -3,7 +3,7 @@
 //! | file | contents |
 //! |---|---|
 //! | `dispatch.rs` | events of the engine become events of programs |
-//! | `channel.rs` | event channels: making them, reading and acknowledging events |
+//! | `event_channel.rs` | event channels: making them, reading and acknowledging events |
 //! | `id.rs` | identifiers: making, migrating, destroying |
 //! | `address.rs` | binding and resolving |
 //! | `addrinfo.rs` | `rdma_getaddrinfo` |
@@ -16,11 +16,11 @@
 
 mod address;
 mod addrinfo;
-mod channel;
 mod connect;
 mod device;
 mod dispatch;
 mod endpoint;
+mod event_channel;
 mod id;
 mod options;
 mod qp;

@@ -7,7 +7,7 @@ use libc::c_int;
 use super::id::Id;
 use crate::ffi::abi::{self, EINVAL, EOPNOTSUPP, Outcome};
 use crate::ffi::sys;
-use crate::ibverbs::channel::{ibv_create_comp_channel, ibv_destroy_comp_channel};
+use crate::ibverbs::comp_channel::{ibv_create_comp_channel, ibv_destroy_comp_channel};
 use crate::ibverbs::cq::{ibv_create_cq, ibv_destroy_cq};
 use crate::ibverbs::qp::{Qp, ibv_destroy_qp};
 use crate::ibverbs::qp_ex;

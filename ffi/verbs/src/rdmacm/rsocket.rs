@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use libc::{c_int, iovec, msghdr, nfds_t, off_t, pollfd, size_t, sockaddr, socklen_t, ssize_t, timeval};
 
 use crate::ffi::abi::{self, EOPNOTSUPP};
-use crate::ffi::beside;
+use crate::ffi::shared_objects;
 
 /// The function that the next library has under this name.
 fn next(name: &CStr, known: &AtomicPtr<c_void>) -> *mut c_void {
@@ -40,7 +40,8 @@ fn next(name: &CStr, known: &AtomicPtr<c_void>) -> *mut c_void {
 fn of_system() -> Option<usize> {
     static LIBRARY: OnceLock<Option<usize>> = OnceLock::new();
     *LIBRARY.get_or_init(|| {
-        let own = beside::object_of(of_system as *mut c_void).and_then(|(_, path)| fs::metadata(path).ok());
+        let own =
+            shared_objects::object_of(of_system as *mut c_void).and_then(|(_, path)| fs::metadata(path).ok());
         let own = own.map(|own| (own.dev(), own.ino()));
         let of_machine = |folder: &str| format!("{folder}/{}-linux-gnu", std::env::consts::ARCH);
         // Those of the dynamic linker.

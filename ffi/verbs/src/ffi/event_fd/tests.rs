@@ -6,7 +6,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::*;
 use crate::ffi::abi::Errno as Number;
-use crate::ffi::acked::Acked;
+use crate::ffi::pending_acks::PendingAcks;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -177,7 +177,7 @@ fn signals_end_a_wait_as_they_end_a_read() {
 #[derive(Default)]
 struct EventOwner {
     is_gone: AtomicBool,
-    acked: Acked,
+    pending_acks: PendingAcks,
 }
 
 /// Threads take events while others destroy their objects. An object is gone only when each of its events
@@ -200,7 +200,7 @@ fn no_event_of_a_destroyed_object_is_taken() {
                         let take = |item: Option<Arc<EventOwner>>| {
                             if let Some(object) = &item {
                                 assert!(!object.is_gone.load(Ordering::SeqCst), "of a destroyed object");
-                                object.acked.deliver();
+                                object.pending_acks.add();
                             }
                             item
                         };
@@ -210,7 +210,7 @@ fn no_event_of_a_destroyed_object_is_taken() {
                                 taken.fetch_add(1, Ordering::SeqCst);
                                 std::thread::yield_now();
                                 assert!(!object.is_gone.load(Ordering::SeqCst), "it was not acknowledged");
-                                object.acked.ack(1);
+                                object.pending_acks.ack(1);
                             }
                             Err(Number(libc::EAGAIN)) => std::thread::yield_now(),
                             Err(error) => panic!("{error:?}"),
@@ -229,7 +229,7 @@ fn no_event_of_a_destroyed_object_is_taken() {
                     item.as_ref().is_some_and(|other| Arc::ptr_eq(other, &object))
                 };
                 removed.fetch_add(queue.lock().remove(is_ours).len(), Ordering::SeqCst);
-                object.acked.wait();
+                object.pending_acks.wait();
                 object.is_gone.store(true, Ordering::SeqCst);
             }
             assert!(!is_readable(queue));

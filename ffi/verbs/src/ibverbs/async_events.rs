@@ -5,7 +5,7 @@ use libc::{c_int, c_void};
 use crate::ffi::{abi, sys};
 use crate::ibverbs::device::OpenDevice;
 use crate::process;
-use crate::process::async_events::Waiting;
+use crate::process::async_events::QueuedEvent;
 
 /// See `ibv_get_async_event(3)`.
 ///
@@ -21,17 +21,17 @@ pub(crate) unsafe extern "C" fn ibv_get_async_event(
         let open = unsafe { OpenDevice::of(context) };
         // A program may close the device while a thread waits here: the thread waits on.
         let queue = open.async_events.events();
-        let Waiting { event: code, subject } = queue.next(&open.process.engine, |waiting| {
+        let QueuedEvent { event: code, element } = queue.next(&open.process.engine, |waiting| {
             // With the queue locked: an object that is destroyed waits for this event, or removes it.
-            if let Some(subject) = &waiting.subject {
-                subject.acked.deliver();
+            if let Some(element) = &waiting.element {
+                element.pending_acks.add();
             }
             waiting
         })?;
         let mut out = sys::ibv_async_event { event_type: code, ..Default::default() };
-        match subject {
+        match element {
             // Every member of the union that names an object is a pointer.
-            Some(subject) => out.element.cq = subject.object as *mut sys::ibv_cq,
+            Some(element) => out.element.cq = element.object as *mut sys::ibv_cq,
             None => out.element.port_num = 1,
         }
         // SAFETY: the caller passes a writable place.
@@ -58,7 +58,7 @@ pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: *mut sys::ibv_async_e
         // SAFETY: the event is of an object, and every member of the union that names one is a pointer.
         let object = unsafe { event.element.cq }.cast::<c_void>() as usize;
         if let Some(process) = process::started() {
-            process.contexts.ack(object);
+            process.async_events.ack(object);
         }
         Ok(())
     });

@@ -1,4 +1,4 @@
-//! Another libibverbs in the process.
+//! Shared objects of the process, and another libibverbs among them.
 //!
 //! A program that opens libibverbs itself (`dlopen`) gets the one that the dynamic linker finds, which may be
 //! rdma-core's: it finds no device, and says nothing. Its calls of its own functions reach this library all
@@ -16,7 +16,7 @@ const FRAMES: usize = 16;
 
 /// Called by a function that rdma-core's list of devices calls. With `UWARP_LOG`, says once that the list is
 /// not that of this library.
-pub(crate) fn notice() {
+pub(crate) fn warn_of_other_libibverbs() {
     static SAID: Once = Once::new();
     if !abi::is_logging() || SAID.is_completed() {
         return;

@@ -12,16 +12,16 @@ const VERSION: u8 = 1;
 
 /// The prefix of a Request or Reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Hello {
+pub(crate) struct PrivateDataHeader {
     /// The sender's address, as its program sees it.
     pub(crate) visible: SocketAddr,
     /// Who asks for whom, where no connection manager does that.
-    pub(crate) pair: Option<Pair>,
+    pub(crate) pair: Option<QpNumbers>,
 }
 
 /// The numbers of the two queue pairs of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Pair {
+pub(crate) struct QpNumbers {
     /// The sender's.
     pub(crate) from: u32,
     /// The receiver's.
@@ -31,7 +31,7 @@ pub(crate) struct Pair {
 /// Bytes of the prefix.
 pub(crate) const BYTES: usize = 36;
 
-impl Hello {
+impl PrivateDataHeader {
     pub(crate) fn bytes(&self) -> [u8; BYTES] {
         let mut bytes = [0; BYTES];
         bytes[..4].copy_from_slice(&MAGIC);
@@ -39,7 +39,7 @@ impl Hello {
         bytes[5] = u8::from(self.pair.is_some());
         bytes[8..10].copy_from_slice(&self.visible.port().to_be_bytes());
         bytes[12..28].copy_from_slice(&mapped(self.visible.ip()).octets());
-        if let Some(Pair { from, to }) = self.pair {
+        if let Some(QpNumbers { from, to }) = self.pair {
             bytes[28..32].copy_from_slice(&from.to_be_bytes());
             bytes[32..36].copy_from_slice(&to.to_be_bytes());
         }
@@ -63,7 +63,7 @@ impl Hello {
         let mut ip = [0; 16];
         ip.copy_from_slice(&prefix[12..28]);
         let ip = IpAddr::V6(Ipv6Addr::from(ip)).to_canonical();
-        let pair = (prefix[5] != 0).then(|| Pair { from: number(28), to: number(32) });
+        let pair = (prefix[5] != 0).then(|| QpNumbers { from: number(28), to: number(32) });
         Some((Self { visible: SocketAddr::new(ip, port), pair }, rest))
     }
 }
@@ -75,17 +75,17 @@ mod tests {
     #[test]
     fn it_comes_back_as_it_was_and_nothing_else_is_taken_for_it() {
         for (visible, pair) in
-            [("127.0.0.1:7471", None), ("[fd00::7]:1", Some(Pair { from: 0x0012_3456, to: 7 }))]
+            [("127.0.0.1:7471", None), ("[fd00::7]:1", Some(QpNumbers { from: 0x0012_3456, to: 7 }))]
         {
-            let hello = Hello { visible: visible.parse().unwrap(), pair };
-            let mut data = hello.bytes().to_vec();
+            let header = PrivateDataHeader { visible: visible.parse().unwrap(), pair };
+            let mut data = header.bytes().to_vec();
             data.extend(b"of the program");
-            assert_eq!(Hello::split(&data), Some((hello, &b"of the program"[..])));
-            assert_eq!(Hello::strip(&data), b"of the program");
-            assert_eq!(Hello::split(&data[..BYTES - 1]), None);
-            assert_eq!(Hello::strip(&data[..BYTES - 1]), &data[..BYTES - 1]);
+            assert_eq!(PrivateDataHeader::split(&data), Some((header, &b"of the program"[..])));
+            assert_eq!(PrivateDataHeader::strip(&data), b"of the program");
+            assert_eq!(PrivateDataHeader::split(&data[..BYTES - 1]), None);
+            assert_eq!(PrivateDataHeader::strip(&data[..BYTES - 1]), &data[..BYTES - 1]);
             data[4] += 1;
-            assert_eq!(Hello::split(&data), None);
+            assert_eq!(PrivateDataHeader::split(&data), None);
         }
     }
 }

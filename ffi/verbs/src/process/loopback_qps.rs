@@ -13,12 +13,12 @@ use iwarp::verbs::{QpState, QueuePair};
 
 /// The queue pairs that are connected to themselves and have not failed.
 #[derive(Default)]
-pub(crate) struct Selves {
-    all: Mutex<Vec<Own>>,
+pub(crate) struct LoopbackQps {
+    all: Mutex<Vec<LoopbackQp>>,
     count: AtomicUsize,
 }
 
-struct Own {
+struct LoopbackQp {
     /// The number that the program knows.
     number: u32,
     /// The end that takes receives.
@@ -27,20 +27,20 @@ struct Own {
     far: QueuePair,
 }
 
-impl Selves {
-    fn all(&self) -> MutexGuard<'_, Vec<Own>> {
+impl LoopbackQps {
+    fn all(&self) -> MutexGuard<'_, Vec<LoopbackQp>> {
         self.all.lock().expect("no holder of this lock panics")
     }
 
     /// A queue pair is connected to itself.
-    pub(crate) fn enter(&self, number: u32, near: QueuePair, far: QueuePair) {
+    pub(crate) fn insert(&self, number: u32, near: QueuePair, far: QueuePair) {
         let mut all = self.all();
-        all.push(Own { number, near, far });
+        all.push(LoopbackQp { number, near, far });
         self.count.store(all.len(), Ordering::Release);
     }
 
     /// A queue pair is reset or destroyed.
-    pub(crate) fn leave(&self, number: u32) {
+    pub(crate) fn remove(&self, number: u32) {
         drop(self.take(|own| own.number == number));
     }
 
@@ -52,7 +52,7 @@ impl Selves {
 
     /// Flushes the receives of those whose sending end has failed. Called after a poll.
     pub(crate) fn sweep(&self) {
-        for Own { near, .. } in self.take(|own| has_failed(&own.far)) {
+        for LoopbackQp { near, .. } in self.take(|own| has_failed(&own.far)) {
             if !has_failed(&near) {
                 // One that has failed meanwhile is flushed already.
                 let _ = near.modify(QpState::Error);
@@ -61,7 +61,7 @@ impl Selves {
     }
 
     /// Takes some out. They are dropped without the lock: the last handle of a queue pair may go.
-    fn take(&self, is_taken: impl Fn(&Own) -> bool) -> Vec<Own> {
+    fn take(&self, is_taken: impl Fn(&LoopbackQp) -> bool) -> Vec<LoopbackQp> {
         if !self.any() {
             return Vec::new();
         }
@@ -98,33 +98,33 @@ mod tests {
     #[test]
     fn the_receiving_end_fails_with_the_sending_one_and_not_the_other_way_round() {
         let [near, far, other_near, other_far] = queue_pairs();
-        let selves = Selves::default();
-        selves.enter(1, near.clone(), far.clone());
-        selves.enter(2, other_near.clone(), other_far.clone());
-        selves.sweep();
+        let loopback_qps = LoopbackQps::default();
+        loopback_qps.insert(1, near.clone(), far.clone());
+        loopback_qps.insert(2, other_near.clone(), other_far.clone());
+        loopback_qps.sweep();
         assert!(!has_failed(&near) && !has_failed(&other_near));
         fail(&far);
         fail(&other_near);
-        selves.sweep();
+        loopback_qps.sweep();
         assert!(has_failed(&near));
         assert!(!has_failed(&other_far), "its peer tells it");
-        assert!(selves.any(), "the other one is watched on");
+        assert!(loopback_qps.any(), "the other one is watched on");
         fail(&other_far);
-        selves.sweep();
-        assert!(!selves.any());
+        loopback_qps.sweep();
+        assert!(!loopback_qps.any());
     }
 
     #[test]
     fn one_that_leaves_is_not_watched_any_more() {
         let [near, far, other_near, other_far] = queue_pairs();
-        let selves = Selves::default();
-        selves.enter(1, near.clone(), far.clone());
-        selves.enter(2, other_near.clone(), other_far.clone());
-        selves.leave(1);
+        let loopback_qps = LoopbackQps::default();
+        loopback_qps.insert(1, near.clone(), far.clone());
+        loopback_qps.insert(2, other_near.clone(), other_far.clone());
+        loopback_qps.remove(1);
         fail(&far);
         fail(&other_far);
-        selves.sweep();
+        loopback_qps.sweep();
         assert!(!has_failed(&near) && has_failed(&other_near));
-        assert!(!selves.any());
+        assert!(!loopback_qps.any());
     }
 }

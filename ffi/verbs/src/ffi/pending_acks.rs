@@ -2,16 +2,16 @@
 
 use std::sync::{Condvar, Mutex};
 
-/// Counts of events that were delivered and acknowledged.
+/// Counts the events that were delivered and are not acknowledged.
 #[derive(Default)]
-pub(crate) struct Acked {
+pub(crate) struct PendingAcks {
     open: Mutex<u64>,
     all_acked: Condvar,
 }
 
-impl Acked {
+impl PendingAcks {
     /// An event was delivered.
-    pub(crate) fn deliver(&self) {
+    pub(crate) fn add(&self) {
         *self.open.lock().expect("no holder of this lock panics") += 1;
     }
 

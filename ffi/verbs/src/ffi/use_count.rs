@@ -1,22 +1,22 @@
-//! How many living objects use another one, which is not destroyed before them.
+//! How many objects use another one, which is not destroyed before them (the kernel's `usecnt`).
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// See the module.
 #[derive(Default)]
-pub(crate) struct Users(AtomicUsize);
+pub(crate) struct UseCount(AtomicUsize);
 
-impl Users {
-    pub(crate) fn add(&self) {
+impl UseCount {
+    pub(crate) fn inc(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn remove(&self) {
+    pub(crate) fn dec(&self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Whether there are any.
-    pub(crate) fn any(&self) -> bool {
+    pub(crate) fn in_use(&self) -> bool {
         self.0.load(Ordering::Relaxed) > 0
     }
 }

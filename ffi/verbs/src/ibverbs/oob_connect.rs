@@ -1,4 +1,4 @@
-//! Connections that programs set up themselves, as on InfiniBand: each end learns the other's GID (or LID)
+//! Connections that programs set up out of band, as on InfiniBand: each end learns the other's GID (or LID)
 //! and queue pair number by its own means, and moves its queue pair to RTR.
 //!
 //! iWARP needs a TCP connection with an initiator. Both ends know both names, so they agree on the roles
@@ -12,11 +12,11 @@ use iwarp::verbs::{CmId, ConnParam, ListenOptions};
 
 use crate::ffi::abi::{EINVAL, Outcome};
 use crate::ffi::sys;
-use crate::ibverbs::ends::Ends;
-use crate::net::{Hello, Pair, mapped, of_gid};
+use crate::ibverbs::engine_qps::EngineQps;
+use crate::net::{PrivateDataHeader, QpNumbers, mapped, of_gid};
 use crate::process::Process;
 use crate::process::limits;
-use crate::process::rendezvous::{Expected, MAX_PARKED, PARKED};
+use crate::process::oob_connections::{Expected, MAX_PARKED, PARKED};
 
 /// The port of these connections on every address of a wire: the number of the RFC whose messages they need.
 const PORT: u16 = 7306;
@@ -26,16 +26,16 @@ const MAX_RNR_TIMER: u8 = 31;
 
 /// What a queue pair has of its connection.
 #[derive(Default)]
-pub(crate) struct Link {
+pub(crate) struct OobConnection {
     cm: Option<CmId>,
 }
 
 /// The name of a queue pair: its GID and number, in the order that decides on the roles.
-type Name = ([u8; 16], u32);
+type QpName = ([u8; 16], u32);
 
 /// A queue pair enters INIT: from now on a peer may ask for it.
 pub(crate) fn prepare(process: &Process) -> Outcome<()> {
-    let mut state = process.rendezvous.state();
+    let mut state = process.oob.state();
     if state.listener.is_some() {
         return Ok(());
     }
@@ -50,12 +50,12 @@ pub(crate) fn prepare(process: &Process) -> Outcome<()> {
 
 /// The end that a queue pair in RTR is to be connected to.
 #[derive(Clone, Copy)]
-pub(crate) struct Peer {
+pub(crate) struct RemoteQp {
     address: IpAddr,
     number: u32,
 }
 
-impl Peer {
+impl RemoteQp {
     /// The peer that a program names by an address vector and a number.
     pub(crate) fn of(process: &Process, vector: &sys::ibv_ah_attr, number: u32) -> Outcome<Self> {
         Ok(Self { address: remote_of(process, vector)?, number })
@@ -66,7 +66,7 @@ impl Peer {
         self.name() == (process.net.gid(), number)
     }
 
-    fn name(&self) -> Name {
+    fn name(&self) -> QpName {
         (mapped(self.address).octets(), self.number)
     }
 }
@@ -75,13 +75,13 @@ impl Peer {
 pub(crate) fn start(
     process: &Process,
     number: u32,
-    ends: &Ends,
-    peer: Peer,
+    engine_qps: &EngineQps,
+    peer: RemoteQp,
     attr: &sys::ibv_qp_attr,
-    link: &mut Link,
+    connection: &mut OobConnection,
 ) -> Outcome<()> {
     let visible = SocketAddr::new(process.net.address(), PORT);
-    let pair = Pair { from: number, to: peer.number };
+    let pair = QpNumbers { from: number, to: peer.number };
     let mut param = ConnParam {
         responder_resources: u16::from(attr.max_dest_rd_atomic.clamp(1, limits::MAX_RD_ATOM)),
         // Known with RTS only, and the connection is made before it.
@@ -93,27 +93,31 @@ pub(crate) fn start(
         timeout: PARKED,
         ..ConnParam::default()
     };
-    let hello = Hello { visible, pair: Some(pair) };
-    param.private_data.try_extend_from_slice(&hello.bytes()).map_err(|_| EINVAL)?;
-    let ours: Name = (process.net.gid(), number);
-    let expected =
-        Expected { remote: peer.address, remote_qp: peer.number, qp: ends.qp.clone(), param: param.clone() };
+    let header = PrivateDataHeader { visible, pair: Some(pair) };
+    param.private_data.try_extend_from_slice(&header.bytes()).map_err(|_| EINVAL)?;
+    let ours: QpName = (process.net.gid(), number);
+    let expected = Expected {
+        remote: peer.address,
+        remote_qp: peer.number,
+        qp: engine_qps.qp.clone(),
+        param: param.clone(),
+    };
     if ours <= peer.name() {
         // A queue pair that is connected to itself does both.
         if ours == peer.name() {
-            process.rendezvous.state().expected.insert(number, expected);
+            process.oob.state().expected.insert(number, expected);
         }
         let cm = process.context.create_id(&process.channel);
-        cm.connect(ends.sender(), SocketAddr::new(peer.address, PORT), &param)?;
-        link.cm = Some(cm);
+        cm.connect(engine_qps.sender(), SocketAddr::new(peer.address, PORT), &param)?;
+        connection.cm = Some(cm);
         return Ok(());
     }
-    let mut state = process.rendezvous.state();
-    let asked = Pair { from: pair.to, to: pair.from };
-    if let Some(cm) = process.rendezvous.take_parked(&mut state, peer.address, asked) {
+    let mut state = process.oob.state();
+    let asked = QpNumbers { from: pair.to, to: pair.from };
+    if let Some(cm) = process.oob.take_parked(&mut state, peer.address, asked) {
         drop(state);
-        cm.accept(&ends.qp, &param)?;
-        link.cm = Some(cm);
+        cm.accept(&engine_qps.qp, &param)?;
+        connection.cm = Some(cm);
         return Ok(());
     }
     state.expected.insert(number, expected);
@@ -121,12 +125,12 @@ pub(crate) fn start(
 }
 
 /// A queue pair is reset or destroyed.
-pub(crate) fn stop(process: &Process, number: u32, link: &mut Link) {
-    process.retries.leave(&process.engine, number);
-    process.selves.leave(number);
-    let expected = process.rendezvous.state().expected.remove(&number);
+pub(crate) fn stop(process: &Process, number: u32, connection: &mut OobConnection) {
+    process.retry_timeouts.remove(&process.engine, number);
+    process.loopback_qps.remove(number);
+    let expected = process.oob.state().expected.remove(&number);
     drop(expected);
-    drop(link.cm.take());
+    drop(connection.cm.take());
 }
 
 /// The address that a program's address vector names.

@@ -20,7 +20,7 @@ pub(crate) extern "C" fn driver_call() -> c_int {
 #[unsafe(export_name = "uw_verbs_allow_disassociate_destroy")]
 pub(crate) static VERBS_ALLOW_DISASSOCIATE_DESTROY: AtomicBool = AtomicBool::new(false);
 
-macro_rules! refused {
+macro_rules! unsupported {
     (status: $($(#[$doc:meta])* $name:ident($($type:ty),*);)*) => {
         $(
             $(#[$doc])*
@@ -59,7 +59,7 @@ macro_rules! refused {
 
 type Object = *mut c_void;
 
-refused! { status:
+unsupported! { status:
     /// See `ibv_attach_mcast(3)`: there is no multicast.
     ibv_attach_mcast(Object, Object, u16);
     /// See `ibv_detach_mcast(3)`: there is no multicast.
@@ -70,7 +70,7 @@ refused! { status:
     ibv_resolve_eth_l2_from_gid(Object, Object, Object, Object);
 }
 
-refused! { pointer:
+unsupported! { pointer:
     /// See `ibv_create_ah_from_wc(3)`: there are no datagrams.
     ibv_create_ah_from_wc(Object, Object, Object, u8);
     /// See `ibv_import_pd(3)`: nothing of another process can be shared.
@@ -79,7 +79,7 @@ refused! { pointer:
     ibv_import_dm(Object, u32);
 }
 
-refused! { nothing:
+unsupported! { nothing:
     /// See `ibv_unimport_pd(3)`: nothing was imported.
     ibv_unimport_pd(Object);
     /// See `ibv_unimport_mr(3)`: nothing was imported.

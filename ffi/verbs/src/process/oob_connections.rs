@@ -1,4 +1,4 @@
-//! The connections that programs set up themselves, while one end waits for the other.
+//! The connections that programs set up out of band, while one end waits for the other.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use iwarp::verbs::{CmEvent, CmEventKind, CmId, ConnParam, QueuePair};
 
-use crate::net::{Hello, Pair};
+use crate::net::{PrivateDataHeader, QpNumbers};
 
 /// How long a request waits for its queue pair to be moved to RTR.
 pub(crate) const PARKED: Duration = Duration::from_secs(600);
@@ -18,7 +18,7 @@ pub(crate) const MAX_PARKED: usize = 16_384;
 
 /// The connections of a process that are being set up.
 #[derive(Default)]
-pub(crate) struct Rendezvous {
+pub(crate) struct OobConnections {
     state: Mutex<State>,
     /// Requests that are parked.
     parked: AtomicUsize,
@@ -44,11 +44,11 @@ pub(crate) struct Expected {
 pub(crate) struct Parked {
     pub(crate) cm: CmId,
     pub(crate) from: IpAddr,
-    pub(crate) pair: Pair,
+    pub(crate) pair: QpNumbers,
     pub(crate) until: Instant,
 }
 
-impl Rendezvous {
+impl OobConnections {
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("no holder of this lock panics")
     }
@@ -61,7 +61,10 @@ impl Rendezvous {
             return false;
         }
         // A request without the numbers of queue pairs is rejected as it is dropped.
-        let Some((Hello { pair: Some(pair), .. }, _)) = Hello::split(private_data) else { return true };
+        let Some((PrivateDataHeader { pair: Some(pair), .. }, _)) = PrivateDataHeader::split(private_data)
+        else {
+            return true;
+        };
         let from = remote.ip();
         let is_expected = state
             .expected
@@ -78,7 +81,7 @@ impl Rendezvous {
     }
 
     /// Parks a request, in place of an earlier one of the same queue pairs: the peer has given that up.
-    fn park(&self, state: &mut State, cm: CmId, from: IpAddr, pair: Pair) {
+    fn park(&self, state: &mut State, cm: CmId, from: IpAddr, pair: QpNumbers) {
         state.parked.retain(|parked| parked.from != from || parked.pair != pair);
         // One that finds no place is rejected as it is dropped.
         if state.parked.len() < MAX_PARKED {
@@ -88,7 +91,7 @@ impl Rendezvous {
     }
 
     /// Takes the request that a peer has made for a queue pair of ours.
-    pub(crate) fn take_parked(&self, state: &mut State, from: IpAddr, pair: Pair) -> Option<CmId> {
+    pub(crate) fn take_parked(&self, state: &mut State, from: IpAddr, pair: QpNumbers) -> Option<CmId> {
         let is_it = |parked: &Parked| parked.from == from && parked.pair == pair;
         let at = state.parked.iter().position(is_it)?;
         let parked = state.parked.swap_remove(at);

@@ -1,7 +1,7 @@
 //! The name service of a `local` wire: which process listens at an address that programs see.
 //!
 //! Processes on one host share its addresses. A name is kept from others by a lock that costs no descriptor
-//! ([`ports`](super::ports)). One that is bound has a file `listen/PORT@ADDRESS` as well, and a listener
+//! ([`ports`](super::name_locks)). One that is bound has a file `listen/PORT@ADDRESS` as well, and a listener
 //! writes its address on the wire into the file when it listens. That file is locked as long as the process
 //! lives. A file whose name nobody keeps is left over, and the next one to want the name takes it.
 //!
@@ -22,17 +22,17 @@ use dp::local::{self, OwnFd, WireFolder};
 use iwarp_wire::address_of_station;
 use rustix::fs::FlockOperation;
 
-use super::address::Peer;
+use super::address::Lookup;
 use super::claim::Claim;
-use super::ports::{self, Held, NameError, Ports};
+use super::name_locks::{self, NameError, NameLock, NameLocks};
 
 /// The names of one wire.
-pub(crate) struct Names {
+pub(crate) struct LocalNames {
     /// The folder of the wire.
     wire: WireFolder,
     /// The folder of names.
     folder: PathBuf,
-    ports: Arc<Ports>,
+    locks: Arc<NameLocks>,
     /// Where names have led.
     found: Mutex<HashMap<SocketAddr, IpAddr>>,
 }
@@ -49,19 +49,19 @@ const REUSE: &str = "reuse";
 const MAX_FOUND: usize = 1024;
 
 /// A name that is taken until this is dropped.
-pub(crate) struct Listening {
+pub(crate) struct LocalNameLease {
     /// Its file, if it is bound: there may be one.
     path: Option<PathBuf>,
     claim: Claim,
     /// Holds the lock of the file, once the name leads somewhere.
     file: Option<OwnFd>,
     /// That of a connection tells wildcards that it is there.
-    _shared: Option<Held>,
+    _shared: Option<NameLock>,
     /// Given up last.
-    held: Held,
+    held: NameLock,
 }
 
-impl Names {
+impl LocalNames {
     /// The names of the wire in `folder`.
     pub(super) fn new(folder: &Path) -> io::Result<Self> {
         let wire = WireFolder::open(folder)?;
@@ -70,8 +70,8 @@ impl Names {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             _ => {}
         }
-        let ports = Ports::open(wire.path())?;
-        Ok(Self { wire, folder, ports, found: Mutex::default() })
+        let locks = NameLocks::open(wire.path())?;
+        Ok(Self { wire, folder, locks, found: Mutex::default() })
     }
 
     fn path(&self, address: IpAddr, port: u16) -> PathBuf {
@@ -80,7 +80,7 @@ impl Names {
 
     /// Takes a name. It leads nowhere before it is published. `None`: another one has it and does not listen,
     /// and both reuse it.
-    pub(super) fn take(&self, port: u16, claim: &Claim) -> Result<Option<Listening>, NameError> {
+    pub(super) fn take(&self, port: u16, claim: &Claim) -> Result<Option<LocalNameLease>, NameError> {
         let _alone = lock_folder(&self.folder)?;
         let others = self.of_others(port)?;
         for other in &others {
@@ -91,7 +91,7 @@ impl Names {
             for source in sources() {
                 if !(source.reuses && claim.reuses)
                     && claim.check(&source).is_err()
-                    && self.ports.is_of_others(&sharing(&source), port)?
+                    && self.locks.is_of_others(&sharing(&source), port)?
                 {
                     return Err(NameError::Overlaps);
                 }
@@ -99,37 +99,37 @@ impl Names {
         }
         // Those who have the address and allow it share it.
         let is_shared = claim.reuses
-            && (self.ports.is_ours(&host, port)
+            && (self.locks.is_ours(&host, port)
                 || others.iter().any(|other| other.claim.address == claim.address));
         if is_shared {
             return Ok(None);
         }
-        let held = self.ports.take(&host, port)?;
+        let held = self.locks.take(&host, port)?;
         let path = self.path(claim.address, port);
         // What is left over of a process that was killed leads nowhere any more.
         let file = options().create(true).truncate(false).open(&path)?;
-        let taken = Listening { path: Some(path), claim: *claim, file: None, _shared: None, held };
+        let taken = LocalNameLease { path: Some(path), claim: *claim, file: None, _shared: None, held };
         write_line(&file, NOWHERE, claim)?;
         Ok(Some(taken))
     }
 
     /// Takes a name for a connection from there, which nobody looks for.
-    pub(super) fn take_source(&self, port: u16, claim: &Claim) -> Result<Listening, NameError> {
+    pub(super) fn take_source(&self, port: u16, claim: &Claim) -> Result<LocalNameLease, NameError> {
         let _alone = lock_folder(&self.folder)?;
         for address in [claim.address, Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()] {
-            let is_ours = self.ports.is_ours(&host(address), port);
+            let is_ours = self.locks.is_ours(&host(address), port);
             if let Some(other) = if is_ours { None } else { self.entry(address, port)? } {
                 other.allows(claim)?;
             }
         }
-        let held = self.ports.take(&host(claim.address), port)?;
+        let held = self.locks.take(&host(claim.address), port)?;
         // What is left over of a process that was killed is not of this one.
         match fs::remove_file(self.path(claim.address, port)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
             _ => {}
         }
-        let shared = Some(self.ports.share(&sharing(claim), port)?);
-        Ok(Listening { path: None, claim: *claim, file: None, _shared: shared, held })
+        let shared = Some(self.locks.share(&sharing(claim), port)?);
+        Ok(LocalNameLease { path: None, claim: *claim, file: None, _shared: shared, held })
     }
 
     /// The names that other processes have at a port, those of connections apart.
@@ -140,7 +140,7 @@ impl Names {
             let name = entry?.file_name();
             let address = name.to_str().and_then(|name| address_of(name.strip_prefix(&prefix)?));
             if let Some(address) = address
-                && !self.ports.is_ours(&host(address), port)
+                && !self.locks.is_ours(&host(address), port)
             {
                 entries.extend(self.entry(address, port)?);
             }
@@ -157,22 +157,22 @@ impl Names {
             None => {}
         }
         // One that is bound has no lock of its file, and a connection has no file.
-        let is_taken = self.ports.is_taken(&host(address), port)?;
-        Ok(is_taken.then_some(Entry { claim, peer: Peer::Bound }))
+        let is_taken = self.locks.is_taken(&host(address), port)?;
+        Ok(is_taken.then_some(Entry { claim, peer: Lookup::Bound }))
     }
 
     /// The listener at `visible`.
     ///
     /// # Errors
     /// The system's, if it cannot be found out.
-    pub(super) fn find(&self, visible: SocketAddr) -> io::Result<Peer> {
+    pub(super) fn find(&self, visible: SocketAddr) -> io::Result<Lookup> {
         let address = visible.ip().to_canonical();
         let mut places = vec![address];
         if address.is_ipv4() {
             places.push(Ipv4Addr::UNSPECIFIED.into());
         }
         places.push(Ipv6Addr::UNSPECIFIED.into());
-        let mut peer = Peer::Nobody;
+        let mut peer = Lookup::NotFound;
         for place in places {
             let Some(entry) = self.entry(place, visible.port())? else { continue };
             if !(entry.claim.family_only && place.is_ipv6() && address.is_ipv4()) {
@@ -180,7 +180,7 @@ impl Names {
                 break;
             }
         }
-        if let Peer::At(wire) = peer {
+        if let Lookup::At(wire) = peer {
             let mut found = self.found.lock().expect("no holder of this lock panics");
             if found.len() == MAX_FOUND {
                 found.clear();
@@ -257,14 +257,14 @@ fn options() -> OpenOptions {
     options
 }
 
-impl Listening {
+impl LocalNameLease {
     /// The name leads to `wire` from now on, and is not shared any more.
     pub(super) fn publish(&mut self, wire: SocketAddr) -> Result<(), NameError> {
         let path = self.path.as_ref().ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
         loop {
             let file = options().create(true).truncate(false).open(path)?;
             // A process with an older version of this library may have taken the file.
-            ports::lock(&file, ports::whole(libc::F_WRLCK))?;
+            name_locks::lock(&file, name_locks::whole(libc::F_WRLCK))?;
             if !is_at(&file, path) {
                 continue;
             }
@@ -277,7 +277,7 @@ impl Listening {
     }
 }
 
-impl Drop for Listening {
+impl Drop for LocalNameLease {
     fn drop(&mut self) {
         // In a child of fork the file belongs to the parent.
         if self.held.is_ours()
@@ -293,7 +293,7 @@ impl Drop for Listening {
 struct Entry {
     claim: Claim,
     /// Where it leads.
-    peer: Peer,
+    peer: Lookup,
 }
 
 impl Entry {
@@ -303,12 +303,12 @@ impl Entry {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             file => file?,
         };
-        let is_locked = ports::is_locked(&file, ports::whole(libc::F_WRLCK))?;
+        let is_locked = name_locks::is_locked(&file, name_locks::whole(libc::F_WRLCK))?;
         let mut text = String::new();
         file.read_to_string(&mut text)?;
         let mut words = text.split_whitespace();
         // A file that was just made has no line yet.
-        let peer = words.next().and_then(|wire| wire.parse().ok()).map_or(Peer::Bound, Peer::At);
+        let peer = words.next().and_then(|wire| wire.parse().ok()).map_or(Lookup::Bound, Lookup::At);
         let mut claim = Claim { address, family_only: false, reuses: false };
         for word in words {
             claim.family_only |= word == ONLY;
@@ -366,7 +366,7 @@ pub(super) fn listening(folder: &Path) -> Vec<(String, SocketAddr)> {
             let of_name = address_of(address)?;
             let shown = if of_name.is_unspecified() { "*" } else { address };
             match Entry::read(&entry.path(), of_name) {
-                Ok(Some((Entry { peer: Peer::At(wire), .. }, true))) => {
+                Ok(Some((Entry { peer: Lookup::At(wire), .. }, true))) => {
                     Some((format!("{shown}:{port}"), wire))
                 }
                 _ => None,

@@ -36,7 +36,7 @@ pub(crate) const COMPLETION_BYTES: usize = 64;
 const REGIONS: u32 = 64;
 
 /// Checks that there are descriptors and memory for the start.
-pub(crate) fn check() -> Result<(), StartError> {
+pub(crate) fn check_for_start() -> Result<(), StartError> {
     let taken: Result<Vec<OwnedFd>, _> =
         (0..START_DESCRIPTORS).map(|_| eventfd(0, EventfdFlags::CLOEXEC)).collect();
     if let Err(errno) = taken {
@@ -46,7 +46,7 @@ pub(crate) fn check() -> Result<(), StartError> {
         );
         return Err(StartError::with_line(line, &error));
     }
-    take_for_a_moment(START_BYTES).map_err(|error| {
+    map_and_unmap(START_BYTES).map_err(|error| {
         let line = format!(
             "no memory for the engine ({error}): it takes {} MiB of address space (ulimit -v)",
             START_BYTES >> 20
@@ -59,8 +59,8 @@ pub(crate) fn check() -> Result<(), StartError> {
 ///
 /// # Errors
 /// `ENOMEM`, with a line in the log.
-pub(crate) fn for_object(bytes: usize) -> Outcome<()> {
-    take_for_a_moment(OBJECT_BYTES + bytes).map_err(|error| {
+pub(crate) fn check_for_object(bytes: usize) -> Outcome<()> {
+    map_and_unmap(OBJECT_BYTES + bytes).map_err(|error| {
         abi::log(|| format!("refused: no memory ({error}): raise the limit of the process (ulimit -v)"));
         Errno(libc::ENOMEM)
     })
@@ -68,10 +68,10 @@ pub(crate) fn for_object(bytes: usize) -> Outcome<()> {
 
 /// The same for a memory region. Most of them are made in less time than the question takes, so it is asked
 /// for [`REGIONS`] of them.
-pub(crate) fn for_region() -> Outcome<()> {
+pub(crate) fn check_for_region() -> Outcome<()> {
     static REGISTERED: AtomicU32 = AtomicU32::new(0);
     if REGISTERED.load(Ordering::Relaxed).is_multiple_of(REGIONS) {
-        for_object(0)?;
+        check_for_object(0)?;
     }
     // Counted behind the question: without memory, the next call asks again.
     REGISTERED.fetch_add(1, Ordering::Relaxed);
@@ -79,7 +79,7 @@ pub(crate) fn for_region() -> Outcome<()> {
 }
 
 /// Maps so many bytes, and gives them back.
-fn take_for_a_moment(bytes: usize) -> io::Result<()> {
+fn map_and_unmap(bytes: usize) -> io::Result<()> {
     // SAFETY: a new private mapping at an address that the kernel chooses, which nobody else uses.
     let place = unsafe {
         let access = libc::PROT_READ | libc::PROT_WRITE;

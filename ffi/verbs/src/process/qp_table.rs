@@ -7,7 +7,7 @@ use iwarp::verbs::QueuePair;
 
 /// See the module.
 #[derive(Default)]
-pub(crate) struct Numbers {
+pub(crate) struct QpTable {
     known: Mutex<HashMap<u32, Entry>>,
 }
 
@@ -18,19 +18,19 @@ struct Entry {
     qp: QueuePair,
 }
 
-impl Numbers {
+impl QpTable {
     fn known(&self) -> MutexGuard<'_, HashMap<u32, Entry>> {
         self.known.lock().expect("no holder of this lock panics")
     }
 
     /// A queue pair was made, or has another one of the engine behind it.
-    pub(crate) fn enter(&self, number: u32, address: usize, qp: QueuePair) {
+    pub(crate) fn insert(&self, number: u32, address: usize, qp: QueuePair) {
         let before = self.known().insert(number, Entry { address, qp });
         drop(before);
     }
 
     /// A queue pair is destroyed.
-    pub(crate) fn leave(&self, number: u32) {
+    pub(crate) fn remove(&self, number: u32) {
         let before = self.known().remove(&number);
         drop(before);
     }

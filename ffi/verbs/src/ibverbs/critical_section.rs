@@ -10,7 +10,7 @@ use std::sync::{Condvar, Mutex, MutexGuard};
 use crate::ffi::abi::{self, Outcome};
 
 /// See the module.
-pub(crate) struct Section<T> {
+pub(crate) struct CriticalSection<T> {
     inside: Mutex<Inside<T>>,
     left: Condvar,
     /// Several threads may enter. If not, the program has promised that only one does, and nobody waits.
@@ -25,9 +25,9 @@ struct Inside<T> {
 }
 
 /// The value of a section, for one call.
-pub(crate) struct Locked<'a, T>(MutexGuard<'a, Inside<T>>);
+pub(crate) struct SectionGuard<'a, T>(MutexGuard<'a, Inside<T>>);
 
-impl<T> Section<T> {
+impl<T> CriticalSection<T> {
     pub(crate) fn new(value: T, is_shared: bool) -> Self {
         let inside = Mutex::new(Inside { value, is_entered: false, waiting: 0 });
         Self { inside, left: Condvar::new(), is_shared }
@@ -39,32 +39,32 @@ impl<T> Section<T> {
     }
 
     /// Enters it, once no other thread is in it.
-    pub(crate) fn enter(&self) -> Outcome<Locked<'_, T>> {
-        let mut locked = self.visit()?;
+    pub(crate) fn enter(&self) -> Outcome<SectionGuard<'_, T>> {
+        let mut locked = self.lock()?;
         locked.0.is_entered = true;
         Ok(locked)
     }
 
-    /// As [`enter`](Self::enter), for the time of one call.
-    pub(crate) fn visit(&self) -> Outcome<Locked<'_, T>> {
+    /// As [`enter`](Self::enter), but only while the value lives.
+    pub(crate) fn lock(&self) -> Outcome<SectionGuard<'_, T>> {
         let mut locked = self.inside()?;
         while self.is_shared && locked.0.is_entered {
             locked.0.waiting += 1;
             let mut inside = self.left.wait(locked.0).map_err(|_| abi::EIO)?;
             inside.waiting -= 1;
-            locked = Locked(inside);
+            locked = SectionGuard(inside);
         }
         Ok(locked)
     }
 
     /// The value, for the thread that has entered.
-    pub(crate) fn inside(&self) -> Outcome<Locked<'_, T>> {
+    pub(crate) fn inside(&self) -> Outcome<SectionGuard<'_, T>> {
         // A panic with the lock held leaves the value half changed.
-        Ok(Locked(self.inside.lock().map_err(|_| abi::EIO)?))
+        Ok(SectionGuard(self.inside.lock().map_err(|_| abi::EIO)?))
     }
 
     /// Leaves it. Others wait until the value is dropped.
-    pub(crate) fn leave(&self) -> Outcome<Locked<'_, T>> {
+    pub(crate) fn leave(&self) -> Outcome<SectionGuard<'_, T>> {
         let mut locked = self.inside()?;
         locked.0.is_entered = false;
         if locked.0.waiting > 0 {
@@ -75,7 +75,7 @@ impl<T> Section<T> {
     }
 }
 
-impl<T> Deref for Locked<'_, T> {
+impl<T> Deref for SectionGuard<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -83,7 +83,7 @@ impl<T> Deref for Locked<'_, T> {
     }
 }
 
-impl<T> DerefMut for Locked<'_, T> {
+impl<T> DerefMut for SectionGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
         &mut self.0.value
     }

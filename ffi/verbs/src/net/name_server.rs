@@ -1,4 +1,4 @@
-//! The desk of a process: it answers other hosts that ask who listens at an address.
+//! The name server of a process: it answers other hosts that ask who listens at an address.
 //!
 //! A name is a UDP socket of the kernel at the address that programs see. So the kernel keeps names apart on
 //! the whole host, gives them back when their process ends, and refuses questions for names that nobody has.
@@ -20,53 +20,53 @@ use super::message::{BYTES, Content, Message};
 /// Questions that are answered before other names get their turn.
 const AT_ONCE: usize = 64;
 
-/// The names of the process, and the thread that answers for them.
-pub(super) struct Desk {
+/// The names of the process, for which one thread answers.
+pub(super) struct NameServer {
     waits: OwnedFd,
-    names: Mutex<HashMap<u64, Arc<Entry>>>,
+    names: Mutex<HashMap<u64, Arc<RegisteredName>>>,
     next: AtomicU64,
 }
 
 /// A name, and where it leads.
-struct Entry {
+struct RegisteredName {
     socket: UdpSocket,
     wire: OnceLock<SocketAddr>,
 }
 
 /// A name that is taken until this is dropped.
-pub(crate) struct Sign {
-    desk: Arc<Desk>,
+pub(crate) struct UdpNameLease {
+    server: Arc<NameServer>,
     key: u64,
-    name: Arc<Entry>,
+    name: Arc<RegisteredName>,
 }
 
-impl Desk {
-    /// Opens the desk. The caller has blocked the signals of the program.
-    pub(super) fn open() -> io::Result<Arc<Self>> {
+impl NameServer {
+    /// Starts the thread that answers. The caller has blocked the signals of the program.
+    pub(super) fn start() -> io::Result<Arc<Self>> {
         let waits = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let desk = Arc::new(Self { waits, names: Mutex::default(), next: AtomicU64::new(0) });
-        let serves = Arc::clone(&desk);
+        let server = Arc::new(Self { waits, names: Mutex::default(), next: AtomicU64::new(0) });
+        let serves = Arc::clone(&server);
         std::thread::Builder::new().name("uwarp-names".into()).spawn(move || serves.serve())?;
-        Ok(desk)
+        Ok(server)
     }
 
-    fn names(&self) -> MutexGuard<'_, HashMap<u64, Arc<Entry>>> {
+    fn names(&self) -> MutexGuard<'_, HashMap<u64, Arc<RegisteredName>>> {
         self.names.lock().expect("no holder of this lock panics")
     }
 
     /// Takes the name of `visible`. It leads nowhere before it is published.
-    pub(super) fn take(self: &Arc<Self>, visible: SocketAddr, family_only: bool) -> io::Result<Sign> {
+    pub(super) fn take(self: &Arc<Self>, visible: SocketAddr, family_only: bool) -> io::Result<UdpNameLease> {
         let socket = match family_only && visible.is_ipv6() {
             true => bind_ipv6_only(visible)?,
             false => UdpSocket::bind(visible)?,
         };
         socket.set_nonblocking(true)?;
-        let name = Arc::new(Entry { socket, wire: OnceLock::new() });
+        let name = Arc::new(RegisteredName { socket, wire: OnceLock::new() });
         let key = self.next.fetch_add(1, Ordering::Relaxed);
-        let sign = Sign { desk: Arc::clone(self), key, name: Arc::clone(&name) };
+        let lease = UdpNameLease { server: Arc::clone(self), key, name: Arc::clone(&name) };
         self.names().insert(key, name);
-        epoll::add(&self.waits, &sign.name.socket, epoll::EventData::new_u64(key), epoll::EventFlags::IN)?;
-        Ok(sign)
+        epoll::add(&self.waits, &lease.name.socket, epoll::EventData::new_u64(key), epoll::EventFlags::IN)?;
+        Ok(lease)
     }
 
     fn serve(&self) {
@@ -97,7 +97,7 @@ fn bind_ipv6_only(visible: SocketAddr) -> io::Result<UdpSocket> {
     Ok(socket.into())
 }
 
-impl Entry {
+impl RegisteredName {
     /// Answers those who have asked.
     fn answer(&self) {
         let mut bytes = [0; BYTES + 1];
@@ -113,7 +113,7 @@ impl Entry {
     }
 }
 
-impl Sign {
+impl UdpNameLease {
     /// The name leads to `wire` from now on.
     pub(super) fn publish(&self, wire: SocketAddr) {
         // A listener listens once.
@@ -122,19 +122,19 @@ impl Sign {
 }
 
 #[cfg(test)]
-impl Sign {
+impl UdpNameLease {
     pub(super) fn address(&self) -> io::Result<SocketAddr> {
         self.name.socket.local_addr()
     }
 }
 
-impl Drop for Sign {
+impl Drop for UdpNameLease {
     fn drop(&mut self) {
-        // In a child of fork the desk is the parent's, whose thread may have held the lock.
+        // In a child of fork the name server is the parent's, whose thread may have held the lock.
         if !crate::ffi::fork::is_child() {
-            self.desk.names().remove(&self.key);
+            self.server.names().remove(&self.key);
             // A name that is not waited for needs no removal.
-            let _ = epoll::delete(&self.desk.waits, &self.name.socket);
+            let _ = epoll::delete(&self.server.waits, &self.name.socket);
         }
     }
 }

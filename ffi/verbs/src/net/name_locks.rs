@@ -21,15 +21,15 @@ use super::claim::Conflict;
 use crate::ffi::abi::{self, Errno};
 
 /// The locks of this process.
-pub(super) struct Ports {
+pub(super) struct NameLocks {
     file: OwnFd,
     /// The bytes that this process has locked, and how often: its own locks do not keep it out.
     held: Mutex<HashMap<i64, usize>>,
 }
 
 /// A name that is kept until this is dropped.
-pub(super) struct Held {
-    ports: Arc<Ports>,
+pub(super) struct NameLock {
+    locks: Arc<NameLocks>,
     byte: i64,
 }
 
@@ -80,7 +80,7 @@ impl From<NameError> for Errno {
     }
 }
 
-impl Ports {
+impl NameLocks {
     /// Opens the file in the folder of the wire.
     pub(super) fn open(wire: &Path) -> io::Result<Arc<Self>> {
         let mut options = OpenOptions::new();
@@ -94,7 +94,7 @@ impl Ports {
     }
 
     /// Takes a name.
-    pub(super) fn take(self: &Arc<Self>, host: &str, port: u16) -> Result<Held, NameError> {
+    pub(super) fn take(self: &Arc<Self>, host: &str, port: u16) -> Result<NameLock, NameError> {
         let byte = byte_of(host, port);
         let mut held = self.held();
         if held.contains_key(&byte) {
@@ -102,11 +102,11 @@ impl Ports {
         }
         lock(&self.file, range(libc::F_WRLCK, byte))?;
         held.insert(byte, 1);
-        Ok(Held { ports: Arc::clone(self), byte })
+        Ok(NameLock { locks: Arc::clone(self), byte })
     }
 
     /// Takes a name that others have as well.
-    pub(super) fn share(self: &Arc<Self>, host: &str, port: u16) -> Result<Held, NameError> {
+    pub(super) fn share(self: &Arc<Self>, host: &str, port: u16) -> Result<NameLock, NameError> {
         let byte = byte_of(host, port);
         let mut held = self.held();
         let count = held.get(&byte).copied().unwrap_or(0);
@@ -114,7 +114,7 @@ impl Ports {
             lock(&self.file, range(libc::F_RDLCK, byte))?;
         }
         held.insert(byte, count + 1);
-        Ok(Held { ports: Arc::clone(self), byte })
+        Ok(NameLock { locks: Arc::clone(self), byte })
     }
 
     /// Whether this process has the name.
@@ -133,25 +133,25 @@ impl Ports {
     }
 }
 
-impl Held {
+impl NameLock {
     /// Whether this process is no child of the one that has the name.
     pub(super) fn is_ours(&self) -> bool {
-        self.ports.file.is_open()
+        self.locks.file.is_open()
     }
 }
 
-impl Drop for Held {
+impl Drop for NameLock {
     fn drop(&mut self) {
         // In a child of fork the lock is the parent's, and another thread may have held the set.
         if self.is_ours() {
-            let mut held = self.ports.held();
+            let mut held = self.locks.held();
             let count = held.remove(&self.byte).unwrap_or(0);
             if count > 1 {
                 held.insert(self.byte, count - 1);
                 return;
             }
             // The range was locked, so the kernel only takes it out; what it keeps ends with the process.
-            let _ = lock(&self.ports.file, range(libc::F_UNLCK, self.byte));
+            let _ = lock(&self.locks.file, range(libc::F_UNLCK, self.byte));
         }
     }
 }

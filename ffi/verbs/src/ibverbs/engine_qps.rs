@@ -7,17 +7,17 @@ use iwarp::memory::Access;
 use iwarp::verbs::{QpAttr, QpState, QueuePair, RNR_RETRY_FOR_EVER, SendBatch, SendOp, SendRequest};
 
 use crate::ffi::abi::Outcome;
-use crate::ibverbs::batch::Building;
+use crate::ibverbs::wr_batch::WrBuilder;
 
 /// See the module.
-pub(crate) struct Ends {
+pub(crate) struct EngineQps {
     /// Takes receives, and sends unless there is a far end.
     pub(crate) qp: QueuePair,
     /// The other end of a connection to itself.
     pub(crate) far: Option<QueuePair>,
 }
 
-impl Ends {
+impl EngineQps {
     pub(crate) fn new(qp: QueuePair) -> Self {
         Self { qp, far: None }
     }
@@ -59,8 +59,8 @@ impl Ends {
     }
 
     /// Whether the send queues have room for all of these requests.
-    pub(crate) fn has_room(&self, requests: &[Building]) -> bool {
-        let is_near = |building: &&Building| self.far.is_none() || is_of_window(&building.request.op);
+    pub(crate) fn has_room(&self, requests: &[WrBuilder]) -> bool {
+        let is_near = |builder: &&WrBuilder| self.far.is_none() || is_of_window(&builder.request.op);
         let near = requests.iter().filter(is_near).count();
         let has_room = |qp: &QueuePair, more: usize| {
             let QpAttr { send_outstanding, max_send_wr, .. } = qp.query();
@@ -80,13 +80,13 @@ impl Ends {
     }
 
     /// Begins a list of requests; the doorbell rings when the list is dropped.
-    pub(crate) fn begin(&self) -> List<'_> {
-        List { near: self.qp.send_batch(), far: self.far.as_ref().map(QueuePair::send_batch) }
+    pub(crate) fn begin(&self) -> SendBatches<'_> {
+        SendBatches { near: self.qp.send_batch(), far: self.far.as_ref().map(QueuePair::send_batch) }
     }
 }
 
 /// Requests that are being posted.
-pub(crate) struct List<'a> {
+pub(crate) struct SendBatches<'a> {
     near: SendBatch<'a>,
     far: Option<SendBatch<'a>>,
 }
@@ -96,7 +96,7 @@ fn is_of_window(op: &SendOp) -> bool {
     matches!(op, SendOp::BindWindow(_) | SendOp::LocalInvalidate { .. })
 }
 
-impl<'a> List<'a> {
+impl<'a> SendBatches<'a> {
     fn of(&mut self, op: &SendOp) -> &mut SendBatch<'a> {
         match &mut self.far {
             Some(far) if !is_of_window(op) => far,

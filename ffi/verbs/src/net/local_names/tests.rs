@@ -2,14 +2,14 @@ use std::os::unix::fs::DirBuilderExt;
 
 use super::*;
 
-fn names() -> (PathBuf, Names) {
+fn names() -> (PathBuf, LocalNames) {
     let folder = std::env::temp_dir().join(format!(
         "uwarp-names-{}-{:?}",
         std::process::id(),
         std::thread::current().id()
     ));
     fs::DirBuilder::new().mode(0o700).create(&folder).unwrap();
-    let names = Names::new(&folder).unwrap();
+    let names = LocalNames::new(&folder).unwrap();
     (folder, names)
 }
 
@@ -23,13 +23,13 @@ fn claim_of(visible: SocketAddr) -> Claim {
 }
 
 /// Takes the name of an address, as such a program does.
-fn take(names: &Names, visible: impl ToString) -> Result<Listening, NameError> {
+fn take(names: &LocalNames, visible: impl ToString) -> Result<LocalNameLease, NameError> {
     let visible = at(&visible.to_string());
     Ok(names.take(visible.port(), &claim_of(visible))?.expect("nobody shares it"))
 }
 
 /// Takes it for a connection.
-fn take_source(names: &Names, visible: SocketAddr) -> Result<Listening, NameError> {
+fn take_source(names: &LocalNames, visible: SocketAddr) -> Result<LocalNameLease, NameError> {
     names.take_source(visible.port(), &claim_of(visible))
 }
 
@@ -37,26 +37,26 @@ fn take_source(names: &Names, visible: SocketAddr) -> Result<Listening, NameErro
 fn a_name_is_known_while_its_listener_lives() {
     let (folder, names) = names();
     let wire = at("100.64.0.7:18515");
-    assert_eq!(names.find(at("127.0.0.1:7471")).unwrap(), Peer::Nobody);
+    assert_eq!(names.find(at("127.0.0.1:7471")).unwrap(), Lookup::NotFound);
     let mut any = take(&names, "[::]:7471").unwrap();
     // A lock is that of an open file, so this process sees it as others do.
     assert!(matches!(take(&names, "[::]:7471"), Err(NameError::InUse)));
-    assert_eq!(names.find(at("127.0.0.1:7471")).unwrap(), Peer::Bound);
+    assert_eq!(names.find(at("127.0.0.1:7471")).unwrap(), Lookup::Bound);
     any.publish(wire).unwrap();
-    assert_eq!(names.find(at("127.0.0.1:7471")).unwrap(), Peer::At(wire));
-    assert_eq!(names.find(at("[::1]:7471")).unwrap(), Peer::At(wire));
-    assert_eq!(names.find(at("127.0.0.1:7472")).unwrap(), Peer::Nobody);
+    assert_eq!(names.find(at("127.0.0.1:7471")).unwrap(), Lookup::At(wire));
+    assert_eq!(names.find(at("[::1]:7471")).unwrap(), Lookup::At(wire));
+    assert_eq!(names.find(at("127.0.0.1:7472")).unwrap(), Lookup::NotFound);
     assert_eq!(listening(&folder), [("*:7471".to_owned(), wire)]);
     // Names of one process do not exclude each other here: those who bind them have looked.
     let mut own = take(&names, "127.0.0.1:7471").unwrap();
     own.publish(at("100.64.0.8:1")).unwrap();
     assert_eq!(
         names.find(at("127.0.0.1:7471")).unwrap(),
-        Peer::At(at("100.64.0.8:1")),
+        Lookup::At(at("100.64.0.8:1")),
         "the specific one comes first"
     );
     drop((any, own));
-    assert_eq!(names.find(at("127.0.0.1:7471")).unwrap(), Peer::Nobody);
+    assert_eq!(names.find(at("127.0.0.1:7471")).unwrap(), Lookup::NotFound);
     // No process of the wire has the address at which the name was found.
     assert_eq!(names.lives(at("127.0.0.1:7471")).unwrap(), Some(false));
     assert_eq!(fs::read_dir(folder.join("listen")).unwrap().count(), 0);
@@ -69,10 +69,10 @@ fn a_name_that_is_left_over_is_nobodys_and_is_taken() {
     let wire = at("100.64.0.7:18515");
     fs::write(names.path(at("10.0.0.1:5").ip(), 5), "100.64.0.9:5").unwrap();
     fs::write(names.path(at("0.0.0.0:5").ip(), 5), "100.64.0.9:5").unwrap();
-    assert_eq!(names.find(at("10.0.0.1:5")).unwrap(), Peer::Nobody);
+    assert_eq!(names.find(at("10.0.0.1:5")).unwrap(), Lookup::NotFound);
     let mut taken = take(&names, "10.0.0.1:5").unwrap();
     taken.publish(wire).unwrap();
-    assert_eq!(names.find(at("10.0.0.1:5")).unwrap(), Peer::At(wire));
+    assert_eq!(names.find(at("10.0.0.1:5")).unwrap(), Lookup::At(wire));
     assert!(names.knows(at("10.0.0.1:0").ip()).unwrap() && !names.knows(at("10.0.0.2:0").ip()).unwrap());
     fs::remove_dir_all(folder).unwrap();
 }
@@ -84,7 +84,7 @@ fn a_listener_that_goes_may_come_again_while_its_process_lives() {
     let mut name = take(&names, "127.0.0.1:7471").unwrap();
     name.publish(SocketAddr::new(address_of_station(port.station()), 5)).unwrap();
     assert_eq!(names.lives(at("127.0.0.1:7471")).unwrap(), None, "nobody has asked for it");
-    assert!(matches!(names.find(at("127.0.0.1:7471")), Ok(Peer::At(_))));
+    assert!(matches!(names.find(at("127.0.0.1:7471")), Ok(Lookup::At(_))));
     drop(name);
     assert_eq!(names.lives(at("127.0.0.1:7471")).unwrap(), Some(true));
     drop(port);
@@ -121,14 +121,14 @@ fn wildcards_take_the_families_that_they_say() {
         |address: &str, family_only| Claim { address: address.parse().unwrap(), family_only, reuses: false };
     let mut of_ipv6 = names.take(7471, &claim("::", true)).unwrap().unwrap();
     of_ipv6.publish(ipv6).unwrap();
-    assert_eq!(names.find(at("127.0.0.1:7471")).unwrap(), Peer::Nobody);
+    assert_eq!(names.find(at("127.0.0.1:7471")).unwrap(), Lookup::NotFound);
     let mut of_ipv4 = names.take(7471, &claim("0.0.0.0", true)).unwrap().unwrap();
     of_ipv4.publish(ipv4).unwrap();
     let at_both =
         ["127.0.0.1:7471", "[::ffff:127.0.0.1]:7471", "[::1]:7471"].map(|text| names.find(at(text)).unwrap());
-    assert_eq!(at_both, [ipv4, ipv4, ipv6].map(Peer::At));
+    assert_eq!(at_both, [ipv4, ipv4, ipv6].map(Lookup::At));
     drop(of_ipv6);
-    assert_eq!(names.find(at("[::1]:7471")).unwrap(), Peer::Nobody, "IPv4 alone");
+    assert_eq!(names.find(at("[::1]:7471")).unwrap(), Lookup::NotFound, "IPv4 alone");
     drop(of_ipv4);
     fs::remove_dir_all(folder).unwrap();
 }
@@ -137,7 +137,7 @@ fn wildcards_take_the_families_that_they_say() {
 #[test]
 fn names_of_other_processes_exclude_as_those_of_this_one() {
     let (folder, names) = names();
-    let other = Names::new(&folder).unwrap();
+    let other = LocalNames::new(&folder).unwrap();
     let claim = |text: &str| {
         let (address, options) = text.split_once(' ').unwrap_or((text, ""));
         let address: IpAddr = address.parse().unwrap();
@@ -160,7 +160,7 @@ fn names_of_other_processes_exclude_as_those_of_this_one() {
         (":: only reuse", ":: only reuse", "shared"),
     ] {
         let mut first = names.take(7, &claim(one)).unwrap().unwrap();
-        let answered = |taken: Result<Option<Listening>, NameError>| match taken {
+        let answered = |taken: Result<Option<LocalNameLease>, NameError>| match taken {
             Ok(Some(_)) => "taken",
             Ok(None) => "shared",
             Err(NameError::InUse) => "InUse",
@@ -186,8 +186,8 @@ fn names_of_other_processes_exclude_as_those_of_this_one() {
 }
 
 /// Another process on the wire, as far as its names go.
-fn other(folder: &Path) -> Names {
-    Names::new(folder).unwrap()
+fn other(folder: &Path) -> LocalNames {
+    LocalNames::new(folder).unwrap()
 }
 
 fn descriptors() -> usize {
@@ -205,7 +205,7 @@ fn a_name_is_kept_from_this_process_and_from_others_until_it_is_given_up() {
         for (mine, theirs) in [(&names, &others), (&others, &names)] {
             let is_free = || {
                 let found = [mine, theirs].map(|names| names.find(visible).unwrap());
-                found == [Peer::Nobody; 2]
+                found == [Lookup::NotFound; 2]
             };
             assert!(is_free(), "{visible}");
             for source in [true, false] {
@@ -216,14 +216,14 @@ fn a_name_is_kept_from_this_process_and_from_others_until_it_is_given_up() {
                 let taken = if source { take_source(mine, visible) } else { take(mine, visible) };
                 let taken = taken.unwrap();
                 for names in [mine, theirs] {
-                    let is_refused = |taken: Result<Listening, NameError>| match taken {
+                    let is_refused = |taken: Result<LocalNameLease, NameError>| match taken {
                         Err(NameError::InUse) => true,
                         Err(NameError::Overlaps) => is_any,
                         _ => false,
                     };
                     assert!(is_refused(take(names, visible)), "{visible}");
                     assert!(is_any || is_refused(take_source(names, visible)), "{visible}");
-                    assert_eq!(names.find(visible).unwrap(), Peer::Bound);
+                    assert_eq!(names.find(visible).unwrap(), Lookup::Bound);
                 }
                 drop(taken);
                 assert!(is_free(), "{visible}");
@@ -246,7 +246,7 @@ fn names_of_connections_need_no_descriptors() {
     let others = other(&folder);
     let all = (1..=2000).map(|port| SocketAddr::new(at("127.0.0.1:0").ip(), port));
     let before = descriptors();
-    let mut taken: Vec<Listening> = Vec::new();
+    let mut taken: Vec<LocalNameLease> = Vec::new();
     for (number, visible) in all.clone().enumerate() {
         let name = if number % 2 == 0 { take_source(&names, visible) } else { take(&names, visible) };
         taken.push(name.unwrap());
@@ -273,8 +273,8 @@ fn a_listener_that_has_its_file_alone_keeps_its_name() {
     let path = names.path(at("10.0.0.1:5").ip(), 5);
     fs::write(&path, "100.64.0.9:5").unwrap();
     let file = options().open(&path).unwrap();
-    ports::lock(&file, ports::whole(libc::F_WRLCK)).unwrap();
-    assert_eq!(names.find(at("10.0.0.1:5")).unwrap(), Peer::At(at("100.64.0.9:5")));
+    name_locks::lock(&file, name_locks::whole(libc::F_WRLCK)).unwrap();
+    assert_eq!(names.find(at("10.0.0.1:5")).unwrap(), Lookup::At(at("100.64.0.9:5")));
     assert!(matches!(take(&names, "10.0.0.1:5"), Err(NameError::InUse)));
     assert!(matches!(take_source(&names, at("10.0.0.1:5")), Err(NameError::InUse)));
     assert_eq!(fs::read(&path).unwrap(), b"100.64.0.9:5");

@@ -26,7 +26,7 @@ pub struct Process {
 }
 
 /// The name is taken as long as this lives.
-pub(super) struct Present {
+pub(super) struct Presence {
     _socket: OwnedFd,
 }
 
@@ -35,9 +35,9 @@ const PREFIX: &str = "uwarp/";
 /// Bytes of the wire in a name: all of it has 107.
 const WIRE_BYTES: usize = 40;
 
-impl Present {
+impl Presence {
     /// Shows this process on a wire; `None` if the system refuses that, as nothing else depends on it.
-    pub(super) fn enter(wire: &str, address: IpAddr) -> Option<Self> {
+    pub(super) fn announce(wire: &str, address: IpAddr) -> Option<Self> {
         let wire: String = wire.chars().filter(char::is_ascii_graphic).take(WIRE_BYTES).collect();
         let name = format!("{PREFIX}{}/{address}/{wire}", std::process::id());
         let flags = SocketFlags::CLOEXEC;
@@ -108,13 +108,13 @@ mod tests {
             processes
         };
         assert_eq!(ours(), []);
-        let present = Present::enter("dpdk:--vdev net_tap0", address).unwrap();
+        let presence = Presence::announce("dpdk:--vdev net_tap0", address).unwrap();
         let listed = ours();
         assert_eq!(listed.len(), 1, "{listed:?}");
         assert_eq!(listed[0].wire, "dpdk:--vdevnet_tap0");
         assert_eq!(listed[0].pid, std::process::id() as i32);
         assert_eq!(listed[0].program, program(listed[0].pid));
-        drop(present);
+        drop(presence);
         assert_eq!(ours(), []);
     }
 

@@ -7,13 +7,13 @@ use crate::ffi::abi::Errno;
 
 /// The requests between `ibv_wr_start` and `ibv_wr_complete`.
 #[derive(Default)]
-pub(crate) struct Batch {
-    pub(crate) requests: Vec<Building>,
+pub(crate) struct WrBatch {
+    pub(crate) requests: Vec<WrBuilder>,
     /// What was wrong first.
     pub(crate) error: Option<Errno>,
 }
 
-impl Batch {
+impl WrBatch {
     pub(crate) fn clear(&mut self) {
         self.requests.clear();
         self.error = None;
@@ -21,7 +21,7 @@ impl Batch {
 }
 
 /// A request whose elements may still be set.
-pub(crate) struct Building {
+pub(crate) struct WrBuilder {
     pub(crate) request: SendRequest,
     pub(crate) inline: Option<ArrayVec<u8, MAX_INLINE>>,
     /// The program's immediate of a Write, whose length is known with its elements.

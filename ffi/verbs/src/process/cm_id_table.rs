@@ -9,19 +9,19 @@ use std::sync::{Mutex, MutexGuard};
 
 use iwarp::verbs::{CmEvent, CmEventKind, CmId};
 
-/// Handles an event of the identifier at an address, with the table locked. It may enter the new identifier of
-/// a request.
-pub(crate) type Handler = fn(&mut Known, usize, &CmEvent);
+/// Handles an event of the identifier at an address, with the table locked. It may insert the new identifier
+/// of a request.
+pub(crate) type Handler = fn(&mut CmIds, usize, &CmEvent);
 
 /// The identifiers of a process.
 #[derive(Default)]
-pub(crate) struct Ids {
-    known: Mutex<Known>,
+pub(crate) struct CmIdTable {
+    ids: Mutex<CmIds>,
 }
 
 /// The table, locked.
 #[derive(Default)]
-pub(crate) struct Known(HashMap<CmId, Entry>);
+pub(crate) struct CmIds(HashMap<CmId, Entry>);
 
 #[derive(Clone, Copy)]
 struct Entry {
@@ -30,40 +30,40 @@ struct Entry {
     handler: Handler,
 }
 
-impl Known {
+impl CmIds {
     /// Events of `cm` are for the identifier at `address` from now on.
-    pub(crate) fn know(&mut self, cm: &CmId, address: usize, handler: Handler) {
+    pub(crate) fn insert(&mut self, cm: &CmId, address: usize, handler: Handler) {
         self.0.insert(cm.clone(), Entry { address, handler });
     }
 }
 
-impl Ids {
-    fn lock(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().expect("no holder of this lock panics")
+impl CmIdTable {
+    fn lock(&self) -> MutexGuard<'_, CmIds> {
+        self.ids.lock().expect("no holder of this lock panics")
     }
 
-    /// As [`Known::know`].
-    pub(crate) fn know(&self, cm: &CmId, address: usize, handler: Handler) {
-        self.lock().know(cm, address, handler);
+    /// As [`CmIds::insert`].
+    pub(crate) fn insert(&self, cm: &CmId, address: usize, handler: Handler) {
+        self.lock().insert(cm, address, handler);
     }
 
     /// No more events of `cm` reach a program.
-    pub(crate) fn forget(&self, cm: &CmId) {
+    pub(crate) fn remove(&self, cm: &CmId) {
         // The identifier is dropped without the lock: that may end a connection.
-        let known = self.lock().0.remove_entry(cm);
-        drop(known);
+        let removed = self.lock().0.remove_entry(cm);
+        drop(removed);
     }
 
-    /// Has an event handled: a request by its listener's handler. One of an identifier that is not known is
-    /// for nobody, and a request that nobody keeps is rejected as it is dropped.
+    /// Calls the handler of the identifier that an event is for: of the listener for a request. If the table
+    /// does not have it, nobody is told, and a request that nobody keeps is rejected as it is dropped.
     pub(crate) fn on_event(&self, event: &CmEvent) {
         let cm = match event.kind {
             CmEventKind::ConnectRequest { .. } => event.listener.as_ref(),
             _ => Some(&event.id),
         };
-        let mut known = self.lock();
-        if let Some(Entry { address, handler }) = cm.and_then(|cm| known.0.get(cm)).copied() {
-            handler(&mut known, address, event);
+        let mut ids = self.lock();
+        if let Some(Entry { address, handler }) = cm.and_then(|cm| ids.0.get(cm)).copied() {
+            handler(&mut ids, address, event);
         }
     }
 }
@@ -86,15 +86,15 @@ mod tests {
         static HANDLED: RefCell<Vec<(&'static str, usize)>> = const { RefCell::new(Vec::new()) };
     }
 
-    fn first(_known: &mut Known, address: usize, _event: &CmEvent) {
+    fn first(_ids: &mut CmIds, address: usize, _event: &CmEvent) {
         HANDLED.with_borrow_mut(|handled| handled.push(("first", address)));
     }
 
     /// Enters the new identifier of a request.
-    fn second(known: &mut Known, address: usize, event: &CmEvent) {
+    fn second(ids: &mut CmIds, address: usize, event: &CmEvent) {
         HANDLED.with_borrow_mut(|handled| handled.push(("second", address)));
         if matches!(event.kind, CmEventKind::ConnectRequest { .. }) {
-            known.know(&event.id, address + 1, first);
+            ids.insert(&event.id, address + 1, first);
         }
     }
 
@@ -138,9 +138,9 @@ mod tests {
     #[test]
     fn a_request_is_for_its_listener_and_any_other_event_for_its_identifier() {
         let (mut hosts, listener, connects, _qp) = connecting();
-        let ids = Ids::default();
-        ids.know(&listener, 10, second);
-        ids.know(&connects, 20, first);
+        let ids = CmIdTable::default();
+        ids.insert(&listener, 10, second);
+        ids.insert(&connects, 20, first);
         let request = next(&mut hosts, 0);
         ids.on_event(&request);
         assert_eq!(HANDLED.take(), [("second", 10)]);
@@ -153,8 +153,8 @@ mod tests {
         of_new_id.id = request.id.clone();
         ids.on_event(&of_new_id);
         assert_eq!(HANDLED.take(), [("first", 11)]);
-        ids.forget(&listener);
-        ids.forget(&connects);
+        ids.remove(&listener);
+        ids.remove(&connects);
         ids.on_event(&request);
         ids.on_event(&rejected);
         assert_eq!(HANDLED.take(), []);

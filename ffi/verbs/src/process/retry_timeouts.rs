@@ -23,7 +23,7 @@ const LEAST: Duration = Duration::from_secs(2);
 
 /// The queue pairs that have no connection yet.
 #[derive(Default)]
-pub(crate) struct Retries {
+pub(crate) struct RetryTimeouts {
     waiting: Mutex<Waiting>,
     count: AtomicUsize,
 }
@@ -51,13 +51,13 @@ fn limit_of(attr: &sys::ibv_qp_attr) -> Option<Duration> {
     (attr.timeout != 0).then(|| (once * (u32::from(attr.retry_cnt) + 1)).max(LEAST))
 }
 
-impl Retries {
+impl RetryTimeouts {
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
         self.waiting.lock().expect("no holder of this lock panics")
     }
 
     /// A queue pair enters RTS: `sender` takes its requests.
-    pub(crate) fn enter(
+    pub(crate) fn insert(
         &self,
         engine: &SharedEngine,
         number: u32,
@@ -82,7 +82,7 @@ impl Retries {
     }
 
     /// A queue pair is reset or destroyed.
-    pub(crate) fn leave(&self, engine: &SharedEngine, number: u32) {
+    pub(crate) fn remove(&self, engine: &SharedEngine, number: u32) {
         if !self.has_waiting() {
             return;
         }
@@ -170,17 +170,17 @@ mod tests {
         qp.post_send(&SendRequest::empty(1, SendOp::Send)).unwrap();
     }
 
-    fn numbers(retries: &Retries) -> Vec<u32> {
-        retries.waiting().all.iter().map(|one| one.number).collect()
+    fn numbers(retry_timeouts: &RetryTimeouts) -> Vec<u32> {
+        retry_timeouts.waiting().all.iter().map(|one| one.number).collect()
     }
 
     #[test]
     fn the_time_begins_with_the_first_request_and_ends_with_the_connection() {
         let (engine, [qp]) = host();
-        let retries = Retries::default();
+        let retry_timeouts = RetryTimeouts::default();
         let now = Instant::now();
-        retries.enter(&engine, 5, &qp, &attributes(14));
-        let one = retries.waiting().all.pop().unwrap().look(now);
+        retry_timeouts.insert(&engine, 5, &qp, &attributes(14));
+        let one = retry_timeouts.waiting().all.pop().unwrap().look(now);
         assert_eq!((one.number, one.since, one.limit), (5, None, LEAST));
         assert!(!Unreached::is_over(now + LEAST)(&one), "it has no request yet");
         post(&qp);
@@ -196,52 +196,55 @@ mod tests {
     #[test]
     fn those_without_a_limit_or_with_a_stream_are_not_watched() {
         let (engine, [patient, failed]) = host();
-        let retries = Retries::default();
-        retries.enter(&engine, 5, &patient, &attributes(0));
+        let retry_timeouts = RetryTimeouts::default();
+        retry_timeouts.insert(&engine, 5, &patient, &attributes(0));
         failed.modify(QpState::Error).unwrap();
-        retries.enter(&engine, 6, &failed, &attributes(14));
-        assert!(!retries.has_waiting() && numbers(&retries).is_empty());
+        retry_timeouts.insert(&engine, 6, &failed, &attributes(14));
+        assert!(!retry_timeouts.has_waiting() && numbers(&retry_timeouts).is_empty());
     }
 
     #[test]
     fn who_leaves_is_not_watched_any_more_and_others_are() {
         let (engine, [first, second]) = host();
-        let retries = Retries::default();
-        retries.enter(&engine, 5, &first, &attributes(14));
-        retries.enter(&engine, 6, &second, &attributes(14));
-        retries.leave(&engine, 5);
-        assert!(retries.has_waiting());
-        assert_eq!(numbers(&retries), [6]);
-        retries.leave(&engine, 7);
-        assert_eq!(numbers(&retries), [6], "nobody's number");
-        retries.leave(&engine, 6);
-        assert!(!retries.has_waiting() && numbers(&retries).is_empty());
+        let retry_timeouts = RetryTimeouts::default();
+        retry_timeouts.insert(&engine, 5, &first, &attributes(14));
+        retry_timeouts.insert(&engine, 6, &second, &attributes(14));
+        retry_timeouts.remove(&engine, 5);
+        assert!(retry_timeouts.has_waiting());
+        assert_eq!(numbers(&retry_timeouts), [6]);
+        retry_timeouts.remove(&engine, 7);
+        assert_eq!(numbers(&retry_timeouts), [6], "nobody's number");
+        retry_timeouts.remove(&engine, 6);
+        assert!(!retry_timeouts.has_waiting() && numbers(&retry_timeouts).is_empty());
     }
 
     #[test]
     fn a_sweep_gives_up_those_whose_time_is_up() {
         let (engine, [late, early, idle]) = host();
-        let retries = Retries::default();
+        let retry_timeouts = RetryTimeouts::default();
         for (number, qp) in [(5, &late), (6, &early), (7, &idle)] {
-            retries.enter(&engine, number, qp, &attributes(14));
+            retry_timeouts.insert(&engine, number, qp, &attributes(14));
         }
         post(&late);
         post(&early);
-        retries.waiting().all[0].since = Instant::now().checked_sub(LEAST);
-        retries.sweep(&engine);
-        assert_eq!(numbers(&retries), [6, 7]);
+        retry_timeouts.waiting().all[0].since = Instant::now().checked_sub(LEAST);
+        retry_timeouts.sweep(&engine);
+        assert_eq!(numbers(&retry_timeouts), [6, 7]);
         assert_eq!([&late, &early, &idle].map(QueuePair::state), {
             [QpState::Error, QpState::Idle, QpState::Idle]
         });
-        assert!(retries.waiting().all[0].since.is_some() && retries.waiting().all[1].since.is_none());
+        assert!(
+            retry_timeouts.waiting().all[0].since.is_some()
+                && retry_timeouts.waiting().all[1].since.is_none()
+        );
         // Not again before its interval has passed.
-        retries.waiting().all[0].since = Instant::now().checked_sub(LEAST);
-        retries.waiting().next = Some(Instant::now() + LEAST);
-        retries.sweep(&engine);
-        assert_eq!(numbers(&retries), [6, 7]);
-        retries.waiting().next = None;
-        retries.sweep(&engine);
-        assert_eq!((numbers(&retries), retries.has_waiting()), (vec![7], true));
+        retry_timeouts.waiting().all[0].since = Instant::now().checked_sub(LEAST);
+        retry_timeouts.waiting().next = Some(Instant::now() + LEAST);
+        retry_timeouts.sweep(&engine);
+        assert_eq!(numbers(&retry_timeouts), [6, 7]);
+        retry_timeouts.waiting().next = None;
+        retry_timeouts.sweep(&engine);
+        assert_eq!((numbers(&retry_timeouts), retry_timeouts.has_waiting()), (vec![7], true));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::ffi::settings::{self, Key};
 ///
 /// # Errors
 /// One line that says what to do.
-pub fn wanted(net: Option<&str>, addr: Option<&str>) -> Result<Spec, String> {
+pub fn wire_spec(net: Option<&str>, addr: Option<&str>) -> Result<Spec, String> {
     let mut origin = String::new();
     let mut spec = match (net, settings::get(Key::Net)?) {
         (Some(net), _) => net.parse().map_err(text)?,

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use libc::{c_int, c_void};
 
 use crate::ffi::abi::{self, EINVAL, EIO, Outcome};
-use crate::ffi::acked::Acked;
 use crate::ffi::event_fd::EventQueue;
-use crate::ffi::living::Living;
-use crate::ffi::{room, sys};
+use crate::ffi::live_handles::LiveHandles;
+use crate::ffi::pending_acks::PendingAcks;
+use crate::ffi::{resources, sys};
 use crate::process;
 
 /// An event (`rdma_cm_event`), which is the program's until it acknowledges it.
@@ -17,7 +17,7 @@ pub(crate) struct Event {
     c: sys::rdma_cm_event,
     private_data: Box<[u8]>,
     /// The count of the identifier that may not be destroyed before this event is acknowledged.
-    acked: Arc<Acked>,
+    pending_acks: Arc<PendingAcks>,
     /// That identifier.
     owner: usize,
 }
@@ -27,7 +27,7 @@ pub(crate) type Events = Arc<EventQueue<Box<Event>>>;
 
 /// An event channel (`rdma_event_channel`).
 #[repr(C)]
-pub(crate) struct Channel {
+pub(crate) struct EventChannel {
     c: sys::rdma_event_channel,
     pub(crate) events: Events,
 }
@@ -35,13 +35,23 @@ pub(crate) struct Channel {
 // SAFETY: the pointers in it name objects of the program, which may be used by any thread.
 unsafe impl Send for Event {}
 
-static LIVING: Living<Events> = Living::new();
+static CHANNELS: LiveHandles<Events> = LiveHandles::new();
 
 impl Event {
-    /// An event of `owner`, whose count is `acked`.
-    pub(crate) fn new(owner: *mut sys::rdma_cm_id, acked: &Arc<Acked>, kind: u32, status: c_int) -> Self {
+    /// An event of `owner`, whose count is `pending_acks`.
+    pub(crate) fn new(
+        owner: *mut sys::rdma_cm_id,
+        pending_acks: &Arc<PendingAcks>,
+        kind: u32,
+        status: c_int,
+    ) -> Self {
         let c = sys::rdma_cm_event { id: owner, event: kind, status, ..Default::default() };
-        Self { c, private_data: Box::default(), acked: Arc::clone(acked), owner: owner as usize }
+        Self {
+            c,
+            private_data: Box::default(),
+            pending_acks: Arc::clone(pending_acks),
+            owner: owner as usize,
+        }
     }
 
     /// The request of a peer, for the listener that owns this event, with its new identifier.
@@ -78,7 +88,7 @@ impl Event {
 /// `select`.
 const OWN_FROM: c_int = 512;
 
-impl Channel {
+impl EventChannel {
     pub(crate) fn make() -> Outcome<*mut sys::rdma_event_channel> {
         Self::with(EventQueue::new()?)
     }
@@ -96,13 +106,13 @@ impl Channel {
         let events: Events = Arc::new(queue);
         let c = sys::rdma_event_channel { fd: events.fd() };
         let channel = Box::into_raw(Box::new(Self { c, events: Arc::clone(&events) })).cast();
-        LIVING.enter(channel as usize, events);
+        CHANNELS.insert(channel as usize, events);
         Ok(channel)
     }
 
     /// The events of a channel that a program passes.
     pub(crate) fn events(channel: *mut sys::rdma_event_channel) -> Outcome<Events> {
-        LIVING.get(channel as usize).ok_or(EINVAL)
+        CHANNELS.get(channel as usize).ok_or(EINVAL)
     }
 
     /// Does nothing to a channel that is destroyed already.
@@ -110,8 +120,8 @@ impl Channel {
     /// # Safety
     /// The caller gives the channel up, for all threads.
     pub(crate) unsafe fn destroy(channel: *mut sys::rdma_event_channel) {
-        if LIVING.leave(channel as usize).is_some() {
-            // SAFETY: the address is that of a box which was among the living, and the caller gives it up.
+        if CHANNELS.remove(channel as usize).is_some() {
+            // SAFETY: the address is that of a box whose handle was live, and the caller gives it up.
             drop(unsafe { Box::from_raw(channel.cast::<Self>()) });
         }
     }
@@ -122,8 +132,8 @@ impl Channel {
 pub(crate) extern "C" fn rdma_create_event_channel() -> *mut sys::rdma_event_channel {
     abi::pointer(|| {
         process::get_or_start()?;
-        room::for_object(0)?;
-        Channel::make()
+        resources::check_for_object(0)?;
+        EventChannel::make()
     })
 }
 
@@ -135,17 +145,17 @@ pub(crate) extern "C" fn rdma_create_event_channel() -> *mut sys::rdma_event_cha
 pub(crate) unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut sys::rdma_event_channel) {
     let _ = abi::guarded(|| {
         // SAFETY: the caller's promise is passed on.
-        unsafe { Channel::destroy(channel) };
+        unsafe { EventChannel::destroy(channel) };
         Ok(())
     });
 }
 
 /// Takes the oldest event of a channel.
 pub(crate) fn next(channel: *mut sys::rdma_event_channel) -> Outcome<Box<Event>> {
-    let events = LIVING.find(channel as usize);
+    let events = CHANNELS.get_or_block(channel as usize);
     events.next(&process::started().ok_or(EIO)?.engine, |event| {
         // With the channel locked: an identifier that is destroyed waits for this event, or removes it.
-        event.acked.deliver();
+        event.pending_acks.add();
         event
     })
 }
@@ -182,7 +192,7 @@ pub(crate) unsafe extern "C" fn rdma_ack_cm_event(event: *mut sys::rdma_cm_event
         }
         // SAFETY: the address is that of a box, and the caller gives it up.
         let event = unsafe { Box::from_raw(event.cast::<Event>()) };
-        event.acked.ack(1);
+        event.pending_acks.ack(1);
         Ok(0)
     })
 }
