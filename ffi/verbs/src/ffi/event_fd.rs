@@ -38,7 +38,7 @@ struct Items<T> {
 }
 
 /// The items, locked.
-pub(crate) struct Locked<'a, T> {
+pub(crate) struct LockedQueue<'a, T> {
     queue: &'a EventQueue<T>,
     items: MutexGuard<'a, Items<T>>,
 }
@@ -63,8 +63,8 @@ impl<T> EventQueue<T> {
         self.fd.as_raw_fd()
     }
 
-    pub(crate) fn lock(&self) -> Locked<'_, T> {
-        Locked { queue: self, items: self.items.lock().expect("no holder of this lock panics") }
+    pub(crate) fn lock(&self) -> LockedQueue<'_, T> {
+        LockedQueue { queue: self, items: self.items.lock().expect("no holder of this lock panics") }
     }
 
     /// Takes the oldest item, while the engine goes on: by its thread, or by the caller. Waits for one,
@@ -88,7 +88,11 @@ impl<T> EventQueue<T> {
     }
 
     /// As [`next`](Self::next), where `wait` waits until there may be an item.
-    fn pop<R>(&self, take: impl FnOnce(T) -> R, wait: impl Fn(Locked<'_, T>) -> Outcome<()>) -> Outcome<R> {
+    fn pop<R>(
+        &self,
+        take: impl FnOnce(T) -> R,
+        wait: impl Fn(LockedQueue<'_, T>) -> Outcome<()>,
+    ) -> Outcome<R> {
         loop {
             let mut locked = self.lock();
             if let Some(item) = locked.pop()? {
@@ -106,7 +110,7 @@ impl<T> EventQueue<T> {
     }
 }
 
-impl<T> Locked<'_, T> {
+impl<T> LockedQueue<'_, T> {
     /// Adds an item.
     pub(crate) fn push(&mut self, item: T) {
         self.items.waiting.push_back(item);

@@ -35,6 +35,6 @@ pub(crate) use end::{NameLease, Net};
 pub use list::processes;
 pub(crate) use name_locks::NameError;
 pub(crate) use open::open;
-pub use presence::Process;
+pub use presence::WireProcess;
 pub(crate) use private_data::{PrivateDataHeader, QpNumbers};
 pub use wire_spec::{status_folder, wire_spec};

@@ -12,7 +12,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, 
 
 /// A process on a wire.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Process {
+pub struct WireProcess {
     /// The name of the wire.
     pub wire: String,
     /// Its number; 0 if this process cannot see it.
@@ -48,7 +48,7 @@ impl Presence {
 }
 
 /// The processes that show themselves, and whose descriptors this user may see.
-pub(super) fn processes() -> Vec<Process> {
+pub(super) fn processes() -> Vec<WireProcess> {
     let table = fs::read_to_string("/proc/net/unix").unwrap_or_default();
     let names: Vec<(&str, IpAddr, &str)> = table.lines().filter_map(name).collect();
     if names.is_empty() {
@@ -67,7 +67,7 @@ pub(super) fn processes() -> Vec<Process> {
             let socket = format!("socket:[{inode}]");
             sockets.contains(&socket)
         });
-        found.extend(of_process.map(|(_, address, wire)| Process {
+        found.extend(of_process.map(|(_, address, wire)| WireProcess {
             wire: (*wire).to_owned(),
             pid,
             program: program(pid),

@@ -29,7 +29,7 @@ pub(crate) struct State {
     pub(crate) listener: Option<CmId>,
     /// Queue pairs in RTR that a peer will connect to, by their numbers.
     pub(crate) expected: HashMap<u32, Expected>,
-    pub(crate) parked: Vec<Parked>,
+    pub(crate) parked: Vec<ParkedRequest>,
 }
 
 /// A queue pair that waits for the peer's request.
@@ -41,7 +41,7 @@ pub(crate) struct Expected {
 }
 
 /// A request whose queue pair is not in RTR yet.
-pub(crate) struct Parked {
+pub(crate) struct ParkedRequest {
     pub(crate) cm: CmId,
     pub(crate) from: IpAddr,
     pub(crate) pair: QpNumbers,
@@ -85,14 +85,14 @@ impl OobConnections {
         state.parked.retain(|parked| parked.from != from || parked.pair != pair);
         // One that finds no place is rejected as it is dropped.
         if state.parked.len() < MAX_PARKED {
-            state.parked.push(Parked { cm, from, pair, until: Instant::now() + PARKED });
+            state.parked.push(ParkedRequest { cm, from, pair, until: Instant::now() + PARKED });
             self.parked.store(state.parked.len(), Ordering::Relaxed);
         }
     }
 
     /// Takes the request that a peer has made for a queue pair of ours.
     pub(crate) fn take_parked(&self, state: &mut State, from: IpAddr, pair: QpNumbers) -> Option<CmId> {
-        let is_it = |parked: &Parked| parked.from == from && parked.pair == pair;
+        let is_it = |parked: &ParkedRequest| parked.from == from && parked.pair == pair;
         let at = state.parked.iter().position(is_it)?;
         let parked = state.parked.swap_remove(at);
         self.parked.store(state.parked.len(), Ordering::Relaxed);
