@@ -59,7 +59,7 @@ impl OpenDevice {
     /// The context of an address that this library has handed out.
     ///
     /// # Safety
-    /// `context` is one that [`ibv_open_device`] returned, and is not closed.
+    /// `context` is one that `ibv_open_device` returned, and is not closed.
     pub(crate) unsafe fn of<'a>(context: *mut sys::ibv_context) -> &'a Self {
         let offset = std::mem::offset_of!(sys::verbs_context, context);
         // SAFETY: programs have the address of this field of the first part of an `OpenDevice`.
