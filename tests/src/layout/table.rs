@@ -61,7 +61,17 @@ pub const LAYOUTS: [Layout; 14] = [
     },
     Layout { root: "iwarp/wire/src/lib.rs", floors: Floors::None, largest_circle: NO_CIRCLE },
     Layout { root: "iwarp/tokio/src/lib.rs", floors: Floors::None, largest_circle: NO_CIRCLE },
-    Layout { root: "ffi/verbs/src/lib.rs", floors: Floors::None, largest_circle: NO_CIRCLE },
+    Layout {
+        root: "ffi/verbs/src/lib.rs",
+        floors: Floors::Folders(&[
+            Folder { path: "ffi", knows: &[] },
+            Folder { path: "net", knows: &["ffi"] },
+            Folder { path: "process", knows: &["ffi", "net"] },
+            Folder { path: "ibverbs", knows: &["ffi", "net", "process"] },
+            Folder { path: "rdmacm", knows: &["ffi", "net", "process", "ibverbs"] },
+        ]),
+        largest_circle: NO_CIRCLE,
+    },
     Layout { root: "ffi/verbs/src/bin/uwarp/main.rs", floors: Floors::None, largest_circle: NO_CIRCLE },
     Layout { root: "benches/src/lib.rs", floors: Floors::None, largest_circle: NO_CIRCLE },
     Layout { root: "benches/src/main.rs", floors: Floors::None, largest_circle: NO_CIRCLE },

@@ -2,17 +2,17 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-/// The address of a peer on the wire.
+/// What the name service says of an address that a program connects to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Peer {
-    /// Connect there.
+pub(crate) enum Lookup {
+    /// A program listens, at this address of the wire.
     At(SocketAddr),
     /// A program has bound the address, and does not listen yet.
     Bound,
     /// Nobody listens at the address that the program named.
-    Nobody,
+    NotFound,
     /// The host of the address does not answer.
-    Silent,
+    NoAnswer,
 }
 
 /// An address as IPv6 has it.

@@ -23,6 +23,13 @@ pub(crate) enum Conflict {
 }
 
 impl Claim {
+    /// Of an identifier that is bound to `address`. One of IPv4 is of one family only unless it says
+    /// otherwise.
+    pub(crate) fn new(address: IpAddr, family_only: Option<bool>, reuses: bool) -> Self {
+        let address = address.to_canonical();
+        Self { address, family_only: family_only.unwrap_or(address.is_ipv4()), reuses }
+    }
+
     /// Checks a claim against an earlier one at the same port. Whether both reuse their addresses does not
     /// count here.
     pub(crate) fn check(&self, before: &Self) -> Result<(), Conflict> {

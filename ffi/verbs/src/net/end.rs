@@ -7,14 +7,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use dp::LinkState;
 
-use super::address::{Peer, mapped};
+use super::address::{Lookup, mapped};
 use super::claim::Claim;
-use super::desk::Sign;
 use super::hosts::{self, Hosts};
 use super::kernel;
-use super::names::{Listening, Names};
-use super::ports::NameError;
-use super::present::Present;
+use super::local_names::{LocalNameLease, LocalNames};
+use super::name_locks::NameError;
+use super::name_server::UdpNameLease;
+use super::presence::Presence;
 
 /// This end of the wire.
 ///
@@ -23,35 +23,35 @@ use super::present::Present;
 pub(crate) struct Net {
     /// Our address on the wire.
     address: IpAddr,
-    service: Service,
+    service: NameService,
     /// The kernel's interface that is shown as the device's: programs look up its name.
     interface: CString,
     up: AtomicBool,
     /// Shows this process on a wire that has no folder.
-    present: Option<Present>,
+    presence: Option<Presence>,
 }
 
-/// The place that knows which process listens at an address that programs see.
-pub(super) enum Service {
+/// The name service: it knows which process listens at an address that programs see.
+pub(super) enum NameService {
     /// Programs use the addresses of the wire.
     None,
     /// The folder of a `local` wire: programs see the addresses of their host.
-    Local(Names),
+    Local(LocalNames),
     /// The hosts of a wire whose programs see the addresses of the kernels.
     Hosts(Hosts),
 }
 
 /// A name that is taken until this is dropped.
-pub(crate) enum Name {
+pub(crate) enum NameLease {
     /// On a `local` wire.
-    Local(Listening),
+    Local(LocalNameLease),
     /// Between hosts.
-    Hosts(Sign),
+    Hosts(UdpNameLease),
 }
 
 impl Net {
-    pub(super) fn new(address: IpAddr, service: Service) -> Self {
-        Self { address, service, interface: c"lo".into(), up: AtomicBool::new(true), present: None }
+    pub(super) fn new(address: IpAddr, service: NameService) -> Self {
+        Self { address, service, interface: c"lo".into(), up: AtomicBool::new(true), presence: None }
     }
 
     /// The wire is this interface. A wire that is none of the kernel's has the loopback interface.
@@ -70,7 +70,7 @@ impl Net {
     /// Shows this process to [`processes`](super::processes), on a wire that has no folder.
     pub(super) fn show(&mut self, wire: &str) {
         let kind = wire.split(',').next().unwrap_or(wire);
-        self.present = Present::enter(kind, self.address);
+        self.presence = Presence::announce(kind, self.address);
     }
 
     /// Our address on the wire.
@@ -80,7 +80,7 @@ impl Net {
 
     /// Whether both ends of every connection are of this library.
     pub(crate) fn is_private(&self) -> bool {
-        !matches!(self.service, Service::None)
+        !matches!(self.service, NameService::None)
     }
 
     /// Our GID: the address, as IPv6 has an IPv4 one.
@@ -131,7 +131,8 @@ impl Net {
     /// Whether an identifier that binds `address` is the device's from then on. Where there are other hosts,
     /// loopback addresses are not of the device: libfabric would tell them to other hosts as its own.
     pub(crate) fn is_of_device(&self, address: IpAddr) -> bool {
-        let is_everywhere = matches!(self.service, Service::Hosts(_)) && address.to_canonical().is_loopback();
+        let is_everywhere =
+            matches!(self.service, NameService::Hosts(_)) && address.to_canonical().is_loopback();
         !address.is_unspecified() && !is_everywhere
     }
 
@@ -142,9 +143,9 @@ impl Net {
     pub(crate) fn is_reachable(&self, address: IpAddr) -> io::Result<bool> {
         let address = address.to_canonical();
         match &self.service {
-            Service::None => Ok(address.is_ipv4() == self.address.is_ipv4()),
-            Service::Local(names) => Ok(self.is_ours(address)? || names.knows(address)?),
-            Service::Hosts(_) => Ok(hosts::source_for(address)?.is_some()),
+            NameService::None => Ok(address.is_ipv4() == self.address.is_ipv4()),
+            NameService::Local(names) => Ok(self.is_ours(address)? || names.knows(address)?),
+            NameService::Hosts(_) => Ok(hosts::source_for(address)?.is_some()),
         }
     }
 
@@ -154,10 +155,10 @@ impl Net {
     /// The system's, if it cannot be found out.
     pub(crate) fn source_for(&self, remote: IpAddr) -> io::Result<IpAddr> {
         let source = match &self.service {
-            Service::None => None,
+            NameService::None => None,
             // On one host, the kernel takes the address itself as its source.
-            Service::Local(_) => kernel::is_of_this_host(remote)?.then_some(remote),
-            Service::Hosts(_) => hosts::source_for(remote.to_canonical())?,
+            NameService::Local(_) => kernel::is_of_this_host(remote)?.then_some(remote),
+            NameService::Hosts(_) => hosts::source_for(remote.to_canonical())?,
         };
         Ok(source.unwrap_or(self.address))
     }
@@ -166,12 +167,12 @@ impl Net {
     ///
     /// # Errors
     /// The system's, if nobody can be asked.
-    pub(crate) fn find(&self, remote: SocketAddr) -> io::Result<Peer> {
+    pub(crate) fn find(&self, remote: SocketAddr) -> io::Result<Lookup> {
         let remote = canonical(remote);
         match &self.service {
-            Service::None => Ok(Peer::At(remote)),
-            Service::Local(names) => names.find(remote),
-            Service::Hosts(hosts) => hosts.find(remote),
+            NameService::None => Ok(Lookup::At(remote)),
+            NameService::Local(names) => names.find(remote),
+            NameService::Hosts(hosts) => hosts.find(remote),
         }
     }
 
@@ -182,20 +183,24 @@ impl Net {
     /// The system's, if nobody can be asked.
     pub(crate) fn lives(&self, remote: SocketAddr) -> io::Result<Option<bool>> {
         match &self.service {
-            Service::Local(names) => names.lives(canonical(remote)),
-            Service::None | Service::Hosts(_) => Ok(None),
+            NameService::Local(names) => names.lives(canonical(remote)),
+            NameService::None | NameService::Hosts(_) => Ok(None),
         }
     }
 
     /// Takes the name of an address that a program binds, if the wire has names. `None` also if it is another
     /// one's, who shares it.
-    pub(crate) fn take_name(&self, visible: SocketAddr, claim: &Claim) -> Result<Option<Name>, NameError> {
+    pub(crate) fn take_name(
+        &self,
+        visible: SocketAddr,
+        claim: &Claim,
+    ) -> Result<Option<NameLease>, NameError> {
         let visible = canonical(visible);
         match &self.service {
-            Service::None => Ok(None),
-            Service::Local(names) => Ok(names.take(visible.port(), claim)?.map(Name::Local)),
-            Service::Hosts(hosts) => match hosts.take(visible, claim.family_only) {
-                Ok(sign) => Ok(Some(Name::Hosts(sign))),
+            NameService::None => Ok(None),
+            NameService::Local(names) => Ok(names.take(visible.port(), claim)?.map(NameLease::Local)),
+            NameService::Hosts(hosts) => match hosts.take(visible, claim.family_only) {
+                Ok(lease) => Ok(Some(NameLease::Hosts(lease))),
                 Err(error) => match NameError::of_bind(error, claim.address) {
                     // The kernel does not say who has the port. Whoever listens has to have its name.
                     NameError::InUse | NameError::Overlaps if claim.reuses => Ok(None),
@@ -206,10 +211,16 @@ impl Net {
     }
 
     /// Takes the name of the address from which a program connects, where that costs no socket.
-    pub(crate) fn take_source(&self, visible: SocketAddr, claim: &Claim) -> Result<Option<Name>, NameError> {
+    pub(crate) fn take_source(
+        &self,
+        visible: SocketAddr,
+        claim: &Claim,
+    ) -> Result<Option<NameLease>, NameError> {
         match &self.service {
-            Service::None | Service::Hosts(_) => Ok(None),
-            Service::Local(names) => Ok(Some(Name::Local(names.take_source(visible.port(), claim)?))),
+            NameService::None | NameService::Hosts(_) => Ok(None),
+            NameService::Local(names) => {
+                Ok(Some(NameLease::Local(names.take_source(visible.port(), claim)?)))
+            }
         }
     }
 
@@ -220,12 +231,12 @@ impl Net {
     }
 
     /// A name leads to `port` of ours on the wire from now on.
-    pub(crate) fn publish(&self, name: &mut Name, port: u16) -> Result<(), NameError> {
+    pub(crate) fn publish(&self, name: &mut NameLease, port: u16) -> Result<(), NameError> {
         let wire = SocketAddr::new(self.address, port);
         match name {
-            Name::Local(listening) => listening.publish(wire),
-            Name::Hosts(sign) => {
-                sign.publish(wire);
+            NameLease::Local(listening) => listening.publish(wire),
+            NameLease::Hosts(lease) => {
+                lease.publish(wire);
                 Ok(())
             }
         }
@@ -246,13 +257,13 @@ mod tests {
 
     #[test]
     fn an_ipv4_address_written_as_ipv6_is_the_same() {
-        let net = Net::new("10.0.0.1".parse().unwrap(), Service::None);
+        let net = Net::new("10.0.0.1".parse().unwrap(), NameService::None);
         let mapped: IpAddr = "::ffff:10.0.0.1".parse().unwrap();
         let peer: SocketAddr = "[::ffff:10.0.0.2]:7174".parse().unwrap();
         // The peer may be anything that speaks iWARP.
         assert!(!net.is_private());
         assert!(net.is_ours(mapped).unwrap() && net.is_reachable(peer.ip()).unwrap());
-        assert_eq!(net.find(peer).unwrap(), Peer::At("10.0.0.2:7174".parse().unwrap()));
+        assert_eq!(net.find(peer).unwrap(), Lookup::At("10.0.0.2:7174".parse().unwrap()));
         assert!(!net.is_ours(peer.ip()).unwrap() && !net.is_reachable("fd00::2".parse().unwrap()).unwrap());
         let claim = |address: &str, family_only| Claim {
             address: address.parse().unwrap(),
@@ -267,7 +278,7 @@ mod tests {
 
     #[test]
     fn a_lid_is_the_end_of_an_address_and_never_0() {
-        let of = |address: &str| Net::new(address.parse().unwrap(), Service::None);
+        let of = |address: &str| Net::new(address.parse().unwrap(), NameService::None);
         for (ours, lid, theirs, other) in [
             ("10.0.1.2", 0x0102, 0x0304, "10.0.3.4"),
             ("10.7.0.0", 1, 0xffff, "10.7.255.255"),

@@ -4,7 +4,7 @@
 //!   kernel, which the process keeps: `fd75:7761:7270::a4d:1:9c41` is port 0x9c41 of 10.77.0.1. So the
 //!   processes of a host share an interface, and never an address.
 //! - **A listener at an address that programs see** holds the UDP port of that address and number
-//!   ([`desk`](super::desk)).
+//!   ([`name_server`](super::name_server)).
 //! - **Whoever connects** to such an address asks there by a datagram, through the kernel, and is told the
 //!   address on the wire.
 
@@ -16,12 +16,12 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::address::Peer;
-use super::desk::{Desk, Sign};
+use super::address::Lookup;
 use super::kernel::InterfaceAddress;
 use super::message::{BYTES, Content, Message};
-use crate::abi::StartError;
-use crate::lack::is_lack;
+use super::name_server::{NameServer, UdpNameLease};
+use crate::ffi::abi::StartError;
+use crate::ffi::exhaustion::is_exhaustion;
 
 /// The first 48 bits of addresses on such a wire: unique local ones (RFC 4193), with our name in them.
 const NETWORK: [u8; 6] = *b"\xfduwarp";
@@ -43,7 +43,7 @@ pub(super) struct Hosts {
     address: Ipv6Addr,
     /// Keeps other processes of the host from having the address.
     _port: UdpSocket,
-    desk: Arc<Desk>,
+    server: Arc<NameServer>,
 }
 
 impl Hosts {
@@ -66,8 +66,9 @@ impl Hosts {
         let text = |error: io::Error| failed(&format!("no UDP port of {host} can be taken"), error);
         let port = UdpSocket::bind(SocketAddr::new(host, 0)).map_err(text)?;
         let address = wire_address(host, port.local_addr().map_err(text)?.port());
-        let desk = Desk::open().map_err(|error| failed("no thread for names can be started", error))?;
-        Ok(Self { address, _port: port, desk })
+        let server =
+            NameServer::start().map_err(|error| failed("no thread for names can be started", error))?;
+        Ok(Self { address, _port: port, server })
     }
 
     /// Our address on the wire.
@@ -76,19 +77,19 @@ impl Hosts {
     }
 
     /// Takes the name of `visible`; `family_only`: the wildcard of IPv6 is for IPv6 alone.
-    pub(super) fn take(&self, visible: SocketAddr, family_only: bool) -> io::Result<Sign> {
-        self.desk.take(visible, family_only)
+    pub(super) fn take(&self, visible: SocketAddr, family_only: bool) -> io::Result<UdpNameLease> {
+        self.server.take(visible, family_only)
     }
 
     /// The listener at `visible`, as its host says. Waits for the answer.
     ///
     /// # Errors
     /// The system's, if there is no socket to ask by.
-    pub(super) fn find(&self, visible: SocketAddr) -> io::Result<Peer> {
+    pub(super) fn find(&self, visible: SocketAddr) -> io::Result<Lookup> {
         // The kernel at the other end refuses some questions a second, and is silent to others.
         for pause in APPEARS_WITHIN_MS {
             match ask(visible)? {
-                Peer::Nobody => std::thread::sleep(Duration::from_millis(pause)),
+                Lookup::NotFound => std::thread::sleep(Duration::from_millis(pause)),
                 peer => return Ok(peer),
             }
         }
@@ -145,7 +146,7 @@ pub(super) fn source_for(remote: IpAddr) -> io::Result<Option<IpAddr>> {
     let remote = SocketAddr::new(remote, 9);
     let socket = match socket_for(remote) {
         // A kernel without this family reaches nobody by it.
-        Err(error) if !is_lack(&error) => return Ok(None),
+        Err(error) if !is_exhaustion(&error) => return Ok(None),
         socket => socket?,
     };
     let local = socket.connect(remote).and_then(|()| socket.local_addr());
@@ -170,9 +171,9 @@ fn asking_socket(remote: SocketAddr) -> io::Result<UdpSocket> {
 }
 
 /// Asks the host of `visible` who listens there.
-fn ask(visible: SocketAddr) -> io::Result<Peer> {
+fn ask(visible: SocketAddr) -> io::Result<Lookup> {
     let socket = match asking_socket(visible) {
-        Err(error) if !is_lack(&error) => return Ok(Peer::Silent),
+        Err(error) if !is_exhaustion(&error) => return Ok(Lookup::NoAnswer),
         socket => socket?,
     };
     // Keyed by the system's entropy.
@@ -190,8 +191,8 @@ fn ask(visible: SocketAddr) -> io::Result<Peer> {
             let received = socket.set_read_timeout(Some(left)).and_then(|()| socket.recv_from(&mut bytes));
             match received.map(|(count, _)| Message::read(&bytes[..count])) {
                 Ok(Some(answer)) if answer.number == number => match answer.content {
-                    Content::At(wire) => return Ok(Peer::At(wire)),
-                    Content::Bound => return Ok(Peer::Bound),
+                    Content::At(wire) => return Ok(Lookup::At(wire)),
+                    Content::Bound => return Ok(Lookup::Bound),
                     Content::Question => {}
                 },
                 Ok(_) => {}
@@ -202,12 +203,12 @@ fn ask(visible: SocketAddr) -> io::Result<Peer> {
         }
         pause *= 2;
     }
-    Ok(Peer::Silent)
+    Ok(Lookup::NoAnswer)
 }
 
 /// The meaning of the kernel's error for a question.
-fn unanswered(error: &io::Error) -> Peer {
-    if error.kind() == ErrorKind::ConnectionRefused { Peer::Nobody } else { Peer::Silent }
+fn unanswered(error: &io::Error) -> Lookup {
+    if error.kind() == ErrorKind::ConnectionRefused { Lookup::NotFound } else { Lookup::NoAnswer }
 }
 
 #[cfg(test)]
@@ -266,20 +267,20 @@ mod tests {
                 continue;
             }
             // A name for which the kernel chooses the port.
-            let sign = server.take(own, false).unwrap();
-            let port = sign.address().unwrap().port();
+            let lease = server.take(own, false).unwrap();
+            let port = lease.address().unwrap().port();
             let at = match own {
                 SocketAddr::V4(_) => SocketAddr::new(address("127.0.0.1"), port),
                 SocketAddr::V6(_) => SocketAddr::new(address("::1"), port),
             };
-            assert_eq!(client.find(at).unwrap(), Peer::Bound, "{own}");
+            assert_eq!(client.find(at).unwrap(), Lookup::Bound, "{own}");
             let taken = client.take(SocketAddr::new(own.ip(), port), false).err().unwrap();
             assert_eq!(taken.kind(), ErrorKind::AddrInUse, "{own}");
-            sign.publish(wire);
-            assert_eq!(client.find(at).unwrap(), Peer::At(wire), "{own}");
-            drop(sign);
+            lease.publish(wire);
+            assert_eq!(client.find(at).unwrap(), Lookup::At(wire), "{own}");
+            drop(lease);
             let begun = Instant::now();
-            assert_eq!(client.find(at).unwrap(), Peer::Nobody, "{own}");
+            assert_eq!(client.find(at).unwrap(), Lookup::NotFound, "{own}");
             assert!(begun.elapsed() < ANSWERS_WITHIN, "{own}");
             client.take(SocketAddr::new(own.ip(), port), false).unwrap();
         }
@@ -292,11 +293,11 @@ mod tests {
         let free = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let comes = std::thread::spawn(move || {
             std::thread::sleep(2 * PAUSE);
-            let sign = server.take(free, false).unwrap();
-            sign.publish(wire);
-            (server, sign)
+            let lease = server.take(free, false).unwrap();
+            lease.publish(wire);
+            (server, lease)
         });
-        assert_eq!(client.find(free).unwrap(), Peer::At(wire));
+        assert_eq!(client.find(free).unwrap(), Lookup::At(wire));
         drop(comes.join().unwrap());
     }
 
@@ -305,12 +306,12 @@ mod tests {
     fn an_answer_may_come_from_another_address_of_the_host() {
         let [server, client] = [(); 2].map(|()| Hosts::open("lo").unwrap());
         let wire: SocketAddr = "[fd75:7761:7270::1]:18515".parse().unwrap();
-        let sign = server.take("0.0.0.0:0".parse().unwrap(), false).unwrap();
-        sign.publish(wire);
-        let at = SocketAddr::new(address("127.0.1.1"), sign.address().unwrap().port());
-        assert_eq!(client.find(at).unwrap(), Peer::At(wire));
-        drop(sign);
-        assert_eq!(client.find(at).unwrap(), Peer::Nobody);
+        let lease = server.take("0.0.0.0:0".parse().unwrap(), false).unwrap();
+        lease.publish(wire);
+        let at = SocketAddr::new(address("127.0.1.1"), lease.address().unwrap().port());
+        assert_eq!(client.find(at).unwrap(), Lookup::At(wire));
+        drop(lease);
+        assert_eq!(client.find(at).unwrap(), Lookup::NotFound);
     }
 
     /// Something else may have the port, and an answer may be to another question.
@@ -332,7 +333,7 @@ mod tests {
             // A later question would be refused without it.
             other
         });
-        assert_eq!(ask(at).unwrap(), Peer::At(wire));
+        assert_eq!(ask(at).unwrap(), Lookup::At(wire));
         drop(answers.join().unwrap());
     }
 

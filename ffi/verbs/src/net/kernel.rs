@@ -41,7 +41,7 @@ pub(super) fn addresses() -> io::Result<Vec<InterfaceAddress>> {
     // SAFETY: the list ends with NULL, and its entries live until it is freed.
     while let Some(entry) = unsafe { next.as_ref() } {
         // SAFETY: an address of the list is NULL or that of a socket address of its family.
-        if let Some(address) = unsafe { crate::sockaddr::read(entry.ifa_addr) } {
+        if let Some(address) = unsafe { crate::ffi::sockaddr::read(entry.ifa_addr) } {
             // SAFETY: each entry has a name, which ends with zero.
             let interface = unsafe { std::ffi::CStr::from_ptr(entry.ifa_name) };
             let interface = interface.to_string_lossy().into_owned();

@@ -8,22 +8,22 @@ use std::path::{Path, PathBuf};
 use dp::local;
 use iwarp_wire::address_of_station;
 
-use super::names;
-use super::present::{self, Process, program};
+use super::local_names;
+use super::presence::{self, WireProcess, program};
 
 /// The processes on all `local` wires of this user, and then those on other wires of this network namespace,
 /// by wire and address.
 ///
 /// # Errors
 /// The system's, if a folder of the wires cannot be read.
-pub fn processes() -> io::Result<Vec<Process>> {
+pub fn processes() -> io::Result<Vec<WireProcess>> {
     let mut found = on_local_wires()?;
-    found.extend(present::processes());
+    found.extend(presence::processes());
     Ok(found)
 }
 
-fn on_local_wires() -> io::Result<Vec<Process>> {
-    let any = super::wanted::folder("any").map_err(io::Error::other)?;
+fn on_local_wires() -> io::Result<Vec<WireProcess>> {
+    let any = super::wire_spec::folder("any").map_err(io::Error::other)?;
     let Some(parent) = any.parent() else { return Ok(Vec::new()) };
     let wires = match fs::read_dir(parent) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -42,14 +42,14 @@ fn on_local_wires() -> io::Result<Vec<Process>> {
     Ok(found)
 }
 
-fn on_wire(folder: &Path) -> io::Result<Vec<Process>> {
+fn on_wire(folder: &Path) -> io::Result<Vec<WireProcess>> {
     let wire = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let listening = names::listening(folder);
+    let listening = local_names::listening(folder);
     let process = |station: local::Station| {
         let address = address_of_station(station.number);
         let of_process = |(_, at): &&(String, SocketAddr)| at.ip() == address;
         let listens = listening.iter().filter(of_process).map(|(name, _)| name.clone()).collect();
-        Process {
+        WireProcess {
             wire: wire.clone(),
             pid: station.pid,
             program: program(station.pid),

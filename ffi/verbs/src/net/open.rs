@@ -9,12 +9,12 @@ use iwarp_wire::{Kind, OpenError, Spec, Wire};
 use tcp_lite::AddressProbing;
 use tcp_lite::facade::IpCidr;
 
-use super::end::{Net, Service};
+use super::end::{NameService, Net};
 use super::hosts::{self, Hosts};
-use super::names::Names;
-use super::wanted::folder;
-use crate::abi::StartError;
-use crate::settings::{self, Key};
+use super::local_names::LocalNames;
+use super::wire_spec::folder;
+use crate::ffi::abi::StartError;
+use crate::ffi::settings::{self, Key};
 
 /// A wire, ready for an engine.
 type Opened = (Box<dyn Port>, EngineConfig, Net);
@@ -62,11 +62,11 @@ fn open_local(spec: &Spec, name: &str) -> Result<Opened, StartError> {
     // A peer that is told of the end takes no time to answer. One that stopped to receive does not answer:
     // its program waits for the end of the connection.
     config.close_timeout = CLOSE_TIMEOUT;
-    let names = Names::new(&folder).map_err(|error| {
+    let names = LocalNames::new(&folder).map_err(|error| {
         let line = format!("{}: no folder for names can be made: {error}", folder.display());
         StartError::with_line(line, &error)
     })?;
-    Ok((port, config, Net::new(address, Service::Local(names))))
+    Ok((port, config, Net::new(address, NameService::Local(names))))
 }
 
 /// An interface: with an address of our own that programs use, or with the addresses of the kernels between
@@ -83,13 +83,13 @@ fn open_packet(spec: &Spec, interface: &str) -> Result<Opened, StartError> {
     // No other process has it.
     config.stack.address_probing = AddressProbing::Off;
     config.close_timeout = CLOSE_TIMEOUT_OF_HOSTS;
-    Ok((port, config, Net::new(own.into(), Service::Hosts(hosts))))
+    Ok((port, config, Net::new(own.into(), NameService::Hosts(hosts))))
 }
 
 fn on_a_network(wire: Wire) -> Opened {
     let Wire { port, mut config, address } = wire;
     notice_silence(&mut config);
-    (port, config, Net::new(address, Service::None))
+    (port, config, Net::new(address, NameService::None))
 }
 
 /// A host whose process was killed is silent. Connections end early enough for programs to end within ten

@@ -256,7 +256,7 @@ fn page(name: &str) -> Result<String, String> {
 fn complete() -> Result<(), String> {
     let mut missing = Vec::new();
     let library = page("libuwarp.7")?;
-    let variables = words(&text("src/settings.rs")?, "UWARP_", "_");
+    let variables = words(&text("src/ffi/settings.rs")?, "UWARP_", "_");
     if variables.len() < 10 {
         return Err(format!("the source names {variables:?} alone"));
     }

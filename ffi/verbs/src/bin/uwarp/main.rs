@@ -121,7 +121,7 @@ fn end(result: Result<(), String>) -> ExitCode {
 /// The variables that the settings stand for. For an image they name no folder of this machine.
 fn variables(settings: &Settings, is_for_image: bool) -> Result<Vec<(&'static str, String)>, String> {
     // The program would say it as well, later.
-    uwarp::net::wanted(settings.net.as_deref(), settings.addr.as_deref())?;
+    uwarp::net::wire_spec(settings.net.as_deref(), settings.addr.as_deref())?;
     let library = library(settings.lib.as_deref())?;
     // Other preloaded libraries stay, behind this one.
     let before = std::env::var("LD_PRELOAD").unwrap_or_default();

@@ -1,5 +1,5 @@
 /*
- * What programs are told of peers that behave oddly, row by row as in the table of `src/cm/dispatch.rs`.
+ * What programs are told of peers that behave oddly, row by row as in the table of `src/rdmacm/dispatch.rs`.
  *
  * `odd_peers raw HOST PORT` is the peer: it speaks MPA on sockets of the kernel, and does what the other program says
  * by the number of a row, which comes on a socket of its own. `odd_peers events OWN HOST PORT` uses the library at the

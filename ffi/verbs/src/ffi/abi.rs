@@ -1,0 +1,174 @@
+//! The border to C: error numbers, and panics that do not cross it.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::OnceLock;
+
+use iwarp::verbs::VerbsError;
+use libc::c_int;
+
+use crate::ffi::exhaustion::is_exhaustion;
+use crate::ffi::fork;
+use crate::ffi::settings::{self, Key};
+
+/// An error number of the system (`errno`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Errno(pub(crate) c_int);
+
+pub(crate) type Outcome<T> = Result<T, Errno>;
+
+pub(crate) const ENOENT: Errno = Errno(libc::ENOENT);
+pub(crate) const EINVAL: Errno = Errno(libc::EINVAL);
+pub(crate) const EIO: Errno = Errno(libc::EIO);
+pub(crate) const EBUSY: Errno = Errno(libc::EBUSY);
+pub(crate) const ENOMEM: Errno = Errno(libc::ENOMEM);
+pub(crate) const EOPNOTSUPP: Errno = Errno(libc::EOPNOTSUPP);
+
+impl From<VerbsError> for Errno {
+    /// The number that a program expects of the call that was refused.
+    fn from(error: VerbsError) -> Self {
+        log(|| format!("refused: {error}"));
+        match error {
+            VerbsError::QueueFull(_) | VerbsError::Limit { .. } | VerbsError::Region(_) => ENOMEM,
+            VerbsError::InvalidState(_)
+            | VerbsError::TooManySge { .. }
+            | VerbsError::AtomicLength { .. }
+            | VerbsError::TooLong { .. }
+            | VerbsError::LocalProtection(_)
+            | VerbsError::CqTooSmall { .. }
+            | VerbsError::CqOverflowed
+            | VerbsError::Invalid(_) => EINVAL,
+            VerbsError::Inaccessible(_) => Errno(libc::EFAULT),
+            VerbsError::PortInUse(_) => Errno(libc::EADDRINUSE),
+            VerbsError::System(error) => error.into(),
+            // Also an error that is newer than this function.
+            _ => EIO,
+        }
+    }
+}
+
+impl From<std::io::Error> for Errno {
+    fn from(error: std::io::Error) -> Self {
+        if is_exhaustion(&error) {
+            log(|| format!("refused: {error}: raise the limit of the process, or let it do with less"));
+        }
+        error.raw_os_error().map_or(EIO, Self)
+    }
+}
+
+impl From<rustix::io::Errno> for Errno {
+    fn from(error: rustix::io::Errno) -> Self {
+        std::io::Error::from(error).into()
+    }
+}
+
+/// Why the process could not start.
+#[derive(Debug)]
+pub(crate) struct StartError {
+    /// One line that says what to do.
+    pub(crate) line: String,
+    pub(crate) errno: Errno,
+    /// Something was missing that may be there later: the next call tries again.
+    pub(crate) is_transient: bool,
+}
+
+impl From<String> for StartError {
+    /// A mistake in the settings: there is no device.
+    fn from(line: String) -> Self {
+        Self { line, errno: Errno(libc::ENODEV), is_transient: false }
+    }
+}
+
+impl StartError {
+    /// The errno is that of the system, if this process or the system has run out of something.
+    pub(crate) fn new(error: &(dyn std::error::Error + 'static)) -> Self {
+        Self::with_line(error.to_string(), error)
+    }
+
+    /// The same, with a line that says more than the error.
+    pub(crate) fn with_line(line: String, error: &(dyn std::error::Error + 'static)) -> Self {
+        let causes = std::iter::successors(Some(error), |error| error.source());
+        // A thread that the system refuses is EAGAIN.
+        let of_system = causes.filter_map(|error| error.downcast_ref::<std::io::Error>());
+        let exhaustion = of_system
+            .into_iter()
+            .find(|error| is_exhaustion(error) || error.raw_os_error() == Some(libc::EAGAIN));
+        match exhaustion.and_then(std::io::Error::raw_os_error) {
+            Some(number) => Self { line, errno: Errno(number), is_transient: true },
+            None => line.into(),
+        }
+    }
+}
+
+/// Refuses an object whose `handle` is not the one that it was made with, as the kernel does.
+pub(crate) fn check_handle(handle: u32, made_with: u32) -> Outcome<()> {
+    if handle == made_with { Ok(()) } else { Err(ENOENT) }
+}
+
+/// Sets `errno` of the calling thread.
+pub(crate) fn set_errno(Errno(number): Errno) {
+    // SAFETY: the function has no precondition, and returns the address of the calling thread's errno.
+    let place = unsafe { libc::__errno_location() };
+    // SAFETY: the address is valid for the thread that asked for it, which is this one.
+    unsafe { *place = number };
+}
+
+/// Runs the body of an exported function. A panic becomes `EIO`: it must not unwind into C. A call in a child
+/// of a process that uses the library gets `EIO`, too.
+pub(crate) fn guarded<T>(body: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
+    if fork::is_child() {
+        return Err(EIO);
+    }
+    // The state behind the call may be half changed. Locks that the panic held are poisoned, and later calls
+    // that need them fail in the same way.
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(EIO))
+}
+
+/// For functions of libibverbs that return 0 or a positive error number.
+pub(crate) fn status(body: impl FnOnce() -> Outcome<()>) -> c_int {
+    match guarded(body) {
+        Ok(()) => 0,
+        Err(error) => {
+            set_errno(error);
+            error.0
+        }
+    }
+}
+
+/// For functions that return -1 and set `errno`.
+pub(crate) fn minus_one(body: impl FnOnce() -> Outcome<c_int>) -> c_int {
+    guarded(body).unwrap_or_else(|error| {
+        set_errno(error);
+        -1
+    })
+}
+
+/// For functions that return a pointer, or NULL and set `errno`.
+pub(crate) fn pointer<T>(body: impl FnOnce() -> Outcome<*mut T>) -> *mut T {
+    guarded(body).unwrap_or_else(|error| {
+        set_errno(error);
+        std::ptr::null_mut()
+    })
+}
+
+/// Prints one line if `UWARP_LOG` is set: why a call was refused, where the error number says too little.
+pub(crate) fn log(line: impl FnOnce() -> String) {
+    if is_logging() {
+        complain(&line());
+    }
+}
+
+/// Whether `UWARP_LOG` is set.
+pub(crate) fn is_logging() -> bool {
+    static IS_ON: OnceLock<bool> = OnceLock::new();
+    match IS_ON.get() {
+        Some(is_on) => *is_on,
+        // A mistake is told by another call, and so is a file that cannot be read now.
+        None => settings::get(Key::Log).is_ok_and(|log| *IS_ON.get_or_init(|| log.is_some())),
+    }
+}
+
+/// Prints one line for the user. Programs own stdout; stderr is where libraries complain. A program that has
+/// closed it, or whose reader has gone, loses the line.
+pub(crate) fn complain(line: &str) {
+    let _ = std::io::Write::write_all(&mut std::io::stderr(), format!("uwarp: {line}\n").as_bytes());
+}

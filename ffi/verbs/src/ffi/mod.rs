@@ -1,0 +1,27 @@
+//! The border to C, and to the process that the library is loaded into.
+//!
+//! | file | contents |
+//! |---|---|
+//! | `sys.rs` | the structs and constants of rdma-core's headers |
+//! | `abi.rs` | error numbers, panics, lines for the user |
+//! | `settings.rs` | the settings: variables of the environment, and a file |
+//! | `c_str.rs`, `sockaddr.rs` | strings and addresses in structs of C |
+//! | `event_fd.rs` | a queue behind a descriptor that programs poll |
+//! | `live_handles.rs`, `use_count.rs`, `pending_acks.rs` | when an object may be used, and destroyed |
+//! | `resources.rs`, `exhaustion.rs` | memory and descriptors before they are needed, and errors that say that they have run out |
+//! | `fork.rs`, `signals.rs`, `shared_objects.rs` | the process of the program: its children, its signals, another libibverbs in it |
+
+pub(crate) mod abi;
+pub(crate) mod c_str;
+pub(crate) mod event_fd;
+pub(crate) mod exhaustion;
+pub(crate) mod fork;
+pub(crate) mod live_handles;
+pub(crate) mod pending_acks;
+pub(crate) mod resources;
+pub(crate) mod settings;
+pub(crate) mod shared_objects;
+pub(crate) mod signals;
+pub(crate) mod sockaddr;
+pub(crate) mod sys;
+pub(crate) mod use_count;

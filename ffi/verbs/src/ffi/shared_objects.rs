@@ -1,0 +1,64 @@
+//! Shared objects of the process, and another libibverbs among them.
+//!
+//! A program that opens libibverbs itself (`dlopen`) gets the one that the dynamic linker finds, which may be
+//! rdma-core's: it finds no device, and says nothing. Its calls of its own functions reach this library all
+//! the same, because a preloaded library comes first for every name. So this library learns of it.
+
+use std::ffi::{CStr, c_void};
+use std::path::Path;
+use std::ptr;
+use std::sync::Once;
+
+use crate::ffi::abi;
+
+/// Frames that are looked at. The caller of an exported function is among the first.
+const FRAMES: usize = 16;
+
+/// Called by a function that rdma-core's list of devices calls. With `UWARP_LOG`, says once that the list is
+/// not that of this library.
+pub(crate) fn warn_of_other_libibverbs() {
+    static SAID: Once = Once::new();
+    if !abi::is_logging() || SAID.is_completed() {
+        return;
+    }
+    if let Some(other) = caller().filter(|path| is_libibverbs(path)) {
+        SAID.call_once(|| {
+            abi::complain(&format!(
+                "the program has opened {other} itself, which has no device of uwarp: start it by `uwarp run`, \
+                 and let it open libibverbs.so.1 by this name alone"
+            ));
+        });
+    }
+}
+
+fn is_libibverbs(path: &str) -> bool {
+    let name = Path::new(path).file_name().unwrap_or_default();
+    name.to_string_lossy().starts_with("libibverbs.so")
+}
+
+/// The file of the code that has called this library.
+fn caller() -> Option<String> {
+    let (own, _) = object_of(caller as *mut c_void)?;
+    let mut frames = [ptr::null_mut::<c_void>(); FRAMES];
+    // SAFETY: the array has room for so many addresses.
+    let count = unsafe { libc::backtrace(frames.as_mut_ptr(), FRAMES as libc::c_int) };
+    let frames = frames.into_iter().take(usize::try_from(count).unwrap_or(0));
+    frames.filter_map(object_of).find(|(object, _)| *object != own).map(|(_, path)| path)
+}
+
+/// Where the library or program with this address begins, and its file.
+pub(crate) fn object_of(address: *mut c_void) -> Option<(usize, String)> {
+    let mut info = libc::Dl_info {
+        dli_fname: ptr::null(),
+        dli_fbase: ptr::null_mut(),
+        dli_sname: ptr::null(),
+        dli_saddr: ptr::null_mut(),
+    };
+    // SAFETY: the function takes any address, and the struct is writable.
+    if unsafe { libc::dladdr(address, &raw mut info) } == 0 || info.dli_fname.is_null() {
+        return None;
+    }
+    // SAFETY: the name is a string, which lives as long as the library is loaded.
+    let path = unsafe { CStr::from_ptr(info.dli_fname) };
+    Some((info.dli_fbase as usize, path.to_string_lossy().into_owned()))
+}

@@ -1,0 +1,65 @@
+//! Reading and acknowledging asynchronous events.
+
+use libc::{c_int, c_void};
+
+use crate::ffi::{abi, sys};
+use crate::ibverbs::device::OpenDevice;
+use crate::process;
+use crate::process::async_events::QueuedEvent;
+
+/// See `ibv_get_async_event(3)`.
+///
+/// # Safety
+/// `context` is open, `event` is writable.
+#[unsafe(export_name = "uw_ibv_get_async_event")]
+pub(crate) unsafe extern "C" fn ibv_get_async_event(
+    context: *mut sys::ibv_context,
+    event: *mut sys::ibv_async_event,
+) -> c_int {
+    abi::minus_one(|| {
+        // SAFETY: the caller passes an open context.
+        let open = unsafe { OpenDevice::of(context) };
+        // A program may close the device while a thread waits here: the thread waits on.
+        let queue = open.async_events.events();
+        let QueuedEvent { event: code, element } = queue.next(&open.process.engine, |waiting| {
+            // With the queue locked: an object that is destroyed waits for this event, or removes it.
+            if let Some(element) = &waiting.element {
+                element.pending_acks.add();
+            }
+            waiting
+        })?;
+        let mut out = sys::ibv_async_event { event_type: code, ..Default::default() };
+        match element {
+            // Every member of the union that names an object is a pointer.
+            Some(element) => out.element.cq = element.object as *mut sys::ibv_cq,
+            None => out.element.port_num = 1,
+        }
+        // SAFETY: the caller passes a writable place.
+        unsafe { event.write(out) };
+        Ok(0)
+    })
+}
+
+/// See `ibv_ack_async_event(3)`.
+///
+/// # Safety
+/// `event` is one that was delivered, and its object is not destroyed.
+#[unsafe(export_name = "uw_ibv_ack_async_event")]
+pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: *mut sys::ibv_async_event) {
+    let _ = abi::guarded(|| {
+        // SAFETY: the caller passes an event of `ibv_get_async_event`.
+        let event = unsafe { event.read() };
+        if matches!(
+            event.event_type,
+            sys::IBV_EVENT_PORT_ACTIVE | sys::IBV_EVENT_PORT_ERR | sys::IBV_EVENT_GID_CHANGE
+        ) {
+            return Ok(());
+        }
+        // SAFETY: the event is of an object, and every member of the union that names one is a pointer.
+        let object = unsafe { event.element.cq }.cast::<c_void>() as usize;
+        if let Some(process) = process::started() {
+            process.async_events.ack(object);
+        }
+        Ok(())
+    });
+}

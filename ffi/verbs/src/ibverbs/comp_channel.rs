@@ -1,0 +1,93 @@
+//! Completion channels: one descriptor for the events of many completion queues.
+
+use std::cell::UnsafeCell;
+use std::sync::Arc;
+
+use libc::c_int;
+
+use crate::ffi::abi::{self, EBUSY};
+use crate::ffi::event_fd::EventQueue;
+use crate::ffi::live_handles::LiveHandles;
+use crate::ffi::use_count::UseCount;
+use crate::ffi::{resources, sys};
+use crate::ibverbs::device::OpenDevice;
+
+/// The queue of a channel. An entry is the address of a completion queue that has an event.
+pub(crate) type CqEvents = Arc<EventQueue<usize>>;
+
+/// A completion channel (`ibv_comp_channel`).
+#[repr(C)]
+pub(crate) struct CompChannel {
+    c: UnsafeCell<sys::ibv_comp_channel>,
+    pub(crate) events: CqEvents,
+    /// Completion queues that report to it.
+    use_count: UseCount,
+}
+
+impl CompChannel {
+    /// # Safety
+    /// `channel` is one that this library has handed out, and is not destroyed.
+    pub(crate) unsafe fn of<'a>(channel: *mut sys::ibv_comp_channel) -> &'a Self {
+        // SAFETY: the C struct is the first part of a `Channel`, which lives until it is destroyed.
+        unsafe { &*channel.cast::<Self>() }
+    }
+
+    pub(crate) fn add(&self) {
+        self.use_count.inc();
+    }
+
+    pub(crate) fn remove(&self) {
+        self.use_count.dec();
+    }
+}
+
+/// The channels for threads that wait.
+pub(crate) static CHANNELS: LiveHandles<CqEvents> = LiveHandles::new();
+
+/// See `ibv_create_comp_channel(3)`.
+///
+/// # Safety
+/// `context` is open.
+#[unsafe(export_name = "uw_ibv_create_comp_channel")]
+pub(crate) unsafe extern "C" fn ibv_create_comp_channel(
+    context: *mut sys::ibv_context,
+) -> *mut sys::ibv_comp_channel {
+    abi::pointer(|| {
+        resources::check_for_object(0)?;
+        let events = Arc::new(EventQueue::new()?);
+        let c = sys::ibv_comp_channel { context, fd: events.fd(), refcnt: 0 };
+        // SAFETY: the caller passes an open context.
+        unsafe { OpenDevice::of(context) }.add();
+        let channel = CompChannel {
+            c: UnsafeCell::new(c),
+            events: Arc::clone(&events),
+            use_count: UseCount::default(),
+        };
+        let channel = Box::into_raw(Box::new(channel)).cast();
+        CHANNELS.insert(channel as usize, events);
+        Ok(channel)
+    })
+}
+
+/// See `ibv_destroy_comp_channel(3)`.
+///
+/// # Safety
+/// `channel` lives, and is destroyed once.
+#[unsafe(export_name = "uw_ibv_destroy_comp_channel")]
+pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut sys::ibv_comp_channel) -> c_int {
+    abi::status(|| {
+        // SAFETY: the caller passes a channel that lives.
+        let this = unsafe { CompChannel::of(channel) };
+        if this.use_count.in_use() {
+            return Err(EBUSY);
+        }
+        // SAFETY: the field is never changed.
+        let context = unsafe { (*this.c.get()).context };
+        CHANNELS.remove(channel as usize);
+        // SAFETY: the address is that of a box, and the caller gives it up.
+        drop(unsafe { Box::from_raw(channel.cast::<CompChannel>()) });
+        // SAFETY: a context is not closed while it has objects.
+        unsafe { OpenDevice::of(context) }.remove();
+        Ok(())
+    })
+}

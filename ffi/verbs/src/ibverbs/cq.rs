@@ -1,0 +1,530 @@
+//! Completion queues.
+
+use std::cell::UnsafeCell;
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use iwarp::verbs::{CompletionQueue, CqEventHandler, CqOptions, WcOpcode, WcStatus, WorkCompletion};
+use libc::c_int;
+
+use crate::ffi::abi::{self, EBUSY, EINVAL, Outcome};
+use crate::ffi::pending_acks::PendingAcks;
+use crate::ffi::use_count::UseCount;
+use crate::ffi::{resources, sys};
+use crate::ibverbs::comp_channel::CompChannel;
+use crate::ibverbs::critical_section::CriticalSection;
+use crate::ibverbs::device::OpenDevice;
+use crate::process::Process;
+use crate::process::async_events::{Element, ObjectKind};
+use crate::process::limits;
+
+/// A completion queue (`ibv_cq`, and `ibv_cq_ex` where it was made so).
+#[repr(C)]
+pub(crate) struct Cq {
+    c: UnsafeCell<sys::ibv_cq_ex>,
+    pub(crate) cq: CompletionQueue,
+    process: &'static Process,
+    /// Events of completions that were delivered. The last one to acknowledge them may outlive the queue.
+    pub(crate) pending_acks: Arc<PendingAcks>,
+    /// Queue pairs that complete here.
+    use_count: UseCount,
+    /// The queue pairs of the engine that programs know by another number: a queue pair that was reset keeps
+    /// its number.
+    renumbered: AtomicBool,
+    numbers: Mutex<HashMap<u32, u32>>,
+    /// What a poll of `ibv_cq_ex` is at, between `ibv_start_poll` and `ibv_end_poll`.
+    pub(crate) polled: CriticalSection<Option<WorkCompletion>>,
+    /// Its address for the callback of events; 0 once it is destroyed.
+    place: Arc<AtomicUsize>,
+}
+
+/// Completions that are translated at a time, if so many are asked for.
+const BATCH: usize = 16;
+const FEW: usize = 2;
+
+impl Cq {
+    /// # Safety
+    /// `cq` is one that this library has handed out, and is not destroyed.
+    pub(crate) unsafe fn of<'a>(cq: *mut sys::ibv_cq) -> &'a Self {
+        // SAFETY: the C struct is the first part of a `Cq`, which lives until it is destroyed.
+        unsafe { &*cq.cast::<Self>() }
+    }
+
+    pub(crate) fn as_c(&self) -> *mut sys::ibv_cq_ex {
+        self.c.get()
+    }
+
+    pub(crate) fn user_context(&self) -> *mut c_void {
+        // SAFETY: the field is set when the queue is made, and perhaps by the program before events come.
+        unsafe { (*self.c.get()).cq_context }
+    }
+
+    fn channel(&self) -> *mut sys::ibv_comp_channel {
+        // SAFETY: the field is not changed after the queue is made.
+        unsafe { (*self.c.get()).channel }
+    }
+
+    fn context(&self) -> *mut sys::ibv_context {
+        // SAFETY: as above.
+        unsafe { (*self.c.get()).context }
+    }
+
+    pub(crate) fn add(&self) {
+        self.use_count.inc();
+    }
+
+    pub(crate) fn remove(&self) {
+        self.use_count.dec();
+    }
+
+    fn numbers(&self) -> MutexGuard<'_, HashMap<u32, u32>> {
+        self.numbers.lock().expect("no holder of this lock panics")
+    }
+
+    /// Completions of the engine's queue pair `number` are those of the one that programs know as `known`.
+    pub(crate) fn renumber(&self, number: u32, known: u32) {
+        self.numbers().insert(number, known);
+        self.renumbered.store(true, Ordering::Release);
+    }
+
+    /// The engine's queue pair `number` was reset or destroyed, and has no completions any more.
+    pub(crate) fn forget(&self, number: u32) {
+        let mut numbers = self.numbers();
+        numbers.remove(&number);
+        self.renumbered.store(!numbers.is_empty(), Ordering::Release);
+    }
+
+    /// Moves completions into `out`, with the numbers that programs know.
+    #[inline]
+    pub(crate) fn poll(&self, out: &mut [WorkCompletion]) -> usize {
+        if self.renumbered.load(Ordering::Acquire) {
+            return self.poll_renumbered(out);
+        }
+        let got = self.cq.poll(out);
+        // A queue pair may have got its number since.
+        if self.renumbered.load(Ordering::Acquire) {
+            translate(&self.numbers(), &mut out[..got]);
+        }
+        got
+    }
+
+    /// With the numbers locked throughout: none is forgotten of which a completion was taken.
+    #[cold]
+    fn poll_renumbered(&self, out: &mut [WorkCompletion]) -> usize {
+        let numbers = self.numbers();
+        let got = self.cq.poll(out);
+        translate(&numbers, &mut out[..got]);
+        got
+    }
+
+    /// Refuses a handle that is not its own.
+    pub(crate) fn check(&self) -> Outcome<()> {
+        // SAFETY: the field is not written while a call with the object runs.
+        abi::check_handle(unsafe { (*self.c.get()).handle }, self.cq.cq_num())
+    }
+
+    /// Whether no completion waits. If there is none, polls the engine and looks again.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.cq.is_empty() && {
+            self.process.engine.turn();
+            self.cq.is_empty()
+        }
+    }
+
+    /// Makes a queue of at least `cqe` entries.
+    ///
+    /// # Safety
+    /// `context` is open, `channel` is NULL or lives.
+    pub(crate) unsafe fn make(
+        context: *mut sys::ibv_context,
+        cqe: usize,
+        cq_context: *mut c_void,
+        channel: *mut sys::ibv_comp_channel,
+        vector: u32,
+    ) -> Outcome<Box<Self>> {
+        if cqe == 0 || cqe > limits::MAX_CQE || vector != 0 {
+            return Err(EINVAL);
+        }
+        resources::check_for_object(cqe * resources::COMPLETION_BYTES)?;
+        // SAFETY: the caller passes an open context.
+        let open = unsafe { OpenDevice::of(context) };
+        // SAFETY: the caller passes NULL or a channel that lives.
+        let events = (!channel.is_null()).then(|| unsafe { CompChannel::of(channel) });
+        // The engine's queue calls back, and the program's queue lies at an address that is known later.
+        let place = Arc::new(AtomicUsize::new(0));
+        let handler: Option<CqEventHandler> = events.map(|channel| {
+            let (events, place) = (Arc::clone(&channel.events), Arc::clone(&place));
+            let handler: CqEventHandler = Arc::new(move |_| {
+                // A queue that is destroyed has no address: this is looked at with the lock held under which
+                // its events are removed.
+                let mut events = events.lock();
+                let at = place.load(Ordering::Acquire);
+                if at != 0 {
+                    events.push(at);
+                }
+            });
+            handler
+        });
+        // Programs choose the size: a queue for several domains may have fewer entries than requests.
+        let options = CqOptions { handler: handler.as_ref(), strict: Some(false), ..CqOptions::new(cqe) };
+        let cq = open.process.context.create_cq_with(&options)?;
+        let c = sys::ibv_cq_ex {
+            context,
+            channel,
+            cq_context,
+            handle: cq.cq_num(),
+            cqe: c_int::try_from(cqe).map_err(|_| EINVAL)?,
+            ..Default::default()
+        };
+        let this = Box::new(Self {
+            c: UnsafeCell::new(c),
+            cq,
+            process: open.process,
+            pending_acks: Arc::default(),
+            use_count: UseCount::default(),
+            renumbered: AtomicBool::new(false),
+            numbers: Mutex::default(),
+            polled: CriticalSection::new(None, true),
+            place,
+        });
+        this.place.store(std::ptr::from_ref(&*this) as usize, Ordering::Release);
+        open.add();
+        if let Some(channel) = events {
+            channel.add();
+        }
+        let element = Element {
+            object: this.as_c() as usize,
+            queue: open.async_events.clone(),
+            pending_acks: Arc::default(),
+        };
+        open.process.async_events.insert(ObjectKind::Cq, this.cq.cq_num(), element);
+        Ok(this)
+    }
+}
+
+/// See `ibv_create_cq(3)`.
+///
+/// # Safety
+/// `context` is open, `channel` is NULL or lives.
+#[unsafe(export_name = "uw_ibv_create_cq")]
+pub(crate) unsafe extern "C" fn ibv_create_cq(
+    context: *mut sys::ibv_context,
+    cqe: c_int,
+    cq_context: *mut c_void,
+    channel: *mut sys::ibv_comp_channel,
+    vector: c_int,
+) -> *mut sys::ibv_cq {
+    abi::pointer(|| {
+        let cqe = usize::try_from(cqe).map_err(|_| EINVAL)?;
+        let vector = u32::try_from(vector).map_err(|_| EINVAL)?;
+        // SAFETY: the caller's promises are passed on.
+        let cq = unsafe { Cq::make(context, cqe, cq_context, channel, vector) }?;
+        Ok(Box::leak(cq).as_c().cast())
+    })
+}
+
+/// See `ibv_resize_cq(3)`.
+///
+/// # Safety
+/// `cq` lives.
+#[unsafe(export_name = "uw_ibv_resize_cq")]
+pub(crate) unsafe extern "C" fn ibv_resize_cq(cq: *mut sys::ibv_cq, cqe: c_int) -> c_int {
+    abi::status(|| {
+        // SAFETY: the caller passes a queue that lives.
+        let this = unsafe { Cq::of(cq) };
+        let entries =
+            usize::try_from(cqe).ok().filter(|&cqe| cqe > 0 && cqe <= limits::MAX_CQE).ok_or(EINVAL)?;
+        resources::check_for_object(entries * resources::COMPLETION_BYTES)?;
+        this.cq.resize(entries)?;
+        // SAFETY: the caller does not use the queue in two threads while it is resized.
+        unsafe { (*this.c.get()).cqe = cqe };
+        Ok(())
+    })
+}
+
+/// See `ibv_destroy_cq(3)`: waits until all events that were delivered are acknowledged.
+///
+/// # Safety
+/// `cq` lives, and is destroyed once.
+#[unsafe(export_name = "uw_ibv_destroy_cq")]
+pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut sys::ibv_cq) -> c_int {
+    abi::status(|| {
+        // SAFETY: the caller passes a queue that lives.
+        let this = unsafe { Cq::of(cq) };
+        this.check()?;
+        if this.use_count.in_use() {
+            return Err(EBUSY);
+        }
+        let (context, channel) = (this.context(), this.channel());
+        if !channel.is_null() {
+            // SAFETY: a channel is not destroyed while a queue reports to it.
+            let channel = unsafe { CompChannel::of(channel) };
+            let mut events = channel.events.lock();
+            let at = this.place.swap(0, Ordering::AcqRel);
+            events.remove(|other| *other == at);
+            drop(events);
+        }
+        this.process.async_events.forget(ObjectKind::Cq, this.cq.cq_num());
+        // In this order: no further event is delivered.
+        this.pending_acks.wait();
+        this.process.async_events.remove(this.as_c() as usize);
+        if !channel.is_null() {
+            // SAFETY: as above.
+            unsafe { CompChannel::of(channel) }.remove();
+        }
+        // SAFETY: the address is that of a leaked box, and the caller gives it up.
+        drop(unsafe { Box::from_raw(cq.cast::<Cq>()) });
+        // SAFETY: a context is not closed while it has objects.
+        unsafe { OpenDevice::of(context) }.remove();
+        Ok(())
+    })
+}
+
+/// `ibv_poll_cq`: takes completions, and polls the engine if there are none.
+pub(crate) unsafe extern "C" fn poll_cq(cq: *mut sys::ibv_cq, count: c_int, out: *mut sys::ibv_wc) -> c_int {
+    abi::minus_one(|| {
+        // SAFETY: the caller passes a queue that lives.
+        let this = unsafe { Cq::of(cq) };
+        let wanted = usize::try_from(count).map_err(|_| EINVAL)?;
+        // Most polls find nothing.
+        if wanted == 0 || this.is_empty() {
+            return Ok(0);
+        }
+        // Most programs ask for one or two, in a loop: a larger batch would cost more than the rest.
+        let take = if wanted <= FEW { take_into::<FEW> } else { take_into::<BATCH> };
+        // SAFETY: the caller passes an array of `count` places.
+        let taken = unsafe { take(this, wanted, out) };
+        Ok(taken as c_int)
+    })
+}
+
+/// Moves up to `wanted` completions to `out`, `N` at a time.
+///
+/// # Safety
+/// `out` has `wanted` writable places.
+unsafe fn take_into<const N: usize>(this: &Cq, wanted: usize, out: *mut sys::ibv_wc) -> usize {
+    let mut taken = 0;
+    let mut batch = [WorkCompletion::default(); N];
+    while taken < wanted {
+        let room = N.min(wanted - taken);
+        let got = this.poll(&mut batch[..room]);
+        for (index, completion) in batch[..got].iter().enumerate() {
+            // SAFETY: the caller's array has `wanted` places, and `taken + index` is below that.
+            let place = unsafe { out.add(taken + index) };
+            // SAFETY: as above; the place is writable.
+            unsafe { place.write(wc_of(completion)) };
+        }
+        taken += got;
+        if got < room {
+            break;
+        }
+    }
+    taken
+}
+
+/// `ibv_req_notify_cq`.
+pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut sys::ibv_cq, solicited_only: c_int) -> c_int {
+    abi::status(|| {
+        // SAFETY: the caller passes a queue that lives.
+        let this = unsafe { Cq::of(cq) };
+        this.check()?;
+        if this.channel().is_null() {
+            // Programs arm queues without a channel, and expect no error.
+            return Ok(());
+        }
+        // The program is about to wait, so it polls no more.
+        this.process.engine.hand_over();
+        Ok(this.cq.req_notify(solicited_only != 0)?)
+    })
+}
+
+/// The status of C.
+pub(crate) fn status_of(completion: &WorkCompletion) -> sys::ibv_wc_status {
+    match completion.status {
+        WcStatus::Success => sys::IBV_WC_SUCCESS,
+        WcStatus::LocalQpOperationError => sys::IBV_WC_LOC_QP_OP_ERR,
+        // All that a request does to keys is memory management.
+        WcStatus::LocalProtectionError if completion.opcode == WcOpcode::LocalInvalidate => {
+            sys::IBV_WC_MW_BIND_ERR
+        }
+        WcStatus::LocalProtectionError => sys::IBV_WC_LOC_PROT_ERR,
+        WcStatus::MwBindError => sys::IBV_WC_MW_BIND_ERR,
+        WcStatus::LocalLengthError => sys::IBV_WC_LOC_LEN_ERR,
+        WcStatus::WrFlushError => sys::IBV_WC_WR_FLUSH_ERR,
+        WcStatus::RemoteAccessError => sys::IBV_WC_REM_ACCESS_ERR,
+        WcStatus::RemoteInvalidRequest => sys::IBV_WC_REM_INV_REQ_ERR,
+        WcStatus::RemoteOperationError => sys::IBV_WC_REM_OP_ERR,
+        WcStatus::RetryExceeded => sys::IBV_WC_RETRY_EXC_ERR,
+        WcStatus::RnrRetryExceeded => sys::IBV_WC_RNR_RETRY_EXC_ERR,
+        _ => sys::IBV_WC_GENERAL_ERR,
+    }
+}
+
+/// The opcode of C.
+pub(crate) fn opcode_of(completion: &WorkCompletion) -> sys::ibv_wc_opcode {
+    match completion.opcode {
+        WcOpcode::Send => sys::IBV_WC_SEND,
+        // A Write with immediate is one for C.
+        WcOpcode::Write | WcOpcode::Immediate => sys::IBV_WC_RDMA_WRITE,
+        WcOpcode::Read => sys::IBV_WC_RDMA_READ,
+        WcOpcode::FetchAdd => sys::IBV_WC_FETCH_ADD,
+        WcOpcode::CmpSwap | WcOpcode::Swap => sys::IBV_WC_COMP_SWAP,
+        // Fast registration has no opcode of its own in user space.
+        WcOpcode::LocalInvalidate | WcOpcode::FastRegister => sys::IBV_WC_LOCAL_INV,
+        WcOpcode::BindWindow => sys::IBV_WC_BIND_MW,
+        WcOpcode::RecvImmediate => sys::IBV_WC_RECV_RDMA_WITH_IMM,
+        // `Recv`, or one that is newer than this function.
+        _ => sys::IBV_WC_RECV,
+    }
+}
+
+/// Layer, type and code of the stream's error, or MPA's code for a connection that is gone, for `vendor_err`.
+pub(crate) fn vendor_err_of(completion: &WorkCompletion) -> u32 {
+    let Some(cause) = completion.cause else { return 0 };
+    match (cause.stream(), cause.mpa_code()) {
+        (Some(error), _) => {
+            u32::from_be_bytes([u8::from(error.from_peer), error.layer, error.etype, error.code])
+        }
+        (None, Some(code)) => u32::from_be_bytes([0, 2, 0, code]),
+        (None, None) => 0,
+    }
+}
+
+/// The immediate or the invalidated key, and the flags that say so.
+pub(crate) fn immediate_of(completion: &WorkCompletion) -> (u32, u32) {
+    match (completion.immediate, completion.invalidated) {
+        // The immediate is in the order of the network, in the first half of what was sent.
+        (Some([a, b, c, d, ..]), _) => (u32::from_ne_bytes([a, b, c, d]), sys::IBV_WC_WITH_IMM),
+        (None, Some(rkey)) => (rkey, sys::IBV_WC_WITH_INV),
+        (None, None) => (0, 0),
+    }
+}
+
+/// Bytes of the message: those that were written, if the immediate of a Write came.
+pub(crate) fn byte_len_of(completion: &WorkCompletion) -> u32 {
+    match (completion.opcode, completion.immediate) {
+        (WcOpcode::RecvImmediate, Some([.., a, b, c, d])) => u32::from_be_bytes([a, b, c, d]),
+        _ => completion.byte_len,
+    }
+}
+
+/// Puts the numbers that programs know.
+fn translate(numbers: &HashMap<u32, u32>, completions: &mut [WorkCompletion]) {
+    for completion in completions {
+        if let Some(known) = numbers.get(&completion.qp_num) {
+            completion.qp_num = *known;
+        }
+    }
+}
+
+fn wc_of(completion: &WorkCompletion) -> sys::ibv_wc {
+    let (imm_data, wc_flags) = immediate_of(completion);
+    sys::ibv_wc {
+        wr_id: completion.wr_id,
+        status: status_of(completion),
+        opcode: opcode_of(completion),
+        vendor_err: vendor_err_of(completion),
+        byte_len: byte_len_of(completion),
+        __bindgen_anon_1: sys::ibv_wc__bindgen_ty_1 { imm_data },
+        qp_num: completion.qp_num,
+        src_qp: 0,
+        wc_flags,
+        ..Default::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use iwarp::verbs::{ConnectionError, StreamError};
+    use tcp_lite::CloseReason;
+
+    use super::*;
+
+    fn completion(change: impl FnOnce(&mut WorkCompletion)) -> WorkCompletion {
+        let mut completion = WorkCompletion::default();
+        change(&mut completion);
+        completion
+    }
+
+    #[test]
+    fn each_status_is_that_of_c() {
+        use WcStatus as Ours;
+        for (status, wanted) in [
+            (Ours::Success, sys::IBV_WC_SUCCESS),
+            (Ours::LocalProtectionError, sys::IBV_WC_LOC_PROT_ERR),
+            (Ours::MwBindError, sys::IBV_WC_MW_BIND_ERR),
+            (Ours::LocalLengthError, sys::IBV_WC_LOC_LEN_ERR),
+            (Ours::LocalQpOperationError, sys::IBV_WC_LOC_QP_OP_ERR),
+            (Ours::WrFlushError, sys::IBV_WC_WR_FLUSH_ERR),
+            (Ours::RemoteAccessError, sys::IBV_WC_REM_ACCESS_ERR),
+            (Ours::RemoteInvalidRequest, sys::IBV_WC_REM_INV_REQ_ERR),
+            (Ours::RemoteOperationError, sys::IBV_WC_REM_OP_ERR),
+            (Ours::RetryExceeded, sys::IBV_WC_RETRY_EXC_ERR),
+            (Ours::RnrRetryExceeded, sys::IBV_WC_RNR_RETRY_EXC_ERR),
+        ] {
+            assert_eq!(wc_of(&completion(|wc| wc.status = status)).status, wanted, "{status:?}");
+        }
+        let of_a_key = completion(|wc| {
+            (wc.status, wc.opcode) = (Ours::LocalProtectionError, WcOpcode::LocalInvalidate);
+        });
+        assert_eq!(status_of(&of_a_key), sys::IBV_WC_MW_BIND_ERR);
+    }
+
+    #[test]
+    fn each_operation_is_that_of_c() {
+        for (opcode, wanted) in [
+            (WcOpcode::Send, sys::IBV_WC_SEND),
+            (WcOpcode::Write, sys::IBV_WC_RDMA_WRITE),
+            (WcOpcode::Immediate, sys::IBV_WC_RDMA_WRITE),
+            (WcOpcode::Read, sys::IBV_WC_RDMA_READ),
+            (WcOpcode::FetchAdd, sys::IBV_WC_FETCH_ADD),
+            (WcOpcode::CmpSwap, sys::IBV_WC_COMP_SWAP),
+            (WcOpcode::Swap, sys::IBV_WC_COMP_SWAP),
+            (WcOpcode::LocalInvalidate, sys::IBV_WC_LOCAL_INV),
+            (WcOpcode::FastRegister, sys::IBV_WC_LOCAL_INV),
+            (WcOpcode::BindWindow, sys::IBV_WC_BIND_MW),
+            (WcOpcode::Recv, sys::IBV_WC_RECV),
+            (WcOpcode::RecvImmediate, sys::IBV_WC_RECV_RDMA_WITH_IMM),
+        ] {
+            assert_eq!(wc_of(&completion(|wc| wc.opcode = opcode)).opcode, wanted, "{opcode:?}");
+        }
+    }
+
+    #[test]
+    fn the_vendors_error_has_the_cause_byte_by_byte() {
+        let stream =
+            |from_peer| ConnectionError::Stream(StreamError { layer: 1, etype: 2, code: 3, from_peer });
+        for (cause, wanted) in [
+            (None, 0),
+            (Some(stream(false)), 0x0001_0203),
+            (Some(stream(true)), 0x0101_0203),
+            // A connection that is gone, in MPA's words.
+            (Some(ConnectionError::PeerClosed), 0x0002_0001),
+            (Some(ConnectionError::Tcp(CloseReason::TimedOut)), 0x0002_0001),
+            (Some(ConnectionError::NoRoute), 0),
+        ] {
+            assert_eq!(wc_of(&completion(|wc| wc.cause = cause)).vendor_err, wanted, "{cause:?}");
+        }
+    }
+
+    #[test]
+    fn an_immediate_and_the_bytes_of_its_write_are_the_peers() {
+        let written = completion(|wc| {
+            (wc.opcode, wc.byte_len) = (WcOpcode::RecvImmediate, 8);
+            wc.immediate = Some([1, 2, 3, 4, 0, 1, 0, 2]);
+        });
+        let (imm_data, flags) = immediate_of(&written);
+        assert_eq!((imm_data.to_ne_bytes(), flags), ([1, 2, 3, 4], sys::IBV_WC_WITH_IMM));
+        assert_eq!(byte_len_of(&written), 0x0001_0002);
+        let sent = completion(|wc| {
+            (wc.opcode, wc.byte_len, wc.immediate) = (WcOpcode::Recv, 8, Some([1, 2, 3, 4, 0, 0, 0, 0]));
+        });
+        assert_eq!((immediate_of(&sent).1, byte_len_of(&sent)), (sys::IBV_WC_WITH_IMM, 8));
+        let invalidated = completion(|wc| wc.invalidated = Some(7));
+        assert_eq!(immediate_of(&invalidated), (7, sys::IBV_WC_WITH_INV));
+        assert_eq!(immediate_of(&completion(|_| ())), (0, 0));
+    }
+}

@@ -1,0 +1,170 @@
+//! Completion queues of the extended interface (`ibv_create_cq_ex`): one completion at a time, field by
+//! field.
+
+use iwarp::verbs::WorkCompletion;
+use libc::c_int;
+
+use crate::ffi::abi::{self, EINVAL, EOPNOTSUPP, Outcome};
+use crate::ffi::sys;
+use crate::ibverbs::cq::{self, Cq};
+use crate::ibverbs::pd::Pd;
+
+/// The fields that a completion has here.
+const FIELDS: u64 = (sys::IBV_WC_EX_WITH_BYTE_LEN
+    | sys::IBV_WC_EX_WITH_IMM
+    | sys::IBV_WC_EX_WITH_QP_NUM
+    | sys::IBV_WC_EX_WITH_SRC_QP
+    | sys::IBV_WC_EX_WITH_SLID
+    | sys::IBV_WC_EX_WITH_SL
+    | sys::IBV_WC_EX_WITH_DLID_PATH_BITS) as u64;
+
+pub(crate) unsafe extern "C" fn create_cq_ex(
+    context: *mut sys::ibv_context,
+    init: *mut sys::ibv_cq_init_attr_ex,
+) -> *mut sys::ibv_cq_ex {
+    abi::pointer(|| {
+        // SAFETY: the caller passes a struct that is readable.
+        let init = unsafe { &*init };
+        if init.wc_flags & !FIELDS != 0 {
+            return Err(EOPNOTSUPP);
+        }
+        let known = sys::IBV_CQ_INIT_ATTR_MASK_FLAGS | sys::IBV_CQ_INIT_ATTR_MASK_PD;
+        if init.comp_mask & !known != 0 {
+            return Err(EINVAL);
+        }
+        let has_flags = init.comp_mask & sys::IBV_CQ_INIT_ATTR_MASK_FLAGS != 0;
+        let mut is_for_one_thread = has_flags && init.flags & sys::IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0;
+        if init.comp_mask & sys::IBV_CQ_INIT_ATTR_MASK_PD != 0 {
+            if init.parent_domain.is_null() {
+                return Err(EINVAL);
+            }
+            // SAFETY: the caller passes a domain that lives.
+            let parent = unsafe { Pd::of(init.parent_domain) };
+            parent.check()?;
+            if !parent.is_parent() {
+                return Err(EINVAL);
+            }
+            is_for_one_thread |= parent.is_for_one_thread();
+        }
+        if has_flags && init.flags & !(sys::IBV_CREATE_CQ_ATTR_SINGLE_THREADED) != 0 {
+            return Err(EOPNOTSUPP);
+        }
+        // SAFETY: the caller's promises are passed on.
+        let mut cq =
+            unsafe { Cq::make(context, init.cqe as usize, init.cq_context, init.channel, init.comp_vector) }?;
+        if is_for_one_thread {
+            cq.polled.for_one_thread();
+        }
+        let cq = Box::leak(cq).as_c();
+        // SAFETY: the queue was made above, and nobody else has it.
+        let c = unsafe { &mut *cq };
+        c.start_poll = Some(start_poll);
+        c.next_poll = Some(next_poll);
+        c.end_poll = Some(end_poll);
+        c.read_opcode = Some(read_opcode);
+        c.read_vendor_err = Some(read_vendor_err);
+        c.read_byte_len = Some(read_byte_len);
+        c.read_imm_data = Some(read_imm_data);
+        c.read_qp_num = Some(read_qp_num);
+        c.read_src_qp = Some(read_src_qp);
+        c.read_wc_flags = Some(read_wc_flags);
+        c.read_slid = Some(read_slid);
+        c.read_sl = Some(read_byte_field);
+        c.read_dlid_path_bits = Some(read_byte_field);
+        Ok(cq)
+    })
+}
+
+/// Takes the next completion, and puts the fields that programs read without a call. The calling thread has
+/// entered the section.
+fn advance(at: *mut sys::ibv_cq_ex, may_turn: bool) -> Outcome<()> {
+    // SAFETY: the caller passes a queue that lives.
+    let this = unsafe { Cq::of(at.cast()) };
+    let mut out = [WorkCompletion::default()];
+    let count = if may_turn && this.is_empty() { 0 } else { this.poll(&mut out) };
+    let mut polled = this.polled.inside()?;
+    *polled = (count > 0).then_some(out[0]);
+    let completion = polled.as_ref().ok_or(abi::ENOENT)?;
+    // SAFETY: a queue is polled by one thread at a time: the one that has entered the section.
+    unsafe { (*at).wr_id = completion.wr_id };
+    // SAFETY: as above.
+    unsafe { (*at).status = cq::status_of(completion) };
+    Ok(())
+}
+
+fn number(result: Outcome<()>) -> c_int {
+    result.map_or_else(|error| error.0, |()| 0)
+}
+
+unsafe extern "C" fn start_poll(at: *mut sys::ibv_cq_ex, attr: *mut sys::ibv_poll_cq_attr) -> c_int {
+    number(abi::guarded(|| {
+        // SAFETY: the caller passes a struct that is readable.
+        if unsafe { (*attr).comp_mask } != 0 {
+            return Err(EINVAL);
+        }
+        // SAFETY: the caller passes a queue that lives.
+        let this = unsafe { Cq::of(at.cast()) };
+        drop(this.polled.enter()?);
+        // A poll that does not start is not ended.
+        advance(at, true).inspect_err(|_| drop(this.polled.leave()))
+    }))
+}
+
+unsafe extern "C" fn next_poll(at: *mut sys::ibv_cq_ex) -> c_int {
+    number(abi::guarded(|| advance(at, false)))
+}
+
+unsafe extern "C" fn end_poll(at: *mut sys::ibv_cq_ex) {
+    let _ = abi::guarded(|| {
+        // SAFETY: the caller passes a queue that lives.
+        drop(unsafe { Cq::of(at.cast()) }.polled.leave()?);
+        Ok(())
+    });
+}
+
+/// Reads a field of the completion that the poll is at.
+fn read<T: Default>(at: *mut sys::ibv_cq_ex, field: impl FnOnce(&Cq, &WorkCompletion) -> T) -> T {
+    abi::guarded(|| {
+        // SAFETY: the caller passes a queue that lives.
+        let this = unsafe { Cq::of(at.cast()) };
+        let polled = this.polled.inside()?;
+        Ok(polled.as_ref().map(|completion| field(this, completion)).unwrap_or_default())
+    })
+    .unwrap_or_default()
+}
+
+unsafe extern "C" fn read_opcode(at: *mut sys::ibv_cq_ex) -> sys::ibv_wc_opcode {
+    read(at, |_, completion| cq::opcode_of(completion))
+}
+
+unsafe extern "C" fn read_vendor_err(at: *mut sys::ibv_cq_ex) -> u32 {
+    read(at, |_, completion| cq::vendor_err_of(completion))
+}
+
+unsafe extern "C" fn read_byte_len(at: *mut sys::ibv_cq_ex) -> u32 {
+    read(at, |_, completion| cq::byte_len_of(completion))
+}
+
+unsafe extern "C" fn read_imm_data(at: *mut sys::ibv_cq_ex) -> u32 {
+    read(at, |_, completion| cq::immediate_of(completion).0)
+}
+
+unsafe extern "C" fn read_qp_num(at: *mut sys::ibv_cq_ex) -> u32 {
+    read(at, |_, completion| completion.qp_num)
+}
+
+unsafe extern "C" fn read_src_qp(_at: *mut sys::ibv_cq_ex) -> u32 {
+    0
+}
+
+unsafe extern "C" fn read_wc_flags(at: *mut sys::ibv_cq_ex) -> u32 {
+    read(at, |_, completion| cq::immediate_of(completion).1)
+}
+
+unsafe extern "C" fn read_slid(_at: *mut sys::ibv_cq_ex) -> u32 {
+    0
+}
+
+unsafe extern "C" fn read_byte_field(_at: *mut sys::ibv_cq_ex) -> u8 {
+    0
+}

@@ -1,0 +1,90 @@
+//! Critical sections of programs: one call enters, and another one leaves (`ibv_wr_start` to
+//! `ibv_wr_complete` or `ibv_wr_abort`, `ibv_start_poll` to `ibv_end_poll`).
+//!
+//! Between the two calls no lock is held, since the calls in between need the value. Another thread that
+//! enters waits until the section is left, as it waits for the lock of a driver.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::{Condvar, Mutex, MutexGuard};
+
+use crate::ffi::abi::{self, Outcome};
+
+/// See the module.
+pub(crate) struct CriticalSection<T> {
+    inside: Mutex<Inside<T>>,
+    left: Condvar,
+    /// Several threads may enter. If not, the program has promised that only one does, and nobody waits.
+    is_shared: bool,
+}
+
+struct Inside<T> {
+    value: T,
+    is_entered: bool,
+    /// Threads that wait until it is left.
+    waiting: usize,
+}
+
+/// The value of a section, for one call.
+pub(crate) struct SectionGuard<'a, T>(MutexGuard<'a, Inside<T>>);
+
+impl<T> CriticalSection<T> {
+    pub(crate) fn new(value: T, is_shared: bool) -> Self {
+        let inside = Mutex::new(Inside { value, is_entered: false, waiting: 0 });
+        Self { inside, left: Condvar::new(), is_shared }
+    }
+
+    /// The program has promised that one thread uses it.
+    pub(crate) fn for_one_thread(&mut self) {
+        self.is_shared = false;
+    }
+
+    /// Enters it, once no other thread is in it.
+    pub(crate) fn enter(&self) -> Outcome<SectionGuard<'_, T>> {
+        let mut locked = self.lock()?;
+        locked.0.is_entered = true;
+        Ok(locked)
+    }
+
+    /// As [`enter`](Self::enter), but only while the value lives.
+    pub(crate) fn lock(&self) -> Outcome<SectionGuard<'_, T>> {
+        let mut locked = self.inside()?;
+        while self.is_shared && locked.0.is_entered {
+            locked.0.waiting += 1;
+            let mut inside = self.left.wait(locked.0).map_err(|_| abi::EIO)?;
+            inside.waiting -= 1;
+            locked = SectionGuard(inside);
+        }
+        Ok(locked)
+    }
+
+    /// The value, for the thread that has entered.
+    pub(crate) fn inside(&self) -> Outcome<SectionGuard<'_, T>> {
+        // A panic with the lock held leaves the value half changed.
+        Ok(SectionGuard(self.inside.lock().map_err(|_| abi::EIO)?))
+    }
+
+    /// Leaves it. Others wait until the value is dropped.
+    pub(crate) fn leave(&self) -> Outcome<SectionGuard<'_, T>> {
+        let mut locked = self.inside()?;
+        locked.0.is_entered = false;
+        if locked.0.waiting > 0 {
+            // All of them: one that visits does not leave, and would not wake the next one.
+            self.left.notify_all();
+        }
+        Ok(locked)
+    }
+}
+
+impl<T> Deref for SectionGuard<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0.value
+    }
+}
+
+impl<T> DerefMut for SectionGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.0.value
+    }
+}

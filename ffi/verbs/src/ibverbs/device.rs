@@ -1,0 +1,444 @@
+//! The device: its name in the list, its contexts, and the answers to queries.
+
+use std::cell::UnsafeCell;
+use std::ffi::{CStr, c_char};
+use std::ptr;
+use std::sync::OnceLock;
+
+use libc::{c_int, ssize_t};
+
+use crate::ffi::abi::{self, EINVAL, Errno, Outcome};
+use crate::ffi::c_str::copy_str;
+use crate::ffi::sys;
+use crate::ffi::use_count::UseCount;
+use crate::process::Process;
+use crate::process::async_events::AsyncQueue;
+use crate::process::{identity, limits};
+
+/// The device of this library, in the layout that programs read.
+struct Device(sys::ibv_device);
+
+// SAFETY: the strings and numbers in it are never changed, and its function pointers are NULL.
+unsafe impl Sync for Device {}
+// SAFETY: as above.
+unsafe impl Send for Device {}
+
+/// An open device (`ibv_context`). Programs have the address of its last part.
+#[repr(C)]
+pub(crate) struct OpenDevice {
+    c: UnsafeCell<sys::verbs_context>,
+    pub(crate) process: &'static Process,
+    pub(crate) async_events: AsyncQueue,
+    /// Objects that were made with it and live.
+    objects: UseCount,
+}
+
+fn device() -> *mut sys::ibv_device {
+    static DEVICE: OnceLock<Device> = OnceLock::new();
+    let device = DEVICE.get_or_init(|| {
+        let mut device = sys::ibv_device {
+            node_type: if identity::pretends_ib() { sys::IBV_NODE_CA } else { sys::IBV_NODE_RNIC },
+            transport_type: if identity::pretends_ib() {
+                sys::IBV_TRANSPORT_IB
+            } else {
+                sys::IBV_TRANSPORT_IWARP
+            },
+            ..Default::default()
+        };
+        let name = identity::device_name();
+        copy_str(&mut device.name, &name);
+        copy_str(&mut device.dev_name, "uverbs0");
+        copy_str(&mut device.dev_path, "/sys/class/infiniband_verbs/uverbs0");
+        copy_str(&mut device.ibdev_path, &format!("/sys/class/infiniband/{name}"));
+        Device(device)
+    });
+    ptr::from_ref(&device.0).cast_mut()
+}
+
+impl OpenDevice {
+    /// The context of an address that this library has handed out.
+    ///
+    /// # Safety
+    /// `context` is one that `ibv_open_device` returned, and is not closed.
+    pub(crate) unsafe fn of<'a>(context: *mut sys::ibv_context) -> &'a Self {
+        let offset = std::mem::offset_of!(sys::verbs_context, context);
+        // SAFETY: programs have the address of this field of the first part of an `OpenDevice`.
+        let whole = unsafe { context.byte_sub(offset) };
+        // SAFETY: the address is that of an `OpenDevice`, which lives until it is closed.
+        unsafe { &*whole.cast::<Self>() }
+    }
+
+    /// The address that programs have.
+    pub(crate) fn as_c(&self) -> *mut sys::ibv_context {
+        // SAFETY: the field lies within the value that the cell owns. No reference to it is made.
+        unsafe { &raw mut (*self.c.get()).context }
+    }
+
+    /// An object was made with it.
+    pub(crate) fn add(&self) {
+        self.objects.inc();
+    }
+
+    /// An object of it is gone.
+    pub(crate) fn remove(&self) {
+        self.objects.dec();
+    }
+
+    /// Opens the device. `calls` are those that programs reach through the struct.
+    pub(crate) fn open(
+        process: &'static Process,
+        calls: sys::verbs_context,
+    ) -> Outcome<*mut sys::ibv_context> {
+        let async_events = AsyncQueue::new()?;
+        let mut c = sys::verbs_context {
+            sz: size_of::<sys::verbs_context>(),
+            query_port: Some(query_port_of),
+            query_device_ex: Some(query_device_ex),
+            ..calls
+        };
+        c.context.device = device();
+        c.context.cmd_fd = -1;
+        c.context.async_fd = async_events.fd();
+        c.context.num_comp_vectors = 1;
+        c.context.abi_compat = usize::MAX as *mut libc::c_void;
+        let open =
+            Box::new(Self { c: UnsafeCell::new(c), process, async_events, objects: UseCount::default() });
+        process.async_events.add_queue(&open.async_events);
+        Ok(Box::leak(open).as_c())
+    }
+}
+
+// ---- the list of devices ----
+
+/// See `ibv_get_device_list(3)`. The list has one device, and making it starts nothing.
+///
+/// # Safety
+/// `count` is NULL or writable.
+#[unsafe(export_name = "uw_ibv_get_device_list")]
+pub(crate) unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut sys::ibv_device {
+    if !count.is_null() {
+        // SAFETY: the caller passes a writable place.
+        unsafe { *count = 1 };
+    }
+    Box::into_raw(Box::new([device(), ptr::null_mut()])).cast()
+}
+
+/// See `ibv_free_device_list(3)`.
+///
+/// # Safety
+/// `list` is one of [`ibv_get_device_list`], and freed once.
+#[unsafe(export_name = "uw_ibv_free_device_list")]
+pub(crate) unsafe extern "C" fn ibv_free_device_list(list: *mut *mut sys::ibv_device) {
+    if !list.is_null() {
+        // SAFETY: the list is a box of two pointers, and the caller gives it up.
+        drop(unsafe { Box::from_raw(list.cast::<[*mut sys::ibv_device; 2]>()) });
+    }
+}
+
+/// See `ibv_get_device_name(3)`.
+///
+/// # Safety
+/// `device` is one of the list.
+#[unsafe(export_name = "uw_ibv_get_device_name")]
+pub(crate) unsafe extern "C" fn ibv_get_device_name(device: *mut sys::ibv_device) -> *const c_char {
+    // SAFETY: the caller passes a device of the list, which is never freed.
+    unsafe { &raw const (*device).name }.cast()
+}
+
+/// See `ibv_get_device_guid(3)`: in network byte order.
+///
+/// # Safety
+/// `device` is one of the list.
+#[unsafe(export_name = "uw_ibv_get_device_guid")]
+pub(crate) unsafe extern "C" fn ibv_get_device_guid(_device: *mut sys::ibv_device) -> u64 {
+    identity::guid().to_be()
+}
+
+/// See `ibv_get_device_index(3)`: the kernel has no index for it.
+///
+/// # Safety
+/// `device` is one of the list.
+#[unsafe(export_name = "uw_ibv_get_device_index")]
+pub(crate) unsafe extern "C" fn ibv_get_device_index(_device: *mut sys::ibv_device) -> c_int {
+    -1
+}
+
+// ---- contexts ----
+
+/// See `ibv_close_device(3)`.
+///
+/// # Safety
+/// `context` is open.
+#[unsafe(export_name = "uw_ibv_close_device")]
+pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut sys::ibv_context) -> c_int {
+    abi::status(|| {
+        // SAFETY: the caller passes an open context.
+        let open = unsafe { OpenDevice::of(context) };
+        open.process.async_events.remove_queue(&open.async_events);
+        // Devices close although programs have left objects behind, which go with the process.
+        if open.objects.in_use() {
+            return Ok(());
+        }
+        // SAFETY: the address is that of a leaked box, and the caller gives it up.
+        drop(unsafe { Box::from_raw(ptr::from_ref(open).cast_mut()) });
+        Ok(())
+    })
+}
+
+/// See `ibv_import_device(3)`: a device of another process cannot be shared.
+#[unsafe(export_name = "uw_ibv_import_device")]
+pub(crate) extern "C" fn ibv_import_device(_cmd_fd: c_int) -> *mut sys::ibv_context {
+    abi::pointer(|| Err(abi::EOPNOTSUPP))
+}
+
+// ---- queries ----
+
+/// See `ibv_query_device(3)`.
+///
+/// # Safety
+/// `context` is open, `attr` is writable.
+#[unsafe(export_name = "uw_ibv_query_device")]
+pub(crate) unsafe extern "C" fn ibv_query_device(
+    _context: *mut sys::ibv_context,
+    attr: *mut sys::ibv_device_attr,
+) -> c_int {
+    abi::status(|| {
+        // SAFETY: the caller passes a writable struct.
+        unsafe { attr.write(limits::device()) };
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn query_device_ex(
+    _context: *mut sys::ibv_context,
+    input: *const sys::ibv_query_device_ex_input,
+    attr: *mut sys::ibv_device_attr_ex,
+    size: usize,
+) -> c_int {
+    abi::status(|| {
+        // SAFETY: the caller passes NULL or a readable struct.
+        if unsafe { input.as_ref() }.is_some_and(|input| input.comp_mask != 0) {
+            return Err(EINVAL);
+        }
+        let whole = limits::device_ex();
+        if size < size_of::<sys::ibv_device_attr>() {
+            return Err(EINVAL);
+        }
+        // SAFETY: the caller passes a struct of that size.
+        unsafe { put(&whole, attr, size) };
+        Ok(())
+    })
+}
+
+/// Copies a struct to a caller whose struct has `size` bytes: fewer if the caller is older than this library,
+/// and more if it is newer. What this library does not know is 0.
+///
+/// # Safety
+/// `out` has `size` writable bytes.
+unsafe fn put<T>(whole: &T, out: *mut T, size: usize) {
+    let bytes = size.min(size_of::<T>());
+    // SAFETY: the caller's struct has `size` bytes, and ours `size_of::<T>()`: those that both have are
+    // copied.
+    unsafe { ptr::copy_nonoverlapping(ptr::from_ref(whole).cast::<u8>(), out.cast::<u8>(), bytes) };
+    // SAFETY: the caller's struct has `size` bytes, and `bytes` is at most that.
+    let rest = unsafe { out.cast::<u8>().add(bytes) };
+    // SAFETY: bytes beyond our struct, up to the size that the caller says.
+    unsafe { ptr::write_bytes(rest, 0, size - bytes) };
+}
+
+/// The exported function is for programs that were compiled with older headers, and writes the old struct.
+///
+/// # Safety
+/// `context` is open, `attr` is writable.
+#[unsafe(export_name = "uw_ibv_query_port")]
+pub(crate) unsafe extern "C" fn ibv_query_port(
+    context: *mut sys::ibv_context,
+    port: u8,
+    attr: *mut sys::_compat_ibv_port_attr,
+) -> c_int {
+    // The header does not define the old struct. It is the new one up to the field that was added.
+    let size = std::mem::offset_of!(sys::ibv_port_attr, port_cap_flags2);
+    // SAFETY: the caller's promises are passed on.
+    unsafe { query_port_of(context, port, attr.cast(), size) }
+}
+
+unsafe extern "C" fn query_port_of(
+    context: *mut sys::ibv_context,
+    port: u8,
+    attr: *mut sys::ibv_port_attr,
+    size: usize,
+) -> c_int {
+    abi::status(|| {
+        if port != 1 {
+            return Err(EINVAL);
+        }
+        // SAFETY: the caller passes an open context.
+        let open = unsafe { OpenDevice::of(context) };
+        // SAFETY: the caller passes a struct of that size.
+        unsafe { put(&limits::port(&open.process.net), attr, size) };
+        Ok(())
+    })
+}
+
+/// See `ibv_query_gid(3)`.
+///
+/// # Safety
+/// `context` is open, `gid` is writable.
+#[unsafe(export_name = "uw_ibv_query_gid")]
+pub(crate) unsafe extern "C" fn ibv_query_gid(
+    context: *mut sys::ibv_context,
+    port: u8,
+    index: c_int,
+    gid: *mut sys::ibv_gid,
+) -> c_int {
+    abi::minus_one(|| {
+        if (port, index) != (1, 0) {
+            return Err(EINVAL);
+        }
+        // SAFETY: the caller passes an open context.
+        let open = unsafe { OpenDevice::of(context) };
+        // SAFETY: the caller passes a writable place.
+        unsafe { gid.write(sys::ibv_gid { raw: open.process.net.gid() }) };
+        Ok(0)
+    })
+}
+
+fn gid_entry(open: &OpenDevice) -> sys::ibv_gid_entry {
+    sys::ibv_gid_entry {
+        gid: sys::ibv_gid { raw: open.process.net.gid() },
+        gid_index: 0,
+        port_num: 1,
+        gid_type: sys::IBV_GID_TYPE_IB,
+        ndev_ifindex: open.process.net.interface_index(),
+    }
+}
+
+/// See `ibv_query_gid_ex(3)`.
+///
+/// # Safety
+/// `context` is open, `entry` has `size` writable bytes.
+#[unsafe(export_name = "uw__ibv_query_gid_ex")]
+pub(crate) unsafe extern "C" fn _ibv_query_gid_ex(
+    context: *mut sys::ibv_context,
+    port: u32,
+    index: u32,
+    entry: *mut sys::ibv_gid_entry,
+    flags: u32,
+    size: usize,
+) -> c_int {
+    abi::status(|| {
+        if port != 1 || flags != 0 {
+            return Err(EINVAL);
+        }
+        if index != 0 {
+            return Err(Errno(libc::ENODATA));
+        }
+        // SAFETY: the caller passes an open context.
+        let open = unsafe { OpenDevice::of(context) };
+        // SAFETY: the caller passes an entry of that size.
+        unsafe { put(&gid_entry(open), entry, size) };
+        Ok(())
+    })
+}
+
+/// See `ibv_query_gid_table(3)`: the number of entries, or a negative error number.
+///
+/// # Safety
+/// `context` is open, `entries` has `max` entries of `size` writable bytes.
+#[unsafe(export_name = "uw__ibv_query_gid_table")]
+pub(crate) unsafe extern "C" fn _ibv_query_gid_table(
+    context: *mut sys::ibv_context,
+    entries: *mut sys::ibv_gid_entry,
+    max: usize,
+    flags: u32,
+    size: usize,
+) -> ssize_t {
+    let count = abi::guarded(|| {
+        if flags != 0 || max == 0 {
+            return Err(EINVAL);
+        }
+        // SAFETY: the caller passes an open context.
+        let open = unsafe { OpenDevice::of(context) };
+        // SAFETY: the caller passes room for one entry of that size at least.
+        unsafe { put(&gid_entry(open), entries, size) };
+        Ok(1)
+    });
+    count.unwrap_or_else(|Errno(number)| -(number as ssize_t))
+}
+
+/// Called by `ibv_devinfo`: the type of a GID as the kernel's sysfs has it.
+///
+/// # Safety
+/// `context` is open, `kind` is writable.
+#[unsafe(export_name = "uw_ibv_query_gid_type")]
+pub(crate) unsafe extern "C" fn ibv_query_gid_type(
+    _context: *mut sys::ibv_context,
+    port: u8,
+    index: u32,
+    kind: *mut u32,
+) -> c_int {
+    abi::minus_one(|| {
+        if (port, index) != (1, 0) {
+            return Err(EINVAL);
+        }
+        // SAFETY: the caller passes a writable place. 0 is IB/RoCE v1, which iWARP devices have too.
+        unsafe { *kind = 0 };
+        Ok(0)
+    })
+}
+
+/// See `ibv_query_pkey(3)`.
+///
+/// # Safety
+/// `context` is open, `pkey` is writable.
+#[unsafe(export_name = "uw_ibv_query_pkey")]
+pub(crate) unsafe extern "C" fn ibv_query_pkey(
+    _context: *mut sys::ibv_context,
+    port: u8,
+    index: c_int,
+    pkey: *mut u16,
+) -> c_int {
+    abi::minus_one(|| {
+        if (port, index) != (1, 0) {
+            return Err(EINVAL);
+        }
+        // SAFETY: the caller passes a writable place.
+        unsafe { *pkey = 0xffff };
+        Ok(0)
+    })
+}
+
+/// See `ibv_get_pkey_index(3)`.
+///
+/// # Safety
+/// `context` is open.
+#[unsafe(export_name = "uw_ibv_get_pkey_index")]
+pub(crate) unsafe extern "C" fn ibv_get_pkey_index(
+    _context: *mut sys::ibv_context,
+    port: u8,
+    pkey: u16,
+) -> c_int {
+    abi::minus_one(|| if (port, pkey) == (1, 0xffff) { Ok(0) } else { Err(EINVAL) })
+}
+
+/// Where sysfs is mounted. Nothing of this device is in it. rdma-core's list of devices asks for it.
+#[unsafe(export_name = "uw_ibv_get_sysfs_path")]
+pub(crate) extern "C" fn ibv_get_sysfs_path() -> *const c_char {
+    crate::ffi::shared_objects::warn_of_other_libibverbs();
+    const PATH: &CStr = c"/sys";
+    PATH.as_ptr()
+}
+
+/// The device has no files in sysfs.
+///
+/// # Safety
+/// As for the function of libibverbs.
+#[unsafe(export_name = "uw_ibv_read_sysfs_file")]
+pub(crate) unsafe extern "C" fn ibv_read_sysfs_file(
+    _directory: *const c_char,
+    _file: *const c_char,
+    _buffer: *mut c_char,
+    _size: usize,
+) -> c_int {
+    -1
+}

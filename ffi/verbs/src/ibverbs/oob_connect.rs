@@ -1,0 +1,146 @@
+//! Connections that programs set up out of band, as on InfiniBand: each end learns the other's GID (or LID)
+//! and queue pair number by its own means, and moves its queue pair to RTR.
+//!
+//! iWARP needs a TCP connection with an initiator. Both ends know both names, so they agree on the roles
+//! without a word: the end with the smaller pair of GID and number connects when it enters RTR. The other end
+//! listens, on one port for the whole process. A request for a queue pair that is not in RTR yet is parked
+//! until it is. `ibv_modify_qp` never waits for the peer: one thread may set up both ends.
+
+use std::net::{IpAddr, SocketAddr};
+
+use iwarp::verbs::{CmId, ConnParam, ListenOptions};
+
+use crate::ffi::abi::{EINVAL, Outcome};
+use crate::ffi::sys;
+use crate::ibverbs::engine_qps::EngineQps;
+use crate::net::{PrivateDataHeader, QpNumbers, mapped, of_gid};
+use crate::process::Process;
+use crate::process::limits;
+use crate::process::oob_connections::{Expected, MAX_PARKED, PARKED};
+
+/// The port of these connections on every address of a wire: the number of the RFC whose messages they need.
+const PORT: u16 = 7306;
+
+/// The highest code of a time, of five bits.
+const MAX_RNR_TIMER: u8 = 31;
+
+/// What a queue pair has of its connection.
+#[derive(Default)]
+pub(crate) struct OobConnection {
+    cm: Option<CmId>,
+}
+
+/// The name of a queue pair: its GID and number, in the order that decides on the roles.
+type QpName = ([u8; 16], u32);
+
+/// A queue pair enters INIT: from now on a peer may ask for it.
+pub(crate) fn prepare(process: &Process) -> Outcome<()> {
+    let mut state = process.oob.state();
+    if state.listener.is_some() {
+        return Ok(());
+    }
+    let listener = process.context.create_id(&process.channel);
+    let mut options = ListenOptions { backlog: MAX_PARKED, ..ListenOptions::new(PORT) };
+    options.failures_per_address = None;
+    options.responder.decision_timeout = None;
+    listener.listen_with(&options)?;
+    state.listener = Some(listener);
+    Ok(())
+}
+
+/// The end that a queue pair in RTR is to be connected to.
+#[derive(Clone, Copy)]
+pub(crate) struct RemoteQp {
+    address: IpAddr,
+    number: u32,
+}
+
+impl RemoteQp {
+    /// The peer that a program names by an address vector and a number.
+    pub(crate) fn of(process: &Process, vector: &sys::ibv_ah_attr, number: u32) -> Outcome<Self> {
+        Ok(Self { address: remote_of(process, vector)?, number })
+    }
+
+    /// Whether it is our queue pair `number`.
+    pub(crate) fn is(&self, process: &Process, number: u32) -> bool {
+        self.name() == (process.net.gid(), number)
+    }
+
+    fn name(&self) -> QpName {
+        (mapped(self.address).octets(), self.number)
+    }
+}
+
+/// A queue pair enters RTR: its peer is known. `number` is the one that programs know.
+pub(crate) fn start(
+    process: &Process,
+    number: u32,
+    engine_qps: &EngineQps,
+    peer: RemoteQp,
+    attr: &sys::ibv_qp_attr,
+    connection: &mut OobConnection,
+) -> Outcome<()> {
+    let visible = SocketAddr::new(process.net.address(), PORT);
+    let pair = QpNumbers { from: number, to: peer.number };
+    let mut param = ConnParam {
+        responder_resources: u16::from(attr.max_dest_rd_atomic.clamp(1, limits::MAX_RD_ATOM)),
+        // Known with RTS only, and the connection is made before it.
+        initiator_depth: limits::MAX_RD_ATOM.into(),
+        ib_semantics: true,
+        min_rnr_timer: attr.min_rnr_timer & MAX_RNR_TIMER,
+        outlives_peer: true,
+        // A queue pair in RTR waits for its peer.
+        timeout: PARKED,
+        ..ConnParam::default()
+    };
+    let header = PrivateDataHeader { visible, pair: Some(pair) };
+    param.private_data.try_extend_from_slice(&header.bytes()).map_err(|_| EINVAL)?;
+    let ours: QpName = (process.net.gid(), number);
+    let expected = Expected {
+        remote: peer.address,
+        remote_qp: peer.number,
+        qp: engine_qps.qp.clone(),
+        param: param.clone(),
+    };
+    if ours <= peer.name() {
+        // A queue pair that is connected to itself does both.
+        if ours == peer.name() {
+            process.oob.state().expected.insert(number, expected);
+        }
+        let cm = process.context.create_id(&process.channel);
+        cm.connect(engine_qps.sender(), SocketAddr::new(peer.address, PORT), &param)?;
+        connection.cm = Some(cm);
+        return Ok(());
+    }
+    let mut state = process.oob.state();
+    let asked = QpNumbers { from: pair.to, to: pair.from };
+    if let Some(cm) = process.oob.take_parked(&mut state, peer.address, asked) {
+        drop(state);
+        cm.accept(&engine_qps.qp, &param)?;
+        connection.cm = Some(cm);
+        return Ok(());
+    }
+    state.expected.insert(number, expected);
+    Ok(())
+}
+
+/// A queue pair is reset or destroyed.
+pub(crate) fn stop(process: &Process, number: u32, connection: &mut OobConnection) {
+    process.retry_timeouts.remove(&process.engine, number);
+    process.loopback_qps.remove(number);
+    let expected = process.oob.state().expected.remove(&number);
+    drop(expected);
+    drop(connection.cm.take());
+}
+
+/// The address that a program's address vector names.
+fn remote_of(process: &Process, vector: &sys::ibv_ah_attr) -> Outcome<IpAddr> {
+    if vector.is_global != 0 {
+        // SAFETY: every member of the union is bytes.
+        return Ok(of_gid(unsafe { vector.grh.dgid.raw }));
+    }
+    if vector.dlid == 0 {
+        return Err(EINVAL);
+    }
+    Ok(process.net.address_of_lid(vector.dlid))
+}

@@ -1,0 +1,39 @@
+//! Opening the device, with the functions that programs reach through its struct (`ibv_context_ops` and
+//! `verbs_context`).
+
+use crate::ffi::abi::{self, Outcome};
+use crate::ffi::sys;
+use crate::ibverbs::device::OpenDevice;
+use crate::ibverbs::{cq, cq_ex, mw, pd, post, qp_ex, srq};
+use crate::process::{self, Process};
+
+/// See `ibv_open_device(3)`.
+///
+/// # Safety
+/// `device` is one of the list.
+#[unsafe(export_name = "uw_ibv_open_device")]
+pub(crate) unsafe extern "C" fn ibv_open_device(_device: *mut sys::ibv_device) -> *mut sys::ibv_context {
+    abi::pointer(|| open(process::get_or_start()?))
+}
+
+/// Opens the device with all functions.
+pub(crate) fn open(process: &'static Process) -> Outcome<*mut sys::ibv_context> {
+    let mut calls = sys::verbs_context {
+        create_cq_ex: Some(cq_ex::create_cq_ex),
+        create_qp_ex: Some(qp_ex::create_qp_ex),
+        alloc_parent_domain: Some(pd::alloc_parent_domain),
+        alloc_td: Some(pd::alloc_td),
+        dealloc_td: Some(pd::dealloc_td),
+        ..Default::default()
+    };
+    let ops = &mut calls.context.ops;
+    ops.alloc_mw = Some(mw::alloc_mw);
+    ops.bind_mw = Some(mw::bind_mw);
+    ops.dealloc_mw = Some(mw::dealloc_mw);
+    ops.poll_cq = Some(cq::poll_cq);
+    ops.req_notify_cq = Some(cq::req_notify_cq);
+    ops.post_srq_recv = Some(srq::post_srq_recv);
+    ops.post_send = Some(post::post_send);
+    ops.post_recv = Some(post::post_recv);
+    OpenDevice::open(process, calls)
+}

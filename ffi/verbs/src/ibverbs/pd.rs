@@ -1,0 +1,223 @@
+//! Protection domains.
+
+use std::cell::UnsafeCell;
+
+use iwarp::verbs::ProtectionDomain;
+use libc::c_int;
+
+use crate::ffi::abi::{self, EBUSY, EINVAL, Outcome};
+use crate::ffi::use_count::UseCount;
+use crate::ffi::{resources, sys};
+use crate::ibverbs::device::OpenDevice;
+
+/// A protection domain (`ibv_pd`).
+#[repr(C)]
+pub(crate) struct Pd {
+    c: UnsafeCell<sys::ibv_pd>,
+    pub(crate) pd: ProtectionDomain,
+    /// Objects that were made with it and live.
+    use_count: UseCount,
+    /// The parts of a parent domain.
+    parent_of: Option<ParentDomain>,
+}
+
+/// What a parent domain was made of (`ibv_parent_domain_init_attr`).
+struct ParentDomain {
+    pd: *mut sys::ibv_pd,
+    /// NULL or a domain of threads.
+    td: *mut sys::ibv_td,
+}
+
+/// A domain of threads (`ibv_td`): the program uses the objects of a parent domain with it in one thread at a
+/// time. All that this changes is that their critical sections
+/// ([`CriticalSection`](super::critical_section::CriticalSection)) let any thread in.
+#[repr(C)]
+struct Td {
+    c: UnsafeCell<sys::ibv_td>,
+    /// Parent domains that were made with it.
+    use_count: UseCount,
+}
+
+impl Td {
+    /// # Safety
+    /// `td` is one that this library has handed out, and is not deallocated.
+    unsafe fn of<'a>(td: *mut sys::ibv_td) -> &'a Self {
+        // SAFETY: the C struct is the first part of a `Td`, which lives until it is deallocated.
+        unsafe { &*td.cast::<Self>() }
+    }
+}
+
+impl Pd {
+    /// # Safety
+    /// `pd` is one that this library has handed out, and is not deallocated.
+    pub(crate) unsafe fn of<'a>(pd: *mut sys::ibv_pd) -> &'a Self {
+        // SAFETY: the C struct is the first part of a `Pd`, which lives until it is deallocated.
+        unsafe { &*pd.cast::<Self>() }
+    }
+
+    pub(crate) fn as_c(&self) -> *mut sys::ibv_pd {
+        self.c.get()
+    }
+
+    /// A domain of `context`.
+    ///
+    /// # Safety
+    /// `context` is open.
+    pub(crate) unsafe fn make(context: *mut sys::ibv_context, pd: ProtectionDomain) -> *mut sys::ibv_pd {
+        // SAFETY: the caller's promise is passed on.
+        unsafe { Self::make_parent(context, pd, None) }
+    }
+
+    /// As [`make`](Self::make); `made_of`: it is a parent domain.
+    ///
+    /// # Safety
+    /// `context` is open.
+    unsafe fn make_parent(
+        context: *mut sys::ibv_context,
+        pd: ProtectionDomain,
+        parent_of: Option<ParentDomain>,
+    ) -> *mut sys::ibv_pd {
+        // SAFETY: the caller passes an open context.
+        unsafe { OpenDevice::of(context) }.add();
+        let c = sys::ibv_pd { context, handle: pd.pd_num() };
+        Box::leak(Box::new(Self { c: UnsafeCell::new(c), pd, use_count: UseCount::default(), parent_of }))
+            .as_c()
+    }
+
+    pub(crate) fn is_parent(&self) -> bool {
+        self.parent_of.is_some()
+    }
+
+    /// Whether the program has promised to use its objects in one thread at a time.
+    pub(crate) fn is_for_one_thread(&self) -> bool {
+        self.parent_of.as_ref().is_some_and(|parent_of| !parent_of.td.is_null())
+    }
+
+    pub(crate) fn context(&self) -> *mut sys::ibv_context {
+        // SAFETY: the field is never changed, here or by programs.
+        unsafe { (*self.c.get()).context }
+    }
+
+    /// Refuses a handle that is not its own.
+    pub(crate) fn check(&self) -> Outcome<()> {
+        // SAFETY: the field is not written while a call with the object runs.
+        abi::check_handle(unsafe { (*self.c.get()).handle }, self.pd.pd_num())
+    }
+
+    pub(crate) fn add(&self) {
+        self.use_count.inc();
+    }
+
+    pub(crate) fn remove(&self) {
+        self.use_count.dec();
+    }
+}
+
+/// See `ibv_alloc_pd(3)`.
+///
+/// # Safety
+/// `context` is open.
+#[unsafe(export_name = "uw_ibv_alloc_pd")]
+pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut sys::ibv_context) -> *mut sys::ibv_pd {
+    abi::pointer(|| {
+        // SAFETY: the caller passes an open context.
+        let open = unsafe { OpenDevice::of(context) };
+        resources::check_for_object(0)?;
+        let pd = open.process.context.alloc_pd()?;
+        // SAFETY: the caller passes an open context.
+        Ok(unsafe { Pd::make(context, pd) })
+    })
+}
+
+/// See `ibv_dealloc_pd(3)`.
+///
+/// # Safety
+/// `pd` lives, and is deallocated once.
+#[unsafe(export_name = "uw_ibv_dealloc_pd")]
+pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut sys::ibv_pd) -> c_int {
+    abi::status(|| -> Outcome<()> {
+        // SAFETY: the caller passes a domain that lives.
+        let domain = unsafe { Pd::of(pd) };
+        domain.check()?;
+        if domain.use_count.in_use() {
+            return Err(EBUSY);
+        }
+        let context = domain.context();
+        // SAFETY: the address is that of a leaked box, and the caller gives it up.
+        let gone = unsafe { Box::from_raw(pd.cast::<Pd>()) };
+        if let Some(ParentDomain { pd, td }) = gone.parent_of {
+            // SAFETY: a domain is not deallocated while a parent domain has it.
+            unsafe { Pd::of(pd) }.remove();
+            if !td.is_null() {
+                // SAFETY: as above.
+                unsafe { Td::of(td) }.use_count.dec();
+            }
+        }
+        // SAFETY: a context is not closed while it has objects.
+        unsafe { OpenDevice::of(context) }.remove();
+        Ok(())
+    })
+}
+
+/// `ibv_alloc_parent_domain`: another name of a domain. Its allocators are for memory that a driver shares
+/// with its device. There is none, so they are not called.
+pub(crate) unsafe extern "C" fn alloc_parent_domain(
+    context: *mut sys::ibv_context,
+    init: *mut sys::ibv_parent_domain_init_attr,
+) -> *mut sys::ibv_pd {
+    abi::pointer(|| {
+        // SAFETY: the caller passes a struct that is readable.
+        let init = unsafe { &*init };
+        let known = sys::IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | sys::IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
+        if init.pd.is_null() || init.comp_mask & !known != 0 {
+            return Err(EINVAL);
+        }
+        // SAFETY: the caller passes a domain that lives.
+        let domain = unsafe { Pd::of(init.pd) };
+        domain.check()?;
+        if domain.context() != context || domain.is_parent() {
+            return Err(EINVAL);
+        }
+        domain.add();
+        if !init.td.is_null() {
+            // SAFETY: the caller passes a domain of threads that lives.
+            unsafe { Td::of(init.td) }.use_count.inc();
+        }
+        let parent_of = ParentDomain { pd: init.pd, td: init.td };
+        // SAFETY: the caller passes an open context.
+        Ok(unsafe { Pd::make_parent(context, domain.pd.clone(), Some(parent_of)) })
+    })
+}
+
+/// `ibv_alloc_td`.
+pub(crate) unsafe extern "C" fn alloc_td(
+    context: *mut sys::ibv_context,
+    init: *mut sys::ibv_td_init_attr,
+) -> *mut sys::ibv_td {
+    abi::pointer(|| {
+        // SAFETY: the caller passes a struct that is readable.
+        if unsafe { (*init).comp_mask } != 0 {
+            return Err(EINVAL);
+        }
+        // SAFETY: the caller passes an open context.
+        unsafe { OpenDevice::of(context) }.add();
+        let td = Td { c: UnsafeCell::new(sys::ibv_td { context }), use_count: UseCount::default() };
+        Ok(Box::into_raw(Box::new(td)).cast())
+    })
+}
+
+/// `ibv_dealloc_td`.
+pub(crate) unsafe extern "C" fn dealloc_td(td: *mut sys::ibv_td) -> c_int {
+    abi::status(|| {
+        // SAFETY: the caller passes a domain that lives.
+        if unsafe { Td::of(td) }.use_count.in_use() {
+            return Err(EBUSY);
+        }
+        // SAFETY: the address is that of a box, and the caller gives it up.
+        let gone = unsafe { Box::from_raw(td.cast::<Td>()) };
+        let context = gone.c.into_inner().context;
+        // SAFETY: a context is not closed while it has objects.
+        unsafe { OpenDevice::of(context) }.remove();
+        Ok(())
+    })
+}

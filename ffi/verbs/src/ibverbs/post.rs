@@ -1,0 +1,105 @@
+//! Posting: requests of C are translated one by one, and the doorbell rings once for a list.
+
+use arrayvec::ArrayVec;
+use iwarp::verbs::{MAX_SGE, QueuePair, RecvRequest, SendFlags, SendOp, SendRequest};
+use libc::c_int;
+
+use crate::ffi::abi::{self, EINVAL, Errno, Outcome};
+use crate::ffi::sys;
+use crate::ibverbs::engine_qps::SendBatches;
+use crate::ibverbs::qp::Qp;
+use crate::ibverbs::work_request::{bytes_at, elements, flags_of, mark_in_child, op_of, post_each, sge_of};
+
+/// `ibv_post_send`.
+pub(crate) unsafe extern "C" fn post_send(
+    qp: *mut sys::ibv_qp,
+    first: *mut sys::ibv_send_wr,
+    bad: *mut *mut sys::ibv_send_wr,
+) -> c_int {
+    // SAFETY: the caller passes a writable place.
+    unsafe { mark_in_child(first, bad) };
+    abi::status(|| {
+        // SAFETY: the caller passes a queue pair that lives.
+        let this = unsafe { Qp::of(qp) };
+        let mut next = first;
+        let posting = this.posting();
+        let current = this.current();
+        let post = |list: &mut SendBatches<'_>| {
+            let _others_wait = posting?;
+            // SAFETY: the caller passes a list that ends with NULL.
+            while let Some(request) = unsafe { next.as_ref() } {
+                // SAFETY: the request is one of the caller's list.
+                unsafe { post_one(request, list) }?;
+                next = request.next;
+            }
+            Ok(())
+        };
+        let result = sends_in(this.state_of(&current)).and_then(|()| this.post(current, post));
+        if result.is_err() {
+            // SAFETY: the caller passes a writable place.
+            unsafe { *bad = next };
+        }
+        result
+    })
+}
+
+/// Whether a queue pair takes sends in `state`.
+fn sends_in(state: sys::ibv_qp_state) -> Outcome<()> {
+    match state {
+        sys::IBV_QPS_RESET | sys::IBV_QPS_INIT => {
+            abi::log(|| format!("refused: a send in state {state} of the queue pair"));
+            Err(EINVAL)
+        }
+        // In RTR they wait for the connection: a server of perftest posts there.
+        _ => Ok(()),
+    }
+}
+
+/// Translates a request and posts it.
+///
+/// # Safety
+/// The list of elements is readable; elements of an inline request are readable memory.
+unsafe fn post_one(request: &sys::ibv_send_wr, list: &mut SendBatches<'_>) -> Outcome<()> {
+    // SAFETY: the caller's promise is passed on.
+    let elements = unsafe { elements(request.sg_list, request.num_sge) }?;
+    let flags = flags_of(request.send_flags);
+    let op = op_of(request)?;
+    let is_inline =
+        flags.contains(SendFlags::INLINE) && !matches!(op, SendOp::Read { .. } | SendOp::Atomic { .. });
+    let mut sends = SendRequest::empty(request.wr_id, op).flags(flags);
+    if is_inline {
+        let bytes: ArrayVec<&[u8], MAX_SGE> = elements
+            .iter()
+            // SAFETY: the caller passes readable memory, which does not change during the call.
+            .map(|sge| unsafe { bytes_at(sge.addr as *const u8, sge.length as usize) })
+            .collect();
+        return list.push(&sends, Some(&bytes));
+    }
+    sends.sg_list = elements.iter().map(sge_of).collect();
+    list.push(&sends, None)
+}
+
+/// `ibv_post_recv`.
+pub(crate) unsafe extern "C" fn post_recv(
+    qp: *mut sys::ibv_qp,
+    first: *mut sys::ibv_recv_wr,
+    bad: *mut *mut sys::ibv_recv_wr,
+) -> c_int {
+    // SAFETY: the caller passes a writable place.
+    unsafe { mark_in_child(first, bad) };
+    abi::status(|| {
+        // SAFETY: the caller passes a queue pair that lives.
+        let this = unsafe { Qp::of(qp) };
+        let current = this.current();
+        let refused = this.has_srq() || this.state_of(&current) == sys::IBV_QPS_RESET;
+        let post = |request: &RecvRequest| {
+            if refused { Err(EINVAL) } else { receive(&current.qp, request) }
+        };
+        // SAFETY: the caller's promises are passed on.
+        unsafe { post_each(first, bad, post) }
+    })
+}
+
+fn receive(qp: &QueuePair, request: &RecvRequest) -> Outcome<()> {
+    qp.post_recv(request).map_err(Errno::from)
+}

@@ -1,0 +1,582 @@
+//! Queue pairs: creation, states, queries.
+
+use std::cell::UnsafeCell;
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
+
+use iwarp::memory::Access;
+use iwarp::verbs::{CompletionQueue, QpInit, QueuePair, SharedReceiveQueue};
+use libc::{c_int, c_uint};
+
+use crate::ffi::abi::{self, EINVAL, EOPNOTSUPP, Outcome};
+use crate::ffi::pending_acks::PendingAcks;
+use crate::ffi::{resources, sys};
+use crate::ibverbs::cq::Cq;
+use crate::ibverbs::critical_section::{CriticalSection, SectionGuard};
+use crate::ibverbs::device::OpenDevice;
+use crate::ibverbs::engine_qps::{EngineQps, SendBatches};
+use crate::ibverbs::oob_connect;
+use crate::ibverbs::pd::Pd;
+use crate::ibverbs::qp_state::{self, Transition};
+use crate::ibverbs::srq::Srq;
+use crate::ibverbs::wr_batch::WrBatch;
+use crate::process::Process;
+use crate::process::async_events::{Element, ObjectKind};
+use crate::process::drain::drain;
+use crate::process::limits;
+
+/// How long a peer may not move while a queue pair is destroyed: its program may be waiting for a processor.
+const DRAIN_IDLE: Duration = Duration::from_secs(1);
+
+/// A queue pair (`ibv_qp`, and `ibv_qp_ex` where it was made so).
+#[repr(C)]
+pub(crate) struct Qp {
+    c: UnsafeCell<sys::ibv_qp_ex>,
+    pub(crate) process: &'static Process,
+    init: InitAttr,
+    /// The engine's queue pairs. One that was reset has new ones.
+    current: RwLock<EngineQps>,
+    /// The state that the program has brought it to. It changes with the attributes locked.
+    state: AtomicU32,
+    /// It belongs to an identifier of the connection manager, which changes its state.
+    is_managed: AtomicBool,
+    attributes: Mutex<Attributes>,
+    pending_acks: Arc<PendingAcks>,
+    /// Requests of `ibv_wr_start` that are not posted yet; `None`: it was made without these calls.
+    pub(crate) batch: Option<CriticalSection<WrBatch>>,
+}
+
+/// What a queue pair was made with, to make it again.
+struct InitAttr {
+    pd: *mut sys::ibv_pd,
+    send_cq: *mut sys::ibv_cq,
+    recv_cq: *mut sys::ibv_cq,
+    srq: *mut sys::ibv_srq,
+    cap: sys::ibv_qp_cap,
+    sq_sig_all: bool,
+}
+
+/// The attributes that a program has set.
+pub(crate) struct Attributes {
+    pub(crate) attr: sys::ibv_qp_attr,
+    /// What the connection needs that is set up by the program itself.
+    pub(crate) oob: oob_connect::OobConnection,
+}
+
+impl Attributes {
+    /// The rights of the peer. Other flags are for memory.
+    fn remote_access(&self) -> Access {
+        Access::from_bits_truncate(self.attr.qp_access_flags) & Access::REMOTE
+    }
+}
+
+impl Qp {
+    /// # Safety
+    /// `qp` is one that this library has handed out, and is not destroyed.
+    pub(crate) unsafe fn of<'a>(qp: *mut sys::ibv_qp) -> &'a Self {
+        // SAFETY: the C struct is the first part of a `Qp`, which lives until it is destroyed.
+        unsafe { &*qp.cast::<Self>() }
+    }
+
+    pub(crate) fn as_c(&self) -> *mut sys::ibv_qp_ex {
+        self.c.get()
+    }
+
+    /// The engine's queue pairs.
+    #[inline]
+    pub(crate) fn current(&self) -> RwLockReadGuard<'_, EngineQps> {
+        self.current.read().expect("no holder of this lock panics")
+    }
+
+    /// Posts a list of requests. If no others are open, they are sent at once.
+    #[inline]
+    pub(crate) fn post(
+        &self,
+        current: RwLockReadGuard<'_, EngineQps>,
+        post: impl FnOnce(&mut SendBatches<'_>) -> Outcome<()>,
+    ) -> Outcome<()> {
+        let is_first = !current.sender().has_open_sends();
+        let result = post(&mut current.begin());
+        drop(current);
+        if is_first {
+            self.process.engine.send_posted();
+        }
+        result
+    }
+
+    /// Waits until no other thread is between `ibv_wr_start` and `ibv_wr_complete`, and keeps others out
+    /// while the value lives. Taken before [`current`](Self::current), which the other thread needs.
+    pub(crate) fn posting(&self) -> Outcome<Option<SectionGuard<'_, WrBatch>>> {
+        self.batch.as_ref().map(CriticalSection::lock).transpose()
+    }
+
+    fn change_current(&self) -> RwLockWriteGuard<'_, EngineQps> {
+        self.current.write().expect("no holder of this lock panics")
+    }
+
+    /// Its number, as programs know it.
+    pub(crate) fn number(&self) -> u32 {
+        // SAFETY: the field is not changed after the queue pair is made.
+        unsafe { (*self.c.get()).qp_base.qp_num }
+    }
+
+    /// Refuses a handle that is not its own.
+    pub(crate) fn check(&self) -> Outcome<()> {
+        // SAFETY: the field is not written while a call with the object runs.
+        abi::check_handle(unsafe { (*self.c.get()).qp_base.handle }, self.number())
+    }
+
+    pub(crate) fn attributes(&self) -> MutexGuard<'_, Attributes> {
+        self.attributes.lock().expect("no holder of this lock panics")
+    }
+
+    /// The state that the program has brought it to.
+    #[inline]
+    pub(crate) fn wanted_state(&self) -> sys::ibv_qp_state {
+        self.state.load(Ordering::Relaxed)
+    }
+
+    /// It belongs to an identifier of the connection manager from now on.
+    pub(crate) fn manage(&self) {
+        self.is_managed.store(true, Ordering::Release);
+    }
+
+    fn is_managed(&self) -> bool {
+        self.is_managed.load(Ordering::Acquire)
+    }
+
+    /// The state that a program sees.
+    pub(crate) fn state(&self) -> sys::ibv_qp_state {
+        self.state_of(&self.current())
+    }
+
+    /// As [`state`](Self::state), where the caller has the engine's queue pairs.
+    #[inline]
+    pub(crate) fn state_of(&self, current: &EngineQps) -> sys::ibv_qp_state {
+        qp_state::seen(current.state(), self.wanted_state(), self.is_managed())
+    }
+
+    /// Sets the state, also in the struct of C, where programs read it. The caller has the attributes.
+    pub(crate) fn set_state(&self, _attributes: &mut Attributes, state: sys::ibv_qp_state) {
+        self.state.store(state, Ordering::Relaxed);
+        // SAFETY: programs read this field as a number, also while it changes: it is one aligned word.
+        let place = unsafe { &raw mut (*self.c.get()).qp_base.state };
+        // SAFETY: as above.
+        unsafe { place.write_volatile(state) };
+    }
+
+    /// Enters ERR, and ends the connection: what is posted is flushed.
+    pub(crate) fn fail(&self) -> Outcome<()> {
+        self.set_state(&mut self.attributes(), sys::IBV_QPS_ERR);
+        // Without the lock of the attributes: requests that are flushed make events.
+        self.current().fail()
+    }
+
+    /// It is connected: enters RTS, unless the program has brought it further.
+    pub(crate) fn enter_rts(&self) {
+        let mut attributes = self.attributes();
+        if self.wanted_state() < sys::IBV_QPS_RTS {
+            self.set_state(&mut attributes, sys::IBV_QPS_RTS);
+        }
+    }
+
+    /// The context it was made with.
+    pub(crate) fn context(&self) -> *mut sys::ibv_context {
+        // SAFETY: the field is not changed after the queue pair is made.
+        unsafe { (*self.c.get()).qp_base.context }
+    }
+
+    pub(crate) fn has_srq(&self) -> bool {
+        !self.init.srq.is_null()
+    }
+
+    /// Makes a queue pair.
+    ///
+    /// # Safety
+    /// The objects that `init` names live.
+    pub(crate) unsafe fn make(
+        pd: *mut sys::ibv_pd,
+        init: &mut sys::ibv_qp_init_attr,
+        batch: Option<WrBatch>,
+    ) -> Outcome<Box<Self>> {
+        if init.qp_type != sys::IBV_QPT_RC {
+            // UD, UC, XRC and raw queue pairs have no counterpart in iWARP.
+            return Err(EOPNOTSUPP);
+        }
+        if pd.is_null() || init.send_cq.is_null() || init.recv_cq.is_null() {
+            return Err(EINVAL);
+        }
+        check_cap(&init.cap)?;
+        // SAFETY: the caller passes a domain that lives.
+        let domain = unsafe { Pd::of(pd) };
+        domain.check()?;
+        // SAFETY: a context is not closed while it has objects.
+        let open = unsafe { OpenDevice::of(domain.context()) };
+        let made_with = InitAttr {
+            pd,
+            send_cq: init.send_cq,
+            recv_cq: init.recv_cq,
+            srq: init.srq,
+            cap: init.cap,
+            sq_sig_all: init.sq_sig_all != 0,
+        };
+        made_with.cqs().try_for_each(Cq::check)?;
+        made_with.srq().map_or(Ok(()), Srq::check)?;
+        let requests = init.cap.max_send_wr as usize + init.cap.max_recv_wr as usize;
+        resources::check_for_object(requests * resources::REQUEST_BYTES)?;
+        let qp = made_with.make()?;
+        if init.srq.is_null() {
+            init.cap.max_recv_wr = qp.query().max_recv_wr as u32;
+        } else {
+            (init.cap.max_recv_wr, init.cap.max_recv_sge) = (0, 0);
+        }
+        init.cap.max_inline_data = limits::INLINE as u32;
+        let qp_base = sys::ibv_qp {
+            context: domain.context(),
+            qp_context: init.qp_context,
+            pd,
+            send_cq: init.send_cq,
+            recv_cq: init.recv_cq,
+            srq: init.srq,
+            handle: qp.qp_num(),
+            qp_num: qp.qp_num(),
+            state: sys::IBV_QPS_RESET,
+            qp_type: init.qp_type,
+            ..Default::default()
+        };
+        let c = sys::ibv_qp_ex { qp_base, ..Default::default() };
+        let attr = sys::ibv_qp_attr { cap: init.cap, port_num: 1, ..Default::default() };
+        let attributes = Attributes { attr, oob: oob_connect::OobConnection::default() };
+        let number = qp.qp_num();
+        let this = Box::new(Self {
+            c: UnsafeCell::new(c),
+            process: open.process,
+            init: made_with,
+            current: RwLock::new(EngineQps::new(qp)),
+            state: AtomicU32::new(sys::IBV_QPS_RESET),
+            is_managed: AtomicBool::new(false),
+            attributes: Mutex::new(attributes),
+            pending_acks: Arc::default(),
+            batch: batch.map(|batch| CriticalSection::new(batch, !domain.is_for_one_thread())),
+        });
+        domain.add();
+        this.init.cqs().for_each(Cq::add);
+        if let Some(srq) = this.init.srq() {
+            srq.add();
+        }
+        open.add();
+        open.process.qps.insert(number, this.as_c() as usize, this.current().qp.clone());
+        this.enter(number, open);
+        Ok(this)
+    }
+
+    /// Lets the events of the engine's queue pair `number` reach the program.
+    fn enter(&self, number: u32, open: &OpenDevice) {
+        let element = Element {
+            object: self.as_c() as usize,
+            queue: open.async_events.clone(),
+            pending_acks: Arc::clone(&self.pending_acks),
+        };
+        self.process.async_events.insert(ObjectKind::Qp, number, element);
+    }
+
+    /// One of the engine's queue pairs is not that of the program any more: nothing that happens to it
+    /// reaches the program, and its completions that nobody has polled are gone. The program may have given
+    /// their `wr_id` to other requests.
+    fn forget(&self, qp: &QueuePair) {
+        self.process.async_events.forget(ObjectKind::Qp, qp.qp_num());
+        qp.discard_completions();
+        self.init.cqs().for_each(|cq| cq.forget(qp.qp_num()));
+    }
+
+    /// Begins to connect to the peer that the attributes name.
+    fn connect_to_peer(&self, attributes: &mut Attributes) -> Outcome<()> {
+        let peer =
+            oob_connect::RemoteQp::of(self.process, &attributes.attr.ah_attr, attributes.attr.dest_qp_num)?;
+        if peer.is(self.process, self.number()) {
+            self.add_far_end(attributes)?;
+        }
+        let Attributes { attr, oob } = attributes;
+        oob_connect::start(self.process, self.number(), &self.current(), peer, attr, oob)
+    }
+
+    /// Makes the other end of a connection to itself.
+    fn add_far_end(&self, attributes: &Attributes) -> Outcome<()> {
+        let far = self.init.make()?;
+        let number = far.qp_num();
+        self.init.cqs().for_each(|cq| cq.renumber(number, self.number()));
+        // SAFETY: a context is not closed while it has objects.
+        self.enter(number, unsafe { OpenDevice::of(self.context()) });
+        let mut current = self.change_current();
+        self.process.loopback_qps.insert(self.number(), current.qp.clone(), far.clone());
+        current.far = Some(far);
+        current.set_remote_access(attributes.remote_access())?;
+        Ok(())
+    }
+
+    /// Back to RESET: a new queue pair of the engine under the same number, without requests. Completions
+    /// that nobody has polled are gone.
+    fn reset(&self) -> Outcome<()> {
+        let new = self.init.make()?;
+        let number = new.qp_num();
+        self.init.cqs().for_each(|cq| cq.renumber(number, self.number()));
+        self.process.qps.insert(self.number(), self.as_c() as usize, new.clone());
+        let old = std::mem::replace(&mut *self.change_current(), EngineQps::new(new));
+        old.all().for_each(|qp| self.forget(qp));
+        // SAFETY: a context is not closed while it has objects.
+        self.enter(number, unsafe { OpenDevice::of(self.context()) });
+        Ok(())
+    }
+}
+
+impl InitAttr {
+    fn cqs(&self) -> impl Iterator<Item = &Cq> {
+        // SAFETY: completion queues are not destroyed while they have queue pairs.
+        [self.send_cq, self.recv_cq].into_iter().map(|cq| unsafe { Cq::of(cq) })
+    }
+
+    fn srq(&self) -> Option<&Srq> {
+        // SAFETY: a shared receive queue is not destroyed while it has queue pairs.
+        (!self.srq.is_null()).then(|| unsafe { Srq::of(self.srq) })
+    }
+
+    fn make(&self) -> Outcome<QueuePair> {
+        // SAFETY: a domain is not deallocated while it has queue pairs.
+        let pd = unsafe { Pd::of(self.pd) };
+        let [send_cq, recv_cq]: [&CompletionQueue; 2] = {
+            let mut cqs = self.cqs().map(|cq| &cq.cq);
+            [cqs.next().ok_or(EINVAL)?, cqs.next().ok_or(EINVAL)?]
+        };
+        let srq: Option<&SharedReceiveQueue> = self.srq().map(|srq| &srq.srq);
+        let cap = &self.cap;
+        let init = QpInit {
+            recv_cq,
+            srq,
+            max_send_wr: cap.max_send_wr as usize,
+            // A queue pair may hold all buffers of its shared queue.
+            max_recv_wr: srq.map_or(cap.max_recv_wr as usize, |srq| srq.query().max_wr),
+            max_send_sge: limits::SGE,
+            max_recv_sge: limits::SGE,
+            max_inline: limits::INLINE,
+            sq_sig_all: self.sq_sig_all,
+            grants: iwarp::verbs::QpGrants::BIND_WINDOWS,
+            early_sends: true,
+            ..QpInit::new(send_cq)
+        };
+        let qp = pd.pd.create_qp(&init)?;
+        qp.take_late_sends();
+        Ok(qp)
+    }
+}
+
+fn check_cap(cap: &sys::ibv_qp_cap) -> Outcome<()> {
+    let fits = cap.max_send_wr as usize <= limits::MAX_QP_WR
+        && cap.max_recv_wr as usize <= limits::MAX_QP_WR
+        && cap.max_send_sge as usize <= limits::SGE
+        && cap.max_recv_sge as usize <= limits::SGE
+        && cap.max_inline_data as usize <= limits::INLINE;
+    if fits { Ok(()) } else { Err(EINVAL) }
+}
+
+/// See `ibv_create_qp(3)`.
+///
+/// # Safety
+/// `pd` lives, `init` is readable and writable, and the objects that it names live.
+#[unsafe(export_name = "uw_ibv_create_qp")]
+pub(crate) unsafe extern "C" fn ibv_create_qp(
+    pd: *mut sys::ibv_pd,
+    init: *mut sys::ibv_qp_init_attr,
+) -> *mut sys::ibv_qp {
+    abi::pointer(|| {
+        // SAFETY: the caller passes a struct that is readable and writable.
+        let init = unsafe { &mut *init };
+        // SAFETY: the caller's promises are passed on.
+        let qp = unsafe { Qp::make(pd, init, None) }?;
+        Ok(Box::leak(qp).as_c().cast())
+    })
+}
+
+/// See `ibv_modify_qp(3)`.
+///
+/// # Safety
+/// `qp` lives, `attr` is readable.
+#[unsafe(export_name = "uw_ibv_modify_qp")]
+pub(crate) unsafe extern "C" fn ibv_modify_qp(
+    qp: *mut sys::ibv_qp,
+    attr: *mut sys::ibv_qp_attr,
+    mask: c_int,
+) -> c_int {
+    abi::status(|| {
+        // SAFETY: the caller passes a queue pair that lives.
+        let this = unsafe { Qp::of(qp) };
+        this.check()?;
+        // SAFETY: the caller passes a struct that is readable.
+        let attr = unsafe { &*attr };
+        let mut attributes = this.attributes();
+        let from = this.state();
+        let change = qp_state::check(from, attr, mask as c_uint, this.is_managed())?;
+        qp_state::merge(&mut attributes.attr, attr, mask as c_uint);
+        if mask as c_uint & sys::IBV_QP_ACCESS_FLAGS != 0 {
+            this.current().set_remote_access(attributes.remote_access())?;
+        }
+        if mask as c_uint & sys::IBV_QP_RNR_RETRY != 0 {
+            this.current().set_rnr_retry(attr.rnr_retry)?;
+        }
+        match change {
+            Transition::None => {}
+            Transition::To(state) => {
+                this.set_state(&mut attributes, state);
+                match (from, state) {
+                    (sys::IBV_QPS_RTR, sys::IBV_QPS_RTS) => {
+                        let Process { retry_timeouts, engine, .. } = this.process;
+                        retry_timeouts.insert(
+                            engine,
+                            this.number(),
+                            this.current().sender(),
+                            &attributes.attr,
+                        );
+                    }
+                    (_, sys::IBV_QPS_SQD) => {
+                        let asks = mask as c_uint & sys::IBV_QP_EN_SQD_ASYNC_NOTIFY != 0;
+                        this.current().hold_sends(asks && attr.en_sqd_async_notify != 0);
+                    }
+                    (sys::IBV_QPS_SQD, _) => this.current().resume_sends(),
+                    _ => {}
+                }
+            }
+            Transition::ToInit => {
+                oob_connect::prepare(this.process)?;
+                this.set_state(&mut attributes, sys::IBV_QPS_INIT);
+            }
+            Transition::ToRtr => {
+                this.connect_to_peer(&mut attributes)?;
+                this.set_state(&mut attributes, sys::IBV_QPS_RTR);
+            }
+            Transition::ToError => {
+                drop(attributes);
+                this.fail()?;
+            }
+            Transition::ToReset => {
+                oob_connect::stop(this.process, this.number(), &mut attributes.oob);
+                // Without the lock: events lock the table of queue pairs first.
+                drop(attributes);
+                this.reset()?;
+                this.set_state(&mut this.attributes(), sys::IBV_QPS_RESET);
+            }
+        }
+        Ok(())
+    })
+}
+
+/// See `ibv_query_qp(3)`.
+///
+/// # Safety
+/// `qp` lives, `attr` and `init` are writable.
+#[unsafe(export_name = "uw_ibv_query_qp")]
+pub(crate) unsafe extern "C" fn ibv_query_qp(
+    qp: *mut sys::ibv_qp,
+    attr: *mut sys::ibv_qp_attr,
+    _mask: c_int,
+    init: *mut sys::ibv_qp_init_attr,
+) -> c_int {
+    abi::status(|| {
+        // SAFETY: the caller passes a queue pair that lives.
+        let this = unsafe { Qp::of(qp) };
+        this.check()?;
+        let mut attributes = this.attributes();
+        let state = this.state();
+        this.set_state(&mut attributes, state);
+        let mut out = attributes.attr;
+        out.qp_state = state;
+        out.cur_qp_state = state;
+        let now = this.current().qp.query();
+        if let Some(ord) = now.ord {
+            out.max_rd_atomic = u8::try_from(ord).unwrap_or(u8::MAX);
+        }
+        if let Some(ird) = now.ird {
+            out.max_dest_rd_atomic = u8::try_from(ird).unwrap_or(u8::MAX);
+        }
+        // SAFETY: the caller passes a writable struct.
+        unsafe { attr.write(out) };
+        // SAFETY: the fields are not changed after the queue pair is made.
+        let qp_context = unsafe { (*this.c.get()).qp_base.qp_context };
+        let made_with = sys::ibv_qp_init_attr {
+            qp_context,
+            send_cq: this.init.send_cq,
+            recv_cq: this.init.recv_cq,
+            srq: this.init.srq,
+            cap: out.cap,
+            qp_type: sys::IBV_QPT_RC,
+            sq_sig_all: this.init.sq_sig_all.into(),
+        };
+        // SAFETY: the caller passes a writable struct.
+        unsafe { init.write(made_with) };
+        Ok(())
+    })
+}
+
+/// See `ibv_destroy_qp(3)`.
+///
+/// # Safety
+/// `qp` lives, and is destroyed once.
+#[unsafe(export_name = "uw_ibv_destroy_qp")]
+pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut sys::ibv_qp) -> c_int {
+    abi::status(|| {
+        // SAFETY: the caller passes a queue pair that lives.
+        let this = unsafe { Qp::of(qp) };
+        this.check()?;
+        oob_connect::stop(this.process, this.number(), &mut this.attributes().oob);
+        let engine_qps: Vec<QueuePair> = this.current().all().cloned().collect();
+        this.process.qps.remove(this.number());
+        let (context, pd) = (this.context(), this.init.pd);
+        // As with a device, whose queue pair is gone at once: what is still posted makes no completion.
+        engine_qps.iter().for_each(|qp| this.forget(qp));
+        drain(&this.process.engine, &engine_qps, DRAIN_IDLE);
+        this.process.async_events.remove(this.as_c() as usize);
+        this.init.cqs().for_each(Cq::remove);
+        if let Some(srq) = this.init.srq() {
+            srq.remove();
+        }
+        // SAFETY: the address is that of a leaked box, and the caller gives it up.
+        drop(unsafe { Box::from_raw(qp.cast::<Qp>()) });
+        // SAFETY: a domain is not deallocated while it has queue pairs.
+        unsafe { Pd::of(pd) }.remove();
+        // SAFETY: a context is not closed while it has objects.
+        unsafe { OpenDevice::of(context) }.remove();
+        Ok(())
+    })
+}
+
+/// See `ibv_query_qp_data_in_order(3)`: Writes are placed in order, as far as the documents of iWARP say;
+/// they promise it only for the whole message.
+///
+/// # Safety
+/// `qp` lives.
+#[unsafe(export_name = "uw_ibv_query_qp_data_in_order")]
+pub(crate) unsafe extern "C" fn ibv_query_qp_data_in_order(
+    _qp: *mut sys::ibv_qp,
+    _op: sys::ibv_wr_opcode,
+    _flags: u32,
+) -> c_int {
+    0
+}
+
+/// See `ibv_set_ece(3)`: there are no options.
+///
+/// # Safety
+/// `qp` lives.
+#[unsafe(export_name = "uw_ibv_set_ece")]
+pub(crate) unsafe extern "C" fn ibv_set_ece(_qp: *mut sys::ibv_qp, _ece: *mut c_void) -> c_int {
+    abi::status(|| Err(EOPNOTSUPP))
+}
+
+/// See `ibv_query_ece(3)`: there are no options.
+///
+/// # Safety
+/// `qp` lives.
+#[unsafe(export_name = "uw_ibv_query_ece")]
+pub(crate) unsafe extern "C" fn ibv_query_ece(_qp: *mut sys::ibv_qp, _ece: *mut sys::ibv_ece) -> c_int {
+    abi::status(|| Err(EOPNOTSUPP))
+}

@@ -1,0 +1,206 @@
+//! Calls that have no counterpart in iWARP: address handles, multicast, shared objects of other processes.
+//! Each is refused at once, with the error number that programs understand.
+
+use std::sync::atomic::AtomicBool;
+
+use libc::{c_int, c_void};
+
+use crate::ffi::abi::{self, EOPNOTSUPP};
+use crate::ffi::sys;
+use crate::process::identity;
+
+/// All functions of libibverbs for drivers. The drivers with which programs are linked find no device of
+/// theirs, so they call none.
+#[unsafe(export_name = "uw_driver_call")]
+pub(crate) extern "C" fn driver_call() -> c_int {
+    abi::status(|| Err(EOPNOTSUPP))
+}
+
+/// A variable of libibverbs that drivers set.
+#[unsafe(export_name = "uw_verbs_allow_disassociate_destroy")]
+pub(crate) static VERBS_ALLOW_DISASSOCIATE_DESTROY: AtomicBool = AtomicBool::new(false);
+
+macro_rules! unsupported {
+    (status: $($(#[$doc:meta])* $name:ident($($type:ty),*);)*) => {
+        $(
+            $(#[$doc])*
+            ///
+            /// # Safety
+            /// Nothing is read.
+            #[unsafe(export_name = concat!("uw_", stringify!($name)))]
+            pub(crate) unsafe extern "C" fn $name($(_: $type),*) -> c_int {
+                abi::status(|| Err(EOPNOTSUPP))
+            }
+        )*
+    };
+    (pointer: $($(#[$doc:meta])* $name:ident($($type:ty),*);)*) => {
+        $(
+            $(#[$doc])*
+            ///
+            /// # Safety
+            /// Nothing is read.
+            #[unsafe(export_name = concat!("uw_", stringify!($name)))]
+            pub(crate) unsafe extern "C" fn $name($(_: $type),*) -> *mut c_void {
+                abi::pointer(|| Err(EOPNOTSUPP))
+            }
+        )*
+    };
+    (nothing: $($(#[$doc:meta])* $name:ident($($type:ty),*);)*) => {
+        $(
+            $(#[$doc])*
+            ///
+            /// # Safety
+            /// Nothing is read.
+            #[unsafe(export_name = concat!("uw_", stringify!($name)))]
+            pub(crate) unsafe extern "C" fn $name($(_: $type),*) {}
+        )*
+    };
+}
+
+type Object = *mut c_void;
+
+unsupported! { status:
+    /// See `ibv_attach_mcast(3)`: there is no multicast.
+    ibv_attach_mcast(Object, Object, u16);
+    /// See `ibv_detach_mcast(3)`: there is no multicast.
+    ibv_detach_mcast(Object, Object, u16);
+    /// See `ibv_init_ah_from_wc(3)`: there are no datagrams.
+    ibv_init_ah_from_wc(Object, u8, Object, Object, Object);
+    /// See `ibv_resolve_eth_l2_from_gid(3)`: addresses of the link are the stack's own matter.
+    ibv_resolve_eth_l2_from_gid(Object, Object, Object, Object);
+}
+
+unsupported! { pointer:
+    /// See `ibv_create_ah_from_wc(3)`: there are no datagrams.
+    ibv_create_ah_from_wc(Object, Object, Object, u8);
+    /// See `ibv_import_pd(3)`: nothing of another process can be shared.
+    ibv_import_pd(Object, u32);
+    /// See `ibv_import_dm(3)`: nothing of another process can be shared.
+    ibv_import_dm(Object, u32);
+}
+
+unsupported! { nothing:
+    /// See `ibv_unimport_pd(3)`: nothing was imported.
+    ibv_unimport_pd(Object);
+    /// See `ibv_unimport_mr(3)`: nothing was imported.
+    ibv_unimport_mr(Object);
+    /// See `ibv_unimport_dm(3)`: nothing was imported.
+    ibv_unimport_dm(Object);
+    /// For the library of the connection manager that belongs to libibverbs. It asks the kernel, which this
+    /// one does not.
+    ibv_copy_ah_attr_from_kern(Object, Object);
+    /// As `ibv_copy_ah_attr_from_kern`.
+    ibv_copy_path_rec_from_kern(Object, Object);
+    /// As `ibv_copy_ah_attr_from_kern`.
+    ibv_copy_path_rec_to_kern(Object, Object);
+    /// As `ibv_copy_ah_attr_from_kern`.
+    ibv_copy_qp_attr_from_kern(Object, Object);
+}
+
+/// See `ibv_create_ah(3)`. Programs that ask every device for one get a handle if the device passes for an
+/// InfiniBand one (`UWARP_PRETEND=ib`). No queue pair takes it.
+///
+/// # Safety
+/// `pd` lives.
+#[unsafe(export_name = "uw_ibv_create_ah")]
+pub(crate) unsafe extern "C" fn ibv_create_ah(
+    pd: *mut sys::ibv_pd,
+    _attr: *mut sys::ibv_ah_attr,
+) -> *mut sys::ibv_ah {
+    abi::pointer(|| {
+        if !identity::pretends_ib() {
+            return Err(EOPNOTSUPP);
+        }
+        // SAFETY: the caller passes a domain that lives.
+        let context = unsafe { (*pd).context };
+        Ok(Box::into_raw(Box::new(sys::ibv_ah { context, pd, handle: 0 })))
+    })
+}
+
+/// See `ibv_destroy_ah(3)`.
+///
+/// # Safety
+/// `ah` is one of [`ibv_create_ah`], and destroyed once.
+#[unsafe(export_name = "uw_ibv_destroy_ah")]
+pub(crate) unsafe extern "C" fn ibv_destroy_ah(ah: *mut sys::ibv_ah) -> c_int {
+    abi::status(|| {
+        // SAFETY: the address is that of a box, and the caller gives it up.
+        drop(unsafe { Box::from_raw(ah) });
+        Ok(())
+    })
+}
+
+/// See `ibv_fork_init(3)`: no memory is pinned, so none has to be kept from children.
+#[unsafe(export_name = "uw_ibv_fork_init")]
+pub(crate) extern "C" fn ibv_fork_init() -> c_int {
+    0
+}
+
+/// See `ibv_is_fork_initialized(3)`: it is not needed.
+#[unsafe(export_name = "uw_ibv_is_fork_initialized")]
+pub(crate) extern "C" fn ibv_is_fork_initialized() -> sys::ibv_fork_status {
+    sys::IBV_FORK_UNNEEDED
+}
+
+/// See [`ibv_fork_init`].
+///
+/// # Safety
+/// Nothing is read.
+#[unsafe(export_name = "uw_ibv_dontfork_range")]
+pub(crate) unsafe extern "C" fn ibv_dontfork_range(_base: *mut c_void, _size: usize) -> c_int {
+    0
+}
+
+/// See [`ibv_fork_init`].
+///
+/// # Safety
+/// Nothing is read.
+#[unsafe(export_name = "uw_ibv_dofork_range")]
+pub(crate) unsafe extern "C" fn ibv_dofork_range(_base: *mut c_void, _size: usize) -> c_int {
+    0
+}
+
+/// Rates of InfiniBand, by their codes: the multiple of 2.5 Gb/s, and Mb/s.
+const RATES: [(u32, c_int, c_int); 17] = [
+    (sys::IBV_RATE_2_5_GBPS, 1, 2500),
+    (sys::IBV_RATE_5_GBPS, 2, 5000),
+    (sys::IBV_RATE_10_GBPS, 4, 10000),
+    (sys::IBV_RATE_20_GBPS, 8, 20000),
+    (sys::IBV_RATE_30_GBPS, 12, 30000),
+    (sys::IBV_RATE_40_GBPS, 16, 40000),
+    (sys::IBV_RATE_60_GBPS, 24, 60000),
+    (sys::IBV_RATE_80_GBPS, 32, 80000),
+    (sys::IBV_RATE_120_GBPS, 48, 120_000),
+    (sys::IBV_RATE_14_GBPS, 6, 14062),
+    (sys::IBV_RATE_56_GBPS, 22, 56250),
+    (sys::IBV_RATE_112_GBPS, 45, 112_500),
+    (sys::IBV_RATE_168_GBPS, 67, 168_750),
+    (sys::IBV_RATE_25_GBPS, 10, 25781),
+    (sys::IBV_RATE_100_GBPS, 40, 103_125),
+    (sys::IBV_RATE_200_GBPS, 80, 206_250),
+    (sys::IBV_RATE_300_GBPS, 120, 309_375),
+];
+
+/// See `ibv_rate_to_mult(3)`.
+#[unsafe(export_name = "uw_ibv_rate_to_mult")]
+pub(crate) extern "C" fn ibv_rate_to_mult(rate: sys::ibv_rate) -> c_int {
+    RATES.iter().find(|(code, ..)| *code == rate).map_or(-1, |(_, mult, _)| *mult)
+}
+
+/// See `mult_to_ibv_rate(3)`.
+#[unsafe(export_name = "uw_mult_to_ibv_rate")]
+pub(crate) extern "C" fn mult_to_ibv_rate(mult: c_int) -> sys::ibv_rate {
+    RATES.iter().find(|(_, other, _)| *other == mult).map_or(sys::IBV_RATE_MAX, |(code, ..)| *code)
+}
+
+/// See `ibv_rate_to_mbps(3)`.
+#[unsafe(export_name = "uw_ibv_rate_to_mbps")]
+pub(crate) extern "C" fn ibv_rate_to_mbps(rate: sys::ibv_rate) -> c_int {
+    RATES.iter().find(|(code, ..)| *code == rate).map_or(-1, |(.., mbps)| *mbps)
+}
+
+/// See `mbps_to_ibv_rate(3)`.
+#[unsafe(export_name = "uw_mbps_to_ibv_rate")]
+pub(crate) extern "C" fn mbps_to_ibv_rate(mbps: c_int) -> sys::ibv_rate {
+    RATES.iter().find(|(.., other)| *other == mbps).map_or(sys::IBV_RATE_MAX, |(code, ..)| *code)
+}

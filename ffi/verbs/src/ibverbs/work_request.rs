@@ -1,0 +1,172 @@
+//! Requests of C, as the engine has them.
+
+use iwarp::verbs::{AtomicOp, BindWindow, MAX_SGE, RecvRequest, RemoteAddr, SendFlags, SendOp, Sge};
+use libc::c_int;
+
+use crate::ffi::abi::{EINVAL, EOPNOTSUPP, Outcome};
+use crate::ffi::{fork, sys};
+use crate::ibverbs::mr::access_of;
+
+/// # Safety
+/// `length` bytes from `at` are readable for the lifetime of the result.
+pub(crate) unsafe fn bytes_at<'a>(at: *const u8, length: usize) -> &'a [u8] {
+    match length {
+        0 => &[],
+        // SAFETY: the caller's promise.
+        _ => unsafe { std::slice::from_raw_parts(at, length) },
+    }
+}
+
+/// # Safety
+/// `count` elements from `list` are readable.
+pub(crate) unsafe fn elements<'a>(list: *const sys::ibv_sge, count: c_int) -> Outcome<&'a [sys::ibv_sge]> {
+    match usize::try_from(count) {
+        Ok(0) => Ok(&[]),
+        // SAFETY: the caller's promise.
+        Ok(count) if count <= MAX_SGE => Ok(unsafe { std::slice::from_raw_parts(list, count) }),
+        _ => Err(EINVAL),
+    }
+}
+
+pub(crate) fn sge_of(sge: &sys::ibv_sge) -> Sge {
+    Sge { addr: sge.addr, length: sge.length, lkey: sge.lkey }
+}
+
+pub(crate) fn flags_of(flags: u32) -> SendFlags {
+    let mut all = SendFlags::empty();
+    all.set(SendFlags::SIGNALED, flags & sys::IBV_SEND_SIGNALED != 0);
+    all.set(SendFlags::FENCE, flags & sys::IBV_SEND_FENCE != 0);
+    all.set(SendFlags::SOLICITED, flags & sys::IBV_SEND_SOLICITED != 0);
+    all.set(SendFlags::INLINE, flags & sys::IBV_SEND_INLINE != 0);
+    all
+}
+
+/// The eight bytes of an immediate: the four of the program, and the length of its Write.
+pub(crate) fn immediate(imm_data: u32, length: u64) -> [u8; 8] {
+    let mut bytes = [0; 8];
+    // It is in the order of the network already.
+    bytes[..4].copy_from_slice(&imm_data.to_ne_bytes());
+    bytes[4..].copy_from_slice(&(length as u32).to_be_bytes());
+    bytes
+}
+
+pub(crate) fn op_of(request: &sys::ibv_send_wr) -> Outcome<SendOp> {
+    let rdma = || {
+        // SAFETY: the opcode says that this member is set. It has no invalid values.
+        let rdma = unsafe { request.wr.rdma };
+        RemoteAddr { addr: rdma.remote_addr, rkey: rdma.rkey }
+    };
+    let atomic = || {
+        // SAFETY: the opcode says that this member is set. It has no invalid values.
+        let atomic = unsafe { request.wr.atomic };
+        (RemoteAddr { addr: atomic.remote_addr, rkey: atomic.rkey }, atomic.compare_add, atomic.swap)
+    };
+    // SAFETY: both members of the union are numbers of 32 bits.
+    let imm_or_key = unsafe { request.__bindgen_anon_1.imm_data };
+    Ok(match request.opcode {
+        sys::IBV_WR_RDMA_WRITE => SendOp::Write { remote: rdma() },
+        sys::IBV_WR_RDMA_WRITE_WITH_IMM => {
+            // SAFETY: the list was checked when the request was read.
+            let elements = unsafe { elements(request.sg_list, request.num_sge) }?;
+            let length = elements.iter().map(|sge| u64::from(sge.length)).sum();
+            SendOp::WriteImmediate { remote: rdma(), data: immediate(imm_or_key, length) }
+        }
+        sys::IBV_WR_SEND => SendOp::Send,
+        sys::IBV_WR_SEND_WITH_IMM => send_immediate(imm_or_key),
+        sys::IBV_WR_SEND_WITH_INV => SendOp::SendInvalidate { rkey: imm_or_key },
+        sys::IBV_WR_RDMA_READ => SendOp::Read { remote: rdma() },
+        sys::IBV_WR_ATOMIC_FETCH_AND_ADD => {
+            let (remote, add, _) = atomic();
+            SendOp::Atomic { remote, op: AtomicOp::FetchAdd { add, mask: 0 } }
+        }
+        sys::IBV_WR_ATOMIC_CMP_AND_SWP => {
+            let (remote, compare, swap) = atomic();
+            SendOp::Atomic { remote, op: compare_swap(compare, swap) }
+        }
+        sys::IBV_WR_LOCAL_INV => SendOp::LocalInvalidate { rkey: imm_or_key },
+        sys::IBV_WR_BIND_MW => {
+            // SAFETY: the opcode says that this member is set. It has no invalid values.
+            let bind = unsafe { request.__bindgen_anon_2.bind_mw };
+            // SAFETY: the program names a window that lives.
+            let rkey = unsafe { take_key(bind.mw, bind.rkey) };
+            SendOp::BindWindow(bind_of(rkey, &bind.bind_info)?)
+        }
+        _ => return Err(EOPNOTSUPP),
+    })
+}
+
+pub(crate) fn compare_swap(compare: u64, swap: u64) -> AtomicOp {
+    AtomicOp::CmpSwap { compare, compare_mask: u64::MAX, swap, swap_mask: u64::MAX }
+}
+
+/// A Send with an immediate.
+pub(crate) fn send_immediate(imm_data: u32) -> SendOp {
+    // It is in the order of the network already.
+    SendOp::SendImmediate { data: imm_data.to_ne_bytes() }
+}
+
+/// The key that a window of type 2 is bound with. A program chooses the last byte alone, and reads the whole
+/// key in the window afterwards, as with the drivers of the kernel.
+///
+/// # Safety
+/// `window` is NULL or lives, and no other thread uses it.
+pub(crate) unsafe fn take_key(window: *mut sys::ibv_mw, chosen: u32) -> u32 {
+    // SAFETY: the caller's promise.
+    let Some(window) = (unsafe { window.as_mut() }).filter(|window| window.type_ == sys::IBV_MW_TYPE_2)
+    else {
+        return chosen;
+    };
+    window.rkey = (window.rkey & !0xff) | (chosen & 0xff);
+    window.rkey
+}
+
+/// What a bind asks for.
+pub(crate) fn bind_of(rkey: u32, info: &sys::ibv_mw_bind_info) -> Outcome<BindWindow> {
+    let lkey = match info.mr.is_null() {
+        true if info.length > 0 => return Err(EINVAL),
+        true => 0,
+        // SAFETY: the program names a region that lives.
+        false => unsafe { (*info.mr).lkey },
+    };
+    // A window may be written to although its own flags do not say that the region may be.
+    let (access, zero_based) = access_of(info.mw_access_flags | sys::IBV_ACCESS_LOCAL_WRITE)?;
+    let access = access - iwarp::memory::Access::LOCAL_WRITE;
+    Ok(BindWindow { rkey, lkey, addr: info.addr, length: info.length, access, zero_based })
+}
+
+/// In a child of `fork` a list of requests is refused, and the first one is bad.
+///
+/// # Safety
+/// `bad` is writable.
+pub(crate) unsafe fn mark_in_child<T>(first: *mut T, bad: *mut *mut T) {
+    if fork::is_child() {
+        // SAFETY: the caller passes a writable place.
+        unsafe { *bad = first };
+    }
+}
+
+/// Posts each receive of a list.
+///
+/// # Safety
+/// The list is readable and ends with NULL; `bad` is writable.
+pub(crate) unsafe fn post_each(
+    first: *mut sys::ibv_recv_wr,
+    bad: *mut *mut sys::ibv_recv_wr,
+    post: impl Fn(&RecvRequest) -> Outcome<()>,
+) -> Outcome<()> {
+    let mut next = first;
+    // SAFETY: the caller passes a list that ends with NULL.
+    while let Some(request) = unsafe { next.as_ref() } {
+        // SAFETY: the elements are those of the caller's list.
+        let posted = unsafe { elements(request.sg_list, request.num_sge) }.and_then(|elements| {
+            post(&RecvRequest { wr_id: request.wr_id, sg_list: elements.iter().map(sge_of).collect() })
+        });
+        if let Err(error) = posted {
+            // SAFETY: the caller passes a writable place.
+            unsafe { *bad = next };
+            return Err(error);
+        }
+        next = request.next;
+    }
+    Ok(())
+}

@@ -1,0 +1,29 @@
+//! Requests of the extended interface that are being built.
+
+use arrayvec::ArrayVec;
+use iwarp::verbs::{MAX_INLINE, SendRequest};
+
+use crate::ffi::abi::Errno;
+
+/// The requests between `ibv_wr_start` and `ibv_wr_complete`.
+#[derive(Default)]
+pub(crate) struct WrBatch {
+    pub(crate) requests: Vec<WrBuilder>,
+    /// What was wrong first.
+    pub(crate) error: Option<Errno>,
+}
+
+impl WrBatch {
+    pub(crate) fn clear(&mut self) {
+        self.requests.clear();
+        self.error = None;
+    }
+}
+
+/// A request whose elements may still be set.
+pub(crate) struct WrBuilder {
+    pub(crate) request: SendRequest,
+    pub(crate) inline: Option<ArrayVec<u8, MAX_INLINE>>,
+    /// The program's immediate of a Write, whose length is known with its elements.
+    pub(crate) write_imm: Option<u32>,
+}

@@ -1,0 +1,381 @@
+//! The name service of a `local` wire: which process listens at an address that programs see.
+//!
+//! Processes on one host share its addresses. A name is kept from others by a lock that costs no descriptor
+//! ([`ports`](super::name_locks)). One that is bound has a file `listen/PORT@ADDRESS` as well, and a listener
+//! writes its address on the wire into the file when it listens. That file is locked as long as the process
+//! lives. A file whose name nobody keeps is left over, and the next one to want the name takes it.
+//!
+//! A file has one line: the address on the wire, or `-` as long as nobody listens, then `only` and `reuse`
+//! for what its [`Claim`] says. Names that take each other's addresses have different files, so whoever takes
+//! one looks at the others first. The folder is locked meanwhile.
+
+use std::collections::HashMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use dp::local::{self, OwnFd, WireFolder};
+use iwarp_wire::address_of_station;
+use rustix::fs::FlockOperation;
+
+use super::address::Lookup;
+use super::claim::Claim;
+use super::name_locks::{self, NameError, NameLock, NameLocks};
+
+/// The names of one wire.
+pub(crate) struct LocalNames {
+    /// The folder of the wire.
+    wire: WireFolder,
+    /// The folder of names.
+    folder: PathBuf,
+    locks: Arc<NameLocks>,
+    /// Where names have led.
+    found: Mutex<HashMap<SocketAddr, IpAddr>>,
+}
+
+/// The address in the name of a file for all addresses of a family.
+const ANY_IPV4: &str = "any4";
+const ANY_IPV6: &str = "any6";
+/// The words of a line.
+const NOWHERE: &str = "-";
+const ONLY: &str = "only";
+const REUSE: &str = "reuse";
+
+/// Names that are remembered at a time.
+const MAX_FOUND: usize = 1024;
+
+/// A name that is taken until this is dropped.
+pub(crate) struct LocalNameLease {
+    /// Its file, if it is bound: there may be one.
+    path: Option<PathBuf>,
+    claim: Claim,
+    /// Holds the lock of the file, once the name leads somewhere.
+    file: Option<OwnFd>,
+    /// That of a connection tells wildcards that it is there.
+    _shared: Option<NameLock>,
+    /// Given up last.
+    held: NameLock,
+}
+
+impl LocalNames {
+    /// The names of the wire in `folder`.
+    pub(super) fn new(folder: &Path) -> io::Result<Self> {
+        let wire = WireFolder::open(folder)?;
+        let folder = wire.path().join("listen");
+        match fs::create_dir(&folder) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+        let locks = NameLocks::open(wire.path())?;
+        Ok(Self { wire, folder, locks, found: Mutex::default() })
+    }
+
+    fn path(&self, address: IpAddr, port: u16) -> PathBuf {
+        self.folder.join(format!("{port}@{}", host(address)))
+    }
+
+    /// Takes a name. It leads nowhere before it is published. `None`: another one has it and does not listen,
+    /// and both reuse it.
+    pub(super) fn take(&self, port: u16, claim: &Claim) -> Result<Option<LocalNameLease>, NameError> {
+        let _alone = lock_folder(&self.folder)?;
+        let others = self.of_others(port)?;
+        for other in &others {
+            other.allows(claim)?;
+        }
+        let host = host(claim.address);
+        if claim.address.is_unspecified() {
+            for source in sources() {
+                if !(source.reuses && claim.reuses)
+                    && claim.check(&source).is_err()
+                    && self.locks.is_of_others(&sharing(&source), port)?
+                {
+                    return Err(NameError::Overlaps);
+                }
+            }
+        }
+        // Those who have the address and allow it share it.
+        let is_shared = claim.reuses
+            && (self.locks.is_ours(&host, port)
+                || others.iter().any(|other| other.claim.address == claim.address));
+        if is_shared {
+            return Ok(None);
+        }
+        let held = self.locks.take(&host, port)?;
+        let path = self.path(claim.address, port);
+        // What is left over of a process that was killed leads nowhere any more.
+        let file = options().create(true).truncate(false).open(&path)?;
+        let taken = LocalNameLease { path: Some(path), claim: *claim, file: None, _shared: None, held };
+        write_line(&file, NOWHERE, claim)?;
+        Ok(Some(taken))
+    }
+
+    /// Takes a name for a connection from there, which nobody looks for.
+    pub(super) fn take_source(&self, port: u16, claim: &Claim) -> Result<LocalNameLease, NameError> {
+        let _alone = lock_folder(&self.folder)?;
+        for address in [claim.address, Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()] {
+            let is_ours = self.locks.is_ours(&host(address), port);
+            if let Some(other) = if is_ours { None } else { self.entry(address, port)? } {
+                other.allows(claim)?;
+            }
+        }
+        let held = self.locks.take(&host(claim.address), port)?;
+        // What is left over of a process that was killed is not of this one.
+        match fs::remove_file(self.path(claim.address, port)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
+            _ => {}
+        }
+        let shared = Some(self.locks.share(&sharing(claim), port)?);
+        Ok(LocalNameLease { path: None, claim: *claim, file: None, _shared: shared, held })
+    }
+
+    /// The names that other processes have at a port, those of connections apart.
+    fn of_others(&self, port: u16) -> io::Result<Vec<Entry>> {
+        let mut entries = Vec::new();
+        let prefix = format!("{port}@");
+        for entry in fs::read_dir(&self.folder)? {
+            let name = entry?.file_name();
+            let address = name.to_str().and_then(|name| address_of(name.strip_prefix(&prefix)?));
+            if let Some(address) = address
+                && !self.locks.is_ours(&host(address), port)
+            {
+                entries.extend(self.entry(address, port)?);
+            }
+        }
+        Ok(entries)
+    }
+
+    /// Whoever has a name.
+    fn entry(&self, address: IpAddr, port: u16) -> io::Result<Option<Entry>> {
+        let mut claim = Claim { address, family_only: false, reuses: false };
+        match Entry::read(&self.path(address, port), address)? {
+            Some((entry, true)) => return Ok(Some(entry)),
+            Some((entry, false)) => claim = entry.claim,
+            None => {}
+        }
+        // One that is bound has no lock of its file, and a connection has no file.
+        let is_taken = self.locks.is_taken(&host(address), port)?;
+        Ok(is_taken.then_some(Entry { claim, peer: Lookup::Bound }))
+    }
+
+    /// The listener at `visible`.
+    ///
+    /// # Errors
+    /// The system's, if it cannot be found out.
+    pub(super) fn find(&self, visible: SocketAddr) -> io::Result<Lookup> {
+        let address = visible.ip().to_canonical();
+        let mut places = vec![address];
+        if address.is_ipv4() {
+            places.push(Ipv4Addr::UNSPECIFIED.into());
+        }
+        places.push(Ipv6Addr::UNSPECIFIED.into());
+        let mut peer = Lookup::NotFound;
+        for place in places {
+            let Some(entry) = self.entry(place, visible.port())? else { continue };
+            if !(entry.claim.family_only && place.is_ipv6() && address.is_ipv4()) {
+                peer = entry.peer;
+                break;
+            }
+        }
+        if let Lookup::At(wire) = peer {
+            let mut found = self.found.lock().expect("no holder of this lock panics");
+            if found.len() == MAX_FOUND {
+                found.clear();
+            }
+            found.insert(visible, wire.ip());
+        }
+        Ok(peer)
+    }
+
+    /// Whether the process that has listened at `visible` when this end asked before still lives; `None` if
+    /// none has.
+    ///
+    /// # Errors
+    /// The system's, if it cannot be found out.
+    pub(super) fn lives(&self, visible: SocketAddr) -> io::Result<Option<bool>> {
+        let found = self.found.lock().expect("no holder of this lock panics").get(&visible).copied();
+        let Some(address) = found else { return Ok(None) };
+        let stations = local::stations(self.wire.path())?;
+        Ok(Some(stations.iter().any(|station| address_of_station(station.number) == address)))
+    }
+
+    /// Whether a listener has announced `address`.
+    ///
+    /// # Errors
+    /// The system's, if it cannot be found out.
+    pub(super) fn knows(&self, address: IpAddr) -> io::Result<bool> {
+        let suffix = format!("@{}", address.to_canonical());
+        for entry in fs::read_dir(&self.folder)? {
+            if entry?.file_name().to_string_lossy().ends_with(&suffix) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+/// An address in names. A wildcard of one family is another name than that of the other one.
+fn host(address: IpAddr) -> String {
+    match address.to_canonical() {
+        address if !address.is_unspecified() => address.to_string(),
+        IpAddr::V4(_) => ANY_IPV4.to_owned(),
+        IpAddr::V6(_) => ANY_IPV6.to_owned(),
+    }
+}
+
+/// The address in the name of a file.
+fn address_of(text: &str) -> Option<IpAddr> {
+    match text {
+        ANY_IPV4 => Some(Ipv4Addr::UNSPECIFIED.into()),
+        ANY_IPV6 => Some(Ipv6Addr::UNSPECIFIED.into()),
+        address => address.parse().ok(),
+    }
+}
+
+/// What connections claim, as far as it matters to wildcards. Their addresses do not.
+fn sources() -> impl Iterator<Item = Claim> {
+    [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()].into_iter().flat_map(|address: IpAddr| {
+        (0..4).map(move |bits| Claim { address, family_only: bits & 1 != 0, reuses: bits & 2 != 0 })
+    })
+}
+
+/// The name that connections with such a claim have in common, for one port.
+fn sharing(claim: &Claim) -> String {
+    let family = if claim.address.is_ipv4() { 4 } else { 6 };
+    let words = [(ONLY, claim.family_only), (REUSE, claim.reuses)]
+        .map(|(word, is_so)| if is_so { word } else { NOWHERE });
+    format!("sources{family} {} {}", words[0], words[1])
+}
+
+/// How the file of a name is opened.
+fn options() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+    options
+}
+
+impl LocalNameLease {
+    /// The name leads to `wire` from now on, and is not shared any more.
+    pub(super) fn publish(&mut self, wire: SocketAddr) -> Result<(), NameError> {
+        let path = self.path.as_ref().ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
+        loop {
+            let file = options().create(true).truncate(false).open(path)?;
+            // A process with an older version of this library may have taken the file.
+            name_locks::lock(&file, name_locks::whole(libc::F_WRLCK))?;
+            if !is_at(&file, path) {
+                continue;
+            }
+            let claim = Claim { reuses: false, ..self.claim };
+            write_line(&file, &wire.to_string(), &claim)?;
+            self.claim = claim;
+            self.file = Some(OwnFd::new(OwnedFd::from(file)));
+            return Ok(());
+        }
+    }
+}
+
+impl Drop for LocalNameLease {
+    fn drop(&mut self) {
+        // In a child of fork the file belongs to the parent.
+        if self.held.is_ours()
+            && let Some(path) = &self.path
+        {
+            // A file that cannot be removed is taken over by the next one: its lock goes with this process.
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+/// A name that a living process has.
+struct Entry {
+    claim: Claim,
+    /// Where it leads.
+    peer: Lookup,
+}
+
+impl Entry {
+    /// What a file says, and whether its process listens; `None` if there is no file.
+    fn read(path: &Path, address: IpAddr) -> io::Result<Option<(Self, bool)>> {
+        let mut file = match options().write(false).open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            file => file?,
+        };
+        let is_locked = name_locks::is_locked(&file, name_locks::whole(libc::F_WRLCK))?;
+        let mut text = String::new();
+        file.read_to_string(&mut text)?;
+        let mut words = text.split_whitespace();
+        // A file that was just made has no line yet.
+        let peer = words.next().and_then(|wire| wire.parse().ok()).map_or(Lookup::Bound, Lookup::At);
+        let mut claim = Claim { address, family_only: false, reuses: false };
+        for word in words {
+            claim.family_only |= word == ONLY;
+            claim.reuses |= word == REUSE;
+        }
+        Ok(Some((Self { claim, peer }, is_locked)))
+    }
+
+    /// Checks whether another one may have its claim beside this one.
+    fn allows(&self, claim: &Claim) -> Result<(), NameError> {
+        if self.claim.reuses && claim.reuses { Ok(()) } else { Ok(claim.check(&self.claim)?) }
+    }
+}
+
+/// Writes the line of a file, in place of one that is not longer. One write of some twenty bytes: a reader
+/// sees all of them or none.
+fn write_line(file: &File, wire: &str, claim: &Claim) -> io::Result<()> {
+    let mut line = wire.to_owned();
+    for (word, is_so) in [(ONLY, claim.family_only), (REUSE, claim.reuses)] {
+        if is_so {
+            line.extend([" ", word]);
+        }
+    }
+    file.write_all_at(line.as_bytes(), 0)?;
+    file.set_len(line.len() as u64)
+}
+
+/// Keeps other processes from taking names, until the file is closed.
+fn lock_folder(folder: &Path) -> io::Result<File> {
+    let file = File::open(folder)?;
+    loop {
+        match rustix::fs::flock(&file, FlockOperation::LockExclusive) {
+            Err(rustix::io::Errno::INTR) => {}
+            locked => return locked.map(|()| file).map_err(Into::into),
+        }
+    }
+}
+
+/// Whether `path` names this file.
+fn is_at(file: &File, path: &Path) -> bool {
+    match (file.metadata(), fs::metadata(path)) {
+        (Ok(open), Ok(named)) => (open.dev(), open.ino()) == (named.dev(), named.ino()),
+        _ => false,
+    }
+}
+
+/// The names of the wire in `folder` that lead somewhere: as programs see them, and where they lead.
+pub(super) fn listening(folder: &Path) -> Vec<(String, SocketAddr)> {
+    let Ok(entries) = fs::read_dir(folder.join("listen")) else { return Vec::new() };
+    let mut found: Vec<_> = entries
+        .flatten()
+        .filter_map(|entry| {
+            let name = entry.file_name().into_string().ok()?;
+            let (port, address) = name.split_once('@')?;
+            let of_name = address_of(address)?;
+            let shown = if of_name.is_unspecified() { "*" } else { address };
+            match Entry::read(&entry.path(), of_name) {
+                Ok(Some((Entry { peer: Lookup::At(wire), .. }, true))) => {
+                    Some((format!("{shown}:{port}"), wire))
+                }
+                _ => None,
+            }
+        })
+        .collect();
+    found.sort();
+    found
+}
+
+#[cfg(test)]
+mod tests;

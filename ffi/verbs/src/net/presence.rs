@@ -1,0 +1,132 @@
+//! Processes on wires, and those of this user on wires that have no folder.
+//!
+//! Each has a socket in the system's abstract names, which says its address and its wire. Nobody connects to
+//! it. The system takes the name away when the process ends, however it ends, and shows the names of one
+//! network namespace.
+
+use std::fs;
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, socket_with};
+
+/// A process on a wire.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WireProcess {
+    /// The name of the wire.
+    pub wire: String,
+    /// Its number; 0 if this process cannot see it.
+    pub pid: i32,
+    /// Its name, as the system has it.
+    pub program: String,
+    /// Its address on the wire.
+    pub address: String,
+    /// The addresses at which its programs listen, on a `local` wire.
+    pub listens: Vec<String>,
+}
+
+/// The name is taken as long as this lives.
+pub(super) struct Presence {
+    _socket: OwnedFd,
+}
+
+/// The beginning of each name.
+const PREFIX: &str = "uwarp/";
+/// Bytes of the wire in a name: all of it has 107.
+const WIRE_BYTES: usize = 40;
+
+impl Presence {
+    /// Shows this process on a wire; `None` if the system refuses that, as nothing else depends on it.
+    pub(super) fn announce(wire: &str, address: IpAddr) -> Option<Self> {
+        let wire: String = wire.chars().filter(char::is_ascii_graphic).take(WIRE_BYTES).collect();
+        let name = format!("{PREFIX}{}/{address}/{wire}", std::process::id());
+        let flags = SocketFlags::CLOEXEC;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).ok()?;
+        bind(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes()).ok()?).ok()?;
+        Some(Self { _socket: socket })
+    }
+}
+
+/// The processes that show themselves, and whose descriptors this user may see.
+pub(super) fn processes() -> Vec<WireProcess> {
+    let table = fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    let names: Vec<(&str, IpAddr, &str)> = table.lines().filter_map(name).collect();
+    if names.is_empty() {
+        return Vec::new();
+    }
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        let sockets: Vec<String> = fs::read_dir(entry.path().join("fd"))
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter_map(|fd| Some(fs::read_link(fd.path()).ok()?.to_string_lossy().into_owned()))
+            .collect();
+        let of_process = names.iter().filter(|(inode, ..)| {
+            let socket = format!("socket:[{inode}]");
+            sockets.contains(&socket)
+        });
+        found.extend(of_process.map(|(_, address, wire)| WireProcess {
+            wire: (*wire).to_owned(),
+            pid,
+            program: program(pid),
+            address: address.to_string(),
+            listens: Vec::new(),
+        }));
+    }
+    found.sort_by(|a, b| (&a.wire, &a.address, a.pid).cmp(&(&b.wire, &b.address, b.pid)));
+    found
+}
+
+/// The inode, the address and the wire of a line with a name of ours.
+fn name(line: &str) -> Option<(&str, IpAddr, &str)> {
+    let mut words = line.split_whitespace().skip(6);
+    let (inode, name) = (words.next()?, words.next()?);
+    let mut parts = name.strip_prefix('@')?.strip_prefix(PREFIX)?.splitn(3, '/').skip(1);
+    let (address, wire) = (parts.next()?.parse().ok()?, parts.next()?);
+    // Any user can take a name, also one that a terminal would obey.
+    wire.chars().all(|c| c.is_ascii_graphic()).then_some((inode, address, wire))
+}
+
+/// The name of a process, as the system has it.
+pub(super) fn program(pid: i32) -> String {
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    name.trim_end().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_listed_as_long_as_it_is_there() {
+        let address: IpAddr = "fd75:7761:7270::a00:1:9c41".parse().unwrap();
+        let ours = || {
+            let mut processes = processes();
+            processes.retain(|process| process.address == address.to_string());
+            processes
+        };
+        assert_eq!(ours(), []);
+        let presence = Presence::announce("dpdk:--vdev net_tap0", address).unwrap();
+        let listed = ours();
+        assert_eq!(listed.len(), 1, "{listed:?}");
+        assert_eq!(listed[0].wire, "dpdk:--vdevnet_tap0");
+        assert_eq!(listed[0].pid, std::process::id() as i32);
+        assert_eq!(listed[0].program, program(listed[0].pid));
+        drop(presence);
+        assert_eq!(ours(), []);
+    }
+
+    #[test]
+    fn names_of_others_are_not_ours() {
+        let line = |name: &str| format!("0000000000000000: 00000002 00000000 00000000 0001 01 123 {name}");
+        let good = line("@uwarp/7/10.0.0.1/vhost:/tmp/a");
+        assert_eq!(name(&good), Some(("123", "10.0.0.1".parse().unwrap(), "vhost:/tmp/a")));
+        for bad in
+            ["", "/tmp/uwarp/7/10.0.0.1/tap:a", "@uwarp/7/10.0.0/tap:a", "@uwarp/7", "@uwarp/7/::/\u{1b}[m"]
+        {
+            assert_eq!(name(&line(bad)), None, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! The wire that the settings ask for.
+
+use std::path::{Path, PathBuf};
+
+use dp::local;
+use iwarp_wire::{Kind, Spec, SpecError};
+
+use crate::ffi::settings::{self, Key};
+
+/// The wire that the settings ask for, or `net` and `addr` in their place.
+///
+/// # Errors
+/// One line that says what to do.
+pub fn wire_spec(net: Option<&str>, addr: Option<&str>) -> Result<Spec, String> {
+    let mut origin = String::new();
+    let mut spec = match (net, settings::get(Key::Net)?) {
+        (Some(net), _) => net.parse().map_err(text)?,
+        (None, Some(setting)) => {
+            origin = setting.origin();
+            setting.text.parse().map_err(|error| format!("{origin}{}", text(error)))?
+        }
+        (None, None) => Spec::default(),
+    };
+    match (addr, settings::get(Key::Addr)?) {
+        (Some(addr), _) => {
+            spec.set_address(addr).map_err(text)?;
+            refuse_on_local(&spec, addr)?;
+        }
+        (None, Some(setting)) => {
+            let failed = |error| format!("{}{}", setting.origin(), text(error));
+            spec.set_address(&setting.text).map_err(failed)?;
+            // That of a file is for the wire of the file, which may not be this one.
+            if setting.origin().is_empty() {
+                refuse_on_local(&spec, &setting.text)?;
+            }
+        }
+        (None, None) => {}
+    }
+    spec.check().map_err(|error| format!("{origin}{}", text(error)))?;
+    Ok(spec)
+}
+
+/// A `local` wire chooses its addresses, so a program would wait at another one than it was told.
+fn refuse_on_local(spec: &Spec, addr: &str) -> Result<(), String> {
+    match spec.kind {
+        Kind::Local { .. } => Err(format!(
+            "UWARP_ADDR={addr}: a local wire chooses its addresses: leave it out, or name another wire by UWARP_NET"
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn text(error: SpecError) -> String {
+    format!("UWARP_NET={error}")
+}
+
+/// The folder of the status sockets, beside those of the wires.
+///
+/// # Errors
+/// One line that says what to do.
+pub fn status_folder() -> Result<PathBuf, String> {
+    Ok(folder("any")?.with_file_name(".status"))
+}
+
+/// The folder of a `local` wire.
+pub(super) fn folder(name: &str) -> Result<PathBuf, String> {
+    let usual = local::default_folder(name).map_err(|error| error.to_string())?;
+    match settings::get(Key::Dir)? {
+        None => Ok(usual),
+        Some(setting) if Path::new(&setting.text).is_absolute() => Ok(Path::new(&setting.text).join(name)),
+        Some(setting) => Err(setting.refused("use an absolute path")),
+    }
+}

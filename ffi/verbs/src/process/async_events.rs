@@ -1,0 +1,161 @@
+//! Asynchronous events: of queue pairs, completion queues, shared receive queues and the port.
+//!
+//! The engine names objects by their numbers. A table has the objects of programs by these numbers, and the
+//! context that each belongs to.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use iwarp::verbs::{AsyncEvent, AsyncEventKind};
+use libc::c_int;
+
+use crate::ffi::abi::Outcome;
+use crate::ffi::event_fd::EventQueue;
+use crate::ffi::pending_acks::PendingAcks;
+use crate::ffi::sys;
+
+/// The kinds of objects that events name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum ObjectKind {
+    Qp,
+    Cq,
+    Srq,
+}
+
+/// An object of a program that may have events (`element` of `ibv_async_event`).
+#[derive(Clone)]
+pub(crate) struct Element {
+    /// Its address, as the program knows it.
+    pub(crate) object: usize,
+    pub(crate) queue: AsyncQueue,
+    pub(crate) pending_acks: Arc<PendingAcks>,
+}
+
+/// An event that waits.
+pub(crate) struct QueuedEvent {
+    pub(crate) event: u32,
+    /// The object; `None`: the port.
+    pub(crate) element: Option<Element>,
+}
+
+/// The events of one context (`ibv_context.async_fd`). Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct AsyncQueue {
+    queue: Arc<EventQueue<QueuedEvent>>,
+}
+
+impl AsyncQueue {
+    pub(crate) fn new() -> Outcome<Self> {
+        Ok(Self { queue: Arc::new(EventQueue::new()?) })
+    }
+
+    pub(crate) fn fd(&self) -> c_int {
+        self.queue.fd()
+    }
+
+    /// The events themselves, for a thread that waits for one.
+    pub(crate) fn events(&self) -> Arc<EventQueue<QueuedEvent>> {
+        Arc::clone(&self.queue)
+    }
+
+    fn push(&self, event: u32, element: Option<Element>) {
+        self.queue.lock().push(QueuedEvent { event, element });
+    }
+}
+
+/// The queues of the contexts of the process, and the objects that may have events.
+#[derive(Default)]
+pub(crate) struct AsyncEvents {
+    queues: Mutex<Vec<AsyncQueue>>,
+    elements: Mutex<Elements>,
+}
+
+#[derive(Default)]
+struct Elements {
+    by_number: HashMap<(ObjectKind, u32), Element>,
+    /// All that are not destroyed, by their addresses.
+    by_object: HashMap<usize, Element>,
+}
+
+impl AsyncEvents {
+    fn queues(&self) -> MutexGuard<'_, Vec<AsyncQueue>> {
+        self.queues.lock().expect("no holder of this lock panics")
+    }
+
+    fn elements(&self) -> MutexGuard<'_, Elements> {
+        self.elements.lock().expect("no holder of this lock panics")
+    }
+
+    /// A context was opened.
+    pub(crate) fn add_queue(&self, queue: &AsyncQueue) {
+        self.queues().push(queue.clone());
+    }
+
+    /// A context was closed.
+    pub(crate) fn remove_queue(&self, queue: &AsyncQueue) {
+        self.queues().retain(|other| !Arc::ptr_eq(&other.queue, &queue.queue));
+    }
+
+    /// An object with this number of the engine's was made, or has it from now on.
+    pub(crate) fn insert(&self, kind: ObjectKind, number: u32, element: Element) {
+        let mut elements = self.elements();
+        elements.by_object.insert(element.object, element.clone());
+        elements.by_number.insert((kind, number), element);
+    }
+
+    /// From now on no event of this number of the engine's is one of an object. Those that wait stay.
+    pub(crate) fn forget(&self, kind: ObjectKind, number: u32) {
+        self.elements().by_number.remove(&(kind, number));
+    }
+
+    /// An object is destroyed, whose numbers are forgotten: its events that wait are dropped. Returns once
+    /// those that were delivered are acknowledged.
+    pub(crate) fn remove(&self, object: usize) {
+        let Some(Element { queue, pending_acks, .. }) = self.elements().by_object.get(&object).cloned()
+        else {
+            return;
+        };
+        let is_gone =
+            |waiting: &QueuedEvent| waiting.element.as_ref().is_some_and(|element| element.object == object);
+        queue.queue.lock().remove(is_gone);
+        // It stays in the table, for the program to acknowledge what was delivered.
+        pending_acks.wait();
+        self.elements().by_object.remove(&object);
+    }
+
+    /// An event of the engine. It is the handler of the events of the engine's context.
+    pub(crate) fn on_event(&self, event: &AsyncEvent) {
+        let (kind, code) = match event.kind {
+            AsyncEventKind::QpFatal => (ObjectKind::Qp, sys::IBV_EVENT_QP_FATAL),
+            AsyncEventKind::QpRequestError => (ObjectKind::Qp, sys::IBV_EVENT_QP_REQ_ERR),
+            AsyncEventKind::QpAccessError => (ObjectKind::Qp, sys::IBV_EVENT_QP_ACCESS_ERR),
+            AsyncEventKind::SqDrained => (ObjectKind::Qp, sys::IBV_EVENT_SQ_DRAINED),
+            AsyncEventKind::LastWqeReached => (ObjectKind::Qp, sys::IBV_EVENT_QP_LAST_WQE_REACHED),
+            AsyncEventKind::CqError => (ObjectKind::Cq, sys::IBV_EVENT_CQ_ERR),
+            AsyncEventKind::SrqLimitReached => (ObjectKind::Srq, sys::IBV_EVENT_SRQ_LIMIT_REACHED),
+            AsyncEventKind::PortActive => return self.on_port(sys::IBV_EVENT_PORT_ACTIVE),
+            AsyncEventKind::PortError => return self.on_port(sys::IBV_EVENT_PORT_ERR),
+            AsyncEventKind::AddressConflict => return self.on_port(sys::IBV_EVENT_GID_CHANGE),
+            // Programs of verbs do not know it: no queue pair of this library has a mark.
+            _ => return,
+        };
+        // With the table locked: no event of an object is added once its number is forgotten.
+        if let Some(element) = self.elements().by_number.get(&(kind, event.number)) {
+            element.queue.push(code, Some(element.clone()));
+        }
+    }
+
+    /// The program has acknowledged an event of an object.
+    pub(crate) fn ack(&self, object: usize) {
+        let pending_acks =
+            self.elements().by_object.get(&object).map(|element| Arc::clone(&element.pending_acks));
+        if let Some(pending_acks) = pending_acks {
+            pending_acks.ack(1);
+        }
+    }
+
+    fn on_port(&self, code: u32) {
+        self.queues().iter().for_each(|queue| queue.push(code, None));
+    }
+}

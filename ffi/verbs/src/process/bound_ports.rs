@@ -1,0 +1,176 @@
+//! The ports that identifiers of this process are bound to, and which of them exclude each other: the rules
+//! of the kernel (`cma_check_port` of `drivers/infiniband/core/cma.c`).
+//!
+//! | one | another at the same port | second call |
+//! |---|---|---|
+//! | any address | any address, or a specific one, of the same family | `EADDRNOTAVAIL` |
+//! | any address | an address of the other family, where not both are of one family only | `EADDRNOTAVAIL` |
+//! | any address | an address of the other family, where both are of one family only | succeeds |
+//! | an address | the same address | `EADDRINUSE` |
+//! | an address | another address | succeeds |
+//! | any of these | where both reuse their addresses, and none of them listens | succeeds |
+//!
+//! An identifier that listens does not reuse its address any more: to listen, it has to be alone. An
+//! identifier of IPv4 is of one family only unless it says otherwise (`RDMA_OPTION_ID_AFONLY`), one of IPv6
+//! takes both.
+//!
+//! Other processes are told by the name service of the wire, if it has one.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard};
+
+use libc::c_int;
+
+use crate::ffi::abi::{Errno, Outcome};
+use crate::net::{Claim, Conflict};
+
+/// The identifiers that are bound, by their ports.
+#[derive(Default)]
+pub(crate) struct BoundPorts {
+    bound: Mutex<HashMap<u16, Vec<Owner>>>,
+}
+
+struct Owner {
+    /// The address of the identifier, as programs know it.
+    id: usize,
+    claim: Claim,
+}
+
+impl BoundPorts {
+    fn bound(&self) -> MutexGuard<'_, HashMap<u16, Vec<Owner>>> {
+        self.bound.lock().expect("no holder of this lock panics")
+    }
+
+    /// Binds an identifier to a port.
+    pub(crate) fn bind(&self, id: usize, port: u16, claim: Claim) -> Outcome<()> {
+        let mut bound = self.bound();
+        let owners = bound.entry(port).or_default();
+        for owner in owners.iter() {
+            if !(owner.claim.reuses && claim.reuses) {
+                claim.check(&owner.claim).map_err(errno_of)?;
+            }
+        }
+        owners.push(Owner { id, claim });
+        Ok(())
+    }
+
+    /// An identifier that is bound to a port begins to listen, if its address is its own.
+    pub(crate) fn listen(&self, id: usize, port: u16) -> Outcome<()> {
+        let mut bound = self.bound();
+        let owners = bound.entry(port).or_default();
+        let Some(at) = owners.iter().position(|owner| owner.id == id) else { return Ok(()) };
+        if owners[at].claim.reuses {
+            let others = owners.iter().filter(|owner| owner.id != id);
+            others
+                .map(|owner| owners[at].claim.check(&owner.claim))
+                .try_for_each(|alone| alone.map_err(errno_of))?;
+            owners[at].claim.reuses = false;
+        }
+        Ok(())
+    }
+
+    /// Changes what an identifier that is bound claims.
+    pub(crate) fn update(&self, id: usize, port: u16, change: impl FnOnce(&mut Claim)) {
+        let mut bound = self.bound();
+        let owner = bound.get_mut(&port).and_then(|owners| owners.iter_mut().find(|owner| owner.id == id));
+        if let Some(owner) = owner {
+            change(&mut owner.claim);
+        }
+    }
+
+    /// An identifier gives its port up, if it has one.
+    pub(crate) fn release(&self, id: usize, port: u16) {
+        let mut bound = self.bound();
+        if let Some(owners) = bound.get_mut(&port) {
+            owners.retain(|owner| owner.id != id);
+            if owners.is_empty() {
+                bound.remove(&port);
+            }
+        }
+    }
+}
+
+fn errno_of(conflict: Conflict) -> Errno {
+    let number: c_int = match conflict {
+        Conflict::Same => libc::EADDRINUSE,
+        Conflict::Overlaps => libc::EADDRNOTAVAIL,
+    };
+    Errno(number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const IN_USE: Outcome<()> = Err(Errno(libc::EADDRINUSE));
+    const NOT_AVAILABLE: Outcome<()> = Err(Errno(libc::EADDRNOTAVAIL));
+
+    /// Addresses with the option that they are bound with.
+    fn of(text: &str) -> Claim {
+        let (address, option) = text.split_once(' ').unwrap_or((text, ""));
+        let family_only = match option {
+            "only" => Some(true),
+            "both" => Some(false),
+            _ => None,
+        };
+        Claim::new(address.parse().unwrap(), family_only, option == "reuse")
+    }
+
+    /// The kernel's answers to the second of two identifiers, in either order.
+    #[test]
+    fn addresses_exclude_each_other_as_the_kernel_has_it() {
+        for (one, other, second) in [
+            ("0.0.0.0", "0.0.0.0", NOT_AVAILABLE),
+            ("0.0.0.0", "127.0.0.1", NOT_AVAILABLE),
+            ("0.0.0.0", "::", NOT_AVAILABLE),
+            ("0.0.0.0", "::1", NOT_AVAILABLE),
+            ("0.0.0.0", ":: only", Ok(())),
+            ("0.0.0.0 only", ":: only", Ok(())),
+            ("0.0.0.0 both", ":: only", NOT_AVAILABLE),
+            ("0.0.0.0", "::1 only", Ok(())),
+            ("127.0.0.1", "127.0.0.1", IN_USE),
+            ("127.0.0.1", "::ffff:127.0.0.1", IN_USE),
+            ("127.0.0.1", "127.0.0.2", Ok(())),
+            ("127.0.0.1", "::", NOT_AVAILABLE),
+            ("127.0.0.1", ":: only", Ok(())),
+            ("127.0.0.1", "::1", Ok(())),
+            ("::", "::", NOT_AVAILABLE),
+            (":: only", ":: only", NOT_AVAILABLE),
+            (":: only", "::1", NOT_AVAILABLE),
+            ("::1", "::1", IN_USE),
+            ("::1", "fd00::1", Ok(())),
+            ("0.0.0.0 reuse", "0.0.0.0", NOT_AVAILABLE),
+            ("0.0.0.0 reuse", "0.0.0.0 reuse", Ok(())),
+            ("127.0.0.1 reuse", "127.0.0.1 reuse", Ok(())),
+            ("127.0.0.1 reuse", "127.0.0.1", IN_USE),
+        ] {
+            for (first, then) in [(one, other), (other, one)] {
+                let ports = BoundPorts::default();
+                ports.bind(1, 7, of(first)).unwrap();
+                assert_eq!(ports.bind(2, 7, of(then)), second, "{then} after {first}");
+                ports.bind(3, 8, of(then)).unwrap();
+                // Whoever is refused holds nothing, and one that leaves is in nobody's way.
+                ports.release(2, 7);
+                ports.release(1, 7);
+                ports.bind(4, 7, of(then)).unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn of_those_who_reuse_an_address_one_listens_alone() {
+        let ports = BoundPorts::default();
+        assert_eq!(ports.bind(1, 7, of("127.0.0.1 reuse")), Ok(()));
+        assert_eq!(ports.bind(2, 7, of("127.0.0.1 reuse")), Ok(()));
+        assert_eq!(ports.bind(3, 7, of("127.0.0.2 reuse")), Ok(()));
+        assert_eq!(ports.listen(1, 7), IN_USE, "another one is bound");
+        ports.release(2, 7);
+        assert_eq!(ports.listen(1, 7), Ok(()));
+        assert_eq!(ports.bind(2, 7, of("127.0.0.1 reuse")), IN_USE, "it listens");
+        assert_eq!(ports.bind(2, 7, of("0.0.0.0 reuse")), NOT_AVAILABLE);
+        assert_eq!(ports.listen(3, 7), Ok(()));
+        ports.update(3, 7, |claim| claim.reuses = true);
+        assert_eq!(ports.bind(4, 7, of("127.0.0.2 reuse")), Ok(()));
+        assert_eq!(ports.listen(9, 7), Ok(()), "nobody's");
+    }
+}

@@ -1,0 +1,162 @@
+//! The identifiers of programs, by those of the engine's context.
+//!
+//! Each has a handler for its events, as an `iw_cm_id` of the kernel has. The handler runs with the table
+//! locked. A program that destroys an identifier removes it from the table first, so the identifier lives
+//! while its event is handled.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard};
+
+use iwarp::verbs::{CmEvent, CmEventKind, CmId};
+
+/// Handles an event of the identifier at an address, with the table locked. It may insert the new identifier
+/// of a request.
+pub(crate) type Handler = fn(&mut CmIds, usize, &CmEvent);
+
+/// The identifiers of a process.
+#[derive(Default)]
+pub(crate) struct CmIdTable {
+    ids: Mutex<CmIds>,
+}
+
+/// The table, locked.
+#[derive(Default)]
+pub(crate) struct CmIds(HashMap<CmId, Entry>);
+
+#[derive(Clone, Copy)]
+struct Entry {
+    /// The address of the identifier, as programs know it.
+    address: usize,
+    handler: Handler,
+}
+
+impl CmIds {
+    /// Events of `cm` are for the identifier at `address` from now on.
+    pub(crate) fn insert(&mut self, cm: &CmId, address: usize, handler: Handler) {
+        self.0.insert(cm.clone(), Entry { address, handler });
+    }
+}
+
+impl CmIdTable {
+    fn lock(&self) -> MutexGuard<'_, CmIds> {
+        self.ids.lock().expect("no holder of this lock panics")
+    }
+
+    /// As [`CmIds::insert`].
+    pub(crate) fn insert(&self, cm: &CmId, address: usize, handler: Handler) {
+        self.lock().insert(cm, address, handler);
+    }
+
+    /// No more events of `cm` reach a program.
+    pub(crate) fn remove(&self, cm: &CmId) {
+        // The identifier is dropped without the lock: that may end a connection.
+        let removed = self.lock().0.remove_entry(cm);
+        drop(removed);
+    }
+
+    /// Calls the handler of the identifier that an event is for: of the listener for a request. If the table
+    /// does not have it, nobody is told, and a request that nobody keeps is rejected as it is dropped.
+    pub(crate) fn on_event(&self, event: &CmEvent) {
+        let cm = match event.kind {
+            CmEventKind::ConnectRequest { .. } => event.listener.as_ref(),
+            _ => Some(&event.id),
+        };
+        let mut ids = self.lock();
+        if let Some(Entry { address, handler }) = cm.and_then(|cm| ids.0.get(cm)).copied() {
+            handler(&mut ids, address, event);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::time::{Duration, Instant};
+
+    use dp::link::{LinkConfig, pair};
+    use iwarp::engine::{Engine, EngineConfig};
+    use iwarp::verbs::{
+        ConnParam, Context, ContextConfig, CqOptions, EventChannel, ListenOptions, QpInit, QueuePair,
+    };
+
+    use super::*;
+
+    thread_local! {
+        /// The identifiers whose handlers were called.
+        static HANDLED: RefCell<Vec<(&'static str, usize)>> = const { RefCell::new(Vec::new()) };
+    }
+
+    fn first(_ids: &mut CmIds, address: usize, _event: &CmEvent) {
+        HANDLED.with_borrow_mut(|handled| handled.push(("first", address)));
+    }
+
+    /// Enters the new identifier of a request.
+    fn second(ids: &mut CmIds, address: usize, event: &CmEvent) {
+        HANDLED.with_borrow_mut(|handled| handled.push(("second", address)));
+        if matches!(event.kind, CmEventKind::ConnectRequest { .. }) {
+            ids.insert(&event.id, address + 1, first);
+        }
+    }
+
+    struct Host {
+        context: Context,
+        channel: EventChannel,
+        engine: Engine,
+    }
+
+    /// A listener at port 7, and an identifier that connects a queue pair to it from the other end of a link.
+    fn connecting() -> ([Host; 2], CmId, CmId, QueuePair) {
+        let (left, right) = pair(&LinkConfig::default());
+        let host = |port: Box<dyn dp::Port>, address| {
+            let context = Context::new(ContextConfig::default()).unwrap();
+            let config = EngineConfig::new(&*port, &[address]).unwrap();
+            let engine = Engine::new(&context, port, config).unwrap();
+            Host { channel: context.create_event_channel().unwrap(), context, engine }
+        };
+        let (left, right) = (host(left, "10.0.0.1/24"), host(right, "10.0.0.2/24"));
+        let listener = left.context.create_id(&left.channel);
+        listener.listen_with(&ListenOptions::new(7)).unwrap();
+        let cq = right.context.create_cq_with(&CqOptions::new(16)).unwrap();
+        let qp = right.context.alloc_pd().unwrap().create_qp(&QpInit::new(&cq)).unwrap();
+        let connects = right.context.create_id(&right.channel);
+        connects.connect(&qp, "10.0.0.1:7".parse().unwrap(), &ConnParam::default()).unwrap();
+        ([left, right], listener, connects, qp)
+    }
+
+    /// The next event of an end.
+    fn next(hosts: &mut [Host; 2], at: usize) -> CmEvent {
+        let end = Instant::now() + Duration::from_secs(60);
+        loop {
+            assert!(Instant::now() < end, "no event");
+            hosts.iter_mut().for_each(|host| _ = host.engine.poll());
+            if let Some(event) = hosts[at].channel.poll() {
+                return event;
+            }
+        }
+    }
+
+    #[test]
+    fn a_request_is_for_its_listener_and_any_other_event_for_its_identifier() {
+        let (mut hosts, listener, connects, _qp) = connecting();
+        let ids = CmIdTable::default();
+        ids.insert(&listener, 10, second);
+        ids.insert(&connects, 20, first);
+        let request = next(&mut hosts, 0);
+        ids.on_event(&request);
+        assert_eq!(HANDLED.take(), [("second", 10)]);
+        request.id.reject(&[]).unwrap();
+        let rejected = next(&mut hosts, 1);
+        ids.on_event(&rejected);
+        assert_eq!(HANDLED.take(), [("first", 20)]);
+        // The handler of the listener has entered the new identifier, with another handler.
+        let mut of_new_id = rejected.clone();
+        of_new_id.id = request.id.clone();
+        ids.on_event(&of_new_id);
+        assert_eq!(HANDLED.take(), [("first", 11)]);
+        ids.remove(&listener);
+        ids.remove(&connects);
+        ids.on_event(&request);
+        ids.on_event(&rejected);
+        assert_eq!(HANDLED.take(), []);
+    }
+}

@@ -1,0 +1,38 @@
+//! What the device calls itself. It is known before anything starts.
+
+use crate::ffi::settings::{self, Key};
+
+/// Bytes of a name (`IBV_SYSFS_NAME_MAX`), with its terminating zero.
+const NAME_BYTES: usize = 64;
+
+/// `UWARP_PRETEND=ib`: the device says that it is an InfiniBand one.
+pub(crate) fn pretends_ib() -> bool {
+    settings::text(Key::Pretend).is_some_and(|value| value == "ib")
+}
+
+/// `UWARP_DEV`, or `uwarp0`.
+pub(crate) fn device_name() -> String {
+    settings::text(Key::Dev).filter(|name| is_name(name)).unwrap_or_else(|| "uwarp0".into())
+}
+
+fn is_name(name: &str) -> bool {
+    let is_plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
+    is_plain && name.len() < NAME_BYTES
+}
+
+/// Checks the settings of the device.
+pub(crate) fn check() -> Result<(), String> {
+    if let Some(kind) = settings::get(Key::Pretend)?.filter(|kind| kind.text != "ib") {
+        return Err(kind.refused("use ib"));
+    }
+    match settings::get(Key::Dev)?.filter(|name| !is_name(&name.text)) {
+        Some(name) => Err(name.refused("use at most 63 letters, digits, '-', '_' and '.'")),
+        None => Ok(()),
+    }
+}
+
+/// The GUID of the node, in the byte order of this machine. It is known before anything starts.
+pub(crate) fn guid() -> u64 {
+    // A locally administered identifier with our name in it.
+    u64::from_be_bytes(*b"\x02uwarp\x00\x01")
+}

@@ -1,0 +1,113 @@
+//! What queries answer: the sizes and counts that the device supports.
+
+use dp::LinkState;
+use iwarp::verbs::{ContextLimits, MAX_INLINE, MAX_SGE};
+use libc::c_int;
+
+use crate::ffi::c_str::copy_str;
+use crate::ffi::sys;
+use crate::net::Net;
+use crate::process::identity;
+
+/// Requests of one queue.
+pub(crate) const MAX_QP_WR: usize = 16_384;
+/// Entries of one completion queue.
+pub(crate) const MAX_CQE: usize = (1 << 20) - 1;
+/// Requests of one shared receive queue.
+pub(crate) const MAX_SRQ_WR: usize = 1 << 16;
+/// Reads and atomics outstanding each way: the most that `rdma_conn_param` can say, and what perftest's
+/// exchange has bits for.
+pub(crate) const MAX_RD_ATOM: u8 = 128;
+/// Elements of a request.
+pub(crate) const SGE: usize = MAX_SGE;
+/// Bytes of an inline request.
+pub(crate) const INLINE: usize = MAX_INLINE;
+
+/// The limits of the context behind the device.
+pub(crate) fn context() -> ContextLimits {
+    ContextLimits { max_mr: 1 << 20, max_qp_wr: MAX_QP_WR, max_cm_events: 16_384, ..ContextLimits::default() }
+}
+
+pub(crate) fn device() -> sys::ibv_device_attr {
+    let limits = context();
+    let count = |limit: usize| c_int::try_from(limit).unwrap_or(c_int::MAX);
+    let mut attr = sys::ibv_device_attr {
+        node_guid: identity::guid().to_be(),
+        sys_image_guid: identity::guid().to_be(),
+        max_mr_size: u64::MAX,
+        // Any size of page: nothing is translated.
+        page_size_cap: 0xffff_f000,
+        // The first three bytes of the GUID, as for any vendor. Programs take 0 for a broken device.
+        vendor_id: (identity::guid() >> 40) as u32,
+        vendor_part_id: 0,
+        hw_ver: 0,
+        max_qp: count(limits.max_qp),
+        max_qp_wr: count(MAX_QP_WR),
+        device_cap_flags: sys::IBV_DEVICE_MEM_WINDOW
+            | sys::IBV_DEVICE_MEM_WINDOW_TYPE_2B
+            | sys::IBV_DEVICE_MEM_MGT_EXTENSIONS,
+        max_sge: count(SGE),
+        max_sge_rd: count(SGE),
+        max_cq: count(limits.max_cq),
+        max_cqe: count(MAX_CQE),
+        max_mr: count(limits.max_mr),
+        max_pd: count(limits.max_pd),
+        max_qp_rd_atom: MAX_RD_ATOM.into(),
+        max_res_rd_atom: count(limits.max_read_slots),
+        max_qp_init_rd_atom: MAX_RD_ATOM.into(),
+        atomic_cap: sys::IBV_ATOMIC_HCA,
+        max_mw: count(limits.max_mw),
+        max_srq: count(limits.max_srq),
+        max_srq_wr: count(MAX_SRQ_WR),
+        max_srq_sge: count(SGE),
+        max_pkeys: 1,
+        local_ca_ack_delay: 15,
+        phys_port_cnt: 1,
+        ..Default::default()
+    };
+    copy_str(&mut attr.fw_ver, env!("CARGO_PKG_VERSION"));
+    attr
+}
+
+pub(crate) fn device_ex() -> sys::ibv_device_attr_ex {
+    sys::ibv_device_attr_ex {
+        orig_attr: device(),
+        device_cap_flags_ex: device().device_cap_flags.into(),
+        phys_port_cnt_ex: 1,
+        ..Default::default()
+    }
+}
+
+pub(crate) fn port(net: &Net) -> sys::ibv_port_attr {
+    let is_up = net.link() == LinkState::Up;
+    sys::ibv_port_attr {
+        state: if is_up { sys::IBV_PORT_ACTIVE } else { sys::IBV_PORT_DOWN },
+        max_mtu: sys::IBV_MTU_4096,
+        active_mtu: sys::IBV_MTU_1024,
+        gid_tbl_len: 1,
+        port_cap_flags: sys::IBV_PORT_CM_SUP,
+        max_msg_sz: i32::MAX as u32,
+        pkey_tbl_len: 1,
+        lid: net.lid(),
+        max_vl_num: 1,
+        active_width: 2,
+        active_speed: 32,
+        // LinkUp or Disabled, as the field of InfiniBand's PortInfo counts.
+        phys_state: if is_up { 5 } else { 3 },
+        link_layer: sys::IBV_LINK_LAYER_ETHERNET as u8,
+        ..Default::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_vendor_is_the_one_of_the_guid_and_not_zero() {
+        let attr = device();
+        let [a, b, c, ..] = attr.node_guid.to_ne_bytes();
+        assert_eq!(attr.vendor_id, u32::from_be_bytes([0, a, b, c]));
+        assert_ne!(attr.vendor_id, 0);
+    }
+}

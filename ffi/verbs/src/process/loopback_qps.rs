@@ -1,0 +1,130 @@
+//! Queue pairs that are connected to themselves, and their two ends in the engine.
+//!
+//! For its program such a queue pair is in ERR as soon as one of its ends has failed, and both of its queues
+//! are flushed, as those of a device. But an end whose own request has failed, for instance by a key that is
+//! not there, does not tell the other end: everywhere else that is another queue pair. So the end that takes
+//! the receives fails here as well. The other way round there is nothing to do: an end that refuses a message
+//! says so.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard};
+
+use iwarp::verbs::{QpState, QueuePair};
+
+/// The queue pairs that are connected to themselves and have not failed.
+#[derive(Default)]
+pub(crate) struct LoopbackQps {
+    all: Mutex<Vec<LoopbackQp>>,
+    count: AtomicUsize,
+}
+
+struct LoopbackQp {
+    /// The number that the program knows.
+    number: u32,
+    /// The end that takes receives.
+    near: QueuePair,
+    /// The end that sends.
+    far: QueuePair,
+}
+
+impl LoopbackQps {
+    fn all(&self) -> MutexGuard<'_, Vec<LoopbackQp>> {
+        self.all.lock().expect("no holder of this lock panics")
+    }
+
+    /// A queue pair is connected to itself.
+    pub(crate) fn insert(&self, number: u32, near: QueuePair, far: QueuePair) {
+        let mut all = self.all();
+        all.push(LoopbackQp { number, near, far });
+        self.count.store(all.len(), Ordering::Release);
+    }
+
+    /// A queue pair is reset or destroyed.
+    pub(crate) fn remove(&self, number: u32) {
+        drop(self.take(|own| own.number == number));
+    }
+
+    /// Whether any queue pair is connected to itself.
+    #[inline]
+    pub(crate) fn any(&self) -> bool {
+        self.count.load(Ordering::Acquire) > 0
+    }
+
+    /// Flushes the receives of those whose sending end has failed. Called after a poll.
+    pub(crate) fn sweep(&self) {
+        for LoopbackQp { near, .. } in self.take(|own| has_failed(&own.far)) {
+            if !has_failed(&near) {
+                // One that has failed meanwhile is flushed already.
+                let _ = near.modify(QpState::Error);
+            }
+        }
+    }
+
+    /// Takes some out. They are dropped without the lock: the last handle of a queue pair may go.
+    fn take(&self, is_taken: impl Fn(&LoopbackQp) -> bool) -> Vec<LoopbackQp> {
+        if !self.any() {
+            return Vec::new();
+        }
+        let mut all = self.all();
+        let (taken, rest): (Vec<_>, Vec<_>) = all.drain(..).partition(is_taken);
+        *all = rest;
+        self.count.store(all.len(), Ordering::Release);
+        taken
+    }
+}
+
+fn has_failed(qp: &QueuePair) -> bool {
+    matches!(qp.state(), QpState::Terminate | QpState::Error)
+}
+
+#[cfg(test)]
+mod tests {
+    use iwarp::verbs::{Context, ContextConfig, CqOptions, QpInit};
+
+    use super::*;
+
+    /// Queue pairs without a connection, which fail when they are told to.
+    fn queue_pairs<const N: usize>() -> [QueuePair; N] {
+        let context = Context::new(ContextConfig::default()).unwrap();
+        let cq = context.create_cq_with(&CqOptions::new(64)).unwrap();
+        let pd = context.alloc_pd().unwrap();
+        std::array::from_fn(|_| pd.create_qp(&QpInit::new(&cq)).unwrap())
+    }
+
+    fn fail(qp: &QueuePair) {
+        qp.modify(QpState::Error).unwrap();
+    }
+
+    #[test]
+    fn the_receiving_end_fails_with_the_sending_one_and_not_the_other_way_round() {
+        let [near, far, other_near, other_far] = queue_pairs();
+        let loopback_qps = LoopbackQps::default();
+        loopback_qps.insert(1, near.clone(), far.clone());
+        loopback_qps.insert(2, other_near.clone(), other_far.clone());
+        loopback_qps.sweep();
+        assert!(!has_failed(&near) && !has_failed(&other_near));
+        fail(&far);
+        fail(&other_near);
+        loopback_qps.sweep();
+        assert!(has_failed(&near));
+        assert!(!has_failed(&other_far), "its peer tells it");
+        assert!(loopback_qps.any(), "the other one is watched on");
+        fail(&other_far);
+        loopback_qps.sweep();
+        assert!(!loopback_qps.any());
+    }
+
+    #[test]
+    fn one_that_leaves_is_not_watched_any_more() {
+        let [near, far, other_near, other_far] = queue_pairs();
+        let loopback_qps = LoopbackQps::default();
+        loopback_qps.insert(1, near.clone(), far.clone());
+        loopback_qps.insert(2, other_near.clone(), other_far.clone());
+        loopback_qps.remove(1);
+        fail(&far);
+        fail(&other_far);
+        loopback_qps.sweep();
+        assert!(!has_failed(&near) && has_failed(&other_near));
+        assert!(!loopback_qps.any());
+    }
+}

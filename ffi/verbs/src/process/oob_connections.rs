@@ -1,0 +1,122 @@
+//! The connections that programs set up out of band, while one end waits for the other.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use iwarp::verbs::{CmEvent, CmEventKind, CmId, ConnParam, QueuePair};
+
+use crate::net::{PrivateDataHeader, QpNumbers};
+
+/// How long a request waits for its queue pair to be moved to RTR.
+pub(crate) const PARKED: Duration = Duration::from_secs(600);
+
+/// Requests that are parked at a time.
+pub(crate) const MAX_PARKED: usize = 16_384;
+
+/// The connections of a process that are being set up.
+#[derive(Default)]
+pub(crate) struct OobConnections {
+    state: Mutex<State>,
+    /// Requests that are parked.
+    parked: AtomicUsize,
+}
+
+#[derive(Default)]
+pub(crate) struct State {
+    pub(crate) listener: Option<CmId>,
+    /// Queue pairs in RTR that a peer will connect to, by their numbers.
+    pub(crate) expected: HashMap<u32, Expected>,
+    pub(crate) parked: Vec<ParkedRequest>,
+}
+
+/// A queue pair that waits for the peer's request.
+pub(crate) struct Expected {
+    pub(crate) remote: IpAddr,
+    pub(crate) remote_qp: u32,
+    pub(crate) qp: QueuePair,
+    pub(crate) param: ConnParam,
+}
+
+/// A request whose queue pair is not in RTR yet.
+pub(crate) struct ParkedRequest {
+    pub(crate) cm: CmId,
+    pub(crate) from: IpAddr,
+    pub(crate) pair: QpNumbers,
+    pub(crate) until: Instant,
+}
+
+impl OobConnections {
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no holder of this lock panics")
+    }
+
+    /// Handles an event of these connections. Returns whether it was one.
+    pub(crate) fn takes(&self, event: &CmEvent) -> bool {
+        let CmEventKind::ConnectRequest { private_data, remote, .. } = &event.kind else { return false };
+        let mut state = self.state();
+        if event.listener.is_none() || event.listener != state.listener {
+            return false;
+        }
+        // A request without the numbers of queue pairs is rejected as it is dropped.
+        let Some((PrivateDataHeader { pair: Some(pair), .. }, _)) = PrivateDataHeader::split(private_data)
+        else {
+            return true;
+        };
+        let from = remote.ip();
+        let is_expected = state
+            .expected
+            .get(&pair.to)
+            .is_some_and(|expected| expected.remote == from && expected.remote_qp == pair.from);
+        if is_expected && let Some(expected) = state.expected.remove(&pair.to) {
+            drop(state);
+            // A queue pair that was destroyed meanwhile refuses, and the request is rejected.
+            let _ = event.id.accept(&expected.qp, &expected.param);
+        } else {
+            self.park(&mut state, event.id.clone(), from, pair);
+        }
+        true
+    }
+
+    /// Parks a request, in place of an earlier one of the same queue pairs: the peer has given that up.
+    fn park(&self, state: &mut State, cm: CmId, from: IpAddr, pair: QpNumbers) {
+        state.parked.retain(|parked| parked.from != from || parked.pair != pair);
+        // One that finds no place is rejected as it is dropped.
+        if state.parked.len() < MAX_PARKED {
+            state.parked.push(ParkedRequest { cm, from, pair, until: Instant::now() + PARKED });
+            self.parked.store(state.parked.len(), Ordering::Relaxed);
+        }
+    }
+
+    /// Takes the request that a peer has made for a queue pair of ours.
+    pub(crate) fn take_parked(&self, state: &mut State, from: IpAddr, pair: QpNumbers) -> Option<CmId> {
+        let is_it = |parked: &ParkedRequest| parked.from == from && parked.pair == pair;
+        let at = state.parked.iter().position(is_it)?;
+        let parked = state.parked.swap_remove(at);
+        self.parked.store(state.parked.len(), Ordering::Relaxed);
+        Some(parked.cm)
+    }
+
+    /// Whether requests for connections wait for a queue pair.
+    #[inline]
+    pub(crate) fn has_parked(&self) -> bool {
+        self.parked.load(Ordering::Relaxed) > 0
+    }
+
+    /// Rejects requests that have waited too long.
+    pub(crate) fn sweep(&self) {
+        if !self.has_parked() {
+            return;
+        }
+        let mut state = self.state();
+        let now = Instant::now();
+        let (waiting, over): (Vec<_>, Vec<_>) = state.parked.drain(..).partition(|parked| parked.until > now);
+        state.parked = waiting;
+        self.parked.store(state.parked.len(), Ordering::Relaxed);
+        drop(state);
+        // A request that nobody decides on is rejected as it is dropped.
+        drop(over);
+    }
+}

@@ -1,0 +1,55 @@
+//! Queue pairs by the numbers that programs know.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard};
+
+use iwarp::verbs::QueuePair;
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct QpTable {
+    known: Mutex<HashMap<u32, Entry>>,
+}
+
+struct Entry {
+    /// The address of the queue pair, as programs know it.
+    address: usize,
+    /// That of the engine.
+    qp: QueuePair,
+}
+
+impl QpTable {
+    fn known(&self) -> MutexGuard<'_, HashMap<u32, Entry>> {
+        self.known.lock().expect("no holder of this lock panics")
+    }
+
+    /// A queue pair was made, or has another one of the engine behind it.
+    pub(crate) fn insert(&self, number: u32, address: usize, qp: QueuePair) {
+        let before = self.known().insert(number, Entry { address, qp });
+        drop(before);
+    }
+
+    /// A queue pair is destroyed.
+    pub(crate) fn remove(&self, number: u32) {
+        let before = self.known().remove(&number);
+        drop(before);
+    }
+
+    /// Runs `act` on the address of a queue pair, which is not destroyed meanwhile.
+    pub(crate) fn with(&self, number: u32, act: impl FnOnce(usize)) {
+        let known = self.known();
+        if let Some(entry) = known.get(&number) {
+            act(entry.address);
+        }
+    }
+
+    /// The address of a queue pair.
+    pub(crate) fn find(&self, number: u32) -> Option<usize> {
+        self.known().get(&number).map(|entry| entry.address)
+    }
+
+    /// The queue pairs of the engine.
+    pub(crate) fn all(&self) -> Vec<QueuePair> {
+        self.known().values().map(|entry| entry.qp.clone()).collect()
+    }
+}

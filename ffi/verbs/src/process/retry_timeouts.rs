@@ -1,0 +1,260 @@
+//! Queue pairs whose peer is not there: their requests fail after the time that the program has set.
+//!
+//! On InfiniBand a request is sent again `retry_cnt` times, each time after `4.096 us * 2^timeout`, while the
+//! queue pair of the peer does not answer, for instance because it is not in RTR. Then the request fails, and
+//! the queue pair with it. Here it waits for the connection, for as long. With a connection, TCP has its own
+//! retransmissions.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use iwarp::engine::SharedEngine;
+use iwarp::verbs::{QpState, QueuePair};
+
+use crate::ffi::sys;
+
+/// How often the queue pairs are looked at.
+const INTERVAL: Duration = Duration::from_millis(20);
+
+/// The least time for a peer. On a device nobody has to wait for a processor; here the process of the peer
+/// does.
+const LEAST: Duration = Duration::from_secs(2);
+
+/// The queue pairs that have no connection yet.
+#[derive(Default)]
+pub(crate) struct RetryTimeouts {
+    waiting: Mutex<Waiting>,
+    count: AtomicUsize,
+}
+
+#[derive(Default)]
+struct Waiting {
+    all: Vec<Unreached>,
+    /// When they are looked at again.
+    next: Option<Instant>,
+}
+
+/// A queue pair that has no connection yet.
+struct Unreached {
+    /// The number that the program knows.
+    number: u32,
+    qp: QueuePair,
+    limit: Duration,
+    /// When its first request was seen.
+    since: Option<Instant>,
+}
+
+/// How long a request waits for a peer that does not answer; `None`: for ever.
+fn limit_of(attr: &sys::ibv_qp_attr) -> Option<Duration> {
+    let once = Duration::from_nanos(4096 << attr.timeout.min(31));
+    (attr.timeout != 0).then(|| (once * (u32::from(attr.retry_cnt) + 1)).max(LEAST))
+}
+
+impl RetryTimeouts {
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().expect("no holder of this lock panics")
+    }
+
+    /// A queue pair enters RTS: `sender` takes its requests.
+    pub(crate) fn insert(
+        &self,
+        engine: &SharedEngine,
+        number: u32,
+        sender: &QueuePair,
+        attr: &sys::ibv_qp_attr,
+    ) {
+        let Some(limit) = limit_of(attr) else { return };
+        if sender.state() != QpState::Idle {
+            return;
+        }
+        let mut waiting = self.waiting();
+        waiting.all.push(Unreached { number, qp: sender.clone(), limit, since: None });
+        self.count.store(waiting.all.len(), Ordering::Release);
+        // With the lock: another thread may take the last one away, and end the limit.
+        engine.limit_sleep(Some(INTERVAL));
+    }
+
+    /// Whether queue pairs wait for their peers.
+    #[inline]
+    pub(crate) fn has_waiting(&self) -> bool {
+        self.count.load(Ordering::Acquire) > 0
+    }
+
+    /// A queue pair is reset or destroyed.
+    pub(crate) fn remove(&self, engine: &SharedEngine, number: u32) {
+        if !self.has_waiting() {
+            return;
+        }
+        let mut waiting = self.waiting();
+        let (gone, rest): (Vec<_>, Vec<_>) = waiting.all.drain(..).partition(|other| other.number == number);
+        self.keep(&mut waiting, rest, engine);
+        drop(waiting);
+        // Without the lock: the last handle of a queue pair may go.
+        drop(gone);
+    }
+
+    /// Gives up the peers that have not come in time. Called after a poll, with the engine locked.
+    pub(crate) fn sweep(&self, engine: &SharedEngine) {
+        if !self.has_waiting() {
+            return;
+        }
+        let now = Instant::now();
+        let mut waiting = self.waiting();
+        if waiting.next.is_some_and(|next| next > now) {
+            return;
+        }
+        waiting.next = Some(now + INTERVAL);
+        let (over, rest): (Vec<_>, Vec<_>) =
+            waiting.all.drain(..).map(|one| one.look(now)).partition(Unreached::is_over(now));
+        self.keep(&mut waiting, rest, engine);
+        drop(waiting);
+        for Unreached { qp, .. } in over {
+            qp.give_up();
+        }
+    }
+
+    /// Only the queue pairs of `rest` still wait. Without any, the engine may sleep as it likes.
+    fn keep(&self, waiting: &mut Waiting, rest: Vec<Unreached>, engine: &SharedEngine) {
+        waiting.all = rest;
+        self.count.store(waiting.all.len(), Ordering::Release);
+        if waiting.all.is_empty() {
+            engine.limit_sleep(None);
+        }
+    }
+}
+
+impl Unreached {
+    /// Notes when its first request was posted.
+    fn look(mut self, now: Instant) -> Self {
+        if self.since.is_none() && self.qp.query().send_open > 0 {
+            self.since = Some(now);
+        }
+        self
+    }
+
+    /// Whether it is not watched any more: it has its connection, or its time is up.
+    fn is_over(now: Instant) -> impl Fn(&Self) -> bool {
+        move |this| {
+            this.qp.state() != QpState::Idle
+                || this.since.is_some_and(|since| now.saturating_duration_since(since) >= this.limit)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dp::link::{LinkConfig, pair};
+    use iwarp::engine::{Engine, EngineConfig, SharedOptions};
+    use iwarp::verbs::{Context, ContextConfig, CqOptions, QpInit, SendOp, SendRequest};
+
+    use super::*;
+
+    /// An engine that nobody polls, and queue pairs of it that take sends before they have a connection.
+    fn host<const N: usize>() -> (SharedEngine, [QueuePair; N]) {
+        let (port, _other) = pair(&LinkConfig::default());
+        let context = Context::new(ContextConfig::default()).unwrap();
+        let config = EngineConfig::new(&*port, &["10.0.0.1/24"]).unwrap();
+        let engine = Engine::new(&context, port, config).unwrap();
+        let engine = SharedEngine::without_thread(engine, SharedOptions::default(), Box::new(|| {})).unwrap();
+        let (pd, cq) = (context.alloc_pd().unwrap(), context.create_cq_with(&CqOptions::new(64)).unwrap());
+        let init = QpInit { early_sends: true, ..QpInit::new(&cq) };
+        (engine, std::array::from_fn(|_| pd.create_qp(&init).unwrap()))
+    }
+
+    fn attributes(timeout: u8) -> sys::ibv_qp_attr {
+        sys::ibv_qp_attr { timeout, retry_cnt: 7, ..Default::default() }
+    }
+
+    fn post(qp: &QueuePair) {
+        qp.post_send(&SendRequest::empty(1, SendOp::Send)).unwrap();
+    }
+
+    fn numbers(retry_timeouts: &RetryTimeouts) -> Vec<u32> {
+        retry_timeouts.waiting().all.iter().map(|one| one.number).collect()
+    }
+
+    #[test]
+    fn the_time_begins_with_the_first_request_and_ends_with_the_connection() {
+        let (engine, [qp]) = host();
+        let retry_timeouts = RetryTimeouts::default();
+        let now = Instant::now();
+        retry_timeouts.insert(&engine, 5, &qp, &attributes(14));
+        let one = retry_timeouts.waiting().all.pop().unwrap().look(now);
+        assert_eq!((one.number, one.since, one.limit), (5, None, LEAST));
+        assert!(!Unreached::is_over(now + LEAST)(&one), "it has no request yet");
+        post(&qp);
+        let one = one.look(now).look(now + LEAST);
+        assert_eq!(one.since, Some(now), "the first look that finds one counts");
+        assert!(!Unreached::is_over(now + LEAST - Duration::from_nanos(1))(&one));
+        assert!(Unreached::is_over(now + LEAST)(&one));
+        // A stream that runs or has ended is none of its matters.
+        qp.modify(QpState::Error).unwrap();
+        assert!(Unreached::is_over(now)(&one));
+    }
+
+    #[test]
+    fn those_without_a_limit_or_with_a_stream_are_not_watched() {
+        let (engine, [patient, failed]) = host();
+        let retry_timeouts = RetryTimeouts::default();
+        retry_timeouts.insert(&engine, 5, &patient, &attributes(0));
+        failed.modify(QpState::Error).unwrap();
+        retry_timeouts.insert(&engine, 6, &failed, &attributes(14));
+        assert!(!retry_timeouts.has_waiting() && numbers(&retry_timeouts).is_empty());
+    }
+
+    #[test]
+    fn who_leaves_is_not_watched_any_more_and_others_are() {
+        let (engine, [first, second]) = host();
+        let retry_timeouts = RetryTimeouts::default();
+        retry_timeouts.insert(&engine, 5, &first, &attributes(14));
+        retry_timeouts.insert(&engine, 6, &second, &attributes(14));
+        retry_timeouts.remove(&engine, 5);
+        assert!(retry_timeouts.has_waiting());
+        assert_eq!(numbers(&retry_timeouts), [6]);
+        retry_timeouts.remove(&engine, 7);
+        assert_eq!(numbers(&retry_timeouts), [6], "nobody's number");
+        retry_timeouts.remove(&engine, 6);
+        assert!(!retry_timeouts.has_waiting() && numbers(&retry_timeouts).is_empty());
+    }
+
+    #[test]
+    fn a_sweep_gives_up_those_whose_time_is_up() {
+        let (engine, [late, early, idle]) = host();
+        let retry_timeouts = RetryTimeouts::default();
+        for (number, qp) in [(5, &late), (6, &early), (7, &idle)] {
+            retry_timeouts.insert(&engine, number, qp, &attributes(14));
+        }
+        post(&late);
+        post(&early);
+        retry_timeouts.waiting().all[0].since = Instant::now().checked_sub(LEAST);
+        retry_timeouts.sweep(&engine);
+        assert_eq!(numbers(&retry_timeouts), [6, 7]);
+        assert_eq!([&late, &early, &idle].map(QueuePair::state), {
+            [QpState::Error, QpState::Idle, QpState::Idle]
+        });
+        assert!(
+            retry_timeouts.waiting().all[0].since.is_some()
+                && retry_timeouts.waiting().all[1].since.is_none()
+        );
+        // Not again before its interval has passed.
+        retry_timeouts.waiting().all[0].since = Instant::now().checked_sub(LEAST);
+        retry_timeouts.waiting().next = Some(Instant::now() + LEAST);
+        retry_timeouts.sweep(&engine);
+        assert_eq!(numbers(&retry_timeouts), [6, 7]);
+        retry_timeouts.waiting().next = None;
+        retry_timeouts.sweep(&engine);
+        assert_eq!((numbers(&retry_timeouts), retry_timeouts.has_waiting()), (vec![7], true));
+    }
+
+    #[test]
+    fn the_time_is_that_of_all_tries_and_none_without_a_timeout() {
+        let of =
+            |timeout, retry_cnt| limit_of(&sys::ibv_qp_attr { timeout, retry_cnt, ..Default::default() });
+        assert_eq!(of(0, 7), None);
+        assert_eq!(of(18, 5), Some(Duration::from_nanos(6 * (4096 << 18))));
+        assert_eq!(of(14, 7), Some(LEAST), "perftest's");
+        assert_eq!(of(1, 0), Some(LEAST));
+        assert_eq!(of(255, 7), of(31, 7));
+    }
+}

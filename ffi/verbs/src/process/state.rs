@@ -1,0 +1,236 @@
+//! The state of the process: one wire, one engine and one context, started by the first call that needs them.
+//!
+//! Nothing starts when the library is loaded, or when a program lists devices: programs fork before they use
+//! verbs, and a thread would not come along. A child of a process that has started gets `EIO` from each call.
+
+use std::sync::{Mutex, MutexGuard, OnceLock};
+use std::time::Duration;
+
+use iwarp::engine::{Engine, SharedEngine, SharedOptions};
+use iwarp::status::{self, StatusSocket};
+use iwarp::verbs::{
+    AsyncEvent, AsyncEventKind, Context, ContextConfig, EventChannel, ProtectionDomain, VerbsError,
+};
+
+use super::async_events::AsyncEvents;
+use super::bound_ports::BoundPorts;
+use super::cm_id_table::CmIdTable;
+use super::drain::drain;
+use super::loopback_qps::LoopbackQps;
+use super::oob_connections::OobConnections;
+use super::qp_table::QpTable;
+use super::retry_timeouts::RetryTimeouts;
+use super::{identity, limits};
+use crate::ffi::abi::{self, EIO, Errno, Outcome, StartError};
+use crate::ffi::settings::{self, Key};
+use crate::ffi::{fork, resources, signals};
+use crate::net::{self, Net};
+
+/// How long the end of a process may wait for its thread, to reset its connections.
+const EXIT_LIMIT: Duration = Duration::from_millis(100);
+
+/// What the library has in a process that uses it.
+pub(crate) struct Process {
+    pub(crate) net: Net,
+    pub(crate) context: Context,
+    pub(crate) engine: SharedEngine,
+    /// The channel of all identifiers of the context.
+    pub(crate) channel: EventChannel,
+    /// The identifiers of programs, by those of the context.
+    pub(crate) ids: CmIdTable,
+    /// The ports that they are bound to.
+    pub(crate) ports: BoundPorts,
+    /// The domain of identifiers whose program gave none.
+    pub(crate) default_pd: ProtectionDomain,
+    /// Where asynchronous events go.
+    pub(crate) async_events: AsyncEvents,
+    /// Connections that programs set up themselves.
+    pub(crate) oob: OobConnections,
+    /// Those of them whose peer has not come yet.
+    pub(crate) retry_timeouts: RetryTimeouts,
+    /// Those of them that are connected to themselves.
+    pub(crate) loopback_qps: LoopbackQps,
+    /// Queue pairs by their numbers.
+    pub(crate) qps: QpTable,
+    /// Shows this process to `uwarp status`; taken at its end.
+    status: Mutex<Option<StatusSocket>>,
+}
+
+static PROCESS: OnceLock<Result<Process, Errno>> = OnceLock::new();
+static STARTING: Mutex<()> = Mutex::new(());
+
+/// The state of the process, which is started if it has not. Each call that may be a program's first one
+/// begins here, and nothing else starts anything.
+pub(crate) fn get_or_start() -> Outcome<&'static Process> {
+    match PROCESS.get() {
+        Some(process) => process.as_ref().map_err(|errno| *errno),
+        None => start(),
+    }
+}
+
+/// The state of the process, if it has started and may be used.
+pub(crate) fn started() -> Option<&'static Process> {
+    if fork::is_child() { None } else { PROCESS.get()?.as_ref().ok() }
+}
+
+fn starting() -> MutexGuard<'static, ()> {
+    STARTING.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+#[cold]
+fn start() -> Outcome<&'static Process> {
+    let _one_at_a_time = starting();
+    if PROCESS.get().is_none() {
+        // Threads that are made take none of the signals that the program handles.
+        let made = match signals::with_blocked(make) {
+            Ok(process) => Ok(process),
+            Err(StartError { line, errno, is_transient }) => {
+                abi::complain(&line);
+                if is_transient {
+                    return Err(errno);
+                }
+                Err(errno)
+            }
+        };
+        // Starts come one after the other, so nobody else has set it.
+        let _ = PROCESS.set(made);
+        if let Some(Ok(process)) = PROCESS.get() {
+            pass_async_events_on(process);
+        }
+    }
+    PROCESS.get().ok_or(EIO)?.as_ref().map_err(|errno| *errno)
+}
+
+fn make() -> Result<Process, StartError> {
+    resources::check_for_start()?;
+    let (options, has_thread) = options()?;
+    identity::check()?;
+    let (port, mut config, net) = net::open(&net::wire_spec(None, None)?)?;
+    // The program may not call again.
+    config.acknowledge_at_once = !has_thread;
+    let config_of_context =
+        ContextConfig { limits: limits::context(), late_memory_checks: true, ..ContextConfig::default() };
+    let context = Context::new(config_of_context).map_err(failed)?;
+    let engine = Engine::new(&context, port, config).map_err(failed)?;
+    let channel = context.create_event_channel().map_err(failed)?;
+    let default_pd = context.alloc_pd().map_err(failed)?;
+    let start = if has_thread { SharedEngine::spawn } else { SharedEngine::without_thread };
+    let engine = start(engine, options, Box::new(after_poll)).map_err(failed)?;
+    let status = Mutex::new(show(&context, has_thread));
+    register_hooks()?;
+    let (ids, ports, async_events, oob, retry_timeouts, loopback_qps, qps) = Default::default();
+    Ok(Process {
+        net,
+        context,
+        engine,
+        channel,
+        ids,
+        ports,
+        default_pd,
+        async_events,
+        oob,
+        retry_timeouts,
+        loopback_qps,
+        qps,
+        status,
+    })
+}
+
+fn failed(error: VerbsError) -> StartError {
+    StartError::new(&error)
+}
+
+/// Shows this process to `uwarp status`; `None` if the system refuses that, as nothing else depends on it.
+fn show(context: &Context, has_thread: bool) -> Option<StatusSocket> {
+    let poll = move || {
+        if !has_thread && let Some(process) = started() {
+            process.engine.turn();
+        }
+    };
+    let show = |folder: std::path::PathBuf| {
+        status::serve_while_idle(context, &folder, Box::new(poll)).map_err(|error| error.to_string())
+    };
+    let refused = |line: &String| abi::log(|| format!("'uwarp status' does not show this process: {line}"));
+    net::status_folder().and_then(show).inspect_err(refused).ok()
+}
+
+/// Hands the events of a poll to the program. Those of the first polls wait until the process has started.
+fn after_poll() {
+    let Some(process) = started() else { return };
+    // Most polls lead to no event, and these questions are cheaper than a poll of the channels.
+    let Process { channel, ids, oob, retry_timeouts, loopback_qps, .. } = process;
+    if channel.is_empty() && !oob.has_parked() && !retry_timeouts.has_waiting() && !loopback_qps.any() {
+        return;
+    }
+    while let Some(event) = channel.poll() {
+        if !oob.takes(&event) {
+            ids.on_event(&event);
+        }
+    }
+    oob.sweep();
+    retry_timeouts.sweep(&process.engine);
+    loopback_qps.sweep();
+}
+
+/// Hands asynchronous events to the program as they happen, and first those that have happened. A thread of
+/// the program makes some of them, and the engine may sleep meanwhile.
+fn pass_async_events_on(process: &'static Process) {
+    let handler = move |event: &AsyncEvent| {
+        if matches!(event.kind, AsyncEventKind::PortActive | AsyncEventKind::PortError) {
+            process.net.set_link(event.kind == AsyncEventKind::PortActive);
+        }
+        process.async_events.on_event(event);
+    };
+    if let Err(error) = process.context.async_events().set_handler(Box::new(handler)) {
+        abi::complain(&format!("asynchronous events do not reach the program: {error}"));
+    }
+}
+
+/// How the thread polls, and whether there is one: `UWARP_THREAD=spin|doze|caller`, `UWARP_CPU`.
+fn options() -> Result<(SharedOptions, bool), String> {
+    let mut options = SharedOptions::default();
+    let mut has_thread = true;
+    if let Some(thread) = settings::get(Key::Thread)? {
+        match thread.text.as_str() {
+            "doze" => {}
+            "spin" => options.spin_polls = u32::MAX - 1,
+            "caller" => has_thread = false,
+            _ => return Err(thread.refused("use spin, doze or caller")),
+        }
+    }
+    if let Some(cpu) = settings::get(Key::Cpu)? {
+        if !has_thread {
+            return Err(cpu.refused("leave it out, as there is no thread with UWARP_THREAD=caller"));
+        }
+        let allowed = rustix::thread::sched_getaffinity(None).map_err(|error| error.to_string())?;
+        let is_allowed = |cpu: &usize| *cpu < rustix::thread::CpuSet::MAX_CPU && allowed.is_set(*cpu);
+        options.cpu = Some(cpu.text.parse().ok().filter(is_allowed).ok_or_else(|| {
+            cpu.refused("use the number of a CPU that this process may run on (taskset -cp $$ shows them)")
+        })?);
+    }
+    Ok((options, has_thread))
+}
+
+// ---- the end of the process ----
+
+fn register_hooks() -> Result<(), String> {
+    fork::watch()?;
+    // SAFETY: the handler has no argument, and the library is not unloaded while threads of it run.
+    if unsafe { libc::atexit(at_exit) } != 0 {
+        return Err("the system has no memory for a handler of exit".into());
+    }
+    Ok(())
+}
+
+extern "C" fn at_exit() {
+    // Peers learn at once that the process is gone.
+    if let Some(process) = started() {
+        let _ = abi::guarded(|| {
+            drop(process.status.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take());
+            drain(&process.engine, &process.qps.all(), EXIT_LIMIT);
+            // A device may write to the socket of a peer that has ended.
+            signals::without_sigpipe(|| process.engine.reset_within(EXIT_LIMIT));
+            Ok(())
+        });
+    }
+}

@@ -1,0 +1,256 @@
+//! Addresses of identifiers: binding, and resolving the peer's.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use libc::c_int;
+
+use super::id::{Id, State};
+use crate::ffi::abi::{self, EINVAL, Errno, Outcome};
+use crate::ffi::{sockaddr, sys};
+use crate::net::{Claim, NameError, NameLease, Net};
+
+/// The family of InfiniBand's own addresses, which iWARP does not have.
+const AF_IB: c_int = 27;
+
+const EADDRNOTAVAIL: Errno = Errno(libc::EADDRNOTAVAIL);
+const ENODEV: Errno = Errno(libc::ENODEV);
+
+/// Ports that are chosen for programs: those that Linux chooses from.
+const CHOSEN: std::ops::RangeInclusive<u16> = 32_768..=60_999;
+
+/// Reads an address of the program.
+///
+/// # Safety
+/// `address` points to a socket address as long as its family says.
+unsafe fn read(address: *const sys::sockaddr) -> Outcome<SocketAddr> {
+    if address.is_null() {
+        return Err(EINVAL);
+    }
+    // SAFETY: the caller's promise is passed on.
+    if unsafe { sockaddr::family(address.cast()) } == AF_IB {
+        return Err(ENODEV);
+    }
+    // SAFETY: the caller's promise is passed on.
+    unsafe { sockaddr::read(address.cast()) }.ok_or(EINVAL)
+}
+
+/// See `rdma_bind_addr(3)`.
+///
+/// # Safety
+/// `id` lives, `address` is a socket address.
+#[unsafe(export_name = "uw_rdma_bind_addr")]
+pub(crate) unsafe extern "C" fn rdma_bind_addr(
+    id: *mut sys::rdma_cm_id,
+    address: *mut sys::sockaddr,
+) -> c_int {
+    abi::minus_one(|| {
+        // SAFETY: the caller passes an identifier that lives.
+        let this = unsafe { Id::of(id) }?;
+        // SAFETY: the caller passes a socket address.
+        bind(this, unsafe { read(address) }?)?;
+        Ok(0)
+    })
+}
+
+/// Binds an identifier, and takes the name on a wire with names.
+pub(super) fn bind(id: &Id, address: SocketAddr) -> Outcome<()> {
+    let mut state = id.state();
+    if state.source.is_some() {
+        return Err(EINVAL);
+    }
+    if !address.ip().is_unspecified() && !id.process.net.is_ours(address.ip())? {
+        return Err(EADDRNOTAVAIL);
+    }
+    let address = take_name(id, &mut state, address, Net::take_name)?;
+    id.set_source(&mut state, address);
+    drop(state);
+    if id.process.net.is_of_device(address.ip()) {
+        id.set_device()?;
+    }
+    Ok(())
+}
+
+/// How a name is taken on the wire.
+type Take = fn(&Net, SocketAddr, &Claim) -> Result<Option<NameLease>, NameError>;
+
+/// Takes the port of an address, or a free one if it has none, and its name. The name leads nowhere before
+/// the identifier listens.
+fn take_name(id: &Id, state: &mut State, address: SocketAddr, take: Take) -> Outcome<SocketAddr> {
+    let claim = Claim::new(address.ip(), state.family_only, state.reuses_address);
+    let take = |address: SocketAddr| take_port(id, address, claim, take);
+    let (address, name) = match address.port() {
+        0 => choose_port(address, take)?,
+        _ => (address, take(address)?),
+    };
+    state.name = name;
+    Ok(address)
+}
+
+/// Takes a port in this process, and on the wire.
+fn take_port(id: &Id, address: SocketAddr, claim: Claim, take: Take) -> Outcome<Option<NameLease>> {
+    let (ports, number) = (&id.process.ports, id.as_c() as usize);
+    ports.bind(number, address.port(), claim)?;
+    let taken = take(&id.process.net, address, &claim);
+    Ok(taken.inspect_err(|_| ports.release(number, address.port()))?)
+}
+
+/// Chooses a port that can be taken, and takes it.
+fn choose_port<T>(address: SocketAddr, take: impl Fn(SocketAddr) -> Outcome<T>) -> Outcome<(SocketAddr, T)> {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let count = CHOSEN.end() - CHOSEN.start() + 1;
+    // Processes begin at different ports, so they seldom meet.
+    let start = (std::process::id() as u16).wrapping_mul(131);
+    // With its scope, if it is a link-local one.
+    let mut address = address;
+    for _ in 0..count {
+        let step = NEXT.fetch_add(1, Ordering::Relaxed);
+        address.set_port(CHOSEN.start() + start.wrapping_add(step) % count);
+        match take(address) {
+            Ok(taken) => return Ok((address, taken)),
+            Err(Errno(libc::EADDRINUSE | libc::EADDRNOTAVAIL)) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Err(EADDRNOTAVAIL)
+}
+
+/// See `rdma_resolve_addr(3)`.
+///
+/// # Safety
+/// `id` lives, `source` is NULL or a socket address, `destination` is a socket address.
+#[unsafe(export_name = "uw_rdma_resolve_addr")]
+pub(crate) unsafe extern "C" fn rdma_resolve_addr(
+    id: *mut sys::rdma_cm_id,
+    source: *mut sys::sockaddr,
+    destination: *mut sys::sockaddr,
+    _timeout_ms: c_int,
+) -> c_int {
+    abi::minus_one(|| {
+        // SAFETY: the caller passes an identifier that lives.
+        let this = unsafe { Id::of(id) }?;
+        // SAFETY: the caller passes a socket address.
+        let mut destination = unsafe { read(destination) }?;
+        // It listens, or has a peer.
+        if this.state().cm.is_some() {
+            return Err(EINVAL);
+        }
+        if !source.is_null() {
+            // SAFETY: the caller passes a socket address.
+            let source = unsafe { read(source) }?;
+            if this.state().source.is_none() {
+                bind(this, source)?;
+            }
+        }
+        let net = &this.process.net;
+        // As for the kernel, the unspecified address is this host.
+        if destination.ip().is_unspecified() {
+            let itself = match destination.ip() {
+                _ if !net.is_private() => net.address(),
+                IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+                IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+            };
+            destination.set_ip(itself);
+        }
+        if !net.is_reachable(destination.ip())? {
+            this.announce(sys::RDMA_CM_EVENT_ADDR_ERROR, -libc::ENODEV);
+        } else {
+            let mut state = this.state();
+            let bound = state.source;
+            if bound.is_none_or(|address| address.ip().is_unspecified()) {
+                let own = SocketAddr::new(net.source_for(destination.ip())?, bound.map_or(0, |a| a.port()));
+                let own =
+                    if own.port() == 0 { take_name(this, &mut state, own, Net::take_source)? } else { own };
+                this.process.ports.update(this.as_c() as usize, own.port(), |claim| claim.address = own.ip());
+                this.set_source(&mut state, own);
+            }
+            this.set_destination(&mut state, destination);
+            drop(state);
+            this.set_device()?;
+            this.announce(sys::RDMA_CM_EVENT_ADDR_RESOLVED, 0);
+        }
+        this.complete()?;
+        Ok(0)
+    })
+}
+
+/// See `rdma_resolve_route(3)`.
+///
+/// # Safety
+/// `id` lives.
+#[unsafe(export_name = "uw_rdma_resolve_route")]
+pub(crate) unsafe extern "C" fn rdma_resolve_route(id: *mut sys::rdma_cm_id, _timeout_ms: c_int) -> c_int {
+    abi::minus_one(|| {
+        // SAFETY: the caller passes an identifier that lives.
+        let this = unsafe { Id::of(id) }?;
+        if this.state().destination.is_none() {
+            return Err(EINVAL);
+        }
+        // TCP finds its way when it connects.
+        this.announce(sys::RDMA_CM_EVENT_ROUTE_RESOLVED, 0);
+        this.complete()?;
+        Ok(0)
+    })
+}
+
+/// See `rdma_get_src_port(3)`: in network byte order.
+///
+/// # Safety
+/// `id` lives.
+#[unsafe(export_name = "uw_rdma_get_src_port")]
+pub(crate) unsafe extern "C" fn rdma_get_src_port(id: *mut sys::rdma_cm_id) -> u16 {
+    // SAFETY: the caller passes an identifier that lives.
+    let source = unsafe { Id::of(id) }.ok().and_then(|id| id.state().source);
+    source.map_or(0, |address| address.port()).to_be()
+}
+
+/// See `rdma_get_dst_port(3)`: in network byte order.
+///
+/// # Safety
+/// `id` lives.
+#[unsafe(export_name = "uw_rdma_get_dst_port")]
+pub(crate) unsafe extern "C" fn rdma_get_dst_port(id: *mut sys::rdma_cm_id) -> u16 {
+    // SAFETY: the caller passes an identifier that lives.
+    let destination = unsafe { Id::of(id) }.ok().and_then(|id| id.state().destination);
+    destination.map_or(0, |address| address.port()).to_be()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    /// Chooses a port for `address` where each take is answered by `take`.
+    fn chosen(address: &str, take: impl Fn() -> Outcome<()>) -> (Outcome<SocketAddr>, usize) {
+        let asked = Cell::new(0);
+        let address = address.parse().unwrap();
+        let chosen = choose_port(address, |_| {
+            asked.set(asked.get() + 1);
+            take()
+        });
+        (chosen.map(|(address, ())| address), asked.get())
+    }
+
+    #[test]
+    fn a_port_is_chosen_among_those_that_nobody_has() {
+        let left = Cell::new(3);
+        let third = || match left.replace(left.get() - 1) {
+            1 => Ok(()),
+            2 => Err(EADDRNOTAVAIL),
+            _ => Err(Errno(libc::EADDRINUSE)),
+        };
+        let (address, asked) = chosen("[fe80::1%3]:0", third);
+        let SocketAddr::V6(address) = address.unwrap() else { panic!("an address of IPv6") };
+        assert!(CHOSEN.contains(&address.port()) && asked == 3);
+        assert_eq!((address.ip().to_string(), address.scope_id()), ("fe80::1".into(), 3));
+    }
+
+    #[test]
+    fn the_search_ends_where_no_port_can_be_had() {
+        let (none, asked) = chosen("127.0.0.1:0", || Err(Errno(libc::EADDRINUSE)));
+        assert_eq!((none, asked), (Err(EADDRNOTAVAIL), CHOSEN.count()));
+        let refused = || Err(Errno(libc::EACCES));
+        assert_eq!(chosen("127.0.0.1:0", refused), (Err(Errno(libc::EACCES)), 1));
+    }
+}

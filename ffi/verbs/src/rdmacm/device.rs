@@ -1,0 +1,55 @@
+//! The list of devices, and the context that identifiers share.
+
+use std::ptr;
+use std::sync::OnceLock;
+
+use libc::c_int;
+
+use crate::ffi::abi::{self, Outcome};
+use crate::ffi::sys;
+use crate::ibverbs::open_device::open;
+use crate::ibverbs::pd::Pd;
+use crate::process::{self, Process};
+
+/// The context and the domain of identifiers. They are opened once, and never closed.
+pub(super) fn device(process: &'static Process) -> Outcome<(*mut sys::ibv_context, *mut sys::ibv_pd)> {
+    static DEVICE: OnceLock<(usize, usize)> = OnceLock::new();
+    if let Some(&(context, pd)) = DEVICE.get() {
+        return Ok((context as *mut _, pd as *mut _));
+    }
+    let context = open(process)?;
+    let domain = process.default_pd.clone();
+    // SAFETY: the context was just opened.
+    let pd = unsafe { Pd::make(context, domain) };
+    // Of two threads that come first, one leaves a pair that nobody uses.
+    let (context, pd) = *DEVICE.get_or_init(|| (context as usize, pd as usize));
+    Ok((context as *mut _, pd as *mut _))
+}
+
+/// See `rdma_get_devices(3)`.
+///
+/// # Safety
+/// `count` is NULL or writable.
+#[unsafe(export_name = "uw_rdma_get_devices")]
+pub(crate) unsafe extern "C" fn rdma_get_devices(count: *mut c_int) -> *mut *mut sys::ibv_context {
+    abi::pointer(|| {
+        let (context, _) = device(process::get_or_start()?)?;
+        if !count.is_null() {
+            // SAFETY: the caller passes a writable place.
+            unsafe { *count = 1 };
+        }
+        Ok(Box::into_raw(Box::new([context, ptr::null_mut()])).cast())
+    })
+}
+
+/// See `rdma_free_devices(3)`.
+///
+/// # Safety
+/// `list` is one of [`rdma_get_devices`], and freed once.
+#[unsafe(export_name = "uw_rdma_free_devices")]
+pub(crate) unsafe extern "C" fn rdma_free_devices(list: *mut *mut sys::ibv_context) {
+    if !list.is_null() {
+        // SAFETY: the list is a box of two pointers, and the caller gives it up.
+        drop(unsafe { Box::from_raw(list.cast::<[*mut sys::ibv_context; 2]>()) });
+    }
+}

@@ -1,0 +1,269 @@
+//! Events of the engine become events of programs.
+//!
+//! [`on_event`] runs after a poll, with the engine locked, so events come one after the other.
+//!
+//! Programs are written for what the kernel tells them, which is `cma_iw_handler` of
+//! `drivers/infiniband/core/cma.c` for all drivers of iWARP:
+//!
+//! | end | the peer | here | `cma_iw_handler` |
+//! |---|---|---|---|
+//! | active | accepts | `ESTABLISHED` | `ESTABLISHED` |
+//! | active | rejects | `REJECTED` -111, with its private data | `REJECTED` (siw: -104) |
+//! | active | does not listen (RST) | `REJECTED` -111 | `REJECTED` -111 |
+//! | active | ends the connection before its Reply | `REJECTED` -104 | `REJECTED` -104 |
+//! | active | does not answer in time | `UNREACHABLE` -110 | `UNREACHABLE` -110 |
+//! | active | cannot be reached | `UNREACHABLE` -113 | `CONNECT_ERROR` |
+//! | active | sends a Reply that is wrong, or that asks for too much | `CONNECT_ERROR` -104 | `CONNECT_ERROR` |
+//! | passive | sends no whole Request, or a wrong one | nothing | nothing |
+//! | passive | sends a Request | `CONNECT_REQUEST` | `CONNECT_REQUEST` |
+//! | passive | is gone before the decision | nothing: the decision fails with `ECONNRESET` | the same |
+//! | passive | sends its first FPDU | `ESTABLISHED` | `ESTABLISHED` (without an RTR: when the request is accepted) |
+//! | passive | is gone before its first FPDU, or that one is wrong | `ESTABLISHED`, and `DISCONNECTED` | the same |
+//! | both | ends an established connection | `DISCONNECTED` 0 | `DISCONNECTED` |
+//! | both | resets it, or sends or gets a Terminate | `DISCONNECTED` -104 | `DISCONNECTED` (siw: 0) |
+//! | both | falls silent | `DISCONNECTED` -110 | `DISCONNECTED` (siw: 0) |
+//!
+//! So an accepted request never leads to an event of a connection that failed, on which servers end: whatever
+//! one client does, they serve the others.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use iwarp::verbs::{CmEvent, CmEventKind, CmId, ConnectionError};
+use libc::c_int;
+use tcp_lite::CloseReason;
+
+use super::event_channel::Event;
+use super::id::{Id, RequestedDepths};
+use crate::ffi::sys;
+use crate::ibverbs::qp::Qp;
+use crate::net::PrivateDataHeader;
+use crate::process::cm_id_table::CmIds;
+
+/// Handles an event of the identifier at `address`, which is in the table `ids`.
+pub(super) fn on_event(ids: &mut CmIds, address: usize, event: &CmEvent) {
+    // SAFETY: an identifier of the table lives, as the table is locked.
+    let Ok(id) = (unsafe { Id::of(address as *mut sys::rdma_cm_id) }) else { return };
+    let cm = &event.id;
+    match &event.kind {
+        CmEventKind::ConnectRequest { private_data, remote, peer_ird, peer_ord, .. } => {
+            on_request(ids, id, cm, private_data, *remote, [*peer_ird, *peer_ord]);
+        }
+        CmEventKind::Established { private_data, ord, ird, peer, .. } => {
+            with_qp(id, Qp::enter_rts);
+            let mut state = id.state();
+            if state.source.is_none_or(|source| source.port() == 0)
+                && let Some((local, _)) = cm.addresses()
+            {
+                id.set_source(&mut state, local);
+            }
+            drop(state);
+            // Those that the peer may have outstanding, also where this end would serve more.
+            let served = peer.map_or(*ird, |peer| peer.depths.ord.min(*ird));
+            // Data comes with the acceptance of a peer, and none with its first FPDU.
+            let private_data =
+                if id.state().is_passive { &[] } else { PrivateDataHeader::strip(private_data) };
+            establish(id, private_data, [served, *ord]);
+        }
+        CmEventKind::Rejected { private_data, .. } => {
+            set_qp_state(id, sys::IBV_QPS_ERR);
+            let private_data = PrivateDataHeader::strip(private_data);
+            let event =
+                Event::new(id.as_c(), &id.pending_acks, sys::RDMA_CM_EVENT_REJECTED, -libc::ECONNREFUSED);
+            id.push(event.with_param(private_data, sys::rdma_conn_param::default()));
+        }
+        CmEventKind::ConnectError { error, .. } => {
+            set_qp_state(id, sys::IBV_QPS_ERR);
+            if !id.state().is_passive {
+                let (kind, status) = kind_of(error);
+                return id.announce(kind, status);
+            }
+            let depths = depths(id);
+            // Otherwise the program has not accepted it, and the decision fails. As with the kernel, there is
+            // no event for that.
+            if depths.is_some() || id.state().accepted {
+                establish(id, &[], depths.unwrap_or_default());
+                disconnect(id, Some(error));
+            }
+        }
+        CmEventKind::Disconnected { error, .. } => {
+            set_qp_state(id, sys::IBV_QPS_ERR);
+            disconnect(id, error.as_ref());
+        }
+        // No identifier of this library has a stream before MPA.
+        _ => {}
+    }
+}
+
+/// Announces a connection, with the Reads and atomics that are served at a time, and those that may be under
+/// way.
+fn establish(id: &Id, private_data: &[u8], [ird, ord]: [u16; 2]) {
+    id.state().connected = true;
+    let conn = sys::rdma_conn_param {
+        responder_resources: u8::try_from(ird).unwrap_or(u8::MAX),
+        initiator_depth: u8::try_from(ord).unwrap_or(u8::MAX),
+        ..Default::default()
+    };
+    let event = Event::new(id.as_c(), &id.pending_acks, sys::RDMA_CM_EVENT_ESTABLISHED, 0);
+    id.push(event.with_param(private_data, conn));
+}
+
+/// Announces the end of a connection.
+fn disconnect(id: &Id, error: Option<&ConnectionError>) {
+    // librdmacm's rsockets take an event with an error for none, and their threads would wait for ever.
+    let status = if id.state().has_own_channel { 0 } else { error.map_or(0, status_of_end) };
+    id.announce(sys::RDMA_CM_EVENT_DISCONNECTED, status);
+}
+
+/// The depths of the identifier's queue pair, IRD and ORD, once it was connected.
+fn depths(id: &Id) -> Option<[u16; 2]> {
+    let mut depths = None;
+    with_qp(id, |qp| {
+        let now = qp.current().qp.query();
+        depths = now.ird.zip(now.ord).map(|(ird, ord)| [ird, ord]);
+    });
+    depths
+}
+
+/// A peer asks a listener of the program for a connection.
+fn on_request(
+    ids: &mut CmIds,
+    listener: &Id,
+    cm: &CmId,
+    private_data: &[u8],
+    remote: SocketAddr,
+    [peer_ird, peer_ord]: [Option<u16>; 2],
+) {
+    let fields = listener.fields();
+    let Ok(child) = Id::make(listener.process, fields.channel, fields.context, fields.ps) else { return };
+    let (header, private_data) = PrivateDataHeader::split(private_data)
+        .map_or((None, private_data), |(header, rest)| (Some(header), rest));
+    let limit = |depth: Option<u16>| u8::try_from(depth.unwrap_or(1)).unwrap_or(u8::MAX);
+    let requested =
+        RequestedDepths { responder_resources: limit(peer_ord), initiator_depth: limit(peer_ird) };
+    {
+        let mut state = child.state();
+        state.cm = Some(cm.clone());
+        state.requested = requested;
+        state.undecided = true;
+        state.is_passive = true;
+        state.events = Arc::clone(&listener.state().events);
+        let source = local_address(listener, cm, header);
+        child.set_source(&mut state, source);
+        child.set_destination(&mut state, header.map_or(remote, |header| header.visible));
+    }
+    if child.set_device().is_err() {
+        return;
+    }
+    ids.insert(cm, child.as_c() as usize, on_event);
+    let conn = sys::rdma_conn_param {
+        responder_resources: requested.responder_resources,
+        initiator_depth: requested.initiator_depth,
+        ..Default::default()
+    };
+    let event = Event::new(listener.as_c(), &listener.pending_acks, sys::RDMA_CM_EVENT_CONNECT_REQUEST, 0);
+    let child = Box::leak(child).as_c();
+    listener.push(event.with_new_id(child).with_param(private_data, conn));
+}
+
+/// The address at which a peer has reached a listener, as programs see it.
+fn local_address(listener: &Id, cm: &CmId, header: Option<PrivateDataHeader>) -> SocketAddr {
+    let bound = listener.state().source.unwrap_or_else(|| SocketAddr::from(([0; 4], 0)));
+    if !bound.ip().is_unspecified() {
+        return bound;
+    }
+    match (header, cm.addresses()) {
+        // On one host, an address reaches itself.
+        (Some(header), _) => {
+            let net = &listener.process.net;
+            SocketAddr::new(net.source_for(header.visible.ip()).unwrap_or(net.address()), bound.port())
+        }
+        (None, Some((local, _))) => local,
+        (None, None) => bound,
+    }
+}
+
+/// Runs `act` on the identifier's queue pair, if it has one.
+fn with_qp(id: &Id, act: impl FnOnce(&Qp)) {
+    let Some(number) = id.state().qp else { return };
+    id.process.qps.with(number, |qp| {
+        // SAFETY: a queue pair of the table lives, as the table is locked.
+        act(unsafe { Qp::of(qp as *mut sys::ibv_qp) });
+    });
+}
+
+/// Sets the state of the identifier's queue pair, if it has one.
+fn set_qp_state(id: &Id, state: sys::ibv_qp_state) {
+    with_qp(id, |qp| qp.set_state(&mut qp.attributes(), state));
+}
+
+/// The event for a connection that could not be made.
+fn kind_of(error: &ConnectionError) -> (u32, c_int) {
+    match error {
+        ConnectionError::Rejected | ConnectionError::Tcp(CloseReason::Refused) => {
+            (sys::RDMA_CM_EVENT_REJECTED, -libc::ECONNREFUSED)
+        }
+        ConnectionError::PeerClosed | ConnectionError::Tcp(CloseReason::Reset) => {
+            (sys::RDMA_CM_EVENT_REJECTED, -libc::ECONNRESET)
+        }
+        ConnectionError::NoRoute
+        | ConnectionError::Tcp(CloseReason::NoNeighbor | CloseReason::Unreachable) => {
+            (sys::RDMA_CM_EVENT_UNREACHABLE, -libc::EHOSTUNREACH)
+        }
+        ConnectionError::Tcp(CloseReason::TimedOut)
+        | ConnectionError::StartupTimeout
+        | ConnectionError::DecisionTimeout => (sys::RDMA_CM_EVENT_UNREACHABLE, -libc::ETIMEDOUT),
+        ConnectionError::PortInUse => (sys::RDMA_CM_EVENT_CONNECT_ERROR, -libc::EADDRINUSE),
+        ConnectionError::NoResources => (sys::RDMA_CM_EVENT_CONNECT_ERROR, -libc::ENOMEM),
+        _ => (sys::RDMA_CM_EVENT_CONNECT_ERROR, -libc::ECONNRESET),
+    }
+}
+
+/// The status of the event for a connection that has ended with an error.
+fn status_of_end(error: &ConnectionError) -> c_int {
+    match error {
+        // By the program itself.
+        ConnectionError::Tcp(CloseReason::Aborted) => 0,
+        ConnectionError::Tcp(CloseReason::TimedOut)
+        | ConnectionError::StartupTimeout
+        | ConnectionError::CloseTimeout => -libc::ETIMEDOUT,
+        ConnectionError::Tcp(CloseReason::NoNeighbor | CloseReason::Unreachable) => -libc::EHOSTUNREACH,
+        _ => -libc::ECONNRESET,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use iwarp::verbs::StreamError;
+    use libc::{EADDRINUSE, ECONNREFUSED, ECONNRESET, EHOSTUNREACH, ENOMEM, ETIMEDOUT};
+
+    /// The rows of the table above that need no peer.
+    #[test]
+    fn each_error_has_its_event_and_its_status() {
+        use sys::RDMA_CM_EVENT_UNREACHABLE as UNREACHABLE;
+        use sys::{RDMA_CM_EVENT_CONNECT_ERROR as CONNECT_ERROR, RDMA_CM_EVENT_REJECTED as REJECTED};
+        let stream = ConnectionError::Stream(StreamError { layer: 0, etype: 0, code: 0, from_peer: true });
+        let tcp = ConnectionError::Tcp;
+        for (error, event, status, of_end) in [
+            (ConnectionError::Rejected, REJECTED, ECONNREFUSED, ECONNRESET),
+            (tcp(CloseReason::Refused), REJECTED, ECONNREFUSED, ECONNRESET),
+            (tcp(CloseReason::Reset), REJECTED, ECONNRESET, ECONNRESET),
+            (ConnectionError::PeerClosed, REJECTED, ECONNRESET, ECONNRESET),
+            (tcp(CloseReason::TimedOut), UNREACHABLE, ETIMEDOUT, ETIMEDOUT),
+            (ConnectionError::StartupTimeout, UNREACHABLE, ETIMEDOUT, ETIMEDOUT),
+            (ConnectionError::CloseTimeout, CONNECT_ERROR, ECONNRESET, ETIMEDOUT),
+            (ConnectionError::NoRoute, UNREACHABLE, EHOSTUNREACH, ECONNRESET),
+            (tcp(CloseReason::NoNeighbor), UNREACHABLE, EHOSTUNREACH, EHOSTUNREACH),
+            (tcp(CloseReason::Unreachable), UNREACHABLE, EHOSTUNREACH, EHOSTUNREACH),
+            (tcp(CloseReason::LinkDown), CONNECT_ERROR, ECONNRESET, ECONNRESET),
+            (tcp(CloseReason::Aborted), CONNECT_ERROR, ECONNRESET, 0),
+            (ConnectionError::PortInUse, CONNECT_ERROR, EADDRINUSE, ECONNRESET),
+            (ConnectionError::NoResources, CONNECT_ERROR, ENOMEM, ECONNRESET),
+            (stream, CONNECT_ERROR, ECONNRESET, ECONNRESET),
+        ] {
+            assert_eq!(kind_of(&error), (event, -status), "{error:?}");
+            assert_eq!(status_of_end(&error), -of_end, "{error:?}");
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! Event channels: making them, reading and acknowledging events.
+
+use std::sync::Arc;
+
+use libc::{c_int, c_void};
+
+use crate::ffi::abi::{self, EINVAL, EIO, Outcome};
+use crate::ffi::event_fd::EventQueue;
+use crate::ffi::live_handles::LiveHandles;
+use crate::ffi::pending_acks::PendingAcks;
+use crate::ffi::{resources, sys};
+use crate::process;
+
+/// An event (`rdma_cm_event`), which is the program's until it acknowledges it.
+#[repr(C)]
+pub(crate) struct Event {
+    c: sys::rdma_cm_event,
+    private_data: Box<[u8]>,
+    /// The count of the identifier that may not be destroyed before this event is acknowledged.
+    pending_acks: Arc<PendingAcks>,
+    /// That identifier.
+    owner: usize,
+}
+
+/// The events of a channel.
+pub(crate) type Events = Arc<EventQueue<Box<Event>>>;
+
+/// An event channel (`rdma_event_channel`).
+#[repr(C)]
+pub(crate) struct EventChannel {
+    c: sys::rdma_event_channel,
+    pub(crate) events: Events,
+}
+
+// SAFETY: the pointers in it name objects of the program, which may be used by any thread.
+unsafe impl Send for Event {}
+
+static CHANNELS: LiveHandles<Events> = LiveHandles::new();
+
+impl Event {
+    /// An event of `owner`, whose count is `pending_acks`.
+    pub(crate) fn new(
+        owner: *mut sys::rdma_cm_id,
+        pending_acks: &Arc<PendingAcks>,
+        kind: u32,
+        status: c_int,
+    ) -> Self {
+        let c = sys::rdma_cm_event { id: owner, event: kind, status, ..Default::default() };
+        Self {
+            c,
+            private_data: Box::default(),
+            pending_acks: Arc::clone(pending_acks),
+            owner: owner as usize,
+        }
+    }
+
+    /// The request of a peer, for the listener that owns this event, with its new identifier.
+    pub(crate) fn with_new_id(mut self, id: *mut sys::rdma_cm_id) -> Self {
+        self.c.listen_id = self.c.id;
+        self.c.id = id;
+        self
+    }
+
+    /// Adds what came with MPA's Request or Reply.
+    pub(crate) fn with_param(mut self, private_data: &[u8], mut conn: sys::rdma_conn_param) -> Self {
+        // The field of C has eight bits.
+        let length = private_data.len().min(u8::MAX.into());
+        self.private_data = private_data[..length].into();
+        conn.private_data_len = length as u8;
+        conn.private_data =
+            if length == 0 { std::ptr::null() } else { self.private_data.as_ptr().cast::<c_void>() };
+        self.c.param.conn = conn;
+        self
+    }
+
+    /// The identifier that it belongs to.
+    pub(crate) fn owner(&self) -> usize {
+        self.owner
+    }
+
+    /// The new identifier of a request that nobody has taken.
+    pub(crate) fn new_id(&self) -> Option<*mut sys::rdma_cm_id> {
+        (self.c.event == sys::RDMA_CM_EVENT_CONNECT_REQUEST).then_some(self.c.id)
+    }
+}
+
+/// The first descriptor of a channel that an identifier has for itself. Those below 1024 fit into the sets of
+/// `select`.
+const OWN_FROM: c_int = 512;
+
+impl EventChannel {
+    pub(crate) fn make() -> Outcome<*mut sys::rdma_event_channel> {
+        Self::with(EventQueue::new()?)
+    }
+
+    /// The channel of a synchronous identifier.
+    ///
+    /// Its descriptor is also the number of the socket that rsockets make of the identifier. `select` of
+    /// Debian's `librspreload` looks for the descriptor of the program that stands for this number, from 0
+    /// on. An ordinary one of the same number stands for itself, and must not come first.
+    pub(crate) fn make_own() -> Outcome<*mut sys::rdma_event_channel> {
+        Self::with(EventQueue::above(OWN_FROM)?)
+    }
+
+    fn with(queue: EventQueue<Box<Event>>) -> Outcome<*mut sys::rdma_event_channel> {
+        let events: Events = Arc::new(queue);
+        let c = sys::rdma_event_channel { fd: events.fd() };
+        let channel = Box::into_raw(Box::new(Self { c, events: Arc::clone(&events) })).cast();
+        CHANNELS.insert(channel as usize, events);
+        Ok(channel)
+    }
+
+    /// The events of a channel that a program passes.
+    pub(crate) fn events(channel: *mut sys::rdma_event_channel) -> Outcome<Events> {
+        CHANNELS.get(channel as usize).ok_or(EINVAL)
+    }
+
+    /// Does nothing to a channel that is destroyed already.
+    ///
+    /// # Safety
+    /// The caller gives the channel up, for all threads.
+    pub(crate) unsafe fn destroy(channel: *mut sys::rdma_event_channel) {
+        if CHANNELS.remove(channel as usize).is_some() {
+            // SAFETY: the address is that of a box whose handle was live, and the caller gives it up.
+            drop(unsafe { Box::from_raw(channel.cast::<Self>()) });
+        }
+    }
+}
+
+/// See `rdma_create_event_channel(3)`.
+#[unsafe(export_name = "uw_rdma_create_event_channel")]
+pub(crate) extern "C" fn rdma_create_event_channel() -> *mut sys::rdma_event_channel {
+    abi::pointer(|| {
+        process::get_or_start()?;
+        resources::check_for_object(0)?;
+        EventChannel::make()
+    })
+}
+
+/// See `rdma_destroy_event_channel(3)`.
+///
+/// # Safety
+/// No other thread uses `channel`.
+#[unsafe(export_name = "uw_rdma_destroy_event_channel")]
+pub(crate) unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut sys::rdma_event_channel) {
+    let _ = abi::guarded(|| {
+        // SAFETY: the caller's promise is passed on.
+        unsafe { EventChannel::destroy(channel) };
+        Ok(())
+    });
+}
+
+/// Takes the oldest event of a channel.
+pub(crate) fn next(channel: *mut sys::rdma_event_channel) -> Outcome<Box<Event>> {
+    let events = CHANNELS.get_or_block(channel as usize);
+    events.next(&process::started().ok_or(EIO)?.engine, |event| {
+        // With the channel locked: an identifier that is destroyed waits for this event, or removes it.
+        event.pending_acks.add();
+        event
+    })
+}
+
+/// See `rdma_get_cm_event(3)`.
+///
+/// # Safety
+/// `channel` lives, `event` is writable.
+#[unsafe(export_name = "uw_rdma_get_cm_event")]
+pub(crate) unsafe extern "C" fn rdma_get_cm_event(
+    channel: *mut sys::rdma_event_channel,
+    event: *mut *mut sys::rdma_cm_event,
+) -> c_int {
+    abi::minus_one(|| {
+        if event.is_null() || channel.is_null() {
+            return Err(EINVAL);
+        }
+        let next = next(channel)?;
+        // SAFETY: the caller passes a writable place.
+        unsafe { *event = Box::into_raw(next).cast() };
+        Ok(0)
+    })
+}
+
+/// See `rdma_ack_cm_event(3)`.
+///
+/// # Safety
+/// `event` is one of `rdma_get_cm_event`, and acknowledged once.
+#[unsafe(export_name = "uw_rdma_ack_cm_event")]
+pub(crate) unsafe extern "C" fn rdma_ack_cm_event(event: *mut sys::rdma_cm_event) -> c_int {
+    abi::minus_one(|| {
+        if event.is_null() {
+            return Err(EINVAL);
+        }
+        // SAFETY: the address is that of a box, and the caller gives it up.
+        let event = unsafe { Box::from_raw(event.cast::<Event>()) };
+        event.pending_acks.ack(1);
+        Ok(0)
+    })
+}

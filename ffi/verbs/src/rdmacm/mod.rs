@@ -1,0 +1,27 @@
+//! The connection manager (librdmacm) on identifiers of the engine's context.
+//!
+//! | file | contents |
+//! |---|---|
+//! | `dispatch.rs` | events of the engine become events of programs |
+//! | `event_channel.rs` | event channels: making them, reading and acknowledging events |
+//! | `id.rs` | identifiers: making, migrating, destroying |
+//! | `address.rs` | binding and resolving |
+//! | `addrinfo.rs` | `rdma_getaddrinfo` |
+//! | `connect.rs` | listening, connecting, accepting, disconnecting |
+//! | `qp.rs` | queue pairs and shared receive queues of identifiers |
+//! | `endpoint.rs` | synchronous endpoints: `rdma_create_ep`, `rdma_get_request` |
+//! | `device.rs` | the list of devices, and the context that identifiers share |
+//! | `options.rs` | options, and calls that have no counterpart in iWARP |
+//! | `rsocket.rs` | rsockets, which are those of rdma-core's library |
+
+mod address;
+mod addrinfo;
+mod connect;
+mod device;
+mod dispatch;
+mod endpoint;
+mod event_channel;
+mod id;
+mod options;
+mod qp;
+mod rsocket;

@@ -1,0 +1,134 @@
+//! Options of identifiers, and calls that have no counterpart in iWARP: multicast, ECE.
+
+use libc::{c_int, c_void};
+
+use super::id::Id;
+use super::qp::set_ack_timeout;
+use crate::ffi::abi::{self, EINVAL, EOPNOTSUPP, Outcome};
+use crate::ffi::sys;
+
+/// See `rdma_set_option(3)`.
+///
+/// # Safety
+/// `id` lives, the value is readable.
+#[unsafe(export_name = "uw_rdma_set_option")]
+pub(crate) unsafe extern "C" fn rdma_set_option(
+    id: *mut sys::rdma_cm_id,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    length: usize,
+) -> c_int {
+    abi::minus_one(|| {
+        if level != sys::RDMA_OPTION_ID as c_int {
+            return Err(EINVAL);
+        }
+        match name as u32 {
+            sys::RDMA_OPTION_ID_REUSEADDR if length == size_of::<c_int>() => {
+                // SAFETY: the caller passes a value of that length.
+                let on = unsafe { value.cast::<c_int>().read_unaligned() } != 0;
+                // SAFETY: the caller passes an identifier that lives.
+                reuse_address(unsafe { Id::of(id) }?, on)
+            }
+            sys::RDMA_OPTION_ID_AFONLY if length == size_of::<c_int>() => {
+                // SAFETY: the caller passes a value of that length.
+                let on = unsafe { value.cast::<c_int>().read_unaligned() } != 0;
+                // SAFETY: the caller passes an identifier that lives.
+                take_one_family(unsafe { Id::of(id) }?, on)
+            }
+            // TCP has its own time for acknowledgements: queue pairs have this one as an attribute alone.
+            sys::RDMA_OPTION_ID_ACK_TIMEOUT if length == size_of::<u8>() => {
+                // SAFETY: the caller passes a value of that length.
+                let timeout = unsafe { value.cast::<u8>().read() };
+                // SAFETY: the caller passes an identifier that lives.
+                set_ack_timeout(unsafe { Id::of(id) }?, timeout);
+                Ok(0)
+            }
+            sys::RDMA_OPTION_ID_TOS => Ok(0),
+            _ => Err(EINVAL),
+        }
+    })
+}
+
+/// As in the kernel, an identifier that is bound may begin to share its address, until it listens.
+fn reuse_address(id: &Id, on: bool) -> Outcome<c_int> {
+    let mut state = id.state();
+    let bound = state.source;
+    if bound.is_some() && (!on || state.cm.is_some()) {
+        return Err(EINVAL);
+    }
+    state.reuses_address = on;
+    if let Some(source) = bound {
+        id.process.ports.update(id.as_c() as usize, source.port(), |claim| claim.reuses = on);
+    }
+    Ok(0)
+}
+
+/// As in the kernel, an identifier may be bound, and has to have no peer.
+fn take_one_family(id: &Id, on: bool) -> Outcome<c_int> {
+    let mut state = id.state();
+    if state.cm.is_some() || state.destination.is_some() {
+        return Err(EINVAL);
+    }
+    state.family_only = Some(on);
+    if let Some(source) = state.source {
+        id.process.ports.update(id.as_c() as usize, source.port(), |claim| claim.family_only = on);
+    }
+    Ok(0)
+}
+
+/// See `rdma_join_multicast(3)`: there is no multicast.
+///
+/// # Safety
+/// `id` lives.
+#[unsafe(export_name = "uw_rdma_join_multicast")]
+pub(crate) unsafe extern "C" fn rdma_join_multicast(
+    _id: *mut sys::rdma_cm_id,
+    _address: *mut sys::sockaddr,
+    _context: *mut c_void,
+) -> c_int {
+    abi::minus_one(|| Err(EOPNOTSUPP))
+}
+
+/// See `rdma_join_multicast_ex(3)`: there is no multicast.
+///
+/// # Safety
+/// `id` lives.
+#[unsafe(export_name = "uw_rdma_join_multicast_ex")]
+pub(crate) unsafe extern "C" fn rdma_join_multicast_ex(
+    _id: *mut sys::rdma_cm_id,
+    _attr: *mut c_void,
+    _context: *mut c_void,
+) -> c_int {
+    abi::minus_one(|| Err(EOPNOTSUPP))
+}
+
+/// See `rdma_leave_multicast(3)`: there is no multicast.
+///
+/// # Safety
+/// `id` lives.
+#[unsafe(export_name = "uw_rdma_leave_multicast")]
+pub(crate) unsafe extern "C" fn rdma_leave_multicast(
+    _id: *mut sys::rdma_cm_id,
+    _address: *mut sys::sockaddr,
+) -> c_int {
+    abi::minus_one(|| Err(EOPNOTSUPP))
+}
+
+/// See `rdma_set_local_ece(3)`: there are no options.
+///
+/// # Safety
+/// `id` lives.
+#[unsafe(export_name = "uw_rdma_set_local_ece")]
+pub(crate) unsafe extern "C" fn rdma_set_local_ece(_id: *mut sys::rdma_cm_id, _ece: *mut c_void) -> c_int {
+    abi::minus_one(|| Err(EOPNOTSUPP))
+}
+
+/// See `rdma_get_remote_ece(3)`: there are no options.
+///
+/// # Safety
+/// `id` lives.
+#[unsafe(export_name = "uw_rdma_get_remote_ece")]
+pub(crate) unsafe extern "C" fn rdma_get_remote_ece(_id: *mut sys::rdma_cm_id, _ece: *mut c_void) -> c_int {
+    abi::minus_one(|| Err(EOPNOTSUPP))
+}

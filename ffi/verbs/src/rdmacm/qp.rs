@@ -1,0 +1,326 @@
+//! Queue pairs and shared receive queues of identifiers.
+
+use std::ptr;
+
+use libc::c_int;
+
+use super::id::Id;
+use crate::ffi::abi::{self, EINVAL, EOPNOTSUPP, Outcome};
+use crate::ffi::sys;
+use crate::ibverbs::comp_channel::{ibv_create_comp_channel, ibv_destroy_comp_channel};
+use crate::ibverbs::cq::{ibv_create_cq, ibv_destroy_cq};
+use crate::ibverbs::qp::{Qp, ibv_destroy_qp};
+use crate::ibverbs::qp_ex;
+use crate::ibverbs::srq::{ibv_create_srq, ibv_destroy_srq};
+
+/// See `rdma_create_qp(3)`: without a domain that of the identifier is taken, without completion queues they
+/// are made.
+///
+/// # Safety
+/// `id` lives, `pd` is NULL or lives, `init` is readable and writable, and the objects that it names live.
+#[unsafe(export_name = "uw_rdma_create_qp")]
+pub(crate) unsafe extern "C" fn rdma_create_qp(
+    id: *mut sys::rdma_cm_id,
+    pd: *mut sys::ibv_pd,
+    init: *mut sys::ibv_qp_init_attr,
+) -> c_int {
+    abi::minus_one(|| {
+        // SAFETY: the caller passes a struct that is readable and writable.
+        let init = unsafe { &mut *init };
+        // SAFETY: the caller's promises are passed on.
+        unsafe { create(id, pd, init) }?;
+        Ok(0)
+    })
+}
+
+/// See `rdma_create_qp_ex(3)`.
+///
+/// # Safety
+/// As [`rdma_create_qp`].
+#[unsafe(export_name = "uw_rdma_create_qp_ex")]
+pub(crate) unsafe extern "C" fn rdma_create_qp_ex(
+    id: *mut sys::rdma_cm_id,
+    init: *mut sys::ibv_qp_init_attr_ex,
+) -> c_int {
+    abi::minus_one(|| {
+        // SAFETY: the caller passes an identifier that lives.
+        let this = unsafe { Id::of(id) }?;
+        // SAFETY: the caller passes a struct that is readable and writable.
+        let init = unsafe { &mut *init };
+        if init.comp_mask & sys::IBV_QP_INIT_ATTR_PD == 0 {
+            init.comp_mask |= sys::IBV_QP_INIT_ATTR_PD;
+            init.pd = this.fields().pd;
+        }
+        let cqs = [&mut init.send_cq, &mut init.recv_cq];
+        let depths = [init.cap.max_send_wr, init.cap.max_recv_wr];
+        make_cqs(this, cqs, depths, init.srq)?;
+        if init.srq.is_null() {
+            init.srq = this.fields().srq;
+        }
+        // SAFETY: the caller's promises are passed on.
+        let qp = unsafe { qp_ex::create_qp_ex(this.fields().verbs, init) };
+        if qp.is_null() {
+            let error = std::io::Error::last_os_error();
+            destroy_cqs(this);
+            return Err(error.into());
+        }
+        adopt(this, init.pd, qp);
+        Ok(0)
+    })
+}
+
+/// # Safety
+/// As [`rdma_create_qp`].
+pub(super) unsafe fn create(
+    id: *mut sys::rdma_cm_id,
+    pd: *mut sys::ibv_pd,
+    init: &mut sys::ibv_qp_init_attr,
+) -> Outcome<()> {
+    // SAFETY: the caller passes an identifier that lives.
+    let this = unsafe { Id::of(id) }?;
+    let fields = this.fields();
+    if !fields.qp.is_null() {
+        return Err(EINVAL);
+    }
+    let pd = if pd.is_null() { fields.pd } else { pd };
+    let depths = [init.cap.max_send_wr, init.cap.max_recv_wr];
+    make_cqs(this, [&mut init.send_cq, &mut init.recv_cq], depths, init.srq)?;
+    if init.srq.is_null() {
+        init.srq = fields.srq;
+    }
+    // SAFETY: the caller's promises are passed on.
+    match unsafe { Qp::make(pd, init, None) } {
+        Ok(qp) => adopt(this, pd, Box::leak(qp).as_c().cast()),
+        Err(error) => {
+            destroy_cqs(this);
+            return Err(error);
+        }
+    }
+    Ok(())
+}
+
+/// The identifier has this queue pair from now on, which takes receives at once.
+fn adopt(id: &Id, pd: *mut sys::ibv_pd, made: *mut sys::ibv_qp) {
+    // SAFETY: the queue pair was just made.
+    let qp = unsafe { Qp::of(made) };
+    let mut attributes = qp.attributes();
+    qp.manage();
+    qp.set_state(&mut attributes, sys::IBV_QPS_INIT);
+    drop(attributes);
+    take_ack_timeout(id, qp);
+    // SAFETY: as above.
+    let made_with = unsafe { *made };
+    let (send_cq, recv_cq) = (made_with.send_cq, made_with.recv_cq);
+    let _state = id.state();
+    id.update(|c| {
+        c.qp = made;
+        c.pd = pd;
+        c.send_cq = send_cq;
+        c.recv_cq = recv_cq;
+    });
+}
+
+/// The queue pair says the timeout that its identifier was given.
+fn take_ack_timeout(id: &Id, qp: &Qp) {
+    let timeout = id.state().ack_timeout;
+    if let Some(timeout) = timeout {
+        qp.attributes().attr.timeout = timeout;
+    }
+}
+
+/// Keeps the option `RDMA_OPTION_ID_ACK_TIMEOUT` for the queue pair that the identifier has or gets.
+pub(super) fn set_ack_timeout(id: &Id, timeout: u8) {
+    id.state().ack_timeout = Some(timeout);
+    let qp = id.fields().qp;
+    if !qp.is_null() {
+        // SAFETY: an identifier has queue pairs that live.
+        take_ack_timeout(id, unsafe { Qp::of(qp) });
+    }
+}
+
+/// Makes the completion queues that a program has not given, each with a channel of its own.
+fn make_cqs(
+    id: &Id,
+    [send, recv]: [&mut *mut sys::ibv_cq; 2],
+    [sends, recvs]: [u32; 2],
+    srq: *mut sys::ibv_srq,
+) -> Outcome<()> {
+    if !send.is_null() && !recv.is_null() {
+        return Ok(());
+    }
+    let verbs = id.fields().verbs;
+    if verbs.is_null() {
+        return Err(EINVAL);
+    }
+    let recvs = match srq.is_null() {
+        true => recvs,
+        // SAFETY: the caller passes a shared receive queue that lives.
+        false => unsafe { crate::ibverbs::srq::Srq::of(srq) }.srq.query().max_wr as u32,
+    };
+    let make = |cqe: u32| -> Outcome<_> {
+        // SAFETY: the context of an identifier is never closed.
+        let channel = unsafe { ibv_create_comp_channel(verbs) };
+        if channel.is_null() {
+            return Err(std::io::Error::last_os_error().into());
+        }
+        let cqe = c_int::try_from(cqe.max(1)).map_err(|_| EINVAL)?;
+        // SAFETY: as above; the channel was just made.
+        let cq = unsafe { ibv_create_cq(verbs, cqe, id.as_c().cast(), channel, 0) };
+        if cq.is_null() {
+            let error = std::io::Error::last_os_error();
+            // SAFETY: the channel was just made, and nobody has it.
+            unsafe { ibv_destroy_comp_channel(channel) };
+            return Err(error.into());
+        }
+        Ok((channel, cq))
+    };
+    id.state().owns_cqs = true;
+    if recv.is_null() {
+        let (channel, cq) = make(recvs)?;
+        id.update(|c| (c.recv_cq_channel, c.recv_cq) = (channel, cq));
+        *recv = cq;
+    }
+    if send.is_null() {
+        let made = make(sends).inspect_err(|_| destroy_cqs(id))?;
+        id.update(|c| (c.send_cq_channel, c.send_cq) = made);
+        *send = made.1;
+    }
+    Ok(())
+}
+
+/// Destroys the completion queues that were made here. One that a program gave has no channel in the
+/// identifier.
+fn destroy_cqs(id: &Id) {
+    if !std::mem::take(&mut id.state().owns_cqs) {
+        return;
+    }
+    let fields = id.fields();
+    for (channel, cq) in [(fields.recv_cq_channel, fields.recv_cq), (fields.send_cq_channel, fields.send_cq)]
+    {
+        if !channel.is_null() {
+            // SAFETY: the queue was made here, and its queue pair is gone.
+            unsafe { ibv_destroy_cq(cq) };
+            // SAFETY: the channel was made here, and its queue is gone.
+            unsafe { ibv_destroy_comp_channel(channel) };
+        }
+    }
+    id.update(|c| {
+        (c.recv_cq_channel, c.recv_cq) = (ptr::null_mut(), ptr::null_mut());
+        (c.send_cq_channel, c.send_cq) = (ptr::null_mut(), ptr::null_mut());
+    });
+}
+
+/// See `rdma_destroy_qp(3)`.
+///
+/// # Safety
+/// `id` lives and has a queue pair.
+#[unsafe(export_name = "uw_rdma_destroy_qp")]
+pub(crate) unsafe extern "C" fn rdma_destroy_qp(id: *mut sys::rdma_cm_id) {
+    let _ = abi::guarded(|| {
+        // SAFETY: the caller passes an identifier that lives.
+        let this = unsafe { Id::of(id) }?;
+        let qp = this.fields().qp;
+        if qp.is_null() {
+            return Ok(());
+        }
+        this.update(|c| c.qp = ptr::null_mut());
+        // SAFETY: the queue pair is the identifier's, which gives it up.
+        unsafe { ibv_destroy_qp(qp) };
+        destroy_cqs(this);
+        Ok(())
+    });
+}
+
+/// See `rdma_create_srq(3)`.
+///
+/// # Safety
+/// `id` lives, `pd` is NULL or lives, `init` is readable and writable.
+#[unsafe(export_name = "uw_rdma_create_srq")]
+pub(crate) unsafe extern "C" fn rdma_create_srq(
+    id: *mut sys::rdma_cm_id,
+    pd: *mut sys::ibv_pd,
+    init: *mut sys::ibv_srq_init_attr,
+) -> c_int {
+    abi::minus_one(|| {
+        // SAFETY: the caller passes an identifier that lives.
+        let this = unsafe { Id::of(id) }?;
+        let pd = if pd.is_null() { this.fields().pd } else { pd };
+        // SAFETY: the caller's promises are passed on.
+        let srq = unsafe { ibv_create_srq(pd, init) };
+        if srq.is_null() {
+            return Err(std::io::Error::last_os_error().into());
+        }
+        this.update(|c| (c.srq, c.pd) = (srq, pd));
+        Ok(0)
+    })
+}
+
+/// See `rdma_create_srq(3)`: queues of XRC are refused.
+///
+/// # Safety
+/// As [`rdma_create_srq`].
+#[unsafe(export_name = "uw_rdma_create_srq_ex")]
+pub(crate) unsafe extern "C" fn rdma_create_srq_ex(
+    id: *mut sys::rdma_cm_id,
+    init: *mut sys::ibv_srq_init_attr_ex,
+) -> c_int {
+    // SAFETY: the caller passes a struct that is readable and writable.
+    let extended = unsafe { &*init };
+    if extended.comp_mask & sys::IBV_SRQ_INIT_ATTR_TYPE != 0 && extended.srq_type != sys::IBV_SRQT_BASIC {
+        return abi::minus_one(|| Err(EOPNOTSUPP));
+    }
+    let pd = if extended.comp_mask & sys::IBV_SRQ_INIT_ATTR_PD != 0 { extended.pd } else { ptr::null_mut() };
+    // SAFETY: the plain struct is the start of the extended one.
+    unsafe { rdma_create_srq(id, pd, init.cast()) }
+}
+
+/// See `rdma_destroy_srq(3)`.
+///
+/// # Safety
+/// `id` lives.
+#[unsafe(export_name = "uw_rdma_destroy_srq")]
+pub(crate) unsafe extern "C" fn rdma_destroy_srq(id: *mut sys::rdma_cm_id) {
+    let _ = abi::guarded(|| {
+        // SAFETY: the caller passes an identifier that lives.
+        let this = unsafe { Id::of(id) }?;
+        let srq = this.fields().srq;
+        if !srq.is_null() {
+            // SAFETY: the queue is the identifier's.
+            unsafe { ibv_destroy_srq(srq) };
+            this.update(|c| c.srq = ptr::null_mut());
+        }
+        Ok(())
+    });
+}
+
+/// See `rdma_init_qp_attr(3)`: the attributes for `ibv_modify_qp` of a program that does it itself.
+///
+/// # Safety
+/// `id` lives, `attr` is readable and writable, `mask` is writable.
+#[unsafe(export_name = "uw_rdma_init_qp_attr")]
+pub(crate) unsafe extern "C" fn rdma_init_qp_attr(
+    id: *mut sys::rdma_cm_id,
+    attr: *mut sys::ibv_qp_attr,
+    mask: *mut c_int,
+) -> c_int {
+    abi::minus_one(|| {
+        // SAFETY: the caller passes an identifier that lives.
+        unsafe { Id::of(id) }?;
+        // SAFETY: the caller passes a struct that is readable and writable.
+        let attr = unsafe { &mut *attr };
+        let needed = match attr.qp_state {
+            sys::IBV_QPS_INIT => {
+                attr.qp_access_flags = sys::IBV_ACCESS_REMOTE_WRITE
+                    | sys::IBV_ACCESS_REMOTE_READ
+                    | sys::IBV_ACCESS_REMOTE_ATOMIC;
+                sys::IBV_QP_STATE | sys::IBV_QP_ACCESS_FLAGS
+            }
+            // As for the drivers of iWARP: the connection changes the state.
+            sys::IBV_QPS_RTR | sys::IBV_QPS_RTS => 0,
+            _ => return Err(EINVAL),
+        };
+        // SAFETY: the caller passes a writable place.
+        unsafe { *mask = needed as c_int };
+        Ok(0)
+    })
+}

@@ -1,0 +1,138 @@
+//! rsockets: the sockets of Debian's librdmacm, whose code runs on the functions of this library.
+//!
+//! A preloaded library comes before librdmacm for each name. So librdmacm's own calls of `rdma_*` and `ibv_*`
+//! reach this library, and its rsockets work here. This library exports their names only to be complete where
+//! it replaces librdmacm, and hands each call on. Where this library stands for librdmacm (`uwarp run`,
+//! `uwarp libs`), that of the system is loaded for them. Where there is no librdmacm, the answer is
+//! `EOPNOTSUPP`.
+
+use std::ffi::{CStr, CString, c_long, c_void};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use libc::{c_int, iovec, msghdr, nfds_t, off_t, pollfd, size_t, sockaddr, socklen_t, ssize_t, timeval};
+
+use crate::ffi::abi::{self, EOPNOTSUPP};
+use crate::ffi::shared_objects;
+
+/// The function that the next library has under this name.
+fn next(name: &CStr, known: &AtomicPtr<c_void>) -> *mut c_void {
+    let mut found = known.load(Ordering::Relaxed);
+    if found.is_null() {
+        // SAFETY: the name is a string.
+        found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+        if found.is_null()
+            && let Some(library) = of_system()
+        {
+            // SAFETY: the handle is that of a library which stays loaded, and the name is a string.
+            found = unsafe { libc::dlsym(library as *mut c_void, name.as_ptr()) };
+        }
+        known.store(found, Ordering::Relaxed);
+    }
+    found
+}
+
+/// The handle of the system's librdmacm, which is loaded by the first call that needs it: a program that
+/// finds this library under that name has no other. It stays loaded.
+fn of_system() -> Option<usize> {
+    static LIBRARY: OnceLock<Option<usize>> = OnceLock::new();
+    *LIBRARY.get_or_init(|| {
+        let own =
+            shared_objects::object_of(of_system as *mut c_void).and_then(|(_, path)| fs::metadata(path).ok());
+        let own = own.map(|own| (own.dev(), own.ino()));
+        let of_machine = |folder: &str| format!("{folder}/{}-linux-gnu", std::env::consts::ARCH);
+        // Those of the dynamic linker.
+        let folders = [of_machine("/lib"), of_machine("/usr/lib"), "/lib64".into(), "/usr/lib64".into()];
+        let folders = folders.into_iter().chain(["/lib".into(), "/usr/lib".into()]);
+        let files = folders.map(|folder| Path::new(&folder).join("librdmacm.so.1"));
+        let mut others = files
+            .filter(|file| fs::metadata(file).is_ok_and(|found| Some((found.dev(), found.ino())) != own));
+        let path = CString::new(others.next()?.into_os_string().into_encoded_bytes()).ok()?;
+        // SAFETY: the path is a string, and the library's functions are for programs like this one.
+        let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        (!library.is_null()).then_some(library as usize)
+    })
+}
+
+macro_rules! forward {
+    ($($export:literal $name:ident($($arg:ident: $type:ty),*) -> $result:ty;)*) => {
+        $(
+            /// Handed on to librdmacm.
+            ///
+            /// # Safety
+            /// As for the function of librdmacm.
+            #[unsafe(export_name = $export)]
+            pub(crate) unsafe extern "C" fn $name($($arg: $type),*) -> $result {
+                const NAME: &CStr =
+                    match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                        Ok(name) => name,
+                        Err(_) => panic!("a name has no zeros"),
+                    };
+                static KNOWN: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+                let found = next(NAME, &KNOWN);
+                if found.is_null() {
+                    abi::set_errno(EOPNOTSUPP);
+                    return -1 as _;
+                }
+                // SAFETY: librdmacm's function of this name has this signature.
+                let function = unsafe {
+                    std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($type),*) -> $result>(found)
+                };
+                // SAFETY: the caller's promises are passed on.
+                unsafe { function($($arg),*) }
+            }
+        )*
+    };
+}
+
+forward! {
+    "uw_rsocket" rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int;
+    "uw_rbind" rbind(socket: c_int, address: *const sockaddr, length: socklen_t) -> c_int;
+    "uw_rlisten" rlisten(socket: c_int, backlog: c_int) -> c_int;
+    "uw_raccept" raccept(socket: c_int, address: *mut sockaddr, length: *mut socklen_t) -> c_int;
+    "uw_rconnect" rconnect(socket: c_int, address: *const sockaddr, length: socklen_t) -> c_int;
+    "uw_rshutdown" rshutdown(socket: c_int, how: c_int) -> c_int;
+    "uw_rclose" rclose(socket: c_int) -> c_int;
+    "uw_rrecv" rrecv(socket: c_int, buffer: *mut c_void, length: size_t, flags: c_int) -> ssize_t;
+    "uw_rrecvfrom" rrecvfrom(
+        socket: c_int, buffer: *mut c_void, length: size_t, flags: c_int, address: *mut sockaddr,
+        address_length: *mut socklen_t
+    ) -> ssize_t;
+    "uw_rrecvmsg" rrecvmsg(socket: c_int, message: *mut msghdr, flags: c_int) -> ssize_t;
+    "uw_rsend" rsend(socket: c_int, buffer: *const c_void, length: size_t, flags: c_int) -> ssize_t;
+    "uw_rsendto" rsendto(
+        socket: c_int, buffer: *const c_void, length: size_t, flags: c_int, address: *const sockaddr,
+        address_length: socklen_t
+    ) -> ssize_t;
+    "uw_rsendmsg" rsendmsg(socket: c_int, message: *const msghdr, flags: c_int) -> ssize_t;
+    "uw_rread" rread(socket: c_int, buffer: *mut c_void, length: size_t) -> ssize_t;
+    "uw_rreadv" rreadv(socket: c_int, parts: *const iovec, count: c_int) -> ssize_t;
+    "uw_rwrite" rwrite(socket: c_int, buffer: *const c_void, length: size_t) -> ssize_t;
+    "uw_rwritev" rwritev(socket: c_int, parts: *const iovec, count: c_int) -> ssize_t;
+    "uw_rpoll" rpoll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int;
+    "uw_rselect" rselect(
+        count: c_int, reads: *mut libc::fd_set, writes: *mut libc::fd_set, errors: *mut libc::fd_set,
+        timeout: *mut timeval
+    ) -> c_int;
+    "uw_rgetpeername" rgetpeername(socket: c_int, address: *mut sockaddr, length: *mut socklen_t) -> c_int;
+    "uw_rgetsockname" rgetsockname(socket: c_int, address: *mut sockaddr, length: *mut socklen_t) -> c_int;
+    "uw_rsetsockopt" rsetsockopt(
+        socket: c_int, level: c_int, name: c_int, value: *const c_void, length: socklen_t
+    ) -> c_int;
+    "uw_rgetsockopt" rgetsockopt(
+        socket: c_int, level: c_int, name: c_int, value: *mut c_void, length: *mut socklen_t
+    ) -> c_int;
+    // The header declares the last argument as optional. It is passed as any other, and none that is not
+    // there is used.
+    "uw_rfcntl" rfcntl(socket: c_int, command: c_int, argument: c_long) -> c_int;
+    "uw_riomap" riomap(
+        socket: c_int, buffer: *mut c_void, length: size_t, protection: c_int, flags: c_int, offset: off_t
+    ) -> off_t;
+    "uw_riounmap" riounmap(socket: c_int, buffer: *mut c_void, length: size_t) -> c_int;
+    "uw_riowrite" riowrite(
+        socket: c_int, buffer: *const c_void, length: size_t, offset: off_t, flags: c_int
+    ) -> size_t;
+}
