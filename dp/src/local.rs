@@ -20,6 +20,7 @@
 mod atomic;
 mod claim;
 mod config;
+mod copy_strategy;
 mod counters;
 mod credentials;
 mod folder;
@@ -36,7 +37,6 @@ mod streaming;
 #[cfg(test)]
 mod tests;
 mod wake;
-mod way;
 
 pub use claim::{Station, stations};
 pub use config::{LocalConfig, LocalError};

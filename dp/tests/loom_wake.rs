@@ -29,9 +29,9 @@ struct Words {
 trait Handshake: 'static {
     fn publish(words: &Words, tail: u64) -> bool;
     /// Marks the rings, and returns what the reader does before it looks at them.
-    fn lie_down(words: &Words);
+    fn mark_sleeping(words: &Words);
     fn settle();
-    fn get_up(words: &Words);
+    fn mark_awake(words: &Words);
 }
 
 struct Ours;
@@ -40,14 +40,14 @@ impl Handshake for Ours {
     fn publish(words: &Words, tail: u64) -> bool {
         wake::publish(&words.tail, tail, &words.sleeper)
     }
-    fn lie_down(words: &Words) {
-        wake::lie_down(&words.sleeper);
+    fn mark_sleeping(words: &Words) {
+        wake::mark_sleeping(&words.sleeper);
     }
     fn settle() {
         wake::settle();
     }
-    fn get_up(words: &Words) {
-        wake::get_up(&words.sleeper);
+    fn mark_awake(words: &Words) {
+        wake::mark_awake(&words.sleeper);
     }
 }
 
@@ -59,11 +59,11 @@ impl Handshake for Unfenced {
         words.tail.store(tail, Ordering::Release);
         words.sleeper.load(Ordering::Relaxed) != 0 && words.sleeper.swap(0, Ordering::Relaxed) != 0
     }
-    fn lie_down(words: &Words) {
+    fn mark_sleeping(words: &Words) {
         words.sleeper.store(1, Ordering::Relaxed);
     }
     fn settle() {}
-    fn get_up(words: &Words) {
+    fn mark_awake(words: &Words) {
         words.sleeper.store(0, Ordering::Relaxed);
     }
 }
@@ -94,12 +94,12 @@ fn no_record_is_slept_through<H: Handshake>(writers: usize, records: u64) {
                 })
             })
             .collect();
-        rings.iter().for_each(|ring| H::lie_down(ring));
+        rings.iter().for_each(|ring| H::mark_sleeping(ring));
         H::settle();
         let seen: Vec<u64> = rings.iter().map(|ring| ring.tail.load(Ordering::Acquire)).collect();
         let sleeps = seen.iter().all(|tail| *tail == 0);
         if !sleeps {
-            rings.iter().for_each(|ring| H::get_up(ring));
+            rings.iter().for_each(|ring| H::mark_awake(ring));
         }
         threads.into_iter().for_each(|thread| thread.join().unwrap());
         let sent: u64 = rings.iter().map(|ring| ring.sent.load(Ordering::Acquire)).sum();

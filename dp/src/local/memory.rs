@@ -18,7 +18,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat,
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
-use super::way::Way;
+use super::copy_strategy::CopyStrategy;
 use super::{fork, streaming};
 
 /// The file system of a memfd in ordinary pages (`TMPFS_MAGIC` of Linux).
@@ -137,15 +137,15 @@ impl SharedMemory {
         unsafe { AtomicU64::from_ptr(word) }
     }
 
-    /// Copies `bytes` to this offset, in the `way` that is given if they are long.
+    /// Copies `bytes` to this offset, by `strategy` if they are long.
     ///
     /// # Panics
     /// If they do not lie inside.
     #[inline]
-    pub(super) fn copy_in(&self, at: usize, bytes: &[u8], way: Way) {
+    pub(super) fn copy_in(&self, at: usize, bytes: &[u8], strategy: CopyStrategy) {
         assert!(at <= self.bytes && bytes.len() <= self.bytes - at, "{} bytes at {at}", bytes.len());
         let to = self.start.as_ptr().wrapping_add(at);
-        if way == Way::ThroughCaches || bytes.len() < streaming::MIN_BYTES {
+        if strategy == CopyStrategy::ThroughCaches || bytes.len() < streaming::MIN_BYTES {
             // SAFETY: the bytes lie inside the mapping, as was just checked, which is writable. No slice or
             // reference to it exists, and `bytes` lies elsewhere. The other process may access the bytes at
             // the same time: see the module.

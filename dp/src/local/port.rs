@@ -425,11 +425,11 @@ impl Port for LocalPort {
             return true;
         }
         self.look();
-        self.each_ring(Consumer::lie_down);
+        self.each_ring(Consumer::mark_sleeping);
         wake::settle();
         let sleeps = !self.has_news();
         if !sleeps {
-            self.each_ring(Consumer::get_up);
+            self.each_ring(Consumer::mark_awake);
         }
         sleeps
     }
@@ -438,7 +438,7 @@ impl Port for LocalPort {
         if self.is_forked() {
             return;
         }
-        self.each_ring(Consumer::get_up);
+        self.each_ring(Consumer::mark_awake);
         // After the frames that woke us: they are what somebody waits for.
         self.look_at_us = 0;
     }

@@ -18,8 +18,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::copy_strategy::{CopyStrategy, StrategyChoice};
 use super::memory::SharedMemory;
-use super::way::{Choice, Way};
 use super::{streaming, wake};
 use crate::prefetch;
 
@@ -156,13 +156,13 @@ pub(super) struct Producer {
     /// Bytes that the ring has grown.
     grown: usize,
     /// How long frames are copied.
-    choice: Choice,
+    choice: StrategyChoice,
 }
 
 impl Producer {
     pub(super) fn new(memory: Arc<SharedMemory>, place: Place) -> Self {
         debug_assert!(place.bytes.is_power_of_two() && place.data + place.limit <= memory.len());
-        let (capacity, choice) = (place.capacity(), Choice::new(place.bytes));
+        let (capacity, choice) = (place.capacity(), StrategyChoice::new(place.bytes));
         Self { memory, place, tail: 0, published: 0, head: 0, capacity, grown: 0, choice }
     }
 
@@ -189,7 +189,7 @@ impl Producer {
         self.tail = next;
         self.place.bytes = larger;
         self.capacity = self.place.capacity();
-        self.choice = Choice::new(larger);
+        self.choice = StrategyChoice::new(larger);
         true
     }
 
@@ -227,17 +227,17 @@ impl Producer {
         let header = u64::from(marks) << 32 | bytes as u64;
         self.memory.word(at).store(header, Ordering::Relaxed);
         let (memory, place, start) = (&self.memory, self.place, self.tail + HEADER_BYTES as u64);
-        let copy = |way| {
+        let copy = |strategy| {
             let mut position = start;
             for part in parts {
                 let part = part.as_ref();
-                copy_in(memory, place, position, part, way);
+                copy_in(memory, place, position, part, strategy);
                 position += part.len() as u64;
             }
             debug_assert_eq!(position, start + bytes as u64);
         };
         if bytes < streaming::MIN_BYTES {
-            copy(Way::ThroughCaches);
+            copy(CopyStrategy::ThroughCaches);
         } else {
             self.choice.copy(bytes, copy);
         }
@@ -298,12 +298,12 @@ impl Producer {
 
 /// Copies a part of a record to its position.
 #[inline]
-fn copy_in(memory: &SharedMemory, place: Place, position: u64, part: &[u8], way: Way) {
+fn copy_in(memory: &SharedMemory, place: Place, position: u64, part: &[u8], strategy: CopyStrategy) {
     let (at, to_end) = place.at(position);
     let (first, rest) = part.split_at(part.len().min(to_end));
-    memory.copy_in(at, first, way);
+    memory.copy_in(at, first, strategy);
     if !rest.is_empty() {
-        memory.copy_in(place.data, rest, way);
+        memory.copy_in(place.data, rest, strategy);
     }
 }
 
@@ -437,13 +437,13 @@ impl Consumer {
     }
 
     /// Says that the reader is going to sleep: see [`wake`].
-    pub(super) fn lie_down(&self) {
-        wake::lie_down(self.memory.word(self.place.control + SLEEPER));
+    pub(super) fn mark_sleeping(&self) {
+        wake::mark_sleeping(self.memory.word(self.place.control + SLEEPER));
     }
 
     /// Says that the reader polls again.
-    pub(super) fn get_up(&self) {
-        wake::get_up(self.memory.word(self.place.control + SLEEPER));
+    pub(super) fn mark_awake(&self) {
+        wake::mark_awake(self.memory.word(self.place.control + SLEEPER));
     }
 
     /// Whether the reader has to look: it knows of a record that it has not taken, or the writer has

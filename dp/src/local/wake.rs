@@ -25,7 +25,7 @@ pub(super) fn publish(tail: &AtomicU64, value: u64, sleeper: &AtomicU64) -> bool
 
 /// Reader: says that it is going to sleep. [`settle`] has to follow, then a look at each tail.
 #[inline]
-pub(super) fn lie_down(sleeper: &AtomicU64) {
+pub(super) fn mark_sleeping(sleeper: &AtomicU64) {
     sleeper.store(ASLEEP, Ordering::Relaxed);
 }
 
@@ -37,6 +37,6 @@ pub(super) fn settle() {
 
 /// Reader: it polls again.
 #[inline]
-pub(super) fn get_up(sleeper: &AtomicU64) {
+pub(super) fn mark_awake(sleeper: &AtomicU64) {
     sleeper.store(AWAKE, Ordering::Relaxed);
 }

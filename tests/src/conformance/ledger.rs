@@ -204,10 +204,7 @@ mod tests {
         let (must, fact) = (of(true), of(false));
         let mut ledger = join(&[&must.to_string(), &fact.to_string()], &[]);
         assert!(ledger.has_no_place(must));
-        assert_eq!(
-            ledger.complaints().iter().filter(|it| it.contains("no comment in the code")).count(),
-            1
-        );
+        assert_eq!(ledger.complaints().iter().filter(|it| it.contains("no comment in the code")).count(), 1);
         ledger.reasons.insert(must, "No code could.".into());
         assert!(!ledger.has_no_place(must));
         ledger.reasons.clear();

@@ -196,7 +196,7 @@ fn a_wake_up_is_one_message() {
     let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
     let pair = |socket, side| Pair::new(OwnFd::new(socket), &memory, side, (7, 1));
     let (mut writer, reader) = (pair(ours.into(), Side::Maker), pair(theirs.into(), Side::Taker));
-    reader.rx.lie_down();
+    reader.rx.mark_sleeping();
     writer.publish();
     assert!(matches!(hear(reader.socket.as_ref().unwrap()), Heard::Silence), "nothing was written");
     for heard in [true, false] {

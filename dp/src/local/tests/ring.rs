@@ -267,12 +267,12 @@ fn a_sleeping_reader_is_woken_once() {
     assert!(!write(), "it does not sleep yet");
     let record = rx.peek().unwrap().unwrap();
     rx.advance(record);
-    rx.lie_down();
+    rx.mark_sleeping();
     assert!(!rx.has_news());
     assert!(write() && !write(), "once");
     assert!(rx.has_news());
-    rx.lie_down();
-    rx.get_up();
+    rx.mark_sleeping();
+    rx.mark_awake();
     assert!(!write(), "it has got up");
 }
 

@@ -1,8 +1,8 @@
-//! Which of two ways to copy long frames into a ring is cheaper.
+//! Which of two strategies to copy long frames into a ring is cheaper.
 //!
 //! Past the caches ([`streaming`](super::streaming)) a copy runs at the speed of the memory. Through them it
 //! is faster where both processes share a cache, and several times slower where the lines come from another
-//! chip of the processor. The scheduler, or a hypervisor, moves processes while they run. So the other way is
+//! chip of the processor. The scheduler, or a hypervisor, moves processes while they run. So the other one is
 //! tried once in a while, and taken if it needs less time.
 //!
 //! The cost of a copy depends on how the same lines were written a lap of the ring earlier. So a trial takes
@@ -12,12 +12,12 @@ use crate::Clock;
 
 /// How a frame is copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum CopyStrategy {
     ThroughCaches,
     PastCaches,
 }
 
-impl Way {
+impl CopyStrategy {
     fn other(self) -> Self {
         match self {
             Self::ThroughCaches => Self::PastCaches,
@@ -34,10 +34,10 @@ const SETTLED: u64 = 64;
 
 /// The choice for one ring. It knows of long frames alone.
 #[derive(Debug)]
-pub(super) struct Choice {
+pub(super) struct StrategyChoice {
     /// Bytes of the ring.
     lap: u64,
-    way: Way,
+    strategy: CopyStrategy,
     is_trial: bool,
     /// Bytes until the trial ends, or the next one begins. Those of the last lap are timed.
     left: u64,
@@ -46,23 +46,23 @@ pub(super) struct Choice {
     settled_cycles: u64,
 }
 
-impl Choice {
+impl StrategyChoice {
     pub(super) fn new(ring_bytes: usize) -> Self {
         let lap = ring_bytes as u64;
-        let way = Way::ThroughCaches;
+        let strategy = CopyStrategy::ThroughCaches;
         // The first trial comes soon.
-        Self { lap, way, is_trial: false, left: TRIAL * lap, cycles: 0, settled_cycles: 0 }
+        Self { lap, strategy, is_trial: false, left: TRIAL * lap, cycles: 0, settled_cycles: 0 }
     }
 
     /// Copies a long frame of `bytes`.
     #[inline]
-    pub(super) fn copy(&mut self, bytes: usize, copy: impl FnOnce(Way)) {
+    pub(super) fn copy(&mut self, bytes: usize, copy: impl FnOnce(CopyStrategy)) {
         if self.left > self.lap {
-            copy(self.way);
+            copy(self.strategy);
             self.copied(bytes, 0);
         } else {
             let begun = Clock::cycles();
-            copy(self.way);
+            copy(self.strategy);
             self.copied(bytes, Clock::cycles().saturating_sub(begun));
         }
     }
@@ -79,9 +79,9 @@ impl Choice {
         let cycles = std::mem::take(&mut self.cycles);
         if !self.is_trial {
             self.settled_cycles = cycles;
-            self.way = self.way.other();
+            self.strategy = self.strategy.other();
         } else if cycles >= self.settled_cycles {
-            self.way = self.way.other();
+            self.strategy = self.strategy.other();
         }
         self.is_trial = !self.is_trial;
         self.left = self.lap * if self.is_trial { TRIAL } else { SETTLED };
@@ -95,22 +95,22 @@ mod tests {
     const FRAME: usize = 1 << 16;
     const RING: usize = 32 * FRAME;
 
-    /// A model of the caches: a frame costs `fresh` if the lap before was copied in the same way.
+    /// A model of the caches: a frame costs `fresh` if the lap before was copied by the same strategy.
     struct Machine {
-        lap_before: Way,
+        lap_before: CopyStrategy,
         fresh: [u64; 2],
     }
 
     impl Machine {
         /// Copies a lap. Returns how many of its frames were copied through the caches.
-        fn lap(&mut self, choice: &mut Choice) -> usize {
+        fn lap(&mut self, choice: &mut StrategyChoice) -> usize {
             let (mut through, before) = (0, self.lap_before);
             for _ in 0..RING / FRAME {
-                let way = choice.way;
-                through += usize::from(way == Way::ThroughCaches);
-                let cycles = if before == way { self.fresh[way as usize] } else { 1000 };
+                let strategy = choice.strategy;
+                through += usize::from(strategy == CopyStrategy::ThroughCaches);
+                let cycles = if before == strategy { self.fresh[strategy as usize] } else { 1000 };
                 choice.copied(FRAME, if choice.left > choice.lap { 0 } else { cycles });
-                self.lap_before = way;
+                self.lap_before = strategy;
             }
             through
         }
@@ -121,8 +121,8 @@ mod tests {
 
     #[test]
     fn the_cheaper_way_is_found_and_found_again() {
-        let mut choice = Choice::new(RING);
-        let mut machine = Machine { lap_before: Way::ThroughCaches, fresh: NEAR };
+        let mut choice = StrategyChoice::new(RING);
+        let mut machine = Machine { lap_before: CopyStrategy::ThroughCaches, fresh: NEAR };
         for fresh in [NEAR, FAR, NEAR, NEAR, FAR] {
             machine.fresh = fresh;
             // Until the next trial has ended.
@@ -137,10 +137,10 @@ mod tests {
         }
     }
 
-    /// The first lap of two costs what the way of the lap before has made of its lines.
+    /// The first lap of two costs what the strategy of the lap before has made of its lines.
     #[test]
     fn the_last_lap_alone_is_timed() {
-        let mut choice = Choice::new(RING);
+        let mut choice = StrategyChoice::new(RING);
         for trial in [false, true] {
             for _ in 0..RING / FRAME {
                 choice.copy(FRAME, |_| ());
@@ -156,13 +156,13 @@ mod tests {
 
     #[test]
     fn the_first_trial_comes_after_two_laps() {
-        let mut choice = Choice::new(RING);
+        let mut choice = StrategyChoice::new(RING);
         let mut ways = Vec::new();
         for _ in 0..4 * RING / FRAME {
-            choice.copy(FRAME, |way| ways.push(way));
+            choice.copy(FRAME, |strategy| ways.push(strategy));
         }
         let (settled, trial) = ways.split_at(2 * RING / FRAME);
-        assert!(settled.iter().all(|way| *way == Way::ThroughCaches));
-        assert!(trial.iter().all(|way| *way == Way::PastCaches));
+        assert!(settled.iter().all(|strategy| *strategy == CopyStrategy::ThroughCaches));
+        assert!(trial.iter().all(|strategy| *strategy == CopyStrategy::PastCaches));
     }
 }
