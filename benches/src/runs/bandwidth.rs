@@ -113,7 +113,7 @@ pub struct Course {
 pub enum Ending {
     /// After the seconds of the parameters.
     InTime,
-    /// When it is interrupted; a row is told each time that so many seconds are over.
+    /// When it is interrupted; a row is printed each time that so many seconds are over.
     Never,
 }
 
@@ -203,7 +203,7 @@ impl Moved {
         let period = u64::from(path.params.duration_s) * hz;
         self.started = Clock::cycles();
         let mut deadline = self.started + period;
-        let mut told = Told { since: self.started, messages: 0 };
+        let mut last_row = LastRow { since: self.started, messages: 0 };
         let mut silence = SilenceDetector::new(end);
         live.start(moment(end, path), if ending == Ending::Never { 0 } else { deadline });
         if part.source {
@@ -233,7 +233,7 @@ impl Moved {
                             path.stop_pacing(deadline);
                         }
                         Ending::Never => {
-                            on_row(&told.row(path, hz));
+                            on_row(&last_row.row(path, hz));
                             deadline += period;
                         }
                     }
@@ -277,13 +277,13 @@ fn moment(end: &Endpoint, path: &Path) -> Moment {
     }
 }
 
-/// The figures up to the last row of an endless run.
-struct Told {
+/// The time and the messages up to the last row of an endless run.
+struct LastRow {
     since: u64,
     messages: u64,
 }
 
-impl Told {
+impl LastRow {
     /// The row of the time since the last one.
     fn row(&mut self, path: &Path, hz: u64) -> Row {
         let (now, completed) = (Clock::cycles(), path.completed());
