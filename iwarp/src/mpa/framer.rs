@@ -57,6 +57,11 @@ impl Framer {
         self.markers
     }
 
+    /// Whether CRCs are sent: the payload of each FPDU is read once more than it is sent.
+    pub const fn crc(&self) -> bool {
+        self.crc
+    }
+
     /// The largest ULPDU whose FPDU fits a segment of `emss` bytes at any position (RFC 5044 section 4.5),
     /// within [`MIN_MULPDU`] and [`MAX_ULPDU`].
     ///
