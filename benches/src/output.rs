@@ -397,8 +397,8 @@ fn zero_copy_note(counters: &[EngineCounters]) -> String {
     let sum = |count: fn(&EngineCounters) -> u64| counters.iter().map(count).sum::<u64>();
     match (sum(|counters| counters.tx_zero_copy_bytes), sum(|counters| counters.tx_fetched_bytes)) {
         (0, 1..) => {
-            " zero copy: none. The messages are too short, the peer wants markers, or the port sends its \
-             own memory only (see --help)"
+            " zero copy: none. The messages or the frames are too short, there are CRCs or markers, or the \
+             port sends its own memory only (see --help)"
                 .to_owned()
         }
         (without, all) => {

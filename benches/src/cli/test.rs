@@ -118,8 +118,9 @@ pub struct TestArgs {
     /// Latency: print each sample, in the order of measurement.
     #[arg(short = 'U', long = "report-unsorted", conflicts_with_all = ["duration", "runs"])]
     pub report_unsorted: bool,
-    /// Send Writes and Sends of 2 KiB and more from their memory, without a copy; they complete when they are
-    /// acknowledged. For net_vhost and `local`; most other ports copy.
+    /// Send Writes and Sends of 256 KiB and more from their memory, without a copy, where that costs less:
+    /// with --no-crc and long frames (--mtu 9000). They complete when they are acknowledged. For net_vhost,
+    /// --packet and `local`; other ports copy.
     #[arg(long = "zero-copy", alias = "zero_copy")]
     pub zero_copy: bool,
     /// Ask the peer for markers in its stream.

@@ -197,21 +197,6 @@ impl<'t> Source<'t> {
         unsafe { sum::fetch_behind_from(front, ptr, bytes, (zeros.len(), tally), self.range.guarded) }
             .map_err(|Unmapped| Fault::InvalidStag)
     }
-
-    /// Adds all bytes of the range to the CRC32c `sum`, without a copy of them.
-    ///
-    /// # Errors
-    /// As [`Target::place`].
-    pub fn sum(&self, sum: &mut u32) -> Result<(), Fault> {
-        let Range { len, guarded, .. } = self.range;
-        let ptr = self.range.at(0, len)?;
-        // SAFETY: `at` found the registration valid just now and the bytes inside it, and every registration
-        // is readable. The epoch (`_guard`) is open on this thread, so a thread that has revoked the
-        // registration since waits for the epoch to end before the memory may go (`quiescence` has the
-        // proof). Others access the bytes by raw copies and atomics only (`RawBytes`).
-        *sum = unsafe { sum::over_from(ptr, len, guarded, *sum) }.map_err(|Unmapped| Fault::InvalidStag)?;
-        Ok(())
-    }
 }
 
 impl<'t> Range<'t> {

@@ -57,6 +57,11 @@ impl Framer {
         self.markers
     }
 
+    /// Whether CRCs are sent: the payload of each FPDU is read once more than it is sent.
+    pub const fn crc(&self) -> bool {
+        self.crc
+    }
+
     /// The largest ULPDU whose FPDU fits a segment of `emss` bytes at any position (RFC 5044 section 4.5),
     /// within [`MIN_MULPDU`] and [`MAX_ULPDU`].
     ///
@@ -214,39 +219,23 @@ impl Framer {
         Ok(())
     }
 
-    /// Frames a ULPDU of `head` and the bytes of `source`, which stay where they are: makes the bytes of the
-    /// FPDU around them. For streams without markers. The position advances by
+    /// Frames a ULPDU of `head` and a payload that stays where it is: makes the bytes of the FPDU around it.
+    /// For streams with neither markers nor CRCs, which read no payload. The position advances by
     /// [`advance`](Self::advance), when the caller has the FPDU.
     ///
-    /// # Errors
-    /// As [`Source::sum`].
-    ///
     /// # Panics
-    /// As [`begin_with`](Self::begin_with), and with markers.
-    pub fn frame_around(
-        &self,
-        plan: FpduPlan,
-        head: &UlpduHead,
-        source: &Source<'_>,
-    ) -> Result<FpduAround, Fault> {
-        assert!(!self.markers, "markers would lie inside the payload");
+    /// As [`begin_with`](Self::begin_with), and with markers or CRCs.
+    pub fn frame_around(&self, plan: FpduPlan, head: &UlpduHead) -> FpduAround {
+        assert!(!self.markers && !self.crc, "markers would lie inside the payload, and a CRC read it");
         debug_assert!(self.tally.is_none_or(|tally| tally == 0), "its payload is not summed");
-        assert_eq!(head.len() + source.len(), plan.ulpdu_bytes, "a ULPDU as planned");
         let (mut before, mut behind) = (ArrayVec::new(), ArrayVec::new());
         let mut bytes = [0; LENGTH_BYTES + UlpduHead::MAX_LEN];
-        let front = head.front(&plan);
-        before.extend(front.store(&mut bytes).0.iter().copied());
-        let mut crc = if self.crc { Crc32c::new() } else { Crc32c::unused() };
-        crc.update_front(&front);
-        if let Some(sum) = crc.running() {
-            source.sum(sum)?;
-        }
+        before.extend(head.front(&plan).store(&mut bytes).0.iter().copied());
         // RFC 5044 section 4.1 (MPA-042): the pad is zero.
         behind.extend([0; 3].into_iter().take(pad_bytes(plan.ulpdu_bytes)));
-        crc.update(&behind);
         // RFC 5044 section 4.4 (MPA-088): the CRC field is always there.
-        behind.extend(crc.field());
-        Ok(FpduAround { before, behind })
+        behind.extend(Crc32c::unused().field());
+        FpduAround { before, behind }
     }
 
     /// The planned FPDU was taken.

@@ -37,8 +37,8 @@ pub struct RemoteAddr {
 }
 
 /// Bytes of a message from which on [`SendFlags::ZERO_COPY`] has an effect. Shorter ones cost less to copy
-/// than to describe.
-pub const ZERO_COPY_MIN_BYTES: u32 = 2048;
+/// than to describe, and to wait for.
+pub const ZERO_COPY_MIN_BYTES: u32 = 256 << 10;
 
 bitflags! {
     /// How a send request starts, takes its payload and reports its end.
@@ -63,8 +63,11 @@ bitflags! {
         /// to TCP. The last 64 bytes of a message are copied into a segment of their own, so that a receiver
         /// does not delay that acknowledgement.
         ///
-        /// All of the payload is copied, and the request completes as others do, where it is short (less than
-        /// [`ZERO_COPY_MIN_BYTES`]), is inline, has several elements, or lies in memory of the caller; where
+        /// All of the payload is copied, and the request completes as others do, where a copy costs less:
+        /// where the stream has CRCs, which read each byte here
+        /// ([`EngineConfig::crc`](crate::engine::EngineConfig::crc)); where it is short (less than
+        /// [`ZERO_COPY_MIN_BYTES`]); and where a TCP segment has less than 8 KiB, as with an MTU of 1500. It
+        /// is copied, too, where it is inline, has several elements, or lies in memory of the caller; where
         /// the peer wants markers; and where the port does not send from any memory
         /// (`dp::Offloads::TX_EXTERNAL`) or does not compute checksums.
         /// [`EngineCounters::tx_zero_copy_bytes`](crate::engine::EngineCounters) counts the bytes that were

@@ -214,8 +214,8 @@ impl Message {
         let sge = only_element(sg_list, offset, len).ok_or(FetchError::OwnMemory)?;
         guard
             .check_source(Stag(sge.lkey), sge.addr + u64::from(offset), u64::from(len), by.pd)
-            .and_then(|source| framer.frame_around(plan, &self.head(segment), &source))
-            .map_err(|_| FetchError::OwnMemory)
+            .map_err(|_| FetchError::OwnMemory)?;
+        Ok(framer.frame_around(plan, &self.head(segment)))
     }
 
     /// Bytes of the header of a segment.

@@ -32,18 +32,9 @@ pub(super) fn is_supported() -> bool {
 /// Continues the sum `state`, which is not complemented, with `bytes`.
 #[target_feature(enable = "sse4.2,pclmulqdq,avx,avx512f,vpclmulqdq")]
 pub(super) fn sum(state: u32, bytes: &[u8]) -> u32 {
-    // SAFETY: `bytes` is a slice, so its bytes are readable and nobody writes them.
-    unsafe { over(state, bytes.as_ptr(), bytes.len()) }
-}
-
-/// Continues the sum `state`, which is not complemented, with the `len` bytes at `from`.
-///
-/// # Safety
-/// `from..from + len` is mapped and readable, and others access it at most through atomics and raw copies.
-#[target_feature(enable = "sse4.2,pclmulqdq,avx,avx512f,vpclmulqdq")]
-pub(super) unsafe fn over(state: u32, from: *const u8, len: usize) -> u32 {
-    // SAFETY: the caller promises the bytes at `from`. Nothing is stored, and 0 is at most any length.
-    unsafe { run(state, from, Nowhere, 0, len) }
+    // SAFETY: `bytes` is a slice, so its bytes are readable and nobody writes them. Nothing is stored, and 0
+    // is at most any length.
+    unsafe { run(state, bytes.as_ptr(), Nowhere, 0, bytes.len()) }
 }
 
 /// Copies `out.len()` bytes from `from` on, and continues the sum `state` with the copied bytes.

@@ -288,26 +288,6 @@ pub(super) unsafe fn fetch_summed_from(
     Ok(sum)
 }
 
-/// Continues the sum `crc` with the `len` bytes at `from`, under the guard if `guarded`.
-///
-/// # Safety
-/// `from..from + len` is mapped and readable, and others access it at most through atomics and raw copies.
-pub(super) unsafe fn over_from(
-    from: *const u8,
-    len: usize,
-    guarded: bool,
-    crc: u32,
-) -> Result<u32, Unmapped> {
-    let (mut sum, way) = (crc, best());
-    // SAFETY: the caller promises the bytes at `from`. `best` is the first method of `Way::here`, which has
-    // only methods that this CPU supports.
-    let read = || sum = unsafe { way.over(crc, from, len) };
-    // SAFETY: `Way::over` owns nothing, takes no lock and does not panic. Abandoned at an access to the bytes
-    // at `from`, it leaves no sum.
-    unsafe { copy::run(from, len, guarded, read) }?;
-    Ok(sum)
-}
-
 impl Way {
     /// The methods that this CPU supports, the fastest first.
     fn here() -> impl Iterator<Item = Self> {
@@ -354,31 +334,6 @@ impl Way {
                     from = from.wrapping_add(out.len());
                     // SAFETY: every CPU supports this method.
                     crc = unsafe { self.append(crc, out) };
-                }
-                crc
-            }
-        }
-    }
-
-    /// Continues the sum `crc` with the `len` bytes at `from`, each loaded once.
-    ///
-    /// # Safety
-    /// The CPU supports this method. `from..from + len` is mapped and readable, and others access it at most
-    /// through atomics and raw copies.
-    unsafe fn over(self, crc: u32, from: *const u8, len: usize) -> u32 {
-        match self {
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: the caller promises the bytes at `from`, and that the CPU supports this method: all
-            // features that `fold512::is_supported` asks for.
-            Self::Fold512 => !unsafe { fold512::over(!crc, from, len) },
-            _ => {
-                let (mut crc, mut block) = (crc, [0; 1024]);
-                for at in (0..len).step_by(block.len()) {
-                    let block = &mut block[..(len - at).min(1024)];
-                    // SAFETY: the caller promises the bytes at `from`, and the block is within them.
-                    unsafe { copy::fetch(from.wrapping_add(at), block, Stride::NONE) };
-                    // SAFETY: the caller promises that the CPU supports this method.
-                    crc = unsafe { self.append(crc, block) };
                 }
                 crc
             }

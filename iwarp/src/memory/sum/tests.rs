@@ -214,21 +214,17 @@ proptest! {
         let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(len + 1)).collect();
         cuts.sort_unstable();
         for way in Way::here() {
-            let (mut copied, mut alone, mut read, mut out, mut from) = (0, 0, 0, vec![0; len], 0);
+            let (mut copied, mut alone, mut out, mut from) = (0, 0, vec![0; len], 0);
             for to in cuts.iter().copied().chain([len]) {
                 // SAFETY: the source is a slice of the same length, so it is readable and nobody writes it.
                 // `way` is of `Way::here`, which has only methods that this CPU supports.
                 copied = unsafe { way.fetch(copied, bytes[from..to].as_ptr(), &mut out[from..to]) };
                 // SAFETY: `way` is of `Way::here`, which has only methods that this CPU supports.
                 alone = unsafe { way.append(alone, &bytes[from..to]) };
-                // SAFETY: the source is a slice of that length, so it is readable and nobody writes it. `way`
-                // is of `Way::here`, which has only methods that this CPU supports.
-                read = unsafe { way.over(read, bytes[from..to].as_ptr(), to - from) };
                 from = to;
             }
             prop_assert_eq!(copied, reference(0, &bytes));
             prop_assert_eq!(alone, reference(0, &bytes));
-            prop_assert_eq!(read, reference(0, &bytes));
             prop_assert_eq!(append(0, &bytes), reference(0, &bytes));
             prop_assert!(out == bytes);
         }

@@ -212,30 +212,61 @@ fn an_fpdu_around_its_payload_is_the_same_fpdu() {
     registration.memory().write_at(0, &bytes).unwrap();
     let engine = table.join();
     let guard = engine.enter();
+    for third in [None, Some(0x0102_0304)] {
+        let head = UlpduHead { first: 0x8140_aabb_ccdd, second: 0x1122_3344_5566_7788, third };
+        for (at, len) in [(0, 512), (1, 513), (3, 1442), (8, 4093), (5, 8951)] {
+            let source = guard.check_source(registration.stag(), at, len, options.pd).unwrap();
+            let [mut framer, mut whole] = [(); 2].map(|()| Framer::at(400, false, false));
+            let plan = framer.plan(head.len() + source.len());
+            let around = framer.frame_around(plan, &head);
+            assert_eq!(framer.position(), 400);
+            framer.advance(&plan);
+            let payload = &bytes[at as usize..(at + len) as usize];
+            let fpdu = [&around.before, payload, &around.behind].concat();
+            let mut out = vec![0xee; plan.wire_len()];
+            whole.frame_source(plan, &mut out, &head, &source, 0).unwrap();
+            assert!(fpdu == out, "{len} bytes at {at}");
+            assert_eq!(framer.position(), whole.position());
+        }
+    }
+}
+
+/// What is summed on the way are the bytes of the FPDU. One without a CRC is written in pieces.
+#[test]
+fn an_fpdu_is_tallied_as_it_is_framed() {
+    use crate::memory::{Base, MemoryTable, RegisterOptions};
+    let table = MemoryTable::new(4, [1; 32]);
+    let options = RegisterOptions { base: Base::Zero, ..RegisterOptions::default() };
+    let region = std::sync::Arc::new(dp::Region::new(16 << 10).unwrap());
+    let registration = table.register(region, &options).unwrap();
+    let bytes: Vec<u8> = (0..16_384_u32).map(|at| ((at * 7) >> 3) as u8).collect();
+    registration.memory().write_at(0, &bytes).unwrap();
+    let engine = table.join();
+    let guard = engine.enter();
     for crc in [true, false] {
         for third in [None, Some(0x0102_0304)] {
             let head = UlpduHead { first: 0x8140_aabb_ccdd, second: 0x1122_3344_5566_7788, third };
             for (at, len) in [(0, 512), (1, 513), (3, 1442), (8, 4093), (5, 8951)] {
                 let source = guard.check_source(registration.stag(), at, len, options.pd).unwrap();
-                let [mut framer, mut whole] = [(); 2].map(|()| Framer::at(400, false, crc));
+                let mut framer = Framer::at(400, false, crc);
                 let plan = framer.plan(head.len() + source.len());
-                let around = framer.frame_around(plan, &head, &source).unwrap();
-                assert_eq!(framer.position(), 400);
-                framer.advance(&plan);
-                let payload = &bytes[at as usize..(at + len) as usize];
-                let fpdu = [&around.before, payload, &around.behind].concat();
                 let mut out = vec![0xee; plan.wire_len()];
-                whole.tally(true);
-                whole.frame_source(plan, &mut out, &head, &source, 0).unwrap();
-                assert!(fpdu == out, "{len} bytes at {at}");
-                // An FPDU without CRC is written in pieces.
+                framer.tally(true);
+                framer.frame_source(plan, &mut out, &head, &source, 0).unwrap();
                 let sum = crc.then(|| dp::sum::of(&out) % 0xffff);
-                assert_eq!(whole.take_tally().map(|sum| sum % 0xffff), sum, "{len} bytes at {at}");
-                assert_eq!(whole.take_tally(), None);
-                assert_eq!(framer.position(), whole.position());
+                assert_eq!(framer.take_tally().map(|sum| sum % 0xffff), sum, "{len} bytes at {at}");
+                assert_eq!(framer.take_tally(), None);
             }
         }
     }
+}
+
+#[test]
+#[should_panic(expected = "a CRC read it")]
+fn no_fpdu_with_a_crc_is_made_around_its_payload() {
+    let framer = Framer::new(false, true);
+    let head = UlpduHead { first: 1, second: 2, third: None };
+    framer.frame_around(framer.plan(head.len() + 512), &head);
 }
 
 proptest! {

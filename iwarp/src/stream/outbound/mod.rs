@@ -30,7 +30,11 @@ mod usual;
 
 use usual::Stop;
 
-/// Bytes of a ULPDU's payload from which on it is sent without a copy, if its request says so.
+/// Bytes of a TCP segment from which on its payload is sent without a copy, if its request says so. Each
+/// segment of such payload takes two more packet buffers, which cost as much as a copy of 4 KiB.
+const EXTERNAL_MIN_EMSS: usize = 8 << 10;
+
+/// Bytes of a ULPDU's payload from which on it is sent without a copy: the end of a message may be short.
 const EXTERNAL_MIN_BYTES: u32 = 512;
 
 /// Bytes at the end of such a message that are copied all the same.
@@ -256,6 +260,9 @@ impl Outbound {
         segment: &mut SegmentBuf<'_, '_>,
     ) -> Result<bool, Failure> {
         let (capacity, offset) = (segment.capacity(), segment.offset());
+        if capacity < EXTERNAL_MIN_EMSS {
+            return Ok(false);
+        }
         // RFC 5044 section 4.5 (MPA-111), RFC 5041 section 3 (DDP-027): as in `fill`.
         let limit = cx.framer.ulpdu_limit(capacity) as u32;
         let (Some(Current { message, .. }), Some(External { memory, end })) =

@@ -37,7 +37,11 @@ impl Outbound {
         if flags.contains(SendFlags::FENCE) && !common.outstanding.is_empty() && !has_begun {
             return Ok(false);
         }
-        if flags.contains(SendFlags::ZERO_COPY) && op.sends_elements() && !cx.framer.markers() {
+        // With CRCs the payload is read here in any case, and the copy costs hardly more.
+        if flags.contains(SendFlags::ZERO_COPY)
+            && op.sends_elements()
+            && !(cx.framer.markers() || cx.framer.crc())
+        {
             self.external = external(payload, length, common.by, cx.guard);
         }
         let solicited = flags.contains(SendFlags::SOLICITED);
