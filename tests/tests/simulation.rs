@@ -231,7 +231,7 @@ fn recut(name: &str, markers: bool) -> (u64, u64) {
         Work::Rdma(plans) => plans.iter().any(|plan| plan.markers != [false; 2]) == markers,
         Work::Streams(_) => false,
     };
-    let runs = (0..seeds()).filter(of_iwarp).take(20).filter_map(|seed| attempt(&scenario, seed, None).ok());
+    let runs = (0..SEEDS).filter(of_iwarp).take(20).filter_map(|seed| attempt(&scenario, seed, None).ok());
     runs.fold((0, 0), |(joined, cut), Stats { coverage, .. }| {
         let by_port = coverage.times(Occurrence::JoinedByPort);
         (
