@@ -4,12 +4,11 @@
 //! with the queue pair, behind a lock, for threads that flush. So requests are taken and completed by one
 //! thread at a time, without a locked instruction for each.
 
-use std::mem::ManuallyDrop;
+use std::sync::{Mutex, MutexGuard};
 
+use super::qp::{Receives, RecvEntry, SendQueue, Signals};
 use super::ring::{Oldest, RingReader};
-use super::{
-    ConnectionError, QpShared, RecvRequest, SendEntry, WcOpcode, WcStatus, WorkCompletion, send_opcode,
-};
+use super::{ConnectionError, RecvRequest, SendEntry, Signaled, WcStatus, WorkCompletion, send_opcode};
 
 /// See the module.
 pub(crate) struct QpConsumer {
@@ -22,13 +21,32 @@ pub(crate) struct QpConsumer {
     shared: Option<Box<Option<RecvRequest>>>,
 }
 
-/// A posted request in the receive queue. It owns nothing.
-pub(super) type RecvEntry = ManuallyDrop<RecvRequest>;
+/// Where the consumer of a queue pair is while no stream has it, in a box since it is mostly away.
+pub(crate) struct ConsumerPlace(Mutex<Option<Box<QpConsumer>>>);
 
-/// A request that was sent and makes a completion.
-pub(crate) struct Signaled {
-    pub(crate) wr_id: u64,
-    pub(crate) opcode: WcOpcode,
+impl ConsumerPlace {
+    pub(super) fn new(consumer: QpConsumer) -> Self {
+        Self(Mutex::new(Some(Box::new(consumer))))
+    }
+
+    /// Locks the place; `None` while a stream has the consumer.
+    pub(super) fn lock(&self) -> MutexGuard<'_, Option<Box<QpConsumer>>> {
+        self.0.lock().expect("no holder of this lock panics")
+    }
+
+    /// Takes it, for the stream.
+    ///
+    /// # Panics
+    /// If it was taken and not put back. A queue pair is reserved for one connection, which has one stream at
+    /// a time.
+    pub(crate) fn take(&self) -> QpConsumer {
+        *self.lock().take().expect("a queue pair has one stream")
+    }
+
+    /// The stream has ended, and puts it back.
+    pub(crate) fn put_back(&self, consumer: QpConsumer) {
+        *self.lock() = Some(Box::new(consumer));
+    }
 }
 
 impl QpConsumer {
@@ -65,20 +83,19 @@ impl QpConsumer {
     /// Takes the next receive request, for a message of the peer that begins; `false` if there is none. From
     /// a shared queue only one is taken at a time.
     #[inline]
-    pub(crate) fn take_recv(&mut self, qp: &QpShared) -> bool {
-        match (&qp.srq, &mut self.shared) {
-            (Some(_), Some(place)) if place.is_some() => return false,
-            (Some(srq), Some(place)) => {
-                **place = qp.take_shared(srq);
+    pub(crate) fn take_recv(&mut self, receives: &Receives, signals: &Signals) -> bool {
+        match &mut self.shared {
+            Some(place) if place.is_some() => return false,
+            Some(place) => {
+                **place = receives.take_shared(signals);
                 if place.is_none() {
                     return false;
                 }
             }
-            _ if self.rq.len() <= self.taken => return false,
-            _ => {}
+            None if self.rq.len() <= self.taken => return false,
+            None => receives.count_taken(),
         }
         self.taken += 1;
-        qp.recv_taken.add(1);
         true
     }
 
@@ -112,104 +129,101 @@ impl QpConsumer {
         entry.map(|entry| RecvRequest::clone(entry))
     }
 
-    /// Completes a send request. It makes a completion if it is `signaled`: one was requested, or the request
-    /// failed. Otherwise the entry of the request is free at once.
+    /// Completes a send request ([`SendQueue::complete`]).
     #[inline(always)]
-    pub(crate) fn complete_send(&mut self, qp: &QpShared, signaled: bool, completion: WorkCompletion) {
-        self.finish_send(qp, signaled, completion);
-        qp.send.cq.shared.report();
+    pub(crate) fn complete_send(
+        &mut self,
+        sends: &SendQueue,
+        signals: &Signals,
+        signaled: bool,
+        completion: WorkCompletion,
+    ) {
+        sends.complete(signals, signaled, completion);
+        sends.report();
     }
 
-    #[inline(always)]
-    fn finish_send(&mut self, qp: &QpShared, signaled: bool, completion: WorkCompletion) {
-        let wqes = &qp.send.wqes;
-        wqes.complete();
-        debug_assert!(signaled || completion.status == WcStatus::Success, "a failure is always told");
-        if signaled || qp.sq_sig_all {
-            qp.send.push(completion);
-        } else {
-            wqes.free(1);
-        }
-        qp.report_if_drained();
-    }
-
-    /// Completes `count` send requests that have succeeded, after they left their queue. Those in `signaled`
-    /// make completions, in this order, which enter the completion queue together.
+    /// Completes `count` send requests that have succeeded, after they left their queue
+    /// ([`SendQueue::complete_all`]).
     #[inline]
-    pub(crate) fn complete_sends(&mut self, qp: &QpShared, count: usize, signaled: &[Signaled]) {
-        let wqes = &qp.send.wqes;
-        wqes.complete_all(count);
-        if !signaled.is_empty() {
-            let completions = signaled.iter().map(|sent| qp.succeeded(sent.wr_id, sent.opcode, 0));
-            qp.send.push_all(completions, false);
-        }
-        if signaled.len() < count {
-            wqes.free(count - signaled.len());
-        }
-        qp.report_if_drained();
-        qp.send.cq.shared.report();
+    pub(crate) fn complete_sends(
+        &mut self,
+        sends: &SendQueue,
+        signals: &Signals,
+        count: usize,
+        signaled: &[Signaled],
+    ) {
+        sends.complete_all(signals, count, signaled);
+        sends.report();
     }
 
     /// Completes the oldest receive request that is taken.
-    pub(crate) fn complete_recv(&mut self, qp: &QpShared, completion: WorkCompletion) {
+    pub(crate) fn complete_recv(&mut self, receives: &Receives, completion: WorkCompletion) {
         debug_assert!(self.taken > 0, "only taken requests are completed");
         match &mut self.shared {
             Some(shared) => **shared = None,
             None => self.rq.remove(1),
         }
         self.taken -= 1;
-        qp.recv_done.add(1);
-        qp.recv.wqes.complete();
-        qp.recv.push(completion);
-        qp.recv.cq.shared.report();
+        receives.complete(completion);
     }
 
     /// Completes all receive requests that are taken as flushed.
-    pub(crate) fn abandon_recvs(&mut self, qp: &QpShared, cause: Option<ConnectionError>) {
+    pub(crate) fn abandon_recvs(&mut self, receives: &Receives, cause: Option<ConnectionError>) {
         while let Some(wr_id) = self.recv().map(|request| request.wr_id) {
-            self.complete_recv(qp, qp.flushed(wr_id, WcOpcode::Recv, cause));
+            self.complete_recv(receives, receives.flushed(wr_id, cause));
         }
     }
 
     /// Completes the oldest send request with `status`, a failure; `false` if there is none. The caller has
-    /// to call [`report`](QpShared::report) when it holds no lock.
-    pub(crate) fn fail_next_send(&mut self, qp: &QpShared, status: WcStatus) -> bool {
+    /// to call [`report`](super::QpShared::report) when it holds no lock.
+    pub(crate) fn fail_next_send(
+        &mut self,
+        sends: &SendQueue,
+        signals: &Signals,
+        status: WcStatus,
+        cause: Option<ConnectionError>,
+    ) -> bool {
         // As in `flush`: either the request of a thread that posts is seen here, or it sees the new state.
-        let _posting = qp.send_queue();
+        let _posting = sends.lock();
         let Some(entry) = self.sq.first() else { return false };
-        let completion = qp.failed(entry.wr_id, send_opcode(&entry.op), status, qp.cause());
+        let completion = sends.failed(entry.wr_id, send_opcode(&entry.op), status, cause);
         self.sq.remove(1);
-        self.finish_send(qp, true, completion);
+        sends.complete(signals, true, completion);
         true
     }
 
     /// Completes all requests of both queues as flushed. No receive request is taken. The caller has to call
-    /// [`report`](QpShared::report) when it holds no lock.
-    pub(crate) fn flush(&mut self, qp: &QpShared) {
-        let cause = qp.cause();
+    /// [`report`](super::QpShared::report) when it holds no lock.
+    pub(crate) fn flush(
+        &mut self,
+        sends: &SendQueue,
+        receives: &Receives,
+        signals: &Signals,
+        cause: Option<ConnectionError>,
+    ) {
         {
             // A thread that posts enters its request with this lock, and then looks at the state. So either
             // the request is seen here, or the thread sees that the stream is over, and flushes as well.
-            let _posting = qp.send_queue();
+            let _posting = sends.lock();
+            let flushed = |wr_id, opcode| sends.failed(wr_id, opcode, WcStatus::WrFlushError, cause);
             while let Some(entry) = self.sq.first() {
-                let completion = qp.flushed(entry.wr_id, send_opcode(&entry.op), cause);
+                let completion = flushed(entry.wr_id, send_opcode(&entry.op));
                 self.sq.remove(1);
-                self.finish_send(qp, true, completion);
+                sends.complete(signals, true, completion);
             }
             // They were posted after all others.
-            while let Some(late) = qp.next_late_send() {
-                self.finish_send(qp, true, qp.flushed(late.wr_id, late.opcode, cause));
+            while let Some(late) = sends.next_late() {
+                sends.complete(signals, true, flushed(late.wr_id, late.opcode));
             }
         }
         {
-            let _posting = qp.recv_queue();
+            let _posting = receives.lock();
             while let Some(wr_id) = self.rq.first().map(|entry| entry.wr_id) {
                 self.rq.remove(1);
-                qp.recv.wqes.complete();
-                qp.recv.push(qp.flushed(wr_id, WcOpcode::Recv, cause));
+                receives.flush(wr_id, cause);
             }
         }
-        qp.report_if_drained();
+        sends.report_if_drained(signals);
     }
 }
 

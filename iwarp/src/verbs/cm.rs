@@ -100,7 +100,7 @@ impl CmId {
             engine.doorbells(),
             param.mpa_config(true).max_ird,
         )?;
-        qp.shared.connecting(param.ib_semantics, param.outlives_peer);
+        qp.shared.attributes.connecting(param.ib_semantics, param.outlives_peer);
         state.qp = Some((Arc::downgrade(&qp.shared), Arc::downgrade(&qp.owner)));
         state.phase = CmPhase::Connected { engine: Arc::clone(&engine) };
         drop(state);
@@ -165,7 +165,7 @@ impl CmId {
             return Err(VerbsError::TooLong { got: got as u64, max: max as u64 });
         }
         qp.shared.reserve(&self.shared.context.resources, engine.doorbells(), param.responder_resources)?;
-        qp.shared.connecting(param.ib_semantics, param.outlives_peer);
+        qp.shared.attributes.connecting(param.ib_semantics, param.outlives_peer);
         state.qp = Some((Arc::downgrade(&qp.shared), Arc::downgrade(&qp.owner)));
         state.phase = CmPhase::Connected { engine: Arc::clone(&engine) };
         drop(state);
