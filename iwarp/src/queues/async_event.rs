@@ -2,9 +2,9 @@
 //!
 //! The queue is bounded (`max_async_events`). A thread that adds an event waits for nobody but a thread that
 //! adds or takes one, and allocates nothing. When the queue is full, the object keeps the event, as a bit for
-//! each kind, and stands in a line of such objects, which is a list of their places. When the reader has taken an
-//! event, the first object of the line adds one of its own. So nothing that happened to an object is lost
-//! while the object lives, and memory is bounded all the same.
+//! each kind, and stands in a line of such objects, which is a list of their places. When the reader has
+//! taken an event, the first object of the line adds one of its own. So nothing that happened to an object is
+//! lost while the object lives, and memory is bounded all the same.
 //!
 //! A program may have a handler in place of the queue ([`AsyncEvents::set_handler`]).
 

@@ -204,7 +204,7 @@ impl QpConsumer {
         {
             // A thread that posts enters its request with this lock, and then looks at the state. So either
             // the request is seen here, or the thread sees that the stream is over, and flushes as well.
-            let _posting = sends.lock();
+            let mut posting = sends.lock();
             let flushed = |wr_id, opcode| sends.failed(wr_id, opcode, WcStatus::WrFlushError, cause);
             while let Some(entry) = self.sq.first() {
                 let completion = flushed(entry.wr_id, send_opcode(&entry.op));
@@ -212,7 +212,7 @@ impl QpConsumer {
                 sends.complete(signals, true, completion);
             }
             // They were posted after all others.
-            while let Some(late) = sends.next_late() {
+            while let Some(late) = posting.next_late() {
                 sends.complete(signals, true, flushed(late.wr_id, late.opcode));
             }
         }
@@ -231,7 +231,118 @@ impl QpConsumer {
 mod tests {
     use std::collections::VecDeque;
 
+    use arrayvec::ArrayVec;
+
     use super::super::ring::ring;
+    use super::super::{
+        CompletionQueue, PdShared, PreparedPayload, QpInit, QpShared, SendFlags, SendOp, SendRequest,
+        SharedReceiveQueue, SrqInit, WcOpcode, test_objects,
+    };
+    use super::*;
+
+    const CAUSE: Option<ConnectionError> = Some(ConnectionError::PeerClosed);
+
+    fn send(wr_id: u64) -> SendRequest {
+        SendRequest { wr_id, op: SendOp::Send, sg_list: ArrayVec::new(), flags: SendFlags::empty() }
+    }
+
+    fn recv(wr_id: u64) -> RecvRequest {
+        RecvRequest { wr_id, sg_list: ArrayVec::new() }
+    }
+
+    fn polled(cq: &CompletionQueue) -> Vec<(u64, WcStatus)> {
+        std::iter::from_fn(|| cq.poll_one())
+            .map(|completion| {
+                assert_eq!(completion.cause, CAUSE);
+                (completion.wr_id, completion.status)
+            })
+            .collect()
+    }
+
+    /// A queue pair whose send and receive queue have requests, and one that was posted late.
+    fn with_requests(pd: &std::sync::Arc<PdShared>, cq: &CompletionQueue) -> std::sync::Arc<QpShared> {
+        let qp = QpShared::new(pd, &QpInit { early_sends: true, ..QpInit::new(cq) }).unwrap();
+        (1..3).for_each(|wr_id| qp.queue_send(&send(wr_id)).unwrap());
+        qp.sends.take_late();
+        qp.signals.refuse_sends();
+        qp.queue_send(&send(3)).unwrap();
+        (4..6).for_each(|wr_id| qp.queue_recv(&recv(wr_id)).unwrap());
+        qp
+    }
+
+    /// Everything is flushed, in the order in which it was posted, late sends behind the others.
+    #[test]
+    fn requests_are_flushed_in_order() {
+        let (_, pd, cq) = test_objects();
+        let qp = with_requests(&pd, &cq);
+        let mut consumer = qp.consumer.take();
+        assert!(consumer.fail_next_send(&qp.sends, &qp.signals, WcStatus::RetryExceeded, CAUSE));
+        consumer.flush(&qp.sends, &qp.receives, &qp.signals, CAUSE);
+        let flushed = (2..6).map(|wr_id| (wr_id, WcStatus::WrFlushError));
+        let expected: Vec<_> = [(1, WcStatus::RetryExceeded)].into_iter().chain(flushed).collect();
+        assert_eq!(polled(&cq), expected);
+        assert_eq!((qp.sends.open(), qp.receives.open()), (0, 0));
+        assert!(!consumer.fail_next_send(&qp.sends, &qp.signals, WcStatus::RetryExceeded, CAUSE));
+        qp.consumer.put_back(consumer);
+        assert!(qp.consumer.lock().is_some());
+    }
+
+    /// A request that is taken is completed before those that are not, and stays with its message until then.
+    #[test]
+    fn taken_receives_are_completed_first() {
+        let (_, pd, cq) = test_objects();
+        let qp = with_requests(&pd, &cq);
+        let mut consumer = qp.consumer.take();
+        assert!(consumer.has_recvs() && consumer.recv().is_none());
+        assert!(
+            consumer.take_recv(&qp.receives, &qp.signals) && consumer.take_recv(&qp.receives, &qp.signals)
+        );
+        assert!(!consumer.take_recv(&qp.receives, &qp.signals) && !consumer.has_recvs());
+        assert_eq!((consumer.taken_recvs(), qp.receives.taken()), (2, (2, 2)));
+        let at = |behind| consumer.recv_behind(behind).map(|request| request.wr_id);
+        assert_eq!([at(0), at(1), at(2)], [Some(4), Some(5), None]);
+        consumer.abandon_recvs(&qp.receives, CAUSE);
+        assert_eq!((consumer.taken_recvs(), qp.receives.taken()), (0, (2, 0)));
+        assert_eq!(polled(&cq), [4, 5].map(|wr_id| (wr_id, WcStatus::WrFlushError)));
+    }
+
+    /// Of a shared queue one request is taken at a time.
+    #[test]
+    fn one_shared_receive_is_taken_at_a_time() {
+        let (_, pd, cq) = test_objects();
+        let srq = SharedReceiveQueue::new(&pd, &SrqInit::default()).unwrap();
+        (1..3).for_each(|wr_id| srq.post_recv(&recv(wr_id)).unwrap());
+        let qp = QpShared::new(&pd, &QpInit { srq: Some(&srq), ..QpInit::new(&cq) }).unwrap();
+        let mut consumer = qp.consumer.take();
+        for wr_id in 1..3 {
+            assert!(consumer.take_recv(&qp.receives, &qp.signals));
+            assert!(!consumer.take_recv(&qp.receives, &qp.signals));
+            assert_eq!(
+                (consumer.recv().map(|request| request.wr_id), qp.receives.taken().1),
+                (Some(wr_id), 1)
+            );
+            consumer
+                .complete_recv(&qp.receives, qp.receives.failed(wr_id, WcStatus::LocalLengthError, CAUSE));
+            assert_eq!(polled(&cq), [(wr_id, WcStatus::LocalLengthError)]);
+        }
+        assert!(!consumer.take_recv(&qp.receives, &qp.signals), "it is empty");
+        assert_eq!((consumer.taken_recvs(), qp.receives.taken()), (0, (2, 0)));
+    }
+
+    /// A send that is flushed is told although it was not to be; one that succeeds is not.
+    #[test]
+    fn an_unsignaled_send_completes_in_silence() {
+        let (_, pd, cq) = test_objects();
+        let qp = QpShared::new(&pd, &QpInit { early_sends: true, ..QpInit::new(&cq) }).unwrap();
+        qp.queue_send(&send(1)).unwrap();
+        let mut consumer = qp.consumer.take();
+        assert!(matches!(consumer.next_send().unwrap().prepared, PreparedPayload::Unprepared));
+        consumer.remove_send();
+        let completion = qp.sends.succeeded(1, WcOpcode::Send, 0);
+        consumer.complete_send(&qp.sends, &qp.signals, false, completion);
+        assert!(cq.is_empty() && !consumer.has_sends());
+        assert_eq!((qp.sends.open(), qp.sends.used()), (0, 0));
+    }
 
     /// Against a `VecDeque`, with capacities from none to several and every order of calls that a simple
     /// generator makes.

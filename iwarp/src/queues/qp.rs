@@ -13,7 +13,6 @@ mod attributes;
 mod config;
 mod doorbell;
 mod engine_link;
-mod late_sends;
 mod orphan;
 mod post;
 mod prepare;
@@ -72,11 +71,10 @@ impl QpShared {
 
     /// The entries of `cq` that this queue pair may fill.
     fn demand(&self, cq: &CqShared) -> Demand {
-        let caps = &self.config.caps;
-        let sends = if std::ptr::eq(self.sends.cq(), cq) { caps.max_send_wr() } else { 0 };
+        let sends = if std::ptr::eq(self.sends.cq(), cq) { self.sends.depth() } else { 0 };
         let (recvs, srq) = match self.receives.shared_queue() {
             _ if !std::ptr::eq(self.receives.cq(), cq) => (0, None),
-            None => (caps.max_recv_wr(), None),
+            None => (self.receives.depth(), None),
             srq => (0, srq),
         };
         Demand { pd: self.config.pd.id(), own: sends + recvs, srq }
@@ -98,7 +96,11 @@ impl QpShared {
         // RFC 5042 section 7.2 (SEC-166): the entries of the Read Request queue are granted here, to connect
         // and accept. Nothing that the peer sends adds one.
         let permit = context.quotas.read_slots.take(self.config.read_slots_for(ird))?;
-        if self.engine.reserve(doorbells, permit) { Ok(()) } else { Err(VerbsError::InvalidState(state)) }
+        if !self.engine.reserve(doorbells) {
+            return Err(VerbsError::InvalidState(state));
+        }
+        self.attributes.grant_read_slots(permit);
+        Ok(())
     }
 
     /// The connection is established, with these depths. `outlives_peer` counts with InfiniBand's semantics
@@ -109,7 +111,7 @@ impl QpShared {
             self.receives.allow_waiting();
         }
         let quota = &self.config.resources().quotas.read_slots;
-        self.engine.shrink_read_slots(quota, self.config.read_slots_for(ird));
+        self.attributes.shrink_read_slots(quota, self.config.read_slots_for(ird));
         self.state.set(QpState::Rts);
         // Pairs with the fence in `doorbell_in`. The stream looks for requests after this.
         fence(Ordering::SeqCst);
@@ -117,7 +119,7 @@ impl QpShared {
 
     /// No connection serves Reads of the peer any more.
     fn return_read_slots(&self) {
-        self.engine.shrink_read_slots(&self.config.resources().quotas.read_slots, 0);
+        self.attributes.shrink_read_slots(&self.config.resources().quotas.read_slots, 0);
     }
 
     /// No connection is made, because of `error`.

@@ -1,7 +1,7 @@
 //! The limits of a context and their use (RFC 5042 section 6.4.1).
 //!
-//! Every object of a context needs a [`Permit`] from here, which it holds as long as it lives. A queue pair, of
-//! which there may be many, holds a count in its place, and gives it back when it is dropped.
+//! Every object of a context needs a [`Permit`] from here, which it holds as long as it lives. A queue pair,
+//! of which there may be many, holds a count in its place, and gives it back when it is dropped.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

@@ -145,7 +145,7 @@ impl Common {
             by,
             outstanding: PoolQueue::default(),
             atomic_responses: UntaggedQueue::new(),
-            pending: VecDeque::with_capacity(qp.config.caps.max_send_wr().max(1)),
+            pending: VecDeque::with_capacity(qp.sends.depth().max(1)),
             consumer: qp.consumer.take(),
             qp,
             acknowledged: 0,

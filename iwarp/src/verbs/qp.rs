@@ -70,22 +70,24 @@ pub struct QpAttr {
 /// A queue pair: one RDMA stream. Cheap to clone. Dropping the last clone aborts an open connection, unless a
 /// Terminate or FIN was sent already. So after [`CmId::disconnect`](super::CmId::disconnect) keep the queue
 /// pair until the `Disconnected` event, or posted requests may be lost.
-#[derive(Clone)]
 pub struct QueuePair {
+    /// It counts the handles, as the engine has references to it as well.
     pub(crate) shared: Arc<QpShared>,
-    /// Separate from `shared`, which the engine holds as well: the drop of `owner` shows that the user has no
-    /// handle left.
-    pub(crate) owner: Arc<QpOwner>,
 }
 
-/// Aborts the connection when the last handle of the user is dropped.
-pub(crate) struct QpOwner {
-    shared: Arc<QpShared>,
+impl Clone for QueuePair {
+    fn clone(&self) -> Self {
+        let is_added = self.shared.signals.add_handle();
+        debug_assert!(is_added, "this one is a handle");
+        Self { shared: Arc::clone(&self.shared) }
+    }
 }
 
-impl Drop for QpOwner {
+impl Drop for QueuePair {
     fn drop(&mut self) {
-        self.shared.ask(Ask::Abandon);
+        if self.shared.signals.drop_handle() {
+            self.shared.ask(Ask::Abandon);
+        }
     }
 }
 
@@ -140,8 +142,12 @@ impl Drop for SendBatch<'_> {
 
 impl QueuePair {
     pub(crate) fn new(pd: &ProtectionDomain, init: &QpInit<'_>) -> Result<Self, VerbsError> {
-        let shared = QpShared::new(&pd.shared, init)?;
-        Ok(Self { owner: Arc::new(QpOwner { shared: Arc::clone(&shared) }), shared })
+        Ok(Self { shared: QpShared::new(&pd.shared, init)? })
+    }
+
+    /// One more handle, if a user has one.
+    pub(super) fn again(shared: Arc<QpShared>) -> Option<Self> {
+        if shared.signals.add_handle() { Some(Self { shared }) } else { None }
     }
 
     /// Its number: 24 bits, not 0, and of no other queue pair of the context. When the queue pair is gone,
@@ -384,8 +390,8 @@ impl QueuePair {
             send_cq: shared.sends.cq().num(),
             recv_cq: shared.receives.cq().num(),
             srq: shared.receives.shared_queue().map(|(num, _)| num),
-            max_send_wr: config.caps.max_send_wr(),
-            max_recv_wr: config.caps.max_recv_wr(),
+            max_send_wr: shared.sends.depth(),
+            max_recv_wr: shared.receives.depth(),
             max_send_sge: config.caps.max_send_sge(),
             max_recv_sge: config.caps.max_recv_sge(),
             max_inline: config.caps.max_inline(),

@@ -4,6 +4,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
 use crate::memory::Access;
+use crate::queues::usage::{Permit, Quota};
 
 /// The values of [`Attributes::ib_semantics`] once there is a connection.
 const AGREED: u8 = 1;
@@ -20,6 +21,8 @@ pub(crate) struct Attributes {
     /// least 1.
     ord: AtomicU32,
     ird: AtomicU32,
+    /// Inbound Reads and atomics that the connection was granted, out of `max_read_slots`.
+    read_slots: AtomicU32,
     /// Whether the ends have agreed on InfiniBand's semantics; [`AGREED`], [`NOT_AGREED`], or 0 before there
     /// is a connection.
     ib_semantics: AtomicU8,
@@ -35,6 +38,7 @@ impl Attributes {
             remote_access: AtomicU32::new(Access::REMOTE.bits()),
             ord: AtomicU32::new(u32::MAX),
             ird: AtomicU32::new(u32::MAX),
+            read_slots: AtomicU32::new(0),
             ib_semantics: AtomicU8::new(0),
             outlives_peer: AtomicBool::new(false),
             rnr_retry: AtomicU8::new(UNSET),
@@ -64,6 +68,20 @@ impl Attributes {
     /// Whether a Read or atomic may be sent, as far as is known.
     pub(super) fn allows_reads(&self) -> bool {
         self.ord.load(Ordering::Acquire) != 0
+    }
+
+    /// The connection that is to be made is granted inbound Reads and atomics.
+    pub(super) fn grant_read_slots(&self, read_slots: Permit) {
+        self.read_slots.store(read_slots.into_count() as u32, Ordering::Release);
+    }
+
+    /// Returns the inbound Reads and atomics above `count` to the quota that they are from.
+    pub(super) fn shrink_read_slots(&self, quota: &Quota, count: usize) {
+        let left = u32::try_from(count).unwrap_or(u32::MAX);
+        let fewer = |granted: u32| (granted > left).then_some(left);
+        if let Ok(granted) = self.read_slots.fetch_update(Ordering::AcqRel, Ordering::Acquire, fewer) {
+            quota.take_back((granted - left) as usize);
+        }
     }
 
     /// Whether the ends have agreed on InfiniBand's semantics; `None` before there is a connection.
@@ -143,6 +161,20 @@ mod tests {
             assert_eq!(attributes.outlives_peer(), outlives);
             attributes.end_by_user();
             assert!(!attributes.outlives_peer());
+        }
+    }
+
+    /// The Reads that were granted come back when they are too many, each once.
+    #[test]
+    fn granted_reads_are_returned_once() {
+        let (attributes, quota) = (Attributes::new(), Quota::new("", 100));
+        let used = || quota.usage().used;
+        attributes.shrink_read_slots(&quota, 0);
+        attributes.grant_read_slots(quota.take(60).unwrap());
+        assert_eq!(used(), 60);
+        for (count, left) in [(70, 60), (60, 60), (20, 20), (30, 20), (0, 0), (0, 0)] {
+            attributes.shrink_read_slots(&quota, count);
+            assert_eq!(used(), left, "{count}");
         }
     }
 

@@ -7,11 +7,9 @@ use crate::queues::usage::within;
 use crate::queues::{MAX_INLINE, MAX_SGE, PdShared, QpGrants, QpInit, Resources, VerbsError};
 use crate::rdmap::Extensions;
 
-/// Limits of the queues and of a request.
+/// Limits of a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Caps {
-    max_send_wr: u32,
-    max_recv_wr: u32,
     /// At most [`MAX_SGE`].
     max_send_sge: u8,
     max_recv_sge: u8,
@@ -29,24 +27,11 @@ impl Caps {
         within("max_qp_wr", init.max_send_wr.max(init.max_recv_wr), max_qp_wr)?;
         within("MAX_SGE", init.max_send_sge.max(init.max_recv_sge), MAX_SGE)?;
         within("MAX_INLINE", init.max_inline, MAX_INLINE)?;
-        // No memory has room for deeper queues.
-        let [max_send_wr, max_recv_wr] =
-            [init.max_send_wr, init.max_recv_wr].map(|depth| u32::try_from(depth).unwrap_or(u32::MAX));
         Ok(Self {
-            max_send_wr,
-            max_recv_wr,
             max_send_sge: init.max_send_sge as u8,
             max_recv_sge: init.max_recv_sge as u8,
             max_inline: init.max_inline as u8,
         })
-    }
-
-    pub(crate) fn max_send_wr(&self) -> usize {
-        self.max_send_wr as usize
-    }
-
-    pub(crate) fn max_recv_wr(&self) -> usize {
-        self.max_recv_wr as usize
     }
 
     pub(crate) fn max_send_sge(&self) -> usize {
@@ -160,28 +145,12 @@ mod tests {
     }
 
     #[test]
-    fn the_depths_and_the_stream_are_its_own() {
+    fn the_limits_and_the_stream_are_its_own() {
         let (_, pd, cq) = test_objects();
-        let init = QpInit {
-            max_send_wr: 1,
-            max_recv_wr: 2,
-            max_send_sge: 3,
-            max_recv_sge: 4,
-            max_inline: 5,
-            ..QpInit::new(&cq)
-        };
+        let init = QpInit { max_send_sge: 3, max_recv_sge: 4, max_inline: 5, ..QpInit::new(&cq) };
         let [first, second] = [(); 2].map(|()| QpConfig::new(&pd, &init).unwrap());
         let caps = &first.caps;
-        assert_eq!(
-            [
-                caps.max_send_wr(),
-                caps.max_recv_wr(),
-                caps.max_send_sge(),
-                caps.max_recv_sge(),
-                caps.max_inline()
-            ],
-            [1, 2, 3, 4, 5]
-        );
+        assert_eq!([caps.max_send_sge(), caps.max_recv_sge(), caps.max_inline()], [3, 4, 5]);
         assert!(first.num != second.num && first.stream != second.stream);
         assert_eq!([first.read_slots_for(7), first.read_slots_for(0)], [14, 0]);
         let init = QpInit { extensions: Extensions::IMMEDIATE, ..init };

@@ -1,7 +1,6 @@
 //! Posting: a request is checked, and enters its queue if the state of the queue pair allows it.
 
 use super::QpShared;
-use super::late_sends::LateSends;
 use super::prepare::{Checked, inline_payload};
 use crate::queues::{PreparedPayload, QpState, RecvRequest, SendRequest, VerbsError};
 
@@ -23,7 +22,7 @@ impl QpShared {
     /// Whether [`queue_send`](Self::queue_send) would accept a request, if there is room.
     pub(crate) fn check_send(&self, request: &SendRequest) -> Result<(), VerbsError> {
         if !self.takes_sends() {
-            return self.late_sends().map(drop);
+            return self.check_late();
         }
         // Not by `find_registered`, which has one caller, so that it is a part of it.
         let checked = self.config.prepare(request, &self.attributes);
@@ -57,7 +56,7 @@ impl QpShared {
     /// room.
     pub(crate) fn check_inline(&self, request: &SendRequest, length: usize) -> Result<(), VerbsError> {
         if !self.takes_sends() {
-            return self.late_sends().map(drop);
+            return self.check_late();
         }
         self.config.check_bytes(request, length, &self.attributes)
     }
@@ -71,25 +70,31 @@ impl QpShared {
         !self.signals.is_close_asked() && self.sends.accepts_in(self.state.get())
     }
 
-    /// The send queue takes no requests now: where one is kept that is posted late.
-    ///
-    /// # Errors
-    /// Why it is refused.
+    /// The send queue takes no requests now: whether [`keep_late`](Self::keep_late) would keep one, if there
+    /// is room.
     #[cold]
-    fn late_sends(&self) -> Result<&LateSends, VerbsError> {
-        let state = self.state.get();
-        let is_late = self.signals.is_close_asked() || state == QpState::Closing;
-        self.sends.late().filter(|_| is_late).ok_or(VerbsError::InvalidState(match state {
-            // The engine has not seen the close yet.
-            QpState::Rts => QpState::Closing,
-            state => state,
-        }))
+    fn check_late(&self) -> Result<(), VerbsError> {
+        if self.is_late() && self.sends.takes_late() { Ok(()) } else { Err(self.refusal()) }
     }
 
     /// The send queue takes no requests now: keeps this one until the queue is flushed, or refuses it.
     #[cold]
     fn keep_late(&self, request: &SendRequest) -> Result<(), VerbsError> {
-        self.sends.keep_late(self.late_sends()?, request)
+        if self.is_late() && self.sends.keep_late(request)? { Ok(()) } else { Err(self.refusal()) }
+    }
+
+    /// Whether sending has ended, while the queue takes no requests.
+    fn is_late(&self) -> bool {
+        self.signals.is_close_asked() || self.state.get() == QpState::Closing
+    }
+
+    /// Why the send queue refuses requests.
+    fn refusal(&self) -> VerbsError {
+        VerbsError::InvalidState(match self.state.get() {
+            // The engine has not seen the close yet.
+            QpState::Rts => QpState::Closing,
+            state => state,
+        })
     }
 
     /// Checks a request and adds it to the receive queue.

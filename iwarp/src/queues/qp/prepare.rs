@@ -239,3 +239,6 @@ fn is_one_message(op: &SendOp) -> bool {
 fn protection(fault: Fault) -> VerbsError {
     VerbsError::LocalProtection(fault.to_string())
 }
+
+#[cfg(test)]
+mod tests;

@@ -77,6 +77,11 @@ impl Receives {
         self.srq.as_ref().map(|srq| srq.shared.pd.id())
     }
 
+    /// Requests that it may hold.
+    pub(crate) fn depth(&self) -> usize {
+        self.place.wqes().max()
+    }
+
     /// Requests that are not completed: those posted here, or taken from the shared queue.
     pub(crate) fn open(&self) -> u64 {
         self.place.wqes().open()

@@ -1,12 +1,17 @@
 //! The send queue of a queue pair: where requests are added, what they complete to, and how it is drained and
 //! held.
 //!
+//! Sends that are posted after the end of sending, after the user has requested a graceful close or after the
+//! peer's FIN, are refused by RFC 5041 section 6.2.1. The verbs of RDMA devices accept them, and programs
+//! post one that tells them by its flushed completion that all others are done. So a queue may keep them
+//! apart from its ring, where the engine would find and send them, and they are flushed behind it.
+//!
 //! A queue that is held (InfiniBand's state "send queue drained", SQD) starts no request: what has started
 //! goes on until it is complete, and what waits, or is posted meanwhile, stays. The engine looks at the flag
 //! behind each request that it finds. So it sees the flag with any request that was posted after the flag was
 //! set.
 
-use std::sync::OnceLock;
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use arrayvec::ArrayVec;
@@ -17,19 +22,16 @@ use crate::queues::ring::{RingReader, RingWriter, ring};
 use crate::queues::wqe::WqeCount;
 use crate::queues::{
     AsyncEventKind, ConnectionError, MAX_INLINE, Payload, PreparedPayload, QpInit, QpState, SendEntry,
-    SendRequest, Signaled, VerbsError, WcOpcode, WcStatus, WorkCompletion,
+    SendRequest, Signaled, VerbsError, WcOpcode, WcStatus, WorkCompletion, send_opcode,
 };
 
-use super::late_sends::{LateSend, LateSends};
 use super::signals::Signals;
 
 /// See the module.
 pub(crate) struct SendQueue {
     /// Where requests are added. Threads that post have the lock in turn.
-    ring: Lock<RingWriter<SendEntry>>,
+    posting: Lock<Posting>,
     place: CqPlace,
-    /// Sends that were posted after the end of sending; unset: they are refused.
-    late: OnceLock<Box<LateSends>>,
     /// The states in which it accepts requests.
     states: u8,
     /// Every request makes a completion, signaled or not.
@@ -40,14 +42,35 @@ pub(crate) struct SendQueue {
     held: AtomicBool,
 }
 
+/// Where requests are added.
+pub(in crate::queues) struct Posting {
+    ring: RingWriter<SendEntry>,
+    /// Sends that were posted after the end of sending, oldest first; `None`: they are refused. They have
+    /// entries of the queue, so there are no more of them than it is deep.
+    late: Option<Box<VecDeque<LateSend>>>,
+}
+
+/// What the flushed completion of a late send needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::queues) struct LateSend {
+    pub(in crate::queues) wr_id: u64,
+    pub(in crate::queues) opcode: WcOpcode,
+}
+
+impl Posting {
+    /// Takes the oldest late send, to complete it. Called by the holder of the consumer.
+    pub(in crate::queues) fn next_late(&mut self) -> Option<LateSend> {
+        self.late.as_mut()?.pop_front()
+    }
+}
+
 impl SendQueue {
     /// That of queue pair `num`, and the end where requests are taken.
     pub(super) fn new(init: &QpInit<'_>, num: u32) -> (Self, RingReader<SendEntry>) {
         let (writer, reader) = ring(init.max_send_wr);
         let queue = Self {
-            ring: Lock::new(writer),
+            posting: Lock::new(Posting { ring: writer, late: None }),
             place: CqPlace::new(init.send_cq, WqeCount::new(init.max_send_wr, None), num),
-            late: OnceLock::new(),
             states: QpState::taking_sends(init.early_sends),
             signals_all: init.sq_sig_all,
             drain: AtomicBool::new(false),
@@ -60,6 +83,11 @@ impl SendQueue {
     #[inline]
     pub(crate) fn signals_all(&self) -> bool {
         self.signals_all
+    }
+
+    /// Requests that may be open.
+    pub(crate) fn depth(&self) -> usize {
+        self.place.wqes().max()
     }
 
     /// Requests that are not completed.
@@ -82,8 +110,8 @@ impl SendQueue {
 
     /// Keeps other threads from posting while the guard is there.
     #[inline]
-    pub(in crate::queues) fn lock(&self) -> LockGuard<'_, RingWriter<SendEntry>> {
-        self.ring.lock()
+    pub(in crate::queues) fn lock(&self) -> LockGuard<'_, Posting> {
+        self.posting.lock()
     }
 
     /// Adds a request that was checked.
@@ -100,7 +128,7 @@ impl SendQueue {
             return Err(VerbsError::QueueFull("send"));
         }
         // The entry is written where it lies.
-        let is_added = queue.push_with(|entry| {
+        let is_added = queue.ring.push_with(|entry| {
             entry.wr_id = request.wr_id;
             entry.op = request.op;
             entry.length = length;
@@ -117,29 +145,25 @@ impl SendQueue {
 
     /// Late sends are kept from now on.
     pub(crate) fn take_late(&self) {
-        self.late.get_or_init(Box::default);
+        self.lock().late.get_or_insert_default();
     }
 
-    /// Where late sends are kept, if they are.
-    pub(super) fn late(&self) -> Option<&LateSends> {
-        self.late.get().map(|late| &**late)
+    /// Whether late sends are kept.
+    pub(super) fn takes_late(&self) -> bool {
+        self.lock().late.is_some()
     }
 
-    /// Keeps a request in `late` until the queue is flushed.
-    pub(super) fn keep_late(&self, late: &LateSends, request: &SendRequest) -> Result<(), VerbsError> {
-        // As for a request that enters the queue: either a thread that flushes finds it, or the thread that
+    /// Keeps a request until the queue is flushed. Returns `false` if late sends are refused.
+    pub(super) fn keep_late(&self, request: &SendRequest) -> Result<bool, VerbsError> {
+        // As for a request that enters the ring: either a thread that flushes finds it, or the thread that
         // posts sees the new state afterwards, and flushes.
-        let _posting = self.lock();
+        let mut queue = self.lock();
+        let Some(late) = &mut queue.late else { return Ok(false) };
         if !self.place.wqes().take() {
             return Err(VerbsError::QueueFull("send"));
         }
-        late.push(request);
-        Ok(())
-    }
-
-    /// Takes the oldest late send, to complete it. Called by the holder of the consumer and of the lock.
-    pub(in crate::queues) fn next_late(&self) -> Option<LateSend> {
-        self.late()?.pop()
+        late.push_back(LateSend { wr_id: request.wr_id, opcode: send_opcode(&request.op) });
+        Ok(true)
     }
 
     // ---- completing: called by the holder of the consumer ----
@@ -333,14 +357,16 @@ mod tests {
     fn late_sends_are_kept_apart() {
         let (_, _, cq) = test_objects();
         let (queue, reader) = SendQueue::new(&QpInit { max_send_wr: 2, ..QpInit::new(&cq) }, 9);
-        assert!(queue.late().is_none() && queue.next_late().is_none());
+        assert!(!queue.takes_late() && !queue.keep_late(&send(1)).unwrap());
+        assert_eq!((queue.used(), queue.lock().next_late()), (0, None));
         queue.take_late();
-        let late = queue.late().unwrap();
-        queue.keep_late(late, &send(1)).unwrap();
-        queue.keep_late(late, &SendRequest { op: SendOp::LocalInvalidate { rkey: 0 }, ..send(2) }).unwrap();
-        assert!(matches!(queue.keep_late(late, &send(3)), Err(VerbsError::QueueFull(_))));
+        assert!(queue.takes_late() && queue.keep_late(&send(1)).unwrap());
+        queue.take_late();
+        let other = SendRequest { op: SendOp::LocalInvalidate { rkey: 0 }, ..send(2) };
+        assert!(queue.keep_late(&other).unwrap(), "they stay where they are");
+        assert!(matches!(queue.keep_late(&send(3)), Err(VerbsError::QueueFull(_))));
         assert_eq!((reader.len(), queue.open()), (0, 2));
-        let kept: Vec<_> = std::iter::from_fn(|| queue.next_late()).collect();
+        let kept: Vec<_> = std::iter::from_fn(|| queue.lock().next_late()).collect();
         let expected = [(1, WcOpcode::Send), (2, WcOpcode::LocalInvalidate)];
         assert_eq!(kept, expected.map(|(wr_id, opcode)| LateSend { wr_id, opcode }));
     }

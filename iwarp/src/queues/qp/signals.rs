@@ -1,7 +1,7 @@
 //! What users and the engine of a queue pair tell each other besides posts and completions: what a user asks
-//! the engine for, and the asynchronous events that a user gets.
+//! the engine for, whether there is a user any more, and the asynchronous events that a user gets.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
 use crate::queues::{AsyncEventKind, AsyncEvents, ConnectionError, EventSource};
 
@@ -26,6 +26,8 @@ pub(crate) enum Ask {
 /// See the module.
 pub(crate) struct Signals {
     events: EventSource,
+    /// The handles of users. The engine has references to the queue pair that are none.
+    handles: AtomicU32,
     /// The pending [`Ask`].
     asked: AtomicU8,
     /// The user has requested a graceful close: the send queue takes no more requests, whatever the state is.
@@ -33,13 +35,26 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// Those of queue pair `num`.
+    /// Those of queue pair `num`, of which a user has one handle.
     pub(super) fn new(events: &AsyncEvents, num: u32) -> Self {
         Self {
             events: EventSource::new(events, num),
+            handles: AtomicU32::new(1),
             asked: AtomicU8::new(Ask::Nothing as u8),
             close_asked: AtomicBool::new(false),
         }
+    }
+
+    /// A user gets one more handle from one that it has, or from a connection. Returns `false` if no user has
+    /// one any more: then the queue pair is ended already.
+    pub(crate) fn add_handle(&self) -> bool {
+        let more = |handles: u32| (handles > 0).then_some(handles + 1);
+        self.handles.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    }
+
+    /// A user drops a handle. Returns whether it was the last one.
+    pub(crate) fn drop_handle(&self) -> bool {
+        self.handles.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
     /// Leaves a request to the engine. The caller rings the doorbell.
@@ -110,6 +125,15 @@ mod tests {
                 assert_eq!((signals.asked(), signals.take_asked()), (Ask::Nothing, Ask::Nothing));
             }
         }
+    }
+
+    /// The last handle is the last one: nobody gets another one behind it.
+    #[test]
+    fn a_queue_pair_without_a_handle_gets_none_again() {
+        let signals = Signals::new(&AsyncEvents::new(1).unwrap(), 1);
+        assert!(signals.add_handle() && !signals.drop_handle());
+        assert!(signals.drop_handle());
+        assert!(!signals.add_handle() && !signals.add_handle());
     }
 
     /// The end of sending stays asked for, while the engine takes the request itself.

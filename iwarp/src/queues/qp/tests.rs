@@ -20,8 +20,8 @@ fn a_close_that_meets_the_peers_end_is_not_forgotten() {
     }
 }
 
-/// What a queue pair has taken out of the limits and the completion queues of its context comes back, whenever
-/// it goes.
+/// What a queue pair has taken out of the limits and the completion queues of its context comes back,
+/// whenever it goes.
 #[test]
 fn a_queue_pair_that_goes_returns_what_it_has_taken() {
     type Step = fn(&QpShared);

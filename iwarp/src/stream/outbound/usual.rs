@@ -1,5 +1,5 @@
-//! Requests whose payload is ready ([`PreparedPayload`]) and that fit one FPDU. They are written straight from the send queue,
-//! as long as nothing else waits to be sent.
+//! Requests whose payload is ready ([`PreparedPayload`]) and that fit one FPDU. They are written straight
+//! from the send queue, as long as nothing else waits to be sent.
 //!
 //! A request that does not fit, or whose memory is no longer there, stays in its queue: it becomes a message,
 //! which alone is cut and reports errors.

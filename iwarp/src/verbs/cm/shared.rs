@@ -12,7 +12,6 @@ use tcp_lite::{CloseReason, ConnId};
 
 use crate::queues::QpShared;
 use crate::verbs::engine_shared::EngineShared;
-use crate::verbs::qp::QpOwner;
 use crate::verbs::{ConnectionError, ContextShared, VerbsError};
 
 use super::event::{self, ChannelShared};
@@ -76,7 +75,7 @@ pub struct Activity {
 pub(super) struct CmState {
     pub(super) phase: CmPhase,
     owner: Weak<CmOwner>,
-    pub(super) qp: Option<(Weak<QpShared>, Weak<QpOwner>)>,
+    pub(super) qp: Option<Weak<QpShared>>,
     /// Ours and the peer's. A `SocketAddr` has fields that TCP does not know.
     addresses: Option<[(IpAddr, u16); 2]>,
     /// Its connection in the engine.
@@ -358,7 +357,7 @@ impl CmShared {
     /// is sent.
     pub(super) fn close(self: &Arc<Self>) {
         let state = self.state();
-        let qp = state.qp.as_ref().and_then(|(qp, _)| qp.upgrade());
+        let qp = state.qp.as_ref().and_then(Weak::upgrade);
         if let Some(qp) = &qp {
             qp.signals.refuse_sends();
         }
