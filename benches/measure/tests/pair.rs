@@ -60,14 +60,13 @@ fn a_second_core_gains_no_more_than_another_one() {
     }
 }
 
-/// The figure is the same in each run and on each machine. The goal in `compare/measures.rs`, 0.75, is missed
-/// since queue pairs keep their asynchronous events, and late and held sends: 3,137 bytes.
+/// The figure is the same in each run and on each machine, and within the goal of `compare/measures.rs`.
 #[test]
-fn an_idle_queue_pair_takes_some_memory_and_little_more_than_its_goal() {
+fn an_idle_queue_pair_takes_some_memory_and_no_more_than_its_goal() {
     let [ours, theirs] = both_sides("idle_qp_bytes", "bytes", SHORT);
     is_plausible("idle_qp_bytes", [ours, theirs], [256.0, 131_072.0]);
     assert!(
-        ours <= 0.775 * theirs,
+        ours <= 0.75 * theirs,
         "{ours} bytes: `measure pair idle_qp_bytes --detail` says in what they are"
     );
 }

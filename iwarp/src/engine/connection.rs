@@ -168,7 +168,7 @@ impl Connection {
             Phase::FullOperation(_) if !self.is_ending() => ConnectionPhase::Established,
             Phase::FullOperation(_) | Phase::Ended(_) => ConnectionPhase::Ending,
         };
-        (phase, self.phase.qp().map(|qp| (qp.num, qp.state())))
+        (phase, self.phase.qp().map(|qp| (qp.config.num, qp.state.get())))
     }
 
     pub(super) fn conn(&self) -> ConnId {
@@ -360,15 +360,15 @@ impl Connection {
         let mut asked = Ask::Nothing;
         if let Phase::FullOperation(full) = &self.phase {
             let qp = full.stream.qp();
-            qp.clear_doorbell();
-            asked = qp.take_asked();
+            qp.engine.clear_doorbell();
+            asked = qp.signals.take_asked();
             full.stream.report_if_drained();
             if asked == Ask::Nothing && !self.pre_fpdu.is_pending() {
                 return self.transmit_fpdus(io, bytes, guard);
             }
         } else if let Some(qp) = self.phase.qp() {
-            qp.clear_doorbell();
-            asked = qp.take_asked();
+            qp.engine.clear_doorbell();
+            asked = qp.signals.take_asked();
         }
         self.transmit_any(io, asked, bytes, guard)
     }
@@ -402,7 +402,7 @@ impl Connection {
 
     /// Flushes requests that were posted after the stream ended.
     fn flush_late(&mut self) {
-        if !self.phase.qp().is_some_and(|qp| matches!(qp.state(), QpState::Terminate | QpState::Error)) {
+        if !self.phase.qp().is_some_and(|qp| matches!(qp.state.get(), QpState::Terminate | QpState::Error)) {
             return;
         }
         match &mut self.phase {

@@ -193,7 +193,7 @@ fn colons(mac: EthernetAddress) -> String {
 
 #[cfg(feature = "tracing")]
 fn num(qp: Option<&Arc<QpShared>>) -> Option<u32> {
-    qp.map(|qp| qp.num)
+    qp.map(|qp| qp.config.num)
 }
 
 /// Addresses as values of events, which leave out those that are not known.

@@ -2,9 +2,9 @@
 //!
 //! The queue is bounded (`max_async_events`). A thread that adds an event waits for nobody but a thread that
 //! adds or takes one, and allocates nothing. When the queue is full, the object keeps the event, as a bit for
-//! each kind, and stands in a line of such objects, which has room for each. When the reader has taken an
-//! event, the first object of the line adds one of its own. So nothing that happened to an object is lost
-//! while the object lives, and memory is bounded all the same.
+//! each kind, and stands in a line of such objects, which is a list of their places. When the reader has
+//! taken an event, the first object of the line adds one of its own. So nothing that happened to an object is
+//! lost while the object lives, and memory is bounded all the same.
 //!
 //! A program may have a handler in place of the queue ([`AsyncEvents::set_handler`]).
 
@@ -14,6 +14,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
+
+use slab::Slab;
 
 use super::{ConnectionError, Notifier, Usage, VerbsError};
 
@@ -132,61 +134,115 @@ struct AsyncEventsShared {
 
 struct WaitingEvents {
     queue: VecDeque<AsyncEvent>,
-    /// Objects that keep events, since the queue was full. There are none while it is not.
-    line: VecDeque<Arc<KeptEvents>>,
-    /// Objects that may have events.
-    sources: usize,
+    kept: KeptEvents,
 }
 
-/// The events that an object keeps.
-struct KeptEvents {
-    number: u32,
-    /// Written with the lock of [`WaitingEvents`].
-    state: Mutex<KeptState>,
-}
-
+/// The events that objects keep, since the queue was full. There are none while it is not.
 #[derive(Default)]
-struct KeptState {
-    /// A bit for each kind.
-    kinds: u16,
+struct KeptEvents {
+    /// A place for each object that may have events.
+    places: Slab<Place>,
+    /// The indices of the first and the last object of the line.
+    line: Option<(u32, u32)>,
+}
+
+/// The events that one object keeps.
+struct Place {
+    number: u32,
+    /// The index of the object behind it in the line, if it is not the last one.
+    next: u32,
     cause: Option<ConnectionError>,
+    /// A bit for each kind. The object is in the line if there are any.
+    kinds: u16,
 }
 
 /// An object that may have events: a queue pair, a completion queue, a shared receive queue or an engine.
 pub(crate) struct EventSource {
     events: AsyncEvents,
-    kept: Arc<KeptEvents>,
+    number: u32,
+    /// Its place among the [`KeptEvents`].
+    place: u32,
 }
 
 impl KeptEvents {
-    fn state(&self) -> MutexGuard<'_, KeptState> {
-        self.state.lock().expect("no holder of this lock panics")
+    /// One more object. Allocates its place, so that nothing is allocated for its events.
+    fn enter(&mut self, number: u32) -> u32 {
+        if self.places.len() == self.places.capacity() {
+            // Doubling would leave the places half empty.
+            self.places.reserve_exact((self.places.len() / 8).max(8));
+        }
+        self.places.insert(Place { number, next: 0, cause: None, kinds: 0 }) as u32
     }
 
-    /// Takes the first event. Returns it, and whether there are more.
-    fn take(&self) -> Option<(AsyncEvent, bool)> {
-        let mut state = self.state();
-        let kind = AsyncEventKind::ALL.into_iter().find(|kind| state.kinds & kind.bit() != 0)?;
-        state.kinds &= !kind.bit();
-        Some((AsyncEvent { kind, number: self.number, cause: kind.cause(state.cause) }, state.kinds != 0))
+    /// An object is gone, and what it has kept with it. Returns how many events these were.
+    fn leave(&mut self, place: u32) -> u32 {
+        let gone = self.places.remove(place as usize);
+        if gone.kinds != 0 {
+            self.unlink(place, gone.next);
+        }
+        gone.kinds.count_ones()
+    }
+
+    /// The object `gone`, with `next` behind it, leaves the line.
+    fn unlink(&mut self, gone: u32, next: u32) {
+        self.line = match self.line {
+            Some((first, last)) if first == gone => (first != last).then_some((next, last)),
+            Some((first, last)) => {
+                let mut before = first;
+                while self.places[before as usize].next != gone {
+                    before = self.places[before as usize].next;
+                }
+                self.places[before as usize].next = next;
+                Some((first, if last == gone { before } else { last }))
+            }
+            None => None,
+        };
+    }
+
+    #[cold]
+    fn keep(&mut self, place: u32, event: &AsyncEvent) {
+        let kept = &mut self.places[place as usize];
+        let is_first = kept.kinds == 0;
+        kept.kinds |= event.kind.bit();
+        if let Some(contrary) = event.kind.contrary() {
+            kept.kinds &= !contrary.bit();
+        }
+        kept.cause = event.cause.or(kept.cause);
+        if is_first {
+            let first = match self.line {
+                Some((first, last)) => {
+                    self.places[last as usize].next = place;
+                    first
+                }
+                None => place,
+            };
+            self.line = Some((first, place));
+        }
+    }
+
+    /// Takes the first event of the first object.
+    fn take(&mut self) -> Option<AsyncEvent> {
+        let (first, last) = self.line?;
+        let kept = &mut self.places[first as usize];
+        let kind = AsyncEventKind::ALL.into_iter().find(|kind| kept.kinds & kind.bit() != 0)?;
+        kept.kinds &= !kind.bit();
+        if kept.kinds == 0 {
+            self.line = (first != last).then_some((kept.next, last));
+        }
+        Some(AsyncEvent { kind, number: kept.number, cause: kind.cause(kept.cause) })
     }
 }
 
 impl EventSource {
     /// The object with this number, among those of its kind.
     pub(crate) fn new(events: &AsyncEvents, number: u32) -> Self {
-        let kept = Arc::new(KeptEvents { number, state: Mutex::default() });
-        let mut waiting = events.shared.waiting();
-        waiting.sources += 1;
-        let places = waiting.sources - waiting.line.len();
-        waiting.line.reserve(places);
-        drop(waiting);
-        Self { events: events.clone(), kept }
+        let place = events.shared.waiting().kept.enter(number);
+        Self { events: events.clone(), number, place }
     }
 
     /// Adds an event, from any thread.
     pub(crate) fn push(&self, kind: AsyncEventKind, cause: Option<ConnectionError>) {
-        let event = AsyncEvent { kind, number: self.kept.number, cause };
+        let event = AsyncEvent { kind, number: self.number, cause };
         let shared = &*self.events.shared;
         if let Some(handler) = shared.handler.get() {
             return handler(&event);
@@ -203,24 +259,10 @@ impl EventSource {
                 shared.count.store(waiting.queue.len(), Ordering::Release);
             } else {
                 // The descriptor is readable already: every event in the queue has notified it.
-                return self.keep(&mut waiting, &event);
+                return waiting.kept.keep(self.place, &event);
             }
         }
         shared.notifier.notify();
-    }
-
-    #[cold]
-    fn keep(&self, waiting: &mut WaitingEvents, event: &AsyncEvent) {
-        let mut state = self.kept.state();
-        let is_first = state.kinds == 0;
-        state.kinds |= event.kind.bit();
-        if let Some(contrary) = event.kind.contrary() {
-            state.kinds &= !contrary.bit();
-        }
-        state.cause = event.cause.or(state.cause);
-        if is_first {
-            waiting.line.push_back(Arc::clone(&self.kept));
-        }
     }
 }
 
@@ -228,12 +270,9 @@ impl Drop for EventSource {
     /// The object is gone, and what it has kept with it.
     fn drop(&mut self) {
         let shared = &*self.events.shared;
-        let mut waiting = shared.waiting();
-        waiting.sources -= 1;
-        let kept = std::mem::take(&mut self.kept.state().kinds);
-        if kept != 0 {
-            waiting.line.retain(|other| !Arc::ptr_eq(other, &self.kept));
-            shared.lost.fetch_add(kept.count_ones().into(), Ordering::Relaxed);
+        let lost = shared.waiting().kept.leave(self.place);
+        if lost != 0 {
+            shared.lost.fetch_add(lost.into(), Ordering::Relaxed);
         }
     }
 }
@@ -246,12 +285,7 @@ impl AsyncEventsShared {
     /// Takes the oldest event.
     fn take(&self, waiting: &mut WaitingEvents) -> Option<AsyncEvent> {
         let event = waiting.queue.pop_front()?;
-        if let Some((next, has_more)) = waiting.line.front().and_then(|first| first.take()) {
-            waiting.queue.push_back(next);
-            if !has_more {
-                waiting.line.pop_front();
-            }
-        }
+        waiting.queue.extend(waiting.kept.take());
         self.count.store(waiting.queue.len(), Ordering::Release);
         Some(event)
     }
@@ -260,8 +294,7 @@ impl AsyncEventsShared {
 impl AsyncEvents {
     pub(crate) fn new(limit: usize) -> io::Result<Self> {
         let limit = limit.max(1);
-        let waiting =
-            WaitingEvents { queue: VecDeque::with_capacity(limit), line: VecDeque::new(), sources: 0 };
+        let waiting = WaitingEvents { queue: VecDeque::with_capacity(limit), kept: KeptEvents::default() };
         let shared = AsyncEventsShared {
             waiting: Mutex::new(waiting),
             count: AtomicUsize::new(0),

@@ -4,12 +4,11 @@
 //! with the queue pair, behind a lock, for threads that flush. So requests are taken and completed by one
 //! thread at a time, without a locked instruction for each.
 
-use std::mem::ManuallyDrop;
+use std::sync::{Mutex, MutexGuard};
 
+use super::qp::{Receives, RecvEntry, SendQueue, Signals};
 use super::ring::{Oldest, RingReader};
-use super::{
-    ConnectionError, QpShared, RecvRequest, SendEntry, WcOpcode, WcStatus, WorkCompletion, send_opcode,
-};
+use super::{ConnectionError, RecvRequest, SendEntry, Signaled, WcStatus, WorkCompletion, send_opcode};
 
 /// See the module.
 pub(crate) struct QpConsumer {
@@ -22,13 +21,32 @@ pub(crate) struct QpConsumer {
     shared: Option<Box<Option<RecvRequest>>>,
 }
 
-/// A posted request in the receive queue. It owns nothing.
-pub(super) type RecvEntry = ManuallyDrop<RecvRequest>;
+/// Where the consumer of a queue pair is while no stream has it, in a box since it is mostly away.
+pub(crate) struct ConsumerPlace(Mutex<Option<Box<QpConsumer>>>);
 
-/// A request that was sent and makes a completion.
-pub(crate) struct Signaled {
-    pub(crate) wr_id: u64,
-    pub(crate) opcode: WcOpcode,
+impl ConsumerPlace {
+    pub(super) fn new(consumer: QpConsumer) -> Self {
+        Self(Mutex::new(Some(Box::new(consumer))))
+    }
+
+    /// Locks the place; `None` while a stream has the consumer.
+    pub(super) fn lock(&self) -> MutexGuard<'_, Option<Box<QpConsumer>>> {
+        self.0.lock().expect("no holder of this lock panics")
+    }
+
+    /// Takes it, for the stream.
+    ///
+    /// # Panics
+    /// If it was taken and not put back. A queue pair is reserved for one connection, which has one stream at
+    /// a time.
+    pub(crate) fn take(&self) -> QpConsumer {
+        *self.lock().take().expect("a queue pair has one stream")
+    }
+
+    /// The stream has ended, and puts it back.
+    pub(crate) fn put_back(&self, consumer: QpConsumer) {
+        *self.lock() = Some(Box::new(consumer));
+    }
 }
 
 impl QpConsumer {
@@ -65,20 +83,19 @@ impl QpConsumer {
     /// Takes the next receive request, for a message of the peer that begins; `false` if there is none. From
     /// a shared queue only one is taken at a time.
     #[inline]
-    pub(crate) fn take_recv(&mut self, qp: &QpShared) -> bool {
-        match (&qp.srq, &mut self.shared) {
-            (Some(_), Some(place)) if place.is_some() => return false,
-            (Some(srq), Some(place)) => {
-                **place = qp.take_shared(srq);
+    pub(crate) fn take_recv(&mut self, receives: &Receives, signals: &Signals) -> bool {
+        match &mut self.shared {
+            Some(place) if place.is_some() => return false,
+            Some(place) => {
+                **place = receives.take_shared(signals);
                 if place.is_none() {
                     return false;
                 }
             }
-            _ if self.rq.len() <= self.taken => return false,
-            _ => {}
+            None if self.rq.len() <= self.taken => return false,
+            None => receives.count_taken(),
         }
         self.taken += 1;
-        qp.recv_taken.add(1);
         true
     }
 
@@ -112,104 +129,101 @@ impl QpConsumer {
         entry.map(|entry| RecvRequest::clone(entry))
     }
 
-    /// Completes a send request. It makes a completion if it is `signaled`: one was requested, or the request
-    /// failed. Otherwise the entry of the request is free at once.
+    /// Completes a send request ([`SendQueue::complete`]).
     #[inline(always)]
-    pub(crate) fn complete_send(&mut self, qp: &QpShared, signaled: bool, completion: WorkCompletion) {
-        self.finish_send(qp, signaled, completion);
-        qp.send.cq.shared.report();
+    pub(crate) fn complete_send(
+        &mut self,
+        sends: &SendQueue,
+        signals: &Signals,
+        signaled: bool,
+        completion: WorkCompletion,
+    ) {
+        sends.complete(signals, signaled, completion);
+        sends.report();
     }
 
-    #[inline(always)]
-    fn finish_send(&mut self, qp: &QpShared, signaled: bool, completion: WorkCompletion) {
-        let wqes = &qp.send.wqes;
-        wqes.complete();
-        debug_assert!(signaled || completion.status == WcStatus::Success, "a failure is always told");
-        if signaled || qp.sq_sig_all {
-            qp.send.push(completion);
-        } else {
-            wqes.free(1);
-        }
-        qp.report_if_drained();
-    }
-
-    /// Completes `count` send requests that have succeeded, after they left their queue. Those in `signaled`
-    /// make completions, in this order, which enter the completion queue together.
+    /// Completes `count` send requests that have succeeded, after they left their queue
+    /// ([`SendQueue::complete_all`]).
     #[inline]
-    pub(crate) fn complete_sends(&mut self, qp: &QpShared, count: usize, signaled: &[Signaled]) {
-        let wqes = &qp.send.wqes;
-        wqes.complete_all(count);
-        if !signaled.is_empty() {
-            let completions = signaled.iter().map(|sent| qp.succeeded(sent.wr_id, sent.opcode, 0));
-            qp.send.push_all(completions, false);
-        }
-        if signaled.len() < count {
-            wqes.free(count - signaled.len());
-        }
-        qp.report_if_drained();
-        qp.send.cq.shared.report();
+    pub(crate) fn complete_sends(
+        &mut self,
+        sends: &SendQueue,
+        signals: &Signals,
+        count: usize,
+        signaled: &[Signaled],
+    ) {
+        sends.complete_all(signals, count, signaled);
+        sends.report();
     }
 
     /// Completes the oldest receive request that is taken.
-    pub(crate) fn complete_recv(&mut self, qp: &QpShared, completion: WorkCompletion) {
+    pub(crate) fn complete_recv(&mut self, receives: &Receives, completion: WorkCompletion) {
         debug_assert!(self.taken > 0, "only taken requests are completed");
         match &mut self.shared {
             Some(shared) => **shared = None,
             None => self.rq.remove(1),
         }
         self.taken -= 1;
-        qp.recv_done.add(1);
-        qp.recv.wqes.complete();
-        qp.recv.push(completion);
-        qp.recv.cq.shared.report();
+        receives.complete(completion);
     }
 
     /// Completes all receive requests that are taken as flushed.
-    pub(crate) fn abandon_recvs(&mut self, qp: &QpShared, cause: Option<ConnectionError>) {
+    pub(crate) fn abandon_recvs(&mut self, receives: &Receives, cause: Option<ConnectionError>) {
         while let Some(wr_id) = self.recv().map(|request| request.wr_id) {
-            self.complete_recv(qp, qp.flushed(wr_id, WcOpcode::Recv, cause));
+            self.complete_recv(receives, receives.flushed(wr_id, cause));
         }
     }
 
     /// Completes the oldest send request with `status`, a failure; `false` if there is none. The caller has
-    /// to call [`report`](QpShared::report) when it holds no lock.
-    pub(crate) fn fail_next_send(&mut self, qp: &QpShared, status: WcStatus) -> bool {
+    /// to call [`report`](super::QpShared::report) when it holds no lock.
+    pub(crate) fn fail_next_send(
+        &mut self,
+        sends: &SendQueue,
+        signals: &Signals,
+        status: WcStatus,
+        cause: Option<ConnectionError>,
+    ) -> bool {
         // As in `flush`: either the request of a thread that posts is seen here, or it sees the new state.
-        let _posting = qp.send_queue();
+        let _posting = sends.lock();
         let Some(entry) = self.sq.first() else { return false };
-        let completion = qp.failed(entry.wr_id, send_opcode(&entry.op), status, qp.cause());
+        let completion = sends.failed(entry.wr_id, send_opcode(&entry.op), status, cause);
         self.sq.remove(1);
-        self.finish_send(qp, true, completion);
+        sends.complete(signals, true, completion);
         true
     }
 
     /// Completes all requests of both queues as flushed. No receive request is taken. The caller has to call
-    /// [`report`](QpShared::report) when it holds no lock.
-    pub(crate) fn flush(&mut self, qp: &QpShared) {
-        let cause = qp.cause();
+    /// [`report`](super::QpShared::report) when it holds no lock.
+    pub(crate) fn flush(
+        &mut self,
+        sends: &SendQueue,
+        receives: &Receives,
+        signals: &Signals,
+        cause: Option<ConnectionError>,
+    ) {
         {
             // A thread that posts enters its request with this lock, and then looks at the state. So either
             // the request is seen here, or the thread sees that the stream is over, and flushes as well.
-            let _posting = qp.send_queue();
+            let mut posting = sends.lock();
+            let flushed = |wr_id, opcode| sends.failed(wr_id, opcode, WcStatus::WrFlushError, cause);
             while let Some(entry) = self.sq.first() {
-                let completion = qp.flushed(entry.wr_id, send_opcode(&entry.op), cause);
+                let completion = flushed(entry.wr_id, send_opcode(&entry.op));
                 self.sq.remove(1);
-                self.finish_send(qp, true, completion);
+                sends.complete(signals, true, completion);
             }
             // They were posted after all others.
-            while let Some(late) = qp.next_late_send() {
-                self.finish_send(qp, true, qp.flushed(late.wr_id, late.opcode, cause));
+            while let Some(late) = posting.next_late() {
+                sends.complete(signals, true, flushed(late.wr_id, late.opcode));
             }
         }
         {
-            let _posting = qp.recv_queue();
+            let _posting = receives.lock();
             while let Some(wr_id) = self.rq.first().map(|entry| entry.wr_id) {
                 self.rq.remove(1);
-                qp.recv.wqes.complete();
-                qp.recv.push(qp.flushed(wr_id, WcOpcode::Recv, cause));
+                receives.flush(wr_id, cause);
             }
         }
-        qp.report_if_drained();
+        sends.report_if_drained(signals);
     }
 }
 
@@ -217,7 +231,118 @@ impl QpConsumer {
 mod tests {
     use std::collections::VecDeque;
 
+    use arrayvec::ArrayVec;
+
     use super::super::ring::ring;
+    use super::super::{
+        CompletionQueue, PdShared, PreparedPayload, QpInit, QpShared, SendFlags, SendOp, SendRequest,
+        SharedReceiveQueue, SrqInit, WcOpcode, test_objects,
+    };
+    use super::*;
+
+    const CAUSE: Option<ConnectionError> = Some(ConnectionError::PeerClosed);
+
+    fn send(wr_id: u64) -> SendRequest {
+        SendRequest { wr_id, op: SendOp::Send, sg_list: ArrayVec::new(), flags: SendFlags::empty() }
+    }
+
+    fn recv(wr_id: u64) -> RecvRequest {
+        RecvRequest { wr_id, sg_list: ArrayVec::new() }
+    }
+
+    fn polled(cq: &CompletionQueue) -> Vec<(u64, WcStatus)> {
+        std::iter::from_fn(|| cq.poll_one())
+            .map(|completion| {
+                assert_eq!(completion.cause, CAUSE);
+                (completion.wr_id, completion.status)
+            })
+            .collect()
+    }
+
+    /// A queue pair whose send and receive queue have requests, and one that was posted late.
+    fn with_requests(pd: &std::sync::Arc<PdShared>, cq: &CompletionQueue) -> std::sync::Arc<QpShared> {
+        let qp = QpShared::new(pd, &QpInit { early_sends: true, ..QpInit::new(cq) }).unwrap();
+        (1..3).for_each(|wr_id| qp.queue_send(&send(wr_id)).unwrap());
+        qp.sends.take_late();
+        qp.signals.refuse_sends();
+        qp.queue_send(&send(3)).unwrap();
+        (4..6).for_each(|wr_id| qp.queue_recv(&recv(wr_id)).unwrap());
+        qp
+    }
+
+    /// Everything is flushed, in the order in which it was posted, late sends behind the others.
+    #[test]
+    fn requests_are_flushed_in_order() {
+        let (_, pd, cq) = test_objects();
+        let qp = with_requests(&pd, &cq);
+        let mut consumer = qp.consumer.take();
+        assert!(consumer.fail_next_send(&qp.sends, &qp.signals, WcStatus::RetryExceeded, CAUSE));
+        consumer.flush(&qp.sends, &qp.receives, &qp.signals, CAUSE);
+        let flushed = (2..6).map(|wr_id| (wr_id, WcStatus::WrFlushError));
+        let expected: Vec<_> = [(1, WcStatus::RetryExceeded)].into_iter().chain(flushed).collect();
+        assert_eq!(polled(&cq), expected);
+        assert_eq!((qp.sends.open(), qp.receives.open()), (0, 0));
+        assert!(!consumer.fail_next_send(&qp.sends, &qp.signals, WcStatus::RetryExceeded, CAUSE));
+        qp.consumer.put_back(consumer);
+        assert!(qp.consumer.lock().is_some());
+    }
+
+    /// A request that is taken is completed before those that are not, and stays with its message until then.
+    #[test]
+    fn taken_receives_are_completed_first() {
+        let (_, pd, cq) = test_objects();
+        let qp = with_requests(&pd, &cq);
+        let mut consumer = qp.consumer.take();
+        assert!(consumer.has_recvs() && consumer.recv().is_none());
+        assert!(
+            consumer.take_recv(&qp.receives, &qp.signals) && consumer.take_recv(&qp.receives, &qp.signals)
+        );
+        assert!(!consumer.take_recv(&qp.receives, &qp.signals) && !consumer.has_recvs());
+        assert_eq!((consumer.taken_recvs(), qp.receives.taken()), (2, (2, 2)));
+        let at = |behind| consumer.recv_behind(behind).map(|request| request.wr_id);
+        assert_eq!([at(0), at(1), at(2)], [Some(4), Some(5), None]);
+        consumer.abandon_recvs(&qp.receives, CAUSE);
+        assert_eq!((consumer.taken_recvs(), qp.receives.taken()), (0, (2, 0)));
+        assert_eq!(polled(&cq), [4, 5].map(|wr_id| (wr_id, WcStatus::WrFlushError)));
+    }
+
+    /// Of a shared queue one request is taken at a time.
+    #[test]
+    fn one_shared_receive_is_taken_at_a_time() {
+        let (_, pd, cq) = test_objects();
+        let srq = SharedReceiveQueue::new(&pd, &SrqInit::default()).unwrap();
+        (1..3).for_each(|wr_id| srq.post_recv(&recv(wr_id)).unwrap());
+        let qp = QpShared::new(&pd, &QpInit { srq: Some(&srq), ..QpInit::new(&cq) }).unwrap();
+        let mut consumer = qp.consumer.take();
+        for wr_id in 1..3 {
+            assert!(consumer.take_recv(&qp.receives, &qp.signals));
+            assert!(!consumer.take_recv(&qp.receives, &qp.signals));
+            assert_eq!(
+                (consumer.recv().map(|request| request.wr_id), qp.receives.taken().1),
+                (Some(wr_id), 1)
+            );
+            consumer
+                .complete_recv(&qp.receives, qp.receives.failed(wr_id, WcStatus::LocalLengthError, CAUSE));
+            assert_eq!(polled(&cq), [(wr_id, WcStatus::LocalLengthError)]);
+        }
+        assert!(!consumer.take_recv(&qp.receives, &qp.signals), "it is empty");
+        assert_eq!((consumer.taken_recvs(), qp.receives.taken()), (0, (2, 0)));
+    }
+
+    /// A send that is flushed is told although it was not to be; one that succeeds is not.
+    #[test]
+    fn an_unsignaled_send_completes_in_silence() {
+        let (_, pd, cq) = test_objects();
+        let qp = QpShared::new(&pd, &QpInit { early_sends: true, ..QpInit::new(&cq) }).unwrap();
+        qp.queue_send(&send(1)).unwrap();
+        let mut consumer = qp.consumer.take();
+        assert!(matches!(consumer.next_send().unwrap().prepared, PreparedPayload::Unprepared));
+        consumer.remove_send();
+        let completion = qp.sends.succeeded(1, WcOpcode::Send, 0);
+        consumer.complete_send(&qp.sends, &qp.signals, false, completion);
+        assert!(cq.is_empty() && !consumer.has_sends());
+        assert_eq!((qp.sends.open(), qp.sends.used()), (0, 0));
+    }
 
     /// Against a `VecDeque`, with capacities from none to several and every order of calls that a simple
     /// generator makes.

@@ -14,11 +14,12 @@ use dp::profile::{self, Layer};
 
 use super::arm::Arm;
 use super::completions::{Added, Completions};
-use super::cq_users::CqUsers;
+use super::cq_users::{CqUsers, Demand};
 use super::usage::{Permit, within};
 use super::wqe::WqeCount;
 use super::{
-    AsyncEventKind, CompletionChannel, EventSource, QpShared, Resources, VerbsError, WcStatus, WorkCompletion,
+    AsyncEventKind, CompletionChannel, ConnectionError, EventSource, Resources, VerbsError, WcOpcode,
+    WcStatus, WorkCompletion,
 };
 
 /// Is called with the number of a completion queue that was armed and has an event
@@ -94,24 +95,59 @@ pub struct CompletionQueue {
 }
 
 /// The place of a work queue at its completion queue, until it is dropped.
-pub(crate) struct CqPlace {
-    pub(crate) cq: CompletionQueue,
+pub(super) struct CqPlace {
+    cq: CompletionQueue,
     /// The used entries of the work queue.
-    pub(crate) wqes: Arc<WqeCount>,
+    wqes: Arc<WqeCount>,
     index: u32,
+    /// The number of the queue pair, which its completions have.
+    qp_num: u32,
 }
 
 impl CqPlace {
-    /// A place at `cq` for the work queue whose used entries `wqes` counts.
-    pub(crate) fn new(cq: &CompletionQueue, wqes: Arc<WqeCount>) -> Self {
-        Self { cq: cq.clone(), index: cq.shared.entries.enter(Arc::clone(&wqes)), wqes }
+    /// A place at `cq` for the work queue of queue pair `qp_num` whose used entries `wqes` counts.
+    pub(super) fn new(cq: &CompletionQueue, wqes: Arc<WqeCount>, qp_num: u32) -> Self {
+        Self { cq: cq.clone(), index: cq.shared.entries.enter(Arc::clone(&wqes)), wqes, qp_num }
     }
 
-    /// Adds the completion of a request. The caller has to call [`report`](CqShared::report) when it holds no
+    pub(super) fn cq(&self) -> &CqShared {
+        &self.cq.shared
+    }
+
+    /// The used entries of the work queue.
+    #[inline]
+    pub(super) fn wqes(&self) -> &WqeCount {
+        &self.wqes
+    }
+
+    /// As [`CqShared::report`].
+    #[inline]
+    pub(super) fn report(&self) {
+        self.cq.shared.report();
+    }
+
+    /// The completion of a successful request.
+    #[inline]
+    pub(super) fn succeeded(&self, wr_id: u64, opcode: WcOpcode, byte_len: u32) -> WorkCompletion {
+        WorkCompletion { byte_len, ..WorkCompletion::new(self.qp_num, wr_id, opcode, WcStatus::Success) }
+    }
+
+    /// The completion of a request that fails, with the cause of the connection's end.
+    pub(super) fn failed(
+        &self,
+        wr_id: u64,
+        opcode: WcOpcode,
+        status: WcStatus,
+        cause: Option<ConnectionError>,
+    ) -> WorkCompletion {
+        WorkCompletion { cause, ..WorkCompletion::new(self.qp_num, wr_id, opcode, status) }
+    }
+
+    /// Adds the completion of a request. The caller has to call [`report`](Self::report) when it holds no
     /// lock: the completion may be lost, because the queue is full, or make an event. Called by the holder of
     /// the consumer of the queue pair.
     #[inline(always)]
-    pub(crate) fn push(&self, completion: WorkCompletion) {
+    pub(super) fn push(&self, completion: WorkCompletion) {
         let solicited = completion.solicited || completion.status != WcStatus::Success;
         self.push_all(std::iter::once(completion), solicited);
     }
@@ -250,25 +286,30 @@ impl CqShared {
         oldest
     }
 
-    /// Adds a queue pair that completes here.
+    /// Its number in asynchronous events.
+    pub(crate) fn num(&self) -> u32 {
+        self.num
+    }
+
+    /// Adds queue pair `qp_num`, which completes here.
     ///
     /// # Errors
     /// [`VerbsError::CqTooSmall`] if the size is checked, [`VerbsError::CqOverflowed`].
-    pub(crate) fn attach(&self, qp: &QpShared) -> Result<(), VerbsError> {
+    pub(super) fn attach(&self, qp_num: u32, demand: Demand) -> Result<(), VerbsError> {
         let mut users = self.users();
         if self.overflowed.load(Ordering::Acquire) {
             return Err(VerbsError::CqOverflowed);
         }
-        users.attach(qp.num, qp.demand(self), self.entries.capacity())
+        users.attach(qp_num, demand, self.entries.capacity())
     }
 
     pub(crate) fn resources(&self) -> &Resources {
         &self.resources
     }
 
-    /// Removes a queue pair.
-    pub(crate) fn detach(&self, qp: &QpShared) {
-        self.users().detach(qp.num, qp.demand(self));
+    /// Removes a queue pair. `demand` is as it was when it was added.
+    pub(super) fn detach(&self, qp_num: u32, demand: Demand) {
+        self.users().detach(qp_num, demand);
     }
 
     fn users(&self) -> MutexGuard<'_, CqUsers> {

@@ -11,7 +11,8 @@
 //! | file | contents |
 //! |---|---|
 //! | `wr.rs`, `wc.rs` | work requests and work completions |
-//! | `qp_init.rs`, `qp_state.rs`, `qp_status.rs`, `qp.rs`, `qp/` | a queue pair: its options, its states, its status, its queues, the checks of a posted request, the signals to its engine |
+//! | `qp_init.rs`, `qp_state.rs`, `qp_status.rs` | a queue pair: its options, its states, its status |
+//! | `qp.rs`, `qp/` | a queue pair: its owners, each with a file, and what needs several of them |
 //! | `cq.rs`, `cq_users.rs`, `srq.rs` | completion queues, shared receive queues |
 //! | `line.rs` | the queue pairs whose messages wait for a request of a shared receive queue |
 //! | `send_entry.rs`, `consumer.rs` | a posted request, and the end of both queues where requests are taken and completed |
@@ -74,12 +75,23 @@ pub use wr::{
 
 pub(crate) use async_event::EventSource;
 pub(crate) use channel::{Notifier, wait_any};
-pub(crate) use consumer::{QpConsumer, Signaled};
+pub(crate) use consumer::QpConsumer;
 pub(crate) use doorbells::Doorbells;
 pub(crate) use outcome::{Origin, Outcome};
 pub(crate) use pd::PdShared;
 pub(crate) use qp::{Ask, QpShared, request_buffers};
 pub(crate) use qp_status::Listed;
 pub(crate) use resources::Resources;
-pub(crate) use send_entry::{Payload, SendEntry, Usual, send_opcode};
+pub(crate) use send_entry::{Payload, PreparedPayload, SendEntry, Signaled, send_opcode};
 pub(crate) use wr::post_each;
+
+/// A context with a protection domain and a completion queue.
+#[cfg(test)]
+fn test_objects() -> (std::sync::Arc<Resources>, std::sync::Arc<PdShared>, CompletionQueue) {
+    use std::sync::Arc;
+    let memory = crate::memory::MemoryTable::new(16, [1; 32]);
+    let resources = Resources::new(ContextLimits::default(), memory, false).unwrap();
+    let pd = PdShared::new(&resources).unwrap();
+    let cq = CompletionQueue::new(Arc::clone(&resources), &CqOptions::new(16)).unwrap();
+    (resources, pd, cq)
+}

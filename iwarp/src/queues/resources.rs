@@ -159,8 +159,13 @@ impl Resources {
         Err(VerbsError::Invalid("these objects are of different contexts, which share nothing".into()))
     }
 
+    /// Takes a queue pair out of `max_qp`, and a number for it.
     pub(crate) fn take_qp_num(&self) -> Result<u32, VerbsError> {
-        self.qp_nums.take()
+        let permit = self.quotas.qp.take(1)?;
+        let num = self.qp_nums.take()?;
+        // `free_qp_num` gives it back.
+        permit.into_count();
+        Ok(num)
     }
 
     /// The queue pair that has taken `num` is made, and is found by it from now on.
@@ -185,6 +190,7 @@ impl Resources {
     /// The queue pair with this number is gone.
     pub(crate) fn free_qp_num(&self, num: u32) {
         self.qp_nums.free(num);
+        self.quotas.qp.take_back(1);
     }
 
     /// The number of a new stream, which is never used again.
@@ -298,9 +304,9 @@ mod tests {
         let first = QpShared::new(&pd, &QpInit::new(&cq)).unwrap();
         let second = QpShared::new(&pd, &QpInit::new(&cq)).unwrap();
         let used = || resources.qp_nums.in_use().used.keys().copied().collect::<Vec<_>>();
-        assert_eq!(used(), [first.num, second.num]);
+        assert_eq!(used(), [first.config.num, second.config.num]);
         drop(first);
-        assert_eq!((used(), resources.qps().len()), (vec![second.num], 1));
+        assert_eq!((used(), resources.qps().len()), (vec![second.config.num], 1));
         drop(second);
         assert!(used().is_empty() && resources.qps().is_empty());
         // Nor does one that was not made, as its completion queue has no room for it.

@@ -48,28 +48,38 @@ pub(crate) struct SendEntry {
     /// Bytes of the payload.
     pub(crate) length: u32,
     pub(crate) flags: SendFlags,
-    pub(crate) usual: Usual,
+    pub(crate) prepared: PreparedPayload,
 }
 
-/// Whether a request has the usual form: a Send or Write that may start at once, as it has no fence, and
-/// whose payload is copied out of one place.
+/// What a post has found out about the payload of a request.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Usual {
-    No,
-    /// One registered element, which was found here when the request was posted.
+pub(crate) enum PreparedPayload {
+    /// Nothing: the request becomes a message, which looks for its payload.
+    Unprepared,
+    /// It is one registered element, which was found here. A Send or Write that may start at once, as it has
+    /// no fence.
     Registered(Found),
+    /// It was copied. As for `Registered`.
     Inline,
-    /// Its local memory is wrong, and it fails when its turn comes.
-    Faulty,
-    /// As `Faulty`: an atomic whose buffer has another length than its result.
-    WrongLength,
+    /// Its local memory is wrong, and the request fails when its turn comes.
+    InvalidMemory,
+    /// As `InvalidMemory`: an atomic whose buffer has another length than its result.
+    InvalidLength,
 }
 
-impl Usual {
+impl PreparedPayload {
+    /// Whether the request is a Send or Write that may start at once, and whose payload is copied out of one
+    /// place.
     #[inline]
-    pub(crate) fn is_usual(&self) -> bool {
+    pub(crate) fn is_ready(&self) -> bool {
         matches!(self, Self::Registered(_) | Self::Inline)
     }
+}
+
+/// A request that was sent and makes a completion.
+pub(crate) struct Signaled {
+    pub(crate) wr_id: u64,
+    pub(crate) opcode: WcOpcode,
 }
 
 /// An entry to fill in.
@@ -77,7 +87,8 @@ impl Default for SendEntry {
     #[inline]
     fn default() -> Self {
         let payload = ManuallyDrop::new(Payload::default());
-        Self { wr_id: 0, op: SendOp::Send, payload, length: 0, flags: SendFlags::empty(), usual: Usual::No }
+        let prepared = PreparedPayload::Unprepared;
+        Self { wr_id: 0, op: SendOp::Send, payload, length: 0, flags: SendFlags::empty(), prepared }
     }
 }
 

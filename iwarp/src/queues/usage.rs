@@ -1,6 +1,7 @@
 //! The limits of a context and their use (RFC 5042 section 6.4.1).
 //!
-//! Every object of a context needs a [`Permit`] from here, which it holds as long as it lives.
+//! Every object of a context needs a [`Permit`] from here, which it holds as long as it lives. A queue pair,
+//! of which there may be many, holds a count in its place, and gives it back when it is dropped.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -96,6 +97,11 @@ impl Quota {
         }
     }
 
+    /// Takes back `count` of what it has granted, from an owner that has [counted](Permit::into_count) it.
+    pub(crate) fn take_back(&self, count: usize) {
+        self.used.fetch_sub(count, Ordering::AcqRel);
+    }
+
     pub(crate) fn usage(&self) -> Usage {
         Usage {
             name: self.name,
@@ -116,6 +122,12 @@ impl Permit {
         self.count
     }
 
+    /// The grant as a number alone, for an owner that knows the quota, and has to
+    /// [give it back](Quota::take_back) itself.
+    pub(crate) fn into_count(mut self) -> usize {
+        std::mem::take(&mut self.count)
+    }
+
     /// Adds another part of the same quota to this one.
     pub(crate) fn merge(&mut self, mut other: Self) {
         self.count += std::mem::take(&mut other.count);
@@ -125,12 +137,12 @@ impl Permit {
     pub(crate) fn shrink_to(&mut self, count: usize) {
         let surplus = self.count.saturating_sub(count);
         self.count -= surplus;
-        self.quota.used.fetch_sub(surplus, Ordering::AcqRel);
+        self.quota.take_back(surplus);
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.quota.used.fetch_sub(self.count, Ordering::AcqRel);
+        self.quota.take_back(self.count);
     }
 }

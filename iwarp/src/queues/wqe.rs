@@ -70,6 +70,11 @@ impl WqeCount {
         Arc::new(Self { max, taken, completed, unseen, polled, srq, silent: AtomicBool::new(false) })
     }
 
+    /// Entries that there are.
+    pub(super) fn max(&self) -> usize {
+        self.max as usize
+    }
+
     /// Takes an entry; `false` if none is free. Called by the thread that may add requests.
     #[inline]
     pub(crate) fn take(&self) -> bool {

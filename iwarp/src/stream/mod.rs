@@ -78,7 +78,7 @@ impl Stream {
         let rtr = negotiated.rtr;
         // Markers find FPDUs beyond a hole. A shared receive queue has no fixed buffer for a later message.
         // Nor is there one with InfiniBand's semantics: Immediate Data in between may take none.
-        let binds_ahead = rx_markers && qp.srq.is_none() && !ib_semantics;
+        let binds_ahead = rx_markers && !qp.receives.are_shared() && !ib_semantics;
         let common = Common::new(qp, by, ord, ib_semantics);
         let stream = Self {
             framer: Framer::new(tx_markers, crc),
@@ -165,7 +165,7 @@ impl Stream {
 
     /// Whether the requests of the send queue wait until their user lets them go on.
     fn is_held(&self) -> bool {
-        self.common.qp.holds_sends() && self.common.next_element == 0
+        self.common.qp.sends.is_held() && self.common.next_element == 0
     }
 
     /// TCP's peer has acknowledged all bytes below an offset of the stream, and its user has taken those
@@ -213,7 +213,7 @@ impl Stream {
     pub(crate) fn check(&self, pool: &RequestPool) -> Check<Waiting> {
         let bound = self.common.consumer.taken_recvs();
         self.inbound.check(self.common.extensions, bound)?;
-        let taken = self.common.qp.open_recvs();
+        let taken = self.common.qp.receives.taken().1;
         ensure!(taken == bound as u64, "{taken} receive requests taken, {bound} bound");
         let waiting = Waiting {
             peer_requests: self.outbound.check(pool)?,
@@ -235,12 +235,12 @@ impl Stream {
 
     /// A graceful close has begun: what is posted is still sent.
     pub(crate) fn begin_close(&self) {
-        self.common.qp.set_state(QpState::Closing);
+        self.common.qp.state.set(QpState::Closing);
     }
 
     /// TCP is gone, without an error of the stream.
     pub(crate) fn lose(&self) {
-        self.common.qp.lose();
+        self.common.qp.state.lose(&self.common.qp.signals);
     }
 
     /// The stream has failed: tells its user, completes all requests, and prepares the Terminate if the peer
@@ -257,7 +257,8 @@ impl Stream {
         let (error, report) = (failure.stream_error(), failure.report(self.may_send && !is_silent));
         // RFC 5041 sections 6.2.2, 7.1 and 8.3 (DDP-156, DDP-157, DDP-190, DDP-222), RFC 5040 sections 5.4
         // and 7.1 (RDMAP-258, RDMAP-323): the user gets an event and the error, or the peer's Terminate.
-        let outcome = self.common.qp.fail(failure.origin(), error, report.clone());
+        let qp = &self.common.qp;
+        let outcome = qp.state.fail(&qp.signals, failure.origin(), error, report.clone());
         let terminate = match failure {
             Failure::Peer(terminate) => Some(&**terminate),
             _ => None,
@@ -307,7 +308,8 @@ impl Stream {
         let refused = terminate.and_then(|terminate| common.refused(terminate));
         let &mut Common { ref qp, ref mut consumer, ref mut pending, taken, ib_semantics, .. } = common;
         let has_recvs = consumer.taken_recvs() > 0;
-        let cause = qp.cause();
+        let (sends, signals) = (&qp.sends, &qp.signals);
+        let cause = qp.state.cause();
         let mut failed = false;
         for (place, pending) in pending.drain(..).enumerate() {
             let is_done = match (pending.awaits, refused) {
@@ -318,8 +320,8 @@ impl Stream {
                 _ => false,
             };
             if is_done && !(ib_semantics && failed) {
-                let completion = qp.succeeded(pending.wr_id, pending.opcode, pending.byte_len);
-                consumer.complete_send(qp, pending.signaled, completion);
+                let completion = sends.succeeded(pending.wr_id, pending.opcode, pending.byte_len);
+                consumer.complete_send(sends, signals, pending.signaled, completion);
                 continue;
             }
             let status = match pending.fault {
@@ -329,30 +331,31 @@ impl Stream {
                 }
                 None => WcStatus::WrFlushError,
             };
-            let completion = qp.failed(pending.wr_id, pending.opcode, status, cause);
-            consumer.complete_send(qp, true, completion);
+            let completion = sends.failed(pending.wr_id, pending.opcode, status, cause);
+            consumer.complete_send(sends, signals, true, completion);
             failed = true;
         }
         // None was under way. The next one would have found no peer.
-        if first == WcStatus::RetryExceeded && consumer.fail_next_send(qp, first) {
+        if first == WcStatus::RetryExceeded && consumer.fail_next_send(sends, signals, first, cause) {
             failed = true;
         }
         inbound.abandon();
-        consumer.abandon_recvs(qp, cause);
-        qp.stop_awaiting_recv();
+        consumer.abandon_recvs(&qp.receives, cause);
+        qp.receives.stop_waiting();
         failed || has_recvs
     }
 
     /// Completes the requests that are in the queues as flushed.
     pub(crate) fn flush(&mut self) {
         let Common { qp, consumer, .. } = &mut self.common;
-        consumer.flush(qp);
+        consumer.flush(&qp.sends, &qp.receives, &qp.signals, qp.state.cause());
         qp.report();
     }
 
     /// Makes the event that no send request is open, if it is wanted.
     pub(crate) fn report_if_drained(&self) {
-        self.common.qp.report_if_drained();
+        let qp = &self.common.qp;
+        qp.sends.report_if_drained(&qp.signals);
     }
 
     /// Completes the requests that it has taken, releases its slots in `pool`, and returns the other requests
@@ -363,7 +366,7 @@ impl Stream {
         pool.peer_requests.release(inbound);
         pool.outstanding.release(outstanding);
         let Common { qp, consumer, .. } = self.common;
-        qp.return_consumer(consumer);
+        qp.consumer.put_back(consumer);
         failed
     }
 }

@@ -138,15 +138,15 @@ impl Common {
     /// Allocates for as many pending requests as the send queue holds.
     pub(super) fn new(qp: Arc<QpShared>, by: Accessor, ord: u16, ib_semantics: bool) -> Self {
         Self {
-            extensions: qp.extensions,
+            extensions: qp.config.extensions,
             ib_semantics,
             waits_for_recv: ib_semantics,
-            recv_pd: qp.srq.as_ref().map_or(by.pd, |srq| srq.shared.pd.id()),
+            recv_pd: qp.receives.shared_pd().unwrap_or(by.pd),
             by,
             outstanding: PoolQueue::default(),
             atomic_responses: UntaggedQueue::new(),
-            pending: VecDeque::with_capacity(qp.caps.max_send_wr().max(1)),
-            consumer: qp.take_consumer(),
+            pending: VecDeque::with_capacity(qp.sends.depth().max(1)),
+            consumer: qp.consumer.take(),
             qp,
             acknowledged: 0,
             taken: 0,
@@ -168,8 +168,8 @@ impl Common {
         if !self.pending.is_empty() {
             return self.pending.push_back(pending);
         }
-        let completion = self.qp.succeeded(pending.wr_id, pending.opcode, 0);
-        self.consumer.complete_send(&self.qp, pending.signaled, completion);
+        let completion = self.qp.sends.succeeded(pending.wr_id, pending.opcode, 0);
+        self.consumer.complete_send(&self.qp.sends, &self.qp.signals, pending.signaled, completion);
     }
 
     /// As [`complete_oldest`](Self::complete_oldest), but it completes when TCP has also acknowledged the
@@ -247,29 +247,35 @@ impl Common {
 
     fn complete_done(&mut self) {
         let Self { qp, consumer, pending, .. } = self;
-        if qp.holds_sends() {
+        let (sends, signals) = (&qp.sends, &qp.signals);
+        if sends.is_held() {
             // What is reported when nothing is under way any more is reported where it is sent.
-            qp.ring_again();
+            qp.engine.ring();
         }
         let (mut count, mut signaled) = (0, ArrayVec::<Signaled, TOGETHER>::new());
         while pending.front().is_some_and(|pending| pending.awaits.is_none()) {
             let Some(done) = take_front(pending) else { break };
             // A Read has bytes to report: it completes by itself, behind those before it.
             if done.byte_len > 0 || count == TOGETHER {
-                consumer.complete_sends(qp, std::mem::take(&mut count), &std::mem::take(&mut signaled));
+                consumer.complete_sends(
+                    sends,
+                    signals,
+                    std::mem::take(&mut count),
+                    &std::mem::take(&mut signaled),
+                );
             }
             if done.byte_len > 0 {
-                let completion = qp.succeeded(done.wr_id, done.opcode, done.byte_len);
-                consumer.complete_send(qp, done.signaled, completion);
+                let completion = sends.succeeded(done.wr_id, done.opcode, done.byte_len);
+                consumer.complete_send(sends, signals, done.signaled, completion);
                 continue;
             }
             count += 1;
-            if done.signaled || qp.sq_sig_all {
+            if done.signaled || sends.signals_all() {
                 signaled.push(Signaled { wr_id: done.wr_id, opcode: done.opcode });
             }
         }
         if count > 0 {
-            consumer.complete_sends(qp, count, &signaled);
+            consumer.complete_sends(sends, signals, count, &signaled);
         }
     }
 
@@ -345,7 +351,7 @@ impl Common {
     /// Takes the next receive request; `false` if there is none.
     #[inline]
     pub(super) fn take_recv(&mut self) -> bool {
-        self.consumer.take_recv(&self.qp)
+        self.consumer.take_recv(&self.qp.receives, &self.qp.signals)
     }
 
     /// Completes the oldest receive request that is taken, after the requests of ours that were acknowledged
@@ -355,7 +361,7 @@ impl Common {
         if self.ib_semantics && !self.pending.is_empty() {
             self.complete_acknowledged();
         }
-        self.consumer.complete_recv(&self.qp, completion);
+        self.consumer.complete_recv(&self.qp.receives, completion);
     }
 }
 

@@ -100,8 +100,8 @@ impl CmId {
             engine.doorbells(),
             param.mpa_config(true).max_ird,
         )?;
-        qp.shared.connecting(param.ib_semantics, param.outlives_peer);
-        state.qp = Some((Arc::downgrade(&qp.shared), Arc::downgrade(&qp.owner)));
+        qp.shared.attributes.connecting(param.ib_semantics, param.outlives_peer);
+        state.qp = Some(Arc::downgrade(&qp.shared));
         state.phase = CmPhase::Connected { engine: Arc::clone(&engine) };
         drop(state);
         engine.command(CmCommand::Connect {
@@ -165,8 +165,8 @@ impl CmId {
             return Err(VerbsError::TooLong { got: got as u64, max: max as u64 });
         }
         qp.shared.reserve(&self.shared.context.resources, engine.doorbells(), param.responder_resources)?;
-        qp.shared.connecting(param.ib_semantics, param.outlives_peer);
-        state.qp = Some((Arc::downgrade(&qp.shared), Arc::downgrade(&qp.owner)));
+        qp.shared.attributes.connecting(param.ib_semantics, param.outlives_peer);
+        state.qp = Some(Arc::downgrade(&qp.shared));
         state.phase = CmPhase::Connected { engine: Arc::clone(&engine) };
         drop(state);
         engine.command(CmCommand::Accept {
@@ -219,10 +219,10 @@ impl CmId {
 
     /// Its queue pair, once connected or accepted, while the queue pair lives.
     pub fn qp(&self) -> Option<QueuePair> {
-        // Upgraded without the lock: if one of the two is gone, the other may be the last reference, and its
-        // end runs code of the user (the drop of a handler of its completion queue).
-        let (shared, owner) = self.shared.state().qp.clone()?;
-        Some(QueuePair { shared: shared.upgrade()?, owner: owner.upgrade()? })
+        // Upgraded without the lock: if no user has a handle, this may be the last reference, and its end
+        // runs code of the user (the drop of a handler of its completion queue).
+        let shared = self.shared.state().qp.clone()?;
+        QueuePair::again(shared.upgrade()?)
     }
 
     /// The local and the remote address, once there is a connection.

@@ -139,7 +139,7 @@ impl ProtectionDomain {
     /// The stream that a registration for `qp` is limited to.
     pub(crate) fn stream(&self, qp: Option<&QueuePair>) -> Result<Option<StreamId>, VerbsError> {
         let Some(qp) = qp else { return Ok(None) };
-        self.shared.resources.same(qp.shared.resources())?;
-        Ok(Some(qp.shared.stream))
+        self.shared.resources.same(qp.shared.config.resources())?;
+        Ok(Some(qp.shared.config.stream))
     }
 }

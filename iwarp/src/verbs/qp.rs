@@ -1,7 +1,6 @@
 //! Queue pairs.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use dp::profile::{self, Layer};
 
@@ -10,8 +9,8 @@ use crate::queues::{Ask, QpShared, post_each};
 use crate::rdmap::Extensions;
 
 use super::{
-    ConnectionError, ProtectionDomain, QpInit, QpState, RecvRequest, SendRequest, SharedReceiveQueue,
-    StreamError, TerminateReport, VerbsError,
+    ConnectionError, ProtectionDomain, QpInit, QpState, RecvRequest, SendRequest, StreamError,
+    TerminateReport, VerbsError,
 };
 
 /// The state of a queue pair (`ibv_query_qp`).
@@ -71,22 +70,24 @@ pub struct QpAttr {
 /// A queue pair: one RDMA stream. Cheap to clone. Dropping the last clone aborts an open connection, unless a
 /// Terminate or FIN was sent already. So after [`CmId::disconnect`](super::CmId::disconnect) keep the queue
 /// pair until the `Disconnected` event, or posted requests may be lost.
-#[derive(Clone)]
 pub struct QueuePair {
+    /// It counts the handles, as the engine has references to it as well.
     pub(crate) shared: Arc<QpShared>,
-    /// Separate from `shared`, which the engine holds as well: the drop of `owner` shows that the user has no
-    /// handle left.
-    pub(crate) owner: Arc<QpOwner>,
 }
 
-/// Aborts the connection when the last handle of the user is dropped.
-pub(crate) struct QpOwner {
-    shared: Arc<QpShared>,
+impl Clone for QueuePair {
+    fn clone(&self) -> Self {
+        let is_added = self.shared.signals.add_handle();
+        debug_assert!(is_added, "this one is a handle");
+        Self { shared: Arc::clone(&self.shared) }
+    }
 }
 
-impl Drop for QpOwner {
+impl Drop for QueuePair {
     fn drop(&mut self) {
-        self.shared.ask(Ask::Abandon);
+        if self.shared.signals.drop_handle() {
+            self.shared.ask(Ask::Abandon);
+        }
     }
 }
 
@@ -101,7 +102,7 @@ impl SendBatch<'_> {
     /// # Errors
     /// [`VerbsError`]; it was not posted, and those before it were.
     pub fn push(&mut self, request: &SendRequest) -> Result<(), VerbsError> {
-        self.qp.check_window_kind(&request.op)?;
+        self.qp.config.check_window_kind(&request.op)?;
         self.qp.queue_send(request)
     }
 
@@ -110,7 +111,7 @@ impl SendBatch<'_> {
     /// # Errors
     /// Those of [`push`](Self::push), except [`VerbsError::QueueFull`].
     pub fn check(&self, request: &SendRequest) -> Result<(), VerbsError> {
-        self.qp.check_window_kind(&request.op)?;
+        self.qp.config.check_window_kind(&request.op)?;
         self.qp.check_send(request)
     }
 
@@ -141,29 +142,33 @@ impl Drop for SendBatch<'_> {
 
 impl QueuePair {
     pub(crate) fn new(pd: &ProtectionDomain, init: &QpInit<'_>) -> Result<Self, VerbsError> {
-        let shared = QpShared::new(&pd.shared, init)?;
-        Ok(Self { owner: Arc::new(QpOwner { shared: Arc::clone(&shared) }), shared })
+        Ok(Self { shared: QpShared::new(&pd.shared, init)? })
+    }
+
+    /// One more handle, if a user has one.
+    pub(super) fn again(shared: Arc<QpShared>) -> Option<Self> {
+        if shared.signals.add_handle() { Some(Self { shared }) } else { None }
     }
 
     /// Its number: 24 bits, not 0, and of no other queue pair of the context. When the queue pair is gone,
     /// the number is not used again before all other numbers were.
     pub fn qp_num(&self) -> u32 {
-        self.shared.num
+        self.shared.config.num
     }
 
     /// The messages of RFC 7306 that are enabled on it.
     pub fn extensions(&self) -> Extensions {
-        self.shared.extensions
+        self.shared.config.extensions
     }
 
     /// Whether its send queue has requests that are not complete.
     pub fn has_open_sends(&self) -> bool {
-        self.shared.send.wqes.open() > 0
+        self.shared.sends.open() > 0
     }
 
     /// Its state.
     pub fn state(&self) -> QpState {
-        self.shared.state()
+        self.shared.state.get()
     }
 
     /// Posts to the send queue, from any thread (`ibv_post_send`). Requests complete in the order posted.
@@ -178,7 +183,7 @@ impl QueuePair {
     /// [`take_late_sends`](Self::take_late_sends).
     pub fn post_send(&self, request: &SendRequest) -> Result<(), VerbsError> {
         let _post = profile::scope(Layer::Post);
-        self.shared.check_window_kind(&request.op)?;
+        self.shared.config.check_window_kind(&request.op)?;
         self.post_checked(request)
     }
 
@@ -196,7 +201,7 @@ impl QueuePair {
     pub fn post_send_list(&self, requests: &[SendRequest]) -> Result<(), (usize, VerbsError)> {
         let _post = profile::scope(Layer::Post);
         let result = post_each(requests, |request| {
-            self.shared.check_window_kind(&request.op)?;
+            self.shared.config.check_window_kind(&request.op)?;
             self.shared.queue_send(request)
         });
         self.shared.doorbell();
@@ -246,7 +251,7 @@ impl QueuePair {
     /// # Errors
     /// [`VerbsError::InvalidState`] for any other change.
     pub fn modify(&self, to: QpState) -> Result<(), VerbsError> {
-        let from = self.shared.state();
+        let from = self.shared.state.get();
         let ask = match (from, to) {
             (QpState::Rts | QpState::Orphaned, QpState::Closing) => Ask::Close,
             (QpState::Rts | QpState::Closing, QpState::Terminate) => Ask::Terminate,
@@ -255,7 +260,7 @@ impl QueuePair {
             _ => return Err(VerbsError::InvalidState(from)),
         };
         if ask == Ask::Close {
-            self.shared.refuse_sends();
+            self.shared.signals.refuse_sends();
         }
         self.shared.ask(ask);
         Ok(())
@@ -291,7 +296,7 @@ impl QueuePair {
         if !Access::REMOTE.contains(access) {
             return Err(VerbsError::Invalid("a queue pair has remote rights only".into()));
         }
-        self.shared.set_remote_access(access);
+        self.shared.attributes.set_remote_access(access);
         Ok(())
     }
 
@@ -309,7 +314,7 @@ impl QueuePair {
         if retry > super::RNR_RETRY_FOR_EVER {
             return Err(VerbsError::Invalid(format!("an rnr_retry of {retry}: use 0 to 7")));
         }
-        self.shared.set_rnr_retry(retry);
+        self.shared.attributes.set_rnr_retry(retry);
         Ok(())
     }
 
@@ -318,7 +323,7 @@ impl QueuePair {
     /// complete as flushed when the connection has ended, behind all others. Without this call such a post is
     /// refused (RFC 5041 section 6.2.1).
     pub fn take_late_sends(&self) {
-        self.shared.take_late_sends();
+        self.shared.sends.take_late();
     }
 
     /// Requests one [`AsyncEventKind::SqDrained`](super::AsyncEventKind::SqDrained) event for when all
@@ -334,7 +339,7 @@ impl QueuePair {
     /// [`resume_sends`](Self::resume_sends); an error flushes them, and a graceful close does not wait for
     /// them.
     pub fn hold_sends(&self) {
-        self.shared.hold_sends();
+        self.shared.sends.hold();
     }
 
     /// Starts requests again after [`hold_sends`](Self::hold_sends). The event of a [`drain`](Self::drain)
@@ -345,7 +350,7 @@ impl QueuePair {
 
     /// Sets the mark of [`QpInit::high_water`] again, also after its event; 0 disables it.
     pub fn arm_high_water(&self, mark: usize) {
-        self.shared.arm_high_water(mark);
+        self.shared.receives.arm_high_water(&self.shared.signals, mark);
     }
 
     /// Why its connection ended, or was not made: the first reason that is known. It is known before the
@@ -356,53 +361,52 @@ impl QueuePair {
     /// A peer that closes gracefully is [`ConnectionError::PeerClosed`] here. Its event has no error
     /// ([`CmEventKind::Disconnected`](super::CmEventKind::Disconnected)).
     pub fn cause(&self) -> Option<ConnectionError> {
-        self.shared.cause()
+        self.shared.state.cause()
     }
 
     /// The error that ended the stream, found here or reported by a Terminate of the peer. Layer 2, type 0,
     /// code 1 if TCP ended in the middle of an FPDU. Use [`cause`](Self::cause) for all other ends.
     pub fn error(&self) -> Option<StreamError> {
-        self.shared.ended().error
+        self.shared.state.error()
     }
 
     /// The Terminate that ended the stream, as it was sent or received, with the headers of the failing
     /// message. `None` also for a Terminate of the peer in which no error could be read; its
     /// [`error`](Self::error) is layer 0, type 2, code 0xFF.
     pub fn terminate(&self) -> Option<Arc<TerminateReport>> {
-        self.shared.ended().terminate.clone()
+        self.shared.state.terminate()
     }
 
     /// State, sizes, depths and counters (`ibv_query_qp`).
     pub fn query(&self) -> QpAttr {
         let shared = &self.shared;
-        let depth = |depth: u32| u16::try_from(depth).ok();
-        // In this order, so that no request is counted as done and not as taken.
-        let done = shared.recv_done.get();
-        let taken = shared.recv_taken.get();
+        let config = &shared.config;
+        let [ord, ird] = shared.attributes.depths();
+        let (recv_taken, recv_in_process) = shared.receives.taken();
         QpAttr {
-            qp_num: shared.num,
-            state: shared.state(),
-            pd_num: shared.pd.id().0,
-            send_cq: shared.send.cq.cq_num(),
-            recv_cq: shared.recv.cq.cq_num(),
-            srq: shared.srq.as_ref().map(SharedReceiveQueue::srq_num),
-            max_send_wr: shared.caps.max_send_wr(),
-            max_recv_wr: shared.caps.max_recv_wr(),
-            max_send_sge: shared.caps.max_send_sge(),
-            max_recv_sge: shared.caps.max_recv_sge(),
-            max_inline: shared.caps.max_inline(),
-            sq_sig_all: shared.sq_sig_all,
-            early_sends: shared.early_sends,
-            remote_access: shared.remote_access(),
-            ord: depth(shared.ord.load(Ordering::Acquire)),
-            ird: depth(shared.ird.load(Ordering::Acquire)),
-            ib_semantics: shared.ib_semantics(),
+            qp_num: config.num,
+            state: shared.state.get(),
+            pd_num: config.pd.id().0,
+            send_cq: shared.sends.cq().num(),
+            recv_cq: shared.receives.cq().num(),
+            srq: shared.receives.shared_queue().map(|(num, _)| num),
+            max_send_wr: shared.sends.depth(),
+            max_recv_wr: shared.receives.depth(),
+            max_send_sge: config.caps.max_send_sge(),
+            max_recv_sge: config.caps.max_recv_sge(),
+            max_inline: config.caps.max_inline(),
+            sq_sig_all: shared.sends.signals_all(),
+            early_sends: config.early_sends,
+            remote_access: shared.attributes.remote_access(),
+            ord,
+            ird,
+            ib_semantics: shared.attributes.ib_semantics(),
             cause: self.cause(),
-            send_open: shared.send.wqes.open() as usize,
-            send_outstanding: shared.send.wqes.used() as usize,
-            recv_outstanding: shared.recv.wqes.used() as usize,
-            recv_taken: taken,
-            recv_in_process: taken - done,
+            send_open: shared.sends.open() as usize,
+            send_outstanding: shared.sends.used() as usize,
+            recv_outstanding: shared.receives.used() as usize,
+            recv_taken,
+            recv_in_process,
         }
     }
 }

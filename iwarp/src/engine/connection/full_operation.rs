@@ -196,7 +196,7 @@ impl Connection {
         may_send: bool,
         on_rtr: Option<Box<Announcement>>,
     ) {
-        let by = Accessor { pd: qp.pd.id(), stream: qp.stream };
+        let by = Accessor { pd: qp.config.pd.id(), stream: qp.config.stream };
         // RFC 5044 section 7.1 (MPA-141): Full Operation begins with a queue pair, and its stream is bound to
         // this connection.
         let Agreement { told, rnr_timeout, outlives_peer } = agreement;

@@ -62,7 +62,7 @@ impl Connection {
             full.untaken = None;
         } else if !is_watched {
             // Each message has the whole time.
-            let retry = full.stream.qp().rnr_retry().unwrap_or(full.told.rnr_retry);
+            let retry = full.stream.qp().attributes.rnr_retry().unwrap_or(full.told.rnr_retry);
             let time = full.told.rnr_time() * u32::from(retry);
             let fails = (retry < RNR_RETRY_FOR_EVER).then(|| io.now + duration(time));
             full.untaken = Some(Box::new(PeerNotReady::new(taken, fails.into(), io.now)));
@@ -100,7 +100,7 @@ impl Connection {
         self.name_cause();
         let Phase::FullOperation(full) = &mut self.phase else { return };
         full.stream.fail_untaken();
-        full.stream.qp().set_state(QpState::Error);
+        full.stream.qp().state.set(QpState::Error);
         io.tcp.abort(io.now, self.conn);
     }
 }

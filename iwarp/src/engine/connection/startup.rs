@@ -279,7 +279,7 @@ impl Connection {
             }
             InitiatorEvent::Rejected(Rejected { private_data, peer, revision }) => {
                 trace::rejected(io, self.conn, revision, private_data.len());
-                qp.blame(ConnectionError::Rejected);
+                qp.state.blame(ConnectionError::Rejected);
                 qp.unreached();
                 let kind = CmEventKind::Rejected { private_data: private_data.as_slice().into(), peer };
                 if let (Some(id), Some(plain)) = (self.user.id(), self.plain.clone()) {

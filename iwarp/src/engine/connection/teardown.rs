@@ -80,7 +80,7 @@ impl Connection {
     /// peer may hold them with its window closed, and acknowledge probes for ever: sets a deadline.
     pub(super) fn await_space(&mut self, io: &mut Io) {
         let Phase::FullOperation(full) = &mut self.phase else { return };
-        if full.is_draining() && full.stream.qp().ib_semantics() == Some(true) {
+        if full.is_draining() && full.stream.qp().attributes.ib_semantics() == Some(true) {
             self.close_or_await(io);
         }
     }
@@ -89,7 +89,7 @@ impl Connection {
     pub(super) fn await_answers(&mut self, io: &mut Io) {
         let Phase::FullOperation(full) = &self.phase else { return };
         let FullOperation { stream, state: FullState::Draining { progress }, .. } = &**full else { return };
-        if !stream.awaits_answers() && stream.qp().ib_semantics() != Some(true) {
+        if !stream.awaits_answers() && stream.qp().attributes.ib_semantics() != Some(true) {
             return;
         }
         if *progress == stream.progress() {
@@ -148,7 +148,7 @@ impl Connection {
     /// Ends the connection at once.
     pub(in crate::engine) fn abort(&mut self, io: &mut Io) {
         if let Some(qp) = self.phase.qp() {
-            qp.end_by_user();
+            qp.attributes.end_by_user();
         }
         self.report.add(ConnectionError::Tcp(CloseReason::Aborted));
         io.tcp.abort(io.now, self.conn);
@@ -157,7 +157,7 @@ impl Connection {
     /// The engine stops: ends the connection at once.
     pub(in crate::engine) fn shut_down(&mut self, io: &mut Io) {
         if let Some(qp) = self.phase.qp() {
-            qp.blame(ConnectionError::Tcp(CloseReason::Aborted));
+            qp.state.blame(ConnectionError::Tcp(CloseReason::Aborted));
         }
         self.abort(io);
         self.finish(io);
@@ -209,11 +209,11 @@ impl Connection {
         let cause = match self.report.error() {
             _ if matches!(self.attempt, Attempt::Failed(_)) => return,
             Some(ConnectionError::Tcp(CloseReason::Aborted)) => return,
-            None if qp.is_close_asked() => return,
+            None if qp.signals.is_close_asked() => return,
             None => ConnectionError::PeerClosed,
             Some(error) => error,
         };
-        qp.blame(cause);
+        qp.state.blame(cause);
     }
 
     /// Startup has failed: closes at once, and reports the error.
@@ -253,7 +253,7 @@ impl Connection {
     /// 9293 section 3.6.1, for data after a CLOSE). All of ours has been acknowledged before our FIN.
     pub(super) fn refuse_after_close(&mut self, io: &mut Io) {
         if let Phase::Ended(TcpClosing { qp: Some(qp), .. }) = &self.phase
-            && qp.ib_semantics() == Some(true)
+            && qp.attributes.ib_semantics() == Some(true)
             && self.report.error().is_none()
         {
             io.tcp.abort(io.now, self.conn);
@@ -273,8 +273,8 @@ impl Connection {
             return;
         }
         match self.phase.qp() {
-            Some(qp) if is_orphan && qp.state() == QpState::Orphaned => {}
-            Some(qp) if is_orphan && qp.state() != QpState::Error => qp.orphan(),
+            Some(qp) if is_orphan && qp.state.get() == QpState::Orphaned => {}
+            Some(qp) if is_orphan && qp.state.get() != QpState::Error => qp.orphan(),
             Some(qp) => qp.enter_error(),
             None => {}
         }
@@ -318,7 +318,7 @@ impl Connection {
         let ended_by_peer =
             matches!(self.report.error(), None | Some(ConnectionError::Tcp(CloseReason::Reset)));
         let Some(qp) = self.phase.qp() else { return false };
-        (ended_by_peer || qp.ib_semantics().is_none()) && qp.outlives_peer()
+        (ended_by_peer || qp.attributes.ib_semantics().is_none()) && qp.outlives_peer()
     }
 
     /// Ends the stream, if there is one. Frees its slots, which all connections share, and flushes the
@@ -344,7 +344,7 @@ impl Connection {
                     && is_orphan
                     && let Some(qp) = &qp
                 {
-                    qp.set_state(QpState::Error);
+                    qp.state.set(QpState::Error);
                 }
             }
             Phase::AwaitReply { mut reassembly, .. }

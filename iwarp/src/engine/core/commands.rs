@@ -61,7 +61,7 @@ impl Core {
             }
             CmCommand::StartInitiator { id, qp, param, after } => {
                 if let Some(conn) = id.conn() {
-                    qp.set_slot(conn.slot());
+                    qp.engine.set_slot(conn.slot());
                 }
                 let started = self.with_id(&id, |connection, io| {
                     connection.start_initiator(io, Arc::clone(&qp), param, after);
@@ -84,7 +84,7 @@ impl Core {
                 }
             }
             CmCommand::Accept { id, conn, qp, param } => {
-                qp.set_slot(conn.slot());
+                qp.engine.set_slot(conn.slot());
                 let taken = self.with_conn(conn, |connection, io| {
                     connection.accept(io, guard, Arc::clone(&id), Arc::clone(&qp), param);
                 });
@@ -167,13 +167,13 @@ impl Core {
         attempt: Attempt,
     ) {
         let now = self.io.now;
-        let started = if qp.asked() >= Ask::Terminate {
+        let started = if qp.signals.asked() >= Ask::Terminate {
             Err(ConnectionError::Tcp(CloseReason::Aborted))
         } else {
             self.open(remote, &param, param.ib_semantics)
         };
         let made = started.and_then(|conn| {
-            qp.set_slot(conn.slot());
+            qp.engine.set_slot(conn.slot());
             Connection::connecting(
                 conn,
                 Arc::clone(&id),

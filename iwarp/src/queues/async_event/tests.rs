@@ -120,27 +120,65 @@ fn what_a_gone_object_has_kept_is_lost() {
     assert_eq!(told(&events), expected);
     drop((second, fourth));
     assert_eq!(events.lost(), 2, "these were told");
-    assert_eq!(events.shared.waiting().sources, 0);
+    let kept = &events.shared.waiting().kept;
+    assert!(kept.places.is_empty() && kept.line.is_none());
 }
 
-/// The line has a place for each object, whichever came and went: a thread that adds an event allocates
-/// nothing.
+/// The objects of the line.
+fn line(events: &AsyncEvents) -> Vec<u32> {
+    let kept = &events.shared.waiting().kept;
+    let mut line = Vec::new();
+    let Some((mut at, last)) = kept.line else { return line };
+    while at != last {
+        line.push(kept.places[at as usize].number);
+        at = kept.places[at as usize].next;
+    }
+    line.push(kept.places[last as usize].number);
+    line
+}
+
+/// Each object has a place, whichever came and went: a thread that adds an event allocates nothing.
 #[test]
-fn the_line_has_room_for_all_objects() {
+fn there_is_a_place_for_each_object() {
     let events = queue(1);
     let mut all: Vec<EventSource> = Vec::new();
     for round in 0..200 {
         all.extend((0..7).map(|number| EventSource::new(&events, number)));
-        let room = events.shared.waiting().line.capacity();
-        assert!(room >= all.len());
+        let room = events.shared.waiting().kept.places.capacity();
+        assert!(room >= all.len() && room <= all.len().max(8) * 9 / 8 + 8, "{room} for {}", all.len());
         all.iter().for_each(|source| source.push(LastWqeReached, None));
-        assert_eq!(events.shared.waiting().line.capacity(), room);
-        let waiting = events.usage().used + events.shared.waiting().line.len();
+        assert_eq!(events.shared.waiting().kept.places.capacity(), room);
+        let waiting = events.usage().used + line(&events).len();
         assert!(waiting >= all.len(), "{waiting}");
         if round % 3 == 0 {
             while events.poll().unwrap().is_some() {}
         }
         all.drain(..5);
+    }
+}
+
+/// Whoever leaves the line, from its front, its middle or its end, leaves the others in their order, and a
+/// later one stands behind them.
+#[test]
+fn the_line_closes_behind_an_object_that_is_gone() {
+    for gone in 1..5 {
+        let events = queue(1);
+        let [first, all @ ..]: [EventSource; 5] = sources(&events);
+        let mut all = Vec::from(all);
+        first.push(CqError, None);
+        all.iter().for_each(|source| source.push(LastWqeReached, None));
+        assert_eq!(line(&events), [2, 3, 4, 5]);
+        drop(all.remove(gone - 1));
+        let mut expected: Vec<u32> = all.iter().map(|source| source.number).collect();
+        assert_eq!(line(&events), expected);
+        let later = EventSource::new(&events, 9);
+        later.push(LastWqeReached, None);
+        first.push(CqError, None);
+        expected.extend([9, 1]);
+        assert_eq!(line(&events), expected);
+        let told: Vec<u32> = told(&events).into_iter().map(|(_, number)| number).collect();
+        assert_eq!(told, [&[1], &expected[..]].concat());
+        assert_eq!((line(&events), events.lost()), (Vec::new(), 1));
     }
 }
 

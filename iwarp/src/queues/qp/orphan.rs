@@ -6,15 +6,9 @@ use super::{Ask, QpShared};
 use crate::queues::{QpState, WcStatus};
 
 impl QpShared {
-    /// A connection is to be made. Until the ends agree, `outlives_peer` counts if the user wants
-    /// InfiniBand's semantics.
-    pub(crate) fn connecting(&self, ib_semantics: bool, outlives_peer: bool) {
-        self.outlives_peer.store(ib_semantics && outlives_peer, Ordering::Release);
-    }
-
-    /// Its user has ended it: it does not outlive that.
-    pub(crate) fn end_by_user(&self) {
-        self.outlives_peer.store(false, Ordering::Release);
+    /// Whether it stays when the peer ends the connection, as its user has not ended it.
+    pub(crate) fn outlives_peer(&self) -> bool {
+        self.attributes.outlives_peer() && !self.signals.is_close_asked() && self.signals.asked() < Ask::Close
     }
 
     /// No connection was made, and none will be: enters `Orphaned` or `Error`.
@@ -24,13 +18,11 @@ impl QpShared {
 
     /// The user gives up the peer while there is no connection. Returns whether there was none.
     pub(crate) fn give_up(&self) -> bool {
-        if self.state() != QpState::Idle {
+        if self.state.get() != QpState::Idle {
             return false;
         }
-        self.end_by_user();
-        if let Some(consumer) = &mut *self.consumer() {
-            consumer.fail_next_send(self, WcStatus::RetryExceeded);
-        }
+        self.attributes.end_by_user();
+        self.fail_next_send();
         // Requests that are posted from here on are flushed.
         self.ask(Ask::Abort);
         self.enter_error();
@@ -40,12 +32,12 @@ impl QpShared {
     /// The peer has ended the connection, and no request of ours was open: enters `Orphaned`. What was posted
     /// or asked for meanwhile is done now.
     pub(crate) fn orphan(&self) {
-        self.set_state(QpState::Orphaned);
-        *self.read_slots() = None;
+        self.state.set(QpState::Orphaned);
+        self.return_read_slots();
         // Pairs with the fence in `is_orphaned`: either this thread sees a request, or the one that leaves it
         // sees the new state.
         fence(Ordering::SeqCst);
-        match self.asked() >= Ask::Close {
+        match self.signals.asked() >= Ask::Close {
             true => self.enter_error(),
             false => self.fail_orphaned_sends(),
         }
@@ -54,12 +46,16 @@ impl QpShared {
     /// The peer is gone: the oldest send fails, all other requests are flushed. Without a send nothing
     /// happens.
     pub(super) fn fail_orphaned_sends(&self) {
-        let failed = match &mut *self.consumer() {
-            Some(consumer) => consumer.fail_next_send(self, WcStatus::RetryExceeded),
-            None => false,
-        };
-        if failed {
+        if self.fail_next_send() {
             self.enter_error();
         }
+    }
+
+    /// The oldest send fails, as the peer is not there; `false` if there is none or a stream has it.
+    fn fail_next_send(&self) -> bool {
+        let mut consumer = self.consumer.lock();
+        let Some(consumer) = &mut *consumer else { return false };
+        let cause = self.state.cause();
+        consumer.fail_next_send(&self.sends, &self.signals, WcStatus::RetryExceeded, cause)
     }
 }

@@ -1,12 +1,9 @@
-//! What users and the engine of a queue pair tell each other: doorbells, and what a user asks for besides its
-//! posts.
+//! What users and the engine of a queue pair tell each other besides posts and completions: what a user asks
+//! the engine for, whether there is a user any more, and the asynchronous events that a user gets.
 
-use std::sync::atomic::{Ordering, fence};
-use std::sync::{Arc, Weak};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
-use super::QpShared;
-use crate::queues::line::{Turn, TurnCell, Waiter};
-use crate::queues::{Doorbells, QpConsumer, QpState};
+use crate::queues::{AsyncEventKind, AsyncEvents, ConnectionError, EventSource};
 
 /// A request to the engine that carries the connection, to end it. Of two requests the one with the higher
 /// value counts.
@@ -26,36 +23,43 @@ pub(crate) enum Ask {
     Abort,
 }
 
-impl QpShared {
-    /// Sends a request to the engine. Without an engine, any request that ends the queue pair ends it at
-    /// once.
-    pub(crate) fn ask(&self, what: Ask) {
-        self.asked.fetch_max(what as u8, Ordering::AcqRel);
-        match self.doorbells.get() {
-            Some(_) if self.is_orphaned() && what >= Ask::Close => self.enter_error(),
-            Some(doorbells) => self.ring(doorbells),
-            None if what >= Ask::Terminate => self.enter_error(),
-            None => {}
+/// See the module.
+pub(crate) struct Signals {
+    events: EventSource,
+    /// The handles of users. The engine has references to the queue pair that are none.
+    handles: AtomicU32,
+    /// The pending [`Ask`].
+    asked: AtomicU8,
+    /// The user has requested a graceful close: the send queue takes no more requests, whatever the state is.
+    close_asked: AtomicBool,
+}
+
+impl Signals {
+    /// Those of queue pair `num`, of which a user has one handle.
+    pub(super) fn new(events: &AsyncEvents, num: u32) -> Self {
+        Self {
+            events: EventSource::new(events, num),
+            handles: AtomicU32::new(1),
+            asked: AtomicU8::new(Ask::Nothing as u8),
+            close_asked: AtomicBool::new(false),
         }
     }
 
-    /// Whether no engine has the connection any more, after a request to it was left.
-    fn is_orphaned(&self) -> bool {
-        // Pairs with the fence in `orphan`.
-        fence(Ordering::SeqCst);
-        self.state() == QpState::Orphaned
+    /// A user gets one more handle from one that it has, or from a connection. Returns `false` if no user has
+    /// one any more: then the queue pair is ended already.
+    pub(crate) fn add_handle(&self) -> bool {
+        let more = |handles: u32| (handles > 0).then_some(handles + 1);
+        self.handles.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
     }
 
-    /// The user requests a graceful close: the send queue refuses further requests. Called before the engine
-    /// is told, so that the engine finds only requests that were posted before, and perhaps one that was
-    /// being posted meanwhile.
-    pub(crate) fn refuse_sends(&self) {
-        self.close_asked.store(true, Ordering::SeqCst);
+    /// A user drops a handle. Returns whether it was the last one.
+    pub(crate) fn drop_handle(&self) -> bool {
+        self.handles.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
-    /// Whether the user has requested a graceful close.
-    pub(crate) fn is_close_asked(&self) -> bool {
-        self.close_asked.load(Ordering::SeqCst)
+    /// Leaves a request to the engine. The caller rings the doorbell.
+    pub(super) fn leave(&self, what: Ask) {
+        self.asked.fetch_max(what as u8, Ordering::AcqRel);
     }
 
     /// The pending request to the engine; it stays pending.
@@ -72,117 +76,21 @@ impl QpShared {
         ask_of(self.asked.swap(Ask::Nothing as u8, Ordering::AcqRel))
     }
 
-    /// Rings the doorbell for new posts. Flushes the queues instead, if the connection is over and no engine
-    /// will.
-    #[inline]
-    pub(crate) fn doorbell(&self) {
-        let state = self.state();
-        if state == QpState::Rts
-            && let Some(doorbells) = self.doorbells.get()
-        {
-            return self.ring(doorbells);
-        }
-        self.doorbell_in(state);
+    /// The user requests a graceful close: the send queue refuses further requests. Called before the engine
+    /// is told, so that the engine finds only requests that were posted before, and perhaps one that was
+    /// being posted meanwhile.
+    pub(crate) fn refuse_sends(&self) {
+        self.close_asked.store(true, Ordering::SeqCst);
     }
 
-    /// As [`doorbell`](Self::doorbell), in a state other than `Rts`.
-    #[cold]
-    #[inline(never)]
-    fn doorbell_in(&self, mut state: QpState) {
-        if state == QpState::Idle {
-            // Requests that were posted early wait for the stream, which looks for them when it begins. No
-            // doorbell rings: it would name no connection, and keep the next post from ringing. Either the
-            // fence in `connected` comes first, and this thread sees the new state; or this fence does, and
-            // the stream sees the requests.
-            fence(Ordering::SeqCst);
-            state = self.state();
-        }
-        match (state, self.doorbells.get()) {
-            (QpState::Error, _) => self.flush(),
-            (QpState::Orphaned, _) => self.fail_orphaned_sends(),
-            (QpState::Rts | QpState::Closing | QpState::Terminate, Some(doorbells)) => self.ring(doorbells),
-            (QpState::Idle, _) | (_, None) => {}
-        }
+    /// Whether the user has requested a graceful close.
+    pub(crate) fn is_close_asked(&self) -> bool {
+        self.close_asked.load(Ordering::SeqCst)
     }
 
-    /// A receive request was posted. Flushes it if the stream is over; before `Error` the engine flushes it,
-    /// after the requests that it has started. Tells the engine if a message of the peer waits for it.
-    #[inline]
-    pub(crate) fn recv_posted(&self) {
-        let state = self.state();
-        if state != QpState::Rts || self.ib_semantics() == Some(true) {
-            self.recv_posted_in(state);
-        }
-    }
-
-    /// As [`recv_posted`](Self::recv_posted), where it is not enough to have posted it.
-    #[cold]
-    fn recv_posted_in(&self, mut state: QpState) {
-        // Pairs with the fence in `await_recv`: either the stream sees the request, or this thread sees that
-        // it waits. In `Idle` as in `doorbell_in`.
-        fence(Ordering::SeqCst);
-        if state == QpState::Idle {
-            state = self.state();
-        }
-        match state {
-            QpState::Terminate | QpState::Error => self.doorbell(),
-            QpState::Rts | QpState::Closing if self.srq.is_none() => self.end_wait(),
-            QpState::Idle | QpState::Rts | QpState::Closing | QpState::Orphaned => {}
-        }
-    }
-
-    /// Asks the engine to receive, if a message waits for a request of this queue pair's own queue.
-    fn end_wait(&self) {
-        if self.turn.get() == Turn::Waits && self.turn.replace(Turn::Out) == Turn::Waits {
-            self.ask(Ask::Receive);
-        }
-    }
-
-    /// A message of the peer waits for a receive request. Called by the holder of the consumer. The engine is
-    /// asked to receive once a request is there, which may be now.
-    pub(crate) fn await_recv(self: &Arc<Self>, consumer: &QpConsumer) {
-        if let Some(srq) = &self.srq {
-            let who: Weak<dyn Waiter> = Arc::<Self>::downgrade(self);
-            return srq.shared.wait_in_line(who, &self.turn);
-        }
-        self.turn.set(Turn::Waits);
-        // Pairs with the fence in `recv_posted_in`.
-        fence(Ordering::SeqCst);
-        if consumer.has_recvs() {
-            self.end_wait();
-        }
-    }
-
-    /// No message waits any more: the stream is over.
-    pub(crate) fn stop_awaiting_recv(&self) {
-        match &self.srq {
-            Some(srq) if self.ib_semantics() == Some(true) => srq.shared.leave_line(&self.turn),
-            Some(_) => {}
-            None => self.turn.set(Turn::Out),
-        }
-    }
-
-    #[inline]
-    pub(super) fn ring(&self, doorbells: &Doorbells) {
-        if self.rung.ring() {
-            doorbells.ring(self.slot.load(Ordering::Acquire));
-        }
-    }
-
-    /// The engine answers the doorbell: the next post rings it again.
-    #[inline]
-    pub(crate) fn clear_doorbell(&self) {
-        self.rung.answer();
-    }
-}
-
-impl Waiter for QpShared {
-    fn turn(&self) -> &TurnCell {
-        &self.turn
-    }
-
-    fn call(&self) {
-        self.ask(Ask::Receive);
+    /// Makes an asynchronous event.
+    pub(super) fn report(&self, kind: AsyncEventKind, cause: Option<ConnectionError>) {
+        self.events.push(kind, cause);
     }
 }
 
@@ -194,5 +102,48 @@ fn ask_of(value: u8) -> Ask {
         3 => Ask::Terminate,
         4 => Ask::Abandon,
         _ => Ask::Abort,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [Ask; 6] = [Ask::Nothing, Ask::Receive, Ask::Close, Ask::Terminate, Ask::Abandon, Ask::Abort];
+
+    /// Of two requests the stronger one counts, whichever came first, and the engine gets it once.
+    #[test]
+    fn the_stronger_request_counts() {
+        let events = AsyncEvents::new(1).unwrap();
+        for first in ALL {
+            for second in ALL {
+                let signals = Signals::new(&events, 1);
+                signals.leave(first);
+                signals.leave(second);
+                let stronger = first.max(second);
+                assert_eq!((signals.asked(), signals.take_asked()), (stronger, stronger));
+                assert_eq!((signals.asked(), signals.take_asked()), (Ask::Nothing, Ask::Nothing));
+            }
+        }
+    }
+
+    /// The last handle is the last one: nobody gets another one behind it.
+    #[test]
+    fn a_queue_pair_without_a_handle_gets_none_again() {
+        let signals = Signals::new(&AsyncEvents::new(1).unwrap(), 1);
+        assert!(signals.add_handle() && !signals.drop_handle());
+        assert!(signals.drop_handle());
+        assert!(!signals.add_handle() && !signals.add_handle());
+    }
+
+    /// The end of sending stays asked for, while the engine takes the request itself.
+    #[test]
+    fn a_close_stays_asked_for() {
+        let signals = Signals::new(&AsyncEvents::new(1).unwrap(), 1);
+        assert!(!signals.is_close_asked());
+        signals.refuse_sends();
+        assert_eq!((signals.is_close_asked(), signals.take_asked()), (true, Ask::Nothing));
+        signals.leave(Ask::Close);
+        assert_eq!((signals.take_asked(), signals.is_close_asked()), (Ask::Close, true));
     }
 }

@@ -7,22 +7,23 @@ use crate::rdmap::TerminateError;
 impl Listed for QpShared {
     fn status(&self) -> QpStatus {
         QpStatus {
-            qp_num: self.num,
-            state: self.state(),
-            pd: self.pd.id().0,
-            has_srq: self.srq.is_some(),
-            open_sends: self.send.wqes.open(),
-            open_receives: self.recv.wqes.open(),
+            qp_num: self.config.num,
+            state: self.state.get(),
+            pd: self.config.pd.id().0,
+            has_srq: self.receives.are_shared(),
+            open_sends: self.sends.open(),
+            open_receives: self.receives.open(),
         }
     }
 
     fn fail_for_cq(&self) {
-        if self.doorbells.get().is_some() {
+        if self.engine.is_there() {
             return self.ask(Ask::Terminate);
         }
-        if self.state() == QpState::Idle {
+        if self.state.get() == QpState::Idle {
             let (layer, etype, code) = TerminateError::LocalCatastrophic.codes();
-            self.fail(Origin::Here, StreamError { layer, etype, code, from_peer: false }, None);
+            let error = StreamError { layer, etype, code, from_peer: false };
+            self.state.fail(&self.signals, Origin::Here, error, None);
             self.ask(Ask::Terminate);
         }
     }

@@ -230,7 +230,7 @@ impl Delivery<'_> {
     /// Whether our user lets the peer's messages have this right.
     #[inline]
     fn admits(&self, need: Access) -> bool {
-        self.common.qp.remote_access().contains(need)
+        self.common.qp.attributes.remote_access().contains(need)
     }
 
     /// The failure when the response to a Read or atomic of ours has arrived, and our user has revoked the

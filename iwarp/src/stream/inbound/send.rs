@@ -76,7 +76,7 @@ impl Delivery<'_> {
             *self.may_send = true;
             // RFC 5040 sections 5.3 and 5.5 (RDMAP-239, RDMAP-275, RDMAP-276, RDMAP-288): the message is
             // delivered, so completions are in sending order.
-            let completion = self.common.qp.succeeded(wr_id, WcOpcode::Recv, len);
+            let completion = self.common.qp.receives.succeeded(wr_id, WcOpcode::Recv, len);
             self.common.complete_recv(completion);
         }
         placed
@@ -185,7 +185,7 @@ impl Delivery<'_> {
     #[cold]
     fn awaits_recv(&self, header: &UntaggedHeader) -> bool {
         self.common.consumer.taken_recvs() == 0
-            && self.common.qp.may_take_shared()
+            && self.common.qp.receives.may_take_shared()
             && header.msn == self.inbound.sends.first_msn()
             && header.mo == 0
             && self.check_opcode(header).is_ok()
@@ -301,7 +301,7 @@ impl Delivery<'_> {
         let Some(wr_id) = self.common.consumer.recv().map(|request| request.wr_id) else {
             return Err(Failure::defect("a receive request for the message that is complete"));
         };
-        let completion = self.common.qp.succeeded(wr_id, completed, len);
+        let completion = self.common.qp.receives.succeeded(wr_id, completed, len);
         let solicited = opcode.is_solicited();
         self.common.complete_recv(WorkCompletion { immediate, invalidated, solicited, ..completion });
         Ok(())
@@ -319,7 +319,7 @@ impl Delivery<'_> {
     /// Completes the bound receive request in error.
     fn fail_bound(&mut self, status: WcStatus) {
         if let Some(wr_id) = self.common.consumer.recv().map(|request| request.wr_id) {
-            let completion = self.common.qp.failed(wr_id, WcOpcode::Recv, status, None);
+            let completion = self.common.qp.receives.failed(wr_id, status, None);
             self.common.complete_recv(completion);
         }
     }

@@ -3,7 +3,7 @@
 use crate::memory::{Accessor, EpochGuard, Stag};
 use crate::mpa::startup::RtrKind;
 use crate::queues::{
-    Payload, RemoteAddr, SendEntry, SendFlags, SendOp, Sge, Usual, WcStatus, ZERO_COPY_MIN_BYTES,
+    Payload, PreparedPayload, RemoteAddr, SendEntry, SendFlags, SendOp, Sge, WcStatus, ZERO_COPY_MIN_BYTES,
 };
 use crate::rdmap::{AtomicRequest, Opcode, ReadRequest, ReadSink, TerminateError, join_immediate};
 
@@ -24,13 +24,13 @@ impl Outbound {
         // RFC 7306 sections 5.2.1 and 6.3 (EXT-088, EXT-126): requests start in the order in which they were
         // posted. One that may not start yet stays in front of all others.
         let Some(request) = common.consumer.next_send() else { return Ok(false) };
-        let &SendEntry { ref op, ref payload, length, flags, usual, .. } = request;
+        let &SendEntry { ref op, ref payload, length, flags, prepared, .. } = request;
         let has_begun = common.next_element > 0;
         // Looked at behind the request: one that was posted after our user has stopped the queue is seen to
         // be held.
-        if common.qp.holds_sends() && !has_begun {
+        if common.qp.sends.is_held() && !has_begun {
             if common.pending.is_empty() {
-                common.qp.report_held();
+                common.qp.sends.report_held(&common.qp.signals);
             }
             return Ok(false);
         }
@@ -47,10 +47,10 @@ impl Outbound {
         let solicited = flags.contains(SendFlags::SOLICITED);
         // On InfiniBand the response meets the buffer, after the request was carried out.
         let fails_late = common.ib_semantics && matches!(op, SendOp::Read { .. } | SendOp::Atomic { .. });
-        if matches!(usual, Usual::Faulty) && !fails_late {
+        if matches!(prepared, PreparedPayload::InvalidMemory) && !fails_late {
             return Err(fail_oldest(common, WcStatus::LocalProtectionError));
         }
-        if matches!(usual, Usual::WrongLength) {
+        if matches!(prepared, PreparedPayload::InvalidLength) {
             return Err(fail_oldest(common, WcStatus::LocalLengthError));
         }
         // The post checks this. A request that was posted before the connection is checked here.

@@ -1,5 +1,5 @@
-//! Requests of the usual form ([`Usual`]) that fit one FPDU. They are written straight from the send queue,
-//! as long as nothing else waits to be sent.
+//! Requests whose payload is ready ([`PreparedPayload`]) and that fit one FPDU. They are written straight
+//! from the send queue, as long as nothing else waits to be sent.
 //!
 //! A request that does not fit, or whose memory is no longer there, stays in its queue: it becomes a message,
 //! which alone is cut and reports errors.
@@ -12,7 +12,7 @@ use dp::profile::{self, Layer};
 use crate::ddp::Segment;
 use crate::memory::Stag;
 use crate::mpa::{FpduPlan, Framer, UlpduHead};
-use crate::queues::{Payload, SendEntry, SendFlags, SendOp, Signaled, Usual, send_opcode};
+use crate::queues::{Payload, PreparedPayload, SendEntry, SendFlags, SendOp, Signaled, send_opcode};
 use crate::rdmap::Opcode;
 
 use super::super::message::Addressing;
@@ -38,7 +38,7 @@ impl Outbound {
     #[inline]
     pub(super) fn is_usual_next(&self, common: &Common) -> bool {
         self.allows_usual(common)
-            && common.consumer.next_send().is_some_and(|request| request.usual.is_usual())
+            && common.consumer.next_send().is_some_and(|request| request.prepared.is_ready())
     }
 
     /// Whether nothing goes before the oldest posted request, and nothing has to complete before it, unless
@@ -68,14 +68,14 @@ impl Outbound {
         let together = if cx.framer.markers() { 1 } else { TOGETHER };
         let requests = consumer.next_sends(together);
         // As in `start_request`: looked at behind the requests.
-        if qp.holds_sends() {
+        if qp.sends.is_held() {
             return Stop::Other;
         }
         let mut signaled = ArrayVec::<Signaled, TOGETHER>::new();
         let (mut sent, mut fetched) = (0, 0);
         let mut stop = if requests.is_all() { Stop::Empty } else { Stop::Enough };
         for request in requests.iter() {
-            if !request.usual.is_usual() {
+            if !request.prepared.is_ready() {
                 stop = Stop::Other;
                 break;
             }
@@ -113,15 +113,15 @@ impl Outbound {
                 stop = Stop::Full;
                 break;
             };
-            let written = profile::within(Layer::Fetch, || match (request.usual, &*request.payload) {
-                (Usual::Registered(found), Payload::Gather(sg_list)) => {
+            let written = profile::within(Layer::Fetch, || match (request.prepared, &*request.payload) {
+                (PreparedPayload::Registered(found), Payload::Gather(sg_list)) => {
                     let bytes = u64::from(request.length);
                     sg_list
                         .first()
                         .and_then(|sge| cx.guard.found_source(found, sge.addr, bytes, by.pd))
                         .is_some_and(|source| cx.framer.frame_source(plan, out, &head, &source, 0).is_ok())
                 }
-                (Usual::Inline, Payload::Inline(bytes)) => {
+                (PreparedPayload::Inline, Payload::Inline(bytes)) => {
                     write_inline(cx.framer, plan, out, &head, bytes);
                     true
                 }
@@ -137,7 +137,7 @@ impl Outbound {
             sent += 1;
             if *ib_semantics {
                 await_acknowledgement(pending, request, cx.offset + end as u64, msn);
-            } else if request.flags.contains(SendFlags::SIGNALED) || qp.sq_sig_all {
+            } else if request.flags.contains(SendFlags::SIGNALED) || qp.sends.signals_all() {
                 signaled.push(Signaled { wr_id: request.wr_id, opcode: send_opcode(&request.op) });
             }
         }
@@ -152,7 +152,7 @@ impl Outbound {
         cx.counters.tx_fetched_bytes += fetched;
         // RFC 5040 section 5.5 (RDMAP-286): a Send or Write completes when its last segment is written.
         if !*ib_semantics {
-            consumer.complete_sends(qp, sent, &signaled);
+            consumer.complete_sends(&qp.sends, &qp.signals, sent, &signaled);
         }
         stop
     }

@@ -12,7 +12,6 @@ use tcp_lite::{CloseReason, ConnId};
 
 use crate::queues::QpShared;
 use crate::verbs::engine_shared::EngineShared;
-use crate::verbs::qp::QpOwner;
 use crate::verbs::{ConnectionError, ContextShared, VerbsError};
 
 use super::event::{self, ChannelShared};
@@ -76,7 +75,7 @@ pub struct Activity {
 pub(super) struct CmState {
     pub(super) phase: CmPhase,
     owner: Weak<CmOwner>,
-    pub(super) qp: Option<(Weak<QpShared>, Weak<QpOwner>)>,
+    pub(super) qp: Option<Weak<QpShared>>,
     /// Ours and the peer's. A `SocketAddr` has fields that TCP does not know.
     addresses: Option<[(IpAddr, u16); 2]>,
     /// Its connection in the engine.
@@ -170,7 +169,7 @@ impl CmCommand {
             // The end of the connection makes the event of the identifier.
             Self::Status { engine } => engine.status().answer(None),
             Self::Accept { qp, .. } | Self::StartInitiator { qp, .. } => {
-                qp.blame(ConnectionError::Tcp(CloseReason::Aborted));
+                qp.state.blame(ConnectionError::Tcp(CloseReason::Aborted));
                 qp.enter_error();
             }
             Self::Listen { .. }
@@ -271,7 +270,7 @@ impl CmShared {
 
     /// No connection was set up for `qp`, and none will be.
     pub(crate) fn not_connected(self: &Arc<Self>, qp: &QpShared, error: ConnectionError) {
-        qp.blame(error);
+        qp.state.blame(error);
         qp.unreached();
         self.not_streaming(error);
     }
@@ -279,7 +278,7 @@ impl CmShared {
     /// The connection had ended before it was for `qp`.
     pub(crate) fn ended_before(&self, qp: &QpShared) {
         // Our user has not ended it: after an abort of the user, the call that brings `qp` fails.
-        qp.blame(self.state().cause.unwrap_or(ConnectionError::PeerClosed));
+        qp.state.blame(self.state().cause.unwrap_or(ConnectionError::PeerClosed));
         qp.unreached();
     }
 
@@ -358,9 +357,9 @@ impl CmShared {
     /// is sent.
     pub(super) fn close(self: &Arc<Self>) {
         let state = self.state();
-        let qp = state.qp.as_ref().and_then(|(qp, _)| qp.upgrade());
+        let qp = state.qp.as_ref().and_then(Weak::upgrade);
         if let Some(qp) = &qp {
-            qp.refuse_sends();
+            qp.signals.refuse_sends();
         }
         self.end_with(state, |id| CmCommand::Disconnect { id });
     }

@@ -250,7 +250,7 @@ impl CmId {
             engine.doorbells(),
             param.mpa_config(true).max_ird,
         )?;
-        state.qp = Some((Arc::downgrade(&qp.shared), Arc::downgrade(&qp.owner)));
+        state.qp = Some(Arc::downgrade(&qp.shared));
         let after = stream.end();
         state.phase = CmPhase::Connected { engine: Arc::clone(&engine) };
         drop(state);

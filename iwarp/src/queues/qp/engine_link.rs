@@ -1,0 +1,91 @@
+//! The link of a queue pair to the engine that carries its connection: its doorbell there.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use crate::queues::Doorbells;
+use crate::queues::rung::Rung;
+
+/// See the module.
+pub(crate) struct EngineLink {
+    /// The doorbells of the engine; set once, by connect or accept.
+    doorbells: OnceLock<Arc<Doorbells>>,
+    /// The connection's slot in that engine.
+    slot: AtomicU32,
+    /// Whether the doorbell was rung and the engine has not answered it.
+    rung: Rung,
+}
+
+impl EngineLink {
+    pub(super) fn new() -> Self {
+        Self { doorbells: OnceLock::new(), slot: AtomicU32::new(u32::MAX), rung: Rung::new() }
+    }
+
+    /// Whether there is an engine.
+    pub(super) fn is_there(&self) -> bool {
+        self.doorbells.get().is_some()
+    }
+
+    /// The engine with these doorbells is to carry the connection. Returns `false` if there is an engine
+    /// already.
+    pub(super) fn reserve(&self, doorbells: &Arc<Doorbells>) -> bool {
+        self.doorbells.set(Arc::clone(doorbells)).is_ok()
+    }
+
+    /// The connection has this slot in its engine.
+    pub(crate) fn set_slot(&self, slot: usize) {
+        self.slot.store(slot as u32, Ordering::Release);
+    }
+
+    /// Rings the doorbell, if there is an engine: it looks at the queue pair again. Returns whether there is.
+    #[inline]
+    pub(crate) fn ring(&self) -> bool {
+        let Some(doorbells) = self.doorbells.get() else { return false };
+        if self.rung.ring() {
+            doorbells.ring(self.slot.load(Ordering::Acquire));
+        }
+        true
+    }
+
+    /// The engine answers the doorbell: the next post rings it again.
+    #[inline]
+    pub(crate) fn clear_doorbell(&self) {
+        self.rung.answer();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::queues::Notifier;
+
+    fn doorbells() -> Arc<Doorbells> {
+        Arc::new(Doorbells::new(8, Notifier::new().unwrap()))
+    }
+
+    /// Many posts ring once, with the slot, until the engine has answered.
+    #[test]
+    fn a_doorbell_rings_once_until_it_is_answered() {
+        let (link, doorbells) = (EngineLink::new(), doorbells());
+        assert!(!link.is_there() && !link.ring());
+        assert!(link.reserve(&doorbells));
+        link.set_slot(5);
+        assert!(link.is_there() && link.ring() && link.ring());
+        assert_eq!([(); 2].map(|()| doorbells.next()), [Some(5), None]);
+        assert!(link.ring());
+        assert_eq!(doorbells.next(), None, "it was not answered");
+        link.clear_doorbell();
+        assert!(link.ring());
+        assert_eq!(doorbells.next(), Some(5));
+    }
+
+    #[test]
+    fn a_queue_pair_has_one_engine() {
+        let link = EngineLink::new();
+        let [first, second] = [(); 2].map(|()| doorbells());
+        assert!(link.reserve(&first) && !link.reserve(&second));
+        link.set_slot(1);
+        link.ring();
+        assert_eq!((first.next(), second.next()), (Some(1), None));
+    }
+}

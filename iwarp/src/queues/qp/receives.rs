@@ -1,0 +1,305 @@
+//! The receives of a queue pair: its receive queue or its part of a shared one, how many requests it has
+//! taken and completed, and whether a message waits for one.
+
+use std::mem::ManuallyDrop;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
+use std::sync::{Arc, Weak};
+
+use crate::memory::PdId;
+use crate::queues::cq::{CqPlace, CqShared};
+use crate::queues::line::{Turn, TurnCell, Waiter};
+use crate::queues::lock::{Lock, LockGuard};
+use crate::queues::ring::{RingReader, RingWriter, ring};
+use crate::queues::wqe::{Counter, WqeCount};
+use crate::queues::{
+    AsyncEventKind, ConnectionError, QpInit, RecvRequest, SharedReceiveQueue, VerbsError, WcOpcode, WcStatus,
+    WorkCompletion,
+};
+
+use super::signals::Signals;
+
+/// A posted request in the receive queue. It owns nothing.
+pub(in crate::queues) type RecvEntry = ManuallyDrop<RecvRequest>;
+
+/// See the module.
+pub(crate) struct Receives {
+    /// Where requests are added. Threads that post have the lock in turn.
+    ring: Lock<RingWriter<RecvEntry>>,
+    place: CqPlace,
+    srq: Option<SharedReceiveQueue>,
+    /// Requests taken for messages, and the number of them that are completed.
+    taken: Counter,
+    done: Counter,
+    /// The count of shared requests above which one event is made; 0: none.
+    high_water: AtomicU32,
+    /// Whether a message of the peer waits for a request.
+    turn: TurnCell,
+    /// Whether messages may wait: with InfiniBand's semantics.
+    may_wait: AtomicBool,
+    /// Whether `LastWqeReached` was reported.
+    last_wqe_reported: AtomicBool,
+}
+
+impl Receives {
+    /// Those of queue pair `num`, and the end where requests of its own queue are taken.
+    pub(super) fn new(init: &QpInit<'_>, num: u32) -> (Self, RingReader<RecvEntry>) {
+        let (shared, depth) = match init.srq {
+            Some(srq) => (Some(srq.shared.outstanding()), 0),
+            None => (None, init.max_recv_wr),
+        };
+        let (writer, reader) = ring(depth);
+        let receives = Self {
+            ring: Lock::new(writer),
+            place: CqPlace::new(init.recv_cq, WqeCount::new(init.max_recv_wr, shared), num),
+            srq: init.srq.cloned(),
+            taken: Counter::default(),
+            done: Counter::default(),
+            high_water: AtomicU32::new(mark_of(init.high_water)),
+            turn: TurnCell::new(),
+            may_wait: AtomicBool::new(false),
+            last_wqe_reported: AtomicBool::new(false),
+        };
+        (receives, reader)
+    }
+
+    /// Whether they come from a shared receive queue.
+    pub(crate) fn are_shared(&self) -> bool {
+        self.srq.is_some()
+    }
+
+    /// Number and depth of the shared receive queue.
+    pub(crate) fn shared_queue(&self) -> Option<(u32, usize)> {
+        self.srq.as_ref().map(|srq| (srq.shared.num, srq.shared.max_wr))
+    }
+
+    /// The protection domain of the shared receive queue.
+    pub(crate) fn shared_pd(&self) -> Option<PdId> {
+        self.srq.as_ref().map(|srq| srq.shared.pd.id())
+    }
+
+    /// Requests that it may hold.
+    pub(crate) fn depth(&self) -> usize {
+        self.place.wqes().max()
+    }
+
+    /// Requests that are not completed: those posted here, or taken from the shared queue.
+    pub(crate) fn open(&self) -> u64 {
+        self.place.wqes().open()
+    }
+
+    /// Those whose completion is not polled.
+    pub(crate) fn used(&self) -> u64 {
+        self.place.wqes().used()
+    }
+
+    /// Requests taken for messages of the peer, in all, and those of them that are not completed.
+    pub(crate) fn taken(&self) -> (u64, u64) {
+        // In this order, so that no request is counted as done and not as taken.
+        let done = self.done.get();
+        let taken = self.taken.get();
+        (taken, taken.wrapping_sub(done))
+    }
+
+    // ---- posting ----
+
+    /// Keeps other threads from posting while the guard is there.
+    #[inline]
+    pub(in crate::queues) fn lock(&self) -> LockGuard<'_, RingWriter<RecvEntry>> {
+        self.ring.lock()
+    }
+
+    /// Adds a request that was checked to the queue of its own.
+    #[inline(always)]
+    pub(super) fn add(&self, request: &RecvRequest) -> Result<(), VerbsError> {
+        let mut queue = self.lock();
+        if !self.place.wqes().take() {
+            return Err(VerbsError::QueueFull("receive"));
+        }
+        // The entry is written where it lies.
+        let is_added = queue.push_with(|entry| {
+            entry.wr_id = request.wr_id;
+            entry.sg_list.extend(request.sg_list.iter().copied());
+        });
+        debug_assert!(is_added, "the queue holds as many requests as may be open");
+        if is_added { Ok(()) } else { Err(VerbsError::QueueFull("receive")) }
+    }
+
+    // ---- taking and completing: called by the holder of the consumer ----
+
+    /// A request of its own queue is taken for a message.
+    #[inline]
+    pub(in crate::queues) fn count_taken(&self) {
+        self.taken.add(1);
+    }
+
+    /// Takes a request from the shared queue, unless this queue pair holds its maximum.
+    pub(in crate::queues) fn take_shared(&self, signals: &Signals) -> Option<RecvRequest> {
+        let srq = &self.srq.as_ref()?.shared;
+        // RFC 5041 section 8.3.2 (DDP-239), RFC 5040 section 8.1.2 (RDMAP-371): each stream has a limit of
+        // shared buffers.
+        let wqes = self.place.wqes();
+        if !wqes.is_free() {
+            return None;
+        }
+        let request = if self.may_wait() { srq.take_in_turn(&self.turn)? } else { srq.take()? };
+        let is_counted = wqes.take();
+        debug_assert!(is_counted, "an entry was free, and only this thread takes them");
+        // RFC 5042 section 6.4.3.1 (SEC-136): a queue pair that holds as many shared buffers as it may gets
+        // no more, and one that passes its high-water mark is reported.
+        self.check_high_water(signals, wqes.used());
+        self.count_taken();
+        Some(request)
+    }
+
+    /// Whether it may hold one more request of its shared queue, if it has one.
+    pub(crate) fn may_take_shared(&self) -> bool {
+        self.srq.is_none() || self.place.wqes().is_free()
+    }
+
+    /// Completes a request that was taken.
+    pub(in crate::queues) fn complete(&self, completion: WorkCompletion) {
+        self.done.add(1);
+        self.place.wqes().complete();
+        self.place.push(completion);
+        self.report();
+    }
+
+    /// Completes a request of its own queue as flushed that was not taken. The caller has to call
+    /// [`report`](Self::report) when it holds no lock.
+    pub(in crate::queues) fn flush(&self, wr_id: u64, cause: Option<ConnectionError>) {
+        self.place.wqes().complete();
+        self.place.push(self.flushed(wr_id, cause));
+    }
+
+    /// The completion of a request that has succeeded.
+    #[inline]
+    pub(crate) fn succeeded(&self, wr_id: u64, opcode: WcOpcode, byte_len: u32) -> WorkCompletion {
+        self.place.succeeded(wr_id, opcode, byte_len)
+    }
+
+    /// The completion of a request that fails, with the cause of the connection's end.
+    pub(crate) fn failed(
+        &self,
+        wr_id: u64,
+        status: WcStatus,
+        cause: Option<ConnectionError>,
+    ) -> WorkCompletion {
+        self.place.failed(wr_id, WcOpcode::Recv, status, cause)
+    }
+
+    /// The completion of a request that is flushed.
+    pub(in crate::queues) fn flushed(&self, wr_id: u64, cause: Option<ConnectionError>) -> WorkCompletion {
+        self.failed(wr_id, WcStatus::WrFlushError, cause)
+    }
+
+    /// Reports lost completions and events of the completion queue. The caller holds no lock.
+    #[inline]
+    pub(super) fn report(&self) {
+        self.place.report();
+    }
+
+    /// Takes its completions out of its completion queue. From now on requests make none.
+    pub(super) fn discard_completions(&self) {
+        self.place.silence();
+    }
+
+    /// Its completion queue.
+    pub(crate) fn cq(&self) -> &CqShared {
+        self.place.cq()
+    }
+
+    /// The queue pair has entered `Error` and flushed its requests: makes the event for the last one of a
+    /// shared queue, once.
+    pub(super) fn report_last(&self, signals: &Signals) {
+        if self.srq.is_some() && !self.last_wqe_reported.swap(true, Ordering::AcqRel) {
+            signals.report(AsyncEventKind::LastWqeReached, None);
+        }
+    }
+
+    // ---- the high-water mark ----
+
+    /// Requests an event for when this queue pair holds more than `mark` requests of the shared queue. The
+    /// event comes at once if it holds more already.
+    pub(crate) fn arm_high_water(&self, signals: &Signals, mark: usize) {
+        self.high_water.store(mark_of(mark), Ordering::SeqCst);
+        self.check_high_water(signals, self.used());
+    }
+
+    fn check_high_water(&self, signals: &Signals, held: u64) {
+        let mark = self.high_water.load(Ordering::Relaxed);
+        if mark != 0
+            && held > mark.into()
+            && self.high_water.compare_exchange(mark, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        {
+            signals.report(AsyncEventKind::QpHighWater, None);
+        }
+    }
+
+    // ---- waiting ----
+
+    /// Messages of the peer may wait for requests from now on.
+    pub(super) fn allow_waiting(&self) {
+        self.may_wait.store(true, Ordering::Release);
+        if let Some(srq) = &self.srq {
+            srq.shared.join_line();
+        }
+    }
+
+    /// Whether messages of the peer may wait for requests.
+    #[inline]
+    pub(super) fn may_wait(&self) -> bool {
+        self.may_wait.load(Ordering::Acquire)
+    }
+
+    /// Its turn to take a request.
+    pub(super) fn turn(&self) -> &TurnCell {
+        &self.turn
+    }
+
+    /// A message of the peer waits for a request: that of `who`, which is called if the queue is shared.
+    /// `is_posted` says whether a request is in the queue of its own; then the message does not wait, and
+    /// this returns `true`.
+    pub(super) fn wait(&self, who: &Arc<impl Waiter + 'static>, is_posted: impl FnOnce() -> bool) -> bool {
+        if let Some(srq) = &self.srq {
+            let who: Weak<dyn Waiter> = Arc::downgrade(who) as _;
+            srq.shared.wait_in_line(who, &self.turn);
+            return false;
+        }
+        self.turn.set(Turn::Waits);
+        // Pairs with the fence of a thread that has posted a receive request.
+        fence(Ordering::SeqCst);
+        is_posted() && self.end_wait()
+    }
+
+    /// Ends the wait of a message for a request of this queue pair's own queue. Returns whether one waited.
+    pub(super) fn end_wait(&self) -> bool {
+        self.srq.is_none() && self.turn.get() == Turn::Waits && self.turn.replace(Turn::Out) == Turn::Waits
+    }
+
+    /// No message waits any more: the stream is over.
+    pub(crate) fn stop_waiting(&self) {
+        match &self.srq {
+            Some(srq) if self.may_wait() => srq.shared.leave_line(&self.turn),
+            Some(_) => {}
+            None => self.turn.set(Turn::Out),
+        }
+    }
+}
+
+impl Drop for Receives {
+    fn drop(&mut self) {
+        if self.may_wait()
+            && let Some(srq) = &self.srq
+        {
+            srq.shared.quit_line();
+        }
+    }
+}
+
+/// A mark that no count passes is as good as a higher one.
+fn mark_of(mark: usize) -> u32 {
+    mark.try_into().unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,397 @@
+//! The send queue of a queue pair: where requests are added, what they complete to, and how it is drained and
+//! held.
+//!
+//! Sends that are posted after the end of sending, after the user has requested a graceful close or after the
+//! peer's FIN, are refused by RFC 5041 section 6.2.1. The verbs of RDMA devices accept them, and programs
+//! post one that tells them by its flushed completion that all others are done. So a queue may keep them
+//! apart from its ring, where the engine would find and send them, and they are flushed behind it.
+//!
+//! A queue that is held (InfiniBand's state "send queue drained", SQD) starts no request: what has started
+//! goes on until it is complete, and what waits, or is posted meanwhile, stays. The engine looks at the flag
+//! behind each request that it finds. So it sees the flag with any request that was posted after the flag was
+//! set.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use arrayvec::ArrayVec;
+
+use crate::queues::cq::{CqPlace, CqShared};
+use crate::queues::lock::{Lock, LockGuard};
+use crate::queues::ring::{RingReader, RingWriter, ring};
+use crate::queues::wqe::WqeCount;
+use crate::queues::{
+    AsyncEventKind, ConnectionError, MAX_INLINE, Payload, PreparedPayload, QpInit, QpState, SendEntry,
+    SendRequest, Signaled, VerbsError, WcOpcode, WcStatus, WorkCompletion, send_opcode,
+};
+
+use super::signals::Signals;
+
+/// See the module.
+pub(crate) struct SendQueue {
+    /// Where requests are added. Threads that post have the lock in turn.
+    posting: Lock<Posting>,
+    place: CqPlace,
+    /// The states in which it accepts requests.
+    states: u8,
+    /// Every request makes a completion, signaled or not.
+    signals_all: bool,
+    /// An event is wanted when no request is open.
+    drain: AtomicBool,
+    /// No request starts.
+    held: AtomicBool,
+}
+
+/// Where requests are added.
+pub(in crate::queues) struct Posting {
+    ring: RingWriter<SendEntry>,
+    /// Sends that were posted after the end of sending, oldest first; `None`: they are refused. They have
+    /// entries of the queue, so there are no more of them than it is deep.
+    late: Option<Box<VecDeque<LateSend>>>,
+}
+
+/// What the flushed completion of a late send needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::queues) struct LateSend {
+    pub(in crate::queues) wr_id: u64,
+    pub(in crate::queues) opcode: WcOpcode,
+}
+
+impl Posting {
+    /// Takes the oldest late send, to complete it. Called by the holder of the consumer.
+    pub(in crate::queues) fn next_late(&mut self) -> Option<LateSend> {
+        self.late.as_mut()?.pop_front()
+    }
+}
+
+impl SendQueue {
+    /// That of queue pair `num`, and the end where requests are taken.
+    pub(super) fn new(init: &QpInit<'_>, num: u32) -> (Self, RingReader<SendEntry>) {
+        let (writer, reader) = ring(init.max_send_wr);
+        let queue = Self {
+            posting: Lock::new(Posting { ring: writer, late: None }),
+            place: CqPlace::new(init.send_cq, WqeCount::new(init.max_send_wr, None), num),
+            states: QpState::taking_sends(init.early_sends),
+            signals_all: init.sq_sig_all,
+            drain: AtomicBool::new(false),
+            held: AtomicBool::new(false),
+        };
+        (queue, reader)
+    }
+
+    /// Whether every request makes a completion, signaled or not.
+    #[inline]
+    pub(crate) fn signals_all(&self) -> bool {
+        self.signals_all
+    }
+
+    /// Requests that may be open.
+    pub(crate) fn depth(&self) -> usize {
+        self.place.wqes().max()
+    }
+
+    /// Requests that are not completed.
+    pub(crate) fn open(&self) -> u64 {
+        self.place.wqes().open()
+    }
+
+    /// Requests whose completion is not polled.
+    pub(crate) fn used(&self) -> u64 {
+        self.place.wqes().used()
+    }
+
+    // ---- posting ----
+
+    /// Whether it accepts requests in this state.
+    #[inline]
+    pub(super) fn accepts_in(&self, state: QpState) -> bool {
+        self.states & state.bit() != 0
+    }
+
+    /// Keeps other threads from posting while the guard is there.
+    #[inline]
+    pub(in crate::queues) fn lock(&self) -> LockGuard<'_, Posting> {
+        self.posting.lock()
+    }
+
+    /// Adds a request that was checked.
+    #[inline(always)]
+    pub(super) fn add(
+        &self,
+        request: &SendRequest,
+        length: u32,
+        prepared: PreparedPayload,
+        inline: Option<ArrayVec<u8, MAX_INLINE>>,
+    ) -> Result<(), VerbsError> {
+        let mut queue = self.lock();
+        if !self.place.wqes().take() {
+            return Err(VerbsError::QueueFull("send"));
+        }
+        // The entry is written where it lies.
+        let is_added = queue.ring.push_with(|entry| {
+            entry.wr_id = request.wr_id;
+            entry.op = request.op;
+            entry.length = length;
+            entry.flags = request.flags;
+            entry.prepared = prepared;
+            match inline {
+                Some(bytes) => *entry.payload = Payload::Inline(bytes),
+                None => entry.payload.gather(&request.sg_list),
+            }
+        });
+        debug_assert!(is_added, "the queue holds as many requests as may be open");
+        if is_added { Ok(()) } else { Err(VerbsError::QueueFull("send")) }
+    }
+
+    /// Late sends are kept from now on.
+    pub(crate) fn take_late(&self) {
+        self.lock().late.get_or_insert_default();
+    }
+
+    /// Whether late sends are kept.
+    pub(super) fn takes_late(&self) -> bool {
+        self.lock().late.is_some()
+    }
+
+    /// Keeps a request until the queue is flushed. Returns `false` if late sends are refused.
+    pub(super) fn keep_late(&self, request: &SendRequest) -> Result<bool, VerbsError> {
+        // As for a request that enters the ring: either a thread that flushes finds it, or the thread that
+        // posts sees the new state afterwards, and flushes.
+        let mut queue = self.lock();
+        let Some(late) = &mut queue.late else { return Ok(false) };
+        if !self.place.wqes().take() {
+            return Err(VerbsError::QueueFull("send"));
+        }
+        late.push_back(LateSend { wr_id: request.wr_id, opcode: send_opcode(&request.op) });
+        Ok(true)
+    }
+
+    // ---- completing: called by the holder of the consumer ----
+
+    /// The completion of a request that has succeeded.
+    #[inline]
+    pub(crate) fn succeeded(&self, wr_id: u64, opcode: WcOpcode, byte_len: u32) -> WorkCompletion {
+        self.place.succeeded(wr_id, opcode, byte_len)
+    }
+
+    /// The completion of a request that fails, with the cause of the connection's end.
+    pub(crate) fn failed(
+        &self,
+        wr_id: u64,
+        opcode: WcOpcode,
+        status: WcStatus,
+        cause: Option<ConnectionError>,
+    ) -> WorkCompletion {
+        self.place.failed(wr_id, opcode, status, cause)
+    }
+
+    /// Completes a request. It makes a completion if it is `signaled`: one was requested, or the request
+    /// failed. Otherwise the entry of the request is free at once. The caller has to call
+    /// [`report`](Self::report) when it holds no lock.
+    #[inline(always)]
+    pub(in crate::queues) fn complete(&self, signals: &Signals, signaled: bool, completion: WorkCompletion) {
+        let wqes = self.place.wqes();
+        wqes.complete();
+        debug_assert!(signaled || completion.status == WcStatus::Success, "a failure is always told");
+        if signaled || self.signals_all {
+            self.place.push(completion);
+        } else {
+            wqes.free(1);
+        }
+        self.report_if_drained(signals);
+    }
+
+    /// Completes `count` requests that have succeeded, after they left their queue. Those in `signaled` make
+    /// completions, in this order, which enter the completion queue together. As
+    /// [`complete`](Self::complete).
+    #[inline]
+    pub(in crate::queues) fn complete_all(&self, signals: &Signals, count: usize, signaled: &[Signaled]) {
+        let wqes = self.place.wqes();
+        wqes.complete_all(count);
+        if !signaled.is_empty() {
+            let completions = signaled.iter().map(|sent| self.succeeded(sent.wr_id, sent.opcode, 0));
+            self.place.push_all(completions, false);
+        }
+        if signaled.len() < count {
+            wqes.free(count - signaled.len());
+        }
+        self.report_if_drained(signals);
+    }
+
+    /// Reports lost completions and events of the completion queue. The caller holds no lock.
+    #[inline]
+    pub(in crate::queues) fn report(&self) {
+        self.place.report();
+    }
+
+    /// Takes its completions out of its completion queue. From now on requests make none.
+    pub(super) fn discard_completions(&self) {
+        self.place.silence();
+    }
+
+    /// Its completion queue.
+    pub(crate) fn cq(&self) -> &CqShared {
+        self.place.cq()
+    }
+
+    // ---- draining and holding ----
+
+    /// Requests an event for when no request is open or, while the queue is held, none is under way. The
+    /// caller looks whether it is due.
+    pub(super) fn arm_drain(&self) {
+        self.drain.store(true, Ordering::Release);
+    }
+
+    /// Makes the event if it is wanted and no request is open.
+    #[inline]
+    pub(crate) fn report_if_drained(&self, signals: &Signals) {
+        if self.drain.load(Ordering::Acquire) && self.open() == 0 {
+            self.report_held(signals);
+        }
+    }
+
+    /// Makes the event if it is wanted. No request is under way, as the caller knows.
+    #[cold]
+    pub(crate) fn report_held(&self, signals: &Signals) {
+        if self.drain.swap(false, Ordering::AcqRel) {
+            signals.report(AsyncEventKind::SqDrained, None);
+        }
+    }
+
+    /// Starts no request from now on, until [`resume`](Self::resume).
+    pub(crate) fn hold(&self) {
+        self.held.store(true, Ordering::Release);
+    }
+
+    /// Starts requests again. An event that is still to come does not. The caller rings the doorbell.
+    pub(super) fn resume(&self) {
+        self.drain.store(false, Ordering::Release);
+        self.held.store(false, Ordering::Release);
+    }
+
+    /// Whether no request starts.
+    #[inline]
+    pub(crate) fn is_held(&self) -> bool {
+        self.held.load(Ordering::Acquire)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::queues::{CompletionQueue, CqOptions, SendFlags, SendOp, test_objects};
+
+    fn send(wr_id: u64) -> SendRequest {
+        SendRequest { wr_id, op: SendOp::Send, sg_list: ArrayVec::new(), flags: SendFlags::empty() }
+    }
+
+    fn add(queue: &SendQueue, wr_id: u64) -> Result<(), VerbsError> {
+        queue.add(&send(wr_id), 0, PreparedPayload::Inline, Some(ArrayVec::new()))
+    }
+
+    fn polled(cq: &CompletionQueue) -> Vec<(u64, WcStatus, u32)> {
+        std::iter::from_fn(|| cq.poll_one()).map(|it| (it.wr_id, it.status, it.qp_num)).collect()
+    }
+
+    /// A request has an entry from its post until its completion is polled, or until it is done if it makes
+    /// none.
+    #[test]
+    fn an_entry_is_used_until_its_completion_is_polled() {
+        let (resources, _, cq) = test_objects();
+        let signals = Signals::new(&resources.events, 1);
+        let (queue, reader) = SendQueue::new(&QpInit { max_send_wr: 2, ..QpInit::new(&cq) }, 9);
+        add(&queue, 1).unwrap();
+        add(&queue, 2).unwrap();
+        assert!(matches!(add(&queue, 3), Err(VerbsError::QueueFull(_))));
+        assert_eq!((reader.len(), queue.open(), queue.used()), (2, 2, 2));
+        queue.complete(&signals, false, queue.succeeded(1, WcOpcode::Send, 0));
+        assert_eq!((queue.open(), queue.used()), (1, 1));
+        queue.complete(&signals, true, queue.failed(2, WcOpcode::Send, WcStatus::WrFlushError, None));
+        assert_eq!((queue.open(), queue.used()), (0, 1));
+        assert_eq!(polled(&cq), [(2, WcStatus::WrFlushError, 9)]);
+        assert_eq!(queue.used(), 0);
+    }
+
+    /// Several together: those that were signaled make completions, the others' entries are free. With
+    /// `sq_sig_all` each makes one.
+    #[test]
+    fn requests_complete_together() {
+        let (resources, _, cq) = test_objects();
+        let signals = Signals::new(&resources.events, 1);
+        let (queue, _reader) = SendQueue::new(&QpInit::new(&cq), 9);
+        (0..3).for_each(|wr_id| add(&queue, wr_id).unwrap());
+        let signaled = [0, 2].map(|wr_id| Signaled { wr_id, opcode: WcOpcode::Send });
+        queue.complete_all(&signals, 3, &signaled);
+        assert_eq!((queue.open(), queue.used()), (0, 2));
+        assert_eq!(polled(&cq), [(0, WcStatus::Success, 9), (2, WcStatus::Success, 9)]);
+        let (queue, _reader) = SendQueue::new(&QpInit { sq_sig_all: true, ..QpInit::new(&cq) }, 9);
+        add(&queue, 7).unwrap();
+        queue.complete(&signals, false, queue.succeeded(7, WcOpcode::Send, 0));
+        assert_eq!(polled(&cq), [(7, WcStatus::Success, 9)]);
+    }
+
+    /// The event comes once, when nothing is open any more, and not after the queue was resumed.
+    #[test]
+    fn a_drained_queue_is_told_once() {
+        let (resources, _, cq) = test_objects();
+        let signals = Signals::new(&resources.events, 1);
+        let events = || resources.events.poll().unwrap().map(|event| event.kind);
+        let (queue, _reader) = SendQueue::new(&QpInit::new(&cq), 9);
+        add(&queue, 1).unwrap();
+        queue.report_if_drained(&signals);
+        queue.arm_drain();
+        queue.report_if_drained(&signals);
+        assert_eq!(events(), None, "one is open");
+        queue.complete(&signals, false, queue.succeeded(1, WcOpcode::Send, 0));
+        assert_eq!([(); 2].map(|()| events()), [Some(AsyncEventKind::SqDrained), None]);
+        queue.hold();
+        queue.arm_drain();
+        assert!(queue.is_held());
+        queue.resume();
+        queue.report_held(&signals);
+        assert_eq!((queue.is_held(), events()), (false, None));
+    }
+
+    /// Late sends are kept in their order, with entries of the queue, and not among its requests.
+    #[test]
+    fn late_sends_are_kept_apart() {
+        let (_, _, cq) = test_objects();
+        let (queue, reader) = SendQueue::new(&QpInit { max_send_wr: 2, ..QpInit::new(&cq) }, 9);
+        assert!(!queue.takes_late() && !queue.keep_late(&send(1)).unwrap());
+        assert_eq!((queue.used(), queue.lock().next_late()), (0, None));
+        queue.take_late();
+        assert!(queue.takes_late() && queue.keep_late(&send(1)).unwrap());
+        queue.take_late();
+        let other = SendRequest { op: SendOp::LocalInvalidate { rkey: 0 }, ..send(2) };
+        assert!(queue.keep_late(&other).unwrap(), "they stay where they are");
+        assert!(matches!(queue.keep_late(&send(3)), Err(VerbsError::QueueFull(_))));
+        assert_eq!((reader.len(), queue.open()), (0, 2));
+        let kept: Vec<_> = std::iter::from_fn(|| queue.lock().next_late()).collect();
+        let expected = [(1, WcOpcode::Send), (2, WcOpcode::LocalInvalidate)];
+        assert_eq!(kept, expected.map(|(wr_id, opcode)| LateSend { wr_id, opcode }));
+    }
+
+    #[test]
+    fn only_an_early_queue_accepts_before_the_connection() {
+        let (_, _, cq) = test_objects();
+        for early_sends in [false, true] {
+            let (queue, _reader) = SendQueue::new(&QpInit { early_sends, ..QpInit::new(&cq) }, 9);
+            assert_eq!(queue.accepts_in(QpState::Idle), early_sends);
+            assert!(queue.accepts_in(QpState::Rts) && !queue.accepts_in(QpState::Closing));
+        }
+    }
+
+    /// A queue whose completions nobody wants frees its entries at once.
+    #[test]
+    fn discarded_completions_are_gone() {
+        let (resources, _, _) = test_objects();
+        let cq = CompletionQueue::new(resources.clone(), &CqOptions::new(4)).unwrap();
+        let signals = Signals::new(&resources.events, 1);
+        let (queue, _reader) = SendQueue::new(&QpInit::new(&cq), 9);
+        (0..2).for_each(|wr_id| add(&queue, wr_id).unwrap());
+        queue.complete(&signals, true, queue.succeeded(0, WcOpcode::Send, 0));
+        queue.discard_completions();
+        queue.complete(&signals, true, queue.succeeded(1, WcOpcode::Send, 0));
+        assert_eq!((queue.used(), cq.is_empty()), (0, true));
+    }
+}
