@@ -129,11 +129,16 @@ fn line(events: &AsyncEvents) -> Vec<u32> {
     let kept = &events.shared.waiting().kept;
     let mut line = Vec::new();
     let Some((mut at, last)) = kept.line else { return line };
-    while at != last {
-        line.push(kept.places[at as usize].number);
-        at = kept.places[at as usize].next;
+    // Not for ever, where an object is in it twice.
+    while let Some(place) = kept.places.get(at as usize)
+        && line.len() < kept.places.len()
+    {
+        line.push(place.number);
+        if at == last {
+            break;
+        }
+        at = place.next;
     }
-    line.push(kept.places[last as usize].number);
     line
 }
 

@@ -47,6 +47,7 @@ pub(in crate::queues) struct Posting {
     ring: RingWriter<SendEntry>,
     /// Sends that were posted after the end of sending, oldest first; `None`: they are refused. They have
     /// entries of the queue, so there are no more of them than it is deep.
+    #[allow(clippy::box_collection, reason = "most queues refuse them: a pointer takes less of each")]
     late: Option<Box<VecDeque<LateSend>>>,
 }
 
