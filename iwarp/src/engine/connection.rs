@@ -97,7 +97,11 @@ enum Phase {
     AwaitRequest { responder: Box<Responder>, options: Box<ResponderOptions>, reassembly: Box<Reassembly> },
     /// The user decides on the Request. `offers_ib`: what the peer tells, if it offers InfiniBand's
     /// semantics.
-    Deciding { responder: Box<Responder>, reassembly: Box<Reassembly>, offers_ib: Option<agreement::Told> },
+    Deciding {
+        responder: Box<Responder>,
+        reassembly: Box<Reassembly>,
+        offers_ib: Option<agreement::PeerRnrConfig>,
+    },
     /// Full Operation.
     FullOperation(Box<FullOperation>),
     /// No stream any more.

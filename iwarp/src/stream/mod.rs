@@ -45,7 +45,7 @@ pub(crate) use request_pool::{RequestPool, Waiting};
 
 use inbound::Inbound;
 use outbound::Outbound;
-use outstanding::{Awaited, Common};
+use outstanding::{Awaited, StreamState};
 
 /// State of the engine that a stream uses during a call.
 pub(crate) struct StreamContext<'a> {
@@ -56,7 +56,7 @@ pub(crate) struct StreamContext<'a> {
 
 /// One RDMA stream. [`end`](Self::end) it in place of dropping it.
 pub(crate) struct Stream {
-    common: Common,
+    state: StreamState,
     framer: Framer,
     outbound: Outbound,
     inbound: Inbound,
@@ -79,12 +79,12 @@ impl Stream {
         // Markers find FPDUs beyond a hole. A shared receive queue has no fixed buffer for a later message.
         // Nor is there one with InfiniBand's semantics: Immediate Data in between may take none.
         let binds_ahead = rx_markers && !qp.receives.are_shared() && !ib_semantics;
-        let common = Common::new(qp, by, ord, ib_semantics);
+        let state = StreamState::new(qp, by, ord, ib_semantics);
         let stream = Self {
             framer: Framer::new(tx_markers, crc),
             outbound: Outbound::new(rtr),
-            inbound: Inbound::new(ird, common.extensions, rtr, binds_ahead),
-            common,
+            inbound: Inbound::new(ird, state.extensions, rtr, binds_ahead),
+            state,
             may_send,
         };
         let (inbound, outstanding) = stream.reserved();
@@ -95,20 +95,20 @@ impl Stream {
 
     /// Slots reserved in [`RequestPool`] until it ends: for requests of the peer, and for ours.
     fn reserved(&self) -> (usize, usize) {
-        let inbound = self.inbound.request_buffers(self.common.extensions);
+        let inbound = self.inbound.request_buffers(self.state.extensions);
         // A Read as ready-to-receive message needs a slot even when ORD is 0.
-        (inbound as usize, self.common.ord.max(1) as usize)
+        (inbound as usize, self.state.ord.max(1) as usize)
     }
 
     /// Whether both ends have agreed on InfiniBand's semantics.
     #[inline]
     pub(crate) fn has_ib_semantics(&self) -> bool {
-        self.common.ib_semantics
+        self.state.ib_semantics
     }
 
     /// The queue pair that it is for.
     pub(crate) fn qp(&self) -> &Arc<QpShared> {
-        &self.common.qp
+        &self.state.qp
     }
 
     /// Whether it may send: for a responder, once the peer's first FPDU has arrived.
@@ -119,8 +119,8 @@ impl Stream {
     /// Takes ULPDUs of the peer, until it is dropped.
     pub(crate) fn delivery<'a>(&'a mut self, context: StreamContext<'a>) -> Delivery<'a> {
         let StreamContext { guard, counters, pool } = context;
-        let Self { common, inbound, outbound, may_send, .. } = self;
-        Delivery { common, inbound, outbound, may_send, guard, counters, pool }
+        let Self { state, inbound, outbound, may_send, .. } = self;
+        Delivery { state, inbound, outbound, may_send, guard, counters, pool }
     }
 
     /// Hands FPDUs to TCP. See [`SendOutcome`].
@@ -136,12 +136,12 @@ impl Stream {
         context: StreamContext<'_>,
     ) -> Result<SendOutcome, Failure> {
         let StreamContext { guard, counters, pool } = context;
-        let Self { common, framer, outbound, inbound, may_send, .. } = self;
+        let Self { state, framer, outbound, inbound, may_send, .. } = self;
         // RFC 5044 section 7.1.2 (MPA-193): a responder sends no FPDU before the peer's first one.
         if !*may_send {
             return Ok(SendOutcome::Idle);
         }
-        let context = outbound::SendContext { common, framer, guard, counters, pool, found: None, offset: 0 };
+        let context = outbound::SendContext { state, framer, guard, counters, pool, found: None, offset: 0 };
         let outcome = outbound.run(tcp, conn, now, context, budget);
         // In time for the peer's next request: TCP has not yet sent the end of the responses.
         if let Some(answered) = outbound.take_answered() {
@@ -152,20 +152,20 @@ impl Stream {
 
     /// Whether a call of [`transmit`](Self::transmit) may have something to send.
     pub(crate) fn wants_to_send(&self) -> bool {
-        self.may_send && (!self.outbound.is_idle() || self.common.consumer.has_sends())
+        self.may_send && (!self.outbound.is_idle() || self.state.consumer.has_sends())
     }
 
     /// Whether nothing is left to send or to wait for, so that FIN may follow.
     pub(crate) fn is_drained(&self) -> bool {
         !self.awaits_answers()
-            && !self.common.awaits_acknowledgement()
+            && !self.state.awaits_acknowledgement()
             && self.outbound.is_idle()
-            && (!self.common.consumer.has_sends() || self.is_held())
+            && (!self.state.consumer.has_sends() || self.is_held())
     }
 
     /// Whether the requests of the send queue wait until their user lets them go on.
     fn is_held(&self) -> bool {
-        self.common.qp.sends.is_held() && self.common.next_element == 0
+        self.state.qp.sends.is_held() && self.state.next_element == 0
     }
 
     /// TCP's peer has acknowledged all bytes below an offset of the stream, and its user has taken those
@@ -173,51 +173,51 @@ impl Stream {
     /// [`complete_acknowledged`](Self::complete_acknowledged): a Terminate may have come along, and it may
     /// name one of them.
     pub(crate) fn on_acknowledged(&mut self, acknowledged: u64, taken: u64) {
-        (self.common.acknowledged, self.common.taken) = (acknowledged, taken);
+        (self.state.acknowledged, self.state.taken) = (acknowledged, taken);
     }
 
     /// The peer has had no receive request for the oldest message that is not taken: its request fails.
     pub(crate) fn fail_untaken(&mut self) {
-        if !self.common.fail_untaken() {
+        if !self.state.fail_untaken() {
             self.outbound.fail_current(WcStatus::RnrRetryExceeded);
         }
     }
 
     /// Completes the requests that wait for no more than TCP's acknowledgements.
     pub(crate) fn complete_acknowledged(&mut self) {
-        self.common.complete_acknowledged();
+        self.state.complete_acknowledged();
     }
 
     /// Whether Reads or atomics of ours wait for their responses.
     pub(crate) fn awaits_answers(&self) -> bool {
-        !self.common.outstanding.is_empty()
+        !self.state.outstanding.is_empty()
     }
 
     /// A counter that changes with each FPDU sent and each segment of a response to a Read or atomic of ours.
     pub(crate) fn progress(&self) -> u64 {
-        self.common.progress
+        self.state.progress
     }
 
     /// A message of the peer waits for a receive request. The engine is asked for it
     /// ([`Ask::Receive`](crate::queues::Ask::Receive)) once there is one.
     pub(crate) fn await_recv(&self) {
-        self.common.qp.await_recv(&self.common.consumer);
+        self.state.qp.await_recv(&self.state.consumer);
     }
 
     /// No message waits for a receive request from now on: one without a request is an error of the peer.
     pub(crate) fn stop_waiting(&mut self) {
-        self.common.waits_for_recv = false;
+        self.state.waits_for_recv = false;
     }
 
     /// Checks the invariants; for tests. Returns its waiting requests.
     pub(crate) fn check(&self, pool: &RequestPool) -> Check<Waiting> {
-        let bound = self.common.consumer.taken_recvs();
-        self.inbound.check(self.common.extensions, bound)?;
-        let taken = self.common.qp.receives.taken().1;
+        let bound = self.state.consumer.taken_recvs();
+        self.inbound.check(self.state.extensions, bound)?;
+        let taken = self.state.qp.receives.taken().1;
         ensure!(taken == bound as u64, "{taken} receive requests taken, {bound} bound");
         let waiting = Waiting {
             peer_requests: self.outbound.check(pool)?,
-            outstanding: self.common.check(&pool.outstanding)?,
+            outstanding: self.state.check(&pool.outstanding)?,
         };
         let (inbound, outstanding) = self.reserved();
         ensure!(
@@ -235,12 +235,12 @@ impl Stream {
 
     /// A graceful close has begun: what is posted is still sent.
     pub(crate) fn begin_close(&self) {
-        self.common.qp.state.set(QpState::Closing);
+        self.state.qp.state.set(QpState::Closing);
     }
 
     /// TCP is gone, without an error of the stream.
     pub(crate) fn lose(&self) {
-        self.common.qp.state.lose(&self.common.qp.signals);
+        self.state.qp.state.lose(&self.state.qp.signals);
     }
 
     /// The stream has failed: tells its user, completes all requests, and prepares the Terminate if the peer
@@ -252,19 +252,19 @@ impl Stream {
     ) -> (Option<Arc<TerminateReport>>, Ending) {
         // On InfiniBand a request that fails here sends nothing, and the queue pair of the peer stays.
         let is_silent = matches!(failure, Failure::Here(_) | Failure::User(_))
-            && self.common.has_failed_request()
-            && self.common.qp.outlives_peer();
+            && self.state.has_failed_request()
+            && self.state.qp.outlives_peer();
         let (error, report) = (failure.stream_error(), failure.report(self.may_send && !is_silent));
         // RFC 5041 sections 6.2.2, 7.1 and 8.3 (DDP-156, DDP-157, DDP-190, DDP-222), RFC 5040 sections 5.4
         // and 7.1 (RDMAP-258, RDMAP-323): the user gets an event and the error, or the peer's Terminate.
-        let qp = &self.common.qp;
+        let qp = &self.state.qp;
         let outcome = qp.state.fail(&qp.signals, failure.origin(), error, report.clone());
         let terminate = match failure {
             Failure::Peer(terminate) => Some(&**terminate),
             _ => None,
         };
         let first = match failure {
-            Failure::Peer(terminate) if self.common.is_invalid_request(terminate) => {
+            Failure::Peer(terminate) if self.state.is_invalid_request(terminate) => {
                 WcStatus::RemoteInvalidRequest
             }
             _ => outcome.oldest,
@@ -300,13 +300,13 @@ impl Stream {
         mut first: WcStatus,
         terminate: Option<&Terminate>,
     ) -> bool {
-        let Self { common, outbound, inbound, .. } = self;
-        common.give_up_responses(&mut pool.outstanding);
-        common.abandon_read();
-        let unfinished = outbound.abandon(pool, &mut common.consumer);
-        common.pending.extend(unfinished);
-        let refused = terminate.and_then(|terminate| common.refused(terminate));
-        let &mut Common { ref qp, ref mut consumer, ref mut pending, taken, ib_semantics, .. } = common;
+        let Self { state, outbound, inbound, .. } = self;
+        state.give_up_responses(&mut pool.outstanding);
+        state.abandon_read();
+        let unfinished = outbound.abandon(pool, &mut state.consumer);
+        state.pending.extend(unfinished);
+        let refused = terminate.and_then(|terminate| state.refused(terminate));
+        let &mut StreamState { ref qp, ref mut consumer, ref mut pending, taken, ib_semantics, .. } = state;
         let has_recvs = consumer.taken_recvs() > 0;
         let (sends, signals) = (&qp.sends, &qp.signals);
         let cause = qp.state.cause();
@@ -347,14 +347,14 @@ impl Stream {
 
     /// Completes the requests that are in the queues as flushed.
     pub(crate) fn flush(&mut self) {
-        let Common { qp, consumer, .. } = &mut self.common;
+        let StreamState { qp, consumer, .. } = &mut self.state;
         consumer.flush(&qp.sends, &qp.receives, &qp.signals, qp.state.cause());
         qp.report();
     }
 
     /// Makes the event that no send request is open, if it is wanted.
     pub(crate) fn report_if_drained(&self) {
-        let qp = &self.common.qp;
+        let qp = &self.state.qp;
         qp.sends.report_if_drained(&qp.signals);
     }
 
@@ -365,7 +365,7 @@ impl Stream {
         let (inbound, outstanding) = self.reserved();
         pool.peer_requests.release(inbound);
         pool.outstanding.release(outstanding);
-        let Common { qp, consumer, .. } = self.common;
+        let StreamState { qp, consumer, .. } = self.state;
         qp.consumer.put_back(consumer);
         failed
     }

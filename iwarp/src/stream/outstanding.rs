@@ -72,7 +72,7 @@ pub(super) fn acknowledged_of(request: &SendEntry, offset: u64, send_msn: u32) -
 }
 
 /// State that sending and receiving share: the queue pair, and its requests that wait for responses.
-pub(super) struct Common {
+pub(super) struct StreamState {
     pub(super) qp: Arc<QpShared>,
     /// The requests of the queue pair.
     pub(super) consumer: QpConsumer,
@@ -134,7 +134,7 @@ pub(super) fn take_front<T>(queue: &mut VecDeque<T>) -> Option<T> {
     oldest
 }
 
-impl Common {
+impl StreamState {
     /// Allocates for as many pending requests as the send queue holds.
     pub(super) fn new(qp: Arc<QpShared>, by: Accessor, ord: u16, ib_semantics: bool) -> Self {
         Self {

@@ -34,14 +34,14 @@ const RNR_TIMES: [u32; 32] = [
 
 /// The peer's parameters for receive requests that are not ready.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Told {
+pub(super) struct PeerRnrConfig {
     /// Its code for the time between two tries of ours.
     min_rnr_timer: u8,
     /// How often we try again.
     pub(super) rnr_retry: u8,
 }
 
-impl Told {
+impl PeerRnrConfig {
     fn of_byte(byte: u8) -> Self {
         Self { min_rnr_timer: byte >> 3, rnr_retry: byte & 7 }
     }
@@ -62,7 +62,7 @@ impl Told {
 #[derive(Clone, Copy, Default)]
 pub(super) struct Agreement {
     /// The peer's parameters, if they have agreed.
-    pub(super) told: Option<Told>,
+    pub(super) peer_rnr: Option<PeerRnrConfig>,
     /// As [`ConnParam::rnr_timeout`].
     pub(super) rnr_timeout: Option<Duration>,
     /// As [`ConnParam::outlives_peer`].
@@ -70,15 +70,15 @@ pub(super) struct Agreement {
 }
 
 impl Agreement {
-    /// `told`: what the peer has told, if both ends want InfiniBand's semantics.
-    pub(super) fn new(told: Option<Told>, param: &ConnParam) -> Self {
+    /// `peer_rnr`: what the peer has told, if both ends want InfiniBand's semantics.
+    pub(super) fn new(peer_rnr: Option<PeerRnrConfig>, param: &ConnParam) -> Self {
         let ConnParam { rnr_timeout, outlives_peer, .. } = *param;
-        Self { told, rnr_timeout, outlives_peer }
+        Self { peer_rnr, rnr_timeout, outlives_peer }
     }
 
     /// Whether both ends want InfiniBand's semantics.
     pub(super) fn ib_semantics(&self) -> bool {
-        self.told.is_some()
+        self.peer_rnr.is_some()
     }
 }
 
@@ -104,29 +104,30 @@ pub(super) fn reply_data(param: &ConnParam, agreed: bool) -> PrivateData {
 }
 
 /// The offer in the private data of a Request, which is taken off.
-pub(super) fn take_offer(private_data: &mut PrivateData) -> Option<Told> {
+pub(super) fn take_offer(private_data: &mut PrivateData) -> Option<PeerRnrConfig> {
     take(private_data, OFFER)
 }
 
 /// The consent in the private data of a Reply, which is taken off.
-pub(super) fn take_consent(private_data: &mut PrivateData) -> Option<Told> {
+pub(super) fn take_consent(private_data: &mut PrivateData) -> Option<PeerRnrConfig> {
     take(private_data, CONSENT)
 }
 
 fn with(param: &ConnParam, behind: Option<[u8; AGREEMENT_BYTES - 1]>) -> PrivateData {
     let mut data = param.private_data.clone();
     if let Some(behind) = behind {
-        let fits = data.try_extend_from_slice(&behind).is_ok() && data.try_push(Told::byte_of(param)).is_ok();
+        let fits = data.try_extend_from_slice(&behind).is_ok()
+            && data.try_push(PeerRnrConfig::byte_of(param)).is_ok();
         debug_assert!(fits, "the call of the user has checked the length");
     }
     data
 }
 
-fn take(private_data: &mut PrivateData, wanted: [u8; AGREEMENT_BYTES - 1]) -> Option<Told> {
+fn take(private_data: &mut PrivateData, wanted: [u8; AGREEMENT_BYTES - 1]) -> Option<PeerRnrConfig> {
     let (&told, rest) = private_data.split_last()?;
     let len = rest.ends_with(&wanted).then(|| private_data.len() - AGREEMENT_BYTES)?;
     private_data.truncate(len);
-    Some(Told::of_byte(told))
+    Some(PeerRnrConfig::of_byte(told))
 }
 
 #[cfg(test)]
@@ -140,7 +141,7 @@ mod tests {
     #[test]
     fn an_offer_is_no_consent_and_is_taken_off_once() {
         let param = ConnParam { ib_semantics: true, min_rnr_timer: 18, rnr_retry: 5, ..ConnParam::default() };
-        let told = Some(Told { min_rnr_timer: 18, rnr_retry: 5 });
+        let told = Some(PeerRnrConfig { min_rnr_timer: 18, rnr_retry: 5 });
         let param = param.with_private_data(b"mine").unwrap();
         let mut sent = request_data(&param);
         assert_eq!(take_consent(&mut sent), None);
@@ -165,7 +166,7 @@ mod tests {
     /// The codes are not monotonic: 0 is the longest time.
     #[test]
     fn the_codes_of_times_are_those_of_infiniband() {
-        let us = |code: u8| Told::of_byte(code << 3).rnr_time().as_micros();
+        let us = |code: u8| PeerRnrConfig::of_byte(code << 3).rnr_time().as_micros();
         assert_eq!([0, 1, 12, 31].map(us), [655_360, 10, 640, 491_520]);
     }
 }

@@ -15,7 +15,7 @@ use crate::stream::{Delivery, Failure, RequestPool, SendOutcome, Stream, StreamC
 
 use super::super::io::Io;
 use super::super::trace;
-use super::agreement::{Agreement, Told};
+use super::agreement::{Agreement, PeerRnrConfig};
 use super::peer_not_ready::PeerNotReady;
 use super::{Connection, Phase, Transmitted};
 
@@ -29,7 +29,7 @@ pub(super) struct FullOperation {
     /// It is among the connections that owe an acknowledgement.
     owes_ack: bool,
     /// The peer's settings for messages that find no receive request, with InfiniBand's semantics.
-    pub(super) told: Told,
+    pub(super) peer_rnr: PeerRnrConfig,
     /// Messages of ours that the peer has not taken.
     pub(super) untaken: Option<Box<PeerNotReady>>,
 }
@@ -161,14 +161,14 @@ impl FullOperation {
 }
 
 /// The state before FPDUs are received.
-pub(super) struct Before {
+pub(super) struct ReceiveSnapshot {
     /// No FPDU has come yet.
     first: bool,
     fpdus: u64,
     placed: u64,
 }
 
-impl Before {
+impl ReceiveSnapshot {
     #[inline]
     pub(super) fn of(full: &FullOperation, io: &Io) -> Self {
         let (fpdus, placed) = (io.streams.rx_fpdus, io.streams.rx_placed_bytes);
@@ -199,7 +199,7 @@ impl Connection {
         let by = Accessor { pd: qp.config.pd.id(), stream: qp.config.stream };
         // RFC 5044 section 7.1 (MPA-141): Full Operation begins with a queue pair, and its stream is bound to
         // this connection.
-        let Agreement { told, rnr_timeout, outlives_peer } = agreement;
+        let Agreement { peer_rnr, rnr_timeout, outlives_peer } = agreement;
         let ib_semantics = agreement.ib_semantics();
         self.timers.set_rnr_timeout(rnr_timeout);
         qp.connected((negotiated.ord, negotiated.ird), ib_semantics, outlives_peer);
@@ -211,7 +211,7 @@ impl Connection {
             state: on_rtr.map_or(FullState::Open, FullState::AwaitingRtr),
             peer_closed: false,
             owes_ack: false,
-            told: told.unwrap_or_default(),
+            peer_rnr: peer_rnr.unwrap_or_default(),
             untaken: None,
         }));
     }
@@ -232,7 +232,7 @@ impl Connection {
         if full.is_terminating() {
             return self.discard(io, offset, &buf, frontier);
         }
-        let before = Before::of(full, io);
+        let before = ReceiveSnapshot::of(full, io);
         let context = StreamContext { guard, counters: &mut io.streams, pool: &mut io.request_pool };
         let result = full.receive((offset, buf, frontier), &mut io.held, context);
         self.after_receiving(io, before, result);
@@ -240,9 +240,14 @@ impl Connection {
 
     /// FPDUs were received, or the first of them was not.
     #[inline(always)]
-    pub(super) fn after_receiving(&mut self, io: &mut Io, before: Before, result: Result<usize, Failure>) {
+    pub(super) fn after_receiving(
+        &mut self,
+        io: &mut Io,
+        before: ReceiveSnapshot,
+        result: Result<usize, Failure>,
+    ) {
         let Phase::FullOperation(full) = &mut self.phase else { return };
-        let Before { first, fpdus, placed } = before;
+        let ReceiveSnapshot { first, fpdus, placed } = before;
         let fpdus = io.streams.rx_fpdus - fpdus;
         if fpdus > 0 && full.stream.has_ib_semantics() {
             full.owe_ack(io, self.conn);

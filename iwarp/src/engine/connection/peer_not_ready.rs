@@ -62,8 +62,8 @@ impl Connection {
             full.untaken = None;
         } else if !is_watched {
             // Each message has the whole time.
-            let retry = full.stream.qp().attributes.rnr_retry().unwrap_or(full.told.rnr_retry);
-            let time = full.told.rnr_time() * u32::from(retry);
+            let retry = full.stream.qp().attributes.rnr_retry().unwrap_or(full.peer_rnr.rnr_retry);
+            let time = full.peer_rnr.rnr_time() * u32::from(retry);
             let fails = (retry < RNR_RETRY_FOR_EVER).then(|| io.now + duration(time));
             full.untaken = Some(Box::new(PeerNotReady::new(taken, fails.into(), io.now)));
         }

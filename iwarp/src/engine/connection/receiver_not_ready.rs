@@ -20,7 +20,7 @@ use crate::stream::{Failure, StreamContext};
 use crate::verbs::ConnectionError;
 
 use super::super::io::Io;
-use super::full_operation::{Before, FullState};
+use super::full_operation::{FullState, ReceiveSnapshot};
 use super::{Connection, Phase, duration};
 
 impl Connection {
@@ -46,7 +46,7 @@ impl Connection {
             // It counts anew for the next message.
             self.timers.clear_deadline();
         }
-        let before = Before::of(full, io);
+        let before = ReceiveSnapshot::of(full, io);
         let context = StreamContext { guard, counters: &mut io.streams, pool: &mut io.request_pool };
         let result = full.resume(&mut io.held, context);
         self.after_receiving(io, before, result);

@@ -18,7 +18,7 @@ mod send;
 mod tagged;
 
 use super::outbound::Outbound;
-use super::outstanding::Common;
+use super::outstanding::StreamState;
 use super::peer_request::{ByKind, RequestQueue};
 use super::request_pool::RequestPool;
 use super::{Failure, StreamCounters};
@@ -114,7 +114,7 @@ impl Inbound {
 
 /// Takes in ULPDUs, one by one.
 pub(crate) struct Delivery<'a> {
-    pub(super) common: &'a mut Common,
+    pub(super) state: &'a mut StreamState,
     pub(super) inbound: &'a mut Inbound,
     pub(super) outbound: &'a mut Outbound,
     /// The stream's: set by the first ULPDU in order.
@@ -230,7 +230,7 @@ impl Delivery<'_> {
     /// Whether our user lets the peer's messages have this right.
     #[inline]
     fn admits(&self, need: Access) -> bool {
-        self.common.qp.attributes.remote_access().contains(need)
+        self.state.qp.attributes.remote_access().contains(need)
     }
 
     /// The failure when the response to a Read or atomic of ours has arrived, and our user has revoked the
@@ -243,7 +243,7 @@ impl Delivery<'_> {
     ///   That is an error without a failing message (RFC 5040 section 7.1, case 1): 0/0/00, without a header.
     #[cold]
     fn sink_revoked(&mut self, terminate: Terminate) -> Failure {
-        self.common.fail_oldest();
+        self.state.fail_oldest();
         Failure::User(Box::new(terminate))
     }
 
@@ -252,7 +252,7 @@ impl Delivery<'_> {
         piece: &ReceivedUlpdu<'_, '_>,
         header: &UntaggedHeader,
     ) -> Result<(), Untaken<Failure>> {
-        match Queue::open(header.qn, self.common.extensions).map_err(|error| piece.fail(error))? {
+        match Queue::open(header.qn, self.state.extensions).map_err(|error| piece.fail(error))? {
             Queue::Send => return self.send(piece, header),
             Queue::ReadRequest => self.peer_request(piece, header)?,
             Queue::Terminate => self.peer_terminate(piece, header)?,

@@ -60,7 +60,7 @@ impl Delivery<'_> {
     ///
     /// RFC 5040 section 5.2.1 (RDMAP-220, RDMAP-221): source STag and TO are validated, unless the size is 0.
     fn check_peer_op(&self, op: &PeerOp) -> Result<(), TerminateError> {
-        let by = self.common.by;
+        let by = self.state.by;
         let need = match op {
             PeerOp::Read(_) => Access::REMOTE_READ,
             PeerOp::Atomic(_) => Access::REMOTE_ATOMIC,
@@ -68,11 +68,11 @@ impl Delivery<'_> {
         let checked = match *op {
             PeerOp::Read(ReadRequest { size: 0, .. }) => Ok(()),
             // RFC 7306 section 5.2.1 (EXT-190): an operation that this stream does not support is an error.
-            PeerOp::Atomic(AtomicRequest { op, .. }) if !op.is_understood(self.common.extensions) => {
+            PeerOp::Atomic(AtomicRequest { op, .. }) if !op.is_understood(self.state.extensions) => {
                 return Err(TerminateError::UnexpectedOpcode);
             }
             // As an atomic that is admitted: its alignment is checked first.
-            PeerOp::Atomic(AtomicRequest { to, .. }) if self.common.ib_semantics && to % 8 != 0 => {
+            PeerOp::Atomic(AtomicRequest { to, .. }) if self.state.ib_semantics && to % 8 != 0 => {
                 Err(Fault::Misaligned)
             }
             _ if !self.admits(need) => Err(Fault::AccessRights),
@@ -80,7 +80,7 @@ impl Delivery<'_> {
                 self.guard.check_read(source_stag, source_to, u64::from(size), by).map(drop)
             }
             PeerOp::Atomic(AtomicRequest { stag, to, .. }) => {
-                self.common.check_atomic(self.guard, stag, to).map(drop)
+                self.state.check_atomic(self.guard, stag, to).map(drop)
             }
         };
         checked.map_err(TerminateError::of_read_fault)
@@ -126,24 +126,24 @@ impl Delivery<'_> {
         };
         let placed = self
             .guard
-            .check_sink(Stag(sink.lkey), sink.addr, u64::from(sink.length), self.common.by.pd)
+            .check_sink(Stag(sink.lkey), sink.addr, u64::from(sink.length), self.state.by.pd)
             .and_then(|target| target.place(0, &response.original.to_ne_bytes()));
         if placed.is_err() {
             return Err(self.sink_revoked(Terminate::bare(TerminateError::LocalCatastrophic)));
         }
         self.counters.rx_placed_bytes += u64::from(sink.length);
-        self.common.progress += 1;
+        self.state.progress += 1;
         // RFC 7306 sections 5.2.2 and 5.4 (EXT-100, EXT-111, EXT-195): the atomic completes, with its value
         // in place, when its response is delivered and not before.
-        self.common.outstanding.take(&mut self.pool.outstanding);
-        self.common.on_response();
+        self.state.outstanding.take(&mut self.pool.outstanding);
+        self.state.on_response();
         Ok(())
     }
 
     /// The atomic that a response answers. Responses arrive in the order of the requests.
     fn match_response(&self, message: &[u8]) -> Result<(AtomicResponse, Sge), TerminateError> {
         let response = AtomicResponse::parse(message)?;
-        match self.common.outstanding.front(&self.pool.outstanding) {
+        match self.state.outstanding.front(&self.pool.outstanding) {
             Some(&Outstanding::Atomic { id, sink }) if id == response.id => Ok((response, sink)),
             Some(Outstanding::Atomic { .. }) => Err(TerminateError::OperationUnspecified),
             Some(Outstanding::Read { .. }) | None => Err(TerminateError::UnexpectedOpcode),
@@ -161,7 +161,7 @@ impl Delivery<'_> {
     ) -> Result<Option<(Opcode, ArrayVec<u8, MAX_MESSAGE_BYTES>)>, TerminateError> {
         let payload_len = piece.len - UntaggedHeader::LEN;
         let Inbound { requests, terminates, partial, .. } = &mut *self.inbound;
-        let responses = &mut self.common.atomic_responses;
+        let responses = &mut self.state.atomic_responses;
         // RFC 7306 section 8.2 (EXT-149): DDP checks queue, MSN, offset and length of each segment first.
         match queue {
             Queue::ReadRequest => {
@@ -178,7 +178,7 @@ impl Delivery<'_> {
                 terminates.check(header, payload_len, |_| Terminate::MAX_LEN as u64)?;
             }
         }
-        let opcode = Opcode::check(&(*header).into(), self.common.extensions)?;
+        let opcode = Opcode::check(&(*header).into(), self.state.extensions)?;
         // A peer that fails sends its Terminate behind the segment that it has just sent, which may be in the
         // midst of another message. That message will not be completed.
         if queue == Queue::Terminate && header.mo == 0 {

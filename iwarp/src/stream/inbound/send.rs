@@ -55,11 +55,11 @@ impl Delivery<'_> {
         if !self.inbound.sends.awaits_whole(msn) {
             return false;
         }
-        let Some(request) = self.common.consumer.recv() else { return false };
+        let Some(request) = self.state.consumer.recv() else { return false };
         let (wr_id, len) = (request.wr_id, payload.len() as u32);
         // RFC 5041 section 7.1 (DDP-163), RFC 5040 section 7.2 (RDMAP-332): DDP's checks pass before any byte
         // is placed.
-        let (pd, guard) = (self.common.recv_pd, self.guard);
+        let (pd, guard) = (self.state.recv_pd, self.guard);
         let placed = match request.sg_list.as_slice() {
             _ if len == 0 => true,
             [sge] if len <= sge.length => profile::within(Layer::Place, || {
@@ -76,8 +76,8 @@ impl Delivery<'_> {
             *self.may_send = true;
             // RFC 5040 sections 5.3 and 5.5 (RDMAP-239, RDMAP-275, RDMAP-276, RDMAP-288): the message is
             // delivered, so completions are in sending order.
-            let completion = self.common.qp.receives.succeeded(wr_id, WcOpcode::Recv, len);
-            self.common.complete_recv(completion);
+            let completion = self.state.qp.receives.succeeded(wr_id, WcOpcode::Recv, len);
+            self.state.complete_recv(completion);
         }
         placed
     }
@@ -88,7 +88,7 @@ impl Delivery<'_> {
     /// buffer.
     #[inline(always)]
     fn bind(&mut self) {
-        if self.common.consumer.taken_recvs() == 0 {
+        if self.state.consumer.taken_recvs() == 0 {
             self.post_next_recv();
         }
     }
@@ -98,17 +98,17 @@ impl Delivery<'_> {
     fn bind_ahead(&mut self, msn: u32) {
         self.bind();
         let ahead = msn.wrapping_sub(self.inbound.sends.first_msn()) as usize;
-        if self.common.consumer.taken_recvs() == 0 || ahead > usize::from(self.inbound.ahead_max) {
+        if self.state.consumer.taken_recvs() == 0 || ahead > usize::from(self.inbound.ahead_max) {
             return;
         }
-        while self.common.consumer.taken_recvs() <= ahead && self.post_next_recv() {}
+        while self.state.consumer.taken_recvs() <= ahead && self.post_next_recv() {}
     }
 
     /// Takes the next receive request from the receive queue, and posts it to queue 0; `false` if there is
     /// none.
     #[inline(always)]
     fn post_next_recv(&mut self) -> bool {
-        let is_taken = self.common.take_recv();
+        let is_taken = self.state.take_recv();
         if is_taken {
             let posted = self.inbound.sends.post(1);
             debug_assert!(posted, "{BOUND_AHEAD} and one buffers are within the queue's bounds");
@@ -149,7 +149,7 @@ impl Delivery<'_> {
             return Ok(());
         }
         self.bind();
-        if self.common.waits_for_recv && self.awaits_recv(header) {
+        if self.state.waits_for_recv && self.awaits_recv(header) {
             return Err(Untaken::NotYet);
         }
         let placed = match (self.check_in_order(header), piece.ulpdu) {
@@ -184,8 +184,8 @@ impl Delivery<'_> {
     /// wrong does not wait, nor one whose queue pair holds as many shared buffers as it may.
     #[cold]
     fn awaits_recv(&self, header: &UntaggedHeader) -> bool {
-        self.common.consumer.taken_recvs() == 0
-            && self.common.qp.receives.may_take_shared()
+        self.state.consumer.taken_recvs() == 0
+            && self.state.qp.receives.may_take_shared()
             && header.msn == self.inbound.sends.first_msn()
             && header.mo == 0
             && self.check_opcode(header).is_ok()
@@ -197,12 +197,12 @@ impl Delivery<'_> {
         let sends = &self.inbound.sends;
         // RFC 7306 section 6.3 (EXT-123): Immediate Data is delivered in the order sent, as Sends are.
         let behind =
-            self.common.consumer.taken_recvs() > 1 && sends.index_of(header.msn).is_ok_and(|index| index > 0);
+            self.state.consumer.taken_recvs() > 1 && sends.index_of(header.msn).is_ok_and(|index| index > 0);
         if behind { Err(DdpError::NoBuffer.into()) } else { Ok(sends.check_next(header)?) }
     }
 
     fn check_opcode(&self, header: &UntaggedHeader) -> Result<Opcode, TerminateError> {
-        Opcode::check(&(*header).into(), self.common.extensions)
+        Opcode::check(&(*header).into(), self.state.extensions)
     }
 
     /// Checks a segment against its bound buffer and places it.
@@ -219,16 +219,16 @@ impl Delivery<'_> {
         let Inbound { sends, immediate, .. } = &*self.inbound;
         let ahead;
         let request = match sends.index_of(header.msn).map_err(TerminateError::from)? {
-            0 => self.common.consumer.recv(),
+            0 => self.state.consumer.recv(),
             behind => {
-                ahead = self.common.consumer.recv_behind(behind as usize);
+                ahead = self.state.consumer.recv_behind(behind as usize);
                 ahead.as_ref()
             }
         };
         let request = request.ok_or(SendFault::Unbound)?;
         // With InfiniBand's semantics Immediate Data does not go to the buffer.
         let is_apart =
-            self.common.ib_semantics && Opcode::of_byte(header.rsvd_ulp[0]).is_some_and(Opcode::is_immediate);
+            self.state.ib_semantics && Opcode::of_byte(header.rsvd_ulp[0]).is_some_and(Opcode::is_immediate);
         let room = request.length().max(if is_apart { IMMEDIATE_LEN as u64 } else { 0 });
         // RFC 7306 section 8.2 (EXT-149): DDP checks MSN, offset and length of Immediate Data as those of a
         // Send.
@@ -238,7 +238,7 @@ impl Delivery<'_> {
             immediate.check(header, payload_len)?;
         }
         if !is_apart {
-            let pd = self.common.recv_pd;
+            let pd = self.state.recv_pd;
             scatter((self.guard, pd), request, destination.offset, ulpdu, payload_len)
                 .map_err(|_| SendFault::OwnMemory)?;
             self.counters.rx_placed_bytes += payload_len as u64;
@@ -267,7 +267,7 @@ impl Delivery<'_> {
         // invalidate. The field is ignored in other messages.
         if opcode.invalidates() {
             let stag = opcode::invalidate_stag(header);
-            if let Err(fault) = self.guard.invalidate_remote(stag, self.common.by) {
+            if let Err(fault) = self.guard.invalidate_remote(stag, self.state.by) {
                 self.fail_bound(WcStatus::LocalProtectionError);
                 return Err(piece.fail(TerminateError::of_invalidate_fault(fault)));
             }
@@ -278,7 +278,7 @@ impl Delivery<'_> {
         // does.
         let completed = if immediate.is_some() { WcOpcode::RecvImmediate } else { WcOpcode::Recv };
         let mut len = len;
-        if self.common.ib_semantics {
+        if self.state.ib_semantics {
             match (self.inbound.next_send, &immediate) {
                 (NextSend::Joined(_), Some(_)) => {
                     return Err(piece.fail(TerminateError::OperationUnspecified));
@@ -298,12 +298,12 @@ impl Delivery<'_> {
                 (_, None) => {}
             }
         }
-        let Some(wr_id) = self.common.consumer.recv().map(|request| request.wr_id) else {
+        let Some(wr_id) = self.state.consumer.recv().map(|request| request.wr_id) else {
             return Err(Failure::defect("a receive request for the message that is complete"));
         };
-        let completion = self.common.qp.receives.succeeded(wr_id, completed, len);
+        let completion = self.state.qp.receives.succeeded(wr_id, completed, len);
         let solicited = opcode.is_solicited();
-        self.common.complete_recv(WorkCompletion { immediate, invalidated, solicited, ..completion });
+        self.state.complete_recv(WorkCompletion { immediate, invalidated, solicited, ..completion });
         Ok(())
     }
 
@@ -318,9 +318,9 @@ impl Delivery<'_> {
 
     /// Completes the bound receive request in error.
     fn fail_bound(&mut self, status: WcStatus) {
-        if let Some(wr_id) = self.common.consumer.recv().map(|request| request.wr_id) {
-            let completion = self.common.qp.receives.failed(wr_id, status, None);
-            self.common.complete_recv(completion);
+        if let Some(wr_id) = self.state.consumer.recv().map(|request| request.wr_id) {
+            let completion = self.state.qp.receives.failed(wr_id, status, None);
+            self.state.complete_recv(completion);
         }
     }
 }

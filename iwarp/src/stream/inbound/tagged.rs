@@ -49,7 +49,7 @@ impl Delivery<'_> {
         let (to, len) = (u64::from_be_bytes(to), payload.len() as u64);
         let placed = profile::within(Layer::Place, || {
             self.guard
-                .check_write(stag, to, len, self.common.by)
+                .check_write(stag, to, len, self.state.by)
                 .is_ok_and(|target| target.place(0, payload).is_ok())
         });
         if placed {
@@ -86,7 +86,7 @@ impl Delivery<'_> {
         header: &TaggedHeader,
     ) -> Result<(), TaggedFault> {
         let payload_len = piece.len - TaggedHeader::LEN;
-        let opcode = Opcode::check(&(*header).into(), self.common.extensions);
+        let opcode = Opcode::check(&(*header).into(), self.state.extensions);
         if opcode == Ok(Opcode::ReadResponse) {
             return self.read_response(piece, header, payload_len);
         }
@@ -94,7 +94,7 @@ impl Delivery<'_> {
         if payload_len > 0 && !self.admits(Access::REMOTE_WRITE) {
             return Err(DdpError::from(Fault::AccessRights).into());
         }
-        let target = ddp::tagged::check(header, payload_len, self.common.by, self.guard)?;
+        let target = ddp::tagged::check(header, payload_len, self.state.by, self.guard)?;
         // A bad opcode is reported only after DDP's checks.
         opcode?;
         if let Some(target) = target {
@@ -114,13 +114,13 @@ impl Delivery<'_> {
         header: &TaggedHeader,
         payload_len: usize,
     ) -> Result<(), TaggedFault> {
-        let pd = self.common.by.pd;
+        let pd = self.state.by.pd;
         if !piece.arrival.delivers() {
             let fits = |awaited: &Outstanding| match awaited {
                 Outstanding::Read { sink, .. } => sink.check(header, payload_len).is_ok(),
                 Outstanding::Atomic { .. } => false,
             };
-            if !self.common.outstanding.iter(&self.pool.outstanding).any(fits) {
+            if !self.state.outstanding.iter(&self.pool.outstanding).any(fits) {
                 return Err(TerminateError::DdpBounds.into());
             }
         } else {
@@ -141,12 +141,12 @@ impl Delivery<'_> {
         if !piece.arrival.delivers() {
             return Ok(());
         }
-        self.common.progress += 1;
+        self.state.progress += 1;
         let (sink, part) = self.oldest_read()?;
         if sink.deliver(header, payload_len)? == ReadProgress::Complete {
-            self.common.outstanding.take(&mut self.pool.outstanding);
+            self.state.outstanding.take(&mut self.pool.outstanding);
             if part == ReadPart::Last {
-                self.common.on_response();
+                self.state.on_response();
             }
         }
         Ok(())
@@ -155,7 +155,7 @@ impl Delivery<'_> {
     /// The sink of the oldest outstanding request, if it is a Read, and the part of our user's request that
     /// it is. Responses arrive in the order of their requests, atomics included (RFC 7306 section 7).
     fn oldest_read(&mut self) -> Result<(&mut ReadSink, ReadPart), TerminateError> {
-        match self.common.outstanding.front_mut(&mut self.pool.outstanding) {
+        match self.state.outstanding.front_mut(&mut self.pool.outstanding) {
             Some(Outstanding::Read { sink, part }) => Ok((sink, *part)),
             Some(Outstanding::Atomic { .. }) | None => Err(TerminateError::UnexpectedOpcode),
         }

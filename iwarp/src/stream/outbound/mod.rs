@@ -18,7 +18,7 @@ use crate::queues::{QpConsumer, WcStatus};
 use crate::rdmap::{IMMEDIATE_LEN, Opcode, Terminate, TerminateError};
 
 use super::message::{FetchError, Message, OwnBytes, PayloadSource, Payloads};
-use super::outstanding::{Common, Pending, pending_of};
+use super::outstanding::{Pending, StreamState, pending_of};
 use super::peer_request::{ByKind, PeerRequest};
 use super::sent_to::SentTo;
 use super::{Failure, StreamCounters};
@@ -28,7 +28,7 @@ mod requests;
 mod responses;
 mod usual;
 
-use usual::Stop;
+use usual::FillOutcome;
 
 /// Bytes of a TCP segment from which on its payload is sent without a copy, if its request says so. Each
 /// segment of such payload takes two more packet buffers, which cost as much as a copy of 4 KiB.
@@ -61,7 +61,7 @@ pub(crate) enum SendOutcome {
 
 /// The arguments of [`Outbound::run`].
 pub(super) struct SendContext<'a> {
-    pub(super) common: &'a mut Common,
+    pub(super) state: &'a mut StreamState,
     pub(super) framer: &'a mut Framer,
     pub(super) guard: &'a EpochGuard<'a>,
     pub(super) counters: &'a mut StreamCounters,
@@ -185,7 +185,7 @@ impl Outbound {
         // TCP reports its end by an event of its own.
         let Ok(mut sender) = tcp.sender(now, conn) else { return Ok(SendOutcome::Idle) };
         let mut used = 0;
-        let mut more = self.is_usual_next(cx.common) || self.prepare(&mut cx)?;
+        let mut more = self.is_usual_next(cx.state) || self.prepare(&mut cx)?;
         while more && used < budget {
             let takes_external = self.external.is_some() && sender.takes_external();
             let mut segment = match profile::within(Layer::TcpOut, || sender.segment()) {
@@ -229,15 +229,15 @@ impl Outbound {
                     return Ok(true);
                 }
             } else {
-                match if self.allows_usual(cx.common) {
+                match if self.allows_usual(cx.state) {
                     self.write_usual(cx, room, used, limit)
                 } else {
-                    Stop::Other
+                    FillOutcome::Other
                 } {
-                    Stop::Empty => return Ok(false),
-                    Stop::Full => return Ok(true),
-                    Stop::Other if !self.prepare(cx)? => return Ok(false),
-                    Stop::Other | Stop::Enough => {}
+                    FillOutcome::Empty => return Ok(false),
+                    FillOutcome::Full => return Ok(true),
+                    FillOutcome::Other if !self.prepare(cx)? => return Ok(false),
+                    FillOutcome::Other | FillOutcome::Enough => {}
                 }
             }
             if self.external.is_some() {
@@ -288,9 +288,9 @@ impl Outbound {
         else {
             return Ok(false);
         };
-        let posted = cx.common.consumer.next_send();
+        let posted = cx.state.consumer.next_send();
         let around = profile::within(Layer::Fetch, || {
-            message.write_around(&next, posted, (cx.framer, plan), (cx.guard, cx.common.by))
+            message.write_around(&next, posted, (cx.framer, plan), (cx.guard, cx.state.by))
         });
         let around = match around {
             Ok(around) => around,
@@ -309,7 +309,7 @@ impl Outbound {
         *end = Some(offset + plan.wire_len() as u64);
         message.segmenter.cut(&next);
         cx.counters.tx_fpdus += 1;
-        cx.common.progress += 1;
+        cx.state.progress += 1;
         cx.counters.tx_fetched_bytes += u64::from(next.len);
         cx.counters.tx_zero_copy_bytes += u64::from(next.len);
         debug_assert!(!next.last, "the end is copied");
@@ -370,10 +370,10 @@ impl Outbound {
             let source = match &cx.found {
                 Some(source) => source,
                 None => {
-                    let posted = cx.common.consumer.next_send();
+                    let posted = cx.state.consumer.next_send();
                     let answering = if *answering { responses.front(&cx.pool.peer_requests) } else { None };
                     let payloads = Payloads { posted, own, answering };
-                    let by = (cx.guard, cx.common.by);
+                    let by = (cx.guard, cx.state.by);
                     match message.look_up(&payloads, by)? {
                         Some(source) => cx.found.insert(source),
                         None => return message.write_other(&next, &payloads, cx.framer, (plan, out), by),
@@ -389,11 +389,11 @@ impl Outbound {
         // The segment is written: now it counts as cut.
         message.segmenter.cut(&next);
         cx.counters.tx_fpdus += 1;
-        cx.common.progress += 1;
+        cx.state.progress += 1;
         cx.counters.tx_fetched_bytes += u64::from(next.len);
         if next.last {
             cx.found = None;
-            self.finish_message(cx.common, cx.pool, cx.offset + *used as u64);
+            self.finish_message(cx.state, cx.pool, cx.offset + *used as u64);
         }
         Ok(true)
     }
@@ -402,17 +402,17 @@ impl Outbound {
     ///
     /// RFC 5040 section 5.5 (RDMAP-286): a Send or Write completes only now.
     #[inline]
-    fn finish_message(&mut self, common: &mut Common, pool: &mut RequestPool, end: u64) {
+    fn finish_message(&mut self, state: &mut StreamState, pool: &mut RequestPool, end: u64) {
         let Some(current) = self.current.take() else { return };
         match current.completes {
             Completes::Nothing => self.response_next = true,
             Completes::Request => {
                 self.response_next = true;
                 let external = self.external.take().and_then(|external| external.end);
-                match if common.ib_semantics { Some(end) } else { external } {
-                    None => common.complete_oldest(),
+                match if state.ib_semantics { Some(end) } else { external } {
+                    None => state.complete_oldest(),
                     Some(offset) => {
-                        common.complete_oldest_acknowledged(offset, self.send_msn.wrapping_sub(1));
+                        state.complete_oldest_acknowledged(offset, self.send_msn.wrapping_sub(1));
                     }
                 }
             }

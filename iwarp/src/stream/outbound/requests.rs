@@ -8,7 +8,7 @@ use crate::queues::{
 use crate::rdmap::{AtomicRequest, Opcode, ReadRequest, ReadSink, TerminateError, join_immediate};
 
 use super::super::message::{Message, PayloadSource};
-use super::super::outstanding::{Common, Outstanding, Pending, ReadPart, pending_of};
+use super::super::outstanding::{Outstanding, Pending, ReadPart, StreamState, pending_of};
 use super::super::unsent;
 use super::{Completes, Current, External, Failure, Outbound, SendContext};
 
@@ -20,21 +20,21 @@ impl Outbound {
     /// DDP in the order in which the user posted them.
     #[inline]
     pub(super) fn start_request(&mut self, cx: &mut SendContext<'_>) -> Result<bool, Failure> {
-        let common = &mut *cx.common;
+        let state = &mut *cx.state;
         // RFC 7306 sections 5.2.1 and 6.3 (EXT-088, EXT-126): requests start in the order in which they were
         // posted. One that may not start yet stays in front of all others.
-        let Some(request) = common.consumer.next_send() else { return Ok(false) };
+        let Some(request) = state.consumer.next_send() else { return Ok(false) };
         let &SendEntry { ref op, ref payload, length, flags, prepared, .. } = request;
-        let has_begun = common.next_element > 0;
+        let has_begun = state.next_element > 0;
         // Looked at behind the request: one that was posted after our user has stopped the queue is seen to
         // be held.
-        if common.qp.sends.is_held() && !has_begun {
-            if common.pending.is_empty() {
-                common.qp.sends.report_held(&common.qp.signals);
+        if state.qp.sends.is_held() && !has_begun {
+            if state.pending.is_empty() {
+                state.qp.sends.report_held(&state.qp.signals);
             }
             return Ok(false);
         }
-        if flags.contains(SendFlags::FENCE) && !common.outstanding.is_empty() && !has_begun {
+        if flags.contains(SendFlags::FENCE) && !state.outstanding.is_empty() && !has_begun {
             return Ok(false);
         }
         // With CRCs the payload is read here in any case, and the copy costs hardly more.
@@ -42,20 +42,20 @@ impl Outbound {
             && op.sends_elements()
             && !(cx.framer.markers() || cx.framer.crc())
         {
-            self.external = external(payload, length, common.by, cx.guard);
+            self.external = external(payload, length, state.by, cx.guard);
         }
         let solicited = flags.contains(SendFlags::SOLICITED);
         // On InfiniBand the response meets the buffer, after the request was carried out.
-        let fails_late = common.ib_semantics && matches!(op, SendOp::Read { .. } | SendOp::Atomic { .. });
+        let fails_late = state.ib_semantics && matches!(op, SendOp::Read { .. } | SendOp::Atomic { .. });
         if matches!(prepared, PreparedPayload::InvalidMemory) && !fails_late {
-            return Err(fail_oldest(common, WcStatus::LocalProtectionError));
+            return Err(fail_oldest(state, WcStatus::LocalProtectionError));
         }
         if matches!(prepared, PreparedPayload::InvalidLength) {
-            return Err(fail_oldest(common, WcStatus::LocalLengthError));
+            return Err(fail_oldest(state, WcStatus::LocalLengthError));
         }
         // The post checks this. A request that was posted before the connection is checked here.
-        if !op.is_allowed(common.ib_semantics) {
-            return Err(fail_oldest(common, WcStatus::LocalQpOperationError));
+        if !op.is_allowed(state.ib_semantics) {
+            return Err(fail_oldest(state, WcStatus::LocalQpOperationError));
         }
         let message = match *op {
             SendOp::Write { remote } => write(remote, length),
@@ -80,8 +80,8 @@ impl Outbound {
                 return Ok(true);
             }
             // As above.
-            SendOp::Read { .. } | SendOp::Atomic { .. } if common.ord == 0 => {
-                return Err(fail_oldest(common, WcStatus::LocalQpOperationError));
+            SendOp::Read { .. } | SendOp::Atomic { .. } if state.ord == 0 => {
+                return Err(fail_oldest(state, WcStatus::LocalQpOperationError));
             }
             SendOp::Read { .. } | SendOp::Atomic { .. } => return Ok(self.request_response(cx)),
             SendOp::LocalInvalidate { .. } | SendOp::BindWindow(_) | SendOp::FastRegister(_) => {
@@ -98,23 +98,23 @@ impl Outbound {
     /// A Read with several elements stays at the head until the Read Request for its last one: with an ORD of
     /// 1 they go one by one.
     fn request_response(&mut self, cx: &mut SendContext<'_>) -> bool {
-        let common = &mut *cx.common;
+        let state = &mut *cx.state;
         // RFC 5040 section 6.1 (RDMAP-303, RDMAP-305): no more than ORD are outstanding.
-        if common.outstanding.len() >= common.ord as usize {
+        if state.outstanding.len() >= state.ord as usize {
             return false;
         }
-        let Some(request) = common.consumer.next_send() else { return false };
+        let Some(request) = state.consumer.next_send() else { return false };
         let pending = Pending { byte_len: request.length, ..pending_of(request) };
-        let has_begun = common.next_element > 0;
+        let has_begun = state.next_element > 0;
         let (message, response) = match request.op {
             // RFC 5040 sections 5.2 and 5.2.1 (RDMAP-206, RDMAP-215, RDMAP-216): one Read Request for each
             // sink, which names one remote buffer.
             SendOp::Read { remote } => {
-                let (read, next) = read_request(&request.payload, remote, common.next_element);
+                let (read, next) = read_request(&request.payload, remote, state.next_element);
                 let sink = ReadSink::new(read.sink_stag, read.sink_to, read.size);
                 let msn = self.next_request_msn();
                 let message = self.own_message(Opcode::ReadRequest, msn, &read.to_bytes());
-                common.next_element = next.unwrap_or(0);
+                state.next_element = next.unwrap_or(0);
                 let part = if next.is_some() { ReadPart::Earlier } else { ReadPart::Last };
                 (message, Outstanding::Read { sink, part })
             }
@@ -124,7 +124,7 @@ impl Outbound {
                 let sink = only_element(&request.payload);
                 // RFC 7306 section 5.2.2 (EXT-192): each Atomic Request has a buffer on queue 3 for its
                 // response.
-                let posted = common.atomic_responses.post(1);
+                let posted = state.atomic_responses.post(1);
                 debug_assert!(posted, "an ORD of 16 bits is within the queue's bounds");
                 let atomic = AtomicRequest { id, stag: Stag(rkey), to: addr, op };
                 // RFC 7306 sections 4.2 and 5.2.1 (EXT-024, EXT-026, EXT-063): the DDP payload is the Atomic
@@ -135,12 +135,12 @@ impl Outbound {
             }
             _ => return false,
         };
-        if common.next_element == 0 {
-            common.consumer.remove_send();
+        if state.next_element == 0 {
+            state.consumer.remove_send();
         }
-        common.outstanding.push(&mut cx.pool.outstanding, response);
+        state.outstanding.push(&mut cx.pool.outstanding, response);
         if !has_begun {
-            common.await_response(pending);
+            state.await_response(pending);
         }
         self.current = Some(Current { message, completes: Completes::Nothing });
         true
@@ -149,16 +149,16 @@ impl Outbound {
     /// Executes the local request at the head of the send queue, unless enough of them were executed in this
     /// call.
     fn run_local(&mut self, cx: &mut SendContext<'_>) -> Result<bool, Failure> {
-        let common = &mut *cx.common;
+        let state = &mut *cx.state;
         if self.local_left == 0 {
             return Ok(false);
         }
         self.local_left -= 1;
-        let Some(request) = common.consumer.next_send() else { return Ok(false) };
-        if let Err(status) = unsent::run(&request.op, common.by, cx.guard) {
-            return Err(fail_oldest(common, status));
+        let Some(request) = state.consumer.next_send() else { return Ok(false) };
+        if let Err(status) = unsent::run(&request.op, state.by, cx.guard) {
+            return Err(fail_oldest(state, status));
         }
-        common.complete_oldest();
+        state.complete_oldest();
         Ok(true)
     }
 
@@ -204,7 +204,7 @@ impl Outbound {
                 };
                 let sink = ReadSink::new(Stag(0), 0, 0);
                 let response = Outstanding::Read { sink, part: ReadPart::Rtr };
-                cx.common.outstanding.push(&mut cx.pool.outstanding, response);
+                cx.state.outstanding.push(&mut cx.pool.outstanding, response);
                 let msn = self.next_request_msn();
                 self.own_message(Opcode::ReadRequest, msn, &request.to_bytes())
             }
@@ -215,11 +215,11 @@ impl Outbound {
 
 /// The request at the head of the send queue fails with `status`, and ends the stream.
 #[cold]
-fn fail_oldest(common: &mut Common, status: WcStatus) -> Failure {
-    if let Some(request) = common.consumer.next_send() {
+fn fail_oldest(state: &mut StreamState, status: WcStatus) -> Failure {
+    if let Some(request) = state.consumer.next_send() {
         let pending = Pending { fault: Some(status), ..pending_of(request) };
-        common.consumer.remove_send();
-        common.pending.push_back(pending);
+        state.consumer.remove_send();
+        state.pending.push_back(pending);
     }
     Failure::here(TerminateError::LocalCatastrophic)
 }

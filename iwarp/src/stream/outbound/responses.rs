@@ -4,7 +4,7 @@ use crate::memory::EpochGuard;
 use crate::rdmap::{AtomicRequest, AtomicResponse, Opcode, TerminateError};
 
 use super::super::message::{Message, PayloadSource};
-use super::super::outstanding::Common;
+use super::super::outstanding::StreamState;
 use super::super::peer_request::{PeerOp, PeerRequest};
 use super::{Completes, Current, Failure, Outbound, SendContext};
 
@@ -30,7 +30,7 @@ impl Outbound {
                 PayloadSource::Remote,
             ),
             PeerOp::Atomic(atomic) => {
-                let response = carry_out(request, &atomic, cx.guard, cx.common)?;
+                let response = carry_out(request, &atomic, cx.guard, cx.state)?;
                 let msn = self.atomic_response_msn;
                 self.atomic_response_msn = msn.wrapping_add(1);
                 // RFC 7306 sections 4.2 and 5.2.2 (EXT-025, EXT-026, EXT-091): the DDP payload is the Atomic
@@ -49,11 +49,11 @@ fn carry_out(
     request: &PeerRequest,
     atomic: &AtomicRequest,
     guard: &EpochGuard<'_>,
-    common: &Common,
+    state: &StreamState,
 ) -> Result<AtomicResponse, Failure> {
     let AtomicRequest { id, stag, to, op } = *atomic;
     let fails = |fault| Failure::User(Box::new(request.terminate(TerminateError::of_read_fault(fault), 0)));
-    let original = common
+    let original = state
         .check_atomic(guard, stag, to)
         .and_then(|word| word.update(|value| op.apply(value)))
         .map_err(fails)?;

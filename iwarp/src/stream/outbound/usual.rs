@@ -16,12 +16,12 @@ use crate::queues::{Payload, PreparedPayload, SendEntry, SendFlags, SendOp, Sign
 use crate::rdmap::Opcode;
 
 use super::super::message::Addressing;
-use super::super::outstanding::{Common, Pending, TOGETHER, acknowledged_of};
+use super::super::outstanding::{Pending, StreamState, TOGETHER, acknowledged_of};
 use super::{Outbound, SendContext};
 
 /// Why no further request was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stop {
+pub(super) enum FillOutcome {
     /// Nothing is left to send.
     Empty,
     /// The next request does not fit the rest of the segment.
@@ -36,17 +36,17 @@ impl Outbound {
     /// Whether the oldest posted request may be written straight from its queue, if it fits one FPDU: nothing
     /// goes before it, and it completes as soon as it is written.
     #[inline]
-    pub(super) fn is_usual_next(&self, common: &Common) -> bool {
-        self.allows_usual(common)
-            && common.consumer.next_send().is_some_and(|request| request.prepared.is_ready())
+    pub(super) fn is_usual_next(&self, state: &StreamState) -> bool {
+        self.allows_usual(state)
+            && state.consumer.next_send().is_some_and(|request| request.prepared.is_ready())
     }
 
     /// Whether nothing goes before the oldest posted request, and nothing has to complete before it, unless
     /// it waits itself.
     #[inline]
-    pub(super) fn allows_usual(&self, common: &Common) -> bool {
+    pub(super) fn allows_usual(&self, state: &StreamState) -> bool {
         // RFC 6581 sections 5 and 9.2 (MPA2-017, MPA2-086): the RTR goes before every other FPDU.
-        self.is_idle() && !self.terminated && (common.pending.is_empty() || common.ib_semantics)
+        self.is_idle() && !self.terminated && (state.pending.is_empty() || state.ib_semantics)
     }
 
     /// Writes FPDUs of requests behind the `used` bytes of a segment, each with a ULPDU of at most `limit`
@@ -61,22 +61,22 @@ impl Outbound {
         room: &mut [u8],
         used: &mut usize,
         limit: u32,
-    ) -> Stop {
-        debug_assert!(self.allows_usual(cx.common), "others go first");
-        let Common { qp, consumer, by, progress, pending, ib_semantics, .. } = &mut *cx.common;
+    ) -> FillOutcome {
+        debug_assert!(self.allows_usual(cx.state), "others go first");
+        let StreamState { qp, consumer, by, progress, pending, ib_semantics, .. } = &mut *cx.state;
         // With markers the limit is another one for each FPDU.
         let together = if cx.framer.markers() { 1 } else { TOGETHER };
         let requests = consumer.next_sends(together);
         // As in `start_request`: looked at behind the requests.
         if qp.sends.is_held() {
-            return Stop::Other;
+            return FillOutcome::Other;
         }
         let mut signaled = ArrayVec::<Signaled, TOGETHER>::new();
         let (mut sent, mut fetched) = (0, 0);
-        let mut stop = if requests.is_all() { Stop::Empty } else { Stop::Enough };
+        let mut stop = if requests.is_all() { FillOutcome::Empty } else { FillOutcome::Enough };
         for request in requests.iter() {
             if !request.prepared.is_ready() {
-                stop = Stop::Other;
+                stop = FillOutcome::Other;
                 break;
             }
             let solicited = request.flags.contains(SendFlags::SOLICITED);
@@ -96,7 +96,7 @@ impl Outbound {
                     (Addressing::Untagged { opcode, invalidate: Stag(rkey), msn }, msn.wrapping_add(1))
                 }
                 _ => {
-                    stop = Stop::Other;
+                    stop = FillOutcome::Other;
                     break;
                 }
             };
@@ -104,13 +104,13 @@ impl Outbound {
             let head = addressing.head(&Segment { offset: 0, len: request.length, last: true });
             let ulpdu_bytes = head.len() as u64 + u64::from(request.length);
             if ulpdu_bytes > u64::from(limit) {
-                stop = Stop::Other;
+                stop = FillOutcome::Other;
                 break;
             }
             let plan = cx.framer.plan(ulpdu_bytes as usize);
             let end = *used + plan.wire_len();
             let Some(out) = room.get_mut(*used..end) else {
-                stop = Stop::Full;
+                stop = FillOutcome::Full;
                 break;
             };
             let written = profile::within(Layer::Fetch, || match (request.prepared, &*request.payload) {
@@ -128,7 +128,7 @@ impl Outbound {
                 _ => false,
             });
             if !written {
-                stop = Stop::Other;
+                stop = FillOutcome::Other;
                 break;
             }
             *used = end;
