@@ -268,8 +268,6 @@ fn a_begun_message_holds_one_buffer_and_gives_it_back() {
     assert_eq!(kinds, [AsyncEventKind::LastWqeReached], "a FIN between two FPDUs is no error");
 }
 
-// Proves SEC-006, SEC-046, SEC-050, SEC-052: a queue is shared only by an explicit argument, which the query
-// shows, and only within one protection domain.
 /// Requests whose completions are lost are over, as are those that were polled: the queue has room for as
 /// many new ones.
 #[test]
@@ -300,6 +298,8 @@ fn lost_completions_take_nothing_from_the_queue() {
     assert!(matches!(more, Err(VerbsError::QueueFull(_))), "{more:?}");
 }
 
+// Proves SEC-006, SEC-046, SEC-050, SEC-052: a queue is shared only by an explicit argument, which the query
+// shows, and only within one protection domain.
 #[test]
 fn sharing_is_explicit_and_within_one_protection_domain() {
     let pair = Pair::new(&LinkConfig::default());
