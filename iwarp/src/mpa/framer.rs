@@ -57,7 +57,7 @@ impl Framer {
         self.markers
     }
 
-    /// Whether CRCs are sent: the payload of each FPDU is read once more than it is sent.
+    /// True if each FPDU has a CRC, for which the framer reads its payload.
     pub const fn crc(&self) -> bool {
         self.crc
     }

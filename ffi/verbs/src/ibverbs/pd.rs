@@ -21,7 +21,7 @@ pub(crate) struct Pd {
     parent_of: Option<ParentDomain>,
 }
 
-/// What a parent domain was made of (`ibv_parent_domain_init_attr`).
+/// The objects of which a program made a parent domain (`ibv_parent_domain_init_attr`).
 struct ParentDomain {
     pd: *mut sys::ibv_pd,
     /// NULL or a domain of threads.

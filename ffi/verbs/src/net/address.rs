@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-/// What the name service says of an address that a program connects to.
+/// The answer of the name service for an address that a program connects to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lookup {
     /// A program listens, at this address of the wire.

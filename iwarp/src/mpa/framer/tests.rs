@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::memory::{Base, MemoryTable, RegisterOptions, Source};
 use crate::mpa::{Room, fpdu_bytes, pad_bytes};
 
 fn hex(text: &str) -> Vec<u8> {
@@ -200,10 +201,8 @@ fn an_fpdu_is_not_finished_short() {
     Framer::new(false, true).begin(&mut out, 5).finish();
 }
 
-/// An FPDU around a payload that stays where it is has the same bytes as one that is written whole.
-#[test]
-fn an_fpdu_around_its_payload_is_the_same_fpdu() {
-    use crate::memory::{Base, MemoryTable, RegisterOptions};
+/// Calls `check` with both kinds of heads, and with registered memory of several lengths and its bytes.
+fn for_payloads(mut check: impl FnMut(&UlpduHead, &Source<'_>, &[u8])) {
     let table = MemoryTable::new(4, [1; 32]);
     let options = RegisterOptions { base: Base::Zero, ..RegisterOptions::default() };
     let region = std::sync::Arc::new(dp::Region::new(16 << 10).unwrap());
@@ -216,48 +215,43 @@ fn an_fpdu_around_its_payload_is_the_same_fpdu() {
         let head = UlpduHead { first: 0x8140_aabb_ccdd, second: 0x1122_3344_5566_7788, third };
         for (at, len) in [(0, 512), (1, 513), (3, 1442), (8, 4093), (5, 8951)] {
             let source = guard.check_source(registration.stag(), at, len, options.pd).unwrap();
-            let [mut framer, mut whole] = [(); 2].map(|()| Framer::at(400, false, false));
-            let plan = framer.plan(head.len() + source.len());
-            let around = framer.frame_around(plan, &head);
-            assert_eq!(framer.position(), 400);
-            framer.advance(&plan);
-            let payload = &bytes[at as usize..(at + len) as usize];
-            let fpdu = [&around.before, payload, &around.behind].concat();
-            let mut out = vec![0xee; plan.wire_len()];
-            whole.frame_source(plan, &mut out, &head, &source, 0).unwrap();
-            assert!(fpdu == out, "{len} bytes at {at}");
-            assert_eq!(framer.position(), whole.position());
+            check(&head, &source, &bytes[at as usize..(at + len) as usize]);
         }
     }
 }
 
-/// What is summed on the way are the bytes of the FPDU. One without a CRC is written in pieces.
+/// An FPDU around a payload that stays where it is has the same bytes as one that is written whole.
+#[test]
+fn an_fpdu_around_its_payload_is_the_same_fpdu() {
+    for_payloads(|head, source, payload| {
+        let [mut framer, mut whole] = [(); 2].map(|()| Framer::at(400, false, false));
+        let plan = framer.plan(head.len() + source.len());
+        let around = framer.frame_around(plan, head);
+        assert_eq!(framer.position(), 400);
+        framer.advance(&plan);
+        let fpdu = [&around.before, payload, &around.behind].concat();
+        let mut out = vec![0xee; plan.wire_len()];
+        whole.frame_source(plan, &mut out, head, source, 0).unwrap();
+        assert!(fpdu == out, "{} bytes", payload.len());
+        assert_eq!(framer.position(), whole.position());
+    });
+}
+
+/// The framer sums the bytes of an FPDU with a CRC while it writes them. It writes one without a CRC in
+/// pieces, and sums nothing.
 #[test]
 fn an_fpdu_is_tallied_as_it_is_framed() {
-    use crate::memory::{Base, MemoryTable, RegisterOptions};
-    let table = MemoryTable::new(4, [1; 32]);
-    let options = RegisterOptions { base: Base::Zero, ..RegisterOptions::default() };
-    let region = std::sync::Arc::new(dp::Region::new(16 << 10).unwrap());
-    let registration = table.register(region, &options).unwrap();
-    let bytes: Vec<u8> = (0..16_384_u32).map(|at| ((at * 7) >> 3) as u8).collect();
-    registration.memory().write_at(0, &bytes).unwrap();
-    let engine = table.join();
-    let guard = engine.enter();
     for crc in [true, false] {
-        for third in [None, Some(0x0102_0304)] {
-            let head = UlpduHead { first: 0x8140_aabb_ccdd, second: 0x1122_3344_5566_7788, third };
-            for (at, len) in [(0, 512), (1, 513), (3, 1442), (8, 4093), (5, 8951)] {
-                let source = guard.check_source(registration.stag(), at, len, options.pd).unwrap();
-                let mut framer = Framer::at(400, false, crc);
-                let plan = framer.plan(head.len() + source.len());
-                let mut out = vec![0xee; plan.wire_len()];
-                framer.tally(true);
-                framer.frame_source(plan, &mut out, &head, &source, 0).unwrap();
-                let sum = crc.then(|| dp::sum::of(&out) % 0xffff);
-                assert_eq!(framer.take_tally().map(|sum| sum % 0xffff), sum, "{len} bytes at {at}");
-                assert_eq!(framer.take_tally(), None);
-            }
-        }
+        for_payloads(|head, source, payload| {
+            let mut framer = Framer::at(400, false, crc);
+            let plan = framer.plan(head.len() + source.len());
+            let mut out = vec![0xee; plan.wire_len()];
+            framer.tally(true);
+            framer.frame_source(plan, &mut out, head, source, 0).unwrap();
+            let sum = crc.then(|| dp::sum::of(&out) % 0xffff);
+            assert_eq!(framer.take_tally().map(|sum| sum % 0xffff), sum, "{} bytes", payload.len());
+            assert_eq!(framer.take_tally(), None);
+        });
     }
 }
 

@@ -23,10 +23,10 @@ pub(crate) struct Attributes {
     ird: AtomicU32,
     /// Inbound Reads and atomics that the connection was granted, out of `max_read_slots`.
     read_slots: AtomicU32,
-    /// Whether the ends have agreed on InfiniBand's semantics; [`AGREED`], [`NOT_AGREED`], or 0 before there
-    /// is a connection.
+    /// [`AGREED`] if both ends use InfiniBand's semantics, else [`NOT_AGREED`]; 0 before there is a
+    /// connection.
     ib_semantics: AtomicU8,
-    /// Whether it stays when the peer ends the connection.
+    /// True if the queue pair stays when the peer ends the connection.
     outlives_peer: AtomicBool,
     /// How often a message is tried again that finds no receive request, or [`UNSET`].
     rnr_retry: AtomicU8,
@@ -54,7 +54,7 @@ impl Attributes {
     /// The ends have agreed on these depths, ORD and IRD. `outlives_peer` counts with InfiniBand's semantics
     /// only.
     pub(super) fn agree(&self, (ord, ird): (u16, u16), ib_semantics: bool, outlives_peer: bool) {
-        self.outlives_peer.store(ib_semantics && outlives_peer, Ordering::Release);
+        self.connecting(ib_semantics, outlives_peer);
         self.ord.store(u32::from(ord), Ordering::Release);
         self.ird.store(u32::from(ird), Ordering::Release);
         self.ib_semantics.store(if ib_semantics { AGREED } else { NOT_AGREED }, Ordering::Release);
@@ -65,7 +65,7 @@ impl Attributes {
         [&self.ord, &self.ird].map(|depth| u16::try_from(depth.load(Ordering::Acquire)).ok())
     }
 
-    /// Whether a Read or atomic may be sent, as far as is known.
+    /// False if the ends have agreed on an ORD of 0: then a Read or atomic of this end is refused.
     pub(super) fn allows_reads(&self) -> bool {
         self.ord.load(Ordering::Acquire) != 0
     }
@@ -84,7 +84,7 @@ impl Attributes {
         }
     }
 
-    /// Whether the ends have agreed on InfiniBand's semantics; `None` before there is a connection.
+    /// True if both ends use InfiniBand's semantics; `None` before there is a connection.
     pub(crate) fn ib_semantics(&self) -> Option<bool> {
         match self.ib_semantics.load(Ordering::Acquire) {
             AGREED => Some(true),
@@ -93,7 +93,7 @@ impl Attributes {
         }
     }
 
-    /// Whether it stays when the peer ends the connection.
+    /// True if the queue pair stays when the peer ends the connection.
     pub(super) fn outlives_peer(&self) -> bool {
         self.outlives_peer.load(Ordering::Acquire)
     }

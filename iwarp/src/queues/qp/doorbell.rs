@@ -24,7 +24,7 @@ impl QpShared {
         }
     }
 
-    /// Whether no engine has the connection any more, after a request to it was left.
+    /// True if the engine has given the connection up. To be asked after a request was left for the engine.
     fn is_orphaned(&self) -> bool {
         // Pairs with the fence in `orphan`.
         fence(Ordering::SeqCst);

@@ -12,7 +12,7 @@ pub(crate) struct EngineLink {
     doorbells: OnceLock<Arc<Doorbells>>,
     /// The connection's slot in that engine.
     slot: AtomicU32,
-    /// Whether the doorbell was rung and the engine has not answered it.
+    /// Set from a ring of the doorbell until the engine answers it.
     rung: Rung,
 }
 

@@ -1,4 +1,4 @@
-//! What a post does before a request enters its queue: its checks, and looking for its payload.
+//! A post checks its request, and looks its payload up, before the request enters the queue.
 
 use arrayvec::ArrayVec;
 

@@ -101,7 +101,7 @@ fn bytes_of_the_caller_are_checked() {
     assert!(matches!(check(READ, &[], 6), Err(VerbsError::Invalid(_))));
 }
 
-/// What a request needs: messages that are enabled, an ORD, a buffer that may be written, a grant.
+/// A request needs an enabled message, an ORD, a buffer with the right to write, or a grant.
 #[test]
 fn a_request_that_is_not_allowed_is_refused() {
     let (_, pd, cq) = test_objects();

@@ -163,7 +163,7 @@ fn a_message_waits_for_one_post() {
     assert_eq!(caller.calls(), 0, "the caller asks itself");
 }
 
-/// Whoever waits longest gets the request of a shared queue, and others leave it alone.
+/// The queue pair that has waited longest gets the request of a shared queue. The others leave it there.
 #[test]
 fn a_message_waits_in_line_for_a_shared_request() {
     let (resources, pd, cq) = test_objects();
