@@ -9,10 +9,8 @@
 //! | `connection/pre_fpdu.rs` | bytes to send before the first FPDU |
 //! | `connection/streaming_mode.rs` | streaming mode before MPA, and the switch |
 //! | `connection/startup.rs` | Request, decision, Reply |
-//! | `connection/agreement.rs` | the agreement on InfiniBand's semantics, within the private data of both |
 //! | `connection/full_operation.rs` | Full Operation: receives and sends FPDUs |
-//! | `connection/receiver_not_ready.rs` | a message of the peer waits for a receive request |
-//! | `connection/peer_not_ready.rs` | a message of ours waits for one of the peer |
+//! | `connection/not_ready.rs` | messages that find no receive request, at either end |
 //! | `connection/retry.rs` | the second attempt, with revision 1 |
 //! | `connection/teardown.rs` | how a connection ends |
 //! | `connection/report.rs` | what its user is told about that |
@@ -29,6 +27,7 @@ use crate::memory::EpochGuard;
 use crate::mpa::{MpaError, Responder};
 use crate::queues::{Ask, QpShared};
 use crate::stream::Failure;
+use crate::stream::ib_profile::agreement::PeerRnrConfig;
 use crate::verbs::{
     Admitted, ConnectionError, ConnectionPhase, KeepalivePolicy, PlainBytes, QpState, ResponderOptions,
 };
@@ -36,14 +35,12 @@ use crate::verbs::{
 use super::io::Io;
 use super::trace;
 
-mod agreement;
 mod check;
 mod full_operation;
+mod not_ready;
 mod open;
-mod peer_not_ready;
 mod pre_fpdu;
 mod reassembly;
-mod receiver_not_ready;
 mod report;
 mod retry;
 mod startup;
@@ -54,7 +51,6 @@ mod timers;
 pub(super) use retry::{Attempt, Retry};
 pub(super) use startup::Reject;
 
-use agreement::may_agree;
 use full_operation::FullOperation;
 use open::{Initiating, Opening};
 use pre_fpdu::{PreFpdu, Sent};
@@ -100,7 +96,7 @@ enum Phase {
     Deciding {
         responder: Box<Responder>,
         reassembly: Box<Reassembly>,
-        offers_ib: Option<agreement::PeerRnrConfig>,
+        offers_ib: Option<PeerRnrConfig>,
     },
     /// Full Operation.
     FullOperation(Box<FullOperation>),
@@ -212,13 +208,7 @@ impl Connection {
         trace::tcp_established(io, self.conn);
         match self.take_phase() {
             Phase::Opening(opening) => match *opening {
-                Opening::Startup { mut initiating, mut request } => {
-                    if initiating.param.ib_semantics && !may_agree(io, self.conn) {
-                        match initiating.without_ib_semantics(io.config.crc, self.timers.deadline()) {
-                            Ok(plain) => request = plain,
-                            Err(error) => return self.fail_startup_of(io, initiating.qp, error),
-                        }
-                    }
+                Opening::Startup { initiating, request } => {
                     trace::request_sent(io, self.conn, &initiating.param);
                     self.apply_keepalive(io, initiating.param.keepalive);
                     self.phase = Phase::AwaitReply { initiating, reassembly: Box::default() };
@@ -268,7 +258,6 @@ impl Connection {
             // TCP acknowledges the bytes; they are dropped.
             Phase::Opening(_) | Phase::Ended(_) | Phase::FullOperation(_) => {
                 self.discard(io, offset, &buf, frontier);
-                self.refuse_after_close(io);
             }
         }
     }
@@ -298,9 +287,7 @@ impl Connection {
                 if full.is_terminating() {
                     return;
                 }
-                if full.deframer.waits() {
-                    return self.on_peer_closed_behind_waiting(io);
-                }
+                full.stream.on_peer_closed();
                 if full.may_end_here() && full.stream.may_send() {
                     self.close_gracefully(io);
                 } else {
@@ -382,7 +369,7 @@ impl Connection {
     fn transmit_any(&mut self, io: &mut Io, asked: Ask, bytes: usize, guard: &EpochGuard<'_>) -> Transmitted {
         if asked != Ask::Nothing {
             self.on_ask(io, asked);
-            self.resume_receiving(io, guard);
+            self.on_recv_posted(io);
         }
         if self.pre_fpdu.is_pending() || matches!(self.phase, Phase::StreamingMode(_)) {
             let sent = self.transmit_pre_fpdu_bytes(io);
@@ -429,8 +416,8 @@ impl Connection {
         if self.timers.take_idle_check(io.now) {
             self.on_idle(io);
         }
-        if self.timers.take_untaken_check(io.now) {
-            self.on_untaken(io);
+        if self.timers.take_peer_rnr(io.now) {
+            self.on_peer_rnr_timeout(io);
         }
     }
 
@@ -440,7 +427,7 @@ impl Connection {
             &Phase::Ended(TcpClosing { acknowledged, .. }) => self.on_close_deadline(io, acknowledged),
             Phase::FullOperation(full) if full.is_terminating() => self.abort(io),
             Phase::FullOperation(full) if full.is_draining() => self.await_answers(io),
-            Phase::FullOperation(full) if full.deframer.waits() => self.on_waiting_deadline(io),
+            Phase::FullOperation(full) if full.stream.awaits_recv() => self.on_rnr_timeout(io),
             Phase::StreamingMode(mode) if let Some(acknowledged) = mode.closing => {
                 self.on_close_deadline(io, acknowledged);
             }

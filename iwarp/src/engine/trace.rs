@@ -49,17 +49,6 @@ dp::events! {
         tracing::debug!(engine, local, remote, "TCP established");
     }
 
-    /// A connection gets no semantics of InfiniBand: the peer has not answered TCP's option for them.
-    fn option_lost(io: &Io, conn: ConnId) {
-        let (engine, (local, remote)) = of(io, conn);
-        tracing::warn!(
-            engine,
-            local,
-            remote,
-            "no semantics of InfiniBand: the peer does not know TCP option 253, or a middlebox takes it off"
-        );
-    }
-
     /// A listener has refused the connection of a peer: one of its limits is reached.
     fn tcp_refused(io: &Io, conn: ConnId) {
         let (engine, (local, remote)) = of(io, conn);

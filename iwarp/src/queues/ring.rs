@@ -1,4 +1,6 @@
 //! The ring of a work queue: one end adds requests, the other one reads them where they lie and removes them.
+//! The reader may start a request and keep its entry: the entry is still there to be read, behind the place
+//! where the reader goes on.
 //!
 //! A ring takes 88 bytes besides its entries. One of `rtrb` takes 384, since each position has two cache
 //! lines of its own there. An idle queue pair has two rings, so these lines count. Here the two positions are
@@ -54,7 +56,8 @@ pub(super) fn ring<T: Default>(capacity: usize) -> (RingWriter<T>, RingReader<T>
         _apart: [0; 5],
         tail: AtomicUsize::new(0),
     });
-    (RingWriter { ring: Arc::clone(&ring), at: 0, free: 0 }, RingReader { ring, at: 0, known: Cell::new(0) })
+    let reader = RingReader { ring: Arc::clone(&ring), at: 0, known: Cell::new(0), kept: 0 };
+    (RingWriter { ring, at: 0, free: 0 }, reader)
 }
 
 /// The end where entries are added.
@@ -101,18 +104,21 @@ impl<T: Default> RingWriter<T> {
 /// The end where entries are read and removed.
 pub(super) struct RingReader<T> {
     ring: Arc<Ring<T>>,
-    /// Index of the oldest entry.
+    /// Index of the oldest entry that is not started.
     at: u32,
-    /// The number of entries when it last looked, less those that it has removed since.
+    /// The number of entries from there on when it last looked, less those that it has passed since.
     known: Cell<u32>,
+    /// Entries before `at` that are started and kept.
+    kept: u32,
 }
 
 impl<T> RingReader<T> {
-    /// The number of entries.
+    /// The number of entries that are not started.
     #[inline]
     pub(super) fn len(&self) -> usize {
         let Ring { head, tail, .. } = &*self.ring;
         let len = tail.load(Ordering::Acquire).wrapping_sub(head.load(Ordering::Relaxed));
+        let len = len - self.kept as usize;
         self.known.set(len as u32);
         len
     }
@@ -122,7 +128,7 @@ impl<T> RingReader<T> {
         self.len() == 0
     }
 
-    /// The oldest entry.
+    /// The oldest entry that is not started.
     #[inline]
     pub(super) fn first(&self) -> Option<&T> {
         if self.known.get() == 0 && self.is_empty() {
@@ -148,18 +154,56 @@ impl<T> RingReader<T> {
         Oldest { reader: self, len }
     }
 
-    /// Removes the `count` oldest entries, or all that it has looked at.
+    /// Starts the `count` oldest entries that are not started, or all that it has looked at, and keeps them.
+    #[inline]
+    pub(super) fn keep(&mut self, count: usize) {
+        self.kept += self.pass(count);
+    }
+
+    /// The kept entry `back` entries before the oldest one that is not started; 1: the last one.
+    pub(super) fn kept(&self, back: usize) -> Option<&T> {
+        if back == 0 || back > self.kept as usize {
+            return None;
+        }
+        let (at, entries) = (self.at as usize, self.ring.entries.len());
+        let at = if at >= back { at - back } else { at + entries - back };
+        self.ring.entries.get(at).map(|entry| self.read(entry))
+    }
+
+    /// Removes the `count` oldest entries that are kept, or all of them.
+    #[inline]
+    pub(super) fn release(&mut self, count: usize) {
+        let count = (self.kept as usize).min(count);
+        self.kept -= count as u32;
+        self.free(count);
+    }
+
+    /// Removes the `count` oldest entries, or all that it has looked at. None may be kept.
     #[inline]
     pub(super) fn remove(&mut self, count: usize) {
+        debug_assert_eq!(self.kept, 0, "kept entries are before it");
+        let count = self.pass(count);
+        self.free(count as usize);
+    }
+
+    /// Goes on behind the `count` oldest entries, or behind all that it has looked at. Returns how many.
+    #[inline(always)]
+    fn pass(&mut self, count: usize) -> u32 {
         let known = self.known.get_mut();
         let count = (*known as usize).min(count) as u32;
         *known -= count;
         self.at = self.ring.advance(self.at, count);
-        let head = &self.ring.head;
-        head.store(head.load(Ordering::Relaxed).wrapping_add(count as usize), Ordering::Release);
+        count
     }
 
-    /// Reads one of the `self.known` entries from `self.at` on.
+    /// Gives the `count` oldest entries to the writer.
+    #[inline(always)]
+    fn free(&self, count: usize) {
+        let head = &self.ring.head;
+        head.store(head.load(Ordering::Relaxed).wrapping_add(count), Ordering::Release);
+    }
+
+    /// Reads one of the `self.known` entries from `self.at` on, or one of the `self.kept` before it.
     #[inline(always)]
     fn read<'a>(&'a self, entry: &'a SharedCell<MaybeUninit<T>>) -> &'a T {
         let entry = entry.for_reading().cast::<T>();
@@ -173,7 +217,8 @@ impl<T> RingReader<T> {
     }
 }
 
-/// The oldest entries of a ring, which stay there until they are [removed](Self::remove).
+/// The oldest entries of a ring that are not started. They stay there until they are
+/// [kept](Self::keep) or [removed](Self::remove).
 pub(crate) struct Oldest<'a, T> {
     reader: &'a mut RingReader<T>,
     len: usize,
@@ -198,5 +243,11 @@ impl<T> Oldest<'_, T> {
     #[inline]
     pub(crate) fn remove(self, count: usize) {
         self.reader.remove(count.min(self.len));
+    }
+
+    /// Starts the first `count` of them, and keeps them.
+    #[inline]
+    pub(crate) fn keep(self, count: usize) {
+        self.reader.keep(count.min(self.len));
     }
 }

@@ -10,6 +10,7 @@
 //! | `message.rs` | a message being sent: headers, source of its payload, segments left to cut |
 //! | `sent_to.rs` | where a request goes to, by which a Terminate names it |
 //! | `unsent.rs` | requests that send nothing |
+//! | `ib_profile/` | InfiniBand's semantics, where both ends have agreed on them |
 //! | `failure.rs` | why a stream ends |
 //! | `counters.rs` | counters of all streams |
 //!
@@ -27,6 +28,7 @@ use crate::rdmap::Terminate;
 
 mod counters;
 mod failure;
+pub(crate) mod ib_profile;
 mod inbound;
 mod message;
 mod outbound;
@@ -43,6 +45,7 @@ pub(crate) use inbound::Delivery;
 pub(crate) use outbound::SendOutcome;
 pub(crate) use request_pool::{RequestPool, Waiting};
 
+use ib_profile::{IbProfile, News};
 use inbound::Inbound;
 use outbound::Outbound;
 use outstanding::{Awaited, StreamState};
@@ -79,7 +82,8 @@ impl Stream {
         // Markers find FPDUs beyond a hole. A shared receive queue has no fixed buffer for a later message.
         // Nor is there one with InfiniBand's semantics: Immediate Data in between may take none.
         let binds_ahead = rx_markers && !qp.receives.are_shared() && !ib_semantics;
-        let state = StreamState::new(qp, by, ord, ib_semantics);
+        let ib = ib_semantics.then(|| Box::new(IbProfile::new(negotiated.rx_start)));
+        let state = StreamState::new(qp, by, ord, ib);
         let stream = Self {
             framer: Framer::new(tx_markers, crc),
             outbound: Outbound::new(rtr),
@@ -103,7 +107,7 @@ impl Stream {
     /// Whether both ends have agreed on InfiniBand's semantics.
     #[inline]
     pub(crate) fn has_ib_semantics(&self) -> bool {
-        self.state.ib_semantics
+        self.state.has_ib_semantics()
     }
 
     /// The queue pair that it is for.
@@ -123,7 +127,7 @@ impl Stream {
         Delivery { state, inbound, outbound, may_send, guard, counters, pool }
     }
 
-    /// Hands FPDUs to TCP. See [`SendOutcome`].
+    /// Hands FPDUs to TCP. See [`SendOutcome`]. `position`: the stream offset of the peer's next FPDU.
     ///
     /// Never inlined: otherwise the states of its caller take registers from each FPDU.
     #[inline(never)]
@@ -132,7 +136,7 @@ impl Stream {
         tcp: &mut tcp_lite::Stack,
         conn: tcp_lite::ConnId,
         now: tcp_lite::Instant,
-        budget: usize,
+        (budget, position): (usize, u64),
         context: StreamContext<'_>,
     ) -> Result<SendOutcome, Failure> {
         let StreamContext { guard, counters, pool } = context;
@@ -141,7 +145,16 @@ impl Stream {
         if !*may_send {
             return Ok(SendOutcome::Idle);
         }
-        let context = outbound::SendContext { state, framer, guard, counters, pool, found: None, offset: 0 };
+        let context = outbound::SendContext {
+            state,
+            framer,
+            guard,
+            counters,
+            pool,
+            found: None,
+            offset: 0,
+            position,
+        };
         let outcome = outbound.run(tcp, conn, now, context, budget);
         // In time for the peer's next request: TCP has not yet sent the end of the responses.
         if let Some(answered) = outbound.take_answered() {
@@ -152,35 +165,31 @@ impl Stream {
 
     /// Whether a call of [`transmit`](Self::transmit) may have something to send.
     pub(crate) fn wants_to_send(&self) -> bool {
-        self.may_send && (!self.outbound.is_idle() || self.state.consumer.has_sends())
+        let state = &self.state;
+        self.may_send && (!self.outbound.is_idle() || state.has_requests() || state.has_profile_messages())
     }
 
     /// Whether nothing is left to send or to wait for, so that FIN may follow.
     pub(crate) fn is_drained(&self) -> bool {
+        let may_be_taken = self.state.ib.as_ref().is_none_or(|ib| ib.is_peer_there());
         !self.awaits_answers()
-            && !self.state.awaits_acknowledgement()
+            && !(may_be_taken && self.state.awaits_acknowledgement())
             && self.outbound.is_idle()
-            && (!self.state.consumer.has_sends() || self.is_held())
+            && (!self.state.has_requests() || self.is_held())
+            && !self.state.has_profile_messages()
+            && !self.owes_taken()
     }
 
     /// Whether the requests of the send queue wait until their user lets them go on.
     fn is_held(&self) -> bool {
-        self.state.qp.sends.is_held() && self.state.next_element == 0
+        self.state.qp.sends.is_held() && self.state.unsent == 0
     }
 
-    /// TCP's peer has acknowledged all bytes below an offset of the stream, and its user has taken those
-    /// below `taken`. The requests that wait for this complete with
-    /// [`complete_acknowledged`](Self::complete_acknowledged): a Terminate may have come along, and it may
-    /// name one of them.
-    pub(crate) fn on_acknowledged(&mut self, acknowledged: u64, taken: u64) {
-        (self.state.acknowledged, self.state.taken) = (acknowledged, taken);
-    }
-
-    /// The peer has had no receive request for the oldest message that is not taken: its request fails.
-    pub(crate) fn fail_untaken(&mut self) {
-        if !self.state.fail_untaken() {
-            self.outbound.fail_current(WcStatus::RnrRetryExceeded);
-        }
+    /// TCP's peer has acknowledged all bytes below an offset of the stream. The requests that wait for this
+    /// complete with [`complete_acknowledged`](Self::complete_acknowledged): a Terminate may have come along,
+    /// and it may name one of them.
+    pub(crate) fn on_acknowledged(&mut self, acknowledged: u64) {
+        self.state.set_acknowledged(acknowledged);
     }
 
     /// Completes the requests that wait for no more than TCP's acknowledgements.
@@ -198,15 +207,67 @@ impl Stream {
         self.state.progress
     }
 
+    // ---- InfiniBand's semantics ----
+
+    /// The peer has sent FIN: it takes no more requests.
+    pub(crate) fn on_peer_closed(&mut self) {
+        if let Some(ib) = &mut self.state.ib {
+            ib.on_peer_closed();
+        }
+    }
+
+    /// What has happened that the connection has to act on.
+    #[inline]
+    pub(crate) fn take_news(&mut self) -> Option<News> {
+        self.state.ib.as_mut()?.take_news()
+    }
+
+    /// Whether messages of the peer were taken since it was told last.
+    #[inline]
+    pub(crate) fn owes_taken(&self) -> bool {
+        self.state.owes_taken && self.state.has_ib_semantics()
+    }
+
+    /// The peer is told what is taken, with the next [`transmit`](Self::transmit).
+    pub(crate) fn tell_taken(&mut self) {
+        if let (true, Some(ib)) = (self.state.owes_taken, &mut self.state.ib) {
+            ib.tell();
+        }
+    }
+
+    /// Whether a message of the peer waits for a receive request.
+    pub(crate) fn awaits_recv(&self) -> bool {
+        self.state.ib.as_ref().is_some_and(|ib| ib.awaits_recv())
+    }
+
     /// A message of the peer waits for a receive request. The engine is asked for it
     /// ([`Ask::Receive`](crate::queues::Ask::Receive)) once there is one.
     pub(crate) fn await_recv(&self) {
         self.state.qp.await_recv(&self.state.consumer);
     }
 
-    /// No message waits for a receive request from now on: one without a request is an error of the peer.
-    pub(crate) fn stop_waiting(&mut self) {
-        self.state.waits_for_recv = false;
+    /// Takes the receive request for the message that waits, if there is one by now. The peer is told.
+    pub(crate) fn bind_awaited(&mut self) -> bool {
+        let is_bound = inbound::bind(&mut self.state, &mut self.inbound);
+        if is_bound && let Some(ib) = &mut self.state.ib {
+            ib.on_recv();
+        }
+        is_bound
+    }
+
+    /// No message waits for a receive request any more: the failure of the one that has waited.
+    pub(crate) fn stop_waiting(&mut self) -> Option<Failure> {
+        self.state.ib.as_mut()?.give_up_waiting().map(Failure::Here)
+    }
+
+    /// Whether requests of this end wait until the peer has a receive request.
+    pub(crate) fn awaits_peer(&self) -> bool {
+        self.state.ib.as_ref().is_some_and(|ib| !ib.is_peer_ready())
+    }
+
+    /// The peer has had no receive request for the oldest message that is not taken: its request fails.
+    pub(crate) fn fail_untaken(&mut self) {
+        self.state.fail_untaken();
     }
 
     /// Checks the invariants; for tests. Returns its waiting requests.
@@ -244,11 +305,13 @@ impl Stream {
     }
 
     /// The stream has failed: tells its user, completes all requests, and prepares the Terminate if the peer
-    /// has to get one. Returns the Terminate as the application sees it, and how the connection ends.
+    /// has to get one. Returns the Terminate as the application sees it, and how the connection ends. The
+    /// message at stream offset `position` of the peer, and those behind it, are not taken.
     pub(crate) fn fail(
         &mut self,
         pool: &mut RequestPool,
         failure: &Failure,
+        position: u64,
     ) -> (Option<Arc<TerminateReport>>, Ending) {
         // On InfiniBand a request that fails here sends nothing, and the queue pair of the peer stays.
         let is_silent = matches!(failure, Failure::Here(_) | Failure::User(_))
@@ -271,12 +334,20 @@ impl Stream {
         };
         self.complete_started(pool, first, terminate);
         self.flush();
+        let tells = self.may_send && self.state.ib.is_some();
+        if tells && let Some(ib) = &mut self.state.ib {
+            ib.end(position);
+        }
         // RFC 5041 sections 6.2 and 6.2.2 (DDP-144, DDP-161): DDP has only returned its error. The stream
         // ends here, as its ULP has decided.
         let ending = match failure {
             // RFC 7306 section 8.1 (EXT-146): the peer gets a Terminate, whether a message of ours could not
             // be made or a message of its own is wrong.
             // RFC 5040 section 7.1 (RDMAP-324): an error that is found here is told to the peer.
+            Failure::Here(_) | Failure::User(_) if is_silent && tells => {
+                self.outbound.end_silently();
+                Ending::Terminating
+            }
             Failure::Here(_) | Failure::User(_) if is_silent => Ending::Silent,
             Failure::Here(terminate) | Failure::User(terminate) if self.may_send => {
                 self.outbound.terminate(terminate);
@@ -302,11 +373,12 @@ impl Stream {
     ) -> bool {
         let Self { state, outbound, inbound, .. } = self;
         state.give_up_responses(&mut pool.outstanding);
-        state.abandon_read();
-        let unfinished = outbound.abandon(pool, &mut state.consumer);
-        state.pending.extend(unfinished);
+        outbound.abandon(pool, state);
         let refused = terminate.and_then(|terminate| state.refused(terminate));
-        let &mut StreamState { ref qp, ref mut consumer, ref mut pending, taken, ib_semantics, .. } = state;
+        let (taken, ib_semantics) = (state.acknowledged(), state.has_ib_semantics());
+        state.unsent = 0;
+        state.consumer.release_sends(state.pending.len());
+        let StreamState { qp, consumer, pending, .. } = state;
         let has_recvs = consumer.taken_recvs() > 0;
         let (sends, signals) = (&qp.sends, &qp.signals);
         let cause = qp.state.cause();

@@ -78,9 +78,8 @@ impl Connection {
                         ensure!(has_deadline, "the RTR has no deadline");
                     }
                     FullState::Open => {
-                        let waits = full.deframer.waits();
+                        let waits = full.stream.awaits_recv();
                         ensure!(waits || !has_deadline, "Full Operation has a deadline");
-                        ensure!(waits || !full.peer_closed, "the peer's FIN is forgotten");
                     }
                     FullState::Draining { .. } => {}
                     FullState::Terminating => ensure!(has_deadline, "the Terminate has no deadline"),

@@ -6,17 +6,16 @@ use std::time::Duration;
 use dp::Mbuf;
 use dp::invariant::Check;
 use dp::profile::{self, Layer};
-use tcp_lite::ConnId;
+use tcp_lite::{ConnId, Instant};
 
 use crate::memory::{Accessor, EpochGuard};
-use crate::mpa::{Deframed, Deframer, HeldSlab, Negotiated, Ulpdus, Untaken};
+use crate::mpa::{Deframed, Deframer, HeldSlab, Negotiated, Ulpdus};
 use crate::queues::QpShared;
+use crate::stream::ib_profile::agreement::{Agreement, PeerRnrConfig};
 use crate::stream::{Delivery, Failure, RequestPool, SendOutcome, Stream, StreamContext, Waiting};
 
 use super::super::io::Io;
 use super::super::trace;
-use super::agreement::{Agreement, PeerRnrConfig};
-use super::peer_not_ready::PeerNotReady;
 use super::{Connection, Phase, Transmitted};
 
 /// A connection in Full Operation.
@@ -24,14 +23,12 @@ pub(super) struct FullOperation {
     pub(super) deframer: Deframer,
     pub(super) stream: Stream,
     pub(super) state: FullState,
-    /// The peer has sent FIN, behind a message that waits for a receive request.
-    pub(super) peer_closed: bool,
-    /// It is among the connections that owe an acknowledgement.
-    owes_ack: bool,
+    /// It is among the connections whose peer waits to be told what is taken.
+    owes_taken: bool,
     /// The peer's settings for messages that find no receive request, with InfiniBand's semantics.
     pub(super) peer_rnr: PeerRnrConfig,
-    /// Messages of ours that the peer has not taken.
-    pub(super) untaken: Option<Box<PeerNotReady>>,
+    /// Since when the peer has no receive request for a message of this end.
+    pub(super) peer_not_ready_since: Option<Instant>,
 }
 
 /// What a connection in Full Operation does.
@@ -92,28 +89,12 @@ impl FullOperation {
         Self::take(deframer.receive(offset, buf, frontier, held), &mut delivery)
     }
 
-    /// The message that waits for a receive request comes again, and what was held behind it.
-    pub(super) fn resume(
-        &mut self,
-        held: &mut HeldSlab,
-        context: StreamContext<'_>,
-    ) -> Result<usize, Failure> {
-        Self::take(self.deframer.resume(held), &mut self.stream.delivery(context))
-    }
-
-    /// Gives ULPDUs to the stream, up to one that waits for a receive request.
+    /// Gives ULPDUs to the stream.
     fn take(mut ulpdus: Ulpdus<'_>, delivery: &mut Delivery<'_>) -> Result<usize, Failure> {
         while let Some(deframed) = ulpdus.next()? {
             let _receive = profile::scope(Layer::Receive);
             match deframed {
-                Deframed::InOrder(ulpdu) => match delivery.deliver(&ulpdu) {
-                    Ok(()) => {}
-                    Err(Untaken::NotYet) => {
-                        let position = ulpdu.position();
-                        return Ok(ulpdus.wait(position)?);
-                    }
-                    Err(Untaken::Failed(failure)) => return Err(failure),
-                },
+                Deframed::InOrder(ulpdu) => delivery.deliver(&ulpdu)?,
                 Deframed::Placed { head, ulpdu_len } => delivery.deliver_placed(head, ulpdu_len)?,
                 Deframed::Ahead(ulpdu) => {
                     if delivery.place_early(&ulpdu) {
@@ -125,9 +106,9 @@ impl FullOperation {
         Ok(ulpdus.finish())
     }
 
-    /// FPDUs were received, and requests of the peer wait for their acknowledgement.
-    fn owe_ack(&mut self, io: &mut Io, conn: ConnId) {
-        if !std::mem::replace(&mut self.owes_ack, true) {
+    /// Messages of the peer were taken, and it waits to be told.
+    fn owe_taken(&mut self, io: &mut Io, conn: ConnId) {
+        if !std::mem::replace(&mut self.owes_taken, true) {
             io.acks.owe(io.now, conn);
         }
     }
@@ -203,16 +184,14 @@ impl Connection {
         let ib_semantics = agreement.ib_semantics();
         self.timers.set_rnr_timeout(rnr_timeout);
         qp.connected((negotiated.ord, negotiated.ird), ib_semantics, outlives_peer);
-        io.tcp.report_acknowledgements(self.conn, ib_semantics);
         let Negotiated { rx_markers, crc, rx_start, .. } = *negotiated;
         self.phase = Phase::FullOperation(Box::new(FullOperation {
             deframer: Deframer::new(rx_start, rx_markers, crc),
             stream: Stream::new(qp, by, negotiated, (may_send, ib_semantics), &mut io.request_pool),
             state: on_rtr.map_or(FullState::Open, FullState::AwaitingRtr),
-            peer_closed: false,
-            owes_ack: false,
+            owes_taken: false,
             peer_rnr: peer_rnr.unwrap_or_default(),
-            untaken: None,
+            peer_not_ready_since: None,
         }));
     }
 
@@ -249,10 +228,10 @@ impl Connection {
         let Phase::FullOperation(full) = &mut self.phase else { return };
         let ReceiveSnapshot { first, fpdus, placed } = before;
         let fpdus = io.streams.rx_fpdus - fpdus;
-        if fpdus > 0 && full.stream.has_ib_semantics() {
-            full.owe_ack(io, self.conn);
+        if full.stream.owes_taken() {
+            full.owe_taken(io, self.conn);
         }
-        let (wants_to_send, waits) = (full.wants_to_send(), full.deframer.waits());
+        let (wants_to_send, news) = (full.wants_to_send(), full.stream.take_news());
         // The peer's first FPDU is a Terminate in place of its RTR: startup has failed.
         let ended_startup = first && fpdus == 1 && matches!(result, Err(Failure::Peer(_)));
         if first && full.stream.may_send() && !ended_startup {
@@ -266,8 +245,8 @@ impl Connection {
         }
         match result {
             Ok(released) => {
-                if waits {
-                    self.await_recv(io);
+                if let Some(news) = news {
+                    self.on_news(io, news);
                 }
                 io.tcp.release(self.conn, released);
                 if wants_to_send {
@@ -301,12 +280,8 @@ impl Connection {
         if let Phase::FullOperation(full) = &mut self.phase
             && let Some(offset) = io.tcp.acknowledged(self.conn)
         {
-            let taken = io.tcp.taken(self.conn).filter(|_| full.stream.has_ib_semantics()).unwrap_or(offset);
-            full.stream.on_acknowledged(offset, taken);
+            full.stream.on_acknowledged(offset);
             io.acks.arrive(self.conn);
-            if taken < offset || full.untaken.is_some() {
-                self.watch_untaken(io, taken, offset);
-            }
         }
     }
 
@@ -320,10 +295,14 @@ impl Connection {
         }
     }
 
-    /// The acknowledgement that it owes leaves.
-    pub(in crate::engine) fn on_acknowledging(&mut self) {
+    /// The peer is told what is taken, unless an answer has told it by now.
+    pub(in crate::engine) fn tell_taken(&mut self, io: &mut Io) {
         if let Phase::FullOperation(full) = &mut self.phase {
-            full.owes_ack = false;
+            full.owes_taken = false;
+            if full.stream.owes_taken() && !full.is_terminating() {
+                full.stream.tell_taken();
+                self.activate(io);
+            }
         }
     }
 
@@ -341,10 +320,14 @@ impl Connection {
     ) -> Transmitted {
         let Phase::FullOperation(full) = &mut self.phase else { return Transmitted::Done };
         let is_terminating = full.is_terminating();
+        if full.is_draining() {
+            full.stream.tell_taken();
+        }
+        let position = full.deframer.untaken_from();
         let Io { tcp, streams, request_pool, now, .. } = io;
         let before = streams.tx_fpdus;
         let context = StreamContext { guard, counters: streams, pool: request_pool };
-        let result = full.stream.transmit(tcp, self.conn, *now, bytes, context);
+        let result = full.stream.transmit(tcp, self.conn, *now, (bytes, position), context);
         if io.streams.tx_fpdus > before {
             self.note_progress(io);
         }
@@ -366,6 +349,10 @@ impl Connection {
             Ok(SendOutcome::Terminated) => {
                 io.counters.tx_terminates += 1;
                 trace::terminate_sent(io, self.conn, self.phase.qp(), self.report.error());
+                self.close(io);
+                Transmitted::Done
+            }
+            Ok(SendOutcome::Ended) => {
                 self.close(io);
                 Transmitted::Done
             }

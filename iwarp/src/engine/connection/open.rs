@@ -6,12 +6,12 @@ use tcp_lite::{ConnId, Deadline, Instant};
 
 use crate::mpa::{Initiator, Responder};
 use crate::queues::QpShared;
+use crate::stream::ib_profile::agreement::request_data;
 use crate::verbs::{
     Admitted, CmShared, ConnParam, ConnectionError, ListenerShared, PlainBytes, ResponderOptions,
 };
 
 use super::super::io::Io;
-use super::agreement::request_data;
 use super::pre_fpdu::PreFpdu;
 use super::report::{Report, User};
 use super::streaming_mode::StreamingMode;
@@ -31,23 +31,6 @@ pub(super) struct Initiating {
     pub(super) initiator: Box<Initiator>,
     pub(super) qp: Arc<QpShared>,
     pub(super) param: Box<ConnParam>,
-}
-
-impl Initiating {
-    /// Begins anew, before anything is sent. Returns the Request, which offers no semantics of InfiniBand.
-    #[cold]
-    pub(super) fn without_ib_semantics(
-        &mut self,
-        crc: bool,
-        deadline: Option<Instant>,
-    ) -> Result<Vec<u8>, ConnectionError> {
-        self.param.ib_semantics = false;
-        let deadline = deadline.unwrap_or(Instant::ZERO);
-        let started = Initiator::start(self.param.mpa_config(crc), &request_data(&self.param), deadline);
-        let (initiator, request) = started.map_err(|_| ConnectionError::NoResources)?;
-        *self.initiator = initiator;
-        Ok(request.to_vec())
-    }
 }
 
 impl Connection {

@@ -8,11 +8,11 @@ use crate::mpa::{InitiatorEvent, Negotiated, StartupFault, TerminateCode};
 use crate::queues::QpShared;
 use crate::rdmap::{Terminate, TerminateError};
 use crate::stream::Failure;
+use crate::stream::ib_profile::agreement::{self, Agreement};
 use crate::verbs::{AGREEMENT_BYTES, CmEventKind, CmShared, ConnParam, ConnectionError, StreamError};
 
 use super::super::io::Io;
 use super::super::trace;
-use super::agreement::{self, Agreement, may_agree};
 use super::full_operation::Announcement;
 use super::reassembly::Rest;
 use super::report::{Announced, User};
@@ -92,6 +92,9 @@ impl Connection {
         if options.refuse_markers && request.markers {
             return self.reject(io, Reject::Markers);
         }
+        if agreement::has_old_offer(&request.private_data) {
+            return self.reject(io, Reject::OldAgreement);
+        }
         let limit = request.private_data_limit - if offers_ib.is_some() { AGREEMENT_BYTES } else { 0 };
         id.set_requested(&io.shared, self.conn, limit);
         self.timers.clear_deadline();
@@ -133,8 +136,7 @@ impl Connection {
         let Phase::Deciding { responder, reassembly, offers_ib } = &mut self.phase else {
             return self.fail_startup_of(io, qp, ConnectionError::PeerClosed);
         };
-        let agrees = param.ib_semantics && may_agree(io, self.conn);
-        let agreement = Agreement::new(offers_ib.filter(|_| agrees), &param);
+        let agreement = Agreement::new(offers_ib.filter(|_| param.ib_semantics), &param);
         let accept = Accept {
             ird: Some(param.responder_resources),
             ord: Some(param.initiator_depth),
@@ -197,6 +199,7 @@ impl Connection {
         let (private_data, needed_ord) = match why {
             Reject::ByUser { private_data, .. } => (private_data, None),
             Reject::Insufficient { needed, .. } => (&[][..], Some(needed)),
+            Reject::OldAgreement => (agreement::REFUSES_OLD, None),
             Reject::NotInTime | Reject::Markers => (&[][..], None),
         };
         let Ok(reply) = responder.reject(private_data, needed_ord) else {
@@ -218,7 +221,8 @@ impl Connection {
             Reject::ByUser { stays_open: false, .. } | Reject::NotInTime => self.user = User::Done,
             // A connection that a listener accepted has no user yet. Otherwise the user gets the error when
             // the connection closes.
-            Reject::Markers if matches!(self.user, User::Unaware) => {}
+            Reject::Markers | Reject::OldAgreement if matches!(self.user, User::Unaware) => {}
+            Reject::OldAgreement => self.report.add(ConnectionError::Startup(StartupFault::OldAgreement)),
             Reject::Markers => self.report.add(ConnectionError::Startup(StartupFault::Markers)),
             Reject::Insufficient { error, .. } => self.report.add(ConnectionError::Stream(error)),
         }
@@ -367,6 +371,8 @@ pub(in crate::engine) enum Reject<'a> {
     NotInTime,
     /// The Request asks for markers, and the listener refuses that.
     Markers,
+    /// The Request offers an older version of InfiniBand's semantics.
+    OldAgreement,
     /// The peer serves fewer Reads than the user needs.
     Insufficient { error: StreamError, needed: u16 },
 }
@@ -378,6 +384,7 @@ impl Reject<'_> {
             Self::ByUser { .. } => "by the user",
             Self::NotInTime => "the user has not decided in time",
             Self::Markers => "markers are refused",
+            Self::OldAgreement => "the peer's uwarp is older and has other semantics of InfiniBand: update it",
             Self::Insufficient { .. } => "the peer serves too few Reads",
         }
     }

@@ -16,11 +16,11 @@ use tcp_lite::CloseReason;
 use crate::memory::EpochGuard;
 use crate::mpa::{ConnectRequest, HeldSlab, Initiator, StartupFault};
 use crate::queues::QpShared;
+use crate::stream::ib_profile::agreement::request_data;
 use crate::verbs::{CmEventKind, CmShared, ConnParam, ConnectionError, PlainBytes, ResponderOptions};
 
 use super::super::io::Io;
 use super::super::trace;
-use super::agreement::{may_agree, request_data};
 use super::pre_fpdu::{Progress, Sent};
 use super::report::{Announced, User};
 use super::{Connection, Initiating, Phase, Reassembly, duration};
@@ -230,7 +230,7 @@ impl Connection {
         &mut self,
         io: &mut Io,
         qp: Arc<QpShared>,
-        mut param: Box<ConnParam>,
+        param: Box<ConnParam>,
         after: u64,
     ) {
         self.report.announced = Announced::Nothing;
@@ -240,7 +240,6 @@ impl Connection {
         if let Some(error) = mode.prevents_start() {
             return self.fail_startup_of(io, qp, error);
         }
-        param.ib_semantics = param.ib_semantics && may_agree(io, self.conn);
         let deadline = io.now + duration(param.timeout);
         self.timers.unwatch_idle();
         let started = Initiator::start(param.mpa_config(io.config.crc), &request_data(&param), deadline);

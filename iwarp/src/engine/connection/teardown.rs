@@ -46,7 +46,7 @@ impl Connection {
     pub(super) fn close_gracefully(&mut self, io: &mut Io) {
         if let Phase::FullOperation(full) = &mut self.phase {
             if !full.is_draining() {
-                if full.deframer.waits() {
+                if full.stream.awaits_recv() {
                     // The close has deadlines of its own.
                     self.timers.clear_deadline();
                 }
@@ -177,12 +177,9 @@ impl Connection {
         }
         self.name_cause();
         let Phase::FullOperation(full) = &mut self.phase else { return };
-        if full.stream.has_ib_semantics() {
-            // TCP may acknowledge what is dropped before the Terminate leaves, whichever end is to blame.
-            io.tcp.set_untaken(self.conn, Some(full.deframer.untaken_from()));
-        }
         io.tcp.release(self.conn, full.deframer.clear(&mut io.held));
-        let (terminate, ending) = full.stream.fail(&mut io.request_pool, &failure);
+        let position = full.deframer.untaken_from();
+        let (terminate, ending) = full.stream.fail(&mut io.request_pool, &failure, position);
         self.report.terminate = terminate;
         match ending {
             // RFC 5044 section 8 (MPA-239), RFC 6581 section 9.3 (MPA2-095): the Terminate goes out before
@@ -246,18 +243,6 @@ impl Connection {
         // RFC 5041 section 3 (DDP-042), RFC 5040 section 7 (RDMAP-321): the connection ends with its only
         // stream.
         io.tcp.close(io.now, self.conn);
-    }
-
-    /// The peer has sent more after our graceful close, and the bytes are dropped. With InfiniBand's
-    /// semantics its requests succeed when TCP acknowledges them, so the connection is reset instead (RFC
-    /// 9293 section 3.6.1, for data after a CLOSE). All of ours has been acknowledged before our FIN.
-    pub(super) fn refuse_after_close(&mut self, io: &mut Io) {
-        if let Phase::Ended(TcpClosing { qp: Some(qp), .. }) = &self.phase
-            && qp.attributes.ib_semantics() == Some(true)
-            && self.report.error().is_none()
-        {
-            io.tcp.abort(io.now, self.conn);
-        }
     }
 
     /// The TCP connection is closed: flushes the queue pair and tells the user, once.

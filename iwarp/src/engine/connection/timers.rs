@@ -17,8 +17,8 @@ pub(super) struct Timers {
     rnr_timeout: tcp_lite::Duration,
     /// When to check whether it was idle for too long.
     idle_check: Deadline,
-    /// When to look at a message of ours that the peer has not taken.
-    untaken_check: Deadline,
+    /// When a message of this end fails for which the peer has no receive request.
+    peer_rnr: Deadline,
 }
 
 impl Timers {
@@ -28,14 +28,14 @@ impl Timers {
             idle_timeout: FOR_EVER,
             rnr_timeout: FOR_EVER,
             idle_check: Deadline::NONE,
-            untaken_check: Deadline::NONE,
+            peer_rnr: Deadline::NONE,
         }
     }
 
     /// The next time at which the connection has to be called.
     #[inline]
     pub(super) fn next(&self) -> Deadline {
-        self.deadline.min(self.idle_check).min(self.untaken_check)
+        self.deadline.min(self.idle_check).min(self.peer_rnr)
     }
 
     /// The deadline of the phase.
@@ -92,14 +92,15 @@ impl Timers {
         take_if_passed(&mut self.idle_check, now)
     }
 
-    /// Sets when to look at a message that the peer has not taken; [`Deadline::NONE`]: there is none.
-    pub(super) fn watch_untaken(&mut self, at: Deadline) {
-        self.untaken_check = at;
+    /// Sets when a message of this end fails for which the peer has no receive request;
+    /// [`Deadline::NONE`]: never.
+    pub(super) fn watch_peer_rnr(&mut self, at: Deadline) {
+        self.peer_rnr = at;
     }
 
-    /// Whether to look at that message now. It is reported once.
-    pub(super) fn take_untaken_check(&mut self, now: Instant) -> bool {
-        take_if_passed(&mut self.untaken_check, now)
+    /// Whether that message fails now. It is reported once.
+    pub(super) fn take_peer_rnr(&mut self, now: Instant) -> bool {
+        take_if_passed(&mut self.peer_rnr, now)
     }
 
     /// Whether the connection was idle for too long if its last progress was at `progress`. If not, the next

@@ -46,7 +46,7 @@ impl Core {
             CmCommand::Connect { id, qp, remote, param } => {
                 self.connect(id, &qp, remote, param, Attempt::First)
             }
-            CmCommand::ConnectStream { id, stream, remote, param } => match self.open(remote, &param, true) {
+            CmCommand::ConnectStream { id, stream, remote, param } => match self.open(remote, &param) {
                 Ok(conn) => {
                     let now = self.io.now;
                     self.insert(Connection::connecting_stream(conn, id, stream, param, now));
@@ -131,19 +131,10 @@ impl Core {
         }
     }
 
-    /// Starts a TCP connection, which may get InfiniBand's semantics if `may_agree`.
-    fn open(
-        &mut self,
-        remote: SocketAddr,
-        param: &ConnParam,
-        may_agree: bool,
-    ) -> Result<ConnId, ConnectionError> {
-        let (tcp, now, port) = (&mut self.io.tcp, self.io.now, param.local_port);
-        let opened = match may_agree {
-            true => tcp.connect_asking_untaken(now, remote, port),
-            false => tcp.connect(now, remote, port),
-        };
-        let opened = opened.map_err(|error| match error {
+    /// Starts a TCP connection.
+    fn open(&mut self, remote: SocketAddr, param: &ConnParam) -> Result<ConnId, ConnectionError> {
+        let (now, port) = (self.io.now, param.local_port);
+        let opened = self.io.tcp.connect(now, remote, port).map_err(|error| match error {
             ConnectError::NoRoute(_) => ConnectionError::NoRoute,
             ConnectError::NoConnection(_) | ConnectError::EventsWait(_) | ConnectError::NoPort => {
                 ConnectionError::NoResources
@@ -170,7 +161,7 @@ impl Core {
         let started = if qp.signals.asked() >= Ask::Terminate {
             Err(ConnectionError::Tcp(CloseReason::Aborted))
         } else {
-            self.open(remote, &param, param.ib_semantics)
+            self.open(remote, &param)
         };
         let made = started.and_then(|conn| {
             qp.engine.set_slot(conn.slot());

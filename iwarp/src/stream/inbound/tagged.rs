@@ -43,7 +43,7 @@ impl Delivery<'_> {
             return false;
         }
         let stag = Stag(u32::from_be_bytes([s0, s1, s2, s3]));
-        if !self.admits(Access::REMOTE_WRITE) {
+        if !self.admits(Access::REMOTE_WRITE) || self.inbound.next_send == NextSend::Refused {
             return false;
         }
         let (to, len) = (u64::from_be_bytes(to), payload.len() as u64);
@@ -56,6 +56,7 @@ impl Delivery<'_> {
             self.counters.rx_fpdus += 1;
             self.counters.rx_placed_bytes += len;
             *self.may_send = true;
+            self.state.owes_taken = true;
             // Nothing comes between a Send and Immediate Data that belongs to it.
             self.inbound.next_send = NextSend::Usual;
         }

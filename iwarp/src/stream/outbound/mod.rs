@@ -1,9 +1,9 @@
 //! Sending: the choice of the next message, its FPDUs into TCP segments, send completions.
 //!
 //! Responses to the peer alternate with the requests of our user, message by message. A Send or Write
-//! completes when its last segment is written to TCP (sent without a copy, or with InfiniBand's semantics:
-//! when that is acknowledged), a Read or atomic when its response is delivered, all in post order. A
-//! Terminate follows the FPDU being written and overtakes everything else.
+//! completes when its last segment is written to TCP (sent without a copy: when that is acknowledged; with
+//! InfiniBand's semantics: when the peer has taken it), a Read or atomic when its response is delivered, all
+//! in post order. A Terminate follows the FPDU being written and overtakes everything else.
 
 use dp::ExtBuf;
 use dp::invariant::Check;
@@ -11,16 +11,16 @@ use dp::profile::{self, Layer};
 use tcp_lite::{ConnId, Instant, SegmentBuf, SendError, Stack};
 
 use crate::ddp::Segment;
-use crate::memory::{EpochGuard, Source, Stag};
+use crate::memory::{EpochGuard, Source};
 use crate::mpa::Framer;
 use crate::mpa::startup::{Rtr, RtrKind};
-use crate::queues::{QpConsumer, WcStatus};
+use crate::queues::{SendOp, WcStatus};
 use crate::rdmap::{IMMEDIATE_LEN, Opcode, Terminate, TerminateError};
 
 use super::message::{FetchError, Message, OwnBytes, PayloadSource, Payloads};
-use super::outstanding::{Pending, StreamState, pending_of};
+use super::ib_profile::PAYLOAD_BYTES;
+use super::outstanding::StreamState;
 use super::peer_request::{ByKind, PeerRequest};
-use super::sent_to::SentTo;
 use super::{Failure, StreamCounters};
 use super::{request_pool::RequestPool, slot_pool::PoolQueue};
 
@@ -57,6 +57,8 @@ pub(crate) enum SendOutcome {
     NoMbuf,
     /// TCP has the Terminate: FIN may follow.
     Terminated,
+    /// TCP has all that the peer is told, and the stream ends without a Terminate: FIN may follow.
+    Ended,
 }
 
 /// The arguments of [`Outbound::run`].
@@ -70,6 +72,8 @@ pub(super) struct SendContext<'a> {
     pub(super) found: Option<Source<'a>>,
     /// The stream offset of the TCP segment that is filled.
     pub(super) offset: u64,
+    /// The stream offset of the peer's next FPDU.
+    pub(super) position: u64,
 }
 
 /// The send direction of a stream.
@@ -88,8 +92,10 @@ pub(super) struct Outbound {
     /// Requests of the peer, oldest first: at most IRD Reads and as many atomics. A request stays here until
     /// it is answered in full.
     responses: PoolQueue,
-    terminate: Option<Box<Terminate>>,
+    last: Option<LastMessage>,
     terminated: bool,
+    /// It has ended without a Terminate.
+    silent: bool,
     rtr: Option<RtrKind>,
     /// Whether a response goes next, if there is one, because the last message was our user's.
     response_next: bool,
@@ -106,6 +112,14 @@ pub(super) struct Outbound {
     atomic_id: u32,
     /// The limit of a ULPDU without markers, in segments of this capacity.
     limit: (usize, u32),
+}
+
+/// How a stream that has failed ends.
+enum LastMessage {
+    /// By a Terminate.
+    Terminate(Box<Terminate>),
+    /// The peer is told nothing of it.
+    None,
 }
 
 /// The payload of a request that is sent without a copy.
@@ -136,6 +150,18 @@ enum Completes {
     Response,
     /// The stream: nothing may follow.
     Terminate,
+    /// Nothing: the message is of queue 4.
+    Profile,
+}
+
+impl Current {
+    /// Whether it is a message of a request of our user.
+    fn is_of_request(&self) -> bool {
+        match self.completes {
+            Completes::Nothing | Completes::Request | Completes::Write { .. } | Completes::Joined { .. } => true,
+            Completes::Response | Completes::Terminate | Completes::Profile => false,
+        }
+    }
 }
 
 impl Outbound {
@@ -148,8 +174,9 @@ impl Outbound {
             own: OwnBytes::new(),
             answering: false,
             responses: PoolQueue::default(),
-            terminate: None,
+            last: None,
             terminated: false,
+            silent: false,
             rtr: match rtr {
                 Rtr::Send(kind) => Some(kind),
                 Rtr::None | Rtr::Expect(_) => None,
@@ -186,6 +213,9 @@ impl Outbound {
         let Ok(mut sender) = tcp.sender(now, conn) else { return Ok(SendOutcome::Idle) };
         let mut used = 0;
         let mut more = self.is_usual_next(cx.state) || self.prepare(&mut cx)?;
+        if self.terminated {
+            return Ok(SendOutcome::Ended);
+        }
         while more && used < budget {
             let takes_external = self.external.is_some() && sender.takes_external();
             let mut segment = match profile::within(Layer::TcpOut, || sender.segment()) {
@@ -201,13 +231,17 @@ impl Outbound {
                 false => self.fill(&mut cx, &mut segment),
             };
             used += segment.len();
+            let end = cx.offset + segment.len() as u64;
             if let Some(sum) = cx.framer.take_tally() {
                 segment.set_sum(sum);
             }
             profile::within(Layer::TcpOut, || segment.push());
             more = filled?;
+            if let Some(ib) = &mut cx.state.ib {
+                ib.set_sent(cx.offset, end);
+            }
             if self.terminated {
-                return Ok(SendOutcome::Terminated);
+                return Ok(if self.silent { SendOutcome::Ended } else { SendOutcome::Terminated });
             }
         }
         Ok(if more || self.local_left == 0 { SendOutcome::More } else { SendOutcome::Idle })
@@ -234,10 +268,10 @@ impl Outbound {
                 } else {
                     FillOutcome::Other
                 } {
-                    FillOutcome::Empty => return Ok(false),
+                    FillOutcome::Empty if !cx.state.has_profile_messages() => return Ok(false),
                     FillOutcome::Full => return Ok(true),
-                    FillOutcome::Other if !self.prepare(cx)? => return Ok(false),
-                    FillOutcome::Other | FillOutcome::Enough => {}
+                    FillOutcome::Empty | FillOutcome::Other if !self.prepare(cx)? => return Ok(false),
+                    FillOutcome::Empty | FillOutcome::Other | FillOutcome::Enough => {}
                 }
             }
             if self.external.is_some() {
@@ -288,7 +322,7 @@ impl Outbound {
         else {
             return Ok(false);
         };
-        let posted = cx.state.consumer.next_send();
+        let posted = cx.state.next_request();
         let around = profile::within(Layer::Fetch, || {
             message.write_around(&next, posted, (cx.framer, plan), (cx.guard, cx.state.by))
         });
@@ -321,11 +355,21 @@ impl Outbound {
         if self.terminated {
             return Ok(false);
         }
-        if let Some(terminate) = self.terminate.take() {
-            self.current = Some(Current {
-                message: self.own_message(Opcode::Terminate, 1, &terminate.to_bytes()),
-                completes: Completes::Terminate,
-            });
+        if self.has_profile_message(cx) {
+            return Ok(true);
+        }
+        match self.last.take() {
+            Some(LastMessage::Terminate(terminate)) => {
+                self.current = Some(Current {
+                    message: self.own_message(Opcode::Terminate, 1, &terminate.to_bytes()),
+                    completes: Completes::Terminate,
+                });
+            }
+            Some(LastMessage::None) => {
+                (self.terminated, self.silent) = (true, true);
+                return Ok(false);
+            }
+            None => {}
         }
         // RFC 5041 section 5.3 (DDP-124): a message is sent to its end before the next one begins.
         while self.current.is_none() {
@@ -343,6 +387,45 @@ impl Outbound {
             }
         }
         Ok(true)
+    }
+
+    /// Makes the next message of queue 4 the current one, if one goes before all others. Returns whether the
+    /// current message is of queue 4.
+    fn has_profile_message(&mut self, cx: &mut SendContext<'_>) -> bool {
+        if self.current.is_some() || self.rtr.is_some() {
+            return matches!(self.current, Some(Current { completes: Completes::Profile, .. }));
+        }
+        let may_wait = cx.state.next_request().is_none_or(|next| matches!(next.op, SendOp::Send));
+        let StreamState { ib: Some(ib), owes_taken, .. } = &mut *cx.state else { return false };
+        // A Send tells the peer what is taken. In front of another message the peer is told by one of its own.
+        if *owes_taken && !(may_wait && self.responses.is_empty()) {
+            ib.tell();
+        }
+        if !ib.has_messages() {
+            return false;
+        }
+        let message = ib.next_message(cx.position, (self.send_msn, self.request_msn));
+        *owes_taken &= ib.has_to_tell();
+        let Some((message, msn)) = message else { return false };
+        let (header, payload) = message.to_segment(msn);
+        self.own.clear();
+        self.own.extend(payload);
+        let message = Message::profile(header, PAYLOAD_BYTES as u32);
+        self.current = Some(Current { message, completes: Completes::Profile });
+        true
+    }
+
+    /// The peer has dropped the requests that it has not taken: what is being cut of one goes no further.
+    pub(super) fn go_back(&mut self, state: &mut StreamState, pool: &mut RequestPool) {
+        if self.current.is_some_and(|current| current.is_of_request()) {
+            self.current = None;
+            self.external = None;
+            if let Some(ib) = &mut state.ib {
+                ib.forget_told();
+            }
+            state.owes_taken = true;
+        }
+        state.go_back(&mut pool.outstanding);
     }
 
     /// Writes the next FPDU of the current message behind the `used` bytes of a segment, with a ULPDU of at
@@ -370,7 +453,7 @@ impl Outbound {
             let source = match &cx.found {
                 Some(source) => source,
                 None => {
-                    let posted = cx.state.consumer.next_send();
+                    let posted = cx.state.next_request();
                     let answering = if *answering { responses.front(&cx.pool.peer_requests) } else { None };
                     let payloads = Payloads { posted, own, answering };
                     let by = (cx.guard, cx.state.by);
@@ -409,10 +492,10 @@ impl Outbound {
             Completes::Request => {
                 self.response_next = true;
                 let external = self.external.take().and_then(|external| external.end);
-                match if state.ib_semantics { Some(end) } else { external } {
-                    None => state.complete_oldest(),
+                match if state.has_ib_semantics() { Some(end) } else { external } {
+                    None => state.complete_next(),
                     Some(offset) => {
-                        state.complete_oldest_acknowledged(offset, self.send_msn.wrapping_sub(1));
+                        state.complete_next_acknowledged(offset, self.send_msn.wrapping_sub(1));
                     }
                 }
             }
@@ -433,6 +516,7 @@ impl Outbound {
                 }
             }
             Completes::Terminate => self.terminated = true,
+            Completes::Profile => {}
         }
     }
 
@@ -466,7 +550,7 @@ impl Outbound {
     fn own_message(&mut self, opcode: Opcode, msn: u32, bytes: &[u8]) -> Message {
         self.own.clear();
         self.own.extend(bytes.iter().copied());
-        Message::untagged(opcode, Stag(0), msn, bytes.len() as u32, PayloadSource::Own)
+        Message::untagged(opcode, 0, msn, bytes.len() as u32, PayloadSource::Own)
     }
 
     /// Queues a checked request of the peer.
@@ -487,36 +571,35 @@ impl Outbound {
         (!self.answered.is_empty()).then(|| std::mem::take(&mut self.answered))
     }
 
+    /// A Terminate is the last message, behind what the peer is told of its own messages.
     pub(super) fn terminate(&mut self, terminate: &Terminate) {
-        self.terminate = Some(Box::new(terminate.clone()));
+        self.last = Some(LastMessage::Terminate(Box::new(terminate.clone())));
+    }
+
+    /// Nothing goes behind what the peer is told of its own messages.
+    pub(super) fn end_silently(&mut self) {
+        self.last = Some(LastMessage::None);
     }
 
     /// Whether nothing is being sent or waits to be sent, apart from the send queue.
     pub(super) fn is_idle(&self) -> bool {
-        self.current.is_none() && self.responses.is_empty() && self.terminate.is_none() && self.rtr.is_none()
+        self.current.is_none() && self.responses.is_empty() && self.last.is_none() && self.rtr.is_none()
     }
 
-    /// The request whose message is being cut is the cause of the stream's end.
-    pub(super) fn fail_current(&mut self, status: WcStatus) {
-        self.fault = Some(status);
-    }
-
-    /// Drops everything but a Terminate. Returns the request whose message was being cut, which leaves the
-    /// send queue.
-    pub(super) fn abandon(&mut self, pool: &mut RequestPool, consumer: &mut QpConsumer) -> Option<Pending> {
+    /// Drops everything but a Terminate, and a message of queue 4 that is begun. The request whose message was
+    /// being cut counts as started.
+    pub(super) fn abandon(&mut self, pool: &mut RequestPool, state: &mut StreamState) {
         self.responses.clear(&mut pool.peer_requests);
         self.external = None;
         self.rtr = None;
         self.answering = false;
-        match self.current.take()?.completes {
+        let Some(current) = self.current.take() else { return };
+        match current.completes {
             Completes::Request | Completes::Write { .. } | Completes::Joined { .. } => {
-                let request = consumer.next_send()?;
-                let sent_to = SentTo::of(request, self.send_msn.wrapping_sub(1));
-                let request = pending_of(request);
-                consumer.remove_send();
-                Some(Pending { sent_to, fault: self.fault.take(), ..request })
+                state.abandon_next(self.send_msn.wrapping_sub(1), self.fault.take());
             }
-            Completes::Nothing | Completes::Response | Completes::Terminate => None,
+            Completes::Profile => self.current = Some(current),
+            Completes::Nothing | Completes::Response | Completes::Terminate => {}
         }
     }
 }

@@ -38,7 +38,7 @@ impl Outbound {
     #[inline]
     pub(super) fn is_usual_next(&self, state: &StreamState) -> bool {
         self.allows_usual(state)
-            && state.consumer.next_send().is_some_and(|request| request.prepared.is_ready())
+            && state.next_request().is_some_and(|request| request.prepared.is_ready())
     }
 
     /// Whether nothing goes before the oldest posted request, and nothing has to complete before it, unless
@@ -46,7 +46,12 @@ impl Outbound {
     #[inline]
     pub(super) fn allows_usual(&self, state: &StreamState) -> bool {
         // RFC 6581 sections 5 and 9.2 (MPA2-017, MPA2-086): the RTR goes before every other FPDU.
-        self.is_idle() && !self.terminated && (state.pending.is_empty() || state.ib_semantics)
+        self.is_idle()
+            && !self.terminated
+            && match &state.ib {
+                None => state.pending.is_empty(),
+                Some(ib) => state.unsent == 0 && ib.lets_send(),
+            }
     }
 
     /// Writes FPDUs of requests behind the `used` bytes of a segment, each with a ULPDU of at most `limit`
@@ -63,7 +68,7 @@ impl Outbound {
         limit: u32,
     ) -> FillOutcome {
         debug_assert!(self.allows_usual(cx.state), "others go first");
-        let StreamState { qp, consumer, by, progress, pending, ib_semantics, .. } = &mut *cx.state;
+        let StreamState { qp, consumer, by, progress, pending, ib, owes_taken, .. } = &mut *cx.state;
         // With markers the limit is another one for each FPDU.
         let together = if cx.framer.markers() { 1 } else { TOGETHER };
         let requests = consumer.next_sends(together);
@@ -83,17 +88,23 @@ impl Outbound {
             let msn = self.send_msn;
             // RFC 5040 section 4.2 (RDMAP-110, RDMAP-113): a Write and a Send have no RDMAP header.
             let (addressing, next_msn) = match request.op {
+                // A message goes first that tells the peer what is taken.
+                SendOp::Write { .. } if *owes_taken && ib.is_some() => {
+                    stop = FillOutcome::Other;
+                    break;
+                }
                 SendOp::Write { remote } => (
                     Addressing::Tagged { opcode: Opcode::Write, stag: Stag(remote.rkey), to: remote.addr },
                     msn,
                 ),
                 SendOp::Send => {
                     let opcode = Opcode::send(solicited, false);
-                    (Addressing::Untagged { opcode, invalidate: Stag(0), msn }, msn.wrapping_add(1))
+                    let field = ib.as_ref().map_or(0, |ib| ib.taken_half(cx.position));
+                    (Addressing::Untagged { opcode, field, msn }, msn.wrapping_add(1))
                 }
                 SendOp::SendInvalidate { rkey } => {
                     let opcode = Opcode::send(solicited, true);
-                    (Addressing::Untagged { opcode, invalidate: Stag(rkey), msn }, msn.wrapping_add(1))
+                    (Addressing::Untagged { opcode, field: rkey, msn }, msn.wrapping_add(1))
                 }
                 _ => {
                     stop = FillOutcome::Other;
@@ -135,7 +146,11 @@ impl Outbound {
             self.send_msn = next_msn;
             fetched += u64::from(request.length);
             sent += 1;
-            if *ib_semantics {
+            if let Some(ib) = ib {
+                if matches!(request.op, SendOp::Send) {
+                    ib.set_told(cx.position);
+                    *owes_taken = false;
+                }
                 await_acknowledgement(pending, request, cx.offset + end as u64, msn);
             } else if request.flags.contains(SendFlags::SIGNALED) || qp.sends.signals_all() {
                 signaled.push(Signaled { wr_id: request.wr_id, opcode: send_opcode(&request.op) });
@@ -144,14 +159,17 @@ impl Outbound {
         if sent == 0 {
             return stop;
         }
-        // They leave the queue before their completions are seen: then their entries are free.
-        requests.remove(sent);
+        match ib {
+            Some(_) => requests.keep(sent),
+            // They leave the queue before their completions are seen: then their entries are free.
+            None => requests.remove(sent),
+        }
         self.response_next = true;
         cx.counters.tx_fpdus += sent as u64;
         *progress += sent as u64;
         cx.counters.tx_fetched_bytes += fetched;
         // RFC 5040 section 5.5 (RDMAP-286): a Send or Write completes when its last segment is written.
-        if !*ib_semantics {
+        if ib.is_none() {
             consumer.complete_sends(&qp.sends, &qp.signals, sent, &signaled);
         }
         stop

@@ -90,7 +90,7 @@ fn an_echo_of_the_offer_is_no_consent() {
     let (mut pair, _listener) = Pair::listening();
     let (qp, _id) = pair.dial(&agreeing());
     let request = pair.event_b();
-    let echo = ConnParam::default().with_private_data(b"uwarp?2\x07").unwrap();
+    let echo = ConnParam::default().with_private_data(b"uwarp?3\x07").unwrap();
     let qp_b = pair.b.qp();
     request.id.accept(&qp_b, &echo).unwrap();
     let event = pair.event_a();
@@ -99,7 +99,7 @@ fn an_echo_of_the_offer_is_no_consent() {
     };
     assert_eq!(
         (*ib_semantics, &private_data[..], qp.query().ib_semantics),
-        (false, &b"uwarp?2\x07"[..], Some(false))
+        (false, &b"uwarp?3\x07"[..], Some(false))
     );
 }
 
@@ -347,9 +347,9 @@ fn agreed_with_a_raw_peer() -> Served {
     let mut bytes = request(true);
     // The length of the private data, enhanced data included.
     bytes[19] = 4 + 8;
-    bytes.extend(b"uwarp?2\x07");
+    bytes.extend(b"uwarp?3\x07");
     let served = Setup { request: bytes, accept: agreeing(), ..Setup::default() }.ready();
-    assert!(served.reply.ends_with(b"uwarp!2\x07"), "{:?}", served.reply);
+    assert!(served.reply.ends_with(b"uwarp!3\x07"), "{:?}", served.reply);
     served
 }
 

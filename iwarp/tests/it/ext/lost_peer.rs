@@ -131,7 +131,7 @@ fn a_fin_in_place_of_a_response_flushes_all_requests() {
     let mut offer = request(true);
     // The length of the private data, enhanced data included.
     offer[19] = 4 + 8;
-    offer.extend(b"uwarp?2\x07");
+    offer.extend(b"uwarp?3\x07");
     let ib = || Setup { request: offer.clone(), accept: agreeing(), ..Setup::default() }.ready();
     for mut served in [ib(), Served::new()] {
         served.post_recv(64, 8);

@@ -121,14 +121,14 @@ fn an_agreement_behind_streaming_mode_needs_the_option_too() {
             let mut offer = request(true);
             // The length of the private data, enhanced data included.
             offer[19] = 4 + 8;
-            offer.extend(b"uwarp?2\x07");
+            offer.extend(b"uwarp?3\x07");
             pair.send(&offer);
             let asked = pair.next_event(&channel, 1_000_000).expect("no Request");
             assert!(matches!(asked.kind, CmEventKind::ConnectRequest { .. }), "{asked:?}");
             id.accept(&qp, &agreeing()).unwrap();
         }
         assert!(pair.until(1_000_000, |pair| pair.inbox.len() >= 20), "no frame of MPA");
-        let said = pair.inbox.windows(7).any(|bytes| [&b"uwarp?2"[..], b"uwarp!2"].contains(&bytes));
+        let said = pair.inbox.windows(7).any(|bytes| [&b"uwarp?3"[..], b"uwarp!3"].contains(&bytes));
         assert_eq!(said, agrees, "initiates: {initiates}");
     }
 }

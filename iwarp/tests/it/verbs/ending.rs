@@ -186,7 +186,7 @@ fn agreed() -> Served {
     let mut bytes = request(true);
     // The length of the private data, enhanced data included.
     bytes[19] = 4 + 8;
-    bytes.extend(b"uwarp?2\x07");
+    bytes.extend(b"uwarp?3\x07");
     let accept = ConnParam { rnr_timeout: Some(Duration::from_secs(4)), ..agreeing() };
     Setup { request: bytes, accept, ..Setup::default() }.ready()
 }

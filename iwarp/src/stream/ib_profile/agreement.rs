@@ -12,18 +12,20 @@
 
 use std::time::Duration;
 
-use tcp_lite::ConnId;
-
-use super::super::io::Io;
-use super::super::trace;
 use crate::mpa::startup::PrivateData;
 use crate::verbs::{AGREEMENT_BYTES, ConnParam};
 
 /// Of a Request, before its last byte.
-const OFFER: [u8; AGREEMENT_BYTES - 1] = *b"uwarp?2";
+const OFFER: [u8; AGREEMENT_BYTES - 1] = *b"uwarp?3";
+
+/// Of a Request of an older version, before its last byte: its TCP has an option that this one has not.
+const OLD_OFFER: [u8; AGREEMENT_BYTES - 1] = *b"uwarp?2";
+
+/// The private data of a Reply that rejects such a Request.
+pub(crate) const REFUSES_OLD: &[u8] = b"uwarp: this end has version 3 of InfiniBand's semantics, the other one 2";
 
 /// Of a Reply.
-const CONSENT: [u8; AGREEMENT_BYTES - 1] = *b"uwarp!2";
+const CONSENT: [u8; AGREEMENT_BYTES - 1] = *b"uwarp!3";
 
 /// The times of InfiniBand's codes, in units of 10 us (InfiniBand Architecture Specification, volume 1, table
 /// "Encoding for RNR NAK Timer Field").
@@ -34,11 +36,11 @@ const RNR_TIMES: [u32; 32] = [
 
 /// The peer's parameters for receive requests that are not ready.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct PeerRnrConfig {
+pub(crate) struct PeerRnrConfig {
     /// Its code for the time between two tries of ours.
     min_rnr_timer: u8,
     /// How often we try again.
-    pub(super) rnr_retry: u8,
+    pub(crate) rnr_retry: u8,
 }
 
 impl PeerRnrConfig {
@@ -52,7 +54,7 @@ impl PeerRnrConfig {
     }
 
     /// The time between two tries of ours.
-    pub(super) fn rnr_time(self) -> Duration {
+    pub(crate) fn rnr_time(self) -> Duration {
         let units = RNR_TIMES.get(usize::from(self.min_rnr_timer)).copied().unwrap_or_default();
         Duration::from_micros(10 * u64::from(units))
     }
@@ -60,56 +62,50 @@ impl PeerRnrConfig {
 
 /// What both ends have agreed to, and what the user of this end wants of it.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Agreement {
+pub(crate) struct Agreement {
     /// The peer's parameters, if they have agreed.
-    pub(super) peer_rnr: Option<PeerRnrConfig>,
+    pub(crate) peer_rnr: Option<PeerRnrConfig>,
     /// As [`ConnParam::rnr_timeout`].
-    pub(super) rnr_timeout: Option<Duration>,
+    pub(crate) rnr_timeout: Option<Duration>,
     /// As [`ConnParam::outlives_peer`].
-    pub(super) outlives_peer: bool,
+    pub(crate) outlives_peer: bool,
 }
 
 impl Agreement {
     /// `peer_rnr`: what the peer has told, if both ends want InfiniBand's semantics.
-    pub(super) fn new(peer_rnr: Option<PeerRnrConfig>, param: &ConnParam) -> Self {
+    pub(crate) fn new(peer_rnr: Option<PeerRnrConfig>, param: &ConnParam) -> Self {
         let ConnParam { rnr_timeout, outlives_peer, .. } = *param;
         Self { peer_rnr, rnr_timeout, outlives_peer }
     }
 
     /// Whether both ends want InfiniBand's semantics.
-    pub(super) fn ib_semantics(&self) -> bool {
+    pub(crate) fn ib_semantics(&self) -> bool {
         self.peer_rnr.is_some()
     }
 }
 
-/// Whether this end may ask for InfiniBand's semantics on `conn`, or agree to them. They need TCP's option
-/// for bytes that are not taken ([`tcp_lite::Stack::set_untaken`]): without it each request would complete
-/// although nobody has taken its message.
-pub(super) fn may_agree(io: &Io, conn: ConnId) -> bool {
-    let is_lost = io.tcp.lost_untaken(conn);
-    if is_lost {
-        trace::option_lost(io, conn);
-    }
-    !is_lost
-}
-
 /// The private data of a Request with these parameters.
-pub(super) fn request_data(param: &ConnParam) -> PrivateData {
+pub(crate) fn request_data(param: &ConnParam) -> PrivateData {
     with(param, param.ib_semantics.then_some(OFFER))
 }
 
 /// The private data of a Reply that accepts a Request.
-pub(super) fn reply_data(param: &ConnParam, agreed: bool) -> PrivateData {
+pub(crate) fn reply_data(param: &ConnParam, agreed: bool) -> PrivateData {
     with(param, agreed.then_some(CONSENT))
 }
 
 /// The offer in the private data of a Request, which is taken off.
-pub(super) fn take_offer(private_data: &mut PrivateData) -> Option<PeerRnrConfig> {
+pub(crate) fn take_offer(private_data: &mut PrivateData) -> Option<PeerRnrConfig> {
     take(private_data, OFFER)
 }
 
+/// Whether the private data of a Request has the offer of an older version.
+pub(crate) fn has_old_offer(private_data: &PrivateData) -> bool {
+    private_data.split_last().is_some_and(|(_, rest)| rest.ends_with(&OLD_OFFER))
+}
+
 /// The consent in the private data of a Reply, which is taken off.
-pub(super) fn take_consent(private_data: &mut PrivateData) -> Option<PeerRnrConfig> {
+pub(crate) fn take_consent(private_data: &mut PrivateData) -> Option<PeerRnrConfig> {
     take(private_data, CONSENT)
 }
 
