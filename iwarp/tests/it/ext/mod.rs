@@ -6,7 +6,7 @@ mod ib_semantics;
 mod immediate;
 mod interrupted;
 mod lost_peer;
-mod middlebox;
+mod agreement;
 mod order;
 mod outlives_peer;
 mod peer_not_ready;
