@@ -93,11 +93,7 @@ enum Phase {
     AwaitRequest { responder: Box<Responder>, options: Box<ResponderOptions>, reassembly: Box<Reassembly> },
     /// The user decides on the Request. `offers_ib`: what the peer tells, if it offers InfiniBand's
     /// semantics.
-    Deciding {
-        responder: Box<Responder>,
-        reassembly: Box<Reassembly>,
-        offers_ib: Option<PeerRnrConfig>,
-    },
+    Deciding { responder: Box<Responder>, reassembly: Box<Reassembly>, offers_ib: Option<PeerRnrConfig> },
     /// Full Operation.
     FullOperation(Box<FullOperation>),
     /// No stream any more.

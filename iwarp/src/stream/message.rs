@@ -102,13 +102,7 @@ impl Message {
         Self { addressing, segmenter: Segmenter::tagged(length), source }
     }
 
-    pub(super) fn untagged(
-        opcode: Opcode,
-        field: u32,
-        msn: u32,
-        length: u32,
-        source: PayloadSource,
-    ) -> Self {
+    pub(super) fn untagged(opcode: Opcode, field: u32, msn: u32, length: u32, source: PayloadSource) -> Self {
         let addressing = Addressing::Untagged { opcode, field, msn };
         Self { addressing, segmenter: Segmenter::untagged(length), source }
     }

@@ -145,16 +145,8 @@ impl Stream {
         if !*may_send {
             return Ok(SendOutcome::Idle);
         }
-        let context = outbound::SendContext {
-            state,
-            framer,
-            guard,
-            counters,
-            pool,
-            found: None,
-            offset: 0,
-            position,
-        };
+        let context =
+            outbound::SendContext { state, framer, guard, counters, pool, found: None, offset: 0, position };
         let outcome = outbound.run(tcp, conn, now, context, budget);
         // In time for the peer's next request: TCP has not yet sent the end of the responses.
         if let Some(answered) = outbound.take_answered() {

@@ -384,7 +384,9 @@ impl Reject<'_> {
             Self::ByUser { .. } => "by the user",
             Self::NotInTime => "the user has not decided in time",
             Self::Markers => "markers are refused",
-            Self::OldAgreement => "the peer's uwarp is older and has other semantics of InfiniBand: update it",
+            Self::OldAgreement => {
+                "the peer's uwarp is older and has other semantics of InfiniBand: update it"
+            }
             Self::Insufficient { .. } => "the peer serves too few Reads",
         }
     }

@@ -22,7 +22,8 @@ const OFFER: [u8; AGREEMENT_BYTES - 1] = *b"uwarp?3";
 const OLD_OFFER: [u8; AGREEMENT_BYTES - 1] = *b"uwarp?2";
 
 /// The private data of a Reply that rejects such a Request.
-pub(crate) const REFUSES_OLD: &[u8] = b"uwarp: this end has version 3 of InfiniBand's semantics, the other one 2";
+pub(crate) const REFUSES_OLD: &[u8] =
+    b"uwarp: this end has version 3 of InfiniBand's semantics, the other one 2";
 
 /// Of a Reply.
 const CONSENT: [u8; AGREEMENT_BYTES - 1] = *b"uwarp!3";

@@ -283,7 +283,11 @@ impl IbProfile {
         Some((message, msn))
     }
 
-    fn choose_message(&mut self, position: u64, (send_msn, request_msn): (u32, u32)) -> Option<ProfileMessage> {
+    fn choose_message(
+        &mut self,
+        position: u64,
+        (send_msn, request_msn): (u32, u32),
+    ) -> Option<ProfileMessage> {
         if self.peer == Peer::Ready {
             self.peer = Peer::Takes;
             return Some(ProfileMessage::Resume { send_msn, request_msn });
@@ -394,5 +398,159 @@ impl IbProfile {
     /// A request of this end is taken that the peer did not take before.
     pub(super) fn note_progress(&mut self) {
         self.news.peer_takes = true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rdmap::TerminateError;
+
+    const START: u64 = 40;
+
+    /// A stream whose first FPDU from the peer is at 40, and that has sent FPDUs from `start` to `end`.
+    fn sent(start: u64, end: u64) -> IbProfile {
+        let mut ib = IbProfile::new(START);
+        ib.set_sent(start, start + 1);
+        ib.set_sent(start + 1, end);
+        ib
+    }
+
+    fn terminate() -> Terminate {
+        Terminate::bare(TerminateError::LocalCatastrophic)
+    }
+
+    /// All messages that wait, each with its MSN.
+    fn messages(ib: &mut IbProfile, position: u64) -> Vec<(ProfileMessage, u32)> {
+        std::iter::from_fn(|| ib.next_message(position, (7, 9))).collect()
+    }
+
+    /// A Send has half of an offset. It counts from what is known, over every border, and never back.
+    #[test]
+    fn half_an_offset_is_enough() {
+        let start = (3 << 32) - 100;
+        let mut ib = sent(start, start + 1000);
+        assert_eq!(ib.taken(), start, "what went before the first FPDU is no request");
+        for (offset, more) in
+            [(start + 50, true), (start + 50, false), (start + 20, false), (start + 1000, true)]
+        {
+            assert_eq!(ib.on_taken_half(offset as u32), Ok(more), "{offset}");
+        }
+        assert_eq!(ib.taken(), start + 1000);
+        assert_eq!(ib.on_taken_half((start + 1001) as u32), Err(Impossible), "it was never sent");
+        assert_eq!(ib.taken(), start + 1000);
+    }
+
+    /// Before its first FPDU this end has sent no request, whatever the peer says.
+    #[test]
+    fn nothing_is_taken_of_an_end_that_has_sent_nothing() {
+        let mut ib = IbProfile::new(START);
+        assert_eq!(
+            (ib.on_taken_half(20), ib.on_message(Some(ProfileMessage::Taken(20)))),
+            (Ok(false), Ok(Change::None))
+        );
+        ib.set_sent(20, 60);
+        assert_eq!((ib.on_taken_half(60), ib.taken()), (Ok(true), 60));
+    }
+
+    #[test]
+    fn a_message_tells_what_no_send_has_told() {
+        let mut ib = sent(20, 30);
+        assert_eq!((messages(&mut ib, 90), ib.has_messages()), (vec![], false));
+        ib.tell();
+        assert!(ib.has_messages() && ib.lets_send());
+        assert_eq!(messages(&mut ib, 90), [(ProfileMessage::Taken(90), 1)]);
+        // Nothing new, and a Send that tells it.
+        ib.tell();
+        assert_eq!((messages(&mut ib, 90), ib.has_messages()), (vec![], false));
+        ib.tell();
+        assert_eq!(ib.taken_half((5 << 32) + 100), 100);
+        ib.set_told(100);
+        assert!(!ib.has_messages());
+        ib.tell();
+        assert_eq!(messages(&mut ib, 100), []);
+        // That Send does not go.
+        ib.forget_told();
+        ib.tell();
+        assert_eq!(messages(&mut ib, 100), [(ProfileMessage::Taken(100), 2)]);
+    }
+
+    /// A message that finds no receive request, and the peer that sends it again.
+    #[test]
+    fn a_refused_message_comes_again() {
+        use ProfileMessage::{NotReady, Ready, Resume};
+        let (mut here, mut peer) = (sent(20, 30), sent(START, 500));
+        here.refuse(60, terminate());
+        assert!(here.awaits_recv() && !here.lets_send());
+        assert_eq!(here.take_news(), Some(News { refused: true, ..News::default() }));
+        assert_eq!((here.take_news(), here.taken_half(300)), (None, 100));
+        assert_eq!(messages(&mut here, 300), [(NotReady(100), 1)]);
+        assert!(here.awaits_recv() && here.lets_send() && !here.has_messages());
+        // What lies behind it is not taken.
+        here.tell();
+        assert_eq!(messages(&mut here, 300), []);
+
+        assert_eq!(peer.on_message(Some(NotReady(100))), Ok(Change::GoBack));
+        assert_eq!(peer.take_news(), Some(News { peer_not_ready: true, ..News::default() }));
+        assert!(!peer.lets_send() && !peer.is_peer_ready() && peer.is_peer_there());
+        assert_eq!((peer.taken(), messages(&mut peer, 50)), (100, vec![]));
+
+        here.on_recv();
+        assert!(!here.awaits_recv() && here.has_messages());
+        assert_eq!(messages(&mut here, 300), [(Ready, 2)]);
+        here.on_recv();
+        assert_eq!(messages(&mut here, 300), [], "the peer knows it");
+
+        assert_eq!(peer.on_message(Some(Ready)), Ok(Change::None));
+        assert!(peer.has_messages() && !peer.lets_send() && peer.is_peer_ready());
+        assert_eq!(messages(&mut peer, 50), [(Resume { send_msn: 7, request_msn: 9 }, 1)]);
+        assert!(peer.lets_send());
+
+        let resumed = Change::PeerResumes { send_msn: 7, request_msn: 9 };
+        assert_eq!(here.on_message(Some(Resume { send_msn: 7, request_msn: 9 })), Ok(resumed));
+        here.tell();
+        assert_eq!((messages(&mut here, 400), here.next_msn()), (vec![(ProfileMessage::Taken(400), 3)], 2));
+    }
+
+    /// The receive request is there before the peer was told that there is none. It has to be told both.
+    #[test]
+    fn a_receive_that_comes_at_once_is_told_behind_the_refusal() {
+        let mut ib = sent(20, 30);
+        ib.refuse(60, terminate());
+        ib.on_recv();
+        assert!(!ib.awaits_recv() && ib.has_messages());
+        assert_eq!(messages(&mut ib, 300), [(ProfileMessage::NotReady(100), 1), (ProfileMessage::Ready, 2)]);
+    }
+
+    /// Of a message that waited for too long, and of those behind it, the peer is told nothing.
+    #[test]
+    fn the_last_that_is_told_is_in_front_of_the_failure() {
+        let mut ib = sent(20, 30);
+        ib.refuse(60, terminate());
+        assert!(ib.give_up_waiting().is_some() && ib.give_up_waiting().is_none());
+        ib.end(300);
+        assert_eq!(messages(&mut ib, 400), [(ProfileMessage::Taken(100), 1)]);
+        let mut ib = sent(20, 30);
+        ib.end(300);
+        assert!(ib.has_messages() && !ib.lets_send());
+        assert_eq!(messages(&mut ib, 400), [(ProfileMessage::Taken(300), 1)]);
+    }
+
+    /// Each message that may not come is refused, and so is one that cannot be read.
+    #[test]
+    fn a_peer_that_contradicts_itself_is_refused() {
+        use ProfileMessage::{NotReady, Ready, Resume, Taken};
+        let resume = Resume { send_msn: 1, request_msn: 1 };
+        for message in [Some(Taken(501)), Some(NotReady(501)), Some(Ready), Some(resume), None] {
+            assert_eq!(sent(20, 500).on_message(message), Err(Impossible), "{message:?}");
+        }
+        let mut ib = sent(20, 500);
+        ib.on_message(Some(NotReady(100))).unwrap();
+        assert_eq!(ib.on_message(Some(NotReady(100))), Err(Impossible), "there is nothing to refuse");
+        ib.on_message(Some(Ready)).unwrap();
+        assert_eq!(ib.on_message(Some(Ready)), Err(Impossible));
+        let mut ib = sent(20, 500);
+        ib.on_peer_closed();
+        assert!(!ib.is_peer_there() && ib.lets_send());
     }
 }

@@ -245,11 +245,7 @@ impl Delivery<'_> {
         Failure::User(Box::new(terminate))
     }
 
-    fn untagged(
-        &mut self,
-        piece: &ReceivedUlpdu<'_, '_>,
-        header: &UntaggedHeader,
-    ) -> Result<(), Failure> {
+    fn untagged(&mut self, piece: &ReceivedUlpdu<'_, '_>, header: &UntaggedHeader) -> Result<(), Failure> {
         match Queue::open(header.qn, self.state.extensions).map_err(|error| piece.fail(error))? {
             Queue::Send => self.send(piece, header),
             Queue::ReadRequest => self.peer_request(piece, header),

@@ -110,7 +110,6 @@ impl Delivery<'_> {
         while self.state.consumer.taken_recvs() <= ahead && post_next_recv(self.state, self.inbound) {}
     }
 
-
     /// Places a Send beyond a hole. Immediate Data is held until it is in order: placing eight bytes early
     /// saves nothing.
     pub(super) fn early_send(
@@ -170,9 +169,7 @@ impl Delivery<'_> {
                 self.fail_bound(WcStatus::LocalProtectionError);
                 Err(Failure::User(Box::new(Terminate::bare(TerminateError::LocalCatastrophic))))
             }
-            Err(SendFault::Unbound) => {
-                Err(Failure::defect("a receive request for each posted buffer"))
-            }
+            Err(SendFault::Unbound) => Err(Failure::defect("a receive request for each posted buffer")),
         }
     }
 
@@ -235,8 +232,8 @@ impl Delivery<'_> {
         };
         let request = request.ok_or(SendFault::Unbound)?;
         // With InfiniBand's semantics Immediate Data does not go to the buffer.
-        let is_apart =
-            self.state.has_ib_semantics() && Opcode::of_byte(header.rsvd_ulp[0]).is_some_and(Opcode::is_immediate);
+        let is_apart = self.state.has_ib_semantics()
+            && Opcode::of_byte(header.rsvd_ulp[0]).is_some_and(Opcode::is_immediate);
         let room = request.length().max(if is_apart { IMMEDIATE_LEN as u64 } else { 0 });
         // RFC 7306 section 8.2 (EXT-149): DDP checks MSN, offset and length of Immediate Data as those of a
         // Send.

@@ -17,8 +17,8 @@ use crate::mpa::startup::{Rtr, RtrKind};
 use crate::queues::{SendOp, WcStatus};
 use crate::rdmap::{IMMEDIATE_LEN, Opcode, Terminate, TerminateError};
 
-use super::message::{FetchError, Message, OwnBytes, PayloadSource, Payloads};
 use super::ib_profile::PAYLOAD_BYTES;
+use super::message::{FetchError, Message, OwnBytes, PayloadSource, Payloads};
 use super::outstanding::StreamState;
 use super::peer_request::{ByKind, PeerRequest};
 use super::{Failure, StreamCounters};
@@ -158,7 +158,9 @@ impl Current {
     /// Whether it is a message of a request of our user.
     fn is_of_request(&self) -> bool {
         match self.completes {
-            Completes::Nothing | Completes::Request | Completes::Write { .. } | Completes::Joined { .. } => true,
+            Completes::Nothing | Completes::Request | Completes::Write { .. } | Completes::Joined { .. } => {
+                true
+            }
             Completes::Response | Completes::Terminate | Completes::Profile => false,
         }
     }

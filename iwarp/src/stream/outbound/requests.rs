@@ -50,7 +50,8 @@ impl Outbound {
         }
         let solicited = flags.contains(SendFlags::SOLICITED);
         // On InfiniBand the response meets the buffer, after the request was carried out.
-        let fails_late = state.has_ib_semantics() && matches!(op, SendOp::Read { .. } | SendOp::Atomic { .. });
+        let fails_late =
+            state.has_ib_semantics() && matches!(op, SendOp::Read { .. } | SendOp::Atomic { .. });
         if matches!(prepared, PreparedPayload::InvalidMemory) && !fails_late {
             return Err(fail_next(state, WcStatus::LocalProtectionError));
         }

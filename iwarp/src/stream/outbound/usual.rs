@@ -37,8 +37,7 @@ impl Outbound {
     /// goes before it, and it completes as soon as it is written.
     #[inline]
     pub(super) fn is_usual_next(&self, state: &StreamState) -> bool {
-        self.allows_usual(state)
-            && state.next_request().is_some_and(|request| request.prepared.is_ready())
+        self.allows_usual(state) && state.next_request().is_some_and(|request| request.prepared.is_ready())
     }
 
     /// Whether nothing goes before the oldest posted request, and nothing has to complete before it, unless

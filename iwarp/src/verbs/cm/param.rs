@@ -117,27 +117,27 @@ pub struct ConnParam {
     /// - Immediate Data completes a receive request with [`WorkCompletion::immediate`], and does not touch
     ///   its buffer, which may be empty.
     /// - [`SendOp::SendImmediate`] is allowed.
-    /// - A Send or Immediate Data of the peer that finds no receive request waits for one, and does not end
-    ///   the stream. The peer may give it up after a time ([`rnr_retry`](Self::rnr_retry)). Everything that
-    ///   the peer sends behind it waits too: also the response to a Read of ours, so a program must not wait
-    ///   for one before it posts the receive. What was placed before it is there. Our own requests are sent,
-    ///   and our close does not wait for it: then the message is lost. If the peer closes meanwhile, the
-    ///   message waits for as long as the engine's `close_timeout`, or until the peer resets the connection.
+    /// - A Send or Immediate Data of the peer that finds no receive request does not end the stream: the peer
+    ///   sends it again once there is one, and everything behind it. The peer may give it up after a time
+    ///   ([`rnr_retry`](Self::rnr_retry)). Reads and atomics of ours are answered meanwhile, and requests of
+    ///   ours complete. Our close does not wait for it: then the message is lost, as it is when the peer
+    ///   closes.
     ///
     /// - A Send or Write completes when the peer has taken it: a Send when it is in the buffer of a receive
-    ///   request, a Write when it is in the memory of the peer. TCP's acknowledgement says so, which leaves
-    ///   in the poll in which the bytes are placed or in the next one. What is behind a message that waits
-    ///   for a receive request completes behind it. A request that the peer refuses is the one that fails.
-    ///   One that arrives after the peer's close resets the connection. A Send completes before an answer to
-    ///   it is received. A graceful close does not wait for receive requests of the peer: messages that are
-    ///   not taken when the peer has acknowledged them are flushed, and the peer may take them all the same.
+    ///   request, a Write when it is in the memory of the peer. The peer says so with its next message, or in
+    ///   a message of its own, which leaves in the poll in which the bytes are placed or in the next one. What
+    ///   is behind a message that waits for a receive request completes behind it. A request that the peer
+    ///   refuses is the one that fails. One that arrives after the peer's close fails, too. A Send completes
+    ///   before an answer to it is received. A graceful close waits until the peer has taken everything, at
+    ///   most for the engine's `close_timeout`: then the rest is flushed.
     ///
-    /// TCP says by an option which of the acknowledged bytes are not taken (kind 253, RFC 6994). Where the
-    /// handshake of TCP shows that it does not come through, as behind a middlebox that takes off what it
-    /// does not know, these semantics are neither offered nor agreed to.
+    /// The ends tell each other by messages of the upper layer. TCP and all boxes on the way see bytes of a
+    /// stream only.
     ///
     /// The offer is eight bytes behind the private data, of the Request and of the Reply that agrees. This
-    /// implementation takes them off; another one shows them to its user as private data. Default: `false`.
+    /// implementation takes them off; another one shows them to its user as private data. An end
+    /// with an older version of the offer says otherwise what it has taken: its Request is rejected, and both
+    /// ends are told why. Default: `false`.
     ///
     /// [`WorkCompletion::immediate`]: crate::verbs::WorkCompletion::immediate
     /// [`SendOp::SendImmediate`]: crate::verbs::SendOp::SendImmediate

@@ -371,7 +371,10 @@ fn a_close_waits_for_receives_of_the_peer() {
             Some(ConnectionError::CloseTimeout)
         };
         let event = pair.event_a();
-        assert!(matches!(event.kind, CmEventKind::Disconnected { error: told, .. } if told == error), "{event:?}");
+        assert!(
+            matches!(event.kind, CmEventKind::Disconnected { error: told, .. } if told == error),
+            "{event:?}"
+        );
     }
 }
 

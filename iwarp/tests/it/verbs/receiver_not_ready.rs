@@ -536,7 +536,10 @@ fn a_read_of_ours_does_not_wait_for_a_receive() {
     let done = pair.wc_a();
     assert_eq!((done.wr_id, done.status), (2, WcStatus::Success));
     recv(&c.qp_a, 3, &local, 64, 8);
-    assert_eq!([pair.wc_a(), pair.wc_b()].map(|wc| (wc.wr_id, wc.status)), [3, 1].map(|id| (id, WcStatus::Success)));
+    assert_eq!(
+        [pair.wc_a(), pair.wc_b()].map(|wc| (wc.wr_id, wc.status)),
+        [3, 1].map(|id| (id, WcStatus::Success))
+    );
 }
 
 /// Each end sends before it posts a receive, and posts one only when its Send is complete. One end has one
