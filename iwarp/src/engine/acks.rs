@@ -1,7 +1,5 @@
 //! Acknowledgements of connections with InfiniBand's semantics, whose requests complete with them.
 
-use std::collections::VecDeque;
-
 use tcp_lite::{ConnId, Duration, Instant};
 
 /// The acknowledgements that an engine has yet to act on.
@@ -11,7 +9,7 @@ pub(super) struct Acks {
     arrived: Vec<ConnId>,
     /// Connections that have received FPDUs and whose peer waits for the acknowledgement. It leaves with our
     /// user's answer, if there is one by the next poll that is late enough, and else by itself.
-    owed: VecDeque<ConnId>,
+    owed: Vec<ConnId>,
     /// Since when the first of them owes it.
     since: Instant,
     /// How long the user may take to answer.
@@ -23,7 +21,7 @@ impl Acks {
     pub(super) fn new(connections: usize) -> Self {
         Self {
             arrived: Vec::with_capacity(connections),
-            owed: VecDeque::with_capacity(connections),
+            owed: Vec::with_capacity(connections),
             since: Instant::ZERO,
             patience: Duration::ZERO,
         }
@@ -50,7 +48,7 @@ impl Acks {
         if self.owed.is_empty() {
             self.since = now;
         }
-        self.owed.push_back(conn);
+        self.owed.push(conn);
     }
 
     /// How many connections owe an acknowledgement.
@@ -65,9 +63,9 @@ impl Acks {
         if now < self.since + self.patience { 0 } else { self.owed.len() }
     }
 
-    /// Takes the oldest connection that owes one.
-    pub(super) fn take_owed(&mut self) -> Option<ConnId> {
-        self.owed.pop_front()
+    /// Takes the oldest `count` connections that owe one.
+    pub(super) fn take_owed(&mut self, count: usize) -> impl Iterator<Item = ConnId> {
+        self.owed.drain(..count)
     }
 }
 
@@ -92,9 +90,9 @@ mod tests {
         acks.set_patience(Duration::from_micros(3));
         acks.owe(at(12), ids[1]);
         assert_eq!([10, 12, 13].map(|us| acks.due(at(us))), [0, 0, 2]);
-        assert!(acks.take_owed().is_some());
+        assert_eq!(acks.take_owed(1).count(), 1);
         assert_eq!(acks.owed(), 1);
-        assert!(acks.take_owed().is_some());
+        assert_eq!(acks.take_owed(1).count(), 1);
         acks.owe(at(20), ids[0]);
         assert_eq!([20, 22, 23].map(|us| acks.due(at(us))), [0, 0, 1]);
     }

@@ -107,6 +107,8 @@ struct TcpClosing {
     qp: Option<Arc<QpShared>>,
     /// Bytes that the peer had acknowledged when the deadline was set.
     acknowledged: u64,
+    /// TCP withholds acknowledgements until the peer has acknowledged the bytes below this stream offset.
+    withheld_until: Option<u64>,
 }
 
 /// The result of [`Connection::transmit`].
@@ -254,6 +256,7 @@ impl Connection {
             // TCP acknowledges the bytes; they are dropped.
             Phase::Opening(_) | Phase::Ended(_) | Phase::FullOperation(_) => {
                 self.discard(io, offset, &buf, frontier);
+                self.refuse_after_close(io);
             }
         }
     }

@@ -183,11 +183,11 @@ impl Core {
         busy |= self.run_deadlines(guard);
         self.begin_retries(guard);
         self.report_listeners();
+        busy |= self.send(guard);
         let owed = if self.io.config.acknowledge_at_once { self.io.acks.owed() } else { owed };
         if owed > 0 {
-            self.tell_taken(owed);
+            self.acknowledge(owed);
         }
-        busy |= self.send(guard);
         // TCP may give connections up while it sends.
         let (sent, had_events) = self.step(guard, Self::send_frames);
         busy |= sent | had_events;
@@ -342,15 +342,16 @@ impl Core {
         busy
     }
 
-    /// Lets so many connections tell their peers what they took in earlier polls.
+    /// Acknowledges what came in earlier polls, on so many connections, unless it is by now.
     #[cold]
-    fn tell_taken(&mut self, owed: usize) {
-        for _ in 0..owed {
-            let Some(conn) = self.io.acks.take_owed() else { return };
-            if let Some(Some(connection)) = self.connections.get_mut(conn.slot())
+    fn acknowledge(&mut self, owed: usize) {
+        let Self { io: Io { acks, tcp, now, .. }, connections, .. } = self;
+        for conn in acks.take_owed(owed) {
+            tcp.acknowledge_early(*now, conn);
+            if let Some(Some(connection)) = connections.get_mut(conn.slot())
                 && connection.conn() == conn
             {
-                connection.tell_taken(&mut self.io);
+                connection.on_acknowledging();
             }
         }
     }

@@ -127,7 +127,7 @@ impl Stream {
         Delivery { state, inbound, outbound, may_send, guard, counters, pool }
     }
 
-    /// Hands FPDUs to TCP. See [`SendOutcome`]. `position`: the stream offset of the peer's next FPDU.
+    /// Hands FPDUs to TCP. See [`SendOutcome`].
     ///
     /// Never inlined: otherwise the states of its caller take registers from each FPDU.
     #[inline(never)]
@@ -136,7 +136,7 @@ impl Stream {
         tcp: &mut tcp_lite::Stack,
         conn: tcp_lite::ConnId,
         now: tcp_lite::Instant,
-        (budget, position): (usize, u64),
+        budget: usize,
         context: StreamContext<'_>,
     ) -> Result<SendOutcome, Failure> {
         let StreamContext { guard, counters, pool } = context;
@@ -169,7 +169,6 @@ impl Stream {
             && self.outbound.is_idle()
             && (!self.state.has_requests() || self.is_held())
             && !self.state.has_profile_messages()
-            && !self.owes_taken()
     }
 
     /// Whether the requests of the send queue wait until their user lets them go on.
@@ -214,17 +213,21 @@ impl Stream {
         self.state.ib.as_mut()?.take_news()
     }
 
-    /// Whether messages of the peer were taken since it was told last.
-    #[inline]
-    pub(crate) fn owes_taken(&self) -> bool {
-        self.state.owes_taken && self.state.has_ib_semantics()
+    /// Whether acknowledgements need not be withheld any more, since the peer has acknowledged the bytes below
+    /// `offset`: it knows what is not taken. Says so once.
+    pub(crate) fn knows_refusal(&mut self, offset: u64) -> bool {
+        self.state.ib.as_mut().is_some_and(|ib| ib.knows_refusal(offset))
     }
 
-    /// The peer is told what is taken, with the next [`transmit`](Self::transmit).
-    pub(crate) fn tell_taken(&mut self) {
-        if let (true, Some(ib)) = (self.state.owes_taken, &mut self.state.ib) {
-            ib.tell();
-        }
+    /// The stream fails: no message behind the stream offset `position` of the peer is taken. Returns the
+    /// offset from which on acknowledgements are withheld, until the peer knows that.
+    pub(crate) fn end_taking(&mut self, position: u64) -> Option<u64> {
+        self.state.ib.as_mut().map(|ib| ib.end(position))
+    }
+
+    /// Until when acknowledgements are withheld ([`knows_refusal`](Self::knows_refusal)).
+    pub(crate) fn withheld_until(&self) -> Option<u64> {
+        self.state.ib.as_ref().and_then(|ib| ib.withheld_until())
     }
 
     /// Whether a message of the peer waits for a receive request.
@@ -254,7 +257,7 @@ impl Stream {
 
     /// Whether requests of this end wait until the peer has a receive request.
     pub(crate) fn awaits_peer(&self) -> bool {
-        self.state.ib.as_ref().is_some_and(|ib| !ib.is_peer_ready())
+        self.state.ib.as_ref().is_some_and(|ib| ib.awaits_peer())
     }
 
     /// The peer has had no receive request for the oldest message that is not taken: its request fails.
@@ -297,13 +300,11 @@ impl Stream {
     }
 
     /// The stream has failed: tells its user, completes all requests, and prepares the Terminate if the peer
-    /// has to get one. Returns the Terminate as the application sees it, and how the connection ends. The
-    /// message at stream offset `position` of the peer, and those behind it, are not taken.
+    /// has to get one. Returns the Terminate as the application sees it, and how the connection ends.
     pub(crate) fn fail(
         &mut self,
         pool: &mut RequestPool,
         failure: &Failure,
-        position: u64,
     ) -> (Option<Arc<TerminateReport>>, Ending) {
         // On InfiniBand a request that fails here sends nothing, and the queue pair of the peer stays.
         let is_silent = matches!(failure, Failure::Here(_) | Failure::User(_))
@@ -326,17 +327,15 @@ impl Stream {
         };
         self.complete_started(pool, first, terminate);
         self.flush();
-        let tells = self.may_send && self.state.ib.is_some();
-        if tells && let Some(ib) = &mut self.state.ib {
-            ib.end(position);
-        }
         // RFC 5041 sections 6.2 and 6.2.2 (DDP-144, DDP-161): DDP has only returned its error. The stream
         // ends here, as its ULP has decided.
         let ending = match failure {
             // RFC 7306 section 8.1 (EXT-146): the peer gets a Terminate, whether a message of ours could not
             // be made or a message of its own is wrong.
             // RFC 5040 section 7.1 (RDMAP-324): an error that is found here is told to the peer.
-            Failure::Here(_) | Failure::User(_) if is_silent && tells => {
+            Failure::Here(_) | Failure::User(_)
+                if is_silent && self.may_send && self.state.has_ib_semantics() =>
+            {
                 self.outbound.end_silently();
                 Ending::Terminating
             }

@@ -43,8 +43,8 @@ pub(super) enum Awaited {
     LastSegment,
     /// The response to a Read or an atomic.
     Response,
-    /// TCP's acknowledgement of the bytes below this offset of the stream, since they are sent without a
-    /// copy. With InfiniBand's semantics: the peer to take them.
+    /// TCP's acknowledgement of the bytes below this offset of the stream: they are sent without a copy, or
+    /// both ends have agreed on InfiniBand's semantics.
     Acknowledgement(u64),
 }
 
@@ -83,8 +83,6 @@ pub(super) struct StreamState {
     pub(super) extensions: Extensions,
     /// The state of InfiniBand's semantics, if both ends have agreed on them.
     pub(super) ib: Option<Box<IbProfile>>,
-    /// A message of the peer was taken whose sender waits to be told, with InfiniBand's semantics.
-    pub(super) owes_taken: bool,
     /// Our Reads and atomics that wait for their responses, in the order of their requests.
     pub(super) outstanding: PoolQueue,
     /// Queue 3: one buffer for each of our outstanding atomics (RFC 7306 section 5.2.2).
@@ -95,9 +93,10 @@ pub(super) struct StreamState {
     /// How many of the last requests of `pending` still have to be sent: a Read that has elements left, or
     /// those that the peer has dropped.
     pub(super) unsent: usize,
-    /// TCP's peer has acknowledged the bytes below this offset of the stream, and perhaps more. Known only
-    /// while something is sent without a copy.
+    /// TCP's peer has acknowledged the bytes below this offset of the stream, and perhaps more.
     acknowledged: u64,
+    /// FPDUs are written up to this offset of the stream.
+    pub(super) sent: u64,
     /// How many of our Reads and atomics may be outstanding together.
     pub(super) ord: u32,
     /// The element of the next request, a Read, that its next Read Request is for; 0: it has not begun.
@@ -149,7 +148,6 @@ impl StreamState {
         Self {
             extensions: qp.config.extensions,
             ib,
-            owes_taken: false,
             recv_pd: qp.receives.shared_pd().unwrap_or(by.pd),
             by,
             outstanding: PoolQueue::default(),
@@ -159,6 +157,7 @@ impl StreamState {
             qp,
             unsent: 0,
             acknowledged: 0,
+            sent: 0,
             ord: ord.into(),
             next_element: 0,
             progress: 0,
@@ -246,12 +245,12 @@ impl StreamState {
 
     /// The stream offset below which [`Awaited::Acknowledgement`] has come.
     pub(super) fn acknowledged(&self) -> u64 {
-        self.ib.as_ref().map_or(self.acknowledged, |ib| ib.taken())
+        self.ib.as_ref().map_or(self.acknowledged, |ib| ib.taken(self.acknowledged))
     }
 
     /// TCP's peer has acknowledged the bytes below this stream offset.
     pub(super) fn set_acknowledged(&mut self, offset: u64) {
-        self.acknowledged = offset;
+        self.acknowledged = self.acknowledged.max(offset);
     }
 
     /// Completes all requests that may, after more is acknowledged.
@@ -493,9 +492,13 @@ impl StreamState {
         self.consumer.take_recv(&self.qp.receives, &self.qp.signals)
     }
 
-    /// Completes the oldest receive request that is taken.
+    /// Completes the oldest receive request that is taken, after the requests of ours that were acknowledged
+    /// with its message: on InfiniBand, the acknowledgement of a Send is there before any answer to it.
     #[inline]
     pub(super) fn complete_recv(&mut self, completion: WorkCompletion) {
+        if self.has_ib_semantics() && !self.pending.is_empty() {
+            self.complete_acknowledged();
+        }
         self.consumer.complete_recv(&self.qp.receives, completion);
     }
 }

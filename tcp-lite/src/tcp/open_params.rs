@@ -24,8 +24,6 @@ pub(crate) struct OpenParams {
     /// The peer's MSS if its SYN has no MSS option: 536 for IPv4, 1220 for IPv6 (RFC 9293 section
     /// 3.7.1).
     pub(crate) default_peer_mss: u16,
-    /// Our first SYN has the option for bytes that are not taken, to see whether it comes through.
-    pub(crate) asks_untaken: bool,
 }
 
 /// What the two SYNs agreed on. Before the peer's SYN arrives: what our SYN offers.
@@ -39,8 +37,6 @@ pub(super) struct Agreed {
     pub(super) window_scale: Option<u8>,
     /// ECN: the peer's marks are echoed, and its echoes reduce our rate.
     pub(super) ecn: bool,
-    /// The option for bytes that are not taken comes through, as far as the SYNs say.
-    pub(super) untaken: bool,
 }
 
 impl Agreed {

@@ -23,8 +23,8 @@ pub(super) struct FullOperation {
     pub(super) deframer: Deframer,
     pub(super) stream: Stream,
     pub(super) state: FullState,
-    /// It is among the connections whose peer waits to be told what is taken.
-    owes_taken: bool,
+    /// It is among the connections that owe an acknowledgement.
+    owes_ack: bool,
     /// The peer's settings for messages that find no receive request, with InfiniBand's semantics.
     pub(super) peer_rnr: PeerRnrConfig,
     /// Since when the peer has no receive request for a message of this end.
@@ -106,9 +106,9 @@ impl FullOperation {
         Ok(ulpdus.finish())
     }
 
-    /// Messages of the peer were taken, and it waits to be told.
-    fn owe_taken(&mut self, io: &mut Io, conn: ConnId) {
-        if !std::mem::replace(&mut self.owes_taken, true) {
+    /// FPDUs were received, and requests of the peer wait for their acknowledgement.
+    fn owe_ack(&mut self, io: &mut Io, conn: ConnId) {
+        if !std::mem::replace(&mut self.owes_ack, true) {
             io.acks.owe(io.now, conn);
         }
     }
@@ -184,12 +184,13 @@ impl Connection {
         let ib_semantics = agreement.ib_semantics();
         self.timers.set_rnr_timeout(rnr_timeout);
         qp.connected((negotiated.ord, negotiated.ird), ib_semantics, outlives_peer);
+        io.tcp.report_acknowledgements(self.conn, ib_semantics);
         let Negotiated { rx_markers, crc, rx_start, .. } = *negotiated;
         self.phase = Phase::FullOperation(Box::new(FullOperation {
             deframer: Deframer::new(rx_start, rx_markers, crc),
             stream: Stream::new(qp, by, negotiated, (may_send, ib_semantics), &mut io.request_pool),
             state: on_rtr.map_or(FullState::Open, FullState::AwaitingRtr),
-            owes_taken: false,
+            owes_ack: false,
             peer_rnr: peer_rnr.unwrap_or_default(),
             peer_not_ready_since: None,
         }));
@@ -228,8 +229,8 @@ impl Connection {
         let Phase::FullOperation(full) = &mut self.phase else { return };
         let ReceiveSnapshot { first, fpdus, placed } = before;
         let fpdus = io.streams.rx_fpdus - fpdus;
-        if full.stream.owes_taken() {
-            full.owe_taken(io, self.conn);
+        if fpdus > 0 && full.stream.has_ib_semantics() {
+            full.owe_ack(io, self.conn);
         }
         let (wants_to_send, news) = (full.wants_to_send(), full.stream.take_news());
         // The peer's first FPDU is a Terminate in place of its RTR: startup has failed.
@@ -282,6 +283,11 @@ impl Connection {
         {
             full.stream.on_acknowledged(offset);
             io.acks.arrive(self.conn);
+            if full.stream.knows_refusal(offset) {
+                io.tcp.withhold(self.conn, None);
+            }
+        } else {
+            self.on_acknowledged_in_close(io);
         }
     }
 
@@ -295,14 +301,10 @@ impl Connection {
         }
     }
 
-    /// The peer is told what is taken, unless an answer has told it by now.
-    pub(in crate::engine) fn tell_taken(&mut self, io: &mut Io) {
+    /// The acknowledgement that it owes leaves.
+    pub(in crate::engine) fn on_acknowledging(&mut self) {
         if let Phase::FullOperation(full) = &mut self.phase {
-            full.owes_taken = false;
-            if full.stream.owes_taken() && !full.is_terminating() {
-                full.stream.tell_taken();
-                self.activate(io);
-            }
+            full.owes_ack = false;
         }
     }
 
@@ -320,14 +322,10 @@ impl Connection {
     ) -> Transmitted {
         let Phase::FullOperation(full) = &mut self.phase else { return Transmitted::Done };
         let is_terminating = full.is_terminating();
-        if full.is_draining() {
-            full.stream.tell_taken();
-        }
-        let position = full.deframer.untaken_from();
         let Io { tcp, streams, request_pool, now, .. } = io;
         let before = streams.tx_fpdus;
         let context = StreamContext { guard, counters: streams, pool: request_pool };
-        let result = full.stream.transmit(tcp, self.conn, *now, (bytes, position), context);
+        let result = full.stream.transmit(tcp, self.conn, *now, bytes, context);
         if io.streams.tx_fpdus > before {
             self.note_progress(io);
         }

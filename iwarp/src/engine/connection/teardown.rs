@@ -177,9 +177,12 @@ impl Connection {
         }
         self.name_cause();
         let Phase::FullOperation(full) = &mut self.phase else { return };
+        if let Some(offset) = full.stream.end_taking(full.deframer.untaken_from()) {
+            // TCP may acknowledge what is dropped before the peer knows it, whichever end is to blame.
+            io.tcp.withhold(self.conn, Some(offset));
+        }
         io.tcp.release(self.conn, full.deframer.clear(&mut io.held));
-        let position = full.deframer.untaken_from();
-        let (terminate, ending) = full.stream.fail(&mut io.request_pool, &failure, position);
+        let (terminate, ending) = full.stream.fail(&mut io.request_pool, &failure);
         self.report.terminate = terminate;
         match ending {
             // RFC 5044 section 8 (MPA-239), RFC 6581 section 9.3 (MPA2-095): the Terminate goes out before
@@ -243,6 +246,31 @@ impl Connection {
         // RFC 5041 section 3 (DDP-042), RFC 5040 section 7 (RDMAP-321): the connection ends with its only
         // stream.
         io.tcp.close(io.now, self.conn);
+    }
+
+    /// The peer has sent more after our graceful close, and the bytes are dropped. With InfiniBand's
+    /// semantics its requests succeed when TCP acknowledges them, so the connection is reset instead (RFC
+    /// 9293 section 3.6.1, for data after a CLOSE). All of ours has been acknowledged before our FIN.
+    pub(super) fn refuse_after_close(&mut self, io: &mut Io) {
+        if let Phase::Ended(TcpClosing { qp: Some(qp), .. }) = &self.phase
+            && qp.attributes.ib_semantics() == Some(true)
+            && self.report.error().is_none()
+        {
+            io.tcp.abort(io.now, self.conn);
+        }
+    }
+
+    /// As [`on_acknowledged`](Self::on_acknowledged), when there is no stream any more: TCP withholds no
+    /// acknowledgement from a peer that knows what is not taken.
+    #[cold]
+    pub(super) fn on_acknowledged_in_close(&mut self, io: &mut Io) {
+        if let Phase::Ended(TcpClosing { withheld_until, .. }) = &mut self.phase
+            && let (Some(until), Some(offset)) = (*withheld_until, io.tcp.acknowledged(self.conn))
+            && until <= offset
+        {
+            *withheld_until = None;
+            io.tcp.withhold(self.conn, None);
+        }
     }
 
     /// The TCP connection is closed: flushes the queue pair and tells the user, once.
@@ -314,9 +342,11 @@ impl Connection {
         let qp = self.phase.qp().cloned();
         let is_orphan = self.is_orphan();
         let is_lost = self.is_lost();
+        let mut withheld_until = None;
         match self.take_phase() {
             Phase::FullOperation(full) => {
                 let FullOperation { mut deframer, stream, .. } = *full;
+                withheld_until = stream.withheld_until();
                 io.tcp.release(self.conn, deframer.clear(&mut io.held));
                 // On InfiniBand the oldest request runs out of tries, and the others are flushed. A peer that
                 // resets the connection is there, and has ended it: programs take flushed requests for that.
@@ -347,7 +377,7 @@ impl Connection {
                 return;
             }
         }
-        self.phase = Phase::Ended(TcpClosing { qp, ..TcpClosing::default() });
+        self.phase = Phase::Ended(TcpClosing { qp, withheld_until, ..TcpClosing::default() });
     }
 
     /// As [`end_stream`](Self::end_stream), where the phase does not know the queue pair.

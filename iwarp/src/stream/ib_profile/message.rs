@@ -7,16 +7,13 @@
 //!
 //! | kind | message | payload |
 //! |---|---|---|
-//! | 1 | [`Taken`](ProfileMessage::Taken) | a stream offset, 64 bits |
-//! | 2 | [`NotReady`](ProfileMessage::NotReady) | a stream offset, 64 bits |
-//! | 3 | [`Ready`](ProfileMessage::Ready) | 0 |
-//! | 4 | [`Resume`](ProfileMessage::Resume) | the next MSN of queue 0 and of queue 1, 32 bits each |
+//! | 1 | [`NotReady`](ProfileMessage::NotReady) | a stream offset, 64 bits |
+//! | 2 | [`Ready`](ProfileMessage::Ready) | 0 |
+//! | 3 | [`Resume`](ProfileMessage::Resume) | the next MSN of queue 0 and of queue 1, 32 bits each |
+//! | 4 | [`Ends`](ProfileMessage::Ends) | a stream offset, 64 bits |
 //!
 //! A stream offset counts the bytes that the receiver of the message has sent on this TCP connection, those
 //! of MPA's startup included.
-//!
-//! A Send, and a Send with Solicited Event, has the lower half of the offset of `Taken` in the same four
-//! bytes. So an answer by a Send needs no message of this queue.
 
 use crate::ddp::UntaggedHeader;
 
@@ -32,26 +29,26 @@ pub(crate) const PAYLOAD_BYTES: usize = 8;
 /// One message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ProfileMessage {
-    /// The messages that end at or before this offset have been taken.
-    Taken(u64),
-    /// So have those before this offset. The message there has found no receive request: it is dropped, and
-    /// so are all requests behind it, up to [`Resume`](Self::Resume).
+    /// The messages that end at or before this offset are taken. The one there has found no receive request:
+    /// it is dropped, and so are all requests behind it, up to [`Resume`](Self::Resume).
     NotReady(u64),
     /// A receive request is there for the message that [`NotReady`](Self::NotReady) has named.
     Ready,
     /// The requests from the one on that [`NotReady`](Self::NotReady) has named follow, with these MSNs on
     /// queue 0 and queue 1.
     Resume { send_msn: u32, request_msn: u32 },
+    /// The messages that end at or before this offset are taken, and no other one will be.
+    Ends(u64),
 }
 
 impl ProfileMessage {
     /// Header and payload of the message with this MSN.
     pub(crate) fn to_segment(self, msn: u32) -> (UntaggedHeader, [u8; PAYLOAD_BYTES]) {
         let (kind, payload) = match self {
-            Self::Taken(offset) => (1, offset),
-            Self::NotReady(offset) => (2, offset),
-            Self::Ready => (3, 0),
-            Self::Resume { send_msn, request_msn } => (4, u64::from(send_msn) << 32 | u64::from(request_msn)),
+            Self::NotReady(offset) => (1, offset),
+            Self::Ready => (2, 0),
+            Self::Resume { send_msn, request_msn } => (3, u64::from(send_msn) << 32 | u64::from(request_msn)),
+            Self::Ends(offset) => (4, offset),
         };
         let rsvd_ulp = [CONTROL, 0, 0, 0, kind];
         (UntaggedHeader { last: true, rsvd_ulp, qn: QUEUE, msn, mo: 0 }, payload.to_be_bytes())
@@ -61,10 +58,10 @@ impl ProfileMessage {
     pub(crate) fn of_segment(header: &UntaggedHeader, payload: &[u8], msn: u32) -> Option<Self> {
         let payload = u64::from_be_bytes(payload.try_into().ok()?);
         let message = match header.rsvd_ulp[4] {
-            1 => Self::Taken(payload),
-            2 => Self::NotReady(payload),
-            3 => Self::Ready,
-            4 => Self::Resume { send_msn: (payload >> 32) as u32, request_msn: payload as u32 },
+            1 => Self::NotReady(payload),
+            2 => Self::Ready,
+            3 => Self::Resume { send_msn: (payload >> 32) as u32, request_msn: payload as u32 },
+            4 => Self::Ends(payload),
             _ => return None,
         };
         // Every field has one value, so the whole header is that of the message.
@@ -78,10 +75,10 @@ mod tests {
     use super::*;
 
     const ALL: [ProfileMessage; 4] = [
-        ProfileMessage::Taken(0x0102_0304_0506_0708),
-        ProfileMessage::NotReady(u64::MAX),
+        ProfileMessage::NotReady(0x0102_0304_0506_0708),
         ProfileMessage::Ready,
         ProfileMessage::Resume { send_msn: 0xFFFF_FFFE, request_msn: 7 },
+        ProfileMessage::Ends(u64::MAX),
     ];
 
     #[test]
@@ -94,7 +91,7 @@ mod tests {
             payloads.push(payload);
         }
         assert_eq!(payloads[0], [1, 2, 3, 4, 5, 6, 7, 8]);
-        assert_eq!(payloads[3], [0xFF, 0xFF, 0xFF, 0xFE, 0, 0, 0, 7]);
+        assert_eq!(payloads[2], [0xFF, 0xFF, 0xFF, 0xFE, 0, 0, 0, 7]);
     }
 
     #[test]

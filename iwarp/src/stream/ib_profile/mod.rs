@@ -3,16 +3,18 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | here | the state of one stream: what the peer has taken, what this end has, and who waits for a receive |
+//! | here | the state of one stream: messages that find no receive request, at either end |
 //! | `agreement.rs` | the offer and the consent, in the private data of MPA's startup frames |
 //! | `message.rs` | the messages of queue 4 |
 //!
 //! **A request completes when the peer has taken its message**: when the message is placed, and has its
-//! receive request if it needs one. With iWARP it completes when it is handed to TCP (RFC 5040 section 5.5).
-//! The peer tells up to which stream offset it has taken everything
-//! ([`Taken`](ProfileMessage::Taken)): in each Send, and otherwise in a message of its own, which goes in
-//! front of the next answer. Where no answer comes in time, the message goes alone. One message tells of all
-//! that was taken since the last one.
+//! receive request if it needs one. (With iWARP it completes when it is handed to TCP, RFC 5040 section 5.5.)
+//! An engine acknowledges nothing that it has not looked at, so TCP's acknowledgement says that a message is
+//! taken, with one exception:
+//!
+//! **A message that is not taken is not acknowledged before the peer knows it.** The receiver tells the peer
+//! by a message of queue 4, and TCP withholds the acknowledgement
+//! ([`tcp_lite::Stack::withhold`]) until the peer has acknowledged the bytes of that message.
 //!
 //! **A message without a receive request is not taken** (InfiniBand: "receiver not ready", RNR). The receiver
 //! says so ([`NotReady`](ProfileMessage::NotReady)), and drops that message and all requests behind it: the
@@ -22,8 +24,8 @@
 //! again, behind a mark ([`Resume`](ProfileMessage::Resume)). InfiniBand's sender tries again after a time
 //! that the receiver has told, so many times; here the request fails when that time has passed as often.
 //!
-//! **Other rules**: which Terminate is told to the user how, what an atomic may name, and that Immediate Data
-//! has no bytes in the buffer, are methods of [`IbProfile`] or of its absence.
+//! **A stream that fails tells where** ([`Ends`](ProfileMessage::Ends)), in front of its Terminate, or of FIN
+//! if the peer is not told the cause.
 
 use crate::rdmap::Terminate;
 
@@ -38,22 +40,18 @@ pub(super) struct IbProfile {
     rx_start: u64,
 
     // ---- requests of this end ----
-    /// The peer has taken all messages of this end that end at or before this stream offset.
-    taken: u64,
-    /// This end has sent nothing behind this stream offset; 0: no FPDU at all.
-    sent: u64,
-    /// Whether the peer takes requests of this end.
     peer: Peer,
+    /// The peer takes no message behind this stream offset.
+    ends: u64,
 
     // ---- requests of the peer ----
-    /// The peer was told that all before this stream offset is taken.
-    told: u64,
-    /// The peer is told at the next opportunity, and not only along with an answer.
-    tell: bool,
-    /// What the peer is told last, before the stream ends.
-    last: Option<u64>,
     /// The message that found no receive request.
     refused: Option<Refused>,
+    /// This end takes no message behind this stream offset, and has to say so.
+    last: Option<u64>,
+    /// Acknowledgements are withheld until the peer has acknowledged the bytes below this stream offset;
+    /// `u64::MAX`: they are not yet sent.
+    withheld_until: Option<u64>,
 
     // ---- queue 4 ----
     /// MSN of the next message of either direction.
@@ -72,7 +70,7 @@ enum Peer {
     NotReady,
     /// There is a receive request now, and it has to be told that the dropped requests follow.
     Ready,
-    /// It has closed the connection, and takes nothing more.
+    /// It has closed the connection, or its stream has failed: it takes nothing more.
     Gone,
 }
 
@@ -101,8 +99,8 @@ enum Told {
 /// What has happened to a stream that its connection has to act on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct News {
-    /// A message of the peer has found no receive request.
-    pub(crate) refused: bool,
+    /// A message of the peer at this stream offset has found no receive request.
+    pub(crate) refused: Option<u64>,
     /// The peer has no receive request for a message of this end.
     pub(crate) peer_not_ready: bool,
     /// The peer has taken a request of this end that it did not take before.
@@ -113,15 +111,15 @@ pub(crate) struct News {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Impossible;
 
-/// What a message of queue 4 changes for the requests of this end.
+/// What a message of queue 4 changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
-    /// Nothing.
+    /// Nothing yet.
     None,
-    /// More of them are taken.
-    Taken,
-    /// More of them may be taken. The others go again.
-    GoBack,
+    /// The requests of this end before this stream offset are taken. The others go again.
+    GoBack(u64),
+    /// The requests of this end before this stream offset are taken, and no other one.
+    Ends(u64),
     /// The peer begins anew with its own requests, by these MSNs of queue 0 and queue 1.
     PeerResumes { send_msn: u32, request_msn: u32 },
 }
@@ -131,13 +129,11 @@ impl IbProfile {
     pub(super) fn new(rx_start: u64) -> Self {
         Self {
             rx_start,
-            taken: 0,
-            sent: 0,
             peer: Peer::Takes,
-            told: rx_start,
-            tell: false,
-            last: None,
+            ends: u64::MAX,
             refused: None,
+            last: None,
+            withheld_until: None,
             tx_msn: 1,
             rx_msn: 1,
             news: News::default(),
@@ -152,30 +148,21 @@ impl IbProfile {
 
     // ---- requests of this end ----
 
-    /// The stream offset up to which the peer has taken everything.
+    /// The stream offset below which messages are taken that TCP's peer has acknowledged up to `offset`.
     #[inline]
-    pub(super) fn taken(&self) -> u64 {
-        self.taken
-    }
-
-    /// FPDUs are sent between these stream offsets.
-    #[inline]
-    pub(super) fn set_sent(&mut self, start: u64, end: u64) {
-        if self.sent == 0 {
-            self.taken = start;
-        }
-        self.sent = end;
+    pub(super) fn taken(&self, offset: u64) -> u64 {
+        offset.min(self.ends)
     }
 
     /// Whether requests of this end may be sent, and nothing of queue 4 goes first.
     #[inline]
     pub(super) fn lets_send(&self) -> bool {
-        matches!(self.peer, Peer::Takes | Peer::Gone) && !self.has_own_messages()
+        matches!(self.peer, Peer::Takes | Peer::Gone) && !self.has_messages()
     }
 
-    /// Whether requests of this end wait for the peer.
-    pub(super) fn is_peer_ready(&self) -> bool {
-        self.peer != Peer::NotReady
+    /// Whether requests of this end wait until the peer has a receive request.
+    pub(super) fn awaits_peer(&self) -> bool {
+        self.peer == Peer::NotReady
     }
 
     /// The peer has closed the connection: it tells nothing more.
@@ -188,141 +175,21 @@ impl IbProfile {
         self.peer != Peer::Gone
     }
 
-    /// The four bytes of a Send of the peer: the lower half of a stream offset.
-    ///
-    /// # Errors
-    /// [`Impossible`].
-    #[inline]
-    pub(super) fn on_taken_half(&mut self, half: u32) -> Result<bool, Impossible> {
-        let more = half.wrapping_sub(self.taken as u32);
-        // A Send that was made before an earlier message left tells less than that.
-        if more == 0 || more > u32::MAX / 2 {
-            return Ok(false);
-        }
-        self.on_taken(self.taken + u64::from(more))
-    }
-
-    /// The peer has taken everything up to this offset. Returns whether that is more than before.
-    #[inline]
-    fn on_taken(&mut self, offset: u64) -> Result<bool, Impossible> {
-        // Before its first FPDU this end has no requests.
-        if self.sent == 0 {
-            return Ok(false);
-        }
-        if offset > self.sent {
-            return Err(Impossible);
-        }
-        let more = offset > self.taken;
-        self.taken = self.taken.max(offset);
-        Ok(more)
+    /// A request of this end is taken that the peer did not take before.
+    pub(super) fn note_progress(&mut self) {
+        self.news.peer_takes = true;
     }
 
     // ---- requests of the peer ----
 
-    /// The lower half of the stream offset up to which this end has taken everything, for a Send. `position`:
-    /// where the next FPDU begins.
-    #[inline]
-    pub(super) fn taken_half(&self, position: u64) -> u32 {
-        self.taken_here(position) as u32
-    }
-
-    /// The peer is told what [`taken_half`](Self::taken_half) says.
-    #[inline]
-    pub(super) fn set_told(&mut self, position: u64) {
-        (self.told, self.tell) = (self.taken_here(position), false);
-    }
-
-    /// A Send that was to tell the peer does not go.
-    pub(super) fn forget_told(&mut self) {
-        self.told = 0;
-    }
-
-    /// The peer waits to be told what this end has taken.
-    pub(super) fn tell(&mut self) {
-        self.tell = true;
-    }
-
-    /// Up to which stream offset this end has taken everything, if the next FPDU begins at `position`.
-    #[inline]
-    fn taken_here(&self, position: u64) -> u64 {
-        match (&self.refused, self.last) {
-            (Some(refused), _) => refused.offset,
-            (None, Some(last)) => last,
-            (None, None) => position,
-        }
-    }
-
-    /// Whether a message of queue 4 has to be sent, apart from one that tells what is taken.
-    #[inline]
-    fn has_own_messages(&self) -> bool {
-        self.peer == Peer::Ready
-            || self
-                .refused
-                .as_ref()
-                .is_some_and(|refused| matches!(refused.told, Told::Nothing { .. } | Told::ReadyNow))
-    }
-
-    /// Whether a message of queue 4 waits to be sent.
-    #[inline]
-    pub(super) fn has_messages(&self) -> bool {
-        self.tell || self.has_own_messages()
-    }
-
-    /// Whether [`tell`](Self::tell) was called since the peer was told last.
-    #[inline]
-    pub(super) fn has_to_tell(&self) -> bool {
-        self.tell
-    }
-
-    /// The next message of queue 4, with its MSN. `position`: where the next FPDU of the peer begins;
-    /// `msns`: of the next message of this end to queue 0, and to queue 1.
-    pub(super) fn next_message(&mut self, position: u64, msns: (u32, u32)) -> Option<(ProfileMessage, u32)> {
-        let message = self.choose_message(position, msns)?;
-        let msn = self.tx_msn;
-        self.tx_msn = msn.wrapping_add(1);
-        Some((message, msn))
-    }
-
-    fn choose_message(
-        &mut self,
-        position: u64,
-        (send_msn, request_msn): (u32, u32),
-    ) -> Option<ProfileMessage> {
-        if self.peer == Peer::Ready {
-            self.peer = Peer::Takes;
-            return Some(ProfileMessage::Resume { send_msn, request_msn });
-        }
-        if let Some(refused) = &mut self.refused {
-            match refused.told {
-                Told::Nothing { ready } => {
-                    refused.told = if ready { Told::ReadyNow } else { Told::NotReady };
-                    (self.told, self.tell) = (refused.offset, false);
-                    return Some(ProfileMessage::NotReady(refused.offset));
-                }
-                Told::ReadyNow => {
-                    refused.told = Told::Ready;
-                    return Some(ProfileMessage::Ready);
-                }
-                Told::NotReady | Told::Ready => {}
-            }
-        }
-        if !std::mem::take(&mut self.tell) {
-            return None;
-        }
-        let offset = self.taken_here(position);
-        let more = offset > std::mem::replace(&mut self.told, offset);
-        more.then_some(ProfileMessage::Taken(offset))
-    }
-
     /// The message of the peer whose FPDU begins at this position of MPA finds no receive request.
     #[cold]
     pub(super) fn refuse(&mut self, position: u64, terminate: Terminate) {
-        self.refused = Some(Refused {
-            offset: self.rx_start + position,
-            terminate: Box::new(terminate),
-            told: Told::Nothing { ready: false },
-        });
-        self.news.refused = true;
+        let offset = self.rx_start + position;
+        let told = Told::Nothing { ready: false };
+        self.refused = Some(Refused { offset, terminate: Box::new(terminate), told });
+        self.withheld_until = Some(u64::MAX);
+        self.news.refused = Some(offset);
     }
 
     /// Whether a message of the peer waits for a receive request of this end.
@@ -351,30 +218,101 @@ impl IbProfile {
         })
     }
 
-    /// The stream ends here. What is taken by now, up to `position`, is told before that.
-    pub(super) fn end(&mut self, position: u64) {
-        self.last = Some(self.taken_here(position));
-        (self.refused, self.peer) = (None, Peer::NotReady);
-        self.tell = true;
+    /// The stream fails here: no message behind stream offset `position` is taken. Returns the offset from
+    /// which on none is.
+    pub(super) fn end(&mut self, position: u64) -> u64 {
+        let refused = self.refused.take().map(|refused| refused.offset);
+        let last = refused.or(self.last).unwrap_or(position);
+        (self.last, self.peer, self.withheld_until) = (Some(last), Peer::Gone, Some(u64::MAX));
+        last
+    }
+
+    /// The message that tells the peer what is not taken ends at this stream offset of this end.
+    pub(super) fn set_told(&mut self, end: u64) {
+        if self.withheld_until == Some(u64::MAX) {
+            self.withheld_until = Some(end);
+        }
+    }
+
+    /// Whether acknowledgements need not be withheld any more: TCP's peer has acknowledged the bytes below
+    /// `offset`. Says so once.
+    pub(super) fn knows_refusal(&mut self, offset: u64) -> bool {
+        let knows = self.withheld_until.is_some_and(|until| until <= offset);
+        if knows {
+            self.withheld_until = None;
+        }
+        knows
+    }
+
+    /// See [`knows_refusal`](Self::knows_refusal).
+    pub(super) fn withheld_until(&self) -> Option<u64> {
+        self.withheld_until
     }
 
     // ---- queue 4 ----
 
-    /// The peer's next message of queue 4.
+    /// Whether a message of queue 4 waits to be sent.
+    #[inline]
+    pub(super) fn has_messages(&self) -> bool {
+        self.last.is_some()
+            || self.peer == Peer::Ready
+            || self
+                .refused
+                .as_ref()
+                .is_some_and(|refused| matches!(refused.told, Told::Nothing { .. } | Told::ReadyNow))
+    }
+
+    /// The next message of queue 4, with its MSN. `msns`: of the next message of this end to queue 0, and to
+    /// queue 1.
+    pub(super) fn next_message(&mut self, msns: (u32, u32)) -> Option<(ProfileMessage, u32)> {
+        let message = self.choose_message(msns)?;
+        let msn = self.tx_msn;
+        self.tx_msn = msn.wrapping_add(1);
+        Some((message, msn))
+    }
+
+    fn choose_message(&mut self, (send_msn, request_msn): (u32, u32)) -> Option<ProfileMessage> {
+        if let Some(last) = self.last.take() {
+            return Some(ProfileMessage::Ends(last));
+        }
+        if self.peer == Peer::Ready {
+            self.peer = Peer::Takes;
+            return Some(ProfileMessage::Resume { send_msn, request_msn });
+        }
+        let refused = self.refused.as_mut()?;
+        match refused.told {
+            Told::Nothing { ready } => {
+                refused.told = if ready { Told::ReadyNow } else { Told::NotReady };
+                Some(ProfileMessage::NotReady(refused.offset))
+            }
+            Told::ReadyNow => {
+                refused.told = Told::Ready;
+                Some(ProfileMessage::Ready)
+            }
+            Told::NotReady | Told::Ready => None,
+        }
+    }
+
+    /// The MSN that the peer's next message of queue 4 has to have.
+    pub(super) fn next_msn(&self) -> u32 {
+        self.rx_msn
+    }
+
+    /// The peer's next message of queue 4. This end has sent everything below the stream offset `sent`.
     ///
     /// # Errors
     /// [`Impossible`]: it is no such message, or none that may come now.
-    pub(super) fn on_message(&mut self, message: Option<ProfileMessage>) -> Result<Change, Impossible> {
+    pub(super) fn on_message(
+        &mut self,
+        message: Option<ProfileMessage>,
+        sent: u64,
+    ) -> Result<Change, Impossible> {
         self.rx_msn = self.rx_msn.wrapping_add(1);
         match message.ok_or(Impossible)? {
-            ProfileMessage::Taken(offset) => {
-                Ok(if self.on_taken(offset)? { Change::Taken } else { Change::None })
-            }
-            ProfileMessage::NotReady(offset) if self.peer == Peer::Takes => {
-                self.on_taken(offset)?;
+            ProfileMessage::NotReady(offset) if self.peer == Peer::Takes && offset < sent => {
                 self.peer = Peer::NotReady;
                 self.news.peer_not_ready = true;
-                Ok(Change::GoBack)
+                Ok(Change::GoBack(offset))
             }
             ProfileMessage::Ready if self.peer == Peer::NotReady => {
                 self.peer = Peer::Ready;
@@ -384,173 +322,14 @@ impl IbProfile {
                 self.refused = None;
                 Ok(Change::PeerResumes { send_msn, request_msn })
             }
-            ProfileMessage::NotReady(_) | ProfileMessage::Ready | ProfileMessage::Resume { .. } => {
-                Err(Impossible)
+            ProfileMessage::Ends(offset) if offset <= sent => {
+                (self.ends, self.peer) = (offset, Peer::Gone);
+                Ok(Change::Ends(offset))
             }
+            ProfileMessage::NotReady(_)
+            | ProfileMessage::Ready
+            | ProfileMessage::Resume { .. }
+            | ProfileMessage::Ends(_) => Err(Impossible),
         }
-    }
-
-    /// The MSN that the peer's next message of queue 4 has to have.
-    pub(super) fn next_msn(&self) -> u32 {
-        self.rx_msn
-    }
-
-    /// A request of this end is taken that the peer did not take before.
-    pub(super) fn note_progress(&mut self) {
-        self.news.peer_takes = true;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::rdmap::TerminateError;
-
-    const START: u64 = 40;
-
-    /// A stream whose first FPDU from the peer is at 40, and that has sent FPDUs from `start` to `end`.
-    fn sent(start: u64, end: u64) -> IbProfile {
-        let mut ib = IbProfile::new(START);
-        ib.set_sent(start, start + 1);
-        ib.set_sent(start + 1, end);
-        ib
-    }
-
-    fn terminate() -> Terminate {
-        Terminate::bare(TerminateError::LocalCatastrophic)
-    }
-
-    /// All messages that wait, each with its MSN.
-    fn messages(ib: &mut IbProfile, position: u64) -> Vec<(ProfileMessage, u32)> {
-        std::iter::from_fn(|| ib.next_message(position, (7, 9))).collect()
-    }
-
-    /// A Send has half of an offset. It counts from what is known, over every border, and never back.
-    #[test]
-    fn half_an_offset_is_enough() {
-        let start = (3 << 32) - 100;
-        let mut ib = sent(start, start + 1000);
-        assert_eq!(ib.taken(), start, "what went before the first FPDU is no request");
-        for (offset, more) in
-            [(start + 50, true), (start + 50, false), (start + 20, false), (start + 1000, true)]
-        {
-            assert_eq!(ib.on_taken_half(offset as u32), Ok(more), "{offset}");
-        }
-        assert_eq!(ib.taken(), start + 1000);
-        assert_eq!(ib.on_taken_half((start + 1001) as u32), Err(Impossible), "it was never sent");
-        assert_eq!(ib.taken(), start + 1000);
-    }
-
-    /// Before its first FPDU this end has sent no request, whatever the peer says.
-    #[test]
-    fn nothing_is_taken_of_an_end_that_has_sent_nothing() {
-        let mut ib = IbProfile::new(START);
-        assert_eq!(
-            (ib.on_taken_half(20), ib.on_message(Some(ProfileMessage::Taken(20)))),
-            (Ok(false), Ok(Change::None))
-        );
-        ib.set_sent(20, 60);
-        assert_eq!((ib.on_taken_half(60), ib.taken()), (Ok(true), 60));
-    }
-
-    #[test]
-    fn a_message_tells_what_no_send_has_told() {
-        let mut ib = sent(20, 30);
-        assert_eq!((messages(&mut ib, 90), ib.has_messages()), (vec![], false));
-        ib.tell();
-        assert!(ib.has_messages() && ib.lets_send());
-        assert_eq!(messages(&mut ib, 90), [(ProfileMessage::Taken(90), 1)]);
-        // Nothing new, and a Send that tells it.
-        ib.tell();
-        assert_eq!((messages(&mut ib, 90), ib.has_messages()), (vec![], false));
-        ib.tell();
-        assert_eq!(ib.taken_half((5 << 32) + 100), 100);
-        ib.set_told(100);
-        assert!(!ib.has_messages());
-        ib.tell();
-        assert_eq!(messages(&mut ib, 100), []);
-        // That Send does not go.
-        ib.forget_told();
-        ib.tell();
-        assert_eq!(messages(&mut ib, 100), [(ProfileMessage::Taken(100), 2)]);
-    }
-
-    /// A message that finds no receive request, and the peer that sends it again.
-    #[test]
-    fn a_refused_message_comes_again() {
-        use ProfileMessage::{NotReady, Ready, Resume};
-        let (mut here, mut peer) = (sent(20, 30), sent(START, 500));
-        here.refuse(60, terminate());
-        assert!(here.awaits_recv() && !here.lets_send());
-        assert_eq!(here.take_news(), Some(News { refused: true, ..News::default() }));
-        assert_eq!((here.take_news(), here.taken_half(300)), (None, 100));
-        assert_eq!(messages(&mut here, 300), [(NotReady(100), 1)]);
-        assert!(here.awaits_recv() && here.lets_send() && !here.has_messages());
-        // What lies behind it is not taken.
-        here.tell();
-        assert_eq!(messages(&mut here, 300), []);
-
-        assert_eq!(peer.on_message(Some(NotReady(100))), Ok(Change::GoBack));
-        assert_eq!(peer.take_news(), Some(News { peer_not_ready: true, ..News::default() }));
-        assert!(!peer.lets_send() && !peer.is_peer_ready() && peer.is_peer_there());
-        assert_eq!((peer.taken(), messages(&mut peer, 50)), (100, vec![]));
-
-        here.on_recv();
-        assert!(!here.awaits_recv() && here.has_messages());
-        assert_eq!(messages(&mut here, 300), [(Ready, 2)]);
-        here.on_recv();
-        assert_eq!(messages(&mut here, 300), [], "the peer knows it");
-
-        assert_eq!(peer.on_message(Some(Ready)), Ok(Change::None));
-        assert!(peer.has_messages() && !peer.lets_send() && peer.is_peer_ready());
-        assert_eq!(messages(&mut peer, 50), [(Resume { send_msn: 7, request_msn: 9 }, 1)]);
-        assert!(peer.lets_send());
-
-        let resumed = Change::PeerResumes { send_msn: 7, request_msn: 9 };
-        assert_eq!(here.on_message(Some(Resume { send_msn: 7, request_msn: 9 })), Ok(resumed));
-        here.tell();
-        assert_eq!((messages(&mut here, 400), here.next_msn()), (vec![(ProfileMessage::Taken(400), 3)], 2));
-    }
-
-    /// The receive request is there before the peer was told that there is none. It has to be told both.
-    #[test]
-    fn a_receive_that_comes_at_once_is_told_behind_the_refusal() {
-        let mut ib = sent(20, 30);
-        ib.refuse(60, terminate());
-        ib.on_recv();
-        assert!(!ib.awaits_recv() && ib.has_messages());
-        assert_eq!(messages(&mut ib, 300), [(ProfileMessage::NotReady(100), 1), (ProfileMessage::Ready, 2)]);
-    }
-
-    /// Of a message that waited for too long, and of those behind it, the peer is told nothing.
-    #[test]
-    fn the_last_that_is_told_is_in_front_of_the_failure() {
-        let mut ib = sent(20, 30);
-        ib.refuse(60, terminate());
-        assert!(ib.give_up_waiting().is_some() && ib.give_up_waiting().is_none());
-        ib.end(300);
-        assert_eq!(messages(&mut ib, 400), [(ProfileMessage::Taken(100), 1)]);
-        let mut ib = sent(20, 30);
-        ib.end(300);
-        assert!(ib.has_messages() && !ib.lets_send());
-        assert_eq!(messages(&mut ib, 400), [(ProfileMessage::Taken(300), 1)]);
-    }
-
-    /// Each message that may not come is refused, and so is one that cannot be read.
-    #[test]
-    fn a_peer_that_contradicts_itself_is_refused() {
-        use ProfileMessage::{NotReady, Ready, Resume, Taken};
-        let resume = Resume { send_msn: 1, request_msn: 1 };
-        for message in [Some(Taken(501)), Some(NotReady(501)), Some(Ready), Some(resume), None] {
-            assert_eq!(sent(20, 500).on_message(message), Err(Impossible), "{message:?}");
-        }
-        let mut ib = sent(20, 500);
-        ib.on_message(Some(NotReady(100))).unwrap();
-        assert_eq!(ib.on_message(Some(NotReady(100))), Err(Impossible), "there is nothing to refuse");
-        ib.on_message(Some(Ready)).unwrap();
-        assert_eq!(ib.on_message(Some(Ready)), Err(Impossible));
-        let mut ib = sent(20, 500);
-        ib.on_peer_closed();
-        assert!(!ib.is_peer_there() && ib.lets_send());
     }
 }

@@ -8,48 +8,29 @@ use super::super::ib_profile::{Change, Impossible, PAYLOAD_BYTES, ProfileMessage
 use super::{Delivery, Failure, NextSend, ReceivedUlpdu};
 
 impl Delivery<'_> {
-    /// Takes a segment that is for the profile: a message of queue 4, or a request that is dropped. Takes what
-    /// a Send tells in its header. Returns whether nothing is left to do with the segment.
-    #[inline(never)]
+    /// Takes a segment that is for the profile: a message of queue 4, or a request that is dropped. Returns
+    /// whether nothing is left to do with the segment.
     pub(super) fn is_of_profile(
         &mut self,
         piece: &ReceivedUlpdu<'_, '_>,
         header: &Header,
     ) -> Result<bool, Failure> {
-        let drops = self.inbound.next_send == NextSend::Refused;
-        match header {
-            Header::Untagged(header) if header.qn == QUEUE => {
-                self.profile_message(piece, header)?;
-                return Ok(true);
-            }
-            Header::Untagged(header) if header.qn == Queue::Send.number() => {
-                if let Some(Opcode::Send | Opcode::SendSolicited) = Opcode::of_byte(header.rsvd_ulp[0]) {
-                    let [_, half @ ..] = header.rsvd_ulp;
-                    self.taken_half(u32::from_be_bytes(half)).map_err(|error| piece.fail(error))?;
-                }
-                self.state.owes_taken = true;
-                Ok(drops)
-            }
-            Header::Untagged(header) => Ok(drops && header.qn == Queue::ReadRequest.number()),
-            Header::Tagged(header) => {
-                let is_write = Opcode::of_byte(header.rsvd_ulp) != Some(Opcode::ReadResponse);
-                self.state.owes_taken |= is_write;
-                Ok(drops && is_write)
-            }
-        }
-    }
-
-    /// The lower half of the stream offset up to which the peer has taken everything.
-    #[inline]
-    pub(super) fn taken_half(&mut self, half: u32) -> Result<(), TerminateError> {
-        if let Some(ib) = &mut self.state.ib
-            && ib.on_taken_half(half).map_err(|Impossible| TerminateError::OperationUnspecified)?
+        if let Header::Untagged(header) = header
+            && header.qn == QUEUE
         {
-            self.state.complete_acknowledged();
+            self.profile_message(piece, header)?;
+            return Ok(true);
         }
-        Ok(())
+        let is_request = match header {
+            Header::Untagged(header) => {
+                [Queue::Send, Queue::ReadRequest].map(Queue::number).contains(&header.qn)
+            }
+            Header::Tagged(header) => Opcode::of_byte(header.rsvd_ulp) != Some(Opcode::ReadResponse),
+        };
+        Ok(is_request && self.inbound.next_send == NextSend::Refused)
     }
 
+    #[inline(never)]
     fn profile_message(
         &mut self,
         piece: &ReceivedUlpdu<'_, '_>,
@@ -57,15 +38,21 @@ impl Delivery<'_> {
     ) -> Result<(), Failure> {
         let mut payload = [0; PAYLOAD_BYTES + 1];
         let len = piece.ulpdu.map_or(0, |ulpdu| ulpdu.copy_to(UntaggedHeader::LEN, &mut payload));
+        let sent = self.state.sent;
         let Some(ib) = &mut self.state.ib else { return Ok(()) };
         let message = ProfileMessage::of_segment(header, &payload[..len], ib.next_msn());
-        let change = ib.on_message(message);
+        let change = ib.on_message(message, sent);
         match change.map_err(|Impossible| piece.fail(TerminateError::OperationUnspecified))? {
             Change::None => {}
-            Change::Taken => self.state.complete_acknowledged(),
-            Change::GoBack => {
+            Change::GoBack(offset) => {
+                self.state.set_acknowledged(offset);
                 self.state.complete_acknowledged();
                 self.outbound.go_back(self.state, self.pool);
+                // Requests that send nothing may be all that is left in front of those that go again.
+                self.state.complete_acknowledged();
+            }
+            Change::Ends(offset) => {
+                self.state.set_acknowledged(offset);
                 self.state.complete_acknowledged();
             }
             Change::PeerResumes { send_msn, request_msn } => {

@@ -42,7 +42,7 @@ impl Delivery<'_> {
     #[inline]
     pub(super) fn send_whole(&mut self, ulpdu: &[u8]) -> bool {
         let Some((header, payload)) = ulpdu.split_first_chunk() else { return false };
-        let [ddp, rdmap, f0, f1, f2, f3, qn @ .., m0, m1, m2, m3, o0, o1, o2, o3]: [u8; UntaggedHeader::LEN] =
+        let [ddp, rdmap, _, _, _, _, qn @ .., m0, m1, m2, m3, o0, o1, o2, o3]: [u8; UntaggedHeader::LEN] =
             *header;
         let msn = u32::from_be_bytes([m0, m1, m2, m3]);
         let is_usual = [ddp, rdmap] == SEND_CONTROL
@@ -55,13 +55,6 @@ impl Delivery<'_> {
         self.bind();
         if !self.inbound.sends.awaits_whole(msn) {
             return false;
-        }
-        // On InfiniBand, the acknowledgement of a Send is there before any answer to it.
-        if self.state.has_ib_semantics() {
-            if self.taken_half(u32::from_be_bytes([f0, f1, f2, f3])).is_err() {
-                return false;
-            }
-            self.state.owes_taken = true;
         }
         let Some(request) = self.state.consumer.recv() else { return false };
         let (wr_id, len) = (request.wr_id, payload.len() as u32);

@@ -56,7 +56,6 @@ impl Delivery<'_> {
             self.counters.rx_fpdus += 1;
             self.counters.rx_placed_bytes += len;
             *self.may_send = true;
-            self.state.owes_taken = true;
             // Nothing comes between a Send and Immediate Data that belongs to it.
             self.inbound.next_send = NextSend::Usual;
         }

@@ -1,9 +1,8 @@
 //! Sending: the choice of the next message, its FPDUs into TCP segments, send completions.
 //!
 //! Responses to the peer alternate with the requests of our user, message by message. A Send or Write
-//! completes when its last segment is written to TCP (sent without a copy: when that is acknowledged; with
-//! InfiniBand's semantics: when the peer has taken it), a Read or atomic when its response is delivered, all
-//! in post order. A Terminate follows the FPDU being written and overtakes everything else.
+//! completes when its last segment is written to TCP (sent without a copy, or with InfiniBand's semantics:
+//! when that is acknowledged), a Read or atomic when its response is delivered, all in post order. A Terminate follows the FPDU being written and overtakes everything else.
 
 use dp::ExtBuf;
 use dp::invariant::Check;
@@ -11,10 +10,10 @@ use dp::profile::{self, Layer};
 use tcp_lite::{ConnId, Instant, SegmentBuf, SendError, Stack};
 
 use crate::ddp::Segment;
-use crate::memory::{EpochGuard, Source};
+use crate::memory::{EpochGuard, Source, Stag};
 use crate::mpa::Framer;
 use crate::mpa::startup::{Rtr, RtrKind};
-use crate::queues::{SendOp, WcStatus};
+use crate::queues::WcStatus;
 use crate::rdmap::{IMMEDIATE_LEN, Opcode, Terminate, TerminateError};
 
 use super::ib_profile::PAYLOAD_BYTES;
@@ -72,8 +71,6 @@ pub(super) struct SendContext<'a> {
     pub(super) found: Option<Source<'a>>,
     /// The stream offset of the TCP segment that is filled.
     pub(super) offset: u64,
-    /// The stream offset of the peer's next FPDU.
-    pub(super) position: u64,
 }
 
 /// The send direction of a stream.
@@ -239,9 +236,7 @@ impl Outbound {
             }
             profile::within(Layer::TcpOut, || segment.push());
             more = filled?;
-            if let Some(ib) = &mut cx.state.ib {
-                ib.set_sent(cx.offset, end);
-            }
+            cx.state.sent = end;
             if self.terminated {
                 return Ok(if self.silent { SendOutcome::Ended } else { SendOutcome::Terminated });
             }
@@ -397,18 +392,8 @@ impl Outbound {
         if self.current.is_some() || self.rtr.is_some() {
             return matches!(self.current, Some(Current { completes: Completes::Profile, .. }));
         }
-        let may_wait = cx.state.next_request().is_none_or(|next| matches!(next.op, SendOp::Send));
-        let StreamState { ib: Some(ib), owes_taken, .. } = &mut *cx.state else { return false };
-        // A Send tells the peer what is taken. In front of another message the peer is told by one of its own.
-        if *owes_taken && !(may_wait && self.responses.is_empty()) {
-            ib.tell();
-        }
-        if !ib.has_messages() {
-            return false;
-        }
-        let message = ib.next_message(cx.position, (self.send_msn, self.request_msn));
-        *owes_taken &= ib.has_to_tell();
-        let Some((message, msn)) = message else { return false };
+        let Some(ib) = &mut cx.state.ib else { return false };
+        let Some((message, msn)) = ib.next_message((self.send_msn, self.request_msn)) else { return false };
         let (header, payload) = message.to_segment(msn);
         self.own.clear();
         self.own.extend(payload);
@@ -422,10 +407,6 @@ impl Outbound {
         if self.current.is_some_and(|current| current.is_of_request()) {
             self.current = None;
             self.external = None;
-            if let Some(ib) = &mut state.ib {
-                ib.forget_told();
-            }
-            state.owes_taken = true;
         }
         state.go_back(&mut pool.outstanding);
     }
@@ -518,7 +499,11 @@ impl Outbound {
                 }
             }
             Completes::Terminate => self.terminated = true,
-            Completes::Profile => {}
+            Completes::Profile => {
+                if let Some(ib) = &mut state.ib {
+                    ib.set_told(end);
+                }
+            }
         }
     }
 
@@ -552,7 +537,7 @@ impl Outbound {
     fn own_message(&mut self, opcode: Opcode, msn: u32, bytes: &[u8]) -> Message {
         self.own.clear();
         self.own.extend(bytes.iter().copied());
-        Message::untagged(opcode, 0, msn, bytes.len() as u32, PayloadSource::Own)
+        Message::untagged(opcode, Stag(0), msn, bytes.len() as u32, PayloadSource::Own)
     }
 
     /// Queues a checked request of the peer.

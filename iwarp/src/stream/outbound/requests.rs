@@ -64,16 +64,7 @@ impl Outbound {
         }
         let message = match *op {
             SendOp::Write { remote } => write(remote, length),
-            SendOp::Send => {
-                // Its header tells the peer what is taken.
-                let field = state.ib.as_mut().map_or(0, |ib| {
-                    let field = ib.taken_half(cx.position);
-                    ib.set_told(cx.position);
-                    field
-                });
-                state.owes_taken = false;
-                self.send(Opcode::send(solicited, false), field, length)
-            }
+            SendOp::Send => self.send(Opcode::send(solicited, false), 0, length),
             SendOp::SendInvalidate { rkey } => self.send(Opcode::send(solicited, true), rkey, length),
             SendOp::SendImmediate { data } => {
                 let msn = self.next_send_msn();
@@ -179,9 +170,9 @@ impl Outbound {
     /// A Send of any type.
     ///
     /// RFC 5040 section 4.2 (RDMAP-113): it has no RDMAP header.
-    pub(super) fn send(&mut self, opcode: Opcode, field: u32, length: u32) -> Message {
+    pub(super) fn send(&mut self, opcode: Opcode, invalidate: u32, length: u32) -> Message {
         let msn = self.next_send_msn();
-        Message::untagged(opcode, field, msn, length, PayloadSource::Posted)
+        Message::untagged(opcode, Stag(invalidate), msn, length, PayloadSource::Posted)
     }
 
     /// RFC 5041 section 4.3 (DDP-089, DDP-091): each message to a queue raises MSN by one, modulo 2^32.

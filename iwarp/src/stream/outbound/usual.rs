@@ -67,7 +67,7 @@ impl Outbound {
         limit: u32,
     ) -> FillOutcome {
         debug_assert!(self.allows_usual(cx.state), "others go first");
-        let StreamState { qp, consumer, by, progress, pending, ib, owes_taken, .. } = &mut *cx.state;
+        let StreamState { qp, consumer, by, progress, pending, ib, .. } = &mut *cx.state;
         // With markers the limit is another one for each FPDU.
         let together = if cx.framer.markers() { 1 } else { TOGETHER };
         let requests = consumer.next_sends(together);
@@ -87,23 +87,17 @@ impl Outbound {
             let msn = self.send_msn;
             // RFC 5040 section 4.2 (RDMAP-110, RDMAP-113): a Write and a Send have no RDMAP header.
             let (addressing, next_msn) = match request.op {
-                // A message goes first that tells the peer what is taken.
-                SendOp::Write { .. } if *owes_taken && ib.is_some() => {
-                    stop = FillOutcome::Other;
-                    break;
-                }
                 SendOp::Write { remote } => (
                     Addressing::Tagged { opcode: Opcode::Write, stag: Stag(remote.rkey), to: remote.addr },
                     msn,
                 ),
                 SendOp::Send => {
                     let opcode = Opcode::send(solicited, false);
-                    let field = ib.as_ref().map_or(0, |ib| ib.taken_half(cx.position));
-                    (Addressing::Untagged { opcode, field, msn }, msn.wrapping_add(1))
+                    (Addressing::Untagged { opcode, invalidate: Stag(0), msn }, msn.wrapping_add(1))
                 }
                 SendOp::SendInvalidate { rkey } => {
                     let opcode = Opcode::send(solicited, true);
-                    (Addressing::Untagged { opcode, field: rkey, msn }, msn.wrapping_add(1))
+                    (Addressing::Untagged { opcode, invalidate: Stag(rkey), msn }, msn.wrapping_add(1))
                 }
                 _ => {
                     stop = FillOutcome::Other;
@@ -145,11 +139,7 @@ impl Outbound {
             self.send_msn = next_msn;
             fetched += u64::from(request.length);
             sent += 1;
-            if let Some(ib) = ib {
-                if matches!(request.op, SendOp::Send) {
-                    ib.set_told(cx.position);
-                    *owes_taken = false;
-                }
+            if ib.is_some() {
                 await_acknowledgement(pending, request, cx.offset + end as u64, msn);
             } else if request.flags.contains(SendFlags::SIGNALED) || qp.sends.signals_all() {
                 signaled.push(Signaled { wr_id: request.wr_id, opcode: send_opcode(&request.op) });

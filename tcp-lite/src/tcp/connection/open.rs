@@ -165,7 +165,6 @@ fn agreed(config: &TcpConfig, syn: &TcpHeader, ecn: bool) -> Agreed {
         sack: config.sack && syn.options.sack_permitted,
         window_scale: syn.options.window_scale,
         ecn,
-        untaken: syn.options.untaken.is_some(),
     }
 }
 
@@ -183,7 +182,6 @@ fn syn_options(config: &TcpConfig, agreed: &Agreed, mss: u16, timestamps: Option
         sack_permitted: agreed.sack,
         timestamps,
         // Its number says nothing: what counts is that it comes through.
-        untaken: agreed.untaken.then_some(TcpSeqNumber(0)),
         ..Options::default()
     }
 }

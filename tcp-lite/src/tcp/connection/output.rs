@@ -54,8 +54,6 @@ enum TransmissionKind {
     Reset,
     /// A transmission of the sending half.
     Send(SendKind),
-    /// As `Send`. It acknowledges less than has arrived: only what the user has taken.
-    SendBehind(SendKind),
     Ack,
     /// An acknowledgement of less than has arrived, for the mark of those bytes.
     SeparateAck,
@@ -95,10 +93,10 @@ impl Tcb {
         if let Some(separate) = self.receive.separate_ack() {
             return Some(self.acknowledge_separately(ctx, separate));
         }
-        // SACK blocks, and what is not taken, may not fit beside data, so they are sent first.
+        // SACK blocks may not fit beside data, so they are sent first.
         let ack = self.receive.is_ack_due();
         let has_blocks = self.send.agreed().sack && self.receive.has_sack_blocks();
-        if ack && (has_blocks || self.receive.untaken().is_some()) {
+        if ack && has_blocks {
             return Some(self.acknowledge(ctx));
         }
         match self.send.next(ctx) {
@@ -165,10 +163,7 @@ impl Tcb {
     ) {
         let Some(Payload::Segment(first)) = transmission.payload else { return };
         // CWR must be on one segment only. With PSH it is the last of the queue.
-        let is_new = matches!(
-            transmission.kind,
-            TransmissionKind::Send(SendKind::New) | TransmissionKind::SendBehind(SendKind::New)
-        );
+        let is_new = transmission.kind == TransmissionKind::Send(SendKind::New);
         if !is_new || transmission.header.flags.intersects(Flags::CWR | Flags::PSH) {
             return;
         }
@@ -192,9 +187,6 @@ impl Tcb {
                 return;
             }
             TransmissionKind::Send(kind) => self.send.on_sent(ctx, *kind, *payload, *segments),
-            TransmissionKind::SendBehind(kind) => {
-                return self.send.on_sent(ctx, *kind, *payload, *segments);
-            }
             TransmissionKind::Ack => ctx.counters.tx_acks += 1,
             TransmissionKind::SeparateAck => {
                 ctx.counters.tx_acks += 1;
@@ -210,24 +202,14 @@ impl Tcb {
     #[inline]
     fn complete(&self, ctx: &Ctx<'_>, outgoing: Outgoing) -> Transmission {
         let Outgoing { kind, pos, flags, ecn, payload, spare_bytes } = outgoing;
-        let mut header = self.header(ctx, pos, flags | self.echo_flags(), spare_bytes);
-        let mut sent = TransmissionKind::Send(kind);
-        if let Some((ack, window)) = self.receive.taken_fields() {
-            if payload.is_none() {
-                header.options.untaken = Some(ack);
-            } else {
-                (header.ack, header.window) = (Some(ack), window);
-                sent = TransmissionKind::SendBehind(kind);
-            }
-        }
-        Transmission { header, payload, segments: 1, ecn, kind: sent }
+        let header = self.header(ctx, pos, flags | self.echo_flags(), spare_bytes);
+        Transmission { header, payload, segments: 1, ecn, kind: TransmissionKind::Send(kind) }
     }
 
     /// A pure acknowledgement.
     #[inline]
     fn acknowledge(&self, ctx: &Ctx<'_>) -> Transmission {
-        let mut header = self.header(ctx, self.send.nxt(), self.echo_flags(), MAX_HEADER_BYTES);
-        header.options.untaken = self.receive.untaken().map(|from| self.receive.seq(from));
+        let header = self.header(ctx, self.send.nxt(), self.echo_flags(), MAX_HEADER_BYTES);
         Transmission { header, payload: None, segments: 1, ecn: Ecn::NotEct, kind: TransmissionKind::Ack }
     }
 
@@ -240,10 +222,10 @@ impl Tcb {
     fn acknowledge_separately(&self, ctx: &Ctx<'_>, SeparateAck { ack, on }: SeparateAck) -> Transmission {
         let flags = if on { Flags::ECE } else { Flags::empty() };
         let mut header = self.header(ctx, self.send.nxt(), flags, 0);
+        // Not more than the user lets it.
+        let ack = ack.min(self.receive.acknowledged());
         header.ack = Some(self.receive.seq(ack));
         header.window = self.receive.window_from(ack);
-        header.options.untaken =
-            self.receive.untaken().filter(|from| *from < ack).map(|from| self.receive.seq(from));
         Transmission {
             header,
             payload: None,
@@ -275,6 +257,7 @@ impl Tcb {
         };
         let window = match syn {
             true => syn_window(ctx.config),
+            false if self.receive.is_withholding() => self.receive.withheld_window(),
             false => self.receive.window_field(ctx),
         };
         TcpHeader {

@@ -5,7 +5,6 @@
 //! | what | where | document |
 //! |---|---|---|
 //! | segments from `push` to acknowledgement | `queue`, `push.rs` | RFC 9293 section 3.10.2 |
-//! | what the peer's user has taken | `taken.rs` | ours |
 //! | the peer's window | `window.rs` | RFC 9293 sections 3.8.6, 3.10.7.4 |
 //! | an acknowledgement arrives | `ack.rs`, `ack_sample.rs` | RFC 9293 section 3.10.7.4, RFC 2018, 2883, 7323 |
 //! | which segments arrived, which are lost | `queue/{scoreboard,sacks,flight}.rs`, `rack.rs` | RFC 2018, 6675, 8985 |
@@ -36,7 +35,6 @@ mod recovery;
 mod reduction;
 mod retransmission;
 mod rtt;
-mod taken;
 #[cfg(test)]
 mod test_access;
 mod timers;
@@ -171,9 +169,6 @@ pub(super) struct SendHalf {
     acknowledged_queued: bool,
     /// All acknowledgements are reported.
     reports_acks: bool,
-    /// The peer has acknowledged more than this position, and its user has taken no more;
-    /// [`ALL_TAKEN`](taken::ALL_TAKEN): it has taken all.
-    taken: u64,
     /// Added to the millisecond clock of our timestamps (RFC 7323 section 7.1).
     timestamp_offset: u32,
     /// Number of retransmissions.
@@ -217,7 +212,6 @@ impl SendHalf {
             writable: Writable::Idle,
             acknowledged_queued: false,
             reports_acks: false,
-            taken: taken::ALL_TAKEN,
             timestamp_offset: params.timestamp_offset,
             retransmits: 0,
         };
@@ -336,12 +330,11 @@ impl SendHalf {
     }
 
     /// Whether `ack` acknowledges no less than earlier segments, and no more than was sent, so that the
-    /// segment may be a predicted one. While the peer's user has not taken all bytes, none is: the general
-    /// way looks whether it has taken them now.
+    /// segment may be a predicted one.
     #[inline]
     pub(super) fn is_ack_expected(&self, ack: TcpSeqNumber) -> bool {
         let pos = self.ack_position(ack);
-        self.queue.una() as i64 <= pos && pos <= self.queue.nxt() as i64 && self.taken == taken::ALL_TAKEN
+        self.queue.una() as i64 <= pos && pos <= self.queue.nxt() as i64
     }
 
     /// Whether this acknowledges exactly our SYN, which was sent.

@@ -19,6 +19,6 @@ mod steps;
 mod stuck;
 mod teardown;
 mod time_wait;
-mod untaken;
 mod window;
 mod wire;
+mod withheld;
