@@ -9,9 +9,11 @@ mod tests;
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
-use std::os::fd::BorrowedFd;
 
-use crate::{Burst, Checksum, LinkState, Mbuf, Mempool, Offloads, Port, PortCounters, PortInfo, TxOffload};
+use crate::{
+    Burst, Checksum, Link, Mbuf, Offloads, Port, PortCounters, PortInfo, PortLayer, Sleep, Statistics,
+    TxOffload,
+};
 
 /// Most frames that are on their way back. More wait with the sender, as at a full ring.
 const QUEUE_FRAMES: usize = 1024;
@@ -111,25 +113,19 @@ fn is_packet_to(frame: &Mbuf, address: IpAddr) -> bool {
     }
 }
 
+impl PortLayer for Loopback {
+    fn below(&self) -> &dyn Port {
+        &*self.port
+    }
+
+    fn below_mut(&mut self) -> &mut dyn Port {
+        &mut *self.port
+    }
+}
+
 impl Port for Loopback {
     fn info(&self) -> &PortInfo {
         &self.info
-    }
-
-    fn mempool(&self) -> &Mempool {
-        self.port.mempool()
-    }
-
-    fn bulk_mempool(&self) -> Option<&Mempool> {
-        self.port.bulk_mempool()
-    }
-
-    fn passes_large_frames(&self) -> bool {
-        self.port.passes_large_frames()
-    }
-
-    fn is_point_to_point(&self) -> bool {
-        self.port.is_point_to_point()
     }
 
     fn rx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
@@ -157,11 +153,11 @@ impl Port for Loopback {
         }
         self.port.tx_burst(now_us, frames)
     }
+}
 
-    fn link_state(&mut self) -> LinkState {
-        self.port.link_state()
-    }
+impl Link for Loopback {}
 
+impl Statistics for Loopback {
     fn counters(&self) -> PortCounters {
         let (device, returned) = (self.port.counters(), self.counters);
         PortCounters {
@@ -173,33 +169,11 @@ impl Port for Loopback {
             ..device
         }
     }
+}
 
-    fn device_stats(&self) -> Option<crate::DeviceStats> {
-        self.port.device_stats()
-    }
-
-    fn shared_memory_bytes(&self) -> u64 {
-        self.port.shared_memory_bytes()
-    }
-
-    fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.port.poll_fd()
-    }
-
+impl Sleep for Loopback {
     fn arm_wakeup(&mut self) -> bool {
         self.queue.is_empty() && self.port.arm_wakeup()
-    }
-
-    fn disarm_wakeup(&mut self) {
-        self.port.disarm_wakeup();
-    }
-
-    fn tells_departures(&self) -> bool {
-        self.port.tells_departures()
-    }
-
-    fn next_departed(&mut self) -> Option<[u8; 6]> {
-        self.port.next_departed()
     }
 
     fn next_due_us(&self) -> Option<u64> {

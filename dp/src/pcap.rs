@@ -11,7 +11,6 @@ mod tests;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
-use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,7 +18,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use arrayvec::ArrayVec;
 
-use crate::{BURST, Burst, Checksum, LinkState, Mbuf, Mempool, Port, PortCounters, PortInfo, checksum};
+use crate::{
+    BURST, Burst, Checksum, Link, LinkState, Mbuf, Port, PortInfo, PortLayer, Sleep, Statistics, checksum,
+};
 use block::Direction;
 
 /// Bytes collected before the file is written: large enough to make system calls rare.
@@ -78,27 +79,17 @@ impl Tap {
     }
 }
 
+impl PortLayer for Tap {
+    fn below(&self) -> &dyn Port {
+        &*self.port
+    }
+
+    fn below_mut(&mut self) -> &mut dyn Port {
+        &mut *self.port
+    }
+}
+
 impl Port for Tap {
-    fn info(&self) -> &PortInfo {
-        self.port.info()
-    }
-
-    fn mempool(&self) -> &Mempool {
-        self.port.mempool()
-    }
-
-    fn bulk_mempool(&self) -> Option<&Mempool> {
-        self.port.bulk_mempool()
-    }
-
-    fn passes_large_frames(&self) -> bool {
-        self.port.passes_large_frames()
-    }
-
-    fn is_point_to_point(&self) -> bool {
-        self.port.is_point_to_point()
-    }
-
     fn rx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
         let before = frames.len();
         let received = self.port.rx_burst(now_us, frames);
@@ -121,47 +112,11 @@ impl Port for Tap {
         self.capture.write(now_us, sent);
         sent
     }
-
-    fn link_state(&mut self) -> LinkState {
-        self.port.link_state()
-    }
-
-    fn counters(&self) -> PortCounters {
-        self.port.counters()
-    }
-
-    fn device_stats(&self) -> Option<crate::DeviceStats> {
-        self.port.device_stats()
-    }
-
-    fn shared_memory_bytes(&self) -> u64 {
-        self.port.shared_memory_bytes()
-    }
-
-    fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.port.poll_fd()
-    }
-
-    fn arm_wakeup(&mut self) -> bool {
-        self.port.arm_wakeup()
-    }
-
-    fn disarm_wakeup(&mut self) {
-        self.port.disarm_wakeup();
-    }
-
-    fn tells_departures(&self) -> bool {
-        self.port.tells_departures()
-    }
-
-    fn next_departed(&mut self) -> Option<[u8; 6]> {
-        self.port.next_departed()
-    }
-
-    fn next_due_us(&self) -> Option<u64> {
-        self.port.next_due_us()
-    }
 }
+
+impl Link for Tap {}
+impl Sleep for Tap {}
+impl Statistics for Tap {}
 
 impl fmt::Debug for Tap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

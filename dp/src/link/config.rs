@@ -61,7 +61,7 @@ pub struct LinkConfig {
     /// Large frames that the ports take; others are dropped, as a driver does.
     /// Default: those of [`TsoLimits`].
     pub tso_limits: TsoLimits,
-    /// The value of [`Port::is_point_to_point`](crate::Port::is_point_to_point). `false` by default, so that
+    /// The value of [`PortInfo::point_to_point`](crate::PortInfo::point_to_point). `false` by default, so that
     /// connections survive a cable that is pulled for a while. Default: `false`.
     pub point_to_point: bool,
 }
