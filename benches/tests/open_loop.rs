@@ -12,7 +12,7 @@ use benches::runs::{LoadFigures, Row};
 use benches::table::Unit;
 use clap::Parser;
 use dp::link::{self, LinkConfig};
-use dp::{Burst, Link, Port, PortLayer, Sleep, Statistics};
+use dp::{Below, Burst, Link, Port, PortBase, PortLayer, Sleep, Statistics};
 
 /// A port that sleeps once, after it has received some frames, so its whole engine stalls.
 struct Stalling {
@@ -22,12 +22,12 @@ struct Stalling {
 }
 
 impl PortLayer for Stalling {
-    fn below(&self) -> &dyn Port {
-        &*self.port
+    fn below(&self) -> Below<&dyn Port, &PortBase> {
+        Below::Port(&*self.port)
     }
 
-    fn below_mut(&mut self) -> &mut dyn Port {
-        &mut *self.port
+    fn below_mut(&mut self) -> Below<&mut dyn Port, &mut PortBase> {
+        Below::Port(&mut *self.port)
     }
 }
 

@@ -64,8 +64,8 @@ pub use mbuf::{Checksum, ExtBuf, Mbuf, TxOffload};
 pub use mempool::Mempool;
 pub use page::Page;
 pub use port::{
-    BURST, Burst, DeviceStat, DeviceStats, Link, LinkState, Offloads, Port, PortBase, PortCounters, PortInfo,
-    PortLayer, Sleep, Statistics, UnknownOffload,
+    BURST, Below, Burst, DeviceStat, DeviceStats, Link, LinkState, Offloads, Port, PortBase, PortCounters,
+    PortInfo, PortLayer, Sleep, Statistics, UnknownOffload,
 };
 pub use prefetch::prefetch;
 pub use region::Region;

@@ -11,8 +11,8 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 
 use crate::{
-    Burst, Checksum, Link, Mbuf, Offloads, Port, PortCounters, PortInfo, PortLayer, Sleep, Statistics,
-    TxOffload,
+    Below, Burst, Checksum, Link, Mbuf, Offloads, Port, PortBase, PortCounters, PortInfo, PortLayer, Sleep,
+    Statistics, TxOffload,
 };
 
 /// Most frames that are on their way back. More wait with the sender, as at a full ring.
@@ -114,12 +114,12 @@ fn is_packet_to(frame: &Mbuf, address: IpAddr) -> bool {
 }
 
 impl PortLayer for Loopback {
-    fn below(&self) -> &dyn Port {
-        &*self.port
+    fn below(&self) -> Below<&dyn Port, &PortBase> {
+        Below::Port(&*self.port)
     }
 
-    fn below_mut(&mut self) -> &mut dyn Port {
-        &mut *self.port
+    fn below_mut(&mut self) -> Below<&mut dyn Port, &mut PortBase> {
+        Below::Port(&mut *self.port)
     }
 }
 

@@ -19,7 +19,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use arrayvec::ArrayVec;
 
 use crate::{
-    BURST, Burst, Checksum, Link, LinkState, Mbuf, Port, PortInfo, PortLayer, Sleep, Statistics, checksum,
+    BURST, Below, Burst, Checksum, Link, LinkState, Mbuf, Port, PortBase, PortInfo, PortLayer, Sleep,
+    Statistics, checksum,
 };
 use block::Direction;
 
@@ -80,12 +81,12 @@ impl Tap {
 }
 
 impl PortLayer for Tap {
-    fn below(&self) -> &dyn Port {
-        &*self.port
+    fn below(&self) -> Below<&dyn Port, &PortBase> {
+        Below::Port(&*self.port)
     }
 
-    fn below_mut(&mut self) -> &mut dyn Port {
-        &mut *self.port
+    fn below_mut(&mut self) -> Below<&mut dyn Port, &mut PortBase> {
+        Below::Port(&mut *self.port)
     }
 }
 

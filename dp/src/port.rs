@@ -16,24 +16,25 @@
 //!
 //! # To write a port
 //!
-//! Every port stands on another one ([`PortLayer`]): a wrapper on the port that it wraps, a device on a
-//! [`PortBase`]. A port that does not define a function has the answer of the port below. So a wrapper defines
-//! what it changes, a device defines what it has, and neither can forget the rest. Each defines
+//! Every port is a layer on something ([`PortLayer`]): a wrapper on the port that it wraps, a device on a
+//! [`PortBase`], which has its description, its pools and its counters. A function that the port does not
+//! define answers what the port below answers, or what a device without the thing in question does. So a
+//! wrapper defines what it changes, a device defines what it has, and neither can forget the rest. Both define
 //! [`rx_burst`](Port::rx_burst) and [`tx_burst`](Port::tx_burst).
 //!
 //! ```
-//! use dp::{Burst, Link, Port, PortLayer, Sleep, Statistics};
+//! use dp::{Below, Burst, Link, Port, PortBase, PortLayer, Sleep, Statistics};
 //!
 //! /// Receives all frames and sends none.
 //! struct Mute(Box<dyn Port>);
 //!
 //! impl PortLayer for Mute {
-//!     fn below(&self) -> &dyn Port {
-//!         &*self.0
+//!     fn below(&self) -> Below<&dyn Port, &PortBase> {
+//!         Below::Port(&*self.0)
 //!     }
 //!
-//!     fn below_mut(&mut self) -> &mut dyn Port {
-//!         &mut *self.0
+//!     fn below_mut(&mut self) -> Below<&mut dyn Port, &mut PortBase> {
+//!         Below::Port(&mut *self.0)
 //!     }
 //! }
 //!
@@ -95,30 +96,58 @@ pub enum LinkState {
     Gone,
 }
 
-/// What a port stands on: the port that answers what this one does not define.
-pub trait PortLayer: Send {
-    /// The port that a wrapper wraps, or the [`PortBase`] of a device.
-    fn below(&self) -> &dyn Port;
+/// What a port is a layer on.
+#[derive(Debug)]
+pub enum Below<P, B> {
+    /// The port that a wrapper wraps.
+    Port(P),
+    /// The base of a device.
+    Base(B),
+}
 
-    /// The same port, to be changed.
-    fn below_mut(&mut self) -> &mut dyn Port;
+impl<P, B> Below<P, B> {
+    /// The port that a wrapper wraps; `None` for a device.
+    pub fn port(self) -> Option<P> {
+        match self {
+            Self::Port(port) => Some(port),
+            Self::Base(_) => None,
+        }
+    }
+}
+
+/// A port as a layer on another port or on its base, from which come the answers that it does not define.
+pub trait PortLayer: Send {
+    /// What the port is a layer on.
+    fn below(&self) -> Below<&dyn Port, &PortBase>;
+
+    /// The same, to be changed.
+    fn below_mut(&mut self) -> Below<&mut dyn Port, &mut PortBase>;
 }
 
 /// One receive and one transmit queue of a device, with their packet buffers.
 pub trait Port: Link + Sleep + Statistics {
     /// The port's description.
     fn info(&self) -> &PortInfo {
-        self.below().info()
+        match self.below() {
+            Below::Port(port) => port.info(),
+            Below::Base(base) => &base.info,
+        }
     }
 
     /// The pool that received frames come from and frames to send should come from.
     fn mempool(&self) -> &Mempool {
-        self.below().mempool()
+        match self.below() {
+            Below::Port(port) => port.mempool(),
+            Below::Base(base) => &base.mempool,
+        }
     }
 
     /// A pool of large buffers for bulk sending, if the port has one.
     fn bulk_mempool(&self) -> Option<&Mempool> {
-        self.below().bulk_mempool()
+        match self.below() {
+            Below::Port(port) => port.bulk_mempool(),
+            Below::Base(base) => base.bulk_mempool.as_ref(),
+        }
     }
 
     /// Moves received frames into the free places of `frames`; returns how many.
@@ -138,14 +167,14 @@ pub trait Port: Link + Sleep + Statistics {
 pub trait Link: PortLayer {
     /// Whether frames can pass; cheap enough to ask every few milliseconds.
     fn link_state(&mut self) -> LinkState {
-        self.below_mut().link_state()
+        self.below_mut().port().map_or(LinkState::Down, |port| port.link_state())
     }
 
     /// Whether TCP frames with `tso_segment_bytes` may be given to the port now although it cuts none
     /// ([`Offloads::TX_TSO`]): its peer, the other side of a vhost-user socket, takes them uncut.
     /// [`link_state`](Self::link_state) finds out whether that has changed.
     fn passes_large_frames(&self) -> bool {
-        self.below().passes_large_frames()
+        self.below().port().is_some_and(|port| port.passes_large_frames())
     }
 
     /// The Ethernet address of a neighbour that is gone for good, or that frames were sent to and that is not
@@ -153,7 +182,7 @@ pub trait Link: PortLayer {
     /// address before, even if another process has it by now. To be asked in every poll of a port that
     /// [tells departures](PortInfo::tells_departures).
     fn next_departed(&mut self) -> Option<[u8; 6]> {
-        self.below_mut().next_departed()
+        self.below_mut().port()?.next_departed()
     }
 }
 
@@ -178,7 +207,7 @@ pub trait Sleep: PortLayer {
     ///
     /// A forked child has none on DPDK and on a local wire.
     fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.below().poll_fd()
+        self.below().port()?.poll_fd()
     }
 
     /// Asks for a wake-up: from now on the next frame makes [`poll_fd`](Self::poll_fd) readable. `false`:
@@ -186,19 +215,21 @@ pub trait Sleep: PortLayer {
     /// each sleep on the descriptor: what made it readable before is taken from it here. A port whose
     /// descriptor is readable whenever frames wait has nothing to do.
     fn arm_wakeup(&mut self) -> bool {
-        self.below_mut().arm_wakeup()
+        self.below_mut().port().is_none_or(|port| port.arm_wakeup())
     }
 
     /// The caller polls again: no more wake-ups until the next [`arm_wakeup`](Self::arm_wakeup).
     fn disarm_wakeup(&mut self) {
-        self.below_mut().disarm_wakeup();
+        if let Below::Port(port) = self.below_mut() {
+            port.disarm_wakeup();
+        }
     }
 
     /// When a poll has something to do, microseconds of the caller's clock, even if no frame comes: the next
     /// frame of a simulated link is due, or a local wire goes on with a handshake; or a NIC is looked at that
     /// was not seen to interrupt yet. `None` for other devices.
     fn next_due_us(&self) -> Option<u64> {
-        self.below().next_due_us()
+        self.below().port()?.next_due_us()
     }
 }
 
@@ -206,18 +237,48 @@ pub trait Sleep: PortLayer {
 pub trait Statistics: PortLayer {
     /// The counters so far.
     fn counters(&self) -> PortCounters {
-        self.below().counters()
+        match self.below() {
+            Below::Port(port) => port.counters(),
+            Below::Base(base) => base.counters,
+        }
     }
 
     /// The device's own statistics, if it has any.
     fn device_stats(&self) -> Option<DeviceStats> {
-        self.below().device_stats()
+        self.below().port()?.device_stats()
     }
 
     /// Bytes of memory that the port shares with other processes and that are in use, beside its pools: the
     /// rings of a [local wire](crate::local). Both processes of a pair of rings count them. 0 for other
     /// ports.
     fn shared_memory_bytes(&self) -> u64 {
-        self.below().shared_memory_bytes()
+        self.below().port().map_or(0, |port| port.shared_memory_bytes())
     }
 }
+
+impl PortLayer for PortBase {
+    fn below(&self) -> Below<&dyn Port, &PortBase> {
+        Below::Base(self)
+    }
+
+    fn below_mut(&mut self) -> Below<&mut dyn Port, &mut PortBase> {
+        Below::Base(self)
+    }
+}
+
+/// A port without a device.
+impl Port for PortBase {
+    fn rx_burst(&mut self, _now_us: u64, _frames: &mut Burst) -> usize {
+        0
+    }
+
+    fn tx_burst(&mut self, _now_us: u64, frames: &mut Burst) -> usize {
+        let count = frames.drain(..).count();
+        self.counters.tx_link_down += count as u64;
+        count
+    }
+}
+
+impl Link for PortBase {}
+impl Sleep for PortBase {}
+impl Statistics for PortBase {}

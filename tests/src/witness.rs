@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use dp::{Burst, Link, Mbuf, Port, PortLayer, Sleep, Statistics};
+use dp::{Below, Burst, Link, Mbuf, Port, PortBase, PortLayer, Sleep, Statistics};
 
 use crate::lab::Result;
 use crate::lab_error;
@@ -147,12 +147,12 @@ fn bytes(frame: &Mbuf) -> Vec<u8> {
 }
 
 impl PortLayer for Watched<'_> {
-    fn below(&self) -> &dyn Port {
-        &*self.port
+    fn below(&self) -> Below<&dyn Port, &PortBase> {
+        Below::Port(&*self.port)
     }
 
-    fn below_mut(&mut self) -> &mut dyn Port {
-        &mut *self.port
+    fn below_mut(&mut self) -> Below<&mut dyn Port, &mut PortBase> {
+        Below::Port(&mut *self.port)
     }
 }
 

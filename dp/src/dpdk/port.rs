@@ -23,7 +23,7 @@ use crate::mbuf::dpdk::DpdkChain;
 use crate::mempool::Backend;
 use crate::port::DeviceStats;
 use crate::{
-    BURST, Burst, Link, LinkState, Mbuf, Mempool, Offloads, Port, PortBase, PortCounters, PortInfo,
+    BURST, Below, Burst, Link, LinkState, Mbuf, Mempool, Offloads, Port, PortBase, PortCounters, PortInfo,
     PortLayer, Queue, Sleep, Statistics, tso,
 };
 
@@ -263,12 +263,12 @@ impl QueuePort {
 }
 
 impl PortLayer for QueuePort {
-    fn below(&self) -> &dyn Port {
-        &self.base
+    fn below(&self) -> Below<&dyn Port, &PortBase> {
+        Below::Base(&self.base)
     }
 
-    fn below_mut(&mut self) -> &mut dyn Port {
-        &mut self.base
+    fn below_mut(&mut self) -> Below<&mut dyn Port, &mut PortBase> {
+        Below::Base(&mut self.base)
     }
 }
 

@@ -8,7 +8,7 @@ use super::faults::{Fate, FaultGenerator};
 use super::steering::Wires;
 use super::wire::{InFlight, Sender};
 use crate::{
-    Burst, Checksum, Link, LinkState, Mbuf, Mempool, Offloads, Port, PortBase, PortCounters, PortInfo,
+    Below, Burst, Checksum, Link, LinkState, Mbuf, Mempool, Offloads, Port, PortBase, PortCounters, PortInfo,
     PortLayer, Queue, Sleep, Statistics, TxOffload, checksum, tso,
 };
 
@@ -281,12 +281,12 @@ fn corrupt(frame: &Mbuf, which: u32, pool: &Mempool) -> Option<Mbuf> {
 }
 
 impl<W: Wires> PortLayer for LinkPort<W> {
-    fn below(&self) -> &dyn Port {
-        &self.base
+    fn below(&self) -> Below<&dyn Port, &PortBase> {
+        Below::Base(&self.base)
     }
 
-    fn below_mut(&mut self) -> &mut dyn Port {
-        &mut self.base
+    fn below_mut(&mut self) -> Below<&mut dyn Port, &mut PortBase> {
+        Below::Base(&mut self.base)
     }
 }
 

@@ -10,8 +10,8 @@ use super::ring::{self, Broken, Consumer, Record};
 use super::wake;
 use super::{LocalConfig, LocalCounters, LocalError};
 use crate::{
-    Burst, Checksum, Link, LinkState, Mbuf, Mempool, Offloads, Port, PortBase, PortInfo, PortLayer, Sleep,
-    Statistics,
+    Below, Burst, Checksum, Link, LinkState, Mbuf, Mempool, Offloads, Port, PortBase, PortInfo, PortLayer,
+    Sleep, Statistics,
 };
 
 /// The Ethernet addresses of a wire: these bytes, then the number of the station.
@@ -320,12 +320,12 @@ fn take_chain(pool: &Mempool, rx: &Consumer, record: Record) -> Option<Mbuf> {
 }
 
 impl PortLayer for LocalPort {
-    fn below(&self) -> &dyn Port {
-        &self.base
+    fn below(&self) -> Below<&dyn Port, &PortBase> {
+        Below::Base(&self.base)
     }
 
-    fn below_mut(&mut self) -> &mut dyn Port {
-        &mut self.base
+    fn below_mut(&mut self) -> Below<&mut dyn Port, &mut PortBase> {
+        Below::Base(&mut self.base)
     }
 }
 

@@ -23,7 +23,7 @@ use super::vnet::VNET_BYTES;
 use super::{filter, hints, socket, sys};
 use crate::mbuf::MAX_SEGMENTS;
 use crate::{
-    Burst, Checksum, Link, LinkState, Mbuf, Mempool, Offloads, Port, PortBase, PortCounters, PortInfo,
+    Below, Burst, Checksum, Link, LinkState, Mbuf, Mempool, Offloads, Port, PortBase, PortCounters, PortInfo,
     PortLayer, Sleep, Statistics,
 };
 
@@ -315,12 +315,12 @@ fn checksum_state(status: u32) -> Checksum {
 }
 
 impl PortLayer for PacketPort {
-    fn below(&self) -> &dyn Port {
-        &self.base
+    fn below(&self) -> Below<&dyn Port, &PortBase> {
+        Below::Base(&self.base)
     }
 
-    fn below_mut(&mut self) -> &mut dyn Port {
-        &mut self.base
+    fn below_mut(&mut self) -> Below<&mut dyn Port, &mut PortBase> {
+        Below::Base(&mut self.base)
     }
 }
 

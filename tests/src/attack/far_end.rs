@@ -6,8 +6,8 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dp::{
-    Burst, Link, LinkState, Mbuf, Mempool, Offloads, Port, PortBase, PortCounters, PortInfo, PortLayer,
-    Sleep, Statistics,
+    Below, Burst, Link, LinkState, Mbuf, Mempool, Offloads, Port, PortBase, PortCounters, PortInfo,
+    PortLayer, Sleep, Statistics,
 };
 
 /// Most frames that wait to be received.
@@ -105,12 +105,12 @@ fn bytes_of(frame: &Mbuf) -> Vec<u8> {
 }
 
 impl PortLayer for AttackPort {
-    fn below(&self) -> &dyn Port {
-        &self.base
+    fn below(&self) -> Below<&dyn Port, &PortBase> {
+        Below::Base(&self.base)
     }
 
-    fn below_mut(&mut self) -> &mut dyn Port {
-        &mut self.base
+    fn below_mut(&mut self) -> Below<&mut dyn Port, &mut PortBase> {
+        Below::Base(&mut self.base)
     }
 }
 

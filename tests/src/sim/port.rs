@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dp::{
-    Burst, Link, LinkState, Mbuf, Mempool, Offloads, Port, PortBase, PortCounters, PortInfo, PortLayer,
-    Queue, Sleep, Statistics,
+    Below, Burst, Link, LinkState, Mbuf, Mempool, Offloads, Port, PortBase, PortCounters, PortInfo,
+    PortLayer, Queue, Sleep, Statistics,
 };
 
 use super::steering::{Steering, SteeringPlan};
@@ -162,12 +162,12 @@ fn fill(pool: &Mempool, bytes: &[u8]) -> Option<Mbuf> {
 }
 
 impl PortLayer for SimPort {
-    fn below(&self) -> &dyn Port {
-        &self.base
+    fn below(&self) -> Below<&dyn Port, &PortBase> {
+        Below::Base(&self.base)
     }
 
-    fn below_mut(&mut self) -> &mut dyn Port {
-        &mut self.base
+    fn below_mut(&mut self) -> Below<&mut dyn Port, &mut PortBase> {
+        Below::Base(&mut self.base)
     }
 }
 

@@ -1,6 +1,6 @@
 //! A port in front of another one, whose bursts a test can change.
 
-use dp::{Burst, Link, Port, PortLayer, Sleep, Statistics};
+use dp::{Below, Burst, Link, Port, PortBase, PortLayer, Sleep, Statistics};
 
 /// Called in place of the port's methods. The default is to call the port.
 pub(crate) trait Hooks: Send + 'static {
@@ -28,12 +28,12 @@ struct Hooked<H> {
 }
 
 impl<H: Hooks> PortLayer for Hooked<H> {
-    fn below(&self) -> &dyn Port {
-        &*self.port
+    fn below(&self) -> Below<&dyn Port, &PortBase> {
+        Below::Port(&*self.port)
     }
 
-    fn below_mut(&mut self) -> &mut dyn Port {
-        &mut *self.port
+    fn below_mut(&mut self) -> Below<&mut dyn Port, &mut PortBase> {
+        Below::Port(&mut *self.port)
     }
 }
 

@@ -1,7 +1,7 @@
 //! A port with two wires behind it: a network on which a host has several neighbours.
 
 use dp::link::{LinkConfig, pair};
-use dp::{Burst, Link, LinkState, Port, PortLayer, Sleep, Statistics};
+use dp::{Below, Burst, Link, LinkState, Port, PortBase, PortLayer, Sleep, Statistics};
 
 /// A frame goes to the wire on which its Ethernet destination was last seen as a source, or to both.
 pub(crate) struct Hub {
@@ -17,12 +17,12 @@ pub(crate) fn hub(links: [&LinkConfig; 2]) -> (Box<dyn Port>, [Box<dyn Port>; 2]
 }
 
 impl PortLayer for Hub {
-    fn below(&self) -> &dyn Port {
-        &*self.wires[0]
+    fn below(&self) -> Below<&dyn Port, &PortBase> {
+        Below::Port(&*self.wires[0])
     }
 
-    fn below_mut(&mut self) -> &mut dyn Port {
-        &mut *self.wires[0]
+    fn below_mut(&mut self) -> Below<&mut dyn Port, &mut PortBase> {
+        Below::Port(&mut *self.wires[0])
     }
 }
 

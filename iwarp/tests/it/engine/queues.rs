@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use dp::link::{LinkConfig, pair};
-use dp::{Burst, Link, LinkState, Port, PortBase, PortInfo, PortLayer, Queue, Sleep, Statistics};
+use dp::{Below, Burst, Link, LinkState, Port, PortBase, PortInfo, PortLayer, Queue, Sleep, Statistics};
 use iwarp::engine::{Engine, EngineConfig, ThreadOptions};
 use iwarp::memory::Access;
 use iwarp::verbs::{
@@ -37,12 +37,12 @@ fn one_sided(port: Box<dyn Port>, queues: u16) -> Vec<Box<dyn Port>> {
 }
 
 impl PortLayer for OneSided {
-    fn below(&self) -> &dyn Port {
-        &self.base
+    fn below(&self) -> Below<&dyn Port, &PortBase> {
+        Below::Base(&self.base)
     }
 
-    fn below_mut(&mut self) -> &mut dyn Port {
-        &mut self.base
+    fn below_mut(&mut self) -> Below<&mut dyn Port, &mut PortBase> {
+        Below::Base(&mut self.base)
     }
 }
 

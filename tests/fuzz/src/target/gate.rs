@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use dp::{Burst, Link, Mbuf, Port, PortLayer, Sleep, Statistics};
+use dp::{Below, Burst, Link, Mbuf, Port, PortBase, PortLayer, Sleep, Statistics};
 
 use super::trace::trace;
 
@@ -67,12 +67,12 @@ pub(super) fn gated(port: Box<dyn Port>) -> (Box<dyn Port>, GateControl) {
 }
 
 impl PortLayer for Gate {
-    fn below(&self) -> &dyn Port {
-        &*self.port
+    fn below(&self) -> Below<&dyn Port, &PortBase> {
+        Below::Port(&*self.port)
     }
 
-    fn below_mut(&mut self) -> &mut dyn Port {
-        &mut *self.port
+    fn below_mut(&mut self) -> Below<&mut dyn Port, &mut PortBase> {
+        Below::Port(&mut *self.port)
     }
 }
 
