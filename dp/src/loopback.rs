@@ -15,7 +15,7 @@ use crate::{
     Statistics, TxOffload,
 };
 
-/// Most frames that are on their way back. More wait with the sender, as at a full ring.
+/// `Loopback` queues at most this many frames to itself. The sender keeps further frames, as at a full ring.
 const QUEUE_FRAMES: usize = 1024;
 
 /// Most bytes of one received burst, beyond its first frame: they should still be in the core's cache when
@@ -27,11 +27,12 @@ pub struct Loopback {
     port: Box<dyn Port>,
     /// See [`Loopback::of_address`].
     address: Option<IpAddr>,
-    /// Those of the port, without the checksums of IPv4 headers: no device fills them in on the way back.
+    /// The description of `port`, without the offload of IPv4 header checksums: a frame that comes back
+    /// passes no device that could fill the checksum in.
     info: PortInfo,
     queue: VecDeque<Mbuf>,
     now_us: u64,
-    /// Of the frames that came back.
+    /// Counts the frames that came back.
     counters: PortCounters,
 }
 
@@ -81,13 +82,14 @@ impl Loopback {
         count - frames.len()
     }
 
-    /// Puts a frame on its way back; returns it if it has to wait.
+    /// Queues a frame to be received. Returns the frame if the queue is full, or if no buffer is
+    /// free for a copy.
     fn return_frame(&mut self, mut frame: Mbuf) -> Option<Mbuf> {
         if self.queue.len() == QUEUE_FRAMES {
             return Some(frame);
         }
         if frame.has_external() {
-            // The memory of a received frame does not change, that of a user may.
+            // A user may change external memory, but the bytes of a received frame must not change.
             let Some(copy) = frame.deep_copy(self.port.mempool()) else { return Some(frame) };
             frame = copy;
         }

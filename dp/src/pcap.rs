@@ -1,8 +1,8 @@
 //! A capture of all frames of a port, for Wireshark: pcapng, both directions.
 //!
-//! [`Tap`] wraps any port and is a port itself. If a frame's checksum is left to the device, or was left
-//! unfilled by a virtual peer, the captured copy has it filled in; the frame itself is unchanged. An
-//! error of the file ends the capture, not the traffic, and is reported by [`CaptureStatus`].
+//! [`Tap`] wraps any port and is a port itself. Where a sender leaves the checksum of a frame to the device,
+//! or a virtual peer has left it unfilled, the tap fills the checksum of the captured copy alone. An error of
+//! the file ends the capture and not the traffic; [`CaptureStatus`] reports the error.
 
 mod block;
 #[cfg(test)]
@@ -27,8 +27,8 @@ use block::Direction;
 /// Bytes collected before the file is written: large enough to make system calls rare.
 const BUFFER_BYTES: usize = 1 << 18;
 
-/// Frames are in the file at most this long after they passed, if the port is polled. Short enough to follow
-/// a capture live.
+/// The tap writes a frame to the file at most this long after the frame has passed, if the port is polled.
+/// Short enough to follow a capture live.
 const FLUSH_AFTER_US: u64 = 200_000;
 
 /// A port whose frames are captured.
@@ -60,7 +60,7 @@ impl Tap {
         Ok(Self { port, capture })
     }
 
-    /// The status of the capture; still valid after the tap was passed on as a `Box<dyn Port>`.
+    /// The status of the capture. The status stays valid after the tap was passed on as a `Box<dyn Port>`.
     pub fn status(&self) -> CaptureStatus {
         self.capture.status.clone()
     }
@@ -176,7 +176,7 @@ struct Capture {
     writer: BufWriter<Box<dyn Write + Send>>,
     /// Blocks of the current burst.
     blocks: Vec<u8>,
-    /// The end of each of them.
+    /// The end of each block in `blocks`.
     ends: ArrayVec<usize, BURST>,
     epoch_us: Option<u64>,
     /// When the oldest frame passed that may not be in the file yet.

@@ -1,7 +1,7 @@
 //! The interface of ports, through which all frames are received and sent.
 //!
-//! A [`Port`] is one receive queue and one transmit queue of a device, owned by one thread. Each of its parts is
-//! a trait with one purpose:
+//! A [`Port`] is one receive queue and one transmit queue of a device, owned by one thread. Each of its parts
+//! is a trait with one purpose:
 //!
 //! | trait | what for | who calls it |
 //! |---|---|---|
@@ -10,17 +10,18 @@
 //! | [`Sleep`] | to wait for frames without polling | a thread with nothing to do |
 //! | [`Statistics`] | counts | whoever shows them |
 //!
-//! Every [`Port`] has all parts, and the functions of all parts can be called on a `dyn Port`. The layers above
-//! have one `Box<dyn Port>` and call it once per burst, so no type parameter runs through them. Code that has
-//! a port of a certain type, like [`LocalPort`](crate::local::LocalPort), imports the traits that it calls.
+//! Every [`Port`] has all parts, and the functions of all parts can be called on a `dyn Port`. The layers
+//! above have one `Box<dyn Port>` and call it once per burst, so no type parameter runs through them. Code
+//! that has a port of a certain type, like [`LocalPort`](crate::local::LocalPort), imports the traits that it
+//! calls.
 //!
 //! # To write a port
 //!
 //! Every port is a layer on something ([`PortLayer`]): a wrapper on the port that it wraps, a device on a
 //! [`PortBase`], which has its description, its pools and its counters. A function that the port does not
 //! define answers what the port below answers, or what a device without the thing in question does. So a
-//! wrapper defines what it changes, a device defines what it has, and neither can forget the rest. Both define
-//! [`rx_burst`](Port::rx_burst) and [`tx_burst`](Port::tx_burst).
+//! wrapper defines what it changes, a device defines what it has, and neither can forget the rest. Both
+//! define [`rx_burst`](Port::rx_burst) and [`tx_burst`](Port::tx_burst).
 //!
 //! ```
 //! use dp::{Below, Burst, Link, Port, PortBase, PortLayer, Sleep, Statistics};
@@ -188,8 +189,8 @@ pub trait Link: PortLayer {
 
 /// How a thread waits for a port without polling it.
 ///
-/// Before each sleep the thread calls [`arm_wakeup`](Self::arm_wakeup). If the answer is `true`, it waits until
-/// [`poll_fd`](Self::poll_fd) is readable or [`next_due_us`](Self::next_due_us) has come, calls
+/// Before each sleep the thread calls [`arm_wakeup`](Self::arm_wakeup). If the answer is `true`, it waits
+/// until [`poll_fd`](Self::poll_fd) is readable or [`next_due_us`](Self::next_due_us) has come, calls
 /// [`disarm_wakeup`](Self::disarm_wakeup) and polls.
 pub trait Sleep: PortLayer {
     /// A descriptor that becomes readable when frames wait, if the device has one. A port may need to be

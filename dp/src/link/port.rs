@@ -62,7 +62,7 @@ impl Shared {
     /// Whether this end still exists.
     #[inline]
     fn is_present(&self, end: usize) -> bool {
-        // There are two.
+        // A link has two ends.
         self.present[end & 1].load(Ordering::Acquire) > 0
     }
 
@@ -324,7 +324,7 @@ impl<W: Wires> Port for LinkPort<W> {
                 self.base.counters.tx_ring_full += frames.len() as u64;
                 break;
             }
-            // Nobody receives there any more.
+            // The receiving queue of this wire is gone.
             self.base.counters.tx_dropped += frames.drain(..run - taken).count() as u64;
         }
         self.wires.flush();

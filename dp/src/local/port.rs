@@ -55,7 +55,7 @@ pub struct LocalPort {
     look_at_us: u64,
     idle_polls: u32,
     now_us: u64,
-    /// The process that opened it.
+    /// The process that opened the port.
     generation: u32,
 }
 
@@ -110,7 +110,7 @@ impl LocalPort {
         self.generation != fork::generation()
     }
 
-    /// Sends one frame. Returns it if it has to wait.
+    /// Sends one frame. Returns the frame if it has to wait.
     #[inline]
     fn send(&mut self, now_us: u64, mut frame: Mbuf) -> Option<Mbuf> {
         let bytes = frame.len();
@@ -226,7 +226,7 @@ impl LocalPort {
                 Err(Broken) => break Received::Broken,
             };
             let Some(frame) = take(mempool, superframes, rx, record) else {
-                // It stays in the ring.
+                // The record stays in the ring.
                 counters.rx_no_mbuf += 1;
                 break Received::Some;
             };
@@ -276,7 +276,7 @@ enum Received {
     Some,
     /// All that a dead process had sent.
     End,
-    /// Something that it cannot have written.
+    /// A record that a sound peer cannot have written.
     Broken,
 }
 
@@ -373,7 +373,7 @@ impl Port for LocalPort {
         if self.peers.backlogged {
             self.flush(now_us);
         }
-        // The usual case: it stays empty, and nothing is moved.
+        // Usually `left` stays empty, and nothing is moved.
         let mut left = Burst::new();
         for frame in frames.drain(..) {
             if !left.is_empty() {

@@ -6,8 +6,8 @@ use crate::Mempool;
 /// The description, the pools and the counters of a device: what its port is a layer on
 /// ([`PortLayer`](crate::PortLayer)).
 ///
-/// By itself a base is a port without a device: its link is down, it receives nothing, drops and counts what it
-/// is given to send, and has nothing to wait for.
+/// By itself a base is a port without a device: its link is down, it receives nothing, drops and counts what
+/// it is given to send, and has nothing to wait for.
 #[derive(Debug)]
 pub struct PortBase {
     /// See [`Port::info`](crate::Port::info).

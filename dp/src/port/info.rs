@@ -47,8 +47,8 @@ pub struct PortInfo {
     pub tso: TsoLimits,
     /// Which queue of its device the port is.
     pub queue: Queue,
-    /// Whether the port has exactly one peer, which is gone when the link is down: at the other end of a socket
-    /// of vhost-user or memif, a peer loses its state with the connection.
+    /// Whether the port has exactly one peer, which is gone when the link is down: at the other end of a
+    /// socket of vhost-user or memif, a peer loses its state with the connection.
     pub point_to_point: bool,
     /// Whether the port finds out that a neighbour is gone
     /// ([`Link::next_departed`](crate::Link::next_departed)).
