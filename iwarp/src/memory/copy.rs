@@ -1,4 +1,4 @@
-//! The copies between packet buffers and registered memory. [`sum`](crate::memory::sum) has those that also
+//! The copies between packet buffers and registered memory. [`crc32c`](crate::memory::crc32c) has those that also
 //! compute a CRC.
 //!
 //! Several threads, and code outside of this library, read and write registered memory at once. So it is
