@@ -35,7 +35,7 @@ pub const SCENARIO: Scenario = Scenario {
             dice,
             asked: false,
             sent: 0,
-            heard: Heard::default(),
+            heard: FrameCounts::default(),
         })
     },
 };
@@ -56,7 +56,7 @@ const MOST_CUTS: u64 = 5;
 
 /// The victim's frames on the attacker's own connections.
 #[derive(Default)]
-struct Heard {
+struct FrameCounts {
     segments: u64,
     bytes: u64,
     /// Segments below [`LEAST`].
@@ -70,7 +70,7 @@ struct TooBig {
     dice: Dice,
     asked: bool,
     sent: u64,
-    heard: Heard,
+    heard: FrameCounts,
 }
 
 impl TooBig {
@@ -138,7 +138,7 @@ impl Actor for TooBig {
 
     fn on_frame(&mut self, frame: &[u8]) {
         if let Some(tcp) = parse(frame).filter(|tcp| self.asked && !tcp.is_empty()) {
-            let Heard { segments, bytes, small } = &mut self.heard;
+            let FrameCounts { segments, bytes, small } = &mut self.heard;
             *segments += 1;
             *bytes += tcp.len() as u64;
             *small += u64::from(tcp.len() < LEAST);
@@ -155,7 +155,7 @@ impl Attack for TooBig {
         check(stack.icmp_ignored >= guesses, || {
             format!("{} of {guesses} guesses were ignored", stack.icmp_ignored)
         })?;
-        let Heard { segments, bytes, small } = self.heard;
+        let FrameCounts { segments, bytes, small } = self.heard;
         let peers = u64::from(PEERS);
         check(bytes >= peers * PAYLOAD.len() as u64, || "nothing was in flight".into())?;
         // The second part of a segment that was cut may be short, and so may the last segment.

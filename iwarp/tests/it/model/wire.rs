@@ -16,19 +16,19 @@ const ARP: [u8; 2] = [0x08, 0x06];
 
 /// Flips a bit of `ppm` frames in a million: anywhere behind Ethernet, or, if `unseen`, in the payload only,
 /// with a checksum that is reported as good.
-pub(crate) struct Turning {
+pub(crate) struct BitFlips {
     dice: Dice,
     ppm: usize,
     unseen: bool,
 }
 
-impl Turning {
+impl BitFlips {
     pub(crate) fn new(seed: u64, ppm: usize, unseen: bool) -> Self {
         Self { dice: Dice::new(seed), ppm, unseen }
     }
 }
 
-impl Hooks for Turning {
+impl Hooks for BitFlips {
     fn rx_burst(&mut self, port: &mut dyn Port, now_us: u64, frames: &mut Burst) -> usize {
         let before = frames.len();
         let count = port.rx_burst(now_us, frames);

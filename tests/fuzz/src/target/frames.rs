@@ -10,7 +10,7 @@ use dp::Checksum;
 use tcp_lite::{ConnId, Duration, Event, Limits, ListenerId, TcpConfig};
 
 use super::host::{ENDS, Host};
-use super::packet::{self, ETHERNET, Ends, Ipv4, protocol};
+use super::packet::{self, Addresses, ETHERNET, Ipv4, protocol};
 use super::rig;
 use crate::input::Input;
 
@@ -34,7 +34,7 @@ const LIMITS: Limits =
 
 struct Run {
     host: Host,
-    ends: Ends,
+    ends: Addresses,
     /// The stack's last frame, and its last one with TCP.
     heard: Vec<u8>,
     heard_tcp: Option<(Vec<u8>, Tcp)>,
@@ -124,7 +124,7 @@ impl Run {
 
     /// Other addresses than the usual: strangers, groups, unspecified, the stack's own.
     fn choose_ends(&mut self, input: &mut Input<'_>) {
-        let Ends { macs, v4, v6 } = &mut self.ends;
+        let Addresses { macs, v4, v6 } = &mut self.ends;
         match input.below(10) {
             0 => macs[0][5] = input.u8(),
             1 => macs[1] = [0xff; 6],
@@ -179,7 +179,7 @@ impl Run {
     }
 
     fn arp(&self, input: &mut Input<'_>) -> Vec<u8> {
-        let Ends { macs, v4, .. } = self.ends;
+        let Addresses { macs, v4, .. } = self.ends;
         let operation = [0, input.pick(&[1, 2, 3])];
         let head = [&[0, 1, 8, 0, 6, 4][..], &operation, &macs[0], &v4[0]].concat();
         packet::raw(&self.ends, [8, 6], &[&head[..], &macs[1], &v4[1]].concat())

@@ -5,7 +5,7 @@ use dp::{Burst, Checksum, Mbuf, Mempool};
 use tcp_lite::facade::EthernetAddress;
 use tcp_lite::{AddressProbing, Instant, Limits, Stack, StackConfig, StackUsage, TcpConfig};
 
-use super::packet::{ETHERNET, Ends, Shown, is_sound, protocol};
+use super::packet::{Addresses, ETHERNET, Shown, is_sound, protocol};
 use super::rig::{self, CHECK_EVERY};
 use super::trace::trace;
 
@@ -23,7 +23,7 @@ thread_local! {
 }
 
 /// Addresses, from the far end to the stack.
-pub(super) const ENDS: Ends = Ends {
+pub(super) const ENDS: Addresses = Addresses {
     macs: [[2, 0, 0, 0, 0, 0x0a], [2, 0, 0, 0, 0, 0x0b]],
     v4: [[10, 0, 0, 1], [10, 0, 0, 2]],
     v6: [

@@ -20,7 +20,7 @@ pub(super) mod protocol {
 
 /// Source and destination addresses.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ends {
+pub(super) struct Addresses {
     /// Ethernet, source first.
     pub(super) macs: [[u8; 6]; 2],
     /// IPv4.
@@ -44,17 +44,17 @@ pub(super) struct Ipv4 {
     pub(super) protocol: u8,
 }
 
-fn ethernet(ends: &Ends, ethertype: [u8; 2]) -> Vec<u8> {
+fn ethernet(ends: &Addresses, ethertype: [u8; 2]) -> Vec<u8> {
     [&ends.macs[1][..], &ends.macs[0], &ethertype].concat()
 }
 
 /// A frame with any payload.
-pub(super) fn raw(ends: &Ends, ethertype: [u8; 2], payload: &[u8]) -> Vec<u8> {
+pub(super) fn raw(ends: &Addresses, ethertype: [u8; 2], payload: &[u8]) -> Vec<u8> {
     [&ethernet(ends, ethertype)[..], payload].concat()
 }
 
 /// An IPv4 packet; `options` are padded to a multiple of four.
-pub(super) fn ipv4(ends: &Ends, header: Ipv4, options: &[u8], payload: &[u8]) -> Vec<u8> {
+pub(super) fn ipv4(ends: &Addresses, header: Ipv4, options: &[u8], payload: &[u8]) -> Vec<u8> {
     let mut frame = ethernet(ends, [0x08, 0]);
     let bytes = 20 + options.len().min(40).next_multiple_of(4);
     frame.extend([0x40 | (bytes / 4) as u8, header.tos]);
@@ -72,7 +72,7 @@ pub(super) fn ipv4(ends: &Ends, header: Ipv4, options: &[u8], payload: &[u8]) ->
 }
 
 /// An IPv6 packet; extension headers are part of `payload`.
-pub(super) fn ipv6(ends: &Ends, class: u8, next: u8, hop_limit: u8, payload: &[u8]) -> Vec<u8> {
+pub(super) fn ipv6(ends: &Addresses, class: u8, next: u8, hop_limit: u8, payload: &[u8]) -> Vec<u8> {
     let mut frame = ethernet(ends, [0x86, 0xdd]);
     frame.extend([0x60 | class >> 4, class << 4, 0, 0]);
     frame.extend((payload.len() as u16).to_be_bytes());
@@ -151,7 +151,7 @@ fn message(frame: &[u8]) -> Option<(usize, u16)> {
 
 /// The answer to `frame`, if it is an ARP request or neighbour solicitation: the Ethernet address of `ends`'
 /// source.
-pub(super) fn resolution(frame: &[u8], ends: &Ends) -> Option<Vec<u8>> {
+pub(super) fn resolution(frame: &[u8], ends: &Addresses) -> Option<Vec<u8>> {
     let [mac, asker] = &ends.macs;
     if frame.get(12..14)? == [8, 6] && frame.get(ETHERNET + 7)? == &1 {
         let (asked, by) =

@@ -4,8 +4,8 @@ use iwarp::memory::Access;
 use iwarp::verbs::RemoteAddr;
 
 use super::super::dice::Dice;
-use super::super::memory::{By, Span};
-use super::super::names::{Life, Name};
+use super::super::memory::{Span, StreamEnd};
+use super::super::names::{Name, Validity};
 use super::super::streams::{Model, Remote};
 use super::{FAULT_EVERY, pick};
 
@@ -14,7 +14,7 @@ use super::{FAULT_EVERY, pick};
 pub(super) fn name(
     dice: &mut Dice,
     model: &Model,
-    by: By,
+    by: StreamEnd,
     len: usize,
     right: Access,
 ) -> Option<(Name, Span)> {
@@ -27,7 +27,7 @@ pub(super) fn name(
     let least = if is_atomic { len + 7 } else { 1 };
     let there = |name: Name| {
         let grant = memory.grant(name);
-        grant.host != by.1 && grant.len >= least && memory.regions[grant.region].life == Life::Valid
+        grant.host != by.1 && grant.len >= least && memory.regions[grant.region].life == Validity::Valid
     };
     // The last name of a window, while it has no new one.
     let gone = |name: Name| match name {
@@ -35,7 +35,7 @@ pub(super) fn name(
         Name::Binding(number) => {
             let binding = &memory.bindings[number];
             let is_last = memory.windows[binding.window].bound == Some(number);
-            there(name) && binding.life == Life::Gone && is_last
+            there(name) && binding.life == Validity::Gone && is_last
         }
     };
     let of_another = |name: Name| there(name) && memory.grant(name).stream.is_some_and(|only| only != by.0);
@@ -65,7 +65,7 @@ pub(super) fn trespass(
     let settled = |name: Name| {
         let grant = model.memory.grant(name);
         // Not a name whose memory has another name while it ends: the order of both ends is unknown.
-        grant.host == host && !(model.memory.regions[grant.region].left && grant.life != Life::Gone)
+        grant.host == host && !(model.memory.regions[grant.region].left && grant.life != Validity::Gone)
     };
     let name = pick(dice, model, settled)?;
     let grant = model.memory.grant(name);

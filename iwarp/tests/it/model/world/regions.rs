@@ -5,17 +5,17 @@ use iwarp::verbs::{FastOptions, FastRegion, MemoryRegion, MrOptions, VerbsError}
 
 use super::super::dice::Dice;
 use super::super::memory::{Region, RegionId, Span, application};
-use super::super::names::{Life, Name};
+use super::super::names::{Name, Validity};
 use super::super::operations;
 use super::{Done, World};
 
 /// A registration, or prepared memory.
-pub(crate) enum Held {
+pub(crate) enum Registered {
     Region(MemoryRegion),
     Fast(FastRegion),
 }
 
-impl Held {
+impl Registered {
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::Region(region) => region.len(),
@@ -67,7 +67,7 @@ impl World {
     }
 
     fn register_region(&mut self, dice: &mut Dice, slot: usize, side: usize) -> Done {
-        let live = |region: &&Region| region.host == side && region.life != Life::Gone;
+        let live = |region: &&Region| region.host == side && region.life != Validity::Gone;
         if self.model.memory.regions.iter().filter(live).count() >= 8 {
             return Ok(());
         }
@@ -102,14 +102,14 @@ impl World {
             key: region.rkey(),
             access,
             stream: stream.filter(|_| qp.is_some()),
-            life: Life::Valid,
+            life: Validity::Valid,
             giver: None,
             taker: None,
             prepared: false,
             left: false,
             base: bytes.into_iter().map(Some).collect(),
         });
-        self.memory.push(Some(Held::Region(region)));
+        self.memory.push(Some(Registered::Region(region)));
         Ok(())
     }
 
@@ -139,14 +139,14 @@ impl World {
             key: region.rkey(),
             access: Access::empty(),
             stream: stream.filter(|_| qp.is_some()),
-            life: Life::Gone,
+            life: Validity::Gone,
             giver: None,
             taker: None,
             prepared: true,
             left: false,
             base: vec![Some(0); len],
         });
-        self.memory.push(Some(Held::Fast(region)));
+        self.memory.push(Some(Registered::Fast(region)));
         Ok(())
     }
 
@@ -174,8 +174,8 @@ impl World {
         let live = |number: &RegionId| {
             let region = &regions[*number];
             // Not memory that a posted request will register, with an invalidation behind it.
-            let here = region.life == Life::Valid
-                || region.life == Life::Ending && !self.model.is_to_come(Name::Region(*number));
+            let here = region.life == Validity::Valid
+                || region.life == Validity::Ending && !self.model.is_to_come(Name::Region(*number));
             region.host == side && here && !region.left
         };
         let live: Vec<RegionId> = (0..regions.len()).filter(live).collect();
@@ -185,7 +185,7 @@ impl World {
         // Preferably one that a window is or was bound to.
         let behind = |&number: &RegionId| {
             let has_window = self.model.memory.bindings.iter().any(|binding| binding.region == number);
-            has_window && matches!(self.memory[number], Some(Held::Region(_)))
+            has_window && matches!(self.memory[number], Some(Registered::Region(_)))
         };
         let bound: Vec<RegionId> = live.iter().copied().filter(behind).collect();
         if !bound.is_empty() && !dice.one_in(3) {
@@ -211,7 +211,7 @@ impl World {
         let (is_bound, may_be) = self.model.memory.is_bound(number);
         self.note(|| format!("deregisters {number}, bound to a window: {is_bound} (perhaps: {may_be})"));
         let (span, seen) = self.whole(number);
-        let Some(Held::Region(region)) = self.memory[number].take() else { return Ok(()) };
+        let Some(Registered::Region(region)) = self.memory[number].take() else { return Ok(()) };
         match region.deregister() {
             Ok(()) if is_bound => Err(format!("region {number} was deregistered, with a window bound to it")),
             Ok(()) => {
@@ -223,7 +223,7 @@ impl World {
             }
             Err(_) if !may_be => Err(format!("region {number} is bound to no window, and not deregistered")),
             Err(bound) => {
-                self.memory[number] = Some(Held::Region(*bound.region));
+                self.memory[number] = Some(Registered::Region(*bound.region));
                 Ok(())
             }
         }
@@ -241,7 +241,7 @@ impl World {
     fn frozen(&mut self, number: RegionId) -> Done {
         let Some(region) = &self.memory[number] else {
             // A later request has registered it again.
-            self.model.memory.regions[number].life = Life::Gone;
+            self.model.memory.regions[number].life = Validity::Gone;
             return Ok(());
         };
         if region.is_valid() {
