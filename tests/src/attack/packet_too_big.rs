@@ -13,8 +13,9 @@ use super::crafted_peers::CraftedPeers;
 use super::segment::Segment;
 use super::victim::{CLIENT, LENT, PORT, VICTIM};
 use super::{Attack, Scenario, as_it_is, check};
-use crate::sim::dice::{Dice, Part};
+use crate::sim::dice::Part;
 use crate::sim::packet::{flag, parse, too_big};
+use testkit::dice::Dice;
 
 /// The scenario.
 pub const SCENARIO: Scenario = Scenario {
@@ -27,7 +28,7 @@ pub const SCENARIO: Scenario = Scenario {
             crafted.join(PeerOptions::default());
         }
         let lent = (arena.victim.lent.rkey(), arena.victim.lent.addr());
-        let dice = Dice::new(5, Part::Setup);
+        let dice = Part::Setup.dice(5);
         Box::new(TooBig {
             macs: arena.macs(),
             crafted,

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use test_support::idle::are_idle;
+use testkit::idle::are_idle;
 use tests::iwperf::{Net, START_TIMEOUT};
 use tests::lab::{
     LabError, Namespace, Prerequisite, Process, Result, Run, Scratch, Suite, Wire, programs, veth,

@@ -1,6 +1,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use proptest::prelude::*;
+use testkit::dice::Dice;
 
 #[cfg(target_arch = "x86_64")]
 use super::lanes;
@@ -27,15 +28,7 @@ fn reference(crc: u32, bytes: &[u8]) -> u32 {
 
 /// Bytes without a pattern of a period that a kernel could have.
 fn noise(len: usize) -> Vec<u8> {
-    let mut state = 0x9e37_79b9_u32;
-    (0..len)
-        .map(|_| {
-            state ^= state << 13;
-            state ^= state >> 17;
-            state ^= state << 5;
-            (state >> 11) as u8
-        })
-        .collect()
+    Dice::split_mix(0).bytes(len)
 }
 
 /// Room in front of and behind a copy, which has to stay as it is.

@@ -2,7 +2,6 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `dice.rs` | all random choices, from one number |
 //! | `steps.rs` | the steps of a run: posts, receives, registrations, revocations, connections, polls, rests |
 //! | `operations.rs`, `operations/` | the requests of the send queue: **a new operation is added only here** |
 //! | `memory.rs` | the values that each byte of registered memory may have |
@@ -17,7 +16,6 @@
 //! `UWARP_MODEL_SEED=n` runs that one, `UWARP_MODEL_SEEDS=n` the first n.
 
 mod cause;
-mod dice;
 mod memory;
 mod names;
 mod operations;
@@ -29,9 +27,9 @@ mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use dice::Dice;
 use sabotage::{Defect, Sabotage};
 use steps::Step;
+use testkit::dice::Dice;
 use world::{Setting, World};
 
 /// Runs of `cargo test`.

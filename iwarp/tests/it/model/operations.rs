@@ -9,10 +9,10 @@ mod misuse;
 use iwarp::memory::Access;
 use iwarp::verbs::{AtomicOp, RemoteAddr, SendFlags, SendOp, SendRequest, Sge, WcOpcode};
 
-use super::dice::Dice;
 use super::memory::{Flow, Span, StreamEnd};
 use super::names::{Grant, Name, Validity};
 use super::streams::{Message, Model, Remote, Semantics};
+use testkit::dice::Dice;
 
 /// A request as it is posted, and its meaning.
 pub(crate) struct Drawn {
@@ -24,7 +24,7 @@ pub(crate) struct Drawn {
 type Draw = fn(&mut Dice, &Model, StreamEnd, u64) -> Option<Drawn>;
 
 /// Every operation, with how often it is drawn.
-const OPERATIONS: &[(usize, Draw)] = &[
+const OPERATIONS: &[(u64, Draw)] = &[
     (8, send),
     (3, send_invalidate),
     (8, write),
@@ -39,7 +39,7 @@ const OPERATIONS: &[(usize, Draw)] = &[
 ];
 
 /// One of how many requests has a fault.
-pub(crate) const FAULT_EVERY: usize = 120;
+pub(crate) const FAULT_EVERY: u64 = 120;
 
 /// Bytes that `INLINE` takes.
 const INLINE: usize = 128;
@@ -73,7 +73,7 @@ fn flagged(dice: &mut Dice, mut drawn: Drawn) -> Drawn {
 }
 
 fn send(dice: &mut Dice, model: &Model, by: StreamEnd, op: u64) -> Option<Drawn> {
-    let len = dice.length();
+    let len = length(dice);
     send_of(dice, model, by, op, len)
 }
 
@@ -84,7 +84,7 @@ fn send_of(dice: &mut Dice, model: &Model, by: StreamEnd, op: u64, len: usize) -
 }
 
 fn send_invalidate(dice: &mut Dice, model: &Model, by: StreamEnd, op: u64) -> Option<Drawn> {
-    let len = dice.length();
+    let len = length(dice);
     let local = gather(dice, model, by, len)?;
     let peers = |name: Name| {
         let grant = model.memory.grant(name);
@@ -138,14 +138,14 @@ fn read(dice: &mut Dice, model: &Model, by: StreamEnd, op: u64) -> Option<Drawn>
 }
 
 fn immediate(dice: &mut Dice, model: &Model, _: StreamEnd, op: u64) -> Option<Drawn> {
-    let data = std::array::from_fn(|_| dice.below(256) as u8);
+    let data = std::array::from_fn(|_| dice.index(256) as u8);
     let message = Some(immediate_message(data));
     let meaning = Semantics { message, ..meaning(Flow::Out, Vec::new(), WcOpcode::Immediate) };
     Some(drawn(model, op, SendOp::Immediate { data }, meaning))
 }
 
 fn write_immediate(dice: &mut Dice, model: &Model, by: StreamEnd, op: u64) -> Option<Drawn> {
-    let data = std::array::from_fn(|_| dice.below(256) as u8);
+    let data = std::array::from_fn(|_| dice.index(256) as u8);
     let (remote, addr) = remote(dice, model, by, Access::REMOTE_WRITE)?;
     let local = gather(dice, model, by, remote.len)?;
     let message = Some(immediate_message(data));
@@ -162,10 +162,10 @@ fn atomic(dice: &mut Dice, model: &Model, by: StreamEnd, op: u64) -> Option<Draw
         return None;
     }
     let number = |dice: &mut Dice| {
-        let whole = dice.seed();
+        let whole = dice.number();
         dice.pick(&[0, 1, 0x80, u64::MAX, 0xffff_0000, whole])
     };
-    let (kind, completes) = match dice.below(3) {
+    let (kind, completes) = match dice.index(3) {
         0 => (AtomicOp::FetchAdd { add: number(dice), mask: number(dice) }, WcOpcode::FetchAdd),
         1 => {
             let [compare, compare_mask, swap, swap_mask] = std::array::from_fn(|_| number(dice));
@@ -236,7 +236,7 @@ fn pieces(dice: &mut Dice, model: &Model, by: StreamEnd, len: usize, right: Acce
     let mut left = len;
     while left > 0 {
         let take =
-            if spans.len() < 2 && left > 3 && dice.one_in(4) { 1 + dice.below(left - 1) } else { left };
+            if spans.len() < 2 && left > 3 && dice.one_in(4) { 1 + dice.index(left - 1) } else { left };
         let span = (0..8).find_map(|_| {
             let span = place(dice, model, by, take, right)?;
             // The pieces of one buffer do not overlap: the order of their placement is undefined.
@@ -284,7 +284,7 @@ fn quiet_place(
     for _ in 0..6 {
         let name = pick(dice, model, &fits)?;
         let grant = model.memory.grant(name);
-        let span = Span { region: grant.region, at: grant.at + dice.below(grant.len - len + 1), len };
+        let span = Span { region: grant.region, at: grant.at + dice.index(grant.len - len + 1), len };
         choice = Some((name, span));
         if grant.life == Validity::Valid && model.memory.is_calm(&span) {
             break;
@@ -295,7 +295,7 @@ fn quiet_place(
 
 /// A part of the peer's memory. Sometimes one that the peer does not grant.
 fn remote(dice: &mut Dice, model: &Model, by: StreamEnd, right: Access) -> Option<(Remote, RemoteAddr)> {
-    let len = dice.length();
+    let len = length(dice);
     part(dice, model, by, len, right)
 }
 
@@ -326,7 +326,7 @@ fn part(
     let grant = model.memory.grant(name);
     // The region goes on behind the end of a window.
     if matches!(name, Name::Binding(_)) && dice.one_in(FAULT_EVERY / 8) {
-        at = grant.end() - len.min(grant.len) + 1 + dice.below(8);
+        at = grant.end() - len.min(grant.len) + 1 + dice.index(8);
     }
     let addr = RemoteAddr { addr: grant.offset_of(at), rkey: grant.key };
     Some((Remote { name: Some(name), at, len, right }, addr))
@@ -335,4 +335,16 @@ fn part(
 fn pick(dice: &mut Dice, model: &Model, fits: impl Fn(Name) -> bool) -> Option<Name> {
     let fitting: Vec<Name> = model.memory.names().filter(|&name| fits(name)).collect();
     (!fitting.is_empty()).then(|| dice.pick(&fitting))
+}
+
+/// The length of a message: around the limits of segments, small, and sometimes long.
+pub(crate) fn length(dice: &mut Dice) -> usize {
+    match dice.index(20) {
+        0 => 0,
+        1..=3 => dice.pick(&[1, 4, 7, 8, 9]),
+        4..=6 => dice.pick(&[1400, 1424, 1428, 1430, 1440, 1446, 2856]),
+        7 => 4000 + dice.index(16_000),
+        8..=11 => 1500 + dice.index(4000),
+        _ => 1 + dice.index(600),
+    }
 }

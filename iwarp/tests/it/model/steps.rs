@@ -1,7 +1,7 @@
 //! The steps of a run. Each has its own random numbers, so that the others stay the same when one is
 //! removed.
 
-use super::dice::Dice;
+use testkit::dice::Dice;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StepKind {
@@ -28,7 +28,7 @@ pub(crate) struct Step {
 
 const STEPS: usize = 120;
 
-const WEIGHTS: &[(usize, StepKind)] = &[
+const WEIGHTS: &[(u64, StepKind)] = &[
     (40, StepKind::Post),
     (12, StepKind::Receive),
     (10, StepKind::Store),
@@ -48,5 +48,5 @@ pub(crate) fn draw(dice: &mut Dice) -> Vec<Step> {
     let first =
         [StepKind::Register; 8].into_iter().chain([StepKind::Connect; 3]).chain([StepKind::Register; 6]);
     let rest: Vec<StepKind> = (0..STEPS).map(|_| dice.weighted(WEIGHTS)).collect();
-    first.chain(rest).map(|what| Step { what, dice: dice.seed() }).collect()
+    first.chain(rest).map(|what| Step { what, dice: dice.number() }).collect()
 }

@@ -15,7 +15,6 @@ use iwarp::verbs::{
     SharedReceiveQueue, VerbsError, WcOpcode, WorkCompletion,
 };
 
-use super::dice::Dice;
 use super::memory::{RegionId, Span, StreamEnd, application};
 use super::names::Validity;
 use super::operations::{self, Drawn};
@@ -24,6 +23,7 @@ use super::steps::{Step, StepKind};
 use super::streams::{Found, Model};
 use super::wire::BitFlips;
 use crate::common::{Host, PORT, Pair, Testbed};
+use testkit::dice::Dice;
 
 pub(crate) use regions::Registered;
 
@@ -60,10 +60,10 @@ impl Setting {
     pub(crate) fn draw(dice: &mut Dice) -> Self {
         let bad = dice.pick(&[0, 0, 1, 5, 20]);
         let mut plan = || LinkPlan {
-            drop_ppm: bad * dice.below(2500) as u32,
-            duplicate_ppm: bad * dice.below(2500) as u32,
-            reorder_ppm: bad * dice.below(10_000) as u32,
-            reorder_us: 1 + dice.below(500) as u32,
+            drop_ppm: bad * dice.index(2500) as u32,
+            duplicate_ppm: bad * dice.index(2500) as u32,
+            reorder_ppm: bad * dice.index(10_000) as u32,
+            reorder_us: 1 + dice.index(500) as u32,
             corrupt_ppm: 0,
             delay_us: dice.pick(&[0, 0, 1, 20, 300]),
             drop_exactly: Vec::new(),
@@ -73,12 +73,12 @@ impl Setting {
         Self {
             link: LinkConfig {
                 mtu: dice.pick(&[1500, 1500, 9000, 576]),
-                seed: dice.seed(),
+                seed: dice.number(),
                 a_to_b,
                 b_to_a,
                 ..LinkConfig::default()
             },
-            turned_ppm: bad as usize * dice.below(1000),
+            turned_ppm: bad as usize * dice.index(1000),
             markers: [dice.one_in(2), dice.one_in(2)],
             crc: !dice.one_in(4),
             depths: [[depth(dice), depth(dice)], [depth(dice), depth(dice)]],
@@ -189,9 +189,9 @@ impl World {
 
     fn step(&mut self, step: &Step) -> Done {
         let mut dice = Dice::new(step.dice);
-        let (slot, side) = (dice.below(SLOTS), dice.below(2));
+        let (slot, side) = (dice.index(SLOTS), dice.index(2));
         match step.what {
-            StepKind::Post => (0..1 + dice.below(3)).try_for_each(|_| self.post(&mut dice, slot, side)),
+            StepKind::Post => (0..1 + dice.index(3)).try_for_each(|_| self.post(&mut dice, slot, side)),
             StepKind::Receive => self.receive(&mut dice, slot, side, None),
             StepKind::Store => self.store(&mut dice, side),
             StepKind::Register => self.register(&mut dice, slot, side),
@@ -211,7 +211,7 @@ impl World {
                 self.abort(slot, side)
             }
             StepKind::Arm => self.arm(&mut dice, side),
-            StepKind::Poll => (0..1 + dice.below(12)).try_for_each(|_| self.poll()),
+            StepKind::Poll => (0..1 + dice.index(12)).try_for_each(|_| self.poll()),
             StepKind::Rest => self.rest(),
         }
     }
@@ -250,11 +250,11 @@ impl World {
         let shared = |side: &usize| self.model.streams[stream].ends[*side].shared;
         let Some(receiver) = [0, 1].into_iter().find(shared) else { return Ok(()) };
         let (by, op) = ((stream, 1 - receiver), self.next_op());
-        let len = 4000 + dice.below(1000);
+        let len = 4000 + dice.index(1000);
         if let Some(drawn) = operations::long_send(dice, &self.model, by, op, len) {
             self.post_drawn(dice, slot, by, drawn)?;
         }
-        (0..1 + dice.below(3)).try_for_each(|_| self.poll())
+        (0..1 + dice.index(3)).try_for_each(|_| self.poll())
     }
 
     fn post_drawn(&mut self, dice: &mut Dice, slot: usize, by: StreamEnd, drawn: Drawn) -> Done {
@@ -327,7 +327,7 @@ impl World {
         let len = match len {
             Some(len) if len > 0 && dice.one_in(operations::FAULT_EVERY) => len - 1,
             Some(len) => len + dice.pick(&[0, 0, 1, 100]),
-            None => dice.length().max(2000),
+            None => operations::length(dice).max(2000),
         };
         let Some(spans) = operations::scatter(dice, &self.model, application(side), len) else {
             return Ok(());

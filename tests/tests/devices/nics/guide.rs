@@ -7,7 +7,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use test_support::chapter::{Chapter, without_comment};
+use testkit::chapter::{Chapter, without_comment};
 use tests::iwperf::TEST_TIMEOUT;
 use tests::lab::process::Run;
 use tests::lab::{Ended, LabError, NicMachine, Prerequisite, Result, Suite};

@@ -3,14 +3,14 @@
 use iwarp::memory::{Access, Base, WindowKind};
 use iwarp::verbs::{BindWindow, FastRegister, SendOp, WcOpcode};
 
-use super::super::dice::Dice;
 use super::super::memory::{Flow, Region, StreamEnd};
 use super::super::names::{Binding, Grant, Name, Validity, Window, WindowId};
 use super::super::streams::{Model, NewName, Semantics};
 use super::{Drawn, FAULT_EVERY, drawn, meaning, pick};
+use testkit::dice::Dice;
 
 /// One of how many local requests cannot be carried out.
-const LOCAL_FAULT_EVERY: usize = FAULT_EVERY / 3;
+const LOCAL_FAULT_EVERY: u64 = FAULT_EVERY / 3;
 
 pub(super) fn invalidate(dice: &mut Dice, model: &Model, by: StreamEnd, op: u64) -> Option<Drawn> {
     let own = |name: Name| {
@@ -161,8 +161,8 @@ fn part_of(dice: &mut Dice, at: usize, len: usize) -> (usize, usize) {
     if dice.one_in(3) {
         return (at, len);
     }
-    let first = dice.below(len);
-    (at + first, 1 + dice.below(len - first))
+    let first = dice.index(len);
+    (at + first, 1 + dice.index(len - first))
 }
 
 fn rights(dice: &mut Dice) -> Access {

@@ -3,11 +3,11 @@
 use iwarp::memory::Access;
 use iwarp::verbs::RemoteAddr;
 
-use super::super::dice::Dice;
 use super::super::memory::{Span, StreamEnd};
 use super::super::names::{Name, Validity};
 use super::super::streams::{Model, Remote};
 use super::{FAULT_EVERY, pick};
+use testkit::dice::Dice;
 
 /// Sometimes a name of valid memory that `by` must not use: an invalid one, one of another stream, or one
 /// without the right.
@@ -42,7 +42,7 @@ pub(super) fn name(
     // Names that a request has made valid.
     let given = |name: Name| memory.grant(name).giver.is_some();
     let poor = |name: Name| there(name) && given(name) && !memory.grant(name).access.contains(right);
-    let first = dice.below(4);
+    let first = dice.index(4);
     let name = (first..first + 4).find_map(|which| match which % 4 {
         0 => pick(dice, model, gone),
         1 => pick(dice, model, |name| of_another(name) && given(name)),
@@ -69,10 +69,10 @@ pub(super) fn trespass(
     };
     let name = pick(dice, model, settled)?;
     let grant = model.memory.grant(name);
-    let at = grant.at + dice.below(grant.len + 100);
+    let at = grant.at + dice.index(grant.len + 100);
     let addr = RemoteAddr { addr: grant.offset_of(at), rkey: grant.key };
     if dice.one_in(4) {
-        let rkey = dice.seed() as u32;
+        let rkey = dice.number() as u32;
         return Some((Remote { name: None, at, len, right }, RemoteAddr { rkey, ..addr }));
     }
     Some((Remote { name: Some(name), at, len, right }, addr))

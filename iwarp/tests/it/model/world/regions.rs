@@ -3,11 +3,11 @@
 use iwarp::memory::{Access, Base};
 use iwarp::verbs::{FastOptions, FastRegion, MemoryRegion, MrOptions, VerbsError};
 
-use super::super::dice::Dice;
 use super::super::memory::{Region, RegionId, Span, application};
 use super::super::names::{Name, Validity};
 use super::super::operations;
 use super::{Done, World};
+use testkit::dice::Dice;
 
 /// A registration, or prepared memory.
 pub(crate) enum Registered {
@@ -59,7 +59,7 @@ fn outside(error: impl std::fmt::Display) -> VerbsError {
 impl World {
     /// Adds a region, prepared memory or a window.
     pub(super) fn register(&mut self, dice: &mut Dice, slot: usize, side: usize) -> Done {
-        match dice.below(4) {
+        match dice.index(4) {
             0 => self.allocate_window(dice, side),
             1 => self.prepare(dice, slot, side),
             _ => self.register_region(dice, slot, side),
@@ -71,7 +71,7 @@ impl World {
         if self.model.memory.regions.iter().filter(live).count() >= 8 {
             return Ok(());
         }
-        let len = 1 + dice.below(40_000);
+        let len = 1 + dice.index(40_000);
         let all = Access::LOCAL_WRITE | Access::REMOTE;
         let bindable = all | Access::MW_BIND;
         let access = dice.pick(&[
@@ -86,7 +86,7 @@ impl World {
             dice.pick(&[Base::VirtualAddress, Base::Zero, Base::Iova(3), Base::Iova(u64::MAX - 50_000)]);
         let stream = self.slots[slot].filter(|_| dice.one_in(2));
         let qp = stream.and_then(|stream| self.live_end((stream, side))?.qp.clone());
-        let options = MrOptions { access, base, qp: qp.as_ref(), key: dice.seed() as u8, keep: false };
+        let options = MrOptions { access, base, qp: qp.as_ref(), key: dice.number() as u8, keep: false };
         let region = self.host(side).pd.reg_mr_with(len, &options).map_err(|error| error.to_string())?;
         let bytes = dice.bytes(len);
         region.write_at(0, &bytes).map_err(|error| error.to_string())?;
@@ -124,7 +124,7 @@ impl World {
         if self.model.memory.regions.iter().filter(held).count() >= 4 {
             return Ok(());
         }
-        let len = 1 + dice.below(20_000);
+        let len = 1 + dice.index(20_000);
         let stream = self.slots[slot].filter(|_| !dice.one_in(4));
         let qp = stream.and_then(|stream| self.live_end((stream, side))?.qp.clone());
         let options = FastOptions { qp: qp.as_ref(), keep: false };
@@ -151,7 +151,7 @@ impl World {
     }
 
     pub(super) fn store(&mut self, dice: &mut Dice, side: usize) -> Done {
-        let len = dice.length().max(1);
+        let len = operations::length(dice).max(1);
         let Some(spans) = operations::gather(dice, &self.model, application(side), len) else {
             return Ok(());
         };

@@ -3,11 +3,11 @@
 use iwarp::memory::WindowKind;
 use iwarp::verbs::{BindWindow, MwOptions, QueuePair, SendOp, SendRequest, VerbsError};
 
-use super::super::dice::Dice;
 use super::super::memory::Span;
 use super::super::names::{BindingId, Name, Validity, Window, WindowId};
 use super::super::streams::{NewName, Semantics};
 use super::{Done, Registered, World};
+use testkit::dice::Dice;
 
 impl World {
     pub(super) fn allocate_window(&mut self, dice: &mut Dice, side: usize) -> Done {
