@@ -21,8 +21,8 @@ const LONG: usize = 2 * BLOCK;
 /// with zero; neither folded nor complemented. Below 2^48 for any frame.
 ///
 /// ```
-/// let folded = |sum: u64| (sum % 0xffff) as u16;
-/// assert_eq!(folded(dp::checksum::partial(&[1, 2, 3])), u16::from_ne_bytes([1, 2]) + u16::from_ne_bytes([3, 0]));
+/// let folded = (dp::checksum::partial(&[1, 2, 3]) % 0xffff) as u16;
+/// assert_eq!(folded, u16::from_ne_bytes([1, 2]) + u16::from_ne_bytes([3, 0]));
 /// ```
 #[inline]
 pub fn partial(bytes: &[u8]) -> u64 {
@@ -67,12 +67,12 @@ impl Instructions {
     fn partial(self, bytes: &[u8]) -> u64 {
         match self {
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: the CPU has AVX-512: this value is made by `best` and by the tests' `supported` only, after
-            // they have detected it.
+            // SAFETY: the CPU has AVX-512: this value is made by `best` and by the tests' `supported` only,
+            // after they have detected it.
             Self::Avx512 => unsafe { avx512::partial(bytes) },
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: the CPU has AVX2: this value is made by `best` and by the tests' `supported` only, after
-            // they have detected it.
+            // SAFETY: the CPU has AVX2: this value is made by `best` and by the tests' `supported` only,
+            // after they have detected it.
             Self::Avx2 => unsafe { avx2::partial(bytes) },
             Self::Plain => plain::blocks(bytes),
         }
@@ -81,12 +81,12 @@ impl Instructions {
     fn copy(self, dst: &mut [u8], src: &[u8]) -> u64 {
         match self {
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: the CPU has AVX-512: this value is made by `best` and by the tests' `supported` only, after
-            // they have detected it.
+            // SAFETY: the CPU has AVX-512: this value is made by `best` and by the tests' `supported` only,
+            // after they have detected it.
             Self::Avx512 => unsafe { avx512::copy(dst, src) },
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: the CPU has AVX2: this value is made by `best` and by the tests' `supported` only, after
-            // they have detected it.
+            // SAFETY: the CPU has AVX2: this value is made by `best` and by the tests' `supported` only,
+            // after they have detected it.
             Self::Avx2 => unsafe { avx2::copy(dst, src) },
             Self::Plain => plain::copied_blocks(dst, src),
         }

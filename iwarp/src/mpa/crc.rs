@@ -1,8 +1,8 @@
 //! CRC32c over FPDUs (RFC 5044 section 4.4): the running CRC, and copying with it.
 //!
 //! The generator is 0x11EDC6F41, reflected, preset and complemented with ones. The field on the wire has the
-//! least significant byte first, unlike all other fields of MPA. [`memory::crc32c`](crate::memory::crc32c) chooses
-//! the fastest code for the CPU.
+//! least significant byte first, unlike all other fields of MPA. [`memory::crc32c`](crate::memory::crc32c)
+//! chooses the fastest code for the CPU.
 
 use crate::memory::{Front, crc32c};
 

@@ -254,7 +254,8 @@ impl Router {
         Ok(())
     }
 
-    /// Takes a place in the send queue for a direction of a stream, or lets its task be woken when one is free.
+    /// Takes a place in the send queue for a direction of a stream, or lets its task be woken when one is
+    /// free.
     pub(crate) fn poll_place(&self, direction: Direction, cx: &Context<'_>) -> Poll<()> {
         if self.take_place() {
             return Poll::Ready(());
@@ -289,8 +290,8 @@ impl Router {
 
     // ---- receives ----
 
-    /// The oldest message that was received, for a direction of a stream; an error once the connection has ended
-    /// and all are taken.
+    /// The oldest message that was received, for a direction of a stream; an error once the connection has
+    /// ended and all are taken.
     pub(crate) fn poll_received(&self, direction: Direction, cx: &Context<'_>) -> Poll<Result<Received>> {
         {
             let mut state = self.state();

@@ -158,8 +158,8 @@ fn the_crc_fits_the_copy_while_others_write() {
                 let out = &mut out[..len];
                 let source = words.as_ptr().cast::<u8>().wrapping_add(from);
                 // SAFETY: the words live longer than the threads of the scope, and are written as atomics
-                // only. They have 9600 bytes, and the copy ends before 64 + 9000. `method` is of `Method::here`,
-                // which has only methods that this CPU supports.
+                // only. They have 9600 bytes, and the copy ends before 64 + 9000. `method` is of
+                // `Method::here`, which has only methods that this CPU supports.
                 let crc = unsafe { method.fetch(0, source, out) };
                 assert_eq!(crc, reference(0, out), "{method:?}, {len} bytes");
                 #[cfg(target_arch = "x86_64")]

@@ -11,8 +11,8 @@ pub(crate) enum Direction {
     Write,
 }
 
-/// The last task that polled each direction, if it waits. As with every poll of tokio's traits, an earlier one
-/// need not be woken. So a stream that passes from task to task leaves no wakers behind.
+/// The last task that polled each direction, if it waits. As with every poll of tokio's traits, an earlier
+/// one need not be woken. So a stream that passes from task to task leaves no wakers behind.
 #[derive(Default)]
 pub(super) struct Waiters([Option<Waker>; 2]);
 

@@ -21,8 +21,8 @@ pub(super) struct Flow {
 }
 
 impl Flow {
-    /// Takes what has arrived. The task of this direction is woken when more arrives. The stream ends with the
-    /// first error.
+    /// Takes what has arrived. The task of this direction is woken when more arrives. The stream ends with
+    /// the first error.
     pub(super) fn receive(
         &mut self,
         connection: &Connection,
