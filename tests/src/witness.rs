@@ -9,7 +9,7 @@ use dp::{Burst, LinkState, Mbuf, Mempool, Port, PortCounters, PortInfo};
 
 use crate::lab::Result;
 use crate::lab_error;
-use crate::sim::packet::{Tcp, flag, parse};
+use testkit::packet::{Tcp, flag, parse};
 
 /// The counters of one side. Its text is words `name=value` on one line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -147,8 +147,8 @@ impl SegmentBuf<'_, '_> {
         !self.sender.framing.offloads.contains(Offloads::TX_TCP_CHECKSUM)
     }
 
-    /// Says the sum of all bytes in it, as [`dp::checksum::partial`] counts it, once all are written. A writer
-    /// that has summed them on the way saves a pass over them.
+    /// Says the sum of all bytes in it, as [`dp::checksum::partial`] counts it, once all are written. A
+    /// writer that has summed them on the way saves a pass over them.
     #[inline]
     pub fn set_sum(&mut self, sum: u64) {
         self.sum = Some(folded(sum));

@@ -15,8 +15,8 @@ use super::segment::Segment;
 use super::victim::{CLIENT, PORT, VICTIM};
 use super::{Attack, Scenario, as_it_is, check};
 use crate::sim::dice::Part;
-use crate::sim::packet::flag;
 use testkit::dice::Dice;
+use testkit::packet::flag;
 
 /// RSTs.
 pub const RESETS: Scenario = Scenario {

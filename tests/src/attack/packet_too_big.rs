@@ -14,8 +14,8 @@ use super::segment::Segment;
 use super::victim::{CLIENT, LENT, PORT, VICTIM};
 use super::{Attack, Scenario, as_it_is, check};
 use crate::sim::dice::Part;
-use crate::sim::packet::{flag, parse, too_big};
 use testkit::dice::Dice;
+use testkit::packet::{flag, parse, too_big};
 
 /// The scenario.
 pub const SCENARIO: Scenario = Scenario {

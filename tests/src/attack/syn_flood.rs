@@ -9,8 +9,8 @@ use super::segment::{Segment, syn_options};
 use super::victim::{PORT, VICTIM};
 use super::{Attack, Scenario, as_it_is, check};
 use crate::sim::dice::Part;
-use crate::sim::packet::flag;
 use testkit::dice::Dice;
+use testkit::packet::flag;
 
 /// The scenario.
 pub const SCENARIO: Scenario = Scenario {

@@ -11,9 +11,9 @@ use super::tally::{Level, Quantiles};
 use super::wire::{Loss, Wire};
 use super::{Traffic, text};
 use crate::sim::dice::Part;
-use crate::sim::packet::parse;
 use crate::sim::queue::Queue;
 use testkit::dice::Dice;
+use testkit::packet::parse;
 
 /// Local port of the first connection.
 const FIRST_PORT: u16 = 40_000;

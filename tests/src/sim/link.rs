@@ -11,8 +11,8 @@ use super::coverage::{Coverage, Occurrence};
 use super::dice::Part;
 use super::forge::{Forged, forge};
 use super::middlebox::{Coalescer, split};
-use super::packet::{Damage, Frame, Tcp, complete, flag, mark_congestion, parse, too_big};
 use testkit::dice::Dice;
+use testkit::packet::{Damage, Frame, Tcp, complete, flag, mark_congestion, parse, too_big};
 
 /// The first bytes of a stream are never corrupted behind a correct checksum: MPA's startup frames (RFC 5044
 /// section 7.1) have no CRC.
@@ -506,7 +506,7 @@ impl Link {
 #[cfg(test)]
 mod tests {
     use super::{Link, Plan};
-    use crate::sim::packet::{complete, parse};
+    use testkit::packet::{complete, parse};
 
     /// A TCP segment of 1460 bytes: 1514 with its headers.
     fn frame() -> Vec<u8> {

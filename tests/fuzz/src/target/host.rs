@@ -5,9 +5,9 @@ use dp::{Burst, Checksum, Mbuf, Mempool};
 use tcp_lite::facade::EthernetAddress;
 use tcp_lite::{AddressProbing, Instant, Limits, Stack, StackConfig, StackUsage, TcpConfig};
 
-use super::packet::{Addresses, ETHERNET, Shown, is_sound, protocol};
 use super::rig::{self, CHECK_EVERY};
-use super::trace::trace;
+use super::trace::{Shown, trace};
+use testkit::packet::{Addresses, ETHERNET, is_sound, protocol};
 
 /// Packet buffers of the stack, and bytes of each.
 const BUFFERS: usize = 32;

@@ -1,9 +1,9 @@
 //! The earlier connection on the same ports. Its segments may still be in flight. TIME-WAIT keeps them out of
 //! the new connection.
 
-use super::super::packet::{Tcp, flag};
 use super::Condition;
 use super::half_connection::HalfConnection;
+use testkit::packet::{Tcp, flag};
 
 /// When a connection was over for a host in an orderly way: both FINs have arrived.
 #[derive(Clone, Copy, Debug)]

@@ -32,7 +32,7 @@ use self::ecn::Ecn;
 use self::fpdu::{MpaSettings, Parser};
 use self::half_connection::{Boundaries, HalfConnection, Sender};
 use super::coverage::{Coverage, Occurrence};
-use super::packet::{Damage, Frame, Tcp, flag, parse};
+use testkit::packet::{Damage, Frame, Tcp, flag, parse};
 
 pub use ranges::Ranges;
 
