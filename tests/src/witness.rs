@@ -8,7 +8,7 @@ use dp::{Below, Burst, Link, Mbuf, Port, PortBase, PortLayer, Sleep, Statistics}
 
 use crate::lab::Result;
 use crate::lab_error;
-use crate::sim::packet::{Tcp, flag, parse};
+use testkit::packet::{Tcp, flag, parse};
 
 /// The counters of one side. Its text is words `name=value` on one line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -1,5 +1,7 @@
 //! Bytes that are acknowledged and not taken by the user of the peer.
 
+use testkit::dice::Dice;
+
 use super::wire::*;
 use crate::Duration;
 use crate::Event;
@@ -124,12 +126,8 @@ fn a_probe_asks_again() {
 fn nothing_counts_as_taken_too_early_on_a_bad_wire() {
     for seed in 0..20u64 {
         let mut pair = Pair::established(config(), config());
-        let mut state = seed * 2 + 1;
-        let mut next = move || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            state >> 33
-        };
-        pair.plan = Box::new(move |_, _| match next() % 10 {
+        let mut dice = Dice::linear(seed * 2 + 1);
+        pair.plan = Box::new(move |_, _| match dice.below(10) {
             0 => Vec::new(),
             1 => vec![DELAY + DELAY + DELAY],
             _ => vec![DELAY],

@@ -42,9 +42,9 @@ fn load(block: &[u8; BLOCK]) -> __m512i {
     unsafe { _mm512_loadu_si512(block.as_ptr().cast()) }
 }
 
-/// See [`of`](super::of).
+/// See [`partial`](super::partial).
 #[target_feature(enable = "avx512f")]
-pub(super) fn of(bytes: &[u8]) -> u64 {
+pub(super) fn partial(bytes: &[u8]) -> u64 {
     let (blocks, rest) = bytes.as_chunks();
     let mut lanes = Avx512Lanes::new();
     for block in blocks {
@@ -63,7 +63,7 @@ fn copy_block(dst: &mut [u8; BLOCK], src: &[u8; BLOCK]) -> __m512i {
     words
 }
 
-/// See [`copy`](super::copy); the caller checks that the lengths are equal.
+/// See [`copy_partial`](super::copy_partial); the caller checks that the lengths are equal.
 #[target_feature(enable = "avx512f")]
 pub(super) fn copy(dst: &mut [u8], src: &[u8]) -> u64 {
     let (dst_blocks, dst_rest) = dst.as_chunks_mut::<BLOCK>();

@@ -2,16 +2,16 @@
 //! them.
 //!
 //! It belongs to this module because the copy is from registered memory, where every byte may change at any
-//! time. Each byte is loaded once, and the loaded value is both stored and summed. So the sum matches the
-//! copy, even if others write meanwhile.
+//! time. Each byte is loaded once, and the loaded value is both stored and added to the CRC. So the CRC
+//! matches the copy, even if others write meanwhile.
 //!
-//! It knows nothing of MPA: [`mpa::Crc32c`](crate::mpa::Crc32c) decides whether a sum is used and how it is
-//! sent. Sums are passed complemented, as they are compared and sent. 0 is the sum of no bytes.
+//! It knows nothing of MPA: [`mpa::Crc32c`](crate::mpa::Crc32c) decides whether a CRC is used and how it is
+//! sent. CRCs are passed complemented, as they are compared and sent. 0 is the CRC of no bytes.
 //!
 //! | file | what |
 //! |---|---|
-//! | `powers` | the constants that advance a sum by a number of bytes |
-//! | `bytes` | loads, stores, and the sum by the CRC instruction |
+//! | `powers` | the constants that advance a CRC by a number of bytes |
+//! | `bytes` | loads, stores, and the CRC by the CRC instruction |
 //! | `short` | few bytes, by the CRC instruction |
 //! | `lanes` | by the CRC instruction in three lanes: any x86-64 with AVX2, so most since 2013 |
 //! | `fold512` | by carry-less multiplication of 512 bits: AVX-512 with VPCLMULQDQ |
@@ -38,13 +38,13 @@ mod short;
 #[cfg(test)]
 mod tests;
 
-/// Bytes of a block when copy and sum are two passes. It fits the first-level data cache, so the second pass
+/// Bytes of a block when copy and CRC are two passes. It fits the first-level data cache, so the second pass
 /// reads from there.
 const BLOCK_BYTES: usize = 8 * 1024;
 
-/// A method to copy and sum.
+/// A method to copy and to make the CRC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum Method {
     /// One pass by carry-less multiplication of 512 bits.
     #[cfg(target_arch = "x86_64")]
     Fold512,
@@ -56,24 +56,24 @@ enum Way {
 }
 
 /// The fastest method here, once it is known.
-static BEST: OnceLock<Way> = OnceLock::new();
+static BEST: OnceLock<Method> = OnceLock::new();
 
 /// The fastest method here.
 #[inline]
-fn best() -> Way {
-    *BEST.get_or_init(|| Way::here().next().unwrap_or(Way::Portable))
+fn best() -> Method {
+    *BEST.get_or_init(|| Method::here().next().unwrap_or(Method::Portable))
 }
 
-/// Continues the sum `crc` with `bytes`.
+/// Continues the CRC `crc` with `bytes`.
 #[inline]
 pub(crate) fn append(crc: u32, bytes: &[u8]) -> u32 {
     let best = best();
     #[cfg(target_arch = "x86_64")]
-    if best != Way::Portable && bytes.len() <= short::MAX_BYTES {
+    if best != Method::Portable && bytes.len() <= short::MAX_BYTES {
         // SAFETY: `BEST` is a method that this CPU supports, and those that are not portable need SSE4.2.
-        return !unsafe { short::sum(!crc, bytes) };
+        return !unsafe { short::append(!crc, bytes) };
     }
-    // SAFETY: `best` is the first method of `Way::here`, which has only methods that this CPU supports.
+    // SAFETY: `best` is the first method of `Method::here`, which has only methods that this CPU supports.
     unsafe { best.append(crc, bytes) }
 }
 
@@ -83,8 +83,8 @@ pub(crate) fn append_front(crc: u32, front: &Front) -> u32 {
     match best() {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: `BEST` is a method that this CPU supports, and both need SSE4.2.
-        Way::Fold512 | Way::Lanes => !unsafe { bytes::sum_front(!crc, front) },
-        Way::Portable => {
+        Method::Fold512 | Method::Lanes => !unsafe { bytes::append_front(!crc, front) },
+        Method::Portable => {
             let mut room = [0; Front::MAX_BYTES];
             crc32c::crc32c_append(crc, front.store(&mut room).0)
         }
@@ -98,11 +98,11 @@ pub(crate) fn append_front(crc: u32, front: &Front) -> u32 {
 pub(crate) fn copy(crc: u32, dst: &mut [u8], src: &[u8]) -> u32 {
     assert_eq!(dst.len(), src.len(), "copy between runs of different length");
     // SAFETY: `src` is a slice of the same length, so its bytes are readable and nobody writes them. `best`
-    // is the first method of `Way::here`, which has only methods that this CPU supports.
+    // is the first method of `Method::here`, which has only methods that this CPU supports.
     unsafe { best().fetch(crc, src.as_ptr(), dst) }
 }
 
-/// The bytes in front of those that are fetched: 16 or 20, as numbers. They are stored and summed from
+/// The bytes in front of those that are fetched: 16 or 20, as numbers. They are stored and added from
 /// registers, since a load of bytes that were just stored in smaller pieces has to wait.
 #[derive(Clone, Copy, Debug)]
 pub struct Front {
@@ -116,7 +116,7 @@ impl Front {
     /// Bytes of the longer one.
     const MAX_BYTES: usize = 20;
 
-    /// The Internet checksum's sum of its bytes.
+    /// The partial Internet checksum of its bytes.
     #[inline]
     fn sum(&self) -> u64 {
         let words = self.words.map(|word| (word >> 32) + (word & 0xffff_ffff));
@@ -143,8 +143,8 @@ impl Front {
     }
 }
 
-/// Copies `out.len()` bytes from `from` on, and returns the sum of `front`, the copied bytes, and `zeros`
-/// zeros. If `tally`, also returns the Internet checksum's sum of all of it, as [`dp::sum::of`] counts it.
+/// Copies `out.len()` bytes from `from` on, and returns the CRC of `front`, the copied bytes, and `zeros`
+/// zeros. If `tally`, also returns the [partial Internet checksum](dp::checksum::partial()) of all of it.
 ///
 /// Never inlined, so that the code around it stays small. Each method is a jump.
 ///
@@ -159,29 +159,29 @@ unsafe fn fetch_behind(
 ) -> (u32, u64) {
     match (BEST.get(), tally) {
         #[cfg(target_arch = "x86_64")]
-        (Some(Way::Fold512 | Way::Lanes), false) if out.len() <= short::MAX_BYTES => {
+        (Some(Method::Fold512 | Method::Lanes), false) if out.len() <= short::MAX_BYTES => {
             // SAFETY: the caller promises the bytes at `from`. `BEST` is a method that this CPU supports, and
             // both need SSE4.2.
             unsafe { short::fetch_behind::<false>(front, from, out, zeros) }
         }
         #[cfg(target_arch = "x86_64")]
-        (Some(Way::Fold512 | Way::Lanes), true) if out.len() <= short::MAX_BYTES => {
+        (Some(Method::Fold512 | Method::Lanes), true) if out.len() <= short::MAX_BYTES => {
             // SAFETY: the caller promises the bytes at `from`. `BEST` is a method that this CPU supports, and
             // both need SSE4.2.
             unsafe { short::fetch_behind::<true>(front, from, out, zeros) }
         }
         #[cfg(target_arch = "x86_64")]
-        (Some(Way::Lanes), false) => {
+        (Some(Method::Lanes), false) => {
             // SAFETY: the caller promises the bytes at `from`, and `BEST` is a method that this CPU supports.
             unsafe { lanes::fetch_behind::<false>(front, from, out, zeros) }
         }
         #[cfg(target_arch = "x86_64")]
-        (Some(Way::Lanes), true) => {
+        (Some(Method::Lanes), true) => {
             // SAFETY: the caller promises the bytes at `from`, and `BEST` is a method that this CPU supports.
             unsafe { lanes::fetch_behind::<true>(front, from, out, zeros) }
         }
         #[cfg(target_arch = "x86_64")]
-        (Some(Way::Fold512), _) => {
+        (Some(Method::Fold512), _) => {
             // SAFETY: the caller promises the bytes at `from`, and `BEST` is a method that this CPU supports.
             unsafe { fold512::fetch_behind(front, from, out, (zeros, tally)) }
         }
@@ -204,7 +204,7 @@ unsafe fn fetch_behind_by_steps(
     // SAFETY: the caller promises the bytes at `from`.
     let crc = unsafe { fetch(append_front(0, front), from, out) };
     let crc = append(crc, &[0; 4][..zeros.min(4)]);
-    (crc, if tally { front.sum() + dp::sum::of(out) } else { 0 })
+    (crc, if tally { front.sum() + dp::checksum::partial(out) } else { 0 })
 }
 
 /// Copies `out.len()` bytes from `from` on and returns [`append`] of the copied bytes.
@@ -216,8 +216,8 @@ unsafe fn fetch_behind_by_steps(
 /// copies.
 #[inline]
 pub(super) unsafe fn fetch(crc: u32, from: *const u8, out: &mut [u8]) -> u32 {
-    // SAFETY: the caller makes the promise of `Way::fetch` for the bytes at `from`. `best` is the first
-    // method of `Way::here`, which has only methods that this CPU supports.
+    // SAFETY: the caller makes the promise of `Method::fetch` for the bytes at `from`. `best` is the first
+    // method of `Method::here`, which has only methods that this CPU supports.
     unsafe { best().fetch(crc, from, out) }
 }
 
@@ -252,14 +252,14 @@ unsafe fn fetch_behind_guarded(
     out: &mut [u8],
     more: (usize, bool),
 ) -> Result<(u32, u64), Unmapped> {
-    let (mut sums, len) = ((0, 0), out.len());
+    let (mut crc, len) = ((0, 0), out.len());
     // SAFETY: the caller makes the promise of `fetch` for these bytes.
-    let copy = || sums = unsafe { fetch_behind(front, from, out, more) };
+    let copy = || crc = unsafe { fetch_behind(front, from, out, more) };
     // SAFETY: `fetch_behind` owns nothing, takes no lock that it could leave locked (its method is chosen
     // before the first access to the bytes), and does not panic. Abandoned at an access to the bytes at
-    // `from`, it leaves nothing behind but bytes in `out`, which are initialised all the time, and no sum.
+    // `from`, it leaves nothing behind but bytes in `out`, which are initialised all the time, and no CRC.
     unsafe { copy::run(from, len, true, copy) }?;
-    Ok(sums)
+    Ok(crc)
 }
 
 /// As [`fetch`], under the guard if `guarded`. An error may leave a part copied.
@@ -268,7 +268,7 @@ unsafe fn fetch_behind_guarded(
 /// `from..from + out.len()` is mapped and readable, and others access it at most through atomics and raw
 /// copies.
 #[inline]
-pub(super) unsafe fn fetch_summed_from(
+pub(super) unsafe fn fetch_with_crc_from(
     from: *const u8,
     out: &mut [u8],
     guarded: bool,
@@ -278,17 +278,17 @@ pub(super) unsafe fn fetch_summed_from(
         // SAFETY: the caller makes the promise of `fetch` for these bytes.
         return Ok(unsafe { fetch(crc, from, out) });
     }
-    let (mut sum, len) = (crc, out.len());
+    let (mut crc, len) = (crc, out.len());
     // SAFETY: the caller makes the promise of `fetch` for these bytes.
-    let copy = || sum = unsafe { fetch(crc, from, out) };
+    let copy = || crc = unsafe { fetch(crc, from, out) };
     // SAFETY: `fetch` owns nothing, takes no lock that it could leave locked (its method is chosen
     // before the first access to the bytes), and does not panic. Abandoned at an access to the bytes at
-    // `from`, it leaves nothing behind but bytes in `out`, which are initialised all the time, and no sum.
+    // `from`, it leaves nothing behind but bytes in `out`, which are initialised all the time, and no CRC.
     unsafe { copy::run(from, len, true, copy) }?;
-    Ok(sum)
+    Ok(crc)
 }
 
-impl Way {
+impl Method {
     /// The methods that this CPU supports, the fastest first.
     fn here() -> impl Iterator<Item = Self> {
         [
@@ -299,7 +299,7 @@ impl Way {
             (Self::Portable, true),
         ]
         .into_iter()
-        .filter_map(|(way, here)| here.then_some(way))
+        .filter_map(|(method, here)| here.then_some(method))
     }
 
     /// As [`fetch`].
@@ -354,11 +354,11 @@ impl Way {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the caller promises that the CPU supports this method: all features that
             // `fold512::is_supported` asks for.
-            Self::Fold512 => !unsafe { fold512::sum(!crc, bytes) },
+            Self::Fold512 => !unsafe { fold512::append(!crc, bytes) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the caller promises that the CPU supports this method: all features that
             // `lanes::is_supported` asks for.
-            Self::Lanes => !unsafe { lanes::sum(!crc, bytes) },
+            Self::Lanes => !unsafe { lanes::append(!crc, bytes) },
             Self::Portable => crc32c::crc32c_append(crc, bytes),
         }
     }

@@ -27,40 +27,40 @@ pub(crate) fn alone(criterion: &mut Criterion) {
     for len in LENGTHS {
         let packets = packets(len);
         let payload = &packets[1][PAYLOAD_AT..];
-        let mut sum = Crc32c::new();
-        sum.update(payload);
-        assert_eq!(sum.finish(), crc32c::crc32c(payload));
+        let mut crc = Crc32c::new();
+        crc.update(payload);
+        assert_eq!(crc.finish(), crc32c::crc32c(payload));
         let mut next = 0;
         group.throughput(Throughput::Bytes(len as u64));
         group.bench_with_input(BenchmarkId::from_parameter(len), &len, |bencher, _| {
             bencher.iter(|| {
                 next = (next + 1) % PACKETS;
-                let mut sum = Crc32c::new();
-                sum.update(black_box(&packets[next][PAYLOAD_AT..]));
-                sum.finish()
+                let mut crc = Crc32c::new();
+                crc.update(black_box(&packets[next][PAYLOAD_AT..]));
+                crc.finish()
             });
         });
     }
     group.finish();
 }
 
-/// The send path: bytes are copied out of registered memory, and summed.
+/// The send path: bytes are copied out of registered memory, with a CRC.
 pub(crate) fn copies(criterion: &mut Criterion) {
     copy(criterion, "copy", |source, out| {
-        let mut sum = Crc32c::unused();
-        source.fetch_summed(0, out, sum.running()).expect("registered");
-        sum.finish()
+        let mut crc = Crc32c::unused();
+        source.fetch_summed(0, out, crc.running()).expect("registered");
+        crc.finish()
     });
     copy(criterion, "copy then crc32c", |source, out| {
         source.fetch(0, out).expect("registered");
-        let mut sum = Crc32c::new();
-        sum.update(out);
-        sum.finish()
+        let mut crc = Crc32c::new();
+        crc.update(out);
+        crc.finish()
     });
     copy(criterion, "copy with crc32c", |source, out| {
-        let mut sum = Crc32c::new();
-        source.fetch_summed(0, out, sum.running()).expect("registered");
-        sum.finish()
+        let mut crc = Crc32c::new();
+        source.fetch_summed(0, out, crc.running()).expect("registered");
+        crc.finish()
     });
 }
 
@@ -77,9 +77,9 @@ fn copy(criterion: &mut Criterion, name: &str, work: impl Fn(&Source<'_>, &mut [
             .collect();
         let mut packets = packets(len);
         let out = &mut packets[0][PAYLOAD_AT..];
-        let sum = work(&sources[0], out);
+        let crc = work(&sources[0], out);
         assert!(
-            out.iter().all(|byte| *byte == FILL) && [0, crc32c::crc32c(out)].contains(&sum),
+            out.iter().all(|byte| *byte == FILL) && [0, crc32c::crc32c(out)].contains(&crc),
             "{name} {len}"
         );
         let mut next = 0;

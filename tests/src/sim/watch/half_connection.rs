@@ -25,7 +25,7 @@ pub(super) enum Boundaries {
 
 /// The stream that one host sends on one connection. Offsets count from the byte after the SYN.
 #[derive(Debug)]
-pub(super) struct Half {
+pub(super) struct HalfConnection {
     /// Initial sequence number, once the SYN was seen.
     pub(super) isn: Option<u32>,
     /// Window scale that the sender offers. It is used only if both SYNs offer one.
@@ -94,7 +94,7 @@ pub(super) struct Half {
     pub(super) permits_sack: bool,
 }
 
-impl Half {
+impl HalfConnection {
     /// Nothing sent yet.
     pub(super) fn new(boundaries: Boundaries) -> Self {
         Self {
@@ -330,11 +330,11 @@ pub(super) struct Sender {
 
 #[cfg(test)]
 mod tests {
-    use super::{Boundaries, Half};
+    use super::{Boundaries, HalfConnection};
 
     /// A half that sends 100 bytes at each of these times.
-    fn sends(times_us: &[u64]) -> Half {
-        let mut half = Half::new(Boundaries::Unknown);
+    fn sends(times_us: &[u64]) -> HalfConnection {
+        let mut half = HalfConnection::new(Boundaries::Unknown);
         for &now_us in times_us {
             half.high += 100;
             half.note_sent(now_us);

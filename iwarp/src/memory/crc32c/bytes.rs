@@ -1,8 +1,8 @@
-//! Loads of bytes for a sum, with a store of each loaded value if they are copied.
+//! Loads of bytes for a CRC, with a store of each loaded value if they are copied.
 //!
 //! The loads are assembly that is opaque to the compiler, which may neither repeat nor omit them: the bytes
 //! may be registered memory, which others write to. Each byte is loaded once, and the loaded value is both
-//! summed and stored.
+//! added to the CRC and stored.
 
 use std::arch::asm;
 use std::arch::x86_64::{
@@ -12,7 +12,7 @@ use std::arch::x86_64::{
 
 use super::Front;
 
-/// The destination of the bytes besides the sum.
+/// The destination of the bytes besides the CRC.
 pub(super) trait Sink: Copy {
     /// Stores `value` at `offset`.
     ///
@@ -21,7 +21,7 @@ pub(super) trait Sink: Copy {
     unsafe fn put<T>(self, offset: usize, value: T);
 }
 
-/// No destination: the bytes are only summed.
+/// No destination: no copy is made.
 #[derive(Clone, Copy)]
 pub(super) struct Nowhere;
 
@@ -155,7 +155,7 @@ unsafe fn load_512(from: *const u8) -> __m512i {
     value
 }
 
-/// Bytes on their way to a sum: loaded from the front, and stored to a sink as they were loaded.
+/// Bytes on their way to a CRC: loaded from the front, and stored to a sink as they were loaded.
 pub(super) struct Loader<S> {
     from: *const u8,
     sink: S,
@@ -257,15 +257,15 @@ impl<S: Sink> Loader<S> {
     }
 }
 
-/// Sums and stores bytes up to the next address that is a multiple of 8, at most `len`, in steps of one, two
-/// and four bytes. Returns the state of the sum and the number of bytes.
+/// Adds and stores bytes up to the next address that is a multiple of 8, at most `len`, in steps of one, two
+/// and four bytes. Returns the state of the CRC and the number of bytes.
 ///
 /// # Safety
 /// `from..from + len` is mapped and readable, and others access it at most through atomics and raw copies.
 /// `sink` has room for `len` bytes, which nobody else accesses during the call.
 #[inline]
 #[target_feature(enable = "sse4.2")]
-pub(super) unsafe fn sum_head(state: u32, from: *const u8, sink: impl Sink, len: usize) -> (u32, usize) {
+pub(super) unsafe fn append_head(state: u32, from: *const u8, sink: impl Sink, len: usize) -> (u32, usize) {
     if from.cast::<u64>().is_aligned() {
         return (state, 0);
     }
@@ -289,27 +289,27 @@ pub(super) unsafe fn sum_head(state: u32, from: *const u8, sink: impl Sink, len:
     (state, bytes.at())
 }
 
-/// Sums the bytes of `front`.
+/// Adds the bytes of `front`.
 #[inline]
 #[target_feature(enable = "sse4.2")]
-pub(super) fn sum_front(state: u32, front: &Front) -> u32 {
+pub(super) fn append_front(state: u32, front: &Front) -> u32 {
     let Front { words: [first, second], rest } = *front;
     let state = _mm_crc32_u64(_mm_crc32_u64(u64::from(state), first), second) as u32;
     rest.map_or(state, |rest| _mm_crc32_u32(state, rest))
 }
 
-/// Sums as many zeros.
+/// Adds as many zeros.
 #[inline]
 #[target_feature(enable = "sse4.2")]
-pub(super) fn sum_zeros(state: u32, zeros: usize) -> u32 {
+pub(super) fn append_zeros(state: u32, zeros: usize) -> u32 {
     (0..zeros).fold(state, |state, _| _mm_crc32_u8(state, 0))
 }
 
-/// Sums and stores the bytes that are left in words, and the last ones in steps of four, two and one bytes.
+/// Adds and stores the bytes that are left in words, and the last ones in steps of four, two and one bytes.
 /// If `TALLY`, also returns their sum for the Internet checksum.
 #[inline]
 #[target_feature(enable = "sse4.2")]
-pub(super) fn sum_tail<const TALLY: bool>(state: u32, mut bytes: Loader<impl Sink>) -> (u32, u64) {
+pub(super) fn append_tail<const TALLY: bool>(state: u32, mut bytes: Loader<impl Sink>) -> (u32, u64) {
     let (mut state, mut sum) = (u64::from(state), 0);
     let mut tally = |value| {
         if TALLY {

@@ -1,5 +1,5 @@
-//! The Internet checksum's sum (RFC 1071) of contiguous bytes: alone, or in the same pass that copies
-//! them.
+//! The one's complement sum of the Internet checksum (RFC 1071) over contiguous bytes: alone, or in the same
+//! pass that copies them.
 //!
 //! 32-bit words are added to 64-bit accumulators, in the widest vectors of the CPU, which are detected
 //! at run time. Combining the sums of several pieces is up to the caller.
@@ -17,24 +17,24 @@ use plain::{BLOCK, small};
 /// From this length on, vectors pay for the detection of CPU features.
 const LONG: usize = 2 * BLOCK;
 
-/// The sum of `bytes` as 16-bit words in memory order, an odd last byte padded with zero; not folded.
-/// Below 2^48 for any frame.
+/// The partial checksum of `bytes`: the sum of their 16-bit words in memory order, an odd last byte padded
+/// with zero; neither folded nor complemented. Below 2^48 for any frame.
 ///
 /// ```
-/// let folded = |sum: u64| (sum % 0xffff) as u16;
-/// assert_eq!(folded(dp::sum::of(&[1, 2, 3])), u16::from_ne_bytes([1, 2]) + u16::from_ne_bytes([3, 0]));
+/// let folded = (dp::checksum::partial(&[1, 2, 3]) % 0xffff) as u16;
+/// assert_eq!(folded, u16::from_ne_bytes([1, 2]) + u16::from_ne_bytes([3, 0]));
 /// ```
 #[inline]
-pub fn of(bytes: &[u8]) -> u64 {
-    if bytes.len() < LONG { small(bytes) } else { Instructions::best().of(bytes) }
+pub fn partial(bytes: &[u8]) -> u64 {
+    if bytes.len() < LONG { small(bytes) } else { Instructions::best().partial(bytes) }
 }
 
-/// Copies `src` to `dst` and returns its sum, as [`of`].
+/// Copies `src` to `dst` and returns its [`partial`] checksum.
 ///
 /// # Panics
 /// When the lengths differ.
 #[inline]
-pub fn copy(dst: &mut [u8], src: &[u8]) -> u64 {
+pub fn copy_partial(dst: &mut [u8], src: &[u8]) -> u64 {
     assert_eq!(dst.len(), src.len(), "copy between runs of different length");
     Instructions::best().copy(dst, src)
 }
@@ -64,16 +64,16 @@ impl Instructions {
         Self::Plain
     }
 
-    fn of(self, bytes: &[u8]) -> u64 {
+    fn partial(self, bytes: &[u8]) -> u64 {
         match self {
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: the CPU has AVX-512: this value is made by `best` and by the tests' `ways` only, after
-            // they have detected it.
-            Self::Avx512 => unsafe { avx512::of(bytes) },
+            // SAFETY: the CPU has AVX-512: this value is made by `best` and by the tests' `supported` only,
+            // after they have detected it.
+            Self::Avx512 => unsafe { avx512::partial(bytes) },
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: the CPU has AVX2: this value is made by `best` and by the tests' `ways` only, after
-            // they have detected it.
-            Self::Avx2 => unsafe { avx2::of(bytes) },
+            // SAFETY: the CPU has AVX2: this value is made by `best` and by the tests' `supported` only,
+            // after they have detected it.
+            Self::Avx2 => unsafe { avx2::partial(bytes) },
             Self::Plain => plain::blocks(bytes),
         }
     }
@@ -81,12 +81,12 @@ impl Instructions {
     fn copy(self, dst: &mut [u8], src: &[u8]) -> u64 {
         match self {
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: the CPU has AVX-512: this value is made by `best` and by the tests' `ways` only, after
-            // they have detected it.
+            // SAFETY: the CPU has AVX-512: this value is made by `best` and by the tests' `supported` only,
+            // after they have detected it.
             Self::Avx512 => unsafe { avx512::copy(dst, src) },
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: the CPU has AVX2: this value is made by `best` and by the tests' `ways` only, after
-            // they have detected it.
+            // SAFETY: the CPU has AVX2: this value is made by `best` and by the tests' `supported` only,
+            // after they have detected it.
             Self::Avx2 => unsafe { avx2::copy(dst, src) },
             Self::Plain => plain::copied_blocks(dst, src),
         }
@@ -109,8 +109,8 @@ mod tests {
         sum
     }
 
-    /// The ways of this CPU, the best first.
-    fn ways() -> impl Iterator<Item = Instructions> {
+    /// Those of this CPU, the best first.
+    fn supported() -> impl Iterator<Item = Instructions> {
         let all = [
             #[cfg(target_arch = "x86_64")]
             (Instructions::Avx512, std::is_x86_feature_detected!("avx512f")),
@@ -118,26 +118,34 @@ mod tests {
             (Instructions::Avx2, std::is_x86_feature_detected!("avx2")),
             (Instructions::Plain, true),
         ];
-        all.into_iter().filter_map(|(way, is_here)| is_here.then_some(way))
+        all.into_iter().filter_map(|(instructions, is_here)| is_here.then_some(instructions))
     }
 
     #[test]
-    fn every_way_gives_the_sum_of_the_words_at_every_length_and_alignment() {
+    fn all_instructions_give_the_sum_of_the_words_at_every_length_and_alignment() {
         // Small and large bytes in turn, so that carries run, and every place counts differently.
         let bytes: Vec<u8> =
             (0..2048 + 64_u32).map(|n| (n * n + n / 7) as u8 | ((n % 3) << 6) as u8).collect();
-        assert_eq!(Instructions::best(), ways().next().unwrap());
+        assert_eq!(Instructions::best(), supported().next().unwrap());
         for len in 0..=2048 {
             for at in [0, 1, 2, 3, 4, 7, 8, 15, 16, 31, 32, 33, 63] {
                 let bytes = &bytes[at..at + len];
                 let expected = fold(reference(bytes));
-                assert_eq!(fold(of(bytes)), expected, "{len} at {at}");
-                for way in ways() {
-                    assert_eq!(fold(way.of(bytes)), expected, "{way:?}: {len} at {at}");
+                assert_eq!(fold(partial(bytes)), expected, "{len} at {at}");
+                for instructions in supported() {
+                    assert_eq!(
+                        fold(instructions.partial(bytes)),
+                        expected,
+                        "{instructions:?}: {len} at {at}"
+                    );
                     let mut copy = [0xee; 2048 + 64];
                     let copy = &mut copy[63 - at..63 - at + len];
-                    assert_eq!(fold(way.copy(copy, bytes)), expected, "{way:?}: {len} copied at {at}");
-                    assert_eq!(copy, bytes, "{way:?}");
+                    assert_eq!(
+                        fold(instructions.copy(copy, bytes)),
+                        expected,
+                        "{instructions:?}: {len} copied at {at}"
+                    );
+                    assert_eq!(copy, bytes, "{instructions:?}");
                 }
             }
         }
@@ -146,13 +154,13 @@ mod tests {
     #[test]
     fn the_largest_frame_does_not_overflow() {
         let bytes = vec![0xff; 1 << 16];
-        assert!(of(&bytes) < 1 << 48);
-        assert_eq!(fold(of(&bytes)), 0xffff);
+        assert!(partial(&bytes) < 1 << 48);
+        assert_eq!(fold(partial(&bytes)), 0xffff);
     }
 
     #[test]
     #[should_panic(expected = "different length")]
     fn a_copy_has_as_many_bytes() {
-        copy(&mut [0; 3], &[0; 4]);
+        copy_partial(&mut [0; 3], &[0; 4]);
     }
 }

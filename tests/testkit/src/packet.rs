@@ -1,9 +1,14 @@
-//! Frames as the simulator sees them: Ethernet, IPv4 or IPv6 without extension headers, TCP. It has a parser
-//! of its own, so that it shares no fault with the stack under test.
+//! Frames as tests see them: Ethernet, IPv4 or IPv6 without extension headers, TCP. It has a parser and
+//! builders of its own, so that it shares no fault with the stack under test.
+
+mod build;
 
 use std::ops::Range;
 
-const ETHERNET_BYTES: usize = 14;
+pub use build::{
+    Addresses, ETHERNET, Ipv4, TCP_BYTES, TcpHeader, complete, fragment, ipv4, ipv6, is_sound, is_whole_tcp,
+    protocol, raw, resolution,
+};
 
 /// TCP flags.
 pub mod flag {
@@ -76,7 +81,7 @@ fn be32(bytes: &[u8], at: usize) -> Option<u32> {
 
 /// The TCP segment in `frame`; `None` for anything else.
 pub fn parse(frame: &[u8]) -> Option<Tcp> {
-    let l3 = ETHERNET_BYTES;
+    let l3 = ETHERNET;
     let (l4, end, ipv6) = match be16(frame, 12)? {
         0x0800
             if frame.get(l3)? >> 4 == 4 && *frame.get(l3 + 9)? == 6 && be16(frame, l3 + 6)? & 0x3fff == 0 =>
@@ -234,7 +239,7 @@ impl Tcp {
 
     /// Writes the length of `frame` into its IP header.
     fn set_length(&self, frame: &mut [u8]) {
-        let l3 = ETHERNET_BYTES;
+        let l3 = ETHERNET;
         let (field, length) =
             if self.ipv6 { (l3 + 4, frame.len() - l3 - 40) } else { (l3 + 2, frame.len() - l3) };
         frame[field..field + 2].copy_from_slice(&(length as u16).to_be_bytes());
@@ -242,7 +247,7 @@ impl Tcp {
 
     /// The ECN field of the IP header: 0 not capable, 1 or 2 capable, 3 congestion experienced.
     pub fn ecn(&self, frame: &[u8]) -> u8 {
-        if self.ipv6 { frame[ETHERNET_BYTES + 1] >> 4 & 3 } else { frame[ETHERNET_BYTES + 1] & 3 }
+        if self.ipv6 { frame[ETHERNET + 1] >> 4 & 3 } else { frame[ETHERNET + 1] & 3 }
     }
 
     /// A frame like this one with another part of the stream and correct checksums.
@@ -257,33 +262,14 @@ impl Tcp {
     }
 }
 
-/// Computes the checksums.
-pub fn complete(frame: &mut [u8]) {
-    dp::checksum::complete_ipv4_header(frame);
-    dp::checksum::complete(frame);
-}
-
 /// Sets congestion experienced in a frame of a capable flow (RFC 3168 section 5).
 pub fn mark_congestion(frame: &mut [u8], tcp: &Tcp) {
     if tcp.ipv6 {
-        frame[ETHERNET_BYTES + 1] |= 0x30;
+        frame[ETHERNET + 1] |= 0x30;
     } else {
-        frame[ETHERNET_BYTES + 1] |= 3;
+        frame[ETHERNET + 1] |= 3;
         dp::checksum::complete_ipv4_header(frame);
     }
-}
-
-fn internet_checksum(parts: &[&[u8]]) -> u16 {
-    let mut sum = 0_u64;
-    for part in parts {
-        for pair in part.chunks(2) {
-            sum += u64::from(u16::from_be_bytes([pair[0], pair.get(1).copied().unwrap_or(0)]));
-        }
-    }
-    while sum > 0xffff {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    !(sum as u16)
 }
 
 /// A router's report to the sender of `frame` that its packet is larger than `mtu` (RFC 1191 section 4, RFC
@@ -299,39 +285,65 @@ pub fn unreachable(frame: &[u8], tcp: &Tcp) -> Vec<u8> {
 
 /// An ICMP error about `frame`: type and code for both families, and the MTU field.
 fn icmp(frame: &[u8], tcp: &Tcp, v4: (u8, u8), v6: (u8, u8), mtu: u16) -> Vec<u8> {
-    let l3 = ETHERNET_BYTES;
-    let mut out = Vec::new();
-    out.extend_from_slice(&frame[6..12]);
-    out.extend_from_slice(&frame[..6]);
-    out.extend_from_slice(&frame[12..14]);
+    let addresses = Addresses::of_answer(frame, tcp.ipv6);
     if tcp.ipv6 {
-        let (src, dst) = (&frame[l3 + 8..l3 + 24], &frame[l3 + 24..l3 + 40]);
         let mut message = vec![v6.0, v6.1, 0, 0];
         message.extend(u32::from(mtu).to_be_bytes());
-        message.extend_from_slice(&frame[l3..frame.len().min(l3 + 1232)]);
-        let length = (message.len() as u32).to_be_bytes();
-        let sum = internet_checksum(&[dst, src, &length, &[0, 0, 0, 58], &message]);
-        message[2..4].copy_from_slice(&sum.to_be_bytes());
-        out.extend([0x60, 0, 0, 0]);
-        out.extend((message.len() as u16).to_be_bytes());
-        out.extend([58, 64]);
-        out.extend_from_slice(dst);
-        out.extend_from_slice(src);
-        out.extend(message);
-    } else {
-        let (src, dst) = (&frame[l3 + 12..l3 + 16], &frame[l3 + 16..l3 + 20]);
-        let mut message = vec![v4.0, v4.1, 0, 0, 0, 0];
-        message.extend(mtu.to_be_bytes());
-        message.extend_from_slice(&frame[l3..frame.len().min(l3 + 68)]);
-        let sum = internet_checksum(&[&message]);
-        message[2..4].copy_from_slice(&sum.to_be_bytes());
-        out.extend([0x45, 0]);
-        out.extend((20 + message.len() as u16).to_be_bytes());
-        out.extend([0, 0, 0, 0, 64, 1, 0, 0]);
-        out.extend_from_slice(dst);
-        out.extend_from_slice(src);
-        out.extend(message);
-        dp::checksum::complete_ipv4_header(&mut out);
+        message.extend_from_slice(&frame[ETHERNET..frame.len().min(ETHERNET + 1232)]);
+        return ipv6(&addresses, 0, protocol::ICMPV6, 64, &message);
     }
-    out
+    let mut message = vec![v4.0, v4.1, 0, 0, 0, 0];
+    message.extend(mtu.to_be_bytes());
+    message.extend_from_slice(&frame[ETHERNET..frame.len().min(ETHERNET + 68)]);
+    let header = Ipv4 { tos: 0, id: 0, fragment: 0, ttl: 64, protocol: protocol::ICMP };
+    ipv4(&addresses, header, &[], &message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Built, parsed, cut and reported on in both families, with checksums that are correct.
+    #[test]
+    fn built_segments_are_what_the_parser_reads() {
+        let addresses = Addresses {
+            macs: [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]],
+            v4: [[10, 0, 0, 1], [10, 0, 0, 2]],
+            v6: [[0xfd; 16], [0xfe; 16]],
+        };
+        let options = [2, 4, 5, 0xb4, 4, 2];
+        let header = TcpHeader {
+            ports: [1000, 80],
+            seq: 7,
+            ack: 8,
+            flags: flag::ACK,
+            window: 9,
+            urgent: 0,
+            options: &options,
+        };
+        let segment = header.segment(b"odd");
+        let ip = Ipv4 { tos: 0, id: 0, fragment: 0x4000, ttl: 64, protocol: protocol::TCP };
+        let frames = [ipv4(&addresses, ip, &[], &segment), ipv6(&addresses, 0, protocol::TCP, 64, &segment)];
+        for frame in frames {
+            let tcp = parse(&frame).expect("a segment");
+            assert!(is_whole_tcp(&frame) && is_sound(&frame));
+            let fields = (tcp.src_port, tcp.dst_port, tcp.seq, tcp.ack, tcp.flags, tcp.window);
+            assert_eq!(fields, (1000, 80, 7, 8, flag::ACK, 9));
+            assert_eq!(&frame[tcp.payload.clone()], b"odd");
+            let read: Vec<_> = tcp.options(&frame).collect();
+            assert_eq!(read, [(2, &[5, 0xb4][..]), (4, &[][..])]);
+            let mut wrong = frame.clone();
+            wrong[tcp.payload.start] ^= 1;
+            assert!(!is_whole_tcp(&wrong) && !is_sound(&wrong));
+            // The report goes back to the sender and quotes the packet.
+            let report = too_big(&frame, &tcp, 1280);
+            assert!(is_sound(&report));
+            assert_eq!((&report[..6], &report[6..12]), (&frame[6..12], &frame[..6]));
+            let (header, at) = if tcp.ipv6 { (40, ETHERNET + 8) } else { (20, ETHERNET + 12) };
+            let bytes = if tcp.ipv6 { 16 } else { 4 };
+            let (to, from) = (at + bytes..at + 2 * bytes, at..at + bytes);
+            assert_eq!((&report[from.clone()], &report[to.clone()]), (&frame[to], &frame[from]));
+            assert_eq!(report[ETHERNET + header + 8..], frame[ETHERNET..]);
+        }
+    }
 }

@@ -1,16 +1,16 @@
-//! Sums of few bytes by the CRC instruction alone, in little code, with a copy in the same pass.
+//! CRC32c of few bytes by the CRC instruction alone, in little code, with a copy in the same pass.
 
 use std::arch::x86_64::{_mm_crc32_u8, _mm_crc32_u32, _mm_crc32_u64};
 
 use super::Front;
-use super::bytes::{Loader, To, sum_front, sum_head, sum_tail, sum_zeros};
+use super::bytes::{Loader, To, append_front, append_head, append_tail, append_zeros};
 
 /// Most bytes for which this is the fastest method.
 pub(super) const MAX_BYTES: usize = 127;
 
-/// Continues the sum `state`, which is not complemented, with `bytes`.
+/// Continues the CRC `state`, which is not complemented, with `bytes`.
 #[target_feature(enable = "sse4.2")]
-pub(super) fn sum(state: u32, bytes: &[u8]) -> u32 {
+pub(super) fn append(state: u32, bytes: &[u8]) -> u32 {
     let mut state = u64::from(state);
     let (blocks, rest) = bytes.as_chunks::<32>();
     for block in blocks {
@@ -36,8 +36,8 @@ pub(super) fn sum(state: u32, bytes: &[u8]) -> u32 {
     state
 }
 
-/// Copies `out.len()` bytes from `from` on, and continues the sum `state` with the copied bytes. If `TALLY`,
-/// also returns the Internet checksum's sum of `out`.
+/// Copies `out.len()` bytes from `from` on, and continues the CRC `state` with the copied bytes. If `TALLY`,
+/// also returns the partial Internet checksum of `out`.
 ///
 /// # Safety
 /// `from..from + out.len()` is mapped and readable, and others access it at most through atomics and raw
@@ -47,19 +47,19 @@ pub(super) fn sum(state: u32, bytes: &[u8]) -> u32 {
 pub(super) unsafe fn fetch<const TALLY: bool>(state: u32, from: *const u8, out: &mut [u8]) -> (u32, u64) {
     let (len, sink) = (out.len(), To(out.as_mut_ptr()));
     // SAFETY: the caller promises the bytes at `from`. The sink is `out`, which is borrowed mutably.
-    let (state, head) = unsafe { sum_head(state, from, sink, len) };
+    let (state, head) = unsafe { append_head(state, from, sink, len) };
     // SAFETY: the caller promises the bytes at `from`, for as long as this call. The sink is `out`, which is
-    // borrowed mutably. `sum_head` takes at most the length that it is given.
+    // borrowed mutably. `append_head` takes at most the length that it is given.
     let bytes = unsafe { Loader::new(from, sink, head, len) };
-    let (state, sum) = sum_tail::<TALLY>(state, bytes);
+    let (state, sum) = append_tail::<TALLY>(state, bytes);
     if TALLY && head > 0 { (state, behind(&out[..head], sum)) } else { (state, sum) }
 }
 
-/// The Internet checksum's sum of `head`, and of bytes behind it whose sum is `sum`.
+/// The partial Internet checksum of `head`, and of bytes behind it whose sum is `sum`.
 pub(super) fn behind(head: &[u8], sum: u64) -> u64 {
     // Behind an odd number of bytes, the bytes of each word change places.
     let sum = if head.len() % 2 == 1 { (sum % 0xffff) << 8 } else { sum };
-    dp::sum::of(head) + sum
+    dp::checksum::partial(head) + sum
 }
 
 /// As [`super::fetch_behind`]; if `TALLY`, with the sum for the Internet checksum.
@@ -73,8 +73,8 @@ pub(super) unsafe fn fetch_behind<const TALLY: bool>(
     out: &mut [u8],
     zeros: usize,
 ) -> (u32, u64) {
-    let state = sum_front(u32::MAX, front);
+    let state = append_front(u32::MAX, front);
     // SAFETY: the caller promises the bytes at `from`.
     let (state, sum) = unsafe { fetch::<TALLY>(state, from, out) };
-    (!sum_zeros(state, zeros), if TALLY { front.sum() + sum } else { 0 })
+    (!append_zeros(state, zeros), if TALLY { front.sum() + sum } else { 0 })
 }

@@ -36,7 +36,7 @@ impl Avx2Lanes {
         self.odd = _mm256_add_epi64(self.odd, _mm256_srli_epi64::<32>(words));
     }
 
-    /// The sum, as [`of`](super::of). For as many vectors as a frame has.
+    /// The sum, as [`partial`](super::partial). For as many vectors as a frame has.
     ///
     /// # Safety
     /// The CPU has AVX2.
@@ -65,9 +65,9 @@ fn load(half: &[u8; BLOCK / 2]) -> __m256i {
     unsafe { _mm256_loadu_si256(half.as_ptr().cast()) }
 }
 
-/// See [`of`](super::of).
+/// See [`partial`](super::partial).
 #[target_feature(enable = "avx2")]
-pub(super) fn of(bytes: &[u8]) -> u64 {
+pub(super) fn partial(bytes: &[u8]) -> u64 {
     let (halves, rest) = bytes.as_chunks();
     let (steps, last) = halves.as_chunks::<4>();
     let mut lanes = Avx2Lanes::new();
@@ -116,7 +116,7 @@ fn copy_half(dst: &mut [u8; BLOCK / 2], src: &[u8; BLOCK / 2]) -> __m256i {
     words
 }
 
-/// See [`copy`](super::copy); the caller checks that the lengths are equal.
+/// See [`copy_partial`](super::copy_partial); the caller checks that the lengths are equal.
 #[target_feature(enable = "avx2")]
 pub(super) fn copy(dst: &mut [u8], src: &[u8]) -> u64 {
     let (dst_halves, dst_rest) = dst.as_chunks_mut();

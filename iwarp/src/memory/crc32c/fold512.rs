@@ -1,4 +1,4 @@
-//! Sums by carry-less multiplication of 512 bits, with a copy in the same pass: AVX-512 with VPCLMULQDQ.
+//! CRC32c by carry-less multiplication of 512 bits, with a copy in the same pass: AVX-512 with VPCLMULQDQ.
 //!
 //! Four values of 64 bytes each represent all bytes so far. Each step folds them forward by 256 bytes and
 //! adds the next 256 (V. Gopal et al., "Fast CRC computation for generic polynomials using PCLMULQDQ
@@ -12,7 +12,7 @@ use std::arch::x86_64::{
 };
 
 use super::Front;
-use super::bytes::{Loader, Nowhere, Sink, To, sum_front, sum_head, sum_tail, sum_zeros};
+use super::bytes::{Loader, Nowhere, Sink, To, append_front, append_head, append_tail, append_zeros};
 use super::{powers, short};
 
 /// Bytes of a value.
@@ -29,15 +29,15 @@ pub(super) fn is_supported() -> bool {
         && is_x86_feature_detected!("vpclmulqdq")
 }
 
-/// Continues the sum `state`, which is not complemented, with `bytes`.
+/// Continues the CRC `state`, which is not complemented, with `bytes`.
 #[target_feature(enable = "sse4.2,pclmulqdq,avx,avx512f,vpclmulqdq")]
-pub(super) fn sum(state: u32, bytes: &[u8]) -> u32 {
+pub(super) fn append(state: u32, bytes: &[u8]) -> u32 {
     // SAFETY: `bytes` is a slice, so its bytes are readable and nobody writes them. Nothing is stored, and 0
     // is at most any length.
     unsafe { run(state, bytes.as_ptr(), Nowhere, 0, bytes.len()) }
 }
 
-/// Copies `out.len()` bytes from `from` on, and continues the sum `state` with the copied bytes.
+/// Copies `out.len()` bytes from `from` on, and continues the CRC `state` with the copied bytes.
 ///
 /// # Safety
 /// `from..from + out.len()` is mapped and readable, and others access it at most through atomics and raw
@@ -47,9 +47,9 @@ pub(super) fn sum(state: u32, bytes: &[u8]) -> u32 {
 pub(super) unsafe fn fetch(state: u32, from: *const u8, out: &mut [u8]) -> u32 {
     let (sink, len) = (To(out.as_mut_ptr()), out.len());
     // SAFETY: the caller promises the bytes at `from`. The sink is `out`, which is borrowed mutably.
-    let (state, at) = unsafe { sum_head(state, from, sink, len) };
+    let (state, at) = unsafe { append_head(state, from, sink, len) };
     // SAFETY: the caller promises the bytes at `from`. The sink is `out`, which is borrowed mutably.
-    // `sum_head` takes at most the length that it is given.
+    // `append_head` takes at most the length that it is given.
     unsafe { run(state, from, sink, at, len) }
 }
 
@@ -64,13 +64,13 @@ pub(super) unsafe fn fetch_behind(
     out: &mut [u8],
     (zeros, tally): (usize, bool),
 ) -> (u32, u64) {
-    let state = sum_front(u32::MAX, front);
+    let state = append_front(u32::MAX, front);
     // SAFETY: the caller promises the bytes at `from`.
     let state = unsafe { fetch(state, from, out) };
-    (!sum_zeros(state, zeros), if tally { front.sum() + dp::sum::of(out) } else { 0 })
+    (!append_zeros(state, zeros), if tally { front.sum() + dp::checksum::partial(out) } else { 0 })
 }
 
-/// Continues the sum `state` with the bytes of `from` at `at..len`, and stores them to `sink`.
+/// Continues the CRC `state` with the bytes of `from` at `at..len`, and stores them to `sink`.
 ///
 /// # Safety
 /// `at` is at most `len`; `from..from + len` is mapped and readable, and others access it at most through
@@ -83,7 +83,7 @@ unsafe fn run(state: u32, from: *const u8, sink: impl Sink, at: usize, len: usiz
     // caller promises all of this for the time of this call, and the value ends with it.
     let mut bytes = unsafe { Loader::new(from, sink, at, len) };
     if bytes.left() <= short::MAX_BYTES {
-        return sum_tail::<false>(state, bytes).0;
+        return append_tail::<false>(state, bytes).0;
     }
     let before = _mm512_zextsi128_si512(_mm_cvtsi32_si128(state.cast_signed()));
     let by_one = const { powers::fold(VALUE) };
@@ -105,7 +105,7 @@ unsafe fn run(state: u32, from: *const u8, sink: impl Sink, at: usize, len: usiz
     while let Some([next]) = bytes.next_512() {
         value = fold(value, by_one, next);
     }
-    sum_tail::<false>(to_state(value), bytes).0
+    append_tail::<false>(to_state(value), bytes).0
 }
 
 /// Folds each of the four parts of `value` forward to the position of that of `next`, and adds `next`.
@@ -119,7 +119,7 @@ fn fold(value: __m512i, by: [u64; 2], next: __m512i) -> __m512i {
     _mm512_ternarylogic_epi64::<0x96>(low, high, next)
 }
 
-/// The state of the sum after the bytes that `value` represents.
+/// The state of the CRC after the bytes that `value` represents.
 #[inline]
 #[target_feature(enable = "sse4.2,pclmulqdq,avx,avx512f")]
 fn to_state(value: __m512i) -> u32 {
@@ -141,7 +141,7 @@ fn fold_one(value: __m128i, by: [u64; 2], next: __m128i) -> __m128i {
     _mm_xor_si128(_mm_xor_si128(low, next), high)
 }
 
-/// The state of the sum after the bytes that `value` represents.
+/// The state of the CRC after the bytes that `value` represents.
 #[inline]
 #[target_feature(enable = "sse4.2,avx")]
 fn reduce(value: __m128i) -> u32 {
