@@ -35,7 +35,7 @@ pub(super) struct Ack {
     pub(super) rtt_us: Option<u32>,
     /// Smoothed round-trip time, microseconds; 0 before the first measurement.
     pub(super) srtt_us: u32,
-    /// The segments that it releases are spread over the round trip (`send/pacing.rs`).
+    /// The segments that it releases are spread over the round trip (`send/rate/pacing.rs`).
     pub(super) paced: bool,
 }
 

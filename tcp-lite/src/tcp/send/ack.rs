@@ -13,10 +13,9 @@
 //! | `congestion::Ack` | how the window may grow by it | `recovery.rs` | congestion control |
 
 use super::ack_sample::{AckSample, RetransmitFilter, is_before};
-use super::rtt::micros_since;
+use super::rate::{Acked, micros_since};
 use super::{Fin, Pending, SendHalf};
 use crate::Duration;
-use crate::tcp::congestion::{Congestion, CongestionControl};
 use crate::tcp::ctx::Ctx;
 use crate::tcp::header::SackBlock;
 
@@ -87,18 +86,12 @@ impl SendHalf {
                 .filter(|echo_ms| !is_before(*echo_ms, self.timers.control_sent_at().total_millis() as u32))
                 .and_then(|echo_ms| self.timestamp_rtt_us(ctx, echo_ms)),
         };
-        match sample_us {
-            Some(sample_us) => {
-                self.rtt.sample(ctx.now, sample_us);
-                self.recovery.loss_probe.on_sample();
-            }
-            None if syn_lost => self.rtt.on_syn_lost(),
-            None => {}
+        self.rate.establish(ctx.now, ctx.config, self.path.emss(), (sample_us, syn_lost));
+        if sample_us.is_some() {
+            self.recovery.loss_probe.on_sample();
         }
-        self.rtt.forget_backoff();
         self.pending.remove(Pending::SYN);
         self.queue.on_syn_acked();
-        self.congestion = Congestion::new(ctx.config.congestion, self.path.emss(), syn_lost);
         if self.path.start(ctx, self.agreed.sack) {
             self.on_emss_lowered(ctx);
         }
@@ -124,7 +117,7 @@ impl SendHalf {
         let (una, outstanding) = (self.queue.una(), self.queue.outstanding());
         let bytes = u64::from(window) << self.agreed.window_scale.unwrap_or(0);
         if ack == una && outstanding == 0 {
-            self.pace.advance(ctx.now);
+            self.rate.advance_pace(ctx.now);
             self.path.on_heard();
             self.window.update(pos, ack, una, bytes);
             self.on_window(ctx);
@@ -134,12 +127,12 @@ impl SendHalf {
             return false;
         }
         let Some(run) = self.queue.acknowledge_orderly(ctx.segments, ack) else { return false };
-        self.pace.advance(ctx.now);
+        self.rate.advance_pace(ctx.now);
         self.path.on_heard();
         self.window.update(pos, ack, una, bytes);
         let ((first, first_end), (end, sent)) = (run.first, run.last);
         let rtt_us = micros_since(ctx.now, sent.at);
-        self.rtt.sample(ctx.now, rtt_us);
+        self.rate.sample_rtt(ctx.now, rtt_us);
         self.recovery.loss_probe.on_sample();
         self.on_progress(ctx);
         self.raise_acknowledged(ctx, run.external);
@@ -149,14 +142,23 @@ impl SendHalf {
         debug_assert!(!self.is_overtaken(ctx), "a segment that was sent later has arrived");
         self.timers.set_reorder(None);
         // Nothing is known to be lost or to have arrived, so all that was outstanding was in flight.
-        self.grow_window(ctx, (ack - una, end - first), Some(rtt_us), (outstanding, false));
+        let acked = Acked {
+            acked: ack - una,
+            delivered: end - first,
+            rtt_us: Some(rtt_us),
+            pipe: outstanding,
+            una: self.queue.una(),
+            nxt: self.queue.nxt(),
+            ece: false,
+        };
+        self.rate.on_ack(ctx.now, ctx.config, self.path.emss(), &acked);
         self.on_window(ctx);
         true
     }
 
     /// Processes an acknowledgement. Returns whether our FIN has just been acknowledged.
     pub(in crate::tcp) fn on_ack(&mut self, ctx: &mut Ctx<'_>, segment: &AckInfo<'_>) -> bool {
-        self.pace.advance(ctx.now);
+        self.rate.advance_pace(ctx.now);
         self.path.on_heard();
         let AckInfo { ack, pos, len, window, sack, echo, ece, tells_taken } = *segment;
         let ece = ece && self.agreed.ecn;
@@ -240,7 +242,7 @@ impl SendHalf {
                     let (start, end) = (start as u64, end as u64);
                     mtu_probe_answered = self.path.take_mtu_probe_answer(ctx, start, end);
                     if mtu_probe_answered {
-                        self.congestion.set_mss(self.path.emss());
+                        self.rate.set_emss(self.path.emss());
                     }
                     sample.dsack = Some((start, end)).filter(|_| !mtu_probe_answered);
                 }
@@ -259,7 +261,7 @@ impl SendHalf {
     /// The filter that tells apart transmissions of one segment.
     #[inline]
     fn retransmit_filter(&self, ctx: &Ctx<'_>, echo: Option<u32>) -> RetransmitFilter {
-        let lowest = Duration::from_micros(u64::from(self.rtt.min_rtt_us()));
+        let lowest = Duration::from_micros(u64::from(self.rate.min_rtt_us()));
         RetransmitFilter { echo_ms: self.echo_ms(echo), horizon: ctx.now - lowest }
     }
 
@@ -278,7 +280,7 @@ impl SendHalf {
             None => sample.echo_ms().and_then(|echo_ms| self.timestamp_rtt_us(ctx, echo_ms)),
         };
         if let Some(rtt_us) = sample.rtt_us {
-            self.rtt.sample(ctx.now, rtt_us);
+            self.rate.sample_rtt(ctx.now, rtt_us);
             self.recovery.loss_probe.on_sample();
         }
     }
@@ -298,7 +300,7 @@ impl SendHalf {
         if !self.is_window_silly(ctx) {
             self.timers.forget_persist_backoff();
         }
-        self.timers.on_acked(ctx.now, Duration::from_micros(u64::from(self.rtt.srtt_us())));
+        self.timers.on_acked(ctx.now, self.rate.srtt());
     }
 
     /// Whether the peer's window does not cover the oldest queued segment: nothing is in flight and the

@@ -22,14 +22,14 @@ impl SendHalf {
     #[inline]
     pub(in crate::tcp) fn deadline(&self) -> Option<Instant> {
         let running = self.timers.running().map(|(at, _)| at);
-        let paced = self.pace.opens_at().filter(|_| self.queue.has_unsent() || self.queue.has_lost());
+        let paced = self.rate.pace_opens_at().filter(|_| self.queue.has_unsent() || self.queue.has_lost());
         first_of(running, first_of(paced, self.path.due()))
     }
 
     /// Whether a timer that counts microseconds runs, or is to be set.
     #[inline]
     pub(in crate::tcp) fn has_short_timer(&self) -> bool {
-        !self.pace.is_open() || self.timers.reorder_at().is_some()
+        !self.rate.is_pace_open() || self.timers.reorder_at().is_some()
     }
 
     /// Sets the timer that is due first, by what is outstanding or queued now, and when it was sent. Without
@@ -80,7 +80,7 @@ impl SendHalf {
             return None;
         }
         // (A probe requires an RTT sample, so the SRTT is valid.)
-        let twice = Duration::from_micros(2 * u64::from(self.rtt.srtt_us())).max(config.tail_probe_min);
+        let twice = (self.rate.srtt() * 2).max(config.tail_probe_min);
         // A single segment may wait for the peer's delayed acknowledgement, which the floor of the RTO
         // covers.
         let single = self.queue.head().is_some_and(|key| {
@@ -95,15 +95,15 @@ impl SendHalf {
     /// their acknowledgements may wait to be read.
     fn rto_at(&self, segments: &SegmentSlab) -> Instant {
         let oldest = self.queue.oldest_sent();
-        self.timers.rto_at(oldest.map(|key| segments.get(key).sent.at), self.rtt.rto())
+        self.timers.rto_at(oldest.map(|key| segments.get(key).sent.at), self.rate.rto())
     }
 
     /// When the peer's window will have been too small for long enough. The wait is shorter for an open
     /// window than for a closed one.
     fn persist_at(&self, now: Instant) -> Instant {
-        let backed_off = self.rtt.after(self.timers.persist_backoff());
+        let backed_off = self.rate.rto_after(self.timers.persist_backoff());
         let is_open = self.window.edge() > self.queue.nxt();
-        let most = if is_open { self.rtt.after(0).max(OVERRIDE_MAX) } else { backed_off };
+        let most = if is_open { self.rate.rto_after(0).max(OVERRIDE_MAX) } else { backed_off };
         now + backed_off.min(most)
     }
 

@@ -10,10 +10,10 @@
 //! | an acknowledgement arrives | `ack.rs`, `ack_sample.rs` | RFC 9293 section 3.10.7.4, RFC 2018, 2883, 7323 |
 //! | which segments arrived, which are lost | `queue/{scoreboard,sacks,flight}.rs`, `rack.rs` | RFC 2018, 6675, 8985 |
 //! | loss recovery | `recovery.rs`, `prr.rs`, `undo.rs`, `frto.rs`, `loss_probe.rs` | RFC 5681, 6582, 6937 (now 9937), 4015, 5682, 8985 |
-//! | when the window is reduced | `congestion_response.rs`, `reduction.rs` | RFC 3168, 5681 |
-//! | round-trip time and timeout | `rtt.rs`, `retransmission.rs`, `deadline.rs`, `timers.rs` | RFC 6298, 7765, 9293 section 3.8.1 |
+//! | congestion window, marks, round-trip time, pacing | `rate/` | RFC 5681, 3168, 6298 |
+//! | timers | `retransmission.rs`, `deadline.rs`, `timers.rs` | RFC 6298, 7765, 9293 section 3.8.1 |
 //! | segment size | `path_mtu.rs` | RFC 8899, 1191, 8201 |
-//! | the next segment to send | `next.rs`, `train.rs`, `pacing.rs` | RFC 9293 section 3.8, RFC 5681 |
+//! | the next segment to send | `next.rs`, `train.rs` | RFC 9293 section 3.8, RFC 5681 |
 //!
 //! It knows nothing of the receiving half: `connection/output.rs` adds the header fields for what we
 //! received. Its fields are private; `connection` calls its methods.
@@ -26,16 +26,14 @@ mod deadline;
 mod frto;
 mod loss_probe;
 mod next;
-mod pacing;
 mod path_mtu;
 mod prr;
 mod push;
 mod queue;
 mod rack;
+mod rate;
 mod recovery;
-mod reduction;
 mod retransmission;
-mod rtt;
 mod taken;
 #[cfg(test)]
 mod test_access;
@@ -53,22 +51,19 @@ use bitflags::bitflags;
 
 use self::frto::Frto;
 use self::loss_probe::LossProbe;
-use self::pacing::Pace;
 use self::path_mtu::PathMtu;
 use self::prr::Prr;
 use self::queue::SendQueue;
 use self::rack::Rack;
-use self::reduction::Reduction;
-use self::rtt::RttEstimator;
+use self::rate::{RateControl, SentSoFar};
 use self::timers::Timers;
 use self::undo::Undo;
 use self::window::PeerWindow;
-use super::congestion::{Congestion, CongestionControl};
 use super::ctx::Ctx;
 use super::open_params::{Agreed, OpenParams, timestamp};
 use super::seq::SeqSpace;
+use crate::Duration;
 use crate::facade::TcpSeqNumber;
-use crate::{Duration, TcpConfig};
 
 bitflags! {
     /// What has to be sent besides queued segments and the FIN.
@@ -154,12 +149,9 @@ pub(super) struct SendHalf {
     queue: SendQueue,
     window: PeerWindow,
     path: PathMtu,
-    rtt: RttEstimator,
-    congestion: Congestion,
+    rate: RateControl,
     rack: Rack,
     recovery: Recovery,
-    reduction: Reduction,
-    pace: Pace,
     timers: Timers,
     agreed: Agreed,
     /// Our segments may be marked (RFC 3168): ECN was agreed on, and nothing has disabled it since.
@@ -197,18 +189,14 @@ pub(super) struct SendInfo {
 impl SendHalf {
     /// A new half whose SYN has to be sent. `agreed`: what the SYN offers.
     pub(super) fn new(ctx: &Ctx<'_>, params: &OpenParams, agreed: Agreed) -> Self {
-        let config = ctx.config;
         let mut half = Self {
             space: SeqSpace::new(params.iss),
             queue: SendQueue::new(),
             window: PeerWindow::new(),
             path: PathMtu::new(params),
-            rtt: RttEstimator::new(config.rto_initial, config.rto_min, config.rto_max),
-            congestion: Congestion::new(config.congestion, u32::from(params.mss), false),
+            rate: RateControl::new(ctx.config, u32::from(params.mss)),
             rack: Rack::new(),
             recovery: Recovery::default(),
-            reduction: Reduction::default(),
-            pace: Pace::OPEN,
             timers: Timers::new(ctx.now),
             agreed,
             ect: false,
@@ -361,7 +349,7 @@ impl SendHalf {
 
     /// The retransmission timeout.
     pub(super) fn rto(&self) -> Duration {
-        self.rtt.rto()
+        self.rate.rto()
     }
 
     /// TSval of a segment sent now (RFC 7323 section 3.2). The clock ticks in milliseconds.
@@ -376,10 +364,10 @@ impl SendHalf {
             emss: self.path.emss(),
             end: self.queue.end(),
             queued: self.queue.queued(),
-            srtt_us: self.rtt.srtt_us(),
-            rto: self.rtt.rto(),
-            cwnd: self.congestion.cwnd(),
-            ssthresh: self.congestion.ssthresh(),
+            srtt_us: self.rate.srtt_us(),
+            rto: self.rate.rto(),
+            cwnd: self.rate.cwnd(),
+            ssthresh: self.rate.ssthresh(),
             retransmits: self.retransmits,
         }
     }
@@ -400,7 +388,7 @@ impl SendHalf {
     fn send_limit(&self) -> u64 {
         match self.recovery.phase {
             Phase::Fast => self.recovery.prr.cwnd(),
-            Phase::Open | Phase::Loss => u64::from(self.congestion.cwnd()),
+            Phase::Open | Phase::Loss => u64::from(self.rate.cwnd()),
         }
     }
 
@@ -423,7 +411,7 @@ impl SendHalf {
 
     fn on_emss_lowered(&mut self, ctx: &mut Ctx<'_>) {
         let emss = self.path.emss();
-        self.congestion.set_mss(emss);
+        self.rate.set_emss(emss);
         self.queue.mark_oversized(ctx.segments, emss);
         if self.queue.has_lost() {
             // What is lost is retransmitted, in segments that fit, and tells what the probe would.
@@ -431,9 +419,8 @@ impl SendHalf {
         }
     }
 
-    /// The pacing parameters, if segments are paced.
-    #[inline]
-    fn pacing(&self, config: &TcpConfig) -> Option<crate::Pacing> {
-        pacing::pacing(config, self.rtt.srtt_us())
+    /// What has been sent so far.
+    fn sent_so_far(&self) -> SentSoFar {
+        SentSoFar { nxt: self.queue.nxt(), transmissions: self.queue.transmissions() }
     }
 }

@@ -4,10 +4,8 @@
 //! built, which may fail.
 
 use super::frto::Frto;
-use super::pacing::{Pace, PaceRate};
 use super::{Fin, Pending, Phase, SendHalf};
 use crate::ip::Ecn;
-use crate::tcp::congestion::CongestionControl;
 use crate::tcp::ctx::Ctx;
 use crate::tcp::header::Flags;
 use crate::tcp::slabs::SearchKey;
@@ -66,7 +64,7 @@ impl SendHalf {
     /// Whether neither the peer's window nor the pace withholds new segments. The congestion window may.
     #[inline]
     pub(in crate::tcp) fn may_send_pushed(&self) -> bool {
-        self.pace.is_open() && self.queue.nxt() < self.window.edge()
+        self.rate.is_pace_open() && self.queue.nxt() < self.window.edge()
     }
 
     /// Whether a SYN, or SYN-ACK, has to be sent.
@@ -175,7 +173,7 @@ impl SendHalf {
             SendKind::WindowProbe => self.pending.remove(Pending::WINDOW_PROBE),
             SendKind::MtuProbe => {
                 if let Some(Payload::MtuProbe(key)) = payload {
-                    self.path.on_probe_sent(ctx, key, self.rtt.rto());
+                    self.path.on_probe_sent(ctx, key, self.rate.rto());
                 }
             }
         }
@@ -187,9 +185,8 @@ impl SendHalf {
         self.timers.on_data_sent(ctx.now, self.queue.outstanding() == 0);
         let len = self.queue.on_sent(ctx.segments, ctx.now);
         self.recovery.prr.on_sent(u64::from(len));
-        self.pace(ctx, len);
         self.recovery.frto.on_new_sent();
-        self.reduction.on_new_sent();
+        self.rate.on_new_sent(ctx.now, ctx.config, self.path.emss(), len);
         self.pending.remove(Pending::CUT);
     }
 
@@ -200,7 +197,7 @@ impl SendHalf {
         let recovering = self.recovery.phase != Phase::Open;
         self.queue.on_retransmitted(ctx.segments, key, ctx.now, recovering);
         let len = ctx.segments.get(key).len;
-        self.pace(ctx, len);
+        self.rate.on_sent(ctx.now, ctx.config, self.path.emss(), len);
         if recovering {
             self.recovery.prr.on_sent(u64::from(len));
             self.recovery.undo.on_retransmitted(ctx.now, len);
@@ -221,23 +218,7 @@ impl SendHalf {
         ctx.counters.tail_loss_probes += 1;
         self.pending.remove(Pending::LOSS_PROBE);
         self.recovery.loss_probe.on_sent(end, self.queue.nxt(), again);
-        self.timers.delay_rto(ctx.now + self.rtt.rto());
-    }
-
-    /// Accounts for a segment of `len` bytes that was sent, new or again.
-    #[inline]
-    pub(in crate::tcp) fn pace(&mut self, ctx: &Ctx<'_>, len: u32) {
-        let Some(pacing) = self.pacing(ctx.config) else {
-            self.pace = Pace::OPEN;
-            return;
-        };
-        let rate = PaceRate {
-            srtt_us: self.rtt.srtt_us(),
-            cwnd: self.congestion.cwnd(),
-            ssthresh: self.congestion.ssthresh(),
-            emss: self.path.emss(),
-        };
-        self.pace.on_segment_sent(pacing, ctx.now, len, rate);
+        self.timers.delay_rto(ctx.now + self.rate.rto());
     }
 
     /// Whether a path MTU probe may be sent now: not during recovery, and within the congestion window.
@@ -257,14 +238,14 @@ impl SendHalf {
     /// segment.
     #[inline]
     fn retransmission_allowed(&self) -> bool {
-        self.cwnd_allows() && self.pace.is_open()
+        self.cwnd_allows() && self.rate.is_pace_open()
     }
 
     /// Whether congestion window and pacing, or F-RTO, allow a new segment.
     #[inline]
     fn new_allowed(&self) -> bool {
         match self.recovery.frto {
-            Frto::Off => self.cwnd_allows() && self.pace.is_open(),
+            Frto::Off => self.cwnd_allows() && self.rate.is_pace_open(),
             Frto::Retransmitted => false,
             Frto::New(left) => left > 0,
         }
@@ -343,7 +324,7 @@ impl SendHalf {
         let new = self.queue.unsent() == Some(key);
         let mut flags = Flags::empty();
         flags.set(Flags::PSH, segment.next.is_none());
-        flags.set(Flags::CWR, new && self.reduction.is_announced_next());
+        flags.set(Flags::CWR, new && self.agreed.ecn && self.rate.is_cwr_next());
         Outgoing {
             kind,
             pos: segment.pos,
@@ -360,7 +341,6 @@ impl SendHalf {
         // No room for SACK blocks: a pure acknowledgement has carried them before.
         Outgoing { kind, pos, flags, ecn: Ecn::NotEct, payload: None, spare_bytes: 0 }
     }
-
     /// The codepoint of a segment. Only new bytes may be marked: a mark on a retransmission, or on a
     /// segment outside the window, would mean nothing (RFC 3168 sections 6.1.4 to 6.1.6).
     #[inline]

@@ -3,7 +3,6 @@
 use dp::{ExtBuf, Mempool};
 
 use super::{Fin, SendHalf, Writable};
-use crate::tcp::congestion::CongestionControl;
 use crate::tcp::ctx::Ctx;
 use crate::tcp::slabs::{BULK_SEGMENTS, PageKey};
 use crate::{Instant, SendError};
@@ -79,18 +78,15 @@ impl SendHalf {
     fn before_push(&mut self, ctx: &mut Ctx<'_>) {
         if self.queue.queued() == 0 {
             self.timers.restart_user_timeout(ctx.now);
-            // RFC 5681 section 4.1. Acknowledgements and probes sent meanwhile are no data.
-            let idle = self.timers.idle_time(ctx.now);
-            if idle > self.rtt.rto() {
-                self.congestion.on_idle(ctx.now, idle);
-            }
+            // Acknowledgements and probes sent meanwhile are no data.
+            self.rate.on_idle(ctx.now, self.timers.idle_time(ctx.now));
         }
     }
 
     /// Segments were queued.
     #[inline]
     pub(in crate::tcp) fn on_pushed(&mut self, now: Instant) {
-        self.pace.advance(now);
+        self.rate.advance_pace(now);
     }
 
     /// Raises `Event::Writable` if a segment was refused, a quarter of the send buffer is free, and the

@@ -12,8 +12,9 @@ use super::frto::{AckState, Frto};
 use super::prr::Prr;
 use super::queue::Detected;
 use super::rack::{DUP_THRESHOLD, ReorderingInputs};
+use super::rate::{Acked, Loss};
 use super::{Pending, Phase, Recovery, SendHalf};
-use crate::tcp::congestion::{Ack, CongestionControl, Timeout, initial_window, saturated};
+use crate::tcp::congestion::{Timeout, initial_window};
 use crate::tcp::ctx::Ctx;
 use crate::tcp::slabs::Sent;
 use crate::{Duration, Instant};
@@ -69,11 +70,19 @@ impl SendHalf {
         // After an undo the window has already had its share of this acknowledgement. Duplicates allow
         // segments to be sent, but leave the window as it is (RFC 3042 section 2).
         let grows = sample.acked > 0 && sample.delivered > 0 && !undone && !repaired;
+        let acked = Acked {
+            acked: sample.acked,
+            delivered: sample.delivered,
+            rtt_us: sample.rtt_us,
+            pipe: prior.pipe,
+            una: self.queue.una(),
+            nxt: self.queue.nxt(),
+            ece: kind.ece,
+        };
         if grows && was != Phase::Fast && self.recovery.phase != Phase::Fast {
-            let bytes = (sample.acked, sample.delivered);
-            self.grow_window(ctx, bytes, sample.rtt_us, (prior.pipe, kind.ece));
+            self.rate.on_ack(ctx.now, ctx.config, self.path.emss(), &acked);
         } else if sample.acked > 0 {
-            self.observe_ack(sample.acked, kind.ece);
+            self.rate.observe_ack(&acked);
         }
     }
 
@@ -140,7 +149,7 @@ impl SendHalf {
             // (There is no probe during recovery.)
             let (oldest, in_flight) =
                 (self.queue.una() - sample.acked, self.queue.outstanding() + sample.acked);
-            if self.reduce_for_loss(ctx, oldest, None, in_flight) {
+            if self.reduce_for_loss(ctx, &Loss { oldest, latest: None, in_flight }).is_some() {
                 self.recovery.undo.forget();
             }
         }
@@ -180,9 +189,8 @@ impl SendHalf {
         self.rack.on_spurious(sample);
         if episode.timeout {
             ctx.counters.spurious_timeouts += 1;
-            // RFC 4015 section 3.2, step 8: the path has become longer than estimated.
             if let Some(rtt_us) = sample.rtt_us {
-                self.rtt.reseed(rtt_us);
+                self.rate.reseed_rtt(rtt_us);
             }
         } else {
             ctx.counters.spurious_recoveries += 1;
@@ -198,10 +206,8 @@ impl SendHalf {
             self.queue.forget_retransmissions(ctx.segments);
         }
         if let Some(before) = episode.reduced {
-            // RFC 4015 section 3.2, step 9.
             let burst = sample.acked.min(u64::from(initial_window(self.path.emss())));
-            self.congestion.undo(ctx.now, saturated(self.queue.not_sacked_nor_lost() + burst));
-            self.reduction.undo(before);
+            self.rate.undo_reduction(ctx.now, self.queue.not_sacked_nor_lost() + burst, before);
         }
         true
     }
@@ -271,8 +277,8 @@ impl SendHalf {
         self.rack.reordering_window(&ReorderingInputs {
             recovering: self.recovery.phase != Phase::Open,
             sacked_segments: self.queue.sacked_segments(),
-            min_rtt_us: self.rtt.min_rtt_us(),
-            srtt_us: self.rtt.srtt_us(),
+            min_rtt_us: self.rate.min_rtt_us(),
+            srtt_us: self.rate.srtt_us(),
         })
     }
 
@@ -282,11 +288,10 @@ impl SendHalf {
         let in_flight = self.queue.outstanding();
         // Segments sent beyond the window by limited transmit do not count (RFC 5681 section 3.2, step
         // 2).
-        let beyond = in_flight.saturating_sub(u64::from(self.congestion.cwnd()));
+        let beyond = in_flight.saturating_sub(u64::from(self.rate.cwnd()));
         let limited = beyond.min(u64::from((DUP_THRESHOLD - 1) * self.path.emss()));
-        let before = self.reduction;
-        let reduced =
-            self.reduce_for_loss(ctx, self.queue.una(), latest, in_flight - limited).then_some(before);
+        let loss = Loss { oldest: self.queue.una(), latest, in_flight: in_flight - limited };
+        let reduced = self.reduce_for_loss(ctx, &loss);
         self.recovery.phase = Phase::Fast;
         self.recovery.recovery_point = self.queue.nxt();
         self.recovery.prr = Prr::new(in_flight);
@@ -296,52 +301,8 @@ impl SendHalf {
 
     /// Updates the transmission limit after an acknowledgement in fast recovery.
     fn update_prr(&mut self, delivered: u64, safe_ack: bool) {
-        let (pipe, ssthresh) = (self.pipe(), self.congestion.ssthresh());
+        let (pipe, ssthresh) = (self.pipe(), self.rate.ssthresh());
         self.recovery.prr.on_ack(delivered, pipe, ssthresh, self.path.emss(), safe_ack);
-    }
-
-    /// Reports delivered bytes to congestion control, outside of fast recovery: those acknowledged and those
-    /// delivered, the round-trip time, what was in flight before, and whether the peer echoes marks.
-    #[inline]
-    pub(super) fn grow_window(
-        &mut self,
-        ctx: &Ctx<'_>,
-        (acked, delivered): (u64, u64),
-        rtt_us: Option<u64>,
-        (pipe, ece): (u64, bool),
-    ) {
-        let (cwnd, in_flight) = (self.congestion.cwnd(), saturated(pipe));
-        let used = match cwnd < self.congestion.ssthresh() {
-            // Slow start doubles the window, so half of it in use is the most possible.
-            true => in_flight >= cwnd / 2,
-            false => in_flight.saturating_add(self.path.emss()) >= cwnd,
-        };
-        // An acknowledgement that signals congestion does not open the window.
-        if used && !ece {
-            return self.grow_used_window(ctx, (acked, delivered), rtt_us);
-        }
-        self.congestion.on_unused(ctx.now);
-        self.observe_ack(acked, ece);
-    }
-
-    #[inline(never)]
-    fn grow_used_window(&mut self, ctx: &Ctx<'_>, (acked, delivered): (u64, u64), rtt_us: Option<u64>) {
-        self.congestion.on_ack(&Ack {
-            now: ctx.now,
-            acked: saturated(acked),
-            delivered: saturated(delivered),
-            una: self.queue.una(),
-            nxt: self.queue.nxt(),
-            rtt_us: rtt_us.map(saturated),
-            srtt_us: self.rtt.srtt_us(),
-            paced: self.pacing(ctx.config).is_some(),
-        });
-    }
-
-    /// RFC 8257 section 3.3 estimates from every acknowledgement.
-    #[inline]
-    fn observe_ack(&mut self, acked: u64, ece: bool) {
-        self.congestion.observe(saturated(acked), self.queue.una(), self.queue.nxt(), ece);
     }
 
     /// The reordering timer: segments overtaken for long enough are lost.
@@ -361,24 +322,20 @@ impl SendHalf {
         self.timers.set_reorder(None);
         let timeout = match was {
             Phase::Loss if !is_first_timeout => Timeout::Again,
-            Phase::Open | Phase::Fast if self.reduction.answers(self.queue.una(), oldest) => {
-                Timeout::Answered
-            }
+            Phase::Open | Phase::Fast if self.rate.answers(self.queue.una(), oldest) => Timeout::Answered,
             _ => Timeout::Congestion,
         };
-        self.congestion.on_timeout(ctx.now, saturated(in_flight), timeout);
+        let before = self.rate.on_timeout(ctx.now, in_flight, timeout, self.sent_so_far());
         if timeout != Timeout::Again {
-            self.recovery.undo.start(self.queue.una(), self.queue.nxt(), true, Some(self.reduction));
+            self.recovery.undo.start(self.queue.una(), self.queue.nxt(), true, Some(before));
         }
-        self.on_reduced(true);
         // With timestamps, Eifel detects a spurious timeout sooner, on any acknowledgement.
         self.recovery.frto.on_timeout(was == Phase::Open && !self.agreed.timestamps);
         self.recovery.phase = Phase::Loss;
         self.recovery.recovery_point = self.queue.nxt();
         self.recovery.dup_acks = 0;
         self.forget_loss_probe();
-        self.rtt.back_off();
-        self.timers.delay_rto(ctx.now + self.rtt.rto());
+        self.timers.delay_rto(ctx.now + self.rate.rto());
     }
 
     /// Unacknowledged segments sent by this time are lost at a timeout (RFC 8985 section 6.3).

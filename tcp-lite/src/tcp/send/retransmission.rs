@@ -29,7 +29,7 @@ impl SendHalf {
 
     /// Runs the timers that are due at `ctx.now`.
     pub(in crate::tcp) fn on_timer(&mut self, ctx: &mut Ctx<'_>) -> Expired {
-        self.pace.advance(ctx.now);
+        self.rate.advance_pace(ctx.now);
         if self.path.due().is_some_and(|at| at <= ctx.now) {
             self.path.on_timer(ctx, self.queue.una(), self.fin == Fin::NotAsked);
         }
@@ -64,15 +64,15 @@ impl SendHalf {
             SendTimer::LossProbe => {
                 // The RTO is the last resort if the probe fails (RFC 8985 section 7.3).
                 self.pending |= Pending::LOSS_PROBE;
-                self.timers.delay_rto(ctx.now + self.rtt.rto());
+                self.timers.delay_rto(ctx.now + self.rate.rto());
             }
             SendTimer::Rto if self.queue.una() == 0 => {
                 if !self.timers.on_syn_timeout(ctx.config.syn_retries) {
                     return true;
                 }
                 ctx.counters.rto_expired += 1;
-                self.rtt.back_off();
-                self.timers.delay_rto(ctx.now + self.rtt.rto());
+                self.rate.back_off_rto();
+                self.timers.delay_rto(ctx.now + self.rate.rto());
                 self.pending |= Pending::SYN;
             }
             SendTimer::Rto => {
@@ -157,8 +157,8 @@ impl SendHalf {
             self.on_persist(ctx);
             self.timers.forget_persist_backoff();
         }
-        self.rtt.forget_backoff();
-        self.timers.delay_rto(ctx.now + self.rtt.rto());
+        self.rate.forget_rto_backoff();
+        self.timers.delay_rto(ctx.now + self.rate.rto());
     }
 
     /// Whether our SYN was sent more than once.

@@ -3,6 +3,7 @@
 use super::{Phase, SendHalf};
 use crate::Duration;
 use crate::tcp::congestion::Congestion;
+use crate::tcp::ctx::Ctx;
 
 impl SendHalf {
     pub(in crate::tcp) fn una(&self) -> u64 {
@@ -45,19 +46,19 @@ impl SendHalf {
     }
 
     pub(in crate::tcp) fn congestion(&self) -> &Congestion {
-        &self.congestion
+        self.rate.congestion()
     }
 
     pub(in crate::tcp) fn congestion_mut(&mut self) -> &mut Congestion {
-        &mut self.congestion
+        self.rate.congestion_mut()
     }
 
     pub(in crate::tcp) fn srtt_us(&self) -> u32 {
-        self.rtt.srtt_us()
+        self.rate.srtt_us()
     }
 
     pub(in crate::tcp) fn back_off(&mut self) {
-        self.rtt.back_off();
+        self.rate.back_off_rto();
     }
 
     pub(in crate::tcp) fn emss(&self) -> u32 {
@@ -73,8 +74,13 @@ impl SendHalf {
         self.path.has_probe()
     }
 
+    /// As if a segment of `len` bytes was sent.
+    pub(in crate::tcp) fn pace(&mut self, ctx: &Ctx<'_>, len: u32) {
+        self.rate.on_sent(ctx.now, ctx.config, self.path.emss(), len);
+    }
+
     pub(in crate::tcp) fn is_pace_open(&self) -> bool {
-        self.pace.is_open()
+        self.rate.is_pace_open()
     }
 
     pub(in crate::tcp) fn reordering_window_for_test(&self) -> Duration {

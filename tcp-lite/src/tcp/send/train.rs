@@ -29,7 +29,7 @@ impl SendHalf {
     ) -> (usize, bool) {
         // A paced connection sends its segments one by one (one whose path is too short for pacing is not
         // paced). A segment that was cut for a small window is the last one sent.
-        let alone = self.pacing(ctx.config).is_some() || self.pending.contains(Pending::CUT);
+        let alone = self.rate.is_paced(ctx.config) || self.pending.contains(Pending::CUT);
         let most = match self.recovery.frto {
             _ if alone => 1,
             Frto::New(left) => usize::from(left).min(most),

@@ -13,7 +13,7 @@
 //! survive.
 
 use super::ack_sample::{AckSample, is_before};
-use super::reduction::Reduction;
+use super::rate::Reduction;
 use crate::Instant;
 use crate::tcp::congestion::saturated;
 
