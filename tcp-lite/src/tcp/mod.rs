@@ -48,7 +48,7 @@
 //! - A SYN and data are given up sooner than RFC 9293 section 3.8.3 says (MUST-23: R2 of a SYN at least 3
 //!   minutes; SHOULD: 100 s for data): after [`TcpConfig::user_timeout`](crate::TcpConfig), 10 s by
 //!   default. A peer in a data centre that has not answered by then has failed, and its user wants to
-//!   know (`send/retransmission.rs`).
+//!   know (`send/loss/expiry.rs`).
 //! - An out-of-order segment that is refused for lack of memory is in no SACK block (RFC 2018 section 8
 //!   would report it once): its sender must not take it as received (`receive/payload.rs`).
 //!

@@ -1,6 +1,7 @@
 //! Access to the sending half for tests of whole connections.
 
-use super::{Phase, SendHalf};
+use super::SendHalf;
+use super::loss::Phase;
 use crate::Duration;
 use crate::tcp::congestion::Congestion;
 use crate::tcp::ctx::Ctx;
@@ -33,16 +34,16 @@ impl SendHalf {
     }
 
     pub(in crate::tcp) fn phase(&self) -> Phase {
-        self.recovery.phase
+        self.loss.phase()
     }
 
     pub(in crate::tcp) fn set_phase(&mut self, phase: Phase) {
-        self.recovery.phase = phase;
+        self.loss.set_phase(phase);
     }
 
     /// RFC 6582, `recover`.
     pub(in crate::tcp) fn recovery_point(&self) -> u64 {
-        self.recovery.recovery_point
+        self.loss.recovery_point()
     }
 
     pub(in crate::tcp) fn congestion(&self) -> &Congestion {
@@ -84,7 +85,7 @@ impl SendHalf {
     }
 
     pub(in crate::tcp) fn reordering_window_for_test(&self) -> Duration {
-        self.reordering_window()
+        self.loss.reordering_window(&self.queue, &self.rate)
     }
 
     pub(in crate::tcp) fn retransmits(&self) -> u64 {
@@ -94,6 +95,5 @@ impl SendHalf {
     /// As if an idle connection had sent so many bytes more, and all had been acknowledged.
     pub(in crate::tcp) fn skip(&mut self, bytes: u64) {
         self.queue.skip(bytes);
-        self.window.advance(bytes);
     }
 }

@@ -14,6 +14,7 @@ pub(super) use self::rtt::micros_since;
 use self::pacing::{Pace, PaceRate};
 use self::rtt::RttEstimator;
 use crate::tcp::congestion::{Ack, Congestion, CongestionControl, Signal, Timeout, saturated};
+use crate::tcp::send::queue::SentSoFar;
 use crate::tcp::slabs::Sent;
 use crate::{Duration, Instant, Pacing, TcpConfig};
 
@@ -24,15 +25,6 @@ pub(super) struct RateControl {
     rtt: RttEstimator,
     pace: Pace,
     reduction: Reduction,
-}
-
-/// What has been sent so far: a reduction of the window covers congestion among these bytes only.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct SentSoFar {
-    /// SND.NXT.
-    pub(super) nxt: u64,
-    /// Transmissions of segments; wraps.
-    pub(super) transmissions: u32,
 }
 
 /// Bytes that were found lost.

@@ -5,9 +5,9 @@
 //! although Linux does not do that (it only withholds the slow start bound of PRR). RFC 8985 leaves the
 //! response to congestion control, and refers to RFC 5681 (section 3.4). How far the window is reduced
 //! is decided by congestion control. A timeout sets the window to one segment in any case, but lowers
-//! the threshold by the same rule, as in Linux (`recovery.rs`).
+//! the threshold by the same rule, as in Linux (`loss/expiry.rs`).
 
-use super::SentSoFar;
+use crate::tcp::send::queue::SentSoFar;
 use crate::tcp::slabs::Sent;
 
 /// The last reduction of a connection.
