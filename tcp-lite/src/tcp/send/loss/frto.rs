@@ -4,7 +4,7 @@
 //! segments follow instead of further retransmissions. If the next acknowledgement then covers bytes
 //! that were in flight at the timeout and were not retransmitted, they had not been lost.
 
-use super::ack_sample::AckSample;
+use crate::tcp::send::ack_sample::AckSample;
 
 /// New segments sent in step 2b (RFC 5682 section 2.1: at most two).
 const NEW_SEGMENTS: u8 = 2;
@@ -43,9 +43,30 @@ impl Frto {
     }
 
     /// A new segment was sent.
+    #[inline]
     pub(super) fn on_new_sent(&mut self) {
         if let Self::New(left) = self {
             *left = left.saturating_sub(1);
+        }
+    }
+
+    /// How many new segments may follow; `None`: the algorithm does not run.
+    #[inline]
+    pub(super) fn allowance(&self) -> Option<u8> {
+        match *self {
+            Self::Off => None,
+            Self::Retransmitted => Some(0),
+            Self::New(left) => Some(left),
+        }
+    }
+
+    /// Whether a lost segment is held back, which is the oldest one or not.
+    #[inline]
+    pub(super) fn withholds(&self, is_oldest: bool) -> bool {
+        match self {
+            Self::Off => false,
+            Self::Retransmitted => !is_oldest,
+            Self::New(_) => true,
         }
     }
 

@@ -12,10 +12,10 @@
 //! left to D-SACK. A finer clock would wrap within the idle times that RFC 7323 section 5.4 wants to
 //! survive.
 
-use super::ack_sample::{AckSample, is_before};
-use super::reduction::Reduction;
 use crate::Instant;
 use crate::tcp::congestion::saturated;
+use crate::tcp::send::ack_sample::{AckSample, is_before};
+use crate::tcp::send::rate::Reduction;
 
 /// A recovery that may turn out to be spurious.
 #[derive(Clone, Copy, Debug)]
@@ -115,8 +115,8 @@ impl Undo {
 
 #[cfg(test)]
 mod tests {
-    use super::super::ack_sample::RetransmitFilter;
     use super::*;
+    use crate::tcp::send::ack_sample::RetransmitFilter;
 
     fn echo(ms: u32, retransmitted: bool) -> AckSample {
         let filter = RetransmitFilter { echo_ms: Some(ms), horizon: Instant::ZERO };

@@ -5,13 +5,14 @@
 //! although Linux does not do that (it only withholds the slow start bound of PRR). RFC 8985 leaves the
 //! response to congestion control, and refers to RFC 5681 (section 3.4). How far the window is reduced
 //! is decided by congestion control. A timeout sets the window to one segment in any case, but lowers
-//! the threshold by the same rule, as in Linux (`recovery.rs`).
+//! the threshold by the same rule, as in Linux (`loss/expiry.rs`).
 
+use crate::tcp::send::queue::SentSoFar;
 use crate::tcp::slabs::Sent;
 
 /// The last reduction of a connection.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Reduction {
+pub(in crate::tcp::send) struct Reduction {
     /// The next new segment carries CWR, if ECN was agreed on.
     announce: bool,
     /// Number of the last transmission before the reduction.
@@ -23,13 +24,12 @@ pub(super) struct Reduction {
 }
 
 impl Reduction {
-    /// The window was reduced when `count` transmissions had been made and SND.NXT was `nxt`; `deep`: as
-    /// for a loss; `announce`: CWR is due.
-    pub(super) fn new(announce: bool, count: u32, nxt: u64, deep: bool) -> Self {
-        Self { announce, nr: count, until: nxt, deep }
+    /// The window was reduced when this had been sent; `deep`: as for a loss. CWR is due.
+    pub(super) fn new(sent: SentSoFar, deep: bool) -> Self {
+        Self { announce: true, nr: sent.transmissions, until: sent.nxt, deep }
     }
 
-    /// Whether CWR is due on the next new segment.
+    /// Whether CWR is due on the next new segment, if ECN was agreed on.
     #[inline]
     pub(super) fn is_announced_next(&self) -> bool {
         self.announce

@@ -1,10 +1,10 @@
 //! Tail loss probes: when acknowledgements fail to appear, one more segment is sent long before the RTO,
 //! so that its acknowledgement reveals the fate of those before it (RFC 8985 section 7).
 //!
-//! This is the state of a connection's probe. `timers.rs` decides when a probe is due, and `next.rs` chooses
-//! its payload.
+//! This is the state of a connection's probe. `deadline.rs` decides when a probe is due, and `send/next.rs`
+//! chooses its payload.
 
-use super::ack_sample::AckSample;
+use crate::tcp::send::ack_sample::AckSample;
 
 /// What a probe in flight carries (`TLP.is_retrans`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,13 +25,32 @@ pub(super) struct LossProbe {
     in_flight: Option<Content>,
     /// The round-trip time was measured since the last probe.
     sampled: bool,
+    /// A probe has to be sent.
+    due: bool,
 }
 
 impl LossProbe {
-    /// Whether another probe may be sent: none is in flight, and the round-trip time was measured since
-    /// the last (section 7.3).
+    /// Whether another probe may be sent: none is due or in flight, and the round-trip time was measured
+    /// since the last (section 7.3).
     pub(super) fn may_send(&self) -> bool {
-        self.in_flight.is_none() && self.sampled
+        self.in_flight.is_none() && self.sampled && !self.due
+    }
+
+    /// The timer expired: a probe has to be sent.
+    pub(super) fn make_due(&mut self) {
+        self.due = true;
+    }
+
+    /// Whether a probe has to be sent.
+    #[inline]
+    pub(super) fn is_due(&self) -> bool {
+        self.due
+    }
+
+    /// No probe has to be sent, while nothing is said about one in flight.
+    #[inline]
+    pub(super) fn cancel(&mut self) {
+        self.due = false;
     }
 
     /// Whether a probe is in flight.
@@ -41,6 +60,7 @@ impl LossProbe {
     }
 
     /// A round-trip time was measured.
+    #[inline]
     pub(super) fn on_sample(&mut self) {
         self.sampled = true;
     }
@@ -48,12 +68,12 @@ impl LossProbe {
     /// A probe was sent that ends at `end`; SND.NXT is `nxt`. `again`: its bytes were sent before.
     pub(super) fn on_sent(&mut self, end: u64, nxt: u64, again: bool) {
         let content = if again { Content::Again } else { Content::New };
-        *self = Self { nxt, end, in_flight: Some(content), sampled: false };
+        *self = Self { nxt, end, in_flight: Some(content), sampled: false, due: false };
     }
 
     /// Recovery begins, which detects losses by itself (section 7.1).
     pub(super) fn forget(&mut self) {
-        self.in_flight = None;
+        (self.in_flight, self.due) = (None, false);
     }
 
     /// Whether the bytes reported as duplicate are the probe's.

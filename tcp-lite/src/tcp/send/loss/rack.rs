@@ -8,7 +8,7 @@
 //! rules, its rescue retransmission included, would find nothing that RACK and the tail loss probe do
 //! not. RACK needs SACK; without it NewReno's rules apply (`recovery.rs`).
 
-use super::ack_sample::AckSample;
+use crate::tcp::send::ack_sample::AckSample;
 use crate::tcp::slabs::Sent;
 use crate::{Duration, Instant};
 
@@ -21,7 +21,7 @@ const PERSIST_RECOVERIES: u8 = 16;
 
 /// RACK's state of one connection.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Rack {
+pub(in crate::tcp::send) struct Rack {
     /// The latest transmission known to have arrived (`RACK.segment`).
     latest: Sent,
     /// How long the latest segment to arrive was in flight (`RACK.rtt`).
@@ -40,7 +40,7 @@ pub(super) struct Rack {
 
 impl Rack {
     /// Nothing was sent yet.
-    pub(super) fn new() -> Self {
+    pub(in crate::tcp::send) fn new() -> Self {
         Self {
             latest: Sent::NEVER,
             rtt_us: 0,
@@ -53,7 +53,7 @@ impl Rack {
     }
 
     /// Steps 2 and 3. Returns whether reordering was seen for the first time.
-    pub(super) fn on_ack(&mut self, now: Instant, sample: &AckSample) -> bool {
+    pub(in crate::tcp::send) fn on_ack(&mut self, now: Instant, sample: &AckSample) -> bool {
         if let Some(sent) = sample.latest {
             self.on_arrival((now - sent.at).total_micros(), sent);
         }
@@ -125,12 +125,12 @@ impl Rack {
 
     /// Whether a segment sent after this transmission has arrived.
     #[inline]
-    pub(super) fn overtakes(&self, sent: Sent) -> bool {
+    pub(in crate::tcp::send) fn overtakes(&self, sent: Sent) -> bool {
         self.latest.is_after(sent)
     }
 
     /// When an overtaken transmission, or one whose segment timed out, counts as lost.
-    pub(super) fn lost_at(&self, sent_at: Instant, window: Duration) -> Instant {
+    pub(in crate::tcp::send) fn lost_at(&self, sent_at: Instant, window: Duration) -> Instant {
         sent_at + self.loss_delay(window)
     }
 

@@ -131,7 +131,7 @@ impl RttEstimator {
 
 /// Microseconds from `then` to `now`.
 #[inline]
-pub(super) fn micros_since(now: Instant, then: Instant) -> u64 {
+pub(in crate::tcp::send) fn micros_since(now: Instant, then: Instant) -> u64 {
     now.total_micros().max(then.total_micros()).wrapping_sub(then.total_micros()) as u64
 }
 

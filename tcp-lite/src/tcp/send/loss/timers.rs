@@ -2,13 +2,13 @@
 //! section 7.2, RFC 9293 sections 3.8.1 and 3.8.6.1).
 //!
 //! It knows no queue and no window: what to wait for is decided in `deadline.rs`, and what happens when the
-//! time has come in `retransmission.rs`.
+//! time has come in `expiry.rs`.
 
 use crate::{Deadline, Duration, Instant};
 
 /// What the running timer is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum SendTimer {
+pub(in crate::tcp::send) enum SendTimer {
     /// Acknowledgement of what is in flight: RTO.
     Rto,
     /// Acknowledgement of overtaken segments (RFC 8985, the reordering timer).

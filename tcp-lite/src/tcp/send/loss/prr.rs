@@ -43,6 +43,7 @@ impl Prr {
     }
 
     /// `bytes` were sent.
+    #[inline]
     pub(super) fn on_sent(&mut self, bytes: u64) {
         self.out += bytes;
     }
