@@ -43,8 +43,8 @@ struct RecoveryNews {
 impl LossRecovery {
     /// Responds to an acknowledgement that says something new, cumulatively or selectively, or is a
     /// duplicate; runs in and outside of a recovery. In this order: what it says about reordering, how much
-    /// left the network, whether the last recovery was spurious, whether it is over, and what is lost. Returns
-    /// whether the congestion window may grow by it.
+    /// left the network, whether the last recovery was spurious, whether it is over, and what is lost.
+    /// Returns whether the congestion window may grow by it.
     pub(in crate::tcp::send) fn on_ack(
         &mut self,
         ctx: &mut Ctx<'_>,
