@@ -39,14 +39,14 @@ const FULL_PORT_US: i64 = 2_000;
 /// Longest wait for an event before everything else is polled: the interrupt, and a peer that is silent.
 const EVENT_WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
-enum Mover {
+enum Poller {
     Inline(Box<Engine>),
     Thread(EngineThread),
 }
 
 /// Polls the engine, or sleeps while another thread does.
 pub struct Driver {
-    mover: Mover,
+    mover: Poller,
     interrupt: Interrupt,
     /// The run that a signal has interrupted is being ended in order.
     concluding: bool,
@@ -64,7 +64,7 @@ pub struct Driver {
 impl Driver {
     /// A driver that polls `engine` on this thread.
     pub fn inline(engine: Engine, interrupt: Interrupt) -> Self {
-        Self::new(Mover::Inline(Box::new(engine)), None, interrupt)
+        Self::new(Poller::Inline(Box::new(engine)), None, interrupt)
     }
 
     /// A driver with a thread that polls `engine`. This thread sleeps on `channel` between completions.
@@ -78,10 +78,10 @@ impl Driver {
         interrupt: Interrupt,
     ) -> Result<Self, Error> {
         let thread = engine.spawn(ThreadOptions { cpu, ..Default::default() })?;
-        Ok(Self::new(Mover::Thread(thread), Some(channel), interrupt))
+        Ok(Self::new(Poller::Thread(thread), Some(channel), interrupt))
     }
 
-    fn new(mover: Mover, channel: Option<CompletionChannel>, interrupt: Interrupt) -> Self {
+    fn new(mover: Poller, channel: Option<CompletionChannel>, interrupt: Interrupt) -> Self {
         Self {
             mover,
             interrupt,
@@ -146,8 +146,8 @@ impl Driver {
         }
         dp::profile::mark(std::mem::take(&mut self.was_idle));
         Ok(match &mut self.mover {
-            Mover::Inline(engine) => engine.poll(),
-            Mover::Thread(_) => false,
+            Poller::Inline(engine) => engine.poll(),
+            Poller::Thread(_) => false,
         })
     }
 
@@ -177,7 +177,7 @@ impl Driver {
         let begun = Instant::now();
         loop {
             let mut has_to_send = false;
-            if let Mover::Inline(engine) = &mut self.mover {
+            if let Poller::Inline(engine) = &mut self.mover {
                 engine.poll();
                 let now = engine.now();
                 let next = engine.next_deadline(now).map(|at| at.total_micros() - now.total_micros());
@@ -230,8 +230,8 @@ impl Driver {
     /// Counters of all layers.
     pub fn counters(&self) -> EngineCounters {
         match &self.mover {
-            Mover::Inline(engine) => engine.counters(),
-            Mover::Thread(thread) => thread.counters(),
+            Poller::Inline(engine) => engine.counters(),
+            Poller::Thread(thread) => thread.counters(),
         }
     }
 }

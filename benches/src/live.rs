@@ -16,7 +16,7 @@ const DRAWN_PER_S: u64 = 5;
 
 /// The state of a run at a moment.
 #[derive(Clone, Copy, Debug)]
-pub struct Moment {
+pub struct Snapshot {
     /// Now, cycles.
     pub now: u64,
     /// Messages so far.
@@ -42,7 +42,7 @@ pub struct Live {
     started: u64,
     /// Cycles that the run lasts; 0: until it is interrupted.
     span: u64,
-    before: Option<Moment>,
+    before: Option<Snapshot>,
 }
 
 /// The figures between two moments.
@@ -86,7 +86,7 @@ impl Live {
     }
 
     /// The run begins. It ends at `deadline`, if it ends by time; 0: it does not end by itself.
-    pub fn start(&mut self, moment: Moment, deadline: u64) {
+    pub fn start(&mut self, moment: Snapshot, deadline: u64) {
         if self.period == 0 {
             return;
         }
@@ -106,7 +106,7 @@ impl Live {
     }
 
     /// Shows `moment`.
-    pub fn show(&mut self, moment: Moment) {
+    pub fn show(&mut self, moment: Snapshot) {
         let Some(before) = self.before else { return };
         self.next += self.period * ((moment.now.saturating_sub(self.next)) / self.period + 1);
         let elapsed = moment.now - self.started;
@@ -159,7 +159,7 @@ fn set_style(bar: &ProgressBar, is_endless: bool) {
     }
 }
 
-fn rates(before: &Moment, now: &Moment, hz: u64) -> Rates {
+fn rates(before: &Snapshot, now: &Snapshot, hz: u64) -> Rates {
     let cycles = now.now.saturating_sub(before.now).max(1) as f64;
     // A warm-up may lie between.
     let messages = now.messages.saturating_sub(before.messages);
@@ -187,7 +187,7 @@ fn line(rates: &Rates, latency_us: Option<[f64; 2]>, unit: Unit) -> String {
     format!("{rate}, {} retransmits, {:.0} % busy", rates.retransmits, rates.busy_percent)
 }
 
-fn dashboard(rates: &Rates, moment: &Moment, seconds: f64, unit: Unit) -> String {
+fn dashboard(rates: &Rates, moment: &Snapshot, seconds: f64, unit: Unit) -> String {
     let messages_per_s = moment.messages as f64 / seconds.max(1e-9);
     let row = |name: &str, bytes_per_s: f64, messages_per_s: f64| {
         format!(
@@ -277,10 +277,10 @@ mod tests {
         }
     }
 
-    fn moment(now: u64, messages: u64, retransmits: u64, busy_cycles: u64) -> Moment {
+    fn moment(now: u64, messages: u64, retransmits: u64, busy_cycles: u64) -> Snapshot {
         let mut counters = EngineCounters { busy_cycles, ..EngineCounters::default() };
         counters.stack.tx_retransmits = retransmits;
-        Moment { now, messages, size: 1000, counters, latency_us: None }
+        Snapshot { now, messages, size: 1000, counters, latency_us: None }
     }
 
     #[test]
@@ -297,7 +297,7 @@ mod tests {
 
     #[test]
     fn a_dashboard_has_all_of_it() {
-        let now = Moment { latency_us: Some([1.5, 2.25]), ..moment(3000, 50, 4, 500) };
+        let now = Snapshot { latency_us: Some([1.5, 2.25]), ..moment(3000, 50, 4, 500) };
         let rates = rates(&moment(1000, 10, 1, 0), &now, 1000);
         let text = dashboard(&rates, &now, 3.0, Unit::default());
         for word in ["now", "average", "99 % 2.25 us", "retransmits", "4", "25 %"] {

@@ -12,7 +12,7 @@ use benches::runs::{LoadFigures, Row};
 use benches::table::Unit;
 use clap::Parser;
 use dp::link::{self, LinkConfig};
-use dp::{Burst, LinkState, Mempool, Port, PortCounters, PortInfo};
+use dp::{Below, Burst, Link, Port, PortBase, PortLayer, Sleep, Statistics};
 
 /// A port that sleeps once, after it has received some frames, so its whole engine stalls.
 struct Stalling {
@@ -21,23 +21,17 @@ struct Stalling {
     stall: Option<Duration>,
 }
 
+impl PortLayer for Stalling {
+    fn below(&self) -> Below<&dyn Port, &PortBase> {
+        Below::Port(&*self.port)
+    }
+
+    fn below_mut(&mut self) -> Below<&mut dyn Port, &mut PortBase> {
+        Below::Port(&mut *self.port)
+    }
+}
+
 impl Port for Stalling {
-    fn info(&self) -> &PortInfo {
-        self.port.info()
-    }
-
-    fn mempool(&self) -> &Mempool {
-        self.port.mempool()
-    }
-
-    fn bulk_mempool(&self) -> Option<&Mempool> {
-        self.port.bulk_mempool()
-    }
-
-    fn is_point_to_point(&self) -> bool {
-        self.port.is_point_to_point()
-    }
-
     fn rx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
         if self.port.counters().rx_frames >= self.frames_before
             && let Some(stall) = self.stall.take()
@@ -50,19 +44,11 @@ impl Port for Stalling {
     fn tx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
         self.port.tx_burst(now_us, frames)
     }
-
-    fn link_state(&mut self) -> LinkState {
-        self.port.link_state()
-    }
-
-    fn counters(&self) -> PortCounters {
-        self.port.counters()
-    }
-
-    fn next_due_us(&self) -> Option<u64> {
-        self.port.next_due_us()
-    }
 }
+
+impl Link for Stalling {}
+impl Sleep for Stalling {}
+impl Statistics for Stalling {}
 
 /// Messages a second, few enough for a busy machine.
 const RATE: u64 = 4_000;

@@ -21,7 +21,7 @@ mod linux {
     use std::time::{Duration, Instant};
 
     use dp::local::{self, LocalConfig, LocalPort};
-    use dp::{Burst, Clock, Mbuf, Page, Port, TxOffload};
+    use dp::{Burst, Clock, Link, Mbuf, Page, Port, TxOffload};
 
     type Outcome<T> = Result<T, Box<dyn Error>>;
 

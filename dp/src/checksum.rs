@@ -1,14 +1,17 @@
-//! Completes checksums that an offload left to the device (RFC 1071, RFC 9293 section 3.1, RFC 8200 section
-//! 8.1).
+//! The Internet checksum (RFC 1071): over bytes, and completing one that an offload left to the device
+//! (RFC 9293 section 3.1, RFC 8200 section 8.1).
 //!
-//! For code that needs complete frames: a capture, the slow path, a link that corrupts a frame. It is
-//! not a parser for the data path, and knows just enough of Ethernet, VLAN tags and IP to find a TCP or
-//! UDP checksum field.
+//! [`complete`] is for code that needs complete frames: a capture, the slow path, a link that corrupts a
+//! frame. It is not a parser for the data path, and knows just enough of Ethernet, VLAN tags and IP to find a
+//! TCP or UDP checksum field.
 
+mod partial;
 #[cfg(test)]
 mod tests;
 
-use crate::sum;
+#[cfg(target_arch = "x86_64")]
+pub use partial::Avx2Lanes;
+pub use partial::{copy_partial, partial};
 
 const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_IPV6: u16 = 0x86dd;
@@ -51,7 +54,7 @@ fn try_complete(frame: &mut [u8]) -> Option<()> {
         _ => return None,
     };
     segment[field..field + 2].fill(0);
-    sum += u64::from(protocol) + segment.len() as u64 + partial_sum(segment);
+    sum += u64::from(protocol) + segment.len() as u64 + folded(segment);
     let checksum = match !fold(sum) {
         // A UDP checksum of 0 would say that there is none (RFC 768).
         0 if protocol == PROTOCOL_UDP => 0xffff,
@@ -69,7 +72,7 @@ fn try_complete_ipv4_header(frame: &mut [u8]) -> Option<()> {
     let header_bytes = ipv4_header_bytes(packet)?;
     let header = &mut packet[..header_bytes];
     header[10..12].fill(0);
-    let checksum = !fold(partial_sum(header));
+    let checksum = !fold(folded(header));
     header[10..12].copy_from_slice(&checksum.to_be_bytes());
     Some(())
 }
@@ -100,7 +103,7 @@ fn ipv4_transport(packet: &mut [u8]) -> Option<(u64, &mut [u8], u8)> {
     if u16_at(packet, 6)? & 0x3fff != 0 {
         return None;
     }
-    let addresses = partial_sum(&packet[12..20]);
+    let addresses = folded(&packet[12..20]);
     let protocol = packet[9];
     Some((addresses, packet.get_mut(header_bytes..total_bytes)?, protocol))
 }
@@ -112,7 +115,7 @@ fn ipv6_transport(packet: &mut [u8]) -> Option<(u64, &mut [u8], u8)> {
         return None;
     }
     let end = 40 + usize::from(u16_at(packet, 4)?);
-    let addresses = partial_sum(&packet[8..40]);
+    let addresses = folded(&packet[8..40]);
     let mut protocol = packet[6];
     let mut at = 40;
     while IPV6_EXTENSIONS.contains(&protocol) {
@@ -131,9 +134,9 @@ fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
 }
 
 /// Sum of the 16-bit words, an odd last byte padded with zero.
-fn partial_sum(bytes: &[u8]) -> u64 {
+fn folded(bytes: &[u8]) -> u64 {
     // The sum is in memory order; folded to one word, it is converted like one.
-    u64::from(u16::from_be(fold(sum::of(bytes))))
+    u64::from(u16::from_be(fold(partial(bytes))))
 }
 
 /// The sum in ones' complement, 16 bits wide.

@@ -53,7 +53,13 @@ pub mod prefetch;
 pub mod profile;
 pub mod region;
 pub mod rss;
-pub mod sum;
+/// Earlier names of functions of [`checksum`].
+#[deprecated(note = "renamed: see `dp::checksum`")]
+pub mod sum {
+    #[cfg(target_arch = "x86_64")]
+    pub use crate::checksum::Avx2Lanes;
+    pub use crate::checksum::{copy_partial as copy, partial as of};
+}
 mod trace;
 pub mod tso;
 
@@ -64,7 +70,8 @@ pub use mbuf::{Checksum, ExtBuf, Mbuf, TxOffload};
 pub use mempool::Mempool;
 pub use page::Page;
 pub use port::{
-    BURST, Burst, DeviceStat, DeviceStats, LinkState, Offloads, Port, PortCounters, PortInfo, UnknownOffload,
+    BURST, Below, Burst, DeviceStat, DeviceStats, Link, LinkState, Offloads, Port, PortBase, PortCounters,
+    PortInfo, PortLayer, Sleep, Statistics, UnknownOffload,
 };
 pub use prefetch::prefetch;
 pub use region::Region;

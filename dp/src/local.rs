@@ -9,8 +9,9 @@
 //! TCP frames of up to 64 KiB pass whole, and their checksum is left undone.
 //!
 //! A port that is polled makes a system call now and then, to look at its sockets. One that is going to sleep
-//! says so ([`Port::arm_wakeup`]), and its peers wake it. A station whose process ends or is killed is
-//! reported ([`Port::next_departed`]) as soon as what it had sent is read, and so is one that is not there.
+//! says so ([`Sleep::arm_wakeup`](crate::Sleep::arm_wakeup)), and its peers wake it. A station whose process
+//! ends or is killed is reported ([`Link::next_departed`](crate::Link::next_departed)) as soon as what it had
+//! sent is read, and so is one that is not there.
 //!
 //! Every process validates what others write: the worst that one can do is to end its own pair of rings. All
 //! belong to one user, who may do more than that by other means.

@@ -9,11 +9,13 @@ mod tests;
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
-use std::os::fd::BorrowedFd;
 
-use crate::{Burst, Checksum, LinkState, Mbuf, Mempool, Offloads, Port, PortCounters, PortInfo, TxOffload};
+use crate::{
+    Below, Burst, Checksum, Link, Mbuf, Offloads, Port, PortBase, PortCounters, PortInfo, PortLayer, Sleep,
+    Statistics, TxOffload,
+};
 
-/// Most frames that are on their way back. More wait with the sender, as at a full ring.
+/// `Loopback` queues at most this many frames to itself. The sender keeps further frames, as at a full ring.
 const QUEUE_FRAMES: usize = 1024;
 
 /// Most bytes of one received burst, beyond its first frame: they should still be in the core's cache when
@@ -25,11 +27,12 @@ pub struct Loopback {
     port: Box<dyn Port>,
     /// See [`Loopback::of_address`].
     address: Option<IpAddr>,
-    /// Those of the port, without the checksums of IPv4 headers: no device fills them in on the way back.
+    /// The description of `port`, without the offload of IPv4 header checksums: a frame that comes back
+    /// passes no device that could fill the checksum in.
     info: PortInfo,
     queue: VecDeque<Mbuf>,
     now_us: u64,
-    /// Of the frames that came back.
+    /// Counts the frames that came back.
     counters: PortCounters,
 }
 
@@ -79,13 +82,14 @@ impl Loopback {
         count - frames.len()
     }
 
-    /// Puts a frame on its way back; returns it if it has to wait.
+    /// Queues a frame to be received. Returns the frame if the queue is full, or if no buffer is
+    /// free for a copy.
     fn return_frame(&mut self, mut frame: Mbuf) -> Option<Mbuf> {
         if self.queue.len() == QUEUE_FRAMES {
             return Some(frame);
         }
         if frame.has_external() {
-            // The memory of a received frame does not change, that of a user may.
+            // A user may change external memory, but the bytes of a received frame must not change.
             let Some(copy) = frame.deep_copy(self.port.mempool()) else { return Some(frame) };
             frame = copy;
         }
@@ -111,25 +115,19 @@ fn is_packet_to(frame: &Mbuf, address: IpAddr) -> bool {
     }
 }
 
+impl PortLayer for Loopback {
+    fn below(&self) -> Below<&dyn Port, &PortBase> {
+        Below::Port(&*self.port)
+    }
+
+    fn below_mut(&mut self) -> Below<&mut dyn Port, &mut PortBase> {
+        Below::Port(&mut *self.port)
+    }
+}
+
 impl Port for Loopback {
     fn info(&self) -> &PortInfo {
         &self.info
-    }
-
-    fn mempool(&self) -> &Mempool {
-        self.port.mempool()
-    }
-
-    fn bulk_mempool(&self) -> Option<&Mempool> {
-        self.port.bulk_mempool()
-    }
-
-    fn passes_large_frames(&self) -> bool {
-        self.port.passes_large_frames()
-    }
-
-    fn is_point_to_point(&self) -> bool {
-        self.port.is_point_to_point()
     }
 
     fn rx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
@@ -157,11 +155,11 @@ impl Port for Loopback {
         }
         self.port.tx_burst(now_us, frames)
     }
+}
 
-    fn link_state(&mut self) -> LinkState {
-        self.port.link_state()
-    }
+impl Link for Loopback {}
 
+impl Statistics for Loopback {
     fn counters(&self) -> PortCounters {
         let (device, returned) = (self.port.counters(), self.counters);
         PortCounters {
@@ -173,33 +171,11 @@ impl Port for Loopback {
             ..device
         }
     }
+}
 
-    fn device_stats(&self) -> Option<crate::DeviceStats> {
-        self.port.device_stats()
-    }
-
-    fn shared_memory_bytes(&self) -> u64 {
-        self.port.shared_memory_bytes()
-    }
-
-    fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.port.poll_fd()
-    }
-
+impl Sleep for Loopback {
     fn arm_wakeup(&mut self) -> bool {
         self.queue.is_empty() && self.port.arm_wakeup()
-    }
-
-    fn disarm_wakeup(&mut self) {
-        self.port.disarm_wakeup();
-    }
-
-    fn tells_departures(&self) -> bool {
-        self.port.tells_departures()
-    }
-
-    fn next_departed(&mut self) -> Option<[u8; 6]> {
-        self.port.next_departed()
     }
 
     fn next_due_us(&self) -> Option<u64> {

@@ -1,8 +1,8 @@
 //! A capture of all frames of a port, for Wireshark: pcapng, both directions.
 //!
-//! [`Tap`] wraps any port and is a port itself. If a frame's checksum is left to the device, or was left
-//! unfilled by a virtual peer, the captured copy has it filled in; the frame itself is unchanged. An
-//! error of the file ends the capture, not the traffic, and is reported by [`CaptureStatus`].
+//! [`Tap`] wraps any port and is a port itself. Where a sender leaves the checksum of a frame to the device,
+//! or a virtual peer has left it unfilled, the tap fills the checksum of the captured copy alone. An error of
+//! the file ends the capture and not the traffic; [`CaptureStatus`] reports the error.
 
 mod block;
 #[cfg(test)]
@@ -11,7 +11,6 @@ mod tests;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
-use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,14 +18,17 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use arrayvec::ArrayVec;
 
-use crate::{BURST, Burst, Checksum, LinkState, Mbuf, Mempool, Port, PortCounters, PortInfo, checksum};
+use crate::{
+    BURST, Below, Burst, Checksum, Link, LinkState, Mbuf, Port, PortBase, PortInfo, PortLayer, Sleep,
+    Statistics, checksum,
+};
 use block::Direction;
 
 /// Bytes collected before the file is written: large enough to make system calls rare.
 const BUFFER_BYTES: usize = 1 << 18;
 
-/// Frames are in the file at most this long after they passed, if the port is polled. Short enough to follow
-/// a capture live.
+/// The tap writes a frame to the file at most this long after the frame has passed, if the port is polled.
+/// Short enough to follow a capture live.
 const FLUSH_AFTER_US: u64 = 200_000;
 
 /// A port whose frames are captured.
@@ -58,7 +60,7 @@ impl Tap {
         Ok(Self { port, capture })
     }
 
-    /// The status of the capture; still valid after the tap was passed on as a `Box<dyn Port>`.
+    /// The status of the capture. The status stays valid after the tap was passed on as a `Box<dyn Port>`.
     pub fn status(&self) -> CaptureStatus {
         self.capture.status.clone()
     }
@@ -78,27 +80,17 @@ impl Tap {
     }
 }
 
+impl PortLayer for Tap {
+    fn below(&self) -> Below<&dyn Port, &PortBase> {
+        Below::Port(&*self.port)
+    }
+
+    fn below_mut(&mut self) -> Below<&mut dyn Port, &mut PortBase> {
+        Below::Port(&mut *self.port)
+    }
+}
+
 impl Port for Tap {
-    fn info(&self) -> &PortInfo {
-        self.port.info()
-    }
-
-    fn mempool(&self) -> &Mempool {
-        self.port.mempool()
-    }
-
-    fn bulk_mempool(&self) -> Option<&Mempool> {
-        self.port.bulk_mempool()
-    }
-
-    fn passes_large_frames(&self) -> bool {
-        self.port.passes_large_frames()
-    }
-
-    fn is_point_to_point(&self) -> bool {
-        self.port.is_point_to_point()
-    }
-
     fn rx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
         let before = frames.len();
         let received = self.port.rx_burst(now_us, frames);
@@ -121,47 +113,11 @@ impl Port for Tap {
         self.capture.write(now_us, sent);
         sent
     }
-
-    fn link_state(&mut self) -> LinkState {
-        self.port.link_state()
-    }
-
-    fn counters(&self) -> PortCounters {
-        self.port.counters()
-    }
-
-    fn device_stats(&self) -> Option<crate::DeviceStats> {
-        self.port.device_stats()
-    }
-
-    fn shared_memory_bytes(&self) -> u64 {
-        self.port.shared_memory_bytes()
-    }
-
-    fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.port.poll_fd()
-    }
-
-    fn arm_wakeup(&mut self) -> bool {
-        self.port.arm_wakeup()
-    }
-
-    fn disarm_wakeup(&mut self) {
-        self.port.disarm_wakeup();
-    }
-
-    fn tells_departures(&self) -> bool {
-        self.port.tells_departures()
-    }
-
-    fn next_departed(&mut self) -> Option<[u8; 6]> {
-        self.port.next_departed()
-    }
-
-    fn next_due_us(&self) -> Option<u64> {
-        self.port.next_due_us()
-    }
 }
+
+impl Link for Tap {}
+impl Sleep for Tap {}
+impl Statistics for Tap {}
 
 impl fmt::Debug for Tap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -220,7 +176,7 @@ struct Capture {
     writer: BufWriter<Box<dyn Write + Send>>,
     /// Blocks of the current burst.
     blocks: Vec<u8>,
-    /// The end of each of them.
+    /// The end of each block in `blocks`.
     ends: ArrayVec<usize, BURST>,
     epoch_us: Option<u64>,
     /// When the oldest frame passed that may not be in the file yet.

@@ -1,18 +1,81 @@
 //! The interface of ports, through which all frames are received and sent.
 //!
-//! A [`Port`] is one receive queue and one transmit queue of a device, owned by one thread. The trait is
-//! object-safe and called once per burst, so no type parameter runs through the layers above.
+//! A [`Port`] is one receive queue and one transmit queue of a device, owned by one thread. Each of its parts
+//! is a trait with one purpose:
+//!
+//! | trait | what for | who calls it |
+//! |---|---|---|
+//! | [`Port`] | the description, the packet buffers, bursts in and out | whoever polls |
+//! | [`Link`] | whether frames can pass, and which neighbours are gone | whoever has connections |
+//! | [`Sleep`] | to wait for frames without polling | a thread with nothing to do |
+//! | [`Statistics`] | counts | whoever shows them |
+//!
+//! Every [`Port`] has all parts, and the functions of all parts can be called on a `dyn Port`. The layers
+//! above have one `Box<dyn Port>` and call it once per burst, so no type parameter runs through them. Code
+//! that has a port of a certain type, like [`LocalPort`](crate::local::LocalPort), imports the traits that it
+//! calls.
+//!
+//! # To write a port
+//!
+//! Every port is a layer on something ([`PortLayer`]): a wrapper on the port that it wraps, a device on a
+//! [`PortBase`], which has its description, its pools and its counters. A function that the port does not
+//! define answers what the port below answers, or what a device without the thing in question does. So a
+//! wrapper defines what it changes, a device defines what it has, and neither can forget the rest. Both
+//! define [`rx_burst`](Port::rx_burst) and [`tx_burst`](Port::tx_burst).
+//!
+//! ```
+//! use dp::{Below, Burst, Link, Port, PortBase, PortLayer, Sleep, Statistics};
+//!
+//! /// Receives all frames and sends none.
+//! struct Mute(Box<dyn Port>);
+//!
+//! impl PortLayer for Mute {
+//!     fn below(&self) -> Below<&dyn Port, &PortBase> {
+//!         Below::Port(&*self.0)
+//!     }
+//!
+//!     fn below_mut(&mut self) -> Below<&mut dyn Port, &mut PortBase> {
+//!         Below::Port(&mut *self.0)
+//!     }
+//! }
+//!
+//! impl Port for Mute {
+//!     fn rx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
+//!         self.0.rx_burst(now_us, frames)
+//!     }
+//!
+//!     fn tx_burst(&mut self, _now_us: u64, frames: &mut Burst) -> usize {
+//!         frames.drain(..).count()
+//!     }
+//! }
+//!
+//! impl Link for Mute {}
+//! impl Sleep for Mute {}
+//! impl Statistics for Mute {}
+//!
+//! let (a, _b) = dp::link::pair(&dp::link::LinkConfig::default());
+//! let name = a.info().name.clone();
+//! let mute: Box<dyn Port> = Box::new(Mute(a));
+//! assert_eq!(mute.info().name, name);
+//! ```
 
+mod base;
+mod counters;
 mod device_stats;
+mod info;
+#[cfg(test)]
+mod tests;
 mod words;
 
 use std::os::fd::BorrowedFd;
 
 use arrayvec::ArrayVec;
-use bitflags::bitflags;
 
-use crate::{Mbuf, Mempool, Queue, TsoLimits};
+use crate::{Mbuf, Mempool};
+pub use base::PortBase;
+pub use counters::PortCounters;
 pub use device_stats::{DeviceStat, DeviceStats};
+pub use info::{Offloads, PortInfo};
 pub use words::UnknownOffload;
 
 /// Most frames moved by one call: enough to spread the cost of a call, few enough for the headers of all
@@ -22,52 +85,7 @@ pub const BURST: usize = 64;
 /// Frames to send or just received, oldest first.
 pub type Burst = ArrayVec<Mbuf, BURST>;
 
-bitflags! {
-    /// Offloads of a port. Missing ones are done in software above.
-    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-    pub struct Offloads: u32 {
-        /// Fills in the IPv4 header checksum of a frame whose [`TxOffload`](crate::TxOffload) asks for it.
-        const TX_IPV4_CHECKSUM = 1 << 0;
-        /// Fills in the TCP checksum; the pseudo-header sum is in the checksum field already.
-        const TX_TCP_CHECKSUM = 1 << 1;
-        /// Sends frames of several segments.
-        const TX_MULTI_SEGMENT = 1 << 2;
-        /// Cuts a large TCP frame at `tso_segment_bytes`.
-        const TX_TSO = 1 << 3;
-        /// Reports the state of the IPv4 header checksum of a received frame.
-        const RX_IPV4_CHECKSUM = 1 << 4;
-        /// Reports the state of the TCP checksum of a received frame.
-        const RX_TCP_CHECKSUM = 1 << 5;
-        /// Coalesces consecutive TCP segments to one large frame (LRO).
-        const RX_LRO = 1 << 6;
-        /// Receives into chains of buffers.
-        const RX_SCATTER = 1 << 7;
-        /// Spreads flows over queues by a hash of addresses and ports.
-        const RX_RSS = 1 << 8;
-        /// Sends from any memory ([`Mbuf::external`]): reads it by its virtual address. Other ports send a
-        /// copy.
-        const TX_EXTERNAL = 1 << 9;
-    }
-}
-
-/// Properties of a port that do not change while it runs.
-#[derive(Clone, Debug)]
-pub struct PortInfo {
-    /// Name for messages: `net_vhost0`, `0000:03:00.0`, `link-a`.
-    pub name: String,
-    /// Ethernet address, in the order of the wire.
-    pub mac: [u8; 6],
-    /// Largest IP packet, bytes; the frame has 14 (or 18, with a VLAN tag) more.
-    pub mtu: u16,
-    /// The offloads in use: what the device has and its configuration allows.
-    pub offloads: Offloads,
-    /// Frames that it can cut, if it has TSO.
-    pub tso: TsoLimits,
-    /// Which queue of its device it is.
-    pub queue: Queue,
-}
-
-/// Whether frames can pass, as [`Port::link_state`] finds it.
+/// Whether frames can pass, as [`Link::link_state`] finds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkState {
     /// Frames can pass.
@@ -79,62 +97,58 @@ pub enum LinkState {
     Gone,
 }
 
-crate::counters! {
-    "uwarp_port_", "_total";
-    /// Plain counters, never reset.
-    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-    pub struct PortCounters {
-        /// Frames that [`Port::rx_burst`] has returned.
-        pub rx_frames: u64,
-        /// Bytes received, Ethernet header included.
-        pub rx_bytes: u64,
-        /// Frames handed to the device or link.
-        pub tx_frames: u64,
-        /// Bytes handed to the device or link.
-        pub tx_bytes: u64,
-        /// Frames the device dropped on receive (missed, errors).
-        pub rx_dropped: u64,
-        /// Those of `rx_dropped` that came while no descriptor was free, if the device tells them apart.
-        pub rx_missed: u64,
-        /// Those of `rx_dropped` that had errors (CRC, length), if the device tells them apart.
-        pub rx_errors: u64,
-        /// Times no buffer was free to receive into.
-        pub rx_no_mbuf: u64,
-        /// Frames that a full transmit ring left with the caller.
-        pub tx_ring_full: u64,
-        /// Frames dropped because the link was down.
-        pub tx_link_down: u64,
-        /// Frames dropped because the port could not send them (too long, too many segments).
-        pub tx_dropped: u64,
-        /// Changes of link state seen.
-        pub link_changes: u64,
+/// What a port is a layer on.
+#[derive(Debug)]
+pub enum Below<P, B> {
+    /// The port that a wrapper wraps.
+    Port(P),
+    /// The base of a device.
+    Base(B),
+}
+
+impl<P, B> Below<P, B> {
+    /// The port that a wrapper wraps; `None` for a device.
+    pub fn port(self) -> Option<P> {
+        match self {
+            Self::Port(port) => Some(port),
+            Self::Base(_) => None,
+        }
     }
 }
 
-/// One receive and one transmit queue of a device.
-pub trait Port: Send {
-    /// The port's properties.
-    fn info(&self) -> &PortInfo;
+/// A port as a layer on another port or on its base, from which come the answers that it does not define.
+pub trait PortLayer: Send {
+    /// What the port is a layer on.
+    fn below(&self) -> Below<&dyn Port, &PortBase>;
+
+    /// The same, to be changed.
+    fn below_mut(&mut self) -> Below<&mut dyn Port, &mut PortBase>;
+}
+
+/// One receive and one transmit queue of a device, with their packet buffers.
+pub trait Port: Link + Sleep + Statistics {
+    /// The port's description.
+    fn info(&self) -> &PortInfo {
+        match self.below() {
+            Below::Port(port) => port.info(),
+            Below::Base(base) => &base.info,
+        }
+    }
 
     /// The pool that received frames come from and frames to send should come from.
-    fn mempool(&self) -> &Mempool;
+    fn mempool(&self) -> &Mempool {
+        match self.below() {
+            Below::Port(port) => port.mempool(),
+            Below::Base(base) => &base.mempool,
+        }
+    }
 
     /// A pool of large buffers for bulk sending, if the port has one.
     fn bulk_mempool(&self) -> Option<&Mempool> {
-        None
-    }
-
-    /// Whether TCP frames with `tso_segment_bytes` may be given to it now although it cuts none
-    /// ([`Offloads::TX_TSO`]): its peer, the other side of a vhost-user socket, takes them uncut.
-    /// [`link_state`](Port::link_state) finds out whether that has changed.
-    fn passes_large_frames(&self) -> bool {
-        false
-    }
-
-    /// Whether the port has exactly one peer, which is gone when the link is down: a socket of
-    /// vhost-user or memif, whose peer loses its state with the connection.
-    fn is_point_to_point(&self) -> bool {
-        false
+        match self.below() {
+            Below::Port(port) => port.bulk_mempool(),
+            Below::Base(base) => base.bulk_mempool.as_ref(),
+        }
     }
 
     /// Moves received frames into the free places of `frames`; returns how many.
@@ -148,27 +162,39 @@ pub trait Port: Send {
     /// for the next call. Returns how many were taken. If the link is down, all are taken, dropped and
     /// counted.
     fn tx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize;
+}
 
-    /// Link state; cheap enough to call every few milliseconds.
-    fn link_state(&mut self) -> LinkState;
-
-    /// The counters so far.
-    fn counters(&self) -> PortCounters;
-
-    /// The device's own statistics, if it has any.
-    fn device_stats(&self) -> Option<DeviceStats> {
-        None
+/// What is at the other end of a port: whether frames can pass, and which neighbours are gone.
+pub trait Link: PortLayer {
+    /// Whether frames can pass; cheap enough to ask every few milliseconds.
+    fn link_state(&mut self) -> LinkState {
+        self.below_mut().port().map_or(LinkState::Down, |port| port.link_state())
     }
 
-    /// Bytes of memory that the port shares with other processes and that are in use, beside its pools: the
-    /// rings of a [local wire](crate::local). Both processes of a pair of rings count them. 0 for other
-    /// ports.
-    fn shared_memory_bytes(&self) -> u64 {
-        0
+    /// Whether TCP frames with `tso_segment_bytes` may be given to the port now although it cuts none
+    /// ([`Offloads::TX_TSO`]): its peer, the other side of a vhost-user socket, takes them uncut.
+    /// [`link_state`](Self::link_state) finds out whether that has changed.
+    fn passes_large_frames(&self) -> bool {
+        self.below().port().is_some_and(|port| port.passes_large_frames())
     }
 
+    /// The Ethernet address of a neighbour that is gone for good, or that frames were sent to and that is not
+    /// there; each once. All frames that it had sent have been received. Nothing is received from this
+    /// address before, even if another process has it by now. To be asked in every poll of a port that
+    /// [tells departures](PortInfo::tells_departures).
+    fn next_departed(&mut self) -> Option<[u8; 6]> {
+        self.below_mut().port()?.next_departed()
+    }
+}
+
+/// How a thread waits for a port without polling it.
+///
+/// Before each sleep the thread calls [`arm_wakeup`](Self::arm_wakeup). If the answer is `true`, it waits
+/// until [`poll_fd`](Self::poll_fd) is readable or [`next_due_us`](Self::next_due_us) has come, calls
+/// [`disarm_wakeup`](Self::disarm_wakeup) and polls.
+pub trait Sleep: PortLayer {
     /// A descriptor that becomes readable when frames wait, if the device has one. A port may need to be
-    /// [asked](Self::arm_wakeup) for that first. It stays the same while the port lives.
+    /// [asked](Self::arm_wakeup) for that first. The descriptor stays the same while the port lives.
     ///
     /// | port | its descriptor |
     /// |---|---|
@@ -180,10 +206,9 @@ pub trait Port: Send {
     /// | DPDK: NICs behind `uio_pci_generic`, `net_memif`, `net_af_xdp` | none |
     /// | wire in memory ([`link`](crate::link)) | none |
     ///
-    /// Wrappers (captures, the loopback) have that of their port. A forked child has none on DPDK and on a
-    /// local wire.
+    /// A forked child has none on DPDK and on a local wire.
     fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
-        None
+        self.below().port()?.poll_fd()
     }
 
     /// Asks for a wake-up: from now on the next frame makes [`poll_fd`](Self::poll_fd) readable. `false`:
@@ -191,30 +216,70 @@ pub trait Port: Send {
     /// each sleep on the descriptor: what made it readable before is taken from it here. A port whose
     /// descriptor is readable whenever frames wait has nothing to do.
     fn arm_wakeup(&mut self) -> bool {
-        true
+        self.below_mut().port().is_none_or(|port| port.arm_wakeup())
     }
 
     /// The caller polls again: no more wake-ups until the next [`arm_wakeup`](Self::arm_wakeup).
-    fn disarm_wakeup(&mut self) {}
-
-    /// Whether the port finds out that a neighbour is gone ([`next_departed`](Self::next_departed)). Does not
-    /// change.
-    fn tells_departures(&self) -> bool {
-        false
+    fn disarm_wakeup(&mut self) {
+        if let Below::Port(port) = self.below_mut() {
+            port.disarm_wakeup();
+        }
     }
 
-    /// The Ethernet address of a neighbour that is gone for good, or that frames were sent to and that is not
-    /// there; each once. All frames that it had sent have been received. Nothing is received from this
-    /// address before, even if another process has it by now. To be asked in every poll where the port [tells
-    /// departures](Self::tells_departures).
-    fn next_departed(&mut self) -> Option<[u8; 6]> {
-        None
-    }
-
-    /// When a poll has something to do, microseconds, even if no frame comes: the next frame of a simulated
-    /// link is due, or a local wire goes on with a handshake; or a NIC is looked at that was not seen to
-    /// interrupt yet. `None` for other devices.
+    /// When a poll has something to do, microseconds of the caller's clock, even if no frame comes: the next
+    /// frame of a simulated link is due, or a local wire goes on with a handshake; or a NIC is looked at that
+    /// was not seen to interrupt yet. `None` for other devices.
     fn next_due_us(&self) -> Option<u64> {
-        None
+        self.below().port()?.next_due_us()
     }
 }
+
+/// What a port has counted.
+pub trait Statistics: PortLayer {
+    /// The counters so far.
+    fn counters(&self) -> PortCounters {
+        match self.below() {
+            Below::Port(port) => port.counters(),
+            Below::Base(base) => base.counters,
+        }
+    }
+
+    /// The device's own statistics, if it has any.
+    fn device_stats(&self) -> Option<DeviceStats> {
+        self.below().port()?.device_stats()
+    }
+
+    /// Bytes of memory that the port shares with other processes and that are in use, beside its pools: the
+    /// rings of a [local wire](crate::local). Both processes of a pair of rings count them. 0 for other
+    /// ports.
+    fn shared_memory_bytes(&self) -> u64 {
+        self.below().port().map_or(0, |port| port.shared_memory_bytes())
+    }
+}
+
+impl PortLayer for PortBase {
+    fn below(&self) -> Below<&dyn Port, &PortBase> {
+        Below::Base(self)
+    }
+
+    fn below_mut(&mut self) -> Below<&mut dyn Port, &mut PortBase> {
+        Below::Base(self)
+    }
+}
+
+/// A port without a device.
+impl Port for PortBase {
+    fn rx_burst(&mut self, _now_us: u64, _frames: &mut Burst) -> usize {
+        0
+    }
+
+    fn tx_burst(&mut self, _now_us: u64, frames: &mut Burst) -> usize {
+        let count = frames.drain(..).count();
+        self.counters.tx_link_down += count as u64;
+        count
+    }
+}
+
+impl Link for PortBase {}
+impl Sleep for PortBase {}
+impl Statistics for PortBase {}

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use dp::dpdk::{self, DeviceConfig, DeviceError, PciProblem, PortSpec};
 use dp::eal::{Eal, EalConfig, EalError, register_thread};
-use dp::{Burst, LinkState, Loopback, Port};
+use dp::{Burst, LinkState, Loopback, Port, Statistics};
 
 fn vdev(spec: &str) -> Result<Vec<Box<dyn Port>>, DeviceError> {
     dpdk::open(support::eal(), &PortSpec::Vdev(spec.into()), &DeviceConfig::default())

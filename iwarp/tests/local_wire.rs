@@ -71,7 +71,7 @@ impl Server {
 
     /// The time of processors that its threads have used.
     fn cpu_time(&self) -> Duration {
-        test_support::process::cpu_time(self.0.id()).unwrap()
+        testkit::process::cpu_time(self.0.id()).unwrap()
     }
 }
 

@@ -2,7 +2,7 @@
 //! and without any promise of stability. Each is a thin wrapper around private code that the stack
 //! calls.
 
-use crate::checksum::Sum;
+use crate::checksum::InternetChecksum;
 use crate::ethernet::{self, EthernetHeader};
 use crate::facade::{EthernetAddress, IpAddress, Ipv4Address, Ipv6Address, TcpSeqNumber};
 use crate::four_tuple::FourTuple;
@@ -16,7 +16,7 @@ use crate::{Instant, StackConfig};
 
 /// The Internet checksum of `bytes` (RFC 1071), as it goes on the wire.
 pub fn internet_checksum(bytes: &[u8]) -> u16 {
-    let mut sum = Sum::new();
+    let mut sum = InternetChecksum::new();
     sum.add(bytes);
     sum.finish()
 }

@@ -1,34 +1,34 @@
 //! The Internet checksum (RFC 1071) over bytes that lie in several pieces.
 //!
-//! Pieces are summed by [`dp::sum`]. The sum of each is folded when it is added, the total at the end. After
-//! a piece of odd length the following bytes change places in their words, so later sums are rotated by one
-//! byte.
+//! Pieces are summed by [`dp::checksum::partial`]. The sum of each is folded when it is added, the total at
+//! the end. After a piece of odd length the following bytes change places in their words, so later sums are
+//! rotated by one byte.
 
 use crate::facade::IpAddress;
 
-/// A running sum. Feed bytes in order, then [`finish`](Self::finish).
+/// A running checksum. Feed bytes in order, then [`finish`](Self::finish).
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Sum {
+pub(crate) struct InternetChecksum {
     /// In memory order (native endian), with at least 32 bits of headroom.
     acc: u64,
     /// Whether an odd number of bytes was fed so far.
     odd: bool,
 }
 
-impl Sum {
-    /// The sum of nothing.
+impl InternetChecksum {
+    /// The checksum of nothing.
     pub(crate) fn new() -> Self {
         Self::default()
     }
 
     /// Adds the bytes that follow.
     pub(crate) fn add(&mut self, bytes: &[u8]) {
-        self.add_sum(dp::sum::of(bytes), bytes.len());
+        self.add_sum(dp::checksum::partial(bytes), bytes.len());
     }
 
     /// Copies `src` to `dst`, which is as long, and adds it.
     pub(crate) fn add_copied(&mut self, dst: &mut [u8], src: &[u8]) {
-        self.add_sum(dp::sum::copy(dst, src), src.len());
+        self.add_sum(dp::checksum::copy_partial(dst, src), src.len());
     }
 
     fn add_sum(&mut self, sum: u64, bytes: usize) {
@@ -62,19 +62,19 @@ impl Sum {
     }
 }
 
-/// Copies `src` to `dst`, which is as long, and returns its sum.
+/// Copies `src` to `dst`, which is as long, and returns its partial checksum, folded.
 #[inline]
-pub(crate) fn sum_copied(dst: &mut [u8], src: &[u8]) -> u16 {
-    folded(dp::sum::copy(dst, src))
+pub(crate) fn copy_partial(dst: &mut [u8], src: &[u8]) -> u16 {
+    folded(dp::checksum::copy_partial(dst, src))
 }
 
-/// The sum of `bytes`.
+/// The partial checksum of `bytes`, folded.
 #[inline]
-pub(crate) fn sum_of(bytes: &[u8]) -> u16 {
-    folded(dp::sum::of(bytes))
+pub(crate) fn partial(bytes: &[u8]) -> u16 {
+    folded(dp::checksum::partial(bytes))
 }
 
-/// A sum of [`dp::sum`] as a number of 16 bits.
+/// A [`dp::checksum::partial`] as a number of 16 bits.
 #[inline]
 pub(crate) fn folded(sum: u64) -> u16 {
     u16::from_be(fold(sum))
@@ -82,8 +82,13 @@ pub(crate) fn folded(sum: u64) -> u16 {
 
 /// The pseudo-header of TCP (RFC 9293 section 3.1) and of ICMPv6 and UDP, over IPv4 and IPv6. Addresses
 /// of different families give a sum that no packet has.
-pub(crate) fn pseudo_header(src: &IpAddress, dst: &IpAddress, protocol: u8, bytes: usize) -> Sum {
-    let mut sum = Sum::new();
+pub(crate) fn pseudo_header(
+    src: &IpAddress,
+    dst: &IpAddress,
+    protocol: u8,
+    bytes: usize,
+) -> InternetChecksum {
+    let mut sum = InternetChecksum::new();
     for address in [src, dst] {
         match address {
             IpAddress::Ipv4(a) => sum.add_u32(a.to_bits()),
@@ -113,7 +118,7 @@ mod tests {
 
     #[test]
     fn rfc_1071_example() {
-        let mut sum = Sum::new();
+        let mut sum = InternetChecksum::new();
         sum.add(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7]);
         assert_eq!(sum.partial(), 0xddf2);
         assert_eq!(sum.finish(), !0xddf2);
@@ -133,7 +138,7 @@ mod tests {
             let mut places: Vec<_> = cuts.iter().map(|c| c.index(bytes.len() + 1)).collect();
             places.extend([0, bytes.len()]);
             places.sort_unstable();
-            let mut sum = Sum::new();
+            let mut sum = InternetChecksum::new();
             for pair in places.windows(2) {
                 sum.add(&bytes[pair[0]..pair[1]]);
             }

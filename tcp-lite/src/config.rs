@@ -167,7 +167,7 @@ pub struct TcpConfig {
     /// [`CloseReason::LinkDown`](crate::CloseReason::LinkDown), except those that wait for the answer to
     /// their SYN. Where the other end of a cable may be plugged in again, as long as the user timeout is
     /// a good choice; where there is no peer without the link
-    /// ([`Port::is_point_to_point`](dp::Port::is_point_to_point)), choose less. Default: 10 s.
+    /// ([`PortInfo::point_to_point`](dp::PortInfo::point_to_point)), choose less. Default: 10 s.
     pub link_timeout: Duration,
     /// Longest delay of an ACK (RFC 9293: below 0.5 s). It has to be below a peer's
     /// [`rto_min`](Self::rto_min). Default: 10 ms.

@@ -15,7 +15,7 @@ use dp::{Checksum, Mbuf, Mempool, Offloads, TsoLimits, TxOffload};
 pub(crate) use self::plain::{PlainFields, PlainTemplate};
 
 use crate::StackConfig;
-use crate::checksum::{Sum, fold, pseudo_header};
+use crate::checksum::{InternetChecksum, fold, pseudo_header};
 use crate::ethernet;
 use crate::facade::{EthernetAddress, IpAddress, TcpSeqNumber};
 use crate::ip::{Ecn, IPV4_BYTES, IPV6_BYTES, PROTOCOL_TCP};
@@ -199,16 +199,16 @@ impl Headers<'_> {
         // Each piece fills in its own.
         out[SEQ_AT..SEQ_AT + 4].fill(0);
         out[FLAGS_AT] &= !Flags::PSH.bits();
-        let mut ip_sum = Sum::new();
+        let mut ip_checksum = InternetChecksum::new();
         if !self.is_ipv6() && !offload.ipv4_checksum {
-            ip_sum.add(ip);
+            ip_checksum.add(ip);
         }
-        let mut tcp_sum = pseudo_header(src, dst, PROTOCOL_TCP, 0);
+        let mut tcp_checksum = pseudo_header(src, dst, PROTOCOL_TCP, 0);
         if !offload.tcp_checksum {
-            tcp_sum.add(out);
+            tcp_checksum.add(out);
         }
         let is_pushed = tcp.flags.contains(Flags::PSH);
-        CommonHeaders { offload, seq: tcp.seq, is_pushed, ip_sum, tcp_sum }
+        CommonHeaders { offload, seq: tcp.seq, is_pushed, ip_checksum, tcp_checksum }
     }
 }
 
@@ -219,14 +219,14 @@ struct Piece {
     /// Payload bytes.
     bytes: usize,
     /// Their sum. Unused where the device computes the checksum.
-    sum: Sum,
+    sum: InternetChecksum,
     is_last: bool,
 }
 
 impl Piece {
     /// A single frame.
     fn whole(bytes: usize) -> Self {
-        Self { offset: 0, bytes, sum: Sum::new(), is_last: true }
+        Self { offset: 0, bytes, sum: InternetChecksum::new(), is_last: true }
     }
 }
 
@@ -239,10 +239,10 @@ struct CommonHeaders {
     seq: TcpSeqNumber,
     /// Whether the last frame has PSH.
     is_pushed: bool,
-    /// Sum of the IPv4 header, if it is not offloaded.
-    ip_sum: Sum,
-    /// Sum of the pseudo-header and, if it is not offloaded, of the TCP header.
-    tcp_sum: Sum,
+    /// Checksum of the IPv4 header, if it is not offloaded.
+    ip_checksum: InternetChecksum,
+    /// Checksum of the pseudo-header and, if it is not offloaded, of the TCP header.
+    tcp_checksum: InternetChecksum,
 }
 
 /// Headers of several frames with consecutive bytes of a stream: written and summed once.
@@ -316,7 +316,7 @@ impl CommonHeaders {
             let total_bytes = (l3 + tcp_bytes) as u16;
             put(ip, 2, total_bytes);
             if !self.offload.ipv4_checksum {
-                let mut sum = self.ip_sum;
+                let mut sum = self.ip_checksum;
                 sum.add_u16(total_bytes);
                 put(ip, IPV4_CHECKSUM_AT, sum.finish());
             }
@@ -325,7 +325,7 @@ impl CommonHeaders {
         tcp[SEQ_AT..SEQ_AT + 4].copy_from_slice(&seq.to_be_bytes());
         let push = if self.is_pushed && piece.is_last { Flags::PSH.bits() } else { 0 };
         tcp[FLAGS_AT] |= push;
-        let mut sum = self.tcp_sum;
+        let mut sum = self.tcp_checksum;
         sum.add_u16(tcp_bytes as u16);
         let checksum = if self.offload.tcp_checksum {
             sum.partial()
@@ -385,7 +385,12 @@ fn verdict_of_port(frame: &Mbuf) -> Option<bool> {
 
 /// As [`checksum_is_right`], with the sum of a pseudo-header without the length.
 #[inline]
-pub(crate) fn checksum_fits(frame: &Mbuf, offset: usize, bytes: usize, pseudo: impl FnOnce() -> Sum) -> bool {
+pub(crate) fn checksum_fits(
+    frame: &Mbuf,
+    offset: usize,
+    bytes: usize,
+    pseudo: impl FnOnce() -> InternetChecksum,
+) -> bool {
     if let Some(verdict) = verdict_of_port(frame) {
         return verdict;
     }
@@ -423,14 +428,14 @@ pub(crate) fn checksum_behind_fits(
 #[inline(never)]
 fn sum_within(frame: &Mbuf, start: usize, end: usize) -> Option<u16> {
     if let Some(whole) = frame.head().get(start..end) {
-        return Some(fold(dp::sum::of(whole)));
+        return Some(fold(dp::checksum::partial(whole)));
     }
-    let mut sum = Sum::new();
+    let mut sum = InternetChecksum::new();
     add_pieces(&mut sum, frame, start, end - start).then(|| sum.partial().to_be())
 }
 
 /// Adds `bytes` bytes at `offset` of a frame of several buffers; `false` if there are fewer.
-fn add_pieces(sum: &mut Sum, frame: &Mbuf, offset: usize, bytes: usize) -> bool {
+fn add_pieces(sum: &mut InternetChecksum, frame: &Mbuf, offset: usize, bytes: usize) -> bool {
     let (mut skip, mut left) = (offset, bytes);
     for segment in frame.segments() {
         let Some(body) = segment.get(skip..) else {

@@ -3,7 +3,7 @@
 //! Anybody can send them: the stack believes an error only if the quoted sequence number is in flight
 //! (RFC 5927).
 
-use crate::checksum::{Sum, pseudo_header};
+use crate::checksum::{InternetChecksum, pseudo_header};
 use crate::facade::{IpAddress, Ipv4Address, Ipv6Address, TcpSeqNumber};
 use crate::four_tuple::FourTuple;
 use crate::ip::{self, IpHeader, PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_TCP, Upper};
@@ -44,7 +44,7 @@ pub(crate) fn parse(packet: &[u8], header: &IpHeader) -> Option<IcmpError> {
     let Upper::Whole { protocol, header_bytes } = header.upper else { return None };
     let message = packet.get(header_bytes..header.total_bytes)?;
     let mut sum = match protocol {
-        PROTOCOL_ICMP => Sum::new(),
+        PROTOCOL_ICMP => InternetChecksum::new(),
         PROTOCOL_ICMPV6 => pseudo_header(&header.src, &header.dst, PROTOCOL_ICMPV6, message.len()),
         _ => return None,
     };

@@ -1,7 +1,7 @@
 //! Received IP headers (RFC 791, RFC 8200): checks them, walks the extension headers and parses them to
 //! a type that names the upper protocol. Addresses are not checked here: the stack does that.
 
-use crate::checksum::Sum;
+use crate::checksum::InternetChecksum;
 use crate::facade::{IpAddress, Ipv4Address, Ipv6Address};
 
 pub(crate) const PROTOCOL_TCP: u8 = 6;
@@ -110,7 +110,7 @@ pub(crate) fn parse_ipv4(head: &[u8], bytes: usize) -> Result<IpHeader, Refused>
     {
         return Err(Refused::Malformed);
     }
-    let mut sum = Sum::new();
+    let mut sum = InternetChecksum::new();
     sum.add(&head[..header_bytes]);
     if sum.finish() != 0 {
         return Err(Refused::Checksum);

@@ -14,7 +14,7 @@
 
 use arrayvec::ArrayVec;
 
-use crate::checksum::Sum;
+use crate::checksum::InternetChecksum;
 use crate::facade::{Duration, Instant, IpAddress};
 use crate::ip::{Ecn, Fragment, IPV4_BYTES, IPV6_BYTES, PROTOCOL_TCP};
 use crate::tcp::header::MIN_HEADER_BYTES;
@@ -235,7 +235,7 @@ impl Packet {
         // Clear the fragment fields, then sum the header again.
         header[6..8].fill(0);
         header[10..12].fill(0);
-        let mut sum = Sum::new();
+        let mut sum = InternetChecksum::new();
         sum.add(header);
         let checksum = sum.finish();
         header[10..12].copy_from_slice(&checksum.to_be_bytes());
@@ -577,7 +577,7 @@ mod tests {
             let mut packet =
                 vec![0x46, 0, 0, 48, 0, 9, 0, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 1, 1, 1, 1];
             packet[6..8].copy_from_slice(&((offset / 8) | if more { 0x2000 } else { 0 }).to_be_bytes());
-            let mut sum = Sum::new();
+            let mut sum = InternetChecksum::new();
             sum.add(&packet);
             let checksum = sum.finish();
             packet[10..12].copy_from_slice(&checksum.to_be_bytes());

@@ -12,8 +12,8 @@ use tcp_lite::TcpConfig;
 use crate::placement::Loss;
 use crate::placement::hosts::{Connected, Hosts, HostsConfig};
 use crate::placement::wire::Wire;
-use crate::sim::packet::parse;
 use crate::sim::queue::Queue;
+use testkit::packet::parse;
 
 const LOCAL_PORT: u16 = 40_000;
 

@@ -3,13 +3,12 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::os::fd::BorrowedFd;
 
-use dp::{Burst, LinkState, Mbuf, Mempool, Port, PortCounters, PortInfo};
+use dp::{Below, Burst, Link, Mbuf, Port, PortBase, PortLayer, Sleep, Statistics};
 
 use crate::lab::Result;
 use crate::lab_error;
-use crate::sim::packet::{Tcp, flag, parse};
+use testkit::packet::{Tcp, flag, parse};
 
 /// The counters of one side. Its text is words `name=value` on one line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -147,19 +146,17 @@ fn bytes(frame: &Mbuf) -> Vec<u8> {
     bytes
 }
 
+impl PortLayer for Watched<'_> {
+    fn below(&self) -> Below<&dyn Port, &PortBase> {
+        Below::Port(&*self.port)
+    }
+
+    fn below_mut(&mut self) -> Below<&mut dyn Port, &mut PortBase> {
+        Below::Port(&mut *self.port)
+    }
+}
+
 impl Port for Watched<'_> {
-    fn info(&self) -> &PortInfo {
-        self.port.info()
-    }
-
-    fn mempool(&self) -> &Mempool {
-        self.port.mempool()
-    }
-
-    fn is_point_to_point(&self) -> bool {
-        self.port.is_point_to_point()
-    }
-
     fn rx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
         let before = frames.len();
         let received = self.port.rx_burst(now_us, frames);
@@ -177,43 +174,11 @@ impl Port for Watched<'_> {
         }
         sent
     }
-
-    fn link_state(&mut self) -> LinkState {
-        self.port.link_state()
-    }
-
-    fn counters(&self) -> PortCounters {
-        self.port.counters()
-    }
-
-    fn device_stats(&self) -> Option<dp::DeviceStats> {
-        self.port.device_stats()
-    }
-
-    fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.port.poll_fd()
-    }
-
-    fn arm_wakeup(&mut self) -> bool {
-        self.port.arm_wakeup()
-    }
-
-    fn disarm_wakeup(&mut self) {
-        self.port.disarm_wakeup();
-    }
-
-    fn tells_departures(&self) -> bool {
-        self.port.tells_departures()
-    }
-
-    fn next_departed(&mut self) -> Option<[u8; 6]> {
-        self.port.next_departed()
-    }
-
-    fn next_due_us(&self) -> Option<u64> {
-        self.port.next_due_us()
-    }
 }
+
+impl Link for Watched<'_> {}
+impl Sleep for Watched<'_> {}
+impl Statistics for Watched<'_> {}
 
 #[cfg(test)]
 mod tests;

@@ -7,10 +7,10 @@
 #![allow(missing_docs, reason = "criterion's macro makes a public function")]
 
 mod checksum;
+mod crc32c;
 mod demultiplex;
 mod framing;
 mod headers;
-mod sum;
 mod timers;
 mod verbs;
 
@@ -31,7 +31,7 @@ fn briefly() -> Criterion {
 criterion_group! {
     name = primitives;
     config = briefly();
-    targets = sum::alone, sum::copies, checksum::all, headers::emit, headers::parse, framing::frame, framing::deframe,
+    targets = crc32c::alone, crc32c::copies, checksum::all, headers::emit, headers::parse, framing::frame, framing::deframe,
         demultiplex::all, timers::all, verbs::all
 }
 criterion_main!(primitives);

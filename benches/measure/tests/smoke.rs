@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use serde_json::Value;
-use testing::lab::{Need, Result, Run, Scratch, Suite, programs};
+use testing::lab::{Prerequisite, Result, Run, Scratch, Suite, programs};
 use testing::{ensure, lab_error};
 
 /// Time limit of one row in a quick run, on a busy machine.
@@ -13,11 +13,11 @@ const LIMIT: Duration = Duration::from_secs(120);
 
 fn main() -> ExitCode {
     let needs = [
-        Need::Dpdk,
-        Need::Program("ip"),
-        Need::Program("ethtool"),
-        Need::Program("taskset"),
-        Need::Namespaces,
+        Prerequisite::Dpdk,
+        Prerequisite::Program("ip"),
+        Prerequisite::Program("ethtool"),
+        Prerequisite::Program("taskset"),
+        Prerequisite::Namespaces,
     ];
     let mut suite = Suite::new("smoke", &needs);
     suite.add("a_row_is_measured_and_written", a_row_is_measured_and_written);

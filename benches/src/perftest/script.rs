@@ -21,7 +21,7 @@ use crate::path::{Path, Purpose};
 use crate::perftest::exchange::{Control, nothing};
 use crate::perftest::wire::{Dest, Report};
 use crate::private_report::FinalReport;
-use crate::runs::bandwidth::{self, Course, Ending, Part};
+use crate::runs::bandwidth::{self, Ending, Part, RunPlan};
 use crate::runs::{BandwidthRow, Figures, OnRow, Row, latency};
 use crate::table::Unit;
 
@@ -139,7 +139,7 @@ impl Script<'_> {
         // A target of Sends counts them, or waits for the next size.
         let knows_the_end = !params.test.verb().uses_receives() || (with_iwperf && !params.all);
         let both_end = !params.bidirectional || (params.endless && with_iwperf);
-        let course = Course {
+        let course = RunPlan {
             part,
             limit,
             ending: match params.endless && !warms_up {

@@ -10,7 +10,7 @@ use iwarp::engine::EngineCounters;
 use super::cpu_time::CpuTime;
 use crate::endpoint::Endpoint;
 use crate::errors::Error;
-use crate::live::{Live, Moment};
+use crate::live::{Live, Snapshot};
 use crate::params::Verb;
 use crate::path::Path;
 use crate::perftest::exchange::Control;
@@ -97,7 +97,7 @@ impl Run {
 
 /// The course of a run.
 #[derive(Clone, Copy, Debug)]
-pub struct Course {
+pub struct RunPlan {
     /// The role of this end.
     pub part: Part,
     /// Messages of each queue pair; `None`: by time.
@@ -126,7 +126,7 @@ pub fn run(
     end: &mut Endpoint,
     control: &mut Control,
     path: &mut Path,
-    course: &Course,
+    course: &RunPlan,
     live: &mut Live,
     on_row: OnRow<'_>,
 ) -> (Run, Result<(), Error>) {
@@ -193,12 +193,12 @@ impl Moved {
         end: &mut Endpoint,
         control: &mut Control,
         path: &mut Path,
-        course: &Course,
+        course: &RunPlan,
         live: &mut Live,
         on_row: OnRow<'_>,
     ) -> Result<(), Error> {
         const DOING: &str = "measuring";
-        let Course { part, ending, mut limit, .. } = *course;
+        let RunPlan { part, ending, mut limit, .. } = *course;
         let hz = end.clock.hz();
         let period = u64::from(path.params.duration_s) * hz;
         self.started = Clock::cycles();
@@ -267,8 +267,8 @@ impl Moved {
     }
 }
 
-fn moment(end: &Endpoint, path: &Path) -> Moment {
-    Moment {
+fn moment(end: &Endpoint, path: &Path) -> Snapshot {
+    Snapshot {
         now: Clock::cycles(),
         messages: path.completed(),
         size: path.size(),

@@ -11,7 +11,7 @@ use super::cpu_time::CpuTime;
 use crate::endpoint::Endpoint;
 use crate::errors::Error;
 use crate::latency::Latencies;
-use crate::live::{Live, Moment};
+use crate::live::{Live, Snapshot};
 use crate::params::Verb;
 use crate::path::Path;
 use crate::perftest::exchange::Control;
@@ -93,8 +93,8 @@ impl Turns {
         }
     }
 
-    fn moment(&self, end: &Endpoint, path: &Path) -> Moment {
-        Moment {
+    fn moment(&self, end: &Endpoint, path: &Path) -> Snapshot {
+        Snapshot {
             now: Clock::cycles(),
             messages: self.posted,
             size: path.size(),

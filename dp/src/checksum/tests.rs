@@ -22,7 +22,7 @@ fn verifies(addresses: &[u8], protocol: u8, segment: &[u8]) -> bool {
     let mut pseudo = addresses.to_vec();
     pseudo.extend((segment.len() as u32).to_be_bytes());
     pseudo.extend([0, 0, 0, protocol]);
-    fold(partial_sum(&pseudo) + partial_sum(segment)) == 0xffff
+    fold(folded(&pseudo) + folded(segment)) == 0xffff
 }
 
 #[test]
@@ -32,7 +32,7 @@ fn tcp_over_ipv4_is_completed_whatever_the_field_held() {
         frame[50..52].copy_from_slice(&garbage);
         assert!(complete(&mut frame) && complete_ipv4_header(&mut frame));
         assert!(verifies(&frame[26..34], 6, &frame[34..]));
-        assert_eq!(fold(partial_sum(&frame[14..34])), 0xffff);
+        assert_eq!(fold(folded(&frame[14..34])), 0xffff);
         assert_eq!((u16_at(&frame, 24), u16_at(&frame, 50)), (Some(!0x0934), Some(!0xeaa5)));
     }
 }

@@ -83,8 +83,6 @@ pub(super) struct Device {
     pub(super) stats_lock: Mutex<()>,
     /// Whether only the port can notice that receive buffers ran out.
     pub(super) lacks_rx_no_mbuf_count: bool,
-    /// Whether there is exactly one peer, which is gone when the link is down.
-    pub(super) is_point_to_point: bool,
     /// It has no TSO, but the other side of its socket may take uncut frames.
     may_pass_large_frames: bool,
     /// It was configured with an interrupt for each receive queue.
@@ -235,7 +233,6 @@ fn setup(
         limits,
         stats_lock: Mutex::default(),
         lacks_rx_no_mbuf_count: NO_RX_NO_MBUF_COUNT.contains(&driver.as_str()),
-        is_point_to_point: POINT_TO_POINT.contains(&driver.as_str()),
         may_pass_large_frames: driver == VHOST
             && config.offloads.contains(Offloads::TX_TSO)
             && offloads.contains(Offloads::TX_TCP_CHECKSUM),
@@ -257,12 +254,10 @@ fn setup(
     ok("asking for its address", unsafe { sys::rte_eth_macaddr_get(id, &mut address) })?;
 
     let info = PortInfo {
-        name: name.to_owned(),
-        mac: address.addr_bytes,
-        mtu: config.mtu,
-        offloads,
         tso: limits.driver.tso_limits(),
         queue: Queue { index: 0, rss: rss.and_then(|rss| rss.settle(id, config.queues)) },
+        point_to_point: POINT_TO_POINT.contains(&driver.as_str()),
+        ..PortInfo::new(name, address.addr_bytes, config.mtu, offloads)
     };
     Ok((device, info))
 }

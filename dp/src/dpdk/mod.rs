@@ -6,8 +6,8 @@
 //! before it lets one behind `vfio-pci` go. If the backend of a `net_virtio_user` device does not answer
 //! then (its process is stopped), the device and its memory stay until this process ends.
 //!
-//! Most devices have a descriptor to sleep on ([`Port::poll_fd`] has the table). A NIC or a peer is asked for
-//! interrupts only before a sleep, so a port that is polled costs no system call.
+//! Most devices have a descriptor to sleep on ([`Sleep::poll_fd`](crate::Sleep::poll_fd) has the table). A
+//! NIC or a peer is asked for interrupts only before a sleep, so a port that is polled costs no system call.
 
 mod config;
 mod descriptors;

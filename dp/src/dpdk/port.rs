@@ -22,7 +22,10 @@ use crate::mbuf::Raw;
 use crate::mbuf::dpdk::DpdkChain;
 use crate::mempool::Backend;
 use crate::port::DeviceStats;
-use crate::{BURST, Burst, LinkState, Mbuf, Mempool, Offloads, Port, PortCounters, PortInfo, Queue, tso};
+use crate::{
+    BURST, Below, Burst, Link, LinkState, Mbuf, Mempool, Offloads, Port, PortBase, PortCounters, PortInfo,
+    PortLayer, Queue, Sleep, Statistics, tso,
+};
 
 /// Attempts to send on a full ring between two checks of the link state: a check may be a system call.
 /// Every 64th attempt makes its cost negligible, and delays the detection of a lost peer only a little.
@@ -40,10 +43,7 @@ pub(super) struct QueuePort {
     polled_us: u64,
     device: Arc<Device>,
     queue: u16,
-    info: PortInfo,
-    mempool: Mempool,
-    bulk: Option<Mempool>,
-    counters: PortCounters,
+    base: PortBase,
     /// The device's counts when it was last asked.
     device_counts: Cell<Basic>,
     link: LinkState,
@@ -57,7 +57,7 @@ impl QueuePort {
     pub(super) fn new(device: Arc<Device>, queue: u16, info: PortInfo) -> Self {
         let QueuePools { pool, bulk } = device.pools[usize::from(queue)].clone();
         let mempool = Mempool { backend: Backend::Dpdk(pool) };
-        let bulk = bulk.map(|pool| Mempool { backend: Backend::Dpdk(pool) });
+        let bulk_mempool = bulk.map(|pool| Mempool { backend: Backend::Dpdk(pool) });
         let info = PortInfo { queue: Queue { index: queue, ..info.queue.clone() }, ..info };
         let mut port = Self {
             interrupt: device.interrupt(queue),
@@ -65,10 +65,7 @@ impl QueuePort {
             polled_us: 0,
             device,
             queue,
-            info,
-            mempool,
-            bulk,
-            counters: PortCounters::default(),
+            base: PortBase { bulk_mempool, ..PortBase::new(info, mempool) },
             device_counts: Cell::default(),
             link: LinkState::Down,
             passes_large_frames: false,
@@ -96,7 +93,7 @@ impl QueuePort {
         let link = self.ask_link();
         if link != self.link {
             self.link = link;
-            self.counters.link_changes += 1;
+            self.base.counters.link_changes += 1;
         }
         if link == LinkState::Gone {
             self.passes_large_frames = false;
@@ -120,7 +117,7 @@ impl QueuePort {
         match self.device.limits.fit(chain.len(), chain.segment_count(), cut_at, longest) {
             // Drivers write to the headers of frames with offloads.
             Fit::AsIs if wants_offload && chain.is_head_shared() => Fit::Copy,
-            Fit::AsIs if !self.info.offloads.contains(Offloads::TX_EXTERNAL) && frame.has_external() => {
+            Fit::AsIs if !self.base.info.offloads.contains(Offloads::TX_EXTERNAL) && frame.has_external() => {
                 Fit::Copy
             }
             fit => fit,
@@ -143,7 +140,7 @@ impl QueuePort {
                 && room > 0
                 && self.device.pools[usize::from(self.queue)].pool.is_low(room.min(VHOST_BURST))
             {
-                self.counters.rx_no_mbuf += 1;
+                self.base.counters.rx_no_mbuf += 1;
             }
             return 0;
         }
@@ -158,14 +155,14 @@ impl QueuePort {
             frames.push(Mbuf::from_raw(Raw::Dpdk(chain)));
         }
         self.rx_limit.received(count, bytes);
-        self.counters.rx_frames += count as u64;
-        self.counters.rx_bytes += bytes as u64;
+        self.base.counters.rx_frames += count as u64;
+        self.base.counters.rx_bytes += bytes as u64;
         count
     }
 
     /// A copy of the frame that the device can send.
     fn copy(&self, frame: &Mbuf) -> Option<Mbuf> {
-        self.device.limits.copy(frame, &self.mempool, self.bulk.as_ref())
+        self.device.limits.copy(frame, &self.base.mempool, self.base.bulk_mempool.as_ref())
     }
 
     /// Keeps only frames that the device can send, all in DPDK buffers; returns whether any requests an
@@ -190,7 +187,7 @@ impl QueuePort {
                 at += 1;
             } else {
                 frames.remove(at);
-                self.counters.tx_dropped += 1;
+                self.base.counters.tx_dropped += 1;
             }
         }
         wants_offload
@@ -221,8 +218,8 @@ impl QueuePort {
             // `sent` of them, which are forgotten below, and none of the others.
             let sent = unsafe { sys::rte_eth_tx_burst(port, queue, raw.as_mut_ptr(), ready) };
             frames.drain(..usize::from(sent)).for_each(mem::forget);
-            self.counters.tx_frames += u64::from(sent);
-            self.counters.tx_bytes += bytes[..usize::from(sent)].iter().sum::<usize>() as u64;
+            self.base.counters.tx_frames += u64::from(sent);
+            self.base.counters.tx_bytes += bytes[..usize::from(sent)].iter().sum::<usize>() as u64;
             if sent < ready {
                 return;
             }
@@ -240,14 +237,14 @@ impl QueuePort {
     fn send_plain(&mut self, frame: &Mbuf) {
         let offload = frame.tx_offload();
         if !offload.tcp_checksum || offload.l4_bytes == 0 {
-            self.counters.tx_dropped += 1;
+            self.base.counters.tx_dropped += 1;
             return;
         }
         let (port, queue) = (self.device.port_id, self.queue);
-        let pool = self.mempool.clone();
+        let pool = self.base.mempool.clone();
         tso::cut(frame, &pool, |piece| {
             let Some(Raw::Dpdk(piece)) = piece.map(Mbuf::into_raw) else {
-                self.counters.tx_dropped += 1;
+                self.base.counters.tx_dropped += 1;
                 return;
             };
             let bytes = piece.len();
@@ -256,36 +253,26 @@ impl QueuePort {
             // owns the one chain. The call takes it over if it returns 1, and `piece` is forgotten then.
             if unsafe { sys::rte_eth_tx_burst(port, queue, &raw mut raw, 1) } == 1 {
                 mem::forget(piece);
-                self.counters.tx_frames += 1;
-                self.counters.tx_bytes += bytes as u64;
+                self.base.counters.tx_frames += 1;
+                self.base.counters.tx_bytes += bytes as u64;
             } else {
-                self.counters.tx_dropped += 1;
+                self.base.counters.tx_dropped += 1;
             }
         });
     }
 }
 
+impl PortLayer for QueuePort {
+    fn below(&self) -> Below<&dyn Port, &PortBase> {
+        Below::Base(&self.base)
+    }
+
+    fn below_mut(&mut self) -> Below<&mut dyn Port, &mut PortBase> {
+        Below::Base(&mut self.base)
+    }
+}
+
 impl Port for QueuePort {
-    fn info(&self) -> &PortInfo {
-        &self.info
-    }
-
-    fn mempool(&self) -> &Mempool {
-        &self.mempool
-    }
-
-    fn bulk_mempool(&self) -> Option<&Mempool> {
-        self.bulk.as_ref()
-    }
-
-    fn passes_large_frames(&self) -> bool {
-        self.passes_large_frames
-    }
-
-    fn is_point_to_point(&self) -> bool {
-        self.device.is_point_to_point
-    }
-
     fn rx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
         self.polled_us = now_us;
         if is_forked() || self.device.is_gone() {
@@ -305,7 +292,7 @@ impl Port for QueuePort {
             return 0;
         }
         if is_forked() {
-            self.counters.tx_dropped += given as u64;
+            self.base.counters.tx_dropped += given as u64;
             frames.clear();
             return given;
         }
@@ -327,19 +314,27 @@ impl Port for QueuePort {
             self.full_tries = self.full_tries.wrapping_add(1);
         }
         match self.link {
-            LinkState::Up => self.counters.tx_ring_full += frames.len() as u64,
+            LinkState::Up => self.base.counters.tx_ring_full += frames.len() as u64,
             LinkState::Down | LinkState::Gone => {
-                self.counters.tx_link_down += frames.len() as u64;
+                self.base.counters.tx_link_down += frames.len() as u64;
                 frames.clear();
             }
         }
         given - frames.len()
     }
+}
 
+impl Link for QueuePort {
     fn link_state(&mut self) -> LinkState {
         if is_forked() { LinkState::Down } else { self.check_link() }
     }
 
+    fn passes_large_frames(&self) -> bool {
+        self.passes_large_frames
+    }
+}
+
+impl Statistics for QueuePort {
     fn counters(&self) -> PortCounters {
         // These counts are of the whole device; its first queue reports them.
         if self.queue == 0
@@ -348,7 +343,7 @@ impl Port for QueuePort {
             self.device_counts.set(stats);
         }
         let Basic { missed, errors, no_mbuf } = self.device_counts.get();
-        let mut counters = self.counters;
+        let mut counters = self.base.counters;
         counters.rx_dropped += missed + errors;
         counters.rx_missed += missed;
         counters.rx_errors += errors;
@@ -359,7 +354,9 @@ impl Port for QueuePort {
     fn device_stats(&self) -> Option<DeviceStats> {
         Some(stats::of(&self.device))
     }
+}
 
+impl Sleep for QueuePort {
     fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
         if is_forked() { None } else { self.interrupt.as_ref().map(RxInterrupt::epoll) }
     }
@@ -369,7 +366,7 @@ impl Port for QueuePort {
             return true;
         }
         let Some(interrupt) = &mut self.interrupt else { return true };
-        if !interrupt.arm(self.counters.rx_frames)
+        if !interrupt.arm(self.base.counters.rx_frames)
             || self.device.pools[usize::from(self.queue)].pool.is_low(VHOST_BURST)
         {
             // Without buffers the look below finds nothing, and what waits would tell nobody again.

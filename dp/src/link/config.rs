@@ -25,12 +25,12 @@ pub struct LinkPlan {
 /// [`TxOffload::tso_segment_bytes`](crate::TxOffload).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LinkTso {
-    /// Its ports take none.
+    /// The ports of the link take no large frames.
     #[default]
     Off,
-    /// They cut them, as a NIC does: frames of the MTU arrive.
+    /// The ports cut large frames, as a NIC does: frames of the MTU arrive.
     Cut,
-    /// They pass them uncut, as virtio does: large frames arrive.
+    /// The ports pass large frames uncut, as virtio does: large frames arrive.
     Whole,
 }
 
@@ -61,8 +61,8 @@ pub struct LinkConfig {
     /// Large frames that the ports take; others are dropped, as a driver does.
     /// Default: those of [`TsoLimits`].
     pub tso_limits: TsoLimits,
-    /// The value of [`Port::is_point_to_point`](crate::Port::is_point_to_point). `false` by default, so that
-    /// connections survive a cable that is pulled for a while. Default: `false`.
+    /// The value of [`PortInfo::point_to_point`](crate::PortInfo::point_to_point). `false` by default, so
+    /// that connections survive a cable that is pulled for a while. Default: `false`.
     pub point_to_point: bool,
 }
 

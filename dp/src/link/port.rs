@@ -8,8 +8,8 @@ use super::faults::{Fate, FaultGenerator};
 use super::steering::Wires;
 use super::wire::{InFlight, Sender};
 use crate::{
-    Burst, Checksum, LinkState, Mbuf, Mempool, Offloads, Port, PortCounters, PortInfo, Queue, TxOffload,
-    checksum, tso,
+    Below, Burst, Checksum, Link, LinkState, Mbuf, Mempool, Offloads, Port, PortBase, PortCounters, PortInfo,
+    PortLayer, Queue, Sleep, Statistics, TxOffload, checksum, tso,
 };
 
 /// Ethernet header and a VLAN tag: the most a frame has beside the IP packet.
@@ -62,7 +62,7 @@ impl Shared {
     /// Whether this end still exists.
     #[inline]
     fn is_present(&self, end: usize) -> bool {
-        // There are two.
+        // A link has two ends.
         self.present[end & 1].load(Ordering::Acquire) > 0
     }
 
@@ -83,19 +83,15 @@ impl Shared {
 pub(super) struct LinkPort<W: Wires> {
     end: usize,
     shared: Arc<Shared>,
-    info: PortInfo,
-    pool: Mempool,
-    bulk: Option<Mempool>,
+    base: PortBase,
     /// The faults of the frames that we send; `None` if the plan has none.
     generator: Option<FaultGenerator>,
     delay_us: u64,
     reorder_us: u64,
     checksum_offload: bool,
     tso: LinkTso,
-    point_to_point: bool,
     wires: W,
     state: LinkState,
-    counters: PortCounters,
 }
 
 impl<W: Wires> LinkPort<W> {
@@ -112,29 +108,25 @@ impl<W: Wires> LinkPort<W> {
         let stream = (2 * usize::from(queue.index) + end) as u64;
         let mut offloads = config.offloads();
         offloads.set(Offloads::RX_RSS, queue.rss.is_some());
+        let info = PortInfo {
+            tso: config.tso_limits,
+            queue,
+            point_to_point: config.point_to_point,
+            ..PortInfo::new(NAMES[end], [0x02, 0, 0, 0, 0, 0x0a + end as u8], config.mtu, offloads)
+        };
+        let bulk = || Mempool::heap(NAMES[end], config.bulk_mbufs, BULK_BYTES.max(data_bytes(config)));
+        let bulk_mempool = (config.bulk_mbufs > 0).then(bulk);
         Self {
             end,
             shared: Arc::clone(shared),
-            info: PortInfo {
-                name: NAMES[end].to_owned(),
-                mac: [0x02, 0, 0, 0, 0, 0x0a + end as u8],
-                mtu: config.mtu,
-                offloads,
-                tso: config.tso_limits,
-                queue,
-            },
-            pool: pool.clone(),
-            bulk: (config.bulk_mbufs > 0)
-                .then(|| Mempool::heap(NAMES[end], config.bulk_mbufs, BULK_BYTES.max(data_bytes(config)))),
+            base: PortBase { bulk_mempool, ..PortBase::new(info, pool.clone()) },
             generator: FaultGenerator::new(plan, config.seed, stream),
             delay_us: u64::from(plan.delay_us),
             reorder_us: u64::from(plan.reorder_us),
             checksum_offload: config.checksum_offload,
             tso: config.tso,
-            point_to_point: config.point_to_point,
             wires,
             state: LinkState::Up,
-            counters: PortCounters::default(),
         }
     }
 
@@ -151,7 +143,7 @@ impl<W: Wires> LinkPort<W> {
     #[cold]
     fn link_changed(&mut self, state: LinkState) {
         self.state = state;
-        self.counters.link_changes += 1;
+        self.base.counters.link_changes += 1;
     }
 
     /// Number of frames that the port makes of this one: 1 if it is not cut.
@@ -186,8 +178,8 @@ impl<W: Wires> LinkPort<W> {
 
     /// Sends one frame that asks to be cut.
     fn send_large(&mut self, wire: usize, now_us: u64, frame: Mbuf) {
-        if !self.info.tso.allow(&frame) {
-            self.counters.tx_dropped += 1;
+        if !self.base.info.tso.allow(&frame) {
+            self.base.counters.tx_dropped += 1;
             return;
         }
         if self.pieces(&frame) == 1 {
@@ -203,12 +195,12 @@ impl<W: Wires> LinkPort<W> {
     #[inline(always)]
     fn send_one(&mut self, wire: usize, now_us: u64, frame: Mbuf) {
         let bytes = frame.len();
-        if bytes > usize::from(self.info.mtu) + FRAME_OVERHEAD_BYTES && !self.passes_whole(&frame) {
-            self.counters.tx_dropped += 1;
+        if bytes > usize::from(self.base.info.mtu) + FRAME_OVERHEAD_BYTES && !self.passes_whole(&frame) {
+            self.base.counters.tx_dropped += 1;
             return;
         }
-        self.counters.tx_frames += 1;
-        self.counters.tx_bytes += bytes as u64;
+        self.base.counters.tx_frames += 1;
+        self.base.counters.tx_bytes += bytes as u64;
         match &mut self.generator {
             None => self.put(wire, now_us, self.delay_us, frame),
             Some(generator) => {
@@ -220,7 +212,7 @@ impl<W: Wires> LinkPort<W> {
 
     /// Whether a frame longer than the MTU may pass.
     fn passes_whole(&self, frame: &Mbuf) -> bool {
-        self.info.offloads.contains(Offloads::TX_TSO) && frame.tx_offload().tso_segment_bytes > 0
+        self.base.info.offloads.contains(Offloads::TX_TSO) && frame.tx_offload().tso_segment_bytes > 0
     }
 
     /// Puts a frame on the wire, which takes it `wait_us`.
@@ -288,28 +280,22 @@ fn corrupt(frame: &Mbuf, which: u32, pool: &Mempool) -> Option<Mbuf> {
     Some(copy)
 }
 
+impl<W: Wires> PortLayer for LinkPort<W> {
+    fn below(&self) -> Below<&dyn Port, &PortBase> {
+        Below::Base(&self.base)
+    }
+
+    fn below_mut(&mut self) -> Below<&mut dyn Port, &mut PortBase> {
+        Below::Base(&mut self.base)
+    }
+}
+
 impl<W: Wires> Port for LinkPort<W> {
-    fn info(&self) -> &PortInfo {
-        &self.info
-    }
-
-    fn mempool(&self) -> &Mempool {
-        &self.pool
-    }
-
-    fn bulk_mempool(&self) -> Option<&Mempool> {
-        self.bulk.as_ref()
-    }
-
-    fn is_point_to_point(&self) -> bool {
-        self.point_to_point
-    }
-
     fn rx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
         if !self.shared.is_present(self.end) {
             return 0;
         }
-        let Self { wires, counters, .. } = self;
+        let Self { wires, base: PortBase { counters, .. }, .. } = self;
         let taken = wires.receive(now_us, frames.remaining_capacity(), |frame| {
             counters.rx_bytes += frame.len() as u64;
             frames.push(frame);
@@ -321,7 +307,7 @@ impl<W: Wires> Port for LinkPort<W> {
     fn tx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
         let count = frames.len();
         if self.update_link() != LinkState::Up {
-            self.counters.tx_link_down += count as u64;
+            self.base.counters.tx_link_down += count as u64;
             frames.clear();
             return count;
         }
@@ -335,25 +321,31 @@ impl<W: Wires> Port for LinkPort<W> {
                 continue;
             }
             if !self.wires.sender(wire).is_abandoned() {
-                self.counters.tx_ring_full += frames.len() as u64;
+                self.base.counters.tx_ring_full += frames.len() as u64;
                 break;
             }
-            // Nobody receives there any more.
-            self.counters.tx_dropped += frames.drain(..run - taken).count() as u64;
+            // The receiving queue of this wire is gone.
+            self.base.counters.tx_dropped += frames.drain(..run - taken).count() as u64;
         }
         self.wires.flush();
         count - frames.len()
     }
+}
 
+impl<W: Wires> Link for LinkPort<W> {
     fn link_state(&mut self) -> LinkState {
         self.update_link()
     }
+}
 
+impl<W: Wires> Statistics for LinkPort<W> {
     fn counters(&self) -> PortCounters {
         let no_mbuf = self.wires.receivers().iter().map(|from| from.wire.faults.snapshot().no_mbuf).sum();
-        PortCounters { rx_no_mbuf: no_mbuf, ..self.counters }
+        PortCounters { rx_no_mbuf: no_mbuf, ..self.base.counters }
     }
+}
 
+impl<W: Wires> Sleep for LinkPort<W> {
     fn next_due_us(&self) -> Option<u64> {
         self.wires.next_due_us()
     }

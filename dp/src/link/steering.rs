@@ -62,7 +62,7 @@ pub(super) trait Wires: Send {
     /// The receiving ends.
     fn receivers(&self) -> &[Receiver];
 
-    /// Passes every due frame to `deliver`, at most `room`.
+    /// Passes due frames to `deliver`, at most `room` frames.
     fn receive(&mut self, now_us: u64, room: usize, deliver: impl FnMut(Mbuf)) -> usize;
 
     /// When the next frame may be due.

@@ -106,6 +106,9 @@ fn ports_say_what_they_are() {
     assert_eq!(a.info().offloads, Offloads::TX_MULTI_SEGMENT | Offloads::TX_EXTERNAL | Offloads::RX_SCATTER);
     let (a, _b) = pair(&LinkConfig { checksum_offload: true, ..clean() });
     assert!(a.info().offloads.contains(Offloads::TX_TCP_CHECKSUM | Offloads::RX_TCP_CHECKSUM));
+    assert!(!a.info().point_to_point && !a.info().tells_departures);
+    let (a, _b) = pair(&LinkConfig { point_to_point: true, ..clean() });
+    assert!(a.info().point_to_point);
 }
 
 #[test]

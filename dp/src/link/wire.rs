@@ -169,7 +169,7 @@ pub(super) struct Receiver {
 }
 
 impl Receiver {
-    /// Passes every due frame to `deliver`, at most `room`.
+    /// Passes due frames to `deliver`, at most `room` frames.
     #[inline]
     pub(super) fn receive(&mut self, now_us: u64, room: usize, mut deliver: impl FnMut(Mbuf)) -> usize {
         let mut taken = 0;

@@ -10,7 +10,8 @@ use super::ring::{self, Broken, Consumer, Record};
 use super::wake;
 use super::{LocalConfig, LocalCounters, LocalError};
 use crate::{
-    Burst, Checksum, LinkState, Mbuf, Mempool, Offloads, Port, PortCounters, PortInfo, Queue, TsoLimits,
+    Below, Burst, Checksum, Link, LinkState, Mbuf, Mempool, Offloads, Port, PortBase, PortInfo, PortLayer,
+    Sleep, Statistics,
 };
 
 /// The Ethernet addresses of a wire: these bytes, then the number of the station.
@@ -42,10 +43,7 @@ const LOOK_POLLS: u32 = 256;
 
 /// A station of a local wire: see [`local`](super).
 pub struct LocalPort {
-    info: PortInfo,
-    pool: Mempool,
-    /// Pages for bulk sending.
-    bulk: Mempool,
+    base: PortBase,
     /// Buffers for superframes.
     superframes: Mempool,
     peers: Peers,
@@ -57,9 +55,8 @@ pub struct LocalPort {
     look_at_us: u64,
     idle_polls: u32,
     now_us: u64,
-    /// The process that opened it.
+    /// The process that opened the port.
     generation: u32,
-    counters: PortCounters,
 }
 
 impl LocalPort {
@@ -77,26 +74,23 @@ impl LocalPort {
             | Offloads::TX_TSO
             | Offloads::RX_LRO
             | Offloads::RX_SCATTER;
+        let pool = Mempool::heap(&name, config.mbufs, data_bytes);
+        let bulk = Mempool::heap(&name, config.bulk_mbufs, BULK_BYTES.max(data_bytes));
+        let superframes = Mempool::heap(&name, config.bulk_mbufs, SUPERFRAME_BYTES);
+        let info = PortInfo {
+            tells_departures: true,
+            ..PortInfo::new(name, [a, b, c, d, high, low], config.mtu, offloads)
+        };
         Ok(Self {
-            pool: Mempool::heap(&name, config.mbufs, data_bytes),
-            bulk: Mempool::heap(&name, config.bulk_mbufs, BULK_BYTES.max(data_bytes)),
-            superframes: Mempool::heap(&name, config.bulk_mbufs, SUPERFRAME_BYTES),
+            base: PortBase { bulk_mempool: Some(bulk), ..PortBase::new(info, pool) },
+            superframes,
             peers: Peers::new(claim, config.ring_bytes)?,
-            info: PortInfo {
-                name,
-                mac: [a, b, c, d, high, low],
-                mtu: config.mtu,
-                offloads,
-                tso: TsoLimits::default(),
-                queue: Queue::default(),
-            },
             latest: 0,
             turn: 0,
             look_at_us: 0,
             idle_polls: 0,
             now_us: 0,
             generation: fork::generation(),
-            counters: PortCounters::default(),
         })
     }
 
@@ -116,26 +110,26 @@ impl LocalPort {
         self.generation != fork::generation()
     }
 
-    /// Sends one frame. Returns it if it has to wait.
+    /// Sends one frame. Returns the frame if it has to wait.
     #[inline]
     fn send(&mut self, now_us: u64, mut frame: Mbuf) -> Option<Mbuf> {
         let bytes = frame.len();
         let is_external = frame.has_external();
         let Some(station) = self.destination(&frame, is_external) else {
-            self.counters.tx_dropped += 1;
+            self.base.counters.tx_dropped += 1;
             return None;
         };
         if self.peers.station(self.latest) != Some(station) {
             self.publish_latest();
             let found = self.peers.find(station).or_else(|| self.peers.begin(now_us, station));
             let Some(at) = found else {
-                self.counters.tx_link_down += 1;
+                self.base.counters.tx_link_down += 1;
                 return None;
             };
             self.latest = at;
         }
         if is_external {
-            let Some(copy) = frame.deep_copy(&self.pool) else {
+            let Some(copy) = frame.deep_copy(&self.base.mempool) else {
                 // No buffer is free; some are when frames have been acknowledged.
                 return Some(frame);
             };
@@ -146,17 +140,17 @@ impl LocalPort {
             Ok(Sent::Kept) => self.peers.backlogged = true,
             Ok(Sent::Refused(frame)) => return Some(frame),
             Ok(Sent::Lost) => {
-                self.counters.tx_link_down += 1;
+                self.base.counters.tx_link_down += 1;
                 return None;
             }
             Err(Broken) => {
-                self.counters.tx_link_down += 1;
+                self.base.counters.tx_link_down += 1;
                 self.end_broken(self.latest);
                 return None;
             }
         }
-        self.counters.tx_frames += 1;
-        self.counters.tx_bytes += bytes as u64;
+        self.base.counters.tx_frames += 1;
+        self.base.counters.tx_bytes += bytes as u64;
         None
     }
 
@@ -164,7 +158,7 @@ impl LocalPort {
     #[inline]
     fn destination(&self, frame: &Mbuf, is_external: bool) -> Option<u16> {
         let bytes = frame.len();
-        let longest = usize::from(self.info.mtu) + FRAME_OVERHEAD_BYTES;
+        let longest = usize::from(self.base.info.mtu) + FRAME_OVERHEAD_BYTES;
         let passes = frame.tx_offload().tso_segment_bytes > 0 && bytes <= ring::MAX_FRAME_BYTES;
         if bytes < ring::MIN_FRAME_BYTES || bytes > longest && !passes {
             return None;
@@ -209,14 +203,14 @@ impl LocalPort {
     #[cold]
     fn end_broken(&mut self, at: usize) {
         self.peers.counters.broken += 1;
-        self.counters.rx_dropped += 1;
+        self.base.counters.rx_dropped += 1;
         self.peers.remove(at);
     }
 
     /// Receives from the peer at this place until `left` bytes are used up.
     #[inline]
     fn receive(&mut self, at: usize, left: &mut usize, frames: &mut Burst) -> Received {
-        let Self { pool, superframes, peers, counters, .. } = self;
+        let Self { base: PortBase { mempool, counters, .. }, superframes, peers, .. } = self;
         let Some(Peer { state: PeerState::Paired(pair), .. }) = peers.list.get_mut(at) else {
             return Received::Some;
         };
@@ -231,8 +225,8 @@ impl LocalPort {
                 Ok(None) => break Received::Some,
                 Err(Broken) => break Received::Broken,
             };
-            let Some(frame) = take(pool, superframes, rx, record) else {
-                // It stays in the ring.
+            let Some(frame) = take(mempool, superframes, rx, record) else {
+                // The record stays in the ring.
                 counters.rx_no_mbuf += 1;
                 break Received::Some;
             };
@@ -282,7 +276,7 @@ enum Received {
     Some,
     /// All that a dead process had sent.
     End,
-    /// Something that it cannot have written.
+    /// A record that a sound peer cannot have written.
     Broken,
 }
 
@@ -325,23 +319,17 @@ fn take_chain(pool: &Mempool, rx: &Consumer, record: Record) -> Option<Mbuf> {
     Some(chain)
 }
 
+impl PortLayer for LocalPort {
+    fn below(&self) -> Below<&dyn Port, &PortBase> {
+        Below::Base(&self.base)
+    }
+
+    fn below_mut(&mut self) -> Below<&mut dyn Port, &mut PortBase> {
+        Below::Base(&mut self.base)
+    }
+}
+
 impl Port for LocalPort {
-    fn info(&self) -> &PortInfo {
-        &self.info
-    }
-
-    fn mempool(&self) -> &Mempool {
-        &self.pool
-    }
-
-    fn bulk_mempool(&self) -> Option<&Mempool> {
-        Some(&self.bulk)
-    }
-
-    fn passes_large_frames(&self) -> bool {
-        true
-    }
-
     fn rx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
         if self.is_forked() {
             return 0;
@@ -378,14 +366,14 @@ impl Port for LocalPort {
     fn tx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
         let count = frames.len();
         if self.is_forked() {
-            self.counters.tx_link_down += count as u64;
+            self.base.counters.tx_link_down += count as u64;
             frames.clear();
             return count;
         }
         if self.peers.backlogged {
             self.flush(now_us);
         }
-        // The usual case: it stays empty, and nothing is moved.
+        // Usually `left` stays empty, and nothing is moved.
         let mut left = Burst::new();
         for frame in frames.drain(..) {
             if !left.is_empty() {
@@ -397,25 +385,31 @@ impl Port for LocalPort {
         self.publish_latest();
         let refused = left.len();
         if refused > 0 {
-            self.counters.tx_ring_full += refused as u64;
+            self.base.counters.tx_ring_full += refused as u64;
             *frames = left;
         }
         count - refused
     }
+}
 
-    /// Always up: what is gone are single stations.
+impl Link for LocalPort {
+    /// Always up: only single stations go away.
     fn link_state(&mut self) -> LinkState {
         if self.is_forked() { LinkState::Down } else { LinkState::Up }
     }
 
-    fn counters(&self) -> PortCounters {
-        self.counters
+    fn passes_large_frames(&self) -> bool {
+        true
     }
 
-    fn shared_memory_bytes(&self) -> u64 {
-        self.peers.memory_bytes() as u64
+    fn next_departed(&mut self) -> Option<[u8; 6]> {
+        let [high, low] = self.peers.next_departed()?.to_be_bytes();
+        let [a, b, c, d] = MAC_PREFIX;
+        Some([a, b, c, d, high, low])
     }
+}
 
+impl Sleep for LocalPort {
     fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
         (!self.is_forked()).then(|| self.peers.epoll())
     }
@@ -443,16 +437,6 @@ impl Port for LocalPort {
         self.look_at_us = 0;
     }
 
-    fn tells_departures(&self) -> bool {
-        true
-    }
-
-    fn next_departed(&mut self) -> Option<[u8; 6]> {
-        let [high, low] = self.peers.next_departed()?.to_be_bytes();
-        let [a, b, c, d] = MAC_PREFIX;
-        Some([a, b, c, d, high, low])
-    }
-
     fn next_due_us(&self) -> Option<u64> {
         if self.is_forked() {
             return None;
@@ -463,11 +447,17 @@ impl Port for LocalPort {
     }
 }
 
+impl Statistics for LocalPort {
+    fn shared_memory_bytes(&self) -> u64 {
+        self.peers.memory_bytes() as u64
+    }
+}
+
 impl std::fmt::Debug for LocalPort {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("LocalPort")
             .field("station", &self.station())
-            .field("counters", &self.counters)
+            .field("counters", &self.base.counters)
             .field("stations", &self.peers.counters)
             .finish_non_exhaustive()
     }

@@ -20,7 +20,7 @@ use rustix::net::connect;
 
 use super::peer::memory_bytes;
 use super::*;
-use crate::{BURST, Burst, Checksum, ExtBuf, LinkState, Mbuf, Port, TxOffload};
+use crate::{BURST, Burst, Checksum, ExtBuf, Link, LinkState, Mbuf, Port, Sleep, Statistics, TxOffload};
 
 /// A folder of its own that is removed with the test.
 struct Scratch(PathBuf);
@@ -186,7 +186,7 @@ fn a_port_says_what_it_is() {
     let mut port = scratch.open(0x1234);
     assert_eq!((port.station(), port.info().mac), (0x1234, [2, 0, 0x64, 0x40, 0x12, 0x34]));
     assert_eq!((port.info().mtu, port.info().name.as_str()), (9000, "local4660"));
-    assert!(port.passes_large_frames() && port.tells_departures() && !port.is_point_to_point());
+    assert!(port.passes_large_frames() && port.info().tells_departures && !port.info().point_to_point);
     assert!(port.bulk_mempool().is_some() && port.link_state() == LinkState::Up);
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::link::{self, LinkConfig};
 use crate::loopback::{Loopback, QUEUE_FRAMES, RX_BYTES};
-use crate::{BURST, Burst, Checksum, ExtBuf, Mbuf, Offloads, Port, TxOffload};
+use crate::{BURST, Burst, Checksum, ExtBuf, Mbuf, Offloads, Port, Sleep, Statistics, TxOffload};
 
 const OTHER: [u8; 6] = [0x02, 0, 0, 0, 0, 0x0b];
 

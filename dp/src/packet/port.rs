@@ -23,7 +23,8 @@ use super::vnet::VNET_BYTES;
 use super::{filter, hints, socket, sys};
 use crate::mbuf::MAX_SEGMENTS;
 use crate::{
-    Burst, Checksum, LinkState, Mbuf, Mempool, Offloads, Port, PortCounters, PortInfo, Queue, TsoLimits,
+    Below, Burst, Checksum, Link, LinkState, Mbuf, Mempool, Offloads, Port, PortBase, PortCounters, PortInfo,
+    PortLayer, Sleep, Statistics,
 };
 
 /// Most bytes to take at once: they should still be in the core's second-level cache when they are placed.
@@ -47,17 +48,14 @@ pub struct PacketPort {
     /// Before the socket, so that the mapping goes first.
     ring: RxRing,
     socket: OwnedFd,
-    info: PortInfo,
+    base: PortBase,
     interface: String,
     /// The multicast groups of our addresses.
     groups: Vec<[u8; 6]>,
-    pool: Mempool,
-    bulk: Option<Mempool>,
     batch: TxBatch,
     /// Bytes in front of a frame that is read from the socket.
     header_bytes: usize,
     state: LinkState,
-    counters: PortCounters,
     /// Frames that the kernel had to drop, up to the last question.
     kernel_drops: Cell<u64>,
     hints: Vec<String>,
@@ -100,23 +98,19 @@ impl PacketPort {
         let geometry = Geometry::new(config.rx_slots, sizes.slot, rustix::param::page_size());
         let ring = RxRing::map(fd, geometry)
             .map_err(|cause| PacketError::RingMemory { kib: geometry.bytes() / 1024, cause })?;
+        let name = &found.name;
+        let info = PortInfo::new(format!("packet:{name}"), mac, found.mtu, offloads);
+        let bulk = || Mempool::heap(name, config.bulk_mbufs, sizes.bulk);
         let mut port = Self {
             ring,
-            info: PortInfo {
-                name: format!("packet:{}", found.name),
-                mac,
-                mtu: found.mtu,
-                offloads,
-                tso: TsoLimits::default(),
-                queue: Queue::default(),
+            base: PortBase {
+                bulk_mempool: (config.bulk_mbufs > 0).then(bulk),
+                ..PortBase::new(info, Mempool::heap(name, config.mbufs, sizes.mbuf))
             },
             groups: filter::groups(&config.addresses),
-            pool: Mempool::heap(&found.name, config.mbufs, sizes.mbuf),
-            bulk: (config.bulk_mbufs > 0).then(|| Mempool::heap(&found.name, config.bulk_mbufs, sizes.bulk)),
             batch: TxBatch::new(has_headers),
             header_bytes: if has_headers { VNET_BYTES } else { 0 },
             state: LinkState::Down,
-            counters: PortCounters::default(),
             kernel_drops: Cell::new(0),
             hints: hints::hints(config, &found, rx_bytes),
             interface: found.name.clone(),
@@ -136,8 +130,8 @@ impl PacketPort {
     /// Binds the socket to an interface, which has to let in frames for our address and groups.
     fn join(&self, index: u32) -> Result<(), Errno> {
         let fd = self.socket.as_fd();
-        if interface::ethernet_address(fd, &self.interface) != Some(self.info.mac) {
-            socket::membership(fd, index, libc::PACKET_MR_UNICAST, self.info.mac)?;
+        if interface::ethernet_address(fd, &self.interface) != Some(self.base.info.mac) {
+            socket::membership(fd, index, libc::PACKET_MR_UNICAST, self.base.info.mac)?;
         }
         for group in &self.groups {
             socket::membership(fd, index, libc::PACKET_MR_MULTICAST, *group)?;
@@ -190,7 +184,7 @@ impl PacketPort {
         let state = self.ask_link();
         if state != self.state {
             self.state = state;
-            self.counters.link_changes += 1;
+            self.base.counters.link_changes += 1;
         }
         state
     }
@@ -233,14 +227,14 @@ impl PacketPort {
     /// that is longer than a chain.
     fn buffers(&self, bytes: usize) -> Option<ArrayVec<Mbuf, MAX_SEGMENTS>> {
         let mut parts = ArrayVec::new();
-        let most = self.pool.data_bytes();
+        let most = self.base.mempool.data_bytes();
         if bytes > MAX_SEGMENTS * most {
             return Some(parts);
         }
         let mut left = bytes;
         while left > 0 {
             let part = left.min(most);
-            parts.push(self.pool.alloc_filled(0, part)?);
+            parts.push(self.base.mempool.alloc_filled(0, part)?);
             left -= part;
         }
         Some(parts)
@@ -320,19 +314,17 @@ fn checksum_state(status: u32) -> Checksum {
     }
 }
 
+impl PortLayer for PacketPort {
+    fn below(&self) -> Below<&dyn Port, &PortBase> {
+        Below::Base(&self.base)
+    }
+
+    fn below_mut(&mut self) -> Below<&mut dyn Port, &mut PortBase> {
+        Below::Base(&mut self.base)
+    }
+}
+
 impl Port for PacketPort {
-    fn info(&self) -> &PortInfo {
-        &self.info
-    }
-
-    fn mempool(&self) -> &Mempool {
-        &self.pool
-    }
-
-    fn bulk_mempool(&self) -> Option<&Mempool> {
-        self.bulk.as_ref()
-    }
-
     fn rx_burst(&mut self, _now_us: u64, frames: &mut Burst) -> usize {
         let (before, mut bytes) = (frames.len(), 0);
         while !frames.is_full() && bytes < RX_BYTES_AT_ONCE {
@@ -342,18 +334,18 @@ impl Port for PacketPort {
                     bytes += frame.len();
                     frames.push(frame);
                 }
-                SlotOutcome::Unusable => self.counters.rx_dropped += 1,
+                SlotOutcome::Unusable => self.base.counters.rx_dropped += 1,
                 SlotOutcome::NoMbuf => {
                     // It waits in its slot.
-                    self.counters.rx_no_mbuf += 1;
+                    self.base.counters.rx_no_mbuf += 1;
                     break;
                 }
             }
             self.ring.release();
         }
         let count = frames.len() - before;
-        self.counters.rx_frames += count as u64;
-        self.counters.rx_bytes += bytes as u64;
+        self.base.counters.rx_frames += count as u64;
+        self.base.counters.rx_bytes += bytes as u64;
         count
     }
 
@@ -363,40 +355,44 @@ impl Port for PacketPort {
             return 0;
         }
         if self.state == LinkState::Down && self.check_link() == LinkState::Down {
-            self.counters.tx_link_down += given as u64;
+            self.base.counters.tx_link_down += given as u64;
             frames.clear();
             return given;
         }
         while !frames.is_empty() {
             match self.batch.send(self.socket.as_fd(), frames) {
                 Ok(sent) => {
-                    self.counters.tx_frames += sent as u64;
-                    self.counters.tx_bytes +=
+                    self.base.counters.tx_frames += sent as u64;
+                    self.base.counters.tx_bytes +=
                         frames.drain(..sent).map(|frame| frame.len() as u64).sum::<u64>();
                 }
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => {
-                    self.counters.tx_ring_full += frames.len() as u64;
+                    self.base.counters.tx_ring_full += frames.len() as u64;
                     break;
                 }
                 Err(Errno::NETDOWN | Errno::NXIO | Errno::NODEV) if self.check_link() == LinkState::Down => {
-                    self.counters.tx_link_down += frames.len() as u64;
+                    self.base.counters.tx_link_down += frames.len() as u64;
                     frames.clear();
                 }
                 // The kernel refuses this frame, or its queue has dropped it.
                 Err(_) => {
                     drop(frames.remove(0));
-                    self.counters.tx_dropped += 1;
+                    self.base.counters.tx_dropped += 1;
                 }
             }
         }
         given - frames.len()
     }
+}
 
+impl Link for PacketPort {
     fn link_state(&mut self) -> LinkState {
         self.check_link()
     }
+}
 
+impl Statistics for PacketPort {
     fn counters(&self) -> PortCounters {
         // `struct tpacket_stats`: frames and drops since the last question.
         let mut since = [0_u8; 8];
@@ -406,9 +402,14 @@ impl Port for PacketPort {
             let drops = u32::from_ne_bytes([4, 5, 6, 7].map(|at| since[at]));
             self.kernel_drops.set(self.kernel_drops.get() + u64::from(drops));
         }
-        PortCounters { rx_dropped: self.counters.rx_dropped + self.kernel_drops.get(), ..self.counters }
+        PortCounters {
+            rx_dropped: self.base.counters.rx_dropped + self.kernel_drops.get(),
+            ..self.base.counters
+        }
     }
+}
 
+impl Sleep for PacketPort {
     fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
         Some(self.socket.as_fd())
     }
@@ -417,7 +418,7 @@ impl Port for PacketPort {
 impl std::fmt::Debug for PacketPort {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("PacketPort")
-            .field("info", &self.info)
+            .field("info", &self.base.info)
             .field("state", &self.state)
             .finish_non_exhaustive()
     }

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use super::Offloads;
+use super::info::Offloads;
 
 /// The names, and the offloads of each.
 const WORDS: &[(&str, Offloads)] = &[

@@ -14,10 +14,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use dp::local::{self, LocalConfig, LocalError, LocalPort};
-use dp::{Burst, Clock, LinkState, Mbuf, Port};
+use dp::{Burst, Clock, Link, LinkState, Mbuf, Port, Sleep, Statistics};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
-use test_support::process::cpu_time;
+use testkit::process::cpu_time;
 
 /// Set for other processes: the folder of the wire, and what they are to do.
 const FOLDER: &str = "DP_TEST_FOLDER";

@@ -90,7 +90,7 @@ impl Peer {
 
     /// The time of processors that its threads have used.
     pub(crate) fn cpu_time(&self) -> Duration {
-        test_support::process::cpu_time(self.id()).unwrap()
+        testkit::process::cpu_time(self.id()).unwrap()
     }
 
     /// SIGKILL: no clean-up runs.

@@ -34,11 +34,11 @@ impl Carrier {
     /// Assumes that the link is up until the port says otherwise in the first poll.
     pub(super) fn new(port: &dyn Port) -> Self {
         // A port that finds out which neighbours are gone is asked in every poll. Its answers are at hand.
-        let interval = if port.tells_departures() { Duration::ZERO } else { LOOK_INTERVAL };
+        let interval = if port.info().tells_departures { Duration::ZERO } else { LOOK_INTERVAL };
         Self {
             state: LinkState::Up,
             interval,
-            point_to_point: port.is_point_to_point(),
+            point_to_point: port.info().point_to_point,
             had_link: false,
             look_at: Instant::ZERO,
         }

@@ -59,7 +59,7 @@ impl EngineConfig {
     /// The defaults for `port` with the addresses `addresses` (`10.0.0.1/24`, `fd00::1/64`), and entropy of
     /// the operating system. Keepalives are on: a silent peer is noticed within ten seconds. A lost link is
     /// noticed within ten seconds too, or within one where there is one peer only
-    /// ([`Port::is_point_to_point`], [`TcpConfig::link_timeout`]).
+    /// ([`PortInfo::point_to_point`](dp::PortInfo::point_to_point), [`TcpConfig::link_timeout`]).
     ///
     /// # Errors
     /// [`VerbsError::Invalid`] for an address that cannot be parsed or for too many addresses,
@@ -68,7 +68,7 @@ impl EngineConfig {
         let info = port.info();
         let defaults = TcpConfig::default();
         let link_timeout =
-            if port.is_point_to_point() { POINT_TO_POINT_LINK_TIMEOUT } else { defaults.link_timeout };
+            if port.info().point_to_point { POINT_TO_POINT_LINK_TIMEOUT } else { defaults.link_timeout };
         let mut stack = StackConfig {
             mac: EthernetAddress(info.mac),
             vlan: None,

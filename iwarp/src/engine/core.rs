@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use dp::profile::{self, Layer};
-use dp::{Burst, Clock, Port};
+use dp::{Burst, Clock, Port, PortBase};
 use tcp_lite::facade::EthernetAddress;
 use tcp_lite::{Backoff, CloseReason, ConnId, Deadline, Event, Instant, ListenerId, Member, Stack};
 
@@ -21,7 +21,7 @@ use super::carrier::Carrier;
 use super::connection::{Connection, Retry};
 use super::io::Io;
 use super::polled_time::PolledTime;
-use super::queues::{NoPort, Siblings};
+use super::queues::Siblings;
 use super::trace;
 use super::tx_scheduler::TxScheduler;
 
@@ -267,8 +267,8 @@ impl Core {
         }
         self.send_frames();
         if self.siblings.exist() {
-            let gone = NoPort::in_place_of(&*self.port);
-            self.siblings.leave(std::mem::replace(&mut self.port, gone));
+            let in_its_place = PortBase::new(self.port.info().clone(), self.port.mempool().clone());
+            self.siblings.leave(std::mem::replace(&mut self.port, Box::new(in_its_place)));
         }
     }
 

@@ -118,8 +118,8 @@ impl Engine {
     }
 
     /// Sleeps until there is something to do: a posted request, a deadline, or a frame if the port has a file
-    /// descriptor ([`Port::poll_fd`] says which do). It takes at most `limit`: without a descriptor a frame
-    /// wakes nobody.
+    /// descriptor ([`Sleep::poll_fd`](dp::Sleep::poll_fd) says which do). It takes at most `limit`: without a
+    /// descriptor a frame wakes nobody.
     pub fn sleep(&mut self, limit: Duration) {
         let Some(most) = self.begin_sleep(limit) else { return };
         thread::wait(self.core.shared(), self.core.poll_fd(), most.min(limit));

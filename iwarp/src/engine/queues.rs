@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use dp::{Burst, Clock, LinkState, Mempool, Port, PortCounters, PortInfo};
+use dp::{Clock, Port};
 use tcp_lite::Member;
 
 use super::core::Core;
@@ -125,43 +125,5 @@ impl EngineThread {
             engine.spawn(ThreadOptions { cpu: cpus.get(at).copied().or(options.cpu), ..options })
         };
         engines.into_iter().enumerate().map(spawn).collect()
-    }
-}
-
-/// In the place of a port that was given away.
-pub(super) struct NoPort {
-    info: PortInfo,
-    pool: Mempool,
-}
-
-impl NoPort {
-    pub(super) fn in_place_of(port: &dyn Port) -> Box<Self> {
-        Box::new(Self { info: port.info().clone(), pool: port.mempool().clone() })
-    }
-}
-
-impl Port for NoPort {
-    fn info(&self) -> &PortInfo {
-        &self.info
-    }
-
-    fn mempool(&self) -> &Mempool {
-        &self.pool
-    }
-
-    fn rx_burst(&mut self, _now_us: u64, _frames: &mut Burst) -> usize {
-        0
-    }
-
-    fn tx_burst(&mut self, _now_us: u64, frames: &mut Burst) -> usize {
-        frames.drain(..).count()
-    }
-
-    fn link_state(&mut self) -> LinkState {
-        LinkState::Down
-    }
-
-    fn counters(&self) -> PortCounters {
-        PortCounters::default()
     }
 }

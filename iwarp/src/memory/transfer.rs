@@ -4,12 +4,12 @@
 //! that has begun ends within the epoch, and a thread that revokes the registration waits for the epoch.
 
 use crate::memory::copy;
+use crate::memory::crc32c::{self, Front};
 use crate::memory::epoch::EpochGuard;
 use crate::memory::fault::Fault;
 use crate::memory::guard::Unmapped;
 use crate::memory::slot::{Lease, Record, Traits};
 use crate::memory::stride::{Runs, Stride};
-use crate::memory::sum::{self, Front};
 
 /// A range that may be written, until the epoch ends or the registration is revoked.
 pub struct Target<'t> {
@@ -149,26 +149,26 @@ impl<'t> Source<'t> {
             .map_err(|Unmapped| Fault::InvalidStag)
     }
 
-    /// As [`fetch`](Self::fetch). Adds the copied bytes to the CRC32c `sum`, if there is one: in the same
+    /// As [`fetch`](Self::fetch). Adds the copied bytes to the CRC32c `crc`, if there is one: in the same
     /// pass where the CPU supports it. Adds nothing on an error.
     ///
     /// # Errors
     /// As [`Target::place`].
     #[inline]
-    pub fn fetch_summed(&self, offset: usize, out: &mut [u8], sum: Option<&mut u32>) -> Result<(), Fault> {
-        let Some(sum) = sum else { return self.fetch(offset, out) };
+    pub fn fetch_summed(&self, offset: usize, out: &mut [u8], crc: Option<&mut u32>) -> Result<(), Fault> {
+        let Some(crc) = crc else { return self.fetch(offset, out) };
         let ptr = self.range.at(offset, out.len())?;
         // SAFETY: `at` found the registration valid just now and the bytes inside it, and every registration
         // is readable. The epoch (`_guard`) is open on this thread, so a thread that has revoked the
         // registration since waits for the epoch to end before the memory may go (`quiescence` has the
         // proof). Others access the bytes by raw copies and atomics only (`RawBytes`).
-        *sum = unsafe { sum::fetch_summed_from(ptr, out, self.range.guarded, *sum) }
+        *crc = unsafe { crc32c::fetch_with_crc_from(ptr, out, self.range.guarded, *crc) }
             .map_err(|Unmapped| Fault::InvalidStag)?;
         Ok(())
     }
 
     /// Fills `out` with `front`, `bytes` bytes from `offset` of the range on, and zeros. Returns the CRC32c
-    /// of all of it, and, if `tally`, its sum for the Internet checksum, as [`dp::sum::of`] counts it.
+    /// of all of it, and, if `tally`, its partial Internet checksum ([`dp::checksum::partial`]).
     ///
     /// # Errors
     /// As [`Target::place`].
@@ -194,7 +194,7 @@ impl<'t> Source<'t> {
         // is readable. The epoch (`_guard`) is open on this thread, so a thread that has revoked the
         // registration since waits for the epoch to end before the memory may go (`quiescence` has the
         // proof). Others access the bytes by raw copies and atomics only (`RawBytes`).
-        unsafe { sum::fetch_behind_from(front, ptr, bytes, (zeros.len(), tally), self.range.guarded) }
+        unsafe { crc32c::fetch_behind_from(front, ptr, bytes, (zeros.len(), tally), self.range.guarded) }
             .map_err(|Unmapped| Fault::InvalidStag)
     }
 }

@@ -15,7 +15,7 @@ pub struct Framer {
     position: u64,
     markers: bool,
     crc: bool,
-    /// The Internet checksum's sum of the FPDUs since [`tally`](Self::tally), while it is known.
+    /// The partial Internet checksum of the FPDUs since [`tally`](Self::tally), while it is known.
     tally: Option<u64>,
 }
 
@@ -40,7 +40,7 @@ impl Framer {
         self.tally = if wanted { Some(0) } else { None };
     }
 
-    /// The sum of all bytes of the FPDUs since [`tally`](Self::tally), as `dp::sum::of` counts it; `None` if
+    /// [`dp::checksum::partial`] of all bytes of the FPDUs since [`tally`](Self::tally); `None` if
     /// it was not wanted, or if one of them was not framed in a single pass.
     #[inline]
     pub const fn take_tally(&mut self) -> Option<u64> {

@@ -47,7 +47,7 @@ pub enum AsyncEventKind {
     /// The port of an engine has no link (`IBV_EVENT_PORT_ERR`). Its connections stay open until their
     /// timeouts for a silent peer expire, unless the device was taken away
     /// ([`LinkState::Gone`](dp::LinkState::Gone)), which ends them at once. A port with one peer
-    /// ([`Port::is_point_to_point`](dp::Port::is_point_to_point)) that waits for it to come has no such
+    /// ([`PortInfo::point_to_point`](dp::PortInfo::point_to_point)) that waits for it to come has no such
     /// event.
     PortError,
     /// Another host uses an address of an engine's port

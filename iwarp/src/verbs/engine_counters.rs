@@ -7,7 +7,7 @@ dp::counters! {
     /// Counters of an engine. They are never reset.
     #[derive(Clone, Copy, Debug, Default)]
     pub struct EngineCounters {
-        /// The counters of the port ([`Port::counters`](dp::Port::counters)).
+        /// The counters of the port ([`Statistics::counters`](dp::Statistics::counters)).
         pub port: dp::PortCounters,
         /// The counters of the TCP stack ([`Stack::counters`](tcp_lite::Stack::counters)).
         pub stack: StackCounters,

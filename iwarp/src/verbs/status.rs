@@ -40,7 +40,7 @@ pub struct EngineStatus {
     pub mtu: u16,
     /// Whether the link was up when the engine last asked the port.
     pub link_up: bool,
-    /// Memory that its port shares with other processes, bytes ([`dp::Port::shared_memory_bytes`]).
+    /// Memory that its port shares with other processes, bytes ([`dp::Statistics::shared_memory_bytes`]).
     pub shared_memory_bytes: u64,
     /// Its addresses with their prefix lengths.
     pub addresses: Vec<(IpAddr, u8)>,

@@ -25,12 +25,12 @@ use crate::region::{Region, Slice};
 use crate::spin::Spin;
 use crate::wr_id::{Tag, WrId};
 
-mod halves;
 #[cfg(test)]
 mod tests;
+mod waiters;
 
-pub(crate) use halves::Half;
-use halves::Halves;
+pub(crate) use waiters::Direction;
+use waiters::Waiters;
 
 /// Completions that are taken from the queue at once.
 const BATCH: usize = 16;
@@ -62,21 +62,21 @@ struct State {
     received: VecDeque<Received>,
     /// The futures that wait for a message: an entry each, with a waker while it sleeps.
     receivers: Slab<Option<Waker>>,
-    /// The halves of a stream that wait for a message.
-    stream_receivers: Halves,
+    /// The directions of a stream that wait for a message.
+    stream_receivers: Waiters,
     /// No message arrives any more: a receive was flushed, for this cause.
     ended: Option<Option<ConnectionError>>,
     /// Buffers of the connection that no request uses.
     buffers: Vec<Region>,
     /// Memory whose last request has completed.
     released: Vec<Pinned>,
-    /// The halves of a stream that found no place in the send queue. Others wait for `Router::places`.
-    stream_places: Halves,
+    /// The directions of a stream that found no place in the send queue. Others wait for `Router::places`.
+    stream_places: Waiters,
 }
 
 /// The tasks that completions wake, and the places in the send queue that they free.
 #[derive(Default)]
-struct Woken {
+struct Wakeups {
     wakers: Vec<Waker>,
     places: usize,
 }
@@ -144,7 +144,7 @@ impl Router {
     /// Moves completions to those that wait for them. Threads that complete requests at the same time take
     /// turns, so that messages stay in order and come before the flush behind them.
     pub(crate) fn drain(&self) {
-        let mut woken = Woken::default();
+        let mut woken = Wakeups::default();
         {
             let cq = self.cq.lock().expect("no holder of this lock panics");
             let Some(cq) = &*cq else { return };
@@ -154,12 +154,12 @@ impl Router {
     }
 
     /// Wakes tasks, without a lock.
-    fn wake(&self, woken: Woken) {
+    fn wake(&self, woken: Wakeups) {
         self.free_places(woken.places);
         woken.wakers.into_iter().for_each(Waker::wake);
     }
 
-    fn take_all(&self, queue: &impl Completions, woken: &mut Woken) {
+    fn take_all(&self, queue: &impl Completions, woken: &mut Wakeups) {
         // Armed before the last look: a completion that comes later makes an event.
         queue.arm();
         let mut batch = [WorkCompletion::default(); BATCH];
@@ -254,12 +254,13 @@ impl Router {
         Ok(())
     }
 
-    /// Takes a place in the send queue for a half of a stream, or lets its task be woken when one is free.
-    pub(crate) fn poll_place(&self, half: Half, cx: &Context<'_>) -> Poll<()> {
+    /// Takes a place in the send queue for a direction of a stream, or lets its task be woken when one is
+    /// free.
+    pub(crate) fn poll_place(&self, direction: Direction, cx: &Context<'_>) -> Poll<()> {
         if self.take_place() {
             return Poll::Ready(());
         }
-        self.let_wake(|state| &mut state.stream_places, half, cx.waker());
+        self.let_wake(|state| &mut state.stream_places, direction, cx.waker());
         // A place may have become free before the waker was there.
         if self.take_place() { Poll::Ready(()) } else { Poll::Pending }
     }
@@ -267,7 +268,7 @@ impl Router {
     /// Gives places back. The caller holds no lock.
     pub(crate) fn free_places(&self, count: usize) {
         if count > 0 {
-            // Before the halves are looked for: one that comes later finds the place.
+            // Before the waiters are looked for: one that comes later finds the place.
             self.places.add_permits(count);
             self.wake_for_places();
         }
@@ -278,30 +279,30 @@ impl Router {
         wakers.into_iter().flatten().for_each(Waker::wake);
     }
 
-    fn let_wake(&self, halves: fn(&mut State) -> &mut Halves, half: Half, waker: &Waker) {
-        if halves(&mut self.state()).will_wake(half, waker) {
+    fn let_wake(&self, waiters: fn(&mut State) -> &mut Waiters, direction: Direction, waker: &Waker) {
+        if waiters(&mut self.state()).will_wake(direction, waker) {
             return;
         }
         let waker = waker.clone();
-        let before = halves(&mut self.state()).replace(half, waker);
+        let before = waiters(&mut self.state()).replace(direction, waker);
         drop(before);
     }
 
     // ---- receives ----
 
-    /// The oldest message that was received, for a half of a stream; an error once the connection has ended
-    /// and all are taken.
-    pub(crate) fn poll_received(&self, half: Half, cx: &Context<'_>) -> Poll<Result<Received>> {
+    /// The oldest message that was received, for a direction of a stream; an error once the connection has
+    /// ended and all are taken.
+    pub(crate) fn poll_received(&self, direction: Direction, cx: &Context<'_>) -> Poll<Result<Received>> {
         {
             let mut state = self.state();
             if let Some(received) = state.next_received() {
                 return Poll::Ready(received);
             }
-            if state.stream_receivers.will_wake(half, cx.waker()) {
+            if state.stream_receivers.will_wake(direction, cx.waker()) {
                 return Poll::Pending;
             }
         }
-        self.let_wake(|state| &mut state.stream_receivers, half, cx.waker());
+        self.let_wake(|state| &mut state.stream_receivers, direction, cx.waker());
         // It may have come before the waker was there.
         let received = self.state().next_received();
         received.map_or(Poll::Pending, Poll::Ready)
@@ -319,7 +320,7 @@ impl Router {
 }
 
 impl State {
-    fn route(&mut self, tag: Tag, completions: &[WorkCompletion], woken: &mut Woken) {
+    fn route(&mut self, tag: Tag, completions: &[WorkCompletion], woken: &mut Wakeups) {
         for completion in completions {
             match tag.parse(completion.wr_id) {
                 Some(WrId::Receive(buffer)) => {

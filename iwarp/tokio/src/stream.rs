@@ -25,7 +25,7 @@ use tokio::time::timeout;
 use crate::connection::Connection;
 use crate::error::{Error, Result};
 use crate::receives::Receives;
-use crate::router::Half;
+use crate::router::Direction;
 use crate::spin::Spin;
 use flow::Flow;
 use incoming::Incoming;
@@ -100,14 +100,14 @@ impl Stream {
 impl Inner {
     /// See [`Flow::receive`]; for a call that writes.
     fn receive(&mut self, cx: &Context<'_>) -> io::Result<()> {
-        self.flow.receive(&self.connection, Half::Write, cx)
+        self.flow.receive(&self.connection, Direction::Write, cx)
     }
 
     /// As [`Flow::send`], at the end of a call after which the task may do other things. Requests behind
     /// others leave with a poll of the engine, which its thread has to make then.
     fn send_and_leave(&mut self, cx: &Context<'_>) -> io::Result<()> {
         let is_behind_others = self.connection.queue_pair().has_open_sends();
-        self.flow.send(&self.connection, Half::Write, cx)?;
+        self.flow.send(&self.connection, Direction::Write, cx)?;
         if is_behind_others {
             self.connection.engine().hand_over();
         }

@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use test_support::chapter::{Chapter, without_comment};
+use testkit::chapter::{Chapter, without_comment};
 
 /// `cargo test` builds the examples beside the tests.
 fn run(example: &str) -> Command {

@@ -188,7 +188,7 @@ mod tests {
 
     use super::super::header_bytes;
     use super::*;
-    use crate::checksum::Sum;
+    use crate::checksum::InternetChecksum;
     use crate::facade::TcpSeqNumber;
     use crate::tcp::header::Flags;
 
@@ -233,7 +233,7 @@ mod tests {
             framing.offloads.set(Offloads::TX_TCP_CHECKSUM, sums & 2 != 0);
             let dst_mac = EthernetAddress([4, 5, 6, 7, 8, 9]);
             let headers = Headers { framing: &framing, dst_mac, src, dst, ecn, tcp: &tcp };
-            let mut sum = Sum::new();
+            let mut sum = InternetChecksum::new();
             sum.add(&payload);
             let piece = Piece { sum, ..Piece::whole(payload.len()) };
             let plain = PlainTemplate::of(&headers).expect("no option other than timestamps");

@@ -10,7 +10,7 @@ use std::iter::Peekable;
 use arrayvec::ArrayVec;
 use dp::Mbuf;
 
-use crate::checksum::{Sum, pseudo_header};
+use crate::checksum::{InternetChecksum, pseudo_header};
 use crate::facade::TcpSeqNumber;
 use crate::frame::{self, FLAGS_AT, IPV4_CHECKSUM_AT, MAX_HEADERS_BYTES, SEQ_AT, TCP_CHECKSUM_AT};
 use crate::ip::{IPV4_BYTES, IPV6_BYTES, IpHeader, PROTOCOL_TCP};
@@ -36,10 +36,10 @@ const WORDS: usize = MAX_HEADERS_BYTES / 8 + 1;
 
 /// What the headers of the following segments have to be.
 pub(super) struct Pattern {
-    /// Sum of the compared bytes of an IPv4 header.
-    ip_sum: Sum,
-    /// Sum of the pseudo-header, without the length.
-    pseudo: Sum,
+    /// Checksum of the compared bytes of an IPv4 header.
+    ip_checksum: InternetChecksum,
+    /// Checksum of the pseudo-header, without the length.
+    pseudo: InternetChecksum,
     ip_at: usize,
     tcp_at: usize,
     payload_at: usize,
@@ -68,13 +68,13 @@ impl Pattern {
         }
         mask[tcp_at + FLAGS_AT] = !Flags::PSH.bits();
         mask[tcp_at + TCP_CHECKSUM_AT..tcp_at + TCP_CHECKSUM_AT + 2].fill(0);
-        let mut ip_sum = Sum::new();
+        let mut ip_checksum = InternetChecksum::new();
         for (word, mask) in headers[ip_at..tcp_at].chunks(2).zip(mask[ip_at..tcp_at].chunks(2)) {
-            ip_sum.add(&[word[0] & mask[0], word[1] & mask[1]]);
+            ip_checksum.add(&[word[0] & mask[0], word[1] & mask[1]]);
         }
         let pseudo = pseudo_header(&ip.src, &ip.dst, PROTOCOL_TCP, 0);
         let payload_at = headers.len();
-        Some(Self { ip_sum, pseudo, ip_at, tcp_at, payload_at, headers: found, mask: words })
+        Some(Self { ip_checksum, pseudo, ip_at, tcp_at, payload_at, headers: found, mask: words })
     }
 
     /// Takes frames off `frames` that continue `payload`, which begins at `seq` and has at most
@@ -104,7 +104,7 @@ impl Pattern {
 
     /// Where the payload of `frame` ends, if its headers and checksums are right.
     fn end(&self, frame: &Mbuf) -> Option<usize> {
-        let Self { ip_sum, pseudo, ip_at, tcp_at, payload_at, headers, mask } = self;
+        let Self { ip_checksum, pseudo, ip_at, tcp_at, payload_at, headers, mask } = self;
         let found = frame.head().get(..*payload_at)?;
         let (words, rest) = found.as_chunks();
         let as_numbers = |[a, b, c]: [&[u8; 8]; 3]| [a, b, c].map(|bytes| u64::from_ne_bytes(*bytes));
@@ -122,7 +122,7 @@ impl Pattern {
         let end = if is_ipv4 {
             let header: &[u8; IPV4_BYTES] = found.get(*ip_at..)?.first_chunk()?;
             let length = word(header, 2);
-            let mut sum = *ip_sum;
+            let mut sum = *ip_checksum;
             for word in [length, word(header, 4), word(header, IPV4_CHECKSUM_AT)] {
                 sum.add_u16(word as u16);
             }

@@ -147,8 +147,8 @@ impl SegmentBuf<'_, '_> {
         !self.sender.framing.offloads.contains(Offloads::TX_TCP_CHECKSUM)
     }
 
-    /// Says the sum of all bytes in it, as [`dp::sum::of`] counts it, once all are written. A writer that
-    /// has summed them on the way saves a pass over them.
+    /// Says the sum of all bytes in it, as [`dp::checksum::partial`] counts it, once all are written. A
+    /// writer that has summed them on the way saves a pass over them.
     #[inline]
     pub fn set_sum(&mut self, sum: u64) {
         self.sum = Some(folded(sum));
@@ -175,7 +175,7 @@ impl SegmentBuf<'_, '_> {
     fn is_sum_right(&mut self) -> bool {
         let sum = self.sum.map(|sum| sum % 0xffff);
         let bytes = &self.sender.ctx.segments.room(self.page)[..self.len];
-        sum == Some(folded(dp::sum::of(bytes)) % 0xffff)
+        sum == Some(folded(dp::checksum::partial(bytes)) % 0xffff)
     }
 
     /// Queues it behind all others. It is sent as it is: its bytes and boundaries never change, except

@@ -13,7 +13,7 @@ use super::Stack;
 use super::headers::LatestHeaders;
 use super::transmit::{Served, TRAINS};
 use crate::Deadline;
-use crate::checksum::{sum_copied, sum_of};
+use crate::checksum::{copy_partial, partial};
 use crate::facade::Instant;
 use crate::frame::{COPIED_BYTES, Framing, PlainFields, PlainTemplate};
 use crate::ip::Ecn;
@@ -112,7 +112,7 @@ fn frame_of(
         && bytes > COPIED_BYTES
     {
         if sums && !offload.ipv4_checksum && segments.leads_page(key) {
-            fields.payload_sum = segments.sum(key).unwrap_or_else(|| sum_of(segments.bytes(key)));
+            fields.payload_sum = segments.sum(key).unwrap_or_else(|| partial(segments.bytes(key)));
             let frame = segments.headed(key, header_bytes, |out| template.write(out, &fields));
             if frame.is_some() {
                 return frame;
@@ -126,7 +126,7 @@ fn frame_of(
     if let Some(key) = payload {
         let payload = segments.bytes(key);
         match segments.sum(key) {
-            None if sums => fields.payload_sum = sum_copied(room, payload),
+            None if sums => fields.payload_sum = copy_partial(room, payload),
             known => {
                 room.copy_from_slice(payload);
                 fields.payload_sum = known.unwrap_or_default();

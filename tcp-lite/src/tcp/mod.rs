@@ -44,11 +44,11 @@
 //! - The echoed timestamp says nothing about a retransmission above a hole (RFC 8985 section 6.2, step 2;
 //!   `send/ack_sample.rs`).
 //! - The loss of a retransmission reduces the window once more, which RFC 8985 leaves open and Linux does
-//!   not do (`send/reduction.rs`).
+//!   not do (`send/rate/reduction.rs`).
 //! - A SYN and data are given up sooner than RFC 9293 section 3.8.3 says (MUST-23: R2 of a SYN at least 3
 //!   minutes; SHOULD: 100 s for data): after [`TcpConfig::user_timeout`](crate::TcpConfig), 10 s by
 //!   default. A peer in a data centre that has not answered by then has failed, and its user wants to
-//!   know (`send/retransmission.rs`).
+//!   know (`send/loss/expiry.rs`).
 //! - An out-of-order segment that is refused for lack of memory is in no SACK block (RFC 2018 section 8
 //!   would report it once): its sender must not take it as received (`receive/payload.rs`).
 //!

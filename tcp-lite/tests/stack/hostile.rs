@@ -7,6 +7,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use smoltcp::wire::{ArpOperation, Icmpv4DstUnreachable, Icmpv4Repr, IpProtocol, TcpControl};
 use tcp_lite::CloseReason;
 use tcp_lite::facade::{Ipv4Address, Ipv6Address};
+use testkit::dice::Dice;
 
 use crate::craft;
 use crate::harness::{MAC_A, MAC_B, config};
@@ -184,14 +185,8 @@ fn noise_on_the_slow_path_does_not_disturb_a_transfer() {
     relay.b.host.serve = BYTES;
     let now = relay.a.now();
     relay.a.host.connect(now, "10.0.0.2:4000".parse().unwrap(), BYTES);
-    let (mut n, mut sent, mut injected, mut segments) = (1_u64, Vec::new(), 0, Vec::new());
-    // xorshift64, so that each kind of frame occurs with each kind of contents.
-    let mut random = || {
-        n ^= n << 13;
-        n ^= n >> 7;
-        n ^= n << 17;
-        (n >> 32) as u8
-    };
+    let (mut dice, mut sent, mut injected, mut segments) = (Dice::xorshift(0), Vec::new(), 0, Vec::new());
+    let mut random = || (dice.number() >> 8) as u8;
     let done = relay.run(
         60_000_000,
         |to_b, frame| {

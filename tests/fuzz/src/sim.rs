@@ -3,7 +3,5 @@
 
 #[path = "../../src/sim/coverage.rs"]
 pub mod coverage;
-#[path = "../../src/sim/packet.rs"]
-pub mod packet;
 #[path = "../../src/sim/watch/mod.rs"]
 pub mod watch;

@@ -29,11 +29,11 @@ pub struct Case {
 }
 
 /// `Ok`: conforms.
-pub type Check = Result<(), Stop>;
+pub type Check = Result<(), CaseError>;
 
 /// Why a case ended early.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Stop {
+pub enum CaseError {
     /// The endpoint violated a MUST or a MUST NOT.
     Deviates(String),
     /// The endpoint lacks an optional feature that the case needs.
@@ -43,18 +43,18 @@ pub enum Stop {
 }
 
 /// A deviation, for `return` and `?`.
-pub fn deviates<T>(what: impl Into<String>) -> Result<T, Stop> {
-    Err(Stop::Deviates(what.into()))
+pub fn deviates<T>(what: impl Into<String>) -> Result<T, CaseError> {
+    Err(CaseError::Deviates(what.into()))
 }
 
 /// Not applicable, for `return` and `?`.
-pub fn not_applicable<T>(why: impl Into<String>) -> Result<T, Stop> {
-    Err(Stop::NotApplicable(why.into()))
+pub fn not_applicable<T>(why: impl Into<String>) -> Result<T, CaseError> {
+    Err(CaseError::NotApplicable(why.into()))
 }
 
 /// Deviates unless `held`.
 pub fn require(held: bool, what: impl FnOnce() -> String) -> Check {
-    if held { Ok(()) } else { Err(Stop::Deviates(what())) }
+    if held { Ok(()) } else { Err(CaseError::Deviates(what())) }
 }
 
 /// The verdict on a case.
@@ -86,9 +86,9 @@ impl From<&Check> for Verdict {
     fn from(check: &Check) -> Self {
         match check {
             Ok(()) => Self::Conforms,
-            Err(Stop::Deviates(_)) => Self::Deviates,
-            Err(Stop::NotApplicable(_)) => Self::NotApplicable,
-            Err(Stop::NeedsTarget) => Self::NeedsTarget,
+            Err(CaseError::Deviates(_)) => Self::Deviates,
+            Err(CaseError::NotApplicable(_)) => Self::NotApplicable,
+            Err(CaseError::NeedsTarget) => Self::NeedsTarget,
         }
     }
 }

@@ -4,10 +4,10 @@ use std::net::TcpStream;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use crate::log::{Log, Way};
+use crate::log::{Direction, Log};
 use crate::net::{Net, Stream};
 
-pub use crate::net::{Came, End};
+pub use crate::net::{End, ReadResult};
 
 /// A connection.
 #[derive(Debug)]
@@ -48,26 +48,26 @@ impl Conn {
     pub fn send(&mut self, bytes: &[u8], text: impl Into<String>) {
         let text = text.into();
         match self.stream.send(bytes) {
-            Ok(()) => self.log.note(Way::Sent, bytes, text),
-            Err(error) => self.log.note(Way::Sent, &[], format!("{text}: could not be sent: {error}")),
+            Ok(()) => self.log.note(Direction::Sent, bytes, text),
+            Err(error) => self.log.note(Direction::Sent, &[], format!("{text}: could not be sent: {error}")),
         }
     }
 
     /// Whatever comes next, until `deadline`.
-    pub fn receive(&mut self, deadline: Instant) -> Came {
+    pub fn receive(&mut self, deadline: Instant) -> ReadResult {
         if let Some(end) = self.end {
-            return Came::End(end);
+            return ReadResult::End(end);
         }
         let came = self.stream.receive(deadline);
-        if let Came::End(end) = came {
+        if let ReadResult::End(end) = came {
             self.end = Some(end);
-            self.log.note(Way::Received, &[], end.to_string());
+            self.log.note(Direction::Received, &[], end.to_string());
         }
         came
     }
 
     /// Whatever comes next within `time`.
-    pub fn receive_within(&mut self, time: Duration) -> Came {
+    pub fn receive_within(&mut self, time: Duration) -> ReadResult {
         self.receive(self.after(time))
     }
 
@@ -75,7 +75,7 @@ impl Conn {
     pub fn finish(&mut self) {
         // A connection that is gone needs no FIN.
         if self.stream.finish() {
-            self.log.note(Way::Sent, &[], "FIN");
+            self.log.note(Direction::Sent, &[], "FIN");
         }
     }
 }

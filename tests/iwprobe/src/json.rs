@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::log::{Passed, Way};
+use crate::log::{Direction, Passed};
 use crate::run::{Outcome, count};
 use crate::{case::Verdict, wire::describe};
 
@@ -54,9 +54,9 @@ fn case(outcome: &Outcome) -> Value {
 }
 
 fn passed(passed: &Passed) -> Value {
-    let way = match passed.way {
-        Way::Sent => "sent",
-        Way::Received => "received",
+    let direction = match passed.direction {
+        Direction::Sent => "sent",
+        Direction::Received => "received",
     };
-    json!({ "way": way, "text": passed.text, "bytes": describe::hex(&passed.bytes) })
+    json!({ "way": direction, "text": passed.text, "bytes": describe::hex(&passed.bytes) })
 }

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 /// Which way something went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Direction {
     /// From us.
     Sent,
     /// From the endpoint.
@@ -16,7 +16,7 @@ pub enum Way {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Passed {
     /// Which way.
-    pub way: Way,
+    pub direction: Direction,
     /// As it was on the wire; for FPDUs that were received, without MPA's framing.
     pub bytes: Vec<u8>,
     /// In words.
@@ -29,8 +29,8 @@ pub struct Log(Rc<RefCell<Vec<Passed>>>);
 
 impl Log {
     /// Notes something.
-    pub fn note(&self, way: Way, bytes: &[u8], text: impl Into<String>) {
-        self.0.borrow_mut().push(Passed { way, bytes: bytes.to_vec(), text: text.into() });
+    pub fn note(&self, direction: Direction, bytes: &[u8], text: impl Into<String>) {
+        self.0.borrow_mut().push(Passed { direction, bytes: bytes.to_vec(), text: text.into() });
     }
 
     /// All of it, leaving nothing.

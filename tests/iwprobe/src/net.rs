@@ -26,7 +26,7 @@ impl std::fmt::Display for End {
 
 /// The result of a wait for bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Came {
+pub enum ReadResult {
     /// Some bytes.
     Bytes(Vec<u8>),
     /// The end.
@@ -62,7 +62,7 @@ pub trait Stream: Debug {
     fn send(&mut self, bytes: &[u8]) -> io::Result<()>;
 
     /// What comes next, until `deadline`.
-    fn receive(&mut self, deadline: Instant) -> Came;
+    fn receive(&mut self, deadline: Instant) -> ReadResult;
 
     /// Sends FIN. Returns whether the connection was still there.
     fn finish(&mut self) -> bool;

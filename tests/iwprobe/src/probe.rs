@@ -4,12 +4,12 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::case::{Stop, deviates, not_applicable};
-use crate::conn::{Came, Conn, End};
-use crate::log::{Log, Way};
+use crate::case::{CaseError, deviates, not_applicable};
+use crate::conn::{Conn, End, ReadResult};
+use crate::log::{Direction, Log};
 use crate::net::Net;
 use crate::scene::{MAGIC, Report, Stage};
-use crate::session::{Got, Patience, Session};
+use crate::session::{Incoming, Patience, Session};
 use crate::watch::Watch;
 use crate::wire::{Depths, REPLY_KEY, REQUEST_KEY, Segment, Startup, describe, flag, opcode};
 
@@ -160,7 +160,7 @@ impl Probe {
     ///
     /// # Errors
     /// A deviation: after the first one, the endpoint has to stay.
-    pub fn tcp(&self) -> Result<Conn, Stop> {
+    pub fn tcp(&self) -> Result<Conn, CaseError> {
         let wait =
             if self.is_initiator() { self.patience.timeout } else { self.patience.timeout.max(RECONNECT) };
         let conn = self.tcp_within(wait);
@@ -168,7 +168,7 @@ impl Probe {
         conn
     }
 
-    fn tcp_within(&self, wait: Duration) -> Result<Conn, Stop> {
+    fn tcp_within(&self, wait: Duration) -> Result<Conn, CaseError> {
         match self.net.open(self.net.now() + wait, self.patience.timeout) {
             Ok(stream) => Ok(Conn::new(stream, Rc::clone(&self.net), self.log.clone())),
             Err(reason) => deviates(format!("{reason} (waited {} s)", wait.as_secs_f32())),
@@ -218,13 +218,13 @@ impl Probe {
         let mut bytes = Vec::new();
         loop {
             if let Some((frame, length)) = Startup::decode(&bytes) {
-                self.log.note(Way::Received, &bytes[..length], describe::startup(&frame));
+                self.log.note(Direction::Received, &bytes[..length], describe::startup(&frame));
                 return (Answer::Frame(frame), bytes.split_off(length));
             }
             match conn.receive(deadline) {
-                Came::Bytes(more) => bytes.extend(more),
-                Came::End(end) => return (Answer::End(end, bytes), Vec::new()),
-                Came::Nothing => return (Answer::Silence(bytes), Vec::new()),
+                ReadResult::Bytes(more) => bytes.extend(more),
+                ReadResult::End(end) => return (Answer::End(end, bytes), Vec::new()),
+                ReadResult::Nothing => return (Answer::Silence(bytes), Vec::new()),
             }
         }
     }
@@ -238,7 +238,7 @@ impl Probe {
     ///
     /// # Errors
     /// A deviation when there is none.
-    pub fn heard_request(&self, conn: &mut Conn) -> Result<(Startup, Vec<u8>), Stop> {
+    pub fn heard_request(&self, conn: &mut Conn) -> Result<(Startup, Vec<u8>), CaseError> {
         match self.answer(conn) {
             (Answer::Frame(frame), rest) if frame.key == REQUEST_KEY => Ok((frame, rest)),
             (other, _) => deviates(format!("expected an MPA Request, got {other}")),
@@ -249,7 +249,7 @@ impl Probe {
     ///
     /// # Errors
     /// A deviation when there is none.
-    pub fn accepted(&self, request: &Startup) -> Result<Session, Stop> {
+    pub fn accepted(&self, request: &Startup) -> Result<Session, CaseError> {
         let mut conn = self.tcp()?;
         self.say(&mut conn, request);
         self.heard_reply(conn, request)
@@ -259,7 +259,7 @@ impl Probe {
     ///
     /// # Errors
     /// A deviation when there is none.
-    pub fn heard_reply(&self, mut conn: Conn, request: &Startup) -> Result<Session, Stop> {
+    pub fn heard_reply(&self, mut conn: Conn, request: &Startup) -> Result<Session, CaseError> {
         match self.answer(&mut conn) {
             (Answer::Frame(frame), rest) if frame.key == REPLY_KEY && !frame.has(flag::R) => {
                 let mut session = Session::new(conn, request, frame, self.watch.clone(), self.patience);
@@ -271,13 +271,13 @@ impl Probe {
     }
 
     /// A connection in full operation, `private` said in the startup frame.
-    fn establish(&self, conn: Conn, private: &[u8]) -> Result<Session, Stop> {
+    fn establish(&self, conn: Conn, private: &[u8]) -> Result<Session, CaseError> {
         let session = self.start_up(conn, private);
         self.failures.set(if session.is_ok() { 0 } else { self.failures.get() + 1 });
         session
     }
 
-    fn start_up(&self, mut conn: Conn, private: &[u8]) -> Result<Session, Stop> {
+    fn start_up(&self, mut conn: Conn, private: &[u8]) -> Result<Session, CaseError> {
         if self.is_initiator() {
             let request = self.request(private);
             self.say(&mut conn, &request);
@@ -301,7 +301,7 @@ impl Probe {
     ///
     /// # Errors
     /// A deviation when nothing comes.
-    pub fn take_first(&self, session: &mut Session) -> Result<(), Stop> {
+    pub fn take_first(&self, session: &mut Session) -> Result<(), CaseError> {
         if let Some(text) = self.first_text(session)? {
             session.stage = Stage::parse(&text);
         }
@@ -310,13 +310,13 @@ impl Probe {
 
     /// The payload of the first Send that is no RTR; `None` where an endpoint without a target begins
     /// otherwise.
-    fn first_text(&self, session: &mut Session) -> Result<Option<Vec<u8>>, Stop> {
+    fn first_text(&self, session: &mut Session) -> Result<Option<Vec<u8>>, CaseError> {
         let peer_to_peer = session.frame.depths().is_some_and(|depths| depths.peer_to_peer);
         let mut rtr = false;
         loop {
             let segment = match session.receive() {
-                Got::Segment(segment) => segment,
-                Got::Silence if rtr => return Ok(None),
+                Incoming::Segment(segment) => segment,
+                Incoming::Silence if rtr => return Ok(None),
                 other => return deviates(format!("expected the first FPDU, got {other}")),
             };
             let read = segment
@@ -342,7 +342,7 @@ impl Probe {
     ///
     /// # Errors
     /// A deviation when it cannot be made.
-    pub fn plain(&self) -> Result<Session, Stop> {
+    pub fn plain(&self) -> Result<Session, CaseError> {
         self.establish(self.tcp()?, MAGIC.as_bytes())
     }
 
@@ -351,9 +351,9 @@ impl Probe {
     /// # Errors
     /// Without a target; not applicable where it cannot do what is asked; a deviation when there is no
     /// connection.
-    pub fn stage(&self, words: &str) -> Result<Session, Stop> {
+    pub fn stage(&self, words: &str) -> Result<Session, CaseError> {
         if !self.target {
-            return Err(Stop::NeedsTarget);
+            return Err(CaseError::NeedsTarget);
         }
         let session = self.establish(self.tcp()?, format!("{MAGIC} {words}").as_bytes())?;
         match session.stage.as_ref() {
@@ -369,7 +369,7 @@ impl Probe {
     ///
     /// # Errors
     /// Without a target; a deviation when there is no answer.
-    pub fn report(&self, session: Session) -> Result<Report, Stop> {
+    pub fn report(&self, session: Session) -> Result<Report, CaseError> {
         session.close();
         self.report_of_last()
     }
@@ -378,9 +378,9 @@ impl Probe {
     ///
     /// # Errors
     /// As [`report`](Self::report).
-    pub fn report_of_last(&self) -> Result<Report, Stop> {
+    pub fn report_of_last(&self) -> Result<Report, CaseError> {
         if !self.target {
-            return Err(Stop::NeedsTarget);
+            return Err(CaseError::NeedsTarget);
         }
         let text = format!("{MAGIC} report");
         let mut conn = self.tcp()?;
@@ -403,7 +403,11 @@ impl Probe {
         };
         match Report::parse(&bytes) {
             Some(report) => {
-                self.log.note(Way::Received, &[], String::from_utf8_lossy(&bytes).trim_end_matches('\0'));
+                self.log.note(
+                    Direction::Received,
+                    &[],
+                    String::from_utf8_lossy(&bytes).trim_end_matches('\0'),
+                );
                 Ok(report)
             }
             None => deviates(format!("the target's report is not one: {}", describe::hex(&bytes))),
@@ -429,9 +433,9 @@ impl Probe {
     }
 }
 
-fn stop_text(stop: &Stop) -> String {
+fn stop_text(stop: &CaseError) -> String {
     match stop {
-        Stop::Deviates(text) | Stop::NotApplicable(text) => text.clone(),
-        Stop::NeedsTarget => "needs a target".into(),
+        CaseError::Deviates(text) | CaseError::NotApplicable(text) => text.clone(),
+        CaseError::NeedsTarget => "needs a target".into(),
     }
 }

@@ -1,6 +1,6 @@
 //! Running cases, one after the other.
 
-use crate::case::{Case, Check, Side, Stop, Verdict};
+use crate::case::{Case, CaseError, Check, Side, Verdict};
 use crate::log::Passed;
 use crate::probe::Probe;
 
@@ -31,15 +31,15 @@ pub fn run(case: &Case, probe: &mut Probe) -> Outcome {
     let verdict = Verdict::from(&check);
     let reason = match check {
         Ok(()) => String::new(),
-        Err(Stop::Deviates(reason) | Stop::NotApplicable(reason)) => reason,
-        Err(Stop::NeedsTarget) => "arranged or seen by a target only (TARGET.md)".into(),
+        Err(CaseError::Deviates(reason) | CaseError::NotApplicable(reason)) => reason,
+        Err(CaseError::NeedsTarget) => "arranged or seen by a target only (TARGET.md)".into(),
     };
     let Case { name, rows, about, .. } = *case;
     Outcome { name, rows, about, verdict, reason, passed: probe.take_log() }
 }
 
 fn away(reason: &str) -> Check {
-    Err(Stop::NotApplicable(reason.into()))
+    Err(CaseError::NotApplicable(reason.into()))
 }
 
 /// How many outcomes have a verdict.

@@ -1,6 +1,6 @@
 //! The texts of TARGET.md, from the probe's side.
 
-use crate::case::{Check, Stop, deviates, require};
+use crate::case::{CaseError, Check, deviates, require};
 use crate::wire::crc32c;
 
 /// Every text begins so.
@@ -78,12 +78,12 @@ impl Stage {
     ///
     /// # Errors
     /// Not applicable where the target's stack cannot make it.
-    pub fn region(&self, index: usize) -> Result<Region, Stop> {
+    pub fn region(&self, index: usize) -> Result<Region, CaseError> {
         self.regions
             .get(index)
             .copied()
             .flatten()
-            .ok_or_else(|| Stop::NotApplicable("the target cannot register such a region".into()))
+            .ok_or_else(|| CaseError::NotApplicable("the target cannot register such a region".into()))
     }
 }
 

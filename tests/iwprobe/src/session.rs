@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use crate::case::{Check, Stop, deviates, require};
-use crate::conn::{Came, Conn, End};
-use crate::log::Way;
+use crate::case::{CaseError, Check, deviates, require};
+use crate::conn::{Conn, End, ReadResult};
+use crate::log::Direction;
 use crate::scene::{Region, Stage};
 use crate::watch::{Progress, Topic, Watch};
 use crate::wire::{
@@ -20,7 +20,7 @@ const LONGEST_TERMINATE: usize = 52;
 
 /// What came.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Got {
+pub enum Incoming {
     /// A segment.
     Segment(Segment),
     /// The end of the connection.
@@ -29,7 +29,7 @@ pub enum Got {
     Silence,
 }
 
-impl std::fmt::Display for Got {
+impl std::fmt::Display for Incoming {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Segment(segment) => f.write_str(&describe::segment(segment)),
@@ -107,8 +107,8 @@ impl Session {
     ///
     /// # Errors
     /// Without a target, or where it cannot register such a region.
-    pub fn region(&self, index: usize) -> Result<Region, Stop> {
-        self.stage.as_ref().ok_or(Stop::NeedsTarget)?.region(index)
+    pub fn region(&self, index: usize) -> Result<Region, CaseError> {
+        self.stage.as_ref().ok_or(CaseError::NeedsTarget)?.region(index)
     }
 
     /// Whether the endpoint gets markers from us.
@@ -182,11 +182,11 @@ impl Session {
     }
 
     /// What comes next.
-    pub fn receive(&mut self) -> Got {
+    pub fn receive(&mut self) -> Incoming {
         self.receive_within(self.timeout)
     }
 
-    fn receive_within(&mut self, time: Duration) -> Got {
+    fn receive_within(&mut self, time: Duration) -> Incoming {
         let deadline = self.conn.after(time);
         loop {
             if let Some(fpdu) = self.deframer.next_fpdu() {
@@ -196,18 +196,18 @@ impl Session {
                 }
                 let segment = Segment { bytes: fpdu.ulpdu };
                 self.watch.segment(&segment, &mut self.progress);
-                self.conn.log().note(Way::Received, &segment.bytes, describe::segment(&segment));
-                return Got::Segment(segment);
+                self.conn.log().note(Direction::Received, &segment.bytes, describe::segment(&segment));
+                return Incoming::Segment(segment);
             }
             match self.conn.receive(deadline) {
-                Came::Bytes(bytes) => self.deframer.push(&bytes),
-                Came::End(end) => {
+                ReadResult::Bytes(bytes) => self.deframer.push(&bytes),
+                ReadResult::End(end) => {
                     if !self.deframer.is_empty() && end == End::Fin {
                         self.watch.complain(Topic::Fpdu, "FIN inside an FPDU".into());
                     }
-                    return Got::End(end);
+                    return Incoming::End(end);
                 }
-                Came::Nothing => return Got::Silence,
+                ReadResult::Nothing => return Incoming::Silence,
             }
         }
     }
@@ -224,9 +224,9 @@ impl Session {
     ///
     /// # Errors
     /// A deviation.
-    pub fn expect(&mut self, wanted: u8) -> Result<Segment, Stop> {
+    pub fn expect(&mut self, wanted: u8) -> Result<Segment, CaseError> {
         match self.receive() {
-            Got::Segment(segment) if segment.opcode() == wanted => Ok(segment),
+            Incoming::Segment(segment) if segment.opcode() == wanted => Ok(segment),
             other => deviates(format!("expected {}, got {other}", describe::message(wanted))),
         }
     }
@@ -237,8 +237,8 @@ impl Session {
     /// A deviation.
     pub fn expect_silence(&mut self) -> Check {
         match self.receive_within(self.quiet) {
-            Got::Silence if self.deframer.is_empty() => Ok(()),
-            Got::Silence => deviates("expected silence, got the front of an FPDU, or a marker"),
+            Incoming::Silence if self.deframer.is_empty() => Ok(()),
+            Incoming::Silence => deviates("expected silence, got the front of an FPDU, or a marker"),
             other => deviates(format!("expected silence, got {other}")),
         }
     }
@@ -250,7 +250,7 @@ impl Session {
     /// A deviation; not applicable to an endpoint that serves no Reads.
     pub fn ping(&mut self) -> Check {
         if self.peer_ird == Some(0) {
-            return Err(Stop::NotApplicable(
+            return Err(CaseError::NotApplicable(
                 "the endpoint serves no Reads (IRD 0), which tell that it lives".into(),
             ));
         }
@@ -267,7 +267,7 @@ impl Session {
     pub fn expect_pong(&mut self, msn: u32) -> Check {
         let pong = Segment::tagged(opcode::READ_RESPONSE, PING_SINK, u64::from(msn), &[]);
         match self.receive() {
-            Got::Segment(segment) if segment.means(&pong) => Ok(()),
+            Incoming::Segment(segment) if segment.means(&pong) => Ok(()),
             other => deviates(format!("expected the answer to a Read of no bytes, got {other}")),
         }
     }
@@ -276,7 +276,7 @@ impl Session {
     ///
     /// # Errors
     /// A deviation.
-    pub fn read(&mut self, stag: u32, to: u64, size: u32) -> Result<Vec<u8>, Stop> {
+    pub fn read(&mut self, stag: u32, to: u64, size: u32) -> Result<Vec<u8>, CaseError> {
         let request = self.read_request(stag, to, size);
         self.send(&request);
         self.expect_read(to, size)
@@ -286,7 +286,7 @@ impl Session {
     ///
     /// # Errors
     /// A deviation.
-    pub fn expect_read(&mut self, to: u64, size: u32) -> Result<Vec<u8>, Stop> {
+    pub fn expect_read(&mut self, to: u64, size: u32) -> Result<Vec<u8>, CaseError> {
         let mut bytes = Vec::new();
         loop {
             let segment = self.expect(opcode::READ_RESPONSE)?;
@@ -313,7 +313,7 @@ impl Session {
     ///
     /// # Errors
     /// A deviation.
-    pub fn expect_terminate(&mut self, codes: &[Code]) -> Result<Terminate, Stop> {
+    pub fn expect_terminate(&mut self, codes: &[Code]) -> Result<Terminate, CaseError> {
         let (before, terminate) = self.expect_terminate_later(codes)?;
         match before.first() {
             None => Ok(terminate),
@@ -325,12 +325,12 @@ impl Session {
     ///
     /// # Errors
     /// A deviation.
-    pub fn expect_terminate_later(&mut self, codes: &[Code]) -> Result<(Vec<Segment>, Terminate), Stop> {
+    pub fn expect_terminate_later(&mut self, codes: &[Code]) -> Result<(Vec<Segment>, Terminate), CaseError> {
         let wanted: Vec<String> = codes.iter().map(Code::to_string).collect();
         let mut before = Vec::new();
         let terminate = loop {
             match self.receive() {
-                Got::Segment(segment) => match segment.as_terminate() {
+                Incoming::Segment(segment) => match segment.as_terminate() {
                     Some(terminate) => break terminate,
                     None => before.push(segment),
                 },
@@ -355,9 +355,9 @@ impl Session {
     ///
     /// # Errors
     /// A deviation.
-    pub fn expect_end(&mut self) -> Result<End, Stop> {
+    pub fn expect_end(&mut self) -> Result<End, CaseError> {
         match self.receive() {
-            Got::End(end) => Ok(end),
+            Incoming::End(end) => Ok(end),
             other => deviates(format!("expected the end of the connection, got {other}")),
         }
     }
@@ -367,7 +367,7 @@ impl Session {
         self.conn.finish();
         let deadline = self.conn.after(self.timeout);
         while self.conn.after(Duration::ZERO) < deadline {
-            if matches!(self.receive(), Got::End(_) | Got::Silence) {
+            if matches!(self.receive(), Incoming::End(_) | Incoming::Silence) {
                 return;
             }
         }

@@ -4,7 +4,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use crate::net::{Came, End, Net, Stream};
+use crate::net::{End, Net, ReadResult, Stream};
 
 /// How often a connection is looked for.
 const TICK: Duration = Duration::from_millis(2);
@@ -83,7 +83,7 @@ impl Stream for Socket {
         self.0.write_all(bytes)
     }
 
-    fn receive(&mut self, deadline: Instant) -> Came {
+    fn receive(&mut self, deadline: Instant) -> ReadResult {
         let mut buffer = [0; 65_536];
         loop {
             let left = deadline.saturating_duration_since(Instant::now()).max(SHORTEST);
@@ -92,14 +92,14 @@ impl Stream for Socket {
                 Err(error) => Err(error),
             };
             match read {
-                Ok(0) => return Came::End(End::Fin),
-                Ok(length) => return Came::Bytes(buffer[..length].to_vec()),
+                Ok(0) => return ReadResult::End(End::Fin),
+                Ok(length) => return ReadResult::Bytes(buffer[..length].to_vec()),
                 Err(error) => match error.kind() {
                     ErrorKind::WouldBlock | ErrorKind::TimedOut if Instant::now() >= deadline => {
-                        return Came::Nothing;
+                        return ReadResult::Nothing;
                     }
                     ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted => {}
-                    _ => return Came::End(End::Reset),
+                    _ => return ReadResult::End(End::Reset),
                 },
             }
         }

@@ -1,7 +1,7 @@
 //! Outcomes for people, in lines of at most 100 columns.
 
 use crate::case::{Case, Side, Verdict};
-use crate::log::Way;
+use crate::log::Direction;
 use crate::run::{Outcome, count};
 use crate::wire::describe;
 
@@ -28,7 +28,7 @@ pub fn outcome(outcome: &Outcome, expected: bool, verbose: bool) -> String {
         text += &line(&format!("    {what}: "), &outcome.reason);
     }
     for passed in &outcome.passed {
-        let arrow = if passed.way == Way::Sent { ">" } else { "<" };
+        let arrow = if passed.direction == Direction::Sent { ">" } else { "<" };
         text += &line(&format!("    {arrow} "), &passed.text);
         if verbose {
             text += &bytes(&passed.bytes);
@@ -107,7 +107,8 @@ mod tests {
         let mut entries: Vec<String> = crate::cases::all().iter().map(listed).collect();
         for case in crate::cases::all() {
             let bytes = vec![0xab; 500];
-            let passed = Passed { way: Way::Sent, bytes, text: "word ".repeat(60) + &"f".repeat(300) };
+            let passed =
+                Passed { direction: Direction::Sent, bytes, text: "word ".repeat(60) + &"f".repeat(300) };
             let told = Outcome {
                 name: case.name,
                 rows: case.rows,

@@ -17,7 +17,7 @@ use super::far_end::{FarEnd, port_with_far_end};
 use super::honest::{BATCH_BYTES, Honest};
 use super::segment::arp_reply;
 use super::victim::{CLIENT, Clock, PORT, ROUTER, VICTIM, Victim, context};
-use crate::sim::packet::{flag, parse};
+use testkit::packet::{flag, parse};
 
 /// Honest connections.
 pub const HONEST: usize = 4;

@@ -14,8 +14,9 @@ use super::crafted_peers::CraftedPeers;
 use super::segment::Segment;
 use super::victim::{CLIENT, PORT, VICTIM};
 use super::{Attack, Scenario, as_it_is, check};
-use crate::sim::dice::{Dice, Part};
-use crate::sim::packet::flag;
+use crate::sim::dice::Part;
+use testkit::dice::Dice;
+use testkit::packet::flag;
 
 /// RSTs.
 pub const RESETS: Scenario = Scenario {
@@ -79,7 +80,7 @@ impl Blind {
             macs,
             bystander,
             number,
-            dice: Dice::new(2, Part::Setup),
+            dice: Part::Setup.dice(2),
             sent: 0,
             hits: 0,
             ready_us: None,

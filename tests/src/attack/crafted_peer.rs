@@ -7,7 +7,7 @@ use iwarp::mpa::Framer;
 
 use super::segment::{Segment, syn_options};
 use super::victim::{PORT, VICTIM};
-use crate::sim::packet::{Tcp, flag};
+use testkit::packet::{Tcp, flag};
 
 /// The progress of its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use super::crafted_peer::{CraftedPeer, PeerOptions, Stage, place};
-use crate::sim::packet::{Tcp, parse};
+use testkit::packet::{Tcp, parse};
 
 /// The peers, by number.
 pub struct CraftedPeers {

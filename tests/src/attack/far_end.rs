@@ -5,7 +5,10 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use dp::{Burst, LinkState, Mbuf, Mempool, Offloads, Port, PortCounters, PortInfo, Queue, TsoLimits};
+use dp::{
+    Below, Burst, Link, LinkState, Mbuf, Mempool, Offloads, Port, PortBase, PortCounters, PortInfo,
+    PortLayer, Sleep, Statistics,
+};
 
 /// Most frames that wait to be received.
 const RING: usize = 1024;
@@ -33,8 +36,7 @@ pub struct FarEnd {
 
 struct AttackPort {
     rings: Arc<Mutex<Rings>>,
-    info: PortInfo,
-    pool: Mempool,
+    base: PortBase,
 }
 
 fn lock(rings: &Mutex<Rings>) -> MutexGuard<'_, Rings> {
@@ -45,21 +47,14 @@ fn lock(rings: &Mutex<Rings>) -> MutexGuard<'_, Rings> {
 pub fn port_with_far_end(name: &str, mac: [u8; 6]) -> (Box<dyn Port>, FarEnd) {
     let pool = Mempool::heap(name, BUFFERS, BUFFER_BYTES);
     let offloads = Offloads::TX_MULTI_SEGMENT | Offloads::RX_SCATTER;
-    let info = PortInfo {
-        name: name.to_owned(),
-        mac,
-        mtu: MTU,
-        offloads,
-        tso: TsoLimits::default(),
-        queue: Queue::default(),
-    };
+    let base = PortBase::new(PortInfo::new(name, mac, MTU, offloads), pool.clone());
     let rings = Arc::new(Mutex::new(Rings {
         rx: VecDeque::with_capacity(RING),
         tx: VecDeque::with_capacity(2 * RING),
         ..Rings::default()
     }));
-    let far_end = FarEnd { rings: Arc::clone(&rings), pool: pool.clone(), mac };
-    (Box::new(AttackPort { rings, info, pool }), far_end)
+    let far_end = FarEnd { rings: Arc::clone(&rings), pool, mac };
+    (Box::new(AttackPort { rings, base }), far_end)
 }
 
 impl FarEnd {
@@ -109,15 +104,17 @@ fn bytes_of(frame: &Mbuf) -> Vec<u8> {
     bytes
 }
 
+impl PortLayer for AttackPort {
+    fn below(&self) -> Below<&dyn Port, &PortBase> {
+        Below::Base(&self.base)
+    }
+
+    fn below_mut(&mut self) -> Below<&mut dyn Port, &mut PortBase> {
+        Below::Base(&mut self.base)
+    }
+}
+
 impl Port for AttackPort {
-    fn info(&self) -> &PortInfo {
-        &self.info
-    }
-
-    fn mempool(&self) -> &Mempool {
-        &self.pool
-    }
-
     fn rx_burst(&mut self, _now_us: u64, frames: &mut Burst) -> usize {
         let mut rings = lock(&self.rings);
         let Rings { rx, counters, .. } = &mut *rings;
@@ -140,11 +137,17 @@ impl Port for AttackPort {
         }
         count
     }
+}
 
+impl Sleep for AttackPort {}
+
+impl Link for AttackPort {
     fn link_state(&mut self) -> LinkState {
         LinkState::Up
     }
+}
 
+impl Statistics for AttackPort {
     fn counters(&self) -> PortCounters {
         lock(&self.rings).counters
     }

@@ -13,8 +13,9 @@ use super::crafted_peers::CraftedPeers;
 use super::segment::Segment;
 use super::victim::{CLIENT, LENT, PORT, VICTIM};
 use super::{Attack, Scenario, as_it_is, check};
-use crate::sim::dice::{Dice, Part};
-use crate::sim::packet::{flag, parse, too_big};
+use crate::sim::dice::Part;
+use testkit::dice::Dice;
+use testkit::packet::{flag, parse, too_big};
 
 /// The scenario.
 pub const SCENARIO: Scenario = Scenario {
@@ -27,7 +28,7 @@ pub const SCENARIO: Scenario = Scenario {
             crafted.join(PeerOptions::default());
         }
         let lent = (arena.victim.lent.rkey(), arena.victim.lent.addr());
-        let dice = Dice::new(5, Part::Setup);
+        let dice = Part::Setup.dice(5);
         Box::new(TooBig {
             macs: arena.macs(),
             crafted,
@@ -35,7 +36,7 @@ pub const SCENARIO: Scenario = Scenario {
             dice,
             asked: false,
             sent: 0,
-            heard: Heard::default(),
+            heard: FrameCounts::default(),
         })
     },
 };
@@ -56,7 +57,7 @@ const MOST_CUTS: u64 = 5;
 
 /// The victim's frames on the attacker's own connections.
 #[derive(Default)]
-struct Heard {
+struct FrameCounts {
     segments: u64,
     bytes: u64,
     /// Segments below [`LEAST`].
@@ -70,7 +71,7 @@ struct TooBig {
     dice: Dice,
     asked: bool,
     sent: u64,
-    heard: Heard,
+    heard: FrameCounts,
 }
 
 impl TooBig {
@@ -138,7 +139,7 @@ impl Actor for TooBig {
 
     fn on_frame(&mut self, frame: &[u8]) {
         if let Some(tcp) = parse(frame).filter(|tcp| self.asked && !tcp.is_empty()) {
-            let Heard { segments, bytes, small } = &mut self.heard;
+            let FrameCounts { segments, bytes, small } = &mut self.heard;
             *segments += 1;
             *bytes += tcp.len() as u64;
             *small += u64::from(tcp.len() < LEAST);
@@ -155,7 +156,7 @@ impl Attack for TooBig {
         check(stack.icmp_ignored >= guesses, || {
             format!("{} of {guesses} guesses were ignored", stack.icmp_ignored)
         })?;
-        let Heard { segments, bytes, small } = self.heard;
+        let FrameCounts { segments, bytes, small } = self.heard;
         let peers = u64::from(PEERS);
         check(bytes >= peers * PAYLOAD.len() as u64, || "nothing was in flight".into())?;
         // The second part of a segment that was cut may be short, and so may the last segment.

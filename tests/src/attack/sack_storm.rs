@@ -9,7 +9,7 @@ use super::crafted_peer::{PeerOptions, read};
 use super::crafted_peers::CraftedPeers;
 use super::victim::{LENT, STRANGERS_IRD};
 use super::{Attack, Scenario, as_it_is, check};
-use crate::sim::packet::parse;
+use testkit::packet::parse;
 
 /// Blocks of one byte, far from each other: no segment is whole in them, so each is searched for in vain.
 pub const INSIDE: Scenario = Scenario {

@@ -2,10 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-use crate::sim::packet::{complete, flag};
-
-/// Bytes of an Ethernet and an IPv4 header.
-const HEADERS: usize = 34;
+use testkit::packet::{Addresses, Ipv4, TcpHeader, flag, ipv4, protocol};
 
 /// A segment.
 #[derive(Clone, Copy, Debug)]
@@ -30,36 +27,22 @@ pub struct Segment<'a> {
 
 impl Segment<'_> {
     /// The segment in a frame between these Ethernet addresses, with correct checksums.
-    pub fn frame(&self, [src, dst]: [[u8; 6]; 2]) -> Vec<u8> {
-        let tcp = 20 + self.options.len();
-        let mut frame = ip(src, dst, *self.from.ip(), *self.to.ip(), 6, tcp + self.payload.len());
-        frame.extend(self.from.port().to_be_bytes());
-        frame.extend(self.to.port().to_be_bytes());
-        frame.extend(self.seq.to_be_bytes());
-        frame.extend(self.ack.unwrap_or(0).to_be_bytes());
+    pub fn frame(&self, macs: [[u8; 6]; 2]) -> Vec<u8> {
         let ack = if self.ack.is_some() { flag::ACK } else { 0 };
-        frame.extend([(tcp as u8 / 4) << 4, self.flags | ack]);
-        frame.extend(self.window.to_be_bytes());
-        frame.extend([0; 4]);
-        frame.extend_from_slice(self.options);
-        frame.extend_from_slice(self.payload);
-        complete(&mut frame);
-        frame
+        let header = TcpHeader {
+            ports: [self.from.port(), self.to.port()],
+            seq: self.seq,
+            ack: self.ack.unwrap_or(0),
+            flags: self.flags | ack,
+            window: self.window,
+            urgent: 0,
+            options: self.options,
+        };
+        let v4 = [self.from.ip().octets(), self.to.ip().octets()];
+        // Don't Fragment.
+        let ip = Ipv4 { tos: 0, id: 0, fragment: 0x4000, ttl: 64, protocol: protocol::TCP };
+        ipv4(&Addresses { macs, v4, ..Addresses::default() }, ip, &[], &header.segment(self.payload))
     }
-}
-
-/// Ethernet and IPv4 headers for `bytes` of `protocol`.
-fn ip(src: [u8; 6], dst: [u8; 6], from: Ipv4Addr, to: Ipv4Addr, protocol: u8, bytes: usize) -> Vec<u8> {
-    let mut frame = Vec::with_capacity(HEADERS + bytes);
-    frame.extend(dst);
-    frame.extend(src);
-    frame.extend([0x08, 0x00, 0x45, 0]);
-    frame.extend((20 + bytes as u16).to_be_bytes());
-    // Don't Fragment, a time to live of 64.
-    frame.extend([0, 0, 0x40, 0, 64, protocol, 0, 0]);
-    frame.extend(from.octets());
-    frame.extend(to.octets());
-    frame
 }
 
 /// The options of a SYN: a maximum segment size and, with `scale`, window scale and SACK-permitted.

@@ -9,7 +9,8 @@ use super::arena::{Actor, Arena, NoAttacker, Scene};
 use super::crafted_peer::{PeerOptions, read, write};
 use super::reconnects::{ReconnectingAttacker, Reconnects, finish};
 use super::{Attack, Scenario, as_it_is, check, refusals};
-use crate::sim::dice::{Dice, Part};
+use crate::sim::dice::Part;
+use testkit::dice::Dice;
 
 /// The scenario.
 pub const SCENARIO: Scenario = Scenario {
@@ -47,7 +48,7 @@ impl StagGuess {
             reconnects: Reconnects::new(arena.macs(), PEERS, PeerOptions::default()),
             right: lent.rkey(),
             to: lent.addr(),
-            dice: Dice::new(4, Part::Setup),
+            dice: Part::Setup.dice(4),
             limit,
             guesses: [0; 2],
             writers: std::collections::HashSet::new(),

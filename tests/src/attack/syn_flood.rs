@@ -8,8 +8,9 @@ use super::arena::{Actor, Arena, Scene};
 use super::segment::{Segment, syn_options};
 use super::victim::{PORT, VICTIM};
 use super::{Attack, Scenario, as_it_is, check};
-use crate::sim::dice::{Dice, Part};
-use crate::sim::packet::flag;
+use crate::sim::dice::Part;
+use testkit::dice::Dice;
+use testkit::packet::flag;
 
 /// The scenario.
 pub const SCENARIO: Scenario = Scenario {
@@ -20,7 +21,7 @@ pub const SCENARIO: Scenario = Scenario {
         let frame_of = SynFlood {
             macs: arena.macs(),
             options: syn_options(1460, Some(7)),
-            dice: Dice::new(1, Part::Setup),
+            dice: Part::Setup.dice(1),
             sent: 0,
         };
         Box::new(frame_of)

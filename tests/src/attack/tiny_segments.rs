@@ -133,7 +133,7 @@ impl Actor for Tiny {
 
     fn on_frame(&mut self, frame: &[u8]) {
         if self.counted
-            && let Some(tcp) = crate::sim::packet::parse(frame)
+            && let Some(tcp) = testkit::packet::parse(frame)
         {
             let (bytes, segments, longest) = self.heard;
             let full = u64::from(!tcp.is_empty());

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
-use iwprobe::case::{Check, Stop, deviates};
+use iwprobe::case::{CaseError, Check, deviates};
 use iwprobe::probe::Probe;
 use iwprobe::session::{Patience, Session};
 use iwprobe::socket::Mode;
@@ -71,8 +71,8 @@ fn run(options: &Options) -> Result<(), String> {
         Behaviour::UrgentBetween => urgent_between(&probe),
     };
     done.map_err(|stop| match stop {
-        Stop::Deviates(reason) | Stop::NotApplicable(reason) => reason,
-        Stop::NeedsTarget => "the other end is not a target".to_owned(),
+        CaseError::Deviates(reason) | CaseError::NotApplicable(reason) => reason,
+        CaseError::NeedsTarget => "the other end is not a target".to_owned(),
     })
 }
 

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 use dp::Port;
 use tests::lab::Result;
-use tests::stream::{EndOptions, Opener, Report, Task, Way, kernel, lite};
+use tests::stream::{Direction, EndOptions, Opener, Report, Task, kernel, lite};
 use tests::witness::Watched;
 use tests::{device, ensure, lab_error};
 
@@ -59,7 +59,7 @@ struct Options {
     #[command(flatten)]
     behaviour: EndOptions,
     /// The direction.
-    way: Way,
+    direction: Direction,
 }
 
 fn main() -> ExitCode {
@@ -86,7 +86,7 @@ fn run(options: &Options) -> Result<Report> {
     };
     let task = Task {
         opener,
-        way: options.way,
+        direction: options.direction,
         bytes: options.bytes,
         seed: options.seed,
         limit: Duration::from_secs(options.seconds),

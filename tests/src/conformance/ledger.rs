@@ -12,7 +12,7 @@ use super::{PLACES, Result, RowId, case};
 
 /// The state of a row.
 #[derive(Clone, Copy, Debug)]
-pub enum Standing<'a> {
+pub enum RowState<'a> {
     /// Tests prove it.
     Proved(&'a BTreeSet<Test>),
     /// No test proves it, for a reason; or the code deliberately deviates.
@@ -21,7 +21,7 @@ pub enum Standing<'a> {
     Open,
 }
 
-impl Standing<'_> {
+impl RowState<'_> {
     /// Whether it is not done: nothing concerns it, or the claim says so.
     pub fn is_open(self) -> bool {
         matches!(self, Self::Open | Self::Claimed(Claim { verdict: Verdict::Open, .. }))
@@ -107,18 +107,18 @@ impl Ledger {
 
     /// The state of a row. A deviation stays one if tests prove the actual behaviour, and so does an unused
     /// permission.
-    pub fn standing(&self, row: RowId) -> Standing<'_> {
+    pub fn standing(&self, row: RowId) -> RowState<'_> {
         match (self.claims.get(&row), self.proofs.get(&row)) {
-            (Some(claim), None) => Standing::Claimed(claim),
-            (Some(claim), _) if claim.verdict.may_be_shown() => Standing::Claimed(claim),
-            (_, Some(tests)) => Standing::Proved(tests),
-            (None, None) => Standing::Open,
+            (Some(claim), None) => RowState::Claimed(claim),
+            (Some(claim), _) if claim.verdict.may_be_shown() => RowState::Claimed(claim),
+            (_, Some(tests)) => RowState::Proved(tests),
+            (None, None) => RowState::Open,
         }
     }
 
     /// Whether tests prove a row, but neither a comment in the code nor a reason names it.
     fn has_no_place(&self, row: RowId) -> bool {
-        matches!(self.standing(row), Standing::Proved(_))
+        matches!(self.standing(row), RowState::Proved(_))
             && !self.places.contains_key(&row)
             && !self.reasons.contains_key(&row)
     }
@@ -128,7 +128,7 @@ impl Ledger {
         let mut complaints = self.findings.clone();
         for (&id, row) in &self.index {
             // Of any level: a row whose last test goes away does not become open in silence.
-            if matches!(self.standing(id), Standing::Open) {
+            if matches!(self.standing(id), RowState::Open) {
                 let said: String = row.requirement.chars().take(100).collect();
                 complaints
                     .push(format!("{id} is a {} with neither proof nor claim: {said}", row.level.name()));
@@ -169,8 +169,8 @@ mod tests {
         let ledger = join(&["DDP-001"], &[("DDP-002", Verdict::Untestable), ("DDP-004", Verdict::Open)]);
         assert!(ledger.findings.is_empty());
         let standing = |row: &str| ledger.standing(row.parse().unwrap());
-        assert!(matches!(standing("DDP-001"), Standing::Proved(tests) if tests.len() == 1));
-        assert!(matches!(standing("DDP-002"), Standing::Claimed(_)) && !standing("DDP-002").is_open());
+        assert!(matches!(standing("DDP-001"), RowState::Proved(tests) if tests.len() == 1));
+        assert!(matches!(standing("DDP-002"), RowState::Claimed(_)) && !standing("DDP-002").is_open());
         assert!(standing("DDP-003").is_open() && standing("DDP-004").is_open());
         assert_eq!(join(&["DDP-001"], &[("DDP-001", Verdict::Construction)]).findings.len(), 1);
         assert_eq!(join(&["DDP-001"], &[("DDP-001", Verdict::Open)]).findings.len(), 1);
@@ -181,7 +181,7 @@ mod tests {
         for verdict in [Verdict::Deviation, Verdict::Unused] {
             let ledger = join(&["DDP-001"], &[("DDP-001", verdict)]);
             assert!(ledger.findings.is_empty());
-            assert!(matches!(ledger.standing("DDP-001".parse().unwrap()), Standing::Claimed(_)));
+            assert!(matches!(ledger.standing("DDP-001".parse().unwrap()), RowState::Claimed(_)));
         }
     }
 

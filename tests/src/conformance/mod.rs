@@ -24,7 +24,7 @@ pub mod trial;
 
 use std::path::{Path, PathBuf};
 
-pub use ledger::{Ledger, Standing};
+pub use ledger::{Ledger, RowState};
 pub use ran::Ran;
 pub use row::{Doc, RowId};
 

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use super::claim::Verdict;
 use super::proof::Test;
 use super::row::{Level, Row};
-use super::{Doc, Ledger, RowId, Standing};
+use super::{Doc, Ledger, RowId, RowState};
 
 const INTRODUCTION: &str = "\
 # Conformance
@@ -73,7 +73,7 @@ fn put(text: &mut String, line: std::fmt::Arguments<'_>) {
     text.write_fmt(line).expect("writing to a String does not fail");
 }
 
-fn rows_of(ledger: &Ledger, doc: Doc) -> impl Iterator<Item = (RowId, &Row, Standing<'_>)> {
+fn rows_of(ledger: &Ledger, doc: Doc) -> impl Iterator<Item = (RowId, &Row, RowState<'_>)> {
     let rows = ledger.index.iter().filter(move |(id, _)| id.doc == doc);
     rows.map(|(&id, row)| (id, row, ledger.standing(id)))
 }
@@ -91,8 +91,8 @@ fn totals(text: &mut String, ledger: &Ledger) {
         let mut counts = [0; 11];
         for (_, row, standing) in rows_of(ledger, doc) {
             let column = match standing {
-                Standing::Proved(_) => 3,
-                Standing::Claimed(claim) => match claim.verdict {
+                RowState::Proved(_) => 3,
+                RowState::Claimed(claim) => match claim.verdict {
                     Verdict::Construction => 4,
                     Verdict::Documented => 5,
                     Verdict::Untestable => 6,
@@ -100,7 +100,7 @@ fn totals(text: &mut String, ledger: &Ledger) {
                     Verdict::Deviation => 8,
                     Verdict::Open => 9,
                 },
-                Standing::Open => 9,
+                RowState::Open => 9,
             };
             counts[0] += 1;
             counts[1] += usize::from(row.level.binds());
@@ -133,11 +133,11 @@ fn document(text: &mut String, ledger: &Ledger, doc: Doc) {
         (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for (id, row, standing) in rows_of(ledger, doc) {
         match standing {
-            Standing::Proved(tests) => {
+            RowState::Proved(tests) => {
                 proved.push((id, row, vec![in_code(ledger, id), by_file(tests)]));
             }
-            Standing::Open => open.push((id, row, vec![String::new()])),
-            Standing::Claimed(claim) => {
+            RowState::Open => open.push((id, row, vec![String::new()])),
+            RowState::Claimed(claim) => {
                 let mut cell = claim.reason.clone();
                 if let Some((path, what)) = claim.place.split_once('#') {
                     put(&mut cell, format_args!(" `{what}` in {path}"));

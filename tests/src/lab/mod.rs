@@ -18,7 +18,7 @@ pub use nic::{NicConfig, NicLab, NicMachine};
 pub use process::{Ended, Process, Run};
 pub use scratch::Scratch;
 pub use siw::{Siw, SiwConfig};
-pub use suite::{Need, Suite, missing};
+pub use suite::{Prerequisite, Suite, missing};
 
 /// An error for people: with the command and its output.
 #[derive(Debug, thiserror::Error)]

@@ -16,7 +16,7 @@ use super::nic::{newer_qemu_missing, nic_image_missing};
 
 /// A requirement of a suite.
 #[derive(Clone, Copy, Debug)]
-pub enum Need {
+pub enum Prerequisite {
     /// Network namespaces, which need root.
     Namespaces,
     /// Tap devices.
@@ -36,23 +36,25 @@ pub enum Need {
 }
 
 /// The first requirement that is missing, in words; `None` if all are met.
-pub fn missing(needs: &[Need]) -> Option<String> {
+pub fn missing(needs: &[Prerequisite]) -> Option<String> {
     needs.iter().find_map(|need| match need {
-        Need::Namespaces if !rustix::process::geteuid().is_root() => {
+        Prerequisite::Namespaces if !rustix::process::geteuid().is_root() => {
             Some("network namespaces need root".to_owned())
         }
-        Need::Namespaces => {
+        Prerequisite::Namespaces => {
             super::Namespace::new().err().map(|error| format!("no network namespaces: {error}"))
         }
-        Need::Tun => {
+        Prerequisite::Tun => {
             (!Path::new("/dev/net/tun").exists()).then(|| "no tap devices (/dev/net/tun)".to_owned())
         }
-        Need::Program(name) => (!on_path(name)).then(|| format!("{name} is not installed")),
-        Need::SiwImage => image_missing("siw-peer", "siw's machine"),
-        Need::NicImage => nic_image_missing(),
-        Need::NewerQemu => newer_qemu_missing(),
-        Need::VerbsTarget => super::programs::verbs_target_missing(),
-        Need::Dpdk => (!cfg!(feature = "dpdk")).then(|| "built without the feature `dpdk`".to_owned()),
+        Prerequisite::Program(name) => (!on_path(name)).then(|| format!("{name} is not installed")),
+        Prerequisite::SiwImage => image_missing("siw-peer", "siw's machine"),
+        Prerequisite::NicImage => nic_image_missing(),
+        Prerequisite::NewerQemu => newer_qemu_missing(),
+        Prerequisite::VerbsTarget => super::programs::verbs_target_missing(),
+        Prerequisite::Dpdk => {
+            (!cfg!(feature = "dpdk")).then(|| "built without the feature `dpdk`".to_owned())
+        }
     })
 }
 
@@ -97,7 +99,7 @@ pub struct Suite {
 
 impl Suite {
     /// An empty suite that is skipped unless all requirements are met.
-    pub fn new(name: &'static str, needs: &[Need]) -> Self {
+    pub fn new(name: &'static str, needs: &[Prerequisite]) -> Self {
         Self { name, skip: missing(needs), trials: Vec::new(), without: BTreeMap::new() }
     }
 
@@ -109,7 +111,7 @@ impl Suite {
     /// Adds a test with further requirements.
     pub fn add_with(
         &mut self,
-        needs: &[Need],
+        needs: &[Prerequisite],
         name: impl Into<String>,
         test: impl FnOnce() -> Result<()> + Send + 'static,
     ) {

@@ -232,7 +232,7 @@ fn an_arrow_back_is_found_however_it_is_written() {
         ("memory::table", "use crate::verbs::Context;", Some("verbs")),
         ("memory::table", "use crate::{memory::Stag, engine::{Engine, EngineConfig}};", Some("engine")),
         ("memory::table", "fn f(x: &crate::ddp::Header) {}", Some("ddp")),
-        ("memory::sum", "use super::super::mpa::Crc32c;", Some("mpa")),
+        ("memory::crc32c", "use super::super::mpa::Crc32c;", Some("mpa")),
         ("mpa", "#[cfg(test)] mod tests {\n    use super::super::rdmap::Opcode;\n}", Some("rdmap")),
         ("rdmap::opcode", "use crate::stream::Failure;", Some("stream")),
         ("queues::qp", "use super::super::verbs;", Some("verbs")),

@@ -94,5 +94,5 @@ pub const LAYOUTS: [Layout; 14] = [
         floors: Floors::None,
         largest_circle: (4, "a case runs on a probe, and the probe ends a case"),
     },
-    Layout { root: "tests/support/src/lib.rs", floors: Floors::None, largest_circle: NO_CIRCLE },
+    Layout { root: "tests/testkit/src/lib.rs", floors: Floors::None, largest_circle: NO_CIRCLE },
 ];

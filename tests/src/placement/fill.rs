@@ -13,7 +13,7 @@ use tcp_lite::{Duration, TcpConfig};
 
 use super::hosts::{Connected, Hosts, HostsConfig};
 use super::{Quantiles, text};
-use crate::sim::packet::parse;
+use testkit::packet::parse;
 
 const LOCAL_PORT: u16 = 40_000;
 

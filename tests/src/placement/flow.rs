@@ -11,7 +11,7 @@ use super::reader::{Piece, Place};
 use super::tally::Quantiles;
 use super::{Traffic, text};
 use crate::pattern::Pattern;
-use crate::sim::packet::Tcp;
+use testkit::packet::Tcp;
 
 /// Most messages that are posted and not delivered.
 const SLOTS: u64 = 16;

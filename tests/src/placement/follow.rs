@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use super::reader::{Piece, Reader};
-use crate::sim::packet::{Tcp, flag};
+use testkit::packet::{Tcp, flag};
 
 /// The state of an FPDU's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

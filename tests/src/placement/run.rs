@@ -10,9 +10,10 @@ use super::hosts::{Hosts, HostsConfig};
 use super::tally::{Level, Quantiles};
 use super::wire::{Loss, Wire};
 use super::{Traffic, text};
-use crate::sim::dice::{Dice, Part};
-use crate::sim::packet::parse;
+use crate::sim::dice::Part;
 use crate::sim::queue::Queue;
+use testkit::dice::Dice;
+use testkit::packet::parse;
 
 /// Local port of the first connection.
 const FIRST_PORT: u16 = 40_000;
@@ -162,7 +163,7 @@ impl Run {
             }),
             arrivals: Queue::default(),
             wakes: [Some(start_us); 2],
-            dice: Dice::new(seed, Part::Setup),
+            dice: Part::Setup.dice(seed),
             start_us,
             since_us: start_us,
             pinned_bytes: 0,

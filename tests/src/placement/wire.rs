@@ -1,7 +1,8 @@
 //! One direction of the wire: rate, delay, a queue, and seeded losses. Unlike the simulator's link it counts
 //! nanoseconds: a frame takes 1.2 microseconds at 10 Gb/s.
 
-use crate::sim::dice::{Dice, Part};
+use crate::sim::dice::Part;
+use testkit::dice::Dice;
 
 /// Mean length of a burst of losses, frames; half of them are lost.
 const BURST_FRAMES: u32 = 8;
@@ -39,7 +40,7 @@ impl Wire {
         seed: u64,
         side: usize,
     ) -> Self {
-        let dice = Dice::new(seed, Part::Link(side));
+        let dice = Part::Link(side).dice(seed);
         Self { rate_mbit, delay_us, queue_bytes, loss, dice, bad: false, busy_until_ns: 0, lost: 0 }
     }
 

@@ -2,8 +2,8 @@
 //! have no effect (RFC 5961, RFC 7323 section 5, RFC 5927).
 
 use super::coverage::Occurrence;
-use super::dice::Dice;
-use super::packet::{Tcp, complete, flag, too_big, unreachable};
+use testkit::dice::Dice;
+use testkit::packet::{Tcp, complete, flag, too_big, unreachable};
 
 /// Distance of a forged number that has to be far from the expected one.
 const FAR: u32 = 1 << 30;

@@ -8,10 +8,11 @@
 use std::collections::HashMap;
 
 use super::coverage::{Coverage, Occurrence};
-use super::dice::{Dice, Part};
+use super::dice::Part;
 use super::forge::{Forged, forge};
 use super::middlebox::{Coalescer, split};
-use super::packet::{Damage, Frame, Tcp, complete, flag, mark_congestion, parse, too_big};
+use testkit::dice::Dice;
+use testkit::packet::{Damage, Frame, Tcp, complete, flag, mark_congestion, parse, too_big};
 
 /// The first bytes of a stream are never corrupted behind a correct checksum: MPA's startup frames (RFC 5044
 /// section 7.1) have no CRC.
@@ -217,7 +218,7 @@ impl Link {
         let joiner = plan.join.map(|(bytes, hold_us)| Coalescer::new(bytes, hold_us));
         Self {
             plan,
-            dice: Dice::new(seed, Part::Link(side)),
+            dice: Part::Link(side).dice(seed),
             bad: false,
             joiner,
             flows: HashMap::new(),
@@ -505,7 +506,7 @@ impl Link {
 #[cfg(test)]
 mod tests {
     use super::{Link, Plan};
-    use crate::sim::packet::{complete, parse};
+    use testkit::packet::{complete, parse};
 
     /// A TCP segment of 1460 bytes: 1514 with its headers.
     fn frame() -> Vec<u8> {

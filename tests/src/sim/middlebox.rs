@@ -1,7 +1,7 @@
 //! Splits and joins TCP segments on the way, as a middlebox or large receive offload (LRO) does.
 
-use super::dice::Dice;
-use super::packet::{Damage, Frame, Tcp, flag, parse};
+use testkit::dice::Dice;
+use testkit::packet::{Damage, Frame, Tcp, flag, parse};
 
 /// Joins consecutive segments of one flow.
 #[derive(Debug)]

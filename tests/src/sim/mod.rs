@@ -8,7 +8,7 @@
 //! |---|---|
 //! | `dice.rs` | random numbers |
 //! | `queue.rs`, `trace.rs` | coming events, and a hash of past ones |
-//! | `packet.rs`, `port.rs` | frames, and the ports they come from |
+//! | `port.rs` | the ports that frames come from; `testkit::packet` parses them |
 //! | `link.rs`, `middlebox.rs`, `forge.rs` | one direction of the wire, a middlebox that splits and joins segments, forged frames |
 //! | `world/` | hosts and their workloads: tcp-lite, smoltcp, iWARP on tcp-lite |
 //! | `watch/` | the rules on the wire |
@@ -31,7 +31,6 @@ pub mod dice;
 pub mod forge;
 pub mod link;
 pub mod middlebox;
-pub mod packet;
 pub mod port;
 mod progress_bound;
 pub mod queue;

@@ -4,7 +4,10 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use dp::{Burst, LinkState, Mbuf, Mempool, Offloads, Port, PortCounters, PortInfo, Queue, TsoLimits};
+use dp::{
+    Below, Burst, Link, LinkState, Mbuf, Mempool, Offloads, Port, PortBase, PortCounters, PortInfo,
+    PortLayer, Queue, Sleep, Statistics,
+};
 
 use super::steering::{Steering, SteeringPlan};
 
@@ -104,8 +107,7 @@ fn lock<T>(mutex: &Arc<Mutex<T>>) -> MutexGuard<'_, T> {
 }
 
 struct SimPort {
-    info: PortInfo,
-    pool: Mempool,
+    base: PortBase,
     shared: Arc<Mutex<Shared>>,
 }
 
@@ -124,17 +126,12 @@ pub fn queues(side: usize, mtu: u16, mbufs: usize, plan: &SteeringPlan) -> (Vec<
         Socket { queues: Vec::new(), steering: Arc::new(Mutex::new(steering.clone())), pool: pool.clone() };
     let mut ports: Vec<Box<dyn Port>> = Vec::new();
     for index in 0..plan.queues {
-        let info = PortInfo {
-            name: name.to_owned(),
-            mac: mac(side),
-            mtu,
-            offloads: Offloads::TX_MULTI_SEGMENT | Offloads::RX_SCATTER,
-            tso: TsoLimits::default(),
-            queue: Queue { index: index as u16, rss: steering.announced() },
-        };
+        let offloads = Offloads::TX_MULTI_SEGMENT | Offloads::RX_SCATTER;
+        let queue = Queue { index: index as u16, rss: steering.announced() };
+        let info = PortInfo { queue, ..PortInfo::new(name, mac(side), mtu, offloads) };
         let shared = Arc::new(Mutex::new(Shared::default()));
         socket.queues.push(Arc::clone(&shared));
-        ports.push(Box::new(SimPort { info, pool: pool.clone(), shared }));
+        ports.push(Box::new(SimPort { base: PortBase::new(info, pool.clone()), shared }));
     }
     (ports, socket)
 }
@@ -164,22 +161,24 @@ fn fill(pool: &Mempool, bytes: &[u8]) -> Option<Mbuf> {
     chain
 }
 
+impl PortLayer for SimPort {
+    fn below(&self) -> Below<&dyn Port, &PortBase> {
+        Below::Base(&self.base)
+    }
+
+    fn below_mut(&mut self) -> Below<&mut dyn Port, &mut PortBase> {
+        Below::Base(&mut self.base)
+    }
+}
+
 impl Port for SimPort {
-    fn info(&self) -> &PortInfo {
-        &self.info
-    }
-
-    fn mempool(&self) -> &Mempool {
-        &self.pool
-    }
-
     fn rx_burst(&mut self, _now_us: u64, frames: &mut Burst) -> usize {
         let mut shared = self.lock();
         let before = frames.len();
         while !frames.is_full()
             && let Some(bytes) = shared.rx.pop_front()
         {
-            match fill(&self.pool, &bytes) {
+            match fill(&self.base.mempool, &bytes) {
                 Some(frame) => {
                     shared.counters.rx_frames += 1;
                     shared.counters.rx_bytes += bytes.len() as u64;
@@ -213,11 +212,17 @@ impl Port for SimPort {
         shared.offered = 0;
         taken
     }
+}
 
+impl Sleep for SimPort {}
+
+impl Link for SimPort {
     fn link_state(&mut self) -> LinkState {
         if self.lock().down { LinkState::Down } else { LinkState::Up }
     }
+}
 
+impl Statistics for SimPort {
     fn counters(&self) -> PortCounters {
         self.lock().counters
     }

@@ -8,7 +8,6 @@ use dp::Mbuf;
 use super::coverage::{Coverage, Occurrence};
 use super::link::{Link, Span};
 use super::middlebox::Coalescer;
-use super::packet::{Frame, parse};
 use super::port::{Sent, Socket, queues};
 use super::progress_bound::ProgressBound;
 use super::queue::Queue;
@@ -16,6 +15,7 @@ use super::setup::{Setup, Stall, StallKind, Work};
 use super::trace::Trace;
 use super::watch::{Framing, Watch};
 use super::world::{RdmaWorld, StreamWorld, Transferred, World};
+use testkit::packet::{Frame, parse};
 
 /// The time at which a run begins.
 pub const START_US: u64 = 1_000_000;

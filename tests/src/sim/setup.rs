@@ -6,7 +6,7 @@ use dp::Offloads;
 use tcp_lite::facade::EthernetAddress;
 use tcp_lite::{Limits, StackConfig, StackUsage, TcpConfig};
 
-use super::dice::{Dice, Part};
+use super::dice::Part;
 use super::link::{Plan, Span};
 use super::port::mac;
 use super::steering::SteeringPlan;
@@ -209,6 +209,6 @@ impl Setup {
 
     /// The keys of both hosts, from a random stream of their own.
     pub fn keys(seed: u64) -> [[u8; 32]; 2] {
-        [0, 1].map(|side| Dice::new(seed, Part::Host(side)).key())
+        [0, 1].map(|side| Part::Host(side).dice(seed).key())
     }
 }

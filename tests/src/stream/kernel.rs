@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, SendFlags, SocketType, ipproto, sockopt};
 
-use super::{Opener, Report, Sink, Source, Task, Way};
+use super::{Direction, Opener, Report, Sink, Source, Task};
 use crate::lab::Result;
 use crate::{ensure, lab_error};
 
@@ -35,9 +35,9 @@ pub fn run(task: &Task, ready: impl FnOnce()) -> Result<Report> {
     }
     stream.set_read_timeout(Some(task.limit))?;
     stream.set_write_timeout(Some(task.limit))?;
-    match task.way {
-        Way::Send => send(&mut stream, source, task, opened),
-        Way::Receive => receive(&mut stream, task, opened),
+    match task.direction {
+        Direction::Send => send(&mut stream, source, task, opened),
+        Direction::Receive => receive(&mut stream, task, opened),
     }
 }
 

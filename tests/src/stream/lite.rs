@@ -10,7 +10,7 @@ use tcp_lite::{
     CloseReason, ConnId, EcnMode, Event, Instant, Limits, Received, SendError, Stack, StackConfig, TcpConfig,
 };
 
-use super::{Opener, Report, Sink, Source, Task, Way};
+use super::{Direction, Opener, Report, Sink, Source, Task};
 use crate::lab::{LabError, Result};
 use crate::{ensure, lab_error};
 
@@ -172,7 +172,7 @@ impl<'a> Host<'a> {
             }
             Event::Writable { .. } | Event::Acknowledged { .. } | Event::Evict { .. } => {}
             Event::PeerClosed { conn } => {
-                if self.task.way == Way::Receive {
+                if self.task.direction == Direction::Receive {
                     self.fin_sent = true;
                     self.stack.close(now, conn);
                 }
@@ -205,9 +205,9 @@ impl<'a> Host<'a> {
     /// Begins or ends the pause when it is time.
     fn pause(&mut self) {
         let now_us = self.clock.now_us();
-        let is_half = match self.task.way {
-            Way::Send => self.source.is_half(),
-            Way::Receive => self.sink.is_half(),
+        let is_half = match self.task.direction {
+            Direction::Send => self.source.is_half(),
+            Direction::Receive => self.sink.is_half(),
         };
         if is_half && let Some(pause) = self.pause.take() {
             self.paused_until_us = Some(now_us + pause.as_micros() as u64);
@@ -222,10 +222,9 @@ impl<'a> Host<'a> {
 
     /// Passes as many bytes as the send buffer accepts, and the FIN after the last byte.
     fn send(&mut self, now: Instant) -> Result<()> {
-        let Some(conn) = self
-            .conn
-            .filter(|_| self.task.way == Way::Send && !self.fin_sent && self.paused_until_us.is_none())
-        else {
+        let Some(conn) = self.conn.filter(|_| {
+            self.task.direction == Direction::Send && !self.fin_sent && self.paused_until_us.is_none()
+        }) else {
             return Ok(());
         };
         loop {
@@ -249,9 +248,9 @@ impl<'a> Host<'a> {
 
     fn report(&self) -> Result<Report> {
         let elapsed = Duration::from_micros(self.closed_us.unwrap_or_default() - self.opened_us);
-        let report = match self.task.way {
-            Way::Send => self.source.report(elapsed),
-            Way::Receive => self.sink.report(elapsed)?,
+        let report = match self.task.direction {
+            Direction::Send => self.source.report(elapsed),
+            Direction::Receive => self.sink.report(elapsed)?,
         };
         Ok(Report { counters: Some(self.stack.counters()), ..report })
     }

@@ -28,7 +28,7 @@ pub enum Opener {
 
 /// The side that sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Way {
+pub enum Direction {
     /// We do; the peer receives.
     Send,
     /// The peer sends.
@@ -41,7 +41,7 @@ pub struct Task {
     /// The side that opens.
     pub opener: Opener,
     /// The side that sends.
-    pub way: Way,
+    pub direction: Direction,
     /// Length of the stream, bytes.
     pub bytes: u64,
     /// Seed of its pattern.

@@ -11,7 +11,7 @@ use dp::link::{LinkConfig, pair};
 use dp::{Burst, Port};
 use iwarp::engine::{Engine, EngineConfig};
 use iwarp::verbs::{ConnParam, Context, ContextConfig};
-use iwprobe::net::{Came, End, Net, Stream};
+use iwprobe::net::{End, Net, ReadResult, Stream};
 use iwprobe::probe::Probe;
 use iwprobe::session::Patience;
 use tcp_lite::{AddressProbing, ConnId, Event, Stack};
@@ -320,14 +320,18 @@ impl Stream for Tcp {
         sent.unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))
     }
 
-    fn receive(&mut self, deadline: Instant) -> Came {
+    fn receive(&mut self, deadline: Instant) -> ReadResult {
         let conn = self.conn;
         let came = self.hosts.borrow_mut().until(deadline, |hosts| {
             let connection = hosts.connections.iter_mut().find(|it| it.conn == conn)?;
             let bytes = std::mem::take(&mut connection.inbox);
-            if bytes.is_empty() { connection.end.map(Came::End) } else { Some(Came::Bytes(bytes)) }
+            if bytes.is_empty() {
+                connection.end.map(ReadResult::End)
+            } else {
+                Some(ReadResult::Bytes(bytes))
+            }
         });
-        came.unwrap_or(Came::Nothing)
+        came.unwrap_or(ReadResult::Nothing)
     }
 
     fn finish(&mut self) -> bool {

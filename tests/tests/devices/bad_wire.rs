@@ -9,7 +9,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tests::device::af_packet;
-use tests::lab::{Ended, Namespace, Need, Process, Result, Run, Scratch, Suite, Wire, programs, veth};
+use tests::lab::{
+    Ended, Namespace, Prerequisite, Process, Result, Run, Scratch, Suite, Wire, programs, veth,
+};
 use tests::{ensure, lab_error, witness};
 
 /// Addresses of the two ends, and the devices between them and the bridge.
@@ -68,19 +70,27 @@ type Goodput = Arc<Mutex<BTreeMap<(&'static str, Tcp, Tcp), f64>>>;
 
 /// Runs the suite; returns whether it passed.
 pub(crate) fn run_suite(arguments: &[String]) -> bool {
-    let needs = [Need::Dpdk, Need::Program("ip"), Need::Program("ethtool"), Need::Namespaces];
+    let needs = [
+        Prerequisite::Dpdk,
+        Prerequisite::Program("ip"),
+        Prerequisite::Program("ethtool"),
+        Prerequisite::Namespaces,
+    ];
     let mut suite = Suite::new("bad_wire", &needs);
     let goodput = Goodput::default();
     for fault in FAULTS {
         for (from, to) in PAIRS {
-            let needs: &[Need] = if [from, to].contains(&Tcp::Tap) { &[Need::Tun] } else { &[] };
+            let needs: &[Prerequisite] =
+                if [from, to].contains(&Tcp::Tap) { &[Prerequisite::Tun] } else { &[] };
             let goodput = Arc::clone(&goodput);
             suite.add_with(needs, format!("{}_{from:?}_to_{to:?}", fault.name).to_lowercase(), move || {
                 measure(&goodput, fault, from, to).map(drop)
             });
         }
         let goodput = Arc::clone(&goodput);
-        suite.add_with(&[Need::Tun], format!("{}_goodput", fault.name), move || compare(&goodput, fault));
+        suite.add_with(&[Prerequisite::Tun], format!("{}_goodput", fault.name), move || {
+            compare(&goodput, fault)
+        });
     }
     suite.run(arguments)
 }

@@ -12,12 +12,12 @@ use dp::link::{LinkConfig, pair};
 use dp::pcap::Tap;
 use dp::{Burst, Mbuf, Port, TxOffload};
 use tests::iwperf::{Net, Test, client, conclude, serve_vhost};
-use tests::lab::{Need, Result, Run, Scratch, Suite};
+use tests::lab::{Prerequisite, Result, Run, Scratch, Suite};
 use tests::{ensure, lab_error};
 
 /// Runs the suite; returns whether it passed.
 pub(crate) fn run_suite(arguments: &[String]) -> bool {
-    let mut suite = Suite::new("dissect", &[Need::Dpdk, Need::Program("tshark")]);
+    let mut suite = Suite::new("dissect", &[Prerequisite::Dpdk, Prerequisite::Program("tshark")]);
     for test in Test::ALL {
         suite.add(format!("{}_plain", test.name()), move || run(test, &[], Markers::Off));
         suite.add(format!("{}_markers", test.name()), move || run(test, &["--markers"], Markers::On));

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tests::iwperf::{Net, START_TIMEOUT};
-use tests::lab::{Namespace, Need, Result, Run, Scratch, Suite, Wire, programs, veth};
+use tests::lab::{Namespace, Prerequisite, Result, Run, Scratch, Suite, Wire, programs, veth};
 use tests::target::plan::{Outcome, PLANS, Plan};
 use tests::{ensure, lab_error};
 
@@ -90,8 +90,15 @@ fn run(plan: &Plan) -> Result<()> {
 
 /// Runs the suite; returns whether it passed.
 pub(crate) fn run_suite(arguments: &[String]) -> bool {
-    let mut suite =
-        Suite::new("probe", &[Need::Dpdk, Need::Program("ip"), Need::Program("ethtool"), Need::Namespaces]);
+    let mut suite = Suite::new(
+        "probe",
+        &[
+            Prerequisite::Dpdk,
+            Prerequisite::Program("ip"),
+            Prerequisite::Program("ethtool"),
+            Prerequisite::Namespaces,
+        ],
+    );
     for plan in &PLANS {
         suite.add(plan.name, || run(plan));
     }

@@ -3,9 +3,11 @@
 
 use std::time::Duration;
 
-use test_support::idle::are_idle;
+use testkit::idle::are_idle;
 use tests::iwperf::{Net, START_TIMEOUT};
-use tests::lab::{LabError, Namespace, Need, Process, Result, Run, Scratch, Suite, Wire, programs, veth};
+use tests::lab::{
+    LabError, Namespace, Prerequisite, Process, Result, Run, Scratch, Suite, Wire, programs, veth,
+};
 use tests::{ensure, lab_error};
 
 /// Messages there and back.
@@ -20,9 +22,9 @@ const MOST_OF_LEAST_US: f64 = 2000.0;
 
 /// Runs the suite; returns whether it passed.
 pub(crate) fn run_suite(arguments: &[String]) -> bool {
-    let mut suite = Suite::new("sleep", &[Need::Dpdk]);
+    let mut suite = Suite::new("sleep", &[Prerequisite::Dpdk]);
     suite.add("vhost", vhost);
-    let root = [Need::Program("ip"), Need::Program("ethtool"), Need::Namespaces];
+    let root = [Prerequisite::Program("ip"), Prerequisite::Program("ethtool"), Prerequisite::Namespaces];
     suite.add_with(&root, "af_packet", af_packet);
     suite.add_with(&root, "tap", tap);
     suite.run(arguments)

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use tests::ensure;
-use tests::lab::{Namespace, Need, Process, Result, Run, Scratch, Suite, Wire, programs, veth};
+use tests::lab::{Namespace, Prerequisite, Process, Result, Run, Scratch, Suite, Wire, programs, veth};
 
 /// Bytes of a stream: a few MiB, and not a multiple of any segment size.
 const BYTES: u64 = 4 * 1024 * 1024 + 12_345;
@@ -26,7 +26,12 @@ const FAMILIES: [Family; 2] = [
 
 /// Runs the suite; returns whether it passed.
 pub(crate) fn run_suite(arguments: &[String]) -> bool {
-    let needs = [Need::Dpdk, Need::Program("ip"), Need::Program("ethtool"), Need::Namespaces];
+    let needs = [
+        Prerequisite::Dpdk,
+        Prerequisite::Program("ip"),
+        Prerequisite::Program("ethtool"),
+        Prerequisite::Namespaces,
+    ];
     let mut suite = Suite::new("tcp_linux", &needs);
     for family in FAMILIES {
         for mtu in [1500, 9000] {
@@ -41,7 +46,7 @@ pub(crate) fn run_suite(arguments: &[String]) -> bool {
         for (opener, active) in [("active", true), ("passive", false)] {
             for way in ["send", "receive"] {
                 suite.add_with(
-                    &[Need::Tun],
+                    &[Prerequisite::Tun],
                     format!("tap_{}_mtu1500_{opener}_{way}", family.name),
                     move || over_tap(family, active, way),
                 );

@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 use tests::iwperf::{
     Case, Net, START_TIMEOUT, TEST_TIMEOUT, Test, cases, client, conclude, iwperf, serve_vhost, wait_to_move,
 };
-use tests::lab::{Need, Process, Result, Scratch, Suite};
+use tests::lab::{Prerequisite, Process, Result, Scratch, Suite};
 use tests::{ensure, lab_error};
 
 /// Runs the suite; returns whether it passed.
 pub(crate) fn run_suite(arguments: &[String]) -> bool {
-    let mut suite = Suite::new("vhost", &[Need::Dpdk]);
+    let mut suite = Suite::new("vhost", &[Prerequisite::Dpdk]);
     for case in cases(60) {
         suite.add(case.name.clone(), move || run(&case));
     }

@@ -8,7 +8,7 @@ use testing::lab::Result;
 use testing::{ensure, lab_error};
 
 use crate::compare::last_line::last_line;
-use crate::compare::measures::{Measure, Taken, find};
+use crate::compare::measures::{Measure, Sampling, find};
 use crate::compare::sample::Pair;
 use crate::compare::session::{Session, Tally};
 
@@ -49,11 +49,11 @@ struct Line {
 /// Measures all wanted rows.
 pub(crate) fn measure(session: &Session, tally: &mut Tally) {
     for measure in IDS.into_iter().filter_map(find).filter(|row| session.options.wants(row.id)) {
-        let pairs = if measure.taken == Taken::Once { 1 } else { session.pace.pairs };
+        let pairs = if measure.taken == Sampling::Once { 1 } else { session.pace.pairs };
         for _ in 0..pairs {
             let pair = match measure.taken {
-                Taken::AsTheyCome => take(session, measure),
-                Taken::Undisturbed | Taken::Once => session.undisturbed(|| take(session, measure)),
+                Sampling::AsTheyCome => take(session, measure),
+                Sampling::Undisturbed | Sampling::Once => session.undisturbed(|| take(session, measure)),
             };
             let failed = pair.is_err();
             tally.add(measure.id, "memory", pair);

@@ -29,7 +29,7 @@ impl Better {
 
 /// How the pairs of a row are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Taken {
+pub(crate) enum Sampling {
     /// Repeated while others took the CPU.
     Undisturbed,
     /// As they come: the threads of an end take the CPU from each other, since they are more than the cores.
@@ -56,11 +56,11 @@ pub(crate) struct Measure {
     /// Ratio aimed at.
     pub(crate) aim: f64,
     /// How its pairs are taken.
-    pub(crate) taken: Taken,
+    pub(crate) taken: Sampling,
 }
 
 impl Measure {
-    const fn taken(self, taken: Taken) -> Self {
+    const fn taken(self, taken: Sampling) -> Self {
         Self { taken, ..self }
     }
 }
@@ -97,9 +97,9 @@ pub(crate) const MEASURES: [Measure; 39] = [
     less("vhost_wake", "the same over vhost-user", "Unix socket, blocking", "us", 1.25, 1.0),
     less("af_packet_wake", "the same over packet sockets, veth", "Unix socket, blocking", "us", 1.5, 1.25),
     less("connect_10k", "10,000 connections at once, local", "kernel TCP, one by one", "s", 10.0, 2.0)
-        .taken(Taken::AsTheyCome),
+        .taken(Sampling::AsTheyCome),
     less("processes_1k", "1,000 processes connect at once, local", "kernel TCP, loopback", "s", 10.0, 2.0)
-        .taken(Taken::AsTheyCome),
+        .taken(Sampling::AsTheyCome),
     row("one_core", "both ends in memory on one core", "copy, then CRC, for each end", "GB/s", 0.75, 0.85),
     row("markers", "Writes of 1 MiB with markers, MTU 9000", "without", "Gb/s", 0.9, 0.97),
     row("qps_1k", "64 of 1,000 queue pairs active", "64 of 64", "GB/s", 0.9, 1.0),
@@ -118,12 +118,12 @@ pub(crate) const MEASURES: [Measure; 39] = [
         0.5,
         0.25,
     )
-    .taken(Taken::AsTheyCome),
+    .taken(Sampling::AsTheyCome),
     row("stream_1k", "a stream of iwarp-tokio, 1 KiB writes", "tokio's TCP over loopback", "GB/s", 2.0, 4.0)
-        .taken(Taken::AsTheyCome),
+        .taken(Sampling::AsTheyCome),
     row("stream_64k", "the same, 64 KiB writes", "tokio's TCP over loopback", "GB/s", 1.0, 1.5)
-        .taken(Taken::AsTheyCome),
-    less("idle_qp_bytes", "memory of an idle queue pair", "4 KiB", "bytes", 0.75, 0.5).taken(Taken::Once),
+        .taken(Sampling::AsTheyCome),
+    less("idle_qp_bytes", "memory of an idle queue pair", "4 KiB", "bytes", 0.75, 0.5).taken(Sampling::Once),
     row("vs_smoltcp", "our TCP below MPA, MTU 1500", "smoltcp's TCP below it", "GB/s", 1.5, 2.0),
     row("loss_01", "Writes at 0.1 % loss, 200 Mb/s, 10 ms", "Linux to Linux", "Mb/s", 0.9, 1.2),
 ];
@@ -141,7 +141,7 @@ const fn row(
     goal: f64,
     aim: f64,
 ) -> Measure {
-    Measure { id, what, against, unit, better: Better::More, goal, aim, taken: Taken::Undisturbed }
+    Measure { id, what, against, unit, better: Better::More, goal, aim, taken: Sampling::Undisturbed }
 }
 
 const fn less(

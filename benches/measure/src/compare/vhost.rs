@@ -80,7 +80,7 @@ const CLIENT: &str = "10.90.0.2";
 /// If a program fails or does not end, with its output.
 pub(crate) fn run(session: &Session, test: &Test, sender: SendingEnd) -> Result<EndReports> {
     let scratch = Scratch::new()?;
-    let ends = Ends { session, test, scratch: &scratch, socket: scratch.file("wire.sock") };
+    let ends = Programs { session, test, scratch: &scratch, socket: scratch.file("wire.sock") };
     // Reads are requested by the end that receives the data.
     let client_is_vhost = (sender == SendingEnd::Vhost) == (test.name != "read-bw");
     let first = if client_is_vhost { ends.client(true) } else { ends.server(true) }?;
@@ -101,14 +101,14 @@ pub(crate) fn run(session: &Session, test: &Test, sender: SendingEnd) -> Result<
 }
 
 /// The two programs of a run.
-struct Ends<'a> {
+struct Programs<'a> {
     session: &'a Session,
     test: &'a Test,
     scratch: &'a Scratch,
     socket: PathBuf,
 }
 
-impl Ends<'_> {
+impl Programs<'_> {
     fn client(&self, is_vhost: bool) -> Result<Process> {
         let run = Run::new(self.session.program("iwperf")?).args([self.test.name, SERVER]);
         self.common(run, is_vhost, CLIENT, "client.json").args(&self.test.options).spawn()

@@ -10,7 +10,8 @@ use iwarp::engine::EngineCounters;
 use iwarp::verbs::{RemoteAddr, SendOp, SendRequest, WorkCompletion};
 
 use crate::pair::alternate::{Rate, TIME_LIMIT, timed};
-use crate::pattern::{self, SplitMix};
+use crate::pattern;
+use testkit::dice::Dice;
 
 /// Requests of each work queue.
 const DEPTH: usize = 16;
@@ -46,7 +47,7 @@ pub(crate) struct Load {
 pub(crate) struct Traffic {
     hosts: TwoHosts,
     load: Load,
-    dice: SplitMix,
+    dice: Dice,
     /// All queue pairs, the active ones first.
     order: Vec<u32>,
     /// By queue pair: its index among the active ones.
@@ -103,7 +104,7 @@ impl Traffic {
     fn over(hosts: TwoHosts, qps: usize, load: Load) -> Self {
         Self {
             load,
-            dice: SplitMix::new(load.seed),
+            dice: Dice::split_mix(load.seed),
             order: (0..qps as u32).collect(),
             place: vec![None; qps],
             open: vec![0; qps],

@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use crate::docs::{Image, chapter};
 use crate::interface::{can_be_made, ip};
 use crate::pair::is_installed;
-use test_support::chapter::{Chapter, without_comment};
+use testkit::chapter::{Chapter, without_comment};
 
 /// The texts before the lines of two containers, and whether they need a network.
 const PAIRS: [(&str, bool); 3] = [

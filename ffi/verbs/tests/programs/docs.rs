@@ -12,7 +12,7 @@ use crate::built;
 use crate::container;
 use crate::pair::is_installed;
 use crate::wire::Wire;
-use test_support::chapter::{Chapter, without_comment};
+use testkit::chapter::{Chapter, without_comment};
 
 type Test = fn() -> Result<(), String>;
 

@@ -9,10 +9,10 @@ use crate::pair::is_installed;
 use crate::pairs;
 use crate::wire::Wire;
 
-type Ends = fn() -> Result<Interfaces, String>;
+type MakeInterfaces = fn() -> Result<Interfaces, String>;
 
 /// The wires, and whether they need namespaces.
-const WIRES: [(&str, bool, Ends); 4] = [
+const WIRES: [(&str, bool, MakeInterfaces); 4] = [
     ("vhost", false, || Ok(Interfaces::sockets(["vhost:wire.sock", "virtio:wire.sock"]))),
     ("memif", false, || Ok(Interfaces::sockets(["memif:wire.sock,role=server", "memif:wire.sock"]))),
     ("tap", true, Interfaces::taps),

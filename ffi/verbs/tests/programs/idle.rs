@@ -4,7 +4,7 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use test_support::idle::are_idle;
+use testkit::idle::are_idle;
 
 use crate::interface::Interfaces;
 use crate::libs;

@@ -344,13 +344,8 @@ mod tests {
     fn searches_find_what_a_walk_finds() {
         for seed in 0..200_u64 {
             let (mut slots, mut list) = (RangeSlots::<std::ops::Range<u64>>::new(64), List::default());
-            let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-            let mut dice = |below: u64| {
-                state ^= state << 13;
-                state ^= state >> 7;
-                state ^= state << 17;
-                (state >> 24) % below
-            };
+            let mut dice = testkit::dice::Dice::xorshift(seed);
+            let mut dice = |below| dice.below(below);
             for _ in 0..200 {
                 let at = dice(60);
                 let place = slots.last_at(list, at);

@@ -1,8 +1,6 @@
 //! A port in front of another one, whose bursts a test can change.
 
-use std::os::fd::BorrowedFd;
-
-use dp::{Burst, LinkState, Mempool, Port, PortCounters, PortInfo};
+use dp::{Below, Burst, Link, Port, PortBase, PortLayer, Sleep, Statistics};
 
 /// Called in place of the port's methods. The default is to call the port.
 pub(crate) trait Hooks: Send + 'static {
@@ -29,15 +27,17 @@ struct Hooked<H> {
     hooks: H,
 }
 
+impl<H: Hooks> PortLayer for Hooked<H> {
+    fn below(&self) -> Below<&dyn Port, &PortBase> {
+        Below::Port(&*self.port)
+    }
+
+    fn below_mut(&mut self) -> Below<&mut dyn Port, &mut PortBase> {
+        Below::Port(&mut *self.port)
+    }
+}
+
 impl<H: Hooks> Port for Hooked<H> {
-    fn info(&self) -> &PortInfo {
-        self.port.info()
-    }
-
-    fn mempool(&self) -> &Mempool {
-        self.port.mempool()
-    }
-
     fn rx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
         self.hooks.rx_burst(&mut *self.port, now_us, frames)
     }
@@ -45,43 +45,12 @@ impl<H: Hooks> Port for Hooked<H> {
     fn tx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
         self.hooks.tx_burst(&mut *self.port, now_us, frames)
     }
+}
 
-    fn link_state(&mut self) -> LinkState {
-        self.port.link_state()
-    }
+impl<H: Hooks> Link for Hooked<H> {}
+impl<H: Hooks> Statistics for Hooked<H> {}
 
-    fn counters(&self) -> PortCounters {
-        self.port.counters()
-    }
-
-    fn device_stats(&self) -> Option<dp::DeviceStats> {
-        self.port.device_stats()
-    }
-
-    fn shared_memory_bytes(&self) -> u64 {
-        self.port.shared_memory_bytes()
-    }
-
-    fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.port.poll_fd()
-    }
-
-    fn arm_wakeup(&mut self) -> bool {
-        self.port.arm_wakeup()
-    }
-
-    fn disarm_wakeup(&mut self) {
-        self.port.disarm_wakeup();
-    }
-
-    fn tells_departures(&self) -> bool {
-        self.port.tells_departures()
-    }
-
-    fn next_departed(&mut self) -> Option<[u8; 6]> {
-        self.port.next_departed()
-    }
-
+impl<H: Hooks> Sleep for Hooked<H> {
     fn next_due_us(&self) -> Option<u64> {
         self.hooks.next_due_us(&*self.port)
     }

@@ -1,7 +1,7 @@
 //! A port with two wires behind it: a network on which a host has several neighbours.
 
 use dp::link::{LinkConfig, pair};
-use dp::{Burst, LinkState, Mempool, Port, PortCounters, PortInfo};
+use dp::{Below, Burst, Link, LinkState, Port, PortBase, PortLayer, Sleep, Statistics};
 
 /// A frame goes to the wire on which its Ethernet destination was last seen as a source, or to both.
 pub(crate) struct Hub {
@@ -16,15 +16,17 @@ pub(crate) fn hub(links: [&LinkConfig; 2]) -> (Box<dyn Port>, [Box<dyn Port>; 2]
     (Box::new(Hub { wires: [near_0, near_1], heard: Vec::new(), first: 0 }), [far_0, far_1])
 }
 
+impl PortLayer for Hub {
+    fn below(&self) -> Below<&dyn Port, &PortBase> {
+        Below::Port(&*self.wires[0])
+    }
+
+    fn below_mut(&mut self) -> Below<&mut dyn Port, &mut PortBase> {
+        Below::Port(&mut *self.wires[0])
+    }
+}
+
 impl Port for Hub {
-    fn info(&self) -> &PortInfo {
-        self.wires[0].info()
-    }
-
-    fn mempool(&self) -> &Mempool {
-        self.wires[0].mempool()
-    }
-
     fn rx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
         let before = frames.len();
         // The wires take turns to be first, so that neither starves the other.
@@ -63,16 +65,18 @@ impl Port for Hub {
         }
         count
     }
+}
 
+impl Link for Hub {
     fn link_state(&mut self) -> LinkState {
         let any = self.wires.iter_mut().any(|wire| wire.link_state() == LinkState::Up);
         if any { LinkState::Up } else { LinkState::Down }
     }
+}
 
-    fn counters(&self) -> PortCounters {
-        self.wires[0].counters()
-    }
+impl Statistics for Hub {}
 
+impl Sleep for Hub {
     fn next_due_us(&self) -> Option<u64> {
         self.wires.iter().filter_map(|wire| wire.next_due_us()).min()
     }

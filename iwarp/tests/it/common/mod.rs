@@ -20,6 +20,7 @@ pub(crate) mod world;
 
 use iwarp::memory::Access;
 use iwarp::verbs::{MemoryRegion, RemoteAddr};
+use testkit::dice::Dice;
 
 pub(crate) use hosts::{Connected, Host, Pair, agreeing, connect_error, expect_terminate};
 pub(crate) use testbed::Testbed;
@@ -32,15 +33,7 @@ pub(crate) const PORT: u16 = 7174;
 
 /// Bytes in which a lost, repeated or moved piece shows.
 pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    (0..len)
-        .map(|_| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            (state >> 24) as u8
-        })
-        .collect()
+    Dice::xorshift(seed).bytes(len)
 }
 
 /// The remote address of byte `at` of `region`.

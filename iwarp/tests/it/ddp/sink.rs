@@ -7,12 +7,13 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use crate::common::oracle::{Rng, hex, oracle};
+use crate::common::oracle::{hex, oracle};
 use iwarp::ddp::{Arrival, DdpError, Header, HeaderError, Segmenter, UntaggedQueue, tagged};
 use iwarp::memory::{
     Access, Accessor, Base, MemoryTable, Participant, PdId, RegisterOptions, Registration, Stag, StreamId,
 };
 use iwarp::rdmap::Opcode;
+use testkit::dice::Dice;
 
 const ME: Accessor = Accessor { pd: PdId(1), stream: StreamId(1) };
 
@@ -202,9 +203,9 @@ struct Stream {
 impl Stream {
     const BYTES: usize = 6000;
 
-    fn new(rng: &mut Rng) -> Self {
+    fn new(dice: &mut Dice) -> Self {
         let mut seed = [0; 32];
-        seed[..8].copy_from_slice(&rng.next().to_le_bytes());
+        seed[..8].copy_from_slice(&dice.number().to_le_bytes());
         let table = MemoryTable::new(8, seed);
         let write = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
         let options =
@@ -216,37 +217,37 @@ impl Stream {
             register(&table, 64, RegisterOptions { access: Access::REMOTE_READ, ..options }),
         ];
         let mut stream = Self { table, registration, foreign, segments: Vec::new(), posts: Vec::new() };
-        stream.fill(rng);
+        stream.fill(dice);
         stream
     }
 
     /// One to seven messages of both models, cut by a MULPDU that changes.
-    fn fill(&mut self, rng: &mut Rng) {
+    fn fill(&mut self, dice: &mut Dice) {
         let mut free = 0;
         let mut next_msn: BTreeMap<u32, u32> = BTreeMap::new();
         let mut first_msn: BTreeMap<u32, u32> = BTreeMap::new();
-        for _ in 0..=rng.below(7) {
-            let len = [0, 1, rng.below(800) as usize][rng.below(3) as usize];
-            let payload = rng.bytes(len);
-            let tagged = rng.below(2) == 0;
+        for _ in 0..=dice.below(7) {
+            let len = [0, 1, dice.below(800) as usize][dice.below(3) as usize];
+            let payload = dice.bytes(len);
+            let tagged = dice.below(2) == 0;
             let (stag, to) = match len {
-                0 => (Stag(rng.next() as u32), rng.next()),
+                0 => (Stag(dice.number() as u32), dice.number()),
                 _ => (self.registration.stag(), (1 << 40) + free as u64),
             };
-            let qn = rng.below(3) as u32;
+            let qn = dice.below(3) as u32;
             let mut msn = 0;
             if tagged {
                 free += len;
             } else {
-                let first = *first_msn.entry(qn).or_insert([1, u32::MAX - 1][rng.below(2) as usize]);
+                let first = *first_msn.entry(qn).or_insert([1, u32::MAX - 1][dice.below(2) as usize]);
                 let next = next_msn.entry(qn).or_insert(first);
                 msn = *next;
                 *next = next.wrapping_add(1);
-                self.posts.push((qn, len + rng.below(9) as usize, first));
+                self.posts.push((qn, len + dice.below(9) as usize, first));
             }
             let mut cut =
                 if tagged { Segmenter::tagged(len as u32) } else { Segmenter::untagged(len as u32) };
-            while let Some(piece) = cut.next(19 + rng.below(250) as u32) {
+            while let Some(piece) = cut.next(19 + dice.below(250) as u32) {
                 let header: Header = if tagged {
                     Opcode::Write.tagged_header(stag, to.wrapping_add(piece.offset.into()), piece.last).into()
                 } else {
@@ -261,28 +262,28 @@ impl Stream {
     }
 
     /// Damages one segment so that it must fail at its place in the order, whenever it arrives.
-    fn damage(&mut self, rng: &mut Rng) {
-        let at = rng.below(self.segments.len() as u64) as usize;
+    fn damage(&mut self, dice: &mut Dice) {
+        let at = dice.below(self.segments.len() as u64) as usize;
         let stags: Vec<Stag> = self.foreign.iter().map(Registration::stag).collect();
         let segment = &mut self.segments[at];
-        let version = [0, 2, 3][rng.below(3) as usize];
+        let version = [0, 2, 3][dice.below(3) as usize];
         if segment[0] & 0x80 != 0 {
             if segment.len() == 14 {
                 segment.push(0x55);
                 segment[2..6].fill(0xA5);
             }
-            match rng.below(6) {
+            match dice.below(6) {
                 0 => segment[0] = segment[0] & !3 | version,
                 1 => segment[2..6].fill(0),
-                2..=3 => segment[2..6].copy_from_slice(&stags[rng.below(3) as usize].0.to_be_bytes()),
+                2..=3 => segment[2..6].copy_from_slice(&stags[dice.below(3) as usize].0.to_be_bytes()),
                 4 => segment[6..14].fill(0xFF),
                 _ => segment[6..14].copy_from_slice(&(1_u64 << 39).to_be_bytes()),
             }
         } else {
-            match rng.below(7) {
+            match dice.below(7) {
                 0 => segment[0] = segment[0] & !3 | version,
                 // A gap or an overlap.
-                5..=6 => segment[17] ^= 1 + rng.below(7) as u8,
+                5..=6 => segment[17] ^= 1 + dice.below(7) as u8,
                 1 => segment[6..10].fill(0xFF),
                 2 => segment[10] ^= 0x80,
                 3 => segment[11] ^= 0x40,
@@ -291,7 +292,7 @@ impl Stream {
         }
     }
 
-    fn run(&self, rng: &mut Rng, input: &mut String) -> String {
+    fn run(&self, dice: &mut Dice, input: &mut String) -> String {
         writeln!(input, "new").unwrap();
         for (registration, pd, stream, write) in [
             (&self.registration, 1, 0, 1),
@@ -307,7 +308,7 @@ impl Stream {
             writeln!(input, "post {qn} {len} {first_msn}").unwrap();
             sink.post(qn, len, first_msn);
         }
-        for position in arrival_order(rng, self.segments.len()) {
+        for position in arrival_order(dice, self.segments.len()) {
             writeln!(input, "seg {position} {}", hex(&self.segments[position])).unwrap();
             sink.receive(position, &self.segments[position]);
         }
@@ -325,13 +326,13 @@ impl Stream {
 }
 
 /// Every position at least once, shuffled, with up to five repeats.
-fn arrival_order(rng: &mut Rng, segments: usize) -> Vec<usize> {
+fn arrival_order(dice: &mut Dice, segments: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..segments).collect();
-    for _ in 0..rng.below(6) {
-        order.push(rng.below(segments as u64) as usize);
+    for _ in 0..dice.below(6) {
+        order.push(dice.below(segments as u64) as usize);
     }
     for i in (1..order.len()).rev() {
-        order.swap(i, rng.below(i as u64 + 1) as usize);
+        order.swap(i, dice.below(i as u64 + 1) as usize);
     }
     order
 }
@@ -342,11 +343,11 @@ fn arrival_order(rng: &mut Rng, segments: usize) -> Vec<usize> {
 // DDP-128.
 #[test]
 fn segments_in_any_order_end_as_in_the_model() {
-    let mut rng = Rng(0x5041);
+    let mut dice = Dice::split_mix(0x5041);
     let (mut input, mut ours) = (String::new(), String::new());
     for _ in 0..400 {
-        let stream = Stream::new(&mut rng);
-        ours += &stream.run(&mut rng, &mut input);
+        let stream = Stream::new(&mut dice);
+        ours += &stream.run(&mut dice, &mut input);
     }
     let model = oracle(DRIVER, &input);
     assert!(!model.contains("error"));
@@ -359,12 +360,12 @@ fn segments_in_any_order_end_as_in_the_model() {
 // DDP-192.
 #[test]
 fn a_bad_segment_ends_the_stream_as_in_the_model() {
-    let mut rng = Rng(0x7041);
+    let mut dice = Dice::split_mix(0x7041);
     let (mut input, mut ours) = (String::new(), String::new());
     for _ in 0..600 {
-        let mut stream = Stream::new(&mut rng);
-        stream.damage(&mut rng);
-        ours += &stream.run(&mut rng, &mut input);
+        let mut stream = Stream::new(&mut dice);
+        stream.damage(&mut dice);
+        ours += &stream.run(&mut dice, &mut input);
     }
     let model = oracle(DRIVER, &input);
     assert_eq!(model.matches("error").count(), 600);
@@ -567,19 +568,19 @@ fn a_message_is_delivered_without_gaps() {
 /// Ten thousand random strings as segments of a live sink: an error or a placement, never a panic.
 #[test]
 fn random_segments_never_panic() {
-    let mut rng = Rng(0xDD);
+    let mut dice = Dice::split_mix(0xDD);
     let table = MemoryTable::new(8, [9; 32]);
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
     let mine = register(&table, 64, RegisterOptions { pd: ME.pd, access, ..Default::default() });
     for round in 0..10_000_u64 {
         let mut sink = Sink::new(&table);
         sink.post(0, 32, 1);
-        let len = rng.below(60) as usize;
-        let mut segment = rng.bytes(len);
+        let len = dice.below(60) as usize;
+        let mut segment = dice.bytes(len);
         if round % 2 == 0 && len > 18 {
-            segment[0] = [0x81, 0xC1, 0x01, 0x41][rng.below(4) as usize];
+            segment[0] = [0x81, 0xC1, 0x01, 0x41][dice.below(4) as usize];
             segment[2..6].copy_from_slice(&mine.stag().0.to_be_bytes());
-            segment[6..14].copy_from_slice(&(mine.base_to() + rng.below(80)).to_be_bytes());
+            segment[6..14].copy_from_slice(&(mine.base_to() + dice.below(80)).to_be_bytes());
         }
         let runt = matches!(Header::parse(&segment), Err(HeaderError::Runt { .. }));
         sink.receive(0, &segment);

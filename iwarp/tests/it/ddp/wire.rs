@@ -5,6 +5,7 @@ use iwarp::ddp::{DdpError, Header, HeaderError, Segmenter, TaggedHeader, Untagge
 use iwarp::memory::Stag;
 use iwarp::rdmap::Opcode;
 use proptest::prelude::*;
+use testkit::dice::Dice;
 
 /// A message of 10000 bytes under MULPDU 1454, both models, byte for byte.
 // Proves DDP-045, DDP-055, DDP-057, DDP-060, DDP-077, DDP-096, RDMAP-090, DDP-044, DDP-046, DDP-085, DDP-094.
@@ -135,11 +136,8 @@ fn reserved_bits_are_ignored() {
 /// Ten thousand random strings: no panic, and what parses is emitted as it was, reserved bits aside.
 #[test]
 fn random_bytes_never_panic() {
-    let mut state = 0x5041_u64;
-    let mut next = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 33) as u8
-    };
+    let mut dice = Dice::linear(0x5041);
+    let mut next = || dice.number() as u8;
     for _ in 0..10_000 {
         let bytes: Vec<u8> = (0..next() % 40).map(|_| next()).collect();
         if let Ok(header) = Header::parse(&bytes) {

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use dp::link::{LinkConfig, pair};
-use dp::{Burst, LinkState, Mempool, Port, PortCounters, PortInfo, Queue};
+use dp::{Below, Burst, Link, LinkState, Port, PortBase, PortInfo, PortLayer, Queue, Sleep, Statistics};
 use iwarp::engine::{Engine, EngineConfig, ThreadOptions};
 use iwarp::memory::Access;
 use iwarp::verbs::{
@@ -20,9 +20,8 @@ const PORT: u16 = 7471;
 
 /// A queue of a device that gives all frames to its first queue.
 struct OneSided {
-    info: PortInfo,
+    base: PortBase,
     port: Arc<Mutex<Box<dyn Port>>>,
-    pool: Mempool,
 }
 
 /// The queues of a device behind `port`.
@@ -31,36 +30,40 @@ fn one_sided(port: Box<dyn Port>, queues: u16) -> Vec<Box<dyn Port>> {
     let port = Arc::new(Mutex::new(port));
     let queue = |index| {
         let info = PortInfo { queue: Queue { index, rss: None }, ..info.clone() };
-        Box::new(OneSided { info, port: Arc::clone(&port), pool: pool.clone() }) as Box<dyn Port>
+        Box::new(OneSided { base: PortBase::new(info, pool.clone()), port: Arc::clone(&port) })
+            as Box<dyn Port>
     };
     (0..queues).map(queue).collect()
 }
 
+impl PortLayer for OneSided {
+    fn below(&self) -> Below<&dyn Port, &PortBase> {
+        Below::Base(&self.base)
+    }
+
+    fn below_mut(&mut self) -> Below<&mut dyn Port, &mut PortBase> {
+        Below::Base(&mut self.base)
+    }
+}
+
 impl Port for OneSided {
-    fn info(&self) -> &PortInfo {
-        &self.info
-    }
-
-    fn mempool(&self) -> &Mempool {
-        &self.pool
-    }
-
     fn rx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
-        if self.info.queue.index == 0 { self.port.lock().unwrap().rx_burst(now_us, frames) } else { 0 }
+        if self.base.info.queue.index == 0 { self.port.lock().unwrap().rx_burst(now_us, frames) } else { 0 }
     }
 
     fn tx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
         self.port.lock().unwrap().tx_burst(now_us, frames)
     }
+}
 
+impl Link for OneSided {
     fn link_state(&mut self) -> LinkState {
         self.port.lock().unwrap().link_state()
     }
-
-    fn counters(&self) -> PortCounters {
-        PortCounters::default()
-    }
 }
+
+impl Sleep for OneSided {}
+impl Statistics for OneSided {}
 
 /// One end of a wire: its context and what its connections need.
 struct End {

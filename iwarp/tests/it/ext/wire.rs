@@ -4,7 +4,7 @@
 use crate::common::ulpdu::from_hex;
 use std::fmt::Write as _;
 
-use crate::common::oracle::{Rng, hex, oracle};
+use crate::common::oracle::{hex, oracle};
 use iwarp::ddp::{Header, Segmenter, UntaggedHeader};
 use iwarp::memory::Stag;
 use iwarp::rdmap::{
@@ -12,6 +12,7 @@ use iwarp::rdmap::{
     Terminate, TerminateError,
 };
 use proptest::prelude::*;
+use testkit::dice::Dice;
 
 const NONE: Stag = Stag(0);
 
@@ -144,16 +145,16 @@ fn terminates_of_atomics_are_built_to_the_byte() {
 // Proves EXT-065, EXT-069, EXT-077, EXT-079, EXT-081.
 #[test]
 fn reserved_and_unused_fields_are_ignored() {
-    let mut rng = Rng(1);
+    let mut dice = Dice::split_mix(1);
     for op in [AtomicOp::FetchAdd { add: 2, mask: 0x80 }, AtomicOp::Swap { swap: 9 }] {
         let plain = request(op);
         let mut bytes = plain.to_bytes();
         for _ in 0..100 {
-            let word = rng.next() as u32 & !0xF | u32::from(op.aopcode());
+            let word = dice.number() as u32 & !0xF | u32::from(op.aopcode());
             bytes[..4].copy_from_slice(&word.to_be_bytes());
-            bytes[36..].copy_from_slice(&rng.bytes(16));
+            bytes[36..].copy_from_slice(&dice.bytes(16));
             if matches!(op, AtomicOp::Swap { .. }) {
-                bytes[28..36].copy_from_slice(&rng.bytes(8));
+                bytes[28..36].copy_from_slice(&dice.bytes(8));
             }
             assert_eq!(AtomicRequest::parse(&bytes), Ok(plain));
         }
@@ -341,22 +342,22 @@ for line in sys.stdin:
 // Proves EXT-042, EXT-055, EXT-093 to EXT-094.
 #[test]
 fn operations_agree_with_the_model() {
-    let mut rng = Rng(2);
+    let mut dice = Dice::split_mix(2);
     let mut input = String::new();
     let mut expected = String::new();
     for _ in 0..10_000 {
         let mut word = || {
-            let word = rng.next();
-            if rng.one_in(3) { word & rng.next() & rng.next() } else { word }
+            let word = dice.number();
+            if dice.one_in(3) { word & dice.number() & dice.number() } else { word }
         };
         let (original, a, b, c, d) = (word(), word(), word(), word(), word());
-        let op = match rng.below(4) {
+        let op = match dice.below(4) {
             0 => AtomicOp::Swap { swap: a },
             1 => AtomicOp::CmpSwap { compare: original ^ (a & !b), compare_mask: b, swap: c, swap_mask: d },
             2 => AtomicOp::CmpSwap { compare: a, compare_mask: b, swap: c, swap_mask: d },
             _ => AtomicOp::FetchAdd { add: a, mask: b },
         };
-        let request = AtomicRequest { id: rng.next() as u32, ..request(op) };
+        let request = AtomicRequest { id: dice.number() as u32, ..request(op) };
         let payload = request.to_bytes();
         writeln!(input, "{} {}", hex(&payload), hex(&original.to_le_bytes())).unwrap();
         let parsed = AtomicRequest::parse(&payload).unwrap();

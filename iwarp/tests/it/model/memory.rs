@@ -8,7 +8,7 @@
 
 use iwarp::memory::Access;
 
-use super::names::{Binding, BindingId, Life, Name, Window};
+use super::names::{Binding, BindingId, Name, Validity, Window};
 
 /// A region's place in [`Memory::regions`]; never used again.
 pub(crate) type RegionId = usize;
@@ -42,11 +42,11 @@ pub(crate) struct Region {
     pub(crate) access: Access,
     /// The one stream that may use it.
     pub(crate) stream: Option<usize>,
-    pub(crate) life: Life,
+    pub(crate) life: Validity,
     /// The end whose request registers it (fast registration).
-    pub(crate) giver: Option<By>,
+    pub(crate) giver: Option<StreamEnd>,
     /// The end whose request invalidates it.
-    pub(crate) taker: Option<By>,
+    pub(crate) taker: Option<StreamEnd>,
     /// It is for fast registration.
     pub(crate) prepared: bool,
     /// Its memory was registered again, or deregistered.
@@ -56,10 +56,10 @@ pub(crate) struct Region {
 }
 
 /// One end of a stream: its number and its side.
-pub(crate) type By = (usize, usize);
+pub(crate) type StreamEnd = (usize, usize);
 
 /// Stores of the application of host 0 or 1, which are outside of streams.
-pub(crate) fn application(host: usize) -> By {
+pub(crate) fn application(host: usize) -> StreamEnd {
     (usize::MAX, host)
 }
 
@@ -77,7 +77,7 @@ pub(crate) enum Flow {
 /// Bytes on their way.
 pub(crate) struct Effect {
     pub(crate) op: u64,
-    pub(crate) by: By,
+    pub(crate) by: StreamEnd,
     pub(crate) flow: Flow,
     /// It is placed in a receive buffer of the peer.
     pub(crate) message: bool,
@@ -100,7 +100,7 @@ pub(crate) struct Effect {
 /// A reader of memory: requests before it in its stream have happened for it.
 #[derive(Clone, Copy)]
 pub(crate) struct View {
-    pub(crate) by: By,
+    pub(crate) by: StreamEnd,
     pub(crate) flow: Flow,
     pub(crate) fenced: bool,
 }
@@ -149,16 +149,16 @@ impl Memory {
     }
 
     /// The source of the youngest unanswered Read of `by`, if `by` may also write there.
-    pub(crate) fn being_read(&self, by: By) -> Option<Span> {
+    pub(crate) fn being_read(&self, by: StreamEnd) -> Option<Span> {
         let reads = |effect: &&Effect| effect.by == by && effect.flow == Flow::In && effect.fetching;
         let span = *self.effects.iter().rev().find(reads)?.from.first()?;
         let region = &self.regions[span.region];
-        let granted = region.access.contains(Access::REMOTE_WRITE) && region.life == Life::Valid;
+        let granted = region.access.contains(Access::REMOTE_WRITE) && region.life == Validity::Valid;
         granted.then_some(span)
     }
 
     /// The sink of the youngest unanswered Read or atomic of `by`.
-    pub(crate) fn awaited(&self, by: By) -> Option<RegionId> {
+    pub(crate) fn awaited(&self, by: StreamEnd) -> Option<RegionId> {
         let open = |effect: &&Effect| effect.by == by && effect.flow == Flow::In && effect.settled.is_none();
         self.effects.iter().rev().find(open)?.to.first().map(|span| span.region)
     }
@@ -239,7 +239,7 @@ impl Memory {
 
     /// No more bytes are placed through `binding`. The bytes `seen` there stay, but for other effects.
     pub(crate) fn close(&mut self, binding: BindingId, seen: &[(Span, Vec<u8>)]) {
-        self.bindings[binding].life = Life::Gone;
+        self.bindings[binding].life = Validity::Gone;
         self.settle(|effect| effect.through == Some(Name::Binding(binding)));
         for (span, bytes) in seen {
             self.store(*span, bytes);
@@ -296,7 +296,7 @@ impl Memory {
 
     /// `region` is invalid: its bytes stay as they were seen.
     pub(crate) fn freeze(&mut self, region: RegionId, seen: Vec<u8>) {
-        self.regions[region].life = Life::Gone;
+        self.regions[region].life = Validity::Gone;
         self.regions[region].base = seen.into_iter().map(Some).collect();
     }
 
@@ -306,7 +306,7 @@ impl Memory {
         if span.len == 0 {
             return Vec::new();
         }
-        if region.life == Life::Gone {
+        if region.life == Validity::Gone {
             return vec![Run { at: span.at, end: span.end(), base: true, alive: Vec::new() }];
         }
         // (effect, first byte of the region, end, index of the first value)
@@ -384,7 +384,7 @@ impl Memory {
 
 impl Effect {
     /// An effect of request `op` without source and target.
-    pub(crate) fn of(op: u64, by: By) -> Self {
+    pub(crate) fn of(op: u64, by: StreamEnd) -> Self {
         Self {
             op,
             by,

@@ -2,7 +2,6 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `dice.rs` | all random choices, from one number |
 //! | `steps.rs` | the steps of a run: posts, receives, registrations, revocations, connections, polls, rests |
 //! | `operations.rs`, `operations/` | the requests of the send queue: **a new operation is added only here** |
 //! | `memory.rs` | the values that each byte of registered memory may have |
@@ -17,7 +16,6 @@
 //! `UWARP_MODEL_SEED=n` runs that one, `UWARP_MODEL_SEEDS=n` the first n.
 
 mod cause;
-mod dice;
 mod memory;
 mod names;
 mod operations;
@@ -29,9 +27,9 @@ mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use dice::Dice;
 use sabotage::{Defect, Sabotage};
 use steps::Step;
+use testkit::dice::Dice;
 use world::{Setting, World};
 
 /// Runs of `cargo test`.
@@ -45,7 +43,7 @@ const TAIL: usize = 60;
 
 /// Counts of a run that passed.
 #[derive(Default)]
-struct Sum {
+struct Totals {
     succeeded: u64,
     failed: u64,
     exact: u64,
@@ -63,14 +61,14 @@ fn draw(seed: u64) -> (Setting, Vec<Step>) {
     (Setting::draw(&mut dice), steps::draw(&mut dice))
 }
 
-fn run(setting: &Setting, steps: &[Step], defect: Defect) -> Result<Sum, Failed> {
+fn run(setting: &Setting, steps: &[Step], defect: Defect) -> Result<Totals, Failed> {
     let mut world = World::new(setting.clone(), Sabotage::new(defect));
     let result = catch_unwind(AssertUnwindSafe(|| world.run(steps)));
     let reason = match result {
         Ok(Ok(())) => {
             let model = &world.model;
             let (exact, checked) = (model.memory.exact, model.memory.checked);
-            return Ok(Sum { succeeded: model.succeeded, failed: model.failed, exact, checked });
+            return Ok(Totals { succeeded: model.succeeded, failed: model.failed, exact, checked });
         }
         Ok(Err(reason)) => reason,
         Err(_) => "panicked, see above".into(),
@@ -106,7 +104,7 @@ fn shrink(
 
 /// Runs `seed`. The text of a failure has the reason, the fewest steps that show it, and the command that
 /// repeats it.
-fn report(seed: u64, defect: Defect, test: &str) -> Result<Sum, String> {
+fn report(seed: u64, defect: Defect, test: &str) -> Result<Totals, String> {
     let (mut setting, steps) = draw(seed);
     setting.crc |= defect == Defect::WireUnderCrc;
     let first = match run(&setting, &steps, defect) {
@@ -149,16 +147,16 @@ fn number(name: &str) -> Option<u64> {
 fn random_runs() {
     let seeds = seeds(SEEDS);
     let count = seeds.end - seeds.start;
-    let mut all = Sum::default();
+    let mut all = Totals::default();
     for seed in seeds {
         let sum = report(seed, Defect::None, "random_runs");
-        let Sum { succeeded, failed, exact, checked } = sum.unwrap_or_else(|text| panic!("{text}"));
+        let Totals { succeeded, failed, exact, checked } = sum.unwrap_or_else(|text| panic!("{text}"));
         all.succeeded += succeeded;
         all.failed += failed;
         all.exact += exact;
         all.checked += checked;
     }
-    let Sum { succeeded, failed, exact, checked } = all;
+    let Totals { succeeded, failed, exact, checked } = all;
     println!(
         "{count} runs: {succeeded} requests succeeded, {failed} failed; {exact} of {checked} bytes exact"
     );

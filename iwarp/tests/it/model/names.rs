@@ -6,7 +6,7 @@
 
 use iwarp::memory::{Access, WindowKind};
 
-use super::memory::{By, Memory, RegionId};
+use super::memory::{Memory, RegionId, StreamEnd};
 
 /// A window's place in [`Memory::windows`].
 pub(crate) type WindowId = usize;
@@ -16,7 +16,7 @@ pub(crate) type BindingId = usize;
 
 /// Whether a name is valid, from the best to the worst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Life {
+pub(crate) enum Validity {
     Valid,
     /// The request that makes it valid has not completed.
     Coming,
@@ -57,11 +57,11 @@ pub(crate) struct Binding {
     pub(crate) key: u32,
     pub(crate) access: Access,
     pub(crate) stream: Option<usize>,
-    pub(crate) life: Life,
+    pub(crate) life: Validity,
     /// The end whose request makes it valid.
-    pub(crate) giver: By,
+    pub(crate) giver: StreamEnd,
     /// The end whose request invalidates it.
-    pub(crate) taker: Option<By>,
+    pub(crate) taker: Option<StreamEnd>,
 }
 
 /// The bytes and rights of a name.
@@ -78,11 +78,11 @@ pub(crate) struct Grant {
     pub(crate) access: Access,
     /// The one stream that may use it.
     pub(crate) stream: Option<usize>,
-    pub(crate) life: Life,
+    pub(crate) life: Validity,
     /// The end whose request makes it valid, if a request does.
-    pub(crate) giver: Option<By>,
+    pub(crate) giver: Option<StreamEnd>,
     /// The end whose request invalidates it, if a request does.
-    pub(crate) taker: Option<By>,
+    pub(crate) taker: Option<StreamEnd>,
     /// Whether an invalidation ends it. A window of type 1 ends only when it is bound again.
     pub(crate) revocable: bool,
 }
@@ -94,19 +94,19 @@ impl Grant {
 
     /// Whether it is valid for a request that `by` posts now: it is valid already, or a request before it
     /// makes it valid.
-    pub(crate) fn is_there_for(&self, by: By) -> bool {
-        self.life == Life::Valid || self.life == Life::Coming && self.giver == Some(by)
+    pub(crate) fn is_there_for(&self, by: StreamEnd) -> bool {
+        self.life == Validity::Valid || self.life == Validity::Coming && self.giver == Some(by)
     }
 
     /// Whether a request that `by` posts now may use the same STag again: it is invalid, or a request before
     /// it invalidates it.
-    pub(crate) fn is_free_for(&self, by: By) -> bool {
-        self.life == Life::Gone || self.is_taken_by(by)
+    pub(crate) fn is_free_for(&self, by: StreamEnd) -> bool {
+        self.life == Validity::Gone || self.is_taken_by(by)
     }
 
     /// Whether a request of `by` that is already posted invalidates it.
-    pub(crate) fn is_taken_by(&self, by: By) -> bool {
-        self.life == Life::Ending && self.taker == Some(by)
+    pub(crate) fn is_taken_by(&self, by: StreamEnd) -> bool {
+        self.life == Validity::Ending && self.taker == Some(by)
     }
 
     /// The tagged offset of the region's byte `at`.
@@ -158,17 +158,17 @@ impl Memory {
     pub(crate) fn is_bound(&self, region: RegionId) -> (bool, bool) {
         let behind = self.bindings.iter().filter(|binding| binding.region == region);
         let best = behind.map(|binding| binding.life.max(self.regions[region].life)).min();
-        (best == Some(Life::Valid), best.is_some_and(|life| life != Life::Gone))
+        (best == Some(Validity::Valid), best.is_some_and(|life| life != Validity::Gone))
     }
 
-    pub(crate) fn life_mut(&mut self, name: Name) -> &mut Life {
+    pub(crate) fn life_mut(&mut self, name: Name) -> &mut Validity {
         match name {
             Name::Region(region) => &mut self.regions[region].life,
             Name::Binding(binding) => &mut self.bindings[binding].life,
         }
     }
 
-    pub(crate) fn take(&mut self, name: Name, by: By) {
+    pub(crate) fn take(&mut self, name: Name, by: StreamEnd) {
         match name {
             Name::Region(region) => self.regions[region].taker = Some(by),
             Name::Binding(binding) => self.bindings[binding].taker = Some(by),

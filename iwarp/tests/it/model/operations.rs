@@ -9,22 +9,22 @@ mod misuse;
 use iwarp::memory::Access;
 use iwarp::verbs::{AtomicOp, RemoteAddr, SendFlags, SendOp, SendRequest, Sge, WcOpcode};
 
-use super::dice::Dice;
-use super::memory::{By, Flow, Span};
-use super::names::{Grant, Life, Name};
-use super::streams::{Meaning, Message, Model, Remote};
+use super::memory::{Flow, Span, StreamEnd};
+use super::names::{Grant, Name, Validity};
+use super::streams::{Message, Model, Remote, Semantics};
+use testkit::dice::Dice;
 
 /// A request as it is posted, and its meaning.
 pub(crate) struct Drawn {
     pub(crate) request: SendRequest,
-    pub(crate) meaning: Meaning,
+    pub(crate) meaning: Semantics,
 }
 
 /// Draws a request for `by`; `None` if there is no memory for it.
-type Draw = fn(&mut Dice, &Model, By, u64) -> Option<Drawn>;
+type Draw = fn(&mut Dice, &Model, StreamEnd, u64) -> Option<Drawn>;
 
 /// Every operation, with how often it is drawn.
-const OPERATIONS: &[(usize, Draw)] = &[
+const OPERATIONS: &[(u64, Draw)] = &[
     (8, send),
     (3, send_invalidate),
     (8, write),
@@ -39,18 +39,18 @@ const OPERATIONS: &[(usize, Draw)] = &[
 ];
 
 /// One of how many requests has a fault.
-pub(crate) const FAULT_EVERY: usize = 120;
+pub(crate) const FAULT_EVERY: u64 = 120;
 
 /// Bytes that `INLINE` takes.
 const INLINE: usize = 128;
 
-pub(crate) fn draw(dice: &mut Dice, model: &Model, by: By, op: u64) -> Option<Drawn> {
+pub(crate) fn draw(dice: &mut Dice, model: &Model, by: StreamEnd, op: u64) -> Option<Drawn> {
     let drawn = dice.weighted(OPERATIONS)(dice, model, by, op)?;
     Some(flagged(dice, drawn))
 }
 
 /// A Send of `len` bytes.
-pub(crate) fn long_send(dice: &mut Dice, model: &Model, by: By, op: u64, len: usize) -> Option<Drawn> {
+pub(crate) fn long_send(dice: &mut Dice, model: &Model, by: StreamEnd, op: u64, len: usize) -> Option<Drawn> {
     let drawn = send_of(dice, model, by, op, len)?;
     Some(flagged(dice, drawn))
 }
@@ -72,31 +72,31 @@ fn flagged(dice: &mut Dice, mut drawn: Drawn) -> Drawn {
     drawn
 }
 
-fn send(dice: &mut Dice, model: &Model, by: By, op: u64) -> Option<Drawn> {
-    let len = dice.length();
+fn send(dice: &mut Dice, model: &Model, by: StreamEnd, op: u64) -> Option<Drawn> {
+    let len = length(dice);
     send_of(dice, model, by, op, len)
 }
 
-fn send_of(dice: &mut Dice, model: &Model, by: By, op: u64, len: usize) -> Option<Drawn> {
+fn send_of(dice: &mut Dice, model: &Model, by: StreamEnd, op: u64, len: usize) -> Option<Drawn> {
     let local = gather(dice, model, by, len)?;
-    let meaning = Meaning { message: Some(message(len)), ..meaning(Flow::Out, local, WcOpcode::Send) };
+    let meaning = Semantics { message: Some(message(len)), ..meaning(Flow::Out, local, WcOpcode::Send) };
     Some(drawn(model, op, SendOp::Send, meaning))
 }
 
-fn send_invalidate(dice: &mut Dice, model: &Model, by: By, op: u64) -> Option<Drawn> {
-    let len = dice.length();
+fn send_invalidate(dice: &mut Dice, model: &Model, by: StreamEnd, op: u64) -> Option<Drawn> {
+    let len = length(dice);
     let local = gather(dice, model, by, len)?;
     let peers = |name: Name| {
         let grant = model.memory.grant(name);
         let alone = grant.stream == Some(by.0) && grant.revocable;
-        grant.host != by.1 && alone && grant.life == Life::Valid
+        grant.host != by.1 && alone && grant.life == Validity::Valid
     };
     let wrong = dice.one_in(FAULT_EVERY / 4);
     // A peer cannot invalidate a window of type 1, not even one that only this peer may use.
     let kept = |name: Name| {
         let grant = model.memory.grant(name);
         let alone = grant.stream == Some(by.0) && !grant.revocable;
-        grant.host != by.1 && alone && grant.life == Life::Valid
+        grant.host != by.1 && alone && grant.life == Validity::Valid
     };
     let first = pick(dice, model, kept).filter(|_| dice.one_in(6));
     let name = first.or_else(|| pick(dice, model, |name| peers(name) != wrong))?;
@@ -104,11 +104,11 @@ fn send_invalidate(dice: &mut Dice, model: &Model, by: By, op: u64) -> Option<Dr
     // A key of the poster's own memory names nothing at the peer.
     let region = Some(name).filter(|&name| model.memory.grant(name).host != by.1);
     let message = Message { invalidates: Some((rkey, region)), ..message(len) };
-    let meaning = Meaning { message: Some(message), ..meaning(Flow::Out, local, WcOpcode::Send) };
+    let meaning = Semantics { message: Some(message), ..meaning(Flow::Out, local, WcOpcode::Send) };
     Some(drawn(model, op, SendOp::SendInvalidate { rkey }, meaning))
 }
 
-fn write(dice: &mut Dice, model: &Model, by: By, op: u64) -> Option<Drawn> {
+fn write(dice: &mut Dice, model: &Model, by: StreamEnd, op: u64) -> Option<Drawn> {
     // Sometimes over the source of an outstanding Read, mostly behind a fence.
     let read = model.memory.being_read(by).filter(|_| dice.one_in(3));
     let (remote, addr) = match read {
@@ -122,34 +122,34 @@ fn write(dice: &mut Dice, model: &Model, by: By, op: u64) -> Option<Drawn> {
     };
     let fenced = read.is_some() && !dice.one_in(4);
     let local = gather(dice, model, by, remote.len)?;
-    let meaning = Meaning { remote: Some(remote), fenced, ..meaning(Flow::Out, local, WcOpcode::Write) };
+    let meaning = Semantics { remote: Some(remote), fenced, ..meaning(Flow::Out, local, WcOpcode::Write) };
     Some(drawn(model, op, SendOp::Write { remote: addr }, meaning))
 }
 
-fn read(dice: &mut Dice, model: &Model, by: By, op: u64) -> Option<Drawn> {
+fn read(dice: &mut Dice, model: &Model, by: StreamEnd, op: u64) -> Option<Drawn> {
     if !model.streams[by.0].ends[by.1].reads {
         return None;
     }
     let (remote, addr) = remote(dice, model, by, Access::REMOTE_READ)?;
     let local = scatter(dice, model, by, remote.len)?;
     let byte_len = remote.len;
-    let meaning = Meaning { remote: Some(remote), byte_len, ..meaning(Flow::In, local, WcOpcode::Read) };
+    let meaning = Semantics { remote: Some(remote), byte_len, ..meaning(Flow::In, local, WcOpcode::Read) };
     Some(drawn(model, op, SendOp::Read { remote: addr }, meaning))
 }
 
-fn immediate(dice: &mut Dice, model: &Model, _: By, op: u64) -> Option<Drawn> {
-    let data = std::array::from_fn(|_| dice.below(256) as u8);
+fn immediate(dice: &mut Dice, model: &Model, _: StreamEnd, op: u64) -> Option<Drawn> {
+    let data = std::array::from_fn(|_| dice.index(256) as u8);
     let message = Some(immediate_message(data));
-    let meaning = Meaning { message, ..meaning(Flow::Out, Vec::new(), WcOpcode::Immediate) };
+    let meaning = Semantics { message, ..meaning(Flow::Out, Vec::new(), WcOpcode::Immediate) };
     Some(drawn(model, op, SendOp::Immediate { data }, meaning))
 }
 
-fn write_immediate(dice: &mut Dice, model: &Model, by: By, op: u64) -> Option<Drawn> {
-    let data = std::array::from_fn(|_| dice.below(256) as u8);
+fn write_immediate(dice: &mut Dice, model: &Model, by: StreamEnd, op: u64) -> Option<Drawn> {
+    let data = std::array::from_fn(|_| dice.index(256) as u8);
     let (remote, addr) = remote(dice, model, by, Access::REMOTE_WRITE)?;
     let local = gather(dice, model, by, remote.len)?;
     let message = Some(immediate_message(data));
-    let meaning = Meaning { remote: Some(remote), message, ..meaning(Flow::Out, local, WcOpcode::Write) };
+    let meaning = Semantics { remote: Some(remote), message, ..meaning(Flow::Out, local, WcOpcode::Write) };
     Some(drawn(model, op, SendOp::WriteImmediate { remote: addr, data }, meaning))
 }
 
@@ -157,15 +157,15 @@ fn immediate_message(data: [u8; 8]) -> Message {
     Message { opcode: WcOpcode::RecvImmediate, immediate: Some(data), ..message(data.len()) }
 }
 
-fn atomic(dice: &mut Dice, model: &Model, by: By, op: u64) -> Option<Drawn> {
+fn atomic(dice: &mut Dice, model: &Model, by: StreamEnd, op: u64) -> Option<Drawn> {
     if !model.streams[by.0].ends[by.1].reads {
         return None;
     }
     let number = |dice: &mut Dice| {
-        let whole = dice.seed();
+        let whole = dice.number();
         dice.pick(&[0, 1, 0x80, u64::MAX, 0xffff_0000, whole])
     };
-    let (kind, completes) = match dice.below(3) {
+    let (kind, completes) = match dice.index(3) {
         0 => (AtomicOp::FetchAdd { add: number(dice), mask: number(dice) }, WcOpcode::FetchAdd),
         1 => {
             let [compare, compare_mask, swap, swap_mask] = std::array::from_fn(|_| number(dice));
@@ -181,14 +181,14 @@ fn atomic(dice: &mut Dice, model: &Model, by: By, op: u64) -> Option<Drawn> {
     }
     let local = vec![place(dice, model, by, 8, Access::LOCAL_WRITE)?];
     let (remote, change) = (Some(remote), Some(kind));
-    let meaning = Meaning { remote, change, byte_len: 8, ..meaning(Flow::In, local, completes) };
+    let meaning = Semantics { remote, change, byte_len: 8, ..meaning(Flow::In, local, completes) };
     Some(drawn(model, op, SendOp::Atomic { remote: addr, op: kind }, meaning))
 }
 
 // ---- pieces ----
 
-fn meaning(flow: Flow, local: Vec<Span>, completes: WcOpcode) -> Meaning {
-    Meaning {
+fn meaning(flow: Flow, local: Vec<Span>, completes: WcOpcode) -> Semantics {
+    Semantics {
         flow,
         local,
         inline: false,
@@ -210,7 +210,7 @@ fn message(len: usize) -> Message {
     Message { opcode: WcOpcode::Recv, len, solicited: false, immediate: None, invalidates: None }
 }
 
-fn drawn(model: &Model, op: u64, what: SendOp, meaning: Meaning) -> Drawn {
+fn drawn(model: &Model, op: u64, what: SendOp, meaning: Semantics) -> Drawn {
     let mut request = SendRequest::empty(op, what);
     request.sg_list = meaning.local.iter().map(|span| sge(model, span)).collect();
     Drawn { request, meaning }
@@ -222,21 +222,21 @@ pub(crate) fn sge(model: &Model, span: &Span) -> Sge {
 }
 
 /// Local memory of `by` for `len` bytes, in up to three pieces.
-pub(crate) fn gather(dice: &mut Dice, model: &Model, by: By, len: usize) -> Option<Vec<Span>> {
+pub(crate) fn gather(dice: &mut Dice, model: &Model, by: StreamEnd, len: usize) -> Option<Vec<Span>> {
     pieces(dice, model, by, len, Access::empty())
 }
 
 /// As [`gather`], for memory that is written.
-pub(crate) fn scatter(dice: &mut Dice, model: &Model, by: By, len: usize) -> Option<Vec<Span>> {
+pub(crate) fn scatter(dice: &mut Dice, model: &Model, by: StreamEnd, len: usize) -> Option<Vec<Span>> {
     pieces(dice, model, by, len, Access::LOCAL_WRITE)
 }
 
-fn pieces(dice: &mut Dice, model: &Model, by: By, len: usize, right: Access) -> Option<Vec<Span>> {
+fn pieces(dice: &mut Dice, model: &Model, by: StreamEnd, len: usize, right: Access) -> Option<Vec<Span>> {
     let mut spans: Vec<Span> = Vec::new();
     let mut left = len;
     while left > 0 {
         let take =
-            if spans.len() < 2 && left > 3 && dice.one_in(4) { 1 + dice.below(left - 1) } else { left };
+            if spans.len() < 2 && left > 3 && dice.one_in(4) { 1 + dice.index(left - 1) } else { left };
         let span = (0..8).find_map(|_| {
             let span = place(dice, model, by, take, right)?;
             // The pieces of one buffer do not overlap: the order of their placement is undefined.
@@ -252,11 +252,11 @@ fn pieces(dice: &mut Dice, model: &Model, by: By, len: usize, right: Access) -> 
 }
 
 /// `len` bytes of a region of `by`'s host, mostly without effects under way.
-fn place(dice: &mut Dice, model: &Model, by: By, len: usize, right: Access) -> Option<Span> {
+fn place(dice: &mut Dice, model: &Model, by: StreamEnd, len: usize, right: Access) -> Option<Span> {
     let fits = |name: Name| {
         let Name::Region(region) = name else { return false };
         let grant = model.memory.grant(name);
-        let usable = grant.life == Life::Ending || grant.is_there_for(by);
+        let usable = grant.life == Validity::Ending || grant.is_there_for(by);
         grant.host == by.1 && usable && !model.memory.regions[region].left && holds(model, name, len, right)
     };
     // Behind the request that invalidates it.
@@ -284,9 +284,9 @@ fn quiet_place(
     for _ in 0..6 {
         let name = pick(dice, model, &fits)?;
         let grant = model.memory.grant(name);
-        let span = Span { region: grant.region, at: grant.at + dice.below(grant.len - len + 1), len };
+        let span = Span { region: grant.region, at: grant.at + dice.index(grant.len - len + 1), len };
         choice = Some((name, span));
-        if grant.life == Life::Valid && model.memory.is_calm(&span) {
+        if grant.life == Validity::Valid && model.memory.is_calm(&span) {
             break;
         }
     }
@@ -294,13 +294,19 @@ fn quiet_place(
 }
 
 /// A part of the peer's memory. Sometimes one that the peer does not grant.
-fn remote(dice: &mut Dice, model: &Model, by: By, right: Access) -> Option<(Remote, RemoteAddr)> {
-    let len = dice.length();
+fn remote(dice: &mut Dice, model: &Model, by: StreamEnd, right: Access) -> Option<(Remote, RemoteAddr)> {
+    let len = length(dice);
     part(dice, model, by, len, right)
 }
 
 /// As [`remote`], `len` bytes.
-fn part(dice: &mut Dice, model: &Model, by: By, len: usize, right: Access) -> Option<(Remote, RemoteAddr)> {
+fn part(
+    dice: &mut Dice,
+    model: &Model,
+    by: StreamEnd,
+    len: usize,
+    right: Access,
+) -> Option<(Remote, RemoteAddr)> {
     let host = 1 - by.1;
     if dice.one_in(FAULT_EVERY) {
         return misuse::trespass(dice, model, host, len, right);
@@ -308,7 +314,7 @@ fn part(dice: &mut Dice, model: &Model, by: By, len: usize, right: Access) -> Op
     let fits = |name: Name| {
         let grant = model.memory.grant(name);
         grant.host == host
-            && grant.life != Life::Gone
+            && grant.life != Validity::Gone
             && !model.memory.regions[grant.region].left
             && grant.stream.is_none_or(|stream| stream == by.0)
             && holds(model, name, len, right)
@@ -320,7 +326,7 @@ fn part(dice: &mut Dice, model: &Model, by: By, len: usize, right: Access) -> Op
     let grant = model.memory.grant(name);
     // The region goes on behind the end of a window.
     if matches!(name, Name::Binding(_)) && dice.one_in(FAULT_EVERY / 8) {
-        at = grant.end() - len.min(grant.len) + 1 + dice.below(8);
+        at = grant.end() - len.min(grant.len) + 1 + dice.index(8);
     }
     let addr = RemoteAddr { addr: grant.offset_of(at), rkey: grant.key };
     Some((Remote { name: Some(name), at, len, right }, addr))
@@ -329,4 +335,16 @@ fn part(dice: &mut Dice, model: &Model, by: By, len: usize, right: Access) -> Op
 fn pick(dice: &mut Dice, model: &Model, fits: impl Fn(Name) -> bool) -> Option<Name> {
     let fitting: Vec<Name> = model.memory.names().filter(|&name| fits(name)).collect();
     (!fitting.is_empty()).then(|| dice.pick(&fitting))
+}
+
+/// The length of a message: around the limits of segments, small, and sometimes long.
+pub(crate) fn length(dice: &mut Dice) -> usize {
+    match dice.index(20) {
+        0 => 0,
+        1..=3 => dice.pick(&[1, 4, 7, 8, 9]),
+        4..=6 => dice.pick(&[1400, 1424, 1428, 1430, 1440, 1446, 2856]),
+        7 => 4000 + dice.index(16_000),
+        8..=11 => 1500 + dice.index(4000),
+        _ => 1 + dice.index(600),
+    }
 }

@@ -3,8 +3,8 @@
 use iwarp::verbs::{WcOpcode, WcStatus, WorkCompletion};
 
 use super::memory::{Region, Span};
-use super::names::Life;
-use super::world::Held;
+use super::names::Validity;
+use super::world::Registered;
 
 /// A defect. All but those of the wire happen once, at the sixth occasion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,7 +105,7 @@ impl Sabotage {
         told
     }
 
-    pub(crate) fn memory(&mut self, memory: &[Option<Held>], placed: &[Span]) {
+    pub(crate) fn memory(&mut self, memory: &[Option<Registered>], placed: &[Span]) {
         if let Some(span) = placed.iter().find(|span| span.len > 0)
             && let Some(region) = &memory[span.region]
         {
@@ -118,8 +118,8 @@ impl Sabotage {
         }
     }
 
-    pub(crate) fn rest(&mut self, memory: &[Option<Held>], regions: &[Region]) {
-        let gone = memory.iter().zip(regions).find(|(_, region)| region.life == Life::Gone);
+    pub(crate) fn rest(&mut self, memory: &[Option<Registered>], regions: &[Region]) {
+        let gone = memory.iter().zip(regions).find(|(_, region)| region.life == Validity::Gone);
         if let Some((Some(region), _)) = gone
             && self.is_now(Defect::RevokedByte)
         {
@@ -143,7 +143,7 @@ impl Sabotage {
     }
 }
 
-fn flip(region: &Held, at: usize) {
+fn flip(region: &Registered, at: usize) {
     let mut byte = [0];
     region.read_at(at, &mut byte).expect("inside the region");
     region.write_at(at, &[byte[0] ^ 0x10]).expect("inside the region");

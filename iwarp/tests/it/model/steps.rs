@@ -1,10 +1,10 @@
 //! The steps of a run. Each has its own random numbers, so that the others stay the same when one is
 //! removed.
 
-use super::dice::Dice;
+use testkit::dice::Dice;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum What {
+pub(crate) enum StepKind {
     /// One to three requests of the same end.
     Post,
     Receive,
@@ -22,30 +22,31 @@ pub(crate) enum What {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Step {
-    pub(crate) what: What,
+    pub(crate) what: StepKind,
     pub(crate) dice: u64,
 }
 
 const STEPS: usize = 120;
 
-const WEIGHTS: &[(usize, What)] = &[
-    (40, What::Post),
-    (12, What::Receive),
-    (10, What::Store),
-    (5, What::Register),
-    (3, What::Revoke),
-    (12, What::Connect),
-    (1, What::Close),
-    (1, What::Drop),
-    (1, What::Abort),
-    (2, What::Arm),
-    (30, What::Poll),
-    (5, What::Rest),
+const WEIGHTS: &[(u64, StepKind)] = &[
+    (40, StepKind::Post),
+    (12, StepKind::Receive),
+    (10, StepKind::Store),
+    (5, StepKind::Register),
+    (3, StepKind::Revoke),
+    (12, StepKind::Connect),
+    (1, StepKind::Close),
+    (1, StepKind::Drop),
+    (1, StepKind::Abort),
+    (2, StepKind::Arm),
+    (30, StepKind::Poll),
+    (5, StepKind::Rest),
 ];
 
 /// A run begins with memory and a connection, then memory for that connection only. Random steps follow.
 pub(crate) fn draw(dice: &mut Dice) -> Vec<Step> {
-    let first = [What::Register; 8].into_iter().chain([What::Connect; 3]).chain([What::Register; 6]);
-    let rest: Vec<What> = (0..STEPS).map(|_| dice.weighted(WEIGHTS)).collect();
-    first.chain(rest).map(|what| Step { what, dice: dice.seed() }).collect()
+    let first =
+        [StepKind::Register; 8].into_iter().chain([StepKind::Connect; 3]).chain([StepKind::Register; 6]);
+    let rest: Vec<StepKind> = (0..STEPS).map(|_| dice.weighted(WEIGHTS)).collect();
+    first.chain(rest).map(|what| Step { what, dice: dice.number() }).collect()
 }

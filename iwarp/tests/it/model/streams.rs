@@ -15,8 +15,8 @@ use iwarp::verbs::{AtomicOp, ConnectionError, WcOpcode};
 use tcp_lite::CloseReason;
 
 use super::cause::{Cause, PossibleEnd};
-use super::memory::{By, Effect, Flow, Memory, Region, RegionId, Span, View, application, cut};
-use super::names::{Binding, Life, Name};
+use super::memory::{Effect, Flow, Memory, Region, RegionId, Span, StreamEnd, View, application, cut};
+use super::names::{Binding, Name, Validity};
 use ending::Asker;
 use shared::SharedQueue;
 
@@ -62,7 +62,7 @@ pub(crate) enum NewName {
 
 /// The whole meaning of a request. A new kind of request is described by this alone.
 #[derive(Clone, Debug)]
-pub(crate) struct Meaning {
+pub(crate) struct Semantics {
     /// Where the payload goes.
     pub(crate) flow: Flow,
     /// Memory of the poster, in order.
@@ -91,7 +91,7 @@ pub(crate) struct Meaning {
 
 struct Sent {
     op: u64,
-    meaning: Meaning,
+    meaning: Semantics,
     /// The name that it makes valid.
     gives: Option<Name>,
     /// It was posted in the error state: it completes as flushed, whatever its flags.
@@ -205,7 +205,7 @@ pub(crate) struct Found {
 impl Model {
     /// Whether the send queue takes a request: its local memory is valid.
     pub(crate) fn takes(&self, local: &[Span]) -> bool {
-        local.iter().all(|span| self.memory.regions[span.region].life != Life::Gone)
+        local.iter().all(|span| self.memory.regions[span.region].life != Validity::Gone)
     }
 
     pub(crate) fn may_end(&mut self, stream: usize, cause: Cause, finder: usize, sure: bool) {
@@ -213,7 +213,7 @@ impl Model {
     }
 
     /// The send queue took a request. `late`: in the error state.
-    pub(crate) fn posted(&mut self, by: By, op: u64, meaning: Meaning, late: bool) {
+    pub(crate) fn posted(&mut self, by: StreamEnd, op: u64, meaning: Semantics, late: bool) {
         let (stream, side) = by;
         let hopeless = !late && self.is_taken(&meaning, by);
         let gives = if late { None } else { self.start(by, op, &meaning) };
@@ -221,7 +221,7 @@ impl Model {
     }
 
     /// Starts the effects of a request. Returns the name that it makes valid.
-    fn start(&mut self, by: By, op: u64, meaning: &Meaning) -> Option<Name> {
+    fn start(&mut self, by: StreamEnd, op: u64, meaning: &Semantics) -> Option<Name> {
         let (stream, side) = by;
         let here = if meaning.flow == Flow::Out { Cause::Local } else { Cause::Sink };
         if self.is_taken(meaning, by) {
@@ -296,7 +296,7 @@ impl Model {
     }
 
     /// Adds a name that becomes valid later.
-    fn give(&mut self, by: By, new_name: &NewName) -> Name {
+    fn give(&mut self, by: StreamEnd, new_name: &NewName) -> Name {
         match new_name {
             NewName::Binding(binding) => {
                 let number = self.memory.bindings.len();
@@ -325,7 +325,7 @@ impl Model {
                     key,
                     access,
                     stream,
-                    life: Life::Coming,
+                    life: Validity::Coming,
                     giver: Some(by),
                     taker: None,
                     prepared: true,
@@ -338,17 +338,17 @@ impl Model {
     }
 
     /// The number of bytes of `remote` that the peer grants. If that is not all, the stream will end.
-    fn reach(&mut self, by: By, remote: &Remote) -> usize {
+    fn reach(&mut self, by: StreamEnd, remote: &Remote) -> usize {
         let (stream, side) = by;
         let grant = remote.name.map(|name| self.memory.grant(name));
         let granted = grant.filter(|grant| {
-            grant.life != Life::Gone
+            grant.life != Validity::Gone
                 && grant.access.contains(remote.right)
                 && grant.stream.is_none_or(|only| only == stream)
                 && grant.at <= remote.at
         });
         let reach = granted.map_or(0, |grant| grant.end().saturating_sub(remote.at).min(remote.len));
-        let unsteady = granted.is_some_and(|grant| grant.life != Life::Valid);
+        let unsteady = granted.is_some_and(|grant| grant.life != Validity::Valid);
         let cause = if remote.right == Access::REMOTE_WRITE { Cause::Write } else { Cause::Read };
         if reach < remote.len || unsteady {
             self.may_end(stream, cause, 1 - side, reach < remote.len);
@@ -362,7 +362,7 @@ impl Model {
         reach
     }
 
-    fn announce(&mut self, by: By, op: u64, message: &Message) {
+    fn announce(&mut self, by: StreamEnd, op: u64, message: &Message) {
         let (stream, side) = by;
         let cut_off = self.streams[stream].ends[side].poisoned;
         self.streams[stream].ends[1 - side].arriving.push_back(Arriving {
@@ -380,12 +380,12 @@ impl Model {
             // A peer can only invalidate what it may access.
             let allowed = grant.filter(|grant| {
                 grant.stream == Some(stream)
-                    && grant.life != Life::Gone
+                    && grant.life != Validity::Gone
                     && grant.revocable
                     && grant.access.intersects(Access::REMOTE)
             });
             if let Some((grant, name)) = allowed.zip(name) {
-                if grant.life != Life::Valid {
+                if grant.life != Validity::Valid {
                     self.may_end(stream, Cause::Invalidate, 1 - side, false);
                 }
                 // It invalidates memory of the peer: no earlier Read places bytes there.
@@ -424,7 +424,7 @@ impl Model {
     }
 
     /// The receive queue took a request.
-    pub(crate) fn posted_receive(&mut self, by: By, op: u64, spans: Vec<Span>, late: bool) {
+    pub(crate) fn posted_receive(&mut self, by: StreamEnd, op: u64, spans: Vec<Span>, late: bool) {
         let (stream, side) = by;
         let end = &mut self.streams[stream].ends[side];
         end.received.push_back(Received { op, spans, late });
@@ -435,26 +435,30 @@ impl Model {
     }
 
     /// Whether some memory may be invalid for a request that `by` posts now.
-    pub(crate) fn any_unsteady(&self, spans: &[Span], by: By) -> bool {
+    pub(crate) fn any_unsteady(&self, spans: &[Span], by: StreamEnd) -> bool {
         spans.iter().any(|span| !self.memory.grant(Name::Region(span.region)).is_there_for(by))
     }
 
     /// Whether an earlier request of `by` invalidates memory of the one posted now, whose payload is not
     /// copied at the post.
-    fn is_taken(&self, meaning: &Meaning, by: By) -> bool {
+    fn is_taken(&self, meaning: &Semantics, by: StreamEnd) -> bool {
         let taken = |span: &Span| self.memory.grant(Name::Region(span.region)).is_taken_by(by);
         !meaning.inline && meaning.local.iter().any(taken)
     }
 
     /// `side` closes gracefully.
-    pub(crate) fn closes(&mut self, by: By) {
+    pub(crate) fn closes(&mut self, by: StreamEnd) {
         let (stream, side) = by;
         self.may_end(stream, Cause::Close, side, true);
         self.streams[stream].ends[side].closed = true;
     }
 
     /// The event of the end came at `side`, after all its completions.
-    pub(crate) fn disconnected(&mut self, by: By, error: Option<ConnectionError>) -> Result<Found, String> {
+    pub(crate) fn disconnected(
+        &mut self,
+        by: StreamEnd,
+        error: Option<ConnectionError>,
+    ) -> Result<Found, String> {
         let (stream, side) = by;
         let Stream { ends, possible_ends } = &mut self.streams[stream];
         let end = &mut ends[side];

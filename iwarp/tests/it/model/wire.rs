@@ -3,8 +3,8 @@
 
 use dp::{Burst, Checksum, Port};
 
-use super::dice::Dice;
 use crate::common::hooked::Hooks;
+use testkit::dice::Dice;
 
 /// Length of the Ethernet header, and at most that of Ethernet, IPv4 and TCP together.
 const ETHERNET: usize = 14;
@@ -16,24 +16,24 @@ const ARP: [u8; 2] = [0x08, 0x06];
 
 /// Flips a bit of `ppm` frames in a million: anywhere behind Ethernet, or, if `unseen`, in the payload only,
 /// with a checksum that is reported as good.
-pub(crate) struct Turning {
+pub(crate) struct BitFlips {
     dice: Dice,
     ppm: usize,
     unseen: bool,
 }
 
-impl Turning {
+impl BitFlips {
     pub(crate) fn new(seed: u64, ppm: usize, unseen: bool) -> Self {
         Self { dice: Dice::new(seed), ppm, unseen }
     }
 }
 
-impl Hooks for Turning {
+impl Hooks for BitFlips {
     fn rx_burst(&mut self, port: &mut dyn Port, now_us: u64, frames: &mut Burst) -> usize {
         let before = frames.len();
         let count = port.rx_burst(now_us, frames);
         for frame in &mut frames[before..] {
-            if self.dice.below(1_000_000) >= self.ppm || frame.head().get(ETHERTYPE) == Some(&ARP) {
+            if self.dice.index(1_000_000) >= self.ppm || frame.head().get(ETHERTYPE) == Some(&ARP) {
                 continue;
             }
             let first = if self.unseen { HEADERS } else { ETHERNET };
@@ -41,8 +41,8 @@ impl Hooks for Turning {
             if let Some(bytes) = copy.head_mut().and_then(|bytes| bytes.get_mut(first..))
                 && !bytes.is_empty()
             {
-                let at = self.dice.below(bytes.len());
-                bytes[at] ^= 1 << self.dice.below(8);
+                let at = self.dice.index(bytes.len());
+                bytes[at] ^= 1 << self.dice.index(8);
                 copy.set_rx_checksum(if self.unseen { Checksum::Good } else { Checksum::Unknown });
                 *frame = copy;
             }

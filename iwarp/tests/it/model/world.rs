@@ -15,17 +15,17 @@ use iwarp::verbs::{
     SharedReceiveQueue, VerbsError, WcOpcode, WorkCompletion,
 };
 
-use super::dice::Dice;
-use super::memory::{By, RegionId, Span, application};
-use super::names::Life;
+use super::memory::{RegionId, Span, StreamEnd, application};
+use super::names::Validity;
 use super::operations::{self, Drawn};
 use super::sabotage::Sabotage;
-use super::steps::{Step, What};
+use super::steps::{Step, StepKind};
 use super::streams::{Found, Model};
-use super::wire::Turning;
+use super::wire::BitFlips;
 use crate::common::{Host, PORT, Pair, Testbed};
+use testkit::dice::Dice;
 
-pub(crate) use regions::Held;
+pub(crate) use regions::Registered;
 
 use holdings::Holdings;
 
@@ -60,10 +60,10 @@ impl Setting {
     pub(crate) fn draw(dice: &mut Dice) -> Self {
         let bad = dice.pick(&[0, 0, 1, 5, 20]);
         let mut plan = || LinkPlan {
-            drop_ppm: bad * dice.below(2500) as u32,
-            duplicate_ppm: bad * dice.below(2500) as u32,
-            reorder_ppm: bad * dice.below(10_000) as u32,
-            reorder_us: 1 + dice.below(500) as u32,
+            drop_ppm: bad * dice.index(2500) as u32,
+            duplicate_ppm: bad * dice.index(2500) as u32,
+            reorder_ppm: bad * dice.index(10_000) as u32,
+            reorder_us: 1 + dice.index(500) as u32,
             corrupt_ppm: 0,
             delay_us: dice.pick(&[0, 0, 1, 20, 300]),
             drop_exactly: Vec::new(),
@@ -73,12 +73,12 @@ impl Setting {
         Self {
             link: LinkConfig {
                 mtu: dice.pick(&[1500, 1500, 9000, 576]),
-                seed: dice.seed(),
+                seed: dice.number(),
                 a_to_b,
                 b_to_a,
                 ..LinkConfig::default()
             },
-            turned_ppm: bad as usize * dice.below(1000),
+            turned_ppm: bad as usize * dice.index(1000),
             markers: [dice.one_in(2), dice.one_in(2)],
             crc: !dice.one_in(4),
             depths: [[depth(dice), depth(dice)], [depth(dice), depth(dice)]],
@@ -101,7 +101,7 @@ impl Setting {
 
 /// One end of a live connection.
 struct LiveEnd {
-    by: By,
+    by: StreamEnd,
     qp: Option<QueuePair>,
     id: CmId,
     qp_num: u32,
@@ -115,13 +115,13 @@ pub(crate) struct World {
     holdings: [Holdings; 2],
     listeners: Vec<CmId>,
     pub(crate) model: Model,
-    memory: Vec<Option<Held>>,
+    memory: Vec<Option<Registered>>,
     windows: Vec<Option<MemoryWindow>>,
     shared: Vec<SharedReceiveQueue>,
     slots: [Option<usize>; SLOTS],
     live_ends: Vec<LiveEnd>,
     /// The end that a completion belongs to, by host and queue pair number.
-    numbers: HashMap<(usize, u32), By>,
+    numbers: HashMap<(usize, u32), StreamEnd>,
     last_op: u64,
     polls: u64,
     sabotage: Sabotage,
@@ -135,8 +135,8 @@ impl World {
         let (unseen, seed) = (sabotage.is_wire(), setting.link.seed);
         let ppm = if unseen { 100_000 } else { setting.turned_ppm };
         let bed = Testbed::on(&setting.link)
-            .hook_a(Turning::new(seed, ppm, unseen))
-            .hook_b(Turning::new(!seed, ppm, unseen));
+            .hook_a(BitFlips::new(seed, ppm, unseen))
+            .hook_b(BitFlips::new(!seed, ppm, unseen));
         let bed = bed.configure(|config| {
             config.crc = setting.crc;
             config.quantum_bytes = setting.quantum_bytes;
@@ -189,30 +189,30 @@ impl World {
 
     fn step(&mut self, step: &Step) -> Done {
         let mut dice = Dice::new(step.dice);
-        let (slot, side) = (dice.below(SLOTS), dice.below(2));
+        let (slot, side) = (dice.index(SLOTS), dice.index(2));
         match step.what {
-            What::Post => (0..1 + dice.below(3)).try_for_each(|_| self.post(&mut dice, slot, side)),
-            What::Receive => self.receive(&mut dice, slot, side, None),
-            What::Store => self.store(&mut dice, side),
-            What::Register => self.register(&mut dice, slot, side),
-            What::Revoke => self.revoke(&mut dice, side),
-            What::Connect => self.connect(&mut dice, slot, side),
-            What::Close => {
+            StepKind::Post => (0..1 + dice.index(3)).try_for_each(|_| self.post(&mut dice, slot, side)),
+            StepKind::Receive => self.receive(&mut dice, slot, side, None),
+            StepKind::Store => self.store(&mut dice, side),
+            StepKind::Register => self.register(&mut dice, slot, side),
+            StepKind::Revoke => self.revoke(&mut dice, side),
+            StepKind::Connect => self.connect(&mut dice, slot, side),
+            StepKind::Close => {
                 self.close(slot, side);
                 Ok(())
             }
-            What::Drop => {
+            StepKind::Drop => {
                 self.begin_message(&mut dice, slot)?;
                 self.drop_queue_pair(slot, side);
                 Ok(())
             }
-            What::Abort => {
+            StepKind::Abort => {
                 self.begin_message(&mut dice, slot)?;
                 self.abort(slot, side)
             }
-            What::Arm => self.arm(&mut dice, side),
-            What::Poll => (0..1 + dice.below(12)).try_for_each(|_| self.poll()),
-            What::Rest => self.rest(),
+            StepKind::Arm => self.arm(&mut dice, side),
+            StepKind::Poll => (0..1 + dice.index(12)).try_for_each(|_| self.poll()),
+            StepKind::Rest => self.rest(),
         }
     }
 
@@ -220,7 +220,7 @@ impl World {
         [&self.pair.a, &self.pair.b][side]
     }
 
-    fn live_end(&mut self, by: By) -> Option<&mut LiveEnd> {
+    fn live_end(&mut self, by: StreamEnd) -> Option<&mut LiveEnd> {
         self.live_ends.iter_mut().find(|live_end| live_end.by == by)
     }
 
@@ -250,14 +250,14 @@ impl World {
         let shared = |side: &usize| self.model.streams[stream].ends[*side].shared;
         let Some(receiver) = [0, 1].into_iter().find(shared) else { return Ok(()) };
         let (by, op) = ((stream, 1 - receiver), self.next_op());
-        let len = 4000 + dice.below(1000);
+        let len = 4000 + dice.index(1000);
         if let Some(drawn) = operations::long_send(dice, &self.model, by, op, len) {
             self.post_drawn(dice, slot, by, drawn)?;
         }
-        (0..1 + dice.below(3)).try_for_each(|_| self.poll())
+        (0..1 + dice.index(3)).try_for_each(|_| self.poll())
     }
 
-    fn post_drawn(&mut self, dice: &mut Dice, slot: usize, by: By, drawn: Drawn) -> Done {
+    fn post_drawn(&mut self, dice: &mut Dice, slot: usize, by: StreamEnd, drawn: Drawn) -> Done {
         let ((stream, side), Drawn { request, mut meaning }) = (by, drawn);
         let op = request.wr_id;
         // Most messages get a receive request.
@@ -310,7 +310,7 @@ impl World {
     }
 
     fn unsteady(&self, spans: &[Span]) -> bool {
-        spans.iter().any(|span| self.model.memory.regions[span.region].life != Life::Valid)
+        spans.iter().any(|span| self.model.memory.regions[span.region].life != Validity::Valid)
     }
 
     /// Posts a receive request, for `len` bytes or a random length.
@@ -327,7 +327,7 @@ impl World {
         let len = match len {
             Some(len) if len > 0 && dice.one_in(operations::FAULT_EVERY) => len - 1,
             Some(len) => len + dice.pick(&[0, 0, 1, 100]),
-            None => dice.length().max(2000),
+            None => operations::length(dice).max(2000),
         };
         let Some(spans) = operations::scatter(dice, &self.model, application(side), len) else {
             return Ok(());
@@ -379,7 +379,7 @@ impl World {
                 }
             }
         }
-        sends.into_iter().try_for_each(|(by, wc): (By, WorkCompletion)| {
+        sends.into_iter().try_for_each(|(by, wc): (StreamEnd, WorkCompletion)| {
             let found = self.model.completed_send(by, &wc)?;
             self.verify(found)
         })?;
@@ -451,16 +451,16 @@ impl World {
                 self.model.memory.regions[number].life,
                 self.memory[number].as_ref().is_some_and(|held| held.is_valid()),
             ) {
-                (Life::Coming, _) => return Err(format!("region {number} has not come")),
-                (Life::Gone, true) => return Err(format!("region {number} is valid again")),
-                (Life::Valid, false) => return Err(format!("nobody has invalidated region {number}")),
-                (Life::Ending, false) => self.model.memory.freeze(number, seen),
-                (Life::Ending, true) | (Life::Valid, true) => {
+                (Validity::Coming, _) => return Err(format!("region {number} has not come")),
+                (Validity::Gone, true) => return Err(format!("region {number} is valid again")),
+                (Validity::Valid, false) => return Err(format!("nobody has invalidated region {number}")),
+                (Validity::Ending, false) => self.model.memory.freeze(number, seen),
+                (Validity::Ending, true) | (Validity::Valid, true) => {
                     let region = &mut self.model.memory.regions[number];
-                    (region.life, region.taker) = (Life::Valid, None);
+                    (region.life, region.taker) = (Validity::Valid, None);
                     region.base = seen.into_iter().map(Some).collect();
                 }
-                (Life::Gone, false) => {}
+                (Validity::Gone, false) => {}
             }
         }
         self.windows_at_rest()?;

@@ -1,10 +1,10 @@
 //! FPDUs with any content, cut anywhere by TCP (RFC 5044 sections 2.1, 4.5, A.5.2, B.1, B.2.1).
 
 use super::support::{Receiver, Sink};
-use crate::common::oracle::Rng;
 use dp::Mempool;
 use iwarp::ddp::{Segment, Segmenter, TaggedHeader, UntaggedHeader};
 use iwarp::mpa::{Framer, MIN_MULPDU, MpaError};
+use testkit::dice::Dice;
 
 /// Where the stream starts.
 const START: u64 = 40;
@@ -62,14 +62,14 @@ fn imitations() -> Vec<Vec<u8>> {
 // DDP header come back unchanged, in segments of any kind.
 #[test]
 fn what_imitates_framing_is_payload() {
-    let mut rng = Rng(11);
+    let mut dice = Dice::split_mix(11);
     for markers in [false, true] {
         for crc in [false, true] {
             for _ in 0..40 {
                 let mut ulpdus = [imitations(), imitations()].concat();
-                rng.shuffle(&mut ulpdus);
+                dice.shuffle(&mut ulpdus);
                 let (wire, _) = stream(markers, crc, &ulpdus);
-                let mut cuts: Vec<usize> = (0..20).map(|_| rng.index(wire.len())).collect();
+                let mut cuts: Vec<usize> = (0..20).map(|_| dice.index(wire.len())).collect();
                 cuts.sort_unstable();
                 cuts.dedup();
                 let sink = arrive(markers, crc, &wire, &cuts).unwrap();
@@ -81,8 +81,8 @@ fn what_imitates_framing_is_payload() {
 
 /// ULPDUs around a marker. The second one's FPDU has 140 bytes, the longest of a 128-byte ULPDU.
 fn around_a_marker() -> Vec<Vec<u8>> {
-    let mut rng = Rng(291);
-    [430, 127, 1, 300].map(|bytes| rng.bytes(bytes)).to_vec()
+    let mut dice = Dice::split_mix(291);
+    [430, 127, 1, 300].map(|bytes| dice.bytes(bytes)).to_vec()
 }
 
 // Proves MPA-291, MPA-287: each FPDU is split over two segments at every byte, and comes byte by byte: it is

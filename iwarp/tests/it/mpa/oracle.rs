@@ -1,9 +1,10 @@
 //! Framer and deframer against the independent reference (`reference/mpa_ref.py`).
 
 use super::support::{DECODE, ENCODE, Receiver, reference};
-use crate::common::oracle::{Rng, hex};
+use crate::common::oracle::hex;
 use crate::common::ulpdu::from_hex;
 use iwarp::mpa::{Framer, MpaError};
+use testkit::dice::Dice;
 
 fn line(markers: bool, crc: bool, position: u64, ulpdus: &[Vec<u8>]) -> String {
     let ulpdus: Vec<String> = ulpdus.iter().map(|ulpdu| hex(ulpdu)).collect();
@@ -22,16 +23,16 @@ fn ours(markers: bool, crc: bool, position: u64, ulpdus: &[Vec<u8>]) -> Vec<u8> 
 }
 
 /// ULPDUs of all sizes, small ones most.
-fn ulpdus(rng: &mut Rng, count: usize, largest: usize) -> Vec<Vec<u8>> {
+fn ulpdus(dice: &mut Dice, count: usize, largest: usize) -> Vec<Vec<u8>> {
     let sizes = [1, 2, 3, 4, 14, 18, 46, 500, 508, 1442];
     (0..count)
         .map(|_| {
-            let bytes = match rng.index(3) {
-                0 => sizes[rng.index(sizes.len())],
-                1 => 1 + rng.index(64),
-                _ => 1 + rng.index(largest),
+            let bytes = match dice.index(3) {
+                0 => sizes[dice.index(sizes.len())],
+                1 => 1 + dice.index(64),
+                _ => 1 + dice.index(largest),
             };
-            rng.bytes(bytes.min(largest))
+            dice.bytes(bytes.min(largest))
         })
         .collect()
 }
@@ -46,10 +47,10 @@ fn the_reference_passes_its_own_test() {
 // framer's bytes at all 128 phases of the marker interval.
 #[test]
 fn the_framer_agrees_at_every_phase() {
-    let mut rng = Rng(5044);
+    let mut dice = Dice::split_mix(5044);
     let cases: Vec<_> = (0..128)
         .flat_map(|word| [(word, true), (word, false)])
-        .map(|(word, crc)| (4 * word, crc, ulpdus(&mut rng, 12, 2500)))
+        .map(|(word, crc)| (4 * word, crc, ulpdus(&mut dice, 12, 2500)))
         .collect();
     let input: String =
         cases.iter().map(|(position, crc, ulpdus)| line(true, *crc, *position, ulpdus)).collect();
@@ -62,12 +63,14 @@ fn the_framer_agrees_at_every_phase() {
 
 #[test]
 fn the_framer_agrees_without_markers_and_with_the_longest_ulpdu() {
-    let mut rng = Rng(6581);
+    let mut dice = Dice::split_mix(6581);
     let mut cases: Vec<_> = (0..20)
-        .map(|case| (case % 2 == 0, case % 4 < 2, 4 * rng.index(1 << 28) as u64, ulpdus(&mut rng, 10, 9000)))
+        .map(|case| {
+            (case % 2 == 0, case % 4 < 2, 4 * dice.index(1 << 28) as u64, ulpdus(&mut dice, 10, 9000))
+        })
         .collect();
     for markers in [true, false] {
-        cases.push((markers, true, 508, vec![rng.bytes(64_768), rng.bytes(64_767)]));
+        cases.push((markers, true, 508, vec![dice.bytes(64_768), dice.bytes(64_767)]));
     }
     let input: String =
         cases.iter().map(|(m, c, position, ulpdus)| line(*m, *c, *position, ulpdus)).collect();
@@ -79,11 +82,11 @@ fn the_framer_agrees_without_markers_and_with_the_longest_ulpdu() {
 }
 
 /// Cuts a stream at random points.
-fn cut(rng: &mut Rng, bytes: usize, smallest: usize, largest: usize) -> Vec<(usize, usize)> {
+fn cut(dice: &mut Dice, bytes: usize, smallest: usize, largest: usize) -> Vec<(usize, usize)> {
     let mut segments = Vec::new();
     let mut at = 0;
     while at < bytes {
-        let end = bytes.min(at + smallest + rng.index(largest - smallest + 1));
+        let end = bytes.min(at + smallest + dice.index(largest - smallest + 1));
         segments.push((at, end));
         at = end;
     }
@@ -98,9 +101,9 @@ struct Stream {
     wire: Vec<u8>,
 }
 
-fn streams(rng: &mut Rng, count: usize) -> Vec<Stream> {
+fn streams(dice: &mut Dice, count: usize) -> Vec<Stream> {
     let cases: Vec<_> =
-        (0..count).map(|case| (case % 3 != 0, case % 5 != 0, ulpdus(rng, 25, 3000))).collect();
+        (0..count).map(|case| (case % 3 != 0, case % 5 != 0, ulpdus(dice, 25, 3000))).collect();
     let input: String = cases.iter().map(|(markers, crc, ulpdus)| line(*markers, *crc, 0, ulpdus)).collect();
     let output = reference(ENCODE, &input);
     assert_eq!(output.lines().count(), count);
@@ -120,17 +123,17 @@ fn streams(rng: &mut Rng, count: usize) -> Vec<Stream> {
 // bytes the second time; TCP drops them, as the receiver here does.
 #[test]
 fn the_deframer_agrees_in_any_order() {
-    let mut rng = Rng(1);
-    let streams = streams(&mut rng, 150);
+    let mut dice = Dice::split_mix(1);
+    let streams = streams(&mut dice, 150);
     let mut early = 0;
     for (case, Stream { markers, crc, ulpdus, wire }) in streams.into_iter().enumerate() {
-        let start = 20 + rng.index(1 << 20) as u64;
+        let start = 20 + dice.index(1 << 20) as u64;
         let mut receiver = Receiver::new(start, markers, crc);
         let (smallest, largest) = [(1, 5), (1, 60), (1, 600), (400, 1460), (1460, 1460)][case % 5];
-        let mut segments = cut(&mut rng, wire.len(), smallest, largest);
+        let mut segments = cut(&mut dice, wire.len(), smallest, largest);
         match case % 4 {
             0 => {}
-            1 => rng.shuffle(&mut segments),
+            1 => dice.shuffle(&mut segments),
             2 => segments.reverse(),
             _ => {
                 // One loss in a window of ten, as a fast retransmit repairs it.
@@ -140,11 +143,11 @@ fn the_deframer_agrees_in_any_order() {
             }
         }
         for (at, (from, to)) in segments.iter().enumerate() {
-            let chunk = if rng.index(2) == 0 { 2048 } else { 1 + to.saturating_sub(*from) / 2 };
+            let chunk = if dice.index(2) == 0 { 2048 } else { 1 + to.saturating_sub(*from) / 2 };
             receiver.segment(start + *from as u64, &wire[*from..*to], chunk).unwrap();
-            if rng.index(8) == 0 {
-                let (from, to) = segments[rng.index(at + 1)];
-                let other = rng.bytes(to - from);
+            if dice.index(8) == 0 {
+                let (from, to) = segments[dice.index(at + 1)];
+                let other = dice.bytes(to - from);
                 receiver.segment(start + from as u64, &other, 2048).unwrap();
             }
         }
@@ -165,22 +168,22 @@ fn the_deframer_agrees_in_any_order() {
 // once; segments that were placed are not needed again.
 #[test]
 fn what_was_given_up_and_comes_again_arrives_once() {
-    let mut rng = Rng(9);
-    let streams = streams(&mut rng, 120);
+    let mut dice = Dice::split_mix(9);
+    let streams = streams(&mut dice, 120);
     let (mut gone, mut early) = ([0, 0], 0);
     for (case, Stream { markers, crc, ulpdus, wire }) in streams.into_iter().enumerate() {
-        let start = 20 + rng.index(1 << 20) as u64;
+        let start = 20 + dice.index(1 << 20) as u64;
         let mut receiver = Receiver::new(start, markers, crc);
         let (smallest, largest) = [(1, 60), (1, 600), (400, 1460)][case % 3];
-        let mut segments = cut(&mut rng, wire.len(), smallest, largest);
-        rng.shuffle(&mut segments);
+        let mut segments = cut(&mut dice, wire.len(), smallest, largest);
+        dice.shuffle(&mut segments);
         // Everything once, then again until nothing is missing.
         for round in 0.. {
             for (from, to) in &segments {
                 receiver.segment(start + *from as u64, &wire[*from..*to], 2048).unwrap();
-                if round < 3 && rng.index(6) == 0 {
+                if round < 3 && dice.index(6) == 0 {
                     let pinned = receiver.deframer.pinned_bytes();
-                    let went = receiver.give_up(1 + rng.index(3000));
+                    let went = receiver.give_up(1 + dice.index(3000));
                     gone[usize::from(markers)] += went;
                     assert_eq!(went > 0, receiver.deframer.pinned_bytes() < pinned);
                 }
@@ -202,10 +205,10 @@ fn what_was_given_up_and_comes_again_arrives_once() {
 // their bytes are released.
 #[test]
 fn aligned_segments_behind_a_loss_are_placed() {
-    let mut rng = Rng(2);
+    let mut dice = Dice::split_mix(2);
     let mut framer = Framer::new(true, true);
     let emss = 1460;
-    let ulpdus: Vec<_> = (0..40).map(|_| framer.mulpdu(emss)).map(|bytes| rng.bytes(bytes)).collect();
+    let ulpdus: Vec<_> = (0..40).map(|_| framer.mulpdu(emss)).map(|bytes| dice.bytes(bytes)).collect();
     let mut receiver = Receiver::new(0, true, true);
     let mut segments = Vec::new();
     for ulpdu in &ulpdus {
@@ -248,12 +251,12 @@ fn decode(
 // sent.
 #[test]
 fn a_wrong_bit_is_met_at_the_frontier_only() {
-    let mut rng = Rng(3);
-    let streams = streams(&mut rng, 120);
+    let mut dice = Dice::split_mix(3);
+    let streams = streams(&mut dice, 120);
     let streams: Vec<_> = streams
         .into_iter()
         .map(|Stream { markers, ulpdus, mut wire, .. }| {
-            let bit = rng.index(8 * wire.len());
+            let bit = dice.index(8 * wire.len());
             wire[bit / 8] ^= 1 << (bit % 8);
             (markers, ulpdus, wire)
         })
@@ -266,13 +269,13 @@ fn a_wrong_bit_is_met_at_the_frontier_only() {
         let mut words = line.split(' ');
         let code: u8 = words.next().unwrap().parse().unwrap();
         let expected: Vec<Vec<u8>> = words.map(from_hex).collect();
-        let mut segments = cut(&mut rng, wire.len(), 300, 1460);
+        let mut segments = cut(&mut dice, wire.len(), 300, 1460);
         // In order: exactly the reference.
         let (got, our_code, _) = decode(wire, &segments, *markers, true);
         assert!(got == expected, "case {case}");
         // The streams of cases without CRC carry none: every FPDU is code 2 at once.
         assert_eq!(our_code, code, "case {case}");
-        rng.shuffle(&mut segments);
+        dice.shuffle(&mut segments);
         let (got, our_code, early) = decode(wire, &segments, *markers, true);
         assert!(got == expected, "case {case}");
         // Out of order a wrong length may run into an FPDU that was placed: that shows as code 3, and sooner.

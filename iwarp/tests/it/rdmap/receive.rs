@@ -7,7 +7,7 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use crate::common::oracle::{Rng, hex, oracle};
+use crate::common::oracle::{hex, oracle};
 use iwarp::ddp::{DdpError, Header, TaggedHeader, UntaggedQueue, tagged};
 use iwarp::memory::{
     Access, Accessor, Base, MemoryTable, Participant, PdId, RegisterOptions, Registration, Stag, StreamId,
@@ -15,6 +15,7 @@ use iwarp::memory::{
 use iwarp::rdmap::opcode::invalidate_stag;
 use iwarp::rdmap::read_sink::ReadProgress;
 use iwarp::rdmap::{Extensions, Opcode, Queue, ReadRequest, ReadSink, Terminate, TerminateError};
+use testkit::dice::Dice;
 
 const ME: Accessor = Accessor { pd: PdId(1), stream: StreamId(1) };
 const IRD: u32 = 2;
@@ -142,44 +143,54 @@ for line in sys.stdin:
 ";
 
 /// A segment that is valid or has one or several faults, around every limit of the checks.
-fn segment(rng: &mut Rng, stags: &[u32]) -> Vec<u8> {
-    let wild = rng.next() as u32;
-    let stag = rng.pick(&[stags[0], stags[0], stags[1], stags[2], stags[3], stags[4], wild, 0]);
-    let to =
-        rng.pick(&[0x1000, 0x1000, 0xFFF, 0x1001, 0x10FF, 0x1100, 0, u64::MAX, u64::MAX - 255, u64::MAX - 8]);
-    let control = rng.pick(&[0x40, 0x40, 0x40, 0x40, 0x40, 0x70, 0x00, 0x80, 0xC0])
-        | rng.pick(&[0, 0, 0, 1, 1, 1, 1, 2, 3, 3, 3, 4, 4, 5, 6, 6, 7, 8, 9, 10, 11, 12, 15]);
+fn segment(dice: &mut Dice, stags: &[u32]) -> Vec<u8> {
+    let wild = dice.number() as u32;
+    let stag = dice.pick(&[stags[0], stags[0], stags[1], stags[2], stags[3], stags[4], wild, 0]);
+    let to = dice.pick(&[
+        0x1000,
+        0x1000,
+        0xFFF,
+        0x1001,
+        0x10FF,
+        0x1100,
+        0,
+        u64::MAX,
+        u64::MAX - 255,
+        u64::MAX - 8,
+    ]);
+    let control = dice.pick(&[0x40, 0x40, 0x40, 0x40, 0x40, 0x70, 0x00, 0x80, 0xC0])
+        | dice.pick(&[0, 0, 0, 1, 1, 1, 1, 2, 3, 3, 3, 4, 4, 5, 6, 6, 7, 8, 9, 10, 11, 12, 15]);
     let opcode = control & 0x0F;
-    let tagged = if rng.one_in(16) { rng.one_in(2) } else { matches!(opcode, 0 | 2) };
-    let first = rng.pick(&[0x41, 0x41, 0x41, 0x41, 0x41, 0x7D, 0x01, 0x40, 0x42, 0x43]);
+    let tagged = if dice.one_in(16) { dice.one_in(2) } else { matches!(opcode, 0 | 2) };
+    let first = dice.pick(&[0x41, 0x41, 0x41, 0x41, 0x41, 0x7D, 0x01, 0x40, 0x42, 0x43]);
     let mut bytes = vec![first | if tagged { 0x80 } else { 0 }, control];
     if tagged {
         bytes.extend(stag.to_be_bytes());
         bytes.extend(to.to_be_bytes());
-        bytes.resize(14 + rng.pick(&[0, 1, 2, 8, 255, 256, 257]), 0x77);
+        bytes.resize(14 + dice.pick(&[0, 1, 2, 8, 255, 256, 257]), 0x77);
     } else {
         let right_qn = match opcode {
             1 => 1,
             7 => 2,
             _ => 0,
         };
-        let qn = rng.pick(&[right_qn, right_qn, right_qn, right_qn, 0, 1, 2, 3, u32::MAX]);
+        let qn = dice.pick(&[right_qn, right_qn, right_qn, right_qn, 0, 1, 2, 3, u32::MAX]);
         bytes.extend(stag.to_be_bytes());
         bytes.extend(qn.to_be_bytes());
         // No 2: queue 1 has two buffers, and this model delivers the second before the first.
-        bytes.extend(rng.pick(&[1_u32, 1, 1, 1, 1, 0, 3, 4]).to_be_bytes());
-        bytes.extend(rng.pick(&[0_u32, 0, 0, 0, 0, 0, 1, 27, 63, 65, u32::MAX]).to_be_bytes());
-        if opcode == 1 && !rng.one_in(8) {
-            let size = rng.pick(&[0, 1, 8, 16, 255, 256, 257, u32::MAX]);
-            let (sink_stag, sink_to) = (Stag(7), rng.next());
+        bytes.extend(dice.pick(&[1_u32, 1, 1, 1, 1, 0, 3, 4]).to_be_bytes());
+        bytes.extend(dice.pick(&[0_u32, 0, 0, 0, 0, 0, 1, 27, 63, 65, u32::MAX]).to_be_bytes());
+        if opcode == 1 && !dice.one_in(8) {
+            let size = dice.pick(&[0, 1, 8, 16, 255, 256, 257, u32::MAX]);
+            let (sink_stag, sink_to) = (Stag(7), dice.number());
             let request = ReadRequest { sink_stag, sink_to, size, source_stag: Stag(stag), source_to: to };
             bytes.extend(request.to_bytes());
         } else {
-            bytes.resize(18 + rng.pick(&[0, 1, 5, 20, 28, 29, 52, 63, 64, 65]), 0x66);
+            bytes.resize(18 + dice.pick(&[0, 1, 5, 20, 28, 29, 52, 63, 64, 65]), 0x66);
         }
     }
-    if rng.one_in(50) {
-        bytes.truncate((rng.next() % 19) as usize);
+    if dice.one_in(50) {
+        bytes.truncate((dice.number() % 19) as usize);
     }
     bytes
 }
@@ -191,12 +202,12 @@ fn segment(rng: &mut Rng, stags: &[u32]) -> Vec<u8> {
 #[test]
 fn every_answer_is_the_models() {
     let table = MemoryTable::new(8, [0x50; 32]);
-    let mut rng = Rng(0x5040);
+    let mut dice = Dice::split_mix(0x5040);
     let mut registered = registrations(&table);
     let (mut input, mut ours) = (String::new(), Vec::new());
     for _ in 0..12_000 {
         let stags: Vec<u32> = registered.iter().map(|r| r.stag().0).collect();
-        let segment = segment(&mut rng, &stags);
+        let segment = segment(&mut dice, &stags);
         let bytes = if segment.is_empty() { "-".to_owned() } else { hex(&segment) };
         let [a, b, c, d, e] = stags[..] else { unreachable!("five registrations") };
         writeln!(input, "{a} {b} {c} {d} {e} {bytes}").unwrap();

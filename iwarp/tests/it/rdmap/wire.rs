@@ -7,6 +7,7 @@ use iwarp::rdmap::error::Inclusion;
 use iwarp::rdmap::opcode::invalidate_stag;
 use iwarp::rdmap::{BitOrder, Extensions, Opcode, Queue, ReadRequest, Terminate, TerminateError};
 use proptest::prelude::*;
+use testkit::dice::Dice;
 
 fn message(header: impl Into<Header>, payload: &[u8]) -> Vec<u8> {
     let header = header.into();
@@ -348,11 +349,8 @@ proptest! {
 /// Ten thousand random payloads of a Terminate and of a Read Request: no panic.
 #[test]
 fn random_bytes_never_panic() {
-    let mut state = 0x5040_u64;
-    let mut next = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 33) as u8
-    };
+    let mut dice = Dice::linear(0x5040);
+    let mut next = || dice.number() as u8;
     for _ in 0..10_000 {
         let bytes: Vec<u8> = (0..next() % 64).map(|_| next()).collect();
         if let Ok(terminate) = Terminate::parse(&bytes) {

@@ -386,7 +386,7 @@ fn startup_survives_the_loss_of_any_frame() {
 
 /// A fault of one frame.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Trouble {
+enum Fault {
     Loss,
     /// It arrives behind frames that are sent within 300 us after it.
     Lateness,
@@ -395,8 +395,8 @@ enum Trouble {
 }
 
 /// Applies the fault to the frame with this number among those with a payload.
-struct Meddler {
-    trouble: Trouble,
+struct FaultInjector {
+    fault: Fault,
     number: usize,
     seen: Arc<AtomicUsize>,
     late: Option<(u64, Mbuf)>,
@@ -432,7 +432,7 @@ fn part(port: &dyn Port, frame: &Mbuf, range: std::ops::Range<usize>) -> Mbuf {
     part
 }
 
-impl Hooks for Meddler {
+impl Hooks for FaultInjector {
     fn rx_burst(&mut self, port: &mut dyn Port, now_us: u64, frames: &mut Burst) -> usize {
         let mut came = Burst::new();
         port.rx_burst(now_us, &mut came);
@@ -447,10 +447,10 @@ impl Hooks for Meddler {
                 frames.push(frame);
                 continue;
             }
-            match self.trouble {
-                Trouble::Loss => {}
-                Trouble::Lateness => self.late = Some((now_us + 300, frame)),
-                Trouble::Resegmentation => {
+            match self.fault {
+                Fault::Loss => {}
+                Fault::Lateness => self.late = Some((now_us + 300, frame)),
+                Fault::Resegmentation => {
                     let end = 14 + usize::from(u16::from_be_bytes([frame.head()[16], frame.head()[17]]));
                     let bytes = end - at;
                     frames.push(part(port, &frame, bytes / 2..bytes));
@@ -477,21 +477,21 @@ impl Hooks for Meddler {
 // right byte, with markers and without.
 #[test]
 fn tcp_recovers_while_stacks_are_switched() {
-    for trouble in [Trouble::Loss, Trouble::Lateness, Trouble::Resegmentation] {
+    for fault in [Fault::Loss, Fault::Lateness, Fault::Resegmentation] {
         for markers in [false, true] {
             for at_b in [false, true] {
                 for number in 0.. {
                     let seen = Arc::new(AtomicUsize::new(0));
-                    let meddler = Meddler { trouble, number, seen: Arc::clone(&seen), late: None };
+                    let injector = FaultInjector { fault, number, seen: Arc::clone(&seen), late: None };
                     let bed = Testbed::new();
-                    let bed = if at_b { bed.hook_b(meddler) } else { bed.hook_a(meddler) };
+                    let bed = if at_b { bed.hook_b(injector) } else { bed.hook_a(injector) };
                     let mut s = Streams::on(bed.hosts(), StreamOptions::default());
                     s.a.send_stream(b"last words").unwrap();
                     s.b.send_stream(b"of both").unwrap();
                     let param =
                         ConnParam { markers, timeout: Duration::from_secs(60), ..ConnParam::default() };
-                    assert_eq!(s.read(true, 10), b"last words", "{trouble:?} of {number}");
-                    assert_eq!(s.read(false, 7), b"of both", "{trouble:?} of {number}");
+                    assert_eq!(s.read(true, 10), b"last words", "{fault:?} of {number}");
+                    assert_eq!(s.read(false, 7), b"of both", "{fault:?} of {number}");
                     let (qp_a, qp_b) = s.start(true, &param);
                     exchange(&mut s.pair, &qp_a, &qp_b);
                     // There was no such segment any more.

@@ -22,15 +22,18 @@ fn untagged(control: [u8; 2], qn: u32, msn: u32, payload: &[u8]) -> Vec<u8> {
 }
 
 /// The kind, the number and the cause of an event.
-type Told = (AsyncEventKind, u32, Option<ConnectionError>);
+type EventSummary = (AsyncEventKind, u32, Option<ConnectionError>);
 
-fn told(served: &Served) -> Vec<Told> {
+fn told(served: &Served) -> Vec<EventSummary> {
     served.events().iter().map(|event| (event.kind, event.number, event.cause)).collect()
 }
 
 /// Posts two Reads and a receive, and runs `end`. Returns the statuses of the Reads and of the receive, and
 /// the events.
-fn ends(served: &mut Served, act: impl FnOnce(&mut Served)) -> ([WcStatus; 2], WcStatus, Vec<Told>, QpState) {
+fn ends(
+    served: &mut Served,
+    act: impl FnOnce(&mut Served),
+) -> ([WcStatus; 2], WcStatus, Vec<EventSummary>, QpState) {
     served.qp.post_recv(&RecvRequest::new(3, served.region.sge(0, 8))).unwrap();
     for wr_id in 1..3 {
         served.qp.post_send(&served.read(wr_id)).unwrap();

@@ -60,17 +60,17 @@ fn complete(router: &Router, wr_ids: &[u64]) {
         completion
     };
     let completions: Vec<_> = wr_ids.iter().map(completion).collect();
-    let mut woken = Woken::default();
+    let mut woken = Wakeups::default();
     router.state().route(router.tag, &completions, &mut woken);
     router.wake(woken);
 }
 
-fn received(router: &Router, half: Half, waker: &Waker) -> Poll<Result<Received>> {
-    router.poll_received(half, &Context::from_waker(waker))
+fn received(router: &Router, direction: Direction, waker: &Waker) -> Poll<Result<Received>> {
+    router.poll_received(direction, &Context::from_waker(waker))
 }
 
-fn place(router: &Router, half: Half, waker: &Waker) -> bool {
-    router.poll_place(half, &Context::from_waker(waker)).is_ready()
+fn place(router: &Router, direction: Direction, waker: &Waker) -> bool {
+    router.poll_place(direction, &Context::from_waker(waker)).is_ready()
 }
 
 /// A queue with a completion that arrives right after a look has found nothing.
@@ -107,7 +107,7 @@ fn no_completion_comes_between_the_last_look_and_the_next_event() {
         let queue = LateQueue::default();
         queue.late.set(1);
         queue.waiting.borrow_mut().resize(first, WorkCompletion::default());
-        router.take_all(&queue, &mut Woken::default());
+        router.take_all(&queue, &mut Wakeups::default());
         assert!(queue.waiting.borrow().is_empty() || queue.events.get() == 1, "nobody looks again");
         assert_eq!(queue.waiting.borrow().len(), 1, "it came late");
     }
@@ -126,7 +126,7 @@ async fn a_message_wakes_all_that_wait() {
         for (future, task) in [(first.as_mut(), &tasks[0]), (second.as_mut(), &tasks[1])] {
             sleep_by(future, &task.waker(), router).await;
         }
-        assert!(received(router, Half::Read, &tasks[2].waker()).is_pending());
+        assert!(received(router, Direction::Read, &tasks[2].waker()).is_pending());
         // Those that poll the engine are woken to poll it again.
         tokio::task::yield_now().await;
         let before = tasks.each_ref().map(|task| task.woken());
@@ -181,17 +181,17 @@ async fn cancelled_receives_leave_no_wakers() {
     }
 }
 
-/// A stream that many tasks poll, one after the other, keeps the last waker of each half.
+/// A stream that many tasks poll, one after the other, keeps the last waker of each direction.
 #[test]
 fn a_half_of_a_stream_keeps_one_waker() {
     let router = Router::new(0);
     let mut tasks = Vec::new();
     for _ in 0..10 {
-        for half in [Half::Read, Half::Write] {
+        for direction in [Direction::Read, Direction::Write] {
             let task = Task::new(&router);
             for _ in 0..2 {
-                assert!(received(&router, half, &task.waker()).is_pending());
-                assert!(!place(&router, half, &task.waker()));
+                assert!(received(&router, direction, &task.waker()).is_pending());
+                assert!(!place(&router, direction, &task.waker()));
             }
             tasks.push(task);
         }
@@ -213,15 +213,20 @@ fn a_task_that_polls_again_is_woken_once() {
     let task = Task::new(&router);
     let waker = task.waker();
     for _ in 0..3 {
-        assert!(received(&router, Half::Write, &waker).is_pending() && !place(&router, Half::Write, &waker));
+        assert!(
+            received(&router, Direction::Write, &waker).is_pending()
+                && !place(&router, Direction::Write, &waker)
+        );
     }
     complete(&router, &[router.tag.receive(3), router.tag.receive(4)]);
     assert_eq!(task.woken(), 1);
     for buffer in [3, 4] {
-        let Poll::Ready(Ok((taken, _))) = received(&router, Half::Write, &waker) else { panic!("a message") };
+        let Poll::Ready(Ok((taken, _))) = received(&router, Direction::Write, &waker) else {
+            panic!("a message")
+        };
         assert_eq!(taken, buffer);
     }
-    assert!(received(&router, Half::Write, &waker).is_pending());
+    assert!(received(&router, Direction::Write, &waker).is_pending());
     assert_eq!(task.woken(), 1);
 }
 
@@ -237,11 +242,11 @@ fn a_place_that_becomes_free_wakes_the_stream() {
         let router = Router::new(1);
         let task = Task::new(&router);
         let waker = task.waker();
-        assert!(place(&router, Half::Write, &waker) && !place(&router, Half::Write, &waker));
+        assert!(place(&router, Direction::Write, &waker) && !place(&router, Direction::Write, &waker));
         let wr_id = router.open(Pinned::Nothing);
         free(&router, wr_id);
         assert_eq!(task.woken(), 1);
-        assert!(place(&router, Half::Write, &waker) && !router.take_place());
+        assert!(place(&router, Direction::Write, &waker) && !router.take_place());
     }
 }
 
@@ -255,7 +260,7 @@ fn a_place_is_free_before_the_stream_is_woken() {
 
     impl Wake for Inline {
         fn wake(self: Arc<Self>) {
-            let is_taken = place(&self.router, Half::Write, Waker::noop());
+            let is_taken = place(&self.router, Direction::Write, Waker::noop());
             self.taken.fetch_add(usize::from(is_taken), Ordering::Relaxed);
         }
     }
@@ -263,7 +268,7 @@ fn a_place_is_free_before_the_stream_is_woken() {
     let router = Router::new(0);
     let inline = Arc::new(Inline { router: Arc::clone(&router), taken: AtomicUsize::new(0) });
     for freed in 1..4 {
-        assert!(!place(&router, Half::Write, &Arc::clone(&inline).into()));
+        assert!(!place(&router, Direction::Write, &Arc::clone(&inline).into()));
         let wr_id = router.open(Pinned::Nothing);
         match freed {
             1 => complete(&router, &[wr_id]),
@@ -284,10 +289,10 @@ fn a_place_of_a_dropped_future_goes_to_the_stream() {
     assert!(future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
     router.free_places(1);
     assert_eq!(task.woken(), 1);
-    assert!(!place(&router, Half::Read, &of_stream), "it is the future's");
+    assert!(!place(&router, Direction::Read, &of_stream), "it is the future's");
     drop(future);
     assert_eq!(stream.woken(), 1);
-    assert!(place(&router, Half::Read, &of_stream));
+    assert!(place(&router, Direction::Read, &of_stream));
 }
 
 /// A buffer is used again, however its request ends. Memory of the user is kept until its request completes,

@@ -10,7 +10,7 @@ use super::outgoing::Outgoing;
 use super::protocol::{self, CREDIT, END, Progress};
 use crate::connection::{Connection, Message};
 use crate::error::{Error, Result};
-use crate::router::Half;
+use crate::router::Direction;
 
 /// The bytes of a stream that were sent and received. Its methods borrow the stream's connection.
 pub(super) struct Flow {
@@ -21,16 +21,16 @@ pub(super) struct Flow {
 }
 
 impl Flow {
-    /// Takes what has arrived. The task of this half is woken when more arrives. The stream ends with the
-    /// first error.
+    /// Takes what has arrived. The task of this direction is woken when more arrives. The stream ends with
+    /// the first error.
     pub(super) fn receive(
         &mut self,
         connection: &Connection,
-        half: Half,
+        direction: Direction,
         cx: &Context<'_>,
     ) -> io::Result<()> {
         if self.failed.is_none() {
-            self.failed = self.try_receive(connection, half, cx).map_err(io::Error::from).err();
+            self.failed = self.try_receive(connection, direction, cx).map_err(io::Error::from).err();
         }
         match &self.failed {
             Some(error) => Err(io::Error::new(error.kind(), error.to_string())),
@@ -38,8 +38,8 @@ impl Flow {
         }
     }
 
-    fn try_receive(&mut self, connection: &Connection, half: Half, cx: &Context<'_>) -> Result<()> {
-        while let Poll::Ready(received) = connection.router().poll_received(half, cx) {
+    fn try_receive(&mut self, connection: &Connection, direction: Direction, cx: &Context<'_>) -> Result<()> {
+        while let Poll::Ready(received) = connection.router().poll_received(direction, cx) {
             let message = connection.message(&received?)?;
             self.take(&message)?;
         }
@@ -49,9 +49,14 @@ impl Flow {
     /// Sends what may go, and gives credit. The task is woken when the send queue has room for the rest. An
     /// error is that of this call: the end of the connection comes to [`receive`](Self::receive), behind all
     /// that has arrived.
-    pub(super) fn send(&mut self, connection: &Connection, half: Half, cx: &Context<'_>) -> io::Result<()> {
-        self.outgoing.send(connection, half, cx)?;
-        Ok(self.give_credit(connection, half, cx)?)
+    pub(super) fn send(
+        &mut self,
+        connection: &Connection,
+        direction: Direction,
+        cx: &Context<'_>,
+    ) -> io::Result<()> {
+        self.outgoing.send(connection, direction, cx)?;
+        Ok(self.give_credit(connection, direction, cx)?)
     }
 
     /// Reads what has arrived; `None`: nothing has, and the task is woken when something does.
@@ -61,14 +66,14 @@ impl Flow {
         cx: &Context<'_>,
         out: &mut ReadBuf<'_>,
     ) -> Option<io::Result<()>> {
-        let received = self.receive(connection, Half::Read, cx);
+        let received = self.receive(connection, Direction::Read, cx);
         let before = out.filled().len();
         if let Err(error) = self.incoming.copy_to(out) {
             return Some(Err(error.into()));
         }
         if received.is_ok() {
             // Refused if the connection is about to end.
-            let _ = self.send(connection, Half::Read, cx);
+            let _ = self.send(connection, Direction::Read, cx);
         }
         if out.filled().len() > before || out.remaining() == 0 || self.incoming.is_ended() {
             // The bytes are there, also if the connection has ended meanwhile. The next call has its error.
@@ -91,9 +96,9 @@ impl Flow {
         }
     }
 
-    fn give_credit(&mut self, connection: &Connection, half: Half, cx: &Context<'_>) -> Result<()> {
+    fn give_credit(&mut self, connection: &Connection, direction: Direction, cx: &Context<'_>) -> Result<()> {
         let Some(credit) = self.incoming.credit_due() else { return Ok(()) };
-        if connection.router().poll_place(half, cx).is_ready() {
+        if connection.router().poll_place(direction, cx).is_ready() {
             let Progress { bytes, writes } = credit;
             protocol::send(connection, &[&[CREDIT], &bytes.to_be_bytes(), &writes.to_be_bytes()])?;
             self.incoming.credited(credit);

@@ -10,7 +10,7 @@ use super::protocol::{self, END, Progress};
 use crate::connection::Connection;
 use crate::error::{Error, Result};
 use crate::region::{Region, RemoteRegion};
-use crate::router::Half;
+use crate::router::Direction;
 
 /// The most bytes of one Write, so that the peer can begin to read.
 const LONG: u64 = 128 << 10;
@@ -95,15 +95,20 @@ impl Outgoing {
     }
 
     /// Sends what the peer has given credit for, and the end behind it.
-    pub(super) fn send(&mut self, connection: &Connection, half: Half, cx: &Context<'_>) -> Result<()> {
+    pub(super) fn send(
+        &mut self,
+        connection: &Connection,
+        direction: Direction,
+        cx: &Context<'_>,
+    ) -> Result<()> {
         let router = connection.router();
         while self.sent.bytes < self.written
             && self.sent.writes - self.credited.writes < self.window
-            && router.poll_place(half, cx).is_ready()
+            && router.poll_place(direction, cx).is_ready()
         {
             self.write(connection)?;
         }
-        if self.end == End::Asked && self.is_sent() && router.poll_place(half, cx).is_ready() {
+        if self.end == End::Asked && self.is_sent() && router.poll_place(direction, cx).is_ready() {
             protocol::send(connection, &[&[END]])?;
             self.end = End::Sent;
         }

@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadBuf};
 
 use super::linger::Linger;
 use crate::Error;
-use crate::router::Half;
+use crate::router::Direction;
 use crate::tests::{in_time, streams};
 
 /// The connection is about to close, and the credit for what was read before is refused. What has arrived
@@ -23,7 +23,7 @@ async fn a_refused_credit_does_not_end_the_stream() {
         let mut out = ReadBuf::new(&mut read);
         while out.filled().len() < first.len() {
             let inner = a.inner();
-            inner.flow.receive(&inner.connection, Half::Read, &cx).unwrap();
+            inner.flow.receive(&inner.connection, Direction::Read, &cx).unwrap();
             inner.flow.incoming.copy_to(&mut out).unwrap();
             tokio::task::yield_now().await;
         }
@@ -36,7 +36,7 @@ async fn a_refused_credit_does_not_end_the_stream() {
         }
         a.connection().queue_pair().modify(iwarp::verbs::QpState::Closing).unwrap();
         let inner = a.inner();
-        assert!(inner.flow.send(&inner.connection, Half::Read, &cx).is_err(), "the credit is refused");
+        assert!(inner.flow.send(&inner.connection, Direction::Read, &cx).is_err(), "the credit is refused");
         let mut rest = Vec::new();
         a.read_to_end(&mut rest).await.unwrap();
         assert_eq!((read, &rest[..]), (first, &b"last"[..]));

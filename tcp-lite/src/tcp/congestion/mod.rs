@@ -2,7 +2,7 @@
 //!
 //! [`CongestionControl`] is the interface of an algorithm, [`Congestion`] the algorithm of a connection:
 //! an enum, dispatched by `match` without allocation. Not here: which bytes are in flight or lost
-//! (`send/queue/scoreboard.rs`), and when recovery starts and ends and what it may send (`send/recovery.rs`).
+//! (`send/queue/scoreboard.rs`), and when recovery starts and ends and what it may send (`send/loss/`).
 //! The window is in bytes and is compared with the bytes in flight before a segment is added, so in
 //! effect it is rounded up to a whole segment.
 
@@ -35,7 +35,7 @@ pub(super) struct Ack {
     pub(super) rtt_us: Option<u32>,
     /// Smoothed round-trip time, microseconds; 0 before the first measurement.
     pub(super) srtt_us: u32,
-    /// The segments that it releases are spread over the round trip (`send/pacing.rs`).
+    /// The segments that it releases are spread over the round trip (`send/rate/pacing.rs`).
     pub(super) paced: bool,
 }
 
@@ -80,7 +80,7 @@ pub(super) enum Timeout {
 /// A reduction ([`on_congestion`](Self::on_congestion), or [`on_timeout`](Self::on_timeout) that is not
 /// [`Timeout::Again`]) saves the state before it, so that [`undo`](Self::undo) can restore it until the
 /// next reduction. Reducing the window for any other reason than a recovery requires a call of
-/// `Undo::forget` (`send/undo.rs`), too.
+/// `Undo::forget` (`send/loss/undo.rs`), too.
 pub(super) trait CongestionControl {
     /// The congestion window, bytes. Not used during fast recovery, where proportional rate reduction
     /// decides what may be sent until [`ssthresh`](Self::ssthresh) is reached (RFC 6937).

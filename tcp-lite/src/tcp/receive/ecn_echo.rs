@@ -1,5 +1,5 @@
 //! Echoes routers' marks to the sender (RFC 3168 section 6.1.3, RFC 8257 section 3.2). The sender's
-//! reaction is in `send/congestion_response.rs`.
+//! reaction is in `send/rate/mod.rs`.
 
 use std::num::NonZeroU64;
 

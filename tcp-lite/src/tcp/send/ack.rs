@@ -1,5 +1,5 @@
 //! An acknowledgement arrives: the peer's window, SACK blocks, the send queue, round-trip times (RFC
-//! 9293 section 3.10.7.4, RFC 2018, RFC 2883, RFC 7323 section 4). Loss recovery is in `recovery.rs`.
+//! 9293 section 3.10.7.4, RFC 2018, RFC 2883, RFC 7323 section 4). Loss recovery is in `loss/`.
 //!
 //! The types that describe one acknowledgement:
 //!
@@ -7,16 +7,16 @@
 //! |---|---|---|---|
 //! | [`AckInfo`] | the fields of its segment | `connection/input.rs` | [`SendHalf::on_ack`] |
 //! | [`Handshake`] | the fields of the one that establishes the connection | `connection/open.rs` | [`SendHalf::establish`] |
-//! | [`PriorSendState`] | the state before it | `on_ack` | `on_ack`, `recovery.rs` |
-//! | [`AckSample`] | what it newly says of the send queue | `queue` | `recovery.rs` and its algorithms |
-//! | [`AckKind`] | whether it is a duplicate, and echoes marks | `on_ack` | `recovery.rs` |
-//! | `congestion::Ack` | how the window may grow by it | `recovery.rs` | congestion control |
+//! | [`PriorSendState`] | the state before it | `on_ack` | `on_ack` |
+//! | [`AckSample`] | what it newly says of the send queue | `queue` | [`LossRecovery::on_ack`](super::LossRecovery::on_ack) and its algorithms |
+//! | [`AckKind`] | whether it is a duplicate | `on_ack` | [`LossRecovery::on_ack`](super::LossRecovery::on_ack) |
+//! | [`Acked`] | how the window may grow by it | `on_ack` | [`RateControl::on_ack`](super::RateControl::on_ack) |
 
 use super::ack_sample::{AckSample, RetransmitFilter, is_before};
-use super::rtt::micros_since;
-use super::{Fin, Pending, SendHalf};
+use super::loss::AckKind;
+use super::rate::{Acked, micros_since};
+use super::{Pending, SendHalf};
 use crate::Duration;
-use crate::tcp::congestion::{Congestion, CongestionControl};
 use crate::tcp::ctx::Ctx;
 use crate::tcp::header::SackBlock;
 
@@ -52,56 +52,39 @@ pub(in crate::tcp) struct Handshake {
 
 /// The state of the sending half before an acknowledgement is processed.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct PriorSendState {
+struct PriorSendState {
     una: u64,
     outstanding: u64,
-    pub(super) pipe: u64,
-}
-
-/// Kind of an acknowledgement.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct AckKind {
-    /// It is a duplicate (RFC 5681 section 2).
-    pub(super) dup_ack: bool,
-    /// It is a duplicate without SACK blocks.
-    pub(super) plain: bool,
-    /// It echoes marks.
-    pub(super) ece: bool,
+    pipe: u64,
 }
 
 impl SendHalf {
     /// Our SYN is acknowledged and the peer's has arrived.
     pub(in crate::tcp) fn establish(&mut self, ctx: &mut Ctx<'_>, segment: &Handshake) {
         let syn_lost = self.has_sent_syn_again();
-        let sample_us = match self.timers.syn_sends() {
+        let sample_us = match self.loss.syn_sends() {
             // A SYN cookie: the time of the SYN-ACK is not known.
             0 => None,
-            1 => Some(micros_since(ctx.now, self.timers.control_sent_at())),
+            1 => Some(micros_since(ctx.now, self.loss.syn_sent_at())),
             // An echo of an earlier SYN is ambiguous: the path may be long, or an answer was lost and
             // its timer counted too. A sample of that many seconds would distort the RTT for long.
             _ => self
                 .echo_ms(segment.echo)
-                .filter(|echo_ms| !is_before(*echo_ms, self.timers.control_sent_at().total_millis() as u32))
+                .filter(|echo_ms| !is_before(*echo_ms, self.loss.syn_sent_at().total_millis() as u32))
                 .and_then(|echo_ms| self.timestamp_rtt_us(ctx, echo_ms)),
         };
-        match sample_us {
-            Some(sample_us) => {
-                self.rtt.sample(ctx.now, sample_us);
-                self.recovery.loss_probe.on_sample();
-            }
-            None if syn_lost => self.rtt.on_syn_lost(),
-            None => {}
+        self.rate.establish(ctx.now, ctx.config, self.path.emss(), (sample_us, syn_lost));
+        if sample_us.is_some() {
+            self.loss.on_rtt_sample();
         }
-        self.rtt.forget_backoff();
         self.pending.remove(Pending::SYN);
         self.queue.on_syn_acked();
-        self.congestion = Congestion::new(ctx.config.congestion, self.path.emss(), syn_lost);
         if self.path.start(ctx, self.agreed.sack) {
             self.on_emss_lowered(ctx);
         }
         let shift = if segment.is_syn { 0 } else { self.agreed.window_scale.unwrap_or(0) };
-        self.window.establish(segment.pos, u64::from(segment.window) << shift);
-        self.timers.on_established(ctx.now);
+        self.queue.establish_window(segment.pos, u64::from(segment.window) << shift);
+        self.loss.on_established(ctx.now);
     }
 
     /// The peer sent a segment from below RCV.NXT: a duplicate, or a probe. (Acceptable segments go to
@@ -121,44 +104,55 @@ impl SendHalf {
         let (una, outstanding) = (self.queue.una(), self.queue.outstanding());
         let bytes = u64::from(window) << self.agreed.window_scale.unwrap_or(0);
         if ack == una && outstanding == 0 {
-            self.pace.advance(ctx.now);
+            self.rate.advance_pace(ctx.now);
             self.path.on_heard();
-            self.window.update(pos, ack, una, bytes);
+            self.queue.update_window(pos, ack, bytes);
             self.on_window(ctx);
             return true;
         }
-        if !self.recovery.is_idle() || !self.queue.is_orderly() || self.path.searches() {
+        if !self.loss.is_idle() || !self.queue.is_orderly() || self.path.searches() {
             return false;
         }
         let Some(run) = self.queue.acknowledge_orderly(ctx.segments, ack) else { return false };
-        self.pace.advance(ctx.now);
+        self.rate.advance_pace(ctx.now);
         self.path.on_heard();
-        self.window.update(pos, ack, una, bytes);
+        self.queue.update_window(pos, ack, bytes);
         let ((first, first_end), (end, sent)) = (run.first, run.last);
         let rtt_us = micros_since(ctx.now, sent.at);
-        self.rtt.sample(ctx.now, rtt_us);
-        self.recovery.loss_probe.on_sample();
+        self.rate.sample_rtt(ctx.now, rtt_us);
+        self.loss.on_rtt_sample();
         self.on_progress(ctx);
         self.raise_acknowledged(ctx, run.external);
-        ctx.counters.reordering_seen += u64::from(self.rack.on_run(rtt_us, sent, (first_end, end)));
-        self.pending.remove(Pending::LOSS_PROBE);
+        ctx.counters.reordering_seen += u64::from(self.loss.on_run(rtt_us, sent, (first_end, end)));
         // What is left was sent later, so none of it is overtaken.
-        debug_assert!(!self.is_overtaken(ctx), "a segment that was sent later has arrived");
-        self.timers.set_reorder(None);
+        debug_assert!(
+            !self.loss.is_overtaken(&self.queue, ctx.segments),
+            "a segment that was sent later has arrived"
+        );
         // Nothing is known to be lost or to have arrived, so all that was outstanding was in flight.
-        self.grow_window(ctx, (ack - una, end - first), Some(rtt_us), (outstanding, false));
+        let acked = Acked {
+            acked: ack - una,
+            delivered: end - first,
+            rtt_us: Some(rtt_us),
+            pipe: outstanding,
+            una: self.queue.una(),
+            nxt: self.queue.nxt(),
+            ece: false,
+        };
+        self.rate.on_ack(ctx.now, ctx.config, self.path.emss(), &acked);
         self.on_window(ctx);
         true
     }
 
     /// Processes an acknowledgement. Returns whether our FIN has just been acknowledged.
     pub(in crate::tcp) fn on_ack(&mut self, ctx: &mut Ctx<'_>, segment: &AckInfo<'_>) -> bool {
-        self.pace.advance(ctx.now);
+        self.rate.advance_pace(ctx.now);
         self.path.on_heard();
         let AckInfo { ack, pos, len, window, sack, echo, ece } = *segment;
         let ece = ece && self.agreed.ecn;
         if ece {
-            self.on_ecn_echo(ctx, ack);
+            let (loss, state) = self.loss_and_state();
+            loss.on_ecn_echo(ctx, state, ack);
         }
         let prior = PriorSendState {
             una: self.queue.una(),
@@ -166,7 +160,7 @@ impl SendHalf {
             pipe: self.pipe(),
         };
         let bytes = u64::from(window) << self.agreed.window_scale.unwrap_or(0);
-        let window_moved = self.window.update(pos, ack, prior.una, bytes);
+        let window_moved = self.queue.update_window(pos, ack, bytes);
         // With nothing in flight, an acknowledgement of nothing new says no more than its window.
         if ack == prior.una && prior.outstanding == 0 && sack.is_empty() {
             self.on_window(ctx);
@@ -189,24 +183,48 @@ impl SendHalf {
         // An acknowledgement that was overtaken by a later one, or that answers a path MTU probe, is no
         // duplicate, but what it newly selectively acknowledges counts (RFC 8985 section 6.2).
         if sample.acked > 0 || sample.delivered > 0 || dup_ack || sample.dsack.is_some() {
-            let kind = AckKind { dup_ack, plain: dup_ack && sack.is_empty(), ece };
-            self.respond_to_ack(ctx, &sample, prior, kind);
+            let kind = AckKind { dup_ack, plain: dup_ack && sack.is_empty() };
+            self.respond_to_ack(ctx, &sample, kind, (prior.pipe, ece));
         }
-        let fin_acked = self.fin != Fin::Acked && self.queue.una() > self.queue.end();
-        if fin_acked {
-            self.fin = Fin::Acked;
-        }
+        let fin_acked = self.queue.take_fin_acked();
         self.on_window(ctx);
         fin_acked
+    }
+
+    /// Passes an acknowledgement that says something new, or is a duplicate, to loss recovery, and then to
+    /// rate control; `pipe`: bytes in the network before it arrived.
+    fn respond_to_ack(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        sample: &AckSample,
+        kind: AckKind,
+        (pipe, ece): (u64, bool),
+    ) {
+        let (loss, state) = self.loss_and_state();
+        let grows = loss.on_ack(ctx, state, sample, kind);
+        let acked = Acked {
+            acked: sample.acked,
+            delivered: sample.delivered,
+            rtt_us: sample.rtt_us,
+            pipe,
+            una: self.queue.una(),
+            nxt: self.queue.nxt(),
+            ece,
+        };
+        if grows {
+            self.rate.on_ack(ctx.now, ctx.config, self.path.emss(), &acked);
+        } else if sample.acked > 0 {
+            self.rate.observe_ack(&acked);
+        }
     }
 
     /// The peer's window, or the room in the queue, may have changed.
     #[inline]
     fn on_window(&mut self, ctx: &mut Ctx<'_>) {
-        if self.is_blocked_by_window(ctx) {
+        if self.queue.is_blocked_by_window(ctx.segments) {
             // The peer is alive, but its window is too small: that is not a lack of progress (RFC 9293
             // section 3.8.6.1).
-            self.timers.restart_user_timeout(ctx.now);
+            self.loss.restart_user_timeout(ctx.now);
         }
         self.raise_writable(ctx);
     }
@@ -237,7 +255,7 @@ impl SendHalf {
                     let (start, end) = (start as u64, end as u64);
                     mtu_probe_answered = self.path.take_mtu_probe_answer(ctx, start, end);
                     if mtu_probe_answered {
-                        self.congestion.set_mss(self.path.emss());
+                        self.rate.set_emss(self.path.emss());
                     }
                     sample.dsack = Some((start, end)).filter(|_| !mtu_probe_answered);
                 }
@@ -256,7 +274,7 @@ impl SendHalf {
     /// The filter that tells apart transmissions of one segment.
     #[inline]
     fn retransmit_filter(&self, ctx: &Ctx<'_>, echo: Option<u32>) -> RetransmitFilter {
-        let lowest = Duration::from_micros(u64::from(self.rtt.min_rtt_us()));
+        let lowest = Duration::from_micros(u64::from(self.rate.min_rtt_us()));
         RetransmitFilter { echo_ms: self.echo_ms(echo), horizon: ctx.now - lowest }
     }
 
@@ -275,8 +293,8 @@ impl SendHalf {
             None => sample.echo_ms().and_then(|echo_ms| self.timestamp_rtt_us(ctx, echo_ms)),
         };
         if let Some(rtt_us) = sample.rtt_us {
-            self.rtt.sample(ctx.now, rtt_us);
-            self.recovery.loss_probe.on_sample();
+            self.rate.sample_rtt(ctx.now, rtt_us);
+            self.loss.on_rtt_sample();
         }
     }
 
@@ -292,17 +310,7 @@ impl SendHalf {
     /// SND.UNA advanced.
     fn on_progress(&mut self, ctx: &Ctx<'_>) {
         self.path.on_progress();
-        if !self.is_window_silly(ctx) {
-            self.timers.forget_persist_backoff();
-        }
-        self.timers.on_acked(ctx.now, Duration::from_micros(u64::from(self.rtt.srtt_us())));
-    }
-
-    /// Whether the peer's window does not cover the oldest queued segment: nothing is in flight and the
-    /// window is too small for the next segment, or the window shrank below what is in flight.
-    #[inline]
-    pub(super) fn is_blocked_by_window(&self, ctx: &Ctx<'_>) -> bool {
-        let next = self.queue.head().map(|key| ctx.segments.get(key).end());
-        next.is_some_and(|end| end > self.window.edge())
+        let silly = self.queue.is_window_silly(ctx.segments);
+        self.loss.on_progress(ctx.now, self.rate.srtt(), silly);
     }
 }

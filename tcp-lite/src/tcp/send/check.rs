@@ -1,7 +1,7 @@
 //! The invariants of the sending half.
 
-use super::timers::SendTimer;
-use super::{Fin, SendHalf};
+use super::SendHalf;
+use super::loss::SendTimer;
 use crate::invariant::{Check, ensure};
 use crate::tcp::slabs::{PageKey, SearchSlab, SegmentSlab};
 
@@ -24,7 +24,7 @@ impl SendHalf {
 
     /// A timer runs while anything is in flight.
     pub(in crate::tcp) fn check_timer(&self) -> Check {
-        let (outstanding, timer) = (self.queue.outstanding(), self.timers.running());
+        let (outstanding, timer) = (self.queue.outstanding(), self.loss.running_timer());
         let watches = timer.is_some_and(|(_, timer)| timer != SendTimer::Persist);
         ensure!(outstanding == 0 || watches, "{outstanding} outstanding, and the timer is {timer:?}");
         Ok(())
@@ -32,8 +32,6 @@ impl SendHalf {
 
     /// `not_asked`: the user has not closed. `acked`: it is acknowledged. Otherwise it is due or in flight.
     pub(in crate::tcp) fn check_fin(&self, not_asked: bool, acked: bool) -> Check {
-        let fits = (self.fin == Fin::NotAsked, self.fin == Fin::Acked) == (not_asked, acked);
-        ensure!(fits, "our FIN is {:?}", self.fin);
-        Ok(())
+        self.queue.check_fin(not_asked, acked)
     }
 }

@@ -2,17 +2,23 @@
 //! and retransmitted, and how fast (RFC 9293 section 3.8, data communication, and the acknowledgement
 //! checks of 3.10.7.4; SND.UNA, SND.NXT, SND.WND).
 //!
+//! Three owners have the state, and none of them reaches into another:
+//!
+//! | owner | what it knows | where | document |
+//! |---|---|---|---|
+//! | [`SendQueue`] | segments from `push` to acknowledgement, SND.UNA, SND.NXT, SND.WND, the FIN | `queue/` | RFC 9293 sections 3.4, 3.8.6, RFC 2018 |
+//! | [`LossRecovery`] | which segments are lost, what a recovery may send, the timer | `loss/` | RFC 5681, 6582, 8985, 6937 (now 9937), 6298 |
+//! | [`RateControl`] | congestion window, round-trip time, pace, response to marks | `rate/` | RFC 5681, 6298, 3168 |
+//!
+//! [`SendHalf`] calls them, and passes what one says to the next:
+//!
 //! | what | where | document |
 //! |---|---|---|
-//! | segments from `push` to acknowledgement | `queue`, `push.rs` | RFC 9293 section 3.10.2 |
-//! | the peer's window | `window.rs` | RFC 9293 sections 3.8.6, 3.10.7.4 |
+//! | the user queues segments | `push.rs` | RFC 9293 section 3.10.2 |
 //! | an acknowledgement arrives | `ack.rs`, `ack_sample.rs` | RFC 9293 section 3.10.7.4, RFC 2018, 2883, 7323 |
-//! | which segments arrived, which are lost | `queue/{scoreboard,sacks,flight}.rs`, `rack.rs` | RFC 2018, 6675, 8985 |
-//! | loss recovery | `recovery.rs`, `prr.rs`, `undo.rs`, `frto.rs`, `loss_probe.rs` | RFC 5681, 6582, 6937 (now 9937), 4015, 5682, 8985 |
-//! | when the window is reduced | `congestion_response.rs`, `reduction.rs` | RFC 3168, 5681 |
-//! | round-trip time and timeout | `rtt.rs`, `retransmission.rs`, `deadline.rs`, `timers.rs` | RFC 6298, 7765, 9293 section 3.8.1 |
+//! | the next segment to send | `next.rs`, `train.rs` | RFC 9293 section 3.8, RFC 5681 |
+//! | the timer | `retransmission.rs` | RFC 6298, 9293 section 3.8.1 |
 //! | segment size | `path_mtu.rs` | RFC 8899, 1191, 8201 |
-//! | the next segment to send | `next.rs`, `train.rs`, `pacing.rs` | RFC 9293 section 3.8, RFC 5681 |
 //!
 //! It knows nothing of the receiving half: `connection/output.rs` adds the header fields for what we
 //! received. Its fields are private; `connection` calls its methods.
@@ -20,128 +26,64 @@
 mod ack;
 mod ack_sample;
 mod check;
-mod congestion_response;
-mod deadline;
-mod frto;
-mod loss_probe;
+mod loss;
 mod next;
-mod pacing;
 mod path_mtu;
-mod prr;
 mod push;
 mod queue;
-mod rack;
-mod recovery;
-mod reduction;
+mod rate;
 mod retransmission;
-mod rtt;
 #[cfg(test)]
 mod test_access;
-mod timers;
 mod train;
-mod undo;
-mod window;
 
 pub(super) use ack::{AckInfo, Handshake};
-pub(super) use deadline::first_of;
+#[cfg(test)]
+pub(super) use loss::Phase;
 pub(crate) use next::Payload;
 pub(super) use next::{Outgoing, SendKind};
+pub(super) use retransmission::first_of;
 
 use bitflags::bitflags;
 
-use self::frto::Frto;
-use self::loss_probe::LossProbe;
-use self::pacing::Pace;
+use self::loss::{LossRecovery, SendState};
 use self::path_mtu::PathMtu;
-use self::prr::Prr;
 use self::queue::SendQueue;
-use self::rack::Rack;
-use self::reduction::Reduction;
-use self::rtt::RttEstimator;
-use self::timers::Timers;
-use self::undo::Undo;
-use self::window::PeerWindow;
-use super::congestion::{Congestion, CongestionControl};
+use self::rate::RateControl;
 use super::ctx::Ctx;
 use super::open_params::{Agreed, OpenParams, timestamp};
 use super::seq::SeqSpace;
+use crate::Duration;
 use crate::facade::TcpSeqNumber;
-use crate::{Duration, TcpConfig};
 
 bitflags! {
-    /// What has to be sent besides queued segments and the FIN.
+    /// What has to be sent besides queued segments, the FIN and tail loss probes.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     struct Pending: u8 {
         const SYN = 1;
         /// A segment without payload below the window: for a zero window, a keepalive, or to make the
         /// peer answer.
         const WINDOW_PROBE = 2;
-        /// A tail loss probe.
-        const LOSS_PROBE = 4;
         /// Not a transmission: the next new segment may be cut to the peer's window.
-        const CUT = 8;
+        const CUT = 4;
+        /// Not a transmission: new segments may be marked (RFC 3168). ECN was agreed on, and nothing has
+        /// disabled it since.
+        const ECT = 8;
     }
 }
 
-/// Our FIN.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fin {
-    /// The user has not closed.
-    NotAsked,
-    /// To be sent behind the queue, for the first time or, after a timeout, again.
-    Due,
-    Sent,
-    Acked,
-}
-
-/// State of `Event::Writable`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Writable {
-    Idle,
-    /// A segment was refused.
-    Wanted,
-    /// The event is queued, and covers all refusals until it is taken.
-    Queued,
-}
-
-/// State of loss recovery.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Phase {
-    /// No recovery.
-    #[default]
-    Open,
-    /// Loss was detected by acknowledgements (fast recovery).
-    Fast,
-    /// The retransmission timer expired.
-    Loss,
-}
-
-/// Loss recovery of one connection: its state, and the algorithms that decide the response to a loss or
-/// an apparent one.
-#[derive(Clone, Copy, Debug, Default)]
-struct Recovery {
-    phase: Phase,
-    /// SND.NXT when the last recovery began; the recovery ends when everything below is acknowledged
-    /// (RFC 6582, `recover`).
-    recovery_point: u64,
-    dup_acks: u32,
-    /// Limits transmission during [`Phase::Fast`].
-    prr: Prr,
-    loss_probe: LossProbe,
-    undo: Undo,
-    /// Recoveries of the present flight that were undone in progress.
-    undone: u8,
-    frto: Frto,
-}
-
-impl Recovery {
-    /// Whether no recovery is in progress, and nothing is counted or in flight that may begin one or undo the
-    /// last one without a D-SACK.
-    #[inline]
-    fn is_idle(&self) -> bool {
-        let idle = self.phase == Phase::Open && self.dup_acks == 0 && !self.loss_probe.is_in_flight();
-        debug_assert!(!idle || self.frto == Frto::Off, "F-RTO runs outside of a recovery");
-        idle
+bitflags! {
+    /// What the user wants to know, or has been told and has not taken off the event queue.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    struct UserEvents: u8 {
+        /// A segment was refused: `Event::Writable` is to be raised when there is space.
+        const WRITABLE_WANTED = 1;
+        /// `Event::Writable` is queued, and covers all refusals until it is taken.
+        const WRITABLE_QUEUED = 2;
+        /// `Event::Acknowledged` is queued, and covers all acknowledgements until it is taken.
+        const ACKNOWLEDGED_QUEUED = 4;
+        /// All acknowledgements are reported.
+        const REPORTS_ACKS = 8;
     }
 }
 
@@ -150,25 +92,12 @@ impl Recovery {
 pub(super) struct SendHalf {
     space: SeqSpace,
     queue: SendQueue,
-    window: PeerWindow,
+    loss: LossRecovery,
+    rate: RateControl,
     path: PathMtu,
-    rtt: RttEstimator,
-    congestion: Congestion,
-    rack: Rack,
-    recovery: Recovery,
-    reduction: Reduction,
-    pace: Pace,
-    timers: Timers,
     agreed: Agreed,
-    /// Our segments may be marked (RFC 3168): ECN was agreed on, and nothing has disabled it since.
-    ect: bool,
-    fin: Fin,
     pending: Pending,
-    writable: Writable,
-    /// `Event::Acknowledged` is queued, and covers all acknowledgements until it is taken.
-    acknowledged_queued: bool,
-    /// All acknowledgements are reported.
-    reports_acks: bool,
+    events: UserEvents,
     /// Added to the millisecond clock of our timestamps (RFC 7323 section 7.1).
     timestamp_offset: u32,
     /// Number of retransmissions.
@@ -192,26 +121,15 @@ pub(super) struct SendInfo {
 impl SendHalf {
     /// A new half whose SYN has to be sent. `agreed`: what the SYN offers.
     pub(super) fn new(ctx: &Ctx<'_>, params: &OpenParams, agreed: Agreed) -> Self {
-        let config = ctx.config;
         let mut half = Self {
             space: SeqSpace::new(params.iss),
             queue: SendQueue::new(),
-            window: PeerWindow::new(),
             path: PathMtu::new(params),
-            rtt: RttEstimator::new(config.rto_initial, config.rto_min, config.rto_max),
-            congestion: Congestion::new(config.congestion, u32::from(params.mss), false),
-            rack: Rack::new(),
-            recovery: Recovery::default(),
-            reduction: Reduction::default(),
-            pace: Pace::OPEN,
-            timers: Timers::new(ctx.now),
+            rate: RateControl::new(ctx.config, u32::from(params.mss)),
+            loss: LossRecovery::new(ctx.now),
             agreed,
-            ect: false,
-            fin: Fin::NotAsked,
             pending: Pending::SYN,
-            writable: Writable::Idle,
-            acknowledged_queued: false,
-            reports_acks: false,
+            events: UserEvents::empty(),
             timestamp_offset: params.timestamp_offset,
             retransmits: 0,
         };
@@ -228,21 +146,21 @@ impl SendHalf {
     /// The peer's SYN has arrived, with this result, its MSS option and its window.
     pub(super) fn agree(&mut self, agreed: Agreed, peer_mss: Option<u16>, window: u16) {
         self.agreed = agreed;
-        self.ect = agreed.ecn && !self.has_sent_syn_again();
+        self.pending.set(Pending::ECT, agreed.ecn && !self.has_sent_syn_again());
         self.path.set_options(agreed.option_bytes());
         self.path.set_peer_mss(peer_mss);
-        self.window.on_syn(u64::from(window));
+        self.queue.on_syn_window(u64::from(window));
     }
 
     /// ECN is not used after all.
     pub(super) fn decline_ecn(&mut self) {
         self.agreed.ecn = false;
-        self.ect = false;
+        self.pending.remove(Pending::ECT);
     }
 
     /// Our segments must not be marked any more.
     pub(super) fn stop_ect(&mut self) {
-        self.ect = false;
+        self.pending.remove(Pending::ECT);
     }
 
     /// Our SYN, or SYN-ACK, has to be sent, perhaps again.
@@ -263,27 +181,28 @@ impl SendHalf {
 
     /// The user has closed: a FIN follows the queue (RFC 9293 section 3.10.4).
     pub(super) fn close(&mut self) {
-        self.fin = Fin::Due;
+        self.queue.close();
     }
 
     /// Whether the user has closed, and our FIN has to be sent.
     #[inline]
     pub(super) fn is_fin_due(&self) -> bool {
-        self.fin == Fin::Due
+        self.queue.is_fin_due()
     }
 
     /// Releases everything shared, and stops all timers.
     pub(super) fn dispose(&mut self, ctx: &mut Ctx<'_>) {
         self.queue.clear(ctx.segments);
         self.path.forget_search(ctx);
-        self.timers.stop();
+        self.loss.stop_timers();
     }
 
     /// The connection is over: nothing is sent any more.
     pub(super) fn stop(&mut self) {
         self.pending = Pending::empty();
-        self.fin = Fin::NotAsked;
-        self.timers.stop();
+        self.loss.cancel_probe();
+        self.queue.forget_fin();
+        self.loss.stop_timers();
     }
 
     /// The sequence number of a position.
@@ -325,7 +244,7 @@ impl SendHalf {
     /// RFC 5961 section 5.2: rejects acknowledgements of bytes never sent, and too old ones.
     #[inline]
     pub(super) fn is_ack_acceptable(&self, ack: i64) -> bool {
-        let oldest = self.queue.una() as i64 - self.window.max() as i64;
+        let oldest = self.queue.una() as i64 - self.queue.max_window() as i64;
         ack <= self.queue.nxt() as i64 && ack >= oldest
     }
 
@@ -354,7 +273,7 @@ impl SendHalf {
 
     /// The retransmission timeout.
     pub(super) fn rto(&self) -> Duration {
-        self.rtt.rto()
+        self.rate.rto()
     }
 
     /// TSval of a segment sent now (RFC 7323 section 3.2). The clock ticks in milliseconds.
@@ -369,32 +288,24 @@ impl SendHalf {
             emss: self.path.emss(),
             end: self.queue.end(),
             queued: self.queue.queued(),
-            srtt_us: self.rtt.srtt_us(),
-            rto: self.rtt.rto(),
-            cwnd: self.congestion.cwnd(),
-            ssthresh: self.congestion.ssthresh(),
+            srtt_us: self.rate.srtt_us(),
+            rto: self.rate.rto(),
+            cwnd: self.rate.cwnd(),
+            ssthresh: self.rate.ssthresh(),
             retransmits: self.retransmits,
         }
     }
 
-    /// Bytes believed to be in the network (RFC 6675 section 4, `pipe`). Without SACK, each duplicate
-    /// acknowledgement means that a segment left it.
+    /// Bytes believed to be in the network (RFC 6675 section 4, `pipe`).
     #[inline]
     fn pipe(&self) -> u64 {
-        let pipe = self.queue.not_sacked_nor_lost();
-        if self.agreed.sack || self.recovery.phase == Phase::Loss {
-            return pipe;
-        }
-        pipe.saturating_sub(u64::from(self.recovery.dup_acks) * u64::from(self.path.emss()))
+        self.loss.pipe(&self.queue, self.agreed.sack, self.path.emss())
     }
 
     /// Limit of [`pipe`](Self::pipe): the congestion window, or what PRR allows in fast recovery.
     #[inline]
     fn send_limit(&self) -> u64 {
-        match self.recovery.phase {
-            Phase::Fast => self.recovery.prr.cwnd(),
-            Phase::Open | Phase::Loss => u64::from(self.congestion.cwnd()),
-        }
+        self.loss.send_limit(&self.rate)
     }
 
     /// A router reports that the path carries only `mss` (as [`OpenParams::mss`]), and not the segment from
@@ -416,17 +327,17 @@ impl SendHalf {
 
     fn on_emss_lowered(&mut self, ctx: &mut Ctx<'_>) {
         let emss = self.path.emss();
-        self.congestion.set_mss(emss);
+        self.rate.set_emss(emss);
         self.queue.mark_oversized(ctx.segments, emss);
         if self.queue.has_lost() {
             // What is lost is retransmitted, in segments that fit, and tells what the probe would.
-            self.pending.remove(Pending::LOSS_PROBE);
+            self.loss.cancel_probe();
         }
     }
 
-    /// The pacing parameters, if segments are paced.
-    #[inline]
-    fn pacing(&self, config: &TcpConfig) -> Option<crate::Pacing> {
-        pacing::pacing(config, self.rtt.srtt_us())
+    /// Loss recovery, and what its steps ask and change besides its own state.
+    fn loss_and_state(&mut self) -> (&mut LossRecovery, SendState<'_>) {
+        let Self { queue, loss, rate, path, agreed, .. } = self;
+        (loss, SendState { queue, rate, agreed: *agreed, emss: path.emss() })
     }
 }

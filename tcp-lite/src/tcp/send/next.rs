@@ -3,11 +3,8 @@
 //! [`SendHalf::next`] looks, and [`SendHalf::on_sent`] updates the state: in between the frame is
 //! built, which may fail.
 
-use super::frto::Frto;
-use super::pacing::{Pace, PaceRate};
-use super::{Fin, Pending, Phase, SendHalf};
+use super::{Pending, SendHalf};
 use crate::ip::Ecn;
-use crate::tcp::congestion::CongestionControl;
 use crate::tcp::ctx::Ctx;
 use crate::tcp::header::Flags;
 use crate::tcp::slabs::SearchKey;
@@ -56,17 +53,18 @@ impl SendHalf {
     /// false no is not.
     #[inline]
     pub(in crate::tcp) fn wants_transmit(&self) -> bool {
-        self.pending.intersects(Pending::SYN | Pending::WINDOW_PROBE | Pending::LOSS_PROBE)
+        self.pending.intersects(Pending::SYN | Pending::WINDOW_PROBE)
+            || self.loss.is_probe_due()
             || self.queue.has_lost() && (self.retransmission_allowed() || self.queue.is_oldest_lost())
-            || self.queue.has_unsent() && self.new_allowed() && self.queue.nxt() < self.window.edge()
-            || self.is_fin_next()
+            || self.queue.has_unsent() && self.new_allowed() && self.queue.is_window_open()
+            || self.queue.is_fin_next()
             || self.is_mtu_probe_next()
     }
 
     /// Whether neither the peer's window nor the pace withholds new segments. The congestion window may.
     #[inline]
     pub(in crate::tcp) fn may_send_pushed(&self) -> bool {
-        self.pace.is_open() && self.queue.nxt() < self.window.edge()
+        self.rate.is_pace_open() && self.queue.is_window_open()
     }
 
     /// Whether a SYN, or SYN-ACK, has to be sent.
@@ -80,7 +78,7 @@ impl SendHalf {
     /// peer's window, its acknowledged parts dropped, and the search for lost segments moved on.
     #[inline]
     pub(in crate::tcp) fn next(&mut self, ctx: &mut Ctx<'_>) -> Option<Outgoing> {
-        if self.pending.contains(Pending::LOSS_PROBE) && self.queue.outstanding() > 0 {
+        if self.loss.is_probe_due() && self.queue.outstanding() > 0 {
             return Some(match self.loss_probe(ctx) {
                 Some(key) => self.data(ctx, SendKind::LossProbe, key),
                 None => self.bare(SendKind::Fin, self.queue.end(), Flags::FIN),
@@ -98,7 +96,7 @@ impl SendHalf {
         if let Some(key) = self.sendable(ctx) {
             return Some(self.data(ctx, SendKind::New, key));
         }
-        if self.is_fin_next() {
+        if self.queue.is_fin_next() {
             return Some(self.bare(SendKind::Fin, self.queue.end(), Flags::FIN));
         }
         // An old sequence number makes the peer answer, and carries nothing (section 3.8.4).
@@ -113,6 +111,7 @@ impl SendHalf {
     #[inline(always)]
     pub(in crate::tcp) fn next_usual(&self, ctx: &Ctx<'_>) -> Option<Option<SegmentKey>> {
         let usual = self.pending.is_empty()
+            && !self.loss.is_probe_due()
             && !self.queue.has_lost()
             && !self.path.has_probe()
             && self.agreed.timestamps;
@@ -121,9 +120,8 @@ impl SendHalf {
         }
         let Some(key) = self.queue.unsent().filter(|_| self.new_allowed()) else { return Some(None) };
         let segment = ctx.segments.get(key);
-        let whole = segment.len <= self.path.emss()
-            && segment.end() <= self.window.edge()
-            && segment.external.is_none();
+        let whole =
+            segment.len <= self.path.emss() && self.queue.fits_window(segment) && segment.external.is_none();
         whole.then_some(Some(key))
     }
 
@@ -141,10 +139,8 @@ impl SendHalf {
             SendKind::Syn => {
                 self.pending.remove(Pending::SYN);
                 self.queue.on_syn_sent();
-                self.timers.on_syn_sent(ctx.now);
-                if self.has_sent_syn_again() {
-                    ctx.counters.tx_retransmits += 1;
-                    self.retransmits += 1;
+                if self.loss.on_syn_sent(ctx.now) {
+                    self.count_retransmission(ctx);
                 }
             }
             SendKind::New => (0..segments).for_each(|_| self.on_new_sent(ctx)),
@@ -159,23 +155,12 @@ impl SendHalf {
                 }
             }
             SendKind::Fin => {
-                if self.queue.nxt() > self.queue.end() {
-                    ctx.counters.tx_retransmits += 1;
-                    self.retransmits += 1;
-                    self.timers.on_fin_sent_again(ctx.now);
-                } else {
-                    self.timers.on_fin_sent(ctx.now, self.queue.outstanding() == 0);
-                }
-                if self.pending.contains(Pending::LOSS_PROBE) {
-                    self.on_loss_probe_sent(ctx, self.queue.end() + 1, true);
-                }
-                self.fin = Fin::Sent;
-                self.queue.on_fin_sent();
+                self.on_fin_sent(ctx);
             }
             SendKind::WindowProbe => self.pending.remove(Pending::WINDOW_PROBE),
             SendKind::MtuProbe => {
                 if let Some(Payload::MtuProbe(key)) = payload {
-                    self.path.on_probe_sent(ctx, key, self.rtt.rto());
+                    self.path.on_probe_sent(ctx, key, self.rate.rto());
                 }
             }
         }
@@ -184,27 +169,37 @@ impl SendHalf {
     /// The first new segment was sent.
     #[inline(always)]
     pub(in crate::tcp) fn on_new_sent(&mut self, ctx: &mut Ctx<'_>) {
-        self.timers.on_data_sent(ctx.now, self.queue.outstanding() == 0);
+        let idle = self.queue.outstanding() == 0;
         let len = self.queue.on_sent(ctx.segments, ctx.now);
-        self.recovery.prr.on_sent(u64::from(len));
-        self.pace(ctx, len);
-        self.recovery.frto.on_new_sent();
-        self.reduction.on_new_sent();
+        self.loss.on_new_sent(ctx.now, len, idle);
+        self.rate.on_new_sent(ctx.now, ctx.config, self.path.emss(), len);
         self.pending.remove(Pending::CUT);
     }
 
     fn on_retransmitted(&mut self, ctx: &mut Ctx<'_>, key: SegmentKey) {
+        self.count_retransmission(ctx);
+        self.queue.on_retransmitted(ctx.segments, key, ctx.now, self.loss.is_recovering());
+        let len = ctx.segments.get(key).len;
+        self.rate.on_sent(ctx.now, ctx.config, self.path.emss(), len);
+        self.loss.on_sent_again(ctx.now, len);
+    }
+
+    fn on_fin_sent(&mut self, ctx: &mut Ctx<'_>) {
+        let (idle, nxt) = (self.queue.outstanding() == 0, self.queue.nxt());
+        if self.queue.on_fin_sent() {
+            self.count_retransmission(ctx);
+            self.loss.on_fin_sent_again(ctx.now);
+        } else {
+            self.loss.on_fin_sent(ctx.now, idle);
+        }
+        if self.loss.is_probe_due() {
+            self.on_loss_probe_sent(ctx, (self.queue.end() + 1, nxt), true);
+        }
+    }
+
+    fn count_retransmission(&mut self, ctx: &mut Ctx<'_>) {
         ctx.counters.tx_retransmits += 1;
         self.retransmits += 1;
-        self.timers.on_data_sent_again(ctx.now);
-        let recovering = self.recovery.phase != Phase::Open;
-        self.queue.on_retransmitted(ctx.segments, key, ctx.now, recovering);
-        let len = ctx.segments.get(key).len;
-        self.pace(ctx, len);
-        if recovering {
-            self.recovery.prr.on_sent(u64::from(len));
-            self.recovery.undo.on_retransmitted(ctx.now, len);
-        }
     }
 
     fn on_loss_probe_data_sent(&mut self, ctx: &mut Ctx<'_>, key: SegmentKey) {
@@ -214,36 +209,19 @@ impl SendHalf {
         } else {
             self.on_new_sent(ctx);
         }
-        self.on_loss_probe_sent(ctx, ctx.segments.get(key).end(), again);
+        self.on_loss_probe_sent(ctx, (ctx.segments.get(key).end(), self.queue.nxt()), again);
     }
 
-    fn on_loss_probe_sent(&mut self, ctx: &mut Ctx<'_>, end: u64, again: bool) {
+    /// A tail loss probe was sent: where it ends, and SND.NXT.
+    fn on_loss_probe_sent(&mut self, ctx: &mut Ctx<'_>, (end, nxt): (u64, u64), again: bool) {
         ctx.counters.tail_loss_probes += 1;
-        self.pending.remove(Pending::LOSS_PROBE);
-        self.recovery.loss_probe.on_sent(end, self.queue.nxt(), again);
-        self.timers.delay_rto(ctx.now + self.rtt.rto());
-    }
-
-    /// Accounts for a segment of `len` bytes that was sent, new or again.
-    #[inline]
-    pub(in crate::tcp) fn pace(&mut self, ctx: &Ctx<'_>, len: u32) {
-        let Some(pacing) = self.pacing(ctx.config) else {
-            self.pace = Pace::OPEN;
-            return;
-        };
-        let rate = PaceRate {
-            srtt_us: self.rtt.srtt_us(),
-            cwnd: self.congestion.cwnd(),
-            ssthresh: self.congestion.ssthresh(),
-            emss: self.path.emss(),
-        };
-        self.pace.on_segment_sent(pacing, ctx.now, len, rate);
+        self.loss.on_probe_sent((end, nxt), again, ctx.now + self.rate.rto());
     }
 
     /// Whether a path MTU probe may be sent now: not during recovery, and within the congestion window.
     #[inline]
     fn is_mtu_probe_next(&self) -> bool {
-        self.path.has_probe() && self.recovery.phase == Phase::Open && self.cwnd_allows()
+        self.path.has_probe() && !self.loss.is_recovering() && self.cwnd_allows()
     }
 
     /// Whether the congestion window allows another segment. Any free byte is enough, since the segment
@@ -257,28 +235,22 @@ impl SendHalf {
     /// segment.
     #[inline]
     fn retransmission_allowed(&self) -> bool {
-        self.cwnd_allows() && self.pace.is_open()
+        self.cwnd_allows() && self.rate.is_pace_open()
     }
 
     /// Whether congestion window and pacing, or F-RTO, allow a new segment.
     #[inline]
     fn new_allowed(&self) -> bool {
-        match self.recovery.frto {
-            Frto::Off => self.cwnd_allows() && self.pace.is_open(),
-            Frto::Retransmitted => false,
-            Frto::New(left) => left > 0,
+        match self.loss.frto_allowance() {
+            None => self.cwnd_allows() && self.rate.is_pace_open(),
+            Some(left) => left > 0,
         }
-    }
-
-    /// Whether there is a new segment that fits the peer's window.
-    pub(super) fn is_new_sendable(&self, ctx: &Ctx<'_>) -> bool {
-        self.queue.unsent().is_some_and(|key| ctx.segments.get(key).end() <= self.window.edge())
     }
 
     /// The payload of a tail loss probe: a new segment, regardless of the congestion window, or else the
     /// last one sent (RFC 8985 section 7.3). `None` if only our FIN is in flight.
     fn loss_probe(&mut self, ctx: &mut Ctx<'_>) -> Option<SegmentKey> {
-        if self.is_new_sendable(ctx)
+        if self.queue.is_new_sendable(ctx.segments)
             && let Some(key) = self.queue.unsent()
         {
             self.fit_emss(ctx, key);
@@ -287,22 +259,12 @@ impl SendHalf {
         self.queue.last_sent_segment()
     }
 
-    #[inline]
-    pub(super) fn is_fin_next(&self) -> bool {
-        self.fin == Fin::Due && !self.queue.has_unsent() && !self.queue.has_lost() && self.queue.una() > 0
-    }
-
     /// The next lost segment, if it may be retransmitted. The oldest segment always may.
     #[inline]
     fn retransmittable(&mut self, ctx: &mut Ctx<'_>) -> Option<SegmentKey> {
         let mut key = self.queue.next_to_retransmit()?;
         let oldest = self.queue.head() == Some(key);
-        let withheld = match self.recovery.frto {
-            Frto::Off => false,
-            Frto::Retransmitted => !oldest,
-            Frto::New(_) => true,
-        };
-        if withheld {
+        if self.loss.withholds(oldest) {
             return None;
         }
         self.fit_emss(ctx, key);
@@ -310,7 +272,7 @@ impl SendHalf {
             key = self.queue.head()?;
             self.fit_emss(ctx, key);
         }
-        let fits = ctx.segments.get(key).end() <= self.window.edge() && self.retransmission_allowed();
+        let fits = self.queue.fits_window(ctx.segments.get(key)) && self.retransmission_allowed();
         (oldest || fits).then_some(key)
     }
 
@@ -320,11 +282,11 @@ impl SendHalf {
         let key = self.queue.unsent().filter(|_| self.new_allowed())?;
         self.fit_emss(ctx, key);
         let segment = ctx.segments.get(key);
-        if segment.end() <= self.window.edge() {
+        if self.queue.fits_window(segment) {
             return Some(key);
         }
         // Silly window avoidance by whole segments: wait, until the persist timer gives up waiting.
-        let room = self.window.edge().saturating_sub(segment.pos) as u32;
+        let room = self.queue.edge().saturating_sub(segment.pos) as u32;
         let cut = self.pending.contains(Pending::CUT) && self.queue.split(ctx.segments, key, room);
         ctx.counters.tx_cut_by_persist += u64::from(cut);
         cut.then_some(key)
@@ -343,7 +305,7 @@ impl SendHalf {
         let new = self.queue.unsent() == Some(key);
         let mut flags = Flags::empty();
         flags.set(Flags::PSH, segment.next.is_none());
-        flags.set(Flags::CWR, new && self.reduction.is_announced_next());
+        flags.set(Flags::CWR, new && self.agreed.ecn && self.rate.is_cwr_next());
         Outgoing {
             kind,
             pos: segment.pos,
@@ -360,11 +322,10 @@ impl SendHalf {
         // No room for SACK blocks: a pure acknowledgement has carried them before.
         Outgoing { kind, pos, flags, ecn: Ecn::NotEct, payload: None, spare_bytes: 0 }
     }
-
     /// The codepoint of a segment. Only new bytes may be marked: a mark on a retransmission, or on a
     /// segment outside the window, would mean nothing (RFC 3168 sections 6.1.4 to 6.1.6).
     #[inline]
     fn codepoint(&self, new: bool) -> Ecn {
-        if self.ect && new { Ecn::Ect0 } else { Ecn::NotEct }
+        if new && self.pending.contains(Pending::ECT) { Ecn::Ect0 } else { Ecn::NotEct }
     }
 }

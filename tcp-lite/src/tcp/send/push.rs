@@ -2,8 +2,7 @@
 
 use dp::{ExtBuf, Mempool};
 
-use super::{Fin, SendHalf, Writable};
-use crate::tcp::congestion::CongestionControl;
+use super::{SendHalf, UserEvents};
 use crate::tcp::ctx::Ctx;
 use crate::tcp::slabs::{BULK_SEGMENTS, PageKey};
 use crate::{Instant, SendError};
@@ -48,8 +47,8 @@ impl SendHalf {
     /// The send buffer is full: the user gets an event when it has space again.
     #[cold]
     fn full(&mut self) -> SendError {
-        if self.writable == Writable::Idle {
-            self.writable = Writable::Wanted;
+        if !self.events.contains(UserEvents::WRITABLE_QUEUED) {
+            self.events |= UserEvents::WRITABLE_WANTED;
         }
         SendError::BufferFull
     }
@@ -78,19 +77,16 @@ impl SendHalf {
     #[inline(always)]
     fn before_push(&mut self, ctx: &mut Ctx<'_>) {
         if self.queue.queued() == 0 {
-            self.timers.restart_user_timeout(ctx.now);
-            // RFC 5681 section 4.1. Acknowledgements and probes sent meanwhile are no data.
-            let idle = self.timers.idle_time(ctx.now);
-            if idle > self.rtt.rto() {
-                self.congestion.on_idle(ctx.now, idle);
-            }
+            self.loss.restart_user_timeout(ctx.now);
+            // Acknowledgements and probes sent meanwhile are no data.
+            self.rate.on_idle(ctx.now, self.loss.idle_time(ctx.now));
         }
     }
 
     /// Segments were queued.
     #[inline]
     pub(in crate::tcp) fn on_pushed(&mut self, now: Instant) {
-        self.pace.advance(now);
+        self.rate.advance_pace(now);
     }
 
     /// Raises `Event::Writable` if a segment was refused, a quarter of the send buffer is free, and the
@@ -98,7 +94,7 @@ impl SendHalf {
     /// that the user gets few events, each for many segments.
     #[inline]
     pub(super) fn raise_writable(&mut self, ctx: &mut Ctx<'_>) {
-        if self.writable == Writable::Wanted {
+        if self.events.contains(UserEvents::WRITABLE_WANTED) {
             self.raise_wanted(ctx);
         }
     }
@@ -109,9 +105,9 @@ impl SendHalf {
             && !ctx.segments.is_full_for(self.queue.segments())
             && self.queue.may_have_page(ctx.segments, self.bulk_pool(ctx), self.path.emss() as usize);
         if queued == 0 || room {
-            self.writable = Writable::Idle;
-            if self.fin == Fin::NotAsked {
-                self.writable = Writable::Queued;
+            self.events.remove(UserEvents::WRITABLE_WANTED);
+            if self.queue.may_push() {
+                self.events |= UserEvents::WRITABLE_QUEUED;
                 ctx.writable();
             }
         }
@@ -121,31 +117,31 @@ impl SendHalf {
     /// `Event::Acknowledged` if the user wants to know, unless it waits already.
     #[inline]
     pub(super) fn raise_acknowledged(&mut self, ctx: &mut Ctx<'_>, external: bool) {
-        if external || self.reports_acks {
+        if external || self.events.contains(UserEvents::REPORTS_ACKS) {
             self.raise_reported(ctx);
         }
     }
 
     #[cold]
     fn raise_reported(&mut self, ctx: &mut Ctx<'_>) {
-        if !self.acknowledged_queued {
-            self.acknowledged_queued = true;
+        if !self.events.contains(UserEvents::ACKNOWLEDGED_QUEUED) {
+            self.events |= UserEvents::ACKNOWLEDGED_QUEUED;
             ctx.acknowledged();
         }
     }
 
     /// The user has taken `Event::Acknowledged` off the event queue.
     pub(in crate::tcp) fn on_acknowledged_taken(&mut self) {
-        self.acknowledged_queued = false;
+        self.events.remove(UserEvents::ACKNOWLEDGED_QUEUED);
     }
 
     /// Says whether all acknowledgements are reported.
     pub(in crate::tcp) fn report_acknowledgements(&mut self, on: bool) {
-        self.reports_acks = on;
+        self.events.set(UserEvents::REPORTS_ACKS, on);
     }
 
     /// The user has taken `Event::Writable` off the event queue.
     pub(in crate::tcp) fn on_writable_taken(&mut self) {
-        self.writable = Writable::Idle;
+        self.events.remove(UserEvents::WRITABLE_WANTED | UserEvents::WRITABLE_QUEUED);
     }
 }

@@ -1,15 +1,13 @@
-//! What the timers of the sending half do when they are due: retransmission, reordering, tail loss probe
-//! and persist, one at a time, and the user timeout above all of them (RFC 9293 sections 3.8.1 to 3.8.3
-//! and 3.8.6.1, RFC 6298 section 5, RFC 8985 section 7.3). When they are due is in `deadline.rs`, the
-//! response of loss recovery to a timeout in `recovery.rs`.
+//! The timer of the sending half, and what follows for the owners other than loss recovery when it is due:
+//! a SYN again, a probe of the peer's window, a smaller EMSS (RFC 9293 sections 3.8.1 to 3.8.3 and 3.8.6.1).
+//! When it is due is in `loss/deadline.rs`, retransmission itself in `loss/expiry.rs`.
 
-use super::deadline::STUCK_INTERVAL;
-use super::frto::Frto;
+use super::loss::{SendTimer, TimerAction};
 use super::path_mtu::BlackHole;
-use super::timers::SendTimer;
-use super::{Fin, Pending, SendHalf};
+use super::{Pending, SendHalf};
 use crate::tcp::ctx::Ctx;
-use crate::tcp::slabs::{Marks, SegmentSlab};
+use crate::tcp::slabs::SegmentSlab;
+use crate::{Instant, TcpConfig};
 
 /// Result of the timers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,66 +22,46 @@ impl SendHalf {
     /// Whether a timer other than that of keepalives will notice a silent peer.
     #[inline]
     pub(in crate::tcp) fn is_waiting(&self) -> bool {
-        self.queue.outstanding() > 0 || self.timers.running().is_some()
+        self.queue.outstanding() > 0 || self.loss.running_timer().is_some()
+    }
+
+    /// When [`on_timer`](Self::on_timer) wants to be called.
+    #[inline]
+    pub(in crate::tcp) fn deadline(&self) -> Option<Instant> {
+        let running = self.loss.running_timer().map(|(at, _)| at);
+        let paced = self.rate.pace_opens_at().filter(|_| self.queue.has_unsent() || self.queue.has_lost());
+        first_of(running, first_of(paced, self.path.due()))
+    }
+
+    /// Whether a timer that counts microseconds runs, or is to be set.
+    #[inline]
+    pub(in crate::tcp) fn has_short_timer(&self) -> bool {
+        !self.rate.is_pace_open() || self.loss.has_reordering_timer()
+    }
+
+    /// Sets the timer that is due first, by what is outstanding or queued now, and when it was sent.
+    #[inline]
+    pub(in crate::tcp) fn arm(&mut self, now: Instant, config: &TcpConfig, segments: &SegmentSlab) {
+        let (sack, syn_due) = (self.agreed.sack, self.is_syn_next());
+        self.loss.arm(now, config, segments, (&self.queue, &self.rate), (sack, syn_due));
     }
 
     /// Runs the timers that are due at `ctx.now`.
     pub(in crate::tcp) fn on_timer(&mut self, ctx: &mut Ctx<'_>) -> Expired {
-        self.pace.advance(ctx.now);
+        self.rate.advance_pace(ctx.now);
         if self.path.due().is_some_and(|at| at <= ctx.now) {
-            self.path.on_timer(ctx, self.queue.una(), self.fin == Fin::NotAsked);
+            self.path.on_timer(ctx, self.queue.una(), self.queue.may_push());
         }
-        match self.timers.expired(ctx.now) {
-            Some(timer) => {
-                Expired { unanswered: timer == SendTimer::Rto, give_up: self.on_expired(ctx, timer) }
-            }
-            None => Expired::default(),
+        let syn_due = self.is_syn_next();
+        let (loss, state) = self.loss_and_state();
+        let Some((timer, action)) = loss.on_timer(ctx, state, syn_due) else { return Expired::default() };
+        match action {
+            TimerAction::Nothing | TimerAction::GiveUp => {}
+            TimerAction::SendSyn => self.pending |= Pending::SYN,
+            TimerAction::Persist => self.on_persist(ctx),
+            TimerAction::TimedOut => self.lower_emss_in_black_hole(ctx),
         }
-    }
-
-    /// Returns whether the connection ends.
-    fn on_expired(&mut self, ctx: &mut Ctx<'_>, timer: SendTimer) -> bool {
-        // RFC 5041 section 8.4.2, RFC 5044 section 9.4, RFC 5040 section 8.2.2 and RFC 5042 section 5.4.5
-        // (DDP-248, MPA-258, RDMAP-382, SEC-079): that a security association was deleted is no reason to
-        // end the stream, and is not known here. The path is silent then, and lost segments come again. A
-        // path that stays silent for the user timeout does end the stream, whatever the cause.
-        if self.timers.is_given_up(ctx.now, ctx.config.user_timeout) {
-            return true;
-        }
-        match timer {
-            SendTimer::Rto | SendTimer::Stuck if self.is_stuck(ctx.segments) => {
-                // The segment was not sent, so no answer is missing: neither the network nor the path
-                // MTU is the cause, and the RTO stays.
-                let stuck = (ctx.now + STUCK_INTERVAL, SendTimer::Stuck);
-                self.timers.start(ctx.now, stuck, ctx.config.user_timeout);
-                return false;
-            }
-            SendTimer::Stuck => {}
-            SendTimer::Persist => self.on_persist(ctx),
-            SendTimer::Reorder => self.on_reorder_timer(ctx),
-            SendTimer::LossProbe => {
-                // The RTO is the last resort if the probe fails (RFC 8985 section 7.3).
-                self.pending |= Pending::LOSS_PROBE;
-                self.timers.delay_rto(ctx.now + self.rtt.rto());
-            }
-            SendTimer::Rto if self.queue.una() == 0 => {
-                if !self.timers.on_syn_timeout(ctx.config.syn_retries) {
-                    return true;
-                }
-                ctx.counters.rto_expired += 1;
-                self.rtt.back_off();
-                self.timers.delay_rto(ctx.now + self.rtt.rto());
-                self.pending |= Pending::SYN;
-            }
-            SendTimer::Rto => {
-                if self.fin == Fin::Sent {
-                    self.fin = Fin::Due;
-                }
-                self.on_retransmission_timeout(ctx);
-                self.lower_emss_in_black_hole(ctx);
-            }
-        }
-        false
+        Expired { unanswered: timer == SendTimer::Rto, give_up: action == TimerAction::GiveUp }
     }
 
     /// The oldest segment timed out: lowers EMSS if the segment is too large for the path.
@@ -97,43 +75,16 @@ impl SendHalf {
         }
     }
 
-    /// Whether the segment that timed out before has not been retransmitted since, or the SYN was never
-    /// sent. (F-RTO holds the oldest segment back on purpose.)
-    pub(super) fn is_stuck(&self, segments: &SegmentSlab) -> bool {
-        if self.queue.una() == 0 {
-            return self.pending.contains(Pending::SYN);
-        }
-        match self.queue.oldest_sent() {
-            Some(key) => {
-                let lost = segments.get(key).marks.contains(Marks::LOST);
-                lost && !matches!(self.recovery.frto, Frto::New(_))
-            }
-            None => self.fin == Fin::Due,
-        }
-    }
-
     /// The peer's window has stayed too small: probes it if it is closed, otherwise cuts a segment to it
     /// (RFC 9293 sections 3.8.6.1 and 3.8.6.2.1).
     fn on_persist(&mut self, ctx: &mut Ctx<'_>) {
-        self.timers.back_off_persist();
+        self.loss.back_off_persist();
         self.pending.remove(Pending::CUT);
-        let too_small =
-            self.queue.unsent().is_some_and(|key| ctx.segments.get(key).end() > self.window.edge());
-        if too_small {
-            let closed = self.window.edge() <= self.queue.nxt();
+        if self.queue.has_unsent() && !self.queue.is_new_sendable(ctx.segments) {
+            let closed = !self.queue.is_window_open();
             ctx.counters.window_probes += u64::from(closed);
             self.pending |= if closed { Pending::WINDOW_PROBE } else { Pending::CUT };
         }
-    }
-
-    /// Whether the peer offers less than a segment, and less than half of the largest window it has
-    /// offered. Each cut for such a window splits an FPDU for a few bytes, so the cuts come at
-    /// increasing intervals. A peer that never offered more is small rather than silly, and does not
-    /// have to wait (RFC 9293 section 3.8.6.2.1, condition 3).
-    #[inline]
-    pub(super) fn is_window_silly(&self, ctx: &Ctx<'_>) -> bool {
-        let offered = self.window.edge().saturating_sub(self.queue.una());
-        2 * offered < self.window.max() && self.is_blocked_by_window(ctx)
     }
 
     /// The link is up again. Segments sent meanwhile are lost: retransmits them now rather than when the
@@ -144,37 +95,45 @@ impl SendHalf {
                 self.pending |= Pending::SYN;
             }
         } else if self.queue.outstanding() > 0 {
-            if self.fin == Fin::Sent {
-                self.fin = Fin::Due;
-            }
-            self.on_retransmission_timeout(ctx);
+            let (loss, state) = self.loss_and_state();
+            loss.on_timeout(ctx, state);
             // The timeouts were not due to the segments' length.
             self.path.on_progress();
             // The probe is answered at once, while a single retransmission may wait for a delayed
             // acknowledgement.
             self.pending |= Pending::WINDOW_PROBE;
-        } else if self.timers.due(SendTimer::Persist).is_some() {
+        } else if matches!(self.loss.running_timer(), Some((_, SendTimer::Persist))) {
             self.on_persist(ctx);
-            self.timers.forget_persist_backoff();
+            self.loss.forget_persist_backoff();
         }
-        self.rtt.forget_backoff();
-        self.timers.delay_rto(ctx.now + self.rtt.rto());
+        self.rate.forget_rto_backoff();
+        self.loss.on_link_up(ctx.now + self.rate.rto());
     }
 
     /// Whether our SYN was sent more than once.
     pub(in crate::tcp) fn has_sent_syn_again(&self) -> bool {
-        self.timers.syn_sends() > 1
+        self.loss.syn_sends() > 1
     }
 
     /// Whether our SYN was sent at all.
     pub(in crate::tcp) fn has_sent_syn(&self) -> bool {
-        self.timers.syn_sends() > 0
+        self.loss.syn_sends() > 0
     }
 
     /// Our FIN has to be sent. If the queue is empty, the user timeout counts from now on.
     pub(in crate::tcp) fn await_fin(&mut self, ctx: &Ctx<'_>) {
         if self.queue.queued() == 0 {
-            self.timers.restart_user_timeout(ctx.now);
+            self.loss.restart_user_timeout(ctx.now);
         }
+    }
+}
+
+/// The earlier of two times, if there is one. Written out because an iterator over options takes four
+/// times as long, and this runs for every segment.
+#[inline]
+pub(in crate::tcp) fn first_of(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
     }
 }

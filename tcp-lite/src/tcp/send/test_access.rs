@@ -1,8 +1,10 @@
 //! Access to the sending half for tests of whole connections.
 
-use super::{Phase, SendHalf};
+use super::SendHalf;
+use super::loss::Phase;
 use crate::Duration;
 use crate::tcp::congestion::Congestion;
+use crate::tcp::ctx::Ctx;
 
 impl SendHalf {
     pub(in crate::tcp) fn una(&self) -> u64 {
@@ -32,32 +34,32 @@ impl SendHalf {
     }
 
     pub(in crate::tcp) fn phase(&self) -> Phase {
-        self.recovery.phase
+        self.loss.phase()
     }
 
     pub(in crate::tcp) fn set_phase(&mut self, phase: Phase) {
-        self.recovery.phase = phase;
+        self.loss.set_phase(phase);
     }
 
     /// RFC 6582, `recover`.
     pub(in crate::tcp) fn recovery_point(&self) -> u64 {
-        self.recovery.recovery_point
+        self.loss.recovery_point()
     }
 
     pub(in crate::tcp) fn congestion(&self) -> &Congestion {
-        &self.congestion
+        self.rate.congestion()
     }
 
     pub(in crate::tcp) fn congestion_mut(&mut self) -> &mut Congestion {
-        &mut self.congestion
+        self.rate.congestion_mut()
     }
 
     pub(in crate::tcp) fn srtt_us(&self) -> u32 {
-        self.rtt.srtt_us()
+        self.rate.srtt_us()
     }
 
     pub(in crate::tcp) fn back_off(&mut self) {
-        self.rtt.back_off();
+        self.rate.back_off_rto();
     }
 
     pub(in crate::tcp) fn emss(&self) -> u32 {
@@ -73,12 +75,17 @@ impl SendHalf {
         self.path.has_probe()
     }
 
+    /// As if a segment of `len` bytes was sent.
+    pub(in crate::tcp) fn pace(&mut self, ctx: &Ctx<'_>, len: u32) {
+        self.rate.on_sent(ctx.now, ctx.config, self.path.emss(), len);
+    }
+
     pub(in crate::tcp) fn is_pace_open(&self) -> bool {
-        self.pace.is_open()
+        self.rate.is_pace_open()
     }
 
     pub(in crate::tcp) fn reordering_window_for_test(&self) -> Duration {
-        self.reordering_window()
+        self.loss.reordering_window(&self.queue, &self.rate)
     }
 
     pub(in crate::tcp) fn retransmits(&self) -> u64 {
@@ -88,6 +95,5 @@ impl SendHalf {
     /// As if an idle connection had sent so many bytes more, and all had been acknowledged.
     pub(in crate::tcp) fn skip(&mut self, bytes: u64) {
         self.queue.skip(bytes);
-        self.window.advance(bytes);
     }
 }

@@ -6,7 +6,6 @@
 //! transmission, and is acknowledged and retransmitted by itself. If the port cuts, all are as long as
 //! the first, except that the last may be shorter.
 
-use super::frto::Frto;
 use super::{Pending, SendHalf};
 use crate::ip::IPV6_BYTES;
 use crate::tcp::ctx::Ctx;
@@ -29,11 +28,11 @@ impl SendHalf {
     ) -> (usize, bool) {
         // A paced connection sends its segments one by one (one whose path is too short for pacing is not
         // paced). A segment that was cut for a small window is the last one sent.
-        let alone = self.pacing(ctx.config).is_some() || self.pending.contains(Pending::CUT);
-        let most = match self.recovery.frto {
+        let alone = self.rate.is_paced(ctx.config) || self.pending.contains(Pending::CUT);
+        let most = match self.loss.frto_allowance() {
             _ if alone => 1,
-            Frto::New(left) => usize::from(left).min(most),
-            Frto::Off | Frto::Retransmitted => most,
+            Some(left) => usize::from(left).min(most),
+            None => most,
         };
         let bytes = u64::from(ctx.segments.get(first).len);
         let external = ctx.segments.is_external(first);
@@ -69,7 +68,7 @@ impl SendHalf {
         let fits = u64::from(segment.len) <= bytes
             && segment.external.is_some() == before.external.is_some()
             && sum + u64::from(segment.len) <= MAX_TRAIN_BYTES
-            && segment.end() <= self.window.edge()
+            && self.queue.fits_window(segment)
             && self.pipe() + sum < self.send_limit();
         fits.then_some(next)
     }

@@ -1,6 +1,7 @@
 //! Whole connections over a wire that loses, reorders and duplicates by a seed.
 
 use proptest::prelude::*;
+use testkit::dice::Dice;
 
 use super::wire::*;
 use crate::tcp::State;
@@ -8,14 +9,6 @@ use crate::{Duration, PathMtuConfig, PathMtuProbing, TcpConfig};
 
 /// With timestamps or without, less than most segments.
 const NARROW_MSS: u16 = 412;
-
-/// A generator good enough to shake packets with.
-fn dice(mut seed: u64) -> impl FnMut(u64) -> u64 {
-    move |sides| {
-        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (seed >> 33) % sides
-    }
-}
 
 #[derive(Clone, Debug)]
 struct Scenario {
@@ -103,13 +96,17 @@ fn run(scenario: &Scenario) {
     let mut pair = Pair::new(config, config);
     pair.b.events_limit = scenario.events_limit;
     pair.a.params.iss = crate::facade::TcpSeqNumber(scenario.iss as i32);
-    let mut roll = dice(seed);
+    let mut dice = Dice::linear(seed);
     pair.plan = Box::new(move |_, _| {
-        let copies = if roll(100) < loss_percent { 0 } else { 1 + u64::from(roll(100) < duplicate_percent) };
-        (0..copies).map(|_| DELAY + Duration::from_micros(roll(jitter_us + 1))).collect()
+        let copies = if dice.below(100) < loss_percent {
+            0
+        } else {
+            1 + u64::from(dice.below(100) < duplicate_percent)
+        };
+        (0..copies).map(|_| DELAY + Duration::from_micros(dice.below(jitter_us + 1))).collect()
     });
-    let mut cut = dice(!seed);
-    pair.cut = Box::new(move |len| (cut(100) < split_percent).then(|| cut(len as u64) as usize));
+    let mut cut = Dice::linear(!seed);
+    pair.cut = Box::new(move |len| (cut.below(100) < split_percent).then(|| cut.index(len)));
     pair.a.connect(pair.now);
     let (mut sizes, mut back_sizes) = (scenario.sizes.clone(), scenario.back_sizes.clone());
     let (mut a_next, mut b_next, mut a_offset, mut b_offset) = (0, 0, 0, 0);

@@ -5,14 +5,13 @@
 //! Rules: no panic; sent frames are well-formed; a frame causes only a few; limits are kept; at the end
 //! nothing is held.
 
-use crate::sim::packet::{Tcp, flag, parse};
 use dp::Checksum;
 use tcp_lite::{ConnId, Duration, Event, Limits, ListenerId, TcpConfig};
 
 use super::host::{ENDS, Host};
-use super::packet::{self, ETHERNET, Ends, Ipv4, protocol};
 use super::rig;
 use crate::input::Input;
+use testkit::packet::{self, Addresses, ETHERNET, Ipv4, Tcp, TcpHeader, flag, parse, protocol};
 
 /// The port that listens.
 const PORT: u16 = 4000;
@@ -34,7 +33,7 @@ const LIMITS: Limits =
 
 struct Run {
     host: Host,
-    ends: Ends,
+    ends: Addresses,
     /// The stack's last frame, and its last one with TCP.
     heard: Vec<u8>,
     heard_tcp: Option<(Vec<u8>, Tcp)>,
@@ -124,7 +123,7 @@ impl Run {
 
     /// Other addresses than the usual: strangers, groups, unspecified, the stack's own.
     fn choose_ends(&mut self, input: &mut Input<'_>) {
-        let Ends { macs, v4, v6 } = &mut self.ends;
+        let Addresses { macs, v4, v6 } = &mut self.ends;
         match input.below(10) {
             0 => macs[0][5] = input.u8(),
             1 => macs[1] = [0xff; 6],
@@ -179,7 +178,7 @@ impl Run {
     }
 
     fn arp(&self, input: &mut Input<'_>) -> Vec<u8> {
-        let Ends { macs, v4, .. } = self.ends;
+        let Addresses { macs, v4, .. } = self.ends;
         let operation = [0, input.pick(&[1, 2, 3])];
         let head = [&[0, 1, 8, 0, 6, 4][..], &operation, &macs[0], &v4[0]].concat();
         packet::raw(&self.ends, [8, 6], &[&head[..], &macs[1], &v4[1]].concat())
@@ -194,23 +193,19 @@ impl Run {
     }
 
     fn tcp(&self, input: &mut Input<'_>) -> Vec<u8> {
-        let mut segment = Vec::new();
-        let port = 50_000 + input.below(8) as u16;
-        segment.extend(port.to_be_bytes());
-        segment.extend(input.pick(&[PORT, PORT, PORT, PORT + 1, 0]).to_be_bytes());
-        segment.extend(if input.one_in(4) { input.u32() } else { 1000 }.to_be_bytes());
-        segment.extend(input.u32().to_be_bytes());
-        let flags = match input.u8() {
-            0..=159 => flag::SYN,
-            flags => flags & 0x3f,
+        let header = TcpHeader {
+            ports: [50_000 + input.below(8) as u16, input.pick(&[PORT, PORT, PORT, PORT + 1, 0])],
+            seq: if input.one_in(4) { input.u32() } else { 1000 },
+            ack: input.u32(),
+            flags: match input.u8() {
+                0..=159 => flag::SYN,
+                flags => flags & 0x3f,
+            },
+            options: input.bytes(40),
+            window: input.u16(),
+            urgent: 0,
         };
-        let options = input.bytes(40);
-        segment.extend([((20 + options.len()).div_ceil(4) as u8) << 4, flags]);
-        segment.extend(input.u16().to_be_bytes());
-        segment.extend([0; 4]);
-        segment.extend(options);
-        segment.resize(segment.len().next_multiple_of(4), 0);
-        segment.extend(input.bytes(60));
+        let segment = header.segment(input.bytes(60));
         self.ip(input.one_in(2), [protocol::TCP; 2], 64, &segment)
     }
 
@@ -220,21 +215,19 @@ impl Run {
         match (packet::resolution(&self.heard, &self.ends), &self.heard_tcp) {
             (Some(reply), _) => reply,
             (_, Some((frame, tcp))) => {
-                let mut segment = Vec::new();
-                segment.extend(tcp.dst_port.to_be_bytes());
-                segment.extend(tcp.src_port.to_be_bytes());
-                segment.extend(tcp.ack.wrapping_add(input.delta() as u32).to_be_bytes());
                 let taken = tcp.len() as u32 + u32::from(tcp.has(flag::SYN)) + u32::from(tcp.has(flag::FIN));
-                let ack = tcp.seq.wrapping_add(taken).wrapping_add(input.delta() as u32);
-                segment.extend(ack.to_be_bytes());
-                let flags = if input.one_in(4) { input.u8() & 0x3f } else { flag::ACK };
-                segment.extend([0x80, flags]);
-                segment.extend(input.u16().to_be_bytes());
-                segment.extend([0, 0, 0, 0]);
                 let echo =
                     tcp.options(frame).find(|(kind, _)| *kind == 8).map_or(&[0; 4][..], |(_, v)| &v[..4]);
-                segment.extend([&[8, 10, 0, 0, 0, 9][..], echo, &[1, 1]].concat());
-                segment.extend(input.bytes(40));
+                let header = TcpHeader {
+                    ports: [tcp.dst_port, tcp.src_port],
+                    seq: tcp.ack.wrapping_add(input.delta() as u32),
+                    ack: tcp.seq.wrapping_add(taken).wrapping_add(input.delta() as u32),
+                    flags: if input.one_in(4) { input.u8() & 0x3f } else { flag::ACK },
+                    window: input.u16(),
+                    urgent: 0,
+                    options: &[&[8, 10, 0, 0, 0, 9][..], echo, &[1, 1]].concat(),
+                };
+                let segment = header.segment(input.bytes(40));
                 self.ip(tcp.ipv6, [protocol::TCP; 2], 64, &segment)
             }
             _ => Vec::new(),
@@ -297,7 +290,7 @@ impl Run {
             frame.truncate(input.below(120));
         }
         if input.one_in(2) {
-            packet::finish(frame);
+            packet::complete(frame);
         }
     }
 

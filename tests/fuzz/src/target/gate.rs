@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use dp::{Burst, LinkState, Mbuf, Mempool, Port, PortCounters, PortInfo};
+use dp::{Below, Burst, Link, Mbuf, Port, PortBase, PortLayer, Sleep, Statistics};
 
 use super::trace::trace;
 
@@ -66,15 +66,17 @@ pub(super) fn gated(port: Box<dyn Port>) -> (Box<dyn Port>, GateControl) {
     (Box::new(Gate { port, hand: hand.clone() }), hand)
 }
 
+impl PortLayer for Gate {
+    fn below(&self) -> Below<&dyn Port, &PortBase> {
+        Below::Port(&*self.port)
+    }
+
+    fn below_mut(&mut self) -> Below<&mut dyn Port, &mut PortBase> {
+        Below::Port(&mut *self.port)
+    }
+}
+
 impl Port for Gate {
-    fn info(&self) -> &PortInfo {
-        self.port.info()
-    }
-
-    fn mempool(&self) -> &Mempool {
-        self.port.mempool()
-    }
-
     fn rx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
         self.port.rx_burst(now_us, frames)
     }
@@ -97,16 +99,8 @@ impl Port for Gate {
         assert!(pass.is_empty(), "the wire has room for all frames there are");
         taken + self.port.tx_burst(now_us, frames)
     }
-
-    fn link_state(&mut self) -> LinkState {
-        self.port.link_state()
-    }
-
-    fn counters(&self) -> PortCounters {
-        self.port.counters()
-    }
-
-    fn next_due_us(&self) -> Option<u64> {
-        self.port.next_due_us()
-    }
 }
+
+impl Link for Gate {}
+impl Sleep for Gate {}
+impl Statistics for Gate {}

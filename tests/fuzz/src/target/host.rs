@@ -5,9 +5,9 @@ use dp::{Burst, Checksum, Mbuf, Mempool};
 use tcp_lite::facade::EthernetAddress;
 use tcp_lite::{AddressProbing, Instant, Limits, Stack, StackConfig, StackUsage, TcpConfig};
 
-use super::packet::{ETHERNET, Ends, Shown, is_sound, protocol};
 use super::rig::{self, CHECK_EVERY};
-use super::trace::trace;
+use super::trace::{Shown, trace};
+use testkit::packet::{Addresses, ETHERNET, is_sound, protocol};
 
 /// Packet buffers of the stack, and bytes of each.
 const BUFFERS: usize = 32;
@@ -23,7 +23,7 @@ thread_local! {
 }
 
 /// Addresses, from the far end to the stack.
-pub(super) const ENDS: Ends = Ends {
+pub(super) const ENDS: Addresses = Addresses {
     macs: [[2, 0, 0, 0, 0, 0x0a], [2, 0, 0, 0, 0, 0x0b]],
     v4: [[10, 0, 0, 1], [10, 0, 0, 2]],
     v6: [

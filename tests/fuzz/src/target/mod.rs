@@ -5,7 +5,6 @@ pub mod frames;
 mod gate;
 mod host;
 mod ledger;
-mod packet;
 mod rig;
 pub mod startup;
 pub mod stream;

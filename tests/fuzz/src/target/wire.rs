@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use dp::local::hostile::{Hostile, Offer};
 use dp::local::{LocalConfig, LocalPort, open};
-use dp::{Burst, Mbuf, Port, TxOffload};
+use dp::{Burst, Link, Mbuf, Port, Sleep, TxOffload};
 
 use crate::input::Input;
 

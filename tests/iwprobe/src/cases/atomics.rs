@@ -5,24 +5,24 @@ use super::codes::{
     ANY_OPERATION, OPERATION_STREAM, OPERATION_VERSION, PROTECTION_ACCESS, PROTECTION_BOUNDS,
     PROTECTION_STAG, PROTECTION_UNSPECIFIED, PROTECTION_WRAP, UNTAGGED_TOO_LONG,
 };
-use crate::case::{Case, Check, Side, Stop, deviates, not_applicable, require};
+use crate::case::{Case, CaseError, Check, Side, deviates, not_applicable, require};
 use crate::probe::Probe;
 use crate::scene::{Region, pattern};
-use crate::session::{Got, Session};
+use crate::session::{Incoming, Session};
 use crate::wire::atomic::{AtomicRequest, CMP_SWAP, FETCH_ADD, decode_response};
 use crate::wire::{Code, Segment, describe, opcode};
 
 const SCENE: &str = "mr=64:rwa recv=1x16";
 
 /// The stage of an endpoint that has atomics: FetchAdd of 0 changes nothing and tells (RFC 7306 section 1.1).
-fn stage(p: &Probe) -> Result<(Session, Region), Stop> {
+fn stage(p: &Probe) -> Result<(Session, Region), CaseError> {
     let mut session = p.stage(SCENE)?;
     let region = session.region(0)?;
     let trial = AtomicRequest::fetch_add(0, region.stag, region.to, 0, 0);
     send(&mut session, &trial);
     match session.receive() {
-        Got::Segment(segment) if segment.opcode() == opcode::ATOMIC_RESPONSE => Ok((session, region)),
-        Got::Segment(segment)
+        Incoming::Segment(segment) if segment.opcode() == opcode::ATOMIC_RESPONSE => Ok((session, region)),
+        Incoming::Segment(segment)
             if segment.as_terminate().is_some_and(|told| {
                 ANY_OPERATION.contains(&told.code()) || ANY_OPERATION.contains(&told.swapped_code())
             }) =>
@@ -43,7 +43,7 @@ fn send(session: &mut Session, request: &AtomicRequest) {
     session.send(&segment);
 }
 
-fn response(session: &mut Session, id: u32) -> Result<u64, Stop> {
+fn response(session: &mut Session, id: u32) -> Result<u64, CaseError> {
     let segment = session.expect(opcode::ATOMIC_RESPONSE)?;
     let Some((told, value)) = decode_response(segment.payload()) else {
         return deviates(format!("an Atomic Response of {} bytes", segment.payload().len()));
@@ -60,7 +60,7 @@ fn in_memory(value: u64, little_endian: bool) -> [u8; 8] {
 }
 
 /// Which byte order the target's machine has.
-fn byte_order(session: &mut Session, region: Region) -> Result<bool, Stop> {
+fn byte_order(session: &mut Session, region: Region) -> Result<bool, CaseError> {
     send(session, &AtomicRequest::fetch_add(1, region.stag, region.to, 0, 0));
     let value = response(session, 1)?;
     let bytes = pattern(0, 8);

@@ -2,7 +2,7 @@
 
 use crate::case::{Case, Side, deviates, require};
 use crate::conn::End;
-use crate::session::Got;
+use crate::session::Incoming;
 use crate::wire::{Fault, Segment, opcode};
 
 pub(super) const CASES: &[Case] = &[
@@ -55,8 +55,8 @@ pub(super) const CASES: &[Case] = &[
             session.finish();
             loop {
                 match session.receive() {
-                    Got::End(_) => break,
-                    Got::Segment(segment) if segment.as_terminate().is_some() => {}
+                    Incoming::End(_) => break,
+                    Incoming::Segment(segment) if segment.as_terminate().is_some() => {}
                     other => return deviates(format!("expected the end, got {other}")),
                 }
             }
@@ -91,10 +91,10 @@ pub(super) const CASES: &[Case] = &[
             let mut bytes = 0;
             loop {
                 match session.receive() {
-                    Got::Segment(segment) if segment.opcode() == opcode::SEND => {
+                    Incoming::Segment(segment) if segment.opcode() == opcode::SEND => {
                         bytes += segment.payload().len()
                     }
-                    Got::End(End::Fin) => break,
+                    Incoming::End(End::Fin) => break,
                     other => return deviates(format!("expected Sends and FIN, got {other}")),
                 }
             }

@@ -2,18 +2,18 @@
 //! answered: before the first valid FPDU a responder may not send, not even a Terminate.
 
 use super::codes::LLP_CRC;
-use crate::case::{Case, Check, Side, Stop, deviates, not_applicable};
+use crate::case::{Case, CaseError, Check, Side, deviates, not_applicable};
 use crate::probe::Probe;
-use crate::session::{Got, Session};
+use crate::session::{Incoming, Session};
 use crate::wire::{Fault, ReadRequest, Segment};
 
-fn running(p: &Probe) -> Result<Session, Stop> {
+fn running(p: &Probe) -> Result<Session, CaseError> {
     let mut session = p.plain()?;
     session.ping()?;
     Ok(session)
 }
 
-fn checked(p: &Probe) -> Result<Session, Stop> {
+fn checked(p: &Probe) -> Result<Session, CaseError> {
     let session = running(p)?;
     if session.uses_crc() { Ok(session) } else { not_applicable("no CRCs on this connection") }
 }
@@ -228,9 +228,9 @@ pub(super) const CASES: &[Case] = &[
             let (msn, segment) = ping_segment(&mut session);
             session.send(&segment);
             match session.receive() {
-                Got::End(_) => Ok(()),
-                Got::Segment(segment) if segment.as_terminate().is_some() => Ok(()),
-                Got::Segment(segment) if segment.to() == u64::from(msn) => Ok(()),
+                Incoming::End(_) => Ok(()),
+                Incoming::Segment(segment) if segment.as_terminate().is_some() => Ok(()),
+                Incoming::Segment(segment) if segment.to() == u64::from(msn) => Ok(()),
                 other => deviates(format!("expected an end, or the next FPDU to be answered, got {other}")),
             }
         },
@@ -247,8 +247,8 @@ pub(super) const CASES: &[Case] = &[
             session.finish();
             loop {
                 match session.receive() {
-                    Got::End(_) => break,
-                    Got::Segment(segment) if segment.as_terminate().is_some() => {}
+                    Incoming::End(_) => break,
+                    Incoming::Segment(segment) if segment.as_terminate().is_some() => {}
                     other => return deviates(format!("expected the end, got {other}")),
                 }
             }

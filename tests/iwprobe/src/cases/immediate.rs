@@ -2,10 +2,10 @@
 //! apply to it.
 
 use super::codes::{ANY_MSN, ANY_OPERATION, OPERATION_VERSION, UNTAGGED_TOO_LONG};
-use crate::case::{Case, Check, Side, Stop, deviates, not_applicable, require};
+use crate::case::{Case, CaseError, Check, Side, deviates, not_applicable, require};
 use crate::probe::Probe;
 use crate::scene::Completion;
-use crate::session::{Got, Session};
+use crate::session::{Incoming, Session};
 use crate::wire::{Segment, crc32c, opcode};
 
 /// What verbs with 32 bits of immediate data put first.
@@ -16,20 +16,20 @@ fn immediate(msn: u32) -> Segment {
 }
 
 /// A scene on an endpoint that knows Immediate Data.
-fn stage(p: &Probe, scene: &str) -> Result<Session, Stop> {
+fn stage(p: &Probe, scene: &str) -> Result<Session, CaseError> {
     let mut trial = p.stage("recv=1x16")?;
     trial.send(&immediate(1));
     let ping = trial.read_request(0, 0, 0);
     trial.send(&ping);
     match trial.receive() {
-        Got::Segment(segment)
+        Incoming::Segment(segment)
             if segment.as_terminate().is_some_and(|told| {
                 ANY_OPERATION.contains(&told.code()) || ANY_OPERATION.contains(&told.swapped_code())
             }) =>
         {
             return not_applicable("the endpoint has no Immediate Data");
         }
-        Got::Segment(segment) if segment.opcode() == opcode::READ_RESPONSE => {}
+        Incoming::Segment(segment) if segment.opcode() == opcode::READ_RESPONSE => {}
         other => return deviates(format!("Immediate Data is answered by {other}")),
     }
     trial.close();

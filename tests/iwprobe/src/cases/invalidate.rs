@@ -30,7 +30,7 @@ fn refused(
     p: &Probe,
     scene: &str,
     codes: &[Code],
-    stag: impl FnOnce(&crate::session::Session) -> Result<u32, crate::case::Stop>,
+    stag: impl FnOnce(&crate::session::Session) -> Result<u32, crate::case::CaseError>,
 ) -> Check {
     let mut session = p.stage(scene)?;
     session.ping()?;
@@ -69,7 +69,7 @@ pub(super) const CASES: &[Case] = &[
             let ping = session.read_request(0, 0, 0);
             session.send(&ping);
             match session.receive() {
-                crate::session::Got::Segment(segment) => match segment.as_terminate() {
+                crate::session::Incoming::Segment(segment) => match segment.as_terminate() {
                     Some(told) => require(
                         REFUSED.contains(&told.code()) || REFUSED.contains(&told.swapped_code()),
                         || format!("Terminate {}", told.code()),

@@ -1,12 +1,12 @@
 //! Markers that we send because the endpoint asks for them (RFC 5044 section 4.2, 4.3).
 
 use super::codes::{LLP_CRC, LLP_MARKER};
-use crate::case::{Case, Side, Stop, deviates, not_applicable};
+use crate::case::{Case, CaseError, Side, deviates, not_applicable};
 use crate::probe::Probe;
-use crate::session::{Got, Session};
+use crate::session::{Incoming, Session};
 use crate::wire::{Fault, Segment};
 
-fn marked(p: &Probe, words: &str) -> Result<Session, Stop> {
+fn marked(p: &Probe, words: &str) -> Result<Session, CaseError> {
     let mut session = if words.is_empty() { p.plain()? } else { p.stage(words)? };
     if !session.sends_markers() {
         return not_applicable("the endpoint asks for no markers");
@@ -100,8 +100,8 @@ pub(super) const CASES: &[Case] = &[
             let ping = session.read_request(0, 0, 0);
             session.send(&ping);
             match session.receive() {
-                Got::Segment(segment) if segment.as_terminate().is_none() => Ok(()),
-                Got::Segment(segment) => {
+                Incoming::Segment(segment) if segment.as_terminate().is_none() => Ok(()),
+                Incoming::Segment(segment) => {
                     let code = segment.as_terminate().map(|told| told.code());
                     if code == Some(LLP_MARKER) { Ok(()) } else { deviates(format!("Terminate {code:?}")) }
                 }

@@ -2,20 +2,20 @@
 //! section 7.1.1, RFC 6581).
 
 use super::codes::LLP_CRC;
-use crate::case::{Case, Check, Side, Stop, deviates, not_applicable, require};
+use crate::case::{Case, CaseError, Check, Side, deviates, not_applicable, require};
 use crate::probe::{Answer, Probe};
 use crate::scene::{MAGIC, words};
 use crate::session::Session;
 use crate::wire::{Depths, Fault, REPLY_KEY, REQUEST_KEY, ReadRequest, Segment, Startup, flag};
 
-fn enhanced(p: &Probe, depths: Depths) -> Result<Startup, Stop> {
+fn enhanced(p: &Probe, depths: Depths) -> Result<Startup, CaseError> {
     if p.profile().revision < 2 {
         return not_applicable("the endpoint has no revision 2");
     }
     Ok(Startup::enhanced(REQUEST_KEY, flag::C, depths, MAGIC.as_bytes()))
 }
 
-fn client_server(p: &Probe, depths: Depths) -> Result<Startup, Stop> {
+fn client_server(p: &Probe, depths: Depths) -> Result<Startup, CaseError> {
     if p.profile().peer_to_peer {
         return not_applicable("the endpoint takes peer-to-peer connections only");
     }
@@ -23,7 +23,7 @@ fn client_server(p: &Probe, depths: Depths) -> Result<Startup, Stop> {
 }
 
 /// A connection whose Request had C clear.
-fn without_crc(p: &Probe) -> Result<Session, Stop> {
+fn without_crc(p: &Probe) -> Result<Session, CaseError> {
     let request = p.request(MAGIC.as_bytes());
     p.accepted(&Startup { flags: request.flags & !flag::C, ..request })
 }
@@ -45,7 +45,7 @@ pub(super) fn markers_come(session: &mut Session) -> Check {
     session.expect_well_framed()
 }
 
-fn agreed(session: &Session) -> Result<Depths, Stop> {
+fn agreed(session: &Session) -> Result<Depths, CaseError> {
     session.frame.depths().map_or_else(|| deviates("a Reply without IRD and ORD"), Ok)
 }
 

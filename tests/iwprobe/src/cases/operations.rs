@@ -2,7 +2,7 @@
 //! section 5).
 
 use super::codes::{ANY_OPERATION, TAGGED_BOUNDS, TAGGED_STAG, TAGGED_WRAP};
-use crate::case::{Case, Check, Side, Stop, require};
+use crate::case::{Case, CaseError, Check, Side, require};
 use crate::probe::Probe;
 use crate::scene::{SOURCE_PATTERN, pattern};
 use crate::session::Session;
@@ -12,14 +12,14 @@ const STAG: u32 = 0x1122_3344;
 const TO: u64 = 0x0001_0203_0405_0607;
 
 /// The target does `operations` once our Send has come.
-fn doing(p: &Probe, operations: &str) -> Result<Session, Stop> {
+fn doing(p: &Probe, operations: &str) -> Result<Session, CaseError> {
     let mut session = p.stage(&format!("recv=1x16 peer={STAG:x}:{TO:x} then={operations}"))?;
     session.send_message(b"go");
     Ok(session)
 }
 
 /// The segments of one message of this opcode.
-fn message(session: &mut Session, opcode: u8) -> Result<Vec<Segment>, Stop> {
+fn message(session: &mut Session, opcode: u8) -> Result<Vec<Segment>, CaseError> {
     let mut segments = vec![session.expect(opcode)?];
     while !segments[segments.len() - 1].is_last() {
         segments.push(session.expect(opcode)?);
@@ -61,7 +61,7 @@ fn sent(p: &Probe, operation: &str, opcode: u8, length: usize, invalidates: bool
 }
 
 /// The target's Read Request, checked.
-fn asked(session: &mut Session, size: u32) -> Result<ReadRequest, Stop> {
+fn asked(session: &mut Session, size: u32) -> Result<ReadRequest, CaseError> {
     let segment = session.expect(opcode::READ_REQUEST)?;
     let read = segment.as_read_request().unwrap_or_default();
     require(segment.bytes.len() == 46 && segment.is_last(), || "not one segment of 46 bytes".into())?;
@@ -199,7 +199,7 @@ pub(super) const CASES: &[Case] = &[
             let mut msn = None;
             for length in 1..=4 {
                 let segment = match session.receive() {
-                    crate::session::Got::Segment(segment) => segment,
+                    crate::session::Incoming::Segment(segment) => segment,
                     other => return crate::case::deviates(format!("expected a Send, got {other}")),
                 };
                 require(segment.payload().len() == length, || {

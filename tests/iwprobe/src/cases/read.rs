@@ -3,7 +3,7 @@
 use crate::case::{Case, Check, Side, deviates, not_applicable, require};
 use crate::probe::Probe;
 use crate::scene::pattern;
-use crate::session::Got;
+use crate::session::Incoming;
 use crate::wire::{ReadRequest, Segment, opcode};
 
 /// A Read of this part of a region of 16384 bytes.
@@ -196,8 +196,10 @@ pub(super) const CASES: &[Case] = &[
             session.send(&Segment::untagged(opcode::READ_REQUEST, 1, msn, &bytes[..12]).not_last());
             session.send(&Segment::untagged(opcode::READ_REQUEST, 1, msn, &bytes[12..]).at_offset(12));
             match session.receive() {
-                Got::Segment(s) if s.as_terminate().is_some() => Ok(()),
-                Got::Segment(s) if s.opcode() == opcode::READ_RESPONSE && s.to() == u64::from(msn) => Ok(()),
+                Incoming::Segment(s) if s.as_terminate().is_some() => Ok(()),
+                Incoming::Segment(s) if s.opcode() == opcode::READ_RESPONSE && s.to() == u64::from(msn) => {
+                    Ok(())
+                }
                 other => deviates(format!("expected the response or a Terminate, got {other}")),
             }
         },

@@ -7,7 +7,7 @@ use super::codes::{
 use crate::case::{Case, Check, Side, deviates, not_applicable};
 use crate::probe::Probe;
 use crate::scene::Region;
-use crate::session::Got;
+use crate::session::Incoming;
 use crate::wire::{Code, ReadRequest, Segment, opcode};
 
 /// A Read of (STag, TO, size) from or beside a region of 64 bytes is refused with one of `codes`.
@@ -154,13 +154,13 @@ pub(super) const CASES: &[Case] = &[
             let mut answered = 0;
             loop {
                 match session.receive() {
-                    Got::Segment(segment) if segment.opcode() == opcode::READ_RESPONSE => {
+                    Incoming::Segment(segment) if segment.opcode() == opcode::READ_RESPONSE => {
                         answered += u32::from(segment.is_last());
                         if answered == u32::from(ird) + 6 {
                             return Ok(());
                         }
                     }
-                    Got::Segment(segment) => {
+                    Incoming::Segment(segment) => {
                         let told = segment.as_terminate().map(|told| (told.code(), told.swapped_code()));
                         return match told {
                             Some((code, swapped)) if [code, swapped].contains(&UNTAGGED_NO_BUFFER) => Ok(()),
@@ -186,8 +186,8 @@ pub(super) const CASES: &[Case] = &[
             let request = session.read_request(region.stag, region.to, 8);
             session.send(&request);
             match session.receive() {
-                Got::Segment(segment) if segment.opcode() == opcode::READ_RESPONSE => Ok(()),
-                Got::Segment(segment) => {
+                Incoming::Segment(segment) if segment.opcode() == opcode::READ_RESPONSE => Ok(()),
+                Incoming::Segment(segment) => {
                     let code = segment.as_terminate().map(|told| told.code());
                     let fine =
                         code.is_some_and(|code| ANY_MSN.contains(&code) || code == OPERATION_UNSPECIFIED);

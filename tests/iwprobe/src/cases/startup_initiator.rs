@@ -1,18 +1,18 @@
 //! MPA startup, the endpoint being the initiator (RFC 5044 section 7.1, RFC 6581).
 
 use super::negotiation::{crcs_both_ways, markers_come};
-use crate::case::{Case, Check, Side, Stop, deviates, not_applicable, require};
+use crate::case::{Case, CaseError, Check, Side, deviates, not_applicable, require};
 use crate::conn::Conn;
 use crate::probe::{Answer, Probe};
 use crate::scene::{MAGIC, words};
-use crate::session::{Got, Session};
+use crate::session::{Incoming, Session};
 use crate::wire::{Code, Depths, REPLY_KEY, REQUEST_KEY, Segment, Startup, flag, opcode};
 
 /// The endpoint connects and gets what `change` makes of a good Reply.
 fn answered(
     p: &Probe,
     change: impl FnOnce(&Startup, Startup) -> Startup,
-) -> Result<(Conn, Startup, Startup), Stop> {
+) -> Result<(Conn, Startup, Startup), CaseError> {
     let mut conn = p.tcp()?;
     let (request, _) = p.heard_request(&mut conn)?;
     let reply = change(&request, p.reply(&request, MAGIC.as_bytes()));
@@ -25,14 +25,14 @@ fn refused(p: &Probe, change: impl FnOnce(&Startup, Startup) -> Startup) -> Chec
     let (conn, request, reply) = answered(p, change)?;
     let mut session = Session::new(conn, &reply, request, p.watch().clone(), p.patience());
     match session.receive() {
-        Got::End(_) => Ok(()),
-        Got::Segment(segment) if segment.as_terminate().is_some() => session.expect_end().map(|_| ()),
+        Incoming::End(_) => Ok(()),
+        Incoming::Segment(segment) if segment.as_terminate().is_some() => session.expect_end().map(|_| ()),
         other => deviates(format!("expected the connection to be closed, got {other}")),
     }
 }
 
 /// In full operation, with what `change` makes of a good Reply.
-fn operating(p: &Probe, change: impl FnOnce(&Startup, Startup) -> Startup) -> Result<Session, Stop> {
+fn operating(p: &Probe, change: impl FnOnce(&Startup, Startup) -> Startup) -> Result<Session, CaseError> {
     let (conn, request, reply) = answered(p, change)?;
     Ok(Session::new(conn, &reply, request, p.watch().clone(), p.patience()))
 }
@@ -48,7 +48,7 @@ fn with_depths(reply: &Startup, change: impl FnOnce(Depths) -> Depths) -> Startu
     Startup::enhanced(reply.key, reply.flags, change(depths), reply.ulp_data())
 }
 
-fn enhanced(p: &Probe) -> Result<(), Stop> {
+fn enhanced(p: &Probe) -> Result<(), CaseError> {
     let mut conn = p.tcp()?;
     let (request, _) = p.heard_request(&mut conn)?;
     if request.depths().is_none() {
@@ -57,7 +57,7 @@ fn enhanced(p: &Probe) -> Result<(), Stop> {
     Ok(())
 }
 
-fn peer_to_peer(p: &Probe) -> Result<Depths, Stop> {
+fn peer_to_peer(p: &Probe) -> Result<Depths, CaseError> {
     let mut conn = p.tcp()?;
     let (request, _) = p.heard_request(&mut conn)?;
     match request.depths().filter(|depths| depths.peer_to_peer) {
@@ -147,7 +147,7 @@ pub(super) const CASES: &[Case] = &[
             let (last, most) = bytes.split_last().expect("a frame has bytes");
             conn.send(most, "a Reply but for its last byte");
             match conn.receive_within(p.patience().quiet) {
-                crate::conn::Came::Nothing => {}
+                crate::conn::ReadResult::Nothing => {}
                 other => return deviates(format!("expected silence, got {other:02x?}")),
             }
             conn.send(&[*last], "the last byte");
@@ -280,7 +280,7 @@ pub(super) const CASES: &[Case] = &[
             let mut session = operating(p, |_, reply| reply)?;
             rtr(&mut session, true, true)?;
             match session.receive() {
-                Got::Segment(segment) if is_rtr(&segment, true, true) => deviates("a second RTR"),
+                Incoming::Segment(segment) if is_rtr(&segment, true, true) => deviates("a second RTR"),
                 _ => Ok(()),
             }
         },
@@ -344,7 +344,7 @@ pub(super) const CASES: &[Case] = &[
         run: |p| {
             enhanced(p)?;
             if !p.has_target() {
-                return Err(Stop::NeedsTarget);
+                return Err(CaseError::NeedsTarget);
             }
             let (conn, request, reply) = answered(p, |request, _| {
                 let reply = p.reply(request, b"iwp1 do=r8,r8,r8 peer=77:1000");
@@ -359,12 +359,15 @@ pub(super) const CASES: &[Case] = &[
             for _ in 0..3 {
                 let read = loop {
                     match session.receive() {
-                        Got::Segment(segment) if segment.opcode() == opcode::READ_REQUEST => break segment,
-                        Got::Segment(_) => {}
+                        Incoming::Segment(segment) if segment.opcode() == opcode::READ_REQUEST => {
+                            break segment;
+                        }
+                        Incoming::Segment(_) => {}
                         other => return deviates(format!("expected a Read Request, got {other}")),
                     }
                 };
-                let read = read.as_read_request().ok_or(Stop::Deviates("a short Read Request".into()))?;
+                let read =
+                    read.as_read_request().ok_or(CaseError::Deviates("a short Read Request".into()))?;
                 if read.size > 0 {
                     session.expect_silence()?;
                 }
@@ -383,14 +386,14 @@ pub(super) const CASES: &[Case] = &[
             enhanced(p)?;
             let mut session = operating(p, |_, reply| with_depths(&reply, |d| Depths { ord: 0x3ffe, ..d }))?;
             match session.receive() {
-                Got::Segment(segment) if segment.as_terminate().is_some() => {
+                Incoming::Segment(segment) if segment.as_terminate().is_some() => {
                     let told = segment.as_terminate().expect("it is one");
                     let code = Code(2, 0, 6);
                     require(told.code() == code || told.swapped_code() == code, || {
                         format!("expected code 2/0/06, got {}", told.code())
                     })
                 }
-                Got::Segment(_) => Ok(()),
+                Incoming::Segment(_) => Ok(()),
                 other => deviates(format!("expected a first FPDU or Terminate 2/0/06, got {other}")),
             }
         },
@@ -407,7 +410,7 @@ pub(super) const CASES: &[Case] = &[
 /// The first FPDU is an RTR by Write or by Read, whichever is allowed. One by Read is answered.
 fn rtr(session: &mut Session, by_write: bool, by_read: bool) -> Check {
     match session.receive() {
-        Got::Segment(segment) if is_rtr(&segment, by_write, by_read) => {
+        Incoming::Segment(segment) if is_rtr(&segment, by_write, by_read) => {
             if let Some(read) = segment.as_read_request() {
                 session.send(&Segment::tagged(opcode::READ_RESPONSE, read.sink_stag, read.sink_to, &[]));
             }

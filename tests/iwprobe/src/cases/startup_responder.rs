@@ -4,7 +4,7 @@ use crate::case::{Case, Check, Side, deviates, require};
 use crate::conn::End;
 use crate::probe::{Answer, Probe};
 use crate::scene::MAGIC;
-use crate::session::Got;
+use crate::session::Incoming;
 use crate::wire::{Fault, Framer, REPLY_KEY, REQUEST_KEY, ReadRequest, Segment, Startup, flag};
 
 /// An invalid Request ends the connection, without a Reply.
@@ -177,7 +177,7 @@ pub(super) const CASES: &[Case] = &[
             let (last, most) = bytes.split_last().expect("a frame has bytes");
             conn.send(most, "a Request but for its last byte");
             match conn.receive_within(quiet) {
-                crate::conn::Came::Nothing => {}
+                crate::conn::ReadResult::Nothing => {}
                 other => return deviates(format!("expected silence, got {other:02x?}")),
             }
             conn.send(&[*last], "the last byte");
@@ -242,7 +242,7 @@ pub(super) const CASES: &[Case] = &[
         run: |p| {
             let request = p.request(b"iwp1 recv=1x16 do=s10");
             if !p.has_target() {
-                return Err(crate::case::Stop::NeedsTarget);
+                return Err(crate::case::CaseError::NeedsTarget);
             }
             let mut session = p.accepted(&request)?;
             session.expect_silence()?;
@@ -270,7 +270,7 @@ pub(super) const CASES: &[Case] = &[
             }
             session.send_faulty(&Segment::write(1, 0, &[]), Fault { crc_xor: 1, ..Fault::default() });
             match session.receive() {
-                Got::End(_) => Ok(()),
+                Incoming::End(_) => Ok(()),
                 other => deviates(format!("expected the end without any FPDU, got {other}")),
             }
         },
@@ -301,7 +301,7 @@ pub(super) const CASES: &[Case] = &[
         about: "what the application rejects is answered by a Reply with R, of the Request's kind",
         run: |p| {
             if !p.has_target() {
-                return Err(crate::case::Stop::NeedsTarget);
+                return Err(crate::case::CaseError::NeedsTarget);
             }
             let mut conn = p.tcp()?;
             let request = p.request(b"iwp1 reject");

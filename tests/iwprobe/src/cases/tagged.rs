@@ -3,10 +3,10 @@
 use super::codes::{
     PROTECTION_ACCESS, TAGGED_BOUNDS, TAGGED_STAG, TAGGED_STREAM, TAGGED_VERSION, TAGGED_WRAP,
 };
-use crate::case::{Case, Check, Side, Stop, deviates};
+use crate::case::{Case, CaseError, Check, Side, deviates};
 use crate::probe::Probe;
 use crate::scene::Region;
-use crate::session::{Got, Session};
+use crate::session::{Incoming, Session};
 use crate::wire::{Code, Segment, opcode};
 
 /// A Write to or beside a region of 64 bytes is refused with one of `codes`, and the region is unchanged.
@@ -29,7 +29,7 @@ fn placed(p: &Probe, offset: usize, bytes: &[u8], write: impl FnOnce(Region) -> 
     p.report(session)?.expect_written(0, offset, bytes)
 }
 
-fn running(p: &Probe) -> Result<Session, Stop> {
+fn running(p: &Probe) -> Result<Session, CaseError> {
     let mut session = p.plain()?;
     session.ping()?;
     Ok(session)
@@ -100,8 +100,8 @@ pub(super) const CASES: &[Case] = &[
             let ping = session.read_request(0, 0, 0);
             session.send(&ping);
             match session.receive() {
-                Got::Segment(segment) if segment.opcode() == opcode::READ_RESPONSE => {}
-                Got::Segment(segment) if segment.as_terminate().is_some() => return Ok(()),
+                Incoming::Segment(segment) if segment.opcode() == opcode::READ_RESPONSE => {}
+                Incoming::Segment(segment) if segment.as_terminate().is_some() => return Ok(()),
                 other => return deviates(format!("expected an answer or a Terminate, got {other}")),
             }
             let mut expected = crate::scene::pattern(0, 36);

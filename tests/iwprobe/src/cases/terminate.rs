@@ -1,12 +1,12 @@
 //! The Terminate message, sent and received (RFC 5040 sections 4.8, 5.4, 6.2, 7.1).
 
 use super::codes::{LLP_CRC, OPERATION_VERSION, PROTECTION_STAG, TAGGED_STAG};
-use crate::case::{Case, Check, Side, Stop, deviates, not_applicable, require};
+use crate::case::{Case, CaseError, Check, Side, deviates, not_applicable, require};
 use crate::probe::Probe;
-use crate::session::{Got, Session};
+use crate::session::{Incoming, Session};
 use crate::wire::{Fault, Segment, Terminate, describe, opcode};
 
-fn running(p: &Probe) -> Result<Session, Stop> {
+fn running(p: &Probe) -> Result<Session, CaseError> {
     let mut session = p.plain()?;
     session.ping()?;
     Ok(session)
@@ -53,13 +53,15 @@ fn layout(p: &Probe, make: impl FnOnce(&mut Session) -> Segment, code: crate::wi
 fn not_answered(p: &Probe, mut session: Session, terminates: &[Segment], code: Option<&str>) -> Check {
     session.send_together(terminates);
     match session.receive() {
-        Got::End(_) => {}
-        Got::Silence => {
+        Incoming::End(_) => {}
+        Incoming::Silence => {
             // It may leave the first FIN to us.
             session.finish();
             session.expect_end()?;
         }
-        Got::Segment(segment) => return deviates(format!("answered by {}", describe::segment(&segment))),
+        Incoming::Segment(segment) => {
+            return deviates(format!("answered by {}", describe::segment(&segment)));
+        }
     }
     if !p.has_target() {
         return Ok(());

@@ -3,12 +3,12 @@
 use super::codes::{
     ANY_MSN, UNTAGGED_MO, UNTAGGED_NO_BUFFER, UNTAGGED_QN, UNTAGGED_TOO_LONG, UNTAGGED_VERSION,
 };
-use crate::case::{Case, Check, Side, Stop, deviates};
+use crate::case::{Case, CaseError, Check, Side, deviates};
 use crate::probe::Probe;
-use crate::session::{Got, Session};
+use crate::session::{Incoming, Session};
 use crate::wire::{Code, Segment};
 
-fn running(p: &Probe) -> Result<Session, Stop> {
+fn running(p: &Probe) -> Result<Session, CaseError> {
     let mut session = p.plain()?;
     session.ping()?;
     Ok(session)
@@ -32,8 +32,8 @@ fn not_received(p: &Probe, codes: &[Code], segments: &[Segment]) -> Check {
 /// The stream ends, with any Terminate or without one.
 pub(super) fn ended(session: &mut Session) -> Check {
     match session.receive() {
-        Got::End(_) => Ok(()),
-        Got::Segment(segment) if segment.as_terminate().is_some() => Ok(()),
+        Incoming::End(_) => Ok(()),
+        Incoming::Segment(segment) if segment.as_terminate().is_some() => Ok(()),
         other => deviates(format!("expected the stream to be ended, got {other}")),
     }
 }

@@ -30,7 +30,7 @@ pub(crate) fn scenes() -> Vec<Scene> {
 }
 
 /// A request of ours that the target's stack refuses.
-struct Theirs {
+struct RefusedRequest {
     name: &'static str,
     scene: &'static str,
     op: fn(&Stage) -> Result<SendOp>,
@@ -59,30 +59,36 @@ fn invalidate(rkey: u32) -> Result<SendOp> {
     Ok(SendOp::SendInvalidate { rkey })
 }
 
-const THEIRS: &[Theirs] = &[
-    Theirs { name: "write_unknown", scene: "", op: |_| write(nowhere()), bytes: 64, codes: (1, 1, 0x00) },
-    Theirs {
+const THEIRS: &[RefusedRequest] = &[
+    RefusedRequest {
+        name: "write_unknown",
+        scene: "",
+        op: |_| write(nowhere()),
+        bytes: 64,
+        codes: (1, 1, 0x00),
+    },
+    RefusedRequest {
         name: "write_revoked",
         scene: "mr=4096:w:z",
         op: |s| write(at(s, 0)?),
         bytes: 64,
         codes: (1, 1, 0x00),
     },
-    Theirs {
+    RefusedRequest {
         name: "write_behind_the_end",
         scene: "mr=4096:w",
         op: |s| write(at(s, 4095)?),
         bytes: 2,
         codes: (1, 1, 0x01),
     },
-    Theirs {
+    RefusedRequest {
         name: "write_before_the_front",
         scene: "mr=4096:w",
         op: |s| write(at(s, u64::MAX)?),
         bytes: 2,
         codes: (1, 1, 0x01),
     },
-    Theirs {
+    RefusedRequest {
         name: "write_other_domain",
         scene: "mr=4096:w:x",
         op: |s| write(at(s, 0)?),
@@ -90,38 +96,50 @@ const THEIRS: &[Theirs] = &[
         codes: (1, 1, 0x02),
     },
     // RFC 5041 has no code for a missing right; siw and our stack use the same one.
-    Theirs {
+    RefusedRequest {
         name: "write_no_right",
         scene: "mr=4096:r",
         op: |s| write(at(s, 0)?),
         bytes: 64,
         codes: (1, 1, 0x00),
     },
-    Theirs { name: "read_unknown", scene: "", op: |_| read(nowhere()), bytes: 64, codes: (0, 1, 0x00) },
-    Theirs {
+    RefusedRequest {
+        name: "read_unknown",
+        scene: "",
+        op: |_| read(nowhere()),
+        bytes: 64,
+        codes: (0, 1, 0x00),
+    },
+    RefusedRequest {
         name: "read_revoked",
         scene: "mr=4096:r:z",
         op: |s| read(at(s, 0)?),
         bytes: 64,
         codes: (0, 1, 0x00),
     },
-    Theirs {
+    RefusedRequest {
         name: "read_behind_the_end",
         scene: "mr=4096:r",
         op: |s| read(at(s, 4095)?),
         bytes: 2,
         codes: (0, 1, 0x01),
     },
-    Theirs {
+    RefusedRequest {
         name: "read_other_domain",
         scene: "mr=4096:r:x",
         op: |s| read(at(s, 0)?),
         bytes: 64,
         codes: (0, 1, 0x03),
     },
-    Theirs { name: "send_no_buffer", scene: "", op: |_| Ok(SendOp::Send), bytes: 64, codes: (1, 2, 0x02) },
+    RefusedRequest {
+        name: "send_no_buffer",
+        scene: "",
+        op: |_| Ok(SendOp::Send),
+        bytes: 64,
+        codes: (1, 2, 0x02),
+    },
     // RFC 5041 section 8.2 has code 5 for it; siw sends 2 (see tests/siw-peer/README.md).
-    Theirs {
+    RefusedRequest {
         name: "send_too_long",
         scene: "recv=1x16",
         op: |_| Ok(SendOp::Send),
@@ -130,14 +148,14 @@ const THEIRS: &[Theirs] = &[
     },
     // Opcodes that siw does not know. Its 0/2/06 has the same bytes as 2/0/06, so they cannot be
     // distinguished.
-    Theirs {
+    RefusedRequest {
         name: "immediate",
         scene: "recv=1x64",
         op: |_| Ok(SendOp::Immediate { data: *b"8 bytes!" }),
         bytes: 0,
         codes: (2, 0, 0x06),
     },
-    Theirs {
+    RefusedRequest {
         name: "fetch_add",
         scene: "mr=4096:rw",
         op: |s| Ok(SendOp::Atomic { remote: at(s, 0)?, op: FETCH_ADD }),
@@ -146,14 +164,14 @@ const THEIRS: &[Theirs] = &[
     },
     // siw sends this one only when its application disconnects, because it takes the completion of the
     // receive for the end.
-    Theirs {
+    RefusedRequest {
         name: "invalidate_unknown",
         scene: "recv=1x64 close",
         op: |_| invalidate(UNKNOWN),
         bytes: 64,
         codes: (0, 2, 0x09),
     },
-    Theirs {
+    RefusedRequest {
         name: "invalidate_other_domain",
         scene: "mr=4096:w:x recv=1x64 close",
         op: |s| invalidate(s.region(0)?.remote.rkey),
@@ -162,7 +180,7 @@ const THEIRS: &[Theirs] = &[
     },
 ];
 
-fn refused_there(lab: &mut Lab, case: &Theirs) -> Result<String> {
+fn refused_there(lab: &mut Lab, case: &RefusedRequest) -> Result<String> {
     let source = lab.region(4096, Access::LOCAL_WRITE)?;
     let mut session = lab.scene(case.scene)?;
     let op = (case.op)(&session.stage)?;
@@ -179,7 +197,7 @@ fn refused_there(lab: &mut Lab, case: &Theirs) -> Result<String> {
 }
 
 /// An operation of the target's that we refuse. Our region has 4096 bytes and these rights.
-struct Ours {
+struct RefusedOperation {
     name: &'static str,
     access: Access,
     op: &'static str,
@@ -189,31 +207,67 @@ struct Ours {
 
 const WRITABLE: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE);
 
-const OURS: &[Ours] = &[
-    Ours { name: "write_unknown", access: WRITABLE, op: "w64", known: false, codes: (1, 1, 0x00) },
-    Ours { name: "write_behind_the_end", access: WRITABLE, op: "w64@4095", known: true, codes: (1, 1, 0x01) },
-    Ours {
+const OURS: &[RefusedOperation] = &[
+    RefusedOperation {
+        name: "write_unknown",
+        access: WRITABLE,
+        op: "w64",
+        known: false,
+        codes: (1, 1, 0x00),
+    },
+    RefusedOperation {
+        name: "write_behind_the_end",
+        access: WRITABLE,
+        op: "w64@4095",
+        known: true,
+        codes: (1, 1, 0x01),
+    },
+    RefusedOperation {
         name: "write_before_the_front",
         access: WRITABLE,
         op: "w64@18446744073709551615",
         known: true,
         codes: (1, 1, 0x01),
     },
-    Ours { name: "write_no_right", access: Access::REMOTE_READ, op: "w64", known: true, codes: (1, 1, 0x00) },
-    Ours { name: "read_unknown", access: Access::REMOTE_READ, op: "r64", known: false, codes: (0, 1, 0x00) },
-    Ours {
+    RefusedOperation {
+        name: "write_no_right",
+        access: Access::REMOTE_READ,
+        op: "w64",
+        known: true,
+        codes: (1, 1, 0x00),
+    },
+    RefusedOperation {
+        name: "read_unknown",
+        access: Access::REMOTE_READ,
+        op: "r64",
+        known: false,
+        codes: (0, 1, 0x00),
+    },
+    RefusedOperation {
         name: "read_behind_the_end",
         access: Access::REMOTE_READ,
         op: "r64@4095",
         known: true,
         codes: (0, 1, 0x01),
     },
-    Ours { name: "read_no_right", access: WRITABLE, op: "r64", known: true, codes: (0, 1, 0x02) },
-    Ours { name: "send_no_buffer", access: WRITABLE, op: "s64", known: true, codes: (1, 2, 0x02) },
-    Ours { name: "invalidate_no_buffer", access: WRITABLE, op: "i64", known: true, codes: (1, 2, 0x02) },
+    RefusedOperation { name: "read_no_right", access: WRITABLE, op: "r64", known: true, codes: (0, 1, 0x02) },
+    RefusedOperation {
+        name: "send_no_buffer",
+        access: WRITABLE,
+        op: "s64",
+        known: true,
+        codes: (1, 2, 0x02),
+    },
+    RefusedOperation {
+        name: "invalidate_no_buffer",
+        access: WRITABLE,
+        op: "i64",
+        known: true,
+        codes: (1, 2, 0x02),
+    },
 ];
 
-fn refused_here(lab: &mut Lab, case: &Ours) -> Result<String> {
+fn refused_here(lab: &mut Lab, case: &RefusedOperation) -> Result<String> {
     let region = lab.region(4096, case.access)?;
     let rkey = if case.known { region.rkey() } else { UNKNOWN };
     let words = format!("recv=1x16 peer={rkey:x}:{:x} then={}", region.addr(), case.op);

@@ -2,12 +2,12 @@
 
 use tcp_lite::{CongestionAlgorithm, Duration, EcnMode, Limits, Pacing, TcpConfig};
 
-use crate::sim::dice::Dice;
 use crate::sim::link::Plan;
 use crate::sim::run::START_US;
 use crate::sim::setup::{HostSetup, Setup, SmoltcpConfig, Work};
 use crate::sim::steering::SteeringPlan;
 use crate::sim::world::{Chunks, Close, EndPlan, Kind, Operation, RdmaPlan, StreamPlan};
+use testkit::dice::Dice;
 
 /// Longer than any run: a connection that gives up breaks the bound on progress long before.
 const USER_TIMEOUT: Duration = Duration::from_secs(3600);

@@ -3,12 +3,12 @@
 use tcp_lite::{Duration, EcnMode};
 
 use super::base;
-use crate::sim::dice::Dice;
 use crate::sim::link::{Burst, LossRule, Plan, Selector, SmallMtu, Span};
 use crate::sim::run::START_US;
 use crate::sim::setup::{Setup, Stall, StallKind, Work};
 use crate::sim::steering::{Rule, SteeringPlan};
 use crate::sim::world::{Close, Fault, Reader, StreamPlan};
+use testkit::dice::Dice;
 
 /// IP and TCP headers at their longest, without extension headers.
 const HEADERS: u16 = 100;

@@ -3,8 +3,9 @@
 mod base;
 mod faults;
 
-use super::dice::{Dice, Part};
+use super::dice::Part;
 use super::setup::Setup;
+use testkit::dice::Dice;
 
 /// A scenario.
 #[derive(Clone, Copy)]
@@ -19,7 +20,7 @@ pub struct Scenario {
 impl Scenario {
     /// The parameters of the run of `seed`.
     pub fn setup(&self, seed: u64) -> Setup {
-        let mut dice = Dice::new(seed, Part::Setup);
+        let mut dice = Part::Setup.dice(seed);
         let mut setup = base::draw(&mut dice, Setup::keys(seed));
         (self.draw)(&mut dice, &mut setup);
         // Not drawn, so that a run is the same with and without: every other seed takes the general way.

@@ -1,9 +1,9 @@
 //! The earlier connection on the same ports. Its segments may still be in flight. TIME-WAIT keeps them out of
 //! the new connection.
 
-use super::super::packet::{Tcp, flag};
 use super::Condition;
-use super::half::Half;
+use super::half_connection::HalfConnection;
+use testkit::packet::{Tcp, flag};
 
 /// When a connection was over for a host in an orderly way: both FINs have arrived.
 #[derive(Clone, Copy, Debug)]
@@ -27,7 +27,7 @@ pub(super) struct EarlierConnection {
 
 impl EarlierConnection {
     /// The connection with these halves, with the history of the one before it.
-    pub(super) fn of(halves: &[Half; 2], earlier: Option<Self>) -> Self {
+    pub(super) fn of(halves: &[HalfConnection; 2], earlier: Option<Self>) -> Self {
         let mut isns = earlier.unwrap_or_default().isns;
         for (isns, half) in isns.iter_mut().zip(halves) {
             isns.extend(half.isn);

@@ -3,7 +3,7 @@
 //! Each host has its own view of the negotiation, by the SYNs that it sent and received: a SYN may be
 //! retransmitted without ECN, and arrive late.
 
-use crate::sim::packet::flag;
+use testkit::packet::flag;
 
 /// Limit of new segments before a segment with CWR answers an echo: more than a window.
 const MAX_SEGMENTS_WITHOUT_CWR: u32 = 256;
@@ -119,7 +119,7 @@ impl Ecn {
 #[cfg(test)]
 mod tests {
     use super::{Ecn, MAX_SEGMENTS_WITHOUT_CWR};
-    use crate::sim::packet::flag;
+    use testkit::packet::flag;
 
     const ASKS: u8 = flag::SYN | flag::ECE | flag::CWR;
     const AGREES: u8 = flag::SYN | flag::ACK | flag::ECE;

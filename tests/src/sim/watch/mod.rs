@@ -20,7 +20,7 @@
 mod earlier;
 mod ecn;
 mod fpdu;
-mod half;
+mod half_connection;
 mod ranges;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,9 +30,9 @@ use tcp_lite::{Duration, StackCounters};
 use self::earlier::EarlierConnection;
 use self::ecn::Ecn;
 use self::fpdu::{MpaSettings, Parser};
-use self::half::{Boundaries, Half, Sender};
+use self::half_connection::{Boundaries, HalfConnection, Sender};
 use super::coverage::{Coverage, Occurrence};
-use super::packet::{Damage, Frame, Tcp, flag, parse};
+use testkit::packet::{Damage, Frame, Tcp, flag, parse};
 
 pub use ranges::Ranges;
 
@@ -88,7 +88,7 @@ impl Condition {
 
 #[derive(Debug)]
 struct Connection {
-    halves: [Half; 2],
+    halves: [HalfConnection; 2],
     ecn: [Ecn; 2],
     /// The earlier connection on the same ports.
     earlier: Option<EarlierConnection>,
@@ -132,7 +132,7 @@ impl Watch {
         let (framing, ours) = (self.framing, self.ours);
         let connection = self.connections.entry(port).or_insert_with(|| Connection {
             halves: [0, 1].map(|side| {
-                Half::new(match framing {
+                HalfConnection::new(match framing {
                     _ if !ours[side] => Boundaries::Unknown,
                     Framing::Plain => Boundaries::Pushed(BTreeSet::new()),
                     Framing::Mpa => Boundaries::Mpa(Parser::default()),
@@ -317,7 +317,7 @@ impl Watch {
 }
 
 impl Connection {
-    fn pair(&mut self, side: usize) -> (&mut Half, &mut Half) {
+    fn pair(&mut self, side: usize) -> (&mut HalfConnection, &mut HalfConnection) {
         let [a, b] = &mut self.halves;
         if side == 0 { (a, b) } else { (b, a) }
     }
@@ -549,12 +549,12 @@ fn is_older(time: u32, other: u32) -> bool {
 }
 
 /// The window scale of `by` towards `to`: none unless both offer it (RFC 7323 section 2.2).
-fn scale(by: &Half, to: &Half) -> u8 {
+fn scale(by: &HalfConnection, to: &HalfConnection) -> u8 {
     by.scale.filter(|_| to.scale.is_some()).unwrap_or(0)
 }
 
 /// Checks the acknowledgements of our segment for the peer's stream `peer`.
-fn acknowledges(peer: &mut Half, tcp: &Tcp, frame: &[u8], scale: u8) -> Result<(), String> {
+fn acknowledges(peer: &mut HalfConnection, tcp: &Tcp, frame: &[u8], scale: u8) -> Result<(), String> {
     let ack = peer.offset(tcp.ack);
     let frontier = peer.arrived.frontier();
     let finished = peer.fin_arrived && peer.fin == Some(frontier);

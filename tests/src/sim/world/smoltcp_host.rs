@@ -9,9 +9,9 @@ use smoltcp::time::{Duration, Instant};
 use smoltcp::wire::{EthernetAddress, IpAddress, IpListenEndpoint};
 
 use crate::port_device::PortDevice;
-use crate::sim::packet::{Tcp, flag, parse};
 use crate::sim::port::mac;
 use crate::sim::setup::{HostSetup, SmoltcpConfig, address, cidr};
+use testkit::packet::{Tcp, flag, parse};
 
 use super::streams::{End, Ending};
 

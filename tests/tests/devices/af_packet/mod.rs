@@ -13,22 +13,24 @@ mod port_on_host;
 mod programs;
 
 use tests::iwperf::{Case, Net, Test, cases, client, conclude, serve};
-use tests::lab::{Namespace, Need, Result, Scratch, Suite, Wire, veth};
+use tests::lab::{Namespace, Prerequisite, Result, Scratch, Suite, Wire, veth};
 use tests::{ensure, lab_error};
 
 /// Runs the suite; returns whether it passed.
 pub(crate) fn run_suite(arguments: &[String]) -> bool {
-    let needs = [Need::Program("ip"), Need::Program("ethtool"), Need::Namespaces];
+    let needs = [Prerequisite::Program("ip"), Prerequisite::Program("ethtool"), Prerequisite::Namespaces];
     let mut suite = Suite::new("af_packet", &needs);
     port::add_to(&mut suite);
     port_on_host::add_to(&mut suite);
     programs::add_to(&mut suite);
     perftest::add_to(&mut suite);
     for case in cases(61) {
-        suite.add_with(&[Need::Dpdk], case.name.clone(), move || run(&case));
+        suite.add_with(&[Prerequisite::Dpdk], case.name.clone(), move || run(&case));
     }
     for test in [Test::WriteBw, Test::ReadBw, Test::SendBw] {
-        suite.add_with(&[Need::Dpdk], format!("{}_4_queues", test.name()), move || several_queues(test));
+        suite.add_with(&[Prerequisite::Dpdk], format!("{}_4_queues", test.name()), move || {
+            several_queues(test)
+        });
     }
     suite.run(arguments)
 }

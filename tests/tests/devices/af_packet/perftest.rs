@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use tests::iwperf::{Net, START_TIMEOUT, TEST_TIMEOUT, Test, host, iwperf, perftest, results};
-use tests::lab::{Ended, Namespace, Need, Process, Result, Scratch, Suite, programs};
+use tests::lab::{Ended, Namespace, Prerequisite, Process, Result, Scratch, Suite, programs};
 use tests::{ensure, lab_error};
 
 use super::programs::hosts;
@@ -22,7 +22,7 @@ const KERNELS_IP: &str = "10.64.0.3/24";
 const PORT: u16 = 18_515;
 
 pub(super) fn add_to(suite: &mut Suite) {
-    let needs = [Need::Program("ib_atomic_bw"), Need::Program("ib_atomic_lat")];
+    let needs = [Prerequisite::Program("ib_atomic_bw"), Prerequisite::Program("ib_atomic_lat")];
     for (test, options) in [
         (Test::AtomicBw, "-A FETCH_AND_ADD"),
         (Test::AtomicBw, "-A CMP_AND_SWAP"),
@@ -35,7 +35,7 @@ pub(super) fn add_to(suite: &mut Suite) {
         suite.add_with(&needs, format!("{name}_serves"), move || perftest_serves(test, options));
         suite.add_with(&needs, format!("{name}_connects"), move || perftest_connects(test, options));
     }
-    let needs = [Need::Program("ib_send_bw"), Need::Program("ib_write_bw")];
+    let needs = [Prerequisite::Program("ib_send_bw"), Prerequisite::Program("ib_write_bw")];
     for (test, options) in [(Test::SendBw, ""), (Test::WriteBw, "-b")] {
         let name = format!("{}_endless{}", perftest(test), options.replace('-', "_"));
         suite.add_with(&needs, name, move || endless(test, options));

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use dp::packet::{PacketConfig, PacketPort};
-use dp::{Burst, Checksum, LinkState, Mbuf, Offloads, Port, TxOffload, checksum};
+use dp::{Burst, Checksum, Link, LinkState, Mbuf, Offloads, Port, Sleep, Statistics, TxOffload, checksum};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tests::lab::{Namespace, Result, Suite, Wire, veth};
 use tests::{ensure, lab_error};

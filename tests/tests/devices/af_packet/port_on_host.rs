@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use dp::packet::{PacketConfig, PacketError};
-use dp::{BURST, Burst, LinkState, Mbuf, Port, TxOffload};
+use dp::{BURST, Burst, Link, LinkState, Mbuf, Port, Statistics, TxOffload};
 use tests::lab::{Namespace, Result, Suite, Wire, veth};
 use tests::{ensure, lab_error};
 

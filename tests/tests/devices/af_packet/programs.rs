@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, ipproto, recv, sendto, socket};
 use tests::iwperf::{Net, START_TIMEOUT, Test, conclude, host, iwperf};
-use tests::lab::{Ended, Namespace, Need, Process, Result, Run, Scratch, Suite, Wire, programs, veth};
+use tests::lab::{
+    Ended, Namespace, Prerequisite, Process, Result, Run, Scratch, Suite, Wire, programs, veth,
+};
 use tests::{ensure, lab_error};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -77,7 +79,11 @@ pub(super) fn add_to(suite: &mut Suite) {
         }
     }
     suite.add("packet_beside_the_kernel", beside_the_kernel);
-    suite.add_with(&[Need::Program("setpriv")], "packet_without_the_privilege", without_the_privilege);
+    suite.add_with(
+        &[Prerequisite::Program("setpriv")],
+        "packet_without_the_privilege",
+        without_the_privilege,
+    );
     suite.add("packet_unusable_interfaces", unusable_interfaces);
 }
 

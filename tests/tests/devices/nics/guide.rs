@@ -7,10 +7,10 @@
 use std::path::Path;
 use std::time::Duration;
 
-use test_support::chapter::{Chapter, without_comment};
+use testkit::chapter::{Chapter, without_comment};
 use tests::iwperf::TEST_TIMEOUT;
 use tests::lab::process::Run;
-use tests::lab::{Ended, LabError, Need, NicMachine, Result, Suite};
+use tests::lab::{Ended, LabError, NicMachine, Prerequisite, Result, Suite};
 use tests::{ensure, lab_error};
 
 use super::rig::{Binding, Nic, NicPair, READY_TIMEOUT, SharedPair};
@@ -27,7 +27,9 @@ out.close()";
 
 /// Adds the tests of this binding.
 pub(crate) fn add(suite: &mut Suite, shared: &SharedPair, binding: Binding) {
-    let needs = [Nic::Igb.needs(), &[Need::Program("dpdk-devbind.py"), Need::Program("lspci")]].concat();
+    let needs =
+        [Nic::Igb.needs(), &[Prerequisite::Program("dpdk-devbind.py"), Prerequisite::Program("lspci")]]
+            .concat();
     let shared = shared.clone();
     suite.add_with(&needs, format!("{}_igb_guide", binding.name()), move || {
         shared.with(binding, |pair| {

@@ -17,19 +17,19 @@ mod transfers;
 mod unplugged;
 
 use rig::{Binding, Nic, SharedPair};
-use tests::lab::{Need, Suite};
+use tests::lab::{Prerequisite, Suite};
 
 /// Runs the suite; returns whether it passed.
 pub(crate) fn run_suite(arguments: &[String]) -> bool {
     let needs = [
-        Need::Dpdk,
-        Need::Program("python3"),
-        Need::Program("qemu-system-x86_64"),
-        Need::Program("ip"),
-        Need::Program("strip"),
-        Need::Tun,
-        Need::NicImage,
-        Need::Namespaces,
+        Prerequisite::Dpdk,
+        Prerequisite::Program("python3"),
+        Prerequisite::Program("qemu-system-x86_64"),
+        Prerequisite::Program("ip"),
+        Prerequisite::Program("strip"),
+        Prerequisite::Tun,
+        Prerequisite::NicImage,
+        Prerequisite::Namespaces,
     ];
     let mut suite = Suite::new("nics", &needs);
     let shared = SharedPair::default();

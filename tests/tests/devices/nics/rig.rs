@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tests::iwperf::TEST_TIMEOUT;
-use tests::lab::{Namespace, Need, NicConfig, NicLab, NicMachine, Process, Result, missing, programs};
+use tests::lab::{
+    Namespace, NicConfig, NicLab, NicMachine, Prerequisite, Process, Result, missing, programs,
+};
 use tests::lab_error;
 
 /// The bridge with the routed NIC of `a`, and that of `b`.
@@ -85,9 +87,9 @@ impl Nic {
         format!("w-{}", self.name())
     }
 
-    pub(crate) fn needs(self) -> &'static [Need] {
+    pub(crate) fn needs(self) -> &'static [Prerequisite] {
         match self {
-            Self::Igb | Self::Vmxnet3 => &[Need::NewerQemu],
+            Self::Igb | Self::Vmxnet3 => &[Prerequisite::NewerQemu],
             _ => &[],
         }
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tests::iwperf::TEST_TIMEOUT;
-use tests::lab::{Ended, Need, Result, Siw, SiwConfig, Suite};
+use tests::lab::{Ended, Prerequisite, Result, Siw, SiwConfig, Suite};
 use tests::{ensure, lab_error};
 
 use super::rig::{BRIDGES, Binding, Nic, NicPair, READY_TIMEOUT, SharedPair};
@@ -17,7 +17,9 @@ const SHAPE: [&str; 6] = ["-C", "10", "-S", "4096", "-V", "-v"];
 /// Adds both directions.
 pub(crate) fn add(suite: &mut Suite, shared: &SharedPair) {
     let with = shared.clone();
-    suite.add_with(&[Need::SiwImage], "uio_e1000e_rping", move || with.with(Binding::Uio, both_directions));
+    suite.add_with(&[Prerequisite::SiwImage], "uio_e1000e_rping", move || {
+        with.with(Binding::Uio, both_directions)
+    });
 }
 
 fn both_directions(pair: &NicPair) -> Result<()> {

@@ -13,22 +13,22 @@ mod unmodified;
 mod verbs;
 
 use rig::Shared;
-use tests::lab::{Need, Suite};
+use tests::lab::{Prerequisite, Suite};
 
 /// Runs the suite; returns whether it passed.
 pub(crate) fn run_suite(arguments: &[String]) -> bool {
     let needs = [
-        Need::Dpdk,
-        Need::Program("python3"),
-        Need::Program("qemu-system-x86_64"),
-        Need::Program("ip"),
-        Need::Program("ethtool"),
-        Need::Tun,
-        Need::SiwImage,
-        Need::Program("make"),
-        Need::Program("cc"),
-        Need::VerbsTarget,
-        Need::Namespaces,
+        Prerequisite::Dpdk,
+        Prerequisite::Program("python3"),
+        Prerequisite::Program("qemu-system-x86_64"),
+        Prerequisite::Program("ip"),
+        Prerequisite::Program("ethtool"),
+        Prerequisite::Tun,
+        Prerequisite::SiwImage,
+        Prerequisite::Program("make"),
+        Prerequisite::Program("cc"),
+        Prerequisite::VerbsTarget,
+        Prerequisite::Namespaces,
     ];
     let mut suite = Suite::new("siw", &needs);
     let shared = Shared::default();

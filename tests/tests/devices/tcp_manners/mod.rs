@@ -10,7 +10,7 @@ mod streams;
 
 use std::time::Duration;
 
-use tests::lab::{Need, Suite};
+use tests::lab::{Prerequisite, Suite};
 
 const OURS: &str = "10.64.0.1";
 const LINUX: &str = "10.64.0.2";
@@ -22,7 +22,12 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 /// Runs the suite; returns whether it passed.
 pub(crate) fn run_suite(arguments: &[String]) -> bool {
-    let needs = [Need::Dpdk, Need::Program("ip"), Need::Program("ethtool"), Need::Namespaces];
+    let needs = [
+        Prerequisite::Dpdk,
+        Prerequisite::Program("ip"),
+        Prerequisite::Program("ethtool"),
+        Prerequisite::Namespaces,
+    ];
     let mut suite = Suite::new("tcp_manners", &needs);
     streams::add(&mut suite);
     middlebox::add(&mut suite);

@@ -6,7 +6,7 @@ use testing::lab::Result;
 use super::iperf3::StreamLoad;
 use super::program::RoundTrips;
 use super::small::{self, RATE, ROUND_TRIP};
-use super::{KernelHosts, Tried, best, iperf3};
+use super::{KernelHosts, Measured, best, iperf3};
 use crate::compare::session::Session;
 
 /// One stream of the kernel's TCP.
@@ -75,8 +75,8 @@ impl Stream {
 }
 
 fn by_name(
-    all: &[Tried<iperf3::StreamSettings>],
-    value: impl Fn(&Tried<iperf3::StreamSettings>) -> Value,
+    all: &[Measured<iperf3::StreamSettings>],
+    value: impl Fn(&Measured<iperf3::StreamSettings>) -> Value,
 ) -> Map<String, Value> {
     all.iter().map(|tried| (tried.settings.name(), value(tried))).collect()
 }

@@ -96,13 +96,13 @@ impl KernelHosts {
 
 /// Settings that were tried.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Tried<T> {
+pub(crate) struct Measured<T> {
     pub(crate) settings: T,
     /// The figure of each round; larger is better.
     pub(crate) figures: Vec<f64>,
 }
 
-impl<T> Tried<T> {
+impl<T> Measured<T> {
     /// The median of the figures: the lower of the middle two if their number is even.
     pub(crate) fn median(&self) -> f64 {
         let mut sorted = self.figures.clone();
@@ -121,9 +121,9 @@ pub(crate) fn best<T: Copy>(
     candidates: &[T],
     rounds: usize,
     mut measure: impl FnMut(T) -> Result<f64>,
-) -> Result<(T, Vec<Tried<T>>)> {
-    let mut tried: Vec<Tried<T>> =
-        candidates.iter().map(|&settings| Tried { settings, figures: Vec::new() }).collect();
+) -> Result<(T, Vec<Measured<T>>)> {
+    let mut tried: Vec<Measured<T>> =
+        candidates.iter().map(|&settings| Measured { settings, figures: Vec::new() }).collect();
     let mut last = testing::lab_error!("nothing to try");
     for _ in 0..rounds {
         tried.retain_mut(|one| match measure(one.settings) {

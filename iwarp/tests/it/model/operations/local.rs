@@ -3,16 +3,16 @@
 use iwarp::memory::{Access, Base, WindowKind};
 use iwarp::verbs::{BindWindow, FastRegister, SendOp, WcOpcode};
 
-use super::super::dice::Dice;
-use super::super::memory::{By, Flow, Region};
-use super::super::names::{Binding, Grant, Life, Name, Window, WindowId};
-use super::super::streams::{Meaning, Model, NewName};
+use super::super::memory::{Flow, Region, StreamEnd};
+use super::super::names::{Binding, Grant, Name, Validity, Window, WindowId};
+use super::super::streams::{Model, NewName, Semantics};
 use super::{Drawn, FAULT_EVERY, drawn, meaning, pick};
+use testkit::dice::Dice;
 
 /// One of how many local requests cannot be carried out.
-const LOCAL_FAULT_EVERY: usize = FAULT_EVERY / 3;
+const LOCAL_FAULT_EVERY: u64 = FAULT_EVERY / 3;
 
-pub(super) fn invalidate(dice: &mut Dice, model: &Model, by: By, op: u64) -> Option<Drawn> {
+pub(super) fn invalidate(dice: &mut Dice, model: &Model, by: StreamEnd, op: u64) -> Option<Drawn> {
     let own = |name: Name| {
         let grant = model.memory.grant(name);
         let bound_here = matches!(name, Name::Region(_)) || grant.giver == Some(by);
@@ -33,15 +33,16 @@ pub(super) fn invalidate(dice: &mut Dice, model: &Model, by: By, op: u64) -> Opt
 
 fn invalidate_of(model: &Model, op: u64, name: Name, fenced: bool) -> Drawn {
     let takes = Some(name);
-    let meaning = Meaning { takes, fenced, ..meaning(Flow::Out, Vec::new(), WcOpcode::LocalInvalidate) };
+    let meaning = Semantics { takes, fenced, ..meaning(Flow::Out, Vec::new(), WcOpcode::LocalInvalidate) };
     drawn(model, op, SendOp::LocalInvalidate { rkey: model.memory.grant(name).key }, meaning)
 }
 
 /// Binds a window of type 1, which ends its old binding. A length of 0 unbinds it.
-pub(super) fn bind_type_1(dice: &mut Dice, model: &Model, by: By, op: u64) -> Option<Drawn> {
+pub(super) fn bind_type_1(dice: &mut Dice, model: &Model, by: StreamEnd, op: u64) -> Option<Drawn> {
     let number = window(dice, model, by, WindowKind::Type1)?;
     let window = &model.memory.windows[number];
-    let takes = window.bound.filter(|&old| model.memory.bindings[old].life != Life::Gone).map(Name::Binding);
+    let takes =
+        window.bound.filter(|&old| model.memory.bindings[old].life != Validity::Gone).map(Name::Binding);
     let mut drawn = bind(dice, model, by, op, number)?;
     if let SendOp::BindWindow(bind) = &mut drawn.request.op
         && takes.is_some()
@@ -52,23 +53,23 @@ pub(super) fn bind_type_1(dice: &mut Dice, model: &Model, by: By, op: u64) -> Op
     }
     let Drawn { request, meaning } = drawn;
     let takes = takes.filter(|_| !meaning.wrong);
-    Some(Drawn { request, meaning: Meaning { takes, plain: true, ..meaning } })
+    Some(Drawn { request, meaning: Semantics { takes, plain: true, ..meaning } })
 }
 
 /// Binds a window of type 2 that is not bound when the request is carried out.
-pub(super) fn bind_type_2(dice: &mut Dice, model: &Model, by: By, op: u64) -> Option<Drawn> {
+pub(super) fn bind_type_2(dice: &mut Dice, model: &Model, by: StreamEnd, op: u64) -> Option<Drawn> {
     let number = window(dice, model, by, WindowKind::Type2)?;
     bind(dice, model, by, op, number)
 }
 
-fn window(dice: &mut Dice, model: &Model, by: By, kind: WindowKind) -> Option<WindowId> {
+fn window(dice: &mut Dice, model: &Model, by: StreamEnd, kind: WindowKind) -> Option<WindowId> {
     let free = |old| {
         let grant = model.memory.grant(Name::Binding(old));
         // Not a window that another queue pair is about to bind or invalidate.
         let alone = match model.memory.bindings[old].life {
-            Life::Coming => grant.giver == Some(by),
-            Life::Ending => grant.taker == Some(by),
-            Life::Valid | Life::Gone => true,
+            Validity::Coming => grant.giver == Some(by),
+            Validity::Ending => grant.taker == Some(by),
+            Validity::Valid | Validity::Gone => true,
         };
         if kind == WindowKind::Type1 { alone } else { grant.is_free_for(by) }
     };
@@ -80,7 +81,7 @@ fn window(dice: &mut Dice, model: &Model, by: By, kind: WindowKind) -> Option<Wi
     (!fitting.is_empty()).then(|| dice.pick(&fitting))
 }
 
-fn bind(dice: &mut Dice, model: &Model, by: By, op: u64, window: WindowId) -> Option<Drawn> {
+fn bind(dice: &mut Dice, model: &Model, by: StreamEnd, op: u64, window: WindowId) -> Option<Drawn> {
     let Window { kind, key, .. } = model.memory.windows[window];
     let wrong = dice.one_in(LOCAL_FAULT_EVERY);
     let memory = |name: Name| {
@@ -115,23 +116,23 @@ fn bind(dice: &mut Dice, model: &Model, by: By, op: u64, window: WindowId) -> Op
         access,
         // Never wider than the region.
         stream: if kind == WindowKind::Type1 { grant.stream } else { Some(by.0) },
-        life: Life::Coming,
+        life: Validity::Coming,
         giver: by,
         taker: None,
     };
     let gives = (!wrong).then_some(NewName::Binding(binding));
-    let meaning = Meaning { gives, wrong, ..meaning(Flow::Out, Vec::new(), WcOpcode::BindWindow) };
+    let meaning = Semantics { gives, wrong, ..meaning(Flow::Out, Vec::new(), WcOpcode::BindWindow) };
     Some(drawn(model, op, SendOp::BindWindow(request), meaning))
 }
 
 /// Registers prepared memory that is not registered when the request is carried out.
-pub(super) fn fast_register(dice: &mut Dice, model: &Model, by: By, op: u64) -> Option<Drawn> {
+pub(super) fn fast_register(dice: &mut Dice, model: &Model, by: StreamEnd, op: u64) -> Option<Drawn> {
     let free = |name: Name| {
         let Name::Region(region) = name else { return false };
         let Region { prepared, left, .. } = model.memory.regions[region];
         let grant = model.memory.grant(name);
         // If other streams may use the old name, they may do so until its end was seen.
-        let alone = grant.life == Life::Gone || grant.stream == Some(by.0);
+        let alone = grant.life == Validity::Gone || grant.stream == Some(by.0);
         let associated = grant.stream.is_none_or(|stream| stream == by.0);
         grant.host == by.1 && prepared && !left && alone && associated && grant.is_free_for(by)
     };
@@ -151,7 +152,7 @@ pub(super) fn fast_register(dice: &mut Dice, model: &Model, by: By, op: u64) -> 
     let rkey = next(key);
     let request = FastRegister { rkey, offset: at as u64, length, access, base };
     let gives = (!wrong).then_some(NewName::Region { old, at, len, addr, key: rkey, access });
-    let meaning = Meaning { gives, wrong, ..meaning(Flow::Out, Vec::new(), WcOpcode::FastRegister) };
+    let meaning = Semantics { gives, wrong, ..meaning(Flow::Out, Vec::new(), WcOpcode::FastRegister) };
     Some(drawn(model, op, SendOp::FastRegister(request), meaning))
 }
 
@@ -160,8 +161,8 @@ fn part_of(dice: &mut Dice, at: usize, len: usize) -> (usize, usize) {
     if dice.one_in(3) {
         return (at, len);
     }
-    let first = dice.below(len);
-    (at + first, 1 + dice.below(len - first))
+    let first = dice.index(len);
+    (at + first, 1 + dice.index(len - first))
 }
 
 fn rights(dice: &mut Dice) -> Access {

@@ -3,18 +3,18 @@
 use iwarp::memory::Access;
 use iwarp::verbs::RemoteAddr;
 
-use super::super::dice::Dice;
-use super::super::memory::{By, Span};
-use super::super::names::{Life, Name};
+use super::super::memory::{Span, StreamEnd};
+use super::super::names::{Name, Validity};
 use super::super::streams::{Model, Remote};
 use super::{FAULT_EVERY, pick};
+use testkit::dice::Dice;
 
 /// Sometimes a name of valid memory that `by` must not use: an invalid one, one of another stream, or one
 /// without the right.
 pub(super) fn name(
     dice: &mut Dice,
     model: &Model,
-    by: By,
+    by: StreamEnd,
     len: usize,
     right: Access,
 ) -> Option<(Name, Span)> {
@@ -27,7 +27,7 @@ pub(super) fn name(
     let least = if is_atomic { len + 7 } else { 1 };
     let there = |name: Name| {
         let grant = memory.grant(name);
-        grant.host != by.1 && grant.len >= least && memory.regions[grant.region].life == Life::Valid
+        grant.host != by.1 && grant.len >= least && memory.regions[grant.region].life == Validity::Valid
     };
     // The last name of a window, while it has no new one.
     let gone = |name: Name| match name {
@@ -35,14 +35,14 @@ pub(super) fn name(
         Name::Binding(number) => {
             let binding = &memory.bindings[number];
             let is_last = memory.windows[binding.window].bound == Some(number);
-            there(name) && binding.life == Life::Gone && is_last
+            there(name) && binding.life == Validity::Gone && is_last
         }
     };
     let of_another = |name: Name| there(name) && memory.grant(name).stream.is_some_and(|only| only != by.0);
     // Names that a request has made valid.
     let given = |name: Name| memory.grant(name).giver.is_some();
     let poor = |name: Name| there(name) && given(name) && !memory.grant(name).access.contains(right);
-    let first = dice.below(4);
+    let first = dice.index(4);
     let name = (first..first + 4).find_map(|which| match which % 4 {
         0 => pick(dice, model, gone),
         1 => pick(dice, model, |name| of_another(name) && given(name)),
@@ -65,14 +65,14 @@ pub(super) fn trespass(
     let settled = |name: Name| {
         let grant = model.memory.grant(name);
         // Not a name whose memory has another name while it ends: the order of both ends is unknown.
-        grant.host == host && !(model.memory.regions[grant.region].left && grant.life != Life::Gone)
+        grant.host == host && !(model.memory.regions[grant.region].left && grant.life != Validity::Gone)
     };
     let name = pick(dice, model, settled)?;
     let grant = model.memory.grant(name);
-    let at = grant.at + dice.below(grant.len + 100);
+    let at = grant.at + dice.index(grant.len + 100);
     let addr = RemoteAddr { addr: grant.offset_of(at), rkey: grant.key };
     if dice.one_in(4) {
-        let rkey = dice.seed() as u32;
+        let rkey = dice.number() as u32;
         return Some((Remote { name: None, at, len, right }, RemoteAddr { rkey, ..addr }));
     }
     Some((Remote { name: Some(name), at, len, right }, addr))

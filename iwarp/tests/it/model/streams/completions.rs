@@ -2,12 +2,12 @@
 
 use iwarp::verbs::{WcStatus, WorkCompletion};
 
-use super::super::memory::{By, Flow, cut};
+use super::super::memory::{Flow, StreamEnd, cut};
 use super::{Arriving, Found, Model, Received, Sent, Stream};
 
 impl Model {
     /// A completion of the send queue.
-    pub(crate) fn completed_send(&mut self, by: By, wc: &WorkCompletion) -> Result<Found, String> {
+    pub(crate) fn completed_send(&mut self, by: StreamEnd, wc: &WorkCompletion) -> Result<Found, String> {
         let (stream, side) = by;
         let end = &self.streams[stream].ends[side];
         if !end.sent.iter().any(|sent| sent.op == wc.wr_id) {
@@ -36,7 +36,7 @@ impl Model {
         unreachable!("it is open")
     }
 
-    fn succeeded_send(&mut self, by: By, sent: &Sent, wc: &WorkCompletion) -> Result<Found, String> {
+    fn succeeded_send(&mut self, by: StreamEnd, sent: &Sent, wc: &WorkCompletion) -> Result<Found, String> {
         let Sent { op, meaning, late, .. } = sent;
         let (stream, side) = by;
         self.succeeded += 1;
@@ -66,7 +66,7 @@ impl Model {
         Ok(Found { spans: Vec::new(), ended: self.done(sent).into_iter().collect() })
     }
 
-    fn failed_send(&mut self, by: By, sent: &Sent, wc: &WorkCompletion) -> Result<Found, String> {
+    fn failed_send(&mut self, by: StreamEnd, sent: &Sent, wc: &WorkCompletion) -> Result<Found, String> {
         let (stream, side) = by;
         let Stream { ends, possible_ends } = &mut self.streams[stream];
         self.failed += 1;
@@ -87,7 +87,7 @@ impl Model {
     }
 
     /// A completion of the receive queue.
-    pub(crate) fn completed_receive(&mut self, by: By, wc: &WorkCompletion) -> Result<Found, String> {
+    pub(crate) fn completed_receive(&mut self, by: StreamEnd, wc: &WorkCompletion) -> Result<Found, String> {
         let (stream, side) = by;
         let op = wc.wr_id;
         let shared = self.streams[stream].ends[side].shared;
@@ -104,7 +104,12 @@ impl Model {
         found
     }
 
-    fn ended_receive(&mut self, by: By, wc: &WorkCompletion, received: &Received) -> Result<Found, String> {
+    fn ended_receive(
+        &mut self,
+        by: StreamEnd,
+        wc: &WorkCompletion,
+        received: &Received,
+    ) -> Result<Found, String> {
         let (stream, side) = by;
         let op = wc.wr_id;
         let Stream { ends, possible_ends } = &mut self.streams[stream];

@@ -4,15 +4,15 @@
 use iwarp::verbs::WcOpcode;
 
 use super::super::cause::{Cause, PossibleEnd};
-use super::super::memory::{By, Flow, Span};
-use super::super::names::{Life, Name};
+use super::super::memory::{Flow, Span, StreamEnd};
+use super::super::names::{Name, Validity};
 use super::{Model, NewName, Sent};
 
 /// A request that invalidates a name of its poster or of the peer.
 #[derive(Clone, Copy)]
 pub(crate) struct Asker {
     pub(crate) op: u64,
-    pub(crate) by: By,
+    pub(crate) by: StreamEnd,
     /// It waits for the Reads before it, and is carried out then.
     pub(crate) fenced: bool,
 }
@@ -22,11 +22,11 @@ impl Model {
     /// fenced request do not: it is carried out when they have their bytes.
     pub(crate) fn ending(&mut self, name: Name, asker: Option<Asker>) {
         let except = asker.map(|asker| asker.op);
-        let waited_for = |by: By, flow: Flow| {
+        let waited_for = |by: StreamEnd, flow: Flow| {
             asker.is_some_and(|asker| asker.fenced && asker.by == by) && flow != Flow::Out
         };
         let life = self.memory.life_mut(name);
-        *life = (*life).max(Life::Ending);
+        *life = (*life).max(Validity::Ending);
         let memory = &self.memory;
         let ends = |used: Name| memory.ends_with(used, name);
         let uses = |spans: &[Span]| spans.iter().any(|span| Name::Region(span.region) == name);
@@ -100,9 +100,9 @@ impl Model {
             return None;
         }
         if let Some(life) = sent.gives.map(|name| self.memory.life_mut(name))
-            && *life == Life::Coming
+            && *life == Validity::Coming
         {
-            *life = Life::Valid;
+            *life = Validity::Valid;
         }
         sent.meaning.takes
     }

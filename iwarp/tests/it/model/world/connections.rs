@@ -3,9 +3,9 @@
 use iwarp::verbs::{CmEventKind, CmId, ConnectionError, QpGrants, QpInit, QpState};
 
 use super::super::cause::Cause;
-use super::super::dice::Dice;
 use super::super::streams::Stream;
 use super::{Done, LiveEnd, REST_US, SLOTS, World};
+use testkit::dice::Dice;
 
 /// Polls within which an abort is carried out and reported.
 const ABORT_POLLS: usize = 2;
@@ -54,8 +54,8 @@ impl World {
             });
         }
         // Receives may be posted before the connection is established.
-        for _ in 0..dice.below(3) {
-            let side = dice.below(2);
+        for _ in 0..dice.index(3) {
+            let side = dice.index(2);
             self.receive(dice, slot, side, None)?;
         }
         let mut established = [None, None];

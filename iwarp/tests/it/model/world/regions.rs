@@ -3,19 +3,19 @@
 use iwarp::memory::{Access, Base};
 use iwarp::verbs::{FastOptions, FastRegion, MemoryRegion, MrOptions, VerbsError};
 
-use super::super::dice::Dice;
 use super::super::memory::{Region, RegionId, Span, application};
-use super::super::names::{Life, Name};
+use super::super::names::{Name, Validity};
 use super::super::operations;
 use super::{Done, World};
+use testkit::dice::Dice;
 
 /// A registration, or prepared memory.
-pub(crate) enum Held {
+pub(crate) enum Registered {
     Region(MemoryRegion),
     Fast(FastRegion),
 }
 
-impl Held {
+impl Registered {
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::Region(region) => region.len(),
@@ -59,7 +59,7 @@ fn outside(error: impl std::fmt::Display) -> VerbsError {
 impl World {
     /// Adds a region, prepared memory or a window.
     pub(super) fn register(&mut self, dice: &mut Dice, slot: usize, side: usize) -> Done {
-        match dice.below(4) {
+        match dice.index(4) {
             0 => self.allocate_window(dice, side),
             1 => self.prepare(dice, slot, side),
             _ => self.register_region(dice, slot, side),
@@ -67,11 +67,11 @@ impl World {
     }
 
     fn register_region(&mut self, dice: &mut Dice, slot: usize, side: usize) -> Done {
-        let live = |region: &&Region| region.host == side && region.life != Life::Gone;
+        let live = |region: &&Region| region.host == side && region.life != Validity::Gone;
         if self.model.memory.regions.iter().filter(live).count() >= 8 {
             return Ok(());
         }
-        let len = 1 + dice.below(40_000);
+        let len = 1 + dice.index(40_000);
         let all = Access::LOCAL_WRITE | Access::REMOTE;
         let bindable = all | Access::MW_BIND;
         let access = dice.pick(&[
@@ -86,7 +86,7 @@ impl World {
             dice.pick(&[Base::VirtualAddress, Base::Zero, Base::Iova(3), Base::Iova(u64::MAX - 50_000)]);
         let stream = self.slots[slot].filter(|_| dice.one_in(2));
         let qp = stream.and_then(|stream| self.live_end((stream, side))?.qp.clone());
-        let options = MrOptions { access, base, qp: qp.as_ref(), key: dice.seed() as u8, keep: false };
+        let options = MrOptions { access, base, qp: qp.as_ref(), key: dice.number() as u8, keep: false };
         let region = self.host(side).pd.reg_mr_with(len, &options).map_err(|error| error.to_string())?;
         let bytes = dice.bytes(len);
         region.write_at(0, &bytes).map_err(|error| error.to_string())?;
@@ -102,14 +102,14 @@ impl World {
             key: region.rkey(),
             access,
             stream: stream.filter(|_| qp.is_some()),
-            life: Life::Valid,
+            life: Validity::Valid,
             giver: None,
             taker: None,
             prepared: false,
             left: false,
             base: bytes.into_iter().map(Some).collect(),
         });
-        self.memory.push(Some(Held::Region(region)));
+        self.memory.push(Some(Registered::Region(region)));
         Ok(())
     }
 
@@ -124,7 +124,7 @@ impl World {
         if self.model.memory.regions.iter().filter(held).count() >= 4 {
             return Ok(());
         }
-        let len = 1 + dice.below(20_000);
+        let len = 1 + dice.index(20_000);
         let stream = self.slots[slot].filter(|_| !dice.one_in(4));
         let qp = stream.and_then(|stream| self.live_end((stream, side))?.qp.clone());
         let options = FastOptions { qp: qp.as_ref(), keep: false };
@@ -139,19 +139,19 @@ impl World {
             key: region.rkey(),
             access: Access::empty(),
             stream: stream.filter(|_| qp.is_some()),
-            life: Life::Gone,
+            life: Validity::Gone,
             giver: None,
             taker: None,
             prepared: true,
             left: false,
             base: vec![Some(0); len],
         });
-        self.memory.push(Some(Held::Fast(region)));
+        self.memory.push(Some(Registered::Fast(region)));
         Ok(())
     }
 
     pub(super) fn store(&mut self, dice: &mut Dice, side: usize) -> Done {
-        let len = dice.length().max(1);
+        let len = operations::length(dice).max(1);
         let Some(spans) = operations::gather(dice, &self.model, application(side), len) else {
             return Ok(());
         };
@@ -174,8 +174,8 @@ impl World {
         let live = |number: &RegionId| {
             let region = &regions[*number];
             // Not memory that a posted request will register, with an invalidation behind it.
-            let here = region.life == Life::Valid
-                || region.life == Life::Ending && !self.model.is_to_come(Name::Region(*number));
+            let here = region.life == Validity::Valid
+                || region.life == Validity::Ending && !self.model.is_to_come(Name::Region(*number));
             region.host == side && here && !region.left
         };
         let live: Vec<RegionId> = (0..regions.len()).filter(live).collect();
@@ -185,7 +185,7 @@ impl World {
         // Preferably one that a window is or was bound to.
         let behind = |&number: &RegionId| {
             let has_window = self.model.memory.bindings.iter().any(|binding| binding.region == number);
-            has_window && matches!(self.memory[number], Some(Held::Region(_)))
+            has_window && matches!(self.memory[number], Some(Registered::Region(_)))
         };
         let bound: Vec<RegionId> = live.iter().copied().filter(behind).collect();
         if !bound.is_empty() && !dice.one_in(3) {
@@ -211,7 +211,7 @@ impl World {
         let (is_bound, may_be) = self.model.memory.is_bound(number);
         self.note(|| format!("deregisters {number}, bound to a window: {is_bound} (perhaps: {may_be})"));
         let (span, seen) = self.whole(number);
-        let Some(Held::Region(region)) = self.memory[number].take() else { return Ok(()) };
+        let Some(Registered::Region(region)) = self.memory[number].take() else { return Ok(()) };
         match region.deregister() {
             Ok(()) if is_bound => Err(format!("region {number} was deregistered, with a window bound to it")),
             Ok(()) => {
@@ -223,7 +223,7 @@ impl World {
             }
             Err(_) if !may_be => Err(format!("region {number} is bound to no window, and not deregistered")),
             Err(bound) => {
-                self.memory[number] = Some(Held::Region(*bound.region));
+                self.memory[number] = Some(Registered::Region(*bound.region));
                 Ok(())
             }
         }
@@ -241,7 +241,7 @@ impl World {
     fn frozen(&mut self, number: RegionId) -> Done {
         let Some(region) = &self.memory[number] else {
             // A later request has registered it again.
-            self.model.memory.regions[number].life = Life::Gone;
+            self.model.memory.regions[number].life = Validity::Gone;
             return Ok(());
         };
         if region.is_valid() {

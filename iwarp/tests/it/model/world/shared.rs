@@ -2,12 +2,12 @@
 
 use iwarp::verbs::{AsyncEventKind, RecvRequest, SharedReceiveQueue, SrqInit, VerbsError};
 
-use super::super::dice::Dice;
 use super::super::memory::application;
 use super::super::operations;
 use super::super::streams::DEPTH;
 use super::{Done, World};
 use crate::common::Host;
+use testkit::dice::Dice;
 
 /// Length of most buffers: any message fits.
 const USUAL: usize = 5000;
@@ -24,7 +24,7 @@ impl World {
     pub(super) fn receive_shared(&mut self, dice: &mut Dice, side: usize, len: Option<usize>) -> Done {
         let op = self.next_op();
         let usual = if dice.one_in(operations::FAULT_EVERY) { SHORT } else { USUAL };
-        let len = len.unwrap_or_else(|| dice.length()).max(usual);
+        let len = len.unwrap_or_else(|| operations::length(dice)).max(usual);
         let Some(spans) = operations::scatter(dice, &self.model, application(side), len) else {
             return Ok(());
         };
@@ -45,7 +45,7 @@ impl World {
 
     /// Arms the event that comes when few buffers are left.
     pub(super) fn arm(&mut self, dice: &mut Dice, side: usize) -> Done {
-        let limit = dice.below(6);
+        let limit = dice.index(6);
         self.note(|| format!("host {side} arms its limit: {limit}"));
         self.shared[side].arm_limit(limit).map_err(|error| error.to_string())?;
         self.model.shared[side].limit = limit;

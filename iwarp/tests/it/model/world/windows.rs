@@ -3,11 +3,11 @@
 use iwarp::memory::WindowKind;
 use iwarp::verbs::{BindWindow, MwOptions, QueuePair, SendOp, SendRequest, VerbsError};
 
-use super::super::dice::Dice;
 use super::super::memory::Span;
-use super::super::names::{BindingId, Life, Name, Window, WindowId};
-use super::super::streams::{Meaning, NewName};
-use super::{Done, Held, World};
+use super::super::names::{BindingId, Name, Validity, Window, WindowId};
+use super::super::streams::{NewName, Semantics};
+use super::{Done, Registered, World};
+use testkit::dice::Dice;
 
 impl World {
     pub(super) fn allocate_window(&mut self, dice: &mut Dice, side: usize) -> Done {
@@ -28,8 +28,9 @@ impl World {
 
     /// Frees a window without outstanding requests.
     pub(super) fn free_window(&mut self, dice: &mut Dice, side: usize) -> Done {
-        let steady =
-            |bound: BindingId| matches!(self.model.memory.bindings[bound].life, Life::Valid | Life::Gone);
+        let steady = |bound: BindingId| {
+            matches!(self.model.memory.bindings[bound].life, Validity::Valid | Validity::Gone)
+        };
         let fits = |n: &WindowId| {
             let window = &self.model.memory.windows[*n];
             window.host == side && !window.freed && window.bound.is_none_or(steady)
@@ -55,7 +56,7 @@ impl World {
         &mut self,
         qp: &QueuePair,
         request: &SendRequest,
-        meaning: &mut Meaning,
+        meaning: &mut Semantics,
     ) -> Result<(), VerbsError> {
         let SendOp::BindWindow(BindWindow { rkey, lkey, addr, length, access, .. }) = request.op else {
             return qp.post_send(request);
@@ -70,8 +71,8 @@ impl World {
         let number = self.windows.iter().position(named).expect("drawn among those that are there");
         let window = self.windows[number].as_ref().expect("just found");
         let region = self.memory.iter().flatten().find_map(|held| match held {
-            Held::Region(region) if region.lkey() == lkey => Some(region),
-            Held::Region(_) | Held::Fast(_) => None,
+            Registered::Region(region) if region.lkey() == lkey => Some(region),
+            Registered::Region(_) | Registered::Fast(_) => None,
         });
         let region = region.expect("drawn among those that are there");
         let offset = addr.wrapping_sub(region.addr());
@@ -93,7 +94,9 @@ impl World {
             }
             &NewName::Region { old, key, .. } => {
                 let held = self.memory[old].take();
-                let Some(Held::Fast(region)) = &held else { return Err("memory that is prepared".into()) };
+                let Some(Registered::Fast(region)) = &held else {
+                    return Err("memory that is prepared".into());
+                };
                 let told = region.next_rkey();
                 self.memory.push(held);
                 (told, key)
@@ -123,7 +126,7 @@ impl World {
     /// Windows end with the region behind them.
     pub(super) fn windows_of_gone(&self) -> Done {
         self.each_window(|number, life, is_bound| {
-            if life == Life::Gone && is_bound {
+            if life == Validity::Gone && is_bound {
                 return Err(format!("window {number} is bound to memory that is gone"));
             }
             Ok(())
@@ -133,21 +136,21 @@ impl World {
     /// Checks that windows are bound as the model says, as nothing is under way.
     pub(super) fn windows_at_rest(&mut self) -> Done {
         self.each_window(|number, life, is_bound| match life {
-            Life::Coming => Err(format!("the binding of window {number} has not come")),
-            Life::Valid if !is_bound => Err(format!("nobody has unbound window {number}")),
-            Life::Gone if is_bound => Err(format!("window {number} is bound again")),
-            Life::Valid | Life::Ending | Life::Gone => Ok(()),
+            Validity::Coming => Err(format!("the binding of window {number} has not come")),
+            Validity::Valid if !is_bound => Err(format!("nobody has unbound window {number}")),
+            Validity::Gone if is_bound => Err(format!("window {number} is bound again")),
+            Validity::Valid | Validity::Ending | Validity::Gone => Ok(()),
         })?;
         for (window, held) in self.model.memory.windows.iter().zip(&self.windows) {
             // If the window has another name by now, its state says nothing about this binding: how the
             // binding ended stays unknown.
             if let (Some(bound), Some(held)) = (window.bound, held)
-                && self.model.memory.bindings[bound].life == Life::Ending
+                && self.model.memory.bindings[bound].life == Validity::Ending
                 && self.model.memory.bindings[bound].key == window.key
                 && !window.freed
             {
                 let binding = &mut self.model.memory.bindings[bound];
-                binding.life = if held.is_bound() { Life::Valid } else { Life::Gone };
+                binding.life = if held.is_bound() { Validity::Valid } else { Validity::Gone };
                 binding.taker = None;
             }
         }
@@ -155,7 +158,7 @@ impl World {
     }
 
     /// Visits each window: the life of its last name, and whether it is bound under that name.
-    fn each_window(&self, look: impl Fn(WindowId, Life, bool) -> Done) -> Done {
+    fn each_window(&self, look: impl Fn(WindowId, Validity, bool) -> Done) -> Done {
         let memory = &self.model.memory;
         memory.windows.iter().zip(&self.windows).enumerate().try_for_each(|(number, (window, held))| {
             let (Some(bound), Some(held)) = (window.bound, held) else { return Ok(()) };

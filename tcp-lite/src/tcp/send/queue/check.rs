@@ -1,10 +1,18 @@
 //! The invariants of the send queue.
 
-use super::SendQueue;
+use super::{Fin, SendQueue};
 use crate::invariant::{Check, ensure};
 use crate::tcp::slabs::{Marks, PageKind, Segment, SegmentKey, SegmentSlab};
 
 impl SendQueue {
+    /// `not_asked`: the user has not closed. `acked`: our FIN is acknowledged. Otherwise it is due or in
+    /// flight.
+    pub(in crate::tcp::send) fn check_fin(&self, not_asked: bool, acked: bool) -> Check {
+        let fits = (self.fin == Fin::NotAsked, self.fin == Fin::Acked) == (not_asked, acked);
+        ensure!(fits, "our FIN is {:?}", self.fin);
+        Ok(())
+    }
+
     /// Sums, cursors and both orders agree with the marks.
     pub(in crate::tcp::send) fn check(&self, slab: &SegmentSlab) -> Check {
         let (mut sacked, mut lost, mut in_flight, mut count) = ((0, 0), (0, 0), 0, 0);

@@ -1,9 +1,9 @@
-//! The retransmission queue of one connection: segments from `push` until their acknowledgement
-//! (RFC 9293 section 3.10.2, SEND, and section 3.4; SND.UNA and SND.NXT).
+//! The send queue of one connection: segments from `push` until their acknowledgement, the FIN behind them,
+//! and the peer's window (RFC 9293 section 3.10.2, SEND, and section 3.4; SND.UNA, SND.NXT and SND.WND).
 //!
 //! A segment is cut only by the callers of [`SendQueue::split`]: after a drop of EMSS, or by the persist
 //! timer. An acknowledgement in the middle of a segment leaves it whole. The records are in
-//! `slabs/segment.rs`, loss detection is in `scoreboard.rs`, and the order of transmission in
+//! `slabs/segment.rs`, which are lost is in `scoreboard.rs`, and the order of transmission in
 //! `flight.rs`.
 
 mod check;
@@ -12,7 +12,8 @@ mod index;
 mod list;
 mod scoreboard;
 #[cfg(test)]
-mod test_queue;
+pub(super) mod test_queue;
+mod window;
 
 pub(super) use self::scoreboard::Detected;
 
@@ -21,10 +22,31 @@ use dp::{ExtBuf, Mempool};
 use self::flight::Flight;
 use self::index::Index;
 use self::list::SegmentList;
+use self::window::PeerWindow;
 use super::ack_sample::AckSample;
 use crate::Instant;
 use crate::tcp::SendError;
-use crate::tcp::slabs::{Marks, PageKey, PageKind, RemovedRun, SegmentKey, SegmentSlab};
+use crate::tcp::slabs::{Marks, PageKey, PageKind, RemovedRun, Segment, SegmentKey, SegmentSlab};
+
+/// Our FIN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fin {
+    /// The user has not closed.
+    NotAsked,
+    /// To be sent behind the queue, for the first time or, after a timeout, again.
+    Due,
+    Sent,
+    Acked,
+}
+
+/// What has been sent so far: a reduction of the congestion window covers congestion among these bytes only.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SentSoFar {
+    /// SND.NXT.
+    pub(super) nxt: u64,
+    /// Transmissions of segments; wraps.
+    pub(super) transmissions: u32,
+}
 
 /// The segments of one connection, oldest first. Positions as in `seq.rs`; `una` and `nxt` count SYN and
 /// FIN.
@@ -53,6 +75,9 @@ pub(super) struct SendQueue {
     nxt: u64,
     /// Position behind the last byte pushed: that of the FIN.
     end: u64,
+    /// The peer's window (SND.WND).
+    window: PeerWindow,
+    fin: Fin,
     /// Bytes with [`Marks::SACKED`], and the number of their segments.
     sacked_bytes: u64,
     sacked_segments: u32,
@@ -80,6 +105,8 @@ impl SendQueue {
             una: 0,
             nxt: 0,
             end: 1,
+            window: PeerWindow::new(),
+            fin: Fin::NotAsked,
             sacked_bytes: 0,
             sacked_segments: 0,
             lost_bytes: 0,
@@ -228,14 +255,124 @@ impl SendQueue {
         self.una = 1;
     }
 
-    /// Our FIN was sent, perhaps again.
-    pub(super) fn on_fin_sent(&mut self) {
-        self.nxt = self.end + 1;
+    /// The user has closed: a FIN follows the queue (RFC 9293 section 3.10.4).
+    pub(super) fn close(&mut self) {
+        self.fin = Fin::Due;
     }
 
-    /// Number of the last transmission of a segment; wraps.
-    pub(super) fn transmissions(&self) -> u32 {
-        self.flight.count()
+    /// Whether the user has not closed.
+    pub(super) fn may_push(&self) -> bool {
+        self.fin == Fin::NotAsked
+    }
+
+    /// Whether our FIN has to be sent, perhaps behind other segments.
+    #[inline]
+    pub(super) fn is_fin_due(&self) -> bool {
+        self.fin == Fin::Due
+    }
+
+    /// Whether our FIN has to be sent, and nothing before it.
+    #[inline]
+    pub(super) fn is_fin_next(&self) -> bool {
+        self.fin == Fin::Due && !self.has_unsent() && !self.has_lost() && self.una > 0
+    }
+
+    /// Our FIN was sent. Returns whether it was sent before.
+    pub(super) fn on_fin_sent(&mut self) -> bool {
+        let again = self.nxt > self.end;
+        self.fin = Fin::Sent;
+        self.nxt = self.end + 1;
+        again
+    }
+
+    /// Our FIN may be lost: it has to be sent again, if it was sent and is not acknowledged.
+    pub(super) fn send_fin_again(&mut self) {
+        if self.fin == Fin::Sent {
+            self.fin = Fin::Due;
+        }
+    }
+
+    /// Whether our FIN was acknowledged since the last call.
+    #[inline]
+    pub(super) fn take_fin_acked(&mut self) -> bool {
+        let acked = self.fin != Fin::Acked && self.una > self.end;
+        if acked {
+            self.fin = Fin::Acked;
+        }
+        acked
+    }
+
+    /// The connection is over: no FIN is sent.
+    pub(super) fn forget_fin(&mut self) {
+        self.fin = Fin::NotAsked;
+    }
+
+    /// What has been sent so far.
+    pub(super) fn sent_so_far(&self) -> SentSoFar {
+        SentSoFar { nxt: self.nxt, transmissions: self.flight.count() }
+    }
+
+    /// The peer's SYN announces a window of `bytes`.
+    pub(super) fn on_syn_window(&mut self, bytes: u64) {
+        self.window.on_syn(bytes);
+    }
+
+    /// The segment at `pos` that establishes the connection announces a window of `bytes`.
+    pub(super) fn establish_window(&mut self, pos: i64, bytes: u64) {
+        self.window.establish(pos, bytes);
+    }
+
+    /// A segment at `pos` acknowledges up to `ack` and announces a window of `bytes`. Older segments change
+    /// nothing. Returns whether the window's edge moved.
+    #[inline]
+    pub(super) fn update_window(&mut self, pos: i64, ack: u64, bytes: u64) -> bool {
+        self.window.update(pos, ack, self.una, bytes)
+    }
+
+    /// First position that must not be sent.
+    #[inline]
+    pub(super) fn edge(&self) -> u64 {
+        self.window.edge()
+    }
+
+    /// The largest window that the peer has announced, bytes.
+    #[inline]
+    pub(super) fn max_window(&self) -> u64 {
+        self.window.max()
+    }
+
+    /// Whether the peer's window reaches beyond SND.NXT.
+    #[inline]
+    pub(super) fn is_window_open(&self) -> bool {
+        self.nxt < self.window.edge()
+    }
+
+    /// Whether a segment fits the peer's window.
+    #[inline]
+    pub(super) fn fits_window(&self, segment: &Segment) -> bool {
+        segment.end() <= self.window.edge()
+    }
+
+    /// Whether there is a new segment that fits the peer's window.
+    pub(super) fn is_new_sendable(&self, slab: &SegmentSlab) -> bool {
+        self.unsent.is_some_and(|key| self.fits_window(slab.get(key)))
+    }
+
+    /// Whether the peer's window does not cover the oldest queued segment: nothing is in flight and the
+    /// window is too small for the next segment, or the window shrank below what is in flight.
+    #[inline]
+    pub(super) fn is_blocked_by_window(&self, slab: &SegmentSlab) -> bool {
+        self.head.is_some_and(|key| !self.fits_window(slab.get(key)))
+    }
+
+    /// Whether the peer offers less than a segment, and less than half of the largest window it has
+    /// offered. Each cut for such a window splits an FPDU for a few bytes, so the cuts come at
+    /// increasing intervals. A peer that never offered more is small rather than silly, and does not
+    /// have to wait (RFC 9293 section 3.8.6.2.1, condition 3).
+    #[inline]
+    pub(super) fn is_window_silly(&self, slab: &SegmentSlab) -> bool {
+        let offered = self.window.edge().saturating_sub(self.una);
+        2 * offered < self.window.max() && self.is_blocked_by_window(slab)
     }
 
     /// Queues the next `bytes` bytes of the open page as a segment, with their sum, if it is known.
@@ -477,6 +614,7 @@ impl SendQueue {
 
     /// As if so many bytes more had been sent, and all had been acknowledged.
     pub(super) fn skip(&mut self, bytes: u64) {
+        self.window.advance(bytes);
         for pos in [&mut self.una, &mut self.nxt, &mut self.end] {
             *pos += bytes;
         }

@@ -1,11 +1,11 @@
 //! Which segments arrived and which are lost: marks on the segments of the send queue (RFC 2018, RFC
 //! 8985).
 //!
-//! The recovery process is in `recovery.rs`, RACK's state in `rack.rs`.
+//! The recovery process is in `loss/recovery.rs`, RACK's state in `loss/rack.rs`.
 
 use super::SendQueue;
 use crate::tcp::send::ack_sample::AckSample;
-use crate::tcp::send::rack::Rack;
+use crate::tcp::send::loss::Rack;
 use crate::tcp::slabs::{Marks, SegmentKey, SegmentSlab, Sent};
 use crate::{Duration, Instant};
 

@@ -7,22 +7,22 @@ use crate::Instant;
 use crate::tcp::slabs::SegmentSlab;
 
 /// A queue that begins at position 1, and the memory of its segments.
-pub(super) struct TestQueue {
-    pub(super) slab: SegmentSlab,
-    pub(super) queue: SendQueue,
+pub(in crate::tcp::send) struct TestQueue {
+    pub(in crate::tcp::send) slab: SegmentSlab,
+    pub(in crate::tcp::send) queue: SendQueue,
     pool: Mempool,
 }
 
 impl TestQueue {
     /// For so many segments.
-    pub(super) fn new(segments: usize) -> Self {
+    pub(in crate::tcp::send) fn new(segments: usize) -> Self {
         let (slab, mut queue) = (SegmentSlab::new(segments, segments), SendQueue::new());
         (queue.una, queue.nxt) = (1, 1);
         Self { slab, queue, pool: Mempool::heap("test", 64, 2048) }
     }
 
     /// Pushes a segment of `bytes`. Returns whether there was space for it.
-    pub(super) fn push(&mut self, bytes: usize) -> bool {
+    pub(in crate::tcp::send) fn push(&mut self, bytes: usize) -> bool {
         let has_space = self.queue.page(&mut self.slab, (&self.pool, None), bytes).is_ok();
         if has_space {
             self.queue.push(&mut self.slab, bytes, None);
@@ -31,7 +31,7 @@ impl TestQueue {
     }
 
     /// Pushes a segment of `bytes`, and sends the oldest one that was not sent.
-    pub(super) fn send(&mut self, bytes: usize, now: Instant) -> bool {
+    pub(in crate::tcp::send) fn send(&mut self, bytes: usize, now: Instant) -> bool {
         let has_space = self.push(bytes);
         if has_space {
             self.queue.on_sent(&mut self.slab, now);

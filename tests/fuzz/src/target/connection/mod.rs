@@ -17,10 +17,10 @@ use tcp_lite::{CloseReason, CongestionAlgorithm, Duration, EcnMode, Limits, Stat
 use self::peer::{Peer, Segment};
 use self::user::{User, byte};
 use super::host::{ENDS, Host};
-use super::{packet, rig};
+use super::rig;
 use crate::input::Input;
-use crate::sim::packet::{Damage, Frame, Tcp, flag, mark_congestion, parse, too_big};
 use crate::sim::watch::{Condition, Framing, Watch};
+use testkit::packet::{self, Damage, Frame, Tcp, flag, mark_congestion, parse, too_big};
 
 /// The port of the listener, and the client's.
 const SERVER_PORT: u16 = 4000;
@@ -473,7 +473,7 @@ impl Run {
             let at = l4 + input.below(error.len() - l4);
             error[at] = input.u8();
         }
-        packet::finish(&mut error);
+        packet::complete(&mut error);
         self.host.deliver(&error, &[], Checksum::Unknown);
     }
 

@@ -1,11 +1,10 @@
 //! The far end of the connection: it builds segments, and records what it received.
 
-use crate::sim::packet::{Tcp, flag};
 use crate::sim::watch::Ranges;
 
 use super::super::host::ENDS;
-use super::super::packet::{self, Ipv4, protocol};
 use super::user::byte;
+use testkit::packet::{self, Ipv4, Tcp, TcpHeader, flag, protocol};
 
 /// A segment of the peer, before it is encoded.
 pub(super) struct Segment {
@@ -135,19 +134,9 @@ impl Peer {
     /// The frame of a segment.
     pub(super) fn frame(&self, segment: &Segment) -> Vec<u8> {
         let Segment { seq, ack, flags, window, urgent, ref options, ref payload, ecn } = *segment;
-        let words = 5 + options.len().min(40).div_ceil(4);
-        let mut bytes = Vec::with_capacity(60 + payload.len());
-        bytes.extend(self.port.to_be_bytes());
-        bytes.extend(self.host_port.to_be_bytes());
-        bytes.extend(seq.to_be_bytes());
-        bytes.extend(ack.to_be_bytes());
-        bytes.extend([(words as u8) << 4, flags]);
-        bytes.extend(window.to_be_bytes());
-        bytes.extend([0, 0]);
-        bytes.extend(urgent.to_be_bytes());
-        bytes.extend(&options[..options.len().min(40)]);
-        bytes.resize(words * 4, 0);
-        bytes.extend(payload);
+        let ports = [self.port, self.host_port];
+        let header = TcpHeader { ports, seq, ack, flags, window, urgent, options };
+        let bytes = header.segment(payload);
         if self.ipv6 {
             return packet::ipv6(&ENDS, ecn, protocol::TCP, 64, &bytes);
         }

@@ -25,14 +25,14 @@ static SERIAL: AtomicU32 = AtomicU32::new(0x101);
 
 /// Whether it connects again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Parting {
-    ForNow,
-    ForGood,
+pub(super) enum Disconnect {
+    Temporary,
+    Permanent,
 }
 
 /// Something that an answer is due for.
 #[derive(Clone, Debug)]
-pub(super) struct Asked {
+pub(super) struct Outstanding {
     /// As in a scene; `-` for an RTR.
     pub(super) kind: char,
     pub(super) stag: u32,
@@ -49,7 +49,7 @@ pub(super) struct End<'a> {
     msn: [u32; 4],
     pub(super) next_receive: u32,
     pub(super) next_request: u32,
-    pub(super) asked: VecDeque<Asked>,
+    pub(super) asked: VecDeque<Outstanding>,
     ord: usize,
     spoken_to: bool,
     received: bool,
@@ -101,7 +101,7 @@ pub(super) fn respond(stream: &TcpStream, flaw: Flaw, last: Option<&mut Report>)
 }
 
 /// The initiator's part.
-pub(super) fn initiate(stream: &TcpStream, flaw: Flaw, last: Option<&mut Report>) -> Parting {
+pub(super) fn initiate(stream: &TcpStream, flaw: Flaw, last: Option<&mut Report>) -> Disconnect {
     let has_target = last.is_some();
     let private: &[u8] = if has_target { b"iwp1 hello" } else { b"" };
     // What cannot be sent or set ends the connection a line further on.
@@ -116,7 +116,7 @@ pub(super) fn initiate(stream: &TcpStream, flaw: Flaw, last: Option<&mut Report>
     if let Some((reply, _)) = &heard {
         end.target = target_of(reply.ulp_data(), has_target);
         if end.target.bye {
-            return Parting::ForGood;
+            return Disconnect::Permanent;
         }
     }
     let Some((reply, held)) = heard.filter(|(reply, _)| !reply.has(flag::R)) else {
@@ -127,7 +127,7 @@ pub(super) fn initiate(stream: &TcpStream, flaw: Flaw, last: Option<&mut Report>
         if let Some(last) = last {
             *last = Report::refused();
         }
-        return Parting::ForNow;
+        return Disconnect::Temporary;
     };
     end.framer = Framer::new(reply.has(flag::M) && flaw != Flaw::NoMarkers, true);
     end.spoken_to = true;
@@ -143,7 +143,7 @@ pub(super) fn initiate(stream: &TcpStream, flaw: Flaw, last: Option<&mut Report>
         end.run(&held);
     }
     end.conclude(last);
-    Parting::ForNow
+    Disconnect::Temporary
 }
 
 impl<'a> End<'a> {
@@ -206,7 +206,7 @@ impl<'a> End<'a> {
 
     fn ask(&mut self, kind: char, length: usize, read: &ReadRequest) -> Option<()> {
         let segments = self.untagged(opcode::READ_REQUEST, 1, 0, &read.encode());
-        self.asked.push_back(Asked { kind, stag: read.sink_stag, length, bytes: Vec::new() });
+        self.asked.push_back(Outstanding { kind, stag: read.sink_stag, length, bytes: Vec::new() });
         self.send_all(&segments)
     }
 
@@ -346,7 +346,7 @@ impl<'a> End<'a> {
                 let mut request = [number.to_be_bytes(), [0; 4], peer.to_be_bytes()].concat();
                 let fields = if kind == 'c' { [1, u64::MAX, 0, u64::MAX] } else { [1, 0, 0, u64::MAX] };
                 request.extend([to].into_iter().chain(fields).flat_map(u64::to_be_bytes));
-                self.asked.push_back(Asked { kind, stag: 0, length, bytes: Vec::new() });
+                self.asked.push_back(Outstanding { kind, stag: 0, length, bytes: Vec::new() });
                 self.untagged(opcode::ATOMIC_REQUEST, 1, 0, &request)
             }
         };

@@ -62,7 +62,7 @@ pub(crate) fn call(flaw: Flaw, has_target: bool, remote: SocketAddr) {
     std::thread::spawn(move || {
         let mut last = Report::refused();
         while let Ok(stream) = TcpStream::connect(remote) {
-            if end::initiate(&stream, flaw, has_target.then_some(&mut last)) == end::Parting::ForGood {
+            if end::initiate(&stream, flaw, has_target.then_some(&mut last)) == end::Disconnect::Permanent {
                 return;
             }
             std::thread::sleep(PAUSE);

@@ -1,0 +1,138 @@
+//! With vectors of 256 bits.
+
+use std::arch::x86_64::*;
+
+use super::plain::{BLOCK, small};
+
+/// Sums at each position of a vector of 32 bytes, for code that sums vectors which it has at hand for another
+/// purpose. They are 64 bits each. Those of even words follow from both, so that no words
+/// have to be taken apart: `all - (odd << 32)`, modulo 2^64.
+pub struct Avx2Lanes {
+    /// Sums of pairs of words, as one number each, modulo 2^64.
+    all: __m256i,
+    /// Sums of odd words.
+    odd: __m256i,
+}
+
+impl Avx2Lanes {
+    /// The sum of nothing.
+    ///
+    /// # Safety
+    /// The CPU has AVX2.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    pub fn new() -> Self {
+        Self { all: _mm256_setzero_si256(), odd: _mm256_setzero_si256() }
+    }
+
+    /// Adds the bytes of a vector.
+    ///
+    /// # Safety
+    /// The CPU has AVX2.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    pub fn add(&mut self, words: __m256i) {
+        self.all = _mm256_add_epi64(self.all, words);
+        self.odd = _mm256_add_epi64(self.odd, _mm256_srli_epi64::<32>(words));
+    }
+
+    /// The sum, as [`partial`](super::partial). For as many vectors as a frame has.
+    ///
+    /// # Safety
+    /// The CPU has AVX2.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    pub fn sum(self) -> u64 {
+        let even = _mm256_sub_epi64(self.all, _mm256_slli_epi64::<32>(self.odd));
+        let [a, b, c, d]: [u64; 4] = to_words(_mm256_add_epi64(even, self.odd));
+        a + b + c + d
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn to_words(vector: __m256i) -> [u64; 4] {
+    let mut words = [0; 4];
+    // SAFETY: the array has the 32 bytes that are stored, and the instruction needs no alignment.
+    unsafe { _mm256_storeu_si256(words.as_mut_ptr().cast(), vector) };
+    words
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn load(half: &[u8; BLOCK / 2]) -> __m256i {
+    // SAFETY: half a block has the 32 bytes that are loaded, and the instruction needs no alignment.
+    unsafe { _mm256_loadu_si256(half.as_ptr().cast()) }
+}
+
+/// See [`partial`](super::partial).
+#[target_feature(enable = "avx2")]
+pub(super) fn partial(bytes: &[u8]) -> u64 {
+    let (halves, rest) = bytes.as_chunks();
+    let (steps, last) = halves.as_chunks::<4>();
+    let mut lanes = Avx2Lanes::new();
+    for [a, b, c, d] in steps {
+        lanes.add(load(a));
+        lanes.add(load(b));
+        lanes.add(load(c));
+        lanes.add(load(d));
+    }
+    for half in last {
+        lanes.add(load(half));
+    }
+    match bytes.last_chunk() {
+        // An odd length would put the bytes at other places in their words.
+        Some(end) if !rest.is_empty() && bytes.len().is_multiple_of(2) => {
+            lanes.add(last_bytes(end, rest.len()))
+        }
+        _ => return lanes.sum() + small(rest),
+    }
+    lanes.sum()
+}
+
+/// The last `bytes` bytes of `end`, behind zeros.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn last_bytes(end: &[u8; BLOCK / 2], bytes: usize) -> __m256i {
+    /// 32 zeros, and 32 bytes of ones: the 32 bytes at `n` end in `n` bytes of ones.
+    static MASK: [u8; BLOCK] = {
+        let mut mask = [0; BLOCK];
+        mask.split_at_mut(BLOCK / 2).1.copy_from_slice(&[0xff; BLOCK / 2]);
+        mask
+    };
+    match MASK.get(bytes..).and_then(|mask| mask.first_chunk()) {
+        Some(mask) => _mm256_and_si256(load(end), load(mask)),
+        None => _mm256_setzero_si256(),
+    }
+}
+
+/// Copies half a block and returns it.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn copy_half(dst: &mut [u8; BLOCK / 2], src: &[u8; BLOCK / 2]) -> __m256i {
+    let words = load(src);
+    // SAFETY: half a block has the 32 bytes that are stored, and the instruction needs no alignment.
+    unsafe { _mm256_storeu_si256(dst.as_mut_ptr().cast(), words) };
+    words
+}
+
+/// See [`copy_partial`](super::copy_partial); the caller checks that the lengths are equal.
+#[target_feature(enable = "avx2")]
+pub(super) fn copy(dst: &mut [u8], src: &[u8]) -> u64 {
+    let (dst_halves, dst_rest) = dst.as_chunks_mut();
+    let (halves, rest) = src.as_chunks();
+    let (dst_pairs, dst_last) = dst_halves.as_chunks_mut();
+    let (pairs, last) = halves.as_chunks();
+    let mut lanes = Avx2Lanes::new();
+    // Two vectors a step: the compiler makes a loop that stores one into a call of memcpy and a second pass.
+    for ([dst_a, dst_b], [a, b]) in dst_pairs.iter_mut().zip(pairs) {
+        let words = [copy_half(dst_a, a), copy_half(dst_b, b)];
+        lanes.add(words[0]);
+        lanes.add(words[1]);
+    }
+    if let ([dst], [half]) = (dst_last, last) {
+        lanes.add(copy_half(dst, half));
+    }
+    dst_rest.copy_from_slice(rest);
+    lanes.sum() + small(rest)
+}

@@ -1,0 +1,85 @@
+//! With vectors of 512 bits.
+
+use std::arch::x86_64::*;
+
+use super::plain::{BLOCK, small};
+
+/// Sums at each position of a vector, 64 bits each. Those of even words follow from both, so that no words
+/// have to be taken apart: `all - (odd << 32)`, modulo 2^64.
+struct Avx512Lanes {
+    /// Sums of pairs of words, as one number each, modulo 2^64.
+    all: __m512i,
+    /// Sums of odd words.
+    odd: __m512i,
+}
+
+impl Avx512Lanes {
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn new() -> Self {
+        Self { all: _mm512_setzero_si512(), odd: _mm512_setzero_si512() }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn add(&mut self, words: __m512i) {
+        self.all = _mm512_add_epi64(self.all, words);
+        self.odd = _mm512_add_epi64(self.odd, _mm512_srli_epi64::<32>(words));
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn sum(self) -> u64 {
+        let even = _mm512_sub_epi64(self.all, _mm512_slli_epi64::<32>(self.odd));
+        _mm512_reduce_add_epi64(_mm512_add_epi64(even, self.odd)) as u64
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn load(block: &[u8; BLOCK]) -> __m512i {
+    // SAFETY: a block has the 64 bytes that are loaded, and the instruction needs no alignment.
+    unsafe { _mm512_loadu_si512(block.as_ptr().cast()) }
+}
+
+/// See [`partial`](super::partial).
+#[target_feature(enable = "avx512f")]
+pub(super) fn partial(bytes: &[u8]) -> u64 {
+    let (blocks, rest) = bytes.as_chunks();
+    let mut lanes = Avx512Lanes::new();
+    for block in blocks {
+        lanes.add(load(block));
+    }
+    lanes.sum() + small(rest)
+}
+
+/// Copies a block and returns it.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn copy_block(dst: &mut [u8; BLOCK], src: &[u8; BLOCK]) -> __m512i {
+    let words = load(src);
+    // SAFETY: a block has the 64 bytes that are stored, and the instruction needs no alignment.
+    unsafe { _mm512_storeu_si512(dst.as_mut_ptr().cast(), words) };
+    words
+}
+
+/// See [`copy_partial`](super::copy_partial); the caller checks that the lengths are equal.
+#[target_feature(enable = "avx512f")]
+pub(super) fn copy(dst: &mut [u8], src: &[u8]) -> u64 {
+    let (dst_blocks, dst_rest) = dst.as_chunks_mut::<BLOCK>();
+    let (blocks, rest) = src.as_chunks::<BLOCK>();
+    let (dst_pairs, dst_last) = dst_blocks.as_chunks_mut();
+    let (pairs, last) = blocks.as_chunks();
+    let mut lanes = Avx512Lanes::new();
+    // Two blocks a step: the compiler makes a loop that stores one into a call of memcpy and a second pass.
+    for ([dst_a, dst_b], [a, b]) in dst_pairs.iter_mut().zip(pairs) {
+        let words = [copy_block(dst_a, a), copy_block(dst_b, b)];
+        lanes.add(words[0]);
+        lanes.add(words[1]);
+    }
+    if let ([dst], [block]) = (dst_last, last) {
+        lanes.add(copy_block(dst, block));
+    }
+    dst_rest.copy_from_slice(rest);
+    lanes.sum() + small(rest)
+}

@@ -1,0 +1,73 @@
+//! What a port is, which does not change while it runs.
+
+use bitflags::bitflags;
+
+use crate::{Queue, TsoLimits};
+
+bitflags! {
+    /// Offloads of a port. Missing ones are done in software above.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct Offloads: u32 {
+        /// Fills in the IPv4 header checksum of a frame whose [`TxOffload`](crate::TxOffload) asks for it.
+        const TX_IPV4_CHECKSUM = 1 << 0;
+        /// Fills in the TCP checksum; the pseudo-header sum is in the checksum field already.
+        const TX_TCP_CHECKSUM = 1 << 1;
+        /// Sends frames of several segments.
+        const TX_MULTI_SEGMENT = 1 << 2;
+        /// Cuts a large TCP frame at `tso_segment_bytes`.
+        const TX_TSO = 1 << 3;
+        /// Reports the state of the IPv4 header checksum of a received frame.
+        const RX_IPV4_CHECKSUM = 1 << 4;
+        /// Reports the state of the TCP checksum of a received frame.
+        const RX_TCP_CHECKSUM = 1 << 5;
+        /// Coalesces consecutive TCP segments to one large frame (LRO).
+        const RX_LRO = 1 << 6;
+        /// Receives into chains of buffers.
+        const RX_SCATTER = 1 << 7;
+        /// Spreads flows over queues by a hash of addresses and ports.
+        const RX_RSS = 1 << 8;
+        /// Sends from any memory ([`Mbuf::external`]): reads it by its virtual address. Other ports send a
+        /// copy.
+        const TX_EXTERNAL = 1 << 9;
+    }
+}
+
+/// The description of a port. It does not change while the port runs.
+#[derive(Clone, Debug)]
+pub struct PortInfo {
+    /// Name for messages: `net_vhost0`, `0000:03:00.0`, `link-a`.
+    pub name: String,
+    /// Ethernet address, in the order of the wire.
+    pub mac: [u8; 6],
+    /// Largest IP packet, bytes; the frame has 14 (or 18, with a VLAN tag) more.
+    pub mtu: u16,
+    /// The offloads in use: what the device has and its configuration allows.
+    pub offloads: Offloads,
+    /// Frames that the port can cut, if it has TSO.
+    pub tso: TsoLimits,
+    /// Which queue of its device the port is.
+    pub queue: Queue,
+    /// Whether the port has exactly one peer, which is gone when the link is down: at the other end of a
+    /// socket of vhost-user or memif, a peer loses its state with the connection.
+    pub point_to_point: bool,
+    /// Whether the port finds out that a neighbour is gone
+    /// ([`Link::next_departed`](crate::Link::next_departed)).
+    pub tells_departures: bool,
+}
+
+impl PortInfo {
+    /// The description of the only queue of a device. What is not named here is as most devices have it: no
+    /// limits of TSO, a link to many neighbours, whose departures the port does not tell.
+    pub fn new(name: impl Into<String>, mac: [u8; 6], mtu: u16, offloads: Offloads) -> Self {
+        Self {
+            name: name.into(),
+            mac,
+            mtu,
+            offloads,
+            tso: TsoLimits::default(),
+            queue: Queue::default(),
+            point_to_point: false,
+            tells_departures: false,
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! CRC32c by carry-less multiplication of 512 bits, with a copy in the same pass: AVX-512 with VPCLMULQDQ.
+//!
+//! Four values of 64 bytes each represent all bytes so far. Each step folds them forward by 256 bytes and
+//! adds the next 256 (V. Gopal et al., "Fast CRC computation for generic polynomials using PCLMULQDQ
+//! instruction", Intel 2009). Few bytes and the rest use the CRC instruction, which has no setup cost.
+
+use std::arch::x86_64::{
+    __m128i, __m512i, _mm_clmulepi64_si128, _mm_crc32_u64, _mm_cvtsi32_si128, _mm_cvtsi128_si64,
+    _mm_extract_epi64, _mm_set_epi64x, _mm_xor_si128, _mm512_broadcast_i32x4, _mm512_castsi512_si128,
+    _mm512_clmulepi64_epi128, _mm512_extracti32x4_epi32, _mm512_ternarylogic_epi64, _mm512_xor_si512,
+    _mm512_zextsi128_si512,
+};
+
+use super::Front;
+use super::bytes::{Loader, Nowhere, Sink, To, append_front, append_head, append_tail, append_zeros};
+use super::{powers, short};
+
+/// Bytes of a value.
+const VALUE: usize = size_of::<__m512i>();
+/// Bytes of a step.
+const STEP: usize = 4 * VALUE;
+
+/// Whether this CPU supports [`fetch`].
+pub(super) fn is_supported() -> bool {
+    is_x86_feature_detected!("sse4.2")
+        && is_x86_feature_detected!("pclmulqdq")
+        && is_x86_feature_detected!("avx")
+        && is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("vpclmulqdq")
+}
+
+/// Continues the CRC `state`, which is not complemented, with `bytes`.
+#[target_feature(enable = "sse4.2,pclmulqdq,avx,avx512f,vpclmulqdq")]
+pub(super) fn append(state: u32, bytes: &[u8]) -> u32 {
+    // SAFETY: `bytes` is a slice, so its bytes are readable and nobody writes them. Nothing is stored, and 0
+    // is at most any length.
+    unsafe { run(state, bytes.as_ptr(), Nowhere, 0, bytes.len()) }
+}
+
+/// Copies `out.len()` bytes from `from` on, and continues the CRC `state` with the copied bytes.
+///
+/// # Safety
+/// `from..from + out.len()` is mapped and readable, and others access it at most through atomics and raw
+/// copies.
+#[inline]
+#[target_feature(enable = "sse4.2,pclmulqdq,avx,avx512f,vpclmulqdq")]
+pub(super) unsafe fn fetch(state: u32, from: *const u8, out: &mut [u8]) -> u32 {
+    let (sink, len) = (To(out.as_mut_ptr()), out.len());
+    // SAFETY: the caller promises the bytes at `from`. The sink is `out`, which is borrowed mutably.
+    let (state, at) = unsafe { append_head(state, from, sink, len) };
+    // SAFETY: the caller promises the bytes at `from`. The sink is `out`, which is borrowed mutably.
+    // `append_head` takes at most the length that it is given.
+    unsafe { run(state, from, sink, at, len) }
+}
+
+/// As [`super::fetch_behind`]. The sum for the Internet checksum is another pass, since that is faster here.
+///
+/// # Safety
+/// As [`fetch`].
+#[target_feature(enable = "sse4.2,pclmulqdq,avx,avx512f,vpclmulqdq")]
+pub(super) unsafe fn fetch_behind(
+    front: &Front,
+    from: *const u8,
+    out: &mut [u8],
+    (zeros, tally): (usize, bool),
+) -> (u32, u64) {
+    let state = append_front(u32::MAX, front);
+    // SAFETY: the caller promises the bytes at `from`.
+    let state = unsafe { fetch(state, from, out) };
+    (!append_zeros(state, zeros), if tally { front.sum() + dp::checksum::partial(out) } else { 0 })
+}
+
+/// Continues the CRC `state` with the bytes of `from` at `at..len`, and stores them to `sink`.
+///
+/// # Safety
+/// `at` is at most `len`; `from..from + len` is mapped and readable, and others access it at most through
+/// atomics and raw copies; `sink` has room for `len` bytes, which nobody else accesses during the call.
+#[inline]
+#[target_feature(enable = "sse4.2,pclmulqdq,avx,avx512f,vpclmulqdq")]
+unsafe fn run(state: u32, from: *const u8, sink: impl Sink, at: usize, len: usize) -> u32 {
+    // SAFETY: `at` is at most `len`, the bytes at `from` are mapped and readable and changed by others only
+    // through atomics and raw copies, and `sink` has room for `len` bytes that nobody else accesses: the
+    // caller promises all of this for the time of this call, and the value ends with it.
+    let mut bytes = unsafe { Loader::new(from, sink, at, len) };
+    if bytes.left() <= short::MAX_BYTES {
+        return append_tail::<false>(state, bytes).0;
+    }
+    let before = _mm512_zextsi128_si512(_mm_cvtsi32_si128(state.cast_signed()));
+    let by_one = const { powers::fold(VALUE) };
+    let mut value = before;
+    if let Some(mut values) = bytes.next_512::<{ STEP / VALUE }>() {
+        let by_step = const { powers::fold(STEP) };
+        values[0] = _mm512_xor_si512(values[0], before);
+        while let Some(next) = bytes.next_512::<{ STEP / VALUE }>() {
+            for (value, next) in values.iter_mut().zip(next) {
+                *value = fold(*value, by_step, next);
+            }
+        }
+        let [a, b, c, d] = values;
+        let by_two = const { powers::fold(2 * VALUE) };
+        value = fold(fold(a, by_one, b), by_two, fold(c, by_one, d));
+    } else if let Some([first]) = bytes.next_512() {
+        value = _mm512_xor_si512(first, before);
+    }
+    while let Some([next]) = bytes.next_512() {
+        value = fold(value, by_one, next);
+    }
+    append_tail::<false>(to_state(value), bytes).0
+}
+
+/// Folds each of the four parts of `value` forward to the position of that of `next`, and adds `next`.
+#[inline]
+#[target_feature(enable = "avx512f,vpclmulqdq")]
+fn fold(value: __m512i, by: [u64; 2], next: __m512i) -> __m512i {
+    let by = _mm512_broadcast_i32x4(_mm_set_epi64x(by[1].cast_signed(), by[0].cast_signed()));
+    let low = _mm512_clmulepi64_epi128::<0x00>(value, by);
+    let high = _mm512_clmulepi64_epi128::<0x11>(value, by);
+    // The exclusive or of all three.
+    _mm512_ternarylogic_epi64::<0x96>(low, high, next)
+}
+
+/// The state of the CRC after the bytes that `value` represents.
+#[inline]
+#[target_feature(enable = "sse4.2,pclmulqdq,avx,avx512f")]
+fn to_state(value: __m512i) -> u32 {
+    let first = _mm512_castsi512_si128(value);
+    let second = _mm512_extracti32x4_epi32::<1>(value);
+    let third = _mm512_extracti32x4_epi32::<2>(value);
+    let last = _mm512_extracti32x4_epi32::<3>(value);
+    let last = fold_one(third, const { powers::fold(16) }, last);
+    let last = fold_one(second, const { powers::fold(32) }, last);
+    reduce(fold_one(first, const { powers::fold(48) }, last))
+}
+
+/// Folds `value` forward to the position of `next`, and adds `next`.
+#[inline]
+#[target_feature(enable = "pclmulqdq,avx")]
+fn fold_one(value: __m128i, by: [u64; 2], next: __m128i) -> __m128i {
+    let by = _mm_set_epi64x(by[1].cast_signed(), by[0].cast_signed());
+    let (low, high) = (_mm_clmulepi64_si128::<0x00>(value, by), _mm_clmulepi64_si128::<0x11>(value, by));
+    _mm_xor_si128(_mm_xor_si128(low, next), high)
+}
+
+/// The state of the CRC after the bytes that `value` represents.
+#[inline]
+#[target_feature(enable = "sse4.2,avx")]
+fn reduce(value: __m128i) -> u32 {
+    let (low, high) = (_mm_cvtsi128_si64(value), _mm_extract_epi64::<1>(value));
+    _mm_crc32_u64(_mm_crc32_u64(0, low.cast_unsigned()), high.cast_unsigned()) as u32
+}

@@ -1,0 +1,44 @@
+//! Constants that advance a CRC: powers of x modulo the polynomial, bit-reflected like the CRCs.
+
+/// The polynomial without its highest term. Bit 31 is x^0.
+const POLYNOMIAL: u32 = 0x82f6_3b78;
+
+/// Multipliers that move a 16-byte value on by `bytes` bytes: the first for its low half, the second for its
+/// high half. The exclusive or of the two carry-less products and of the 16 bytes there has the same effect
+/// on the CRC as the value had `bytes` bytes earlier.
+///
+/// The high half is 8 bytes closer. A reflected product of 64 by 32 bits is 33 places short of its 128 bits.
+/// So the exponents are `8 * bytes - 33`, and 64 more for the low half.
+pub(super) const fn fold(bytes: usize) -> [u64; 2] {
+    [power(8 * bytes + 31) as u64, power(8 * bytes - 33) as u64]
+}
+
+/// Multipliers that move a CRC on by as many words of 8 bytes as their index, for those from 1 on. The CRC
+/// instruction makes the new CRC of the product: it multiplies by x^32, and the product of 32 by 32 bits is
+/// one place short of its 64 bits. So the exponents are `64 * words - 33`.
+pub(super) const fn by_words<const N: usize>() -> [u32; N] {
+    let mut multipliers = [0; N];
+    let (mut i, mut value) = (1, power(31));
+    while i < N {
+        multipliers[i] = value;
+        value = times_power(value, 64);
+        i += 1;
+    }
+    multipliers
+}
+
+/// x to the power of `exponent`.
+const fn power(exponent: usize) -> u32 {
+    times_power(1 << 31, exponent)
+}
+
+/// `value`, multiplied by x to the power of `exponent`.
+const fn times_power(mut value: u32, exponent: usize) -> u32 {
+    let mut i = 0;
+    while i < exponent {
+        let carry = if value & 1 == 1 { POLYNOMIAL } else { 0 };
+        value = value >> 1 ^ carry;
+        i += 1;
+    }
+    value
+}

@@ -1,0 +1,80 @@
+//! CRC32c of few bytes by the CRC instruction alone, in little code, with a copy in the same pass.
+
+use std::arch::x86_64::{_mm_crc32_u8, _mm_crc32_u32, _mm_crc32_u64};
+
+use super::Front;
+use super::bytes::{Loader, To, append_front, append_head, append_tail, append_zeros};
+
+/// Most bytes for which this is the fastest method.
+pub(super) const MAX_BYTES: usize = 127;
+
+/// Continues the CRC `state`, which is not complemented, with `bytes`.
+#[target_feature(enable = "sse4.2")]
+pub(super) fn append(state: u32, bytes: &[u8]) -> u32 {
+    let mut state = u64::from(state);
+    let (blocks, rest) = bytes.as_chunks::<32>();
+    for block in blocks {
+        for word in block.as_chunks().0 {
+            state = _mm_crc32_u64(state, u64::from_le_bytes(*word));
+        }
+    }
+    let (words, rest) = rest.as_chunks();
+    for word in words {
+        state = _mm_crc32_u64(state, u64::from_le_bytes(*word));
+    }
+    let mut state = state as u32;
+    let rest = match rest.split_first_chunk() {
+        Some((half, rest)) => {
+            state = _mm_crc32_u32(state, u32::from_le_bytes(*half));
+            rest
+        }
+        None => rest,
+    };
+    for byte in rest {
+        state = _mm_crc32_u8(state, *byte);
+    }
+    state
+}
+
+/// Copies `out.len()` bytes from `from` on, and continues the CRC `state` with the copied bytes. If `TALLY`,
+/// also returns the partial Internet checksum of `out`.
+///
+/// # Safety
+/// `from..from + out.len()` is mapped and readable, and others access it at most through atomics and raw
+/// copies.
+#[inline]
+#[target_feature(enable = "sse4.2")]
+pub(super) unsafe fn fetch<const TALLY: bool>(state: u32, from: *const u8, out: &mut [u8]) -> (u32, u64) {
+    let (len, sink) = (out.len(), To(out.as_mut_ptr()));
+    // SAFETY: the caller promises the bytes at `from`. The sink is `out`, which is borrowed mutably.
+    let (state, head) = unsafe { append_head(state, from, sink, len) };
+    // SAFETY: the caller promises the bytes at `from`, for as long as this call. The sink is `out`, which is
+    // borrowed mutably. `append_head` takes at most the length that it is given.
+    let bytes = unsafe { Loader::new(from, sink, head, len) };
+    let (state, sum) = append_tail::<TALLY>(state, bytes);
+    if TALLY && head > 0 { (state, behind(&out[..head], sum)) } else { (state, sum) }
+}
+
+/// The partial Internet checksum of `head`, and of bytes behind it whose sum is `sum`.
+pub(super) fn behind(head: &[u8], sum: u64) -> u64 {
+    // Behind an odd number of bytes, the bytes of each word change places.
+    let sum = if head.len() % 2 == 1 { (sum % 0xffff) << 8 } else { sum };
+    dp::checksum::partial(head) + sum
+}
+
+/// As [`super::fetch_behind`]; if `TALLY`, with the sum for the Internet checksum.
+///
+/// # Safety
+/// As [`fetch`].
+#[target_feature(enable = "sse4.2")]
+pub(super) unsafe fn fetch_behind<const TALLY: bool>(
+    front: &Front,
+    from: *const u8,
+    out: &mut [u8],
+    zeros: usize,
+) -> (u32, u64) {
+    let state = append_front(u32::MAX, front);
+    // SAFETY: the caller promises the bytes at `from`.
+    let (state, sum) = unsafe { fetch::<TALLY>(state, from, out) };
+    (!append_zeros(state, zeros), if TALLY { front.sum() + sum } else { 0 })
+}

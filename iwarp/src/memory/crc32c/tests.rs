@@ -1,0 +1,225 @@
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use proptest::prelude::*;
+use testkit::dice::Dice;
+
+#[cfg(target_arch = "x86_64")]
+use super::lanes;
+use super::{Front, Method, append, best, copy, fetch_behind};
+
+/// By a table of bytes, as RFC 3720 appendix B.4's CRCs are usually made.
+fn reference(crc: u32, bytes: &[u8]) -> u32 {
+    const TABLE: [u32; 256] = {
+        let mut table = [0; 256];
+        let mut i = 0;
+        while i < 256 {
+            let (mut value, mut bit) = (i as u32, 0);
+            while bit < 8 {
+                value = value >> 1 ^ if value & 1 == 1 { 0x82f6_3b78 } else { 0 };
+                bit += 1;
+            }
+            table[i] = value;
+            i += 1;
+        }
+        table
+    };
+    !bytes.iter().fold(!crc, |state, byte| state >> 8 ^ TABLE[(state as u8 ^ byte) as usize])
+}
+
+/// Bytes without a pattern of a period that a kernel could have.
+fn noise(len: usize) -> Vec<u8> {
+    Dice::split_mix(0).bytes(len)
+}
+
+/// Room in front of and behind a copy, which has to stay as it is.
+const MARGIN: usize = 80;
+
+/// One copy with CRC and one CRC alone, of `len` bytes of `source` from `from` on to `to` of `room`.
+#[track_caller]
+fn check(method: Method, source: &[u8], room: &mut [u8], from: usize, to: usize, len: usize) {
+    const BEFORE: u32 = 0x1234_5678;
+    let bytes = &source[from..from + len];
+    let out = MARGIN + to..MARGIN + to + len;
+    room[..out.end + MARGIN].fill(0xa5);
+    let expected = reference(BEFORE, bytes);
+    // SAFETY: `bytes` is a slice of as many bytes as the copy has, so they are readable and nobody writes
+    // them. The callers take `method` from `Method::here`, which has only methods that this CPU supports.
+    let got = unsafe { method.fetch(BEFORE, bytes.as_ptr(), &mut room[out.clone()]) };
+    let what = format!("{method:?}, {len} bytes, from {from} to {to}");
+    assert_eq!(got, expected, "CRC of the copy: {what}");
+    assert!(room[out.clone()] == *bytes, "copy: {what}");
+    let around = room[..out.start].iter().chain(&room[out.end..out.end + MARGIN]);
+    assert!(around.clone().all(|byte| *byte == 0xa5), "beside the copy: {what}");
+    // SAFETY: the callers take `method` from `Method::here`, which has only methods that this CPU supports.
+    assert_eq!(unsafe { method.append(BEFORE, bytes) }, expected, "CRC alone: {what}");
+}
+
+#[test]
+fn every_length_is_copied_with_its_crc() {
+    let source = noise(70_000);
+    let mut room = vec![0; 70_000];
+    for method in Method::here() {
+        for len in
+            (0..=600).chain(1020..1030).chain(1420..1470).chain([3327, 3328, 8191, 8192, 8193, 8932, 65_535])
+        {
+            for (from, to) in [(0, 0), (len % 61, len % 7), (63 - len % 11, 64 - len % 13)] {
+                check(method, &source, &mut room, from, to, len);
+            }
+        }
+    }
+}
+
+#[test]
+fn every_alignment_of_either_side_is_copied_with_its_crc() {
+    let source = noise(2000);
+    let mut room = vec![0; 2000];
+    for method in Method::here() {
+        for from in 0..64 {
+            for to in 0..64 {
+                for len in [7, 40, 129, 200, 333, 1460] {
+                    check(method, &source, &mut room, from, to, len);
+                }
+            }
+        }
+    }
+}
+
+/// Fetches bytes behind a front and in front of zeros, by all methods; returns the copy.
+#[track_caller]
+fn check_tally(source: &[u8], out: &mut [u8], front: &Front, zeros: usize) {
+    let mut room = [0; Front::MAX_BYTES];
+    let all = [&*front.store(&mut room).0, source, &[0; 3][..zeros]].concat();
+    let what = format!("{} bytes behind {front:?}, {zeros} zeros", source.len());
+    let check = |(crc, sum): (u32, u64), out: &[u8]| {
+        assert!(out == source, "copy: {what}");
+        assert_eq!(crc, reference(0, &all), "CRC: {what}");
+        assert_eq!(sum % 0xffff, dp::checksum::partial(&all) % 0xffff, "sum: {what}");
+    };
+    // SAFETY: `source` is a slice as long as `out`, so its bytes are readable and nobody writes them.
+    check(unsafe { fetch_behind(front, source.as_ptr(), out, (zeros, true)) }, out);
+    #[cfg(target_arch = "x86_64")]
+    if lanes::is_supported() {
+        out.fill(0);
+        // SAFETY: `source` is a slice as long as `out`, so its bytes are readable and nobody writes them. The
+        // CPU supports it, as was just asked.
+        check(unsafe { lanes::fetch_behind::<true>(front, source.as_ptr(), out, zeros) }, out);
+    }
+}
+
+#[test]
+fn a_tally_is_the_sum_of_the_copy() {
+    let source = noise(2000);
+    let mut out = vec![0; 2000];
+    let short = Front { words: [0x0123_4567_89ab_cdef, !0], rest: None };
+    for len in (0..=330).chain(1420..1470) {
+        for (from, zeros, rest) in
+            [(0, 0, None), (len % 64, len % 4, Some(0xffff_fffe)), (1, 3, Some(len as u32))]
+        {
+            check_tally(&source[from..from + len], &mut out[..len], &Front { rest, ..short }, zeros);
+        }
+    }
+    // Most bytes, and carries from each word.
+    check_tally(&[0xff; 64_768], &mut [0; 64_768], &short, 0);
+}
+
+/// Ends the writer also when the test fails: the scope waits for it.
+struct StopOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// While another thread changes the memory, the CRC is that of the bytes which were copied.
+#[test]
+fn the_crc_fits_the_copy_while_others_write() {
+    const WORDS: usize = 1200;
+    let words: Vec<AtomicU64> = (0..WORDS).map(|_| AtomicU64::new(0)).collect();
+    let stop = AtomicBool::new(false);
+    let mut mixed = 0;
+    std::thread::scope(|scope| {
+        let (stop, words) = (&stop, &words);
+        let _stop = StopOnDrop(stop);
+        scope.spawn(move || {
+            for round in 0_u64.. {
+                if stop.load(Ordering::Relaxed) {
+                    return;
+                }
+                words.iter().for_each(|word| {
+                    word.store(round.wrapping_mul(0x0101_0101_0101_0101), Ordering::Relaxed)
+                });
+            }
+        });
+        let mut out = vec![0; WORDS * 8];
+        for round in 0..6000 {
+            for method in Method::here() {
+                let (from, len) = (round % 64, [150, 1460, 9000][round % 3]);
+                let out = &mut out[..len];
+                let source = words.as_ptr().cast::<u8>().wrapping_add(from);
+                // SAFETY: the words live longer than the threads of the scope, and are written as atomics
+                // only. They have 9600 bytes, and the copy ends before 64 + 9000. `method` is of
+                // `Method::here`, which has only methods that this CPU supports.
+                let crc = unsafe { method.fetch(0, source, out) };
+                assert_eq!(crc, reference(0, out), "{method:?}, {len} bytes");
+                #[cfg(target_arch = "x86_64")]
+                if lanes::is_supported() {
+                    let front = Front { words: [0; 2], rest: None };
+                    // SAFETY: the words live longer than the threads of the scope, and are written as atomics
+                    // only. They have 9600 bytes, and the copy ends before 64 + 9000. The CPU supports it, as
+                    // was just asked.
+                    let (_, sum) = unsafe { lanes::fetch_behind::<true>(&front, source, out, 0) };
+                    assert_eq!(sum % 0xffff, dp::checksum::partial(out) % 0xffff, "tallied, {len} bytes");
+                }
+                mixed += u32::from(out.iter().any(|byte| *byte != out[0]));
+            }
+            // A core alone would never see the writer at work.
+            if round % 64 == 0 {
+                std::thread::yield_now();
+            }
+        }
+    });
+    println!("copies that caught the writer at work: {mixed}");
+}
+
+#[test]
+fn the_best_method_is_the_first_that_is_here() {
+    assert_eq!(Some(best()), Method::here().next());
+    assert_eq!(Method::here().last(), Some(Method::Portable));
+}
+
+#[test]
+#[should_panic(expected = "different length")]
+fn a_copy_between_different_lengths_is_refused() {
+    copy(0, &mut [0; 3], &[0; 4]);
+}
+
+proptest! {
+    // Made smaller a case says little more, and takes long.
+    #![proptest_config(ProptestConfig { max_shrink_iters: 100, ..Default::default() })]
+
+    #[test]
+    fn a_crc_goes_on_wherever_it_was_cut(
+        len in 0_usize..12_000,
+        cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..8),
+    ) {
+        let bytes = noise(len);
+        let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(len + 1)).collect();
+        cuts.sort_unstable();
+        for method in Method::here() {
+            let (mut copied, mut alone, mut out, mut from) = (0, 0, vec![0; len], 0);
+            for to in cuts.iter().copied().chain([len]) {
+                // SAFETY: the source is a slice of the same length, so it is readable and nobody writes it.
+                // `method` is of `Method::here`, which has only methods that this CPU supports.
+                copied = unsafe { method.fetch(copied, bytes[from..to].as_ptr(), &mut out[from..to]) };
+                // SAFETY: `method` is of `Method::here`, which has only methods that this CPU supports.
+                alone = unsafe { method.append(alone, &bytes[from..to]) };
+                from = to;
+            }
+            prop_assert_eq!(copied, reference(0, &bytes));
+            prop_assert_eq!(alone, reference(0, &bytes));
+            prop_assert_eq!(append(0, &bytes), reference(0, &bytes));
+            prop_assert!(out == bytes);
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! The tasks that read and write a stream, which may be different ones.
+
+use std::task::Waker;
+
+/// A direction of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    /// `AsyncRead`.
+    Read,
+    /// `AsyncWrite`: to write, to flush and to shut down.
+    Write,
+}
+
+/// The last task that polled each direction, if it waits. As with every poll of tokio's traits, an earlier
+/// one need not be woken. So a stream that passes from task to task leaves no wakers behind.
+#[derive(Default)]
+pub(super) struct Waiters([Option<Waker>; 2]);
+
+impl Waiters {
+    /// Whether this waker is there already.
+    pub(super) fn will_wake(&self, direction: Direction, waker: &Waker) -> bool {
+        self.0[direction as usize].as_ref().is_some_and(|there| there.will_wake(waker))
+    }
+
+    /// Puts this waker there; returns the one before.
+    pub(super) fn replace(&mut self, direction: Direction, waker: Waker) -> Option<Waker> {
+        self.0[direction as usize].replace(waker)
+    }
+
+    /// Takes the wakers out, to call them.
+    pub(super) fn take(&mut self) -> [Option<Waker>; 2] {
+        std::mem::take(&mut self.0)
+    }
+}

@@ -1,0 +1,139 @@
+//! When the timer of the sending half is due, and for what: the first of the deadlines of what is outstanding
+//! or queued (RFC 6298, RFC 8985 section 7.2, RFC 9293 sections 3.8.1 and 3.8.6.1). The times that they count
+//! from are in `timers.rs`; what happens when the timer is due is in `expiry.rs`.
+
+use super::frto::Frto;
+use super::timers::SendTimer;
+use super::{LossRecovery, Phase};
+use crate::tcp::send::queue::SendQueue;
+use crate::tcp::send::rate::RateControl;
+use crate::tcp::slabs::{Marks, SegmentSlab};
+use crate::{Duration, Instant, TcpConfig};
+
+/// Longest wait before a segment is cut to a window that is open but stays too small (RFC 9293 section
+/// 3.8.6.2.1: 0.1 to 1 second), unless the RTO is longer. A closed window is probed at increasing
+/// intervals instead.
+const OVERRIDE_MAX: Duration = Duration::from_secs(1);
+
+/// How often the user timeout is checked for segments that cannot be sent: the port takes nothing, no
+/// buffer is free, or the next hop does not answer. (`TCP_RESOURCE_PROBE_INTERVAL` of Linux.) Sending
+/// them needs no timer.
+pub(super) const STUCK_INTERVAL: Duration = Duration::from_millis(500);
+
+impl LossRecovery {
+    /// The running timer, and when it is due.
+    #[inline]
+    pub(in crate::tcp::send) fn running_timer(&self) -> Option<(Instant, SendTimer)> {
+        self.timers.running()
+    }
+
+    /// Whether segments that were overtaken are waited for.
+    #[inline]
+    pub(in crate::tcp::send) fn has_reordering_timer(&self) -> bool {
+        self.timers.reorder_at().is_some()
+    }
+
+    /// Sets the timer that is due first, by what is outstanding or queued now, and when it was sent. Without
+    /// a change it stays as it is: a persist timer keeps running, but not for longer than it would be set to
+    /// now, and so does the timer of a segment that cannot be sent. `syn_due`: our SYN has to be sent.
+    #[inline]
+    pub(in crate::tcp::send) fn arm(
+        &mut self,
+        now: Instant,
+        config: &TcpConfig,
+        segments: &SegmentSlab,
+        (queue, rate): (&SendQueue, &RateControl),
+        (sack, syn_due): (bool, bool),
+    ) {
+        let wanted = if queue.outstanding() > 0 {
+            match self.timers.due(SendTimer::Stuck) {
+                Some(running) if self.is_stuck(segments, queue, syn_due) => (running, SendTimer::Stuck),
+                _ => self.flight_deadline(config, segments, (queue, rate), sack),
+            }
+        } else if queue.has_unsent() {
+            // If the segment fits it is about to be sent; if that fails, this timer tries again.
+            let at = self.persist_at(now, queue, rate);
+            let running = self.timers.due(SendTimer::Persist);
+            (running.map_or(at, |running| running.min(at)), SendTimer::Persist)
+        } else if queue.nxt() == 0 && syn_due || queue.is_fin_next() {
+            let running = self.timers.due(SendTimer::Stuck);
+            (running.unwrap_or(now + STUCK_INTERVAL), SendTimer::Stuck)
+        } else {
+            return self.timers.cancel();
+        };
+        self.timers.start(now, wanted, config.user_timeout);
+    }
+
+    /// The first deadline of the segments in flight.
+    fn flight_deadline(
+        &self,
+        config: &TcpConfig,
+        segments: &SegmentSlab,
+        (queue, rate): (&SendQueue, &RateControl),
+        sack: bool,
+    ) -> (Instant, SendTimer) {
+        let rto_at = self.rto_at(segments, queue, rate);
+        if let Some(at) = self.timers.reorder_at() {
+            return if at < rto_at { (at, SendTimer::Reorder) } else { (rto_at, SendTimer::Rto) };
+        }
+        match self.pto(config, segments, (queue, rate), sack) {
+            Some(pto) => (rto_at.min(self.timers.pto_at(pto)), SendTimer::LossProbe),
+            None => (rto_at, SendTimer::Rto),
+        }
+    }
+
+    /// The delay of a tail loss probe, if one may be sent (RFC 8985 section 7.2).
+    fn pto(
+        &self,
+        config: &TcpConfig,
+        segments: &SegmentSlab,
+        (queue, rate): (&SendQueue, &RateControl),
+        sack: bool,
+    ) -> Option<Duration> {
+        let quiet = self.phase == Phase::Open && queue.sacked_segments() == 0 && !queue.has_lost();
+        let allowed = quiet && sack && queue.una() > 0 && self.loss_probe.may_send();
+        if !allowed {
+            return None;
+        }
+        // (A probe requires an RTT sample, so the SRTT is valid.)
+        let twice = (rate.srtt() * 2).max(config.tail_probe_min);
+        // A single segment may wait for the peer's delayed acknowledgement, which the floor of the RTO
+        // covers.
+        let single = queue
+            .head()
+            .is_some_and(|key| segments.get(key).next == queue.unsent() && queue.nxt() <= queue.end());
+        Some(if single { twice + config.rto_min } else { twice })
+    }
+
+    /// When the retransmission timer expires: an RTO after the last transmission of the oldest segment,
+    /// not after the last acknowledgement, which would add a round trip each time (RFC 7765). A recent
+    /// acknowledgement shows that the path works, and gives the other segments one more round trip:
+    /// their acknowledgements may wait to be read.
+    fn rto_at(&self, segments: &SegmentSlab, queue: &SendQueue, rate: &RateControl) -> Instant {
+        let oldest = queue.oldest_sent();
+        self.timers.rto_at(oldest.map(|key| segments.get(key).sent.at), rate.rto())
+    }
+
+    /// When the peer's window will have been too small for long enough. The wait is shorter for an open
+    /// window than for a closed one.
+    fn persist_at(&self, now: Instant, queue: &SendQueue, rate: &RateControl) -> Instant {
+        let backed_off = rate.rto_after(self.timers.persist_backoff());
+        let most = if queue.is_window_open() { rate.rto_after(0).max(OVERRIDE_MAX) } else { backed_off };
+        now + backed_off.min(most)
+    }
+
+    /// Whether the segment that timed out before has not been retransmitted since, or the SYN was never
+    /// sent. (F-RTO holds the oldest segment back on purpose.)
+    pub(super) fn is_stuck(&self, segments: &SegmentSlab, queue: &SendQueue, syn_due: bool) -> bool {
+        if queue.una() == 0 {
+            return syn_due;
+        }
+        match queue.oldest_sent() {
+            Some(key) => {
+                let lost = segments.get(key).marks.contains(Marks::LOST);
+                lost && !matches!(self.frto, Frto::New(_))
+            }
+            None => queue.is_fin_due(),
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Tail loss probes: when acknowledgements fail to appear, one more segment is sent long before the RTO,
+//! so that its acknowledgement reveals the fate of those before it (RFC 8985 section 7).
+//!
+//! This is the state of a connection's probe. `deadline.rs` decides when a probe is due, and `send/next.rs`
+//! chooses its payload.
+
+use crate::tcp::send::ack_sample::AckSample;
+
+/// What a probe in flight carries (`TLP.is_retrans`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Content {
+    New,
+    /// Bytes that had been sent before.
+    Again,
+}
+
+/// The tail loss probe of one connection.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct LossProbe {
+    /// SND.NXT after the last probe (`TLP.end_seq`).
+    nxt: u64,
+    /// Position behind its last byte.
+    end: u64,
+    /// `None`: no probe is in flight.
+    in_flight: Option<Content>,
+    /// The round-trip time was measured since the last probe.
+    sampled: bool,
+    /// A probe has to be sent.
+    due: bool,
+}
+
+impl LossProbe {
+    /// Whether another probe may be sent: none is due or in flight, and the round-trip time was measured
+    /// since the last (section 7.3).
+    pub(super) fn may_send(&self) -> bool {
+        self.in_flight.is_none() && self.sampled && !self.due
+    }
+
+    /// The timer expired: a probe has to be sent.
+    pub(super) fn make_due(&mut self) {
+        self.due = true;
+    }
+
+    /// Whether a probe has to be sent.
+    #[inline]
+    pub(super) fn is_due(&self) -> bool {
+        self.due
+    }
+
+    /// No probe has to be sent, while nothing is said about one in flight.
+    #[inline]
+    pub(super) fn cancel(&mut self) {
+        self.due = false;
+    }
+
+    /// Whether a probe is in flight.
+    #[inline]
+    pub(super) fn is_in_flight(&self) -> bool {
+        self.in_flight.is_some()
+    }
+
+    /// A round-trip time was measured.
+    #[inline]
+    pub(super) fn on_sample(&mut self) {
+        self.sampled = true;
+    }
+
+    /// A probe was sent that ends at `end`; SND.NXT is `nxt`. `again`: its bytes were sent before.
+    pub(super) fn on_sent(&mut self, end: u64, nxt: u64, again: bool) {
+        let content = if again { Content::Again } else { Content::New };
+        *self = Self { nxt, end, in_flight: Some(content), sampled: false, due: false };
+    }
+
+    /// Recovery begins, which detects losses by itself (section 7.1).
+    pub(super) fn forget(&mut self) {
+        (self.in_flight, self.due) = (None, false);
+    }
+
+    /// Whether the bytes reported as duplicate are the probe's.
+    pub(super) fn is_own(&self, dsack: (u64, u64)) -> bool {
+        self.in_flight == Some(Content::Again) && dsack.0 < self.end && self.end <= dsack.1
+    }
+
+    /// An acknowledgement up to `una`; `plain`: a duplicate one without SACK blocks. Returns whether the
+    /// probe repaired a loss: a sign of congestion that nothing else reveals (section 7.4.2).
+    pub(super) fn on_ack(&mut self, una: u64, sample: &AckSample, plain: bool) -> bool {
+        let Some(content) = self.in_flight.filter(|_| una >= self.nxt) else { return false };
+        let again = content == Content::Again;
+        let twice = sample.dsack.is_some_and(|bytes| self.is_own(bytes));
+        if !again || twice || una > self.nxt || plain {
+            self.in_flight = None;
+        }
+        again && !twice && una > self.nxt
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn duplicate(start: u64, end: u64) -> AckSample {
+        AckSample { dsack: Some((start, end)), ..AckSample::default() }
+    }
+
+    fn sent(again: bool) -> LossProbe {
+        let mut probe = LossProbe::default();
+        probe.on_sample();
+        assert!(probe.may_send());
+        probe.on_sent(1000, 1000, again);
+        assert!(!probe.may_send());
+        probe
+    }
+
+    #[test]
+    fn one_probe_at_a_time_and_none_without_a_measurement_since() {
+        let mut probe = sent(false);
+        assert!(!probe.on_ack(1000, &AckSample::default(), false));
+        assert!(!probe.may_send(), "the round-trip time may have grown");
+        probe.on_sample();
+        assert!(probe.may_send());
+    }
+
+    #[test]
+    fn a_probe_that_filled_a_hole_tells_of_a_loss() {
+        let mut probe = sent(true);
+        assert!(!probe.on_ack(999, &AckSample::default(), false));
+        assert!(!probe.on_ack(1000, &AckSample::default(), false), "it may have arrived twice");
+        assert!(probe.on_ack(1001, &AckSample::default(), false));
+        assert!(!probe.on_ack(1002, &AckSample::default(), false), "once");
+    }
+
+    #[test]
+    fn a_probe_that_arrived_twice_tells_of_none() {
+        let mut probe = sent(true);
+        assert!(!probe.on_ack(1000, &duplicate(500, 1000), false));
+        assert!(!probe.on_ack(2000, &AckSample::default(), false));
+        let mut probe = sent(true);
+        assert!(!probe.on_ack(1000, &AckSample::default(), true), "a peer without D-SACK");
+        assert!(!probe.on_ack(2000, &AckSample::default(), false));
+        let mut probe = sent(true);
+        assert!(!probe.on_ack(1000, &duplicate(0, 500), false), "another segment's");
+        assert!(probe.on_ack(2000, &AckSample::default(), false));
+    }
+
+    #[test]
+    fn a_probe_with_fresh_bytes_repairs_nothing() {
+        let mut probe = sent(false);
+        assert!(!probe.on_ack(2000, &AckSample::default(), false));
+    }
+}

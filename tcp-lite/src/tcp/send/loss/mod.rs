@@ -1,0 +1,284 @@
+//! Which segments are lost, when they are sent again, and what a recovery may send meanwhile (RFC 5681, RFC
+//! 6582, RFC 8985, RFC 6298).
+//!
+//! | what | where | document |
+//! |---|---|---|
+//! | what an acknowledgement means for a recovery | `recovery.rs` | RFC 5681, 6582, 8985 |
+//! | which segments were overtaken | `rack.rs` | RFC 8985 section 6 |
+//! | what a recovery may send | `prr.rs` | RFC 6937 (now 9937) |
+//! | whether a recovery was spurious | `undo.rs`, `frto.rs` | RFC 3522, 3708, 4015, 5682 |
+//! | tail loss probes | `loss_probe.rs` | RFC 8985 section 7 |
+//! | when the timer is due, and what it does then | `timers.rs`, `deadline.rs`, `expiry.rs` | RFC 6298, 7765, 9293 section 3.8 |
+//!
+//! The segments belong to the send queue, and the window to rate control: a step that marks segments or
+//! reduces the window borrows both ([`SendState`]).
+
+mod deadline;
+mod expiry;
+mod frto;
+mod loss_probe;
+mod prr;
+mod rack;
+mod recovery;
+#[cfg(test)]
+mod tests;
+mod timers;
+mod undo;
+
+pub(super) use self::expiry::TimerAction;
+pub(super) use self::rack::Rack;
+pub(super) use self::recovery::AckKind;
+pub(super) use self::timers::SendTimer;
+
+use self::frto::Frto;
+use self::loss_probe::LossProbe;
+use self::prr::Prr;
+use self::timers::Timers;
+use self::undo::Undo;
+use super::queue::SendQueue;
+use super::rate::RateControl;
+use crate::tcp::open_params::Agreed;
+use crate::tcp::slabs::Sent;
+use crate::{Duration, Instant};
+
+/// State of loss recovery.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::tcp) enum Phase {
+    /// No recovery.
+    #[default]
+    Open,
+    /// Loss was detected by acknowledgements (fast recovery).
+    Fast,
+    /// The retransmission timer expired.
+    Loss,
+}
+
+/// Loss recovery of one connection: its state, the algorithms that decide the response to a loss or an
+/// apparent one, and the timer.
+#[derive(Debug)]
+pub(super) struct LossRecovery {
+    phase: Phase,
+    /// SND.NXT when the last recovery began; the recovery ends when everything below is acknowledged
+    /// (RFC 6582, `recover`).
+    recovery_point: u64,
+    dup_acks: u32,
+    /// Limits transmission during [`Phase::Fast`].
+    prr: Prr,
+    rack: Rack,
+    loss_probe: LossProbe,
+    undo: Undo,
+    /// Recoveries of the present flight that were undone in progress.
+    undone: u8,
+    frto: Frto,
+    timers: Timers,
+}
+
+/// What a step of loss recovery asks and changes besides its own state.
+#[derive(Debug)]
+pub(super) struct SendState<'a> {
+    pub(super) queue: &'a mut SendQueue,
+    pub(super) rate: &'a mut RateControl,
+    /// What the SYNs agreed on.
+    pub(super) agreed: Agreed,
+    /// Largest payload of a segment.
+    pub(super) emss: u32,
+}
+
+impl LossRecovery {
+    /// Nothing was sent yet.
+    pub(super) fn new(now: Instant) -> Self {
+        Self {
+            phase: Phase::Open,
+            recovery_point: 0,
+            dup_acks: 0,
+            prr: Prr::default(),
+            rack: Rack::new(),
+            loss_probe: LossProbe::default(),
+            undo: Undo::default(),
+            undone: 0,
+            frto: Frto::default(),
+            timers: Timers::new(now),
+        }
+    }
+
+    /// Whether no recovery is in progress, and nothing is counted or in flight that may begin one or undo the
+    /// last one without a D-SACK.
+    #[inline]
+    pub(super) fn is_idle(&self) -> bool {
+        let idle = self.phase == Phase::Open && self.dup_acks == 0 && !self.loss_probe.is_in_flight();
+        debug_assert!(!idle || self.frto == Frto::Off, "F-RTO runs outside of a recovery");
+        idle
+    }
+
+    /// Whether a recovery is in progress.
+    #[inline]
+    pub(super) fn is_recovering(&self) -> bool {
+        self.phase != Phase::Open
+    }
+
+    /// Bytes believed to be in the network (RFC 6675 section 4, `pipe`). Without SACK, each duplicate
+    /// acknowledgement means that a segment left it.
+    #[inline]
+    pub(super) fn pipe(&self, queue: &SendQueue, sack: bool, emss: u32) -> u64 {
+        let pipe = queue.not_sacked_nor_lost();
+        if sack || self.phase == Phase::Loss {
+            return pipe;
+        }
+        pipe.saturating_sub(u64::from(self.dup_acks) * u64::from(emss))
+    }
+
+    /// Limit of [`pipe`](Self::pipe): the congestion window, or what PRR allows in fast recovery.
+    #[inline]
+    pub(super) fn send_limit(&self, rate: &RateControl) -> u64 {
+        match self.phase {
+            Phase::Fast => self.prr.cwnd(),
+            Phase::Open | Phase::Loss => u64::from(rate.cwnd()),
+        }
+    }
+
+    /// How many new segments F-RTO allows, whatever the congestion window says. `None`: F-RTO does not run,
+    /// and the congestion window decides.
+    #[inline]
+    pub(super) fn frto_allowance(&self) -> Option<u8> {
+        self.frto.allowance()
+    }
+
+    /// Whether F-RTO holds back a lost segment, which is the oldest one or not.
+    #[inline]
+    pub(super) fn withholds(&self, is_oldest: bool) -> bool {
+        self.frto.withholds(is_oldest)
+    }
+
+    /// Whether a tail loss probe has to be sent.
+    #[inline]
+    pub(super) fn is_probe_due(&self) -> bool {
+        self.loss_probe.is_due()
+    }
+
+    /// No tail loss probe has to be sent: what is in flight is known to be lost, or has arrived.
+    #[inline]
+    pub(super) fn cancel_probe(&mut self) {
+        self.loss_probe.cancel();
+    }
+
+    /// The round-trip time was measured.
+    #[inline]
+    pub(super) fn on_rtt_sample(&mut self) {
+        self.loss_probe.on_sample();
+    }
+
+    /// SND.UNA advanced; `silly`: the peer's window is too small still.
+    #[inline]
+    pub(super) fn on_progress(&mut self, now: Instant, srtt: Duration, silly: bool) {
+        if !silly {
+            self.timers.forget_persist_backoff();
+        }
+        self.timers.on_acked(now, srtt);
+    }
+
+    /// Outside of a recovery, consecutive segments arrived that were each sent once, `sent` the last of them
+    /// and `rtt_us` ago. `ends`: where the first and the last of them end. What is left was sent later.
+    /// Returns whether reordering was seen for the first time.
+    #[inline]
+    pub(super) fn on_run(&mut self, rtt_us: u64, sent: Sent, ends: (u64, u64)) -> bool {
+        self.loss_probe.cancel();
+        self.timers.set_reorder(None);
+        self.rack.on_run(rtt_us, sent, ends)
+    }
+
+    /// A new segment of `len` bytes was sent; `idle`: nothing was outstanding before.
+    #[inline]
+    pub(super) fn on_new_sent(&mut self, now: Instant, len: u32, idle: bool) {
+        self.timers.on_data_sent(now, idle);
+        self.prr.on_sent(u64::from(len));
+        self.frto.on_new_sent();
+    }
+
+    /// A segment of `len` bytes was sent again.
+    pub(super) fn on_sent_again(&mut self, now: Instant, len: u32) {
+        self.timers.on_data_sent_again(now);
+        if self.is_recovering() {
+            self.prr.on_sent(u64::from(len));
+            self.undo.on_retransmitted(now, len);
+        }
+    }
+
+    /// A tail loss probe was sent that ends at `end`; SND.NXT is `nxt`. `again`: its bytes were sent before.
+    pub(super) fn on_probe_sent(&mut self, (end, nxt): (u64, u64), again: bool, rto_at: Instant) {
+        self.loss_probe.on_sent(end, nxt, again);
+        self.timers.delay_rto(rto_at);
+    }
+
+    /// Our SYN or SYN-ACK was sent. Returns whether it was sent before.
+    pub(super) fn on_syn_sent(&mut self, now: Instant) -> bool {
+        self.timers.on_syn_sent(now);
+        self.timers.syn_sends() > 1
+    }
+
+    /// Transmissions of our SYN, answers to the peer's repeated SYN included.
+    pub(super) fn syn_sends(&self) -> u8 {
+        self.timers.syn_sends()
+    }
+
+    /// When our SYN was last sent.
+    pub(super) fn syn_sent_at(&self) -> Instant {
+        self.timers.control_sent_at()
+    }
+
+    /// The connection is established.
+    pub(super) fn on_established(&mut self, now: Instant) {
+        self.timers.on_established(now);
+    }
+
+    /// Our FIN was sent for the first time; `idle`: nothing was outstanding before.
+    pub(super) fn on_fin_sent(&mut self, now: Instant, idle: bool) {
+        self.timers.on_fin_sent(now, idle);
+    }
+
+    /// Our FIN was sent again.
+    pub(super) fn on_fin_sent_again(&mut self, now: Instant) {
+        self.timers.on_fin_sent_again(now);
+    }
+
+    /// The user timeout counts from now on: there is something new to wait for, or the peer is known to be
+    /// alive.
+    #[inline]
+    pub(super) fn restart_user_timeout(&mut self, now: Instant) {
+        self.timers.restart_user_timeout(now);
+    }
+
+    /// How long no data have been sent.
+    pub(super) fn idle_time(&self, now: Instant) -> Duration {
+        self.timers.idle_time(now)
+    }
+
+    /// The persist timer expired.
+    pub(super) fn back_off_persist(&mut self) {
+        self.timers.back_off_persist();
+    }
+
+    /// The peer's window may be large enough.
+    pub(super) fn forget_persist_backoff(&mut self) {
+        self.timers.forget_persist_backoff();
+    }
+
+    /// Stops all timers.
+    pub(super) fn stop_timers(&mut self) {
+        self.timers.stop();
+    }
+}
+
+#[cfg(test)]
+impl LossRecovery {
+    pub(super) fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    pub(super) fn set_phase(&mut self, phase: Phase) {
+        self.phase = phase;
+    }
+
+    pub(super) fn recovery_point(&self) -> u64 {
+        self.recovery_point
+    }
+}

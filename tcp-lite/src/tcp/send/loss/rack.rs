@@ -1,0 +1,242 @@
+//! RACK: a segment is lost when one that was sent later has arrived, and the reordering window has
+//! passed (RFC 8985 section 6).
+//!
+//! This is the state of a connection; the walk along the segments in flight, oldest transmission first,
+//! is `SendQueue::detect_lost` (`queue/scoreboard.rs`). Every transmission counts, so retransmissions
+//! that are lost again are found like any other segment. `DupThresh` (RFC 6675) remains as the point from
+//! which the reordering window is zero, until reordering is seen (section 6.2, step 4). RFC 6675's other
+//! rules, its rescue retransmission included, would find nothing that RACK and the tail loss probe do
+//! not. RACK needs SACK; without it NewReno's rules apply (`recovery.rs`).
+
+use crate::tcp::send::ack_sample::AckSample;
+use crate::tcp::slabs::Sent;
+use crate::{Duration, Instant};
+
+/// Segments that must have arrived above a hole before it counts as lost, unless reordering is known to
+/// occur (RFC 6675, `DupThresh`); without SACK, duplicate acknowledgements (RFC 5681).
+pub(super) const DUP_THRESHOLD: u32 = 3;
+
+/// Recoveries for which a widened reordering window is kept (section 6.2, step 4).
+const PERSIST_RECOVERIES: u8 = 16;
+
+/// RACK's state of one connection.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::tcp::send) struct Rack {
+    /// The latest transmission known to have arrived (`RACK.segment`).
+    latest: Sent,
+    /// How long the latest segment to arrive was in flight (`RACK.rtt`).
+    rtt_us: u32,
+    /// Position behind the highest byte known to have arrived (`RACK.fack`).
+    fack: u64,
+    /// A segment that was sent once arrived after a later one.
+    reordering_seen: bool,
+    /// The reordering window in quarters of the lowest round-trip time.
+    quarters: u8,
+    /// Recoveries without D-SACK until it is 1 again.
+    persist: u8,
+    /// Further D-SACKs are ignored until this is acknowledged (`RACK.dsack_round`); 0: none is ignored.
+    dsack_round: u64,
+}
+
+impl Rack {
+    /// Nothing was sent yet.
+    pub(in crate::tcp::send) fn new() -> Self {
+        Self {
+            latest: Sent::NEVER,
+            rtt_us: 0,
+            fack: 0,
+            reordering_seen: false,
+            quarters: 1,
+            persist: 0,
+            dsack_round: 0,
+        }
+    }
+
+    /// Steps 2 and 3. Returns whether reordering was seen for the first time.
+    pub(in crate::tcp::send) fn on_ack(&mut self, now: Instant, sample: &AckSample) -> bool {
+        if let Some(sent) = sample.latest {
+            self.on_arrival((now - sent.at).total_micros(), sent);
+        }
+        self.on_arrived(sample.lowest_original, sample.highest)
+    }
+
+    /// As [`on_ack`](Self::on_ack), for consecutive segments that were each sent once, `sent` the last of
+    /// them and `rtt_us` ago. `first_end` and `end` are where the first and the last of them end.
+    #[inline]
+    pub(super) fn on_run(&mut self, rtt_us: u64, sent: Sent, (first_end, end): (u64, u64)) -> bool {
+        self.on_arrival(rtt_us, sent);
+        self.on_arrived(first_end, end)
+    }
+
+    #[inline]
+    fn on_arrival(&mut self, rtt_us: u64, sent: Sent) {
+        self.rtt_us = rtt_us.min(u64::from(u32::MAX)) as u32;
+        if sent.is_after(self.latest) {
+            self.latest = sent;
+        }
+    }
+
+    #[inline]
+    fn on_arrived(&mut self, lowest_original: u64, highest: u64) -> bool {
+        let reordered = lowest_original < self.fack && !self.reordering_seen;
+        self.fack = self.fack.max(highest);
+        self.reordering_seen |= reordered;
+        reordered
+    }
+
+    /// A recovery was spurious: resets what its retransmissions seemed to prove.
+    pub(super) fn on_spurious(&mut self, sample: &AckSample) {
+        if let Some(original) = sample.latest {
+            self.latest = original;
+        }
+    }
+
+    /// Reordering was detected by other means. Returns whether it is the first time.
+    pub(super) fn on_reordering(&mut self) -> bool {
+        !std::mem::replace(&mut self.reordering_seen, true)
+    }
+
+    /// A D-SACK arrived: widens the reordering window, once for each round trip (step 4).
+    pub(super) fn on_dsack(&mut self, una: u64, nxt: u64) {
+        if una >= self.dsack_round {
+            self.dsack_round = nxt;
+            self.quarters = self.quarters.saturating_add(1);
+            self.persist = PERSIST_RECOVERIES;
+        }
+    }
+
+    /// A recovery ended.
+    pub(super) fn on_recovered(&mut self) {
+        self.persist = self.persist.saturating_sub(1);
+        if self.persist == 0 {
+            self.quarters = 1;
+        }
+    }
+
+    /// The reordering window: how long a segment may be overtaken before it counts as lost (step 4).
+    pub(super) fn reordering_window(&self, circumstances: &ReorderingInputs) -> Duration {
+        let ReorderingInputs { recovering, sacked_segments, min_rtt_us, srtt_us } = *circumstances;
+        if !self.reordering_seen && (recovering || sacked_segments >= DUP_THRESHOLD) {
+            return Duration::ZERO;
+        }
+        let window_us = u64::from(self.quarters) * u64::from(min_rtt_us) / 4;
+        Duration::from_micros(window_us.min(u64::from(srtt_us)))
+    }
+
+    /// Whether a segment sent after this transmission has arrived.
+    #[inline]
+    pub(in crate::tcp::send) fn overtakes(&self, sent: Sent) -> bool {
+        self.latest.is_after(sent)
+    }
+
+    /// When an overtaken transmission, or one whose segment timed out, counts as lost.
+    pub(in crate::tcp::send) fn lost_at(&self, sent_at: Instant, window: Duration) -> Instant {
+        sent_at + self.loss_delay(window)
+    }
+
+    /// The time after its transmission at which an overtaken segment counts as lost: a round trip and the
+    /// reordering window.
+    #[inline]
+    pub(super) fn loss_delay(&self, window: Duration) -> Duration {
+        Duration::from_micros(u64::from(self.rtt_us)) + window
+    }
+}
+
+/// Inputs of the reordering window besides RACK's own state.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ReorderingInputs {
+    /// Recovery is in progress.
+    pub(super) recovering: bool,
+    /// Segments selectively acknowledged.
+    pub(super) sacked_segments: u32,
+    /// `RACK.min_RTT`.
+    pub(super) min_rtt_us: u32,
+    /// SRTT.
+    pub(super) srtt_us: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(us: i64) -> Instant {
+        Instant::from_micros(us)
+    }
+
+    /// A transmission numbered by its time.
+    fn sent(us: i64) -> Sent {
+        Sent { at: at(us), nr: us as u32 }
+    }
+
+    /// Segments sent once, all arrived by one acknowledgement: time sent and end.
+    fn sample(segments: &[(i64, u64)]) -> AckSample {
+        let mut sample = AckSample::default();
+        for &(sent_us, end) in segments {
+            sample.deliver(sent(sent_us), end, 100, false);
+        }
+        sample
+    }
+
+    const CALM: ReorderingInputs =
+        ReorderingInputs { recovering: false, sacked_segments: 1, min_rtt_us: 400, srtt_us: 500 };
+
+    #[test]
+    fn only_what_was_sent_before_the_latest_arrival_is_overtaken() {
+        let mut rack = Rack::new();
+        let _ = rack.on_ack(at(1500), &sample(&[(1000, 300)]));
+        assert!(rack.overtakes(sent(999)) && !rack.overtakes(sent(1001)));
+        assert!(rack.overtakes(Sent { at: at(1000), nr: 999 }), "of one moment, in the order of departure");
+        assert!(!rack.overtakes(sent(1000)), "nor the segment itself");
+        assert_eq!(rack.lost_at(at(900), Duration::from_micros(100)), at(900 + 500 + 100));
+        let _ = rack.on_ack(at(1700), &sample(&[(800, 100)]));
+        assert!(rack.overtakes(sent(999)), "an older arrival does not set it back");
+        assert_eq!(rack.lost_at(at(0), Duration::ZERO), at(900), "but is the latest measurement");
+    }
+
+    #[test]
+    fn no_time_is_given_in_recovery_or_after_three_unless_reordering_was_seen() {
+        let mut rack = Rack::new();
+        let window = |rack: &Rack, circumstances| rack.reordering_window(&circumstances).total_micros();
+        assert_eq!(window(&rack, CALM), 100);
+        assert_eq!(window(&rack, ReorderingInputs { sacked_segments: 3, ..CALM }), 0);
+        assert_eq!(window(&rack, ReorderingInputs { recovering: true, ..CALM }), 0);
+        assert!(!rack.on_ack(at(10), &sample(&[(1, 300)])));
+        assert!(!rack.on_ack(at(11), &sample(&[(1, 300)])), "the same, which the peer had taken back");
+        assert!(!rack.on_ack(at(11), &sample(&[(1, 400), (1, 500)])), "in order");
+        assert!(rack.on_ack(at(12), &sample(&[(1, 200)])), "below what arrived before");
+        assert!(!rack.on_ack(at(13), &sample(&[(1, 100)])), "known already");
+        assert_eq!(window(&rack, ReorderingInputs { recovering: true, sacked_segments: 9, ..CALM }), 100);
+    }
+
+    #[test]
+    fn what_was_sent_again_shows_no_reordering() {
+        let mut rack = Rack::new();
+        let _ = rack.on_ack(at(10), &sample(&[(1, 300)]));
+        let mut repaired = AckSample::default();
+        repaired.deliver(sent(5), 200, 100, true);
+        assert!(!rack.on_ack(at(11), &repaired));
+    }
+
+    #[test]
+    fn duplicates_widen_the_window_once_a_round_until_sixteen_recoveries_had_none() {
+        let mut rack = Rack::new();
+        let _ = rack.on_reordering();
+        let window = |rack: &Rack| rack.reordering_window(&CALM).total_micros();
+        rack.on_dsack(100, 1000);
+        assert_eq!(window(&rack), 200);
+        rack.on_dsack(999, 2000);
+        assert_eq!(window(&rack), 200, "the same round");
+        rack.on_dsack(1000, 2000);
+        assert_eq!(window(&rack), 300);
+        for round in 3..300 {
+            rack.on_dsack(round * 1000, round * 1000);
+        }
+        assert_eq!(window(&rack), 500, "never more than SRTT");
+        for _ in 0..15 {
+            rack.on_recovered();
+        }
+        assert_eq!(window(&rack), 500);
+        rack.on_recovered();
+        assert_eq!(window(&rack), 100);
+    }
+}

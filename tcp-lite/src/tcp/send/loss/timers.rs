@@ -1,0 +1,319 @@
+//! The timer of the sending half, and the times that its deadlines count from (RFC 6298, RFC 8985
+//! section 7.2, RFC 9293 sections 3.8.1 and 3.8.6.1).
+//!
+//! It knows no queue and no window: what to wait for is decided in `deadline.rs`, and what happens when the
+//! time has come in `expiry.rs`.
+
+use crate::{Deadline, Duration, Instant};
+
+/// What the running timer is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::tcp::send) enum SendTimer {
+    /// Acknowledgement of what is in flight: RTO.
+    Rto,
+    /// Acknowledgement of overtaken segments (RFC 8985, the reordering timer).
+    Reorder,
+    /// Acknowledgement of the last segment sent (RFC 8985, PTO).
+    LossProbe,
+    /// A larger window, while nothing is in flight (persist timer).
+    Persist,
+    /// Transmission of a SYN or FIN that was never sent, or of a segment that timed out and could not be
+    /// retransmitted.
+    Stuck,
+}
+
+/// The timer and its times.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Timers {
+    running: Option<(Instant, SendTimer)>,
+    /// When the next overtaken segment will be lost.
+    reorder: Deadline,
+    /// When our SYN or FIN was last sent.
+    control_sent_at: Instant,
+    /// When data was last sent or acknowledged: the PTO counts from here.
+    pto_from: Instant,
+    /// The RTO does not expire before this.
+    rto_not_before: Instant,
+    /// Since when there has been no progress: the user timeout counts from here.
+    progress: Instant,
+    /// A timer has expired since then, so that the peer was asked again and did not answer.
+    tried: bool,
+    /// When data was last sent, new or again: the idle time counts from here (RFC 5681 section 4.1).
+    data_sent_at: Instant,
+    persist_backoff: u32,
+    /// Transmissions of our SYN, answers to the peer's repeated SYN included.
+    syn_sends: u8,
+    /// Timeouts of our SYN (RFC 9293 section 3.8.3 counts these, not answers).
+    syn_timeouts: u8,
+}
+
+impl Timers {
+    pub(super) fn new(now: Instant) -> Self {
+        Self {
+            running: None,
+            reorder: Deadline::NONE,
+            control_sent_at: now,
+            pto_from: now,
+            rto_not_before: now,
+            progress: now,
+            tried: false,
+            data_sent_at: now,
+            persist_backoff: 0,
+            syn_sends: 0,
+            syn_timeouts: 0,
+        }
+    }
+
+    /// Stops all timers.
+    pub(super) fn stop(&mut self) {
+        self.running = None;
+        self.reorder = Deadline::NONE;
+    }
+
+    /// The running timer, and when it is due.
+    #[inline]
+    pub(super) fn running(&self) -> Option<(Instant, SendTimer)> {
+        self.running
+    }
+
+    /// When `timer` is due, if it is the one that runs.
+    #[inline]
+    pub(super) fn due(&self, timer: SendTimer) -> Option<Instant> {
+        self.running.filter(|(_, running)| *running == timer).map(|(at, _)| at)
+    }
+
+    /// Starts `timer` in place of the running one. Once the peer was asked again, no timer is later than the
+    /// user timeout.
+    #[inline]
+    pub(super) fn start(&mut self, now: Instant, (at, timer): (Instant, SendTimer), user_timeout: Duration) {
+        let at = if self.tried { at.min((self.progress + user_timeout).max(now)) } else { at };
+        self.running = Some((at, timer));
+    }
+
+    /// There is nothing to wait for.
+    #[inline]
+    pub(super) fn cancel(&mut self) {
+        self.running = None;
+    }
+
+    /// Takes the running timer, if it is due.
+    pub(super) fn expired(&mut self, now: Instant) -> Option<SendTimer> {
+        let (_, timer) = self.running.take_if(|(at, _)| *at <= now)?;
+        Some(timer)
+    }
+
+    /// A timer has expired: returns whether the user timeout is over (RFC 9293 section 3.8.3). It is not
+    /// before the peer was asked again at least once. If the first timer expires so late, nobody polled the
+    /// stack meanwhile, which says nothing about the peer: the user timeout counts from now on.
+    pub(super) fn is_given_up(&mut self, now: Instant, user_timeout: Duration) -> bool {
+        let is_over = now >= self.progress + user_timeout;
+        let was_tried = std::mem::replace(&mut self.tried, true);
+        if is_over && !was_tried {
+            self.progress = now;
+        }
+        is_over && was_tried
+    }
+
+    /// The user timeout counts from now on: there is progress, or something new to wait for.
+    #[inline]
+    pub(super) fn restart_user_timeout(&mut self, now: Instant) {
+        (self.progress, self.tried) = (now, false);
+    }
+
+    /// The connection is established.
+    pub(super) fn on_established(&mut self, now: Instant) {
+        self.restart_user_timeout(now);
+        self.running = None;
+    }
+
+    /// Our SYN or SYN-ACK was sent, perhaps again.
+    pub(super) fn on_syn_sent(&mut self, now: Instant) {
+        self.control_sent_at = now;
+        self.syn_sends = self.syn_sends.saturating_add(1);
+    }
+
+    /// Transmissions of our SYN, answers to the peer's repeated SYN included.
+    pub(super) fn syn_sends(&self) -> u8 {
+        self.syn_sends
+    }
+
+    /// When our SYN or FIN was last sent.
+    pub(super) fn control_sent_at(&self) -> Instant {
+        self.control_sent_at
+    }
+
+    /// Our SYN timed out. Returns whether it may be sent again: it may `retries` times.
+    pub(super) fn on_syn_timeout(&mut self, retries: u8) -> bool {
+        let again = self.syn_timeouts < retries;
+        self.syn_timeouts += u8::from(again);
+        again
+    }
+
+    /// New data were sent; `idle`: nothing was outstanding before.
+    #[inline]
+    pub(super) fn on_data_sent(&mut self, now: Instant, idle: bool) {
+        self.on_first_sent(now, idle);
+        self.data_sent_at = now;
+    }
+
+    /// Data were sent again.
+    pub(super) fn on_data_sent_again(&mut self, now: Instant) {
+        self.data_sent_at = now;
+    }
+
+    /// How long no data have been sent.
+    pub(super) fn idle_time(&self, now: Instant) -> Duration {
+        now - self.data_sent_at
+    }
+
+    /// Our FIN was sent; `idle`: nothing was outstanding before.
+    pub(super) fn on_fin_sent(&mut self, now: Instant, idle: bool) {
+        self.on_first_sent(now, idle);
+        self.control_sent_at = now;
+    }
+
+    /// Our FIN was sent again.
+    pub(super) fn on_fin_sent_again(&mut self, now: Instant) {
+        self.control_sent_at = now;
+    }
+
+    #[inline]
+    fn on_first_sent(&mut self, now: Instant, idle: bool) {
+        if idle {
+            self.restart_user_timeout(now);
+        }
+        self.pto_from = now;
+    }
+
+    /// SND.UNA advanced. The path works, and what is still in flight gets one more round trip.
+    #[inline]
+    pub(super) fn on_acked(&mut self, now: Instant, srtt: Duration) {
+        self.restart_user_timeout(now);
+        self.running = None;
+        self.pto_from = now;
+        self.rto_not_before = now + srtt;
+    }
+
+    /// The RTO does not expire before `at`.
+    pub(super) fn delay_rto(&mut self, at: Instant) {
+        self.rto_not_before = at;
+    }
+
+    /// When the RTO expires for a segment that was last sent at `sent_at`; `None`: for our SYN or FIN.
+    #[inline]
+    pub(super) fn rto_at(&self, sent_at: Option<Instant>, rto: Duration) -> Instant {
+        (sent_at.unwrap_or(self.control_sent_at) + rto).max(self.rto_not_before)
+    }
+
+    /// When a tail loss probe is due that waits for `pto`.
+    #[inline]
+    pub(super) fn pto_at(&self, pto: Duration) -> Instant {
+        self.pto_from + pto
+    }
+
+    /// When the next overtaken segment will be lost.
+    #[inline]
+    pub(super) fn reorder_at(&self) -> Option<Instant> {
+        self.reorder.get()
+    }
+
+    /// The next overtaken segment will be lost at `at`; `None`: no segment is overtaken.
+    #[inline]
+    pub(super) fn set_reorder(&mut self, at: Option<Instant>) {
+        self.reorder = at.into();
+    }
+
+    /// How often the persist timer has expired since the window was last large enough.
+    pub(super) fn persist_backoff(&self) -> u32 {
+        self.persist_backoff
+    }
+
+    /// The persist timer expired.
+    pub(super) fn back_off_persist(&mut self) {
+        self.persist_backoff += 1;
+    }
+
+    /// The window is large enough, or may be.
+    #[inline]
+    pub(super) fn forget_persist_backoff(&mut self) {
+        self.persist_backoff = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const USER_TIMEOUT: Duration = Duration::from_secs(10);
+
+    fn at(ms: i64) -> Instant {
+        Instant::from_millis(ms)
+    }
+
+    #[test]
+    fn one_timer_runs_and_expires_once() {
+        let mut timers = Timers::new(at(0));
+        timers.start(at(0), (at(500), SendTimer::Persist), USER_TIMEOUT);
+        timers.start(at(0), (at(300), SendTimer::Rto), USER_TIMEOUT);
+        assert_eq!((timers.due(SendTimer::Persist), timers.due(SendTimer::Rto)), (None, Some(at(300))));
+        assert_eq!(timers.expired(at(299)), None);
+        assert_eq!((timers.expired(at(300)), timers.expired(at(600))), (Some(SendTimer::Rto), None));
+    }
+
+    #[test]
+    fn no_timer_is_later_than_the_user_timeout_which_counts_from_the_last_progress() {
+        let mut timers = Timers::new(at(0));
+        timers.on_acked(at(1000), Duration::ZERO);
+        assert!(!timers.is_given_up(at(1200), USER_TIMEOUT), "the first timer");
+        timers.start(at(1200), (at(60_000), SendTimer::Rto), USER_TIMEOUT);
+        assert_eq!(timers.running(), Some((at(11_000), SendTimer::Rto)));
+        assert!(
+            !timers.is_given_up(at(10_999), USER_TIMEOUT) && timers.is_given_up(at(11_000), USER_TIMEOUT)
+        );
+        timers.start(at(12_000), (at(60_000), SendTimer::Rto), USER_TIMEOUT);
+        assert_eq!(timers.running(), Some((at(12_000), SendTimer::Rto)), "not in the past");
+    }
+
+    #[test]
+    fn the_first_timer_is_as_late_as_it_is_set_and_ends_nothing() {
+        let mut timers = Timers::new(at(0));
+        timers.start(at(0), (at(60_000), SendTimer::Rto), USER_TIMEOUT);
+        assert_eq!(timers.running(), Some((at(60_000), SendTimer::Rto)));
+        assert!(!timers.is_given_up(at(60_000), USER_TIMEOUT));
+        timers.start(at(60_000), (at(90_000), SendTimer::Rto), USER_TIMEOUT);
+        assert_eq!(timers.running(), Some((at(70_000), SendTimer::Rto)), "from the first timer on");
+        // Whatever counts as progress leads to a first timer again.
+        let progress: [fn(&mut Timers); 4] = [
+            |timers| timers.on_acked(at(1000), Duration::ZERO),
+            |timers| timers.on_data_sent(at(1000), true),
+            |timers| timers.on_fin_sent(at(1000), true),
+            |timers| timers.on_established(at(1000)),
+        ];
+        for progress in progress {
+            let mut timers = Timers::new(at(0));
+            assert!(!timers.is_given_up(at(500), USER_TIMEOUT));
+            progress(&mut timers);
+            assert!(!timers.is_given_up(at(11_000), USER_TIMEOUT), "the first timer since");
+            assert!(!timers.is_given_up(at(20_999), USER_TIMEOUT));
+            assert!(timers.is_given_up(at(21_000), USER_TIMEOUT));
+        }
+    }
+
+    #[test]
+    fn an_acknowledgement_gives_what_is_in_flight_one_more_round_trip() {
+        let mut timers = Timers::new(at(0));
+        let rto = Duration::from_millis(200);
+        timers.on_data_sent(at(100), true);
+        timers.start(at(100), (at(300), SendTimer::Rto), USER_TIMEOUT);
+        timers.on_acked(at(290), Duration::from_millis(50));
+        assert_eq!(timers.running(), None);
+        assert_eq!(timers.rto_at(Some(at(100)), rto), at(340));
+        assert_eq!(timers.rto_at(Some(at(200)), rto), at(400));
+    }
+
+    #[test]
+    fn a_syn_is_sent_again_as_often_as_is_allowed() {
+        let mut timers = Timers::new(at(0));
+        assert_eq!([(); 4].map(|()| timers.on_syn_timeout(2)), [true, true, false, false]);
+    }
+}

@@ -1,0 +1,335 @@
+//! How fast the connection sends: the congestion window, the round-trip time and the timeout that follows
+//! from it, the pace, and the response to echoed marks (RFC 5681, RFC 6298, RFC 3168, RFC 8257).
+//!
+//! It knows no segment and no recovery. Loss recovery says which bytes are lost and when a recovery was
+//! spurious; the send queue says what is in flight. Both are arguments.
+
+mod pacing;
+mod reduction;
+mod rtt;
+
+pub(super) use self::reduction::Reduction;
+pub(super) use self::rtt::micros_since;
+
+use self::pacing::{Pace, PaceRate};
+use self::rtt::RttEstimator;
+use crate::tcp::congestion::{Ack, Congestion, CongestionControl, Signal, Timeout, saturated};
+use crate::tcp::send::queue::SentSoFar;
+use crate::tcp::slabs::Sent;
+use crate::{Duration, Instant, Pacing, TcpConfig};
+
+/// Congestion control of one connection, and what it is computed from.
+#[derive(Debug)]
+pub(super) struct RateControl {
+    congestion: Congestion,
+    rtt: RttEstimator,
+    pace: Pace,
+    reduction: Reduction,
+}
+
+/// Bytes that were found lost.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Loss {
+    /// None of them is below this position.
+    pub(super) oldest: u64,
+    /// The latest lost transmission, if it is known.
+    pub(super) latest: Option<Sent>,
+    /// Bytes sent and not acknowledged cumulatively (RFC 5681, `FlightSize`).
+    pub(super) in_flight: u64,
+}
+
+/// An acknowledgement outside of fast recovery by which the window may grow.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Acked {
+    /// Bytes acknowledged cumulatively.
+    pub(super) acked: u64,
+    /// Bytes newly known to have arrived; each counts once.
+    pub(super) delivered: u64,
+    /// The round-trip time measured by it, microseconds.
+    pub(super) rtt_us: Option<u64>,
+    /// Bytes believed to be in the network before it arrived.
+    pub(super) pipe: u64,
+    /// SND.UNA and SND.NXT after it arrived.
+    pub(super) una: u64,
+    pub(super) nxt: u64,
+    /// The peer echoes marks.
+    pub(super) ece: bool,
+}
+
+impl RateControl {
+    /// Nothing is agreed on yet, and nothing measured.
+    pub(super) fn new(config: &TcpConfig, mss: u32) -> Self {
+        Self {
+            congestion: Congestion::new(config.congestion, mss, false),
+            rtt: RttEstimator::new(config.rto_initial, config.rto_min, config.rto_max),
+            pace: Pace::OPEN,
+            reduction: Reduction::default(),
+        }
+    }
+
+    /// The handshake is over, and took `rtt_us` if that is known. `syn_lost`: our SYN was sent more than
+    /// once.
+    pub(super) fn establish(
+        &mut self,
+        now: Instant,
+        config: &TcpConfig,
+        emss: u32,
+        (rtt_us, syn_lost): (Option<u64>, bool),
+    ) {
+        match rtt_us {
+            Some(rtt_us) => self.rtt.sample(now, rtt_us),
+            None if syn_lost => self.rtt.on_syn_lost(),
+            None => {}
+        }
+        self.rtt.forget_backoff();
+        self.congestion = Congestion::new(config.congestion, emss, syn_lost);
+    }
+
+    /// A round-trip time was measured unambiguously, microseconds.
+    #[inline]
+    pub(super) fn sample_rtt(&mut self, now: Instant, rtt_us: u64) {
+        self.rtt.sample(now, rtt_us);
+    }
+
+    /// A timeout was spurious: the path has become longer than estimated (RFC 4015 section 3.2, step 8).
+    pub(super) fn reseed_rtt(&mut self, rtt_us: u64) {
+        self.rtt.reseed(rtt_us);
+    }
+
+    /// The retransmission timeout.
+    pub(super) fn rto(&self) -> Duration {
+        self.rtt.rto()
+    }
+
+    /// The timeout doubled `doublings` times, instead of once for each expiry.
+    pub(super) fn rto_after(&self, doublings: u32) -> Duration {
+        self.rtt.after(doublings)
+    }
+
+    /// The retransmission timer expired: the timeout doubles (RFC 6298 section 5.5).
+    pub(super) fn back_off_rto(&mut self) {
+        self.rtt.back_off();
+    }
+
+    /// The expiries so far say nothing about the path.
+    pub(super) fn forget_rto_backoff(&mut self) {
+        self.rtt.forget_backoff();
+    }
+
+    /// Smoothed round-trip time, microseconds; 0 before the first sample.
+    #[inline]
+    pub(super) fn srtt_us(&self) -> u32 {
+        self.rtt.srtt_us()
+    }
+
+    /// Smoothed round-trip time.
+    #[inline]
+    pub(super) fn srtt(&self) -> Duration {
+        Duration::from_micros(u64::from(self.rtt.srtt_us()))
+    }
+
+    /// The recent minimum round-trip time, microseconds; 0 before the first sample.
+    #[inline]
+    pub(super) fn min_rtt_us(&self) -> u32 {
+        self.rtt.min_rtt_us()
+    }
+
+    /// The congestion window, bytes.
+    #[inline]
+    pub(super) fn cwnd(&self) -> u32 {
+        self.congestion.cwnd()
+    }
+
+    /// The slow start threshold, bytes.
+    pub(super) fn ssthresh(&self) -> u32 {
+        self.congestion.ssthresh()
+    }
+
+    /// EMSS becomes `emss` bytes.
+    pub(super) fn set_emss(&mut self, emss: u32) {
+        self.congestion.set_mss(emss);
+    }
+
+    /// The first data after no data were sent for `idle` (RFC 5681 section 4.1).
+    #[inline]
+    pub(super) fn on_idle(&mut self, now: Instant, idle: Duration) {
+        if idle > self.rtt.rto() {
+            self.congestion.on_idle(now, idle);
+        }
+    }
+
+    /// The window grows by an acknowledgement, if it was used.
+    #[inline]
+    pub(super) fn on_ack(&mut self, now: Instant, config: &TcpConfig, emss: u32, acked: &Acked) {
+        let (cwnd, in_flight) = (self.congestion.cwnd(), saturated(acked.pipe));
+        let used = match cwnd < self.congestion.ssthresh() {
+            // Slow start doubles the window, so half of it in use is the most possible.
+            true => in_flight >= cwnd / 2,
+            false => in_flight.saturating_add(emss) >= cwnd,
+        };
+        // An acknowledgement that signals congestion does not open the window.
+        if used && !acked.ece {
+            return self.grow_window(now, config, acked);
+        }
+        self.congestion.on_unused(now);
+        self.observe_ack(acked);
+    }
+
+    #[inline(never)]
+    fn grow_window(&mut self, now: Instant, config: &TcpConfig, acked: &Acked) {
+        self.congestion.on_ack(&Ack {
+            now,
+            acked: saturated(acked.acked),
+            delivered: saturated(acked.delivered),
+            una: acked.una,
+            nxt: acked.nxt,
+            rtt_us: acked.rtt_us.map(saturated),
+            srtt_us: self.rtt.srtt_us(),
+            paced: self.is_paced(config),
+        });
+    }
+
+    /// An acknowledgement by which the window may not grow. RFC 8257 section 3.3 estimates from every one.
+    #[inline]
+    pub(super) fn observe_ack(&mut self, acked: &Acked) {
+        self.congestion.observe(saturated(acked.acked), acked.una, acked.nxt, acked.ece);
+    }
+
+    /// Whether the last reduction of the window covers this loss.
+    pub(super) fn answers(&self, oldest: u64, latest: Option<Sent>) -> bool {
+        self.reduction.answers(oldest, latest)
+    }
+
+    /// Reduces the window for a loss, unless an earlier reduction covers it. Returns the reduction before,
+    /// if it did.
+    pub(super) fn reduce_for_loss(
+        &mut self,
+        now: Instant,
+        loss: &Loss,
+        sent: SentSoFar,
+    ) -> Option<Reduction> {
+        let Loss { oldest, latest, in_flight } = *loss;
+        let before = self.reduction;
+        if before.answers(oldest, latest) {
+            return None;
+        }
+        // During a recovery more may be in flight than the window allowed when the segment was lost.
+        let window = if before.covers(oldest) { self.congestion.cwnd() } else { u32::MAX };
+        self.congestion.on_congestion(now, saturated(in_flight).min(window), Signal::Loss);
+        self.reduction = Reduction::new(sent, true);
+        Some(before)
+    }
+
+    /// The peer echoes marks up to `ack`: reduces the window at most once for each window of data (RFC
+    /// 3168 section 6.1.2), during a recovery, too: marks on bytes sent since the last reduction are new
+    /// congestion, and a receiver of RFC 8257 echoes them only once. `in_flight` is RFC 5681's `FlightSize`.
+    /// Returns whether it did.
+    pub(super) fn reduce_for_marks(
+        &mut self,
+        now: Instant,
+        (ack, recovering): (u64, bool),
+        in_flight: u64,
+        sent: SentSoFar,
+    ) -> bool {
+        if !self.reduction.is_new_congestion(ack) {
+            return false;
+        }
+        let window = if recovering { self.congestion.cwnd() } else { u32::MAX };
+        self.congestion.on_congestion(now, saturated(in_flight).min(window), Signal::Ecn);
+        self.reduction = Reduction::new(sent, self.congestion.treats_marks_like_loss());
+        true
+    }
+
+    /// The retransmission timer expired with `in_flight` bytes in flight: the window becomes one segment, and
+    /// the timeout doubles. Returns the reduction before.
+    pub(super) fn on_timeout(
+        &mut self,
+        now: Instant,
+        in_flight: u64,
+        timeout: Timeout,
+        sent: SentSoFar,
+    ) -> Reduction {
+        self.congestion.on_timeout(now, saturated(in_flight), timeout);
+        self.rtt.back_off();
+        std::mem::replace(&mut self.reduction, Reduction::new(sent, true))
+    }
+
+    /// The last reduction was spurious, and `before` was the one before it: the window grows back from
+    /// `limit` bytes, at most, by slow start (RFC 4015 section 3.2, step 9).
+    pub(super) fn undo_reduction(&mut self, now: Instant, limit: u64, before: Reduction) {
+        self.congestion.undo(now, saturated(limit));
+        self.reduction.undo(before);
+    }
+
+    /// Whether the next new segment carries CWR, if ECN was agreed on.
+    #[inline]
+    pub(super) fn is_cwr_next(&self) -> bool {
+        self.reduction.is_announced_next()
+    }
+
+    /// A new segment of `len` bytes was sent.
+    #[inline]
+    pub(super) fn on_new_sent(&mut self, now: Instant, config: &TcpConfig, emss: u32, len: u32) {
+        self.on_sent(now, config, emss, len);
+        self.reduction.on_new_sent();
+    }
+
+    /// A segment of `len` bytes was sent, new or again.
+    #[inline]
+    pub(super) fn on_sent(&mut self, now: Instant, config: &TcpConfig, emss: u32, len: u32) {
+        let Some(pacing) = self.pacing(config) else {
+            self.pace = Pace::OPEN;
+            return;
+        };
+        let rate = PaceRate {
+            srtt_us: self.rtt.srtt_us(),
+            cwnd: self.congestion.cwnd(),
+            ssthresh: self.congestion.ssthresh(),
+            emss,
+        };
+        self.pace.on_segment_sent(pacing, now, len, rate);
+    }
+
+    /// Whether segments are paced.
+    #[inline]
+    pub(super) fn is_paced(&self, config: &TcpConfig) -> bool {
+        self.pacing(config).is_some()
+    }
+
+    #[inline]
+    fn pacing(&self, config: &TcpConfig) -> Option<Pacing> {
+        pacing::pacing(config, self.rtt.srtt_us())
+    }
+
+    /// Whether the pace lets a segment leave.
+    #[inline]
+    pub(super) fn is_pace_open(&self) -> bool {
+        self.pace.is_open()
+    }
+
+    /// When segments may leave, if the pace does not let them now.
+    #[inline]
+    pub(super) fn pace_opens_at(&self) -> Option<Instant> {
+        self.pace.opens_at()
+    }
+
+    /// Lets segments leave again if the time has come.
+    #[inline]
+    pub(super) fn advance_pace(&mut self, now: Instant) {
+        self.pace.advance(now);
+    }
+}
+
+#[cfg(test)]
+impl RateControl {
+    pub(super) fn congestion(&self) -> &Congestion {
+        &self.congestion
+    }
+
+    pub(super) fn congestion_mut(&mut self) -> &mut Congestion {
+        &mut self.congestion
+    }
+}
+
+#[cfg(test)]
+mod tests;

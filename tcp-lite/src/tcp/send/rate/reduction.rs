@@ -1,0 +1,77 @@
+//! When the window is reduced: once for each window of data, whatever signals congestion first, and once
+//! more for segments sent since that are lost, too (RFC 3168 section 6.1.2, RFC 5681 section 4.3).
+//!
+//! That includes retransmissions: the loss of one is new congestion, and the window is reduced for it,
+//! although Linux does not do that (it only withholds the slow start bound of PRR). RFC 8985 leaves the
+//! response to congestion control, and refers to RFC 5681 (section 3.4). How far the window is reduced
+//! is decided by congestion control. A timeout sets the window to one segment in any case, but lowers
+//! the threshold by the same rule, as in Linux (`loss/expiry.rs`).
+
+use crate::tcp::send::queue::SentSoFar;
+use crate::tcp::slabs::Sent;
+
+/// The last reduction of a connection.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::tcp::send) struct Reduction {
+    /// The next new segment carries CWR, if ECN was agreed on.
+    announce: bool,
+    /// Number of the last transmission before the reduction.
+    nr: u32,
+    /// SND.NXT at the reduction: marks on bytes sent before it are the same congestion.
+    until: u64,
+    /// The reduction was as deep as for a loss, so it covers losses as well.
+    deep: bool,
+}
+
+impl Reduction {
+    /// The window was reduced when this had been sent; `deep`: as for a loss. CWR is due.
+    pub(super) fn new(sent: SentSoFar, deep: bool) -> Self {
+        Self { announce: true, nr: sent.transmissions, until: sent.nxt, deep }
+    }
+
+    /// Whether CWR is due on the next new segment, if ECN was agreed on.
+    #[inline]
+    pub(super) fn is_announced_next(&self) -> bool {
+        self.announce
+    }
+
+    /// A new segment was sent.
+    #[inline]
+    pub(super) fn on_new_sent(&mut self) {
+        self.announce = false;
+    }
+
+    /// Whether marks echoed up to `ack` require a new reduction.
+    pub(super) fn is_new_congestion(&self, ack: u64) -> bool {
+        ack > self.until
+    }
+
+    /// Whether this reduction already covers the loss of bytes from `oldest` on; `latest`: the latest
+    /// lost transmission, if it is known.
+    pub(super) fn answers(&self, oldest: u64, latest: Option<Sent>) -> bool {
+        self.covers(oldest) && !latest.is_some_and(|latest| latest.follows(self.nr))
+    }
+
+    /// Whether the reduction was as deep as for a loss, and bytes at `oldest` had been sent by then.
+    pub(super) fn covers(&self, oldest: u64) -> bool {
+        self.deep && oldest < self.until
+    }
+
+    /// Undoes the last reduction, which was spurious; `before` is the one before it. A CWR for that one
+    /// is still due, unless a new segment has carried it since.
+    pub(super) fn undo(&mut self, before: Self) {
+        *self = Self { announce: self.announce && before.announce, ..before };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_sent_after_a_reduction_is_not_answered_by_it() {
+        let reduction = Reduction { announce: false, nr: 5, until: 1000, deep: true };
+        assert_eq!([999, 1000].map(|oldest| reduction.answers(oldest, None)), [true, false]);
+        assert_eq!([1000, 1001].map(|ack| reduction.is_new_congestion(ack)), [false, true]);
+    }
+}

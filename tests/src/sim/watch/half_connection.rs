@@ -1,0 +1,368 @@
+//! One direction of one connection, as seen on the wire at its sender and at its receiver.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use super::earlier::OrderlyEnd;
+use super::fpdu::{MpaSettings, Parser};
+use super::ranges::Ranges;
+
+/// Limit of bare segments (no payload, SYN, FIN or RST) that a host may send on a connection: two for each
+/// segment that arrived and is not bare, and beyond that this many a second and in all. Bare segments must
+/// not be answered beyond these limits.
+const BARE_PER_SECOND: u64 = 10;
+const BARE_IN_ALL: u64 = 32;
+
+/// The units of the sender's stream that must stay whole.
+#[derive(Debug)]
+pub(super) enum Boundaries {
+    /// Unknown: the stream of a TCP that is not ours.
+    Unknown,
+    /// Segments as the user pushed them: the offset of the end of each.
+    Pushed(BTreeSet<u64>),
+    /// FPDUs.
+    Mpa(Parser),
+}
+
+/// The stream that one host sends on one connection. Offsets count from the byte after the SYN.
+#[derive(Debug)]
+pub(super) struct HalfConnection {
+    /// Initial sequence number, once the SYN was seen.
+    pub(super) isn: Option<u32>,
+    /// Window scale that the sender offers. It is used only if both SYNs offer one.
+    pub(super) scale: Option<u8>,
+    /// The offset after the highest byte sent.
+    pub(super) high: u64,
+    /// Offset of the FIN.
+    pub(super) fin: Option<u64>,
+    /// The sender has sent a RST.
+    pub(super) reset: bool,
+    /// Other initial sequence numbers of its SYN-ACKs: cookies change (RFC 4987 section 3.6) until one is
+    /// acknowledged.
+    pub(super) cookies: Vec<u32>,
+    /// A segment of either side relies on one of its SYNs.
+    pub(super) syn_confirmed: bool,
+    /// The sender's SYN had no ACK.
+    pub(super) active_open: bool,
+    /// The sender's user has got the event that the connection is over.
+    pub(super) over: bool,
+    /// The peer's FIN arrived before the sender had sent its own.
+    closes_last: bool,
+    /// Both FINs have arrived, as the sender knows.
+    pub(super) ended: Option<OrderlyEnd>,
+    /// The initial sequence number of a SYN-ACK that the sender, whose connection was over, sent for a late
+    /// duplicate of the peer's SYN.
+    pub(super) late_syn_ack: Option<u32>,
+    /// Segments that arrived at the sender and were not bare.
+    pub(super) non_bare_arrived: u64,
+    /// Bare segments that the sender sent.
+    bare_sent: u64,
+    /// Bytes that arrived at the receiver with a correct checksum.
+    pub(super) arrived: Ranges,
+    /// The latest timestamp that arrived at the receiver.
+    pub(super) latest_timestamp: Option<u32>,
+    /// A timestamp that the other end may have processed or not
+    /// ([`Watch::doubt_timestamp`](super::Watch::doubt_timestamp)).
+    pub(super) doubtful_timestamp: Option<u32>,
+    pub(super) fin_arrived: bool,
+    /// The highest offset that the receiver has acknowledged, FIN included.
+    pub(super) acked: u64,
+    /// From where on the receiver has not taken them, as its last segment without payload says.
+    pub(super) untaken: Option<u64>,
+    /// The highest acknowledgement that has arrived at the sender.
+    pub(super) ack_arrived: u64,
+    /// The highest acknowledgement that the sender had to process.
+    pub(super) ack_processed: u64,
+    /// The right window edge that the receiver has announced.
+    pub(super) right_edge: u64,
+    /// The right window edge that has arrived at the sender.
+    pub(super) right_edge_arrived: u64,
+    /// Unacknowledged bytes (and the FIN): the offset of their end, and when they were first sent.
+    waiting: VecDeque<(u64, u64)>,
+    /// The longest that a byte has waited for its acknowledgement.
+    pub(super) waited_us: u64,
+    /// The units that must stay whole.
+    pub(super) boundaries: Boundaries,
+    /// Splits of such units so far.
+    pub(super) cuts: u64,
+    /// Path MTU probes so far.
+    pub(super) probes: u64,
+    /// Segments as they were first sent.
+    frozen: BTreeMap<u64, u64>,
+    /// SACK blocks that arrived, with the number of timeouts of the sender at that time.
+    sacked: Vec<(u64, u64, u64)>,
+    /// Its SYN has the SACK-permitted option.
+    pub(super) permits_sack: bool,
+}
+
+impl HalfConnection {
+    /// Nothing sent yet.
+    pub(super) fn new(boundaries: Boundaries) -> Self {
+        Self {
+            isn: None,
+            scale: None,
+            high: 0,
+            fin: None,
+            reset: false,
+            cookies: Vec::new(),
+            syn_confirmed: false,
+            active_open: false,
+            over: false,
+            closes_last: false,
+            ended: None,
+            late_syn_ack: None,
+            non_bare_arrived: 0,
+            bare_sent: 0,
+            arrived: Ranges::default(),
+            latest_timestamp: None,
+            doubtful_timestamp: None,
+            fin_arrived: false,
+            acked: 0,
+            untaken: None,
+            ack_arrived: 0,
+            ack_processed: 0,
+            right_edge: 0,
+            right_edge_arrived: 0,
+            waiting: VecDeque::new(),
+            waited_us: 0,
+            boundaries,
+            cuts: 0,
+            probes: 0,
+            frozen: BTreeMap::new(),
+            sacked: Vec::new(),
+            permits_sack: false,
+        }
+    }
+
+    /// The offset of a sequence number near those in use.
+    pub(super) fn offset(&self, seq: u32) -> i64 {
+        self.isn.map_or(0, |isn| i64::from(seq.wrapping_sub(isn).wrapping_sub(1) as i32))
+    }
+
+    /// A segment of the peer has arrived: notes whether the connection is over now.
+    pub(super) fn note_end(&mut self, now_us: u64, peer: &Self) {
+        if !peer.fin_arrived || peer.fin != Some(peer.arrived.frontier()) {
+            return;
+        }
+        self.closes_last |= self.fin.is_none();
+        if self.fin.is_some_and(|fin| self.ack_processed > fin) {
+            self.ended.get_or_insert(OrderlyEnd { at_us: now_us, time_wait: !self.closes_last });
+        }
+    }
+
+    /// The last sequence number used, that of the SYN or the FIN included.
+    pub(super) fn last_number(&self) -> Option<u32> {
+        self.isn.map(|isn| isn.wrapping_add(self.high as u32 + u32::from(self.fin.is_some())))
+    }
+
+    /// A segment relies on the stream beginning after this number: of several SYN-ACKs this one is valid.
+    pub(super) fn confirm_syn(&mut self, isn: u32) {
+        if self.cookies.contains(&isn) {
+            self.isn = Some(isn);
+        }
+        self.cookies.clear();
+        self.syn_confirmed |= self.isn.is_some();
+    }
+
+    /// The sender sends a bare segment.
+    ///
+    /// # Errors
+    /// If it exceeds the limit.
+    pub(super) fn note_bare(&mut self, now_us: u64) -> Result<(), String> {
+        self.bare_sent += 1;
+        let allowed = 2 * self.non_bare_arrived + BARE_IN_ALL + BARE_PER_SECOND * (now_us / 1_000_000);
+        if self.bare_sent > allowed {
+            let (bare, non_bare) = (self.bare_sent, self.non_bare_arrived);
+            return Err(format!(
+                "{bare} bare segments sent, {non_bare} received that are not bare: the limit is exceeded"
+            ));
+        }
+        Ok(())
+    }
+
+    /// A segment was sent: new bytes begin to wait for their acknowledgement.
+    pub(super) fn note_sent(&mut self, now_us: u64) {
+        let end = self.high + u64::from(self.fin.is_some());
+        if end > self.waiting.back().map_or(self.ack_arrived, |&(last, _)| last) {
+            self.waiting.push_back((end, now_us));
+        }
+    }
+
+    /// `ack` has arrived: of the bytes that it acknowledges, the oldest has waited longest. The others
+    /// continue to wait, and so does their timer.
+    pub(super) fn note_acknowledged(&mut self, now_us: u64, ack: u64) {
+        if ack <= self.ack_arrived {
+            return;
+        }
+        self.ack_arrived = ack;
+        if let Some(&(_, since_us)) = self.waiting.front() {
+            self.waited_us = self.waited_us.max(now_us - since_us);
+        }
+        while self.waiting.front().is_some_and(|&(end, _)| end <= ack) {
+            self.waiting.pop_front();
+        }
+    }
+
+    /// The longest that a byte has waited for its acknowledgement. Bytes that still wait count until
+    /// `last_fault_us`.
+    pub(super) fn longest_wait_us(&self, last_fault_us: u64) -> u64 {
+        let now = self.waiting.front().map_or(0, |&(_, since_us)| last_fault_us.saturating_sub(since_us));
+        self.waited_us.max(now)
+    }
+
+    /// The receiver's SACK block `start..end` has arrived at the sender, which had had `timeouts` timeouts.
+    /// The block covers segments that are wholly inside (RFC 2018 section 5), but not parts into which other
+    /// segments are split later.
+    pub(super) fn on_sack_arrival(&mut self, start: i64, end: i64, timeouts: u64) {
+        if start < self.ack_arrived as i64 || start >= end {
+            return;
+        }
+        let inside = self.frozen.range(start as u64..end as u64).filter(|(_, last)| **last <= end as u64);
+        let mut ends = inside.map(|(&first, &last)| (first, last));
+        if let Some((first, mut last)) = ends.next() {
+            last = ends.next_back().map_or(last, |(_, end)| end);
+            self.sacked.push((first, last, timeouts));
+            if self.sacked.len() > 256 {
+                let arrived = self.ack_arrived;
+                self.sacked.retain(|&(_, end, _)| end > arrived);
+            }
+        }
+    }
+
+    /// The sender sends `payload` at `start`.
+    ///
+    /// # Errors
+    /// The broken rule.
+    pub(super) fn send(&mut self, start: u64, payload: &[u8], sender: Sender) -> Result<(), String> {
+        let end = start + payload.len() as u64;
+        if start > self.high {
+            return Err(format!("bytes {start}..{end}, but {}..{start} were never sent", self.high));
+        }
+        if !sender.is_ours {
+            self.high = self.high.max(end);
+            return Ok(());
+        }
+        if self.fin.is_some_and(|fin| end > fin) {
+            return Err(format!("bytes up to {end} are after the FIN at {:?}", self.fin));
+        }
+        if end > self.right_edge_arrived {
+            return Err(format!(
+                "bytes {start}..{end} are beyond the peer's window, which ends at {}",
+                self.right_edge_arrived
+            ));
+        }
+        if self.is_probe(start, end) {
+            self.probes += 1;
+            Ok(())
+        } else if start == self.high {
+            self.freeze(start, payload, sender.settings)
+        } else {
+            self.send_again(start, end, sender.timeouts)
+        }
+    }
+
+    /// Acknowledged bytes: a path MTU probe. (A host may retransmit bytes within one segment if it could not
+    /// process their acknowledgement, since that segment was old.)
+    fn is_probe(&self, start: u64, end: u64) -> bool {
+        let inside = self.frozen.range(..=start).next_back().is_some_and(|(_, &last)| end <= last);
+        end <= self.ack_arrived.min(self.high) && (!inside || end <= self.ack_processed)
+    }
+
+    /// New bytes: a segment is frozen. If it does not end where a unit ends, a unit was split.
+    fn freeze(&mut self, start: u64, payload: &[u8], settings: MpaSettings) -> Result<(), String> {
+        let end = start + payload.len() as u64;
+        self.frozen.insert(start, end);
+        self.high = end;
+        let whole = match &mut self.boundaries {
+            Boundaries::Unknown => true,
+            Boundaries::Pushed(boundaries) => {
+                let inside = boundaries.range(start + 1..end).next().copied();
+                if let Some(border) = inside {
+                    return Err(format!(
+                        "segment {start}..{end} joins two pushed segments, the boundary is at {border}"
+                    ));
+                }
+                boundaries.contains(&end)
+            }
+            Boundaries::Mpa(parser) => parser.read(payload, settings)?.last() == Some(&end),
+        };
+        self.cuts += u64::from(!whole);
+        Ok(())
+    }
+
+    /// Retransmitted bytes: the frozen segment, or a part of it after a split.
+    fn send_again(&mut self, start: u64, end: u64, timeouts: u64) -> Result<(), String> {
+        let Some((&first, &last)) = self.frozen.range(..=start).next_back() else {
+            return Err(format!("bytes {start}..{end} retransmitted, but no segment had them"));
+        };
+        if end > last {
+            return Err(format!("bytes {start}..{end} retransmitted, but a segment ended at {last}"));
+        }
+        if start != first {
+            self.frozen.insert(first, start);
+            self.frozen.insert(start, last);
+            self.cuts += 1;
+        }
+        if end != last {
+            self.frozen.insert(start, end);
+            self.frozen.insert(end, last);
+            self.cuts += 1;
+        }
+        let known = |&(from, to, then): &(u64, u64, u64)| from <= start && end <= to && then == timeouts;
+        if self.sacked.iter().any(known) {
+            return Err(format!(
+                "bytes {start}..{end} retransmitted, though selectively acknowledged since the last timeout"
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// State of the sender of a segment.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sender {
+    /// It is tcp-lite.
+    pub(super) is_ours: bool,
+    /// Its retransmission timeouts so far.
+    pub(super) timeouts: u64,
+    /// The MPA settings of its direction.
+    pub(super) settings: MpaSettings,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Boundaries, HalfConnection};
+
+    /// A half that sends 100 bytes at each of these times.
+    fn sends(times_us: &[u64]) -> HalfConnection {
+        let mut half = HalfConnection::new(Boundaries::Unknown);
+        for &now_us in times_us {
+            half.high += 100;
+            half.note_sent(now_us);
+        }
+        half
+    }
+
+    #[test]
+    fn a_byte_waits_from_when_it_was_first_sent_whatever_is_acknowledged_before_it() {
+        let mut half = sends(&[1000, 1000, 1500]);
+        half.note_sent(4000);
+        half.note_acknowledged(4010, 50);
+        assert_eq!((half.waited_us, half.longest_wait_us(6000)), (3010, 5000));
+        half.note_acknowledged(7010, 200);
+        assert_eq!((half.waited_us, half.longest_wait_us(7010)), (6010, 6010));
+        half.note_acknowledged(7020, 200);
+        assert_eq!(half.longest_wait_us(9500), 8000, "the last hundred");
+        half.note_acknowledged(9600, 300);
+        assert_eq!(half.longest_wait_us(20_000), 8100, "nothing waits");
+    }
+
+    #[test]
+    fn a_fin_waits_too() {
+        let mut half = sends(&[1000]);
+        half.note_acknowledged(1100, 100);
+        half.fin = Some(100);
+        half.note_sent(2000);
+        half.note_acknowledged(5000, 101);
+        assert_eq!((half.waited_us, half.longest_wait_us(9000)), (3000, 3000));
+    }
+}
