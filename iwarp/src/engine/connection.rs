@@ -128,7 +128,7 @@ impl Phase {
         match self {
             Phase::FullOperation(full) => Some(full.stream.qp()),
             Phase::Opening(opening) => match &**opening {
-                Opening::Startup { initiating, .. } => Some(&initiating.qp),
+                Opening::Startup { qp, .. } => Some(qp),
                 Opening::StreamingMode { .. } => None,
             },
             Phase::AwaitReply { initiating, .. } => Some(&initiating.qp),
@@ -206,10 +206,18 @@ impl Connection {
         trace::tcp_established(io, self.conn);
         match self.take_phase() {
             Phase::Opening(opening) => match *opening {
-                Opening::Startup { initiating, request } => {
+                Opening::Startup { qp, param } => {
+                    let deadline = self.timers.deadline().unwrap_or(io.now);
+                    let mark = io.tcp.sequence_mark(self.conn).unwrap_or_default();
+                    let started = Initiating::new((qp, param), io.config.crc, mark, deadline);
+                    let (initiating, request) = match started {
+                        Ok(started) => started,
+                        Err(qp) => return self.fail_startup_of(io, qp, ConnectionError::NoResources),
+                    };
                     trace::request_sent(io, self.conn, &initiating.param);
                     self.apply_keepalive(io, initiating.param.keepalive);
-                    self.phase = Phase::AwaitReply { initiating, reassembly: Box::default() };
+                    self.phase =
+                        Phase::AwaitReply { initiating: Box::new(initiating), reassembly: Box::default() };
                     self.send_frame(io, &request);
                 }
                 Opening::StreamingMode { plain, param } => {

@@ -83,6 +83,17 @@ dp::events! {
         );
     }
 
+    /// The peer has offered InfiniBand's semantics on another TCP connection than this.
+    fn proxy_found(io: &Io, conn: ConnId) {
+        let (engine, (local, remote)) = of(io, conn);
+        tracing::warn!(
+            engine,
+            local,
+            remote,
+            "no semantics of InfiniBand: a proxy between the two ends has a TCP connection of its own to each"
+        );
+    }
+
     /// The peer's Request is complete.
     fn request_received(io: &Io, conn: ConnId, request: &ConnectRequest) {
         let (engine, (local, remote)) = of(io, conn);

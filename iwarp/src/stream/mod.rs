@@ -145,8 +145,7 @@ impl Stream {
         if !*may_send {
             return Ok(SendOutcome::Idle);
         }
-        let context =
-            outbound::SendContext { state, framer, guard, counters, pool, found: None, offset: 0, position };
+        let context = outbound::SendContext { state, framer, guard, counters, pool, found: None, offset: 0 };
         let outcome = outbound.run(tcp, conn, now, context, budget);
         // In time for the peer's next request: TCP has not yet sent the end of the responses.
         if let Some(answered) = outbound.take_answered() {
@@ -164,10 +163,11 @@ impl Stream {
     /// Whether nothing is left to send or to wait for, so that FIN may follow.
     pub(crate) fn is_drained(&self) -> bool {
         let may_be_taken = self.state.ib.as_ref().is_none_or(|ib| ib.is_peer_there());
+        let is_sent = !may_be_taken || !self.state.has_requests() || self.is_held();
         !self.awaits_answers()
             && !(may_be_taken && self.state.awaits_acknowledgement())
+            && is_sent
             && self.outbound.is_idle()
-            && (!self.state.has_requests() || self.is_held())
             && !self.state.has_profile_messages()
     }
 

@@ -7,9 +7,7 @@ use tcp_lite::{ConnId, Deadline, Instant};
 use crate::mpa::{Initiator, Responder};
 use crate::queues::QpShared;
 use crate::stream::ib_profile::agreement::request_data;
-use crate::verbs::{
-    Admitted, CmShared, ConnParam, ConnectionError, ListenerShared, PlainBytes, ResponderOptions,
-};
+use crate::verbs::{Admitted, CmShared, ConnParam, ListenerShared, PlainBytes, ResponderOptions};
 
 use super::super::io::Io;
 use super::pre_fpdu::PreFpdu;
@@ -20,8 +18,8 @@ use super::{Attempt, Connection, Phase, Reassembly, duration};
 
 /// The next step of a connection that this end opens, after the TCP handshake.
 pub(super) enum Opening {
-    /// MPA startup, with this Request.
-    Startup { initiating: Box<Initiating>, request: Vec<u8> },
+    /// MPA startup.
+    Startup { qp: Arc<QpShared>, param: Box<ConnParam> },
     /// Streaming mode.
     StreamingMode { plain: Arc<PlainBytes>, param: Box<ConnParam> },
 }
@@ -31,6 +29,23 @@ pub(super) struct Initiating {
     pub(super) initiator: Box<Initiator>,
     pub(super) qp: Arc<QpShared>,
     pub(super) param: Box<ConnParam>,
+}
+
+impl Initiating {
+    /// Begins MPA startup on a TCP connection with this mark. Returns the Request, too.
+    pub(super) fn new(
+        (qp, param): (Arc<QpShared>, Box<ConnParam>),
+        crc: bool,
+        mark: u32,
+        deadline: Instant,
+    ) -> Result<(Self, Vec<u8>), Arc<QpShared>> {
+        let started = Initiator::start(param.mpa_config(crc), &request_data(&param, mark), deadline);
+        let Ok((initiator, request)) = started else {
+            debug_assert!(false, "the call of the user has checked the parameters");
+            return Err(qp);
+        };
+        Ok((Self { initiator: Box::new(initiator), qp, param }, request.to_vec()))
+    }
 }
 
 impl Connection {
@@ -72,24 +87,16 @@ impl Connection {
         id: Arc<CmShared>,
         qp: Arc<QpShared>,
         param: Box<ConnParam>,
-        crc: bool,
         now: Instant,
         attempt: Attempt,
-    ) -> Result<Self, ConnectionError> {
+    ) -> Self {
         let deadline = match attempt {
             Attempt::Second { deadline } => deadline,
             Attempt::First | Attempt::Failed(_) => now + duration(param.timeout),
         };
-        let (initiator, request) = Initiator::start(param.mpa_config(crc), &request_data(&param), deadline)
-            .map_err(|error| {
-            debug_assert!(false, "the call of the user has checked the parameters: {error}");
-            ConnectionError::NoResources
-        })?;
-        let initiating = Initiating { initiator: Box::new(initiator), qp, param };
-        let opening = Opening::Startup { initiating: Box::new(initiating), request: request.to_vec() };
-        let phase = Phase::Opening(Box::new(opening));
+        let phase = Phase::Opening(Box::new(Opening::Startup { qp, param }));
         id.set_conn(conn);
-        Ok(Self { user: User::Known(id), attempt, ..Self::new(conn, phase, Some(deadline)) })
+        Self { user: User::Known(id), attempt, ..Self::new(conn, phase, Some(deadline)) }
     }
 
     /// A connection that this end opens in streaming mode; its SYN is sent.

@@ -8,7 +8,7 @@ use crate::mpa::{InitiatorEvent, Negotiated, StartupFault, TerminateCode};
 use crate::queues::QpShared;
 use crate::rdmap::{Terminate, TerminateError};
 use crate::stream::Failure;
-use crate::stream::ib_profile::agreement::{self, Agreement};
+use crate::stream::ib_profile::agreement::{self, Agreement, Offer};
 use crate::verbs::{AGREEMENT_BYTES, CmEventKind, CmShared, ConnParam, ConnectionError, StreamError};
 
 use super::super::io::Io;
@@ -62,7 +62,16 @@ impl Connection {
     /// The peer's Request is complete. The user has to decide.
     pub(super) fn on_request(&mut self, io: &mut Io, mut request: ConnectRequest) {
         trace::request_received(io, self.conn, &request);
-        let offers_ib = agreement::take_offer(&mut request.private_data);
+        let mark = io.tcp.sequence_mark(self.conn).unwrap_or_default();
+        let offer = agreement::take_offer(&mut request.private_data, mark);
+        let offers_ib = match offer {
+            Offer::Made(peer_rnr) => Some(peer_rnr),
+            Offer::ByProxy => {
+                trace::proxy_found(io, self.conn);
+                None
+            }
+            Offer::None | Offer::Old => None,
+        };
         let options = match self.take_phase() {
             Phase::AwaitRequest { responder, options, reassembly } => {
                 self.phase = Phase::Deciding { responder, reassembly, offers_ib };
@@ -92,7 +101,7 @@ impl Connection {
         if options.refuse_markers && request.markers {
             return self.reject(io, Reject::Markers);
         }
-        if agreement::has_old_offer(&request.private_data) {
+        if offer == Offer::Old {
             return self.reject(io, Reject::OldAgreement);
         }
         let limit = request.private_data_limit - if offers_ib.is_some() { AGREEMENT_BYTES } else { 0 };
@@ -164,7 +173,8 @@ impl Connection {
         };
         // The next phase follows below.
         let reassembly = std::mem::take(reassembly);
-        agreement::take_offer(&mut negotiated.private_data);
+        let mark = io.tcp.sequence_mark(self.conn).unwrap_or_default();
+        agreement::take_offer(&mut negotiated.private_data, mark);
         self.report.peer = negotiated.peer;
         self.apply_keepalive(io, param.keepalive);
         self.timers.clear_deadline();

@@ -14,9 +14,8 @@ use dp::invariant::Check;
 use tcp_lite::CloseReason;
 
 use crate::memory::EpochGuard;
-use crate::mpa::{ConnectRequest, HeldSlab, Initiator, StartupFault};
+use crate::mpa::{ConnectRequest, HeldSlab, StartupFault};
 use crate::queues::QpShared;
-use crate::stream::ib_profile::agreement::request_data;
 use crate::verbs::{CmEventKind, CmShared, ConnParam, ConnectionError, PlainBytes, ResponderOptions};
 
 use super::super::io::Io;
@@ -242,18 +241,17 @@ impl Connection {
         }
         let deadline = io.now + duration(param.timeout);
         self.timers.unwatch_idle();
-        let started = Initiator::start(param.mpa_config(io.config.crc), &request_data(&param), deadline);
-        let Ok((initiator, request)) = started else {
-            debug_assert!(false, "the call of the user has checked the parameters");
-            return self.fail_startup_of(io, qp, ConnectionError::NoResources);
+        let mark = io.tcp.sequence_mark(self.conn).unwrap_or_default();
+        let (initiating, request) = match Initiating::new((qp, param), io.config.crc, mark, deadline) {
+            Ok(started) => started,
+            Err(qp) => return self.fail_startup_of(io, qp, ConnectionError::NoResources),
         };
         let (plain, reassembly) = (Arc::clone(&mode.plain), Box::new(std::mem::take(&mut mode.reassembly)));
-        self.apply_keepalive(io, param.keepalive);
-        trace::request_sent(io, self.conn, &param);
-        let initiating = Box::new(Initiating { initiator: Box::new(initiator), qp, param });
+        self.apply_keepalive(io, initiating.param.keepalive);
+        trace::request_sent(io, self.conn, &initiating.param);
         // RFC 5044 section 7.1.5 (MPA-222): the phase changes, and TCP's connection stays. It recovers loss
         // and reordering during the switch as at any other time.
-        self.phase = Phase::AwaitReply { initiating, reassembly };
+        self.phase = Phase::AwaitReply { initiating: Box::new(initiating), reassembly };
         if !plain.take_unread().is_empty() {
             // RFC 5044 section 7.1 (MPA-134): both ends start MPA at the same byte. A byte before the Reply
             // is not of MPA: the peer does not know that it is the responder.

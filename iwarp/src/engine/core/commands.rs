@@ -163,18 +163,9 @@ impl Core {
         } else {
             self.open(remote, &param)
         };
-        let made = started.and_then(|conn| {
+        let made = started.map(|conn| {
             qp.engine.set_slot(conn.slot());
-            Connection::connecting(
-                conn,
-                Arc::clone(&id),
-                Arc::clone(qp),
-                param,
-                self.io.config.crc,
-                now,
-                attempt,
-            )
-            .inspect_err(|_| self.io.tcp.abort(now, conn))
+            Connection::connecting(conn, Arc::clone(&id), Arc::clone(qp), param, now, attempt)
         });
         match made {
             Ok(connection) => self.insert(connection),

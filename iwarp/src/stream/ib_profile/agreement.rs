@@ -1,32 +1,41 @@
 //! The agreement on InfiniBand's semantics ([`ConnParam::ib_semantics`]).
 //!
-//! Eight bytes behind the private data of the Request offer them, and eight others behind that of the Reply
+//! Twelve bytes behind the private data of the Request offer them, and eight others behind that of the Reply
 //! agree to them. MPA itself has no field for it: its reserved bits are 0 (RFC 5044 section 7.1.1). Programs
 //! of InfiniBand get more private data than was sent, with zeros at its end, so bytes behind their own do
 //! them no harm. An end takes off the bytes that it knows. A peer that echoes private data does not agree
 //! thereby, since the two differ.
 //!
-//! The last of the eight bytes tells what InfiniBand's connection manager tells: in its five higher bits the
-//! time after which a message that found no receive request may come again, as a code of InfiniBand, and in
-//! the three lower ones how often the other end tries.
+//! The last byte of either tells what InfiniBand's connection manager tells: in its five higher bits the time
+//! after which a message that found no receive request may come again, as a code of InfiniBand, and in the
+//! three lower ones how often the other end tries.
+//!
+//! The four bytes before it in the Request are made of TCP's two initial sequence numbers
+//! ([`tcp_lite::Stack::sequence_mark`]). The responder compares them with its own. They differ where a proxy
+//! ends the TCP connection, whose acknowledgements would say nothing of what the peer has taken. Then there
+//! is no agreement.
 
 use std::time::Duration;
 
 use crate::mpa::startup::PrivateData;
 use crate::verbs::{AGREEMENT_BYTES, ConnParam};
 
-/// Of a Request, before its last byte.
-const OFFER: [u8; AGREEMENT_BYTES - 1] = *b"uwarp?3";
+/// Bytes of the offer, and of the consent.
+const OFFER_BYTES: usize = AGREEMENT_BYTES;
+const CONSENT_BYTES: usize = 8;
+
+/// Of a Request, before the mark of the connection and the last byte.
+const OFFER: [u8; OFFER_BYTES - 5] = *b"uwarp?3";
 
 /// Of a Request of an older version, before its last byte: its TCP has an option that this one has not.
-const OLD_OFFER: [u8; AGREEMENT_BYTES - 1] = *b"uwarp?2";
+const OLD_OFFER: [u8; 7] = *b"uwarp?2";
 
 /// The private data of a Reply that rejects such a Request.
 pub(crate) const REFUSES_OLD: &[u8] =
     b"uwarp: this end has version 3 of InfiniBand's semantics, the other one 2";
 
-/// Of a Reply.
-const CONSENT: [u8; AGREEMENT_BYTES - 1] = *b"uwarp!3";
+/// Of a Reply, before its last byte.
+const CONSENT: [u8; CONSENT_BYTES - 1] = *b"uwarp!3";
 
 /// The times of InfiniBand's codes, in units of 10 us (InfiniBand Architecture Specification, volume 1, table
 /// "Encoding for RNR NAK Timer Field").
@@ -85,46 +94,68 @@ impl Agreement {
     }
 }
 
-/// The private data of a Request with these parameters.
-pub(crate) fn request_data(param: &ConnParam) -> PrivateData {
-    with(param, param.ib_semantics.then_some(OFFER))
+/// The offer in the private data of a Request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Offer {
+    /// There is none.
+    None,
+    /// The peer tells these parameters.
+    Made(PeerRnrConfig),
+    /// One that came through a proxy, which ends the TCP connection.
+    ByProxy,
+    /// One of an older version.
+    Old,
 }
 
-/// The private data of a Reply that accepts a Request.
-pub(crate) fn reply_data(param: &ConnParam, agreed: bool) -> PrivateData {
-    with(param, agreed.then_some(CONSENT))
-}
-
-/// The offer in the private data of a Request, which is taken off.
-pub(crate) fn take_offer(private_data: &mut PrivateData) -> Option<PeerRnrConfig> {
-    take(private_data, OFFER)
-}
-
-/// Whether the private data of a Request has the offer of an older version.
-pub(crate) fn has_old_offer(private_data: &PrivateData) -> bool {
-    private_data.split_last().is_some_and(|(_, rest)| rest.ends_with(&OLD_OFFER))
-}
-
-/// The consent in the private data of a Reply, which is taken off.
-pub(crate) fn take_consent(private_data: &mut PrivateData) -> Option<PeerRnrConfig> {
-    take(private_data, CONSENT)
-}
-
-fn with(param: &ConnParam, behind: Option<[u8; AGREEMENT_BYTES - 1]>) -> PrivateData {
+/// The private data of a Request with these parameters, on a TCP connection with this
+/// [mark](tcp_lite::Stack::sequence_mark).
+pub(crate) fn request_data(param: &ConnParam, mark: u32) -> PrivateData {
     let mut data = param.private_data.clone();
-    if let Some(behind) = behind {
-        let fits = data.try_extend_from_slice(&behind).is_ok()
-            && data.try_push(PeerRnrConfig::byte_of(param)).is_ok();
-        debug_assert!(fits, "the call of the user has checked the length");
+    if param.ib_semantics {
+        append(&mut data, &OFFER);
+        append(&mut data, &mark.to_be_bytes());
+        append(&mut data, &[PeerRnrConfig::byte_of(param)]);
     }
     data
 }
 
-fn take(private_data: &mut PrivateData, wanted: [u8; AGREEMENT_BYTES - 1]) -> Option<PeerRnrConfig> {
+/// The private data of a Reply that accepts a Request.
+pub(crate) fn reply_data(param: &ConnParam, agreed: bool) -> PrivateData {
+    let mut data = param.private_data.clone();
+    if agreed {
+        append(&mut data, &CONSENT);
+        append(&mut data, &[PeerRnrConfig::byte_of(param)]);
+    }
+    data
+}
+
+/// The offer in the private data of a Request on a TCP connection with this mark. It is taken off, unless it
+/// is of an older version.
+pub(crate) fn take_offer(private_data: &mut PrivateData, mark: u32) -> Offer {
+    if let Some((rest, &[m0, m1, m2, m3, told])) = private_data.split_last_chunk()
+        && rest.ends_with(&OFFER)
+    {
+        let is_of_peer = [m0, m1, m2, m3] == mark.to_be_bytes();
+        private_data.truncate(private_data.len() - OFFER_BYTES);
+        return if is_of_peer { Offer::Made(PeerRnrConfig::of_byte(told)) } else { Offer::ByProxy };
+    }
+    match private_data.split_last() {
+        Some((_, rest)) if rest.ends_with(&OLD_OFFER) => Offer::Old,
+        _ => Offer::None,
+    }
+}
+
+/// The consent in the private data of a Reply, which is taken off.
+pub(crate) fn take_consent(private_data: &mut PrivateData) -> Option<PeerRnrConfig> {
     let (&told, rest) = private_data.split_last()?;
-    let len = rest.ends_with(&wanted).then(|| private_data.len() - AGREEMENT_BYTES)?;
+    let len = rest.ends_with(&CONSENT).then(|| private_data.len() - CONSENT_BYTES)?;
     private_data.truncate(len);
     Some(PeerRnrConfig::of_byte(told))
+}
+
+fn append(data: &mut PrivateData, bytes: &[u8]) {
+    let fits = data.try_extend_from_slice(bytes).is_ok();
+    debug_assert!(fits, "the call of the user has checked the length");
 }
 
 #[cfg(test)]
@@ -138,29 +169,53 @@ mod tests {
     #[test]
     fn an_offer_is_no_consent_and_is_taken_off_once() {
         let param = ConnParam { ib_semantics: true, min_rnr_timer: 18, rnr_retry: 5, ..ConnParam::default() };
-        let told = Some(PeerRnrConfig { min_rnr_timer: 18, rnr_retry: 5 });
+        let told = PeerRnrConfig { min_rnr_timer: 18, rnr_retry: 5 };
         let param = param.with_private_data(b"mine").unwrap();
-        let mut sent = request_data(&param);
+        let mut sent = request_data(&param, 0x0102_0304);
+        assert_eq!(sent, data(b"mineuwarp?3\x01\x02\x03\x04\x95"));
         assert_eq!(take_consent(&mut sent), None);
-        assert_eq!([take_offer(&mut sent), take_offer(&mut sent)], [told, None]);
+        assert_eq!([(); 2].map(|()| take_offer(&mut sent, 0x0102_0304)), [Offer::Made(told), Offer::None]);
         assert_eq!(sent, data(b"mine"));
         let mut sent = reply_data(&param, true);
-        assert_eq!([take_offer(&mut sent), take_consent(&mut sent)], [None, told]);
+        assert_eq!((take_offer(&mut sent, 0), take_consent(&mut sent)), (Offer::None, Some(told)));
         assert_eq!(sent, data(b"mine"));
         assert_eq!(reply_data(&param, false), data(b"mine"));
-        assert_eq!(request_data(&ConnParam::default()), data(b""));
+        assert_eq!(request_data(&ConnParam::default(), 7), data(b""));
+    }
+
+    /// Another connection ends at a proxy on the way. Its private data is as it would be.
+    #[test]
+    fn an_offer_for_another_connection_is_none() {
+        let param =
+            ConnParam { ib_semantics: true, ..ConnParam::default() }.with_private_data(b"mine").unwrap();
+        for other in [8, 7 << 8, 7 << 24] {
+            let mut sent = request_data(&param, 7);
+            assert_eq!((take_offer(&mut sent, other), &sent), (Offer::ByProxy, &data(b"mine")));
+        }
+    }
+
+    #[test]
+    fn an_older_offer_is_known() {
+        let mut old = data(b"mineuwarp?2\x95");
+        assert_eq!((take_offer(&mut old, 0), old.len()), (Offer::Old, 12));
+        assert_eq!(take_offer(&mut data(b"uwarp?2"), 0), Offer::None, "the last byte is missing");
     }
 
     #[test]
     fn private_data_that_is_too_short_has_no_offer() {
-        for len in 0..AGREEMENT_BYTES {
-            let mut short = data(&[&OFFER[..], &[7]].concat()[AGREEMENT_BYTES - len..]);
-            assert_eq!(take_offer(&mut short), None);
+        let offer = [&OFFER[..], &[0, 0, 0, 0, 7]].concat();
+        for len in 0..OFFER_BYTES {
+            let mut short = data(&offer[OFFER_BYTES - len..]);
+            assert_eq!(take_offer(&mut short, 0), Offer::None);
             assert_eq!(short.len(), len);
+        }
+        let consent = [&CONSENT[..], &[7]].concat();
+        for len in 0..CONSENT_BYTES {
+            let mut short = data(&consent[CONSENT_BYTES - len..]);
+            assert_eq!((take_consent(&mut short), short.len()), (None, len));
         }
     }
 
-    /// The codes are not monotonic: 0 is the longest time.
     #[test]
     fn the_codes_of_times_are_those_of_infiniband() {
         let us = |code: u8| PeerRnrConfig::of_byte(code << 3).rnr_time().as_micros();

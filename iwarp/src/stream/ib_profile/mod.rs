@@ -157,7 +157,7 @@ impl IbProfile {
     /// Whether requests of this end may be sent, and nothing of queue 4 goes first.
     #[inline]
     pub(super) fn lets_send(&self) -> bool {
-        matches!(self.peer, Peer::Takes | Peer::Gone) && !self.has_messages()
+        self.peer == Peer::Takes && !self.has_messages()
     }
 
     /// Whether requests of this end wait until the peer has a receive request.
@@ -298,7 +298,7 @@ impl IbProfile {
         self.rx_msn
     }
 
-    /// The peer's next message of queue 4. This end has sent everything below the stream offset `sent`.
+    /// The peer's next message of queue 4. This end has sent FPDUs up to the stream offset `sent`; 0: none.
     ///
     /// # Errors
     /// [`Impossible`]: it is no such message, or none that may come now.
@@ -322,7 +322,8 @@ impl IbProfile {
                 self.refused = None;
                 Ok(Change::PeerResumes { send_msn, request_msn })
             }
-            ProfileMessage::Ends(offset) if offset <= sent => {
+            // An end that has sent no FPDU has no request that this is about.
+            ProfileMessage::Ends(offset) if offset <= sent || sent == 0 => {
                 (self.ends, self.peer) = (offset, Peer::Gone);
                 Ok(Change::Ends(offset))
             }

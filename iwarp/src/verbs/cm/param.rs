@@ -11,8 +11,8 @@ use crate::verbs::VerbsError;
 pub(super) use crate::mpa::frame::ENHANCED_BYTES;
 pub use crate::mpa::frame::MAX_PRIVATE_DATA;
 
-/// Bytes behind the private data that offer [`ConnParam::ib_semantics`], or agree to them.
-pub(crate) const AGREEMENT_BYTES: usize = 8;
+/// Most bytes behind the private data that offer [`ConnParam::ib_semantics`], or agree to them.
+pub(crate) const AGREEMENT_BYTES: usize = 12;
 
 /// The value of [`ConnParam::rnr_retry`] that has no limit.
 pub const RNR_RETRY_FOR_EVER: u8 = 7;
@@ -124,18 +124,18 @@ pub struct ConnParam {
     ///   closes.
     ///
     /// - A Send or Write completes when the peer has taken it: a Send when it is in the buffer of a receive
-    ///   request, a Write when it is in the memory of the peer. The peer says so with its next message, or in
-    ///   a message of its own, which leaves in the poll in which the bytes are placed or in the next one. What
-    ///   is behind a message that waits for a receive request completes behind it. A request that the peer
-    ///   refuses is the one that fails. One that arrives after the peer's close fails, too. A Send completes
-    ///   before an answer to it is received. A graceful close waits until the peer has taken everything, at
-    ///   most for the engine's `close_timeout`: then the rest is flushed.
+    ///   request, a Write when it is in the memory of the peer. TCP's acknowledgement says so, which leaves
+    ///   in the poll in which the bytes are placed or in the next one. What is behind a message that waits
+    ///   for a receive request completes behind it. A request that the peer refuses is the one that fails.
+    ///   One that arrives after the peer's close resets the connection. A Send completes before an answer to
+    ///   it is received. A graceful close waits for receive requests of the peer, at most for the engine's
+    ///   `close_timeout`: then the rest is flushed.
     ///
-    /// The ends tell each other by messages of the upper layer. TCP and all boxes on the way see bytes of a
-    /// stream only.
+    /// Where a proxy on the way ends the TCP connection, its acknowledgements would say nothing of the peer.
+    /// The ends find that by TCP's initial sequence numbers, and do not agree.
     ///
-    /// The offer is eight bytes behind the private data, of the Request and of the Reply that agrees. This
-    /// implementation takes them off; another one shows them to its user as private data. An end
+    /// The offer is twelve bytes behind the private data of the Request, and the consent eight behind that of
+    /// the Reply. This implementation takes them off; another one shows them to its user as private data. An end
     /// with an older version of the offer says otherwise what it has taken: its Request is rejected, and both
     /// ends are told why. Default: `false`.
     ///

@@ -419,6 +419,8 @@ impl ReceiveHalf {
 
     /// The peer has closed, and its whole stream has arrived.
     pub(super) fn on_stream_complete(&mut self) {
+        // The peer has nothing more to send that it could learn something else for.
+        self.withheld = withheld::NOTHING;
         self.acks.send_now();
     }
 
