@@ -176,6 +176,7 @@ impl Core {
         let now = self.set_time(clock);
         self.io.shared.set_now_us(self.io.now_us());
         let owed = self.io.acks.due(now);
+        let limits = self.io.acks.due_limits(now);
         let mut busy = self.carrier.is_due(now) && self.step(guard, Self::poll_link).1;
         busy |= self.run_commands(guard);
         busy |= self.receive(guard);
@@ -183,8 +184,14 @@ impl Core {
         busy |= self.run_deadlines(guard);
         self.begin_retries(guard);
         self.report_listeners();
+        let (owed, limits) = match self.io.config.acknowledge_at_once {
+            true => (self.io.acks.owed(), self.io.acks.owed_limits()),
+            false => (owed, limits),
+        };
+        if limits > 0 {
+            self.tell_limits(limits);
+        }
         busy |= self.send(guard);
-        let owed = if self.io.config.acknowledge_at_once { self.io.acks.owed() } else { owed };
         if owed > 0 {
             self.acknowledge(owed);
         }
@@ -233,7 +240,7 @@ impl Core {
         if may_send || !self.tx.is_empty() && !self.port_backoff.is_refused() || !self.retries.is_empty() {
             return Some(now);
         }
-        if self.io.acks.owed() > 0 || self.io.tcp.has_handed() {
+        if self.io.acks.owed() + self.io.acks.owed_limits() > 0 || self.io.tcp.has_handed() {
             return Some(now);
         }
         let again =
@@ -352,6 +359,20 @@ impl Core {
                 && connection.conn() == conn
             {
                 connection.on_acknowledging();
+            }
+        }
+    }
+
+    /// Lets so many connections tell their peers for how many messages there are receive requests.
+    #[cold]
+    fn tell_limits(&mut self, count: usize) {
+        let Self { io, connections, .. } = self;
+        for _ in 0..count {
+            let Some(conn) = io.acks.take_limit() else { return };
+            if let Some(Some(connection)) = connections.get_mut(conn.slot())
+                && connection.conn() == conn
+            {
+                connection.tell_limit(io);
             }
         }
     }

@@ -116,6 +116,12 @@ impl QpConsumer {
         true
     }
 
+    /// Receive requests that nobody else takes: those of its own queue, and those that are taken.
+    pub(crate) fn promised_recvs(&self) -> u32 {
+        let count = if self.shared.is_some() { self.taken } else { self.rq.len() };
+        count as u32
+    }
+
     /// Whether its own receive queue has requests that are not taken.
     pub(crate) fn has_recvs(&self) -> bool {
         self.rq.len() > self.taken

@@ -82,7 +82,7 @@ impl Stream {
         // Markers find FPDUs beyond a hole. A shared receive queue has no fixed buffer for a later message.
         // Nor is there one with InfiniBand's semantics: Immediate Data in between may take none.
         let binds_ahead = rx_markers && !qp.receives.are_shared() && !ib_semantics;
-        let ib = ib_semantics.then(|| Box::new(IbProfile::new(negotiated.rx_start)));
+        let ib = ib_semantics.then(|| Box::new(IbProfile::new()));
         let state = StreamState::new(qp, by, ord, ib);
         let stream = Self {
             framer: Framer::new(tx_markers, crc),
@@ -145,7 +145,9 @@ impl Stream {
         if !*may_send {
             return Ok(SendOutcome::Idle);
         }
-        let context = outbound::SendContext { state, framer, guard, counters, pool, found: None, offset: 0 };
+        let limit = if state.ib.is_some() { inbound.limit(&state.consumer) } else { 0 };
+        let context =
+            outbound::SendContext { state, framer, guard, counters, pool, found: None, offset: 0, limit };
         let outcome = outbound.run(tcp, conn, now, context, budget);
         // In time for the peer's next request: TCP has not yet sent the end of the responses.
         if let Some(answered) = outbound.take_answered() {
@@ -213,19 +215,33 @@ impl Stream {
         self.state.ib.as_mut()?.take_news()
     }
 
+    /// Whether a message of the peer was taken for which no receive request was promised.
+    #[inline]
+    pub(crate) fn owes_limit(&self) -> bool {
+        self.state.owes_limit
+    }
+
+    /// The peer is told the limit by the next [`transmit`](Self::transmit), unless a Send has told it.
+    pub(crate) fn tell_limit(&mut self) {
+        if let (true, Some(ib)) = (self.state.owes_limit, &mut self.state.ib) {
+            ib.tell_limit();
+        }
+    }
+
     /// Whether acknowledgements need not be withheld any more, since the peer has acknowledged the bytes below
     /// `offset`: it knows what is not taken. Says so once.
-    pub(crate) fn knows_refusal(&mut self, offset: u64) -> bool {
-        self.state.ib.as_mut().is_some_and(|ib| ib.knows_refusal(offset))
+    pub(crate) fn knows_end(&mut self, offset: u64) -> bool {
+        self.state.ib.as_mut().is_some_and(|ib| ib.knows_end(offset))
     }
 
-    /// The stream fails: no message behind the stream offset `position` of the peer is taken. Returns the
-    /// offset from which on acknowledgements are withheld, until the peer knows that.
-    pub(crate) fn end_taking(&mut self, position: u64) -> Option<u64> {
-        self.state.ib.as_mut().map(|ib| ib.end(position))
+    /// The stream fails: no message behind the stream offset `position` of the peer is taken.
+    pub(crate) fn end_taking(&mut self, position: u64) {
+        if let Some(ib) = &mut self.state.ib {
+            ib.end(position);
+        }
     }
 
-    /// Until when acknowledgements are withheld ([`knows_refusal`](Self::knows_refusal)).
+    /// Until when acknowledgements are withheld ([`knows_refusal`](Self::knows_end)).
     pub(crate) fn withheld_until(&self) -> Option<u64> {
         self.state.ib.as_ref().and_then(|ib| ib.withheld_until())
     }
@@ -366,7 +382,8 @@ impl Stream {
         state.give_up_responses(&mut pool.outstanding);
         outbound.abandon(pool, state);
         let refused = terminate.and_then(|terminate| state.refused(terminate));
-        let (taken, ib_semantics) = (state.acknowledged(), state.has_ib_semantics());
+        let ib_semantics = state.has_ib_semantics();
+        let acknowledged = state.pending.iter().take_while(|pending| state.is_done_with(pending)).count();
         state.unsent = 0;
         state.consumer.release_sends(state.pending.len());
         let StreamState { qp, consumer, pending, .. } = state;
@@ -379,7 +396,7 @@ impl Stream {
                 (None, _) => true,
                 // The peer takes messages in order: it has taken those before the one that it refuses.
                 (Some(Awaited::Acknowledgement(_)), Some(refused)) => place < refused,
-                (Some(Awaited::Acknowledgement(end)), None) => terminate.is_none() && end <= taken,
+                (Some(Awaited::Acknowledgement(_)), None) => terminate.is_none() && place < acknowledged,
                 _ => false,
             };
             if is_done && !(ib_semantics && failed) {

@@ -43,8 +43,9 @@ pub(super) enum Awaited {
     LastSegment,
     /// The response to a Read or an atomic.
     Response,
-    /// TCP's acknowledgement of the bytes below this offset of the stream: they are sent without a copy, or
-    /// both ends have agreed on InfiniBand's semantics.
+    /// TCP's acknowledgement of the bytes below this offset of the stream, since they are sent without a copy
+    /// or both ends have agreed on InfiniBand's semantics. Then also the promise of a receive request, if it
+    /// needs one.
     Acknowledgement(u64),
 }
 
@@ -83,6 +84,8 @@ pub(super) struct StreamState {
     pub(super) extensions: Extensions,
     /// The state of InfiniBand's semantics, if both ends have agreed on them.
     pub(super) ib: Option<Box<IbProfile>>,
+    /// A message of the peer was taken for which no receive request was promised.
+    pub(super) owes_limit: bool,
     /// Our Reads and atomics that wait for their responses, in the order of their requests.
     pub(super) outstanding: PoolQueue,
     /// Queue 3: one buffer for each of our outstanding atomics (RFC 7306 section 5.2.2).
@@ -111,6 +114,19 @@ pub(super) enum Outstanding {
     Read { sink: ReadSink, part: ReadPart },
     /// An atomic. `sink` receives the value that the word had before.
     Atomic { id: u32, sink: Sge },
+}
+
+impl Pending {
+    /// Whether it is sent to its end, and awaits its acknowledgement.
+    fn is_sent(&self) -> bool {
+        matches!(self.awaits, Some(Awaited::Acknowledgement(_)))
+    }
+}
+
+/// Whether the peer has a receive request for the message of a request, if it needs one.
+#[inline]
+fn has_recv(ib: Option<&IbProfile>, sent_to: &SentTo) -> bool {
+    ib.is_none_or(|ib| sent_to.last_send().is_none_or(|msn| ib.is_promised(msn)))
 }
 
 impl Outstanding {
@@ -148,6 +164,7 @@ impl StreamState {
         Self {
             extensions: qp.config.extensions,
             ib,
+            owes_limit: false,
             recv_pd: qp.receives.shared_pd().unwrap_or(by.pd),
             by,
             outstanding: PoolQueue::default(),
@@ -233,7 +250,7 @@ impl StreamState {
     /// As [`complete_next`](Self::complete_next), but it completes when the bytes below `offset` are also
     /// acknowledged. `send_msn` is the MSN of its last message to queue 0, if it has one.
     pub(super) fn complete_next_acknowledged(&mut self, offset: u64, send_msn: u32) {
-        if offset <= self.acknowledged() {
+        if offset <= self.acknowledged() && !self.has_ib_semantics() {
             // The end of the message, which is copied, has waited longer than that.
             return self.complete_next();
         }
@@ -253,13 +270,16 @@ impl StreamState {
         self.acknowledged = self.acknowledged.max(offset);
     }
 
-    /// Completes all requests that may, after more is acknowledged.
+    /// Completes all requests that may, after more is acknowledged or promised.
     pub(super) fn complete_acknowledged(&mut self) {
         let offset = self.acknowledged();
+        let ib = self.ib.as_deref();
         let mut progress = false;
         for pending in &mut self.pending {
             match pending.awaits {
-                Some(Awaited::Acknowledgement(end)) if offset < end => break,
+                Some(Awaited::Acknowledgement(end)) if offset < end || !has_recv(ib, &pending.sent_to) => {
+                    break;
+                }
                 Some(Awaited::Acknowledgement(_)) => {
                     pending.awaits = None;
                     progress = true;
@@ -275,17 +295,27 @@ impl StreamState {
 
     /// Whether requests wait for an acknowledgement.
     pub(super) fn awaits_acknowledgement(&self) -> bool {
-        let acknowledged = self.acknowledged();
-        self.pending.iter().any(
-            |pending| matches!(pending.awaits, Some(Awaited::Acknowledgement(end)) if end > acknowledged),
-        )
+        self.pending.iter().any(|pending| !self.is_acknowledged(pending) && pending.is_sent())
     }
 
-    /// The peer has dropped all requests that it has not taken: they are sent again, once it says so. Those
-    /// that send nothing were carried out, and are not again.
+    /// Whether nothing has to come any more for a request, or it awaits something else than an
+    /// acknowledgement.
+    pub(super) fn is_done_with(&self, pending: &Pending) -> bool {
+        !pending.is_sent() || self.is_acknowledged(pending)
+    }
+
+    /// Whether a request that awaits its acknowledgement has it.
+    pub(super) fn is_acknowledged(&self, pending: &Pending) -> bool {
+        let offset = self.acknowledged();
+        matches!(pending.awaits, Some(Awaited::Acknowledgement(end)) if end <= offset)
+            && has_recv(self.ib.as_deref(), &pending.sent_to)
+    }
+
+    /// The peer has dropped the request that has this MSN on queue 0, and those behind it: they are sent
+    /// again, once it says so. Those that send nothing were carried out, and are not again.
     #[cold]
-    pub(super) fn go_back(&mut self, slots: &mut SlotPool<Outstanding>) {
-        let is_dropped = |pending: &Pending| matches!(pending.awaits, Some(Awaited::Acknowledgement(_)));
+    pub(super) fn go_back(&mut self, slots: &mut SlotPool<Outstanding>, msn: u32) {
+        let is_dropped = |pending: &Pending| pending.is_sent() && pending.sent_to.has_send(msn);
         let first = self.pending.iter().position(is_dropped);
         let first = first.unwrap_or_else(|| self.pending.len() - self.unsent);
         let answered = |pending: &&Pending| pending.awaits == Some(Awaited::Response);

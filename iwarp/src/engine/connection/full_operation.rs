@@ -25,6 +25,8 @@ pub(super) struct FullOperation {
     pub(super) state: FullState,
     /// It is among the connections that owe an acknowledgement.
     owes_ack: bool,
+    /// It is among those that owe a limit.
+    owes_limit: bool,
     /// The peer's settings for messages that find no receive request, with InfiniBand's semantics.
     pub(super) peer_rnr: PeerRnrConfig,
     /// Since when the peer has no receive request for a message of this end.
@@ -191,6 +193,7 @@ impl Connection {
             stream: Stream::new(qp, by, negotiated, (may_send, ib_semantics), &mut io.request_pool),
             state: on_rtr.map_or(FullState::Open, FullState::AwaitingRtr),
             owes_ack: false,
+            owes_limit: false,
             peer_rnr: peer_rnr.unwrap_or_default(),
             peer_not_ready_since: None,
         }));
@@ -231,6 +234,9 @@ impl Connection {
         let fpdus = io.streams.rx_fpdus - fpdus;
         if fpdus > 0 && full.stream.has_ib_semantics() {
             full.owe_ack(io, self.conn);
+            if full.stream.owes_limit() && !std::mem::replace(&mut full.owes_limit, true) {
+                io.acks.owe_limit(io.now, self.conn);
+            }
         }
         let (wants_to_send, news) = (full.wants_to_send(), full.stream.take_news());
         // The peer's first FPDU is a Terminate in place of its RTR: startup has failed.
@@ -283,7 +289,7 @@ impl Connection {
         {
             full.stream.on_acknowledged(offset);
             io.acks.arrive(self.conn);
-            if full.stream.knows_refusal(offset) {
+            if full.stream.knows_end(offset) {
                 io.tcp.withhold(self.conn, None);
             }
         } else {
@@ -298,6 +304,16 @@ impl Connection {
             if full.is_draining() {
                 self.activate(io);
             }
+        }
+    }
+
+    /// The peer is told the limit, unless an answer has told it by now.
+    pub(in crate::engine) fn tell_limit(&mut self, io: &mut Io) {
+        let Phase::FullOperation(full) = &mut self.phase else { return };
+        full.owes_limit = false;
+        if !full.is_terminating() && full.stream.owes_limit() {
+            full.stream.tell_limit();
+            self.activate(io);
         }
     }
 

@@ -31,8 +31,7 @@ impl Connection {
             let fails = full.peer_rnr_deadline(since);
             self.timers.watch_peer_rnr(fails);
         }
-        if let Some(offset) = news.refused {
-            io.tcp.withhold(self.conn, Some(offset));
+        if news.refused {
             full.stream.await_recv();
             if matches!(full.state, FullState::Open) && self.timers.deadline().is_none() {
                 self.timers.watch_rnr(io.now);

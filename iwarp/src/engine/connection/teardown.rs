@@ -177,8 +177,10 @@ impl Connection {
         }
         self.name_cause();
         let Phase::FullOperation(full) = &mut self.phase else { return };
-        if let Some(offset) = full.stream.end_taking(full.deframer.untaken_from()) {
+        if full.stream.has_ib_semantics() {
             // TCP may acknowledge what is dropped before the peer knows it, whichever end is to blame.
+            let offset = full.deframer.untaken_from();
+            full.stream.end_taking(offset);
             io.tcp.withhold(self.conn, Some(offset));
         }
         io.tcp.release(self.conn, full.deframer.clear(&mut io.held));

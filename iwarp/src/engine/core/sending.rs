@@ -42,7 +42,7 @@ impl Core {
     pub(in crate::engine) fn await_answers(&mut self, patience: std::time::Duration) -> bool {
         let acks = &mut self.io.acks;
         acks.set_patience(Duration::from_micros(patience.as_micros() as u64));
-        acks.owed() > 0
+        acks.owed() + acks.owed_limits() > 0
     }
 
     /// The part of a poll that sends what was posted, when the clock says `clock`.

@@ -7,13 +7,17 @@
 //!
 //! | kind | message | payload |
 //! |---|---|---|
-//! | 1 | [`NotReady`](ProfileMessage::NotReady) | a stream offset, 64 bits |
-//! | 2 | [`Ready`](ProfileMessage::Ready) | 0 |
-//! | 3 | [`Resume`](ProfileMessage::Resume) | the next MSN of queue 0 and of queue 1, 32 bits each |
-//! | 4 | [`Ends`](ProfileMessage::Ends) | a stream offset, 64 bits |
+//! | 1 | [`Limit`](ProfileMessage::Limit) | an MSN of queue 0, 32 bits, behind 32 bits that are 0 |
+//! | 2 | [`NotReady`](ProfileMessage::NotReady) | an MSN of queue 0, as above |
+//! | 3 | [`Ready`](ProfileMessage::Ready) | 0 |
+//! | 4 | [`Resume`](ProfileMessage::Resume) | the next MSN of queue 0 and of queue 1, 32 bits each |
+//! | 5 | [`Ends`](ProfileMessage::Ends) | a stream offset, 64 bits |
 //!
 //! A stream offset counts the bytes that the receiver of the message has sent on this TCP connection, those
 //! of MPA's startup included.
+//!
+//! A Send, and a Send with Solicited Event, has the MSN of `Limit` in the four bytes behind the control byte.
+//! So an answer by a Send needs no message of this queue.
 
 use crate::ddp::UntaggedHeader;
 
@@ -29,9 +33,11 @@ pub(crate) const PAYLOAD_BYTES: usize = 8;
 /// One message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ProfileMessage {
-    /// The messages that end at or before this offset are taken. The one there has found no receive request:
-    /// it is dropped, and so are all requests behind it, up to [`Resume`](Self::Resume).
-    NotReady(u64),
+    /// Each message to queue 0 up to this MSN has found a receive request, or will find one.
+    Limit(u32),
+    /// The message to queue 0 with this MSN has found no receive request: it is dropped, and so are all
+    /// requests behind it, up to [`Resume`](Self::Resume).
+    NotReady(u32),
     /// A receive request is there for the message that [`NotReady`](Self::NotReady) has named.
     Ready,
     /// The requests from the one on that [`NotReady`](Self::NotReady) has named follow, with these MSNs on
@@ -45,10 +51,11 @@ impl ProfileMessage {
     /// Header and payload of the message with this MSN.
     pub(crate) fn to_segment(self, msn: u32) -> (UntaggedHeader, [u8; PAYLOAD_BYTES]) {
         let (kind, payload) = match self {
-            Self::NotReady(offset) => (1, offset),
-            Self::Ready => (2, 0),
-            Self::Resume { send_msn, request_msn } => (3, u64::from(send_msn) << 32 | u64::from(request_msn)),
-            Self::Ends(offset) => (4, offset),
+            Self::Limit(msn) => (1, u64::from(msn)),
+            Self::NotReady(msn) => (2, u64::from(msn)),
+            Self::Ready => (3, 0),
+            Self::Resume { send_msn, request_msn } => (4, u64::from(send_msn) << 32 | u64::from(request_msn)),
+            Self::Ends(offset) => (5, offset),
         };
         let rsvd_ulp = [CONTROL, 0, 0, 0, kind];
         (UntaggedHeader { last: true, rsvd_ulp, qn: QUEUE, msn, mo: 0 }, payload.to_be_bytes())
@@ -57,11 +64,13 @@ impl ProfileMessage {
     /// The message of a segment, which has to have this MSN; `None`: it is none of this table.
     pub(crate) fn of_segment(header: &UntaggedHeader, payload: &[u8], msn: u32) -> Option<Self> {
         let payload = u64::from_be_bytes(payload.try_into().ok()?);
+        let low = payload as u32;
         let message = match header.rsvd_ulp[4] {
-            1 => Self::NotReady(payload),
-            2 => Self::Ready,
-            3 => Self::Resume { send_msn: (payload >> 32) as u32, request_msn: payload as u32 },
-            4 => Self::Ends(payload),
+            1 => Self::Limit(low),
+            2 => Self::NotReady(low),
+            3 => Self::Ready,
+            4 => Self::Resume { send_msn: (payload >> 32) as u32, request_msn: low },
+            5 => Self::Ends(payload),
             _ => return None,
         };
         // Every field has one value, so the whole header is that of the message.
@@ -74,8 +83,9 @@ impl ProfileMessage {
 mod tests {
     use super::*;
 
-    const ALL: [ProfileMessage; 4] = [
-        ProfileMessage::NotReady(0x0102_0304_0506_0708),
+    const ALL: [ProfileMessage; 5] = [
+        ProfileMessage::Limit(0x0102_0304),
+        ProfileMessage::NotReady(u32::MAX),
         ProfileMessage::Ready,
         ProfileMessage::Resume { send_msn: 0xFFFF_FFFE, request_msn: 7 },
         ProfileMessage::Ends(u64::MAX),
@@ -90,8 +100,8 @@ mod tests {
             assert_eq!(ProfileMessage::of_segment(&header, &payload, 9), Some(message));
             payloads.push(payload);
         }
-        assert_eq!(payloads[0], [1, 2, 3, 4, 5, 6, 7, 8]);
-        assert_eq!(payloads[2], [0xFF, 0xFF, 0xFF, 0xFE, 0, 0, 0, 7]);
+        assert_eq!(payloads[0], [0, 0, 0, 0, 1, 2, 3, 4]);
+        assert_eq!(payloads[3], [0xFF, 0xFF, 0xFF, 0xFE, 0, 0, 0, 7]);
     }
 
     #[test]
@@ -102,7 +112,7 @@ mod tests {
             |header, _| header.rsvd_ulp[0] = 0x0F,
             |header, _| header.rsvd_ulp[1] = 1,
             |header, _| header.rsvd_ulp[4] = 0,
-            |header, _| header.rsvd_ulp[4] = 5,
+            |header, _| header.rsvd_ulp[4] = 6,
             |header, _| header.qn = 0,
             |header, _| header.msn = 8,
             |header, _| header.mo = 8,
@@ -117,7 +127,17 @@ mod tests {
                 assert_eq!(ProfileMessage::of_segment(&header, &payload, 9), None);
             }
         }
-        let (header, _) = ProfileMessage::Ready.to_segment(9);
-        assert_eq!(ProfileMessage::of_segment(&header, &[0, 0, 0, 0, 0, 0, 0, 1], 9), None);
+        for (message, payload) in [
+            (ProfileMessage::Ready, 1),
+            (ProfileMessage::Limit(0), 1 << 32),
+            (ProfileMessage::NotReady(0), 1 << 63),
+        ] {
+            let (header, _) = message.to_segment(9);
+            assert_eq!(
+                ProfileMessage::of_segment(&header, &u64::to_be_bytes(payload), 9),
+                None,
+                "{message:?}"
+            );
+        }
     }
 }

@@ -9,12 +9,14 @@
 //!
 //! **A request completes when the peer has taken its message**: when the message is placed, and has its
 //! receive request if it needs one. (With iWARP it completes when it is handed to TCP, RFC 5040 section 5.5.)
-//! An engine acknowledges nothing that it has not looked at, so TCP's acknowledgement says that a message is
-//! taken, with one exception:
+//! An engine acknowledges nothing that it has not looked at, so TCP's acknowledgement says that a Write is
+//! placed. Of a message to queue 0 it says that if the peer has promised a receive request for it.
 //!
-//! **A message that is not taken is not acknowledged before the peer knows it.** The receiver tells the peer
-//! by a message of queue 4, and TCP withholds the acknowledgement
-//! ([`tcp_lite::Stack::withhold`]) until the peer has acknowledged the bytes of that message.
+//! **A receiver promises receive requests by a limit**, as InfiniBand does by credits: an MSN up to which each
+//! message to queue 0 finds one. A Send has the limit in its header. A receiver whose user sends no answer
+//! tells its limit by a message of queue 4 ([`Limit`](ProfileMessage::Limit)), once it has taken a message
+//! that was not promised. That is one for as many messages as there are receive requests, and with a shared
+//! receive queue, which promises nothing, one for all messages of a poll.
 //!
 //! **A message without a receive request is not taken** (InfiniBand: "receiver not ready", RNR). The receiver
 //! says so ([`NotReady`](ProfileMessage::NotReady)), and drops that message and all requests behind it: the
@@ -25,7 +27,8 @@
 //! that the receiver has told, so many times; here the request fails when that time has passed as often.
 //!
 //! **A stream that fails tells where** ([`Ends`](ProfileMessage::Ends)), in front of its Terminate, or of FIN
-//! if the peer is not told the cause.
+//! if the peer is not told the cause. TCP withholds the acknowledgement of what is not taken
+//! ([`tcp_lite::Stack::withhold`]) until the peer has acknowledged the bytes of that message.
 
 use crate::rdmap::Terminate;
 
@@ -36,15 +39,18 @@ pub(crate) use message::{PAYLOAD_BYTES, ProfileMessage, QUEUE};
 
 /// The state of a stream whose ends have agreed on the profile.
 pub(super) struct IbProfile {
-    /// The stream offset of MPA's position 0 in the peer's bytes.
-    rx_start: u64,
-
     // ---- requests of this end ----
     peer: Peer,
+    /// The peer has promised receive requests up to this MSN.
+    peer_limit: u32,
     /// The peer takes no message behind this stream offset.
     ends: u64,
 
     // ---- requests of the peer ----
+    /// This end has promised receive requests up to this MSN.
+    told_limit: u32,
+    /// The peer waits for another limit.
+    tell_limit: bool,
     /// The message that found no receive request.
     refused: Option<Refused>,
     /// This end takes no message behind this stream offset, and has to say so.
@@ -76,8 +82,7 @@ enum Peer {
 
 /// A message of the peer that found no receive request.
 struct Refused {
-    /// Where it begins.
-    offset: u64,
+    msn: u32,
     /// What the peer is told if this end no longer waits for a receive request.
     terminate: Box<Terminate>,
     told: Told,
@@ -99,8 +104,8 @@ enum Told {
 /// What has happened to a stream that its connection has to act on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct News {
-    /// A message of the peer at this stream offset has found no receive request.
-    pub(crate) refused: Option<u64>,
+    /// A message of the peer has found no receive request.
+    pub(crate) refused: bool,
     /// The peer has no receive request for a message of this end.
     pub(crate) peer_not_ready: bool,
     /// The peer has taken a request of this end that it did not take before.
@@ -116,8 +121,10 @@ pub(super) struct Impossible;
 pub(super) enum Change {
     /// Nothing yet.
     None,
-    /// The requests of this end before this stream offset are taken. The others go again.
-    GoBack(u64),
+    /// More messages have a receive request.
+    Limit,
+    /// The request of this end goes again that has this MSN on queue 0, and those behind it.
+    GoBack(u32),
     /// The requests of this end before this stream offset are taken, and no other one.
     Ends(u64),
     /// The peer begins anew with its own requests, by these MSNs of queue 0 and queue 1.
@@ -125,12 +132,13 @@ pub(super) enum Change {
 }
 
 impl IbProfile {
-    /// Of a stream whose first FPDU from the peer is at this stream offset.
-    pub(super) fn new(rx_start: u64) -> Self {
+    pub(super) fn new() -> Self {
         Self {
-            rx_start,
             peer: Peer::Takes,
+            peer_limit: 0,
             ends: u64::MAX,
+            told_limit: 0,
+            tell_limit: false,
             refused: None,
             last: None,
             withheld_until: None,
@@ -154,10 +162,26 @@ impl IbProfile {
         offset.min(self.ends)
     }
 
-    /// Whether requests of this end may be sent, and nothing of queue 4 goes first.
+    /// Whether the peer has a receive request for the message of this end with this MSN on queue 0.
+    #[inline]
+    pub(super) fn is_promised(&self, msn: u32) -> bool {
+        is_within(msn, self.peer_limit)
+    }
+
+    /// The peer tells a limit. Returns whether it is another one. (One that was sent again tells less.)
+    #[inline]
+    pub(super) fn on_limit(&mut self, limit: u32) -> bool {
+        let more = !is_within(limit, self.peer_limit);
+        if more {
+            self.peer_limit = limit;
+        }
+        more
+    }
+
+    /// Whether requests of this end may be sent, and no message of queue 4 goes first.
     #[inline]
     pub(super) fn lets_send(&self) -> bool {
-        self.peer == Peer::Takes && !self.has_messages()
+        self.peer == Peer::Takes && !self.has_urgent_messages()
     }
 
     /// Whether requests of this end wait until the peer has a receive request.
@@ -182,14 +206,30 @@ impl IbProfile {
 
     // ---- requests of the peer ----
 
-    /// The message of the peer whose FPDU begins at this position of MPA finds no receive request.
+    /// The message of the peer with this MSN on queue 0 is taken. Returns whether the peer waits for a limit,
+    /// since no receive request was promised.
+    #[inline]
+    pub(super) fn owes_limit(&self, msn: u32) -> bool {
+        !is_within(msn, self.told_limit)
+    }
+
+    /// The peer is told the limit by the next message.
+    pub(super) fn tell_limit(&mut self) {
+        self.tell_limit = true;
+    }
+
+    /// The peer is told this limit.
+    #[inline]
+    pub(super) fn set_told(&mut self, limit: u32) {
+        (self.told_limit, self.tell_limit) = (limit, false);
+    }
+
+    /// The message of the peer with this MSN on queue 0 finds no receive request.
     #[cold]
-    pub(super) fn refuse(&mut self, position: u64, terminate: Terminate) {
-        let offset = self.rx_start + position;
+    pub(super) fn refuse(&mut self, msn: u32, terminate: Terminate) {
         let told = Told::Nothing { ready: false };
-        self.refused = Some(Refused { offset, terminate: Box::new(terminate), told });
-        self.withheld_until = Some(u64::MAX);
-        self.news.refused = Some(offset);
+        self.refused = Some(Refused { msn, terminate: Box::new(terminate), told });
+        self.news.refused = true;
     }
 
     /// Whether a message of the peer waits for a receive request of this end.
@@ -212,23 +252,17 @@ impl IbProfile {
 
     /// This end no longer waits for a receive request: the Terminate for the message that was refused.
     pub(super) fn give_up_waiting(&mut self) -> Option<Box<Terminate>> {
-        self.refused.take().map(|Refused { offset, terminate, .. }| {
-            self.last = Some(offset);
-            terminate
-        })
+        self.refused.take().map(|refused| refused.terminate)
     }
 
-    /// The stream fails here: no message behind stream offset `position` is taken. Returns the offset from
-    /// which on none is.
-    pub(super) fn end(&mut self, position: u64) -> u64 {
-        let refused = self.refused.take().map(|refused| refused.offset);
-        let last = refused.or(self.last).unwrap_or(position);
-        (self.last, self.peer, self.withheld_until) = (Some(last), Peer::Gone, Some(u64::MAX));
-        last
+    /// The stream fails here: no message behind stream offset `position` is taken.
+    pub(super) fn end(&mut self, position: u64) {
+        (self.refused, self.peer) = (None, Peer::Gone);
+        (self.last, self.withheld_until) = (Some(position), Some(u64::MAX));
     }
 
-    /// The message that tells the peer what is not taken ends at this stream offset of this end.
-    pub(super) fn set_told(&mut self, end: u64) {
+    /// The last message of queue 4 ends at this stream offset of this end.
+    pub(super) fn set_sent(&mut self, end: u64) {
         if self.withheld_until == Some(u64::MAX) {
             self.withheld_until = Some(end);
         }
@@ -236,7 +270,7 @@ impl IbProfile {
 
     /// Whether acknowledgements need not be withheld any more: TCP's peer has acknowledged the bytes below
     /// `offset`. Says so once.
-    pub(super) fn knows_refusal(&mut self, offset: u64) -> bool {
+    pub(super) fn knows_end(&mut self, offset: u64) -> bool {
         let knows = self.withheld_until.is_some_and(|until| until <= offset);
         if knows {
             self.withheld_until = None;
@@ -244,16 +278,16 @@ impl IbProfile {
         knows
     }
 
-    /// See [`knows_refusal`](Self::knows_refusal).
+    /// See [`knows_end`](Self::knows_end).
     pub(super) fn withheld_until(&self) -> Option<u64> {
         self.withheld_until
     }
 
     // ---- queue 4 ----
 
-    /// Whether a message of queue 4 waits to be sent.
+    /// Whether a message of queue 4 waits to be sent that goes in front of all requests.
     #[inline]
-    pub(super) fn has_messages(&self) -> bool {
+    fn has_urgent_messages(&self) -> bool {
         self.last.is_some()
             || self.peer == Peer::Ready
             || self
@@ -262,16 +296,22 @@ impl IbProfile {
                 .is_some_and(|refused| matches!(refused.told, Told::Nothing { .. } | Told::ReadyNow))
     }
 
-    /// The next message of queue 4, with its MSN. `msns`: of the next message of this end to queue 0, and to
-    /// queue 1.
-    pub(super) fn next_message(&mut self, msns: (u32, u32)) -> Option<(ProfileMessage, u32)> {
-        let message = self.choose_message(msns)?;
+    /// Whether a message of queue 4 waits to be sent.
+    #[inline]
+    pub(super) fn has_messages(&self) -> bool {
+        self.tell_limit || self.has_urgent_messages()
+    }
+
+    /// The next message of queue 4, with its MSN. `limit`: of this end. `msns`: of the next message of this
+    /// end to queue 0, and to queue 1.
+    pub(super) fn next_message(&mut self, limit: u32, msns: (u32, u32)) -> Option<(ProfileMessage, u32)> {
+        let message = self.choose_message(limit, msns)?;
         let msn = self.tx_msn;
         self.tx_msn = msn.wrapping_add(1);
         Some((message, msn))
     }
 
-    fn choose_message(&mut self, (send_msn, request_msn): (u32, u32)) -> Option<ProfileMessage> {
+    fn choose_message(&mut self, limit: u32, (send_msn, request_msn): (u32, u32)) -> Option<ProfileMessage> {
         if let Some(last) = self.last.take() {
             return Some(ProfileMessage::Ends(last));
         }
@@ -279,11 +319,15 @@ impl IbProfile {
             self.peer = Peer::Takes;
             return Some(ProfileMessage::Resume { send_msn, request_msn });
         }
+        if std::mem::take(&mut self.tell_limit) {
+            self.set_told(limit);
+            return Some(ProfileMessage::Limit(limit));
+        }
         let refused = self.refused.as_mut()?;
         match refused.told {
             Told::Nothing { ready } => {
                 refused.told = if ready { Told::ReadyNow } else { Told::NotReady };
-                Some(ProfileMessage::NotReady(refused.offset))
+                Some(ProfileMessage::NotReady(refused.msn))
             }
             Told::ReadyNow => {
                 refused.told = Told::Ready;
@@ -309,10 +353,15 @@ impl IbProfile {
     ) -> Result<Change, Impossible> {
         self.rx_msn = self.rx_msn.wrapping_add(1);
         match message.ok_or(Impossible)? {
-            ProfileMessage::NotReady(offset) if self.peer == Peer::Takes && offset < sent => {
+            ProfileMessage::Limit(limit) => {
+                Ok(if self.on_limit(limit) { Change::Limit } else { Change::None })
+            }
+            ProfileMessage::NotReady(msn) if self.peer == Peer::Takes && !self.is_promised(msn) => {
+                // Those before it are taken.
+                self.on_limit(msn.wrapping_sub(1));
                 self.peer = Peer::NotReady;
                 self.news.peer_not_ready = true;
-                Ok(Change::GoBack(offset))
+                Ok(Change::GoBack(msn))
             }
             ProfileMessage::Ready if self.peer == Peer::NotReady => {
                 self.peer = Peer::Ready;
@@ -333,4 +382,10 @@ impl IbProfile {
             | ProfileMessage::Ends(_) => Err(Impossible),
         }
     }
+}
+
+/// Whether this MSN is at or before the limit, modulo 2^32.
+#[inline]
+fn is_within(msn: u32, limit: u32) -> bool {
+    limit.wrapping_sub(msn) < 1 << 31
 }

@@ -15,11 +15,18 @@ impl Delivery<'_> {
         piece: &ReceivedUlpdu<'_, '_>,
         header: &Header,
     ) -> Result<bool, Failure> {
-        if let Header::Untagged(header) = header
-            && header.qn == QUEUE
-        {
-            self.profile_message(piece, header)?;
-            return Ok(true);
+        if let Header::Untagged(header) = header {
+            if header.qn == QUEUE {
+                self.profile_message(piece, header)?;
+                return Ok(true);
+            }
+            let opcode = Opcode::of_byte(header.rsvd_ulp[0]);
+            if header.qn == Queue::Send.number()
+                && matches!(opcode, Some(Opcode::Send | Opcode::SendSolicited))
+            {
+                let [_, limit @ ..] = header.rsvd_ulp;
+                self.on_limit(u32::from_be_bytes(limit));
+            }
         }
         let is_request = match header {
             Header::Untagged(header) => {
@@ -28,6 +35,20 @@ impl Delivery<'_> {
             Header::Tagged(header) => Opcode::of_byte(header.rsvd_ulp) != Some(Opcode::ReadResponse),
         };
         Ok(is_request && self.inbound.next_send == NextSend::Refused)
+    }
+
+    /// The peer tells a limit.
+    #[inline]
+    pub(super) fn on_limit(&mut self, limit: u32) {
+        if self.state.ib.as_mut().is_some_and(|ib| ib.on_limit(limit)) {
+            self.state.complete_acknowledged();
+        }
+    }
+
+    /// The message of the peer with this MSN on queue 0 is taken.
+    #[inline]
+    pub(super) fn on_taken(&mut self, msn: u32) {
+        self.state.owes_limit |= self.state.ib.as_ref().is_some_and(|ib| ib.owes_limit(msn));
     }
 
     #[inline(never)]
@@ -44,10 +65,10 @@ impl Delivery<'_> {
         let change = ib.on_message(message, sent);
         match change.map_err(|Impossible| piece.fail(TerminateError::OperationUnspecified))? {
             Change::None => {}
-            Change::GoBack(offset) => {
-                self.state.set_acknowledged(offset);
+            Change::Limit => self.state.complete_acknowledged(),
+            Change::GoBack(msn) => {
                 self.state.complete_acknowledged();
-                self.outbound.go_back(self.state, self.pool);
+                self.outbound.go_back(self.state, self.pool, msn);
                 // Requests that send nothing may be all that is left in front of those that go again.
                 self.state.complete_acknowledged();
             }

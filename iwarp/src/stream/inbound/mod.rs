@@ -11,6 +11,7 @@ use crate::ddp::{self, Arrival, Header, UntaggedHeader, UntaggedQueue};
 use crate::memory::{Access, EpochGuard, Fault, Target};
 use crate::mpa::startup::{Rtr, RtrKinds};
 use crate::mpa::{HEAD_BYTES, Ulpdu};
+use crate::queues::QpConsumer;
 use crate::rdmap::{Extensions, ImmediateData, Queue, Terminate, TerminateError};
 
 mod ib_profile;
@@ -85,6 +86,16 @@ impl Inbound {
                 Rtr::Expect(kinds) if kinds.contains(RtrKinds::SEND) => NextSend::MayBeRtr,
                 Rtr::Expect(_) | Rtr::Send(_) | Rtr::None => NextSend::Usual,
             },
+        }
+    }
+
+    /// The MSN up to which messages of the peer find a receive request: those that are taken, and as many more
+    /// as there are requests. Those of a shared queue may go to others.
+    pub(super) fn limit(&self, consumer: &QpConsumer) -> u32 {
+        let taken = self.sends.first_msn().wrapping_sub(1);
+        match self.next_send {
+            NextSend::Refused => taken,
+            _ => taken.wrapping_add(consumer.promised_recvs()),
         }
     }
 

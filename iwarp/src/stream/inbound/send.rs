@@ -42,7 +42,7 @@ impl Delivery<'_> {
     #[inline]
     pub(super) fn send_whole(&mut self, ulpdu: &[u8]) -> bool {
         let Some((header, payload)) = ulpdu.split_first_chunk() else { return false };
-        let [ddp, rdmap, _, _, _, _, qn @ .., m0, m1, m2, m3, o0, o1, o2, o3]: [u8; UntaggedHeader::LEN] =
+        let [ddp, rdmap, l0, l1, l2, l3, qn @ .., m0, m1, m2, m3, o0, o1, o2, o3]: [u8; UntaggedHeader::LEN] =
             *header;
         let msn = u32::from_be_bytes([m0, m1, m2, m3]);
         let is_usual = [ddp, rdmap] == SEND_CONTROL
@@ -55,6 +55,11 @@ impl Delivery<'_> {
         self.bind();
         if !self.inbound.sends.awaits_whole(msn) {
             return false;
+        }
+        // On InfiniBand, the acknowledgement of a Send is there before any answer to it.
+        if self.state.has_ib_semantics() {
+            self.on_limit(u32::from_be_bytes([l0, l1, l2, l3]));
+            self.on_taken(msn);
         }
         let Some(request) = self.state.consumer.recv() else { return false };
         let (wr_id, len) = (request.wr_id, payload.len() as u32);
@@ -151,7 +156,10 @@ impl Delivery<'_> {
         });
         match delivered {
             Ok((_, None)) => Ok(()),
-            Ok((opcode, Some(done))) => self.deliver_send(piece, header, opcode, done.len),
+            Ok((opcode, Some(done))) => {
+                self.on_taken(header.msn);
+                self.deliver_send(piece, header, opcode, done.len)
+            }
             Err(SendFault::Protocol(error)) => {
                 if error == TerminateError::DdpTooLong {
                     self.fail_bound(WcStatus::LocalLengthError);
@@ -182,10 +190,9 @@ impl Delivery<'_> {
         self.counters.rx_not_ready += 1;
         self.inbound.next_send = NextSend::Refused;
         let terminate = piece.terminate(DdpError::NoBuffer.into());
-        // It was not placed early, as that needs a receive request.
-        let position = piece.ulpdu.map_or(0, |ulpdu| ulpdu.position());
+        let msn = self.inbound.sends.first_msn();
         if let Some(ib) = &mut self.state.ib {
-            ib.refuse(position, terminate);
+            ib.refuse(msn, terminate);
         }
     }
 

@@ -10,13 +10,13 @@ use dp::profile::{self, Layer};
 use tcp_lite::{ConnId, Instant, SegmentBuf, SendError, Stack};
 
 use crate::ddp::Segment;
-use crate::memory::{EpochGuard, Source, Stag};
+use crate::memory::{EpochGuard, Source};
 use crate::mpa::Framer;
 use crate::mpa::startup::{Rtr, RtrKind};
-use crate::queues::WcStatus;
+use crate::queues::{SendOp, WcStatus};
 use crate::rdmap::{IMMEDIATE_LEN, Opcode, Terminate, TerminateError};
 
-use super::ib_profile::PAYLOAD_BYTES;
+use super::ib_profile::{PAYLOAD_BYTES, ProfileMessage};
 use super::message::{FetchError, Message, OwnBytes, PayloadSource, Payloads};
 use super::outstanding::StreamState;
 use super::peer_request::{ByKind, PeerRequest};
@@ -71,6 +71,8 @@ pub(super) struct SendContext<'a> {
     pub(super) found: Option<Source<'a>>,
     /// The stream offset of the TCP segment that is filled.
     pub(super) offset: u64,
+    /// The MSN up to which messages of the peer find a receive request; 0 without InfiniBand's semantics.
+    pub(super) limit: u32,
 }
 
 /// The send direction of a stream.
@@ -392,8 +394,20 @@ impl Outbound {
         if self.current.is_some() || self.rtr.is_some() {
             return matches!(self.current, Some(Current { completes: Completes::Profile, .. }));
         }
-        let Some(ib) = &mut cx.state.ib else { return false };
-        let Some((message, msn)) = ib.next_message((self.send_msn, self.request_msn)) else { return false };
+        // A Send tells the limit. In front of another message, a message of its own does.
+        let next = cx.state.next_request();
+        let tells = next.map_or(!self.responses.is_empty(), |next| !matches!(next.op, SendOp::Send));
+        let StreamState { ib: Some(ib), owes_limit, .. } = &mut *cx.state else { return false };
+        if *owes_limit && tells {
+            ib.tell_limit();
+        }
+        if !ib.has_messages() {
+            return false;
+        }
+        let Some((message, msn)) = ib.next_message(cx.limit, (self.send_msn, self.request_msn)) else {
+            return false;
+        };
+        *owes_limit &= !matches!(message, ProfileMessage::Limit(_));
         let (header, payload) = message.to_segment(msn);
         self.own.clear();
         self.own.extend(payload);
@@ -403,12 +417,14 @@ impl Outbound {
     }
 
     /// The peer has dropped the requests that it has not taken: what is being cut of one goes no further.
-    pub(super) fn go_back(&mut self, state: &mut StreamState, pool: &mut RequestPool) {
+    pub(super) fn go_back(&mut self, state: &mut StreamState, pool: &mut RequestPool, msn: u32) {
         if self.current.is_some_and(|current| current.is_of_request()) {
             self.current = None;
             self.external = None;
+            // What its header was to tell is told later.
+            state.owes_limit = true;
         }
-        state.go_back(&mut pool.outstanding);
+        state.go_back(&mut pool.outstanding, msn);
     }
 
     /// Writes the next FPDU of the current message behind the `used` bytes of a segment, with a ULPDU of at
@@ -501,7 +517,7 @@ impl Outbound {
             Completes::Terminate => self.terminated = true,
             Completes::Profile => {
                 if let Some(ib) = &mut state.ib {
-                    ib.set_told(end);
+                    ib.set_sent(end);
                 }
             }
         }
@@ -537,7 +553,7 @@ impl Outbound {
     fn own_message(&mut self, opcode: Opcode, msn: u32, bytes: &[u8]) -> Message {
         self.own.clear();
         self.own.extend(bytes.iter().copied());
-        Message::untagged(opcode, Stag(0), msn, bytes.len() as u32, PayloadSource::Own)
+        Message::untagged(opcode, 0, msn, bytes.len() as u32, PayloadSource::Own)
     }
 
     /// Queues a checked request of the peer.

@@ -64,7 +64,13 @@ impl Outbound {
         }
         let message = match *op {
             SendOp::Write { remote } => write(remote, length),
-            SendOp::Send => self.send(Opcode::send(solicited, false), 0, length),
+            SendOp::Send => {
+                if let Some(ib) = &mut state.ib {
+                    ib.set_told(cx.limit);
+                    state.owes_limit = false;
+                }
+                self.send(Opcode::send(solicited, false), cx.limit, length)
+            }
             SendOp::SendInvalidate { rkey } => self.send(Opcode::send(solicited, true), rkey, length),
             SendOp::SendImmediate { data } => {
                 let msn = self.next_send_msn();
@@ -170,9 +176,9 @@ impl Outbound {
     /// A Send of any type.
     ///
     /// RFC 5040 section 4.2 (RDMAP-113): it has no RDMAP header.
-    pub(super) fn send(&mut self, opcode: Opcode, invalidate: u32, length: u32) -> Message {
+    pub(super) fn send(&mut self, opcode: Opcode, field: u32, length: u32) -> Message {
         let msn = self.next_send_msn();
-        Message::untagged(opcode, Stag(invalidate), msn, length, PayloadSource::Posted)
+        Message::untagged(opcode, field, msn, length, PayloadSource::Posted)
     }
 
     /// RFC 5041 section 4.3 (DDP-089, DDP-091): each message to a queue raises MSN by one, modulo 2^32.

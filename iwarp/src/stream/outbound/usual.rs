@@ -67,7 +67,7 @@ impl Outbound {
         limit: u32,
     ) -> FillOutcome {
         debug_assert!(self.allows_usual(cx.state), "others go first");
-        let StreamState { qp, consumer, by, progress, pending, ib, .. } = &mut *cx.state;
+        let StreamState { qp, consumer, by, progress, pending, ib, owes_limit, .. } = &mut *cx.state;
         // With markers the limit is another one for each FPDU.
         let together = if cx.framer.markers() { 1 } else { TOGETHER };
         let requests = consumer.next_sends(together);
@@ -93,11 +93,11 @@ impl Outbound {
                 ),
                 SendOp::Send => {
                     let opcode = Opcode::send(solicited, false);
-                    (Addressing::Untagged { opcode, invalidate: Stag(0), msn }, msn.wrapping_add(1))
+                    (Addressing::Untagged { opcode, field: cx.limit, msn }, msn.wrapping_add(1))
                 }
                 SendOp::SendInvalidate { rkey } => {
                     let opcode = Opcode::send(solicited, true);
-                    (Addressing::Untagged { opcode, invalidate: Stag(rkey), msn }, msn.wrapping_add(1))
+                    (Addressing::Untagged { opcode, field: rkey, msn }, msn.wrapping_add(1))
                 }
                 _ => {
                     stop = FillOutcome::Other;
@@ -139,7 +139,11 @@ impl Outbound {
             self.send_msn = next_msn;
             fetched += u64::from(request.length);
             sent += 1;
-            if ib.is_some() {
+            if let Some(ib) = ib {
+                if matches!(request.op, SendOp::Send) {
+                    ib.set_told(cx.limit);
+                    *owes_limit = false;
+                }
                 await_acknowledgement(pending, request, cx.offset + end as u64, msn);
             } else if request.flags.contains(SendFlags::SIGNALED) || qp.sends.signals_all() {
                 signaled.push(Signaled { wr_id: request.wr_id, opcode: send_opcode(&request.op) });

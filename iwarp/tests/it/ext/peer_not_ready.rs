@@ -214,9 +214,10 @@ fn a_message_that_is_still_sent_fails_too() {
     assert_eq!(completed(&mut pair), [(1, FLUSHED)]);
 }
 
-/// Frames that both ends send while they exchange messages. B answers at once, and tells with its answer what
-/// it has taken. A tells it alone, as its user posts the next message later than that; B acknowledges that
-/// with its second segment. A message that waits is sent twice, and takes one frame for each kind of news.
+/// Frames that both ends send while they exchange messages: one for each, with the acknowledgement of the
+/// other end's. A acknowledges each answer by itself, as its user posts the next message later than that. A
+/// message that waits is sent twice, and takes a frame for each kind of news: that there is no receive, that
+/// this has arrived, and that there is one.
 #[test]
 fn only_a_message_that_waits_takes_more_frames() {
     let (mut pair, c) = connected();
@@ -244,7 +245,7 @@ fn only_a_message_that_waits_takes_more_frames() {
         [after[0] - before[0], after[1] - before[1]]
     };
     assert_eq!(exchange(&mut pair, false), [40, 20]);
-    assert_eq!(exchange(&mut pair, true), [40, 60]);
+    assert_eq!(exchange(&mut pair, true), [80, 60]);
     assert_eq!(exchange(&mut pair, false), [40, 20]);
 }
 
