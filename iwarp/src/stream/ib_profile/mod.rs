@@ -389,3 +389,135 @@ impl IbProfile {
 fn is_within(msn: u32, limit: u32) -> bool {
     limit.wrapping_sub(msn) < 1 << 31
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rdmap::TerminateError;
+    use ProfileMessage::{Ends, Limit, NotReady, Ready, Resume};
+
+    fn terminate() -> Terminate {
+        Terminate::bare(TerminateError::LocalCatastrophic)
+    }
+
+    /// All messages that wait, each with its MSN.
+    fn messages(ib: &mut IbProfile, limit: u32) -> Vec<(ProfileMessage, u32)> {
+        std::iter::from_fn(|| ib.next_message(limit, (7, 9))).collect()
+    }
+
+    /// A limit only grows, over the end of the numbers, too.
+    #[test]
+    fn a_promise_is_never_taken_back() {
+        let mut ib = IbProfile::new();
+        assert!(ib.is_promised(0) && !ib.is_promised(1), "the first message has MSN 1");
+        for (limit, more) in [(5, true), (5, false), (4, false), (1 << 30, true), (3 << 30, true), (3, true)]
+        {
+            assert_eq!(ib.on_limit(limit), more, "{limit}");
+        }
+        assert!(ib.is_promised(3) && ib.is_promised(u32::MAX) && !ib.is_promised(4));
+    }
+
+    #[test]
+    fn a_message_tells_the_limit_that_no_send_has_told() {
+        let mut ib = IbProfile::new();
+        assert!(ib.owes_limit(1) && !ib.has_messages() && ib.lets_send());
+        assert_eq!(messages(&mut ib, 20), []);
+        ib.tell_limit();
+        assert!(ib.has_messages() && ib.lets_send(), "a Send may go before it, and tell it");
+        assert_eq!(messages(&mut ib, 20), [(Limit(20), 1)]);
+        assert_eq!([20, 21].map(|msn| ib.owes_limit(msn)), [false, true]);
+        ib.tell_limit();
+        ib.set_told(30);
+        assert_eq!((ib.has_messages(), ib.owes_limit(30), messages(&mut ib, 30)), (false, false, vec![]));
+        ib.tell_limit();
+        assert_eq!(messages(&mut ib, 40), [(Limit(40), 2)]);
+    }
+
+    /// A message that finds no receive request, and the peer that sends it again.
+    #[test]
+    fn a_refused_message_comes_again() {
+        let (mut here, mut peer) = (IbProfile::new(), IbProfile::new());
+        here.refuse(5, terminate());
+        assert!(here.awaits_recv() && !here.lets_send());
+        assert_eq!(here.take_news(), Some(News { refused: true, ..News::default() }));
+        assert_eq!(here.take_news(), None);
+        assert_eq!(messages(&mut here, 4), [(NotReady(5), 1)]);
+        assert!(here.awaits_recv() && here.lets_send() && !here.has_messages());
+
+        assert_eq!(peer.on_message(Some(NotReady(5)), 100), Ok(Change::GoBack(5)));
+        assert_eq!(peer.take_news(), Some(News { peer_not_ready: true, ..News::default() }));
+        assert!(!peer.lets_send() && peer.awaits_peer() && peer.is_peer_there());
+        assert!(peer.is_promised(4) && !peer.is_promised(5), "those before it are taken");
+        assert_eq!(messages(&mut peer, 0), []);
+
+        here.on_recv();
+        assert!(!here.awaits_recv() && here.has_messages());
+        assert_eq!(messages(&mut here, 4), [(Ready, 2)]);
+        here.on_recv();
+        assert_eq!(messages(&mut here, 4), [], "the peer knows it");
+
+        assert_eq!(peer.on_message(Some(Ready), 100), Ok(Change::None));
+        assert!(peer.has_messages() && !peer.lets_send() && !peer.awaits_peer());
+        assert_eq!(messages(&mut peer, 0), [(Resume { send_msn: 7, request_msn: 9 }, 1)]);
+        assert!(peer.lets_send());
+
+        let resumed = Change::PeerResumes { send_msn: 7, request_msn: 9 };
+        assert_eq!(here.on_message(Some(Resume { send_msn: 7, request_msn: 9 }), 100), Ok(resumed));
+        assert_eq!((here.next_msn(), here.awaits_recv()), (2, false));
+    }
+
+    /// The receive request is there before the peer was told that there is none. The peer is told both.
+    #[test]
+    fn a_receive_that_comes_at_once_is_told_behind_the_refusal() {
+        let mut ib = IbProfile::new();
+        ib.refuse(5, terminate());
+        ib.on_recv();
+        assert!(!ib.awaits_recv() && ib.has_messages());
+        assert_eq!(messages(&mut ib, 4), [(NotReady(5), 1), (Ready, 2)]);
+    }
+
+    /// What is not taken is told last, and acknowledged once that is known.
+    #[test]
+    fn a_stream_that_fails_tells_where() {
+        let (mut here, mut peer) = (IbProfile::new(), IbProfile::new());
+        here.refuse(5, terminate());
+        assert!(here.give_up_waiting().is_some() && here.give_up_waiting().is_none());
+        here.refuse(5, terminate());
+        here.end(300);
+        assert!(here.has_messages() && !here.lets_send() && !here.knows_end(u64::MAX - 1));
+        assert_eq!(messages(&mut here, 4), [(Ends(300), 1)]);
+        here.set_sent(80);
+        here.set_sent(90);
+        assert_eq!(here.withheld_until(), Some(80));
+        assert_eq!([79, 80, 81].map(|offset| here.knows_end(offset)), [false, true, false]);
+        assert_eq!(peer.taken(1000), 1000);
+        assert_eq!(peer.on_message(Some(Ends(300)), 300), Ok(Change::Ends(300)));
+        assert_eq!((peer.taken(200), peer.taken(1000)), (200, 300));
+        assert!(!peer.is_peer_there() && !peer.lets_send());
+    }
+
+    /// Each message that may not come is refused, and so is one that cannot be read.
+    #[test]
+    fn a_peer_that_contradicts_itself_is_refused() {
+        let resume = Resume { send_msn: 1, request_msn: 1 };
+        for message in [Some(Ready), Some(resume), Some(Ends(501)), None] {
+            assert_eq!(IbProfile::new().on_message(message, 500), Err(Impossible), "{message:?}");
+        }
+        assert_eq!(
+            IbProfile::new().on_message(Some(Ends(501)), 0),
+            Ok(Change::Ends(501)),
+            "it has no request"
+        );
+        let mut ib = IbProfile::new();
+        assert_eq!(ib.on_message(Some(Limit(5)), 500), Ok(Change::Limit));
+        assert_eq!(ib.on_message(Some(Limit(5)), 500), Ok(Change::None));
+        assert_eq!(ib.on_message(Some(NotReady(5)), 500), Err(Impossible), "it was promised");
+        ib.on_message(Some(NotReady(6)), 500).unwrap();
+        assert_eq!(ib.on_message(Some(NotReady(7)), 500), Err(Impossible), "nothing is sent meanwhile");
+        ib.on_message(Some(Ready), 500).unwrap();
+        assert_eq!(ib.on_message(Some(Ready), 500), Err(Impossible));
+        let mut ib = IbProfile::new();
+        ib.on_peer_closed();
+        assert!(!ib.is_peer_there() && !ib.lets_send());
+    }
+}
