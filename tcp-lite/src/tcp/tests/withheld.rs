@@ -114,7 +114,10 @@ fn a_fin_is_acknowledged_with_all_before_it() {
         pair.run_for(Duration::from_millis(500));
         assert_eq!(acknowledged(&pair), 1000);
         let (a, b) = (pair.a.tcb().state(), pair.b.tcb().state());
-        assert!(matches!((a, b), (State::FinWait2, State::CloseWait) | (State::Closed, State::TimeWait)), "{a:?} {b:?}");
+        assert!(
+            matches!((a, b), (State::FinWait2, State::CloseWait) | (State::Closed, State::TimeWait)),
+            "{a:?} {b:?}"
+        );
     }
 }
 
