@@ -2,9 +2,9 @@
 
 use super::SendHalf;
 use super::loss::Phase;
-use crate::Duration;
 use crate::tcp::congestion::Congestion;
 use crate::tcp::ctx::Ctx;
+use crate::{Duration, Instant};
 
 impl SendHalf {
     pub(in crate::tcp) fn una(&self) -> u64 {
@@ -50,6 +50,10 @@ impl SendHalf {
         self.rate.congestion()
     }
 
+    pub(in crate::tcp) fn pace_opens_at(&self) -> Option<Instant> {
+        self.rate.pace_opens_at()
+    }
+
     pub(in crate::tcp) fn congestion_mut(&mut self) -> &mut Congestion {
         self.rate.congestion_mut()
     }
@@ -67,7 +71,7 @@ impl SendHalf {
     }
 
     /// When the search for a larger EMSS goes on.
-    pub(in crate::tcp) fn search_due(&self) -> Option<crate::Instant> {
+    pub(in crate::tcp) fn search_due(&self) -> Option<Instant> {
         self.path.due()
     }
 

@@ -107,6 +107,24 @@ fn the_timer_backs_off_and_the_user_timeout_ends_it() {
     assert!(pair.a.tcb().is_droppable() && pair.a.holds_nothing());
 }
 
+/// The user timeout counts from the first segment that nobody has acknowledged. Later segments do not begin
+/// it anew.
+#[test]
+fn new_segments_do_not_put_the_user_timeout_off() {
+    let mut pair = Pair::established(config(), config());
+    pair.run_for(Duration::from_secs(60));
+    pair.plan = Box::new(|_, _| vec![]);
+    let start = pair.now;
+    for part in 0..9 {
+        pair.a.push(pair.now, &pattern(100 * part, 100)).unwrap();
+        pair.run_for(Duration::from_secs(1));
+        assert!(!pair.a.tcb().is_droppable(), "{part}: the time before the first segment does not count");
+    }
+    pair.run_until(Duration::from_secs(5), |pair| pair.a.tcb().is_droppable());
+    assert_eq!((pair.now - start).total_millis(), 10_000);
+    assert_eq!(pair.a.seen.last(), Some(&Seen::Closed(CloseReason::TimedOut)));
+}
+
 #[test]
 fn the_retransmission_is_lost_too_and_the_timer_repairs_everything() {
     let (mut pair, _) = transfer(config(), &[0, 1, 2, 3, 4, 5, 6, 7, 10, 11], 10);

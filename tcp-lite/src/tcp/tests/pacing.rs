@@ -85,6 +85,30 @@ fn the_oldest_segment_is_sent_again_without_waiting() {
     assert_eq!(pair.a.counters.tx_retransmits, 1);
 }
 
+/// A segment that is sent again takes its time, too: what follows leaves later.
+#[test]
+fn a_segment_that_is_sent_again_counts_for_the_pace() {
+    let mut pair = Pair::established(config(500), config(500));
+    let mut sent = 0;
+    pair.plan = Box::new(move |side, packet| {
+        sent += usize::from(side == Side::A && !packet.payload.is_empty());
+        if side == Side::A && sent == 1 { vec![] } else { vec![DELAY] }
+    });
+    push(&mut pair, 8);
+    assert!(pair.run_until(us(5000), |pair| pair.a.counters.fast_retransmits == 1));
+    let now = pair.now;
+    pair.a.with(now, |tcb, ctx| {
+        while tcb.sending().is_pace_open() {
+            tcb.sending_mut().pace(ctx, EMSS as u32);
+        }
+    });
+    let opens_at = |pair: &Pair| pair.a.tcb().sending().pace_opens_at();
+    let before = opens_at(&pair);
+    pair.transmit();
+    assert_eq!(pair.a.counters.tx_retransmits, 1);
+    assert!(before.is_some() && opens_at(&pair) > before, "{before:?}");
+}
+
 #[test]
 fn other_segments_are_sent_again_when_it_is_their_time() {
     let mut pair = Pair::established(config(500), config(500));

@@ -126,6 +126,12 @@ fn a_path_that_is_wide_again_is_found_after_ten_minutes() {
     assert_eq!(pair.b.read(), pattern(0, sent));
     assert!(pair.a.holds_nothing());
     assert_eq!(pair.a.tcb().deadline(), None, "there is nothing more to find");
+    // Congestion control counts in the segments of this path: a timeout leaves one of them.
+    most.set(0);
+    let before = pair.a.counters.rto_expired;
+    pair.a.push(pair.now, &pattern(sent, EMSS)).unwrap();
+    assert!(pair.run_until(Duration::from_secs(1), |pair| pair.a.counters.rto_expired > before));
+    assert_eq!(pair.a.tcb().sending().congestion().cwnd(), EMSS as u32);
 }
 
 #[test]

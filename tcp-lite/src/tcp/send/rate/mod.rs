@@ -254,8 +254,8 @@ impl RateControl {
         std::mem::replace(&mut self.reduction, Reduction::new(sent, true))
     }
 
-    /// The last reduction was spurious, and `before` was the one before it: the window grows back from
-    /// `limit` bytes, at most, by slow start (RFC 4015 section 3.2, step 9).
+    /// The last reduction was spurious, and `before` was the one before it: the window grows back by slow
+    /// start, from at most `limit` bytes (RFC 4015 section 3.2, step 9).
     pub(super) fn undo_reduction(&mut self, now: Instant, limit: u64, before: Reduction) {
         self.congestion.undo(now, saturated(limit));
         self.reduction.undo(before);
