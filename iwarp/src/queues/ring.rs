@@ -56,7 +56,7 @@ pub(super) fn ring<T: Default>(capacity: usize) -> (RingWriter<T>, RingReader<T>
         _apart: [0; 5],
         tail: AtomicUsize::new(0),
     });
-    let reader = RingReader { ring: Arc::clone(&ring), at: 0, known: Cell::new(0), kept: 0 };
+    let reader = RingReader { ring: Arc::clone(&ring), at: 0, known: Cell::new(0), passed: 0 };
     (RingWriter { ring, at: 0, free: 0 }, reader)
 }
 
@@ -108,17 +108,16 @@ pub(super) struct RingReader<T> {
     at: u32,
     /// The number of entries from there on when it last looked, less those that it has passed since.
     known: Cell<u32>,
-    /// Entries before `at` that are started and kept.
-    kept: u32,
+    /// How many entries were started or removed since the ring was made, as [`Ring::head`] counts. Those of
+    /// them that are not yet removed are kept.
+    passed: usize,
 }
 
 impl<T> RingReader<T> {
     /// The number of entries that are not started.
     #[inline]
     pub(super) fn len(&self) -> usize {
-        let Ring { head, tail, .. } = &*self.ring;
-        let len = tail.load(Ordering::Acquire).wrapping_sub(head.load(Ordering::Relaxed));
-        let len = len - self.kept as usize;
+        let len = self.ring.tail.load(Ordering::Acquire).wrapping_sub(self.passed);
         self.known.set(len as u32);
         len
     }
@@ -157,12 +156,18 @@ impl<T> RingReader<T> {
     /// Starts the `count` oldest entries that are not started, or all that it has looked at, and keeps them.
     #[inline]
     pub(super) fn keep(&mut self, count: usize) {
-        self.kept += self.pass(count);
+        self.pass(count);
+    }
+
+    /// How many entries are kept.
+    #[inline]
+    fn count_kept(&self) -> usize {
+        self.passed.wrapping_sub(self.ring.head.load(Ordering::Relaxed))
     }
 
     /// The kept entry `back` entries before the oldest one that is not started; 1: the last one.
     pub(super) fn kept(&self, back: usize) -> Option<&T> {
-        if back == 0 || back > self.kept as usize {
+        if back == 0 || back > self.count_kept() {
             return None;
         }
         let (at, entries) = (self.at as usize, self.ring.entries.len());
@@ -173,37 +178,30 @@ impl<T> RingReader<T> {
     /// Removes the `count` oldest entries that are kept, or all of them.
     #[inline]
     pub(super) fn release(&mut self, count: usize) {
-        let count = (self.kept as usize).min(count);
-        self.kept -= count as u32;
-        self.free(count);
+        let count = self.count_kept().min(count);
+        let head = &self.ring.head;
+        head.store(head.load(Ordering::Relaxed).wrapping_add(count), Ordering::Release);
     }
 
     /// Removes the `count` oldest entries, or all that it has looked at. None may be kept.
     #[inline]
     pub(super) fn remove(&mut self, count: usize) {
-        debug_assert_eq!(self.kept, 0, "kept entries are before it");
-        let count = self.pass(count);
-        self.free(count as usize);
+        debug_assert_eq!(self.count_kept(), 0, "kept entries are before it");
+        self.pass(count);
+        self.ring.head.store(self.passed, Ordering::Release);
     }
 
-    /// Goes on behind the `count` oldest entries, or behind all that it has looked at. Returns how many.
+    /// Goes on behind the `count` oldest entries, or behind all that it has looked at.
     #[inline(always)]
-    fn pass(&mut self, count: usize) -> u32 {
+    fn pass(&mut self, count: usize) {
         let known = self.known.get_mut();
         let count = (*known as usize).min(count) as u32;
         *known -= count;
         self.at = self.ring.advance(self.at, count);
-        count
+        self.passed = self.passed.wrapping_add(count as usize);
     }
 
-    /// Gives the `count` oldest entries to the writer.
-    #[inline(always)]
-    fn free(&self, count: usize) {
-        let head = &self.ring.head;
-        head.store(head.load(Ordering::Relaxed).wrapping_add(count), Ordering::Release);
-    }
-
-    /// Reads one of the `self.known` entries from `self.at` on, or one of the `self.kept` before it.
+    /// Reads one of the `self.known` entries from `self.at` on, or one of those that are kept before it.
     #[inline(always)]
     fn read<'a>(&'a self, entry: &'a SharedCell<MaybeUninit<T>>) -> &'a T {
         let entry = entry.for_reading().cast::<T>();

@@ -145,9 +145,10 @@ impl Stream {
         if !*may_send {
             return Ok(SendOutcome::Idle);
         }
-        let limit = if state.ib.is_some() { inbound.limit(&state.consumer) } else { 0 };
-        let context =
-            outbound::SendContext { state, framer, guard, counters, pool, found: None, offset: 0, limit };
+        if let Some(ib) = &mut state.ib {
+            ib.set_limit(inbound.limit(&state.consumer));
+        }
+        let context = outbound::SendContext { state, framer, guard, counters, pool, found: None, offset: 0 };
         let outcome = outbound.run(tcp, conn, now, context, budget);
         // In time for the peer's next request: TCP has not yet sent the end of the responses.
         if let Some(answered) = outbound.take_answered() {
@@ -218,12 +219,12 @@ impl Stream {
     /// Whether a message of the peer was taken for which no receive request was promised.
     #[inline]
     pub(crate) fn owes_limit(&self) -> bool {
-        self.state.owes_limit
+        self.state.ib.as_ref().is_some_and(|ib| ib.owes_limit())
     }
 
     /// The peer is told the limit by the next [`transmit`](Self::transmit), unless a Send has told it.
     pub(crate) fn tell_limit(&mut self) {
-        if let (true, Some(ib)) = (self.state.owes_limit, &mut self.state.ib) {
+        if let Some(ib) = &mut self.state.ib {
             ib.tell_limit();
         }
     }

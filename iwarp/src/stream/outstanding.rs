@@ -84,8 +84,6 @@ pub(super) struct StreamState {
     pub(super) extensions: Extensions,
     /// The state of InfiniBand's semantics, if both ends have agreed on them.
     pub(super) ib: Option<Box<IbProfile>>,
-    /// A message of the peer was taken for which no receive request was promised.
-    pub(super) owes_limit: bool,
     /// Our Reads and atomics that wait for their responses, in the order of their requests.
     pub(super) outstanding: PoolQueue,
     /// Queue 3: one buffer for each of our outstanding atomics (RFC 7306 section 5.2.2).
@@ -98,8 +96,6 @@ pub(super) struct StreamState {
     pub(super) unsent: usize,
     /// TCP's peer has acknowledged the bytes below this offset of the stream, and perhaps more.
     acknowledged: u64,
-    /// FPDUs are written up to this offset of the stream.
-    pub(super) sent: u64,
     /// How many of our Reads and atomics may be outstanding together.
     pub(super) ord: u32,
     /// The element of the next request, a Read, that its next Read Request is for; 0: it has not begun.
@@ -164,7 +160,6 @@ impl StreamState {
         Self {
             extensions: qp.config.extensions,
             ib,
-            owes_limit: false,
             recv_pd: qp.receives.shared_pd().unwrap_or(by.pd),
             by,
             outstanding: PoolQueue::default(),
@@ -174,7 +169,6 @@ impl StreamState {
             qp,
             unsent: 0,
             acknowledged: 0,
-            sent: 0,
             ord: ord.into(),
             next_element: 0,
             progress: 0,
@@ -188,7 +182,7 @@ impl StreamState {
     }
 
     /// Whether a message of queue 4 waits to be sent.
-    #[inline]
+    #[inline(always)]
     pub(super) fn has_profile_messages(&self) -> bool {
         self.ib.as_ref().is_some_and(|ib| ib.has_messages())
     }

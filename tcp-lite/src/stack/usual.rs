@@ -44,38 +44,39 @@ impl Stack {
         debug_assert!(found.conn.may_arm_later(), "only an established connection has usual headers");
         let conn = &mut *found.conn;
         let (mut latest, mut template) = (Some(latest), None);
-        let served = loop {
+        let mut serve = || loop {
             if *left == 0 || out.is_full() {
-                break Some(if conn.tcb.wants_transmit() { Served::More } else { Served::Idle });
+                return Some(if conn.tcb.wants_transmit() { Served::More } else { Served::Idle });
             }
             let segment = match conn.tcb.next_usual(&ctx) {
                 Some(segment) => segment,
-                None if conn.tcb.wants_transmit() => break None,
-                None => break Some(Served::Idle),
+                None if conn.tcb.wants_transmit() => return None,
+                None => return Some(Served::Idle),
             };
             if let Some(latest) = latest.take() {
-                let Resolution::Known(dst_mac) = neighbors.resolve(now, conn.next_hop) else { break None };
+                let Resolution::Known(dst_mac) = neighbors.resolve(now, conn.next_hop) else { return None };
                 conn.unresolved_since = Deadline::NONE;
                 template = LatestHeaders::of(latest, framing, (id, &conn.tuple), dst_mac);
             }
-            let Some(template) = template else { break None };
+            let template = template?;
             let leaves_in_train = segment.payload.is_some_and(|key| {
                 !segment.is_last
                     && framing.offloads.contains(TRAINS)
                     && framing.tso.mss.contains(ctx.segments.length(key))
             });
             if leaves_in_train {
-                break None;
+                return None;
             }
             let Some(frame) = frame_of(framing, pool, ctx.segments, template, (&header, &segment)) else {
-                break Some(Served::NoMbuf);
+                return Some(Served::NoMbuf);
             };
             out.push(frame);
             *left -= 1;
             if conn.tcb.usual_sent(&mut ctx, &header, &segment) {
-                break Some(Served::Idle);
+                return Some(Served::Idle);
             }
         };
+        let served = serve();
         // Last, as sending may start a short timer.
         found.arm_later();
         served

@@ -232,13 +232,15 @@ impl Connection {
         let Phase::FullOperation(full) = &mut self.phase else { return };
         let ReceiveSnapshot { first, fpdus, placed } = before;
         let fpdus = io.streams.rx_fpdus - fpdus;
+        let mut news = None;
         if fpdus > 0 && full.stream.has_ib_semantics() {
             full.owe_ack(io, self.conn);
             if full.stream.owes_limit() && !std::mem::replace(&mut full.owes_limit, true) {
                 io.acks.owe_limit(io.now, self.conn);
             }
+            news = full.stream.take_news();
         }
-        let (wants_to_send, news) = (full.wants_to_send(), full.stream.take_news());
+        let wants_to_send = full.wants_to_send();
         // The peer's first FPDU is a Terminate in place of its RTR: startup has failed.
         let ended_startup = first && fpdus == 1 && matches!(result, Err(Failure::Peer(_)));
         if first && full.stream.may_send() && !ended_startup {

@@ -47,8 +47,12 @@ pub(super) struct IbProfile {
     ends: u64,
 
     // ---- requests of the peer ----
+    /// Messages of the peer up to this MSN find a receive request, when this end sends what follows.
+    limit: u32,
     /// This end has promised receive requests up to this MSN.
     told_limit: u32,
+    /// A message of the peer was taken for which no receive request was promised.
+    owes_limit: bool,
     /// The peer waits for another limit.
     tell_limit: bool,
     /// The message that found no receive request.
@@ -58,6 +62,9 @@ pub(super) struct IbProfile {
     /// Acknowledgements are withheld until the peer has acknowledged the bytes below this stream offset;
     /// `u64::MAX`: they are not yet sent.
     withheld_until: Option<u64>,
+
+    /// This end has written FPDUs up to this stream offset.
+    written: u64,
 
     // ---- queue 4 ----
     /// MSN of the next message of either direction.
@@ -137,11 +144,14 @@ impl IbProfile {
             peer: Peer::Takes,
             peer_limit: 0,
             ends: u64::MAX,
+            limit: 0,
             told_limit: 0,
+            owes_limit: false,
             tell_limit: false,
             refused: None,
             last: None,
             withheld_until: None,
+            written: 0,
             tx_msn: 1,
             rx_msn: 1,
             news: News::default(),
@@ -206,22 +216,46 @@ impl IbProfile {
 
     // ---- requests of the peer ----
 
-    /// The message of the peer with this MSN on queue 0 is taken. Returns whether the peer waits for a limit,
-    /// since no receive request was promised.
+    /// The message of the peer with this MSN on queue 0 is taken.
     #[inline]
-    pub(super) fn owes_limit(&self, msn: u32) -> bool {
-        !is_within(msn, self.told_limit)
+    pub(super) fn on_taken(&mut self, msn: u32) {
+        self.owes_limit |= !is_within(msn, self.told_limit);
     }
 
-    /// The peer is told the limit by the next message.
+    /// Whether a message of the peer was taken for which no receive request was promised: the peer waits for
+    /// a limit.
+    #[inline]
+    pub(super) fn owes_limit(&self) -> bool {
+        self.owes_limit
+    }
+
+    /// The peer is told the limit by the next message, if it waits for one.
     pub(super) fn tell_limit(&mut self) {
-        self.tell_limit = true;
+        self.tell_limit |= self.owes_limit;
     }
 
-    /// The peer is told this limit.
+    /// Messages of the peer up to this MSN find a receive request.
     #[inline]
-    pub(super) fn set_told(&mut self, limit: u32) {
-        (self.told_limit, self.tell_limit) = (limit, false);
+    pub(super) fn set_limit(&mut self, limit: u32) {
+        self.limit = limit;
+    }
+
+    /// See [`set_limit`](Self::set_limit).
+    #[inline]
+    pub(super) fn limit(&self) -> u32 {
+        self.limit
+    }
+
+    /// The peer is told the limit: by a message, or in the header of a Send.
+    #[inline]
+    pub(super) fn told_limit(&mut self) -> u32 {
+        (self.told_limit, self.owes_limit, self.tell_limit) = (self.limit, false, false);
+        self.limit
+    }
+
+    /// A message that was to tell the limit is not sent to its end.
+    pub(super) fn owe_limit(&mut self) {
+        self.owes_limit = true;
     }
 
     /// The message of the peer with this MSN on queue 0 finds no receive request.
@@ -259,6 +293,12 @@ impl IbProfile {
     pub(super) fn end(&mut self, position: u64) {
         (self.refused, self.peer) = (None, Peer::Gone);
         (self.last, self.withheld_until) = (Some(position), Some(u64::MAX));
+    }
+
+    /// This end has written FPDUs up to this stream offset.
+    #[inline]
+    pub(super) fn set_written(&mut self, end: u64) {
+        self.written = end;
     }
 
     /// The last message of queue 4 ends at this stream offset of this end.
@@ -302,16 +342,16 @@ impl IbProfile {
         self.tell_limit || self.has_urgent_messages()
     }
 
-    /// The next message of queue 4, with its MSN. `limit`: of this end. `msns`: of the next message of this
-    /// end to queue 0, and to queue 1.
-    pub(super) fn next_message(&mut self, limit: u32, msns: (u32, u32)) -> Option<(ProfileMessage, u32)> {
-        let message = self.choose_message(limit, msns)?;
+    /// The next message of queue 4, with its MSN. `msns`: of the next message of this end to queue 0, and to
+    /// queue 1.
+    pub(super) fn next_message(&mut self, msns: (u32, u32)) -> Option<(ProfileMessage, u32)> {
+        let message = self.choose_message(msns)?;
         let msn = self.tx_msn;
         self.tx_msn = msn.wrapping_add(1);
         Some((message, msn))
     }
 
-    fn choose_message(&mut self, limit: u32, (send_msn, request_msn): (u32, u32)) -> Option<ProfileMessage> {
+    fn choose_message(&mut self, (send_msn, request_msn): (u32, u32)) -> Option<ProfileMessage> {
         if let Some(last) = self.last.take() {
             return Some(ProfileMessage::Ends(last));
         }
@@ -319,9 +359,8 @@ impl IbProfile {
             self.peer = Peer::Takes;
             return Some(ProfileMessage::Resume { send_msn, request_msn });
         }
-        if std::mem::take(&mut self.tell_limit) {
-            self.set_told(limit);
-            return Some(ProfileMessage::Limit(limit));
+        if self.tell_limit {
+            return Some(ProfileMessage::Limit(self.told_limit()));
         }
         let refused = self.refused.as_mut()?;
         match refused.told {
@@ -342,15 +381,11 @@ impl IbProfile {
         self.rx_msn
     }
 
-    /// The peer's next message of queue 4. This end has sent FPDUs up to the stream offset `sent`; 0: none.
+    /// The peer's next message of queue 4.
     ///
     /// # Errors
     /// [`Impossible`]: it is no such message, or none that may come now.
-    pub(super) fn on_message(
-        &mut self,
-        message: Option<ProfileMessage>,
-        sent: u64,
-    ) -> Result<Change, Impossible> {
+    pub(super) fn on_message(&mut self, message: Option<ProfileMessage>) -> Result<Change, Impossible> {
         self.rx_msn = self.rx_msn.wrapping_add(1);
         match message.ok_or(Impossible)? {
             ProfileMessage::Limit(limit) => {
@@ -372,7 +407,7 @@ impl IbProfile {
                 Ok(Change::PeerResumes { send_msn, request_msn })
             }
             // An end that has sent no FPDU has no request that this is about.
-            ProfileMessage::Ends(offset) if offset <= sent || sent == 0 => {
+            ProfileMessage::Ends(offset) if offset <= self.written || self.written == 0 => {
                 (self.ends, self.peer) = (offset, Peer::Gone);
                 Ok(Change::Ends(offset))
             }
@@ -402,7 +437,8 @@ mod tests {
 
     /// All messages that wait, each with its MSN.
     fn messages(ib: &mut IbProfile, limit: u32) -> Vec<(ProfileMessage, u32)> {
-        std::iter::from_fn(|| ib.next_message(limit, (7, 9))).collect()
+        ib.set_limit(limit);
+        std::iter::from_fn(|| ib.next_message((7, 9))).collect()
     }
 
     /// A limit only grows, over the end of the numbers, too.
@@ -420,15 +456,23 @@ mod tests {
     #[test]
     fn a_message_tells_the_limit_that_no_send_has_told() {
         let mut ib = IbProfile::new();
-        assert!(ib.owes_limit(1) && !ib.has_messages() && ib.lets_send());
+        ib.tell_limit();
+        assert!(!ib.owes_limit() && !ib.has_messages() && ib.lets_send(), "nothing is owed");
+        ib.on_taken(1);
+        assert!(ib.owes_limit() && !ib.has_messages() && ib.lets_send());
         assert_eq!(messages(&mut ib, 20), []);
         ib.tell_limit();
         assert!(ib.has_messages() && ib.lets_send(), "a Send may go before it, and tell it");
         assert_eq!(messages(&mut ib, 20), [(Limit(20), 1)]);
-        assert_eq!([20, 21].map(|msn| ib.owes_limit(msn)), [false, true]);
+        ib.on_taken(20);
+        assert!(!ib.owes_limit(), "it was promised");
+        ib.on_taken(21);
+        assert!(ib.owes_limit());
         ib.tell_limit();
-        ib.set_told(30);
-        assert_eq!((ib.has_messages(), ib.owes_limit(30), messages(&mut ib, 30)), (false, false, vec![]));
+        ib.set_limit(30);
+        assert_eq!((ib.limit(), ib.told_limit()), (30, 30));
+        assert_eq!((ib.has_messages(), ib.owes_limit(), messages(&mut ib, 30)), (false, false, vec![]));
+        ib.owe_limit();
         ib.tell_limit();
         assert_eq!(messages(&mut ib, 40), [(Limit(40), 2)]);
     }
@@ -444,7 +488,7 @@ mod tests {
         assert_eq!(messages(&mut here, 4), [(NotReady(5), 1)]);
         assert!(here.awaits_recv() && here.lets_send() && !here.has_messages());
 
-        assert_eq!(peer.on_message(Some(NotReady(5)), 100), Ok(Change::GoBack(5)));
+        assert_eq!(peer.on_message(Some(NotReady(5))), Ok(Change::GoBack(5)));
         assert_eq!(peer.take_news(), Some(News { peer_not_ready: true, ..News::default() }));
         assert!(!peer.lets_send() && peer.awaits_peer() && peer.is_peer_there());
         assert!(peer.is_promised(4) && !peer.is_promised(5), "those before it are taken");
@@ -456,13 +500,13 @@ mod tests {
         here.on_recv();
         assert_eq!(messages(&mut here, 4), [], "the peer knows it");
 
-        assert_eq!(peer.on_message(Some(Ready), 100), Ok(Change::None));
+        assert_eq!(peer.on_message(Some(Ready)), Ok(Change::None));
         assert!(peer.has_messages() && !peer.lets_send() && !peer.awaits_peer());
         assert_eq!(messages(&mut peer, 0), [(Resume { send_msn: 7, request_msn: 9 }, 1)]);
         assert!(peer.lets_send());
 
         let resumed = Change::PeerResumes { send_msn: 7, request_msn: 9 };
-        assert_eq!(here.on_message(Some(Resume { send_msn: 7, request_msn: 9 }), 100), Ok(resumed));
+        assert_eq!(here.on_message(Some(Resume { send_msn: 7, request_msn: 9 })), Ok(resumed));
         assert_eq!((here.next_msn(), here.awaits_recv()), (2, false));
     }
 
@@ -491,7 +535,8 @@ mod tests {
         assert_eq!(here.withheld_until(), Some(80));
         assert_eq!([79, 80, 81].map(|offset| here.knows_end(offset)), [false, true, false]);
         assert_eq!(peer.taken(1000), 1000);
-        assert_eq!(peer.on_message(Some(Ends(300)), 300), Ok(Change::Ends(300)));
+        peer.set_written(300);
+        assert_eq!(peer.on_message(Some(Ends(300))), Ok(Change::Ends(300)));
         assert_eq!((peer.taken(200), peer.taken(1000)), (200, 300));
         assert!(!peer.is_peer_there() && !peer.lets_send());
     }
@@ -501,21 +546,19 @@ mod tests {
     fn a_peer_that_contradicts_itself_is_refused() {
         let resume = Resume { send_msn: 1, request_msn: 1 };
         for message in [Some(Ready), Some(resume), Some(Ends(501)), None] {
-            assert_eq!(IbProfile::new().on_message(message, 500), Err(Impossible), "{message:?}");
+            let mut ib = IbProfile::new();
+            ib.set_written(500);
+            assert_eq!(ib.on_message(message), Err(Impossible), "{message:?}");
         }
-        assert_eq!(
-            IbProfile::new().on_message(Some(Ends(501)), 0),
-            Ok(Change::Ends(501)),
-            "it has no request"
-        );
+        assert_eq!(IbProfile::new().on_message(Some(Ends(501))), Ok(Change::Ends(501)), "it has no request");
         let mut ib = IbProfile::new();
-        assert_eq!(ib.on_message(Some(Limit(5)), 500), Ok(Change::Limit));
-        assert_eq!(ib.on_message(Some(Limit(5)), 500), Ok(Change::None));
-        assert_eq!(ib.on_message(Some(NotReady(5)), 500), Err(Impossible), "it was promised");
-        ib.on_message(Some(NotReady(6)), 500).unwrap();
-        assert_eq!(ib.on_message(Some(NotReady(7)), 500), Err(Impossible), "nothing is sent meanwhile");
-        ib.on_message(Some(Ready), 500).unwrap();
-        assert_eq!(ib.on_message(Some(Ready), 500), Err(Impossible));
+        assert_eq!(ib.on_message(Some(Limit(5))), Ok(Change::Limit));
+        assert_eq!(ib.on_message(Some(Limit(5))), Ok(Change::None));
+        assert_eq!(ib.on_message(Some(NotReady(5))), Err(Impossible), "it was promised");
+        ib.on_message(Some(NotReady(6))).unwrap();
+        assert_eq!(ib.on_message(Some(NotReady(7))), Err(Impossible), "nothing is sent meanwhile");
+        ib.on_message(Some(Ready)).unwrap();
+        assert_eq!(ib.on_message(Some(Ready)), Err(Impossible));
         let mut ib = IbProfile::new();
         ib.on_peer_closed();
         assert!(!ib.is_peer_there() && !ib.lets_send());

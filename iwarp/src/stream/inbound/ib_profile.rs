@@ -48,7 +48,9 @@ impl Delivery<'_> {
     /// The message of the peer with this MSN on queue 0 is taken.
     #[inline]
     pub(super) fn on_taken(&mut self, msn: u32) {
-        self.state.owes_limit |= self.state.ib.as_ref().is_some_and(|ib| ib.owes_limit(msn));
+        if let Some(ib) = &mut self.state.ib {
+            ib.on_taken(msn);
+        }
     }
 
     #[inline(never)]
@@ -59,10 +61,9 @@ impl Delivery<'_> {
     ) -> Result<(), Failure> {
         let mut payload = [0; PAYLOAD_BYTES + 1];
         let len = piece.ulpdu.map_or(0, |ulpdu| ulpdu.copy_to(UntaggedHeader::LEN, &mut payload));
-        let sent = self.state.sent;
         let Some(ib) = &mut self.state.ib else { return Ok(()) };
         let message = ProfileMessage::of_segment(header, &payload[..len], ib.next_msn());
-        let change = ib.on_message(message, sent);
+        let change = ib.on_message(message);
         match change.map_err(|Impossible| piece.fail(TerminateError::OperationUnspecified))? {
             Change::None => {}
             Change::Limit => self.state.complete_acknowledged(),

@@ -16,7 +16,7 @@ use crate::mpa::startup::{Rtr, RtrKind};
 use crate::queues::{SendOp, WcStatus};
 use crate::rdmap::{IMMEDIATE_LEN, Opcode, Terminate, TerminateError};
 
-use super::ib_profile::{PAYLOAD_BYTES, ProfileMessage};
+use super::ib_profile::PAYLOAD_BYTES;
 use super::message::{FetchError, Message, OwnBytes, PayloadSource, Payloads};
 use super::outstanding::StreamState;
 use super::peer_request::{ByKind, PeerRequest};
@@ -71,8 +71,6 @@ pub(super) struct SendContext<'a> {
     pub(super) found: Option<Source<'a>>,
     /// The stream offset of the TCP segment that is filled.
     pub(super) offset: u64,
-    /// The MSN up to which messages of the peer find a receive request; 0 without InfiniBand's semantics.
-    pub(super) limit: u32,
 }
 
 /// The send direction of a stream.
@@ -214,9 +212,6 @@ impl Outbound {
         let Ok(mut sender) = tcp.sender(now, conn) else { return Ok(SendOutcome::Idle) };
         let mut used = 0;
         let mut more = self.is_usual_next(cx.state) || self.prepare(&mut cx)?;
-        if self.terminated {
-            return Ok(SendOutcome::Ended);
-        }
         while more && used < budget {
             let takes_external = self.external.is_some() && sender.takes_external();
             let mut segment = match profile::within(Layer::TcpOut, || sender.segment()) {
@@ -231,17 +226,20 @@ impl Outbound {
                 true => Ok(true),
                 false => self.fill(&mut cx, &mut segment),
             };
-            used += segment.len();
-            let end = cx.offset + segment.len() as u64;
+            let written = segment.len();
+            used += written;
             if let Some(sum) = cx.framer.take_tally() {
                 segment.set_sum(sum);
             }
             profile::within(Layer::TcpOut, || segment.push());
-            more = filled?;
-            cx.state.sent = end;
-            if self.terminated {
-                return Ok(if self.silent { SendOutcome::Ended } else { SendOutcome::Terminated });
+            if let Some(ib) = &mut cx.state.ib {
+                ib.set_written(cx.offset + written as u64);
             }
+            more = filled?;
+        }
+        // Nothing is left to send behind the end.
+        if self.terminated {
+            return Ok(if self.silent { SendOutcome::Ended } else { SendOutcome::Terminated });
         }
         Ok(if more || self.local_left == 0 { SendOutcome::More } else { SendOutcome::Idle })
     }
@@ -397,17 +395,16 @@ impl Outbound {
         // A Send tells the limit. In front of another message, a message of its own does.
         let next = cx.state.next_request();
         let tells = next.map_or(!self.responses.is_empty(), |next| !matches!(next.op, SendOp::Send));
-        let StreamState { ib: Some(ib), owes_limit, .. } = &mut *cx.state else { return false };
-        if *owes_limit && tells {
+        let Some(ib) = &mut cx.state.ib else { return false };
+        if tells {
             ib.tell_limit();
         }
         if !ib.has_messages() {
             return false;
         }
-        let Some((message, msn)) = ib.next_message(cx.limit, (self.send_msn, self.request_msn)) else {
+        let Some((message, msn)) = ib.next_message((self.send_msn, self.request_msn)) else {
             return false;
         };
-        *owes_limit &= !matches!(message, ProfileMessage::Limit(_));
         let (header, payload) = message.to_segment(msn);
         self.own.clear();
         self.own.extend(payload);
@@ -422,7 +419,9 @@ impl Outbound {
             self.current = None;
             self.external = None;
             // What its header was to tell is told later.
-            state.owes_limit = true;
+            if let Some(ib) = &mut state.ib {
+                ib.owe_limit();
+            }
         }
         state.go_back(&mut pool.outstanding, msn);
     }

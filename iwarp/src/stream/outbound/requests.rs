@@ -65,11 +65,8 @@ impl Outbound {
         let message = match *op {
             SendOp::Write { remote } => write(remote, length),
             SendOp::Send => {
-                if let Some(ib) = &mut state.ib {
-                    ib.set_told(cx.limit);
-                    state.owes_limit = false;
-                }
-                self.send(Opcode::send(solicited, false), cx.limit, length)
+                let limit = state.ib.as_mut().map_or(0, |ib| ib.told_limit());
+                self.send(Opcode::send(solicited, false), limit, length)
             }
             SendOp::SendInvalidate { rkey } => self.send(Opcode::send(solicited, true), rkey, length),
             SendOp::SendImmediate { data } => {

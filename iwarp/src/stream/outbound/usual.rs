@@ -37,7 +37,8 @@ impl Outbound {
     /// goes before it, and it completes as soon as it is written.
     #[inline]
     pub(super) fn is_usual_next(&self, state: &StreamState) -> bool {
-        self.allows_usual(state) && state.next_request().is_some_and(|request| request.prepared.is_ready())
+        self.allows_usual(state)
+            && state.consumer.next_send().is_some_and(|request| request.prepared.is_ready())
     }
 
     /// Whether nothing goes before the oldest posted request, and nothing has to complete before it, unless
@@ -67,7 +68,7 @@ impl Outbound {
         limit: u32,
     ) -> FillOutcome {
         debug_assert!(self.allows_usual(cx.state), "others go first");
-        let StreamState { qp, consumer, by, progress, pending, ib, owes_limit, .. } = &mut *cx.state;
+        let StreamState { qp, consumer, by, progress, pending, ib, .. } = &mut *cx.state;
         // With markers the limit is another one for each FPDU.
         let together = if cx.framer.markers() { 1 } else { TOGETHER };
         let requests = consumer.next_sends(together);
@@ -93,7 +94,9 @@ impl Outbound {
                 ),
                 SendOp::Send => {
                     let opcode = Opcode::send(solicited, false);
-                    (Addressing::Untagged { opcode, field: cx.limit, msn }, msn.wrapping_add(1))
+                    // The limit is told once the Send is written.
+                    let field = ib.as_ref().map_or(0, |ib| ib.limit());
+                    (Addressing::Untagged { opcode, field, msn }, msn.wrapping_add(1))
                 }
                 SendOp::SendInvalidate { rkey } => {
                     let opcode = Opcode::send(solicited, true);
@@ -141,8 +144,7 @@ impl Outbound {
             sent += 1;
             if let Some(ib) = ib {
                 if matches!(request.op, SendOp::Send) {
-                    ib.set_told(cx.limit);
-                    *owes_limit = false;
+                    ib.told_limit();
                 }
                 await_acknowledgement(pending, request, cx.offset + end as u64, msn);
             } else if request.flags.contains(SendFlags::SIGNALED) || qp.sends.signals_all() {

@@ -109,9 +109,12 @@ impl Tcb {
     /// with timestamps as their only option, without marks. `None` in any other case.
     #[inline(always)]
     pub(crate) fn usual_header(&self, ctx: &Ctx<'_>) -> Option<UsualHeader> {
-        let usual = self.state == State::Established && self.receive.has_usual_header();
-        usual.then(|| UsualHeader {
-            ack: self.receive.ack().0 as u32,
+        if self.state != State::Established || !self.receive.has_usual_header() {
+            return None;
+        }
+        Some(UsualHeader {
+            // Nothing is withheld.
+            ack: self.receive.seq(self.receive.nxt()).0 as u32,
             window: self.receive.window_field(ctx),
             timestamps: (self.send.timestamp(ctx), self.receive.ts_recent()),
         })

@@ -413,6 +413,7 @@ impl ReceiveHalf {
     }
 
     /// The sequence number of a position.
+    #[inline]
     pub(super) fn seq(&self, pos: u64) -> TcpSeqNumber {
         self.space.seq(pos)
     }
