@@ -89,11 +89,7 @@ pub(super) struct Outbound {
     /// Requests of the peer, oldest first: at most IRD Reads and as many atomics. A request stays here until
     /// it is answered in full.
     responses: PoolQueue,
-    last: Option<LastMessage>,
-    terminated: bool,
-    /// It has ended without a Terminate.
-    silent: bool,
-    rtr: Option<RtrKind>,
+    phase: Phase,
     /// Whether a response goes next, if there is one, because the last message was our user's.
     response_next: bool,
     /// Local requests that may still be executed in this call: they hand no bytes to TCP, so the byte budget
@@ -111,12 +107,23 @@ pub(super) struct Outbound {
     limit: (usize, u32),
 }
 
-/// How a stream that has failed ends.
-enum LastMessage {
-    /// By a Terminate.
+/// What goes before all messages, and whether there may be others. (First those in which nothing waits: they
+/// are asked for together.)
+enum Phase {
+    /// Nothing goes before a message.
+    Open,
+    /// The Terminate is written to TCP.
+    Terminated,
+    /// As `Silent`, and the connection is told.
+    Ended,
+    /// The ready-to-receive message goes first.
+    Rtr(RtrKind),
+    /// The stream has failed. A Terminate has to be sent.
     Terminate(Box<Terminate>),
-    /// The peer is told nothing of it.
-    None,
+    /// The Terminate is the current message.
+    Terminating,
+    /// The stream has failed. Nothing more may be sent, and the peer is not told the cause.
+    Silent,
 }
 
 /// The payload of a request that is sent without a copy.
@@ -173,12 +180,9 @@ impl Outbound {
             own: OwnBytes::new(),
             answering: false,
             responses: PoolQueue::default(),
-            last: None,
-            terminated: false,
-            silent: false,
-            rtr: match rtr {
-                Rtr::Send(kind) => Some(kind),
-                Rtr::None | Rtr::Expect(_) => None,
+            phase: match rtr {
+                Rtr::Send(kind) => Phase::Rtr(kind),
+                Rtr::None | Rtr::Expect(_) => Phase::Open,
             },
             response_next: true,
             local_left: 0,
@@ -204,14 +208,15 @@ impl Outbound {
     ) -> Result<SendOutcome, Failure> {
         let _transmit = profile::scope(Layer::Transmit);
         // RFC 5041 section 3 (DDP-039), RFC 5040 section 5.4 (RDMAP-261): nothing is sent after a Terminate.
-        if self.terminated {
+        if matches!(self.phase, Phase::Terminated | Phase::Ended) {
             return Ok(SendOutcome::Idle);
         }
         self.local_left = MAX_LOCAL;
         // TCP reports its end by an event of its own.
         let Ok(mut sender) = tcp.sender(now, conn) else { return Ok(SendOutcome::Idle) };
         let mut used = 0;
-        let mut more = self.is_usual_next(cx.state) || self.prepare(&mut cx)?;
+        let mut usual = self.is_usual_next(cx.state);
+        let mut more = usual || self.prepare(&mut cx)?;
         while more && used < budget {
             let takes_external = self.external.is_some() && sender.takes_external();
             let mut segment = match profile::within(Layer::TcpOut, || sender.segment()) {
@@ -224,8 +229,9 @@ impl Outbound {
             cx.framer.tally(segment.wants_sum());
             let filled = match takes_external && self.fill_external(&mut cx, &mut segment)? {
                 true => Ok(true),
-                false => self.fill(&mut cx, &mut segment),
+                false => self.fill(&mut cx, &mut segment, usual),
             };
+            usual = false;
             let written = segment.len();
             used += written;
             if let Some(sum) = cx.framer.take_tally() {
@@ -238,14 +244,22 @@ impl Outbound {
             more = filled?;
         }
         // Nothing is left to send behind the end.
-        if self.terminated {
-            return Ok(if self.silent { SendOutcome::Ended } else { SendOutcome::Terminated });
+        if !matches!(self.phase, Phase::Open)
+            && let Some(ended) = self.ended()
+        {
+            return Ok(ended);
         }
         Ok(if more || self.local_left == 0 { SendOutcome::More } else { SendOutcome::Idle })
     }
 
-    /// Fills one TCP segment with whole FPDUs. Returns whether there is more to send.
-    fn fill(&mut self, cx: &mut SendContext<'_>, segment: &mut SegmentBuf<'_, '_>) -> Result<bool, Failure> {
+    /// Fills one TCP segment with whole FPDUs. `usual`: what is next was found to be usual. Returns whether
+    /// there is more to send.
+    fn fill(
+        &mut self,
+        cx: &mut SendContext<'_>,
+        segment: &mut SegmentBuf<'_, '_>,
+        mut usual: bool,
+    ) -> Result<bool, Failure> {
         // RFC 5044 section 4.5 (MPA-111): the limit follows the whole segment, not what is left of it.
         // RFC 5041 section 3 (DDP-027): the segment that TCP offers shows the current MULPDU.
         let capacity = segment.capacity();
@@ -255,20 +269,21 @@ impl Outbound {
         let (_, mut limit) = self.limit;
         let (room, used) = segment.room();
         loop {
-            if self.current.is_some() {
+            if !usual && self.current.is_some() {
                 if !self.write_fpdu(cx, room, used, limit)? {
                     return Ok(true);
                 }
             } else {
-                match if self.allows_usual(cx.state) {
-                    self.write_usual(cx, room, used, limit)
-                } else {
-                    FillOutcome::Other
-                } {
-                    FillOutcome::Empty if !cx.state.has_profile_messages() => return Ok(false),
+                let outcome = match usual || self.allows_usual(cx.state) {
+                    true => self.write_usual(cx, room, used, limit),
+                    false => FillOutcome::Other,
+                };
+                usual = false;
+                match outcome {
+                    FillOutcome::Empty => return Ok(false),
                     FillOutcome::Full => return Ok(true),
-                    FillOutcome::Empty | FillOutcome::Other if !self.prepare(cx)? => return Ok(false),
-                    FillOutcome::Empty | FillOutcome::Other | FillOutcome::Enough => {}
+                    FillOutcome::Other if !self.prepare(cx)? => return Ok(false),
+                    FillOutcome::Other | FillOutcome::Enough => {}
                 }
             }
             if self.external.is_some() {
@@ -349,32 +364,34 @@ impl Outbound {
 
     /// Makes sure that there is a current message; `false`: nothing can be sent now.
     fn prepare(&mut self, cx: &mut SendContext<'_>) -> Result<bool, Failure> {
-        if self.terminated {
+        if matches!(self.phase, Phase::Terminated | Phase::Ended) {
             return Ok(false);
         }
         if self.has_profile_message(cx) {
             return Ok(true);
         }
-        match self.last.take() {
-            Some(LastMessage::Terminate(terminate)) => {
+        match &self.phase {
+            Phase::Terminate(terminate) => {
+                let bytes = terminate.to_bytes();
+                self.phase = Phase::Terminating;
                 self.current = Some(Current {
-                    message: self.own_message(Opcode::Terminate, 1, &terminate.to_bytes()),
+                    message: self.own_message(Opcode::Terminate, 1, &bytes),
                     completes: Completes::Terminate,
                 });
             }
-            Some(LastMessage::None) => {
-                (self.terminated, self.silent) = (true, true);
+            Phase::Silent => {
+                self.phase = Phase::Ended;
                 return Ok(false);
             }
-            None => {}
+            // RFC 6581 sections 5 and 9.2 (MPA2-017, MPA2-086): the RTR goes before every other FPDU.
+            &Phase::Rtr(kind) => {
+                self.phase = Phase::Open;
+                self.current = Some(self.rtr_message(kind, cx));
+            }
+            Phase::Open | Phase::Terminating | Phase::Terminated | Phase::Ended => {}
         }
         // RFC 5041 section 5.3 (DDP-124): a message is sent to its end before the next one begins.
         while self.current.is_none() {
-            // RFC 6581 sections 5 and 9.2 (MPA2-017, MPA2-086): the RTR goes before every other FPDU.
-            if let Some(kind) = self.rtr.take() {
-                self.current = Some(self.rtr_message(kind, cx));
-                break;
-            }
             let has_response = !self.responses.is_empty();
             let started = (has_response && self.response_next && self.start_response(cx)?)
                 || self.start_request(cx)?
@@ -389,7 +406,7 @@ impl Outbound {
     /// Makes the next message of queue 4 the current one, if one goes before all others. Returns whether the
     /// current message is of queue 4.
     fn has_profile_message(&mut self, cx: &mut SendContext<'_>) -> bool {
-        if self.current.is_some() || self.rtr.is_some() {
+        if self.current.is_some() || matches!(self.phase, Phase::Rtr(_)) {
             return matches!(self.current, Some(Current { completes: Completes::Profile, .. }));
         }
         // A Send tells the limit. In front of another message, a message of its own does.
@@ -513,7 +530,7 @@ impl Outbound {
                     self.answered.count(&request.op);
                 }
             }
-            Completes::Terminate => self.terminated = true,
+            Completes::Terminate => self.phase = Phase::Terminated,
             Completes::Profile => {
                 if let Some(ib) = &mut state.ib {
                     ib.set_sent(end);
@@ -575,17 +592,29 @@ impl Outbound {
 
     /// A Terminate is the last message, behind what the peer is told of its own messages.
     pub(super) fn terminate(&mut self, terminate: &Terminate) {
-        self.last = Some(LastMessage::Terminate(Box::new(terminate.clone())));
+        self.phase = Phase::Terminate(Box::new(terminate.clone()));
     }
 
     /// Nothing goes behind what the peer is told of its own messages.
     pub(super) fn end_silently(&mut self) {
-        self.last = Some(LastMessage::None);
+        self.phase = Phase::Silent;
     }
 
     /// Whether nothing is being sent or waits to be sent, apart from the send queue.
     pub(super) fn is_idle(&self) -> bool {
-        self.current.is_none() && self.responses.is_empty() && self.last.is_none() && self.rtr.is_none()
+        self.current.is_none()
+            && self.responses.is_empty()
+            && matches!(self.phase, Phase::Open | Phase::Terminated | Phase::Ended)
+    }
+
+    /// What the connection is told once nothing may follow any more.
+    #[cold]
+    fn ended(&self) -> Option<SendOutcome> {
+        match self.phase {
+            Phase::Terminated => Some(SendOutcome::Terminated),
+            Phase::Ended => Some(SendOutcome::Ended),
+            Phase::Open | Phase::Rtr(_) | Phase::Terminate(_) | Phase::Terminating | Phase::Silent => None,
+        }
     }
 
     /// Drops everything but a Terminate, and a message of queue 4 that is begun. The request whose message was
@@ -593,7 +622,9 @@ impl Outbound {
     pub(super) fn abandon(&mut self, pool: &mut RequestPool, state: &mut StreamState) {
         self.responses.clear(&mut pool.peer_requests);
         self.external = None;
-        self.rtr = None;
+        if matches!(self.phase, Phase::Rtr(_)) {
+            self.phase = Phase::Open;
+        }
         self.answering = false;
         let Some(current) = self.current.take() else { return };
         match current.completes {

@@ -15,9 +15,10 @@ use crate::mpa::{FpduPlan, Framer, UlpduHead};
 use crate::queues::{Payload, PreparedPayload, SendEntry, SendFlags, SendOp, Signaled, send_opcode};
 use crate::rdmap::Opcode;
 
+use super::super::ib_profile::IbProfile;
 use super::super::message::Addressing;
 use super::super::outstanding::{Pending, StreamState, TOGETHER, acknowledged_of};
-use super::{Outbound, SendContext};
+use super::{Outbound, Phase, SendContext};
 
 /// Why no further request was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,8 +47,9 @@ impl Outbound {
     #[inline]
     pub(super) fn allows_usual(&self, state: &StreamState) -> bool {
         // RFC 6581 sections 5 and 9.2 (MPA2-017, MPA2-086): the RTR goes before every other FPDU.
-        self.is_idle()
-            && !self.terminated
+        self.current.is_none()
+            && self.responses.is_empty()
+            && matches!(self.phase, Phase::Open)
             && match &state.ib {
                 None => state.pending.is_empty(),
                 Some(ib) => state.unsent == 0 && ib.lets_send(),
@@ -151,23 +153,31 @@ impl Outbound {
                 signaled.push(Signaled { wr_id: request.wr_id, opcode: send_opcode(&request.op) });
             }
         }
+        // A message of queue 4 goes behind the requests.
+        let behind = |stop, ib: &IbProfile| match stop {
+            FillOutcome::Empty if ib.has_messages() => FillOutcome::Other,
+            stop => stop,
+        };
         if sent == 0 {
-            return stop;
-        }
-        match ib {
-            Some(_) => requests.keep(sent),
-            // They leave the queue before their completions are seen: then their entries are free.
-            None => requests.remove(sent),
+            return ib.as_ref().map_or(stop, |ib| behind(stop, ib));
         }
         self.response_next = true;
         cx.counters.tx_fpdus += sent as u64;
         *progress += sent as u64;
         cx.counters.tx_fetched_bytes += fetched;
-        // RFC 5040 section 5.5 (RDMAP-286): a Send or Write completes when its last segment is written.
-        if ib.is_none() {
-            consumer.complete_sends(&qp.sends, &qp.signals, sent, &signaled);
+        match ib {
+            Some(ib) => {
+                requests.keep(sent);
+                behind(stop, ib)
+            }
+            None => {
+                // They leave the queue before their completions are seen: then their entries are free.
+                requests.remove(sent);
+                // RFC 5040 section 5.5 (RDMAP-286): a Send or Write completes when its last segment is written.
+                consumer.complete_sends(&qp.sends, &qp.signals, sent, &signaled);
+                stop
+            }
         }
-        stop
     }
 }
 
