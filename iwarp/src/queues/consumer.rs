@@ -91,10 +91,10 @@ impl QpConsumer {
         self.sq.oldest(limit)
     }
 
-    /// Whether send requests wait that are not started.
+    /// How many send requests wait that are not started.
     #[inline]
-    pub(crate) fn has_sends(&self) -> bool {
-        !self.sq.is_empty()
+    pub(crate) fn count_sends(&self) -> usize {
+        self.sq.len()
     }
 
     /// Takes the next receive request, for a message of the peer that begins; `false` if there is none. From
@@ -363,7 +363,7 @@ mod tests {
         consumer.remove_send();
         let completion = qp.sends.succeeded(1, WcOpcode::Send, 0);
         consumer.complete_send(&qp.sends, &qp.signals, false, completion);
-        assert!(cq.is_empty() && !consumer.has_sends());
+        assert!(cq.is_empty() && consumer.count_sends() == 0);
         assert_eq!((qp.sends.open(), qp.sends.used()), (0, 0));
     }
 

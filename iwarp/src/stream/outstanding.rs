@@ -199,7 +199,7 @@ impl StreamState {
     /// Whether requests wait to be sent.
     #[inline]
     pub(super) fn has_requests(&self) -> bool {
-        self.unsent > 0 || self.consumer.has_sends()
+        self.unsent | self.consumer.count_sends() != 0
     }
 
     /// The record of the next request, if it was started before.

@@ -232,15 +232,8 @@ impl Connection {
         let Phase::FullOperation(full) = &mut self.phase else { return };
         let ReceiveSnapshot { first, fpdus, placed } = before;
         let fpdus = io.streams.rx_fpdus - fpdus;
-        let mut news = None;
-        if fpdus > 0 && full.stream.has_ib_semantics() {
-            full.owe_ack(io, self.conn);
-            if full.stream.owes_limit() && !std::mem::replace(&mut full.owes_limit, true) {
-                io.acks.owe_limit(io.now, self.conn);
-            }
-            news = full.stream.take_news();
-        }
         let wants_to_send = full.wants_to_send();
+        let has_ib_semantics = full.stream.has_ib_semantics();
         // The peer's first FPDU is a Terminate in place of its RTR: startup has failed.
         let ended_startup = first && fpdus == 1 && matches!(result, Err(Failure::Peer(_)));
         if first && full.stream.may_send() && !ended_startup {
@@ -252,11 +245,11 @@ impl Connection {
                 id.set_progress(io.now_us());
             }
         }
+        if has_ib_semantics && fpdus > 0 {
+            self.after_receiving_ib(io, result.is_ok());
+        }
         match result {
             Ok(released) => {
-                if let Some(news) = news {
-                    self.on_news(io, news);
-                }
                 io.tcp.release(self.conn, released);
                 if wants_to_send {
                     self.activate(io);
@@ -266,6 +259,19 @@ impl Connection {
                 self.fail(io, Failure::Peer(Box::new(terminate.in_startup())));
             }
             Err(failure) => self.fail(io, failure),
+        }
+    }
+
+    /// FPDUs were received, with InfiniBand's semantics; `well`: and none of them is wrong.
+    #[inline(never)]
+    fn after_receiving_ib(&mut self, io: &mut Io, well: bool) {
+        let Phase::FullOperation(full) = &mut self.phase else { return };
+        full.owe_ack(io, self.conn);
+        if full.stream.owes_limit() && !std::mem::replace(&mut full.owes_limit, true) {
+            io.acks.owe_limit(io.now, self.conn);
+        }
+        if let (Some(news), true) = (full.stream.take_news(), well) {
+            self.on_news(io, news);
         }
     }
 

@@ -6,7 +6,7 @@ use iwarp::verbs::{
     CmEvent, CmEventKind, ConnectionError, MemoryRegion, QpState, RecvRequest, RemoteAddr, SendFlags, SendOp,
     SendRequest, WcStatus,
 };
-use tcp_lite::{CloseReason, Instant};
+use tcp_lite::Instant;
 
 /// A Write of eight bytes to place `at` of `to`.
 fn write(wr_id: u64, from: &MemoryRegion, to: &MemoryRegion, at: usize) -> SendRequest {
