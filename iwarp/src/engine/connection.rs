@@ -32,7 +32,7 @@ use crate::verbs::{
     Admitted, ConnectionError, ConnectionPhase, KeepalivePolicy, PlainBytes, QpState, ResponderOptions,
 };
 
-use super::io::Io;
+use super::state::EngineState;
 use super::trace;
 
 mod check;
@@ -188,41 +188,41 @@ impl Connection {
     }
 
     /// Tells TCP how many bytes of its buffers are held for bytes ahead of the frontier, if that has changed.
-    pub(super) fn report_pinned(&mut self, io: &mut Io) {
+    pub(super) fn report_pinned(&mut self, state: &mut EngineState) {
         let pinned = self.phase.pinned_bytes();
         if pinned != self.pinned {
             self.pinned = pinned;
-            io.tcp.pin(self.conn, pinned);
+            state.tcp.pin(self.conn, pinned);
         }
     }
 
     // ---- events of TCP ----
 
     /// The TCP connection is established.
-    pub(super) fn on_established(&mut self, io: &mut Io) {
-        if let (Some(id), Some(info)) = (self.user.id(), io.tcp.info(self.conn)) {
+    pub(super) fn on_established(&mut self, state: &mut EngineState) {
+        if let (Some(id), Some(info)) = (self.user.id(), state.tcp.info(self.conn)) {
             id.set_addresses((info.local, info.remote));
         }
-        trace::tcp_established(io, self.conn);
+        trace::tcp_established(state, self.conn);
         match self.take_phase() {
             Phase::Opening(opening) => match *opening {
                 Opening::Startup { qp, param } => {
-                    let deadline = self.timers.deadline().unwrap_or(io.now);
-                    let mark = io.tcp.sequence_mark(self.conn).unwrap_or_default();
-                    let started = Initiating::new((qp, param), io.config.crc, mark, deadline);
+                    let deadline = self.timers.deadline().unwrap_or(state.now);
+                    let mark = state.tcp.sequence_mark(self.conn).unwrap_or_default();
+                    let started = Initiating::new((qp, param), state.config.crc, mark, deadline);
                     let (initiating, request) = match started {
                         Ok(started) => started,
-                        Err(qp) => return self.fail_startup_of(io, qp, ConnectionError::NoResources),
+                        Err(qp) => return self.fail_startup_of(state, qp, ConnectionError::NoResources),
                     };
-                    trace::request_sent(io, self.conn, &initiating.param);
-                    self.apply_keepalive(io, initiating.param.keepalive);
+                    trace::request_sent(state, self.conn, &initiating.param);
+                    self.apply_keepalive(state, initiating.param.keepalive);
                     self.phase =
                         Phase::AwaitReply { initiating: Box::new(initiating), reassembly: Box::default() };
-                    self.send_frame(io, &request);
+                    self.send_frame(state, &request);
                 }
                 Opening::StreamingMode { plain, param } => {
-                    self.apply_keepalive(io, param.keepalive);
-                    self.begin_streaming_mode(io, plain, param.idle_timeout);
+                    self.apply_keepalive(state, param.keepalive);
+                    self.begin_streaming_mode(state, plain, param.idle_timeout);
                 }
             },
             other => self.phase = other,
@@ -231,11 +231,16 @@ impl Connection {
 
     /// Bytes arrived.
     #[inline]
-    pub(super) fn on_received(&mut self, io: &mut Io, guard: &EpochGuard<'_>, received: Received) {
+    pub(super) fn on_received(
+        &mut self,
+        state: &mut EngineState,
+        guard: &EpochGuard<'_>,
+        received: Received,
+    ) {
         let Received { offset, buf, frontier } = received;
         match &mut self.phase {
-            Phase::FullOperation(_) => self.receive(io, guard, offset, buf, frontier),
-            _ => self.receive_before_fpdus(io, guard, (offset, buf, frontier)),
+            Phase::FullOperation(_) => self.receive(state, guard, offset, buf, frontier),
+            _ => self.receive_before_fpdus(state, guard, (offset, buf, frontier)),
         }
     }
 
@@ -243,36 +248,36 @@ impl Connection {
     #[inline(never)]
     fn receive_before_fpdus(
         &mut self,
-        io: &mut Io,
+        state: &mut EngineState,
         guard: &EpochGuard<'_>,
         (offset, buf, frontier): (u64, Mbuf, u64),
     ) {
         match &mut self.phase {
-            Phase::StreamingMode(_) => self.receive_in_streaming_mode(io, (offset, buf, frontier)),
+            Phase::StreamingMode(_) => self.receive_in_streaming_mode(state, (offset, buf, frontier)),
             Phase::AwaitReply { reassembly, .. }
             | Phase::AwaitRequest { reassembly, .. }
             | Phase::Deciding { reassembly, .. } => {
                 let counted = offset >= frontier;
                 let taken = reassembly
                     .check_ahead(offset)
-                    .and_then(|()| reassembly.push(&mut io.held, (offset, buf, frontier), counted));
+                    .and_then(|()| reassembly.push(&mut state.held, (offset, buf, frontier), counted));
                 match taken {
-                    Ok(()) => self.run_startup(io, guard),
-                    Err(error) => self.fail_startup(io, error),
+                    Ok(()) => self.run_startup(state, guard),
+                    Err(error) => self.fail_startup(state, error),
                 }
             }
             // TCP acknowledges the bytes; they are dropped.
             Phase::Opening(_) | Phase::Ended(_) | Phase::FullOperation(_) => {
-                self.discard(io, offset, &buf, frontier);
-                self.refuse_after_close(io);
+                self.discard(state, offset, &buf, frontier);
+                self.refuse_after_close(state);
             }
         }
     }
 
     /// Memory is short: drops bytes ahead of the frontier.
-    pub(super) fn on_evict(&mut self, io: &mut Io, bytes: usize) {
+    pub(super) fn on_evict(&mut self, state: &mut EngineState, bytes: usize) {
         let conn = self.conn;
-        let Io { tcp, held, .. } = io;
+        let EngineState { tcp, held, .. } = state;
         let may = |stretches: &[Range<u64>]| tcp.evict(conn, stretches);
         match &mut self.phase {
             Phase::FullOperation(full) => full.deframer.give_up(bytes, held, may),
@@ -285,7 +290,7 @@ impl Connection {
     }
 
     /// The peer has sent FIN.
-    pub(super) fn on_peer_closed(&mut self, io: &mut Io) {
+    pub(super) fn on_peer_closed(&mut self, state: &mut EngineState) {
         // RFC 5041 sections 3 and 6.2.1 (DDP-040, DDP-041, DDP-153): a FIN ends the one stream and its
         // connection. The posted requests are sent, then our half is closed gracefully as well.
         match &mut self.phase {
@@ -296,31 +301,31 @@ impl Connection {
                 }
                 full.stream.on_peer_closed();
                 if full.may_end_here() && full.stream.may_send() {
-                    self.close_gracefully(io);
+                    self.close_gracefully(state);
                 } else {
                     self.report.add(ConnectionError::PeerClosed);
-                    self.fail(io, Failure::Lost(MpaError::Closed));
+                    self.fail(state, Failure::Lost(MpaError::Closed));
                 }
             }
             Phase::StreamingMode(mode) => {
                 mode.peer_closed = true;
-                self.deliver_to_user(io);
+                self.deliver_to_user(state);
             }
             // If not, our FIN follows what is left of the startup frames.
-            Phase::Ended(_) if !self.pre_fpdu.is_pending() => io.tcp.close(io.now, self.conn),
+            Phase::Ended(_) if !self.pre_fpdu.is_pending() => state.tcp.close(state.now, self.conn),
             Phase::Ended(_) => {}
             Phase::Opening(_)
             | Phase::AwaitReply { .. }
             | Phase::AwaitRequest { .. }
             | Phase::Deciding { .. } => {
                 self.consider_fallback();
-                self.fail_startup(io, ConnectionError::PeerClosed);
+                self.fail_startup(state, ConnectionError::PeerClosed);
             }
         }
     }
 
     /// The TCP connection is closed. This is its last event.
-    pub(super) fn on_closed(&mut self, io: &mut Io, reason: CloseReason) {
+    pub(super) fn on_closed(&mut self, state: &mut EngineState, reason: CloseReason) {
         if reason == CloseReason::Reset {
             self.consider_fallback();
         }
@@ -328,14 +333,14 @@ impl Connection {
         if reason != CloseReason::Graceful {
             self.report.add(ConnectionError::Tcp(reason));
         }
-        self.finish(io);
+        self.finish(state);
     }
 
     // ---- sending ----
 
     /// Schedules it to send: its queue pair was posted to, or TCP has space again.
-    pub(super) fn activate(&self, io: &mut Io) {
-        io.schedule_tx(self.conn);
+    pub(super) fn activate(&self, state: &mut EngineState) {
+        state.schedule_tx(self.conn);
     }
 
     /// Prefetches the state of the stream.
@@ -354,7 +359,12 @@ impl Connection {
 
     /// Does what the queue pair asks for, and hands about `bytes` bytes to TCP.
     #[inline]
-    pub(super) fn transmit(&mut self, io: &mut Io, bytes: usize, guard: &EpochGuard<'_>) -> Transmitted {
+    pub(super) fn transmit(
+        &mut self,
+        state: &mut EngineState,
+        bytes: usize,
+        guard: &EpochGuard<'_>,
+    ) -> Transmitted {
         let mut asked = Ask::Nothing;
         if let Phase::FullOperation(full) = &self.phase {
             let qp = full.stream.qp();
@@ -362,39 +372,45 @@ impl Connection {
             asked = qp.signals.take_asked();
             full.stream.report_if_drained();
             if asked == Ask::Nothing && !self.pre_fpdu.is_pending() {
-                return self.transmit_fpdus(io, bytes, guard);
+                return self.transmit_fpdus(state, bytes, guard);
             }
         } else if let Some(qp) = self.phase.qp() {
             qp.engine.clear_doorbell();
             asked = qp.signals.take_asked();
         }
-        self.transmit_any(io, asked, bytes, guard)
+        self.transmit_any(state, asked, bytes, guard)
     }
 
     /// The same in any phase, when the queue pair has `asked` for this.
     #[inline(never)]
-    fn transmit_any(&mut self, io: &mut Io, asked: Ask, bytes: usize, guard: &EpochGuard<'_>) -> Transmitted {
+    fn transmit_any(
+        &mut self,
+        state: &mut EngineState,
+        asked: Ask,
+        bytes: usize,
+        guard: &EpochGuard<'_>,
+    ) -> Transmitted {
         if asked != Ask::Nothing {
-            self.on_ask(io, asked);
-            self.on_recv_posted(io);
+            self.on_ask(state, asked);
+            self.on_recv_posted(state);
         }
         if self.pre_fpdu.is_pending() || matches!(self.phase, Phase::StreamingMode(_)) {
-            let sent = self.transmit_pre_fpdu_bytes(io);
+            let sent = self.transmit_pre_fpdu_bytes(state);
             if self.pre_fpdu.is_pending() {
                 return if sent == Sent::NoMbuf { Transmitted::NoMbuf } else { Transmitted::Done };
             }
         }
         if matches!(self.phase, Phase::FullOperation(_)) {
-            return self.transmit_fpdus(io, bytes, guard);
+            return self.transmit_fpdus(state, bytes, guard);
         }
         self.flush_late();
         Transmitted::Done
     }
 
     /// Drops received bytes. TCP's budget counts bytes ahead of the frontier until they are released.
-    fn discard(&self, io: &mut Io, offset: u64, buf: &Mbuf, frontier: u64) {
+    fn discard(&self, state: &mut EngineState, offset: u64, buf: &Mbuf, frontier: u64) {
         if offset >= frontier {
-            io.tcp.release(self.conn, buf.len());
+            state.tcp.release(self.conn, buf.len());
         }
     }
 
@@ -416,67 +432,69 @@ impl Connection {
     // ---- time ----
 
     /// A deadline has passed. It may have been moved since.
-    pub(super) fn on_time(&mut self, io: &mut Io) {
-        if self.timers.take_due(io.now) {
-            self.on_deadline(io);
+    pub(super) fn on_time(&mut self, state: &mut EngineState) {
+        if self.timers.take_due(state.now) {
+            self.on_deadline(state);
         }
-        if self.timers.take_idle_check(io.now) {
-            self.on_idle(io);
+        if self.timers.take_idle_check(state.now) {
+            self.on_idle(state);
         }
-        if self.timers.take_peer_rnr(io.now) {
-            self.on_peer_rnr_timeout(io);
+        if self.timers.take_peer_rnr(state.now) {
+            self.on_peer_rnr_timeout(state);
         }
     }
 
     /// The deadline of the phase has passed.
-    fn on_deadline(&mut self, io: &mut Io) {
+    fn on_deadline(&mut self, state: &mut EngineState) {
         match &self.phase {
-            &Phase::Ended(TcpClosing { acknowledged, .. }) => self.on_close_deadline(io, acknowledged),
-            Phase::FullOperation(full) if full.is_terminating() => self.abort(io),
-            Phase::FullOperation(full) if full.is_draining() => self.await_answers(io),
-            Phase::FullOperation(full) if full.stream.awaits_recv() => self.on_rnr_timeout(io),
+            &Phase::Ended(TcpClosing { acknowledged, .. }) => self.on_close_deadline(state, acknowledged),
+            Phase::FullOperation(full) if full.is_terminating() => self.abort(state),
+            Phase::FullOperation(full) if full.is_draining() => self.await_answers(state),
+            Phase::FullOperation(full) if full.stream.awaits_recv() => self.on_rnr_timeout(state),
             Phase::StreamingMode(mode) if let Some(acknowledged) = mode.closing => {
-                self.on_close_deadline(io, acknowledged);
+                self.on_close_deadline(state, acknowledged);
             }
-            Phase::Deciding { .. } => self.decision_timeout(io),
-            Phase::Opening(_) => self.fail_startup(io, ConnectionError::Tcp(io.tcp.unanswered(self.conn))),
+            Phase::Deciding { .. } => self.decision_timeout(state),
+            Phase::Opening(_) => {
+                self.fail_startup(state, ConnectionError::Tcp(state.tcp.unanswered(self.conn)))
+            }
             Phase::StreamingMode(_) => {
                 debug_assert!(false, "streaming mode has no deadline before its close")
             }
             // In Full Operation: the RTR did not come.
             Phase::FullOperation(_) | Phase::AwaitReply { .. } | Phase::AwaitRequest { .. } => {
-                self.fail_startup(io, ConnectionError::StartupTimeout)
+                self.fail_startup(state, ConnectionError::StartupTimeout)
             }
         }
     }
 
     /// The connection is established: starts the clock of its age, and the idle timeout.
-    fn set_established(&mut self, io: &Io, idle_timeout: Option<Duration>) {
+    fn set_established(&mut self, state: &EngineState, idle_timeout: Option<Duration>) {
         if let Some(id) = self.user.id() {
-            id.set_established(io.now_us());
+            id.set_established(state.now_us());
         }
-        self.timers.watch_idle(io.now, idle_timeout);
+        self.timers.watch_idle(state.now, idle_timeout);
     }
 
-    fn on_idle(&mut self, io: &mut Io) {
+    fn on_idle(&mut self, state: &mut EngineState) {
         let progress_us = self.user.id().map_or(0, |id| id.progress_us());
         let since = Instant::from_micros(progress_us as i64);
         // A graceful close has its own deadlines, also while requests are still sent.
         let is_closing = matches!(&self.phase, Phase::FullOperation(full) if full.is_draining());
-        if !is_closing && !self.is_ending() && self.timers.is_idle(since, io.now) {
+        if !is_closing && !self.is_ending() && self.timers.is_idle(since, state.now) {
             self.report.add(ConnectionError::IdleTimeout);
-            self.disconnect(io);
+            self.disconnect(state);
         }
     }
 
     /// Records that something was received or sent.
-    fn note_progress(&self, io: &Io) {
+    fn note_progress(&self, state: &EngineState) {
         if let Some(id) = self.user.id() {
-            id.set_progress(io.now_us());
+            id.set_progress(state.now_us());
         }
     }
 
-    fn apply_keepalive(&self, io: &mut Io, keepalive: KeepalivePolicy) {
+    fn apply_keepalive(&self, state: &mut EngineState, keepalive: KeepalivePolicy) {
         let keepalive = match keepalive {
             KeepalivePolicy::Engine => return,
             KeepalivePolicy::Off => None,
@@ -485,6 +503,6 @@ impl Connection {
                 Some(tcp_lite::Keepalive { idle, interval, probes })
             }
         };
-        io.tcp.set_keepalive(io.now, self.conn, keepalive);
+        state.tcp.set_keepalive(state.now, self.conn, keepalive);
     }
 }

@@ -14,6 +14,7 @@
 //! | `shared.rs` | an engine that its thread and threads of the user poll in turns |
 //! | `queues.rs` | engines on several queues of one device |
 //! | `trace.rs` | events of `tracing` |
+//! | `state.rs` | what an engine has for all its connections |
 //! | `config.rs` | the configuration of an engine |
 //!
 //! The core starts no thread and reads no clock, except the CPU's cycle counter for
@@ -35,12 +36,12 @@ mod carrier;
 mod config;
 mod connection;
 mod core;
-mod io;
 mod listening;
 mod polled_time;
 mod queues;
 mod rate;
 mod shared;
+mod state;
 mod thread;
 mod trace;
 #[cfg(test)]

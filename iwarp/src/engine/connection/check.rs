@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use dp::invariant::{Check, ensure};
 
-use super::super::io::Io;
+use super::super::state::EngineState;
 use super::full_operation::FullState;
 use super::{Attempt, Connection, Phase};
 use crate::stream::Waiting;
@@ -19,20 +19,20 @@ pub(in crate::engine) struct Holdings {
 
 impl Connection {
     /// Checks the invariants of the connection; for tests.
-    pub(in crate::engine) fn check(&self, io: &Io) -> Check<Holdings> {
+    pub(in crate::engine) fn check(&self, state: &EngineState) -> Check<Holdings> {
         let mut holdings = Holdings::default();
         match &self.phase {
             Phase::FullOperation(full) => {
-                let ((buffers, records), waiting) = full.check(&io.held, &io.request_pool)?;
+                let ((buffers, records), waiting) = full.check(&state.held, &state.request_pool)?;
                 holdings = Holdings { buffers, records, waiting };
             }
-            Phase::StreamingMode(mode) => holdings.buffers = mode.check(&io.held)?,
+            Phase::StreamingMode(mode) => holdings.buffers = mode.check(&state.held)?,
             Phase::AwaitReply { reassembly, .. }
             | Phase::AwaitRequest { reassembly, .. }
-            | Phase::Deciding { reassembly, .. } => holdings.buffers = reassembly.check(&io.held)?,
+            | Phase::Deciding { reassembly, .. } => holdings.buffers = reassembly.check(&state.held)?,
             Phase::Opening(_) | Phase::Ended(_) => {}
         }
-        self.check_phase(io)?;
+        self.check_phase(state)?;
         let pinned = self.phase.pinned_bytes();
         ensure!(self.pinned == pinned, "TCP counts {} bytes pinned of {pinned}", self.pinned);
         ensure!(!matches!(self.attempt, Attempt::Failed(_)), "the attempt has failed, and it is still there");
@@ -47,10 +47,10 @@ impl Connection {
     }
 
     /// Whether user and deadline are those of the phase.
-    fn check_phase(&self, io: &Io) -> Check {
+    fn check_phase(&self, state: &EngineState) -> Check {
         let (is_known, has_deadline) = (self.user.id().is_some(), self.timers.deadline().is_some());
         // A connection that TCP has lost waits for TCP's last event.
-        let is_there = io.tcp.info(self.conn).is_some();
+        let is_there = state.tcp.info(self.conn).is_some();
         match &self.phase {
             Phase::Opening(_) | Phase::AwaitReply { .. } => {
                 ensure!(has_deadline, "startup has no deadline");
@@ -160,9 +160,9 @@ mod tests {
             for end in &ends {
                 end.engine.core.check().unwrap();
             }
-            let (connection, io) = ends[end].engine.core.only_connection();
+            let (connection, state) = ends[end].engine.core.only_connection();
             break_it(connection);
-            assert_found(connection.check(io).map(drop), found);
+            assert_found(connection.check(state).map(drop), found);
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::queues::QpShared;
 use crate::stream::ib_profile::agreement::{Agreement, PeerRnrConfig};
 use crate::stream::{Delivery, Failure, RequestPool, SendOutcome, Stream, StreamContext, Waiting};
 
-use super::super::io::Io;
+use super::super::state::EngineState;
 use super::super::trace;
 use super::{Connection, Phase, Transmitted};
 
@@ -109,9 +109,9 @@ impl FullOperation {
     }
 
     /// FPDUs were received, and requests of the peer wait for their acknowledgement.
-    fn owe_ack(&mut self, io: &mut Io, conn: ConnId) {
+    fn owe_ack(&mut self, state: &mut EngineState, conn: ConnId) {
         if !std::mem::replace(&mut self.owes_ack, true) {
-            io.acks.owe(io.now, conn);
+            state.acks.owe(state.now, conn);
         }
     }
 
@@ -153,8 +153,8 @@ pub(super) struct ReceiveSnapshot {
 
 impl ReceiveSnapshot {
     #[inline]
-    pub(super) fn of(full: &FullOperation, io: &Io) -> Self {
-        let (fpdus, placed) = (io.streams.rx_fpdus, io.streams.rx_placed_bytes);
+    pub(super) fn of(full: &FullOperation, state: &EngineState) -> Self {
+        let (fpdus, placed) = (state.streams.rx_fpdus, state.streams.rx_placed_bytes);
         Self { first: !full.stream.may_send(), fpdus, placed }
     }
 }
@@ -173,7 +173,7 @@ impl Connection {
     /// `on_rtr` is announced when that has come.
     pub(super) fn enter_full_operation(
         &mut self,
-        io: &mut Io,
+        state: &mut EngineState,
         qp: Arc<QpShared>,
         (negotiated, agreement): (&Negotiated, Agreement),
         may_send: bool,
@@ -186,11 +186,11 @@ impl Connection {
         let ib_semantics = agreement.ib_semantics();
         self.timers.set_rnr_timeout(rnr_timeout);
         qp.connected((negotiated.ord, negotiated.ird), ib_semantics, outlives_peer);
-        io.tcp.report_acknowledgements(self.conn, ib_semantics);
+        state.tcp.report_acknowledgements(self.conn, ib_semantics);
         let Negotiated { rx_markers, crc, rx_start, .. } = *negotiated;
         self.phase = Phase::FullOperation(Box::new(FullOperation {
             deframer: Deframer::new(rx_start, rx_markers, crc),
-            stream: Stream::new(qp, by, negotiated, (may_send, ib_semantics), &mut io.request_pool),
+            stream: Stream::new(qp, by, negotiated, (may_send, ib_semantics), &mut state.request_pool),
             state: on_rtr.map_or(FullState::Open, FullState::AwaitingRtr),
             owes_ack: false,
             owes_limit: false,
@@ -202,118 +202,118 @@ impl Connection {
     #[inline]
     pub(super) fn receive(
         &mut self,
-        io: &mut Io,
+        state: &mut EngineState,
         guard: &EpochGuard<'_>,
         offset: u64,
         buf: Mbuf,
         frontier: u64,
     ) {
         let Phase::FullOperation(full) = &mut self.phase else {
-            return self.discard(io, offset, &buf, frontier);
+            return self.discard(state, offset, &buf, frontier);
         };
         // RFC 5041 section 7.1 (DDP-192): after an error all that still arrives is dropped.
         if full.is_terminating() {
-            return self.discard(io, offset, &buf, frontier);
+            return self.discard(state, offset, &buf, frontier);
         }
-        let before = ReceiveSnapshot::of(full, io);
-        let context = StreamContext { guard, counters: &mut io.streams, pool: &mut io.request_pool };
-        let result = full.receive((offset, buf, frontier), &mut io.held, context);
-        self.after_receiving(io, before, result);
+        let before = ReceiveSnapshot::of(full, state);
+        let context = StreamContext { guard, counters: &mut state.streams, pool: &mut state.request_pool };
+        let result = full.receive((offset, buf, frontier), &mut state.held, context);
+        self.after_receiving(state, before, result);
     }
 
     /// FPDUs were received, or the first of them was not.
     #[inline(always)]
     pub(super) fn after_receiving(
         &mut self,
-        io: &mut Io,
+        state: &mut EngineState,
         before: ReceiveSnapshot,
         result: Result<usize, Failure>,
     ) {
         let Phase::FullOperation(full) = &mut self.phase else { return };
         let ReceiveSnapshot { first, fpdus, placed } = before;
-        let fpdus = io.streams.rx_fpdus - fpdus;
+        let fpdus = state.streams.rx_fpdus - fpdus;
         if fpdus > 0 && full.stream.has_ib_semantics() {
-            full.owe_ack(io, self.conn);
+            full.owe_ack(state, self.conn);
             if full.stream.owes_limit() && !std::mem::replace(&mut full.owes_limit, true) {
-                io.acks.owe_limit(io.now, self.conn);
+                state.acks.owe_limit(state.now, self.conn);
             }
         }
         let (wants_to_send, news) = (full.wants_to_send(), full.stream.take_news());
         // The peer's first FPDU is a Terminate in place of its RTR: startup has failed.
         let ended_startup = first && fpdus == 1 && matches!(result, Err(Failure::Peer(_)));
         if first && full.stream.may_send() && !ended_startup {
-            self.on_first_fpdu(io);
+            self.on_first_fpdu(state);
         }
         if let Some(id) = self.user.id() {
-            id.count_segment(fpdus, io.streams.rx_placed_bytes - placed);
+            id.count_segment(fpdus, state.streams.rx_placed_bytes - placed);
             if fpdus > 0 {
-                id.set_progress(io.now_us());
+                id.set_progress(state.now_us());
             }
         }
         match result {
             Ok(released) => {
                 if let Some(news) = news {
-                    self.on_news(io, news);
+                    self.on_news(state, news);
                 }
-                io.tcp.release(self.conn, released);
+                state.tcp.release(self.conn, released);
                 if wants_to_send {
-                    self.activate(io);
+                    self.activate(state);
                 }
             }
             Err(Failure::Peer(terminate)) if ended_startup => {
-                self.fail(io, Failure::Peer(Box::new(terminate.in_startup())));
+                self.fail(state, Failure::Peer(Box::new(terminate.in_startup())));
             }
-            Err(failure) => self.fail(io, failure),
+            Err(failure) => self.fail(state, failure),
         }
     }
 
     /// The peer's first FPDU has come, so this end may send.
     #[cold]
-    fn on_first_fpdu(&mut self, io: &mut Io) {
+    fn on_first_fpdu(&mut self, state: &mut EngineState) {
         let Phase::FullOperation(full) = &mut self.phase else { return };
         if let Some(announcement) = full.on_first_fpdu() {
             self.timers.clear_deadline();
-            self.announce_established(io, *announcement);
+            self.announce_established(state, *announcement);
         }
     }
 
     /// TCP takes segments again.
-    pub(in crate::engine) fn on_writable(&mut self, io: &mut Io) {
-        self.activate(io);
+    pub(in crate::engine) fn on_writable(&mut self, state: &mut EngineState) {
+        self.activate(state);
     }
 
     /// The peer has acknowledged bytes that requests may wait for.
-    pub(in crate::engine) fn on_acknowledged(&mut self, io: &mut Io) {
+    pub(in crate::engine) fn on_acknowledged(&mut self, state: &mut EngineState) {
         if let Phase::FullOperation(full) = &mut self.phase
-            && let Some(offset) = io.tcp.acknowledged(self.conn)
+            && let Some(offset) = state.tcp.acknowledged(self.conn)
         {
             full.stream.on_acknowledged(offset);
-            io.acks.arrive(self.conn);
+            state.acks.arrive(self.conn);
             if full.stream.knows_end(offset) {
-                io.tcp.withhold(self.conn, None);
+                state.tcp.withhold(self.conn, None);
             }
         } else {
-            self.on_acknowledged_in_close(io);
+            self.on_acknowledged_in_close(state);
         }
     }
 
     /// Completes the requests that wait for the acknowledgement.
-    pub(in crate::engine) fn complete_acknowledged(&mut self, io: &mut Io) {
+    pub(in crate::engine) fn complete_acknowledged(&mut self, state: &mut EngineState) {
         if let Phase::FullOperation(full) = &mut self.phase {
             full.stream.complete_acknowledged();
             if full.is_draining() {
-                self.activate(io);
+                self.activate(state);
             }
         }
     }
 
     /// The peer is told the limit, unless an answer has told it by now.
-    pub(in crate::engine) fn tell_limit(&mut self, io: &mut Io) {
+    pub(in crate::engine) fn tell_limit(&mut self, state: &mut EngineState) {
         let Phase::FullOperation(full) = &mut self.phase else { return };
         full.owes_limit = false;
         if !full.is_terminating() && full.stream.owes_limit() {
             full.stream.tell_limit();
-            self.activate(io);
+            self.activate(state);
         }
     }
 
@@ -332,18 +332,18 @@ impl Connection {
     #[inline]
     pub(super) fn transmit_fpdus(
         &mut self,
-        io: &mut Io,
+        state: &mut EngineState,
         bytes: usize,
         guard: &EpochGuard<'_>,
     ) -> Transmitted {
         let Phase::FullOperation(full) = &mut self.phase else { return Transmitted::Done };
         let is_terminating = full.is_terminating();
-        let Io { tcp, streams, request_pool, now, .. } = io;
+        let EngineState { tcp, streams, request_pool, now, .. } = state;
         let before = streams.tx_fpdus;
         let context = StreamContext { guard, counters: streams, pool: request_pool };
         let result = full.stream.transmit(tcp, self.conn, *now, bytes, context);
-        if io.streams.tx_fpdus > before {
-            self.note_progress(io);
+        if state.streams.tx_fpdus > before {
+            self.note_progress(state);
         }
         if is_terminating {
             // The Terminate is sent, or waits for space.
@@ -351,27 +351,27 @@ impl Connection {
         }
         match result {
             Ok(SendOutcome::Idle) => {
-                self.close_or_await(io);
+                self.close_or_await(state);
                 Transmitted::Done
             }
             Ok(SendOutcome::Full) => {
-                self.await_space(io);
+                self.await_space(state);
                 Transmitted::Done
             }
             Ok(SendOutcome::More) => Transmitted::More,
             Ok(SendOutcome::NoMbuf) => Transmitted::NoMbuf,
             Ok(SendOutcome::Terminated) => {
-                io.counters.tx_terminates += 1;
-                trace::terminate_sent(io, self.conn, self.phase.qp(), self.report.error());
-                self.close(io);
+                state.counters.tx_terminates += 1;
+                trace::terminate_sent(state, self.conn, self.phase.qp(), self.report.error());
+                self.close(state);
                 Transmitted::Done
             }
             Ok(SendOutcome::Ended) => {
-                self.close(io);
+                self.close(state);
                 Transmitted::Done
             }
             Err(failure) => {
-                self.fail(io, failure);
+                self.fail(state, failure);
                 if self.wants_to_send() { Transmitted::More } else { Transmitted::Done }
             }
         }

@@ -10,7 +10,7 @@
 
 use tcp_lite::{Deadline, Instant};
 
-use super::super::io::Io;
+use super::super::state::EngineState;
 use super::full_operation::FullState;
 use super::{Connection, Phase, duration};
 use crate::stream::ib_profile::News;
@@ -19,7 +19,7 @@ use crate::verbs::{ConnectionError, QpState, RNR_RETRY_FOR_EVER};
 impl Connection {
     /// Something has happened to the requests of either end.
     #[cold]
-    pub(super) fn on_news(&mut self, io: &mut Io, news: News) {
+    pub(super) fn on_news(&mut self, state: &mut EngineState, news: News) {
         let Phase::FullOperation(full) = &mut self.phase else { return };
         if news.peer_takes {
             // Each message has the whole time.
@@ -27,21 +27,21 @@ impl Connection {
             self.timers.watch_peer_rnr(Deadline::NONE);
         }
         if news.peer_not_ready {
-            let since = *full.peer_not_ready_since.get_or_insert(io.now);
+            let since = *full.peer_not_ready_since.get_or_insert(state.now);
             let fails = full.peer_rnr_deadline(since);
             self.timers.watch_peer_rnr(fails);
         }
         if news.refused {
             full.stream.await_recv();
             if matches!(full.state, FullState::Open) && self.timers.deadline().is_none() {
-                self.timers.watch_rnr(io.now);
+                self.timers.watch_rnr(state.now);
             }
         }
-        self.activate(io);
+        self.activate(state);
     }
 
     /// A receive request was posted: the message of the peer that waits for one gets it.
-    pub(super) fn on_recv_posted(&mut self, io: &mut Io) {
+    pub(super) fn on_recv_posted(&mut self, state: &mut EngineState) {
         let Phase::FullOperation(full) = &mut self.phase else { return };
         if full.is_terminating() || !full.stream.awaits_recv() {
             return;
@@ -53,20 +53,20 @@ impl Connection {
         if matches!(full.state, FullState::Open) {
             self.timers.clear_deadline();
         }
-        self.activate(io);
+        self.activate(state);
     }
 
     /// A message of the peer has waited for too long: the peer gets the Terminate that it would have got at
     /// once without the agreement.
-    pub(super) fn on_rnr_timeout(&mut self, io: &mut Io) {
+    pub(super) fn on_rnr_timeout(&mut self, state: &mut EngineState) {
         let Phase::FullOperation(full) = &mut self.phase else { return };
         if let Some(failure) = full.stream.stop_waiting() {
-            self.fail(io, failure);
+            self.fail(state, failure);
         }
     }
 
     /// The time has passed for which a message of this end may wait.
-    pub(super) fn on_peer_rnr_timeout(&mut self, io: &mut Io) {
+    pub(super) fn on_peer_rnr_timeout(&mut self, state: &mut EngineState) {
         let Phase::FullOperation(full) = &mut self.phase else { return };
         // By now the peer may have said that there is a receive request. The end of the connection has
         // deadlines of its own.
@@ -78,7 +78,7 @@ impl Connection {
         let Phase::FullOperation(full) = &mut self.phase else { return };
         full.stream.fail_untaken();
         full.stream.qp().state.set(QpState::Error);
-        io.tcp.abort(io.now, self.conn);
+        state.tcp.abort(state.now, self.conn);
     }
 }
 

@@ -9,7 +9,7 @@ use crate::queues::QpShared;
 use crate::stream::ib_profile::agreement::request_data;
 use crate::verbs::{Admitted, CmShared, ConnParam, ListenerShared, PlainBytes, ResponderOptions};
 
-use super::super::io::Io;
+use super::super::state::EngineState;
 use super::pre_fpdu::PreFpdu;
 use super::report::{Report, User};
 use super::streaming_mode::StreamingMode;
@@ -67,13 +67,17 @@ impl Connection {
     }
 
     /// A connection that a listener accepted.
-    pub(in crate::engine) fn accepted(conn: ConnId, admitted: Admitted, io: &mut Io) -> Option<Self> {
+    pub(in crate::engine) fn accepted(
+        conn: ConnId,
+        admitted: Admitted,
+        state: &mut EngineState,
+    ) -> Option<Self> {
         let shared: Arc<ListenerShared> = Arc::clone(&admitted.listener);
         let mut connection = if let Some(options) = shared.options.streaming {
             Self::streaming(conn, PlainBytes::new(options))
         } else {
             let options = Box::new(shared.options.responder.clone());
-            let (responder, deadline) = Self::make_responder(&options, io.now)?;
+            let (responder, deadline) = Self::make_responder(&options, state.now)?;
             let phase = Phase::AwaitRequest { responder, options, reassembly: Box::default() };
             Self::new(conn, phase, Some(deadline))
         };

@@ -10,7 +10,7 @@ use tcp_lite::{ConnId, SendError};
 
 use crate::verbs::PlainBytes;
 
-use super::super::io::Io;
+use super::super::state::EngineState;
 
 /// The bytes to send before the first FPDU.
 #[derive(Default)]
@@ -67,10 +67,15 @@ impl PreFpdu {
     }
 
     /// Hands the bytes to TCP. In streaming mode the user may send more: `plain` has its bytes.
-    pub(super) fn send(&mut self, io: &mut Io, conn: ConnId, plain: Option<&PlainBytes>) -> Progress {
+    pub(super) fn send(
+        &mut self,
+        state: &mut EngineState,
+        conn: ConnId,
+        plain: Option<&PlainBytes>,
+    ) -> Progress {
         let (mut result, mut some) = (Sent::All, false);
-        let now = io.now;
-        let tcp = &mut io.tcp;
+        let now = state.now;
+        let tcp = &mut state.tcp;
         let mut send = |bytes: &[u8]| match tcp.send(now, conn, bytes) {
             Ok(sent) => {
                 if sent < bytes.len() {
@@ -115,7 +120,7 @@ impl PreFpdu {
             // A short write can mean that the send buffer is full or that the packet pool is empty. TCP
             // reports only when the send buffer has space again.
             let blocked = matches!(
-                io.tcp.sender(io.now, conn).and_then(|mut sender| sender.segment().map(drop)),
+                state.tcp.sender(state.now, conn).and_then(|mut sender| sender.segment().map(drop)),
                 Err(SendError::BufferFull | SendError::Closed)
             );
             result = if blocked { Sent::Blocked } else { Sent::NoMbuf };

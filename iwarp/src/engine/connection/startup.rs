@@ -11,7 +11,7 @@ use crate::stream::Failure;
 use crate::stream::ib_profile::agreement::{self, Agreement, Offer};
 use crate::verbs::{AGREEMENT_BYTES, CmEventKind, CmShared, ConnParam, ConnectionError, StreamError};
 
-use super::super::io::Io;
+use super::super::state::EngineState;
 use super::super::trace;
 use super::full_operation::Announcement;
 use super::reassembly::Rest;
@@ -20,13 +20,13 @@ use super::{Attempt, Connection, Initiating, Phase, Reassembly, duration};
 
 impl Connection {
     /// Processes the bytes that have come in order.
-    pub(super) fn run_startup(&mut self, io: &mut Io, guard: &EpochGuard<'_>) {
+    pub(super) fn run_startup(&mut self, state: &mut EngineState, guard: &EpochGuard<'_>) {
         loop {
             let mut outcome = Ok(None);
             let released = match &mut self.phase {
                 Phase::AwaitReply { initiating, reassembly } => {
                     let initiator = &mut initiating.initiator;
-                    reassembly.take(&mut io.held, |offset, bytes| {
+                    reassembly.take(&mut state.held, |offset, bytes| {
                         if !matches!(outcome, Ok(None)) {
                             return 0;
                         }
@@ -35,7 +35,7 @@ impl Connection {
                 }
                 Phase::AwaitRequest { responder, reassembly, .. }
                 | Phase::Deciding { responder, reassembly, .. } => {
-                    reassembly.take(&mut io.held, |offset, bytes| {
+                    reassembly.take(&mut state.held, |offset, bytes| {
                         if !matches!(outcome, Ok(None)) {
                             return 0;
                         }
@@ -46,13 +46,13 @@ impl Connection {
                     return;
                 }
             };
-            io.tcp.release(self.conn, released);
+            state.tcp.release(self.conn, released);
             match outcome {
                 Ok(None) => return,
-                Ok(Some(StartupEvent::Reply(event))) => return self.on_reply(io, guard, event),
+                Ok(Some(StartupEvent::Reply(event))) => return self.on_reply(state, guard, event),
                 // The loop continues: bytes after the Request are an error of the peer.
-                Ok(Some(StartupEvent::Request(request))) => self.on_request(io, request),
-                Err(fault) => return self.fail_startup(io, ConnectionError::Startup(fault)),
+                Ok(Some(StartupEvent::Request(request))) => self.on_request(state, request),
+                Err(fault) => return self.fail_startup(state, ConnectionError::Startup(fault)),
             }
         }
     }
@@ -60,14 +60,14 @@ impl Connection {
     // ---- responder ----
 
     /// The peer's Request is complete. The user has to decide.
-    pub(super) fn on_request(&mut self, io: &mut Io, mut request: ConnectRequest) {
-        trace::request_received(io, self.conn, &request);
-        let mark = io.tcp.sequence_mark(self.conn).unwrap_or_default();
+    pub(super) fn on_request(&mut self, state: &mut EngineState, mut request: ConnectRequest) {
+        trace::request_received(state, self.conn, &request);
+        let mark = state.tcp.sequence_mark(self.conn).unwrap_or_default();
         let offer = agreement::take_offer(&mut request.private_data, mark);
         let offers_ib = match offer {
             Offer::Made(peer_rnr) => Some(peer_rnr),
             Offer::ByProxy => {
-                trace::proxy_found(io, self.conn);
+                trace::proxy_found(state, self.conn);
                 None
             }
             Offer::None | Offer::Old => None,
@@ -80,10 +80,10 @@ impl Connection {
             other => return self.phase = other,
         };
         // TCP has lost the connection meanwhile. Its last event follows, and ends this.
-        let Some(info) = io.tcp.info(self.conn) else { return };
+        let Some(info) = state.tcp.info(self.conn) else { return };
         // RFC 5044 section 7.1.2 (MPA-204): no more private data than the application has room for.
         if request.private_data.len() > options.max_private_data {
-            return self.fail_startup(io, ConnectionError::Startup(StartupFault::PrivateData));
+            return self.fail_startup(state, ConnectionError::Startup(StartupFault::PrivateData));
         }
         let listener = self.admitted.as_ref().map(|admitted| Arc::clone(&admitted.id));
         let id = match (self.user.id(), &listener) {
@@ -92,23 +92,23 @@ impl Connection {
                 listener.child(self.conn, (info.local, info.remote))
             }
             // The listener is closed.
-            (None, Some(_)) => return self.fail_startup(io, ConnectionError::PeerClosed),
+            (None, Some(_)) => return self.fail_startup(state, ConnectionError::PeerClosed),
             (None, None) => {
                 debug_assert!(false, "a Request for no user, at no listener");
-                return self.fail_startup(io, ConnectionError::NoResources);
+                return self.fail_startup(state, ConnectionError::NoResources);
             }
         };
         if options.refuse_markers && request.markers {
-            return self.reject(io, Reject::Markers);
+            return self.reject(state, Reject::Markers);
         }
         if offer == Offer::Old {
-            return self.reject(io, Reject::OldAgreement);
+            return self.reject(state, Reject::OldAgreement);
         }
         let limit = request.private_data_limit - if offers_ib.is_some() { AGREEMENT_BYTES } else { 0 };
-        id.set_requested(&io.shared, self.conn, limit);
+        id.set_requested(&state.shared, self.conn, limit);
         self.timers.clear_deadline();
         if let Some(timeout) = options.decision_timeout {
-            self.timers.set_deadline(io.now + duration(timeout));
+            self.timers.set_deadline(state.now + duration(timeout));
         }
         if let Some(admitted) = &self.admitted {
             admitted.listener.count(|stats| stats.requests += 1);
@@ -133,7 +133,7 @@ impl Connection {
     /// The user accepts.
     pub(in crate::engine) fn accept(
         &mut self,
-        io: &mut Io,
+        state: &mut EngineState,
         guard: &EpochGuard<'_>,
         id: Arc<CmShared>,
         qp: Arc<QpShared>,
@@ -141,9 +141,9 @@ impl Connection {
     ) {
         self.leave_backlog();
         self.user = User::Known(id);
-        let deadline = io.now + duration(param.timeout);
+        let deadline = state.now + duration(param.timeout);
         let Phase::Deciding { responder, reassembly, offers_ib } = &mut self.phase else {
-            return self.fail_startup_of(io, qp, ConnectionError::PeerClosed);
+            return self.fail_startup_of(state, qp, ConnectionError::PeerClosed);
         };
         let agreement = Agreement::new(offers_ib.filter(|_| param.ib_semantics), &param);
         let accept = Accept {
@@ -151,7 +151,7 @@ impl Connection {
             ord: Some(param.initiator_depth),
             min_ord: param.min_initiator_depth,
             markers: Some(param.markers),
-            crc: Some(io.config.crc),
+            crc: Some(state.config.crc),
             private_data: &agreement::reply_data(&param, agreement.ib_semantics()),
         };
         let (mut negotiated, reply) = match responder.accept(accept, deadline) {
@@ -163,23 +163,23 @@ impl Connection {
                 let TerminateCode { layer, etype, code } = TerminateCode::mpa(6);
                 let error = StreamError { layer, etype, code, from_peer: false };
                 qp.refuse(error);
-                self.reject(io, Reject::Insufficient { error, needed });
-                return self.end_stream_of(io, qp);
+                self.reject(state, Reject::Insufficient { error, needed });
+                return self.end_stream_of(state, qp);
             }
             Err(error @ (ResponderError::NoRequest | ResponderError::PrivateData(_))) => {
                 debug_assert!(false, "the call of the user has checked the answer: {error}");
-                return self.fail_startup_of(io, qp, ConnectionError::NoResources);
+                return self.fail_startup_of(state, qp, ConnectionError::NoResources);
             }
         };
         // The next phase follows below.
         let reassembly = std::mem::take(reassembly);
-        let mark = io.tcp.sequence_mark(self.conn).unwrap_or_default();
+        let mark = state.tcp.sequence_mark(self.conn).unwrap_or_default();
         agreement::take_offer(&mut negotiated.private_data, mark);
         self.report.peer = negotiated.peer;
-        self.apply_keepalive(io, param.keepalive);
+        self.apply_keepalive(state, param.keepalive);
         self.timers.clear_deadline();
-        trace::reply_sent(io, self.conn, &negotiated);
-        self.send_frame(io, &reply);
+        trace::reply_sent(state, self.conn, &negotiated);
+        self.send_frame(state, &reply);
         let idle_timeout = param.idle_timeout;
         if matches!(negotiated.rtr, Rtr::Expect(_)) {
             // It is announced when the RTR has come.
@@ -187,24 +187,24 @@ impl Connection {
             let announcement =
                 Announcement { negotiated: negotiated.clone(), agreement, idle_timeout, ready: true };
             let announcement = Some(Box::new(announcement));
-            self.enter_full_operation(io, qp, (&negotiated, agreement), false, announcement);
+            self.enter_full_operation(state, qp, (&negotiated, agreement), false, announcement);
         } else {
             // The event says whether the user has to wait for the peer's first message.
             let ready = !param.await_first_fpdu;
-            self.enter_full_operation(io, qp, (&negotiated, agreement), ready, None);
-            self.announce_established(io, Announcement { negotiated, agreement, idle_timeout, ready });
+            self.enter_full_operation(state, qp, (&negotiated, agreement), ready, None);
+            self.announce_established(state, Announcement { negotiated, agreement, idle_timeout, ready });
         }
-        self.receive_rest(io, guard, *reassembly);
+        self.receive_rest(state, guard, *reassembly);
     }
 
     /// Rejects the Request.
-    pub(in crate::engine) fn reject(&mut self, io: &mut Io, why: Reject<'_>) {
+    pub(in crate::engine) fn reject(&mut self, state: &mut EngineState, why: Reject<'_>) {
         self.leave_backlog();
         if let Some(admitted) = &self.admitted {
             admitted.listener.count(|stats| stats.rejected += 1);
         }
         let Phase::Deciding { responder, reassembly, .. } = &mut self.phase else {
-            return io.tcp.abort(io.now, self.conn);
+            return state.tcp.abort(state.now, self.conn);
         };
         let (private_data, needed_ord) = match why {
             Reject::ByUser { private_data, .. } => (private_data, None),
@@ -214,16 +214,16 @@ impl Connection {
         };
         let Ok(reply) = responder.reject(private_data, needed_ord) else {
             debug_assert!(false, "the call of the user has checked the answer");
-            return self.abort(io);
+            return self.abort(state);
         };
         let reassembly = std::mem::take(reassembly);
-        trace::reject_sent(io, self.conn, why.name());
-        self.send_frame(io, &reply);
+        trace::reject_sent(state, self.conn, why.name());
+        self.send_frame(state, &reply);
         match why {
             // RFC 5044 section 7.1.2 (MPA-180): MPA ends, and the TCP connection stays open for the user.
             Reject::ByUser { stays_open: true, .. } => {
                 if let Some(plain) = self.plain.clone() {
-                    return self.enter_streaming_mode(io, plain, *reassembly);
+                    return self.enter_streaming_mode(state, plain, *reassembly);
                 }
                 debug_assert!(false, "a connection that began with MPA has no streaming mode");
             }
@@ -236,12 +236,12 @@ impl Connection {
             Reject::Markers => self.report.add(ConnectionError::Startup(StartupFault::Markers)),
             Reject::Insufficient { error, .. } => self.report.add(ConnectionError::Stream(error)),
         }
-        self.drop_reassembly(io, *reassembly);
-        self.close(io);
+        self.drop_reassembly(state, *reassembly);
+        self.close(state);
     }
 
     /// The user has not decided in time: rejects the Request.
-    pub(super) fn decision_timeout(&mut self, io: &mut Io) {
+    pub(super) fn decision_timeout(&mut self, state: &mut EngineState) {
         if !self.user.id().is_some_and(|id| id.expire()) {
             return;
         }
@@ -254,7 +254,7 @@ impl Connection {
                 CmEventKind::ConnectError { error: ConnectionError::DecisionTimeout, peer: None },
             );
         }
-        self.reject(io, Reject::NotInTime);
+        self.reject(state, Reject::NotInTime);
     }
 
     /// The connection no longer counts in its listener's backlog.
@@ -267,7 +267,7 @@ impl Connection {
     // ---- initiator ----
 
     /// The Reply is complete.
-    fn on_reply(&mut self, io: &mut Io, guard: &EpochGuard<'_>, event: InitiatorEvent) {
+    fn on_reply(&mut self, state: &mut EngineState, guard: &EpochGuard<'_>, event: InitiatorEvent) {
         let (qp, param, reassembly) = match self.take_phase() {
             Phase::AwaitReply { initiating, reassembly } => {
                 let Initiating { qp, param, .. } = *initiating;
@@ -279,51 +279,51 @@ impl Connection {
         self.timers.clear_deadline();
         match event {
             InitiatorEvent::Accepted(mut negotiated) => {
-                trace::reply_received(io, self.conn, &negotiated);
+                trace::reply_received(state, self.conn, &negotiated);
                 let told = match param.ib_semantics {
                     true => agreement::take_consent(&mut negotiated.private_data),
                     false => None,
                 };
                 let agreement = Agreement::new(told, &param);
                 self.report.peer = negotiated.peer;
-                self.enter_full_operation(io, qp, (&negotiated, agreement), true, None);
+                self.enter_full_operation(state, qp, (&negotiated, agreement), true, None);
                 let announcement = Announcement { negotiated, agreement, idle_timeout, ready: true };
-                self.announce_established(io, announcement);
-                self.receive_rest(io, guard, reassembly);
+                self.announce_established(state, announcement);
+                self.receive_rest(state, guard, reassembly);
             }
             InitiatorEvent::Rejected(Rejected { private_data, peer, revision }) => {
-                trace::rejected(io, self.conn, revision, private_data.len());
+                trace::rejected(state, self.conn, revision, private_data.len());
                 qp.state.blame(ConnectionError::Rejected);
                 qp.unreached();
                 let kind = CmEventKind::Rejected { private_data: private_data.as_slice().into(), peer };
                 if let (Some(id), Some(plain)) = (self.user.id(), self.plain.clone()) {
                     // RFC 5044 section 7.1.2 (MPA-190): MPA ends, and the TCP connection stays open
                     // for the user.
-                    id.set_streaming(&io.shared, &plain);
+                    id.set_streaming(&state.shared, &plain);
                     id.announce(None, kind);
-                    return self.enter_streaming_mode(io, plain, reassembly);
+                    return self.enter_streaming_mode(state, plain, reassembly);
                 }
                 // As at the end of a connection: first the identifier is over, then the user is told.
                 if let User::Known(id) = self.user.take() {
                     id.set_over(Some(ConnectionError::Rejected));
                     id.announce(None, kind);
                 }
-                self.drop_reassembly(io, reassembly);
-                self.close(io);
-                self.end_stream_of(io, qp);
+                self.drop_reassembly(state, reassembly);
+                self.close(state);
+                self.end_stream_of(state, qp);
             }
             InitiatorEvent::Unmet { error, negotiated } => {
-                trace::reply_received(io, self.conn, &negotiated);
+                trace::reply_received(state, self.conn, &negotiated);
                 self.report.peer = negotiated.peer;
-                self.enter_full_operation(io, qp, (&negotiated, Agreement::default()), true, None);
+                self.enter_full_operation(state, qp, (&negotiated, Agreement::default()), true, None);
                 // RFC 6581 sections 9.1 and 9.2 (MPA2-066, MPA2-067, MPA2-087, MPA2-088): a Terminate with
                 // code 6 or 7, then the end.
                 let TerminateCode { layer, etype, code } = error.terminate_code();
                 let known = TerminateError::from_codes(layer, etype, code);
                 let terminate = Terminate::bare(known.unwrap_or(TerminateError::MpaStartupCatastrophic));
                 let terminate = Box::new(terminate);
-                self.fail(io, Failure::Here(terminate));
-                self.drop_reassembly(io, reassembly);
+                self.fail(state, Failure::Here(terminate));
+                self.drop_reassembly(state, reassembly);
             }
         }
     }
@@ -331,31 +331,36 @@ impl Connection {
     // ---- both ----
 
     /// Startup has failed for this queue pair, which ends with the connection.
-    pub(super) fn fail_startup_of(&mut self, io: &mut Io, qp: Arc<QpShared>, error: ConnectionError) {
-        self.fail_startup(io, error);
-        self.end_stream_of(io, qp);
+    pub(super) fn fail_startup_of(
+        &mut self,
+        state: &mut EngineState,
+        qp: Arc<QpShared>,
+        error: ConnectionError,
+    ) {
+        self.fail_startup(state, error);
+        self.end_stream_of(state, qp);
     }
 
     /// Receives the bytes after the startup frame as FPDUs, and schedules the connection to send.
-    fn receive_rest(&mut self, io: &mut Io, guard: &EpochGuard<'_>, mut reassembly: Reassembly) {
-        while let Some(Rest { offset, buf, frontier, released }) = reassembly.pop_rest(&mut io.held) {
-            io.tcp.release(self.conn, released);
-            self.receive(io, guard, offset, buf, frontier);
+    fn receive_rest(&mut self, state: &mut EngineState, guard: &EpochGuard<'_>, mut reassembly: Reassembly) {
+        while let Some(Rest { offset, buf, frontier, released }) = reassembly.pop_rest(&mut state.held) {
+            state.tcp.release(self.conn, released);
+            self.receive(state, guard, offset, buf, frontier);
         }
-        self.activate(io);
+        self.activate(state);
     }
 
-    fn drop_reassembly(&self, io: &mut Io, mut reassembly: Reassembly) {
-        io.tcp.release(self.conn, reassembly.clear(&mut io.held));
+    fn drop_reassembly(&self, state: &mut EngineState, mut reassembly: Reassembly) {
+        state.tcp.release(self.conn, reassembly.clear(&mut state.held));
     }
 
-    pub(super) fn announce_established(&mut self, io: &mut Io, announcement: Announcement) {
+    pub(super) fn announce_established(&mut self, state: &mut EngineState, announcement: Announcement) {
         let Announcement { negotiated, agreement, idle_timeout, ready } = announcement;
         self.report.announced = Announced::Established;
-        io.counters.connections += 1;
-        io.counters.connections_without_crc += u64::from(!negotiated.crc);
-        self.set_established(io, idle_timeout);
-        trace::established(io, self.conn, self.phase.qp(), &negotiated);
+        state.counters.connections += 1;
+        state.counters.connections_without_crc += u64::from(!negotiated.crc);
+        self.set_established(state, idle_timeout);
+        trace::established(state, self.conn, self.phase.qp(), &negotiated);
         let Negotiated { tx_markers, rx_markers, ird, ord, private_data, peer, revision, .. } = negotiated;
         // RFC 5044 section 3 (MPA-037), RFC 6581 section 9.1 (MPA2-058): the user gets the peer's revision
         // and depths.

@@ -18,7 +18,7 @@ use crate::mpa::{ConnectRequest, HeldSlab, StartupFault};
 use crate::queues::QpShared;
 use crate::verbs::{CmEventKind, CmShared, ConnParam, ConnectionError, PlainBytes, ResponderOptions};
 
-use super::super::io::Io;
+use super::super::state::EngineState;
 use super::super::trace;
 use super::pre_fpdu::{Progress, Sent};
 use super::report::{Announced, User};
@@ -40,8 +40,8 @@ impl StreamingMode {
         Self { plain, reassembly, peer_closed: false, closing: None }
     }
 
-    pub(super) fn clear(&mut self, io: &mut Io) -> usize {
-        self.reassembly.clear(&mut io.held)
+    pub(super) fn clear(&mut self, state: &mut EngineState) -> usize {
+        self.reassembly.clear(&mut state.held)
     }
 
     pub(super) fn give_up(
@@ -76,34 +76,34 @@ impl StreamingMode {
 
 impl Connection {
     /// Announces a connection of a listener to the user, if it begins in streaming mode.
-    pub(in crate::engine) fn announce_accepted(&mut self, io: &mut Io) {
+    pub(in crate::engine) fn announce_accepted(&mut self, state: &mut EngineState) {
         let Phase::StreamingMode(mode) = &self.phase else { return };
         let plain = Arc::clone(&mode.plain);
-        let (Some(admitted), Some(info)) = (&mut self.admitted, io.tcp.info(self.conn)) else { return };
+        let (Some(admitted), Some(info)) = (&mut self.admitted, state.tcp.info(self.conn)) else { return };
         admitted.decide();
         let listener = Arc::clone(&admitted.id);
         let id = listener.child(self.conn, (info.local, info.remote));
         self.user = User::Known(id);
-        self.announce_streaming(io, &plain, Some(&listener), info.remote, None);
+        self.announce_streaming(state, &plain, Some(&listener), info.remote, None);
     }
 
     /// Our SYN was answered: streaming mode begins.
     pub(super) fn begin_streaming_mode(
         &mut self,
-        io: &mut Io,
+        state: &mut EngineState,
         plain: Arc<PlainBytes>,
         idle_timeout: Option<Duration>,
     ) {
-        if let Some(info) = io.tcp.info(self.conn) {
-            self.announce_streaming(io, &plain, None, info.remote, idle_timeout);
+        if let Some(info) = state.tcp.info(self.conn) {
+            self.announce_streaming(state, &plain, None, info.remote, idle_timeout);
         }
-        self.enter_streaming_mode(io, plain, Reassembly::default());
+        self.enter_streaming_mode(state, plain, Reassembly::default());
     }
 
     /// Enters streaming mode, at first or again after a reject.
     pub(super) fn enter_streaming_mode(
         &mut self,
-        io: &mut Io,
+        state: &mut EngineState,
         plain: Arc<PlainBytes>,
         reassembly: Reassembly,
     ) {
@@ -111,16 +111,16 @@ impl Connection {
         self.phase = Phase::StreamingMode(Box::new(StreamingMode::new(plain, reassembly)));
         self.report.announced = Announced::Streaming;
         // The startup frames were progress.
-        self.note_progress(io);
-        self.timers.rewatch_idle(io.now);
-        self.deliver_to_user(io);
+        self.note_progress(state);
+        self.timers.rewatch_idle(state.now);
+        self.deliver_to_user(state);
         // The user may have sent bytes since the reject.
-        self.activate(io);
+        self.activate(state);
     }
 
     fn announce_streaming(
         &mut self,
-        io: &mut Io,
+        state: &mut EngineState,
         plain: &Arc<PlainBytes>,
         listener: Option<&Arc<CmShared>>,
         remote: SocketAddr,
@@ -128,44 +128,44 @@ impl Connection {
     ) {
         let Some(id) = self.user.id().cloned() else { return };
         self.report.announced = Announced::Streaming;
-        id.set_streaming(&io.shared, plain);
-        self.set_established(io, idle_timeout);
+        id.set_streaming(&state.shared, plain);
+        self.set_established(state, idle_timeout);
         id.announce(listener, CmEventKind::StreamEstablished { remote });
     }
 
     /// Bytes arrived in streaming mode. TCP's budget counts bytes in order as well, until the user has read
     /// them.
-    pub(super) fn receive_in_streaming_mode(&mut self, io: &mut Io, bytes: (u64, Mbuf, u64)) {
+    pub(super) fn receive_in_streaming_mode(&mut self, state: &mut EngineState, bytes: (u64, Mbuf, u64)) {
         let Phase::StreamingMode(mode) = &mut self.phase else { return };
         let (offset, buf, frontier) = bytes;
         if offset < frontier {
-            io.tcp.hold(self.conn, buf.len());
+            state.tcp.hold(self.conn, buf.len());
         }
-        match mode.reassembly.push(&mut io.held, (offset, buf, frontier), true) {
-            Ok(()) => self.deliver_to_user(io),
-            Err(error) => self.fail_startup(io, error),
+        match mode.reassembly.push(&mut state.held, (offset, buf, frontier), true) {
+            Ok(()) => self.deliver_to_user(state),
+            Err(error) => self.fail_startup(state, error),
         }
     }
 
     /// The user has sent or read bytes.
-    pub(in crate::engine) fn on_plain_bytes(&mut self, io: &mut Io) {
+    pub(in crate::engine) fn on_plain_bytes(&mut self, state: &mut EngineState) {
         if let Some(plain) = &self.plain {
             plain.answer();
         }
         if matches!(self.phase, Phase::StreamingMode(_)) {
-            self.deliver_to_user(io);
-            self.activate(io);
+            self.deliver_to_user(state);
+            self.activate(state);
         }
     }
 
     /// Moves bytes to the user's buffer, as many as fit.
-    pub(super) fn deliver_to_user(&mut self, io: &mut Io) {
+    pub(super) fn deliver_to_user(&mut self, state: &mut EngineState) {
         let Phase::StreamingMode(mode) = &mut self.phase else { return };
         let plain = &mode.plain;
         let before = mode.reassembly.next();
-        let released = mode.reassembly.take(&mut io.held, |_, bytes| plain.fill(bytes));
-        io.tcp.release(self.conn, released);
-        let all = io.tcp.info(self.conn).is_none_or(|info| mode.reassembly.next() >= info.frontier);
+        let released = mode.reassembly.take(&mut state.held, |_, bytes| plain.fill(bytes));
+        state.tcp.release(self.conn, released);
+        let all = state.tcp.info(self.conn).is_none_or(|info| mode.reassembly.next() >= info.frontier);
         if mode.peer_closed && all {
             plain.set_ended();
         }
@@ -174,32 +174,32 @@ impl Connection {
             self.announce(CmEventKind::StreamReadable);
         }
         if moved {
-            self.note_progress(io);
+            self.note_progress(state);
         }
     }
 
     /// Sends a startup frame, behind the bytes that are queued already.
-    pub(super) fn send_frame(&mut self, io: &mut Io, bytes: &[u8]) {
+    pub(super) fn send_frame(&mut self, state: &mut EngineState, bytes: &[u8]) {
         self.pre_fpdu.push_frame(bytes);
-        self.begin_to_send(io);
+        self.begin_to_send(state);
     }
 
     /// Sends what TCP takes now of the bytes before the first FPDU.
-    fn begin_to_send(&mut self, io: &mut Io) {
-        if self.send_pre_fpdu_bytes(io) == Sent::NoMbuf {
-            self.activate(io);
+    fn begin_to_send(&mut self, state: &mut EngineState) {
+        if self.send_pre_fpdu_bytes(state) == Sent::NoMbuf {
+            self.activate(state);
         }
     }
 
     /// Hands to TCP the bytes that go before the first FPDU.
-    fn send_pre_fpdu_bytes(&mut self, io: &mut Io) -> Sent {
+    fn send_pre_fpdu_bytes(&mut self, state: &mut EngineState) -> Sent {
         let plain = match &self.phase {
             Phase::StreamingMode(mode) => Some(&*mode.plain),
             _ => None,
         };
-        let Progress { result, some, writable } = self.pre_fpdu.send(io, self.conn, plain);
+        let Progress { result, some, writable } = self.pre_fpdu.send(state, self.conn, plain);
         if some {
-            self.note_progress(io);
+            self.note_progress(state);
         }
         if writable {
             self.announce(CmEventKind::StreamWritable);
@@ -208,17 +208,17 @@ impl Connection {
     }
 
     /// The user closes in streaming mode: FIN follows the bytes that it has sent.
-    pub(super) fn close_streaming_mode(&mut self, io: &mut Io) {
-        self.set_close_deadline(io);
-        self.activate(io);
+    pub(super) fn close_streaming_mode(&mut self, state: &mut EngineState) {
+        self.set_close_deadline(state);
+        self.activate(state);
     }
 
     /// Sends what goes before the first FPDU.
-    pub(super) fn transmit_pre_fpdu_bytes(&mut self, io: &mut Io) -> Sent {
-        let sent = self.send_pre_fpdu_bytes(io);
+    pub(super) fn transmit_pre_fpdu_bytes(&mut self, state: &mut EngineState) -> Sent {
+        let sent = self.send_pre_fpdu_bytes(state);
         match &self.phase {
-            Phase::StreamingMode(mode) if mode.closing.is_some() && sent == Sent::All => self.close(io),
-            Phase::Ended(_) if sent == Sent::All => io.tcp.close(io.now, self.conn),
+            Phase::StreamingMode(mode) if mode.closing.is_some() && sent == Sent::All => self.close(state),
+            Phase::Ended(_) if sent == Sent::All => state.tcp.close(state.now, self.conn),
             _ => {}
         }
         sent
@@ -227,46 +227,46 @@ impl Connection {
     /// The user starts MPA as initiator, after position `after` of its stream.
     pub(in crate::engine) fn start_initiator(
         &mut self,
-        io: &mut Io,
+        state: &mut EngineState,
         qp: Arc<QpShared>,
         param: Box<ConnParam>,
         after: u64,
     ) {
         self.report.announced = Announced::Nothing;
         let Phase::StreamingMode(mode) = &mut self.phase else {
-            return self.fail_startup_of(io, qp, ConnectionError::PeerClosed);
+            return self.fail_startup_of(state, qp, ConnectionError::PeerClosed);
         };
         if let Some(error) = mode.prevents_start() {
-            return self.fail_startup_of(io, qp, error);
+            return self.fail_startup_of(state, qp, error);
         }
-        let deadline = io.now + duration(param.timeout);
+        let deadline = state.now + duration(param.timeout);
         self.timers.unwatch_idle();
-        let mark = io.tcp.sequence_mark(self.conn).unwrap_or_default();
-        let (initiating, request) = match Initiating::new((qp, param), io.config.crc, mark, deadline) {
+        let mark = state.tcp.sequence_mark(self.conn).unwrap_or_default();
+        let (initiating, request) = match Initiating::new((qp, param), state.config.crc, mark, deadline) {
             Ok(started) => started,
-            Err(qp) => return self.fail_startup_of(io, qp, ConnectionError::NoResources),
+            Err(qp) => return self.fail_startup_of(state, qp, ConnectionError::NoResources),
         };
         let (plain, reassembly) = (Arc::clone(&mode.plain), Box::new(std::mem::take(&mut mode.reassembly)));
-        self.apply_keepalive(io, initiating.param.keepalive);
-        trace::request_sent(io, self.conn, &initiating.param);
+        self.apply_keepalive(state, initiating.param.keepalive);
+        trace::request_sent(state, self.conn, &initiating.param);
         // RFC 5044 section 7.1.5 (MPA-222): the phase changes, and TCP's connection stays. It recovers loss
         // and reordering during the switch as at any other time.
         self.phase = Phase::AwaitReply { initiating: Box::new(initiating), reassembly };
         if !plain.take_unread().is_empty() {
             // RFC 5044 section 7.1 (MPA-134): both ends start MPA at the same byte. A byte before the Reply
             // is not of MPA: the peer does not know that it is the responder.
-            return self.fail_startup(io, ConnectionError::Startup(StartupFault::EarlyBytes));
+            return self.fail_startup(state, ConnectionError::Startup(StartupFault::EarlyBytes));
         }
         self.timers.set_deadline(deadline);
         self.pre_fpdu.push_user_bytes(plain, after);
-        self.send_frame(io, &request);
+        self.send_frame(state, &request);
     }
 
     /// The user starts MPA as responder, after position `after` of its stream. The bytes that it has not read
     /// are the beginning of the Request.
     pub(in crate::engine) fn start_responder(
         &mut self,
-        io: &mut Io,
+        state: &mut EngineState,
         guard: &EpochGuard<'_>,
         options: Box<ResponderOptions>,
         after: u64,
@@ -274,13 +274,13 @@ impl Connection {
         self.report.announced = Announced::Nothing;
         self.timers.unwatch_idle();
         let Phase::StreamingMode(mode) = &mut self.phase else {
-            return self.fail_startup(io, ConnectionError::PeerClosed);
+            return self.fail_startup(state, ConnectionError::PeerClosed);
         };
         if let Some(error) = mode.prevents_start() {
-            return self.fail_startup(io, error);
+            return self.fail_startup(state, error);
         }
-        let Some((responder, deadline)) = Self::make_responder(&options, io.now) else {
-            return self.fail_startup(io, ConnectionError::NoResources);
+        let Some((responder, deadline)) = Self::make_responder(&options, state.now) else {
+            return self.fail_startup(state, ConnectionError::NoResources);
         };
         let (plain, reassembly) = (Arc::clone(&mode.plain), Box::new(std::mem::take(&mut mode.reassembly)));
         let next = reassembly.next();
@@ -289,17 +289,17 @@ impl Connection {
         self.timers.set_deadline(deadline);
         // Sends the last bytes of the user now.
         self.pre_fpdu.push_user_bytes(Arc::clone(&plain), after);
-        self.begin_to_send(io);
+        self.begin_to_send(state);
         // RFC 5044 section 7.1 (MPA-134): MPA starts at the first byte that the user has not read.
         let unread: Vec<u8> = plain.take_unread().into();
         let offset = next - unread.len() as u64;
         match self.feed_request(offset, &unread) {
-            Ok(None) => self.run_startup(io, guard),
+            Ok(None) => self.run_startup(state, guard),
             Ok(Some(request)) => {
-                self.on_request(io, request);
-                self.run_startup(io, guard);
+                self.on_request(state, request);
+                self.run_startup(state, guard);
             }
-            Err(fault) => self.fail_startup(io, ConnectionError::Startup(fault)),
+            Err(fault) => self.fail_startup(state, ConnectionError::Startup(fault)),
         }
     }
 

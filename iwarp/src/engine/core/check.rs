@@ -4,19 +4,20 @@ use dp::invariant::{Check, ensure};
 
 use super::Core;
 #[cfg(test)]
-use super::{Connection, Io};
+use super::{Connection, EngineState};
 use crate::stream::Waiting;
 
 impl Core {
     /// Checks the invariants of the engine, and that connections hold all slots in use of the shared slabs;
     /// for tests.
     pub(in crate::engine) fn check(&self) -> Check {
-        self.io.tcp.check_invariants()?;
+        self.state.tcp.check_invariants()?;
         let (mut count, mut scheduled) = (0, 0);
         let (mut buffers, mut records, mut waiting) = (0, 0, Waiting::default());
         for (slot, connection) in self.connections.iter().enumerate() {
             let Some(connection) = connection else { continue };
-            let holdings = connection.check(&self.io).map_err(|what| format!("connection {slot}: {what}"))?;
+            let holdings =
+                connection.check(&self.state).map_err(|what| format!("connection {slot}: {what}"))?;
             ensure!(connection.conn().slot() == slot, "connection {:?} is in slot {slot}", connection.conn());
             if let Some(at) = connection.scheduled.get() {
                 ensure!(self.deadlines.contains(&(at, slot as u32)), "connection {slot} will not be woken");
@@ -34,20 +35,20 @@ impl Core {
             "{} deadlines, {scheduled} scheduled",
             self.deadlines.len()
         );
-        self.io.tx_scheduler.check().map_err(|what| format!("turns to send: {what}"))?;
-        self.io.held.check(buffers, records)?;
-        self.io.request_pool.check(waiting)
+        self.state.tx_scheduler.check().map_err(|what| format!("turns to send: {what}"))?;
+        self.state.held.check(buffers, records)?;
+        self.state.request_pool.check(waiting)
     }
 }
 
 #[cfg(test)]
 impl Core {
     /// Its only connection, to break it.
-    pub(in crate::engine) fn only_connection(&mut self) -> (&mut Connection, &Io) {
+    pub(in crate::engine) fn only_connection(&mut self) -> (&mut Connection, &EngineState) {
         let mut connections = self.connections.iter_mut().flatten();
         let connection = connections.next().expect("a connection");
         assert!(connections.next().is_none(), "more than one connection");
-        (connection, &self.io)
+        (connection, &self.state)
     }
 }
 
@@ -77,7 +78,7 @@ mod tests {
     fn forget_buffer(core: &mut Core) {
         let mut buf = core.port.mempool().alloc().expect("a free buffer");
         assert!(buf.append(1).is_some());
-        HeldList::default().hold(&mut core.io.held, 0, buf, false).expect("a free slot");
+        HeldList::default().hold(&mut core.state.held, 0, buf, false).expect("a free slot");
     }
 
     #[test]

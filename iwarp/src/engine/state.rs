@@ -1,4 +1,4 @@
-//! The parts of an engine that its connections use.
+//! The state of an engine that its connections use.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use super::acks::Acks;
 use super::listening::EngineListener;
 use super::tx_scheduler::TxScheduler;
 
-/// The parts of the engine that connections use.
-pub(super) struct Io {
+/// The state of the engine that its connections use.
+pub(super) struct EngineState {
     pub(super) now: Instant,
     pub(super) tcp: Stack,
     pub(super) held: HeldSlab,
@@ -36,7 +36,7 @@ pub(super) struct Io {
     pub(super) listener_changes_reported: u64,
 }
 
-impl Io {
+impl EngineState {
     /// Schedules a connection to send.
     pub(super) fn schedule_tx(&mut self, conn: ConnId) {
         self.tx_scheduler.begin(conn.slot() as u32);
