@@ -8,7 +8,7 @@ use tcp_lite::{ConnId, Instant, Stack};
 use crate::mpa::HeldSlab;
 use crate::queues::EventSource;
 use crate::stream::{RequestPool, StreamCounters};
-use crate::verbs::{AsyncEventKind, CmShared, EngineCounters, EngineShared};
+use crate::verbs::{AsyncEventKind, CmShared, EngineCounters, EngineHandle};
 
 use super::EngineConfig;
 use super::acks::Acks;
@@ -22,10 +22,10 @@ pub(super) struct EngineState {
     pub(super) held: HeldSlab,
     pub(super) request_pool: RequestPool,
     pub(super) counters: EngineCounters,
-    /// The counters of all RDMA streams. `Core::counters` copies them into `counters`.
+    /// The counters of all RDMA streams. `Poller::counters` copies them into `counters`.
     pub(super) streams: StreamCounters,
     pub(super) config: EngineConfig,
-    pub(super) shared: Arc<EngineShared>,
+    pub(super) handle: Arc<EngineHandle>,
     /// The context's queue for events of the port.
     pub(super) async_events: EventSource,
     pub(super) tx_scheduler: TxScheduler,

@@ -40,7 +40,7 @@ dp::events! {
 
     /// A connection could not begin.
     fn connect_failed(state: &EngineState, remote: SocketAddr, error: ConnectionError) {
-        tracing::debug!(engine = state.shared.index(), %remote, %error, "connect failed");
+        tracing::debug!(engine = state.handle.index(), %remote, %error, "connect failed");
     }
 
     /// The TCP handshake is done.
@@ -62,7 +62,7 @@ dp::events! {
         qp: Option<&Arc<QpShared>>,
         error: Option<ConnectionError>,
     ) {
-        let (engine, qp_num) = (state.shared.index(), num(qp));
+        let (engine, qp_num) = (state.handle.index(), num(qp));
         let (local, remote) = printed(id.and_then(|id| id.addresses()));
         match error {
             Some(error) => {
@@ -164,7 +164,7 @@ dp::events! {
 
     /// The link of the port has changed.
     fn link_changed(state: &EngineState, link: LinkState) {
-        let engine = state.shared.index();
+        let engine = state.handle.index();
         match link {
             LinkState::Up => tracing::info!(engine, state = ?link, "link changed"),
             LinkState::Down | LinkState::Gone => tracing::warn!(engine, state = ?link, "link changed"),
@@ -174,7 +174,7 @@ dp::events! {
     /// Another host uses one of our addresses. `lost`: we do not use it.
     fn address_conflict(state: &EngineState, address: IpAddr, mac: EthernetAddress, lost: bool) {
         let mac = colons(mac);
-        tracing::warn!(engine = state.shared.index(), %address, mac, lost, "address conflict");
+        tracing::warn!(engine = state.handle.index(), %address, mac, lost, "address conflict");
     }
 }
 
@@ -182,7 +182,7 @@ dp::events! {
 #[cfg(feature = "tracing")]
 fn of(state: &EngineState, conn: ConnId) -> (usize, (Option<String>, Option<String>)) {
     let addresses = state.tcp.info(conn).map(|info| (info.local, info.remote));
-    (state.shared.index(), printed(addresses))
+    (state.handle.index(), printed(addresses))
 }
 
 /// An Ethernet address as Linux writes it. Its `Display` has dashes.

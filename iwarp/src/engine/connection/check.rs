@@ -158,9 +158,9 @@ mod tests {
         for (stage, end, break_it, found) in BROKEN {
             let mut ends = connection_at(stage);
             for end in &ends {
-                end.engine.core.check().unwrap();
+                end.engine.poller.check().unwrap();
             }
-            let (connection, state) = ends[end].engine.core.only_connection();
+            let (connection, state) = ends[end].engine.poller.only_connection();
             break_it(connection);
             assert_found(connection.check(state).map(drop), found);
         }

@@ -105,7 +105,7 @@ impl Connection {
             return self.reject(state, Reject::OldAgreement);
         }
         let limit = request.private_data_limit - if offers_ib.is_some() { AGREEMENT_BYTES } else { 0 };
-        id.set_requested(&state.shared, self.conn, limit);
+        id.set_requested(&state.handle, self.conn, limit);
         self.timers.clear_deadline();
         if let Some(timeout) = options.decision_timeout {
             self.timers.set_deadline(state.now + duration(timeout));
@@ -299,7 +299,7 @@ impl Connection {
                 if let (Some(id), Some(plain)) = (self.user.id(), self.plain.clone()) {
                     // RFC 5044 section 7.1.2 (MPA-190): MPA ends, and the TCP connection stays open
                     // for the user.
-                    id.set_streaming(&state.shared, &plain);
+                    id.set_streaming(&state.handle, &plain);
                     id.announce(None, kind);
                     return self.enter_streaming_mode(state, plain, reassembly);
                 }

@@ -128,7 +128,7 @@ impl Connection {
     ) {
         let Some(id) = self.user.id().cloned() else { return };
         self.report.announced = Announced::Streaming;
-        id.set_streaming(&state.shared, plain);
+        id.set_streaming(&state.handle, plain);
         self.set_established(state, idle_timeout);
         id.announce(listener, CmEventKind::StreamEstablished { remote });
     }

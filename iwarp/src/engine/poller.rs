@@ -13,14 +13,14 @@ use crate::memory::EpochGuard;
 use crate::mpa::HeldSlab;
 use crate::queues::EventSource;
 use crate::stream::{RequestPool, StreamCounters};
-use crate::verbs::{AsyncEventKind, AsyncEvents, CmShared, ConnectionError, EngineCounters, EngineShared};
+use crate::verbs::{AsyncEventKind, AsyncEvents, CmShared, ConnectionError, EngineCounters, EngineHandle};
 
 use super::EngineConfig;
 use super::acks::Acks;
 use super::carrier::Carrier;
 use super::connection::{Connection, Retry};
 use super::polled_time::PolledTime;
-use super::queues::Siblings;
+use super::siblings::Siblings;
 use super::state::EngineState;
 use super::trace;
 use super::tx_scheduler::TxScheduler;
@@ -35,8 +35,8 @@ mod status;
 /// of the memory latency; a smaller one leaves the lines in the cache until they are used.
 const PREFETCH_DISTANCE: usize = 2;
 
-/// The engine without its thread and its clock.
-pub(super) struct Core {
+/// The engine without its thread and its clock: what a poll works on.
+pub(super) struct Poller {
     state: EngineState,
     /// Makes `state.now` of the time of the clock, by which callers and the port go.
     time: PolledTime,
@@ -60,14 +60,14 @@ pub(super) struct Core {
     mbuf_backoff: Backoff,
 }
 
-impl Core {
+impl Poller {
     pub(super) fn new(
-        shared: Arc<EngineShared>,
+        handle: Arc<EngineHandle>,
         port: Box<dyn Port>,
         config: EngineConfig,
         async_events: AsyncEvents,
     ) -> Self {
-        trace::engine_started(shared.index(), port.info(), &config.stack);
+        trace::engine_started(handle.index(), port.info(), &config.stack);
         let mut tcp = Stack::new(config.stack.clone(), port.mempool().clone());
         if let Some(bulk) = port.bulk_mempool() {
             tcp.set_bulk_pool(bulk.clone());
@@ -87,8 +87,8 @@ impl Core {
             tx_scheduler: TxScheduler::new(config.stack.limits.connections),
             acks: Acks::new(config.stack.limits.connections),
             config,
-            async_events: EventSource::new(&async_events, shared.index() as u32),
-            shared,
+            async_events: EventSource::new(&async_events, handle.index() as u32),
+            handle,
             listeners: Vec::new(),
             listener_changes_reported: 0,
         };
@@ -126,8 +126,8 @@ impl Core {
         if self.siblings.adopted.is_empty() { self.port.poll_fd() } else { None }
     }
 
-    pub(super) fn shared(&self) -> &Arc<EngineShared> {
-        &self.state.shared
+    pub(super) fn handle(&self) -> &Arc<EngineHandle> {
+        &self.state.handle
     }
 
     pub(super) fn port(&self) -> &dyn Port {
@@ -174,13 +174,13 @@ impl Core {
     pub(super) fn poll(&mut self, clock: Instant, start: u64, guard: &EpochGuard<'_>) -> bool {
         let _engine = profile::scope(Layer::Engine);
         let now = self.set_time(clock);
-        self.state.shared.set_now_us(self.state.now_us());
+        self.state.handle.set_now_us(self.state.now_us());
         let owed = self.state.acks.due(now);
         let limits = self.state.acks.due_limits(now);
         let mut busy = self.carrier.is_due(now) && self.step(guard, Self::poll_link).1;
         busy |= self.run_commands(guard);
         busy |= self.receive(guard);
-        busy |= self.step(guard, |core| profile::within(Layer::TcpOut, || core.state.tcp.poll(now))).1;
+        busy |= self.step(guard, |poller| profile::within(Layer::TcpOut, || poller.state.tcp.poll(now))).1;
         busy |= self.run_deadlines(guard);
         self.begin_retries(guard);
         self.report_listeners();
@@ -259,9 +259,9 @@ impl Core {
     /// Resets all connections and sends the resets.
     pub(super) fn shut_down(&mut self, clock: Instant) {
         self.set_time(clock);
-        self.state.shared.stop();
-        trace::engine_ended(self.state.shared.index(), self.connection_count);
-        while let Some(command) = self.state.shared.next_command() {
+        self.state.handle.stop();
+        trace::engine_ended(self.state.handle.index(), self.connection_count);
+        while let Some(command) = self.state.handle.next_command() {
             command.refuse();
         }
         for slot in 0..self.connections.len() {
@@ -423,8 +423,8 @@ impl Core {
         {
             self.deadlines.pop_first();
             busy = true;
-            self.step(guard, |core| {
-                core.with(slot as usize, |connection, state| {
+            self.step(guard, |poller| {
+                poller.with(slot as usize, |connection, state| {
                     connection.scheduled = Deadline::NONE;
                     connection.on_time(state);
                 })
@@ -445,7 +445,7 @@ impl Core {
         debug_assert!(self.connections[slot].is_none(), "slot {slot} still has a connection");
         self.connections[slot] = Some(Box::new(connection));
         self.connection_count += 1;
-        self.state.shared.set_connections(self.connection_count);
+        self.state.handle.set_connections(self.connection_count);
         // Asks that the user made before the slot was known rang no doorbell.
         self.with(slot, |connection, state| connection.activate(state));
     }
@@ -489,7 +489,7 @@ impl Core {
         if connection.closed {
             let retry = self.connections[slot].take().and_then(|connection| connection.take_retry());
             self.connection_count -= 1;
-            self.state.shared.set_connections(self.connection_count);
+            self.state.handle.set_connections(self.connection_count);
             self.retries.extend(retry.map(|retry| *retry));
         }
     }

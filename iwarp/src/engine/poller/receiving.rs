@@ -4,7 +4,7 @@ use dp::profile::{self, Layer};
 use dp::{Burst, Mbuf};
 use tcp_lite::{Ahead, ConnId, Received};
 
-use super::{Core, PREFETCH_DISTANCE};
+use super::{PREFETCH_DISTANCE, Poller};
 use crate::memory::EpochGuard;
 
 /// Bursts received in one poll at most. More bursts give more throughput; fewer let doorbells and timers wait
@@ -39,7 +39,7 @@ impl Iterator for Frames<'_> {
 
 impl ExactSizeIterator for Frames<'_> {}
 
-impl Core {
+impl Poller {
     /// Hands received frames to TCP, at most `MAX_BURSTS` bursts, and handles the events of each.
     pub(super) fn receive(&mut self, guard: &EpochGuard<'_>) -> bool {
         let clock_us = self.clock_us();
@@ -102,10 +102,10 @@ impl Core {
                 let next = frames_there - frames.len();
                 fetched = profile::within(Layer::TcpIn, || self.fetch_ahead(ahead, next, fetched));
             }
-            self.step(guard, |core| {
-                profile::within(Layer::TcpIn, || core.state.tcp.input_next(core.state.now, &mut frames));
-                if let Some((conn, received)) = core.state.tcp.received() {
-                    core.on_received(guard, conn, received);
+            self.step(guard, |poller| {
+                profile::within(Layer::TcpIn, || poller.state.tcp.input_next(poller.state.now, &mut frames));
+                if let Some((conn, received)) = poller.state.tcp.received() {
+                    poller.on_received(guard, conn, received);
                 }
             });
         }

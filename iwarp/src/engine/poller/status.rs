@@ -2,10 +2,10 @@
 
 use dp::LinkState;
 
-use super::Core;
+use super::Poller;
 use crate::verbs::{ConnectionStatus, EngineStatus};
 
-impl Core {
+impl Poller {
     /// Its state at this time.
     #[cold]
     pub(super) fn status(&self) -> EngineStatus {
@@ -17,7 +17,7 @@ impl Core {
             Some(ConnectionStatus { qp, phase, tcp: self.state.tcp.info(connection.conn())? })
         });
         EngineStatus {
-            index: self.state.shared.index(),
+            index: self.state.handle.index(),
             port: info.name.clone(),
             mac: info.mac,
             mtu: info.mtu,

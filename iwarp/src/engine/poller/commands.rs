@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tcp_lite::{CloseReason, ConnId, ConnectError, ListenConfig};
 
-use super::Core;
+use super::Poller;
 use crate::engine::connection::{Attempt, Connection, Reject, Retry};
 use crate::engine::listening::EngineListener;
 use crate::engine::rate::Rate;
@@ -15,15 +15,15 @@ use crate::memory::EpochGuard;
 use crate::queues::{Ask, QpShared};
 use crate::verbs::{CmCommand, CmEventKind, CmShared, ConnParam, ConnectionError, ListenerShared};
 
-impl Core {
+impl Poller {
     pub(super) fn run_commands(&mut self, guard: &EpochGuard<'_>) -> bool {
         let mut busy = false;
-        while let Some(command) = self.state.shared.next_command() {
+        while let Some(command) = self.state.handle.next_command() {
             busy = true;
-            self.step(guard, |core| core.run_command(command, guard));
+            self.step(guard, |poller| poller.run_command(command, guard));
         }
-        let EngineState { shared, tx_scheduler, .. } = &mut self.state;
-        let doorbells = shared.doorbells();
+        let EngineState { handle, tx_scheduler, .. } = &mut self.state;
+        let doorbells = handle.doorbells();
         let mut activate = |slot: usize, connection: Option<&Option<Box<Connection>>>| {
             // As `Connection::activate`. A doorbell of a connection that has ended rings for nobody, or for
             // the next one in its slot.
@@ -183,7 +183,7 @@ impl Core {
     pub(super) fn begin_retries(&mut self, guard: &EpochGuard<'_>) {
         while let Some(retry) = self.retries.pop() {
             let Retry { id, qp, remote, param, deadline } = retry;
-            self.step(guard, |core| core.connect(id, &qp, remote, param, Attempt::Second { deadline }));
+            self.step(guard, |poller| poller.connect(id, &qp, remote, param, Attempt::Second { deadline }));
         }
     }
 }

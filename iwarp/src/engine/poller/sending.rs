@@ -5,7 +5,7 @@ use tcp_lite::{Duration, Instant};
 
 use super::super::connection::Transmitted;
 use super::super::tx_scheduler::TxScheduler;
-use super::{Core, PREFETCH_DISTANCE};
+use super::{PREFETCH_DISTANCE, Poller};
 use crate::memory::EpochGuard;
 
 /// Bytes that queue pairs hand to TCP before frames are received again. It is less than one poll receives, so
@@ -37,7 +37,7 @@ struct Pass {
     starved: bool,
 }
 
-impl Core {
+impl Poller {
     /// See [`Acks::set_patience`](crate::engine::acks::Acks). Returns whether an acknowledgement waits.
     pub(in crate::engine) fn await_answers(&mut self, patience: std::time::Duration) -> bool {
         let acks = &mut self.state.acks;
@@ -122,16 +122,16 @@ impl Core {
     #[inline]
     fn send_one(&mut self, slot: u32, bytes: usize, guard: &EpochGuard<'_>, pass: &mut Pass) {
         let before = self.state.streams.tx_fetched_bytes;
-        let (transmitted, _) = self.step(guard, |core| {
-            let Some(Some(connection)) = core.connections.get_mut(slot as usize) else {
+        let (transmitted, _) = self.step(guard, |poller| {
+            let Some(Some(connection)) = poller.connections.get_mut(slot as usize) else {
                 return Transmitted::Done;
             };
-            let transmitted = connection.transmit(&mut core.state, bytes, guard);
+            let transmitted = connection.transmit(&mut poller.state, bytes, guard);
             if transmitted != Transmitted::Done {
-                core.state.tx_scheduler.requeue(slot);
+                poller.state.tx_scheduler.requeue(slot);
             }
             if !connection.is_settled() {
-                core.settle(slot as usize);
+                poller.settle(slot as usize);
             }
             transmitted
         });
