@@ -18,7 +18,7 @@ use crate::verbs::{AsyncEventKind, AsyncEvents, CmShared, ConnectionError, Engin
 use super::EngineConfig;
 use super::acks::Acks;
 use super::carrier::Carrier;
-use super::connection::{Connection, Retry};
+use super::connection::{self, Connection, Retry};
 use super::polled_time::PolledTime;
 use super::siblings::Siblings;
 use super::state::EngineState;
@@ -316,23 +316,29 @@ impl Poller {
             busy = true;
             match event {
                 Event::Established { conn, listener: None } => {
-                    self.with_conn(conn, |connection, state| connection.on_established(state));
+                    self.with_conn(conn, |connection, state| {
+                        connection.on(state, connection::Event::Established)
+                    });
                 }
                 Event::Established { conn, listener: Some(listener) } => self.accepted(conn, listener),
                 Event::Received { conn, received } => {
                     self.with_conn(conn, |connection, state| connection.on_received(state, guard, received));
                 }
                 Event::Evict { conn, bytes } => {
-                    self.with_conn(conn, |connection, state| connection.on_evict(state, bytes));
+                    self.with_conn(conn, |connection, state| {
+                        connection.on(state, connection::Event::Evict { bytes })
+                    });
                 }
                 Event::Writable { conn } => {
-                    self.with_conn(conn, |connection, state| connection.on_writable(state));
+                    self.with_conn(conn, |connection, state| connection.activate(state));
                 }
                 Event::Acknowledged { conn } => {
                     self.with_conn(conn, |connection, state| connection.on_acknowledged(state));
                 }
                 Event::PeerClosed { conn } => {
-                    self.with_conn(conn, |connection, state| connection.on_peer_closed(state));
+                    self.with_conn(conn, |connection, state| {
+                        connection.on(state, connection::Event::PeerClosed)
+                    });
                 }
                 Event::Closed { conn, reason } => {
                     self.with_conn(conn, |connection, state| connection.on_closed(state, reason));
@@ -393,7 +399,7 @@ impl Poller {
             Some(connection) => {
                 trace::tcp_established(&self.state, conn);
                 self.insert(connection);
-                self.with_conn(conn, |connection, state| connection.announce_accepted(state));
+                self.with_conn(conn, |connection, state| connection.on(state, connection::Event::Accepted));
             }
             None => self.state.tcp.abort(now, conn),
         }

@@ -8,7 +8,9 @@ use tcp_lite::Instant;
 use crate::queues::QpShared;
 use crate::verbs::{CmShared, ConnParam};
 
-use super::{Connection, Initiating, Phase};
+use super::Connection;
+use super::base::Base;
+use super::startup::{Initiating, Role, Startup};
 
 /// Which attempt of an initiator this is.
 pub(in crate::engine) enum Attempt {
@@ -30,27 +32,28 @@ pub(in crate::engine) struct Retry {
     pub(in crate::engine) deadline: Instant,
 }
 
-impl Connection {
+impl Startup {
     /// The peer has closed without a Reply. Perhaps it does not know revision 2 (RFC 6581 section 10).
-    pub(super) fn consider_fallback(&mut self) {
-        let Phase::AwaitReply { initiating, .. } = &self.phase else { return };
-        let Initiating { initiator, qp, param } = &**initiating;
-        let may = matches!(self.attempt, Attempt::First) && self.plain.is_none();
+    pub(super) fn consider_fallback(&self, base: &mut Base) {
+        let Role::Initiator(Initiating { initiator, qp, param }) = &self.role else { return };
+        let may = matches!(base.attempt, Attempt::First) && base.plain.is_none();
         if may
             && initiator.may_fall_back()
-            && let (Some(id), Some(deadline)) = (self.user.id(), self.timers.deadline())
+            && let (Some(id), Some(deadline)) = (base.user.id(), base.timers.deadline())
             && let Some((_, remote)) = id.addresses()
         {
             let mut param = param.clone();
             (param.mpa_revision, param.peer_to_peer, param.fallback) = (1, false, false);
             let (id, qp) = (Arc::clone(id), Arc::clone(qp));
-            self.attempt = Attempt::Failed(Box::new(Retry { id, qp, remote, param, deadline }));
+            base.attempt = Attempt::Failed(Box::new(Retry { id, qp, remote, param, deadline }));
         }
     }
+}
 
+impl Connection {
     /// The second attempt, if there is one after this connection, which is over.
     pub(in crate::engine) fn take_retry(self) -> Option<Box<Retry>> {
-        match self.attempt {
+        match self.base.attempt {
             Attempt::Failed(retry) => Some(retry),
             Attempt::First | Attempt::Second { .. } => None,
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tcp_lite::{CloseReason, ConnId, ConnectError, ListenConfig};
 
 use super::Poller;
-use crate::engine::connection::{Attempt, Connection, Reject, Retry};
+use crate::engine::connection::{Attempt, Connection, Event, Reject, Retry};
 use crate::engine::listening::EngineListener;
 use crate::engine::rate::Rate;
 use crate::engine::state::EngineState;
@@ -57,14 +57,14 @@ impl Poller {
                 }
             },
             CmCommand::PlainBytes { id } => {
-                self.with_id(&id, |connection, state| connection.on_plain_bytes(state));
+                self.with_id(&id, |connection, state| connection.on(state, Event::PlainBytes));
             }
             CmCommand::StartInitiator { id, qp, param, after } => {
                 if let Some(conn) = id.conn() {
                     qp.engine.set_slot(conn.slot());
                 }
                 let started = self.with_id(&id, |connection, state| {
-                    connection.start_initiator(state, Arc::clone(&qp), param, after);
+                    connection.on(state, Event::StartInitiator { qp: Arc::clone(&qp), param, after });
                     connection.activate(state);
                 });
                 if !started {
@@ -74,7 +74,7 @@ impl Poller {
             }
             CmCommand::StartResponder { id, options, after } => {
                 self.with_id(&id, |connection, state| {
-                    connection.start_responder(state, guard, options, after)
+                    connection.on(state, Event::StartResponder { guard, options, after })
                 });
             }
             CmCommand::Listen { id, listener } => self.listen(id, listener),
@@ -88,7 +88,7 @@ impl Poller {
             CmCommand::Accept { id, conn, qp, param } => {
                 qp.engine.set_slot(conn.slot());
                 let taken = self.with_conn(conn, |connection, state| {
-                    connection.accept(state, guard, Arc::clone(&id), Arc::clone(&qp), param);
+                    connection.accept(state, guard, Arc::clone(&id), (Arc::clone(&qp), param));
                 });
                 if !taken {
                     // The connection has ended, and the user knows.
@@ -97,10 +97,10 @@ impl Poller {
             }
             CmCommand::Reject { conn, private_data, stays_open } => {
                 let why = Reject::ByUser { private_data: &private_data, stays_open };
-                self.with_conn(conn, |connection, state| connection.reject(state, why));
+                self.with_conn(conn, |connection, state| connection.on(state, Event::Reject(why)));
             }
             CmCommand::Disconnect { id } => {
-                self.with_id(&id, |connection, state| connection.disconnect(state));
+                self.with_id(&id, |connection, state| connection.on(state, Event::Disconnect));
             }
             CmCommand::Abort { id } => {
                 self.with_id(&id, |connection, state| connection.abort(state));
