@@ -107,8 +107,8 @@ pub(super) enum Event<'a> {
     Deadline,
     /// It is time to look whether the connection was idle for too long.
     IdleCheck,
-    /// The time has passed for which a message of this end may wait for a receive request.
-    PeerNotReady,
+    /// Perhaps the time of a timer has come that only this phase has.
+    Time,
     /// The user has sent or read bytes in streaming mode.
     PlainBytes,
     /// The user starts MPA as initiator, after position `after` of its stream.
@@ -135,13 +135,14 @@ pub(super) enum Transmitted {
 }
 
 impl Phase {
-    /// Bytes of packet buffers that are held for bytes ahead of the frontier.
-    fn pinned_bytes(&self) -> usize {
+    /// Bytes of packet buffers that are held for bytes ahead of the frontier, and the next time of a timer
+    /// that only this phase has.
+    fn upkeep(&self) -> (usize, Deadline) {
         match self {
-            Self::Rdma(rdma) => rdma.deframer.pinned_bytes(),
-            Self::Streaming(streaming) => streaming.reassembly.pinned_bytes(),
-            Self::Startup(startup) => startup.reassembly.pinned_bytes(),
-            Self::Opening(_) | Self::Closing(_) => 0,
+            Phase::Rdma(rdma) => rdma.upkeep(),
+            Phase::Streaming(streaming) => (streaming.reassembly.pinned_bytes(), Deadline::NONE),
+            Phase::Startup(startup) => (startup.reassembly.pinned_bytes(), Deadline::NONE),
+            Phase::Opening(_) | Phase::Closing(_) => (0, Deadline::NONE),
         }
     }
 
@@ -190,7 +191,7 @@ impl Phase {
             | Event::Send
             | Event::Deadline
             | Event::IdleCheck
-            | Event::PeerNotReady => {}
+            | Event::Time => {}
         }
         self
     }
@@ -199,11 +200,11 @@ impl Phase {
 impl Ends for Phase {
     fn end(self, base: &mut Base, state: &mut EngineState) -> Closing {
         match self {
-            Self::Opening(opening) => opening.end(base, state),
-            Self::Streaming(streaming) => streaming.end(base, state),
-            Self::Startup(startup) => startup.end(base, state),
-            Self::Rdma(rdma) => rdma.end(base, state),
-            Self::Closing(closing) => closing.end(base, state),
+            Phase::Opening(opening) => opening.end(base, state),
+            Phase::Streaming(streaming) => streaming.end(base, state),
+            Phase::Startup(startup) => startup.end(base, state),
+            Phase::Rdma(rdma) => rdma.end(base, state),
+            Phase::Closing(closing) => closing.end(base, state),
         }
     }
 }
@@ -228,23 +229,22 @@ impl Connection {
     }
 
     /// The next time at which it has to be called.
-    #[inline]
     pub(super) fn next_deadline(&self) -> Deadline {
-        self.base.timers.next()
+        self.base.timers.next().min(self.phase.upkeep().1)
     }
 
     /// Whether the engine has nothing to note after a call, as mostly in Full Operation: neither held bytes,
     /// a deadline nor the end.
     #[inline]
     pub(super) fn is_settled(&self) -> bool {
-        matches!(&self.phase, Phase::Rdma(rdma) if rdma.deframer.pinned_bytes() == self.pinned)
-            && self.next_deadline() == self.scheduled
-            && !self.closed
+        let Phase::Rdma(rdma) = &self.phase else { return false };
+        let (pinned, due) = rdma.upkeep();
+        pinned == self.pinned && self.base.timers.next().min(due) == self.scheduled && !self.closed
     }
 
     /// Tells TCP how many bytes of its buffers are held for bytes ahead of the frontier, if that has changed.
     pub(super) fn report_pinned(&mut self, state: &mut EngineState) {
-        let pinned = self.phase.pinned_bytes();
+        let (pinned, _) = self.phase.upkeep();
         if pinned != self.pinned {
             self.pinned = pinned;
             state.tcp.pin(self.base.conn, pinned);
@@ -318,9 +318,7 @@ impl Connection {
         if self.base.timers.take_idle_check(now) {
             self.on(state, Event::IdleCheck);
         }
-        if self.base.timers.take_peer_rnr(now) {
-            self.on(state, Event::PeerNotReady);
-        }
+        self.on(state, Event::Time);
     }
 
     /// The user accepts.

@@ -18,7 +18,7 @@ impl Connection {
     /// Checks the invariants of the connection; for tests.
     pub(in crate::engine) fn check(&self, state: &EngineState) -> Check<Holdings> {
         let holdings = self.check_phase(state)?;
-        let pinned = self.phase.pinned_bytes();
+        let (pinned, _) = self.phase.upkeep();
         ensure!(self.pinned == pinned, "TCP counts {} bytes pinned of {pinned}", self.pinned);
         let has_failed = matches!(self.base.attempt, Attempt::Failed(_));
         ensure!(!has_failed, "the attempt has failed, and it is still there");

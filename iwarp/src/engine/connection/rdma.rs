@@ -12,7 +12,7 @@ use std::time::Duration;
 use dp::Mbuf;
 use dp::invariant::{Check, ensure};
 use dp::profile::{self, Layer};
-use tcp_lite::{ConnId, Instant, Received};
+use tcp_lite::{ConnId, Deadline, Instant, Received};
 
 use crate::memory::{Accessor, EpochGuard};
 use crate::mpa::{Deframed, Deframer, HeldSlab, MpaError, Negotiated, Ulpdus};
@@ -28,6 +28,7 @@ use super::base::Base;
 use super::check::Holdings;
 use super::closing::Ends;
 use super::reassembly::{Reassembly, Rest};
+use super::timers::RnrTimers;
 use super::{Event, Phase, Transmitted};
 
 mod not_ready;
@@ -35,17 +36,18 @@ mod teardown;
 
 /// A connection in Full Operation.
 pub(super) struct Rdma {
-    pub(super) deframer: Deframer,
-    pub(super) stream: Stream,
+    deframer: Deframer,
+    stream: Stream,
     pub(super) state: RdmaState,
     /// It is among the connections that owe an acknowledgement.
     owes_ack: bool,
     /// It is among those that owe a limit.
     owes_limit: bool,
     /// The peer's settings for messages that find no receive request, with InfiniBand's semantics.
-    pub(super) peer_rnr: PeerRnrConfig,
+    peer_rnr: PeerRnrConfig,
     /// Since when the peer has no receive request for a message of this end.
-    pub(super) peer_not_ready_since: Option<Instant>,
+    peer_not_ready_since: Option<Instant>,
+    rnr: RnrTimers,
 }
 
 /// What a connection in Full Operation does.
@@ -78,7 +80,6 @@ impl Rdma {
         // this connection.
         let Agreement { peer_rnr, rnr_timeout, outlives_peer } = agreement;
         let ib_semantics = agreement.ib_semantics();
-        base.timers.set_rnr_timeout(rnr_timeout);
         qp.connected((negotiated.ord, negotiated.ird), ib_semantics, outlives_peer);
         state.tcp.report_acknowledgements(base.conn, ib_semantics);
         let Negotiated { rx_markers, crc, rx_start, .. } = *negotiated;
@@ -90,6 +91,7 @@ impl Rdma {
             owes_limit: false,
             peer_rnr: peer_rnr.unwrap_or_default(),
             peer_not_ready_since: None,
+            rnr: RnrTimers::new(rnr_timeout),
         })
     }
 
@@ -111,7 +113,10 @@ impl Rdma {
             Event::IdleCheck if self.is_draining() || self.is_terminating() => Next::Same,
             Event::IdleCheck if base.has_idled(state) => self.disconnect(base, state),
             Event::IdleCheck => Next::Same,
-            Event::PeerNotReady => self.on_peer_rnr_timeout(base, state),
+            Event::Time => {
+                self.on_time(base, state);
+                Next::Same
+            }
             Event::Deadline if self.is_terminating() => {
                 base.abort(state);
                 Next::Same
@@ -135,6 +140,13 @@ impl Rdma {
             event => return Phase::Rdma(self).by_default(base, state, event),
         };
         self.then(next, base, state)
+    }
+
+    /// Bytes of packet buffers that are held for bytes ahead of the frontier, and when to call
+    /// [`on_time`](Self::on_time).
+    #[inline]
+    pub(super) fn upkeep(&self) -> (usize, Deadline) {
+        (self.deframer.pinned_bytes(), self.rnr.peer())
     }
 
     /// The phase that follows.

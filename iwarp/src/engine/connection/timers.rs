@@ -7,35 +7,33 @@ use tcp_lite::{Deadline, Instant};
 /// 73,000 years.
 const FOR_EVER: tcp_lite::Duration = tcp_lite::Duration::from_micros(i64::MAX as u64 / 4);
 
-/// The times of a connection: the deadline of its phase, the idle timeout, and the peer to take a message.
+/// The times of a connection in any phase: the deadline of the phase, and the idle timeout.
 pub(super) struct Timers {
     /// The deadline of the phase.
     deadline: Deadline,
     /// How long the connection may be idle once it is established, or [`FOR_EVER`].
     idle_timeout: tcp_lite::Duration,
-    /// How long a message of the peer may wait for a receive request, or [`FOR_EVER`].
-    rnr_timeout: tcp_lite::Duration,
     /// When to check whether it was idle for too long.
     idle_check: Deadline,
-    /// When a message of this end fails for which the peer has no receive request.
-    peer_rnr: Deadline,
+}
+
+/// How long messages wait for receive requests, of a connection in Full Operation.
+pub(super) struct RnrTimers {
+    /// How long a message of the peer may wait, or [`FOR_EVER`].
+    timeout: tcp_lite::Duration,
+    /// When a message of this end fails.
+    peer: Deadline,
 }
 
 impl Timers {
     pub(super) fn new(deadline: Option<Instant>) -> Self {
-        Self {
-            deadline: deadline.into(),
-            idle_timeout: FOR_EVER,
-            rnr_timeout: FOR_EVER,
-            idle_check: Deadline::NONE,
-            peer_rnr: Deadline::NONE,
-        }
+        Self { deadline: deadline.into(), idle_timeout: FOR_EVER, idle_check: Deadline::NONE }
     }
 
-    /// The next time at which the connection has to be called.
+    /// The next of them.
     #[inline]
     pub(super) fn next(&self) -> Deadline {
-        self.deadline.min(self.idle_check).min(self.peer_rnr)
+        self.deadline.min(self.idle_check)
     }
 
     /// The deadline of the phase.
@@ -51,18 +49,6 @@ impl Timers {
     /// The phase has no deadline.
     pub(super) fn clear_deadline(&mut self) {
         self.deadline = Deadline::NONE;
-    }
-
-    /// Sets how long a message of the peer may wait for a receive request; `None`: for ever.
-    pub(super) fn set_rnr_timeout(&mut self, timeout: Option<Duration>) {
-        self.rnr_timeout = timeout.map_or(FOR_EVER, duration);
-    }
-
-    /// A message of the peer waits: sets the deadline of the phase, unless it may wait for ever.
-    pub(super) fn watch_rnr(&mut self, now: Instant) {
-        if self.rnr_timeout < FOR_EVER {
-            self.deadline = (now + self.rnr_timeout).into();
-        }
     }
 
     /// Whether the deadline of the phase has passed. It is reported once.
@@ -92,17 +78,6 @@ impl Timers {
         take_if_passed(&mut self.idle_check, now)
     }
 
-    /// Sets when a message of this end fails for which the peer has no receive request;
-    /// [`Deadline::NONE`]: never.
-    pub(super) fn watch_peer_rnr(&mut self, at: Deadline) {
-        self.peer_rnr = at;
-    }
-
-    /// Whether that message fails now. It is reported once.
-    pub(super) fn take_peer_rnr(&mut self, now: Instant) -> bool {
-        take_if_passed(&mut self.peer_rnr, now)
-    }
-
     /// Whether the connection was idle for too long if its last progress was at `progress`. If not, the next
     /// check is set.
     pub(super) fn is_idle(&mut self, progress: Instant, now: Instant) -> bool {
@@ -112,6 +87,35 @@ impl Timers {
         let due = progress + self.idle_timeout;
         self.idle_check = (due > now).then_some(due).into();
         due <= now
+    }
+}
+
+impl RnrTimers {
+    /// A message of the peer may wait so long; `None`: for ever.
+    pub(super) fn new(timeout: Option<Duration>) -> Self {
+        Self { timeout: timeout.map_or(FOR_EVER, duration), peer: Deadline::NONE }
+    }
+
+    /// Until when a message of the peer may wait that has come now, unless that is for ever.
+    pub(super) fn limit(&self, now: Instant) -> Option<Instant> {
+        (self.timeout < FOR_EVER).then(|| now + self.timeout)
+    }
+
+    /// When a message of this end fails.
+    #[inline]
+    pub(super) fn peer(&self) -> Deadline {
+        self.peer
+    }
+
+    /// Sets when a message of this end fails for which the peer has no receive request;
+    /// [`Deadline::NONE`]: never.
+    pub(super) fn watch_peer(&mut self, at: Deadline) {
+        self.peer = at;
+    }
+
+    /// Whether that message fails now. It is reported once.
+    pub(super) fn take_peer_due(&mut self, now: Instant) -> bool {
+        take_if_passed(&mut self.peer, now)
     }
 }
 

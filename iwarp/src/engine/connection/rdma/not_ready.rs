@@ -24,17 +24,20 @@ impl Rdma {
         if news.peer_takes {
             // Each message has the whole time.
             self.peer_not_ready_since = None;
-            base.timers.watch_peer_rnr(Deadline::NONE);
+            self.rnr.watch_peer(Deadline::NONE);
         }
         if news.peer_not_ready {
             let since = *self.peer_not_ready_since.get_or_insert(state.now);
             let fails = self.peer_rnr_deadline(since);
-            base.timers.watch_peer_rnr(fails);
+            self.rnr.watch_peer(fails);
         }
         if news.refused {
             self.stream.await_recv();
-            if matches!(self.state, RdmaState::Open) && base.timers.deadline().is_none() {
-                base.timers.watch_rnr(state.now);
+            if matches!(self.state, RdmaState::Open)
+                && base.timers.deadline().is_none()
+                && let Some(limit) = self.rnr.limit(state.now)
+            {
+                base.timers.set_deadline(limit);
             }
         }
         base.activate(state);
@@ -64,18 +67,20 @@ impl Rdma {
         }
     }
 
-    /// The time has passed for which a message of this end may wait.
-    pub(super) fn on_peer_rnr_timeout(&mut self, base: &mut Base, state: &mut EngineState) -> Next {
+    /// Perhaps the time has passed for which a message of this end may wait.
+    pub(super) fn on_time(&mut self, base: &mut Base, state: &mut EngineState) {
         // By now the peer may have said that there is a receive request. The end of the connection has
         // deadlines of its own.
-        if self.stream.awaits_peer() && matches!(self.state, RdmaState::Open) {
+        if self.rnr.take_peer_due(state.now)
+            && self.stream.awaits_peer()
+            && matches!(self.state, RdmaState::Open)
+        {
             base.report.add(ConnectionError::ReceiverNotReady);
             base.name_cause();
             self.stream.fail_untaken();
             self.stream.qp().state.set(QpState::Error);
             state.tcp.abort(state.now, base.conn);
         }
-        Next::Same
     }
 
     /// When a message fails for which the peer has had no receive request since then.
