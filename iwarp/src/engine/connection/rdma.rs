@@ -167,15 +167,20 @@ impl Rdma {
 
     /// Gives the ULPDUs in a received buffer to the stream. Returns how many bytes that were handed up ahead
     /// of the frontier are no longer held.
-    #[inline]
+    ///
+    /// Never inlined: the loop over FPDUs has the registers to itself.
+    #[inline(never)]
     fn deframe(
         &mut self,
-        (offset, mut buf, frontier): (u64, Mbuf, u64),
-        held: &mut HeldSlab,
-        context: StreamContext<'_>,
+        received: Received,
+        state: &mut EngineState,
+        guard: &EpochGuard<'_>,
     ) -> Result<usize, Failure> {
         let _deframe = profile::scope(Layer::Deframe);
-        let mut delivery = self.stream.delivery(context);
+        let Received { offset, mut buf, frontier } = received;
+        let EngineState { streams, request_pool, held, .. } = state;
+        let mut delivery =
+            self.stream.delivery(StreamContext { guard, counters: streams, pool: request_pool });
         let taken = self.deframer.receive_whole(offset, &buf, frontier, held, |position, ulpdu| {
             let _receive = profile::scope(Layer::Receive);
             delivery.deliver_whole(position, ulpdu)
@@ -235,22 +240,21 @@ impl Rdma {
     }
 
     /// Bytes arrived.
-    #[inline]
+    #[inline(always)]
     pub(super) fn receive(
         &mut self,
         base: &mut Base,
         state: &mut EngineState,
         guard: &EpochGuard<'_>,
-        Received { offset, buf, frontier }: Received,
+        received: Received,
     ) -> Next {
         // RFC 5041 section 7.1 (DDP-192): after an error all that still arrives is dropped.
         if self.is_terminating() {
-            base.discard(state, offset, &buf, frontier);
+            base.discard(state, received.offset, &received.buf, received.frontier);
             return Next::Same;
         }
         let before = ReceiveSnapshot::of(self, state);
-        let context = StreamContext { guard, counters: &mut state.streams, pool: &mut state.request_pool };
-        let result = self.deframe((offset, buf, frontier), &mut state.held, context);
+        let result = self.deframe(received, state, guard);
         self.after_receiving(base, state, before, result)
     }
 
