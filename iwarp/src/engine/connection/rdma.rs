@@ -12,7 +12,7 @@ use std::time::Duration;
 use dp::Mbuf;
 use dp::invariant::{Check, ensure};
 use dp::profile::{self, Layer};
-use tcp_lite::{ConnId, Deadline, Instant, Received};
+use tcp_lite::{ConnId, Deadline, Received};
 
 use crate::memory::{Accessor, EpochGuard};
 use crate::mpa::{Deframed, Deframer, HeldSlab, MpaError, Negotiated, Ulpdus};
@@ -45,8 +45,6 @@ pub(super) struct Rdma {
     owes_limit: bool,
     /// The peer's settings for messages that find no receive request, with InfiniBand's semantics.
     peer_rnr: PeerRnrConfig,
-    /// Since when the peer has no receive request for a message of this end.
-    peer_not_ready_since: Option<Instant>,
     rnr: RnrTimers,
 }
 
@@ -90,7 +88,6 @@ impl Rdma {
             owes_ack: false,
             owes_limit: false,
             peer_rnr: peer_rnr.unwrap_or_default(),
-            peer_not_ready_since: None,
             rnr: RnrTimers::new(rnr_timeout),
         })
     }

@@ -21,7 +21,9 @@ pub(super) struct Timers {
 pub(super) struct RnrTimers {
     /// How long a message of the peer may wait, or [`FOR_EVER`].
     timeout: tcp_lite::Duration,
-    /// When a message of this end fails.
+    /// Since when the peer has no receive request for a message of this end.
+    peer_since: Deadline,
+    /// When that message fails.
     peer: Deadline,
 }
 
@@ -93,7 +95,7 @@ impl Timers {
 impl RnrTimers {
     /// A message of the peer may wait so long; `None`: for ever.
     pub(super) fn new(timeout: Option<Duration>) -> Self {
-        Self { timeout: timeout.map_or(FOR_EVER, duration), peer: Deadline::NONE }
+        Self { timeout: timeout.map_or(FOR_EVER, duration), peer_since: Deadline::NONE, peer: Deadline::NONE }
     }
 
     /// Until when a message of the peer may wait that has come now, unless that is for ever.
@@ -107,10 +109,17 @@ impl RnrTimers {
         self.peer
     }
 
-    /// Sets when a message of this end fails for which the peer has no receive request;
-    /// [`Deadline::NONE`]: never.
-    pub(super) fn watch_peer(&mut self, at: Deadline) {
-        self.peer = at;
+    /// The peer has no receive request for a message of this end, which may wait for this time in all; `None`:
+    /// for ever.
+    pub(super) fn peer_is_not_ready(&mut self, now: Instant, time: Option<tcp_lite::Duration>) {
+        let since = self.peer_since.get().unwrap_or(now);
+        self.peer_since = since.into();
+        self.peer = time.map(|time| since + time).into();
+    }
+
+    /// The peer takes messages of this end.
+    pub(super) fn peer_takes(&mut self) {
+        (self.peer_since, self.peer) = (Deadline::NONE, Deadline::NONE);
     }
 
     /// Whether that message fails now. It is reported once.

@@ -8,7 +8,7 @@
 //! The receiver may have a limit of its own, behind which the message is an error, as it is without the
 //! agreement at once.
 
-use tcp_lite::{Deadline, Instant};
+use tcp_lite::Duration;
 
 use super::super::super::state::EngineState;
 use super::super::base::Base;
@@ -23,13 +23,11 @@ impl Rdma {
     pub(super) fn on_news(&mut self, base: &mut Base, state: &mut EngineState, news: News) {
         if news.peer_takes {
             // Each message has the whole time.
-            self.peer_not_ready_since = None;
-            self.rnr.watch_peer(Deadline::NONE);
+            self.rnr.peer_takes();
         }
         if news.peer_not_ready {
-            let since = *self.peer_not_ready_since.get_or_insert(state.now);
-            let fails = self.peer_rnr_deadline(since);
-            self.rnr.watch_peer(fails);
+            let time = self.peer_rnr_time();
+            self.rnr.peer_is_not_ready(state.now, time);
         }
         if news.refused {
             self.stream.await_recv();
@@ -83,10 +81,9 @@ impl Rdma {
         }
     }
 
-    /// When a message fails for which the peer has had no receive request since then.
-    fn peer_rnr_deadline(&self, since: Instant) -> Deadline {
+    /// How long a message of this end may wait; `None`: for ever.
+    fn peer_rnr_time(&self) -> Option<Duration> {
         let retry = self.stream.qp().attributes.rnr_retry().unwrap_or(self.peer_rnr.rnr_retry);
-        let time = self.peer_rnr.rnr_time() * u32::from(retry);
-        (retry < RNR_RETRY_FOR_EVER).then(|| since + duration(time)).into()
+        (retry < RNR_RETRY_FOR_EVER).then(|| duration(self.peer_rnr.rnr_time() * u32::from(retry)))
     }
 }
