@@ -340,8 +340,7 @@ mod tests {
             #[cfg(test)] mod tests { impl A { fn i() { let Phase::X = p; } } }";
         let mut seen = Seen::default();
         seen.visit_file(&syn::parse_file(text).unwrap());
-        let types =
-            BTreeMap::from([("A".into(), (2, 3)), ("D".into(), (2, 0)), ("Phase".into(), (0, 1))]);
+        let types = BTreeMap::from([("A".into(), (2, 3)), ("D".into(), (2, 0)), ("Phase".into(), (0, 1))]);
         assert_eq!((seen.types, seen.phase_matches), (types, 8));
     }
 

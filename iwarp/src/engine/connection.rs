@@ -16,7 +16,7 @@
 //! | `connection/reassembly.rs` | received bytes before Full Operation |
 //! | `connection/pre_fpdu.rs` | bytes to send before the first FPDU |
 //! | `connection/retry.rs` | the second attempt, with revision 1 |
-//! | `connection/report.rs` | what its user is told about the end |
+//! | `connection/report.rs` | what its user is told |
 //! | `connection/check.rs` | the invariants of a connection |
 
 use std::sync::Arc;
@@ -26,6 +26,7 @@ use tcp_lite::{CloseReason, ConnId, Deadline, Received};
 
 use crate::memory::EpochGuard;
 use crate::queues::{Ask, QpShared};
+use crate::stream::Waiting;
 use crate::verbs::{CmShared, ConnParam, ConnectionError, ConnectionPhase, QpState, ResponderOptions};
 
 use super::state::EngineState;
@@ -47,7 +48,6 @@ pub(super) use retry::{Attempt, Retry};
 pub(super) use startup::Reject;
 
 use base::Base;
-use check::Holdings;
 use closing::{Closing, Ends};
 use opening::Opening;
 use rdma::{Next, Rdma};
@@ -121,6 +121,14 @@ pub(super) enum Event<'a> {
     Reject(Reject<'a>),
     /// The user wants a graceful close.
     Disconnect,
+}
+
+/// The slots of shared slabs that a connection holds.
+#[derive(Debug, Default)]
+pub(super) struct Holdings {
+    pub(super) buffers: usize,
+    pub(super) records: usize,
+    pub(super) waiting: Waiting,
 }
 
 /// The result of [`Connection::transmit`].
@@ -346,6 +354,14 @@ impl Connection {
         }
         self.abort(state);
         self.on_closed(state, CloseReason::Aborted);
+    }
+
+    /// The second attempt, if there is one after this connection, which is over.
+    pub(super) fn take_retry(self) -> Option<Box<Retry>> {
+        match self.base.attempt {
+            Attempt::Failed(retry) => Some(retry),
+            Attempt::First | Attempt::Second { .. } => None,
+        }
     }
 
     // ---- acknowledgements ----

@@ -6,17 +6,17 @@ use std::time::Duration;
 use dp::Mbuf;
 use tcp_lite::{CloseReason, ConnId, Instant};
 
+use crate::mpa::Negotiated;
 use crate::queues::{QpShared, QpState};
 use crate::verbs::{Admitted, CmEventKind, ConnectionError, KeepalivePolicy, PlainBytes};
 
 use super::super::state::EngineState;
 use super::super::trace;
 use super::pre_fpdu::{PreFpdu, Progress, Sent};
-use super::rdma::Announcement;
-use super::report::{Announced, Report, User};
+use super::reassembly::Reassembly;
+use super::report::{Announced, Announcement, Report, User};
+use super::retry::Attempt;
 use super::timers::{Timers, duration};
-use super::{Attempt, Reassembly};
-use crate::mpa::Negotiated;
 
 /// What a connection has in every phase.
 pub(super) struct Base {

@@ -3,16 +3,7 @@
 use dp::invariant::{Check, ensure};
 
 use super::super::state::EngineState;
-use super::{Attempt, Connection};
-use crate::stream::Waiting;
-
-/// The slots of shared slabs that a connection holds.
-#[derive(Debug, Default)]
-pub(in crate::engine) struct Holdings {
-    pub(in crate::engine) buffers: usize,
-    pub(in crate::engine) records: usize,
-    pub(in crate::engine) waiting: Waiting,
-}
+use super::{Attempt, Connection, Holdings};
 
 impl Connection {
     /// Checks the invariants of the connection; for tests.

@@ -7,7 +7,6 @@
 //! | `rdma/teardown.rs` | how the stream ends: by its user, by a failure, or by TCP |
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use dp::Mbuf;
 use dp::invariant::{Check, ensure};
@@ -25,11 +24,11 @@ use crate::verbs::ConnectionError;
 use super::super::state::EngineState;
 use super::super::trace;
 use super::base::Base;
-use super::check::Holdings;
 use super::closing::Ends;
 use super::reassembly::{Reassembly, Rest};
+use super::report::Announcement;
 use super::timers::RnrTimers;
-use super::{Event, Phase, Transmitted};
+use super::{Event, Holdings, Phase, Transmitted};
 
 mod not_ready;
 mod teardown;
@@ -503,13 +502,4 @@ impl ReceiveSnapshot {
         let (fpdus, placed) = (state.streams.rx_fpdus, state.streams.rx_placed_bytes);
         Self { first: !full.stream.may_send(), fpdus, placed }
     }
-}
-
-/// The contents of the event that the connection is established.
-pub(super) struct Announcement {
-    pub(super) negotiated: Negotiated,
-    pub(super) agreement: Agreement,
-    pub(super) idle_timeout: Option<Duration>,
-    /// The user may send at once.
-    pub(super) ready: bool,
 }

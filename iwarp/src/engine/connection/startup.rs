@@ -18,12 +18,12 @@ use crate::verbs::{AGREEMENT_BYTES, CmEventKind, ConnParam, ConnectionError, Res
 use super::super::state::EngineState;
 use super::super::trace;
 use super::base::Base;
-use super::check::Holdings;
 use super::closing::{Closing, Ends};
-use super::rdma::{Announcement, Rdma};
-use super::report::User;
+use super::rdma::Rdma;
+use super::report::{Announcement, User};
+use super::retry::{Attempt, Retry};
 use super::streaming::Streaming;
-use super::{Event, Phase, Reassembly, duration};
+use super::{Event, Holdings, Phase, Reassembly, duration};
 
 /// MPA startup.
 pub(super) struct Startup {
@@ -473,6 +473,22 @@ impl Startup {
                 base.drop_reassembly(state, reassembly);
                 rdma.then(next, base, state)
             }
+        }
+    }
+
+    /// The peer has closed without a Reply. Perhaps it does not know revision 2 (RFC 6581 section 10).
+    pub(super) fn consider_fallback(&self, base: &mut Base) {
+        let Role::Initiator(Initiating { initiator, qp, param }) = &self.role else { return };
+        let may = matches!(base.attempt, Attempt::First) && base.plain.is_none();
+        if may
+            && initiator.may_fall_back()
+            && let (Some(id), Some(deadline)) = (base.user.id(), base.timers.deadline())
+            && let Some((_, remote)) = id.addresses()
+        {
+            let mut param = param.clone();
+            (param.mpa_revision, param.peer_to_peer, param.fallback) = (1, false, false);
+            let (id, qp) = (Arc::clone(id), Arc::clone(qp));
+            base.attempt = Attempt::Failed(Box::new(Retry { id, qp, remote, param, deadline }));
         }
     }
 

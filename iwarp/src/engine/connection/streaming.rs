@@ -18,12 +18,11 @@ use crate::verbs::{CmEventKind, CmShared, ConnParam, ConnectionError, PlainBytes
 
 use super::super::state::EngineState;
 use super::base::Base;
-use super::check::Holdings;
 use super::closing::{Closing, Ends};
 use super::pre_fpdu::Sent;
 use super::report::{Announced, User};
 use super::startup::{Initiating, Role, Startup};
-use super::{Event, Phase, Reassembly, duration};
+use super::{Event, Holdings, Phase, Reassembly, duration};
 
 /// A connection in streaming mode.
 pub(super) struct Streaming {

@@ -109,8 +109,8 @@ impl RnrTimers {
         self.peer
     }
 
-    /// The peer has no receive request for a message of this end, which may wait for this time in all; `None`:
-    /// for ever.
+    /// The peer has no receive request for a message of this end, which may wait for this time in all;
+    /// `None`: for ever.
     pub(super) fn peer_is_not_ready(&mut self, now: Instant, time: Option<tcp_lite::Duration>) {
         let since = self.peer_since.get().unwrap_or(now);
         self.peer_since = since.into();

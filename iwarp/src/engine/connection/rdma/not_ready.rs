@@ -1,9 +1,10 @@
-//! Messages that find no receive request, at either end, where both ends have agreed on InfiniBand's semantics
-//! ([`ib_profile`](crate::stream::ib_profile)): how long they wait.
+//! Messages that find no receive request, at either end, where both ends have agreed on InfiniBand's
+//! semantics ([`ib_profile`](crate::stream::ib_profile)): how long they wait.
 //!
-//! InfiniBand counts how often the sender sends such a message again, each time after a time that the receiver
-//! has told. Here the sender counts how long the message waits: as long as these tries would take. Then its
-//! request fails with [`WcStatus::RnrRetryExceeded`](crate::queues::WcStatus), and the connection is reset.
+//! InfiniBand counts how often the sender sends such a message again, each time after a time that the
+//! receiver has told. Here the sender counts how long the message waits: as long as these tries would take.
+//! Then its request fails with [`WcStatus::RnrRetryExceeded`](crate::queues::WcStatus), and the connection is
+//! reset.
 //!
 //! The receiver may have a limit of its own, behind which the message is an error, as it is without the
 //! agreement at once.
