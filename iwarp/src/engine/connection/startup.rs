@@ -411,13 +411,13 @@ impl Startup {
 
     /// The Reply is complete.
     fn on_reply(
-        self: Box<Self>,
+        self,
         base: &mut Base,
         state: &mut EngineState,
         guard: &EpochGuard<'_>,
         event: InitiatorEvent,
     ) -> Phase {
-        let Self { reassembly, role } = *self;
+        let Self { reassembly, role } = self;
         let Initiating { qp, param, .. } = match role {
             Role::Initiator(initiating) => initiating,
             role @ Role::Responder(..) => return Phase::Startup(Self::new(role, reassembly)),

@@ -266,6 +266,7 @@ impl Streaming {
         let is_same = base.plain.as_ref().is_some_and(|plain| Arc::ptr_eq(plain, &self.plain));
         ensure!(is_same, "streaming mode has the bytes of another connection");
         ensure!(base.user.id().is_some(), "streaming mode has no user");
+        ensure!(base.qp.is_none(), "streaming mode has a queue pair");
         ensure!(has_deadline == self.closing.is_some(), "streaming mode has a deadline: {has_deadline}");
         Ok(Holdings { buffers: self.reassembly.check(&state.held)?, ..Holdings::default() })
     }

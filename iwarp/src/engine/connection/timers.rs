@@ -154,4 +154,24 @@ mod tests {
             assert!(now + duration(long) > now + duration(Duration::from_secs(1 << 30)), "{long:?}");
         }
     }
+
+    #[test]
+    fn each_message_has_the_whole_time_once() {
+        let at = Instant::from_micros;
+        let time = |us| Some(tcp_lite::Duration::from_micros(us));
+        let mut rnr = RnrTimers::new(Some(Duration::from_micros(5)));
+        assert_eq!((rnr.limit(at(10)), rnr.peer()), (Some(at(15)), Deadline::NONE));
+        rnr.peer_is_not_ready(at(10), time(100));
+        rnr.peer_is_not_ready(at(50), time(100));
+        assert_eq!(rnr.peer().get(), Some(at(110)), "told twice about one message");
+        rnr.peer_is_not_ready(at(60), time(80));
+        assert_eq!(rnr.peer().get(), Some(at(90)), "the user has changed the number of tries");
+        assert_eq!([89, 90, 91].map(|us| rnr.take_peer_due(at(us))), [false, true, false]);
+        rnr.peer_takes();
+        rnr.peer_is_not_ready(at(200), time(100));
+        assert_eq!(rnr.peer().get(), Some(at(300)), "the next message");
+        rnr.peer_is_not_ready(at(210), None);
+        assert_eq!(rnr.peer(), Deadline::NONE);
+        assert_eq!(RnrTimers::new(None).limit(at(10)), None);
+    }
 }
