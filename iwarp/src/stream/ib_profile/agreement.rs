@@ -1,4 +1,4 @@
-//! The agreement on InfiniBand's semantics ([`ConnParam::ib_semantics`]).
+//! The agreement on InfiniBand's semantics.
 //!
 //! Twelve bytes behind the private data of the Request offer them, and eight others behind that of the Reply
 //! agree to them. MPA itself has no field for it: its reserved bits are 0 (RFC 5044 section 7.1.1). Programs
@@ -18,10 +18,9 @@
 use std::time::Duration;
 
 use crate::mpa::startup::PrivateData;
-use crate::verbs::{AGREEMENT_BYTES, ConnParam};
 
 /// Bytes of the offer, and of the consent.
-const OFFER_BYTES: usize = AGREEMENT_BYTES;
+pub(crate) const OFFER_BYTES: usize = 12;
 const CONSENT_BYTES: usize = 8;
 
 /// Of a Request, before the mark of the connection and the last byte.
@@ -44,26 +43,26 @@ const RNR_TIMES: [u32; 32] = [
     3072, 4096, 6144, 8192, 12_288, 16_384, 24_576, 32_768, 49_152,
 ];
 
-/// The peer's parameters for receive requests that are not ready.
+/// What one end tells the other one for messages that find no receive request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct PeerRnrConfig {
-    /// Its code for the time between two tries of ours.
-    min_rnr_timer: u8,
-    /// How often we try again.
+pub(crate) struct RnrConfig {
+    /// The code for the time between two tries of the other end; less than 32.
+    pub(crate) min_rnr_timer: u8,
+    /// How often the other end tries again; less than 8.
     pub(crate) rnr_retry: u8,
 }
 
-impl PeerRnrConfig {
+impl RnrConfig {
     fn of_byte(byte: u8) -> Self {
         Self { min_rnr_timer: byte >> 3, rnr_retry: byte & 7 }
     }
 
-    /// The byte that tells the peer of these parameters.
-    fn byte_of(param: &ConnParam) -> u8 {
-        param.min_rnr_timer << 3 | param.rnr_retry
+    /// The byte that tells them.
+    fn to_byte(self) -> u8 {
+        self.min_rnr_timer << 3 | self.rnr_retry
     }
 
-    /// The time between two tries of ours.
+    /// The time between two tries of the end that was told.
     pub(crate) fn rnr_time(self) -> Duration {
         let units = RNR_TIMES.get(usize::from(self.min_rnr_timer)).copied().unwrap_or_default();
         Duration::from_micros(10 * u64::from(units))
@@ -74,20 +73,14 @@ impl PeerRnrConfig {
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Agreement {
     /// The peer's parameters, if they have agreed.
-    pub(crate) peer_rnr: Option<PeerRnrConfig>,
-    /// As [`ConnParam::rnr_timeout`].
+    pub(crate) peer_rnr: Option<RnrConfig>,
+    /// How long a message of the peer waits for a receive request before the connection fails; `None`: for ever.
     pub(crate) rnr_timeout: Option<Duration>,
-    /// As [`ConnParam::outlives_peer`].
+    /// The queue pair of this end stays when the peer's end is gone.
     pub(crate) outlives_peer: bool,
 }
 
 impl Agreement {
-    /// `peer_rnr`: what the peer has told, if both ends want InfiniBand's semantics.
-    pub(crate) fn new(peer_rnr: Option<PeerRnrConfig>, param: &ConnParam) -> Self {
-        let ConnParam { rnr_timeout, outlives_peer, .. } = *param;
-        Self { peer_rnr, rnr_timeout, outlives_peer }
-    }
-
     /// Whether both ends want InfiniBand's semantics.
     pub(crate) fn ib_semantics(&self) -> bool {
         self.peer_rnr.is_some()
@@ -100,33 +93,25 @@ pub(crate) enum Offer {
     /// There is none.
     None,
     /// The peer tells these parameters.
-    Made(PeerRnrConfig),
+    Made(RnrConfig),
     /// One that came through a proxy, which ends the TCP connection.
     ByProxy,
     /// One of an older version.
     Old,
 }
 
-/// The private data of a Request with these parameters, on a TCP connection with this
+/// The private data of a Request with an offer that tells `own`, on a TCP connection with this
 /// [mark](tcp_lite::Stack::sequence_mark).
-pub(crate) fn request_data(param: &ConnParam, mark: u32) -> PrivateData {
-    let mut data = param.private_data.clone();
-    if param.ib_semantics {
-        append(&mut data, &OFFER);
-        append(&mut data, &mark.to_be_bytes());
-        append(&mut data, &[PeerRnrConfig::byte_of(param)]);
-    }
-    data
+pub(crate) fn add_offer(data: &mut PrivateData, own: RnrConfig, mark: u32) {
+    append(data, &OFFER);
+    append(data, &mark.to_be_bytes());
+    append(data, &[own.to_byte()]);
 }
 
-/// The private data of a Reply that accepts a Request.
-pub(crate) fn reply_data(param: &ConnParam, agreed: bool) -> PrivateData {
-    let mut data = param.private_data.clone();
-    if agreed {
-        append(&mut data, &CONSENT);
-        append(&mut data, &[PeerRnrConfig::byte_of(param)]);
-    }
-    data
+/// The private data of a Reply with the consent, which tells `own`.
+pub(crate) fn add_consent(data: &mut PrivateData, own: RnrConfig) {
+    append(data, &CONSENT);
+    append(data, &[own.to_byte()]);
 }
 
 /// The offer in the private data of a Request on a TCP connection with this mark. It is taken off, unless it
@@ -137,7 +122,7 @@ pub(crate) fn take_offer(private_data: &mut PrivateData, mark: u32) -> Offer {
     {
         let is_of_peer = [m0, m1, m2, m3] == mark.to_be_bytes();
         private_data.truncate(private_data.len() - OFFER_BYTES);
-        return if is_of_peer { Offer::Made(PeerRnrConfig::of_byte(told)) } else { Offer::ByProxy };
+        return if is_of_peer { Offer::Made(RnrConfig::of_byte(told)) } else { Offer::ByProxy };
     }
     match private_data.split_last() {
         Some((_, rest)) if rest.ends_with(&OLD_OFFER) => Offer::Old,
@@ -146,11 +131,11 @@ pub(crate) fn take_offer(private_data: &mut PrivateData, mark: u32) -> Offer {
 }
 
 /// The consent in the private data of a Reply, which is taken off.
-pub(crate) fn take_consent(private_data: &mut PrivateData) -> Option<PeerRnrConfig> {
+pub(crate) fn take_consent(private_data: &mut PrivateData) -> Option<RnrConfig> {
     let (&told, rest) = private_data.split_last()?;
     let len = rest.ends_with(&CONSENT).then(|| private_data.len() - CONSENT_BYTES)?;
     private_data.truncate(len);
-    Some(PeerRnrConfig::of_byte(told))
+    Some(RnrConfig::of_byte(told))
 }
 
 fn append(data: &mut PrivateData, bytes: &[u8]) {
@@ -166,30 +151,31 @@ mod tests {
         bytes.iter().copied().collect()
     }
 
+    const OWN: RnrConfig = RnrConfig { min_rnr_timer: 18, rnr_retry: 5 };
+
+    fn offered(mark: u32) -> PrivateData {
+        let mut sent = data(b"mine");
+        add_offer(&mut sent, OWN, mark);
+        sent
+    }
+
     #[test]
     fn an_offer_is_no_consent_and_is_taken_off_once() {
-        let param = ConnParam { ib_semantics: true, min_rnr_timer: 18, rnr_retry: 5, ..ConnParam::default() };
-        let told = PeerRnrConfig { min_rnr_timer: 18, rnr_retry: 5 };
-        let param = param.with_private_data(b"mine").unwrap();
-        let mut sent = request_data(&param, 0x0102_0304);
+        let mut sent = offered(0x0102_0304);
         assert_eq!(sent, data(b"mineuwarp?3\x01\x02\x03\x04\x95"));
         assert_eq!(take_consent(&mut sent), None);
-        assert_eq!([(); 2].map(|()| take_offer(&mut sent, 0x0102_0304)), [Offer::Made(told), Offer::None]);
+        assert_eq!([(); 2].map(|()| take_offer(&mut sent, 0x0102_0304)), [Offer::Made(OWN), Offer::None]);
         assert_eq!(sent, data(b"mine"));
-        let mut sent = reply_data(&param, true);
-        assert_eq!((take_offer(&mut sent, 0), take_consent(&mut sent)), (Offer::None, Some(told)));
+        add_consent(&mut sent, OWN);
+        assert_eq!((take_offer(&mut sent, 0), take_consent(&mut sent)), (Offer::None, Some(OWN)));
         assert_eq!(sent, data(b"mine"));
-        assert_eq!(reply_data(&param, false), data(b"mine"));
-        assert_eq!(request_data(&ConnParam::default(), 7), data(b""));
     }
 
     /// Another connection ends at a proxy on the way. Its private data is as it would be.
     #[test]
     fn an_offer_for_another_connection_is_none() {
-        let param =
-            ConnParam { ib_semantics: true, ..ConnParam::default() }.with_private_data(b"mine").unwrap();
         for other in [8, 7 << 8, 7 << 24] {
-            let mut sent = request_data(&param, 7);
+            let mut sent = offered(7);
             assert_eq!((take_offer(&mut sent, other), &sent), (Offer::ByProxy, &data(b"mine")));
         }
     }
@@ -218,7 +204,7 @@ mod tests {
 
     #[test]
     fn the_codes_of_times_are_those_of_infiniband() {
-        let us = |code: u8| PeerRnrConfig::of_byte(code << 3).rnr_time().as_micros();
+        let us = |code: u8| RnrConfig::of_byte(code << 3).rnr_time().as_micros();
         assert_eq!([0, 1, 12, 31].map(us), [655_360, 10, 640, 491_520]);
     }
 }

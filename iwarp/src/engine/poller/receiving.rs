@@ -4,7 +4,7 @@ use dp::profile::{self, Layer};
 use dp::{Burst, Mbuf};
 use tcp_lite::{Ahead, ConnId, Received};
 
-use super::{Core, PREFETCH_DISTANCE};
+use super::{PREFETCH_DISTANCE, Poller};
 use crate::memory::EpochGuard;
 
 /// Bursts received in one poll at most. More bursts give more throughput; fewer let doorbells and timers wait
@@ -39,7 +39,7 @@ impl Iterator for Frames<'_> {
 
 impl ExactSizeIterator for Frames<'_> {}
 
-impl Core {
+impl Poller {
     /// Hands received frames to TCP, at most `MAX_BURSTS` bursts, and handles the events of each.
     pub(super) fn receive(&mut self, guard: &EpochGuard<'_>) -> bool {
         let clock_us = self.clock_us();
@@ -57,7 +57,7 @@ impl Core {
                 break;
             }
         }
-        if self.siblings.exist() && (self.io.tcp.has_to_hand() || self.siblings.have_left()) {
+        if self.siblings.exist() && (self.state.tcp.has_to_hand() || self.siblings.have_left()) {
             busy |= self.receive_for_queues(guard, &mut burst);
         }
         self.rx = Some(burst);
@@ -70,11 +70,11 @@ impl Core {
     fn receive_for_queues(&mut self, guard: &EpochGuard<'_>, burst: &mut Burst) -> bool {
         let mut busy = false;
         for _ in 0..MAX_BURSTS {
-            if !self.io.tcp.has_handed() {
+            if !self.state.tcp.has_handed() {
                 break;
             }
             busy = true;
-            self.io.tcp.take_handed(self.io.now, burst);
+            self.state.tcp.take_handed(self.state.now, burst);
             self.take_in(guard, burst);
         }
         let clock_us = self.clock_us();
@@ -82,7 +82,7 @@ impl Core {
             busy |= self.siblings.adopted[queue].rx_burst(clock_us, burst) > 0;
             self.take_in(guard, burst);
         }
-        let handed_to = self.io.tcp.flush_handed();
+        let handed_to = self.state.tcp.flush_handed();
         if handed_to != 0 {
             self.siblings.wake(handed_to);
         }
@@ -93,7 +93,7 @@ impl Core {
     #[inline]
     fn take_in(&mut self, guard: &EpochGuard<'_>, burst: &mut Burst) {
         let ahead = (self.connection_count >= PREFETCH_MIN_CONNECTIONS)
-            .then(|| profile::within(Layer::TcpIn, || self.io.tcp.look_ahead(burst)));
+            .then(|| profile::within(Layer::TcpIn, || self.state.tcp.look_ahead(burst)));
         let (frames_there, mut fetched) = (burst.len(), 0);
         burst.reverse();
         let mut frames = Frames(burst).peekable();
@@ -102,10 +102,10 @@ impl Core {
                 let next = frames_there - frames.len();
                 fetched = profile::within(Layer::TcpIn, || self.fetch_ahead(ahead, next, fetched));
             }
-            self.step(guard, |core| {
-                profile::within(Layer::TcpIn, || core.io.tcp.input_next(core.io.now, &mut frames));
-                if let Some((conn, received)) = core.io.tcp.received() {
-                    core.on_received(guard, conn, received);
+            self.step(guard, |poller| {
+                profile::within(Layer::TcpIn, || poller.state.tcp.input_next(poller.state.now, &mut frames));
+                if let Some((conn, received)) = poller.state.tcp.received() {
+                    poller.on_received(guard, conn, received);
                 }
             });
         }
@@ -119,7 +119,7 @@ impl Core {
         if connection.conn() != conn {
             return;
         }
-        connection.on_received(&mut self.io, guard, received);
+        connection.on_received(&mut self.state, guard, received);
         if !connection.is_settled() {
             self.settle(slot);
         }
@@ -132,16 +132,16 @@ impl Core {
     #[inline(never)]
     fn fetch_ahead(&mut self, ahead: &Ahead, next: usize, fetched: usize) -> usize {
         for n in fetched.max(next)..=next + PREFETCH_DISTANCE {
-            self.prefetch(self.io.tcp.slot_ahead(ahead, n));
+            self.prefetch(self.state.tcp.slot_ahead(ahead, n));
         }
         // Its connection, which leads to it, was prefetched some frames before.
-        if let Some(slot) = self.io.tcp.slot_ahead(ahead, next + PREFETCH_DISTANCE / 2)
+        if let Some(slot) = self.state.tcp.slot_ahead(ahead, next + PREFETCH_DISTANCE / 2)
             && let Some(connection) = self.connection(slot)
         {
             connection.prefetch_stream();
         }
-        if let Some(slot) = self.io.tcp.slot_ahead(ahead, next) {
-            self.io.tcp.expect_next(slot);
+        if let Some(slot) = self.state.tcp.slot_ahead(ahead, next) {
+            self.state.tcp.expect_next(slot);
         }
         next + PREFETCH_DISTANCE + 1
     }

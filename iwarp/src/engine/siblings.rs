@@ -9,17 +9,17 @@ use std::sync::Arc;
 use dp::{Clock, Port};
 use tcp_lite::Member;
 
-use super::core::Core;
+use super::poller::Poller;
 use super::thread::{self, EngineThread, ThreadOptions};
 use super::{Engine, EngineConfig};
 use crate::queues::Notifier;
-use crate::verbs::{CmCommand, Context, EngineShared, VerbsError};
+use crate::verbs::{CmCommand, Context, EngineHandle, VerbsError};
 
 /// The engines of the queues of one device, as one of them sees them.
 #[derive(Default)]
 pub(super) struct Siblings {
     /// All of them, by the numbers of their stacks.
-    engines: Arc<[Arc<EngineShared>]>,
+    engines: Arc<[Arc<EngineHandle>]>,
     /// The queues of engines that are gone. Nobody else would receive the frames that arrive there.
     pub(super) adopted: Vec<Box<dyn Port>>,
 }
@@ -82,7 +82,7 @@ impl Engine {
         let queues: Vec<_> = ports.iter().map(|port| port.info().queue.clone()).collect();
         let wakers = ports.iter().map(|_| Notifier::new()).collect::<Result<Vec<_>, _>>()?;
         let connections = config.stack.limits.connections;
-        let add = |waker| context.shared.add_engine(|index| EngineShared::new(index, connections, waker));
+        let add = |waker| context.shared.add_engine(|index| EngineHandle::new(index, connections, waker));
         let engines: Arc<[_]> = wakers.into_iter().map(add).collect();
         // One clock: sequence numbers and cookies of one host follow one time.
         let clock = Clock::new();
@@ -93,14 +93,14 @@ impl Engine {
                 thread::pin(*cpu);
             }
             let resources = &context.shared.resources;
-            let mut core =
-                Core::new(Arc::clone(&engines[at]), port, config.clone(), resources.events.clone());
-            core.join(member, Siblings { engines: Arc::clone(&engines), adopted: Vec::new() });
+            let mut poller =
+                Poller::new(Arc::clone(&engines[at]), port, config.clone(), resources.events.clone());
+            poller.join(member, Siblings { engines: Arc::clone(&engines), adopted: Vec::new() });
             Self {
                 context: context.clone(),
                 participant: resources.memory.join(),
                 clock: clock.clone(),
-                core,
+                poller,
             }
         });
         Ok(each.collect())

@@ -1,4 +1,4 @@
-//! The parts of an engine that its connections use.
+//! The state of an engine that its connections use.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -8,24 +8,24 @@ use tcp_lite::{ConnId, Instant, Stack};
 use crate::mpa::HeldSlab;
 use crate::queues::EventSource;
 use crate::stream::{RequestPool, StreamCounters};
-use crate::verbs::{AsyncEventKind, CmShared, EngineCounters, EngineShared};
+use crate::verbs::{AsyncEventKind, CmShared, EngineCounters, EngineHandle};
 
 use super::EngineConfig;
 use super::acks::Acks;
 use super::listening::EngineListener;
 use super::tx_scheduler::TxScheduler;
 
-/// The parts of the engine that connections use.
-pub(super) struct Io {
+/// The state of the engine that its connections use.
+pub(super) struct EngineState {
     pub(super) now: Instant,
     pub(super) tcp: Stack,
     pub(super) held: HeldSlab,
     pub(super) request_pool: RequestPool,
     pub(super) counters: EngineCounters,
-    /// The counters of all RDMA streams. `Core::counters` copies them into `counters`.
+    /// The counters of all RDMA streams. `Poller::counters` copies them into `counters`.
     pub(super) streams: StreamCounters,
     pub(super) config: EngineConfig,
-    pub(super) shared: Arc<EngineShared>,
+    pub(super) handle: Arc<EngineHandle>,
     /// The context's queue for events of the port.
     pub(super) async_events: EventSource,
     pub(super) tx_scheduler: TxScheduler,
@@ -36,7 +36,7 @@ pub(super) struct Io {
     pub(super) listener_changes_reported: u64,
 }
 
-impl Io {
+impl EngineState {
     /// Schedules a connection to send.
     pub(super) fn schedule_tx(&mut self, conn: ConnId) {
         self.tx_scheduler.begin(conn.slot() as u32);

@@ -11,7 +11,7 @@ use dp::Port;
 use tcp_lite::{CloseReason, ConnId};
 
 use crate::queues::QpShared;
-use crate::verbs::engine_shared::EngineShared;
+use crate::verbs::engine_handle::EngineHandle;
 use crate::verbs::{ConnectionError, ContextShared, VerbsError};
 
 use super::event::{self, ChannelShared};
@@ -94,22 +94,22 @@ pub(super) enum CmPhase {
     /// Listens on all engines.
     Listening { listener: Arc<ListenerShared> },
     /// Exchanges bytes before MPA.
-    Streaming { engine: Arc<EngineShared> },
+    Streaming { engine: Arc<EngineHandle> },
     /// Waits for the Request of the peer, on a connection that began in streaming mode.
-    Awaiting { engine: Arc<EngineShared> },
+    Awaiting { engine: Arc<EngineHandle> },
     /// A connect request that is not accepted or rejected yet.
-    Requested { engine: Arc<EngineShared>, conn: ConnId, private_data_limit: u16 },
+    Requested { engine: Arc<EngineHandle>, conn: ConnId, private_data_limit: u16 },
     /// A connection that `engine` sets up or carries.
-    Connected { engine: Arc<EngineShared> },
+    Connected { engine: Arc<EngineHandle> },
     /// The user has ended the connection that `engine` carries, and `engine` has not reported its end yet.
-    Closing { engine: Arc<EngineShared> },
+    Closing { engine: Arc<EngineHandle> },
     /// Rejected or disconnected, or no longer listening.
     Over,
 }
 
 impl CmPhase {
     /// The engine of its connection.
-    fn engine(&self) -> Option<&Arc<EngineShared>> {
+    fn engine(&self) -> Option<&Arc<EngineHandle>> {
         match self {
             Self::Streaming { engine }
             | Self::Awaiting { engine }
@@ -148,7 +148,7 @@ pub(crate) enum CmCommand {
     /// Receive from the queue of an engine that is gone.
     Adopt { port: Box<dyn Port> },
     /// Say what it carries. Without an answer, because it is gone, `engine` tells who asked.
-    Status { engine: Arc<EngineShared> },
+    Status { engine: Arc<EngineHandle> },
 }
 
 impl CmCommand {
@@ -219,7 +219,7 @@ impl CmShared {
     }
 
     /// `engine` received a Request on `conn`, and waits for a decision.
-    pub(crate) fn set_requested(&self, engine: &Arc<EngineShared>, conn: ConnId, private_data_limit: usize) {
+    pub(crate) fn set_requested(&self, engine: &Arc<EngineHandle>, conn: ConnId, private_data_limit: usize) {
         let engine = Arc::clone(engine);
         // At most 512 (RFC 5044 section 7.1.1).
         let private_data_limit = private_data_limit as u16;
@@ -227,7 +227,7 @@ impl CmShared {
     }
 
     /// `engine` has a connection in streaming mode for it: a new one, or one whose MPA startup was rejected.
-    pub(crate) fn set_streaming(&self, engine: &Arc<EngineShared>, stream: &Arc<PlainBytes>) {
+    pub(crate) fn set_streaming(&self, engine: &Arc<EngineHandle>, stream: &Arc<PlainBytes>) {
         let mut state = self.state();
         // A user that has ended the connection does not use it again.
         if !matches!(state.phase, CmPhase::Closing { .. }) {
@@ -419,7 +419,7 @@ impl CmState {
         self.addresses = Some([local, remote].map(|address| (address.ip(), address.port())));
     }
 
-    pub(super) fn requested(&self) -> Result<(Arc<EngineShared>, ConnId, usize), VerbsError> {
+    pub(super) fn requested(&self) -> Result<(Arc<EngineHandle>, ConnId, usize), VerbsError> {
         match &self.phase {
             CmPhase::Requested { engine, conn, private_data_limit } => {
                 Ok((Arc::clone(engine), *conn, usize::from(*private_data_limit)))
@@ -432,7 +432,7 @@ impl CmState {
 
     /// The engine and buffers of a connection in streaming mode, also after the user has closed it: bytes
     /// that have arrived can still be read.
-    pub(super) fn readable(&self) -> Result<(Arc<EngineShared>, Arc<PlainBytes>), VerbsError> {
+    pub(super) fn readable(&self) -> Result<(Arc<EngineHandle>, Arc<PlainBytes>), VerbsError> {
         match (&self.phase, &self.stream, &self.qp) {
             (CmPhase::Closing { engine }, Some(stream), None) => Ok((Arc::clone(engine), Arc::clone(stream))),
             _ => self.streaming(),
@@ -440,7 +440,7 @@ impl CmState {
     }
 
     /// The engine and buffers of a connection in streaming mode.
-    pub(super) fn streaming(&self) -> Result<(Arc<EngineShared>, Arc<PlainBytes>), VerbsError> {
+    pub(super) fn streaming(&self) -> Result<(Arc<EngineHandle>, Arc<PlainBytes>), VerbsError> {
         match (&self.phase, &self.stream) {
             (CmPhase::Streaming { engine }, Some(stream)) => Ok((Arc::clone(engine), Arc::clone(stream))),
             _ => Err(VerbsError::Invalid("this identifier has no connection in streaming mode".into())),

@@ -10,7 +10,7 @@
 //! needs no second poll.
 //!
 //! An engine may do without a thread of its own ([`SharedEngine::without_thread`]): callers that wait take
-//! its place (`shared/callers.rs`).
+//! its place (`shared_engine/callers.rs`).
 
 mod absence;
 mod callers;
@@ -82,7 +82,7 @@ pub struct SharedEngine {
 struct Turned {
     /// `None` once it is stopped.
     engine: Mutex<Option<Engine>>,
-    shared: Arc<crate::verbs::EngineShared>,
+    handle: Arc<crate::verbs::EngineHandle>,
     /// Called after each poll, by the thread that polled, while it holds the lock of the engine.
     after_poll: Box<dyn Fn() + Send + Sync>,
     /// Turns of callers.
@@ -123,7 +123,7 @@ impl SharedEngine {
             of_thread.serve(options, port.as_ref(), None);
         };
         let thread = std::thread::Builder::new()
-            .name(format!("iwarp-engine-{}", inner.shared.index()))
+            .name(format!("iwarp-engine-{}", inner.handle.index()))
             .spawn(run)
             .map_err(VerbsError::System)?;
         Ok(Self { inner, thread: Some(thread) })
@@ -255,7 +255,7 @@ impl Turned {
         callers: Option<Callers>,
     ) -> Result<Self, VerbsError> {
         Ok(Self {
-            shared: Arc::clone(engine.shared()),
+            handle: Arc::clone(engine.handle()),
             engine: Mutex::new(Some(engine)),
             after_poll,
             turns: AtomicU64::new(0),
@@ -276,7 +276,7 @@ impl Turned {
     fn halt(&self) {
         self.stop.store(true, Ordering::SeqCst);
         self.call.notify();
-        self.shared.doorbells().interrupt();
+        self.handle.doorbells().interrupt();
     }
 
     fn turn(&self) -> bool {
@@ -396,7 +396,7 @@ impl Turned {
     /// Sleeps until a doorbell, a frame, a caller or `limit`.
     fn sleep(&self, limit: Duration, port: Option<&OwnedFd>, until: Option<BorrowedFd<'_>>) {
         let mut fds = arrayvec::ArrayVec::<PollFd<'_>, 4>::new();
-        fds.push(PollFd::from_borrowed_fd(self.shared.doorbells().waker(), PollFlags::IN));
+        fds.push(PollFd::from_borrowed_fd(self.handle.doorbells().waker(), PollFlags::IN));
         fds.push(PollFd::from_borrowed_fd(self.call.as_fd(), PollFlags::IN));
         fds.extend(port.map(|port| PollFd::new(port, PollFlags::IN)));
         fds.extend(until.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));

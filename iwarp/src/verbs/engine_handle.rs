@@ -1,4 +1,4 @@
-//! The part of an engine that threads of the user reach: its commands, and its state.
+//! The handle of an engine, by which threads of the user reach it: its commands, and its state.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -8,8 +8,8 @@ use crate::queues::{Doorbells, Notifier};
 
 use super::{CmCommand, StatusDesk};
 
-/// The part of an engine that any thread may use.
-pub(crate) struct EngineShared {
+/// The part of an engine that any thread may use. The engine itself is of one thread.
+pub(crate) struct EngineHandle {
     index: usize,
     commands: Mutex<VecDeque<CmCommand>>,
     status: StatusDesk,
@@ -22,7 +22,7 @@ pub(crate) struct EngineShared {
     stopped: AtomicBool,
 }
 
-impl EngineShared {
+impl EngineHandle {
     pub(crate) fn new(index: usize, max_connections: usize, waker: Notifier) -> Self {
         Self {
             index,

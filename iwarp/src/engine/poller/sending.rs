@@ -5,7 +5,7 @@ use tcp_lite::{Duration, Instant};
 
 use super::super::connection::Transmitted;
 use super::super::tx_scheduler::TxScheduler;
-use super::{Core, PREFETCH_DISTANCE};
+use super::{PREFETCH_DISTANCE, Poller};
 use crate::memory::EpochGuard;
 
 /// Bytes that queue pairs hand to TCP before frames are received again. It is less than one poll receives, so
@@ -37,10 +37,10 @@ struct Pass {
     starved: bool,
 }
 
-impl Core {
+impl Poller {
     /// See [`Acks::set_patience`](crate::engine::acks::Acks). Returns whether an acknowledgement waits.
     pub(in crate::engine) fn await_answers(&mut self, patience: std::time::Duration) -> bool {
-        let acks = &mut self.io.acks;
+        let acks = &mut self.state.acks;
         acks.set_patience(Duration::from_micros(patience.as_micros() as u64));
         acks.owed() + acks.owed_limits() > 0
     }
@@ -57,7 +57,7 @@ impl Core {
     /// Lets queue pairs hand FPDUs to TCP, a limited number of bytes each: first those that have just begun,
     /// then the others round robin.
     pub(super) fn send(&mut self, guard: &EpochGuard<'_>) -> bool {
-        let (fresh, bulk) = self.io.tx_scheduler.waiting();
+        let (fresh, bulk) = self.state.tx_scheduler.waiting();
         if fresh + bulk == 0 {
             self.mbuf_backoff.succeeded();
             return false;
@@ -68,7 +68,7 @@ impl Core {
             self.send_one(slot, bytes, guard, &mut pass);
         }
         if pass.starved && !pass.busy {
-            self.mbuf_backoff.refused(self.io.now);
+            self.mbuf_backoff.refused(self.state.now);
         } else {
             self.mbuf_backoff.succeeded();
         }
@@ -78,26 +78,26 @@ impl Core {
     /// The connection that sends next, and how many bytes.
     #[inline]
     fn next_sender(&mut self, pass: &mut Pass) -> Option<(u32, usize)> {
-        let quantum_bytes = self.io.config.quantum_bytes;
+        let quantum_bytes = self.state.config.quantum_bytes;
         if pass.fresh > 0
-            && let Some(slot) = self.io.tx_scheduler.next_fresh()
+            && let Some(slot) = self.state.tx_scheduler.next_fresh()
         {
             pass.fresh -= 1;
-            if let Some(slot) = self.io.tx_scheduler.fresh_behind(PREFETCH_DISTANCE) {
+            if let Some(slot) = self.state.tx_scheduler.fresh_behind(PREFETCH_DISTANCE) {
                 self.prefetch_senders(slot, TxScheduler::fresh_behind);
             }
             return Some((slot, quantum_bytes.min(FRESH_BYTES)));
         }
         // Each queue pair sends once at least, or until the bytes are used up. One that is blocked leaves the
         // ring.
-        let (_, bulk) = self.io.tx_scheduler.waiting();
+        let (_, bulk) = self.state.tx_scheduler.waiting();
         if bulk == 0 || pass.left == 0 {
             return None;
         }
         let tries = pass.tries.get_or_insert_with(|| bulk.max(SEND_BYTES / quantum_bytes.max(1)));
         *tries = tries.checked_sub(1)?;
-        let slot = self.io.tx_scheduler.next_bulk()?;
-        if let Some(slot) = self.io.tx_scheduler.bulk_behind(PREFETCH_DISTANCE) {
+        let slot = self.state.tx_scheduler.next_bulk()?;
+        if let Some(slot) = self.state.tx_scheduler.bulk_behind(PREFETCH_DISTANCE) {
             self.prefetch_senders(slot, TxScheduler::bulk_behind);
         }
         Some((slot, quantum_bytes))
@@ -109,7 +109,7 @@ impl Core {
     #[inline(never)]
     fn prefetch_senders(&self, slot: u32, behind: impl Fn(&TxScheduler, usize) -> Option<u32>) {
         self.prefetch(Some(slot as usize));
-        let sender = |distance| self.connection(behind(&self.io.tx_scheduler, distance)? as usize);
+        let sender = |distance| self.connection(behind(&self.state.tx_scheduler, distance)? as usize);
         if let Some(connection) = sender(PREFETCH_DISTANCE / 2) {
             connection.prefetch_stream();
         }
@@ -121,21 +121,21 @@ impl Core {
     /// Lets one connection send about `bytes` bytes, and adds that to the pass.
     #[inline]
     fn send_one(&mut self, slot: u32, bytes: usize, guard: &EpochGuard<'_>, pass: &mut Pass) {
-        let before = self.io.streams.tx_fetched_bytes;
-        let (transmitted, _) = self.step(guard, |core| {
-            let Some(Some(connection)) = core.connections.get_mut(slot as usize) else {
+        let before = self.state.streams.tx_fetched_bytes;
+        let (transmitted, _) = self.step(guard, |poller| {
+            let Some(Some(connection)) = poller.connections.get_mut(slot as usize) else {
                 return Transmitted::Done;
             };
-            let transmitted = connection.transmit(&mut core.io, bytes, guard);
+            let transmitted = connection.transmit(&mut poller.state, bytes, guard);
             if transmitted != Transmitted::Done {
-                core.io.tx_scheduler.requeue(slot);
+                poller.state.tx_scheduler.requeue(slot);
             }
             if !connection.is_settled() {
-                core.settle(slot as usize);
+                poller.settle(slot as usize);
             }
             transmitted
         });
-        let sent = (self.io.streams.tx_fetched_bytes - before) as usize;
+        let sent = (self.state.streams.tx_fetched_bytes - before) as usize;
         let no_mbuf = transmitted == Transmitted::NoMbuf;
         pass.left = pass.left.saturating_sub(sent);
         pass.starved |= no_mbuf;
@@ -149,14 +149,14 @@ impl Core {
         let mut busy = false;
         for _ in 0..MAX_TX_BURSTS {
             let more = self.port_backoff.is_refused()
-                || profile::within(Layer::TcpOut, || self.io.tcp.transmit(self.io.now, &mut self.tx));
+                || profile::within(Layer::TcpOut, || self.state.tcp.transmit(self.state.now, &mut self.tx));
             if self.tx.is_empty() {
                 break;
             }
             let sent = profile::within(Layer::PortTx, || self.port.tx_burst(clock_us, &mut self.tx));
             busy |= sent > 0;
             if sent == 0 {
-                self.port_backoff.refused(self.io.now);
+                self.port_backoff.refused(self.state.now);
                 break;
             }
             self.port_backoff.succeeded();

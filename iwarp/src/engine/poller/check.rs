@@ -2,21 +2,22 @@
 
 use dp::invariant::{Check, ensure};
 
-use super::Core;
+use super::Poller;
 #[cfg(test)]
-use super::{Connection, Io};
+use super::{Connection, EngineState};
 use crate::stream::Waiting;
 
-impl Core {
+impl Poller {
     /// Checks the invariants of the engine, and that connections hold all slots in use of the shared slabs;
     /// for tests.
     pub(in crate::engine) fn check(&self) -> Check {
-        self.io.tcp.check_invariants()?;
+        self.state.tcp.check_invariants()?;
         let (mut count, mut scheduled) = (0, 0);
         let (mut buffers, mut records, mut waiting) = (0, 0, Waiting::default());
         for (slot, connection) in self.connections.iter().enumerate() {
             let Some(connection) = connection else { continue };
-            let holdings = connection.check(&self.io).map_err(|what| format!("connection {slot}: {what}"))?;
+            let holdings =
+                connection.check(&self.state).map_err(|what| format!("connection {slot}: {what}"))?;
             ensure!(connection.conn().slot() == slot, "connection {:?} is in slot {slot}", connection.conn());
             if let Some(at) = connection.scheduled.get() {
                 ensure!(self.deadlines.contains(&(at, slot as u32)), "connection {slot} will not be woken");
@@ -34,20 +35,20 @@ impl Core {
             "{} deadlines, {scheduled} scheduled",
             self.deadlines.len()
         );
-        self.io.tx_scheduler.check().map_err(|what| format!("turns to send: {what}"))?;
-        self.io.held.check(buffers, records)?;
-        self.io.request_pool.check(waiting)
+        self.state.tx_scheduler.check().map_err(|what| format!("turns to send: {what}"))?;
+        self.state.held.check(buffers, records)?;
+        self.state.request_pool.check(waiting)
     }
 }
 
 #[cfg(test)]
-impl Core {
+impl Poller {
     /// Its only connection, to break it.
-    pub(in crate::engine) fn only_connection(&mut self) -> (&mut Connection, &Io) {
+    pub(in crate::engine) fn only_connection(&mut self) -> (&mut Connection, &EngineState) {
         let mut connections = self.connections.iter_mut().flatten();
         let connection = connections.next().expect("a connection");
         assert!(connections.next().is_none(), "more than one connection");
-        (connection, &self.io)
+        (connection, &self.state)
     }
 }
 
@@ -60,34 +61,34 @@ mod tests {
     use crate::engine::two_engines::{Stage, connection_at};
     use crate::mpa::HeldList;
 
-    type Break = fn(&mut Core);
+    type Break = fn(&mut Poller);
 
     const BROKEN: [(Break, &str); 5] = [
         (move_connection, "is in slot 1"),
-        (|core| core.deadlines.clear(), "connection 0 will not be woken"),
-        (|core| core.connection_count += 1, "2 counted of 1 connections"),
-        (|core| assert!(core.deadlines.insert((Instant::ZERO, 7))), "2 deadlines, 1 scheduled"),
+        (|poller| poller.deadlines.clear(), "connection 0 will not be woken"),
+        (|poller| poller.connection_count += 1, "2 counted of 1 connections"),
+        (|poller| assert!(poller.deadlines.insert((Instant::ZERO, 7))), "2 deadlines, 1 scheduled"),
         (forget_buffer, "held buffers: 1 slots taken, 0 in lists"),
     ];
 
-    fn move_connection(core: &mut Core) {
-        core.connections.insert(0, None);
+    fn move_connection(poller: &mut Poller) {
+        poller.connections.insert(0, None);
     }
 
-    fn forget_buffer(core: &mut Core) {
-        let mut buf = core.port.mempool().alloc().expect("a free buffer");
+    fn forget_buffer(poller: &mut Poller) {
+        let mut buf = poller.port.mempool().alloc().expect("a free buffer");
         assert!(buf.append(1).is_some());
-        HeldList::default().hold(&mut core.io.held, 0, buf, false).expect("a free slot");
+        HeldList::default().hold(&mut poller.state.held, 0, buf, false).expect("a free slot");
     }
 
     #[test]
-    fn a_core_whose_parts_disagree_is_found() {
+    fn a_poller_whose_parts_disagree_is_found() {
         for (break_it, found) in BROKEN {
             let mut ends = connection_at(Stage::Opening);
-            let core = &mut ends[0].engine.core;
-            core.check().unwrap();
-            break_it(core);
-            assert_found(core.check(), found);
+            let poller = &mut ends[0].engine.poller;
+            poller.check().unwrap();
+            break_it(poller);
+            assert_found(poller.check(), found);
         }
     }
 }

@@ -13,15 +13,15 @@ use crate::memory::EpochGuard;
 use crate::mpa::HeldSlab;
 use crate::queues::EventSource;
 use crate::stream::{RequestPool, StreamCounters};
-use crate::verbs::{AsyncEventKind, AsyncEvents, CmShared, ConnectionError, EngineCounters, EngineShared};
+use crate::verbs::{AsyncEventKind, AsyncEvents, CmShared, ConnectionError, EngineCounters, EngineHandle};
 
 use super::EngineConfig;
 use super::acks::Acks;
 use super::carrier::Carrier;
-use super::connection::{Connection, Retry};
-use super::io::Io;
+use super::connection::{self, Connection, Retry};
 use super::polled_time::PolledTime;
-use super::queues::Siblings;
+use super::siblings::Siblings;
+use super::state::EngineState;
 use super::trace;
 use super::tx_scheduler::TxScheduler;
 
@@ -35,10 +35,10 @@ mod status;
 /// of the memory latency; a smaller one leaves the lines in the cache until they are used.
 const PREFETCH_DISTANCE: usize = 2;
 
-/// The engine without its thread and its clock.
-pub(super) struct Core {
-    io: Io,
-    /// Makes `io.now` of the time of the clock, by which callers and the port go.
+/// The engine without its thread and its clock: what a poll works on.
+pub(super) struct Poller {
+    state: EngineState,
+    /// Makes `state.now` of the time of the clock, by which callers and the port go.
     time: PolledTime,
     port: Box<dyn Port>,
     carrier: Carrier,
@@ -60,14 +60,14 @@ pub(super) struct Core {
     mbuf_backoff: Backoff,
 }
 
-impl Core {
+impl Poller {
     pub(super) fn new(
-        shared: Arc<EngineShared>,
+        handle: Arc<EngineHandle>,
         port: Box<dyn Port>,
         config: EngineConfig,
         async_events: AsyncEvents,
     ) -> Self {
-        trace::engine_started(shared.index(), port.info(), &config.stack);
+        trace::engine_started(handle.index(), port.info(), &config.stack);
         let mut tcp = Stack::new(config.stack.clone(), port.mempool().clone());
         if let Some(bulk) = port.bulk_mempool() {
             tcp.set_bulk_pool(bulk.clone());
@@ -77,7 +77,7 @@ impl Core {
         // A slot for each buffer of the pool is always enough.
         let buffers = port.mempool().capacity();
         let held = HeldSlab::new(config.held_buffers.unwrap_or(buffers), buffers);
-        let io = Io {
+        let state = EngineState {
             now: Instant::ZERO,
             tcp,
             held,
@@ -87,14 +87,14 @@ impl Core {
             tx_scheduler: TxScheduler::new(config.stack.limits.connections),
             acks: Acks::new(config.stack.limits.connections),
             config,
-            async_events: EventSource::new(&async_events, shared.index() as u32),
-            shared,
+            async_events: EventSource::new(&async_events, handle.index() as u32),
+            handle,
             listeners: Vec::new(),
             listener_changes_reported: 0,
         };
         let (rx, tx) = (Some(Box::default()), Burst::new());
         Self {
-            io,
+            state,
             time: PolledTime::new(),
             carrier: Carrier::new(&*port),
             port,
@@ -112,13 +112,13 @@ impl Core {
 
     /// Makes it one of the engines on the queues of a device.
     pub(super) fn join(&mut self, member: Member, siblings: Siblings) {
-        self.io.tcp.join(member);
+        self.state.tcp.join(member);
         self.siblings = siblings;
     }
 
     /// Whether engines of other queues have handed over frames.
     pub(super) fn has_handed(&self) -> bool {
-        self.io.tcp.has_handed()
+        self.state.tcp.has_handed()
     }
 
     /// The descriptor that becomes readable for each frame, if there is one.
@@ -126,8 +126,8 @@ impl Core {
         if self.siblings.adopted.is_empty() { self.port.poll_fd() } else { None }
     }
 
-    pub(super) fn shared(&self) -> &Arc<EngineShared> {
-        &self.io.shared
+    pub(super) fn handle(&self) -> &Arc<EngineHandle> {
+        &self.state.handle
     }
 
     pub(super) fn port(&self) -> &dyn Port {
@@ -147,12 +147,12 @@ impl Core {
             rx_placed_bytes,
             tx_fetched_bytes,
             tx_zero_copy_bytes,
-        } = self.io.streams;
+        } = self.state.streams;
         let mut port = self.port.counters();
         self.siblings.adopted.iter().for_each(|adopted| port += adopted.counters());
         EngineCounters {
             port,
-            stack: self.io.tcp.counters(),
+            stack: self.state.tcp.counters(),
             rx_fpdus,
             rx_fpdus_early,
             rx_not_ready,
@@ -160,13 +160,13 @@ impl Core {
             rx_placed_bytes,
             tx_fetched_bytes,
             tx_zero_copy_bytes,
-            request_growths: self.io.request_pool.growths(),
-            ..self.io.counters
+            request_growths: self.state.request_pool.growths(),
+            ..self.state.counters
         }
     }
 
     pub(super) fn stack(&self) -> &Stack {
-        &self.io.tcp
+        &self.state.tcp
     }
 
     /// One poll, which begins when the clock says `clock` and the counter of cycles reads `start`. Returns
@@ -174,18 +174,18 @@ impl Core {
     pub(super) fn poll(&mut self, clock: Instant, start: u64, guard: &EpochGuard<'_>) -> bool {
         let _engine = profile::scope(Layer::Engine);
         let now = self.set_time(clock);
-        self.io.shared.set_now_us(self.io.now_us());
-        let owed = self.io.acks.due(now);
-        let limits = self.io.acks.due_limits(now);
+        self.state.handle.set_now_us(self.state.now_us());
+        let owed = self.state.acks.due(now);
+        let limits = self.state.acks.due_limits(now);
         let mut busy = self.carrier.is_due(now) && self.step(guard, Self::poll_link).1;
         busy |= self.run_commands(guard);
         busy |= self.receive(guard);
-        busy |= self.step(guard, |core| profile::within(Layer::TcpOut, || core.io.tcp.poll(now))).1;
+        busy |= self.step(guard, |poller| profile::within(Layer::TcpOut, || poller.state.tcp.poll(now))).1;
         busy |= self.run_deadlines(guard);
         self.begin_retries(guard);
         self.report_listeners();
-        let (owed, limits) = match self.io.config.acknowledge_at_once {
-            true => (self.io.acks.owed(), self.io.acks.owed_limits()),
+        let (owed, limits) = match self.state.config.acknowledge_at_once {
+            true => (self.state.acks.owed(), self.state.acks.owed_limits()),
             false => (owed, limits),
         };
         if limits > 0 {
@@ -198,10 +198,10 @@ impl Core {
         // TCP may give connections up while it sends.
         let (sent, had_events) = self.step(guard, Self::send_frames);
         busy |= sent | had_events;
-        self.io.counters.polls += 1;
+        self.state.counters.polls += 1;
         if busy {
-            self.io.counters.busy_polls += 1;
-            self.io.counters.busy_cycles += Clock::cycles().wrapping_sub(start);
+            self.state.counters.busy_polls += 1;
+            self.state.counters.busy_cycles += Clock::cycles().wrapping_sub(start);
         }
         busy
     }
@@ -210,21 +210,21 @@ impl Core {
     #[inline]
     fn set_time(&mut self, clock: Instant) -> Instant {
         let (now, is_pause) = self.time.advance(clock);
-        self.io.now = if is_pause { self.end_pause(clock) } else { now };
-        self.io.now
+        self.state.now = if is_pause { self.end_pause(clock) } else { now };
+        self.state.now
     }
 
     /// What the clock says in this poll, for the port: others may share its wire, who count standstills of
     /// this engine.
     fn clock_us(&self) -> u64 {
         // Times are not negative.
-        self.time.clock_at(self.io.now).total_micros() as u64
+        self.time.clock_at(self.state.now).total_micros() as u64
     }
 
     /// Nobody has polled for long.
     #[cold]
     fn end_pause(&mut self, clock: Instant) -> Instant {
-        let due = self.next_due(self.io.now);
+        let due = self.next_due(self.state.now);
         self.time.end_pause(clock, due)
     }
 
@@ -236,11 +236,11 @@ impl Core {
 
     /// The same in the time of the engine.
     fn next_due(&mut self, now: Instant) -> Option<Instant> {
-        let may_send = self.io.tx_scheduler.waiting() != (0, 0) && !self.mbuf_backoff.is_refused();
+        let may_send = self.state.tx_scheduler.waiting() != (0, 0) && !self.mbuf_backoff.is_refused();
         if may_send || !self.tx.is_empty() && !self.port_backoff.is_refused() || !self.retries.is_empty() {
             return Some(now);
         }
-        if self.io.acks.owed() + self.io.acks.owed_limits() > 0 || self.io.tcp.has_handed() {
+        if self.state.acks.owed() + self.state.acks.owed_limits() > 0 || self.state.tcp.has_handed() {
             return Some(now);
         }
         let again =
@@ -250,8 +250,8 @@ impl Core {
         let wire = self.port.next_due_us().map(|us| self.time.of(Instant::from_micros(us as i64)));
         // While the port takes nothing, TCP has to wait with new frames; only its timers count.
         let tcp = match self.port_backoff.is_refused() {
-            true => self.io.tcp.next_timer(now),
-            false => self.io.tcp.next_deadline(now),
+            true => self.state.tcp.next_timer(now),
+            false => self.state.tcp.next_deadline(now),
         };
         [own, wire, link, again, tcp].into_iter().flatten().min()
     }
@@ -259,14 +259,14 @@ impl Core {
     /// Resets all connections and sends the resets.
     pub(super) fn shut_down(&mut self, clock: Instant) {
         self.set_time(clock);
-        self.io.shared.stop();
-        trace::engine_ended(self.io.shared.index(), self.connection_count);
-        while let Some(command) = self.io.shared.next_command() {
+        self.state.handle.stop();
+        trace::engine_ended(self.state.handle.index(), self.connection_count);
+        while let Some(command) = self.state.handle.next_command() {
             command.refuse();
         }
         for slot in 0..self.connections.len() {
-            self.with(slot, |connection, io| {
-                connection.shut_down(io);
+            self.with(slot, |connection, state| {
+                connection.shut_down(state);
             });
         }
         for retry in std::mem::take(&mut self.retries) {
@@ -283,16 +283,16 @@ impl Core {
 
     #[inline(never)]
     fn poll_link(&mut self) {
-        let now = self.io.now;
+        let now = self.state.now;
         while let Some(mac) = self.port.next_departed() {
-            self.io.tcp.end_neighbor(now, EthernetAddress(mac));
+            self.state.tcp.end_neighbor(now, EthernetAddress(mac));
         }
         let change = self.carrier.look(now, &mut *self.port);
-        self.io.tcp.set_passes_large_frames(self.port.passes_large_frames());
+        self.state.tcp.set_passes_large_frames(self.port.passes_large_frames());
         let Some(state) = change else { return };
-        trace::link_changed(&self.io, state);
-        if let Some(kind) = self.carrier.tell(state, now, &mut self.io.tcp) {
-            self.io.push_async_event(kind);
+        trace::link_changed(&self.state, state);
+        if let Some(kind) = self.carrier.tell(state, now, &mut self.state.tcp) {
+            self.state.push_async_event(kind);
         }
     }
 
@@ -303,48 +303,54 @@ impl Core {
     /// of a connection that has ended is told before another connection gets its slot.
     #[inline]
     fn step<T>(&mut self, guard: &EpochGuard<'_>, act: impl FnOnce(&mut Self) -> T) -> (T, bool) {
-        debug_assert!(!self.io.tcp.has_events(), "TCP was called outside of a step");
+        debug_assert!(!self.state.tcp.has_events(), "TCP was called outside of a step");
         let result = act(self);
-        (result, self.io.tcp.has_events() && self.run_events(guard))
+        (result, self.state.tcp.has_events() && self.run_events(guard))
     }
 
     /// Handles the events of TCP that wait. Only [`step`](Self::step) calls it. Returns whether there were
     /// any.
     fn run_events(&mut self, guard: &EpochGuard<'_>) -> bool {
         let mut busy = false;
-        while let Some(event) = self.io.tcp.event() {
+        while let Some(event) = self.state.tcp.event() {
             busy = true;
             match event {
                 Event::Established { conn, listener: None } => {
-                    self.with_conn(conn, |connection, io| connection.on_established(io));
+                    self.with_conn(conn, |connection, state| {
+                        connection.on(state, connection::Event::Established)
+                    });
                 }
                 Event::Established { conn, listener: Some(listener) } => self.accepted(conn, listener),
                 Event::Received { conn, received } => {
-                    self.with_conn(conn, |connection, io| connection.on_received(io, guard, received));
+                    self.with_conn(conn, |connection, state| connection.on_received(state, guard, received));
                 }
                 Event::Evict { conn, bytes } => {
-                    self.with_conn(conn, |connection, io| connection.on_evict(io, bytes));
+                    self.with_conn(conn, |connection, state| {
+                        connection.on(state, connection::Event::Evict { bytes })
+                    });
                 }
                 Event::Writable { conn } => {
-                    self.with_conn(conn, |connection, io| connection.on_writable(io));
+                    self.with_conn(conn, |connection, state| connection.activate(state));
                 }
                 Event::Acknowledged { conn } => {
-                    self.with_conn(conn, |connection, io| connection.on_acknowledged(io));
+                    self.with_conn(conn, |connection, state| connection.on_acknowledged(state));
                 }
                 Event::PeerClosed { conn } => {
-                    self.with_conn(conn, |connection, io| connection.on_peer_closed(io));
+                    self.with_conn(conn, |connection, state| {
+                        connection.on(state, connection::Event::PeerClosed)
+                    });
                 }
                 Event::Closed { conn, reason } => {
-                    self.with_conn(conn, |connection, io| connection.on_closed(io, reason));
+                    self.with_conn(conn, |connection, state| connection.on_closed(state, reason));
                 }
                 Event::AddressConflict { address, mac, lost } => {
-                    trace::address_conflict(&self.io, address, mac, lost);
-                    self.io.push_async_event(AsyncEventKind::AddressConflict);
+                    trace::address_conflict(&self.state, address, mac, lost);
+                    self.state.push_async_event(AsyncEventKind::AddressConflict);
                 }
             }
         }
-        while let Some(conn) = self.io.acks.next_arrived() {
-            self.with_conn(conn, |connection, io| connection.complete_acknowledged(io));
+        while let Some(conn) = self.state.acks.next_arrived() {
+            self.with_conn(conn, |connection, state| connection.complete_acknowledged(state));
         }
         busy
     }
@@ -352,7 +358,7 @@ impl Core {
     /// Acknowledges what came in earlier polls, on so many connections, unless it is by now.
     #[cold]
     fn acknowledge(&mut self, owed: usize) {
-        let Self { io: Io { acks, tcp, now, .. }, connections, .. } = self;
+        let Self { state: EngineState { acks, tcp, now, .. }, connections, .. } = self;
         for conn in acks.take_owed(owed) {
             tcp.acknowledge_early(*now, conn);
             if let Some(Some(connection)) = connections.get_mut(conn.slot())
@@ -366,47 +372,47 @@ impl Core {
     /// Lets so many connections tell their peers for how many messages there are receive requests.
     #[cold]
     fn tell_limits(&mut self, count: usize) {
-        let Self { io, connections, .. } = self;
+        let Self { state, connections, .. } = self;
         for _ in 0..count {
-            let Some(conn) = io.acks.take_limit() else { return };
+            let Some(conn) = state.acks.take_limit() else { return };
             if let Some(Some(connection)) = connections.get_mut(conn.slot())
                 && connection.conn() == conn
             {
-                connection.tell_limit(io);
+                connection.tell_limit(state);
             }
         }
     }
 
     /// A connection of a listener is established.
     fn accepted(&mut self, conn: ConnId, tcp: ListenerId) {
-        let now = self.io.now;
-        let listener = self.io.listeners.iter_mut().find(|listener| listener.tcp == tcp);
-        let Some((listener, info)) = listener.zip(self.io.tcp.info(conn)) else {
-            return self.io.tcp.abort(now, conn);
+        let now = self.state.now;
+        let listener = self.state.listeners.iter_mut().find(|listener| listener.tcp == tcp);
+        let Some((listener, info)) = listener.zip(self.state.tcp.info(conn)) else {
+            return self.state.tcp.abort(now, conn);
         };
         let Some(admitted) = listener.admit(now, info.remote.ip()) else {
-            self.io.counters.connections_refused += 1;
-            trace::tcp_refused(&self.io, conn);
-            return self.io.tcp.abort(now, conn);
+            self.state.counters.connections_refused += 1;
+            trace::tcp_refused(&self.state, conn);
+            return self.state.tcp.abort(now, conn);
         };
-        match Connection::accepted(conn, admitted, &mut self.io) {
+        match Connection::accepted(conn, admitted, &mut self.state) {
             Some(connection) => {
-                trace::tcp_established(&self.io, conn);
+                trace::tcp_established(&self.state, conn);
                 self.insert(connection);
-                self.with_conn(conn, |connection, io| connection.announce_accepted(io));
+                self.with_conn(conn, |connection, state| connection.on(state, connection::Event::Accepted));
             }
-            None => self.io.tcp.abort(now, conn),
+            None => self.state.tcp.abort(now, conn),
         }
     }
 
     /// Updates the listeners' statistics of half-open connections and unanswered SYNs, if they have changed.
     fn report_listeners(&mut self) {
-        let changes = self.io.tcp.listener_changes();
-        if changes == self.io.listener_changes_reported {
+        let changes = self.state.tcp.listener_changes();
+        if changes == self.state.listener_changes_reported {
             return;
         }
-        self.io.listener_changes_reported = changes;
-        let Io { listeners, tcp, .. } = &mut self.io;
+        self.state.listener_changes_reported = changes;
+        let EngineState { listeners, tcp, .. } = &mut self.state;
         for listener in listeners {
             if let Some(now) = tcp.listener_counters(listener.tcp) {
                 listener.report(now);
@@ -419,14 +425,14 @@ impl Core {
     fn run_deadlines(&mut self, guard: &EpochGuard<'_>) -> bool {
         let mut busy = false;
         while let Some(&(at, slot)) = self.deadlines.first()
-            && at <= self.io.now
+            && at <= self.state.now
         {
             self.deadlines.pop_first();
             busy = true;
-            self.step(guard, |core| {
-                core.with(slot as usize, |connection, io| {
+            self.step(guard, |poller| {
+                poller.with(slot as usize, |connection, state| {
                     connection.scheduled = Deadline::NONE;
-                    connection.on_time(io);
+                    connection.on_time(state);
                 })
             });
         }
@@ -445,9 +451,9 @@ impl Core {
         debug_assert!(self.connections[slot].is_none(), "slot {slot} still has a connection");
         self.connections[slot] = Some(Box::new(connection));
         self.connection_count += 1;
-        self.io.shared.set_connections(self.connection_count);
+        self.state.handle.set_connections(self.connection_count);
         // Asks that the user made before the slot was known rang no doorbell.
-        self.with(slot, |connection, io| connection.activate(io));
+        self.with(slot, |connection, state| connection.activate(state));
     }
 
     /// Prefetches the state of the connection in `slot`. With many connections it is not in the cache.
@@ -455,7 +461,7 @@ impl Core {
         let Some(slot) = slot else { return };
         if let Some(connection) = self.connection(slot) {
             dp::prefetch(connection);
-            self.io.tcp.prefetch(slot);
+            self.state.tcp.prefetch(slot);
         }
     }
 
@@ -464,9 +470,9 @@ impl Core {
     }
 
     /// Runs `action` on the connection in `slot`, if there is one. Then [settles](Self::settle) it.
-    fn with(&mut self, slot: usize, action: impl FnOnce(&mut Connection, &mut Io)) -> bool {
+    fn with(&mut self, slot: usize, action: impl FnOnce(&mut Connection, &mut EngineState)) -> bool {
         let Some(connection) = self.connections.get_mut(slot).and_then(Option::as_mut) else { return false };
-        action(connection, &mut self.io);
+        action(connection, &mut self.state);
         self.settle(slot);
         true
     }
@@ -476,7 +482,7 @@ impl Core {
     #[inline(never)]
     fn settle(&mut self, slot: usize) {
         let Some(connection) = self.connections.get_mut(slot).and_then(Option::as_mut) else { return };
-        connection.report_pinned(&mut self.io);
+        connection.report_pinned(&mut self.state);
         let due = if connection.closed { Deadline::NONE } else { connection.next_deadline() };
         if due != connection.scheduled {
             if let Some(old) = std::mem::replace(&mut connection.scheduled, due).get() {
@@ -489,18 +495,18 @@ impl Core {
         if connection.closed {
             let retry = self.connections[slot].take().and_then(|connection| connection.take_retry());
             self.connection_count -= 1;
-            self.io.shared.set_connections(self.connection_count);
+            self.state.handle.set_connections(self.connection_count);
             self.retries.extend(retry.map(|retry| *retry));
         }
     }
 
-    fn with_conn(&mut self, conn: ConnId, action: impl FnOnce(&mut Connection, &mut Io)) -> bool {
+    fn with_conn(&mut self, conn: ConnId, action: impl FnOnce(&mut Connection, &mut EngineState)) -> bool {
         let slot = conn.slot();
         let alive = self.connection(slot).is_some_and(|connection| connection.conn() == conn);
         alive && self.with(slot, action)
     }
 
-    fn with_id(&mut self, id: &CmShared, action: impl FnOnce(&mut Connection, &mut Io)) -> bool {
+    fn with_id(&mut self, id: &CmShared, action: impl FnOnce(&mut Connection, &mut EngineState)) -> bool {
         id.conn().is_some_and(|conn| self.with_conn(conn, action))
     }
 }
