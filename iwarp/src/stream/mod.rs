@@ -229,8 +229,8 @@ impl Stream {
         }
     }
 
-    /// Whether acknowledgements need not be withheld any more, since the peer has acknowledged the bytes below
-    /// `offset`: it knows what is not taken. Says so once.
+    /// Whether acknowledgements need not be withheld any more, since the peer has acknowledged the bytes
+    /// below `offset`: it knows what is not taken. Says so once.
     pub(crate) fn knows_end(&mut self, offset: u64) -> bool {
         self.state.ib.as_mut().is_some_and(|ib| ib.knows_end(offset))
     }

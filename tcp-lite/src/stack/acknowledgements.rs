@@ -24,11 +24,11 @@ impl Stack {
         self.with_live(conn, |tcb, _| tcb.acknowledge_early());
     }
 
-    /// Withholds the acknowledgement of the peer's bytes from this stream offset on, though they have arrived;
-    /// `None`: acknowledges all that arrives. For a user whose peer takes an acknowledgement for more than it
-    /// says, and has to learn something else first. What is acknowledged stays so, and the whole stream is
-    /// acknowledged once the peer's FIN has come. The peer sends the bytes
-    /// again if this takes long: a user withholds no longer than a round trip takes.
+    /// Withholds the acknowledgement of the peer's bytes from this stream offset on, though they have
+    /// arrived; `None`: acknowledges all that arrives. For a user whose peer takes an acknowledgement for
+    /// more than it says, and has to learn something else first. What is acknowledged stays so, and the whole
+    /// stream is acknowledged once the peer's FIN has come. The peer sends the bytes again if this takes
+    /// long: a user withholds no longer than a round trip takes.
     pub fn withhold(&mut self, conn: ConnId, from: Option<u64>) {
         self.with_live(conn, |tcb, _| tcb.withhold(from));
     }

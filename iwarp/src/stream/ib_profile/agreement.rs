@@ -74,7 +74,8 @@ impl RnrConfig {
 pub(crate) struct Agreement {
     /// The peer's parameters, if they have agreed.
     pub(crate) peer_rnr: Option<RnrConfig>,
-    /// How long a message of the peer waits for a receive request before the connection fails; `None`: for ever.
+    /// How long a message of the peer waits for a receive request before the connection fails; `None`: for
+    /// ever.
     pub(crate) rnr_timeout: Option<Duration>,
     /// The queue pair of this end stays when the peer's end is gone.
     pub(crate) outlives_peer: bool,

@@ -12,11 +12,11 @@
 //! An engine acknowledges nothing that it has not looked at, so TCP's acknowledgement says that a Write is
 //! placed. Of a message to queue 0 it says that if the peer has promised a receive request for it.
 //!
-//! **A receiver promises receive requests by a limit**, as InfiniBand does by credits: an MSN up to which each
-//! message to queue 0 finds one. A Send has the limit in its header. A receiver whose user sends no answer
-//! tells its limit by a message of queue 4 ([`Limit`](ProfileMessage::Limit)), once it has taken a message
-//! that was not promised. That is one for as many messages as there are receive requests, and with a shared
-//! receive queue, which promises nothing, one for all messages of a poll.
+//! **A receiver promises receive requests by a limit**, as InfiniBand does by credits: an MSN up to which
+//! each message to queue 0 finds one. A Send has the limit in its header. A receiver whose user sends no
+//! answer tells its limit by a message of queue 4 ([`Limit`](ProfileMessage::Limit)), once it has taken a
+//! message that was not promised. That is one for as many messages as there are receive requests, and with a
+//! shared receive queue, which promises nothing, one for all messages of a poll.
 //!
 //! **A message without a receive request is not taken** (InfiniBand: "receiver not ready", RNR). The receiver
 //! says so ([`NotReady`](ProfileMessage::NotReady)), and drops that message and all requests behind it: the

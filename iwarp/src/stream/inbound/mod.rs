@@ -89,8 +89,8 @@ impl Inbound {
         }
     }
 
-    /// The MSN up to which messages of the peer find a receive request: those that are taken, and as many more
-    /// as there are requests. Those of a shared queue may go to others.
+    /// The MSN up to which messages of the peer find a receive request: those that are taken, and as many
+    /// more as there are requests. Those of a shared queue may go to others.
     pub(super) fn limit(&self, consumer: &QpConsumer) -> u32 {
         let taken = self.sends.first_msn().wrapping_sub(1);
         match self.next_send {

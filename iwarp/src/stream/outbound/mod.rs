@@ -2,7 +2,8 @@
 //!
 //! Responses to the peer alternate with the requests of our user, message by message. A Send or Write
 //! completes when its last segment is written to TCP (sent without a copy, or with InfiniBand's semantics:
-//! when that is acknowledged), a Read or atomic when its response is delivered, all in post order. A Terminate follows the FPDU being written and overtakes everything else.
+//! when that is acknowledged), a Read or atomic when its response is delivered, all in post order. A
+//! Terminate follows the FPDU being written and overtakes everything else.
 
 use dp::ExtBuf;
 use dp::invariant::Check;
@@ -617,8 +618,8 @@ impl Outbound {
         }
     }
 
-    /// Drops everything but a Terminate, and a message of queue 4 that is begun. The request whose message was
-    /// being cut counts as started.
+    /// Drops everything but a Terminate, and a message of queue 4 that is begun. The request whose message
+    /// was being cut counts as started.
     pub(super) fn abandon(&mut self, pool: &mut RequestPool, state: &mut StreamState) {
         self.responses.clear(&mut pool.peer_requests);
         self.external = None;

@@ -173,7 +173,8 @@ impl Outbound {
             None => {
                 // They leave the queue before their completions are seen: then their entries are free.
                 requests.remove(sent);
-                // RFC 5040 section 5.5 (RDMAP-286): a Send or Write completes when its last segment is written.
+                // RFC 5040 section 5.5 (RDMAP-286): a Send or Write completes when its last segment is
+                // written.
                 consumer.complete_sends(&qp.sends, &qp.signals, sent, &signaled);
                 stop
             }

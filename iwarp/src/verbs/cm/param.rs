@@ -135,9 +135,9 @@ pub struct ConnParam {
     /// The ends find that by TCP's initial sequence numbers, and do not agree.
     ///
     /// The offer is twelve bytes behind the private data of the Request, and the consent eight behind that of
-    /// the Reply. This implementation takes them off; another one shows them to its user as private data. An end
-    /// with an older version of the offer says otherwise what it has taken: its Request is rejected, and both
-    /// ends are told why. Default: `false`.
+    /// the Reply. This implementation takes them off; another one shows them to its user as private data. An
+    /// end with an older version of the offer says otherwise what it has taken: its Request is rejected, and
+    /// both ends are told why. Default: `false`.
     ///
     /// [`WorkCompletion::immediate`]: crate::verbs::WorkCompletion::immediate
     /// [`SendOp::SendImmediate`]: crate::verbs::SendOp::SendImmediate

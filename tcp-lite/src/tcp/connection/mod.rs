@@ -137,7 +137,8 @@ impl Tcb {
         (offset_of(pushed), offset_of(acknowledged))
     }
 
-    /// The user withholds the acknowledgement of the peer's bytes from this stream offset on; `None`: of none.
+    /// The user withholds the acknowledgement of the peer's bytes from this stream offset on; `None`: of
+    /// none.
     pub(crate) fn withhold(&mut self, from: Option<u64>) {
         self.receive.withhold(from.map(pos_of));
     }

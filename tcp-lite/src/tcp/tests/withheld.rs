@@ -17,8 +17,8 @@ fn acknowledged(pair: &Pair) -> u64 {
     pair.a.tcb().send_offsets().1
 }
 
-/// Segments that B has sent since `since`, with how many of A's bytes each of them acknowledges, and whether it
-/// has payload.
+/// Segments that B has sent since `since`, with how many of A's bytes each of them acknowledges, and whether
+/// it has payload.
 fn acks_of_b(pair: &Pair, since: usize) -> Vec<(usize, bool)> {
     let first = pair.a.params.iss + 1;
     let of_b = pair.log[since..].iter().filter(|(_, side, _)| *side == Side::B);
