@@ -25,6 +25,15 @@ pub(crate) use testkit::hosts::{
     ALL, Connected, Host, PORT, Pair, agreeing, connect_error, expect_terminate,
 };
 
+/// The event of the expression, which has to be of this kind.
+macro_rules! told {
+    ($event:expr, $kind:ident $($rest:tt)*) => {{
+        let event = $event;
+        assert!(matches!(event.kind, iwarp::verbs::CmEventKind::$kind $($rest)*), "{event:?}");
+        event
+    }};
+}
+
 /// Bytes in which a lost, repeated or moved piece shows.
 pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
     Dice::xorshift(seed).bytes(len)
