@@ -17,7 +17,7 @@ use super::far_end::{FarEnd, port_with_far_end};
 use super::honest::{BATCH_BYTES, Honest};
 use super::segment::arp_reply;
 use super::victim::{CLIENT, Clock, PORT, ROUTER, VICTIM, Victim};
-use testkit::hosts::{Host, context};
+use hosts::{Host, context};
 use testkit::packet::{flag, parse};
 
 /// Honest connections.

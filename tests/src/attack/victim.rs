@@ -5,6 +5,8 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
+pub use hosts::PORT;
+use hosts::{Host, context};
 use iwarp::engine::EngineConfig;
 use iwarp::memory::Access;
 use iwarp::verbs::{
@@ -13,8 +15,6 @@ use iwarp::verbs::{
 };
 use rustix::time::{ClockId, clock_gettime};
 use tcp_lite::Instant;
-pub use testkit::hosts::PORT;
-use testkit::hosts::{Host, context};
 
 use super::counted::NextTo;
 use super::far_end::{FarEnd, port_with_far_end};

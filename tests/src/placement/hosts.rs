@@ -3,9 +3,9 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use hosts::{Host, PORT, context};
 use iwarp::verbs::{CmEventKind, CmId, ConnParam, KeepalivePolicy, QpInit, QueuePair};
 use tcp_lite::TcpConfig;
-use testkit::hosts::{Host, PORT, context};
 
 use super::text;
 use crate::sim::port::{Socket, mac, port};

@@ -5,7 +5,6 @@
 //! |---|---|
 //! | `chapter` | the blocks of code in a chapter of the guide |
 //! | `dice` | seeded random numbers |
-//! | `hosts` | a host with an engine, and two of them on a wire in memory and in virtual time (feature `hosts`) |
 //! | `idle` | whether processes rest that have nothing to do |
 //! | `packet` | frames: a parser, builders, and the reports of routers (feature `packet`) |
 //! | `process` | the time of a process on processors, and how often it wakes |
@@ -14,8 +13,6 @@
 
 pub mod chapter;
 pub mod dice;
-#[cfg(feature = "hosts")]
-pub mod hosts;
 pub mod idle;
 #[cfg(feature = "packet")]
 pub mod packet;

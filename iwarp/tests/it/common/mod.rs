@@ -20,10 +20,8 @@ pub(crate) mod world;
 use iwarp::verbs::{MemoryRegion, RemoteAddr};
 use testkit::dice::Dice;
 
+pub(crate) use hosts::{ALL, Connected, Host, PORT, Pair, agreeing, connect_error, expect_terminate};
 pub(crate) use testbed::Testbed;
-pub(crate) use testkit::hosts::{
-    ALL, Connected, Host, PORT, Pair, agreeing, connect_error, expect_terminate,
-};
 
 /// The event of the expression, which has to be of this kind.
 macro_rules! told {

@@ -6,10 +6,10 @@ use std::sync::OnceLock;
 
 use dp::link::{LinkConfig, pair_over};
 use dp::{Mempool, Port};
+pub(super) use hosts::PORT;
 use iwarp::engine::EngineConfig;
 use iwarp::verbs::{CompletionQueue, Context, ContextConfig, ContextLimits, QpInit};
 use tcp_lite::Limits;
-pub(super) use testkit::hosts::PORT;
 
 use super::gate::{GateControl, gated};
 

@@ -1,5 +1,7 @@
 //! A host with an engine; two of them on a wire in memory, the connections between them, and virtual time.
 
+#![forbid(unsafe_code)]
+
 use std::net::SocketAddr;
 
 use dp::link::{self, LinkConfig};
