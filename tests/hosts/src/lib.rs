@@ -347,3 +347,21 @@ pub fn expect_terminate(pair: &mut Pair, c: &Connected, layer: u8, etype: u8, co
     assert_eq!(pair.b.engine.counters().tx_terminates, 1);
     assert_eq!(pair.a.engine.counters().rx_terminates, 1);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_hosts_connect_and_the_time_goes_on_by_deadlines() {
+        let (mut pair, c) = Pair::connected();
+        assert_eq!((c.qp_a.state(), c.qp_b.state()), (QpState::Rts, QpState::Rts));
+        // Far fewer polls than microseconds: an idle pair sleeps until its next deadline.
+        let (end_us, mut polls) = (pair.now_us + 1_000_000, 0);
+        while pair.now_us < end_us {
+            pair.poll();
+            polls += 1;
+        }
+        assert!(polls < 1000, "{polls} polls");
+    }
+}
