@@ -16,6 +16,7 @@ mod reduction;
 mod reneging;
 mod rules;
 mod steps;
+mod stream;
 mod stuck;
 mod teardown;
 mod time_wait;
