@@ -56,8 +56,8 @@ enum Method {
     /// A copy by vectors, block by block, and the CRC instruction over the copy.
     #[cfg(target_arch = "x86_64")]
     Lanes,
-    /// Two passes, the second by a library.
-    Library(Library),
+    /// Two passes, the second by [`Library::here`].
+    Library,
 }
 
 /// The fastest method here, once it is known.
@@ -66,7 +66,7 @@ static BEST: OnceLock<Method> = OnceLock::new();
 /// The fastest method here.
 #[inline]
 fn best() -> Method {
-    *BEST.get_or_init(|| Method::here())
+    *BEST.get_or_init(Method::here)
 }
 
 /// Continues the CRC `crc` with `bytes`.
@@ -74,7 +74,7 @@ fn best() -> Method {
 pub(crate) fn append(crc: u32, bytes: &[u8]) -> u32 {
     let best = best();
     #[cfg(target_arch = "x86_64")]
-    if !matches!(best, Method::Library(_)) && bytes.len() <= short::MAX_BYTES {
+    if best != Method::Library && bytes.len() <= short::MAX_BYTES {
         // SAFETY: `BEST` is a method that this CPU supports, and those without a library need SSE4.2.
         return !unsafe { short::append(!crc, bytes) };
     }
@@ -89,9 +89,9 @@ pub(crate) fn append_front(crc: u32, front: &Front) -> u32 {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: `BEST` is a method that this CPU supports, and both need SSE4.2.
         Method::Fold512 | Method::Lanes => !unsafe { bytes::append_front(!crc, front) },
-        Method::Library(library) => {
+        Method::Library => {
             let mut room = [0; Front::MAX_BYTES];
-            library.append(crc, front.store(&mut room).0)
+            Library::here().append(crc, front.store(&mut room).0)
         }
     }
 }
@@ -295,6 +295,7 @@ pub(super) unsafe fn fetch_with_crc_from(
 
 impl Method {
     /// The fastest method that this CPU supports.
+    #[cold]
     fn here() -> Self {
         #[cfg(target_arch = "x86_64")]
         if fold512::is_supported() {
@@ -304,7 +305,7 @@ impl Method {
         if lanes::is_supported() {
             return Self::Lanes;
         }
-        Self::Library(Library::here())
+        Self::Library
     }
 
     /// As [`fetch`].
@@ -314,7 +315,7 @@ impl Method {
     /// most through atomics and raw copies.
     unsafe fn fetch(self, crc: u32, from: *const u8, out: &mut [u8]) -> u32 {
         #[cfg(target_arch = "x86_64")]
-        if !matches!(self, Self::Library(_)) && out.len() <= short::MAX_BYTES {
+        if self != Self::Library && out.len() <= short::MAX_BYTES {
             // SAFETY: the caller promises the bytes at `from`, and that the CPU supports this method. Those
             // without a library need SSE4.2.
             return !unsafe { short::fetch::<false>(!crc, from, out) }.0;
@@ -328,7 +329,8 @@ impl Method {
             // SAFETY: the caller promises the bytes at `from`, and that the CPU supports this method: all
             // features that `lanes::is_supported` asks for.
             Self::Lanes => !unsafe { lanes::fetch::<false>(!crc, from, out) }.0,
-            Self::Library(library) => {
+            Self::Library => {
+                let library = Library::here();
                 let mut crc = crc;
                 let mut from = from;
                 for out in out.chunks_mut(BLOCK_BYTES) {
@@ -346,8 +348,11 @@ impl Method {
 
     /// As [`append`].
     ///
+    /// Never inlined: otherwise few bytes pay for the registers that the other methods need.
+    ///
     /// # Safety
     /// The CPU supports this method.
+    #[inline(never)]
     unsafe fn append(self, crc: u32, bytes: &[u8]) -> u32 {
         match self {
             #[cfg(target_arch = "x86_64")]
@@ -360,7 +365,7 @@ impl Method {
             // SAFETY: the caller promises that the CPU supports this method: all features that
             // `lanes::is_supported` asks for.
             Self::Lanes => !unsafe { lanes::append(!crc, bytes) },
-            Self::Library(library) => library.append(crc, bytes),
+            Self::Library => Library::here().append(crc, bytes),
         }
     }
 }

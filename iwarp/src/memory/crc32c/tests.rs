@@ -31,15 +31,14 @@ fn noise(len: usize) -> Vec<u8> {
     Dice::split_mix(0).bytes(len)
 }
 
-/// All methods that this CPU supports. Both libraries support every CPU.
+/// All methods that this CPU supports.
 fn methods_here() -> impl Iterator<Item = Method> {
     [
         #[cfg(target_arch = "x86_64")]
         (Method::Fold512, fold512::is_supported()),
         #[cfg(target_arch = "x86_64")]
         (Method::Lanes, lanes::is_supported()),
-        (Method::Library(Library::Crc32c), true),
-        (Method::Library(Library::CrcFast), true),
+        (Method::Library, true),
     ]
     .into_iter()
     .filter_map(|(method, is_here)| is_here.then_some(method))
@@ -198,12 +197,22 @@ fn the_crc_fits_the_copy_while_others_write() {
 
 #[test]
 fn a_cpu_uses_its_own_method_before_a_library() {
-    assert_eq!(best(), Method::here());
-    let Some(first) = methods_here().find(|method| !matches!(method, Method::Library(_))) else {
-        assert_eq!(best(), Method::Library(Library::here()));
-        return;
-    };
-    assert_eq!(best(), first);
+    assert_eq!((best(), Some(best())), (Method::here(), methods_here().next()));
+}
+
+/// The one of another kind of CPU sums right, too.
+#[test]
+fn both_libraries_sum_every_length() {
+    let source = noise(70_000);
+    for library in [Library::Crc32c, Library::CrcFast] {
+        for len in (0..=600).chain([1023, 1024, 1025, 1460, 8191, 8192, 8193, 65_535]) {
+            for from in [0, len % 61, 63 - len % 11] {
+                let bytes = &source[from..from + len];
+                let got = library.append(0x1234_5678, bytes);
+                assert_eq!(got, reference(0x1234_5678, bytes), "{library:?}, {len} bytes from {from}");
+            }
+        }
+    }
 }
 
 /// With the CRC instruction of x86-64 `crc32c` is faster, with tables `crc-fast`.
