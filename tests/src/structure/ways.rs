@@ -171,6 +171,7 @@ mod tests {
         assert_eq!(errors("way x\n> f.rs a\n> f.rs z\n"), ["f.rs has no function z"]);
         let unmentioned = ["no function before f.rs d mentions it"];
         assert_eq!(errors("way x\n> f.rs b\nf.rs d\n"), unmentioned);
+        assert_eq!(errors("way x\n> f.rs b\nf.rs d\n> f.rs a\n"), unmentioned, "in the order of the calls");
         assert_eq!(errors("way x\n> f.rs a\nway y\nf.rs d\n"), unmentioned, "each way by itself");
         assert!(parse("f.rs a\n").is_err() && parse("way x\nf.rs\n").is_err());
     }
