@@ -45,7 +45,7 @@ pub(crate) use inbound::Delivery;
 pub(crate) use outbound::SendOutcome;
 pub(crate) use request_pool::{RequestPool, Waiting};
 
-use ib_profile::{IbProfile, News};
+use ib_profile::{News, Rules};
 use inbound::Inbound;
 use outbound::Outbound;
 use outstanding::{Awaited, StreamState};
@@ -79,11 +79,10 @@ impl Stream {
     ) -> Self {
         let Negotiated { tx_markers, rx_markers, crc, ird, ord, .. } = *negotiated;
         let rtr = negotiated.rtr;
+        let rules = Rules::new(ib_semantics);
         // Markers find FPDUs beyond a hole. A shared receive queue has no fixed buffer for a later message.
-        // Nor is there one with InfiniBand's semantics: Immediate Data in between may take none.
-        let binds_ahead = rx_markers && !qp.receives.are_shared() && !ib_semantics;
-        let ib = ib_semantics.then(|| Box::new(IbProfile::new()));
-        let state = StreamState::new(qp, by, ord, ib);
+        let binds_ahead = rx_markers && !qp.receives.are_shared() && rules.bind_ahead();
+        let state = StreamState::new(qp, by, ord, rules);
         let stream = Self {
             framer: Framer::new(tx_markers, crc),
             outbound: Outbound::new(rtr),
@@ -104,10 +103,20 @@ impl Stream {
         (inbound as usize, self.state.ord.max(1) as usize)
     }
 
-    /// Whether both ends have agreed on InfiniBand's semantics.
+    /// Whether requests of the peer wait for the acknowledgement of what was received.
     #[inline]
-    pub(crate) fn has_ib_semantics(&self) -> bool {
-        self.state.has_ib_semantics()
+    pub(crate) fn owes_acknowledgements(&self) -> bool {
+        self.state.rules.complete_by_acknowledgement()
+    }
+
+    /// Whether a graceful close may wait for the peer although no Read or atomic waits for its response.
+    pub(crate) fn may_await_peer(&self) -> bool {
+        self.state.rules.complete_by_acknowledgement()
+    }
+
+    /// Whether the oldest request runs out of tries when the peer vanishes.
+    pub(crate) fn fails_when_peer_vanishes(&self) -> bool {
+        self.state.rules.fail_when_peer_vanishes()
     }
 
     /// The queue pair that it is for.
@@ -145,7 +154,7 @@ impl Stream {
         if !*may_send {
             return Ok(SendOutcome::Idle);
         }
-        if let Some(ib) = &mut state.ib {
+        if let Some(ib) = state.rules.profile_mut() {
             ib.set_limit(inbound.limit(&state.consumer));
         }
         let context = outbound::SendContext { state, framer, guard, counters, pool, found: None, offset: 0 };
@@ -160,18 +169,18 @@ impl Stream {
     /// Whether a call of [`transmit`](Self::transmit) may have something to send.
     pub(crate) fn wants_to_send(&self) -> bool {
         let state = &self.state;
-        self.may_send && (!self.outbound.is_idle() || state.has_requests() || state.has_profile_messages())
+        self.may_send && (!self.outbound.is_idle() || state.has_requests() || state.rules.have_messages())
     }
 
     /// Whether nothing is left to send or to wait for, so that FIN may follow.
     pub(crate) fn is_drained(&self) -> bool {
-        let may_be_taken = self.state.ib.as_ref().is_none_or(|ib| ib.is_peer_there());
+        let may_be_taken = self.state.rules.is_peer_there();
         let is_sent = !may_be_taken || !self.state.has_requests() || self.is_held();
         !self.awaits_answers()
             && !(may_be_taken && self.state.awaits_acknowledgement())
             && is_sent
             && self.outbound.is_idle()
-            && !self.state.has_profile_messages()
+            && !self.state.rules.have_messages()
     }
 
     /// Whether the requests of the send queue wait until their user lets them go on.
@@ -205,26 +214,24 @@ impl Stream {
 
     /// The peer has sent FIN: it takes no more requests.
     pub(crate) fn on_peer_closed(&mut self) {
-        if let Some(ib) = &mut self.state.ib {
-            ib.on_peer_closed();
-        }
+        self.state.rules.on_peer_closed();
     }
 
     /// What has happened that the connection has to act on.
     #[inline]
     pub(crate) fn take_news(&mut self) -> Option<News> {
-        self.state.ib.as_mut()?.take_news()
+        self.state.rules.take_news()
     }
 
     /// Whether a message of the peer was taken for which no receive request was promised.
     #[inline]
     pub(crate) fn owes_limit(&self) -> bool {
-        self.state.ib.as_ref().is_some_and(|ib| ib.owes_limit())
+        self.state.rules.owe_limit()
     }
 
     /// The peer is told the limit by the next [`transmit`](Self::transmit), unless a Send has told it.
     pub(crate) fn tell_limit(&mut self) {
-        if let Some(ib) = &mut self.state.ib {
+        if let Some(ib) = self.state.rules.profile_mut() {
             ib.tell_limit();
         }
     }
@@ -232,24 +239,26 @@ impl Stream {
     /// Whether acknowledgements need not be withheld any more, since the peer has acknowledged the bytes
     /// below `offset`: it knows what is not taken. Says so once.
     pub(crate) fn knows_end(&mut self, offset: u64) -> bool {
-        self.state.ib.as_mut().is_some_and(|ib| ib.knows_end(offset))
+        self.state.rules.profile_mut().is_some_and(|ib| ib.knows_end(offset))
     }
 
-    /// The stream fails: no message behind the stream offset `position` of the peer is taken.
-    pub(crate) fn end_taking(&mut self, position: u64) {
-        if let Some(ib) = &mut self.state.ib {
+    /// The stream fails: no message behind the stream offset `position` of the peer is taken. Returns whether
+    /// the peer is told, so that the acknowledgement of what follows has to be withheld until the peer knows.
+    pub(crate) fn end_taking(&mut self, position: u64) -> bool {
+        if let Some(ib) = self.state.rules.profile_mut() {
             ib.end(position);
         }
+        self.state.rules.tell_end()
     }
 
     /// Until when acknowledgements are withheld ([`knows_refusal`](Self::knows_end)).
     pub(crate) fn withheld_until(&self) -> Option<u64> {
-        self.state.ib.as_ref().and_then(|ib| ib.withheld_until())
+        self.state.rules.profile().and_then(|ib| ib.withheld_until())
     }
 
     /// Whether a message of the peer waits for a receive request.
     pub(crate) fn awaits_recv(&self) -> bool {
-        self.state.ib.as_ref().is_some_and(|ib| ib.awaits_recv())
+        self.state.rules.profile().is_some_and(|ib| ib.awaits_recv())
     }
 
     /// A message of the peer waits for a receive request. The engine is asked for it
@@ -261,7 +270,7 @@ impl Stream {
     /// Takes the receive request for the message that waits, if there is one by now. The peer is told.
     pub(crate) fn bind_awaited(&mut self) -> bool {
         let is_bound = inbound::bind(&mut self.state, &mut self.inbound);
-        if is_bound && let Some(ib) = &mut self.state.ib {
+        if is_bound && let Some(ib) = self.state.rules.profile_mut() {
             ib.on_recv();
         }
         is_bound
@@ -269,12 +278,12 @@ impl Stream {
 
     /// No message waits for a receive request any more: the failure of the one that has waited.
     pub(crate) fn stop_waiting(&mut self) -> Option<Failure> {
-        self.state.ib.as_mut()?.give_up_waiting().map(Failure::Here)
+        self.state.rules.profile_mut()?.give_up_waiting().map(Failure::Here)
     }
 
     /// Whether requests of this end wait until the peer has a receive request.
     pub(crate) fn awaits_peer(&self) -> bool {
-        self.state.ib.as_ref().is_some_and(|ib| ib.awaits_peer())
+        self.state.rules.await_peer()
     }
 
     /// The peer has had no receive request for the oldest message that is not taken: its request fails.
@@ -351,7 +360,7 @@ impl Stream {
             // be made or a message of its own is wrong.
             // RFC 5040 section 7.1 (RDMAP-324): an error that is found here is told to the peer.
             Failure::Here(_) | Failure::User(_)
-                if is_silent && self.may_send && self.state.has_ib_semantics() =>
+                if is_silent && self.may_send && self.state.rules.tell_end() =>
             {
                 self.outbound.end_silently();
                 Ending::Terminating
@@ -383,7 +392,7 @@ impl Stream {
         state.give_up_responses(&mut pool.outstanding);
         outbound.abandon(pool, state);
         let refused = terminate.and_then(|terminate| state.refused(terminate));
-        let ib_semantics = state.has_ib_semantics();
+        let flushes_behind_failure = state.rules.flush_behind_failure();
         let acknowledged = state.pending.iter().take_while(|pending| state.is_done_with(pending)).count();
         state.unsent = 0;
         state.consumer.release_sends(state.pending.len());
@@ -400,7 +409,7 @@ impl Stream {
                 (Some(Awaited::Acknowledgement(_)), None) => terminate.is_none() && place < acknowledged,
                 _ => false,
             };
-            if is_done && !(ib_semantics && failed) {
+            if is_done && !(flushes_behind_failure && failed) {
                 let completion = sends.succeeded(pending.wr_id, pending.opcode, pending.byte_len);
                 consumer.complete_send(sends, signals, pending.signaled, completion);
                 continue;

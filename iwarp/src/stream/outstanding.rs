@@ -7,14 +7,14 @@ use arrayvec::ArrayVec;
 use dp::invariant::{Check, ensure};
 
 use crate::ddp::UntaggedQueue;
-use crate::memory::{Accessor, EpochGuard, Fault, PdId, Stag, Word};
+use crate::memory::{Accessor, PdId};
 use crate::queues::{
     QpConsumer, QpShared, SendEntry, SendFlags, Sge, Signaled, WcOpcode, WcStatus, WorkCompletion,
     send_opcode,
 };
 use crate::rdmap::{Extensions, ReadSink, Terminate, TerminateError};
 
-use super::ib_profile::IbProfile;
+use super::ib_profile::Rules;
 use super::sent_to::{Refused, SentTo};
 use super::slot_pool::{PoolQueue, SlotPool};
 
@@ -82,8 +82,8 @@ pub(super) struct StreamState {
     /// The domain of the buffers that receive requests name.
     pub(super) recv_pd: PdId,
     pub(super) extensions: Extensions,
-    /// The state of InfiniBand's semantics, if both ends have agreed on them.
-    pub(super) ib: Option<Box<IbProfile>>,
+    /// What the two ends have agreed on.
+    pub(super) rules: Rules,
     /// Our Reads and atomics that wait for their responses, in the order of their requests.
     pub(super) outstanding: PoolQueue,
     /// Queue 3: one buffer for each of our outstanding atomics (RFC 7306 section 5.2.2).
@@ -119,12 +119,6 @@ impl Pending {
     }
 }
 
-/// Whether the peer has a receive request for the message of a request, if it needs one.
-#[inline]
-fn has_recv(ib: Option<&IbProfile>, sent_to: &SentTo) -> bool {
-    ib.is_none_or(|ib| sent_to.last_send().is_none_or(|msn| ib.is_promised(msn)))
-}
-
 impl Outstanding {
     /// Whether its response completes a request.
     fn completes(&self) -> bool {
@@ -156,10 +150,10 @@ pub(super) fn take_front<T>(queue: &mut VecDeque<T>) -> Option<T> {
 
 impl StreamState {
     /// Allocates for as many pending requests as the send queue holds.
-    pub(super) fn new(qp: Arc<QpShared>, by: Accessor, ord: u16, ib: Option<Box<IbProfile>>) -> Self {
+    pub(super) fn new(qp: Arc<QpShared>, by: Accessor, ord: u16, rules: Rules) -> Self {
         Self {
             extensions: qp.config.extensions,
-            ib,
+            rules,
             recv_pd: qp.receives.shared_pd().unwrap_or(by.pd),
             by,
             outstanding: PoolQueue::default(),
@@ -173,18 +167,6 @@ impl StreamState {
             next_element: 0,
             progress: 0,
         }
-    }
-
-    /// Whether both ends have agreed on InfiniBand's semantics.
-    #[inline]
-    pub(super) fn has_ib_semantics(&self) -> bool {
-        self.ib.is_some()
-    }
-
-    /// Whether a message of queue 4 waits to be sent.
-    #[inline(always)]
-    pub(super) fn has_profile_messages(&self) -> bool {
-        self.ib.as_ref().is_some_and(|ib| ib.has_messages())
     }
 
     /// The request that goes next: one that has to be sent again, or the oldest one that is not started.
@@ -244,7 +226,7 @@ impl StreamState {
     /// As [`complete_next`](Self::complete_next), but it completes when the bytes below `offset` are also
     /// acknowledged. `send_msn` is the MSN of its last message to queue 0, if it has one.
     pub(super) fn complete_next_acknowledged(&mut self, offset: u64, send_msn: u32) {
-        if offset <= self.acknowledged() && !self.has_ib_semantics() {
+        if offset <= self.acknowledged() && !self.rules.complete_by_acknowledgement() {
             // The end of the message, which is copied, has waited longer than that.
             return self.complete_next();
         }
@@ -256,7 +238,7 @@ impl StreamState {
 
     /// The stream offset below which [`Awaited::Acknowledgement`] has come.
     pub(super) fn acknowledged(&self) -> u64 {
-        self.ib.as_ref().map_or(self.acknowledged, |ib| ib.taken(self.acknowledged))
+        self.rules.taken(self.acknowledged)
     }
 
     /// TCP's peer has acknowledged the bytes below this stream offset.
@@ -267,11 +249,12 @@ impl StreamState {
     /// Completes all requests that may, after more is acknowledged or promised.
     pub(super) fn complete_acknowledged(&mut self) {
         let offset = self.acknowledged();
-        let ib = self.ib.as_deref();
         let mut progress = false;
         for pending in &mut self.pending {
             match pending.awaits {
-                Some(Awaited::Acknowledgement(end)) if offset < end || !has_recv(ib, &pending.sent_to) => {
+                Some(Awaited::Acknowledgement(end))
+                    if offset < end || !self.rules.have_recv(&pending.sent_to) =>
+                {
                     break;
                 }
                 Some(Awaited::Acknowledgement(_)) => {
@@ -281,8 +264,8 @@ impl StreamState {
                 _ => {}
             }
         }
-        if progress && let Some(ib) = &mut self.ib {
-            ib.note_progress();
+        if progress {
+            self.rules.note_progress();
         }
         self.complete_done();
     }
@@ -302,7 +285,7 @@ impl StreamState {
     pub(super) fn is_acknowledged(&self, pending: &Pending) -> bool {
         let offset = self.acknowledged();
         matches!(pending.awaits, Some(Awaited::Acknowledgement(end)) if end <= offset)
-            && has_recv(self.ib.as_deref(), &pending.sent_to)
+            && self.rules.have_recv(&pending.sent_to)
     }
 
     /// The peer has dropped the request that has this MSN on queue 0, and those behind it: they are sent
@@ -452,7 +435,7 @@ impl StreamState {
     /// Whether a Terminate of the peer says that a request of ours is wrong in itself, as InfiniBand counts
     /// it: it is not understood, longer than the buffer for it, or an atomic that is not aligned.
     pub(super) fn is_invalid_request(&self, terminate: &Terminate) -> bool {
-        if !self.has_ib_semantics() {
+        if !self.rules.have_invalid_requests() {
             return false;
         }
         let is_of_atomic = || {
@@ -497,19 +480,6 @@ impl StreamState {
         Ok(count)
     }
 
-    /// The word that an atomic of the peer names, with the rules that both ends have agreed on.
-    pub(super) fn check_atomic<'g>(
-        &self,
-        guard: &'g EpochGuard<'_>,
-        stag: Stag,
-        to: u64,
-    ) -> Result<Word<'g>, Fault> {
-        match self.has_ib_semantics() {
-            true => guard.check_ib_atomic(stag, to, self.by),
-            false => guard.check_atomic(stag, to, self.by),
-        }
-    }
-
     /// Takes the next receive request; `false` if there is none.
     #[inline]
     pub(super) fn take_recv(&mut self) -> bool {
@@ -520,7 +490,7 @@ impl StreamState {
     /// with its message: on InfiniBand, the acknowledgement of a Send is there before any answer to it.
     #[inline]
     pub(super) fn complete_recv(&mut self, completion: WorkCompletion) {
-        if self.has_ib_semantics() && !self.pending.is_empty() {
+        if self.rules.complete_by_acknowledgement() && !self.pending.is_empty() {
             self.complete_acknowledged();
         }
         self.consumer.complete_recv(&self.qp.receives, completion);

@@ -172,7 +172,7 @@ impl Base {
         let ended_by_peer =
             matches!(self.report.error(), None | Some(ConnectionError::Tcp(CloseReason::Reset)));
         let Some(qp) = &self.qp else { return false };
-        (ended_by_peer || qp.attributes.ib_semantics().is_none()) && qp.outlives_peer()
+        (ended_by_peer || !qp.attributes.was_connected()) && qp.outlives_peer()
     }
 
     /// Flushes requests that were posted after the stream ended.

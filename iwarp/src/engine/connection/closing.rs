@@ -91,7 +91,7 @@ impl Closing {
     /// semantics its requests succeed when TCP acknowledges them, so the connection is reset instead (RFC
     /// 9293 section 3.6.1, for data after a CLOSE). All of ours has been acknowledged before our FIN.
     fn refuse(&self, base: &Base, state: &mut EngineState) {
-        if base.qp.as_ref().is_some_and(|qp| qp.attributes.ib_semantics() == Some(true))
+        if base.qp.as_ref().is_some_and(|qp| qp.attributes.completes_by_acknowledgement())
             && base.report.error().is_none()
         {
             state.tcp.abort(state.now, base.conn);

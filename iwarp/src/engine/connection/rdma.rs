@@ -277,7 +277,7 @@ impl Rdma {
                 id.set_progress(state.now_us());
             }
         }
-        if self.stream.has_ib_semantics() && fpdus > 0 {
+        if self.stream.owes_acknowledgements() && fpdus > 0 {
             self.after_receiving_ib(base, state, result.is_ok());
         }
         match result {

@@ -93,6 +93,16 @@ impl Attributes {
         }
     }
 
+    /// True if there is or was a connection.
+    pub(crate) fn was_connected(&self) -> bool {
+        self.ib_semantics().is_some()
+    }
+
+    /// True if a request completes when the peer has taken its message.
+    pub(crate) fn completes_by_acknowledgement(&self) -> bool {
+        self.ib_semantics() == Some(true)
+    }
+
     /// True if the queue pair stays when the peer ends the connection.
     pub(super) fn outlives_peer(&self) -> bool {
         self.outlives_peer.load(Ordering::Acquire)

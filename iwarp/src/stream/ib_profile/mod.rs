@@ -6,6 +6,7 @@
 //! | here | the state of one stream: messages that find no receive request, at either end |
 //! | `agreement.rs` | the offer and the consent, in the private data of MPA's startup frames |
 //! | `message.rs` | the messages of queue 4 |
+//! | `rules.rs` | every question whose answer depends on the agreement |
 //!
 //! **A request completes when the peer has taken its message**: when the message is placed, and has its
 //! receive request if it needs one. (With iWARP it completes when it is handed to TCP, RFC 5040 section 5.5.)
@@ -34,8 +35,10 @@ use crate::rdmap::Terminate;
 
 pub(crate) mod agreement;
 mod message;
+mod rules;
 
 pub(crate) use message::{PAYLOAD_BYTES, ProfileMessage, QUEUE};
+pub(super) use rules::Rules;
 
 /// The state of a stream whose ends have agreed on the profile.
 pub(super) struct IbProfile {

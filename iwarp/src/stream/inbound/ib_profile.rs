@@ -40,7 +40,7 @@ impl Delivery<'_> {
     /// The peer tells a limit.
     #[inline]
     pub(super) fn on_limit(&mut self, limit: u32) {
-        if self.state.ib.as_mut().is_some_and(|ib| ib.on_limit(limit)) {
+        if self.state.rules.profile_mut().is_some_and(|ib| ib.on_limit(limit)) {
             self.state.complete_acknowledged();
         }
     }
@@ -48,7 +48,7 @@ impl Delivery<'_> {
     /// The message of the peer with this MSN on queue 0 is taken.
     #[inline]
     pub(super) fn on_taken(&mut self, msn: u32) {
-        if let Some(ib) = &mut self.state.ib {
+        if let Some(ib) = self.state.rules.profile_mut() {
             ib.on_taken(msn);
         }
     }
@@ -61,7 +61,7 @@ impl Delivery<'_> {
     ) -> Result<(), Failure> {
         let mut payload = [0; PAYLOAD_BYTES + 1];
         let len = piece.ulpdu.map_or(0, |ulpdu| ulpdu.copy_to(UntaggedHeader::LEN, &mut payload));
-        let Some(ib) = &mut self.state.ib else { return Ok(()) };
+        let Some(ib) = self.state.rules.profile_mut() else { return Ok(()) };
         let message = ProfileMessage::of_segment(header, &payload[..len], ib.next_msn());
         let change = ib.on_message(message);
         match change.map_err(|Impossible| piece.fail(TerminateError::OperationUnspecified))? {

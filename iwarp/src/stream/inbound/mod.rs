@@ -223,7 +223,7 @@ impl Delivery<'_> {
         // RFC 5041 sections 4.1 and 4.2 (DDP-047, DDP-048, DDP-071): the T bit selects the buffer model.
         // RDMAP gets the whole header at delivery, STag included, also for a segment that was placed early.
         let header = Header::parse(piece.head).map_err(|error| piece.fail(error))?;
-        if self.state.has_ib_semantics() && self.is_of_profile(piece, &header)? {
+        if self.state.rules.have_queue_4() && self.is_of_profile(piece, &header)? {
             return Ok(());
         }
         let result = match header {

@@ -72,7 +72,9 @@ impl Delivery<'_> {
                 return Err(TerminateError::UnexpectedOpcode);
             }
             // As an atomic that is admitted: its alignment is checked first.
-            PeerOp::Atomic(AtomicRequest { to, .. }) if self.state.has_ib_semantics() && to % 8 != 0 => {
+            PeerOp::Atomic(AtomicRequest { to, .. })
+                if self.state.rules.check_alignment_first() && to % 8 != 0 =>
+            {
                 Err(Fault::Misaligned)
             }
             _ if !self.admits(need) => Err(Fault::AccessRights),
@@ -80,7 +82,7 @@ impl Delivery<'_> {
                 self.guard.check_read(source_stag, source_to, u64::from(size), by).map(drop)
             }
             PeerOp::Atomic(AtomicRequest { stag, to, .. }) => {
-                self.state.check_atomic(self.guard, stag, to).map(drop)
+                self.state.rules.check_atomic(self.guard, (stag, to), by).map(drop)
             }
         };
         checked.map_err(TerminateError::of_read_fault)

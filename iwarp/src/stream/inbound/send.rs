@@ -57,7 +57,7 @@ impl Delivery<'_> {
             return false;
         }
         // On InfiniBand, the acknowledgement of a Send is there before any answer to it.
-        if self.state.has_ib_semantics() {
+        if self.state.rules.have_queue_4() {
             self.on_limit(u32::from_be_bytes([l0, l1, l2, l3]));
             self.on_taken(msn);
         }
@@ -141,7 +141,7 @@ impl Delivery<'_> {
             return Ok(());
         }
         self.bind();
-        if self.state.has_ib_semantics() && self.lacks_recv(header) {
+        if self.state.rules.refuse_without_recv() && self.lacks_recv(header) {
             self.refuse(piece);
             return Ok(());
         }
@@ -191,9 +191,7 @@ impl Delivery<'_> {
         self.inbound.next_send = NextSend::Refused;
         let terminate = piece.terminate(DdpError::NoBuffer.into());
         let msn = self.inbound.sends.first_msn();
-        if let Some(ib) = &mut self.state.ib {
-            ib.refuse(msn, terminate);
-        }
+        self.state.rules.refuse(msn, terminate);
     }
 
     /// Checks a segment in order: it is of the oldest message and begins where the one before it ended. A
@@ -231,8 +229,7 @@ impl Delivery<'_> {
             }
         };
         let request = request.ok_or(SendFault::Unbound)?;
-        // With InfiniBand's semantics Immediate Data does not go to the buffer.
-        let is_apart = self.state.has_ib_semantics()
+        let is_apart = self.state.rules.keep_immediate_apart()
             && Opcode::of_byte(header.rsvd_ulp[0]).is_some_and(Opcode::is_immediate);
         let room = request.length().max(if is_apart { IMMEDIATE_LEN as u64 } else { 0 });
         // RFC 7306 section 8.2 (EXT-149): DDP checks MSN, offset and length of Immediate Data as those of a
@@ -283,7 +280,7 @@ impl Delivery<'_> {
         // does.
         let completed = if immediate.is_some() { WcOpcode::RecvImmediate } else { WcOpcode::Recv };
         let mut len = len;
-        if self.state.has_ib_semantics() {
+        if self.state.rules.keep_immediate_apart() {
             match (self.inbound.next_send, &immediate) {
                 (NextSend::Joined(_), Some(_)) => {
                     return Err(piece.fail(TerminateError::OperationUnspecified));

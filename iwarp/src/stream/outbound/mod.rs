@@ -239,9 +239,7 @@ impl Outbound {
                 segment.set_sum(sum);
             }
             profile::within(Layer::TcpOut, || segment.push());
-            if let Some(ib) = &mut cx.state.ib {
-                ib.set_written(cx.offset + written as u64);
-            }
+            cx.state.rules.set_written(cx.offset + written as u64);
             more = filled?;
         }
         // Nothing is left to send behind the end.
@@ -413,7 +411,7 @@ impl Outbound {
         // A Send tells the limit. In front of another message, a message of its own does.
         let next = cx.state.next_request();
         let tells = next.map_or(!self.responses.is_empty(), |next| !matches!(next.op, SendOp::Send));
-        let Some(ib) = &mut cx.state.ib else { return false };
+        let Some(ib) = cx.state.rules.profile_mut() else { return false };
         if tells {
             ib.tell_limit();
         }
@@ -437,7 +435,7 @@ impl Outbound {
             self.current = None;
             self.external = None;
             // What its header was to tell is told later.
-            if let Some(ib) = &mut state.ib {
+            if let Some(ib) = state.rules.profile_mut() {
                 ib.owe_limit();
             }
         }
@@ -508,7 +506,7 @@ impl Outbound {
             Completes::Request => {
                 self.response_next = true;
                 let external = self.external.take().and_then(|external| external.end);
-                match if state.has_ib_semantics() { Some(end) } else { external } {
+                match if state.rules.complete_by_acknowledgement() { Some(end) } else { external } {
                     None => state.complete_next(),
                     Some(offset) => {
                         state.complete_next_acknowledged(offset, self.send_msn.wrapping_sub(1));
@@ -533,7 +531,7 @@ impl Outbound {
             }
             Completes::Terminate => self.phase = Phase::Terminated,
             Completes::Profile => {
-                if let Some(ib) = &mut state.ib {
+                if let Some(ib) = state.rules.profile_mut() {
                     ib.set_sent(end);
                 }
             }

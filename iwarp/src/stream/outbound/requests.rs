@@ -21,7 +21,7 @@ impl Outbound {
     #[inline]
     pub(super) fn start_request(&mut self, cx: &mut SendContext<'_>) -> Result<bool, Failure> {
         let state = &mut *cx.state;
-        if state.ib.as_ref().is_some_and(|ib| !ib.lets_send()) {
+        if !state.rules.let_send() {
             return Ok(false);
         }
         while state.skip_done() {}
@@ -49,23 +49,20 @@ impl Outbound {
             self.external = external(payload, length, state.by, cx.guard);
         }
         let solicited = flags.contains(SendFlags::SOLICITED);
-        // On InfiniBand the response meets the buffer, after the request was carried out.
-        let fails_late =
-            state.has_ib_semantics() && matches!(op, SendOp::Read { .. } | SendOp::Atomic { .. });
-        if matches!(prepared, PreparedPayload::InvalidMemory) && !fails_late {
+        if matches!(prepared, PreparedPayload::InvalidMemory) && !state.rules.meet_buffer_late(op) {
             return Err(fail_next(state, WcStatus::LocalProtectionError));
         }
         if matches!(prepared, PreparedPayload::InvalidLength) {
             return Err(fail_next(state, WcStatus::LocalLengthError));
         }
         // The post checks this. A request that was posted before the connection is checked here.
-        if !op.is_allowed(state.has_ib_semantics()) {
+        if !state.rules.allow(op) {
             return Err(fail_next(state, WcStatus::LocalQpOperationError));
         }
         let message = match *op {
             SendOp::Write { remote } => write(remote, length),
             SendOp::Send => {
-                let limit = state.ib.as_mut().map_or(0, |ib| ib.told_limit());
+                let limit = state.rules.told_limit();
                 self.send(Opcode::send(solicited, false), limit, length)
             }
             SendOp::SendInvalidate { rkey } => self.send(Opcode::send(solicited, true), rkey, length),

@@ -54,7 +54,8 @@ fn carry_out(
     let AtomicRequest { id, stag, to, op } = *atomic;
     let fails = |fault| Failure::User(Box::new(request.terminate(TerminateError::of_read_fault(fault), 0)));
     let original = state
-        .check_atomic(guard, stag, to)
+        .rules
+        .check_atomic(guard, (stag, to), state.by)
         .and_then(|word| word.update(|value| op.apply(value)))
         .map_err(fails)?;
     // RFC 7306 section 5.2.2 (EXT-093): the response has the identifier of its request.

@@ -50,7 +50,7 @@ impl Outbound {
         self.current.is_none()
             && self.responses.is_empty()
             && matches!(self.phase, Phase::Open)
-            && match &state.ib {
+            && match state.rules.profile() {
                 None => state.pending.is_empty(),
                 Some(ib) => state.unsent == 0 && ib.lets_send(),
             }
@@ -70,7 +70,7 @@ impl Outbound {
         limit: u32,
     ) -> FillOutcome {
         debug_assert!(self.allows_usual(cx.state), "others go first");
-        let StreamState { qp, consumer, by, progress, pending, ib, .. } = &mut *cx.state;
+        let StreamState { qp, consumer, by, progress, pending, rules, .. } = &mut *cx.state;
         // With markers the limit is another one for each FPDU.
         let together = if cx.framer.markers() { 1 } else { TOGETHER };
         let requests = consumer.next_sends(together);
@@ -97,7 +97,7 @@ impl Outbound {
                 SendOp::Send => {
                     let opcode = Opcode::send(solicited, false);
                     // The limit is told once the Send is written.
-                    let field = ib.as_ref().map_or(0, |ib| ib.limit());
+                    let field = rules.limit();
                     (Addressing::Untagged { opcode, field, msn }, msn.wrapping_add(1))
                 }
                 SendOp::SendInvalidate { rkey } => {
@@ -144,7 +144,7 @@ impl Outbound {
             self.send_msn = next_msn;
             fetched += u64::from(request.length);
             sent += 1;
-            if let Some(ib) = ib {
+            if let Some(ib) = rules.profile_mut() {
                 if matches!(request.op, SendOp::Send) {
                     ib.told_limit();
                 }
@@ -159,13 +159,13 @@ impl Outbound {
             stop => stop,
         };
         if sent == 0 {
-            return ib.as_ref().map_or(stop, |ib| behind(stop, ib));
+            return rules.profile().map_or(stop, |ib| behind(stop, ib));
         }
         self.response_next = true;
         cx.counters.tx_fpdus += sent as u64;
         *progress += sent as u64;
         cx.counters.tx_fetched_bytes += fetched;
-        match ib {
+        match rules.profile() {
             Some(ib) => {
                 requests.keep(sent);
                 behind(stop, ib)

@@ -62,7 +62,7 @@ impl Rdma {
     /// TCP takes no more of what a graceful close still has to send. Where messages wait for receives, the
     /// peer may hold them with its window closed, and acknowledge probes for ever: sets a deadline.
     pub(super) fn await_space(&mut self, base: &mut Base, state: &EngineState) -> Next {
-        if self.is_draining() && self.stream.qp().attributes.ib_semantics() == Some(true) {
+        if self.is_draining() && self.stream.may_await_peer() {
             return self.close_or_await(base, state);
         }
         Next::Same
@@ -71,7 +71,7 @@ impl Rdma {
     /// The deadline for an answer to a Read, or for space, has passed: aborts if there was no progress.
     pub(super) fn await_answers(&mut self, base: &mut Base, state: &mut EngineState) -> Next {
         let Self { stream, state: RdmaState::Draining { progress }, .. } = &*self else { return Next::Same };
-        if !stream.awaits_answers() && stream.qp().attributes.ib_semantics() != Some(true) {
+        if !stream.awaits_answers() && !stream.may_await_peer() {
             return Next::Same;
         }
         if *progress == stream.progress() {
@@ -99,10 +99,9 @@ impl Rdma {
             base.count_peer_failure(state);
         }
         base.name_cause();
-        if self.stream.has_ib_semantics() {
-            // TCP may acknowledge what is dropped before the peer knows it, whichever end is to blame.
-            let offset = self.deframer.untaken_from();
-            self.stream.end_taking(offset);
+        // TCP may acknowledge what is dropped before the peer knows it, whichever end is to blame.
+        let offset = self.deframer.untaken_from();
+        if self.stream.end_taking(offset) {
             state.tcp.withhold(base.conn, Some(offset));
         }
         state.tcp.release(base.conn, self.deframer.clear(&mut state.held));
@@ -169,7 +168,7 @@ impl Ends for Box<Rdma> {
         // the connection is there, and has ended it: programs take flushed requests for that.
         let has_vanished = is_lost
             && matches!(base.report.error(), Some(ConnectionError::Tcp(reason)) if reason != CloseReason::Reset);
-        let fails = is_orphan || (has_vanished && stream.has_ib_semantics());
+        let fails = is_orphan || (has_vanished && stream.fails_when_peer_vanishes());
         let first = if fails { WcStatus::RetryExceeded } else { WcStatus::WrFlushError };
         let failed = stream.end(&mut state.request_pool, first);
         if failed
