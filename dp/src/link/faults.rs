@@ -7,7 +7,7 @@ use super::config::LinkPlan;
 
 /// Faults of one frame. A lost frame has no other fault.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Fate {
+pub(super) struct FrameFaults {
     pub(super) lost: bool,
     pub(super) duplicated: bool,
     pub(super) held: bool,
@@ -39,25 +39,25 @@ impl FaultGenerator {
     }
 
     /// The faults of the next frame.
-    pub(super) fn next(&mut self) -> Fate {
+    pub(super) fn next(&mut self) -> FrameFaults {
         let ordinal = self.ordinal;
         self.ordinal += 1;
-        let mut fate = if self.random { self.draw() } else { Fate::default() };
+        let mut fate = if self.random { self.draw() } else { FrameFaults::default() };
         if self.plan.drop_exactly.binary_search(&ordinal).is_ok() {
             fate.lost = true;
         }
-        if fate.lost { Fate { lost: true, ..Fate::default() } } else { fate }
+        if fate.lost { FrameFaults { lost: true, ..FrameFaults::default() } } else { fate }
     }
 
     /// Always draws the same number of times, so that one probability does not change the effect of the
     /// others.
-    fn draw(&mut self) -> Fate {
+    fn draw(&mut self) -> FrameFaults {
         let lost = self.hits(self.plan.drop_ppm);
         let duplicated = self.hits(self.plan.duplicate_ppm);
         let held = self.hits(self.plan.reorder_ppm);
         let corrupted = self.hits(self.plan.corrupt_ppm);
         let bit = self.rng.next_u32();
-        Fate { lost, duplicated, held, corrupted: corrupted.then_some(bit) }
+        FrameFaults { lost, duplicated, held, corrupted: corrupted.then_some(bit) }
     }
 
     fn hits(&mut self, ppm: u32) -> bool {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::config::{LinkConfig, LinkTso};
-use super::faults::{Fate, FaultGenerator};
+use super::faults::{FaultGenerator, FrameFaults};
 use super::steering::Wires;
 use super::wire::{InFlight, Sender};
 use crate::{
@@ -204,8 +204,8 @@ impl<W: Wires> LinkPort<W> {
         match &mut self.generator {
             None => self.put(wire, now_us, self.delay_us, frame),
             Some(generator) => {
-                let fate = generator.next();
-                self.put_with(fate, wire, now_us, frame);
+                let faults = generator.next();
+                self.put_with(faults, wire, now_us, frame);
             }
         }
     }
@@ -231,8 +231,8 @@ impl<W: Wires> LinkPort<W> {
     }
 
     /// Puts a frame on the wire with its faults.
-    fn put_with(&mut self, fate: Fate, wire: usize, now_us: u64, mut frame: Mbuf) {
-        let Fate { lost, duplicated, held, corrupted } = fate;
+    fn put_with(&mut self, faults: FrameFaults, wire: usize, now_us: u64, mut frame: Mbuf) {
+        let FrameFaults { lost, duplicated, held, corrupted } = faults;
         let Sender { wire: shared, pool, .. } = self.wires.sender(wire);
         let faults = &shared.faults;
         if lost {

@@ -32,7 +32,7 @@ enum Step {
     /// The hosts send this many bytes.
     HostsSend(usize),
     /// The oldest frames of the peer arrive in one burst, each with this done to it.
-    Arrive(Vec<Fate>),
+    Arrive(Vec<FrameDelivery>),
     /// The next frames of the hosts are lost, after so many that arrive, or they arrive behind the next ones.
     Lose {
         after: usize,
@@ -53,7 +53,7 @@ enum Step {
 
 /// The fate of a frame.
 #[derive(Clone, Debug)]
-enum Fate {
+enum FrameDelivery {
     Arrives,
     Lost,
     Twice,
@@ -81,21 +81,21 @@ enum Field {
     Echo,
 }
 
-fn fate() -> impl Strategy<Value = Fate> {
+fn fate() -> impl Strategy<Value = FrameDelivery> {
     let field = prop::sample::select(vec![Field::Seq, Field::Ack, Field::Timestamp, Field::Echo]);
     prop_oneof![
-        20 => Just(Fate::Arrives),
-        1 => Just(Fate::Lost),
-        1 => Just(Fate::Twice),
-        1 => Just(Fate::Late),
+        20 => Just(FrameDelivery::Arrives),
+        1 => Just(FrameDelivery::Lost),
+        1 => Just(FrameDelivery::Twice),
+        1 => Just(FrameDelivery::Late),
         2 => (0usize..66, any::<u8>(), prop::bool::weighted(0.8))
-            .prop_map(|(at, flips, fits)| Fate::Forged { at, flips, fits }),
+            .prop_map(|(at, flips, fits)| FrameDelivery::Forged { at, flips, fits }),
         // The flags, and the codepoint.
         1 => (prop::sample::select(vec![TCP + 13, IP + 1]), 0u32..8)
-            .prop_map(|(at, bit)| Fate::Forged { at, flips: 1 << bit, fits: true }),
-        1 => (field, prop_oneof![-3i32..4, -5000i32..5000, any::<i32>()]).prop_map(|(field, by)| Fate::Moved(field, by)),
-        1 => (1usize..20).prop_map(Fate::Padded),
-        1 => (1usize..80).prop_map(Fate::Cut),
+            .prop_map(|(at, bit)| FrameDelivery::Forged { at, flips: 1 << bit, fits: true }),
+        1 => (field, prop_oneof![-3i32..4, -5000i32..5000, any::<i32>()]).prop_map(|(field, by)| FrameDelivery::Moved(field, by)),
+        1 => (1usize..20).prop_map(FrameDelivery::Padded),
+        1 => (1usize..80).prop_map(FrameDelivery::Cut),
     ]
 }
 
@@ -394,7 +394,7 @@ impl Twins {
         let conn = twins.peer.stack.connect(twins.now(), "10.0.0.2:4000".parse().unwrap(), None).unwrap();
         twins.peer.conn = Some(conn);
         for _ in 0..10 {
-            twins.run(&Step::Arrive(vec![Fate::Arrives; BURST]));
+            twins.run(&Step::Arrive(vec![FrameDelivery::Arrives; BURST]));
             twins.run(&Step::TakeEvents);
             twins.run(&Step::Wait(100));
         }
@@ -477,13 +477,13 @@ impl Twins {
 }
 
 /// Appends a frame to the burst, as its fate says.
-fn meet(mut frame: Vec<u8>, fate: &Fate, burst: &mut Vec<Vec<u8>>, wire: &mut Vec<Vec<u8>>) {
+fn meet(mut frame: Vec<u8>, fate: &FrameDelivery, burst: &mut Vec<Vec<u8>>, wire: &mut Vec<Vec<u8>>) {
     match *fate {
-        Fate::Arrives => {}
-        Fate::Lost => return,
-        Fate::Twice => burst.push(frame.clone()),
-        Fate::Late => return wire.push(frame),
-        Fate::Forged { at, flips, fits } => {
+        FrameDelivery::Arrives => {}
+        FrameDelivery::Lost => return,
+        FrameDelivery::Twice => burst.push(frame.clone()),
+        FrameDelivery::Late => return wire.push(frame),
+        FrameDelivery::Forged { at, flips, fits } => {
             if let Some(byte) = frame.get_mut(at) {
                 *byte ^= flips;
             }
@@ -492,12 +492,12 @@ fn meet(mut frame: Vec<u8>, fate: &Fate, burst: &mut Vec<Vec<u8>>, wire: &mut Ve
                 checksum::complete(&mut frame);
             }
         }
-        Fate::Moved(field, by) => {
+        FrameDelivery::Moved(field, by) => {
             move_field(&mut frame, field, by);
             checksum::complete(&mut frame);
         }
-        Fate::Padded(bytes) => frame.extend(std::iter::repeat_n(0x55, bytes)),
-        Fate::Cut(bytes) => frame.truncate(frame.len().saturating_sub(bytes).max(1)),
+        FrameDelivery::Padded(bytes) => frame.extend(std::iter::repeat_n(0x55, bytes)),
+        FrameDelivery::Cut(bytes) => frame.truncate(frame.len().saturating_sub(bytes).max(1)),
     }
     burst.push(frame);
 }

@@ -3,7 +3,7 @@
 use benches::machine::MachineInfo;
 use serde_json::{Map, Value, json};
 
-use crate::compare::measures::Better;
+use crate::compare::measures::Direction;
 use crate::compare::sample::Sample;
 use crate::compare::session::{Row, Session};
 
@@ -38,7 +38,7 @@ fn object(row: &Row) -> Value {
         "unit": measure.unit,
         "what": measure.what,
         "against": measure.against,
-        "better": if measure.better == Better::More { "more" } else { "less" },
+        "better": if measure.better == Direction::HigherIsBetter { "more" } else { "less" },
         "goal": measure.goal,
         "aim": measure.aim,
         "reached": row.verdict(),

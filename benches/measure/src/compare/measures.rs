@@ -2,27 +2,27 @@
 
 /// Whether a larger or a smaller ratio is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Better {
+pub(crate) enum Direction {
     /// Larger: rates.
-    More,
+    HigherIsBetter,
     /// Smaller: times and sizes.
-    Less,
+    LowerIsBetter,
 }
 
-impl Better {
+impl Direction {
     /// Whether `ratio` is at least as good as `mark`.
     pub(crate) fn reaches(self, ratio: f64, mark: f64) -> bool {
         match self {
-            Self::More => ratio >= mark,
-            Self::Less => ratio <= mark,
+            Self::HigherIsBetter => ratio >= mark,
+            Self::LowerIsBetter => ratio <= mark,
         }
     }
 
     /// The worse of two ratios.
     pub(crate) fn is_worse(self, ratio: f64, than: f64) -> bool {
         match self {
-            Self::More => ratio < than,
-            Self::Less => ratio > than,
+            Self::HigherIsBetter => ratio < than,
+            Self::LowerIsBetter => ratio > than,
         }
     }
 }
@@ -50,7 +50,7 @@ pub(crate) struct Measure {
     /// Unit of both figures.
     pub(crate) unit: &'static str,
     /// Which ratio is better.
-    pub(crate) better: Better,
+    pub(crate) better: Direction,
     /// Ratio that has to be reached.
     pub(crate) goal: f64,
     /// Ratio aimed at.
@@ -141,7 +141,16 @@ const fn row(
     goal: f64,
     aim: f64,
 ) -> Measure {
-    Measure { id, what, against, unit, better: Better::More, goal, aim, taken: Sampling::Undisturbed }
+    Measure {
+        id,
+        what,
+        against,
+        unit,
+        better: Direction::HigherIsBetter,
+        goal,
+        aim,
+        taken: Sampling::Undisturbed,
+    }
 }
 
 const fn less(
@@ -152,7 +161,7 @@ const fn less(
     goal: f64,
     aim: f64,
 ) -> Measure {
-    Measure { better: Better::Less, ..row(id, what, against, unit, goal, aim) }
+    Measure { better: Direction::LowerIsBetter, ..row(id, what, against, unit, goal, aim) }
 }
 
 #[cfg(test)]
@@ -177,7 +186,8 @@ mod tests {
 
     #[test]
     fn less_is_better_of_times_and_sizes_alone() {
-        let less: Vec<&str> = MEASURES.iter().filter(|m| m.better == Better::Less).map(|m| m.id).collect();
+        let less: Vec<&str> =
+            MEASURES.iter().filter(|m| m.better == Direction::LowerIsBetter).map(|m| m.id).collect();
         assert_eq!(
             less,
             [

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::compare::measures::{Better, Measure};
+use crate::compare::measures::{Direction, Measure};
 
 /// Two figures measured one right after the other, in the unit of their row.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -53,7 +53,7 @@ impl Sample {
 }
 
 /// The worst of the samples by direction. It is the one that counts.
-pub(crate) fn worst(samples: &[(&'static str, Sample)], better: Better) -> Option<usize> {
+pub(crate) fn worst(samples: &[(&'static str, Sample)], better: Direction) -> Option<usize> {
     (0..samples.len()).reduce(|worst, next| {
         if better.is_worse(samples[next].1.ratio(), samples[worst].1.ratio()) { next } else { worst }
     })
@@ -129,9 +129,9 @@ mod tests {
     fn the_worse_direction_counts() {
         let of = |ratio| Sample::new(vec![pair(ratio, 1.)]).unwrap();
         let samples = [("there", of(2.0)), ("back", of(3.0))];
-        assert_eq!(worst(&samples, Better::More), Some(0));
-        assert_eq!(worst(&samples, Better::Less), Some(1));
-        assert_eq!(worst(&[], Better::More), None);
+        assert_eq!(worst(&samples, Direction::HigherIsBetter), Some(0));
+        assert_eq!(worst(&samples, Direction::LowerIsBetter), Some(1));
+        assert_eq!(worst(&[], Direction::HigherIsBetter), None);
     }
 
     #[test]

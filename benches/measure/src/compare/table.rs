@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::compare::measures::{Better, Measure};
+use crate::compare::measures::{Direction, Measure};
 use crate::compare::session::Row;
 
 /// The heading of the columns.
@@ -12,7 +12,7 @@ pub(crate) fn heading() -> String {
 
 pub(crate) fn row(row: &Row) -> String {
     let Measure { id, unit, better, goal, aim, .. } = row.measure;
-    let (sample, sign) = (row.sample(), if *better == Better::More { ">= " } else { "<= " });
+    let (sample, sign) = (row.sample(), if *better == Direction::HigherIsBetter { ">= " } else { "<= " });
     line([
         (*id).to_owned(),
         short(sample.median.ours),

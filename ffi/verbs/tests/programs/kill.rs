@@ -23,7 +23,7 @@ const AROUND_CLOCK: Duration = Duration::from_secs(20);
 
 /// How a program that has lost its peer shows that it knows.
 #[derive(Clone, Copy)]
-enum Shows {
+enum LossSign {
     /// It ends.
     End,
     /// It prints this, and waits for its next client, or for a completion that never comes.
@@ -38,17 +38,17 @@ struct Victims {
     server: String,
     client: String,
     /// The client, as its server is killed.
-    client_shows: Shows,
+    client_shows: LossSign,
     /// Bytes that their connection has moved before.
     bytes: u64,
     /// The server, as its client is killed; `None`: nothing that can be judged.
-    server_shows: Option<Shows>,
+    server_shows: Option<LossSign>,
 }
 
 impl Victims {
     fn new(name: &'static str, server: &str, client: &str) -> Self {
         let (server, client) = (server.to_owned(), client.to_owned());
-        let shows = Shows::End;
+        let shows = LossSign::End;
         Self { name, server, client, client_shows: shows, bytes: IN_USE, server_shows: Some(shows) }
     }
 }
@@ -72,12 +72,12 @@ fn victims() -> Vec<Victims> {
             ..Victims::new("cmtime", "cmtime -c 6000", "cmtime -s 127.0.0.1 -c 6000")
         },
         Victims {
-            server_shows: Some(Shows::Text("rc_lat failed: ")),
+            server_shows: Some(LossSign::Text("rc_lat failed: ")),
             ..Victims::new("qperf", "qperf", "qperf 127.0.0.1 -cm 1 -t 60 rc_lat")
         },
         Victims {
             // After a completion with an error it waits for the next event.
-            client_shows: Shows::Text("cq completion status"),
+            client_shows: LossSign::Text("cq completion status"),
             ..Victims::new(
                 "fio",
                 "fio --name=r --ioengine=rdma --port=7999 --bs=64k --size=100g --iodepth=4 --rw=read",
@@ -100,7 +100,7 @@ fn victims() -> Vec<Victims> {
         let command = format!("{tool} -R -F -D {seconds}");
         let mut victims = Victims::new(tool, &command, &format!("{command} 127.0.0.1"));
         if tool == "ib_write_lat" {
-            (victims.client_shows, victims.server_shows) = (Shows::Clock, Some(Shows::Clock));
+            (victims.client_shows, victims.server_shows) = (LossSign::Clock, Some(LossSign::Clock));
             // While others have the processors, its clock may end it before it has sent much.
             victims.bytes = SECOND_CONNECTION;
         }
@@ -166,18 +166,18 @@ fn kill(victims: &Victims, is_server: bool, limit: Duration, wire: &Wire) -> Res
     };
     victim.kill();
     let killed = Instant::now();
-    let limit = if matches!(shows, Shows::Clock) { CLOCK + AROUND_CLOCK } else { limit };
+    let limit = if matches!(shows, LossSign::Clock) { CLOCK + AROUND_CLOCK } else { limit };
     let failed = |what: &str| {
         let victim = if is_server { "server" } else { "client" };
         Err(format!("{}, whose {victim} is killed, {what}:\n{}", victims.name, wire.output(output)))
     };
     match shows {
-        Shows::End | Shows::Clock => {
+        LossSign::End | LossSign::Clock => {
             if survivor.wait(limit).is_err() {
                 return failed("goes on");
             }
         }
-        Shows::Text(text) => {
+        LossSign::Text(text) => {
             while !wire.output(output).contains(text) {
                 if killed.elapsed() > limit {
                     return failed("says nothing");

@@ -43,7 +43,7 @@ impl Resource {
 
 /// How a message names its buffer: each way has attacks of its own (section 2.1).
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Means {
+pub(crate) enum AttackMethod {
     /// Tagged, or a Read Request, which names its source by STag.
     Stag,
     Rights,
@@ -59,7 +59,7 @@ pub(crate) enum Means {
     Form,
 }
 
-impl Means {
+impl AttackMethod {
     pub(crate) const ALL: [Self; 10] = [
         Self::Stag,
         Self::Rights,
@@ -96,7 +96,7 @@ pub(crate) struct Names {
 pub(crate) struct Attack {
     pub(crate) name: &'static str,
     pub(crate) on: Resource,
-    pub(crate) by: Means,
+    pub(crate) by: AttackMethod,
     pub(crate) error: TerminateError,
     pub(crate) echo: Echo,
     /// Valid messages that are sent first.
@@ -108,7 +108,7 @@ pub(crate) struct Attack {
 struct Target {
     name: &'static str,
     on: Resource,
-    by: Means,
+    by: AttackMethod,
 }
 
 impl Target {
@@ -131,8 +131,8 @@ pub(crate) fn read(source: Name, size: u32) -> Vec<u8> {
 
 /// All attacks on a stream that exposes `names` and has one receive of 64 bytes.
 pub(crate) fn catalogue(names: &Names) -> Vec<Attack> {
+    use AttackMethod::{Bounds, Domain, Form, Length, Number, Offset, Queue, Rights, Stag, Wrap};
     use Echo::{Header, Nothing, ReadRequest};
-    use Means::{Bounds, Domain, Form, Length, Number, Offset, Queue, Rights, Stag, Wrap};
     use Resource::{
         AsyncEvents, CompletionQueue, DataBuffers, ProtectionDomain, ReadRequests, StagNamespace,
         StreamContext, TranslationTables,

@@ -4,7 +4,7 @@
 use crate::common::{ALL, Pair, expect_terminate, read_bytes, remote_addr};
 use std::sync::Arc;
 
-use crate::common::catalogue::{Attack, Echo, Means, Name, Names, Resource, catalogue, tagged};
+use crate::common::catalogue::{Attack, AttackMethod, Echo, Name, Names, Resource, catalogue, tagged};
 use crate::common::raw::fpdu;
 use crate::common::served::Served;
 use crate::common::ulpdu::untagged;
@@ -93,7 +93,7 @@ fn each_fault_of_a_peer_has_its_terminate() {
         means.push(case.by);
     }
     assert!(Resource::ALL.iter().all(|it| resources.contains(it)), "{resources:?}");
-    assert!(Means::ALL.iter().all(|it| means.contains(it)), "{means:?}");
+    assert!(AttackMethod::ALL.iter().all(|it| means.contains(it)), "{means:?}");
 }
 
 /// The same fault from a hostile stack and from an application that misuses ours: the victim sees no

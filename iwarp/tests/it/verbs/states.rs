@@ -43,23 +43,23 @@ fn in_state(state: QpState) -> (Served, QueuePair) {
 
 /// The result of a request within 10 ms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
+enum PostOutcome {
     Refused,
     Waits,
     Done,
     Flushed,
 }
 
-fn fate(served: &mut Served, posted: Result<(), VerbsError>) -> Fate {
+fn fate(served: &mut Served, posted: Result<(), VerbsError>) -> PostOutcome {
     match posted {
-        Err(VerbsError::InvalidState(_)) => return Fate::Refused,
+        Err(VerbsError::InvalidState(_)) => return PostOutcome::Refused,
         other => other.unwrap(),
     }
     served.pair.until(10_000, |_| false);
     match served.completions()[..] {
-        [] => Fate::Waits,
-        [(7, WcStatus::Success)] => Fate::Done,
-        [(7, WcStatus::WrFlushError)] => Fate::Flushed,
+        [] => PostOutcome::Waits,
+        [(7, WcStatus::Success)] => PostOutcome::Done,
+        [(7, WcStatus::WrFlushError)] => PostOutcome::Flushed,
         ref other => panic!("{other:?}"),
     }
 }
@@ -68,7 +68,7 @@ fn fate(served: &mut Served, posted: Result<(), VerbsError>) -> Fate {
 // `Terminate`, after the Terminate was sent, posted requests are not sent.
 #[test]
 fn what_a_post_does_in_each_state() {
-    use Fate::{Done, Flushed, Refused, Waits};
+    use PostOutcome::{Done, Flushed, Refused, Waits};
     let expected = [
         (QpState::Idle, Refused, false, Waits),
         (QpState::Rts, Done, true, Waits),

@@ -9,7 +9,7 @@ use tcp_lite::{Duration, Instant};
 use crate::craft::error_about;
 use crate::harness::{MAC_A, MAC_B};
 
-use super::{BURST, Fate, Field, IP, Setting, Step, TCP, Twins, move_field};
+use super::{BURST, Field, FrameDelivery, IP, Setting, Step, TCP, Twins, move_field};
 
 /// Fills in the checksums of IPv4 and TCP, whatever else the headers say.
 fn fill_in_checksums(frame: &mut [u8]) {
@@ -79,7 +79,7 @@ fn headers_that_are_nearly_usual_take_the_general_way() {
         for host in &mut twins.hosts {
             host.checksum = setting.checksum;
         }
-        twins.run(&Step::Arrive(vec![Fate::Arrives]));
+        twins.run(&Step::Arrive(vec![FrameDelivery::Arrives]));
         twins.run(&Step::TakeEvents);
         for host in &mut twins.hosts {
             host.checksum = Checksum::Unknown;
@@ -120,11 +120,11 @@ fn sack_blocks_are_read_like_those_of_other_headers() {
         twins.wire.truncate(1);
         change(&mut twins.wire[0]);
         fill_in_checksums(&mut twins.wire[0]);
-        twins.run(&Step::Arrive(vec![Fate::Arrives]));
+        twins.run(&Step::Arrive(vec![FrameDelivery::Arrives]));
         twins.run(&Step::TakeEvents);
         for _ in 0..4 {
             twins.run(&Step::Wait(2000));
-            twins.run(&Step::Arrive(vec![Fate::Arrives; BURST]));
+            twins.run(&Step::Arrive(vec![FrameDelivery::Arrives; BURST]));
         }
     }
 }
@@ -134,7 +134,7 @@ fn a_frame_without_our_tag_takes_the_general_way() {
     let mut twins = Twins::new(&Setting { vlan: Some(5), ..Setting::default() });
     twins.run(&Step::PeerSends(100));
     assert_eq!(twins.wire[0].drain(12..16).collect::<Vec<_>>(), [0x81, 0, 0, 5]);
-    twins.run(&Step::Arrive(vec![Fate::Arrives]));
+    twins.run(&Step::Arrive(vec![FrameDelivery::Arrives]));
     assert_eq!(twins.hosts[0].stack.counters().rx_not_ours, 1);
 }
 
@@ -147,7 +147,7 @@ fn the_end_of_marks_is_seen() {
         twins.wire[0][IP + 1] |= 3;
         twins.wire[0][IP + 1] &= !3 | mark;
         fill_in_checksums(&mut twins.wire[0]);
-        twins.run(&Step::Arrive(vec![Fate::Arrives]));
+        twins.run(&Step::Arrive(vec![FrameDelivery::Arrives]));
         twins.run(&Step::TakeEvents);
     }
 }
@@ -158,7 +158,7 @@ fn wrong_checksums_take_the_general_way() {
         let mut twins = Twins::new(&Setting::default());
         twins.run(&Step::PeerSends(100));
         twins.wire[0][at] ^= 1;
-        twins.run(&Step::Arrive(vec![Fate::Arrives]));
+        twins.run(&Step::Arrive(vec![FrameDelivery::Arrives]));
         assert_eq!(twins.hosts[0].stack.counters().rx_bad_checksum, 1, "byte {at}");
     }
 }
@@ -166,7 +166,7 @@ fn wrong_checksums_take_the_general_way() {
 /// Orders of steps that random runs seldom have.
 #[test]
 fn connections_in_another_condition_take_the_general_way() {
-    use Fate::{Arrives, Late, Lost, Twice};
+    use FrameDelivery::{Arrives, Late, Lost, Twice};
     use Step::{Arrive, HostsClose, HostsSend, Lose, PeerCloses, PeerSends, TakeEvents, Wait};
     let plain = Setting::default;
     let one = || Arrive(vec![Arrives]);
@@ -286,10 +286,10 @@ fn old_acknowledgements_take_the_general_way() {
     let mut twins = Twins::new(&Setting::default());
     twins.run(&Step::HostsSend(100));
     twins.run(&Step::Wait(60_000));
-    twins.run(&Step::Arrive(vec![Fate::Arrives]));
+    twins.run(&Step::Arrive(vec![FrameDelivery::Arrives]));
     for by in [-50, -1_000_000] {
         twins.run(&Step::PeerSends(100));
-        twins.run(&Step::Arrive(vec![Fate::Moved(Field::Ack, by)]));
+        twins.run(&Step::Arrive(vec![FrameDelivery::Moved(Field::Ack, by)]));
         twins.run(&Step::TakeEvents);
     }
 }
@@ -302,7 +302,7 @@ fn a_timer_runs_from_the_call_that_needs_it() {
         twins.run(&Step::PeerSends(100));
         twins.wire[0][TCP + 14..TCP + 16].fill(0);
         fill_in_checksums(&mut twins.wire[0]);
-        twins.run(&Step::Arrive(vec![Fate::Arrives]));
+        twins.run(&Step::Arrive(vec![FrameDelivery::Arrives]));
         twins.run(&Step::TakeEvents);
         twins.now()
     };
@@ -371,7 +371,7 @@ fn what_hosts_send_in_unusual_conditions_is_the_same() {
                     twins.run(&Step::PeerSends(bytes));
                 }
                 twins.run(&Step::Wait(100));
-                twins.run(&Step::Arrive(vec![Fate::Arrives; BURST]));
+                twins.run(&Step::Arrive(vec![FrameDelivery::Arrives; BURST]));
                 twins.run(&Step::TakeEvents);
             }
             // What waits is sent, probes for tail losses and timeouts included.
@@ -382,7 +382,7 @@ fn what_hosts_send_in_unusual_conditions_is_the_same() {
             twins.run(&Step::HostsClose);
             for _ in 0..20 {
                 twins.run(&Step::Wait(5000));
-                twins.run(&Step::Arrive(vec![Fate::Arrives; BURST]));
+                twins.run(&Step::Arrive(vec![FrameDelivery::Arrives; BURST]));
             }
         }
     }
@@ -399,7 +399,7 @@ fn a_segment_that_has_become_too_long_is_cut() {
     let now = twins.now();
     twins.both(|host| host.input(now, std::slice::from_ref(&error)));
     for _ in 0..20 {
-        twins.run(&Step::Arrive(vec![Fate::Arrives; BURST]));
+        twins.run(&Step::Arrive(vec![FrameDelivery::Arrives; BURST]));
         twins.run(&Step::Wait(1000));
     }
     assert!(twins.hosts[0].stack.counters().tx_cut_by_emss > 0);
@@ -420,7 +420,7 @@ fn external_memory_takes_the_general_way() {
         segment.push();
     });
     twins.run(&Step::Wait(1));
-    twins.run(&Step::Arrive(vec![Fate::Arrives; BURST]));
+    twins.run(&Step::Arrive(vec![FrameDelivery::Arrives; BURST]));
 }
 
 /// While a hole is reported, every segment carries SACK blocks.
@@ -428,7 +428,7 @@ fn external_memory_takes_the_general_way() {
 fn a_hole_is_reported_beside_data() {
     let mut twins = Twins::new(&Setting::default());
     twins.run(&Step::PeerSends(4000));
-    twins.run(&Step::Arrive(vec![Fate::Lost, Fate::Arrives, Fate::Arrives]));
+    twins.run(&Step::Arrive(vec![FrameDelivery::Lost, FrameDelivery::Arrives, FrameDelivery::Arrives]));
     for bytes in [100, 600] {
         twins.run(&Step::HostsSend(bytes));
         twins.run(&Step::Wait(10));
