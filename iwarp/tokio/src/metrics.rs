@@ -12,13 +12,13 @@ use tokio::time::timeout;
 use crate::endpoint::Endpoint;
 use crate::error::Result;
 
-/// How long engines may take to answer. They do so between two polls.
+/// How long engines may take to answer. An engine answers between two polls.
 const ENGINES: Duration = Duration::from_millis(500);
-/// How long a client may take.
+/// How long a client of the exporter may take.
 const CLIENT: Duration = Duration::from_secs(5);
 
 impl Endpoint {
-    /// Addresses, connections and counters of its engines, as they are now.
+    /// The present addresses, connections and counters of its engines.
     ///
     /// # Errors
     /// [`Error::System`](crate::Error::System) if the runtime shuts down.
@@ -28,8 +28,8 @@ impl Endpoint {
         Ok(status.map_err(io::Error::from)?)
     }
 
-    /// Answers Prometheus with all counters ([`iwarp::prometheus`]), until the future is dropped. A program
-    /// with an exporter of its own gives it [`status`](Self::status) by `iwarp::metrics::publish`.
+    /// Serves all counters to Prometheus ([`iwarp::prometheus`]) until the future is dropped. A program with
+    /// its own exporter passes [`status`](Self::status) to `iwarp::metrics::publish` instead.
     ///
     /// # Errors
     /// [`Error::System`](crate::Error::System) if the listener takes no clients any more.
@@ -37,7 +37,7 @@ impl Endpoint {
         loop {
             let (client, _) = listener.accept().await?;
             let endpoint = self.clone();
-            // A client that has gone, or is too slow, gets nothing.
+            // A client that has gone or is too slow gets no answer.
             tokio::spawn(async move { timeout(CLIENT, answer(&endpoint, client)).await });
         }
     }
