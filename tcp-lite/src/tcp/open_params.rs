@@ -17,21 +17,21 @@ pub(crate) struct OpenParams {
     /// Added to the millisecond clock of our timestamps (RFC 7323 section 7.1).
     pub(crate) timestamp_offset: u32,
     /// MSS (RFC 6691) to this peer, and the one that we announce: the MTU less the fixed IP and TCP
-    /// headers. Options, if any, come out of it.
+    /// headers. Options reduce the payload below it.
     pub(crate) mss: u16,
     /// As `mss`, for BASE_PLPMTU (RFC 8899 section 5.1.2): a size that most paths carry.
     pub(crate) base_mss: u16,
     /// The peer's MSS if its SYN has no MSS option: 536 for IPv4, 1220 for IPv6 (RFC 9293 section
     /// 3.7.1).
     pub(crate) default_peer_mss: u16,
-    /// Our first SYN has the option for bytes that are not taken, to see whether it comes through.
+    /// Whether our first SYN has the option for untaken bytes, which tests whether the path lets it through.
     pub(crate) asks_untaken: bool,
 }
 
-/// What the two SYNs agreed on. Before the peer's SYN arrives: what our SYN offers.
+/// The parameters that the two SYNs agreed on; before the peer's SYN arrives, those that our SYN offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Agreed {
-    /// Every segment has timestamps.
+    /// True if every segment has timestamps.
     pub(super) timestamps: bool,
     /// SACK blocks in both directions.
     pub(super) sack: bool,
@@ -39,7 +39,7 @@ pub(super) struct Agreed {
     pub(super) window_scale: Option<u8>,
     /// ECN: the peer's marks are echoed, and its echoes reduce our rate.
     pub(super) ecn: bool,
-    /// The option for bytes that are not taken comes through, as far as the SYNs say.
+    /// True if both SYNs carried the option for untaken bytes.
     pub(super) untaken: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Golden bytes, round trips, and any bytes at all.
+//! Golden bytes, round trips, and arbitrary bytes.
 
 use proptest::prelude::*;
 
@@ -99,8 +99,8 @@ proptest! {
     }
 }
 
-/// The option for bytes that are not taken has room beside timestamps and two SACK blocks. An experiment of
-/// somebody else is skipped.
+/// The option for bytes that are not taken has room beside timestamps and two SACK blocks. A foreign
+/// experiment is skipped.
 #[test]
 fn bytes_that_are_not_taken_have_an_option() {
     let mut header = plain();

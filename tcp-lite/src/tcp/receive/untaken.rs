@@ -1,9 +1,10 @@
-//! Bytes that have arrived and that the user has not taken: a message of its own protocol waits for a buffer.
+//! Bytes that have arrived but that the user has not taken, because a message of the user's protocol waits
+//! for a buffer.
 //!
-//! TCP acknowledges them, so that the peer does not send them again, and says from where on they are not
-//! taken: a segment without payload has an option for it (an experiment, RFC 6994). Other segments have no
-//! room for an option, as their payload may be as long as the path allows. They acknowledge only what is
-//! taken. So each segment by itself says what is taken, and it does not matter which of them
+//! TCP acknowledges these bytes, so that the peer does not retransmit them, and reports the first untaken
+//! byte in an option of segments without payload (an experiment, RFC 6994). Segments with payload have no
+//! room for the option, since the payload may be as long as the path allows: they acknowledge only the taken
+//! bytes. So each segment by itself tells which bytes are taken, and it does not matter which of them
 //! arrive.
 
 use super::ReceiveHalf;
@@ -13,8 +14,8 @@ use crate::facade::TcpSeqNumber;
 pub(super) const ALL_TAKEN: u64 = u64::MAX;
 
 impl ReceiveHalf {
-    /// The user has not taken the bytes from this position on; `None`: it takes all. The peer is told at
-    /// once.
+    /// Declares that the user has not taken the bytes from this position on; `None`: the user takes all
+    /// bytes. The peer is informed at once.
     pub(in crate::tcp) fn set_untaken(&mut self, from: Option<u64>) {
         let from = from.unwrap_or(ALL_TAKEN);
         if from != self.untaken {
@@ -23,7 +24,7 @@ impl ReceiveHalf {
         }
     }
 
-    /// The position from which on the bytes that have arrived are not taken, if any are not.
+    /// The position of the first untaken byte, if any received byte is untaken.
     #[inline]
     pub(in crate::tcp) fn untaken(&self) -> Option<u64> {
         (self.untaken < self.nxt).then_some(self.untaken)

@@ -1,5 +1,4 @@
-//! What the user of the peer has taken, of the bytes that the peer has acknowledged (`receive/untaken.rs` of
-//! the peer).
+//! The acknowledged bytes that the peer's user has taken (the peer's side is `receive/untaken.rs`).
 
 use super::SendHalf;
 use crate::facade::TcpSeqNumber;
@@ -9,8 +8,8 @@ use crate::tcp::ctx::Ctx;
 pub(super) const ALL_TAKEN: u64 = u64::MAX;
 
 impl SendHalf {
-    /// A segment acknowledges the bytes up to `ack`. Those from `untaken` on are not taken, if it says so.
-    /// Returns whether it tells of bytes that are not taken, or that were not.
+    /// Processes a segment that acknowledges the bytes up to `ack`, of which those from `untaken` on, if
+    /// given, are not taken. Returns whether the segment reports untaken bytes, or follows one that did.
     #[inline]
     pub(in crate::tcp) fn learn_taken(
         &mut self,

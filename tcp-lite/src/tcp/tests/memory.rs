@@ -1,4 +1,4 @@
-//! What recoveries leave behind for those that follow: RACK's window, marks, and what may be taken back.
+//! State that a recovery leaves for later ones: RACK's window, marks, and reductions that may be undone.
 
 use super::wire::*;
 use crate::tcp::congestion::CongestionControl;
@@ -20,7 +20,7 @@ fn push(pair: &mut Pair, count: usize) {
     }
 }
 
-/// A wire that asks `fate` about the n-th data segment of `Side::A` from now on: when it arrives.
+/// A wire that asks `fate` when the n-th data segment of `Side::A` from now on arrives.
 fn wire(pair: &mut Pair, mut fate: impl FnMut(usize) -> Vec<Duration> + 'static) {
     let mut sent = 0;
     pair.plan = Box::new(move |side, packet| {

@@ -1,4 +1,4 @@
-//! Bytes that are acknowledged and not taken by the user of the peer.
+//! Bytes that are acknowledged but not taken by the peer's user.
 
 use testkit::dice::Dice;
 
@@ -8,7 +8,7 @@ use crate::Event;
 use crate::tcp::State;
 use crate::tcp::header::Flags;
 
-/// What A knows: up to where its bytes are acknowledged, and taken.
+/// The state at A: up to which offset its bytes are acknowledged, and up to which they are taken.
 fn known(pair: &Pair) -> (u64, u64) {
     (pair.a.tcb().send_offsets().1, pair.a.tcb().taken_offset())
 }
@@ -21,8 +21,8 @@ fn set_untaken(pair: &mut Pair, from: Option<u64>) {
     pair.b.with(pair.now, |tcb, _| tcb.set_untaken(from));
 }
 
-/// Each segment of B by itself says what is taken: pure acknowledgements with the option, others by an
-/// acknowledgement of what is taken and no more.
+/// Checks that each segment of B tells which bytes are taken: a pure acknowledgement by the option, any
+/// other segment by acknowledging only the taken bytes.
 fn check_segments(pair: &Pair, since: usize, untaken_from: usize) {
     let first = pair.a.params.iss + 1;
     for (_, side, packet) in &pair.log[since..] {
@@ -102,7 +102,7 @@ fn an_overtaken_segment_takes_nothing_back() {
     assert_eq!(known(&pair), (500, 500));
 }
 
-/// The only segment that says that the bytes are taken is lost: a probe finds out.
+/// The only segment that reports the bytes as taken is lost: a probe finds out.
 #[test]
 fn a_probe_asks_again() {
     let mut pair = Pair::established(config(), config());
@@ -154,7 +154,7 @@ fn nothing_counts_as_taken_too_early_on_a_bad_wire() {
     }
 }
 
-/// The SYNs show whether the option comes through: A asks with its SYN, and B answers with its own.
+/// The SYNs show whether the path lets the option through: A asks with its SYN, and B answers with its own.
 #[test]
 fn a_handshake_shows_whether_the_option_comes_through() {
     for (asks, syn_loses_it, syn_ack_loses_it) in

@@ -1,6 +1,6 @@
-//! When the timer of the sending half is due, and for what: the first of the deadlines of what is outstanding
-//! or queued (RFC 6298, RFC 8985 section 7.2, RFC 9293 sections 3.8.1 and 3.8.6.1). The times that they count
-//! from are in `timers.rs`; what happens when the timer is due is in `expiry.rs`.
+//! When the timer of the sending half is due, and its purpose: the first of the deadlines of all outstanding
+//! and queued segments (RFC 6298, RFC 8985 section 7.2, RFC 9293 sections 3.8.1 and 3.8.6.1). The times that
+//! they count from are in `timers.rs`; what happens when the timer is due is in `expiry.rs`.
 
 use super::frto::Frto;
 use super::timers::SendTimer;
@@ -27,7 +27,7 @@ impl LossRecovery {
         self.timers.running()
     }
 
-    /// Whether segments that were overtaken are waited for.
+    /// Whether the reordering timer runs.
     #[inline]
     pub(in crate::tcp::send) fn has_reordering_timer(&self) -> bool {
         self.timers.reorder_at().is_some()
