@@ -1,4 +1,4 @@
-//! All counters in the text format of Prometheus, version 0.0.4, and what an exporter answers.
+//! All counters in the text format of Prometheus, version 0.0.4, and an exporter's HTTP responses.
 
 mod http;
 
@@ -16,7 +16,7 @@ pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// The metrics of contexts, each with a number of the program's choice, which is the label `context`.
 ///
 /// The engines list their counters themselves ([`EngineCounters`](crate::engine::EngineCounters)), under the
-/// names that `iwarp::metrics` (feature `metrics`) has, too.
+/// names that `iwarp::metrics` (feature `metrics`) uses too.
 pub fn text(statuses: &[(u64, ContextStatus)]) -> String {
     let mut text = String::new();
     let mut gauge = |name: &str, help: &str, value: &dyn Fn(&ContextStatus) -> u64| {

@@ -58,8 +58,8 @@ impl UntaggedQueue {
         Self { first_msn, posted: 0, next_mo: 0 }
     }
 
-    /// Adds `buffers` at the end. Returns whether [`UntaggedQueue::MAX_POSTED`] allowed it; otherwise nothing
-    /// has changed.
+    /// Adds `buffers` buffers at the end. Returns `false` and changes nothing if that would exceed
+    /// [`UntaggedQueue::MAX_POSTED`].
     #[must_use]
     pub fn post(&mut self, buffers: u32) -> bool {
         match self.posted.checked_add(buffers) {
@@ -76,7 +76,7 @@ impl UntaggedQueue {
         self.first_msn
     }
 
-    /// Buffers that wait for messages, that of a partly received message included.
+    /// Buffers that wait for messages, including the buffer of a partly received message.
     pub const fn posted(&self) -> u32 {
         self.posted
     }
@@ -126,8 +126,8 @@ impl UntaggedQueue {
         Ok(Destination { index, offset: header.mo })
     }
 
-    /// Checks that a segment at the in-order frontier begins where the one before it ended. A segment of
-    /// another message than the oldest passes: it has errors of its own.
+    /// Checks that a segment at the in-order frontier begins where the one before it ended. A segment of a
+    /// message other than the oldest passes here; [`deliver`](Self::deliver) reports its error.
     ///
     /// # Errors
     /// [`DdpError::InvalidMo`].

@@ -104,7 +104,7 @@ pub enum WindowKind {
 /// Why memory could not be registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RegisterError {
-    /// No bytes of prepared memory.
+    /// A range of prepared memory without bytes.
     #[error("memory for fast registration needs at least one byte")]
     Empty,
     /// The limit of registrations is reached.
@@ -134,7 +134,8 @@ pub enum RegisterError {
     /// Memory of the caller that is not mapped, or lies behind the end of the file that is mapped there.
     #[error("no memory is mapped at {at:#x}")]
     NotMapped {
-        /// A byte that is not there. In Linux before 6.11 and without `/proc`: the first byte of the memory.
+        /// The address of a byte that is not mapped. In Linux before 6.11 and without `/proc`: the first
+        /// byte of the memory.
         at: u64,
     },
     /// Memory of the caller whose mapping does not allow the access.
@@ -143,7 +144,7 @@ pub enum RegisterError {
         /// The first byte that does not; the first of the memory as above.
         at: u64,
     },
-    /// Nothing tells whether memory of the caller is mapped.
+    /// It cannot be determined whether memory of the caller is mapped.
     #[error(
         "the mappings of this process cannot be read (/proc/self/maps), and the kernel is older than Linux 5.14: mount /proc"
     )]

@@ -54,7 +54,7 @@ struct Mapping {
     bytes: Range<u64>,
     readable: bool,
     writable: bool,
-    /// It shows a file, which may be shorter.
+    /// It maps a file, which may be shorter than the mapping.
     of_file: bool,
 }
 

@@ -105,7 +105,7 @@ pub enum MpaError {
     /// Code 5: there was no free slot to hold a received buffer.
     #[error("no slot left to hold a received buffer")]
     NoHeldSlot,
-    /// Code 5: a defect of this code. The connection ends rather than lose bytes in silence.
+    /// Code 5: a defect of this code. The connection ends rather than lose bytes silently.
     #[error("a defect in the reception of FPDUs")]
     Defect,
     /// Code 6: the peer's ORD is above the IRD that this end can serve.

@@ -38,7 +38,7 @@ pub use startup::{
 /// Bytes of the ULPDU length field, the first field of an FPDU.
 pub const LENGTH_BYTES: usize = 2;
 
-/// Bytes of the CRC field, the last field of an FPDU. It is there with and without CRCs.
+/// Bytes of the CRC field, the last field of an FPDU. Every FPDU has it, with and without CRCs.
 pub const CRC_BYTES: usize = 4;
 
 /// The longest ULPDU that may be sent: the payload of an IP datagram with all options, rounded down to a

@@ -1,5 +1,5 @@
-//! Errors as `std::io::Error`, for programs whose functions return that. The error itself is kept, and comes
-//! back with [`io::Error::downcast`].
+//! Conversion of errors to `std::io::Error`, for programs whose functions return it. The original error is
+//! kept: [`io::Error::downcast`] returns it.
 
 use std::io::{self, ErrorKind};
 

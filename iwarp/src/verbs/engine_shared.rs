@@ -15,7 +15,7 @@ pub(crate) struct EngineShared {
     status: StatusDesk,
     doorbells: Arc<Doorbells>,
     connections: AtomicUsize,
-    /// Connections that it was told to begin, and has not begun.
+    /// Number of commands to begin a connection that the engine has not handled yet.
     to_begin: AtomicUsize,
     /// Time of its last poll, microseconds.
     now_us: AtomicU64,
@@ -41,7 +41,7 @@ impl EngineShared {
         self.index
     }
 
-    /// Connections that it carries now, and those that it was told to begin.
+    /// Number of connections that the engine carries now or was asked to begin.
     pub(crate) fn connections(&self) -> usize {
         self.connections.load(Ordering::Relaxed) + self.to_begin.load(Ordering::Relaxed)
     }
@@ -64,8 +64,8 @@ impl EngineShared {
         self.stopped.load(Ordering::Acquire)
     }
 
-    /// The engine is gone. Commands are refused from now on; those that were queued before can still be
-    /// taken.
+    /// Called when the engine is gone. Commands are refused from now on; commands that are queued already
+    /// can still be taken.
     pub(crate) fn stop(&self) {
         let _commands = self.commands.lock().expect("no holder of this lock panics");
         self.stopped.store(true, Ordering::Release);
@@ -105,7 +105,7 @@ impl EngineShared {
         command
     }
 
-    /// Where its status is asked for.
+    /// The desk at which threads ask for the engine's status.
     pub(crate) fn status(&self) -> &StatusDesk {
         &self.status
     }

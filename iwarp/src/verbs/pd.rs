@@ -30,7 +30,7 @@ impl ProtectionDomain {
         self.id().0
     }
 
-    /// Registers `bytes` of new zeroed memory, on hugepages if there are any. Its tagged offsets start at its
+    /// Registers `bytes` of new zeroed memory, on hugepages if available. Its tagged offsets start at its
     /// virtual address.
     ///
     /// # Errors
@@ -50,8 +50,8 @@ impl ProtectionDomain {
     /// Registers memory of the caller (`ibv_reg_mr`; with [`MrOptions::base`] `ibv_reg_mr_iova2`). Local
     /// elements and peers address it by its tagged offsets ([`MemoryRegion::addr`]).
     ///
-    /// `bytes` may be 0: then its keys cover nothing. Requests and messages of no bytes need no key, so they
-    /// succeed with these keys, whatever address they name; others do not. Then `addr` may be any address.
+    /// `bytes` may be 0: then the keys cover no memory, and `addr` may be any address. Zero-length requests
+    /// and messages need no key, so they succeed with these keys at any address; longer ones do not.
     ///
     /// # Errors
     /// [`VerbsError::Limit`], [`VerbsError::Invalid`].
@@ -81,7 +81,8 @@ impl ProtectionDomain {
         FastRegion::allocate(self, bytes, options)
     }
 
-    /// The same for memory of the caller. Peers may write to it only if `writable`.
+    /// As [`alloc_fast_mr`](Self::alloc_fast_mr), for memory of the caller. Peers may write to it only if
+    /// `writable`.
     ///
     /// # Errors
     /// [`VerbsError::Limit`], [`VerbsError::Invalid`].
@@ -104,7 +105,7 @@ impl ProtectionDomain {
         unsafe { FastRegion::register_user(self, addr, bytes, writable, options) }
     }
 
-    /// Allocates a memory window that is not bound (`ibv_alloc_mw`).
+    /// Allocates an unbound memory window (`ibv_alloc_mw`).
     ///
     /// # Errors
     /// [`VerbsError::Limit`].

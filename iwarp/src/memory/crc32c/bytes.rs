@@ -155,7 +155,7 @@ unsafe fn load_512(from: *const u8) -> __m512i {
     value
 }
 
-/// Bytes on their way to a CRC: loaded from the front, and stored to a sink as they were loaded.
+/// A cursor over bytes for a CRC: loads them from the front, and stores each loaded value to a sink.
 pub(super) struct Loader<S> {
     from: *const u8,
     sink: S,
@@ -298,7 +298,7 @@ pub(super) fn append_front(state: u32, front: &Front) -> u32 {
     rest.map_or(state, |rest| _mm_crc32_u32(state, rest))
 }
 
-/// Adds as many zeros.
+/// Adds `zeros` zero bytes.
 #[inline]
 #[target_feature(enable = "sse4.2")]
 pub(super) fn append_zeros(state: u32, zeros: usize) -> u32 {

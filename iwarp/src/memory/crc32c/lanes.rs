@@ -56,7 +56,7 @@ pub(super) fn append(state: u32, bytes: &[u8]) -> u32 {
     append_rest(state, bytes)
 }
 
-/// Adds fewer bytes than lanes are worth it.
+/// Adds bytes that are too few for lanes.
 #[inline]
 #[target_feature(enable = "sse4.2")]
 fn append_rest(state: u32, bytes: &[u8]) -> u32 {

@@ -1,12 +1,12 @@
 //! CRC32c (RFC 3385, Castagnoli's polynomial 0x11EDC6F41) of bytes: alone, or in the same pass that copies
 //! them.
 //!
-//! It belongs to this module because the copy is from registered memory, where every byte may change at any
-//! time. Each byte is loaded once, and the loaded value is both stored and added to the CRC. So the CRC
+//! The CRC belongs to `memory` because the copy is from registered memory, where every byte may change at
+//! any time. Each byte is loaded once, and the loaded value is both stored and added to the CRC. So the CRC
 //! matches the copy, even if others write meanwhile.
 //!
-//! It knows nothing of MPA: [`mpa::Crc32c`](crate::mpa::Crc32c) decides whether a CRC is used and how it is
-//! sent. CRCs are passed complemented, as they are compared and sent. 0 is the CRC of no bytes.
+//! This module knows nothing of MPA: [`mpa::Crc32c`](crate::mpa::Crc32c) decides whether a CRC is used and
+//! how it is sent. CRCs are passed complemented, as they are compared and sent. 0 is the CRC of no bytes.
 //!
 //! | file | what |
 //! |---|---|

@@ -21,7 +21,8 @@ use crate::mpa::{MpaError, marker};
 pub enum Deframed<'a> {
     /// The next one in the sender's order. Its bytes are not placed yet.
     InOrder(Ulpdu<'a>),
-    /// The next one in the sender's order. It came as [`Ahead`](Self::Ahead) before, and was placed then.
+    /// The next one in the sender's order. The ULPDU was handed up as [`Ahead`](Self::Ahead) before, and
+    /// placed.
     Placed {
         /// Its first bytes: 18, or all if it has fewer.
         head: &'a [u8],
@@ -52,7 +53,7 @@ pub struct Ulpdus<'a> {
 /// Where to look for the next FPDU.
 #[derive(Debug)]
 pub(super) enum FpduSource {
-    /// In a buffer that is not held. It begins at this position, at or before the next FPDU.
+    /// In a buffer that is not held. The buffer begins at this position, at or before the next FPDU.
     Buffer { start: u64, buf: Mbuf },
     /// In the held buffers.
     Held,
@@ -70,7 +71,7 @@ enum NextFpdu {
     InBuffer(Extent),
     /// A valid FPDU that begins in this slot.
     InSlot(u32, Extent),
-    /// One that was placed early and is in order now.
+    /// An FPDU that was placed early and is in order now.
     Placed(EarlyFpdu),
 }
 
@@ -144,7 +145,7 @@ impl<'a> Ulpdus<'a> {
         if !deframer.early.is_empty() {
             return None;
         }
-        // `next_of_any` reports what is wrong with it.
+        // `next_of_any` reports the error of the FPDU.
         if done < bytes.len() {
             return deframer.take_front(&bytes[done..]);
         }
@@ -164,7 +165,7 @@ impl<'a> Ulpdus<'a> {
         Ok(Deframed::InOrder(extent.ulpdu(Wire::slice(*start, buf.head()), self.deframer.framing)))
     }
 
-    /// Whether all of the buffer is handed up or held, and nothing else waits.
+    /// Whether the whole buffer is handed up or held, and nothing else waits.
     #[inline]
     fn is_used_up(&self) -> bool {
         let FpduSource::Buffer { start, buf } = &self.source else {
@@ -219,8 +220,8 @@ impl<'a> Ulpdus<'a> {
         Ok(())
     }
 
-    /// The caller has got all ULPDUs: counts what the frontier has passed. Without this, dropping `Ulpdus`
-    /// ends reception.
+    /// The caller has got all ULPDUs: counts the held bytes that the frontier has passed. Without this,
+    /// dropping `Ulpdus` ends reception.
     #[inline]
     fn settle(&mut self) {
         let Self { deframer, slab, .. } = self;
@@ -332,7 +333,7 @@ impl Deframer {
             return Ok(None);
         };
         if early.is_some_and(|early| early.start < extent.end) && extent.length_at < self.frontier {
-            // The lengths and a marker disagree. The bytes of the other FPDU are freed, so no CRC can say
+            // The lengths and a marker disagree. The bytes of the early FPDU are freed, so no CRC can show
             // which is wrong.
             return Err(MpaError::Marker { position });
         }
@@ -352,7 +353,7 @@ impl Deframer {
     }
 }
 
-/// A slot of a list holds no buffer.
+/// The error for a slot of a list that holds no buffer.
 #[cold]
 fn no_such_buffer() -> MpaError {
     MpaError::defect("a held buffer in each slot of a list")

@@ -1,8 +1,8 @@
-//! A caller that cannot take the next ULPDU yet, since it has no buffer for it. The ULPDU and all that
-//! arrives behind it are held, and nothing is handed up, until the caller can go on.
+//! A caller that cannot take the next ULPDU yet, since it has no buffer for it. The ULPDU and all later
+//! bytes are held, and nothing is handed up, until the caller can continue.
 //!
-//! Bytes in order do not count as held otherwise, even while their FPDU is incomplete. Here they do: TCP's
-//! window closes, and so limits the memory that a waiting connection takes.
+//! Otherwise bytes in order do not count as held, even while their FPDU is incomplete. While the caller
+//! waits they do: TCP's window closes, which limits the memory of a waiting connection.
 
 use dp::Mbuf;
 
@@ -13,7 +13,7 @@ use super::{Deframer, HeldSlab, Ulpdus};
 /// Why a caller does not take a ULPDU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Untaken<E> {
-    /// It cannot take it now. The ULPDU comes again after [`Deframer::resume`].
+    /// The caller cannot take the ULPDU now. It is handed up again after [`Deframer::resume`].
     NotYet,
     /// The stream has failed.
     Failed(E),
@@ -32,13 +32,13 @@ impl Deframer {
         self.waits
     }
 
-    /// The stream offset from which on nothing is taken, while the caller waits.
+    /// While the caller waits: the stream offset of the first byte that is not taken.
     pub fn waits_from(&self) -> Option<u64> {
         self.waits.then_some(self.origin + self.next)
     }
 
-    /// The caller can take the next ULPDU. Returns it, and all that was held behind it. If it cannot after
-    /// all, it calls [`Ulpdus::wait`] again.
+    /// Called when the caller can take the next ULPDU. Returns that ULPDU and all that were held behind it.
+    /// If the caller cannot take it after all, it calls [`Ulpdus::wait`] again.
     pub fn resume<'a>(&'a mut self, slab: &'a mut HeldSlab) -> Ulpdus<'a> {
         self.waits = false;
         Ulpdus::new(self, slab, FpduSource::Held)
@@ -50,7 +50,7 @@ impl Deframer {
         std::mem::take(&mut self.kept)
     }
 
-    /// The FPDU that begins at `start` was handed up in order, and was not taken.
+    /// Called when the FPDU that begins at `start` was handed up in order, and not taken.
     #[cold]
     pub(super) fn put_back(&mut self, start: u64) {
         self.next = start;
@@ -86,7 +86,7 @@ impl Deframer {
         Ulpdus::new(self, slab, source)
     }
 
-    /// The caller begins to wait: all that is held counts as held.
+    /// The caller begins to wait: counts all buffers in order as held.
     pub(super) fn count_held(&mut self, slab: &mut HeldSlab) {
         self.kept += self.held.count_in_order(slab);
     }

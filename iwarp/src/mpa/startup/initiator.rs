@@ -93,9 +93,9 @@ impl Initiator {
 
     /// Takes bytes of the stream, in order. The first of them has stream offset `offset`.
     ///
-    /// The bytes that are not consumed when the event comes are FPDUs that the responder sent early (accepted
-    /// only with [`MpaConfig::tolerate_early_fpdus`]), or the ULP's after a reject. After the event nothing
-    /// is consumed.
+    /// The bytes that are not consumed when the event is returned are FPDUs that the responder sent early
+    /// (accepted only with [`MpaConfig::tolerate_early_fpdus`]), or the ULP's after a reject. After the
+    /// event nothing is consumed.
     ///
     /// # Errors
     /// Code 4: the caller has to close the connection.
