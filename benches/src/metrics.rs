@@ -1,7 +1,7 @@
 //! `--metrics ADDR`: the counters of all engines of the process, as Prometheus reads them.
 //!
-//! The answers are those of [`iwarp::prometheus`]. The crate `metrics-exporter-prometheus` would bring hyper
-//! and a runtime for its endpoint.
+//! [`iwarp::prometheus`] makes the answers. The crate `metrics-exporter-prometheus` would add hyper and a
+//! runtime for its endpoint.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -13,9 +13,9 @@ use iwarp::verbs::{Context, ContextStatus};
 use crate::errors::Error;
 use crate::shown;
 
-/// How long the engines may take to answer.
+/// Maximum time for the engines to answer.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// How long a client may be silent.
+/// Maximum silence of a client.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Answers at `address` as long as the process lives. Returns the address with its port, if 0 was asked for.
@@ -28,7 +28,7 @@ pub fn serve(address: SocketAddr) -> Result<SocketAddr, Error> {
     let address = listener.local_addr().map_err(failed)?;
     let run = move || {
         for client in listener.incoming() {
-            // A client that has gone gets nothing.
+            // An error only means that the client has gone.
             let _ = client.and_then(answer);
         }
     };
