@@ -24,10 +24,10 @@ use tests::{ensure, lab_error};
 const PORT: u16 = 7175;
 const BYTES: usize = 64;
 
-/// Longest wait for anything.
+/// Maximum wait for any event.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Both engines sleep when the next message is sent.
+/// Pause before the next message, in which both engines go to sleep.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// One of two processes whose engines sleep.

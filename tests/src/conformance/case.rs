@@ -40,7 +40,7 @@ fn scan(path: &str, text: &str) -> Vec<std::result::Result<Proof, String>> {
     found
 }
 
-/// The case whose `rows` are at `at`; its name is after those of the case before, at `from`.
+/// The case whose `rows` are at `at`; its name is after the `rows` of the previous case, at `from`.
 fn read_one(
     path: &str,
     text: &str,

@@ -128,9 +128,9 @@ impl HostSetup {
 /// A period in which a host cannot work, for a reason other than the wire.
 #[derive(Clone, Copy, Debug)]
 pub struct Stall {
-    /// When.
+    /// The period of the stall.
     pub span: Span,
-    /// What.
+    /// The kind of the stall.
     pub kind: StallKind,
 }
 
@@ -161,7 +161,7 @@ pub struct Setup {
     pub hosts: [HostSetup; 2],
     /// `links[i]` carries the frames that host `i` sends.
     pub links: [Plan; 2],
-    /// Large receive offload of each host: the most bytes, and how long a segment waits.
+    /// Large receive offload of each host: the maximum bytes, and how long a segment waits.
     pub lro: [Option<(usize, u64)>; 2],
     /// Periods in which both links are down.
     pub flaps: Vec<Span>,

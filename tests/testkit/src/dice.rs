@@ -1,4 +1,5 @@
-//! Seeded random numbers. Recorded seeds depend on each sequence: a change of one changes what they find.
+//! Seeded random numbers. Recorded seeds depend on each sequence: a changed sequence makes recorded seeds
+//! useless.
 
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
@@ -19,7 +20,7 @@ enum Generator {
     Xorshift64(u64),
 }
 
-/// How a number below a limit follows from one of 64 bits.
+/// How a number below a limit is computed from a 64-bit number.
 #[derive(Clone, Copy, Debug)]
 enum Reduction {
     /// The upper half of its product with the limit.

@@ -66,7 +66,7 @@ pub(super) struct HalfConnection {
     pub(super) fin_arrived: bool,
     /// The highest offset that the receiver has acknowledged, FIN included.
     pub(super) acked: u64,
-    /// From where on the receiver has not taken them, as its last segment without payload says.
+    /// The offset of the first byte that the receiver has not taken, by its last segment without payload.
     pub(super) untaken: Option<u64>,
     /// The highest acknowledgement that has arrived at the sender.
     pub(super) ack_arrived: u64,
@@ -78,7 +78,7 @@ pub(super) struct HalfConnection {
     pub(super) right_edge_arrived: u64,
     /// Unacknowledged bytes (and the FIN): the offset of their end, and when they were first sent.
     waiting: VecDeque<(u64, u64)>,
-    /// The longest that a byte has waited for its acknowledgement.
+    /// The longest wait of a byte for its acknowledgement.
     pub(super) waited_us: u64,
     /// The units that must stay whole.
     pub(super) boundaries: Boundaries,
@@ -202,7 +202,7 @@ impl HalfConnection {
         }
     }
 
-    /// The longest that a byte has waited for its acknowledgement. Bytes that still wait count until
+    /// The longest wait of a byte for its acknowledgement. Bytes that still wait count until
     /// `last_fault_us`.
     pub(super) fn longest_wait_us(&self, last_fault_us: u64) -> u64 {
         let now = self.waiting.front().map_or(0, |&(_, since_us)| last_fault_us.saturating_sub(since_us));

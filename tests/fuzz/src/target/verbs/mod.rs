@@ -16,7 +16,7 @@ use self::side::Side;
 use super::rig::{CHECK_EVERY, PORT, context, ports, small};
 use crate::input::Input;
 
-/// Most calls of one input.
+/// Maximum calls of one input.
 const CALLS: usize = 96;
 
 /// Limit of polls of one program, and of its end.

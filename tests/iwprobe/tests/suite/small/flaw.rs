@@ -1,6 +1,6 @@
-//! What can be wrong with the small endpoint.
+//! The flaws of the small endpoint.
 
-/// One flaw; each is looked at in one place of it.
+/// A flaw. Each is implemented in one place of the endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flaw {
     /// Nothing.
@@ -30,7 +30,7 @@ pub(crate) enum Flaw {
     TwoRtrs,
     /// Its RTR is a Write, whatever was agreed on.
     RtrAlwaysWrite,
-    /// Goes on where a Reply has R.
+    /// Continues after a Reply with R.
     TalksAfterReject,
     /// Sends no markers though it was asked to.
     NoMarkers,
@@ -58,7 +58,7 @@ pub(crate) enum Flaw {
     ShortEcho,
     /// Segment length without the header.
     ShortLength,
-    /// Goes on after its Terminate.
+    /// Continues after its Terminate.
     NeverStops,
     /// Answers a Terminate by a Terminate.
     AnswersTerminate,
@@ -91,7 +91,7 @@ pub(crate) enum Flaw {
     PostsInReverse,
     /// Its immediate data has the other order of bytes.
     ImmediateSwapped,
-    /// Posts whatever the number of Reads that were agreed on.
+    /// Posts more Reads than the agreed number.
     IgnoresOrd,
     /// Does not wait at a fence.
     IgnoresFence,
@@ -110,7 +110,7 @@ pub(crate) enum Flaw {
     ReadsWithoutRight,
     /// Writes need no right.
     WritesWithoutRight,
-    /// Bounds are looked at by the first byte alone.
+    /// Checks bounds only for the first byte.
     NoEnd,
     /// Delivers a message with its first segment.
     DeliversEarly,

@@ -1,13 +1,13 @@
-//! An endpoint of a few hundred lines, with one flaw to order: it listens or connects, with a target or
-//! without. It is what iwprobe's verdicts are tried on.
+//! An endpoint of a few hundred lines, with one selectable flaw, for tests of iwprobe's verdicts: it listens
+//! or connects, with a target or without.
 //!
 //! | file | what |
 //! |---|---|
-//! | `flaw` | what can be wrong with it |
+//! | `flaw` | the flaws |
 //! | `startup` | MPA's frames, either end |
-//! | `end` | a connection in full operation: what comes, what goes |
-//! | `judge` | what is wrong about what came |
-//! | `target` | memory, receives and operations, and what is told of them |
+//! | `end` | a connection in full operation: received and sent segments |
+//! | `judge` | the checks of received segments |
+//! | `target` | memory, receives and operations, and the report on them |
 
 mod end;
 mod flaw;
@@ -22,9 +22,9 @@ use std::time::Duration;
 pub(crate) use flaw::Flaw;
 use target::Report;
 
-/// No connection is silent for so long, but for one that hangs.
+/// Only a connection that hangs is silent for this long.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Before it connects again.
+/// Pause before the endpoint connects again.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// Listens on a port of its own, without a target; ends with the process.
