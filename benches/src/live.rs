@@ -40,7 +40,7 @@ pub struct Live {
     period: u64,
     next: u64,
     started: u64,
-    /// Cycles that the run lasts; 0: until it is interrupted.
+    /// Duration of the run, cycles; 0: until it is interrupted.
     span: u64,
     before: Option<Snapshot>,
 }

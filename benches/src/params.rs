@@ -9,7 +9,7 @@ use iwarp::verbs::ContextLimits;
 use crate::errors::Error;
 use crate::rate::Rate;
 
-/// Port of perftest's tools and of ours.
+/// Default port of perftest's tools and of iwperf.
 pub const DEFAULT_PORT: u16 = 18515;
 
 /// Largest message of an `--all` sweep (perftest's `MAX_SIZE`), bytes.

@@ -220,7 +220,7 @@ impl TwoHosts {
         Self::on_wire(0, [&a, &b], config)
     }
 
-    /// Another wire between the same hosts, with an engine of its own at each end, not connected.
+    /// Another wire between the same hosts, with its own engine at each end, not connected.
     ///
     /// # Errors
     /// [`Error::Verbs`].

@@ -26,7 +26,7 @@ impl Metric {
         Self { name, set, field, doc, value, is_total: name.ends_with("_total") }
     }
 
-    /// What it counts, as one line of plain text.
+    /// A description of the metric, as one line of plain text.
     pub fn help(&self) -> String {
         let mut text = String::new();
         let mut rest = self.doc.trim();
@@ -44,7 +44,7 @@ impl Metric {
     }
 }
 
-/// A field of a set of counters: a number, or a set of its own.
+/// A field of a set of counters: a number, or a nested set.
 #[doc(hidden)]
 pub trait Field {
     /// Calls `each` for the number, or for each number of the set. `words` is the first argument of

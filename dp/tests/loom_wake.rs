@@ -68,8 +68,8 @@ impl Handshake for Unfenced {
     }
 }
 
-/// Each of `writers` publishes `records` records in a ring of its own. When the reader goes to sleep, it has
-/// seen all records, or a wake-up was sent after its mark.
+/// Each of `writers` publishes `records` records in its own ring. When the reader goes to sleep, it has seen
+/// all records, or a wake-up was sent after its mark.
 fn no_record_is_slept_through<H: Handshake>(writers: usize, records: u64) {
     loom::model(move || {
         let rings: Vec<Arc<Words>> = (0..writers)

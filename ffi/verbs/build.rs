@@ -48,9 +48,9 @@ fn main() {
 
 /// Gives each exported function its name and version.
 ///
-/// The compiler exports functions without versions, by a linker script of its own, which takes precedence
-/// over ours. So our functions have names with a prefix in Rust, and the linker defines the names of
-/// libibverbs and librdmacm.
+/// The compiler exports functions without versions, by its own linker script, which takes precedence over
+/// ours. So our functions have names with a prefix in Rust, and the linker defines the names of libibverbs
+/// and librdmacm.
 fn version_symbols(out: &Path) -> Result<(), String> {
     let map = Path::new(env!("CARGO_MANIFEST_DIR")).join("uwarp.map");
     let text = std::fs::read_to_string(&map).expect("the script lies beside this file");

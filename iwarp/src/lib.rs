@@ -1,6 +1,6 @@
 //! iWARP: RDMA over TCP, in user space.
 //!
-//! This crate implements MPA, DDP and RDMAP (RFC 5044, 6581, 5041, 5040, 7306) on a TCP of its own
+//! This crate implements MPA, DDP and RDMAP (RFC 5044, 6581, 5041, 5040, 7306) on its own TCP
 //! ([`tcp_lite`]), which polls the queues of a port directly ([`dp`]). Users hold the objects of libibverbs
 //! and librdmacm ([`verbs`]); an [`engine::Engine`] moves their data.
 //!

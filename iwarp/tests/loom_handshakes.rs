@@ -476,8 +476,8 @@ impl TwoEnds for UnorderedRing {
 /// One thread tries three times to add the next value, the other one takes what it finds. Each value comes
 /// out whole and once, in order, and both ends may use an entry that the other has left.
 ///
-/// The reader has a thread of its own, since loom does not see that a load of the main thread is in a race
-/// with a store before which the other thread has loaded the same atomic.
+/// The reader has its own thread, since loom does not see that a load of the main thread is in a race with a
+/// store before which the other thread has loaded the same atomic.
 fn entries_come_out_in_order<R: TwoEnds>(capacity: usize) {
     bounded(move || {
         let (mut writer, mut reader) = R::create(capacity);

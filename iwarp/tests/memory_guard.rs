@@ -317,7 +317,7 @@ fn in_child(table: &MemoryTable, region: Registration) -> i32 {
     fails.iter().enumerate().map(|(bit, failed)| i32::from(*failed) << bit).sum()
 }
 
-// ---- what needs a process of its own ----
+// ---- what needs its own process ----
 
 /// Set in a process that was started to crash, to the name of its part.
 const PART: &str = "IWARP_GUARD_PART";

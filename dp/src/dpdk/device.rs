@@ -65,7 +65,7 @@ const TX_OFFLOADS: &[(Offloads, u64)] = &[
 /// take less than 64 KiB per descriptor.
 const BULK_BYTES: usize = 32 << 10;
 
-/// Least number of views of large buffers: enough for a cache for each thread.
+/// Minimum number of views of large buffers: enough for a cache for each thread.
 const MIN_BULK_VIEWS: u32 = 4096;
 
 /// A started device; stopped and closed when its last port is dropped.

@@ -26,7 +26,7 @@ pub(super) struct Driver {
     pub(super) tso_buffers: usize,
     /// A frame must have this many buffers fewer than the maximum that the device reports.
     spare_buffers: usize,
-    /// Whether TSO works with frames whose headers are in a buffer of their own, as ours are.
+    /// Whether TSO works with frames whose headers are in their own buffer, as ours are.
     pub(super) tso: bool,
     /// Segment sizes for TSO.
     pub(super) mss: Mss,

@@ -19,7 +19,7 @@ pub enum DeviceError {
     Pci {
         /// The device as requested.
         device: String,
-        /// What is wrong with it.
+        /// The reason.
         problem: PciProblem,
     },
     /// No driver matches the virtual device.

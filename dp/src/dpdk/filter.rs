@@ -1,5 +1,5 @@
-//! Which frames a device receives: those to its own address, broadcasts, and as many others as the device
-//! can be made to receive.
+//! The frames that a device receives: frames to its own address, broadcasts, and as many other frames as the
+//! device can be made to receive.
 //!
 //! VLAN filters and VLAN stripping stay off, so tagged frames arrive unchanged.
 

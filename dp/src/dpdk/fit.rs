@@ -17,7 +17,7 @@ pub(super) enum Fit {
 /// Limits of a device.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TxLimits {
-    /// Longest frame that is not cut.
+    /// Maximum length of an uncut frame.
     pub(super) frame_bytes: usize,
     /// Limits of its driver.
     pub(super) driver: Driver,

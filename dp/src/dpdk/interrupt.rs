@@ -7,9 +7,9 @@
 //! | NICs behind `vfio-pci` | the device interrupts, and the kernel writes to an eventfd | by a register |
 //! | `net_tap`, `net_af_packet` | the kernel's descriptor has a frame | not at all: the descriptor is always readable then |
 //!
-//! A port sleeps on an epoll descriptor of its own, which stays the same when a vhost peer brings a new
-//! eventfd. The epoll descriptor is edge-triggered: nobody reads the eventfds, so their counters only grow.
-//! Events from before a sleep are taken from it when the port is about to sleep.
+//! A port sleeps on its own epoll descriptor, which stays the same when a vhost peer brings a new eventfd.
+//! The epoll descriptor is edge-triggered: nobody reads the eventfds, so their counters only grow. Events
+//! from before a sleep are taken from it when the port is about to sleep.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;

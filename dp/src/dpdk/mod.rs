@@ -45,9 +45,9 @@ use crate::{Mempool, Port};
 
 /// Opens a device and starts it: one port for each pair of queues, in their order.
 ///
-/// Each port has a pool of its own. The counters of the first port include the frames that the device drops
-/// or has no buffer for. [`PortInfo::queue`](crate::PortInfo::queue) says how the device chooses queues, if
-/// it hashes.
+/// Each port has its own pool. The counters of the first port include the frames that the device drops or
+/// has no buffer for. [`PortInfo::queue`](crate::PortInfo::queue) says how the device chooses queues, if it
+/// hashes.
 ///
 /// # Errors
 /// [`DeviceError`], one line that says what to do.

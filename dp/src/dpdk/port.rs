@@ -131,7 +131,8 @@ impl QueuePort {
         let room = frames.remaining_capacity().min(self.rx_limit.frames());
         let mut raw = [const { MaybeUninit::<NonNull<sys::rte_mbuf>>::uninit() }; BURST];
         // SAFETY: `device` keeps the port started, and `&mut self` is the only user of its queue. `raw` has
-        // room for `room` pointers: it is as long as a `Burst`, whose free places `room` counts at most.
+        // room for `room` pointers: it is as long as a `Burst`, and `room` is at most the number of free
+        // places.
         let count = unsafe {
             sys::rte_eth_rx_burst(self.device.port_id, self.queue, raw.as_mut_ptr().cast(), room as u16)
                 as usize
@@ -194,7 +195,7 @@ impl QueuePort {
         wants_offload
     }
 
-    /// Sends what the device takes. Frames left over met a full ring.
+    /// Sends the frames that the device accepts. Frames are left over if the ring is full.
     fn send(&mut self, frames: &mut Burst, wants_offload: bool) {
         let (port, queue) = (self.device.port_id, self.queue);
         while !frames.is_empty() {

@@ -34,8 +34,8 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Watches an open port; `is_pci`: of a device that can be unplugged. Without uevents (in a network
-    /// namespace of another user), only the driver reports it.
+    /// Watches an open port. `is_pci`: its device can be unplugged. Without uevents (in a network namespace
+    /// of another user), only the driver reports it.
     pub(super) fn new(port_id: u16, name: &CStr, is_pci: bool) -> Self {
         if is_pci {
             watch_the_bus();

@@ -84,8 +84,8 @@ fn is_af_packet(spec: &str) -> bool {
     name(spec).starts_with("net_af_packet")
 }
 
-/// Least receive buffer that the driver requires regardless of the MTU, bytes: `net_af_packet` requires
-/// its ring's frame size (`framesz`).
+/// Minimum receive buffer that the driver requires at any MTU, bytes: `net_af_packet` requires its ring's
+/// frame size (`framesz`).
 pub(super) fn least_mbuf_bytes(spec: &str) -> usize {
     let framesz = argument(spec, "framesz").filter(|_| is_af_packet(spec));
     framesz.and_then(|bytes| bytes.parse().ok()).unwrap_or(0)

@@ -42,8 +42,8 @@ impl LinkSteering {
     }
 }
 
-/// A bit for each sending queue that has put frames on its wire to this receiving queue. In a cache line of
-/// its own.
+/// A bit for each sending queue that has put frames on its wire to this receiving queue. In its own cache
+/// line.
 #[derive(Default)]
 #[repr(align(128))]
 pub(super) struct Inbox(AtomicU64);

@@ -21,11 +21,11 @@ use super::credentials::credentials;
 use super::fork::OwnFd;
 use super::{LocalError, WireFolder};
 
-/// Longest wait for the folder's lock without progress: while no process claims a station. A claim takes far
-/// below a millisecond, but a thousand processes may start at once.
+/// Maximum wait for the folder's lock without progress, that is, while no process claims a station. A claim
+/// takes far below a millisecond, but a thousand processes may start at once.
 const LOCK_WAIT: Duration = Duration::from_secs(5);
 
-/// Longest pause between two attempts to get the lock. With shorter pauses, a thousand waiting processes
+/// Maximum pause between two attempts to get the lock. With shorter pauses, a thousand waiting processes
 /// would take the CPUs away from the one that holds the lock.
 const LOCK_PAUSE: Duration = Duration::from_millis(32);
 

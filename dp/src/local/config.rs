@@ -68,7 +68,7 @@ pub enum LocalError {
         .folder.display()
     )]
     Movable {
-        /// A folder on the way to that of the wire.
+        /// A parent folder of the wire's folder.
         folder: PathBuf,
         /// Its mode.
         mode: u32,

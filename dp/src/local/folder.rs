@@ -80,7 +80,7 @@ impl WireFolder {
         Self::with_lock(folder).map(|(folder, _)| folder)
     }
 
-    /// As [`open`](Self::open), with a descriptor of its own for the folder's lock.
+    /// As [`open`](Self::open), with its own descriptor for the folder's lock.
     pub(super) fn with_lock(folder: &Path) -> Result<(Self, File), LocalError> {
         let failed = |source: io::Error| LocalError::Folder { folder: folder.to_owned(), source };
         let (opened, movable) = open(folder)?;

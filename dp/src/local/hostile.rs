@@ -81,7 +81,7 @@ impl Hostile {
         self.memory.as_ref().map_or(0, load)
     }
 
-    /// Reads what the other side has sent. Returns whether it has closed the socket.
+    /// Reads the bytes that the other side has sent. Returns whether it has closed the socket.
     pub fn is_refused(&self) -> bool {
         let mut bytes = [0; 64];
         loop {

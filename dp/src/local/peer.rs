@@ -31,7 +31,7 @@ const MAX_REDIAL_US: u64 = 64_000;
 /// Records are published after this many bytes, so that the reader reads while we write.
 const PUBLISH_BYTES: u64 = 32 << 10;
 
-/// Bytes in front of the data of the rings: the control words, in a page of their own.
+/// Bytes in front of the data of the rings: the control words, in their own page.
 const WORDS_BYTES: usize = 4096;
 
 const _: () = assert!(2 * CONTROL_BYTES <= WORDS_BYTES);

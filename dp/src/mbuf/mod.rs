@@ -32,7 +32,7 @@ pub use crate::offload::{Checksum, TxOffload};
 /// Dropping it frees the storage of each segment of which it was the last view.
 ///
 /// It is `Send` and not `Sync`: DPDK counts the second view of a buffer without an atomic, so two threads
-/// must not [`share`](Self::share) the same `Mbuf` at once. Give each thread a view of its own.
+/// must not [`share`](Self::share) the same `Mbuf` at once. Give each thread its own view.
 pub struct Mbuf {
     raw: Raw,
 }

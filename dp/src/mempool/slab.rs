@@ -3,7 +3,7 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
-/// Blocks start on a cache line of their own.
+/// Blocks start on their own cache line.
 const BLOCK_ALIGN: usize = 64;
 
 /// The alignment requested from the allocator. With a larger alignment the allocator would clear the memory

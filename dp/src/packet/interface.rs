@@ -11,11 +11,11 @@ use super::config::PacketConfig;
 use super::error::PacketError;
 use super::{filter, sys};
 
-/// Least MTU: every host takes an IPv4 packet of this size (RFC 1122 section 3.3.2).
+/// Minimum MTU: every host accepts an IPv4 packet of this size (RFC 1122 section 3.3.2).
 const MIN_MTU: u16 = 576;
-/// Least MTU with IPv6 (RFC 8200 section 5).
+/// Minimum MTU with IPv6 (RFC 8200 section 5).
 const MIN_IPV6_MTU: u16 = 1280;
-/// Largest MTU that is used: that of jumbo frames. Only loopback and overlays have larger MTUs.
+/// Maximum usable MTU, for jumbo frames. Only loopback and overlays have larger MTUs.
 const MAX_MTU: u16 = 9000;
 
 /// An interface that a port can use.

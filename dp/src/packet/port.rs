@@ -257,7 +257,7 @@ impl PacketPort {
     }
 }
 
-/// The outcome of a slot.
+/// The outcome of sending the frame in a slot.
 enum SlotOutcome {
     Frame(Mbuf),
     /// The frame is incomplete or too long.

@@ -234,7 +234,7 @@ mod tests {
                     let block = geometry.in_block * slot_bytes;
                     assert!(block.is_multiple_of(page_bytes), "{geometry:?}");
                     assert!(geometry.slots() >= slots && geometry.slots() < slots + geometry.in_block);
-                    // The kernel allocates a power of two: a third more at most.
+                    // The kernel allocates a power of two, which is at most a third more.
                     assert!(
                         page_bytes > 4096
                             || slot_bytes == 66_560

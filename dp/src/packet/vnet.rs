@@ -72,7 +72,7 @@ mod tests {
     #[test]
     fn a_frame_without_offloads_has_an_empty_header() {
         assert_eq!(header(&frame(TxOffload::default(), 0)), [0; VNET_BYTES]);
-        // Each piece needs a checksum of its own, so virtio has no segmentation without checksum offload.
+        // Each piece needs its own checksum, so virtio has no segmentation without checksum offload.
         let cut = TxOffload {
             tso_segment_bytes: 1448,
             l2_bytes: 14,

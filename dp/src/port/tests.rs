@@ -197,7 +197,7 @@ fn a_wrapper_gives_every_answer_through() {
         for (wrapper, mut port) in wrappers(&unusual) {
             assert_eq!(question(&mut *port), answer, "{function} of {wrapper}");
         }
-        // The same around a port without answers of its own.
+        // The same around a port that defines no answers.
         for (wrapper, mut port) in wrappers(&|| Box::new(base())) {
             assert_eq!(question(&mut *port), usual, "{function} of {wrapper}");
         }

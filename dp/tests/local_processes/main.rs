@@ -23,7 +23,7 @@ use testkit::process::cpu_time;
 const FOLDER: &str = "DP_TEST_FOLDER";
 const STATION: &str = "DP_TEST_STATION";
 
-/// A wire of the test's own, removed when the test ends.
+/// A wire for one test, removed when the test ends.
 struct Wire(PathBuf);
 
 impl Wire {

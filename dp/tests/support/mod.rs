@@ -130,8 +130,8 @@ pub(crate) fn wait_for_link(port: &mut dyn Port, state: LinkState) {
 
 /// Sends a frame to an echoing peer and waits for its return. Sends further frames if one was lost: a
 /// virtio-user device takes the link down once more while it is configured, and a killed peer leaves frames
-/// in its ring. Only the return of the last frame, which has a length of its own, ends the wait. So no frame
-/// is in flight afterwards.
+/// in its ring. Only the return of the last frame, which has its own length, ends the wait. So no frame is
+/// in flight afterwards.
 pub(crate) fn round_trip(port: &mut dyn Port, number: u32) {
     let mut frames = Burst::new();
     let mut received = Burst::new();

@@ -5,8 +5,8 @@ bitflags::bitflags! {
     ///
     /// | what is done | rights that it needs |
     /// |---|---|
-    /// | sending from it, by a Send, Write or inline request of ours | none |
-    /// | receiving into it, or into it by a Read or atomic of ours | [`LOCAL_WRITE`](Self::LOCAL_WRITE) |
+    /// | sending from it, by our Send, Write or inline request | none |
+    /// | receiving into it, also by our Read or atomic | [`LOCAL_WRITE`](Self::LOCAL_WRITE) |
     /// | a Read of the peer | [`REMOTE_READ`](Self::REMOTE_READ) |
     /// | a Write of the peer | [`REMOTE_WRITE`](Self::REMOTE_WRITE), with which a registration needs `LOCAL_WRITE` |
     /// | an atomic of the peer | [`REMOTE_ATOMIC`](Self::REMOTE_ATOMIC), with which a registration needs `LOCAL_WRITE`; or `REMOTE_READ` and `REMOTE_WRITE` together, unless both ends have agreed on [`ConnParam::ib_semantics`](crate::verbs::ConnParam::ib_semantics) |
@@ -18,8 +18,8 @@ bitflags::bitflags! {
     pub struct Access: u32 {
         /// Receives, and the answers to our Reads and atomics, may be placed in it.
         const LOCAL_WRITE = 0x01;
-        /// The peer may Write to it. Needs [`LOCAL_WRITE`](Self::LOCAL_WRITE).
-        /// RFC 5042 section 6.3.5 (SEC-112): this is a flag of its own, and gives no right to read.
+        /// The peer may Write to it. Needs [`LOCAL_WRITE`](Self::LOCAL_WRITE). RFC 5042 section 6.3.5
+        /// (SEC-112): this is a separate flag, and gives no right to read.
         const REMOTE_WRITE = 0x02;
         /// The peer may Read from it.
         const REMOTE_READ = 0x04;

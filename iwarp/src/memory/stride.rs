@@ -1,6 +1,6 @@
 //! Bytes with gaps between them: content of a stream with markers, as it lies in a buffer.
 //!
-//! It knows lengths only. The content of the gaps is up to [`mpa::marker`](crate::mpa::marker).
+//! This module knows only lengths. The content of the gaps is up to [`mpa::marker`](crate::mpa::marker).
 
 /// The gaps in a buffer: the first follows `front` bytes of content, and each further one 508 bytes of
 /// content.

@@ -99,7 +99,7 @@ pub enum MpaError {
     /// Code 4: startup was invalid.
     #[error("invalid startup: {0}")]
     Startup(#[from] StartupFault),
-    /// Code 5, the code of local errors without a code of their own: startup was not over at its deadline.
+    /// Code 5, the code of local errors without their own code: startup was not over at its deadline.
     #[error("startup timed out")]
     StartupTimeout,
     /// Code 5: there was no free slot to hold a received buffer.
@@ -150,7 +150,7 @@ impl MpaError {
         TerminateCode::mpa(self.code())
     }
 
-    /// What the owner of the connection has to do.
+    /// The duty of the owner of the connection.
     pub const fn action(self) -> Action {
         match self {
             // RFC 5044 section 8 (MPA-235): an invalid startup frame closes TCP at once.

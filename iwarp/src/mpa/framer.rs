@@ -255,7 +255,7 @@ impl Framer {
     #[inline]
     fn writer<'a>(&'a mut self, plan: FpduPlan, out: &'a mut [u8]) -> FpduWriter<'a> {
         self.check(&plan, out);
-        // It is written in pieces.
+        // The FPDU is written in pieces.
         self.tally = None;
         let ulpdu_bytes = plan.ulpdu_bytes;
         let crc = if self.crc { Crc32c::new() } else { Crc32c::unused() };

@@ -15,7 +15,7 @@
 //! | [`error`] | the errors that end a connection, and how it ends |
 //!
 //! A position is a `u64` byte count of one direction. Position 0 is the first byte after the startup frame.
-//! A stream offset is TCP's and begins earlier.
+//! A stream offset counts bytes of the TCP stream from its beginning, before the startup frames.
 
 pub mod crc;
 pub mod deframer;

@@ -52,9 +52,9 @@ struct Entry {
 
 /// The result of adding completions.
 pub(super) enum Added {
-    /// All but this number, for which there was no room.
+    /// All except this many completions, for which there was no room.
     Except(usize),
-    /// None of this number: the work queue makes no completions any more.
+    /// None of the completions, of which there are this many: the work queue makes no completions any more.
     Silent(usize),
 }
 

@@ -146,7 +146,7 @@ pub enum ConnectionError {
     /// The peer did not finish a close or a Terminate in time, or did not answer a Read before a close.
     #[error("the peer did not close the connection, or answer a Read before that, in time")]
     CloseTimeout,
-    /// The peer had no receive request for a message of ours in time
+    /// The peer had no receive request for our message in time
     /// ([`WcStatus::RnrRetryExceeded`](super::WcStatus::RnrRetryExceeded)).
     #[error("the peer had no receive request for a message in time")]
     ReceiverNotReady,

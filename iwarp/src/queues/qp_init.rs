@@ -14,7 +14,7 @@ pub struct QpInit<'a> {
     /// The queue for receive completions; may be the same one.
     pub recv_cq: &'a CompletionQueue,
     /// The shared receive queue for receive buffers, of the same protection domain. `None`: the queue pair
-    /// has a receive queue of its own. Default: `None`.
+    /// has its own receive queue. Default: `None`.
     pub srq: Option<&'a SharedReceiveQueue>,
     /// Outstanding send requests. A request counts until its completion is polled. Default: 128.
     pub max_send_wr: usize,

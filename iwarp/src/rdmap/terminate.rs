@@ -28,10 +28,10 @@ const TAGGED: u8 = 0x80;
 /// The layout of the control word.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum BitOrder {
-    /// That of RFC 5040 figure 9.
+    /// The order of RFC 5040 figure 9.
     #[default]
     Standard,
-    /// That of Linux's siw on a little-endian machine.
+    /// The order of Linux's siw on a little-endian machine.
     Siw,
 }
 

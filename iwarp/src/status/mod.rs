@@ -1,4 +1,5 @@
-//! The status of the processes of this user that run engines (feature `status`): what `uwarp status` prints.
+//! The status of the processes of this user that run engines (feature `status`), which `uwarp status`
+//! prints.
 //!
 //! A library opens no socket unasked. A program calls [`serve`], and keeps the returned [`StatusSocket`]:
 //!

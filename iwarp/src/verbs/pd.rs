@@ -68,7 +68,7 @@ impl ProtectionDomain {
         options: &MrOptions<'_>,
     ) -> Result<MemoryRegion, VerbsError> {
         // SAFETY: the caller promises mapped and accessible memory until the region is dropped, and accesses
-        // that allow others, which is all that `register_user` asks for.
+        // that allow concurrent ones, which is all that `register_user` asks for.
         unsafe { MemoryRegion::register_user(self, addr, bytes, options) }
     }
 
@@ -101,7 +101,7 @@ impl ProtectionDomain {
         options: &FastOptions<'_>,
     ) -> Result<FastRegion, VerbsError> {
         // SAFETY: the caller promises mapped and accessible memory until the region is dropped, and accesses
-        // that allow others, which is all that `register_user` asks for.
+        // that allow concurrent ones, which is all that `register_user` asks for.
         unsafe { FastRegion::register_user(self, addr, bytes, writable, options) }
     }
 

@@ -17,8 +17,8 @@ use crate::error::{Error, Result};
 use crate::events::{self, Channel, Routes};
 use crate::region::Region;
 
-/// One end of a network: a device with an address of its own, and a thread for the engine of each of its
-/// queues. Clones are the same endpoint. Connections and listeners keep it alive.
+/// One end of a network: a device with its own address, and a thread for the engine of each of its queues.
+/// Clones are the same endpoint. Connections and listeners keep it alive.
 ///
 /// An endpoint must be made within a tokio runtime whose I/O is enabled; a task of the endpoint runs there.
 #[derive(Clone)]

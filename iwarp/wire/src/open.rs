@@ -24,7 +24,7 @@ pub const LOCAL_PREFIX: u8 = 10;
 pub struct Wire {
     /// The port.
     pub port: Box<dyn Port>,
-    /// The engine's configuration: addresses, and what the wire needs.
+    /// The engine's configuration: addresses, and settings for the wire.
     pub config: EngineConfig,
     /// Our address.
     pub address: IpAddr,

@@ -93,7 +93,7 @@ pub enum SpecError {
         spec: String,
         /// Its kind.
         kind: String,
-        /// What is missing.
+        /// A description of the missing part.
         what: &'static str,
         /// A complete specification as an example.
         example: &'static str,
@@ -117,7 +117,7 @@ pub enum SpecError {
         key: String,
         /// Its value.
         value: String,
-        /// What it should be.
+        /// A description of the valid values.
         what: &'static str,
     },
     /// The wire needs an address.

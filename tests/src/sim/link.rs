@@ -106,7 +106,7 @@ pub struct Plan {
     pub loss_rules: Vec<LossRule>,
     /// Frames delayed.
     pub reorder_ppm: u32,
-    /// Longest such delay.
+    /// Maximum delay of such frames.
     pub reorder_us: u64,
     /// Frames duplicated.
     pub duplicate_ppm: u32,

@@ -207,7 +207,7 @@ impl Setup {
         self.links.iter().map(wire).sum::<u64>() + lro + delayed + user.unwrap_or(0)
     }
 
-    /// The keys of both hosts, from a random stream of their own.
+    /// The keys of both hosts, from their own random stream.
     pub fn keys(seed: u64) -> [[u8; 32]; 2] {
         [0, 1].map(|side| Part::Host(side).dice(seed).key())
     }

@@ -37,22 +37,22 @@ impl Dice {
         Self { generator: Generator::ChaCha8(rng), reduction: Reduction::Product }
     }
 
-    /// By ChaCha8.
+    /// A generator by ChaCha8.
     pub fn new(seed: u64) -> Self {
         Self::by_remainder(Generator::ChaCha8(ChaCha8Rng::seed_from_u64(seed)))
     }
 
-    /// By SplitMix64: cheaper, and good enough to draw work or bytes.
+    /// A generator by SplitMix64: cheaper, and good enough to draw work or bytes.
     pub fn split_mix(seed: u64) -> Self {
         Self::by_remainder(Generator::SplitMix64(seed))
     }
 
-    /// By a linear congruential generator: numbers of 31 bits.
+    /// A linear congruential generator, which draws numbers of 31 bits.
     pub fn linear(seed: u64) -> Self {
         Self::by_remainder(Generator::Linear(seed))
     }
 
-    /// By xorshift64: numbers of 40 bits.
+    /// A generator by xorshift64, which draws numbers of 40 bits.
     pub fn xorshift(seed: u64) -> Self {
         // Its state is never 0.
         Self::by_remainder(Generator::Xorshift64(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1))

@@ -155,7 +155,7 @@ fn run(case: &Case) -> Result<()> {
     let results = conclude(client, server, &json)?;
     if test == Test::ReadBw && options.is_empty() {
         // The vhost side answers in trains of segments: its peer accepts large frames, and has announced
-        // that. Without trains, each FPDU takes a frame of its own, and acknowledgements take more.
+        // that. Without trains, each FPDU takes its own frame, and acknowledgements take more.
         let count = |name: &str| results["counters"][name].as_u64().unwrap_or(0);
         let (frames, fpdus) = (count("rx_frames"), count("rx_fpdus"));
         ensure!(0 < frames && frames < fpdus, "{fpdus} FPDUs came in {frames} frames: {results}");

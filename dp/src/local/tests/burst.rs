@@ -9,7 +9,7 @@ use super::super::claim::{self, Claim};
 use super::super::hello::{Heard, Kind, Message, hear, tell};
 use super::*;
 
-/// A process that connects to station 1 without a port of its own.
+/// A process that connects to station 1 without its own port.
 struct Dialer {
     station: u16,
     serial: u64,

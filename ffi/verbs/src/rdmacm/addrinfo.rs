@@ -187,7 +187,7 @@ pub(crate) unsafe extern "C" fn rdma_freeaddrinfo(info: *mut sys::rdma_addrinfo)
 mod tests {
     use super::*;
 
-    /// As libfabric does: adds an entry of its own, and replaces an address.
+    /// As libfabric does: adds its own entry, and replaces an address.
     #[test]
     fn entries_and_parts_that_programs_have_made_are_freed() {
         let mut list = ptr::null_mut();

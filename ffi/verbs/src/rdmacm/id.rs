@@ -65,7 +65,7 @@ pub(crate) struct State {
     pub(crate) is_passive: bool,
     /// True once the engine has accepted the request.
     pub(crate) accepted: bool,
-    /// True if it has a channel of its own (a synchronous identifier).
+    /// True if it has its own channel (a synchronous identifier).
     pub(crate) has_own_channel: bool,
     /// Whether other identifiers may be bound to its address as well (`RDMA_OPTION_ID_REUSEADDR`).
     pub(crate) reuses_address: bool,
@@ -346,7 +346,7 @@ pub(crate) unsafe fn destroy(id: *mut sys::rdma_cm_id) -> Outcome<()> {
     // the engine's identifier is dropped.
     drop(unsafe { Box::from_raw(id.cast::<Id>()) });
     if sync {
-        // SAFETY: a synchronous identifier has a channel of its own.
+        // SAFETY: a synchronous identifier has its own channel.
         unsafe { EventChannel::destroy(channel) };
     }
     Ok(())

@@ -220,7 +220,7 @@ impl Wire {
         let file = fs::File::create(&path).map_err(|error| format!("{}: {error}", path.display()))?;
         let both = file.try_clone().map_err(|error| error.to_string())?;
         let end = usize::from(output != "server");
-        // In a process group of its own, so that the program's children can be ended with it.
+        // In its own process group, so that the program's children can be ended with it.
         let child = self.command(end, words).stdout(file).stderr(both).process_group(0).spawn();
         child.map_err(|error| format!("{}: {error}", words.join(" ")))
     }

@@ -3,7 +3,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use super::{Stride, place};
 
 /// # Safety
-/// `from..from + out.len()` is mapped and readable, and others access it at most through atomics and raw
+/// `from..from + out.len()` is mapped and readable, and other threads access it only through atomics and raw
 /// copies.
 unsafe fn fetch(from: *const u8, out: &mut [u8]) {
     // SAFETY: without gaps all of `out` is content, for which the caller promises the bytes at `from`.

@@ -212,7 +212,7 @@ unsafe fn fetch_behind_by_steps(
 /// Concurrent writes of others may be seen in part. Aligned words of 8 bytes are loaded at once.
 ///
 /// # Safety
-/// `from..from + out.len()` is mapped and readable, and others access it at most through atomics and raw
+/// `from..from + out.len()` is mapped and readable, and other threads access it only through atomics and raw
 /// copies.
 #[inline]
 pub(super) unsafe fn fetch(crc: u32, from: *const u8, out: &mut [u8]) -> u32 {
@@ -265,7 +265,7 @@ unsafe fn fetch_behind_guarded(
 /// As [`fetch`], under the guard if `guarded`. An error may leave a part copied.
 ///
 /// # Safety
-/// `from..from + out.len()` is mapped and readable, and others access it at most through atomics and raw
+/// `from..from + out.len()` is mapped and readable, and other threads access it only through atomics and raw
 /// copies.
 #[inline]
 pub(super) unsafe fn fetch_with_crc_from(
@@ -305,8 +305,8 @@ impl Method {
     /// As [`fetch`].
     ///
     /// # Safety
-    /// The CPU supports this method. `from..from + out.len()` is mapped and readable, and others access it at
-    /// most through atomics and raw copies.
+    /// The CPU supports this method. `from..from + out.len()` is mapped and readable, and other threads
+    /// access it only through atomics and raw copies.
     unsafe fn fetch(self, crc: u32, from: *const u8, out: &mut [u8]) -> u32 {
         #[cfg(target_arch = "x86_64")]
         if self != Self::Portable && out.len() <= short::MAX_BYTES {

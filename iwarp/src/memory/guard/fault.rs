@@ -40,7 +40,7 @@ static HANDLERS: [Handler; GENERATIONS] = [
     on_fault::<7>,
 ];
 
-/// The actions for the two signals before each of ours.
+/// For each of our handlers, the previous actions for the two signals.
 static PREVIOUS_SEGV: [Previous; GENERATIONS] = [const { Previous::new() }; GENERATIONS];
 static PREVIOUS_BUS: [Previous; GENERATIONS] = [const { Previous::new() }; GENERATIONS];
 
@@ -87,8 +87,8 @@ struct Passing {
 }
 
 thread_local! {
-    /// The signal that was passed on last. It remains when a handler leaves by a jump. It has no destructor,
-    /// as [`ACTIVE`].
+    /// The signal that was passed on last. It remains when a handler leaves by a jump. Like [`ACTIVE`], this
+    /// has no destructor.
     static PASSING: Cell<Passing> = const { Cell::new(Passing { info: 0, stack: 0, generation: 0 }) };
 }
 
@@ -96,7 +96,7 @@ thread_local! {
 ///
 /// # Safety
 /// `access` may be abandoned at any access to these bytes: there it and the functions it calls own nothing
-/// that needs a drop, hold no lock, and leave no state that others rely on half changed.
+/// that needs a drop, hold no lock, and leave no state half changed on which other code relies.
 pub(super) unsafe fn attempt<F: FnMut()>(
     start: *const u8,
     len: usize,
@@ -173,7 +173,7 @@ unsafe extern "C" fn on_fault<const GENERATION: usize>(
     unsafe { handle(GENERATION, signal, info, context) }
 }
 
-/// The handler of a generation. It is a function of its own, so that its frames are alike for all of them.
+/// The handler of a generation. It is a separate function, so that its frames are alike for all of them.
 ///
 /// # Safety
 /// As for [`on_fault`].

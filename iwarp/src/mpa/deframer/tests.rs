@@ -198,8 +198,8 @@ fn an_fpdu_is_handed_up_at_its_last_byte() {
     }
 }
 
-// Proves MPA-273, MPA-124, MPA-129, MPA-280: several FPDUs in a segment; the CRC of the last one in a segment
-// of its own, as Linux siw sends it.
+// Proves MPA-273, MPA-124, MPA-129, MPA-280: several FPDUs in a segment; the CRC of the last one in its own
+// segment, as Linux siw sends it.
 #[test]
 fn segments_need_not_be_aligned() {
     let (wire, ends) = stream(false, &[b"one", b"two", b"three"]);

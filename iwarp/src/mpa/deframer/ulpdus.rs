@@ -29,7 +29,7 @@ pub enum Deframed<'a> {
         /// Bytes of the ULPDU.
         ulpdu_len: usize,
     },
-    /// One beyond a hole: ahead of the frontier. If the caller places its bytes, it has to call
+    /// A ULPDU beyond a hole, ahead of the frontier. If the caller places its bytes, it has to call
     /// [`Ulpdus::mark_placed`]: the bytes are freed, and the ULPDU comes again as [`Placed`](Self::Placed).
     /// Otherwise it is held and comes as [`InOrder`](Self::InOrder). It may come as `Ahead` again before
     /// that.

@@ -15,7 +15,7 @@ pub enum Revision {
     Two,
 }
 
-/// What an endpoint asks for and allows.
+/// The settings that an endpoint requests and allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MpaConfig {
     /// M: asks the peer to send markers, so that out-of-order FPDUs can be placed. Linux siw refuses this.

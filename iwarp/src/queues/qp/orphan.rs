@@ -29,8 +29,8 @@ impl QpShared {
         true
     }
 
-    /// The peer has ended the connection, and no request of ours was open: enters `Orphaned`. Requests that
-    /// were posted meanwhile, and a pending `Ask`, are handled now.
+    /// The peer has ended the connection, and none of our requests was open: enters `Orphaned`. Requests
+    /// that were posted meanwhile, and a pending `Ask`, are handled now.
     pub(crate) fn orphan(&self) {
         self.state.set(QpState::Orphaned);
         self.return_read_slots();

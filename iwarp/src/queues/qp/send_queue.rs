@@ -52,7 +52,7 @@ pub(in crate::queues) struct Posting {
     late: Option<Box<VecDeque<LateSend>>>,
 }
 
-/// What the flushed completion of a late send needs.
+/// The data for the flushed completion of a late send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::queues) struct LateSend {
     pub(in crate::queues) wr_id: u64,

@@ -30,7 +30,7 @@ const MAX_DEPTH: u16 = 1024;
 ///
 /// | when | after | configured by |
 /// |---|---|---|
-/// | bytes of ours are not acknowledged | 10 s | [`TcpConfig::user_timeout`](tcp_lite::TcpConfig::user_timeout) of the engine; backed-off retransmissions ([`rto_max`](tcp_lite::TcpConfig::rto_max)) do not extend it |
+/// | our bytes are not acknowledged | 10 s | [`TcpConfig::user_timeout`](tcp_lite::TcpConfig::user_timeout) of the engine; backed-off retransmissions ([`rto_max`](tcp_lite::TcpConfig::rto_max)) do not extend it |
 /// | all bytes are acknowledged, and nothing is heard | `idle + probes * interval`: 5 s + 4 * 1 s | this type, or [`TcpConfig::keepalive_idle`](tcp_lite::TcpConfig::keepalive_idle) and the fields next to it |
 /// | the port has no link | 10 s; 0.5 s with one peer only ([`PortInfo::point_to_point`](dp::PortInfo::point_to_point)) | [`TcpConfig::link_timeout`](tcp_lite::TcpConfig::link_timeout) |
 ///

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::protocol::Progress;
 
-/// Maximum time during which the peer takes nothing.
+/// Maximum time in which the peer takes no bytes.
 const STEP: Duration = Duration::from_secs(60);
 /// Maximum number of steps in which the peer takes a part but not all.
 const STEPS: u32 = 10;

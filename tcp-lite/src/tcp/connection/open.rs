@@ -175,7 +175,7 @@ fn ecn_agreed(config: &TcpConfig, syn: &TcpHeader) -> bool {
     willing && is_ecn_setup(syn)
 }
 
-/// Options of a SYN or SYN-ACK of ours.
+/// Options of our SYN or SYN-ACK.
 fn syn_options(config: &TcpConfig, agreed: &Agreed, mss: u16, timestamps: Option<(u32, u32)>) -> Options {
     Options {
         mss: Some(mss),

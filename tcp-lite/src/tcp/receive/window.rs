@@ -105,7 +105,7 @@ impl ReceiveHalf {
     }
 }
 
-/// Least movement of the window's edge, bytes.
+/// Minimum movement of the window's edge, bytes.
 #[inline]
 fn min_growth(budget_bytes: u32, mss: u32) -> u64 {
     u64::from(mss.min(budget_bytes / 2))

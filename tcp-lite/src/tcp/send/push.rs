@@ -23,8 +23,8 @@ impl SendHalf {
                 return Err(self.full());
             }
         } else if ctx.segments.is_full() {
-            // Other connections hold the records, and no acknowledgement of ours frees any: the user
-            // must retry.
+            // Other connections hold the records, and no acknowledgement on this connection frees any: the
+            // user must retry.
             return Err(SendError::NoMbuf);
         }
         let bulk = self.bulk_pool(ctx);

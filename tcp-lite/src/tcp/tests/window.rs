@@ -79,7 +79,7 @@ fn a_window_below_a_segment_cuts_it_only_after_the_persist_timer() {
     assert_eq!(pair.a.transmit(at).unwrap().payload, pattern(0, 300));
     assert!(pair.a.transmit(at).is_none());
     assert_eq!(pair.a.counters.tx_cut_by_persist, 1);
-    // The rest is a segment of its own, and fits now.
+    // The rest is a separate segment, and fits now.
     let more = ack(&pair, 300, 500);
     let _ = pair.a.receive(at, &more);
     assert_eq!(pair.a.transmit(at).unwrap().payload, pattern(300, 500));

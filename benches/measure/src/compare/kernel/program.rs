@@ -61,7 +61,7 @@ pub(crate) fn listen(address: SocketAddr) -> Result<TcpListener> {
     Ok(listener)
 }
 
-/// Sends back what it receives, `size` bytes at a time, until the peer closes.
+/// Sends back the received bytes, `size` bytes at a time, until the peer closes.
 ///
 /// # Errors
 /// An error of the system.

@@ -92,7 +92,7 @@ fn all_ways_tell_the_same() {
     }
 }
 
-/// Asking touches no page: the kernel counts those that are there.
+/// A query populates no page: the kernel's count of resident pages does not change.
 #[test]
 fn asking_brings_in_no_page() {
     let pages = Pages::anonymous(64);

@@ -10,9 +10,9 @@ use crate::tcp::send::rate::RateControl;
 use crate::tcp::slabs::{Marks, SegmentSlab};
 use crate::{Duration, Instant, TcpConfig};
 
-/// Longest wait before a segment is cut to a window that is open but stays too small (RFC 9293 section
-/// 3.8.6.2.1: 0.1 to 1 second), unless the RTO is longer. A closed window is probed at increasing
-/// intervals instead.
+/// Maximum wait before a segment is cut to a window that is open but stays too small (RFC 9293 section
+/// 3.8.6.2.1: 0.1 to 1 second), unless the RTO is longer. A closed window is probed at increasing intervals
+/// instead.
 const OVERRIDE_MAX: Duration = Duration::from_secs(1);
 
 /// How often the user timeout is checked for segments that cannot be sent: the port takes nothing, no

@@ -568,9 +568,9 @@ impl SendQueue {
         }
     }
 
-    /// Splits a segment that is lost or unsent so that its first part has `at` bytes; the rest becomes a
-    /// segment of its own, which is retransmitted behind the first. Returns `false` if `at` is not inside
-    /// the segment.
+    /// Splits a segment that is lost or unsent so that its first part has `at` bytes; the rest becomes its
+    /// own segment, which is retransmitted behind the first. Returns `false` if `at` is not inside the
+    /// segment.
     pub(super) fn split(&mut self, slab: &mut SegmentSlab, key: SegmentKey, at: u32) -> bool {
         let segment = slab.get(key);
         if at == 0 || at >= segment.len {

@@ -84,7 +84,7 @@ impl Run {
         self.sides.iter_mut().for_each(Side::look);
     }
 
-    /// Polls both; the time advances to `limit_us` at most. Returns whether neither has a deadline.
+    /// Polls both; the time advances at most to `limit_us`. Returns whether neither has a deadline.
     fn turn_before(&mut self, limit_us: i64) -> bool {
         self.polls += 1;
         let now = Instant::from_micros(self.now_us);

@@ -34,7 +34,7 @@ pub(crate) enum Flaw {
     TalksAfterReject,
     /// Sends no markers though it was asked to.
     NoMarkers,
-    /// Says more IRD and ORD than it was asked for.
+    /// Announces a larger IRD and ORD than requested.
     GreedyDepths,
 
     /// Takes FPDUs whatever their CRC.

@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Pause before the endpoint connects again.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Listens on a port of its own, without a target; ends with the process.
+/// Listens on its own port, without a target; ends with the process.
 pub(crate) fn start(flaw: Flaw) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -44,7 +44,7 @@ pub(crate) fn start(flaw: Flaw) -> SocketAddr {
     address
 }
 
-/// Listens on a port of its own, with a target: one connection at a time.
+/// Listens on its own port, with a target: one connection at a time.
 pub(crate) fn start_target(flaw: Flaw) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
