@@ -92,8 +92,8 @@ impl RssConfig {
                 sys::rte_eth_rss_reta_entry64 { mask: u64::MAX >> (GROUP - chunk.len()), reta }
             })
             .collect();
-        // SAFETY: the caller has the port open. The groups have as many entries as the table, which is as
-        // long as the device says that its own is.
+        // SAFETY: the caller has the port open. The groups have as many entries as the table, which has the
+        // table length that the device reports.
         let done =
             unsafe { sys::rte_eth_dev_rss_reta_update(port_id, groups.as_mut_ptr(), self.table_entries) };
         (done == 0).then_some(table)

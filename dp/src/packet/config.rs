@@ -12,8 +12,8 @@ pub struct PacketConfig {
     /// The port's IP addresses on the interface: at least one, and none that the kernel has. Frames to other
     /// addresses are not received.
     pub addresses: Vec<IpAddr>,
-    /// An Ethernet address of the port's own, for networks that deliver frames to more than one address of
-    /// an interface (container bridges do; most clouds do not). `None`: that of the interface. Default:
+    /// A separate Ethernet address for the port, for networks that deliver frames to more than one address
+    /// of an interface (container bridges do; most clouds do not). `None`: that of the interface. Default:
     /// `None`.
     pub mac: Option<[u8; 6]>,
     /// Largest IP packet, bytes; `None`: that of the interface. At most 9000. Default: `None`.

@@ -90,7 +90,7 @@ pub(super) struct RxRing {
 }
 
 // SAFETY: the mapping belongs to the process, not to a thread, and this value is its only user in the
-// process. The kernel uses it whatever thread runs.
+// process. The kernel uses the ring whichever thread of the process runs.
 unsafe impl Send for RxRing {}
 
 impl RxRing {

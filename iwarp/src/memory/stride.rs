@@ -123,7 +123,7 @@ mod tests {
     use super::Stride;
 
     proptest! {
-        // Against each byte's own account of whether it is content.
+        // Compares with a check of each byte for being content.
         #[test]
         fn lengths_and_runs_are_those_of_the_bytes_counted_one_by_one(front in 0_usize..600, len in 0_usize..2200) {
             let is_content = |at: usize| at < front || (at - front) % 512 >= 4;

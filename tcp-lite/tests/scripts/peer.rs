@@ -37,7 +37,7 @@ pub(crate) fn bytes(offset: u64, len: usize) -> Vec<u8> {
 #[derive(Clone, Copy)]
 struct Piece {
     bytes: u32,
-    /// It was pushed like this, or was sent as a part before.
+    /// The segment was pushed with these boundaries, or sent with them before.
     known: bool,
 }
 

@@ -53,7 +53,8 @@ fn text(error: OpenError) -> StartError {
 /// How long a closing connection waits for its peer, on a wire within one machine.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The same on a network between ends with this library: enough for some round trips and some lost segments.
+/// The limit on a network between ends with this library: enough for some round trips and some lost
+/// segments.
 const CLOSE_TIMEOUT_OF_HOSTS: Duration = Duration::from_secs(2);
 
 fn open_local(spec: &Spec, name: &str) -> Result<Opened, StartError> {

@@ -31,7 +31,7 @@ fn noise(len: usize) -> Vec<u8> {
     Dice::split_mix(0).bytes(len)
 }
 
-/// Room in front of and behind a copy, which has to stay as it is.
+/// Bytes before and after a copy, which have to stay unchanged.
 const MARGIN: usize = 80;
 
 /// One copy with CRC and one CRC alone, of `len` bytes of `source` from `from` on to `to` of `room`.
@@ -122,7 +122,7 @@ fn a_tally_is_the_sum_of_the_copy() {
     check_tally(&[0xff; 64_768], &mut [0; 64_768], &short, 0);
 }
 
-/// Ends the writer also when the test fails: the scope waits for it.
+/// Ends the writer even when the test fails, since the scope waits for it.
 struct StopOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for StopOnDrop<'_> {
@@ -131,7 +131,7 @@ impl Drop for StopOnDrop<'_> {
     }
 }
 
-/// While another thread changes the memory, the CRC is that of the bytes which were copied.
+/// While another thread changes the memory, the CRC matches the copied bytes.
 #[test]
 fn the_crc_fits_the_copy_while_others_write() {
     const WORDS: usize = 1200;

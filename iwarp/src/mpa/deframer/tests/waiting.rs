@@ -8,7 +8,7 @@ use super::{START, stream};
 use crate::mpa::deframer::*;
 use crate::mpa::{Deframed, MpaError};
 
-/// A caller that refuses some ULPDUs at first, and TCP's count of what is held.
+/// A caller that refuses some ULPDUs at first, and TCP's count of held bytes.
 struct Bench {
     pool: dp::Mempool,
     slab: HeldSlab,
@@ -16,7 +16,7 @@ struct Bench {
     taken: Vec<Vec<u8>>,
     /// The numbers of ULPDUs that are refused, each once.
     refuses: BTreeSet<usize>,
-    /// ULPDUs beyond a hole are placed.
+    /// True if ULPDUs beyond a hole are placed.
     places: bool,
     /// Bytes that TCP counts as held.
     counted: usize,
@@ -35,7 +35,7 @@ impl Bench {
         }
     }
 
-    /// `wire[from..to]` arrives; everything in front of `frontier` is there then.
+    /// `wire[from..to]` arrives; then all bytes before `frontier` have arrived.
     fn up(&mut self, wire: &[u8], from: usize, to: usize, frontier: usize) {
         let mut buf = self.pool.alloc().unwrap();
         buf.append(to - from).unwrap().copy_from_slice(&wire[from..to]);
@@ -102,8 +102,8 @@ fn take(
     Ok(ulpdus.finish())
 }
 
-/// The ULPDU and all behind it are held, count as held, and come in order when the caller goes on. What it
-/// could take before it was taken.
+/// The refused ULPDU and all later ones are held, count as held, and are handed up in order when the caller
+/// continues. Earlier ULPDUs were taken.
 #[test]
 fn what_is_refused_comes_again() {
     for markers in [false, true] {
@@ -126,7 +126,7 @@ fn what_is_refused_comes_again() {
     }
 }
 
-/// One that cannot go on after all waits again, and counts nothing twice.
+/// A caller that cannot continue after all waits again, and no byte counts twice.
 #[test]
 fn a_caller_may_wait_again() {
     let (wire, ends) = stream(false, &[b"one", b"two", b"three"]);
@@ -145,7 +145,7 @@ fn a_caller_may_wait_again() {
     assert_eq!((cleared, bench.slab.buffers().0, bench.deframer.waits()), (bench.counted, 0, false));
 }
 
-/// No slot is left for what has to be held: reception ends as it does without a wait.
+/// If no slot is free for the held bytes, reception ends as without a wait.
 #[test]
 fn a_wait_needs_a_slot() {
     let (wire, ends) = stream(false, &[b"one", b"two"]);
@@ -162,8 +162,9 @@ fn a_wait_needs_a_slot() {
 
 proptest! {
     /// ULPDUs of any sizes in segments of any sizes that arrive in any order, with and without markers. The
-    /// caller refuses some of them, and goes on at any time. Every ULPDU comes once, in order. TCP's count is
-    /// that of the bytes that are held beyond the frontier, or of all that are held while the caller waits.
+    /// caller refuses some of them, and continues at any time. Every ULPDU is taken once, in order. TCP's
+    /// count equals the number of bytes held beyond the frontier or, while the caller waits, of all held
+    /// bytes.
     #[test]
     fn every_ulpdu_comes_once_and_every_byte_is_released(
         markers: bool,

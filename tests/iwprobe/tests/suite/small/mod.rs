@@ -77,7 +77,7 @@ fn more(mut stream: &TcpStream) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// FIN, then whatever still comes is dropped: with bytes unread the system would send RST.
+/// Sends FIN, then drops all bytes that still arrive: with unread bytes the system would send RST.
 fn hang_up(stream: &TcpStream) -> Option<()> {
     stream.shutdown(Shutdown::Write).ok()?;
     while more(stream).is_some() {}
