@@ -1,4 +1,4 @@
-//! Checks whether a frame can be sent as it is, and copies it if not.
+//! Checks whether a frame can be sent unchanged, and copies it if not.
 
 use super::drivers::Driver;
 use crate::{Mbuf, Mempool};

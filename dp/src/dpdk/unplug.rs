@@ -90,12 +90,12 @@ fn watch_the_bus() {
 /// The bus reports that a device was added or removed.
 ///
 /// # Safety
-/// `name` is null, or a C string that stays as it is during the call.
+/// `name` is null, or a C string that does not change during the call.
 unsafe extern "C" fn on_bus(name: *const c_char, event: sys::rte_dev_event_type, _argument: *mut c_void) {
     if name.is_null() || event != sys::RTE_DEV_EVENT_REMOVE {
         return;
     }
-    // SAFETY: the caller passes a C string that stays as it is.
+    // SAFETY: the caller passes a C string that does not change.
     let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
     for (_, gone) in watched().values().filter(|(watched, _)| *watched == name) {
         gone.store(true, Ordering::Relaxed);

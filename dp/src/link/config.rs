@@ -17,7 +17,7 @@ pub struct LinkPlan {
     pub corrupt_ppm: u32,
     /// Time on the wire, microseconds.
     pub delay_us: u32,
-    /// Ordinals (from 0, in this direction) of frames that are lost, whatever the probabilities are.
+    /// Ordinals (from 0, in this direction) of frames that are lost, independently of the probabilities.
     pub drop_exactly: Vec<u64>,
 }
 

@@ -28,7 +28,7 @@ pub struct LinkFaults {
 /// A frame in flight.
 pub(super) struct InFlight {
     pub(super) due_us: u64,
-    /// Due at once, whatever the receiver's clock says: the plan has no delay.
+    /// Due at once, at any time of the receiver's clock: the plan has no delay.
     pub(super) at_once: bool,
     pub(super) frame: Mbuf,
 }

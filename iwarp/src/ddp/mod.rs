@@ -25,7 +25,7 @@ pub use untagged::{Delivered, Destination, UntaggedQueue};
 
 /// How a segment reached DDP. It decides whether the segment is placed, delivered, or both.
 ///
-/// RFC 5041 section 5.3 (DDP-123): a segment beyond a hole is only placed, and comes again in order.
+/// RFC 5041 section 5.3 (DDP-123): a segment beyond a hole is only placed, and is handed up again in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
     /// At the in-order frontier and not yet placed: place, then deliver.

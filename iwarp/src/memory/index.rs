@@ -150,7 +150,7 @@ impl IndexAllocator {
         }
     }
 
-    /// The page of an index: the one that is there, a spare one, or a new one.
+    /// The page of an index: the existing page, a spare page, or a new one.
     fn page<'a>(&mut self, map: &'a IndexMap, index: u32) -> &'a Page {
         let place = &map.pages[index as usize / PAGE];
         if let Some(page) = map.page(place) {

@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn slots_come_out_in_order_over_and_over() {
-        // The number in an entry is its lower half, which comes again after four billion additions.
+        // The number in an entry is its lower half, which repeats after four billion additions.
         for list in [WorkList::new(3), WorkList::after(u64::from(u32::MAX) - 9, 3)] {
             let add = |slot| list.add(slot).is_ok_and(|wakes| !wakes);
             for round in 0..10 {

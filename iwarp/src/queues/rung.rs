@@ -39,7 +39,8 @@ impl Rung {
     /// The engine looks for work after this call: the next work rings again.
     #[inline]
     pub(crate) fn answer(&self) {
-        // A thread that is about to set the flag rings after that, so the engine comes again.
+        // A thread that is about to set the flag rings afterwards, so the engine visits the queue pair
+        // again.
         if self.0.load(Ordering::Relaxed) {
             self.0.store(false, Ordering::Relaxed);
             fence(Ordering::SeqCst);

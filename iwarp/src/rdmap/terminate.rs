@@ -159,7 +159,7 @@ impl Terminate {
         if parts & (M | D) != 0 {
             bytes.extend(segment_len.unwrap_or(0).to_be_bytes());
         }
-        // RFC 5040 section 4.8 (RDMAP-182, RDMAP-184): D and R are set where the headers are there.
+        // RFC 5040 section 4.8 (RDMAP-182, RDMAP-184): D and R are set if the headers are present.
         bytes.extend(ddp_header.iter().flatten().copied());
         bytes.extend(read_request.iter().flat_map(|r| r.to_bytes()));
         bytes

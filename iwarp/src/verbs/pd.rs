@@ -39,7 +39,7 @@ impl ProtectionDomain {
         self.reg_mr_with(bytes, &MrOptions::new(access))
     }
 
-    /// The same, with all options.
+    /// As [`reg_mr`](Self::reg_mr), with all options.
     ///
     /// # Errors
     /// [`VerbsError::Limit`], [`VerbsError::Region`], [`VerbsError::Invalid`].
@@ -113,7 +113,7 @@ impl ProtectionDomain {
         self.alloc_mw_with(MwOptions { kind, keep: false })
     }
 
-    /// The same, with all options.
+    /// As [`alloc_mw`](Self::alloc_mw), with all options.
     ///
     /// # Errors
     /// [`VerbsError::Limit`].

@@ -127,7 +127,7 @@ impl Session {
         self.framer.position
     }
 
-    /// Sends bytes as they are.
+    /// Sends raw bytes.
     pub fn send_bytes(&mut self, bytes: &[u8], text: &str) {
         self.conn.send(bytes, text);
     }

@@ -25,7 +25,7 @@
 //!
 //! `compare` runs programs, pins them and reads their output. It contains no protocol and no data path.
 //!
-//! Exits with 0 if every row was measured, whatever its ratio.
+//! Exits with 0 if every row was measured, with any ratio.
 
 mod asleep;
 pub(crate) mod bare_wire;

@@ -165,7 +165,7 @@ fn advise(start: u64, len: usize, writable: bool) -> Result<(), i32> {
 }
 
 /// Whether the byte at `at`, in a mapping that may be read, can be read. The kernel reads it: a fault is an
-/// error of the call. True if the kernel does not say: the fault guard is there.
+/// error of the call. True if the kernel does not answer, since the fault guard protects the accesses.
 fn is_there(at: u64) -> bool {
     let mut byte = 0_u8;
     let local = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };

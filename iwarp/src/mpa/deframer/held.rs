@@ -2,8 +2,8 @@
 //!
 //! Of two buffers that adjoin each other, the second is copied to the end of the first if the copied buffer
 //! is at most half full and fits. So of two adjacent buffers at least one is more than half full, or the two
-//! together do not fit into one, in whatever order they arrived. Small segments pin about as much memory as
-//! long ones, except for the first buffer after each hole.
+//! together do not fit into one, in either order of arrival. Small segments pin about as much memory as long
+//! ones, except for the first buffer after each hole.
 
 use std::ops::Range;
 

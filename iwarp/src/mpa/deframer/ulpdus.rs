@@ -30,9 +30,9 @@ pub enum Deframed<'a> {
         ulpdu_len: usize,
     },
     /// A ULPDU beyond a hole, ahead of the frontier. If the caller places its bytes, it has to call
-    /// [`Ulpdus::mark_placed`]: the bytes are freed, and the ULPDU comes again as [`Placed`](Self::Placed).
-    /// Otherwise it is held and comes as [`InOrder`](Self::InOrder). It may come as `Ahead` again before
-    /// that.
+    /// [`Ulpdus::mark_placed`]: the bytes are freed, and the ULPDU is handed up again as
+    /// [`Placed`](Self::Placed). Otherwise it is held, and handed up as [`InOrder`](Self::InOrder). Before
+    /// that it may be handed up as `Ahead` again.
     Ahead(Ulpdu<'a>),
 }
 
@@ -235,8 +235,8 @@ impl<'a> Ulpdus<'a> {
     /// A view of the FPDU.
     fn view(&mut self, found: NextFpdu) -> Result<Deframed<'_>, MpaError> {
         let framing = self.deframer.framing;
-        // RFC 5041 section 3 (DDP-034): a ULPDU beyond a hole is marked as such, and comes again in the
-        // sender's order.
+        // RFC 5041 section 3 (DDP-034): a ULPDU beyond a hole is marked as such, and is handed up again in
+        // the sender's order.
         match (found, &self.source) {
             (NextFpdu::Placed(early), _) => {
                 let early = self.placed.insert(early);

@@ -230,7 +230,7 @@ fn a_task_that_polls_again_is_woken_once() {
     assert_eq!(task.woken(), 1);
 }
 
-/// A stream that waits for a place is woken in whatever way the place becomes free.
+/// A stream that waits for a place is woken, in every way in which the place can become free.
 #[test]
 fn a_place_that_becomes_free_wakes_the_stream() {
     let ways: [fn(&Router, u64); 3] = [

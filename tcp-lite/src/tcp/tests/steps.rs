@@ -181,7 +181,7 @@ fn blocks_that_are_repeated_cost_little() {
     assert!(each <= BOUND + 30, "{each} for each acknowledgement");
 }
 
-/// In whatever order segments arrived, and however the peer repeats their blocks.
+/// Holds for any order of arrivals, and any repetition of blocks by the peer.
 #[test]
 fn what_has_arrived_is_passed_in_few_steps() {
     type Order = fn(usize) -> usize;

@@ -51,7 +51,7 @@ impl Terminate {
         (byte & 1 != 0, byte & 2 != 0, byte & 4 != 0)
     }
 
-    /// M, D and R in whichever order they are there.
+    /// M, D and R in either order.
     pub fn any_header_control(&self) -> (bool, bool, bool) {
         if self.bytes[2] & 0xe0 != 0 { self.header_control() } else { self.swapped_header_control() }
     }

@@ -126,8 +126,8 @@ fn terminates_that_are_missing_or_wrong_are_found() {
     }
 }
 
-/// What comes of one connection is not laid to the next case: a target keeps one that hangs for 20 s
-/// (TARGET.md).
+/// The outcome of one connection does not affect the verdict on the next case: a target keeps a hanging
+/// connection for 20 s (TARGET.md).
 #[test]
 fn an_endpoint_that_connects_may_take_its_time() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -37,7 +37,7 @@ pub(crate) enum Flaw {
     /// Announces a larger IRD and ORD than requested.
     GreedyDepths,
 
-    /// Takes FPDUs whatever their CRC.
+    /// Takes FPDUs with any CRC.
     IgnoresCrc,
     /// Its own CRCs are wrong.
     BadCrc,
@@ -48,7 +48,7 @@ pub(crate) enum Flaw {
 
     /// Closes instead of sending a Terminate.
     NoTerminate,
-    /// Terminates with code 0/0/00, whatever happened.
+    /// Terminates with code 0/0/00 after every error.
     OneCode,
     /// siw's bit order.
     Swapped,
@@ -118,7 +118,7 @@ pub(crate) enum Flaw {
     TakesTwoReceives,
     /// Writes use up receives.
     DeliversWrites,
-    /// A Read is complete when its bytes are there.
+    /// Completes a Read when its bytes have arrived.
     CompletesEarly,
     /// Every receive raises a solicited event.
     AlwaysSolicited,
@@ -127,7 +127,7 @@ pub(crate) enum Flaw {
     /// Delivers behind an error.
     DeliversAfterError,
 
-    /// Is gone after two connections.
+    /// Disappears after two connections.
     Dies,
     /// Says nothing any more after two connections, but TCP still takes them.
     Hangs,

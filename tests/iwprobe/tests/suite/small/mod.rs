@@ -57,7 +57,7 @@ pub(crate) fn start_target(flaw: Flaw) -> SocketAddr {
     address
 }
 
-/// Connects again and again, until it is told goodbye or nobody is there.
+/// Connects repeatedly, until the probe says goodbye or no probe listens.
 pub(crate) fn call(flaw: Flaw, has_target: bool, remote: SocketAddr) {
     std::thread::spawn(move || {
         let mut last = Report::refused();
