@@ -150,7 +150,7 @@ fn answer(client: &mut UnixStream, context: &Context, poll: &Poll) -> io::Result
     client.write_all(&serde_json::to_vec(&report)?)
 }
 
-/// The name of this process, as the system has it.
+/// The name of this process, read from `/proc/self/comm`.
 fn program() -> String {
     fs::read_to_string("/proc/self/comm").unwrap_or_default().trim_end().to_owned()
 }

@@ -36,7 +36,7 @@ fn modules_use_each_other_in_one_direction() {
     assert!(bad.is_empty(), "{}", bad.join("\n"));
 }
 
-/// The parts of a queue pair know each other in one direction: nothing in `queues` is in a circle.
+/// The parts of a queue pair know each other in one direction: no cycle of modules contains `queues`.
 #[test]
 fn the_queues_of_iwarp_have_no_circle() {
     let circles = circles(&Crate::of(modules("iwarp/src/lib.rs", Tests::LeftOut)));

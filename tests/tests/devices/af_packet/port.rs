@@ -323,7 +323,7 @@ fn only_ours_arrives() -> Result<()> {
     silence(&mut ports[0])
 }
 
-/// Frames for an Ethernet address of our own arrive, and the kernel does not see them.
+/// Frames for the configured Ethernet address arrive at the port, and the kernel does not see them.
 fn own_mac() -> Result<()> {
     let hosts = hosts(1500, true)?;
     let own = [2, 0, 0, 0, 0x65, 1];

@@ -88,7 +88,7 @@ impl Index {
         }
     }
 
-    /// The rest of the segment `first` is a segment of its own now: `second`.
+    /// Called after the segment `first` was split: `second` is its rest.
     pub(super) fn on_split(&mut self, slab: &mut SegmentSlab, first: SegmentKey, second: SegmentKey) {
         let (first_pos, second_pos) = (slab.get(first).pos, slab.get(second).pos);
         let Some((last_pos, _)) = self.last.filter(|(last_pos, _)| *last_pos >= first_pos) else { return };
