@@ -1,11 +1,10 @@
 //! `--metrics ADDR`: the counters of all engines of the process, as Prometheus reads them.
 //!
-//! [`iwarp::prometheus`] makes the answers. The crate `metrics-exporter-prometheus` would add hyper and a
-//! runtime for its endpoint.
+//! [`iwarp::prometheus`] makes the answers, and says why no exporter crate makes them.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use iwarp::prometheus;
 use iwarp::verbs::{Context, ContextStatus};
@@ -15,7 +14,7 @@ use crate::shown;
 
 /// Maximum time for the engines to answer.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// Maximum silence of a client.
+/// Maximum time of a client for its request, and then for the response. The next client waits meanwhile.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Answers at `address` as long as the process lives. Returns the address with its port, if 0 was asked for.
@@ -29,19 +28,25 @@ pub fn serve(address: SocketAddr) -> Result<SocketAddr, Error> {
     let run = move || {
         for client in listener.incoming() {
             // An error only means that the client has gone.
-            let _ = client.and_then(answer);
+            let _ = client.and_then(|client| answer(client, CLIENT_PATIENCE));
         }
     };
     std::thread::Builder::new().name("iwperf-metrics".into()).spawn(run).map_err(failed)?;
     Ok(address)
 }
 
-fn answer(mut client: TcpStream) -> io::Result<()> {
-    client.set_read_timeout(Some(CLIENT_PATIENCE))?;
-    client.set_write_timeout(Some(CLIENT_PATIENCE))?;
+fn answer(mut client: TcpStream, patience: Duration) -> io::Result<()> {
+    let begun = Instant::now();
+    client.set_write_timeout(Some(patience))?;
     let mut request = Vec::new();
     let mut part = [0; 1024];
     let line = loop {
+        // One limit for all parts of the request: a client that sends a byte now and then is late, too.
+        let left = patience.saturating_sub(begun.elapsed());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        client.set_read_timeout(Some(left))?;
         match client.read(&mut part)? {
             0 => return Err(io::ErrorKind::UnexpectedEof.into()),
             count => request.extend_from_slice(&part[..count]),
@@ -56,4 +61,30 @@ fn answer(mut client: TcpStream) -> io::Result<()> {
 fn statuses() -> Vec<(u64, ContextStatus)> {
     let ask = |(number, context): (u64, Context)| (number, context.status(PATIENCE));
     shown::contexts().into_iter().map(ask).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_that_sends_a_byte_now_and_then_does_not_hold_up_the_next() {
+        const LIMIT: Duration = Duration::from_secs(30);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (server, _) = listener.accept().unwrap();
+        let begun = Instant::now();
+        std::thread::scope(|scope| {
+            let answered = scope.spawn(move || answer(server, Duration::from_millis(200)));
+            // It never ends the header, and is never silent for long.
+            while !answered.is_finished() && begun.elapsed() < LIMIT {
+                // The other end may be gone.
+                let _ = client.write_all(b"x");
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            drop(client);
+            let error = answered.join().unwrap().expect_err("no request came");
+            assert!(matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock), "{error}");
+        });
+    }
 }

@@ -1,4 +1,9 @@
 //! All counters in the text format of Prometheus, version 0.0.4, and an exporter's HTTP responses.
+//!
+//! The text is made from a snapshot when a client asks for the text. No exporter crate does that with less:
+//! `prometheus_exporter` 0.8 brings 57 crates and `metrics-exporter-prometheus` 0.18 brings 66. Both have a
+//! registry, which a timer would have to fill, answer requests for any path and method, and let a silent
+//! client stay. A program with its own exporter uses `iwarp::metrics` (feature `metrics`).
 
 mod http;
 

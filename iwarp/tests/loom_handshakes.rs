@@ -38,7 +38,7 @@ mod shared_cell {
 mod arm;
 
 #[allow(dead_code, reason = "a shared engine uses more of it")]
-#[path = "../src/engine/shared/handover.rs"]
+#[path = "../src/engine/shared_engine/handover.rs"]
 mod handover;
 
 #[allow(dead_code, reason = "the consumer of a queue pair uses more of it")]

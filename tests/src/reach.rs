@@ -176,15 +176,15 @@ impl Run {
             if side == 1 && parse(&frame).is_some_and(|tcp| !tcp.is_empty()) {
                 self.carried += frame.len() as u64;
             }
-            self.hosts.hosts[side].socket.deliver(frame);
+            self.hosts.sockets[side].deliver(frame);
             self.wakes[side] = Some(now_us);
         }
         for side in [0, 1] {
             if self.wakes[side].is_none_or(|at_us| at_us > now_us) {
                 continue;
             }
-            let busy = self.hosts.hosts[side].poll(now_us);
-            for frame in self.hosts.hosts[side].socket.take_sent() {
+            let busy = self.hosts.hosts[side].poll_us(now_us);
+            for frame in self.hosts.sockets[side].take_sent() {
                 if let Some(at_us) = self.wires[side].carry(now_us, frame.len()) {
                     self.arrivals.push(at_us, (1 - side, frame));
                 }

@@ -1,6 +1,9 @@
-//! Statistics of the sources: their size, their largest types, and how often code in different places
-//! repeats one decision. `scripts/structure` prints them for any checkout, so that a change can be compared
-//! with the earlier state.
+//! Statistics of the sources: their size, their largest types, how often code in different places repeats
+//! one decision, and how many files a packet passes through. `scripts/structure` prints them for any
+//! checkout, so that a change can be compared with the earlier state.
+
+pub mod records;
+pub mod ways;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -71,7 +74,8 @@ pub struct Structure {
     pub lines: BTreeMap<Part, usize>,
     /// All types with a field or method, the largest first.
     pub types: Vec<TypeSize>,
-    /// Places that match on the phase of a connection (`Phase::` in a pattern below `iwarp/src/engine`).
+    /// Places that ask which phase a connection is in, below `iwarp/src/engine`: `Phase::` in a pattern, or
+    /// `Self::` in one of its own methods, and calls such as `is_rdma()`.
     pub phase_matches: Mentions,
     /// Mentions of InfiniBand's semantics.
     pub ib_semantics: Mentions,
@@ -216,7 +220,12 @@ struct Seen {
     /// Fields or variants, and methods.
     types: BTreeMap<String, (usize, usize)>,
     phase_matches: usize,
+    /// The methods of a phase are visited.
+    is_of_phase: bool,
 }
+
+/// The phases of a connection, as methods name them.
+const PHASES: [&str; 5] = ["opening", "streaming", "startup", "rdma", "closing"];
 
 impl Seen {
     fn fields(&mut self, name: &syn::Ident, fields: usize) {
@@ -225,18 +234,23 @@ impl Seen {
 
     /// Counts a pattern, or the patterns of one match.
     fn patterns(&mut self, patterns: &[&syn::Pat]) {
-        let mut phase = NamesPhase(false);
+        let mut phase = NamesPhase { is_self: self.is_of_phase, found: false };
         patterns.iter().for_each(|pattern| phase.visit_pat(pattern));
-        self.phase_matches += usize::from(phase.0);
+        self.phase_matches += usize::from(phase.found);
     }
 }
 
-/// True if a path begins with `Phase::`.
-struct NamesPhase(bool);
+/// Finds a path that begins with `Phase::`, or with `Self::` if that is the phase.
+struct NamesPhase {
+    is_self: bool,
+    found: bool,
+}
 
 impl<'ast> Visit<'ast> for NamesPhase {
     fn visit_path(&mut self, path: &'ast syn::Path) {
-        self.0 |= path.segments.len() > 1 && path.segments[0].ident == "Phase";
+        let first = &path.segments[0].ident;
+        let is_phase = first == "Phase" || self.is_self && first == "Self";
+        self.found |= path.segments.len() > 1 && is_phase;
         visit::visit_path(self, path);
     }
 }
@@ -267,14 +281,17 @@ impl<'ast> Visit<'ast> for Seen {
         if is_for_tests(&item.attrs) {
             return;
         }
-        if item.trait_.is_none()
-            && let syn::Type::Path(of) = &*item.self_ty
+        if let syn::Type::Path(of) = &*item.self_ty
             && let Some(name) = of.path.segments.last()
         {
-            let methods = item.items.iter().filter(|it| matches!(it, syn::ImplItem::Fn(_))).count();
-            self.types.entry(name.ident.to_string()).or_default().1 += methods;
+            if item.trait_.is_none() {
+                let methods = item.items.iter().filter(|it| matches!(it, syn::ImplItem::Fn(_))).count();
+                self.types.entry(name.ident.to_string()).or_default().1 += methods;
+            }
+            self.is_of_phase = name.ident == "Phase";
         }
         visit::visit_item_impl(self, item);
+        self.is_of_phase = false;
     }
 
     fn visit_expr_match(&mut self, item: &'ast syn::ExprMatch) {
@@ -293,8 +310,19 @@ impl<'ast> Visit<'ast> for Seen {
         visit::visit_local(self, item);
     }
 
+    fn visit_expr_method_call(&mut self, item: &'ast syn::ExprMethodCall) {
+        let name = item.method.to_string();
+        let asks = |prefix| name.strip_prefix(prefix).is_some_and(|phase| PHASES.contains(&phase));
+        self.phase_matches += usize::from(asks("is_") || asks("as_"));
+        visit::visit_expr_method_call(self, item);
+    }
+
     fn visit_macro(&mut self, item: &'ast syn::Macro) {
-        let names_phase = || item.tokens.to_string().contains("Phase ::");
+        let is_self = self.is_of_phase;
+        let names_phase = || {
+            let tokens = item.tokens.to_string();
+            tokens.contains("Phase ::") || is_self && tokens.contains("Self ::")
+        };
         self.phase_matches += usize::from(item.path.is_ident("matches") && names_phase());
     }
 }
@@ -309,11 +337,14 @@ mod tests {
             impl A { fn g(&self) { match p { Phase::X => {} _ => {} } if let Phase::Y = p {} } }\n\
             impl Clone for A { fn clone(&self) -> A { let Phase::Z = p else { return }; } }\n\
             impl A { fn h() { matches!(p, Phase::X); let q = Phase::new(); other!(Phase::X); } }\n\
+            impl Phase { fn k(&self) { match self { Self::X => {} _ => {} } matches!(self, Self::X); } }\n\
+            impl B for Phase { fn l(&self) { let Self::X = self; } }\n\
+            impl A { fn m(&self) { let Self::X = self; p.is_rdma(); p.is_other(); } }\n\
             #[cfg(test)] mod tests { impl A { fn i() { let Phase::X = p; } } }";
         let mut seen = Seen::default();
         seen.visit_file(&syn::parse_file(text).unwrap());
-        let types = BTreeMap::from([("A".into(), (2, 2)), ("D".into(), (2, 0))]);
-        assert_eq!((seen.types, seen.phase_matches), (types, 4));
+        let types = BTreeMap::from([("A".into(), (2, 3)), ("D".into(), (2, 0)), ("Phase".into(), (0, 1))]);
+        assert_eq!((seen.types, seen.phase_matches), (types, 8));
     }
 
     #[test]

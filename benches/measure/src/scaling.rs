@@ -18,21 +18,21 @@ use results::Results;
 /// The lines before and after the table.
 const MARKERS: [&str; 2] = ["<!-- scaling: begin -->", "<!-- scaling: end -->"];
 
-/// The results from which the table in ARCHITECTURE.md is made.
+/// The results from which the table in docs/performance.md is made.
 const COMMITTED: &str = "benches/results/epyc-25-17.json";
 
 /// The document that has the table.
-const DOCUMENT: &str = "ARCHITECTURE.md";
+const DOCUMENT: &str = "docs/performance.md";
 
 /// Cores for 100, 200 and 400 Gb/s, computed from results of `measure compare --json`
 #[derive(Args, Debug)]
 pub(crate) struct ScalingOptions {
-    /// Results; by default those of the table in ARCHITECTURE.md
+    /// Results; by default those of the table in docs/performance.md
     json: Option<PathBuf>,
-    /// Fail if the table in ARCHITECTURE.md is not that of the results
+    /// Fail if the table in docs/performance.md is not that of the results
     #[arg(long, conflicts_with = "write")]
     check: bool,
-    /// Put the table into ARCHITECTURE.md
+    /// Put the table into docs/performance.md
     #[arg(long)]
     write: bool,
 }

@@ -71,6 +71,16 @@ impl UntaggedQueue {
         }
     }
 
+    /// Takes `buffers` back, those posted last. The caller knows that no message comes for them.
+    pub(crate) const fn withdraw(&mut self, buffers: u32) {
+        self.posted = self.posted.saturating_sub(buffers);
+    }
+
+    /// The next message has this MSN: those before it do not come. No segment of it has come.
+    pub(crate) const fn skip_to(&mut self, msn: u32) {
+        (self.first_msn, self.next_mo) = (msn, 0);
+    }
+
     /// MSN of the oldest message that is not yet delivered.
     pub const fn first_msn(&self) -> u32 {
         self.first_msn

@@ -1,5 +1,7 @@
 //! Acknowledgements of connections with InfiniBand's semantics, whose requests complete with them.
 
+use std::collections::VecDeque;
+
 use tcp_lite::{ConnId, Duration, Instant};
 
 /// The acknowledgements that an engine has yet to act on.
@@ -10,6 +12,9 @@ pub(super) struct Acks {
     /// Connections that have received FPDUs and whose peer waits for the acknowledgement. It leaves with our
     /// user's answer, if there is one by the next poll that is late enough, and else by itself.
     owed: Vec<ConnId>,
+    /// Those of them whose peer also waits for a limit
+    /// ([`ib_profile`](crate::stream::ib_profile)).
+    limits: VecDeque<ConnId>,
     /// Since when the first of them owes it.
     since: Instant,
     /// How long the user may take to answer.
@@ -22,6 +27,7 @@ impl Acks {
         Self {
             arrived: Vec::with_capacity(connections),
             owed: Vec::with_capacity(connections),
+            limits: VecDeque::with_capacity(connections),
             since: Instant::ZERO,
             patience: Duration::ZERO,
         }
@@ -49,6 +55,32 @@ impl Acks {
             self.since = now;
         }
         self.owed.push(conn);
+    }
+
+    /// The peer of a connection that owes an acknowledgement waits for a limit. The caller says so once until
+    /// the connection is returned.
+    pub(super) fn owe_limit(&mut self, now: Instant, conn: ConnId) {
+        if self.owed.is_empty() && self.limits.is_empty() {
+            self.since = now;
+        }
+        self.limits.push_back(conn);
+    }
+
+    /// How many connections owe a limit.
+    #[inline]
+    pub(super) fn owed_limits(&self) -> usize {
+        self.limits.len()
+    }
+
+    /// How many of them are told by a message of their own in a poll at `now`.
+    #[inline]
+    pub(super) fn due_limits(&self, now: Instant) -> usize {
+        if self.limits.is_empty() || now < self.since + self.patience { 0 } else { self.limits.len() }
+    }
+
+    /// Takes the oldest connection that owes a limit.
+    pub(super) fn take_limit(&mut self) -> Option<ConnId> {
+        self.limits.pop_front()
     }
 
     /// How many connections owe an acknowledgement.

@@ -1,120 +1,134 @@
-//! One connection from SYN to the last FIN: streaming mode, MPA startup, the RDMA stream, teardown.
+//! One connection from SYN to the last FIN.
+//!
+//! A connection is in one phase, which owns what it needs. An event consumes the phase and returns the next
+//! one. Only this file asks in which phase a connection is; what a phase does is in its own file.
 //!
 //! | file | what |
 //! |---|---|
-//! | here | the phases, and the events of TCP and of the clock |
-//! | `connection/open.rs` | how a connection begins, at either end |
+//! | here | the phases and the events, and which phase an event goes to |
+//! | `connection/base.rs` | what a connection has in every phase |
+//! | `connection/opening.rs` | how a connection begins, at either end |
+//! | `connection/streaming.rs` | streaming mode before MPA, and the switch |
+//! | `connection/startup.rs` | MPA startup: Request, decision, Reply |
+//! | `connection/rdma.rs`, `rdma/` | Full Operation: receives and sends FPDUs |
+//! | `connection/closing.rs` | how a connection ends |
 //! | `connection/timers.rs` | the deadlines of a connection |
 //! | `connection/reassembly.rs` | received bytes before Full Operation |
 //! | `connection/pre_fpdu.rs` | bytes to send before the first FPDU |
-//! | `connection/streaming_mode.rs` | streaming mode before MPA, and the switch |
-//! | `connection/startup.rs` | Request, decision, Reply |
-//! | `connection/agreement.rs` | the agreement on InfiniBand's semantics, within the private data of both |
-//! | `connection/full_operation.rs` | Full Operation: receives and sends FPDUs |
-//! | `connection/receiver_not_ready.rs` | a message of the peer waits for a receive request |
-//! | `connection/peer_not_ready.rs` | a message of ours waits for one of the peer |
 //! | `connection/retry.rs` | the second attempt, with revision 1 |
-//! | `connection/teardown.rs` | how a connection ends |
-//! | `connection/report.rs` | what its user is told about that |
+//! | `connection/report.rs` | what its user is told |
 //! | `connection/check.rs` | the invariants of a connection |
 
-use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
 
-use dp::Mbuf;
-use tcp_lite::{CloseReason, ConnId, Deadline, Instant, Received};
+use dp::invariant::{Check, ensure};
+use tcp_lite::{CloseReason, ConnId, Deadline, Received};
 
 use crate::memory::EpochGuard;
-use crate::mpa::{MpaError, Responder};
 use crate::queues::{Ask, QpShared};
-use crate::stream::Failure;
-use crate::verbs::{
-    Admitted, ConnectionError, ConnectionPhase, KeepalivePolicy, PlainBytes, QpState, ResponderOptions,
-};
+use crate::stream::Waiting;
+use crate::verbs::{CmShared, ConnParam, ConnectionError, ConnectionPhase, QpState, ResponderOptions};
 
-use super::io::Io;
-use super::trace;
+use super::state::EngineState;
 
-mod agreement;
+mod base;
 mod check;
-mod full_operation;
-mod open;
-mod peer_not_ready;
+mod closing;
+mod opening;
 mod pre_fpdu;
+mod rdma;
 mod reassembly;
-mod receiver_not_ready;
 mod report;
 mod retry;
 mod startup;
-mod streaming_mode;
-mod teardown;
+mod streaming;
 mod timers;
 
 pub(super) use retry::{Attempt, Retry};
 pub(super) use startup::Reject;
 
-use agreement::may_agree;
-use full_operation::FullOperation;
-use open::{Initiating, Opening};
-use pre_fpdu::{PreFpdu, Sent};
+use base::Base;
+use closing::{Closing, Ends};
+use opening::Opening;
+use rdma::{Next, Rdma};
 use reassembly::Reassembly;
-use report::{Report, User};
-use streaming_mode::StreamingMode;
-use timers::{Timers, duration};
+use report::{Announced, User};
+use startup::Startup;
+use streaming::Streaming;
+use timers::duration;
 
 /// One connection.
 pub(super) struct Connection {
-    conn: ConnId,
-    /// Its place at the listener that accepted it; `None` if this end has connected.
-    admitted: Option<Admitted>,
-    user: User,
+    base: Base,
     phase: Phase,
-    /// The bytes from and to the user, if the connection began in streaming mode: a reject leads back to it.
-    plain: Option<Arc<PlainBytes>>,
-    /// Bytes to send before the first FPDU. The last of them may be sent in Full Operation.
-    pre_fpdu: PreFpdu,
-    timers: Timers,
     /// When the engine will call [`on_time`](Self::on_time).
     pub(super) scheduled: Deadline,
-    report: Report,
-    attempt: Attempt,
     /// Bytes of packet buffers that TCP counts as held for bytes ahead of the frontier.
     pinned: usize,
     /// TCP is closed, and the engine removes the connection.
     pub(super) closed: bool,
 }
 
-/// The phases that a connection leaves again are in boxes, so that one in Full Operation is small.
+/// The phases of a connection. Those that it leaves again are in boxes, so that a connection is small.
 enum Phase {
     /// Our SYN is sent.
     Opening(Box<Opening>),
     /// Streaming mode.
-    StreamingMode(Box<StreamingMode>),
-    /// The Request is sent.
-    AwaitReply { initiating: Box<Initiating>, reassembly: Box<Reassembly> },
-    /// Waits for the peer's Request. `options` say which Requests are allowed.
-    AwaitRequest { responder: Box<Responder>, options: Box<ResponderOptions>, reassembly: Box<Reassembly> },
-    /// The user decides on the Request. `offers_ib`: what the peer tells, if it offers InfiniBand's
-    /// semantics.
-    Deciding {
-        responder: Box<Responder>,
-        reassembly: Box<Reassembly>,
-        offers_ib: Option<agreement::PeerRnrConfig>,
-    },
+    Streaming(Box<Streaming>),
+    /// MPA startup.
+    Startup(Box<Startup>),
     /// Full Operation.
-    FullOperation(Box<FullOperation>),
+    Rdma(Box<Rdma>),
     /// No stream any more.
-    Ended(TcpClosing),
+    Closing(Closing),
 }
 
-/// TCP is closing, perhaps after what is left of our startup frames, was reset, or is gone. Received bytes
-/// are acknowledged and dropped.
-#[derive(Default)]
-struct TcpClosing {
-    qp: Option<Arc<QpShared>>,
-    /// Bytes that the peer had acknowledged when the deadline was set.
-    acknowledged: u64,
+/// What happens to a connection.
+pub(super) enum Event<'a> {
+    /// The engine has taken the connection from a listener.
+    Accepted,
+    /// Our SYN was answered.
+    Established,
+    /// Bytes arrived.
+    Received { guard: &'a EpochGuard<'a>, received: Received },
+    /// Memory is short: about so many bytes ahead of the frontier are to be dropped.
+    Evict { bytes: usize },
+    /// The peer has acknowledged bytes.
+    Acknowledged,
+    /// The peer has sent FIN.
+    PeerClosed,
+    /// The TCP connection is closed. This is its last event.
+    Closed(CloseReason),
+    /// Bytes that go before the first FPDU may be sent.
+    Send,
+    /// The queue pair has something to do besides its posts.
+    Asked(Ask),
+    /// The deadline of the phase has passed. It may have been moved since.
+    Deadline,
+    /// It is time to look whether the connection was idle for too long.
+    IdleCheck,
+    /// Perhaps the time of a timer has come that only this phase has.
+    Time,
+    /// The user has sent or read bytes in streaming mode.
+    PlainBytes,
+    /// The user starts MPA as initiator, after position `after` of its stream.
+    StartInitiator { qp: Arc<QpShared>, param: Box<ConnParam>, after: u64 },
+    /// The user starts MPA as responder, after position `after` of its stream.
+    StartResponder { guard: &'a EpochGuard<'a>, options: Box<ResponderOptions>, after: u64 },
+    /// The user accepts the Request.
+    Accept { guard: &'a EpochGuard<'a>, qp: Arc<QpShared>, param: Box<ConnParam> },
+    /// The user rejects the Request.
+    Reject(Reject<'a>),
+    /// The user wants a graceful close.
+    Disconnect,
+}
+
+/// The slots of shared slabs that a connection holds.
+#[derive(Debug, Default)]
+pub(super) struct Holdings {
+    pub(super) buffers: usize,
+    pub(super) records: usize,
+    pub(super) waiting: Waiting,
 }
 
 /// The result of [`Connection::transmit`].
@@ -129,368 +143,344 @@ pub(super) enum Transmitted {
 }
 
 impl Phase {
-    /// The queue pair that the connection is for, once there is one.
-    fn qp(&self) -> Option<&Arc<QpShared>> {
+    /// Bytes of packet buffers that are held for bytes ahead of the frontier, and the next time of a timer
+    /// that only this phase has.
+    fn upkeep(&self) -> (usize, Deadline) {
         match self {
-            Phase::FullOperation(full) => Some(full.stream.qp()),
-            Phase::Opening(opening) => match &**opening {
-                Opening::Startup { initiating, .. } => Some(&initiating.qp),
-                Opening::StreamingMode { .. } => None,
-            },
-            Phase::AwaitReply { initiating, .. } => Some(&initiating.qp),
-            Phase::Ended(ended) => ended.qp.as_ref(),
-            Phase::StreamingMode(_) | Phase::AwaitRequest { .. } | Phase::Deciding { .. } => None,
+            Phase::Rdma(rdma) => rdma.upkeep(),
+            Phase::Streaming(streaming) => (streaming.reassembly.pinned_bytes(), Deadline::NONE),
+            Phase::Startup(startup) => (startup.reassembly.pinned_bytes(), Deadline::NONE),
+            Phase::Opening(_) | Phase::Closing(_) => (0, Deadline::NONE),
         }
     }
 
-    /// Bytes of packet buffers that are held for bytes ahead of the frontier.
-    fn pinned_bytes(&self) -> usize {
+    /// What an event leads to in a phase without an answer of its own.
+    fn by_default(self, base: &mut Base, state: &mut EngineState, event: Event<'_>) -> Self {
+        match event {
+            Event::Closed(_) => return Self::Closing(self.end(base, state)),
+            // The connection has ended meanwhile.
+            Event::StartInitiator { qp, .. } => {
+                base.report.announced = Announced::Nothing;
+                base.qp = Some(qp);
+                return self.fail_startup(base, state, ConnectionError::PeerClosed);
+            }
+            Event::StartResponder { .. } => {
+                base.report.announced = Announced::Nothing;
+                return self.fail_startup(base, state, ConnectionError::PeerClosed);
+            }
+            Event::Accept { qp, .. } => {
+                base.qp = Some(qp);
+                return self.fail_startup(base, state, ConnectionError::PeerClosed);
+            }
+            Event::Reject(_) => {
+                base.count_rejected();
+                state.tcp.abort(state.now, base.conn);
+            }
+            // TCP acknowledges the bytes; they are dropped.
+            Event::Received { received: Received { offset, buf, frontier }, .. } => {
+                base.discard(state, offset, &buf, frontier);
+            }
+            Event::Send if base.pre_fpdu.is_pending() => {
+                base.send_pre_fpdu(state, None);
+            }
+            Event::PlainBytes => {
+                if let Some(plain) = &base.plain {
+                    plain.answer();
+                }
+            }
+            Event::Asked(Ask::Nothing | Ask::Receive) => {}
+            // Nothing may be sent yet, so there is nothing to drain.
+            Event::Asked(_) | Event::Disconnect => base.abort(state),
+            Event::Accepted
+            | Event::Established
+            | Event::Evict { .. }
+            | Event::Acknowledged
+            | Event::PeerClosed
+            | Event::Send
+            | Event::Deadline
+            | Event::IdleCheck
+            | Event::Time => {}
+        }
+        self
+    }
+}
+
+impl Ends for Phase {
+    fn end(self, base: &mut Base, state: &mut EngineState) -> Closing {
         match self {
-            Phase::FullOperation(full) => full.deframer.pinned_bytes(),
-            Phase::StreamingMode(mode) => mode.pinned_bytes(),
-            Phase::AwaitReply { reassembly, .. }
-            | Phase::AwaitRequest { reassembly, .. }
-            | Phase::Deciding { reassembly, .. } => reassembly.pinned_bytes(),
-            Phase::Opening(_) | Phase::Ended(_) => 0,
+            Phase::Opening(opening) => opening.end(base, state),
+            Phase::Streaming(streaming) => streaming.end(base, state),
+            Phase::Startup(startup) => startup.end(base, state),
+            Phase::Rdma(rdma) => rdma.end(base, state),
+            Phase::Closing(closing) => closing.end(base, state),
         }
     }
 }
 
 impl Connection {
-    /// Takes the phase, to replace it by the next one.
-    fn take_phase(&mut self) -> Phase {
-        std::mem::replace(&mut self.phase, Phase::Ended(TcpClosing::default()))
-    }
-
     /// How far it has come, and its queue pair.
     pub(super) fn status(&self) -> (ConnectionPhase, Option<(u32, QpState)>) {
         let phase = match &self.phase {
             Phase::Opening(_) => ConnectionPhase::Connecting,
-            Phase::StreamingMode(_) => ConnectionPhase::Streaming,
-            Phase::AwaitReply { .. } | Phase::AwaitRequest { .. } => ConnectionPhase::Startup,
-            Phase::Deciding { .. } => ConnectionPhase::Deciding,
-            Phase::FullOperation(_) if !self.is_ending() => ConnectionPhase::Established,
-            Phase::FullOperation(_) | Phase::Ended(_) => ConnectionPhase::Ending,
+            Phase::Streaming(_) => ConnectionPhase::Streaming,
+            Phase::Startup(startup) if startup.is_deciding() => ConnectionPhase::Deciding,
+            Phase::Startup(_) => ConnectionPhase::Startup,
+            Phase::Rdma(rdma) if !rdma.is_terminating() => ConnectionPhase::Established,
+            Phase::Rdma(_) | Phase::Closing(_) => ConnectionPhase::Ending,
         };
-        (phase, self.phase.qp().map(|qp| (qp.config.num, qp.state.get())))
+        (phase, self.base.qp.as_ref().map(|qp| (qp.config.num, qp.state.get())))
     }
 
+    #[inline]
     pub(super) fn conn(&self) -> ConnId {
-        self.conn
+        self.base.conn
     }
 
     /// The next time at which it has to be called.
     pub(super) fn next_deadline(&self) -> Deadline {
-        self.timers.next()
+        self.base.timers.next().min(self.phase.upkeep().1)
     }
 
     /// Whether the engine has nothing to note after a call, as mostly in Full Operation: neither held bytes,
     /// a deadline nor the end.
     #[inline]
     pub(super) fn is_settled(&self) -> bool {
-        matches!(&self.phase, Phase::FullOperation(full) if full.deframer.pinned_bytes() == self.pinned)
-            && self.next_deadline() == self.scheduled
-            && !self.closed
+        let Phase::Rdma(rdma) = &self.phase else { return false };
+        let (pinned, due) = rdma.upkeep();
+        pinned == self.pinned && self.base.timers.next().min(due) == self.scheduled && !self.closed
     }
 
     /// Tells TCP how many bytes of its buffers are held for bytes ahead of the frontier, if that has changed.
-    pub(super) fn report_pinned(&mut self, io: &mut Io) {
-        let pinned = self.phase.pinned_bytes();
+    pub(super) fn report_pinned(&mut self, state: &mut EngineState) {
+        let (pinned, _) = self.phase.upkeep();
         if pinned != self.pinned {
             self.pinned = pinned;
-            io.tcp.pin(self.conn, pinned);
+            state.tcp.pin(self.base.conn, pinned);
         }
     }
 
-    // ---- events of TCP ----
+    // ---- events ----
 
-    /// The TCP connection is established.
-    pub(super) fn on_established(&mut self, io: &mut Io) {
-        if let (Some(id), Some(info)) = (self.user.id(), io.tcp.info(self.conn)) {
-            id.set_addresses((info.local, info.remote));
-        }
-        trace::tcp_established(io, self.conn);
-        match self.take_phase() {
-            Phase::Opening(opening) => match *opening {
-                Opening::Startup { mut initiating, mut request } => {
-                    if initiating.param.ib_semantics && !may_agree(io, self.conn) {
-                        match initiating.without_ib_semantics(io.config.crc, self.timers.deadline()) {
-                            Ok(plain) => request = plain,
-                            Err(error) => return self.fail_startup_of(io, initiating.qp, error),
-                        }
-                    }
-                    trace::request_sent(io, self.conn, &initiating.param);
-                    self.apply_keepalive(io, initiating.param.keepalive);
-                    self.phase = Phase::AwaitReply { initiating, reassembly: Box::default() };
-                    self.send_frame(io, &request);
-                }
-                Opening::StreamingMode { plain, param } => {
-                    self.apply_keepalive(io, param.keepalive);
-                    self.begin_streaming_mode(io, plain, param.idle_timeout);
-                }
-            },
-            other => self.phase = other,
-        }
+    /// Gives an event to the phase.
+    #[inline(never)]
+    pub(super) fn on(&mut self, state: &mut EngineState, event: Event<'_>) {
+        let Self { base, phase, .. } = self;
+        *phase = match std::mem::replace(phase, Phase::Closing(Closing::default())) {
+            Phase::Opening(opening) => opening.on(base, state, event),
+            Phase::Streaming(streaming) => streaming.on(base, state, event),
+            Phase::Startup(startup) => startup.on(base, state, event),
+            Phase::Rdma(rdma) => rdma.on(base, state, event),
+            Phase::Closing(closing) => closing.on(base, state, event),
+        };
     }
 
     /// Bytes arrived.
     #[inline]
-    pub(super) fn on_received(&mut self, io: &mut Io, guard: &EpochGuard<'_>, received: Received) {
-        let Received { offset, buf, frontier } = received;
-        match &mut self.phase {
-            Phase::FullOperation(_) => self.receive(io, guard, offset, buf, frontier),
-            _ => self.receive_before_fpdus(io, guard, (offset, buf, frontier)),
-        }
-    }
-
-    /// Bytes arrived in another phase than Full Operation.
-    #[inline(never)]
-    fn receive_before_fpdus(
+    pub(super) fn on_received(
         &mut self,
-        io: &mut Io,
+        state: &mut EngineState,
         guard: &EpochGuard<'_>,
-        (offset, buf, frontier): (u64, Mbuf, u64),
+        received: Received,
     ) {
-        match &mut self.phase {
-            Phase::StreamingMode(_) => self.receive_in_streaming_mode(io, (offset, buf, frontier)),
-            Phase::AwaitReply { reassembly, .. }
-            | Phase::AwaitRequest { reassembly, .. }
-            | Phase::Deciding { reassembly, .. } => {
-                let counted = offset >= frontier;
-                let taken = reassembly
-                    .check_ahead(offset)
-                    .and_then(|()| reassembly.push(&mut io.held, (offset, buf, frontier), counted));
-                match taken {
-                    Ok(()) => self.run_startup(io, guard),
-                    Err(error) => self.fail_startup(io, error),
-                }
-            }
-            // TCP acknowledges the bytes; they are dropped.
-            Phase::Opening(_) | Phase::Ended(_) | Phase::FullOperation(_) => {
-                self.discard(io, offset, &buf, frontier);
-                self.refuse_after_close(io);
-            }
+        if let Phase::Rdma(rdma) = &mut self.phase {
+            let next = rdma.receive(&mut self.base, state, guard, received);
+            self.follow(state, next);
+        } else {
+            self.on(state, Event::Received { guard, received });
         }
     }
 
-    /// Memory is short: drops bytes ahead of the frontier.
-    pub(super) fn on_evict(&mut self, io: &mut Io, bytes: usize) {
-        let conn = self.conn;
-        let Io { tcp, held, .. } = io;
-        let may = |stretches: &[Range<u64>]| tcp.evict(conn, stretches);
-        match &mut self.phase {
-            Phase::FullOperation(full) => full.deframer.give_up(bytes, held, may),
-            Phase::StreamingMode(mode) => mode.give_up(bytes, held, may),
-            Phase::AwaitReply { reassembly, .. }
-            | Phase::AwaitRequest { reassembly, .. }
-            | Phase::Deciding { reassembly, .. } => reassembly.give_up(bytes, held, may),
-            Phase::Opening(_) | Phase::Ended(_) => {}
+    /// Does what follows a step in Full Operation.
+    #[inline]
+    fn follow(&mut self, state: &mut EngineState, next: Next) {
+        if next == Next::Close {
+            self.close(state);
         }
     }
 
-    /// The peer has sent FIN.
-    pub(super) fn on_peer_closed(&mut self, io: &mut Io) {
-        // RFC 5041 sections 3 and 6.2.1 (DDP-040, DDP-041, DDP-153): a FIN ends the one stream and its
-        // connection. The posted requests are sent, then our half is closed gracefully as well.
-        match &mut self.phase {
-            Phase::FullOperation(full) => {
-                // While the Terminate is being sent: our FIN follows it.
-                if full.is_terminating() {
-                    return;
-                }
-                if full.deframer.waits() {
-                    return self.on_peer_closed_behind_waiting(io);
-                }
-                if full.may_end_here() && full.stream.may_send() {
-                    self.close_gracefully(io);
-                } else {
-                    self.report.add(ConnectionError::PeerClosed);
-                    self.fail(io, Failure::Lost(MpaError::Closed));
-                }
-            }
-            Phase::StreamingMode(mode) => {
-                mode.peer_closed = true;
-                self.deliver_to_user(io);
-            }
-            // If not, our FIN follows what is left of the startup frames.
-            Phase::Ended(_) if !self.pre_fpdu.is_pending() => io.tcp.close(io.now, self.conn),
-            Phase::Ended(_) => {}
-            Phase::Opening(_)
-            | Phase::AwaitReply { .. }
-            | Phase::AwaitRequest { .. }
-            | Phase::Deciding { .. } => {
-                self.consider_fallback();
-                self.fail_startup(io, ConnectionError::PeerClosed);
-            }
-        }
+    /// The stream ends, and FIN is sent.
+    #[cold]
+    fn close(&mut self, state: &mut EngineState) {
+        let phase = std::mem::replace(&mut self.phase, Phase::Closing(Closing::default()));
+        self.phase = phase.close(&mut self.base, state);
     }
 
     /// The TCP connection is closed. This is its last event.
-    pub(super) fn on_closed(&mut self, io: &mut Io, reason: CloseReason) {
-        if reason == CloseReason::Reset {
-            self.consider_fallback();
-        }
+    pub(super) fn on_closed(&mut self, state: &mut EngineState, reason: CloseReason) {
         // RFC 5041 section 3 (DDP-031): TCP delivers reliably or fails, and a failure is reported.
         if reason != CloseReason::Graceful {
-            self.report.add(ConnectionError::Tcp(reason));
+            self.base.report.add(ConnectionError::Tcp(reason));
         }
-        self.finish(io);
+        let is_orphan = self.base.is_orphan();
+        self.on(state, Event::Closed(reason));
+        self.closed = true;
+        self.base.finish(state, is_orphan);
+    }
+
+    /// A deadline has passed. It may have been moved since.
+    pub(super) fn on_time(&mut self, state: &mut EngineState) {
+        let now = state.now;
+        if self.base.timers.take_due(now) {
+            self.on(state, Event::Deadline);
+        }
+        if self.base.timers.take_idle_check(now) {
+            self.on(state, Event::IdleCheck);
+        }
+        self.on(state, Event::Time);
+    }
+
+    /// The user accepts.
+    pub(super) fn accept(
+        &mut self,
+        state: &mut EngineState,
+        guard: &EpochGuard<'_>,
+        id: Arc<CmShared>,
+        (qp, param): (Arc<QpShared>, Box<ConnParam>),
+    ) {
+        self.base.leave_backlog();
+        self.base.user = User::Known(id);
+        self.on(state, Event::Accept { guard, qp, param });
+    }
+
+    /// Ends the connection at once.
+    pub(super) fn abort(&mut self, state: &mut EngineState) {
+        self.base.abort(state);
+    }
+
+    /// The engine stops: ends the connection at once.
+    pub(super) fn shut_down(&mut self, state: &mut EngineState) {
+        if let Some(qp) = &self.base.qp {
+            qp.state.blame(ConnectionError::Tcp(CloseReason::Aborted));
+        }
+        self.abort(state);
+        self.on_closed(state, CloseReason::Aborted);
+    }
+
+    /// The second attempt, if there is one after this connection, which is over.
+    pub(super) fn take_retry(self) -> Option<Box<Retry>> {
+        match self.base.attempt {
+            Attempt::Failed(retry) => Some(retry),
+            Attempt::First | Attempt::Second { .. } => None,
+        }
+    }
+
+    // ---- acknowledgements ----
+
+    /// The peer has acknowledged bytes that requests may wait for.
+    pub(super) fn on_acknowledged(&mut self, state: &mut EngineState) {
+        if let Phase::Rdma(rdma) = &mut self.phase {
+            rdma.on_acknowledged(&self.base, state);
+        } else {
+            self.on(state, Event::Acknowledged);
+        }
+    }
+
+    /// Completes the requests that wait for the acknowledgement.
+    pub(super) fn complete_acknowledged(&mut self, state: &mut EngineState) {
+        if let Phase::Rdma(rdma) = &mut self.phase {
+            rdma.complete_acknowledged(&self.base, state);
+        }
+    }
+
+    /// The peer is told the limit, unless an answer has told it by now.
+    pub(super) fn tell_limit(&mut self, state: &mut EngineState) {
+        if let Phase::Rdma(rdma) = &mut self.phase {
+            rdma.tell_limit(&self.base, state);
+        }
+    }
+
+    /// The acknowledgement that it owes leaves.
+    pub(super) fn on_acknowledging(&mut self) {
+        if let Phase::Rdma(rdma) = &mut self.phase {
+            rdma.on_acknowledging();
+        }
     }
 
     // ---- sending ----
 
     /// Schedules it to send: its queue pair was posted to, or TCP has space again.
-    pub(super) fn activate(&self, io: &mut Io) {
-        io.schedule_tx(self.conn);
+    pub(super) fn activate(&self, state: &mut EngineState) {
+        self.base.activate(state);
     }
 
     /// Prefetches the state of the stream.
     pub(super) fn prefetch_stream(&self) {
-        if let Phase::FullOperation(full) = &self.phase {
-            dp::prefetch(&**full);
+        if let Phase::Rdma(rdma) = &self.phase {
+            dp::prefetch(&**rdma);
         }
     }
 
     /// Prefetches the queue pair.
     pub(super) fn prefetch_queue_pair(&self) {
-        if let Phase::FullOperation(full) = &self.phase {
-            dp::prefetch(&**full.stream.qp());
+        if let Some(qp) = &self.base.qp {
+            dp::prefetch(&**qp);
         }
     }
 
     /// Does what the queue pair asks for, and hands about `bytes` bytes to TCP.
     #[inline]
-    pub(super) fn transmit(&mut self, io: &mut Io, bytes: usize, guard: &EpochGuard<'_>) -> Transmitted {
+    pub(super) fn transmit(
+        &mut self,
+        state: &mut EngineState,
+        bytes: usize,
+        guard: &EpochGuard<'_>,
+    ) -> Transmitted {
         let mut asked = Ask::Nothing;
-        if let Phase::FullOperation(full) = &self.phase {
-            let qp = full.stream.qp();
-            qp.engine.clear_doorbell();
-            asked = qp.signals.take_asked();
-            full.stream.report_if_drained();
-            if asked == Ask::Nothing && !self.pre_fpdu.is_pending() {
-                return self.transmit_fpdus(io, bytes, guard);
+        if let Phase::Rdma(rdma) = &mut self.phase {
+            asked = rdma.begin_turn();
+            if asked == Ask::Nothing && !self.base.pre_fpdu.is_pending() {
+                let (transmitted, next) = rdma.transmit(&mut self.base, state, bytes, guard);
+                self.follow(state, next);
+                return transmitted;
             }
-        } else if let Some(qp) = self.phase.qp() {
+        } else if let Some(qp) = &self.base.qp {
             qp.engine.clear_doorbell();
             asked = qp.signals.take_asked();
         }
-        self.transmit_any(io, asked, bytes, guard)
+        self.transmit_any(state, asked, bytes, guard)
     }
 
     /// The same in any phase, when the queue pair has `asked` for this.
     #[inline(never)]
-    fn transmit_any(&mut self, io: &mut Io, asked: Ask, bytes: usize, guard: &EpochGuard<'_>) -> Transmitted {
+    fn transmit_any(
+        &mut self,
+        state: &mut EngineState,
+        asked: Ask,
+        bytes: usize,
+        guard: &EpochGuard<'_>,
+    ) -> Transmitted {
         if asked != Ask::Nothing {
-            self.on_ask(io, asked);
-            self.resume_receiving(io, guard);
+            self.on(state, Event::Asked(asked));
         }
-        if self.pre_fpdu.is_pending() || matches!(self.phase, Phase::StreamingMode(_)) {
-            let sent = self.transmit_pre_fpdu_bytes(io);
-            if self.pre_fpdu.is_pending() {
-                return if sent == Sent::NoMbuf { Transmitted::NoMbuf } else { Transmitted::Done };
-            }
+        self.on(state, Event::Send);
+        if self.base.pre_fpdu.is_pending() {
+            let lacks_mbuf = self.base.pre_fpdu.lacks_mbuf();
+            return if lacks_mbuf { Transmitted::NoMbuf } else { Transmitted::Done };
         }
-        if matches!(self.phase, Phase::FullOperation(_)) {
-            return self.transmit_fpdus(io, bytes, guard);
+        if let Phase::Rdma(rdma) = &mut self.phase {
+            let (transmitted, next) = rdma.transmit(&mut self.base, state, bytes, guard);
+            self.follow(state, next);
+            return transmitted;
         }
-        self.flush_late();
+        self.base.flush_late();
         Transmitted::Done
     }
 
-    /// Drops received bytes. TCP's budget counts bytes ahead of the frontier until they are released.
-    fn discard(&self, io: &mut Io, offset: u64, buf: &Mbuf, frontier: u64) {
-        if offset >= frontier {
-            io.tcp.release(self.conn, buf.len());
-        }
-    }
+    // ---- for tests ----
 
-    /// Flushes requests that were posted after the stream ended.
-    fn flush_late(&mut self) {
-        if !self.phase.qp().is_some_and(|qp| matches!(qp.state.get(), QpState::Terminate | QpState::Error)) {
-            return;
-        }
-        match &mut self.phase {
-            Phase::FullOperation(full) => full.stream.flush(),
-            phase => {
-                if let Some(qp) = phase.qp() {
-                    qp.flush();
-                }
+    /// Whether the user and the deadline are those of the phase. Returns what the phase holds.
+    fn check_phase(&self, state: &EngineState) -> Check<Holdings> {
+        let Self { base, phase, .. } = self;
+        match phase {
+            Phase::Opening(_) => {
+                ensure!(base.timers.deadline().is_some(), "startup has no deadline");
+                ensure!(base.user.id().is_some(), "this end has connected for no user");
             }
+            Phase::Streaming(streaming) => return streaming.check(base, state),
+            Phase::Startup(startup) => return startup.check(base, state),
+            Phase::Rdma(rdma) => return rdma.check(base, state),
+            Phase::Closing(_) => ensure!(base.timers.deadline().is_some(), "the end has no deadline"),
         }
-    }
-
-    // ---- time ----
-
-    /// A deadline has passed. It may have been moved since.
-    pub(super) fn on_time(&mut self, io: &mut Io) {
-        if self.timers.take_due(io.now) {
-            self.on_deadline(io);
-        }
-        if self.timers.take_idle_check(io.now) {
-            self.on_idle(io);
-        }
-        if self.timers.take_untaken_check(io.now) {
-            self.on_untaken(io);
-        }
-    }
-
-    /// The deadline of the phase has passed.
-    fn on_deadline(&mut self, io: &mut Io) {
-        match &self.phase {
-            &Phase::Ended(TcpClosing { acknowledged, .. }) => self.on_close_deadline(io, acknowledged),
-            Phase::FullOperation(full) if full.is_terminating() => self.abort(io),
-            Phase::FullOperation(full) if full.is_draining() => self.await_answers(io),
-            Phase::FullOperation(full) if full.deframer.waits() => self.on_waiting_deadline(io),
-            Phase::StreamingMode(mode) if let Some(acknowledged) = mode.closing => {
-                self.on_close_deadline(io, acknowledged);
-            }
-            Phase::Deciding { .. } => self.decision_timeout(io),
-            Phase::Opening(_) => self.fail_startup(io, ConnectionError::Tcp(io.tcp.unanswered(self.conn))),
-            Phase::StreamingMode(_) => {
-                debug_assert!(false, "streaming mode has no deadline before its close")
-            }
-            // In Full Operation: the RTR did not come.
-            Phase::FullOperation(_) | Phase::AwaitReply { .. } | Phase::AwaitRequest { .. } => {
-                self.fail_startup(io, ConnectionError::StartupTimeout)
-            }
-        }
-    }
-
-    /// The connection is established: starts the clock of its age, and the idle timeout.
-    fn set_established(&mut self, io: &Io, idle_timeout: Option<Duration>) {
-        if let Some(id) = self.user.id() {
-            id.set_established(io.now_us());
-        }
-        self.timers.watch_idle(io.now, idle_timeout);
-    }
-
-    fn on_idle(&mut self, io: &mut Io) {
-        let progress_us = self.user.id().map_or(0, |id| id.progress_us());
-        let since = Instant::from_micros(progress_us as i64);
-        // A graceful close has its own deadlines, also while requests are still sent.
-        let is_closing = matches!(&self.phase, Phase::FullOperation(full) if full.is_draining());
-        if !is_closing && !self.is_ending() && self.timers.is_idle(since, io.now) {
-            self.report.add(ConnectionError::IdleTimeout);
-            self.disconnect(io);
-        }
-    }
-
-    /// Records that something was received or sent.
-    fn note_progress(&self, io: &Io) {
-        if let Some(id) = self.user.id() {
-            id.set_progress(io.now_us());
-        }
-    }
-
-    fn apply_keepalive(&self, io: &mut Io, keepalive: KeepalivePolicy) {
-        let keepalive = match keepalive {
-            KeepalivePolicy::Engine => return,
-            KeepalivePolicy::Off => None,
-            KeepalivePolicy::Probe { idle, interval, probes } => {
-                let (idle, interval) = (duration(idle), duration(interval));
-                Some(tcp_lite::Keepalive { idle, interval, probes })
-            }
-        };
-        io.tcp.set_keepalive(io.now, self.conn, keepalive);
+        Ok(Holdings::default())
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `core.rs`, `core/` | one poll: frames in, events to connections, queue pairs send, frames out |
+//! | `poller.rs`, `poller/` | one poll: frames in, events to connections, queue pairs send, frames out |
 //! | `connection.rs`, `connection/` | one connection from SYN to the last FIN: startup, stream, teardown |
 //! | `acks.rs` | acknowledgements that requests wait for |
 //! | `carrier.rs` | polls the link state of the port |
@@ -11,12 +11,13 @@
 //! | `polled_time.rs` | time without standstills of the process |
 //! | `rate.rs` | limits on the connections of an address in a second |
 //! | `thread.rs` | an engine in a thread of its own |
-//! | `shared.rs` | an engine that its thread and threads of the user poll in turns |
-//! | `queues.rs` | engines on several queues of one device |
+//! | `shared_engine.rs` | an engine that its thread and threads of the user poll in turns |
+//! | `siblings.rs` | engines on several queues of one device |
 //! | `trace.rs` | events of `tracing` |
+//! | `state.rs` | what an engine has for all its connections |
 //! | `config.rs` | the configuration of an engine |
 //!
-//! The core starts no thread and reads no clock, except the CPU's cycle counter for
+//! The poller starts no thread and reads no clock, except the CPU's cycle counter for
 //! [`EngineCounters::busy_cycles`]: the caller of [`Engine::poll_at`] passes the time.
 
 use std::os::fd::BorrowedFd;
@@ -28,19 +29,19 @@ use tcp_lite::{Instant, StackUsage};
 
 use crate::memory::Participant;
 use crate::queues::Notifier;
-use crate::verbs::{Context, EngineShared, VerbsError};
+use crate::verbs::{Context, EngineHandle, VerbsError};
 
 mod acks;
 mod carrier;
 mod config;
 mod connection;
-mod core;
-mod io;
 mod listening;
 mod polled_time;
-mod queues;
+mod poller;
 mod rate;
-mod shared;
+mod shared_engine;
+mod siblings;
+mod state;
 mod thread;
 mod trace;
 #[cfg(test)]
@@ -49,10 +50,10 @@ mod tx_scheduler;
 
 pub use crate::verbs::EngineCounters;
 pub use config::EngineConfig;
-pub use shared::{SharedEngine, SharedOptions};
+pub use shared_engine::{SharedEngine, SharedOptions};
 pub use thread::{EngineThread, ThreadOptions};
 
-use self::core::Core;
+use self::poller::Poller;
 
 /// Moves data between one port and the queue pairs of one context.
 ///
@@ -63,7 +64,7 @@ pub struct Engine {
     context: Context,
     participant: Participant,
     clock: Clock,
-    core: Core,
+    poller: Poller,
 }
 
 impl Engine {
@@ -74,12 +75,12 @@ impl Engine {
     pub fn new(context: &Context, port: Box<dyn Port>, config: EngineConfig) -> Result<Self, VerbsError> {
         let waker = Notifier::new()?;
         let connections = config.stack.limits.connections;
-        let shared = context.shared.add_engine(|index| EngineShared::new(index, connections, waker));
+        let handle = context.shared.add_engine(|index| EngineHandle::new(index, connections, waker));
         Ok(Self {
             context: context.clone(),
             participant: context.shared.resources.memory.join(),
             clock: Clock::new(),
-            core: Core::new(shared, port, config, context.shared.resources.events.clone()),
+            poller: Poller::new(handle, port, config, context.shared.resources.events.clone()),
         })
     }
 
@@ -87,7 +88,7 @@ impl Engine {
     /// whether there was anything to do. `now` must not go backwards.
     pub fn poll_at(&mut self, now: Instant) -> bool {
         let guard = self.participant.enter();
-        self.core.poll(now, Clock::cycles(), &guard)
+        self.poller.poll(now, Clock::cycles(), &guard)
     }
 
     /// One poll at the time of the engine's own clock.
@@ -95,26 +96,26 @@ impl Engine {
         let cycles = Clock::cycles();
         let now = self.time_at(cycles);
         let guard = self.participant.enter();
-        self.core.poll(now, cycles, &guard)
+        self.poller.poll(now, cycles, &guard)
     }
 
     /// Sets how long users may take to answer what they receive before it is acknowledged without an answer.
     /// Returns whether an acknowledgement waits.
     fn await_answers(&mut self, patience: Duration) -> bool {
-        self.core.await_answers(patience)
+        self.poller.await_answers(patience)
     }
 
     /// Sends what was posted, without the rest of a poll.
     fn send_posted(&mut self) {
         let now = self.now();
         let guard = self.participant.enter();
-        self.core.send_posted(now, &guard);
+        self.poller.send_posted(now, &guard);
     }
 
     /// When [`poll_at`](Self::poll_at) has something to do next, if no frame and no request arrives before;
     /// `None` when it has nothing to do.
     pub fn next_deadline(&mut self, now: Instant) -> Option<Instant> {
-        self.core.next_deadline(now)
+        self.poller.next_deadline(now)
     }
 
     /// Sleeps until there is something to do: a posted request, a deadline, or a frame if the port has a file
@@ -122,7 +123,7 @@ impl Engine {
     /// descriptor a frame wakes nobody.
     pub fn sleep(&mut self, limit: Duration) {
         let Some(most) = self.begin_sleep(limit) else { return };
-        thread::wait(self.core.shared(), self.core.poll_fd(), most.min(limit));
+        thread::wait(self.poller.handle(), self.poller.poll_fd(), most.min(limit));
         self.end_sleep();
     }
 
@@ -130,7 +131,7 @@ impl Engine {
     /// For a thread that has nothing to do until the engine has.
     fn sleep_until_woken(&mut self, nap: Duration) {
         let Some(most) = self.begin_sleep(nap) else { return };
-        thread::wait(self.core.shared(), self.core.poll_fd(), most);
+        thread::wait(self.poller.handle(), self.poller.poll_fd(), most);
         self.end_sleep();
     }
 
@@ -142,12 +143,12 @@ impl Engine {
         // A deadline in the past is due now. Without `max` the difference would be its distance from now.
         let until = |at: Instant| Duration::from_micros((at.max(now) - now).total_micros());
         let deadline = self.next_deadline(now).map(until);
-        let limit = thread::longest_sleep(self.core.poll_fd().is_some(), deadline, limit);
-        if limit.is_zero() || !self.core.shared().doorbells().prepare_sleep() {
+        let limit = thread::longest_sleep(self.poller.poll_fd().is_some(), deadline, limit);
+        if limit.is_zero() || !self.poller.handle().doorbells().prepare_sleep() {
             return None;
         }
         // From here on a frame wakes us, and one that came before is found now.
-        if self.core.has_handed() || !self.core.port_mut().arm_wakeup() {
+        if self.poller.has_handed() || !self.poller.port_mut().arm_wakeup() {
             self.end_sleep();
             return None;
         }
@@ -156,24 +157,24 @@ impl Engine {
 
     /// The engine is awake.
     fn end_sleep(&mut self) {
-        self.core.port_mut().disarm_wakeup();
-        let woken = self.core.shared().doorbells().end_sleep();
+        self.poller.port_mut().disarm_wakeup();
+        let woken = self.poller.handle().doorbells().end_sleep();
         debug_assert!(woken.is_ok(), "the engine's descriptors stay open");
     }
 
     /// The descriptor of the port, if it has one.
     fn port_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.core.poll_fd()
+        self.poller.poll_fd()
     }
 
     /// Counters of all layers.
     pub fn counters(&self) -> EngineCounters {
-        self.core.counters()
+        self.poller.counters()
     }
 
     /// What the stack holds now of everything that [`Limits`](tcp_lite::Limits) bounds.
     pub fn stack_usage(&self) -> StackUsage {
-        self.core.stack().usage()
+        self.poller.stack().usage()
     }
 
     /// Checks the invariants of the engine, its stack and its context's memory table, which hold between any
@@ -183,13 +184,13 @@ impl Engine {
     /// The first invariant that does not hold.
     #[doc(hidden)]
     pub fn check_invariants(&self) -> Result<(), String> {
-        self.core.check()?;
+        self.poller.check()?;
         self.context.check_invariants()
     }
 
     /// Name, Ethernet address, MTU and offloads of the port.
     pub fn port_info(&self) -> &dp::PortInfo {
-        self.core.port().info()
+        self.poller.port().info()
     }
 
     /// The context whose queue pairs the engine serves.
@@ -216,14 +217,14 @@ impl Engine {
         Instant::from_micros(self.clock.us_at(cycles) as i64)
     }
 
-    fn shared(&self) -> &Arc<EngineShared> {
-        self.core.shared()
+    fn handle(&self) -> &Arc<EngineHandle> {
+        self.poller.handle()
     }
 }
 
 impl Drop for Engine {
     fn drop(&mut self) {
         let now = self.now();
-        self.core.shut_down(now);
+        self.poller.shut_down(now);
     }
 }

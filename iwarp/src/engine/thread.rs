@@ -9,7 +9,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags};
 
 use crate::queues::wait_any;
-use crate::verbs::{EngineShared, VerbsError};
+use crate::verbs::{EngineHandle, VerbsError};
 
 use super::{Engine, EngineCounters};
 
@@ -46,7 +46,7 @@ const SNAPSHOT_POLLS: u32 = 1024;
 
 /// A running engine. Dropping it stops the thread and resets the connections of the engine.
 pub struct EngineThread {
-    shared: Arc<EngineShared>,
+    handle: Arc<EngineHandle>,
     control: Arc<ThreadControl>,
     thread: Option<JoinHandle<Engine>>,
 }
@@ -59,17 +59,17 @@ struct ThreadControl {
 
 impl EngineThread {
     pub(super) fn spawn(mut engine: Engine, options: ThreadOptions) -> Result<Self, VerbsError> {
-        let shared = Arc::clone(engine.shared());
+        let handle = Arc::clone(engine.handle());
         let control = Arc::new(ThreadControl::default());
         let inner = Arc::clone(&control);
         let thread = std::thread::Builder::new()
-            .name(format!("iwarp-engine-{}", shared.index()))
+            .name(format!("iwarp-engine-{}", handle.index()))
             .spawn(move || {
                 run(&mut engine, &inner, options);
                 engine
             })
             .map_err(VerbsError::System)?;
-        Ok(Self { shared, control, thread: Some(thread) })
+        Ok(Self { handle, control, thread: Some(thread) })
     }
 
     /// The counters of the last snapshot.
@@ -89,7 +89,7 @@ impl EngineThread {
         let thread = self.thread.take()?;
         self.control.stop.store(true, Ordering::Release);
         // Not `wake`: the thread would miss it between its check of `stop` and its sleep.
-        self.shared.doorbells().interrupt();
+        self.handle.doorbells().interrupt();
         match thread.join() {
             Ok(engine) => Some(engine),
             Err(panic) => std::panic::resume_unwind(panic),
@@ -183,8 +183,8 @@ pub(super) fn longest_sleep(frames_wake: bool, deadline: Option<Duration>, limit
 }
 
 /// Waits for a doorbell or command, a frame (where the port has a file descriptor), or until `limit`.
-pub(super) fn wait(shared: &EngineShared, port: Option<BorrowedFd<'_>>, limit: Duration) {
-    let waker = shared.doorbells().waker();
+pub(super) fn wait(handle: &EngineHandle, port: Option<BorrowedFd<'_>>, limit: Duration) {
+    let waker = handle.doorbells().waker();
     let mut fds = arrayvec::ArrayVec::<PollFd<'_>, 2>::new();
     fds.push(PollFd::from_borrowed_fd(waker, PollFlags::IN));
     if let Some(port) = port {

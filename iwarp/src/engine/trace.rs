@@ -11,7 +11,7 @@ use dp::{LinkState, PortInfo};
 use tcp_lite::facade::EthernetAddress;
 use tcp_lite::{ConnId, StackConfig};
 
-use super::io::Io;
+use super::state::EngineState;
 use crate::mpa::Negotiated;
 use crate::mpa::startup::ConnectRequest;
 use crate::queues::QpShared;
@@ -33,47 +33,36 @@ dp::events! {
     }
 
     /// A TCP connection begins here.
-    fn syn_sent(io: &Io, conn: ConnId) {
-        let (engine, (local, remote)) = of(io, conn);
+    fn syn_sent(state: &EngineState, conn: ConnId) {
+        let (engine, (local, remote)) = of(state, conn);
         tracing::debug!(engine, local, remote, "SYN sent");
     }
 
     /// A connection could not begin.
-    fn connect_failed(io: &Io, remote: SocketAddr, error: ConnectionError) {
-        tracing::debug!(engine = io.shared.index(), %remote, %error, "connect failed");
+    fn connect_failed(state: &EngineState, remote: SocketAddr, error: ConnectionError) {
+        tracing::debug!(engine = state.handle.index(), %remote, %error, "connect failed");
     }
 
     /// The TCP handshake is done.
-    fn tcp_established(io: &Io, conn: ConnId) {
-        let (engine, (local, remote)) = of(io, conn);
+    fn tcp_established(state: &EngineState, conn: ConnId) {
+        let (engine, (local, remote)) = of(state, conn);
         tracing::debug!(engine, local, remote, "TCP established");
     }
 
-    /// A connection gets no semantics of InfiniBand: the peer has not answered TCP's option for them.
-    fn option_lost(io: &Io, conn: ConnId) {
-        let (engine, (local, remote)) = of(io, conn);
-        tracing::warn!(
-            engine,
-            local,
-            remote,
-            "no semantics of InfiniBand: the peer does not know TCP option 253, or a middlebox takes it off"
-        );
-    }
-
     /// A listener has refused the connection of a peer: one of its limits is reached.
-    fn tcp_refused(io: &Io, conn: ConnId) {
-        let (engine, (local, remote)) = of(io, conn);
+    fn tcp_refused(state: &EngineState, conn: ConnId) {
+        let (engine, (local, remote)) = of(state, conn);
         tracing::warn!(engine, local, remote, "TCP connection refused by a limit of the listener");
     }
 
     /// The connection is over. `id`: its user, who knows its addresses.
     fn ended(
-        io: &Io,
+        state: &EngineState,
         id: Option<&Arc<CmShared>>,
         qp: Option<&Arc<QpShared>>,
         error: Option<ConnectionError>,
     ) {
-        let (engine, qp_num) = (io.shared.index(), num(qp));
+        let (engine, qp_num) = (state.handle.index(), num(qp));
         let (local, remote) = printed(id.and_then(|id| id.addresses()));
         match error {
             Some(error) => {
@@ -85,18 +74,29 @@ dp::events! {
     }
 
     /// MPA's Request is sent.
-    fn request_sent(io: &Io, conn: ConnId, param: &ConnParam) {
-        let (engine, (local, remote)) = of(io, conn);
-        let config = param.mpa_config(io.config.crc);
+    fn request_sent(state: &EngineState, conn: ConnId, param: &ConnParam) {
+        let (engine, (local, remote)) = of(state, conn);
+        let config = param.mpa_config(state.config.crc);
         let crate::mpa::MpaConfig { revision, markers, crc, peer_to_peer, ird, ord, .. } = config;
         tracing::debug!(
             engine, local, remote, ?revision, markers, crc, peer_to_peer, ird, ord, "MPA Request sent"
         );
     }
 
+    /// The peer has offered InfiniBand's semantics on another TCP connection than this.
+    fn proxy_found(state: &EngineState, conn: ConnId) {
+        let (engine, (local, remote)) = of(state, conn);
+        tracing::warn!(
+            engine,
+            local,
+            remote,
+            "no semantics of InfiniBand: a proxy between the two ends has a TCP connection of its own to each"
+        );
+    }
+
     /// The peer's Request is complete.
-    fn request_received(io: &Io, conn: ConnId, request: &ConnectRequest) {
-        let (engine, (local, remote)) = of(io, conn);
+    fn request_received(state: &EngineState, conn: ConnId, request: &ConnectRequest) {
+        let (engine, (local, remote)) = of(state, conn);
         let ConnectRequest { revision, markers, crc, peer_to_peer, .. } = request;
         let private_data = request.private_data.len();
         tracing::debug!(
@@ -105,8 +105,8 @@ dp::events! {
     }
 
     /// A Reply is sent that accepts.
-    fn reply_sent(io: &Io, conn: ConnId, negotiated: &Negotiated) {
-        let (engine, (local, remote)) = of(io, conn);
+    fn reply_sent(state: &EngineState, conn: ConnId, negotiated: &Negotiated) {
+        let (engine, (local, remote)) = of(state, conn);
         let Negotiated { revision, tx_markers, rx_markers, crc, ird, ord, .. } = negotiated;
         tracing::debug!(
             engine, local, remote, revision, tx_markers, rx_markers, crc, ird, ord, "MPA Reply sent"
@@ -114,14 +114,14 @@ dp::events! {
     }
 
     /// A Reply is sent that rejects.
-    fn reject_sent(io: &Io, conn: ConnId, why: &'static str) {
-        let (engine, (local, remote)) = of(io, conn);
+    fn reject_sent(state: &EngineState, conn: ConnId, why: &'static str) {
+        let (engine, (local, remote)) = of(state, conn);
         tracing::debug!(engine, local, remote, why, "MPA Reply sent that rejects");
     }
 
     /// The peer's Reply accepts.
-    fn reply_received(io: &Io, conn: ConnId, negotiated: &Negotiated) {
-        let (engine, (local, remote)) = of(io, conn);
+    fn reply_received(state: &EngineState, conn: ConnId, negotiated: &Negotiated) {
+        let (engine, (local, remote)) = of(state, conn);
         let Negotiated { revision, tx_markers, rx_markers, crc, ird, ord, .. } = negotiated;
         tracing::debug!(
             engine, local, remote, revision, tx_markers, rx_markers, crc, ird, ord, "MPA Reply received"
@@ -129,60 +129,60 @@ dp::events! {
     }
 
     /// The peer's Reply rejects.
-    fn rejected(io: &Io, conn: ConnId, revision: u8, private_data: usize) {
-        let (engine, (local, remote)) = of(io, conn);
+    fn rejected(state: &EngineState, conn: ConnId, revision: u8, private_data: usize) {
+        let (engine, (local, remote)) = of(state, conn);
         tracing::debug!(engine, local, remote, revision, private_data, "MPA Reply received that rejects");
     }
 
     /// MPA startup has failed.
-    fn startup_failed(io: &Io, conn: ConnId, error: ConnectionError) {
-        let (engine, (local, remote)) = of(io, conn);
+    fn startup_failed(state: &EngineState, conn: ConnId, error: ConnectionError) {
+        let (engine, (local, remote)) = of(state, conn);
         tracing::debug!(engine, local, remote, %error, "MPA startup failed");
     }
 
     /// The RDMA stream is established.
-    fn established(io: &Io, conn: ConnId, qp: Option<&Arc<QpShared>>, negotiated: &Negotiated) {
-        let ((engine, (local, remote)), qp_num) = (of(io, conn), num(qp));
+    fn established(state: &EngineState, conn: ConnId, qp: Option<&Arc<QpShared>>, negotiated: &Negotiated) {
+        let ((engine, (local, remote)), qp_num) = (of(state, conn), num(qp));
         let Negotiated { revision, crc, ird, ord, .. } = negotiated;
         tracing::info!(engine, local, remote, qp_num, revision, crc, ird, ord, "connection established");
     }
 
     /// A Terminate was handed to TCP.
-    fn terminate_sent(io: &Io, conn: ConnId, qp: Option<&Arc<QpShared>>, error: Option<ConnectionError>) {
-        let ((engine, (local, remote)), qp_num) = (of(io, conn), num(qp));
+    fn terminate_sent(state: &EngineState, conn: ConnId, qp: Option<&Arc<QpShared>>, error: Option<ConnectionError>) {
+        let ((engine, (local, remote)), qp_num) = (of(state, conn), num(qp));
         if let Some(ConnectionError::Stream(crate::verbs::StreamError { layer, etype, code, .. })) = error {
             tracing::warn!(engine, local, remote, qp_num, layer, etype, code, "Terminate sent");
         }
     }
 
     /// A Terminate has come.
-    fn terminate_received(io: &Io, conn: ConnId, qp: Option<&Arc<QpShared>>, failure: &Failure) {
-        let ((engine, (local, remote)), qp_num) = (of(io, conn), num(qp));
+    fn terminate_received(state: &EngineState, conn: ConnId, qp: Option<&Arc<QpShared>>, failure: &Failure) {
+        let ((engine, (local, remote)), qp_num) = (of(state, conn), num(qp));
         let crate::verbs::StreamError { layer, etype, code, .. } = failure.stream_error();
         tracing::warn!(engine, local, remote, qp_num, layer, etype, code, "Terminate received");
     }
 
     /// The link of the port has changed.
-    fn link_changed(io: &Io, state: LinkState) {
-        let engine = io.shared.index();
-        match state {
-            LinkState::Up => tracing::info!(engine, ?state, "link changed"),
-            LinkState::Down | LinkState::Gone => tracing::warn!(engine, ?state, "link changed"),
+    fn link_changed(state: &EngineState, link: LinkState) {
+        let engine = state.handle.index();
+        match link {
+            LinkState::Up => tracing::info!(engine, state = ?link, "link changed"),
+            LinkState::Down | LinkState::Gone => tracing::warn!(engine, state = ?link, "link changed"),
         }
     }
 
     /// Another host uses one of our addresses. `lost`: we do not use it.
-    fn address_conflict(io: &Io, address: IpAddr, mac: EthernetAddress, lost: bool) {
+    fn address_conflict(state: &EngineState, address: IpAddr, mac: EthernetAddress, lost: bool) {
         let mac = colons(mac);
-        tracing::warn!(engine = io.shared.index(), %address, mac, lost, "address conflict");
+        tracing::warn!(engine = state.handle.index(), %address, mac, lost, "address conflict");
     }
 }
 
 /// The engine, and the addresses of a connection of it.
 #[cfg(feature = "tracing")]
-fn of(io: &Io, conn: ConnId) -> (usize, (Option<String>, Option<String>)) {
-    let addresses = io.tcp.info(conn).map(|info| (info.local, info.remote));
-    (io.shared.index(), printed(addresses))
+fn of(state: &EngineState, conn: ConnId) -> (usize, (Option<String>, Option<String>)) {
+    let addresses = state.tcp.info(conn).map(|info| (info.local, info.remote));
+    (state.handle.index(), printed(addresses))
 }
 
 /// An Ethernet address as Linux writes it. Its `Display` has dashes.

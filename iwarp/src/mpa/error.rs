@@ -70,6 +70,11 @@ pub enum StartupFault {
     /// The Request asks for markers, and the listener refuses that.
     #[error("the peer asks for markers, which this listener refuses")]
     Markers,
+    /// The Request offers InfiniBand's semantics
+    /// ([`ConnParam::ib_semantics`](crate::verbs::ConnParam::ib_semantics)) of an older version of this
+    /// implementation, which says otherwise what is taken.
+    #[error("the peer's uwarp is older and has other semantics of InfiniBand: update it")]
+    OldAgreement,
     /// Out-of-order bytes further ahead than the startup exchange can explain.
     #[error("bytes too far ahead of an incomplete startup frame")]
     FarAhead,

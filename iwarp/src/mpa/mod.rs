@@ -26,7 +26,7 @@ pub mod marker;
 pub mod startup;
 
 pub use crc::Crc32c;
-pub use deframer::{Deframed, Deframer, HeldBuf, HeldList, HeldSlab, NoSlot, Ulpdu, Ulpdus, Untaken};
+pub use deframer::{Deframed, Deframer, HeldBuf, HeldList, HeldSlab, NoSlot, Ulpdu, Ulpdus};
 pub(crate) use deframer::{HEAD_BYTES, take_runs};
 pub use error::{Action, MpaError, StartupFault, TerminateCode};
 pub use framer::{FpduAround, FpduPlan, FpduWriter, Framer, Room, UlpduHead};

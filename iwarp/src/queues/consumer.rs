@@ -55,29 +55,46 @@ impl QpConsumer {
         Self { sq, rq, taken: 0, shared: is_shared.then(Box::default) }
     }
 
-    /// The oldest send request, which stays in its queue.
+    /// The oldest send request that is not started.
     #[inline]
     pub(crate) fn next_send(&self) -> Option<&SendEntry> {
         self.sq.first()
     }
 
-    /// Removes the oldest send request.
+    /// The oldest send request is started. Its entry is kept until it is [released](Self::release_sends).
+    #[inline]
+    pub(crate) fn start_send(&mut self) {
+        self.sq.keep(1);
+    }
+
+    /// A send request that is started and not released; 1: the last one that was started.
+    pub(crate) fn started_send(&self, back: usize) -> Option<&SendEntry> {
+        self.sq.kept(back)
+    }
+
+    /// Removes the `count` oldest send requests that are started.
+    #[inline]
+    pub(crate) fn release_sends(&mut self, count: usize) {
+        self.sq.release(count);
+    }
+
+    /// Removes the oldest send request, which completes at once. No other one is started.
     #[inline]
     pub(crate) fn remove_send(&mut self) {
         self.sq.remove(1);
     }
 
-    /// The oldest send requests, at most `limit`, which stay in their queue until they are
-    /// [removed](Oldest::remove).
+    /// The oldest send requests that are not started, at most `limit`. They stay in their queue until they
+    /// are [started](Oldest::keep) or [removed](Oldest::remove).
     #[inline]
     pub(crate) fn next_sends(&mut self, limit: usize) -> Oldest<'_, SendEntry> {
         self.sq.oldest(limit)
     }
 
-    /// Whether send requests wait.
+    /// How many send requests wait that are not started.
     #[inline]
-    pub(crate) fn has_sends(&self) -> bool {
-        !self.sq.is_empty()
+    pub(crate) fn count_sends(&self) -> usize {
+        self.sq.len()
     }
 
     /// Takes the next receive request, for a message of the peer that begins; `false` if there is none. From
@@ -97,6 +114,12 @@ impl QpConsumer {
         }
         self.taken += 1;
         true
+    }
+
+    /// Receive requests that nobody else takes: those of its own queue, and those that are taken.
+    pub(crate) fn promised_recvs(&self) -> u32 {
+        let count = if self.shared.is_some() { self.taken } else { self.rq.len() };
+        count as u32
     }
 
     /// Whether its own receive queue has requests that are not taken.
@@ -340,7 +363,7 @@ mod tests {
         consumer.remove_send();
         let completion = qp.sends.succeeded(1, WcOpcode::Send, 0);
         consumer.complete_send(&qp.sends, &qp.signals, false, completion);
-        assert!(cq.is_empty() && !consumer.has_sends());
+        assert!(cq.is_empty() && consumer.count_sends() == 0);
         assert_eq!((qp.sends.open(), qp.sends.used()), (0, 0));
     }
 
@@ -350,22 +373,31 @@ mod tests {
     fn entries_come_out_in_order_over_and_over() {
         for capacity in 0..5 {
             let ((mut writer, mut reader), mut model) = (ring::<u64>(capacity), VecDeque::new());
+            let mut kept = VecDeque::<u64>::new();
             let mut random = 12_345_u64;
             for step in 0..2_000_u64 {
                 random =
                     random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 let count = (random >> 60) as usize % 4;
-                match (random >> 40) % 3 {
+                match (random >> 40) % 5 {
                     0 => {
-                        let fits = model.len() < capacity;
+                        let fits = kept.len() + model.len() < capacity;
                         assert_eq!(writer.push_with(|entry| *entry += step), fits);
                         if fits {
                             model.push_back(step);
                         }
                     }
-                    1 => {
+                    1 if kept.is_empty() => {
                         reader.remove(count);
                         model.drain(..count.min(model.len()));
+                    }
+                    2 => {
+                        reader.keep(count);
+                        kept.extend(model.drain(..count.min(model.len())));
+                    }
+                    1 | 3 => {
+                        reader.release(count);
+                        kept.drain(..count.min(kept.len()));
                     }
                     _ => {
                         let oldest = reader.oldest(count);
@@ -374,10 +406,17 @@ mod tests {
                         assert!(found <= count && (found > 0 || count.min(model.len()) == 0));
                         assert!(oldest.iter().eq(model.iter().take(found)));
                         assert_eq!(oldest.is_all(), found == model.len());
-                        oldest.remove(1);
-                        model.drain(..1.min(found));
+                        if kept.is_empty() && step % 2 == 0 {
+                            oldest.remove(1);
+                            model.drain(..1.min(found));
+                        } else {
+                            oldest.keep(1);
+                            kept.extend(model.drain(..1.min(found)));
+                        }
                     }
                 }
+                let started = (1..6).map_while(|back| reader.kept(back));
+                assert!(started.eq(kept.iter().rev()) && reader.kept(0).is_none());
                 assert_eq!((reader.first(), reader.get(count)), (model.front(), model.get(count)));
                 assert_eq!((reader.len(), reader.is_empty()), (model.len(), model.is_empty()));
             }

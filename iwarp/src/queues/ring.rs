@@ -1,4 +1,6 @@
 //! The ring of a work queue: one end adds requests, the other reads them in place and removes them.
+//! The reader may start a request and keep its entry: the entry can still be read, before the entry with
+//! which the reader goes on.
 //!
 //! A ring takes 88 bytes besides its entries. A ring of `rtrb` takes 384, since each position there has two
 //! cache lines to itself. An idle queue pair has two rings, so these bytes matter. Here the two positions
@@ -54,7 +56,8 @@ pub(super) fn ring<T: Default>(capacity: usize) -> (RingWriter<T>, RingReader<T>
         _apart: [0; 5],
         tail: AtomicUsize::new(0),
     });
-    (RingWriter { ring: Arc::clone(&ring), at: 0, free: 0 }, RingReader { ring, at: 0, known: Cell::new(0) })
+    let reader = RingReader { ring: Arc::clone(&ring), at: 0, known: Cell::new(0), passed: 0 };
+    (RingWriter { ring, at: 0, free: 0 }, reader)
 }
 
 /// The end where entries are added.
@@ -101,18 +104,20 @@ impl<T: Default> RingWriter<T> {
 /// The end where entries are read and removed.
 pub(super) struct RingReader<T> {
     ring: Arc<Ring<T>>,
-    /// Index of the oldest entry.
+    /// Index of the oldest entry that is not started.
     at: u32,
-    /// The number of entries as of the last look at the ring, less those that were removed since.
+    /// The number of entries from `at` on as of the last look at the ring, less those passed since.
     known: Cell<u32>,
+    /// How many entries were started or removed since the ring was made, as [`Ring::head`] counts. Those of
+    /// them that are not yet removed are kept.
+    passed: usize,
 }
 
 impl<T> RingReader<T> {
-    /// The number of entries.
+    /// The number of entries that are not started.
     #[inline]
     pub(super) fn len(&self) -> usize {
-        let Ring { head, tail, .. } = &*self.ring;
-        let len = tail.load(Ordering::Acquire).wrapping_sub(head.load(Ordering::Relaxed));
+        let len = self.ring.tail.load(Ordering::Acquire).wrapping_sub(self.passed);
         self.known.set(len as u32);
         len
     }
@@ -122,7 +127,7 @@ impl<T> RingReader<T> {
         self.len() == 0
     }
 
-    /// The oldest entry.
+    /// The oldest entry that is not started.
     #[inline]
     pub(super) fn first(&self) -> Option<&T> {
         if self.known.get() == 0 && self.is_empty() {
@@ -149,18 +154,56 @@ impl<T> RingReader<T> {
         Oldest { reader: self, len }
     }
 
-    /// Removes the `count` oldest entries, or all known ones if they are fewer.
+    /// Starts the `count` oldest entries that are not started, or all known ones if they are fewer, and keeps
+    /// them.
+    #[inline]
+    pub(super) fn keep(&mut self, count: usize) {
+        self.pass(count);
+    }
+
+    /// The number of kept entries.
+    #[inline]
+    fn count_kept(&self) -> usize {
+        self.passed.wrapping_sub(self.ring.head.load(Ordering::Relaxed))
+    }
+
+    /// The kept entry `back` entries before the oldest one that is not started; 1: the last one.
+    pub(super) fn kept(&self, back: usize) -> Option<&T> {
+        if back == 0 || back > self.count_kept() {
+            return None;
+        }
+        let (at, entries) = (self.at as usize, self.ring.entries.len());
+        let at = if at >= back { at - back } else { at + entries - back };
+        self.ring.entries.get(at).map(|entry| self.read(entry))
+    }
+
+    /// Removes the `count` oldest kept entries, or all kept ones if they are fewer.
+    #[inline]
+    pub(super) fn release(&mut self, count: usize) {
+        let count = self.count_kept().min(count);
+        let head = &self.ring.head;
+        head.store(head.load(Ordering::Relaxed).wrapping_add(count), Ordering::Release);
+    }
+
+    /// Removes the `count` oldest entries, or all known ones if they are fewer. No entry may be kept.
     #[inline]
     pub(super) fn remove(&mut self, count: usize) {
+        debug_assert_eq!(self.count_kept(), 0, "kept entries are before it");
+        self.pass(count);
+        self.ring.head.store(self.passed, Ordering::Release);
+    }
+
+    /// Goes on behind the `count` oldest entries, or behind all that it has looked at.
+    #[inline(always)]
+    fn pass(&mut self, count: usize) {
         let known = self.known.get_mut();
         let count = (*known as usize).min(count) as u32;
         *known -= count;
         self.at = self.ring.advance(self.at, count);
-        let head = &self.ring.head;
-        head.store(head.load(Ordering::Relaxed).wrapping_add(count as usize), Ordering::Release);
+        self.passed = self.passed.wrapping_add(count as usize);
     }
 
-    /// Reads one of the `self.known` entries from `self.at` on.
+    /// Reads one of the `self.known` entries from `self.at` on, or one of those that are kept before it.
     #[inline(always)]
     fn read<'a>(&'a self, entry: &'a SharedCell<MaybeUninit<T>>) -> &'a T {
         let entry = entry.for_reading().cast::<T>();
@@ -174,7 +217,8 @@ impl<T> RingReader<T> {
     }
 }
 
-/// The oldest entries of a ring, which stay in the ring until they are [removed](Self::remove).
+/// The oldest entries of a ring that are not started. They stay in the ring until they are
+/// [kept](Self::keep) or [removed](Self::remove).
 pub(crate) struct Oldest<'a, T> {
     reader: &'a mut RingReader<T>,
     len: usize,
@@ -199,5 +243,11 @@ impl<T> Oldest<'_, T> {
     #[inline]
     pub(crate) fn remove(self, count: usize) {
         self.reader.remove(count.min(self.len));
+    }
+
+    /// Starts the first `count` of them, and keeps them.
+    #[inline]
+    pub(crate) fn keep(self, count: usize) {
+        self.reader.keep(count.min(self.len));
     }
 }

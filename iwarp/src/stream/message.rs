@@ -22,8 +22,11 @@ pub(super) enum Addressing {
     ///
     /// RFC 5041 section 5.2 (DDP-115): the message comes with both.
     Tagged { opcode: Opcode, stag: Stag, to: u64 },
-    /// By queue and MSN; `invalidate` is used by the invalidating opcodes only.
-    Untagged { opcode: Opcode, invalidate: Stag, msn: u32 },
+    /// By queue and MSN. `field`: the four bytes behind the control byte. An invalidating Send has its STag
+    /// there, other messages 0. With InfiniBand's semantics other Sends have a limit there.
+    Untagged { opcode: Opcode, field: u32, msn: u32 },
+    /// A message of queue 4, with InfiniBand's semantics. It has one segment.
+    Profile(UntaggedHeader),
 }
 
 /// The source of the payload.
@@ -78,14 +81,17 @@ impl Addressing {
                 let to = to.wrapping_add(u64::from(segment.offset));
                 head_of(opcode.tagged_header(stag, to, segment.last).to_words())
             }
-            Addressing::Untagged { opcode, invalidate, msn } => {
+            Addressing::Untagged { opcode, field, msn } => {
                 // RFC 5041 section 4.3 (DDP-082, DDP-086, DDP-087, DDP-092, DDP-093): the opcode, which has
                 // its queue, the Invalidate STag and the MSN are those of the message, the same in all
                 // segments.
                 // RFC 5041 section 5.2 (DDP-111): MO is the offset of the payload in the message.
-                let header = opcode.untagged_header(invalidate, msn, segment.offset, segment.last);
+                let mut header = opcode.untagged_header(Stag(field), msn, segment.offset, segment.last);
+                let [_, at @ ..] = &mut header.rsvd_ulp;
+                *at = field.to_be_bytes();
                 head_of(header.to_words())
             }
+            Addressing::Profile(header) => head_of(header.to_words()),
         }
     }
 }
@@ -96,15 +102,15 @@ impl Message {
         Self { addressing, segmenter: Segmenter::tagged(length), source }
     }
 
-    pub(super) fn untagged(
-        opcode: Opcode,
-        invalidate: Stag,
-        msn: u32,
-        length: u32,
-        source: PayloadSource,
-    ) -> Self {
-        let addressing = Addressing::Untagged { opcode, invalidate, msn };
+    pub(super) fn untagged(opcode: Opcode, field: u32, msn: u32, length: u32, source: PayloadSource) -> Self {
+        let addressing = Addressing::Untagged { opcode, field, msn };
         Self { addressing, segmenter: Segmenter::untagged(length), source }
+    }
+
+    /// A message of queue 4. Its payload is among the bytes of RDMAP itself.
+    pub(super) fn profile(header: UntaggedHeader, length: u32) -> Self {
+        let addressing = Addressing::Profile(header);
+        Self { addressing, segmenter: Segmenter::untagged(length), source: PayloadSource::Own }
     }
 
     /// The header of one of its segments.
@@ -222,7 +228,7 @@ impl Message {
     pub(super) fn header_len(&self) -> usize {
         match self.addressing {
             Addressing::Tagged { .. } => TaggedHeader::LEN,
-            Addressing::Untagged { .. } => UntaggedHeader::LEN,
+            Addressing::Untagged { .. } | Addressing::Profile(_) => UntaggedHeader::LEN,
         }
     }
 }

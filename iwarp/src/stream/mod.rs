@@ -10,6 +10,7 @@
 //! | `message.rs` | a message being sent: headers, source of its payload, segments left to cut |
 //! | `sent_to.rs` | where a request goes to, by which a Terminate names it |
 //! | `unsent.rs` | requests that send nothing |
+//! | `ib_profile/` | InfiniBand's semantics, where both ends have agreed on them |
 //! | `failure.rs` | why a stream ends |
 //! | `counters.rs` | counters of all streams |
 //!
@@ -27,6 +28,7 @@ use crate::rdmap::Terminate;
 
 mod counters;
 mod failure;
+pub(crate) mod ib_profile;
 mod inbound;
 mod message;
 mod outbound;
@@ -43,6 +45,7 @@ pub(crate) use inbound::Delivery;
 pub(crate) use outbound::SendOutcome;
 pub(crate) use request_pool::{RequestPool, Waiting};
 
+use ib_profile::{IbProfile, News};
 use inbound::Inbound;
 use outbound::Outbound;
 use outstanding::{Awaited, StreamState};
@@ -79,7 +82,8 @@ impl Stream {
         // Markers find FPDUs beyond a hole. A shared receive queue has no fixed buffer for a later message.
         // Nor is there one with InfiniBand's semantics: Immediate Data in between may take none.
         let binds_ahead = rx_markers && !qp.receives.are_shared() && !ib_semantics;
-        let state = StreamState::new(qp, by, ord, ib_semantics);
+        let ib = ib_semantics.then(|| Box::new(IbProfile::new()));
+        let state = StreamState::new(qp, by, ord, ib);
         let stream = Self {
             framer: Framer::new(tx_markers, crc),
             outbound: Outbound::new(rtr),
@@ -103,7 +107,7 @@ impl Stream {
     /// Whether both ends have agreed on InfiniBand's semantics.
     #[inline]
     pub(crate) fn has_ib_semantics(&self) -> bool {
-        self.state.ib_semantics
+        self.state.has_ib_semantics()
     }
 
     /// The queue pair that it is for.
@@ -141,6 +145,9 @@ impl Stream {
         if !*may_send {
             return Ok(SendOutcome::Idle);
         }
+        if let Some(ib) = &mut state.ib {
+            ib.set_limit(inbound.limit(&state.consumer));
+        }
         let context = outbound::SendContext { state, framer, guard, counters, pool, found: None, offset: 0 };
         let outcome = outbound.run(tcp, conn, now, context, budget);
         // In time for the peer's next request: TCP has not yet sent the end of the responses.
@@ -152,35 +159,31 @@ impl Stream {
 
     /// Whether a call of [`transmit`](Self::transmit) may have something to send.
     pub(crate) fn wants_to_send(&self) -> bool {
-        self.may_send && (!self.outbound.is_idle() || self.state.consumer.has_sends())
+        let state = &self.state;
+        self.may_send && (!self.outbound.is_idle() || state.has_requests() || state.has_profile_messages())
     }
 
     /// Whether nothing is left to send or to wait for, so that FIN may follow.
     pub(crate) fn is_drained(&self) -> bool {
+        let may_be_taken = self.state.ib.as_ref().is_none_or(|ib| ib.is_peer_there());
+        let is_sent = !may_be_taken || !self.state.has_requests() || self.is_held();
         !self.awaits_answers()
-            && !self.state.awaits_acknowledgement()
+            && !(may_be_taken && self.state.awaits_acknowledgement())
+            && is_sent
             && self.outbound.is_idle()
-            && (!self.state.consumer.has_sends() || self.is_held())
+            && !self.state.has_profile_messages()
     }
 
     /// Whether the requests of the send queue wait until their user lets them go on.
     fn is_held(&self) -> bool {
-        self.state.qp.sends.is_held() && self.state.next_element == 0
+        self.state.qp.sends.is_held() && self.state.unsent == 0
     }
 
-    /// TCP's peer has acknowledged all bytes below an offset of the stream, and its user has taken those
-    /// below `taken`. The requests that wait for this complete with
-    /// [`complete_acknowledged`](Self::complete_acknowledged): a Terminate may have come along, and it may
-    /// name one of them.
-    pub(crate) fn on_acknowledged(&mut self, acknowledged: u64, taken: u64) {
-        (self.state.acknowledged, self.state.taken) = (acknowledged, taken);
-    }
-
-    /// The peer has had no receive request for the oldest message that is not taken: its request fails.
-    pub(crate) fn fail_untaken(&mut self) {
-        if !self.state.fail_untaken() {
-            self.outbound.fail_current(WcStatus::RnrRetryExceeded);
-        }
+    /// TCP's peer has acknowledged all bytes below an offset of the stream. The requests that wait for this
+    /// complete with [`complete_acknowledged`](Self::complete_acknowledged): a Terminate may have come along,
+    /// and it may name one of them.
+    pub(crate) fn on_acknowledged(&mut self, acknowledged: u64) {
+        self.state.set_acknowledged(acknowledged);
     }
 
     /// Completes the requests that wait for no more than TCP's acknowledgements.
@@ -198,15 +201,85 @@ impl Stream {
         self.state.progress
     }
 
+    // ---- InfiniBand's semantics ----
+
+    /// The peer has sent FIN: it takes no more requests.
+    pub(crate) fn on_peer_closed(&mut self) {
+        if let Some(ib) = &mut self.state.ib {
+            ib.on_peer_closed();
+        }
+    }
+
+    /// What has happened that the connection has to act on.
+    #[inline]
+    pub(crate) fn take_news(&mut self) -> Option<News> {
+        self.state.ib.as_mut()?.take_news()
+    }
+
+    /// Whether a message of the peer was taken for which no receive request was promised.
+    #[inline]
+    pub(crate) fn owes_limit(&self) -> bool {
+        self.state.ib.as_ref().is_some_and(|ib| ib.owes_limit())
+    }
+
+    /// The peer is told the limit by the next [`transmit`](Self::transmit), unless a Send has told it.
+    pub(crate) fn tell_limit(&mut self) {
+        if let Some(ib) = &mut self.state.ib {
+            ib.tell_limit();
+        }
+    }
+
+    /// Whether acknowledgements need not be withheld any more, since the peer has acknowledged the bytes
+    /// below `offset`: it knows what is not taken. Says so once.
+    pub(crate) fn knows_end(&mut self, offset: u64) -> bool {
+        self.state.ib.as_mut().is_some_and(|ib| ib.knows_end(offset))
+    }
+
+    /// The stream fails: no message behind the stream offset `position` of the peer is taken.
+    pub(crate) fn end_taking(&mut self, position: u64) {
+        if let Some(ib) = &mut self.state.ib {
+            ib.end(position);
+        }
+    }
+
+    /// Until when acknowledgements are withheld ([`knows_refusal`](Self::knows_end)).
+    pub(crate) fn withheld_until(&self) -> Option<u64> {
+        self.state.ib.as_ref().and_then(|ib| ib.withheld_until())
+    }
+
+    /// Whether a message of the peer waits for a receive request.
+    pub(crate) fn awaits_recv(&self) -> bool {
+        self.state.ib.as_ref().is_some_and(|ib| ib.awaits_recv())
+    }
+
     /// A message of the peer waits for a receive request. The engine is asked for it
     /// ([`Ask::Receive`](crate::queues::Ask::Receive)) once there is one.
     pub(crate) fn await_recv(&self) {
         self.state.qp.await_recv(&self.state.consumer);
     }
 
-    /// No message waits for a receive request from now on: one without a request is an error of the peer.
-    pub(crate) fn stop_waiting(&mut self) {
-        self.state.waits_for_recv = false;
+    /// Takes the receive request for the message that waits, if there is one by now. The peer is told.
+    pub(crate) fn bind_awaited(&mut self) -> bool {
+        let is_bound = inbound::bind(&mut self.state, &mut self.inbound);
+        if is_bound && let Some(ib) = &mut self.state.ib {
+            ib.on_recv();
+        }
+        is_bound
+    }
+
+    /// No message waits for a receive request any more: the failure of the one that has waited.
+    pub(crate) fn stop_waiting(&mut self) -> Option<Failure> {
+        self.state.ib.as_mut()?.give_up_waiting().map(Failure::Here)
+    }
+
+    /// Whether requests of this end wait until the peer has a receive request.
+    pub(crate) fn awaits_peer(&self) -> bool {
+        self.state.ib.as_ref().is_some_and(|ib| ib.awaits_peer())
+    }
+
+    /// The peer has had no receive request for the oldest message that is not taken: its request fails.
+    pub(crate) fn fail_untaken(&mut self) {
+        self.state.fail_untaken();
     }
 
     /// Checks the invariants; for tests. Returns its waiting requests.
@@ -277,6 +350,12 @@ impl Stream {
             // RFC 7306 section 8.1 (EXT-146): the peer gets a Terminate, whether a message of ours could not
             // be made or a message of its own is wrong.
             // RFC 5040 section 7.1 (RDMAP-324): an error that is found here is told to the peer.
+            Failure::Here(_) | Failure::User(_)
+                if is_silent && self.may_send && self.state.has_ib_semantics() =>
+            {
+                self.outbound.end_silently();
+                Ending::Terminating
+            }
             Failure::Here(_) | Failure::User(_) if is_silent => Ending::Silent,
             Failure::Here(terminate) | Failure::User(terminate) if self.may_send => {
                 self.outbound.terminate(terminate);
@@ -302,11 +381,13 @@ impl Stream {
     ) -> bool {
         let Self { state, outbound, inbound, .. } = self;
         state.give_up_responses(&mut pool.outstanding);
-        state.abandon_read();
-        let unfinished = outbound.abandon(pool, &mut state.consumer);
-        state.pending.extend(unfinished);
+        outbound.abandon(pool, state);
         let refused = terminate.and_then(|terminate| state.refused(terminate));
-        let &mut StreamState { ref qp, ref mut consumer, ref mut pending, taken, ib_semantics, .. } = state;
+        let ib_semantics = state.has_ib_semantics();
+        let acknowledged = state.pending.iter().take_while(|pending| state.is_done_with(pending)).count();
+        state.unsent = 0;
+        state.consumer.release_sends(state.pending.len());
+        let StreamState { qp, consumer, pending, .. } = state;
         let has_recvs = consumer.taken_recvs() > 0;
         let (sends, signals) = (&qp.sends, &qp.signals);
         let cause = qp.state.cause();
@@ -316,7 +397,7 @@ impl Stream {
                 (None, _) => true,
                 // The peer takes messages in order: it has taken those before the one that it refuses.
                 (Some(Awaited::Acknowledgement(_)), Some(refused)) => place < refused,
-                (Some(Awaited::Acknowledgement(end)), None) => terminate.is_none() && end <= taken,
+                (Some(Awaited::Acknowledgement(_)), None) => terminate.is_none() && place < acknowledged,
                 _ => false,
             };
             if is_done && !(ib_semantics && failed) {

@@ -14,6 +14,7 @@ use crate::queues::{
 };
 use crate::rdmap::{Extensions, ReadSink, Terminate, TerminateError};
 
+use super::ib_profile::IbProfile;
 use super::sent_to::{Refused, SentTo};
 use super::slot_pool::{PoolQueue, SlotPool};
 
@@ -42,8 +43,9 @@ pub(super) enum Awaited {
     LastSegment,
     /// The response to a Read or an atomic.
     Response,
-    /// TCP's acknowledgement of the bytes below this offset of the stream, and that the peer has taken them:
-    /// they are sent without a copy, or both ends have agreed on InfiniBand's semantics.
+    /// TCP's acknowledgement of the bytes below this offset of the stream, since they are sent without a copy
+    /// or both ends have agreed on InfiniBand's semantics. Then also the promise of a receive request, if it
+    /// needs one.
     Acknowledgement(u64),
 }
 
@@ -61,7 +63,7 @@ pub(super) fn pending_of(request: &SendEntry) -> Pending {
     }
 }
 
-/// The record of a request that is sent, and completes when TCP has acknowledged the bytes below `offset`.
+/// The record of a request that is sent, and completes with [`Awaited::Acknowledgement`] of `offset`.
 #[inline]
 pub(super) fn acknowledged_of(request: &SendEntry, offset: u64, send_msn: u32) -> Pending {
     Pending {
@@ -80,25 +82,23 @@ pub(super) struct StreamState {
     /// The domain of the buffers that receive requests name.
     pub(super) recv_pd: PdId,
     pub(super) extensions: Extensions,
-    /// Both ends have agreed on InfiniBand's semantics.
-    pub(super) ib_semantics: bool,
-    /// A message of the peer without a receive request waits for one.
-    pub(super) waits_for_recv: bool,
+    /// The state of InfiniBand's semantics, if both ends have agreed on them.
+    pub(super) ib: Option<Box<IbProfile>>,
     /// Our Reads and atomics that wait for their responses, in the order of their requests.
     pub(super) outstanding: PoolQueue,
     /// Queue 3: one buffer for each of our outstanding atomics (RFC 7306 section 5.2.2).
     pub(super) atomic_responses: UntaggedQueue,
     /// Requests that are started and not yet completed, in post order. A Send or Write gets here only when
-    /// its last segment is written.
+    /// its last segment is written. Each one's entry is still in the send queue.
     pub(super) pending: VecDeque<Pending>,
+    /// How many of the last requests of `pending` still have to be sent: a Read that has elements left, or
+    /// those that the peer has dropped.
+    pub(super) unsent: usize,
     /// TCP's peer has acknowledged the bytes below this offset of the stream, and perhaps more.
-    pub(super) acknowledged: u64,
-    /// Its user has taken those below this one: the two differ while a message waits for a receive request.
-    pub(super) taken: u64,
+    acknowledged: u64,
     /// How many of our Reads and atomics may be outstanding together.
     pub(super) ord: u32,
-    /// The element of the Read at the head of the send queue that its next Read Request is for; 0: it has not
-    /// begun.
+    /// The element of the next request, a Read, that its next Read Request is for; 0: it has not begun.
     pub(super) next_element: u8,
     /// Counts FPDUs sent, and delivered segments of responses to our Reads and atomics.
     pub(super) progress: u64,
@@ -110,6 +110,26 @@ pub(super) enum Outstanding {
     Read { sink: ReadSink, part: ReadPart },
     /// An atomic. `sink` receives the value that the word had before.
     Atomic { id: u32, sink: Sge },
+}
+
+impl Pending {
+    /// Whether it is sent to its end, and awaits its acknowledgement.
+    fn is_sent(&self) -> bool {
+        matches!(self.awaits, Some(Awaited::Acknowledgement(_)))
+    }
+}
+
+/// Whether the peer has a receive request for the message of a request, if it needs one.
+#[inline]
+fn has_recv(ib: Option<&IbProfile>, sent_to: &SentTo) -> bool {
+    ib.is_none_or(|ib| sent_to.last_send().is_none_or(|msn| ib.is_promised(msn)))
+}
+
+impl Outstanding {
+    /// Whether its response completes a request.
+    fn completes(&self) -> bool {
+        matches!(self, Self::Read { part: ReadPart::Last, .. } | Self::Atomic { .. })
+    }
 }
 
 /// The part of a request that a Read Request asks for. A Read Request has one sink, so a request with several
@@ -136,11 +156,10 @@ pub(super) fn take_front<T>(queue: &mut VecDeque<T>) -> Option<T> {
 
 impl StreamState {
     /// Allocates for as many pending requests as the send queue holds.
-    pub(super) fn new(qp: Arc<QpShared>, by: Accessor, ord: u16, ib_semantics: bool) -> Self {
+    pub(super) fn new(qp: Arc<QpShared>, by: Accessor, ord: u16, ib: Option<Box<IbProfile>>) -> Self {
         Self {
             extensions: qp.config.extensions,
-            ib_semantics,
-            waits_for_recv: ib_semantics,
+            ib,
             recv_pd: qp.receives.shared_pd().unwrap_or(by.pd),
             by,
             outstanding: PoolQueue::default(),
@@ -148,71 +167,212 @@ impl StreamState {
             pending: VecDeque::with_capacity(qp.sends.depth().max(1)),
             consumer: qp.consumer.take(),
             qp,
+            unsent: 0,
             acknowledged: 0,
-            taken: 0,
             ord: ord.into(),
             next_element: 0,
             progress: 0,
         }
     }
 
-    /// The last segment of the oldest request is written to TCP, or the request sends nothing and is carried
-    /// out. It leaves the send queue, and completes as soon as all earlier ones have.
+    /// Whether both ends have agreed on InfiniBand's semantics.
+    #[inline]
+    pub(super) fn has_ib_semantics(&self) -> bool {
+        self.ib.is_some()
+    }
+
+    /// Whether a message of queue 4 waits to be sent.
+    #[inline(always)]
+    pub(super) fn has_profile_messages(&self) -> bool {
+        self.ib.as_ref().is_some_and(|ib| ib.has_messages())
+    }
+
+    /// The request that goes next: one that has to be sent again, or the oldest one that is not started.
+    #[inline]
+    pub(super) fn next_request(&self) -> Option<&SendEntry> {
+        match self.unsent {
+            0 => self.consumer.next_send(),
+            back => self.consumer.started_send(back),
+        }
+    }
+
+    /// Whether requests wait to be sent.
+    #[inline]
+    pub(super) fn has_requests(&self) -> bool {
+        self.unsent | self.consumer.count_sends() != 0
+    }
+
+    /// The record of the next request, if it was started before.
+    fn started(&mut self) -> Option<&mut Pending> {
+        let at = self.pending.len() - self.unsent;
+        self.pending.get_mut(at)
+    }
+
+    /// The next request is started: records what it waits for.
+    fn start(&mut self, pending: Pending) {
+        if let Some(started) = self.started() {
+            *started = pending;
+        } else {
+            self.consumer.start_send();
+            self.pending.push_back(pending);
+            self.unsent += 1;
+        }
+    }
+
+    /// Nothing is left to send of the next request, which is started.
+    fn finish(&mut self) {
+        self.unsent -= 1;
+    }
+
+    /// The last segment of the next request is written to TCP, or the request sends nothing and is carried
+    /// out. It completes as soon as all earlier ones have.
     ///
     /// RFC 5040 section 5.5 (RDMAP-287): requests complete in post order.
     #[inline]
-    pub(super) fn complete_oldest(&mut self) {
-        let Some(request) = self.consumer.next_send() else { return };
+    pub(super) fn complete_next(&mut self) {
+        let Some(request) = self.next_request() else { return };
         let pending = Pending { awaits: None, ..pending_of(request) };
-        self.consumer.remove_send();
         if !self.pending.is_empty() {
-            return self.pending.push_back(pending);
+            self.start(pending);
+            return self.finish();
         }
+        self.consumer.remove_send();
         let completion = self.qp.sends.succeeded(pending.wr_id, pending.opcode, 0);
         self.consumer.complete_send(&self.qp.sends, &self.qp.signals, pending.signaled, completion);
     }
 
-    /// As [`complete_oldest`](Self::complete_oldest), but it completes when TCP has also acknowledged the
-    /// bytes below `offset`. `send_msn` is the MSN of its last message to queue 0, if it has one.
-    pub(super) fn complete_oldest_acknowledged(&mut self, offset: u64, send_msn: u32) {
-        if offset <= self.taken {
+    /// As [`complete_next`](Self::complete_next), but it completes when the bytes below `offset` are also
+    /// acknowledged. `send_msn` is the MSN of its last message to queue 0, if it has one.
+    pub(super) fn complete_next_acknowledged(&mut self, offset: u64, send_msn: u32) {
+        if offset <= self.acknowledged() && !self.has_ib_semantics() {
             // The end of the message, which is copied, has waited longer than that.
-            return self.complete_oldest();
+            return self.complete_next();
         }
-        let Some(request) = self.consumer.next_send() else { return };
+        let Some(request) = self.next_request() else { return };
         let pending = acknowledged_of(request, offset, send_msn);
-        self.consumer.remove_send();
-        self.pending.push_back(pending);
+        self.start(pending);
+        self.finish();
     }
 
-    /// Completes all requests that may, after `taken` was raised.
+    /// The stream offset below which [`Awaited::Acknowledgement`] has come.
+    pub(super) fn acknowledged(&self) -> u64 {
+        self.ib.as_ref().map_or(self.acknowledged, |ib| ib.taken(self.acknowledged))
+    }
+
+    /// TCP's peer has acknowledged the bytes below this stream offset.
+    pub(super) fn set_acknowledged(&mut self, offset: u64) {
+        self.acknowledged = self.acknowledged.max(offset);
+    }
+
+    /// Completes all requests that may, after more is acknowledged or promised.
     pub(super) fn complete_acknowledged(&mut self) {
-        let offset = self.taken;
+        let offset = self.acknowledged();
+        let ib = self.ib.as_deref();
+        let mut progress = false;
         for pending in &mut self.pending {
             match pending.awaits {
-                Some(Awaited::Acknowledgement(end)) if offset < end => break,
-                Some(Awaited::Acknowledgement(_)) => pending.awaits = None,
+                Some(Awaited::Acknowledgement(end)) if offset < end || !has_recv(ib, &pending.sent_to) => {
+                    break;
+                }
+                Some(Awaited::Acknowledgement(_)) => {
+                    pending.awaits = None;
+                    progress = true;
+                }
                 _ => {}
             }
+        }
+        if progress && let Some(ib) = &mut self.ib {
+            ib.note_progress();
         }
         self.complete_done();
     }
 
-    /// Whether requests wait for an acknowledgement of TCP. (The peer may have acknowledged what it has not
-    /// taken.)
+    /// Whether requests wait for an acknowledgement.
     pub(super) fn awaits_acknowledgement(&self) -> bool {
-        let acknowledged = self.acknowledged;
-        self.pending.iter().any(
-            |pending| matches!(pending.awaits, Some(Awaited::Acknowledgement(end)) if end > acknowledged),
-        )
+        self.pending.iter().any(|pending| !self.is_acknowledged(pending) && pending.is_sent())
     }
 
-    /// The oldest request that is sent and not taken is the cause of the stream's end; `false`: there is
-    /// none.
-    pub(super) fn fail_untaken(&mut self) -> bool {
-        let waits = |pending: &&mut Pending| matches!(pending.awaits, Some(Awaited::Acknowledgement(_)));
-        let found = self.pending.iter_mut().find(waits);
-        found.map(|pending| pending.fault = Some(WcStatus::RnrRetryExceeded)).is_some()
+    /// Whether nothing has to come any more for a request, or it awaits something else than an
+    /// acknowledgement.
+    pub(super) fn is_done_with(&self, pending: &Pending) -> bool {
+        !pending.is_sent() || self.is_acknowledged(pending)
+    }
+
+    /// Whether a request that awaits its acknowledgement has it.
+    pub(super) fn is_acknowledged(&self, pending: &Pending) -> bool {
+        let offset = self.acknowledged();
+        matches!(pending.awaits, Some(Awaited::Acknowledgement(end)) if end <= offset)
+            && has_recv(self.ib.as_deref(), &pending.sent_to)
+    }
+
+    /// The peer has dropped the request that has this MSN on queue 0, and those behind it: they are sent
+    /// again, once it says so. Those that send nothing were carried out, and are not again.
+    #[cold]
+    pub(super) fn go_back(&mut self, slots: &mut SlotPool<Outstanding>, msn: u32) {
+        let is_dropped = |pending: &Pending| pending.is_sent() && pending.sent_to.has_send(msn);
+        let first = self.pending.iter().position(is_dropped);
+        let first = first.unwrap_or_else(|| self.pending.len() - self.unsent);
+        let answered = |pending: &&Pending| pending.awaits == Some(Awaited::Response);
+        let kept = self.pending.iter().take(first).filter(answered).count();
+        for pending in self.pending.range_mut(first..) {
+            if pending.awaits.is_some() {
+                pending.awaits = Some(Awaited::LastSegment);
+            }
+        }
+        self.unsent = self.pending.len() - first;
+        self.next_element = 0;
+        let (mut requests, mut atomics) = (0, 0);
+        self.outstanding.keep_while(
+            slots,
+            |response| {
+                let is_rtr = matches!(response, Outstanding::Read { part: ReadPart::Rtr, .. });
+                let keeps = requests < kept || is_rtr;
+                requests += usize::from(response.completes());
+                keeps
+            },
+            |response| atomics += u32::from(matches!(response, Outstanding::Atomic { .. })),
+        );
+        self.atomic_responses.withdraw(atomics);
+    }
+
+    /// The next request, if it was carried out before and sends nothing.
+    pub(super) fn skip_done(&mut self) -> bool {
+        let is_done = self.unsent > 0 && self.started().is_some_and(|started| started.awaits.is_none());
+        if is_done {
+            self.finish();
+        }
+        is_done
+    }
+
+    /// The oldest request that the peer has not taken is the cause of the stream's end.
+    pub(super) fn fail_untaken(&mut self) {
+        let waits = |pending: &&mut Pending| {
+            matches!(pending.awaits, Some(Awaited::Acknowledgement(_) | Awaited::LastSegment))
+        };
+        match self.pending.iter_mut().find(waits) {
+            Some(pending) => pending.fault = Some(WcStatus::RnrRetryExceeded),
+            None => self.fail_next(WcStatus::RnrRetryExceeded),
+        }
+    }
+
+    /// The next request is the cause of the stream's end.
+    #[cold]
+    pub(super) fn fail_next(&mut self, status: WcStatus) {
+        if let Some(request) = self.next_request() {
+            let pending = Pending { fault: Some(status), ..pending_of(request) };
+            self.start(pending);
+            self.finish();
+        }
+    }
+
+    /// The next request is started and not sent to its end: it goes no further.
+    pub(super) fn abandon_next(&mut self, send_msn: u32, fault: Option<WcStatus>) {
+        if let Some(request) = self.next_request() {
+            let sent_to = SentTo::of(request, send_msn);
+            let pending = Pending { sent_to, fault, ..pending_of(request) };
+            self.start(pending);
+            self.finish();
+        }
     }
 
     /// Records a Read or atomic as started. It completes when its response is delivered (the last one, if it
@@ -220,15 +380,12 @@ impl StreamState {
     ///
     /// RFC 5040 section 5.5 (RDMAP-291): a Read is not complete before its response is delivered.
     pub(super) fn await_response(&mut self, pending: Pending) {
-        self.pending.push_back(Pending { awaits: Some(Awaited::Response), ..pending });
+        self.start(Pending { awaits: Some(Awaited::Response), ..pending });
     }
 
-    /// The Read at the head of the send queue, if it has begun and has elements left, leaves the queue. It is
-    /// one of the started requests.
-    pub(super) fn abandon_read(&mut self) {
-        if std::mem::take(&mut self.next_element) > 0 {
-            self.consumer.remove_send();
-        }
+    /// The last Read Request of the next request, or its Atomic Request, is made.
+    pub(super) fn finish_request(&mut self) {
+        self.finish();
     }
 
     /// The response to the oldest outstanding Read or atomic is delivered: completes all requests that now
@@ -246,7 +403,7 @@ impl StreamState {
     }
 
     fn complete_done(&mut self) {
-        let Self { qp, consumer, pending, .. } = self;
+        let Self { qp, consumer, pending, unsent, .. } = self;
         let (sends, signals) = (&qp.sends, &qp.signals);
         if sends.is_held() {
             // What is reported when nothing is under way any more is reported where it is sent.
@@ -255,6 +412,10 @@ impl StreamState {
         let (mut count, mut signaled) = (0, ArrayVec::<Signaled, TOGETHER>::new());
         while pending.front().is_some_and(|pending| pending.awaits.is_none()) {
             let Some(done) = take_front(pending) else { break };
+            // One that sends nothing may be among those that would go again.
+            *unsent = (*unsent).min(pending.len());
+            // Its entry is free before its completion is seen.
+            consumer.release_sends(1);
             // A Read has bytes to report: it completes by itself, behind those before it.
             if done.byte_len > 0 || count == TOGETHER {
                 consumer.complete_sends(
@@ -291,7 +452,7 @@ impl StreamState {
     /// Whether a Terminate of the peer says that a request of ours is wrong in itself, as InfiniBand counts
     /// it: it is not understood, longer than the buffer for it, or an atomic that is not aligned.
     pub(super) fn is_invalid_request(&self, terminate: &Terminate) -> bool {
-        if !self.ib_semantics {
+        if !self.has_ib_semantics() {
             return false;
         }
         let is_of_atomic = || {
@@ -329,7 +490,8 @@ impl StreamState {
     pub(super) fn check(&self, slots: &SlotPool<Outstanding>) -> Check<usize> {
         let count = self.outstanding.check(slots)?;
         let responses: Vec<_> = self.outstanding.iter(slots).collect();
-        let atomics = check_pending(&self.pending, &responses, self.next_element > 0)?;
+        let sent = self.pending.len() - self.unsent;
+        let atomics = check_pending(&self.pending, sent, &responses, self.next_element > 0)?;
         let posted = self.atomic_responses.posted();
         ensure!(posted == atomics, "{posted} buffers for the responses to {atomics} atomics");
         Ok(count)
@@ -342,7 +504,7 @@ impl StreamState {
         stag: Stag,
         to: u64,
     ) -> Result<Word<'g>, Fault> {
-        match self.ib_semantics {
+        match self.has_ib_semantics() {
             true => guard.check_ib_atomic(stag, to, self.by),
             false => guard.check_atomic(stag, to, self.by),
         }
@@ -358,7 +520,7 @@ impl StreamState {
     /// with its message: on InfiniBand, the acknowledgement of a Send is there before any answer to it.
     #[inline]
     pub(super) fn complete_recv(&mut self, completion: WorkCompletion) {
-        if self.ib_semantics && !self.pending.is_empty() {
+        if self.has_ib_semantics() && !self.pending.is_empty() {
             self.complete_acknowledged();
         }
         self.consumer.complete_recv(&self.qp.receives, completion);
@@ -367,7 +529,14 @@ impl StreamState {
 
 /// Whether the requests that wait for responses are those that `responses` are to, in this order; `begun`:
 /// the last one is a Read that has elements left. Returns how many of them are atomics.
-fn check_pending(pending: &VecDeque<Pending>, responses: &[&Outstanding], begun: bool) -> Check<u32> {
+///
+/// Of the `pending` ones, `sent` are sent to their end.
+fn check_pending(
+    pending: &VecDeque<Pending>,
+    sent: usize,
+    responses: &[&Outstanding],
+    begun: bool,
+) -> Check<u32> {
     ensure!(
         pending.front().is_none_or(|first| first.awaits.is_some()),
         "the oldest request is done and waits"
@@ -406,8 +575,8 @@ fn check_pending(pending: &VecDeque<Pending>, responses: &[&Outstanding], begun:
         };
         ensure!(fits, "response {place} is for request {request:?}");
     }
-    let last = pending.back().map(|pending| pending.opcode);
-    ensure!(!begun || last == Some(WcOpcode::Read), "the Read that has begun is {last:?}");
+    let next = pending.get(sent).map(|pending| pending.opcode);
+    ensure!(!begun || next == Some(WcOpcode::Read), "the Read that has begun is {next:?}");
     let rest = requests.count();
     let expected = usize::from(begun);
     ensure!(rest == expected, "{rest} requests wait for no response, {expected} may");
@@ -451,7 +620,8 @@ mod tests {
         };
         let (pending, responses) = whole();
         let check = |pending: &VecDeque<Pending>, responses: &[Outstanding], begun| {
-            check_pending(pending, &responses.iter().collect::<Vec<_>>(), begun)
+            let sent = pending.len() - usize::from(begun);
+            check_pending(pending, sent, &responses.iter().collect::<Vec<_>>(), begun)
         };
         assert_eq!(check(&pending, &responses, true), Ok(1));
         assert_eq!(check(&pending, &responses, false), Err("1 requests wait for no response, 0 may".into()));

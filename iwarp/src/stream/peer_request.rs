@@ -122,6 +122,11 @@ impl RequestQueue {
         Ok(delivered)
     }
 
+    /// The next request has this MSN: those before it were dropped.
+    pub(super) fn skip_to(&mut self, msn: u32) {
+        self.queue.skip_to(msn);
+    }
+
     /// Posts the buffers of answered requests again.
     pub(super) fn repost(&mut self, answered: ByKind) {
         let ByKind { reads, atomics } = answered;

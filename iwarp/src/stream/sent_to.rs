@@ -39,6 +39,17 @@ impl SentTo {
         Self { memory, length: request.length, sends: (send_msn, sends) }
     }
 
+    /// The MSN of its last message to queue 0, if it has one there.
+    #[inline]
+    pub(super) fn last_send(&self) -> Option<u32> {
+        (self.sends.1 > 0).then_some(self.sends.0)
+    }
+
+    /// Whether it has the message with this MSN on queue 0.
+    pub(super) fn has_send(&self, msn: u32) -> bool {
+        self.sends.0.wrapping_sub(msn) < self.sends.1
+    }
+
     /// Whether a segment with this header goes there.
     pub(super) fn is_of(&self, header: &Header) -> bool {
         match header {

@@ -114,6 +114,24 @@ impl PoolQueue {
         value
     }
 
+    /// Keeps the oldest values, as long as `keeps` says so. Passes the others to `dropped`, oldest first.
+    pub(super) fn keep_while<T>(
+        &mut self,
+        slots: &mut SlotPool<T>,
+        mut keeps: impl FnMut(&T) -> bool,
+        mut dropped: impl FnMut(T),
+    ) {
+        let (mut kept, mut drops) = (Self::default(), false);
+        while let Some(value) = self.take(slots) {
+            drops |= !keeps(&value);
+            match drops {
+                true => dropped(value),
+                false => kept.push(slots, value),
+            }
+        }
+        *self = kept;
+    }
+
     pub(super) fn front<'a, T>(&self, slots: &'a SlotPool<T>) -> Option<&'a T> {
         slots.slots[self.ends?.0 as usize].value.as_ref()
     }

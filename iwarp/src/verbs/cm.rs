@@ -6,7 +6,7 @@
 //! | `cm/event.rs` | events, and their bounded channel |
 //! | `cm/listener.rs` | the limits and counters of a listener |
 //! | `cm/stream.rs` | streaming mode before MPA, and the switch to MPA |
-//! | `cm/shared.rs` | the state that identifiers share with engines |
+//! | `cm/identifier.rs` | the state that identifiers share with engines |
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -18,27 +18,27 @@ use arrayvec::ArrayVec;
 use super::{ConnectionError, ContextShared, QueuePair, VerbsError};
 
 mod event;
+mod identifier;
 mod listener;
 mod param;
-mod shared;
 mod stream;
 
 pub use event::{CmEvent, CmEventKind, EventChannel};
+pub use identifier::Activity;
 pub use listener::ListenerStats;
 pub use param::{
     ConnParam, KeepalivePolicy, ListenOptions, MAX_PRIVATE_DATA, RNR_RETRY_FOR_EVER, ResponderOptions,
     StreamOptions,
 };
-pub use shared::Activity;
 pub use stream::StreamRead;
 
+pub(crate) use identifier::{CmCommand, CmShared};
 pub(crate) use listener::{Admitted, ListenerShared};
 pub(crate) use param::AGREEMENT_BYTES;
-pub(crate) use shared::{CmCommand, CmShared};
 pub(crate) use stream::PlainBytes;
 
+use identifier::{CmOwner, CmPhase};
 use param::ENHANCED_BYTES;
-use shared::{CmOwner, CmPhase};
 
 /// One connection or one listener (`rdma_cm_id`). Cheap to clone. Two handles are equal if they name the same
 /// identifier.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::memory::{MemoryTable, TableConfig, UserMemory};
 use crate::queues::Resources;
 
-use super::engine_shared::EngineShared;
+use super::engine_handle::EngineHandle;
 use super::{
     AsyncEvents, CmCommand, CmId, CmShared, CompletionChannel, CompletionQueue, ContextLimits, ContextStatus,
     ContextUsage, CqOptions, EventChannel, ListenerShared, ProtectionDomain, Usage, VerbsError,
@@ -46,7 +46,7 @@ pub struct Context {
 /// The state that engines and identifiers share.
 pub(crate) struct ContextShared {
     pub(crate) resources: Arc<Resources>,
-    engines: RwLock<Vec<Arc<EngineShared>>>,
+    engines: RwLock<Vec<Arc<EngineHandle>>>,
     /// Locked before the commands of any engine.
     listeners: Mutex<Vec<Listening>>,
 }
@@ -60,7 +60,7 @@ struct Listening {
 impl ContextShared {
     /// Adds an engine. Its index is its position in the list. The engine listens on every port that has a
     /// listener.
-    pub(crate) fn add_engine(&self, make: impl FnOnce(usize) -> EngineShared) -> Arc<EngineShared> {
+    pub(crate) fn add_engine(&self, make: impl FnOnce(usize) -> EngineHandle) -> Arc<EngineHandle> {
         let listeners = self.listeners();
         let mut engines = self.engines.write().expect("no holder of this lock panics");
         let engine = Arc::new(make(engines.len()));
@@ -75,7 +75,7 @@ impl ContextShared {
     }
 
     /// The engine with that index, or the one with the fewest connections.
-    pub(crate) fn engine(&self, index: Option<usize>) -> Result<Arc<EngineShared>, VerbsError> {
+    pub(crate) fn engine(&self, index: Option<usize>) -> Result<Arc<EngineHandle>, VerbsError> {
         let engines = self.engines.read().expect("no holder of this lock panics");
         let mut alive = engines.iter().filter(|engine| !engine.is_stopped());
         match index {
@@ -87,7 +87,7 @@ impl ContextShared {
     }
 
     /// All engines that still run.
-    pub(crate) fn engines(&self) -> Vec<Arc<EngineShared>> {
+    pub(crate) fn engines(&self) -> Vec<Arc<EngineHandle>> {
         let engines = self.engines.read().expect("no holder of this lock panics");
         engines.iter().filter(|engine| !engine.is_stopped()).cloned().collect()
     }
@@ -305,7 +305,7 @@ impl Context {
 }
 
 /// Asks an engine for its status. Returns the number of its answers so far.
-fn ask(engine: &Arc<EngineShared>) -> u64 {
+fn ask(engine: &Arc<EngineHandle>) -> u64 {
     let (answers, is_first) = engine.status().ask();
     if is_first {
         engine.command(CmCommand::Status { engine: Arc::clone(engine) });

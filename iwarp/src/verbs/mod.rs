@@ -19,7 +19,7 @@
 mod cm;
 mod context;
 mod engine_counters;
-mod engine_shared;
+mod engine_handle;
 mod fast;
 mod mr;
 mod mw;
@@ -52,5 +52,5 @@ pub use crate::rdmap::{AtomicOp, Extensions};
 
 pub(crate) use cm::{AGREEMENT_BYTES, Admitted, CmCommand, CmShared, ListenerShared, PlainBytes};
 pub(crate) use context::{ContextShared, entropy};
-pub(crate) use engine_shared::EngineShared;
+pub(crate) use engine_handle::EngineHandle;
 pub(crate) use status::StatusDesk;

@@ -13,6 +13,7 @@
 //! Tests that need a program of their own: `memory` (`scripts/asan` runs it), `memory_guard` (handles
 //! signals of the whole process), `loom_handshakes` (compiles sources again), `examples` and `layout`.
 
+#[macro_use]
 mod common;
 
 mod ddp;

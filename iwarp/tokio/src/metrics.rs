@@ -1,12 +1,14 @@
 //! The counters of an endpoint, and an exporter for Prometheus.
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use iwarp::prometheus;
 use iwarp::verbs::ContextStatus;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use crate::endpoint::Endpoint;
@@ -16,6 +18,8 @@ use crate::error::Result;
 const ENGINES: Duration = Duration::from_millis(500);
 /// How long a client of the exporter may take.
 const CLIENT: Duration = Duration::from_secs(5);
+/// Most clients of the exporter at a time. Further clients wait in the queue of the listener.
+const MAX_CLIENTS: usize = 64;
 
 impl Endpoint {
     /// The present addresses, connections and counters of its engines.
@@ -34,12 +38,30 @@ impl Endpoint {
     /// # Errors
     /// [`Error::System`](crate::Error::System) if the listener takes no clients any more.
     pub async fn serve_metrics(&self, listener: TcpListener) -> Result<()> {
-        loop {
-            let (client, _) = listener.accept().await?;
+        let serve = |client| {
             let endpoint = self.clone();
             // A client that has gone or is too slow gets no answer.
-            tokio::spawn(async move { timeout(CLIENT, answer(&endpoint, client)).await });
-        }
+            async move { drop(timeout(CLIENT, answer(&endpoint, client)).await) }
+        };
+        accept(listener, MAX_CLIENTS, serve).await
+    }
+}
+
+/// Gives each client to a task that serves it, with at most `max_clients` tasks at a time.
+async fn accept<F>(listener: TcpListener, max_clients: usize, serve: impl Fn(TcpStream) -> F) -> Result<()>
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let places = Arc::new(Semaphore::new(max_clients));
+    loop {
+        // Nobody closes the semaphore.
+        let place = places.clone().acquire_owned().await;
+        let (client, _) = listener.accept().await?;
+        let served = serve(client);
+        tokio::spawn(async move {
+            served.await;
+            drop(place);
+        });
     }
 }
 
@@ -58,4 +80,49 @@ async fn answer(endpoint: &Endpoint, mut client: TcpStream) -> Result<()> {
     let response = tokio::task::spawn_blocking(answer).await.map_err(io::Error::from)?;
     client.write_all(response.as_bytes()).await?;
     Ok(client.shutdown().await?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn clients_beyond_the_limit_wait() {
+        const CLIENTS: usize = 6;
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let counts = Arc::new([const { AtomicUsize::new(0) }; 3]);
+        let serve = {
+            let counts = counts.clone();
+            move |_client| {
+                let counts = counts.clone();
+                async move {
+                    let [now, most, done] = &*counts;
+                    most.fetch_max(now.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+                    // Without a limit, the others would be accepted meanwhile.
+                    for _ in 0..1000 {
+                        tokio::task::yield_now().await;
+                    }
+                    now.fetch_sub(1, Ordering::Relaxed);
+                    done.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        };
+        let mut clients = Vec::new();
+        for _ in 0..CLIENTS {
+            clients.push(TcpStream::connect(address).await.unwrap());
+        }
+        let accepting = tokio::spawn(accept(listener, 2, serve));
+        let [_, most, done] = &*counts;
+        let all = async {
+            while done.load(Ordering::Relaxed) < CLIENTS {
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(Duration::from_secs(30), all).await.expect("each client gets its turn");
+        accepting.abort();
+        assert_eq!(most.load(Ordering::Relaxed), 2);
+    }
 }

@@ -91,14 +91,8 @@ impl PlainTemplate {
         let (IpAddress::Ipv4(src), IpAddress::Ipv4(dst)) = (headers.src, headers.dst) else {
             return None;
         };
-        let Options {
-            mss: None,
-            window_scale: None,
-            sack_permitted: false,
-            ref sack,
-            timestamps,
-            untaken: None,
-        } = headers.tcp.options
+        let Options { mss: None, window_scale: None, sack_permitted: false, ref sack, timestamps } =
+            headers.tcp.options
         else {
             return None;
         };

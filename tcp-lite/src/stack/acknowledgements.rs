@@ -24,32 +24,19 @@ impl Stack {
         self.with_live(conn, |tcb, _| tcb.acknowledge_early());
     }
 
-    /// Says that the user has not taken the bytes of the peer from this stream offset on, though they have
-    /// arrived; `None`: it takes all that arrives. They are acknowledged, and the peer is told that they are
-    /// not taken ([`taken`](Self::taken)). A peer of another implementation ignores that.
-    pub fn set_untaken(&mut self, conn: ConnId, from: Option<u64>) {
-        self.with_live(conn, |tcb, _| tcb.set_untaken(from));
+    /// Withholds the acknowledgement of the peer's bytes from this stream offset on, though they have
+    /// arrived; `None`: acknowledges all that arrives. For a user whose peer takes an acknowledgement for
+    /// more than it says, and has to learn something else first. What is acknowledged stays so, and the whole
+    /// stream is acknowledged once the peer's FIN has come. The peer sends the bytes again if this takes
+    /// long: a user withholds no longer than a round trip takes.
+    pub fn withhold(&mut self, conn: ConnId, from: Option<u64>) {
+        self.with_live(conn, |tcb, _| tcb.withhold(from));
     }
 
-    /// Whether the option that says which bytes are not taken did not come through when this end asked for it
-    /// ([`connect_asking_untaken`](Self::connect_asking_untaken)): the peer does not know it, or a middlebox
-    /// takes it off. Then neither end learns of such bytes.
-    pub fn lost_untaken(&self, conn: ConnId) -> bool {
-        let conn = self.connections.live(conn).and_then(|slot| self.connections.get(slot));
-        conn.is_some_and(|conn| conn.tcb.lost_untaken())
-    }
-
-    /// The stream offset up to which the peer's user has taken all bytes, as far as the peer has said that
-    /// there are others; `None` for a dead id. It is at most [`acknowledged`](Self::acknowledged). Where
-    /// acknowledgements are reported, a change is reported too.
-    pub fn taken(&self, conn: ConnId) -> Option<u64> {
+    /// A number that both ends of a TCP connection know, and no other one: made of the two initial sequence
+    /// numbers. Where a proxy ends the connection, each end has another one. `None` for a dead id.
+    pub fn sequence_mark(&self, conn: ConnId) -> Option<u32> {
         let conn = self.connections.live(conn).and_then(|slot| self.connections.get(slot))?;
-        Some(conn.tcb.taken_offset())
-    }
-
-    /// Makes the peer answer: an acknowledgement may have been lost that says that bytes are taken.
-    pub fn probe(&mut self, now: Instant, conn: ConnId) {
-        self.advance(now);
-        self.with_live(conn, |tcb, _| tcb.probe());
+        Some(conn.tcb.sequence_mark())
     }
 }

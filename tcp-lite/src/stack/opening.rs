@@ -28,32 +28,6 @@ impl Stack {
         remote: SocketAddr,
         local_port: Option<u16>,
     ) -> Result<ConnId, ConnectError> {
-        self.open(now, remote, local_port, false)
-    }
-
-    /// As [`connect`](Self::connect), for a connection on which the two ends will say that bytes are not
-    /// taken ([`set_untaken`](Self::set_untaken)). Its SYN has the option that says so, and a peer of this
-    /// implementation answers with the same: [`lost_untaken`](Self::lost_untaken) says whether it came
-    /// through.
-    ///
-    /// # Errors
-    /// See [`ConnectError`].
-    pub fn connect_asking_untaken(
-        &mut self,
-        now: Instant,
-        remote: SocketAddr,
-        local_port: Option<u16>,
-    ) -> Result<ConnId, ConnectError> {
-        self.open(now, remote, local_port, true)
-    }
-
-    fn open(
-        &mut self,
-        now: Instant,
-        remote: SocketAddr,
-        local_port: Option<u16>,
-        asks_untaken: bool,
-    ) -> Result<ConnId, ConnectError> {
         self.advance(now);
         let no_route = ConnectError::NoRoute(remote.ip());
         let address = IpAddress::from(remote.ip().to_canonical());
@@ -75,7 +49,7 @@ impl Stack {
                 port
             }
         };
-        let params = OpenParams { asks_untaken, ..self.open_params(self.now, &tuple) };
+        let params = self.open_params(self.now, &tuple);
         let tcb = Tcb::connect(&mut self.split(self.now).0.ctx(id, None), params);
         let conn = Conn {
             tcb,
@@ -120,7 +94,6 @@ impl Stack {
             mss: self.own_mss(&tuple.remote),
             base_mss: mss(&tuple.remote, base),
             default_peer_mss: default_peer_mss(&tuple.remote),
-            asks_untaken: false,
         }
     }
 

@@ -50,8 +50,6 @@ pub(crate) struct Options {
     pub(crate) sack: ArrayVec<SackBlock, MAX_SACK_BLOCKS>,
     /// TSval and TSecr.
     pub(crate) timestamps: Option<(u32, u32)>,
-    /// The first acknowledged byte that the user has not taken ([`Stack::set_untaken`](crate::Stack)).
-    pub(crate) untaken: Option<TcpSeqNumber>,
 }
 
 /// A parsed TCP header.
@@ -76,12 +74,6 @@ const WINDOW_SCALE: u8 = 3;
 const SACK_PERMITTED: u8 = 4;
 const SACK: u8 = 5;
 const TIMESTAMPS: u8 = 8;
-/// Experiments, identified by the two bytes behind the length (RFC 6994).
-const EXPERIMENT: u8 = 253;
-/// Our experiment: bytes that the user has not taken.
-const UNTAKEN: [u8; 2] = *b"uw";
-/// Bytes of that option, including its sequence number.
-const UNTAKEN_BYTES: usize = 8;
 
 /// The four bytes in front of the values of the timestamps option, if it is the only option.
 pub(crate) const TIMESTAMPS_WORD: u32 = u32::from_be_bytes([NOP, NOP, TIMESTAMPS, 10]);
@@ -197,9 +189,6 @@ impl Options {
             (WINDOW_SCALE, &[shift]) => self.window_scale = Some(shift.min(MAX_WINDOW_SCALE)),
             (SACK_PERMITTED, []) => self.sack_permitted = true,
             (TIMESTAMPS, body) if body.len() == 8 => self.timestamps = word(0).zip(word(4)),
-            (EXPERIMENT, body) if body.len() == UNTAKEN_BYTES - 2 && body.starts_with(&UNTAKEN) => {
-                self.untaken = word(2).map(|seq| TcpSeqNumber(seq as i32));
-            }
             (SACK, body) if body.len() % 8 == 0 => {
                 self.sack.clear();
                 for at in (0..body.len()).step_by(8).take(MAX_SACK_BLOCKS) {
@@ -222,7 +211,6 @@ impl Options {
                 (true, false) => 4,
                 (false, false) => 0,
             }
-            + if self.untaken.is_some() { UNTAKEN_BYTES } else { 0 }
     }
 
     /// SACK blocks that are emitted: as many as fit.
@@ -261,11 +249,6 @@ impl Options {
         }
         if let Some(shift) = self.window_scale {
             put(&[NOP, WINDOW_SCALE, 3, shift]);
-        }
-        if let Some(seq) = self.untaken {
-            put(&[EXPERIMENT, UNTAKEN_BYTES as u8]);
-            put(&UNTAKEN);
-            put(&seq.0.to_be_bytes());
         }
         let blocks = self.emitted_blocks();
         if blocks > 0 {

@@ -24,8 +24,6 @@ pub(crate) struct OpenParams {
     /// The peer's MSS if its SYN has no MSS option: 536 for IPv4, 1220 for IPv6 (RFC 9293 section
     /// 3.7.1).
     pub(crate) default_peer_mss: u16,
-    /// Whether our first SYN has the option for untaken bytes, which tests whether the path lets it through.
-    pub(crate) asks_untaken: bool,
 }
 
 /// The parameters that the two SYNs agreed on; before the peer's SYN arrives, those that our SYN offers.
@@ -39,8 +37,6 @@ pub(super) struct Agreed {
     pub(super) window_scale: Option<u8>,
     /// ECN: the peer's marks are echoed, and its echoes reduce our rate.
     pub(super) ecn: bool,
-    /// True if both SYNs carried the option for untaken bytes.
-    pub(super) untaken: bool,
 }
 
 impl Agreed {

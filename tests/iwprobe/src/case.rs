@@ -18,14 +18,61 @@ pub enum Side {
 pub struct Case {
     /// The name of the case: unique, and stable, since expectation files contain it.
     pub name: &'static str,
-    /// The rows of `tests/conformance/spec` that it checks.
-    pub rows: &'static [&'static str],
+    /// The rows of `tests/conformance/spec` that it checks, with spaces between them.
+    rows: &'static str,
     /// The side that the endpoint has to be.
     pub side: Side,
     /// The behaviour of a conforming endpoint, in one line.
     pub about: &'static str,
     /// Runs the case.
     pub run: fn(&mut Probe) -> Check,
+}
+
+impl Case {
+    /// The rows of `tests/conformance/spec` that it checks.
+    pub fn rows(&self) -> Vec<&'static str> {
+        self.rows.split_whitespace().collect()
+    }
+}
+
+/// The head of a case, which has nothing to run yet.
+pub(crate) struct Head {
+    name: &'static str,
+    rows: &'static str,
+    side: Side,
+    about: &'static str,
+}
+
+impl Head {
+    const fn new(side: Side, name: &'static str, rows: &'static str) -> Self {
+        Self { name, rows, side, about: "" }
+    }
+
+    /// The behaviour of a conforming endpoint, in one line.
+    pub(crate) const fn about(self, about: &'static str) -> Self {
+        Self { about, ..self }
+    }
+
+    /// Runs it so.
+    pub(crate) const fn run(self, run: fn(&mut Probe) -> Check) -> Case {
+        let Self { name, rows, side, about } = self;
+        Case { name, rows, side, about, run }
+    }
+}
+
+/// A case for these rows (with spaces between them), whichever side the endpoint is.
+pub(crate) const fn any(name: &'static str, rows: &'static str) -> Head {
+    Head::new(Side::Any, name, rows)
+}
+
+/// A case for an endpoint that is the responder.
+pub(crate) const fn responder(name: &'static str, rows: &'static str) -> Head {
+    Head::new(Side::Responder, name, rows)
+}
+
+/// A case for an endpoint that is the initiator.
+pub(crate) const fn initiator(name: &'static str, rows: &'static str) -> Head {
+    Head::new(Side::Initiator, name, rows)
 }
 
 /// `Ok`: conforms.

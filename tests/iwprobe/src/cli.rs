@@ -147,7 +147,7 @@ impl Selection {
         };
         cases.retain(|case| {
             let named = self.cases.iter().any(|part| case.name.contains(part));
-            all || named || self.rows.iter().any(|part| case.rows.iter().any(|row| is_row(row, part)))
+            all || named || self.rows.iter().any(|part| case.rows().iter().any(|row| is_row(row, part)))
         });
         if cases.is_empty() {
             let wanted = [self.cases.as_slice(), self.rows.as_slice()].concat().join(" or ");

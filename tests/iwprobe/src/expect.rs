@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     fn outcome(name: &'static str, verdict: Verdict) -> Outcome {
-        Outcome { name, rows: &[], about: "", verdict, reason: "because".into(), passed: Vec::new() }
+        Outcome { name, rows: Vec::new(), about: "", verdict, reason: "because".into(), passed: Vec::new() }
     }
 
     #[test]

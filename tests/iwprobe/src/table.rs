@@ -94,7 +94,7 @@ pub fn listed(case: &Case) -> String {
         Side::Responder => "responder",
         Side::Initiator => "initiator",
     };
-    line(&format!("{:<36} {side:<10} ", case.name), &case.rows.join(" ")) + &line("    ", case.about)
+    line(&format!("{:<36} {side:<10} ", case.name), &case.rows().join(" ")) + &line("    ", case.about)
 }
 
 #[cfg(test)]
@@ -111,7 +111,7 @@ mod tests {
                 Passed { direction: Direction::Sent, bytes, text: "word ".repeat(60) + &"f".repeat(300) };
             let told = Outcome {
                 name: case.name,
-                rows: case.rows,
+                rows: case.rows(),
                 about: case.about,
                 verdict: Verdict::Deviates,
                 reason: "because of that and this ".repeat(9),

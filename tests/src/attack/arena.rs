@@ -8,15 +8,16 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use iwarp::engine::{Engine, EngineConfig};
-use iwarp::verbs::{CmEventKind, ConnParam, Context, EventChannel, ListenOptions, ProtectionDomain, QpInit};
+use iwarp::engine::EngineConfig;
+use iwarp::verbs::{CmEventKind, ConnParam, ListenOptions, QpInit};
 use tcp_lite::Instant;
 use tcp_lite::facade::EthernetAddress;
 
 use super::far_end::{FarEnd, port_with_far_end};
 use super::honest::{BATCH_BYTES, Honest};
 use super::segment::arp_reply;
-use super::victim::{CLIENT, Clock, PORT, ROUTER, VICTIM, Victim, context};
+use super::victim::{CLIENT, Clock, PORT, ROUTER, VICTIM, Victim};
+use hosts::{Host, context};
 use testkit::packet::{flag, parse};
 
 /// Honest connections.
@@ -94,11 +95,8 @@ impl Round {
 pub struct Arena {
     /// The host under attack.
     pub victim: Victim,
-    client: Engine,
+    client: Host,
     client_far_end: FarEnd,
-    clients: Context,
-    client_channel: EventChannel,
-    client_domain: ProtectionDomain,
     honest: Vec<Honest>,
     flows: Vec<Flow>,
     by_port: HashMap<u16, usize>,
@@ -122,18 +120,14 @@ impl Arena {
     pub fn with_clock(configure: &dyn Fn(&mut EngineConfig, &mut ListenOptions), clock: Clock) -> Self {
         let victim = Victim::new(configure, clock);
         let (port, client_far_end) = port_with_far_end("client", CLIENT_MAC);
-        let clients = context(2);
-        let mut config = EngineConfig::new(&*port, &[&format!("{CLIENT}/24")]).expect("a good address");
-        config.stack.mac = EthernetAddress(CLIENT_MAC);
-        config.stack.seed = [2; 32];
-        let client = Engine::new(&clients, port, config).expect("an engine");
+        let client = Host::new(context([2; 32]), port, &[&format!("{CLIENT}/24")], 1, |config| {
+            config.stack.mac = EthernetAddress(CLIENT_MAC);
+            config.stack.seed = [2; 32];
+        });
         let mut arena = Self {
             victim,
             client,
             client_far_end,
-            client_channel: clients.create_event_channel().expect("a channel"),
-            client_domain: clients.alloc_pd().expect("a domain"),
-            clients,
             honest: Vec::new(),
             flows: Vec::new(),
             by_port: HashMap::new(),
@@ -152,9 +146,9 @@ impl Arena {
     /// Makes one more honest connection during the attack. Returns whether it was established within
     /// `patience`.
     pub fn connect(&mut self, other: &mut dyn Actor, patience: Duration) -> bool {
-        let cq = self.clients.create_cq(512, None).expect("a queue");
-        let qp = self.client_domain.create_qp(&QpInit::new(&cq)).expect("a queue pair");
-        let id = self.clients.create_id(&self.client_channel);
+        let cq = self.client.context.create_cq(512, None).expect("a queue");
+        let qp = self.client.pd.create_qp(&QpInit::new(&cq)).expect("a queue pair");
+        let id = self.client.context.create_id(&self.client.channel);
         let remote = std::net::SocketAddr::from((VICTIM, PORT));
         id.connect(&qp, remote, &ConnParam::default()).expect("a route");
         let deadline = self.now_us() + patience.as_micros() as u64;
@@ -164,7 +158,7 @@ impl Arena {
                 return false;
             }
             self.step(other, Pace::Equal);
-            while let Some(event) = self.client_channel.poll() {
+            while let Some(event) = self.client.channel.poll() {
                 established |= matches!(event.kind, CmEventKind::Established { .. });
                 failed |=
                     matches!(event.kind, CmEventKind::ConnectError { .. } | CmEventKind::Rejected { .. });
@@ -172,7 +166,7 @@ impl Arena {
         }
         let served = self.victim.served.pop().expect("the victim accepted the connection");
         let number = self.honest.len() as u64 + 1;
-        self.honest.push(Honest::new(&self.client_domain, qp, id, cq, served, number));
+        self.honest.push(Honest::new(&self.client.pd, qp, id, cq, served, number));
         true
     }
 
@@ -273,7 +267,7 @@ impl Arena {
     fn step(&mut self, other: &mut dyn Actor, pace: Pace) -> (u64, u64) {
         let now_us = self.now_us();
         let now = Instant::from_micros(now_us as i64);
-        let mut busy = self.client.poll_at(now);
+        let mut busy = self.client.engine.poll_at(now);
         let sent = self.client_far_end.take_sent();
         let legitimate = sent.len() as u64;
         let mut others = 0;
@@ -354,7 +348,7 @@ impl Arena {
 
     /// Advances the clock to the next deadline.
     fn sleep(&mut self, now: Instant, pace: Pace) {
-        let deadlines = [self.client.next_deadline(now), self.victim.engine.next_deadline(now)];
+        let deadlines = [self.client.engine.next_deadline(now), self.victim.host.engine.next_deadline(now)];
         let next = deadlines.into_iter().flatten().min().map_or(i64::MAX, |at| at.total_micros());
         let limit = match pace {
             Pace::Free(deadline_us) => deadline_us as i64,

@@ -68,9 +68,9 @@ impl Attack for OutOfOrder {
         let held = arena.held_most;
         check(wanted > limit, || "the windows together do not exceed the buffers".into())?;
         check(held <= limit + 256, || format!("{held} buffers were held, the limit is {limit}"))?;
-        let dropped = arena.victim.engine.counters().stack.rx_out_of_order_dropped_bytes;
+        let dropped = arena.victim.host.engine.counters().stack.rx_out_of_order_dropped_bytes;
         check(dropped > 0, || "nothing was dropped".into())?;
-        let stack = arena.victim.engine.counters().stack;
+        let stack = arena.victim.host.engine.counters().stack;
         let none = stack.tx_no_mbuf + stack.rx_no_mbuf;
         check(none == 0, || format!("no buffer was free {none} times"))?;
         arena.round(self, 32)?;

@@ -151,7 +151,7 @@ impl Actor for TooBig {
 impl Attack for TooBig {
     fn check_outcome(&mut self, arena: &mut Arena) -> Result<String, String> {
         check(self.crafted.is_ready(), || "a connection has ended".into())?;
-        let stack = arena.victim.engine.counters().stack;
+        let stack = arena.victim.host.engine.counters().stack;
         let guesses = self.sent.div_ceil(2);
         check(stack.icmp_ignored >= guesses, || {
             format!("{} of {guesses} guesses were ignored", stack.icmp_ignored)

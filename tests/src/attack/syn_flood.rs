@@ -59,7 +59,7 @@ impl Actor for SynFlood {
 
 impl Attack for SynFlood {
     fn check_outcome(&mut self, arena: &mut Arena) -> Result<String, String> {
-        let stack = arena.victim.engine.counters().stack;
+        let stack = arena.victim.host.engine.counters().stack;
         check(self.sent > 2 * BACKLOG, || "too few SYNs for a flood".into())?;
         let half_open = arena.victim.context().usage().half_open;
         check(half_open.used <= half_open.limit, || format!("{half_open:?}"))?;
@@ -73,7 +73,7 @@ impl Attack for SynFlood {
         let begin_us = arena.now_us();
         check(arena.connect(self, Duration::from_secs(4)), || "an honest client cannot connect".into())?;
         let took = arena.now_us() - begin_us;
-        let stack = arena.victim.engine.counters().stack;
+        let stack = arena.victim.host.engine.counters().stack;
         check(stack.rx_syn_cookies == 1, || "the honest client did not use a cookie".into())?;
         Ok(format!(
             "{} half-open, {cookies} cookies; an honest connect took {took} us, with a cookie",

@@ -91,7 +91,7 @@ impl ReconnectingAttacker for TerminateLoop {
 impl Attack for TerminateLoop {
     fn check_outcome(&mut self, arena: &mut Arena) -> Result<String, String> {
         finish(self, arena)?;
-        let counters = arena.victim.engine.counters();
+        let counters = arena.victim.host.engine.counters();
         let (sent, heard) = (counters.tx_terminates, counters.rx_terminates);
         let (provoked, terminated) = (self.provoked, self.terminated);
         check(sent == provoked, || format!("{sent} Terminates were sent, {provoked} were provoked"))?;

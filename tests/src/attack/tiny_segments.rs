@@ -147,7 +147,7 @@ impl Attack for Tiny {
     fn check_outcome(&mut self, arena: &mut Arena) -> Result<String, String> {
         check(self.crafted.is_ready(), || "a connection has ended".into())?;
         check(arena.victim.lent_is_whole(), || "bytes were placed".into())?;
-        let stack = arena.victim.engine.counters().stack;
+        let stack = arena.victim.host.engine.counters().stack;
         let held = arena.victim.far_end.held();
         match self.kind {
             Kind::InOrder => {

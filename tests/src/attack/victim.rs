@@ -5,12 +5,13 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-use dp::Mempool;
-use iwarp::engine::{Engine, EngineConfig};
+pub use hosts::PORT;
+use hosts::{Host, context};
+use iwarp::engine::EngineConfig;
 use iwarp::memory::Access;
 use iwarp::verbs::{
-    CmEvent, CmEventKind, CmId, CompletionQueue, ConnParam, Context, ContextConfig, EventChannel,
-    ListenOptions, ListenerStats, MemoryRegion, ProtectionDomain, QpInit, QueuePair,
+    CmEvent, CmEventKind, CmId, ConnParam, Context, ListenOptions, ListenerStats, MemoryRegion,
+    ProtectionDomain, QpInit, QueuePair,
 };
 use rustix::time::{ClockId, clock_gettime};
 use tcp_lite::Instant;
@@ -19,8 +20,6 @@ use super::counted::NextTo;
 use super::far_end::{FarEnd, port_with_far_end};
 use super::honest::Served;
 
-/// The port of the server.
-pub const PORT: u16 = 7174;
 /// The victim's address.
 pub const VICTIM: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 /// The honest client's address.
@@ -36,17 +35,12 @@ pub const LENT_BYTE: u8 = 0x5a;
 
 /// The host.
 pub struct Victim {
-    context: Context,
-    /// The engine.
-    pub engine: Engine,
+    /// Its engine, and the domain and the completion queue of strangers.
+    pub host: Host,
     /// The far end of its port.
     pub far_end: FarEnd,
-    pool: Mempool,
-    channel: EventChannel,
     listener: CmId,
     honest_domain: ProtectionDomain,
-    domain: ProtectionDomain,
-    strangers_cq: CompletionQueue,
     /// The region lent to strangers.
     pub lent: MemoryRegion,
     strangers: HashMap<usize, Stranger>,
@@ -87,30 +81,22 @@ impl Victim {
     /// The listening host. `configure` changes its default configuration.
     pub fn new(configure: &dyn Fn(&mut EngineConfig, &mut ListenOptions), clock: Clock) -> Self {
         let (port, far_end) = port_with_far_end("victim", [2, 0, 0, 0, 0, 1]);
-        let context = context(1);
-        let mut config = EngineConfig::new(&*port, &[&format!("{VICTIM}/24")]).expect("a good address");
-        config.stack.gateways.push(IpAddr::V4(ROUTER).into());
-        config.stack.seed = [1; 32];
         let mut options = ListenOptions::new(PORT);
-        configure(&mut config, &mut options);
-        let pool = port.mempool().clone();
-        let engine = Engine::new(&context, port, config).expect("an engine");
-        let channel = context.create_event_channel().expect("a channel");
-        let listener = context.create_id(&channel);
+        let host = Host::new(context([1; 32]), port, &[&format!("{VICTIM}/24")], 1 << 16, |config| {
+            config.stack.gateways.push(IpAddr::V4(ROUTER).into());
+            config.stack.seed = [1; 32];
+            configure(config, &mut options);
+        });
+        let listener = host.context.create_id(&host.channel);
         listener.listen_with(&options).expect("a free port");
-        let domain = context.alloc_pd().expect("a domain");
         let rights = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
-        let lent = domain.reg_mr(LENT, rights).expect("a region");
+        let lent = host.pd.reg_mr(LENT, rights).expect("a region");
         lent.write_at(0, &[LENT_BYTE; LENT]).expect("within the region");
         Self {
-            engine,
+            honest_domain: host.context.alloc_pd().expect("a domain"),
+            host,
             far_end,
-            pool,
-            channel,
             listener,
-            honest_domain: context.alloc_pd().expect("a domain"),
-            domain,
-            strangers_cq: context.create_cq(1 << 16, None).expect("a queue"),
             lent,
             strangers: HashMap::new(),
             next_stranger: 0,
@@ -119,7 +105,6 @@ impl Victim {
             cpu_ns: 0,
             counted: None,
             ends: HashMap::new(),
-            context,
         }
     }
 
@@ -128,8 +113,8 @@ impl Victim {
         let start = self.elapsed_ns();
         let (mut busy, counted) = (false, self.counted);
         let mut poll = || {
-            busy = self.engine.poll_at(now);
-            while let Some(event) = self.channel.poll() {
+            busy = self.host.engine.poll_at(now);
+            while let Some(event) = self.host.channel.poll() {
                 self.on_event(event);
             }
         };
@@ -155,7 +140,7 @@ impl Victim {
     fn on_event(&mut self, event: CmEvent) {
         match event.kind {
             CmEventKind::ConnectRequest { remote, .. } if remote.ip() == IpAddr::V4(CLIENT) => {
-                let cq = self.context.create_cq(512, None).expect("a queue");
+                let cq = self.host.context.create_cq(512, None).expect("a queue");
                 self.served.push(Served::accept(&self.honest_domain, cq, event.id));
             }
             CmEventKind::ConnectRequest { .. } => self.take_stranger(event.id),
@@ -167,8 +152,8 @@ impl Victim {
     }
 
     fn take_stranger(&mut self, id: CmId) {
-        let init = QpInit { max_send_wr: 8, max_recv_wr: 8, ..QpInit::new(&self.strangers_cq) };
-        let qp = self.domain.create_qp(&init).expect("within the limits of the context");
+        let init = QpInit { max_send_wr: 8, max_recv_wr: 8, ..QpInit::new(&self.host.cq) };
+        let qp = self.host.pd.create_qp(&init).expect("within the limits of the context");
         let param = ConnParam { responder_resources: STRANGERS_IRD, ..ConnParam::default() };
         if id.accept(&qp, &param).is_ok() {
             self.strangers.insert(qp.qp_num() as usize, Stranger { id, _qp: qp });
@@ -201,12 +186,12 @@ impl Victim {
 
     /// The context.
     pub fn context(&self) -> &Context {
-        &self.context
+        &self.host.context
     }
 
     /// Number of packet buffers.
     pub fn buffers(&self) -> usize {
-        self.pool.capacity()
+        self.host.pool.capacity()
     }
 
     /// Whether the region lent to strangers is unchanged.
@@ -214,11 +199,6 @@ impl Victim {
         let mut bytes = vec![0; LENT];
         self.lent.read_at(0, &mut bytes).is_ok() && bytes.iter().all(|byte| *byte == LENT_BYTE)
     }
-}
-
-/// A context whose STags depend on `seed` alone.
-pub fn context(seed: u8) -> Context {
-    Context::new(ContextConfig { seed: Some([seed; 32]), ..ContextConfig::default() }).expect("a seed")
 }
 
 /// The listener's time limit for a Request, in tests that do not wait for it.

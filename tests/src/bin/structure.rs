@@ -4,9 +4,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
+use tests::structure::records::{self, Instructions};
+use tests::structure::ways::{self, Way};
 use tests::structure::{Mentions, Structure};
 
-/// Numbers about the sources: lines, the largest types, matches on the phase of a connection, circles
+/// Numbers about the sources: lines, the largest types, matches on the phase of a connection, circles, files
+/// on the way of a packet, instructions, the time of CI
 #[derive(Parser)]
 struct Options {
     /// The checkout
@@ -20,13 +23,17 @@ struct Options {
 fn main() -> ExitCode {
     benches::lines::end_when_output_is_lost("structure");
     let options = Options::parse();
-    let found = match Structure::of(&options.root) {
-        Ok(found) => found,
+    match print(&options) {
+        Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("structure: {error}");
-            return ExitCode::FAILURE;
+            ExitCode::FAILURE
         }
-    };
+    }
+}
+
+fn print(options: &Options) -> std::io::Result<()> {
+    let found = Structure::of(&options.root)?;
     for (part, lines) in &found.lines {
         println!("{:<40} {lines:>8}", format!("lines of {part:?}").to_lowercase());
     }
@@ -45,5 +52,22 @@ fn main() -> ExitCode {
     for size in found.types.iter().take(options.types) {
         println!("    {:<36} {:>8} {:>8} {:>8}", size.name, size.fields, size.methods, size.files);
     }
-    ExitCode::SUCCESS
+    println!("{:<40} {:>8} {:>8} {:>8}", "way", "functions", "files", "returns");
+    for Way { name, functions, files, returns } in ways::ways(&options.root)? {
+        println!("    {name:<36} {functions:>8} {files:>8} {returns:>8}");
+    }
+    println!("{:<40} {:>8} {:>8}", "instructions of an FPDU", "all", "locked");
+    for Instructions { row, instructions, locked } in records::instructions(&options.root)? {
+        println!("    {row:<36} {instructions:>8.0} {locked:>8.2}");
+    }
+    let target =
+        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| options.root.join("target"), PathBuf::from);
+    match records::ci_times(&target)? {
+        Some(times) => {
+            println!("times of the last run of .ci/run");
+            times.iter().for_each(|time| println!("    {time}"));
+        }
+        None => println!("times of the last run of .ci/run: none in {}", target.display()),
+    }
+    Ok(())
 }

@@ -1,9 +1,10 @@
-//! Wire cases of `iwprobe`: values whose source has the fields `name: "..."` and, below it, `rows:
-//! &["DDP-001", ...]`.
+//! Wire cases of `iwprobe`: values whose source begins with their name and their rows and goes on with
+//! `.about`, as in `any("name", "DDP-001 DDP-002").about("...")`.
 
 use std::path::Path;
 
 use super::proof::{Proof, Test};
+use super::row::RowId;
 use super::{Result, files, read};
 
 /// The folder of the cases.
@@ -27,39 +28,32 @@ pub fn load(root: &Path) -> Result<(Vec<Proof>, Vec<String>)> {
 }
 
 fn scan(path: &str, text: &str) -> Vec<std::result::Result<Proof, String>> {
-    let (mut found, mut from) = (Vec::new(), 0);
-    for (at, _) in text.match_indices("rows: &[") {
+    let mut found = Vec::new();
+    for (at, _) in text.match_indices(".about(") {
         let line = text[..at].lines().count().max(1);
         if !text[..at].lines().last().is_some_and(|line| line.trim_start().starts_with("//")) {
-            found.push(
-                read_one(path, text, from, at, line).map_err(|reason| format!("{path}:{line}: {reason}")),
-            );
+            let head = read_head(&text[..at]).map(|(name, rows)| Proof {
+                rows,
+                test: Test { file: path.to_owned(), name },
+                line,
+            });
+            found.push(head.map_err(|reason| format!("{path}:{line}: {reason}")));
         }
-        from = at;
     }
     found
 }
 
-/// The case whose `rows` are at `at`; its name is after the `rows` of the previous case, at `from`.
-fn read_one(
-    path: &str,
-    text: &str,
-    from: usize,
-    at: usize,
-    line: usize,
-) -> std::result::Result<Proof, String> {
-    const NAME: &str = "name: \"";
-    let between = &text[from..at];
-    let name = between.rfind(NAME).map(|start| &between[start + NAME.len()..]);
-    let name = name.and_then(|rest| rest.split_once('"')).ok_or("`rows` has no `name: \"...\"` above")?.0;
-    let list = text[at..].split_once('[').and_then(|(_, rest)| rest.split_once(']'));
-    let list = list.ok_or("`rows` has no end")?.0;
-    let rows = list.split(',').map(str::trim).filter(|item| !item.is_empty()).map(|item| {
-        let id = item.strip_prefix('"').and_then(|item| item.strip_suffix('"'));
-        id.ok_or_else(|| format!("`{item}` in `rows` is not a string"))?.parse()
-    });
-    let rows = rows.collect::<std::result::Result<Vec<_>, String>>()?;
-    Ok(Proof { rows, test: Test { file: path.to_owned(), name: name.to_owned() }, line })
+/// The name and the rows of the case whose head ends with `text`.
+fn read_head(text: &str) -> std::result::Result<(String, Vec<RowId>), String> {
+    let arguments = text.trim_end().strip_suffix(')').map(|text| text.trim_end_matches([' ', '\n', ',']));
+    let arguments = arguments.and_then(|text| Some(text.rsplit_once('(')?.1.trim()));
+    let strings = arguments.and_then(|text| text.strip_prefix('"')?.strip_suffix('"'));
+    let strings: Vec<&str> = strings.map(|text| text.split('"').step_by(2).collect()).unwrap_or_default();
+    let [name, rows] = strings[..] else {
+        return Err("`.about` has no name and rows above, as in `any(\"name\", \"DDP-001\")`".into());
+    };
+    let rows = rows.split_whitespace().filter(|word| *word != "\\").map(str::parse);
+    Ok((name.to_owned(), rows.collect::<std::result::Result<_, String>>()?))
 }
 
 #[cfg(test)]
@@ -68,21 +62,24 @@ mod tests {
 
     #[test]
     fn each_case_has_its_name_and_rows() {
-        let text = "Case {\n name: \"one\",\n rows: &[\"DDP-001\", \"MPA-002\"],\n},\nCase { name: \"two\", rows: \
-                    &[\n\"SEC-003\",\n] }";
+        let text = "any(\"one\", \"DDP-001 MPA-002\")\n    .about(\"it (\")\n    .run(|p| a(p)),\n\
+                    responder(\n    \"two\",\n    \"SEC-003 \\\n     SEC-004\",\n)\n.about(\"b\")";
         let found: Vec<Proof> = scan("c.rs", text).into_iter().map(|it| it.unwrap()).collect();
         assert_eq!(found.len(), 2);
-        assert_eq!((found[0].test.name.as_str(), found[0].rows.len(), found[0].line), ("one", 2, 3));
-        assert_eq!((found[1].test.name.as_str(), found[1].rows.len()), ("two", 1));
+        assert_eq!((found[0].test.name.as_str(), found[0].rows.len(), found[0].line), ("one", 2, 2));
+        assert_eq!((found[1].test.name.as_str(), found[1].rows.len()), ("two", 2));
+        let without = &scan("c.rs", "any(\"three\", \"\").about(\"c\")")[0];
+        assert!(without.as_ref().is_ok_and(|proof| proof.rows.is_empty()));
     }
 
     #[test]
     fn a_case_without_a_name_or_with_what_is_no_id_is_found() {
-        assert!(scan("c.rs", "Case { rows: &[\"DDP-001\"] }")[0].is_err());
-        let second = scan("c.rs", "Case { name: \"a\", rows: &[] }, Case { rows: &[\"DDP-001\"] }");
-        assert!(second[0].is_ok() && second[1].is_err());
-        assert!(scan("c.rs", "Case { name: \"a\", rows: &[DDP_001] }")[0].is_err());
-        assert!(scan("c.rs", "Case { name: \"a\", rows: &[\"DDP-1\"] }")[0].is_err());
-        assert!(scan("c.rs", "Case { name: \"a\", rows: &[\"DDP-001\" }")[0].is_err());
+        for wrong in
+            ["any(\"DDP-001\")", "any(NAME, \"DDP-001\")", "any(\"a\", \"DDP_001\")", "any(\"a\", \"DDP-1\")"]
+        {
+            let text = format!("any(\"a\", \"DDP-001\").about(\"b\"), {wrong}.about(\"b\")");
+            let found = scan("c.rs", &text);
+            assert!(found.len() == 2 && found[0].is_ok() && found[1].is_err(), "{wrong}: {found:?}");
+        }
     }
 }

@@ -17,7 +17,7 @@ const CONFIGURATIONS: &[(&str, &str, &[&str])] = &[
     ("iwarp/src/queues/resources.rs", "ContextLimits", &[]),
     ("iwarp/src/engine/config.rs", "EngineConfig", &["stack"]),
     ("iwarp/src/engine/thread.rs", "ThreadOptions", &[]),
-    ("iwarp/src/engine/shared.rs", "SharedOptions", &[]),
+    ("iwarp/src/engine/shared_engine.rs", "SharedOptions", &[]),
     ("tcp-lite/src/config.rs", "TcpConfig", &[]),
     ("tcp-lite/src/config.rs", "Limits", &[]),
     ("tcp-lite/src/config.rs", "Pacing", &[]),

@@ -145,8 +145,8 @@ impl Fill {
         let mut silent = 0;
         for _ in 0..TURNS {
             self.hosts.now_us += 1;
-            let busy = self.hosts.hosts[0].poll(self.hosts.now_us);
-            let sent = self.hosts.hosts[0].socket.take_sent();
+            let busy = self.hosts.hosts[0].poll_us(self.hosts.now_us);
+            let sent = self.hosts.sockets[0].take_sent();
             silent = if busy || !sent.is_empty() { 0 } else { silent + 1 };
             frames.extend(sent.into_iter().filter(|frame| parse(frame).is_some_and(|tcp| !tcp.is_empty())));
             if silent > 100 {
@@ -160,26 +160,26 @@ impl Fill {
         let missing = frames.remove(0);
         for burst in frames.chunks(dp::BURST) {
             self.hosts.now_us += 1;
-            burst.iter().for_each(|frame| self.hosts.hosts[1].socket.deliver(frame.clone()));
-            while self.hosts.hosts[1].poll(self.hosts.now_us) {}
+            burst.iter().for_each(|frame| self.hosts.sockets[1].deliver(frame.clone()));
+            while self.hosts.hosts[1].poll_us(self.hosts.now_us) {}
             // The receiver's acknowledgements of the hole never reach the sender.
-            self.hosts.hosts[1].socket.take_sent();
+            self.hosts.sockets[1].take_sent();
         }
         let before = self.completed;
         if self.complete()? || self.completed != before {
             return Err("a message was delivered before the hole was filled".into());
         }
         self.hosts.now_us += 1;
-        self.hosts.hosts[1].socket.deliver(missing);
+        self.hosts.sockets[1].deliver(missing);
         let start = Instant::now();
         while !self.complete()? {
-            if !self.hosts.hosts[1].poll(self.hosts.now_us) {
+            if !self.hosts.hosts[1].poll_us(self.hosts.now_us) {
                 return Err("the hole was filled, but a message is missing".into());
             }
         }
         let took = start.elapsed();
-        for frame in self.hosts.hosts[1].socket.take_sent() {
-            self.hosts.hosts[0].socket.deliver(frame);
+        for frame in self.hosts.sockets[1].take_sent() {
+            self.hosts.sockets[0].deliver(frame);
         }
         self.settle()?;
         Ok(took.as_nanos() as u64)

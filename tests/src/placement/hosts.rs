@@ -3,18 +3,13 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use iwarp::engine::{Engine, EngineConfig};
-use iwarp::verbs::{
-    CmEventKind, CmId, CompletionQueue, ConnParam, Context, ContextConfig, EventChannel, KeepalivePolicy,
-    ProtectionDomain, QpInit, QueuePair,
-};
-use tcp_lite::{Instant, TcpConfig};
+use hosts::{Host, PORT, context};
+use iwarp::verbs::{CmEventKind, CmId, ConnParam, KeepalivePolicy, QpInit, QueuePair};
+use tcp_lite::TcpConfig;
 
 use super::text;
 use crate::sim::port::{Socket, mac, port};
 use crate::sim::setup::{Setup, address, cidr};
-
-const PORT: u16 = 7174;
 
 /// Longer than a run, so that only TCP's own timers end a connection.
 const FOREVER: Duration = Duration::from_secs(3600);
@@ -37,18 +32,10 @@ pub(crate) struct HostsConfig {
     pub(crate) exchange_us: u64,
 }
 
-pub(crate) struct Host {
-    pub(crate) engine: Engine,
-    pub(crate) context: Context,
-    pub(crate) channel: EventChannel,
-    pub(crate) pd: ProtectionDomain,
-    pub(crate) cq: CompletionQueue,
-    pub(crate) socket: Socket,
-}
-
 /// Both hosts, and the time.
 pub(crate) struct Hosts {
     pub(crate) hosts: [Host; 2],
+    pub(crate) sockets: [Socket; 2],
     pub(crate) now_us: u64,
     exchange_us: u64,
     _listener: CmId,
@@ -60,64 +47,36 @@ pub(crate) struct Connected {
     _ids: [CmId; 2],
 }
 
-impl Host {
-    fn new(side: usize, config: &HostsConfig) -> Result<Self, String> {
-        let (port, socket) = port(side, config.mtu, config.mbufs);
-        let key = Setup::keys(config.seed)[side];
-        let context = Context::new(ContextConfig { seed: Some(key), ..Default::default() }).map_err(text)?;
-        let mut engine = EngineConfig::new(&*port, &[&cidr(side, false)]).map_err(text)?;
+/// One host, and the socket that its frames go through.
+fn host(side: usize, config: &HostsConfig) -> (Host, Socket) {
+    let (port, socket) = port(side, config.mtu, config.mbufs);
+    let key = Setup::keys(config.seed)[side];
+    let host = Host::new(context(key), port, &[&cidr(side, false)], 4 * DEPTH, |engine| {
         engine.stack.seed = key;
         engine.stack.tcp = config.tcp;
         debug_assert_eq!(engine.stack.mac.0, mac(side));
-        Ok(Self {
-            engine: Engine::new(&context, port, engine).map_err(text)?,
-            channel: context.create_event_channel().map_err(text)?,
-            pd: context.alloc_pd().map_err(text)?,
-            cq: context.create_cq(4 * DEPTH, None).map_err(text)?,
-            socket,
-            context,
-        })
-    }
-
-    pub(crate) fn poll(&mut self, now_us: u64) -> bool {
-        self.engine.poll_at(Instant::from_micros(now_us as i64))
-    }
-
-    /// When it wants its next poll.
-    pub(crate) fn next_us(&mut self, now_us: u64) -> Option<u64> {
-        let deadline = self.engine.next_deadline(Instant::from_micros(now_us as i64));
-        deadline.map(|at| (at.total_micros() as u64).max(now_us))
-    }
-
-    /// Bytes of packet buffers that are not free.
-    pub(crate) fn pinned_bytes(&self) -> u64 {
-        let pool = self.socket.pool();
-        (pool.capacity() - pool.available()) as u64 * pool.data_bytes() as u64
-    }
-
-    fn queue_pair(&self) -> Result<QueuePair, String> {
-        let init = QpInit { max_send_wr: DEPTH, max_recv_wr: DEPTH, ..QpInit::new(&self.cq) };
-        self.pd.create_qp(&init).map_err(text)
-    }
+    });
+    (host, socket)
 }
 
 impl Hosts {
     /// Two hosts, the second of which listens.
     pub(crate) fn new(config: &HostsConfig) -> Result<Self, String> {
-        let hosts = [Host::new(0, config)?, Host::new(1, config)?];
+        let [(a, socket_a), (b, socket_b)] = [0, 1].map(|side| host(side, config));
+        let (hosts, sockets) = ([a, b], [socket_a, socket_b]);
         let listener = hosts[1].context.create_id(&hosts[1].channel);
         listener.listen(PORT, 64, FOREVER).map_err(text)?;
-        Ok(Self { hosts, now_us: 1_000_000, exchange_us: config.exchange_us, _listener: listener })
+        Ok(Self { hosts, sockets, now_us: 1_000_000, exchange_us: config.exchange_us, _listener: listener })
     }
 
     /// Polls both hosts, with a wire without faults between them. Passes the frames sent to `see`.
     pub(crate) fn exchange(&mut self, see: &mut dyn FnMut(usize, &[u8])) {
         self.now_us += self.exchange_us;
         for side in [0, 1] {
-            self.hosts[side].poll(self.now_us);
-            for frame in self.hosts[side].socket.take_sent() {
+            self.hosts[side].poll_us(self.now_us);
+            for frame in self.sockets[side].take_sent() {
                 see(side, &frame);
-                self.hosts[1 - side].socket.deliver(frame);
+                self.sockets[1 - side].deliver(frame);
             }
         }
     }
@@ -129,7 +88,11 @@ impl Hosts {
         markers: bool,
         see: &mut dyn FnMut(usize, &[u8]),
     ) -> Result<Connected, String> {
-        let qps = [self.hosts[0].queue_pair()?, self.hosts[1].queue_pair()?];
+        let qp = |host: &Host| {
+            let init = QpInit { max_send_wr: DEPTH, max_recv_wr: DEPTH, ..QpInit::new(&host.cq) };
+            host.pd.create_qp(&init).map_err(text)
+        };
+        let qps = [qp(&self.hosts[0])?, qp(&self.hosts[1])?];
         let id = self.hosts[0].context.create_id(&self.hosts[0].channel);
         let param = ConnParam { timeout: FOREVER, keepalive: KeepalivePolicy::Off, ..ConnParam::default() };
         let remote: IpAddr = address(1, false);

@@ -235,7 +235,7 @@ impl Run {
                 self.flows[number].arriving(now_us, &tcp)?;
             }
             let before = self.dropped();
-            self.hosts.hosts[side].socket.deliver(frame);
+            self.hosts.sockets[side].deliver(frame);
             self.poll(side)?;
             if let Some(number) = flow {
                 let refused = self.dropped() > before;
@@ -267,8 +267,8 @@ impl Run {
     /// Polls one host, and puts the frames that it sends on the wire.
     fn poll(&mut self, side: usize) -> Result<(), String> {
         let now_us = self.hosts.now_us;
-        let busy = self.hosts.hosts[side].poll(now_us);
-        for bytes in self.hosts.hosts[side].socket.take_sent() {
+        let busy = self.hosts.hosts[side].poll_us(now_us);
+        for bytes in self.hosts.sockets[side].take_sent() {
             if side == 0
                 && let (Some(number), Some(tcp)) = (self.flow_of(&bytes), parse(&bytes))
             {

@@ -166,12 +166,6 @@ impl Tcp {
         blocks
     }
 
-    /// The sequence number from which on acknowledged bytes are not taken: the experiment `uw` of RFC 6994.
-    pub fn untaken(&self, frame: &[u8]) -> Option<u32> {
-        let ours = |&(kind, value): &(u8, &[u8])| kind == 253 && value.len() == 6 && value.starts_with(b"uw");
-        be32(self.options(frame).find(ours)?.1, 2)
-    }
-
     /// Offset of the timestamp option's value in the frame.
     pub fn timestamp_at(&self, frame: &[u8]) -> Option<usize> {
         let mut at = self.options.start;

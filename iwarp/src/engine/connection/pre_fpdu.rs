@@ -10,15 +10,15 @@ use tcp_lite::{ConnId, SendError};
 
 use crate::verbs::PlainBytes;
 
-use super::super::io::Io;
+use super::super::state::EngineState;
 
 /// The bytes to send before the first FPDU.
 #[derive(Default)]
 pub(super) struct PreFpdu {
     /// The pieces that TCP has not taken, in their order. Later bytes of the user wait for streaming mode.
     pieces: VecDeque<Piece>,
-    /// There may be bytes to send.
-    pending: bool,
+    /// The result of the last sending; `Blocked` if bytes were added since.
+    sent: Sent,
 }
 
 enum Piece {
@@ -29,9 +29,10 @@ enum Piece {
 }
 
 /// The result of sending.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Sent {
     /// TCP has taken everything.
+    #[default]
     All,
     /// TCP's send buffer is full. TCP says when there is space.
     Blocked,
@@ -50,27 +51,38 @@ pub(super) struct Progress {
 
 impl PreFpdu {
     /// Whether there may be bytes to send.
+    #[inline]
     pub(super) fn is_pending(&self) -> bool {
-        self.pending
+        self.sent != Sent::All
+    }
+
+    /// Whether TCP has found no packet buffer for them.
+    pub(super) fn lacks_mbuf(&self) -> bool {
+        self.sent == Sent::NoMbuf
     }
 
     /// MPA starts: the bytes of the user up to position `end` of its stream go before the frames that follow.
     pub(super) fn push_user_bytes(&mut self, plain: Arc<PlainBytes>, end: u64) {
         self.pieces.push_back(Piece::User { plain, end });
-        self.pending = true;
+        self.sent = Sent::Blocked;
     }
 
     /// Adds a startup frame.
     pub(super) fn push_frame(&mut self, bytes: &[u8]) {
         self.pieces.push_back(Piece::Frame(bytes.iter().copied().collect()));
-        self.pending = true;
+        self.sent = Sent::Blocked;
     }
 
     /// Hands the bytes to TCP. In streaming mode the user may send more: `plain` has its bytes.
-    pub(super) fn send(&mut self, io: &mut Io, conn: ConnId, plain: Option<&PlainBytes>) -> Progress {
+    pub(super) fn send(
+        &mut self,
+        state: &mut EngineState,
+        conn: ConnId,
+        plain: Option<&PlainBytes>,
+    ) -> Progress {
         let (mut result, mut some) = (Sent::All, false);
-        let now = io.now;
-        let tcp = &mut io.tcp;
+        let now = state.now;
+        let tcp = &mut state.tcp;
         let mut send = |bytes: &[u8]| match tcp.send(now, conn, bytes) {
             Ok(sent) => {
                 if sent < bytes.len() {
@@ -115,12 +127,12 @@ impl PreFpdu {
             // A short write can mean that the send buffer is full or that the packet pool is empty. TCP
             // reports only when the send buffer has space again.
             let blocked = matches!(
-                io.tcp.sender(io.now, conn).and_then(|mut sender| sender.segment().map(drop)),
+                state.tcp.sender(state.now, conn).and_then(|mut sender| sender.segment().map(drop)),
                 Err(SendError::BufferFull | SendError::Closed)
             );
             result = if blocked { Sent::Blocked } else { Sent::NoMbuf };
         }
-        self.pending = result != Sent::All;
+        self.sent = result;
         if self.pieces.is_empty() {
             // An idle connection keeps no memory for the frames of its startup.
             self.pieces = VecDeque::new();

@@ -1,8 +1,11 @@
-//! The events of a connection's end for its user.
+//! What the user of a connection is told.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use crate::mpa::Negotiated;
 use crate::mpa::startup::Enhanced;
+use crate::stream::ib_profile::agreement::Agreement;
 use crate::verbs::{CmEventKind, CmShared, ConnectionError, TerminateReport};
 
 /// The user of a connection: whether it still gets events.
@@ -52,6 +55,15 @@ pub(super) enum Announced {
     Streaming,
     /// That it is established.
     Established,
+}
+
+/// The contents of the event that the connection is established.
+pub(super) struct Announcement {
+    pub(super) negotiated: Negotiated,
+    pub(super) agreement: Agreement,
+    pub(super) idle_timeout: Option<Duration>,
+    /// The user may send at once.
+    pub(super) ready: bool,
 }
 
 impl Report {

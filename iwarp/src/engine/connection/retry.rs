@@ -8,8 +8,6 @@ use tcp_lite::Instant;
 use crate::queues::QpShared;
 use crate::verbs::{CmShared, ConnParam};
 
-use super::{Connection, Initiating, Phase};
-
 /// Which attempt of an initiator this is.
 pub(in crate::engine) enum Attempt {
     First,
@@ -28,31 +26,4 @@ pub(in crate::engine) struct Retry {
     pub(in crate::engine) remote: SocketAddr,
     pub(in crate::engine) param: Box<ConnParam>,
     pub(in crate::engine) deadline: Instant,
-}
-
-impl Connection {
-    /// The peer has closed without a Reply. Perhaps it does not know revision 2 (RFC 6581 section 10).
-    pub(super) fn consider_fallback(&mut self) {
-        let Phase::AwaitReply { initiating, .. } = &self.phase else { return };
-        let Initiating { initiator, qp, param } = &**initiating;
-        let may = matches!(self.attempt, Attempt::First) && self.plain.is_none();
-        if may
-            && initiator.may_fall_back()
-            && let (Some(id), Some(deadline)) = (self.user.id(), self.timers.deadline())
-            && let Some((_, remote)) = id.addresses()
-        {
-            let mut param = param.clone();
-            (param.mpa_revision, param.peer_to_peer, param.fallback) = (1, false, false);
-            let (id, qp) = (Arc::clone(id), Arc::clone(qp));
-            self.attempt = Attempt::Failed(Box::new(Retry { id, qp, remote, param, deadline }));
-        }
-    }
-
-    /// The second attempt, if there is one after this connection, which is over.
-    pub(in crate::engine) fn take_retry(self) -> Option<Box<Retry>> {
-        match self.attempt {
-            Attempt::Failed(retry) => Some(retry),
-            Attempt::First | Attempt::Second { .. } => None,
-        }
-    }
 }

@@ -1,104 +1,274 @@
 //! MPA startup of a connection: Request, decision, Reply (RFC 5044 section 7.1, RFC 6581).
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
+
+use dp::invariant::{Check, ensure};
+use tcp_lite::{CloseReason, ConnId, Instant, Received};
 
 use crate::memory::EpochGuard;
 use crate::mpa::startup::{Accept, ConnectRequest, Rejected, ResponderError, Rtr, Step};
-use crate::mpa::{InitiatorEvent, Negotiated, StartupFault, TerminateCode};
+use crate::mpa::{Initiator, InitiatorEvent, Responder, StartupFault, TerminateCode};
 use crate::queues::QpShared;
 use crate::rdmap::{Terminate, TerminateError};
 use crate::stream::Failure;
-use crate::verbs::{AGREEMENT_BYTES, CmEventKind, CmShared, ConnParam, ConnectionError, StreamError};
+use crate::stream::ib_profile::agreement::{self, Agreement, Offer, RnrConfig};
+use crate::verbs::{AGREEMENT_BYTES, CmEventKind, ConnParam, ConnectionError, ResponderOptions, StreamError};
 
-use super::super::io::Io;
+use super::super::state::EngineState;
 use super::super::trace;
-use super::agreement::{self, Agreement, may_agree};
-use super::full_operation::Announcement;
-use super::reassembly::Rest;
-use super::report::{Announced, User};
-use super::{Attempt, Connection, Initiating, Phase, Reassembly, duration};
+use super::base::Base;
+use super::closing::{Closing, Ends};
+use super::rdma::Rdma;
+use super::report::{Announcement, User};
+use super::retry::{Attempt, Retry};
+use super::streaming::Streaming;
+use super::{Event, Holdings, Phase, Reassembly, duration};
 
-impl Connection {
+/// MPA startup.
+pub(super) struct Startup {
+    pub(super) reassembly: Reassembly,
+    pub(super) role: Role,
+}
+
+/// The part of this end in MPA startup.
+pub(super) enum Role {
+    /// It has sent the Request.
+    Initiator(Initiating),
+    /// The peer sends the Request.
+    Responder(Box<Responder>, RequestState),
+}
+
+/// What an initiator keeps until the Reply has come.
+pub(super) struct Initiating {
+    pub(super) initiator: Box<Initiator>,
+    pub(super) qp: Arc<QpShared>,
+    pub(super) param: Box<ConnParam>,
+}
+
+/// How far the Request of the peer is.
+pub(super) enum RequestState {
+    /// It has not come. The options say which ones are allowed.
+    Awaited(Box<ResponderOptions>),
+    /// The user decides on it. `offers_ib`: what the peer tells, if it offers InfiniBand's
+    /// semantics.
+    Deciding { offers_ib: Option<RnrConfig> },
+}
+
+impl Initiating {
+    /// Begins on the TCP connection `conn`. Returns the Request, too. `None` is a defect: the call of the
+    /// user has checked the parameters.
+    pub(super) fn new(
+        (state, conn): (&EngineState, ConnId),
+        (qp, param): (Arc<QpShared>, Box<ConnParam>),
+        deadline: Instant,
+    ) -> Option<(Self, Vec<u8>)> {
+        let mark = state.tcp.sequence_mark(conn).unwrap_or_default();
+        let mut private_data = param.private_data.clone();
+        if param.ib_semantics {
+            agreement::add_offer(&mut private_data, own_rnr(&param), mark);
+        }
+        let started = Initiator::start(param.mpa_config(state.config.crc), &private_data, deadline);
+        debug_assert!(started.is_ok(), "the call of the user has checked the parameters");
+        let (initiator, request) = started.ok()?;
+        trace::request_sent(state, conn, &param);
+        Some((Self { initiator: Box::new(initiator), qp, param }, request.to_vec()))
+    }
+}
+
+impl Role {
+    /// A responder that waits for the peer's Request, and its deadline. `None` is a defect: the call of the
+    /// user has checked the options.
+    pub(super) fn await_request(options: Box<ResponderOptions>, now: Instant) -> Option<(Self, Instant)> {
+        let deadline = now + duration(options.startup_timeout);
+        let responder = Responder::listen(options.mpa_config(), deadline);
+        debug_assert!(responder.is_ok(), "the call of the user has checked the options: {responder:?}");
+        Some((Self::Responder(Box::new(responder.ok()?), RequestState::Awaited(options)), deadline))
+    }
+}
+
+impl Ends for Box<Startup> {
+    fn end(self, base: &mut Base, state: &mut EngineState) -> Closing {
+        base.name_cause();
+        base.drop_reassembly(state, self.reassembly);
+        Closing::default()
+    }
+}
+
+impl Startup {
+    pub(super) fn new(role: Role, reassembly: Reassembly) -> Box<Self> {
+        Box::new(Self { reassembly, role })
+    }
+
+    pub(super) fn on(self: Box<Self>, base: &mut Base, state: &mut EngineState, event: Event<'_>) -> Phase {
+        match event {
+            Event::Received { guard, received } => self.receive(base, state, guard, received),
+            Event::Accept { guard, qp, param } => self.accept(base, state, guard, qp, param),
+            Event::Reject(why) => self.reject(base, state, why),
+            Event::Deadline if self.is_deciding() => self.decision_timeout(base, state),
+            Event::Deadline => self.fail_startup(base, state, ConnectionError::StartupTimeout),
+            Event::PeerClosed => {
+                self.consider_fallback(base);
+                self.fail_startup(base, state, ConnectionError::PeerClosed)
+            }
+            Event::Closed(CloseReason::Reset) => {
+                self.consider_fallback(base);
+                Phase::Closing(self.end(base, state))
+            }
+            Event::Evict { bytes } => {
+                let (mut startup, EngineState { tcp, held, .. }) = (self, state);
+                startup.reassembly.give_up(bytes, held, |stretches| tcp.evict(base.conn, stretches));
+                Phase::Startup(startup)
+            }
+            event => Phase::Startup(self).by_default(base, state, event),
+        }
+    }
+
+    /// Whether the user decides on the Request.
+    pub(super) fn is_deciding(&self) -> bool {
+        matches!(self.role, Role::Responder(_, RequestState::Deciding { .. }))
+    }
+
+    /// Bytes arrived.
+    fn receive(
+        mut self: Box<Self>,
+        base: &mut Base,
+        state: &mut EngineState,
+        guard: &EpochGuard<'_>,
+        Received { offset, buf, frontier }: Received,
+    ) -> Phase {
+        let counted = offset >= frontier;
+        let reassembly = &mut self.reassembly;
+        let taken = reassembly
+            .check_ahead(offset)
+            .and_then(|()| reassembly.push(&mut state.held, (offset, buf, frontier), counted));
+        match taken {
+            Ok(()) => self.run(base, state, guard),
+            Err(error) => self.fail_startup(base, state, error),
+        }
+    }
+
     /// Processes the bytes that have come in order.
-    pub(super) fn run_startup(&mut self, io: &mut Io, guard: &EpochGuard<'_>) {
+    fn run(mut self: Box<Self>, base: &mut Base, state: &mut EngineState, guard: &EpochGuard<'_>) -> Phase {
         loop {
             let mut outcome = Ok(None);
-            let released = match &mut self.phase {
-                Phase::AwaitReply { initiating, reassembly } => {
-                    let initiator = &mut initiating.initiator;
-                    reassembly.take(&mut io.held, |offset, bytes| {
-                        if !matches!(outcome, Ok(None)) {
-                            return 0;
-                        }
+            let Self { reassembly, role } = &mut *self;
+            let released = reassembly.take(&mut state.held, |offset, bytes| {
+                if !matches!(outcome, Ok(None)) {
+                    return 0;
+                }
+                match role {
+                    Role::Initiator(Initiating { initiator, .. }) => {
                         keep(initiator.receive(offset, bytes), StartupEvent::Reply, &mut outcome)
-                    })
-                }
-                Phase::AwaitRequest { responder, reassembly, .. }
-                | Phase::Deciding { responder, reassembly, .. } => {
-                    reassembly.take(&mut io.held, |offset, bytes| {
-                        if !matches!(outcome, Ok(None)) {
-                            return 0;
-                        }
+                    }
+                    Role::Responder(responder, _) => {
                         keep(responder.receive(offset, bytes), StartupEvent::Request, &mut outcome)
-                    })
+                    }
                 }
-                Phase::Opening(_) | Phase::StreamingMode(_) | Phase::FullOperation(_) | Phase::Ended(_) => {
-                    return;
-                }
-            };
-            io.tcp.release(self.conn, released);
-            match outcome {
-                Ok(None) => return,
-                Ok(Some(StartupEvent::Reply(event))) => return self.on_reply(io, guard, event),
+            });
+            state.tcp.release(base.conn, released);
+            self = match outcome {
+                Ok(None) => return Phase::Startup(self),
+                Ok(Some(StartupEvent::Reply(event))) => return self.on_reply(base, state, guard, event),
                 // The loop continues: bytes after the Request are an error of the peer.
-                Ok(Some(StartupEvent::Request(request))) => self.on_request(io, request),
-                Err(fault) => return self.fail_startup(io, ConnectionError::Startup(fault)),
-            }
+                Ok(Some(StartupEvent::Request(request))) => match self.on_request(base, state, request) {
+                    ControlFlow::Continue(deciding) => deciding,
+                    ControlFlow::Break(next) => return next,
+                },
+                Err(fault) => return self.fail_startup(base, state, ConnectionError::Startup(fault)),
+            };
         }
     }
 
     // ---- responder ----
 
-    /// The peer's Request is complete. The user has to decide.
-    pub(super) fn on_request(&mut self, io: &mut Io, mut request: ConnectRequest) {
-        trace::request_received(io, self.conn, &request);
-        let offers_ib = agreement::take_offer(&mut request.private_data);
-        let options = match self.take_phase() {
-            Phase::AwaitRequest { responder, options, reassembly } => {
-                self.phase = Phase::Deciding { responder, reassembly, offers_ib };
-                options
+    /// Receives the bytes of the Request, at this offset, that came in streaming mode, and then all others.
+    pub(super) fn run_with(
+        mut self: Box<Self>,
+        base: &mut Base,
+        state: &mut EngineState,
+        guard: &EpochGuard<'_>,
+        (offset, bytes): (u64, &[u8]),
+    ) -> Phase {
+        if let Role::Responder(responder, _) = &mut self.role
+            && !bytes.is_empty()
+        {
+            let request = match responder.receive(offset, bytes) {
+                Ok(step) => step.event,
+                Err(fault) => return self.fail_startup(base, state, ConnectionError::Startup(fault)),
+            };
+            if let Some(request) = request {
+                self = match self.on_request(base, state, request) {
+                    ControlFlow::Continue(deciding) => deciding,
+                    ControlFlow::Break(next) => return next,
+                };
             }
-            other => return self.phase = other,
+        }
+        self.run(base, state, guard)
+    }
+
+    /// The peer's Request is complete. The user has to decide. Breaks with the next phase, if startup is over
+    /// at once.
+    fn on_request(
+        mut self: Box<Self>,
+        base: &mut Base,
+        state: &mut EngineState,
+        mut request: ConnectRequest,
+    ) -> ControlFlow<Phase, Box<Self>> {
+        trace::request_received(state, base.conn, &request);
+        let mark = state.tcp.sequence_mark(base.conn).unwrap_or_default();
+        let offer = agreement::take_offer(&mut request.private_data, mark);
+        let offers_ib = match offer {
+            Offer::Made(peer_rnr) => Some(peer_rnr),
+            Offer::ByProxy => {
+                trace::proxy_found(state, base.conn);
+                None
+            }
+            Offer::None | Offer::Old => None,
+        };
+        let Role::Responder(_, request_state) = &mut self.role else { return ControlFlow::Continue(self) };
+        let options = match std::mem::replace(request_state, RequestState::Deciding { offers_ib }) {
+            RequestState::Awaited(options) => options,
+            deciding @ RequestState::Deciding { .. } => {
+                *request_state = deciding;
+                return ControlFlow::Continue(self);
+            }
         };
         // TCP has lost the connection meanwhile. Its last event follows, and ends this.
-        let Some(info) = io.tcp.info(self.conn) else { return };
+        let Some(info) = state.tcp.info(base.conn) else { return ControlFlow::Continue(self) };
         // RFC 5044 section 7.1.2 (MPA-204): no more private data than the application has room for.
         if request.private_data.len() > options.max_private_data {
-            return self.fail_startup(io, ConnectionError::Startup(StartupFault::PrivateData));
+            let error = ConnectionError::Startup(StartupFault::PrivateData);
+            return ControlFlow::Break(self.fail_startup(base, state, error));
         }
-        let listener = self.admitted.as_ref().map(|admitted| Arc::clone(&admitted.id));
-        let id = match (self.user.id(), &listener) {
+        let listener = base.admitted.as_ref().map(|admitted| Arc::clone(&admitted.id));
+        let id = match (base.user.id(), &listener) {
             (Some(id), _) => Arc::clone(id),
             (None, Some(listener)) if listener.is_listening() => {
-                listener.child(self.conn, (info.local, info.remote))
+                listener.child(base.conn, (info.local, info.remote))
             }
             // The listener is closed.
-            (None, Some(_)) => return self.fail_startup(io, ConnectionError::PeerClosed),
+            (None, Some(_)) => {
+                return ControlFlow::Break(self.fail_startup(base, state, ConnectionError::PeerClosed));
+            }
             (None, None) => {
                 debug_assert!(false, "a Request for no user, at no listener");
-                return self.fail_startup(io, ConnectionError::NoResources);
+                return ControlFlow::Break(self.fail_startup(base, state, ConnectionError::NoResources));
             }
         };
         if options.refuse_markers && request.markers {
-            return self.reject(io, Reject::Markers);
+            return ControlFlow::Break(self.reject(base, state, Reject::Markers));
+        }
+        if offer == Offer::Old {
+            return ControlFlow::Break(self.reject(base, state, Reject::OldAgreement));
         }
         let limit = request.private_data_limit - if offers_ib.is_some() { AGREEMENT_BYTES } else { 0 };
-        id.set_requested(&io.shared, self.conn, limit);
-        self.timers.clear_deadline();
+        id.set_requested(&state.handle, base.conn, limit);
+        base.timers.clear_deadline();
         if let Some(timeout) = options.decision_timeout {
-            self.timers.set_deadline(io.now + duration(timeout));
+            base.timers.set_deadline(state.now + duration(timeout));
         }
-        if let Some(admitted) = &self.admitted {
+        if let Some(admitted) = &base.admitted {
             admitted.listener.count(|stats| stats.requests += 1);
         }
         let kind = CmEventKind::ConnectRequest {
@@ -113,35 +283,38 @@ impl Connection {
             ib_semantics: offers_ib.is_some(),
         };
         // A connection of a listener is new to the user.
-        let from = if matches!(self.user, User::Unaware) { listener } else { None };
-        self.user = User::Known(Arc::clone(&id));
+        let from = if matches!(base.user, User::Unaware) { listener } else { None };
+        base.user = User::Known(Arc::clone(&id));
         id.announce(from.as_ref(), kind);
+        ControlFlow::Continue(self)
     }
 
     /// The user accepts.
-    pub(in crate::engine) fn accept(
-        &mut self,
-        io: &mut Io,
+    fn accept(
+        mut self: Box<Self>,
+        base: &mut Base,
+        state: &mut EngineState,
         guard: &EpochGuard<'_>,
-        id: Arc<CmShared>,
         qp: Arc<QpShared>,
         param: Box<ConnParam>,
-    ) {
-        self.leave_backlog();
-        self.user = User::Known(id);
-        let deadline = io.now + duration(param.timeout);
-        let Phase::Deciding { responder, reassembly, offers_ib } = &mut self.phase else {
-            return self.fail_startup_of(io, qp, ConnectionError::PeerClosed);
+    ) -> Phase {
+        base.qp = Some(Arc::clone(&qp));
+        let deadline = state.now + duration(param.timeout);
+        let Role::Responder(responder, RequestState::Deciding { offers_ib }) = &mut self.role else {
+            return self.fail_startup(base, state, ConnectionError::PeerClosed);
         };
-        let agrees = param.ib_semantics && may_agree(io, self.conn);
-        let agreement = Agreement::new(offers_ib.filter(|_| agrees), &param);
+        let agreement = agreement_of(offers_ib.filter(|_| param.ib_semantics), &param);
+        let mut private_data = param.private_data.clone();
+        if agreement.ib_semantics() {
+            agreement::add_consent(&mut private_data, own_rnr(&param));
+        }
         let accept = Accept {
             ird: Some(param.responder_resources),
             ord: Some(param.initiator_depth),
             min_ord: param.min_initiator_depth,
             markers: Some(param.markers),
-            crc: Some(io.config.crc),
-            private_data: &agreement::reply_data(&param, agreement.ib_semantics()),
+            crc: Some(state.config.crc),
+            private_data: &private_data,
         };
         let (mut negotiated, reply) = match responder.accept(accept, deadline) {
             Ok(answer) => answer,
@@ -152,210 +325,201 @@ impl Connection {
                 let TerminateCode { layer, etype, code } = TerminateCode::mpa(6);
                 let error = StreamError { layer, etype, code, from_peer: false };
                 qp.refuse(error);
-                self.reject(io, Reject::Insufficient { error, needed });
-                return self.end_stream_of(io, qp);
+                return self.reject(base, state, Reject::Insufficient { error, needed });
             }
             Err(error @ (ResponderError::NoRequest | ResponderError::PrivateData(_))) => {
                 debug_assert!(false, "the call of the user has checked the answer: {error}");
-                return self.fail_startup_of(io, qp, ConnectionError::NoResources);
+                return self.fail_startup(base, state, ConnectionError::NoResources);
             }
         };
-        // The next phase follows below.
-        let reassembly = std::mem::take(reassembly);
-        agreement::take_offer(&mut negotiated.private_data);
-        self.report.peer = negotiated.peer;
-        self.apply_keepalive(io, param.keepalive);
-        self.timers.clear_deadline();
-        trace::reply_sent(io, self.conn, &negotiated);
-        self.send_frame(io, &reply);
+        let mark = state.tcp.sequence_mark(base.conn).unwrap_or_default();
+        agreement::take_offer(&mut negotiated.private_data, mark);
+        base.report.peer = negotiated.peer;
+        base.apply_keepalive(state, param.keepalive);
+        base.timers.clear_deadline();
+        trace::reply_sent(state, base.conn, &negotiated);
+        base.send_frame(state, &reply);
         let idle_timeout = param.idle_timeout;
-        if matches!(negotiated.rtr, Rtr::Expect(_)) {
+        let rdma = if matches!(negotiated.rtr, Rtr::Expect(_)) {
             // It is announced when the RTR has come.
-            self.timers.set_deadline(deadline);
+            base.timers.set_deadline(deadline);
             let announcement =
                 Announcement { negotiated: negotiated.clone(), agreement, idle_timeout, ready: true };
             let announcement = Some(Box::new(announcement));
-            self.enter_full_operation(io, qp, (&negotiated, agreement), false, announcement);
+            Rdma::begin(base, state, qp, (&negotiated, agreement), false, announcement)
         } else {
             // The event says whether the user has to wait for the peer's first message.
             let ready = !param.await_first_fpdu;
-            self.enter_full_operation(io, qp, (&negotiated, agreement), ready, None);
-            self.announce_established(io, Announcement { negotiated, agreement, idle_timeout, ready });
-        }
-        self.receive_rest(io, guard, *reassembly);
+            let rdma = Rdma::begin(base, state, qp, (&negotiated, agreement), ready, None);
+            base.announce_established(state, Announcement { negotiated, agreement, idle_timeout, ready });
+            rdma
+        };
+        rdma.receive_rest(base, state, guard, self.reassembly)
     }
 
     /// Rejects the Request.
-    pub(in crate::engine) fn reject(&mut self, io: &mut Io, why: Reject<'_>) {
-        self.leave_backlog();
-        if let Some(admitted) = &self.admitted {
-            admitted.listener.count(|stats| stats.rejected += 1);
-        }
-        let Phase::Deciding { responder, reassembly, .. } = &mut self.phase else {
-            return io.tcp.abort(io.now, self.conn);
+    fn reject(mut self: Box<Self>, base: &mut Base, state: &mut EngineState, why: Reject<'_>) -> Phase {
+        base.count_rejected();
+        let Role::Responder(responder, RequestState::Deciding { .. }) = &mut self.role else {
+            state.tcp.abort(state.now, base.conn);
+            return Phase::Startup(self);
         };
         let (private_data, needed_ord) = match why {
             Reject::ByUser { private_data, .. } => (private_data, None),
             Reject::Insufficient { needed, .. } => (&[][..], Some(needed)),
+            Reject::OldAgreement => (agreement::REFUSES_OLD, None),
             Reject::NotInTime | Reject::Markers => (&[][..], None),
         };
         let Ok(reply) = responder.reject(private_data, needed_ord) else {
             debug_assert!(false, "the call of the user has checked the answer");
-            return self.abort(io);
+            base.abort(state);
+            return Phase::Startup(self);
         };
-        let reassembly = std::mem::take(reassembly);
-        trace::reject_sent(io, self.conn, why.name());
-        self.send_frame(io, &reply);
+        trace::reject_sent(state, base.conn, why.name());
+        base.send_frame(state, &reply);
         match why {
             // RFC 5044 section 7.1.2 (MPA-180): MPA ends, and the TCP connection stays open for the user.
             Reject::ByUser { stays_open: true, .. } => {
-                if let Some(plain) = self.plain.clone() {
-                    return self.enter_streaming_mode(io, plain, *reassembly);
+                if let Some(plain) = base.plain.clone() {
+                    return Streaming::enter(base, state, plain, self.reassembly);
                 }
                 debug_assert!(false, "a connection that began with MPA has no streaming mode");
             }
             // The user has decided, or knows that it is too late.
-            Reject::ByUser { stays_open: false, .. } | Reject::NotInTime => self.user = User::Done,
+            Reject::ByUser { stays_open: false, .. } | Reject::NotInTime => base.user = User::Done,
             // A connection that a listener accepted has no user yet. Otherwise the user gets the error when
             // the connection closes.
-            Reject::Markers if matches!(self.user, User::Unaware) => {}
-            Reject::Markers => self.report.add(ConnectionError::Startup(StartupFault::Markers)),
-            Reject::Insufficient { error, .. } => self.report.add(ConnectionError::Stream(error)),
+            Reject::Markers | Reject::OldAgreement if matches!(base.user, User::Unaware) => {}
+            Reject::OldAgreement => base.report.add(ConnectionError::Startup(StartupFault::OldAgreement)),
+            Reject::Markers => base.report.add(ConnectionError::Startup(StartupFault::Markers)),
+            Reject::Insufficient { error, .. } => base.report.add(ConnectionError::Stream(error)),
         }
-        self.drop_reassembly(io, *reassembly);
-        self.close(io);
+        self.close(base, state)
     }
 
     /// The user has not decided in time: rejects the Request.
-    pub(super) fn decision_timeout(&mut self, io: &mut Io) {
-        if !self.user.id().is_some_and(|id| id.expire()) {
-            return;
+    fn decision_timeout(self: Box<Self>, base: &mut Base, state: &mut EngineState) -> Phase {
+        if !base.user.id().is_some_and(|id| id.expire()) {
+            return Phase::Startup(self);
         }
-        if let Some(admitted) = &self.admitted {
+        if let Some(admitted) = &base.admitted {
             admitted.listener.count(|stats| stats.decision_timeouts += 1);
         }
-        if let User::Known(id) = self.user.take() {
+        if let User::Known(id) = base.user.take() {
             id.announce(
                 None,
                 CmEventKind::ConnectError { error: ConnectionError::DecisionTimeout, peer: None },
             );
         }
-        self.reject(io, Reject::NotInTime);
-    }
-
-    /// The connection no longer counts in its listener's backlog.
-    fn leave_backlog(&mut self) {
-        if let Some(admitted) = &mut self.admitted {
-            admitted.decide();
-        }
+        self.reject(base, state, Reject::NotInTime)
     }
 
     // ---- initiator ----
 
     /// The Reply is complete.
-    fn on_reply(&mut self, io: &mut Io, guard: &EpochGuard<'_>, event: InitiatorEvent) {
-        let (qp, param, reassembly) = match self.take_phase() {
-            Phase::AwaitReply { initiating, reassembly } => {
-                let Initiating { qp, param, .. } = *initiating;
-                (qp, param, *reassembly)
-            }
-            other => return self.phase = other,
+    fn on_reply(
+        self,
+        base: &mut Base,
+        state: &mut EngineState,
+        guard: &EpochGuard<'_>,
+        event: InitiatorEvent,
+    ) -> Phase {
+        let Self { reassembly, role } = self;
+        let Initiating { qp, param, .. } = match role {
+            Role::Initiator(initiating) => initiating,
+            role @ Role::Responder(..) => return Phase::Startup(Self::new(role, reassembly)),
         };
         let idle_timeout = param.idle_timeout;
-        self.timers.clear_deadline();
+        base.timers.clear_deadline();
         match event {
             InitiatorEvent::Accepted(mut negotiated) => {
-                trace::reply_received(io, self.conn, &negotiated);
+                trace::reply_received(state, base.conn, &negotiated);
                 let told = match param.ib_semantics {
                     true => agreement::take_consent(&mut negotiated.private_data),
                     false => None,
                 };
-                let agreement = Agreement::new(told, &param);
-                self.report.peer = negotiated.peer;
-                self.enter_full_operation(io, qp, (&negotiated, agreement), true, None);
+                let agreement = agreement_of(told, &param);
+                base.report.peer = negotiated.peer;
+                let rdma = Rdma::begin(base, state, qp, (&negotiated, agreement), true, None);
                 let announcement = Announcement { negotiated, agreement, idle_timeout, ready: true };
-                self.announce_established(io, announcement);
-                self.receive_rest(io, guard, reassembly);
+                base.announce_established(state, announcement);
+                rdma.receive_rest(base, state, guard, reassembly)
             }
             InitiatorEvent::Rejected(Rejected { private_data, peer, revision }) => {
-                trace::rejected(io, self.conn, revision, private_data.len());
+                trace::rejected(state, base.conn, revision, private_data.len());
                 qp.state.blame(ConnectionError::Rejected);
                 qp.unreached();
                 let kind = CmEventKind::Rejected { private_data: private_data.as_slice().into(), peer };
-                if let (Some(id), Some(plain)) = (self.user.id(), self.plain.clone()) {
+                if let (Some(id), Some(plain)) = (base.user.id(), base.plain.clone()) {
                     // RFC 5044 section 7.1.2 (MPA-190): MPA ends, and the TCP connection stays open
                     // for the user.
-                    id.set_streaming(&io.shared, &plain);
+                    id.set_streaming(&state.handle, &plain);
                     id.announce(None, kind);
-                    return self.enter_streaming_mode(io, plain, reassembly);
+                    base.qp = None;
+                    return Streaming::enter(base, state, plain, reassembly);
                 }
                 // As at the end of a connection: first the identifier is over, then the user is told.
-                if let User::Known(id) = self.user.take() {
+                if let User::Known(id) = base.user.take() {
                     id.set_over(Some(ConnectionError::Rejected));
                     id.announce(None, kind);
                 }
-                self.drop_reassembly(io, reassembly);
-                self.close(io);
-                self.end_stream_of(io, qp);
+                base.drop_reassembly(state, reassembly);
+                Closing::default().close(base, state)
             }
             InitiatorEvent::Unmet { error, negotiated } => {
-                trace::reply_received(io, self.conn, &negotiated);
-                self.report.peer = negotiated.peer;
-                self.enter_full_operation(io, qp, (&negotiated, Agreement::default()), true, None);
+                trace::reply_received(state, base.conn, &negotiated);
+                base.report.peer = negotiated.peer;
+                let mut rdma = Rdma::begin(base, state, qp, (&negotiated, Agreement::default()), true, None);
                 // RFC 6581 sections 9.1 and 9.2 (MPA2-066, MPA2-067, MPA2-087, MPA2-088): a Terminate with
                 // code 6 or 7, then the end.
                 let TerminateCode { layer, etype, code } = error.terminate_code();
                 let known = TerminateError::from_codes(layer, etype, code);
                 let terminate = Terminate::bare(known.unwrap_or(TerminateError::MpaStartupCatastrophic));
                 let terminate = Box::new(terminate);
-                self.fail(io, Failure::Here(terminate));
-                self.drop_reassembly(io, reassembly);
+                let next = rdma.fail(base, state, Failure::Here(terminate));
+                base.drop_reassembly(state, reassembly);
+                rdma.then(next, base, state)
             }
         }
     }
 
-    // ---- both ----
-
-    /// Startup has failed for this queue pair, which ends with the connection.
-    pub(super) fn fail_startup_of(&mut self, io: &mut Io, qp: Arc<QpShared>, error: ConnectionError) {
-        self.fail_startup(io, error);
-        self.end_stream_of(io, qp);
-    }
-
-    /// Receives the bytes after the startup frame as FPDUs, and schedules the connection to send.
-    fn receive_rest(&mut self, io: &mut Io, guard: &EpochGuard<'_>, mut reassembly: Reassembly) {
-        while let Some(Rest { offset, buf, frontier, released }) = reassembly.pop_rest(&mut io.held) {
-            io.tcp.release(self.conn, released);
-            self.receive(io, guard, offset, buf, frontier);
+    /// The peer has closed without a Reply. Perhaps it does not know revision 2 (RFC 6581 section 10).
+    pub(super) fn consider_fallback(&self, base: &mut Base) {
+        let Role::Initiator(Initiating { initiator, qp, param }) = &self.role else { return };
+        let may = matches!(base.attempt, Attempt::First) && base.plain.is_none();
+        if may
+            && initiator.may_fall_back()
+            && let (Some(id), Some(deadline)) = (base.user.id(), base.timers.deadline())
+            && let Some((_, remote)) = id.addresses()
+        {
+            let mut param = param.clone();
+            (param.mpa_revision, param.peer_to_peer, param.fallback) = (1, false, false);
+            let (id, qp) = (Arc::clone(id), Arc::clone(qp));
+            base.attempt = Attempt::Failed(Box::new(Retry { id, qp, remote, param, deadline }));
         }
-        self.activate(io);
     }
 
-    fn drop_reassembly(&self, io: &mut Io, mut reassembly: Reassembly) {
-        io.tcp.release(self.conn, reassembly.clear(&mut io.held));
-    }
+    // ---- for tests ----
 
-    pub(super) fn announce_established(&mut self, io: &mut Io, announcement: Announcement) {
-        let Announcement { negotiated, agreement, idle_timeout, ready } = announcement;
-        self.report.announced = Announced::Established;
-        io.counters.connections += 1;
-        io.counters.connections_without_crc += u64::from(!negotiated.crc);
-        self.set_established(io, idle_timeout);
-        trace::established(io, self.conn, self.phase.qp(), &negotiated);
-        let Negotiated { tx_markers, rx_markers, ird, ord, private_data, peer, revision, .. } = negotiated;
-        // RFC 5044 section 3 (MPA-037), RFC 6581 section 9.1 (MPA2-058): the user gets the peer's revision
-        // and depths.
-        self.announce(CmEventKind::Established {
-            private_data: private_data.as_slice().into(),
-            ord,
-            ird,
-            peer,
-            revision,
-            fell_back: matches!(self.attempt, Attempt::Second { .. }),
-            markers: (tx_markers, rx_markers),
-            ib_semantics: agreement.ib_semantics(),
-            ready,
-        });
+    /// Whether the user and the deadline are those of this phase. Returns what it holds.
+    pub(super) fn check(&self, base: &Base, state: &EngineState) -> Check<Holdings> {
+        let (is_known, has_deadline) = (base.user.id().is_some(), base.timers.deadline().is_some());
+        match &self.role {
+            Role::Initiator(_) => {
+                ensure!(has_deadline, "startup has no deadline");
+                ensure!(is_known, "this end has connected for no user");
+            }
+            Role::Responder(_, RequestState::Awaited(_)) => {
+                ensure!(has_deadline, "startup has no deadline");
+                ensure!(is_known || base.admitted.is_some(), "a Request is awaited for nobody");
+            }
+            Role::Responder(_, RequestState::Deciding { .. }) => {
+                // A connection that TCP has lost waits for TCP's last event.
+                let is_there = state.tcp.info(base.conn).is_some();
+                ensure!(is_known || !is_there, "nobody decides on the Request");
+            }
+        }
+        Ok(Holdings { buffers: self.reassembly.check(&state.held)?, ..Holdings::default() })
     }
 }
 
@@ -367,6 +531,8 @@ pub(in crate::engine) enum Reject<'a> {
     NotInTime,
     /// The Request asks for markers, and the listener refuses that.
     Markers,
+    /// The Request offers an older version of InfiniBand's semantics.
+    OldAgreement,
     /// The peer serves fewer Reads than the user needs.
     Insufficient { error: StreamError, needed: u16 },
 }
@@ -378,6 +544,9 @@ impl Reject<'_> {
             Self::ByUser { .. } => "by the user",
             Self::NotInTime => "the user has not decided in time",
             Self::Markers => "markers are refused",
+            Self::OldAgreement => {
+                "the peer's uwarp is older and has other semantics of InfiniBand: update it"
+            }
             Self::Insufficient { .. } => "the peer serves too few Reads",
         }
     }
@@ -409,4 +578,17 @@ fn keep<E>(
             0
         }
     }
+}
+
+// The caller checks the length of private data with room for these bytes.
+const _: () = assert!(AGREEMENT_BYTES >= agreement::OFFER_BYTES);
+
+/// What this end tells its peer for messages that find no receive request.
+fn own_rnr(param: &ConnParam) -> RnrConfig {
+    RnrConfig { min_rnr_timer: param.min_rnr_timer, rnr_retry: param.rnr_retry }
+}
+
+/// What the ends have agreed to. `peer_rnr`: what the peer has told, if both want InfiniBand's semantics.
+fn agreement_of(peer_rnr: Option<RnrConfig>, param: &ConnParam) -> Agreement {
+    Agreement { peer_rnr, rnr_timeout: param.rnr_timeout, outlives_peer: param.outlives_peer }
 }

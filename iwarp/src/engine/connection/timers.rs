@@ -7,35 +7,35 @@ use tcp_lite::{Deadline, Instant};
 /// 73,000 years.
 const FOR_EVER: tcp_lite::Duration = tcp_lite::Duration::from_micros(i64::MAX as u64 / 4);
 
-/// The times of a connection: the deadline of its phase, the idle timeout, and the peer to take a message.
+/// The times of a connection in any phase: the deadline of the phase, and the idle timeout.
 pub(super) struct Timers {
     /// The deadline of the phase.
     deadline: Deadline,
     /// How long the connection may be idle once it is established, or [`FOR_EVER`].
     idle_timeout: tcp_lite::Duration,
-    /// How long a message of the peer may wait for a receive request, or [`FOR_EVER`].
-    rnr_timeout: tcp_lite::Duration,
     /// When to check whether it was idle for too long.
     idle_check: Deadline,
-    /// When to look at a message of ours that the peer has not taken.
-    untaken_check: Deadline,
+}
+
+/// How long messages wait for receive requests, of a connection in Full Operation.
+pub(super) struct RnrTimers {
+    /// How long a message of the peer may wait, or [`FOR_EVER`].
+    timeout: tcp_lite::Duration,
+    /// Since when the peer has no receive request for a message of this end.
+    peer_since: Deadline,
+    /// When that message fails.
+    peer: Deadline,
 }
 
 impl Timers {
     pub(super) fn new(deadline: Option<Instant>) -> Self {
-        Self {
-            deadline: deadline.into(),
-            idle_timeout: FOR_EVER,
-            rnr_timeout: FOR_EVER,
-            idle_check: Deadline::NONE,
-            untaken_check: Deadline::NONE,
-        }
+        Self { deadline: deadline.into(), idle_timeout: FOR_EVER, idle_check: Deadline::NONE }
     }
 
-    /// The next time at which the connection has to be called.
+    /// The next of them.
     #[inline]
     pub(super) fn next(&self) -> Deadline {
-        self.deadline.min(self.idle_check).min(self.untaken_check)
+        self.deadline.min(self.idle_check)
     }
 
     /// The deadline of the phase.
@@ -51,18 +51,6 @@ impl Timers {
     /// The phase has no deadline.
     pub(super) fn clear_deadline(&mut self) {
         self.deadline = Deadline::NONE;
-    }
-
-    /// Sets how long a message of the peer may wait for a receive request; `None`: for ever.
-    pub(super) fn set_rnr_timeout(&mut self, timeout: Option<Duration>) {
-        self.rnr_timeout = timeout.map_or(FOR_EVER, duration);
-    }
-
-    /// A message of the peer waits: sets the deadline of the phase, unless it may wait for ever.
-    pub(super) fn watch_rnr(&mut self, now: Instant) {
-        if self.rnr_timeout < FOR_EVER {
-            self.deadline = (now + self.rnr_timeout).into();
-        }
     }
 
     /// Whether the deadline of the phase has passed. It is reported once.
@@ -92,16 +80,6 @@ impl Timers {
         take_if_passed(&mut self.idle_check, now)
     }
 
-    /// Sets when to look at a message that the peer has not taken; [`Deadline::NONE`]: there is none.
-    pub(super) fn watch_untaken(&mut self, at: Deadline) {
-        self.untaken_check = at;
-    }
-
-    /// Whether to look at that message now. It is reported once.
-    pub(super) fn take_untaken_check(&mut self, now: Instant) -> bool {
-        take_if_passed(&mut self.untaken_check, now)
-    }
-
     /// Whether the connection was idle for too long if its last progress was at `progress`. If not, the next
     /// check is set.
     pub(super) fn is_idle(&mut self, progress: Instant, now: Instant) -> bool {
@@ -111,6 +89,42 @@ impl Timers {
         let due = progress + self.idle_timeout;
         self.idle_check = (due > now).then_some(due).into();
         due <= now
+    }
+}
+
+impl RnrTimers {
+    /// A message of the peer may wait so long; `None`: for ever.
+    pub(super) fn new(timeout: Option<Duration>) -> Self {
+        Self { timeout: timeout.map_or(FOR_EVER, duration), peer_since: Deadline::NONE, peer: Deadline::NONE }
+    }
+
+    /// Until when a message of the peer may wait that has come now, unless that is for ever.
+    pub(super) fn limit(&self, now: Instant) -> Option<Instant> {
+        (self.timeout < FOR_EVER).then(|| now + self.timeout)
+    }
+
+    /// When a message of this end fails.
+    #[inline]
+    pub(super) fn peer(&self) -> Deadline {
+        self.peer
+    }
+
+    /// The peer has no receive request for a message of this end, which may wait for this time in all;
+    /// `None`: for ever.
+    pub(super) fn peer_is_not_ready(&mut self, now: Instant, time: Option<tcp_lite::Duration>) {
+        let since = self.peer_since.get().unwrap_or(now);
+        self.peer_since = since.into();
+        self.peer = time.map(|time| since + time).into();
+    }
+
+    /// The peer takes messages of this end.
+    pub(super) fn peer_takes(&mut self) {
+        (self.peer_since, self.peer) = (Deadline::NONE, Deadline::NONE);
+    }
+
+    /// Whether that message fails now. It is reported once.
+    pub(super) fn take_peer_due(&mut self, now: Instant) -> bool {
+        take_if_passed(&mut self.peer, now)
     }
 }
 
@@ -139,5 +153,25 @@ mod tests {
         for long in [Duration::MAX, Duration::from_micros(u64::MAX), Duration::from_micros(i64::MAX as u64)] {
             assert!(now + duration(long) > now + duration(Duration::from_secs(1 << 30)), "{long:?}");
         }
+    }
+
+    #[test]
+    fn each_message_has_the_whole_time_once() {
+        let at = Instant::from_micros;
+        let time = |us| Some(tcp_lite::Duration::from_micros(us));
+        let mut rnr = RnrTimers::new(Some(Duration::from_micros(5)));
+        assert_eq!((rnr.limit(at(10)), rnr.peer()), (Some(at(15)), Deadline::NONE));
+        rnr.peer_is_not_ready(at(10), time(100));
+        rnr.peer_is_not_ready(at(50), time(100));
+        assert_eq!(rnr.peer().get(), Some(at(110)), "told twice about one message");
+        rnr.peer_is_not_ready(at(60), time(80));
+        assert_eq!(rnr.peer().get(), Some(at(90)), "the user has changed the number of tries");
+        assert_eq!([89, 90, 91].map(|us| rnr.take_peer_due(at(us))), [false, true, false]);
+        rnr.peer_takes();
+        rnr.peer_is_not_ready(at(200), time(100));
+        assert_eq!(rnr.peer().get(), Some(at(300)), "the next message");
+        rnr.peer_is_not_ready(at(210), None);
+        assert_eq!(rnr.peer(), Deadline::NONE);
+        assert_eq!(RnrTimers::new(None).limit(at(10)), None);
     }
 }

@@ -15,13 +15,13 @@
 //! | `short` | few bytes, by the CRC instruction |
 //! | `lanes` | by the CRC instruction in three lanes: any x86-64 with AVX2, so most since 2013 |
 //! | `fold512` | by carry-less multiplication of 512 bits: AVX-512 with VPCLMULQDQ |
+//! | `library` | by the crates of others, which of them on which CPU, and why |
 //!
 //! This file selects the method.
 
 use std::sync::OnceLock;
 
-use crc_fast::{CrcAlgorithm, Digest};
-
+use self::library::Library;
 use crate::memory::guard::Unmapped;
 use crate::memory::{Stride, copy};
 
@@ -31,6 +31,7 @@ mod bytes;
 mod fold512;
 #[cfg(target_arch = "x86_64")]
 mod lanes;
+mod library;
 #[cfg(target_arch = "x86_64")]
 mod powers;
 #[cfg(target_arch = "x86_64")]
@@ -41,6 +42,10 @@ mod tests;
 /// Bytes of a block when copy and CRC are two passes. It fits the first-level data cache, so the second pass
 /// reads from there.
 const BLOCK_BYTES: usize = 8 * 1024;
+/// The length from which `crc-fast` is faster than [`fold512::append`]: the start of `crc-fast` costs about
+/// 50 ns.
+#[cfg(target_arch = "x86_64")]
+const LONG_BYTES: usize = 8 * 1024;
 
 /// A method to copy and to make the CRC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,8 +56,8 @@ enum Method {
     /// A copy by vectors, block by block, and the CRC instruction over the copy.
     #[cfg(target_arch = "x86_64")]
     Lanes,
-    /// Two passes, the second by a library.
-    Portable,
+    /// Two passes, the second by [`Library::here`].
+    Library,
 }
 
 /// The fastest method here, once it is known.
@@ -61,7 +66,7 @@ static BEST: OnceLock<Method> = OnceLock::new();
 /// The fastest method here.
 #[inline]
 fn best() -> Method {
-    *BEST.get_or_init(|| Method::here().next().unwrap_or(Method::Portable))
+    *BEST.get_or_init(Method::here)
 }
 
 /// Continues the CRC `crc` with `bytes`.
@@ -69,11 +74,11 @@ fn best() -> Method {
 pub(crate) fn append(crc: u32, bytes: &[u8]) -> u32 {
     let best = best();
     #[cfg(target_arch = "x86_64")]
-    if best != Method::Portable && bytes.len() <= short::MAX_BYTES {
-        // SAFETY: `BEST` is a method that this CPU supports, and those that are not portable need SSE4.2.
+    if best != Method::Library && bytes.len() <= short::MAX_BYTES {
+        // SAFETY: `BEST` is a method that this CPU supports, and those without a library need SSE4.2.
         return !unsafe { short::append(!crc, bytes) };
     }
-    // SAFETY: `best` is the first method of `Method::here`, which has only methods that this CPU supports.
+    // SAFETY: `best` is `Method::here`, which this CPU supports.
     unsafe { best.append(crc, bytes) }
 }
 
@@ -84,9 +89,9 @@ pub(crate) fn append_front(crc: u32, front: &Front) -> u32 {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: `BEST` is a method that this CPU supports, and both need SSE4.2.
         Method::Fold512 | Method::Lanes => !unsafe { bytes::append_front(!crc, front) },
-        Method::Portable => {
+        Method::Library => {
             let mut room = [0; Front::MAX_BYTES];
-            crc32c::crc32c_append(crc, front.store(&mut room).0)
+            Library::here().append(crc, front.store(&mut room).0)
         }
     }
 }
@@ -98,7 +103,7 @@ pub(crate) fn append_front(crc: u32, front: &Front) -> u32 {
 pub(crate) fn copy(crc: u32, dst: &mut [u8], src: &[u8]) -> u32 {
     assert_eq!(dst.len(), src.len(), "copy between runs of different length");
     // SAFETY: `src` is a slice of the same length, so its bytes are readable and nobody writes them. `best`
-    // is the first method of `Method::here`, which has only methods that this CPU supports.
+    // is `Method::here`, which this CPU supports.
     unsafe { best().fetch(crc, src.as_ptr(), dst) }
 }
 
@@ -216,8 +221,8 @@ unsafe fn fetch_behind_by_steps(
 /// copies.
 #[inline]
 pub(super) unsafe fn fetch(crc: u32, from: *const u8, out: &mut [u8]) -> u32 {
-    // SAFETY: the caller makes the promise of `Method::fetch` for the bytes at `from`. `best` is the first
-    // method of `Method::here`, which has only methods that this CPU supports.
+    // SAFETY: the caller makes the promise of `Method::fetch` for the bytes at `from`. `best` is
+    // `Method::here`, which this CPU supports.
     unsafe { best().fetch(crc, from, out) }
 }
 
@@ -289,17 +294,18 @@ pub(super) unsafe fn fetch_with_crc_from(
 }
 
 impl Method {
-    /// The methods that this CPU supports, the fastest first.
-    fn here() -> impl Iterator<Item = Self> {
-        [
-            #[cfg(target_arch = "x86_64")]
-            (Self::Fold512, fold512::is_supported()),
-            #[cfg(target_arch = "x86_64")]
-            (Self::Lanes, lanes::is_supported()),
-            (Self::Portable, true),
-        ]
-        .into_iter()
-        .filter_map(|(method, here)| here.then_some(method))
+    /// The fastest method that this CPU supports.
+    #[cold]
+    fn here() -> Self {
+        #[cfg(target_arch = "x86_64")]
+        if fold512::is_supported() {
+            return Self::Fold512;
+        }
+        #[cfg(target_arch = "x86_64")]
+        if lanes::is_supported() {
+            return Self::Lanes;
+        }
+        Self::Library
     }
 
     /// As [`fetch`].
@@ -309,9 +315,9 @@ impl Method {
     /// access it only through atomics and raw copies.
     unsafe fn fetch(self, crc: u32, from: *const u8, out: &mut [u8]) -> u32 {
         #[cfg(target_arch = "x86_64")]
-        if self != Self::Portable && out.len() <= short::MAX_BYTES {
+        if self != Self::Library && out.len() <= short::MAX_BYTES {
             // SAFETY: the caller promises the bytes at `from`, and that the CPU supports this method. Those
-            // that are not portable need SSE4.2.
+            // without a library need SSE4.2.
             return !unsafe { short::fetch::<false>(!crc, from, out) }.0;
         }
         match self {
@@ -323,7 +329,8 @@ impl Method {
             // SAFETY: the caller promises the bytes at `from`, and that the CPU supports this method: all
             // features that `lanes::is_supported` asks for.
             Self::Lanes => !unsafe { lanes::fetch::<false>(!crc, from, out) }.0,
-            Self::Portable => {
+            Self::Library => {
+                let library = Library::here();
                 let mut crc = crc;
                 let mut from = from;
                 for out in out.chunks_mut(BLOCK_BYTES) {
@@ -332,8 +339,7 @@ impl Method {
                     // do.
                     unsafe { copy::fetch(from, out, Stride::NONE) };
                     from = from.wrapping_add(out.len());
-                    // SAFETY: every CPU supports this method.
-                    crc = unsafe { self.append(crc, out) };
+                    crc = library.append(crc, out);
                 }
                 crc
             }
@@ -342,15 +348,15 @@ impl Method {
 
     /// As [`append`].
     ///
+    /// Never inlined: otherwise few bytes pay for the registers that the other methods need.
+    ///
     /// # Safety
     /// The CPU supports this method.
+    #[inline(never)]
     unsafe fn append(self, crc: u32, bytes: &[u8]) -> u32 {
-        if bytes.len() >= self.library_pays_from() {
-            let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, u64::from(!crc));
-            digest.update(bytes);
-            return digest.finalize() as u32;
-        }
         match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Fold512 if bytes.len() >= LONG_BYTES => Library::CrcFast.append(crc, bytes),
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the caller promises that the CPU supports this method: all features that
             // `fold512::is_supported` asks for.
@@ -359,19 +365,7 @@ impl Method {
             // SAFETY: the caller promises that the CPU supports this method: all features that
             // `lanes::is_supported` asks for.
             Self::Lanes => !unsafe { lanes::append(!crc, bytes) },
-            Self::Portable => crc32c::crc32c_append(crc, bytes),
-        }
-    }
-
-    /// The length from which `crc-fast` is faster at summing alone. Its start costs about 50 ns.
-    fn library_pays_from(self) -> usize {
-        match self {
-            #[cfg(target_arch = "x86_64")]
-            Self::Fold512 => 8192,
-            #[cfg(target_arch = "aarch64")]
-            Self::Portable if std::arch::is_aarch64_feature_detected!("pmull") => 1280,
-            // It would use tables, and those of `crc32c` are larger and faster.
-            _ => usize::MAX,
+            Self::Library => Library::here().append(crc, bytes),
         }
     }
 }

@@ -3,9 +3,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use proptest::prelude::*;
 use testkit::dice::Dice;
 
+use super::{Front, Library, Method, append, best, copy, fetch_behind};
 #[cfg(target_arch = "x86_64")]
-use super::lanes;
-use super::{Front, Method, append, best, copy, fetch_behind};
+use super::{fold512, lanes};
 
 /// By a table of bytes, as RFC 3720 appendix B.4's CRCs are usually made.
 fn reference(crc: u32, bytes: &[u8]) -> u32 {
@@ -31,6 +31,19 @@ fn noise(len: usize) -> Vec<u8> {
     Dice::split_mix(0).bytes(len)
 }
 
+/// All methods that this CPU supports.
+fn methods_here() -> impl Iterator<Item = Method> {
+    [
+        #[cfg(target_arch = "x86_64")]
+        (Method::Fold512, fold512::is_supported()),
+        #[cfg(target_arch = "x86_64")]
+        (Method::Lanes, lanes::is_supported()),
+        (Method::Library, true),
+    ]
+    .into_iter()
+    .filter_map(|(method, is_here)| is_here.then_some(method))
+}
+
 /// Bytes before and after a copy, which have to stay unchanged.
 const MARGIN: usize = 80;
 
@@ -43,14 +56,14 @@ fn check(method: Method, source: &[u8], room: &mut [u8], from: usize, to: usize,
     room[..out.end + MARGIN].fill(0xa5);
     let expected = reference(BEFORE, bytes);
     // SAFETY: `bytes` is a slice of as many bytes as the copy has, so they are readable and nobody writes
-    // them. The callers take `method` from `Method::here`, which has only methods that this CPU supports.
+    // them. The callers take `method` from `methods_here`, which has only methods that this CPU supports.
     let got = unsafe { method.fetch(BEFORE, bytes.as_ptr(), &mut room[out.clone()]) };
     let what = format!("{method:?}, {len} bytes, from {from} to {to}");
     assert_eq!(got, expected, "CRC of the copy: {what}");
     assert!(room[out.clone()] == *bytes, "copy: {what}");
     let around = room[..out.start].iter().chain(&room[out.end..out.end + MARGIN]);
     assert!(around.clone().all(|byte| *byte == 0xa5), "beside the copy: {what}");
-    // SAFETY: the callers take `method` from `Method::here`, which has only methods that this CPU supports.
+    // SAFETY: the callers take `method` from `methods_here`, which has only methods that this CPU supports.
     assert_eq!(unsafe { method.append(BEFORE, bytes) }, expected, "CRC alone: {what}");
 }
 
@@ -58,7 +71,7 @@ fn check(method: Method, source: &[u8], room: &mut [u8], from: usize, to: usize,
 fn every_length_is_copied_with_its_crc() {
     let source = noise(70_000);
     let mut room = vec![0; 70_000];
-    for method in Method::here() {
+    for method in methods_here() {
         for len in
             (0..=600).chain(1020..1030).chain(1420..1470).chain([3327, 3328, 8191, 8192, 8193, 8932, 65_535])
         {
@@ -73,7 +86,7 @@ fn every_length_is_copied_with_its_crc() {
 fn every_alignment_of_either_side_is_copied_with_its_crc() {
     let source = noise(2000);
     let mut room = vec![0; 2000];
-    for method in Method::here() {
+    for method in methods_here() {
         for from in 0..64 {
             for to in 0..64 {
                 for len in [7, 40, 129, 200, 333, 1460] {
@@ -153,13 +166,13 @@ fn the_crc_fits_the_copy_while_others_write() {
         });
         let mut out = vec![0; WORDS * 8];
         for round in 0..6000 {
-            for method in Method::here() {
+            for method in methods_here() {
                 let (from, len) = (round % 64, [150, 1460, 9000][round % 3]);
                 let out = &mut out[..len];
                 let source = words.as_ptr().cast::<u8>().wrapping_add(from);
                 // SAFETY: the words live longer than the threads of the scope, and are written as atomics
                 // only. They have 9600 bytes, and the copy ends before 64 + 9000. `method` is of
-                // `Method::here`, which has only methods that this CPU supports.
+                // `methods_here`, which has only methods that this CPU supports.
                 let crc = unsafe { method.fetch(0, source, out) };
                 assert_eq!(crc, reference(0, out), "{method:?}, {len} bytes");
                 #[cfg(target_arch = "x86_64")]
@@ -183,9 +196,31 @@ fn the_crc_fits_the_copy_while_others_write() {
 }
 
 #[test]
-fn the_best_method_is_the_first_that_is_here() {
-    assert_eq!(Some(best()), Method::here().next());
-    assert_eq!(Method::here().last(), Some(Method::Portable));
+fn a_cpu_uses_its_own_method_before_a_library() {
+    assert_eq!((best(), Some(best())), (Method::here(), methods_here().next()));
+}
+
+/// The one of another kind of CPU sums right, too.
+#[test]
+fn both_libraries_sum_every_length() {
+    let source = noise(70_000);
+    for library in [Library::Crc32c, Library::CrcFast] {
+        for len in (0..=600).chain([1023, 1024, 1025, 1460, 8191, 8192, 8193, 65_535]) {
+            for from in [0, len % 61, 63 - len % 11] {
+                let bytes = &source[from..from + len];
+                let got = library.append(0x1234_5678, bytes);
+                assert_eq!(got, reference(0x1234_5678, bytes), "{library:?}, {len} bytes from {from}");
+            }
+        }
+    }
+}
+
+/// With the CRC instruction of x86-64 `crc32c` is faster, with tables `crc-fast`.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn the_library_follows_the_crc_instruction() {
+    let expected = if is_x86_feature_detected!("sse4.2") { Library::Crc32c } else { Library::CrcFast };
+    assert_eq!(Library::here(), expected);
 }
 
 #[test]
@@ -206,13 +241,13 @@ proptest! {
         let bytes = noise(len);
         let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(len + 1)).collect();
         cuts.sort_unstable();
-        for method in Method::here() {
+        for method in methods_here() {
             let (mut copied, mut alone, mut out, mut from) = (0, 0, vec![0; len], 0);
             for to in cuts.iter().copied().chain([len]) {
                 // SAFETY: the source is a slice of the same length, so it is readable and nobody writes it.
-                // `method` is of `Method::here`, which has only methods that this CPU supports.
+                // `method` is of `methods_here`, which has only methods that this CPU supports.
                 copied = unsafe { method.fetch(copied, bytes[from..to].as_ptr(), &mut out[from..to]) };
-                // SAFETY: `method` is of `Method::here`, which has only methods that this CPU supports.
+                // SAFETY: `method` is of `methods_here`, which has only methods that this CPU supports.
                 alone = unsafe { method.append(alone, &bytes[from..to]) };
                 from = to;
             }

@@ -271,23 +271,6 @@ impl HeldList {
         released
     }
 
-    /// Counts the buffers in order as held from now on, as if they had arrived ahead. Returns the number of
-    /// newly counted bytes. Buffers that count already come after all that do not, and are not visited: a
-    /// waiting caller may have many.
-    pub(super) fn count_in_order(&mut self, slab: &mut HeldSlab) -> usize {
-        let (mut counted, mut at) = (0, self.list.head());
-        while let Some(id) = at
-            && let Some(held) = slab.buffers.at_mut(id).filter(|held| !held.ahead)
-        {
-            held.ahead = true;
-            held.pinned = buffer_bytes(&held.buf);
-            self.pinned += held.pinned;
-            counted += held.unreleased();
-            at = slab.buffers.next(id);
-        }
-        counted
-    }
-
     /// Drops buffers that arrived ahead of the frontier, the last ones first, until at least `bytes` bytes
     /// outside of the FPDUs in `placed` are dropped. Before each, `may` gets the ranges of the buffer that
     /// are not placed, by position; when it refuses, nothing more is dropped.

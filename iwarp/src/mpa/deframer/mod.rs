@@ -8,17 +8,12 @@
 //!
 //! The deframer does not look into a ULPDU.
 //!
-//! A caller that cannot take the next ULPDU yet lets the deframer wait ([`Untaken::NotYet`],
-//! [`Ulpdus::wait`]). Then all bytes are held, and TCP counts them as held, so that its window closes.
-//! [`Deframer::resume`] hands up the same ULPDU again.
-//!
 //! | file | what |
 //! |---|---|
 //! | `ulpdus.rs` | the ULPDUs in a received buffer |
 //! | `early.rs`, `early_fpdu.rs` | FPDUs beyond a hole, found by markers and lengths; their records |
 //! | `held.rs` | buffers that wait |
 //! | `fpdu.rs`, `ulpdu.rs` | one FPDU: its extent and its checks; views of it |
-//! | `waiting.rs` | a caller that cannot take the next ULPDU yet |
 //! | `ordered.rs` | the ordered lists of many connections in one set of slots |
 
 mod early;
@@ -28,7 +23,6 @@ mod held;
 mod ordered;
 mod ulpdu;
 mod ulpdus;
-mod waiting;
 
 use std::ops::Range;
 
@@ -41,7 +35,6 @@ pub(crate) use held::take_runs;
 pub use held::{HeldBuf, HeldList, HeldSlab, NoSlot};
 pub use ulpdu::Ulpdu;
 pub use ulpdus::{Deframed, Ulpdus};
-pub use waiting::Untaken;
 
 use early::Search;
 use fpdu::Framing;
@@ -87,10 +80,6 @@ pub struct Deframer {
     known_start: u64,
     /// Bytes to return by the next [`Ulpdus::finish`].
     released: usize,
-    /// Bytes in order that are held because the caller waits, and that TCP does not count as held yet.
-    kept: usize,
-    /// True while the caller waits: nothing is handed up.
-    waits: bool,
     /// True after an error, and after the caller ended reception: received bytes are dropped.
     ended: bool,
     counters: Counters,
@@ -111,8 +100,6 @@ impl Deframer {
             early: List::default(),
             known_start: 0,
             released: 0,
-            kept: 0,
-            waits: false,
             ended: false,
             counters: Counters::default(),
         }
@@ -124,8 +111,7 @@ impl Deframer {
     /// [`receive`](Self::receive), which takes any buffer and reports errors.
     ///
     /// This takes nothing if the stream has markers, if anything is held, or if the buffer is not next in
-    /// order. It stops before the ULPDU for which `each` returns [`Untaken::NotYet`]: the deframer
-    /// [waits](Self::waits) then.
+    /// order.
     ///
     /// # Errors
     /// The first error of `each`. It ends reception.
@@ -136,7 +122,7 @@ impl Deframer {
         buf: &Mbuf,
         frontier: u64,
         slab: &mut HeldSlab,
-        mut each: impl FnMut(u64, &[u8]) -> Result<(), Untaken<E>>,
+        mut each: impl FnMut(u64, &[u8]) -> Result<(), E>,
     ) -> Result<usize, E> {
         let end = offset + buf.len() as u64;
         let is_usual = !self.framing.markers
@@ -157,11 +143,7 @@ impl Deframer {
                 self.counters.fpdus += 1;
                 taken += fpdu_bytes;
                 rest = behind;
-                if let Err(untaken) = each(position, ulpdu) {
-                    let Untaken::Failed(error) = untaken else {
-                        self.put_back(position);
-                        return Ok(taken - fpdu_bytes);
-                    };
+                if let Err(error) = each(position, ulpdu) {
                     // RFC 5044 section 8 (MPA-238): after an error, nothing more is handed up.
                     self.end(slab);
                     return Err(error);
@@ -184,9 +166,6 @@ impl Deframer {
         frontier: u64,
         slab: &'a mut HeldSlab,
     ) -> Ulpdus<'a> {
-        if self.waits {
-            return self.keep(offset, buf, frontier, slab);
-        }
         let ahead = offset >= frontier;
         self.counters.ahead_buffers += u64::from(ahead);
         let before = buf.len();
@@ -266,9 +245,7 @@ impl Deframer {
     pub fn check(&self, slab: &HeldSlab) -> Check<(usize, usize)> {
         let buffers = self.held.check(slab)?;
         let early = slab.early.check_list(self.early)?;
-        let Self { next, frontier, ended, waits, kept, .. } = *self;
-        ensure!(kept == 0, "{kept} bytes are held, and TCP does not know it");
-        ensure!(!waits || buffers > 0 && next < frontier, "it waits for nothing");
+        let Self { next, frontier, ended, .. } = *self;
         ensure!(!ended || buffers + early == 0, "ended, with {buffers} buffers and {early} early FPDUs");
         ensure!(next <= frontier, "handed up to {next}, arrived up to {frontier}");
         let mut was_ahead = false;
@@ -322,7 +299,6 @@ impl Deframer {
     /// Ends reception and drops the held buffers.
     fn end(&mut self, slab: &mut HeldSlab) {
         self.ended = true;
-        self.waits = false;
         self.released += self.held.clear(slab);
         while let Some(head) = self.early.head() {
             slab.early.remove(&mut self.early, head);

@@ -1,7 +1,6 @@
 //! Reception step by step; the crate's `tests/it/mpa/oracle.rs` has the random streams.
 
 mod held;
-mod waiting;
 
 use dp::Mempool;
 
@@ -127,7 +126,7 @@ fn whole_fpdus_are_taken_from_the_front_of_the_next_buffer() {
         let Bench { deframer, slab, seen, .. } = bench;
         deframer.receive_whole(offset, &buf, frontier, slab, |_, ulpdu| {
             seen.push(Whole(ulpdu.to_vec()));
-            Ok::<_, Untaken<()>>(())
+            Ok::<_, ()>(())
         })
     };
     // Two whole ones, and the first bytes of another.

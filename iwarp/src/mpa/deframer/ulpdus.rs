@@ -14,7 +14,7 @@ use super::fpdu::{Extent, Unsound};
 use super::held::NoSlot;
 use super::ulpdu::{Ulpdu, Wire};
 use super::{Deframer, HeldSlab};
-use crate::mpa::{MpaError, marker};
+use crate::mpa::MpaError;
 
 /// A ULPDU that has been received.
 #[derive(Clone, Copy, Debug)]
@@ -117,25 +117,6 @@ impl<'a> Ulpdus<'a> {
         std::mem::take(&mut self.deframer.released)
     }
 
-    /// The caller cannot take the last ULPDU yet. It was [`InOrder`](Deframed::InOrder), at `position`.
-    /// Nothing more is handed up before [`Deframer::resume`]. Returns the same as [`finish`](Self::finish).
-    ///
-    /// # Errors
-    /// Code 5 when there is no slot for the rest of the buffer.
-    #[cold]
-    pub fn wait(mut self, position: u64) -> Result<usize, MpaError> {
-        let Self { deframer, slab, source, .. } = &mut self;
-        deframer.put_back(marker::start_of(position, deframer.framing.markers));
-        if let FpduSource::Buffer { mut start, mut buf } = std::mem::replace(source, FpduSource::Nothing) {
-            advance(&mut start, &mut buf, deframer.next);
-            // If this fails, `Drop` ends reception.
-            deframer.held.hold(slab, start, buf, false).map_err(|NoSlot| MpaError::NoHeldSlot)?;
-        }
-        deframer.count_held(slab);
-        self.settled = true;
-        Ok(self.finish())
-    }
-
     /// Takes the next FPDU, if it is complete and valid in one piece of memory, right after the last one.
     #[inline]
     fn take_adjacent(&mut self) -> Option<Extent> {
@@ -225,10 +206,7 @@ impl<'a> Ulpdus<'a> {
     #[inline]
     fn settle(&mut self) {
         let Self { deframer, slab, .. } = self;
-        // While the caller waits, bytes in order stay counted.
-        if !deframer.waits {
-            deframer.released += deframer.held.on_frontier(slab, deframer.frontier);
-        }
+        deframer.released += deframer.held.on_frontier(slab, deframer.frontier);
         self.settled = true;
     }
 

@@ -10,9 +10,11 @@ use dp::profile::{self, Layer};
 use crate::ddp::{self, Arrival, Header, UntaggedHeader, UntaggedQueue};
 use crate::memory::{Access, EpochGuard, Fault, Target};
 use crate::mpa::startup::{Rtr, RtrKinds};
-use crate::mpa::{HEAD_BYTES, Ulpdu, Untaken};
+use crate::mpa::{HEAD_BYTES, Ulpdu};
+use crate::queues::QpConsumer;
 use crate::rdmap::{Extensions, ImmediateData, Queue, Terminate, TerminateError};
 
+mod ib_profile;
 mod rdmap_queues;
 mod send;
 mod tagged;
@@ -59,6 +61,8 @@ enum NextSend {
     MayBeRtr,
     /// The Send that these bytes of Immediate Data belong to.
     Joined([u8; 4]),
+    /// None: a message has found no receive request, and the requests behind it are dropped.
+    Refused,
 }
 
 impl Inbound {
@@ -82,6 +86,16 @@ impl Inbound {
                 Rtr::Expect(kinds) if kinds.contains(RtrKinds::SEND) => NextSend::MayBeRtr,
                 Rtr::Expect(_) | Rtr::Send(_) | Rtr::None => NextSend::Usual,
             },
+        }
+    }
+
+    /// The MSN up to which messages of the peer find a receive request: those that are taken, and as many
+    /// more as there are requests. Those of a shared queue may go to others.
+    pub(super) fn limit(&self, consumer: &QpConsumer) -> u32 {
+        let taken = self.sends.first_msn().wrapping_sub(1);
+        match self.next_send {
+            NextSend::Refused => taken,
+            _ => taken.wrapping_add(consumer.promised_recvs()),
         }
     }
 
@@ -112,6 +126,8 @@ impl Inbound {
     }
 }
 
+pub(super) use send::bind;
+
 /// Takes in ULPDUs, one by one.
 pub(crate) struct Delivery<'a> {
     pub(super) state: &'a mut StreamState,
@@ -137,7 +153,7 @@ impl Delivery<'_> {
     /// As [`deliver`](Self::deliver), for a ULPDU that lies in one run, with the position of its length
     /// field. The usual segments take little code, and all others take the general way.
     #[inline]
-    pub(crate) fn deliver_whole(&mut self, position: u64, ulpdu: &[u8]) -> Result<(), Untaken<Failure>> {
+    pub(crate) fn deliver_whole(&mut self, position: u64, ulpdu: &[u8]) -> Result<(), Failure> {
         if self.write_whole(ulpdu) {
             return Ok(());
         }
@@ -146,16 +162,15 @@ impl Delivery<'_> {
 
     /// A segment that is not one of a Write, or that is wrong.
     #[inline(never)]
-    fn deliver_other(&mut self, position: u64, ulpdu: &[u8]) -> Result<(), Untaken<Failure>> {
+    fn deliver_other(&mut self, position: u64, ulpdu: &[u8]) -> Result<(), Failure> {
         if self.send_whole(ulpdu) {
             return Ok(());
         }
         self.deliver_any(&Ulpdu::in_one_run(position, ulpdu))
     }
 
-    /// Takes the next ULPDU in the sender's order: places and delivers it. Refuses one that waits for a
-    /// receive request: it has to come again.
-    pub(crate) fn deliver(&mut self, ulpdu: &Ulpdu<'_>) -> Result<(), Untaken<Failure>> {
+    /// Takes the next ULPDU in the sender's order: places and delivers it.
+    pub(crate) fn deliver(&mut self, ulpdu: &Ulpdu<'_>) -> Result<(), Failure> {
         match ulpdu.whole() {
             Some(bytes) if self.write_whole(bytes) => Ok(()),
             Some(bytes) => self.deliver_other(ulpdu.position(), bytes),
@@ -164,7 +179,7 @@ impl Delivery<'_> {
     }
 
     #[inline(never)]
-    fn deliver_any(&mut self, ulpdu: &Ulpdu<'_>) -> Result<(), Untaken<Failure>> {
+    fn deliver_any(&mut self, ulpdu: &Ulpdu<'_>) -> Result<(), Failure> {
         let mut room = [0; Header::MAX_LEN];
         let head = head(ulpdu, &mut room);
         self.in_order(&ReceivedUlpdu {
@@ -177,11 +192,7 @@ impl Delivery<'_> {
 
     /// Takes the next ULPDU in the sender's order, which was placed early: delivers it. It has `len` bytes.
     pub(crate) fn deliver_placed(&mut self, head: &[u8], len: usize) -> Result<(), Failure> {
-        let piece = ReceivedUlpdu { head, len, ulpdu: None, arrival: Arrival::Placed };
-        self.in_order(&piece).map_err(|untaken| match untaken {
-            Untaken::Failed(failure) => failure,
-            Untaken::NotYet => Failure::defect("a receive request for a message that was placed"),
-        })
+        self.in_order(&ReceivedUlpdu { head, len, ulpdu: None, arrival: Arrival::Placed })
     }
 
     /// Places a ULPDU beyond a hole, if all its checks pass. Nothing is delivered, and no error is
@@ -206,21 +217,19 @@ impl Delivery<'_> {
         placed
     }
 
-    fn in_order(&mut self, piece: &ReceivedUlpdu<'_, '_>) -> Result<(), Untaken<Failure>> {
+    fn in_order(&mut self, piece: &ReceivedUlpdu<'_, '_>) -> Result<(), Failure> {
         self.counters.rx_fpdus += 1;
         *self.may_send = true;
         // RFC 5041 sections 4.1 and 4.2 (DDP-047, DDP-048, DDP-071): the T bit selects the buffer model.
         // RDMAP gets the whole header at delivery, STag included, also for a segment that was placed early.
-        let result = match Header::parse(piece.head) {
-            Ok(Header::Tagged(header)) => self.tagged(piece, &header).map_err(Untaken::Failed),
-            Ok(Header::Untagged(header)) => self.untagged(piece, &header),
-            Err(error) => Err(piece.fail(error).into()),
-        };
-        if matches!(result, Err(Untaken::NotYet)) {
-            // It counts when it comes again.
-            self.counters.rx_fpdus -= 1;
-            self.counters.rx_not_ready += 1;
+        let header = Header::parse(piece.head).map_err(|error| piece.fail(error))?;
+        if self.state.has_ib_semantics() && self.is_of_profile(piece, &header)? {
+            return Ok(());
         }
+        let result = match header {
+            Header::Tagged(header) => self.tagged(piece, &header),
+            Header::Untagged(header) => self.untagged(piece, &header),
+        };
         if self.inbound.next_send == NextSend::MayBeRtr {
             self.inbound.next_send = NextSend::Usual;
         }
@@ -247,18 +256,13 @@ impl Delivery<'_> {
         Failure::User(Box::new(terminate))
     }
 
-    fn untagged(
-        &mut self,
-        piece: &ReceivedUlpdu<'_, '_>,
-        header: &UntaggedHeader,
-    ) -> Result<(), Untaken<Failure>> {
+    fn untagged(&mut self, piece: &ReceivedUlpdu<'_, '_>, header: &UntaggedHeader) -> Result<(), Failure> {
         match Queue::open(header.qn, self.state.extensions).map_err(|error| piece.fail(error))? {
-            Queue::Send => return self.send(piece, header),
-            Queue::ReadRequest => self.peer_request(piece, header)?,
-            Queue::Terminate => self.peer_terminate(piece, header)?,
-            Queue::AtomicResponse => self.atomic_response(piece, header)?,
+            Queue::Send => self.send(piece, header),
+            Queue::ReadRequest => self.peer_request(piece, header),
+            Queue::Terminate => self.peer_terminate(piece, header),
+            Queue::AtomicResponse => self.atomic_response(piece, header),
         }
-        Ok(())
     }
 }
 

@@ -72,7 +72,7 @@ impl Delivery<'_> {
                 return Err(TerminateError::UnexpectedOpcode);
             }
             // As an atomic that is admitted: its alignment is checked first.
-            PeerOp::Atomic(AtomicRequest { to, .. }) if self.state.ib_semantics && to % 8 != 0 => {
+            PeerOp::Atomic(AtomicRequest { to, .. }) if self.state.has_ib_semantics() && to % 8 != 0 => {
                 Err(Fault::Misaligned)
             }
             _ if !self.admits(need) => Err(Fault::AccessRights),

@@ -4,10 +4,11 @@ use dp::profile::{self, Layer};
 
 use crate::ddp::{DdpError, UntaggedHeader, UntaggedQueue};
 use crate::memory::{EpochGuard, Fault, PdId, Stag};
-use crate::mpa::{Ulpdu, Untaken};
+use crate::mpa::Ulpdu;
 use crate::queues::{RecvRequest, WcOpcode, WcStatus, WorkCompletion};
 use crate::rdmap::{IMMEDIATE_LEN, Opcode, Terminate, TerminateError, joined_immediate, opcode};
 
+use super::super::outstanding::StreamState;
 use super::{BOUND_AHEAD, Delivery, Failure, Inbound, NextSend, ReceivedUlpdu, place};
 
 /// Why a segment is refused.
@@ -41,7 +42,7 @@ impl Delivery<'_> {
     #[inline]
     pub(super) fn send_whole(&mut self, ulpdu: &[u8]) -> bool {
         let Some((header, payload)) = ulpdu.split_first_chunk() else { return false };
-        let [ddp, rdmap, _, _, _, _, qn @ .., m0, m1, m2, m3, o0, o1, o2, o3]: [u8; UntaggedHeader::LEN] =
+        let [ddp, rdmap, l0, l1, l2, l3, qn @ .., m0, m1, m2, m3, o0, o1, o2, o3]: [u8; UntaggedHeader::LEN] =
             *header;
         let msn = u32::from_be_bytes([m0, m1, m2, m3]);
         let is_usual = [ddp, rdmap] == SEND_CONTROL
@@ -54,6 +55,11 @@ impl Delivery<'_> {
         self.bind();
         if !self.inbound.sends.awaits_whole(msn) {
             return false;
+        }
+        // On InfiniBand, the acknowledgement of a Send is there before any answer to it.
+        if self.state.has_ib_semantics() {
+            self.on_limit(u32::from_be_bytes([l0, l1, l2, l3]));
+            self.on_taken(msn);
         }
         let Some(request) = self.state.consumer.recv() else { return false };
         let (wr_id, len) = (request.wr_id, payload.len() as u32);
@@ -88,9 +94,7 @@ impl Delivery<'_> {
     /// buffer.
     #[inline(always)]
     fn bind(&mut self) {
-        if self.state.consumer.taken_recvs() == 0 {
-            self.post_next_recv();
-        }
+        bind(self.state, self.inbound);
     }
 
     /// As [`bind`](Self::bind), and binds the requests of the messages after it up to `msn`. Requests of a
@@ -101,19 +105,7 @@ impl Delivery<'_> {
         if self.state.consumer.taken_recvs() == 0 || ahead > usize::from(self.inbound.ahead_max) {
             return;
         }
-        while self.state.consumer.taken_recvs() <= ahead && self.post_next_recv() {}
-    }
-
-    /// Takes the next receive request from the receive queue, and posts it to queue 0; `false` if there is
-    /// none.
-    #[inline(always)]
-    fn post_next_recv(&mut self) -> bool {
-        let is_taken = self.state.take_recv();
-        if is_taken {
-            let posted = self.inbound.sends.post(1);
-            debug_assert!(posted, "{BOUND_AHEAD} and one buffers are within the queue's bounds");
-        }
-        is_taken
+        while self.state.consumer.taken_recvs() <= ahead && post_next_recv(self.state, self.inbound) {}
     }
 
     /// Places a Send beyond a hole. Immediate Data is held until it is in order: placing eight bytes early
@@ -125,7 +117,7 @@ impl Delivery<'_> {
         ulpdu: &Ulpdu<'_>,
     ) -> bool {
         let is_send = self.check_opcode(header).is_ok_and(Opcode::is_send);
-        if !is_send || self.inbound.next_send == NextSend::MayBeRtr {
+        if !is_send || matches!(self.inbound.next_send, NextSend::MayBeRtr | NextSend::Refused) {
             return false;
         }
         self.bind_ahead(header.msn);
@@ -136,7 +128,7 @@ impl Delivery<'_> {
         &mut self,
         piece: &ReceivedUlpdu<'_, '_>,
         header: &UntaggedHeader,
-    ) -> Result<(), Untaken<Failure>> {
+    ) -> Result<(), Failure> {
         let payload_len = piece.len - UntaggedHeader::LEN;
         if self.inbound.next_send == NextSend::MayBeRtr
             && payload_len == 0
@@ -149,8 +141,9 @@ impl Delivery<'_> {
             return Ok(());
         }
         self.bind();
-        if self.state.waits_for_recv && self.awaits_recv(header) {
-            return Err(Untaken::NotYet);
+        if self.state.has_ib_semantics() && self.lacks_recv(header) {
+            self.refuse(piece);
+            return Ok(());
         }
         let placed = match (self.check_in_order(header), piece.ulpdu) {
             (Err(error), _) => Err(SendFault::Protocol(error)),
@@ -163,32 +156,44 @@ impl Delivery<'_> {
         });
         match delivered {
             Ok((_, None)) => Ok(()),
-            Ok((opcode, Some(done))) => Ok(self.deliver_send(piece, header, opcode, done.len)?),
+            Ok((opcode, Some(done))) => {
+                self.on_taken(header.msn);
+                self.deliver_send(piece, header, opcode, done.len)
+            }
             Err(SendFault::Protocol(error)) => {
                 if error == TerminateError::DdpTooLong {
                     self.fail_bound(WcStatus::LocalLengthError);
                 }
-                Err(piece.fail(error).into())
+                Err(piece.fail(error))
             }
             Err(SendFault::OwnMemory) => {
                 self.fail_bound(WcStatus::LocalProtectionError);
-                Err(Failure::User(Box::new(Terminate::bare(TerminateError::LocalCatastrophic))).into())
+                Err(Failure::User(Box::new(Terminate::bare(TerminateError::LocalCatastrophic))))
             }
-            Err(SendFault::Unbound) => {
-                Err(Failure::defect("a receive request for each posted buffer").into())
-            }
+            Err(SendFault::Unbound) => Err(Failure::defect("a receive request for each posted buffer")),
         }
     }
 
-    /// Whether the first segment of a message finds no receive request, and waits for one. A segment that is
-    /// wrong does not wait, nor one whose queue pair holds as many shared buffers as it may.
-    #[cold]
-    fn awaits_recv(&self, header: &UntaggedHeader) -> bool {
+    /// Whether the first segment of a message finds no receive request. A segment that is wrong is refused as
+    /// such, and so is one whose queue pair holds as many shared buffers as it may.
+    fn lacks_recv(&self, header: &UntaggedHeader) -> bool {
         self.state.consumer.taken_recvs() == 0
             && self.state.qp.receives.may_take_shared()
             && header.msn == self.inbound.sends.first_msn()
             && header.mo == 0
             && self.check_opcode(header).is_ok()
+    }
+
+    /// A message that finds no receive request is dropped, and so are the requests behind it.
+    #[cold]
+    fn refuse(&mut self, piece: &ReceivedUlpdu<'_, '_>) {
+        self.counters.rx_not_ready += 1;
+        self.inbound.next_send = NextSend::Refused;
+        let terminate = piece.terminate(DdpError::NoBuffer.into());
+        let msn = self.inbound.sends.first_msn();
+        if let Some(ib) = &mut self.state.ib {
+            ib.refuse(msn, terminate);
+        }
     }
 
     /// Checks a segment in order: it is of the oldest message and begins where the one before it ended. A
@@ -227,8 +232,8 @@ impl Delivery<'_> {
         };
         let request = request.ok_or(SendFault::Unbound)?;
         // With InfiniBand's semantics Immediate Data does not go to the buffer.
-        let is_apart =
-            self.state.ib_semantics && Opcode::of_byte(header.rsvd_ulp[0]).is_some_and(Opcode::is_immediate);
+        let is_apart = self.state.has_ib_semantics()
+            && Opcode::of_byte(header.rsvd_ulp[0]).is_some_and(Opcode::is_immediate);
         let room = request.length().max(if is_apart { IMMEDIATE_LEN as u64 } else { 0 });
         // RFC 7306 section 8.2 (EXT-149): DDP checks MSN, offset and length of Immediate Data as those of a
         // Send.
@@ -278,7 +283,7 @@ impl Delivery<'_> {
         // does.
         let completed = if immediate.is_some() { WcOpcode::RecvImmediate } else { WcOpcode::Recv };
         let mut len = len;
-        if self.state.ib_semantics {
+        if self.state.has_ib_semantics() {
             match (self.inbound.next_send, &immediate) {
                 (NextSend::Joined(_), Some(_)) => {
                     return Err(piece.fail(TerminateError::OperationUnspecified));
@@ -323,6 +328,25 @@ impl Delivery<'_> {
             self.state.complete_recv(completion);
         }
     }
+}
+
+/// Binds a receive request to the current message, if none is bound. Returns whether one is.
+///
+/// RFC 5040 section 5.3 (RDMAP-235, RDMAP-246): a Send of any size, empty ones included, takes one buffer.
+#[inline(always)]
+pub(in crate::stream) fn bind(state: &mut StreamState, inbound: &mut Inbound) -> bool {
+    state.consumer.taken_recvs() > 0 || post_next_recv(state, inbound)
+}
+
+/// Takes the next receive request from the receive queue, and posts it to queue 0; `false` if there is none.
+#[inline(always)]
+fn post_next_recv(state: &mut StreamState, inbound: &mut Inbound) -> bool {
+    let is_taken = state.take_recv();
+    if is_taken {
+        let posted = inbound.sends.post(1);
+        debug_assert!(posted, "{BOUND_AHEAD} and one buffers are within the queue's bounds");
+    }
+    is_taken
 }
 
 /// Places the payload of a ULPDU into the elements of a receive request, from `offset` on.

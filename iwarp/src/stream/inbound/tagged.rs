@@ -43,7 +43,7 @@ impl Delivery<'_> {
             return false;
         }
         let stag = Stag(u32::from_be_bytes([s0, s1, s2, s3]));
-        if !self.admits(Access::REMOTE_WRITE) {
+        if !self.admits(Access::REMOTE_WRITE) || self.inbound.next_send == NextSend::Refused {
             return false;
         }
         let (to, len) = (u64::from_be_bytes(to), payload.len() as u64);

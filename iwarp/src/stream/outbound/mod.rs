@@ -11,16 +11,16 @@ use dp::profile::{self, Layer};
 use tcp_lite::{ConnId, Instant, SegmentBuf, SendError, Stack};
 
 use crate::ddp::Segment;
-use crate::memory::{EpochGuard, Source, Stag};
+use crate::memory::{EpochGuard, Source};
 use crate::mpa::Framer;
 use crate::mpa::startup::{Rtr, RtrKind};
-use crate::queues::{QpConsumer, WcStatus};
+use crate::queues::{SendOp, WcStatus};
 use crate::rdmap::{IMMEDIATE_LEN, Opcode, Terminate, TerminateError};
 
+use super::ib_profile::PAYLOAD_BYTES;
 use super::message::{FetchError, Message, OwnBytes, PayloadSource, Payloads};
-use super::outstanding::{Pending, StreamState, pending_of};
+use super::outstanding::StreamState;
 use super::peer_request::{ByKind, PeerRequest};
-use super::sent_to::SentTo;
 use super::{Failure, StreamCounters};
 use super::{request_pool::RequestPool, slot_pool::PoolQueue};
 
@@ -57,6 +57,8 @@ pub(crate) enum SendOutcome {
     NoMbuf,
     /// TCP has the Terminate: FIN may follow.
     Terminated,
+    /// TCP has all that the peer is told, and the stream ends without a Terminate: FIN may follow.
+    Ended,
 }
 
 /// The arguments of [`Outbound::run`].
@@ -88,9 +90,7 @@ pub(super) struct Outbound {
     /// Requests of the peer, oldest first: at most IRD Reads and as many atomics. A request stays here until
     /// it is answered in full.
     responses: PoolQueue,
-    terminate: Option<Box<Terminate>>,
-    terminated: bool,
-    rtr: Option<RtrKind>,
+    phase: Phase,
     /// Whether a response goes next, if there is one, because the last message was our user's.
     response_next: bool,
     /// Local requests that may still be executed in this call: they hand no bytes to TCP, so the byte budget
@@ -106,6 +106,25 @@ pub(super) struct Outbound {
     atomic_id: u32,
     /// The limit of a ULPDU without markers, in segments of this capacity.
     limit: (usize, u32),
+}
+
+/// What goes before all messages, and whether there may be others. (First those in which nothing waits: they
+/// are asked for together.)
+enum Phase {
+    /// Nothing goes before a message.
+    Open,
+    /// The Terminate is written to TCP.
+    Terminated,
+    /// As `Silent`, and the connection is told.
+    Ended,
+    /// The ready-to-receive message goes first.
+    Rtr(RtrKind),
+    /// The stream has failed. A Terminate has to be sent.
+    Terminate(Box<Terminate>),
+    /// The Terminate is the current message.
+    Terminating,
+    /// The stream has failed. Nothing more may be sent, and the peer is not told the cause.
+    Silent,
 }
 
 /// The payload of a request that is sent without a copy.
@@ -136,6 +155,20 @@ enum Completes {
     Response,
     /// The stream: nothing may follow.
     Terminate,
+    /// Nothing: the message is of queue 4.
+    Profile,
+}
+
+impl Current {
+    /// Whether it is a message of a request of our user.
+    fn is_of_request(&self) -> bool {
+        match self.completes {
+            Completes::Nothing | Completes::Request | Completes::Write { .. } | Completes::Joined { .. } => {
+                true
+            }
+            Completes::Response | Completes::Terminate | Completes::Profile => false,
+        }
+    }
 }
 
 impl Outbound {
@@ -148,11 +181,9 @@ impl Outbound {
             own: OwnBytes::new(),
             answering: false,
             responses: PoolQueue::default(),
-            terminate: None,
-            terminated: false,
-            rtr: match rtr {
-                Rtr::Send(kind) => Some(kind),
-                Rtr::None | Rtr::Expect(_) => None,
+            phase: match rtr {
+                Rtr::Send(kind) => Phase::Rtr(kind),
+                Rtr::None | Rtr::Expect(_) => Phase::Open,
             },
             response_next: true,
             local_left: 0,
@@ -178,14 +209,15 @@ impl Outbound {
     ) -> Result<SendOutcome, Failure> {
         let _transmit = profile::scope(Layer::Transmit);
         // RFC 5041 section 3 (DDP-039), RFC 5040 section 5.4 (RDMAP-261): nothing is sent after a Terminate.
-        if self.terminated {
+        if matches!(self.phase, Phase::Terminated | Phase::Ended) {
             return Ok(SendOutcome::Idle);
         }
         self.local_left = MAX_LOCAL;
         // TCP reports its end by an event of its own.
         let Ok(mut sender) = tcp.sender(now, conn) else { return Ok(SendOutcome::Idle) };
         let mut used = 0;
-        let mut more = self.is_usual_next(cx.state) || self.prepare(&mut cx)?;
+        let mut usual = self.is_usual_next(cx.state);
+        let mut more = usual || self.prepare(&mut cx)?;
         while more && used < budget {
             let takes_external = self.external.is_some() && sender.takes_external();
             let mut segment = match profile::within(Layer::TcpOut, || sender.segment()) {
@@ -198,23 +230,37 @@ impl Outbound {
             cx.framer.tally(segment.wants_sum());
             let filled = match takes_external && self.fill_external(&mut cx, &mut segment)? {
                 true => Ok(true),
-                false => self.fill(&mut cx, &mut segment),
+                false => self.fill(&mut cx, &mut segment, usual),
             };
-            used += segment.len();
+            usual = false;
+            let written = segment.len();
+            used += written;
             if let Some(sum) = cx.framer.take_tally() {
                 segment.set_sum(sum);
             }
             profile::within(Layer::TcpOut, || segment.push());
-            more = filled?;
-            if self.terminated {
-                return Ok(SendOutcome::Terminated);
+            if let Some(ib) = &mut cx.state.ib {
+                ib.set_written(cx.offset + written as u64);
             }
+            more = filled?;
+        }
+        // Nothing is left to send behind the end.
+        if !matches!(self.phase, Phase::Open)
+            && let Some(ended) = self.ended()
+        {
+            return Ok(ended);
         }
         Ok(if more || self.local_left == 0 { SendOutcome::More } else { SendOutcome::Idle })
     }
 
-    /// Fills one TCP segment with whole FPDUs. Returns whether there is more to send.
-    fn fill(&mut self, cx: &mut SendContext<'_>, segment: &mut SegmentBuf<'_, '_>) -> Result<bool, Failure> {
+    /// Fills one TCP segment with whole FPDUs. `usual`: what is next was found to be usual. Returns whether
+    /// there is more to send.
+    fn fill(
+        &mut self,
+        cx: &mut SendContext<'_>,
+        segment: &mut SegmentBuf<'_, '_>,
+        mut usual: bool,
+    ) -> Result<bool, Failure> {
         // RFC 5044 section 4.5 (MPA-111): the limit follows the whole segment, not what is left of it.
         // RFC 5041 section 3 (DDP-027): the segment that TCP offers shows the current MULPDU.
         let capacity = segment.capacity();
@@ -224,16 +270,17 @@ impl Outbound {
         let (_, mut limit) = self.limit;
         let (room, used) = segment.room();
         loop {
-            if self.current.is_some() {
+            if !usual && self.current.is_some() {
                 if !self.write_fpdu(cx, room, used, limit)? {
                     return Ok(true);
                 }
             } else {
-                match if self.allows_usual(cx.state) {
-                    self.write_usual(cx, room, used, limit)
-                } else {
-                    FillOutcome::Other
-                } {
+                let outcome = match usual || self.allows_usual(cx.state) {
+                    true => self.write_usual(cx, room, used, limit),
+                    false => FillOutcome::Other,
+                };
+                usual = false;
+                match outcome {
                     FillOutcome::Empty => return Ok(false),
                     FillOutcome::Full => return Ok(true),
                     FillOutcome::Other if !self.prepare(cx)? => return Ok(false),
@@ -288,7 +335,7 @@ impl Outbound {
         else {
             return Ok(false);
         };
-        let posted = cx.state.consumer.next_send();
+        let posted = cx.state.next_request();
         let around = profile::within(Layer::Fetch, || {
             message.write_around(&next, posted, (cx.framer, plan), (cx.guard, cx.state.by))
         });
@@ -318,22 +365,34 @@ impl Outbound {
 
     /// Makes sure that there is a current message; `false`: nothing can be sent now.
     fn prepare(&mut self, cx: &mut SendContext<'_>) -> Result<bool, Failure> {
-        if self.terminated {
+        if matches!(self.phase, Phase::Terminated | Phase::Ended) {
             return Ok(false);
         }
-        if let Some(terminate) = self.terminate.take() {
-            self.current = Some(Current {
-                message: self.own_message(Opcode::Terminate, 1, &terminate.to_bytes()),
-                completes: Completes::Terminate,
-            });
+        if self.has_profile_message(cx) {
+            return Ok(true);
+        }
+        match &self.phase {
+            Phase::Terminate(terminate) => {
+                let bytes = terminate.to_bytes();
+                self.phase = Phase::Terminating;
+                self.current = Some(Current {
+                    message: self.own_message(Opcode::Terminate, 1, &bytes),
+                    completes: Completes::Terminate,
+                });
+            }
+            Phase::Silent => {
+                self.phase = Phase::Ended;
+                return Ok(false);
+            }
+            // RFC 6581 sections 5 and 9.2 (MPA2-017, MPA2-086): the RTR goes before every other FPDU.
+            &Phase::Rtr(kind) => {
+                self.phase = Phase::Open;
+                self.current = Some(self.rtr_message(kind, cx));
+            }
+            Phase::Open | Phase::Terminating | Phase::Terminated | Phase::Ended => {}
         }
         // RFC 5041 section 5.3 (DDP-124): a message is sent to its end before the next one begins.
         while self.current.is_none() {
-            // RFC 6581 sections 5 and 9.2 (MPA2-017, MPA2-086): the RTR goes before every other FPDU.
-            if let Some(kind) = self.rtr.take() {
-                self.current = Some(self.rtr_message(kind, cx));
-                break;
-            }
             let has_response = !self.responses.is_empty();
             let started = (has_response && self.response_next && self.start_response(cx)?)
                 || self.start_request(cx)?
@@ -343,6 +402,46 @@ impl Outbound {
             }
         }
         Ok(true)
+    }
+
+    /// Makes the next message of queue 4 the current one, if one goes before all others. Returns whether the
+    /// current message is of queue 4.
+    fn has_profile_message(&mut self, cx: &mut SendContext<'_>) -> bool {
+        if self.current.is_some() || matches!(self.phase, Phase::Rtr(_)) {
+            return matches!(self.current, Some(Current { completes: Completes::Profile, .. }));
+        }
+        // A Send tells the limit. In front of another message, a message of its own does.
+        let next = cx.state.next_request();
+        let tells = next.map_or(!self.responses.is_empty(), |next| !matches!(next.op, SendOp::Send));
+        let Some(ib) = &mut cx.state.ib else { return false };
+        if tells {
+            ib.tell_limit();
+        }
+        if !ib.has_messages() {
+            return false;
+        }
+        let Some((message, msn)) = ib.next_message((self.send_msn, self.request_msn)) else {
+            return false;
+        };
+        let (header, payload) = message.to_segment(msn);
+        self.own.clear();
+        self.own.extend(payload);
+        let message = Message::profile(header, PAYLOAD_BYTES as u32);
+        self.current = Some(Current { message, completes: Completes::Profile });
+        true
+    }
+
+    /// The peer has dropped the requests that it has not taken: what is being cut of one goes no further.
+    pub(super) fn go_back(&mut self, state: &mut StreamState, pool: &mut RequestPool, msn: u32) {
+        if self.current.is_some_and(|current| current.is_of_request()) {
+            self.current = None;
+            self.external = None;
+            // What its header was to tell is told later.
+            if let Some(ib) = &mut state.ib {
+                ib.owe_limit();
+            }
+        }
+        state.go_back(&mut pool.outstanding, msn);
     }
 
     /// Writes the next FPDU of the current message behind the `used` bytes of a segment, with a ULPDU of at
@@ -370,7 +469,7 @@ impl Outbound {
             let source = match &cx.found {
                 Some(source) => source,
                 None => {
-                    let posted = cx.state.consumer.next_send();
+                    let posted = cx.state.next_request();
                     let answering = if *answering { responses.front(&cx.pool.peer_requests) } else { None };
                     let payloads = Payloads { posted, own, answering };
                     let by = (cx.guard, cx.state.by);
@@ -409,10 +508,10 @@ impl Outbound {
             Completes::Request => {
                 self.response_next = true;
                 let external = self.external.take().and_then(|external| external.end);
-                match if state.ib_semantics { Some(end) } else { external } {
-                    None => state.complete_oldest(),
+                match if state.has_ib_semantics() { Some(end) } else { external } {
+                    None => state.complete_next(),
                     Some(offset) => {
-                        state.complete_oldest_acknowledged(offset, self.send_msn.wrapping_sub(1));
+                        state.complete_next_acknowledged(offset, self.send_msn.wrapping_sub(1));
                     }
                 }
             }
@@ -432,7 +531,12 @@ impl Outbound {
                     self.answered.count(&request.op);
                 }
             }
-            Completes::Terminate => self.terminated = true,
+            Completes::Terminate => self.phase = Phase::Terminated,
+            Completes::Profile => {
+                if let Some(ib) = &mut state.ib {
+                    ib.set_sent(end);
+                }
+            }
         }
     }
 
@@ -466,7 +570,7 @@ impl Outbound {
     fn own_message(&mut self, opcode: Opcode, msn: u32, bytes: &[u8]) -> Message {
         self.own.clear();
         self.own.extend(bytes.iter().copied());
-        Message::untagged(opcode, Stag(0), msn, bytes.len() as u32, PayloadSource::Own)
+        Message::untagged(opcode, 0, msn, bytes.len() as u32, PayloadSource::Own)
     }
 
     /// Queues a checked request of the peer.
@@ -487,36 +591,49 @@ impl Outbound {
         (!self.answered.is_empty()).then(|| std::mem::take(&mut self.answered))
     }
 
+    /// A Terminate is the last message, behind what the peer is told of its own messages.
     pub(super) fn terminate(&mut self, terminate: &Terminate) {
-        self.terminate = Some(Box::new(terminate.clone()));
+        self.phase = Phase::Terminate(Box::new(terminate.clone()));
+    }
+
+    /// Nothing goes behind what the peer is told of its own messages.
+    pub(super) fn end_silently(&mut self) {
+        self.phase = Phase::Silent;
     }
 
     /// Whether nothing is being sent or waits to be sent, apart from the send queue.
     pub(super) fn is_idle(&self) -> bool {
-        self.current.is_none() && self.responses.is_empty() && self.terminate.is_none() && self.rtr.is_none()
+        self.current.is_none()
+            && self.responses.is_empty()
+            && matches!(self.phase, Phase::Open | Phase::Terminated | Phase::Ended)
     }
 
-    /// The request whose message is being cut is the cause of the stream's end.
-    pub(super) fn fail_current(&mut self, status: WcStatus) {
-        self.fault = Some(status);
+    /// What the connection is told once nothing may follow any more.
+    #[cold]
+    fn ended(&self) -> Option<SendOutcome> {
+        match self.phase {
+            Phase::Terminated => Some(SendOutcome::Terminated),
+            Phase::Ended => Some(SendOutcome::Ended),
+            Phase::Open | Phase::Rtr(_) | Phase::Terminate(_) | Phase::Terminating | Phase::Silent => None,
+        }
     }
 
-    /// Drops everything but a Terminate. Returns the request whose message was being cut, which leaves the
-    /// send queue.
-    pub(super) fn abandon(&mut self, pool: &mut RequestPool, consumer: &mut QpConsumer) -> Option<Pending> {
+    /// Drops everything but a Terminate, and a message of queue 4 that is begun. The request whose message
+    /// was being cut counts as started.
+    pub(super) fn abandon(&mut self, pool: &mut RequestPool, state: &mut StreamState) {
         self.responses.clear(&mut pool.peer_requests);
         self.external = None;
-        self.rtr = None;
+        if matches!(self.phase, Phase::Rtr(_)) {
+            self.phase = Phase::Open;
+        }
         self.answering = false;
-        match self.current.take()?.completes {
+        let Some(current) = self.current.take() else { return };
+        match current.completes {
             Completes::Request | Completes::Write { .. } | Completes::Joined { .. } => {
-                let request = consumer.next_send()?;
-                let sent_to = SentTo::of(request, self.send_msn.wrapping_sub(1));
-                let request = pending_of(request);
-                consumer.remove_send();
-                Some(Pending { sent_to, fault: self.fault.take(), ..request })
+                state.abandon_next(self.send_msn.wrapping_sub(1), self.fault.take());
             }
-            Completes::Nothing | Completes::Response | Completes::Terminate => None,
+            Completes::Profile => self.current = Some(current),
+            Completes::Nothing | Completes::Response | Completes::Terminate => {}
         }
     }
 }

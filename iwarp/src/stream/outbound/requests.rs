@@ -21,11 +21,15 @@ impl Outbound {
     #[inline]
     pub(super) fn start_request(&mut self, cx: &mut SendContext<'_>) -> Result<bool, Failure> {
         let state = &mut *cx.state;
+        if state.ib.as_ref().is_some_and(|ib| !ib.lets_send()) {
+            return Ok(false);
+        }
+        while state.skip_done() {}
         // RFC 7306 sections 5.2.1 and 6.3 (EXT-088, EXT-126): requests start in the order in which they were
         // posted. One that may not start yet stays in front of all others.
-        let Some(request) = state.consumer.next_send() else { return Ok(false) };
+        let Some(request) = state.next_request() else { return Ok(false) };
         let &SendEntry { ref op, ref payload, length, flags, prepared, .. } = request;
-        let has_begun = state.next_element > 0;
+        let has_begun = state.unsent > 0;
         // Looked at behind the request: one that was posted after our user has stopped the queue is seen to
         // be held.
         if state.qp.sends.is_held() && !has_begun {
@@ -46,20 +50,24 @@ impl Outbound {
         }
         let solicited = flags.contains(SendFlags::SOLICITED);
         // On InfiniBand the response meets the buffer, after the request was carried out.
-        let fails_late = state.ib_semantics && matches!(op, SendOp::Read { .. } | SendOp::Atomic { .. });
+        let fails_late =
+            state.has_ib_semantics() && matches!(op, SendOp::Read { .. } | SendOp::Atomic { .. });
         if matches!(prepared, PreparedPayload::InvalidMemory) && !fails_late {
-            return Err(fail_oldest(state, WcStatus::LocalProtectionError));
+            return Err(fail_next(state, WcStatus::LocalProtectionError));
         }
         if matches!(prepared, PreparedPayload::InvalidLength) {
-            return Err(fail_oldest(state, WcStatus::LocalLengthError));
+            return Err(fail_next(state, WcStatus::LocalLengthError));
         }
         // The post checks this. A request that was posted before the connection is checked here.
-        if !op.is_allowed(state.ib_semantics) {
-            return Err(fail_oldest(state, WcStatus::LocalQpOperationError));
+        if !op.is_allowed(state.has_ib_semantics()) {
+            return Err(fail_next(state, WcStatus::LocalQpOperationError));
         }
         let message = match *op {
             SendOp::Write { remote } => write(remote, length),
-            SendOp::Send => self.send(Opcode::send(solicited, false), 0, length),
+            SendOp::Send => {
+                let limit = state.ib.as_mut().map_or(0, |ib| ib.told_limit());
+                self.send(Opcode::send(solicited, false), limit, length)
+            }
             SendOp::SendInvalidate { rkey } => self.send(Opcode::send(solicited, true), rkey, length),
             SendOp::SendImmediate { data } => {
                 let msn = self.next_send_msn();
@@ -81,7 +89,7 @@ impl Outbound {
             }
             // As above.
             SendOp::Read { .. } | SendOp::Atomic { .. } if state.ord == 0 => {
-                return Err(fail_oldest(state, WcStatus::LocalQpOperationError));
+                return Err(fail_next(state, WcStatus::LocalQpOperationError));
             }
             SendOp::Read { .. } | SendOp::Atomic { .. } => return Ok(self.request_response(cx)),
             SendOp::LocalInvalidate { .. } | SendOp::BindWindow(_) | SendOp::FastRegister(_) => {
@@ -103,9 +111,12 @@ impl Outbound {
         if state.outstanding.len() >= state.ord as usize {
             return false;
         }
-        let Some(request) = state.consumer.next_send() else { return false };
+        let Some(request) = state.next_request() else { return false };
         let pending = Pending { byte_len: request.length, ..pending_of(request) };
-        let has_begun = state.next_element > 0;
+        if state.next_element == 0 {
+            state.await_response(pending);
+        }
+        let Some(request) = state.next_request() else { return false };
         let (message, response) = match request.op {
             // RFC 5040 sections 5.2 and 5.2.1 (RDMAP-206, RDMAP-215, RDMAP-216): one Read Request for each
             // sink, which names one remote buffer.
@@ -136,12 +147,9 @@ impl Outbound {
             _ => return false,
         };
         if state.next_element == 0 {
-            state.consumer.remove_send();
+            state.finish_request();
         }
         state.outstanding.push(&mut cx.pool.outstanding, response);
-        if !has_begun {
-            state.await_response(pending);
-        }
         self.current = Some(Current { message, completes: Completes::Nothing });
         true
     }
@@ -154,20 +162,20 @@ impl Outbound {
             return Ok(false);
         }
         self.local_left -= 1;
-        let Some(request) = state.consumer.next_send() else { return Ok(false) };
+        let Some(request) = state.next_request() else { return Ok(false) };
         if let Err(status) = unsent::run(&request.op, state.by, cx.guard) {
-            return Err(fail_oldest(state, status));
+            return Err(fail_next(state, status));
         }
-        state.complete_oldest();
+        state.complete_next();
         Ok(true)
     }
 
     /// A Send of any type.
     ///
     /// RFC 5040 section 4.2 (RDMAP-113): it has no RDMAP header.
-    pub(super) fn send(&mut self, opcode: Opcode, invalidate: u32, length: u32) -> Message {
+    pub(super) fn send(&mut self, opcode: Opcode, field: u32, length: u32) -> Message {
         let msn = self.next_send_msn();
-        Message::untagged(opcode, Stag(invalidate), msn, length, PayloadSource::Posted)
+        Message::untagged(opcode, field, msn, length, PayloadSource::Posted)
     }
 
     /// RFC 5041 section 4.3 (DDP-089, DDP-091): each message to a queue raises MSN by one, modulo 2^32.
@@ -213,14 +221,10 @@ impl Outbound {
     }
 }
 
-/// The request at the head of the send queue fails with `status`, and ends the stream.
+/// The next request fails with `status`, and ends the stream.
 #[cold]
-fn fail_oldest(state: &mut StreamState, status: WcStatus) -> Failure {
-    if let Some(request) = state.consumer.next_send() {
-        let pending = Pending { fault: Some(status), ..pending_of(request) };
-        state.consumer.remove_send();
-        state.pending.push_back(pending);
-    }
+fn fail_next(state: &mut StreamState, status: WcStatus) -> Failure {
+    state.fail_next(status);
     Failure::here(TerminateError::LocalCatastrophic)
 }
 

@@ -15,9 +15,10 @@ use crate::mpa::{FpduPlan, Framer, UlpduHead};
 use crate::queues::{Payload, PreparedPayload, SendEntry, SendFlags, SendOp, Signaled, send_opcode};
 use crate::rdmap::Opcode;
 
+use super::super::ib_profile::IbProfile;
 use super::super::message::Addressing;
 use super::super::outstanding::{Pending, StreamState, TOGETHER, acknowledged_of};
-use super::{Outbound, SendContext};
+use super::{Outbound, Phase, SendContext};
 
 /// Why no further request was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +47,13 @@ impl Outbound {
     #[inline]
     pub(super) fn allows_usual(&self, state: &StreamState) -> bool {
         // RFC 6581 sections 5 and 9.2 (MPA2-017, MPA2-086): the RTR goes before every other FPDU.
-        self.is_idle() && !self.terminated && (state.pending.is_empty() || state.ib_semantics)
+        self.current.is_none()
+            && self.responses.is_empty()
+            && matches!(self.phase, Phase::Open)
+            && match &state.ib {
+                None => state.pending.is_empty(),
+                Some(ib) => state.unsent == 0 && ib.lets_send(),
+            }
     }
 
     /// Writes FPDUs of requests behind the `used` bytes of a segment, each with a ULPDU of at most `limit`
@@ -63,7 +70,7 @@ impl Outbound {
         limit: u32,
     ) -> FillOutcome {
         debug_assert!(self.allows_usual(cx.state), "others go first");
-        let StreamState { qp, consumer, by, progress, pending, ib_semantics, .. } = &mut *cx.state;
+        let StreamState { qp, consumer, by, progress, pending, ib, .. } = &mut *cx.state;
         // With markers the limit is another one for each FPDU.
         let together = if cx.framer.markers() { 1 } else { TOGETHER };
         let requests = consumer.next_sends(together);
@@ -89,11 +96,13 @@ impl Outbound {
                 ),
                 SendOp::Send => {
                     let opcode = Opcode::send(solicited, false);
-                    (Addressing::Untagged { opcode, invalidate: Stag(0), msn }, msn.wrapping_add(1))
+                    // The limit is told once the Send is written.
+                    let field = ib.as_ref().map_or(0, |ib| ib.limit());
+                    (Addressing::Untagged { opcode, field, msn }, msn.wrapping_add(1))
                 }
                 SendOp::SendInvalidate { rkey } => {
                     let opcode = Opcode::send(solicited, true);
-                    (Addressing::Untagged { opcode, invalidate: Stag(rkey), msn }, msn.wrapping_add(1))
+                    (Addressing::Untagged { opcode, field: rkey, msn }, msn.wrapping_add(1))
                 }
                 _ => {
                     stop = FillOutcome::Other;
@@ -135,26 +144,41 @@ impl Outbound {
             self.send_msn = next_msn;
             fetched += u64::from(request.length);
             sent += 1;
-            if *ib_semantics {
+            if let Some(ib) = ib {
+                if matches!(request.op, SendOp::Send) {
+                    ib.told_limit();
+                }
                 await_acknowledgement(pending, request, cx.offset + end as u64, msn);
             } else if request.flags.contains(SendFlags::SIGNALED) || qp.sends.signals_all() {
                 signaled.push(Signaled { wr_id: request.wr_id, opcode: send_opcode(&request.op) });
             }
         }
+        // A message of queue 4 goes behind the requests.
+        let behind = |stop, ib: &IbProfile| match stop {
+            FillOutcome::Empty if ib.has_messages() => FillOutcome::Other,
+            stop => stop,
+        };
         if sent == 0 {
-            return stop;
+            return ib.as_ref().map_or(stop, |ib| behind(stop, ib));
         }
-        // They leave the queue before their completions are seen: then their entries are free.
-        requests.remove(sent);
         self.response_next = true;
         cx.counters.tx_fpdus += sent as u64;
         *progress += sent as u64;
         cx.counters.tx_fetched_bytes += fetched;
-        // RFC 5040 section 5.5 (RDMAP-286): a Send or Write completes when its last segment is written.
-        if !*ib_semantics {
-            consumer.complete_sends(&qp.sends, &qp.signals, sent, &signaled);
+        match ib {
+            Some(ib) => {
+                requests.keep(sent);
+                behind(stop, ib)
+            }
+            None => {
+                // They leave the queue before their completions are seen: then their entries are free.
+                requests.remove(sent);
+                // RFC 5040 section 5.5 (RDMAP-286): a Send or Write completes when its last segment is
+                // written.
+                consumer.complete_sends(&qp.sends, &qp.signals, sent, &signaled);
+                stop
+            }
         }
-        stop
     }
 }
 

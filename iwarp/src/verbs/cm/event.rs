@@ -12,7 +12,7 @@ use crate::queues::Notifier;
 use crate::verbs::{ConnectionError, TerminateReport, VerbsError};
 
 use super::CmId;
-use super::shared::CmShared;
+use super::identifier::CmShared;
 
 /// The kind of an event, with its details.
 #[derive(Clone, Debug)]

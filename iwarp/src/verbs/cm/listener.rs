@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use tcp_lite::ListenerCounters;
 
+use super::identifier::CmShared;
 use super::param::ListenOptions;
-use super::shared::CmShared;
 
 /// Counters of a listener, over all engines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

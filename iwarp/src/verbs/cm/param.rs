@@ -11,8 +11,8 @@ use crate::verbs::VerbsError;
 pub(super) use crate::mpa::frame::ENHANCED_BYTES;
 pub use crate::mpa::frame::MAX_PRIVATE_DATA;
 
-/// Bytes after the private data that offer [`ConnParam::ib_semantics`], or agree to them.
-pub(crate) const AGREEMENT_BYTES: usize = 8;
+/// Maximum number of bytes after the private data that offer [`ConnParam::ib_semantics`], or agree to them.
+pub(crate) const AGREEMENT_BYTES: usize = 12;
 
 /// The value of [`ConnParam::rnr_retry`] that has no limit.
 pub const RNR_RETRY_FOR_EVER: u8 = 7;
@@ -118,30 +118,27 @@ pub struct ConnParam {
     /// - Immediate Data completes a receive request with [`WorkCompletion::immediate`], and does not touch
     ///   its buffer, which may be empty.
     /// - [`SendOp::SendImmediate`] is allowed.
-    /// - A Send or Immediate Data of the peer that finds no receive request waits for one, and does not end
-    ///   the stream. The peer may abort the message after a time ([`rnr_retry`](Self::rnr_retry)). All later
-    ///   messages of the peer wait too, including the response to our Read, so a program must not wait for a
-    ///   Read before it posts the receive. Earlier messages are placed and visible. Our own requests are
-    ///   sent. Our close does not wait for the message, which is then lost. If the peer closes meanwhile,
-    ///   the message waits for as long as the engine's `close_timeout`, or until the peer resets the
-    ///   connection.
+    /// - A Send or Immediate Data of the peer that finds no receive request does not end the stream: once
+    ///   there is a receive request, the peer sends the message and all later ones again. The peer may abort
+    ///   the message after a time ([`rnr_retry`](Self::rnr_retry)). Meanwhile, our Reads and atomics are
+    ///   answered, and our requests complete. Our close does not wait for the message, which is then lost,
+    ///   as it is when the peer closes.
     ///
     /// - A Send or Write completes when the peer has taken it: a Send when it is in the buffer of a receive
     ///   request, a Write when it is in the memory of the peer. The peer reports this by a TCP
     ///   acknowledgement, which it sends in the poll that places the bytes or in the next one. Requests
     ///   after a message that waits for a receive request complete after that message. If the peer refuses a
     ///   request, exactly this request fails. A message that arrives after the peer's close resets the
-    ///   connection. A Send completes before an answer to it is received. A graceful close does not wait for
-    ///   receive requests of the peer: messages that the peer has acknowledged but not taken are flushed,
-    ///   although the peer may still take them.
+    ///   connection. A Send completes before an answer to it is received. A graceful close waits for receive
+    ///   requests of the peer, for at most the engine's `close_timeout`: then the rest is flushed.
     ///
-    /// A TCP option (kind 253, RFC 6994) tells which of the acknowledged bytes are not taken. If the TCP
-    /// handshake shows that the option does not arrive, for example because a middlebox removes unknown
-    /// options, these semantics are neither offered nor agreed to.
+    /// If a proxy on the path terminates the TCP connection, the proxy's acknowledgements would tell nothing
+    /// about the peer. The ends detect such a proxy by TCP's initial sequence numbers, and do not agree.
     ///
-    /// The offer, and the agreement to it, is eight bytes after the private data of the Request or Reply.
-    /// This implementation removes these bytes; another one passes them to its user as private data.
-    /// Default: `false`.
+    /// The offer is twelve bytes after the private data of the Request, and the agreement to it is eight
+    /// bytes after the private data of the Reply. This implementation removes these bytes; another one passes
+    /// them to its user as private data. An end with an older version of the offer reports in another way
+    /// what it has taken: its Request is rejected, and both ends are told why. Default: `false`.
     ///
     /// [`WorkCompletion::immediate`]: crate::verbs::WorkCompletion::immediate
     /// [`SendOp::SendImmediate`]: crate::verbs::SendOp::SendImmediate

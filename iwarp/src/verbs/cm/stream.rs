@@ -8,10 +8,10 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use crate::verbs::engine_shared::EngineShared;
+use crate::verbs::engine_handle::EngineHandle;
 use crate::verbs::{QueuePair, VerbsError};
 
-use super::shared::{CmCommand, CmPhase};
+use super::identifier::{CmCommand, CmPhase};
 use super::{CmId, ConnParam, ResponderOptions, StreamOptions};
 
 /// The bytes of streaming mode between a user and its engine: the received bytes, and the bytes to send.
@@ -282,7 +282,7 @@ impl CmId {
         Ok(())
     }
 
-    fn notify(&self, engine: &EngineShared, stream: &PlainBytes) {
+    fn notify(&self, engine: &EngineHandle, stream: &PlainBytes) {
         if !stream.notified.swap(true, Ordering::AcqRel) {
             engine.command(CmCommand::PlainBytes { id: Arc::clone(&self.shared) });
         }

@@ -104,6 +104,21 @@ pub(crate) struct Attack {
     pub(crate) ulpdu: Vec<u8>,
 }
 
+/// What an attack is on, and by what means.
+struct Target {
+    name: &'static str,
+    on: Resource,
+    by: Means,
+}
+
+impl Target {
+    /// The stream ends with `error` when `ulpdu` has come.
+    fn ends(self, error: TerminateError, echo: Echo, ulpdu: Vec<u8>) -> Attack {
+        let Self { name, on, by } = self;
+        Attack { name, on, by, error, echo, before: Vec::new(), ulpdu }
+    }
+}
+
 /// A tagged segment of `len` bytes.
 pub(crate) fn tagged(control: [u8; 2], stag: u32, to: u64, len: usize) -> Vec<u8> {
     ulpdu::tagged(control, stag, to, &vec![7; len])
@@ -117,6 +132,7 @@ pub(crate) fn read(source: Name, size: u32) -> Vec<u8> {
 /// All attacks on a stream that exposes `names` and has one receive of 64 bytes.
 pub(crate) fn catalogue(names: &Names) -> Vec<Attack> {
     use Echo::{Header, Nothing, ReadRequest};
+    use Means::{Bounds, Domain, Form, Length, Number, Offset, Queue, Rights, Stag, Wrap};
     use Resource::{
         AsyncEvents, CompletionQueue, DataBuffers, ProtectionDomain, ReadRequests, StagNamespace,
         StreamContext, TranslationTables,
@@ -129,142 +145,82 @@ pub(crate) fn catalogue(names: &Names) -> Vec<Attack> {
     let end = Name { to: mine.to.wrapping_add(4095), ..mine };
     let top = Name { to: u64::MAX - 1, ..mine };
     let write = |name: Name, len| tagged(WRITE, name.stag, name.to, len);
-    let case =
-        |name, on, by, error, echo, ulpdu| Attack { name, on, by, error, echo, before: Vec::new(), ulpdu };
+    let send = |place, payload: &[u8]| untagged(SEND, 0, place, payload);
+    let case = |name, on, by| Target { name, on, by };
     vec![
-        case("a CRC that is wrong", StreamContext, Means::Form, E::MpaCrc, Nothing, write(mine, 4)),
-        case("Write, unknown STag", StagNamespace, Means::Stag, E::DdpInvalidStag, Header, write(unknown, 4)),
-        case("Write beyond the end", DataBuffers, Means::Bounds, E::DdpBounds, Header, write(end, 2)),
-        case(
-            "Write to another's STag",
-            ProtectionDomain,
-            Means::Domain,
+        case("a CRC that is wrong", StreamContext, Form).ends(E::MpaCrc, Nothing, write(mine, 4)),
+        case("Write, unknown STag", StagNamespace, Stag).ends(E::DdpInvalidStag, Header, write(unknown, 4)),
+        case("Write beyond the end", DataBuffers, Bounds).ends(E::DdpBounds, Header, write(end, 2)),
+        case("Write to another's STag", ProtectionDomain, Domain).ends(
             E::DdpNotAssociated,
             Header,
             write(others, 4),
         ),
-        case("Write that wraps", TranslationTables, Means::Wrap, E::DdpToWrap, Header, write(top, 4)),
-        case(
-            "tagged DDP version",
-            StreamContext,
-            Means::Form,
+        case("Write that wraps", TranslationTables, Wrap).ends(E::DdpToWrap, Header, write(top, 4)),
+        case("tagged DDP version", StreamContext, Form).ends(
             E::DdpTaggedVersion,
             Header,
             tagged([0xc2, 0x40], mine.stag, mine.to, 4),
         ),
-        case(
-            "queue 9",
-            StreamContext,
-            Means::Queue,
-            E::DdpInvalidQn,
-            Header,
-            untagged(SEND, 0, [9, 1, 0], b""),
-        ),
+        case("queue 9", StreamContext, Queue).ends(E::DdpInvalidQn, Header, send([9, 1, 0], b"")),
         Attack {
-            before: vec![untagged(SEND, 0, [0, 1, 0], b"takes the buffer")],
-            ..case(
-                "second Send for one buffer",
-                CompletionQueue,
-                Means::Number,
+            before: vec![send([0, 1, 0], b"takes the buffer")],
+            ..case("second Send for one buffer", CompletionQueue, Number).ends(
                 E::DdpNoBuffer,
                 Header,
-                untagged(SEND, 0, [0, 2, 0], b"x"),
+                send([0, 2, 0], b"x"),
             )
         },
-        case(
-            "message number 0",
-            StreamContext,
-            Means::Number,
-            E::DdpMsnRange,
-            Header,
-            untagged(SEND, 0, [0, 0, 0], b"x"),
-        ),
-        case(
-            "offset behind the buffer",
-            DataBuffers,
-            Means::Offset,
+        case("message number 0", StreamContext, Number).ends(E::DdpMsnRange, Header, send([0, 0, 0], b"x")),
+        case("offset behind the buffer", DataBuffers, Offset).ends(
             E::DdpInvalidMo,
             Header,
-            untagged(SEND, 0, [0, 1, 65], b"x"),
+            send([0, 1, 65], b"x"),
         ),
-        case(
-            "too long a Send",
-            DataBuffers,
-            Means::Length,
-            E::DdpTooLong,
-            Header,
-            untagged(SEND, 0, [0, 1, 0], &[1; 65]),
-        ),
-        case(
-            "untagged DDP version",
-            StreamContext,
-            Means::Form,
+        case("too long a Send", DataBuffers, Length).ends(E::DdpTooLong, Header, send([0, 1, 0], &[1; 65])),
+        case("untagged DDP version", StreamContext, Form).ends(
             E::DdpUntaggedVersion,
             Header,
             untagged([0x42, 0x43], 0, [0, 1, 0], b"x"),
         ),
-        case(
-            "Read, unknown STag",
-            StagNamespace,
-            Means::Stag,
+        case("Read, unknown STag", StagNamespace, Stag).ends(
             E::ReadInvalidStag,
             ReadRequest,
             read(unknown, 4),
         ),
-        case("Read beyond the end", DataBuffers, Means::Bounds, E::ReadBounds, ReadRequest, read(end, 2)),
-        case(
-            "Read of what is not readable",
-            DataBuffers,
-            Means::Rights,
+        case("Read beyond the end", DataBuffers, Bounds).ends(E::ReadBounds, ReadRequest, read(end, 2)),
+        case("Read of what is not readable", DataBuffers, Rights).ends(
             E::ReadAccessRights,
             ReadRequest,
             read(unreadable, 4),
         ),
-        case(
-            "Read of another's STag",
-            ProtectionDomain,
-            Means::Domain,
+        case("Read of another's STag", ProtectionDomain, Domain).ends(
             E::ReadNotAssociated,
             ReadRequest,
             read(others, 4),
         ),
-        case("Read that wraps", TranslationTables, Means::Wrap, E::ReadToWrap, ReadRequest, read(top, 4)),
-        case(
-            "invalidates another's STag",
-            StagNamespace,
-            Means::Stag,
+        case("Read that wraps", TranslationTables, Wrap).ends(E::ReadToWrap, ReadRequest, read(top, 4)),
+        case("invalidates another's STag", StagNamespace, Stag).ends(
             E::CannotInvalidate,
             Header,
             untagged([0x41, 0x44], others.stag, [0, 1, 0], b""),
         ),
-        case(
-            "RDMAP version",
-            StreamContext,
-            Means::Form,
+        case("RDMAP version", StreamContext, Form).ends(
             E::RdmapVersion,
             Header,
             untagged([0x41, 0x83], 0, [0, 1, 0], b"x"),
         ),
-        case(
-            "Send in the queue of Reads",
-            ReadRequests,
-            Means::Queue,
+        case("Send in the queue of Reads", ReadRequests, Queue).ends(
             E::UnexpectedOpcode,
             Header,
-            untagged(SEND, 0, [1, 1, 0], &[0; 28]),
+            send([1, 1, 0], &[0; 28]),
         ),
-        case(
-            "a Read Response nobody waits for",
-            AsyncEvents,
-            Means::Form,
+        case("a Read Response nobody waits for", AsyncEvents, Form).ends(
             E::UnexpectedOpcode,
             Header,
             tagged([0xc1, 0x42], mine.stag, mine.to, 4),
         ),
-        case(
-            "a short Read Request",
-            ReadRequests,
-            Means::Length,
+        case("a short Read Request", ReadRequests, Length).ends(
             E::OperationUnspecified,
             Header,
             untagged([0x41, 0x41], 0, [1, 1, 0], &[0; 27]),

@@ -2,12 +2,10 @@
 
 use iwarp::memory::Access;
 use iwarp::rdmap::AtomicRequest;
-use iwarp::verbs::{
-    AtomicOp, MemoryRegion, QueuePair, RecvRequest, RemoteAddr, SendOp, SendRequest, WcStatus,
-};
+use iwarp::verbs::{AtomicOp, MemoryRegion, QueuePair, RecvRequest, RemoteAddr, SendOp, SendRequest};
 
 use super::served::{Served, Setup};
-use super::{Connected, Pair, ulpdu};
+use super::ulpdu;
 
 /// The rights of a region whose words a peer may change.
 pub(crate) const ATOMIC: Access = Access::LOCAL_WRITE.union(Access::REMOTE_ATOMIC);
@@ -42,17 +40,6 @@ pub(crate) fn word(region: &MemoryRegion, at: usize) -> u64 {
 
 pub(crate) fn set_word(region: &MemoryRegion, at: usize, value: u64) {
     region.write_at(at, &value.to_ne_bytes()).unwrap();
-}
-
-impl Pair {
-    /// A carries out `op` on B's word, and gets the value that the word had.
-    pub(crate) fn atomic(&mut self, c: &Connected, op: AtomicOp, remote: RemoteAddr) -> u64 {
-        let local = self.a.pd.reg_mr(8, Access::LOCAL_WRITE).unwrap();
-        c.qp_a.post_send(&atomic(77, op, remote, &local, 0)).unwrap();
-        let wc = self.wc_a();
-        assert_eq!((wc.wr_id, wc.status, wc.byte_len), (77, WcStatus::Success, 8));
-        word(&local, 0)
-    }
 }
 
 /// A connection with receives of these lengths, numbered from 0.

@@ -7,7 +7,6 @@ pub(crate) mod catalogue;
 pub(crate) mod counting;
 pub(crate) mod ext;
 pub(crate) mod hooked;
-mod hosts;
 pub(crate) mod hub;
 pub(crate) mod initiator;
 pub(crate) mod oracle;
@@ -18,18 +17,20 @@ pub(crate) mod testbed;
 pub(crate) mod ulpdu;
 pub(crate) mod world;
 
-use iwarp::memory::Access;
 use iwarp::verbs::{MemoryRegion, RemoteAddr};
 use testkit::dice::Dice;
 
-pub(crate) use hosts::{Connected, Host, Pair, agreeing, connect_error, expect_terminate};
+pub(crate) use hosts::{ALL, Connected, Host, PORT, Pair, agreeing, connect_error, expect_terminate};
 pub(crate) use testbed::Testbed;
 
-/// The rights that Reads and Writes of a peer need, in either direction.
-pub(crate) const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ);
-
-/// The TCP port of listeners.
-pub(crate) const PORT: u16 = 7174;
+/// The event of the expression, which has to be of this kind.
+macro_rules! told {
+    ($event:expr, $kind:ident $($rest:tt)*) => {{
+        let event = $event;
+        assert!(matches!(event.kind, iwarp::verbs::CmEventKind::$kind $($rest)*), "{event:?}");
+        event
+    }};
+}
 
 /// Bytes in which a lost, repeated or moved piece shows.
 pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {

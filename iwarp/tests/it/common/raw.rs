@@ -235,6 +235,18 @@ impl RawPair {
         event
     }
 
+    /// Sends a Request. An offer of InfiniBand's semantics in it ([`ib_request`]) gets the mark of this
+    /// connection.
+    #[allow(dead_code, reason = "not for the fuzzing targets")]
+    pub(crate) fn send_request(&mut self, request: &[u8]) {
+        let mut request = request.to_vec();
+        let (mark, len) = (self.stack.sequence_mark(self.conn.unwrap()).unwrap(), request.len());
+        if len > 12 && request[len - 12..].starts_with(b"uwarp?3") && request[len - 5..len - 1] == [0; 4] {
+            request[len - 5..len - 1].copy_from_slice(&mark.to_be_bytes());
+        }
+        self.send(&request);
+    }
+
     /// Sends bytes as they are.
     pub(crate) fn send(&mut self, bytes: &[u8]) {
         let mut bytes = bytes;
@@ -280,6 +292,16 @@ fn checksum(bytes: &[u8]) -> [u8; 2] {
 pub(crate) fn request(crc: bool) -> Vec<u8> {
     let mut bytes = b"MPA ID Req Frame".to_vec();
     bytes.extend([if crc { 0x50 } else { 0x10 }, 2, 0, 4, 0, 8, 0, 8]);
+    bytes
+}
+
+/// A Request that offers InfiniBand's semantics, with 7 for `rnr_retry`.
+#[allow(dead_code, reason = "not for the fuzzing targets")]
+pub(crate) fn ib_request() -> Vec<u8> {
+    let mut bytes = request(true);
+    // The length of the private data, enhanced data included.
+    bytes[19] = 4 + 12;
+    bytes.extend(b"uwarp?3\0\0\0\0\x07");
     bytes
 }
 

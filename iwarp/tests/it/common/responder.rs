@@ -46,7 +46,7 @@ impl Responder {
     pub(crate) fn open(&mut self, bytes: &[u8]) {
         self.pair.connect();
         self.pair.until(2_000, |_| false);
-        self.pair.send(bytes);
+        self.pair.send_request(bytes);
     }
 
     /// Opens a connection, sends `bytes`, and returns the connect request that the user gets.

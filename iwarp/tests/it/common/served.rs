@@ -84,7 +84,8 @@ impl Setup<'_> {
         door.accept_for(&qp, &id, &self.accept);
         let Responder { mut pair, pd, cq, completions, channel, listener: _listener } = door;
         // The Reply is as long as the Request.
-        let reply = pair.inbox.drain(..self.request.len()).collect();
+        let length = 20 + usize::from(u16::from_be_bytes([pair.inbox[18], pair.inbox[19]]));
+        let reply = pair.inbox.drain(..length).collect();
         Served {
             pair,
             // Each side sends markers if the other asked for them.

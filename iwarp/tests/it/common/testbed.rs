@@ -2,7 +2,7 @@
 //!
 //! | type | hosts |
 //! |---|---|
-//! | [`Pair`] | two engines and their users, with connections between them |
+//! | [`Pair`] | two engines and their users, with connections between them (`hosts`) |
 //! | [`RawPair`] | an engine and a bare TCP peer, which sends any bytes; routers that drop, peers that stop reading |
 //! | `Responder` | a `RawPair` whose engine listens: the peer sends the Request that the test chooses |
 //! | `Initiator` | a `RawPair` whose engine connects: the peer sends the Reply that the test chooses |

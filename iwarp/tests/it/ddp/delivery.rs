@@ -238,11 +238,7 @@ fn an_error_ends_reception_and_is_told_once() {
             (error.layer << 4 | error.etype, error.code, error.from_peer),
             (control[0], control[1], false)
         );
-        let event = peer.event();
-        assert!(
-            matches!(event.kind, CmEventKind::Disconnected { error: Some(ConnectionError::Stream(told)), .. } if told == error),
-            "{event:?}"
-        );
+        told!(peer.event(), Disconnected { error: Some(ConnectionError::Stream(told)), .. } if told == error);
         // No request of ours is sent any more.
         let late = SendRequest::new(1, SendOp::Send, peer.region.sge(0, 8));
         let refused = peer.qp.post_send(&late).is_err();

@@ -1,48 +1,32 @@
 //! An engine that callers poll in turns.
 
 use dp::link::{LinkConfig, pair};
-use iwarp::engine::{Engine, EngineConfig, SharedEngine, SharedOptions};
+use iwarp::engine::{SharedEngine, SharedOptions};
 use iwarp::verbs::{
-    CmEventKind, CmId, CompletionQueue, ConnParam, Context, ContextConfig, EventChannel, ListenOptions,
-    ProtectionDomain, QpInit, QueuePair, RecvRequest, SendOp, SendRequest,
+    CmEventKind, CmId, ConnParam, Context, ContextConfig, ListenOptions, QueuePair, RecvRequest, SendOp,
+    SendRequest,
 };
 use tcp_lite::AddressProbing;
 
-const PORT: u16 = 7174;
+use crate::common::{Host, PORT};
 
 /// Turns in which each step has to come about.
 const TURNS: usize = 100_000;
 
-struct End {
-    engine: SharedEngine,
-    context: Context,
-    channel: EventChannel,
-    pd: ProtectionDomain,
-    cq: CompletionQueue,
+type End = Host<SharedEngine>;
+
+fn end(number: u8, port: Box<dyn dp::Port>) -> End {
+    let context = Context::new(ContextConfig::default()).unwrap();
+    let host = Host::new(context, port, &[&format!("10.0.0.{number}/24")], 64, |config| {
+        config.stack.address_probing = AddressProbing::Off;
+    });
+    host.with_engine(|engine| {
+        SharedEngine::without_thread(engine, SharedOptions::default(), Box::new(|| {})).unwrap()
+    })
 }
 
-impl End {
-    fn new(number: u8, port: Box<dyn dp::Port>) -> Self {
-        let context = Context::new(ContextConfig::default()).unwrap();
-        let mut config = EngineConfig::new(&*port, &[&format!("10.0.0.{number}/24")]).unwrap();
-        config.stack.address_probing = AddressProbing::Off;
-        let engine = Engine::new(&context, port, config).unwrap();
-        Self {
-            engine: SharedEngine::without_thread(engine, SharedOptions::default(), Box::new(|| {})).unwrap(),
-            channel: context.create_event_channel().unwrap(),
-            pd: context.alloc_pd().unwrap(),
-            cq: context.create_cq(64, None).unwrap(),
-            context,
-        }
-    }
-
-    fn qp(&self) -> QueuePair {
-        self.pd.create_qp(&QpInit::new(&self.cq)).unwrap()
-    }
-
-    fn tx_frames(&self) -> u64 {
-        self.engine.counters().port.tx_frames
-    }
+fn tx_frames(end: &End) -> u64 {
+    end.engine.counters().port.tx_frames
 }
 
 fn turn(ends: &[End; 2]) {
@@ -54,13 +38,12 @@ fn turn(ends: &[End; 2]) {
 /// Two ends and their queue pairs, connected. The identifiers keep the connection.
 fn connected() -> ([End; 2], [QueuePair; 2], [CmId; 2]) {
     let (port_a, port_b) = pair(&LinkConfig::default());
-    let ends = [End::new(1, port_a), End::new(2, port_b)];
+    let ends = [end(1, port_a), end(2, port_b)];
     let qps = [ends[0].qp(), ends[1].qp()];
     let listener = ends[1].context.create_id(&ends[1].channel);
     listener.listen_with(&ListenOptions::new(PORT)).unwrap();
     let id = ends[0].context.create_id(&ends[0].channel);
-    let remote = format!("10.0.0.2:{PORT}").parse().unwrap();
-    id.connect(&qps[0], remote, &ConnParam::default()).unwrap();
+    id.connect(&qps[0], ends[1].address, &ConnParam::default()).unwrap();
     let mut accepted = None;
     for _ in 0..TURNS {
         turn(&ends);
@@ -88,12 +71,12 @@ fn a_post_leaves_without_a_turn() {
     for round in 0..10 {
         qps[1].post_recv(&RecvRequest { wr_id: round, ..RecvRequest::default() }).unwrap();
         assert!(!qps[0].has_open_sends(), "round {round}");
-        let before = client.tx_frames();
+        let before = tx_frames(client);
         qps[0].post_send(&SendRequest::empty(round, SendOp::Send)).unwrap();
         assert!(qps[0].has_open_sends());
-        assert_eq!(client.tx_frames(), before, "a post alone sends nothing");
+        assert_eq!(tx_frames(client), before, "a post alone sends nothing");
         client.engine.send_posted();
-        assert_eq!(client.tx_frames(), before + 1);
+        assert_eq!(tx_frames(client), before + 1);
         let arrived = (0..TURNS).find_map(|_| {
             server.engine.turn();
             server.cq.poll_one()
@@ -112,12 +95,12 @@ fn a_post_leaves_without_a_turn() {
 fn a_post_waits_for_nobody() {
     let (ends, qps, _ids) = connected();
     let client = &ends[0].engine;
-    let before = ends[0].tx_frames();
+    let before = tx_frames(&ends[0]);
     client.with(|_engine| {
         qps[0].post_send(&SendRequest::empty(1, SendOp::Send)).unwrap();
         std::thread::scope(|scope| drop(scope.spawn(|| client.send_posted()).join()));
     });
-    assert_eq!(ends[0].tx_frames(), before);
+    assert_eq!(tx_frames(&ends[0]), before);
     client.turn();
-    assert_eq!(ends[0].tx_frames(), before + 1);
+    assert_eq!(tx_frames(&ends[0]), before + 1);
 }

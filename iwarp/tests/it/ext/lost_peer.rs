@@ -11,7 +11,7 @@ use iwarp::verbs::{
 };
 use tcp_lite::{CloseReason, Instant};
 
-use crate::common::raw::request;
+use crate::common::raw::ib_request;
 use crate::common::served::{Served, Setup};
 
 const FLUSHED: WcStatus = WcStatus::WrFlushError;
@@ -128,11 +128,7 @@ fn an_end_by_the_user_flushes_all_requests() {
 /// The peer's FIN while a Read waits for its response: no response can come, and all requests are flushed.
 #[test]
 fn a_fin_in_place_of_a_response_flushes_all_requests() {
-    let mut offer = request(true);
-    // The length of the private data, enhanced data included.
-    offer[19] = 4 + 8;
-    offer.extend(b"uwarp?2\x07");
-    let ib = || Setup { request: offer.clone(), accept: agreeing(), ..Setup::default() }.ready();
+    let ib = || Setup { request: ib_request(), accept: agreeing(), ..Setup::default() }.ready();
     for mut served in [ib(), Served::new()] {
         served.post_recv(64, 8);
         for wr_id in [1, 2] {

@@ -1,12 +1,12 @@
 //! The extensions of RFC 7306: atomics and Immediate Data.
 
 mod acknowledged;
+mod agreement;
 mod atomics;
 mod ib_semantics;
 mod immediate;
 mod interrupted;
 mod lost_peer;
-mod middlebox;
 mod order;
 mod outlives_peer;
 mod peer_not_ready;

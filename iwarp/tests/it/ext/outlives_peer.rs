@@ -20,8 +20,7 @@ fn connected_with(param: &ConnParam) -> (Pair, Connected) {
 
 /// Waits for the end of the connection at `a`.
 fn await_end(pair: &mut Pair) {
-    let event = pair.event_a();
-    assert!(matches!(event.kind, CmEventKind::Disconnected { .. }), "{event:?}");
+    told!(pair.event_a(), Disconnected { .. });
 }
 
 /// How the peer ends the connection: FIN, or RST.
@@ -158,15 +157,10 @@ fn without_a_connection_receives_stay_and_the_first_send_fails() {
         let id = pair.a.context.create_id(&pair.a.channel);
         id.connect(&qp, pair.b.address, &outliving()).unwrap();
         if is_rejected {
-            let event = pair.event_b();
-            assert!(matches!(event.kind, CmEventKind::ConnectRequest { .. }), "{event:?}");
+            let event = told!(pair.event_b(), ConnectRequest { .. });
             event.id.reject(b"").unwrap();
         }
-        let event = pair.event_a();
-        assert!(
-            matches!(event.kind, CmEventKind::Rejected { .. } | CmEventKind::ConnectError { .. }),
-            "{event:?}"
-        );
+        told!(pair.event_a(), Rejected { .. } | CmEventKind::ConnectError { .. });
         pair.run_us(50_000);
         assert_eq!(qp.state(), QpState::Orphaned);
         assert!(pair.a.cq.poll_one().is_none(), "nothing is flushed");
@@ -257,12 +251,11 @@ fn a_connection_that_was_given_up_does_not_come_about() {
     assert!(qp.give_up());
     let qp_b = pair.b.qp();
     request.id.accept(&qp_b, &outliving()).unwrap();
-    let event = pair.until(|pair| {
-        pair.b.channel.poll().filter(|event| !matches!(event.kind, CmEventKind::Established { .. }))
-    });
-    assert!(
-        matches!(event.kind, CmEventKind::Disconnected { .. } | CmEventKind::ConnectError { .. }),
-        "{event:?}"
+    told!(
+        pair.until(|pair| {
+            pair.b.channel.poll().filter(|event| !matches!(event.kind, CmEventKind::Established { .. }))
+        }),
+        Disconnected { .. } | CmEventKind::ConnectError { .. }
     );
     pair.run_us(50_000);
     assert_eq!(qp.state(), QpState::Error);

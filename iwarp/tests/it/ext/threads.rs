@@ -10,8 +10,8 @@ use dp::link::{LinkConfig, pair};
 use iwarp::engine::{EngineThread, ThreadOptions};
 use iwarp::memory::Access;
 use iwarp::verbs::{
-    CmEventKind, CmId, CompletionQueue, ConnParam, Context, ContextConfig, EventChannel, ProtectionDomain,
-    QpInit, QueuePair, WcStatus,
+    CmId, CompletionQueue, ConnParam, Context, ContextConfig, EventChannel, ProtectionDomain, QpInit,
+    QueuePair, WcStatus,
 };
 
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -81,8 +81,7 @@ impl Streams {
             let asked = wait(|| b.channel.poll());
             asked.id.accept(&qp_b, &ConnParam::default()).unwrap();
             for channel in [&a.channel, &b.channel] {
-                let event = wait(|| channel.poll());
-                assert!(matches!(event.kind, CmEventKind::Established { .. }), "{event:?}");
+                let _event = told!(wait(|| channel.poll()), Established { .. });
             }
             ends.push((qp_a, qp_b, [id, asked.id]));
         }

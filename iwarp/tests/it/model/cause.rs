@@ -34,16 +34,19 @@ pub(crate) enum Cause {
     Wire,
 }
 
+type Codes = &'static [(u8, u8, u8)];
+type Statuses = &'static [WcStatus];
+
 /// The effects of a [`Cause`] that may be seen. The finder is the end that finds the error, or ends the
 /// stream by itself.
 struct Trace {
     /// Layer, type and code.
-    codes: &'static [(u8, u8, u8)],
+    codes: Codes,
     /// The statuses of the oldest request, or of the one to blame, at the finder.
-    finder_send: &'static [WcStatus],
-    finder_recv: &'static [WcStatus],
+    finder_send: Statuses,
+    finder_recv: Statuses,
     /// And at the peer.
-    peer_send: &'static [WcStatus],
+    peer_send: Statuses,
 }
 
 impl Cause {
@@ -51,65 +54,28 @@ impl Cause {
         use WcStatus::{
             LocalLengthError, LocalProtectionError, MwBindError, RemoteAccessError, RemoteOperationError,
         };
-        let none = Trace { codes: &[], finder_send: &[], finder_recv: &[], peer_send: &[] };
-        match self {
-            Self::Write => Trace {
-                codes: &[(1, 1, 0), (1, 1, 1), (1, 1, 2), (1, 1, 3)],
-                peer_send: &[RemoteAccessError],
-                ..none
-            },
-            Self::Read => Trace {
-                codes: &[(0, 1, 0), (0, 1, 1), (0, 1, 2), (0, 1, 3), (0, 1, 4)],
-                peer_send: &[RemoteAccessError],
-                ..none
-            },
-            Self::Misaligned => Trace { codes: &[(0, 2, 7)], peer_send: &[RemoteOperationError], ..none },
-            Self::Invalidate => Trace {
-                codes: &[(0, 1, 0), (0, 1, 9)],
-                finder_recv: &[LocalProtectionError],
-                peer_send: &[RemoteAccessError],
-                ..none
-            },
-            Self::NoReceive => Trace { codes: &[(1, 2, 2)], peer_send: &[RemoteOperationError], ..none },
-            Self::TooLong => Trace {
-                codes: &[(1, 2, 5)],
-                finder_recv: &[LocalLengthError],
-                peer_send: &[RemoteOperationError],
-                ..none
-            },
-            Self::Local => Trace {
-                codes: &[(0, 0, 0)],
-                finder_send: &[LocalProtectionError],
-                peer_send: &[RemoteOperationError],
-                ..none
-            },
-            Self::Bind => Trace {
-                codes: &[(0, 0, 0)],
-                finder_send: &[MwBindError],
-                peer_send: &[RemoteOperationError],
-                ..none
-            },
+        let (codes, finder_send, finder_recv, peer_send): (Codes, Statuses, Statuses, Statuses) = match self {
+            Self::Write => (&[(1, 1, 0), (1, 1, 1), (1, 1, 2), (1, 1, 3)], &[], &[], &[RemoteAccessError]),
+            Self::Read => {
+                (&[(0, 1, 0), (0, 1, 1), (0, 1, 2), (0, 1, 3), (0, 1, 4)], &[], &[], &[RemoteAccessError])
+            }
+            Self::Misaligned => (&[(0, 2, 7)], &[], &[], &[RemoteOperationError]),
+            Self::Invalidate => (&[(0, 1, 0), (0, 1, 9)], &[], &[LocalProtectionError], &[RemoteAccessError]),
+            Self::NoReceive => (&[(1, 2, 2)], &[], &[], &[RemoteOperationError]),
+            Self::TooLong => (&[(1, 2, 5)], &[], &[LocalLengthError], &[RemoteOperationError]),
+            Self::Local => (&[(0, 0, 0)], &[LocalProtectionError], &[], &[RemoteOperationError]),
+            Self::Bind => (&[(0, 0, 0)], &[MwBindError], &[], &[RemoteOperationError]),
             // A Read's sink has an STag on the wire, an atomic's has none.
-            Self::Sink => Trace {
-                codes: &[(1, 1, 0), (0, 0, 0)],
-                finder_send: &[LocalProtectionError],
-                peer_send: &[RemoteAccessError, RemoteOperationError],
-                ..none
-            },
-            Self::Receive => Trace {
-                codes: &[(0, 0, 0)],
-                finder_recv: &[LocalProtectionError],
-                peer_send: &[RemoteOperationError],
-                ..none
-            },
+            Self::Sink => {
+                let either = &[RemoteAccessError, RemoteOperationError];
+                (&[(1, 1, 0), (0, 0, 0)], &[LocalProtectionError], &[], either)
+            }
+            Self::Receive => (&[(0, 0, 0)], &[], &[LocalProtectionError], &[RemoteOperationError]),
             // A close may cut off Reads of the other end. Only that end reports MPA's "connection lost".
-            Self::Close | Self::Abort => Trace { codes: &[(2, 0, 1)], ..none },
-            Self::Wire => Trace {
-                codes: &[(2, 0, 1), (2, 0, 2), (2, 0, 3)],
-                peer_send: &[RemoteOperationError],
-                ..none
-            },
-        }
+            Self::Close | Self::Abort => (&[(2, 0, 1)], &[], &[], &[]),
+            Self::Wire => (&[(2, 0, 1), (2, 0, 2), (2, 0, 3)], &[], &[], &[RemoteOperationError]),
+        };
+        Trace { codes, finder_send, finder_recv, peer_send }
     }
 }
 

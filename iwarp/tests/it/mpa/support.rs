@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use crate::common::oracle::oracle;
 use dp::{Mbuf, Mempool};
-use iwarp::mpa::{Deframed, Deframer, HeldSlab, MpaError, Ulpdu, Untaken};
+use iwarp::mpa::{Deframed, Deframer, HeldSlab, MpaError, Ulpdu};
 
 /// Bytes in a fresh buffer, sometimes in a chain of several.
 pub(crate) fn mbuf(pool: &Mempool, bytes: &[u8], segment: usize) -> Mbuf {
@@ -150,7 +150,7 @@ impl Receiver {
         if self.start.is_multiple_of(2) {
             let whole = deframer.receive_whole(offset, &buf, frontier, slab, |_, ulpdu| {
                 sink.ulpdus.push(ulpdu.to_vec());
-                if sink.has_enough() { Err(Untaken::Failed(())) } else { Ok(()) }
+                if sink.has_enough() { Err(()) } else { Ok(()) }
             });
             let Ok(bytes) = whole else { return Ok(()) };
             taken = bytes;

@@ -95,10 +95,7 @@ fn a_terminate_of_siw_is_understood() {
     }));
     let told = StreamError { layer: 1, etype: 1, code: 0, from_peer: true };
     assert_eq!(served.qp.error(), Some(told));
-    assert!(matches!(
-        event.unwrap().kind,
-        CmEventKind::Disconnected { error: Some(ConnectionError::Stream(error)), .. } if error == told
-    ));
+    told!(event.unwrap(), Disconnected { error: Some(ConnectionError::Stream(error)), .. } if error == told);
     // Its receives were flushed.
     let completions = served.completions();
     assert_eq!(completions.iter().filter(|(_, status)| *status == WcStatus::WrFlushError).count(), 4);

@@ -39,10 +39,8 @@ impl Streams {
         pair.poll();
         let a = pair.a.context.create_id(&pair.a.channel);
         a.connect_stream(pair.b.address, options, &ConnParam::default()).unwrap();
-        let event = pair.event_a();
-        assert!(matches!(event.kind, CmEventKind::StreamEstablished { .. }), "{event:?}");
-        let event = pair.event_b();
-        assert!(matches!(event.kind, CmEventKind::StreamEstablished { .. }), "{event:?}");
+        let _event = told!(pair.event_a(), StreamEstablished { .. });
+        let event = told!(pair.event_b(), StreamEstablished { .. });
         assert_eq!(event.listener.as_ref(), Some(&listener));
         Self { pair, a, b: event.id, _listener: listener }
     }
@@ -88,13 +86,11 @@ impl Streams {
         r.start_responder(b"go", &ResponderOptions::default()).unwrap();
         assert_eq!(self.read(i_at_b, 2), b"go");
         i.start_initiator(qp_i, param).unwrap();
-        let event = self.event(r_at_b);
-        assert!(matches!(event.kind, CmEventKind::ConnectRequest { .. }), "{event:?}");
+        let event = told!(self.event(r_at_b), ConnectRequest { .. });
         assert_eq!((event.id == r, event.listener), (true, None));
         r.accept(qp_r, param).unwrap();
         for at_b in [i_at_b, r_at_b] {
-            let event = self.event(at_b);
-            assert!(matches!(event.kind, CmEventKind::Established { .. }), "{event:?}");
+            let _event = told!(self.event(at_b), Established { .. });
         }
         (qp_a, qp_b)
     }
@@ -152,8 +148,7 @@ fn mpa_starts_behind_a_stream() {
             }
             exchange(&mut s.pair, &qp_a, &qp_b);
             s.a.disconnect();
-            let event = s.event(true);
-            assert!(matches!(event.kind, CmEventKind::Disconnected { error: None, .. }), "{event:?}");
+            told!(s.event(true), Disconnected { error: None, .. });
         }
     }
 }
@@ -241,8 +236,7 @@ fn a_start_whose_queue_pair_is_gone_ends_at_once() {
     s.a.start_initiator(&qp, &ConnParam::default()).unwrap();
     drop(qp);
     let start = s.pair.now_us;
-    let event = s.event(false);
-    assert!(matches!(event.kind, CmEventKind::ConnectError { .. }), "{event:?}");
+    told!(s.event(false), ConnectError { .. });
     assert!(s.pair.now_us - start < 1_000_000, "after {} us", s.pair.now_us - start);
 }
 
@@ -537,8 +531,7 @@ fn before_the_switch_there_is_no_ddp() {
     id.start_responder(b"", &ResponderOptions::default()).unwrap();
     d.pair.until(10_000, |_| false);
     d.pair.send(&request);
-    let event = d.event_of_mpa();
-    assert!(matches!(event.kind, CmEventKind::ConnectRequest { .. }), "{event:?}");
+    let _event = told!(d.event_of_mpa(), ConnectRequest { .. });
     assert!(!placed(&lent));
     d.accept_for(&qp, &id, &ConnParam::default());
     d.pair.send(&write(&mut Framer::new(false, true)));

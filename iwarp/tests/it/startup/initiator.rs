@@ -97,8 +97,7 @@ fn an_rtr_by_read_is_a_read() {
 fn the_peers_ird_bounds_our_reads() {
     let param = ConnParam { initiator_depth: 16, ..client_server() };
     let mut d = Initiator::answered(&param, &reply(0x50, 2, &[0, 2, 0, 1]));
-    let event = d.event();
-    assert!(matches!(event.kind, CmEventKind::Established { ord: 2, .. }), "{event:?}");
+    let _event = told!(d.event(), Established { ord: 2, .. });
     let read = SendOp::Read { remote: RemoteAddr { addr: 0, rkey: 1 } };
     for wr_id in 0..3 {
         d.qp.post_send(&SendRequest::empty(wr_id, read)).unwrap();
@@ -144,8 +143,7 @@ fn terms_that_cannot_be_met_are_terminated() {
 fn another_try_with_other_terms_is_the_users() {
     let more = ConnParam { responder_resources: 200, ..client_server() };
     let mut d = Initiator::answered(&more, &reply(0x50, 2, &[0, 1, 0, 200]));
-    let event = d.event();
-    assert!(matches!(event.kind, CmEventKind::Established { ird: 200, .. }), "{event:?}");
+    let _event = told!(d.event(), Established { ird: 200, .. });
     let mut d = Initiator::answered(&client_server(), &reply(0x50, 2, &[0, 1, 0, 1]));
     d.established();
     d.qp.post_send(&send(1)).unwrap();
@@ -266,8 +264,7 @@ fn a_peer_without_revision_2_is_asked_again() {
                 assert_eq!(d.pair.inbox.len(), 0);
             } else {
                 d.pair.abort();
-                let event = d.event();
-                assert!(matches!(event.kind, CmEventKind::ConnectError { .. }), "{event:?}");
+                told!(d.event(), ConnectError { .. });
                 assert!(d.pair.next_event(&d.channel, 30_000_000).is_none(), "told once");
                 assert_eq!(d.pair.accepted, 2);
             }
@@ -554,8 +551,7 @@ fn mpa_begins_behind_the_handshake() {
 #[test]
 fn an_identifier_is_over_when_its_connection_is_rejected() {
     let mut d = Initiator::answered(&client_server(), &reply(0x70, 2, &[0, 8, 0, 8]));
-    let event = d.event();
-    assert!(matches!(event.kind, CmEventKind::Rejected { .. }), "{event:?}");
+    told!(d.event(), Rejected { .. });
     d.id.abort();
     d.pair.until(100_000, |_| false);
     assert_eq!((d.pair.peer_closed, d.pair.closed), (true, None));

@@ -275,11 +275,7 @@ fn an_undecided_request_is_rejected_in_time() {
     assert!(d.pair.until(10_000_000, |pair| pair.inbox.len() == 24));
     assert_eq!(d.pair.inbox[16] & 0x20, 0x20);
     assert!((2_900_000..3_100_000).contains(&(d.pair.now_us - start)));
-    let event = d.event();
-    assert!(
-        matches!(event.kind, CmEventKind::ConnectError { error: ConnectionError::DecisionTimeout, .. }),
-        "{event:?}"
-    );
+    told!(d.event(), ConnectError { error: ConnectionError::DecisionTimeout, .. });
     assert_eq!(id.cause(), Some(ConnectionError::DecisionTimeout));
     assert!(matches!(id.accept(&d.qp(), &ConnParam::default()), Err(VerbsError::Invalid(_))));
     assert_eq!(d.listener.listener_stats().unwrap().decision_timeouts, 1);
@@ -334,8 +330,7 @@ fn a_decision_in_the_last_poll_before_the_timeout_counts() {
         assert!(then.lock().unwrap().is_none() && pair.now_us as u64 >= over_us);
         if accepts {
             assert!(matches!(event.kind, CmEventKind::Established { .. }), "{event:?}");
-            let event = pair.event_b();
-            assert!(matches!(event.kind, CmEventKind::Established { .. }), "{event:?}");
+            let _event = told!(pair.event_b(), Established { .. });
             assert_eq!((qp_a.state(), qp_b.state()), (QpState::Rts, QpState::Rts));
         } else {
             let CmEventKind::Rejected { private_data, .. } = &event.kind else { panic!("{event:?}") };
@@ -385,11 +380,7 @@ fn idle_connections_end_where_that_is_asked_for() {
         assert!(id.activity().unwrap().idle < Duration::from_secs(21));
     }
     assert!(pair.a.channel.poll().is_none());
-    let event = pair.event_a();
-    assert!(
-        matches!(event.kind, CmEventKind::Disconnected { error: Some(ConnectionError::IdleTimeout), .. }),
-        "{event:?}"
-    );
+    told!(pair.event_a(), Disconnected { error: Some(ConnectionError::IdleTimeout), .. });
     assert!((29_900_000..30_500_000).contains(&(pair.now_us - start)), "{}", pair.now_us - start);
     // The peer sees a graceful close.
     assert!(matches!(pair.event_b().kind, CmEventKind::Disconnected { error: None, .. }));

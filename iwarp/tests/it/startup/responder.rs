@@ -189,11 +189,7 @@ fn a_missing_rtr_is_given_up() {
     let param = ConnParam { timeout: Duration::from_secs(2), ..ConnParam::default() };
     let _qp = d.accept(&event.id, &param);
     let start = d.pair.now_us;
-    let event = d.event();
-    assert!(
-        matches!(event.kind, CmEventKind::ConnectError { error: ConnectionError::StartupTimeout, .. }),
-        "{event:?}"
-    );
+    told!(d.event(), ConnectError { error: ConnectionError::StartupTimeout, .. });
     assert!(d.pair.now_us - start < 2_100_000);
 }
 
@@ -209,11 +205,7 @@ fn a_peer_that_serves_too_few_reads_is_rejected() {
     assert!(d.pair.until(200_000, |pair| pair.peer_closed));
     d.pair.close();
     let told = StreamError { layer: 2, etype: 0, code: 6, from_peer: false };
-    let event = d.event();
-    assert!(
-        matches!(event.kind, CmEventKind::ConnectError { error: ConnectionError::Stream(e), .. } if e == told),
-        "{event:?}"
-    );
+    told!(d.event(), ConnectError { error: ConnectionError::Stream(e), .. } if e == told);
     assert_eq!((qp.error(), d.pair.inbox.len()), (Some(told), 24));
 }
 
@@ -491,11 +483,7 @@ fn a_terminate_in_place_of_the_rtr_is_a_connect_error() {
     d.pair.send(&first_fpdu(&ulpdu));
     d.pair.close();
     let told = StreamError { layer: 2, etype: 0, code: 7, from_peer: true };
-    let event = d.event();
-    assert!(
-        matches!(event.kind, CmEventKind::ConnectError { error: ConnectionError::Stream(e), .. } if e == told),
-        "{event:?}"
-    );
+    told!(d.event(), ConnectError { error: ConnectionError::Stream(e), .. } if e == told);
     assert_eq!((qp.error(), d.pair.engine.counters().connections), (Some(told), 0));
     assert!(d.channel.poll().is_none());
 }

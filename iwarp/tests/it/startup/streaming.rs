@@ -36,8 +36,7 @@ impl Dialed {
         id.connect_stream(remote, StreamOptions::default(), &param).unwrap();
         let (pd, cq) = (pair.context.alloc_pd().unwrap(), pair.context.create_cq(64, None).unwrap());
         let mut dialed = Self { pair, id, channel, cq, pd };
-        let event = dialed.event();
-        assert!(matches!(event.kind, CmEventKind::StreamEstablished { .. }), "{event:?}");
+        let _event = told!(dialed.event(), StreamEstablished { .. });
         dialed.run(1000);
         dialed
     }
@@ -77,11 +76,7 @@ impl Dialed {
         assert!(!self.pair.until(900_000, |pair| pair.is_over()), "too early");
         assert!(self.pair.until(200_000, |pair| pair.peer_closed), "no FIN");
         self.pair.close();
-        let event = self.event();
-        assert!(
-            matches!(event.kind, CmEventKind::Disconnected { error: Some(ConnectionError::IdleTimeout), .. }),
-            "{event:?}"
-        );
+        told!(self.event(), Disconnected { error: Some(ConnectionError::IdleTimeout), .. });
     }
 }
 
@@ -139,15 +134,13 @@ fn a_start_of_mpa_is_not_idle() {
     let _qp = d.start(&initiator());
     d.run(4_000_000);
     d.pair.send(&reply(0x50));
-    let event = d.event();
-    assert!(matches!(event.kind, CmEventKind::Established { .. }), "{event:?}");
+    let _event = told!(d.event(), Established { .. });
 
     let mut d = Dialed::new(SECOND);
     let _qp = d.start(&initiator());
     d.run(4_000_000);
     d.pair.send(&reply(0x70));
-    let event = d.event();
-    assert!(matches!(event.kind, CmEventKind::Rejected { .. }), "{event:?}");
+    told!(d.event(), Rejected { .. });
     d.is_idle_in_a_second();
 
     for accepts in [false, true] {
@@ -155,15 +148,13 @@ fn a_start_of_mpa_is_not_idle() {
         d.id.start_responder(b"go", &ResponderOptions::default()).unwrap();
         d.run(3_000_000);
         d.pair.send(&request(true));
-        let event = d.event();
-        assert!(matches!(event.kind, CmEventKind::ConnectRequest { .. }), "{event:?}");
+        let _event = told!(d.event(), ConnectRequest { .. });
         d.run(3_000_000);
         assert!(d.channel.poll().is_none());
         if accepts {
             let (qp, _region) = d.qp();
             d.id.accept(&qp, &ConnParam::default()).unwrap();
-            let event = d.event();
-            assert!(matches!(event.kind, CmEventKind::Established { .. }), "{event:?}");
+            let _event = told!(d.event(), Established { .. });
         } else {
             d.id.reject(b"").unwrap();
             d.is_idle_in_a_second();
@@ -196,8 +187,7 @@ fn a_reject_ends_the_queue_pair_and_not_the_stream() {
     let mut d = Dialed::new(None);
     let (qp, _region) = d.start(&initiator());
     d.pair.send(&reply(0x70));
-    let event = d.event();
-    assert!(matches!(event.kind, CmEventKind::Rejected { .. }), "{event:?}");
+    told!(d.event(), Rejected { .. });
     let wc = d.cq.poll_one().expect("flushed");
     let cause = Some(ConnectionError::Rejected);
     assert_eq!((wc.status, wc.cause), (WcStatus::WrFlushError, cause));
@@ -233,8 +223,7 @@ fn a_close_at_the_time_of_a_reject_is_a_close() {
     let id = d.id.clone();
     *once.lock().unwrap() = Some(Box::new(move || id.disconnect()));
     d.pair.send(&reply(0x70));
-    let event = d.event();
-    assert!(matches!(event.kind, CmEventKind::Rejected { .. }), "{event:?}");
+    told!(d.event(), Rejected { .. });
     assert!(once.lock().unwrap().is_none(), "at the same time");
     assert!(matches!(d.id.send_stream(b"bytes"), Err(VerbsError::Invalid(_))));
     assert!(d.pair.until(100_000, |pair| pair.peer_closed), "no FIN");
@@ -294,8 +283,7 @@ fn a_reply_that_waits_is_sent_before_the_fin() {
     id.start_responder(b"", &ResponderOptions::default()).unwrap();
     d.pair.until(10_000, |_| false);
     d.pair.send(&request(true));
-    let event = next_event(&mut d.pair, &d.channel);
-    assert!(matches!(event.kind, CmEventKind::ConnectRequest { .. }), "{event:?}");
+    let _event = told!(next_event(&mut d.pair, &d.channel), ConnectRequest { .. });
     // The peer serves 8 Reads, and the user needs more.
     let qp = d.qp();
     id.accept(&qp, &ConnParam { min_initiator_depth: 100, initiator_depth: 100, ..ConnParam::default() })

@@ -16,8 +16,7 @@ use tcp_lite::CloseReason;
 fn streaming() -> (Responder, CmId) {
     let mut d = Responder::with(|options| options.streaming = Some(StreamOptions::default()));
     d.open(&[]);
-    let event = d.event();
-    assert!(matches!(event.kind, CmEventKind::StreamEstablished { .. }), "{event:?}");
+    let event = told!(d.event(), StreamEstablished { .. });
     (d, event.id)
 }
 
@@ -85,8 +84,8 @@ fn a_start_does_not_overtake_the_reply_of_a_reject() {
         id.start_responder(b"", &ResponderOptions::default()).unwrap();
         d.pair.until(10_000, |_| false);
         d.pair.send(&mpa_request());
-        let event = next_event(&mut d.pair, &d.channel, 1_000_000).expect("no event");
-        assert!(matches!(event.kind, CmEventKind::ConnectRequest { .. }), "{event:?}");
+        let _event =
+            told!(next_event(&mut d.pair, &d.channel, 1_000_000).expect("no event"), ConnectRequest { .. });
         assert!(d.pair.inbox.is_empty());
         let qp = d.qp();
         id.reject(b"").unwrap();
@@ -133,12 +132,13 @@ fn the_keepalive_of_the_initiator_replaces_that_of_streaming_mode() {
     d.pair.until(10_000, |_| false);
     let [accept, _] = replies();
     d.pair.send(&accept);
-    let event = next_event(&mut d.pair, &d.channel, 1_000_000).expect("no event");
-    assert!(matches!(event.kind, CmEventKind::Established { .. }), "{event:?}");
+    let _event = told!(next_event(&mut d.pair, &d.channel, 1_000_000).expect("no event"), Established { .. });
     d.pair.until(10_000, |_| false);
     d.pair.deaf = true;
-    let event = next_event(&mut d.pair, &d.channel, 2_600_000).expect("the silent peer is not noticed");
-    assert!(matches!(event.kind, CmEventKind::Disconnected { error: Some(_), .. }), "{event:?}");
+    told!(
+        next_event(&mut d.pair, &d.channel, 2_600_000).expect("the silent peer is not noticed"),
+        Disconnected { error: Some(_), .. }
+    );
 }
 
 /// An engine that connects to a bare TCP peer in streaming mode.
@@ -156,8 +156,8 @@ impl StreamDialer {
         let id = pair.context.create_id(&channel);
         let remote = format!("10.0.0.2:{PORT}").parse().unwrap();
         id.connect_stream(remote, StreamOptions::default(), param).unwrap();
-        let event = pair.next_event(&channel, 1_000_000).expect("not connected");
-        assert!(matches!(event.kind, CmEventKind::StreamEstablished { .. }), "{event:?}");
+        let _event =
+            told!(pair.next_event(&channel, 1_000_000).expect("not connected"), StreamEstablished { .. });
         Self { pair, channel, id }
     }
 }
@@ -174,15 +174,13 @@ fn streaming_mode_has_its_idle_timeout_again_after_a_reject() {
     pair.until(10_000, |_| false);
     let [_, reject] = replies();
     pair.send(&reject);
-    let event = next_event(&mut pair, &channel, 1_000_000).expect("no event");
-    assert!(matches!(event.kind, CmEventKind::Rejected { .. }), "{event:?}");
+    told!(next_event(&mut pair, &channel, 1_000_000).expect("no event"), Rejected { .. });
     pair.until(1_200_000, |pair| pair.peer_closed);
     assert!(pair.peer_closed, "no FIN");
     pair.close();
-    let event = next_event(&mut pair, &channel, 1_000_000).expect("no event");
-    assert!(
-        matches!(event.kind, CmEventKind::Disconnected { error: Some(ConnectionError::IdleTimeout), .. }),
-        "{event:?}"
+    told!(
+        next_event(&mut pair, &channel, 1_000_000).expect("no event"),
+        Disconnected { error: Some(ConnectionError::IdleTimeout), .. }
     );
 }
 
@@ -203,8 +201,10 @@ fn mpa_does_not_start_after_a_close() {
     assert!(d.pair.until(100_000, |pair| pair.peer_closed), "no FIN");
     assert!(d.pair.inbox.is_empty());
     d.pair.close();
-    let event = next_event(&mut d.pair, &d.channel, 1_000_000).expect("no event");
-    assert!(matches!(event.kind, CmEventKind::Disconnected { error: None, .. }), "{event:?}");
+    told!(
+        next_event(&mut d.pair, &d.channel, 1_000_000).expect("no event"),
+        Disconnected { error: None, .. }
+    );
 }
 
 /// Dropping the last handle during `connect_stream` ends the attempt.

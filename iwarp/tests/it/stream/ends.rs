@@ -198,8 +198,7 @@ fn a_write_that_is_aborted_touches_nothing_outside_its_range() {
             peer.send_and_run(&[tagged(0xc2, 0x40, stag, to + 100, &[7; 50])]);
             peer.pair.close();
         }
-        let event = peer.ended().expect("an event");
-        assert!(matches!(event.kind, CmEventKind::Disconnected { error: Some(_), .. }), "{event:?}");
+        told!(peer.ended().expect("an event"), Disconnected { error: Some(_), .. });
         assert_eq!((peer.bytes(0, 100), peer.bytes(200, 1000)), (vec![0; 100], vec![0; 1000]));
     }
 }

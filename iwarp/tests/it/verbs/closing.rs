@@ -7,8 +7,7 @@ use crate::common::{ALL, PORT};
 use crate::common::{Pair, Testbed, pattern};
 use dp::link::{LinkConfig, LinkPlan};
 use iwarp::verbs::{
-    CmEventKind, ConnParam, ListenOptions, RemoteAddr, SendOp, SendRequest, StreamOptions, StreamRead,
-    WcStatus,
+    ConnParam, ListenOptions, RemoteAddr, SendOp, SendRequest, StreamOptions, StreamRead, WcStatus,
 };
 use tcp_lite::Instant;
 
@@ -32,8 +31,7 @@ fn a_close_takes_as_long_as_the_peer_takes_bytes() {
     c.qp_a.post_send(&SendRequest::new(1, SendOp::Write { remote }, from.sge(0, BYTES))).unwrap();
     c.id_a.disconnect();
     let start_us = pair.now_us;
-    let event = pair.event_a();
-    assert!(matches!(event.kind, CmEventKind::Disconnected { error: None, .. }), "{event:?}");
+    told!(pair.event_a(), Disconnected { error: None, .. });
     assert!(pair.now_us - start_us > 20_000_000, "the wire is not slow");
     assert_eq!(pair.b.engine.counters().rx_placed_bytes, BYTES as u64);
 }
@@ -65,8 +63,7 @@ fn a_close_in_streaming_mode_takes_as_long_as_the_peer_takes_bytes() {
     });
     assert!(got == bytes, "{} bytes of {}", got.len(), bytes.len());
     peer.disconnect();
-    let event = pair.event_a();
-    assert!(matches!(event.kind, CmEventKind::Disconnected { error: None, .. }), "{event:?}");
+    told!(pair.event_a(), Disconnected { error: None, .. });
 }
 
 /// A close that waits for the answer to a Read is the user's, however long the connection is idle meanwhile.
@@ -85,8 +82,7 @@ fn a_close_that_waits_is_not_reported_as_idle() {
         pair.a.engine.poll_at(Instant::from_micros(pair.now_us));
         pair.now_us += 10_000;
     }
-    let event = pair.event_a();
-    assert!(matches!(event.kind, CmEventKind::Disconnected { error: None, .. }), "{event:?}");
+    told!(pair.event_a(), Disconnected { error: None, .. });
     assert_eq!(pair.wc_a().status, WcStatus::Success);
 }
 

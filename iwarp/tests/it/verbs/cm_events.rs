@@ -41,10 +41,9 @@ fn no_end_is_lost_however_many_come_at_once() {
         for c in &made {
             let mut own = events.iter().filter(|event| event.id == c.id_a);
             let reset = ConnectionError::Tcp(CloseReason::Reset);
-            let event = own.next().expect("it has ended");
-            assert!(
-                matches!(event.kind, CmEventKind::Disconnected { error: Some(error), .. } if error == reset),
-                "{event:?}"
+            told!(
+                own.next().expect("it has ended"),
+                Disconnected { error: Some(error), .. } if error == reset
             );
             assert_eq!((own.next().is_none(), c.id_a.cause()), (true, Some(reset)));
         }
@@ -109,8 +108,7 @@ fn ends_of_connections_do_not_displace_a_request() {
     }
     pair.run_us(100_000);
     assert_eq!((pair.a.channel.usage().0, pair.a.channel.lost()), (21, 0));
-    let request = pair.a.channel.poll().unwrap();
-    assert!(matches!(request.kind, CmEventKind::ConnectRequest { .. }), "{request:?}");
+    let request = told!(pair.a.channel.poll().unwrap(), ConnectRequest { .. });
     let accepting = pair.a.qp();
     request.id.accept(&accepting, &ConnParam::default()).unwrap();
     pair.run_us(100_000);

@@ -65,8 +65,7 @@ fn nobody_answers() {
         let qp = pair.a.qp();
         let id = pair.a.context.create_id(&pair.a.channel);
         id.connect(&qp, format!("{nobody}:{PORT}").parse().unwrap(), &ConnParam::default()).unwrap();
-        let event = pair.event_a();
-        assert!(matches!(event.kind, CmEventKind::ConnectError { error, .. } if error == why), "{event:?}");
+        told!(pair.event_a(), ConnectError { error, .. } if error == why);
         assert_eq!((qp.state(), pair.a.engine.counters().connections_failed), (QpState::Error, failed));
     }
 }
@@ -115,11 +114,7 @@ fn an_undecided_request_times_out() {
     id.connect(&qp, pair.b.address, &param).unwrap();
     let _request = pair.event_b();
     let start = pair.now_us;
-    let event = pair.event_a();
-    assert!(
-        matches!(event.kind, CmEventKind::ConnectError { error: ConnectionError::StartupTimeout, .. }),
-        "{event:?}"
-    );
+    told!(pair.event_a(), ConnectError { error: ConnectionError::StartupTimeout, .. });
     assert!((2_900_000..3_100_000).contains(&(pair.now_us - start)), "{} us", pair.now_us - start);
 }
 
@@ -158,8 +153,7 @@ fn a_listener_serves_many() {
         c.id_b.disconnect();
     }
     for _ in &all {
-        let event = pair.event_a();
-        assert!(matches!(event.kind, CmEventKind::Disconnected { error: None, .. }), "{event:?}");
+        told!(pair.event_a(), Disconnected { error: None, .. });
     }
 }
 

@@ -141,8 +141,7 @@ fn requests_are_flushed_when_there_will_be_no_connection() {
     post_four(&qp, &region);
     let id = pair.a.context.create_id(&pair.a.channel);
     id.connect(&qp, pair.b.address, &ConnParam::default()).unwrap();
-    let event = pair.event_a();
-    assert!(matches!(event.kind, CmEventKind::ConnectError { .. }), "{event:?}");
+    told!(pair.event_a(), ConnectError { .. });
     assert_eq!((statuses(&pair.a.cq), qp.state()), (FLUSHED.to_vec(), QpState::Error));
     qp.post_send(&send(7, &region, 8)).unwrap();
     assert_eq!(statuses(&pair.a.cq), [(7, WcStatus::WrFlushError)]);
@@ -206,8 +205,7 @@ fn requests_of_the_accepting_end_are_flushed_when_the_depths_do_not_fit() {
     let qp = early_qp(&pair.b);
     post_four(&qp, &region);
     request.id.accept(&qp, &ConnParam { min_initiator_depth: 1, ..ConnParam::default() }).unwrap();
-    let event = pair.event_b();
-    assert!(matches!(event.kind, CmEventKind::ConnectError { .. }), "{event:?}");
+    told!(pair.event_b(), ConnectError { .. });
     assert_eq!(statuses(&pair.b.cq), FLUSHED);
 }
 
@@ -251,8 +249,7 @@ fn an_early_read_that_the_connection_does_not_allow_ends_it() {
         .unwrap();
         let none = ConnParam { initiator_depth: 0, ..ConnParam::default() };
         let c = pair.connect_qps(qp_a, qp_b, &none, &ConnParam::default());
-        let event = pair.event_a();
-        assert!(matches!(event.kind, CmEventKind::Disconnected { error: Some(_), .. }), "{event:?}");
+        told!(pair.event_a(), Disconnected { error: Some(_), .. });
         let expected =
             [(1, WcStatus::Success), (2, WcStatus::LocalQpOperationError), (3, WcStatus::WrFlushError)];
         assert_eq!(statuses(&pair.a.cq), expected);

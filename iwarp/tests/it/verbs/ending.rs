@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::common::raw::{fpdu, request};
+use crate::common::raw::{fpdu, ib_request, request};
 use crate::common::responder::Responder;
 use crate::common::served::{Served, Setup};
 use crate::common::ulpdu::{tagged, untagged};
@@ -183,12 +183,8 @@ fn what_waited_for_an_answer_has_the_time_of_tcp() {
 /// A peer that offers InfiniBand's semantics byte by byte, and our end that agrees and lets a message wait
 /// for four seconds.
 fn agreed() -> Served {
-    let mut bytes = request(true);
-    // The length of the private data, enhanced data included.
-    bytes[19] = 4 + 8;
-    bytes.extend(b"uwarp?2\x07");
     let accept = ConnParam { rnr_timeout: Some(Duration::from_secs(4)), ..agreeing() };
-    Setup { request: bytes, accept, ..Setup::default() }.ready()
+    Setup { request: ib_request(), accept, ..Setup::default() }.ready()
 }
 
 /// A message of the peer waits for a receive, and then the user closes: from there on the deadline is that of

@@ -11,66 +11,31 @@ use iwarp::verbs::{
 /// Writes that the target must refuse (RFC 5041 section 8.2).
 #[test]
 fn a_refused_write_terminates_the_stream() {
-    struct Case {
-        name: &'static str,
-        access: Access,
-        stag_delta: u32,
-        addr_delta: i64,
-        length: usize,
-        code: (u8, u8, u8),
-    }
     let writable = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
-    let cases = [
-        Case {
-            name: "unknown STag",
-            access: writable,
-            stag_delta: 1,
-            addr_delta: 0,
-            length: 8,
-            code: (1, 1, 0),
-        },
-        Case {
-            name: "no right",
-            access: Access::LOCAL_WRITE | Access::REMOTE_READ,
-            stag_delta: 0,
-            addr_delta: 0,
-            length: 8,
-            code: (1, 1, 0),
-        },
-        Case {
-            name: "below base",
-            access: writable,
-            stag_delta: 0,
-            addr_delta: -1,
-            length: 8,
-            code: (1, 1, 1),
-        },
-        Case {
-            name: "behind end",
-            access: writable,
-            stag_delta: 0,
-            addr_delta: 57,
-            length: 8,
-            code: (1, 1, 1),
-        },
-    ];
-    for case in cases {
+    let readable = Access::LOCAL_WRITE | Access::REMOTE_READ;
+    // The distances are those from the region's STag and from its first byte.
+    for (name, access, from_stag, from_base, code) in [
+        ("unknown STag", writable, 1, 0, 0),
+        ("no right", readable, 0, 0, 0),
+        ("below base", writable, 0, -1, 1),
+        ("behind end", writable, 0, 57, 1),
+    ] {
         let (mut pair, c) = Pair::connected();
         let local = pair.a.pd.reg_mr(4096, ALL).unwrap();
-        let remote = pair.b.pd.reg_mr(64, case.access).unwrap();
+        let remote = pair.b.pd.reg_mr(64, access).unwrap();
         let remote_addr = RemoteAddr {
-            addr: remote.addr().wrapping_add_signed(case.addr_delta),
-            rkey: remote.rkey().wrapping_add(case.stag_delta),
+            addr: remote.addr().wrapping_add_signed(from_base),
+            rkey: remote.rkey().wrapping_add(from_stag),
         };
         local.write_at(0, &[0xaa; 64]).unwrap();
         c.qp_b.post_recv(&RecvRequest::new(77, remote.sge(0, 8))).unwrap();
-        let write = SendRequest::new(1, SendOp::Write { remote: remote_addr }, local.sge(0, case.length));
+        let write = SendRequest::new(1, SendOp::Write { remote: remote_addr }, local.sge(0, 8));
         c.qp_a.post_send(&write).unwrap();
-        expect_terminate(&mut pair, &c, case.code.0, case.code.1, case.code.2);
+        expect_terminate(&mut pair, &c, 1, 1, code);
         let wc = pair.wc_b();
-        assert_eq!((wc.wr_id, wc.status), (77, WcStatus::WrFlushError), "{}", case.name);
+        assert_eq!((wc.wr_id, wc.status), (77, WcStatus::WrFlushError), "{name}");
         let got = read_bytes(&remote, 0, 64);
-        assert_eq!(got, [0; 64], "{}: nothing is placed", case.name);
+        assert_eq!(got, [0; 64], "{name}: nothing is placed");
     }
 }
 
@@ -217,8 +182,7 @@ fn an_abort_resets() {
     let b = pair.event_b();
     let reset = ConnectionError::Tcp(tcp_lite::CloseReason::Reset);
     assert!(matches!(b.kind, CmEventKind::Disconnected { error: Some(e), .. } if e == reset), "{b:?}");
-    let a = pair.event_a();
-    assert!(matches!(a.kind, CmEventKind::Disconnected { error: Some(_), .. }), "{a:?}");
+    told!(pair.event_a(), Disconnected { error: Some(_), .. });
 }
 
 /// Dropping the last handle of a queue pair ends its connection.
@@ -226,6 +190,5 @@ fn an_abort_resets() {
 fn dropping_the_queue_pair_ends_the_connection() {
     let (mut pair, c) = Pair::connected();
     drop(c.qp_a);
-    let b = pair.event_b();
-    assert!(matches!(b.kind, CmEventKind::Disconnected { error: Some(_), .. }), "{b:?}");
+    told!(pair.event_b(), Disconnected { error: Some(_), .. });
 }

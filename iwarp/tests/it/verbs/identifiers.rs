@@ -2,7 +2,7 @@
 //! whatever only a user could continue ends with the last handle.
 
 use crate::common::{Connected, Pair, remote_addr};
-use iwarp::verbs::{CmEventKind, ConnParam, ConnectionError, QpState, SendOp, SendRequest, WcStatus};
+use iwarp::verbs::{ConnParam, ConnectionError, QpState, SendOp, SendRequest, WcStatus};
 use tcp_lite::CloseReason;
 
 /// A connected pair without identifiers: also the events, which have some, are gone.
@@ -29,8 +29,7 @@ fn a_connection_lives_as_long_as_its_queue_pair() {
     pair.until(|_| (qp_b.state() == QpState::Error).then_some(()));
     assert_eq!(qp_b.cause(), Some(ConnectionError::Tcp(CloseReason::Reset)));
     // The end of a connection without identifiers is told all the same.
-    let event = pair.event_b();
-    assert!(matches!(event.kind, CmEventKind::Disconnected { .. }), "{event:?}");
+    told!(pair.event_b(), Disconnected { .. });
 }
 
 /// A graceful close goes on to its end though nobody has an identifier any more.

@@ -3,8 +3,8 @@
 
 use dp::link::{LinkConfig, LinkPlan, LinkTso};
 use iwarp::verbs::{
-    CmEventKind, ConnParam, MemoryRegion, MrOptions, QpState, RecvRequest, SendFlags, SendOp, SendRequest,
-    Sge, WcOpcode, WcStatus, ZERO_COPY_MIN_BYTES,
+    ConnParam, MemoryRegion, MrOptions, QpState, RecvRequest, SendFlags, SendOp, SendRequest, Sge, WcOpcode,
+    WcStatus, ZERO_COPY_MIN_BYTES,
 };
 
 use crate::common::{ALL, Connected, Pair, Testbed, pattern, read_bytes, remote_addr};
@@ -232,8 +232,7 @@ fn a_graceful_close_completes_what_was_posted() {
     c.qp_a.post_send(&write(1, &source, &target)).unwrap();
     c.id_a.disconnect();
     assert_eq!(pair.wc_a().status, WcStatus::Success);
-    let event = pair.event_a();
-    assert!(matches!(event.kind, CmEventKind::Disconnected { error: None, .. }), "{event:?}");
+    told!(pair.event_a(), Disconnected { error: None, .. });
     assert_eq!(pair.b.engine.counters().rx_placed_bytes, LONG as u64);
 }
 

@@ -129,7 +129,6 @@ impl Tcb {
             sack: &header.options.sack,
             echo: header.options.timestamps.map(|(_, echo)| echo),
             ece: flags.contains(Flags::ECE),
-            tells_taken: self.send.learn_taken(ctx, ack, header.options.untaken),
         };
         if self.send.on_ack(ctx, &ack_info) {
             self.on_fin_acked(ctx);

@@ -70,8 +70,6 @@ pub(crate) struct Tcb {
     reported: Reported,
     /// A RST is the last segment to send.
     rst_due: bool,
-    /// As [`OpenParams::asks_untaken`].
-    asks_untaken: bool,
     send: SendHalf,
     receive: ReceiveHalf,
     challenges: Challenges,
@@ -88,20 +86,14 @@ pub(crate) struct Tcb {
 impl Tcb {
     fn new(ctx: &Ctx<'_>, params: &OpenParams, (state, reported): (State, Reported)) -> Self {
         let config = ctx.config;
-        let offer = Agreed {
-            timestamps: config.timestamps,
-            sack: config.sack,
-            window_scale: Some(0),
-            ecn: false,
-            untaken: params.asks_untaken,
-        };
+        let offer =
+            Agreed { timestamps: config.timestamps, sack: config.sack, window_scale: Some(0), ecn: false };
         Self {
             local_port: params.local_port,
             remote_port: params.remote_port,
             state,
             reported,
             rst_due: false,
-            asks_untaken: params.asks_untaken,
             send: SendHalf::new(ctx, params, offer),
             receive: ReceiveHalf::new(config, params, offer),
             challenges: Challenges::default(),
@@ -146,27 +138,15 @@ impl Tcb {
         (offset_of(pushed), offset_of(acknowledged))
     }
 
-    /// The stream offset behind everything that the peer has acknowledged and its user has taken.
-    pub(crate) fn taken_offset(&self) -> u64 {
-        offset_of(self.send.taken())
+    /// The user withholds the acknowledgement of the peer's bytes from this stream offset on; `None`: of
+    /// none.
+    pub(crate) fn withhold(&mut self, from: Option<u64>) {
+        self.receive.withhold(from.map(pos_of));
     }
 
-    /// Declares that the user has not taken the peer's bytes from this stream offset on; `None`: the user
-    /// takes all bytes.
-    pub(crate) fn set_untaken(&mut self, from: Option<u64>) {
-        self.receive.set_untaken(from.map(pos_of));
-    }
-
-    /// Whether our SYN had the option for untaken bytes, and the peer's SYN had not.
-    pub(crate) fn lost_untaken(&self) -> bool {
-        self.asks_untaken && !self.send.agreed().untaken
-    }
-
-    /// Sends a segment that makes the peer answer.
-    pub(crate) fn probe(&mut self) {
-        if matches!(self.state, State::Established | State::CloseWait) {
-            self.send.send_window_probe();
-        }
+    /// As [`Stack::sequence_mark`](crate::Stack::sequence_mark): the same for both ends.
+    pub(crate) fn sequence_mark(&self) -> u32 {
+        (self.send.seq(0).0 ^ self.receive.seq(0).0) as u32
     }
 
     /// Segments were queued.

@@ -165,7 +165,6 @@ fn agreed(config: &TcpConfig, syn: &TcpHeader, ecn: bool) -> Agreed {
         sack: config.sack && syn.options.sack_permitted,
         window_scale: syn.options.window_scale,
         ecn,
-        untaken: syn.options.untaken.is_some(),
     }
 }
 
@@ -182,8 +181,6 @@ fn syn_options(config: &TcpConfig, agreed: &Agreed, mss: u16, timestamps: Option
         window_scale: agreed.window_scale.map(|_| window_shift(config.recv_window_bytes)),
         sack_permitted: agreed.sack,
         timestamps,
-        // The number has no meaning: the option only tests whether the path lets it through.
-        untaken: agreed.untaken.then_some(TcpSeqNumber(0)),
         ..Options::default()
     }
 }

@@ -54,9 +54,6 @@ enum TransmissionKind {
     Reset,
     /// A transmission of the sending half.
     Send(SendKind),
-    /// As `Send`, but acknowledges only the bytes that the user has taken, which are fewer than have
-    /// arrived.
-    SendBehind(SendKind),
     Ack,
     /// An acknowledgement of only a part of the received bytes, to report their ECN mark.
     SeparateAck,
@@ -96,10 +93,10 @@ impl Tcb {
         if let Some(separate) = self.receive.separate_ack() {
             return Some(self.acknowledge_separately(ctx, separate));
         }
-        // SACK blocks, and the option for untaken bytes, may not fit beside data, so they are sent first.
+        // SACK blocks may not fit beside data, so they are sent first.
         let ack = self.receive.is_ack_due();
         let has_blocks = self.send.agreed().sack && self.receive.has_sack_blocks();
-        if ack && (has_blocks || self.receive.untaken().is_some()) {
+        if ack && has_blocks {
             return Some(self.acknowledge(ctx));
         }
         match self.send.next(ctx) {
@@ -112,9 +109,12 @@ impl Tcb {
     /// timestamps are the only option, and nothing is marked. `None` in any other case.
     #[inline(always)]
     pub(crate) fn usual_header(&self, ctx: &Ctx<'_>) -> Option<UsualHeader> {
-        let usual = self.state == State::Established && self.receive.has_usual_header();
-        usual.then(|| UsualHeader {
-            ack: self.receive.ack().0 as u32,
+        if self.state != State::Established || !self.receive.has_usual_header() {
+            return None;
+        }
+        Some(UsualHeader {
+            // Nothing is withheld.
+            ack: self.receive.seq(self.receive.nxt()).0 as u32,
             window: self.receive.window_field(ctx),
             timestamps: (self.send.timestamp(ctx), self.receive.ts_recent()),
         })
@@ -166,10 +166,7 @@ impl Tcb {
     ) {
         let Some(Payload::Segment(first)) = transmission.payload else { return };
         // CWR must be on one segment only. With PSH it is the last of the queue.
-        let is_new = matches!(
-            transmission.kind,
-            TransmissionKind::Send(SendKind::New) | TransmissionKind::SendBehind(SendKind::New)
-        );
+        let is_new = transmission.kind == TransmissionKind::Send(SendKind::New);
         if !is_new || transmission.header.flags.intersects(Flags::CWR | Flags::PSH) {
             return;
         }
@@ -193,9 +190,6 @@ impl Tcb {
                 return;
             }
             TransmissionKind::Send(kind) => self.send.on_sent(ctx, *kind, *payload, *segments),
-            TransmissionKind::SendBehind(kind) => {
-                return self.send.on_sent(ctx, *kind, *payload, *segments);
-            }
             TransmissionKind::Ack => ctx.counters.tx_acks += 1,
             TransmissionKind::SeparateAck => {
                 ctx.counters.tx_acks += 1;
@@ -211,24 +205,14 @@ impl Tcb {
     #[inline]
     fn complete(&self, ctx: &Ctx<'_>, outgoing: Outgoing) -> Transmission {
         let Outgoing { kind, pos, flags, ecn, payload, spare_bytes } = outgoing;
-        let mut header = self.header(ctx, pos, flags | self.echo_flags(), spare_bytes);
-        let mut sent = TransmissionKind::Send(kind);
-        if let Some((ack, window)) = self.receive.taken_fields() {
-            if payload.is_none() {
-                header.options.untaken = Some(ack);
-            } else {
-                (header.ack, header.window) = (Some(ack), window);
-                sent = TransmissionKind::SendBehind(kind);
-            }
-        }
-        Transmission { header, payload, segments: 1, ecn, kind: sent }
+        let header = self.header(ctx, pos, flags | self.echo_flags(), spare_bytes);
+        Transmission { header, payload, segments: 1, ecn, kind: TransmissionKind::Send(kind) }
     }
 
     /// A pure acknowledgement.
     #[inline]
     fn acknowledge(&self, ctx: &Ctx<'_>) -> Transmission {
-        let mut header = self.header(ctx, self.send.nxt(), self.echo_flags(), MAX_HEADER_BYTES);
-        header.options.untaken = self.receive.untaken().map(|from| self.receive.seq(from));
+        let header = self.header(ctx, self.send.nxt(), self.echo_flags(), MAX_HEADER_BYTES);
         Transmission { header, payload: None, segments: 1, ecn: Ecn::NotEct, kind: TransmissionKind::Ack }
     }
 
@@ -241,10 +225,10 @@ impl Tcb {
     fn acknowledge_separately(&self, ctx: &Ctx<'_>, SeparateAck { ack, on }: SeparateAck) -> Transmission {
         let flags = if on { Flags::ECE } else { Flags::empty() };
         let mut header = self.header(ctx, self.send.nxt(), flags, 0);
+        // Not more than the user lets it.
+        let ack = ack.min(self.receive.acknowledged());
         header.ack = Some(self.receive.seq(ack));
         header.window = self.receive.window_from(ack);
-        header.options.untaken =
-            self.receive.untaken().filter(|from| *from < ack).map(|from| self.receive.seq(from));
         Transmission {
             header,
             payload: None,
@@ -276,6 +260,7 @@ impl Tcb {
         };
         let window = match syn {
             true => syn_window(ctx.config),
+            false if self.receive.is_withholding() => self.receive.withheld_window(),
             false => self.receive.window_field(ctx),
         };
         TcpHeader {

@@ -73,6 +73,6 @@ impl Tcb {
         self.restart_keepalive(ctx);
         self.receive.learn_next_timestamp(ctx, timestamp);
         let ack = self.send.ack_position(ack).max(0) as u64;
-        AckInfo { ack, pos, len: bytes, window, sack, echo: Some(echo), ece: false, tells_taken: false }
+        AckInfo { ack, pos, len: bytes, window, sack, echo: Some(echo), ece: false }
     }
 }

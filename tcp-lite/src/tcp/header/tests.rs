@@ -98,25 +98,3 @@ proptest! {
         }
     }
 }
-
-/// The option for bytes that are not taken has room beside timestamps and two SACK blocks. A foreign
-/// experiment is skipped.
-#[test]
-fn bytes_that_are_not_taken_have_an_option() {
-    let mut header = plain();
-    header.options.timestamps = Some((1, 2));
-    header.options.untaken = Some(TcpSeqNumber(-2));
-    let mut out = [0; 60];
-    header.emit(&mut out);
-    assert_eq!(header.emitted_len(), 40);
-    assert_eq!(out[32..40], [253, 8, b'u', b'w', 0xff, 0xff, 0xff, 0xfe]);
-    assert_eq!(TcpHeader::parse(&out[..40]).unwrap(), (header.clone(), 40));
-    out[35] = b'x';
-    assert_eq!(TcpHeader::parse(&out[..40]).unwrap().0.options.untaken, None);
-    for i in 0..4 {
-        header.options.sack.push((TcpSeqNumber(i * 100), TcpSeqNumber(i * 100 + 50)));
-    }
-    header.emit(&mut out);
-    assert_eq!(header.emitted_len(), 60);
-    assert_eq!(TcpHeader::parse(&out).unwrap().0.options.sack.len(), 2);
-}

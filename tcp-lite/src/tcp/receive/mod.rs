@@ -9,7 +9,7 @@
 //! | SACK and D-SACK blocks | `sack.rs` | RFC 2018, RFC 2883 |
 //! | when to acknowledge | `delayed_ack.rs` | RFC 9293 section 3.8.6.3, RFC 5681 section 4.2 |
 //! | the peer's timestamps, PAWS | `timestamps.rs` | RFC 7323 sections 4.3 and 5 |
-//! | bytes that are acknowledged but not taken by the user | `untaken.rs` | our own option |
+//! | acknowledgements that the user withholds | `withheld.rs` | our own addition |
 //! | echo of marks | `ecn_echo.rs` | RFC 3168 section 6.1.3, RFC 8257 section 3.2 |
 //!
 //! Bytes are handed up when they arrive, in order or not, and only once: a segment that overlaps
@@ -27,8 +27,8 @@ mod held;
 mod payload;
 mod sack;
 mod timestamps;
-mod untaken;
 mod window;
+mod withheld;
 
 pub(super) use ecn_echo::{SeparateAck, is_ecn_setup};
 pub(super) use held::MAX_EVICTED;
@@ -76,9 +76,9 @@ pub(super) struct ReceiveHalf {
     timestamps: PeerTimestamps,
     echo: Echo,
     agreed: Agreed,
-    /// The user has not taken the bytes from this position on; [`ALL_TAKEN`](untaken::ALL_TAKEN): the user
-    /// takes all bytes.
-    untaken: u64,
+    /// The user withholds the acknowledgement of the bytes from this position on;
+    /// [`NOTHING`](withheld::NOTHING): of no bytes.
+    withheld: u64,
 }
 
 /// Result of a segment with payload or a FIN.
@@ -109,7 +109,7 @@ impl ReceiveHalf {
             timestamps: PeerTimestamps::default(),
             echo: Echo::default(),
             agreed,
-            untaken: untaken::ALL_TAKEN,
+            withheld: withheld::NOTHING,
         }
     }
 
@@ -162,7 +162,7 @@ impl ReceiveHalf {
     /// The acknowledgement number to send.
     #[inline]
     pub(super) fn ack(&self) -> TcpSeqNumber {
-        self.space.seq(self.nxt)
+        self.space.seq(self.acknowledged())
     }
 
     /// The MSS we announce.
@@ -216,7 +216,7 @@ impl ReceiveHalf {
     /// Whether an acknowledgement has to be sent now.
     #[inline]
     pub(super) fn is_ack_due(&self) -> bool {
-        self.acks.is_due()
+        self.acks.is_due() && !self.is_withholding()
     }
 
     /// When [`on_timer`](Self::on_timer) has to be called.
@@ -341,10 +341,14 @@ impl ReceiveHalf {
     /// report, only a segment with SACK blocks fulfils the request.
     #[inline]
     pub(super) fn on_ack_sent(&mut self, header: &TcpHeader) {
+        let ack = self.acknowledged();
         if !header.flags.contains(Flags::SYN) {
-            self.on_window_sent(self.nxt, header.window);
+            self.on_window_sent(ack, header.window);
         }
-        self.acks.on_sent(self.nxt);
+        if self.is_withholding() {
+            return self.acks.on_separate_sent(ack);
+        }
+        self.acks.on_sent(ack);
         if !header.options.sack.is_empty() {
             self.on_sack_sent();
         } else if self.agreed.sack && self.has_sack_blocks() {
@@ -354,10 +358,10 @@ impl ReceiveHalf {
     }
 
     /// Whether the receiving half adds only the acknowledgement and the window to a header sent now: no SACK
-    /// blocks, no marks, and no option for untaken bytes.
+    /// blocks, no marks, and nothing withheld.
     #[inline]
     pub(super) fn has_usual_header(&self) -> bool {
-        !self.has_sack_blocks() && !self.agreed.ecn && self.untaken == untaken::ALL_TAKEN
+        !self.has_sack_blocks() && !self.agreed.ecn && self.withheld == withheld::NOTHING
     }
 
     /// A segment whose header [`is usual`](Self::has_usual_header) was sent with this window.
@@ -409,12 +413,15 @@ impl ReceiveHalf {
     }
 
     /// The sequence number of a position.
+    #[inline]
     pub(super) fn seq(&self, pos: u64) -> TcpSeqNumber {
         self.space.seq(pos)
     }
 
     /// The peer has closed, and its whole stream has arrived.
     pub(super) fn on_stream_complete(&mut self) {
+        // The peer has nothing more to send that it could learn something else for.
+        self.withheld = withheld::NOTHING;
         self.acks.send_now();
     }
 

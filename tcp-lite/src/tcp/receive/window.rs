@@ -126,10 +126,8 @@ mod tests {
             mss: 500,
             base_mss: 500,
             default_peer_mss: 500,
-            asks_untaken: false,
         };
-        let agreed =
-            Agreed { timestamps: false, sack: true, window_scale: Some(7), ecn: false, untaken: false };
+        let agreed = Agreed { timestamps: false, sack: true, window_scale: Some(7), ecn: false };
         ReceiveHalf::new(&TcpConfig::default(), &params, agreed)
     }
 

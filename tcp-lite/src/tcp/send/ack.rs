@@ -36,9 +36,6 @@ pub(in crate::tcp) struct AckInfo<'a> {
     pub(in crate::tcp) echo: Option<u32>,
     /// Whether the segment echoes marks (ECE).
     pub(in crate::tcp) ece: bool,
-    /// Whether the segment reports acknowledged bytes that the peer's user has not taken, or reports them as
-    /// taken now. Then it is not a duplicate acknowledgement.
-    pub(in crate::tcp) tells_taken: bool,
 }
 
 /// The fields of the segment that establishes a connection that concern the sending half.
@@ -151,7 +148,7 @@ impl SendHalf {
     pub(in crate::tcp) fn on_ack(&mut self, ctx: &mut Ctx<'_>, segment: &AckInfo<'_>) -> bool {
         self.rate.advance_pace(ctx.now);
         self.path.on_heard();
-        let AckInfo { ack, pos, len, window, sack, echo, ece, tells_taken } = *segment;
+        let AckInfo { ack, pos, len, window, sack, echo, ece } = *segment;
         let ece = ece && self.agreed.ecn;
         if ece {
             let (loss, state) = self.loss_and_state();
@@ -183,7 +180,7 @@ impl SendHalf {
             self.raise_acknowledged(ctx, sample.external);
         }
         let still = ack == prior.una && prior.outstanding > 0 && !mtu_probe_answered;
-        let dup_ack = still && (sample.delivered > 0 || len == 0 && !window_moved && !tells_taken);
+        let dup_ack = still && (sample.delivered > 0 || len == 0 && !window_moved);
         // An acknowledgement that was overtaken by a later one, or that answers a path MTU probe, is no
         // duplicate, but the segments that it newly selectively acknowledges count (RFC 8985 section 6.2).
         if sample.acked > 0 || sample.delivered > 0 || dup_ack || sample.dsack.is_some() {

@@ -19,7 +19,6 @@
 //! | the next segment to send | `next.rs`, `train.rs` | RFC 9293 section 3.8, RFC 5681 |
 //! | the timer | `retransmission.rs` | RFC 6298, 9293 section 3.8.1 |
 //! | segment size | `path_mtu.rs` | RFC 8899, 1191, 8201 |
-//! | the bytes that the peer's user has taken | `taken.rs` | our own option |
 //!
 //! The sending half knows nothing of the receiving half: `connection/output.rs` adds the header fields for
 //! received bytes. Its fields are private; `connection` calls its methods.
@@ -34,7 +33,6 @@ mod push;
 mod queue;
 mod rate;
 mod retransmission;
-mod taken;
 #[cfg(test)]
 mod test_access;
 mod train;
@@ -100,9 +98,6 @@ pub(super) struct SendHalf {
     agreed: Agreed,
     pending: Pending,
     events: UserEvents,
-    /// The peer's application has consumed the stream up to this position, although the peer has
-    /// acknowledged more; [`ALL_TAKEN`](taken::ALL_TAKEN): it has consumed all acknowledged bytes.
-    taken: u64,
     /// Added to the millisecond clock of our timestamps (RFC 7323 section 7.1).
     timestamp_offset: u32,
     /// Number of retransmissions.
@@ -135,7 +130,6 @@ impl SendHalf {
             agreed,
             pending: Pending::SYN,
             events: UserEvents::empty(),
-            taken: taken::ALL_TAKEN,
             timestamp_offset: params.timestamp_offset,
             retransmits: 0,
         };
@@ -255,12 +249,11 @@ impl SendHalf {
     }
 
     /// Whether `ack` acknowledges no less than earlier segments, and no more than was sent, so that the
-    /// segment may be a predicted one. Always `false` while the peer's user has untaken bytes: the general
-    /// path checks whether they are taken now.
+    /// segment may be a predicted one.
     #[inline]
     pub(super) fn is_ack_expected(&self, ack: TcpSeqNumber) -> bool {
         let pos = self.ack_position(ack);
-        self.queue.una() as i64 <= pos && pos <= self.queue.nxt() as i64 && self.taken == taken::ALL_TAKEN
+        self.queue.una() as i64 <= pos && pos <= self.queue.nxt() as i64
     }
 
     /// Whether this acknowledges exactly our SYN, which was sent.

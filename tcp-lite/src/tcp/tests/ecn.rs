@@ -1,5 +1,6 @@
 //! Marks instead of drops (RFC 3168, RFC 8257).
 
+use super::stream::lose;
 use super::wire::*;
 use crate::ip::Ecn;
 use crate::tcp::header::Flags;
@@ -21,12 +22,6 @@ fn mark(pair: &mut Pair, numbers: std::ops::Range<usize>) {
     });
 }
 
-fn push(pair: &mut Pair, segments: std::ops::Range<usize>) {
-    for i in segments {
-        pair.a.push(pair.now, &pattern(i * EMSS, EMSS)).unwrap();
-    }
-}
-
 fn data_of_a(pair: &Pair) -> Vec<&Packet> {
     let of_a = pair.log.iter().filter(|(_, side, packet)| *side == Side::A && !packet.payload.is_empty());
     of_a.map(|(_, _, packet)| packet).collect()
@@ -42,7 +37,7 @@ fn it_is_agreed_on_only_where_one_asks_and_the_other_accepts() {
     ] {
         let with = |ecn| TcpConfig { ecn, ..config() };
         let mut pair = Pair::established(with(ours), with(theirs));
-        push(&mut pair, 0..1);
+        pair.push(1);
         pair.run_for(Duration::from_millis(100));
         let (syn, syn_ack) = (&pair.log[0].2.header, &pair.log[1].2.header);
         assert_eq!(syn.flags & SETUP, if ours == EcnMode::Request { SETUP } else { Flags::empty() });
@@ -61,7 +56,7 @@ fn a_syn_without_an_answer_goes_again_without_asking() {
     });
     pair.a.connect(pair.now);
     pair.run_for(Duration::from_secs(3));
-    push(&mut pair, 0..1);
+    pair.push(1);
     pair.run_for(Duration::from_millis(100));
     assert_eq!(pair.b.frontier, EMSS as u64);
     assert_eq!(data_of_a(&pair)[0].ecn, Ecn::NotEct);
@@ -77,7 +72,7 @@ fn who_asked_once_and_no_longer_has_not_agreed() {
     });
     pair.a.connect(pair.now);
     pair.run_for(Duration::from_secs(3));
-    push(&mut pair, 0..1);
+    pair.push(1);
     pair.b.push(pair.now, &pattern(0, EMSS)).unwrap();
     pair.run_for(Duration::from_millis(100));
     assert_eq!((pair.a.frontier, pair.b.frontier), (EMSS as u64, EMSS as u64));
@@ -89,7 +84,7 @@ fn a_mark_is_echoed_until_the_sender_says_that_it_slowed_down_once() {
     let mut pair = Pair::established(asking(), config());
     mark(&mut pair, 2..4);
     let before = pair.a.tcb().info(&config(), ([0; 4], 0).into(), ([0; 4], 0).into()).cwnd;
-    push(&mut pair, 0..30);
+    pair.push(30);
     pair.run_for(Duration::from_millis(200));
     assert_eq!(pair.b.frontier, 30 * EMSS as u64);
     let counters = pair.a.counters;
@@ -109,13 +104,8 @@ fn a_mark_is_echoed_until_the_sender_says_that_it_slowed_down_once() {
 #[test]
 fn what_is_sent_again_and_what_takes_no_window_is_not_marked() {
     let mut pair = Pair::established(asking(), config());
-    let mut sent = 0;
-    pair.plan = Box::new(move |side, packet| {
-        let data = side == Side::A && !packet.payload.is_empty();
-        sent += usize::from(data);
-        if data && sent == 3 { vec![] } else { vec![DELAY] }
-    });
-    push(&mut pair, 0..8);
+    pair.plan = lose(&[2]);
+    pair.push(8);
     pair.run_for(Duration::from_millis(200));
     let mut seen = Vec::new();
     for packet in data_of_a(&pair) {
@@ -136,7 +126,7 @@ fn dctcp_echoes_each_change_at_once_and_slows_down_by_the_share() {
     let dctcp = TcpConfig { congestion: CongestionAlgorithm::Dctcp, ..asking() };
     let mut pair = Pair::established(dctcp, dctcp);
     mark(&mut pair, 4..5);
-    push(&mut pair, 0..10);
+    pair.push(10);
     pair.run_for(Duration::from_millis(200));
     let of_b = pair.log.iter().filter(|(_, side, _)| *side == Side::B).skip(1);
     let echoing: Vec<bool> = of_b.map(|(_, _, packet)| packet.header.flags.contains(Flags::ECE)).collect();
@@ -156,7 +146,7 @@ fn answers(marks: &[bool], each: bool) -> Vec<(usize, bool)> {
 fn answers_behind(lost: usize, marks: &[bool], each: bool) -> Vec<(usize, bool)> {
     let dctcp = TcpConfig { congestion: CongestionAlgorithm::Dctcp, ..asking() };
     let mut pair = Pair::established(dctcp, dctcp);
-    push(&mut pair, 0..lost + marks.len());
+    pair.push(lost + marks.len());
     for _ in 0..lost {
         let _ = pair.a.transmit(pair.now).unwrap();
     }

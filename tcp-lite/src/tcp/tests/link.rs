@@ -8,9 +8,7 @@ use crate::{Duration, TcpConfig};
 fn recovery_ms(flap_ms: u64, told: bool) -> u64 {
     let mut pair = Pair::established(config(), config());
     pair.plan = Box::new(|_, _| vec![]);
-    for i in 0..10 {
-        pair.a.push(pair.now, &pattern(i * EMSS, EMSS)).unwrap();
-    }
+    pair.push(10);
     pair.run_for(Duration::from_millis(flap_ms));
     let back = pair.now;
     pair.plan = Box::new(|_, _| vec![DELAY]);

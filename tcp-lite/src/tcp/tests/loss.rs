@@ -1,22 +1,9 @@
 //! Loss recovery: exactly the named segments are lost.
 
+use super::stream::lose;
 use super::wire::*;
 use crate::tcp::State;
 use crate::{CloseReason, Duration, TcpConfig};
-
-/// Drops the first transmission of the data segments from `Side::A` with these numbers.
-fn lose(numbers: &'static [usize]) -> Plan {
-    let mut sent = 0;
-    Box::new(move |side, packet| {
-        if side == Side::A && !packet.payload.is_empty() {
-            sent += 1;
-            if numbers.contains(&(sent - 1)) {
-                return vec![];
-            }
-        }
-        vec![DELAY]
-    })
-}
 
 /// Sends `count` segments of differing size with these lost; returns the pair when all arrived.
 fn transfer(config: TcpConfig, numbers: &'static [usize], count: usize) -> (Pair, Vec<(u32, usize)>) {
@@ -80,9 +67,7 @@ fn reordering_below_the_threshold_is_no_loss() {
                     + Duration::from_micros(if side == Side::A && sent == 3 { 25 } else { sent as u64 * 10 }),
             ]
         });
-        for i in 0..8 {
-            pair.a.push(pair.now, &pattern(i * 100, 100)).unwrap();
-        }
+        pair.push_of(8, 100);
         pair.run_for(Duration::from_millis(40));
         assert_eq!((pair.b.read().len(), pair.a.counters.tx_retransmits), (800, 0));
     }
@@ -137,9 +122,7 @@ fn the_retransmission_is_lost_too_and_the_timer_repairs_everything() {
 fn bytes_beyond_a_hole_are_handed_up_at_once() {
     let mut pair = Pair::established(config(), config());
     pair.plan = lose(&[0]);
-    for i in 0..3 {
-        pair.a.push(pair.now, &pattern(i * 100, 100)).unwrap();
-    }
+    pair.push_of(3, 100);
     pair.run_for(Duration::from_millis(2));
     assert_eq!(pair.b.frontier, 0);
     assert_eq!(pair.b.stream.iter().filter(|byte| byte.is_some()).count(), 200);
@@ -243,9 +226,7 @@ fn without_room_for_events_or_reordering_bytes_come_again() {
     let mut pair = Pair::established(config(), config());
     pair.plan = lose(&[2]);
     pair.b.events_limit = 0;
-    for i in 0..6 {
-        pair.a.push(pair.now, &pattern(i * 100, 100)).unwrap();
-    }
+    pair.push_of(6, 100);
     pair.run_for(Duration::from_millis(20));
     assert_eq!(pair.b.stream.len(), 0);
     pair.b.events_limit = 1;
@@ -260,9 +241,7 @@ fn starved_pools_take_data_in_order_only() {
     let mut hoard: Vec<_> = std::iter::from_fn(|| pair.b.pool.alloc()).collect();
     hoard.truncate(hoard.len() - 8);
     pair.plan = lose(&[1]);
-    for i in 0..4 {
-        pair.a.push(pair.now, &pattern(i * 100, 100)).unwrap();
-    }
+    pair.push_of(4, 100);
     pair.run_for(Duration::from_millis(2));
     drop(hoard);
     assert_eq!(pair.b.stream.len(), 100);

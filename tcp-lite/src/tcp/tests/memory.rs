@@ -1,5 +1,6 @@
 //! State that a recovery leaves for later ones: RACK's window, marks, and reductions that may be undone.
 
+use super::stream::{each, lose};
 use super::wire::*;
 use crate::tcp::congestion::CongestionControl;
 use crate::tcp::send::Phase;
@@ -11,25 +12,6 @@ fn config() -> TcpConfig {
 
 fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
-}
-
-fn push(pair: &mut Pair, count: usize) {
-    let from = pair.a.tcb().sending().end() as usize - 1;
-    for nr in 0..count {
-        pair.a.push(pair.now, &pattern(from + nr * EMSS, EMSS)).unwrap();
-    }
-}
-
-/// A wire that asks `fate` when the n-th data segment of `Side::A` from now on arrives.
-fn wire(pair: &mut Pair, mut fate: impl FnMut(usize) -> Vec<Duration> + 'static) {
-    let mut sent = 0;
-    pair.plan = Box::new(move |side, packet| {
-        if side == Side::A && !packet.payload.is_empty() {
-            sent += 1;
-            return fate(sent - 1);
-        }
-        vec![DELAY]
-    });
 }
 
 /// How long RACK lets a segment be overtaken, in quarters of a round trip, when nothing is in flight.
@@ -47,19 +29,19 @@ fn a_copy_widens_the_window_for_sixteen_recoveries_unless_a_probe_made_it() {
         acks += usize::from(side == Side::B);
         if side == Side::B && acks == 1 { vec![] } else { vec![DELAY] }
     });
-    push(&mut pair, 1);
+    pair.push(1);
     pair.run_for(ms(500));
     assert_eq!((pair.a.counters.tail_loss_probes, pair.a.counters.dsack_received), (1, 1));
     assert_eq!(quarters(&pair), 1, "a probe on suspicion");
 
-    wire(&mut pair, |nr| if nr == 2 { vec![DELAY, DELAY + ms(1)] } else { vec![DELAY] });
-    push(&mut pair, 6);
+    pair.plan = each(|nr| if nr == 2 { vec![DELAY, DELAY + ms(1)] } else { vec![DELAY] });
+    pair.push(6);
     pair.run_for(ms(500));
     assert_eq!((pair.a.counters.dsack_received, quarters(&pair)), (2, 2));
     for recovery in 1..=16 {
         assert_eq!(quarters(&pair), 2, "{recovery}");
-        wire(&mut pair, |nr| if nr == 0 { vec![] } else { vec![DELAY] });
-        push(&mut pair, 6);
+        pair.plan = lose(&[0]);
+        pair.push(6);
         pair.run_for(ms(500));
         assert_eq!(pair.a.counters.fast_retransmits, recovery);
     }
@@ -70,13 +52,13 @@ fn a_copy_widens_the_window_for_sixteen_recoveries_unless_a_probe_made_it() {
 fn a_recovery_that_was_taken_back_leaves_the_window_open_to_the_next_loss() {
     let mut pair = Pair::established(config(), config());
     // The second is so late that it is sent again; the sixth is lost, which those behind it tell only later.
-    wire(&mut pair, |nr| match nr {
+    pair.plan = each(|nr| match nr {
         1 => vec![DELAY + ms(2) - Duration::from_micros(500)],
         5 => vec![],
         6.. => vec![DELAY + ms(3)],
         _ => vec![DELAY],
     });
-    push(&mut pair, 10);
+    pair.push(10);
     pair.run_for(ms(500));
     let counters = pair.a.counters;
     assert_eq!((counters.spurious_recoveries, counters.fast_retransmits), (1, 2));
@@ -91,8 +73,8 @@ fn a_recovery_that_was_taken_back_leaves_the_window_open_to_the_next_loss() {
 fn no_probe_is_sent_while_the_timer_repairs() {
     let mut pair = Pair::established(config(), config());
     // Both, the probe, and the second one's first repair are lost.
-    wire(&mut pair, |nr| if nr == 3 || nr > 4 { vec![DELAY] } else { vec![] });
-    push(&mut pair, 2);
+    pair.plan = each(|nr| if nr == 3 || nr > 4 { vec![DELAY] } else { vec![] });
+    pair.push(2);
     assert!(pair.run_until(ms(900), |pair| pair.a.counters.tx_retransmits == 3));
     assert_eq!((pair.a.tcb().sending().phase(), pair.a.counters.tail_loss_probes), (Phase::Loss, 1));
     assert!(pair.run_until(ms(900), |pair| pair.a.holds_nothing()));

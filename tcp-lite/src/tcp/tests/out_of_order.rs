@@ -2,6 +2,7 @@
 
 use dp::Mempool;
 
+use super::stream::lose;
 use super::wire::{DELAY, Packet, Pair, Side, config, pattern};
 use crate::{Duration, OutOfOrder, TcpConfig};
 
@@ -9,16 +10,19 @@ use crate::{Duration, OutOfOrder, TcpConfig};
 fn behind_a_hole(receiver: TcpConfig, count: usize) -> Pair {
     let mut pair = Pair::established(config(), receiver);
     pair.b.releases = false;
-    let mut sent = 0;
-    pair.plan = Box::new(move |side, packet| {
-        sent += usize::from(side == Side::A && !packet.payload.is_empty());
-        if side == Side::A && sent == 1 { vec![] } else { vec![DELAY] }
-    });
-    for i in 0..count {
-        pair.a.push(pair.now, &pattern(i * 1000, 1000)).unwrap();
-    }
+    pair.plan = lose(&[0]);
+    pair.push(count);
     pair.transmit();
     pair
+}
+
+/// A pair whose receiver may hold 3000 bytes, and eight segments of `len` bytes under way to it.
+fn sent(len: usize) -> (Pair, Vec<Packet>) {
+    let mut pair = Pair::established(config(), TcpConfig { out_of_order_bytes: 3000, ..config() });
+    pair.b.releases = false;
+    pair.push_of(8, len);
+    let segments = std::iter::from_fn(|| pair.a.transmit(pair.now)).collect();
+    (pair, segments)
 }
 
 #[test]
@@ -95,14 +99,7 @@ fn a_duplicate_of_what_was_given_up_is_not_reported() {
 
 #[test]
 fn beyond_its_bound_a_connection_loses_what_is_furthest_from_its_frontier() {
-    let mut pair = Pair::established(config(), TcpConfig { out_of_order_bytes: 3000, ..config() });
-    pair.b.releases = false;
-    let segments: Vec<Packet> = (0..8)
-        .map(|at| {
-            pair.a.push(pair.now, &pattern(at * 1000, 1000)).unwrap();
-            pair.a.transmit(pair.now).unwrap()
-        })
-        .collect();
+    let (mut pair, segments) = sent(1000);
     let now = pair.now;
     for at in [4, 5, 7] {
         let _ = pair.b.receive(now, &segments[at]);
@@ -135,14 +132,7 @@ fn beyond_its_bound_a_connection_loses_what_is_furthest_from_its_frontier() {
 /// Bytes that are scattered over many buffers reach the limit earlier: half of the pinned buffers counts.
 #[test]
 fn what_a_connection_pins_counts_as_well() {
-    let mut pair = Pair::established(config(), TcpConfig { out_of_order_bytes: 3000, ..config() });
-    pair.b.releases = false;
-    let segments: Vec<Packet> = (0..8)
-        .map(|at| {
-            pair.a.push(pair.now, &pattern(at * 100, 100)).unwrap();
-            pair.a.transmit(pair.now).unwrap()
-        })
-        .collect();
+    let (mut pair, segments) = sent(100);
     let now = pair.now;
     let pin = |pair: &mut Pair, bytes| pair.b.with(now, |tcb, ctx| tcb.pin(ctx, bytes));
     for at in [5, 6] {
@@ -167,14 +157,7 @@ fn what_a_connection_pins_counts_as_well() {
 
 #[test]
 fn a_connection_is_not_asked_for_room_for_what_is_refused_in_any_case() {
-    let mut pair = Pair::established(config(), TcpConfig { out_of_order_bytes: 3000, ..config() });
-    pair.b.releases = false;
-    let segments: Vec<Packet> = (0..8)
-        .map(|at| {
-            pair.a.push(pair.now, &pattern(at * 1000, 1000)).unwrap();
-            pair.a.transmit(pair.now).unwrap()
-        })
-        .collect();
+    let (mut pair, segments) = sent(1000);
     let now = pair.now;
     for at in [5, 6, 7] {
         let _ = pair.b.receive(now, &segments[at]);

@@ -1,5 +1,6 @@
 //! Segments spread over the round trip.
 
+use super::stream::{each, lose};
 use super::wire::*;
 use crate::tcp::congestion::{CongestionControl, Signal};
 use crate::{Duration, Pacing, TcpConfig};
@@ -20,19 +21,11 @@ fn bursts(pair: &Pair, from: crate::Instant) -> Vec<(u64, usize)> {
     times.chunk_by(|a, b| a == b).map(|burst| (burst[0], burst.len())).collect()
 }
 
-fn push(pair: &mut Pair, count: usize) -> u64 {
-    let from = pair.a.tcb().sending().end() as usize - 1;
-    for nr in 0..count {
-        pair.a.push(pair.now, &pattern(from + nr * EMSS, EMSS)).unwrap();
-    }
-    (from + count * EMSS) as u64
-}
-
 #[test]
 fn a_window_leaves_in_bursts_for_which_the_deadline_wakes() {
     let mut pair = Pair::established(config(500), config(500));
     let start = pair.now;
-    push(&mut pair, 10);
+    pair.push(10);
     // Nothing arrives within the first round trip of 2 ms. The window is 10 segments, in slow start, so that
     // 4 of them take a fifth of it.
     pair.run_for(us(1900));
@@ -46,7 +39,7 @@ fn a_window_leaves_in_bursts_for_which_the_deadline_wakes() {
 fn nothing_is_spaced_on_a_path_that_is_too_short_for_it() {
     let mut pair = Pair::established(config(2001), config(2001));
     let start = pair.now;
-    push(&mut pair, 10);
+    pair.push(10);
     pair.run_for(us(1900));
     assert_eq!(bursts(&pair, start), [(0, 10)]);
 }
@@ -54,10 +47,10 @@ fn nothing_is_spaced_on_a_path_that_is_too_short_for_it() {
 #[test]
 fn what_is_pushed_when_the_time_has_passed_leaves_at_once() {
     let mut pair = Pair::established(config(500), config(500));
-    push(&mut pair, 4);
+    pair.push(4);
     pair.run_for(us(500));
     let late = pair.now;
-    push(&mut pair, 1);
+    pair.push(1);
     assert!(pair.a.tcb().wants_transmit());
     pair.transmit();
     assert_eq!(pair.log.last().map(|(at, side, _)| (*at, *side)), Some((late, Side::A)));
@@ -66,12 +59,8 @@ fn what_is_pushed_when_the_time_has_passed_leaves_at_once() {
 #[test]
 fn the_oldest_segment_is_sent_again_without_waiting() {
     let mut pair = Pair::established(config(500), config(500));
-    let mut sent = 0;
-    pair.plan = Box::new(move |side, packet| {
-        sent += usize::from(side == Side::A && !packet.payload.is_empty());
-        if side == Side::A && sent == 1 { vec![] } else { vec![DELAY] }
-    });
-    push(&mut pair, 8);
+    pair.plan = lose(&[0]);
+    pair.push(8);
     assert!(pair.run_until(us(5000), |pair| pair.a.counters.fast_retransmits == 1));
     let now = pair.now;
     // As after a burst that has just left.
@@ -89,12 +78,8 @@ fn the_oldest_segment_is_sent_again_without_waiting() {
 #[test]
 fn a_segment_that_is_sent_again_counts_for_the_pace() {
     let mut pair = Pair::established(config(500), config(500));
-    let mut sent = 0;
-    pair.plan = Box::new(move |side, packet| {
-        sent += usize::from(side == Side::A && !packet.payload.is_empty());
-        if side == Side::A && sent == 1 { vec![] } else { vec![DELAY] }
-    });
-    push(&mut pair, 8);
+    pair.plan = lose(&[0]);
+    pair.push(8);
     assert!(pair.run_until(us(5000), |pair| pair.a.counters.fast_retransmits == 1));
     let now = pair.now;
     pair.a.with(now, |tcb, ctx| {
@@ -112,12 +97,8 @@ fn a_segment_that_is_sent_again_counts_for_the_pace() {
 #[test]
 fn other_segments_are_sent_again_when_it_is_their_time() {
     let mut pair = Pair::established(config(500), config(500));
-    let mut sent = 0;
-    pair.plan = Box::new(move |side, packet| {
-        sent += usize::from(side == Side::A && !packet.payload.is_empty());
-        if side == Side::A && [1, 3].contains(&sent) { vec![] } else { vec![DELAY] }
-    });
-    push(&mut pair, 10);
+    pair.plan = lose(&[0, 2]);
+    pair.push(10);
     assert!(pair.run_until(us(5000), |pair| pair.a.counters.fast_retransmits == 1));
     pair.a.with(pair.now, |tcb, ctx| {
         for _ in 0..8 {
@@ -139,7 +120,7 @@ fn other_segments_are_sent_again_when_it_is_their_time() {
 #[test]
 fn what_was_sent_without_waiting_holds_up_new_segments_for_a_round_trip_at_most() {
     let mut pair = Pair::established(config(500), config(500));
-    push(&mut pair, 4);
+    pair.push(4);
     pair.run_for(us(10_000));
     pair.a.with(pair.now, |tcb, ctx| {
         for _ in 0..100 {
@@ -147,7 +128,7 @@ fn what_was_sent_without_waiting_holds_up_new_segments_for_a_round_trip_at_most(
         }
     });
     let (from, round_trip_us) = (pair.now, u64::from(pair.a.tcb().sending().srtt_us()));
-    push(&mut pair, 1);
+    pair.push(1);
     pair.run_for(us(50_000));
     assert_eq!(bursts(&pair, from).last(), Some(&(round_trip_us, 1)));
 }
@@ -160,7 +141,7 @@ fn after_a_reduction_the_round_trip_takes_a_window_and_a_fifth() {
         assert_eq!(tcb.sending().congestion().cwnd(), 7 * EMSS as u32);
     });
     let start = pair.now;
-    push(&mut pair, 7);
+    pair.push(7);
     // 2 ms for 8.4 segments.
     pair.run_for(us(1900));
     assert_eq!(bursts(&pair, start), [(0, 4), (952, 3)]);
@@ -173,11 +154,11 @@ fn one_acknowledgement_of_a_whole_window_doubles_it_only_where_that_is_paced() {
         let bytes = 400_000;
         let config = TcpConfig { pacing, send_buffer_bytes: bytes, recv_window_bytes: bytes, ..config(500) };
         let mut pair = Pair::established(config, config);
-        push(&mut pair, 120);
+        pair.push(120);
         assert!(pair.run_until(us(40_000), |pair| pair.a.holds_nothing()));
         let window = pair.a.tcb().sending().window() as usize / EMSS;
         assert!((80..160).contains(&window), "{window}");
-        let end = push(&mut pair, window);
+        let end = pair.push(window);
         let end = pair.a.params.iss + 1 + end as usize;
         pair.plan =
             Box::new(
@@ -193,15 +174,10 @@ fn one_acknowledgement_of_a_whole_window_doubles_it_only_where_that_is_paced() {
 #[test]
 fn losses_on_a_paced_path_are_repaired_by_whole_segments_and_without_a_stop() {
     let mut pair = Pair::established(config(500), config(500));
-    let mut sent = 0;
-    pair.plan = Box::new(move |side, packet| {
-        sent += usize::from(side == Side::A && !packet.payload.is_empty());
-        let lost = side == Side::A && !packet.payload.is_empty() && sent % 17 == 3;
-        if lost { vec![] } else { vec![DELAY] }
-    });
+    pair.plan = each(|nr| if nr % 17 == 2 { vec![] } else { vec![DELAY] });
     let start = pair.now;
     for _ in 0..10 {
-        let end = push(&mut pair, 30);
+        let end = pair.push(30);
         assert!(pair.run_until(Duration::from_secs(2), |pair| pair.b.frontier == end));
     }
     assert_eq!(pair.b.read(), pattern(0, 300 * EMSS));

@@ -71,9 +71,7 @@ fn a_black_hole_is_found_by_the_third_timeout_and_what_passes_by_halving() {
     most.set(688);
     let start = pair.now;
     let mut sent = 10 * EMSS;
-    for i in 0..10 {
-        pair.a.push(pair.now, &pattern(i * EMSS, EMSS)).unwrap();
-    }
+    pair.push(10);
     assert!(pair.run_until(Duration::from_secs(1), |pair| pair.a.counters.path_mtu_black_holes == 1));
     // A probe of the tail, the RTO of 52 ms from the last transmission on, its double, and that of it.
     assert_eq!((pair.a.counters.rto_expired, emss(&pair)), (3, BASE));
@@ -146,9 +144,7 @@ fn where_not_even_the_base_passes_the_least_is_used() {
 #[test]
 fn no_tail_loss_probe_is_larger_than_the_path_was_reported_to_carry_meanwhile() {
     let (mut pair, _) = pair(config());
-    for nr in 0..3 {
-        pair.a.push(pair.now, &pattern(nr * EMSS, EMSS)).unwrap();
-    }
+    pair.push(3);
     pair.transmit();
     let seq = pair.log.last().expect("a segment").2.header.seq;
     let due = pair.a.tcb().deadline().expect("a timer");

@@ -1,5 +1,6 @@
 //! Loss recovery by RACK, tail loss probes, PRR, and undo.
 
+use super::stream::{each, lose};
 use super::wire::*;
 use crate::tcp::congestion::CongestionControl;
 use crate::tcp::send::Phase;
@@ -12,28 +13,13 @@ fn config() -> TcpConfig {
     TcpConfig { congestion: CongestionAlgorithm::NewReno, ..super::wire::config() }
 }
 
-/// A wire that asks `fate` about the n-th data segment of `Side::A`: extra delay, or `None` for lost.
+/// A wire on which `fate` says for the n-th data segment of `Side::A` the extra delay, or `None` for lost.
 fn wire(mut fate: impl FnMut(usize) -> Option<Duration> + 'static) -> Plan {
-    let mut sent = 0;
-    Box::new(move |side, packet| {
-        if side == Side::A && !packet.payload.is_empty() {
-            sent += 1;
-            return fate(sent - 1).map(|extra| DELAY + extra).into_iter().collect();
-        }
-        vec![DELAY]
-    })
-}
-
-fn lose(lost: &'static [usize]) -> Plan {
-    wire(move |nr| (!lost.contains(&nr)).then_some(Duration::ZERO))
+    each(move |nr| fate(nr).map(|extra| DELAY + extra).into_iter().collect())
 }
 
 fn push(pair: &mut Pair, count: usize) -> u64 {
-    let from = pair.a.tcb().sending().end() as usize - 1;
-    for nr in 0..count {
-        pair.a.push(pair.now, &pattern(from + nr * SEGMENT, SEGMENT)).unwrap();
-    }
-    (from + count * SEGMENT) as u64
+    pair.push_of(count, SEGMENT)
 }
 
 /// Sends `count` segments; returns the pair when all arrived and are acknowledged.
@@ -198,14 +184,7 @@ fn delayed(config: TcpConfig, spike: Duration) -> Pair {
     pair.run_for(ms(100));
     let held_until = pair.now + spike;
     let start = pair.now;
-    let mut sent = 0;
-    pair.plan = Box::new(move |side, packet| {
-        if side == Side::A && !packet.payload.is_empty() {
-            sent += 1;
-            return vec![held_until + us(20 * sent) - start];
-        }
-        vec![DELAY]
-    });
+    pair.plan = each(move |nr| vec![held_until + us(20 * (nr as u64 + 1)) - start]);
     pair
 }
 
@@ -267,14 +246,7 @@ fn recovery_ends_at_the_threshold_and_sends_in_proportion_on_the_way() {
     let first = pair.log.iter().filter(|(_, side, p)| *side == Side::A && !p.payload.is_empty()).count();
     assert_eq!(first, 100);
     // One segment of the next flight is lost; the rest arrives one by one.
-    let mut sent = 0;
-    pair.plan = Box::new(move |side, packet| {
-        if side == Side::A && !packet.payload.is_empty() {
-            sent += 1;
-            return if sent == 1 { vec![] } else { vec![DELAY + us(sent * 10)] };
-        }
-        vec![DELAY]
-    });
+    pair.plan = each(|nr| if nr == 0 { vec![] } else { vec![DELAY + us((nr as u64 + 1) * 10)] });
     push(&mut pair, 160);
     let window = pair.a.tcb().sending().window();
     let recovering = |pair: &Pair| pair.a.tcb().sending().phase() == Phase::Fast;

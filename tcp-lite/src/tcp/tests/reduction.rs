@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 
+use super::stream::{each, lose};
 use super::wire::*;
 use crate::ip::Ecn;
 use crate::tcp::congestion::{CongestionControl, initial_window};
@@ -27,18 +28,10 @@ fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-fn push(pair: &mut Pair, segments: usize) -> u64 {
-    let from = pair.a.tcb().sending().end() as usize - 1;
-    for nr in 0..segments {
-        pair.a.push(pair.now, &pattern(from + nr * EMSS, EMSS)).unwrap();
-    }
-    (from + segments * EMSS) as u64
-}
-
 /// A pair whose window has grown to some 60 segments, acknowledged all.
 fn grown(config: TcpConfig) -> Pair {
     let mut pair = Pair::established(config, config);
-    push(&mut pair, 80);
+    pair.push(80);
     // Not longer than the RTO: an idle connection begins anew.
     assert!(pair.run_until(ms(40), |pair| pair.a.holds_nothing()));
     pair
@@ -47,14 +40,7 @@ fn grown(config: TcpConfig) -> Pair {
 /// From now on loses the first transmission of the data segments numbered `lost`, and marks those numbered
 /// `marked`.
 fn harm(pair: &mut Pair, lost: &'static [usize], marked: &'static [usize]) {
-    let mut sent = 0;
-    pair.plan = Box::new(move |side, packet| {
-        sent += usize::from(side == Side::A && !packet.payload.is_empty());
-        if side == Side::A && !packet.payload.is_empty() && lost.contains(&(sent - 1)) {
-            return vec![];
-        }
-        vec![DELAY]
-    });
+    pair.plan = lose(lost);
     let mut sent = 0;
     pair.mark = Box::new(move |side, packet| {
         let data = side == Side::A && !packet.payload.is_empty();
@@ -91,7 +77,7 @@ fn a_loss_in_the_window_that_had_marks_reduces_it_no_further_but_for_dctcp() {
     for congestion in ALL {
         let mut pair = grown(config(congestion));
         harm(&mut pair, &[9], &[2]);
-        let end = push(&mut pair, 120);
+        let end = pair.push(120);
         let seen = thresholds(&mut pair, end);
         let counters = pair.a.counters;
         assert_eq!((counters.ecn_reductions, counters.fast_retransmits), (1, 1), "{congestion:?}");
@@ -108,7 +94,7 @@ fn a_loss_behind_the_window_that_had_marks_reduces_the_next() {
     for congestion in ALL {
         let mut pair = grown(config(congestion));
         harm(&mut pair, &[110], &[2]);
-        let end = push(&mut pair, 160);
+        let end = pair.push(160);
         let seen = thresholds(&mut pair, end);
         assert_eq!(seen.len(), 3, "{congestion:?}: {seen:?}");
         assert_eq!((pair.a.counters.ecn_reductions, pair.a.counters.fast_retransmits), (1, 1));
@@ -120,7 +106,7 @@ fn marks_in_a_window_that_had_a_loss_reduce_it_no_further_and_the_loss_is_announ
     for congestion in ALL {
         let mut pair = grown(config(congestion));
         harm(&mut pair, &[2], &[9, 20, 59]);
-        let end = push(&mut pair, 120);
+        let end = pair.push(120);
         let seen = thresholds(&mut pair, end);
         let counters = pair.a.counters;
         assert_eq!(pair.b.counters.rx_congestion_experienced, 3);
@@ -138,15 +124,10 @@ fn a_spurious_reduction_is_not_undone_after_congestion_marks() {
     let run = |marked: &'static [usize]| {
         let mut pair = grown(config(CongestionAlgorithm::NewReno));
         harm(&mut pair, &[], marked);
-        let mut sent = 0;
-        pair.plan = Box::new(move |side, packet| {
-            let data = side == Side::A && !packet.payload.is_empty();
-            sent += usize::from(data);
-            // So late that it is sent again, and arrives before that.
-            vec![if data && sent == 3 { DELAY + ms(2) - Duration::from_micros(500) } else { DELAY }]
-        });
+        // So late that it is sent again, and arrives before that.
+        pair.plan = each(|nr| vec![if nr == 2 { DELAY + ms(2) - Duration::from_micros(500) } else { DELAY }]);
         let before = pair.a.tcb().sending().window();
-        let end = push(&mut pair, 40);
+        let end = pair.push(40);
         let _ = thresholds(&mut pair, end);
         assert_eq!((pair.a.counters.fast_retransmits, pair.a.counters.spurious_recoveries), (1, 1));
         assert_eq!(
@@ -176,7 +157,7 @@ fn each_loss_of_a_retransmission_lowers_the_window_once_more() {
         let mut pair = grown(config(congestion));
         let before = u64::from(ssthresh(&pair)).min(60 * EMSS as u64);
         lose_again(&mut pair, 2, 3);
-        let end = push(&mut pair, 160);
+        let end = pair.push(160);
         let seen = thresholds(&mut pair, end);
         let counters = pair.a.counters;
         assert_eq!((counters.rto_expired, counters.lost_retransmits), (0, 2), "{congestion:?}");
@@ -196,7 +177,7 @@ fn a_retransmission_that_is_lost_begins_the_round_anew() {
     for congestion in ALL {
         let mut pair = grown(config(congestion));
         lose_again(&mut pair, 2, 2);
-        push(&mut pair, 160);
+        pair.push(160);
         assert!(pair.run_until(ms(50), |pair| pair.a.counters.lost_retransmits == 1));
         let (high, nxt) = (pair.a.tcb().sending().recovery_point(), pair.a.tcb().sending().nxt());
         assert_eq!(high, nxt, "{congestion:?}: all that is in flight is of this recovery");
@@ -221,7 +202,7 @@ fn loss_in_two_successive_windows_lowers_it_twice_and_no_more() {
         let mut pair = grown(config(congestion));
         // Two of 60 that fit the window; and two that are sent during recovery.
         harm(&mut pair, &[2, 5, 75, 80], &[]);
-        let end = push(&mut pair, 160);
+        let end = pair.push(160);
         assert!(pair.run_until(ms(50), |pair| pair.a.tcb().sending().phase() == Phase::Fast));
         assert!(
             pair.a.tcb().sending().recovery_point() <= 1 + (80 + 70) * EMSS as u64,
@@ -251,13 +232,13 @@ fn a_window_that_comes_back_leaves_no_burst() {
             if side == Side::B && early { vec![] } else { vec![DELAY] }
         });
         let before = pair.a.tcb().sending().window();
-        push(&mut pair, 120);
+        pair.push(120);
         assert!(pair.run_until(ms(900), |pair| pair.a.counters.spurious_timeouts == 1));
         let (pipe, cwnd) = (pair.a.tcb().sending().bytes_in_pipe(), pair.a.tcb().sending().window());
         assert!(pipe + 30_000 < before, "there is room for a burst: {pipe} {before}");
         assert_eq!(cwnd, pipe + u64::from(initial_window(EMSS as u32)), "{congestion:?}");
         assert!(u64::from(ssthresh(&pair)) >= before, "slow start brings the rest");
-        push(&mut pair, 60);
+        pair.push(60);
         assert!(
             pair.run_until(ms(50), |pair| pair.a.tcb().sending().window() >= before),
             "{congestion:?} {} {:?}",

@@ -38,9 +38,7 @@ fn hear(pair: &mut Pair, after_us: u64, ack: usize, sacked: Option<(usize, usize
 #[test]
 fn bytes_on_which_the_peer_reneged_are_retransmitted() {
     let mut pair = Pair::established(config(), config());
-    for nr in 0..SEGMENTS {
-        pair.a.push(pair.now, &pattern(nr * SEGMENT, SEGMENT)).unwrap();
-    }
+    pair.push_of(SEGMENTS, SEGMENT);
     assert_eq!(sent_now(&mut pair), [0, 1, 2, 3, 4, 5]);
     assert_eq!(hear(&mut pair, 2000, 0, Some((1, 6))), [0], "the rest is said to be there");
     assert_eq!(pair.a.segments.len(), SEGMENTS, "and is kept");
@@ -67,9 +65,7 @@ fn bytes_on_which_the_peer_reneged_are_retransmitted() {
 #[test]
 fn all_is_sent_again_at_a_timeout_where_the_oldest_segment_was_selectively_acknowledged() {
     let mut pair = Pair::established(config(), config());
-    for nr in 0..3 {
-        pair.a.push(pair.now, &pattern(nr * SEGMENT, SEGMENT)).unwrap();
-    }
+    pair.push_of(3, SEGMENT);
     let _ = sent_now(&mut pair);
     // Nonsense of a peer that names its frontier's next bytes, and nothing more.
     assert_eq!(hear(&mut pair, 2000, 0, Some((0, 3))), []);
@@ -84,9 +80,7 @@ fn all_is_sent_again_at_a_timeout_where_the_oldest_segment_was_selectively_ackno
 fn no_tail_loss_probe_is_sent_once_segments_are_selectively_acknowledged() {
     for sacked in [None, Some((4, 5)), Some((3, 4))] {
         let mut pair = Pair::established(config(), config());
-        for nr in 0..2 {
-            pair.a.push(pair.now, &pattern(nr * SEGMENT, SEGMENT)).unwrap();
-        }
+        pair.push_of(2, SEGMENT);
         assert_eq!(sent_now(&mut pair), [0, 1]);
         // Reordering was seen, so nothing is lost at once.
         assert_eq!(hear(&mut pair, 2000, 0, Some((1, 2))), []);

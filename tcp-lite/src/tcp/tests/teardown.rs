@@ -75,9 +75,7 @@ fn lost_fins_are_sent_again_and_the_wait_restarts() {
 #[test]
 fn the_fin_follows_everything_queued() {
     let mut pair = Pair::established(config(), config());
-    for at in 0..40 {
-        pair.a.push(pair.now, &pattern(at * 1000, 1000)).unwrap();
-    }
+    pair.push(40);
     pair.a.close(pair.now);
     pair.run_for(Duration::from_millis(100));
     assert_eq!((pair.b.read(), pair.b.state()), (pattern(0, 40_000), State::CloseWait));

@@ -2,6 +2,7 @@
 
 use dp::Mempool;
 
+use super::stream::each;
 use super::wire::*;
 use crate::tcp::header::Flags;
 use crate::tcp::{SegmentSlab, State};
@@ -127,9 +128,7 @@ fn a_small_segment_waits_for_no_acknowledgement() {
 fn a_peer_with_a_tiny_window_gets_everything_in_the_end() {
     let tiny = TcpConfig { recv_window_bytes: 700, ..config() };
     let mut pair = Pair::established(config(), tiny);
-    for i in 0..6 {
-        pair.a.push(pair.now, &pattern(i * 1000, 1000)).unwrap();
-    }
+    pair.push(6);
     assert!(pair.run_until(Duration::from_secs(9), |pair| pair.b.frontier == 6000));
     assert_eq!(pair.b.read(), pattern(0, 6000));
     assert!(pair.a.counters.tx_cut_by_persist > 0);
@@ -141,14 +140,8 @@ fn held_bytes_close_the_window_and_release_opens_it() {
     let small = TcpConfig { recv_window_bytes: 4000, ..config() };
     let mut pair = Pair::established(config(), small);
     pair.b.releases = false;
-    let mut sent = 0;
-    pair.plan = Box::new(move |side, packet| {
-        sent += usize::from(side == Side::A && !packet.payload.is_empty());
-        if side == Side::A && sent == 1 { vec![Duration::from_millis(5)] } else { vec![DELAY] }
-    });
-    for i in 0..8 {
-        pair.a.push(pair.now, &pattern(i * 1000, 1000)).unwrap();
-    }
+    pair.plan = each(|nr| vec![if nr == 0 { Duration::from_millis(5) } else { DELAY }]);
+    pair.push(8);
     pair.run_for(Duration::from_millis(300));
     // The first 4000 came, 3000 of them out of order and still held.
     let shrunk = pair.log.iter().rev().find(|(_, side, _)| *side == Side::B).unwrap().2.header.window;
@@ -171,9 +164,7 @@ fn the_right_edge_never_moves_back() {
         n += 1;
         vec![DELAY + Duration::from_micros(n * 7919 % 900)]
     });
-    for i in 0..40 {
-        pair.a.push(pair.now, &pattern(i * 300, 300)).unwrap();
-    }
+    pair.push_of(40, 300);
     pair.run_for(Duration::from_secs(3));
     let mut edge = i64::MIN;
     let first = pair.a.params.iss.0;
@@ -213,9 +204,7 @@ fn bytes_beyond_the_window_are_not_taken() {
 #[test]
 fn a_full_send_buffer_says_when_it_takes_more() {
     let mut pair = Pair::established(TcpConfig { send_buffer_bytes: 4000, ..config() }, config());
-    for i in 0..4 {
-        pair.a.push(pair.now, &pattern(i * 1000, 1000)).unwrap();
-    }
+    pair.push(4);
     assert_eq!(pair.a.push(pair.now, &[1]), Err(SendError::BufferFull));
     assert!(!pair.a.seen.contains(&Seen::Writable));
     pair.run_for(Duration::from_millis(50));
@@ -287,9 +276,7 @@ fn bytes_are_acknowledged_at_once_if_the_user_asks() {
 fn an_idle_connection_is_small_and_holds_nothing_shared() {
     assert!(size_of::<crate::tcp::Tcb>() <= 872, "{}", size_of::<crate::tcp::Tcb>());
     let mut pair = Pair::established(config(), config());
-    for i in 0..20 {
-        pair.a.push(pair.now, &pattern(i * 1000, 1000)).unwrap();
-    }
+    pair.push(20);
     pair.run_for(Duration::from_millis(100));
     assert!(pair.a.holds_nothing() && pair.b.holds_nothing());
     assert_eq!(pair.a.tcb().deadline(), None);

@@ -94,7 +94,6 @@ pub(super) fn params(iss: u32) -> OpenParams {
         mss: MSS,
         base_mss: BASE_MSS,
         default_peer_mss: MIN_MSS,
-        asks_untaken: false,
     }
 }
 

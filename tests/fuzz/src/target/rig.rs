@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 
 use dp::link::{LinkConfig, pair_over};
 use dp::{Mempool, Port};
+pub(super) use hosts::PORT;
 use iwarp::engine::EngineConfig;
 use iwarp::verbs::{CompletionQueue, Context, ContextConfig, ContextLimits, QpInit};
 use tcp_lite::Limits;
@@ -26,9 +27,6 @@ pub(super) fn predicts() -> bool {
     static OFF: OnceLock<bool> = OnceLock::new();
     !GENERAL_WAY.get() && !OFF.get_or_init(|| std::env::var_os("UWARP_GENERAL_WAY").is_some())
 }
-
-/// The port of listeners.
-pub(super) const PORT: u16 = 7174;
 
 #[path = "../../../../iwarp/tests/it/common/raw.rs"]
 #[allow(dead_code, reason = "each of its users needs a part")]

@@ -5,7 +5,7 @@ use super::codes::{
     ANY_OPERATION, OPERATION_STREAM, OPERATION_VERSION, PROTECTION_ACCESS, PROTECTION_BOUNDS,
     PROTECTION_STAG, PROTECTION_UNSPECIFIED, PROTECTION_WRAP, UNTAGGED_TOO_LONG,
 };
-use crate::case::{Case, CaseError, Check, Side, deviates, not_applicable, require};
+use crate::case::{Case, CaseError, Check, any, deviates, not_applicable, require};
 use crate::probe::Probe;
 use crate::scene::{Region, pattern};
 use crate::session::{Incoming, Session};
@@ -131,12 +131,9 @@ const CMP_SWAPS: [(u64, u64, u64, u64, u64); 6] = [
 ];
 
 pub(super) const CASES: &[Case] = &[
-    Case {
-        name: "fetch-add",
-        rows: &["EXT-090", "EXT-091", "EXT-094", "EXT-171", "EXT-187"],
-        side: Side::Any,
-        about: "FetchAdd returns the old value and adds, with and without field boundaries",
-        run: |p| {
+    any("fetch-add", "EXT-090 EXT-091 EXT-094 EXT-171 EXT-187")
+        .about("FetchAdd returns the old value and adds, with and without field boundaries")
+        .run(|p| {
             let (mut session, region) = stage(p)?;
             let little = byte_order(&mut session, region)?;
             for (original, add, mask, result) in FETCH_ADDS {
@@ -144,14 +141,10 @@ pub(super) const CASES: &[Case] = &[
                 operates(&mut session, region, little, &request, original, result)?;
             }
             Ok(())
-        },
-    },
-    Case {
-        name: "cmp-swap",
-        rows: &["EXT-055", "EXT-056", "EXT-057", "EXT-171", "EXT-187"],
-        side: Side::Any,
-        about: "CmpSwap returns what was there and swaps where it matches, both under masks",
-        run: |p| {
+        }),
+    any("cmp-swap", "EXT-055 EXT-056 EXT-057 EXT-171 EXT-187")
+        .about("CmpSwap returns what was there and swaps where it matches, both under masks")
+        .run(|p| {
             let (mut session, region) = stage(p)?;
             let little = byte_order(&mut session, region)?;
             for (compare, compare_mask, data, mask, result) in CMP_SWAPS {
@@ -161,27 +154,19 @@ pub(super) const CASES: &[Case] = &[
                 operates(&mut session, region, little, &request, ORIGINAL, result)?;
             }
             Ok(())
-        },
-    },
-    Case {
-        name: "fetch-add-compare-ignored",
-        rows: &["EXT-079", "EXT-081"],
-        side: Side::Any,
-        about: "FetchAdd ignores the compare fields",
-        run: |p| {
+        }),
+    any("fetch-add-compare-ignored", "EXT-079 EXT-081").about("FetchAdd ignores the compare fields").run(
+        |p| {
             let (mut session, region) = stage(p)?;
             let little = byte_order(&mut session, region)?;
             let plain = AtomicRequest::fetch_add(3, region.stag, region.to, 3, 0);
             let request = AtomicRequest { compare: 0x1234, compare_mask: 0xffff_ffff, ..plain };
             operates(&mut session, region, little, &request, 5, 8)
         },
-    },
-    Case {
-        name: "atomic-response-on-queue-3",
-        rows: &["EXT-093", "EXT-096", "EXT-097", "EXT-175"],
-        side: Side::Any,
-        about: "responses are untagged messages of queue 3, MSN from 1, with the request's identifier",
-        run: |p| {
+    ),
+    any("atomic-response-on-queue-3", "EXT-093 EXT-096 EXT-097 EXT-175")
+        .about("responses are untagged messages of queue 3, MSN from 1, with the request's identifier")
+        .run(|p| {
             let (mut session, region) = stage(p)?;
             for (n, id) in [0xcafe_babe, 0, u32::MAX].into_iter().enumerate() {
                 send(&mut session, &AtomicRequest::fetch_add(id, region.stag, region.to, 0, 0));
@@ -195,14 +180,10 @@ pub(super) const CASES: &[Case] = &[
                 require(told == Some(id), || format!("identifier {told:x?}, expected {id:x}"))?;
             }
             Ok(())
-        },
-    },
-    Case {
-        name: "atomic-reserved-fields",
-        rows: &["EXT-065", "EXT-169"],
-        side: Side::Any,
-        about: "reserved bits of all three headers and the Invalidate STag are not looked at",
-        run: |p| {
+        }),
+    any("atomic-reserved-fields", "EXT-065 EXT-169")
+        .about("reserved bits of all three headers and the Invalidate STag are not looked at")
+        .run(|p| {
             let (mut session, region) = stage(p)?;
             let plain = AtomicRequest::fetch_add(5, region.stag, region.to, 1, 0);
             let request = AtomicRequest { operation: 0xffff_fff0 | FETCH_ADD, ..plain };
@@ -215,14 +196,10 @@ pub(super) const CASES: &[Case] = &[
             require(memory == sum.to_le_bytes() || memory == sum.to_be_bytes(), || {
                 format!("FetchAdd of 1 told {told:016x} and left {memory:02x?}")
             })
-        },
-    },
-    Case {
-        name: "atomics-in-order",
-        rows: &["EXT-089", "EXT-102", "EXT-112", "EXT-113"],
-        side: Side::Any,
-        about: "0 to 1, 1 to 2, 2 to 3, all sent at once: each finds the one before it done",
-        run: |p| {
+        }),
+    any("atomics-in-order", "EXT-089 EXT-102 EXT-112 EXT-113")
+        .about("0 to 1, 1 to 2, 2 to 3, all sent at once: each finds the one before it done")
+        .run(|p| {
             let (mut session, region) = stage(p)?;
             session.send(&Segment::write(region.stag, region.to, &[0; 8]));
             let chain: Vec<Segment> = (0..3)
@@ -238,14 +215,10 @@ pub(super) const CASES: &[Case] = &[
                 require(found == u64::from(n), || format!("atomic {n} found {found}"))?;
             }
             Ok(())
-        },
-    },
-    Case {
-        name: "atomics-and-reads-in-order",
-        rows: &["EXT-140", "EXT-144", "EXT-109"],
-        side: Side::Any,
-        about: "Write, Read, FetchAdd, Read at once: one sequence of MSNs, answered in this order",
-        run: |p| {
+        }),
+    any("atomics-and-reads-in-order", "EXT-140 EXT-144 EXT-109")
+        .about("Write, Read, FetchAdd, Read at once: one sequence of MSNs, answered in this order")
+        .run(|p| {
             let (mut session, region) = stage(p)?;
             let before = session.read_request(region.stag, region.to, 8);
             let add = AtomicRequest::fetch_add(1, region.stag, region.to, 1, 0);
@@ -258,156 +231,100 @@ pub(super) const CASES: &[Case] = &[
             let after = session.expect_read(region.to, 8)?;
             let sum: u32 = after.iter().map(|byte| u32::from(*byte)).sum();
             require(sum == 1, || format!("behind FetchAdd {after:02x?} was read"))
-        },
-    },
-    Case {
-        name: "fetch-add-misaligned",
-        rows: &["EXT-178", "EXT-179", "EXT-180", "EXT-202", "EXT-203"],
-        side: Side::Any,
-        about: "FetchAdd on an address that is no multiple of eight: Terminate 0/2/07, nothing changes",
-        run: |p| {
+        }),
+    any("fetch-add-misaligned", "EXT-178 EXT-179 EXT-180 EXT-202 EXT-203")
+        .about("FetchAdd on an address that is no multiple of eight: Terminate 0/2/07, nothing changes")
+        .run(|p| {
             (1..8).try_for_each(|off| {
                 refused(p, &[OPERATION_STREAM], |r| AtomicRequest::fetch_add(1, r.stag, r.to + off, 1, 0))
             })
-        },
-    },
-    Case {
-        name: "cmp-swap-misaligned",
-        rows: &["EXT-182", "EXT-183", "EXT-184", "EXT-185", "EXT-202"],
-        side: Side::Any,
-        about: "CmpSwap on an address that is no multiple of eight: Terminate 0/2/07, nothing changes",
-        run: |p| {
+        }),
+    any("cmp-swap-misaligned", "EXT-182 EXT-183 EXT-184 EXT-185 EXT-202")
+        .about("CmpSwap on an address that is no multiple of eight: Terminate 0/2/07, nothing changes")
+        .run(|p| {
             (1..8).try_for_each(|off| {
                 refused(p, &[OPERATION_STREAM], |r| {
                     let any = AtomicRequest::cmp_swap(1, r.stag, r.to + off, 0, 1);
                     AtomicRequest { compare_mask: 0, ..any }
                 })
             })
-        },
-    },
-    Case {
-        name: "atomic-unknown-operation",
-        rows: &["EXT-190"],
-        side: Side::Any,
-        about: "operation code 5, which nobody has assigned: an error, nothing changes",
-        run: |p| {
+        }),
+    any("atomic-unknown-operation", "EXT-190")
+        .about("operation code 5, which nobody has assigned: an error, nothing changes")
+        .run(|p| {
             refused(p, ANY_OPERATION, |r| AtomicRequest {
                 operation: 5,
                 ..AtomicRequest::fetch_add(1, r.stag, r.to, 1, 0)
             })
-        },
-    },
-    Case {
-        name: "atomic-unknown-stag",
-        rows: &["EXT-152"],
-        side: Side::Any,
-        about: "an atomic on an STag that nobody registered: Terminate 0/1/00",
-        run: |p| refused(p, &[PROTECTION_STAG], |r| AtomicRequest::fetch_add(1, r.stag ^ 1, r.to, 1, 0)),
-    },
-    Case {
-        name: "atomic-past-end",
-        rows: &["EXT-152"],
-        side: Side::Any,
-        about: "an atomic behind the region: Terminate 0/1/01",
-        run: |p| refused(p, &[PROTECTION_BOUNDS], |r| AtomicRequest::fetch_add(1, r.stag, r.end(), 1, 0)),
-    },
-    Case {
-        name: "atomic-offset-wraps",
-        rows: &["EXT-152"],
-        side: Side::Any,
-        about: "an atomic on the last eight bytes of all: Terminate 0/1/04 (or 0/1/01)",
-        run: |p| {
+        }),
+    any("atomic-unknown-stag", "EXT-152")
+        .about("an atomic on an STag that nobody registered: Terminate 0/1/00")
+        .run(|p| refused(p, &[PROTECTION_STAG], |r| AtomicRequest::fetch_add(1, r.stag ^ 1, r.to, 1, 0))),
+    any("atomic-past-end", "EXT-152")
+        .about("an atomic behind the region: Terminate 0/1/01")
+        .run(|p| refused(p, &[PROTECTION_BOUNDS], |r| AtomicRequest::fetch_add(1, r.stag, r.end(), 1, 0))),
+    any("atomic-offset-wraps", "EXT-152")
+        .about("an atomic on the last eight bytes of all: Terminate 0/1/04 (or 0/1/01)")
+        .run(|p| {
             refused(p, &[PROTECTION_WRAP, PROTECTION_BOUNDS], |r| {
                 AtomicRequest::fetch_add(1, r.stag, u64::MAX - 7, 1, 0)
             })
-        },
-    },
-    Case {
-        name: "atomic-without-the-right",
-        rows: &["EXT-153"],
-        side: Side::Any,
-        about: "an atomic on a region for reading: Terminate 0/1/02 (or 0/1/ff), nothing changes",
-        run: |p| {
+        }),
+    any("atomic-without-the-right", "EXT-153")
+        .about("an atomic on a region for reading: Terminate 0/1/02 (or 0/1/ff), nothing changes")
+        .run(|p| {
             stage(p)?.0.close();
             let mut session = p.stage("mr=64:r")?;
             let region = session.region(0)?;
             send(&mut session, &AtomicRequest::fetch_add(1, region.stag, region.to, 1, 0));
             session.expect_terminate(&[PROTECTION_ACCESS, PROTECTION_UNSPECIFIED])?;
             p.report(session)?.expect_untouched()
-        },
-    },
-    Case {
-        name: "atomic-request-short",
-        rows: &[],
-        side: Side::Any,
-        about: "an Atomic Request of 51 bytes: an error, nothing changes",
-        run: |p| {
+        }),
+    any("atomic-request-short", "").about("an Atomic Request of 51 bytes: an error, nothing changes").run(
+        |p| {
             bytes_refused(p, ANY_OPERATION, |segment| {
                 let length = segment.bytes.len();
                 Segment { bytes: segment.bytes[..length - 1].to_vec() }
             })
         },
-    },
-    Case {
-        name: "atomic-request-long",
-        rows: &[],
-        side: Side::Any,
-        about: "an Atomic Request of 53 bytes: an error, nothing changes",
-        run: |p| {
+    ),
+    any("atomic-request-long", "").about("an Atomic Request of 53 bytes: an error, nothing changes").run(
+        |p| {
             let codes = [ANY_OPERATION, &[UNTAGGED_TOO_LONG]].concat();
             bytes_refused(p, &codes, |segment| Segment { bytes: [segment.bytes, vec![0]].concat() })
         },
-    },
-    Case {
-        name: "atomic-of-a-wrong-version",
-        rows: &["EXT-151"],
-        side: Side::Any,
-        about: "RDMAP version 3: Terminate 0/2/05, nothing changes",
-        run: |p| bytes_refused(p, &[OPERATION_VERSION], |segment| segment.rdmap(0xca)),
-    },
-    Case {
-        name: "atomic-response-unasked",
-        rows: &[],
-        side: Side::Any,
-        about: "an Atomic Response that nobody asked for: an error",
-        run: |p| {
-            let (mut session, _) = stage(p)?;
-            session.send(&Segment::untagged(opcode::ATOMIC_RESPONSE, 3, 1, &[0; 12]));
-            super::untagged::ended(&mut session)
-        },
-    },
-    Case {
-        name: "atomic-not-told-to-the-target",
-        rows: &["EXT-084", "EXT-085"],
-        side: Side::Any,
-        about: "an atomic takes no receive and completes nothing at the target",
-        run: |p| {
+    ),
+    any("atomic-of-a-wrong-version", "EXT-151")
+        .about("RDMAP version 3: Terminate 0/2/05, nothing changes")
+        .run(|p| bytes_refused(p, &[OPERATION_VERSION], |segment| segment.rdmap(0xca))),
+    any("atomic-response-unasked", "").about("an Atomic Response that nobody asked for: an error").run(|p| {
+        let (mut session, _) = stage(p)?;
+        session.send(&Segment::untagged(opcode::ATOMIC_RESPONSE, 3, 1, &[0; 12]));
+        super::untagged::ended(&mut session)
+    }),
+    any("atomic-not-told-to-the-target", "EXT-084 EXT-085")
+        .about("an atomic takes no receive and completes nothing at the target")
+        .run(|p| {
             let (mut session, region) = stage(p)?;
             send(&mut session, &AtomicRequest::fetch_add(2, region.stag, region.to, 1, 0));
             response(&mut session, 2)?;
             p.report(session)?.expect_received(&[])
-        },
-    },
-    Case {
-        name: "does-fetch-add",
-        rows: &["EXT-024", "EXT-063", "EXT-065", "EXT-078", "EXT-080", "EXT-082", "EXT-087", "EXT-169"],
-        side: Side::Any,
-        about: "FetchAdd of the target: 52 bytes on queue 1, unused fields as the text has them; our response completes it",
-        run: |p| {
+        }),
+    any("does-fetch-add", "EXT-024 EXT-063 EXT-065 EXT-078 EXT-080 EXT-082 EXT-087 EXT-169")
+        .about(
+            "FetchAdd of the target: 52 bytes on queue 1, unused fields as the text has them; our \
+             response completes it",
+        )
+        .run(|p| {
             does(p, "f", |id| {
                 let plain = AtomicRequest::fetch_add(id, STAG, TO, 1, 0);
                 // One field of 64 bits: its boundary may be said, or not.
                 vec![plain, AtomicRequest { mask: 1 << 63, ..plain }]
             })
-        },
-    },
-    Case {
-        name: "does-cmp-swap",
-        rows: &["EXT-024", "EXT-063", "EXT-065", "EXT-082", "EXT-087", "EXT-169"],
-        side: Side::Any,
-        about: "CmpSwap of the target: 52 bytes on queue 1; our response completes it",
-        run: |p| does(p, "c", |id| vec![AtomicRequest::cmp_swap(id, STAG, TO, 0, 1)]),
-    },
+        }),
+    any("does-cmp-swap", "EXT-024 EXT-063 EXT-065 EXT-082 EXT-087 EXT-169")
+        .about("CmpSwap of the target: 52 bytes on queue 1; our response completes it")
+        .run(|p| does(p, "c", |id| vec![AtomicRequest::cmp_swap(id, STAG, TO, 0, 1)])),
 ];
 
 const STAG: u32 = 0x1122_3344;

@@ -1,53 +1,34 @@
 //! The end of a connection (RFC 5041 section 6.2, RFC 5044 section 7.2).
 
-use crate::case::{Case, Side, deviates, require};
+use crate::case::{Case, any, deviates, require};
 use crate::conn::End;
 use crate::session::Incoming;
 use crate::wire::{Fault, Segment, opcode};
 
 pub(super) const CASES: &[Case] = &[
-    Case {
-        name: "fin-is-answered",
-        rows: &["DDP-153"],
-        side: Side::Any,
-        about: "our FIN between FPDUs is answered by the endpoint's, and no Terminate",
-        run: |p| {
+    any("fin-is-answered", "DDP-153")
+        .about("our FIN between FPDUs is answered by the endpoint's, and no Terminate")
+        .run(|p| {
             let mut session = p.plain()?;
             session.ping()?;
             session.finish();
             session.expect_end().map(|_| ())
-        },
-    },
-    Case {
-        name: "fin-is-told",
-        rows: &["MPA-225", "DDP-040"],
-        side: Side::Any,
-        about: "the target is told of our FIN",
-        run: |p| {
-            let mut session = p.stage("recv=1x16")?;
-            session.ping()?;
-            let end = p.report(session)?.end;
-            require(end != "open", || "the target saw no end".into())
-        },
-    },
-    Case {
-        name: "fin-behind-a-send",
-        rows: &["DDP-131"],
-        side: Side::Any,
-        about: "what came before FIN is delivered",
-        run: |p| {
-            let mut session = p.stage("recv=2x16")?;
-            session.send_message(b"last");
-            session.finish();
-            p.report(session)?.expect_received(&[b"last"])
-        },
-    },
-    Case {
-        name: "fin-inside-an-fpdu",
-        rows: &["MPA-133"],
-        side: Side::Any,
-        about: "FIN in the middle of an FPDU: the part is dropped, the connection ends",
-        run: |p| {
+        }),
+    any("fin-is-told", "MPA-225 DDP-040").about("the target is told of our FIN").run(|p| {
+        let mut session = p.stage("recv=1x16")?;
+        session.ping()?;
+        let end = p.report(session)?.end;
+        require(end != "open", || "the target saw no end".into())
+    }),
+    any("fin-behind-a-send", "DDP-131").about("what came before FIN is delivered").run(|p| {
+        let mut session = p.stage("recv=2x16")?;
+        session.send_message(b"last");
+        session.finish();
+        p.report(session)?.expect_received(&[b"last"])
+    }),
+    any("fin-inside-an-fpdu", "MPA-133")
+        .about("FIN in the middle of an FPDU: the part is dropped, the connection ends")
+        .run(|p| {
             let mut session = p.stage("recv=2x16")?;
             session.ping()?;
             let bytes = session.frame_of(&Segment::send(1, b"cut"), Fault::default());
@@ -61,14 +42,10 @@ pub(super) const CASES: &[Case] = &[
                 }
             }
             p.report(session)?.expect_received(&[])
-        },
-    },
-    Case {
-        name: "reset-is-told",
-        rows: &["DDP-155"],
-        side: Side::Any,
-        about: "a connection that is gone is told to the target, and the next one is served",
-        run: |p| {
+        }),
+    any("reset-is-told", "DDP-155")
+        .about("a connection that is gone is told to the target, and the next one is served")
+        .run(|p| {
             let mut session = p.stage("recv=1x16 mr=4096:r")?;
             let region = session.region(0)?;
             let request = session.read_request(region.stag, region.to, 4096);
@@ -78,14 +55,10 @@ pub(super) const CASES: &[Case] = &[
             drop(session);
             let end = p.report_of_last()?.end;
             require(end != "open", || "the target saw no end".into())
-        },
-    },
-    Case {
-        name: "endpoint-closes-after-its-sends",
-        rows: &["DDP-148"],
-        side: Side::Any,
-        about: "an endpoint that closes sends all that was posted, then FIN",
-        run: |p| {
+        }),
+    any("endpoint-closes-after-its-sends", "DDP-148")
+        .about("an endpoint that closes sends all that was posted, then FIN")
+        .run(|p| {
             let mut session = p.stage("recv=1x16 then=s20000,s4 close")?;
             session.send_message(b"go");
             let mut bytes = 0;
@@ -99,14 +72,10 @@ pub(super) const CASES: &[Case] = &[
                 }
             }
             require(bytes == 20_004, || format!("{bytes} bytes of 20004 came before FIN"))
-        },
-    },
-    Case {
-        name: "many-connections",
-        rows: &[],
-        side: Side::Any,
-        about: "twenty connections, one after the other, each closed at once or after a Read, are all served",
-        run: |p| {
+        }),
+    any("many-connections", "")
+        .about("twenty connections, one after the other, each closed at once or after a Read, are all served")
+        .run(|p| {
             for round in 0..20 {
                 let mut session = p.plain()?;
                 if round % 2 == 0 {
@@ -115,6 +84,5 @@ pub(super) const CASES: &[Case] = &[
             }
             let mut session = p.plain()?;
             session.ping()
-        },
-    },
+        }),
 ];

@@ -2,7 +2,7 @@
 //! answered: before the first valid FPDU a responder may not send, not even a Terminate.
 
 use super::codes::LLP_CRC;
-use crate::case::{Case, CaseError, Check, Side, deviates, not_applicable};
+use crate::case::{Case, CaseError, Check, any, deviates, not_applicable};
 use crate::probe::Probe;
 use crate::session::{Incoming, Session};
 use crate::wire::{Fault, ReadRequest, Segment};
@@ -54,26 +54,15 @@ fn bad(p: &Probe, fault: Fault) -> Check {
 }
 
 pub(super) const CASES: &[Case] = &[
-    Case {
-        name: "fpdu-byte-by-byte",
-        rows: &["MPA-017", "MPA-075", "MPA-123", "MPA-133", "MPA-280", "DDP-032"],
-        side: Side::Any,
-        about: "FPDUs in TCP segments of one byte are taken",
-        run: |p| split(p, 1),
-    },
-    Case {
-        name: "fpdu-in-pieces-of-7",
-        rows: &["MPA-075", "MPA-123", "MPA-280", "DDP-032"],
-        side: Side::Any,
-        about: "FPDUs cut anywhere by TCP are taken",
-        run: |p| split(p, 7),
-    },
-    Case {
-        name: "fpdu-crc-apart",
-        rows: &["MPA-123", "MPA-133"],
-        side: Side::Any,
-        about: "an FPDU whose CRC comes in a TCP segment of its own is taken, and not before",
-        run: |p| {
+    any("fpdu-byte-by-byte", "MPA-017 MPA-075 MPA-123 MPA-133 MPA-280 DDP-032")
+        .about("FPDUs in TCP segments of one byte are taken")
+        .run(|p| split(p, 1)),
+    any("fpdu-in-pieces-of-7", "MPA-075 MPA-123 MPA-280 DDP-032")
+        .about("FPDUs cut anywhere by TCP are taken")
+        .run(|p| split(p, 7)),
+    any("fpdu-crc-apart", "MPA-123 MPA-133")
+        .about("an FPDU whose CRC comes in a TCP segment of its own is taken, and not before")
+        .run(|p| {
             let mut session = running(p)?;
             let (msn, segment) = ping_segment(&mut session);
             let bytes = session.frame_of(&segment, Fault::default());
@@ -82,36 +71,22 @@ pub(super) const CASES: &[Case] = &[
             session.expect_silence()?;
             session.send_bytes(crc, "the CRC");
             session.expect_pong(msn)
-        },
-    },
-    Case {
-        name: "fpdu-length-split",
-        rows: &["MPA-123"],
-        side: Side::Any,
-        about: "ULPDU_Length itself is cut by TCP",
-        run: |p| {
-            let mut session = running(p)?;
-            let (msn, segment) = ping_segment(&mut session);
-            let bytes = session.frame_of(&segment, Fault::default());
-            session.send_bytes(&bytes[..1], "the first byte of a Read of no bytes");
-            session.conn().pause(std::time::Duration::from_millis(5));
-            session.send_bytes(&bytes[1..], "the others");
-            session.expect_pong(msn)
-        },
-    },
-    Case {
-        name: "fpdus-in-one-piece",
-        rows: &["MPA-075", "MPA-129", "DDP-032"],
-        side: Side::Any,
-        about: "several FPDUs in one TCP segment are all taken, in order",
-        run: |p| split(p, 4096),
-    },
-    Case {
-        name: "fpdu-every-pad",
-        rows: &["MPA-040", "MPA-041", "MPA-043"],
-        side: Side::Any,
-        about: "ULPDUs of every length modulo 4 are framed alike at both ends",
-        run: |p| {
+        }),
+    any("fpdu-length-split", "MPA-123").about("ULPDU_Length itself is cut by TCP").run(|p| {
+        let mut session = running(p)?;
+        let (msn, segment) = ping_segment(&mut session);
+        let bytes = session.frame_of(&segment, Fault::default());
+        session.send_bytes(&bytes[..1], "the first byte of a Read of no bytes");
+        session.conn().pause(std::time::Duration::from_millis(5));
+        session.send_bytes(&bytes[1..], "the others");
+        session.expect_pong(msn)
+    }),
+    any("fpdus-in-one-piece", "MPA-075 MPA-129 DDP-032")
+        .about("several FPDUs in one TCP segment are all taken, in order")
+        .run(|p| split(p, 4096)),
+    any("fpdu-every-pad", "MPA-040 MPA-041 MPA-043")
+        .about("ULPDUs of every length modulo 4 are framed alike at both ends")
+        .run(|p| {
             let mut session = p.stage("mr=64:rw")?;
             let region = session.region(0)?;
             for length in 1..=8 {
@@ -123,28 +98,20 @@ pub(super) const CASES: &[Case] = &[
                 }
             }
             Ok(())
-        },
-    },
-    Case {
-        name: "fpdu-pad-not-zero",
-        rows: &["MPA-043"],
-        side: Side::Any,
-        about: "the contents of the pad are ignored, but covered by the CRC",
-        run: |p| {
+        }),
+    any("fpdu-pad-not-zero", "MPA-043")
+        .about("the contents of the pad are ignored, but covered by the CRC")
+        .run(|p| {
             let mut session = p.stage("recv=1x16")?;
             // 18 bytes of header take no pad; with one of payload it is three.
             let msn = session.next_msn(0);
             session.send_faulty(&Segment::send(msn, &[0x11]), Fault { pad: 0xff, ..Fault::default() });
             session.ping()?;
             p.report(session)?.expect_received(&[&[0x11]])
-        },
-    },
-    Case {
-        name: "fpdu-write-pad-not-zero",
-        rows: &["MPA-043", "MPA-076"],
-        side: Side::Any,
-        about: "a pad that is not zero is not written anywhere",
-        run: |p| {
+        }),
+    any("fpdu-write-pad-not-zero", "MPA-043 MPA-076")
+        .about("a pad that is not zero is not written anywhere")
+        .run(|p| {
             let mut session = p.stage("mr=64:rw")?;
             let region = session.region(0)?;
             let before = crate::scene::pattern(0, 16);
@@ -157,35 +124,19 @@ pub(super) const CASES: &[Case] = &[
                 return deviates(format!("one byte written, {back:02x?} read"));
             }
             Ok(())
-        },
-    },
-    Case {
-        name: "fpdu-bad-crc",
-        rows: &["MPA-044", "MPA-095", "MPA-096", "MPA-126", "MPA-128", "MPA-159", "DDP-035", "RDMAP-171"],
-        side: Side::Any,
-        about: "one bit of the CRC flipped: Terminate 2/0/02, the segment is not taken",
-        run: |p| bad(p, Fault { crc_xor: 1, ..Fault::default() }),
-    },
-    Case {
-        name: "fpdu-crc-of-zero",
-        rows: &["MPA-085", "MPA-159"],
-        side: Side::Any,
-        about: "a CRC field of no use, where CRCs were agreed on: Terminate 2/0/02",
-        run: |p| bad(p, Fault { crc_xor: 0xffff_ffff, ..Fault::default() }),
-    },
-    Case {
-        name: "fpdu-length-short-of-true",
-        rows: &["MPA-096", "MPA-126"],
-        side: Side::Any,
-        about: "ULPDU_Length too small by four, so that the CRC is read in the wrong place: Terminate 2/0/02",
-        run: |p| bad(p, Fault { length: Some(42), ..Fault::default() }),
-    },
-    Case {
-        name: "fpdu-bad-crc-of-a-write",
-        rows: &["MPA-126", "MPA-238"],
-        side: Side::Any,
-        about: "a Write with a bad CRC changes nothing that can be seen, nor does what follows it",
-        run: |p| {
+        }),
+    any("fpdu-bad-crc", "MPA-044 MPA-095 MPA-096 MPA-126 MPA-128 MPA-159 DDP-035 RDMAP-171")
+        .about("one bit of the CRC flipped: Terminate 2/0/02, the segment is not taken")
+        .run(|p| bad(p, Fault { crc_xor: 1, ..Fault::default() })),
+    any("fpdu-crc-of-zero", "MPA-085 MPA-159")
+        .about("a CRC field of no use, where CRCs were agreed on: Terminate 2/0/02")
+        .run(|p| bad(p, Fault { crc_xor: 0xffff_ffff, ..Fault::default() })),
+    any("fpdu-length-short-of-true", "MPA-096 MPA-126")
+        .about("ULPDU_Length too small by four, so that the CRC is read in the wrong place: Terminate 2/0/02")
+        .run(|p| bad(p, Fault { length: Some(42), ..Fault::default() })),
+    any("fpdu-bad-crc-of-a-write", "MPA-126 MPA-238")
+        .about("a Write with a bad CRC changes nothing that can be seen, nor does what follows it")
+        .run(|p| {
             let mut session = p.stage("mr=64:rw")?;
             session.ping()?;
             let region = session.region(0)?;
@@ -201,28 +152,20 @@ pub(super) const CASES: &[Case] = &[
             session.send_bytes(&[bad, good].concat(), "a Write with a bad CRC | a good one");
             session.expect_terminate(&[LLP_CRC])?;
             p.report(session)?.expect_untouched()
-        },
-    },
-    Case {
-        name: "fpdu-bad-crc-before-bad-stag",
-        rows: &["MPA-126", "SEC-059"],
-        side: Side::Any,
-        about: "the CRC is looked at before the STag: a bad CRC on a Write to nowhere is 2/0/02",
-        run: |p| {
+        }),
+    any("fpdu-bad-crc-before-bad-stag", "MPA-126 SEC-059")
+        .about("the CRC is looked at before the STag: a bad CRC on a Write to nowhere is 2/0/02")
+        .run(|p| {
             let mut session = checked(p)?;
             session.send_faulty(
                 &Segment::write(0xdead_be00, 0, b"data"),
                 Fault { crc_xor: 1, ..Fault::default() },
             );
             session.expect_terminate(&[LLP_CRC]).map(|_| ())
-        },
-    },
-    Case {
-        name: "fpdu-of-no-bytes",
-        rows: &["MPA-047"],
-        side: Side::Any,
-        about: "an FPDU without a ULPDU, which nobody may send: ended or passed over, not misframed",
-        run: |p| {
+        }),
+    any("fpdu-of-no-bytes", "MPA-047")
+        .about("an FPDU without a ULPDU, which nobody may send: ended or passed over, not misframed")
+        .run(|p| {
             let mut session = running(p)?;
             session.send(&Segment { bytes: Vec::new() });
             let (msn, segment) = ping_segment(&mut session);
@@ -233,14 +176,10 @@ pub(super) const CASES: &[Case] = &[
                 Incoming::Segment(segment) if segment.to() == u64::from(msn) => Ok(()),
                 other => deviates(format!("expected an end, or the next FPDU to be answered, got {other}")),
             }
-        },
-    },
-    Case {
-        name: "fpdu-too-long-for-anyone",
-        rows: &["MPA-048"],
-        side: Side::Any,
-        about: "ULPDU_Length 65535 and then FIN: the stream ends, and the endpoint lives",
-        run: |p| {
+        }),
+    any("fpdu-too-long-for-anyone", "MPA-048")
+        .about("ULPDU_Length 65535 and then FIN: the stream ends, and the endpoint lives")
+        .run(|p| {
             let mut session = running(p)?;
             let (_, segment) = ping_segment(&mut session);
             session.send_faulty(&segment, Fault { length: Some(0xffff), ..Fault::default() });
@@ -253,14 +192,9 @@ pub(super) const CASES: &[Case] = &[
                 }
             }
             running(p).map(|_| ())
-        },
-    },
-    Case {
-        name: "fpdu-largest",
-        rows: &["DDP-109"],
-        side: Side::Any,
-        about: "a ULPDU of 64768 bytes, the most there may be, is taken",
-        run: |p| {
+        }),
+    any("fpdu-largest", "DDP-109").about("a ULPDU of 64768 bytes, the most there may be, is taken").run(
+        |p| {
             let length = 64_768 - 14;
             let mut session = p.stage("mr=65536:rw")?;
             let region = session.region(0)?;
@@ -269,13 +203,10 @@ pub(super) const CASES: &[Case] = &[
             session.ping()?;
             p.report(session)?.expect_written(0, 0, &bytes)
         },
-    },
-    Case {
-        name: "fpdus-all-well-framed",
-        rows: &["MPA-041", "MPA-042", "MPA-088", "MPA-089", "MPA-091"],
-        side: Side::Any,
-        about: "a Read of 3001 bytes comes back in well-framed FPDUs",
-        run: |p| {
+    ),
+    any("fpdus-all-well-framed", "MPA-041 MPA-042 MPA-088 MPA-089 MPA-091")
+        .about("a Read of 3001 bytes comes back in well-framed FPDUs")
+        .run(|p| {
             let mut session = p.stage("mr=4096:r")?;
             let region = session.region(0)?;
             let back = session.read(region.stag, region.to, 3001)?;
@@ -285,6 +216,5 @@ pub(super) const CASES: &[Case] = &[
             } else {
                 deviates("other bytes than were there")
             }
-        },
-    },
+        }),
 ];

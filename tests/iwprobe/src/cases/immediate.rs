@@ -2,7 +2,7 @@
 //! apply to it.
 
 use super::codes::{ANY_MSN, ANY_OPERATION, OPERATION_VERSION, UNTAGGED_TOO_LONG};
-use crate::case::{Case, CaseError, Check, Side, deviates, not_applicable, require};
+use crate::case::{Case, CaseError, Check, any, deviates, not_applicable, require};
 use crate::probe::Probe;
 use crate::scene::Completion;
 use crate::session::{Incoming, Session};
@@ -66,26 +66,15 @@ fn received(p: &Probe, segments: &[Segment]) -> Check {
 }
 
 pub(super) const CASES: &[Case] = &[
-    Case {
-        name: "immediate-received",
-        rows: &["EXT-121", "EXT-197"],
-        side: Side::Any,
-        about: "Immediate Data takes a receive and is told to the target",
-        run: |p| received(p, &[immediate(1)]),
-    },
-    Case {
-        name: "immediate-se-received",
-        rows: &["EXT-121", "EXT-197"],
-        side: Side::Any,
-        about: "the same with Solicited Event",
-        run: |p| received(p, &[Segment::untagged(opcode::IMMEDIATE_SE, 0, 1, &DATA)]),
-    },
-    Case {
-        name: "immediate-in-two-segments",
-        rows: &["EXT-200"],
-        side: Side::Any,
-        about: "what counts is the length of the message: four bytes and four are eight",
-        run: |p| {
+    any("immediate-received", "EXT-121 EXT-197")
+        .about("Immediate Data takes a receive and is told to the target")
+        .run(|p| received(p, &[immediate(1)])),
+    any("immediate-se-received", "EXT-121 EXT-197")
+        .about("the same with Solicited Event")
+        .run(|p| received(p, &[Segment::untagged(opcode::IMMEDIATE_SE, 0, 1, &DATA)])),
+    any("immediate-in-two-segments", "EXT-200")
+        .about("what counts is the length of the message: four bytes and four are eight")
+        .run(|p| {
             received(
                 p,
                 &[
@@ -93,21 +82,13 @@ pub(super) const CASES: &[Case] = &[
                     Segment::untagged(opcode::IMMEDIATE, 0, 1, &DATA[4..]).at_offset(4),
                 ],
             )
-        },
-    },
-    Case {
-        name: "immediate-reserved-fields",
-        rows: &["EXT-169"],
-        side: Side::Any,
-        about: "reserved bits and the Invalidate STag are not looked at",
-        run: |p| received(p, &[immediate(1).control(0x7d).rdmap(0x78).invalidating(0x1234_5678)]),
-    },
-    Case {
-        name: "immediate-between-sends",
-        rows: &["EXT-121", "EXT-123", "EXT-134"],
-        side: Side::Any,
-        about: "Send, Immediate Data, Send: MSN 1, 2, 3, received in this order",
-        run: |p| {
+        }),
+    any("immediate-reserved-fields", "EXT-169")
+        .about("reserved bits and the Invalidate STag are not looked at")
+        .run(|p| received(p, &[immediate(1).control(0x7d).rdmap(0x78).invalidating(0x1234_5678)])),
+    any("immediate-between-sends", "EXT-121 EXT-123 EXT-134")
+        .about("Send, Immediate Data, Send: MSN 1, 2, 3, received in this order")
+        .run(|p| {
             let mut session = stage(p, "recv=3x16")?;
             session.send_together(&[Segment::send(1, b"one"), immediate(2), Segment::send(3, b"three")]);
             session.ping()?;
@@ -118,92 +99,53 @@ pub(super) const CASES: &[Case] = &[
                 && is_data(got[1])
                 && (got[2].length, got[2].crc) == (5, crc32c(b"three"));
             require(fine, || format!("the target received {got:x?}"))
-        },
-    },
-    Case {
-        name: "write-then-immediate",
-        rows: &["EXT-135"],
-        side: Side::Any,
-        about: "Immediate Data behind a Write: both are there",
-        run: |p| {
-            let mut session = stage(p, "mr=64:rw recv=1x16")?;
-            let region = session.region(0)?;
-            session.send_together(&[Segment::write(region.stag, region.to, b"data"), immediate(1)]);
-            session.ping()?;
-            let report = p.report(session)?;
-            require(report.received().len() == 1, || "not received".into())?;
-            report.expect_written(0, 0, b"data")
-        },
-    },
-    Case {
-        name: "immediate-of-7-bytes",
-        rows: &["EXT-127"],
-        side: Side::Any,
-        about: "seven bytes: an error and a Terminate, not received",
-        run: |p| refused(p, ANY_OPERATION, &Segment::untagged(opcode::IMMEDIATE, 0, 1, &DATA[..7])),
-    },
-    Case {
-        name: "immediate-of-9-bytes",
-        rows: &["EXT-127"],
-        side: Side::Any,
-        about: "nine bytes: an error and a Terminate, not received",
-        run: |p| {
+        }),
+    any("write-then-immediate", "EXT-135").about("Immediate Data behind a Write: both are there").run(|p| {
+        let mut session = stage(p, "mr=64:rw recv=1x16")?;
+        let region = session.region(0)?;
+        session.send_together(&[Segment::write(region.stag, region.to, b"data"), immediate(1)]);
+        session.ping()?;
+        let report = p.report(session)?;
+        require(report.received().len() == 1, || "not received".into())?;
+        report.expect_written(0, 0, b"data")
+    }),
+    any("immediate-of-7-bytes", "EXT-127")
+        .about("seven bytes: an error and a Terminate, not received")
+        .run(|p| refused(p, ANY_OPERATION, &Segment::untagged(opcode::IMMEDIATE, 0, 1, &DATA[..7]))),
+    any("immediate-of-9-bytes", "EXT-127").about("nine bytes: an error and a Terminate, not received").run(
+        |p| {
             let codes = [ANY_OPERATION, &[UNTAGGED_TOO_LONG]].concat();
             refused(p, &codes, &Segment::untagged(opcode::IMMEDIATE, 0, 1, &[1; 9]))
         },
-    },
-    Case {
-        name: "immediate-of-no-bytes",
-        rows: &["EXT-127"],
-        side: Side::Any,
-        about: "no bytes: an error and a Terminate, not received",
-        run: |p| refused(p, ANY_OPERATION, &Segment::untagged(opcode::IMMEDIATE, 0, 1, &[])),
-    },
-    Case {
-        name: "immediate-of-a-wrong-version",
-        rows: &["EXT-151"],
-        side: Side::Any,
-        about: "RDMAP version 2: Terminate 0/2/05, not received",
-        run: |p| refused(p, &[OPERATION_VERSION], &immediate(1).rdmap(0x88)),
-    },
-    Case {
-        name: "immediate-on-queue-1",
-        rows: &["EXT-150"],
-        side: Side::Any,
-        about: "Immediate Data on the queue of Read Requests: a Remote Operation Error",
-        run: |p| refused(p, ANY_OPERATION, &Segment::untagged(opcode::IMMEDIATE, 1, 2, &DATA)),
-    },
-    Case {
-        name: "immediate-tagged",
-        rows: &["EXT-150"],
-        side: Side::Any,
-        about: "Immediate Data with T set: a Remote Operation Error",
-        run: |p| refused(p, ANY_OPERATION, &Segment::tagged(opcode::IMMEDIATE, 0, 0, &[])),
-    },
-    Case {
-        name: "immediate-without-a-buffer",
-        rows: &["EXT-149"],
-        side: Side::Any,
-        about: "Immediate Data for which no receive is posted: Terminate 1/2/02",
-        run: |p| {
+    ),
+    any("immediate-of-no-bytes", "EXT-127")
+        .about("no bytes: an error and a Terminate, not received")
+        .run(|p| refused(p, ANY_OPERATION, &Segment::untagged(opcode::IMMEDIATE, 0, 1, &[]))),
+    any("immediate-of-a-wrong-version", "EXT-151")
+        .about("RDMAP version 2: Terminate 0/2/05, not received")
+        .run(|p| refused(p, &[OPERATION_VERSION], &immediate(1).rdmap(0x88))),
+    any("immediate-on-queue-1", "EXT-150")
+        .about("Immediate Data on the queue of Read Requests: a Remote Operation Error")
+        .run(|p| refused(p, ANY_OPERATION, &Segment::untagged(opcode::IMMEDIATE, 1, 2, &DATA))),
+    any("immediate-tagged", "EXT-150")
+        .about("Immediate Data with T set: a Remote Operation Error")
+        .run(|p| refused(p, ANY_OPERATION, &Segment::tagged(opcode::IMMEDIATE, 0, 0, &[]))),
+    any("immediate-without-a-buffer", "EXT-149")
+        .about("Immediate Data for which no receive is posted: Terminate 1/2/02")
+        .run(|p| {
             let mut session = stage(p, "mr=64:r")?;
             session.ping()?;
             session.send(&immediate(1));
             session.expect_terminate(ANY_MSN).map(|_| ())
-        },
-    },
-    Case {
-        name: "does-immediate",
-        rows: &["EXT-023", "EXT-120", "EXT-124", "EXT-125", "EXT-026"],
-        side: Side::Any,
-        about: "Immediate Data of the target: untagged, queue 0, eight bytes",
-        run: |p| {
+        }),
+    any("does-immediate", "EXT-023 EXT-120 EXT-124 EXT-125 EXT-026")
+        .about("Immediate Data of the target: untagged, queue 0, eight bytes")
+        .run(|p| {
             let mut session = stage(p, "recv=1x16 then=m")?;
             session.send_message(b"go");
             let segment = session.expect(opcode::IMMEDIATE)?;
             let placed = !segment.is_tagged() && segment.is_last() && (segment.qn(), segment.mo()) == (0, 0);
             let data = segment.payload().len() == 8 && segment.payload().starts_with(&DATA[..4]);
             require(placed && data, || format!("got {}", crate::wire::describe::segment(&segment)))
-        },
-    },
+        }),
 ];

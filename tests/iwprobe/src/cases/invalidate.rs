@@ -1,7 +1,7 @@
 //! Sends with Invalidate (RFC 5040 section 5.3, RFC 5042 section 6.4.5).
 
 use super::codes::{OPERATION_INVALIDATE, PROTECTION_INVALIDATE, PROTECTION_STAG, TAGGED_STAG};
-use crate::case::{Case, Check, Side, require};
+use crate::case::{Case, Check, any, require};
 use crate::probe::Probe;
 use crate::wire::{Code, Segment, opcode};
 
@@ -41,26 +41,15 @@ fn refused(
 }
 
 pub(super) const CASES: &[Case] = &[
-    Case {
-        name: "send-invalidate",
-        rows: &["RDMAP-087", "RDMAP-250", "SEC-155"],
-        side: Side::Any,
-        about: "a Send with Invalidate: received, the target gets the STag, which is invalid from then on",
-        run: |p| invalidates(p, opcode::SEND_INVALIDATE),
-    },
-    Case {
-        name: "send-se-invalidate",
-        rows: &["RDMAP-087", "RDMAP-250"],
-        side: Side::Any,
-        about: "the same with Solicited Event",
-        run: |p| invalidates(p, opcode::SEND_SE_INVALIDATE),
-    },
-    Case {
-        name: "send-invalidate-domain-wide",
-        rows: &[],
-        side: Side::Any,
-        about: "an STag for a whole domain: refused if several streams have it; else refused or invalidated",
-        run: |p| {
+    any("send-invalidate", "RDMAP-087 RDMAP-250 SEC-155")
+        .about("a Send with Invalidate: received, the target gets the STag, which is invalid from then on")
+        .run(|p| invalidates(p, opcode::SEND_INVALIDATE)),
+    any("send-se-invalidate", "RDMAP-087 RDMAP-250")
+        .about("the same with Solicited Event")
+        .run(|p| invalidates(p, opcode::SEND_SE_INVALIDATE)),
+    any("send-invalidate-domain-wide", "")
+        .about("an STag for a whole domain: refused if several streams have it; else refused or invalidated")
+        .run(|p| {
             let mut session = p.stage("mr=64:rw recv=1x64")?;
             session.ping()?;
             let region = session.region(0)?;
@@ -78,35 +67,19 @@ pub(super) const CASES: &[Case] = &[
                 },
                 other => crate::case::deviates(format!("expected a Terminate or an answer, got {other}")),
             }
-        },
-    },
-    Case {
-        name: "send-invalidate-unknown",
-        rows: &["RDMAP-335", "SEC-084"],
-        side: Side::Any,
-        about: "an STag that nobody registered: Terminate 0/1/00, 0/1/09 or 0/2/09",
-        run: |p| refused(p, "recv=1x64", REFUSED, |_| Ok(0xdead_be00)),
-    },
-    Case {
-        name: "send-invalidate-other-stream",
-        rows: &["RDMAP-147", "RDMAP-249", "RDMAP-251", "RDMAP-336"],
-        side: Side::Any,
-        about: "an STag of another stream: Terminate 0/1/09 or 0/2/09",
-        run: |p| refused(p, "mr=64:rw:o recv=1x64", FOREIGN, |session| Ok(session.region(0)?.stag)),
-    },
-    Case {
-        name: "send-invalidate-other-domain",
-        rows: &["RDMAP-249", "RDMAP-251", "RDMAP-336"],
-        side: Side::Any,
-        about: "an STag of another protection domain: Terminate 0/1/09 or 0/2/09",
-        run: |p| refused(p, "mr=64:rw:x recv=1x64", FOREIGN, |session| Ok(session.region(0)?.stag)),
-    },
-    Case {
-        name: "send-invalidate-twice",
-        rows: &["RDMAP-250", "RDMAP-335"],
-        side: Side::Any,
-        about: "what is invalidated cannot be invalidated again: the second Send is refused",
-        run: |p| {
+        }),
+    any("send-invalidate-unknown", "RDMAP-335 SEC-084")
+        .about("an STag that nobody registered: Terminate 0/1/00, 0/1/09 or 0/2/09")
+        .run(|p| refused(p, "recv=1x64", REFUSED, |_| Ok(0xdead_be00))),
+    any("send-invalidate-other-stream", "RDMAP-147 RDMAP-249 RDMAP-251 RDMAP-336")
+        .about("an STag of another stream: Terminate 0/1/09 or 0/2/09")
+        .run(|p| refused(p, "mr=64:rw:o recv=1x64", FOREIGN, |session| Ok(session.region(0)?.stag))),
+    any("send-invalidate-other-domain", "RDMAP-249 RDMAP-251 RDMAP-336")
+        .about("an STag of another protection domain: Terminate 0/1/09 or 0/2/09")
+        .run(|p| refused(p, "mr=64:rw:x recv=1x64", FOREIGN, |session| Ok(session.region(0)?.stag))),
+    any("send-invalidate-twice", "RDMAP-250 RDMAP-335")
+        .about("what is invalidated cannot be invalidated again: the second Send is refused")
+        .run(|p| {
             let mut session = p.stage("mr=64:rw:q recv=2x64")?;
             session.ping()?;
             let region = session.region(0)?;
@@ -116,14 +89,10 @@ pub(super) const CASES: &[Case] = &[
                 .send(&Segment::untagged(opcode::SEND_INVALIDATE, 0, 2, b"twice").invalidating(region.stag));
             session.expect_terminate(REFUSED)?;
             p.report(session)?.expect_received(&[b"once"])
-        },
-    },
-    Case {
-        name: "read-after-invalidate",
-        rows: &["RDMAP-250", "RDMAP-340"],
-        side: Side::Any,
-        about: "a Read of what was invalidated: Terminate 0/1/00",
-        run: |p| {
+        }),
+    any("read-after-invalidate", "RDMAP-250 RDMAP-340")
+        .about("a Read of what was invalidated: Terminate 0/1/00")
+        .run(|p| {
             let mut session = p.stage("mr=64:r:q recv=1x64")?;
             session.ping()?;
             let region = session.region(0)?;
@@ -132,6 +101,5 @@ pub(super) const CASES: &[Case] = &[
             let request = session.read_request(region.stag, region.to, 8);
             session.send(&request);
             session.expect_terminate(&[PROTECTION_STAG]).map(|_| ())
-        },
-    },
+        }),
 ];

@@ -1,7 +1,7 @@
 //! Markers that we send because the endpoint asks for them (RFC 5044 section 4.2, 4.3).
 
 use super::codes::{LLP_CRC, LLP_MARKER};
-use crate::case::{Case, CaseError, Side, deviates, not_applicable};
+use crate::case::{Case, CaseError, any, deviates, not_applicable};
 use crate::probe::Probe;
 use crate::session::{Incoming, Session};
 use crate::wire::{Fault, Segment};
@@ -23,12 +23,9 @@ fn before_marker(session: &mut Session) {
 }
 
 pub(super) const CASES: &[Case] = &[
-    Case {
-        name: "markers-every-phase",
-        rows: &["MPA-066", "MPA-124"],
-        side: Side::Any,
-        about: "FPDUs with markers before, inside, between pad and CRC, and behind are all taken",
-        run: |p| {
+    any("markers-every-phase", "MPA-066 MPA-124")
+        .about("FPDUs with markers before, inside, between pad and CRC, and behind are all taken")
+        .run(|p| {
             let mut session = marked(p, "mr=4096:rw")?;
             let region = session.region(0)?;
             let mut expected = crate::scene::pattern(0, 4096);
@@ -39,60 +36,36 @@ pub(super) const CASES: &[Case] = &[
             }
             let back = session.read(region.stag, region.to, 4096)?;
             if back == expected { Ok(()) } else { deviates("other bytes than were written") }
-        },
-    },
-    Case {
-        name: "markers-inside-a-large-fpdu",
-        rows: &["MPA-076", "MPA-124"],
-        side: Side::Any,
-        about: "an FPDU with many markers inside leaves none of them in what is written",
-        run: |p| {
+        }),
+    any("markers-inside-a-large-fpdu", "MPA-076 MPA-124")
+        .about("an FPDU with many markers inside leaves none of them in what is written")
+        .run(|p| {
             let mut session = marked(p, "mr=16384:rw")?;
             let region = session.region(0)?;
             let bytes: Vec<u8> = (0..16_384).map(|n: usize| (n / 5) as u8).collect();
             session.send(&Segment::write(region.stag, region.to, &bytes));
             let back = session.read(region.stag, region.to, 16_384)?;
             if back == bytes { Ok(()) } else { deviates("other bytes than were written") }
-        },
-    },
-    Case {
-        name: "marker-reserved-half",
-        rows: &["MPA-051"],
-        side: Side::Any,
-        about: "the reserved half of a marker is not looked at",
-        run: |p| {
-            let mut session = marked(p, "")?;
-            before_marker(&mut session);
-            session.send_faulty(
-                &Segment::write(0, 0, &[]),
-                Fault { marker_xor: 0xffff_0000, ..Fault::default() },
-            );
-            session.send_faulty(
-                &Segment::write(0, 0, &[]),
-                Fault { marker_xor: 0xffff_0000, ..Fault::default() },
-            );
-            session.ping()
-        },
-    },
-    Case {
-        name: "marker-low-bits",
-        rows: &["MPA-054"],
-        side: Side::Any,
-        about: "the two low bits of FPDUPTR count as zero",
-        run: |p| {
-            let mut session = marked(p, "")?;
-            before_marker(&mut session);
-            session.send_faulty(&Segment::write(0, 0, &[]), Fault { marker_xor: 3, ..Fault::default() });
-            session.send_faulty(&Segment::write(0, 0, &[]), Fault { marker_xor: 3, ..Fault::default() });
-            session.ping()
-        },
-    },
-    Case {
-        name: "marker-points-elsewhere",
-        rows: &["MPA-234"],
-        side: Side::Any,
-        about: "a marker under a good CRC that points elsewhere: Terminate 2/0/03, or not looked at",
-        run: |p| {
+        }),
+    any("marker-reserved-half", "MPA-051").about("the reserved half of a marker is not looked at").run(|p| {
+        let mut session = marked(p, "")?;
+        before_marker(&mut session);
+        session
+            .send_faulty(&Segment::write(0, 0, &[]), Fault { marker_xor: 0xffff_0000, ..Fault::default() });
+        session
+            .send_faulty(&Segment::write(0, 0, &[]), Fault { marker_xor: 0xffff_0000, ..Fault::default() });
+        session.ping()
+    }),
+    any("marker-low-bits", "MPA-054").about("the two low bits of FPDUPTR count as zero").run(|p| {
+        let mut session = marked(p, "")?;
+        before_marker(&mut session);
+        session.send_faulty(&Segment::write(0, 0, &[]), Fault { marker_xor: 3, ..Fault::default() });
+        session.send_faulty(&Segment::write(0, 0, &[]), Fault { marker_xor: 3, ..Fault::default() });
+        session.ping()
+    }),
+    any("marker-points-elsewhere", "MPA-234")
+        .about("a marker under a good CRC that points elsewhere: Terminate 2/0/03, or not looked at")
+        .run(|p| {
             let mut session = marked(p, "")?;
             before_marker(&mut session);
             session.send_faulty(&Segment::write(0, 0, &[]), Fault { marker_xor: 0x40, ..Fault::default() });
@@ -107,14 +80,10 @@ pub(super) const CASES: &[Case] = &[
                 }
                 other => deviates(format!("expected an answer or Terminate {LLP_MARKER}, got {other}")),
             }
-        },
-    },
-    Case {
-        name: "marker-not-in-the-crc",
-        rows: &["MPA-056"],
-        side: Side::Any,
-        about: "markers count for the CRC: one byte of a marker changed in transit is 2/0/02",
-        run: |p| {
+        }),
+    any("marker-not-in-the-crc", "MPA-056")
+        .about("markers count for the CRC: one byte of a marker changed in transit is 2/0/02")
+        .run(|p| {
             let mut session = marked(p, "")?;
             if !session.uses_crc() {
                 return not_applicable("no CRCs on this connection");
@@ -129,6 +98,5 @@ pub(super) const CASES: &[Case] = &[
             bytes[marker] ^= 0x80;
             session.send_bytes(&bytes, "empty Writes, the reserved half of a marker changed");
             session.expect_terminate(&[LLP_CRC]).map(|_| ())
-        },
-    },
+        }),
 ];

@@ -2,7 +2,7 @@
 //! section 7.1.1, RFC 6581).
 
 use super::codes::LLP_CRC;
-use crate::case::{Case, CaseError, Check, Side, deviates, not_applicable, require};
+use crate::case::{Case, CaseError, Check, any, deviates, not_applicable, require, responder};
 use crate::probe::{Answer, Probe};
 use crate::scene::{MAGIC, words};
 use crate::session::Session;
@@ -54,33 +54,22 @@ fn kinds(by_send: bool, by_write: bool, by_read: bool) -> Depths {
 }
 
 pub(super) const CASES: &[Case] = &[
-    Case {
-        name: "crc-asked-for",
-        rows: &["MPA-077", "MPA-085", "MPA-159"],
-        side: Side::Any,
-        about: "CRC asked for by us: good ones come, and a bad one is answered by Terminate 2/0/02",
-        run: |p| crcs_both_ways(&mut p.plain()?),
-    },
-    Case {
-        name: "crc-asked-for-by-the-endpoint",
-        rows: &["MPA-077", "MPA-159"],
-        side: Side::Responder,
-        about: "CRC asked for by the Reply alone: used both ways",
-        run: |p| {
+    any("crc-asked-for", "MPA-077 MPA-085 MPA-159")
+        .about("CRC asked for by us: good ones come, and a bad one is answered by Terminate 2/0/02")
+        .run(|p| crcs_both_ways(&mut p.plain()?)),
+    responder("crc-asked-for-by-the-endpoint", "MPA-077 MPA-159")
+        .about("CRC asked for by the Reply alone: used both ways")
+        .run(|p| {
             let mut session = without_crc(p)?;
             if !session.uses_crc() {
                 return not_applicable("the endpoint does not ask for CRCs");
             }
             session.send(&Segment::write(1, 0, &[]));
             crcs_both_ways(&mut session)
-        },
-    },
-    Case {
-        name: "crc-not-asked-for",
-        rows: &["MPA-045", "MPA-086", "MPA-158", "MPA-160"],
-        side: Side::Responder,
-        about: "CRC asked for by neither: whatever is in its field is taken",
-        run: |p| {
+        }),
+    responder("crc-not-asked-for", "MPA-045 MPA-086 MPA-158 MPA-160")
+        .about("CRC asked for by neither: whatever is in its field is taken")
+        .run(|p| {
             let mut session = without_crc(p)?;
             if session.uses_crc() {
                 return not_applicable("the endpoint asks for CRCs");
@@ -88,33 +77,21 @@ pub(super) const CASES: &[Case] = &[
             // Without CRCs the probe fills the field with bytes that fit nothing.
             session.send(&Segment::write(1, 0, &[]));
             session.ping()
-        },
-    },
-    Case {
-        name: "crc-default-is-on",
-        rows: &["MPA-021", "MPA-081"],
-        side: Side::Responder,
-        about: "an endpoint asks for CRCs by default",
-        run: |p| require(without_crc(p)?.frame.has(flag::C), || "the Reply does not ask for CRCs".into()),
-    },
-    Case {
-        name: "markers-asked-for",
-        rows: &["MPA-058", "MPA-065", "MPA-155", "MPA-309"],
-        side: Side::Responder,
-        about: "a responder sends markers when the Request asks for them, whatever its own wish",
-        run: |p| {
+        }),
+    responder("crc-default-is-on", "MPA-021 MPA-081")
+        .about("an endpoint asks for CRCs by default")
+        .run(|p| require(without_crc(p)?.frame.has(flag::C), || "the Reply does not ask for CRCs".into())),
+    responder("markers-asked-for", "MPA-058 MPA-065 MPA-155 MPA-309")
+        .about("a responder sends markers when the Request asks for them, whatever its own wish")
+        .run(|p| {
             let request = p.request(MAGIC.as_bytes());
             let mut session = p.accepted(&Startup { flags: request.flags | flag::M, ..request })?;
             session.send(&Segment::write(1, 0, &[]));
             markers_come(&mut session)
-        },
-    },
-    Case {
-        name: "revision-1-accepted",
-        rows: &["MPA2-027", "MPA2-098", "MPA2-100"],
-        side: Side::Responder,
-        about: "a Request of revision 1 is accepted and answered without revision 2's bytes",
-        run: |p| {
+        }),
+    responder("revision-1-accepted", "MPA2-027 MPA2-098 MPA2-100")
+        .about("a Request of revision 1 is accepted and answered without revision 2's bytes")
+        .run(|p| {
             let request = Startup::plain(REQUEST_KEY, flag::C, MAGIC.as_bytes());
             let mut session = p.accepted(&request)?;
             let frame = &session.frame;
@@ -126,28 +103,23 @@ pub(super) const CASES: &[Case] = &[
             })?;
             session.send(&Segment::write(1, 0, &[]));
             session.ping()
-        },
-    },
-    Case {
-        name: "revision-2-unenhanced",
-        rows: &["MPA2-098", "MPA2-103"],
-        side: Side::Responder,
-        about: "a Request of revision 2 without S is answered without S (or refused by what has no revision 2)",
-        run: |p| {
+        }),
+    responder("revision-2-unenhanced", "MPA2-098 MPA2-103")
+        .about(
+            "a Request of revision 2 without S is answered without S (or refused by what has no \
+             revision 2)",
+        )
+        .run(|p| {
             if p.profile().revision < 2 {
                 return not_applicable("the endpoint has no revision 2");
             }
             let request = Startup { revision: 2, ..Startup::plain(REQUEST_KEY, flag::C, MAGIC.as_bytes()) };
             let session = p.accepted(&request)?;
             require(!session.frame.has(flag::S), || "the Reply has S".into())
-        },
-    },
-    Case {
-        name: "revision-2-enhanced",
-        rows: &["MPA2-025", "MPA2-029", "MPA2-047", "MPA2-096", "MPA2-102"],
-        side: Side::Responder,
-        about: "an enhanced Request is answered by an enhanced Reply with its four bytes, in network order",
-        run: |p| {
+        }),
+    responder("revision-2-enhanced", "MPA2-025 MPA2-029 MPA2-047 MPA2-096 MPA2-102")
+        .about("an enhanced Request is answered by an enhanced Reply with its four bytes, in network order")
+        .run(|p| {
             let asked = p.depths();
             let session = p.accepted(&enhanced(p, asked)?)?;
             let frame = &session.frame;
@@ -162,14 +134,10 @@ pub(super) const CASES: &[Case] = &[
             require((told.peer_to_peer, told.ord <= asked.ird) == (asked.peer_to_peer, true), || {
                 format!("we said {asked:?}, the Reply {told:?}")
             })
-        },
-    },
-    Case {
-        name: "enhanced-data-missing",
-        rows: &[],
-        side: Side::Responder,
-        about: "S with fewer than four bytes of private data: no accepting Reply",
-        run: |p| {
+        }),
+    responder("enhanced-data-missing", "")
+        .about("S with fewer than four bytes of private data: no accepting Reply")
+        .run(|p| {
             if p.profile().revision < 2 {
                 return not_applicable("the endpoint has no revision 2");
             }
@@ -181,14 +149,10 @@ pub(super) const CASES: &[Case] = &[
                 Answer::End(_, bytes) if bytes.is_empty() => Ok(()),
                 other => deviates(format!("expected the end or a rejecting Reply, got {other}")),
             }
-        },
-    },
-    Case {
-        name: "client-server-model",
-        rows: &["MPA2-091", "MPA2-092", "MPA2-093"],
-        side: Side::Responder,
-        about: "A clear, B, C and D set: the latter are not looked at, and clear in the Reply as A is",
-        run: |p| {
+        }),
+    responder("client-server-model", "MPA2-091 MPA2-092 MPA2-093")
+        .about("A clear, B, C and D set: the latter are not looked at, and clear in the Reply as A is")
+        .run(|p| {
             let depths = Depths { by_send: true, by_write: true, by_read: true, ..Depths::new(4, 4) };
             let mut session = p.accepted(&client_server(p, depths)?)?;
             let told = agreed(&session)?;
@@ -196,55 +160,35 @@ pub(super) const CASES: &[Case] = &[
                 format!("the Reply has {told:?}")
             })?;
             session.ping()
-        },
-    },
-    Case {
-        name: "peer-to-peer-model",
-        rows: &["MPA2-080", "MPA2-083"],
-        side: Side::Responder,
-        about: "A set, C and D offered: A and at least one kind of RTR in the Reply",
-        run: |p| {
+        }),
+    responder("peer-to-peer-model", "MPA2-080 MPA2-083")
+        .about("A set, C and D offered: A and at least one kind of RTR in the Reply")
+        .run(|p| {
             let told = agreed(&p.accepted(&enhanced(p, kinds(false, true, true))?)?)?;
             require(told.peer_to_peer, || "the Reply has A clear".into())?;
             require(told.by_send || told.by_write || told.by_read, || "the Reply names no kind of RTR".into())
-        },
-    },
-    Case {
-        name: "rtr-by-write",
-        rows: &["DDP-120"],
-        side: Side::Responder,
-        about: "a zero-length Write to anywhere is taken as RTR",
-        run: |p| {
-            let mut session = p.accepted(&enhanced(p, kinds(false, true, false))?)?;
-            if !agreed(&session)?.by_write {
-                return not_applicable("the endpoint takes no Write as RTR");
-            }
-            session.expect_silence()?;
-            session.send(&Segment::write(0xffff_ffff, u64::MAX, &[]));
-            session.ping()
-        },
-    },
-    Case {
-        name: "rtr-by-read",
-        rows: &["RDMAP-222"],
-        side: Side::Responder,
-        about: "a zero-length Read is taken as RTR and answered",
-        run: |p| {
-            let mut session = p.accepted(&enhanced(p, kinds(false, false, true))?)?;
-            if !agreed(&session)?.by_read {
-                return not_applicable("the endpoint takes no Read as RTR");
-            }
-            session.expect_silence()?;
-            session.ping()?;
-            session.ping()
-        },
-    },
-    Case {
-        name: "rtr-read-with-ord-0",
-        rows: &[],
-        side: Side::Responder,
-        about: "an RTR by Read with ORD 0: where D is agreed on, the Reply's IRD allows it",
-        run: |p| {
+        }),
+    responder("rtr-by-write", "DDP-120").about("a zero-length Write to anywhere is taken as RTR").run(|p| {
+        let mut session = p.accepted(&enhanced(p, kinds(false, true, false))?)?;
+        if !agreed(&session)?.by_write {
+            return not_applicable("the endpoint takes no Write as RTR");
+        }
+        session.expect_silence()?;
+        session.send(&Segment::write(0xffff_ffff, u64::MAX, &[]));
+        session.ping()
+    }),
+    responder("rtr-by-read", "RDMAP-222").about("a zero-length Read is taken as RTR and answered").run(|p| {
+        let mut session = p.accepted(&enhanced(p, kinds(false, false, true))?)?;
+        if !agreed(&session)?.by_read {
+            return not_applicable("the endpoint takes no Read as RTR");
+        }
+        session.expect_silence()?;
+        session.ping()?;
+        session.ping()
+    }),
+    responder("rtr-read-with-ord-0", "")
+        .about("an RTR by Read with ORD 0: where D is agreed on, the Reply's IRD allows it")
+        .run(|p| {
             let depths = Depths { ord: 0, ..kinds(false, false, true) };
             let mut session = p.accepted(&enhanced(p, depths)?)?;
             let told = agreed(&session)?;
@@ -252,24 +196,16 @@ pub(super) const CASES: &[Case] = &[
                 return not_applicable("the endpoint did not take up Read as RTR");
             }
             session.ping()
-        },
-    },
-    Case {
-        name: "rtr-by-send-only",
-        rows: &["MPA2-085"],
-        side: Side::Responder,
-        about: "only B offered: the Reply names a kind all the same",
-        run: |p| {
+        }),
+    responder("rtr-by-send-only", "MPA2-085")
+        .about("only B offered: the Reply names a kind all the same")
+        .run(|p| {
             let told = agreed(&p.accepted(&enhanced(p, kinds(true, false, false))?)?)?;
             require(told.by_send || told.by_write || told.by_read, || "the Reply names no kind of RTR".into())
-        },
-    },
-    Case {
-        name: "rtr-in-one-piece-with-more",
-        rows: &["MPA-075"],
-        side: Side::Responder,
-        about: "the RTR and the next FPDU in one TCP segment are both taken",
-        run: |p| {
+        }),
+    responder("rtr-in-one-piece-with-more", "MPA-075")
+        .about("the RTR and the next FPDU in one TCP segment are both taken")
+        .run(|p| {
             let mut session = p.accepted(&enhanced(p, kinds(false, true, false))?)?;
             if !agreed(&session)?.by_write {
                 return not_applicable("the endpoint takes no Write as RTR");
@@ -279,70 +215,45 @@ pub(super) const CASES: &[Case] = &[
                 ReadRequest { sink_stag: 0x5049_4e47, sink_to: u64::from(msn), ..ReadRequest::default() };
             session.send_together(&[Segment::write(1, 0, &[]), Segment::read_request(msn, &read)]);
             session.expect_pong(msn)
-        },
-    },
-    Case {
-        name: "ord-within-our-ird",
-        rows: &["MPA2-059", "MPA2-061"],
-        side: Side::Responder,
-        about: "we serve one Read: the Reply's ORD is at most 1",
-        run: |p| {
+        }),
+    responder("ord-within-our-ird", "MPA2-059 MPA2-061")
+        .about("we serve one Read: the Reply's ORD is at most 1")
+        .run(|p| {
             let told = agreed(&p.accepted(&enhanced(p, Depths { ird: 1, ..p.depths() })?)?)?;
             require(told.ord <= 1, || format!("the Reply's ORD is {}", told.ord))
-        },
-    },
-    Case {
-        name: "ord-with-our-ird-0",
-        rows: &["MPA2-059", "MPA2-061"],
-        side: Side::Responder,
-        about: "we serve no Reads: the Reply's ORD is 0",
-        run: |p| {
+        }),
+    responder("ord-with-our-ird-0", "MPA2-059 MPA2-061")
+        .about("we serve no Reads: the Reply's ORD is 0")
+        .run(|p| {
             let told = agreed(&p.accepted(&client_server(p, Depths::new(0, 4))?)?)?;
             require(told.ord == 0, || format!("the Reply's ORD is {}", told.ord))
-        },
-    },
-    Case {
-        name: "largest-depths",
-        rows: &[],
-        side: Side::Responder,
-        about: "16382 Reads both ways asked for: less is granted, or all of it, but the connection works",
-        run: |p| {
+        }),
+    responder("largest-depths", "")
+        .about("16382 Reads both ways asked for: less is granted, or all of it, but the connection works")
+        .run(|p| {
             let depths = Depths { ird: 0x3ffe, ord: 0x3ffe, ..p.depths() };
             let mut session = p.accepted(&enhanced(p, depths)?)?;
             session.send(&Segment::write(1, 0, &[]));
             session.ping()
-        },
-    },
-    Case {
-        name: "ord-left-to-the-application",
-        rows: &["MPA2-071"],
-        side: Side::Responder,
-        about: "our ORD is 3fff: the Reply's IRD is 3fff",
-        run: |p| {
+        }),
+    responder("ord-left-to-the-application", "MPA2-071")
+        .about("our ORD is 3fff: the Reply's IRD is 3fff")
+        .run(|p| {
             let told = agreed(&p.accepted(&enhanced(p, Depths { ord: Depths::UNSAID, ..p.depths() })?)?)?;
             require(told.ird == Depths::UNSAID, || format!("the Reply's IRD is {}", told.ird))
-        },
-    },
-    Case {
-        name: "ird-left-to-the-application",
-        rows: &["MPA2-073"],
-        side: Side::Responder,
-        about: "our IRD is 3fff: the Reply's ORD is 3fff",
-        run: |p| {
+        }),
+    responder("ird-left-to-the-application", "MPA2-073")
+        .about("our IRD is 3fff: the Reply's ORD is 3fff")
+        .run(|p| {
             let told = agreed(&p.accepted(&enhanced(p, Depths { ird: Depths::UNSAID, ..p.depths() })?)?)?;
             require(told.ord == Depths::UNSAID, || format!("the Reply's ORD is {}", told.ord))
-        },
-    },
-    Case {
-        name: "ird-as-asked",
-        rows: &["RDMAP-301", "RDMAP-226"],
-        side: Side::Responder,
-        about: "as many Reads at once as the Reply's IRD says are all served",
-        run: |p| {
+        }),
+    responder("ird-as-asked", "RDMAP-301 RDMAP-226")
+        .about("as many Reads at once as the Reply's IRD says are all served")
+        .run(|p| {
             let mut session = p.plain()?;
             burst(&mut session)
-        },
-    },
+        }),
 ];
 
 /// Sends as many empty Reads at once as the endpoint serves; each has to be answered in order.

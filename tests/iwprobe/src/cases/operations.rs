@@ -1,7 +1,7 @@
 //! Requests of the endpoint, which the target posts (RFC 5040 sections 5.1 to 5.3, 5.5; RFC 5041 section 5).
 
 use super::codes::{ANY_OPERATION, TAGGED_BOUNDS, TAGGED_STAG, TAGGED_WRAP};
-use crate::case::{Case, CaseError, Check, Side, require};
+use crate::case::{Case, CaseError, Check, any, require, responder};
 use crate::probe::Probe;
 use crate::scene::{SOURCE_PATTERN, pattern};
 use crate::session::Session;
@@ -103,97 +103,48 @@ fn bad_response(p: &Probe, codes: &[Code], answer: impl FnOnce(&ReadRequest) -> 
 }
 
 pub(super) const CASES: &[Case] = &[
-    Case {
-        name: "does-write",
-        rows: &["DDP-062", "DDP-070", "RDMAP-116", "RDMAP-196", "RDMAP-090"],
-        side: Side::Any,
-        about: "a Write of the target: tagged, our STag and offset, its bytes",
-        run: |p| wrote(p, 100),
-    },
-    Case {
-        name: "does-long-write",
-        rows: &[
-            "DDP-065",
-            "DDP-072",
-            "DDP-105",
-            "DDP-108",
-            "DDP-116",
-            "DDP-126",
-            "RDMAP-204",
-            "DDP-049",
-            "MPA-017",
-        ],
-        side: Side::Any,
-        about: "a Write of 65536 bytes, more than an FPDU holds, is cut: TO upwards, L on the last one",
-        run: |p| wrote(p, 65_536),
-    },
-    Case {
-        name: "does-write-of-no-bytes",
-        rows: &["DDP-118", "RDMAP-205"],
-        side: Side::Any,
-        about: "a Write of no bytes is one segment of 14",
-        run: |p| {
+    any("does-write", "DDP-062 DDP-070 RDMAP-116 RDMAP-196 RDMAP-090")
+        .about("a Write of the target: tagged, our STag and offset, its bytes")
+        .run(|p| wrote(p, 100)),
+    any("does-long-write", "DDP-065 DDP-072 DDP-105 DDP-108 DDP-116 DDP-126 RDMAP-204 DDP-049 MPA-017")
+        .about("a Write of 65536 bytes, more than an FPDU holds, is cut: TO upwards, L on the last one")
+        .run(|p| wrote(p, 65_536)),
+    any("does-write-of-no-bytes", "DDP-118 RDMAP-205").about("a Write of no bytes is one segment of 14").run(
+        |p| {
             let mut session = doing(p, "w0")?;
             let segment = session.expect(opcode::WRITE)?;
             require(segment.bytes.len() == 14 && segment.is_last(), || {
                 format!("got {}", describe::segment(&segment))
             })
         },
-    },
-    Case {
-        name: "does-send",
-        rows: &["DDP-079", "RDMAP-130", "RDMAP-234", "RDMAP-243", "RDMAP-098"],
-        side: Side::Any,
-        about: "a Send of the target: untagged, queue 0, no Invalidate STag",
-        run: |p| sent(p, "s", opcode::SEND, 100, false),
-    },
-    Case {
-        name: "does-long-send",
-        rows: &["DDP-052", "DDP-082", "DDP-086", "DDP-092", "DDP-095", "DDP-111", "DDP-125"],
-        side: Side::Any,
-        about: "a Send of 65536 bytes, more than an FPDU holds, is cut: same header, MO from 0 upwards",
-        run: |p| sent(p, "s", opcode::SEND, 65_536, false),
-    },
-    Case {
-        name: "does-send-of-no-bytes",
-        rows: &["DDP-118", "RDMAP-245"],
-        side: Side::Any,
-        about: "a Send of no bytes is one segment of 18",
-        run: |p| {
+    ),
+    any("does-send", "DDP-079 RDMAP-130 RDMAP-234 RDMAP-243 RDMAP-098")
+        .about("a Send of the target: untagged, queue 0, no Invalidate STag")
+        .run(|p| sent(p, "s", opcode::SEND, 100, false)),
+    any("does-long-send", "DDP-052 DDP-082 DDP-086 DDP-092 DDP-095 DDP-111 DDP-125")
+        .about("a Send of 65536 bytes, more than an FPDU holds, is cut: same header, MO from 0 upwards")
+        .run(|p| sent(p, "s", opcode::SEND, 65_536, false)),
+    any("does-send-of-no-bytes", "DDP-118 RDMAP-245").about("a Send of no bytes is one segment of 18").run(
+        |p| {
             let mut session = doing(p, "s0")?;
             let segment = session.expect(opcode::SEND)?;
             require(segment.bytes.len() == 18 && segment.is_last(), || {
                 format!("got {}", describe::segment(&segment))
             })
         },
-    },
-    Case {
-        name: "does-send-se",
-        rows: &["RDMAP-090", "RDMAP-130", "RDMAP-243"],
-        side: Side::Any,
-        about: "a solicited Send is opcode 5",
-        run: |p| sent(p, "e", opcode::SEND_SE, 9, false),
-    },
-    Case {
-        name: "does-send-invalidate",
-        rows: &["RDMAP-087", "RDMAP-131", "RDMAP-247"],
-        side: Side::Any,
-        about: "a Send with Invalidate is opcode 4 and carries our STag",
-        run: |p| sent(p, "i", opcode::SEND_INVALIDATE, 9, true),
-    },
-    Case {
-        name: "does-send-se-invalidate",
-        rows: &["RDMAP-087", "RDMAP-131", "RDMAP-247"],
-        side: Side::Any,
-        about: "a solicited one is opcode 6",
-        run: |p| sent(p, "j", opcode::SEND_SE_INVALIDATE, 9, true),
-    },
-    Case {
-        name: "does-several-sends",
-        rows: &["DDP-089", "DDP-124", "RDMAP-244"],
-        side: Side::Any,
-        about: "Sends leave in the order posted, MSN by MSN",
-        run: |p| {
+    ),
+    any("does-send-se", "RDMAP-090 RDMAP-130 RDMAP-243")
+        .about("a solicited Send is opcode 5")
+        .run(|p| sent(p, "e", opcode::SEND_SE, 9, false)),
+    any("does-send-invalidate", "RDMAP-087 RDMAP-131 RDMAP-247")
+        .about("a Send with Invalidate is opcode 4 and carries our STag")
+        .run(|p| sent(p, "i", opcode::SEND_INVALIDATE, 9, true)),
+    any("does-send-se-invalidate", "RDMAP-087 RDMAP-131 RDMAP-247")
+        .about("a solicited one is opcode 6")
+        .run(|p| sent(p, "j", opcode::SEND_SE_INVALIDATE, 9, true)),
+    any("does-several-sends", "DDP-089 DDP-124 RDMAP-244")
+        .about("Sends leave in the order posted, MSN by MSN")
+        .run(|p| {
             let mut session = doing(p, "s1,s2,e3,s4")?;
             let mut msn = None;
             for length in 1..=4 {
@@ -209,34 +160,22 @@ pub(super) const CASES: &[Case] = &[
                 msn = Some(due);
             }
             Ok(())
-        },
-    },
-    Case {
-        name: "does-all-in-order",
-        rows: &["DDP-124", "RDMAP-285"],
-        side: Side::Any,
-        about: "Writes, Sends and a Read leave in the order posted",
-        run: |p| {
+        }),
+    any("does-all-in-order", "DDP-124 RDMAP-285")
+        .about("Writes, Sends and a Read leave in the order posted")
+        .run(|p| {
             let mut session = doing(p, "w8,s8,w3000@64,r8,s4")?;
             for opcode in [opcode::WRITE, opcode::SEND, opcode::WRITE, opcode::READ_REQUEST, opcode::SEND] {
                 message(&mut session, opcode)?;
             }
             Ok(())
-        },
-    },
-    Case {
-        name: "does-read",
-        rows: &["RDMAP-117", "RDMAP-119", "RDMAP-207", "RDMAP-212", "RDMAP-227", "RDMAP-294"],
-        side: Side::Any,
-        about: "a Read of the target: 28 bytes on queue 1; our response completes it",
-        run: |p| read(p, &[0x5a; 64], |read| vec![response(read, 0, &[0x5a; 64])]),
-    },
-    Case {
-        name: "does-read-answered-in-segments",
-        rows: &["RDMAP-227", "RDMAP-270", "DDP-109"],
-        side: Side::Any,
-        about: "a response in many segments completes the Read when the last one has come",
-        run: |p| {
+        }),
+    any("does-read", "RDMAP-117 RDMAP-119 RDMAP-207 RDMAP-212 RDMAP-227 RDMAP-294")
+        .about("a Read of the target: 28 bytes on queue 1; our response completes it")
+        .run(|p| read(p, &[0x5a; 64], |read| vec![response(read, 0, &[0x5a; 64])])),
+    any("does-read-answered-in-segments", "RDMAP-227 RDMAP-270 DDP-109")
+        .about("a response in many segments completes the Read when the last one has come")
+        .run(|p| {
             let bytes: Vec<u8> = (0..5000).map(|n: usize| (n / 9) as u8).collect();
             read(p, &bytes.clone(), |read| {
                 let last = bytes.chunks(700).count() - 1;
@@ -247,35 +186,23 @@ pub(super) const CASES: &[Case] = &[
                 })
                 .collect()
             })
-        },
-    },
-    Case {
-        name: "does-read-of-no-bytes",
-        rows: &["RDMAP-219", "RDMAP-227"],
-        side: Side::Any,
-        about: "a Read of no bytes is asked for, and completes",
-        run: |p| read(p, &[], |read| vec![response(read, 0, &[])]),
-    },
-    Case {
-        name: "does-read-not-complete-before-last",
-        rows: &["RDMAP-291", "DDP-135"],
-        side: Side::Any,
-        about: "a Read is not complete before the last segment of its response, though all bytes are there",
-        run: |p| {
+        }),
+    any("does-read-of-no-bytes", "RDMAP-219 RDMAP-227")
+        .about("a Read of no bytes is asked for, and completes")
+        .run(|p| read(p, &[], |read| vec![response(read, 0, &[])])),
+    any("does-read-not-complete-before-last", "RDMAP-291 DDP-135")
+        .about("a Read is not complete before the last segment of its response, though all bytes are there")
+        .run(|p| {
             let mut session = doing(p, "r64")?;
             let read = asked(&mut session, 64)?;
             session.send(&response(&read, 0, &[1; 64]).not_last());
             let report = p.report(session)?;
             let well = report.completions.iter().any(|c| c.kind == "r" && c.status == 0);
             require(!well, || "the Read is said to have succeeded".into())
-        },
-    },
-    Case {
-        name: "does-reads-within-ord",
-        rows: &["RDMAP-303", "RDMAP-305", "SEC-150"],
-        side: Side::Responder,
-        about: "with ORD 2 there are never more than two Reads unanswered",
-        run: |p| {
+        }),
+    responder("does-reads-within-ord", "RDMAP-303 RDMAP-305 SEC-150")
+        .about("with ORD 2 there are never more than two Reads unanswered")
+        .run(|p| {
             let words = format!("recv=1x16 ord=2 peer={STAG:x}:{TO:x} then=r8,r8,r8,r8,r8");
             let mut session = p.stage(&words)?;
             session.send_message(b"go");
@@ -292,62 +219,41 @@ pub(super) const CASES: &[Case] = &[
                 }
             }
             session.ping()
-        },
-    },
-    Case {
-        name: "does-fenced-write",
-        rows: &[],
-        side: Side::Any,
-        about: "a fenced Write waits until the Read before it has completed",
-        run: |p| {
+        }),
+    any("does-fenced-write", "").about("a fenced Write waits until the Read before it has completed").run(
+        |p| {
             let mut session = doing(p, "r8,w8+")?;
             let read = asked(&mut session, 8)?;
             session.expect_silence()?;
             session.send(&response(&read, 0, &[6; 8]));
             session.expect(opcode::WRITE).map(|_| ())
         },
-    },
-    Case {
-        name: "response-beyond-its-sink",
-        rows: &[],
-        side: Side::Any,
-        about: "a response one byte longer than asked for: an error, the Read does not succeed",
-        run: |p| {
+    ),
+    any("response-beyond-its-sink", "")
+        .about("a response one byte longer than asked for: an error, the Read does not succeed")
+        .run(|p| {
             bad_response(p, &[TAGGED_BOUNDS, TAGGED_STAG, Code(0, 2, 0x06), Code(0, 2, 0xff)], |read| {
                 response(read, 0, &[1; 65])
             })
-        },
-    },
-    Case {
-        name: "response-to-another-stag",
-        rows: &[],
-        side: Side::Any,
-        about: "a response to an STag that nobody registered: an error, the Read does not succeed",
-        run: |p| {
+        }),
+    any("response-to-another-stag", "")
+        .about("a response to an STag that nobody registered: an error, the Read does not succeed")
+        .run(|p| {
             let codes = [ANY_OPERATION, &[TAGGED_STAG, TAGGED_BOUNDS]].concat();
             bad_response(p, &codes, |_| Segment::tagged(opcode::READ_RESPONSE, 0xdead_be00, 0, &[1; 64]))
-        },
-    },
-    Case {
-        name: "response-offset-wraps",
-        rows: &["RDMAP-124"],
-        side: Side::Any,
-        about: "a response whose offset wraps: an error, the Read does not succeed",
-        run: |p| {
+        }),
+    any("response-offset-wraps", "RDMAP-124")
+        .about("a response whose offset wraps: an error, the Read does not succeed")
+        .run(|p| {
             let codes = [ANY_OPERATION, &[TAGGED_WRAP, TAGGED_BOUNDS]].concat();
             bad_response(p, &codes, |read| {
                 Segment::tagged(opcode::READ_RESPONSE, read.sink_stag, u64::MAX, &[1; 64])
             })
-        },
-    },
-    Case {
-        name: "write-into-a-read-sink",
-        rows: &[],
-        side: Side::Any,
-        about: "a Write to the sink of a Read, which was not offered for it: an error",
-        run: |p| {
+        }),
+    any("write-into-a-read-sink", "")
+        .about("a Write to the sink of a Read, which was not offered for it: an error")
+        .run(|p| {
             let codes = [TAGGED_STAG, Code(0, 1, 0x02), Code(1, 1, 0x02)];
             bad_response(p, &codes, |read| Segment::write(read.sink_stag, read.sink_to, &[1; 64]))
-        },
-    },
+        }),
 ];

@@ -1,7 +1,7 @@
 //! RDMAP's control byte: version and opcode (RFC 5040 sections 4.1, 7.2).
 
 use super::codes::{ANY_OPERATION, OPERATION_VERSION, TAGGED_STAG, UNTAGGED_NO_BUFFER, UNTAGGED_TOO_LONG};
-use crate::case::{Case, Check, Side};
+use crate::case::{Case, Check, any};
 use crate::probe::Probe;
 use crate::wire::{Code, ReadRequest, Segment, opcode};
 
@@ -39,190 +39,102 @@ fn tagged(opcode: u8) -> Segment {
 }
 
 pub(super) const CASES: &[Case] = &[
-    Case {
-        name: "send-version-2",
-        rows: &["RDMAP-093", "RDMAP-149", "RDMAP-334"],
-        side: Side::Any,
-        about: "a Send of RDMAP version 2: Terminate 0/2/05, not received",
-        run: |p| refused(p, VERSION, &Segment::send(1, b"data").rdmap(0x83)),
-    },
-    Case {
-        name: "send-version-3",
-        rows: &["RDMAP-093", "RDMAP-149", "RDMAP-334"],
-        side: Side::Any,
-        about: "a Send of RDMAP version 3: Terminate 0/2/05, not received",
-        run: |p| refused(p, VERSION, &Segment::send(1, b"data").rdmap(0xc3)),
-    },
-    Case {
-        name: "write-version-2",
-        rows: &["RDMAP-198", "RDMAP-334"],
-        side: Side::Any,
-        about: "a Write of RDMAP version 2: Terminate 0/2/05",
-        run: |p| refused(p, VERSION, &tagged(opcode::WRITE).rdmap(0x80)),
-    },
-    Case {
-        name: "read-request-version-3",
-        rows: &["RDMAP-339"],
-        side: Side::Any,
-        about: "a Read Request of RDMAP version 3: Terminate 0/2/05, no response",
-        run: |p| refused(p, VERSION, &read_request(2).rdmap(0xc1)),
-    },
-    Case {
-        name: "read-response-version-2",
-        rows: &["RDMAP-228"],
-        side: Side::Any,
-        about: "a Read Response of RDMAP version 2: Terminate 0/2/05 (or 0/2/06, nothing having been asked for)",
-        run: |p| {
+    any("send-version-2", "RDMAP-093 RDMAP-149 RDMAP-334")
+        .about("a Send of RDMAP version 2: Terminate 0/2/05, not received")
+        .run(|p| refused(p, VERSION, &Segment::send(1, b"data").rdmap(0x83))),
+    any("send-version-3", "RDMAP-093 RDMAP-149 RDMAP-334")
+        .about("a Send of RDMAP version 3: Terminate 0/2/05, not received")
+        .run(|p| refused(p, VERSION, &Segment::send(1, b"data").rdmap(0xc3))),
+    any("write-version-2", "RDMAP-198 RDMAP-334")
+        .about("a Write of RDMAP version 2: Terminate 0/2/05")
+        .run(|p| refused(p, VERSION, &tagged(opcode::WRITE).rdmap(0x80))),
+    any("read-request-version-3", "RDMAP-339")
+        .about("a Read Request of RDMAP version 3: Terminate 0/2/05, no response")
+        .run(|p| refused(p, VERSION, &read_request(2).rdmap(0xc1))),
+    any("read-response-version-2", "RDMAP-228")
+        .about(
+            "a Read Response of RDMAP version 2: Terminate 0/2/05 (or 0/2/06, nothing having been \
+             asked for)",
+        )
+        .run(|p| {
             let codes = [OPERATION_VERSION, Code(0, 2, 0x06)];
             refused(p, &codes, &tagged(opcode::READ_RESPONSE).rdmap(0x82))
-        },
-    },
-    Case {
-        name: "opcode-12",
-        rows: &["RDMAP-108", "RDMAP-333"],
-        side: Side::Any,
-        about: "opcode 12, which nobody has defined: Terminate 0/2/06",
-        run: |p| unexpected(p, &Segment::untagged(12, 0, 1, b"data")),
-    },
-    Case {
-        name: "opcode-13",
-        rows: &["RDMAP-108", "RDMAP-333"],
-        side: Side::Any,
-        about: "opcode 13: Terminate 0/2/06",
-        run: |p| unexpected(p, &Segment::untagged(13, 0, 1, b"data")),
-    },
-    Case {
-        name: "opcode-14",
-        rows: &["RDMAP-108", "RDMAP-333"],
-        side: Side::Any,
-        about: "opcode 14: Terminate 0/2/06",
-        run: |p| unexpected(p, &Segment::untagged(14, 0, 1, b"data")),
-    },
-    Case {
-        name: "opcode-15",
-        rows: &["RDMAP-108", "RDMAP-333"],
-        side: Side::Any,
-        about: "opcode 15: Terminate 0/2/06",
-        run: |p| unexpected(p, &Segment::untagged(15, 0, 1, b"data")),
-    },
-    Case {
-        name: "opcode-15-on-queue-1",
-        rows: &["RDMAP-333"],
-        side: Side::Any,
-        about: "opcode 15 on the queue of Read Requests: Terminate 0/2/06",
-        run: |p| unexpected(p, &Segment::untagged(15, 1, 2, &[0; 28])),
-    },
-    Case {
-        name: "opcode-12-tagged",
-        rows: &["RDMAP-108", "RDMAP-333"],
-        side: Side::Any,
-        about: "a tagged message of opcode 12: Terminate 0/2/06",
-        run: |p| unexpected(p, &tagged(12)),
-    },
-    Case {
-        name: "send-tagged",
-        rows: &["RDMAP-333"],
-        side: Side::Any,
-        about: "a Send with T set: Terminate 0/2/06",
-        run: |p| unexpected(p, &tagged(opcode::SEND)),
-    },
-    Case {
-        name: "read-request-tagged",
-        rows: &["RDMAP-333"],
-        side: Side::Any,
-        about: "a Read Request with T set: Terminate 0/2/06",
-        run: |p| unexpected(p, &tagged(opcode::READ_REQUEST)),
-    },
-    Case {
-        name: "terminate-tagged",
-        rows: &[],
-        side: Side::Any,
-        about: "a Terminate with T set is none: Terminate 0/2/06, or the end without an answer",
-        run: |p| {
+        }),
+    any("opcode-12", "RDMAP-108 RDMAP-333")
+        .about("opcode 12, which nobody has defined: Terminate 0/2/06")
+        .run(|p| unexpected(p, &Segment::untagged(12, 0, 1, b"data"))),
+    any("opcode-13", "RDMAP-108 RDMAP-333")
+        .about("opcode 13: Terminate 0/2/06")
+        .run(|p| unexpected(p, &Segment::untagged(13, 0, 1, b"data"))),
+    any("opcode-14", "RDMAP-108 RDMAP-333")
+        .about("opcode 14: Terminate 0/2/06")
+        .run(|p| unexpected(p, &Segment::untagged(14, 0, 1, b"data"))),
+    any("opcode-15", "RDMAP-108 RDMAP-333")
+        .about("opcode 15: Terminate 0/2/06")
+        .run(|p| unexpected(p, &Segment::untagged(15, 0, 1, b"data"))),
+    any("opcode-15-on-queue-1", "RDMAP-333")
+        .about("opcode 15 on the queue of Read Requests: Terminate 0/2/06")
+        .run(|p| unexpected(p, &Segment::untagged(15, 1, 2, &[0; 28]))),
+    any("opcode-12-tagged", "RDMAP-108 RDMAP-333")
+        .about("a tagged message of opcode 12: Terminate 0/2/06")
+        .run(|p| unexpected(p, &tagged(12))),
+    any("send-tagged", "RDMAP-333")
+        .about("a Send with T set: Terminate 0/2/06")
+        .run(|p| unexpected(p, &tagged(opcode::SEND))),
+    any("read-request-tagged", "RDMAP-333")
+        .about("a Read Request with T set: Terminate 0/2/06")
+        .run(|p| unexpected(p, &tagged(opcode::READ_REQUEST))),
+    any("terminate-tagged", "")
+        .about("a Terminate with T set is none: Terminate 0/2/06, or the end without an answer")
+        .run(|p| {
             let mut session = p.plain()?;
             session.ping()?;
             session.send(&tagged(opcode::TERMINATE));
             super::untagged::ended(&mut session)
-        },
-    },
-    Case {
-        name: "write-untagged",
-        rows: &["RDMAP-333"],
-        side: Side::Any,
-        about: "a Write with T clear: Terminate 0/2/06, not received",
-        run: |p| unexpected(p, &Segment::untagged(opcode::WRITE, 0, 1, b"data")),
-    },
-    Case {
-        name: "read-response-untagged",
-        rows: &["RDMAP-333"],
-        side: Side::Any,
-        about: "a Read Response with T clear: Terminate 0/2/06, not received",
-        run: |p| unexpected(p, &Segment::untagged(opcode::READ_RESPONSE, 0, 1, b"data")),
-    },
-    Case {
-        name: "read-request-on-queue-0",
-        rows: &["RDMAP-338"],
-        side: Side::Any,
-        about: "a Read Request on the queue of Sends: Terminate 0/2/06, no response",
-        run: |p| unexpected(p, &read_request(1).on_queue(0)),
-    },
-    Case {
-        name: "read-request-on-queue-2",
-        rows: &[],
-        side: Side::Any,
-        about: "a Read Request on the queue of Terminates: Terminate 0/2/06 (or the end), no response",
-        run: |p| {
+        }),
+    any("write-untagged", "RDMAP-333")
+        .about("a Write with T clear: Terminate 0/2/06, not received")
+        .run(|p| unexpected(p, &Segment::untagged(opcode::WRITE, 0, 1, b"data"))),
+    any("read-response-untagged", "RDMAP-333")
+        .about("a Read Response with T clear: Terminate 0/2/06, not received")
+        .run(|p| unexpected(p, &Segment::untagged(opcode::READ_RESPONSE, 0, 1, b"data"))),
+    any("read-request-on-queue-0", "RDMAP-338")
+        .about("a Read Request on the queue of Sends: Terminate 0/2/06, no response")
+        .run(|p| unexpected(p, &read_request(1).on_queue(0))),
+    any("read-request-on-queue-2", "")
+        .about("a Read Request on the queue of Terminates: Terminate 0/2/06 (or the end), no response")
+        .run(|p| {
             let mut session = p.plain()?;
             session.ping()?;
             session.send(&read_request(1).on_queue(2));
             super::untagged::ended(&mut session)
-        },
-    },
-    Case {
-        name: "send-on-queue-1",
-        rows: &["RDMAP-333"],
-        side: Side::Any,
-        about: "a Send on the queue of Read Requests: Terminate 0/2/06, not received",
-        run: |p| unexpected(p, &Segment::untagged(opcode::SEND, 1, 2, &[0; 28])),
-    },
-    Case {
-        name: "send-on-queue-2",
-        rows: &[],
-        side: Side::Any,
-        about: "a Send on the queue of Terminates: Terminate 0/2/06 (or the end), not received",
-        run: |p| {
+        }),
+    any("send-on-queue-1", "RDMAP-333")
+        .about("a Send on the queue of Read Requests: Terminate 0/2/06, not received")
+        .run(|p| unexpected(p, &Segment::untagged(opcode::SEND, 1, 2, &[0; 28]))),
+    any("send-on-queue-2", "")
+        .about("a Send on the queue of Terminates: Terminate 0/2/06 (or the end), not received")
+        .run(|p| {
             let mut session = p.plain()?;
             session.ping()?;
             session.send(&Segment::untagged(opcode::SEND, 2, 1, b"data"));
             super::untagged::ended(&mut session)
-        },
-    },
-    Case {
-        name: "terminate-on-queue-0",
-        rows: &[],
-        side: Side::Any,
-        about: "a Terminate on the queue of Sends: not received as a message, the stream ends",
-        run: |p| {
+        }),
+    any("terminate-on-queue-0", "")
+        .about("a Terminate on the queue of Sends: not received as a message, the stream ends")
+        .run(|p| {
             let mut session = p.stage("recv=1x64")?;
             session.ping()?;
             session.send(&Segment::untagged(opcode::TERMINATE, 0, 1, &[0; 4]));
             super::untagged::ended(&mut session)?;
             p.report(session)?.expect_received(&[])
-        },
-    },
-    Case {
-        name: "read-response-unasked",
-        rows: &["RDMAP-228"],
-        side: Side::Any,
-        about: "a Read Response of no bytes that nobody asked for: Terminate 0/2/06",
-        run: |p| unexpected(p, &tagged(opcode::READ_RESPONSE)),
-    },
-    Case {
-        name: "read-response-unasked-into-a-region",
-        rows: &["RDMAP-228"],
-        side: Side::Any,
-        about: "a Read Response that nobody asked for, into a region for reading: an error, nothing changes",
-        run: |p| {
+        }),
+    any("read-response-unasked", "RDMAP-228")
+        .about("a Read Response of no bytes that nobody asked for: Terminate 0/2/06")
+        .run(|p| unexpected(p, &tagged(opcode::READ_RESPONSE))),
+    any("read-response-unasked-into-a-region", "RDMAP-228")
+        .about("a Read Response that nobody asked for, into a region for reading: an error, nothing changes")
+        .run(|p| {
             let mut session = p.stage("mr=64:r")?;
             session.ping()?;
             let region = session.region(0)?;
@@ -230,14 +142,10 @@ pub(super) const CASES: &[Case] = &[
             let codes = [ANY_OPERATION, &[TAGGED_STAG, Code(1, 1, 0x02), Code(0, 1, 0x02)]].concat();
             session.expect_terminate(&codes)?;
             p.report(session)?.expect_untouched()
-        },
-    },
-    Case {
-        name: "first-of-several-errors",
-        rows: &["RDMAP-331"],
-        side: Side::Any,
-        about: "two bad messages at once: the Terminate tells of the first",
-        run: |p| {
+        }),
+    any("first-of-several-errors", "RDMAP-331")
+        .about("two bad messages at once: the Terminate tells of the first")
+        .run(|p| {
             let mut session = p.plain()?;
             session.ping()?;
             session.send_together(&[
@@ -249,20 +157,15 @@ pub(super) const CASES: &[Case] = &[
             crate::case::require(!d || told.ddp_header()[2..6] == [0xde, 0xad, 0xbe, 0], || {
                 "the header echoed is not that of the first".into()
             })
-        },
-    },
-    Case {
-        name: "queue-1-message-too-long",
-        rows: &["RDMAP-111"],
-        side: Side::Any,
-        about: "a Read Request of 60 bytes: refused (1/2/05, or 0/2/FF), no response",
-        run: |p| {
+        }),
+    any("queue-1-message-too-long", "RDMAP-111")
+        .about("a Read Request of 60 bytes: refused (1/2/05, or 0/2/FF), no response")
+        .run(|p| {
             let mut session = p.plain()?;
             session.ping()?;
             let long = [ReadRequest::default().encode(), vec![0; 32]].concat();
             session.send(&Segment::untagged(opcode::READ_REQUEST, 1, 2, &long));
             let codes = [ANY_OPERATION, &[UNTAGGED_TOO_LONG, UNTAGGED_NO_BUFFER]].concat();
             session.expect_terminate(&codes).map(|_| ())
-        },
-    },
+        }),
 ];

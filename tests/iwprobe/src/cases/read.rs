@@ -1,6 +1,6 @@
 //! Reads that are in order, the endpoint serving them (RFC 5040 sections 4.4, 5.2).
 
-use crate::case::{Case, Check, Side, deviates, not_applicable, require};
+use crate::case::{Case, Check, any, deviates, not_applicable, require};
 use crate::probe::Probe;
 use crate::scene::pattern;
 use crate::session::Incoming;
@@ -15,50 +15,27 @@ fn part(p: &Probe, offset: usize, length: usize) -> Check {
 }
 
 pub(super) const CASES: &[Case] = &[
-    Case {
-        name: "read-served",
-        rows: &["RDMAP-112", "RDMAP-218", "RDMAP-120", "RDMAP-225"],
-        side: Side::Any,
-        about: "a Read is answered with the bytes that are there",
-        run: |p| part(p, 0, 64),
-    },
-    Case {
-        name: "read-one-byte",
-        rows: &["RDMAP-127", "RDMAP-217", "RDMAP-218"],
-        side: Side::Any,
-        about: "a Read of one byte from an odd offset",
-        run: |p| part(p, 4097, 1),
-    },
-    Case {
-        name: "read-to-the-end",
-        rows: &["RDMAP-343", "RDMAP-218"],
-        side: Side::Any,
-        about: "a Read that ends where the region does",
-        run: |p| part(p, 16_384 - 100, 100),
-    },
-    Case {
-        name: "read-many-segments",
-        rows: &["RDMAP-218", "RDMAP-232", "DDP-105", "DDP-116"],
-        side: Side::Any,
-        about: "a long Read comes back in segments that follow each other",
-        run: |p| part(p, 0, 16_384),
-    },
-    Case {
-        name: "read-of-no-bytes",
-        rows: &["RDMAP-222", "DDP-118"],
-        side: Side::Any,
-        about: "a Read of no bytes is answered by one segment of 14 bytes",
-        run: |p| {
+    any("read-served", "RDMAP-112 RDMAP-218 RDMAP-120 RDMAP-225")
+        .about("a Read is answered with the bytes that are there")
+        .run(|p| part(p, 0, 64)),
+    any("read-one-byte", "RDMAP-127 RDMAP-217 RDMAP-218")
+        .about("a Read of one byte from an odd offset")
+        .run(|p| part(p, 4097, 1)),
+    any("read-to-the-end", "RDMAP-343 RDMAP-218")
+        .about("a Read that ends where the region does")
+        .run(|p| part(p, 16_384 - 100, 100)),
+    any("read-many-segments", "RDMAP-218 RDMAP-232 DDP-105 DDP-116")
+        .about("a long Read comes back in segments that follow each other")
+        .run(|p| part(p, 0, 16_384)),
+    any("read-of-no-bytes", "RDMAP-222 DDP-118")
+        .about("a Read of no bytes is answered by one segment of 14 bytes")
+        .run(|p| {
             let mut session = p.plain()?;
             session.ping()
-        },
-    },
-    Case {
-        name: "read-of-no-bytes-from-nowhere",
-        rows: &["RDMAP-221", "RDMAP-222"],
-        side: Side::Any,
-        about: "a Read of no bytes is answered whatever its source says",
-        run: |p| {
+        }),
+    any("read-of-no-bytes-from-nowhere", "RDMAP-221 RDMAP-222")
+        .about("a Read of no bytes is answered whatever its source says")
+        .run(|p| {
             let mut session = p.plain()?;
             let request = ReadRequest {
                 sink_stag: 0xaabb_ccdd,
@@ -74,14 +51,10 @@ pub(super) const CASES: &[Case] = &[
                 response.means(&Segment::tagged(opcode::READ_RESPONSE, 0xaabb_ccdd, request.sink_to, &[])),
                 || format!("got {}", crate::wire::describe::segment(&response)),
             )
-        },
-    },
-    Case {
-        name: "read-sink-copied",
-        rows: &["RDMAP-120", "RDMAP-123", "RDMAP-225"],
-        side: Side::Any,
-        about: "sink STag and offset are copied into the response unread",
-        run: |p| {
+        }),
+    any("read-sink-copied", "RDMAP-120 RDMAP-123 RDMAP-225")
+        .about("sink STag and offset are copied into the response unread")
+        .run(|p| {
             let mut session = p.stage("mr=64:r")?;
             let region = session.region(0)?;
             for (sink_stag, sink_to) in [(0, 0), (u32::MAX, 3), (region.stag, 0xffff_0000_0000_0001)] {
@@ -101,26 +74,18 @@ pub(super) const CASES: &[Case] = &[
                 })?;
             }
             Ok(())
-        },
-    },
-    Case {
-        name: "read-response-one-message",
-        rows: &["RDMAP-206", "RDMAP-222", "DDP-049", "DDP-050"],
-        side: Side::Any,
-        about: "one Read, one response: L once, and nothing behind it",
-        run: |p| {
+        }),
+    any("read-response-one-message", "RDMAP-206 RDMAP-222 DDP-049 DDP-050")
+        .about("one Read, one response: L once, and nothing behind it")
+        .run(|p| {
             let mut session = p.stage("mr=8192:r")?;
             let region = session.region(0)?;
             session.read(region.stag, region.to, 8192)?;
             session.expect_silence()
-        },
-    },
-    Case {
-        name: "read-segments-in-order",
-        rows: &["DDP-126"],
-        side: Side::Any,
-        about: "segments of a response come by increasing offset, none longer than a ULPDU may be",
-        run: |p| {
+        }),
+    any("read-segments-in-order", "DDP-126")
+        .about("segments of a response come by increasing offset, none longer than a ULPDU may be")
+        .run(|p| {
             let mut session = p.stage("mr=16384:r")?;
             let region = session.region(0)?;
             let request = session.read_request(region.stag, region.to, 16_384);
@@ -134,14 +99,10 @@ pub(super) const CASES: &[Case] = &[
                 done = segment.is_last();
             }
             Ok(())
-        },
-    },
-    Case {
-        name: "reads-in-order",
-        rows: &["RDMAP-214", "RDMAP-230", "RDMAP-292"],
-        side: Side::Any,
-        about: "Reads of different sizes sent at once are answered in their order",
-        run: |p| {
+        }),
+    any("reads-in-order", "RDMAP-214 RDMAP-230 RDMAP-292")
+        .about("Reads of different sizes sent at once are answered in their order")
+        .run(|p| {
             let mut session = p.stage("mr=16384:r")?;
             let region = session.region(0)?;
             let sizes = [9000, 1, 0, 3000];
@@ -157,36 +118,24 @@ pub(super) const CASES: &[Case] = &[
                 })?;
             }
             Ok(())
-        },
-    },
-    Case {
-        name: "read-takes-no-receive",
-        rows: &["RDMAP-210"],
-        side: Side::Any,
-        about: "a Read is no message to the application: no receive is used up, nothing completes",
-        run: |p| {
+        }),
+    any("read-takes-no-receive", "RDMAP-210")
+        .about("a Read is no message to the application: no receive is used up, nothing completes")
+        .run(|p| {
             let mut session = p.stage("mr=64:r recv=1x64")?;
             let region = session.region(0)?;
             session.read(region.stag, region.to, 64)?;
             p.report(session)?.expect_received(&[])
-        },
-    },
-    Case {
-        name: "read-slots-used-again",
-        rows: &["RDMAP-208", "RDMAP-226"],
-        side: Side::Any,
-        about: "a hundred Reads, one after the other, are all served",
-        run: |p| {
+        }),
+    any("read-slots-used-again", "RDMAP-208 RDMAP-226")
+        .about("a hundred Reads, one after the other, are all served")
+        .run(|p| {
             let mut session = p.plain()?;
             (0..100).try_for_each(|_| session.ping())
-        },
-    },
-    Case {
-        name: "read-requests-in-pieces",
-        rows: &[],
-        side: Side::Any,
-        about: "a Read Request in two DDP segments is one request, or is refused; it is not misread",
-        run: |p| {
+        }),
+    any("read-requests-in-pieces", "")
+        .about("a Read Request in two DDP segments is one request, or is refused; it is not misread")
+        .run(|p| {
             let mut session = p.plain()?;
             session.ping()?;
             let msn = session.next_msn(1);
@@ -202,14 +151,10 @@ pub(super) const CASES: &[Case] = &[
                 }
                 other => deviates(format!("expected the response or a Terminate, got {other}")),
             }
-        },
-    },
-    Case {
-        name: "read-reserved-fields",
-        rows: &["RDMAP-095", "RDMAP-099", "DDP-056"],
-        side: Side::Any,
-        about: "reserved bits and the Invalidate STag of a Read Request are not looked at",
-        run: |p| {
+        }),
+    any("read-reserved-fields", "RDMAP-095 RDMAP-099 DDP-056")
+        .about("reserved bits and the Invalidate STag of a Read Request are not looked at")
+        .run(|p| {
             let mut session = p.plain()?;
             let msn = session.next_msn(1);
             let read =
@@ -218,6 +163,5 @@ pub(super) const CASES: &[Case] = &[
                 Segment::read_request(msn, &read).control(0x7d).rdmap(0x71).invalidating(0x1234_5678);
             session.send(&segment);
             session.expect_pong(msn)
-        },
-    },
+        }),
 ];

@@ -1,7 +1,7 @@
 //! The scope of an STag: the streams that may use it (RFC 5041 section 8.2, RFC 5042 section 6.1.1).
 
 use super::codes::{PROTECTION_STAG, PROTECTION_STREAM, TAGGED_STAG, TAGGED_STREAM};
-use crate::case::{Case, Check, Side};
+use crate::case::{Case, Check, any};
 use crate::probe::Probe;
 use crate::wire::Segment;
 
@@ -24,53 +24,34 @@ fn read_refused(p: &Probe, scene: &str) -> Check {
 }
 
 pub(super) const CASES: &[Case] = &[
-    Case {
-        name: "write-to-other-domain",
-        rows: &["DDP-068", "DDP-212", "DDP-226", "RDMAP-159", "RDMAP-350", "SEC-087"],
-        side: Side::Any,
-        about: "a Write to an STag of another protection domain: Terminate 1/1/02 (or 1/1/00), nothing changes",
-        run: |p| write_refused(p, "mr=64:rw:x"),
-    },
-    Case {
-        name: "read-from-other-domain",
-        rows: &["RDMAP-145", "RDMAP-341", "RDMAP-350"],
-        side: Side::Any,
-        about: "a Read from an STag of another protection domain: Terminate 0/1/03 (or 0/1/00), no response",
-        run: |p| read_refused(p, "mr=64:rw:x"),
-    },
-    Case {
-        name: "write-to-other-stream",
-        rows: &["DDP-213", "DDP-220", "DDP-227", "RDMAP-351", "SEC-088"],
-        side: Side::Any,
-        about: "a Write to an STag of another stream: Terminate 1/1/02 (or 1/1/00), nothing changes",
-        run: |p| write_refused(p, "mr=64:rw:o"),
-    },
-    Case {
-        name: "read-from-other-stream",
-        rows: &["RDMAP-341", "RDMAP-351", "SEC-088"],
-        side: Side::Any,
-        about: "a Read from an STag of another stream: Terminate 0/1/03 (or 0/1/00), no response",
-        run: |p| read_refused(p, "mr=64:rw:o"),
-    },
-    Case {
-        name: "stag-of-this-stream",
-        rows: &["RDMAP-351"],
-        side: Side::Any,
-        about: "an STag for this stream alone works on it",
-        run: |p| {
-            let mut session = p.stage("mr=64:rw:q")?;
-            let region = session.region(0)?;
-            session.send(&Segment::write(region.stag, region.to, b"mine"));
-            let back = session.read(region.stag, region.to, 4)?;
-            crate::case::require(back == b"mine", || "other bytes than were written".into())
-        },
-    },
-    Case {
-        name: "stag-of-an-earlier-stream",
-        rows: &[],
-        side: Side::Any,
-        about: "an STag that went with its connection is refused on the next one: Terminate 1/1/00 (or 1/1/02)",
-        run: |p| {
+    any("write-to-other-domain", "DDP-068 DDP-212 DDP-226 RDMAP-159 RDMAP-350 SEC-087")
+        .about(
+            "a Write to an STag of another protection domain: Terminate 1/1/02 (or 1/1/00), nothing \
+             changes",
+        )
+        .run(|p| write_refused(p, "mr=64:rw:x")),
+    any("read-from-other-domain", "RDMAP-145 RDMAP-341 RDMAP-350")
+        .about("a Read from an STag of another protection domain: Terminate 0/1/03 (or 0/1/00), no response")
+        .run(|p| read_refused(p, "mr=64:rw:x")),
+    any("write-to-other-stream", "DDP-213 DDP-220 DDP-227 RDMAP-351 SEC-088")
+        .about("a Write to an STag of another stream: Terminate 1/1/02 (or 1/1/00), nothing changes")
+        .run(|p| write_refused(p, "mr=64:rw:o")),
+    any("read-from-other-stream", "RDMAP-341 RDMAP-351 SEC-088")
+        .about("a Read from an STag of another stream: Terminate 0/1/03 (or 0/1/00), no response")
+        .run(|p| read_refused(p, "mr=64:rw:o")),
+    any("stag-of-this-stream", "RDMAP-351").about("an STag for this stream alone works on it").run(|p| {
+        let mut session = p.stage("mr=64:rw:q")?;
+        let region = session.region(0)?;
+        session.send(&Segment::write(region.stag, region.to, b"mine"));
+        let back = session.read(region.stag, region.to, 4)?;
+        crate::case::require(back == b"mine", || "other bytes than were written".into())
+    }),
+    any("stag-of-an-earlier-stream", "")
+        .about(
+            "an STag that went with its connection is refused on the next one: Terminate 1/1/00 (or \
+             1/1/02)",
+        )
+        .run(|p| {
             let mut first = p.stage("mr=64:rw")?;
             first.ping()?;
             let region = first.region(0)?;
@@ -79,14 +60,10 @@ pub(super) const CASES: &[Case] = &[
             session.ping()?;
             session.send(&Segment::write(region.stag, region.to, b"data"));
             session.expect_terminate(&[TAGGED_STAG, TAGGED_STREAM]).map(|_| ())
-        },
-    },
-    Case {
-        name: "stags-not-predictable",
-        rows: &[],
-        side: Side::Any,
-        about: "the STags of eight connections do not follow each other by one step",
-        run: |p| {
+        }),
+    any("stags-not-predictable", "")
+        .about("the STags of eight connections do not follow each other by one step")
+        .run(|p| {
             let mut stags = Vec::new();
             for _ in 0..8 {
                 let session = p.stage("mr=64:r")?;
@@ -97,6 +74,5 @@ pub(super) const CASES: &[Case] = &[
             crate::case::require(steps.windows(2).any(|pair| pair[0] != pair[1]), || {
                 format!("STags {stags:08x?}: the next one is predictable")
             })
-        },
-    },
+        }),
 ];

@@ -1,7 +1,7 @@
 //! MPA startup, the endpoint being the initiator (RFC 5044 section 7.1, RFC 6581).
 
 use super::negotiation::{crcs_both_ways, markers_come};
-use crate::case::{Case, CaseError, Check, Side, deviates, not_applicable, require};
+use crate::case::{Case, CaseError, Check, deviates, initiator, not_applicable, require};
 use crate::conn::Conn;
 use crate::probe::{Answer, Probe};
 use crate::scene::{MAGIC, words};
@@ -67,12 +67,12 @@ fn peer_to_peer(p: &Probe) -> Result<Depths, CaseError> {
 }
 
 pub(super) const CASES: &[Case] = &[
-    Case {
-        name: "request-well-formed",
-        rows: &["MPA-148", "MPA-163", "MPA-167", "MPA-172", "MPA-174", "MPA2-022"],
-        side: Side::Initiator,
-        about: "an initiator speaks first: the Request's key, no reserved flag, as much private data as it says",
-        run: |p| {
+    initiator("request-well-formed", "MPA-148 MPA-163 MPA-167 MPA-172 MPA-174 MPA2-022")
+        .about(
+            "an initiator speaks first: the Request's key, no reserved flag, as much private data as \
+             it says",
+        )
+        .run(|p| {
             let mut conn = p.tcp()?;
             let (request, rest) = p.heard_request(&mut conn)?;
             let reserved = if request.revision >= 2 { 0x0f } else { 0x1f };
@@ -83,34 +83,20 @@ pub(super) const CASES: &[Case] = &[
             require(rest.is_empty(), || format!("{} bytes behind the Request", rest.len()))?;
             let said = words(request.ulp_data()).unwrap_or_default();
             require(!p.has_target() || said == ["hello"], || "private data other than the target's".into())
-        },
-    },
-    Case {
-        name: "request-r-clear",
-        rows: &["MPA-161"],
-        side: Side::Initiator,
-        about: "R is clear in a Request",
-        run: |p| {
-            let (request, _) = p.heard_request(&mut p.tcp()?)?;
-            require(!request.has(flag::R), || "the Request has R".into())
-        },
-    },
-    Case {
-        name: "request-asks-for-crc",
-        rows: &["MPA-021", "MPA-081"],
-        side: Side::Initiator,
-        about: "an endpoint that nobody told otherwise asks for CRCs",
-        run: |p| {
+        }),
+    initiator("request-r-clear", "MPA-161").about("R is clear in a Request").run(|p| {
+        let (request, _) = p.heard_request(&mut p.tcp()?)?;
+        require(!request.has(flag::R), || "the Request has R".into())
+    }),
+    initiator("request-asks-for-crc", "MPA-021 MPA-081")
+        .about("an endpoint that nobody told otherwise asks for CRCs")
+        .run(|p| {
             let (request, _) = p.heard_request(&mut p.tcp()?)?;
             require(request.has(flag::C), || "the Request does not ask for CRCs".into())
-        },
-    },
-    Case {
-        name: "request-enhanced-revision",
-        rows: &["MPA2-025", "MPA2-029"],
-        side: Side::Initiator,
-        about: "S comes with revision 2 and four bytes at least",
-        run: |p| {
+        }),
+    initiator("request-enhanced-revision", "MPA2-025 MPA2-029")
+        .about("S comes with revision 2 and four bytes at least")
+        .run(|p| {
             let (request, _) = p.heard_request(&mut p.tcp()?)?;
             if !request.has(flag::S) {
                 return not_applicable("the endpoint's Requests are not enhanced");
@@ -118,14 +104,9 @@ pub(super) const CASES: &[Case] = &[
             require(request.revision >= 2 && request.length >= 4, || {
                 format!("revision {}, PD_Length {}", request.revision, request.length)
             })
-        },
-    },
-    Case {
-        name: "request-rtr-kinds",
-        rows: &["MPA2-092"],
-        side: Side::Initiator,
-        about: "with A at least one of B, C, D; without A none",
-        run: |p| {
+        }),
+    initiator("request-rtr-kinds", "MPA2-092").about("with A at least one of B, C, D; without A none").run(
+        |p| {
             let (request, _) = p.heard_request(&mut p.tcp()?)?;
             let Some(depths) = request.depths() else {
                 return not_applicable("the endpoint's Requests are not enhanced");
@@ -133,13 +114,10 @@ pub(super) const CASES: &[Case] = &[
             let named = depths.by_send || depths.by_write || depths.by_read;
             require(named == depths.peer_to_peer, || format!("the Request has {depths:?}"))
         },
-    },
-    Case {
-        name: "initiator-waits-for-reply",
-        rows: &["MPA-188"],
-        side: Side::Initiator,
-        about: "nothing follows the Request until the whole Reply has come",
-        run: |p| {
+    ),
+    initiator("initiator-waits-for-reply", "MPA-188")
+        .about("nothing follows the Request until the whole Reply has come")
+        .run(|p| {
             let mut conn = p.tcp()?;
             let (request, _) = p.heard_request(&mut conn)?;
             let reply = p.reply(&request, MAGIC.as_bytes());
@@ -154,14 +132,9 @@ pub(super) const CASES: &[Case] = &[
             let mut session = Session::new(conn, &reply, request, p.watch().clone(), p.patience());
             p.take_first(&mut session)?;
             session.ping()
-        },
-    },
-    Case {
-        name: "reply-byte-by-byte",
-        rows: &["MPA-222"],
-        side: Side::Initiator,
-        about: "a Reply in TCP segments of one byte is taken",
-        run: |p| {
+        }),
+    initiator("reply-byte-by-byte", "MPA-222").about("a Reply in TCP segments of one byte is taken").run(
+        |p| {
             let mut conn = p.tcp()?;
             let (request, _) = p.heard_request(&mut conn)?;
             let reply = p.reply(&request, MAGIC.as_bytes());
@@ -173,109 +146,67 @@ pub(super) const CASES: &[Case] = &[
             p.take_first(&mut session)?;
             session.ping()
         },
-    },
-    Case {
-        name: "reply-wrong-key",
-        rows: &["MPA-151", "MPA-189", "MPA-196"],
-        side: Side::Initiator,
-        about: "a Reply whose key differs in one byte: closed",
-        run: |p| refused(p, |_, reply| Startup { key: *b"MPA ID Rep FramE", ..reply }),
-    },
-    Case {
-        name: "reply-with-request-key",
-        rows: &["MPA-151", "MPA-200"],
-        side: Side::Initiator,
-        about: "a Request where a Reply is due (two initiators): closed",
-        run: |p| refused(p, |_, reply| Startup { key: REQUEST_KEY, ..reply }),
-    },
-    Case {
-        name: "reply-revision-3",
-        rows: &["MPA-165", "MPA-189"],
-        side: Side::Initiator,
-        about: "a Reply of a revision that nobody has defined: closed",
-        run: |p| refused(p, |_, reply| Startup { revision: 3, ..reply }),
-    },
-    Case {
-        name: "reply-length-513",
-        rows: &["MPA-169", "MPA-189", "MPA-202", "MPA-205"],
-        side: Side::Initiator,
-        about: "a Reply with PD_Length 513: closed",
-        run: |p| {
+    ),
+    initiator("reply-wrong-key", "MPA-151 MPA-189 MPA-196")
+        .about("a Reply whose key differs in one byte: closed")
+        .run(|p| refused(p, |_, reply| Startup { key: *b"MPA ID Rep FramE", ..reply })),
+    initiator("reply-with-request-key", "MPA-151 MPA-200")
+        .about("a Request where a Reply is due (two initiators): closed")
+        .run(|p| refused(p, |_, reply| Startup { key: REQUEST_KEY, ..reply })),
+    initiator("reply-revision-3", "MPA-165 MPA-189")
+        .about("a Reply of a revision that nobody has defined: closed")
+        .run(|p| refused(p, |_, reply| Startup { revision: 3, ..reply })),
+    initiator("reply-length-513", "MPA-169 MPA-189 MPA-202 MPA-205")
+        .about("a Reply with PD_Length 513: closed")
+        .run(|p| {
             refused(p, |_, reply| {
                 let mut private = reply.private;
                 private.resize(513, 0);
                 Startup { length: 513, private, ..reply }
             })
-        },
-    },
-    Case {
-        name: "reply-length-65535",
-        rows: &["MPA-169", "MPA-202", "MPA-205"],
-        side: Side::Initiator,
-        about: "a Reply with PD_Length 65535 and little behind it: closed without waiting for the rest",
-        run: |p| refused(p, |_, reply| Startup { length: 0xffff, ..reply }),
-    },
-    Case {
-        name: "reply-private-data-512",
-        rows: &["MPA-172", "MPA-203"],
-        side: Side::Initiator,
-        about: "a Reply with 512 bytes of private data, the most there may be: taken",
-        run: |p| {
+        }),
+    initiator("reply-length-65535", "MPA-169 MPA-202 MPA-205")
+        .about("a Reply with PD_Length 65535 and little behind it: closed without waiting for the rest")
+        .run(|p| refused(p, |_, reply| Startup { length: 0xffff, ..reply })),
+    initiator("reply-private-data-512", "MPA-172 MPA-203")
+        .about("a Reply with 512 bytes of private data, the most there may be: taken")
+        .run(|p| {
             works(p, |_, reply| {
                 let mut private = reply.private;
                 private.resize(512, 0);
                 Startup { length: 512, private, ..reply }
             })
-        },
-    },
-    Case {
-        name: "reply-reserved-bits",
-        rows: &["MPA-163", "MPA2-023"],
-        side: Side::Initiator,
-        about: "reserved flags of a Reply are not looked at",
-        run: |p| works(p, |_, reply| Startup { flags: reply.flags | 0x0f, ..reply }),
-    },
-    Case {
-        name: "reply-rejects",
-        rows: &["MPA-190"],
-        side: Side::Initiator,
-        about: "a Reply with R: no FPDU follows",
-        run: |p| {
-            let (mut conn, ..) = answered(p, |_, reply| Startup { flags: reply.flags | flag::R, ..reply })?;
-            match p.answer(&mut conn).0 {
-                Answer::End(_, bytes) | Answer::Silence(bytes) if bytes.is_empty() => Ok(()),
-                other => deviates(format!("expected nothing more from MPA, got {other}")),
-            }
-        },
-    },
-    Case {
-        name: "reply-crc-decides",
-        rows: &["MPA-085", "MPA-159"],
-        side: Side::Initiator,
-        about: "C in the Reply is enough: good CRCs come, and a bad one is answered by Terminate 2/0/02",
-        run: |p| {
+        }),
+    initiator("reply-reserved-bits", "MPA-163 MPA2-023")
+        .about("reserved flags of a Reply are not looked at")
+        .run(|p| works(p, |_, reply| Startup { flags: reply.flags | 0x0f, ..reply })),
+    initiator("reply-rejects", "MPA-190").about("a Reply with R: no FPDU follows").run(|p| {
+        let (mut conn, ..) = answered(p, |_, reply| Startup { flags: reply.flags | flag::R, ..reply })?;
+        match p.answer(&mut conn).0 {
+            Answer::End(_, bytes) | Answer::Silence(bytes) if bytes.is_empty() => Ok(()),
+            other => deviates(format!("expected nothing more from MPA, got {other}")),
+        }
+    }),
+    initiator("reply-crc-decides", "MPA-085 MPA-159")
+        .about("C in the Reply is enough: good CRCs come, and a bad one is answered by Terminate 2/0/02")
+        .run(|p| {
             let mut session = operating(p, |_, reply| Startup { flags: reply.flags | flag::C, ..reply })?;
             p.take_first(&mut session)?;
             crcs_both_ways(&mut session)
-        },
-    },
-    Case {
-        name: "reply-asks-for-markers",
-        rows: &["MPA-058", "MPA-065", "MPA-155", "MPA-310"],
-        side: Side::Initiator,
-        about: "an initiator sends markers when the Reply asks for them, whatever its own wish",
-        run: |p| {
+        }),
+    initiator("reply-asks-for-markers", "MPA-058 MPA-065 MPA-155 MPA-310")
+        .about("an initiator sends markers when the Reply asks for them, whatever its own wish")
+        .run(|p| {
             let mut session = operating(p, |_, reply| Startup { flags: reply.flags | flag::M, ..reply })?;
             p.take_first(&mut session)?;
             markers_come(&mut session)
-        },
-    },
-    Case {
-        name: "initiator-sends-one-rtr",
-        rows: &["MPA2-017", "MPA2-086"],
-        side: Side::Initiator,
-        about: "in the peer-to-peer model the first FPDU is an RTR of a kind that both named, the second is none",
-        run: |p| {
+        }),
+    initiator("initiator-sends-one-rtr", "MPA2-017 MPA2-086")
+        .about(
+            "in the peer-to-peer model the first FPDU is an RTR of a kind that both named, the \
+             second is none",
+        )
+        .run(|p| {
             peer_to_peer(p)?;
             let mut session = operating(p, |_, reply| reply)?;
             rtr(&mut session, true, true)?;
@@ -283,28 +214,20 @@ pub(super) const CASES: &[Case] = &[
                 Incoming::Segment(segment) if is_rtr(&segment, true, true) => deviates("a second RTR"),
                 _ => Ok(()),
             }
-        },
-    },
-    Case {
-        name: "initiator-rtr-by-write",
-        rows: &["MPA2-086"],
-        side: Side::Initiator,
-        about: "the Reply names the Write alone: the RTR is a Write of no bytes",
-        run: |p| {
+        }),
+    initiator("initiator-rtr-by-write", "MPA2-086")
+        .about("the Reply names the Write alone: the RTR is a Write of no bytes")
+        .run(|p| {
             if !peer_to_peer(p)?.by_write {
                 return not_applicable("the endpoint does not offer the Write as RTR");
             }
             let only = |d: Depths| Depths { by_send: false, by_write: true, by_read: false, ..d };
             let mut session = operating(p, |_, reply| with_depths(&reply, only))?;
             rtr(&mut session, true, false)
-        },
-    },
-    Case {
-        name: "initiator-rtr-by-read",
-        rows: &["MPA2-086"],
-        side: Side::Initiator,
-        about: "the Reply names the Read alone: the RTR is a Read of no bytes",
-        run: |p| {
+        }),
+    initiator("initiator-rtr-by-read", "MPA2-086")
+        .about("the Reply names the Read alone: the RTR is a Read of no bytes")
+        .run(|p| {
             if !peer_to_peer(p)?.by_read {
                 return not_applicable("the endpoint does not offer the Read as RTR");
             }
@@ -312,14 +235,10 @@ pub(super) const CASES: &[Case] = &[
                 |d: Depths| Depths { by_send: false, by_write: false, by_read: true, ird: d.ird.max(1), ..d };
             let mut session = operating(p, |_, reply| with_depths(&reply, only))?;
             rtr(&mut session, false, true)
-        },
-    },
-    Case {
-        name: "initiator-no-common-rtr",
-        rows: &["MPA2-087", "MPA2-088"],
-        side: Side::Initiator,
-        about: "no kind of RTR in common: Terminate 2/0/07 instead of it, then the end",
-        run: |p| {
+        }),
+    initiator("initiator-no-common-rtr", "MPA2-087 MPA2-088")
+        .about("no kind of RTR in common: Terminate 2/0/07 instead of it, then the end")
+        .run(|p| {
             let asked = peer_to_peer(p)?;
             if asked.by_send && asked.by_write && asked.by_read {
                 return not_applicable("the endpoint offers every kind of RTR");
@@ -334,14 +253,10 @@ pub(super) const CASES: &[Case] = &[
             session.expect_terminate(&[Code(2, 0, 7)])?;
             session.finish();
             session.expect_end().map(|_| ())
-        },
-    },
-    Case {
-        name: "initiator-lowers-its-ord",
-        rows: &["MPA2-065", "RDMAP-305"],
-        side: Side::Initiator,
-        about: "the Reply's IRD is 1: never a second Read before the first is answered",
-        run: |p| {
+        }),
+    initiator("initiator-lowers-its-ord", "MPA2-065 RDMAP-305")
+        .about("the Reply's IRD is 1: never a second Read before the first is answered")
+        .run(|p| {
             enhanced(p)?;
             if !p.has_target() {
                 return Err(CaseError::NeedsTarget);
@@ -375,14 +290,10 @@ pub(super) const CASES: &[Case] = &[
                 session.send(&Segment::tagged(opcode::READ_RESPONSE, read.sink_stag, read.sink_to, &data));
             }
             Ok(())
-        },
-    },
-    Case {
-        name: "initiator-short-of-ird",
-        rows: &[],
-        side: Side::Initiator,
-        about: "the Reply's ORD is above the Request's IRD: served all the same, or Terminate 2/0/06",
-        run: |p| {
+        }),
+    initiator("initiator-short-of-ird", "")
+        .about("the Reply's ORD is above the Request's IRD: served all the same, or Terminate 2/0/06")
+        .run(|p| {
             enhanced(p)?;
             let mut session = operating(p, |_, reply| with_depths(&reply, |d| Depths { ord: 0x3ffe, ..d }))?;
             match session.receive() {
@@ -396,15 +307,10 @@ pub(super) const CASES: &[Case] = &[
                 Incoming::Segment(_) => Ok(()),
                 other => deviates(format!("expected a first FPDU or Terminate 2/0/06, got {other}")),
             }
-        },
-    },
-    Case {
-        name: "initiator-goes-on-after-bad-replies",
-        rows: &[],
-        side: Side::Initiator,
-        about: "after all these bad Replies a good one is still taken",
-        run: |p| works(p, |_, reply| Startup { key: REPLY_KEY, ..reply }),
-    },
+        }),
+    initiator("initiator-goes-on-after-bad-replies", "")
+        .about("after all these bad Replies a good one is still taken")
+        .run(|p| works(p, |_, reply| Startup { key: REPLY_KEY, ..reply })),
 ];
 
 /// The first FPDU is an RTR by Write or by Read, whichever is allowed. One by Read is answered.

@@ -1,6 +1,6 @@
 //! MPA startup, the endpoint being the responder (RFC 5044 section 7.1).
 
-use crate::case::{Case, Check, Side, deviates, require};
+use crate::case::{Case, Check, deviates, require, responder};
 use crate::conn::End;
 use crate::probe::{Answer, Probe};
 use crate::scene::MAGIC;
@@ -41,81 +41,46 @@ fn release(session: &mut crate::session::Session) -> Check {
 }
 
 pub(super) const CASES: &[Case] = &[
-    Case {
-        name: "request-wrong-key",
-        rows: &["MPA-149", "MPA-177", "MPA-196"],
-        side: Side::Responder,
-        about: "a Request whose key differs in its first byte: closed, no Reply",
-        run: |p| {
+    responder("request-wrong-key", "MPA-149 MPA-177 MPA-196")
+        .about("a Request whose key differs in its first byte: closed, no Reply")
+        .run(|p| {
             let mut request = plain(b"");
             request.key[0] ^= 1;
             refused(p, &request.encode(), "a Request whose key is wrong in its first byte")
-        },
-    },
-    Case {
-        name: "request-wrong-key-end",
-        rows: &["MPA-149", "MPA-177", "MPA-196"],
-        side: Side::Responder,
-        about: "a Request whose key differs in its last byte: closed, no Reply",
-        run: |p| {
+        }),
+    responder("request-wrong-key-end", "MPA-149 MPA-177 MPA-196")
+        .about("a Request whose key differs in its last byte: closed, no Reply")
+        .run(|p| {
             let mut request = plain(b"");
             request.key[15] ^= 1;
             refused(p, &request.encode(), "a Request whose key is wrong in its last byte")
-        },
-    },
-    Case {
-        name: "request-with-reply-key",
-        rows: &["MPA-149", "MPA-196"],
-        side: Side::Responder,
-        about: "a Reply where a Request is due: closed, no Reply",
-        run: |p| {
+        }),
+    responder("request-with-reply-key", "MPA-149 MPA-196")
+        .about("a Reply where a Request is due: closed, no Reply")
+        .run(|p| {
             refused(p, &Startup::plain(REPLY_KEY, flag::C, b"").encode(), "a Reply instead of a Request")
-        },
-    },
-    Case {
-        name: "request-garbage",
-        rows: &["MPA-177"],
-        side: Side::Responder,
-        about: "a request line of HTTP instead of MPA's: closed, no Reply",
-        run: |p| refused(p, b"GET / HTTP/1.0\r\nHost: nowhere\r\n\r\n", "GET / HTTP/1.0"),
-    },
-    Case {
-        name: "request-revision-3",
-        rows: &["MPA-165", "MPA-177"],
-        side: Side::Responder,
-        about: "a revision that nobody has defined: closed, no Reply",
-        run: |p| refused(p, &Startup { revision: 3, ..plain(b"") }.encode(), "a Request of revision 3"),
-    },
-    Case {
-        name: "request-revision-255",
-        rows: &["MPA-165", "MPA-177"],
-        side: Side::Responder,
-        about: "the largest revision: closed, no Reply",
-        run: |p| refused(p, &Startup { revision: 255, ..plain(b"") }.encode(), "a Request of revision 255"),
-    },
-    Case {
-        name: "request-length-513",
-        rows: &["MPA-169", "MPA-177", "MPA-202", "MPA-205"],
-        side: Side::Responder,
-        about: "PD_Length 513, all bytes there: closed, no Reply",
-        run: |p| refused(p, &plain(&[0; 513]).encode(), "a Request with 513 bytes of private data"),
-    },
-    Case {
-        name: "request-length-65535",
-        rows: &["MPA-169", "MPA-202", "MPA-205"],
-        side: Side::Responder,
-        about: "PD_Length 65535 and nothing behind it: closed, no Reply, without waiting for the rest",
-        run: |p| {
+        }),
+    responder("request-garbage", "MPA-177")
+        .about("a request line of HTTP instead of MPA's: closed, no Reply")
+        .run(|p| refused(p, b"GET / HTTP/1.0\r\nHost: nowhere\r\n\r\n", "GET / HTTP/1.0")),
+    responder("request-revision-3", "MPA-165 MPA-177")
+        .about("a revision that nobody has defined: closed, no Reply")
+        .run(|p| refused(p, &Startup { revision: 3, ..plain(b"") }.encode(), "a Request of revision 3")),
+    responder("request-revision-255", "MPA-165 MPA-177")
+        .about("the largest revision: closed, no Reply")
+        .run(|p| refused(p, &Startup { revision: 255, ..plain(b"") }.encode(), "a Request of revision 255")),
+    responder("request-length-513", "MPA-169 MPA-177 MPA-202 MPA-205")
+        .about("PD_Length 513, all bytes there: closed, no Reply")
+        .run(|p| refused(p, &plain(&[0; 513]).encode(), "a Request with 513 bytes of private data")),
+    responder("request-length-65535", "MPA-169 MPA-202 MPA-205")
+        .about("PD_Length 65535 and nothing behind it: closed, no Reply, without waiting for the rest")
+        .run(|p| {
             let request = Startup { length: 0xffff, ..plain(b"") };
             refused(p, &request.encode(), "a Request with PD_Length 65535")
-        },
-    },
-    Case {
-        name: "request-cut-by-fin",
-        rows: &["MPA-169"],
-        side: Side::Responder,
-        about: "FIN in the middle of the private data: closed, no Reply",
-        run: |p| {
+        }),
+    responder("request-cut-by-fin", "MPA-169")
+        .about("FIN in the middle of the private data: closed, no Reply")
+        .run(|p| {
             let mut conn = p.tcp()?;
             let request = plain(&[0; 100]).encode();
             conn.send(&request[..70], "a Request but for its last 50 bytes");
@@ -124,53 +89,33 @@ pub(super) const CASES: &[Case] = &[
                 Answer::End(_, bytes) if bytes.is_empty() => Ok(()),
                 other => deviates(format!("expected no Reply, got {other}")),
             }
-        },
-    },
-    Case {
-        name: "request-private-data-512",
-        rows: &["MPA-172", "MPA-203"],
-        side: Side::Responder,
-        about: "512 bytes of private data, the most there may be: accepted",
-        run: |p| {
+        }),
+    responder("request-private-data-512", "MPA-172 MPA-203")
+        .about("512 bytes of private data, the most there may be: accepted")
+        .run(|p| {
             let mut private = MAGIC.as_bytes().to_vec();
             private.resize(512, 0);
             release(&mut p.accepted(&plain(&private))?)
-        },
-    },
-    Case {
-        name: "request-private-data-none",
-        rows: &["MPA-172"],
-        side: Side::Responder,
-        about: "no private data at all: accepted (or rejected by the application, by a Reply)",
-        run: |p| {
+        }),
+    responder("request-private-data-none", "MPA-172")
+        .about("no private data at all: accepted (or rejected by the application, by a Reply)")
+        .run(|p| {
             let mut conn = p.tcp()?;
             p.say(&mut conn, &plain(b""));
             match p.answer(&mut conn).0 {
                 Answer::Frame(frame) if frame.key == REPLY_KEY => Ok(()),
                 other => deviates(format!("expected a Reply, got {other}")),
             }
-        },
-    },
-    Case {
-        name: "request-byte-by-byte",
-        rows: &["MPA-222"],
-        side: Side::Responder,
-        about: "the Request comes in TCP segments of one byte: accepted when it is whole",
-        run: |p| in_pieces(p, &p.request(MAGIC.as_bytes()), 1),
-    },
-    Case {
-        name: "request-in-two-segments",
-        rows: &["MPA-222"],
-        side: Side::Responder,
-        about: "the Request's header and private data come apart: accepted",
-        run: |p| in_pieces(p, &p.request(MAGIC.as_bytes()), 20),
-    },
-    Case {
-        name: "request-unfinished-no-reply",
-        rows: &["MPA-176"],
-        side: Side::Responder,
-        about: "nothing is answered while a byte of the Request is missing",
-        run: |p| {
+        }),
+    responder("request-byte-by-byte", "MPA-222")
+        .about("the Request comes in TCP segments of one byte: accepted when it is whole")
+        .run(|p| in_pieces(p, &p.request(MAGIC.as_bytes()), 1)),
+    responder("request-in-two-segments", "MPA-222")
+        .about("the Request's header and private data come apart: accepted")
+        .run(|p| in_pieces(p, &p.request(MAGIC.as_bytes()), 20)),
+    responder("request-unfinished-no-reply", "MPA-176")
+        .about("nothing is answered while a byte of the Request is missing")
+        .run(|p| {
             let mut conn = p.tcp()?;
             let (request, quiet) = (p.request(MAGIC.as_bytes()), p.patience().quiet);
             let bytes = request.encode();
@@ -182,34 +127,20 @@ pub(super) const CASES: &[Case] = &[
             }
             conn.send(&[*last], "the last byte");
             release(&mut p.heard_reply(conn, &request)?)
-        },
-    },
-    Case {
-        name: "request-reserved-bits",
-        rows: &["MPA-163", "MPA2-023"],
-        side: Side::Responder,
-        about: "reserved flags of a Request are not looked at",
-        run: |p| {
+        }),
+    responder("request-reserved-bits", "MPA-163 MPA2-023")
+        .about("reserved flags of a Request are not looked at")
+        .run(|p| {
             let request = p.request(MAGIC.as_bytes());
             release(&mut p.accepted(&Startup { flags: request.flags | 0x0f, ..request })?)
-        },
-    },
-    Case {
-        name: "request-reject-flag",
-        rows: &["MPA-161"],
-        side: Side::Responder,
-        about: "R in a Request is not looked at",
-        run: |p| {
-            let request = p.request(MAGIC.as_bytes());
-            release(&mut p.accepted(&Startup { flags: request.flags | flag::R, ..request })?)
-        },
-    },
-    Case {
-        name: "reply-well-formed",
-        rows: &["MPA-150", "MPA-163", "MPA-167", "MPA-172", "MPA2-022"],
-        side: Side::Responder,
-        about: "a Reply has the Reply's key, no reserved flag, and as much private data as it says",
-        run: |p| {
+        }),
+    responder("request-reject-flag", "MPA-161").about("R in a Request is not looked at").run(|p| {
+        let request = p.request(MAGIC.as_bytes());
+        release(&mut p.accepted(&Startup { flags: request.flags | flag::R, ..request })?)
+    }),
+    responder("reply-well-formed", "MPA-150 MPA-163 MPA-167 MPA-172 MPA2-022")
+        .about("a Reply has the Reply's key, no reserved flag, and as much private data as it says")
+        .run(|p| {
             let mut session = p.accepted(&p.request(MAGIC.as_bytes()))?;
             let frame = session.frame.clone();
             require(frame.key == REPLY_KEY, || "wrong key".into())?;
@@ -220,26 +151,18 @@ pub(super) const CASES: &[Case] = &[
             require(frame.length <= 512, || format!("PD_Length {}", frame.length))?;
             // What PD_Length left over would be taken for an FPDU.
             release(&mut session)
-        },
-    },
-    Case {
-        name: "reply-nothing-behind",
-        rows: &["MPA-193"],
-        side: Side::Responder,
-        about: "a responder is silent from its Reply until the first FPDU has come",
-        run: |p| {
+        }),
+    responder("reply-nothing-behind", "MPA-193")
+        .about("a responder is silent from its Reply until the first FPDU has come")
+        .run(|p| {
             let request = p.request(MAGIC.as_bytes());
             let mut session = p.accepted(&request)?;
             session.expect_silence()?;
             release(&mut session)
-        },
-    },
-    Case {
-        name: "responder-holds-its-sends",
-        rows: &["MPA-193", "MPA-185"],
-        side: Side::Responder,
-        about: "a Send that the responder's application posts at once leaves only after our first FPDU",
-        run: |p| {
+        }),
+    responder("responder-holds-its-sends", "MPA-193 MPA-185")
+        .about("a Send that the responder's application posts at once leaves only after our first FPDU")
+        .run(|p| {
             let request = p.request(b"iwp1 recv=1x16 do=s10");
             if !p.has_target() {
                 return Err(crate::case::CaseError::NeedsTarget);
@@ -249,21 +172,13 @@ pub(super) const CASES: &[Case] = &[
             session.send(&Segment::write(1, 0, &[]));
             let send = session.expect(crate::wire::opcode::SEND)?;
             require(send.payload().len() == 10, || format!("a Send of {} bytes", send.payload().len()))
-        },
-    },
-    Case {
-        name: "first-fpdu-right-behind-reply",
-        rows: &["MPA-185"],
-        side: Side::Responder,
-        about: "an FPDU that follows the Reply at once is taken",
-        run: |p| release(&mut p.accepted(&p.request(MAGIC.as_bytes()))?),
-    },
-    Case {
-        name: "first-fpdu-bad-crc",
-        rows: &["MPA-193", "MPA-126"],
-        side: Side::Responder,
-        about: "an invalid first FPDU does not let the responder speak: the connection ends without any FPDU",
-        run: |p| {
+        }),
+    responder("first-fpdu-right-behind-reply", "MPA-185")
+        .about("an FPDU that follows the Reply at once is taken")
+        .run(|p| release(&mut p.accepted(&p.request(MAGIC.as_bytes()))?)),
+    responder("first-fpdu-bad-crc", "MPA-193 MPA-126")
+        .about("an invalid first FPDU does not let the responder speak: the connection ends without any FPDU")
+        .run(|p| {
             let mut session = p.accepted(&p.request(MAGIC.as_bytes()))?;
             if !session.uses_crc() {
                 return crate::case::not_applicable("no CRCs on this connection");
@@ -273,14 +188,10 @@ pub(super) const CASES: &[Case] = &[
                 Incoming::End(_) => Ok(()),
                 other => deviates(format!("expected the end without any FPDU, got {other}")),
             }
-        },
-    },
-    Case {
-        name: "fpdu-before-reply",
-        rows: &[],
-        side: Side::Responder,
-        about: "bytes right behind the Request, which no initiator sends: ended, or taken for the first FPDU",
-        run: |p| {
+        }),
+    responder("fpdu-before-reply", "")
+        .about("bytes right behind the Request, which no initiator sends: ended, or taken for the first FPDU")
+        .run(|p| {
             let request = p.request(MAGIC.as_bytes());
             let mut conn = p.tcp()?;
             let read = Segment::read_request(1, &ReadRequest::default());
@@ -292,14 +203,10 @@ pub(super) const CASES: &[Case] = &[
                 }
                 Answer::End(..) | Answer::Frame(_) => Ok(()),
             }
-        },
-    },
-    Case {
-        name: "reject-is-a-reply",
-        rows: &["MPA-178", "MPA-198", "MPA2-029", "MPA2-096"],
-        side: Side::Responder,
-        about: "what the application rejects is answered by a Reply with R, of the Request's kind",
-        run: |p| {
+        }),
+    responder("reject-is-a-reply", "MPA-178 MPA-198 MPA2-029 MPA2-096")
+        .about("what the application rejects is answered by a Reply with R, of the Request's kind")
+        .run(|p| {
             if !p.has_target() {
                 return Err(crate::case::CaseError::NeedsTarget);
             }
@@ -319,33 +226,25 @@ pub(super) const CASES: &[Case] = &[
                 }
                 other => deviates(format!("expected a rejecting Reply, got {other}")),
             }
-        },
-    },
-    Case {
-        name: "reset-during-startup",
-        rows: &[],
-        side: Side::Responder,
-        about: "a peer that goes away in the middle of its Request takes nothing along: the next one is served",
-        run: |p| {
+        }),
+    responder("reset-during-startup", "")
+        .about(
+            "a peer that goes away in the middle of its Request takes nothing along: the next one is \
+             served",
+        )
+        .run(|p| {
             for _ in 0..3 {
                 let mut conn = p.tcp()?;
                 conn.send(&plain(b"").encode()[..9], "9 bytes of a Request");
             }
             release(&mut p.accepted(&p.request(MAGIC.as_bytes()))?)
-        },
-    },
-    Case {
-        name: "fin-instead-of-request",
-        rows: &["MPA-176"],
-        side: Side::Responder,
-        about: "FIN at once: closed, no Reply",
-        run: |p| {
-            let mut conn = p.tcp()?;
-            conn.finish();
-            match p.answer(&mut conn).0 {
-                Answer::End(End::Fin | End::Reset, bytes) if bytes.is_empty() => Ok(()),
-                other => deviates(format!("expected the end, got {other}")),
-            }
-        },
-    },
+        }),
+    responder("fin-instead-of-request", "MPA-176").about("FIN at once: closed, no Reply").run(|p| {
+        let mut conn = p.tcp()?;
+        conn.finish();
+        match p.answer(&mut conn).0 {
+            Answer::End(End::Fin | End::Reset, bytes) if bytes.is_empty() => Ok(()),
+            other => deviates(format!("expected the end, got {other}")),
+        }
+    }),
 ];

@@ -1,6 +1,6 @@
 //! The rules of `watch`, each as a case at the end of the run.
 
-use crate::case::{Case, Check, Side, deviates, not_applicable};
+use crate::case::{Case, Check, any, deviates, not_applicable};
 use crate::probe::Probe;
 use crate::watch::Topic;
 
@@ -14,41 +14,22 @@ fn nothing_amiss(p: &Probe, topic: Topic) -> Check {
 }
 
 pub(super) const CASES: &[Case] = &[
-    Case {
-        name: "all-fpdus",
-        rows: &["MPA-039", "MPA-042", "MPA-050", "MPA-053", "MPA-060", "MPA-088", "MPA-089", "MPA-154"],
-        side: Side::Any,
-        about: "every FPDU that came had a good CRC, zeros for pad, and its markers where they belong",
-        run: |p| nothing_amiss(p, Topic::Fpdu),
-    },
-    Case {
-        name: "all-ddp-headers",
-        rows: &["DDP-055", "DDP-057", "DDP-059", "DDP-076", "DDP-096"],
-        side: Side::Any,
-        about: "every segment that came had a whole DDP header, version 1, reserved bits zero",
-        run: |p| nothing_amiss(p, Topic::Ddp),
-    },
-    Case {
-        name: "all-rdmap-headers",
-        rows: &[
-            "RDMAP-084",
-            "RDMAP-085",
-            "RDMAP-089",
-            "RDMAP-091",
-            "RDMAP-092",
-            "RDMAP-094",
-            "RDMAP-098",
-            "RDMAP-298",
-        ],
-        side: Side::Any,
-        about: "every segment that came had RDMAP version 1, reserved bits zero, T and queue of its opcode",
-        run: |p| nothing_amiss(p, Topic::Rdmap),
-    },
-    Case {
-        name: "all-sequence-numbers",
-        rows: &["DDP-089", "DDP-090", "DDP-092", "DDP-093", "DDP-095", "DDP-111"],
-        side: Side::Any,
-        about: "MSN from 1 upwards on every queue, MO from 0 upwards in every message, tagged segments in order",
-        run: |p| nothing_amiss(p, Topic::Sequence),
-    },
+    any("all-fpdus", "MPA-039 MPA-042 MPA-050 MPA-053 MPA-060 MPA-088 MPA-089 MPA-154")
+        .about("every FPDU that came had a good CRC, zeros for pad, and its markers where they belong")
+        .run(|p| nothing_amiss(p, Topic::Fpdu)),
+    any("all-ddp-headers", "DDP-055 DDP-057 DDP-059 DDP-076 DDP-096")
+        .about("every segment that came had a whole DDP header, version 1, reserved bits zero")
+        .run(|p| nothing_amiss(p, Topic::Ddp)),
+    any(
+        "all-rdmap-headers",
+        "RDMAP-084 RDMAP-085 RDMAP-089 RDMAP-091 RDMAP-092 RDMAP-094 RDMAP-098 RDMAP-298",
+    )
+    .about("every segment that came had RDMAP version 1, reserved bits zero, T and queue of its opcode")
+    .run(|p| nothing_amiss(p, Topic::Rdmap)),
+    any("all-sequence-numbers", "DDP-089 DDP-090 DDP-092 DDP-093 DDP-095 DDP-111")
+        .about(
+            "MSN from 1 upwards on every queue, MO from 0 upwards in every message, tagged segments \
+             in order",
+        )
+        .run(|p| nothing_amiss(p, Topic::Sequence)),
 ];

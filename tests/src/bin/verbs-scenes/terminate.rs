@@ -58,125 +58,43 @@ fn invalidate(rkey: u32) -> Result<SendOp> {
     Ok(SendOp::SendInvalidate { rkey })
 }
 
+const fn request(
+    name: &'static str,
+    scene: &'static str,
+    bytes: usize,
+    codes: Codes,
+    op: fn(&Stage) -> Result<SendOp>,
+) -> RefusedRequest {
+    RefusedRequest { name, scene, op, bytes, codes }
+}
+
 const THEIRS: &[RefusedRequest] = &[
-    RefusedRequest {
-        name: "write_unknown",
-        scene: "",
-        op: |_| write(nowhere()),
-        bytes: 64,
-        codes: (1, 1, 0x00),
-    },
-    RefusedRequest {
-        name: "write_revoked",
-        scene: "mr=4096:w:z",
-        op: |s| write(at(s, 0)?),
-        bytes: 64,
-        codes: (1, 1, 0x00),
-    },
-    RefusedRequest {
-        name: "write_behind_the_end",
-        scene: "mr=4096:w",
-        op: |s| write(at(s, 4095)?),
-        bytes: 2,
-        codes: (1, 1, 0x01),
-    },
-    RefusedRequest {
-        name: "write_before_the_front",
-        scene: "mr=4096:w",
-        op: |s| write(at(s, u64::MAX)?),
-        bytes: 2,
-        codes: (1, 1, 0x01),
-    },
-    RefusedRequest {
-        name: "write_other_domain",
-        scene: "mr=4096:w:x",
-        op: |s| write(at(s, 0)?),
-        bytes: 64,
-        codes: (1, 1, 0x02),
-    },
+    request("write_unknown", "", 64, (1, 1, 0x00), |_| write(nowhere())),
+    request("write_revoked", "mr=4096:w:z", 64, (1, 1, 0x00), |s| write(at(s, 0)?)),
+    request("write_behind_the_end", "mr=4096:w", 2, (1, 1, 0x01), |s| write(at(s, 4095)?)),
+    request("write_before_the_front", "mr=4096:w", 2, (1, 1, 0x01), |s| write(at(s, u64::MAX)?)),
+    request("write_other_domain", "mr=4096:w:x", 64, (1, 1, 0x02), |s| write(at(s, 0)?)),
     // RFC 5041 has no code for a missing right; siw and our stack use the same one.
-    RefusedRequest {
-        name: "write_no_right",
-        scene: "mr=4096:r",
-        op: |s| write(at(s, 0)?),
-        bytes: 64,
-        codes: (1, 1, 0x00),
-    },
-    RefusedRequest {
-        name: "read_unknown",
-        scene: "",
-        op: |_| read(nowhere()),
-        bytes: 64,
-        codes: (0, 1, 0x00),
-    },
-    RefusedRequest {
-        name: "read_revoked",
-        scene: "mr=4096:r:z",
-        op: |s| read(at(s, 0)?),
-        bytes: 64,
-        codes: (0, 1, 0x00),
-    },
-    RefusedRequest {
-        name: "read_behind_the_end",
-        scene: "mr=4096:r",
-        op: |s| read(at(s, 4095)?),
-        bytes: 2,
-        codes: (0, 1, 0x01),
-    },
-    RefusedRequest {
-        name: "read_other_domain",
-        scene: "mr=4096:r:x",
-        op: |s| read(at(s, 0)?),
-        bytes: 64,
-        codes: (0, 1, 0x03),
-    },
-    RefusedRequest {
-        name: "send_no_buffer",
-        scene: "",
-        op: |_| Ok(SendOp::Send),
-        bytes: 64,
-        codes: (1, 2, 0x02),
-    },
+    request("write_no_right", "mr=4096:r", 64, (1, 1, 0x00), |s| write(at(s, 0)?)),
+    request("read_unknown", "", 64, (0, 1, 0x00), |_| read(nowhere())),
+    request("read_revoked", "mr=4096:r:z", 64, (0, 1, 0x00), |s| read(at(s, 0)?)),
+    request("read_behind_the_end", "mr=4096:r", 2, (0, 1, 0x01), |s| read(at(s, 4095)?)),
+    request("read_other_domain", "mr=4096:r:x", 64, (0, 1, 0x03), |s| read(at(s, 0)?)),
+    request("send_no_buffer", "", 64, (1, 2, 0x02), |_| Ok(SendOp::Send)),
     // RFC 5041 section 8.2 has code 5 for it; siw sends 2 (see tests/siw-peer/README.md).
-    RefusedRequest {
-        name: "send_too_long",
-        scene: "recv=1x16",
-        op: |_| Ok(SendOp::Send),
-        bytes: 64,
-        codes: (1, 2, 0x02),
-    },
+    request("send_too_long", "recv=1x16", 64, (1, 2, 0x02), |_| Ok(SendOp::Send)),
     // Opcodes that siw does not know. Its 0/2/06 has the same bytes as 2/0/06, so they cannot be
     // distinguished.
-    RefusedRequest {
-        name: "immediate",
-        scene: "recv=1x64",
-        op: |_| Ok(SendOp::Immediate { data: *b"8 bytes!" }),
-        bytes: 0,
-        codes: (2, 0, 0x06),
-    },
-    RefusedRequest {
-        name: "fetch_add",
-        scene: "mr=4096:rw",
-        op: |s| Ok(SendOp::Atomic { remote: at(s, 0)?, op: FETCH_ADD }),
-        bytes: 8,
-        codes: (2, 0, 0x06),
-    },
+    request("immediate", "recv=1x64", 0, (2, 0, 0x06), |_| Ok(SendOp::Immediate { data: *b"8 bytes!" })),
+    request("fetch_add", "mr=4096:rw", 8, (2, 0, 0x06), |s| {
+        Ok(SendOp::Atomic { remote: at(s, 0)?, op: FETCH_ADD })
+    }),
     // siw sends this one only when its application disconnects, because it takes the completion of the
     // receive for the end.
-    RefusedRequest {
-        name: "invalidate_unknown",
-        scene: "recv=1x64 close",
-        op: |_| invalidate(UNKNOWN),
-        bytes: 64,
-        codes: (0, 2, 0x09),
-    },
-    RefusedRequest {
-        name: "invalidate_other_domain",
-        scene: "mr=4096:w:x recv=1x64 close",
-        op: |s| invalidate(s.region(0)?.remote.rkey),
-        bytes: 64,
-        codes: (0, 1, 0x09),
-    },
+    request("invalidate_unknown", "recv=1x64 close", 64, (0, 2, 0x09), |_| invalidate(UNKNOWN)),
+    request("invalidate_other_domain", "mr=4096:w:x recv=1x64 close", 64, (0, 1, 0x09), |s| {
+        invalidate(s.region(0)?.remote.rkey)
+    }),
 ];
 
 fn refused_there(lab: &mut Lab, case: &RefusedRequest) -> Result<String> {
@@ -204,66 +122,28 @@ struct RefusedOperation {
     codes: Codes,
 }
 
+const fn operation(
+    name: &'static str,
+    access: Access,
+    op: &'static str,
+    known: bool,
+    codes: Codes,
+) -> RefusedOperation {
+    RefusedOperation { name, access, op, known, codes }
+}
+
 const WRITABLE: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE);
 
 const OURS: &[RefusedOperation] = &[
-    RefusedOperation {
-        name: "write_unknown",
-        access: WRITABLE,
-        op: "w64",
-        known: false,
-        codes: (1, 1, 0x00),
-    },
-    RefusedOperation {
-        name: "write_behind_the_end",
-        access: WRITABLE,
-        op: "w64@4095",
-        known: true,
-        codes: (1, 1, 0x01),
-    },
-    RefusedOperation {
-        name: "write_before_the_front",
-        access: WRITABLE,
-        op: "w64@18446744073709551615",
-        known: true,
-        codes: (1, 1, 0x01),
-    },
-    RefusedOperation {
-        name: "write_no_right",
-        access: Access::REMOTE_READ,
-        op: "w64",
-        known: true,
-        codes: (1, 1, 0x00),
-    },
-    RefusedOperation {
-        name: "read_unknown",
-        access: Access::REMOTE_READ,
-        op: "r64",
-        known: false,
-        codes: (0, 1, 0x00),
-    },
-    RefusedOperation {
-        name: "read_behind_the_end",
-        access: Access::REMOTE_READ,
-        op: "r64@4095",
-        known: true,
-        codes: (0, 1, 0x01),
-    },
-    RefusedOperation { name: "read_no_right", access: WRITABLE, op: "r64", known: true, codes: (0, 1, 0x02) },
-    RefusedOperation {
-        name: "send_no_buffer",
-        access: WRITABLE,
-        op: "s64",
-        known: true,
-        codes: (1, 2, 0x02),
-    },
-    RefusedOperation {
-        name: "invalidate_no_buffer",
-        access: WRITABLE,
-        op: "i64",
-        known: true,
-        codes: (1, 2, 0x02),
-    },
+    operation("write_unknown", WRITABLE, "w64", false, (1, 1, 0x00)),
+    operation("write_behind_the_end", WRITABLE, "w64@4095", true, (1, 1, 0x01)),
+    operation("write_before_the_front", WRITABLE, "w64@18446744073709551615", true, (1, 1, 0x01)),
+    operation("write_no_right", Access::REMOTE_READ, "w64", true, (1, 1, 0x00)),
+    operation("read_unknown", Access::REMOTE_READ, "r64", false, (0, 1, 0x00)),
+    operation("read_behind_the_end", Access::REMOTE_READ, "r64@4095", true, (0, 1, 0x01)),
+    operation("read_no_right", WRITABLE, "r64", true, (0, 1, 0x02)),
+    operation("send_no_buffer", WRITABLE, "s64", true, (1, 2, 0x02)),
+    operation("invalidate_no_buffer", WRITABLE, "i64", true, (1, 2, 0x02)),
 ];
 
 fn refused_here(lab: &mut Lab, case: &RefusedOperation) -> Result<String> {

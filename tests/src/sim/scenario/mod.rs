@@ -39,69 +39,45 @@ fn general_way() -> bool {
     std::env::var_os("UWARP_GENERAL_WAY").is_some()
 }
 
+const fn scenario(name: &'static str, about: &'static str, draw: fn(&mut Dice, &mut Setup)) -> Scenario {
+    Scenario { name, about, draw }
+}
+
 /// All of them.
 pub const SCENARIOS: &[Scenario] = &[
-    Scenario { name: "clean", about: "no faults: nothing may be retransmitted", draw: faults::clean },
-    Scenario { name: "random-loss", about: "frames lost at random", draw: faults::random_loss },
-    Scenario { name: "burst-loss", about: "frames lost in bursts", draw: faults::burst_loss },
-    Scenario {
-        name: "named-loss",
-        about: "selected segments lost, some repeatedly",
-        draw: faults::named_loss,
-    },
-    Scenario { name: "reorder", about: "frames delayed", draw: faults::reorder },
-    Scenario { name: "duplicate", about: "frames duplicated", draw: faults::duplicate },
-    Scenario {
-        name: "corrupt",
-        about: "bits flipped, visible to checksums or only to MPA's CRC",
-        draw: faults::corrupt,
-    },
-    Scenario { name: "middlebox", about: "segments split and joined on the way", draw: faults::middlebox },
-    Scenario {
-        name: "lro",
-        about: "segments joined by the receiver's port (LRO), and some loss",
-        draw: faults::lro,
-    },
-    Scenario { name: "ecn", about: "congestion marks, and a short queue", draw: faults::ecn },
-    Scenario { name: "mtu-drop", about: "a smaller MTU, reported to the sender", draw: faults::mtu_drop },
-    Scenario { name: "blackhole", about: "a smaller MTU, packets dropped silently", draw: faults::blackhole },
-    Scenario { name: "mtu-rise", about: "a smaller MTU for a time, reported or not", draw: faults::mtu_rise },
-    Scenario { name: "blackout", about: "everything lost for a time", draw: faults::blackout },
-    Scenario { name: "flap", about: "the link goes down and up", draw: faults::flap },
-    Scenario {
-        name: "slow-reader",
-        about: "windows smaller than a segment, slow readers",
-        draw: faults::slow_reader,
-    },
-    Scenario { name: "crowded", about: "little memory for out-of-order bytes", draw: faults::crowded },
-    Scenario { name: "forged", about: "forged segments and ICMP errors", draw: faults::forged },
-    Scenario {
-        name: "taken-back",
-        about: "bytes selectively acknowledged and then dropped (reneging)",
-        draw: faults::taken_back,
-    },
-    Scenario {
-        name: "backlog",
-        about: "more connections at once than a listener's backlog",
-        draw: faults::backlog,
-    },
-    Scenario { name: "again", about: "ports reused at once", draw: faults::again },
-    Scenario {
-        name: "not-ready",
-        about: "messages that wait for receives, and some loss and reordering",
-        draw: faults::not_ready,
-    },
-    Scenario { name: "faulty", about: "requests that the peer has to refuse", draw: faults::faulty },
-    Scenario {
-        name: "stuck-port",
-        about: "ports that accept no frames and pools without buffers, for a time",
-        draw: faults::stuck_port,
-    },
-    Scenario { name: "stopped", about: "a host stopped for a time", draw: faults::stopped },
-    Scenario {
-        name: "queues",
-        about: "four engines on each host, on queues that are chosen by wrong rules, and some of the other faults",
-        draw: faults::queues,
-    },
-    Scenario { name: "everything", about: "several of these at once", draw: faults::everything },
+    scenario("clean", "no faults: nothing may be retransmitted", faults::clean),
+    scenario("random-loss", "frames lost at random", faults::random_loss),
+    scenario("burst-loss", "frames lost in bursts", faults::burst_loss),
+    scenario("named-loss", "selected segments lost, some repeatedly", faults::named_loss),
+    scenario("reorder", "frames delayed", faults::reorder),
+    scenario("duplicate", "frames duplicated", faults::duplicate),
+    scenario("corrupt", "bits flipped, visible to checksums or only to MPA's CRC", faults::corrupt),
+    scenario("middlebox", "segments split and joined on the way", faults::middlebox),
+    scenario("lro", "segments joined by the receiver's port (LRO), and some loss", faults::lro),
+    scenario("ecn", "congestion marks, and a short queue", faults::ecn),
+    scenario("mtu-drop", "a smaller MTU, reported to the sender", faults::mtu_drop),
+    scenario("blackhole", "a smaller MTU, packets dropped silently", faults::blackhole),
+    scenario("mtu-rise", "a smaller MTU for a time, reported or not", faults::mtu_rise),
+    scenario("blackout", "everything lost for a time", faults::blackout),
+    scenario("flap", "the link goes down and up", faults::flap),
+    scenario("slow-reader", "windows smaller than a segment, slow readers", faults::slow_reader),
+    scenario("crowded", "little memory for out-of-order bytes", faults::crowded),
+    scenario("forged", "forged segments and ICMP errors", faults::forged),
+    scenario("taken-back", "bytes selectively acknowledged and then dropped (reneging)", faults::taken_back),
+    scenario("backlog", "more connections at once than a listener's backlog", faults::backlog),
+    scenario("again", "ports reused at once", faults::again),
+    scenario("not-ready", "messages that wait for receives, and some loss and reordering", faults::not_ready),
+    scenario("faulty", "requests that the peer has to refuse", faults::faulty),
+    scenario(
+        "stuck-port",
+        "ports that accept no frames and pools without buffers, for a time",
+        faults::stuck_port,
+    ),
+    scenario("stopped", "a host stopped for a time", faults::stopped),
+    scenario(
+        "queues",
+        "four engines on each host, on queues that are chosen by wrong rules, and some of the other faults",
+        faults::queues,
+    ),
+    scenario("everything", "several of these at once", faults::everything),
 ];

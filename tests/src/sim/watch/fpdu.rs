@@ -2,6 +2,8 @@
 //! and of each FPDU, the marker pointers, the CRCs. It reads byte by byte and shares no code with the framer
 //! under test.
 
+use std::collections::BTreeMap;
+
 /// Bytes between markers.
 const INTERVAL: u64 = 512;
 
@@ -22,9 +24,25 @@ pub(super) struct Parser {
     /// The startup frame's requests for markers and CRC, once it is complete.
     asked: Option<(bool, bool)>,
     /// Read and atomic Requests so far (RFC 5040 section 4.1, RFC 7306 section 4).
-    pub(super) requests: u64,
+    requests: u64,
+    /// How many of them were sent before each message to queue 0, by its MSN.
+    before: BTreeMap<u32, u64>,
+    /// The MSNs of the messages of the peer that found no receive request: they and the requests behind them
+    /// are dropped.
+    refusals: Vec<u32>,
+    /// How many `requests` were sent when this side resumed after each refusal of the peer.
+    resumed: Vec<u64>,
     /// Complete responses to Requests of the peer.
-    pub(super) answers: u64,
+    answers: u64,
+}
+
+/// A message of queue 4 (`iwarp/src/stream/ib_profile/message.rs`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ProfileMessage {
+    /// A message to queue 0 found no receive request.
+    NotReady(u32),
+    /// Requests follow that the peer has dropped.
+    Resume,
 }
 
 /// The settings that follow from both startup frames.
@@ -38,7 +56,16 @@ pub(super) struct MpaSettings {
 
 impl Default for Parser {
     fn default() -> Self {
-        Self { pos: 0, reading: Reading::Startup(Vec::new()), asked: None, requests: 0, answers: 0 }
+        Self {
+            pos: 0,
+            reading: Reading::Startup(Vec::new()),
+            asked: None,
+            requests: 0,
+            before: BTreeMap::new(),
+            refusals: Vec::new(),
+            resumed: Vec::new(),
+            answers: 0,
+        }
     }
 }
 
@@ -46,6 +73,16 @@ impl Parser {
     /// The requests of this side's startup frame for markers and CRC.
     pub(super) fn asked(&self) -> Option<(bool, bool)> {
         self.asked
+    }
+
+    /// Requests of this side that the peer has neither answered nor dropped. Dropped ones count until this
+    /// side begins to send them again.
+    pub(super) fn open_requests(&self, peer: &Self) -> u64 {
+        let dropped = self.resumed.iter().zip(&peer.refusals).map(|(sent, msn)| {
+            let kept = self.before.get(msn).copied().unwrap_or_default();
+            sent - kept
+        });
+        self.requests.saturating_sub(peer.answers + dropped.sum::<u64>())
     }
 
     /// Parses further bytes. Returns the offsets at which a startup frame or FPDU ends.
@@ -111,6 +148,14 @@ impl Parser {
                         return Err(format!("the FPDU whose header is at offset {header} has a wrong CRC"));
                     }
                     let (last, opcode) = (body[2] & 0x40 != 0, body[3] & 0x0f);
+                    match profile_message(body) {
+                        Some(ProfileMessage::NotReady(msn)) => self.refusals.push(msn),
+                        Some(ProfileMessage::Resume) => self.resumed.push(self.requests),
+                        None => {}
+                    }
+                    if let Some(msn) = send_begins(body) {
+                        self.before.insert(msn, self.requests);
+                    }
                     self.requests += u64::from(matches!(opcode, 1 | 10));
                     self.answers += u64::from(last && matches!(opcode, 2 | 11));
                     body.clear();
@@ -122,6 +167,32 @@ impl Parser {
         }
         Ok(ends)
     }
+}
+
+/// The 32 bits at a place of an FPDU of an untagged message.
+fn word(fpdu: &[u8], at: usize) -> Option<u32> {
+    if fpdu.get(2)? & 0x80 != 0 {
+        return None;
+    }
+    fpdu.get(at..at + 4)?.try_into().ok().map(u32::from_be_bytes)
+}
+
+fn profile_message(fpdu: &[u8]) -> Option<ProfileMessage> {
+    let kind = word(fpdu, 4)?;
+    if word(fpdu, 8)? != 4 || fpdu.get(3)? & 0x0f != 15 {
+        return None;
+    }
+    match kind {
+        2 => word(fpdu, 24).map(ProfileMessage::NotReady),
+        4 => Some(ProfileMessage::Resume),
+        _ => None,
+    }
+}
+
+/// The MSN of the message to queue 0 whose first segment an FPDU has.
+fn send_begins(fpdu: &[u8]) -> Option<u32> {
+    let begins = word(fpdu, 8)? == 0 && word(fpdu, 16)? == 0;
+    if begins { word(fpdu, 12) } else { None }
 }
 
 #[cfg(test)]
@@ -154,6 +225,39 @@ mod tests {
         assert_eq!(parser.read(&one[11..], settings), Ok(vec![23 + 24]));
         one[3] ^= 1;
         assert!(parser.read(&one, settings).is_err());
+    }
+
+    /// Requests that the peer has dropped count no more once they are sent again, and only those behind the
+    /// message that was refused are dropped.
+    #[test]
+    fn requests_that_are_sent_again_count_once() {
+        let untagged = |opcode: u8, kind: u8, qn: u8, msn: u8| {
+            let head = [0x41, 0x40 | opcode, 0, 0, 0, kind, 0, 0, 0, qn, 0, 0, 0, msn, 0, 0, 0, 0];
+            fpdu(&[&head[..], &[0, 0, 0, 0, 0, 0, 0, 7]].concat())
+        };
+        let settings = MpaSettings { markers: false, crc: true };
+        let [mut own, mut peer] = [Parser::default(), Parser::default()];
+        own.read(&startup(0x40), settings).unwrap();
+        peer.read(&startup(0x40), settings).unwrap();
+        let (read, send) = (untagged(1, 0, 1, 1), |msn| untagged(3, 0, 0, msn));
+        for (bytes, open) in [
+            (read.clone(), 1),
+            (send(7), 1),
+            (read.clone(), 2),
+            (send(8), 2),
+            (read.clone(), 3),
+            (untagged(15, 4, 3, 1), 3),
+            (untagged(0, 4, 4, 1), 3),
+        ] {
+            own.read(&bytes, settings).unwrap();
+            assert_eq!(own.open_requests(&peer), open);
+        }
+        peer.read(&untagged(15, 2, 4, 1), settings).unwrap();
+        assert_eq!(own.open_requests(&peer), 3, "it has not begun again");
+        own.read(&untagged(15, 4, 4, 1), settings).unwrap();
+        assert_eq!(own.open_requests(&peer), 1, "the first one is before the message 7");
+        own.read(&[send(9), read].concat(), settings).unwrap();
+        assert_eq!(own.open_requests(&peer), 2);
     }
 
     #[test]

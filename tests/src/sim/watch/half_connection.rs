@@ -66,8 +66,6 @@ pub(super) struct HalfConnection {
     pub(super) fin_arrived: bool,
     /// The highest offset that the receiver has acknowledged, FIN included.
     pub(super) acked: u64,
-    /// The offset of the first byte that the receiver has not taken, by its last segment without payload.
-    pub(super) untaken: Option<u64>,
     /// The highest acknowledgement that has arrived at the sender.
     pub(super) ack_arrived: u64,
     /// The highest acknowledgement that the sender had to process.
@@ -117,7 +115,6 @@ impl HalfConnection {
             doubtful_timestamp: None,
             fin_arrived: false,
             acked: 0,
-            untaken: None,
             ack_arrived: 0,
             ack_processed: 0,
             right_edge: 0,

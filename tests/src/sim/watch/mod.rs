@@ -342,7 +342,7 @@ impl Connection {
     /// Reads and atomics that host `side` has requested, and whose response the other has not sent.
     fn open_reads(&self, side: usize) -> u64 {
         match (&self.halves[side].boundaries, &self.halves[1 - side].boundaries) {
-            (Boundaries::Mpa(own), Boundaries::Mpa(peer)) => own.requests.saturating_sub(peer.answers),
+            (Boundaries::Mpa(own), Boundaries::Mpa(peer)) => own.open_requests(peer),
             _ => 0,
         }
     }
@@ -561,28 +561,14 @@ fn acknowledges(peer: &mut HalfConnection, tcp: &Tcp, frame: &[u8], scale: u8) -
     if ack > (frontier + u64::from(finished)) as i64 {
         return Err(format!("acknowledged up to {ack}, but bytes arrived only up to {frontier}"));
     }
-    let has_payload = !tcp.is_empty();
-    if !has_payload {
-        // That of a SYN says only that its sender knows the option.
-        let untaken = tcp.untaken(frame).filter(|_| !tcp.has(flag::SYN));
-        let untaken = untaken.map(|seq| peer.offset(seq).max(0) as u64);
-        if untaken.is_some_and(|from| from as i64 >= ack) {
-            return Err(format!("{untaken:?} is not taken, but acknowledged up to {ack} only"));
-        }
-        peer.untaken = untaken;
-    }
-    // Segments with payload have no room to say what is not taken, and acknowledge only what is.
-    let is_taken = has_payload && peer.untaken.is_some_and(|from| ack >= from as i64);
-    if ack < peer.acked as i64 && !is_taken {
+    if ack < peer.acked as i64 {
         return Err(format!("acknowledged up to {ack}, but earlier up to {}", peer.acked));
     }
     peer.acked = peer.acked.max(ack as u64);
     let edge = ack as u64 + (u64::from(tcp.window) << scale);
     // The window of a SYN is not scaled, so a SYN that is retransmitted after an acknowledgement announces
-    // less. In other segments, a window may shrink only by rounding to a unit (RFC 7323 section 2.4). The
-    // largest one may be too small behind bytes that are not taken.
-    let is_largest = is_taken && tcp.window == u16::MAX;
-    if edge + (1 << scale) <= peer.right_edge && !tcp.has(flag::SYN) && !is_largest {
+    // less. In other segments, a window may shrink only by rounding to a unit (RFC 7323 section 2.4).
+    if edge + (1 << scale) <= peer.right_edge && !tcp.has(flag::SYN) {
         return Err(format!("the right window edge moves back from {} to {edge}", peer.right_edge));
     }
     peer.right_edge = peer.right_edge.max(edge);

@@ -29,39 +29,28 @@ struct Setup {
     options: [&'static [&'static str]; 2],
 }
 
+impl Setup {
+    const fn new(
+        name: &'static str,
+        [server, client]: [&'static str; 2],
+        mtu: u16,
+        offloads: bool,
+        options: [&'static [&'static str]; 2],
+    ) -> Self {
+        Self { name, server, client, mtu, offloads, options }
+    }
+}
+
+const IPV4: [&str; 2] = ["10.64.0.1/24", "10.64.0.2/24"];
+const IPV6: [&str; 2] = ["fd64::1/64", "fd64::2/64"];
+const MACS: [&[&str]; 2] = [&["--mac", "02:00:00:00:64:01"], &["--mac", "02:00:00:00:64:02"]];
+const VLAN: &[&str] = &["--vlan", "7"];
+
 const SETUPS: [Setup; 4] = [
-    Setup {
-        name: "ipv4_mtu1500_offloads",
-        server: "10.64.0.1/24",
-        client: "10.64.0.2/24",
-        mtu: 1500,
-        offloads: true,
-        options: [&[], &[]],
-    },
-    Setup {
-        name: "ipv6_mtu9000_own_mac",
-        server: "fd64::1/64",
-        client: "fd64::2/64",
-        mtu: 9000,
-        offloads: false,
-        options: [&["--mac", "02:00:00:00:64:01"], &["--mac", "02:00:00:00:64:02"]],
-    },
-    Setup {
-        name: "ipv6_mtu1500_offloads_vlan",
-        server: "fd64::1/64",
-        client: "fd64::2/64",
-        mtu: 1500,
-        offloads: true,
-        options: [&["--vlan", "7"], &["--vlan", "7"]],
-    },
-    Setup {
-        name: "ipv4_mtu9000_offloads_one_own_mac",
-        server: "10.64.0.1/24",
-        client: "10.64.0.2/24",
-        mtu: 9000,
-        offloads: true,
-        options: [&[], &["--mac", "02:00:00:00:64:02"]],
-    },
+    Setup::new("ipv4_mtu1500_offloads", IPV4, 1500, true, [&[], &[]]),
+    Setup::new("ipv6_mtu9000_own_mac", IPV6, 9000, false, MACS),
+    Setup::new("ipv6_mtu1500_offloads_vlan", IPV6, 1500, true, [VLAN, VLAN]),
+    Setup::new("ipv4_mtu9000_offloads_one_own_mac", IPV4, 9000, true, [&[], MACS[1]]),
 ];
 
 pub(super) fn add_to(suite: &mut Suite) {
@@ -69,9 +58,7 @@ pub(super) fn add_to(suite: &mut Suite) {
         suite.add(format!("packet_{}", setup.name), move || engines(setup));
     }
     suite.add("packet_sleeping", sleeping);
-    for (family, ours, linux) in
-        [("ipv4", "10.64.0.1/24", "10.64.0.2/24"), ("ipv6", "fd64::1/64", "fd64::2/64")]
-    {
+    for (family, [ours, linux]) in [("ipv4", IPV4), ("ipv6", IPV6)] {
         for (mtu, offloads) in [(1500, true), (9000, false)] {
             suite.add(format!("packet_linux_{family}_mtu{mtu}"), move || {
                 against_linux(ours, linux, (mtu, offloads))

@@ -52,132 +52,107 @@ struct Case {
     proofs: &'static [Proof],
 }
 
+impl Case {
+    const fn new(name: &'static str, sender: Sender, active: bool) -> Self {
+        let bytes = 2 * 1024 * 1024 + 12_345;
+        Self { name, sender, active, bytes, sysctls: &[], gro: Gro::Off, ours: &[], linux: &[], proofs: &[] }
+    }
+
+    const fn sysctls(self, sysctls: &'static [(&'static str, &'static str)]) -> Self {
+        Self { sysctls, ..self }
+    }
+
+    const fn ours(self, ours: &'static [&'static str]) -> Self {
+        Self { ours, ..self }
+    }
+
+    const fn linux(self, linux: &'static [&'static str]) -> Self {
+        Self { linux, ..self }
+    }
+
+    const fn gro(self, gro: Gro) -> Self {
+        Self { gro, ..self }
+    }
+
+    const fn proofs(self, proofs: &'static [Proof]) -> Self {
+        Self { proofs, ..self }
+    }
+}
+
 /// Linux connects and sends a few MiB to us.
-const BASE: Case = Case {
-    name: "",
-    sender: Sender::Linux,
-    active: false,
-    bytes: 2 * 1024 * 1024 + 12_345,
-    sysctls: &[],
-    gro: Gro::Off,
-    ours: &[],
-    linux: &[],
-    proofs: &[],
-};
+const fn base(name: &'static str) -> Case {
+    Case::new(name, Sender::Linux, false)
+}
 
 /// The opposite: we connect and send.
-const AWAY: Case = Case { sender: Sender::Ours, active: true, ..BASE };
+const fn away(name: &'static str) -> Case {
+    Case::new(name, Sender::Ours, true)
+}
 
 /// An unanswered probe would end these: Linux gives up after the first.
 const KEEPALIVES: &[Case] = &[
-    Case {
-        name: "keepalives_of_a_linux_that_receives_are_answered",
-        ours: &["--pause", "2500"],
-        linux: &["--keepalive", "1"],
-        proofs: &[Proof::AtLeast(Linux, "TCPKeepAlive", 2), Proof::AtLeast(Theirs, "keepalives", 2)],
-        ..AWAY
-    },
-    Case {
-        name: "keepalives_of_a_linux_that_sends_are_answered",
-        linux: &["--keepalive", "1", "--pause", "2500"],
-        proofs: &[Proof::AtLeast(Linux, "TCPKeepAlive", 2), Proof::AtLeast(Theirs, "keepalives", 2)],
-        ..BASE
-    },
+    away("keepalives_of_a_linux_that_receives_are_answered")
+        .ours(&["--pause", "2500"])
+        .linux(&["--keepalive", "1"])
+        .proofs(&[Proof::AtLeast(Linux, "TCPKeepAlive", 2), Proof::AtLeast(Theirs, "keepalives", 2)]),
+    base("keepalives_of_a_linux_that_sends_are_answered")
+        .linux(&["--keepalive", "1", "--pause", "2500"])
+        .proofs(&[Proof::AtLeast(Linux, "TCPKeepAlive", 2), Proof::AtLeast(Theirs, "keepalives", 2)]),
 ];
 
 const WINDOWS: &[Case] = &[
-    Case {
-        name: "our_window_closes_is_probed_and_opens",
-        ours: &["--window", "200000", "--pause", "2000"],
-        proofs: &[
-            Proof::AtLeast(Ours, "zero_windows", 1),
-            Proof::AtLeast(Linux, "TCPWinProbe", 2),
-            Proof::AtLeast(Theirs, "window_probes", 2),
-        ],
-        ..BASE
-    },
-    Case {
-        name: "the_window_of_linux_closes_is_probed_and_opens",
-        linux: &["--pause", "2000"],
-        proofs: &[
-            Proof::AtLeast(Theirs, "zero_windows", 1),
-            Proof::AtLeast(Linux, "TCPFromZeroWindowAdv", 1),
-            Proof::AtLeast(Ours, "window_probes", 2),
-        ],
-        ..AWAY
-    },
+    base("our_window_closes_is_probed_and_opens").ours(&["--window", "200000", "--pause", "2000"]).proofs(&[
+        Proof::AtLeast(Ours, "zero_windows", 1),
+        Proof::AtLeast(Linux, "TCPWinProbe", 2),
+        Proof::AtLeast(Theirs, "window_probes", 2),
+    ]),
+    away("the_window_of_linux_closes_is_probed_and_opens").linux(&["--pause", "2000"]).proofs(&[
+        Proof::AtLeast(Theirs, "zero_windows", 1),
+        Proof::AtLeast(Linux, "TCPFromZeroWindowAdv", 1),
+        Proof::AtLeast(Ours, "window_probes", 2),
+    ]),
 ];
 
 const RARE: &[Case] = &[
-    Case {
-        name: "urgent_bytes_are_bytes_of_the_stream",
-        linux: &["--urgent"],
-        proofs: &[Proof::AtLeast(Theirs, "urgent", 100)],
-        ..BASE
-    },
-    Case {
-        name: "a_fast_open_that_asks_for_a_cookie_gets_none_and_a_connection",
-        sysctls: &[("tcp_fastopen", "1")],
-        linux: &["--fast-open"],
-        proofs: &[
+    base("urgent_bytes_are_bytes_of_the_stream")
+        .linux(&["--urgent"])
+        .proofs(&[Proof::AtLeast(Theirs, "urgent", 100)]),
+    base("a_fast_open_that_asks_for_a_cookie_gets_none_and_a_connection")
+        .sysctls(&[("tcp_fastopen", "1")])
+        .linux(&["--fast-open"])
+        .proofs(&[
             Proof::Has(Theirs, "syn_options", kind::FAST_OPEN),
             Proof::Lacks(Ours, "syn_options", kind::FAST_OPEN),
-        ],
-        ..BASE
-    },
-    Case {
-        name: "data_in_a_syn_is_not_lost",
-        sysctls: &[("tcp_fastopen", "5")],
-        linux: &["--fast-open"],
-        proofs: &[Proof::AtLeast(Theirs, "syn_bytes", 1), Proof::AtLeast(Linux, "TCPFastOpenActiveFail", 1)],
-        ..BASE
-    },
-    Case {
-        name: "multipath_tcp_falls_back_to_tcp",
-        linux: &["--multipath"],
-        proofs: &[
-            Proof::Has(Theirs, "syn_options", kind::MULTIPATH),
-            Proof::Lacks(Ours, "syn_options", kind::MULTIPATH),
-            Proof::AtLeast(Linux, "MPCapableFallbackSYNACK", 1),
-        ],
-        ..BASE
-    },
-    Case {
-        name: "linux_probes_the_path_mtu",
-        sysctls: &[("tcp_mtu_probing", "2"), ("tcp_base_mss", "512")],
-        proofs: &[Proof::AtLeast(Linux, "TCPMTUPSuccess", 1)],
-        ..BASE
-    },
+        ]),
+    base("data_in_a_syn_is_not_lost")
+        .sysctls(&[("tcp_fastopen", "5")])
+        .linux(&["--fast-open"])
+        .proofs(&[Proof::AtLeast(Theirs, "syn_bytes", 1), Proof::AtLeast(Linux, "TCPFastOpenActiveFail", 1)]),
+    base("multipath_tcp_falls_back_to_tcp").linux(&["--multipath"]).proofs(&[
+        Proof::Has(Theirs, "syn_options", kind::MULTIPATH),
+        Proof::Lacks(Ours, "syn_options", kind::MULTIPATH),
+        Proof::AtLeast(Linux, "MPCapableFallbackSYNACK", 1),
+    ]),
+    base("linux_probes_the_path_mtu")
+        .sysctls(&[("tcp_mtu_probing", "2"), ("tcp_base_mss", "512")])
+        .proofs(&[Proof::AtLeast(Linux, "TCPMTUPSuccess", 1)]),
 ];
 
 const ECN: &[Case] = &[
-    Case {
-        name: "ecn_that_linux_asks_for_is_used_by_us",
-        sender: Sender::Ours,
-        sysctls: &[("tcp_ecn", "1")],
-        proofs: &[Proof::AtLeast(Linux, "InECT0Pkts", 1000), Proof::AtLeast(Ours, "ect", 1000)],
-        ..BASE
-    },
-    Case {
-        name: "ecn_that_we_ask_for_is_used_by_us",
-        ours: &["--ecn"],
-        sysctls: &[("tcp_ecn", "2")],
-        proofs: &[Proof::AtLeast(Linux, "InECT0Pkts", 1000), Proof::AtLeast(Ours, "ect", 1000)],
-        ..AWAY
-    },
-    Case {
-        name: "ecn_that_linux_refuses_is_not_used",
-        ours: &["--ecn"],
-        sysctls: &[("tcp_ecn", "0")],
-        proofs: &[Proof::AtMost(Linux, "InECT0Pkts", 0), Proof::AtMost(Ours, "ect", 0)],
-        ..AWAY
-    },
-    Case {
-        name: "ecn_that_linux_asks_for_is_used_by_linux",
-        sysctls: &[("tcp_ecn", "1")],
-        proofs: &[Proof::AtLeast(Theirs, "ect", 1000)],
-        ..BASE
-    },
+    Case::new("ecn_that_linux_asks_for_is_used_by_us", Sender::Ours, false)
+        .sysctls(&[("tcp_ecn", "1")])
+        .proofs(&[Proof::AtLeast(Linux, "InECT0Pkts", 1000), Proof::AtLeast(Ours, "ect", 1000)]),
+    away("ecn_that_we_ask_for_is_used_by_us")
+        .sysctls(&[("tcp_ecn", "2")])
+        .ours(&["--ecn"])
+        .proofs(&[Proof::AtLeast(Linux, "InECT0Pkts", 1000), Proof::AtLeast(Ours, "ect", 1000)]),
+    away("ecn_that_linux_refuses_is_not_used")
+        .sysctls(&[("tcp_ecn", "0")])
+        .ours(&["--ecn"])
+        .proofs(&[Proof::AtMost(Linux, "InECT0Pkts", 0), Proof::AtMost(Ours, "ect", 0)]),
+    base("ecn_that_linux_asks_for_is_used_by_linux")
+        .sysctls(&[("tcp_ecn", "1")])
+        .proofs(&[Proof::AtLeast(Theirs, "ect", 1000)]),
 ];
 
 const NO_TIMESTAMPS: &[Proof] = &[
@@ -189,60 +164,34 @@ const NO_SACK: &[Proof] = &[Proof::Lacks(Theirs, "syn_options", kind::SACK_PERMI
 const NO_SCALING: &[Proof] = &[Proof::Lacks(Theirs, "syn_options", kind::WINDOW_SCALE)];
 
 const PLAIN: &[Case] = &[
-    Case {
-        name: "linux_without_timestamps_sends",
-        sysctls: &[("tcp_timestamps", "0")],
-        proofs: NO_TIMESTAMPS,
-        ..BASE
-    },
-    Case {
-        name: "linux_without_timestamps_receives",
-        sysctls: &[("tcp_timestamps", "0")],
-        proofs: NO_TIMESTAMPS,
-        ..AWAY
-    },
-    Case { name: "linux_without_sack_sends", sysctls: &[("tcp_sack", "0")], proofs: NO_SACK, ..BASE },
-    Case { name: "linux_without_sack_receives", sysctls: &[("tcp_sack", "0")], proofs: NO_SACK, ..AWAY },
-    Case {
-        name: "linux_without_window_scaling_sends",
-        sysctls: &[("tcp_window_scaling", "0")],
-        proofs: NO_SCALING,
-        ..BASE
-    },
-    Case {
-        name: "linux_without_window_scaling_receives",
-        sysctls: &[("tcp_window_scaling", "0")],
-        proofs: NO_SCALING,
-        ..AWAY
-    },
-    Case {
-        name: "linux_without_any_option_sends",
-        sysctls: &[("tcp_timestamps", "0"), ("tcp_sack", "0"), ("tcp_window_scaling", "0")],
-        proofs: &[
+    base("linux_without_timestamps_sends").sysctls(&[("tcp_timestamps", "0")]).proofs(NO_TIMESTAMPS),
+    away("linux_without_timestamps_receives").sysctls(&[("tcp_timestamps", "0")]).proofs(NO_TIMESTAMPS),
+    base("linux_without_sack_sends").sysctls(&[("tcp_sack", "0")]).proofs(NO_SACK),
+    away("linux_without_sack_receives").sysctls(&[("tcp_sack", "0")]).proofs(NO_SACK),
+    base("linux_without_window_scaling_sends").sysctls(&[("tcp_window_scaling", "0")]).proofs(NO_SCALING),
+    away("linux_without_window_scaling_receives").sysctls(&[("tcp_window_scaling", "0")]).proofs(NO_SCALING),
+    base("linux_without_any_option_sends")
+        .sysctls(&[("tcp_timestamps", "0"), ("tcp_sack", "0"), ("tcp_window_scaling", "0")])
+        .proofs(&[
             Proof::Lacks(Theirs, "syn_options", kind::TIMESTAMPS),
             Proof::Lacks(Theirs, "syn_options", kind::SACK_PERMITTED),
             Proof::Lacks(Theirs, "syn_options", kind::WINDOW_SCALE),
-        ],
-        ..BASE
-    },
+        ]),
 ];
 
 /// Joined by the receiving kernel. On the way to our raw socket this leaves unfilled checksums, which the
 /// socket does not report: they are wrong, and the stream continues with segments that were not joined.
 const JOINED: &[Case] = &[
     Case {
-        name: "segments_joined_by_our_kernel_are_lost_and_sent_again",
         bytes: 64 * 1024 + 77,
-        gro: Gro::Ours,
-        proofs: &[Proof::AtLeast(Stack, "rx_bad_checksum", 1), Proof::AtLeast(Theirs, "longest", 2 * 1448)],
-        ..BASE
+        ..base("segments_joined_by_our_kernel_are_lost_and_sent_again").gro(Gro::Ours).proofs(&[
+            Proof::AtLeast(Stack, "rx_bad_checksum", 1),
+            Proof::AtLeast(Theirs, "longest", 2 * 1448),
+        ])
     },
-    Case {
-        name: "segments_joined_by_linux_are_acknowledged",
-        gro: Gro::Linux,
-        proofs: &[Proof::AtLeast(Ours, "data", 1400), Proof::AtMost(Linux, "InSegs", 700)],
-        ..AWAY
-    },
+    away("segments_joined_by_linux_are_acknowledged")
+        .gro(Gro::Linux)
+        .proofs(&[Proof::AtLeast(Ours, "data", 1400), Proof::AtMost(Linux, "InSegs", 700)]),
 ];
 
 /// Adds all tests of this module.

@@ -119,22 +119,6 @@ fn bytes_at_falling_positions_pin_little_and_are_found_at_once() {
     }
 }
 
-// A message that waits again and again for its caller costs no more with much held behind it.
-#[test]
-fn what_counts_as_held_is_not_counted_again() {
-    let mut bench = Bench::new(false);
-    let slab = &mut bench.slab;
-    let mut list = HeldList::default();
-    for (start, ahead) in [(0, false), (1200, false), (2400, true), (3600, true)] {
-        let mut buf = bench.pool.alloc().unwrap();
-        buf.append(1200).unwrap().fill(7);
-        list.hold(slab, start, buf, ahead).unwrap();
-    }
-    assert_eq!([list.count_in_order(slab), list.count_in_order(slab)], [2400, 0]);
-    assert_eq!(list.pinned_bytes(), 4 * 2176);
-    assert_eq!(list.clear(slab), 4800);
-}
-
 // What is summed for one buffer has a limit, whatever markers claim.
 #[test]
 fn lying_markers_cost_little() {

@@ -1,0 +1,110 @@
+//! How a connection ends when its phase is over (RFC 5040 section 7; RFC 5041 section 7).
+
+use crate::queues::Ask;
+use crate::verbs::ConnectionError;
+
+use super::super::state::EngineState;
+use super::base::Base;
+use super::pre_fpdu::Sent;
+use super::{Event, Phase};
+
+/// TCP is closing, perhaps after what is left of our startup frames, was reset, or is gone. Received bytes
+/// are acknowledged and dropped.
+#[derive(Default)]
+pub(super) struct Closing {
+    /// Bytes that the peer had acknowledged when the deadline was set.
+    acknowledged: u64,
+    /// TCP withholds acknowledgements until the peer has acknowledged the bytes below this stream offset.
+    withheld_until: Option<u64>,
+}
+
+/// A phase that a connection leaves for its end.
+pub(super) trait Ends: Sized {
+    /// Ends the phase. Frees its slots, which all connections share, and flushes the requests that a stream
+    /// has taken from the queue pair. A receive may be in progress even after a graceful close.
+    fn end(self, base: &mut Base, state: &mut EngineState) -> Closing;
+
+    /// Sends FIN after what is left of the startup frames. Received bytes are dropped from now on.
+    fn close(self, base: &mut Base, state: &mut EngineState) -> Phase {
+        let mut closing = self.end(base, state);
+        closing.acknowledged = base.set_close_deadline(state);
+        if base.pre_fpdu.is_pending() {
+            base.activate(state);
+        } else {
+            // RFC 5041 section 3 (DDP-042), RFC 5040 section 7 (RDMAP-321): the connection ends with its only
+            // stream.
+            state.tcp.close(state.now, base.conn);
+        }
+        Phase::Closing(closing)
+    }
+
+    /// Startup has failed: closes at once, and reports the error.
+    fn fail_startup(self, base: &mut Base, state: &mut EngineState, error: ConnectionError) -> Phase {
+        base.note_startup_failure(state, error);
+        // RFC 5044 sections 7.1.2 and 8 (MPA-177, MPA-189, MPA-235): an invalid startup frame closes TCP at
+        // once in both roles, and the user gets the error. `crate::mpa` decides what is invalid.
+        let closing = self.end(base, state);
+        state.tcp.abort(state.now, base.conn);
+        Phase::Closing(closing)
+    }
+}
+
+impl Ends for Closing {
+    fn end(self, base: &mut Base, _: &mut EngineState) -> Closing {
+        base.name_cause();
+        self
+    }
+}
+
+impl Closing {
+    /// The end of a stream for which TCP withholds acknowledgements until the peer has acknowledged the bytes
+    /// below this offset.
+    pub(super) fn withholding(withheld_until: Option<u64>) -> Self {
+        Self { withheld_until, ..Self::default() }
+    }
+
+    pub(super) fn on(mut self, base: &mut Base, state: &mut EngineState, event: Event<'_>) -> Phase {
+        match event {
+            Event::Received { received, .. } => {
+                base.discard(state, received.offset, &received.buf, received.frontier);
+                self.refuse(base, state);
+            }
+            Event::Acknowledged => self.on_acknowledged(base, state),
+            // If there is something left of the startup frames, our FIN follows it.
+            Event::PeerClosed if base.pre_fpdu.is_pending() => {}
+            Event::PeerClosed => state.tcp.close(state.now, base.conn),
+            Event::Send if base.pre_fpdu.is_pending() => {
+                if base.send_pre_fpdu(state, None) == Sent::All {
+                    state.tcp.close(state.now, base.conn);
+                }
+            }
+            Event::Deadline => self.acknowledged = base.on_close_deadline(state, self.acknowledged),
+            Event::Asked(Ask::Abort) => base.abort(state),
+            // It is ending already.
+            Event::Asked(_) | Event::Disconnect => {}
+            event => return Phase::Closing(self).by_default(base, state, event),
+        }
+        Phase::Closing(self)
+    }
+
+    /// The peer has sent more after our graceful close, and the bytes are dropped. With InfiniBand's
+    /// semantics its requests succeed when TCP acknowledges them, so the connection is reset instead (RFC
+    /// 9293 section 3.6.1, for data after a CLOSE). All of ours has been acknowledged before our FIN.
+    fn refuse(&self, base: &Base, state: &mut EngineState) {
+        if base.qp.as_ref().is_some_and(|qp| qp.attributes.ib_semantics() == Some(true))
+            && base.report.error().is_none()
+        {
+            state.tcp.abort(state.now, base.conn);
+        }
+    }
+
+    /// TCP withholds no acknowledgement from a peer that knows what is not taken.
+    fn on_acknowledged(&mut self, base: &Base, state: &mut EngineState) {
+        if let (Some(until), Some(offset)) = (self.withheld_until, state.tcp.acknowledged(base.conn))
+            && until <= offset
+        {
+            self.withheld_until = None;
+            state.tcp.withhold(base.conn, None);
+        }
+    }
+}

@@ -1,0 +1,511 @@
+//! Full Operation: a connection receives and sends FPDUs.
+//!
+//! | file | what |
+//! |---|---|
+//! | here | receives and sends |
+//! | `rdma/not_ready.rs` | messages that find no receive request, at either end |
+//! | `rdma/teardown.rs` | how the stream ends: by its user, by a failure, or by TCP |
+
+use std::sync::Arc;
+
+use dp::Mbuf;
+use dp::invariant::{Check, ensure};
+use dp::profile::{self, Layer};
+use tcp_lite::{ConnId, Deadline, Received};
+
+use crate::memory::{Accessor, EpochGuard};
+use crate::mpa::{Deframed, Deframer, HeldSlab, MpaError, Negotiated, Ulpdus};
+use crate::queues::{Ask, QpShared};
+use crate::rdmap::{Terminate, TerminateError};
+use crate::stream::ib_profile::agreement::{Agreement, RnrConfig};
+use crate::stream::{Delivery, Failure, SendOutcome, Stream, StreamContext};
+use crate::verbs::ConnectionError;
+
+use super::super::state::EngineState;
+use super::super::trace;
+use super::base::Base;
+use super::closing::Ends;
+use super::reassembly::{Reassembly, Rest};
+use super::report::Announcement;
+use super::timers::RnrTimers;
+use super::{Event, Holdings, Phase, Transmitted};
+
+mod not_ready;
+mod teardown;
+
+/// A connection in Full Operation.
+pub(super) struct Rdma {
+    deframer: Deframer,
+    stream: Stream,
+    pub(super) state: RdmaState,
+    /// It is among the connections that owe an acknowledgement.
+    owes_ack: bool,
+    /// It is among those that owe a limit.
+    owes_limit: bool,
+    /// The peer's settings for messages that find no receive request, with InfiniBand's semantics.
+    peer_rnr: RnrConfig,
+    rnr: RnrTimers,
+}
+
+/// What a connection in Full Operation does.
+pub(super) enum RdmaState {
+    /// It awaits the peer's first FPDU, its RTR. Then this is announced.
+    AwaitingRtr(Box<Announcement>),
+    /// It sends and receives.
+    Open,
+    /// It sends what is posted and awaits the answers to Reads; FIN follows. `progress` is the stream's when
+    /// the deadline for these answers was set.
+    Draining { progress: u64 },
+    /// The stream has failed: received bytes are acknowledged and dropped, and only a Terminate is still
+    /// sent.
+    Terminating,
+}
+
+impl Rdma {
+    /// Begins Full Operation. `may_send` says that this end need not wait for the peer's first FPDU.
+    /// `on_rtr` is announced when that has come.
+    pub(super) fn begin(
+        base: &mut Base,
+        state: &mut EngineState,
+        qp: Arc<QpShared>,
+        (negotiated, agreement): (&Negotiated, Agreement),
+        may_send: bool,
+        on_rtr: Option<Box<Announcement>>,
+    ) -> Box<Self> {
+        let by = Accessor { pd: qp.config.pd.id(), stream: qp.config.stream };
+        // RFC 5044 section 7.1 (MPA-141): Full Operation begins with a queue pair, and its stream is bound to
+        // this connection.
+        let Agreement { peer_rnr, rnr_timeout, outlives_peer } = agreement;
+        let ib_semantics = agreement.ib_semantics();
+        qp.connected((negotiated.ord, negotiated.ird), ib_semantics, outlives_peer);
+        state.tcp.report_acknowledgements(base.conn, ib_semantics);
+        let Negotiated { rx_markers, crc, rx_start, .. } = *negotiated;
+        Box::new(Self {
+            deframer: Deframer::new(rx_start, rx_markers, crc),
+            stream: Stream::new(qp, by, negotiated, (may_send, ib_semantics), &mut state.request_pool),
+            state: on_rtr.map_or(RdmaState::Open, RdmaState::AwaitingRtr),
+            owes_ack: false,
+            owes_limit: false,
+            peer_rnr: peer_rnr.unwrap_or_default(),
+            rnr: RnrTimers::new(rnr_timeout),
+        })
+    }
+
+    pub(super) fn on(
+        mut self: Box<Self>,
+        base: &mut Base,
+        state: &mut EngineState,
+        event: Event<'_>,
+    ) -> Phase {
+        let next = match event {
+            Event::PeerClosed => self.on_peer_closed(base, state),
+            Event::Asked(asked) => {
+                let next = self.on_ask(base, state, asked);
+                self.on_recv_posted(base, state);
+                next
+            }
+            Event::Disconnect => self.disconnect(base, state),
+            // A graceful close has its own deadlines, also while requests are still sent.
+            Event::IdleCheck if self.is_draining() || self.is_terminating() => Next::Same,
+            Event::IdleCheck if base.has_idled(state) => self.disconnect(base, state),
+            Event::IdleCheck => Next::Same,
+            Event::Time => {
+                self.on_time(base, state);
+                Next::Same
+            }
+            Event::Deadline if self.is_terminating() => {
+                base.abort(state);
+                Next::Same
+            }
+            Event::Deadline if self.is_draining() => self.await_answers(base, state),
+            Event::Deadline if self.stream.awaits_recv() => self.on_rnr_timeout(base, state),
+            // The RTR did not come.
+            Event::Deadline => return self.fail_startup(base, state, ConnectionError::StartupTimeout),
+            Event::Send => {
+                if base.pre_fpdu.is_pending() {
+                    base.send_pre_fpdu(state, None);
+                }
+                Next::Same
+            }
+            Event::Evict { bytes } => {
+                let EngineState { tcp, held, .. } = state;
+                self.deframer.give_up(bytes, held, |stretches| tcp.evict(base.conn, stretches));
+                Next::Same
+            }
+            Event::Closed(_) => return Phase::Closing(self.lose(base, state)),
+            event => return Phase::Rdma(self).by_default(base, state, event),
+        };
+        self.then(next, base, state)
+    }
+
+    /// Bytes of packet buffers that are held for bytes ahead of the frontier, and when to call
+    /// [`on_time`](Self::on_time).
+    #[inline]
+    pub(super) fn upkeep(&self) -> (usize, Deadline) {
+        (self.deframer.pinned_bytes(), self.rnr.peer())
+    }
+
+    /// The phase that follows.
+    pub(super) fn then(self: Box<Self>, next: Next, base: &mut Base, state: &mut EngineState) -> Phase {
+        match next {
+            Next::Same => Phase::Rdma(self),
+            Next::Close => self.close(base, state),
+        }
+    }
+
+    pub(super) fn is_draining(&self) -> bool {
+        matches!(self.state, RdmaState::Draining { .. })
+    }
+
+    pub(super) fn is_terminating(&self) -> bool {
+        matches!(self.state, RdmaState::Terminating)
+    }
+
+    /// Gives the ULPDUs in a received buffer to the stream. Returns how many bytes that were handed up ahead
+    /// of the frontier are no longer held.
+    ///
+    /// Never inlined: the loop over FPDUs has the registers to itself.
+    #[inline(never)]
+    fn deframe(
+        &mut self,
+        received: Received,
+        state: &mut EngineState,
+        guard: &EpochGuard<'_>,
+    ) -> Result<usize, Failure> {
+        let _deframe = profile::scope(Layer::Deframe);
+        let Received { offset, mut buf, frontier } = received;
+        let EngineState { streams, request_pool, held, .. } = state;
+        let mut delivery =
+            self.stream.delivery(StreamContext { guard, counters: streams, pool: request_pool });
+        let taken = self.deframer.receive_whole(offset, &buf, frontier, held, |position, ulpdu| {
+            let _receive = profile::scope(Layer::Receive);
+            delivery.deliver_whole(position, ulpdu)
+        })?;
+        if taken > 0 && taken == buf.len() {
+            // Nothing is held, so nothing is released.
+            return Ok(0);
+        }
+        buf.advance(taken);
+        Self::deframe_any(&mut self.deframer, (offset + taken as u64, buf, frontier), held, delivery)
+    }
+
+    /// As [`deframe`](Self::deframe), for any buffer: out of order, with markers, with FPDUs that continue in
+    /// the next buffer, or wrong.
+    #[inline(never)]
+    fn deframe_any(
+        deframer: &mut Deframer,
+        (offset, buf, frontier): (u64, Mbuf, u64),
+        held: &mut HeldSlab,
+        mut delivery: Delivery<'_>,
+    ) -> Result<usize, Failure> {
+        Self::take(deframer.receive(offset, buf, frontier, held), &mut delivery)
+    }
+
+    /// Gives ULPDUs to the stream.
+    fn take(mut ulpdus: Ulpdus<'_>, delivery: &mut Delivery<'_>) -> Result<usize, Failure> {
+        while let Some(deframed) = ulpdus.next()? {
+            let _receive = profile::scope(Layer::Receive);
+            match deframed {
+                Deframed::InOrder(ulpdu) => delivery.deliver(&ulpdu)?,
+                Deframed::Placed { head, ulpdu_len } => delivery.deliver_placed(head, ulpdu_len)?,
+                Deframed::Ahead(ulpdu) => {
+                    if delivery.place_early(&ulpdu) {
+                        ulpdus.mark_placed();
+                    }
+                }
+            }
+        }
+        Ok(ulpdus.finish())
+    }
+
+    /// FPDUs were received, and requests of the peer wait for their acknowledgement.
+    fn owe_ack(&mut self, state: &mut EngineState, conn: ConnId) {
+        if !std::mem::replace(&mut self.owes_ack, true) {
+            state.acks.owe(state.now, conn);
+        }
+    }
+
+    fn wants_to_send(&self) -> bool {
+        self.is_draining() || self.stream.wants_to_send()
+    }
+
+    /// Whether a FIN of the peer here is graceful: no FPDU is incomplete, and no Read or atomic of ours waits
+    /// for its response.
+    fn may_end_here(&self) -> bool {
+        self.deframer.at_boundary() && !self.stream.awaits_answers()
+    }
+
+    /// Bytes arrived.
+    #[inline(always)]
+    pub(super) fn receive(
+        &mut self,
+        base: &mut Base,
+        state: &mut EngineState,
+        guard: &EpochGuard<'_>,
+        received: Received,
+    ) -> Next {
+        // RFC 5041 section 7.1 (DDP-192): after an error all that still arrives is dropped.
+        if self.is_terminating() {
+            base.discard(state, received.offset, &received.buf, received.frontier);
+            return Next::Same;
+        }
+        let before = ReceiveSnapshot::of(self, state);
+        let result = self.deframe(received, state, guard);
+        self.after_receiving(base, state, before, result)
+    }
+
+    /// FPDUs were received, or the first of them was not.
+    #[inline(always)]
+    fn after_receiving(
+        &mut self,
+        base: &mut Base,
+        state: &mut EngineState,
+        before: ReceiveSnapshot,
+        result: Result<usize, Failure>,
+    ) -> Next {
+        let ReceiveSnapshot { first, fpdus, placed } = before;
+        let fpdus = state.streams.rx_fpdus - fpdus;
+        let wants_to_send = self.wants_to_send();
+        // The peer's first FPDU is a Terminate in place of its RTR: startup has failed.
+        let ended_startup = first && fpdus == 1 && matches!(result, Err(Failure::Peer(_)));
+        if first && self.stream.may_send() && !ended_startup {
+            self.on_first_fpdu(base, state);
+        }
+        if let Some(id) = base.user.id() {
+            id.count_segment(fpdus, state.streams.rx_placed_bytes - placed);
+            if fpdus > 0 {
+                id.set_progress(state.now_us());
+            }
+        }
+        if self.stream.has_ib_semantics() && fpdus > 0 {
+            self.after_receiving_ib(base, state, result.is_ok());
+        }
+        match result {
+            Ok(released) => {
+                state.tcp.release(base.conn, released);
+                if wants_to_send {
+                    base.activate(state);
+                }
+                Next::Same
+            }
+            Err(Failure::Peer(terminate)) if ended_startup => {
+                self.fail(base, state, Failure::Peer(Box::new(terminate.in_startup())))
+            }
+            Err(failure) => self.fail(base, state, failure),
+        }
+    }
+
+    /// FPDUs were received, with InfiniBand's semantics; `well`: and none of them is wrong.
+    #[inline(never)]
+    fn after_receiving_ib(&mut self, base: &mut Base, state: &mut EngineState, well: bool) {
+        self.owe_ack(state, base.conn);
+        if self.stream.owes_limit() && !std::mem::replace(&mut self.owes_limit, true) {
+            state.acks.owe_limit(state.now, base.conn);
+        }
+        if let (Some(news), true) = (self.stream.take_news(), well) {
+            self.on_news(base, state, news);
+        }
+    }
+
+    /// The peer's first FPDU has come, so this end may send. Announces what waits for it, if it was the RTR.
+    #[cold]
+    fn on_first_fpdu(&mut self, base: &mut Base, state: &mut EngineState) {
+        match std::mem::replace(&mut self.state, RdmaState::Open) {
+            RdmaState::AwaitingRtr(announcement) => {
+                base.timers.clear_deadline();
+                base.announce_established(state, *announcement);
+            }
+            other => self.state = other,
+        }
+    }
+
+    /// Receives the bytes after the startup frame as FPDUs, and schedules the connection to send.
+    pub(super) fn receive_rest(
+        mut self: Box<Self>,
+        base: &mut Base,
+        state: &mut EngineState,
+        guard: &EpochGuard<'_>,
+        mut reassembly: Reassembly,
+    ) -> Phase {
+        let mut next = Next::Same;
+        while let Some(Rest { offset, buf, frontier, released }) = reassembly.pop_rest(&mut state.held) {
+            state.tcp.release(base.conn, released);
+            // A stream that has failed drops what follows.
+            match self.receive(base, state, guard, Received { offset, buf, frontier }) {
+                Next::Same => {}
+                Next::Close => next = Next::Close,
+            }
+        }
+        base.activate(state);
+        self.then(next, base, state)
+    }
+
+    /// The peer has sent FIN.
+    fn on_peer_closed(&mut self, base: &mut Base, state: &mut EngineState) -> Next {
+        // While the Terminate is being sent: our FIN follows it.
+        if self.is_terminating() {
+            return Next::Same;
+        }
+        // RFC 5041 sections 3 and 6.2.1 (DDP-040, DDP-041, DDP-153): a FIN ends the one stream and its
+        // connection. The posted requests are sent, then our half is closed gracefully as well.
+        self.stream.on_peer_closed();
+        if self.may_end_here() && self.stream.may_send() {
+            self.close_gracefully(base, state);
+            return Next::Same;
+        }
+        base.report.add(ConnectionError::PeerClosed);
+        self.fail(base, state, Failure::Lost(MpaError::Closed))
+    }
+
+    /// Does what the queue pair asks for: its user, or a completion queue that has lost a completion.
+    fn on_ask(&mut self, base: &mut Base, state: &mut EngineState, asked: Ask) -> Next {
+        match asked {
+            // The connection receives after any request.
+            Ask::Nothing | Ask::Receive => {}
+            Ask::Abort => base.abort(state),
+            _ if self.is_terminating() => {}
+            Ask::Close => return self.disconnect(base, state),
+            Ask::Terminate => {
+                let terminate = Box::new(Terminate::bare(TerminateError::LocalCatastrophic));
+                return self.fail(base, state, Failure::Here(terminate));
+            }
+            Ask::Abandon => base.abort(state),
+        }
+        Next::Same
+    }
+
+    // ---- acknowledgements ----
+
+    /// The peer has acknowledged bytes that requests may wait for.
+    pub(super) fn on_acknowledged(&mut self, base: &Base, state: &mut EngineState) {
+        if let Some(offset) = state.tcp.acknowledged(base.conn) {
+            self.stream.on_acknowledged(offset);
+            state.acks.arrive(base.conn);
+            if self.stream.knows_end(offset) {
+                state.tcp.withhold(base.conn, None);
+            }
+        }
+    }
+
+    /// Completes the requests that wait for the acknowledgement.
+    pub(super) fn complete_acknowledged(&mut self, base: &Base, state: &mut EngineState) {
+        self.stream.complete_acknowledged();
+        if self.is_draining() {
+            base.activate(state);
+        }
+    }
+
+    /// The peer is told the limit, unless an answer has told it by now.
+    pub(super) fn tell_limit(&mut self, base: &Base, state: &mut EngineState) {
+        self.owes_limit = false;
+        if !self.is_terminating() && self.stream.owes_limit() {
+            self.stream.tell_limit();
+            base.activate(state);
+        }
+    }
+
+    /// The acknowledgement that it owes leaves.
+    pub(super) fn on_acknowledging(&mut self) {
+        self.owes_ack = false;
+    }
+
+    // ---- sending ----
+
+    /// Begins a turn to send. Returns what the queue pair asks for.
+    #[inline]
+    pub(super) fn begin_turn(&self) -> Ask {
+        let qp = self.stream.qp();
+        qp.engine.clear_doorbell();
+        let asked = qp.signals.take_asked();
+        self.stream.report_if_drained();
+        asked
+    }
+
+    /// Hands about `bytes` bytes of FPDUs to TCP.
+    #[inline]
+    pub(super) fn transmit(
+        &mut self,
+        base: &mut Base,
+        state: &mut EngineState,
+        bytes: usize,
+        guard: &EpochGuard<'_>,
+    ) -> (Transmitted, Next) {
+        let is_terminating = self.is_terminating();
+        let EngineState { tcp, streams, request_pool, now, .. } = state;
+        let before = streams.tx_fpdus;
+        let context = StreamContext { guard, counters: streams, pool: request_pool };
+        let result = self.stream.transmit(tcp, base.conn, *now, bytes, context);
+        if state.streams.tx_fpdus > before {
+            base.note_progress(state);
+        }
+        if is_terminating {
+            // The Terminate is sent, or waits for space.
+            self.flush_late();
+        }
+        match result {
+            Ok(SendOutcome::Idle) => (Transmitted::Done, self.close_or_await(base, state)),
+            Ok(SendOutcome::Full) => (Transmitted::Done, self.await_space(base, state)),
+            Ok(SendOutcome::More) => (Transmitted::More, Next::Same),
+            Ok(SendOutcome::NoMbuf) => (Transmitted::NoMbuf, Next::Same),
+            Ok(SendOutcome::Terminated) => {
+                state.counters.tx_terminates += 1;
+                trace::terminate_sent(state, base.conn, base.qp.as_ref(), base.report.error());
+                (Transmitted::Done, Next::Close)
+            }
+            Ok(SendOutcome::Ended) => (Transmitted::Done, Next::Close),
+            Err(failure) => {
+                let next = self.fail(base, state, failure);
+                let more = next == Next::Same && self.wants_to_send();
+                (if more { Transmitted::More } else { Transmitted::Done }, next)
+            }
+        }
+    }
+
+    // ---- for tests ----
+
+    /// Whether the user and the deadline are those of this phase. Returns what it holds.
+    pub(super) fn check(&self, base: &Base, state: &EngineState) -> Check<Holdings> {
+        let has_deadline = base.timers.deadline().is_some();
+        ensure!(base.user.id().is_some(), "Full Operation has no user");
+        match &self.state {
+            RdmaState::AwaitingRtr(_) => {
+                ensure!(!self.stream.may_send(), "the RTR is awaited and has come");
+                ensure!(has_deadline, "the RTR has no deadline");
+            }
+            RdmaState::Open => {
+                let waits = self.stream.awaits_recv();
+                ensure!(waits || !has_deadline, "Full Operation has a deadline");
+            }
+            RdmaState::Draining { .. } => {}
+            RdmaState::Terminating => ensure!(has_deadline, "the Terminate has no deadline"),
+        }
+        let (buffers, records) = self.deframer.check(&state.held)?;
+        Ok(Holdings { buffers, records, waiting: self.stream.check(&state.request_pool)? })
+    }
+}
+
+/// What follows a step in Full Operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub(super) enum Next {
+    /// Full Operation goes on.
+    Same,
+    /// The stream ends here, and FIN is sent.
+    Close,
+}
+
+/// The state before FPDUs are received.
+pub(super) struct ReceiveSnapshot {
+    /// No FPDU has come yet.
+    first: bool,
+    fpdus: u64,
+    placed: u64,
+}
+
+impl ReceiveSnapshot {
+    #[inline]
+    pub(super) fn of(full: &Rdma, state: &EngineState) -> Self {
+        let (fpdus, placed) = (state.streams.rx_fpdus, state.streams.rx_placed_bytes);
+        Self { first: !full.stream.may_send(), fpdus, placed }
+    }
+}

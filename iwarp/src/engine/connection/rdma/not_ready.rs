@@ -1,0 +1,90 @@
+//! Messages that find no receive request, at either end, where both ends have agreed on InfiniBand's
+//! semantics ([`ib_profile`](crate::stream::ib_profile)): how long they wait.
+//!
+//! InfiniBand counts how often the sender sends such a message again, each time after a time that the
+//! receiver has told. Here the sender counts how long the message waits: as long as these tries would take.
+//! Then its request fails with [`WcStatus::RnrRetryExceeded`](crate::queues::WcStatus), and the connection is
+//! reset.
+//!
+//! The receiver may have a limit of its own, behind which the message is an error, as it is without the
+//! agreement at once.
+
+use tcp_lite::Duration;
+
+use super::super::super::state::EngineState;
+use super::super::base::Base;
+use super::super::duration;
+use super::{Next, Rdma, RdmaState};
+use crate::stream::ib_profile::News;
+use crate::verbs::{ConnectionError, QpState, RNR_RETRY_FOR_EVER};
+
+impl Rdma {
+    /// Something has happened to the requests of either end.
+    #[cold]
+    pub(super) fn on_news(&mut self, base: &mut Base, state: &mut EngineState, news: News) {
+        if news.peer_takes {
+            // Each message has the whole time.
+            self.rnr.peer_takes();
+        }
+        if news.peer_not_ready {
+            let time = self.peer_rnr_time();
+            self.rnr.peer_is_not_ready(state.now, time);
+        }
+        if news.refused {
+            self.stream.await_recv();
+            if matches!(self.state, RdmaState::Open)
+                && base.timers.deadline().is_none()
+                && let Some(limit) = self.rnr.limit(state.now)
+            {
+                base.timers.set_deadline(limit);
+            }
+        }
+        base.activate(state);
+    }
+
+    /// A receive request was posted: the message of the peer that waits for one gets it.
+    pub(super) fn on_recv_posted(&mut self, base: &mut Base, state: &mut EngineState) {
+        if self.is_terminating() || !self.stream.awaits_recv() {
+            return;
+        }
+        if !self.stream.bind_awaited() {
+            // Another queue pair has taken it.
+            return self.stream.await_recv();
+        }
+        if matches!(self.state, RdmaState::Open) {
+            base.timers.clear_deadline();
+        }
+        base.activate(state);
+    }
+
+    /// A message of the peer has waited for too long: the peer gets the Terminate that it would have got at
+    /// once without the agreement.
+    pub(super) fn on_rnr_timeout(&mut self, base: &mut Base, state: &mut EngineState) -> Next {
+        match self.stream.stop_waiting() {
+            Some(failure) => self.fail(base, state, failure),
+            None => Next::Same,
+        }
+    }
+
+    /// Perhaps the time has passed for which a message of this end may wait.
+    pub(super) fn on_time(&mut self, base: &mut Base, state: &mut EngineState) {
+        // By now the peer may have said that there is a receive request. The end of the connection has
+        // deadlines of its own.
+        if self.rnr.take_peer_due(state.now)
+            && self.stream.awaits_peer()
+            && matches!(self.state, RdmaState::Open)
+        {
+            base.report.add(ConnectionError::ReceiverNotReady);
+            base.name_cause();
+            self.stream.fail_untaken();
+            self.stream.qp().state.set(QpState::Error);
+            state.tcp.abort(state.now, base.conn);
+        }
+    }
+
+    /// How long a message of this end may wait; `None`: for ever.
+    fn peer_rnr_time(&self) -> Option<Duration> {
+        let retry = self.stream.qp().attributes.rnr_retry().unwrap_or(self.peer_rnr.rnr_retry);
+        (retry < RNR_RETRY_FOR_EVER).then(|| duration(self.peer_rnr.rnr_time() * u32::from(retry)))
+    }
+}

@@ -1,0 +1,183 @@
+//! How an RDMA stream ends: by its user, by a failure, or by TCP (RFC 5040 section 7; RFC 5041 section 7).
+
+use tcp_lite::CloseReason;
+
+use crate::queues::{QpState, WcStatus};
+use crate::stream::{Ending, Failure};
+use crate::verbs::ConnectionError;
+
+use super::super::super::state::EngineState;
+use super::super::super::trace;
+use super::super::base::Base;
+use super::super::closing::{Closing, Ends};
+use super::super::duration;
+use super::{Next, Rdma, RdmaState};
+
+impl Rdma {
+    /// The user wants a graceful close.
+    pub(super) fn disconnect(&mut self, base: &mut Base, state: &mut EngineState) -> Next {
+        if self.is_terminating() {
+            // It is ending already.
+        } else if self.stream.may_send() {
+            self.close_gracefully(base, state);
+        } else {
+            // Nothing may be sent yet, so there is nothing to drain.
+            base.abort(state);
+        }
+        Next::Same
+    }
+
+    /// Sends the posted requests, waits for the answers to Reads, then sends FIN. While something is being
+    /// sent there is no deadline here: TCP has its own for a peer that does not acknowledge.
+    pub(super) fn close_gracefully(&mut self, base: &mut Base, state: &mut EngineState) {
+        if !self.is_draining() {
+            if self.stream.awaits_recv() {
+                // The close has deadlines of its own.
+                base.timers.clear_deadline();
+            }
+            self.state = RdmaState::Draining { progress: 0 };
+        }
+        // One that outlives its peer takes sends until the end, and after it.
+        if !self.stream.qp().outlives_peer() {
+            self.stream.begin_close();
+        }
+        base.activate(state);
+    }
+
+    /// Nothing can be sent now. In a graceful close: sends FIN if everything is sent. Otherwise the next
+    /// request waits, behind a fence or for an ORD, or only answers to Reads are missing: sets a deadline, as
+    /// the peer may never send them.
+    pub(super) fn close_or_await(&mut self, base: &mut Base, state: &EngineState) -> Next {
+        let Self { stream, state: RdmaState::Draining { progress }, .. } = self else { return Next::Same };
+        if stream.is_drained() {
+            return Next::Close;
+        }
+        if base.timers.deadline().is_none() {
+            *progress = stream.progress();
+            base.timers.set_deadline(state.now + duration(state.config.close_timeout));
+        }
+        Next::Same
+    }
+
+    /// TCP takes no more of what a graceful close still has to send. Where messages wait for receives, the
+    /// peer may hold them with its window closed, and acknowledge probes for ever: sets a deadline.
+    pub(super) fn await_space(&mut self, base: &mut Base, state: &EngineState) -> Next {
+        if self.is_draining() && self.stream.qp().attributes.ib_semantics() == Some(true) {
+            return self.close_or_await(base, state);
+        }
+        Next::Same
+    }
+
+    /// The deadline for an answer to a Read, or for space, has passed: aborts if there was no progress.
+    pub(super) fn await_answers(&mut self, base: &mut Base, state: &mut EngineState) -> Next {
+        let Self { stream, state: RdmaState::Draining { progress }, .. } = &*self else { return Next::Same };
+        if !stream.awaits_answers() && stream.qp().attributes.ib_semantics() != Some(true) {
+            return Next::Same;
+        }
+        if *progress == stream.progress() {
+            base.close_timeout(state);
+            return Next::Same;
+        }
+        self.close_or_await(base, state)
+    }
+
+    /// The stream has failed: sends a Terminate if possible, flushes, closes.
+    #[cold]
+    pub(in super::super) fn fail(
+        &mut self,
+        base: &mut Base,
+        state: &mut EngineState,
+        failure: Failure,
+    ) -> Next {
+        base.report.add(ConnectionError::Stream(failure.stream_error()));
+        // RFC 5041 section 3 (DDP-038): the stream is marked as failed. RFC 5040 section 7.1 (RDMAP-331):
+        // only its first error is told to the peer.
+        if matches!(std::mem::replace(&mut self.state, RdmaState::Terminating), RdmaState::Terminating) {
+            return Next::Same;
+        }
+        if failure.is_peers() {
+            base.count_peer_failure(state);
+        }
+        base.name_cause();
+        if self.stream.has_ib_semantics() {
+            // TCP may acknowledge what is dropped before the peer knows it, whichever end is to blame.
+            let offset = self.deframer.untaken_from();
+            self.stream.end_taking(offset);
+            state.tcp.withhold(base.conn, Some(offset));
+        }
+        state.tcp.release(base.conn, self.deframer.clear(&mut state.held));
+        let (terminate, ending) = self.stream.fail(&mut state.request_pool, &failure);
+        base.report.terminate = terminate;
+        match ending {
+            // RFC 5044 section 8 (MPA-239), RFC 6581 section 9.3 (MPA2-095): the Terminate goes out before
+            // TCP is closed.
+            Ending::Terminating => {
+                base.timers.set_deadline(state.now + duration(state.config.close_timeout));
+                base.activate(state);
+                Next::Same
+            }
+            Ending::Terminated => {
+                state.counters.rx_terminates += 1;
+                trace::terminate_received(state, base.conn, base.qp.as_ref(), &failure);
+                Next::Close
+            }
+            Ending::Silent => Next::Close,
+            Ending::Lost => {
+                state.tcp.abort(state.now, base.conn);
+                Next::Same
+            }
+        }
+    }
+
+    /// TCP is closed. Puts the queue pair of a stream that TCP has lost into its state, unless the user has
+    /// aborted it, a request has failed instead, or it outlives that.
+    pub(super) fn lose(self: Box<Self>, base: &mut Base, state: &mut EngineState) -> Closing {
+        // RFC 5041 section 6.2.2 (DDP-155): the loss of the connection is a fatal error of the queue pair.
+        // It comes before `end`, which drops the stream.
+        base.name_cause();
+        if self.is_lost(base) {
+            self.stream.lose();
+        }
+        self.end(base, state)
+    }
+
+    /// Whether TCP has lost a stream that neither its user nor an error of its own has ended, and that does
+    /// not outlive it.
+    fn is_lost(&self, base: &Base) -> bool {
+        let others = [ConnectionError::Tcp(CloseReason::Aborted), ConnectionError::ReceiverNotReady];
+        !self.is_terminating()
+            && base.report.error().is_some_and(|error| !others.contains(&error))
+            && !base.is_orphan()
+    }
+
+    /// Flushes requests that were posted after the stream failed.
+    pub(super) fn flush_late(&mut self) {
+        if matches!(self.stream.qp().state.get(), QpState::Terminate | QpState::Error) {
+            self.stream.flush();
+        }
+    }
+}
+
+impl Ends for Box<Rdma> {
+    fn end(self, base: &mut Base, state: &mut EngineState) -> Closing {
+        base.name_cause();
+        let (is_orphan, is_lost) = (base.is_orphan(), self.is_lost(base));
+        let Rdma { mut deframer, stream, .. } = *self;
+        let withheld_until = stream.withheld_until();
+        state.tcp.release(base.conn, deframer.clear(&mut state.held));
+        // On InfiniBand the oldest request runs out of tries, and the others are flushed. A peer that resets
+        // the connection is there, and has ended it: programs take flushed requests for that.
+        let has_vanished = is_lost
+            && matches!(base.report.error(), Some(ConnectionError::Tcp(reason)) if reason != CloseReason::Reset);
+        let fails = is_orphan || (has_vanished && stream.has_ib_semantics());
+        let first = if fails { WcStatus::RetryExceeded } else { WcStatus::WrFlushError };
+        let failed = stream.end(&mut state.request_pool, first);
+        if failed
+            && is_orphan
+            && let Some(qp) = &base.qp
+        {
+            qp.state.set(QpState::Error);
+        }
+        Closing::withholding(withheld_until)
+    }
+}

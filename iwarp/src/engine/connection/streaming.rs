@@ -1,0 +1,288 @@
+//! Streaming mode before MPA, and the switch to MPA (RFC 5044 sections 7.1, 7.1.3, 7.1.5).
+//!
+//! The switch loses no byte. Bytes that the user has sent go before our startup frame. Bytes that the user
+//! has not read belong to the peer's startup frame. Positions of FPDUs and markers count from the end of the
+//! startup frames.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use dp::invariant::{Check, ensure};
+use tcp_lite::{CloseReason, Received};
+
+use crate::memory::EpochGuard;
+use crate::mpa::StartupFault;
+use crate::queues::QpShared;
+use crate::verbs::{CmEventKind, CmShared, ConnParam, ConnectionError, PlainBytes, ResponderOptions};
+
+use super::super::state::EngineState;
+use super::base::Base;
+use super::closing::{Closing, Ends};
+use super::pre_fpdu::Sent;
+use super::report::{Announced, User};
+use super::startup::{Initiating, Role, Startup};
+use super::{Event, Holdings, Phase, Reassembly, duration};
+
+/// A connection in streaming mode.
+pub(super) struct Streaming {
+    /// The bytes from and to the user.
+    plain: Arc<PlainBytes>,
+    pub(super) reassembly: Reassembly,
+    peer_closed: bool,
+    /// FIN follows the bytes that the user has sent. So many bytes had the peer acknowledged when the
+    /// deadline was set.
+    pub(super) closing: Option<u64>,
+}
+
+impl Ends for Box<Streaming> {
+    fn end(self, base: &mut Base, state: &mut EngineState) -> Closing {
+        base.name_cause();
+        base.drop_reassembly(state, self.reassembly);
+        Closing::default()
+    }
+}
+
+impl Streaming {
+    pub(super) fn new(plain: Arc<PlainBytes>, reassembly: Reassembly) -> Self {
+        Self { plain, reassembly, peer_closed: false, closing: None }
+    }
+
+    /// Our SYN was answered: streaming mode begins.
+    pub(super) fn begin(
+        base: &mut Base,
+        state: &mut EngineState,
+        plain: Arc<PlainBytes>,
+        idle_timeout: Option<Duration>,
+    ) -> Phase {
+        if let Some(info) = state.tcp.info(base.conn) {
+            announce(base, state, &plain, (None, info.remote), idle_timeout);
+        }
+        Self::enter(base, state, plain, Reassembly::default())
+    }
+
+    /// Enters streaming mode, at first or again after a reject.
+    pub(super) fn enter(
+        base: &mut Base,
+        state: &mut EngineState,
+        plain: Arc<PlainBytes>,
+        reassembly: Reassembly,
+    ) -> Phase {
+        base.timers.clear_deadline();
+        let mut streaming = Box::new(Self::new(plain, reassembly));
+        base.report.announced = Announced::Streaming;
+        // The startup frames were progress.
+        base.note_progress(state);
+        base.timers.rewatch_idle(state.now);
+        streaming.deliver_to_user(base, state);
+        // The user may have sent bytes since the reject.
+        base.activate(state);
+        Phase::Streaming(streaming)
+    }
+
+    pub(super) fn on(
+        mut self: Box<Self>,
+        base: &mut Base,
+        state: &mut EngineState,
+        event: Event<'_>,
+    ) -> Phase {
+        match event {
+            Event::Accepted => self.announce_accepted(base, state),
+            Event::Received { received, .. } => return self.receive(base, state, received),
+            Event::PlainBytes => {
+                self.plain.answer();
+                self.deliver_to_user(base, state);
+                base.activate(state);
+            }
+            Event::Send => {
+                let sent = base.send_pre_fpdu(state, Some(&self.plain));
+                if self.closing.is_some() && sent == Sent::All {
+                    return self.close(base, state);
+                }
+            }
+            Event::Evict { bytes } => {
+                let EngineState { tcp, held, .. } = state;
+                self.reassembly.give_up(bytes, held, |stretches| tcp.evict(base.conn, stretches));
+            }
+            Event::PeerClosed => {
+                self.peer_closed = true;
+                self.deliver_to_user(base, state);
+            }
+            Event::StartInitiator { qp, param, after } => {
+                return self.start_initiator(base, state, (qp, param), after);
+            }
+            Event::StartResponder { guard, options, after } => {
+                return self.start_responder(base, state, guard, options, after);
+            }
+            Event::Deadline => match self.closing {
+                Some(acknowledged) => {
+                    self.closing = Some(base.on_close_deadline(state, acknowledged));
+                }
+                None => debug_assert!(false, "streaming mode has no deadline before its close"),
+            },
+            // A close has a deadline of its own.
+            Event::IdleCheck | Event::Disconnect if self.closing.is_some() => {}
+            Event::IdleCheck => {
+                if base.has_idled(state) {
+                    self.begin_close(base, state);
+                }
+            }
+            Event::Disconnect => self.begin_close(base, state),
+            event => return Phase::Streaming(self).by_default(base, state, event),
+        }
+        Phase::Streaming(self)
+    }
+
+    /// Announces a connection of a listener to the user.
+    fn announce_accepted(&self, base: &mut Base, state: &mut EngineState) {
+        let (Some(admitted), Some(info)) = (&mut base.admitted, state.tcp.info(base.conn)) else { return };
+        admitted.decide();
+        let listener = Arc::clone(&admitted.id);
+        let id = listener.child(base.conn, (info.local, info.remote));
+        base.user = User::Known(id);
+        announce(base, state, &self.plain, (Some(&listener), info.remote), None);
+    }
+
+    /// Bytes arrived. TCP's budget counts bytes in order as well, until the user has read them.
+    fn receive(mut self: Box<Self>, base: &mut Base, state: &mut EngineState, received: Received) -> Phase {
+        let Received { offset, buf, frontier } = received;
+        if offset < frontier {
+            state.tcp.hold(base.conn, buf.len());
+        }
+        match self.reassembly.push(&mut state.held, (offset, buf, frontier), true) {
+            Ok(()) => {
+                self.deliver_to_user(base, state);
+                Phase::Streaming(self)
+            }
+            Err(error) => self.fail_startup(base, state, error),
+        }
+    }
+
+    /// Moves bytes to the user's buffer, as many as fit.
+    fn deliver_to_user(&mut self, base: &Base, state: &mut EngineState) {
+        let Self { plain, reassembly, .. } = self;
+        let before = reassembly.next();
+        let released = reassembly.take(&mut state.held, |_, bytes| plain.fill(bytes));
+        state.tcp.release(base.conn, released);
+        let all = state.tcp.info(base.conn).is_none_or(|info| reassembly.next() >= info.frontier);
+        if self.peer_closed && all {
+            plain.set_ended();
+        }
+        if plain.take_readable() {
+            base.announce(CmEventKind::StreamReadable);
+        }
+        if reassembly.next() > before {
+            base.note_progress(state);
+        }
+    }
+
+    /// The user closes: FIN follows the bytes that it has sent.
+    fn begin_close(&mut self, base: &mut Base, state: &mut EngineState) {
+        self.closing = Some(base.set_close_deadline(state));
+        base.activate(state);
+    }
+
+    /// Why MPA cannot start any more, if so.
+    fn prevents_start(&self) -> Option<ConnectionError> {
+        if self.closing.is_some() {
+            // Another thread of the user has closed the connection at the same time.
+            return Some(ConnectionError::Tcp(CloseReason::Aborted));
+        }
+        // No Reply and no FPDU can follow the peer's FIN. TCP reports a FIN only once, so nothing would end
+        // a startup that begins after it.
+        self.peer_closed.then_some(ConnectionError::PeerClosed)
+    }
+
+    /// The user starts MPA as initiator, after position `after` of its stream.
+    fn start_initiator(
+        self: Box<Self>,
+        base: &mut Base,
+        state: &mut EngineState,
+        (qp, param): (Arc<QpShared>, Box<ConnParam>),
+        after: u64,
+    ) -> Phase {
+        base.report.announced = Announced::Nothing;
+        base.qp = Some(Arc::clone(&qp));
+        if let Some(error) = self.prevents_start() {
+            return self.fail_startup(base, state, error);
+        }
+        let deadline = state.now + duration(param.timeout);
+        base.timers.unwatch_idle();
+        let keepalive = param.keepalive;
+        let Some((initiating, request)) = Initiating::new((state, base.conn), (qp, param), deadline) else {
+            return self.fail_startup(base, state, ConnectionError::NoResources);
+        };
+        base.apply_keepalive(state, keepalive);
+        // RFC 5044 section 7.1.5 (MPA-222): the phase changes, and TCP's connection stays. It recovers loss
+        // and reordering during the switch as at any other time.
+        let Self { plain, reassembly, .. } = *self;
+        let startup = Startup::new(Role::Initiator(initiating), reassembly);
+        if !plain.take_unread().is_empty() {
+            // RFC 5044 section 7.1 (MPA-134): both ends start MPA at the same byte. A byte before the Reply
+            // is not of MPA: the peer does not know that it is the responder.
+            let error = ConnectionError::Startup(StartupFault::EarlyBytes);
+            return startup.fail_startup(base, state, error);
+        }
+        base.timers.set_deadline(deadline);
+        base.pre_fpdu.push_user_bytes(plain, after);
+        base.send_frame(state, &request);
+        Phase::Startup(startup)
+    }
+
+    /// The user starts MPA as responder, after position `after` of its stream. The bytes that it has not read
+    /// are the beginning of the Request.
+    fn start_responder(
+        self: Box<Self>,
+        base: &mut Base,
+        state: &mut EngineState,
+        guard: &EpochGuard<'_>,
+        options: Box<ResponderOptions>,
+        after: u64,
+    ) -> Phase {
+        base.report.announced = Announced::Nothing;
+        base.timers.unwatch_idle();
+        if let Some(error) = self.prevents_start() {
+            return self.fail_startup(base, state, error);
+        }
+        let Some((role, deadline)) = Role::await_request(options, state.now) else {
+            return self.fail_startup(base, state, ConnectionError::NoResources);
+        };
+        // RFC 5044 section 7.1.5 (MPA-222): as for the initiator, TCP's connection stays.
+        let Self { plain, reassembly, .. } = *self;
+        let next = reassembly.next();
+        let startup = Startup::new(role, reassembly);
+        base.timers.set_deadline(deadline);
+        // Sends the last bytes of the user now.
+        base.pre_fpdu.push_user_bytes(Arc::clone(&plain), after);
+        base.begin_to_send(state);
+        // RFC 5044 section 7.1 (MPA-134): MPA starts at the first byte that the user has not read.
+        let unread: Vec<u8> = plain.take_unread().into();
+        startup.run_with(base, state, guard, (next - unread.len() as u64, &unread))
+    }
+
+    /// Whether the user and the deadline are those of this phase; for tests. Returns what it holds.
+    pub(super) fn check(&self, base: &Base, state: &EngineState) -> Check<Holdings> {
+        let has_deadline = base.timers.deadline().is_some();
+        let is_same = base.plain.as_ref().is_some_and(|plain| Arc::ptr_eq(plain, &self.plain));
+        ensure!(is_same, "streaming mode has the bytes of another connection");
+        ensure!(base.user.id().is_some(), "streaming mode has no user");
+        ensure!(base.qp.is_none(), "streaming mode has a queue pair");
+        ensure!(has_deadline == self.closing.is_some(), "streaming mode has a deadline: {has_deadline}");
+        Ok(Holdings { buffers: self.reassembly.check(&state.held)?, ..Holdings::default() })
+    }
+}
+
+/// Tells the user, or that of the `listener`, of the connection to the peer at `remote`.
+fn announce(
+    base: &mut Base,
+    state: &mut EngineState,
+    plain: &Arc<PlainBytes>,
+    (listener, remote): (Option<&Arc<CmShared>>, SocketAddr),
+    idle_timeout: Option<Duration>,
+) {
+    let Some(id) = base.user.id().cloned() else { return };
+    base.report.announced = Announced::Streaming;
+    id.set_streaming(&state.handle, plain);
+    base.set_established(state, idle_timeout);
+    id.announce(listener, CmEventKind::StreamEstablished { remote });
+}

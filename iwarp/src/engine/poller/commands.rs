@@ -1,0 +1,189 @@
+//! Commands to the engine: connections that users begin and end, and listeners.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tcp_lite::{CloseReason, ConnId, ConnectError, ListenConfig};
+
+use super::Poller;
+use crate::engine::connection::{Attempt, Connection, Event, Reject, Retry};
+use crate::engine::listening::EngineListener;
+use crate::engine::rate::Rate;
+use crate::engine::state::EngineState;
+use crate::engine::trace;
+use crate::memory::EpochGuard;
+use crate::queues::{Ask, QpShared};
+use crate::verbs::{CmCommand, CmEventKind, CmShared, ConnParam, ConnectionError, ListenerShared};
+
+impl Poller {
+    pub(super) fn run_commands(&mut self, guard: &EpochGuard<'_>) -> bool {
+        let mut busy = false;
+        while let Some(command) = self.state.handle.next_command() {
+            busy = true;
+            self.step(guard, |poller| poller.run_command(command, guard));
+        }
+        let EngineState { handle, tx_scheduler, .. } = &mut self.state;
+        let doorbells = handle.doorbells();
+        let mut activate = |slot: usize, connection: Option<&Option<Box<Connection>>>| {
+            // As `Connection::activate`. A doorbell of a connection that has ended rings for nobody, or for
+            // the next one in its slot.
+            if let Some(Some(_)) = connection {
+                tx_scheduler.begin(slot as u32);
+            }
+        };
+        if doorbells.take_lost() {
+            (0..self.connections.len()).for_each(|slot| activate(slot, self.connections.get(slot)));
+        }
+        while let Some(slot) = doorbells.next() {
+            busy = true;
+            activate(slot as usize, self.connections.get(slot as usize));
+        }
+        busy
+    }
+
+    fn run_command(&mut self, command: CmCommand, guard: &EpochGuard<'_>) {
+        match command {
+            CmCommand::Connect { id, qp, remote, param } => {
+                self.connect(id, &qp, remote, param, Attempt::First)
+            }
+            CmCommand::ConnectStream { id, stream, remote, param } => match self.open(remote, &param) {
+                Ok(conn) => {
+                    let now = self.state.now;
+                    self.insert(Connection::connecting_stream(conn, id, stream, param, now));
+                }
+                Err(error) => {
+                    self.state.counters.connections_failed += 1;
+                    id.not_streaming(error);
+                }
+            },
+            CmCommand::PlainBytes { id } => {
+                self.with_id(&id, |connection, state| connection.on(state, Event::PlainBytes));
+            }
+            CmCommand::StartInitiator { id, qp, param, after } => {
+                if let Some(conn) = id.conn() {
+                    qp.engine.set_slot(conn.slot());
+                }
+                let started = self.with_id(&id, |connection, state| {
+                    connection.on(state, Event::StartInitiator { qp: Arc::clone(&qp), param, after });
+                    connection.activate(state);
+                });
+                if !started {
+                    // The connection has ended, and the user knows.
+                    id.ended_before(&qp);
+                }
+            }
+            CmCommand::StartResponder { id, options, after } => {
+                self.with_id(&id, |connection, state| {
+                    connection.on(state, Event::StartResponder { guard, options, after })
+                });
+            }
+            CmCommand::Listen { id, listener } => self.listen(id, listener),
+            CmCommand::Unlisten { port } => {
+                let of_port = |listener: &EngineListener| listener.shared.options.port == port;
+                if let Some(at) = self.state.listeners.iter().position(of_port) {
+                    let listener = self.state.listeners.swap_remove(at);
+                    self.state.tcp.unlisten(listener.tcp);
+                }
+            }
+            CmCommand::Accept { id, conn, qp, param } => {
+                qp.engine.set_slot(conn.slot());
+                let taken = self.with_conn(conn, |connection, state| {
+                    connection.accept(state, guard, Arc::clone(&id), (Arc::clone(&qp), param));
+                });
+                if !taken {
+                    // The connection has ended, and the user knows.
+                    id.ended_before(&qp);
+                }
+            }
+            CmCommand::Reject { conn, private_data, stays_open } => {
+                let why = Reject::ByUser { private_data: &private_data, stays_open };
+                self.with_conn(conn, |connection, state| connection.on(state, Event::Reject(why)));
+            }
+            CmCommand::Disconnect { id } => {
+                self.with_id(&id, |connection, state| connection.on(state, Event::Disconnect));
+            }
+            CmCommand::Abort { id } => {
+                self.with_id(&id, |connection, state| connection.abort(state));
+            }
+            CmCommand::Adopt { port } => self.siblings.adopted.push(port),
+            CmCommand::Status { engine } => engine.status().answer(Some(self.status())),
+        }
+    }
+
+    fn listen(&mut self, id: Arc<CmShared>, shared: Arc<ListenerShared>) {
+        let options = &shared.options;
+        let config = ListenConfig {
+            half_open: options.half_open,
+            half_open_per_address: options.half_open_per_address,
+            filter: options.filter.clone(),
+        };
+        match self.state.tcp.listen_with(options.port, config) {
+            Ok(tcp) => {
+                let limit = self.state.config.stack.limits.backlog;
+                let half_open = options.half_open.map_or(limit, |own| own.min(limit));
+                shared.count(|stats| stats.half_open_limit += half_open);
+                let reported = Default::default();
+                let rate = Rate::new(options.rate_per_address, options.failures_per_address);
+                self.state.listeners.push(EngineListener { id, shared, tcp, reported, half_open, rate });
+            }
+            Err(_) => {
+                let error = ConnectionError::NoResources;
+                id.announce(None, CmEventKind::ConnectError { error, peer: None });
+            }
+        }
+    }
+
+    /// Starts a TCP connection.
+    fn open(&mut self, remote: SocketAddr, param: &ConnParam) -> Result<ConnId, ConnectionError> {
+        let (now, port) = (self.state.now, param.local_port);
+        let opened = self.state.tcp.connect(now, remote, port).map_err(|error| match error {
+            ConnectError::NoRoute(_) => ConnectionError::NoRoute,
+            ConnectError::NoConnection(_) | ConnectError::EventsWait(_) | ConnectError::NoPort => {
+                ConnectionError::NoResources
+            }
+            ConnectError::InUse => ConnectionError::PortInUse,
+        });
+        match opened {
+            Ok(conn) => trace::syn_sent(&self.state, conn),
+            Err(error) => trace::connect_failed(&self.state, remote, error),
+        }
+        opened
+    }
+
+    /// Starts a connection.
+    fn connect(
+        &mut self,
+        id: Arc<CmShared>,
+        qp: &Arc<QpShared>,
+        remote: SocketAddr,
+        param: Box<ConnParam>,
+        attempt: Attempt,
+    ) {
+        let now = self.state.now;
+        let started = if qp.signals.asked() >= Ask::Terminate {
+            Err(ConnectionError::Tcp(CloseReason::Aborted))
+        } else {
+            self.open(remote, &param)
+        };
+        let made = started.map(|conn| {
+            qp.engine.set_slot(conn.slot());
+            Connection::connecting(conn, Arc::clone(&id), Arc::clone(qp), param, now, attempt)
+        });
+        match made {
+            Ok(connection) => self.insert(connection),
+            Err(error) => {
+                self.state.counters.connections_failed += 1;
+                id.not_connected(qp, error);
+            }
+        }
+    }
+
+    /// Begins the second attempts of connections whose first one has failed.
+    #[inline]
+    pub(super) fn begin_retries(&mut self, guard: &EpochGuard<'_>) {
+        while let Some(retry) = self.retries.pop() {
+            let Retry { id, qp, remote, param, deadline } = retry;
+            self.step(guard, |poller| poller.connect(id, &qp, remote, param, Attempt::Second { deadline }));
+        }
+    }
+}

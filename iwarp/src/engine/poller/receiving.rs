@@ -1,0 +1,148 @@
+//! From the wire: frames of the port go to TCP, and TCP's events go to the connections.
+
+use dp::profile::{self, Layer};
+use dp::{Burst, Mbuf};
+use tcp_lite::{Ahead, ConnId, Received};
+
+use super::{PREFETCH_DISTANCE, Poller};
+use crate::memory::EpochGuard;
+
+/// Bursts received in one poll at most. More bursts give more throughput; fewer let doorbells and timers wait
+/// less.
+const MAX_BURSTS: usize = 4;
+
+/// After a burst of fewer frames the port is not asked again in this poll: it has no more frames, or the
+/// frames are superframes, which are enough work. A device may return fewer frames than it has, but not as
+/// few as a quarter of a burst.
+const SHORT_BURST: usize = dp::BURST / 4;
+
+/// From this number of connections on, the state that a frame needs is prefetched. The state of fewer
+/// connections stays in the cache.
+const PREFETCH_MIN_CONNECTIONS: usize = 128;
+
+/// The frames of a burst that lies in reverse order: to take the last one costs less than to drain a vector.
+struct Frames<'a>(&'a mut Burst);
+
+impl Iterator for Frames<'_> {
+    type Item = Mbuf;
+
+    #[inline]
+    fn next(&mut self) -> Option<Mbuf> {
+        self.0.pop()
+    }
+
+    #[inline]
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.0.len(), Some(self.0.len()))
+    }
+}
+
+impl ExactSizeIterator for Frames<'_> {}
+
+impl Poller {
+    /// Hands received frames to TCP, at most `MAX_BURSTS` bursts, and handles the events of each.
+    pub(super) fn receive(&mut self, guard: &EpochGuard<'_>) -> bool {
+        let clock_us = self.clock_us();
+        let mut busy = false;
+        // Only its place moves: a burst by value is half a kilobyte. It is here in each poll.
+        let mut burst = self.rx.take().unwrap_or_default();
+        for _ in 0..MAX_BURSTS {
+            let count = profile::within(Layer::PortRx, || self.port.rx_burst(clock_us, &mut burst));
+            if count == 0 {
+                break;
+            }
+            busy = true;
+            self.take_in(guard, &mut burst);
+            if count < SHORT_BURST {
+                break;
+            }
+        }
+        if self.siblings.exist() && (self.state.tcp.has_to_hand() || self.siblings.have_left()) {
+            busy |= self.receive_for_queues(guard, &mut burst);
+        }
+        self.rx = Some(burst);
+        busy
+    }
+
+    /// Receives what engines of other queues have handed over, and from the queues of those that are gone.
+    /// Lets the others see what was handed to them.
+    #[inline(never)]
+    fn receive_for_queues(&mut self, guard: &EpochGuard<'_>, burst: &mut Burst) -> bool {
+        let mut busy = false;
+        for _ in 0..MAX_BURSTS {
+            if !self.state.tcp.has_handed() {
+                break;
+            }
+            busy = true;
+            self.state.tcp.take_handed(self.state.now, burst);
+            self.take_in(guard, burst);
+        }
+        let clock_us = self.clock_us();
+        for queue in 0..self.siblings.adopted.len() {
+            busy |= self.siblings.adopted[queue].rx_burst(clock_us, burst) > 0;
+            self.take_in(guard, burst);
+        }
+        let handed_to = self.state.tcp.flush_handed();
+        if handed_to != 0 {
+            self.siblings.wake(handed_to);
+        }
+        busy
+    }
+
+    /// Hands the frames of a burst to TCP, and handles the events of each.
+    #[inline]
+    fn take_in(&mut self, guard: &EpochGuard<'_>, burst: &mut Burst) {
+        let ahead = (self.connection_count >= PREFETCH_MIN_CONNECTIONS)
+            .then(|| profile::within(Layer::TcpIn, || self.state.tcp.look_ahead(burst)));
+        let (frames_there, mut fetched) = (burst.len(), 0);
+        burst.reverse();
+        let mut frames = Frames(burst).peekable();
+        while frames.peek().is_some() {
+            if let Some(ahead) = &ahead {
+                let next = frames_there - frames.len();
+                fetched = profile::within(Layer::TcpIn, || self.fetch_ahead(ahead, next, fetched));
+            }
+            self.step(guard, |poller| {
+                profile::within(Layer::TcpIn, || poller.state.tcp.input_next(poller.state.now, &mut frames));
+                if let Some((conn, received)) = poller.state.tcp.received() {
+                    poller.on_received(guard, conn, received);
+                }
+            });
+        }
+    }
+
+    /// Bytes arrived, which is the usual event.
+    #[inline]
+    fn on_received(&mut self, guard: &EpochGuard<'_>, conn: ConnId, received: Received) {
+        let slot = conn.slot();
+        let Some(Some(connection)) = self.connections.get_mut(slot) else { return };
+        if connection.conn() != conn {
+            return;
+        }
+        connection.on_received(&mut self.state, guard, received);
+        if !connection.is_settled() {
+            self.settle(slot);
+        }
+    }
+
+    /// Prefetches what frame `next` of a burst and some frames after it need, except for the first `fetched`
+    /// frames. Returns the number of frames that are prefetched now.
+    ///
+    /// Never inlined: few connections do not need it.
+    #[inline(never)]
+    fn fetch_ahead(&mut self, ahead: &Ahead, next: usize, fetched: usize) -> usize {
+        for n in fetched.max(next)..=next + PREFETCH_DISTANCE {
+            self.prefetch(self.state.tcp.slot_ahead(ahead, n));
+        }
+        // Its connection, which leads to it, was prefetched some frames before.
+        if let Some(slot) = self.state.tcp.slot_ahead(ahead, next + PREFETCH_DISTANCE / 2)
+            && let Some(connection) = self.connection(slot)
+        {
+            connection.prefetch_stream();
+        }
+        if let Some(slot) = self.state.tcp.slot_ahead(ahead, next) {
+            self.state.tcp.expect_next(slot);
+        }
+        next + PREFETCH_DISTANCE + 1
+    }
+}

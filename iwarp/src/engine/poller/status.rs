@@ -1,0 +1,57 @@
+//! The state of the engine, for those that ask.
+
+use dp::LinkState;
+
+use super::Poller;
+use crate::verbs::{ConnectionStatus, EngineStatus};
+
+impl Poller {
+    /// Its state at this time.
+    #[cold]
+    pub(super) fn status(&self) -> EngineStatus {
+        let info = self.port.info();
+        let stack = &self.state.config.stack;
+        let addresses = stack.addresses.iter().map(|cidr| (cidr.address().into(), cidr.prefix_len()));
+        let connections = self.connections.iter().flatten().filter_map(|connection| {
+            let (phase, qp) = connection.status();
+            Some(ConnectionStatus { qp, phase, tcp: self.state.tcp.info(connection.conn())? })
+        });
+        EngineStatus {
+            index: self.state.handle.index(),
+            port: info.name.clone(),
+            mac: info.mac,
+            mtu: info.mtu,
+            link_up: self.carrier.state() == LinkState::Up,
+            shared_memory_bytes: self.port.shared_memory_bytes(),
+            addresses: addresses.collect(),
+            listens: self.state.listeners.iter().map(|listener| listener.shared.options.port).collect(),
+            connections: connections.collect(),
+            counters: self.counters(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::time::{Duration, Instant};
+
+    use dp::link::{LinkConfig, pair};
+
+    use crate::engine::{Engine, EngineConfig};
+    use crate::verbs::{Context, ContextConfig};
+
+    /// An engine that ends while its status is awaited is neither waited for nor called silent.
+    #[test]
+    fn an_engine_that_ends_is_not_waited_for() {
+        let context = Context::new(ContextConfig::default()).unwrap();
+        let (port, _other) = pair(&LinkConfig::default());
+        let config = EngineConfig::new(&*port, &["10.0.0.1/24"]).unwrap();
+        let engine = RefCell::new(Some(Engine::new(&context, port, config).unwrap()));
+        let patience = Duration::from_secs(60);
+        let start = Instant::now();
+        let status = context.status_with(patience, &|| drop(engine.take()));
+        assert!(start.elapsed() < patience / 2, "it took {:?}", start.elapsed());
+        assert!(status.engines.is_empty() && status.silent.is_empty(), "{status:?}");
+    }
+}

@@ -1,0 +1,129 @@
+//! Engines on the queues of one device, which have one address together.
+//!
+//! Each has a queue, a stack and connections of its own, and a thread if wanted. Nothing is shared on the way
+//! of a frame that arrives at the queue of its connection. Frames that arrive elsewhere are handed over by
+//! the stacks ([`tcp_lite::steering`]). The engine that receives one wakes the engine that it is for.
+
+use std::sync::Arc;
+
+use dp::{Clock, Port};
+use tcp_lite::Member;
+
+use super::poller::Poller;
+use super::thread::{self, EngineThread, ThreadOptions};
+use super::{Engine, EngineConfig};
+use crate::queues::Notifier;
+use crate::verbs::{CmCommand, Context, EngineHandle, VerbsError};
+
+/// The engines of the queues of one device, as one of them sees them.
+#[derive(Default)]
+pub(super) struct Siblings {
+    /// All of them, by the numbers of their stacks.
+    engines: Arc<[Arc<EngineHandle>]>,
+    /// The queues of engines that are gone. Nobody else would receive the frames that arrive there.
+    pub(super) adopted: Vec<Box<dyn Port>>,
+}
+
+impl Siblings {
+    /// Whether there are others, or were.
+    #[inline]
+    pub(super) fn exist(&self) -> bool {
+        !self.engines.is_empty()
+    }
+
+    /// Whether there are queues of engines that are gone.
+    #[inline]
+    pub(super) fn have_left(&self) -> bool {
+        !self.adopted.is_empty()
+    }
+
+    /// Wakes the engines whose bits are set, those that sleep.
+    pub(super) fn wake(&self, engines: u64) {
+        let mut left = engines;
+        while left != 0 {
+            if let Some(engine) = self.engines.get(left.trailing_zeros() as usize) {
+                engine.doorbells().wake();
+            }
+            left &= left - 1;
+        }
+    }
+
+    /// Gives the queues of an engine that ends to one that goes on.
+    pub(super) fn leave(&mut self, own: Box<dyn Port>) {
+        let Some(heir) = self.engines.iter().find(|engine| !engine.is_stopped()) else { return };
+        for port in self.adopted.drain(..).chain([own]) {
+            heir.command(CmCommand::Adopt { port });
+        }
+    }
+}
+
+impl Engine {
+    /// An engine on each of several queues of one device, which have the address of `config` together:
+    /// `ports` as [`dp::dpdk::open`] returns them for several queues. With `cpus`, the memory of each engine
+    /// is taken while the calling thread runs on that CPU, so that it is near it.
+    ///
+    /// [`ConnParam::engine`](crate::verbs::ConnParam::engine) chooses the engine of a connection; otherwise
+    /// it is the one with the fewest. Listeners accept on all. If an engine is dropped, its connections end,
+    /// and another one serves its queue.
+    ///
+    /// # Errors
+    /// [`VerbsError::Invalid`] for no port or more than [`MAX_MEMBERS`](tcp_lite::steering::MAX_MEMBERS),
+    /// [`VerbsError::System`] when the process has no free file descriptor.
+    pub fn on_queues(
+        context: &Context,
+        ports: Vec<Box<dyn Port>>,
+        config: &EngineConfig,
+        cpus: &[usize],
+    ) -> Result<Vec<Self>, VerbsError> {
+        let most = tcp_lite::steering::MAX_MEMBERS;
+        if !(1..=most).contains(&ports.len()) {
+            return Err(VerbsError::Invalid(format!("engines need 1 to {most} ports, not {}", ports.len())));
+        }
+        let queues: Vec<_> = ports.iter().map(|port| port.info().queue.clone()).collect();
+        let wakers = ports.iter().map(|_| Notifier::new()).collect::<Result<Vec<_>, _>>()?;
+        let connections = config.stack.limits.connections;
+        let add = |waker| context.shared.add_engine(|index| EngineHandle::new(index, connections, waker));
+        let engines: Arc<[_]> = wakers.into_iter().map(add).collect();
+        // One clock: sequence numbers and cookies of one host follow one time.
+        let clock = Clock::new();
+        let _back = (!cpus.is_empty()).then(thread::Affinity::save);
+        let members = Member::group(&config.stack, &queues);
+        let each = ports.into_iter().zip(members).enumerate().map(|(at, (port, member))| {
+            if let Some(cpu) = cpus.get(at) {
+                thread::pin(*cpu);
+            }
+            let resources = &context.shared.resources;
+            let mut poller =
+                Poller::new(Arc::clone(&engines[at]), port, config.clone(), resources.events.clone());
+            poller.join(member, Siblings { engines: Arc::clone(&engines), adopted: Vec::new() });
+            Self {
+                context: context.clone(),
+                participant: resources.memory.join(),
+                clock: clock.clone(),
+                poller,
+            }
+        });
+        Ok(each.collect())
+    }
+}
+
+impl EngineThread {
+    /// As [`Engine::on_queues`], with a thread for each: on the CPUs `cpus` in turn, or on any if there are
+    /// none.
+    ///
+    /// # Errors
+    /// As [`Engine::on_queues`] and [`Engine::spawn`].
+    pub fn on_queues(
+        context: &Context,
+        ports: Vec<Box<dyn Port>>,
+        config: &EngineConfig,
+        cpus: &[usize],
+        options: ThreadOptions,
+    ) -> Result<Vec<Self>, VerbsError> {
+        let engines = Engine::on_queues(context, ports, config, cpus)?;
+        let spawn = |(at, engine): (usize, Engine)| {
+            engine.spawn(ThreadOptions { cpu: cpus.get(at).copied().or(options.cpu), ..options })
+        };
+        engines.into_iter().enumerate().map(spawn).collect()
+    }
+}

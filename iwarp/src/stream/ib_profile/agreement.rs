@@ -1,0 +1,211 @@
+//! The agreement on InfiniBand's semantics.
+//!
+//! Twelve bytes behind the private data of the Request offer them, and eight others behind that of the Reply
+//! agree to them. MPA itself has no field for it: its reserved bits are 0 (RFC 5044 section 7.1.1). Programs
+//! of InfiniBand get more private data than was sent, with zeros at its end, so bytes behind their own do
+//! them no harm. An end takes off the bytes that it knows. A peer that echoes private data does not agree
+//! thereby, since the two differ.
+//!
+//! The last byte of either tells what InfiniBand's connection manager tells: in its five higher bits the time
+//! after which a message that found no receive request may come again, as a code of InfiniBand, and in the
+//! three lower ones how often the other end tries.
+//!
+//! The four bytes before it in the Request are made of TCP's two initial sequence numbers
+//! ([`tcp_lite::Stack::sequence_mark`]). The responder compares them with its own. They differ where a proxy
+//! ends the TCP connection, whose acknowledgements would say nothing of what the peer has taken. Then there
+//! is no agreement.
+
+use std::time::Duration;
+
+use crate::mpa::startup::PrivateData;
+
+/// Bytes of the offer, and of the consent.
+pub(crate) const OFFER_BYTES: usize = 12;
+const CONSENT_BYTES: usize = 8;
+
+/// Of a Request, before the mark of the connection and the last byte.
+const OFFER: [u8; OFFER_BYTES - 5] = *b"uwarp?3";
+
+/// Of a Request of an older version, before its last byte: its TCP has an option that this one has not.
+const OLD_OFFER: [u8; 7] = *b"uwarp?2";
+
+/// The private data of a Reply that rejects such a Request.
+pub(crate) const REFUSES_OLD: &[u8] =
+    b"uwarp: this end has version 3 of InfiniBand's semantics, the other one 2";
+
+/// Of a Reply, before its last byte.
+const CONSENT: [u8; CONSENT_BYTES - 1] = *b"uwarp!3";
+
+/// The times of InfiniBand's codes, in units of 10 us (InfiniBand Architecture Specification, volume 1, table
+/// "Encoding for RNR NAK Timer Field").
+const RNR_TIMES: [u32; 32] = [
+    65_536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048,
+    3072, 4096, 6144, 8192, 12_288, 16_384, 24_576, 32_768, 49_152,
+];
+
+/// What one end tells the other one for messages that find no receive request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RnrConfig {
+    /// The code for the time between two tries of the other end; less than 32.
+    pub(crate) min_rnr_timer: u8,
+    /// How often the other end tries again; less than 8.
+    pub(crate) rnr_retry: u8,
+}
+
+impl RnrConfig {
+    fn of_byte(byte: u8) -> Self {
+        Self { min_rnr_timer: byte >> 3, rnr_retry: byte & 7 }
+    }
+
+    /// The byte that tells them.
+    fn to_byte(self) -> u8 {
+        self.min_rnr_timer << 3 | self.rnr_retry
+    }
+
+    /// The time between two tries of the end that was told.
+    pub(crate) fn rnr_time(self) -> Duration {
+        let units = RNR_TIMES.get(usize::from(self.min_rnr_timer)).copied().unwrap_or_default();
+        Duration::from_micros(10 * u64::from(units))
+    }
+}
+
+/// What both ends have agreed to, and what the user of this end wants of it.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Agreement {
+    /// The peer's parameters, if they have agreed.
+    pub(crate) peer_rnr: Option<RnrConfig>,
+    /// How long a message of the peer waits for a receive request before the connection fails; `None`: for
+    /// ever.
+    pub(crate) rnr_timeout: Option<Duration>,
+    /// The queue pair of this end stays when the peer's end is gone.
+    pub(crate) outlives_peer: bool,
+}
+
+impl Agreement {
+    /// Whether both ends want InfiniBand's semantics.
+    pub(crate) fn ib_semantics(&self) -> bool {
+        self.peer_rnr.is_some()
+    }
+}
+
+/// The offer in the private data of a Request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Offer {
+    /// There is none.
+    None,
+    /// The peer tells these parameters.
+    Made(RnrConfig),
+    /// One that came through a proxy, which ends the TCP connection.
+    ByProxy,
+    /// One of an older version.
+    Old,
+}
+
+/// The private data of a Request with an offer that tells `own`, on a TCP connection with this
+/// [mark](tcp_lite::Stack::sequence_mark).
+pub(crate) fn add_offer(data: &mut PrivateData, own: RnrConfig, mark: u32) {
+    append(data, &OFFER);
+    append(data, &mark.to_be_bytes());
+    append(data, &[own.to_byte()]);
+}
+
+/// The private data of a Reply with the consent, which tells `own`.
+pub(crate) fn add_consent(data: &mut PrivateData, own: RnrConfig) {
+    append(data, &CONSENT);
+    append(data, &[own.to_byte()]);
+}
+
+/// The offer in the private data of a Request on a TCP connection with this mark. It is taken off, unless it
+/// is of an older version.
+pub(crate) fn take_offer(private_data: &mut PrivateData, mark: u32) -> Offer {
+    if let Some((rest, &[m0, m1, m2, m3, told])) = private_data.split_last_chunk()
+        && rest.ends_with(&OFFER)
+    {
+        let is_of_peer = [m0, m1, m2, m3] == mark.to_be_bytes();
+        private_data.truncate(private_data.len() - OFFER_BYTES);
+        return if is_of_peer { Offer::Made(RnrConfig::of_byte(told)) } else { Offer::ByProxy };
+    }
+    match private_data.split_last() {
+        Some((_, rest)) if rest.ends_with(&OLD_OFFER) => Offer::Old,
+        _ => Offer::None,
+    }
+}
+
+/// The consent in the private data of a Reply, which is taken off.
+pub(crate) fn take_consent(private_data: &mut PrivateData) -> Option<RnrConfig> {
+    let (&told, rest) = private_data.split_last()?;
+    let len = rest.ends_with(&CONSENT).then(|| private_data.len() - CONSENT_BYTES)?;
+    private_data.truncate(len);
+    Some(RnrConfig::of_byte(told))
+}
+
+fn append(data: &mut PrivateData, bytes: &[u8]) {
+    let fits = data.try_extend_from_slice(bytes).is_ok();
+    debug_assert!(fits, "the call of the user has checked the length");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn data(bytes: &[u8]) -> PrivateData {
+        bytes.iter().copied().collect()
+    }
+
+    const OWN: RnrConfig = RnrConfig { min_rnr_timer: 18, rnr_retry: 5 };
+
+    fn offered(mark: u32) -> PrivateData {
+        let mut sent = data(b"mine");
+        add_offer(&mut sent, OWN, mark);
+        sent
+    }
+
+    #[test]
+    fn an_offer_is_no_consent_and_is_taken_off_once() {
+        let mut sent = offered(0x0102_0304);
+        assert_eq!(sent, data(b"mineuwarp?3\x01\x02\x03\x04\x95"));
+        assert_eq!(take_consent(&mut sent), None);
+        assert_eq!([(); 2].map(|()| take_offer(&mut sent, 0x0102_0304)), [Offer::Made(OWN), Offer::None]);
+        assert_eq!(sent, data(b"mine"));
+        add_consent(&mut sent, OWN);
+        assert_eq!((take_offer(&mut sent, 0), take_consent(&mut sent)), (Offer::None, Some(OWN)));
+        assert_eq!(sent, data(b"mine"));
+    }
+
+    /// Another connection ends at a proxy on the way. Its private data is as it would be.
+    #[test]
+    fn an_offer_for_another_connection_is_none() {
+        for other in [8, 7 << 8, 7 << 24] {
+            let mut sent = offered(7);
+            assert_eq!((take_offer(&mut sent, other), &sent), (Offer::ByProxy, &data(b"mine")));
+        }
+    }
+
+    #[test]
+    fn an_older_offer_is_known() {
+        let mut old = data(b"mineuwarp?2\x95");
+        assert_eq!((take_offer(&mut old, 0), old.len()), (Offer::Old, 12));
+        assert_eq!(take_offer(&mut data(b"uwarp?2"), 0), Offer::None, "the last byte is missing");
+    }
+
+    #[test]
+    fn private_data_that_is_too_short_has_no_offer() {
+        let offer = [&OFFER[..], &[0, 0, 0, 0, 7]].concat();
+        for len in 0..OFFER_BYTES {
+            let mut short = data(&offer[OFFER_BYTES - len..]);
+            assert_eq!(take_offer(&mut short, 0), Offer::None);
+            assert_eq!(short.len(), len);
+        }
+        let consent = [&CONSENT[..], &[7]].concat();
+        for len in 0..CONSENT_BYTES {
+            let mut short = data(&consent[CONSENT_BYTES - len..]);
+            assert_eq!((take_consent(&mut short), short.len()), (None, len));
+        }
+    }
+
+    #[test]
+    fn the_codes_of_times_are_those_of_infiniband() {
+        let us = |code: u8| RnrConfig::of_byte(code << 3).rnr_time().as_micros();
+        assert_eq!([0, 1, 12, 31].map(us), [655_360, 10, 640, 491_520]);
+    }
+}

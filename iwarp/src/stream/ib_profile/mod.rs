@@ -1,0 +1,566 @@
+//! InfiniBand's semantics between two ends of this implementation
+//! ([`ConnParam::ib_semantics`](crate::verbs::ConnParam::ib_semantics)): all that they agree on beyond iWARP.
+//!
+//! | file | what |
+//! |---|---|
+//! | here | the state of one stream: messages that find no receive request, at either end |
+//! | `agreement.rs` | the offer and the consent, in the private data of MPA's startup frames |
+//! | `message.rs` | the messages of queue 4 |
+//!
+//! **A request completes when the peer has taken its message**: when the message is placed, and has its
+//! receive request if it needs one. (With iWARP it completes when it is handed to TCP, RFC 5040 section 5.5.)
+//! An engine acknowledges nothing that it has not looked at, so TCP's acknowledgement says that a Write is
+//! placed. Of a message to queue 0 it says that if the peer has promised a receive request for it.
+//!
+//! **A receiver promises receive requests by a limit**, as InfiniBand does by credits: an MSN up to which
+//! each message to queue 0 finds one. A Send has the limit in its header. A receiver whose user sends no
+//! answer tells its limit by a message of queue 4 ([`Limit`](ProfileMessage::Limit)), once it has taken a
+//! message that was not promised. That is one for as many messages as there are receive requests, and with a
+//! shared receive queue, which promises nothing, one for all messages of a poll.
+//!
+//! **A message without a receive request is not taken** (InfiniBand: "receiver not ready", RNR). The receiver
+//! says so ([`NotReady`](ProfileMessage::NotReady)), and drops that message and all requests behind it: the
+//! sender still has them. It goes on to take what answers requests of its own, so neither end waits for the
+//! other in a circle, and no memory is held for a message that has no place. Once a receive request is there,
+//! the receiver says so ([`Ready`](ProfileMessage::Ready)). The sender then sends the dropped requests
+//! again, behind a mark ([`Resume`](ProfileMessage::Resume)). InfiniBand's sender tries again after a time
+//! that the receiver has told, so many times; here the request fails when that time has passed as often.
+//!
+//! **A stream that fails tells where** ([`Ends`](ProfileMessage::Ends)), in front of its Terminate, or of FIN
+//! if the peer is not told the cause. TCP withholds the acknowledgement of what is not taken
+//! ([`tcp_lite::Stack::withhold`]) until the peer has acknowledged the bytes of that message.
+
+use crate::rdmap::Terminate;
+
+pub(crate) mod agreement;
+mod message;
+
+pub(crate) use message::{PAYLOAD_BYTES, ProfileMessage, QUEUE};
+
+/// The state of a stream whose ends have agreed on the profile.
+pub(super) struct IbProfile {
+    // ---- requests of this end ----
+    peer: Peer,
+    /// The peer has promised receive requests up to this MSN.
+    peer_limit: u32,
+    /// The peer takes no message behind this stream offset.
+    ends: u64,
+
+    // ---- requests of the peer ----
+    /// Messages of the peer up to this MSN find a receive request, when this end sends what follows.
+    limit: u32,
+    /// This end has promised receive requests up to this MSN.
+    told_limit: u32,
+    /// A message of the peer was taken for which no receive request was promised.
+    owes_limit: bool,
+    /// The peer waits for another limit.
+    tell_limit: bool,
+    /// The message that found no receive request.
+    refused: Option<Refused>,
+    /// This end takes no message behind this stream offset, and has to say so.
+    last: Option<u64>,
+    /// Acknowledgements are withheld until the peer has acknowledged the bytes below this stream offset;
+    /// `u64::MAX`: they are not yet sent.
+    withheld_until: Option<u64>,
+
+    /// This end has written FPDUs up to this stream offset.
+    written: u64,
+
+    // ---- queue 4 ----
+    /// MSN of the next message of either direction.
+    tx_msn: u32,
+    rx_msn: u32,
+    /// What the connection has to be told.
+    news: News,
+}
+
+/// Whether the peer takes requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Peer {
+    /// It takes them.
+    Takes,
+    /// It drops them: a message has found no receive request.
+    NotReady,
+    /// There is a receive request now, and it has to be told that the dropped requests follow.
+    Ready,
+    /// It has closed the connection, or its stream has failed: it takes nothing more.
+    Gone,
+}
+
+/// A message of the peer that found no receive request.
+struct Refused {
+    msn: u32,
+    /// What the peer is told if this end no longer waits for a receive request.
+    terminate: Box<Terminate>,
+    told: Told,
+}
+
+/// What the peer knows of a message that was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Told {
+    /// Nothing. `ready`: there is a receive request by now.
+    Nothing { ready: bool },
+    /// That it was refused.
+    NotReady,
+    /// That it was refused. It has to be told that there is a receive request.
+    ReadyNow,
+    /// That there is a receive request.
+    Ready,
+}
+
+/// What has happened to a stream that its connection has to act on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct News {
+    /// A message of the peer has found no receive request.
+    pub(crate) refused: bool,
+    /// The peer has no receive request for a message of this end.
+    pub(crate) peer_not_ready: bool,
+    /// The peer has taken a request of this end that it did not take before.
+    pub(crate) peer_takes: bool,
+}
+
+/// The peer has told what cannot be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Impossible;
+
+/// What a message of queue 4 changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    /// Nothing yet.
+    None,
+    /// More messages have a receive request.
+    Limit,
+    /// The request of this end goes again that has this MSN on queue 0, and those behind it.
+    GoBack(u32),
+    /// The requests of this end before this stream offset are taken, and no other one.
+    Ends(u64),
+    /// The peer begins anew with its own requests, by these MSNs of queue 0 and queue 1.
+    PeerResumes { send_msn: u32, request_msn: u32 },
+}
+
+impl IbProfile {
+    pub(super) fn new() -> Self {
+        Self {
+            peer: Peer::Takes,
+            peer_limit: 0,
+            ends: u64::MAX,
+            limit: 0,
+            told_limit: 0,
+            owes_limit: false,
+            tell_limit: false,
+            refused: None,
+            last: None,
+            withheld_until: None,
+            written: 0,
+            tx_msn: 1,
+            rx_msn: 1,
+            news: News::default(),
+        }
+    }
+
+    /// What has happened since the last call.
+    #[inline]
+    pub(super) fn take_news(&mut self) -> Option<News> {
+        (self.news != News::default()).then(|| std::mem::take(&mut self.news))
+    }
+
+    // ---- requests of this end ----
+
+    /// The stream offset below which messages are taken that TCP's peer has acknowledged up to `offset`.
+    #[inline]
+    pub(super) fn taken(&self, offset: u64) -> u64 {
+        offset.min(self.ends)
+    }
+
+    /// Whether the peer has a receive request for the message of this end with this MSN on queue 0.
+    #[inline]
+    pub(super) fn is_promised(&self, msn: u32) -> bool {
+        is_within(msn, self.peer_limit)
+    }
+
+    /// The peer tells a limit. Returns whether it is another one. (One that was sent again tells less.)
+    #[inline]
+    pub(super) fn on_limit(&mut self, limit: u32) -> bool {
+        let more = !is_within(limit, self.peer_limit);
+        if more {
+            self.peer_limit = limit;
+        }
+        more
+    }
+
+    /// Whether requests of this end may be sent, and no message of queue 4 goes first.
+    #[inline]
+    pub(super) fn lets_send(&self) -> bool {
+        self.peer == Peer::Takes && !self.has_urgent_messages()
+    }
+
+    /// Whether requests of this end wait until the peer has a receive request.
+    pub(super) fn awaits_peer(&self) -> bool {
+        self.peer == Peer::NotReady
+    }
+
+    /// The peer has closed the connection: it tells nothing more.
+    pub(super) fn on_peer_closed(&mut self) {
+        self.peer = Peer::Gone;
+    }
+
+    /// Whether the peer may still take requests of this end.
+    pub(super) fn is_peer_there(&self) -> bool {
+        self.peer != Peer::Gone
+    }
+
+    /// A request of this end is taken that the peer did not take before.
+    pub(super) fn note_progress(&mut self) {
+        self.news.peer_takes = true;
+    }
+
+    // ---- requests of the peer ----
+
+    /// The message of the peer with this MSN on queue 0 is taken.
+    #[inline]
+    pub(super) fn on_taken(&mut self, msn: u32) {
+        self.owes_limit |= !is_within(msn, self.told_limit);
+    }
+
+    /// Whether a message of the peer was taken for which no receive request was promised: the peer waits for
+    /// a limit.
+    #[inline]
+    pub(super) fn owes_limit(&self) -> bool {
+        self.owes_limit
+    }
+
+    /// The peer is told the limit by the next message, if it waits for one.
+    pub(super) fn tell_limit(&mut self) {
+        self.tell_limit |= self.owes_limit;
+    }
+
+    /// Messages of the peer up to this MSN find a receive request.
+    #[inline]
+    pub(super) fn set_limit(&mut self, limit: u32) {
+        self.limit = limit;
+    }
+
+    /// See [`set_limit`](Self::set_limit).
+    #[inline]
+    pub(super) fn limit(&self) -> u32 {
+        self.limit
+    }
+
+    /// The peer is told the limit: by a message, or in the header of a Send.
+    #[inline]
+    pub(super) fn told_limit(&mut self) -> u32 {
+        (self.told_limit, self.owes_limit, self.tell_limit) = (self.limit, false, false);
+        self.limit
+    }
+
+    /// A message that was to tell the limit is not sent to its end.
+    pub(super) fn owe_limit(&mut self) {
+        self.owes_limit = true;
+    }
+
+    /// The message of the peer with this MSN on queue 0 finds no receive request.
+    #[cold]
+    pub(super) fn refuse(&mut self, msn: u32, terminate: Terminate) {
+        let told = Told::Nothing { ready: false };
+        self.refused = Some(Refused { msn, terminate: Box::new(terminate), told });
+        self.news.refused = true;
+    }
+
+    /// Whether a message of the peer waits for a receive request of this end.
+    pub(super) fn awaits_recv(&self) -> bool {
+        self.refused
+            .as_ref()
+            .is_some_and(|refused| matches!(refused.told, Told::Nothing { ready: false } | Told::NotReady))
+    }
+
+    /// There is a receive request for the message that was refused.
+    pub(super) fn on_recv(&mut self) {
+        if let Some(refused) = &mut self.refused {
+            refused.told = match refused.told {
+                Told::Nothing { .. } => Told::Nothing { ready: true },
+                Told::NotReady => Told::ReadyNow,
+                told @ (Told::ReadyNow | Told::Ready) => told,
+            };
+        }
+    }
+
+    /// This end no longer waits for a receive request: the Terminate for the message that was refused.
+    pub(super) fn give_up_waiting(&mut self) -> Option<Box<Terminate>> {
+        self.refused.take().map(|refused| refused.terminate)
+    }
+
+    /// The stream fails here: no message behind stream offset `position` is taken.
+    pub(super) fn end(&mut self, position: u64) {
+        (self.refused, self.peer) = (None, Peer::Gone);
+        (self.last, self.withheld_until) = (Some(position), Some(u64::MAX));
+    }
+
+    /// This end has written FPDUs up to this stream offset.
+    #[inline]
+    pub(super) fn set_written(&mut self, end: u64) {
+        self.written = end;
+    }
+
+    /// The last message of queue 4 ends at this stream offset of this end.
+    pub(super) fn set_sent(&mut self, end: u64) {
+        if self.withheld_until == Some(u64::MAX) {
+            self.withheld_until = Some(end);
+        }
+    }
+
+    /// Whether acknowledgements need not be withheld any more: TCP's peer has acknowledged the bytes below
+    /// `offset`. Says so once.
+    pub(super) fn knows_end(&mut self, offset: u64) -> bool {
+        let knows = self.withheld_until.is_some_and(|until| until <= offset);
+        if knows {
+            self.withheld_until = None;
+        }
+        knows
+    }
+
+    /// See [`knows_end`](Self::knows_end).
+    pub(super) fn withheld_until(&self) -> Option<u64> {
+        self.withheld_until
+    }
+
+    // ---- queue 4 ----
+
+    /// Whether a message of queue 4 waits to be sent that goes in front of all requests.
+    #[inline]
+    fn has_urgent_messages(&self) -> bool {
+        self.last.is_some()
+            || self.peer == Peer::Ready
+            || self
+                .refused
+                .as_ref()
+                .is_some_and(|refused| matches!(refused.told, Told::Nothing { .. } | Told::ReadyNow))
+    }
+
+    /// Whether a message of queue 4 waits to be sent.
+    #[inline]
+    pub(super) fn has_messages(&self) -> bool {
+        self.tell_limit || self.has_urgent_messages()
+    }
+
+    /// The next message of queue 4, with its MSN. `msns`: of the next message of this end to queue 0, and to
+    /// queue 1.
+    pub(super) fn next_message(&mut self, msns: (u32, u32)) -> Option<(ProfileMessage, u32)> {
+        let message = self.choose_message(msns)?;
+        let msn = self.tx_msn;
+        self.tx_msn = msn.wrapping_add(1);
+        Some((message, msn))
+    }
+
+    fn choose_message(&mut self, (send_msn, request_msn): (u32, u32)) -> Option<ProfileMessage> {
+        if let Some(last) = self.last.take() {
+            return Some(ProfileMessage::Ends(last));
+        }
+        if self.peer == Peer::Ready {
+            self.peer = Peer::Takes;
+            return Some(ProfileMessage::Resume { send_msn, request_msn });
+        }
+        if self.tell_limit {
+            return Some(ProfileMessage::Limit(self.told_limit()));
+        }
+        let refused = self.refused.as_mut()?;
+        match refused.told {
+            Told::Nothing { ready } => {
+                refused.told = if ready { Told::ReadyNow } else { Told::NotReady };
+                Some(ProfileMessage::NotReady(refused.msn))
+            }
+            Told::ReadyNow => {
+                refused.told = Told::Ready;
+                Some(ProfileMessage::Ready)
+            }
+            Told::NotReady | Told::Ready => None,
+        }
+    }
+
+    /// The MSN that the peer's next message of queue 4 has to have.
+    pub(super) fn next_msn(&self) -> u32 {
+        self.rx_msn
+    }
+
+    /// The peer's next message of queue 4.
+    ///
+    /// # Errors
+    /// [`Impossible`]: it is no such message, or none that may come now.
+    pub(super) fn on_message(&mut self, message: Option<ProfileMessage>) -> Result<Change, Impossible> {
+        self.rx_msn = self.rx_msn.wrapping_add(1);
+        match message.ok_or(Impossible)? {
+            ProfileMessage::Limit(limit) => {
+                Ok(if self.on_limit(limit) { Change::Limit } else { Change::None })
+            }
+            ProfileMessage::NotReady(msn) if self.peer == Peer::Takes && !self.is_promised(msn) => {
+                // Those before it are taken.
+                self.on_limit(msn.wrapping_sub(1));
+                self.peer = Peer::NotReady;
+                self.news.peer_not_ready = true;
+                Ok(Change::GoBack(msn))
+            }
+            ProfileMessage::Ready if self.peer == Peer::NotReady => {
+                self.peer = Peer::Ready;
+                Ok(Change::None)
+            }
+            ProfileMessage::Resume { send_msn, request_msn } if self.refused.is_some() => {
+                self.refused = None;
+                Ok(Change::PeerResumes { send_msn, request_msn })
+            }
+            // An end that has sent no FPDU has no request that this is about.
+            ProfileMessage::Ends(offset) if offset <= self.written || self.written == 0 => {
+                (self.ends, self.peer) = (offset, Peer::Gone);
+                Ok(Change::Ends(offset))
+            }
+            ProfileMessage::NotReady(_)
+            | ProfileMessage::Ready
+            | ProfileMessage::Resume { .. }
+            | ProfileMessage::Ends(_) => Err(Impossible),
+        }
+    }
+}
+
+/// Whether this MSN is at or before the limit, modulo 2^32.
+#[inline]
+fn is_within(msn: u32, limit: u32) -> bool {
+    limit.wrapping_sub(msn) < 1 << 31
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rdmap::TerminateError;
+    use ProfileMessage::{Ends, Limit, NotReady, Ready, Resume};
+
+    fn terminate() -> Terminate {
+        Terminate::bare(TerminateError::LocalCatastrophic)
+    }
+
+    /// All messages that wait, each with its MSN.
+    fn messages(ib: &mut IbProfile, limit: u32) -> Vec<(ProfileMessage, u32)> {
+        ib.set_limit(limit);
+        std::iter::from_fn(|| ib.next_message((7, 9))).collect()
+    }
+
+    /// A limit only grows, over the end of the numbers, too.
+    #[test]
+    fn a_promise_is_never_taken_back() {
+        let mut ib = IbProfile::new();
+        assert!(ib.is_promised(0) && !ib.is_promised(1), "the first message has MSN 1");
+        for (limit, more) in [(5, true), (5, false), (4, false), (1 << 30, true), (3 << 30, true), (3, true)]
+        {
+            assert_eq!(ib.on_limit(limit), more, "{limit}");
+        }
+        assert!(ib.is_promised(3) && ib.is_promised(u32::MAX) && !ib.is_promised(4));
+    }
+
+    #[test]
+    fn a_message_tells_the_limit_that_no_send_has_told() {
+        let mut ib = IbProfile::new();
+        ib.tell_limit();
+        assert!(!ib.owes_limit() && !ib.has_messages() && ib.lets_send(), "nothing is owed");
+        ib.on_taken(1);
+        assert!(ib.owes_limit() && !ib.has_messages() && ib.lets_send());
+        assert_eq!(messages(&mut ib, 20), []);
+        ib.tell_limit();
+        assert!(ib.has_messages() && ib.lets_send(), "a Send may go before it, and tell it");
+        assert_eq!(messages(&mut ib, 20), [(Limit(20), 1)]);
+        ib.on_taken(20);
+        assert!(!ib.owes_limit(), "it was promised");
+        ib.on_taken(21);
+        assert!(ib.owes_limit());
+        ib.tell_limit();
+        ib.set_limit(30);
+        assert_eq!((ib.limit(), ib.told_limit()), (30, 30));
+        assert_eq!((ib.has_messages(), ib.owes_limit(), messages(&mut ib, 30)), (false, false, vec![]));
+        ib.owe_limit();
+        ib.tell_limit();
+        assert_eq!(messages(&mut ib, 40), [(Limit(40), 2)]);
+    }
+
+    /// A message that finds no receive request, and the peer that sends it again.
+    #[test]
+    fn a_refused_message_comes_again() {
+        let (mut here, mut peer) = (IbProfile::new(), IbProfile::new());
+        here.refuse(5, terminate());
+        assert!(here.awaits_recv() && !here.lets_send());
+        assert_eq!(here.take_news(), Some(News { refused: true, ..News::default() }));
+        assert_eq!(here.take_news(), None);
+        assert_eq!(messages(&mut here, 4), [(NotReady(5), 1)]);
+        assert!(here.awaits_recv() && here.lets_send() && !here.has_messages());
+
+        assert_eq!(peer.on_message(Some(NotReady(5))), Ok(Change::GoBack(5)));
+        assert_eq!(peer.take_news(), Some(News { peer_not_ready: true, ..News::default() }));
+        assert!(!peer.lets_send() && peer.awaits_peer() && peer.is_peer_there());
+        assert!(peer.is_promised(4) && !peer.is_promised(5), "those before it are taken");
+        assert_eq!(messages(&mut peer, 0), []);
+
+        here.on_recv();
+        assert!(!here.awaits_recv() && here.has_messages());
+        assert_eq!(messages(&mut here, 4), [(Ready, 2)]);
+        here.on_recv();
+        assert_eq!(messages(&mut here, 4), [], "the peer knows it");
+
+        assert_eq!(peer.on_message(Some(Ready)), Ok(Change::None));
+        assert!(peer.has_messages() && !peer.lets_send() && !peer.awaits_peer());
+        assert_eq!(messages(&mut peer, 0), [(Resume { send_msn: 7, request_msn: 9 }, 1)]);
+        assert!(peer.lets_send());
+
+        let resumed = Change::PeerResumes { send_msn: 7, request_msn: 9 };
+        assert_eq!(here.on_message(Some(Resume { send_msn: 7, request_msn: 9 })), Ok(resumed));
+        assert_eq!((here.next_msn(), here.awaits_recv()), (2, false));
+    }
+
+    /// The receive request is there before the peer was told that there is none. The peer is told both.
+    #[test]
+    fn a_receive_that_comes_at_once_is_told_behind_the_refusal() {
+        let mut ib = IbProfile::new();
+        ib.refuse(5, terminate());
+        ib.on_recv();
+        assert!(!ib.awaits_recv() && ib.has_messages());
+        assert_eq!(messages(&mut ib, 4), [(NotReady(5), 1), (Ready, 2)]);
+    }
+
+    /// What is not taken is told last, and acknowledged once that is known.
+    #[test]
+    fn a_stream_that_fails_tells_where() {
+        let (mut here, mut peer) = (IbProfile::new(), IbProfile::new());
+        here.refuse(5, terminate());
+        assert!(here.give_up_waiting().is_some() && here.give_up_waiting().is_none());
+        here.refuse(5, terminate());
+        here.end(300);
+        assert!(here.has_messages() && !here.lets_send() && !here.knows_end(u64::MAX - 1));
+        assert_eq!(messages(&mut here, 4), [(Ends(300), 1)]);
+        here.set_sent(80);
+        here.set_sent(90);
+        assert_eq!(here.withheld_until(), Some(80));
+        assert_eq!([79, 80, 81].map(|offset| here.knows_end(offset)), [false, true, false]);
+        assert_eq!(peer.taken(1000), 1000);
+        peer.set_written(300);
+        assert_eq!(peer.on_message(Some(Ends(300))), Ok(Change::Ends(300)));
+        assert_eq!((peer.taken(200), peer.taken(1000)), (200, 300));
+        assert!(!peer.is_peer_there() && !peer.lets_send());
+    }
+
+    /// Each message that may not come is refused, and so is one that cannot be read.
+    #[test]
+    fn a_peer_that_contradicts_itself_is_refused() {
+        let resume = Resume { send_msn: 1, request_msn: 1 };
+        for message in [Some(Ready), Some(resume), Some(Ends(501)), None] {
+            let mut ib = IbProfile::new();
+            ib.set_written(500);
+            assert_eq!(ib.on_message(message), Err(Impossible), "{message:?}");
+        }
+        assert_eq!(IbProfile::new().on_message(Some(Ends(501))), Ok(Change::Ends(501)), "it has no request");
+        let mut ib = IbProfile::new();
+        assert_eq!(ib.on_message(Some(Limit(5))), Ok(Change::Limit));
+        assert_eq!(ib.on_message(Some(Limit(5))), Ok(Change::None));
+        assert_eq!(ib.on_message(Some(NotReady(5))), Err(Impossible), "it was promised");
+        ib.on_message(Some(NotReady(6))).unwrap();
+        assert_eq!(ib.on_message(Some(NotReady(7))), Err(Impossible), "nothing is sent meanwhile");
+        ib.on_message(Some(Ready)).unwrap();
+        assert_eq!(ib.on_message(Some(Ready)), Err(Impossible));
+        let mut ib = IbProfile::new();
+        ib.on_peer_closed();
+        assert!(!ib.is_peer_there() && !ib.lets_send());
+    }
+}

@@ -1,0 +1,89 @@
+//! Receiving with InfiniBand's semantics: the messages of queue 4, and requests that are dropped
+//! ([`ib_profile`](super::super::ib_profile)).
+
+use crate::ddp::{Header, UntaggedHeader};
+use crate::rdmap::{Opcode, Queue, TerminateError};
+
+use super::super::ib_profile::{Change, Impossible, PAYLOAD_BYTES, ProfileMessage, QUEUE};
+use super::{Delivery, Failure, NextSend, ReceivedUlpdu};
+
+impl Delivery<'_> {
+    /// Takes a segment that is for the profile: a message of queue 4, or a request that is dropped. Returns
+    /// whether nothing is left to do with the segment.
+    pub(super) fn is_of_profile(
+        &mut self,
+        piece: &ReceivedUlpdu<'_, '_>,
+        header: &Header,
+    ) -> Result<bool, Failure> {
+        if let Header::Untagged(header) = header {
+            if header.qn == QUEUE {
+                self.profile_message(piece, header)?;
+                return Ok(true);
+            }
+            let opcode = Opcode::of_byte(header.rsvd_ulp[0]);
+            if header.qn == Queue::Send.number()
+                && matches!(opcode, Some(Opcode::Send | Opcode::SendSolicited))
+            {
+                let [_, limit @ ..] = header.rsvd_ulp;
+                self.on_limit(u32::from_be_bytes(limit));
+            }
+        }
+        let is_request = match header {
+            Header::Untagged(header) => {
+                [Queue::Send, Queue::ReadRequest].map(Queue::number).contains(&header.qn)
+            }
+            Header::Tagged(header) => Opcode::of_byte(header.rsvd_ulp) != Some(Opcode::ReadResponse),
+        };
+        Ok(is_request && self.inbound.next_send == NextSend::Refused)
+    }
+
+    /// The peer tells a limit.
+    #[inline]
+    pub(super) fn on_limit(&mut self, limit: u32) {
+        if self.state.ib.as_mut().is_some_and(|ib| ib.on_limit(limit)) {
+            self.state.complete_acknowledged();
+        }
+    }
+
+    /// The message of the peer with this MSN on queue 0 is taken.
+    #[inline]
+    pub(super) fn on_taken(&mut self, msn: u32) {
+        if let Some(ib) = &mut self.state.ib {
+            ib.on_taken(msn);
+        }
+    }
+
+    #[inline(never)]
+    fn profile_message(
+        &mut self,
+        piece: &ReceivedUlpdu<'_, '_>,
+        header: &UntaggedHeader,
+    ) -> Result<(), Failure> {
+        let mut payload = [0; PAYLOAD_BYTES + 1];
+        let len = piece.ulpdu.map_or(0, |ulpdu| ulpdu.copy_to(UntaggedHeader::LEN, &mut payload));
+        let Some(ib) = &mut self.state.ib else { return Ok(()) };
+        let message = ProfileMessage::of_segment(header, &payload[..len], ib.next_msn());
+        let change = ib.on_message(message);
+        match change.map_err(|Impossible| piece.fail(TerminateError::OperationUnspecified))? {
+            Change::None => {}
+            Change::Limit => self.state.complete_acknowledged(),
+            Change::GoBack(msn) => {
+                self.state.complete_acknowledged();
+                self.outbound.go_back(self.state, self.pool, msn);
+                // Requests that send nothing may be all that is left in front of those that go again.
+                self.state.complete_acknowledged();
+            }
+            Change::Ends(offset) => {
+                self.state.set_acknowledged(offset);
+                self.state.complete_acknowledged();
+            }
+            Change::PeerResumes { send_msn, request_msn } => {
+                self.inbound.sends.skip_to(send_msn);
+                self.inbound.requests.skip_to(request_msn);
+                self.inbound.partial.clear();
+                self.inbound.next_send = NextSend::Usual;
+            }
+        }
+        Ok(())
+    }
+}

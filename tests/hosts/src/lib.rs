@@ -1,0 +1,367 @@
+//! A host with an engine; two of them on a wire in memory, the connections between them, and virtual time.
+
+#![forbid(unsafe_code)]
+
+use std::net::SocketAddr;
+
+use dp::link::{self, LinkConfig};
+use dp::{Mempool, Port};
+use iwarp::engine::{Engine, EngineConfig};
+use iwarp::memory::Access;
+use iwarp::verbs::{
+    AtomicOp, CmEvent, CmEventKind, CmId, CompletionQueue, ConnParam, ConnectionError, Context,
+    ContextConfig, EventChannel, MemoryRegion, ProtectionDomain, QpInit, QpState, QueuePair, RemoteAddr,
+    SendOp, SendRequest, StreamError, WcStatus, WorkCompletion,
+};
+use tcp_lite::{AddressProbing, Instant};
+
+/// The rights that Reads and Writes of a peer need, in either direction.
+pub const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ);
+
+/// The TCP port of listeners.
+pub const PORT: u16 = 7174;
+
+/// A context whose STags depend on `seed` alone.
+pub fn context(seed: [u8; 32]) -> Context {
+    Context::new(ContextConfig { seed: Some(seed), ..ContextConfig::default() }).expect("a seed")
+}
+
+/// One host: a context with one engine (or what has it), and one of each object.
+pub struct Host<E = Engine> {
+    /// Polled by its owner, or by [`Pair`].
+    pub engine: E,
+    /// The context of all objects.
+    pub context: Context,
+    /// The events of its connections.
+    pub channel: EventChannel,
+    /// A protection domain.
+    pub pd: ProtectionDomain,
+    /// A completion queue.
+    pub cq: CompletionQueue,
+    /// The address of its listener.
+    pub address: SocketAddr,
+    /// The packet buffers of its port.
+    pub pool: Mempool,
+}
+
+impl Host {
+    /// A host with `addresses` on `port`, whose completion queue has `cqe` entries.
+    ///
+    /// # Panics
+    /// If the port, an address or the configuration is not usable.
+    pub fn new(
+        context: Context,
+        port: Box<dyn Port>,
+        addresses: &[&str],
+        cqe: usize,
+        configure: impl FnOnce(&mut EngineConfig),
+    ) -> Self {
+        let mut config = EngineConfig::new(&*port, addresses).expect("good addresses");
+        configure(&mut config);
+        let address = SocketAddr::new(config.stack.addresses[0].address().into(), PORT);
+        let pool = port.mempool().clone();
+        let engine = Engine::new(&context, port, config).expect("an engine");
+        Self {
+            channel: context.create_event_channel().expect("a channel"),
+            pd: context.alloc_pd().expect("a domain"),
+            cq: context.create_cq(cqe, None).expect("a queue"),
+            address,
+            engine,
+            context,
+            pool,
+        }
+    }
+
+    /// Polls the engine at this time, microseconds. Returns whether there was anything to do.
+    pub fn poll_us(&mut self, now_us: u64) -> bool {
+        self.engine.poll_at(Instant::from_micros(now_us as i64))
+    }
+
+    /// When the engine wants its next poll, microseconds.
+    pub fn next_us(&mut self, now_us: u64) -> Option<u64> {
+        let deadline = self.engine.next_deadline(Instant::from_micros(now_us as i64));
+        deadline.map(|at| (at.total_micros() as u64).max(now_us))
+    }
+
+    /// Bytes of packet buffers of its port that are not free.
+    pub fn pinned_bytes(&self) -> u64 {
+        (self.pool.capacity() - self.pool.available()) as u64 * self.pool.data_bytes() as u64
+    }
+
+    /// The same host, whose engine was given to something else: a thread, for example.
+    pub fn with_engine<E>(self, give: impl FnOnce(Engine) -> E) -> Host<E> {
+        let Self { engine, context, channel, pd, cq, address, pool } = self;
+        Host { engine: give(engine), context, channel, pd, cq, address, pool }
+    }
+}
+
+impl<E> Host<E> {
+    /// A queue pair with long queues.
+    ///
+    /// # Panics
+    /// At the limits of the context.
+    pub fn qp(&self) -> QueuePair {
+        let init = QpInit { max_send_wr: 1024, max_recv_wr: 1024, ..QpInit::new(&self.cq) };
+        self.pd.create_qp(&init).unwrap()
+    }
+}
+
+/// Two hosts and the time.
+pub struct Pair {
+    /// The host that connects.
+    pub a: Host,
+    /// The host that listens.
+    pub b: Host,
+    /// The time of the next poll, microseconds.
+    pub now_us: i64,
+}
+
+impl Pair {
+    /// Two hosts on this wire.
+    pub fn new(link: &LinkConfig) -> Self {
+        Self::over(link::pair(link), &ContextConfig::default(), |_| {})
+    }
+
+    /// Two hosts on a wire without faults, and a connection between them.
+    pub fn connected() -> (Self, Connected) {
+        Self::connected_by(&ConnParam::default())
+    }
+
+    /// The same, where both ends agree on InfiniBand's semantics.
+    pub fn agreeing() -> (Self, Connected) {
+        Self::connected_by(&agreeing())
+    }
+
+    fn connected_by(param: &ConnParam) -> (Self, Connected) {
+        let mut pair = Self::new(&LinkConfig::default());
+        let c = pair.connect(param);
+        (pair, c)
+    }
+
+    /// Two hosts on a wire without faults, of which B listens.
+    pub fn listening() -> (Self, CmId) {
+        let mut pair = Self::new(&LinkConfig::default());
+        let listener = pair.listen();
+        (pair, listener)
+    }
+
+    /// Two hosts whose engines are configured alike, over any two ports.
+    pub fn over(
+        (port_a, port_b): (Box<dyn Port>, Box<dyn Port>),
+        config: &ContextConfig,
+        configure: impl Fn(&mut EngineConfig),
+    ) -> Self {
+        let host = |port: Box<dyn Port>, number: u8| {
+            let context = Context::new(ContextConfig { seed: Some([number; 32]), ..config.clone() }).unwrap();
+            let addresses = [format!("10.0.0.{number}/24"), format!("fd00::{number}/64")];
+            Host::new(context, port, &addresses.each_ref().map(String::as_str), 4096, |config| {
+                config.stack.seed = [number; 32];
+                // Tests name frames by their number on the wire: probes of addresses would shift these.
+                config.stack.address_probing = AddressProbing::Off;
+                configure(config);
+            })
+        };
+        Self { a: host(port_a, 1), b: host(port_b, 2), now_us: 0 }
+    }
+
+    /// Polls both engines. Then the time advances: to the next deadline if nothing happened.
+    pub fn poll(&mut self) {
+        let now = Instant::from_micros(self.now_us);
+        let busy_a = self.a.engine.poll_at(now);
+        let busy_b = self.b.engine.poll_at(now);
+        let next = if busy_a || busy_b {
+            None
+        } else {
+            let deadlines = [self.a.engine.next_deadline(now), self.b.engine.next_deadline(now)];
+            deadlines.into_iter().flatten().min()
+        };
+        self.now_us = next.map_or(self.now_us + 1, |at| at.total_micros().max(self.now_us + 1));
+    }
+
+    /// Whether neither engine has a deadline.
+    pub fn is_asleep(&mut self) -> bool {
+        let now = Instant::from_micros(self.now_us);
+        self.a.engine.next_deadline(now).is_none() && self.b.engine.next_deadline(now).is_none()
+    }
+
+    /// Polls until `done` returns something.
+    ///
+    /// # Panics
+    /// After a minute of virtual time, or a million polls.
+    pub fn until<T>(&mut self, mut done: impl FnMut(&mut Self) -> Option<T>) -> T {
+        let limit_us = self.now_us + 60_000_000;
+        for _ in 0..1_000_000 {
+            if let Some(value) = done(self) {
+                return value;
+            }
+            assert!(self.now_us < limit_us, "nothing happened for a minute");
+            self.poll();
+        }
+        panic!("nothing happened in a million polls");
+    }
+
+    /// Polls for this long, microseconds.
+    pub fn run_us(&mut self, us: i64) {
+        let end = self.now_us + us;
+        while self.now_us < end {
+            self.poll();
+        }
+    }
+
+    /// The next event of A.
+    pub fn event_a(&mut self) -> CmEvent {
+        self.until(|pair| pair.a.channel.poll())
+    }
+
+    /// The next event of B.
+    pub fn event_b(&mut self) -> CmEvent {
+        self.until(|pair| pair.b.channel.poll())
+    }
+
+    /// The next completion of A.
+    pub fn wc_a(&mut self) -> WorkCompletion {
+        self.until(|pair| pair.a.cq.poll_one())
+    }
+
+    /// The next completion of B.
+    pub fn wc_b(&mut self) -> WorkCompletion {
+        self.until(|pair| pair.b.cq.poll_one())
+    }
+
+    /// A connects to B, both with `param`; both are established.
+    pub fn connect(&mut self, param: &ConnParam) -> Connected {
+        self.connect_with(param, param)
+    }
+
+    /// As [`connect`](Self::connect), each with its own parameters.
+    pub fn connect_with(&mut self, param_a: &ConnParam, param_b: &ConnParam) -> Connected {
+        let listener = self.listen();
+        let connected = self.connect_again(param_a, param_b);
+        listener.disconnect();
+        connected
+    }
+
+    /// B listens.
+    pub fn listen(&mut self) -> CmId {
+        let listener = self.b.context.create_id(&self.b.channel);
+        listener.listen(PORT, 16, std::time::Duration::from_secs(10)).unwrap();
+        self.poll();
+        listener
+    }
+
+    /// Regions of A and of B, each of `len` bytes, which the peer may read and write.
+    pub fn regions(&self, len: usize) -> (MemoryRegion, MemoryRegion) {
+        (self.a.pd.reg_mr(len, ALL).unwrap(), self.b.pd.reg_mr(len, ALL).unwrap())
+    }
+
+    /// A begins to connect to B.
+    pub fn dial(&self, param: &ConnParam) -> (QueuePair, CmId) {
+        let (qp, id) = (self.a.qp(), self.a.context.create_id(&self.a.channel));
+        id.connect(&qp, self.b.address, param).unwrap();
+        (qp, id)
+    }
+
+    /// One more connection to the same listener.
+    pub fn connect_again(&mut self, param_a: &ConnParam, param_b: &ConnParam) -> Connected {
+        let (qp_a, qp_b) = (self.a.qp(), self.b.qp());
+        self.connect_qps(qp_a, qp_b, param_a, param_b)
+    }
+
+    /// Connects queue pairs that the test has made.
+    pub fn connect_qps(
+        &mut self,
+        qp_a: QueuePair,
+        qp_b: QueuePair,
+        param_a: &ConnParam,
+        param_b: &ConnParam,
+    ) -> Connected {
+        let id_a = self.a.context.create_id(&self.a.channel);
+        id_a.connect(&qp_a, self.b.address, param_a).unwrap();
+        let request = self.event_b();
+        assert!(matches!(request.kind, CmEventKind::ConnectRequest { .. }), "{request:?}");
+        request.id.accept(&qp_b, param_b).unwrap();
+        let established_a = self.event_a();
+        assert!(matches!(established_a.kind, CmEventKind::Established { .. }), "{established_a:?}");
+        let established_b = self.event_b();
+        assert!(matches!(established_b.kind, CmEventKind::Established { .. }), "{established_b:?}");
+        Connected { qp_a, qp_b, id_a, id_b: request.id, established_a, established_b }
+    }
+
+    /// A carries out `op` on B's word, and gets the value that the word had.
+    pub fn atomic(&mut self, c: &Connected, op: AtomicOp, remote: RemoteAddr) -> u64 {
+        let local = self.a.pd.reg_mr(8, Access::LOCAL_WRITE).unwrap();
+        let op = SendOp::Atomic { remote, op };
+        c.qp_a.post_send(&SendRequest::new(77, op, local.sge(0, 8))).unwrap();
+        let wc = self.wc_a();
+        assert_eq!((wc.wr_id, wc.status, wc.byte_len), (77, WcStatus::Success, 8));
+        let mut word = [0; 8];
+        local.read_at(0, &mut word).unwrap();
+        u64::from_ne_bytes(word)
+    }
+}
+
+/// Both ends of a connection.
+pub struct Connected {
+    /// A's queue pair.
+    pub qp_a: QueuePair,
+    /// B's queue pair.
+    pub qp_b: QueuePair,
+    /// A's identifier.
+    pub id_a: CmId,
+    /// B's identifier.
+    pub id_b: CmId,
+    /// A's event.
+    pub established_a: CmEvent,
+    /// B's event.
+    pub established_b: CmEvent,
+}
+
+/// The parameters of an end that agrees on InfiniBand's semantics.
+pub fn agreeing() -> ConnParam {
+    ConnParam { ib_semantics: true, ..ConnParam::default() }
+}
+
+/// Why a connection did not come about.
+pub fn connect_error(event: CmEvent) -> ConnectionError {
+    let CmEventKind::ConnectError { error, .. } = event.kind else { panic!("{event:?}") };
+    error
+}
+
+/// Both users are told of an error that B found in a message of A's, and one Terminate was sent.
+pub fn expect_terminate(pair: &mut Pair, c: &Connected, layer: u8, etype: u8, code: u8) {
+    let found = StreamError { layer, etype, code, from_peer: false };
+    let told = StreamError { from_peer: true, ..found };
+    let event = pair.event_a();
+    assert!(
+        matches!(event.kind, CmEventKind::Disconnected { error: Some(ConnectionError::Stream(e)), .. } if e == told),
+        "{event:?}"
+    );
+    let event = pair.event_b();
+    assert!(
+        matches!(event.kind, CmEventKind::Disconnected { error: Some(ConnectionError::Stream(e)), .. } if e == found),
+        "{event:?}"
+    );
+    assert_eq!(c.qp_a.error(), Some(told));
+    assert_eq!(c.qp_b.error(), Some(found));
+    assert_eq!((c.qp_a.state(), c.qp_b.state()), (QpState::Error, QpState::Error));
+    assert_eq!(pair.b.engine.counters().tx_terminates, 1);
+    assert_eq!(pair.a.engine.counters().rx_terminates, 1);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_hosts_connect_and_the_time_goes_on_by_deadlines() {
+        let (mut pair, c) = Pair::connected();
+        assert_eq!((c.qp_a.state(), c.qp_b.state()), (QpState::Rts, QpState::Rts));
+        // Far fewer polls than microseconds: an idle pair sleeps until its next deadline.
+        let (end_us, mut polls) = (pair.now_us + 1_000_000, 0);
+        while pair.now_us < end_us {
+            pair.poll();
+            polls += 1;
+        }
+        assert!(polls < 1000, "{polls} polls");
+    }
+}
