@@ -275,7 +275,7 @@ impl Connection {
     }
 
     /// Bytes arrived.
-    #[inline]
+    #[inline(always)]
     pub(super) fn on_received(
         &mut self,
         state: &mut EngineState,
