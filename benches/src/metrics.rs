@@ -41,7 +41,7 @@ fn answer(mut client: TcpStream, patience: Duration) -> io::Result<()> {
     let mut request = Vec::new();
     let mut part = [0; 1024];
     let line = loop {
-        // One limit for all parts of the request: a client that sends a byte now and then is late, too.
+        // One limit for all parts of the request: it also applies to a client that sends a byte now and then.
         let left = patience.saturating_sub(begun.elapsed());
         if left.is_zero() {
             return Err(io::ErrorKind::TimedOut.into());
@@ -76,9 +76,9 @@ mod tests {
         let begun = Instant::now();
         std::thread::scope(|scope| {
             let answered = scope.spawn(move || answer(server, Duration::from_millis(200)));
-            // It never ends the header, and is never silent for long.
+            // This client never ends the header, and is never silent for long.
             while !answered.is_finished() && begun.elapsed() < LIMIT {
-                // The other end may be gone.
+                // The other end may have closed the connection.
                 let _ = client.write_all(b"x");
                 std::thread::sleep(Duration::from_millis(20));
             }

@@ -71,12 +71,13 @@ impl UntaggedQueue {
         }
     }
 
-    /// Takes `buffers` back, those posted last. The caller knows that no message comes for them.
+    /// Takes back the `buffers` that were posted last. The caller knows that no message will use them.
     pub(crate) const fn withdraw(&mut self, buffers: u32) {
         self.posted = self.posted.saturating_sub(buffers);
     }
 
-    /// The next message has this MSN: those before it do not come. No segment of it has come.
+    /// Sets the MSN of the next message: earlier messages will not arrive. No segment of the next message has
+    /// arrived.
     pub(crate) const fn skip_to(&mut self, msn: u32) {
         (self.first_msn, self.next_mo) = (msn, 0);
     }

@@ -61,7 +61,7 @@ impl QpConsumer {
         self.sq.first()
     }
 
-    /// The oldest send request is started. Its entry is kept until it is [released](Self::release_sends).
+    /// Starts the oldest send request. Its entry is kept until it is [released](Self::release_sends).
     #[inline]
     pub(crate) fn start_send(&mut self) {
         self.sq.keep(1);
@@ -78,7 +78,7 @@ impl QpConsumer {
         self.sq.release(count);
     }
 
-    /// Removes the oldest send request, which completes at once. No other one is started.
+    /// Removes the oldest send request, which completes at once. No other request may be started.
     #[inline]
     pub(crate) fn remove_send(&mut self) {
         self.sq.remove(1);
@@ -91,7 +91,7 @@ impl QpConsumer {
         self.sq.oldest(limit)
     }
 
-    /// How many send requests wait that are not started.
+    /// The number of send requests that are not started.
     #[inline]
     pub(crate) fn count_sends(&self) -> usize {
         self.sq.len()
@@ -116,7 +116,8 @@ impl QpConsumer {
         true
     }
 
-    /// Receive requests that nobody else takes: those of its own queue, and those that are taken.
+    /// The number of receive requests that no other queue pair can take: those of the queue pair's own queue,
+    /// and those already taken.
     pub(crate) fn promised_recvs(&self) -> u32 {
         let count = if self.shared.is_some() { self.taken } else { self.rq.len() };
         count as u32

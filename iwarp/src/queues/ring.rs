@@ -108,8 +108,8 @@ pub(super) struct RingReader<T> {
     at: u32,
     /// The number of entries from `at` on as of the last look at the ring, less those passed since.
     known: Cell<u32>,
-    /// How many entries were started or removed since the ring was made, as [`Ring::head`] counts. Those of
-    /// them that are not yet removed are kept.
+    /// How many entries were started or removed since the ring was made, as [`Ring::head`] counts. The
+    /// started entries that are not yet removed are kept.
     passed: usize,
 }
 
@@ -193,7 +193,7 @@ impl<T> RingReader<T> {
         self.ring.head.store(self.passed, Ordering::Release);
     }
 
-    /// Goes on behind the `count` oldest entries, or behind all that it has looked at.
+    /// Continues after the `count` oldest entries, or after all known ones if they are fewer.
     #[inline(always)]
     fn pass(&mut self, count: usize) {
         let known = self.known.get_mut();
@@ -245,7 +245,7 @@ impl<T> Oldest<'_, T> {
         self.reader.remove(count.min(self.len));
     }
 
-    /// Starts the first `count` of them, and keeps them.
+    /// Starts the first `count` of these entries, and keeps them.
     #[inline]
     pub(crate) fn keep(self, count: usize) {
         self.reader.keep(count.min(self.len));

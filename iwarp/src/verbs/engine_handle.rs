@@ -1,4 +1,4 @@
-//! The handle of an engine, by which threads of the user reach it: its commands, and its state.
+//! The handle by which threads of the user reach an engine: its commands, and its state.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -8,7 +8,7 @@ use crate::queues::{Doorbells, Notifier};
 
 use super::{CmCommand, StatusDesk};
 
-/// The part of an engine that any thread may use. The engine itself is of one thread.
+/// The part of an engine that any thread may use. Only one thread uses the engine itself.
 pub(crate) struct EngineHandle {
     index: usize,
     commands: Mutex<VecDeque<CmCommand>>,

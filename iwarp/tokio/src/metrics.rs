@@ -18,7 +18,7 @@ use crate::error::Result;
 const ENGINES: Duration = Duration::from_millis(500);
 /// How long a client of the exporter may take.
 const CLIENT: Duration = Duration::from_secs(5);
-/// Most clients of the exporter at a time. Further clients wait in the queue of the listener.
+/// Maximum number of clients of the exporter at a time. Further clients wait in the queue of the listener.
 const MAX_CLIENTS: usize = 64;
 
 impl Endpoint {
@@ -101,7 +101,7 @@ mod tests {
                 async move {
                     let [now, most, done] = &*counts;
                     most.fetch_max(now.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
-                    // Without a limit, the others would be accepted meanwhile.
+                    // Without a limit, the other clients would be accepted meanwhile.
                     for _ in 0..1000 {
                         tokio::task::yield_now().await;
                     }

@@ -18,7 +18,7 @@ pub enum Side {
 pub struct Case {
     /// The name of the case: unique, and stable, since expectation files contain it.
     pub name: &'static str,
-    /// The rows of `tests/conformance/spec` that it checks, with spaces between them.
+    /// The rows of `tests/conformance/spec` that the case checks, separated by spaces.
     rows: &'static str,
     /// The side that the endpoint has to be.
     pub side: Side,
@@ -35,7 +35,7 @@ impl Case {
     }
 }
 
-/// The head of a case, which has nothing to run yet.
+/// The head of a case, which has no steps yet.
 pub(crate) struct Head {
     name: &'static str,
     rows: &'static str,

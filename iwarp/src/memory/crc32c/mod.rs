@@ -348,7 +348,7 @@ impl Method {
 
     /// As [`append`].
     ///
-    /// Never inlined: otherwise few bytes pay for the registers that the other methods need.
+    /// Never inlined: otherwise short runs of bytes pay for the registers that the other methods need.
     ///
     /// # Safety
     /// The CPU supports this method.

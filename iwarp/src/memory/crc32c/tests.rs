@@ -200,7 +200,7 @@ fn a_cpu_uses_its_own_method_before_a_library() {
     assert_eq!((best(), Some(best())), (Method::here(), methods_here().next()));
 }
 
-/// The one of another kind of CPU sums right, too.
+/// The crate for another kind of CPU is correct on this CPU, too.
 #[test]
 fn both_libraries_sum_every_length() {
     let source = noise(70_000);
@@ -215,7 +215,7 @@ fn both_libraries_sum_every_length() {
     }
 }
 
-/// With the CRC instruction of x86-64 `crc32c` is faster, with tables `crc-fast`.
+/// With the CRC instruction of x86-64 `crc32c` is faster; with tables `crc-fast` is.
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn the_library_follows_the_crc_instruction() {

@@ -225,7 +225,7 @@ impl Tcb {
     fn acknowledge_separately(&self, ctx: &Ctx<'_>, SeparateAck { ack, on }: SeparateAck) -> Transmission {
         let flags = if on { Flags::ECE } else { Flags::empty() };
         let mut header = self.header(ctx, self.send.nxt(), flags, 0);
-        // Not more than the user lets it.
+        // It acknowledges no bytes that the user withholds.
         let ack = ack.min(self.receive.acknowledged());
         header.ack = Some(self.receive.seq(ack));
         header.window = self.receive.window_from(ack);
