@@ -16,8 +16,8 @@ pub type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 pub struct Executed {
     /// Instructions.
     pub instructions: u64,
-    /// Of these, the ones that lock the bus: atomic read-modify-write operations, and fences. Such an
-    /// instruction waits for all earlier stores, which takes some 20 cycles.
+    /// Number of these instructions that lock the bus: atomic read-modify-write operations, and fences. Such
+    /// an instruction waits for all earlier stores, which takes some 20 cycles.
     pub locked: u64,
 }
 
@@ -41,8 +41,8 @@ pub fn is_there() -> bool {
 }
 
 impl Callgrind {
-    /// Runs `program` and writes its profile to `file`. With `only`, the profile has only the function with
-    /// that in its name.
+    /// Runs `program` and writes its profile to `file`. With `only`, the profile has only the function whose
+    /// name contains `only`.
     ///
     /// # Errors
     /// If valgrind does not start or the program fails.
@@ -133,7 +133,7 @@ fn by_file(profile: &str) -> BTreeMap<String, u64> {
     files
 }
 
-/// The costs of a line, behind its position. Zeros at the end of a line are left out.
+/// The costs in a line, after its position. Zeros at the end of a line are left out.
 fn cost(line: &str) -> Executed {
     let mut costs = line.split(' ').skip(1).map(|cost| cost.parse().unwrap_or(0));
     let mut next = || costs.next().unwrap_or(0);

@@ -8,7 +8,7 @@ use crate::errors::Error;
 use crate::runs::{OnRow, Row, merge};
 
 /// Calls `run` with the state of each core, in a thread for each, and `on_row` with each sum of their rows.
-/// `cpus` are the CPUs that the rows name. Returns what each core has returned.
+/// `cpus` are the CPUs that the rows name. Returns the results of all cores.
 ///
 /// # Errors
 /// The error of the core that failed first: an error interrupts the others.

@@ -27,16 +27,17 @@ const SPIN_POLLS: u32 = 2_000;
 /// Idle polls that [`WaitMode::Waiting`] yields before it sleeps.
 const YIELD_POLLS: u32 = 200;
 
-/// Longest sleep if nothing signals the arrival of frames.
+/// Maximum sleep if nothing signals the arrival of frames.
 const NAP: Duration = Duration::from_micros(200);
 
-/// The longest that the end of a run waits for a port that takes nothing.
+/// Maximum time that the end of a run waits for a full port.
 const LONGEST_GOODBYE: Duration = Duration::from_secs(1);
 
-/// An engine whose port is full tries it again within a millisecond.
+/// If the engine's next deadline is nearer than this, frames wait for a full port, which the engine tries
+/// again within a millisecond.
 const FULL_PORT_US: i64 = 2_000;
 
-/// Longest wait for an event before everything else is polled: the interrupt, and a peer that is silent.
+/// Maximum wait for an event before other conditions are checked: the interrupt, and a silent peer.
 const EVENT_WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 enum Poller {
@@ -48,7 +49,7 @@ enum Poller {
 pub struct Driver {
     mover: Poller,
     interrupt: Interrupt,
-    /// The run that a signal has interrupted is being ended in order.
+    /// True while a run that a signal has interrupted is being ended in order.
     concluding: bool,
     wait_mode: WaitMode,
     spin_polls: u32,
@@ -151,7 +152,8 @@ impl Driver {
         })
     }
 
-    /// Ends a run in order that a signal has interrupted: polls go on. Returns whether it was a signal.
+    /// Begins the orderly end of a run that a signal has interrupted: polls continue. Returns `false` if the
+    /// cause was no signal.
     pub fn conclude(&mut self) -> bool {
         self.concluding = self.interrupt.is_signal();
         self.concluding
@@ -170,9 +172,8 @@ impl Driver {
         if self.concluding { Err(Error::Interrupted) } else { Ok(()) }
     }
 
-    /// Polls for `time`, whether it was interrupted or not, so that the peer learns of connections that were
-    /// dropped. Goes on, for a second at most, while frames wait for a port that is full: its other end may
-    /// have no processor.
+    /// Polls for `time`, interrupted or not, so that the peer learns of dropped connections. Continues, for
+    /// at most a second, while frames wait for a full port: its other end may have no processor.
     pub fn linger(&mut self, time: Duration) {
         let begun = Instant::now();
         loop {

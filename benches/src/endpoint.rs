@@ -19,8 +19,8 @@ use crate::private;
 use crate::rendezvous::Rendezvous;
 use crate::shown::Shown;
 
-/// How long a server is tried that refuses the first connection: it may begin to listen just now. A user
-/// who has not started it learns so soon.
+/// How long a connection that a server refuses is retried: the server may be about to listen. A user who has
+/// not started the server gets the error soon.
 pub const STARTING: Duration = Duration::from_secs(1);
 
 /// Private data of the peer.
@@ -42,11 +42,11 @@ pub struct Endpoint {
     pub profile: bool,
     /// Whether each latency is wanted.
     pub keeps_samples: bool,
-    /// Where it waits for other cores before each run.
+    /// The rendezvous with the other cores before each run.
     pub rendezvous: Option<Arc<Rendezvous>>,
     /// The engine of its connections, if the context has several.
     pub engine: Option<usize>,
-    /// Shows the context, at one of its ends.
+    /// Makes the context visible to `uwarp status`; set at one of its ends.
     pub shown: Option<Shown>,
     events: EventChannel,
     waiting: VecDeque<CmEvent>,

@@ -28,7 +28,7 @@ pub enum Error {
     Accept {
         /// The peer's address.
         remote: SocketAddr,
-        /// The cause, which is no advice for a client.
+        /// The cause, without advice for a client.
         reason: String,
     },
     /// A server rejected the test, with a reason.
@@ -106,8 +106,8 @@ impl Error {
         }
     }
 
-    /// Whether it shows only that a connection has ended, and not why: a flushed request, or one that the
-    /// queue pair refuses. The event of the connection has the reason.
+    /// Whether the error shows only that a connection has ended, and not why: a flushed request, or a
+    /// request that the queue pair refuses. The event of the connection has the reason.
     pub(crate) fn lacks_its_reason(&self) -> bool {
         matches!(
             self,
@@ -120,19 +120,19 @@ impl Error {
 /// Why a connection was not made. `Display` names the options that help.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotConnected {
-    /// The stack, or the peer's, says why.
+    /// The error that our stack or the peer's reports.
     #[error("{}", advice(*.0))]
     Error(ConnectionError),
-    /// The peer has closed it before it was established.
+    /// The peer has closed the connection before it was established.
     #[error("closed by the peer")]
     Closed,
-    /// It did not come to an end.
+    /// Another reason, in words.
     #[error("{0}")]
     Other(String),
 }
 
 impl NotConnected {
-    /// The cause at the end that accepts, where the advice for a client does not help.
+    /// The cause in words for the accepting end, without the advice for a client.
     pub(crate) fn of_peer(&self) -> String {
         match self {
             Self::Error(error) => error.to_string(),
@@ -140,7 +140,7 @@ impl NotConnected {
         }
     }
 
-    /// Whether the peer is there, and nobody listens at its port.
+    /// Whether the peer exists, and no process listens at its port.
     pub fn is_refused(&self) -> bool {
         matches!(self, Self::Error(ConnectionError::Tcp(CloseReason::Refused)))
     }
@@ -150,7 +150,7 @@ impl NotConnected {
 fn ending(error: Option<ConnectionError>) -> String {
     match error {
         None => "closed by the peer".into(),
-        // As iwperf does when an error ends it, and other programs when a signal does.
+        // iwperf resets its connections when an error ends it, and other programs when a signal does.
         Some(error @ ConnectionError::Tcp(CloseReason::Reset)) => {
             format!("{error}, which was interrupted or has failed: see its output")
         }
@@ -216,7 +216,7 @@ mod tests {
         }
     }
 
-    /// The end that accepts has nothing to start, and connects to nobody.
+    /// The message at the accepting end contains no advice about starting a server.
     #[test]
     fn a_connection_that_came_in_is_not_told_as_one_that_goes_out() {
         let remote = "10.0.0.2:4711".parse().unwrap();

@@ -27,7 +27,7 @@ impl Interrupt {
         Ok(interrupt)
     }
 
-    /// Sets it: used when the other end of a local test has failed.
+    /// Sets the interrupt: used when the other end of a local test has failed.
     pub fn raise(&self) {
         self.by_failure.store(true, Ordering::Relaxed);
     }
@@ -54,7 +54,8 @@ impl Interrupt {
         }
     }
 
-    /// One that signals do not set, for an end that another end of this process tells when it is over.
+    /// An interrupt that signals do not set, for an end that learns from another end of this process when
+    /// the test is over.
     pub fn of_failures_only(&self) -> Self {
         Self { by_signal: Arc::default(), by_failure: Arc::clone(&self.by_failure) }
     }

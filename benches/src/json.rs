@@ -34,7 +34,7 @@ struct Document<'a> {
     test: Test,
     peer: &'static str,
     parameters: Parameters,
-    /// The error that ended the test before all was measured.
+    /// The error that ended the test before all runs were measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     ended_early: Option<&'a str>,
     results: Vec<Entry>,
@@ -44,7 +44,7 @@ struct Document<'a> {
     validation: Option<Validation>,
     peer_cost: Option<Cost>,
     counters: Counters,
-    /// Of each engine, if there are several.
+    /// The counters of each engine, if there are several.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     engines: Vec<Counters>,
 }
@@ -89,7 +89,7 @@ struct Entry {
     cost: Cost,
     /// CPU time of this process, percent of one CPU.
     cpu_percent: f64,
-    /// The run was interrupted.
+    /// True if the run was interrupted.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     partial: bool,
     /// Bytes a second that were sent and received, in a run in both directions.

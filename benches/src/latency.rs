@@ -41,7 +41,7 @@ pub struct Latencies {
     divisor: f64,
 }
 
-/// Points of a distribution between two quantiles of which the second halves the rest above the first.
+/// Points of a distribution per halving of the remaining share above a quantile.
 const POINTS_PER_HALVING: u32 = 4;
 
 impl Default for Latencies {
@@ -50,7 +50,7 @@ impl Default for Latencies {
     }
 }
 
-/// Longest round trip that is distinguished from longer ones.
+/// Maximum round trip that the histogram records exactly; longer ones count as this long.
 const LONGEST_NS: u64 = 60_000_000_000;
 
 impl Latencies {
@@ -95,7 +95,8 @@ impl Latencies {
         self.extremes_us = [least.min(us), most.max(us)];
     }
 
-    /// A value of the histogram as it is reported, microseconds. It rounds, but not beyond the extremes.
+    /// A value of the histogram as reported, microseconds. The histogram rounds; the result is clamped to
+    /// the extremes.
     fn reported_us(&self, ns: f64) -> f64 {
         let [least, most] = self.extremes_us;
         (ns / 1000.0).max(least).min(most) / self.divisor

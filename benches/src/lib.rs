@@ -14,8 +14,8 @@
 //! | `cores`, `several` | a test on several cores at once; client and server on several queues of one device |
 //! | `table`, `description`, `json`, `output`, `live`, `profile`, `report` | the output |
 //! | `documents` | completions for shells, and man pages |
-//! | `machine`, `provenance` | where, when and how figures were measured |
-//! | `shown`, `metrics` | what others can look at during a run: `uwarp status`, `--metrics` |
+//! | `machine`, `provenance` | the place, time and way of a measurement |
+//! | `shown`, `metrics` | the views of other programs on a run: `uwarp status`, `--metrics` |
 //! | `log` | `--log`: events on standard error |
 //! | `callgrind` | counts a program's instructions, for results that do not depend on the load of the machine |
 //! | `two_hosts` | two hosts on a wire in memory, to count or time parts of the data path |

@@ -1,6 +1,6 @@
-//! Lines of output. A reader that has gone away, as the other end of a closed pipe, is no reason to end a
-//! test or a server. `println!` and `eprintln!` would panic. Anything else that keeps standard output from
-//! being written is an error at the end of a run ([`check`]).
+//! Lines of output. A closed pipe, whose reader has gone, must not end a test or a server; `println!` and
+//! `eprintln!` would panic. Any other failure of standard output is an error at the end of a run
+//! ([`check`]).
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Write, stderr, stdout};
@@ -15,7 +15,7 @@ use crate::errors::Error;
 /// The name of a file that stands for standard output.
 pub const STDOUT: &str = "-";
 
-/// Lines go to standard error: standard output has a document.
+/// True if lines go to standard error, since standard output has a document.
 static ASIDE: AtomicBool = AtomicBool::new(false);
 
 /// The first error of standard output.
@@ -36,7 +36,7 @@ pub fn say(line: &str) {
 /// Prints a line on standard error.
 pub fn tell(line: &str) {
     apart(|| {
-        // There is no place where the user could be told that this fails.
+        // No other place is left to report this failure.
         let _gone = stderr().lock().write_all(format!("{line}\n").as_bytes());
     });
 }
@@ -53,7 +53,7 @@ pub fn save(path: &Path, document: &[u8]) -> Result<(), Error> {
     File::create(path).and_then(|mut file| file.write_all(document)).map_err(failed)
 }
 
-/// Lines go to standard error from now on, so that standard output has a document alone.
+/// Lines go to standard error from now on, so that standard output contains only the document.
 pub fn step_aside() {
     ASIDE.store(true, Ordering::Relaxed);
 }
@@ -77,7 +77,7 @@ pub fn print(text: &[u8]) -> Result<(), Error> {
     }
 }
 
-/// Whether each line that was said could be written.
+/// Checks that all lines could be written to standard output.
 ///
 /// # Errors
 /// [`Error::System`] with the first error.
@@ -85,8 +85,8 @@ pub fn check() -> Result<(), Error> {
     lost().as_ref().map_or(Ok(()), |source| Err(unwritten(copy(source))))
 }
 
-/// For tools that use `println!`, which panics where standard output cannot be written: `tool` ends with one
-/// line and status 1 then, and without a word if the reader of a pipe has gone.
+/// For tools that use `println!`, which panics if standard output cannot be written: `tool` then ends with
+/// one line and status 1, and silently if the reader of a pipe has gone.
 pub fn end_when_output_is_lost(tool: &'static str) {
     let before = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -109,7 +109,7 @@ pub(crate) fn above(bar: Option<ProgressBar>) {
     *dashboard() = bar;
 }
 
-/// Prints where the dashboard is not: it is taken away, and drawn again below.
+/// Prints with the dashboard removed; the dashboard is drawn again below.
 fn apart(mut act: impl FnMut()) {
     match &*dashboard() {
         Some(bar) => bar.suspend(act),

@@ -1,5 +1,5 @@
-//! What a run shows while it lasts: a small dashboard on a terminal; without one, a line a second of a run by
-//! time. Both on standard error, so that the table can be parsed.
+//! The display of a run in progress: a small dashboard on a terminal; without a terminal, a line per second
+//! for a run by time. Both go to standard error, so that the table can be parsed.
 
 use std::io::IsTerminal;
 
@@ -29,18 +29,18 @@ pub struct Snapshot {
     pub latency_us: Option<[f64; 2]>,
 }
 
-/// The view of one run. A call costs a comparison, except when there is something to show.
+/// The view of one run. A call costs one comparison, except when the view is due.
 pub struct Live {
     bar: Option<ProgressBar>,
     unit: Unit,
     hz: u64,
-    /// Messages in all, 0 if the run ends by time.
+    /// Total number of messages, 0 if the run ends by time.
     total: u64,
     /// Cycles between two views; 0: nothing is shown.
     period: u64,
     next: u64,
     started: u64,
-    /// Cycles that the run lasts; 0: until it is interrupted.
+    /// Duration of the run, cycles; 0: until it is interrupted.
     span: u64,
     before: Option<Snapshot>,
 }
@@ -72,7 +72,7 @@ impl Live {
 
     /// The view of a run of `total` messages, or by time if that is 0. `hz`: cycles a second.
     pub fn new(label: &str, total: u64, unit: Unit, hz: u64) -> Self {
-        // Events would run through a dashboard.
+        // Events of `--log` would disturb a dashboard.
         let is_dashboard = std::io::stderr().is_terminal() && !log::is_on();
         let period = match (is_dashboard, total) {
             (true, _) => hz / DRAWN_PER_S,
@@ -148,7 +148,7 @@ fn progress_bar(label: &str, total: u64, target: ProgressDrawTarget) -> Progress
     bar
 }
 
-/// An endless run has no share that is done: only its time is shown.
+/// For an endless run only the time is shown, since there is no finished share.
 fn set_style(bar: &ProgressBar, is_endless: bool) {
     let style = match is_endless {
         true => "{prefix}  {elapsed}\n{msg}",

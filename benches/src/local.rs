@@ -49,7 +49,7 @@ pub struct Wire<'a> {
 pub struct Core {
     /// Number of the CPU.
     pub cpu: usize,
-    /// Where the cores wait for each other.
+    /// The rendezvous of the cores.
     pub rendezvous: Arc<Rendezvous>,
 }
 

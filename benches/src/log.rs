@@ -6,8 +6,8 @@ use crate::errors::Error;
 #[cfg(feature = "tracing")]
 const VARIABLE: &str = "RUST_LOG";
 
-/// Shows the events that `filter` selects as long as the process lives: that of the option, or else that of
-/// `RUST_LOG`. Without either, nothing is shown.
+/// Shows the events that `filter` selects as long as the process lives: the filter of the option, or else of
+/// `RUST_LOG`. Without either, no events are shown.
 ///
 /// # Errors
 /// [`Error::Usage`] if the filter is none.
@@ -33,7 +33,7 @@ pub fn start(option: Option<&str>) -> Result<(), Error> {
             "give a level (error, warn, info, debug, trace) or CRATE=LEVEL,.. of dp, tcp_lite and iwarp";
         Error::Usage(format!("{origin} {filter}: {why}: {remedy}"))
     };
-    // A filter may be the name of any target, so a level with a slip would select nothing.
+    // A filter may be the name of any target, so a misspelt level would select nothing.
     let is_known = |word: &str| word.contains('=') || word.parse::<LevelFilter>().is_ok() || is_ours(word);
     if let Some(word) = option.and_then(|filter| filter.split(',').find(|word| !is_known(word))) {
         return Err(refused(format!("no level and no crate ({word})")));
@@ -44,7 +44,7 @@ pub fn start(option: Option<&str>) -> Result<(), Error> {
     subscriber.try_init().map_err(|error| Error::Usage(format!("{origin}: {error}")))
 }
 
-/// Refuses the option: no event is made.
+/// Refuses the option, since this build emits no events.
 ///
 /// # Errors
 /// [`Error::Usage`] with the command that builds a program with events.

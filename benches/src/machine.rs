@@ -18,7 +18,7 @@ pub struct MachineInfo {
 }
 
 impl MachineInfo {
-    /// This one.
+    /// This machine.
     pub fn here() -> Self {
         let [cpuinfo, meminfo, release] = ["cpuinfo", "meminfo", "sys/kernel/osrelease"]
             .map(|file| std::fs::read_to_string(format!("/proc/{file}")).unwrap_or_default());
@@ -26,7 +26,7 @@ impl MachineInfo {
         Self::described(&cpuinfo, &meminfo, &release, cores)
     }
 
-    /// The machine that these files in `/proc` describe. What they do not say is unknown.
+    /// The machine that these files in `/proc` describe. Missing values are unknown.
     fn described(cpuinfo: &str, meminfo: &str, release: &str, cores: usize) -> Self {
         let mut cpu = field(cpuinfo, "model name").unwrap_or("unknown processor").to_owned();
         if let (Some(family), Some(model)) = (field(cpuinfo, "cpu family"), field(cpuinfo, "model")) {

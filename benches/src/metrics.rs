@@ -1,6 +1,6 @@
 //! `--metrics ADDR`: the counters of all engines of the process, as Prometheus reads them.
 //!
-//! The answers are those of [`iwarp::prometheus`], which also says why no exporter crate gives them.
+//! [`iwarp::prometheus`] makes the answers, and says why no exporter crate makes them.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -12,9 +12,9 @@ use iwarp::verbs::{Context, ContextStatus};
 use crate::errors::Error;
 use crate::shown;
 
-/// How long the engines may take to answer.
+/// Maximum time for the engines to answer.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// How long a client may take for its request, and then for the response. The next client waits for this one.
+/// Maximum time of a client for its request, and then for the response. The next client waits meanwhile.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Answers at `address` as long as the process lives. Returns the address with its port, if 0 was asked for.
@@ -27,7 +27,7 @@ pub fn serve(address: SocketAddr) -> Result<SocketAddr, Error> {
     let address = listener.local_addr().map_err(failed)?;
     let run = move || {
         for client in listener.incoming() {
-            // A client that has gone gets nothing.
+            // An error only means that the client has gone.
             let _ = client.and_then(|client| answer(client, CLIENT_PATIENCE));
         }
     };
@@ -41,7 +41,7 @@ fn answer(mut client: TcpStream, patience: Duration) -> io::Result<()> {
     let mut request = Vec::new();
     let mut part = [0; 1024];
     let line = loop {
-        // One limit for all parts of the request: a client that sends a byte now and then is late, too.
+        // One limit for all parts of the request: it also applies to a client that sends a byte now and then.
         let left = patience.saturating_sub(begun.elapsed());
         if left.is_zero() {
             return Err(io::ErrorKind::TimedOut.into());
@@ -76,9 +76,9 @@ mod tests {
         let begun = Instant::now();
         std::thread::scope(|scope| {
             let answered = scope.spawn(move || answer(server, Duration::from_millis(200)));
-            // It never ends the header, and is never silent for long.
+            // This client never ends the header, and is never silent for long.
             while !answered.is_finished() && begun.elapsed() < LIMIT {
-                // The other end may be gone.
+                // The other end may have closed the connection.
                 let _ = client.write_all(b"x");
                 std::thread::sleep(Duration::from_millis(20));
             }

@@ -50,7 +50,7 @@ impl End {
         gid
     }
 
-    /// The calling thread will poll it: pins the thread to the CPU of the end.
+    /// Pins the calling thread, which will poll the end, to the CPU of the end.
     ///
     /// # Errors
     /// [`Error::Usage`] if this process may not use that CPU.
@@ -144,7 +144,7 @@ pub fn open_cores(args: &NetArgs, crc: bool, interrupt: &Interrupt) -> Result<Co
     config.shares_cpu = args.cpu.is_none() && count > allowed.len();
     let ports = open_device(args)?;
     let (mtu, mac) = (ports[0].info().mtu, ports[0].info().mac);
-    // Of the whole device: the first end has them.
+    // The statistics of the whole device; the first end has them.
     let mut device_stats = ports[0].device_stats();
     let engine_config = engine_config(&*ports[0], &config)?;
     let context = Context::new(ContextConfig::default())?;

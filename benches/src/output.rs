@@ -45,25 +45,25 @@ pub struct Conclusion<'a> {
     pub counters: &'a [EngineCounters],
     /// Cycles a second.
     pub hz: u64,
-    /// The results beside the rows.
+    /// The results besides the rows.
     pub outcome: &'a Outcome,
-    /// The error that ended it early.
+    /// The error that ended the test early.
     pub ended: Result<(), Error>,
 }
 
 impl<'a> Output<'a> {
-    /// Nothing yet.
+    /// An output without rows.
     pub fn new(test: Test, args: &'a TestArgs) -> Self {
         let unit = args.unit();
         Self { test, args, unit, loaded: false, rows: Vec::new(), target: Vec::new(), held: None }
     }
 
-    /// As [`new`](Self::new). All lines are printed at the end, together: other threads print as well.
+    /// As [`new`](Self::new). All lines are printed together at the end, since other threads print as well.
     pub fn held(test: Test, args: &'a TestArgs) -> Self {
         Self { held: Some(RefCell::default()), ..Self::new(test, args) }
     }
 
-    /// Prints the heading of a run, for an end that posts messages (`is_source`) or merely takes them.
+    /// Prints the heading of a run, for an end that posts messages (`is_source`) or only receives them.
     pub fn heading(&mut self, params: &Params, is_source: bool) {
         self.loaded = params.rate.is_some() && is_source;
         self.print(&heading(params));
@@ -82,7 +82,7 @@ impl<'a> Output<'a> {
         header + if self.args.cpu_util { table::CPU_HEADER } else { "" }
     }
 
-    /// One more row.
+    /// Adds and prints a row.
     pub fn row(&mut self, row: &Row) {
         let mut row = row.clone();
         if let (Figures::Bandwidth(figures), true) = (&mut row.figures, self.args.no_peak) {
@@ -275,9 +275,10 @@ impl<'a> Output<'a> {
     }
 }
 
-/// How the test ended, if not as planned.
+/// A note on how the test ended, if not as planned.
 ///
-/// An endless run has a row for each interval, and then that of all of it: the peer confirms the whole.
+/// An endless run has a row for each interval, and then a row for the whole run: the peer confirms the
+/// whole.
 fn ending_note(
     ended: &Result<(), Error>,
     is_endless: bool,
@@ -300,7 +301,7 @@ fn ending_note(
     }
 }
 
-/// Cycles in which anything was measured. The last row of an endless run spans those before it.
+/// The number of measured cycles. The last row of an endless run spans those before it.
 fn measured_cycles(rows: &[Row]) -> u64 {
     let mut spans: Vec<_> = rows.iter().map(|row| row.span).collect();
     spans.sort_unstable();

@@ -9,7 +9,7 @@ use iwarp::verbs::ContextLimits;
 use crate::errors::Error;
 use crate::rate::Rate;
 
-/// Port of perftest's tools and of ours.
+/// Default port of perftest's tools and of iwperf.
 pub const DEFAULT_PORT: u16 = 18515;
 
 /// Largest message of an `--all` sweep (perftest's `MAX_SIZE`), bytes.
@@ -30,13 +30,13 @@ pub const MAX_QPS: u32 = 16_000;
 /// Requests of a queue pair beside the data: marks and credits.
 pub(crate) const EXTRA_SENDS: u32 = 32;
 
-/// Reads that confirm messages of a run at a given rate, at a time.
+/// Maximum number of outstanding Reads that confirm messages of a run at a given rate.
 pub(crate) const FLUSHES: u32 = 16;
 
 /// Above this length of one half of all buffers, queue pairs share buffers, bytes.
 const SHARED_BYTES: usize = 256 << 20;
 
-/// Least and most messages of a warm-up.
+/// Minimum and maximum number of messages of a warm-up.
 const WARM_UP_MESSAGES: [u32; 2] = [10, 1000];
 
 /// Highest rate, bytes or messages a second.
@@ -116,13 +116,14 @@ impl Params {
         }
     }
 
-    /// Requests that a queue pair has room for: the data, and those beside it.
+    /// Depth of a queue pair's send queue: the data, and the other requests.
     pub fn sends(&self) -> u32 {
         let flushes = if self.rate.is_some() { FLUSHES } else { 0 };
         self.tx_depth + EXTRA_SENDS + flushes
     }
 
-    /// Receives posted again at a time: the source gets credits for the others meanwhile.
+    /// Number of receives that are posted again at a time; meanwhile the source has credits for the other
+    /// receives.
     pub fn receives_at_a_time(&self) -> u32 {
         self.recv_post_list.min(self.receives() / 2).max(1)
     }
@@ -140,8 +141,8 @@ impl Params {
     }
 
     /// Messages of each queue pair before the first measurement: enough to fill the queue a few times, in
-    /// little time. An even number: the last byte of a Write counts them, and must not be that of the first
-    /// message that is measured.
+    /// little time. An even number: the last byte of a Write counts messages, and must differ from that byte
+    /// of the first measured message.
     pub fn warm_up_messages(&self) -> u64 {
         u64::from((4 * self.tx_depth).clamp(WARM_UP_MESSAGES[0], WARM_UP_MESSAGES[1]))
     }

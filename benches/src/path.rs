@@ -1,12 +1,12 @@
-//! The data path of a test: queue pairs, their memory, and what happens when something completes.
+//! The data path of a test: queue pairs, their memory, and the handling of completions.
 //!
 //! Each queue pair has two halves of one region: the *local* half that its own requests use, and the
 //! *exposed* half that the peer writes to, reads from, or sends into. A small second region holds, per queue
 //! pair, the credit cell of Sends and the messages between two iwperfs ([`mark`]).
 //!
-//! Sends need credits, because iWARP ends a connection whose Send finds no receive. perftest on iWARP has
-//! them: the receiver now and then writes how many messages it has taken (32 bits, of the machine's order) to
-//! the address in the sender's [`Dest`].
+//! Sends need credits, because iWARP ends a connection whose Send finds no receive. perftest on iWARP uses
+//! credits: from time to time the receiver writes the number of messages it has taken (32 bits, in the
+//! machine's byte order) to the address in the sender's [`Dest`].
 
 mod layout;
 pub mod mark;
@@ -35,7 +35,7 @@ const MARK_RECEIVES: u32 = layout::MARK_SLOTS as u32;
 /// Completions reaped at a time.
 const BATCH: usize = 64;
 
-/// Everything of one end that carries data.
+/// The data path of one end.
 pub struct Path {
     /// The parameters that both ends agreed on.
     pub params: Params,
@@ -56,9 +56,9 @@ pub struct Path {
     batch: Vec<WorkCompletion>,
     list: Vec<SendRequest>,
     paced: Option<Box<paced::Paced>>,
-    /// Queue pairs that may have room for a message, because a completion or a credit has come.
+    /// Queue pairs that may have room for a message, because a completion or a credit has arrived.
     ready: VecDeque<usize>,
-    /// Of all queue pairs, messages.
+    /// Message counts over all queue pairs.
     totals: Totals,
 }
 
@@ -68,11 +68,11 @@ struct Totals {
     completed: u64,
 }
 
-/// One queue pair and its counts, which start anew with every size.
+/// One queue pair and its counts, which restart with every size.
 pub struct Flow {
     /// Its connection.
     pub id: CmId,
-    /// Where the peer's memory is.
+    /// The location of the peer's memory.
     pub remote: Dest,
     qp: QueuePair,
     /// Messages posted.
@@ -87,16 +87,16 @@ pub struct Flow {
     asking: bool,
     is_ready: bool,
     credit_told: u64,
-    /// Where the peer's credit cell is.
+    /// The location of the peer's credit cell.
     pub credit: Dest,
-    /// Receives that have completed and are to be posted again, together.
+    /// Completed receives that are to be posted again together.
     taken: Vec<u32>,
     extra_in_flight: usize,
     /// Atomics posted in earlier runs: the word of the peer has counted them.
     atomics_before: u64,
 }
 
-/// Memory that the peer has to know.
+/// The purpose of memory whose location the peer has to know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// The cell for the credits of this end.
@@ -202,8 +202,8 @@ impl Path {
         }
     }
 
-    /// The data that the peer gets about queue pair `index`. Sends need only the cell, which is then both
-    /// places, as in perftest.
+    /// The data that the peer gets about queue pair `index`. Sends need only the cell, whose location is
+    /// then sent for both purposes, as in perftest.
     pub fn dest(&self, index: usize, place: Purpose, out_reads: u32, gid: [u8; 16]) -> Dest {
         let Memory { data, control, .. } = &*self.memory;
         let has_cell = self.params.test.has_credits();
@@ -253,7 +253,7 @@ impl Path {
         self.flows.iter().map(|flow| flow.received).sum()
     }
 
-    /// Queue pair `index` may have room for a message.
+    /// Called when queue pair `index` may have room for a message.
     fn wake(&mut self, index: usize) {
         if !std::mem::replace(&mut self.flows[index].is_ready, true) {
             self.ready.push_back(index);

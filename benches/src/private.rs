@@ -142,7 +142,7 @@ pub fn welcome(test: Test) -> Vec<u8> {
     out
 }
 
-/// Whether a Reply is that of an iwperf server.
+/// Whether a Reply comes from an iwperf server.
 pub fn is_welcome(bytes: &[u8]) -> bool {
     after_magic(bytes).is_some_and(|(format, rest)| format == FORMAT && rest.first() != Some(&REJECTED))
 }

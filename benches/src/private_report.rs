@@ -19,11 +19,11 @@ pub struct FinalReport {
     pub busy_cycles: u64,
     /// Cycles a second.
     pub hz: u64,
-    /// Bytes placed into its registered memory.
+    /// Bytes placed into the end's registered memory.
     pub placed_bytes: u64,
     /// Messages that validation checked.
     pub messages_checked: u64,
-    /// A signal has ended its run early.
+    /// True if a signal has ended this end's run early.
     pub interrupted: bool,
     /// The first error that it found.
     pub first_error: Option<String>,

@@ -1,4 +1,4 @@
-//! Where, when and how figures were measured.
+//! The place, time and way of a measurement.
 
 use std::time::SystemTime;
 
@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::machine::MachineInfo;
 
-/// Said with the figures in every file.
+/// The origin of the results, written to every file of results.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Provenance {
     /// Version of iwperf.
@@ -17,12 +17,12 @@ pub(crate) struct Provenance {
     pub(crate) host: String,
     /// Processor, memory and kernel.
     pub(crate) machine: MachineInfo,
-    /// The command line, in words of a shell.
+    /// The command line, quoted for a shell.
     pub(crate) command_line: String,
 }
 
 impl Provenance {
-    /// Of this process, now.
+    /// The provenance of results of this process, now.
     pub(crate) fn here() -> Self {
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         Self {
@@ -34,7 +34,7 @@ impl Provenance {
         }
     }
 
-    /// In one line, without the command line.
+    /// The provenance in one line, without the command line.
     pub(crate) fn line(&self) -> String {
         let Self { version, time, host, machine, .. } = self;
         format!("iwperf {version}, {time}, {host}: {machine}")

@@ -1,8 +1,8 @@
 //! Load at a given rate: the times at which messages are due, independent of earlier messages.
 //!
-//! The schedule is *open*: message *i* is due at its time even if the target stalls, and its latency counts
-//! from then. A closed loop sends nothing while it waits, so a stall of any length shows in one message only
-//! ("coordinated omission"). Here it shows in every message that was due meanwhile.
+//! The schedule is *open*: message *i* is due at its time even if the target stalls, and its latency is
+//! measured from that time. A closed loop sends nothing while it waits, so a stall of any length affects
+//! only one message ("coordinated omission"). Here a stall affects every message that was due meanwhile.
 
 /// The unit of `--rate_limit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +22,7 @@ impl Rate {
         }
     }
 
-    /// The part with this index, of `parts` equal ones.
+    /// The part with this index, of `parts` equal parts.
     pub fn share(self, index: u64, parts: u64) -> Self {
         let share = |number: u64| (number / parts + u64::from(index < number % parts)).max(1);
         match self {
@@ -31,7 +31,7 @@ impl Rate {
         }
     }
 
-    /// The number, in its own unit.
+    /// The rate as a number, in its own unit.
     pub fn per_s(self) -> u64 {
         match self {
             Self::Bytes(number) | Self::Messages(number) => number,
@@ -53,11 +53,12 @@ pub struct Schedule {
 const FRACTION_BITS: u32 = 32;
 
 impl Schedule {
-    /// From `start` on, `messages_per_s` messages in each `hz` cycles, `burst` at a time (at least 1).
+    /// A schedule from `start` on: `messages_per_s` messages in each `hz` cycles, in bursts of `burst` (at
+    /// least 1).
     pub fn new(start: u64, hz: u64, messages_per_s: f64, burst: u32) -> Self {
         let burst = burst.max(1);
         let cycles = hz as f64 * f64::from(burst) / messages_per_s;
-        // A rate that is too slow for the type means never: `as` saturates.
+        // A rate that is too slow for the type means never, since `as` saturates.
         let period = (cycles * (1u64 << FRACTION_BITS) as f64) as u128;
         Self { start, period, burst: burst.into(), taken: 0 }
     }

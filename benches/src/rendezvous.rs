@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Where several cores wait for each other before each run.
+/// A barrier at which several cores wait for each other before each run.
 #[derive(Debug)]
 pub struct Rendezvous {
     parties: u64,
@@ -42,7 +42,7 @@ mod tests {
             for _ in 0..3 {
                 scope.spawn(|| {
                     for meeting in 0..100 {
-                        // All have left the meeting before this one.
+                        // All parties have left the previous meeting.
                         let left = through.load(Ordering::SeqCst);
                         assert!(left >= meeting * 3 - meeting.min(1) * 2, "{left} at {meeting}");
                         rendezvous

@@ -17,7 +17,7 @@ use crate::runs::repeats::{Spread, grouped};
 use crate::runs::{BandwidthRow, Figures, Row};
 use crate::table::Unit;
 
-/// Most distributions in one plot: more lines could not be distinguished.
+/// Maximum distributions in one plot: more lines could not be distinguished.
 const DISTRIBUTIONS: usize = 6;
 
 /// Writes the page to `path`, or the page and its plots into that directory, which is created if missing.
@@ -40,7 +40,7 @@ pub(crate) fn write(
     page.write(path).map_err(failed)
 }
 
-/// Whether the page itself has this name; otherwise it is that of a directory.
+/// Whether `path` names the page itself; otherwise it names a directory.
 pub(crate) fn is_page(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("html"))
 }
@@ -203,7 +203,7 @@ fn latency_chart(groups: &[Group<'_>]) -> Chart {
     size_chart("Latency", Axis::log10("microseconds"), groups, &figures)
 }
 
-/// The distributions of some of `rows`, the first and the last included; `None` if no latencies were
+/// The distributions of some of `rows`, including the first and the last; `None` if no latencies were
 /// recorded.
 fn distribution_chart(rows: &[Row]) -> Option<Chart> {
     let recorded: Vec<&Row> = rows.iter().filter(|row| !row.distribution.is_empty()).collect();
@@ -221,7 +221,7 @@ fn distribution_chart(rows: &[Row]) -> Option<Chart> {
     })
 }
 
-/// At most `most` of the numbers below `count`, evenly spaced, the first and the last included.
+/// At most `most` of the numbers below `count`, evenly spaced, including the first and the last.
 fn evenly(count: usize, most: usize) -> impl Iterator<Item = usize> {
     let shown = count.min(most);
     (0..shown).map(move |n| if shown == 1 { 0 } else { n * (count - 1) / (shown - 1) })

@@ -1,6 +1,6 @@
 //! Client and server on several cores of one device: each core has a queue of the device, an engine on it and
 //! a thread that polls it. All engines have one address. Core `n` of the client talks to port `PORT + n` of
-//! the server, which core `n` there listens on; the device of the server decides which engine has the
+//! the server, on which core `n` of the server listens; the server's device decides which engine carries the
 //! connection.
 
 use std::net::SocketAddr;
@@ -68,7 +68,8 @@ pub fn client(
     ended
 }
 
-/// Polls the engine of a core that is done until all are: connections of other cores may be on it.
+/// Polls the engine of a finished core until all cores have finished, since it may carry connections of
+/// other cores.
 fn keep_polling(end: &mut End, over: &Rendezvous) -> Result<(), Error> {
     end.endpoint.driver.set_wait_mode(WaitMode::Measuring);
     over.meet(|| {

@@ -1,4 +1,4 @@
-//! The contexts of this process that others can look at: `uwarp status`, and `--metrics`.
+//! The contexts of this process that are visible to `uwarp status` and `--metrics`.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
@@ -7,7 +7,7 @@ use iwarp::verbs::Context;
 
 static CONTEXTS: Mutex<Vec<(u64, Context)>> = Mutex::new(Vec::new());
 
-/// A context is shown as long as this lives.
+/// Keeps a context visible until dropped.
 pub struct Shown {
     number: u64,
     #[cfg(target_os = "linux")]
@@ -15,7 +15,8 @@ pub struct Shown {
 }
 
 impl Shown {
-    /// Shows a context. If the system refuses the socket for `uwarp status`, the test runs all the same.
+    /// Makes a context visible. If the system refuses the socket for `uwarp status`, the test runs
+    /// nevertheless.
     pub fn new(context: &Context) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -36,7 +37,7 @@ impl Drop for Shown {
     }
 }
 
-/// The contexts that are shown, with their numbers.
+/// The visible contexts, with their numbers.
 pub(crate) fn contexts() -> Vec<(u64, Context)> {
     all().clone()
 }

@@ -27,19 +27,19 @@ const CALLS_PER_LOOK: u32 = 64;
 const LOOKS: u32 = 20;
 
 impl SilenceDetector {
-    /// With the time limit of `end`.
+    /// A detector with the time limit of `end`.
     pub fn new(end: &Endpoint) -> Self {
         Self { timeout: end.timeout, asked: 0, silence: None, segments_seen: u64::MAX }
     }
 
-    /// Progress was made: the peer is alive.
+    /// Called on progress, which shows that the peer is alive.
     #[inline]
     pub fn renew(&mut self) {
         self.silence = None;
     }
 
-    /// To be called after an idle poll. Returns true now and then, when the caller should do its expensive
-    /// checks.
+    /// To be called after an idle poll. Returns true from time to time, when the caller should make its
+    /// expensive checks.
     ///
     /// # Errors
     /// [`Error::Silent`] if no TCP segment arrived within the time limit.

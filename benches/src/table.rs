@@ -20,7 +20,7 @@ pub fn cpu_cell(percent: f64) -> String {
     format!("         {percent:<7.2}")
 }
 
-/// How bandwidth is written.
+/// The unit of bandwidth.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Unit {
     /// MiB/s (perftest calls it MB/sec).
@@ -31,7 +31,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// Bytes a second that make 1.
+    /// Bytes a second in one unit.
     fn factor(self) -> f64 {
         match self {
             Self::MebibytesPerSecond => 1_048_576.0,

@@ -1,7 +1,7 @@
 //! Two hosts on a wire in memory with queue pairs between them, in one thread, with fixed seeds: for counting
 //! or timing parts of the data path.
 //!
-//! Time is virtual, so every run is the same, until a benchmark that measures time starts the clock.
+//! Time is virtual, so every run is the same, unless a benchmark that measures time starts the clock.
 
 use std::cell::Cell;
 use std::net::SocketAddr;
@@ -47,7 +47,7 @@ pub enum Owner {
 }
 
 impl Owner {
-    /// The owner of the present work of this thread.
+    /// The owner of this thread's current work.
     pub fn current() -> Self {
         OWNER.get()
     }
@@ -67,7 +67,7 @@ impl Owner {
 pub struct Config {
     /// The wire between them.
     pub link: LinkConfig,
-    /// Most queue pairs of a host; its completion queue has room for all their requests.
+    /// Maximum queue pairs of a host; its completion queue has room for all their requests.
     pub qps: usize,
     /// Requests of each work queue.
     pub depth: usize,
@@ -86,13 +86,13 @@ impl Config {
     }
 }
 
-/// One of the two.
+/// One of the two hosts.
 pub struct Host {
     /// Polled by its owner with [`poll_at`](Self::poll_at), or by [`TwoHosts`].
     pub engine: Engine,
     /// Completion queue of all work queues.
     pub cq: CompletionQueue,
-    /// The queue pairs: A's in the order in which they connect, B's in that of the requests it accepted.
+    /// The queue pairs: A's in the order in which they connect, B's in the order in which B accepted them.
     pub qps: Vec<QueuePair>,
     /// Memory with all rights.
     pub memory: MemoryRegion,
@@ -201,7 +201,7 @@ pub struct TwoHosts {
     pub b: Host,
     config: Config,
     place: Place,
-    /// The first local port that was not tried yet, where a device hashes.
+    /// With a hashing device: the next local port to try.
     next_port: u16,
     now_us: u64,
     clock: Clock,
@@ -220,7 +220,7 @@ impl TwoHosts {
         Self::on_wire(0, [&a, &b], config)
     }
 
-    /// Another wire between the same hosts, with an engine of its own at each end, not connected.
+    /// Another wire between the same hosts, with its own engine at each end, not connected.
     ///
     /// # Errors
     /// [`Error::Verbs`].

@@ -1,4 +1,5 @@
-//! What others see of a run: `--metrics`, which a scraper reads during it, and the socket of `uwarp status`.
+//! The view of other programs on a run: `--metrics`, which a scraper reads during it, and the socket of
+//! `uwarp status`.
 #![cfg(target_os = "linux")]
 
 use std::collections::HashMap;

@@ -1,4 +1,4 @@
-//! Ctrl-C at either end of a test over a wire between two processes: both print what was measured so far.
+//! Ctrl-C at either end of a test over a wire between two processes: both print the results so far.
 #![cfg(target_os = "linux")]
 
 use std::io::{BufRead, BufReader, Read};
@@ -62,7 +62,7 @@ impl Drop for Folder {
     }
 }
 
-/// A process, and what it has printed.
+/// A process, and its output so far.
 struct Ran {
     status: Option<i32>,
     out: String,

@@ -1,4 +1,4 @@
-//! What a user sees on a terminal: the rows of a run, and the dashboard below them while it lasts.
+//! The output on a terminal: the rows of a run, and the dashboard below them while it lasts.
 #![cfg(target_os = "linux")]
 
 use std::process::{Command, Stdio};

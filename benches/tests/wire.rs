@@ -8,7 +8,7 @@ struct Server(Child);
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It has ended already if this fails.
+        // If this fails, the process has ended already.
         let _ended = self.0.kill();
         let _status = self.0.wait();
     }

@@ -1,4 +1,4 @@
-//! Sends, echoes or counts frames on one DPDK device, as fast as it goes.
+//! Sends, echoes or counts frames on one DPDK device, as fast as possible.
 //!
 //! `frames VDEV send|echo|sink [BYTES] [SECONDS]`, in two processes that share a wire:
 //!

@@ -1,5 +1,5 @@
-//! Two processes on a local wire that poll: the rate of frames of 64 KiB, and the round trip of 64 bytes.
-//! `scripts/compare --only local_wake` has processes that sleep.
+//! Two polling processes on a local wire: measures the rate of frames of 64 KiB, and the round trip of 64
+//! bytes. `scripts/compare --only local_wake` measures processes that sleep.
 //!
 //! `cargo run --release -p uwarp-dp --no-default-features --example local [RING_KIB]...`
 
@@ -49,7 +49,7 @@ mod linux {
         Ok(local::open(&config)?)
     }
 
-    /// The other process, which ends with this value.
+    /// The other process; dropping this value ends it.
     struct Echo(Child, PathBuf);
 
     impl Drop for Echo {
@@ -103,7 +103,7 @@ mod linux {
         Ok(frame)
     }
 
-    /// Gigabits in a second of frames of 64 KiB, until the last one is received.
+    /// The rate of frames of 64 KiB, in Gbit/s, measured until the last frame is received.
     fn stream(port: &mut LocalPort, clock: &Clock) -> Outcome<f64> {
         const FRAMES: usize = 30_000;
         let pool = port.bulk_mempool().ok_or("no large buffers")?.clone();

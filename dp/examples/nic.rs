@@ -29,7 +29,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Sends a broadcast frame every millisecond, and receives what comes.
+/// Sends a broadcast frame every millisecond, and counts the frames that arrive.
 fn run(port: &mut dyn Port, time: Duration) -> Result<(), Box<dyn Error>> {
     let (start, mut received) = (Instant::now(), 0);
     while port.link_state() == LinkState::Down {
@@ -53,7 +53,7 @@ fn run(port: &mut dyn Port, time: Duration) -> Result<(), Box<dyn Error>> {
         bytes.fill(0);
         bytes[..6].fill(0xff);
         bytes[6..12].copy_from_slice(&port.info().mac);
-        // The type for experiments: no host answers.
+        // An EtherType for local experiments (IEEE 802): no host answers.
         bytes[12..14].copy_from_slice(&[0x88, 0xb5]);
         frames.push(frame);
         port.tx_burst(0, &mut frames);

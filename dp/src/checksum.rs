@@ -1,5 +1,5 @@
-//! The Internet checksum (RFC 1071): over bytes, and completing one that an offload left to the device
-//! (RFC 9293 section 3.1, RFC 8200 section 8.1).
+//! The Internet checksum (RFC 1071): computes it over bytes, and fills in one that the sender left to
+//! the device (RFC 9293 section 3.1, RFC 8200 section 8.1).
 //!
 //! [`complete`] is for code that needs complete frames: a capture, the slow path, a link that corrupts a
 //! frame. It is not a parser for the data path, and knows just enough of Ethernet, VLAN tags and IP to find a
@@ -26,7 +26,8 @@ const PROTOCOL_UDP: u8 = 17;
 const IPV6_EXTENSIONS: [u8; 3] = [0, 43, 60];
 
 /// Fills in the TCP or UDP checksum of an Ethernet `frame`, whatever its field contains. Returns whether
-/// it did: `false` for other protocols, for fragments, and for frames shorter than their headers say.
+/// the field was filled in: `false` for other protocols, for fragments, and for frames shorter than
+/// their headers say.
 ///
 /// ```
 /// let mut arp = [0_u8; 60];
@@ -108,8 +109,8 @@ fn ipv4_transport(packet: &mut [u8]) -> Option<(u64, &mut [u8], u8)> {
     Some((addresses, packet.get_mut(header_bytes..total_bytes)?, protocol))
 }
 
-/// As [`ipv4_transport`]. With a routing header with segments left, the checksum needs the final
-/// destination: such a packet is not for us, and is left as it is.
+/// As [`ipv4_transport`], for IPv6. Returns `None` for a packet whose routing header has segments
+/// left: its checksum covers the final destination, and the packet is not for this host.
 fn ipv6_transport(packet: &mut [u8]) -> Option<(u64, &mut [u8], u8)> {
     if *packet.first()? >> 4 != 6 || packet.len() < 40 {
         return None;
@@ -135,7 +136,8 @@ fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
 
 /// Sum of the 16-bit words, an odd last byte padded with zero.
 fn folded(bytes: &[u8]) -> u64 {
-    // The sum is in memory order; folded to one word, it is converted like one.
+    // The sum is in memory order, so its folded 16-bit word is converted from network order like
+    // any other word.
     u64::from(u16::from_be(fold(partial(bytes))))
 }
 

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use restart::Restarts;
 
-/// How long the counter is compared with the system's clock: long enough for an error of some parts per
-/// million, short enough for a start.
+/// How long the counter is compared with the system's clock. The rate is then known to a few parts per
+/// million, and the process starts without a noticeable delay.
 const CALIBRATION: Duration = Duration::from_millis(10);
 
 /// A monotonic clock that starts near zero when it is made. Clones share its zero.
@@ -39,8 +39,8 @@ impl Clock {
         self.us_at(Self::cycles())
     }
 
-    /// The same for a reading of [`cycles`](Self::cycles), for callers that need both: to read the counter
-    /// takes as long as about a hundred instructions.
+    /// Converts a reading of [`cycles`](Self::cycles) to microseconds, for callers that need both: reading
+    /// the counter costs about a hundred instructions.
     #[inline]
     pub fn us_at(&self, cycles: u64) -> u64 {
         // Saturating: cores' counters may differ by a few cycles.
@@ -48,9 +48,9 @@ impl Clock {
         ((u128::from(cycles) * u128::from(self.us_per_cycle)) >> 64) as u64
     }
 
-    /// The cycle counter (nanoseconds on machines without one). It goes on where the counter of the processor
-    /// begins anew: when the machine was suspended, or the process or its virtual machine was restored
-    /// elsewhere.
+    /// The cycle counter (nanoseconds on machines without one). It continues from its last value when the
+    /// processor's counter restarts: after the machine was suspended, or after the process or its virtual
+    /// machine was restored on another machine.
     #[inline]
     pub fn cycles() -> u64 {
         static RESTARTS: Restarts = Restarts::new();
@@ -76,8 +76,8 @@ fn nanoseconds() -> u64 {
     nanoseconds_between(*ORIGIN.get_or_init(Instant::now), Instant::now())
 }
 
-/// Nanoseconds from `origin` to `now`. They wrap below zero if the system's clock was set back to before
-/// `origin`, as the clock of a restored process may be.
+/// Nanoseconds from `origin` to `now`. They wrap below zero if `now` is before `origin`: the clock of a
+/// restored process may have been set back.
 fn nanoseconds_between(origin: Instant, now: Instant) -> u64 {
     let behind = origin.saturating_duration_since(now).as_nanos() as u64;
     (now.saturating_duration_since(origin).as_nanos() as u64).wrapping_sub(behind)
@@ -99,8 +99,8 @@ fn calibrated_hz() -> u64 {
     })
 }
 
-/// Counter and clock read at (nearly) the same moment: the closest of several pairs, since one may be
-/// interrupted.
+/// The counter and the clock, read at nearly the same moment: the closest of several pairs of
+/// readings, since the thread may be interrupted within a pair.
 fn simultaneous() -> (u64, Instant) {
     (0..16)
         .map(|_| {

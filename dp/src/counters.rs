@@ -1,9 +1,11 @@
-//! Sets of counters whose fields are listed once: their sum and their list follow from the struct.
+//! Sets of counters. A macro derives the sum and the list of the counters from the fields of the
+//! struct.
 
 /// A counter as a monitoring system shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Metric {
-    /// Its name: that of the field, after the prefix of its set (`uwarp_tcp_tx_retransmits_total`).
+    /// The metric's name: the prefix of its set, then the name of the field
+    /// (`uwarp_tcp_tx_retransmits_total`).
     pub name: &'static str,
     /// The name of its set, which is that of the struct (`StackCounters`).
     pub set: &'static str,
@@ -13,7 +15,7 @@ pub struct Metric {
     doc: &'static str,
     /// Its value.
     pub value: u64,
-    /// It only grows. Otherwise it is a gauge.
+    /// True for a counter that only grows; false for a gauge.
     pub is_total: bool,
 }
 
@@ -24,7 +26,7 @@ impl Metric {
         Self { name, set, field, doc, value, is_total: name.ends_with("_total") }
     }
 
-    /// What it counts, as one line of plain text.
+    /// A description of the metric, as one line of plain text.
     pub fn help(&self) -> String {
         let mut text = String::new();
         let mut rest = self.doc.trim();
@@ -42,10 +44,11 @@ impl Metric {
     }
 }
 
-/// A field of a set of counters: a number, or a set of its own.
+/// A field of a set of counters: a number, or a nested set.
 #[doc(hidden)]
 pub trait Field {
-    /// Calls `each` for the number, or for those of the set. `words`: those of [`Metric::new`].
+    /// Calls `each` for the number, or for each number of the set. `words` is the first argument of
+    /// [`Metric::new`].
     fn list(&self, words: [&'static str; 4], each: &mut dyn FnMut(Metric));
 }
 
@@ -56,8 +59,8 @@ impl Field for u64 {
 }
 
 /// Defines a struct of counters, with its sum ([`AddAssign`](std::ops::AddAssign), [`Sum`](std::iter::Sum))
-/// and the list of its fields (`for_each`). The two strings stand before and after the names of the fields
-/// in [`Metric::name`].
+/// and the list of its fields (`for_each`). The two strings are the prefix and the suffix of the field
+/// names in [`Metric::name`].
 #[doc(hidden)]
 #[macro_export]
 macro_rules! counters {
@@ -95,7 +98,7 @@ macro_rules! counters {
             }
         }
 
-        /// For the sum over several.
+        /// Adds two sets, counter by counter.
         impl std::ops::AddAssign for $name {
             fn add_assign(&mut self, more: Self) {
                 $(self.$field += more.$field;)*

@@ -1,7 +1,7 @@
 //! Invariants: what must hold between any two calls, whatever has arrived.
 //!
-//! A structure states its own in a `check`. The simulator and the fuzz targets call all of them after every
-//! step; nobody else does, so they cost nothing. They may allocate.
+//! A structure states its invariants in a `check` method. The simulator and the fuzz targets call all
+//! checks after every step; no other code calls them, so they cost nothing elsewhere. A check may allocate.
 
 /// The result of a check: the invariant that does not hold, as an error.
 pub type Check<T = ()> = Result<T, String>;

@@ -2,8 +2,8 @@
 //!
 //! Four backends stand behind one [`Port`] trait and one [`Mbuf`] type: DPDK (feature `dpdk`, on by default),
 //! a wire between processes (`local`, Linux), a packet socket on an ordinary interface (`packet`, Linux), and
-//! an in-memory link that loses, delays, reorders, duplicates and corrupts by a seeded plan. Nothing here
-//! knows of TCP or iWARP.
+//! an in-memory link that loses, delays, reorders, duplicates and corrupts frames by a seeded plan. This
+//! crate knows nothing of TCP or iWARP.
 //!
 //! A frame is an [`Mbuf`] from a [`Mempool`], with one owner. Ports send and receive bursts of them.
 //!

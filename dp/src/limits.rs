@@ -4,6 +4,6 @@
 /// all options.
 pub const HEADROOM: usize = 128;
 
-/// Most segments of a chain: more than a superframe of 64 KiB in frames of 1500 bytes has. It bounds arrays
-/// of segments and the time to walk a chain.
+/// Maximum segments of a chain: more than a superframe of 64 KiB in pieces of 1500 bytes has. The limit
+/// bounds arrays of segments and the time to walk a chain.
 pub const MAX_SEGMENTS: usize = 64;

@@ -41,7 +41,7 @@ pub fn pair(config: &LinkConfig) -> (Box<dyn Port>, Box<dyn Port>) {
 }
 
 /// As [`pair`], with existing pools, the first port's first. For callers that make many links of one
-/// configuration one after the other. Buffers that one link did not free are missing in the next.
+/// configuration, one after another. Buffers that an earlier link did not free are missing from the pools.
 pub fn pair_over(config: &LinkConfig, pools: &[Mempool; 2]) -> (Box<dyn Port>, Box<dyn Port>) {
     let (a, b, _control) = controlled(config, pools);
     (a, b)
@@ -55,15 +55,15 @@ pub fn pair_with_control(config: &LinkConfig) -> (Box<dyn Port>, Box<dyn Port>, 
 /// The ports of the queues of one end of a link, by their numbers.
 pub type QueuePorts = Vec<Box<dyn Port>>;
 
-/// A link whose ends have several queues each, and one address: the ports of the queues of the first end, and
-/// of the second. `config` is for each queue: each has pools of its own, and faults of its own. The ports may
-/// be on different threads. The link goes down when all queues of an end are dropped.
+/// A link with several queues at each end. All queues of an end share one address. Returns the ports of the
+/// first end, and those of the second. `config` applies to each queue, which has its own pools and its own
+/// faults. The ports may be on different threads. The link goes down when all queues of an end are dropped.
 ///
-/// A wire has [`LinkConfig::ring_frames`] for each pair of queues between which frames go. A queue that is
-/// not polled holds up those that send to it, as a network with pause frames does.
+/// The link has a ring of [`LinkConfig::ring_frames`] frames for each pair of queues between which frames
+/// can go. A queue that is not polled stalls its senders, as a network with pause frames does.
 ///
 /// # Panics
-/// For no queues or more than [`MAX_QUEUES`].
+/// If `queues` is 0 or exceeds [`MAX_QUEUES`].
 pub fn queues(config: &LinkConfig, queues: usize, steering: LinkSteering) -> (QueuePorts, QueuePorts) {
     assert!((1..=MAX_QUEUES).contains(&queues), "a link has 1 to {MAX_QUEUES} queues");
     let shared = Arc::new(Shared::new(queues));
@@ -81,7 +81,7 @@ pub fn queues(config: &LinkConfig, queues: usize, steering: LinkSteering) -> (Qu
     }
 }
 
-/// The ports of a queue of both ends.
+/// Makes the two ports of a queue, one for each end.
 fn both<W: Wires + 'static>(
     config: &LinkConfig,
     shared: &Arc<Shared>,
@@ -105,12 +105,12 @@ fn controlled(config: &LinkConfig, pools: &[Mempool; 2]) -> (Box<dyn Port>, Box<
     (a, b, control)
 }
 
-/// A wire from one queue of end `from` to one with this pool.
+/// A wire from a queue of end `from` to a queue with this pool.
 fn ends(config: &LinkConfig, from: usize, pool: &Mempool) -> (Sender, Receiver) {
     wire::ends(if from == 0 { &config.a_to_b } else { &config.b_to_a }, config.ring_frames, pool)
 }
 
-/// The only wires of a queue of each end, which have these pools.
+/// The wires of a link with one queue at each end, which have these pools.
 fn singles(config: &LinkConfig, pools: &[Mempool; 2]) -> [Single; 2] {
     let [(a_out, b_in), (b_out, a_in)] = [0, 1].map(|end| ends(config, end, &pools[1 - end]));
     [Single { sender: a_out, receiver: a_in }, Single { sender: b_out, receiver: b_in }]
@@ -120,7 +120,7 @@ fn singles(config: &LinkConfig, pools: &[Mempool; 2]) -> [Single; 2] {
 fn meshes(config: &LinkConfig, pools: &[[Mempool; 2]], rss: &Rss) -> Vec<[Mesh; 2]> {
     let [inboxes_a, inboxes_b]: [Arc<[Inbox]>; 2] =
         [0, 1].map(|_end| pools.iter().map(|_| Inbox::default()).collect());
-    // By end and queue: the wires on which it sends, and those on which it receives.
+    // For each end and queue: the wires on which the queue sends, and those on which it receives.
     let mut sending = [0, 1].map(|_end| pools.iter().map(|_| Vec::new()).collect::<Vec<_>>());
     let mut receiving = [0, 1].map(|_end| pools.iter().map(|_| Vec::new()).collect::<Vec<_>>());
     for end in [0, 1] {

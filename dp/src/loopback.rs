@@ -1,8 +1,8 @@
 //! Frames of a port to itself.
 //!
-//! A device does not deliver a frame to the port that sent it. [`Loopback`] wraps a port and does: frames to
-//! the port's own Ethernet address come back in the next received burst, and do not reach the device. So two
-//! ends of a connection may be on one port.
+//! A device does not deliver a frame to the port that sent it. [`Loopback`] wraps a port and delivers such
+//! frames: a frame to the port's own Ethernet address comes back in the next received burst, and does not
+//! reach the device. So both ends of a connection may be on one port.
 
 #[cfg(test)]
 mod tests;
@@ -18,14 +18,14 @@ use crate::{
 /// `Loopback` queues at most this many frames to itself. The sender keeps further frames, as at a full ring.
 const QUEUE_FRAMES: usize = 1024;
 
-/// Most bytes of one received burst, beyond its first frame: they should still be in the core's cache when
-/// they are placed.
+/// Maximum bytes of one received burst, not counting its first frame: they should still be in the core's
+/// cache when they are placed.
 const RX_BYTES: usize = 256 << 10;
 
-/// A port that receives what it sends to itself.
+/// A port that receives the frames that it sends to itself.
 pub struct Loopback {
     port: Box<dyn Port>,
-    /// See [`Loopback::of_address`].
+    /// If set, only packets to this address come back: see [`Loopback::of_address`].
     address: Option<IpAddr>,
     /// The description of `port`, without the offload of IPv4 header checksums: a frame that comes back
     /// passes no device that could fill the checksum in.
@@ -45,8 +45,8 @@ impl Loopback {
         Self { port, address: None, info, queue, now_us: 0, counters: PortCounters::default() }
     }
 
-    /// Wraps `port`, whose Ethernet address other ports of the host have, too: only packets to `address` come
-    /// back, and the other frames leave.
+    /// Wraps `port`, whose Ethernet address is shared with other ports of the host. Only packets to
+    /// `address` come back; all other frames leave.
     pub fn of_address(port: Box<dyn Port>, address: IpAddr) -> Self {
         Self { address: Some(address), ..Self::new(port) }
     }
@@ -59,7 +59,7 @@ impl Loopback {
         is_to_mac && self.address.is_none_or(|address| is_packet_to(frame, address))
     }
 
-    /// Sends a burst that has frames to us. Returns how many frames were taken.
+    /// Sends a burst that has frames to this port. Returns how many frames were taken.
     #[cold]
     fn send_mixed(&mut self, now_us: u64, frames: &mut Burst) -> usize {
         let count = frames.len();
@@ -76,7 +76,7 @@ impl Loopback {
             }
         }
         self.port.tx_burst(now_us, &mut to_others);
-        // Frames to others and to us have no order between them.
+        // Frames that come back and frames that leave need no order between them.
         frames.extend(to_others);
         frames.extend(left);
         count - frames.len()

@@ -2,7 +2,7 @@
 //!
 //! A [`Mempool`] is a handle to a pool of either backend: heap (`mempool/heap.rs`) or DPDK mempool
 //! (`mempool/dpdk.rs`). The handle may be dropped while buffers are in use: the memory is freed when
-//! they are all back.
+//! all buffers are back.
 
 #[cfg(feature = "dpdk")]
 pub(crate) mod dpdk;

@@ -8,7 +8,7 @@ pub enum Checksum {
     Unknown,
     /// Verified by the device.
     Good,
-    /// The device found it wrong.
+    /// The device found the checksum wrong.
     Bad,
     /// The data is good, and the field contains only the pseudo-header sum (virtio's `NEEDS_CSUM`,
     /// DPDK's `NONE`). Counts as good; the field is filled in before the slow path or a capture sees the
@@ -26,7 +26,7 @@ pub struct TxOffload {
     pub tcp_checksum: bool,
     /// IPv6 rather than IPv4 (devices need to know).
     pub ipv6: bool,
-    /// Cut the payload at this many bytes; 0: do not cut.
+    /// Cut the frame into pieces with this many bytes of payload; 0: do not cut.
     pub tso_segment_bytes: u16,
     /// Ethernet header length, VLAN tag included.
     pub l2_bytes: u8,

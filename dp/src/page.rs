@@ -1,4 +1,4 @@
-//! A buffer that is filled piece by piece, while filled pieces are already in use.
+//! A buffer that is filled piece by piece while earlier pieces are already in use.
 
 use std::fmt;
 use std::ops::Range;
@@ -6,9 +6,8 @@ use std::ops::Range;
 use crate::mbuf::Raw;
 use crate::{Mbuf, Mempool};
 
-/// One packet buffer that only its owner fills, from the front. There may be any number of
-/// [`view`](Self::view)s of its filled bytes, so one buffer serves many small pieces, or many that are
-/// sent together.
+/// One packet buffer that only its owner fills, from the front. Any number of [`view`](Self::view)s may
+/// exist of its filled bytes, so one buffer serves many small pieces, or pieces that are sent together.
 ///
 /// ```
 /// # use dp::{Mempool, Page};
@@ -27,8 +26,8 @@ pub struct Page {
 }
 
 impl Page {
-    /// A page in `buffer`, whose data count as filled. Returns the buffer if it is a chain, or if its
-    /// storage is shared.
+    /// A page in `buffer`, whose data count as filled. Fails if the buffer is a chain of several segments,
+    /// or if its storage is shared.
     ///
     /// # Errors
     /// Returns `buffer` in these cases.
@@ -46,7 +45,7 @@ impl Page {
         pool.alloc().map(|buffer| Self { raw: buffer.into_raw() })
     }
 
-    /// Has nothing filled any more, and returns true, unless anybody has a view of the page.
+    /// Empties the page and returns `true`, unless a view of the page exists.
     #[inline]
     pub fn rewind(&mut self) -> bool {
         match &mut self.raw {
@@ -56,7 +55,7 @@ impl Page {
         }
     }
 
-    /// The bytes filled so far, those that the buffer had at the start included. They do not change any more.
+    /// The bytes filled so far, including the buffer's data at the start. They do not change any more.
     #[inline]
     pub fn filled(&self) -> &[u8] {
         match &self.raw {
@@ -109,10 +108,10 @@ impl Page {
         }
     }
 
-    /// The first `bytes` filled bytes behind `head` bytes that `write` writes in front of them, as a buffer
-    /// of one segment. So a frame is made without another buffer. `None` if anybody else has a view of the
-    /// page, for instance a frame that was made before; if fewer bytes are free in front; or if a pool has
-    /// no free descriptor.
+    /// A frame in one segment: `head` bytes that `write` fills in, followed by the first `bytes` filled
+    /// bytes. The frame uses the page's own headroom and no other buffer. `None` if a view of the page
+    /// exists, for instance an earlier frame; if the headroom is shorter than `head`; or if a pool has no
+    /// free descriptor.
     ///
     /// ```
     /// # use dp::{Mempool, Page};
@@ -287,7 +286,7 @@ mod tests {
     }
 
     proptest! {
-        /// Views show for good what was in the page when they were made.
+        /// A view keeps the bytes that were in the page when the view was made.
         #[test]
         fn views_keep_their_bytes(pieces in prop::collection::vec((1_usize..40, any::<u8>(), any::<prop::sample::Index>()), 1..40)) {
             let pool = Mempool::heap("pages", 64, 512);

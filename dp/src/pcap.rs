@@ -1,8 +1,8 @@
 //! A capture of all frames of a port, for Wireshark: pcapng, both directions.
 //!
 //! [`Tap`] wraps any port and is a port itself. Where a sender leaves the checksum of a frame to the device,
-//! or a virtual peer has left it unfilled, the tap fills the checksum of the captured copy alone. An error of
-//! the file ends the capture and not the traffic; [`CaptureStatus`] reports the error.
+//! or a virtual peer has left it unfilled, the tap fills the checksum of the captured copy alone. An error
+//! of the file ends the capture but not the traffic; [`CaptureStatus`] reports the error.
 
 mod block;
 #[cfg(test)]
@@ -102,8 +102,8 @@ impl Port for Tap {
     }
 
     fn tx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
-        // The port removes the frames it takes, and those it leaves come again: encode all first, then
-        // write those taken.
+        // The port removes the frames that it takes, and the caller passes the rest again. So all frames are
+        // encoded first, and then only those that were taken are written.
         if self.port.link_state() == LinkState::Up {
             for frame in frames.iter() {
                 self.capture.encode(now_us, Direction::Outbound, frame);
@@ -179,7 +179,7 @@ struct Capture {
     /// The end of each block in `blocks`.
     ends: ArrayVec<usize, BURST>,
     epoch_us: Option<u64>,
-    /// When the oldest frame passed that may not be in the file yet.
+    /// When the oldest frame that may not be in the file yet has passed.
     unflushed_since_us: Option<u64>,
     failed: bool,
     status: CaptureStatus,

@@ -5,10 +5,10 @@
 //!
 //! | trait | what for | who calls it |
 //! |---|---|---|
-//! | [`Port`] | the description, the packet buffers, bursts in and out | whoever polls |
-//! | [`Link`] | whether frames can pass, and which neighbours are gone | whoever has connections |
+//! | [`Port`] | the description, the packet buffers, bursts in and out | the polling thread |
+//! | [`Link`] | whether frames can pass, and which neighbours are gone | the owner of connections |
 //! | [`Sleep`] | to wait for frames without polling | a thread with nothing to do |
-//! | [`Statistics`] | counts | whoever shows them |
+//! | [`Statistics`] | counters | monitoring |
 //!
 //! Every [`Port`] has all parts, and the functions of all parts can be called on a `dyn Port`. The layers
 //! above have one `Box<dyn Port>` and call it once per burst, so no type parameter runs through them. Code
@@ -17,11 +17,11 @@
 //!
 //! # To write a port
 //!
-//! Every port is a layer on something ([`PortLayer`]): a wrapper on the port that it wraps, a device on a
-//! [`PortBase`], which has its description, its pools and its counters. A function that the port does not
-//! define answers what the port below answers, or what a device without the thing in question does. So a
-//! wrapper defines what it changes, a device defines what it has, and neither can forget the rest. Both
-//! define [`rx_burst`](Port::rx_burst) and [`tx_burst`](Port::tx_burst).
+//! Every port is a layer ([`PortLayer`]). A wrapper is a layer on the port that it wraps. A device is a
+//! layer on a [`PortBase`], which has its description, pools and counters. A function that the port does not
+//! define returns the answer of the port below; for a device, it behaves as for a device without that
+//! feature. So a wrapper defines only the functions that it changes, a device only its features, and neither
+//! can forget the rest. Both define [`rx_burst`](Port::rx_burst) and [`tx_burst`](Port::tx_burst).
 //!
 //! ```
 //! use dp::{Below, Burst, Link, Port, PortBase, PortLayer, Sleep, Statistics};
@@ -78,14 +78,14 @@ pub use device_stats::{DeviceStat, DeviceStats};
 pub use info::{Offloads, PortInfo};
 pub use words::UnknownOffload;
 
-/// Most frames moved by one call: enough to spread the cost of a call, few enough for the headers of all
-/// frames to stay in the first-level cache.
+/// Maximum frames moved by one call: enough to amortise the cost of a call, and few enough for the headers
+/// of all frames to stay in the L1 cache.
 pub const BURST: usize = 64;
 
 /// Frames to send or just received, oldest first.
 pub type Burst = ArrayVec<Mbuf, BURST>;
 
-/// Whether frames can pass, as [`Link::link_state`] finds it.
+/// Whether frames can pass: the result of [`Link::link_state`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkState {
     /// Frames can pass.
@@ -97,7 +97,7 @@ pub enum LinkState {
     Gone,
 }
 
-/// What a port is a layer on.
+/// The layer below a port.
 #[derive(Debug)]
 pub enum Below<P, B> {
     /// The port that a wrapper wraps.
@@ -116,12 +116,12 @@ impl<P, B> Below<P, B> {
     }
 }
 
-/// A port as a layer on another port or on its base, from which come the answers that it does not define.
+/// A port as a layer on another port or on its base, which answers the calls that the port does not define.
 pub trait PortLayer: Send {
-    /// What the port is a layer on.
+    /// The layer below the port.
     fn below(&self) -> Below<&dyn Port, &PortBase>;
 
-    /// The same, to be changed.
+    /// The layer below the port, mutable.
     fn below_mut(&mut self) -> Below<&mut dyn Port, &mut PortBase>;
 }
 
@@ -153,41 +153,41 @@ pub trait Port: Link + Sleep + Statistics {
 
     /// Moves received frames into the free places of `frames`; returns how many.
     ///
-    /// Not always all that wait: a device may return large frames in small numbers, so that their bytes
-    /// stay in the core's cache. `now_us` is the caller's clock: a simulated link delivers frames that
-    /// are due, a device ignores it.
+    /// It does not always return all waiting frames: a device may return fewer large frames per call, so
+    /// that their bytes stay in the core's cache. `now_us` is the caller's clock: a simulated link delivers
+    /// frames that are due, a device ignores it.
     fn rx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize;
 
-    /// Sends frames from the front of `frames` and removes those it took; the others (full ring) stay
-    /// for the next call. Returns how many were taken. If the link is down, all are taken, dropped and
-    /// counted.
+    /// Sends frames from the front of `frames`, and removes the frames that were taken; with a full ring,
+    /// the rest stay for the next call. Returns how many were taken. If the link is down, all frames are
+    /// taken, dropped and counted.
     fn tx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize;
 }
 
-/// What is at the other end of a port: whether frames can pass, and which neighbours are gone.
+/// The link of a port: whether frames can pass, and which neighbours are gone.
 pub trait Link: PortLayer {
     /// Whether frames can pass; cheap enough to ask every few milliseconds.
     fn link_state(&mut self) -> LinkState {
         self.below_mut().port().map_or(LinkState::Down, |port| port.link_state())
     }
 
-    /// Whether TCP frames with `tso_segment_bytes` may be given to the port now although it cuts none
-    /// ([`Offloads::TX_TSO`]): its peer, the other side of a vhost-user socket, takes them uncut.
-    /// [`link_state`](Self::link_state) finds out whether that has changed.
+    /// Whether a port without [`Offloads::TX_TSO`] accepts TCP frames with `tso_segment_bytes` now, because
+    /// its peer, the other side of a vhost-user socket, takes them uncut. [`link_state`](Self::link_state)
+    /// updates the answer.
     fn passes_large_frames(&self) -> bool {
         self.below().port().is_some_and(|port| port.passes_large_frames())
     }
 
-    /// The Ethernet address of a neighbour that is gone for good, or that frames were sent to and that is not
-    /// there; each once. All frames that it had sent have been received. Nothing is received from this
-    /// address before, even if another process has it by now. To be asked in every poll of a port that
+    /// The Ethernet address of a neighbour that is gone for good, or of a destination that does not exist;
+    /// each is returned once. All frames of the neighbour have been received by then. Until the address was
+    /// returned, no frame of a new owner of the address is received. Call this in every poll of a port that
     /// [tells departures](PortInfo::tells_departures).
     fn next_departed(&mut self) -> Option<[u8; 6]> {
         self.below_mut().port()?.next_departed()
     }
 }
 
-/// How a thread waits for a port without polling it.
+/// Lets a thread wait for a port without polling it.
 ///
 /// Before each sleep the thread calls [`arm_wakeup`](Self::arm_wakeup). If the answer is `true`, it waits
 /// until [`poll_fd`](Self::poll_fd) is readable or [`next_due_us`](Self::next_due_us) has come, calls
@@ -211,10 +211,10 @@ pub trait Sleep: PortLayer {
         self.below().port()?.poll_fd()
     }
 
-    /// Asks for a wake-up: from now on the next frame makes [`poll_fd`](Self::poll_fd) readable. `false`:
-    /// frames wait already, or something else that a poll finds, and nobody has to sleep. To be called before
-    /// each sleep on the descriptor: what made it readable before is taken from it here. A port whose
-    /// descriptor is readable whenever frames wait has nothing to do.
+    /// Arms the wake-up: from now on the next frame makes [`poll_fd`](Self::poll_fd) readable. Returns
+    /// `false` if frames or other work wait already: poll, and do not sleep. Must be called before each
+    /// sleep on the descriptor, since it also clears earlier events. A port whose descriptor is readable
+    /// whenever frames wait has nothing to do here.
     fn arm_wakeup(&mut self) -> bool {
         self.below_mut().port().is_none_or(|port| port.arm_wakeup())
     }
@@ -226,15 +226,15 @@ pub trait Sleep: PortLayer {
         }
     }
 
-    /// When a poll has something to do, microseconds of the caller's clock, even if no frame comes: the next
-    /// frame of a simulated link is due, or a local wire goes on with a handshake; or a NIC is looked at that
-    /// was not seen to interrupt yet. `None` for other devices.
+    /// The time, in microseconds of the caller's clock, at which the port has to be polled even if no frame
+    /// arrives: when the next frame of a simulated link is due, when a local wire continues a handshake, or
+    /// when a NIC that was not yet seen to interrupt is checked. `None` for other devices.
     fn next_due_us(&self) -> Option<u64> {
         self.below().port()?.next_due_us()
     }
 }
 
-/// What a port has counted.
+/// The counters of a port.
 pub trait Statistics: PortLayer {
     /// The counters so far.
     fn counters(&self) -> PortCounters {
@@ -249,9 +249,8 @@ pub trait Statistics: PortLayer {
         self.below().port()?.device_stats()
     }
 
-    /// Bytes of memory that the port shares with other processes and that are in use, beside its pools: the
-    /// rings of a [local wire](crate::local). Both processes of a pair of rings count them. 0 for other
-    /// ports.
+    /// Bytes in use of the memory that the port shares with other processes, without its pools: the rings of
+    /// a [local wire](crate::local). Both processes of a pair of rings count them. 0 for other ports.
     fn shared_memory_bytes(&self) -> u64 {
         self.below().port().map_or(0, |port| port.shared_memory_bytes())
     }

@@ -47,8 +47,8 @@ pub fn stop() -> Profile {
     stamps::stop()
 }
 
-/// Called between two polls of a loop, outside of all scopes. If `idle`, everything since the last mark
-/// (or the start) counts as [`Layer::Idle`], whichever layer it was spent in.
+/// Call this between two polls of a loop, outside of all scopes. If `idle`, all cycles since the last mark
+/// (or the start) count as [`Layer::Idle`], whichever layer spent them.
 #[inline(always)]
 pub fn mark(idle: bool) {
     stamps::mark(idle);

@@ -13,7 +13,7 @@ use std::ptr::{NonNull, null_mut};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
-/// Smaller regions do not ask for hugepages: most of the page would be wasted.
+/// Minimum bytes for hugepages: a smaller region would waste most of the page.
 #[cfg(target_os = "linux")]
 const HUGE_MIN_BYTES: usize = 1 << 20;
 
@@ -120,8 +120,9 @@ impl Region {
         }
         let start = map(mapped_bytes, MapFlags::PRIVATE | MapFlags::HUGETLB | MapFlags::HUGE_2MB).ok()?;
         let region = Self { start, bytes, mapped_bytes, huge: true };
-        // The mapping reserves the pages, yet a limit of the cgroup or NUMA policy strikes on first touch, by
-        // SIGBUS. Touch them here, where the refusal is an error; a kernel before 5.14 cannot (`INVAL`).
+        // The mapping reserves the pages, but a limit of the cgroup or of the NUMA policy applies at the
+        // first access, with SIGBUS. Populating the pages here turns that into an error; kernels before 5.14
+        // cannot (`INVAL`).
         //
         // SAFETY: the range is the mapping that `map` just made, and populating it changes no byte.
         let populated = unsafe { madvise(start.as_ptr().cast(), mapped_bytes, Advice::LinuxPopulateWrite) };
@@ -136,7 +137,7 @@ impl Region {
         None
     }
 
-    /// Asks the kernel for transparent hugepages. A hint, so errors are ignored.
+    /// Asks the kernel for transparent hugepages. This is a hint, so errors are ignored.
     #[cfg(target_os = "linux")]
     fn advise_transparent_hugepages(&self) {
         use rustix::mm::{Advice, madvise};

@@ -9,7 +9,7 @@ mod frame;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// One queue of a device, among all that its configuration has.
+/// One of the queues of a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Queue {
     /// Its number, from 0.
@@ -30,7 +30,7 @@ pub enum RssFields {
     Ports,
 }
 
-/// The ends of a TCP connection as its received packets have them.
+/// The two ends of a TCP connection, as source and destination of its received packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
     /// Source address and port: those of the peer.
@@ -48,12 +48,14 @@ pub struct Rss {
     ipv6: RssFields,
 }
 
-/// Bytes of key that a packet may use: the addresses and ports of IPv6, and the 32 bits of the window.
+/// Bytes of the key that hashing a packet may use: one for each byte of the addresses and ports of IPv6, and
+/// four for the 32-bit window.
 pub const RSS_KEY_BYTES: usize = 36 + 4;
 
 impl Rss {
-    /// With this key of at least [`RSS_KEY_BYTES`] bytes, a table of queues, and the hashed fields of packets
-    /// of each family. `None`: the key is too short, or the length of the table is no power of two.
+    /// Makes an `Rss` from a key of at least [`RSS_KEY_BYTES`] bytes, a table of queues, and the hashed
+    /// fields of packets of each family. `None` if the key is too short, or if the length of the table is
+    /// not a power of two.
     pub fn new(key: &[u8], table: &[u16], ipv4: RssFields, ipv6: RssFields) -> Option<Self> {
         let fits = key.len() >= RSS_KEY_BYTES && table.len().is_power_of_two();
         fits.then(|| Self { key: key.into(), table: table.into(), ipv4, ipv6 })
@@ -66,7 +68,7 @@ impl Rss {
         self.table[hash & (self.table.len() - 1)]
     }
 
-    /// The hash of a flow; 0 if none of its fields count.
+    /// The hash of a flow; 0 if none of its fields are hashed.
     pub fn hash(&self, flow: &Flow) -> u32 {
         let (src, dst) = (flow.src, flow.dst);
         let mut input = Input::default();
@@ -119,7 +121,7 @@ impl Input {
 fn toeplitz(key: &[u8], input: &[u8]) -> u32 {
     let mut hash = 0;
     for (at, &byte) in input.iter().enumerate() {
-        // The 32 bits at the byte's place, and the byte that the window moves over meanwhile.
+        // The 32 bits of the key at the byte's position, and the byte that the window then moves over.
         let window = key[at..at + 5].iter().fold(0, |bits, &byte| bits << 8 | u64::from(byte));
         for bit in 0..8 {
             if byte & (0x80 >> bit) != 0 {

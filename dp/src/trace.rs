@@ -1,7 +1,8 @@
-//! Events of `tracing`, for the crates above as well: with the feature `tracing` an event, and else nothing.
+//! Events for the crate `tracing`; the crates above use the same macro. Without the feature `tracing` the
+//! events do nothing.
 
-/// Defines functions that make events. They are cold: no event is made for a frame. Without the feature
-/// `tracing` of the crate that uses this, they are empty.
+/// Defines functions that emit events. The functions are cold, since no event is emitted per frame. Without
+/// the feature `tracing` of the crate that uses the macro, the functions are empty.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! events {

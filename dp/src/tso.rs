@@ -1,6 +1,6 @@
 //! Cuts a large TCP frame as a device with TSO does
-//! ([`TxOffload::tso_segment_bytes`](crate::TxOffload)): for links and test ports that must send what a
-//! wire would carry.
+//! ([`TxOffload::tso_segment_bytes`](crate::TxOffload)): for links and test ports that must send the frames
+//! that a wire would carry.
 
 use crate::mbuf::MAX_SEGMENTS;
 use crate::{Checksum, Mbuf, Mempool, TxOffload, checksum};
@@ -24,18 +24,18 @@ impl Mss {
     }
 }
 
-/// Frames that a port with TSO ([`Offloads::TX_TSO`](crate::Offloads::TX_TSO)) takes. It drops others
-/// every time they are sent.
+/// The limits of a port with TSO ([`Offloads::TX_TSO`](crate::Offloads::TX_TSO)). The port drops a frame
+/// beyond the limits every time the frame is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TsoLimits {
-    /// Most buffers of a frame to be cut, including the one with the headers; at least 2.
+    /// Maximum buffers of a frame to be cut, including the buffer with the headers; at least 2.
     pub buffers: usize,
-    /// The payload sizes that it can cut.
+    /// The payload sizes that the port can cut.
     pub mss: Mss,
 }
 
 impl Default for TsoLimits {
-    /// Everything that an [`Mbuf`] can be.
+    /// No limit beyond that of an [`Mbuf`].
     fn default() -> Self {
         Self { buffers: MAX_SEGMENTS, mss: Mss::ANY }
     }

@@ -7,7 +7,7 @@ use dp::dpdk::DeviceConfig;
 
 #[test]
 fn a_full_ring_leaves_the_rest_and_an_empty_pool_gives_nothing() {
-    // net_ring returns what is sent, up to a ring full of it.
+    // net_ring returns the frames that are sent, up to one full ring.
     let config = DeviceConfig { mbufs: Some(4095), ..DeviceConfig::default() };
     let mut port = support::open("net_ring0", &config);
     let pool = port.mempool().clone();

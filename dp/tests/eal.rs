@@ -25,7 +25,7 @@ fn eal_runs_once_and_devices_come_and_go() {
     assert_eq!(Eal::start(&EalConfig::ordinary(128)).unwrap_err(), EalError::AlreadyStarted);
     assert!(Eal::version().starts_with("DPDK"));
 
-    // A device, again by the same name, and once more after it is closed.
+    // Opens a device, opens the same name again, and once more after it is closed.
     let mut ports = vdev("net_null0").unwrap();
     assert_eq!(ports[0].info().name, "net_null0");
     assert_eq!(ports[0].link_state(), LinkState::Up);
@@ -33,7 +33,7 @@ fn eal_runs_once_and_devices_come_and_go() {
     drop(ports);
     let mut ports = vdev("net_null0,size=100").unwrap();
 
-    // net_null generates frames. Using the port registers another thread.
+    // net_null generates frames. Another thread that uses the port is registered.
     let mut port = ports.remove(0);
     std::thread::spawn(move || {
         let mut frames = Burst::new();
@@ -43,7 +43,7 @@ fn eal_runs_once_and_devices_come_and_go() {
         assert_eq!(port.tx_burst(0, &mut frames), taken);
         assert!(frames.is_empty() && register_thread());
         assert_eq!(port.counters().tx_bytes, 100 * taken as u64);
-        // By the driver's own count, from any port around it, and nothing once the device is closed.
+        // The driver's own counts are available through any wrapper, and empty once the device is closed.
         let port = Loopback::new(port);
         let stats = port.device_stats().unwrap();
         let told = stats.read();
@@ -89,7 +89,8 @@ fn a_fork_is_noticed() {
         _ => Err(io::Error::from_raw_os_error(1)),
     };
     // SAFETY: in a child of a process with several threads the closure may do only what takes no lock and
-    // allocates nothing. It loads an atomic, by which `start` finds the fork, and makes an error of a number.
+    // allocates nothing. It loads the atomic by which `start` notices the fork, and makes an error from a
+    // number.
     unsafe { command.pre_exec(is_noticed) };
     assert!(command.status().unwrap().success());
 }

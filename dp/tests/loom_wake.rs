@@ -1,7 +1,7 @@
 //! Every interleaving of a writer that publishes and a reader that goes to sleep (`local/wake.rs`).
 //!
-//! The file of the crate is compiled here with loom's atomics. Beside it is the same handshake without its
-//! fences, which loom has to catch: otherwise the test would prove nothing.
+//! This test compiles the crate's file with loom's atomics. Beside it is the same handshake without its
+//! fences, in which loom has to find the race: otherwise the test would prove nothing.
 #![cfg(target_os = "linux")]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,13 +22,13 @@ mod wake;
 struct Words {
     tail: AtomicU64,
     sleeper: AtomicU64,
-    /// Wake-ups that were sent: the socket.
+    /// Wake-ups that were sent; stands for the socket.
     sent: AtomicU64,
 }
 
 trait Handshake: 'static {
     fn publish(words: &Words, tail: u64) -> bool;
-    /// Marks the rings, and returns what the reader does before it looks at them.
+    /// Marks the rings before the reader checks them.
     fn mark_sleeping(words: &Words);
     fn settle();
     fn mark_awake(words: &Words);
@@ -68,8 +68,8 @@ impl Handshake for Unfenced {
     }
 }
 
-/// Each of `writers` publishes `records` in a ring of its own. The reader sleeps only if it has seen
-/// everything, or a wake-up was sent since it lay down.
+/// Each of `writers` publishes `records` records in its own ring. When the reader goes to sleep, it has seen
+/// all records, or a wake-up was sent after its mark.
 fn no_record_is_slept_through<H: Handshake>(writers: usize, records: u64) {
     loom::model(move || {
         let rings: Vec<Arc<Words>> = (0..writers)

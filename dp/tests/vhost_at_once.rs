@@ -8,8 +8,8 @@ use std::sync::Barrier;
 use dp::dpdk::DeviceConfig;
 use support::Scratch;
 
-/// Each round is a process, as vhost's thread is started once in a process. Without the lock about one
-/// round in ten started two.
+/// Each round runs in its own process, since vhost's thread is started once per process. Without the lock,
+/// about one round in ten started two threads.
 const ROUNDS: usize = 20;
 
 const DEVICES: usize = 8;

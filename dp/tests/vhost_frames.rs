@@ -9,7 +9,7 @@ use support::{Peer, Scratch};
 const MTU: u16 = 9000;
 
 fn config() -> DeviceConfig {
-    // Buffers smaller than a frame, so that reception makes chains as well.
+    // Buffers smaller than a frame, so that chains are received as well.
     DeviceConfig { mtu: MTU, mbufs: Some(4095), mbuf_bytes: Some(2048), ..DeviceConfig::default() }
 }
 
@@ -90,7 +90,7 @@ fn frames_of_all_lengths_come_back_intact() {
         received.clear();
     }
 
-    // A frame that the driver refuses, here virtio-user, is sent nevertheless, with complete checksums.
+    // A frame that the driver (here virtio-user) refuses is sent nevertheless, with complete checksums.
     let mut tcp = support::tcp_frame(support::SPLIT_BYTES);
     let mut frame = support::build(&pool, &tcp, 1);
     frame.set_tx_offload(support::TCP_OFFLOAD);
@@ -102,7 +102,8 @@ fn frames_of_all_lengths_come_back_intact() {
     assert_ne!(received[0].rx_checksum(), Checksum::Partial);
     received.clear();
 
-    // With all buffers in use, reception stops and counts the reason. It continues when they are free again.
+    // With all buffers in use, reception stops and counts the reason. It continues when buffers are free
+    // again.
     let mut hoard = Vec::new();
     frames.push(support::build(&pool, &sent, 2));
     while let Some(mbuf) = pool.alloc() {

@@ -13,7 +13,7 @@ fn config() -> DeviceConfig {
     DeviceConfig { mbufs: Some(4095), ..DeviceConfig::default() }
 }
 
-/// Sleeps until a frame waits or `limit` is over; returns whether something has woken it.
+/// Sleeps until a frame waits or `limit` is over; returns whether the port was woken.
 fn sleep(port: &mut dyn Port, limit: Duration) -> bool {
     let limit = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: limit.subsec_nanos().into() };
     let woken = !port.arm_wakeup() || {
@@ -25,7 +25,7 @@ fn sleep(port: &mut dyn Port, limit: Duration) -> bool {
     woken
 }
 
-/// Sends back what arrives, and sleeps in between, until the first process is gone.
+/// Sends back the frames that arrive, and sleeps in between, until the first process is gone.
 fn echo_in_its_sleep(port: &mut dyn Port) {
     let first = std::os::unix::process::parent_id();
     let mut frames = Burst::new();
@@ -50,7 +50,7 @@ fn send(port: &mut dyn Port, number: u32) {
     });
 }
 
-/// Waits without a sleep.
+/// Polls until the frame arrives.
 fn receive(port: &mut dyn Port, number: u32) {
     let (mut frames, begun) = (Burst::new(), Instant::now());
     while port.rx_burst(0, &mut frames) == 0 {
@@ -77,7 +77,7 @@ fn is_a_good_sleeper(port: &mut dyn Port, peer: &Peer) {
     };
     let begun = Instant::now();
     let mut least = (1..=1000).map(&mut round_trip).min().unwrap();
-    // A busy machine has a processor for both ends now and then.
+    // Even on a busy machine, both ends sometimes have a processor at the same time.
     while least >= Duration::from_millis(1) {
         assert!(begun.elapsed() < 2 * support::PATIENCE, "{least:?}");
         least = round_trip(1001);
@@ -98,7 +98,7 @@ fn a_vhost_that_waits_uses_no_processor_and_is_woken_soon() {
     let scratch = Scratch::new("vhost-sleeps");
     let socket = scratch.socket();
     let peer = Peer::start(SLEEPER, &format!("net_vhost0,iface={socket},client=1"));
-    // It does not open until its first peer connects.
+    // The device does not open until its first peer connects.
     let mut port = support::open(&format!("net_virtio_user1,path={socket},server=1"), &config());
     is_a_good_sleeper(&mut *port, &peer);
 }
@@ -112,7 +112,7 @@ fn second_process_echoes_in_its_sleep() {
     echo_in_its_sleep(&mut *support::open(&device, &config()));
 }
 
-/// Whoever sleeps is told that its peer has gone, and is woken by the first frame of the next.
+/// A sleeping port is woken when its peer goes, and by the first frame of the next peer.
 #[test]
 fn a_vhost_that_sleeps_is_woken_by_the_end_of_its_peer_and_by_a_frame_of_the_next() {
     let scratch = Scratch::new("vhost-reconnects");
@@ -128,7 +128,7 @@ fn a_vhost_that_sleeps_is_woken_by_the_end_of_its_peer_and_by_a_frame_of_the_nex
         }
         frames.clear();
         assert_eq!(port.link_state(), LinkState::Up);
-        // What the connection has told before does not end the next sleep.
+        // Earlier events of the connection do not end the next sleep.
         support::until("it sleeps", || !sleep(&mut *port, Duration::from_millis(50)));
         peer.kill();
         support::until("the link is down", || {
@@ -150,7 +150,7 @@ fn second_process_sends_a_frame_and_waits() {
     std::thread::sleep(Duration::from_secs(60));
 }
 
-/// The peer need not tell what is polled for: a system call for each burst would cost more than the burst.
+/// A peer does not notify a port that polls: a system call for each burst would cost more than the burst.
 #[test]
 fn nobody_is_told_of_frames_while_both_ends_poll() {
     let scratch = Scratch::new("vhost-polls");

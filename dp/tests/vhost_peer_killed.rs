@@ -10,7 +10,8 @@ fn config() -> DeviceConfig {
     DeviceConfig { mbufs: Some(4095), ..DeviceConfig::default() }
 }
 
-/// Sends until a frame is dropped without a peer; frames that a ring accepted before are not counted.
+/// Sends until a frame is dropped because the peer is gone; frames that the ring accepted before are not
+/// counted.
 fn send_into_the_void(port: &mut dyn Port) {
     let before = port.counters().tx_link_down;
     let mut frames = Burst::new();

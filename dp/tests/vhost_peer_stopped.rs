@@ -29,10 +29,10 @@ fn a_virtio_user_is_closed_though_its_vhost_is_stopped() {
     let started = Instant::now();
     drop(port);
     assert!(started.elapsed() < LIMIT, "closing took {:?}", started.elapsed());
-    // The vhost may still use its memory, so the memory and its name are kept.
+    // The vhost process may still use the device's memory, so the memory and the device's name are kept.
     let again = dpdk::open(support::eal(), &PortSpec::Vdev(vdev), &config());
     assert!(matches!(again, Err(DeviceError::InUse { .. })));
-    // The next device finds the vhost ready, after it has seen the end of the socket.
+    // Once the vhost process has seen the end of the socket, the next device finds it ready.
     peer.go_on();
     let mut port = support::open(&format!("net_virtio_user1,path={socket}"), &config());
     support::wait_for_link(&mut *port, LinkState::Up);

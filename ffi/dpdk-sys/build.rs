@@ -9,10 +9,11 @@ mod link;
 
 use std::path::PathBuf;
 
-/// The bindings to Debian 12's DPDK, as this build script makes them. `tests/recorded.rs` compares them.
+/// The bindings to Debian 12's DPDK, recorded. `tests/recorded.rs` compares them with those that this script
+/// makes.
 const RECORDED: &str = "build/bindings-22.11.txt";
 
-/// The oldest release with the names (`RTE_ETH_*`, `RTE_MBUF_F_*`) that the bindings use.
+/// The oldest DPDK release that has the names (`RTE_ETH_*`, `RTE_MBUF_F_*`) of the bindings.
 const OLDEST: &str = "22.11";
 
 fn main() {

@@ -5,7 +5,7 @@
 use std::panic;
 use std::path::{Path, PathBuf};
 
-/// Types and constants of the headers. Their functions are not bound: this library has its own.
+/// Types and constants of the headers. The functions are not bound, since this library defines them itself.
 const TYPES: &[&str] = &["ibv_.*", "verbs_context", "rdma_.*", "_compat_ibv_port_attr"];
 const CONSTANTS: &[&str] = &["IBV_.*", "RDMA_.*", "RAI_.*", "__VERBS_ABI_IS_EXTENDED"];
 
@@ -48,8 +48,9 @@ fn main() {
 
 /// Gives each exported function its name and version.
 ///
-/// The compiler exports its functions without versions, by a script of its own, which goes before ours. So
-/// our functions have names with a prefix there, and the linker makes the names of libibverbs and librdmacm.
+/// The compiler exports functions without versions, by its own linker script, which takes precedence over
+/// ours. So our functions have names with a prefix in Rust, and the linker defines the names of libibverbs
+/// and librdmacm.
 fn version_symbols(out: &Path) -> Result<(), String> {
     let map = Path::new(env!("CARGO_MANIFEST_DIR")).join("uwarp.map");
     let text = std::fs::read_to_string(&map).expect("the script lies beside this file");
@@ -71,9 +72,9 @@ fn version_symbols(out: &Path) -> Result<(), String> {
 /// A function or variable of the map.
 struct Symbol<'a> {
     name: &'a str,
-    /// The version node that it is in.
+    /// The version node of the symbol.
     node: &'a str,
-    /// The name of ours that it leads to, without its prefix.
+    /// The name of our function or variable behind it, without the prefix.
     ours: &'a str,
 }
 
@@ -92,8 +93,8 @@ fn symbols(map: &str) -> Vec<Symbol<'_>> {
     symbols
 }
 
-/// The private names of libibverbs under the versions of later releases, each of which has a node of its own:
-/// a script of assignments for the linker. What drivers call is the same in all of them.
+/// Assigns the private names of libibverbs the versions of later releases, each of which has its own node: a
+/// linker script. Drivers call the same functions in all releases.
 fn later_versions(map: &str, symbols: &[Symbol<'_>]) -> String {
     const PRIVATE: &str = "IBVERBS_PRIVATE_";
     const REGISTER: &str = "verbs_register_driver_";
@@ -115,9 +116,10 @@ fn later_versions(map: &str, symbols: &[Symbol<'_>]) -> String {
     script
 }
 
-/// A library to link programs with: it has the name and the symbol versions of rdma-core's, so that a program
-/// that is linked with it runs on both. Its functions do nothing. The dynamic linker uses those of
-/// libuwarp.so in their place (`DT_FILTER`), also for a program that opens it.
+/// Builds a stub library to link programs with. It has the name and the symbol versions of rdma-core's
+/// library, so that a program linked with it runs on both. The stub's functions do nothing: the dynamic
+/// linker uses those of libuwarp.so in their place (`DT_FILTER`), also for a program that opens the stub
+/// with `dlopen`.
 fn stand_in<'a>(
     out: &Path,
     library: &str,

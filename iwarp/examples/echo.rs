@@ -29,7 +29,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let id = client.context.create_id(&client_events);
     let param = ConnParam::default().with_private_data(&(text.len() as u32).to_be_bytes())?;
     // Receives may be posted before the connection exists, and should be: a Send without a posted receive
-    // ends it.
+    // ends the connection.
     client.post_recv(text.len())?;
     id.connect(&client.qp, "10.0.0.2:7471".parse()?, &param)?;
 
@@ -98,7 +98,7 @@ impl Host {
         Ok(self.qp.post_send(&SendRequest::new(0, SendOp::Send, self.buffer.sge(0, length)))?)
     }
 
-    /// The next completion, if it is of a receive. Completions of sends are ignored.
+    /// The next completion, if it belongs to a receive. Completions of sends are ignored.
     fn received(&self) -> Option<WorkCompletion> {
         let wc = self.cq.poll_one()?;
         (wc.status == WcStatus::Success && wc.opcode == WcOpcode::Recv).then_some(wc)

@@ -1,4 +1,4 @@
-//! Engines in threads of their own: the program waits for completions on a channel instead of polling.
+//! Engines in separate threads: the program waits for completions on a channel instead of polling.
 //!
 //! `cargo run -p iwarp --no-default-features --example engine_thread`
 

@@ -1,6 +1,6 @@
 //! A ticket counter: two clients draw numbers from one word in the memory of the server, and no number is
-//! drawn twice. Then one client sends Immediate Data to say that it is done; the program of the server waits
-//! for that only.
+//! drawn twice. Then one client sends Immediate Data when it is done; the program of the server waits only
+//! for this message.
 //!
 //! `cargo run -p iwarp --no-default-features --example tickets`
 
@@ -16,7 +16,7 @@ use iwarp::verbs::{
 };
 
 fn main() -> Result<(), Box<dyn Error>> {
-    // Two hosts on a wire in memory. On a network, each process is one of them, with a port of its own.
+    // Two hosts on a wire in memory. On a network, each host is a process with its own port.
     let (port_a, port_b) = pair(&LinkConfig::default());
     let (client, server) = (Context::new(ContextConfig::default())?, Context::new(ContextConfig::default())?);
     let config_a = EngineConfig::new(&*port_a, &["10.0.0.1/24"])?;
@@ -79,7 +79,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Polls both engines until `done` returns a value: nothing moves by itself.
+/// Polls both engines until `done` returns a value: no data moves without polling.
 fn wait<T>(engines: &mut [Engine; 2], mut done: impl FnMut() -> Option<T>) -> Result<T, Box<dyn Error>> {
     let deadline = Instant::now() + Duration::from_secs(10);
     while Instant::now() < deadline {

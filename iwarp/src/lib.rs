@@ -1,13 +1,13 @@
 //! iWARP: RDMA over TCP, in user space.
 //!
-//! This crate implements MPA, DDP and RDMAP (RFC 5044, 6581, 5041, 5040, 7306) on a TCP of its own
+//! This crate implements MPA, DDP and RDMAP (RFC 5044, 6581, 5041, 5040, 7306) on its own TCP
 //! ([`tcp_lite`]), which polls the queues of a port directly ([`dp`]). Users hold the objects of libibverbs
 //! and librdmacm ([`verbs`]); an [`engine::Engine`] moves their data.
 //!
 //! # A Write and a Read, step by step
 //!
-//! This program shows all that a user has to know (`examples/write_read.rs`, shortened). A wire in memory
-//! joins two hosts; on a real port only the first lines differ.
+//! This program shows the essential calls (`examples/write_read.rs`, shortened). A wire in memory joins two
+//! hosts; on a real port only the first lines differ.
 //!
 //! ```
 //! # use std::time::Duration;
@@ -110,13 +110,13 @@
 //! # What to know
 //!
 //! * **The engine has to be polled.** [`Engine::poll`](engine::Engine::poll) receives, acknowledges,
-//!   retransmits and sends. To its peers, a program that stops polling has fallen silent.
-//!   [`Engine::spawn`](engine::Engine::spawn) lets a thread poll, which backs off when idle.
+//!   retransmits and sends. A program that stops polling appears silent to its peers.
+//!   [`Engine::spawn`](engine::Engine::spawn) starts a thread that polls, and backs off when idle.
 //!   [`EngineThread::on_queues`](engine::EngineThread::on_queues) does so for each queue of a device.
 //! * **A thread that sleeps until a completion comes** arms its queue, polls, and waits:
 //!   [`CompletionChannel`](verbs::CompletionChannel#arm-poll-wait) has the recipe.
-//! * **A completed Write means that TCP has taken the bytes**, not that they arrived. A Read after it (or a
-//!   Send that the peer answers) confirms the arrival: requests take effect in order. A completed Read has
+//! * **A completed Write means that TCP has accepted the bytes**, not that they arrived. A Read after it (or
+//!   a Send that the peer answers) confirms the arrival: requests take effect in order. A completed Read has
 //!   its bytes in local memory.
 //! * **A Send needs a posted receive** that is long enough: iWARP has no "receiver not ready". Without one
 //!   the connection ends. Post receives before connecting. Two ends of this crate may agree that the Send
@@ -149,7 +149,7 @@
 //!
 //! # Memory order
 //!
-//! Another access may see a copy in part. It relies on this alone:
+//! Another thread may see a copy half done. It may rely on these rules only:
 //!
 //! * **The bytes of a Write or a Send become visible by increasing address**, and those of a message before
 //!   those of the next one. So a program may poll the last byte
@@ -162,25 +162,25 @@
 //!   or ends within it. An atomic changes its word at once, always.
 //! * **A read has no order within itself.** This is so for
 //!   [`MemoryRegion::read_at`](verbs::MemoryRegion::read_at), and for the engine that fetches the bytes of a
-//!   Send, a Write or the answer to a Read, each FPDU when it is sent. While somebody writes, they may be old
-//!   bytes, new bytes and a mixture.
+//!   Send, a Write or the answer to a Read, each FPDU when it is sent. During a concurrent write, the result
+//!   may be old bytes, new bytes or a mixture.
 //!
 //! For a seqlock this means: a **local reader** of a record that its peer Writes is safe. The peer Writes
-//! version, data, version at increasing addresses, in one message or several, from memory that it leaves
-//! alone until they are completed. The reader loads the second version, a byte, by `load_u8`, copies the data
-//! by `read_at`, makes a `fence(Acquire)`, and loads the first version. If both are equal, the data is of
-//! that version, as long as no 256 Writes came meanwhile. A **remote reader** that gets versions and data by
-//! one Read finds nothing out by comparing them: put a checksum into the record, or let the owner answer a
-//! Send.
+//! version, data, version at increasing addresses, in one message or several, from memory that it does not
+//! change until the Writes are completed. The reader loads the second version, a byte, by `load_u8`, copies
+//! the data by `read_at`, makes a `fence(Acquire)`, and loads the first version. If both are equal, the data
+//! is of that version, as long as no 256 Writes came meanwhile. A **remote reader** that gets versions and
+//! data by one Read cannot detect a torn record by comparing them: put a checksum into the record, or let
+//! the owner answer a Send.
 //!
 //! # Looking at what runs
 //!
-//! [`Context::status`](verbs::Context::status) tells connections, addresses and counters of all engines.
-//! Three features, off by default, show them to others: `status` to `uwarp status`, by a socket of this user
-//! (`iwarp::status::serve`); `metrics` to the exporter of the program (`iwarp::metrics::publish`);
-//! `tracing` makes events of connections, MPA startup, Terminates, timeouts and links. A program without an
-//! exporter has the answers to Prometheus in [`prometheus`]. The subscriber of events runs in the thread
-//! that polls the engine, and holds it up for as long as it takes.
+//! [`Context::status`](verbs::Context::status) returns the connections, addresses and counters of all
+//! engines. Three features, off by default, export them: `status` to `uwarp status`, by a socket of this
+//! user (`iwarp::status::serve`); `metrics` to the exporter of the program (`iwarp::metrics::publish`);
+//! `tracing` emits events for connections, MPA startup, Terminates, timeouts and links. For a program
+//! without an exporter, [`prometheus`] makes the answers to Prometheus. The subscriber of events runs in the
+//! thread that polls the engine, so a slow subscriber delays the engine.
 //!
 //! # Layers
 //!

@@ -1,8 +1,8 @@
-//! All counters for the facade `metrics` (feature `metrics`): the exporter that the program has installed
-//! gets them.
+//! Passes all counters to the facade `metrics` (feature `metrics`), that is, to the exporter that the
+//! program has installed.
 //!
-//! [`publish`] hands over a snapshot that exists already, so nothing is counted twice, and the data path has
-//! nothing to do. Call it now and then, as before each scrape:
+//! [`publish`] passes on a snapshot of counters that exist already: nothing is counted twice, and the data
+//! path does no extra work. Call it periodically, for example before each scrape:
 //!
 //! ```
 //! # use std::time::Duration;
@@ -25,7 +25,7 @@ use metrics::{counter, describe_counter, describe_gauge, gauge};
 
 use crate::verbs::{ContextStatus, EngineCounters};
 
-/// Says what each metric means, for exporters that show it. Once is enough.
+/// Describes each metric, for exporters that show descriptions. One call is enough.
 pub fn describe() {
     EngineCounters::default().for_each(&mut |metric| match metric.is_total {
         true => describe_counter!(metric.name, metric.help()),
@@ -37,7 +37,8 @@ pub fn describe() {
     describe_gauge!("uwarp_tcp_connections", "TCP connections that the engine carries.");
 }
 
-/// Publishes what a context and its engines have said. An engine that has not answered keeps its last values.
+/// Publishes the status of a context and its engines. The metrics of an engine that has not answered keep
+/// their last values.
 pub fn publish(status: &ContextStatus) {
     gauge!("uwarp_queue_pairs").set(status.usage.qp.used as f64);
     gauge!("uwarp_memory_regions").set(status.usage.mr.used as f64);
@@ -49,7 +50,7 @@ pub fn publish(status: &ContextStatus) {
     }
 }
 
-/// Publishes the counters of an engine with labels of the caller's choice: for a program that has them from
+/// Publishes the counters of an engine with labels of the caller's choice: for a program that gets them from
 /// [`EngineThread::counters`](crate::engine::EngineThread::counters).
 pub fn publish_counters(counters: &EngineCounters, labels: &[(&'static str, String)]) {
     counters.for_each(&mut |metric| match metric.is_total {

@@ -1,9 +1,9 @@
-//! All counters in the text format of Prometheus, version 0.0.4, and what an exporter answers.
+//! All counters in the text format of Prometheus, version 0.0.4, and an exporter's HTTP responses.
 //!
 //! The text is made from a snapshot when a client asks for the text. No exporter crate does that with less:
-//! `prometheus_exporter` 0.8 brings 57 crates and `metrics-exporter-prometheus` 0.18 brings 66; both have a
-//! registry, which a timer would have to fill, answer any path and method, and let a silent client stay.
-//! A program that has an exporter anyway uses `iwarp::metrics` (feature `metrics`).
+//! `prometheus_exporter` 0.8 brings 57 crates and `metrics-exporter-prometheus` 0.18 brings 66. Both have a
+//! registry, which a timer would have to fill, answer requests for any path and method, and let a silent
+//! client stay. A program with its own exporter uses `iwarp::metrics` (feature `metrics`).
 
 mod http;
 
@@ -21,7 +21,7 @@ pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// The metrics of contexts, each with a number of the program's choice, which is the label `context`.
 ///
 /// The engines list their counters themselves ([`EngineCounters`](crate::engine::EngineCounters)), under the
-/// names that `iwarp::metrics` (feature `metrics`) has, too.
+/// names that `iwarp::metrics` (feature `metrics`) uses too.
 pub fn text(statuses: &[(u64, ContextStatus)]) -> String {
     let mut text = String::new();
     let mut gauge = |name: &str, help: &str, value: &dyn Fn(&ContextStatus) -> u64| {

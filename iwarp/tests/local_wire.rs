@@ -1,4 +1,4 @@
-//! Engines of two processes on a local wire, each in a thread of its own: one is killed, one sleeps.
+//! Engines of two processes on a local wire, each in its own thread: one is killed, one sleeps.
 //!
 //! The second process is this test program itself, started with the name of the ignored test.
 #![cfg(target_os = "linux")]
@@ -21,11 +21,11 @@ use tcp_lite::{AddressProbing, CloseReason};
 const FOLDER: &str = "IWARP_TEST_FOLDER";
 const PORT: u16 = 7174;
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Less than the ten seconds after which keepalives and retransmissions find out that a peer is gone. More
-/// than a busy machine keeps a thread from its processor.
+/// Less than the ten seconds after which keepalives and retransmissions detect a dead peer. More than a
+/// thread waits for a processor on a busy machine.
 const SOON: Duration = Duration::from_secs(8);
 
-/// A wire of its own, which is removed with the test.
+/// A wire for one test, which is removed with the test.
 struct Wire(PathBuf);
 
 impl Wire {
@@ -69,7 +69,7 @@ impl Server {
         self.0.wait().unwrap();
     }
 
-    /// The time of processors that its threads have used.
+    /// The processor time of its threads.
     fn cpu_time(&self) -> Duration {
         testkit::process::cpu_time(self.0.id()).unwrap()
     }

@@ -1,8 +1,8 @@
 //! Every interleaving of the handshakes without locks: arming and completing, sleeping and waking, ringing
-//! and answering, adding to a ring and removing from it, giving the polling to another thread.
+//! and answering, adding to a ring and removing from it, handing the polling over to another thread.
 //!
-//! The files of the crate are compiled here with loom's atomics, so these tests run with all others. Beside
-//! each is the same handshake without its fences, which loom has to catch: otherwise the test would prove
+//! The files of the crate are compiled here with loom's atomics, so these tests run with all others. Each
+//! handshake has a copy without its fences, whose defect loom has to find: otherwise the test would prove
 //! nothing.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,7 +16,8 @@ mod atomic {
     pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering, fence};
 }
 
-/// The cell of the crate, with loom's: it finds an access that has no order with one of another thread.
+/// The cell of the crate, built on loom's cell, which detects an access that is unordered with one of
+/// another thread.
 mod shared_cell {
     pub(crate) struct SharedCell<T>(loom::cell::UnsafeCell<T>);
 
@@ -55,7 +56,7 @@ use handover::Handover;
 use rung::Rung;
 use work_list::WorkList;
 
-/// One thread arms and polls, several complete: the handshake of the completion queue.
+/// The handshake of the completion queue: one thread arms and polls, other threads complete.
 trait Arming: Send + Sync + 'static {
     fn create() -> Self;
     fn arm(&self, solicited_only: bool);
@@ -90,7 +91,7 @@ impl Arming for UnfencedArm {
 }
 
 /// Each of `producers` enters a completion and checks whether it makes an event. The owner arms and polls
-/// once more. It may sleep only if that poll saw everything, or an event was made.
+/// once more. The owner may sleep only if this poll saw all completions, or an event was made.
 fn no_completion_is_slept_through<A: Arming>(producers: usize) {
     loom::model(move || {
         let arm = Arc::new(A::create());
@@ -252,7 +253,7 @@ impl Giving for UnfencedGiving {
     }
 }
 
-/// Callers poll no more. The thread either does not wait, or one of them calls it.
+/// Callers stop polling. The thread either does not wait, or one of the callers wakes it.
 fn nobody_waits_for_callers_that_left<G: Giving>(callers: usize) {
     loom::model(move || {
         let handover = Arc::new(G::create());
@@ -279,8 +280,8 @@ fn loom_catches_a_handover_without_fences() {
     caught(nobody_waits_for_callers_that_left::<UnfencedGiving>);
 }
 
-/// Each of two threads adds a slot. The engine takes what it finds and prepares to sleep. It sleeps only if
-/// it has taken everything, or somebody wakes it. It is woken once, and then finds the rest.
+/// Each of two threads adds a slot. The engine takes the slots that it finds and prepares to sleep. It
+/// sleeps only if it has taken all slots, or a thread wakes it. It is woken once, and then finds the rest.
 #[test]
 fn no_slot_is_slept_through_or_lost() {
     bounded(|| {
@@ -441,7 +442,7 @@ impl TwoEnds for WorkRing {
 /// The negative control: one entry, and positions that give it no order.
 struct UnorderedRing;
 
-/// The entry, and the number of entries that were added and that were removed.
+/// The entry, the number of added entries, and the number of removed entries.
 type UnorderedEnds = Arc<[AtomicUsize; 3]>;
 
 impl TwoEnds for UnorderedRing {
@@ -475,8 +476,8 @@ impl TwoEnds for UnorderedRing {
 /// One thread tries three times to add the next value, the other one takes what it finds. Each value comes
 /// out whole and once, in order, and both ends may use an entry that the other has left.
 ///
-/// The reader has a thread of its own, since loom does not see that a load of the main thread is in a race
-/// with a store before which the other thread has loaded the same atomic.
+/// The reader has its own thread, since loom does not see that a load of the main thread is in a race with a
+/// store before which the other thread has loaded the same atomic.
 fn entries_come_out_in_order<R: TwoEnds>(capacity: usize) {
     bounded(move || {
         let (mut writer, mut reader) = R::create(capacity);

@@ -1,5 +1,5 @@
-//! Memory of the caller that is not there, or goes before it was deregistered: an error, not a crash. And
-//! crashes that are none of ours stay what they were.
+//! Memory of the caller that is not mapped, or is unmapped before it is deregistered, causes an error and no
+//! crash. Other crashes of the program are unaffected.
 #![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 
 #[path = "it/common/apart.rs"]
@@ -28,7 +28,7 @@ const ALL: Access =
 const PAGE: usize = 4096;
 const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
-/// Pages of our own, given back page by page or not at all.
+/// Pages of the test, unmapped page by page or not at all.
 fn pages(count: usize, rights: ProtFlags) -> *mut u8 {
     apart(count * PAGE, rights)
 }
@@ -66,7 +66,7 @@ fn register_for(
     unsafe { table.register_user(ptr, len, &options) }
 }
 
-/// What a peer's Write, Read and atomic of `len` bytes at `to` meet.
+/// The results of a peer's Write, Read and atomic of `len` bytes at `to`.
 fn accesses(table: &MemoryTable, region: &Registration, to: u64, len: usize) -> [Result<(), Fault>; 3] {
     let engine = table.join();
     let guard = engine.enter();
@@ -302,7 +302,7 @@ fn a_forked_child_has_no_registrations() {
     unmap(start, 1);
 }
 
-/// What the child finds wrong, a bit for each.
+/// The faults that the child finds, one bit for each.
 fn in_child(table: &MemoryTable, region: Registration) -> i32 {
     let lkey = region.stag().0;
     let fails = [
@@ -317,12 +317,12 @@ fn in_child(table: &MemoryTable, region: Registration) -> i32 {
     fails.iter().enumerate().map(|(bit, failed)| i32::from(*failed) << bit).sum()
 }
 
-// ---- what needs a process of its own ----
+// ---- what needs its own process ----
 
 /// Set in a process that was started to crash, to the name of its part.
 const PART: &str = "IWARP_GUARD_PART";
 
-/// Runs a part below in a process of its own.
+/// Runs one of the parts below in a separate process.
 fn run(part: &str) -> ExitStatus {
     let test = ["--exact", "the_parts", "--ignored", "--test-threads=1"];
     let program = std::env::current_exe().unwrap();
@@ -475,7 +475,7 @@ fn handle(signal: i32, handler: usize, flags: i32) {
     assert_eq!(unsafe { libc::sigaction(signal, &action, null_mut()) }, 0);
 }
 
-/// What [`pass_on`] passes on to.
+/// The action to which [`pass_on`] passes signals.
 static FOUND: Mutex<Option<libc::sigaction>> = Mutex::new(None);
 
 /// Installs [`pass_on`] for SIGSEGV; returns what was there.
@@ -524,7 +524,7 @@ extern "C" fn exit_by_count(_signal: i32) {
     unsafe { libc::_exit(50 + count as i32) }
 }
 
-/// A signal was sent, and is not handled yet.
+/// True while a sent signal is not handled yet.
 static SENT: AtomicBool = AtomicBool::new(false);
 
 fn send(signal: i32) {
@@ -533,7 +533,7 @@ fn send(signal: i32) {
     unsafe { libc::raise(signal) };
 }
 
-/// The guarded accesses have failed, and the process lives.
+/// True if the guarded accesses have failed and the process lives.
 static SURVIVED: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn exit_42(_signal: i32) {
@@ -549,7 +549,7 @@ extern "C" fn exit_43(signal: i32, info: *mut libc::siginfo_t, _context: *mut c_
     unsafe { libc::_exit(if signal == libc::SIGSEGV && passed_on == signal { 43 } else { 1 }) }
 }
 
-/// Signals that [`count`] has had.
+/// Number of signals that [`count`] has handled.
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
 extern "C" fn count(_signal: i32) {

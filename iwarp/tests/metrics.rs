@@ -1,4 +1,4 @@
-//! The counters as the facade `metrics` gets them. A program has one recorder, so this test is one program.
+//! The counters that the facade `metrics` receives. A program has one recorder, so this test is one program.
 #![cfg(feature = "metrics")]
 
 use std::collections::BTreeMap;

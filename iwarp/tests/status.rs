@@ -1,4 +1,4 @@
-//! The status of processes: two contexts that are shown, their sockets, and processes that are gone.
+//! The status of processes: two served contexts, their sockets, and dead processes.
 #![cfg(all(feature = "status", target_os = "linux"))]
 
 use std::fs;
@@ -102,7 +102,7 @@ fn connected(bytes: usize) -> ([Host; 2], CmId, CmId) {
     (hosts, listener, id)
 }
 
-/// How long anything may take, also where other programs have the processors.
+/// Time limit of each step, even if other programs use the processors.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// All reports, once every engine has answered in time.
@@ -282,7 +282,8 @@ fn a_context_that_is_gone_is_not_kept_alive() {
     drop(socket);
 }
 
-/// The variable that makes the test below the process that dies: the path of its socket.
+/// The environment variable that makes the test below act as the dying process; its value is the path of the
+/// socket.
 const SOCKET_OF_DYING: &str = "UWARP_TEST_SOCKET_OF_DYING";
 
 /// Listens at `path`, hands the socket to a child that outlives this process, and prints the child's number.

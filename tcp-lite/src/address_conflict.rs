@@ -1,11 +1,11 @@
 //! Address conflict detection: probes, announces and defends our addresses (RFC 5227; RFC 4862 section
 //! 5.4, RFC 4861 section 7.2.6).
 //!
-//! Addresses are announced at the start and when the link comes up again, so that switches learn our
-//! port and neighbours our Ethernet address. When another host uses one of them, the user is told and an
-//! announcement is sent, at most once in ten seconds. We keep the address (RFC 5227 section 2.4 (c)),
-//! since connections depend on it. Only an address that is still being probed is given up. The packet
-//! formats are in [`discovery`](crate::discovery).
+//! Addresses are announced at the start and when the link comes up again, so that switches learn our port and
+//! neighbours our Ethernet address. When another host uses one of our addresses, the stack reports it to the
+//! user and sends an announcement, at most once in ten seconds. We keep the address (RFC 5227 section 2.4
+//! (c)), since connections depend on it. We give up an address only while it is still being probed. The
+//! packet formats are in [`discovery`](crate::discovery).
 
 use arrayvec::ArrayVec;
 
@@ -22,21 +22,21 @@ const PROBE_SILENCE: Duration = Duration::from_secs(2);
 /// Announcements, and the time between them (`ANNOUNCE_NUM`, `ANNOUNCE_INTERVAL`).
 const ANNOUNCEMENTS: u8 = 2;
 const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(2);
-/// An address is defended at most once in this time (`DEFEND_INTERVAL`), which also limits how often the
-/// user is told.
+/// An address is defended at most once in this time (`DEFEND_INTERVAL`). Reports to the user have the same
+/// limit.
 const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
-/// Most addresses of a stack, as in `StackConfig::addresses`.
+/// Maximum number of addresses of a stack, as in `StackConfig::addresses`.
 pub(crate) const ADDRESSES: usize = 8;
-/// Most probes, announcements and answers waiting to be sent: some for each address, and answers to
-/// bursts of others' probes.
+/// Maximum number of probes, announcements and answers waiting to be sent: some for each address, and answers
+/// to bursts of others' probes.
 const QUEUE: usize = 32;
 
 /// State of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AddressState {
-    /// Being probed, with so many probes left. Not announced and not used.
+    /// Being probed, with `probes` probes left. Not announced and not used.
     Tentative { probes: u8 },
-    /// In use, with so many announcements left.
+    /// In use, with `announcements` announcements left.
     Ours { announcements: u8 },
     /// In use by another host, so not used by us.
     Duplicate,
@@ -52,7 +52,7 @@ impl AddressState {
         }
     }
 
-    /// The state of these bits, from its beginning.
+    /// The state that these bits encode, with its initial counts.
     fn of_bits(bits: u32) -> Self {
         match bits {
             0 => Self::Tentative { probes: PROBES },
@@ -86,20 +86,21 @@ pub(crate) struct Conflict {
 pub(crate) struct ConflictDetection {
     addresses: ArrayVec<OwnAddress, ADDRESSES>,
     announces: bool,
-    /// Another stack of the host does all this, and says what comes of it.
+    /// True if another stack of the host probes, announces and defends the addresses, and reports their
+    /// states.
     follows: bool,
-    /// An address has another state since [`note_news`](Self::note_news).
+    /// True if an address has changed its state since [`note_news`](Self::note_news).
     has_news: bool,
-    /// Some address is not in use (yet), so each use has to be checked.
+    /// True if some address is not in use (yet), so that each use has to be checked.
     any_unusable: bool,
-    /// Nothing is due before this.
+    /// No probe or announcement is due before this time.
     next_due: Option<Instant>,
     queue: ArrayVec<Assertion, QUEUE>,
 }
 
 impl ConflictDetection {
-    /// For a stack with these addresses. The first probe is sent after `wait`, up to a second, different
-    /// on each host (`PROBE_WAIT`).
+    /// For a stack with these addresses. The first probe is sent after `wait`, which is at most a second and
+    /// differs between hosts (`PROBE_WAIT`).
     pub(crate) fn new(
         policy: AddressProbing,
         addresses: impl Iterator<Item = IpAddress>,
@@ -137,19 +138,19 @@ impl ConflictDetection {
         }
     }
 
-    /// Whether packets may be sent from this address and accepted for it.
+    /// Whether packets from this address may be sent, and packets to it accepted.
     pub(crate) fn is_usable(&self, address: &IpAddress) -> bool {
         let usable = |own: &OwnAddress| matches!(own.state, AddressState::Ours { .. });
         !self.any_unusable || self.addresses.iter().find(|own| own.address == *address).is_none_or(usable)
     }
 
-    /// Whether another host was found to use it.
+    /// Whether another host was found to use the address.
     pub(crate) fn is_lost(&self, address: &IpAddress) -> bool {
         let lost = |own: &OwnAddress| own.address == *address && own.state == AddressState::Duplicate;
         self.any_unusable && self.addresses.iter().any(lost)
     }
 
-    /// Queues what is due. Returns whether an address became usable.
+    /// Queues the messages that are due. Returns whether an address became usable.
     pub(crate) fn poll(&mut self, now: Instant) -> bool {
         if self.next_due.is_none_or(|due| now < due) {
             return false;
@@ -206,13 +207,13 @@ impl ConflictDetection {
         }
     }
 
-    /// Another host asks for one of our addresses, or says that it has it. Queues the answers that
-    /// smoltcp does not give. Returns a conflict that is to be reported.
+    /// Called when another host asks for one of our addresses, or claims to have it. Queues the answers that
+    /// smoltcp does not give. Returns a conflict that has to be reported.
     pub(crate) fn on_queried(&mut self, now: Instant, queried: &Queried) -> Option<Conflict> {
         let own = self.addresses.iter_mut().find(|own| own.address == queried.address)?;
         let lost = match own.state {
-            // A host that probes it at the same time counts as well (RFC 5227 section 2.1.1, RFC 4862
-            // section 5.4.3).
+            // A host that probes the address at the same time is a conflict, too (RFC 5227 section 2.1.1, RFC
+            // 4862 section 5.4.3).
             AddressState::Tentative { .. } => true,
             AddressState::Duplicate => return None,
             AddressState::Ours { .. } if queried.is_probe => {
@@ -235,7 +236,7 @@ impl ConflictDetection {
         Some(Conflict { address: queried.address, mac: queried.mac, lost })
     }
 
-    /// Another stack of the host probes, announces and defends the addresses from now on.
+    /// From now on, another stack of the host probes, announces and defends the addresses.
     pub(crate) fn stop_leading(&mut self) {
         self.follows = true;
         self.next_due = None;
@@ -249,8 +250,8 @@ impl ConflictDetection {
         self.addresses.iter().rev().fold(0, |states, own| states << 2 | own.state.bits())
     }
 
-    /// Takes over the [`states`](Self::states) that the leading stack has found; `None` if it has said
-    /// nothing yet. Returns whether an address became usable, or was lost.
+    /// Takes over the [`states`](Self::states) that the leading stack has found; `None` if it has not
+    /// published any yet. Returns whether an address became usable, or was lost.
     pub(crate) fn follow(&mut self, states: Option<u32>) -> bool {
         let Some(mut states) = states.filter(|states| *states != self.states()) else { return false };
         for own in &mut self.addresses {
@@ -261,7 +262,8 @@ impl ConflictDetection {
         true
     }
 
-    /// The stack that led the host is gone, and this one leads: it goes on with probes, and announces again.
+    /// Called when the stack that led the host is gone, and this one leads: it continues the probes, and
+    /// announces again.
     pub(crate) fn lead(&mut self, now: Instant) {
         self.follows = false;
         for own in &mut self.addresses {
@@ -273,13 +275,13 @@ impl ConflictDetection {
         self.announce_all(now);
     }
 
-    /// Whether an address has another state since [`note_news`](Self::note_news).
+    /// Whether an address has changed its state since [`note_news`](Self::note_news).
     #[inline]
     pub(crate) fn has_news(&self) -> bool {
         self.has_news
     }
 
-    /// Notes that the states are known to all.
+    /// Notes that all stacks know the states.
     pub(crate) fn note_news(&mut self) {
         self.has_news = false;
     }
@@ -289,18 +291,18 @@ impl ConflictDetection {
         self.any_unusable = self.addresses.iter().any(|own| !matches!(own.state, AddressState::Ours { .. }));
     }
 
-    /// Whether there is one to send.
+    /// Whether there is an assertion to send.
     #[inline]
     pub(crate) fn has_assertion(&self) -> bool {
         !self.queue.is_empty()
     }
 
-    /// The next one to send; it stays until [`asserted`](Self::asserted).
+    /// The next assertion to send; it stays until [`asserted`](Self::asserted).
     pub(crate) fn assertion(&self) -> Option<Assertion> {
         self.queue.first().copied()
     }
 
-    /// It was sent.
+    /// Removes the assertion, which was sent.
     pub(crate) fn asserted(&mut self) {
         self.queue.remove(0);
     }
@@ -311,7 +313,7 @@ fn first_due(addresses: &[OwnAddress]) -> Option<Instant> {
     addresses.iter().filter_map(|own| own.due).min()
 }
 
-/// If the queue is full the message is dropped: the host that asked asks again.
+/// If the queue is full, the message is dropped: the host that asked will ask again.
 fn enqueue(queue: &mut ArrayVec<Assertion, QUEUE>, assertion: Assertion) {
     if !queue.is_full() && !queue.contains(&assertion) {
         queue.push(assertion);
@@ -333,7 +335,7 @@ mod tests {
         Instant::from_millis(ms)
     }
 
-    /// Everything said until `ms`, and when.
+    /// The messages that were sent until `ms`, with their times.
     fn said(addresses: &mut ConflictDetection, ms: i64) -> Vec<(i64, Assertion)> {
         let mut said = Vec::new();
         let mut now = at(0);

@@ -1,15 +1,15 @@
-//! Retry times for a resource that nothing announces: free buffers, or free slots in a port's ring.
+//! Retry times for a resource whose return no event reports: free buffers, or free slots in a port's ring.
 
 use crate::{Duration, Instant};
 
 /// The first wait: a full ring mostly drains within microseconds.
 const MIN_WAIT: Duration = Duration::from_micros(20);
 
-/// The longest wait. It bounds both the polls spent on a port that takes nothing for a minute, and the
-/// delay once it takes frames again.
+/// The longest wait. It bounds both the polls spent on a port that takes nothing for a minute, and the delay
+/// after the port takes frames again.
 const MAX_WAIT: Duration = Duration::from_millis(1);
 
-/// Retries of something that is refused: soon at first, then less and less often.
+/// Retries of an attempt that was refused: soon at first, then less and less often.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Backoff {
     since: Option<Instant>,

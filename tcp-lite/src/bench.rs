@@ -1,5 +1,5 @@
-//! Parts of the data path by themselves, for the crate `benches` to time. Only with the feature `bench`,
-//! and without any promise of stability. Each is a thin wrapper around private code that the stack
+//! Parts of the data path by themselves, for the crate `benches` to time. Only with the feature `bench`, and
+//! without any promise of stability. Each function is a thin wrapper around private code that the stack
 //! calls.
 
 use crate::checksum::InternetChecksum;

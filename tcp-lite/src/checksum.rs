@@ -1,8 +1,8 @@
-//! The Internet checksum (RFC 1071) over bytes that lie in several pieces.
+//! The Internet checksum (RFC 1071) over bytes in several pieces.
 //!
 //! Pieces are summed by [`dp::checksum::partial`]. The sum of each is folded when it is added, the total at
-//! the end. After a piece of odd length the following bytes change places in their words, so later sums are
-//! rotated by one byte.
+//! the end. After a piece of odd length, the high and low bytes of the following words are swapped, so later
+//! sums are rotated by one byte.
 
 use crate::facade::IpAddress;
 
@@ -11,7 +11,7 @@ use crate::facade::IpAddress;
 pub(crate) struct InternetChecksum {
     /// In memory order (native endian), with at least 32 bits of headroom.
     acc: u64,
-    /// Whether an odd number of bytes was fed so far.
+    /// Whether the number of bytes so far is odd.
     odd: bool,
 }
 
@@ -26,7 +26,7 @@ impl InternetChecksum {
         self.add_sum(dp::checksum::partial(bytes), bytes.len());
     }
 
-    /// Copies `src` to `dst`, which is as long, and adds it.
+    /// Copies `src` to `dst`, which has the same length, and adds the bytes to the sum.
     pub(crate) fn add_copied(&mut self, dst: &mut [u8], src: &[u8]) {
         self.add_sum(dp::checksum::copy_partial(dst, src), src.len());
     }
@@ -62,7 +62,7 @@ impl InternetChecksum {
     }
 }
 
-/// Copies `src` to `dst`, which is as long, and returns its partial checksum, folded.
+/// Copies `src` to `dst`, which has the same length, and returns the partial checksum of the bytes, folded.
 #[inline]
 pub(crate) fn copy_partial(dst: &mut [u8], src: &[u8]) -> u16 {
     folded(dp::checksum::copy_partial(dst, src))

@@ -7,13 +7,13 @@ dp::counters! {
     /// Counters of the whole stack, never reset.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct StackCounters {
-        /// Frames given to the stack, those that it drops included.
+        /// Frames passed to the stack, including dropped ones.
         pub rx_frames: u64,
-        /// Frames handed to another stack of the host ([`Member`](crate::Member)): one that has the
-        /// connection, or the one that leads.
+        /// Frames handed to another stack of the host ([`Member`](crate::Member)): the one that has the
+        /// connection, or the leading one.
         pub handed_over: u64,
-        /// Frames that were for another stack of the host and were dropped: its ring was full, or it was
-        /// gone.
+        /// Frames for another stack of the host that were dropped, because that stack's ring was full or that
+        /// stack was gone.
         pub handed_over_dropped: u64,
         /// Frames among `rx_frames` that other stacks of the host handed to this one.
         pub rx_handed_over: u64,
@@ -60,7 +60,7 @@ dp::counters! {
         pub out_of_order_no_buffers: u64,
         /// Received bytes that had been handed up before (duplicates).
         pub rx_duplicate_bytes: u64,
-        /// ACKs in answer to segments that were not acceptable (RFC 5961), duplicates among them, or whose
+        /// ACKs in answer to segments that were not acceptable (RFC 5961), including duplicates, or whose
         /// bytes did not fit.
         pub challenge_acks: u64,
         /// Challenge ACKs that were not sent because the connection was at its limit
@@ -127,9 +127,9 @@ dp::counters! {
         pub tx_acks: u64,
         /// RSTs sent.
         pub tx_resets: u64,
-        /// Times no packet buffer was left to send with.
+        /// Times that no packet buffer was left for sending.
         pub tx_no_mbuf: u64,
-        /// Times no packet buffer was left to hand up a part of a received segment, which is dropped.
+        /// Times that no packet buffer was left to hand up a part of a received segment, which was dropped.
         pub rx_no_mbuf: u64,
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::facade::Instant;
 
-/// An instant or none. An `Option<Instant>` takes sixteen bytes, and each connection has many of these.
+/// An instant or none. An `Option<Instant>` takes sixteen bytes, and each connection has many deadlines.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Deadline(i64);
 
@@ -39,7 +39,7 @@ impl Deadline {
         Self(self.0.min(other.0))
     }
 
-    /// The instant, which is `at` from now on if there was none.
+    /// The instant. If there was none, stores `at` first.
     #[inline]
     pub fn get_or_insert(&mut self, at: Instant) -> Instant {
         if !self.is_set() {

@@ -10,41 +10,41 @@ use crate::facade::{
 };
 use crate::route::Routes;
 
-/// What a packet says about one neighbour.
+/// The information in a packet about one neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Heard {
     /// The neighbour.
     pub(crate) ip: IpAddress,
-    /// Its Ethernet address, as the packet says; `None`: the packet leaves it as it is known (an answer to a
+    /// The neighbour's Ethernet address; `None`: the packet does not change the known address (an answer to a
     /// unicast query need not repeat it: RFC 4861 section 7.2.4).
     pub(crate) mac: Option<EthernetAddress>,
-    /// It asked for us, so it is about to send to us: an entry is created for it.
+    /// The neighbour queried our address, so it is about to send to us: an entry is created for it.
     pub(crate) creates: bool,
-    /// It may replace a different known address.
+    /// The address in the packet may replace a different known address.
     pub(crate) overrides: bool,
-    /// It shows that the neighbour is reachable now.
+    /// The packet shows that the neighbour is reachable now.
     pub(crate) confirms: bool,
 }
 
 /// Largest frame of a query, bytes: a tagged solicitation with an Ethernet address option.
 pub(crate) const MAX_QUERY_BYTES: usize = ethernet::HEADER_BYTES + ethernet::TAG_BYTES + 40 + 32;
 
-/// Another host asks for one of our addresses, or says that it has it.
+/// Another host asks for one of our addresses, or claims to have it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Queried {
     /// Our address.
     pub(crate) address: IpAddress,
     /// The Ethernet address of that host.
     pub(crate) mac: EthernetAddress,
-    /// It probes whether another host has the address (RFC 5227 section 2.1, RFC 4862 section 5.4);
-    /// otherwise it says that it has it itself.
+    /// True if that host probes whether another host has the address (RFC 5227 section 2.1, RFC 4862 section
+    /// 5.4); otherwise it claims the address for itself.
     pub(crate) is_probe: bool,
 }
 
 /// Content of an ARP or neighbour discovery packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Message {
-    /// The address that is asked for or announced.
+    /// The address that is queried or announced.
     pub(crate) target: IpAddress,
     /// Sent from the unspecified address or from one of ours, so there is no host to answer.
     pub(crate) anonymous: bool,
@@ -55,11 +55,11 @@ pub(crate) struct Message {
 /// A message about one of our own addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Assertion {
-    /// Probes whether another host has it.
+    /// Probes whether another host has the address.
     Probe(IpAddress),
-    /// Announces that we have it.
+    /// Announces that we have the address.
     Announce(IpAddress),
-    /// Answers a probe from this Ethernet address: we have it.
+    /// Answers a probe from this Ethernet address: we have the IP address.
     Answer(IpAddress, EthernetAddress),
 }
 
@@ -111,7 +111,7 @@ pub(crate) fn from_ndp(
     {
         Icmpv6Repr::Ndisc(NdiscRepr::NeighborAdvert { flags, target_addr, lladdr }) => {
             let confirms = flags.contains(NdiscNeighborFlags::SOLICITED);
-            // What nobody asked for does not say that it was (RFC 4861 section 7.1.2).
+            // An unsolicited advertisement must not have the solicited flag (RFC 4861 section 7.1.2).
             if confirms && ip.dst_addr().is_multicast() {
                 return None;
             }

@@ -19,7 +19,7 @@ pub(crate) struct EthernetHeader {
     pub(crate) dst: EthernetAddress,
     pub(crate) src: EthernetAddress,
     pub(crate) ethertype: u16,
-    /// VLAN id; a priority tag (id 0) counts as none.
+    /// VLAN id; `None` also for a priority tag (id 0).
     pub(crate) vlan: Option<u16>,
     /// Bytes of the header, tag included.
     pub(crate) bytes: usize,

@@ -38,10 +38,9 @@ pub enum Event {
         /// The bytes.
         received: Received,
     },
-    /// Memory is short: this connection is to give up at least `bytes` of what it holds ahead of its
-    /// frontier, those furthest from the frontier first, with [`Stack::evict`](crate::Stack::evict).
-    /// Bytes that were placed or are in order by now stay. If the user does nothing, newcomers are
-    /// refused.
+    /// Memory is short: the user should give up at least `bytes` of the bytes that this connection holds
+    /// ahead of its frontier, the furthest first, with [`Stack::evict`](crate::Stack::evict). Bytes that were
+    /// placed or are in order by now stay. If the user does nothing, new out-of-order bytes are refused.
     Evict {
         /// The connection.
         conn: ConnId,
@@ -55,9 +54,9 @@ pub enum Event {
         conn: ConnId,
     },
     /// The peer has acknowledged segments with external memory
-    /// ([`SegmentBuf::attach`](crate::SegmentBuf::attach)), or any on a connection that reports them
-    /// ([`Stack::report_acknowledgements`](crate::Stack::report_acknowledgements)).
-    /// [`Stack::acknowledged`](crate::Stack::acknowledged) says up to where.
+    /// ([`SegmentBuf::attach`](crate::SegmentBuf::attach)), or any segments on a connection that reports
+    /// acknowledgements ([`Stack::report_acknowledgements`](crate::Stack::report_acknowledgements)).
+    /// [`Stack::acknowledged`](crate::Stack::acknowledged) returns the acknowledged offset.
     Acknowledged {
         /// The connection.
         conn: ConnId,
@@ -67,8 +66,8 @@ pub enum Event {
         /// The connection.
         conn: ConnId,
     },
-    /// The connection is over; its id is dead. Comes once for each connection, as its last event. After
-    /// a graceful close it comes when TIME-WAIT begins or, on the passive side, when our FIN is
+    /// The connection has ended; its id is dead. This is the last event of each connection, and occurs once.
+    /// After a graceful close it occurs when TIME-WAIT begins or, on the passive side, when our FIN is
     /// acknowledged.
     Closed {
         /// The connection.
@@ -94,7 +93,7 @@ pub enum Event {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CloseReason {
-    /// Both sides sent FIN and saw it acknowledged.
+    /// Both sides sent a FIN and got it acknowledged.
     #[error("closed by both sides")]
     Graceful,
     /// The peer sent RST.
@@ -119,7 +118,7 @@ pub enum CloseReason {
         "nobody answers for its address, or for that of the gateway (ARP, NDP): check that the host is up, and the address"
     )]
     NoNeighbor,
-    /// While connecting, ICMP said so, or nobody is there any more
+    /// While connecting, ICMP reported that the peer is unreachable, or the neighbour is gone
     /// ([`Stack::end_neighbor`](crate::Stack::end_neighbor)).
     #[error("the peer cannot be reached")]
     Unreachable,
@@ -158,13 +157,14 @@ impl From<CloseReason> for io::Error {
 
 /// The events that wait to be taken, oldest first.
 ///
-/// Mostly there is one at a time: the bytes of a segment, which the user takes before the next segment. Such
-/// bytes have a place of their own, since a ring costs several times as much as a move.
+/// Usually there is one event at a time: the bytes of a segment, which the user takes before the next
+/// segment. A separate field holds such bytes, since a ring costs several times as much as a move.
 ///
-/// There is memory for several events of each connection. So an entry is small, and what is long lies in
-/// queues of their own: those need memory for one event of each connection, or for a few of the whole stack.
+/// There is memory for several events of each connection. So an entry is small, and long contents are in
+/// separate queues, which need memory for only one event of each connection, or for a few events of the whole
+/// stack.
 pub(crate) struct EventQueue {
-    /// Bytes that came while nothing waited. All events in `rest` came later.
+    /// Bytes that arrived while no event waited. All events in `rest` are later.
     first: Option<(ConnId, Received)>,
     rest: VecDeque<QueuedEvent>,
     /// The listener of each [`QueuedEvent::Accepted`].
@@ -219,8 +219,8 @@ impl EventQueue {
         self.rest.capacity()
     }
 
-    /// Allocates until there is room for so many events of connections, `accepted` of them by listeners. The
-    /// other kinds have the room that they began with.
+    /// Allocates memory for `events` events of connections, `accepted` of them from listeners. The memory for
+    /// other kinds of events does not grow.
     pub(crate) fn grow(&mut self, events: usize, accepted: usize) {
         self.rest.reserve_exact(events.saturating_sub(self.rest.len()));
         self.listeners.reserve_exact(accepted.saturating_sub(self.listeners.len()));
@@ -283,13 +283,13 @@ impl EventQueue {
         })
     }
 
-    /// The oldest event, if it is bytes that came while nothing waited.
+    /// The oldest event, if it is bytes that arrived while no event waited.
     #[inline]
     pub(crate) fn pop_received(&mut self) -> Option<(ConnId, Received)> {
         self.first.take()
     }
 
-    /// How many of the events ask for memory.
+    /// The number of events that ask for memory.
     pub(crate) fn evictions(&self) -> usize {
         self.evictions.len()
     }
@@ -301,7 +301,7 @@ mod tests {
 
     use super::*;
 
-    /// Bytes that came while nothing waited are the oldest event, however they are taken.
+    /// Bytes that arrived while no event waited are the oldest event, for both ways of taking them.
     #[test]
     fn events_come_in_the_order_in_which_they_happened() {
         let (pool, conn) = (Mempool::heap("events", 8, 64), ConnId { slot: 1, generation: 0 });
@@ -331,7 +331,7 @@ mod tests {
         assert_eq!([4, 5].map(|_| offset_of(queue.pop_front())), [Some(4), Some(5)]);
     }
 
-    /// Listeners and bytes lie in queues of their own, and come with the events that they belong to.
+    /// Listeners and bytes are in separate queues, and are returned with their events.
     #[test]
     fn each_event_has_its_own_listener_and_its_own_bytes() {
         let conn = |slot| ConnId { slot, generation: 0 };

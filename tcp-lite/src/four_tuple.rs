@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use crate::facade::IpAddress;
 
-/// Where an IPv4 packet without options has its addresses, and behind them its ports.
+/// The offset of the addresses in an IPv4 packet without options. The ports follow them.
 const KEY_AT: usize = 12;
 
 /// The key of a connection on the wire.
@@ -18,8 +18,8 @@ pub(crate) struct FourTuple {
 }
 
 impl FourTuple {
-    /// The 4-tuple that the front of a frame seems to have if its IP header is at `ip_at`, and if it is
-    /// a TCP segment without IP options. Nothing is verified.
+    /// The 4-tuple in a frame whose first bytes are `head`, if its IP header is at `ip_at` and it is a TCP
+    /// segment without IP options. Nothing is verified.
     pub(crate) fn seen_in(head: &[u8], ip_at: usize) -> Option<Self> {
         let ip = head.get(ip_at..)?;
         let (remote, local, ports) = match ip.first()? {
@@ -52,8 +52,8 @@ impl FourTuple {
     }
 }
 
-/// The 4-tuple of a connection over IPv4 as it lies in the frames that arrive for it: both addresses and both
-/// ports, the peer's first. It is compared without being taken apart.
+/// The 4-tuple of a connection over IPv4, as the bytes in the frames that arrive for it: both addresses and
+/// both ports, the peer's first. It is compared without being parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ipv4Key([u8; 12]);
 

@@ -1,11 +1,10 @@
-//! Frames around TCP segments: Ethernet, IP and TCP headers in front of a payload that stays where it
-//! is.
+//! Frames around TCP segments: Ethernet, IP and TCP headers in front of a payload that is not moved.
 //!
-//! The retained payload of a segment is never changed. Headers go into a buffer of their own, with a
-//! view of the payload chained behind them. The payload is copied instead where it is short, where the
-//! port sends one buffer per frame, or where the checksum is computed here, which costs as much as
-//! copying as well. (`stack/usual.rs` writes the headers in front of a long payload in its own buffer, if no
-//! frame has been there, or it is gone.)
+//! The retained payload of a segment is never changed. Headers go into a buffer of their own, with a view of
+//! the payload chained behind them. The payload is copied instead if it is short, if the port sends one
+//! buffer per frame, or if the checksum is computed here, since copying the bytes at the same time costs no
+//! more. (`stack/usual.rs` writes the headers in front of a long payload in its own buffer, unless an earlier
+//! frame in that buffer is still in use.)
 
 mod plain;
 
@@ -21,10 +20,10 @@ use crate::facade::{EthernetAddress, IpAddress, TcpSeqNumber};
 use crate::ip::{Ecn, IPV4_BYTES, IPV6_BYTES, PROTOCOL_TCP};
 use crate::tcp::header::{Flags, MAX_HEADER_BYTES, TcpHeader};
 
-/// Payloads up to this length are copied behind their headers: that costs less than a second buffer.
+/// Payloads up to this length are copied after their headers: a copy costs less than a second buffer.
 pub(crate) const COPIED_BYTES: usize = 512;
 
-/// Most bytes of all headers: Ethernet with a tag, IPv6, TCP.
+/// Maximum number of bytes of all headers: Ethernet with a tag, IPv6, TCP.
 pub(crate) const MAX_HEADERS_BYTES: usize =
     ethernet::HEADER_BYTES + ethernet::TAG_BYTES + IPV6_BYTES + MAX_HEADER_BYTES;
 
@@ -131,7 +130,7 @@ impl Headers<'_> {
         matches!(self.src, IpAddress::Ipv6(_))
     }
 
-    /// Which sums the port makes, and the lengths of the headers.
+    /// The checksums that the port makes, and the lengths of the headers.
     #[inline]
     fn offload(&self) -> TxOffload {
         let offloads = self.framing.offloads;
@@ -196,7 +195,7 @@ impl Headers<'_> {
         };
         ethernet::emit(ethernet, *dst_mac, framing.mac, framing.vlan, ethertype);
         tcp.emit(out);
-        // Each piece fills in its own.
+        // Each piece fills in its own sequence number.
         out[SEQ_AT..SEQ_AT + 4].fill(0);
         out[FLAGS_AT] &= !Flags::PSH.bits();
         let mut ip_checksum = InternetChecksum::new();
@@ -218,7 +217,7 @@ struct Piece {
     offset: usize,
     /// Payload bytes.
     bytes: usize,
-    /// Their sum. Unused where the device computes the checksum.
+    /// The sum of the payload. Unused if the device computes the checksum.
     sum: InternetChecksum,
     is_last: bool,
 }
@@ -332,7 +331,7 @@ impl CommonHeaders {
         } else {
             sum.add_u32(seq);
             sum.add_u16(u16::from(push));
-            // TCP headers are a multiple of 4 bytes, so the payload's sum is at an even place.
+            // TCP headers are a multiple of 4 bytes, so the payload begins at an even offset.
             sum.add_u16(piece.sum.partial());
             sum.finish()
         };
@@ -361,7 +360,7 @@ pub(crate) fn chain_all<const N: usize>(buffers: ArrayVec<Mbuf, N>) -> Option<Mb
     chain?
 }
 
-/// Whether the TCP segment of `bytes` bytes at `offset` of the frame has a correct checksum. Sums it
+/// Whether the TCP segment of `bytes` bytes at `offset` of the frame has a correct checksum. Computes the sum
 /// only if the port has not checked it.
 pub(crate) fn checksum_is_right(
     frame: &Mbuf,

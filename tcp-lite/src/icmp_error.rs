@@ -1,7 +1,7 @@
 //! ICMP errors that quote a TCP segment of ours (RFC 792, RFC 4443), parsed for TCP.
 //!
-//! Anybody can send them: the stack believes an error only if the quoted sequence number is in flight
-//! (RFC 5927).
+//! Anybody can send such errors, so the stack believes an error only if the quoted sequence number is in
+//! flight (RFC 5927).
 
 use crate::checksum::{InternetChecksum, pseudo_header};
 use crate::facade::{IpAddress, Ipv4Address, Ipv6Address, TcpSeqNumber};
@@ -72,7 +72,7 @@ fn parse_v4(fixed: &[u8; 8], quoted: &[u8]) -> Option<IcmpError> {
             let sent = usize::from(u16::from_be_bytes([head[2], head[3]]));
             let mtu = match usize::from(u16::from_be_bytes([fixed[6], fixed[7]])) {
                 0 => *PLATEAUS.iter().find(|p| **p < sent)?,
-                // Contradictory: the packet would have fit.
+                // Contradictory: the packet would have fitted.
                 mtu if mtu >= sent => return None,
                 mtu => mtu,
             };
@@ -104,8 +104,8 @@ fn parse_v6(fixed: &[u8; 8], quoted: &[u8]) -> Option<IcmpError> {
         (2, _) => {
             let mtu = u32::from_be_bytes([fixed[4], fixed[5], fixed[6], fixed[7]]) as usize;
             let sent = ip::IPV6_BYTES + usize::from(u16::from_be_bytes([head[4], head[5]]));
-            // Every link carries the minimum MTU, so a smaller value is discarded (RFC 8201 section 4).
-            // A larger one than the packet is contradictory.
+            // Every link carries the minimum MTU, so a smaller value is discarded (RFC 8201 section 4). A
+            // value larger than the packet is contradictory.
             if !(IPV6_MIN_MTU..sent).contains(&mtu) {
                 return None;
             }

@@ -1,6 +1,6 @@
 //! Ids of connections and listeners.
 
-/// Id of a connection. Slot and generation: never reused while anybody may still hold it.
+/// Id of a connection: slot and generation. An id is never reused while anybody may still hold it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ConnId {
     pub(crate) slot: u32,
@@ -8,13 +8,13 @@ pub struct ConnId {
 }
 
 impl ConnId {
-    /// The slot, dense from 0: an index for tables beside the stack's.
+    /// The slot, an index for the user's own tables. Slots are numbered from 0 without gaps.
     pub fn slot(self) -> usize {
         self.slot as usize
     }
 }
 
-/// Id of a listener. Slot and generation: that of a closed listener does not name a later one.
+/// Id of a listener: slot and generation. The id of a closed listener never refers to a later listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ListenerId {
     pub(crate) slot: u32,

@@ -1,6 +1,6 @@
-//! The invariants of a stack: what must hold between any two calls, whatever has arrived.
+//! The invariants of a stack: conditions that hold between any two calls, for any input.
 //!
-//! The simulator and the fuzz targets look at all of them after every step, by
+//! The simulator and the fuzz targets check all of them after every step, by
 //! [`Stack::check_invariants`](crate::Stack::check_invariants).
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Received IP headers (RFC 791, RFC 8200): checks them, walks the extension headers and parses them to
-//! a type that names the upper protocol. Addresses are not checked here: the stack does that.
+//! Received IP headers (RFC 791, RFC 8200): checks them, walks the extension headers and parses the headers
+//! to a type that names the upper protocol. Addresses are not checked here: the stack checks them.
 
 use crate::checksum::InternetChecksum;
 use crate::facade::{IpAddress, Ipv4Address, Ipv6Address};
@@ -27,7 +27,7 @@ pub(crate) struct IpHeader {
     /// TTL or hop limit.
     pub(crate) hop_limit: u8,
     pub(crate) ecn: Ecn,
-    /// Bytes of the whole packet. Bytes of the frame behind it are padding.
+    /// Bytes of the whole packet. Further bytes of the frame are padding.
     pub(crate) total_bytes: usize,
     /// What follows.
     pub(crate) upper: Upper,
@@ -46,10 +46,10 @@ pub(crate) enum Ecn {
 }
 
 impl Ecn {
-    /// Its bits in a traffic class.
+    /// The bits of ECN in a traffic class.
     pub(crate) const MASK: u8 = 3;
 
-    /// Of a traffic class.
+    /// The codepoint in a traffic class.
     fn of(class: u8) -> Self {
         match class & Self::MASK {
             0 => Self::NotEct,
@@ -80,8 +80,8 @@ pub(crate) struct Fragment {
     pub(crate) offset: usize,
     /// Whether others follow.
     pub(crate) more: bool,
-    /// The protocol that the fragmentable part starts with. With IPv4 every fragment has it; with IPv6
-    /// that of the first fragment counts.
+    /// The protocol that the fragmentable part starts with. With IPv4 every fragment has this field; with
+    /// IPv6 the field of the first fragment counts.
     pub(crate) next_header: u8,
     /// Bytes in front of the fragment's own.
     pub(crate) header_bytes: usize,
@@ -148,7 +148,8 @@ pub(crate) fn parse_ipv6(head: &[u8], bytes: usize) -> Result<IpHeader, Refused>
     Ok(IpHeader { src: address(8), dst: address(24), hop_limit, ecn, total_bytes, upper })
 }
 
-/// Walks extension headers that ask nothing of us, up to the payload or to a header for the slow path.
+/// Skips extension headers that require no action from us, up to the payload or to a header for the slow
+/// path.
 fn walk(head: &[u8], mut next_header: u8, total_bytes: usize) -> Result<Upper, Refused> {
     let mut at = IPV6_BYTES;
     loop {
@@ -166,7 +167,7 @@ fn walk(head: &[u8], mut next_header: u8, total_bytes: usize) -> Result<Upper, R
         }
         let Some(body) = head.get(at + 2..at + extension_bytes) else { return Ok(Upper::Opaque) };
         let harmless = match next_header {
-            // Segments left is 0: we are the end of the route.
+            // Segments left is 0: we are the final destination.
             IPV6_ROUTING => body[1] == 0,
             _ => options_may_be_skipped(body),
         };

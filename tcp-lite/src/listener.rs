@@ -1,8 +1,8 @@
 //! Listening ports: the addresses that may connect, and the half-open connections of each port.
 //!
-//! The listener's user may block an address for a while because its connections lead nowhere. Its SYNs
-//! are then dropped before they cost anything. Hosts that share the address with the culprit are
-//! delayed, not refused: a SYN comes again.
+//! The listener's user may block an address for a while because its connections fail. SYNs from that address
+//! are then dropped before they cost anything. Other hosts behind the same address are delayed, not refused,
+//! since they retransmit their SYNs.
 
 use std::collections::HashMap;
 
@@ -26,22 +26,22 @@ pub enum ListenError {
 /// [`Limits::backlog`](crate::Limits::backlog).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListenConfig {
-    /// Most connections that are not established yet; `None`: `Limits::backlog`, which is never
-    /// exceeded. Beyond it SYNs get cookies, with [`Limits::syn_cookies`](crate::Limits::syn_cookies).
-    /// With 0 no connection is accepted, not even by a cookie.
+    /// Maximum number of connections that are not established yet; `None`: `Limits::backlog`, which is never
+    /// exceeded. Beyond it SYNs get cookies, with [`Limits::syn_cookies`](crate::Limits::syn_cookies). With 0
+    /// no connection is accepted, not even by a cookie.
     pub half_open: Option<usize>,
-    /// Most half-open connections from one address; `None`: no limit of its own.
+    /// Maximum number of half-open connections from one address; `None`: no separate limit.
     pub half_open_per_address: Option<usize>,
     /// Addresses whose SYNs are answered.
     pub filter: AddressFilter,
 }
 
-/// Addresses that may connect. Refused addresses get no answer, as if there was no host.
+/// Addresses that may connect. Refused addresses get no answer, as if there were no host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AddressFilter {
-    /// If not empty, only addresses in it are admitted.
+    /// If not empty, only addresses in this list are admitted.
     pub allow: Vec<IpCidr>,
-    /// Addresses in it are refused, even those in `allow`.
+    /// Addresses in this list are refused, even if they are in `allow`.
     pub deny: Vec<IpCidr>,
 }
 
@@ -67,7 +67,7 @@ pub struct ListenerCounters {
     pub blocked: u64,
 }
 
-/// What a listener decides about a SYN.
+/// A listener's decision about a SYN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub(crate) enum Admission {
@@ -102,7 +102,8 @@ struct ListenerSlot {
     listener: Option<Listener>,
 }
 
-/// The listeners of a stack. They are few, and looked up only for segments that belong to no connection.
+/// The listeners of a stack. There are few, and they are looked up only for segments that belong to no
+/// connection.
 pub(crate) struct Listeners {
     slots: Vec<ListenerSlot>,
     limit: usize,
@@ -165,7 +166,7 @@ impl Listeners {
         slot.listener.as_ref().map(|listener| (listener.counters, listener.half_open))
     }
 
-    /// Goes up with every change to what [`counters`](Self::counters) returns for any listener.
+    /// A number that increases with every change of the [`counters`](Self::counters) of any listener.
     pub(crate) fn changes(&self) -> u64 {
         self.changes
     }

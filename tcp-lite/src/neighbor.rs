@@ -1,10 +1,10 @@
 //! The neighbour table: Ethernet addresses of next hops, and when to ask for them.
 //!
 //! A simplification of RFC 4861 section 7.3 that serves ARP as well. An unknown address is queried three
-//! times, a second apart, then counts as unreachable for a second. A known address is confirmed by a
-//! unicast query when it is used and older than thirty seconds, or when TCP gets no answer through it
-//! (section 7.3.1; RFC 1122 section 2.3.2.1). If three unicast queries stay without an answer, the query
-//! is broadcast or multicast. The packet formats are in [`discovery`](crate::discovery).
+//! times, at intervals of a second, then counts as unreachable for a second. A known address is confirmed by
+//! a unicast query when it is used and older than thirty seconds, or when TCP gets no answer through it
+//! (section 7.3.1; RFC 1122 section 2.3.2.1). If three unicast queries get no answer, the query is broadcast
+//! or multicast. The packet formats are in [`discovery`](crate::discovery).
 //!
 //! A full table evicts a known neighbour for an unknown one. It never evicts one that is being queried:
 //! a connection waits for it, and the query ends by itself within seconds.
@@ -24,12 +24,12 @@ use crate::secrets::KeyedState;
 
 /// Queries for an address (RFC 4861 `MAX_MULTICAST_SOLICIT`, `MAX_UNICAST_SOLICIT`).
 const QUERIES: u8 = 3;
-/// Time between them (`RETRANS_TIMER`), and how long a failure is remembered.
+/// Time between queries (`RETRANS_TIMER`), and how long a failure is remembered.
 const QUERY_INTERVAL: Duration = Duration::from_secs(1);
 /// How long an answer is trusted (`REACHABLE_TIME`).
 const REACHABLE_TIME: Duration = Duration::from_secs(30);
-/// How long a neighbour's new Ethernet address is kept against unsolicited changes, so that two hosts
-/// with one IP address do not make our frames alternate between them.
+/// For this time after a neighbour's Ethernet address changed, unsolicited changes are refused, so that our
+/// frames do not alternate between two hosts with the same IP address.
 const MOVE_INTERVAL: Duration = Duration::from_secs(1);
 /// Queries waiting to be sent. A query that does not fit is repeated an interval later.
 const QUERY_QUEUE: usize = 64;
@@ -48,7 +48,7 @@ pub(crate) struct Query {
 pub(crate) enum Resolution {
     /// Its Ethernet address.
     Known(EthernetAddress),
-    /// A query is under way: wait for [`Neighbors::poll`] or [`Neighbors::heard`] to report a change.
+    /// A query is in progress: wait for [`Neighbors::poll`] or [`Neighbors::heard`] to report a change.
     Pending,
     /// No host answered.
     Failed,
@@ -74,7 +74,7 @@ struct NeighborEntry {
     moved: Instant,
 }
 
-/// Neighbours whose Ethernet addresses need not be asked for. They have no entries in the table.
+/// Neighbours whose Ethernet addresses need no query. They have no entries in the table.
 #[derive(Default)]
 pub(crate) struct KnownNeighbors {
     /// See [`StackConfig::derived_neighbors`].
@@ -108,7 +108,7 @@ pub(crate) struct Neighbors {
     limit: usize,
     always_known: KnownNeighbors,
     index: HashMap<IpAddress, usize, KeyedState>,
-    /// The entry that was resolved last: mostly it is also the next.
+    /// The entry that was resolved last, which is usually also the next one.
     latest: usize,
     entries: Slab<NeighborEntry>,
     /// Where the next search for an entry to evict starts.
@@ -143,7 +143,7 @@ impl Neighbors {
     /// The Ethernet address of `ip`; queries it if it is unknown.
     #[inline]
     pub(crate) fn resolve(&mut self, now: Instant, ip: IpAddress) -> Resolution {
-        // The usual case: the neighbour that was looked up last, which was heard of lately.
+        // The usual case: the neighbour that was looked up last, which was confirmed recently.
         if let Some(entry) = self.entries.get_mut(self.latest)
             && entry.ip == ip
             && let NeighborState::Known { mac, confirmed, .. } = entry.state
@@ -186,7 +186,7 @@ impl Neighbors {
         }
     }
 
-    /// The Ethernet address of `ip`, if it is known. Asks nobody.
+    /// The Ethernet address of `ip`, if it is known. Sends no query.
     pub(crate) fn known(&self, ip: &IpAddress) -> Option<EthernetAddress> {
         self.always_known.find(ip).or_else(|| match self.entries.get(*self.index.get(ip)?)?.state {
             NeighborState::Known { mac, .. } => Some(mac),
@@ -263,8 +263,8 @@ impl Neighbors {
             NeighborState::Known { mac, confirmed, queries } => {
                 let changes = heard.mac.is_some_and(|heard| heard != *mac);
                 if changes && !heard.overrides {
-                    // It may be at another address: it is confirmed at the next use (RFC 4861 section 7.2.5:
-                    // STALE).
+                    // The neighbour may have another address: it is confirmed at the next use (RFC 4861
+                    // section 7.2.5: STALE).
                     *confirmed = (*confirmed).min(now - REACHABLE_TIME);
                     return false;
                 }
@@ -377,7 +377,7 @@ impl Neighbors {
 }
 
 impl NeighborEntry {
-    /// Performs what is due; returns whether the entry stays.
+    /// Performs the actions that are due; returns whether the entry stays.
     fn advance(&mut self, now: Instant, queue: &mut VecDeque<Query>, changed: &mut bool) -> bool {
         let due = now + QUERY_INTERVAL;
         self.due = Some(due);

@@ -1,16 +1,15 @@
 //! A gauge of held memory: of one connection, and of a whole stack.
 //!
-//! TCP holds no data itself. It counts the bytes that were handed up and not released (all that were ahead
-//! of the frontier, and those in order that the user names), and the packet buffers that its user says are
-//! kept for them. The policy for too much of it is elsewhere
-//! (`tcp/slabs/out_of_order.rs`).
+//! TCP holds no data itself. It counts the bytes that were handed up and not released (all that were ahead of
+//! the frontier, and those in order that the user names), and the packet buffers that its user keeps for
+//! them, as the user reports. `tcp/slabs/out_of_order.rs` has the policy for too much held memory.
 
 dp::counters! {
     "uwarp_tcp_out_of_order_", "";
     /// Held bytes, current and maximum: those handed up ahead of the frontier, and those in order that the
     /// user has not read yet.
     ///
-    /// The largest values of several are not of one time: their sum is a bound.
+    /// The maxima of several gauges may not coincide in time: their sum is only an upper bound.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct OutOfOrder {
         /// Bytes of payload handed up ahead of the frontier (or named in [`Stack::hold`](crate::Stack::hold))
@@ -18,7 +17,7 @@ dp::counters! {
         pub held_bytes: u64,
         /// The largest value of `held_bytes` so far.
         pub max_held_bytes: u64,
-        /// Bytes of the packet buffers that the user keeps for them, as it says with
+        /// Bytes of the packet buffers that the user keeps for held bytes, as reported by
         /// [`Stack::pin`](crate::Stack::pin).
         pub pinned_bytes: u64,
         /// The largest value of `pinned_bytes` so far.

@@ -1,11 +1,11 @@
 //! Reassembly of IP fragments (RFC 791 section 3.2, RFC 8200 section 4.5), bounded in packets, bytes and
 //! time.
 //!
-//! Part of the slow path: fragmented TCP is the sign of a misconfigured middlebox. Memory is allocated
-//! when fragments arrive, and kept: at most [`PACKETS`] plus one packets of 64 KiB. A source has at most
-//! [`PACKETS_OF_ONE`] of them, so a source that floods replaces its own packets. When all are in use,
-//! the oldest is replaced. A first fragment has to contain the upper-layer header (RFC 7112, RFC 3128).
-//! An atomic fragment (RFC 6946) is processed by itself.
+//! Part of the slow path: fragmented TCP is the sign of a misconfigured middlebox. Memory is allocated when
+//! fragments arrive, and kept for reuse: at most [`PACKETS`] plus one packets of 64 KiB. A source has at most
+//! [`PACKETS_OF_ONE`] packets, so a source that floods replaces its own. When all packets are in use, the
+//! oldest is replaced. A first fragment has to contain the upper-layer header (RFC 7112, RFC 3128). An atomic
+//! fragment (RFC 6946) is processed by itself.
 //!
 //! Fragments belong together if addresses, identification and, with IPv4, the protocol are equal. An
 //! overlap discards the packet and all later fragments of it. That is RFC 5722's rule for IPv6. RFC 791
@@ -19,18 +19,19 @@ use crate::facade::{Duration, Instant, IpAddress};
 use crate::ip::{Ecn, Fragment, IPV4_BYTES, IPV6_BYTES, PROTOCOL_TCP};
 use crate::tcp::header::MIN_HEADER_BYTES;
 
-/// Packets in reassembly at a time. Few, as each may take 64 KiB.
+/// Maximum number of packets in reassembly. There are few, since each may take 64 KiB.
 const PACKETS: usize = 8;
-/// Packets in reassembly from one source: two, so that packets of one source may interleave.
+/// Maximum number of packets in reassembly from one source: two, so that packets of one source may
+/// interleave.
 const PACKETS_OF_ONE: usize = 2;
 /// Separate runs of received bytes in an incomplete packet: enough for ordinary reordering.
 const RUNS: usize = 16;
 /// Largest fragmentable part with IPv6, largest whole packet with IPv4.
 const MAX_PACKET_BYTES: usize = 65_535;
-/// How long a packet waits for its missing fragments. Shorter than RFC 8200's 60 s, since TCP has sent
-/// the bytes again by then.
+/// How long a packet waits for its missing fragments. Shorter than RFC 8200's 60 s, since TCP has
+/// retransmitted the bytes by then.
 const TIMEOUT: Duration = Duration::from_secs(15);
-/// Least bytes of an upper-layer header in the first fragment, except for TCP.
+/// Minimum number of bytes of an upper-layer header in the first fragment, except for TCP.
 const LEAST_HEADER_BYTES: usize = 8;
 
 /// Key of a packet: both addresses, identification and, with IPv4, the protocol.
@@ -50,7 +51,7 @@ struct Packet {
     total: Option<usize>,
     /// ECN codepoints of the fragments, as a bit set.
     codepoints: u8,
-    /// The fragments contradict each other: all others of this packet are dropped as well.
+    /// True if the fragments contradict each other: all later fragments of this packet are dropped as well.
     spoiled: bool,
 }
 
@@ -60,7 +61,7 @@ pub(crate) struct Reassembly {
     packets: Vec<Packet>,
     /// Buffers for reuse.
     spare: Vec<Vec<u8>>,
-    /// The packet completed last.
+    /// The packet that was completed last.
     whole: Vec<u8>,
     dropped: u64,
 }
@@ -168,7 +169,7 @@ impl Reassembly {
     }
 }
 
-/// Whether this first fragment leaves a part of the upper-layer header to the next one.
+/// Whether this first fragment does not have the whole upper-layer header.
 fn is_tiny(fragment: &Fragment, piece: &[u8]) -> bool {
     let least = if fragment.next_header == PROTOCOL_TCP { MIN_HEADER_BYTES } else { LEAST_HEADER_BYTES };
     fragment.offset == 0 && fragment.more && piece.len() < least
@@ -210,8 +211,8 @@ impl Packet {
         self.codepoints & 1 << codepoint as u8 != 0
     }
 
-    /// One fragment was marked and another one was not ECN-capable: the mark must neither be kept nor
-    /// dropped, so the packet is (RFC 3168 section 5.3).
+    /// Whether one fragment was marked and another one was not ECN-capable. Then the mark must neither be
+    /// kept nor dropped, so the packet is dropped (RFC 3168 section 5.3).
     fn loses_mark(&self) -> bool {
         self.has(Ecn::Ce) && self.has(Ecn::NotEct)
     }
@@ -320,11 +321,11 @@ mod tests {
     #[test]
     fn lengths_that_contradict_each_other_end_the_packet() {
         for (first, then) in [
-            // The last fragment ends before what has come.
+            // The last fragment ends before bytes that have arrived.
             ((48, true, 24), (8, false, 16)),
-            // Behind the last there is more.
+            // A fragment after the last one.
             ((24, false, 8), (40, true, 8)),
-            // Two are the last.
+            // Two fragments claim to be the last.
             ((24, false, 16), (8, false, 8)),
         ] {
             let mut r = Reassembly::default();
@@ -344,7 +345,7 @@ mod tests {
         assert_eq!((r.dropped(), r.packets[0].total), (1, None));
     }
 
-    /// The largest packet that the header can tell of is put together, and nothing beyond: its length would
+    /// The largest packet whose length fits the header is reassembled, and no larger one, whose length would
     /// wrap. A length field of IPv4 counts the header, one of IPv6 does not.
     #[test]
     fn a_packet_is_put_together_up_to_the_length_that_its_header_can_say() {
@@ -376,12 +377,13 @@ mod tests {
         for [a, b, _] in HOSTS {
             let mut r = Reassembly::default();
             let key = (a, b, 7);
-            // Nothing; not a multiple of eight, and not the last.
+            // An empty fragment, and lengths that are not a multiple of eight in a fragment that is not the
+            // last.
             for (more, bytes) in [(true, 0), (false, 0), (true, 7), (true, 31), (true, 33)] {
                 assert_eq!(piece(&mut r, key, (24, more), (&vec![1; bytes], 0)), None);
             }
             assert_eq!((r.dropped(), r.packets.len()), (5, 0), "{a}");
-            // The first one of a TCP segment has all of its fixed header, 20 bytes.
+            // The first fragment of a TCP segment must contain the whole fixed header, 20 bytes.
             assert_eq!(piece(&mut r, key, (0, true), (&[1; 16], 0)), None);
             assert_eq!((r.dropped(), r.packets.len()), (6, 0), "{a}");
             assert_eq!(piece(&mut r, key, (0, true), (&[1; 24], 0)), None);
@@ -461,7 +463,7 @@ mod tests {
         }
         assert_eq!(r.dropped(), 1000 - PACKETS_OF_ONE as u64);
         assert!(from(&mut r, 1, 7, 24, Instant::ZERO), "the other's packet is whole");
-        // Many who flood are forgotten in the order in which they came.
+        // Packets of many flooding sources are dropped in the order in which they came.
         for source in 0..100 {
             from(&mut r, source, 1, 0, Instant::ZERO);
             assert!(r.packets.len() <= PACKETS && r.spare.len() <= PACKETS + 1);

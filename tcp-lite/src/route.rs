@@ -1,4 +1,4 @@
-//! Our addresses, and the next hop of a packet: on the link, or the gateway of its family.
+//! Our addresses, and the next hop of a packet: a host on the link, or the gateway of the packet's family.
 
 use arrayvec::ArrayVec;
 
@@ -21,9 +21,9 @@ pub(crate) struct Path {
 }
 
 impl Routes {
-    /// If there are IPv6 addresses but no link-local one, adds the one made from the Ethernet address
-    /// (RFC 4291 appendix A) if it fits: every IPv6 node has one, and gateways and neighbours are
-    /// queried from it.
+    /// If there are IPv6 addresses but no link-local one, adds the one made from the Ethernet address (RFC
+    /// 4291 appendix A), if there is room. Every IPv6 node has a link-local address, and queries gateways and
+    /// neighbours from it.
     pub(crate) fn new(
         mac: EthernetAddress,
         mut addresses: ArrayVec<IpCidr, 8>,
@@ -46,13 +46,13 @@ impl Routes {
         &self.gateways
     }
 
-    /// Whether this is an address of ours.
+    /// Whether this is one of our addresses.
     pub(crate) fn is_ours(&self, address: &IpAddress) -> bool {
         self.addresses.iter().any(|c| c.address() == *address)
     }
 
-    /// The path to `remote`, from an address on the link of `remote` or of the gateway; `None` if there
-    /// is none. That to an address of ours begins there.
+    /// The path to `remote`, from an address on the link of `remote` or of the gateway; `None` if there is
+    /// none. The path to one of our addresses begins at that address.
     pub(crate) fn path(&self, remote: &IpAddress) -> Option<Path> {
         if self.is_ours(remote) {
             return Some(Path { local: *remote, next_hop: *remote });

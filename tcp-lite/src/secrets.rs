@@ -1,5 +1,5 @@
-//! Everything that must not be guessed, derived from one seed: initial sequence numbers (RFC 6528),
-//! ephemeral ports (RFC 6056 algorithm 3) and hash table keys. Equal seeds give equal stacks.
+//! All values that must not be guessed, derived from one seed: initial sequence numbers (RFC 6528), ephemeral
+//! ports (RFC 6056 algorithm 3) and hash table keys. Equal seeds give equal stacks.
 
 use std::hash::{BuildHasher, Hash, Hasher};
 
@@ -58,8 +58,8 @@ impl Secrets {
         TcpSeqNumber(clock.wrapping_add(hash(&self.isn, tuple) as u32) as i32)
     }
 
-    /// The wait before the first probe of our addresses, below a second: hosts that start together do
-    /// not probe together (RFC 5227 section 2.1.1).
+    /// The wait before the first probe of our addresses: less than a second, and different on each host, so
+    /// that hosts that start together do not probe together (RFC 5227 section 2.1.1).
     pub(crate) fn probe_wait(&self) -> Duration {
         Duration::from_millis(hash(&self.timestamp, &"probe wait") % 1000)
     }
@@ -95,8 +95,8 @@ fn hash<T: Hash>(keyed: &SipHasher24, value: &T) -> u64 {
     keyed.hash(bytes.as_slice())
 }
 
-/// The bytes that a value gives to a hasher, for a SipHash of all of them in one call. That is cheaper than
-/// a hasher that is given one piece after the other and keeps what is left of each, and has the same result.
+/// The bytes that a value writes to a hasher, for a SipHash of all bytes in one call. The result is the same
+/// as with a hasher that gets one piece after the other, but one call is cheaper.
 pub(crate) struct HashBytes {
     bytes: [u8; 128],
     len: usize,
@@ -117,7 +117,7 @@ impl HashBytes {
 
 impl Hasher for HashBytes {
     /// # Panics
-    /// When there are more than 128 bytes. A 4-tuple has 88 at most.
+    /// When there are more than 128 bytes. A 4-tuple has at most 88.
     #[inline]
     fn write(&mut self, bytes: &[u8]) {
         self.bytes[self.len..self.len + bytes.len()].copy_from_slice(bytes);

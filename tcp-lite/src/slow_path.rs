@@ -1,9 +1,9 @@
 //! The slow path: smoltcp's `Interface` for ARP and neighbour replies and ICMP echo.
 //!
-//! It gets contiguous copies of the frames that the stack passes to it: no fragments, and no TCP segment
-//! that the stack can parse. TCP behind extensions that only smoltcp handles goes to a raw socket, which
-//! hands it back to the stack and keeps smoltcp from answering with RST. In addition, no TCP segment
-//! that smoltcp sends leaves. Frames it sends are written into packet buffers directly.
+//! It gets contiguous copies of the frames that the stack passes to it: no fragments, and no TCP segment that
+//! the stack can parse. TCP behind extensions that only smoltcp handles goes to a raw socket, which hands it
+//! back to the stack and keeps smoltcp from answering with RST. In addition, TCP segments from smoltcp are
+//! never sent. smoltcp writes the frames that it sends directly into packet buffers.
 
 use std::collections::VecDeque;
 
@@ -21,7 +21,7 @@ use crate::route::Routes;
 const TX_FRAMES: usize = 64;
 /// Bytes of the largest frame accepted: a packet of 64 KiB behind an untagged header.
 const MAX_FRAME_BYTES: usize = 65_535 + ethernet::HEADER_BYTES;
-/// Packets that the raw socket holds. It is emptied after every frame, so it needs few.
+/// Packets that the raw socket holds. The socket is emptied after every frame, so a few are enough.
 const RAW_PACKETS: usize = 4;
 /// Bytes of the longest packet that the raw socket holds at first: the MTU of Ethernet. Longer ones
 /// occur on devices with a larger MTU, or after reassembly.
@@ -35,7 +35,7 @@ pub(crate) struct SlowPath {
     /// Bytes of the longest packet that fits into `tcp`.
     tcp_bytes: usize,
     device: SlowDevice,
-    /// A frame came in since the last [`poll`](Self::poll), or smoltcp has more to send.
+    /// True if a frame came in since the last [`poll`](Self::poll), or smoltcp has more to send.
     dirty: bool,
 }
 
@@ -107,7 +107,7 @@ impl SlowPath {
         self.dirty = true;
     }
 
-    /// Sends what waits inside smoltcp, such as further fragments.
+    /// Sends frames that wait inside smoltcp, such as further fragments.
     pub(crate) fn poll(&mut self, now: Instant) {
         if !self.dirty {
             return;
@@ -118,8 +118,8 @@ impl SlowPath {
         self.dirty = interface.poll_at(now, sockets).is_some_and(|at| at <= now);
     }
 
-    /// Whether [`poll`](Self::poll) has something to do. It has not while smoltcp waits for frames in
-    /// the queue to leave. smoltcp has no timers of its own here.
+    /// Whether [`poll`](Self::poll) has something to do. `false` while smoltcp waits for frames in the queue
+    /// to leave. smoltcp has no timers of its own here.
     pub(crate) fn is_dirty(&self) -> bool {
         self.dirty && self.device.tx.frames.len() < TX_FRAMES
     }
@@ -176,7 +176,7 @@ impl Egress {
         if let Some(mut buf) = buf
             && let Some(room) = buf.append(bytes)
         {
-            // smoltcp leaves unused fields as they are, and the buffer has bytes of an earlier frame.
+            // smoltcp does not write unused fields, and the buffer has bytes of an earlier frame.
             room.fill(0);
             let result = fill(room);
             if !is_tcp(room) && self.tag(&mut buf) {
@@ -280,7 +280,7 @@ mod tests {
         SlowPath::new(&config, &routes, Mempool::heap("slow", 8, 2048), 1)
     }
 
-    /// A TCP packet to us with this much behind the IP header.
+    /// A TCP packet to us with `bytes` bytes after the IP header.
     fn fill(frame: &mut Vec<u8>, bytes: usize) {
         let (src_addr, dst_addr) = (Ipv4Address::new(10, 0, 0, 2), Ipv4Address::new(10, 0, 0, 1));
         let ip =
@@ -310,8 +310,8 @@ mod tests {
     #[test]
     fn tcp_of_any_length_is_handed_back_whole() {
         let mut slow = slow_path();
-        // Short, at the bound of what there is room for at first, beyond it, as long as can be, and short
-        // again.
+        // A short packet, the longest that the first socket holds, one byte more, the longest possible one, a
+        // short one, and the longest again.
         for bytes in [40, RAW_BYTES - 20, RAW_BYTES - 19, 65_515, 40, 65_515] {
             fill(slow.frame(), bytes);
             let sent = slow.filled()[ethernet::HEADER_BYTES..].to_vec();

@@ -60,10 +60,10 @@ use crate::syn_cookie::SynCookies;
 use crate::tcp::{Ctx, MAX_EVICTION_REQUESTS, OutOfOrderSlab, SearchSlab, SegmentSlab, Tcb};
 use crate::{Backoff, ConnInfo, Event, Instant, Keepalive, Received, SendError, StackConfig};
 
-/// Limit of the queue of answers to segments of no connection: SYN-ACKs with a cookie, and RSTs. It bounds
-/// the memory that such segments can take; further answers are dropped, as if lost on the wire. An engine
-/// receives up to four bursts before it transmits. Where thousands connect at once, each SYN among them
-/// beyond the backlog is to be answered: its sender would try again after a second.
+/// Limit of the queue of answers to segments of no connection: SYN-ACKs with a cookie, and RSTs. The limit
+/// bounds the memory that such segments can take; further answers are dropped, as if lost on the wire. An
+/// engine receives up to four bursts before it transmits. If thousands of peers connect at once, each SYN
+/// beyond the backlog has to be answered: its sender would try again only after a second.
 const PENDING_ANSWERS: usize = 4 * BURST;
 
 /// Event slots beyond those of the connections: one `Evict` for each connection that is asked to give up
@@ -76,8 +76,8 @@ const SPARE_EVENTS: usize = MAX_EVICTION_REQUESTS + 1 + ADDRESSES;
 /// The order of calls in one poll: [`input`](Self::input) for every received frame, or
 /// [`input_next`](Self::input_next) while there are any (with many connections after
 /// [`look_ahead`](Self::look_ahead)), [`poll`](Self::poll) once, [`event`](Self::event) until `None`,
-/// [`transmit`](Self::transmit) until it says that no more is waiting. Nothing happens between polls:
-/// see [`next_deadline`](Self::next_deadline).
+/// [`transmit`](Self::transmit) until it returns that no more is waiting. Nothing happens between polls: see
+/// [`next_deadline`](Self::next_deadline).
 pub struct Stack {
     config: StackConfig,
     framing: Framing,
@@ -92,35 +92,35 @@ pub struct Stack {
     conflicts: ConflictDetection,
     /// Whether the port has a link, as [`Stack::set_link`] was last told.
     link_up: bool,
-    /// The port was taken away: each connection ends with the next poll.
+    /// True if the port was taken away: each connection ends with the next poll.
     port_gone: bool,
-    /// When the connections end, if the link is still down then.
+    /// The time when the connections end, if the link is still down.
     link_deadline: Option<Instant>,
     slow_path: SlowPath,
     reassembly: Reassembly,
     /// Holds a reassembled packet between the slow path and TCP.
     scratch: Vec<u8>,
     answers: VecDeque<Answer>,
-    /// Paces attempts to send while the pool has no buffer.
+    /// Spaces the attempts to send while the pool has no buffer.
     pool_retry: Backoff,
     segments: SegmentSlab,
     out_of_order: OutOfOrderSlab,
     searches: SearchSlab,
     events: EventQueue,
     counters: StackCounters,
-    /// If the host has several stacks.
+    /// `Some` if the host has several stacks.
     member: Option<Box<Member>>,
     /// The latest time seen. Calls that start no timer take no time argument and use this one.
     now: Instant,
 }
 
 impl Stack {
-    /// A stack that takes its buffers from `pool`. Memory for `config.limits` is taken here, or grows up
+    /// A stack that takes its buffers from `pool`. Memory for `config.limits` is allocated here, or grows up
     /// to those limits when objects are created.
     ///
-    /// A segment is one buffer: where `pool`'s buffers are smaller than the MTU, segments are smaller as
-    /// well. If there are IPv6 addresses but no link-local one, the link-local address of the Ethernet
-    /// address is added.
+    /// A segment is one buffer: if `pool`'s buffers are smaller than the MTU, segments are smaller as well.
+    /// If there are IPv6 addresses but no link-local one, the link-local address of the Ethernet address is
+    /// added.
     ///
     /// # Panics
     /// When an address in `config` is not a unicast address.
@@ -167,21 +167,21 @@ impl Stack {
         }
     }
 
-    /// Has connections with much to send write it to the buffers of `pool`, several segments in each, so
-    /// that a train is described by few views. Small messages use the stack's own pool, and so does
-    /// everything else while `pool` is empty.
+    /// Makes connections with much to send use the buffers of `pool`, several segments in each, so that a
+    /// train consists of few views. Small messages use the stack's own pool, and so do all messages while
+    /// `pool` is empty.
     pub fn set_bulk_pool(&mut self, pool: Mempool) {
         self.bulk_pool = Some(pool);
     }
 
-    /// Keeps trains of segments within what the port can cut. Without this call the port is taken to cut
-    /// everything. Segments that are too short or too long for it leave in frames of their own.
+    /// Limits trains of segments to those that the port can cut. Without this call the port is assumed to cut
+    /// any train. Segments that are too short or too long for the port are sent in separate frames.
     pub fn set_tso_limits(&mut self, limits: TsoLimits) {
         self.framing.tso = limits;
     }
 
-    /// Says whether the port passes trains of segments on uncut although [`StackConfig::offloads`] has
-    /// no [`TX_TSO`](dp::Offloads::TX_TSO). The default is that it does not.
+    /// Tells the stack whether the port passes trains of segments on uncut although [`StackConfig::offloads`]
+    /// has no [`TX_TSO`](dp::Offloads::TX_TSO). By default it does not.
     pub fn set_passes_large_frames(&mut self, passes: bool) {
         let cuts = self.config.offloads.contains(Offloads::TX_TSO);
         self.framing.offloads.set(Offloads::TX_TSO, cuts || passes);
@@ -193,8 +193,8 @@ impl Stack {
         self.receive(self.now, frame, &mut std::iter::empty().peekable());
     }
 
-    /// Handles the next frame of a received burst. Frames behind it that continue the same stream in
-    /// order are taken with it: each is treated as if it came alone, except that their payloads are
+    /// Handles the next frame of a received burst. The frames after it that continue the same stream in order
+    /// are processed together with it: each is treated as if it came alone, except that their payloads are
     /// handed up as one.
     pub fn input_next(&mut self, now: Instant, frames: &mut Peekable<impl Iterator<Item = Mbuf>>) {
         self.advance(now);
@@ -241,15 +241,15 @@ impl Stack {
         }
     }
 
-    /// Whether an event is not yet taken.
+    /// Whether an event waits to be taken.
     #[inline]
     pub fn has_events(&self) -> bool {
         !self.events.is_empty()
     }
 
-    /// The oldest event not yet taken, if it is [`Event::Received`] and came while no event waited. So bytes
-    /// that are taken after each call of [`input_next`](Self::input_next) cost less; [`event`](Self::event)
-    /// has all events.
+    /// The oldest event not yet taken, if it is [`Event::Received`] and came while no event waited. Bytes
+    /// that are taken this way after each call of [`input_next`](Self::input_next) cost less;
+    /// [`event`](Self::event) returns all events.
     #[inline]
     pub fn received(&mut self) -> Option<(ConnId, Received)> {
         self.events.pop_received()
@@ -274,9 +274,9 @@ impl Stack {
     /// Fills the free places of `out` with frames to send; connections are served round robin. Returns
     /// whether more frames could be sent now (those that wait for packet buffers do not count).
     ///
-    /// Frames in `out` count as sent and their timers run, however late the port takes them. Do not call
-    /// this while the port takes nothing: timers run all the same, and retransmissions then wait here
-    /// rather than in a queue behind their first copies.
+    /// Frames in `out` count as sent and their timers run, even if the port takes the frames late. Do not
+    /// call this while the port takes no frames: timers run anyway, and retransmissions then wait in the
+    /// stack rather than in a queue behind their first copies.
     pub fn transmit(&mut self, now: Instant, out: &mut Burst) -> bool {
         self.advance(now);
         let more = match self.has_to_transmit() {
@@ -291,8 +291,8 @@ impl Stack {
         more
     }
 
-    /// When [`poll`](Self::poll) or [`transmit`](Self::transmit) has something to do next; `None` if
-    /// never without new input. May be early, never late.
+    /// When [`poll`](Self::poll) or [`transmit`](Self::transmit) has something to do next; `None` if only new
+    /// input can give them work. The returned time may be early, but never late.
     pub fn next_deadline(&mut self, now: Instant) -> Option<Instant> {
         if !self.has_to_transmit() {
             return self.next_timer(now);
@@ -306,7 +306,7 @@ impl Stack {
     /// takes nothing and [`transmit`](Self::transmit) is not called.
     pub fn next_timer(&mut self, now: Instant) -> Option<Instant> {
         self.arm_timers();
-        // Nothing is kept back during a sleep.
+        // No spare page is kept during a sleep.
         self.segments.free_spare_page();
         if self.slow_path.is_dirty() {
             return Some(now);
@@ -336,21 +336,20 @@ impl Stack {
         self.listeners.add(port, config)
     }
 
-    /// The SYNs that a listener did not answer, and how many of its connections are half-open; `None` for a
+    /// The SYNs that a listener did not answer, and the number of its half-open connections; `None` for a
     /// dead id.
     pub fn listener_counters(&self, listener: ListenerId) -> Option<(ListenerCounters, usize)> {
         self.listeners.counters(listener)
     }
 
-    /// Drops SYNs from `address` to a listener until `until`. For addresses whose connections lead
-    /// nowhere: each of them costs more than many segments. Has no effect on existing connections, nor
-    /// on a dead id.
+    /// Drops SYNs from `address` to a listener until `until`. For addresses whose connections fail: each such
+    /// connection costs more than many segments. Has no effect on existing connections, nor with a dead id.
     pub fn block_address(&mut self, now: Instant, listener: ListenerId, address: IpAddr, until: Instant) {
         self.advance(now);
         self.listeners.block_address(self.now, listener, address.into(), until);
     }
 
-    /// Goes up with every change to what [`listener_counters`](Self::listener_counters) returns for any
+    /// A number that increases with every change of the [`listener_counters`](Self::listener_counters) of any
     /// listener.
     pub fn listener_changes(&self) -> u64 {
         self.listeners.changes()
@@ -369,13 +368,13 @@ impl Stack {
         }
     }
 
-    /// Sends FIN after everything queued; receiving goes on.
+    /// Sends FIN after all queued segments. Receiving continues.
     pub fn close(&mut self, now: Instant, conn: ConnId) {
         self.advance(now);
         self.with_live(conn, |tcb, ctx| tcb.close(ctx));
     }
 
-    /// Sends RST and drops everything queued. `Event::Closed(Aborted)` follows. No effect on a dead id.
+    /// Sends RST and drops all queued segments. `Event::Closed(Aborted)` follows. No effect on a dead id.
     pub fn abort(&mut self, now: Instant, conn: ConnId) {
         self.advance(now);
         self.with_live(conn, |tcb, ctx| tcb.abort(ctx));
@@ -421,12 +420,13 @@ impl Stack {
         sent.unwrap_or(Err(SendError::Closed))
     }
 
-    /// Says that `bytes` handed up ahead of the frontier are no longer held: they were placed, or the
-    /// frontier passed them and they were consumed. The out-of-order budget counts bytes that were
-    /// handed up and not released.
+    /// Tells the stack that `bytes` bytes that were handed up ahead of the frontier are no longer held: they
+    /// were placed, or the frontier passed them and they were consumed. The out-of-order budget counts bytes
+    /// that were handed up and not released.
     #[inline]
     pub fn release(&mut self, conn: ConnId, bytes: usize) {
-        // The usual case: the bytes were in order, and the peer has window enough. Then nothing changes.
+        // The usual case: the bytes were in order, and our announced window is large enough. Then nothing
+        // changes.
         if bytes == 0
             && let Some(conn) = self.connections.live(conn).and_then(|slot| self.connections.get(slot))
             && conn.tcb.has_window(&self.config.tcp)
@@ -447,23 +447,23 @@ impl Stack {
         self.connections.prefetch(slot);
     }
 
-    /// Says that `bytes` handed up in order are still held, until they are [`release`](Self::release)d:
-    /// the window shrinks by as much. For readers of plain streams that may be slower than their peer.
+    /// Tells the stack that `bytes` bytes that were handed up in order are still held, until they are
+    /// [`release`](Self::release)d: the window shrinks by the same number. For readers of plain streams that
+    /// may be slower than their peer.
     pub fn hold(&mut self, conn: ConnId, bytes: usize) {
         self.with_live(conn, |tcb, ctx| tcb.hold(ctx, bytes));
     }
 
-    /// Gives up bytes that were handed up ahead of the frontier and not [`release`](Self::release)d:
-    /// these ranges of the stream, by offset, at most 16, without overlap. They count as not received
-    /// from now on, and may come again. All or none are given up: returns `false` where some are in
-    /// order by now (then all below them are), or where too many ranges would be left. The user then
-    /// keeps all of them.
+    /// Gives up bytes that were handed up ahead of the frontier and not [`release`](Self::release)d: at most
+    /// 16 ranges of the stream, by offset, without overlap. These bytes count as not received from now on,
+    /// and may arrive again. Either all ranges or none are given up. Returns `false`, and the user keeps all
+    /// bytes, if some are in order by now (then all below them are), or if too many ranges would be left.
     pub fn evict(&mut self, conn: ConnId, stretches: &[Range<u64>]) -> bool {
         self.with_live(conn, |tcb, ctx| tcb.evict(ctx, stretches)).unwrap_or(true)
     }
 
-    /// Says how many bytes of packet buffers the user keeps for bytes ahead of the frontier, in total: a
-    /// small segment may pin a whole buffer.
+    /// Tells the stack how many bytes of packet buffers the user keeps in total for bytes ahead of the
+    /// frontier: a small segment may pin a whole buffer.
     pub fn pin(&mut self, conn: ConnId, bytes: usize) {
         self.with_live(conn, |tcb, ctx| tcb.pin(ctx, bytes));
     }
@@ -481,7 +481,7 @@ impl Stack {
         Some(conn.tcb.info(&self.config.tcp, conn.tuple.local_addr(), conn.tuple.remote_addr()))
     }
 
-    /// Counts since the stack was made, those of ended connections included.
+    /// The counters since the stack was made, including those of ended connections.
     pub fn counters(&self) -> StackCounters {
         StackCounters {
             neighbor_moves_refused: self.neighbors.moves_refused(),
@@ -495,8 +495,8 @@ impl Stack {
         self.now = self.now.max(now);
     }
 
-    /// Calls `work` on the connection in `slot`, then updates what follows from it
-    /// ([`settle`](Self::settle)). `None` if the slot is free.
+    /// Calls `work` on the connection in `slot`, then [`settle`](Self::settle)s it. `None` if the slot is
+    /// free.
     fn with<R>(
         &mut self,
         now: Instant,
@@ -528,7 +528,7 @@ impl Stack {
         }
     }
 
-    /// Drops a connection, whatever its state. Raises no event.
+    /// Drops a connection in any state. Raises no event.
     fn forget(&mut self, now: Instant, slot: u32) {
         let (parts, connections, _) = self.split(now);
         let Some((id, conn)) = connections.get_mut(slot) else { return };

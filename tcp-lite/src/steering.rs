@@ -1,14 +1,14 @@
 //! A host on several queues of one device: a stack for each queue, and one address for all of them.
 //!
-//! Stacks share no state of connections. A connection belongs to the stack that began it, or to the one at
-//! which its SYN arrived. Where the device sends its frames to that stack, nothing here is touched. Any other
-//! frame is *handed over*: its stack looks up the owner in the flow table, and puts the frame into a ring to
-//! it. So a device that spreads frames by another rule than expected, or changes the rule, costs time, and no
-//! connection.
+//! Stacks share no state of connections. A connection belongs to the stack that opened it, or to the one at
+//! which its SYN arrived. If the device sends the connection's frames to that stack, this module has nothing
+//! to do. Any other frame is *handed over*: the stack that received it looks up the owner in the flow table,
+//! and puts the frame into a ring to the owner. So if a device spreads frames by another rule than expected,
+//! or changes the rule, that costs time, but no connection.
 //!
-//! One stack leads: the first that is still there. It alone answers ARP and neighbour discovery, defends our
-//! addresses, answers echo requests and reassembles fragments, and gets such frames from all others. It tells
-//! the others which neighbours it heard of, and which addresses may be used.
+//! One stack leads: the first that still exists. Only the leading stack answers ARP and neighbour discovery,
+//! defends our addresses, answers echo requests and reassembles fragments; it gets such frames from all other
+//! stacks. It tells the others which neighbours it heard of, and which addresses may be used.
 //!
 //! | file | what |
 //! |---|---|
@@ -23,5 +23,5 @@ pub(crate) use flow_table::ClaimError;
 pub(crate) use member::Handed;
 pub use member::Member;
 
-/// Most stacks of a host: one bit of a word stands for each.
+/// Maximum number of stacks of a host: a mask has one bit for each.
 pub const MAX_MEMBERS: usize = 64;

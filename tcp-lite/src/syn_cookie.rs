@@ -1,9 +1,9 @@
-//! SYN cookies (RFC 4987 section 3.6): when the backlog of a listener is full, the sequence number of
-//! our SYN-ACK encodes the SYN, and the ACK brings it back. So a flood of SYNs keeps no peer from connecting.
+//! SYN cookies (RFC 4987 section 3.6): when the backlog of a listener is full, the sequence number of our
+//! SYN-ACK encodes the SYN, and the ACK returns it. So a flood of SYNs does not keep peers from connecting.
 //!
-//! A cookie has 5 bits of time, 3 bits for the MSS, and 24 bits that only we can compute. The other
-//! options of the SYN are in the low bits of our timestamp, which the ACK echoes; without timestamps
-//! they are lost.
+//! A cookie has 5 bits of time, 3 bits for the MSS, and 24 bits that only we can compute. The other options
+//! of the SYN are in the low bits of our timestamp, which the ACK echoes; without timestamps these options
+//! are lost.
 
 use std::hash::{Hash, Hasher as _};
 
@@ -15,11 +15,12 @@ use crate::four_tuple::FourTuple;
 use crate::secrets::HashBytes;
 use crate::tcp::header::{Flags, Options, TcpHeader};
 
-/// A cookie is valid in the period in which it was made and in the next one, so for one to two minutes, as
-/// with Linux. Five bits count 32 periods.
+/// A cookie is valid in the period in which it was made and in the next one, so for one to two minutes, as in
+/// Linux. Five bits count 32 periods.
 const PERIOD_SECS: i64 = 64;
-/// MSS values that a cookie can encode; the largest one not above the peer's is used. The least accepted, the
-/// default of RFC 9293, small paths, tunnels, Ethernet with IPv6 and IPv4, and jumbo frames of 4 and 9 kB.
+/// MSS values that a cookie can encode; the largest one not above the peer's is used. They are the minimum
+/// that we accept, the default of RFC 9293, small paths, tunnels, Ethernet with IPv6 and IPv4, and jumbo
+/// frames of 4 and 9 kB.
 const MSS: [u16; 8] = [64, 536, 1200, 1380, 1440, 1460, 4036, 8940];
 /// Flags of a SYN that offers ECN (RFC 3168 section 6.1.1).
 const ECN_SETUP: Flags = Flags::ECE.union(Flags::CWR);
@@ -27,7 +28,7 @@ const ECN_SETUP: Flags = Flags::ECE.union(Flags::CWR);
 /// Makes and verifies cookies.
 pub(crate) struct SynCookies {
     key: SipHasher24,
-    /// When the last cookie was made: if no valid one exists, nothing is verified.
+    /// The time when the last cookie was made: if no valid cookie can exist, nothing is verified.
     latest: Option<Instant>,
 }
 
@@ -36,7 +37,7 @@ impl SynCookies {
         Self { key, latest: None }
     }
 
-    /// Leaves of `syn` the part that a cookie encodes: the SYN to answer. Its options must have the peer's
+    /// Reduces `syn` to the part that a cookie encodes: the SYN to answer. Its options must have the peer's
     /// MSS.
     pub(crate) fn forget_the_rest(config: &TcpConfig, syn: &mut TcpHeader) {
         let mss = syn.options.mss.map(|mss| MSS[index_of(mss)]);
@@ -48,8 +49,8 @@ impl SynCookies {
         }
     }
 
-    /// The sequence number of the SYN-ACK for `syn`, of which [`forget_the_rest`](Self::forget_the_rest)
-    /// left what a cookie encodes.
+    /// The sequence number of the SYN-ACK for `syn`, which [`forget_the_rest`](Self::forget_the_rest) has
+    /// reduced to the part that a cookie encodes.
     pub(crate) fn make(&mut self, now: Instant, tuple: &FourTuple, syn: &TcpHeader) -> TcpSeqNumber {
         self.latest = Some(now);
         self.cookie(period(now), tuple, syn.seq, syn.options.mss.map_or(0, index_of))
@@ -61,8 +62,8 @@ impl SynCookies {
         self.latest.is_some()
     }
 
-    /// Encodes the options of `syn` in the timestamp of the SYN-ACK. That sets the clock back by less
-    /// than 128 ms.
+    /// Encodes the options of `syn` in the timestamp of the SYN-ACK, which sets the timestamp clock back by
+    /// less than 128 ms.
     pub(crate) fn mark(syn_ack: &mut TcpHeader, syn: &TcpHeader) {
         if let Some((clock, _)) = &mut syn_ack.options.timestamps {
             *clock = (clock.wrapping_sub(64) & !63) | offer_bits(syn);
@@ -94,9 +95,9 @@ impl SynCookies {
         Some(syn)
     }
 
-    /// Whether `segment` may have overtaken the ACK of a cookie. Only the first segment behind the SYN
-    /// can be verified, since the peer's sequence number is part of the cookie. A segment whose
-    /// acknowledged number has the time bits of another period cannot.
+    /// Whether `segment` may have overtaken the ACK of a cookie. Only the first segment after the SYN can be
+    /// verified, since the peer's sequence number is part of the cookie. A segment whose acknowledged number
+    /// has the time bits of another period has not overtaken such an ACK.
     pub(crate) fn may_be_overtaken(&self, now: Instant, segment: &TcpHeader, bytes: usize) -> bool {
         let (Some(ack), current) = (segment.ack, period(now)) else { return false };
         let made = ack.0.wrapping_sub(1) as u32 >> 27;
@@ -257,7 +258,7 @@ mod tests {
             let wrong = TcpHeader { ack: good.ack.map(|ack| ack + 1 + guess), ..good.clone() };
             assert!(!recall(640, 9, &wrong));
         }
-        // Also while there are younger ones to wait for.
+        // An old cookie is refused also while younger ones are valid.
         cookies.make(Instant::from_secs(767), &tuple(10), &syn);
         let recall = |at| cookies.recall(Instant::from_secs(at), &tuple(9), &good).is_some();
         assert!(recall(767) && !recall(768) && !recall(831), "too old beside younger ones");

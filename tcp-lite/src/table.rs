@@ -1,8 +1,8 @@
 //! Demultiplexer: a hash table from 4-tuples to connection slots, keyed against chosen collisions.
 //!
-//! It stores hashes and slots only. The tuple itself is compared in the connection's state, which is
-//! needed anyway; two connections rarely have the same hash. A lookup reads one cache line, where a map
-//! of tuples reads three, and it can be prefetched.
+//! It stores hashes and slots only. The tuple itself is compared in the connection's state, which the caller
+//! needs anyway; two connections rarely have the same hash. A lookup reads one cache line, where a map of
+//! tuples reads three, and it can be prefetched.
 
 use std::hash::BuildHasher;
 
@@ -17,7 +17,7 @@ use crate::secrets::KeyedState;
 #[derive(Debug)]
 pub(crate) struct ConnTable {
     keyed: KeyedState,
-    /// A power of two, or empty; at most half of them are in use.
+    /// A power of two of entries, or none; at most half of the entries are in use.
     places: Vec<TableEntry>,
     taken: usize,
 }
@@ -27,7 +27,7 @@ pub(crate) struct ConnTable {
 pub(crate) struct TupleHash(u32);
 
 impl TupleHash {
-    /// Its home position in a table of `places` entries, a power of two.
+    /// The home position of the hash in a table of `places` entries, a power of two.
     const fn home_of(self, places: usize) -> usize {
         self.0 as usize & (places - 1)
     }
@@ -90,7 +90,7 @@ impl ConnTable {
         let mut gap = (home + behind) & mask;
         let mut at = gap;
         self.taken -= 1;
-        // Later entries move up to close the gap, except those whose home position is behind it, which
+        // Later entries move up to close the gap, except those whose home position is after the gap, which
         // would not be found any more.
         loop {
             at = (at + 1) & mask;
@@ -155,8 +155,8 @@ mod tests {
     }
 
     proptest! {
-        // Against a map, with hashes of which many have the same place, the last places among them, and some
-        // are the same.
+        // Compared with a map. Many hashes have the same home position, also at the end of the table, and
+        // some are equal.
         #[test]
         fn finds_what_was_put_in_and_not_taken_out(
             steps in prop::collection::vec((any::<bool>(), 0_u32..40), 0..400),
@@ -177,7 +177,7 @@ mod tests {
                     let hash = TupleHash(hashes[slot as usize]);
                     let found = table.find(hash, |other| other == slot);
                     prop_assert_eq!(found, model.contains_key(&slot).then_some(slot));
-                    // What is asked about has that hash.
+                    // Only slots with that hash are passed to the closure.
                     table.find(hash, |other| {
                         assert_eq!(model[&other], hash);
                         false

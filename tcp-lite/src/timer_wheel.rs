@@ -2,8 +2,8 @@
 //!
 //! Slots are linked by index inside arrays that grow with the number of connections: setting, moving and
 //! cancelling a timer are O(1) and never allocate. Most deadlines move back before they are reached, since
-//! the peer acknowledges in time. So a timer that is moved back or cancelled stays linked where it is; when
-//! its list is reached, it is linked again by its deadline, or not at all. Level `l` has 64 lists of `64^l`
+//! the peer acknowledges in time. So a timer that is moved back or cancelled stays in its list; when the list
+//! is reached, the timer is linked again by its deadline, or not at all. Level `l` has 64 lists of `64^l`
 //! microseconds each. A timer is at the level of the highest digit (base 64) in which its deadline differs
 //! from the current time, and moves down when that digit is reached.
 
@@ -15,9 +15,9 @@ const BITS: u32 = 6;
 const LISTS: usize = 1 << BITS;
 /// Six levels of six bits: 2^36 microseconds, 19 hours.
 const LEVELS: usize = 6;
-/// A timer further away (18 hours) is linked here. When the wheel reaches it, the wheel links it again by
-/// its deadline, so it does not fire early. One list short of a whole revolution, so that the top level
-/// never overlaps itself.
+/// A timer further away than this (18 hours) is linked here. When the wheel reaches the timer, it links the
+/// timer again by its deadline, so it does not fire early. The horizon is one list short of a whole
+/// revolution, so that the top level never overlaps itself.
 const HORIZON_US: u64 = (LISTS as u64 - 1) << (BITS * (LEVELS as u32 - 1));
 const NONE: u32 = u32::MAX;
 
@@ -38,10 +38,10 @@ const NEVER: u64 = u64::MAX;
 
 #[derive(Clone, Copy)]
 struct Timer {
-    /// [`NEVER`] if it is not set, though it may still be linked.
+    /// [`NEVER`] if the timer is not set, though it may still be linked.
     deadline_us: u64,
-    /// The time by which it is linked: that of its list, 0 if it is due, and [`NEVER`] if it is idle. Its
-    /// deadline is not earlier.
+    /// The time by which the timer is linked: that of its list, 0 if it is due, and [`NEVER`] if it is idle.
+    /// The deadline is not earlier.
     linked_us: u64,
     previous: u32,
     next: u32,
@@ -106,7 +106,7 @@ impl TimerWheel {
         }
     }
 
-    /// The deadline of `slot` is earlier than the time by which it is linked.
+    /// Called when the deadline of `slot` is earlier than the time by which it is linked.
     fn move_up(&mut self, slot: u32) {
         self.unlink(slot);
         self.link(slot);
@@ -125,7 +125,7 @@ impl TimerWheel {
                     self.timers[slot as usize].deadline_us = NEVER;
                     return Some(slot);
                 }
-                // It was moved back or cancelled when it was due already.
+                // The timer was moved back or cancelled when it was due already.
                 if deadline_us != NEVER {
                     self.link(slot);
                 }
@@ -145,8 +145,8 @@ impl TimerWheel {
         None
     }
 
-    /// The earliest time at which [`expired`](Self::expired) may have something to do. Never late; early
-    /// if the first timer still has to move down a level, or was moved back or cancelled.
+    /// The earliest time at which [`expired`](Self::expired) may have something to do. The result is never
+    /// late, but early if the first timer still has to move down a level, or was moved back or cancelled.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let us = if self.due != NONE { self.now_us } else { self.next_list()?.2 };
         Some(Instant::from_micros(us as i64))
@@ -176,7 +176,7 @@ impl TimerWheel {
         (timer.deadline_us != NEVER).then_some(timer.deadline_us)
     }
 
-    /// Each running timer is in the one list of its place, and none was missed.
+    /// Checks that each running timer is in exactly the list of its place, and that none was missed.
     pub(crate) fn check(&self) -> Check {
         let mut linked = self.check_list(self.due, TimerPlace::Due)?;
         for (number, level) in self.levels.iter().enumerate() {
@@ -364,8 +364,7 @@ mod tests {
                 prop_assert!(model.values().all(|d| *d > now));
                 wheel.check().map_err(TestCaseError::fail)?;
             }
-            // At each announced time something is done: a timer fires, or is linked further down or not at
-            // all.
+            // At each announced time a timer fires, is linked at a lower level, or is unlinked.
             let mut idle = 0;
             while let Some(deadline) = wheel.next_deadline() {
                 match wheel.expired(deadline) {

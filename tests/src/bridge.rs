@@ -14,7 +14,7 @@ use crate::witness::Witness;
 /// Sleep of an idle bridge: short compared with its delays, since the ends need the core as well.
 const REST: Duration = Duration::from_micros(50);
 
-/// Most frames that wait for one side's full ring; further ones are lost and counted.
+/// Maximum number of frames that wait for one side's full ring; further frames are lost and counted.
 const WAITING: usize = 4096;
 
 /// Counters, in frames.
@@ -28,11 +28,11 @@ pub struct Passed {
     pub lost: [u64; 2],
     /// Lost because the other device's ring was full, which is not part of the plan.
     pub stuck: [u64; 2],
-    /// Delayed, so that others overtake them.
+    /// Delayed, so that other frames overtake them.
     pub reordered: [u64; 2],
-    /// Split into several.
+    /// Split into several frames.
     pub cut: [u64; 2],
-    /// Joined to the one before.
+    /// Joined to the previous frame.
     pub joined: [u64; 2],
     /// The counters of the frames from the left and from the right.
     pub witness: Witness,

@@ -1,9 +1,9 @@
-//! The constants of `tests/iwprobe/TARGET.md` for both of our sides of it: [`target`](crate::target) and
+//! The constants of `tests/iwprobe/TARGET.md` for our two implementations: [`target`](crate::target) and
 //! [`scenes`](crate::scenes). `iwprobe` has its own copy, as it shares no code.
 
 /// The first word of every text.
 pub const MAGIC: &str = "iwp1";
-/// Longest text, bytes.
+/// Maximum length of a text, bytes.
 pub const MAX_TEXT: usize = 192;
 /// Index of the pattern that a target sends and writes.
 pub const SOURCE: usize = 100;
@@ -18,8 +18,8 @@ pub fn pattern(index: usize, length: usize) -> Vec<u8> {
     (0..length).map(|at| pattern_byte(index, at)).collect()
 }
 
-/// The first `length` bytes of a sequence that differs from pattern `index` in every byte, and shows where it
-/// was cut.
+/// The first `length` bytes of a sequence that differs from pattern `index` in every byte, and whose bytes
+/// show the position of a cut.
 pub fn contrary(index: usize, length: usize) -> Vec<u8> {
     (0..length).map(|at| pattern_byte(index, at) ^ (0x80 | (at % 127) as u8)).collect()
 }

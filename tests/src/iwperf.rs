@@ -1,4 +1,4 @@
-//! `iwperf` as its users run it: command lines, and results in a JSON file.
+//! Runs `iwperf` as users do: command lines, and results in a JSON file.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ pub const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time limit for a program to start its port and listen, on a busy machine.
 pub const START_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Bytes of a connection that is in the middle of a test: more than those of its setup.
+/// Bytes that show that a connection is in the middle of a test: more than its setup moves.
 const MOVED_BYTES: u64 = 1 << 18;
 
 /// Waits until `iwperf` runs its test and a connection of it has moved bytes, as `uwarp status` shows them.
@@ -81,8 +81,8 @@ pub struct Case {
     pub options: &'static [&'static str],
 }
 
-/// Every test over both families, with both MTUs, with and without markers. `net` tells the networks of
-/// suites apart: 10.`net`.0.0/24 and fd`net`::/64.
+/// Every test over both families, with both MTUs, with and without markers. `net` distinguishes the networks
+/// of suites: 10.`net`.0.0/24 and fd`net`::/64.
 pub fn cases(net: u8) -> Vec<Case> {
     let mut cases = Vec::new();
     for (family, prefix, length) in [("ipv4", format!("10.{net}.0."), 24), ("ipv6", format!("fd{net}::"), 64)]
@@ -128,7 +128,7 @@ impl Net {
         Self { vdev, ip: ip.to_owned(), mtu }
     }
 
-    /// Our own port on a device of the namespace, as options of `iwperf`: it takes no other ones of DPDK.
+    /// Our own port on a device of the namespace, as options of `iwperf`, without DPDK's options.
     pub fn packet(dev: &str, ip: &str, mtu: u16) -> Vec<String> {
         ["--packet", dev, "--ip", ip, "--mtu", &mtu.to_string()].map(String::from).to_vec()
     }

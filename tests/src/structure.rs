@@ -1,6 +1,6 @@
-//! Numbers about the sources: how much there is, how large its largest types are, how often one question is
-//! asked in many places, and how many files a packet passes through. `scripts/structure` prints them for any
-//! checkout, so that a change can be compared with what was there before.
+//! Statistics of the sources: their size, their largest types, how often code in different places repeats
+//! one decision, and how many files a packet passes through. `scripts/structure` prints them for any
+//! checkout, so that a change can be compared with the earlier state.
 
 pub mod records;
 pub mod ways;
@@ -52,13 +52,13 @@ pub struct TypeSize {
     pub name: String,
     /// Fields of a struct, variants of an enum.
     pub fields: usize,
-    /// Methods of its own, without those of traits.
+    /// Inherent methods.
     pub methods: usize,
-    /// Files with methods of its own.
+    /// Files with inherent methods.
     pub files: usize,
 }
 
-/// How often something stands in the product.
+/// The number of mentions in the product.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mentions {
     /// Lines.
@@ -81,7 +81,7 @@ pub struct Structure {
     pub ib_semantics: Mentions,
     /// Mentions of sending without a copy.
     pub zero_copy: Mentions,
-    /// By crate: modules that are in circles.
+    /// By crate: number of modules in cycles.
     pub in_circles: Vec<(String, usize)>,
 }
 
@@ -139,7 +139,7 @@ impl Mentions {
     }
 }
 
-/// The crates that have circles, with the number of modules in them.
+/// The crates with module cycles, with the number of modules in them.
 fn in_circles(root: &Path) -> Vec<(String, usize)> {
     LAYOUTS
         .iter()
@@ -152,7 +152,7 @@ fn in_circles(root: &Path) -> Vec<(String, usize)> {
         .collect()
 }
 
-/// The source files below `root`, without what builds leave there.
+/// The source files below `root`, without build output.
 fn files(root: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let mut folders = vec![root.to_path_buf()];
@@ -232,7 +232,7 @@ impl Seen {
         self.types.entry(name.to_string()).or_default().0 += fields;
     }
 
-    /// Counts a pattern, or several of one match.
+    /// Counts a pattern, or the patterns of one match.
     fn patterns(&mut self, patterns: &[&syn::Pat]) {
         let mut phase = NamesPhase { is_self: self.is_of_phase, found: false };
         patterns.iter().for_each(|pattern| phase.visit_pat(pattern));

@@ -1,5 +1,5 @@
-//! Counts what passes a wire, from its frames, to prove that a peer did what a test is about. It uses the
-//! simulator's parser, so it does not depend on the counters of any stack.
+//! Counts the frames on a wire by their properties, to prove that a peer behaved as a test requires. The
+//! witness uses the simulator's parser, so it does not depend on the counters of any stack.
 
 use std::collections::BTreeSet;
 use std::fmt;

@@ -1,5 +1,5 @@
-//! With markers, payload behind a hole is in memory before the hole is filled. Without markers, none is. And
-//! little memory is held.
+//! Checks that with markers, payload behind a hole is in memory before the hole is filled, and that little
+//! memory is held; without markers no such payload is placed.
 
 use tests::placement::{Fill, FillSetting, Loss, Outcome, Setting, Traffic, measure};
 

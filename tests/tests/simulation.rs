@@ -25,7 +25,7 @@ fn scenario(name: &str) -> Scenario {
 /// The sums over the seeds of a scenario, and the messages of those that failed.
 type Runs = (Total, Vec<String>);
 
-/// The runs of each scenario, made by the first of the tests that look at them.
+/// The runs of each scenario, made by the first test that needs them.
 static RUNS: LazyLock<BTreeMap<&str, OnceLock<Runs>>> =
     LazyLock::new(|| SCENARIOS.iter().map(|scenario| (scenario.name, OnceLock::new())).collect());
 

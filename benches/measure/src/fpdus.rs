@@ -2,9 +2,9 @@
 //! The baselines that are not uwarp use it: smoltcp's sockets (`pair/smoltcp_sockets`) and the kernel's
 //! (`compare/kernel/writes.rs`).
 //!
-//! It frames with MPA's length, pad and CRC32c and DDP's tagged header, with the code of the crate `iwarp`,
-//! so the message is summed as it is copied. It checks the CRC, the STag and the bounds before it places. It
-//! has no markers, no startup exchange, no queue pairs, no completions and no registered memory.
+//! The code of the crate `iwarp` frames with MPA's length, pad and CRC32c and DDP's tagged header, and sums
+//! the message as it copies it. The target checks the CRC, the STag and the bounds before it places. There
+//! are no markers, no startup exchange, no queue pairs, no completions and no registered memory.
 
 use benches::errors::Error;
 use iwarp::ddp::{Header, Segmenter, TaggedHeader};
@@ -24,7 +24,7 @@ pub(crate) struct Writer {
     mulpdu: usize,
     message: Vec<u8>,
     segmenter: Segmenter,
-    /// Messages that have not begun; `None`: unlimited.
+    /// Number of messages that have not begun; `None`: unlimited.
     left: Option<u64>,
     sent_bytes: u64,
 }
@@ -73,8 +73,8 @@ impl Writer {
         self.left == Some(0) && self.segmenter.is_done()
     }
 
-    /// Bytes of the next FPDU on the wire. Begins the next message if none is in progress; `None` if there is
-    /// none.
+    /// Bytes of the next FPDU on the wire. Begins the next message if none is in progress; `None` if no
+    /// message is left.
     pub(crate) fn next_bytes(&mut self) -> Option<usize> {
         if !self.begin_next() {
             return None;
@@ -136,8 +136,8 @@ impl Target {
         self.target.fill(0);
     }
 
-    /// Receives FPDUs from `bytes`. With `goes_on` it consumes all bytes, as the stream continues in another
-    /// slice. Returns how many bytes it consumed.
+    /// Receives FPDUs from `bytes`. With `goes_on` it consumes all bytes, since the stream continues in
+    /// another slice. Returns how many bytes it consumed.
     pub(crate) fn take(&mut self, bytes: &[u8], goes_on: bool) -> Result<usize, Error> {
         let mut at = 0;
         if !self.apart.is_empty() {
@@ -154,8 +154,8 @@ impl Target {
         Ok(at)
     }
 
-    /// Completes the FPDU that began in another slice, if all of it has arrived. Returns how many bytes that
-    /// took.
+    /// Completes the FPDU that began in another slice, if all of it has arrived. Returns how many bytes it
+    /// consumed.
     fn complete(&mut self, bytes: &[u8]) -> Result<usize, Error> {
         let before = self.apart.len();
         let mut apart = std::mem::take(&mut self.apart);

@@ -6,7 +6,7 @@
 //! | `pair/` | one comparison that needs no device, as a line of JSON |
 //! | `fpdus.rs` | Writes as FPDUs in a byte stream, for the baselines that are not uwarp |
 //! | `pattern.rs` | distinguishable bytes, and pseudorandom numbers |
-//! | `scaling/` | the cores for high rates, computed from a table |
+//! | `scaling/` | the number of cores for high rates, computed from a table |
 //! | `pacing.rs`, `reach.rs`, `placement.rs` | tables in virtual time, on the simulator's wire |
 //!
 //! Only `compare`, and the ends of wires that it runs, need DPDK or privileges.

@@ -1,9 +1,9 @@
-//! `measure scaling`: the cores that 100, 200 and 400 Gb/s take, computed from the results of
-//! `scripts/compare`, and what else limits them.
+//! `measure scaling`: the number of cores for 100, 200 and 400 Gb/s, computed from the results of
+//! `scripts/compare`, and the other limits of these rates.
 //!
-//! The results have goodput with one core at each end, of which the slower one is busy all the time. So a
-//! core needs at most `payload bits / goodput` for each FPDU. Further cores are taken to add what the second
-//! one adds in `cores_2`.
+//! The results contain the goodput with one core at each end, of which the slower one is always busy. So a
+//! core needs at most `payload bits / goodput` for each FPDU. Each further core is assumed to add as much as
+//! the second one in `cores_2`.
 
 mod results;
 mod table;
@@ -15,7 +15,7 @@ use clap::Args;
 
 use results::Results;
 
-/// The lines between which the table is.
+/// The lines before and after the table.
 const MARKERS: [&str; 2] = ["<!-- scaling: begin -->", "<!-- scaling: end -->"];
 
 /// The results from which the table in docs/performance.md is made.

@@ -11,7 +11,8 @@ fn measure(arguments: &[&str]) -> Output {
         .expect("the binary was built with this test")
 }
 
-/// Seconds of a run: several turns of the scheduler for each side, since others may use CPU 0 as well.
+/// Seconds of a run: several turns of the scheduler for each side, since other programs may use CPU 0 as
+/// well.
 const SHORT: &str = "0.3";
 
 /// As [`SHORT`], for a figure that is the ratio of six parts of the run.

@@ -1,4 +1,4 @@
-//! `measure compare` as its users run it: rows that are measured, and one that cannot be.
+//! `measure compare` as its users run it: measured rows, and a row that cannot be measured.
 
 use std::path::Path;
 use std::process::ExitCode;

@@ -29,8 +29,8 @@ fn end(port: Box<dyn dp::Port>, last: u8) -> End {
     make_end(port, &config, &Interrupt::default()).unwrap()
 }
 
-/// Connects to a host on the same wire that begins to listen when so many attempts have begun. Returns the
-/// outcome, and how often it was tried.
+/// Connects to a host on the same wire that begins to listen when `listens_at` attempts have begun. Returns
+/// the outcome and the number of attempts.
 fn connect(remote: &str, listens_at: Option<u32>, patience: Duration) -> (Result<(), Error>, u32) {
     let (here, there) = link::pair(&LinkConfig::default());
     let is_over = Interrupt::default();

@@ -1,4 +1,4 @@
-//! The CPUs near a NIC, and those of a NUMA node, as Linux says.
+//! The CPUs near a NIC, and the CPUs of a NUMA node, as Linux reports them.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -16,7 +16,7 @@ pub(super) fn first(sysfs: &Path, address: &str, allowed: &[usize]) -> Vec<usize
     near
 }
 
-/// Those of `allowed` that are on a NUMA node.
+/// The CPUs of `allowed` that are on a NUMA node.
 ///
 /// # Errors
 /// [`Error::Usage`] if there is no such node, or none of its CPUs may be used.

@@ -1,4 +1,4 @@
-//! Files are checked before a run: one that cannot be written must not cost the results.
+//! Checks files before a run, so that an unwritable file does not cost the results.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -39,7 +39,7 @@ fn named(path: &Path, outcome: io::Result<()>) -> Result<(), Error> {
     outcome.map_err(|source| Error::System { what: format!("cannot write {}", path.display()), source })
 }
 
-/// Opens the file for writing, and leaves everything as it was.
+/// Opens the file for writing, without changing it.
 fn writable(path: &Path) -> io::Result<()> {
     let existed = path.symlink_metadata().is_ok();
     OpenOptions::new().append(true).create(true).open(path)?;

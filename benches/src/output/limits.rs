@@ -7,7 +7,7 @@ use crate::runs::{Figures, Row};
 /// Checks the best row, as perftest does.
 ///
 /// # Errors
-/// [`Error::Limit`], with by how much.
+/// [`Error::Limit`], with the difference.
 pub(super) fn check(args: &TestArgs, rows: &[Row]) -> Result<(), Error> {
     let figures = || {
         rows.iter().filter(|row| !row.is_partial).filter_map(|row| match &row.figures {

@@ -54,7 +54,7 @@ impl Verb {
 /// The operation of an atomic test, by perftest's name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
 pub enum AtomicKind {
-    /// Compare and swap: each one succeeds.
+    /// Compare and swap; each succeeds.
     #[value(name = "CMP_AND_SWAP")]
     #[serde(rename = "CMP_AND_SWAP")]
     CompareSwap,
@@ -103,7 +103,7 @@ impl Test {
         self.verb().uses_receives() && !self.is_latency()
     }
 
-    /// Its name on the command line.
+    /// The name of the test on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::WriteBw => "write-bw",

@@ -10,7 +10,7 @@ pub(super) const CONTROL_BYTES: usize = 1024;
 /// Receive buffers for marks.
 pub(super) const MARK_SLOTS: usize = 8;
 
-/// Parts of the control region, on cache lines of their own.
+/// Parts of the control region, each on its own cache line.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ControlCell {
     /// The peer writes the number of Sends that it has received here.
@@ -68,7 +68,7 @@ pub(super) enum Kind {
     Mark,
     /// A credit.
     Credit,
-    /// A Read of no bytes, after the messages that it confirms.
+    /// A zero-length Read, after the messages that it confirms.
     Flush,
 }
 

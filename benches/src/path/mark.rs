@@ -1,9 +1,9 @@
 //! Marks: Sends on a data connection with which two iwperfs confirm Writes.
 //!
-//! A mark follows the Writes it covers in the same stream. So the Writes are placed when its receive
-//! completes. The target checks them, if validation is on, and answers. Layout, big-endian: `mark`, 1 byte 0
-//! (question) or 1 (answer), 1 byte 1 (correct) or 0, 2 reserved, size (4), 4 reserved, first message (8),
-//! count (8).
+//! A mark follows the Writes that it covers in the same stream. So these Writes are placed when the receive
+//! of the mark completes. The target checks them, if validation is on, and answers. Layout, big-endian:
+//! `mark`, 1 byte 0 (question) or 1 (answer), 1 byte 1 (correct) or 0, 2 reserved, size (4), 4 reserved,
+//! first message (8), count (8).
 
 use crate::errors::Error;
 

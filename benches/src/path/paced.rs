@@ -1,11 +1,11 @@
-//! A run at a given rate: messages that are due, and messages that are confirmed. `pacing` posts them.
+//! The state of a run at a given rate: due messages, and confirmed messages. `pacing` posts them.
 
 use std::collections::VecDeque;
 
 use crate::latency::Latencies;
 use crate::rate::Schedule;
 
-/// Reads of no bytes on their way on one queue pair, at most.
+/// Maximum zero-length Reads in flight on one queue pair.
 pub(super) const FLUSHES: u32 = crate::params::FLUSHES;
 
 /// One run at a rate.
@@ -13,20 +13,20 @@ pub(super) struct Paced {
     pub(super) schedule: Schedule,
     pub(super) asked_messages_per_s: f64,
     pub(super) latencies: Latencies,
-    /// Whether Reads of no bytes confirm.
+    /// Whether True if zero-length Reads confirm messages.
     pub(super) by_flush: bool,
     pub(super) hz: u64,
     /// Queue pair of the next message.
     pub(super) next: usize,
     pub(super) flows: Vec<PacedFlow>,
-    /// Queue pairs with messages behind their last Read of no bytes.
+    /// Queue pairs with messages after their last zero-length Read.
     pub(super) unflushed: Vec<usize>,
     pub(super) unsent: u64,
 }
 
 #[derive(Default)]
 pub(super) struct PacedFlow {
-    /// When the messages on their way were due, oldest first.
+    /// When the messages in flight were due, oldest first.
     pub(super) due: VecDeque<u64>,
     pub(super) confirmed: u64,
     pub(super) flushes_in_flight: u32,

@@ -1,12 +1,12 @@
-//! Messages at a given rate. The latency of a message counts from when it was due to when the target is known
-//! to have it.
+//! Messages at a given rate. The latency of a message is measured from its due time to the confirmation that
+//! the target has it.
 //!
-//! A Read has arrived when it completes. A Write or Send completes when TCP has taken it, which shows nothing
-//! about the target. So a Read of no bytes follows: its answer comes only when the target's RDMAP has
-//! delivered everything before it (RFC 5040 section 5.5). One such Read covers all messages posted since the
-//! last one. A peer that is not iwperf may allow no Reads; then a latency ends with the completion.
+//! A Read has arrived when it completes. A Write or Send completes when TCP has accepted it, which shows
+//! nothing about the target. So a zero-length Read follows: the target answers it only after its RDMAP has
+//! delivered all earlier messages (RFC 5040 section 5.5). One such Read covers all messages posted since the
+//! previous one. A peer that is not iwperf may allow no Reads; then a latency ends with the completion.
 //!
-//! So a latency is a full round trip, plus the time for which the message waited before it could be posted.
+//! So a latency is a full round trip, plus the time that the message waited before it could be posted.
 
 use std::collections::VecDeque;
 
@@ -42,7 +42,7 @@ impl Path {
         }));
     }
 
-    /// Whether a Read of no bytes confirms earlier messages.
+    /// Whether a zero-length Read confirms earlier messages.
     pub(super) fn confirms_by_flush(&self) -> bool {
         self.with_iwperf && self.params.rate.is_some() && !self.params.test.verb().is_answered()
     }
@@ -81,7 +81,7 @@ impl Path {
         Some(index)
     }
 
-    /// Sends a Read of no bytes behind what was posted.
+    /// Posts a zero-length Read after the posted messages.
     pub(super) fn flush_posted(&mut self) -> Result<(), Error> {
         let (Some(paced), most) = (&mut self.paced, FLUSHES.min(self.params.outs)) else { return Ok(()) };
         let mut failure = None;
@@ -110,14 +110,14 @@ impl Path {
         failure.map_or(Ok(()), |error| Err(error.into()))
     }
 
-    /// A Read of no bytes has come back.
+    /// Called when a zero-length Read has completed.
     pub(super) fn on_flush(&mut self, index: usize, posted: u64) {
         let Some(paced) = &mut self.paced else { return };
         paced.flows[index].flushes_in_flight -= 1;
         paced.confirm(index, posted, Clock::cycles());
     }
 
-    /// A message has completed.
+    /// Called when a message has completed.
     pub(super) fn on_paced_completion(&mut self, index: usize, completed: u64) {
         let Some(paced) = &mut self.paced else { return };
         if !paced.by_flush {
@@ -130,7 +130,7 @@ impl Path {
         self.paced.as_ref().is_none_or(|paced| paced.flows.iter().all(|flow| flow.due.is_empty()))
     }
 
-    /// A run by time is over at `now`. Messages that are due and not posted get the wait so far as latency.
+    /// Ends a run by time at `now`. The latency of due messages that were not posted is their wait so far.
     pub fn stop_pacing(&mut self, now: u64) {
         let Some(paced) = &mut self.paced else { return };
         while paced.schedule.is_due(now) {

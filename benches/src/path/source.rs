@@ -1,4 +1,4 @@
-//! The source's part: posting messages, and tracking which of them the peer has.
+//! The source's part: posts messages, and tracks which of them the peer has.
 
 use iwarp::verbs::{AtomicOp, RemoteAddr, SendFlags, SendOp, SendRequest, VerbsError};
 
@@ -96,7 +96,7 @@ impl Path {
         outcome
     }
 
-    /// A completion is requested every this many messages: never more than have a slot.
+    /// Number of messages for each requested completion: at most the number of slots.
     pub(super) fn completion_period(&self) -> u32 {
         if self.params.rate.is_some() && !self.confirms_by_flush() {
             // The completion ends a latency.
@@ -150,7 +150,7 @@ impl Path {
         Ok(SendRequest::new(WrId::data(index, number).encode(), op, sge).flags(flags))
     }
 
-    /// Atomic `number`: the word of the peer counts them, if it was 0 at first.
+    /// The operation of atomic `number`: the peer's word, which begins with 0, counts the atomics.
     fn atomic(&self, index: usize, number: u64) -> AtomicOp {
         let count = self.flows[index].atomics_before + number;
         match self.params.atomic {
@@ -164,7 +164,7 @@ impl Path {
         }
     }
 
-    /// Checks that atomic `number` has returned how many were before it.
+    /// Checks that atomic `number` has returned the number of earlier atomics.
     pub(super) fn check_atomic(&mut self, index: usize, number: u64) -> Result<(), Error> {
         let (stride, slots) = (self.params.stride(self.size), u64::from(self.params.slots(self.size)));
         let at = self.memory.local(index) + (number % slots) as usize * stride;
@@ -191,7 +191,7 @@ impl Path {
     }
 
     /// Whether all `flows` have posted `limit` messages (`None`: those posted so far), and all are completed
-    /// and confirmed. Asks the peer for the confirmation if only that is missing.
+    /// and confirmed. Asks the peer for the confirmation if only the confirmation is missing.
     ///
     /// # Errors
     /// [`Error::Verbs`].

@@ -73,7 +73,7 @@ impl Path {
         if own { slot as usize * self.params.stride(self.params.size) } else { 0 }
     }
 
-    /// Posts the receives again that have completed, if there are `least` of them.
+    /// Posts the completed receives again, if there are at least `least`.
     pub(super) fn post_taken(&mut self, index: usize, least: usize) -> Result<(), Error> {
         if self.flows[index].taken.len() < least.max(1) {
             return Ok(());
@@ -181,7 +181,7 @@ impl Path {
             .post_send(&SendRequest::new(wr_id.encode(), op, self.memory.control.sge(at, 4)).flags(flags))
         {
             Ok(()) => (flow.credit_told, flow.extra_in_flight) = (count, flow.extra_in_flight + 1),
-            // The queue is full of our own messages: the next poll sends it.
+            // The queue is full of our own messages: the next poll sends the credit.
             Err(VerbsError::QueueFull(_)) => {}
             // The peer has sent all its messages, and closes.
             Err(VerbsError::InvalidState(QpState::Closing)) => {}

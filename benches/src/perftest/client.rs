@@ -68,15 +68,15 @@ pub fn run(
     finish(end, &control, &path, peer, with_iwperf)
 }
 
-/// How long an end that was interrupted stays until its peer has noticed: that may have no processor. A
+/// Maximum time that an interrupted end waits until its peer has noticed: the peer may have no processor. A
 /// second signal ends the process at once.
 const LONGEST_GOODBYE: Duration = Duration::from_secs(5);
 
-/// Ends the connections after an error, while their memory is still there, so that the peer learns of it.
+/// Ends the connections after an error, while their memory still exists, so that the peer learns of the end.
 /// Returns the cause.
 ///
-/// An end that fails resets all of them. One that is interrupted closes the control connection gracefully, by
-/// which another iwperf tells the two apart.
+/// An end that fails resets all connections. An interrupted end closes the control connection gracefully,
+/// which another iwperf recognizes.
 pub(super) fn leave(
     end: &mut Endpoint,
     control: &Control,
@@ -101,8 +101,8 @@ pub(super) fn leave(
     error
 }
 
-/// Finds the event with the reason, if the error shows only that a connection has ended. An end of the data's
-/// connection does not show whether the peer was interrupted: that of the control connection does.
+/// Finds the event with the reason, if the error shows only that a connection has ended. Whether the peer
+/// was interrupted shows only in the end of the control connection, not of a data connection.
 fn explained(end: &mut Endpoint, control: &Control, path: &Path, with_iwperf: bool, error: Error) -> Error {
     const TIME_LIMIT: Duration = Duration::from_millis(500);
     let doing = "measuring";
@@ -135,8 +135,8 @@ pub(super) fn finish(
     with_iwperf: bool,
 ) -> Result<Outcome, Error> {
     if !with_iwperf && path.params.test == Test::WriteLat {
-        // There is no message after the last Write, and perftest fails if the connection closes before it is
-        // done. So perftest closes first, within a time limit.
+        // No message follows the last Write, and perftest fails if the connection closes before perftest has
+        // finished. So we wait, within a time limit, until perftest closes.
         match end
             .wait("closing", Some(SETTLE), |end| Ok(path.flows.iter().find_map(|flow| end.ended(&flow.id))))
         {

@@ -16,7 +16,7 @@ use crate::perftest::wire::{self, Dest, Report};
 /// Bytes of a receive: perftest's messages have at most 56, ours between two iwperfs more.
 pub const MESSAGE_BYTES: usize = 256;
 
-/// Receives kept posted. perftest needs one; the others are for a peer that is ahead.
+/// Receives kept posted. perftest needs one receive; the others are for a peer that is ahead.
 const RECEIVES: usize = 4;
 
 /// Cache line size, as perftest announces it.

@@ -57,7 +57,7 @@ impl Script<'_> {
             return Ok(None);
         }
         let ours = FinalReport::of(self.end, self.path).encode();
-        // The measurements are done. The data path is not polled: the peer may have closed it by now.
+        // The measurements are done. The data path is not polled, since the peer may have closed it already.
         let theirs = self.control.exchange(self.end, &ours, &mut nothing)?;
         FinalReport::decode(&theirs).map(Some)
     }
@@ -101,7 +101,7 @@ impl Script<'_> {
             match place {
                 Purpose::Credit => flow.credit = theirs,
                 Purpose::Data if self.path.params.test == Test::SendBw => {
-                    // perftest's first message may come before it has the cell.
+                    // perftest's first message may arrive before perftest has the cell's location.
                     (flow.credit, flow.remote) = (theirs, theirs);
                 }
                 Purpose::Data => flow.remote = theirs,
@@ -110,7 +110,7 @@ impl Script<'_> {
         Ok(())
     }
 
-    /// Waits for each other. Polls the data path meanwhile.
+    /// Both ends wait for each other. Polls the data path meanwhile.
     fn sync(&mut self) -> Result<(), Error> {
         let ours = self.own_dest(0, Purpose::Data);
         let path = &mut *self.path;
@@ -131,7 +131,7 @@ impl Script<'_> {
         }
     }
 
-    /// Runs messages of the size that has begun. What was measured until an error is told.
+    /// Runs messages of the size that has begun. After an error, reports the results up to the error.
     fn measure(&mut self, warms_up: bool, on_row: OnRow<'_>) -> Result<bandwidth::Run, Error> {
         let (params, with_iwperf) = (self.params(), self.with_iwperf);
         let iters = (params.iters > 0).then_some(u64::from(params.iters));
@@ -148,7 +148,7 @@ impl Script<'_> {
             },
             can_conclude: self.is_client() && both_end && knows_the_end,
         };
-        // With --all, nothing has told a target the size.
+        // With --all, the target does not know the size.
         let has_size = part.source || !params.all;
         let mut live = self.live(limit, warms_up || !part.source);
         let (run, ended) = bandwidth::run(self.end, self.control, self.path, &course, &mut live, on_row);
@@ -173,8 +173,9 @@ impl Script<'_> {
         Live::new(&label, total, self.unit, self.end.clock.hz())
     }
 
-    /// The sizes in order, each with whether it is only run to warm up. A target of iwperf knows of it;
-    /// perftest does not, so with it only operations that need no action of the target can be warmed up.
+    /// The sizes in order, each with whether it is only run to warm up. An iwperf target knows of the
+    /// warm-up. perftest does not, so only operations that need no action of the target can be warmed up
+    /// with it.
     fn courses(&self, target_acts: bool) -> Vec<(u32, bool)> {
         let sizes = self.params().sizes();
         let warms_up = self.params().warm_up && (self.with_iwperf || !target_acts);

@@ -39,7 +39,8 @@ impl Server {
         Ok(Self { listener: end.endpoint.listen(port, 64)? })
     }
 
-    /// Waits for a client without a time limit. Serves one that is not iwperf with `fallback`.
+    /// Waits for a client without a time limit. Serves a client that is not iwperf with the parameters in
+    /// `fallback`.
     ///
     /// # Errors
     /// [`Error::Usage`] for such a client without a fallback; connection errors.

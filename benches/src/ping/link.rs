@@ -40,7 +40,7 @@ impl Link {
         Ok(link)
     }
 
-    /// The queue pair to connect; a new one for each `attempt` after the first.
+    /// The queue pair to connect; a new queue pair for each `attempt` after the first.
     pub(super) fn qp(&mut self, attempt: usize, pd: &ProtectionDomain) -> Result<QueuePair, Error> {
         if attempt > 0 {
             while self.cq.poll_one().is_some() {}

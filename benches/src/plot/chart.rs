@@ -2,21 +2,21 @@
 
 use super::scale::{Scale, bytes, decimal, percent};
 
-/// One axis: what it shows and how.
+/// One axis: its quantity and its format.
 #[derive(Clone, Debug)]
 pub struct Axis {
     /// The quantity, with its unit: "message, bytes".
     pub title: String,
-    /// How values are spread over it.
+    /// The scale of the axis.
     pub scale: Scale,
-    /// How a value at a tick is written: [`decimal`], [`bytes`], [`percent`].
+    /// The format of the values at ticks: [`decimal`], [`bytes`], [`percent`].
     pub label: fn(f64) -> String,
-    /// Values that the axis covers at least.
+    /// Values that the axis has to include.
     pub covers: Vec<f64>,
 }
 
 impl Axis {
-    /// Evenly spread, from zero on.
+    /// A linear axis that begins at zero.
     pub fn linear(title: impl Into<String>) -> Self {
         Self { title: title.into(), scale: Scale::Linear, label: decimal, covers: vec![0.0] }
     }
@@ -36,7 +36,7 @@ impl Axis {
         Self { title: title.into(), scale: Scale::Log10, label: decimal, covers: Vec::new() }
     }
 
-    /// Quantiles from 0 to below 1, each nine as wide as the one before.
+    /// Quantiles from 0 to below 1; each further nine has the same width.
     pub fn quantiles() -> Self {
         Self {
             title: "percentile".into(),
@@ -48,7 +48,7 @@ impl Axis {
     }
 }
 
-/// How a line looks.
+/// The style of a line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Stroke {
     /// A measurement: a line with a mark at each point.
@@ -61,11 +61,11 @@ pub enum Stroke {
 /// One line.
 #[derive(Clone, Debug)]
 pub struct Series {
-    /// In the legend.
+    /// The name in the legend.
     pub name: String,
-    /// (x, y), by increasing x. Those that have no place on a logarithmic axis (0 and below) are left out.
+    /// (x, y), by increasing x. Points without a place on a logarithmic axis (0 and below) are left out.
     pub points: Vec<(f64, f64)>,
-    /// How it looks.
+    /// The style of the line.
     pub stroke: Stroke,
     /// An area behind the line, (x, least, greatest) by increasing x: the spread of repeated measurements.
     pub band: Vec<(f64, f64, f64)>,
@@ -82,7 +82,7 @@ impl Series {
         Self { stroke: Stroke::Dashed, ..Self::new(name, points) }
     }
 
-    /// With an area behind it.
+    /// The same line with an area behind it.
     pub fn with_band(self, band: Vec<(f64, f64, f64)>) -> Self {
         Self { band, ..self }
     }
@@ -91,13 +91,13 @@ impl Series {
 /// Lines over two axes.
 #[derive(Clone, Debug)]
 pub struct Chart {
-    /// Above it.
+    /// The title above the chart.
     pub title: String,
-    /// Below the title, in small letters, a line each or more: what was measured, and where.
+    /// Notes below the title, in small letters, each on one or more lines: the measurement and the machine.
     pub notes: Vec<String>,
-    /// To the right.
+    /// The horizontal axis.
     pub x: Axis,
-    /// Upwards.
+    /// The vertical axis.
     pub y: Axis,
     /// The lines, in the order of the legend.
     pub series: Vec<Series>,

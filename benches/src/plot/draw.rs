@@ -8,13 +8,13 @@ use plotters::prelude::*;
 use super::chart::{Axis, Chart, Stroke};
 use super::scale::Scale;
 
-/// Width and height of a chart without what stands above the plot, pixels.
+/// Width and height of a chart without the lines above the plot, pixels.
 const SIZE: (u32, u32) = (860, 430);
 
 /// Space around everything.
 const MARGIN: i32 = 14;
 
-/// Width of a letter in parts of its height, with a reserve: the viewer's font is not known.
+/// Width of a letter relative to its height, with a reserve, since the viewer's font is not known.
 const LABEL_WIDTH: f64 = 0.5;
 
 /// The legend: length of the line before a name, space around a name, height of a line.
@@ -50,7 +50,7 @@ const LABELS_BELOW: u32 = 48;
 /// Radius of the mark at a point, pixels.
 const MARK: i32 = 3;
 
-/// Most points of a line with marks.
+/// Maximum number of points of a line with marks.
 const MARKED_POINTS: usize = 40;
 
 /// Length of a dash and of the gap after it, pixels.
@@ -67,11 +67,11 @@ pub enum DrawError {
     Backend(String, String),
 }
 
-/// Points by their positions on the axes.
+/// Points as positions on the axes.
 type Places = Vec<(f64, f64)>;
 
 impl Chart {
-    /// As an SVG document.
+    /// Draws the chart as an SVG document.
     ///
     /// # Errors
     /// [`DrawError`]: no point has a place, or the drawing crate refuses.

@@ -1,13 +1,12 @@
-//! Plots as SVG, and a page of them: what `iwperf --report` and other measurements are shown with.
+//! Plots as SVG, and a page of plots, for `iwperf --report` and other measurements.
 //!
-//! A [`Chart`] is lines over two [`Axis`]; [`Chart::svg`] draws it. A [`Page`] puts charts, tables and words
-//! into one HTML file that needs nothing else. The same input gives the same bytes: no date, no font of the
-//! machine.
+//! A [`Chart`] is lines over two [`Axis`]; [`Chart::svg`] draws it. A [`Page`] puts charts, tables and text
+//! into one self-contained HTML file. The same input gives the same bytes: no date, no font of the machine.
 //!
 //! | file | what |
 //! |---|---|
 //! | `chart` | axes and lines |
-//! | `scale` | from a value to its place on an axis, and where the ticks are |
+//! | `scale` | the place of a value on an axis, and the ticks |
 //! | `draw` | a chart as SVG |
 //! | `page` | HTML |
 

@@ -19,14 +19,14 @@ const LINEAR_TICKS: f64 = 8.0;
 /// Values whose relative difference is smaller than this count as equal.
 const LEAST_SPAN: f64 = 1e-6;
 
-/// The share of an axis that a label needs.
+/// Share of an axis that a label needs.
 const LABEL_SHARE: f64 = 0.07;
 
-/// Most ticks of any other axis.
+/// Maximum ticks of any other axis.
 const LOG_TICKS: i32 = 12;
 
 impl Scale {
-    /// The position of `value`; `None` if it has none on this scale.
+    /// The position of `value`; `None` if `value` has no position on this scale.
     pub fn place(self, value: f64) -> Option<f64> {
         let place = match self {
             Self::Linear => value,
@@ -100,7 +100,7 @@ impl Scale {
     }
 }
 
-/// The least range around `low` and `high` that begins and ends at ticks of its own.
+/// The smallest range around `low` and `high` that begins and ends at its own ticks.
 fn whole_steps(low: f64, high: f64) -> (f64, f64) {
     let (mut from, mut to) = (low, high);
     // A wider range may have a longer step, at most twice in a row.
@@ -144,7 +144,7 @@ pub fn bytes(value: f64) -> String {
 /// A quantile as a percentile, with as many digits as it has nines: 90%, 99.99%.
 pub fn percent(quantile: f64) -> String {
     let nines = -(1.0 - quantile).log10();
-    // One more than it has, as the logarithm may be a little above a whole number.
+    // One digit more, since the logarithm may be slightly above a whole number.
     let digits = (nines.ceil() as usize).saturating_sub(2).min(6);
     let text = format!("{:.digits$}", quantile * 100.0);
     let text = if digits > 0 { text.trim_end_matches('0').trim_end_matches('.') } else { &text };

@@ -21,7 +21,7 @@ use crate::silence::SilenceDetector;
 /// The role of this end in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// It posts messages.
+    /// This end posts messages.
     pub source: bool,
     /// The peer posts messages, and this end counts the Sends among them.
     pub target: bool,
@@ -30,7 +30,7 @@ pub struct Part {
     pub counts: bool,
 }
 
-/// One run, as long as it can still be prolonged.
+/// A run that can still be prolonged.
 #[derive(Debug)]
 pub struct Run {
     size: u32,
@@ -56,7 +56,7 @@ impl Run {
         self.busy_cycles = end.driver.counters().busy_cycles - self.busy_at_start;
     }
 
-    /// Counts the received messages: this end was the target.
+    /// Counts the received messages, at the end that was the target.
     pub fn received(&mut self, path: &Path) {
         self.messages = path.received();
     }
@@ -104,7 +104,7 @@ pub struct RunPlan {
     pub limit: Option<u64>,
     /// When a run by time ends.
     pub ending: Ending,
-    /// A signal ends the run in order: the peer needs no message of ours to go on.
+    /// True if a signal may end the run in order, since the peer needs no message of ours to continue.
     pub can_conclude: bool,
 }
 
@@ -113,12 +113,12 @@ pub struct RunPlan {
 pub enum Ending {
     /// After the seconds of the parameters.
     InTime,
-    /// When it is interrupted; a row is printed each time that so many seconds are over.
+    /// When the run is interrupted; a row is printed each time the seconds of the parameters have passed.
     Never,
 }
 
-/// Runs until this end's part is done: as the source, when everything is confirmed; as a mere target, when
-/// the peer sends on the control connection. The run is what was measured until the error, if there is one.
+/// Runs until this end's part is done: as the source, when everything is confirmed; as the target only, when
+/// the peer sends on the control connection. On an error, the returned run covers the time until the error.
 ///
 /// # Errors
 /// [`Error::Silent`], [`Error::Disconnected`], [`Error::Completion`], [`Error::Interrupted`].
@@ -170,7 +170,8 @@ pub fn run(
     (run, outcome)
 }
 
-/// Messages that a target has had, from what its engine has counted: nothing tells it of Writes and Reads.
+/// Messages that a target has received, by the counters of its engine, since the target gets no completions
+/// of Writes and Reads.
 fn arrived(path: &Path, before: &EngineCounters, after: &EngineCounters) -> u64 {
     let size = u64::from(path.size()).max(1);
     match path.params.test.verb() {
@@ -180,7 +181,7 @@ fn arrived(path: &Path, before: &EngineCounters, after: &EngineCounters) -> u64 
     }
 }
 
-/// A run while messages move.
+/// A run in progress.
 struct Moved {
     meter: Meter,
     started: u64,
@@ -284,7 +285,7 @@ struct LastRow {
 }
 
 impl LastRow {
-    /// The row of the time since the last one.
+    /// The row of the time since the last row.
     fn row(&mut self, path: &Path, hz: u64) -> Row {
         let (now, completed) = (Clock::cycles(), path.completed());
         let messages = completed - self.messages;
@@ -328,7 +329,7 @@ fn is_done(
     Ok(counted && control.has_message()?)
 }
 
-/// Whether a connection has ended that is still needed.
+/// Whether a connection that is still needed has ended.
 fn connection_ended(
     end: &mut Endpoint,
     control: &Control,
@@ -348,15 +349,15 @@ fn connection_ended(
 /// would measure a copy. A tenth of the run drains at the speed of the wire.
 #[derive(Debug)]
 struct Meter {
-    /// Messages of a part; 0: no peak is wanted.
+    /// Messages of a tenth of the run; 0: no peak is wanted.
     part: u64,
-    /// Fewest messages between two samples.
+    /// Minimum messages between two samples.
     step: u64,
     /// Times, each with the number of messages completed by then.
     samples: Vec<(u64, u64)>,
 }
 
-/// Most samples in a run.
+/// Maximum samples in a run.
 const SAMPLES: u64 = 100;
 
 impl Meter {

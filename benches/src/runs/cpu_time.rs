@@ -7,13 +7,13 @@ use rustix::time::{ClockId, clock_gettime};
 pub(super) struct CpuTime(f64);
 
 impl CpuTime {
-    /// Up to now.
+    /// The CPU time of this process so far.
     pub(super) fn now() -> Self {
         let time = clock_gettime(ClockId::ProcessCPUTime);
         Self(time.tv_sec as f64 + time.tv_nsec as f64 / 1e9)
     }
 
-    /// That spent since then, percent of one CPU over `seconds`.
+    /// The CPU time spent since then, percent of one CPU over `seconds`.
     pub(super) fn percent_since(self, seconds: f64) -> f64 {
         100.0 * (Self::now().0 - self.0) / seconds.max(1e-9)
     }

@@ -6,9 +6,9 @@ use crate::profile::Profiled;
 /// The result for one message size.
 #[derive(Clone, Copy, Debug)]
 pub enum Figures {
-    /// Of a bandwidth test.
+    /// The result of a bandwidth test.
     Bandwidth(BandwidthRow),
-    /// Of a latency test.
+    /// The result of a latency test.
     Latency(LatencySummary),
 }
 
@@ -21,12 +21,13 @@ impl Default for Figures {
 /// The result of a run at a given rate.
 #[derive(Clone, Debug, Default)]
 pub struct LoadFigures {
-    /// Messages a second that were asked for.
+    /// Requested messages a second.
     pub asked_messages_per_s: f64,
-    /// Latencies end when the target confirms the message; otherwise when TCP has taken it.
+    /// True if latencies end when the target confirms the message; otherwise they end when TCP has accepted
+    /// it.
     pub confirmed: bool,
-    /// Messages that were due at the end of the time and could not be posted. Their latencies are their waits
-    /// so far.
+    /// Messages that were due before the end but could not be posted. Their latencies are their waits so
+    /// far.
     pub unsent: u64,
     /// Latencies, each from when the message was due.
     pub latency: LatencySummary,
@@ -35,7 +36,7 @@ pub struct LoadFigures {
 }
 
 impl LoadFigures {
-    /// Two loads at the same time.
+    /// The sum of two loads at the same time.
     pub fn merged(mut self, other: Self) -> Self {
         self.latencies.add(&other.latencies);
         Self {
@@ -55,7 +56,7 @@ pub struct CoreFigures {
     pub cpu: usize,
     /// Its queue pairs.
     pub queue_pairs: u32,
-    /// Messages on them.
+    /// Messages on these queue pairs.
     pub messages: u64,
     /// Bytes a second, over this core's own time.
     pub bytes_per_s: f64,
@@ -77,27 +78,27 @@ pub struct Row {
     pub messages: u64,
     /// The figures.
     pub figures: Figures,
-    /// Whether the bandwidth counts confirmed messages; otherwise messages that TCP took.
+    /// True if the bandwidth counts confirmed messages; otherwise it counts messages that TCP has accepted.
     pub confirmed: bool,
     /// Cycles that this end spent on frames, without spinning.
     pub busy_cycles: u64,
     /// All latencies; empty where none were measured.
     pub distribution: Distribution,
-    /// Of a run at a given rate, when this end was its source.
+    /// The figures of a run at a given rate, if this end was its source.
     pub load: Option<LoadFigures>,
     /// The profile of this end's thread, if it was profiled.
     pub profile: Option<Profiled>,
     /// Queue pairs that took part.
     pub queue_pairs: u32,
-    /// When it began and ended here, cycles; of bandwidth tests.
+    /// Start and end of a bandwidth test at this end, cycles.
     pub span: (u64, u64),
     /// The work of each core, if there were several.
     pub cores: Vec<CoreFigures>,
-    /// The run was interrupted: the figures are those until then.
+    /// True if the run was interrupted; the figures cover the time until then.
     pub is_partial: bool,
     /// The CPU time of this process, percent of one CPU.
     pub cpu_percent: f64,
-    /// What this end sent and what it received, in a run in both directions.
+    /// In a run in both directions, the figures of the sent and of the received messages.
     pub ways: Option<[BandwidthRow; 2]>,
     /// Each latency in the order of measurement, microseconds, if they are wanted.
     pub samples_us: Vec<f64>,
@@ -120,9 +121,9 @@ pub struct BandwidthRow {
     pub bytes: u64,
     /// Messages on all queue pairs.
     pub iterations: u64,
-    /// Best part of the run, bytes a second; 0 when not looked for.
+    /// Best part of the run, bytes a second; 0 if not measured.
     pub peak: f64,
-    /// Whole run, bytes a second.
+    /// Average over the whole run, bytes a second.
     pub average: f64,
     /// Messages a second.
     pub messages_per_s: f64,

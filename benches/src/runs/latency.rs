@@ -21,7 +21,7 @@ use crate::silence::SilenceDetector;
 
 const DOING: &str = "measuring";
 
-/// Runs one size on the one queue pair. The row is what was measured until the error, if there is one.
+/// Runs one size on the one queue pair. On an error, the row covers the time until the error.
 ///
 /// # Errors
 /// [`Error::Silent`], [`Error::Disconnected`], [`Error::Completion`], [`Error::Interrupted`].
@@ -179,7 +179,7 @@ impl Turns {
         if posts_first {
             self.post(path)?;
         }
-        // Both ends post and receive the same number. The one that answers posts last.
+        // Both ends post and receive the same number. The answering end posts last.
         while self.limit.is_none_or(|limit| arrived < limit) {
             if self.arrival(end, control, path, live, arrived)? == Waited::Over {
                 break;
@@ -231,7 +231,7 @@ impl Turns {
                 self.record(cycles);
                 if live.is_due() {
                     live.show(self.moment(end, path));
-                    // It has taken time: the message on its way is no sample.
+                    // This has taken time, so the message in flight is no sample.
                     self.last_post = None;
                 }
             }

@@ -5,8 +5,8 @@ use dp::Clock;
 use super::figures::{BandwidthRow, CoreFigures, Figures, LoadFigures, Row};
 use crate::profile::Profiled;
 
-/// The sum of `rows`, one of each core: all messages, from when the first core began to when the last ended.
-/// A core that ends early lowers the rate, as an idle core would in practice.
+/// The sum of `rows`, one row per core: all messages, from the start of the first core to the end of the
+/// last. A core that ends early lowers the rate, as an idle core would in practice.
 pub fn merge(rows: &[(usize, Row)], hz: u64) -> Row {
     let began = rows.iter().map(|(_, row)| row.span.0).min().unwrap_or(0);
     let ended = rows.iter().map(|(_, row)| row.span.1).max().unwrap_or(0);
@@ -73,7 +73,7 @@ fn of_core(cpu: usize, row: &Row) -> CoreFigures {
     }
 }
 
-/// The clock that spans are measured with, a second.
+/// The frequency of the clock that measures spans, cycles a second.
 pub fn span_hz() -> u64 {
     Clock::new().hz()
 }

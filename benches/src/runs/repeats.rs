@@ -1,8 +1,8 @@
-//! Runs that were repeated (`--runs`): rows of the same kind, and how far their figures are apart.
+//! Runs that were repeated (`--runs`): rows of the same kind, and the spread of their figures.
 
 use super::Row;
 
-/// Least, middle and greatest value of several.
+/// The minimum, median and maximum of several values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
     /// The least.
@@ -14,7 +14,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Of these values; `None` if there are none.
+    /// The spread of these values; `None` if there are none.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut values: Vec<f64> = values.into_iter().collect();
         values.sort_by(f64::total_cmp);

@@ -2,7 +2,7 @@
 //! pass that copies them.
 //!
 //! 32-bit words are added to 64-bit accumulators, in the widest vectors of the CPU, which are detected
-//! at run time. Combining the sums of several pieces is up to the caller.
+//! at run time. The caller combines the sums of pieces.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -46,7 +46,7 @@ enum Instructions {
     Avx512,
     #[cfg(target_arch = "x86_64")]
     Avx2,
-    /// Those of every CPU of this architecture.
+    /// The instructions that every CPU of this architecture has.
     Plain,
 }
 
@@ -97,7 +97,7 @@ impl Instructions {
 mod tests {
     use super::*;
 
-    /// RFC 1071 word by word.
+    /// The sum of RFC 1071, computed word by word.
     fn reference(bytes: &[u8]) -> u64 {
         bytes.chunks(2).map(|pair| u64::from(u16::from_ne_bytes([pair[0], *pair.get(1).unwrap_or(&0)]))).sum()
     }
@@ -109,7 +109,7 @@ mod tests {
         sum
     }
 
-    /// Those of this CPU, the best first.
+    /// The instruction sets of this CPU, the best first.
     fn supported() -> impl Iterator<Item = Instructions> {
         let all = [
             #[cfg(target_arch = "x86_64")]
@@ -123,7 +123,8 @@ mod tests {
 
     #[test]
     fn all_instructions_give_the_sum_of_the_words_at_every_length_and_alignment() {
-        // Small and large bytes in turn, so that carries run, and every place counts differently.
+        // Small and large bytes in turn: carries propagate, and each position contributes a
+        // different value.
         let bytes: Vec<u8> =
             (0..2048 + 64_u32).map(|n| (n * n + n / 7) as u8 | ((n % 3) << 6) as u8).collect();
         assert_eq!(Instructions::best(), supported().next().unwrap());

@@ -1,4 +1,4 @@
-//! Checksums of known frames, and no panic whatever the frame.
+//! Checksums of known frames; no frame causes a panic.
 
 use proptest::collection::vec;
 use proptest::prelude::*;

@@ -1,35 +1,36 @@
-//! A counter that may begin anew, made one that goes on.
+//! A monotonic counter on top of a cycle counter that may restart.
 //!
-//! The cycle counter begins at zero again, or at any other value, where a machine was suspended to memory,
-//! and where a process or a virtual machine is restored on another one. A clock that waited until the counter
-//! had caught up would stop all timers for as long as the first machine ran. How much time has passed
-//! meanwhile is unknown: the clock goes on as if none had.
+//! The cycle counter restarts at zero or at any other value after the machine was suspended to memory, and
+//! when a process or a virtual machine is restored on another machine. A clock that waited for the counter to
+//! catch up would stop all timers for as long as the first machine had run. The time that has passed
+//! meanwhile is unknown: the clock continues as if none had.
 //!
-//! A counter that jumps ahead is no case for this: that time has passed, as far as can be known.
+//! A counter that jumps ahead is not corrected: as far as this process can know, that time has
+//! passed.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A counter that falls by more than this began anew. The counters of two processors differ by less, and so
-/// do two readings of threads that are interrupted on their way: 2^27 cycles are tens of milliseconds.
+/// A counter that falls by more than this has restarted. 2^27 cycles are tens of milliseconds: the counters
+/// of two processors differ by less, and so do the readings of two threads that are interrupted in between.
 const JITTER: u64 = 1 << 27;
 
-/// How far the counter goes on before its latest reading is kept: rarely enough that threads on many
-/// processors share the line of the cache.
+/// A reading is recorded when the counter has advanced by this much since the last recorded one.
+/// This is rare enough that threads on many processors can share the cache line.
 const STEP: u64 = 1 << 26;
 
-/// What is added to a counter, and how far it has come.
+/// The offset that is added to a counter, and a recent value of the sum.
 ///
-/// A counter may be steady: then it is read alone. Another one is read by way of the slow path, which finds
-/// out first which of the two it is.
+/// A steady counter is read directly. Any other counter is read through the slow path, which first finds
+/// out which of the two kinds the counter is.
 pub(super) struct Restarts {
-    /// [`STEP`] for a steady counter. 0 for another one, and before the first reading.
+    /// [`STEP`] for a steady counter; 0 for any other counter, and before the first reading.
     step: AtomicU64,
-    /// What the counter is ahead of the one that it is made of: 0 until that begins anew. Sums wrap.
+    /// Added to the raw counter: 0 until the raw counter restarts. Sums wrap.
     ahead: AtomicU64,
-    /// A recent value, older by less than [`STEP`].
+    /// A recent value of the sum, less than [`STEP`] old.
     recent: AtomicU64,
-    /// Held while the two are changed for a counter that began anew.
+    /// Held while `ahead` and `recent` are changed after a restart of the raw counter.
     lock: Mutex<()>,
 }
 
@@ -43,8 +44,8 @@ impl Restarts {
         }
     }
 
-    /// Reads the counter: `steady` if `is_steady`, which stays the same, and otherwise `other`. The result
-    /// goes on where the counter begins anew.
+    /// Reads the counter: `steady` if `is_steady`, otherwise `other`. `is_steady` always returns the same
+    /// value. The result continues from its last value when the counter restarts.
     #[inline]
     pub(super) fn read(
         &self,
@@ -52,8 +53,8 @@ impl Restarts {
         is_steady: impl Fn() -> bool,
         other: impl Fn() -> u64,
     ) -> u64 {
-        // In this order: a counter that is read after it began anew is not added to an older `ahead`
-        // unnoticed, since the sum is then far below `recent`.
+        // `ahead` is loaded first. If the counter restarts between the two reads, the sum is far
+        // below `recent`, so the restart is noticed.
         let ahead = self.ahead.load(Ordering::Acquire);
         let value = steady().wrapping_add(ahead);
         let since = value.wrapping_sub(self.recent.load(Ordering::Relaxed));
@@ -63,8 +64,8 @@ impl Restarts {
         self.read_any(|| if is_steady() { (steady(), STEP) } else { (other(), 0) })
     }
 
-    /// The same for a reading that may be far from the recent one. `counter` returns its reading, and the
-    /// step of the counter.
+    /// As [`read`](Self::read), for a reading that may be far from `recent`. `counter` returns a reading
+    /// and the counter's step.
     #[cold]
     fn read_any(&self, counter: impl Fn() -> (u64, u64)) -> u64 {
         let ahead = self.ahead.load(Ordering::Acquire);
@@ -75,7 +76,7 @@ impl Restarts {
         if since < STEP || since.wrapping_neg() <= JITTER {
             return value;
         }
-        // Panics of other holders leave nothing half done.
+        // A holder that panics leaves no change half done.
         let _lock = self.lock.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let (ahead, recent) = (self.ahead.load(Ordering::Relaxed), self.recent.load(Ordering::Relaxed));
         let (counted, _) = counter();
@@ -98,11 +99,11 @@ mod tests {
 
     use super::*;
 
-    /// Where the counter begins: far enough from zero to fall far.
+    /// The first reading of the counter: so large that the counter can fall by more than `JITTER`.
     const BEGIN: u64 = 1 << 50;
 
     impl Restarts {
-        /// Reads a steady counter: nothing else is read beside it.
+        /// Reads a steady counter; `other` must not be read.
         fn read_steady(&self, counter: impl Fn() -> u64) -> u64 {
             self.read(counter, || true, || unreachable!())
         }
@@ -116,7 +117,7 @@ mod tests {
             assert_eq!(read(BEGIN), BEGIN, "the first reading, whatever it is");
             assert_eq!(read(BEGIN + 3 * STEP), BEGIN + 3 * STEP);
             assert_eq!(read(BEGIN + 3 * STEP + 9), BEGIN + 3 * STEP + 9);
-            // Nobody has noted the last 9.
+            // The last 9 cycles were not recorded.
             assert_eq!(read(anew), BEGIN + 3 * STEP, "{anew}");
             for passed in [1, STEP, STEP + 1, 40 * STEP, 1 << 40] {
                 assert_eq!(read(anew.wrapping_add(passed)), BEGIN + 3 * STEP + passed, "{anew}");
@@ -139,8 +140,8 @@ mod tests {
         assert_eq!(read(BEGIN - JITTER - 1), BEGIN, "it began anew");
     }
 
-    /// What a counter that is not steady says counts nowhere, whether it stands still or is near the other
-    /// one.
+    /// The readings of a counter that is not steady are ignored, whether it stands still or is close to
+    /// the other one.
     #[test]
     fn a_counter_that_is_not_steady_is_replaced() {
         for unsteady in [0, 9, BEGIN, BEGIN + 40 * STEP, BEGIN + 50 * STEP] {
@@ -153,7 +154,7 @@ mod tests {
         }
     }
 
-    /// Most readings of a steady counter look at nothing else.
+    /// Most readings of a steady counter do not call `is_steady`.
     #[test]
     fn a_counter_is_asked_once_in_a_while_whether_it_is_steady() {
         let (restarts, asked) = (Restarts::new(), std::cell::Cell::new(0));
@@ -165,12 +166,12 @@ mod tests {
             let raw = BEGIN + reading * (STEP / 256);
             assert_eq!(restarts.read(|| raw, is_steady, || unreachable!()), raw);
         }
-        // Twice for each step that is kept: before it has the lock, and with it.
+        // Twice for each step that is recorded: before the lock is taken, and with it.
         assert_eq!(asked.get(), 8);
     }
 
-    /// A thread that finds a counter that began anew may find, when it has the lock, that another one has
-    /// dealt with it, from a processor whose counter is a little ahead.
+    /// A thread that notices a restart may find, once it has the lock, that another thread has already
+    /// handled the restart, on a processor whose counter is a little ahead.
     #[test]
     fn of_two_threads_that_find_a_new_beginning_one_deals_with_it() {
         let restarts = Restarts::new();
@@ -186,7 +187,7 @@ mod tests {
         };
         assert_eq!(restarts.read_steady(counter), BEGIN - 10, "as far behind as its counter");
         assert_eq!(readings.get(), 3, "read again under the lock");
-        // It begins anew once more, and goes on from the latest of all readings.
+        // The counter restarts once more, and the sum continues from the latest of all readings.
         assert_eq!(restarts.read_steady(|| 1000_u64.wrapping_sub(JITTER + 1)), BEGIN);
     }
 
@@ -198,11 +199,12 @@ mod tests {
         }
     }
 
-    /// A counter begins anew while threads read it: all of them go on from where it was.
+    /// A counter restarts while threads read it: the sum continues for all of them.
     #[test]
     fn all_threads_go_on_from_one_place() {
-        /// How far the counter goes between two new beginnings: so far that a thread that has waited since
-        /// before one of them is told from one on another processor.
+        /// How far the counter advances between two restarts. It is far more than `JITTER`, so that the
+        /// reading of a thread that was delayed across a restart is not taken for that of another
+        /// processor.
         const RUN: u64 = 4 * JITTER;
         let (restarts, raw, stop) = (Restarts::new(), AtomicU64::new(BEGIN), AtomicBool::new(false));
         let counter = || raw.fetch_add(1 << 12, Ordering::Relaxed);
@@ -211,8 +213,8 @@ mod tests {
             let (mut last, mut goes_on) = (restarts.read_steady(counter), true);
             while !stop.load(Ordering::Relaxed) {
                 let value = restarts.read_steady(counter);
-                // A reading is up to JITTER behind the latest one that was kept, and the one before was up to
-                // STEP ahead of that.
+                // A reading is up to JITTER behind the latest recorded one, and the reading before was up to
+                // STEP ahead of the latest recorded one.
                 goes_on &= value + JITTER + STEP > last;
                 last = last.max(value);
             }
@@ -231,8 +233,8 @@ mod tests {
             readers.into_iter().all(|reader| reader.join().is_ok_and(|goes_on| goes_on)) && go_on
         });
         assert!(go_on);
-        // Each time it went on from the latest reading that was kept, which was less than STEP old, and the
-        // next run began up to JITTER behind it.
+        // After each restart the sum continued from the latest recorded reading, which was less than STEP
+        // old, and the next run began up to JITTER behind that reading.
         assert!(restarts.read_steady(counter) > BEGIN + 20 * (RUN - STEP - JITTER));
     }
 }

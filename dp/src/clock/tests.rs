@@ -1,4 +1,4 @@
-//! What the clock promises.
+//! Tests of the clock.
 
 use super::*;
 
@@ -16,7 +16,7 @@ fn time_never_goes_back() {
 #[test]
 fn time_passes_as_the_system_says_within_five_percent() {
     let clock = Clock::new();
-    // Interrupted between the two readings, one measurement may be off: the best of a few counts.
+    // A measurement is off if the thread is interrupted between its two readings: the best of a few counts.
     let deviation = (0..5)
         .map(|_| {
             let (ours, theirs) = (clock.now_us(), Instant::now());
@@ -50,7 +50,8 @@ fn a_reading_from_before_the_clock_was_made_is_its_beginning() {
     assert!((999_999..=1_000_000).contains(&second), "{second}");
 }
 
-/// Where the system's clock falls, the counter falls, and does not stand still: so it is seen to begin anew.
+/// If the system's clock is set back, the counter falls instead of standing still, so the restart is
+/// noticed.
 #[test]
 fn nanoseconds_fall_with_the_systems_clock() {
     let (origin, apart) = (Instant::now(), Duration::from_secs(5));

@@ -23,28 +23,28 @@ use crate::{Offloads, PortInfo, Queue};
 /// Ethernet header and a VLAN tag, bytes.
 const L2_BYTES: usize = 18;
 
-/// Devices that report a largest frame of 1518 bytes although they send and receive larger ones: the
-/// configured MTU is used.
+/// Devices that report a largest frame of 1518 bytes although they send and receive larger frames.
+/// The configured MTU is used for them instead.
 const UNDERSTATED_MTU: &[&str] = &["net_af_packet", "net_memif"];
 
 /// Smallest packet buffer, bytes.
 const MIN_MBUF_BYTES: usize = 2048;
 
-/// Smallest packet buffer where frames of 64 KiB arrive in chains: each boundary between two buffers may
-/// split an FPDU, which then costs more than a contiguous one.
+/// Smallest packet buffer where frames of 64 KiB arrive in chains. Each boundary between two buffers may
+/// split an FPDU, and a split FPDU costs more than a contiguous one.
 const MIN_LARGE_FRAME_MBUF_BYTES: usize = 4096;
 
 /// The device side of a vhost-user socket.
 const VHOST: &str = "net_vhost";
 
-/// The two sides of a vhost-user socket and of a memif one: there is one peer, and the link is its
-/// connection.
+/// The two sides of a vhost-user socket and of a memif socket. Such a device has one peer, and the
+/// link is up while the peer is connected.
 const POINT_TO_POINT: &[&str] = &[VHOST, "net_virtio_user", "net_memif"];
 
 /// Devices that do not count missing receive buffers.
 const NO_RX_NO_MBUF_COUNT: &[&str] = &[VHOST];
 
-/// Devices that receive into chains of buffers unasked, without reporting the offload.
+/// Devices that always receive into chains of buffers, without reporting the offload.
 const ALWAYS_SCATTER: &[&str] = &[VHOST];
 
 /// Each of our offloads with DPDK's bit for it.
@@ -61,18 +61,18 @@ const TX_OFFLOADS: &[(Offloads, u64)] = &[
     (Offloads::TX_TSO, sys::K_TX_TCP_TSO),
 ];
 
-/// Approximate size of a large buffer, if the driver takes that in one descriptor: NICs take less than
-/// 64 KiB.
+/// Approximate size of a large buffer, unless the driver's limit for one descriptor is lower. NICs
+/// take less than 64 KiB per descriptor.
 const BULK_BYTES: usize = 32 << 10;
 
-/// Least number of views of large buffers: enough for a cache for each thread.
+/// Minimum number of views of large buffers: enough for a cache for each thread.
 const MIN_BULK_VIEWS: u32 = 4096;
 
 /// A started device; stopped and closed when its last port is dropped.
 pub(super) struct Device {
-    /// Before the handle: the driver may tell of events until it is closed.
+    /// Dropped before the handle: the driver may report events until it is closed.
     events: Option<LinkEvents>,
-    /// Next, so that the device is closed before the pool is released.
+    /// Dropped next, so that the device is closed before the pools are released.
     handle: DeviceHandle,
     pub(super) port_id: u16,
     /// One for each queue.
@@ -83,9 +83,9 @@ pub(super) struct Device {
     pub(super) stats_lock: Mutex<()>,
     /// Whether only the port can notice that receive buffers ran out.
     pub(super) lacks_rx_no_mbuf_count: bool,
-    /// It has no TSO, but the other side of its socket may take uncut frames.
+    /// The device has no TSO, but the other side of its socket may accept uncut frames.
     may_pass_large_frames: bool,
-    /// It was configured with an interrupt for each receive queue.
+    /// The device was configured with an interrupt for each receive queue.
     has_rx_interrupts: bool,
 }
 
@@ -185,7 +185,7 @@ fn setup(
     }
     let configure = |conf: &sys::rte_eth_conf| {
         // The first vhost device that is configured starts vhost's thread. DPDK decides without a lock
-        // whether it is the first, and two such threads free the same connection.
+        // which device is the first; two such threads would free the same connection twice.
         let _one_at_a_time = lock();
         // SAFETY: `handle` keeps the port open, it is not started, and nobody else uses it. The configuration
         // is copied.
@@ -194,7 +194,8 @@ fn setup(
     conf.intr_conf.set_rxq(u32::from(with_interrupts));
     let mut configured = configure(&conf);
     if configured < 0 && with_interrupts {
-        // Not every device has interrupts for its queues. Its ports are polled.
+        // Not every device has interrupts for its queues. The ports of a device without them are
+        // polled.
         eal::log::mark();
         conf.intr_conf.set_rxq(0);
         configured = configure(&conf);
@@ -224,7 +225,7 @@ fn setup(
         Ok(QueuePools { pool, bulk: has_bulk.then(bulk).transpose()? })
     });
     let pools = pools.collect::<Result<Vec<_>, DeviceError>>()?;
-    // From here on the device holds the pools, and is closed before it releases them.
+    // From here on `device` owns the pools, and it is closed before they are released.
     let mut device = Device {
         events: LinkEvents::listen(id),
         handle,
@@ -268,7 +269,7 @@ fn bulk_bytes(mtu: u16, buffer_bytes: usize) -> usize {
     (BULK_BYTES.min(buffer_bytes) / mtu * mtu).clamp(mtu, MAX_DATA_BYTES)
 }
 
-/// The MTU to configure on the device; some report too small a maximum.
+/// The MTU to configure on the device; some devices report too small a maximum.
 fn device_mtu(
     name: &str,
     driver: &str,
@@ -360,24 +361,24 @@ impl Device {
         Ok(())
     }
 
-    /// The interrupt of a receive queue, if it has one. The device is started.
+    /// The interrupt of a receive queue, if it has one. Call it on a started device.
     pub(super) fn interrupt(&self, queue: u16) -> Option<RxInterrupt> {
         let (probed, listener) = (self.handle.probed.of_queue(queue), self.events.as_ref()?.listener());
-        // Those of virtual devices are tested.
+        // The interrupts of virtual devices are known to work: tests cover them.
         let is_proven = self.handle.is_virtual();
         RxInterrupt::of(self.port_id, queue, probed, self.has_rx_interrupts, is_proven, listener)
     }
 
-    /// Whether the driver at the other end of a vhost-user socket has negotiated that it takes large TCP
-    /// frames uncut.
+    /// Whether the driver at the other end of a vhost-user socket has negotiated that it accepts large
+    /// TCP frames uncut.
     ///
-    /// DPDK's vhost device has no flag for it, as this is not known before a driver connects. Once one
-    /// has, the device describes such frames as virtio requires.
+    /// DPDK's vhost device has no flag for this, since the answer is unknown until a driver connects.
+    /// Once a driver is connected, the device describes such frames as virtio requires.
     ///
-    /// The callbacks of vhost, which run while the connection exists, belong to the driver of the port: a
-    /// second registration for the socket would replace them. The event of the link runs there as well, but
-    /// a peer that connects between the configuration of the port and that of its queues has no number yet
-    /// when it comes, and no later event tells of it.
+    /// This is asked each time, since no event tells it. The vhost callbacks of the connection belong to
+    /// the port's driver, and a second registration for the socket would replace them. The link event comes
+    /// too early for a peer that connects between the configuration of the port and that of its queues: its
+    /// connection has no number yet at that event, and no later event follows.
     pub(super) fn passes_large_frames(&self) -> bool {
         const NEEDED: u64 = sys::K_GUEST_CSUM | sys::K_GUEST_TSO4 | sys::K_GUEST_TSO6 | sys::K_MRG_RXBUF;
         let Some(events) = self.events.as_ref().filter(|_| self.may_pass_large_frames) else { return false };
@@ -385,20 +386,20 @@ impl Device {
         let Some(connection) = self.vhost_connection() else { return false };
         let mut features = 0;
         // SAFETY: `features` is a local variable to write to. The connection was found with `_held`: vhost
-        // takes its number away before it tells that the link is down, and frees it after `on_event` has
-        // returned from that, which waits for `_held`.
+        // removes the connection's number before it reports that the link is down, and frees the
+        // connection after `on_event` has returned, which waits for `_held`.
         let done = unsafe { sys::rte_vhost_get_negotiated_features(connection, &mut features) };
         done == 0 && features & NEEDED == NEEDED
     }
 
-    /// Whether the device was taken away. Nothing may access it then.
+    /// Whether the device was taken away. Nothing may access the device then.
     #[inline]
     pub(super) fn is_gone(&self) -> bool {
         self.handle.gone().load(Ordering::Relaxed)
     }
 
-    /// Whether frames can pass once the driver says that the link is up. The vhost driver says so before the
-    /// queues know the number of the connection, and between the two it drops frames.
+    /// Whether frames can pass once the driver reports that the link is up. The vhost driver reports it
+    /// before the queues know the number of the connection, and drops frames in between.
     pub(super) fn is_connected(&self) -> bool {
         !self.may_pass_large_frames || self.vhost_connection().is_some()
     }
@@ -421,7 +422,7 @@ impl Drop for Device {
         if eal::is_forked() || !cannot_close {
             return;
         }
-        // The backend may still write to the rings and to the buffers in them, or the driver has them: they
+        // The backend may still write to the rings and their buffers, or the driver still holds them: they
         // must exist until this process ends.
         self.handle.abandoned = true;
         std::mem::forget(self.pools.clone());

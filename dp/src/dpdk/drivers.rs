@@ -1,14 +1,14 @@
 //! Limits of drivers that ethdev does not report: the longest buffer of a frame, the number of buffers,
-//! the segment sizes for TSO, and what does not work.
+//! the segment sizes for TSO, and offloads that do not work.
 //!
-//! `rte_eth_dev_info` has `tx_desc_lim.nb_seg_max` and `nb_mtu_seg_max`, and nothing else of this.
-//! Beyond its limits, a driver drops the frame every time it is sent, or sends different bytes. Every driver
-//! that is linked in has a row, even where the limits of [`UNKNOWN`] fit, so that a new one is read first.
-//! Files (below `drivers/net`) and names are those of DPDK 22.11.11.
+//! Of these, `rte_eth_dev_info` reports only `tx_desc_lim.nb_seg_max` and `nb_mtu_seg_max`. Beyond its
+//! limits, a driver drops the frame every time it is sent, or sends different bytes. Every driver that is
+//! linked in has a row, even where the limits of [`UNKNOWN`] fit. So the source of a new driver has to be
+//! read before it is added. Files (below `drivers/net`) and names are those of DPDK 22.11.11.
 //!
-//! Nothing here keeps these limits, as no frame of ours comes near: a least length (17 bytes for i40e, iavf
-//! and ice, 14 for ixgbe), headers of at most 512 bytes for TSO (igb, igc), TCP headers within 255 bytes
-//! (em), and frames of at most 256 KiB for TSO (i40e, ice).
+//! Some limits are not listed, because no frame of this crate's users comes near them: a minimum length (17
+//! bytes for i40e, iavf and ice, 14 for ixgbe), headers of at most 512 bytes for TSO (igb, igc), TCP
+//! headers within 255 bytes (em), and frames of at most 256 KiB for TSO (i40e, ice).
 
 use dpdk_sys as sys;
 
@@ -18,27 +18,27 @@ use crate::{Mss, TsoLimits};
 /// Limits of one driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Driver {
-    /// Most bytes in one buffer of a frame (`data_len`).
+    /// Maximum bytes in one buffer of a frame (`data_len`).
     pub(super) buffer_bytes: usize,
-    /// Most buffers of a frame that is not cut.
+    /// Maximum buffers of a frame that is sent without TSO.
     pub(super) buffers: usize,
-    /// Most buffers of a frame that is cut.
+    /// Maximum buffers of a frame that is cut by TSO.
     pub(super) tso_buffers: usize,
-    /// Buffers by which a frame has to stay below the number that the device reports.
+    /// A frame must have this many buffers fewer than the maximum that the device reports.
     spare_buffers: usize,
-    /// Whether TSO works with frames like ours, whose headers have a buffer of their own.
+    /// Whether TSO works with frames whose headers are in their own buffer, as ours are.
     pub(super) tso: bool,
     /// Segment sizes for TSO.
     pub(super) mss: Mss,
     /// Whether frames coalesced by LRO are delivered.
     pub(super) joins: bool,
-    /// Bytes of a VLAN tag that the device counts to its MTU.
+    /// Bytes of a VLAN tag that count against the device's MTU.
     pub(super) mtu_tag_bytes: u16,
     /// Bytes that a receive buffer needs in addition to the frame.
     pub(super) rx_header_bytes: usize,
-    /// The device uses receive buffers of a multiple of this, bytes, and leaves the rest unused.
+    /// The device rounds the size of a receive buffer down to a multiple of this many bytes.
     pub(super) rx_unit: usize,
-    /// Most bytes that it receives into one buffer.
+    /// Maximum bytes that the device receives into one buffer.
     pub(super) rx_buffer_bytes: usize,
     /// Whether received flows are spread over several queues without RSS: by the peer, or by Linux.
     pub(super) spreads: bool,
@@ -50,12 +50,13 @@ pub(super) struct Driver {
 const UNKNOWN: Driver = Driver {
     // Most descriptors have 14 bits for the length.
     buffer_bytes: (16 << 10) - 1,
-    // Limited only by what the device reports.
+    // Limited only by the maximum that the device reports.
     buffers: MAX_SEGMENTS,
     tso_buffers: MAX_SEGMENTS,
     spare_buffers: 0,
     tso: true,
-    // The minimum of i40e and iavf; below the maximum of all that have one.
+    // The lower bound is that of i40e and iavf. The upper bound is below that of every driver that
+    // has one.
     mss: Mss { least: 256, most: 9000 },
     joins: true,
     mtu_tag_bytes: 0,
@@ -72,14 +73,14 @@ const UNKNOWN: Driver = Driver {
 const VIRTUAL: Driver = Driver { buffer_bytes: u16::MAX as usize, mss: Mss::ANY, spreads: true, ..UNKNOWN };
 
 /// A virtual device whose driver copies each frame by its virtual address: lib/vhost/virtio_net.c,
-/// mbuf_to_desc() with sync_fill_seg(). (net_af_packet and net_tap do as well; no test sends external memory
-/// through them.)
+/// mbuf_to_desc() with sync_fill_seg(). (net_af_packet and net_tap copy frames too, but no test sends
+/// external memory through them.)
 const COPYING: Driver = Driver { copies: true, ..VIRTUAL };
 
 /// virtio/virtio_ring.h, struct vring_desc and vring_packed_desc: uint32_t len. virtio/virtio_ethdev.c,
-/// virtio_dev_configure(): a received frame counts with struct virtio_net_hdr_mrg_rxbuf, 12 bytes, though
-/// that lies in the headroom. VIRTIO 1.2 section 5.1.6.5.5: without RSS too, several queues are steered by
-/// flow.
+/// virtio_dev_configure(): struct virtio_net_hdr_mrg_rxbuf, 12 bytes, counts as part of a received frame,
+/// although it lies in the headroom. VIRTIO 1.2 section 5.1.6.5.5: without RSS too, several queues are
+/// steered by flow.
 const VIRTIO: Driver = Driver { rx_header_bytes: 12, ..VIRTUAL };
 
 /// e1000/igb_rxtx.c, eth_igb_prep_pkts(): IGB_TSO_MAX_MSS. eth_igb_xmit_pkts(): cmd_type_len | slen, a length
@@ -168,8 +169,8 @@ const DRIVERS: &[(&str, Driver)] = &[
     // bits (base/vmxnet3_defs.h, Vmxnet3_TxDesc.len): a longer buffer is sent modulo 16,384, with a right
     // TCP checksum. msscof has 14 bits as well, and so has Vmxnet3_RxDesc.len. The buffers of a frame that
     // is cut are not bounded in this release; Linux's driver and later releases have
-    // VMXNET3_MAX_TSO_TXD_PER_PKT, 24. With LRO on a tap that passes superframes each of them was dropped by
-    // the receiving device (QEMU 10). At an MTU of 1500, frames of 1518 bytes with a VLAN tag were lost.
+    // VMXNET3_MAX_TSO_TXD_PER_PKT, 24. With LRO on a tap that passes superframes, the receiving device
+    // dropped each superframe (QEMU 10). At an MTU of 1500, frames of 1518 bytes with a VLAN tag were lost.
     (
         "net_vmxnet3",
         Driver {
@@ -189,8 +190,8 @@ pub(super) fn find(name: &str) -> Driver {
 }
 
 impl Driver {
-    /// Narrowed by the limits that the device reports: buffers of any frame (for TSO), and of a frame
-    /// that is not cut. Zero means not reported.
+    /// These limits, narrowed by those that the device reports: the buffers of any frame (for TSO),
+    /// and those of a frame that is not cut. Zero means not reported.
     pub(super) fn with_reported(self, limits: &sys::rte_eth_desc_lim) -> Self {
         let at_most = |known: usize, reported: u16| match reported {
             0 => known,
@@ -201,7 +202,7 @@ impl Driver {
         Self { buffers, tso_buffers, ..self }
     }
 
-    /// The MTU to configure, so that frames with a VLAN tag pass as well, if that is no more than `most`.
+    /// The MTU to configure so that frames with a VLAN tag pass as well, unless it would exceed `most`.
     pub(super) fn mtu_with_tag(&self, mtu: u16, most: u16) -> u16 {
         mtu.saturating_add(self.mtu_tag_bytes).min(most.max(mtu))
     }
@@ -259,7 +260,7 @@ mod tests {
         assert_eq!(counts("net_ixgbe", reported(40, 40)), (40, 40));
         assert_eq!(counts("net_bnxt", reported(0, 0)), (31, 31));
         assert_eq!(counts("net_virtio", reported(0, 0)), (MAX_SEGMENTS, MAX_SEGMENTS));
-        // The whole bounds what is not cut, too.
+        // The limit for any frame also bounds frames that are not cut.
         assert_eq!(counts("net_of_tomorrow", reported(4, 0)), (4, 4));
     }
 

@@ -19,7 +19,7 @@ pub enum DeviceError {
     Pci {
         /// The device as requested.
         device: String,
-        /// What is wrong with it.
+        /// The reason.
         problem: PciProblem,
     },
     /// No driver matches the virtual device.
@@ -111,12 +111,12 @@ pub enum DeviceError {
     Queues {
         /// The device.
         device: String,
-        /// The number it has.
+        /// The maximum number of pairs.
         most: u16,
         /// The number requested.
         asked: u16,
     },
-    /// Several queues on a device that would receive on one of them.
+    /// Several queues on a device that would receive all frames on one of them.
     #[error(
         "{device} works with 1 pair of queues, {asked} were asked for: its driver {driver} spreads no received flows over \
          several, as RSS is missing or left out"
@@ -187,7 +187,8 @@ impl DeviceError {
     }
 }
 
-/// The kind says whether the device is absent, busy or asked for too much; the error itself is kept.
+/// The kind tells an absent device, a busy device and an excessive request apart; the error itself
+/// is kept.
 impl From<DeviceError> for io::Error {
     fn from(error: DeviceError) -> Self {
         let kind = match &error {

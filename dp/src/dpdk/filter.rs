@@ -1,7 +1,7 @@
-//! Which frames a device receives: those to its address and the broadcasts, and as many more as it can be
-//! told.
+//! The frames that a device receives: frames to its own address, broadcasts, and as many other frames as the
+//! device can be made to receive.
 //!
-//! Filters and removal of VLAN tags stay off, so that frames with tags arrive as they are.
+//! VLAN filters and VLAN stripping stay off, so tagged frames arrive unchanged.
 
 use std::net::IpAddr;
 
@@ -10,8 +10,8 @@ use dpdk_sys as sys;
 /// `ff02::1`, all nodes, as an Ethernet address (RFC 2464 section 7).
 const ALL_NODES: [u8; 6] = [0x33, 0x33, 0, 0, 0, 1];
 
-/// The groups that a host with these addresses has to hear: all nodes, and the solicited-node group of each
-/// IPv6 address (RFC 4291 section 2.7.1). IPv4 needs broadcasts only.
+/// The multicast groups that a host with these addresses must receive: all nodes, and the solicited-node
+/// group of each IPv6 address (RFC 4291 section 2.7.1). IPv4 needs broadcasts only.
 fn groups(addresses: &[IpAddr]) -> Vec<[u8; 6]> {
     let six = addresses.iter().filter_map(|address| match address {
         IpAddr::V6(address) => Some(address.octets()),
@@ -26,12 +26,12 @@ fn groups(addresses: &[IpAddr]) -> Vec<[u8; 6]> {
     groups
 }
 
-/// Opens the filter of a started port as far as wanted: all frames if `promiscuous`, and all multicast
-/// frames. Where the device does neither, it gets the groups of `addresses`.
+/// Sets the receive filter of a started port: all frames if `promiscuous`, and all multicast frames.
+/// If the device supports neither, it is given the groups of `addresses`.
 ///
 /// # Errors
-/// The error number if it has a list of groups and does not take ours. A device without such a list does not
-/// filter, or cannot be told.
+/// The error number if the device has a list of groups and refuses ours. A device without such a list does
+/// not filter, or its filter cannot be set.
 pub(super) fn open(port_id: u16, promiscuous: bool, addresses: &[IpAddr]) -> Result<(), i32> {
     // SAFETY: the caller keeps the port open.
     let takes_all = promiscuous && unsafe { sys::rte_eth_promiscuous_enable(port_id) } == 0;
@@ -66,7 +66,7 @@ mod tests {
         assert_eq!(of(&["10.0.0.1"]), Vec::<[u8; 6]>::new());
         let solicited = [0x33, 0x33, 0xff, 0x12, 0x34, 0x56];
         assert_eq!(of(&["fd00::a12:3456"]), [ALL_NODES, solicited]);
-        // Both addresses have one group.
+        // Both addresses have the same group.
         assert_eq!(of(&["fe80::12:3456", "10.0.0.1", "fd00::a12:3456"]), [ALL_NODES, solicited]);
     }
 }

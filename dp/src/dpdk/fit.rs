@@ -1,4 +1,4 @@
-//! Checks whether a frame can be sent as it is, and copies it if not.
+//! Checks whether a frame can be sent unchanged, and copies it if not.
 
 use super::drivers::Driver;
 use crate::{Mbuf, Mempool};
@@ -17,7 +17,7 @@ pub(super) enum Fit {
 /// Limits of a device.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TxLimits {
-    /// Longest frame that is not cut.
+    /// Maximum length of an uncut frame.
     pub(super) frame_bytes: usize,
     /// Limits of its driver.
     pub(super) driver: Driver,
@@ -25,7 +25,8 @@ pub(super) struct TxLimits {
 
 impl TxLimits {
     /// Checks a frame of `bytes` bytes in `buffers` buffers, to be cut at `cut_at` (0: not to be cut).
-    /// `longest` returns the length of its longest buffer; called only if one may be too long.
+    /// `longest` returns the length of its longest buffer, and is called only if a buffer may be too
+    /// long.
     pub(super) fn fit(
         &self,
         bytes: usize,
@@ -49,9 +50,9 @@ impl TxLimits {
         }
     }
 
-    /// A copy of the frame in as few buffers as possible, all from one pool: the small one, unless that
-    /// takes too many buffers for the device. `None` if no pool has enough buffers, or even large ones
-    /// are too many.
+    /// A copy of the frame in as few buffers as possible, all from one pool: from `small`, unless the
+    /// device cannot send that many. `None` if neither pool has enough buffers, or if even large
+    /// buffers are too many.
     pub(super) fn copy(&self, frame: &Mbuf, small: &Mempool, large: Option<&Mempool>) -> Option<Mbuf> {
         let most = self.buffers(frame.tx_offload().tso_segment_bytes != 0);
         let room = |pool: &Mempool| pool.data_bytes().min(self.driver.buffer_bytes);

@@ -1,8 +1,8 @@
 //! Finding, making and removing the devices that DPDK drives.
 //!
-//! EAL's devices are those of its buses. A PCI device that EAL was told of is there when EAL has started;
-//! any other one, and one that was removed, is probed when it is opened. It is removed with its last port,
-//! so it can be opened again, or be bound to another driver of Linux.
+//! A PCI device that was listed when EAL started has a port from then on. Any other device, and a device
+//! that was removed, is probed when it is opened. A device is removed with its last port, so it can be
+//! opened again or bound to another Linux driver.
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
@@ -38,15 +38,16 @@ pub(super) struct DeviceHandle {
     bus: &'static CStr,
     /// Its name on the bus.
     name: CString,
-    /// The process that the driver waits for.
+    /// The vhost-user backend whose answers the driver waits for.
     pub(super) backend: Option<VhostUserBackend>,
     /// Descriptors that the driver has opened.
     pub(super) probed: ProbedDescriptors,
     pub(super) started: bool,
     /// It cannot be closed, because its backend does not answer.
     pub(super) abandoned: bool,
-    /// Whether its registers can be accessed until it is closed, even if it is taken away. `vfio-pci` keeps
-    /// it so long. Behind a `uio` driver they are gone, and a driver of DPDK may wait for them for ever.
+    /// Whether the device's registers stay accessible until the device is closed, even after it was taken
+    /// away. `vfio-pci` keeps the device that long. Behind a `uio` driver the registers vanish at once, and
+    /// a DPDK driver may wait for them for ever.
     keeps_registers: bool,
 }
 
@@ -61,7 +62,7 @@ impl DeviceHandle {
         self.bus != PCI
     }
 
-    /// Whether it was taken away together with its registers, so that it cannot be closed.
+    /// Whether the device was taken away together with its registers, so that it cannot be closed.
     pub(super) fn lacks_registers(&self) -> bool {
         !self.keeps_registers && self.gone().load(Ordering::Relaxed)
     }
@@ -98,8 +99,8 @@ fn is_behind_uio(name: &CStr) -> bool {
     address.is_some_and(|address| Holder::of(Path::new(SYSFS), address).is_uio())
 }
 
-/// Finds a NIC, or probes it if EAL has no port for it. `text` is its address, and the arguments of its
-/// driver behind a comma.
+/// Finds a NIC, or probes it if EAL has no port for it. `text` is the NIC's address, optionally
+/// followed by a comma and arguments for its driver.
 pub(super) fn find_pci(eal: Eal, text: &str) -> Result<(String, DeviceHandle), DeviceError> {
     let mut open = lock();
     eal::log::mark();
@@ -181,7 +182,8 @@ pub(super) fn make_vdev(text: &str) -> Result<(String, DeviceHandle), DeviceErro
     Ok((name.to_owned(), handle))
 }
 
-/// Lets DPDK look for the device on its bus and give it to a driver. Returns 0, or a negative error number.
+/// Makes DPDK look for the device on its bus and give it to a driver. Returns 0, or a negative error
+/// number.
 fn probe(devargs: &CStr) -> i32 {
     // SAFETY: EAL runs, since `open`, the only caller of the callers, has an `Eal`. The arguments are a C
     // string, which is copied, and callers hold the lock, which excludes other calls that add or remove

@@ -1,14 +1,15 @@
-//! Receive interrupts: a descriptor that becomes readable when frames come for a queue that waits.
+//! Receive interrupts: a descriptor that becomes readable when frames arrive for a queue whose port
+//! sleeps.
 //!
 //! | driver | what wakes | the peer or device is asked |
 //! |---|---|---|
 //! | `net_vhost`, `net_virtio_user` | the peer writes to an eventfd | by a flag in the ring |
 //! | NICs behind `vfio-pci` | the device interrupts, and the kernel writes to an eventfd | by a register |
-//! | `net_tap`, `net_af_packet` | the kernel's descriptor has a frame | not at all: it always tells |
+//! | `net_tap`, `net_af_packet` | the kernel's descriptor has a frame | not at all: the descriptor is always readable then |
 //!
-//! A port sleeps on an epoll descriptor of its own, which stays the same when a vhost peer brings a new
-//! eventfd. It watches for edges: nobody reads the eventfds, whose numbers only grow. What has come until the
-//! port is about to sleep is taken from it then.
+//! A port sleeps on its own epoll descriptor, which stays the same when a vhost peer brings a new eventfd.
+//! The epoll descriptor is edge-triggered: nobody reads the eventfds, so their counters only grow. Events
+//! from before a sleep are taken from it when the port is about to sleep.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -27,10 +28,11 @@ use crate::eal::pci::{Holder, PciAddress, SYSFS, VFIO, split};
 const FRAMES: u64 = 0;
 const LINK: u64 = 1;
 
-/// How often a port is looked at whose interrupt is not proven: as often as one without interrupts.
+/// Time between two polls of a sleeping port whose interrupt is not proven: the same as for a port
+/// without interrupts.
 const UNPROVEN_LOOK_US: u64 = 200;
 
-/// Events taken with one call. More than these end a sleep once more.
+/// Maximum events taken with one call. Further events end the next sleep at once.
 const EVENTS_AT_ONCE: usize = 8;
 
 /// Each event wakes once.
@@ -40,12 +42,12 @@ fn key(of: u64) -> epoll::EventData {
     epoll::EventData::new_u64(of)
 }
 
-/// Whether to ask the driver for an interrupt for each queue when it is configured. A device behind `uio` has
-/// a single one.
+/// Whether to configure the device with an interrupt for each queue. A device behind `uio` has a single
+/// interrupt.
 pub(super) fn asks_for_interrupts(spec: &PortSpec) -> bool {
     let text = match spec {
         PortSpec::Pci(text) => split(text).0,
-        // Its descriptors are found without, see `probed.rs`.
+        // `probed.rs` finds the descriptors of a virtio-user device without interrupts.
         PortSpec::Vdev(text) => return !vdev::is_virtio_user(text),
     };
     let Ok(address) = text.parse::<PciAddress>() else { return false };
@@ -62,23 +64,25 @@ pub(super) struct RxInterrupt {
     port_id: u16,
     queue: u16,
     epoll: OwnedFd,
-    /// Duplicates of the driver's: one, or several of which one tells of frames.
+    /// Duplicates of the driver's descriptors: one, or several of which one reports frames.
     descriptors: Vec<OwnedFd>,
-    /// They tell only when they were asked to. Otherwise they are readable while frames wait.
+    /// True if the descriptors report frames only after the driver was asked for an interrupt.
+    /// Otherwise they are readable whenever frames wait.
     is_switched: bool,
-    /// They report nothing but an error: their interface is down or gone.
+    /// The descriptors report only an error: their interface is down or gone.
     is_broken: bool,
-    /// A frame is known to wake. Not every NIC interrupts as its driver promises (an e1000e of QEMU never
-    /// does), so until one was seen to, its port is looked at now and then.
+    /// The interrupt is known to work. Not every NIC interrupts as its driver promises (QEMU's e1000e
+    /// never does), so a sleeping port is polled now and then until its NIC was seen to interrupt.
     is_proven: bool,
-    /// Frames that were received until it was armed.
+    /// Frames received before the interrupt was armed.
     frames_before: u64,
     listener: Arc<Listener>,
 }
 
 impl RxInterrupt {
-    /// The interrupt of a queue of a started device, if it has one: what was found when it was probed, or
-    /// what the driver tells. The caller keeps the device started while this lives.
+    /// The interrupt of a queue of a started device, if it has one. Its descriptors were found when the
+    /// device was probed, or the driver returns one. The caller keeps the device started while this value
+    /// lives.
     pub(super) fn of(
         port_id: u16,
         queue: u16,
@@ -117,8 +121,9 @@ impl RxInterrupt {
         self.epoll.as_fd()
     }
 
-    /// From now on a frame makes [`epoll`](Self::epoll) readable. One that came before is to be looked for
-    /// now. `false` if the link may have changed, or the device refuses. `frames` were received so far.
+    /// From now on an arriving frame makes [`epoll`](Self::epoll) readable; the caller then polls once for
+    /// frames that arrived earlier. Returns `false` if the link may have changed, or if the device
+    /// refuses. `frames`: the number of frames received so far.
     pub(super) fn arm(&mut self, frames: u64) -> bool {
         let (link, told) = self.take_wakeups();
         let came = frames != std::mem::replace(&mut self.frames_before, frames);
@@ -132,7 +137,8 @@ impl RxInterrupt {
             true
         } else {
             // `net_tap` receives nothing before a signal handler has run, which may come after the wake-up.
-            // So look at the descriptor itself again: it is readable as long as a frame waits.
+            // Modifying the registration makes epoll check the descriptor again, which is readable while a
+            // frame waits.
             self.descriptors.iter().all(|fd| epoll::modify(&self.epoll, fd, key(FRAMES), EDGES).is_ok())
         };
         // The flag in the ring is written before the ring is read. The peer does the same in turn.
@@ -140,20 +146,22 @@ impl RxInterrupt {
         armed
     }
 
-    /// No frame has to be told of until the next [`arm`](Self::arm).
+    /// No frame has to be reported until the next [`arm`](Self::arm).
     pub(super) fn disarm(&mut self) {
         if self.is_switched {
-            // A device that goes on telling wakes nobody who does not sleep.
+            // Errors are ignored: a device that keeps reporting frames wakes no port that does not
+            // sleep.
             self.switch_off();
         }
     }
 
-    /// When to look at the port although nothing woke it, if it was last polled at `polled_us`.
+    /// When to poll the port although nothing woke it, if it was last polled at `polled_us`.
     pub(super) fn next_look_us(&self, polled_us: u64) -> Option<u64> {
         (!self.is_proven).then_some(polled_us + UNPROVEN_LOOK_US)
     }
 
-    /// Takes the events so far. Returns whether there was one of the link, and one of frames.
+    /// Takes the events so far. Returns whether there was a link event, and whether there was a
+    /// frame event.
     fn take_wakeups(&mut self) -> (bool, bool) {
         let mut room = [const { std::mem::MaybeUninit::uninit() }; EVENTS_AT_ONCE];
         let Ok((events, _)) = epoll::wait(&self.epoll, &mut room, Some(&Timespec::default())) else {
@@ -206,7 +214,8 @@ mod tests {
 
     use super::*;
 
-    /// One that is not asked, of a device that does not exist, with the descriptor that it watches.
+    /// An interrupt that needs no request, of a device that does not exist, with the descriptor
+    /// that it watches.
     fn interrupt() -> (RxInterrupt, OwnedFd, Arc<Listener>) {
         let fd = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
         let listener = Arc::new(Listener::new().unwrap());

@@ -1,7 +1,7 @@
 //! Events of a driver while a port sleeps: the link has changed, queues came or went, the device is gone.
 //!
-//! Drivers tell it on threads of DPDK. A vhost connection ends there as well, and its memory is freed after
-//! the callback has returned. So the callback waits while a port uses the connection.
+//! Drivers report these events on DPDK's threads. A vhost connection ends on such a thread too, and its
+//! memory is freed after the callback has returned. So the callback waits while a port uses the connection.
 
 use std::ffi::c_void;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,13 +12,14 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::eal;
 
-/// The events that may mean that a sleeping port has to look again.
+/// Events after which a sleeping port may have to poll.
 const EVENTS: [sys::rte_eth_event_type; 3] =
     [sys::RTE_ETH_EVENT_INTR_LSC, sys::RTE_ETH_EVENT_QUEUE_STATE, sys::RTE_ETH_EVENT_INTR_RMV];
 
-/// The state that the ports of a device share with the callback.
+/// State that the ports of a device share with the event callback.
 pub(super) struct Listener {
-    /// Each event writes to it. Nobody reads: what counts is that it was written to.
+    /// An eventfd to which each event writes. Nobody reads it: edge-triggered epoll reports each
+    /// write.
     wake: OwnedFd,
     /// Locked while a port uses the connection of the device.
     connection: Mutex<()>,
@@ -31,23 +32,23 @@ impl Listener {
         Some(Self { wake, connection: Mutex::new(()) })
     }
 
-    /// Each event wakes who waits for this descriptor with edges.
+    /// Each event wakes an edge-triggered epoll that watches this descriptor.
     pub(super) fn wake_fd(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
     }
 
     pub(super) fn wake(&self) {
-        // It fails only if it was written to 2^64 times: it is readable then.
+        // The write fails only after 2^64 - 1 events; the descriptor is readable then.
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
     }
 
-    /// While this is held, a connection that exists is not freed.
+    /// While the guard is held, vhost frees no existing connection.
     pub(super) fn hold_connection(&self) -> MutexGuard<'_, ()> {
         self.connection.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The registration of a [`Listener`] with a device. It ends before the device is closed.
+/// The registration of a [`Listener`] with a device. Must be dropped before the device is closed.
 pub(super) struct LinkEvents {
     port_id: u16,
     listener: Arc<Listener>,
@@ -87,7 +88,7 @@ impl Drop for LinkEvents {
                 sys::rte_eth_dev_callback_unregister(self.port_id, event, Some(on_event), self.argument())
             } == -libc::EAGAIN
             {
-                // It runs now, and does not take long.
+                // The callback is running, and does not take long.
                 std::thread::yield_now();
             }
         }
@@ -106,8 +107,9 @@ unsafe extern "C" fn on_event(
     // registration has ended, which waits for this call.
     let listener = unsafe { &*argument.cast::<Listener>() };
     if event == sys::RTE_ETH_EVENT_INTR_LSC {
-        // vhost frees a connection after it has told that the link is down, and from then on ports find none.
-        // It holds no lock of the connection's queues then, for which a port may wait with the lock held.
+        // vhost frees a connection after it has reported that the link is down; from then on ports find no
+        // connection. vhost holds no lock of the connection's queues here, so a port that waits for such a
+        // lock while it holds the connection cannot deadlock with it.
         drop(listener.hold_connection());
     }
     listener.wake();

@@ -2,9 +2,10 @@
 //!
 //! [`open`] sets up a device and returns one [`Port`] for each pair of queues. A device is closed and
 //! removed when the last of its ports is dropped, and can be opened again. A device that is taken away in
-//! use reports [`LinkState::Gone`](crate::LinkState::Gone); drop its ports then, since Linux waits for that
-//! before it lets one behind `vfio-pci` go. If the backend of a `net_virtio_user` device does not answer
-//! then (its process is stopped), the device and its memory stay until this process ends.
+//! use reports [`LinkState::Gone`](crate::LinkState::Gone). Drop its ports then: Linux waits for that
+//! before it releases a device behind `vfio-pci`. If the backend of a `net_virtio_user` device does not
+//! answer when its last port is dropped (the backend's process is stopped), the device and its memory stay
+//! until this process ends.
 //!
 //! Most devices have a descriptor to sleep on ([`Sleep::poll_fd`](crate::Sleep::poll_fd) has the table). A
 //! NIC or a peer is asked for interrupts only before a sleep, so a port that is polled costs no system call.
@@ -44,8 +45,9 @@ use crate::{Mempool, Port};
 
 /// Opens a device and starts it: one port for each pair of queues, in their order.
 ///
-/// Each port has a pool of its own. Frames that the device drops, or for which it has no buffer, count at the
-/// first port. [`PortInfo::queue`](crate::PortInfo::queue) says how the device chooses queues, if it hashes.
+/// Each port has its own pool. The counters of the first port include the frames that the device drops or
+/// has no buffer for. [`PortInfo::queue`](crate::PortInfo::queue) says how the device chooses queues, if it
+/// hashes.
 ///
 /// # Errors
 /// [`DeviceError`], one line that says what to do.

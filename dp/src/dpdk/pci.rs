@@ -1,6 +1,7 @@
 //! Why a PCI device cannot be opened.
 //!
-//! EAL tells little when it cannot use one. The cause is found afterwards, from sysfs and from EAL's log.
+//! EAL's error says little when it cannot use a device. The cause is found afterwards, from sysfs and
+//! from EAL's log.
 
 use std::path::Path;
 
@@ -31,7 +32,7 @@ pub enum PciProblem {
         /// The driver.
         driver: String,
     },
-    /// It needs physical addresses, and EAL has started with virtual ones.
+    /// The device needs physical addresses, and EAL was started with virtual ones.
     #[error(
         "the device is bound to {driver}, which gives it physical addresses alone, and DPDK was started for virtual ones: \
          name the device in EalConfig::pci, in a new process"
@@ -40,7 +41,7 @@ pub enum PciProblem {
         /// The Linux driver that passes it to user space.
         driver: String,
     },
-    /// It was taken away while it was used, and could not be closed.
+    /// The device was taken away while in use, and could not be closed.
     #[error(
         "the device was taken away while this process used it: use what has its place now in a new process"
     )]

@@ -28,18 +28,19 @@ use crate::{
 };
 
 /// Attempts to send on a full ring between two checks of the link state: a check may be a system call.
-/// Every 64th attempt makes its cost negligible, and delays the detection of a lost peer only a little.
+/// One check in 64 attempts costs next to nothing, and delays the detection of a lost peer only a
+/// little.
 const FULL_TRIES_PER_LINK_CHECK: u32 = 64;
 
 /// Buffers that a vhost device takes at once for reception (`VHOST_MAX_PKT_BURST` of its driver).
 const VHOST_BURST: usize = 32;
 
 pub(super) struct QueuePort {
-    /// Before the device, whose driver has the descriptor.
+    /// Dropped before the device, whose driver owns the descriptor.
     interrupt: Option<RxInterrupt>,
-    /// Frames that a last look before a sleep has found: they are received first.
+    /// Frames found by the last poll before a sleep: they are received first.
     ahead: Burst,
-    /// When it was polled last, by the clock of its user.
+    /// When the port was last polled, by its user's clock.
     polled_us: u64,
     device: Arc<Device>,
     queue: u16,
@@ -99,7 +100,7 @@ impl QueuePort {
             self.passes_large_frames = false;
             return link;
         }
-        // Asked each time: a peer can be replaced by another one between two looks.
+        // Asked each time: a peer may have been replaced by another since the last call.
         self.passes_large_frames = self.device.passes_large_frames();
         link
     }
@@ -130,7 +131,8 @@ impl QueuePort {
         let room = frames.remaining_capacity().min(self.rx_limit.frames());
         let mut raw = [const { MaybeUninit::<NonNull<sys::rte_mbuf>>::uninit() }; BURST];
         // SAFETY: `device` keeps the port started, and `&mut self` is the only user of its queue. `raw` has
-        // room for `room` pointers: it is as long as a `Burst`, whose free places `room` counts at most.
+        // room for `room` pointers: it is as long as a `Burst`, and `room` is at most the number of free
+        // places.
         let count = unsafe {
             sys::rte_eth_rx_burst(self.device.port_id, self.queue, raw.as_mut_ptr().cast(), room as u16)
                 as usize
@@ -193,7 +195,7 @@ impl QueuePort {
         wants_offload
     }
 
-    /// Sends what the device takes. Frames left over met a full ring.
+    /// Sends the frames that the device accepts. Frames are left over if the ring is full.
     fn send(&mut self, frames: &mut Burst, wants_offload: bool) {
         let (port, queue) = (self.device.port_id, self.queue);
         while !frames.is_empty() {
@@ -207,8 +209,8 @@ impl QueuePort {
             let given = frames.len() as u16;
             let ready = if wants_offload {
                 // SAFETY: `device` keeps the port started, and `&mut self` is the only user of its queue. The
-                // array starts with `given` chains that `frames` owns and nobody else accesses, with headers
-                // that may be written (`make_sendable` has copied the others).
+                // array starts with `given` chains that `frames` owns and nobody else accesses. Their headers
+                // may be written: `make_sendable` has copied frames with shared headers.
                 unsafe { sys::rte_eth_tx_prepare(port, queue, raw.as_mut_ptr(), given) }
             } else {
                 given
@@ -224,7 +226,7 @@ impl QueuePort {
                 return;
             }
             if ready < given {
-                // The driver does not support the offloads of this frame, and would not later.
+                // The driver does not support the offloads of this frame, and will not later.
                 let refused = frames.remove(0);
                 self.send_plain(&refused);
             }
@@ -369,7 +371,8 @@ impl Sleep for QueuePort {
         if !interrupt.arm(self.base.counters.rx_frames)
             || self.device.pools[usize::from(self.queue)].pool.is_low(VHOST_BURST)
         {
-            // Without buffers the look below finds nothing, and what waits would tell nobody again.
+            // Without buffers the poll below finds nothing, and no further event would report the
+            // waiting frames.
             return false;
         }
         if self.ahead.is_empty() {

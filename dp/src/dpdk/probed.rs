@@ -1,10 +1,10 @@
-//! Descriptors that a driver opens when it is probed and that DPDK does not tell, though they become readable
-//! when frames come.
+//! Descriptors that a driver opens when a device is probed and that become readable when frames arrive, but
+//! that DPDK's API does not return.
 //!
 //! - `net_af_packet` has no interrupts, but a packet socket for each queue.
-//! - `net_virtio_user` has an eventfd for each ring. It tells them to those who ask for interrupts when they
-//!   configure it. But then a thread of DPDK watches its socket, and may use the device after it was closed:
-//!   the handler cannot be removed while it runs, and `virtio_dev_stop` does not try again.
+//! - `net_virtio_user` has an eventfd for each ring. The API returns them only if the device is configured
+//!   with interrupts. But then a thread of DPDK watches the device's socket, and may use the device after it
+//!   was closed: the handler cannot be removed while it runs, and `virtio_dev_stop` does not try again.
 
 use std::collections::BTreeSet;
 use std::ffi::CString;
@@ -17,7 +17,8 @@ use super::{descriptors, vdev};
 /// A device that is about to be probed.
 pub(super) struct Probe {
     kind: DescriptorKind,
-    /// The descriptors that the process had before. While these are open, nothing else has their numbers.
+    /// Duplicates of the descriptors that the process had before the probe. While they are open, no new
+    /// file gets the inode or id of one of them.
     before: Vec<OwnedFd>,
 }
 
@@ -33,7 +34,8 @@ enum DescriptorKind {
 #[derive(Default)]
 pub(super) struct ProbedDescriptors {
     found: Vec<OwnedFd>,
-    /// There is one for each queue, in their order. Otherwise which belongs to which is not known.
+    /// True if there is one descriptor for each queue, in the order of the queues. Otherwise it is
+    /// unknown which descriptor belongs to which queue.
     is_by_queue: bool,
 }
 
@@ -61,8 +63,8 @@ impl Probe {
                 ProbedDescriptors { found, is_by_queue: true }
             }
             DescriptorKind::PacketSockets { .. } => ProbedDescriptors::default(),
-            // Other threads may have opened some as well. Who waits for one too many wakes in vain now and
-            // then. The peer writes for a queue only if it sleeps.
+            // Other threads may have opened eventfds as well. A port that waits for one of those wakes in
+            // vain now and then. The peer writes to a queue's eventfd only while that queue's port sleeps.
             DescriptorKind::Eventfds => ProbedDescriptors { found, is_by_queue: false },
         }
     }
@@ -80,7 +82,8 @@ impl ProbedDescriptors {
 }
 
 impl DescriptorKind {
-    /// The number of an open file, which no other of this kind has; `None` if it is none of this kind.
+    /// A number that identifies an open file among those of this kind; `None` if the file is of
+    /// another kind.
     fn number(self, fd: &OwnedFd) -> Option<u64> {
         match self {
             Self::PacketSockets { interface, .. } if interface_of(fd) == Some(interface) => {
@@ -92,7 +95,7 @@ impl DescriptorKind {
     }
 }
 
-/// The number of an eventfd, as Linux 5.2 and later tell it.
+/// The id of an eventfd, which Linux 5.2 and later report.
 fn eventfd_id(fd: &OwnedFd) -> Option<u64> {
     let about = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd())).ok()?;
     about.lines().find_map(|line| line.strip_prefix("eventfd-id:"))?.trim().parse().ok()
@@ -127,7 +130,7 @@ mod tests {
 
     use super::*;
 
-    /// Eventfds have one inode together, and Linux gives the number of a closed one to the next.
+    /// All eventfds share one inode, and Linux reuses the id of a closed eventfd.
     #[test]
     fn the_eventfds_of_a_device_are_those_that_were_not_there_before() {
         let new = || eventfd(0, EventfdFlags::CLOEXEC).unwrap();

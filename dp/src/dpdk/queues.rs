@@ -1,19 +1,20 @@
-//! How many pairs of queues a device grants.
+//! How many pairs of queues may be used on a device.
 
 use super::drivers::Driver;
 use crate::Offloads;
 
-/// Why so many pairs of queues are not granted.
+/// Why the requested number of queue pairs cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// The device has so many.
+    /// The device has only this many pairs.
     Most(u16),
-    /// Nothing spreads received flows over several: one works.
+    /// Nothing spreads received flows over several queues: only one pair works.
     Unspread,
 }
 
 /// Checks that `asked` pairs of queues can be used on a device that has `most`, with these offloads in use.
-/// Where nothing spreads flows, all frames arrive on the first queue, and the others would stay silent.
+/// Where nothing spreads flows, all frames arrive on the first queue and the other queues would receive
+/// nothing.
 pub(super) fn check(asked: u16, most: u16, offloads: Offloads, driver: &Driver) -> Result<(), Refusal> {
     if asked == 0 || asked > most {
         Err(Refusal::Most(most))

@@ -1,8 +1,8 @@
-//! Receive side scaling of a device: it hashes with a key of ours, and its table has all queues in turn. So
-//! the queue of a flow is known to [`Rss`].
+//! Receive side scaling of a device. The device hashes with our key, and its redirection table lists all
+//! queues in turn, so [`Rss`] can compute the queue of a flow.
 //!
-//! Where the device does not say what it does, nothing is known, and its queues still work: frames that
-//! arrive at another queue than expected are handed over by the user of the ports.
+//! If a device does not report its key or functions, the queue of a flow is unknown. Its queues still
+//! work: the user of the ports hands over frames that arrive at another queue than expected.
 
 use std::mem::MaybeUninit;
 
@@ -11,13 +11,13 @@ use rustix::rand::GetRandomFlags;
 
 use crate::rss::{Rss, RssFields};
 
-/// Bytes of key of a device that does not say how many it has (rte_ethdev.h: "40 bytes by default").
+/// Key length, in bytes, of a device that does not report one (rte_ethdev.h: "40 bytes by default").
 const USUAL_KEY_BYTES: u8 = 40;
 
 /// Entries of the table in one `rte_eth_rss_reta_entry64`.
 const GROUP: usize = sys::RTE_ETH_RETA_GROUP_SIZE as usize;
 
-/// The hashing that a device is asked for.
+/// The hashing that a device is configured with.
 pub(super) struct RssConfig {
     /// Unpredictable, so that no peer can choose flows that all go to one queue.
     key: Vec<u8>,
@@ -28,7 +28,8 @@ pub(super) struct RssConfig {
 }
 
 impl RssConfig {
-    /// For a device with these properties; `None`: it hashes neither IP nor TCP.
+    /// The configuration for a device with these properties; `None` if it hashes neither IP nor
+    /// TCP.
     pub(super) fn new(about: &sys::rte_eth_dev_info) -> Option<Self> {
         let functions = about.flow_type_rss_offloads & (sys::K_RSS_IP | sys::K_RSS_TCP);
         if functions == 0 {
@@ -43,7 +44,8 @@ impl RssConfig {
         Some(Self { key, functions, table_entries: about.reta_size })
     }
 
-    /// Puts it into the configuration of the device, which must not outlive `self`.
+    /// Writes it into the configuration of the device. `conf` then points to the key: it must not
+    /// outlive `self`.
     pub(super) fn fill(&mut self, conf: &mut sys::rte_eth_conf) {
         conf.rxmode.mq_mode = sys::RTE_ETH_MQ_RX_RSS;
         let rss = &mut conf.rx_adv_conf.rss_conf;
@@ -53,8 +55,8 @@ impl RssConfig {
         }
     }
 
-    /// Sets the table of a started device to all `queues` in turn. Returns how it chooses queues, as far as
-    /// it says so.
+    /// Sets the table of a started device to all `queues` in turn. Returns how the device chooses queues;
+    /// `None` if it does not report that.
     pub(super) fn settle(&self, port_id: u16, queues: u16) -> Option<Rss> {
         let (key, functions) = self.in_use(port_id)?;
         let table = self.set_table(port_id, queues)?;
@@ -90,8 +92,8 @@ impl RssConfig {
                 sys::rte_eth_rss_reta_entry64 { mask: u64::MAX >> (GROUP - chunk.len()), reta }
             })
             .collect();
-        // SAFETY: the caller has the port open. The groups have as many entries as the table, which is as
-        // long as the device says that its own is.
+        // SAFETY: the caller has the port open. The groups have as many entries as the table, which has the
+        // table length that the device reports.
         let done =
             unsafe { sys::rte_eth_dev_rss_reta_update(port_id, groups.as_mut_ptr(), self.table_entries) };
         (done == 0).then_some(table)

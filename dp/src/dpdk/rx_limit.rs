@@ -2,15 +2,15 @@
 
 use crate::BURST;
 
-/// Most bytes to take at once: they should still be in the core's second-level cache when they are
-/// placed. Half a mebibyte is at most half of such a cache, and leaves space for the destination. A
-/// burst of 64 KiB frames would be four mebibytes.
+/// Maximum bytes to take at once: they should still be in the core's L2 cache when they are placed.
+/// 512 KiB is at most half of an L2 cache, and leaves space for the destination. A full burst of 64
+/// KiB frames would be 4 MiB.
 const BYTES: usize = 512 << 10;
 
-/// Fewest frames: smaller bursts cost more than they save.
+/// Minimum frames of a burst: smaller bursts cost more than they save.
 const LEAST: usize = 4;
 
-/// Frames to take with the next burst, from the sizes in the last one.
+/// Maximum frames of the next burst, derived from the frame sizes of the last burst.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RxLimit(usize);
 

@@ -1,4 +1,5 @@
-//! The statistics of a device: the few that ethdev defines for all, and all that its driver has.
+//! The statistics of a device: the few that ethdev defines for every device, and all those of its
+//! driver.
 
 use std::ffi::CStr;
 use std::mem;
@@ -10,7 +11,7 @@ use super::device::Device;
 use crate::eal::is_forked;
 use crate::port::{DeviceStat, DeviceStats};
 
-/// The counts that ethdev has for a whole device.
+/// The counts that ethdev keeps for a whole device.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Basic {
     /// Frames that came while no descriptor was free.
@@ -22,12 +23,12 @@ pub(super) struct Basic {
 }
 
 impl Device {
-    /// The counts of the whole device, unless it cannot be asked.
+    /// The counts of the whole device; `None` if it cannot be asked.
     pub(super) fn basic_stats(&self) -> Option<Basic> {
         if is_forked() || self.is_gone() {
             return None;
         }
-        // Drivers add registers that are cleared by reading to counts without a lock.
+        // Drivers read clear-on-read registers and add them to their counts without a lock.
         let _one_at_a_time = self.stats_lock.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: a C structure of numbers: zero is a value of each.
         let mut stats: sys::rte_eth_stats = unsafe { mem::zeroed() };
@@ -57,7 +58,8 @@ impl Device {
         let named = unsafe { sys::rte_eth_xstats_get_names(self.port_id, names.as_mut_ptr(), count) };
         // SAFETY: `self` keeps the port open, and the array has `count` elements to write to.
         let read = unsafe { sys::rte_eth_xstats_get(self.port_id, values.as_mut_ptr(), count) };
-        // More than there is room for: the number has changed since, which only another configuration does.
+        // Larger than the array if the number of counts has changed since, which only a reconfiguration
+        // does.
         let valid = |number: i32| usize::try_from(number).ok().filter(|&number| number <= count as usize);
         let (Some(named), Some(read)) = (valid(named), valid(read)) else { return Vec::new() };
         values[..read]
@@ -68,7 +70,7 @@ impl Device {
     }
 }
 
-/// The statistics of a device as long as it is open.
+/// The statistics of a device, for as long as it is open.
 pub(super) fn of(device: &Arc<Device>) -> DeviceStats {
     let device: Weak<Device> = Arc::downgrade(device);
     DeviceStats::new(move || device.upgrade().map_or_else(Vec::new, |device| device.all_stats()))

@@ -1,9 +1,9 @@
-//! Notices when a device in use is taken away: a NIC is unplugged, or unbound from its driver of Linux.
+//! Notices when a device in use is taken away: a NIC is unplugged, or unbound from its Linux driver.
 //!
-//! Two places of DPDK tell of it, both in EAL's interrupt thread. The bus: Linux asks for a device behind
-//! `vfio-pci` and waits until its ports are dropped, and says that one behind a `uio` driver is gone. And a
-//! few drivers. Registers of a device that is gone cannot be accessed: the first access raises SIGBUS, which
-//! DPDK then handles by ordinary memory in their place.
+//! Two sources report it, both on EAL's interrupt thread. One is the bus: Linux requests a device behind
+//! `vfio-pci` back and waits until its ports are dropped; for a device behind a `uio` driver, Linux only
+//! reports that it is gone. The other source is a few drivers. The registers of a device that is gone cannot
+//! be accessed: the first access raises SIGBUS, and DPDK's handler maps ordinary memory in their place.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_void};
@@ -22,20 +22,20 @@ fn watched() -> MutexGuard<'static, BTreeMap<u16, (String, Gone)>> {
     WATCHED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether this port is open, or could not be closed, and its device is gone.
+/// Whether the device of this port is gone, while the port is open or after it could not be closed.
 pub(super) fn is_gone(port_id: u16) -> bool {
     watched().get(&port_id).is_some_and(|(_, gone)| gone.load(Ordering::Relaxed))
 }
 
-/// An open device that is watched; until it is dropped.
+/// An open device that is watched until this value is dropped.
 pub(super) struct Watch {
     port_id: u16,
     pub(super) gone: Gone,
 }
 
 impl Watch {
-    /// Watches an open port; `is_pci`: of a device that can be unplugged. Without uevents (in a network
-    /// namespace of another user) the driver alone tells.
+    /// Watches an open port. `is_pci`: its device can be unplugged. Without uevents (in a network namespace
+    /// of another user), only the driver reports it.
     pub(super) fn new(port_id: u16, name: &CStr, is_pci: bool) -> Self {
         if is_pci {
             watch_the_bus();
@@ -43,7 +43,7 @@ impl Watch {
         let gone = Gone::default();
         let name = name.to_string_lossy().into_owned();
         watched().insert(port_id, (name, Arc::clone(&gone)));
-        // Errors mean that the driver's word is not heard.
+        // After an error, events of the driver are not received.
         //
         // SAFETY: the port is open. `on_driver` stays for the life of the process, and ignores its argument.
         unsafe {
@@ -72,7 +72,7 @@ impl Watch {
     }
 }
 
-/// Lets EAL tell of all devices that are taken away, once in a process.
+/// Makes EAL report all devices that are taken away; done once per process.
 fn watch_the_bus() {
     static STARTED: Once = Once::new();
     STARTED.call_once(|| {
@@ -87,22 +87,22 @@ fn watch_the_bus() {
     });
 }
 
-/// The bus says that a device is added or removed.
+/// The bus reports that a device was added or removed.
 ///
 /// # Safety
-/// `name` is null, or a C string that stays as it is during the call.
+/// `name` is null, or a C string that does not change during the call.
 unsafe extern "C" fn on_bus(name: *const c_char, event: sys::rte_dev_event_type, _argument: *mut c_void) {
     if name.is_null() || event != sys::RTE_DEV_EVENT_REMOVE {
         return;
     }
-    // SAFETY: the caller passes a C string that stays as it is.
+    // SAFETY: the caller passes a C string that does not change.
     let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
     for (_, gone) in watched().values().filter(|(watched, _)| *watched == name) {
         gone.store(true, Ordering::Relaxed);
     }
 }
 
-/// A driver says that its device is gone.
+/// A driver reports that its device is gone.
 unsafe extern "C" fn on_driver(
     port_id: u16,
     _event: sys::rte_eth_event_type,

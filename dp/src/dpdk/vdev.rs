@@ -23,7 +23,8 @@ const DRIVERS: &[&str] = &[
     "net_virtio_user",
 ];
 
-/// Those that are linked in. The library of `net_virtio_user` is `net_virtio`.
+/// The drivers of virtual devices that are linked in. The library of `net_virtio_user` is
+/// `net_virtio`.
 pub(super) fn drivers() -> impl Iterator<Item = &'static str> {
     let is_linked = |name: &&str| dpdk_sys::DRIVERS.iter().any(|library| name.starts_with(library));
     DRIVERS.iter().copied().filter(is_linked)
@@ -41,7 +42,7 @@ fn argument<'a>(spec: &'a str, key: &str) -> Option<&'a str> {
         .map(|(_, value)| value)
 }
 
-/// The unix socket that the device will listen on, if it does.
+/// The unix socket that the device will listen on, if any.
 fn listens_on(spec: &str) -> Option<&str> {
     let name = name(spec);
     if name.starts_with("net_vhost") || name.starts_with("eth_vhost") {
@@ -61,7 +62,7 @@ pub(super) fn is_virtio_user(spec: &str) -> bool {
     name.starts_with("net_virtio_user") || name.starts_with("virtio_user")
 }
 
-/// Several of these in a process may listen on one socket.
+/// Whether it is a memif device. Several memif devices of a process may listen on one socket.
 fn is_memif(spec: &str) -> bool {
     name(spec).starts_with("net_memif")
 }
@@ -83,8 +84,8 @@ fn is_af_packet(spec: &str) -> bool {
     name(spec).starts_with("net_af_packet")
 }
 
-/// Least receive buffer that the driver requires regardless of the MTU, bytes: `net_af_packet` requires
-/// its ring's frame size (`framesz`).
+/// Minimum receive buffer that the driver requires at any MTU, bytes: `net_af_packet` requires its ring's
+/// frame size (`framesz`).
 pub(super) fn least_mbuf_bytes(spec: &str) -> usize {
     let framesz = argument(spec, "framesz").filter(|_| is_af_packet(spec));
     framesz.and_then(|bytes| bytes.parse().ok()).unwrap_or(0)
@@ -106,15 +107,15 @@ pub(super) fn clear_stale_socket(spec: &str) -> Result<(), DeviceError> {
     }
 }
 
-/// The argument that the driver of the device needs, with a value as it could be.
+/// Per driver: the argument that it needs, with an example value.
 const NEEDED: &[(&str, &str, &str)] = &[
     ("net_vhost", "iface", "/tmp/wire.sock"),
     ("net_virtio_user", "path", "/tmp/wire.sock"),
     ("net_af_packet", "iface", "eth0"),
 ];
 
-/// Whether the device has the arguments and the folder that it needs: its driver would only say that it
-/// cannot be opened.
+/// Checks that the device has the arguments and the folder that it needs: its driver would only report
+/// that it cannot open the device.
 pub(super) fn check(spec: &str) -> Result<(), DeviceError> {
     let needed = NEEDED.iter().find(|(driver, ..)| name(spec).starts_with(driver));
     if let Some(&(_, argument, example)) = needed
@@ -131,7 +132,7 @@ pub(super) fn check(spec: &str) -> Result<(), DeviceError> {
     }
 }
 
-/// Why the driver has refused the device, if the cause is outside of it.
+/// Why the driver has refused the device, if the cause is outside the driver.
 pub(super) fn problem(spec: &str) -> Option<DeviceError> {
     lacks_server(spec).or_else(|| lacks_interface(spec)).or_else(|| lacks_privilege(spec, capabilities()))
 }
@@ -160,8 +161,8 @@ fn capabilities() -> CapabilitySet {
     rustix::thread::capabilities(None).map_or(CapabilitySet::all(), |sets| sets.effective)
 }
 
-/// A device connects to a unix socket, and nobody listens there. Called after the driver has failed: one more
-/// connection would disturb a server.
+/// The error for a device that connects to a unix socket on which nobody listens. Called only after the
+/// driver has failed, since one more connection would disturb a server.
 fn lacks_server(spec: &str) -> Option<DeviceError> {
     let (path, false) = vhost_user_backend(spec)? else { return None };
     let error = UnixStream::connect(path).err()?;

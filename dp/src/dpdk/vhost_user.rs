@@ -1,8 +1,9 @@
 //! The socket between a `net_virtio_user` device and its vhost-user backend, another process.
 //!
-//! The driver waits for each answer of the backend without a timeout: a stopped backend (SIGSTOP, a
-//! debugger) would also stop the process that opens or closes the device. So reads from the socket get a
-//! timeout, and before the device is closed the backend is asked whether it answers.
+//! The driver waits for each answer of the backend without a timeout, so a stopped backend (SIGSTOP, a
+//! debugger) would also stop the process that opens or closes the device. Therefore reads from the
+//! socket get a timeout, and before the device is closed the backend is sent a request to see whether it
+//! still answers.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -14,7 +15,7 @@ use std::time::Duration;
 use super::descriptors::{self, inode};
 use super::vdev;
 
-/// Timeout of an answer. The backend answers in a dedicated thread.
+/// Timeout of an answer. The backend answers on a dedicated thread.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// `VHOST_USER_GET_FEATURES` of version 1, without payload: allowed at any time, and changes nothing.
@@ -30,10 +31,11 @@ pub(super) struct VhostUserBackend {
     socket: DriverSocket,
 }
 
-/// How to find the driver's socket: DPDK does not say which one it is.
+/// How to find the driver's socket, which DPDK's API does not return.
 #[derive(Clone, Debug)]
 enum DriverSocket {
-    /// The device listens, and each backend that connects has a new socket. Its name is the path.
+    /// The device listens, and each backend that connects gets a new socket, whose name is the
+    /// path.
     Listens,
     /// The device connects once, when it is probed. `before` has the inodes of the sockets that this process
     /// had before.
@@ -45,7 +47,7 @@ enum DriverSocket {
 }
 
 impl VhostUserBackend {
-    /// The backend of a device that is about to be probed, if it has one.
+    /// The backend of a device that is about to be probed, if the device has one.
     pub(super) fn of(spec: &str) -> Option<Self> {
         let (path, listens) = vdev::vhost_user_backend(spec)?;
         let socket = if listens {
@@ -178,8 +180,8 @@ mod tests {
         std::fs::remove_file(path).unwrap();
     }
 
-    /// A request on the socket of another device would disturb it: its backend takes the request for one of
-    /// that device.
+    /// A request on the socket of another device would disturb that device: its backend would take the
+    /// request for one of its own device.
     #[test]
     fn a_device_without_a_backend_leaves_the_sockets_of_others_alone() {
         let folders = ["one", "other"].map(|name| {
@@ -193,7 +195,8 @@ mod tests {
         drop(driver);
         let listens = VhostUserBackend::of(&format!("net_virtio_user1,path={},server=1", paths[0])).unwrap();
 
-        // One that connects and one that listens, both with a file of the same name.
+        // A device that connects and a device that listens, both with a socket file of the same
+        // name.
         let (_other, connected) = connect(&paths[1]);
         let (accepted, _) = listeners[1].accept().unwrap();
         for device in [gone, listens] {

@@ -6,7 +6,7 @@ use std::path::Path;
 use super::error::EalError;
 use super::pci::{self, Holder, NoAddress, PciAddress};
 
-/// A PCI address that no machine has: bus ff of the last domain there can be.
+/// A PCI address that no machine has: bus ff of the last possible domain.
 const NO_DEVICE: &str = "pci:ffffffff:ff:1f.7";
 
 /// Configuration of DPDK's environment (EAL). The default runs unprivileged, with hugepages if any are
@@ -18,11 +18,11 @@ pub struct EalConfig {
     /// CPUs of the thread that starts EAL. Default: [`Cores::Floating`].
     pub cores: Cores,
     /// PCI addresses (`0000:03:00.0` or `03:00.0`) of devices that will be opened, each optionally followed
-    /// by a comma and arguments for its driver. EAL chooses the mode of addresses by them. Others can be
-    /// opened as well if that mode suits them: without any, it is that of devices behind an IOMMU. Virtual
-    /// devices are not listed here. Default: none.
+    /// by a comma and arguments for its driver. EAL derives the address mode from these devices. Other
+    /// devices can be opened too if the mode suits them; with an empty list, the mode suits devices behind
+    /// an IOMMU. Virtual devices are not listed here. Default: none.
     pub pci: Vec<String>,
-    /// Files that other DPDK processes can find. Default: [`Files::None`].
+    /// Files through which other DPDK processes can find this one. Default: [`Files::None`].
     pub files: Files,
     /// Address mode of devices. [`Iova::Auto`] means virtual unless there are PCI devices.
     /// Default: [`Iova::Auto`].
@@ -30,7 +30,7 @@ pub struct EalConfig {
     /// One file for all memory instead of one per page: a virtio-user device can pass only a few files
     /// to its peer. Default: `true`.
     pub single_file_segments: bool,
-    /// Copies DPDK's log to standard error, from level notice up. Without it the log is only kept to be
+    /// Copies DPDK's log to standard error, from level notice up. Otherwise the log is only kept to be
     /// shown in errors. Default: `false`.
     pub log_to_stderr: bool,
     /// Further EAL arguments, as on the command line of a DPDK program. They are appended. Default: none.
@@ -40,9 +40,9 @@ pub struct EalConfig {
 /// Memory for packet buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Memory {
-    /// Hugepages if at least `mib` MiB are free, otherwise as [`Memory::Ordinary`]. With a PCI device
-    /// without an IOMMU, which cannot use ordinary pages, the latter is an error:
-    /// [`EalError::PciHugepages`](super::EalError::PciHugepages).
+    /// Hugepages if at least `mib` MiB are free, otherwise as [`Memory::Ordinary`]. A PCI device
+    /// without an IOMMU cannot use ordinary pages; with such a device, too few free hugepages are an
+    /// error: [`EalError::PciHugepages`](super::EalError::PciHugepages).
     Auto {
         /// MiB needed.
         mib: u32,
@@ -65,7 +65,7 @@ pub enum Cores {
     Pinned(usize),
 }
 
-/// Files that other DPDK processes can find.
+/// Files through which other DPDK processes can find this one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Files {
     /// No files: any number of processes can run side by side, and nothing is left behind.
@@ -102,7 +102,7 @@ impl Default for EalConfig {
 }
 
 impl EalConfig {
-    /// Works everywhere, unprivileged and without hugepages: for tests.
+    /// A configuration that works everywhere, unprivileged and without hugepages: for tests.
     pub fn ordinary(mib: u32) -> Self {
         Self { memory: Memory::Ordinary { mib }, ..Self::default() }
     }
@@ -125,7 +125,8 @@ impl EalConfig {
             Files::None => arguments.push("--in-memory".to_owned()),
         }
         if pci.is_empty() {
-            // With a list, EAL leaves alone all devices that are not in it, and can scan the bus later.
+            // With a list of allowed devices, EAL ignores all devices that are not in it, and can scan
+            // the bus later.
             arguments.extend(["-a".to_owned(), NO_DEVICE.to_owned()]);
         }
         for address in pci {
@@ -154,7 +155,8 @@ impl EalConfig {
 }
 
 impl Memory {
-    /// MiB of ordinary pages to use with so many MiB of free hugepages; `None` if hugepages are used.
+    /// MiB of ordinary pages to use if `huge_free_mib` MiB of hugepages are free; `None` if hugepages
+    /// are used.
     pub(super) fn ordinary_mib(self, huge_free_mib: u64) -> Option<u32> {
         match self {
             Self::Auto { mib } if huge_free_mib < u64::from(mib) => Some(mib),
@@ -183,8 +185,8 @@ impl EalConfig {
         of_it.map(|(_, arguments)| arguments.to_owned()).next_back().unwrap_or_default()
     }
 
-    /// Checks that the PCI devices in `sysfs` can use the memory there will be. Explicitly configured
-    /// memory is not checked.
+    /// Checks that the PCI devices in `sysfs` can use the memory that EAL will have. Explicitly
+    /// configured memory is not checked.
     ///
     /// # Errors
     /// [`EalError::NoHugepages`], [`EalError::PciAddress`], [`EalError::PciHugepages`].

@@ -6,7 +6,7 @@ use std::io;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EalError {
-    /// Started before, with different options.
+    /// EAL was started before, with different options.
     #[error(
         "DPDK was already started in this process with other options: use the same ones, or another process"
     )]
@@ -67,7 +67,8 @@ pub enum EalError {
     },
 }
 
-/// The kind says whether memory, a permission or an argument is missing; the error itself is kept.
+/// The kind tells missing memory, a missing permission and a bad argument apart; the error itself
+/// is kept.
 impl From<EalError> for io::Error {
     fn from(error: EalError) -> Self {
         let kind = match error {

@@ -40,8 +40,8 @@ struct Started {
 }
 
 impl Eal {
-    /// Starts EAL (130 to 230 ms), or checks that it runs with the same options. The calling thread
-    /// becomes EAL's main thread.
+    /// Starts EAL, which takes 130 to 230 ms, or checks that EAL runs with the same options. The
+    /// calling thread becomes EAL's main thread.
     ///
     /// # Errors
     /// [`EalError`]; DPDK itself writes one more line to standard error when it fails. After
@@ -87,7 +87,7 @@ impl Eal {
         started.as_ref().map_or_else(String::new, |started| started.config.pci_arguments(address))
     }
 
-    /// EAL if it runs in this process (and not only in the one it was forked from).
+    /// EAL, if it runs in this process. EAL of a parent does not count in a forked child.
     pub fn running() -> Option<Self> {
         let started = STARTED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         (started.is_some() && !is_forked()).then_some(Self { _started: () })

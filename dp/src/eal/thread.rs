@@ -1,4 +1,5 @@
-//! Threads known to EAL. Such a thread has caches in the mempools: allocation takes a third of the time.
+//! Threads registered with EAL. A registered thread has caches in the mempools, so allocation takes a
+//! third of the time.
 
 use std::cell::Cell;
 
@@ -12,8 +13,8 @@ const NO_LCORE: u32 = u32::MAX;
 /// Registers the calling thread with EAL until it ends; ports do so when a thread first uses them. No
 /// effect on a registered thread.
 ///
-/// Returns whether it is registered now: not if EAL's table is full (128 threads) or EAL is not running.
-/// Everything works without registration, only slower.
+/// Returns whether the thread is registered now: `false` if EAL's table is full (128 threads) or EAL is
+/// not running. Everything also works without registration, only slower.
 #[inline]
 pub fn register_thread() -> bool {
     REGISTRATION.with(|registration| match registration.state.get() {

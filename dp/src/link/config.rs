@@ -17,11 +17,11 @@ pub struct LinkPlan {
     pub corrupt_ppm: u32,
     /// Time on the wire, microseconds.
     pub delay_us: u32,
-    /// Ordinals (from 0, in this direction) of frames that are lost, whatever the probabilities are.
+    /// Ordinals (from 0, in this direction) of frames that are lost, independently of the probabilities.
     pub drop_exactly: Vec<u64>,
 }
 
-/// How a link handles large TCP frames that are to be cut at
+/// How a link handles a large TCP frame that asks to be cut at
 /// [`TxOffload::tso_segment_bytes`](crate::TxOffload).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LinkTso {
@@ -42,7 +42,7 @@ pub struct LinkConfig {
     pub mtu: u16,
     /// Buffers in the pool of each port. Default: 8192.
     pub mbufs: usize,
-    /// Large buffers of each port, for bulk sending; none by default. Default: 0.
+    /// Large buffers of each port, for bulk sending. Default: 0.
     pub bulk_mbufs: usize,
     /// Frames in flight in one direction at which its sender sees a full ring. Default: 1024.
     pub ring_frames: usize,
@@ -58,11 +58,11 @@ pub struct LinkConfig {
     pub checksum_offload: bool,
     /// Handling of large frames. Needs `checksum_offload`. Default: [`LinkTso::Off`].
     pub tso: LinkTso,
-    /// Large frames that the ports take; others are dropped, as a driver does.
-    /// Default: those of [`TsoLimits`].
+    /// Limits of the large frames that the ports accept. Frames beyond the limits are dropped, as by a
+    /// driver. Default: that of [`TsoLimits`].
     pub tso_limits: TsoLimits,
-    /// The value of [`PortInfo::point_to_point`](crate::PortInfo::point_to_point). `false` by default, so
-    /// that connections survive a cable that is pulled for a while. Default: `false`.
+    /// The value of [`PortInfo::point_to_point`](crate::PortInfo::point_to_point). Default: `false`, so that
+    /// connections survive a cable that is unplugged for a while.
     pub point_to_point: bool,
 }
 

@@ -19,7 +19,7 @@ pub(super) struct FrameFaults {
 pub(super) struct FaultGenerator {
     plan: LinkPlan,
     rng: ChaCha8Rng,
-    /// Frames decided so far.
+    /// Number of frames whose faults have been decided.
     ordinal: u64,
     /// Whether any probability is above 0.
     random: bool,
@@ -27,7 +27,7 @@ pub(super) struct FaultGenerator {
 
 impl FaultGenerator {
     /// The generator of direction `stream` (0 or 1): each direction has its own stream of the one seed.
-    /// `None` for a plan that never has a fault.
+    /// `None` for a plan without faults.
     pub(super) fn new(plan: &LinkPlan, seed: u64, stream: u64) -> Option<Self> {
         let mut plan = plan.clone();
         plan.drop_exactly.sort_unstable();

@@ -12,7 +12,7 @@ use crate::{
     PortLayer, Queue, Sleep, Statistics, TxOffload, checksum, tso,
 };
 
-/// Ethernet header and a VLAN tag: the most a frame has beside the IP packet.
+/// Ethernet header and a VLAN tag: the maximum bytes of a frame beside the IP packet.
 const FRAME_OVERHEAD_BYTES: usize = 18;
 
 /// Size of a large buffer.
@@ -33,12 +33,12 @@ pub(super) fn data_bytes(config: &LinkConfig) -> usize {
 pub(super) struct Shared {
     /// Whether the cable is connected.
     plugged: AtomicBool,
-    /// How many queues of each end still exist; none if its device was taken away.
+    /// How many queues of each end still exist; 0 if the device of the end was taken away.
     present: [AtomicUsize; 2],
 }
 
 impl Shared {
-    /// For ends with so many queues.
+    /// The state of a link whose ends have this many queues.
     pub(super) fn new(queues: usize) -> Self {
         Self { plugged: AtomicBool::new(true), present: [AtomicUsize::new(queues), AtomicUsize::new(queues)] }
     }
@@ -55,7 +55,7 @@ impl Shared {
     /// A port of this end is gone.
     fn leave(&self, end: usize) {
         let one_less = |queues: usize| queues.checked_sub(1);
-        // None is left if the device was taken away before.
+        // The count is 0 already if the device was taken away before.
         let _left = self.present[end].fetch_update(Ordering::Release, Ordering::Relaxed, one_less);
     }
 
@@ -66,7 +66,7 @@ impl Shared {
         self.present[end & 1].load(Ordering::Acquire) > 0
     }
 
-    /// The link as this end finds it.
+    /// The link state as seen by this end.
     #[inline]
     fn state(&self, end: usize) -> LinkState {
         if self.is_present(end) && self.is_present(end ^ 1) && self.plugged.load(Ordering::Acquire) {
@@ -104,7 +104,7 @@ impl<W: Wires> LinkPort<W> {
         wires: W,
     ) -> Self {
         let plan = if end == 0 { &config.a_to_b } else { &config.b_to_a };
-        // Each queue of each end has a stream of the generator of its own.
+        // Each queue of each end has its own stream of random numbers.
         let stream = (2 * usize::from(queue.index) + end) as u64;
         let mut offloads = config.offloads();
         offloads.set(Offloads::RX_RSS, queue.rss.is_some());
@@ -151,12 +151,12 @@ impl<W: Wires> LinkPort<W> {
         if self.tso == LinkTso::Cut { tso::pieces(frame) as u64 } else { 1 }
     }
 
-    /// How many of the first `run` frames find room on the wire.
+    /// How many of the first `run` frames fit on the wire.
     #[inline]
     fn fitting(&self, wire: usize, frames: &Burst, run: usize) -> usize {
         let mut room = self.wires.sender(wire).room();
         if self.tso != LinkTso::Cut {
-            // A place for each.
+            // Each frame takes one place.
             return run.min(usize::try_from(room).unwrap_or(usize::MAX));
         }
         let fits = |frame: &&Mbuf| {
@@ -215,7 +215,7 @@ impl<W: Wires> LinkPort<W> {
         self.base.info.offloads.contains(Offloads::TX_TSO) && frame.tx_offload().tso_segment_bytes > 0
     }
 
-    /// Puts a frame on the wire, which takes it `wait_us`.
+    /// Puts a frame on the wire, to arrive after `wait_us`.
     #[inline(always)]
     fn put(&mut self, wire: usize, now_us: u64, wait_us: u64, mut frame: Mbuf) {
         let wire = self.wires.sender_mut(wire);
@@ -263,7 +263,7 @@ impl<W: Wires> LinkPort<W> {
 }
 
 /// A copy of `frame` with one bit flipped, selected by `which`. Its checksum is completed first: the
-/// receiver takes a partial one as good, and would miss the corruption.
+/// receiver trusts a partial checksum, and would not notice the corruption.
 fn corrupt(frame: &Mbuf, which: u32, pool: &Mempool) -> Option<Mbuf> {
     let mut copy = frame.deep_copy(pool)?;
     let partial = copy.tx_offload().tcp_checksum;

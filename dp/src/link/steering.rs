@@ -1,7 +1,8 @@
-//! The wires of one end: which of them a frame takes, and which of them have frames.
+//! The wires of one end: chooses the wire of a frame to send, and finds the wires with frames to receive.
 //!
-//! A receiving queue has a wire from each queue that may send to it. With more than one, each sender sets its
-//! bit in the inbox of the receiving queue, so that a poll reads one word and the wires with frames.
+//! A receiving queue has a wire from each queue that may send to it. With more than one wire, each sender
+//! sets its bit in the inbox of the receiving queue. So a poll reads one word, and then only the wires with
+//! frames.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,20 +11,21 @@ use super::wire::{Receiver, Sender};
 use crate::rss::RSS_KEY_BYTES;
 use crate::{Burst, Flow, Mbuf, Rss, RssFields};
 
-/// Most queues of an end: one bit of a word stands for each.
+/// Maximum queues of an end: each has one bit of a word.
 pub const MAX_QUEUES: usize = 64;
 
-/// Entries of the redirection table: as many as NICs commonly have.
+/// Entries of the redirection table: a common number for NICs.
 const TABLE_ENTRIES: usize = 128;
 
-/// How the frames of a link with [several queues](super::queues) find theirs.
+/// How a link with [several queues](super::queues) chooses the receiving queue of a frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LinkSteering {
     /// By a hash of addresses and TCP ports, as a NIC does: [`Rss`]. Frames without a TCP segment go to the
     /// first queue.
     #[default]
     Rss,
-    /// To the queue with the number of the sender's, as vhost-user does. Nothing is announced.
+    /// To the queue with the same number as the sending queue, as vhost-user does. The ports announce no
+    /// rule.
     SenderQueue,
 }
 
@@ -33,30 +35,32 @@ impl LinkSteering {
         if self == Self::SenderQueue || queues == 1 {
             return None;
         }
-        // Any key with bits in all places.
+        // An arbitrary key without regularity.
         let key: Vec<u8> = (0..RSS_KEY_BYTES).map(|at| (at as u8).wrapping_mul(167) ^ 0x6d).collect();
         let table: Vec<u16> = (0..TABLE_ENTRIES).map(|entry| (entry % queues) as u16).collect();
         Rss::new(&key, &table, RssFields::Ports, RssFields::Ports)
     }
 }
 
-/// Has a bit for each sending queue that has put frames on its wire to this one. In a cache line of its own.
+/// A bit for each sending queue that has put frames on its wire to this receiving queue. In its own cache
+/// line.
 #[derive(Default)]
 #[repr(align(128))]
 pub(super) struct Inbox(AtomicU64);
 
 /// The wires of one queue, in both directions.
 pub(super) trait Wires: Send {
-    /// The number of the wire for the first of these frames, and how many of them have it in common.
+    /// The number of the wire for the first of these frames, and how many of the leading frames use the same
+    /// wire.
     fn choose(&mut self, frames: &Burst) -> (usize, usize);
 
     /// The sending end of a wire.
     fn sender(&self, wire: usize) -> &Sender;
 
-    /// The same, to send.
+    /// The sending end of a wire, mutable.
     fn sender_mut(&mut self, wire: usize) -> &mut Sender;
 
-    /// Lets the receiving queues see what was sent since the last call.
+    /// Shows the receiving queues the frames sent since the last call.
     fn flush(&mut self);
 
     /// The receiving ends.
@@ -108,20 +112,20 @@ impl Wires for Single {
     }
 }
 
-/// A wire to each queue of the other end and one from each.
+/// Wires to and from each queue of the other end.
 pub(super) struct Mesh {
     senders: Box<[Sender]>,
     receivers: Box<[Receiver]>,
     rss: Rss,
     /// The number of our queue.
     index: usize,
-    /// The last flow that was sent, and its queue: no hash for the next frame of a train.
+    /// The flow of the last frame sent, and its queue: saves the hash for further frames of the flow.
     last: Option<(Flow, usize)>,
-    /// The inboxes of both ends, those of ours first.
+    /// The inboxes of both ends, our end's first.
     inboxes: [Arc<[Inbox]>; 2],
-    /// The queues that got frames since the last flush.
+    /// The queues that frames were sent to since the last flush, as bits.
     unflushed: u64,
-    /// The wires on which frames may wait, as far as we have looked.
+    /// The wires on which frames may wait, as bits, from the inbox's last reading.
     unread: u64,
     /// The wire that is read first.
     turn: u32,
@@ -193,7 +197,7 @@ impl Wires for Mesh {
     }
 
     fn receive(&mut self, now_us: u64, room: usize, mut deliver: impl FnMut(Mbuf)) -> usize {
-        // A load first: the swap would take the cache line from the senders in each poll.
+        // Load first: a swap in each poll would take the cache line away from the senders.
         if self.inbox().load(Ordering::Relaxed) != 0 {
             self.unread |= self.inbox().swap(0, Ordering::Acquire);
         }
@@ -201,7 +205,7 @@ impl Wires for Mesh {
         for from in bits(self.unread.rotate_right(self.turn)) {
             let from = (from as u32 + self.turn) % u64::BITS;
             if taken == room {
-                // The first that had no part in this burst.
+                // The first wire that was not read for this burst.
                 self.turn = from;
                 break;
             }
@@ -220,7 +224,7 @@ impl Wires for Mesh {
     }
 }
 
-/// The places of the bits that are set.
+/// The positions of the bits that are set.
 fn bits(mut word: u64) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
         let first = (word != 0).then(|| word.trailing_zeros() as usize);

@@ -1,4 +1,4 @@
-//! What a link does to frames: each fault by the plan, the same every time, and the events a port survives.
+//! Tests of links: each fault follows the plan, runs repeat exactly, and a port survives all events.
 
 mod queues;
 
@@ -19,7 +19,7 @@ fn with_plan(plan: LinkPlan) -> LinkConfig {
     LinkConfig { a_to_b: plan, seed: 7, ..clean() }
 }
 
-/// A frame that says its number.
+/// A frame that contains its number.
 fn frame(port: &End, number: u32) -> Mbuf {
     let mut frame = port.mempool().alloc().unwrap();
     assert!(frame.append_slice(&[0; 60]));
@@ -36,7 +36,7 @@ fn send(port: &mut End, now_us: u64, numbers: impl IntoIterator<Item = u32>) -> 
     port.tx_burst(now_us, &mut burst)
 }
 
-/// Everything that is due.
+/// All frames that are due.
 fn receive_frames(port: &mut End, now_us: u64) -> Vec<Mbuf> {
     let mut all = Vec::new();
     let mut burst = Burst::new();
@@ -157,7 +157,7 @@ fn delayed_frames_arrive_in_order_when_due_and_not_before() {
     assert_eq!(receive(&mut b, 599), []);
     assert_eq!(b.next_due_us(), Some(600));
     assert_eq!(receive(&mut b, 600), [1]);
-    // The second was looked at, found early, and is remembered.
+    // The second frame was taken off the ring before it was due, and waits.
     assert_eq!(b.next_due_us(), Some(610));
     send(&mut a, 605, [3]);
     assert_eq!(receive(&mut b, 5000), [2, 3]);
@@ -401,7 +401,7 @@ fn two_threads_pass_every_frame_in_order() {
     });
 }
 
-/// Any plan, with every fault likely enough to meet the others.
+/// Any plan. Each fault is likely enough to occur together with every other.
 fn plans() -> impl Strategy<Value = LinkPlan> {
     let ppm = || prop_oneof![Just(0_u32), 0..1_000_001_u32, Just(1_000_000)];
     let times = (0..200_u32, 0..200_u32);
@@ -422,7 +422,8 @@ fn plans() -> impl Strategy<Value = LinkPlan> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Woken at `next_due_us` alone, the receiver gets everything that was not lost, no sooner than it may.
+    /// A receiver that polls only at `next_due_us` gets every frame that was not lost, and none before it is
+    /// due.
     #[test]
     fn whatever_the_plan_the_books_balance_and_the_pools_refill(
         plan in plans(),

@@ -28,7 +28,7 @@ pub struct LinkFaults {
 /// A frame in flight.
 pub(super) struct InFlight {
     pub(super) due_us: u64,
-    /// Due at any time of the receiver's clock: the plan has no delay.
+    /// Due at once, at any time of the receiver's clock: the plan has no delay.
     pub(super) at_once: bool,
     pub(super) frame: Mbuf,
 }
@@ -39,20 +39,20 @@ impl InFlight {
     }
 }
 
-/// State shared by both ends of a wire. Wires share no cache line.
+/// State shared by both ends of a wire, on cache lines of its own.
 #[repr(align(128))]
 pub(super) struct Wire {
     /// Total frames that the receiver has taken; written by the receiver.
     delivered: AtomicU64,
-    /// Where frames overtake each other: lower bound of the due times of frames that the sender added since
-    /// the receiver last looked; `u64::MAX` if there are none. Elsewhere the first frame is the first due.
+    /// On a wire with reordering: a lower bound of the due times of the frames added since the receiver last
+    /// looked; `u64::MAX` if there are none. Unused on other wires, where the first frame is the first due.
     ring_due_us: AtomicU64,
     pub(super) faults: FaultCounters,
 }
 
-/// The two ends of a wire with this plan, to a queue with this pool.
+/// The two ends of a wire with this plan, whose receiving queue has this pool.
 pub(super) fn ends(plan: &LinkPlan, ring_frames: usize, pool: &Mempool) -> (Sender, Receiver) {
-    // Every frame of a last burst may be duplicated.
+    // Every frame in the ring may be duplicated.
     let frames = 2 * ring_frames.max(BURST);
     let (producer, consumer) = RingBuffer::new(frames);
     let in_order = plan.reorder_ppm == 0;
@@ -163,8 +163,8 @@ pub(super) struct Receiver {
     /// sending order.
     waiting: VecDeque<InFlight>,
     delivered: u64,
-    /// Whether frames leave the ring in the order of their due times: then only the first has to be
-    /// checked, and it waits in the ring.
+    /// Whether frames leave the ring in the order of their due times. Then only the first frame is checked,
+    /// and it waits in the ring until it is due.
     in_order: bool,
 }
 
@@ -198,7 +198,7 @@ impl Receiver {
         taken
     }
 
-    /// Whether no frame waits here, due or not.
+    /// Whether no frame is in flight on this wire, due or not.
     pub(super) fn is_empty(&self) -> bool {
         self.ring.is_empty() && self.waiting.is_empty()
     }
@@ -213,7 +213,7 @@ impl Receiver {
         waiting.into_iter().chain(ring).min()
     }
 
-    /// Takes all frames off the ring, and puts each in its place among those that wait.
+    /// Takes all frames off the ring, and inserts each into `waiting` by its due time.
     fn sort(&mut self) {
         if self.ring.is_empty() {
             return;

@@ -21,15 +21,15 @@ use super::credentials::credentials;
 use super::fork::OwnFd;
 use super::{LocalError, WireFolder};
 
-/// Longest wait for the folder's lock while nobody claims a station. A claim takes far below a millisecond,
-/// but a thousand processes may begin at once.
+/// Maximum wait for the folder's lock without progress, that is, while no process claims a station. A claim
+/// takes far below a millisecond, but a thousand processes may start at once.
 const LOCK_WAIT: Duration = Duration::from_secs(5);
 
-/// Longest pause between two attempts to get the lock. Shorter ones of so many processes would take the
-/// processors from the one that has it.
+/// Maximum pause between two attempts to get the lock. With shorter pauses, a thousand waiting processes
+/// would take the CPUs away from the one that holds the lock.
 const LOCK_PAUSE: Duration = Duration::from_millis(32);
 
-/// Connections that wait to be accepted: as many processes may start at once.
+/// Length of the listener's queue of connections: this many processes may start at once.
 const BACKLOG: i32 = 1024;
 
 /// A living station ([`stations`]).
@@ -37,15 +37,15 @@ const BACKLOG: i32 = 1024;
 pub struct Station {
     /// Its number, 1 to 65535.
     pub number: u16,
-    /// The process that claimed it, as this process sees it; 0 if it is in another PID namespace, or too busy
-    /// to tell.
+    /// The process that claimed the station, as its PID in this process's namespace; 0 if it is in another
+    /// PID namespace, or if its queue of connections is full.
     pub pid: i32,
 }
 
 /// The living stations of the wire of `folder`, by number; none if the folder does not exist.
 ///
 /// # Errors
-/// The system's, if the folder cannot be read, or if there is no socket to ask the stations.
+/// The system's, if the folder cannot be read, or if no socket can be made to probe the stations.
 pub fn stations(folder: &Path) -> io::Result<Vec<Station>> {
     let entries = match std::fs::read_dir(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -55,7 +55,7 @@ pub fn stations(folder: &Path) -> io::Result<Vec<Station>> {
     for entry in entries {
         let name = entry?.file_name();
         let number = name.to_str().and_then(|name| name.strip_suffix(".sock")?.parse::<u16>().ok());
-        // Some names are read as a number and are not the ones that are claimed.
+        // Some names parse as a number but differ from the name that a claim uses, such as `007.sock`.
         if let Some(number) = number.filter(|number| name == *file_name(*number))
             && let Ok(address) = address(folder, number)
             && let Probed::Living { pid } = probe(&address)?
@@ -96,21 +96,21 @@ pub(super) enum Probed {
     Stale,
     /// Its owner listens.
     Living { pid: i32 },
-    /// It cannot be found out, or the file is none of ours.
+    /// The state cannot be determined, or the file is not a station's socket.
     Unclear,
 }
 
-/// Asks for the state of a station by connecting to its socket.
+/// Determines the state of a station by connecting to its socket.
 ///
 /// # Errors
-/// The system's, if this process has no descriptor or memory to ask.
+/// The system's, if this process has no descriptor or memory for the probe.
 fn probe(address: &SocketAddrUnix) -> Result<Probed, Errno> {
     let socket = socket()?;
     let connected = connect(&socket, address);
     state(connected.map(|()| credentials(&socket).map_or(0, |peer| peer.pid)))
 }
 
-/// The state of a station, by the outcome of connecting to its socket: the process on the other side, or the
+/// The state of a station, from the result of connecting to its socket: the PID of the other side, or the
 /// system's error.
 ///
 /// # Errors
@@ -118,7 +118,7 @@ fn probe(address: &SocketAddrUnix) -> Result<Probed, Errno> {
 pub(super) fn state(connected: Result<i32, Errno>) -> Result<Probed, Errno> {
     match connected {
         Ok(pid) => Ok(Probed::Living { pid }),
-        // So many connections wait that there is no space for ours.
+        // The listener's queue of connections is full.
         Err(Errno::AGAIN) => Ok(Probed::Living { pid: 0 }),
         Err(Errno::CONNREFUSED) => Ok(Probed::Stale),
         Err(Errno::NOENT) => Ok(Probed::Free),
@@ -127,16 +127,16 @@ pub(super) fn state(connected: Result<i32, Errno>) -> Result<Probed, Errno> {
     }
 }
 
-/// Whether the error is that this process or the system has run out of something, which says nothing about
-/// the other side.
+/// Whether the error means that this process or the system has run out of a resource. Such an error says
+/// nothing about the other side.
 pub(super) fn is_lack(errno: Errno) -> bool {
     matches!(errno, Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS)
 }
 
-/// Whether a station may be there although connecting to it, or saying hello, has failed with this error: its
-/// queue of connections is full; or this process was stopped for so long after it connected that the station
-/// has closed the socket, or the station has ended, as the next attempt finds out; or this process has no
-/// descriptor or memory for the connection, and may have some later.
+/// Whether a station may exist although connecting to it, or sending it a hello, has failed with this error.
+/// Possible causes: the station's queue of connections is full; the station has closed the socket, because
+/// this process was stopped for long after it connected, or because the station has ended (the next attempt
+/// finds out); or this process has no descriptor or memory for the connection now.
 pub(super) fn may_be_there(errno: Errno) -> bool {
     matches!(errno, Errno::AGAIN | Errno::PIPE | Errno::CONNRESET) || is_lack(errno)
 }
@@ -155,13 +155,13 @@ pub(super) struct Claim {
 }
 
 impl Claim {
-    /// Claims `station` of the wire of `folder`, or any.
+    /// Claims `station` of the wire of `folder`, or any free station.
     pub(super) fn new(folder: &Path, station: Option<u16>) -> Result<Self, LocalError> {
         if station == Some(0) {
             return Err(LocalError::Invalid("station 0 does not exist: choose one from 1 to 65535".into()));
         }
         let (wire, opened) = WireFolder::with_lock(folder)?;
-        // The longest name.
+        // The path of the longest socket name must fit.
         address(wire.path(), u16::MAX).map_err(|_| LocalError::TooLong(folder.to_owned()))?;
         lock(&opened, folder)?;
         let (station, listener) = match station {
@@ -175,12 +175,12 @@ impl Claim {
         let claim = Self { station, folder: wire, listener: OwnFd::new(listener), path, inode };
         listen(&claim.listener, BACKLOG).map_err(|errno| LocalError::System(errno.into()))?;
         Ok(claim)
-        // The lock ends with `opened`.
+        // The lock is released when `opened` is dropped.
     }
 }
 
-/// Binds the socket of any station. The search begins at a number made of the process id, so that processes
-/// one after the other get numbers that were not used lately. The caller holds the lock.
+/// Binds the socket of any free station. The search begins at a number derived from the process id, so that
+/// successive processes get numbers that were not used lately. The caller holds the lock.
 fn take_any(folder: &Path) -> Result<(u16, OwnedFd), LocalError> {
     let pid = rustix::process::getpid().as_raw_nonzero().get() as u32;
     for step in 0..u32::from(u16::MAX) {
@@ -201,7 +201,7 @@ fn take(folder: &Path, station: u16) -> Result<OwnedFd, LocalError> {
     let path = path(folder, station);
     match probe(&address).map_err(system)? {
         Probed::Free => {}
-        // A file of another kind refuses connections as well. It is somebody's.
+        // A file of another kind refuses connections as well. It belongs to somebody else: leave it.
         Probed::Stale if !is_socket(&path) => return Err(LocalError::Taken { station, pid: 0 }),
         Probed::Stale => match std::fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
@@ -221,8 +221,8 @@ impl Drop for Claim {
         if !self.listener.is_open() {
             return;
         }
-        // While we listen nobody replaces the file, unless somebody removes the folder. If it cannot be
-        // removed, the next owner of the station does that.
+        // While we listen, nobody replaces the file, unless somebody removes the folder. If removing the
+        // file fails, the next owner of the station replaces it.
         let ours = std::fs::symlink_metadata(&self.path);
         if ours.is_ok_and(|found| (found.dev(), found.ino()) == self.inode) {
             let _ = std::fs::remove_file(&self.path);
@@ -246,7 +246,7 @@ fn lock(opened: &File, folder: &Path) -> Result<(), LocalError> {
             Err(Errno::INTR) => continue,
             Err(errno) => return Err(failed(errno.into())),
         }
-        // A claim makes a file, so the folder changes: the lock has gone on to another one.
+        // A claim creates a file, which changes the folder's time: the lock has passed to another process.
         let changed = Some(opened.metadata().and_then(|folder| folder.modified()).map_err(failed)?);
         if changed != latest {
             (since, latest) = (Instant::now(), changed);

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 /// A port to open: see [`open`](super::open).
 #[derive(Clone, Debug)]
 pub struct LocalConfig {
-    /// The rendezvous folder, which is the wire: ports of one folder see each other. Absolute.
-    /// [`default_folder`](super::default_folder) has the usual one.
+    /// The rendezvous folder, which is the wire: ports of one folder see each other. An absolute path;
+    /// usually that of [`default_folder`](super::default_folder).
     pub folder: PathBuf,
     /// The station to claim, 1 to 65535; `None`: any free one. Default: `None`.
     pub station: Option<u16>,
@@ -15,12 +15,12 @@ pub struct LocalConfig {
     pub mtu: u16,
     /// Buffers in the pool of the port, each of the MTU and at least 2 KiB. Default: 4096.
     pub mbufs: usize,
-    /// Buffers of 32 KiB for bulk sending, and of 64 KiB for receiving superframes: so many of each.
-    /// Default: 256.
+    /// Number of buffers of 32 KiB for bulk sending, and also of buffers of 64 KiB for receiving
+    /// superframes. Default: 256.
     pub bulk_mbufs: usize,
-    /// Most bytes of each of the two rings that the port makes for a peer: a power of two from 256 KiB to 256
-    /// MiB. Rings of 512 KiB and more begin with 128 or 256 KiB, and grow when they are full. All rings that
-    /// a port writes grow by eight times as many bytes at most, and then stay as they are. Default: 2 MiB.
+    /// Maximum size of each of the two rings that the port makes for a peer, bytes: a power of two from 256
+    /// KiB to 256 MiB. Rings of 512 KiB and more begin with 128 or 256 KiB, and grow when they are full. All
+    /// rings that a port writes may together grow by at most 8 x `ring_bytes`. Default: 2 MiB.
     pub ring_bytes: usize,
 }
 
@@ -35,13 +35,13 @@ impl LocalConfig {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LocalError {
-    /// The name of the wire is no plain name.
+    /// The name of the wire is not a plain name.
     #[error("{0:?} is no name for a wire: use up to 64 letters, digits, '-', '_' and '.'")]
     Name(String),
     /// The folder is not absolute.
     #[error("{} is not absolute: give the folder of the wire from the root on", .0.display())]
     Relative(PathBuf),
-    /// The folder is a symbolic link, or no folder.
+    /// The folder is a symbolic link, or not a folder.
     #[error("{} is no folder: remove it, or choose another folder for the wire", .0.display())]
     Link(PathBuf),
     /// The folder belongs to somebody else.
@@ -54,7 +54,7 @@ pub enum LocalError {
         /// The user id of this process.
         uid: u32,
     },
-    /// Others may use the folder, or we may not.
+    /// Other users may use the folder, or its owner may not.
     #[error("{} has mode {mode:o}: run chmod 700 on it, or choose another folder for the wire", .folder.display())]
     Mode {
         /// The folder.
@@ -62,13 +62,13 @@ pub enum LocalError {
         /// Its mode.
         mode: u32,
     },
-    /// Others may put another folder in the place of this one.
+    /// Other users may replace the folder by another one.
     #[error(
         "others may rename what is in {} (mode {mode:o}): run chmod +t on it, or choose another folder for the wire",
         .folder.display()
     )]
     Movable {
-        /// A folder on the way to that of the wire.
+        /// A parent folder of the wire's folder.
         folder: PathBuf,
         /// Its mode.
         mode: u32,
@@ -106,7 +106,8 @@ pub enum LocalError {
     System(#[source] io::Error),
 }
 
-/// The kind says whether the folder, a permission or a free station is missing; the error itself is kept.
+/// The kind tells a missing folder, a missing permission and the lack of a free station apart; the error
+/// itself is kept.
 impl From<LocalError> for io::Error {
     fn from(error: LocalError) -> Self {
         let kind = match &error {

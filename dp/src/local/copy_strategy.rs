@@ -1,12 +1,12 @@
-//! Which of two strategies to copy long frames into a ring is cheaper.
+//! Chooses the cheaper of two strategies for copying long frames into a ring.
 //!
-//! Past the caches ([`streaming`](super::streaming)) a copy runs at the speed of the memory. Through them it
-//! is faster where both processes share a cache, and several times slower where the lines come from another
-//! chip of the processor. The scheduler, or a hypervisor, moves processes while they run. So the other one is
-//! tried once in a while, and taken if it needs less time.
+//! A copy that bypasses the caches ([`streaming`](super::streaming)) runs at the speed of the memory. A copy
+//! through the caches is faster where both processes share a cache, and several times slower where the lines
+//! come from another chip of the processor. The scheduler or a hypervisor moves processes while they run. So
+//! the strategy that is not in use is tried once in a while, and chosen if it needs less time.
 //!
-//! The cost of a copy depends on how the same lines were written a lap of the ring earlier. So a trial takes
-//! two laps, and the second one counts.
+//! The cost of a copy depends on how the same lines were written one lap of the ring earlier. So a trial
+//! takes two laps, and only the second lap is timed.
 
 use crate::Clock;
 
@@ -29,17 +29,17 @@ impl CopyStrategy {
 /// Laps of the ring in a trial.
 const TRIAL: u64 = 2;
 
-/// Laps from one trial to the next one.
+/// Laps between two trials.
 const SETTLED: u64 = 64;
 
-/// The choice for one ring. It knows of long frames alone.
+/// The choice for one ring. Only long frames are counted.
 #[derive(Debug)]
 pub(super) struct StrategyChoice {
     /// Bytes of the ring.
     lap: u64,
     strategy: CopyStrategy,
     is_trial: bool,
-    /// Bytes until the trial ends, or the next one begins. Those of the last lap are timed.
+    /// Bytes until the trial ends, or until the next trial begins. The last lap before that is timed.
     left: u64,
     cycles: u64,
     /// Cycles of the last lap before the trial.
@@ -102,7 +102,7 @@ mod tests {
     }
 
     impl Machine {
-        /// Copies a lap. Returns how many of its frames were copied through the caches.
+        /// Copies one lap of frames. Returns how many of them were copied through the caches.
         fn lap(&mut self, choice: &mut StrategyChoice) -> usize {
             let (mut through, before) = (0, self.lap_before);
             for _ in 0..RING / FRAME {
@@ -137,7 +137,7 @@ mod tests {
         }
     }
 
-    /// The first lap of two costs what the strategy of the lap before has made of its lines.
+    /// The cost of a trial's first lap depends on the strategy that wrote the same lines in the lap before.
     #[test]
     fn the_last_lap_alone_is_timed() {
         let mut choice = StrategyChoice::new(RING);

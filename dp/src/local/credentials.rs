@@ -5,14 +5,14 @@ use std::os::fd::{AsFd, AsRawFd};
 /// The process that listens on the other side, or that connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Credentials {
-    /// Its number in our PID namespace; 0 if it has none there.
+    /// Its PID in our PID namespace; 0 if it has none there.
     pub(super) pid: i32,
     /// Its effective user id.
     pub(super) uid: u32,
 }
 
-/// The credentials of the other side of a connected socket (`SO_PEERCRED`). `rustix` has no value for a
-/// process of another PID namespace.
+/// The credentials of the other side of a connected socket (`SO_PEERCRED`). (`rustix` cannot represent a
+/// process of another PID namespace.)
 pub(super) fn credentials(socket: impl AsFd) -> Option<Credentials> {
     let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut bytes = size_of::<libc::ucred>() as libc::socklen_t;
@@ -31,7 +31,7 @@ pub(super) fn credentials(socket: impl AsFd) -> Option<Credentials> {
         .then_some(Credentials { pid: found.pid, uid: found.uid })
 }
 
-/// The process on the other side of a connected socket, by its number in our PID namespace; `None` if it has
+/// The PID, in our PID namespace, of the process on the other side of a connected socket; `None` if it has
 /// none there.
 pub fn pid_of_peer(socket: impl AsFd) -> Option<i32> {
     credentials(socket).map(|peer| peer.pid).filter(|pid| *pid > 0)

@@ -1,9 +1,9 @@
-//! The rendezvous folder of a wire: which folder it is, and whether it can be trusted.
+//! The rendezvous folder of a wire: its path, and the checks that it can be trusted.
 //!
-//! The folder itself has to belong to this user, and nobody else may enter it. The folders on the way to it
-//! have to belong to this user or to root. Where others may write to one of these and it is not sticky, they
-//! can rename what is in it, and put something else in its place. A folder that is only reached by such a way
-//! is used through a descriptor, which names it wherever it is moved ([`WireFolder`]).
+//! The folder itself has to belong to this user, and nobody else may enter it. Its ancestor folders have to
+//! belong to this user or to root. If other users may write to an ancestor that is not sticky, they can
+//! rename its entries and put something else in their place. A folder below such an ancestor is used through
+//! a descriptor, which refers to the folder wherever it is moved ([`WireFolder`]).
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -21,11 +21,11 @@ use super::LocalError;
 /// The owner that a user namespace shows for a user that it does not map: in a container, the real root.
 const OVERFLOW_UID: u32 = 65_534;
 
-/// Symbolic links on the way to a folder, as for the kernel.
+/// Maximum symbolic links in a path; the kernel's limit.
 const MAX_LINKS: usize = 40;
 
-/// The permissions of others: their mode bits. The sticky bit and those of set-ID change nothing for the
-/// owner. A folder that is made in one with the setgid bit inherits that bit.
+/// The mode bits that give permissions to other users. The sticky and set-ID bits are not checked: they give
+/// no access, and a new folder inherits the setgid bit of its parent.
 const OTHERS: u32 = 0o077;
 const OTHERS_WRITE: u32 = 0o022;
 const OWNER: u32 = 0o700;
@@ -35,7 +35,7 @@ const STICKY: u32 = 0o1000;
 /// `/tmp/uwarp-<uid>/<net>`. A variable that is empty or not absolute counts as unset.
 ///
 /// # Errors
-/// [`LocalError::Name`] if `net` is no plain name.
+/// [`LocalError::Name`] if `net` is not a plain name.
 pub fn default_folder(net: &str) -> Result<PathBuf, LocalError> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     if net.is_empty() || net.len() > 64 || net.starts_with('.') || !net.bytes().all(plain) {
@@ -48,11 +48,12 @@ pub fn default_folder(net: &str) -> Result<PathBuf, LocalError> {
     Ok(parent.join(net))
 }
 
-/// Opens the folder, which is made if it is not there, for this user alone. Nobody else can put another
-/// folder in its place, so that its path can be used later on.
+/// Opens the folder, and creates it if it does not exist, for this user alone. Nobody else can put another
+/// folder in its place, so its path can be used later on.
 ///
 /// # Errors
-/// [`LocalError`], if it is not absolute, belongs to somebody else, or others may enter it or move it.
+/// [`LocalError`], if `folder` is not absolute, belongs to somebody else, or can be entered or moved by
+/// other users.
 pub fn private_folder(folder: &Path) -> Result<File, LocalError> {
     match open(folder)? {
         (opened, None) => Ok(opened),
@@ -64,43 +65,43 @@ pub fn private_folder(folder: &Path) -> Result<File, LocalError> {
 #[derive(Debug)]
 pub struct WireFolder {
     path: PathBuf,
-    /// Keeps `path` valid, if that is the path of a descriptor.
+    /// Keeps `path` valid if it names a descriptor.
     _held: Option<File>,
 }
 
 impl WireFolder {
-    /// Opens the folder, which is made if it is not there. Others may be able to move it: then
-    /// [`path`](Self::path) is that of a descriptor.
+    /// Opens the folder, and creates it if it does not exist. If other users can move the folder,
+    /// [`path`](Self::path) names a descriptor.
     ///
     /// # Errors
-    /// [`LocalError`], if it is not absolute, belongs to somebody else, or others may enter it; and if others
-    /// may move it and `/proc` is not there.
+    /// [`LocalError`], if `folder` is not absolute, belongs to somebody else, or can be entered by other
+    /// users; also if other users can move it and `/proc` is missing.
     pub fn open(folder: &Path) -> Result<Self, LocalError> {
         Self::with_lock(folder).map(|(folder, _)| folder)
     }
 
-    /// As [`open`](Self::open), with a descriptor of its own for the folder's lock.
+    /// As [`open`](Self::open), with its own descriptor for the folder's lock.
     pub(super) fn with_lock(folder: &Path) -> Result<(Self, File), LocalError> {
         let failed = |source: io::Error| LocalError::Folder { folder: folder.to_owned(), source };
         let (opened, movable) = open(folder)?;
         let Some(movable) = movable else {
             return Ok((Self { path: folder.to_owned(), _held: None }, opened));
         };
-        // Another open file than the one of the lock: a lock ends with its open file.
+        // A second open file, since the lock ends when its own open file is closed.
         let held = rustix::fs::openat(&opened, ".", FOLDER, Mode::empty());
         let held = File::from(held.map_err(|errno| failed(errno.into()))?);
         let path = PathBuf::from(format!("/proc/self/fd/{}", held.as_raw_fd()));
         if leads_to(&path, &opened) { Ok((Self { path, _held: Some(held) }, opened)) } else { Err(movable) }
     }
 
-    /// Where it is, for as long as this lives.
+    /// A path to the folder, valid while this value lives.
     pub fn path(&self) -> &Path {
         &self.path
     }
 }
 
-/// Whether `path` names the folder that is `opened`. A path through `/proc` does not where `/proc` is not
-/// there, or is something else.
+/// Whether `path` names the folder that is `opened`. A path through `/proc` fails this check if `/proc` is
+/// missing or is not procfs.
 fn leads_to(path: &Path, opened: &File) -> bool {
     let inode = |found: Metadata| (found.dev(), found.ino());
     match (std::fs::metadata(path), opened.metadata()) {
@@ -111,21 +112,22 @@ fn leads_to(path: &Path, opened: &File) -> bool {
 
 const FOLDER: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// Opens a folder that is ours, and makes it before if it is not there. The second value is the error for
-/// somebody who needs that nobody can move it, if others can.
+/// Opens a folder that is ours, and creates it first if it does not exist. If other users can move the
+/// folder, the second value is the error for callers that do not accept that.
 fn open(folder: &Path) -> Result<(File, Option<LocalError>), LocalError> {
     let failed = |source: io::Error| LocalError::Folder { folder: folder.to_owned(), source };
     if !folder.is_absolute() {
         return Err(LocalError::Relative(folder.to_owned()));
     }
     let us = User::current();
-    // Before anything is made, and again for what somebody else has made in between.
+    // Checked before anything is created, and again afterwards: somebody else may have created a part in
+    // between.
     us.check_way(folder)?;
     DirBuilder::new().recursive(true).mode(OWNER).create(folder).map_err(failed)?;
     let movable = us.check_way(folder)?;
     let opened =
         File::from(rustix::fs::open(folder, FOLDER, Mode::empty()).map_err(|errno| match errno {
-            // A symbolic link, which others could point elsewhere.
+            // A symbolic link, which other users could point elsewhere.
             Errno::LOOP | Errno::NOTDIR => LocalError::Link(folder.to_owned()),
             errno => failed(errno.into()),
         })?);
@@ -138,16 +140,16 @@ fn open(folder: &Path) -> Result<(File, Option<LocalError>), LocalError> {
 #[derive(Clone, Copy, Debug)]
 struct User {
     uid: u32,
-    /// Files of [`OVERFLOW_UID`] may be those of the real root.
+    /// True if files of [`OVERFLOW_UID`] may belong to the real root.
     trusts_overflow: bool,
 }
 
-/// What others can do with the entries of a folder that is trusted.
+/// What other users can do with the entries of a trusted folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Entries {
     /// Only their owners can move them.
     Stay,
-    /// Others can move them.
+    /// Other users can move them.
     Move,
 }
 
@@ -172,7 +174,7 @@ impl User {
         Ok(())
     }
 
-    /// Checks a folder on the way.
+    /// Checks an ancestor of the folder.
     fn check_ancestor(self, folder: &Path, owner: u32, mode: u32) -> Result<Entries, LocalError> {
         if !self.trusts(owner) {
             return Err(LocalError::Owner { folder: folder.to_owned(), owner, uid: self.uid });
@@ -180,8 +182,8 @@ impl User {
         if mode & OTHERS_WRITE != 0 && mode & STICKY == 0 { Ok(Entries::Move) } else { Ok(Entries::Stay) }
     }
 
-    /// Checks each folder and each symbolic link on the way to `folder`, as far as they are there. Returns
-    /// the error that names a folder whose entries others may move, if there is one.
+    /// Checks each existing ancestor folder and symbolic link of `folder`. If other users may move the
+    /// entries of one of them, returns the error that names that folder.
     fn check_way(self, folder: &Path) -> Result<Option<LocalError>, LocalError> {
         let mut movable = None;
         let mut at = PathBuf::from("/");
@@ -196,17 +198,17 @@ impl User {
             if self.check_ancestor(&at, found.uid(), mode)? == Entries::Move && movable.is_none() {
                 movable = Some(LocalError::Movable { folder: at.clone(), mode });
             }
-            // To the next folder, by way of links.
+            // Resolves the next folder, following links.
             loop {
                 let Some(name) = left.pop_front() else { return Ok(movable) };
                 let next = at.join(&name);
                 let found = match std::fs::symlink_metadata(&next) {
-                    // The rest is made.
+                    // The rest of the path does not exist, and will be created.
                     Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(movable),
                     found => found.map_err(|source| LocalError::Folder { folder: next.clone(), source })?,
                 };
                 if !found.is_symlink() {
-                    // `..` leads back to a folder that is checked, or to one beside the target of a link.
+                    // `..` leads to a folder that was checked before, or to one beside the target of a link.
                     at = if name == ".." { at.parent().unwrap_or(&at).to_owned() } else { next };
                     break;
                 }
@@ -229,7 +231,7 @@ impl User {
     }
 }
 
-/// Puts the names of a path before those that are left.
+/// Puts the components of a path in front of those in `left`.
 fn prepend(left: &mut VecDeque<OsString>, path: &Path) {
     for part in path.components().rev() {
         match part {
@@ -240,8 +242,9 @@ fn prepend(left: &mut VecDeque<OsString>, path: &Path) {
     }
 }
 
-/// Whether a user namespace with this `/proc/self/uid_map` has no user of the number [`OVERFLOW_UID`]. Then
-/// files that have this owner belong to users outside of it. Where there are all users, it is `nobody`.
+/// Whether a user namespace with this `/proc/self/uid_map` does not map [`OVERFLOW_UID`]. Then files with
+/// this owner belong to users outside of the namespace. In a namespace that maps all users, the number is
+/// that of `nobody`.
 fn leaves_out_overflow(map: &str) -> bool {
     let mut ranges = map.lines().map(|line| {
         let mut words = line.split_whitespace().map(str::parse::<u64>);
@@ -250,7 +253,7 @@ fn leaves_out_overflow(map: &str) -> bool {
             _ => None,
         }
     });
-    // Without a map nothing is known.
+    // An empty map says nothing.
     let is_known = !map.is_empty();
     is_known && ranges.all(|range| range.is_some_and(|range| !range.contains(&u64::from(OVERFLOW_UID))))
 }
@@ -261,7 +264,7 @@ mod tests {
 
     const FOLDER: &str = "/a/b";
 
-    /// A wire is not used through a path that names another folder than the one that was checked.
+    /// A wire is never used through a path that names another folder than the checked one.
     #[test]
     fn a_path_leads_to_the_folder_that_is_open_or_to_another_one() {
         let opened = File::open("/dev").unwrap();
@@ -321,7 +324,7 @@ mod tests {
             (user, 0, 0o3777, Some(Entries::Stay)),
             (user, 1000, 0o1770, Some(Entries::Stay)),
             (user, 0, 0o777, Some(Entries::Move)),
-            // An emptyDir of Kubernetes.
+            // A Kubernetes emptyDir.
             (user, 0, 0o2777, Some(Entries::Move)),
             (user, 1000, 0o775, Some(Entries::Move)),
             (user, 1000, 0o702, Some(Entries::Move)),

@@ -1,22 +1,22 @@
 //! Forks of the process: a child has no part in its parent's wire.
 //!
 //! The mappings of rings are not inherited (`MADV_DONTFORK`). Descriptors are, until the child calls `exec`.
-//! A child that keeps them would keep the sockets open when its parent is killed, and nobody would notice. So
-//! they are closed in the child before `fork` returns there. What the child has of a port then does nothing:
-//! it compares [`generation`] with the one in which it was made.
+//! A child that kept them would keep the sockets open after its parent is killed, and peers would not
+//! notice. So they are closed in the child before `fork` returns there. The child's copy of a port then does
+//! nothing: the port compares [`generation`] with the generation in which it was opened.
 //!
-//! A child that was made past the C library (a bare `clone` system call) keeps the descriptors, and gets a
-//! SIGSEGV if it uses the port.
+//! A child that was created without the C library (by a bare `clone` system call) keeps the descriptors, and
+//! gets a SIGSEGV if it uses the port.
 
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::Once;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
-/// How many forks lie between this process and the first one that asked.
+/// How many forks lie between this process and the process that opened the first port.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
-/// Descriptors that a child closes. Further ones stay open in children until `exec`.
+/// Descriptors that a child closes. Descriptors beyond this number stay open in children until `exec`.
 static OPEN: [AtomicI32; 1024] = [const { AtomicI32::new(FREE) }; 1024];
 
 /// No descriptor.
@@ -28,7 +28,7 @@ pub(super) fn generation() -> u32 {
     GENERATION.load(Ordering::Relaxed)
 }
 
-/// Has children forked from now on close the descriptors of ports.
+/// Makes children that are forked from now on close the descriptors of ports.
 fn watch_for_forks() {
     extern "C" fn in_child() {
         GENERATION.fetch_add(1, Ordering::Relaxed);
@@ -43,9 +43,9 @@ fn watch_for_forks() {
     }
     static WATCH: Once = Once::new();
     WATCH.call_once(|| {
-        // SAFETY: `in_child` stays for the life of this library, with whose end the C library removes it. It
-        // only uses atomics and calls `close`, which is allowed in a forked child. On failure (no memory)
-        // children keep the descriptors.
+        // SAFETY: `in_child` stays for the life of this library; the C library removes the handler when it
+        // unloads the library. It only uses atomics and calls `close`, which is allowed in a forked child.
+        // On failure (no memory) children keep the descriptors.
         unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     });
 }
@@ -60,7 +60,7 @@ pub struct OwnFd {
 }
 
 impl OwnFd {
-    /// Has children forked from now on close the descriptor.
+    /// Makes children that are forked from now on close the descriptor.
     pub fn new(fd: OwnedFd) -> Self {
         watch_for_forks();
         let place = OPEN.iter().position(|place| {
@@ -69,7 +69,7 @@ impl OwnFd {
         Self { fd: ManuallyDrop::new(fd), place, generation: generation() }
     }
 
-    /// Whether it is open: this process is not a child of the one that opened it.
+    /// Whether it is open: false in a child of the process that opened it.
     pub fn is_open(&self) -> bool {
         self.generation == generation()
     }

@@ -1,10 +1,9 @@
-//! The messages of two stations on their socket.
+//! The messages that two stations exchange on their socket.
 //!
-//! The one that has a frame for the other connects, and sends [`Kind::Hello`] with the memory of both rings.
-//! The other answers [`Kind::Welcome`], or [`Kind::Crossed`] if both have connected at the same time and its
-//! own memory is the one to use. A station that cannot hear the one that connects to it answers
-//! [`Kind::Again`]. Later messages have one byte and wake the other side. The socket ends with either
-//! process.
+//! A station with a frame for another station connects to it, and sends [`Kind::Hello`] with the memory of
+//! both rings. The other station answers [`Kind::Welcome`]; or [`Kind::Crossed`], if both have connected at
+//! the same time and its own memory is to be used. It answers [`Kind::Again`] if it stops waiting for the
+//! hello. Later messages have one byte and wake the other side. The socket ends when either process ends.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -17,25 +16,26 @@ use rustix::net::{
     SendFlags, recv, recvmsg, send, sendmsg,
 };
 
-/// The name and the version of the protocol. Another version has another number: no layout of it is known.
+/// The name and the version of the protocol. Another version has another number, and may have any layout.
 const MAGIC: [u8; 8] = *b"uwarp\0l2";
 
 /// Bytes of a message.
 pub(super) const MESSAGE_BYTES: usize = 40;
 
-/// The message that wakes.
+/// A wake-up message.
 const WAKE: [u8; 1] = [1];
 
 /// The contents of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// These are our rings.
+    /// Offers the sender's rings.
     Hello,
-    /// We use your rings.
+    /// Accepts the rings of the receiver's hello.
     Welcome,
-    /// We use our own rings, of which our hello tells you.
+    /// Declines the receiver's rings: the sender uses those of its own hello.
     Crossed,
-    /// We do not wait for your hello any longer, as others wait for its place: connect once more.
+    /// The sender no longer waits for the receiver's hello, because other connections need the place:
+    /// connect again.
     Again,
 }
 
@@ -47,7 +47,8 @@ pub(super) struct Message {
     pub(super) station: u16,
     /// Bytes of each ring of a hello.
     pub(super) ring_bytes: u64,
-    /// A random number of the sender's port: another process at the same station has another one.
+    /// A random number that identifies the sender's port: a later process at the same station has another
+    /// number.
     pub(super) instance: u64,
     /// The number of the sender's latest hello, counted from 1.
     pub(super) serial: u64,
@@ -104,7 +105,7 @@ pub(super) fn tell(socket: impl AsFd, message: &Message, memory: Option<&OwnedFd
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     let fds = memory.map(|fd| [fd.as_fd()]);
     if let Some(fds) = &fds {
-        // The buffer has space for one.
+        // The buffer has space for one descriptor.
         ancillary.push(SendAncillaryMessage::ScmRights(fds));
     }
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
@@ -116,7 +117,7 @@ pub(super) fn tell(socket: impl AsFd, message: &Message, memory: Option<&OwnedFd
 pub(super) enum Heard {
     /// Nothing, so far.
     Silence,
-    /// A message that wakes.
+    /// A wake-up message.
     Wake,
     /// A message, with the descriptor that came with it.
     Message(Message, Option<OwnedFd>),
@@ -131,8 +132,8 @@ pub(super) fn hear(socket: impl AsFd) -> Heard {
     let mut bytes = [0; MESSAGE_BYTES + 1];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    // The other side has closed its socket, and has not read all that we sent: then this error hides what it
-    // sent before, until somebody asks for the error.
+    // The other side has closed its socket without reading all our messages. The error hides the messages
+    // that it sent before, until the error is read with `SO_ERROR`.
     let _ = socket_error(&socket);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
     let received = recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags);
@@ -151,16 +152,18 @@ pub(super) fn hear(socket: impl AsFd) -> Heard {
     }
 }
 
-/// Wakes the other side. If the socket is full, it has messages to wake to; if the socket has ended, that is
-/// found when it is read.
+/// Wakes the other side. A full socket holds wake-up messages already; the end of a socket is found when the
+/// socket is read.
 #[inline]
 pub(super) fn wake(socket: impl AsFd) {
     let _ = send(socket, &WAKE, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
 }
 
-/// Takes the messages that woke us, some at most. `false`: something else came, or the other side is gone.
+/// Takes a bounded number of wake-up messages. Returns `false` if another message came, or if the other side
+/// is gone.
 pub(super) fn take_wakes(socket: impl AsFd) -> bool {
-    /// One waits for each sleep. More come only from a peer that wakes us for nothing.
+    /// Maximum messages taken. One comes for each sleep; only a peer that sends needless wake-ups sends
+    /// more.
     const MOST: usize = 16;
     let socket = socket.as_fd();
     let mut bytes = [0; 2];

@@ -1,4 +1,4 @@
-//! A process that breaks the rules of a wire, for tests: it says and writes anything.
+//! A process that breaks the rules of a wire, for tests: it sends and writes anything.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -27,7 +27,7 @@ pub enum Offer {
     Socket,
 }
 
-/// See the module.
+/// A peer that breaks the rules: see the module.
 #[derive(Debug)]
 pub struct Hostile {
     socket: OwnedFd,
@@ -35,7 +35,7 @@ pub struct Hostile {
 }
 
 impl Hostile {
-    /// Connects to a station; `None` if it is not there.
+    /// Connects to a station; `None` if the station does not exist.
     pub fn dial(folder: &Path, station: u16) -> Option<Self> {
         let socket = claim::socket().ok()?;
         connect(&socket, &claim::address(folder, station).ok()?).ok()?;
@@ -67,21 +67,21 @@ impl Hostile {
         }
     }
 
-    /// Stores a word of the memory of its latest hello, if there is one: the `nr`th, counted around. Those
-    /// from 0 to 127 are the positions and marks of both rings; their data begin at word 512.
+    /// Stores word `nr` (modulo the size) in the memory of its latest hello, if there is one. Words 0 to 127
+    /// are the positions and marks of both rings; the data begin at word 512.
     pub fn store(&self, nr: usize, value: u64) {
         if let Some(memory) = &self.memory {
             memory.word(nr % (memory.len() / 8) * 8).store(value, Ordering::Release);
         }
     }
 
-    /// Loads such a word; 0 without memory.
+    /// Loads word `nr`, counted as for [`store`](Self::store); 0 without memory.
     pub fn load(&self, nr: usize) -> u64 {
         let load = |memory: &SharedMemory| memory.word(nr % (memory.len() / 8) * 8).load(Ordering::Acquire);
         self.memory.as_ref().map_or(0, load)
     }
 
-    /// Takes what the other side has sent. Whether it has closed the socket.
+    /// Reads the bytes that the other side has sent. Returns whether it has closed the socket.
     pub fn is_refused(&self) -> bool {
         let mut bytes = [0; 64];
         loop {

@@ -1,12 +1,12 @@
 //! Memory that two processes share: a mapping of a memfd.
 //!
-//! The other process may write any of it at any time, so it is treated like device memory. Words that both
-//! sides use are atomics. All other bytes are copied in and out by raw copies, and no slice and no reference
-//! to them exists. What was read decides something only after it was copied to memory of our own.
+//! The other process may write any byte at any time, so the mapping is treated like device memory. Words
+//! that both sides use are atomics. All other bytes are copied in and out by raw copies; no slice and no
+//! reference to them exists. A value that was read is only acted on after it was copied to private memory.
 //!
-//! Rust's memory model says nothing about another process. The copies rest on LLVM below it: a racing load
-//! gives bytes that were there or that were stored, in any mixture, and nothing else happens. A compiler
-//! fence behind each copy keeps the compiler from reading the source again instead of the copy.
+//! Rust's memory model says nothing about another process. The copies rely on LLVM's semantics instead: a
+//! racing load returns any mixture of old and stored bytes, and has no other effect. A compiler fence behind
+//! each copy keeps the compiler from reading the source again instead of the copy.
 
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
@@ -27,13 +27,13 @@ const TMPFS: u64 = 0x0102_1994;
 /// The file never changes its size, so that every page of the mapping stays valid.
 const FIXED_SIZE: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
-/// A new memfd of `bytes` zeroes, which cannot change its size. The memory of the ranges in `used` is taken
-/// now: where there is none, this is an error here, and no SIGBUS later. Other memory has to be taken with
-/// [`SharedMemory::take`] before it is used.
+/// A new memfd of `bytes` zeroes, which cannot change its size. The pages of the ranges in `used` are
+/// allocated now, so a lack of memory is an error here and not a SIGBUS later. Other pages have to be
+/// allocated with [`SharedMemory::take`] before they are used.
 pub(super) fn create(bytes: usize, used: impl IntoIterator<Item = Range<usize>>) -> Result<OwnedFd, Errno> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    // Linux 6.3 and later may be set up to refuse a memfd that does not say that nobody executes it. Earlier
-    // ones do not know the flag.
+    // Linux 6.3 and later may be configured to refuse a memfd without `MFD_NOEXEC_SEAL`. Earlier kernels do
+    // not know the flag.
     let memfd = match rustix::fs::memfd_create("uwarp-local", flags | MemfdFlags::NOEXEC_SEAL) {
         Err(Errno::INVAL) => rustix::fs::memfd_create("uwarp-local", flags)?,
         other => other?,
@@ -52,14 +52,15 @@ pub(super) fn create(bytes: usize, used: impl IntoIterator<Item = Range<usize>>)
     Ok(memfd)
 }
 
-/// Whether [`SharedMemory::take`] works: from Linux 5.14 on. Without it all memory is taken in the beginning.
+/// Whether [`SharedMemory::take`] works (Linux 5.14 and later). Without it all pages are allocated at the
+/// start.
 fn takes_later() -> bool {
     static TAKES: OnceLock<bool> = OnceLock::new();
     // SAFETY: an empty range has no page that the advice could be for.
     *TAKES.get_or_init(|| unsafe { madvise(null_mut(), 0, Advice::LinuxPopulateWrite) }.is_ok())
 }
 
-/// Whether a descriptor that another process sent is a file as [`create`] makes it.
+/// Whether a descriptor that another process sent refers to a file such as [`create`] makes.
 pub(super) fn is_fit(memfd: impl AsFd, bytes: usize) -> bool {
     let memfd = memfd.as_fd();
     // A file in hugepages could lose a page, and an access to it would be a SIGBUS.
@@ -73,7 +74,7 @@ pub(super) fn is_fit(memfd: impl AsFd, bytes: usize) -> bool {
 pub(super) struct SharedMemory {
     start: NonNull<u8>,
     bytes: usize,
-    /// The process that mapped it. A child has no such mapping.
+    /// The process that mapped it. A forked child does not have the mapping.
     generation: u32,
 }
 
@@ -99,14 +100,14 @@ impl SharedMemory {
         Ok(memory)
     }
 
-    /// Takes the memory of this range, which begins and ends with a page, unless it was taken before. The
-    /// contents of the range stay as they are.
+    /// Allocates the pages of this range, which must begin and end at a page boundary. The contents stay
+    /// unchanged; pages that were allocated before stay.
     ///
     /// # Errors
     /// Those of `madvise`: there is no memory.
     ///
     /// # Panics
-    /// If the range does not lie inside.
+    /// If the range reaches beyond the mapping.
     pub(super) fn take(&self, range: Range<usize>) -> Result<(), Errno> {
         assert!(range.start <= range.end && range.end <= self.bytes, "{range:?}");
         if !takes_later() {
@@ -126,7 +127,7 @@ impl SharedMemory {
     /// The word at this offset.
     ///
     /// # Panics
-    /// If it does not lie inside, or is not aligned.
+    /// If it reaches beyond the mapping, or is not aligned.
     #[inline]
     pub(super) fn word(&self, at: usize) -> &AtomicU64 {
         assert!(at.is_multiple_of(8) && at < self.bytes && self.bytes - at >= 8, "word {at}");
@@ -140,7 +141,7 @@ impl SharedMemory {
     /// Copies `bytes` to this offset, by `strategy` if they are long.
     ///
     /// # Panics
-    /// If they do not lie inside.
+    /// If they reach beyond the mapping.
     #[inline]
     pub(super) fn copy_in(&self, at: usize, bytes: &[u8], strategy: CopyStrategy) {
         assert!(at <= self.bytes && bytes.len() <= self.bytes - at, "{} bytes at {at}", bytes.len());
@@ -160,7 +161,7 @@ impl SharedMemory {
     /// Copies from this offset to `out`.
     ///
     /// # Panics
-    /// If the bytes do not lie inside.
+    /// If they reach beyond the mapping.
     #[inline]
     pub(super) fn copy_out(&self, at: usize, out: &mut [u8]) {
         assert!(at <= self.bytes && out.len() <= self.bytes - at, "{} bytes at {at}", out.len());
@@ -176,7 +177,7 @@ impl SharedMemory {
 impl Drop for SharedMemory {
     fn drop(&mut self) {
         if self.generation != fork::generation() {
-            // The range is no mapping in a child, or another one.
+            // A forked child does not have the mapping; the range may be another mapping there.
             return;
         }
         // SAFETY: the range is the mapping that `map` made for this value alone, and it is unmapped here
@@ -190,7 +191,7 @@ impl Drop for SharedMemory {
 mod tests {
     use super::*;
 
-    /// Offsets come from positions that another process may have written.
+    /// Offsets are computed from positions that another process may have written.
     #[test]
     fn a_word_lies_inside_and_is_aligned() {
         let memory = SharedMemory::map(create(8192, std::iter::once(0..8192)).unwrap(), 8192).unwrap();
@@ -202,7 +203,7 @@ mod tests {
         }
     }
 
-    /// The process that gets a file cannot change what may be done with it.
+    /// The process that receives a file cannot add seals.
     #[test]
     fn nobody_can_seal_a_file_further() {
         let memfd = create(8192, std::iter::once(0..8192)).unwrap();
@@ -223,7 +224,7 @@ mod tests {
         };
         assert!(is_fit(sealed(MemfdFlags::CLOEXEC).unwrap(), 2 << 20));
         let Some(huge) = sealed(MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB) else {
-            // The kernel has no such pages.
+            // The kernel has no hugepages.
             return;
         };
         assert!(!is_fit(huge, 2 << 20));

@@ -1,4 +1,4 @@
-//! Another station: how far the connection with it is, and the pair of rings.
+//! Another station: the state of the connection with it, and the pair of rings.
 
 use std::collections::VecDeque;
 use std::iter;
@@ -13,38 +13,39 @@ use super::memory::{self, SharedMemory};
 use super::ring::{self, Broken, CONTROL_BYTES, Consumer, Place, Producer};
 use crate::Mbuf;
 
-/// How long a full ring may stay as it is before frames for it are dropped. A station that was stopped must
-/// not keep the frames of others waiting for ever. It is longer than a busy machine keeps a process from
-/// running.
+/// How long a ring may stay full, without the reader taking anything, before frames for it are dropped. A
+/// stopped station must not block the frames for other stations for ever. The time is longer than a busy
+/// machine keeps a process from running.
 const STUCK_US: u64 = 100_000;
 
-/// Frames that wait here, before a pair is made or while the ring is full. So a station that is slow does not
-/// keep the frames of others waiting. Further ones stay with the caller, for as long as [`STUCK_US`].
+/// Maximum frames that wait here for one station, until the pair is made or the ring has space. So a slow
+/// station does not block the frames for other stations. Further frames stay with the caller, for at most
+/// [`STUCK_US`].
 const MAX_WAITING: usize = 64;
 
 /// Time until the second attempt to connect to a station whose queue of connections is full, or that has no
-/// place for us. It doubles with each attempt, up to the longest.
+/// place for us. The pause doubles with each attempt, up to `MAX_REDIAL_US`.
 const REDIAL_US: u64 = 1000;
 const MAX_REDIAL_US: u64 = 64_000;
 
-/// Bytes behind which the reader is told of records, so that it reads while we write.
+/// Records are published after this many bytes, so that the reader reads while we write.
 const PUBLISH_BYTES: u64 = 32 << 10;
 
-/// Bytes before the data of the rings: their words, in a page of their own.
+/// Bytes in front of the data of the rings: the control words, in their own page.
 const WORDS_BYTES: usize = 4096;
 
 const _: () = assert!(2 * CONTROL_BYTES <= WORDS_BYTES);
 
-/// Bytes that the rings of a port may grow together, in rings of the largest size. Each of many peers gets
-/// few bytes at a time, for which a small ring is enough.
+/// How much the rings of a port may grow together, in rings of the maximum size. With many peers, each peer
+/// gets few bytes at a time, for which a small ring is enough.
 const GROWN_RINGS: usize = 8;
 
-/// Bytes that the rings of a port may grow together.
+/// Bytes by which the rings of a port may grow together.
 pub(super) fn allowance(ring_bytes: usize) -> usize {
     GROWN_RINGS * ring_bytes
 }
 
-/// Bytes of the memory of a pair of rings, if rings may have that size.
+/// Bytes of the memory of a pair of rings; `None` if `ring_bytes` is not allowed.
 pub(super) fn memory_bytes(ring_bytes: u64) -> Option<usize> {
     let bytes = usize::try_from(ring_bytes).ok()?;
     let fits = bytes.is_power_of_two() && (ring::MIN_RING_BYTES..=ring::MAX_RING_BYTES).contains(&bytes);
@@ -56,33 +57,33 @@ pub(super) struct Peer {
     pub(super) state: PeerState,
     /// Frames for it that wait until there is a pair, or space in the ring.
     pub(super) waiting: VecDeque<Mbuf>,
-    /// When the first frame for it came, or its hello.
+    /// When the first frame for the station, or its hello, came.
     pub(super) since_us: u64,
     /// Time between the last attempt to connect to it and the next one.
     pause_us: u64,
 }
 
-/// How far the connection with a station is.
+/// The state of the connection with a station.
 pub(super) enum PeerState {
-    /// Our connection has to be tried again: so many others connect to it, or it says that its own hello is
-    /// under way and that we use its rings.
+    /// We have to connect again: the station's queue of connections is full, or the station has answered
+    /// that its own hello is in flight and that its rings are to be used.
     Dialing { again_us: u64 },
-    /// It has our hello and the memory of the rings.
+    /// The station has our hello, with the memory of the rings.
     Greeted { socket: OwnFd, memory: Arc<SharedMemory> },
-    /// There is a pair of rings.
+    /// The pair of rings is in use.
     Paired(Pair),
 }
 
 /// The fate of a frame.
 #[derive(Debug)]
 pub(super) enum Sent {
-    /// It is in the ring.
+    /// The frame is in the ring.
     Written,
-    /// It waits here.
+    /// The frame waits here.
     Kept,
     /// Too many frames wait here.
     Refused(Mbuf),
-    /// It was dropped: the station is gone, or has taken nothing for long.
+    /// The frame was dropped: the station is gone, or has not read for long.
     Lost,
 }
 
@@ -132,8 +133,8 @@ impl Peer {
                 }
                 false
             }
-            // Some frames wait for a station that does not run, as their retransmissions may take seconds.
-            // The others must not keep the frames for other stations waiting for it.
+            // Some frames wait for a station that does not run, since a retransmission may take seconds.
+            // Further frames for it are dropped, so that they do not block frames for other stations.
             _ => now_us.saturating_sub(self.since_us) >= STUCK_US,
         };
         if self.waiting.len() < MAX_WAITING {
@@ -143,8 +144,8 @@ impl Peer {
         if is_late { Sent::Lost } else { Sent::Refused(frame) }
     }
 
-    /// Sends frames that wait, as many as the ring takes. Returns how many were dropped because the station
-    /// is gone or stuck. `allowance`: bytes that the ring may grow.
+    /// Sends waiting frames, as many as the ring takes. Returns how many were dropped because the station is
+    /// gone or stuck. `allowance`: bytes by which the ring may grow.
     ///
     /// # Errors
     /// [`Broken`].
@@ -176,7 +177,7 @@ impl Peer {
     }
 }
 
-/// Which half of the memory a station writes.
+/// Which of the two rings in the memory a station writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     /// It made the memory, and writes the first ring.
@@ -187,14 +188,15 @@ pub(super) enum Side {
 
 /// A pair of rings with another station.
 pub(super) struct Pair {
-    /// `None`: the other process is gone. What it sent before is still to be read.
+    /// `None`: the other process is gone; its last frames are still to be read.
     pub(super) socket: Option<OwnFd>,
     pub(super) tx: Producer,
     pub(super) rx: Consumer,
-    /// The other process, and the latest hello that it had sent when the pair was made.
+    /// The instance number of the other process, and the serial number of its latest hello when the pair was
+    /// made.
     pub(super) instance: u64,
     pub(super) serial: u64,
-    /// Since when the ring is full, and what the reader had taken then.
+    /// Since when the ring is full, and the reader's position at that time.
     full: Option<(u64, u64)>,
 }
 
@@ -241,7 +243,8 @@ impl Pair {
         self.tx.write(frame.len(), marks, frame.segments())
     }
 
-    /// The ring is full. Returns whether it has been for long, and the reader has taken nothing.
+    /// Called while the ring is full. Returns whether the ring has been full for [`STUCK_US`] without the
+    /// reader taking anything.
     fn is_stuck(&mut self, now_us: u64) -> bool {
         let taken = self.tx.taken();
         match self.full {
@@ -253,7 +256,7 @@ impl Pair {
         }
     }
 
-    /// Shows the reader what was written, and wakes it if it sleeps.
+    /// Shows the reader the records that were written, and wakes it if it sleeps.
     #[inline]
     pub(super) fn publish(&mut self) {
         if self.tx.unpublished() > 0

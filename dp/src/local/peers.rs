@@ -1,6 +1,8 @@
-//! All stations that a port has to do with, and the sockets: connecting, accepting, and noticing who is gone.
+//! All stations that a port communicates with, and their sockets: connecting, accepting, and noticing
+//! stations that are gone.
 //!
-//! Nothing here blocks. [`Peers::look`] does what has become possible since the last call.
+//! Nothing here blocks. [`Peers::look`] handles all that sockets and timers have made possible since the
+//! last call.
 
 use std::collections::VecDeque;
 use std::mem::MaybeUninit;
@@ -20,31 +22,31 @@ use super::peer::{self, Pair, Peer, PeerState, Side, make_memory, memory_bytes};
 use super::{LocalCounters, LocalError};
 
 /// How long a station may leave our hello unanswered. Both sides only have to be polled once or twice, but
-/// its process may be stopped, or one of a thousand that begin at once. TCP gives up earlier.
+/// the station's process may be stopped, or one of a thousand that start at once. TCP gives up earlier.
 const ANSWER_US: u64 = 60_000_000;
 
-/// How long a socket that was accepted may go without a hello that can be answered. Then its process is told
-/// to connect again.
+/// How long an accepted socket may stay without a hello that can be answered. After that the connecting
+/// process is told to connect again.
 const GREETING_US: u64 = 2_000_000;
 
-/// Sockets that were accepted and wait for a hello, or for the end of the pair before it. While there are so
-/// many, the others wait in the queue of the listener.
+/// Maximum accepted sockets that wait for a hello, or for the end of the station's previous pair. Further
+/// connections wait in the listener's queue.
 const MAX_GREETINGS: usize = 64;
 
-/// How long each of them has its place while others wait for it.
+/// How long an accepted socket keeps its place while other connections wait for one.
 const PLACE_US: u64 = 10_000;
 
-/// How long a handshake goes on with every poll. A look at the sockets is a system call, and one that takes
+/// How long a handshake makes every poll look at the sockets, which is a system call. A handshake that takes
 /// longer waits for a process that does not run.
 const HASTE_US: u64 = 10_000;
 
-/// How long the listener is left alone when the process has no descriptors.
+/// How long the listener is ignored after the process has run out of descriptors.
 const DEAF_US: u64 = 100_000;
 
-/// Time until we connect to a station again whose own hello is under way: that may have been lost.
+/// Time until we connect again to a station whose own hello is in flight: the hello may have been lost.
 const CROSSED_US: u64 = 1_000_000;
 
-/// Events taken with one call.
+/// Maximum events taken with one call.
 const EVENTS: usize = 32;
 
 /// Keys of events: the listener, a socket without a station yet, or the socket of a station.
@@ -58,11 +60,11 @@ struct Greeting {
     /// Its number in keys.
     token: u32,
     since_us: u64,
-    /// Its hello, which waits until the pair before it has ended.
+    /// Its hello, which waits until the station's previous pair has ended.
     hello: Option<(Message, OwnedFd)>,
 }
 
-/// See the module.
+/// All stations that a port communicates with: see the module.
 pub(super) struct Peers {
     pub(super) claim: Claim,
     epoll: OwnFd,
@@ -71,17 +73,17 @@ pub(super) struct Peers {
     instance: u64,
     /// Hellos sent so far.
     serial: u64,
-    /// The numbers of `list`, in the same order: most ports have few.
+    /// The station numbers of `list`, in the same order. Searched linearly: most ports have few peers.
     stations: Vec<u16>,
     pub(super) list: Vec<Peer>,
     greetings: Vec<Greeting>,
     next_token: u32,
-    /// Stations that are gone, and of which the user is still to be told. Until then nothing is received
-    /// from these numbers, so that nobody takes a new process for the old one.
+    /// Stations that are gone but not yet reported to the user. Until then nothing is received from these
+    /// station numbers, so that the user does not take a new process for the old one.
     departed: VecDeque<u16>,
     /// When to listen again.
     deaf_until_us: Option<u64>,
-    /// Bytes that rings which we write may still grow.
+    /// Bytes by which the rings that we write may still grow.
     pub(super) allowance: usize,
     /// Whether frames may wait for space in a ring.
     pub(super) backlogged: bool,
@@ -119,13 +121,13 @@ impl Peers {
         self.epoll.as_fd()
     }
 
-    /// The place of a station in `list`.
+    /// The index of a station in `list`.
     #[inline]
     pub(super) fn find(&self, station: u16) -> Option<usize> {
         self.stations.iter().position(|other| *other == station)
     }
 
-    /// The number of the station at this place.
+    /// The number of the station at this index.
     #[inline]
     pub(super) fn station(&self, at: usize) -> Option<u16> {
         self.stations.get(at).copied()
@@ -140,18 +142,18 @@ impl Peers {
         pairs.sum()
     }
 
-    /// When each handshake that is under way has begun.
+    /// The start times of the handshakes in progress.
     fn handshakes(&self) -> impl Iterator<Item = u64> {
         let unpaired = self.list.iter().filter(|peer| !matches!(peer.state, PeerState::Paired(_)));
         unpaired.map(|peer| peer.since_us).chain(self.greetings.iter().map(|it| it.since_us))
     }
 
-    /// Whether a handshake is under way that should go on with every poll.
+    /// Whether a recent handshake is in progress, so that every poll should look at the sockets.
     pub(super) fn is_in_haste(&self, now_us: u64) -> bool {
         self.handshakes().any(|since_us| now_us.saturating_sub(since_us) < HASTE_US)
     }
 
-    /// When a handshake goes on without a message or is given up, if one is under way, or when to listen
+    /// The next time at which a handshake continues without a message or is given up, or at which to listen
     /// again.
     pub(super) fn next_due_us(&self) -> Option<u64> {
         let unpaired = self.list.iter().filter_map(|peer| match peer.state {
@@ -163,19 +165,20 @@ impl Peers {
         unpaired.chain(greetings).chain(self.deaf_until_us).min()
     }
 
-    /// The next station that is gone.
+    /// The next station to be reported as gone.
     #[inline]
     pub(super) fn next_departed(&mut self) -> Option<u16> {
         self.departed.pop_front()
     }
 
-    /// Whether a station is gone and the user was not told.
+    /// Whether a station is gone that was not yet reported to the user.
     #[inline]
     pub(super) fn has_departed(&self) -> bool {
         !self.departed.is_empty()
     }
 
-    /// The place of a station, to which a connection begins if there is none. `None`: it is not there.
+    /// The index of a station; starts connecting to it if it is not in the list. `None` if the station does
+    /// not exist.
     #[cold]
     pub(super) fn begin(&mut self, now_us: u64, station: u16) -> Option<usize> {
         if self.departed.contains(&station) {
@@ -195,7 +198,8 @@ impl Peers {
         self.list.len() - 1
     }
 
-    /// Connects to the station at this place, and sends a hello. `false`: it is not there.
+    /// Connects to the station at this index, and sends a hello. Returns `false` if the station does not
+    /// exist.
     fn dial(&mut self, now_us: u64, at: usize) -> bool {
         let station = self.stations[at];
         match self.try_dial(station) {
@@ -233,7 +237,7 @@ impl Peers {
         }
     }
 
-    /// Takes what has come from sockets, and goes on with handshakes. Returns whether more has come.
+    /// Reads the sockets, and continues handshakes. Returns whether more events wait.
     pub(super) fn look(&mut self, now_us: u64) -> bool {
         let mut events = [MaybeUninit::<epoll::Event>::uninit(); EVENTS];
         // A failed wait finds nothing: the next look tries again.
@@ -262,7 +266,7 @@ impl Peers {
         more
     }
 
-    /// Goes on with handshakes that wait for something but a message, and ends those that take too long.
+    /// Continues handshakes that wait for something other than a message, and ends those that take too long.
     fn go_on(&mut self, now_us: u64) {
         for at in (0..self.greetings.len()).rev() {
             self.settle(now_us, at);
@@ -290,7 +294,7 @@ impl Peers {
         }
     }
 
-    /// Accepts what waits.
+    /// Accepts waiting connections.
     fn accept(&mut self, now_us: u64) {
         for _ in 0..MAX_GREETINGS {
             if self.greetings.len() >= MAX_GREETINGS
@@ -315,7 +319,7 @@ impl Peers {
             let key = epoll::EventData::new_u64(GREETING | u64::from(token));
             if epoll::add(&self.epoll, &socket, key, epoll::EventFlags::IN).is_ok() {
                 self.greetings.push(Greeting { socket, token, since_us: now_us, hello: None });
-                // Mostly its hello is there already.
+                // Usually its hello is there already.
                 self.hear_greeting(self.greetings.len() - 1);
             }
             if self.greetings.len() > MAX_GREETINGS {
@@ -324,14 +328,14 @@ impl Peers {
         }
     }
 
-    /// All places are taken: whether the oldest greeting keeps its place, and until when.
+    /// Called when all places are taken. If the oldest greeting keeps its place, returns until when.
     fn no_place_until_us(&mut self, now_us: u64) -> Option<u64> {
         let Greeting { since_us, hello, .. } = self.greetings.first()?;
         let until_us = since_us + PLACE_US;
         if now_us < until_us {
             return Some(until_us);
         }
-        // It may have spoken since the last look. Then it is answered, if it can be.
+        // Its hello may have come since the last look; then it is answered, if possible.
         if hello.is_none() {
             self.hear_greeting(0);
         }
@@ -346,11 +350,11 @@ impl Peers {
         self.deaf_until_us = deaf_until_us;
         let flags = if deaf_until_us.is_some() { epoll::EventFlags::empty() } else { epoll::EventFlags::IN };
         let key = epoll::EventData::new_u64(LISTENER);
-        // It is in the set, so this does not fail; if it did, the next event would find the same.
+        // The listener is in the set, so this does not fail; if it did, the next event would retry.
         let _ = epoll::modify(&self.epoll, &self.claim.listener, key, flags);
     }
 
-    /// A message of a socket without a station.
+    /// Reads a message from a socket that has no station yet.
     fn hear_greeting(&mut self, at: usize) {
         let greeting = &mut self.greetings[at];
         match hello::hear(&greeting.socket) {
@@ -364,7 +368,7 @@ impl Peers {
             {
                 greeting.hello = Some((message, memfd));
             }
-            // Somebody asked whether we live, or has changed its mind.
+            // The other side only probed whether we live, or has given up.
             Heard::End => self.drop_greeting(at),
             Heard::Message(..) | Heard::Nonsense | Heard::Wake => self.refuse(at),
         }
@@ -383,15 +387,16 @@ impl Peers {
             // Both have connected. The lower station's rings are used.
             PeerState::Greeted { .. } if self.claim.station > station => self.adopt(now_us, at),
             PeerState::Greeted { .. } => {
-                // If it is gone, that is found on our own socket.
+                // If the station is gone, our own socket will report it.
                 let _ = hello::tell(&self.greetings[at].socket, &self.message(Kind::Crossed), None);
                 self.drop_greeting(at);
             }
-            // It sent this before it agreed on the pair that exists.
+            // The station sent this hello before it agreed on the existing pair.
             PeerState::Paired(pair) if pair.instance == instance && serial <= pair.serial => {
                 self.drop_greeting(at);
             }
-            // The station has begun anew, or somebody else claims to be it: the old pair has to end first.
+            // The station has restarted, or another process claims its number: the old pair has to end
+            // first.
             PeerState::Paired(pair) => {
                 if pair.socket.is_some() {
                     self.hear_peer(now_us, peer);
@@ -414,7 +419,7 @@ impl Peers {
         if hello::tell(&socket, &self.message(Kind::Welcome), None).is_err()
             || epoll::add(&self.epoll, &socket, key, epoll::EventFlags::IN).is_err()
         {
-            // It is gone, or this process has no memory.
+            // The station is gone, or this process has no memory.
             return;
         }
         let place = match self.find(message.station) {
@@ -425,7 +430,7 @@ impl Peers {
         self.pair_up(place, Pair::new(socket, &Arc::new(memory), Side::Taker, known));
     }
 
-    /// A message of a station, or its end.
+    /// Reads a message from a station, or the end of its socket.
     fn hear_peer(&mut self, now_us: u64, at: usize) {
         let station = self.stations[at];
         match &mut self.list[at].state {
@@ -458,7 +463,7 @@ impl Peers {
         }
     }
 
-    /// The station uses our rings.
+    /// Handles a welcome: the station uses our rings.
     fn welcomed(&mut self, at: usize, known: (u64, u64)) {
         let before = std::mem::replace(&mut self.list[at].state, PeerState::Dialing { again_us: 0 });
         if let PeerState::Greeted { socket, memory } = before {
@@ -466,7 +471,7 @@ impl Peers {
         }
     }
 
-    /// Begins to use a pair.
+    /// Starts to use a pair.
     fn pair_up(&mut self, at: usize, pair: Pair) {
         self.counters.pairs += 1;
         self.backlogged |= !self.list[at].waiting.is_empty();
@@ -490,7 +495,7 @@ impl Peers {
         }
     }
 
-    /// Removes a station, which is gone: the user is told.
+    /// Removes a station that is gone, and queues it for [`next_departed`](Self::next_departed).
     pub(super) fn remove(&mut self, at: usize) {
         let station = self.stations.swap_remove(at);
         let Peer { state, waiting, .. } = self.list.swap_remove(at);
@@ -498,16 +503,17 @@ impl Peers {
         crate::trace::station_left(station, waiting.len());
         self.counters.lost += waiting.len() as u64;
         self.counters.departed += 1;
-        // Nothing begins with a station whose departure is still to be told, so it is told once.
+        // No connection begins with a station whose departure is not yet reported, so it is reported once.
         debug_assert!(!self.departed.contains(&station), "station {station} departs twice");
         self.departed.push_back(station);
     }
 
     fn take_greeting(&mut self, at: usize) -> Option<Greeting> {
         let greeting = self.greetings.remove(at);
-        // Its place is free.
+        // A place for another connection is free now.
         self.deaf_until_us = self.deaf_until_us.map(|_| 0);
-        // Its key changes, or it is closed: another descriptor of it may be open elsewhere.
+        // The socket gets another key, or is closed. Closing does not remove it from the set while another
+        // process has a descriptor of it.
         epoll::delete(&self.epoll, &greeting.socket).ok()?;
         Some(greeting)
     }
@@ -516,10 +522,10 @@ impl Peers {
         drop(self.take_greeting(at));
     }
 
-    /// Tells the other side to come again.
+    /// Tells the other side to connect again.
     fn put_off(&mut self, at: usize) {
         self.counters.put_off += 1;
-        // If it is gone, nobody has to know.
+        // If it is gone, nothing is lost.
         let _ = hello::tell(&self.greetings[at].socket, &self.message(Kind::Again), None);
         self.drop_greeting(at);
     }
@@ -530,8 +536,8 @@ impl Peers {
     }
 }
 
-/// Closes a socket, which is in the set. Explicitly, since the set keeps a socket of which somebody else has
-/// a descriptor.
+/// Removes a socket from the set and closes it. The removal is explicit, since a closed socket stays in the
+/// set while another process has a descriptor of it.
 fn forget(epoll: &OwnFd, socket: Option<OwnFd>) {
     if let Some(socket) = socket
         && epoll.is_open()

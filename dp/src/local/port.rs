@@ -26,13 +26,13 @@ const SUPERFRAME_BYTES: usize = ring::MAX_FRAME_BYTES.next_multiple_of(64);
 /// Smallest buffer of the pool, as is usual for devices.
 const DATA_BYTES_MIN: usize = 2048;
 
-/// Ethernet header and a VLAN tag: the most a frame has beside the IP packet.
+/// Ethernet header and a VLAN tag: the maximum bytes of a frame beside the IP packet.
 const FRAME_OVERHEAD_BYTES: usize = 18;
 
-/// Most bytes of one received burst: they should still be in the core's cache when they are placed.
+/// Maximum bytes of one received burst: they should still be in the core's cache when they are placed.
 const RX_BYTES: usize = 256 << 10;
 
-/// Time between two looks at the sockets while frames are polled. A look is a system call.
+/// Time between two looks at the sockets while the port is polled. A look is a system call.
 const LOOK_US: u64 = 100;
 
 /// Time between attempts to send frames that wait for space in a ring.
@@ -47,11 +47,11 @@ pub struct LocalPort {
     /// Buffers for superframes.
     superframes: Mempool,
     peers: Peers,
-    /// The place of the peer that the latest frame went to.
+    /// The index of the peer that the latest frame went to.
     latest: usize,
-    /// The place of the peer that is read first.
+    /// The index of the peer that is read first.
     turn: usize,
-    /// When to look at the sockets, by the caller's clock or after so many polls.
+    /// When to look at the sockets next: at this time of the caller's clock, or after `LOOK_POLLS` polls.
     look_at_us: u64,
     idle_polls: u32,
     now_us: u64,
@@ -104,7 +104,8 @@ impl LocalPort {
         self.peers.counters
     }
 
-    /// Whether this process is a child of the one that opened the port, and has no part in it.
+    /// Whether this process is a forked child of the process that opened the port; the port does nothing
+    /// then.
     #[inline]
     fn is_forked(&self) -> bool {
         self.generation != fork::generation()
@@ -130,7 +131,7 @@ impl LocalPort {
         }
         if is_external {
             let Some(copy) = frame.deep_copy(&self.base.mempool) else {
-                // No buffer is free; some are when frames have been acknowledged.
+                // No buffer is free now; buffers are freed when frames are acknowledged.
                 return Some(frame);
             };
             frame = copy;
@@ -154,7 +155,8 @@ impl LocalPort {
         None
     }
 
-    /// The station that a frame goes to; `None` if it goes to no other station or is too long.
+    /// The station that a frame is addressed to; `None` if it is not another station, or if the frame is too
+    /// long.
     #[inline]
     fn destination(&self, frame: &Mbuf, is_external: bool) -> Option<u16> {
         let bytes = frame.len();
@@ -175,7 +177,7 @@ impl LocalPort {
         (mac[..4] == MAC_PREFIX && station != 0 && station != self.station()).then_some(station)
     }
 
-    /// Shows the latest peer what was written for it.
+    /// Publishes the records written for the latest peer.
     #[inline]
     fn publish_latest(&mut self) {
         if let Some(peer) = self.peers.list.get_mut(self.latest)
@@ -185,7 +187,7 @@ impl LocalPort {
         }
     }
 
-    /// Sends frames that wait for space.
+    /// Sends the frames that wait for space in a ring.
     #[cold]
     fn flush(&mut self, now_us: u64) {
         let mut waits = false;
@@ -199,7 +201,7 @@ impl LocalPort {
         self.peers.backlogged = waits;
     }
 
-    /// Ends a pair whose other side has written what it cannot have written.
+    /// Ends a pair whose other side has written something invalid.
     #[cold]
     fn end_broken(&mut self, at: usize) {
         self.peers.counters.broken += 1;
@@ -207,7 +209,7 @@ impl LocalPort {
         self.peers.remove(at);
     }
 
-    /// Receives from the peer at this place until `left` bytes are used up.
+    /// Receives from the peer at this index until `left` bytes are used up.
     #[inline]
     fn receive(&mut self, at: usize, left: &mut usize, frames: &mut Burst) -> Received {
         let Self { base: PortBase { mempool, counters, .. }, superframes, peers, .. } = self;
@@ -246,12 +248,12 @@ impl LocalPort {
     fn look(&mut self) {
         self.idle_polls = 0;
         let more = self.peers.look(self.now_us);
-        // A handshake goes on with every poll, so that the first frame does not wait.
+        // During a handshake every poll looks at the sockets, so that the first frame is not delayed.
         let at_once = more || self.peers.is_in_haste(self.now_us);
         self.look_at_us = if at_once { 0 } else { self.now_us + LOOK_US };
     }
 
-    /// Whether frames wait, or something else that a poll would find.
+    /// Whether frames wait, or other work for a poll.
     fn has_news(&self) -> bool {
         let waits = |peer: &Peer| match &peer.state {
             PeerState::Paired(pair) => pair.rx.has_news() || pair.socket.is_none(),
@@ -260,7 +262,7 @@ impl LocalPort {
         self.peers.has_departed() || self.peers.list.iter().any(waits)
     }
 
-    /// Calls `act` with each ring that is read.
+    /// Calls `act` for each ring that we read.
     fn each_ring(&self, act: impl Fn(&Consumer)) {
         for peer in &self.peers.list {
             if let PeerState::Paired(pair) = &peer.state {
@@ -274,9 +276,9 @@ impl LocalPort {
 enum Received {
     /// Some frames or none.
     Some,
-    /// All that a dead process had sent.
+    /// All frames of a process that has ended were read.
     End,
-    /// A record that a sound peer cannot have written.
+    /// The ring has a record that a correct peer cannot have written.
     Broken,
 }
 
@@ -291,7 +293,7 @@ fn take(pool: &Mempool, superframes: &Mempool, rx: &Consumer, record: Record) ->
             None => take_chain(pool, rx, record)?,
         }
     };
-    // The peer is another process on this machine: nothing damages what it wrote on the way.
+    // The peer is another process on this machine, so nothing can damage the bytes in transit.
     let partial = record.marks & ring::PARTIAL_CHECKSUM != 0;
     frame.set_rx_checksum(if partial { Checksum::Partial } else { Checksum::Unknown });
     Some(frame)
@@ -301,7 +303,7 @@ fn take(pool: &Mempool, superframes: &Mempool, rx: &Consumer, record: Record) ->
 #[inline]
 fn filled(pool: &Mempool, rx: &Consumer, offset: usize, bytes: usize) -> Option<Mbuf> {
     let mut frame = pool.alloc_filled(0, bytes)?;
-    // Nobody else has a view of a new buffer.
+    // A new buffer has no other view, so `head_mut` succeeds.
     rx.copy(offset, frame.head_mut()?);
     Some(frame)
 }
@@ -313,7 +315,7 @@ fn take_chain(pool: &Mempool, rx: &Consumer, record: Record) -> Option<Mbuf> {
     let mut chain = part(0)?;
     while chain.len() < record.bytes {
         let next = part(chain.len())?;
-        // Buffers of 2 KiB are few enough for a chain.
+        // Buffers have at least 2 KiB, so a chain has enough segments for any frame.
         chain.chain(next).ok()?;
     }
     Some(chain)
@@ -393,7 +395,7 @@ impl Port for LocalPort {
 }
 
 impl Link for LocalPort {
-    /// Always up: only single stations go away.
+    /// Always up: stations can go away, but the wire cannot.
     fn link_state(&mut self) -> LinkState {
         if self.is_forked() { LinkState::Down } else { LinkState::Up }
     }
@@ -433,7 +435,7 @@ impl Sleep for LocalPort {
             return;
         }
         self.each_ring(Consumer::mark_awake);
-        // After the frames that woke us: they are what somebody waits for.
+        // The sockets are looked at after the frames that woke us were received: somebody waits for those.
         self.look_at_us = 0;
     }
 

@@ -1,19 +1,19 @@
-//! A ring of bytes in shared memory: frames from one process to one other.
+//! A ring of bytes in shared memory, which carries frames from one process to another.
 //!
-//! A frame is a record: a word with its length and its marks, then its bytes, padded to whole cache lines, so
-//! that no line has bytes of two records. Positions count bytes since the beginning and never go back. The
-//! writer owns the tail, the reader the head. Each of them also keeps its position to itself, and publishes
-//! it once for many records. What the other side publishes is checked each time it is read: a position that
-//! it cannot have, or a record that it cannot have written, is [`Broken`].
+//! Each frame is one record: a word with the frame's length and marks, then its bytes, padded to whole cache
+//! lines, so that no line has bytes of two records. Positions count bytes since the ring was made and never
+//! decrease. The writer owns the tail, the reader the head. Each side also keeps a private copy of its
+//! position, and publishes it once for many records. Each value that the other side has published is checked
+//! when it is read: an impossible position or an impossible record is [`Broken`].
 //!
 //! ```text
 //! control: | tail | head | sleeper |   a pair of lines each, since processors fetch lines in pairs
 //! data:    | record | record | ...     a power of two
 //! ```
 //!
-//! A ring begins with the first part of its data. It grows to four times as much when it is full and has been
-//! used for some laps ([`Producer::grow`]): the writer takes the memory, and writes a record without a frame.
-//! Behind this record both sides use the larger ring.
+//! A ring begins with the first part of its data. It grows to four times its size when it is full and has
+//! been used for some laps ([`Producer::grow`]): the writer allocates the memory, and writes a record
+//! without a frame. Behind this record both sides use the larger ring.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -26,10 +26,10 @@ use crate::prefetch;
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// Bytes of the words of one ring.
+/// Bytes of the control words of one ring.
 pub(super) const CONTROL_BYTES: usize = 512;
 
-/// Offsets of the words in them.
+/// Offsets of the control words: the tail, the head, and the mark of a sleeping reader.
 const TAIL: usize = 0;
 const HEAD: usize = 128;
 const SLEEPER: usize = 256;
@@ -43,54 +43,56 @@ pub(super) const PARTIAL_CHECKSUM: u32 = 1;
 /// The mark of a record without a frame, behind which the ring has [`GROWTH`] times as many bytes.
 const GROWN: u32 = 2;
 
-/// The only word that such a record has.
+/// The header word of a record without a frame.
 const GROWN_RECORD: u64 = (GROWN as u64) << 32;
 
-/// How much a ring grows. Two would be too few: see [`Place::behind_growth`].
+/// The factor by which a ring grows. A factor of two would be too small: see [`Place::behind_growth`].
 pub(super) const GROWTH: usize = 4;
 
-/// Fewest bytes of the first part of a ring that grows: some of the longest frames.
+/// Minimum bytes of the first part of a ring that grows: enough for a few frames of maximum length.
 const MIN_FIRST_BYTES: usize = 128 << 10;
 
-/// Laps of a ring before it grows. So a ring has less memory than the bytes that were sent through it.
+/// Minimum laps of a ring before it grows. So a ring's memory is smaller than the bytes that were sent
+/// through it.
 const GROWTH_LAPS: u64 = 4;
 
-/// Bytes that the reader takes before the writer gets their space back, so that it writes while we read.
+/// The reader releases space after this many bytes, so that the writer writes while the reader reads.
 const RELEASE_BYTES: u64 = 64 << 10;
 
-/// Bytes of a small record: its lines change their cache together, and not one after the other.
+/// Bytes of a small record that are prefetched, so that its cache lines are transferred together and not one
+/// after another.
 const AHEAD_BYTES: u64 = 4 * LINE as u64;
 
-/// Fewest bytes of a frame: an Ethernet header.
+/// Minimum bytes of a frame: an Ethernet header.
 pub(super) const MIN_FRAME_BYTES: usize = 14;
 
-/// Most bytes of a frame: an IP packet of 64 KiB behind an Ethernet header with a VLAN tag.
+/// Maximum bytes of a frame: an IP packet of 64 KiB behind an Ethernet header with a VLAN tag.
 pub(super) const MAX_FRAME_BYTES: usize = u16::MAX as usize + 18;
 
-/// Fewest bytes of a ring: some of the longest frames.
+/// Minimum bytes of a ring: enough for a few frames of maximum length.
 pub(super) const MIN_RING_BYTES: usize = 256 << 10;
 
-/// Most bytes of a ring.
+/// Maximum bytes of a ring.
 pub(super) const MAX_RING_BYTES: usize = 256 << 20;
 
-/// The other side published something that it cannot have written.
+/// The other side has published an impossible position or record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Broken;
 
-/// Where a ring lies in the memory.
+/// Where a ring lies in the shared memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
-    /// Offset of its words.
+    /// Offset of its control words.
     pub(super) control: usize,
     /// Offset of its data.
     pub(super) data: usize,
     /// Bytes of its data that are in use: a power of two, and a multiple of a line.
     pub(super) bytes: usize,
-    /// Most bytes of its data: `bytes`, times [`GROWTH`] for each time that it may grow.
+    /// Maximum bytes of its data: `bytes` times [`GROWTH`] for each time that the ring may still grow.
     pub(super) limit: usize,
 }
 
-/// Bytes of a ring in the beginning.
+/// Initial bytes of a ring.
 pub(super) const fn first_bytes(limit: usize) -> usize {
     let mut bytes = limit;
     while bytes / GROWTH >= MIN_FIRST_BYTES {
@@ -107,20 +109,21 @@ const fn record_bytes(frame_bytes: usize) -> u64 {
 }
 
 impl Place {
-    /// The offset in the memory of this position, and how many bytes follow it up to the end of the ring.
+    /// The offset of a position in the shared memory, and the number of bytes from there to the end of the
+    /// ring.
     #[inline]
     fn at(&self, position: u64) -> (usize, usize) {
         let offset = (position & (self.bytes as u64 - 1)) as usize;
         (self.data + offset, self.bytes - offset)
     }
 
-    /// Whether the ring may become larger.
+    /// Whether the ring may grow further.
     fn may_grow(&self) -> bool {
         self.bytes < self.limit
     }
 
-    /// Bytes that records may have together. As long as the ring may grow, a line is kept for the record that
-    /// says so.
+    /// Maximum bytes of all records in the ring. While the ring may grow, one line is reserved for the
+    /// record that announces the growth.
     fn capacity(&self) -> u64 {
         (self.bytes - if self.may_grow() { LINE } else { 0 }) as u64
     }
@@ -129,10 +132,11 @@ impl Place {
     /// grows; `None` if it cannot grow there.
     ///
     /// The first record has to lie right behind the old ring in memory, so the ring grows in one of
-    /// [`GROWTH`] laps only. Let the old ring have B bytes, the larger one 4 B, and the first record be at N,
-    /// a multiple of B. The reader is at H, at most 2 B below N. The records that it has not taken lie in the
-    /// old ring, the oldest of them at H - (N - B), or at H - (N - 2 B) if H is below N - B. The writer comes
-    /// to the old ring again at N + 3 B, and writes below H + 4 B: so it stays in front of the oldest one.
+    /// [`GROWTH`] laps only. Let the old ring have B bytes, the larger ring 4 B, and the first record be at
+    /// N, a multiple of B. The reader is at H, at most 2 B below N. The records that the reader has not
+    /// taken lie in the old ring: the oldest is at offset H - (N - B), or at H - (N - 2 B) if H is below N -
+    /// B. The writer reaches the old ring again at N + 3 B, and writes below H + 4 B. So the writer never
+    /// overwrites the oldest record.
     fn behind_growth(&self, position: u64) -> Option<u64> {
         let old = self.bytes as u64;
         let next = (position + LINE as u64).next_multiple_of(old);
@@ -147,15 +151,15 @@ pub(super) struct Producer {
     place: Place,
     /// Where the next record goes.
     tail: u64,
-    /// The reader knows of the records below.
+    /// The reader knows of all records below this position.
     published: u64,
-    /// The reader's position, when it was last read.
+    /// The reader's position when it was last read.
     head: u64,
-    /// Most bytes of records that the reader has not released.
+    /// Maximum bytes of records that the reader has not released.
     capacity: u64,
-    /// Bytes that the ring has grown.
+    /// Bytes by which the ring has grown.
     grown: usize,
-    /// How long frames are copied.
+    /// The strategy for copying long frames.
     choice: StrategyChoice,
 }
 
@@ -166,8 +170,8 @@ impl Producer {
         Self { memory, place, tail: 0, published: 0, head: 0, capacity, grown: 0, choice }
     }
 
-    /// The ring is full: makes it larger, if it may be, has been used for some laps, and `allowance` has the
-    /// bytes. Returns whether it did.
+    /// Called when the ring is full. Grows the ring if it may grow, has been used for some laps, and
+    /// `allowance` has the bytes. Returns whether the ring has grown.
     #[cold]
     pub(super) fn grow(&mut self, allowance: &mut usize) -> bool {
         let Place { data, bytes, .. } = self.place;
@@ -177,7 +181,7 @@ impl Producer {
             return false;
         }
         if self.memory.take(start..data + larger).is_err() {
-            // The machine has no memory for it. The ring does as it is.
+            // The machine has no memory for the growth. The ring keeps its size from now on.
             self.place.limit = bytes;
             self.capacity = self.place.capacity();
             return false;
@@ -193,7 +197,7 @@ impl Producer {
         true
     }
 
-    /// Bytes that the ring has grown, which came from the allowance.
+    /// Bytes by which the ring has grown, which were taken from the allowance.
     pub(super) fn grown_bytes(&self) -> usize {
         self.grown
     }
@@ -203,8 +207,7 @@ impl Producer {
         self.place.bytes
     }
 
-    /// Writes a record with the bytes of `parts`, `bytes` in all, unless the ring is full: then it returns
-    /// `false`.
+    /// Writes a record with the bytes of `parts`, `bytes` in all. Returns `false` if the ring is full.
     ///
     /// # Errors
     /// [`Broken`].
@@ -267,7 +270,7 @@ impl Producer {
         self.tail - self.published
     }
 
-    /// Bytes that the reader has taken since the beginning, when that was last looked at.
+    /// The reader's position when it was last read: the bytes that it has taken since the ring was made.
     pub(super) fn taken(&self) -> u64 {
         self.head
     }
@@ -283,7 +286,7 @@ impl Producer {
         wakes
     }
 
-    /// Writes to the lines of the next record, which are free: the processor gets them from the reader's
+    /// Writes to the free lines of the next record, so that the processor fetches them from the reader's
     /// cache now, and not when somebody waits for the record.
     #[inline]
     fn claim_ahead(&self) {
@@ -307,7 +310,7 @@ fn copy_in(memory: &SharedMemory, place: Place, position: u64, part: &[u8], stra
     }
 }
 
-/// A record that waits.
+/// A record that was written and not yet taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Record {
     /// Bytes of the frame.
@@ -322,9 +325,9 @@ pub(super) struct Consumer {
     place: Place,
     /// The next record.
     head: u64,
-    /// The writer knows that everything below is free.
+    /// The writer knows that everything below this position is free.
     released: u64,
-    /// The writer's position, when it was last read.
+    /// The writer's position when it was last read.
     tail: u64,
 }
 
@@ -355,7 +358,7 @@ impl Consumer {
         Ok(Some(Record { bytes, marks }))
     }
 
-    /// The oldest record has no frame. If it says that the ring has grown, the one behind it is looked at.
+    /// The oldest record has no frame. If it announces a growth of the ring, returns the record behind it.
     #[cold]
     fn peek_behind_growth(&mut self, header: u64) -> Result<Option<Record>, Broken> {
         match self.place.behind_growth(self.head) {
@@ -398,8 +401,8 @@ impl Consumer {
         }
     }
 
-    /// Copies bytes of the oldest record, from `offset` on. The caller has its length from
-    /// [`peek`](Self::peek); bytes behind it are any bytes of the ring.
+    /// Copies bytes of the oldest record, from `offset` on. The caller knows the record's length from
+    /// [`peek`](Self::peek); bytes beyond the length may be any bytes of the ring.
     #[inline]
     pub(super) fn copy(&self, offset: usize, out: &mut [u8]) {
         let (at, to_end) = self.place.at(self.head + (HEADER_BYTES + offset) as u64);
@@ -411,8 +414,8 @@ impl Consumer {
         }
     }
 
-    /// Takes the oldest record, which [`peek`](Self::peek) returned. With each 64 KiB the writer gets their
-    /// space back, and that of the rest by [`release`](Self::release).
+    /// Takes the oldest record, which [`peek`](Self::peek) returned. The space is released to the writer
+    /// after each 64 KiB; [`release`](Self::release) releases the rest.
     #[inline]
     pub(super) fn advance(&mut self, record: Record) {
         self.head += record_bytes(record.bytes);
@@ -428,26 +431,26 @@ impl Consumer {
         self.head - self.released
     }
 
-    /// Gives the writer the space of the records taken so far.
+    /// Releases the space of the records taken so far to the writer.
     #[inline]
     pub(super) fn release(&mut self) {
         self.released = self.head;
-        // Release: the copies came before.
+        // Release: the copies happen before the writer reuses the space.
         self.memory.word(self.place.control + HEAD).store(self.head, Ordering::Release);
     }
 
-    /// Says that the reader is going to sleep: see [`wake`].
+    /// Announces that the reader is going to sleep: see [`wake`].
     pub(super) fn mark_sleeping(&self) {
         wake::mark_sleeping(self.memory.word(self.place.control + SLEEPER));
     }
 
-    /// Says that the reader polls again.
+    /// Announces that the reader polls again.
     pub(super) fn mark_awake(&self) {
         wake::mark_awake(self.memory.word(self.place.control + SLEEPER));
     }
 
-    /// Whether the reader has to look: it knows of a record that it has not taken, or the writer has
-    /// published another position, be it a right one or not.
+    /// Whether the reader has something to read: a known record that it has not taken, or a new position of
+    /// the writer, valid or not.
     pub(super) fn has_news(&self) -> bool {
         self.head != self.tail
             || self.memory.word(self.place.control + TAIL).load(Ordering::Acquire) != self.tail

@@ -1,19 +1,20 @@
-//! Copies past the caches, for long parts of frames.
+//! Copies that bypass the caches, for long parts of frames.
 //!
-//! The lines of a ring are in the cache of the reader, which read them a lap ago. An ordinary store takes
-//! them from there first: from another chip of the processor that costs more than the copy. A non-temporal
-//! store takes nothing, and the reader gets the bytes from memory, in the order in which it reads on.
+//! The lines of a ring are in the reader's cache, since the reader read them a lap ago. An ordinary store
+//! first fetches the line from there, which costs more than the copy if the cache is on another chip of the
+//! processor. A non-temporal store fetches nothing; the reader later gets the bytes from memory, with
+//! sequential reads.
 
-/// Fewest bytes that are copied so. Shorter parts are read soon, and the copy has to wait for the memory at
-/// its end.
+/// Minimum length for streaming copies. A shorter part is read soon, and a streaming copy has to wait for
+/// the memory at its end.
 pub(super) const MIN_BYTES: usize = 8 << 10;
 
 /// Bytes of a cache line.
 #[cfg(target_arch = "x86_64")]
 const LINE: usize = 64;
 
-/// Copies `bytes` to `to`, all of them past the caches but for the ends in a line with others. Stores that
-/// follow become visible after them.
+/// Copies `bytes` to `to`. Whole cache lines bypass the caches; partial lines at both ends do not. Later
+/// stores become visible after the copied bytes.
 ///
 /// # Safety
 /// `to..to + bytes.len()` is mapped and writable, does not overlap `bytes`, and is accessed by raw copies
@@ -23,13 +24,13 @@ pub(super) unsafe fn copy(to: *mut u8, bytes: &[u8]) {
     let (head, rest) = bytes.split_at(to.align_offset(LINE).min(bytes.len()));
     let (lines, tail) = rest.as_chunks::<LINE>();
     let at_lines = to.wrapping_add(head.len());
-    // SAFETY: `head` is the front of the caller's bytes, and goes to the front of the range.
+    // SAFETY: `head` is the front of the caller's bytes, and is copied to the front of the range.
     unsafe { head.as_ptr().copy_to_nonoverlapping(to, head.len()) };
-    // SAFETY: the lines follow `head` in the bytes, and go behind it in the range. If there are any, `head`
-    // ended at a line.
+    // SAFETY: the lines follow `head` in the bytes, and are copied behind it in the range. If there are any,
+    // `head` ended at a line.
     unsafe { copy_lines(at_lines, lines) };
     let at_tail = at_lines.wrapping_add(lines.len() * LINE);
-    // SAFETY: `tail` is the end of the caller's bytes, and goes to the end of the range.
+    // SAFETY: `tail` is the end of the caller's bytes, and is copied to the end of the range.
     unsafe { tail.as_ptr().copy_to_nonoverlapping(at_tail, tail.len()) };
 }
 
@@ -75,7 +76,7 @@ unsafe fn copy_lines(to: *mut u8, lines: &[[u8; LINE]]) {
     }
 }
 
-/// Other processors copy through the caches.
+/// On other processors, copies through the caches.
 ///
 /// # Safety
 /// As on x86-64.
@@ -90,7 +91,8 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// All bytes arrive, and none beside them changes, wherever the copy begins and ends in a line.
+        /// All bytes are copied and no neighbouring byte changes, wherever in a line the copy begins and
+        /// ends.
         #[test]
         fn a_copy_is_exact(from in 0..64_usize, to in 0..64_usize, len in 0..1000_usize) {
             let source: Vec<u8> = (0..from + len).map(|i| (i * 7 + 1) as u8).collect();

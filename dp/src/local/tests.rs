@@ -1,4 +1,5 @@
-//! A local wire within one process, and its parts. `tests/local_processes` has several processes.
+//! Tests of the parts of a local wire, and of a wire within one process. `tests/local_processes` tests
+//! several processes.
 
 mod burst;
 mod claim;
@@ -30,7 +31,7 @@ impl Scratch {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let folder = std::env::temp_dir().join(format!("dp-local-{}-{number}", std::process::id()));
-        // A test that was killed, of a process with the same number, has left its own.
+        // A killed test whose process had the same PID may have left its folder.
         let _ = std::fs::remove_dir_all(&folder);
         Self(folder)
     }
@@ -50,8 +51,8 @@ impl Drop for Scratch {
     }
 }
 
-/// A frame to `station` of `bytes` bytes, at least 16, which depend on `number`. One longer than the MTU asks
-/// to be cut.
+/// A frame to `station` of `bytes` bytes, at least 16. Its contents depend on `number`. A frame longer than
+/// the MTU asks to be cut.
 fn frame(port: &LocalPort, station: u16, number: u32, bytes: usize) -> Mbuf {
     let mut frame = port.mempool().alloc().unwrap();
     let [high, low] = station.to_be_bytes();
@@ -120,7 +121,7 @@ fn paired(scratch: &Scratch) -> (LocalPort, LocalPort) {
     (a, b)
 }
 
-/// Gives two stations a pair, by a frame of the first one.
+/// Makes a pair between two stations, by sending a frame from the first to the second.
 fn pair_up(first: &mut LocalPort, second: &mut LocalPort) {
     let hello = frame(first, second.station(), 0, 16);
     assert!(send(first, hello));
@@ -128,10 +129,10 @@ fn pair_up(first: &mut LocalPort, second: &mut LocalPort) {
     poll_once(first, 0);
 }
 
-/// Bytes of the rings of a process that connects without a port. They may grow.
+/// Maximum bytes of the rings of a process that connects without a port.
 const RING: u64 = 512 << 10;
 
-/// A socket to station 1, and nothing said.
+/// A socket connected to station 1, on which nothing was sent.
 fn dial(scratch: &Scratch) -> OwnedFd {
     let socket = super::claim::socket().unwrap();
     connect(&socket, &super::claim::address(&scratch.0, 1).unwrap()).unwrap();
@@ -143,7 +144,8 @@ fn ring_memory() -> OwnedFd {
     memory::create(memory_bytes(RING).unwrap(), []).unwrap()
 }
 
-/// Polls until the port reports that a station is gone, and frames that come before.
+/// Polls until the port reports that a station is gone. Returns the station, and the numbers of the frames
+/// received before.
 fn departed(port: &mut LocalPort) -> (u16, Vec<u32>) {
     let mut before = Vec::new();
     for now_us in 0..100_000 {
@@ -235,7 +237,7 @@ fn many_stations_all_talk_to_each_other() {
         }
     }
     for (at, arrived) in arrived.iter_mut().enumerate() {
-        // In order from each.
+        // The frames of each sender are in order.
         arrived.sort_by_key(|number| number >> 8);
         let wanted: Vec<u32> = (0..12)
             .filter(|from| *from != at as u32)
@@ -288,7 +290,7 @@ fn a_station_that_is_not_there_is_reported_once_for_each_attempt() {
     assert!(port.arm_wakeup());
 }
 
-/// A frame to station 2, the last of whose bytes are external memory, and the owner of that.
+/// A frame to station 2 whose last bytes are external memory, and the owner of that memory.
 fn with_external(from: &LocalPort) -> (Arc<Vec<u8>>, Mbuf) {
     let owner = Arc::new(vec![7; 900]);
     let mut frame = frame(from, 2, 5, 20);
@@ -351,7 +353,7 @@ fn a_full_ring_leaves_frames_with_the_caller_and_loses_none() {
     assert_eq!(number(&receive(&mut [&mut a, &mut b], 1)[0]), taken);
 }
 
-/// What its ring does not take is dropped after a while, so that others get theirs.
+/// Frames that do not fit its ring are dropped after a while, so that other stations get their frames.
 #[test]
 fn a_station_that_takes_nothing_does_not_keep_the_frames_of_others_for_ever() {
     let scratch = Scratch::new();
@@ -370,7 +372,7 @@ fn a_station_that_takes_nothing_does_not_keep_the_frames_of_others_for_ever() {
     assert_eq!(a.tx_burst(101_000, &mut burst), 2);
     assert_eq!((a.local_counters().lost, a.counters().tx_link_down), (64, 1));
     assert_eq!(number(&receive(&mut [&mut a, &mut c], 1)[0]), 1);
-    // From now on its frames are dropped at once, until it takes what is in its ring.
+    // From now on frames for it are dropped at once, until it reads from its ring.
     let lost = frame(&a, 2, 1000, 9000);
     assert!(send_at(&mut a, 101_001, lost));
     assert_eq!(a.counters().tx_link_down, 2);
@@ -438,7 +440,7 @@ fn what_a_station_sent_before_its_end_is_received_before_the_end_is_told() {
     assert!(std::fs::read_dir(&scratch.0).unwrap().all(|file| file.unwrap().file_name() == "1.sock"));
 }
 
-/// Frames of the new process wait until the end of the old one was told.
+/// Frames of the new process wait until the end of the old process was reported.
 #[test]
 fn a_new_process_at_a_station_is_not_taken_for_the_old_one() {
     let scratch = Scratch::new();
@@ -472,7 +474,7 @@ fn a_sleeper_is_woken_by_a_frame_a_connection_and_an_end() {
     assert_eq!(receive(&mut [&mut a], 1).len(), 1);
     assert!(!is_readable(&a), "the wake-up was taken");
 
-    // A frame that came before is found instead.
+    // A frame that came before the end is found first.
     let second = frame(&b, 1, 2, 64);
     assert!(send(&mut b, second) && !is_readable(&a));
     assert!(!a.arm_wakeup());
@@ -496,8 +498,8 @@ fn a_sleeper_is_woken_by_a_frame_a_connection_and_an_end() {
     assert_eq!(departed(&mut a).0, 2);
 }
 
-/// The longest that a port looks away from its sockets is a tenth of a millisecond, or some hundred polls
-/// if its caller's clock stands still.
+/// A port looks at its sockets at least every 100 us, or every few hundred polls if its caller's clock
+/// stands still.
 #[test]
 fn a_polling_port_notices_an_end_without_being_woken() {
     let scratch = Scratch::new();

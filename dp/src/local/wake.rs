@@ -1,8 +1,9 @@
-//! The handshake by which a reader goes to sleep without missing a record.
+//! The handshake that lets a reader go to sleep without missing a record.
 //!
-//! The writer publishes records and then looks whether the reader sleeps. The reader says that it sleeps and
-//! then looks for records. A full fence between the two steps, on both sides, excludes that both look too
-//! early. The one who wakes the reader clears the mark, so that there is one wake-up for each sleep.
+//! The writer publishes records and then checks whether the reader sleeps. The reader marks itself as
+//! sleeping and then checks for records. A full fence between the two steps on each side guarantees that at
+//! least one side sees the other's store. The writer that wakes the reader clears the mark, so each sleep
+//! gets one wake-up.
 //!
 //! `tests/loom_wake.rs` compiles this file with loom's atomics and tries every interleaving.
 
@@ -18,24 +19,25 @@ const ASLEEP: u64 = 1;
 #[inline]
 pub(super) fn publish(tail: &AtomicU64, value: u64, sleeper: &AtomicU64) -> bool {
     tail.store(value, Ordering::Release);
-    // Pairs with the fence in `settle`: the reader sees `value`, or we see its mark.
+    // Pairs with the fence in `settle`: the reader sees `value`, or this thread sees the reader's mark.
     fence(Ordering::SeqCst);
     sleeper.load(Ordering::Relaxed) != AWAKE && sleeper.swap(AWAKE, Ordering::Relaxed) != AWAKE
 }
 
-/// Reader: says that it is going to sleep. [`settle`] has to follow, then a look at each tail.
+/// Reader: announces that it is going to sleep. Must be followed by [`settle`], then by a check of each
+/// tail.
 #[inline]
 pub(super) fn mark_sleeping(sleeper: &AtomicU64) {
     sleeper.store(ASLEEP, Ordering::Relaxed);
 }
 
-/// Reader: the marks come before the looks that follow.
+/// Reader: orders the marks before the checks of the tails that follow.
 #[inline]
 pub(super) fn settle() {
     fence(Ordering::SeqCst);
 }
 
-/// Reader: it polls again.
+/// Reader: announces that it polls again.
 #[inline]
 pub(super) fn mark_awake(sleeper: &AtomicU64) {
     sleeper.store(AWAKE, Ordering::Relaxed);

@@ -5,8 +5,9 @@
 //!   own, attached to the one with the storage, which counts its owners.
 //! - Bytes are written only through `&mut DpdkChain`, and only while the storage has one owner. Bytes that no
 //!   view covers are an exception ([`DpdkChain::room`]).
-//! - They are read through `&DpdkChain`, which excludes that; other views only read as well.
-//! - External memory (`K_F_EXTERNAL`) is that of an [`ExtBuf`], and is only read, by raw copies.
+//! - Bytes are read through `&DpdkChain`, which excludes a `&mut` of the same view; other views only read as
+//!   well.
+//! - External memory (`K_F_EXTERNAL`) belongs to an [`ExtBuf`], and is only read, by raw copies.
 //!
 //! A chain is well formed: `next` leads from the head through all its segments to null; the head counts these
 //! (`nb_segs`) and their bytes (`pkt_len`); the data of each (`data_off`, `data_len`) lie inside its buffer
@@ -32,13 +33,13 @@ use crate::mempool::ExtBuf;
 use crate::mempool::dpdk::{DpdkPool, home};
 use crate::offload::{Checksum, TxOffload};
 
-/// Most bytes of external memory in one mbuf, which counts them in 16 bits.
+/// Maximum bytes of external memory in one mbuf, which counts them in 16 bits.
 const MAX_EXTERNAL_BYTES: usize = u16::MAX as usize;
 
 /// One or more linked segments.
 ///
-/// Not `Sync`: to make a view, DPDK counts one more owner without an atomic if there is only one, so two
-/// threads must not [`share`](Self::share) the same chain at once.
+/// Not `Sync`: when a chain has one owner, DPDK counts the second owner without an atomic, so two threads
+/// must not [`share`](Self::share) the same chain at once.
 pub(crate) struct DpdkChain {
     head: NonNull<sys::rte_mbuf>,
 }
@@ -194,8 +195,8 @@ impl DpdkChain {
         unsafe { std::slice::from_raw_parts_mut(start, head.tailroom()) }
     }
 
-    /// Makes the first bytes of the tailroom of a chain of one segment data, even if the storage is
-    /// shared. Returns how many there were before.
+    /// Adds the first `bytes` bytes of the tailroom of a chain of one segment to its data, even if the
+    /// storage is shared. Returns the length of the data before.
     pub(crate) fn grow(&mut self, bytes: usize) -> usize {
         let head = self.first();
         assert!(bytes <= head.tailroom(), "data stay inside the buffer");
@@ -229,7 +230,7 @@ impl DpdkChain {
         Some(view)
     }
 
-    /// Makes the last `bytes` bytes of the headroom data, even if the storage is shared.
+    /// Adds the last `bytes` bytes of the headroom to the data, even if the storage is shared.
     fn reveal_front(&mut self, bytes: usize) {
         assert!(bytes <= self.headroom(), "data stay inside the buffer");
         let head = self.first();

@@ -1,4 +1,5 @@
-//! Packet buffers on the heap: chains of descriptors of a [`HeapPool`], which has the rules of access.
+//! Packet buffers on the heap: chains of descriptors of a [`HeapPool`], whose module has the rules of
+//! access.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -13,7 +14,8 @@ use crate::offload::{Checksum, TxOffload};
 /// One or more linked segments.
 pub(crate) struct HeapChain {
     head: Handle,
-    /// Not `Sync`, as the chains of DPDK: a program that compiles with one backend compiles with the other.
+    /// Makes the type `!Sync` like DPDK's chains, so a program that compiles with one backend compiles with
+    /// the other.
     _not_sync: PhantomData<Cell<()>>,
 }
 
@@ -110,8 +112,8 @@ impl HeapChain {
         unsafe { self.head.room() }
     }
 
-    /// Makes the first bytes of the tailroom of a chain of one segment data, even if the storage is
-    /// shared. Returns how many there were before.
+    /// Adds the first `bytes` bytes of the tailroom of a chain of one segment to its data, even if the
+    /// storage is shared. Returns the length of the data before.
     #[inline]
     pub(crate) fn grow(&mut self, bytes: usize) -> usize {
         let before = self.head.len();
@@ -195,7 +197,7 @@ impl HeapChain {
         let mut last = &mut *view.head;
         let mut segment = self.head.next.as_deref();
         while let Some(original) = segment {
-            // On failure, dropping `view` frees what was shared so far.
+            // On failure, dropping `view` frees the segments shared so far.
             last = last.next.insert(original.share()?);
             segment = original.next.as_deref();
         }

@@ -1,9 +1,9 @@
-//! The packet buffer: owned, a chain of segments, with headroom.
+//! The packet buffer: an owned chain of segments with headroom.
 //!
-//! One concrete type for every backend. An [`Mbuf`] is a view (offset and length for each segment) of
-//! storage that may have several owners: [`Mbuf::share`] makes another view of the same bytes, which are
-//! read-only for all as long as there is more than one. Views are independent: trimming one leaves the
-//! other unchanged.
+//! There is one concrete type for all backends. An [`Mbuf`] is a view (offset and length for each segment)
+//! of storage that may have several owners: [`Mbuf::share`] makes another view of the same bytes, which are
+//! read-only for all as long as there is more than one. Views are independent: trimming one leaves the other
+//! unchanged.
 //!
 //! Inside it is either a buffer of a heap pool (`heap.rs`) or a DPDK `rte_mbuf` (`dpdk.rs`).
 
@@ -29,10 +29,10 @@ pub use crate::offload::{Checksum, TxOffload};
 
 /// An owned packet buffer of at least one segment.
 ///
-/// Dropping it frees each segment's storage if this was the last view of it.
+/// Dropping it frees the storage of each segment of which it was the last view.
 ///
-/// It is `Send` and not `Sync`: DPDK counts a second view of a buffer that has one without an atomic, so two
-/// threads must not [`share`](Self::share) the same `Mbuf` at once. Give each thread a view of its own.
+/// It is `Send` and not `Sync`: DPDK counts the second view of a buffer without an atomic, so two threads
+/// must not [`share`](Self::share) the same `Mbuf` at once. Give each thread its own view.
 pub struct Mbuf {
     raw: Raw,
 }
@@ -68,9 +68,9 @@ impl Mempool {
         }
     }
 
-    /// One buffer whose data are `front` bytes of the headroom and `bytes` bytes behind it (they have old
-    /// contents); `None` (counted) if the pool is empty. For a frame whose length is known: `front` is that
-    /// of its headers.
+    /// One buffer whose data are the last `front` bytes of the headroom and the `bytes` bytes behind it,
+    /// with old contents; `None` (counted) if the pool is empty. For a frame whose length is known: `front`
+    /// is the length of its headers.
     ///
     /// ```
     /// # use dp::Mempool;
@@ -97,9 +97,9 @@ impl Mempool {
 
 impl Mbuf {
     /// A view of all of `memory`, which lives until its last view is dropped; `None` if `pool` has no free
-    /// descriptor, or DPDK has too many views of the memory. To be chained behind a buffer with the headers,
-    /// and sent: its bytes can be [copied](Self::copy_to), but are not shown as slices. A port without
-    /// [`TX_EXTERNAL`](crate::Offloads::TX_EXTERNAL) sends a copy.
+    /// descriptor, or DPDK has too many views of the memory. The view is meant to be chained behind a buffer
+    /// with the headers and sent. Its bytes can be [copied](Self::copy_to), but are not available as slices.
+    /// A port without [`TX_EXTERNAL`](crate::Offloads::TX_EXTERNAL) sends a copy.
     pub fn external(pool: &Mempool, memory: ExtBuf) -> Option<Self> {
         match &pool.backend {
             Backend::Heap(pool) => Some(Self::from_raw(Raw::Heap(heap::HeapChain::external(pool, memory)?))),
@@ -272,7 +272,7 @@ impl Mbuf {
         self.copy_to_buffers(pool, pool.data_bytes())
     }
 
-    /// As [`Mbuf::deep_copy`], with at most `most` bytes in each buffer.
+    /// As [`Mbuf::deep_copy`], with at most `most` bytes of data in each buffer.
     pub(crate) fn copy_to_buffers(&self, pool: &Mempool, most: usize) -> Option<Self> {
         let mut copy: Option<Self> = None;
         let mut done = 0;
@@ -320,13 +320,13 @@ impl Mbuf {
         each!(&mut self.raw, chain => chain.set_rx_checksum(state));
     }
 
-    /// The offloads asked of the port that sends this frame; none by default.
+    /// The offloads requested from the port that sends this frame; none by default.
     #[inline]
     pub fn tx_offload(&self) -> TxOffload {
         each!(&self.raw, chain => chain.tx_offload())
     }
 
-    /// Replaces the offloads asked of the port that sends this frame.
+    /// Replaces the offloads requested from the port that sends this frame.
     #[inline]
     pub fn set_tx_offload(&mut self, offload: TxOffload) {
         each!(&mut self.raw, chain => chain.set_tx_offload(offload));

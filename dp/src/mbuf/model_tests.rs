@@ -1,4 +1,4 @@
-//! [`Mbuf`] against a model: every buffer is a `Vec<u8>`, whatever views, chains and cuts it went through.
+//! [`Mbuf`] against a model: every buffer equals a `Vec<u8>`, after any sequence of views, chains and cuts.
 
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     vec(op, 0..120)
 }
 
-/// A buffer and what it must show.
+/// A buffer and its expected bytes.
 struct Pair {
     mbuf: Mbuf,
     model: Vec<u8>,
@@ -181,7 +181,7 @@ proptest! {
         }
         drop(pairs);
         prop_assert_eq!(pool.available(), BUFFERS);
-        // The descriptors are back as well: each buffer can be had and seen twice.
+        // The descriptors are back as well: each buffer can be allocated and shared once.
         let all: Vec<_> = (0..BUFFERS).map(|_| pool.alloc().unwrap()).collect();
         prop_assert!(all.iter().map(Mbuf::share).collect::<Vec<_>>().iter().all(Option::is_some));
     }

@@ -1,4 +1,4 @@
-//! What a packet buffer promises, on the heap backend.
+//! The guarantees of a packet buffer, on the heap backend.
 
 use std::sync::Arc;
 
@@ -217,7 +217,7 @@ fn threads_share_a_pool_and_views_without_losing_any() {
                 let Some(view) = mbuf.share() else { continue };
                 sender.send(view).unwrap();
                 assert_eq!(mbuf.head(), i.to_be_bytes());
-                // Ours may be the last view or the other thread's.
+                // The last view may be ours or the other thread's.
             }
         });
         scope.spawn(move || {

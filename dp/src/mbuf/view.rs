@@ -1,19 +1,19 @@
-//! The segments of a chain, whatever they are views of.
+//! The segments of a chain, independent of their storage.
 
 /// One segment of a chain, of either backend.
 pub(crate) trait View {
     /// Bytes of data.
     fn len(&self) -> usize;
 
-    /// Whether they are external memory.
+    /// Whether the data are external memory.
     fn is_external(&self) -> bool;
 
-    /// Address of the first byte. The bytes can be read by raw copies while the chain exists; those that are
-    /// not external memory by any reads while it is not written.
+    /// Address of the first byte. The bytes can be read by raw copies while the chain exists. Bytes that are
+    /// not external memory may be read in any way while the chain is not written.
     #[cfg(target_os = "linux")]
     fn start(&self) -> *const u8;
 
-    /// Copies bytes of data from `offset` on to `out`, as many as there are and fit; returns how many.
+    /// Copies the data from `offset` on to `out`, as many bytes as exist and fit; returns how many.
     fn copy_to(&self, offset: usize, out: &mut [u8]) -> usize;
 }
 

@@ -1,11 +1,11 @@
 //! The DPDK backend of a pool: a mempool of buffers, and one of bare descriptors for further views of
 //! them.
 //!
-//! Every thread registered with EAL caches up to [`CACHE`] buffers; they count as available, but other
-//! threads cannot get them.
+//! Every thread registered with EAL caches up to [`CACHE`] buffers. Cached buffers count as available, but
+//! other threads cannot get them.
 //!
-//! A DPDK buffer does not keep its pool alive. A pool is freed only when all its buffers are back; until
-//! then it is in [`ORPHANS`], which is swept when a pool is made or dropped.
+//! A DPDK buffer does not keep its pool alive. A pool is freed only when all its buffers are back. Until
+//! then it stays in [`ORPHANS`], which is swept when a pool is made or dropped.
 
 use std::ffi::{CString, c_void};
 use std::ptr::{self, NonNull};
@@ -19,8 +19,8 @@ use crate::limits::HEADROOM;
 
 const _: () = assert!(HEADROOM == sys::K_HEADROOM as usize, "DPDK was built with another headroom");
 
-/// Most buffers that a thread caches: four bursts (DPDK lets it grow half as much again before it returns
-/// any).
+/// Maximum buffers that a thread caches: four bursts. (DPDK lets a cache grow to one and a half times this
+/// size before it returns buffers.)
 const CACHE: u32 = 256;
 
 /// `SOCKET_ID_ANY`.
@@ -148,8 +148,8 @@ impl DpdkPool {
         unsafe { sys::rte_mempool_avail_count(self.raw()) as usize }
     }
 
-    /// Whether a device that takes `burst` buffers at once may find too few. Cheap while there are
-    /// plenty.
+    /// Whether a device that takes `burst` buffers at once may find too few. Cheap while many buffers are
+    /// free.
     pub(crate) fn is_low(&self, burst: usize) -> bool {
         // SAFETY: `memory` keeps the mempool, and counting its ring is allowed while other threads use it.
         let common = unsafe { sys::uwarp_pool_common_count(self.raw()) as usize };
@@ -163,15 +163,15 @@ impl DpdkPool {
 
 impl Drop for DpdkPool {
     fn drop(&mut self) {
-        // Whatever became of the lock: the memory has to stay until its buffers are back.
+        // Even if the lock is poisoned, the memory has to stay until its buffers are back.
         orphans().push(Arc::clone(&self.memory));
         sweep();
     }
 }
 
 impl PoolMemory {
-    /// Whether no mbuf and no view is in use. Without a handle nobody can take more, since a view is
-    /// only made of a buffer that is in use.
+    /// Whether no mbuf and no view is in use. Once the pool has no handle, nobody can take more, since a
+    /// view is only made of a buffer that is in use.
     fn is_unused(&self) -> bool {
         // SAFETY: only the drop of `self` frees the mempool, and counting it is allowed while other threads
         // use it.
@@ -230,12 +230,12 @@ unsafe fn private(pool: *mut sys::rte_mempool) -> *mut *const Home {
     unsafe { sys::mbuf::pool_private(pool).cast() }
 }
 
-/// A packet buffer mempool whose buffers have `room` bytes. Built by hand, since
+/// A packet buffer mempool whose buffers have `room` bytes. Built step by step, since
 /// `rte_pktmbuf_pool_create` leaves no private area for us.
 fn mempool(name: &str, count: u32, room: u16, node: i32) -> Result<NonNull<sys::rte_mempool>, i32> {
     let c_name = CString::new(name).expect("letters and digits");
-    // A thread takes the buffers first that it returned last: they are in its core's cache. In a small
-    // pool a per-thread cache would hide a large part of the buffers from other threads.
+    // With a cache, a thread first takes the buffers that it returned last, which are in its core's CPU
+    // cache. In a small pool a per-thread cache would hide a large part of the buffers from other threads.
     let cache = if count >= CACHE { (count / 16).min(CACHE) } else { 0 };
     let element = sys::K_MBUF_SIZE as u32 + u32::from(room);
     let private_bytes = sys::K_POOL_PRIVATE_SIZE as u32 + size_of::<*const Home>() as u32;

@@ -1,11 +1,11 @@
 //! The owner of external memory, with DPDK's count of its views (`struct rte_mbuf_ext_shared_info`).
 //!
-//! The count has one for [`ExtShared`] and one for each mbuf. Mbufs are made from the value that `ExtShared`
-//! belongs to, or from other mbufs. The owner is dropped when the count becomes 0: by DPDK's callback, or by
-//! the drop of `ExtShared`.
+//! [`ExtShared`] and each mbuf hold one count. Mbufs are made through the `ExtShared`, or from other mbufs.
+//! The owner is dropped when the count becomes 0: by DPDK's callback, or by the drop of `ExtShared`.
 //!
-//! DPDK changes a count of 1 without an atomic. That is sound: a count of 1 means that one mbuf is left and
-//! `ExtShared` is not, or the reverse, when only `add` changes it, with an atomic.
+//! DPDK changes a count of 1 without an atomic. This is sound. If the count is 1, either one mbuf is left
+//! and `ExtShared` is gone, so nobody else changes the count; or only `ExtShared` is left, and only `add`
+//! changes the count, with an atomic.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
@@ -15,10 +15,11 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 use dpdk_sys as sys;
 
-/// Most views. The count has 16 bits, and the rest is for the views that DPDK makes of views.
+/// Maximum views made by [`ExtShared::add`]. The count has 16 bits; the rest is for views that DPDK makes of
+/// views.
 const MAX_VIEWS: u16 = 1 << 15;
 
-/// See the module.
+/// The shared count and the owner of external memory: see the module.
 pub(crate) struct ExtShared {
     raw: NonNull<Counted>,
 }

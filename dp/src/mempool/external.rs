@@ -1,4 +1,4 @@
-//! External memory, sent from where it is.
+//! External memory: bytes outside of the pools, sent without a copy.
 
 use std::fmt;
 use std::ops::Range;
@@ -10,8 +10,8 @@ use super::ext_shared::ExtShared;
 
 /// Readable bytes and their owner: the storage of [`Mbuf::external`](crate::Mbuf::external).
 ///
-/// Others may write the bytes at any time, as in registered memory. So they are never shown as a slice, but
-/// copied out; a copy during a write has old bytes, new bytes or a mixture.
+/// Other code may write the bytes at any time, as in registered memory. So they are never available as a
+/// slice, but are copied out; a copy during a write has old bytes, new bytes or a mixture.
 ///
 /// Cheap to clone. The owner is dropped with the last clone and the last view in an [`Mbuf`](crate::Mbuf).
 #[derive(Clone)]
@@ -37,8 +37,9 @@ unsafe impl Sync for ExtBuf {}
 impl ExtBuf {
     /// All bytes of `owner`.
     pub fn new<T: AsRef<[u8]> + Send + Sync + 'static>(owner: Arc<T>) -> Self {
-        // The pointer outlives this borrow. It stays good: we hold a clone of the `Arc`, so nobody gets `&mut
-        // T` or a `T` by value, and through `&T` safe code cannot invalidate a `&[u8]` it may have lent out.
+        // The pointer outlives this borrow, and stays valid: we hold a clone of the `Arc`, so nobody gets
+        // `&mut T` or a `T` by value, and safe code with a `&T` cannot invalidate a `&[u8]` that `T` may
+        // have lent out.
         let (start, bytes) = {
             let bytes: &[u8] = (*owner).as_ref();
             (NonNull::from(bytes).cast(), bytes.len())
@@ -52,14 +53,14 @@ impl ExtBuf {
     ///
     /// # Safety
     /// While `owner` lives, the bytes are one allocation, initialised, and may be read by raw copies from any
-    /// thread. Others access them at most by atomics and raw copies, or do not write them at all.
+    /// thread. Other code accesses them only by atomics and raw copies, or does not write them at all.
     pub unsafe fn from_raw(start: NonNull<u8>, bytes: usize, owner: Arc<dyn Send + Sync>) -> Self {
         #[cfg(feature = "dpdk")]
         let owner = Arc::new(ExtShared::new(owner));
         Self { start, bytes, owner }
     }
 
-    /// The part `range` of it; `None` if it reaches past the end.
+    /// The bytes of `range`; `None` if `range` reaches past the end.
     #[inline]
     pub fn slice(&self, range: Range<usize>) -> Option<Self> {
         self.clone().into_slice(range)
@@ -77,7 +78,7 @@ impl ExtBuf {
         Some(Self { start, bytes: range.len(), owner: self.owner })
     }
 
-    /// Copies bytes from `offset` on to `out`, as many as there are and fit; returns how many.
+    /// Copies bytes from `offset` on to `out`, as many as exist and fit; returns how many.
     pub fn copy_to(&self, offset: usize, out: &mut [u8]) -> usize {
         let bytes = self.bytes.saturating_sub(offset).min(out.len());
         let from = self.start.as_ptr().wrapping_add(offset.min(self.bytes));
@@ -109,11 +110,11 @@ impl ExtBuf {
     }
 }
 
-/// Copies `out.len()` bytes from `from`. Assembly, which is opaque to the compiler: others may write the
-/// bytes meanwhile.
+/// Copies `out.len()` bytes from `from`. Written in assembly, which is opaque to the compiler, since other
+/// threads may write the bytes meanwhile.
 ///
 /// # Safety
-/// The bytes at `from` are mapped and readable, and others access them at most by atomics and raw copies.
+/// The bytes at `from` are mapped and readable, and other code accesses them only by atomics and raw copies.
 pub(crate) unsafe fn copy_raw(from: *const u8, out: &mut [u8]) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: the caller promises as many readable bytes at `from` as `out` has, which is borrowed mutably.

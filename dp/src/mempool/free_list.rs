@@ -1,12 +1,12 @@
 //! The free items of a pool: a stack shared by threads, with a small cache for each thread in front of
 //! it.
 //!
-//! Last in, first out, so that a pool far larger than what is in use at a time stays within the
-//! processor's cache: a queue would cycle through all of its memory. Threads access the shared stack
-//! only once for a batch, and their own cache without a locked instruction. No call allocates. A thread may
-//! have to wait for another one that is moving a batch.
+//! The list is last in, first out: only the buffers in use at a time occupy the processor's cache, even if
+//! the pool is far larger. (A queue would cycle through all of the pool's memory.) A thread accesses the
+//! shared stack once per batch, and its own cache without a locked instruction. No call allocates. A thread
+//! may have to wait while another thread moves a batch.
 //!
-//! Other threads do not get the items in the cache of a thread that lives, as with DPDK's pools. All caches
+//! As with DPDK's pools, other threads do not get the items in the cache of a living thread. All caches
 //! together hold at most a quarter of a pool.
 
 mod slot;
@@ -19,10 +19,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use slot::{Claimed, SLOTS};
 
-/// Most items of a cache; fewer in small pools, where caches must not hide what other threads need.
+/// Maximum items of a cache. Small pools have smaller caches, so that the caches do not hide items that
+/// other threads need.
 const CACHE_MAX: usize = 128;
 
-/// Pools whose caches would be smaller have none: few items are not worth a cache.
+/// Minimum items of a cache. A pool whose caches would be smaller has no caches.
 const CACHE_MIN: usize = 8;
 
 /// Free items of a pool.
@@ -34,7 +35,7 @@ pub(super) struct FreeList<T> {
 }
 
 impl<T> FreeList<T> {
-    /// A list of these items, which is never given more.
+    /// A list of these items. It never holds more items than these.
     pub(super) fn new(items: Vec<T>) -> Self {
         // All caches together hold at most a quarter.
         let share = (items.len() / (4 * SLOTS)).min(CACHE_MAX);
@@ -47,7 +48,7 @@ impl<T> FreeList<T> {
         self.caches.iter().map(Cache::len).sum::<usize>() + self.depot.len()
     }
 
-    /// An item; `None` if there is none but in the caches of other threads.
+    /// An item; `None` if the only free items are in the caches of other threads.
     #[inline]
     pub(super) fn pop(&self) -> Option<T> {
         let found = self.own_cache().and_then(|mut cache| cache.pop());
@@ -108,13 +109,14 @@ impl<T> FreeList<T> {
         Some(Taken { cache: self.caches.get(slot::own())? })
     }
 
-    /// The cache of a slot that no thread owns: it has the items that a thread left there when it ended.
+    /// The cache of a slot that no thread owns: it has the items that the slot's last owner left when it
+    /// ended.
     fn abandoned<'a>(&'a self, slot: &'a Claimed) -> Taken<'a, T> {
         Taken { cache: &self.caches[slot.number()] }
     }
 }
 
-/// A stack that the owner of its slot uses, and nobody else.
+/// A stack that only the owner of its slot uses.
 #[repr(align(128))]
 struct Cache<T> {
     items: UnsafeCell<Vec<T>>,

@@ -10,8 +10,7 @@
 //!   alive.
 //! - The bytes of a block are written only through `&mut Segment` of a block with one view, so no other
 //!   segment exists that could read them. Bytes that no view covers are an exception ([`Segment::room`]).
-//! - They are read through `&Segment`, which excludes that `&mut Segment`; other views only read as
-//!   well.
+//! - Bytes are read through `&Segment`, which excludes that `&mut Segment`; other views only read as well.
 
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
@@ -30,7 +29,7 @@ pub(crate) struct HeapPool {
     data_bytes: usize,
     /// Keeps the memory of the blocks.
     _slab: Slab,
-    /// Number of views of each block; 0 or 1 while it is free.
+    /// Number of views of each block; 0 or 1 while the block is free.
     views: Box<[AtomicU32]>,
     /// Free descriptors, each with a free block.
     buffers: FreeList<Box<Segment>>,
@@ -84,11 +83,11 @@ impl HeapPool {
         HEADROOM + self.data_bytes
     }
 
-    /// The descriptor of a buffer with `front` bytes of the headroom and `bytes` bytes behind it as its
-    /// data.
+    /// The descriptor of a buffer whose data are the last `front` bytes of the headroom and the `bytes`
+    /// bytes behind it.
     ///
     /// # Panics
-    /// If there are fewer.
+    /// If the headroom or the block has fewer bytes.
     #[inline(always)]
     pub(crate) fn alloc(self: &Arc<Self>, front: usize, bytes: usize) -> Option<Handle> {
         assert!(front <= HEADROOM && bytes <= self.data_bytes, "data stay inside the storage");
@@ -150,8 +149,8 @@ impl HeapPool {
     /// Ends one view of `block`; returns whether it was the last.
     #[inline]
     fn drop_view(&self, block: Block) -> bool {
-        // Fast path without a locked instruction: if ours is the only view, no other can be made. The
-        // count stays at 1, as `alloc` sets it.
+        // Fast path without a locked instruction: while ours is the only view, no other thread can make one.
+        // The count stays at 1, which is the value that `alloc` sets.
         if !self.is_shared(block) {
             return true;
         }
@@ -240,7 +239,7 @@ impl Segment {
     /// The data.
     ///
     /// # Panics
-    /// If they are external memory.
+    /// If the data are external memory.
     #[inline]
     pub(crate) fn bytes(&self) -> &[u8] {
         match &self.storage {
@@ -294,7 +293,7 @@ impl Segment {
         match &self.storage {
             Storage::None => false,
             Storage::Block(block) => self.pool().is_shared(*block),
-            // Its owner can read it.
+            // The memory's owner may access it too.
             Storage::External(_) => true,
         }
     }
@@ -346,7 +345,8 @@ impl Segment {
         Some(unsafe { std::slice::from_raw_parts_mut(start, bytes) })
     }
 
-    /// Makes the last `bytes` of the headroom data, if there are as many and the storage is not shared.
+    /// Adds the last `bytes` bytes of the headroom to the data; `false` if the headroom is shorter or the
+    /// storage is shared.
     #[inline]
     pub(crate) fn grow_front(&mut self, bytes: usize) -> bool {
         let grows = bytes <= self.headroom() && self.is_writable();
@@ -357,7 +357,8 @@ impl Segment {
         grows
     }
 
-    /// Makes the first `bytes` of the tailroom data, if there are as many and the storage is not shared.
+    /// Adds the first `bytes` bytes of the tailroom to the data; `false` if the tailroom is shorter or the
+    /// storage is shared.
     #[inline]
     pub(crate) fn grow_back(&mut self, bytes: usize) -> bool {
         let grows = bytes <= self.tailroom() && self.is_writable();
@@ -367,14 +368,14 @@ impl Segment {
         grows
     }
 
-    /// Makes the first `bytes` of the tailroom data, even if the storage is shared.
+    /// Adds the first `bytes` bytes of the tailroom to the data, even if the storage is shared.
     #[inline]
     pub(crate) fn grow_shared(&mut self, bytes: usize) {
         assert!(bytes <= self.tailroom(), "data stay inside the storage");
         self.length += bytes;
     }
 
-    /// Drops the first `bytes`.
+    /// Drops the first `bytes` bytes of the data.
     #[inline]
     pub(crate) fn trim_front(&mut self, bytes: usize) {
         assert!(bytes <= self.length, "{bytes} of {} bytes", self.length);
@@ -382,7 +383,7 @@ impl Segment {
         self.length -= bytes;
     }
 
-    /// Keeps the first `bytes`.
+    /// Keeps only the first `bytes` bytes of the data.
     #[inline]
     pub(crate) fn trim_back(&mut self, bytes: usize) {
         assert!(bytes <= self.length, "{bytes} of {} bytes", self.length);
@@ -474,7 +475,7 @@ fn give_back(mut segment: Box<Segment>) {
     }
 }
 
-/// Never inlined: callers that loop would prepare the message before they begin.
+/// Never inlined: otherwise callers with a loop would build the panic message before the loop.
 #[cold]
 #[inline(never)]
 fn not_in_use() -> ! {

@@ -3,16 +3,16 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
-/// Blocks start on a cache line of their own.
+/// Blocks start on their own cache line.
 const BLOCK_ALIGN: usize = 64;
 
-/// The alignment that the allocator is asked for. With a larger one it would write every zero itself, where
-/// the system's pages are zero until they are used.
+/// The alignment requested from the allocator. With a larger alignment the allocator would clear the memory
+/// itself instead of using the system's fresh pages, which are zero.
 const ALIGN: usize = 16;
 
 /// Equal blocks in one allocation, zeroed so that no byte is ever uninitialised.
 pub(super) struct Slab {
-    /// What was allocated.
+    /// The start of the allocation.
     start: NonNull<u8>,
     layout: Layout,
     /// The first block.
@@ -48,7 +48,7 @@ impl Slab {
     /// A block, whose bytes are initialised.
     ///
     /// # Panics
-    /// If there are not as many.
+    /// If the slab has no block `index`.
     pub(super) fn block(&self, index: usize) -> Block {
         assert!(index < self.count, "block {index} of {}", self.count);
         // SAFETY: `index` is less than `count`, so the block lies inside the one allocation, which has `count
@@ -58,7 +58,7 @@ impl Slab {
     }
 }
 
-/// The place of a block of a [`Slab`], which does not keep the slab.
+/// The place of a block of a [`Slab`]. It does not keep the slab alive.
 #[derive(Clone, Copy)]
 pub(super) struct Block {
     index: u32,

@@ -9,12 +9,12 @@ use crate::Offloads;
 pub struct PacketConfig {
     /// The interface: `eth0`.
     pub interface: String,
-    /// Our addresses on it, at least one, none of which the kernel has. Frames to other addresses are not
-    /// received.
+    /// The port's IP addresses on the interface: at least one, and none that the kernel has. Frames to other
+    /// addresses are not received.
     pub addresses: Vec<IpAddr>,
-    /// An Ethernet address of our own, where the network delivers frames to more than one address of an
-    /// interface (bridges of containers do; clouds mostly do not). `None`: that of the interface.
-    /// Default: `None`.
+    /// A separate Ethernet address for the port, for networks that deliver frames to more than one address
+    /// of an interface (container bridges do; most clouds do not). `None`: that of the interface. Default:
+    /// `None`.
     pub mac: Option<[u8; 6]>,
     /// Largest IP packet, bytes; `None`: that of the interface. At most 9000. Default: `None`.
     pub mtu: Option<u16>,
@@ -22,14 +22,14 @@ pub struct PacketConfig {
     pub mbufs: usize,
     /// Large packet buffers for bulk sending. Default: 512.
     pub bulk_mbufs: usize,
-    /// Slots of the receive ring, rounded up to whole blocks of memory. Each takes a frame of the MTU, and 8
-    /// KiB of the kernel's memory or more. Default: 1024.
+    /// Slots of the receive ring, rounded up to whole blocks of memory. Each slot holds a frame of the MTU,
+    /// and takes at least 8 KiB of the kernel's memory. Default: 1024.
     pub rx_slots: usize,
-    /// Memory of the kernel for received superframes, bytes. Without `CAP_NET_ADMIN` the kernel grants no
-    /// more than `net.core.rmem_max`. Default: 4 MiB.
+    /// Kernel memory for received superframes, bytes. Without `CAP_NET_ADMIN` the kernel grants no more than
+    /// `net.core.rmem_max`. Default: 4 MiB.
     pub rx_bytes: usize,
-    /// Memory of the kernel for frames that are being sent, bytes. Without `CAP_NET_ADMIN` the kernel grants
-    /// no more than `net.core.wmem_max`. Default: 4 MiB.
+    /// Kernel memory for frames that are being sent, bytes. Without `CAP_NET_ADMIN` the kernel grants no
+    /// more than `net.core.wmem_max`. Default: 4 MiB.
     pub tx_bytes: usize,
     /// Offloads to use, if the kernel has them. Default: all.
     pub offloads: Offloads,

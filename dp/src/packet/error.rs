@@ -22,7 +22,7 @@ pub enum PacketError {
     NotEthernet {
         /// The interface.
         interface: String,
-        /// Those that are.
+        /// The Ethernet interfaces of this host.
         suitable: Vec<String>,
     },
     /// The interface is down.
@@ -138,8 +138,8 @@ fn mac_text(mac: &[u8; 6]) -> String {
     mac.map(|byte| format!("{byte:02x}")).join(":")
 }
 
-/// The kind says whether the interface is absent or down, or a permission is missing; the error itself is
-/// kept.
+/// The kind tells an absent interface, an interface that is down and a missing permission apart; the error
+/// itself is kept.
 impl From<PacketError> for io::Error {
     fn from(error: PacketError) -> Self {
         let kind = match &error {

@@ -1,15 +1,15 @@
 //! The filter of the socket: classic BPF that passes only frames for our addresses, so that the other traffic
 //! of the interface is not copied.
 //!
-//! The kernel has taken a VLAN tag out of a frame before the filter sees it, so headers are where they are
-//! without one. A load beyond the end of a frame drops it (`net/core/filter.c`).
+//! The kernel removes a VLAN tag before the filter sees the frame, so all headers have their untagged
+//! offsets. A load beyond the end of a frame drops the frame (`net/core/filter.c`).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use libc::sock_filter;
 
-/// Most addresses: the program stays far below the kernel's limit of 4096 instructions, and a frame to none
-/// of them is dropped in well below a microsecond.
+/// Maximum addresses. The program then stays far below the kernel's limit of 4096 instructions, and drops a
+/// frame to another address in well below a microsecond.
 pub(super) const MAX_ADDRESSES: usize = 64;
 
 /// Loads a word, half-word or byte of the frame.
@@ -26,7 +26,7 @@ const JEQ_X: u16 = 0x1d;
 const JA: u16 = 0x05;
 const RET: u16 = 0x06;
 
-/// Length up to which a frame is passed: all of it.
+/// Bytes of a frame that are passed: all.
 const ALL: u32 = u32::MAX;
 const DROP: u32 = 0;
 
@@ -55,7 +55,7 @@ pub(super) fn program(mac: [u8; 6], addresses: &[IpAddr]) -> Vec<sock_filter> {
         addresses.iter().filter_map(|it| if let IpAddr::V6(it) = it { Some(*it) } else { None }).collect();
     let [m0, m1, m2, m3, m4, m5] = mac;
     let mut program = vec![
-        // A group, or our address.
+        // Accept a group address, or our own address.
         load(LD_B, 0),
         branch(JSET, 1, 6, 0),
         load(LD_W, 0),
@@ -68,7 +68,7 @@ pub(super) fn program(mac: [u8; 6], addresses: &[IpAddr]) -> Vec<sock_filter> {
     ];
     let sections = [(ETHERTYPE_IPV4, ipv4(&v4)), (ETHERTYPE_ARP, arp(&v4)), (ETHERTYPE_IPV6, ipv6(&v6))];
     for (ethertype, section) in sections {
-        // A jump on a condition reaches 255 instructions only.
+        // A conditional jump reaches at most 255 instructions.
         program.extend([branch(JEQ, ethertype, 1, 0), load(JA, section.len() as u32)]);
         program.extend(section);
     }
@@ -76,8 +76,7 @@ pub(super) fn program(mac: [u8; 6], addresses: &[IpAddr]) -> Vec<sock_filter> {
     program
 }
 
-/// The multicast groups whose frames have to pass the interface's own filter: as Ethernet addresses
-/// (RFC 2464 section 7).
+/// The multicast groups that the interface has to let in, as Ethernet addresses (RFC 2464 section 7).
 pub(super) fn groups(addresses: &[IpAddr]) -> Vec<[u8; 6]> {
     let mut groups = Vec::new();
     for address in addresses {
@@ -134,13 +133,13 @@ fn pass_if_destination(address: Ipv6Addr) -> [sock_filter; 9] {
     let octets = address.octets();
     for (nr, word) in octets.as_chunks().0.iter().enumerate() {
         code[2 * nr] = load(LD_W, IPV6_DESTINATION_AT + 4 * nr as u32);
-        // Past the end of this block if it differs.
+        // Jumps past the end of this block if the word differs.
         code[2 * nr + 1] = branch(JEQ, u32::from_be_bytes(*word), 0, (7 - 2 * nr) as u8);
     }
     code
 }
 
-/// The group at which the neighbours ask for an address (RFC 4291 section 2.7.1).
+/// The solicited-node group, to which neighbours send solicitations for an address (RFC 4291 section 2.7.1).
 fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
     let [.., a, b, c] = address.octets();
     Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | u16::from(a), u16::from_be_bytes([b, c]))
@@ -171,7 +170,8 @@ mod tests {
     const OTHER: [u8; 6] = [0x02, 0, 0, 0x12, 0x34, 0x57];
     const BROADCAST: [u8; 6] = [0xff; 6];
 
-    /// Whether `program` passes `frame`, as `bpf_prog_run` does it for these instructions.
+    /// Whether `program` passes `frame`: an interpreter for these instructions, like the kernel's
+    /// `bpf_prog_run`.
     fn passes(program: &[sock_filter], frame: &[u8]) -> bool {
         let (mut a, mut x, mut pc) = (0_u32, 0_u32, 0);
         let bytes = |at: u32, count: usize| {

@@ -1,4 +1,5 @@
-//! Conditions of the host that make a port slower or noisier than it could be, and what to do.
+//! Hints for a log: host settings that make a port slower or noisier than it could be, and how to change
+//! them.
 
 use std::fs;
 use std::net::IpAddr;
@@ -7,7 +8,7 @@ use super::config::PacketConfig;
 use super::interface::Interface;
 use crate::Offloads;
 
-/// A line for each condition. `rx_bytes` is what the kernel has granted for received superframes.
+/// One line for each hint. `rx_bytes` is the memory that the kernel has granted for received superframes.
 pub(super) fn hints(config: &PacketConfig, found: &Interface, rx_bytes: usize) -> Vec<String> {
     let name = &found.name;
     let forwards = |family: &str| {
@@ -17,7 +18,8 @@ pub(super) fn hints(config: &PacketConfig, found: &Interface, rx_bytes: usize) -
     lines(config, found, rx_bytes, forwards)
 }
 
-/// The same, where the kernel forwards packets of a family on the interface as `forwards` says.
+/// The lines of [`hints`], with `forwards` telling whether the kernel forwards packets of a family on the
+/// interface.
 fn lines(
     config: &PacketConfig,
     found: &Interface,

@@ -1,4 +1,4 @@
-//! What the kernel says of an interface, and whether a port can use it.
+//! The properties of an interface, from the kernel, and the checks whether a port can use it.
 
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,11 +11,11 @@ use super::config::PacketConfig;
 use super::error::PacketError;
 use super::{filter, sys};
 
-/// Least MTU: every host takes an IPv4 packet of this size (RFC 1122 section 3.3.2).
+/// Minimum MTU: every host accepts an IPv4 packet of this size (RFC 1122 section 3.3.2).
 const MIN_MTU: u16 = 576;
-/// Least MTU with IPv6 (RFC 8200 section 5).
+/// Minimum MTU with IPv6 (RFC 8200 section 5).
 const MIN_IPV6_MTU: u16 = 1280;
-/// Largest MTU that is used: jumbo frames. Larger ones are those of loopback and of overlays.
+/// Maximum usable MTU, for jumbo frames. Only loopback and overlays have larger MTUs.
 const MAX_MTU: u16 = 9000;
 
 /// An interface that a port can use.
@@ -30,7 +30,7 @@ pub(super) struct Interface {
 }
 
 impl Interface {
-    /// Looks the interface of `config` up, and checks it and the addresses.
+    /// Looks up the interface of `config`, and checks it and the addresses.
     pub(super) fn find(config: &PacketConfig) -> Result<Self, PacketError> {
         let name = config.interface.clone();
         let failed =
@@ -58,12 +58,12 @@ impl Interface {
     }
 }
 
-/// A socket to ask for interfaces: of a kind that every kernel has and that needs no privilege.
+/// A socket for queries about interfaces, of a kind that every kernel has and that needs no privilege.
 fn asking_socket() -> Result<OwnedFd, Errno> {
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
 }
 
-/// The names of the interfaces, each once.
+/// The names of the interfaces, without repetitions.
 fn names(known: &[sys::InterfaceAddress]) -> Vec<String> {
     let mut names: Vec<String> = known.iter().map(|(name, _)| name.clone()).collect();
     names.sort_unstable();
@@ -118,7 +118,7 @@ fn check_mac(mac: Option<[u8; 6]>) -> Result<(), PacketError> {
     }
 }
 
-/// The MTU to use on an interface that has `has`.
+/// The MTU to use on an interface whose own MTU is `has`.
 fn usable_mtu(config: &PacketConfig, has: u32) -> Result<u16, PacketError> {
     let least = if config.addresses.iter().any(IpAddr::is_ipv6) { MIN_IPV6_MTU } else { MIN_MTU };
     let most = u16::try_from(has).map_or(MAX_MTU, |has| has.min(MAX_MTU));
@@ -127,7 +127,7 @@ fn usable_mtu(config: &PacketConfig, has: u32) -> Result<u16, PacketError> {
         return Ok(mtu);
     }
     let interface = config.interface.clone();
-    // With an interface below the least, there is no largest.
+    // If the interface's MTU is below `least`, no MTU is usable.
     Err(PacketError::Mtu { interface, mtu: u32::from(mtu), least, most: most.max(least) })
 }
 

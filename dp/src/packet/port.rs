@@ -1,8 +1,8 @@
 //! A packet socket as a [`Port`].
 //!
 //! Errors are counted, and the port continues: a full socket leaves frames with the caller; while the
-//! interface is down or gone, frames are dropped. An interface that comes back, also as a new one of the same
-//! name, is used again.
+//! interface is down or gone, frames are dropped. An interface that comes back is used again, even if it is
+//! a new interface with the same name.
 
 use std::cell::Cell;
 use std::io::IoSliceMut;
@@ -27,16 +27,16 @@ use crate::{
     PortLayer, Sleep, Statistics,
 };
 
-/// Most bytes to take at once: they should still be in the core's second-level cache when they are placed.
+/// Maximum bytes to take at once: they should still be in the core's L2 cache when they are placed.
 const RX_BYTES_AT_ONCE: usize = 512 << 10;
 
-/// What the kernel does with virtio's header.
+/// The offloads that the kernel performs as virtio's header requests.
 const VNET_OFFLOADS: Offloads = Offloads::TX_TCP_CHECKSUM.union(Offloads::TX_TSO);
 
-/// The kernel's link watch lets frames pass at most a second after the carrier has come, and the machine may
-/// be busy.
+/// The kernel's link watch lets frames pass at most one second after the carrier is up. The rest of the time
+/// is for a busy machine.
 const LINK_SETTLES_WITHIN: Duration = Duration::from_secs(2);
-/// The pause between two looks at such a link.
+/// The pause between two checks of such a link.
 const LINK_PAUSE: Duration = Duration::from_millis(2);
 
 /// A VLAN tag: its bytes, and the place where it is put.
@@ -45,7 +45,7 @@ const TAG_AT: usize = 12;
 
 /// A port on an interface, made by [`open`](super::open).
 pub struct PacketPort {
-    /// Before the socket, so that the mapping goes first.
+    /// Dropped before the socket, so that the mapping is removed first.
     ring: RxRing,
     socket: OwnedFd,
     base: PortBase,
@@ -56,7 +56,7 @@ pub struct PacketPort {
     /// Bytes in front of a frame that is read from the socket.
     header_bytes: usize,
     state: LinkState,
-    /// Frames that the kernel had to drop, up to the last question.
+    /// Frames that the kernel has dropped, as of the last query.
     kernel_drops: Cell<u64>,
     hints: Vec<String>,
 }
@@ -72,8 +72,9 @@ impl PacketPort {
             move |cause| PacketError::Setup { interface, step, cause }
         };
         let flag = |option, value: c_int| sys::set_option(fd, libc::SOL_PACKET, option, &value.to_ne_bytes());
-        // The order matters: without a ring the version and the header can be chosen, and before the socket
-        // is bound it receives nothing that the filter would drop.
+        // The order matters. The ring's version and the virtio header can only be set while the socket has
+        // no ring; and the filter is attached before the socket is bound, so that no unwanted frame is
+        // received.
         let mac = config.mac.unwrap_or(found.mac);
         sys::attach_filter(fd, &mut filter::program(mac, &config.addresses))
             .map_err(failed("attaching the filter"))?;
@@ -88,7 +89,7 @@ impl PacketPort {
         if has_headers {
             flag(libc::PACKET_VNET_HDR, 1).map_err(failed("choosing virtio's headers"))?;
         }
-        // Frames that do not fit a slot wait whole in the socket.
+        // A frame that does not fit a slot waits in the socket as a whole.
         flag(libc::PACKET_COPY_THRESH, 1).map_err(failed("keeping superframes"))?;
         let rx_bytes = socket::buffer_size(fd, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, config.rx_bytes)
             .map_err(failed("sizing its receive buffer"))?;
@@ -121,13 +122,13 @@ impl PacketPort {
         Ok(port)
     }
 
-    /// Conditions of this host that make the port slower or noisier than it could be, and what to do: a line
-    /// each, for a log.
+    /// Hints for a log, one line each: settings of this host that make the port slower or noisier than it
+    /// could be, and how to change them.
     pub fn hints(&self) -> &[String] {
         &self.hints
     }
 
-    /// Binds the socket to an interface, which has to let in frames for our address and groups.
+    /// Binds the socket to an interface, and makes the interface let in frames for our address and groups.
     fn join(&self, index: u32) -> Result<(), Errno> {
         let fd = self.socket.as_fd();
         if interface::ethernet_address(fd, &self.interface) != Some(self.base.info.mac) {
@@ -139,15 +140,15 @@ impl PacketPort {
         sys::bind(fd, index)
     }
 
-    /// Asks the kernel for the state of the interface, and binds to it again if it is a new one.
+    /// Asks the kernel for the state of the interface, and binds again if a new interface has its name.
     fn ask_link(&mut self) -> LinkState {
         // An interface that goes down leaves an error in the socket, which stays readable with it.
         let mut error = [0; size_of::<c_int>()];
         let _ = sys::get_option(self.socket.as_fd(), libc::SOL_SOCKET, libc::SO_ERROR, &mut error);
         match self.find_interface() {
-            // The kernel sets it for an interface that is up and has a link (`dev_get_flags`).
+            // The kernel sets `IFF_RUNNING` for an interface that is up and has a link (`dev_get_flags`).
             Ok(flags) if flags & libc::IFF_RUNNING != 0 => LinkState::Up,
-            // It is gone, or was gone again before it could be used.
+            // The interface is gone, or has gone again before it could be used.
             Ok(_) | Err(_) => LinkState::Down,
         }
     }
@@ -157,7 +158,7 @@ impl PacketPort {
         let fd = self.socket.as_fd();
         match sys::bound_index(fd) {
             Some(bound) if interface::index(fd, &self.interface) != Ok(bound) => {
-                // Renamed.
+                // The interface was renamed.
                 self.interface = sys::name_of(fd, bound)?;
             }
             Some(_) => {}
@@ -166,8 +167,9 @@ impl PacketPort {
         interface::flags(self.socket.as_fd(), &self.interface)
     }
 
-    /// The state of an interface that may have been set up a moment ago. The kernel lets frames pass some
-    /// time after the carrier has come, and the port would be down for programs that look at it once.
+    /// The state of an interface that may have been set up a moment ago. The kernel lets frames pass only
+    /// some time after the carrier is up. Waits for that, since a program that checks the link only once
+    /// would find it down.
     fn first_link(&mut self) -> LinkState {
         let end = Instant::now() + LINK_SETTLES_WITHIN;
         loop {
@@ -203,7 +205,7 @@ impl PacketPort {
             // The socket had no memory for it.
             return SlotOutcome::Unusable;
         }
-        // From the back, so that each step looks at one buffer only.
+        // Chained from the back, so that each step touches only one buffer.
         let mut frame: Option<Mbuf> = None;
         while let Some(mut part) = parts.pop() {
             if let Some(rest) = frame.take()
@@ -223,8 +225,8 @@ impl PacketPort {
         SlotOutcome::Frame(frame)
     }
 
-    /// Buffers whose data are `bytes` bytes together; `None` if there are not enough. Without any for a frame
-    /// that is longer than a chain.
+    /// Buffers with `bytes` bytes of data in total; `None` if too few are free. Empty for a frame that does
+    /// not fit in one chain.
     fn buffers(&self, bytes: usize) -> Option<ArrayVec<Mbuf, MAX_SEGMENTS>> {
         let mut parts = ArrayVec::new();
         let most = self.base.mempool.data_bytes();
@@ -240,22 +242,22 @@ impl PacketPort {
         Some(parts)
     }
 
-    /// Reads the frame of `bytes` bytes that waits first in the socket to `parts`. Returns whether all of it
-    /// was read.
+    /// Reads the first frame that waits in the socket, which has `bytes` bytes, into `parts`. Returns
+    /// whether all of it was read.
     fn read_whole(&self, bytes: usize, parts: &mut ArrayVec<Mbuf, MAX_SEGMENTS>) -> bool {
         let mut header = [0; VNET_BYTES];
         let mut rooms: ArrayVec<IoSliceMut<'_>, { MAX_SEGMENTS + 1 }> = ArrayVec::new();
         rooms.push(IoSliceMut::new(&mut header[..self.header_bytes]));
         rooms.extend(parts.iter_mut().filter_map(Mbuf::head_mut).map(IoSliceMut::new));
         let fits = rooms.len() > 1;
-        // An error of the interface comes first, and once.
+        // A pending error of the interface is returned first, and only once.
         let read = rustix::io::readv(&self.socket, &mut rooms);
         let read = read.or_else(|_| rustix::io::readv(&self.socket, &mut rooms));
         fits && read == Ok(self.header_bytes + bytes)
     }
 }
 
-/// The outcome of a slot.
+/// The outcome of sending the frame in a slot.
 enum SlotOutcome {
     Frame(Mbuf),
     /// The frame is incomplete or too long.
@@ -279,20 +281,20 @@ fn check_sizes(config: &PacketConfig) -> Result<(), PacketError> {
     Ok(())
 }
 
-/// The offloads of the kernel that the configuration allows. What the interface lacks the kernel does: it
-/// cuts a superframe behind its own stack, and so saves its cost for each frame.
+/// The kernel's offloads that the configuration allows. The kernel performs those that the interface lacks:
+/// it cuts a superframe at the end of its own stack, so the stack runs once per superframe.
 fn offloads(config: &PacketConfig) -> Offloads {
     let always = Offloads::TX_MULTI_SEGMENT | Offloads::TX_EXTERNAL | Offloads::RX_SCATTER;
     let state = Offloads::RX_TCP_CHECKSUM | Offloads::RX_LRO;
     let mut offloads = config.offloads & (always | state | VNET_OFFLOADS);
-    // Each piece needs a checksum of its own, and the payload is not with the headers.
+    // TSO needs both: each piece has its own checksum, and the payload is in other buffers than the headers.
     if !offloads.contains(Offloads::TX_TCP_CHECKSUM | Offloads::TX_MULTI_SEGMENT) {
         offloads.remove(Offloads::TX_TSO);
     }
     offloads
 }
 
-/// Puts the tag that the kernel has taken out back into a frame; `false` if there is no room.
+/// Puts the VLAN tag that the kernel has removed back into a frame; `false` if there is no room.
 fn put_tag(frame: &mut Mbuf, tag: [u16; 2]) -> bool {
     if frame.head().len() < TAG_AT || frame.prepend(TAG_BYTES).is_none() {
         return false;
@@ -303,7 +305,7 @@ fn put_tag(frame: &mut Mbuf, tag: [u16; 2]) -> bool {
     true
 }
 
-/// What the kernel knows of the checksum of a received frame.
+/// The state of a received frame's checksum, as the kernel reports it.
 fn checksum_state(status: u32) -> Checksum {
     if status & libc::TP_STATUS_CSUMNOTREADY != 0 {
         Checksum::Partial
@@ -336,7 +338,7 @@ impl Port for PacketPort {
                 }
                 SlotOutcome::Unusable => self.base.counters.rx_dropped += 1,
                 SlotOutcome::NoMbuf => {
-                    // It waits in its slot.
+                    // The frame waits in its slot.
                     self.base.counters.rx_no_mbuf += 1;
                     break;
                 }
@@ -394,7 +396,7 @@ impl Link for PacketPort {
 
 impl Statistics for PacketPort {
     fn counters(&self) -> PortCounters {
-        // `struct tpacket_stats`: frames and drops since the last question.
+        // `struct tpacket_stats`: frames and drops since the last query.
         let mut since = [0_u8; 8];
         let asked =
             sys::get_option(self.socket.as_fd(), libc::SOL_PACKET, libc::PACKET_STATISTICS, &mut since);

@@ -2,8 +2,9 @@
 //! `Documentation/networking/packet_mmap.rst`).
 //!
 //! A slot belongs to the kernel until its status has `TP_STATUS_USER`, then to us until we store
-//! `TP_STATUS_KERNEL`. The kernel fills the slots in order, and leaves those that are ours alone. So the
-//! bytes of a slot are read only while it is ours, and its status, which both write, only by atomics.
+//! `TP_STATUS_KERNEL`. The kernel fills the slots in order, and does not touch slots that are ours. So the
+//! bytes of a slot are read only while it is ours. The status, which both sides write, is accessed only by
+//! atomics.
 
 use std::mem::offset_of;
 use std::os::fd::BorrowedFd;
@@ -37,7 +38,8 @@ impl Geometry {
     /// pages.
     pub(super) fn new(slots: usize, slot_bytes: usize, page_bytes: usize) -> Self {
         debug_assert!(slot_bytes.is_multiple_of(SLOT_UNIT) && slot_bytes > 0);
-        // The fewest slots that fill whole pages: both sizes have factors of two in common at most.
+        // The fewest slots that fill whole pages. The page size is a power of two, so both sizes share only
+        // factors of two.
         let least = page_bytes >> slot_bytes.trailing_zeros().min(page_bytes.trailing_zeros());
         let in_block = (BLOCK_BYTES / (least * slot_bytes)).max(1) * least;
         Self { slot_bytes, in_block, blocks: slots.div_ceil(in_block).max(1) }
@@ -69,11 +71,11 @@ pub(super) struct Filled {
     pub(super) status: u32,
     /// Bytes of the frame, without the VLAN tag.
     pub(super) bytes: usize,
-    /// Those of them in the slot: fewer if it is too small.
+    /// Bytes of the frame in the slot: fewer than `bytes` if the slot is too small.
     pub(super) kept: usize,
-    /// Where they begin in the slot; `at + kept` is at most the slot.
+    /// Where they begin in the slot; `at + kept` is at most the slot's size.
     at: usize,
-    /// The VLAN tag that the kernel has taken out: protocol and control information.
+    /// The VLAN tag that the kernel has removed: protocol and control information.
     pub(super) tag: Option<[u16; 2]>,
 }
 
@@ -87,8 +89,8 @@ pub(super) struct RxRing {
     next: usize,
 }
 
-// SAFETY: the mapping belongs to the process, not to a thread, and this value is its only user here. The
-// kernel is the other one, whatever thread runs.
+// SAFETY: the mapping belongs to the process, not to a thread, and this value is its only user in the
+// process. The kernel uses the ring whichever thread of the process runs.
 unsafe impl Send for RxRing {}
 
 impl RxRing {
@@ -138,14 +140,14 @@ impl RxRing {
         Some(Filled {
             status,
             bytes: header.tp_len as usize,
-            // The kernel keeps to the slot; a copy relies on it, so it is ensured here.
+            // The kernel stays within the slot. `copy` relies on that, so it is enforced here.
             kept: (header.tp_snaplen as usize).min(self.slot_bytes.saturating_sub(at)),
             at,
             tag,
         })
     }
 
-    /// Copies bytes of the frame that [`peek`](Self::peek) has found from `offset` on: all of `out`.
+    /// Fills `out` with bytes of the frame that [`peek`](Self::peek) has found, from `offset` on.
     ///
     /// # Panics
     /// If the slot has fewer.
@@ -160,7 +162,7 @@ impl RxRing {
         unsafe { ptr::copy_nonoverlapping(from, out.as_mut_ptr(), out.len()) };
     }
 
-    /// Returns the slot that [`peek`](Self::peek) has found to the kernel, and goes on to the next.
+    /// Returns the slot that [`peek`](Self::peek) has found to the kernel, and advances to the next slot.
     #[inline]
     pub(super) fn release(&mut self) {
         // Release: our reads of the slot are over before the kernel writes to it.
@@ -232,7 +234,7 @@ mod tests {
                     let block = geometry.in_block * slot_bytes;
                     assert!(block.is_multiple_of(page_bytes), "{geometry:?}");
                     assert!(geometry.slots() >= slots && geometry.slots() < slots + geometry.in_block);
-                    // The kernel allocates a power of two: a third more at most.
+                    // The kernel allocates a power of two, which is at most a third more.
                     assert!(
                         page_bytes > 4096
                             || slot_bytes == 66_560

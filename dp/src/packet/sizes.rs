@@ -5,18 +5,18 @@ use super::rx_ring::SLOT_UNIT;
 /// Ethernet header and a VLAN tag, bytes.
 const L2_BYTES: usize = 18;
 
-/// Bytes of a slot in front of its frame, at most: the kernel's headers and virtio's, and what aligns the IP
-/// packet (`tpacket_rcv`).
+/// Maximum bytes of a slot in front of its frame: the kernel's headers, virtio's header, and the padding
+/// that aligns the IP packet (`tpacket_rcv`).
 const SLOT_FRONT_BYTES: usize = 112;
 
 /// Smallest slot, bytes: superframes up to this length need no system call, and 1024 slots take 8 MiB. On a
-/// veth pair at MTU 1500, Writes of 4 KiB (frames of some segments) went at 820 MiB/s instead of 720 with
-/// slots of 2 KiB, and Writes of 1 MiB (frames of 64 KiB) alike with slots of 2 to 64 KiB. Slots that are too
-/// small for single frames cost more: 1010 MiB/s instead of 1330 at MTU 9000 without offloads.
+/// veth pair at MTU 1500, Writes of 4 KiB (frames of a few segments) ran at 820 MiB/s, but at 720 with slots
+/// of 2 KiB. Writes of 1 MiB (frames of 64 KiB) ran equally fast with slots of 2 to 64 KiB. Slots that are
+/// too small for single frames cost more: 1010 MiB/s instead of 1330 at MTU 9000 without offloads.
 const MIN_SLOT_BYTES: usize = 8192;
 
-/// Smallest packet buffer, bytes: each boundary between two buffers of a superframe may split an FPDU, which
-/// then costs more than a contiguous one.
+/// Smallest packet buffer, bytes: each boundary between two buffers of a superframe may split an FPDU, and a
+/// split FPDU costs more than a contiguous one.
 const MIN_MBUF_BYTES: usize = 4096;
 
 /// Smallest large buffer, bytes.

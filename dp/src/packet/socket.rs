@@ -1,4 +1,5 @@
-//! The packet socket: opening it, the sizes of its buffers, and what its interface lets in.
+//! The packet socket: opening it, setting the sizes of its buffers, and choosing the frames that its
+//! interface lets in.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
@@ -16,7 +17,7 @@ pub(super) fn open(interface: &str) -> Result<OwnedFd, PacketError> {
         .map_err(|cause| refusal(interface, cause))
 }
 
-/// Why there is no packet socket.
+/// The error for a packet socket that cannot be opened.
 fn refusal(interface: &str, cause: Errno) -> PacketError {
     match cause {
         Errno::PERM | Errno::ACCESS => PacketError::NoPrivilege { interface: interface.to_owned() },
@@ -25,7 +26,8 @@ fn refusal(interface: &str, cause: Errno) -> PacketError {
     }
 }
 
-/// Sets the size of a buffer of the socket as large as the kernel allows; returns the size that it has.
+/// Sets the size of a buffer of the socket to `bytes`, or to the kernel's maximum if that is less. Returns
+/// the buffer's actual size.
 pub(super) fn buffer_size(
     fd: BorrowedFd<'_>,
     force: c_int,
@@ -35,7 +37,7 @@ pub(super) fn buffer_size(
     // The kernel doubles the value, as its own records count too.
     let half = ((bytes / 2) as c_int).to_ne_bytes();
     if sys::set_option(fd, libc::SOL_SOCKET, force, &half).is_err() {
-        // No privilege for more than the limit.
+        // Exceeding the limit needs a privilege; set the size within the limit.
         sys::set_option(fd, libc::SOL_SOCKET, option, &half)?;
     }
     let mut size = [0; size_of::<c_int>()];
@@ -43,7 +45,7 @@ pub(super) fn buffer_size(
     Ok(usize::try_from(c_int::from_ne_bytes(size)).unwrap_or(0))
 }
 
-/// Has an interface let in frames for an Ethernet address.
+/// Makes an interface let in frames for an Ethernet address.
 pub(super) fn membership(fd: BorrowedFd<'_>, index: u32, kind: c_int, mac: [u8; 6]) -> Result<(), Errno> {
     // `struct packet_mreq`.
     let mut request = [0_u8; 16];
@@ -84,7 +86,8 @@ mod tests {
         for bytes in [16 << 10, 100 << 10] {
             assert_eq!(size(libc::SO_RCVBUFFORCE, bytes), bytes);
         }
-        // No socket has an option of this number: as for a process that may not go beyond the limit.
+        // No socket has an option of this number, so setting it fails as for a process that may not exceed
+        // the limit.
         let unknown = 9999;
         assert_eq!(size(unknown, 64 << 10), 64 << 10);
         let least = size(libc::SO_RCVBUFFORCE, 2);

@@ -9,13 +9,13 @@ use std::ptr;
 use libc::{c_char, c_int, c_ulong, socklen_t};
 use rustix::io::Errno;
 
-/// Bytes of `struct ifreq`: the name of an interface, and what is asked for.
+/// Bytes of `struct ifreq`: the name of an interface, and the answer.
 const IFREQ_BYTES: usize = size_of::<libc::ifreq>();
-/// Where the answer begins in it.
+/// Offset of the answer in it.
 const ANSWER_AT: usize = libc::IFNAMSIZ;
 /// Bytes of `struct sockaddr_ll`.
 const ADDRESS_BYTES: usize = size_of::<libc::sockaddr_ll>();
-/// Where the number of the interface is in it.
+/// Offset of the interface's index in it.
 const INDEX_AT: usize = 4;
 /// The request that carries commands of `linux/ethtool.h` (`linux/sockios.h`).
 const SIOCETHTOOL: c_ulong = 0x8946;
@@ -37,7 +37,7 @@ pub(super) fn set_option(fd: BorrowedFd<'_>, level: c_int, name: c_int, value: &
     check(unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, start, bytes) })
 }
 
-/// Reads an option of the socket; what the kernel does not fill in stays as it is.
+/// Reads an option of the socket; bytes that the kernel does not fill in stay unchanged.
 pub(super) fn get_option(
     fd: BorrowedFd<'_>,
     level: c_int,
@@ -50,12 +50,12 @@ pub(super) fn get_option(
     check(unsafe { libc::getsockopt(fd.as_raw_fd(), level, name, value.as_mut_ptr().cast(), &mut bytes) })
 }
 
-/// Has the kernel run a filter on each frame for the socket.
+/// Makes the kernel run a filter on each frame for the socket.
 pub(super) fn attach_filter(fd: BorrowedFd<'_>, program: &mut [libc::sock_filter]) -> Result<(), Errno> {
     let fprog = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
     let (start, bytes) = ((&raw const fprog).cast(), size_of::<libc::sock_fprog>() as socklen_t);
-    // SAFETY: the kernel reads `fprog`, a local variable, and as many instructions as it says from where it
-    // says, which are those of `program`.
+    // SAFETY: the kernel reads `fprog`, a local variable, and as many instructions as `fprog` says, from the
+    // address in `fprog`: those of `program`.
     check(unsafe { libc::setsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, start, bytes) })
 }
 
@@ -70,7 +70,7 @@ pub(super) fn bind(fd: BorrowedFd<'_>, index: u32) -> Result<(), Errno> {
     check(unsafe { libc::bind(fd.as_raw_fd(), address.as_ptr().cast(), ADDRESS_BYTES as socklen_t) })
 }
 
-/// The number of the interface that the packet socket is bound to; `None` once that is gone.
+/// The index of the interface that the packet socket is bound to; `None` once the interface is gone.
 pub(super) fn bound_index(fd: BorrowedFd<'_>) -> Option<u32> {
     let mut address = [0_u8; ADDRESS_BYTES];
     let mut bytes = ADDRESS_BYTES as socklen_t;
@@ -78,11 +78,11 @@ pub(super) fn bound_index(fd: BorrowedFd<'_>) -> Option<u32> {
     // `bytes`. Both are local variables.
     let done = unsafe { libc::getsockname(fd.as_raw_fd(), address.as_mut_ptr().cast(), &mut bytes) };
     let index = i32::from_ne_bytes([4, 5, 6, 7].map(|at| address[at]));
-    // It is -1 then.
+    // The index is -1 once the interface is gone.
     (done == 0).then(|| u32::try_from(index).ok()).flatten()
 }
 
-/// Asks for a property of an interface by its name: the bytes of the answer.
+/// Queries a property of an interface by the interface's name; returns the bytes of the answer.
 pub(super) fn ask(
     fd: BorrowedFd<'_>,
     request: c_ulong,
@@ -98,7 +98,7 @@ pub(super) fn ask(
     Ok(answer)
 }
 
-/// Whether an interface has a carrier, as its driver says; `None` if it does not say.
+/// Whether an interface has a carrier; `None` if its driver does not report it.
 pub(super) fn has_carrier(fd: BorrowedFd<'_>, name: &str) -> Option<bool> {
     // `struct ethtool_value`: the command, and the answer.
     let mut value = [ETHTOOL_GLINK, 0];
@@ -148,7 +148,7 @@ pub(super) unsafe fn send_messages(
 /// An interface and one of its addresses; `None` for the entry of the interface itself.
 pub(super) type InterfaceAddress = (String, Option<IpAddr>);
 
-/// All interfaces and their IP addresses, as the kernel has them.
+/// All interfaces and the IP addresses that the kernel has on them.
 pub(super) fn interface_addresses() -> Result<Vec<InterfaceAddress>, Errno> {
     let mut list = ptr::null_mut();
     // SAFETY: `list` is a local variable to write to.

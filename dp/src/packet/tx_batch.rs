@@ -1,5 +1,5 @@
-//! A burst of frames as messages for `sendmmsg`: the kernel reads packet buffers where they are, memory that
-//! is sent without a copy included.
+//! A burst of frames as messages for `sendmmsg`. The kernel reads packet buffers in place, and also external
+//! memory.
 
 use std::os::fd::BorrowedFd;
 
@@ -55,7 +55,7 @@ impl TxBatch {
             message.msg_hdr.msg_iovlen = (self.parts.len() - first) as _;
             self.messages.push(message);
         }
-        // Only now, as the parts may have moved while there were more and more of them.
+        // Pointers are taken only now: `parts` may have moved while it grew.
         let mut part = self.parts.as_mut_ptr();
         for message in &mut self.messages {
             message.msg_hdr.msg_iov = part;

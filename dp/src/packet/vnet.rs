@@ -1,5 +1,5 @@
 //! The header of virtio in front of a frame to send (`struct virtio_net_hdr`, virtio 1.2 section 5.1.6):
-//! which checksum to fill in, and where to cut. In the byte order of the machine, as packet sockets have it.
+//! which checksum to fill in, and where to cut. Packet sockets use the byte order of the machine.
 
 use crate::{Mbuf, TxOffload};
 
@@ -12,7 +12,7 @@ const NEEDS_CSUM: u8 = 1;
 const GSO_TCPV4: u8 = 1;
 /// `VIRTIO_NET_HDR_GSO_TCPV6`.
 const GSO_TCPV6: u8 = 4;
-/// `VIRTIO_NET_HDR_GSO_ECN`: the segment has CWR, which only its first piece may have.
+/// `VIRTIO_NET_HDR_GSO_ECN`: the segment has CWR, which the kernel sets on the first piece only.
 const GSO_ECN: u8 = 0x80;
 
 /// Offset of the checksum in a TCP header.
@@ -42,7 +42,7 @@ pub(super) fn header(frame: &Mbuf) -> [u8; VNET_BYTES] {
         }
         out[4..6].copy_from_slice(&tso_segment_bytes.to_ne_bytes());
     }
-    // The kernel makes so much of the frame contiguous.
+    // The kernel makes the first `hdr_len` bytes of the frame contiguous.
     out[2..4].copy_from_slice(&headers_bytes.to_ne_bytes());
     out[6..8].copy_from_slice(&tcp_at.to_ne_bytes());
     out[8..10].copy_from_slice(&CHECKSUM_AT.to_ne_bytes());
@@ -72,7 +72,7 @@ mod tests {
     #[test]
     fn a_frame_without_offloads_has_an_empty_header() {
         assert_eq!(header(&frame(TxOffload::default(), 0)), [0; VNET_BYTES]);
-        // Each piece of a cut needs a checksum of its own, so virtio knows no cut without one.
+        // Each piece needs its own checksum, so virtio has no segmentation without checksum offload.
         let cut = TxOffload {
             tso_segment_bytes: 1448,
             l2_bytes: 14,

@@ -1,4 +1,4 @@
-//! What the tap writes, read back by other people's readers.
+//! The tap's captures, read back by readers of other projects.
 
 use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketOption;
 use pcap_file::pcapng::{Block, PcapNgReader};
@@ -15,7 +15,7 @@ const SEGMENT: [u8; 57] = [
     b'a', b'b', b'c',
 ];
 
-/// A file in memory that the test keeps an end of.
+/// A file in memory that the test can read.
 #[derive(Clone, Default)]
 struct Memory(Arc<Mutex<Vec<u8>>>);
 
@@ -36,7 +36,7 @@ impl Write for Memory {
     }
 }
 
-/// A disk that is full after so many bytes.
+/// A disk that is full after this many bytes.
 struct Full(usize);
 
 impl Write for Full {
@@ -50,7 +50,7 @@ impl Write for Full {
     }
 }
 
-/// The segment in two buffers, with the checksums asked of the port.
+/// The segment in two buffers, with checksums requested from the port.
 fn segment(port: &dyn Port) -> Mbuf {
     let mut frame = port.mempool().alloc().unwrap();
     let mut data = port.mempool().alloc().unwrap();
@@ -79,7 +79,7 @@ fn read_back(file: &[u8]) -> Vec<(u64, u32, Vec<u8>)> {
         let Block::EnhancedPacket(packet) = block.unwrap() else { continue };
         let [EnhancedPacketOption::Flags(flags)] = packet.options[..] else { panic!("{:?}", packet.options) };
         assert_eq!(packet.original_len as usize, packet.data.len());
-        // This reader takes any unit for nanoseconds.
+        // This reader interprets every time unit as nanoseconds.
         frames.push((packet.timestamp.as_nanos() as u64, flags, packet.data.into_owned()));
     }
     frames
@@ -99,7 +99,7 @@ fn both_directions_are_written_with_time_direction_and_whole_checksums() {
     burst.clear();
 
     let mut reply = segment(&*b);
-    // This port does not fill in IPv4 headers; its checksum stays as it came.
+    // This port does not fill in the IPv4 header checksum, so it stays unchanged.
     reply.set_tx_offload(TxOffload { tcp_checksum: true, ..TxOffload::default() });
     burst.push(reply);
     b.tx_burst(2_000, &mut burst);

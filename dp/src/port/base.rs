@@ -1,13 +1,13 @@
-//! What every device has.
+//! The base of every device's port.
 
 use super::{PortCounters, PortInfo};
 use crate::Mempool;
 
-/// The description, the pools and the counters of a device: what its port is a layer on
+/// The description, the pools and the counters of a device: the layer below its port
 /// ([`PortLayer`](crate::PortLayer)).
 ///
-/// By itself a base is a port without a device: its link is down, it receives nothing, drops and counts what
-/// it is given to send, and has nothing to wait for.
+/// By itself a base is a port without a device: its link is down, it receives nothing, it drops and counts
+/// all frames to send, and it never has to be waited for.
 #[derive(Debug)]
 pub struct PortBase {
     /// See [`Port::info`](crate::Port::info).

@@ -15,9 +15,9 @@ crate::counters! {
         pub tx_bytes: u64,
         /// Frames the device dropped on receive (missed, errors).
         pub rx_dropped: u64,
-        /// Those of `rx_dropped` that came while no descriptor was free, if the device tells them apart.
+        /// The part of `rx_dropped` that came while no descriptor was free, if the device tells them apart.
         pub rx_missed: u64,
-        /// Those of `rx_dropped` that had errors (CRC, length), if the device tells them apart.
+        /// The part of `rx_dropped` that had errors (CRC, length), if the device tells them apart.
         pub rx_errors: u64,
         /// Times no buffer was free to receive into.
         pub rx_no_mbuf: u64,

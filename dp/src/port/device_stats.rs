@@ -6,14 +6,14 @@ use std::sync::Arc;
 /// One of a device's own counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceStat {
-    /// As its driver names it: `rx_crc_errors`.
+    /// The driver's name for the count: `rx_crc_errors`.
     pub name: String,
     /// The count.
     pub value: u64,
 }
 
-/// Reads the counts of a device, all that its driver has: errors of checksums and CRCs, missed frames, and
-/// many more. Cheap to clone; for any thread. It does not keep the device open.
+/// Reads all counts of a device's driver: checksum and CRC errors, missed frames, and many more. Cheap to
+/// clone, and usable on any thread. It does not keep the device open.
 #[derive(Clone)]
 pub struct DeviceStats(Arc<dyn Fn() -> Vec<DeviceStat> + Send + Sync>);
 
@@ -23,7 +23,7 @@ impl DeviceStats {
         Self(Arc::new(read))
     }
 
-    /// The counts now; none once the device is closed or gone. A driver may ask its NIC for them, which takes
+    /// The counts now; none once the device is closed or gone. A driver may query its NIC, which takes
     /// microseconds to milliseconds.
     pub fn read(&self) -> Vec<DeviceStat> {
         (self.0)()

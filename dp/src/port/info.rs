@@ -1,11 +1,11 @@
-//! What a port is, which does not change while it runs.
+//! The description of a port, which does not change while the port runs.
 
 use bitflags::bitflags;
 
 use crate::{Queue, TsoLimits};
 
 bitflags! {
-    /// Offloads of a port. Missing ones are done in software above.
+    /// Offloads of a port. The layers above perform missing offloads in software.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Offloads: u32 {
         /// Fills in the IPv4 header checksum of a frame whose [`TxOffload`](crate::TxOffload) asks for it.
@@ -41,14 +41,14 @@ pub struct PortInfo {
     pub mac: [u8; 6],
     /// Largest IP packet, bytes; the frame has 14 (or 18, with a VLAN tag) more.
     pub mtu: u16,
-    /// The offloads in use: what the device has and its configuration allows.
+    /// The offloads in use: those that the device has and its configuration allows.
     pub offloads: Offloads,
     /// Frames that the port can cut, if it has TSO.
     pub tso: TsoLimits,
     /// Which queue of its device the port is.
     pub queue: Queue,
-    /// Whether the port has exactly one peer, which is gone when the link is down: at the other end of a
-    /// socket of vhost-user or memif, a peer loses its state with the connection.
+    /// Whether the port has exactly one peer, which is gone when the link is down: a peer at the other end
+    /// of a vhost-user or memif socket loses its state with the connection.
     pub point_to_point: bool,
     /// Whether the port finds out that a neighbour is gone
     /// ([`Link::next_departed`](crate::Link::next_departed)).
@@ -56,8 +56,8 @@ pub struct PortInfo {
 }
 
 impl PortInfo {
-    /// The description of the only queue of a device. What is not named here is as most devices have it: no
-    /// limits of TSO, a link to many neighbours, whose departures the port does not tell.
+    /// The description of the only queue of a device. All other properties have the common values: no limits
+    /// of TSO, a link to many neighbours, and no reports of departures.
     pub fn new(name: impl Into<String>, mac: [u8; 6], mtu: u16, offloads: Offloads) -> Self {
         Self {
             name: name.into(),

@@ -8,11 +8,11 @@ use super::*;
 use crate::loopback::Loopback;
 use crate::pcap::Tap;
 
-/// Asks a port, and describes the answer.
+/// Calls a function of a port, and describes the answer.
 type Question = fn(&mut dyn Port) -> String;
 
-/// Every function of a port, with a question that the function answers. The answers of [`Unusual`] and of a
-/// [`PortBase`] differ.
+/// Every function of a port, with a closure that calls it. The answers of [`Unusual`] and of a [`PortBase`]
+/// differ.
 const FUNCTIONS: [(&str, Question); 15] = [
     ("info", |port| format!("{:?}", port.info())),
     ("mempool", |port| format!("{:?}", port.mempool())),
@@ -51,7 +51,7 @@ struct Unusual {
 }
 
 impl Unusual {
-    /// A port with this descriptor, so that several have the same answers.
+    /// A port with this descriptor: several ports can have the same answers.
     fn new(file: &Arc<OwnedFd>) -> Self {
         let info = PortInfo {
             tells_departures: true,
@@ -149,7 +149,7 @@ impl Statistics for Unusual {
     }
 }
 
-/// A wrapper that defines nothing but what it has to.
+/// A wrapper that defines only the required functions.
 struct Plain(Box<dyn Port>);
 
 impl PortLayer for Plain {
@@ -197,7 +197,7 @@ fn a_wrapper_gives_every_answer_through() {
         for (wrapper, mut port) in wrappers(&unusual) {
             assert_eq!(question(&mut *port), answer, "{function} of {wrapper}");
         }
-        // The same around a port that answers by itself.
+        // The same around a port that defines no answers.
         for (wrapper, mut port) in wrappers(&|| Box::new(base())) {
             assert_eq!(question(&mut *port), usual, "{function} of {wrapper}");
         }
@@ -208,7 +208,7 @@ fn base() -> PortBase {
     PortBase::new(PortInfo::new("base", [2; 6], 1500, Offloads::empty()), Mempool::heap("base", 5, 64))
 }
 
-/// The table above has every function: a new one has to be asked there as well.
+/// The table above has every function: a new function has to be added there.
 #[test]
 fn every_function_of_a_port_is_asked() {
     let mut functions = Vec::new();
@@ -225,7 +225,7 @@ fn every_function_of_a_port_is_asked() {
     assert_eq!(functions, FUNCTIONS.map(|(function, _)| function));
 }
 
-/// A base is a port whose link is down: what it is given to send is dropped and counted.
+/// A base is a port whose link is down: it drops and counts the frames that it is given to send.
 #[test]
 fn a_base_drops_and_counts() {
     let mut port = base();

@@ -1,4 +1,4 @@
-//! Offloads by their names, as options of programs have them.
+//! The names of offloads in the options of programs.
 
 use std::str::FromStr;
 
@@ -30,8 +30,9 @@ fn words() -> String {
     WORDS.iter().map(|(word, _)| *word).collect::<Vec<_>>().join(" ")
 }
 
-/// A list of names with commas between them: `tx-checksum,tso`. A name with `-` before it leaves an offload
-/// out; a list that begins with one is that of all others: `-tso,-lro`. Later names count more.
+/// Parses a comma-separated list of names: `tx-checksum,tso`. A name with a leading `-` removes an offload.
+/// A list that begins with such a name starts from all offloads: `-tso,-lro`. Later names override earlier
+/// ones.
 impl FromStr for Offloads {
     type Err = UnknownOffload;
 

@@ -35,7 +35,7 @@ pub enum Layer {
 }
 
 impl Layer {
-    /// All of them, in the order above.
+    /// All layers, in the order above.
     pub const ALL: [Self; 14] = [
         Self::User,
         Self::PortRx,
@@ -79,7 +79,7 @@ impl Layer {
 pub struct Cost {
     /// Cycles of [`Clock::cycles`](crate::Clock::cycles), without those of inner scopes.
     pub cycles: u64,
-    /// Number of its scopes that were entered.
+    /// How many scopes of the layer were entered.
     pub scopes: u64,
 }
 

@@ -2,7 +2,7 @@
 
 use super::cost::{Layer, Profile};
 
-/// Would end its layer's time; does nothing.
+/// Stands for the scope of a profiling build; does nothing.
 #[must_use = "a scope lasts as long as its value"]
 #[derive(Debug)]
 pub struct Scope(());

@@ -1,4 +1,4 @@
-//! With the feature `profile`: each thread has the last time stamp, the current layer, and the sums.
+//! With the feature `profile`: each thread keeps the last time stamp, the current layer, and the sums.
 
 use std::cell::Cell;
 
@@ -53,7 +53,7 @@ impl Stamps {
     fn enter(&self, layer: Layer) -> Layer {
         let now = Clock::cycles();
         let before = self.layer.replace(layer);
-        // Counters of cores may differ by a few cycles, if the thread has moved.
+        // If the thread has moved, the counters of the two cores may differ by a few cycles.
         let spent = now.saturating_sub(self.since.replace(now));
         self.charge(before, spent, 0);
         before

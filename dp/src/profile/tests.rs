@@ -1,7 +1,7 @@
 use super::*;
 use crate::Clock;
 
-/// Spends at least `cycles`.
+/// Spends at least `cycles` cycles.
 fn spend(cycles: u64) {
     let end = Clock::cycles() + cycles;
     while Clock::cycles() < end {}
@@ -29,7 +29,7 @@ fn without_the_feature_nothing_is_counted() {
 mod counting {
     use super::*;
 
-    /// More than a stamp takes, less than a slice of the scheduler's.
+    /// More cycles than a time stamp takes, fewer than a time slice of the scheduler.
     const STEP: u64 = 20_000;
 
     #[test]
@@ -51,8 +51,8 @@ mod counting {
         let [engine, tcp, deframe] =
             [Layer::Engine, Layer::TcpIn, Layer::Deframe].map(|layer| profile.cost(layer));
         assert_eq!([engine.scopes, tcp.scopes, deframe.scopes], [1, 2, 1]);
-        // What was spent within is there; what was spent further inside is not, or the sum would be above the
-        // whole.
+        // The cycles spent directly in a scope count for it. Those of inner scopes do not, or the sum would
+        // exceed the total.
         assert!(engine.cycles >= STEP && tcp.cycles >= 3 * STEP && deframe.cycles >= 3 * STEP, "{profile:?}");
         assert!(profile.busy().cycles <= all && profile.busy().cycles >= 7 * STEP, "{profile:?} of {all}");
     }

@@ -1,4 +1,4 @@
-//! What a region promises.
+//! Tests of regions.
 
 use super::*;
 
@@ -59,11 +59,11 @@ fn a_region_may_be_used_and_dropped_on_another_thread() {
 fn a_large_region_is_of_hugepages_where_some_are_free() {
     let enough = || hugepages::available().is_some_and(|pages| pages >= 4);
     let had_enough = enough();
-    // `scripts/test` takes some as root. Without any, the tests around this one see ordinary pages.
+    // `scripts/test` reserves hugepages as root. Without any, the neighbouring tests use ordinary pages.
     let in_ci = std::env::var_os("CI").is_some_and(|set| set == "true");
     assert!(had_enough || !in_ci, "fewer than 4 hugepages of 2 MiB are free");
     let region = Region::new((2 << 20) + 1).unwrap();
-    // Others may have taken them, or given some back, in between.
+    // Other processes may have taken or returned hugepages in between.
     assert!(region.is_huge() || !had_enough || !enough());
     if region.is_huge() {
         assert_eq!(region.as_ptr().as_ptr() as usize % hugepages::BYTES, 0);
@@ -77,7 +77,7 @@ fn more_than_all_hugepages_falls_back_to_ordinary_pages() {
     let bytes = (hugepages::available().unwrap_or(0) + 1) * hugepages::BYTES;
     #[cfg(not(target_os = "linux"))]
     let bytes = 4 << 20;
-    // Of ordinary pages, unless somebody gave hugepages back in between.
+    // In ordinary pages, unless another process returned hugepages in between.
     let region = Region::new(bytes).unwrap();
     write(&region, bytes - 1, 1);
 }

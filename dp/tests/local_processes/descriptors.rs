@@ -1,10 +1,11 @@
-//! Descriptors and memory: a process that has no descriptors left, and one that opens ports again and again.
+//! Descriptors and memory: a process without free descriptors, and a process that opens ports again and
+//! again.
 
 use std::fs::File;
 
 use super::*;
 
-/// No descriptor can be opened from now on, or as many as before.
+/// Sets the soft limit of open descriptors to `maximum`, or back to the hard limit.
 fn limit_descriptors(maximum: Option<u64>) {
     let before = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let current = maximum.or(before.maximum);
@@ -30,7 +31,7 @@ fn process_that_runs_out() {
     limit_descriptors(Some(0));
     let claimed = open(&folder, None);
     let listed = local::stations(&folder);
-    // The peer may be there: the frame waits, as nothing says that it is gone.
+    // The peer may exist: the frame waits, since nothing says that the peer is gone.
     send(&mut port, &clock, sent);
     let mut burst = Burst::new();
     for _ in 0..20 {
@@ -44,14 +45,14 @@ fn process_that_runs_out() {
     let errno = |error: std::io::Error| error.raw_os_error();
     assert_eq!(listed.map_err(errno).err().flatten(), Some(libc::EMFILE));
     match claimed {
-        // Of the folder, which is opened first.
+        // The folder is opened first, and fails.
         Err(LocalError::Folder { source, .. } | LocalError::System(source)) => {
             assert_eq!(errno(source), Some(libc::EMFILE));
         }
         other => panic!("{other:?}"),
     }
     assert_eq!(receive(&mut port, &clock), 7);
-    // With one descriptor, the folder can be opened, and no station can be asked.
+    // With one descriptor, the folder can be opened, but no station can be probed.
     let free = File::open("/dev/null").unwrap();
     let lowest = std::os::fd::AsRawFd::as_raw_fd(&free) as u64;
     drop(free);
@@ -78,17 +79,17 @@ fn process_that_cannot_accept() {
         burst.pop().map(|frame| number(&frame))
     };
     assert_eq!((poll_at(&mut port, 0), is_readable(&port)), (None, false));
-    // It has connected, and waits to be accepted.
+    // The other process has connected, and waits to be accepted.
     let sent = frame(&other, station, 7, 64);
     let mut burst: Burst = [sent].into_iter().collect();
     assert_eq!(other.tx_burst(0, &mut burst), 1);
     assert!(is_readable(&port));
-    // `poll` asks for one at least. The first ones are open.
+    // `poll` needs a limit of at least 1. The lowest numbers are in use.
     limit_descriptors(Some(1));
     let refused = poll_at(&mut port, 1_000_000);
     // A port whose listener stays readable would never sleep.
     let (readable, due_us) = (is_readable(&port), port.next_due_us());
-    // It is not tried before the time is over.
+    // The port does not try to accept before the time is over.
     let early = poll_at(&mut port, 1_099_900);
     let early = (early, is_readable(&port), port.next_due_us());
     let late = poll_at(&mut port, 1_100_000);
@@ -115,7 +116,7 @@ fn a_process_without_descriptors_leaves_its_listener_alone_for_a_while() {
     assert_eq!(wire.start("descriptors::process_that_cannot_accept", 1).hear("outcome"), "fine");
 }
 
-/// Running out of descriptors says nothing about other stations, and it is told as what it is.
+/// Running out of descriptors says nothing about other stations, and is reported as that error.
 #[test]
 fn a_process_without_descriptors_takes_nobody_for_gone_or_there() {
     let wire = Wire::new();
@@ -171,6 +172,6 @@ fn a_hundred_opens_and_closes_leave_nothing() {
     let result = process.hear("result");
     let numbers: Vec<usize> = result.split_whitespace().map(|number| number.parse().unwrap()).collect();
     assert_eq!(numbers[..3], [0, 0, 0], "descriptors, mappings, files: {result}");
-    // A pair of rings has 2 MiB, and so has each pool. The allocator keeps some of what was freed.
+    // A pair of rings has 2 MiB, and so has each pool. The allocator keeps some of the freed memory.
     assert!(numbers[3] < 8 << 10, "{} KiB of memory", numbers[3]);
 }

@@ -6,9 +6,8 @@ use std::panic::AssertUnwindSafe;
 
 use super::*;
 
-/// Looks at what a forked child has of its parent's port, which does nothing there. Returns 0, or the number
-/// of the first thing that is wrong. `sent` are two frames, and `ring` is the address of a mapping of the
-/// parent.
+/// Checks in a forked child that its copy of the parent's port does nothing. Returns 0, or the number of the
+/// first failed check. `sent` are two frames, and `ring` is the address of a mapping of the parent.
 fn look_around(
     mut port: LocalPort,
     clock: &Clock,
@@ -26,18 +25,18 @@ fn look_around(
         port.arm_wakeup() && port.next_departed().is_none() && port.next_due_us().is_none(),
     ];
     port.disarm_wakeup();
-    // The descriptors were closed when the child began, so these numbers are those of others here. The ring
-    // is not mapped, so its addresses may be those of others, too.
+    // The descriptors were closed when the child began, so their numbers may be reused here. The ring is not
+    // mapped, so its addresses may be reused, too.
     let file = File::open("/dev/null").unwrap();
     let is_free = !is_mapped(ring) && map_page(ring);
     drop(port);
     let still_open = file.metadata().is_ok();
     let still_mapped = is_mapped(ring);
-    // The child closes none of the numbers of descriptors that its parent has closed, and used anew.
+    // The child does not close a descriptor whose number was reused.
     let files_open = files.iter().all(|file| file.metadata().is_ok());
     // The station is the parent's.
     let is_there = socket.exists();
-    // Nor does a child of the child close anything: what this one has is its own.
+    // Nor does a child of the child close any: this child's descriptors are its own.
     let grandchild = fork(|| u8::from(file.metadata().is_err()));
     let leaves_open = wait(grandchild) == 0;
     let ends = [is_free, still_open, still_mapped, files_open, is_there, leaves_open];
@@ -105,20 +104,20 @@ fn process_that_forks() {
     let socket = folder.join(format!("{station}.sock"));
     let place = (socket.as_path(), ring_address());
     let (mut found, tell) = std::io::pipe().unwrap();
-    // The copy of the port, of which the child drops its own.
+    // Moved out in the child, so that the child drops its copy of the port.
     let mut parts = Some((port, sent, tell));
     let child = fork(|| {
         let (port, sent, mut tell) = parts.take().unwrap();
         let wrong =
             std::panic::catch_unwind(AssertUnwindSafe(|| look_around(port, &clock, sent, &files, place)));
         let _ = tell.write_all(&[wrong.unwrap_or(100)]);
-        // Longer than its parent lives.
+        // Longer than the parent lives.
         std::thread::sleep(Duration::from_secs(60));
         0
     });
     let (mut port, _sent, tell) = parts.take().unwrap();
     drop(tell);
-    // The parent's end is as good as before.
+    // The parent's port still works.
     round_trip(&mut port, &clock, 2, 3);
     let mut wrong = [0xff];
     found.read_exact(&mut wrong).unwrap();
@@ -129,7 +128,7 @@ fn process_that_forks() {
     std::thread::sleep(Duration::from_secs(60));
 }
 
-/// A child keeps none of the descriptors: its parent's end is noticed although the child lives.
+/// A child keeps none of the descriptors: peers notice the end of its parent although the child lives.
 #[test]
 fn a_forked_child_has_no_part_in_the_wire() {
     let wire = Wire::new();
@@ -139,7 +138,7 @@ fn a_forked_child_has_no_part_in_the_wire() {
     let mut parent = wire.start("forks::process_that_forks", 3);
     let child: i32 = parent.hear("forked").parse().unwrap();
     let mut port = wire.open(1);
-    // The parent polls no more, but its socket takes connections.
+    // The parent no longer polls, but its socket takes connections.
     let first = frame(&port, 3, 1, 64);
     send(&mut port, &clock, first);
     parent.kill();
@@ -162,7 +161,7 @@ fn process_that_shares() {
         is_socket.then(|| path.file_name()?.to_str()?.parse::<i32>().ok())?
     });
     for socket in sockets.collect::<Vec<_>>() {
-        // SAFETY: a further descriptor of a file changes none of those that others own.
+        // SAFETY: a further descriptor of a file does not affect the existing descriptors.
         assert!(unsafe { libc::dup(socket) } >= 0);
     }
     println!("shared");
@@ -171,8 +170,8 @@ fn process_that_shares() {
     println!("outcome fine");
 }
 
-/// A child that was made past the C library keeps the sockets of its parent open. One whose other end is gone
-/// does not wake the parent for ever.
+/// A child that was created without the C library keeps the sockets of its parent open. A socket whose other
+/// end is gone does not wake the parent for ever.
 #[test]
 fn a_socket_that_somebody_else_keeps_open_wakes_nobody_after_its_end() {
     let wire = Wire::new();

@@ -1,6 +1,6 @@
 //! A local wire between processes: ends, kills, restarts, races for stations, sleep, forks.
 //!
-//! Further processes are this test program itself, started with the name of one ignored test.
+//! The other processes run this test program itself, started with the name of one ignored test.
 #![cfg(target_os = "linux")]
 
 mod descriptors;
@@ -19,11 +19,11 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
 use testkit::process::cpu_time;
 
-/// Set for other processes: the folder of the wire, and what they are to do.
+/// Set for the other processes: the folder of the wire, and their task.
 const FOLDER: &str = "DP_TEST_FOLDER";
 const STATION: &str = "DP_TEST_STATION";
 
-/// A wire of its own, which is removed with the test.
+/// A wire for one test, removed when the test ends.
 struct Wire(PathBuf);
 
 impl Wire {
@@ -31,7 +31,7 @@ impl Wire {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let folder = std::env::temp_dir().join(format!("dp-processes-{}-{number}", std::process::id()));
-        // A test that was killed, of a process with the same number, has left its own.
+        // A killed test whose process had the same PID may have left its folder.
         let _ = std::fs::remove_dir_all(&folder);
         Self(folder)
     }
@@ -45,7 +45,7 @@ impl Wire {
         self.start_by(Command::new(std::env::current_exe().unwrap()), name, station)
     }
 
-    /// The same, where `command` runs this program in some way.
+    /// As [`start`](Self::start), where `command` runs this program in some way.
     fn start_by(&self, mut command: Command, name: &str, station: u16) -> Process {
         let mut child = command
             .args(["--ignored", "--exact", name, "--nocapture"])
@@ -72,11 +72,11 @@ struct Process {
 }
 
 impl Process {
-    /// The next line that it says behind this word.
+    /// Reads the process's next line that contains `word`; returns the rest behind it.
     fn hear(&mut self, word: &str) -> String {
         let mut line = String::new();
         while self.said.read_line(&mut line).unwrap() > 0 {
-            // The harness begins a line before the test does.
+            // The test harness may have begun the line.
             if let Some((_, rest)) = line.split_once(word) {
                 return rest.trim().to_owned();
             }
@@ -113,7 +113,7 @@ fn duty() -> Option<(PathBuf, u16)> {
     Some((std::env::var_os(FOLDER)?.into(), std::env::var(STATION).ok()?.parse().ok()?))
 }
 
-/// How long anything may take, also where other programs have the processors.
+/// Maximum time for each step, also while other programs use the processors.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Calls `step` until it returns something.
@@ -152,7 +152,7 @@ fn send(port: &mut LocalPort, clock: &Clock, frame: Mbuf) {
     });
 }
 
-/// The number of the next frame.
+/// Receives the next frame, and returns its number.
 fn receive(port: &mut LocalPort, clock: &Clock) -> u32 {
     let mut burst = Burst::new();
     until("a frame arrives", || {
@@ -161,7 +161,8 @@ fn receive(port: &mut LocalPort, clock: &Clock) -> u32 {
     })
 }
 
-/// Sends a frame to a station that echoes, until it comes back. Frames are dropped while it is not there.
+/// Sends a frame to an echoing station until it comes back. Frames are dropped while the station does not
+/// exist.
 fn round_trip(port: &mut LocalPort, clock: &Clock, to: u16, number_sent: u32) {
     let mut burst = Burst::new();
     let mut again_at = Instant::now();
@@ -177,7 +178,7 @@ fn round_trip(port: &mut LocalPort, clock: &Clock, to: u16, number_sent: u32) {
     });
 }
 
-/// Sleeps, unless something waits. Returns whether something has woken it within `limit`.
+/// Sleeps unless a frame waits. Returns whether the port was woken within `limit`.
 fn sleep(port: &mut LocalPort, limit: Duration) -> bool {
     let woken = !port.arm_wakeup() || {
         let fd = port.poll_fd().unwrap();
@@ -188,7 +189,7 @@ fn sleep(port: &mut LocalPort, limit: Duration) -> bool {
     woken
 }
 
-/// Waits until a station is gone, asleep between. The departure wakes the sleeper.
+/// Sleeps and polls until a station is reported gone. The departure wakes the sleeper.
 fn departure(port: &mut LocalPort, clock: &Clock) -> u16 {
     until("a station departs", || {
         port.rx_burst(clock.now_us(), &mut Burst::new());
@@ -247,7 +248,7 @@ fn a_killed_process_is_noticed_at_once_and_its_station_taken_over() {
     assert!(port.link_state() == LinkState::Up);
 }
 
-/// SIGSTOP closes nothing: a handshake waits for the process, and a pair stays.
+/// SIGSTOP closes nothing: a handshake waits for the process, and a pair survives.
 #[test]
 fn a_stopped_process_is_not_gone() {
     let wire = Wire::new();
@@ -364,7 +365,7 @@ fn a_process_that_waits_uses_no_processor_and_is_woken_soon() {
     };
     let begun = Instant::now();
     let mut fastest = (0..200).map(&mut round_trip).min().unwrap();
-    // A busy machine has a processor for both ends now and then.
+    // Even on a busy machine, both ends sometimes have a processor at the same time.
     while fastest >= Duration::from_millis(1) {
         assert!(begun.elapsed() < PATIENCE, "{fastest:?}");
         fastest = round_trip(200);

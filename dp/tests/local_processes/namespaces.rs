@@ -1,4 +1,4 @@
-//! Processes of other PID namespaces, as of a container that shares the folder of the wire.
+//! Processes of other PID namespaces, as in a container that shares the folder of the wire.
 
 use super::*;
 
@@ -17,7 +17,7 @@ fn process_that_looks_out() {
     println!("outcome fine");
 }
 
-/// The owner of a station has no number in a PID namespace that it is not in. It lives nevertheless.
+/// The owner of a station has no PID in a PID namespace that it is not in. It lives nevertheless.
 #[test]
 fn a_station_of_another_pid_namespace_has_no_process_number() {
     if !rustix::process::geteuid().is_root() {

@@ -12,10 +12,10 @@ use dp::dpdk::{self, DeviceConfig, PortSpec};
 use dp::eal::{Eal, EalConfig};
 use dp::{Burst, Checksum, ExtBuf, LinkState, Mbuf, Mempool, Port, TxOffload};
 
-/// Set for the second process: its argument, mostly the path of the socket between the two.
+/// Set for the second process: its argument, usually the path of the socket between the two processes.
 const ARGUMENT: &str = "DP_TEST_ARGUMENT";
 
-/// How long anything may take, also where other programs have the processors.
+/// Maximum time for each step, also while other programs use the processors.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// EAL with a configuration that needs no privileges.
@@ -88,7 +88,7 @@ impl Peer {
         self.0.id()
     }
 
-    /// The time of processors that its threads have used.
+    /// The CPU time that its threads have used.
     pub(crate) fn cpu_time(&self) -> Duration {
         testkit::process::cpu_time(self.id()).unwrap()
     }
@@ -128,9 +128,10 @@ pub(crate) fn wait_for_link(port: &mut dyn Port, state: LinkState) {
     until(&format!("link {state:?}"), || port.link_state() == state);
 }
 
-/// Sends a frame to an echoing peer and waits for its return. Sends another one when it was lost: a
+/// Sends a frame to an echoing peer and waits for its return. Sends further frames if one was lost: a
 /// virtio-user device takes the link down once more while it is configured, and a killed peer leaves frames
-/// in its ring. The last one ends the wait, and has a length of its own. So nothing is on its way afterwards.
+/// in its ring. Only the return of the last frame, which has its own length, ends the wait. So no frame is
+/// in flight afterwards.
 pub(crate) fn round_trip(port: &mut dyn Port, number: u32) {
     let mut frames = Burst::new();
     let mut received = Burst::new();
@@ -142,7 +143,7 @@ pub(crate) fn round_trip(port: &mut dyn Port, number: u32) {
         if frames.is_empty() && Instant::now() >= again_at {
             sent = pattern(number, lengths.next().expect("few frames are lost"));
             frames.push(build(port.mempool(), &sent, 1));
-            // A busy machine may take longer than the time before.
+            // A busy machine may take longer: wait twice as long.
             patience *= 2;
             again_at = Instant::now() + patience;
         }
@@ -209,7 +210,7 @@ pub(crate) fn tcp_frame(bytes: usize) -> Vec<u8> {
     frame[14..34].copy_from_slice(&[0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
     frame[16..18].copy_from_slice(&ip_bytes.to_be_bytes());
     frame[46] = 0x50;
-    // Two addresses of 0x0a00 and 1 and 2, protocol 6, and the length; too small for a carry.
+    // The addresses 10.0.0.1 and 10.0.0.2 as words, protocol 6, and the length; too small for a carry.
     let pseudo = 2 * 0x0a00 + 3 + 6 + (ip_bytes - 20);
     frame[TCP_CHECKSUM].copy_from_slice(&pseudo.to_be_bytes());
     frame
@@ -253,7 +254,7 @@ pub(crate) fn echo(port: &mut dyn Port) {
                 frame.set_tx_offload(TCP_OFFLOAD);
             }
         }
-        // A ring that is full takes them later, as they are.
+        // A full ring takes the frames later, unchanged.
         while !frames.is_empty() && goes_on() {
             port.tx_burst(0, &mut frames);
         }

@@ -117,7 +117,7 @@ pub(crate) fn generate(cflags: &[String], out: &Path) -> Result<(), String> {
         .clang_args(cflags)
         .wrap_static_fns(true)
         .wrap_static_fns_path(&shim)
-        // Their layout differs between releases: mbuf.rs uses offsets, and pools are only passed on.
+        // The layouts differ between releases: mbuf.rs uses offsets, and pools are only passed by pointer.
         .opaque_type("rte_mbuf")
         .opaque_type("rte_mempool")
         .opaque_type("rte_device")

@@ -3,7 +3,8 @@
 //! Raw names and raw pointers only: `dp` makes them safe. [`mbuf`] has the accessors of `struct
 //! rte_mbuf`, whose field paths differ between DPDK releases.
 //!
-//! With `DOCS_RS` set, DPDK need not be there: the bindings are those of a file, and nothing can be linked.
+//! With `DOCS_RS` set, DPDK need not be installed: the bindings come from a recorded file, and nothing can
+//! be linked.
 
 #![no_std]
 

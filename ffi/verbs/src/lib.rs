@@ -1,9 +1,9 @@
-//! libibverbs and librdmacm on uwarp: RDMA programs run unmodified, without kernel RDMA, a device or a
-//! privilege.
+//! libibverbs and librdmacm on uwarp: RDMA programs run unmodified, without kernel RDMA, an RDMA device or
+//! privileges.
 //!
-//! `libuwarp.so` has the functions of both libraries under their symbol versions. A program takes it by
-//! `LD_PRELOAD`, or as `libibverbs.so.1` and `librdmacm.so.1` in a folder of its own (`LD_LIBRARY_PATH`).
-//! The launcher `uwarp` sets that up. Programs may also link against it, with rdma-core's headers.
+//! `libuwarp.so` exports the functions of both libraries under their symbol versions. A program loads it by
+//! `LD_PRELOAD`, or as `libibverbs.so.1` and `librdmacm.so.1` in a folder on `LD_LIBRARY_PATH`. The launcher
+//! `uwarp` sets either up. Programs may also link against it, with rdma-core's headers.
 //!
 //! Nothing starts when the library is loaded. The first call that opens a device or makes an event channel
 //! starts the wire that `UWARP_NET` names, and a thread that moves the data.
@@ -16,7 +16,8 @@
 //! | the functions of libibverbs | `ibverbs` |
 //! | the functions of librdmacm | `rdmacm` |
 //!
-//! A module uses those of its own folder and of the folders above it (`tests/src/layout` checks it).
+//! A module uses only modules of its own folder and of the folders above it in the table (`tests/src/layout`
+//! checks this).
 
 mod ffi;
 mod ibverbs;

@@ -35,7 +35,7 @@ pub(crate) struct Loan {
 pub(crate) enum Return {
     /// The client invalidated its STag itself.
     Given,
-    /// The client did not, and the server invalidated it.
+    /// The client did not invalidate the STag; the server did.
     Taken,
 }
 
@@ -72,8 +72,9 @@ impl Lender {
         Ok(Some(Loan { buffer, window }))
     }
 
-    /// Takes a buffer back when `done` reports that the client has finished with it. Returns its bytes, which
-    /// do not change any more: whatever the client has invalidated, its STag for this buffer is invalid now.
+    /// Takes a buffer back when `done` reports that the client has finished with it. Returns the bytes of
+    /// the buffer, which no longer change: even if the client has not invalidated its STag for this buffer,
+    /// the STag is invalid now.
     pub(crate) fn take_back(
         &mut self,
         loan: Loan,

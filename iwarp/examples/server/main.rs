@@ -1,8 +1,8 @@
-//! A server that lends buffers to clients it does not trust. Each client gets an STag of its own, for its own
-//! stream, over zeroed memory. The server reads only bytes that the client cannot change any more
+//! A server that lends buffers to clients it does not trust. Each client gets its own STag, valid on its own
+//! stream, over zeroed memory. The server reads only bytes that the client can no longer change
 //! (`lending.rs`).
 //!
-//! What RFC 5042 appendix A asks of a server, and where it is done:
+//! What RFC 5042 appendix A asks of a server, and the code that does it:
 //!
 //! | rule for a server | here |
 //! |---|---|
@@ -124,8 +124,8 @@ impl Host {
         let context = Context::new(ContextConfig::default())?;
         let config = EngineConfig::new(&*port, &[address])?;
         let engine = Engine::new(&context, port, config)?;
-        // An entry for every request that its queue pairs can post: however late they are polled, the queue
-        // cannot overflow.
+        // An entry for every request that the queue pairs can post: the queue cannot overflow, however late
+        // it is polled.
         let cq = context.create_cq_with(&CqOptions {
             strict: Some(true),
             ..CqOptions::new(cqe_for([DEPTH; 2 * CLIENTS]))
@@ -143,7 +143,7 @@ impl Host {
         Ok(End { qp: self.pd.create_qp(&init)?, buffer: self.pd.reg_mr(2048, Access::LOCAL_WRITE)? })
     }
 
-    /// The next completion, if it is of a receive. Completions of sends are ignored.
+    /// The next completion, if it belongs to a receive. Completions of sends are ignored.
     fn received(&self) -> Option<WorkCompletion> {
         let wc = self.cq.poll_one()?;
         (wc.status == WcStatus::Success && wc.opcode == WcOpcode::Recv).then_some(wc)

@@ -9,8 +9,8 @@
 //! | [`Arrival::Ahead`], beyond a hole | now, if every check passes | no | is ignored: the segment is not placed and arrives again in order |
 //! | [`Arrival::Placed`], the frontier has reached it | already done | now | ends the stream |
 //!
-//! What it is not: it owns no buffers (`crate::memory` and the queues of a queue pair do), and it knows no
-//! opcodes (`crate::rdmap` does, from the bytes that DDP reserves for it).
+//! This module owns no buffers (`crate::memory` and the queues of a queue pair do) and knows no opcodes
+//! (`crate::rdmap` reads them from the bytes that DDP reserves for its ULP).
 
 pub mod error;
 pub mod header;
@@ -25,7 +25,7 @@ pub use untagged::{Delivered, Destination, UntaggedQueue};
 
 /// How a segment reached DDP. It decides whether the segment is placed, delivered, or both.
 ///
-/// RFC 5041 section 5.3 (DDP-123): a segment beyond a hole is only placed, and comes again in order.
+/// RFC 5041 section 5.3 (DDP-123): a segment beyond a hole is only placed, and is handed up again in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
     /// At the in-order frontier and not yet placed: place, then deliver.

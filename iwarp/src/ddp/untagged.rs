@@ -58,8 +58,8 @@ impl UntaggedQueue {
         Self { first_msn, posted: 0, next_mo: 0 }
     }
 
-    /// Adds `buffers` at the end. Returns whether [`UntaggedQueue::MAX_POSTED`] allowed it; otherwise nothing
-    /// has changed.
+    /// Adds `buffers` buffers at the end. Returns `false` and changes nothing if that would exceed
+    /// [`UntaggedQueue::MAX_POSTED`].
     #[must_use]
     pub fn post(&mut self, buffers: u32) -> bool {
         match self.posted.checked_add(buffers) {
@@ -71,12 +71,13 @@ impl UntaggedQueue {
         }
     }
 
-    /// Takes `buffers` back, those posted last. The caller knows that no message comes for them.
+    /// Takes back the `buffers` that were posted last. The caller knows that no message will use them.
     pub(crate) const fn withdraw(&mut self, buffers: u32) {
         self.posted = self.posted.saturating_sub(buffers);
     }
 
-    /// The next message has this MSN: those before it do not come. No segment of it has come.
+    /// Sets the MSN of the next message: earlier messages will not arrive. No segment of the next message has
+    /// arrived.
     pub(crate) const fn skip_to(&mut self, msn: u32) {
         (self.first_msn, self.next_mo) = (msn, 0);
     }
@@ -86,7 +87,7 @@ impl UntaggedQueue {
         self.first_msn
     }
 
-    /// Buffers that wait for messages, that of a partly received message included.
+    /// Buffers that wait for messages, including the buffer of a partly received message.
     pub const fn posted(&self) -> u32 {
         self.posted
     }
@@ -136,8 +137,8 @@ impl UntaggedQueue {
         Ok(Destination { index, offset: header.mo })
     }
 
-    /// Checks that a segment at the in-order frontier begins where the one before it ended. A segment of
-    /// another message than the oldest passes: it has errors of its own.
+    /// Checks that a segment at the in-order frontier begins where the one before it ended. A segment of a
+    /// message other than the oldest passes here; [`deliver`](Self::deliver) reports its error.
     ///
     /// # Errors
     /// [`DdpError::InvalidMo`].

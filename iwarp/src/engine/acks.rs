@@ -1,28 +1,28 @@
-//! Acknowledgements of connections with InfiniBand's semantics, whose requests complete with them.
+//! Acknowledgements of connections with InfiniBand's semantics, whose requests complete when they are
+//! acknowledged.
 
 use std::collections::VecDeque;
 
 use tcp_lite::{ConnId, Duration, Instant};
 
-/// The acknowledgements that an engine has yet to act on.
+/// The acknowledgements on which an engine still has to act.
 pub(super) struct Acks {
     /// Connections whose peer has acknowledged bytes. Their requests complete once all events of the step are
     /// handled: a Terminate in the same frame comes after the acknowledgement, and may name one of them.
     arrived: Vec<ConnId>,
-    /// Connections that have received FPDUs and whose peer waits for the acknowledgement. It leaves with our
-    /// user's answer, if there is one by the next poll that is late enough, and else by itself.
+    /// Connections that have received FPDUs and whose peer waits for the acknowledgement. The acknowledgement
+    /// is sent with our user's answer, if there is one before the patience ends, and otherwise separately.
     owed: Vec<ConnId>,
-    /// Those of them whose peer also waits for a limit
-    /// ([`ib_profile`](crate::stream::ib_profile)).
+    /// Connections whose peer also waits for a limit ([`ib_profile`](crate::stream::ib_profile)).
     limits: VecDeque<ConnId>,
-    /// Since when the first of them owes it.
+    /// Since when the first connection owes an acknowledgement.
     since: Instant,
     /// How long the user may take to answer.
     patience: Duration,
 }
 
 impl Acks {
-    /// For so many connections.
+    /// Makes room for `connections` connections.
     pub(super) fn new(connections: usize) -> Self {
         Self {
             arrived: Vec::with_capacity(connections),
@@ -33,7 +33,8 @@ impl Acks {
         }
     }
 
-    /// How long the user may take to answer from now on. A user that polls by itself has had the time.
+    /// Sets how long the user may take to answer from now on. A user that polls the engine itself has had the
+    /// time to answer.
     pub(super) fn set_patience(&mut self, patience: Duration) {
         self.patience = patience;
     }
@@ -49,7 +50,7 @@ impl Acks {
         self.arrived.pop()
     }
 
-    /// FPDUs were received. The caller asks once until the connection is returned.
+    /// FPDUs were received. The caller calls this once until the connection is returned.
     pub(super) fn owe(&mut self, now: Instant, conn: ConnId) {
         if self.owed.is_empty() {
             self.since = now;
@@ -57,8 +58,8 @@ impl Acks {
         self.owed.push(conn);
     }
 
-    /// The peer of a connection that owes an acknowledgement waits for a limit. The caller says so once until
-    /// the connection is returned.
+    /// The peer of a connection that owes an acknowledgement waits for a limit. The caller calls this once
+    /// until the connection is returned.
     pub(super) fn owe_limit(&mut self, now: Instant, conn: ConnId) {
         if self.owed.is_empty() && self.limits.is_empty() {
             self.since = now;
@@ -72,7 +73,7 @@ impl Acks {
         self.limits.len()
     }
 
-    /// How many of them are told by a message of their own in a poll at `now`.
+    /// How many of these limits are sent in a separate message in a poll at `now`.
     #[inline]
     pub(super) fn due_limits(&self, now: Instant) -> usize {
         if self.limits.is_empty() || now < self.since + self.patience { 0 } else { self.limits.len() }
@@ -89,13 +90,13 @@ impl Acks {
         self.owed.len()
     }
 
-    /// How many of them leave by themselves in a poll at `now`.
+    /// How many of these acknowledgements are sent separately in a poll at `now`.
     #[inline]
     pub(super) fn due(&self, now: Instant) -> usize {
         if now < self.since + self.patience { 0 } else { self.owed.len() }
     }
 
-    /// Takes the oldest `count` connections that owe one.
+    /// Takes the oldest `count` connections that owe an acknowledgement.
     pub(super) fn take_owed(&mut self, count: usize) -> impl Iterator<Item = ConnId> {
         self.owed.drain(..count)
     }

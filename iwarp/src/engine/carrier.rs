@@ -5,35 +5,35 @@ use tcp_lite::{Duration, Instant, Stack};
 
 use crate::verbs::AsyncEventKind;
 
-/// How often the port is asked while the link is up. An engine wakes for this only where losing the link
-/// loses the peer: there a device that listens takes its next peer when it is asked, with or without
-/// connections. Elsewhere a link that fails while nothing is sent does no harm. A query may be a system call
-/// or a read over the bus; ten a second cost nothing noticeable, and the shortest timeout that starts from
-/// the result is half a second (`POINT_TO_POINT_LINK_TIMEOUT`).
+/// How often the port is queried while the link is up. An engine wakes for this only if losing the link means
+/// losing the peer: a listening device of that kind takes its next peer when it is queried, with or without
+/// connections. On other ports a link that fails while nothing is sent does no harm. A query may be a system
+/// call or a read over the bus; ten a second cost nothing noticeable, and the shortest timeout that starts
+/// from the result is half a second (`POINT_TO_POINT_LINK_TIMEOUT`).
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How often the port is asked while the link is down. The engine wakes for this. Data that waits for the
-/// link leaves at most this much later.
+/// How often the port is queried while the link is down. The engine wakes for this. Data that waits for the
+/// link is sent at most this much later.
 const LOOK_INTERVAL_DOWN: Duration = Duration::from_millis(20);
 
 /// The last known link state.
 #[derive(Debug)]
 pub(super) struct Carrier {
     state: LinkState,
-    /// How often the port is asked while the link is up.
+    /// How often the port is queried while the link is up.
     interval: Duration,
-    /// The link goes to one peer only: without the link the peer is lost.
+    /// True if the link goes to a single peer: without the link the peer is lost.
     point_to_point: bool,
-    /// The port has been asked and had a link.
+    /// True if the port had a link in any query so far.
     had_link: bool,
-    /// When to ask the port next.
+    /// When to query the port next.
     look_at: Instant,
 }
 
 impl Carrier {
-    /// Assumes that the link is up until the port says otherwise in the first poll.
+    /// Assumes that the link is up until the port reports its state in the first poll.
     pub(super) fn new(port: &dyn Port) -> Self {
-        // A port that finds out which neighbours are gone is asked in every poll. Its answers are at hand.
+        // A port that detects departed neighbours is queried in every poll, since its answers cost nothing.
         let interval = if port.info().tells_departures { Duration::ZERO } else { LOOK_INTERVAL };
         Self {
             state: LinkState::Up,
@@ -44,13 +44,13 @@ impl Carrier {
         }
     }
 
-    /// Whether it is time to ask the port.
+    /// Whether it is time to query the port.
     #[inline]
     pub(super) fn is_due(&self, now: Instant) -> bool {
         now >= self.look_at
     }
 
-    /// Asks the port if it is time to. Returns the new state if it has changed.
+    /// Queries the port if it is time to. Returns the new state if it has changed.
     pub(super) fn look(&mut self, now: Instant, port: &mut dyn Port) -> Option<LinkState> {
         if !self.is_due(now) {
             return None;
@@ -67,8 +67,8 @@ impl Carrier {
 
     /// Tells TCP of a new state, and returns the event for users.
     ///
-    /// There is no event where the only peer of a port has not come yet. Nothing has failed, and a program
-    /// that listens for this peer would refuse a port that has no link.
+    /// There is no event if the only peer of a port has not arrived yet. Nothing has failed, and a program
+    /// that listens for this peer would refuse a port without a link.
     pub(super) fn tell(&self, state: LinkState, now: Instant, tcp: &mut Stack) -> Option<AsyncEventKind> {
         match state {
             LinkState::Up => {
@@ -87,12 +87,12 @@ impl Carrier {
         }
     }
 
-    /// The state that the port had when it was last asked.
+    /// The state of the port in the last query.
     pub(super) fn state(&self) -> LinkState {
         self.state
     }
 
-    /// When the engine has to wake to ask the port.
+    /// When the engine has to wake to query the port.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         (self.state == LinkState::Down || self.point_to_point).then_some(self.look_at)
     }
@@ -132,7 +132,7 @@ mod tests {
         assert_eq!(carrier.next_deadline(), Some(at(100)));
     }
 
-    /// A device that was taken away does not come back: it is asked as seldom as one with a link.
+    /// A device that was taken away does not come back: it is queried as rarely as one with a link.
     #[test]
     fn a_device_that_is_gone_is_asked_seldom() {
         let (mut port, _other, control) = pair_with_control(&LinkConfig::default());

@@ -8,12 +8,12 @@ use tcp_lite::{Limits, StackConfig, TcpConfig};
 
 use crate::verbs::{VerbsError, entropy};
 
-/// Enough for everything that 64 connections of the default depths (128 each way) can have outstanding, in
-/// about two megabytes.
+/// Enough for all Reads and atomics that 64 connections of the default depths (128 each way) can have
+/// outstanding, in about two megabytes.
 const REQUEST_RECORDS: usize = 16_384;
 
-/// How long connections outlive the link to their only peer. A device that is reconfigured takes its link
-/// down for a moment; a longer time reports a lost peer later.
+/// How long connections survive without the link to their only peer. A device that is reconfigured takes its
+/// link down for a moment; with a longer time, a lost peer is reported later.
 const POINT_TO_POINT_LINK_TIMEOUT: tcp_lite::Duration = tcp_lite::Duration::from_millis(500);
 
 /// The parameters of a new engine. [`EngineConfig::new`] has the defaults for a port.
@@ -24,41 +24,42 @@ pub struct EngineConfig {
     /// RFC 5044 section 4.4 (MPA-080, MPA-084): this is a setting of administrators. No call of an
     /// application sets it, and no application sees it.
     ///
-    /// When it is off, CRCs are used only where the peer asks for them.
+    /// When this is off, CRCs are used only if the peer asks for them.
     /// [`EngineCounters::connections_without_crc`](super::EngineCounters::connections_without_crc) counts the
     /// connections that use none. Turn it off only where the path is protected at least as well as by a
     /// CRC32c end to end. Default: `true`.
     pub crc: bool,
     /// Addresses, limits and TCP. [`EngineConfig::new`] takes `mac`, `mtu` and `offloads` from the port.
     pub stack: StackConfig,
-    /// Bytes of payload that one queue pair may hand to TCP before the others send. The default is about a
-    /// train of segments, so that the cache misses of switching to a connection are spread over a train.
-    /// Default: 64 KiB.
+    /// Maximum number of payload bytes that one queue pair hands to TCP before the others send. The default
+    /// is about a train of segments, so that the cache misses of switching to a connection are spread over a
+    /// train. Default: 64 KiB.
     pub quantum_bytes: usize,
-    /// Received buffers that may wait, on all connections together, for the rest of their FPDU or startup
-    /// frame. A connection that finds no slot ends with code 5 (RFC 6581 section 8). `None`: as many as the
-    /// port has buffers. Default: `None`.
+    /// Maximum number of received buffers, on all connections together, that wait for the rest of their FPDU
+    /// or startup frame. A connection that finds no slot ends with code 5 (RFC 6581 section 8). `None`: as
+    /// many as the port has buffers. Default: `None`.
     pub held_buffers: Option<usize>,
-    /// Reads and atomics outstanding on all connections together, those of the peers and as many of ours,
+    /// Number of outstanding Reads and atomics on all connections together, as many of the peers as of ours,
     /// whose memory is allocated at the start. If the connections' depths allow more, more memory is
     /// allocated when it is needed
     /// ([`EngineCounters::request_growths`](super::EngineCounters::request_growths)). Default: 16,384.
     pub request_records: usize,
     /// The time before RST: for sending a Terminate, for the peer's FIN after ours, and for the next answer
-    /// to a Read in a graceful close. While the peer acknowledges bytes that go before our FIN, the time
-    /// begins anew. Default: 5 s.
+    /// to a Read in a graceful close. While the peer acknowledges bytes that are sent before our FIN, the
+    /// time starts again. Default: 5 s.
     pub close_timeout: Duration,
-    /// Acknowledges what a peer with InfiniBand's semantics waits for
-    /// ([`ConnParam::ib_semantics`](crate::verbs::ConnParam::ib_semantics)) in the poll in which it arrives.
-    /// By default it waits until the next poll for an answer of the user that goes along. That is too late
-    /// for an engine that is polled in calls of a user alone, who may not call again. Default: `false`.
+    /// Whether messages of a peer with InfiniBand's semantics
+    /// ([`ConnParam::ib_semantics`](crate::verbs::ConnParam::ib_semantics)) are acknowledged in the poll in
+    /// which they arrive. By default the acknowledgement waits until the next poll for an answer of the user,
+    /// in order to be sent with it. That is too late for an engine that is polled only in calls of a user,
+    /// who may not call again. Default: `false`.
     pub acknowledge_at_once: bool,
 }
 
 impl EngineConfig {
     /// The defaults for `port` with the addresses `addresses` (`10.0.0.1/24`, `fd00::1/64`), and entropy of
     /// the operating system. Keepalives are on: a silent peer is noticed within ten seconds. A lost link is
-    /// noticed within ten seconds too, or within one where there is one peer only
+    /// noticed within ten seconds too, or within one second if there is only one peer
     /// ([`PortInfo::point_to_point`](dp::PortInfo::point_to_point), [`TcpConfig::link_timeout`]).
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! One connection from SYN to the last FIN.
 //!
-//! A connection is in one phase, which owns what it needs. An event consumes the phase and returns the next
-//! one. Only this file asks in which phase a connection is; what a phase does is in its own file.
+//! A connection is in one phase, which owns its state. An event consumes the phase and returns the next one.
+//! Only this file distinguishes the phases; the actions of each phase are in its own file.
 //!
 //! | file | what |
 //! |---|---|
@@ -69,9 +69,9 @@ pub(super) struct Connection {
     pub(super) closed: bool,
 }
 
-/// The phases of a connection. Those that it leaves again are in boxes, so that a connection is small.
+/// The phases of a connection. All but the last are boxed, so that a connection is small.
 enum Phase {
-    /// Our SYN is sent.
+    /// Our SYN was sent.
     Opening(Box<Opening>),
     /// Streaming mode.
     Streaming(Box<Streaming>),
@@ -79,19 +79,19 @@ enum Phase {
     Startup(Box<Startup>),
     /// Full Operation.
     Rdma(Box<Rdma>),
-    /// No stream any more.
+    /// The stream has ended.
     Closing(Closing),
 }
 
-/// What happens to a connection.
+/// An event of a connection.
 pub(super) enum Event<'a> {
-    /// The engine has taken the connection from a listener.
+    /// A listener has accepted the connection.
     Accepted,
     /// Our SYN was answered.
     Established,
     /// Bytes arrived.
     Received { guard: &'a EpochGuard<'a>, received: Received },
-    /// Memory is short: about so many bytes ahead of the frontier are to be dropped.
+    /// Memory is short: about `bytes` bytes ahead of the frontier should be dropped.
     Evict { bytes: usize },
     /// The peer has acknowledged bytes.
     Acknowledged,
@@ -99,15 +99,15 @@ pub(super) enum Event<'a> {
     PeerClosed,
     /// The TCP connection is closed. This is its last event.
     Closed(CloseReason),
-    /// Bytes that go before the first FPDU may be sent.
+    /// Bytes that have to be sent before the first FPDU may be sent now.
     Send,
-    /// The queue pair has something to do besides its posts.
+    /// The queue pair requests something other than sending its posts.
     Asked(Ask),
     /// The deadline of the phase has passed. It may have been moved since.
     Deadline,
-    /// It is time to look whether the connection was idle for too long.
+    /// It is time to check whether the connection was idle for too long.
     IdleCheck,
-    /// Perhaps the time of a timer has come that only this phase has.
+    /// A timer that only this phase has may be due.
     Time,
     /// The user has sent or read bytes in streaming mode.
     PlainBytes,
@@ -134,7 +134,7 @@ pub(super) struct Holdings {
 /// The result of [`Connection::transmit`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Transmitted {
-    /// There is nothing more to send, or TCP takes no more for now and will say when it does.
+    /// There is nothing more to send, or TCP takes no more for now and will report when it does.
     Done,
     /// There is more to send.
     More,
@@ -154,7 +154,7 @@ impl Phase {
         }
     }
 
-    /// What an event leads to in a phase without an answer of its own.
+    /// The default reaction to an event, in any phase.
     fn by_default(self, base: &mut Base, state: &mut EngineState, event: Event<'_>) -> Self {
         match event {
             Event::Closed(_) => return Self::Closing(self.end(base, state)),
@@ -218,7 +218,7 @@ impl Ends for Phase {
 }
 
 impl Connection {
-    /// How far it has come, and its queue pair.
+    /// The phase of the connection, and its queue pair.
     pub(super) fn status(&self) -> (ConnectionPhase, Option<(u32, QpState)>) {
         let phase = match &self.phase {
             Phase::Opening(_) => ConnectionPhase::Connecting,
@@ -236,13 +236,13 @@ impl Connection {
         self.base.conn
     }
 
-    /// The next time at which it has to be called.
+    /// The next time at which the connection has to be called.
     pub(super) fn next_deadline(&self) -> Deadline {
         self.base.timers.next().min(self.phase.upkeep().1)
     }
 
-    /// Whether the engine has nothing to note after a call, as mostly in Full Operation: neither held bytes,
-    /// a deadline nor the end.
+    /// Whether the engine has nothing to record after a call, which is usual in Full Operation: no held
+    /// bytes, no deadline, and not the end.
     #[inline]
     pub(super) fn is_settled(&self) -> bool {
         let Phase::Rdma(rdma) = &self.phase else { return false };
@@ -261,7 +261,7 @@ impl Connection {
 
     // ---- events ----
 
-    /// Gives an event to the phase.
+    /// Passes an event to the phase.
     #[inline(never)]
     pub(super) fn on(&mut self, state: &mut EngineState, event: Event<'_>) {
         let Self { base, phase, .. } = self;
@@ -290,7 +290,7 @@ impl Connection {
         }
     }
 
-    /// Does what follows a step in Full Operation.
+    /// Acts on the result of a step in Full Operation.
     #[inline]
     fn follow(&mut self, state: &mut EngineState, next: Next) {
         if next == Next::Close {
@@ -298,7 +298,7 @@ impl Connection {
         }
     }
 
-    /// The stream ends, and FIN is sent.
+    /// Ends the stream, and sends FIN.
     #[cold]
     fn close(&mut self, state: &mut EngineState) {
         let phase = std::mem::replace(&mut self.phase, Phase::Closing(Closing::default()));
@@ -356,7 +356,7 @@ impl Connection {
         self.on_closed(state, CloseReason::Aborted);
     }
 
-    /// The second attempt, if there is one after this connection, which is over.
+    /// The second attempt that follows this connection, which has ended, if there is one.
     pub(super) fn take_retry(self) -> Option<Box<Retry>> {
         match self.base.attempt {
             Attempt::Failed(retry) => Some(retry),
@@ -382,14 +382,14 @@ impl Connection {
         }
     }
 
-    /// The peer is told the limit, unless an answer has told it by now.
+    /// Tells the peer the limit, unless an answer has told it by now.
     pub(super) fn tell_limit(&mut self, state: &mut EngineState) {
         if let Phase::Rdma(rdma) = &mut self.phase {
             rdma.tell_limit(&self.base, state);
         }
     }
 
-    /// The acknowledgement that it owes leaves.
+    /// Called when the acknowledgement that the connection owes is sent.
     pub(super) fn on_acknowledging(&mut self) {
         if let Phase::Rdma(rdma) = &mut self.phase {
             rdma.on_acknowledging();
@@ -398,7 +398,7 @@ impl Connection {
 
     // ---- sending ----
 
-    /// Schedules it to send: its queue pair was posted to, or TCP has space again.
+    /// Schedules the connection to send: its queue pair was posted to, or TCP has space again.
     pub(super) fn activate(&self, state: &mut EngineState) {
         self.base.activate(state);
     }
@@ -417,7 +417,7 @@ impl Connection {
         }
     }
 
-    /// Does what the queue pair asks for, and hands about `bytes` bytes to TCP.
+    /// Acts on the request of the queue pair, and hands about `bytes` bytes to TCP.
     #[inline]
     pub(super) fn transmit(
         &mut self,
@@ -440,7 +440,7 @@ impl Connection {
         self.transmit_any(state, asked, bytes, guard)
     }
 
-    /// The same in any phase, when the queue pair has `asked` for this.
+    /// As [`transmit`](Self::transmit), in any phase, when the queue pair has requested `asked`.
     #[inline(never)]
     fn transmit_any(
         &mut self,
@@ -468,7 +468,7 @@ impl Connection {
 
     // ---- for tests ----
 
-    /// Whether the user and the deadline are those of the phase. Returns what the phase holds.
+    /// Checks that the user and the deadline match the phase. Returns the slots that the phase holds.
     fn check_phase(&self, state: &EngineState) -> Check<Holdings> {
         let Self { base, phase, .. } = self;
         match phase {

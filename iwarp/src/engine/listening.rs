@@ -16,7 +16,7 @@ pub(super) struct EngineListener {
     pub(super) tcp: ListenerId,
     /// The TCP counters and the half-open connections that the statistics of `shared` include.
     pub(super) reported: (ListenerCounters, usize),
-    /// Half-open connections that it may have in this engine.
+    /// Maximum number of the listener's half-open connections in this engine.
     pub(super) half_open: usize,
     pub(super) rate: Rate,
 }

@@ -99,13 +99,13 @@ impl Engine {
         self.poller.poll(now, cycles, &guard)
     }
 
-    /// Sets how long users may take to answer what they receive before it is acknowledged without an answer.
-    /// Returns whether an acknowledgement waits.
+    /// Sets how long users may take to answer a message before it is acknowledged without an answer. Returns
+    /// whether an acknowledgement waits.
     fn await_answers(&mut self, patience: Duration) -> bool {
         self.poller.await_answers(patience)
     }
 
-    /// Sends what was posted, without the rest of a poll.
+    /// Sends posted requests, without the rest of a poll.
     fn send_posted(&mut self) {
         let now = self.now();
         let guard = self.participant.enter();
@@ -119,35 +119,35 @@ impl Engine {
     }
 
     /// Sleeps until there is something to do: a posted request, a deadline, or a frame if the port has a file
-    /// descriptor ([`Sleep::poll_fd`](dp::Sleep::poll_fd) says which do). It takes at most `limit`: without a
-    /// descriptor a frame wakes nobody.
+    /// descriptor ([`Sleep::poll_fd`](dp::Sleep::poll_fd) lists such ports). The sleep takes at most `limit`,
+    /// since without a descriptor a frame does not end it.
     pub fn sleep(&mut self, limit: Duration) {
         let Some(most) = self.begin_sleep(limit) else { return };
         thread::wait(self.poller.handle(), self.poller.poll_fd(), most.min(limit));
         self.end_sleep();
     }
 
-    /// As [`sleep`](Self::sleep), without a limit where a frame wakes: only elsewhere it takes at most `nap`.
-    /// For a thread that has nothing to do until the engine has.
+    /// As [`sleep`](Self::sleep), but without a limit if a frame ends the sleep; otherwise the sleep takes at
+    /// most `nap`. For a thread that has nothing to do until the engine has.
     fn sleep_until_woken(&mut self, nap: Duration) {
         let Some(most) = self.begin_sleep(nap) else { return };
         thread::wait(self.poller.handle(), self.poller.poll_fd(), most);
         self.end_sleep();
     }
 
-    /// Announces that nobody polls the engine until [`end_sleep`](Self::end_sleep): work is announced on the
-    /// descriptors from now on. Returns how long the sleep may take; `None` if there is something to do now,
-    /// and the engine stays awake.
+    /// Announces that nobody polls the engine until [`end_sleep`](Self::end_sleep): from now on, work is
+    /// announced on the descriptors. Returns how long the sleep may take. `None` if there is something to do
+    /// now: the engine then stays awake.
     fn begin_sleep(&mut self, limit: Duration) -> Option<Duration> {
         let now = self.now();
-        // A deadline in the past is due now. Without `max` the difference would be its distance from now.
+        // A deadline in the past is due now. Without `max`, the difference would be the absolute distance.
         let until = |at: Instant| Duration::from_micros((at.max(now) - now).total_micros());
         let deadline = self.next_deadline(now).map(until);
         let limit = thread::longest_sleep(self.poller.poll_fd().is_some(), deadline, limit);
         if limit.is_zero() || !self.poller.handle().doorbells().prepare_sleep() {
             return None;
         }
-        // From here on a frame wakes us, and one that came before is found now.
+        // From here on a frame ends the sleep, and an earlier frame is found now.
         if self.poller.has_handed() || !self.poller.port_mut().arm_wakeup() {
             self.end_sleep();
             return None;
@@ -155,7 +155,7 @@ impl Engine {
         Some(limit)
     }
 
-    /// The engine is awake.
+    /// Marks the engine as awake.
     fn end_sleep(&mut self) {
         self.poller.port_mut().disarm_wakeup();
         let woken = self.poller.handle().doorbells().end_sleep();
@@ -172,13 +172,13 @@ impl Engine {
         self.poller.counters()
     }
 
-    /// What the stack holds now of everything that [`Limits`](tcp_lite::Limits) bounds.
+    /// The current usage of all resources that [`Limits`](tcp_lite::Limits) bounds.
     pub fn stack_usage(&self) -> StackUsage {
         self.poller.stack().usage()
     }
 
     /// Checks the invariants of the engine, its stack and its context's memory table, which hold between any
-    /// two calls; for tests, as it looks at everything. No other thread may use the context meanwhile.
+    /// two calls; for tests, since it walks all state. No other thread may use the context meanwhile.
     ///
     /// # Errors
     /// The first invariant that does not hold.

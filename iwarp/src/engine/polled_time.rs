@@ -1,25 +1,26 @@
-//! The time of an engine: that of its clock, less the time for which nobody polled it although it was due.
+//! The time of an engine: the time of its clock, less the time for which nobody polled the engine although a
+//! poll was due.
 //!
 //! A process may stand still: stopped by a signal or a debugger, its machine suspended, paused or migrated.
-//! While it does, nothing is sent, and what the peer sends may be lost. So that time is no evidence that a
-//! peer is gone, that it is slow, or that a link stays down, and no timeout counts it.
+//! During a standstill nothing is sent, and frames of the peer may be lost. So that time is no evidence that
+//! a peer is gone, that a peer is slow, or that a link stays down, and no timeout counts it.
 
 use tcp_lite::{Duration, Instant};
 
-/// A poll that is late by more than this comes after a standstill. A busy machine delays polls by less.
+/// A poll that is late by more than this means a standstill. A busy machine delays polls by less.
 const LATE: Duration = Duration::from_millis(500);
 
-/// What would be due after a standstill gets this long again, or as long as it still had: the peer may
-/// answer, or send again what was lost.
+/// After a standstill, everything that would be due gets this time again, or the time that it still had if
+/// that is shorter: the peer may answer, or retransmit lost data.
 const GRACE: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PolledTime {
-    /// The time of the last poll, standstills left out.
+    /// The time of the last poll, without standstills.
     now: Instant,
     /// The sum of all standstills.
     standstills: Duration,
-    /// What is due until then has got its time again.
+    /// Everything that is due until then has got its time again.
     graced: Instant,
 }
 
@@ -28,8 +29,8 @@ impl PolledTime {
         Self { now: Instant::ZERO, standstills: Duration::ZERO, graced: Instant::ZERO }
     }
 
-    /// The time when the clock says `clock`, and whether it is so long after the last poll that there may
-    /// have been a [standstill](Self::skip_standstill). It never goes back.
+    /// The time when the clock says `clock`, and whether the last poll was so long ago that there may have
+    /// been a [standstill](Self::skip_standstill). The time never goes back.
     #[inline]
     pub(super) fn advance(&mut self, clock: Instant) -> (Instant, bool) {
         let (now, last) = (self.of(clock), self.now);
@@ -46,7 +47,7 @@ impl PolledTime {
         let (now, last) = (self.of(clock), self.now);
         self.now = match due.map(|due| due.max(last)) {
             Some(due) if now > due + LATE => {
-                // Where every poll is late, every second one reaches what is due.
+                // If every poll is late, every second one still reaches the due time.
                 let resumed = if last >= self.graced { last.max(due - GRACE) } else { due };
                 self.graced = self.graced.max(due);
                 self.standstills += now - resumed;

@@ -31,20 +31,20 @@ mod receiving;
 mod sending;
 mod status;
 
-/// The state of a connection is prefetched when this many others come before it. A larger distance hides more
-/// of the memory latency; a smaller one leaves the lines in the cache until they are used.
+/// The state of a connection is prefetched when this many others are still before it. A larger distance hides
+/// more of the memory latency; with a smaller one, the lines stay in the cache until they are used.
 const PREFETCH_DISTANCE: usize = 2;
 
-/// The engine without its thread and its clock: what a poll works on.
+/// The engine without its thread and its clock: the state that a poll works on.
 pub(super) struct Poller {
     state: EngineState,
-    /// Makes `state.now` of the time of the clock, by which callers and the port go.
+    /// Converts the time of the clock, which callers and the port use, to `state.now`.
     time: PolledTime,
     port: Box<dyn Port>,
     carrier: Carrier,
     connections: Vec<Option<Box<Connection>>>,
     connection_count: usize,
-    /// The next deadlines of connections, with their slots: at most one entry for each.
+    /// The next deadlines of connections, with their slots: at most one entry for each connection.
     deadlines: BTreeSet<(Instant, u32)>,
     /// Second attempts to begin once all events of TCP are handled.
     retries: Vec<Retry>,
@@ -110,7 +110,7 @@ impl Poller {
         }
     }
 
-    /// Makes it one of the engines on the queues of a device.
+    /// Makes the engine one of those on the queues of a device.
     pub(super) fn join(&mut self, member: Member, siblings: Siblings) {
         self.state.tcp.join(member);
         self.siblings = siblings;
@@ -169,7 +169,7 @@ impl Poller {
         &self.state.tcp
     }
 
-    /// One poll, which begins when the clock says `clock` and the counter of cycles reads `start`. Returns
+    /// One poll, which begins at time `clock` of the clock, when the cycle counter is `start`. Returns
     /// whether there was anything to do.
     pub(super) fn poll(&mut self, clock: Instant, start: u64, guard: &EpochGuard<'_>) -> bool {
         let _engine = profile::scope(Layer::Engine);
@@ -206,7 +206,7 @@ impl Poller {
         busy
     }
 
-    /// Sets the time of what follows by the `clock`. All calls that take the time begin with it.
+    /// Sets the engine's time by the `clock`. All calls that take the time begin with this.
     #[inline]
     fn set_time(&mut self, clock: Instant) -> Instant {
         let (now, is_pause) = self.time.advance(clock);
@@ -214,27 +214,27 @@ impl Poller {
         self.state.now
     }
 
-    /// What the clock says in this poll, for the port: others may share its wire, who count standstills of
-    /// this engine.
+    /// The time of the clock in this poll, for the port: other users of its wire also count the standstills
+    /// of this engine.
     fn clock_us(&self) -> u64 {
         // Times are not negative.
         self.time.clock_at(self.state.now).total_micros() as u64
     }
 
-    /// Nobody has polled for long.
+    /// Called when nobody has polled for a long time.
     #[cold]
     fn end_pause(&mut self, clock: Instant) -> Instant {
         let due = self.next_due(self.state.now);
         self.time.end_pause(clock, due)
     }
 
-    /// When the clock says that [`poll`](Self::poll) has something to do next.
+    /// When [`poll`](Self::poll) has something to do next, in the time of the clock.
     pub(super) fn next_deadline(&mut self, clock: Instant) -> Option<Instant> {
         let due = self.next_due(self.time.of(clock))?;
         Some(self.time.clock_at(due))
     }
 
-    /// The same in the time of the engine.
+    /// As [`next_deadline`](Self::next_deadline), in the time of the engine.
     fn next_due(&mut self, now: Instant) -> Option<Instant> {
         let may_send = self.state.tx_scheduler.waiting() != (0, 0) && !self.mbuf_backoff.is_refused();
         if may_send || !self.tx.is_empty() && !self.port_backoff.is_refused() || !self.retries.is_empty() {
@@ -248,7 +248,7 @@ impl Poller {
         let own = self.deadlines.first().map(|(at, _)| *at);
         let link = self.carrier.next_deadline();
         let wire = self.port.next_due_us().map(|us| self.time.of(Instant::from_micros(us as i64)));
-        // While the port takes nothing, TCP has to wait with new frames; only its timers count.
+        // While the port takes no frames, TCP makes no new ones; only its timers count.
         let tcp = match self.port_backoff.is_refused() {
             true => self.state.tcp.next_timer(now),
             false => self.state.tcp.next_deadline(now),
@@ -298,9 +298,9 @@ impl Poller {
 
     // ---- steps, and events of the stack ----
 
-    /// Runs `act`, then handles the events of TCP that it has led to. Returns what `act` returns, and whether
-    /// there were events. All that calls TCP runs in a step, so no event waits when a step begins: the user
-    /// of a connection that has ended is told before another connection gets its slot.
+    /// Runs `act`, then handles the resulting events of TCP. Returns the result of `act`, and whether there
+    /// were events. All code that calls TCP runs in a step, so no event waits when a step begins: the user of
+    /// a connection that has ended is told before another connection gets its slot.
     #[inline]
     fn step<T>(&mut self, guard: &EpochGuard<'_>, act: impl FnOnce(&mut Self) -> T) -> (T, bool) {
         debug_assert!(!self.state.tcp.has_events(), "TCP was called outside of a step");
@@ -308,7 +308,7 @@ impl Poller {
         (result, self.state.tcp.has_events() && self.run_events(guard))
     }
 
-    /// Handles the events of TCP that wait. Only [`step`](Self::step) calls it. Returns whether there were
+    /// Handles the waiting events of TCP. Only [`step`](Self::step) calls this. Returns whether there were
     /// any.
     fn run_events(&mut self, guard: &EpochGuard<'_>) -> bool {
         let mut busy = false;
@@ -355,7 +355,8 @@ impl Poller {
         busy
     }
 
-    /// Acknowledges what came in earlier polls, on so many connections, unless it is by now.
+    /// Acknowledges bytes that arrived in earlier polls, on `owed` connections, unless they are acknowledged
+    /// by now.
     #[cold]
     fn acknowledge(&mut self, owed: usize) {
         let Self { state: EngineState { acks, tcp, now, .. }, connections, .. } = self;
@@ -369,7 +370,7 @@ impl Poller {
         }
     }
 
-    /// Lets so many connections tell their peers for how many messages there are receive requests.
+    /// Lets `count` connections tell their peers for how many messages there are receive requests.
     #[cold]
     fn tell_limits(&mut self, count: usize) {
         let Self { state, connections, .. } = self;
@@ -441,8 +442,8 @@ impl Poller {
 
     // ---- connections by slot ----
 
-    /// Adds a connection. TCP has a free slot of its number, and it is free here too: no step leaves an event
-    /// of TCP behind.
+    /// Adds a connection. TCP had a free slot with its number, and the slot is free here too: no step leaves
+    /// an event of TCP behind.
     fn insert(&mut self, connection: Connection) {
         let slot = connection.conn().slot();
         if self.connections.len() <= slot {
@@ -452,11 +453,11 @@ impl Poller {
         self.connections[slot] = Some(Box::new(connection));
         self.connection_count += 1;
         self.state.handle.set_connections(self.connection_count);
-        // Asks that the user made before the slot was known rang no doorbell.
+        // Requests that the user made before the slot was known rang no doorbell.
         self.with(slot, |connection, state| connection.activate(state));
     }
 
-    /// Prefetches the state of the connection in `slot`. With many connections it is not in the cache.
+    /// Prefetches the state of the connection in `slot`. With many connections the state is not in the cache.
     fn prefetch(&self, slot: Option<usize>) {
         let Some(slot) = slot else { return };
         if let Some(connection) = self.connection(slot) {
@@ -477,8 +478,8 @@ impl Poller {
         true
     }
 
-    /// Notes what a call of the connection in `slot` has led to: the bytes that it holds, its deadline, and
-    /// its end, with which it is removed.
+    /// Records the effects of a call of the connection in `slot`: the bytes that it holds, and its deadline.
+    /// Removes a connection that has ended.
     #[inline(never)]
     fn settle(&mut self, slot: usize) {
         let Some(connection) = self.connections.get_mut(slot).and_then(Option::as_mut) else { return };

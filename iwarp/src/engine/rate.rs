@@ -3,8 +3,8 @@
 //! (`ListenOptions::failures_per_address`). Startup and teardown cost much more than frames do, so a peer
 //! that connects, fails and connects again could use up the CPU.
 //!
-//! Each engine counts by itself, in its own time. A forged SYN counts against no address: a connection counts
-//! as admitted when the peer has answered our SYN-ACK, and as failed only after that.
+//! Each engine counts separately, in its own time. A forged SYN counts against no address: a connection
+//! counts as admitted when the peer has answered our SYN-ACK, and as failed only after that.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

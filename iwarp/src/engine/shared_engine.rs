@@ -1,16 +1,16 @@
-//! An engine that a thread of its own and threads of the user poll in turns.
+//! An engine that its own thread and threads of the user poll in turns.
 //!
-//! A program that polls a completion queue waits for the engine. If it polls the engine itself, its request
-//! leaves without a switch of threads, and two threads do not compete for one CPU. So a caller's
-//! [`turn`](SharedEngine::turn) polls, and the engine's thread steps back as long as callers come: it looks
-//! once in a while whether they still do. When they stop coming, or say so with
+//! A program that polls a completion queue waits for the engine. If the program polls the engine itself, its
+//! request is sent without a switch of threads, and two threads do not compete for one CPU. So a caller's
+//! [`turn`](SharedEngine::turn) polls, and the engine's thread steps back as long as callers poll: it checks
+//! once in a while whether they still do. When callers stop polling, or announce that with
 //! [`hand_over`](SharedEngine::hand_over), the thread polls, and sleeps when there is nothing to do.
 //!
-//! Whoever polls holds the lock of the engine. Nobody waits for it to poll: an engine that is being polled
-//! needs no second poll.
+//! The polling thread holds the lock of the engine. No thread waits for the lock in order to poll: an engine
+//! that is being polled needs no second poll.
 //!
-//! An engine may do without a thread of its own ([`SharedEngine::without_thread`]): callers that wait take
-//! its place (`shared_engine/callers.rs`).
+//! An engine may have no thread of its own ([`SharedEngine::without_thread`]): waiting callers take its place
+//! (`shared_engine/callers.rs`).
 
 mod absence;
 mod callers;
@@ -36,14 +36,15 @@ use handover::Handover;
 /// How the thread of a [`SharedEngine`] polls.
 #[derive(Clone, Copy, Debug)]
 pub struct SharedOptions {
-    /// The CPU to pin it to, as in [`ThreadOptions::cpu`](super::ThreadOptions::cpu). Default: `None`.
+    /// The CPU to pin the thread to, as in [`ThreadOptions::cpu`](super::ThreadOptions::cpu). Default:
+    /// `None`.
     pub cpu: Option<usize>,
     /// Idle polls before the thread sleeps. Default: 100.
     pub spin_polls: u32,
-    /// For how long the thread stays away while callers come, before it looks whether they still do.
+    /// For how long the thread stays away while callers poll, before it checks whether they still do.
     /// Default: 1 ms.
     pub step_back: Duration,
-    /// The same for callers that have polled for long without a pause. Default: 8 ms.
+    /// As `step_back`, for callers that have polled for a long time without a pause. Default: 8 ms.
     pub longest_step_back: Duration,
     /// The longest sleep on a port without a file descriptor. Default: 200 us.
     pub max_sleep: Duration,
@@ -51,8 +52,8 @@ pub struct SharedOptions {
 
 impl Default for SharedOptions {
     fn default() -> Self {
-        // The thread has a CPU to itself seldom, so it spins for some tens of microseconds only. On a virtual
-        // machine, a thousand looks in a second cost callers on the same CPU 6 % of their bandwidth.
+        // The thread rarely has a CPU to itself, so it spins only for some tens of microseconds. On a virtual
+        // machine, a thousand checks per second cost callers on the same CPU 6 % of their bandwidth.
         Self {
             cpu: None,
             spin_polls: 100,
@@ -63,9 +64,10 @@ impl Default for SharedOptions {
     }
 }
 
-/// How long a program may take to answer what the thread receives for it, before that is acknowledged without
-/// an answer. A program that waits for memory to change answers within some hundred nanoseconds. An answer
-/// that carries the acknowledgement keeps both programs polling: `ib_write_lat` then needs no thread.
+/// How long a program may take to answer a message that the thread receives, before the message is
+/// acknowledged without an answer. A program that waits for memory to change answers within some hundred
+/// nanoseconds. If the answer carries the acknowledgement, both programs keep polling: `ib_write_lat` then
+/// needs no thread.
 const PATIENCE: Duration = Duration::from_micros(2);
 
 /// Empty turns of a caller before it yields the CPU between turns: the peer may need it to answer.
@@ -78,32 +80,32 @@ pub struct SharedEngine {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What callers and the thread share.
+/// The state that callers and the thread share.
 struct Turned {
-    /// `None` once it is stopped.
+    /// `None` after the engine was stopped.
     engine: Mutex<Option<Engine>>,
     handle: Arc<crate::verbs::EngineHandle>,
     /// Called after each poll, by the thread that polled, while it holds the lock of the engine.
     after_poll: Box<dyn Fn() + Send + Sync>,
     /// Turns of callers.
     turns: AtomicU64,
-    /// Turns of callers since the last one that had something to do.
+    /// Turns of callers since the last turn that had something to do.
     empty_turns: AtomicU64,
-    /// The thread sleeps, or is about to. Written with the lock of the engine held.
+    /// True while the thread sleeps or is about to sleep. Written with the lock of the engine held.
     asleep: AtomicBool,
     handover: Handover,
     /// Ends the wait of the thread.
     call: Notifier,
     stop: AtomicBool,
-    /// See [`SharedEngine::limit_sleep`]; in microseconds.
+    /// The limit of [`SharedEngine::limit_sleep`], in microseconds.
     longest_sleep: AtomicU64,
-    /// Of an engine without a thread.
+    /// The waiting callers of an engine without a thread.
     callers: Option<Callers>,
 }
 
 impl SharedEngine {
-    /// Starts the thread. `after_poll` is called after each poll, with the engine locked: events of one
-    /// engine are handled in their order. It must not call the engine.
+    /// Starts the thread. `after_poll` is called after each poll, with the engine locked, so that events of
+    /// one engine are handled in order. It must not call the engine.
     ///
     /// # Errors
     /// [`VerbsError::System`] without a thread or a descriptor.
@@ -130,7 +132,7 @@ impl SharedEngine {
     }
 
     /// An engine without a thread. It is polled by [`turn`](Self::turn), and while a caller is in
-    /// [`wait_readable`](Self::wait_readable): nothing moves when nobody calls.
+    /// [`wait_readable`](Self::wait_readable). Without calls nothing is sent or received.
     ///
     /// # Errors
     /// [`VerbsError::System`] without a descriptor.
@@ -144,14 +146,14 @@ impl SharedEngine {
         Ok(Self { inner: Arc::new(Turned::new(engine, after_poll, Some(callers))?), thread: None })
     }
 
-    /// Whether it has a thread of its own.
+    /// Whether the engine has its own thread.
     pub fn has_thread(&self) -> bool {
         self.inner.callers.is_none()
     }
 
-    /// Says that the caller is about to wait until `fd` is readable. If the engine has a thread, this is
+    /// To be called before waiting until `fd` is readable. If the engine has a thread, this is the same as
     /// [`hand_over`](Self::hand_over), and returns at once. Otherwise the caller takes the place of the
-    /// thread, and returns when `fd` is readable or the engine is stopped.
+    /// thread, and the call returns when `fd` is readable or the engine is stopped.
     ///
     /// # Errors
     /// The system's, for a descriptor that is closed.
@@ -165,24 +167,24 @@ impl SharedEngine {
         }
     }
 
-    /// Polls the engine once, if nobody else does now. Returns whether there was anything to do.
+    /// Polls the engine once, unless another thread is polling it. Returns whether there was anything to do.
     ///
-    /// Call it where a program waits in a loop. Turns that find nothing yield the CPU now and then.
+    /// Call this in a loop in which a program waits. Turns that find nothing yield the CPU now and then.
     pub fn turn(&self) -> bool {
         self.inner.turn()
     }
 
-    /// Polls the engine once, as soon as nobody else does. What was asked of it before is done then, and its
-    /// frames have left: call it where the process may end next.
+    /// Polls the engine once, after waiting for any other poll to end. Earlier requests are processed then,
+    /// and their frames are sent: call this before the process may end.
     pub fn poll(&self) {
         self.inner.poll_now();
     }
 
-    /// Sends what was posted, if the engine is awake and nobody polls it now. Otherwise it leaves with a
-    /// poll.
+    /// Sends posted requests, if the engine is awake and no other thread is polling it. Otherwise the next
+    /// poll sends them.
     ///
-    /// Call it after a post to a queue pair that has nothing else to send. Requests that are posted one after
-    /// the other leave together with the next poll, which costs less.
+    /// Call this after a post to a queue pair that has nothing else to send. If more requests are posted at
+    /// once, the next poll sends all of them together, which costs less.
     pub fn send_posted(&self) {
         if let Ok(mut engine) = self.inner.engine.try_lock()
             && !self.inner.asleep.load(Ordering::Relaxed)
@@ -192,21 +194,21 @@ impl SharedEngine {
         }
     }
 
-    /// Says that callers will wait in another way from now on: for a descriptor, or not at all. The thread
-    /// takes over at once.
+    /// Announces that callers will not poll from now on: they wait for a descriptor, or do not wait at all.
+    /// The thread takes over at once.
     pub fn hand_over(&self) {
         if self.inner.handover.give() {
             self.inner.call.notify();
         }
     }
 
-    /// Looks at the engine. Waits until nobody polls it. `None` once it is stopped.
+    /// Calls `look` with the engine, after waiting for any poll to end. `None` after the engine was stopped.
     pub fn with<T>(&self, look: impl FnOnce(&mut Engine) -> T) -> Option<T> {
         self.inner.engine().as_mut().map(look)
     }
 
-    /// Polls at least once in `longest`, so that the work after a poll is done even if nothing happens;
-    /// `None`: the engine alone decides, as in the beginning.
+    /// Makes the thread poll at least once in `longest`, so that `after_poll` is called even if nothing
+    /// happens; `None`, the initial setting: the engine alone decides.
     pub fn limit_sleep(&self, longest: Option<Duration>) {
         let micros = longest.map_or(u64::MAX, |longest| longest.as_micros() as u64);
         self.inner.longest_sleep.store(micros, Ordering::SeqCst);
@@ -215,7 +217,7 @@ impl SharedEngine {
         }
     }
 
-    /// Counters of all layers; zeros once it is stopped.
+    /// Counters of all layers; zeros after the engine was stopped.
     pub fn counters(&self) -> EngineCounters {
         self.with(|engine| engine.counters()).unwrap_or_default()
     }
@@ -281,7 +283,7 @@ impl Turned {
 
     fn turn(&self) -> bool {
         // Turns are counted by loads and stores, since locked instructions would be a good part of an empty
-        // turn: if two threads count at the same time, one count is lost, which does no harm.
+        // turn: if two threads count at the same time, one count is lost, which is harmless.
         let next = |count: &AtomicU64| {
             let counted = count.load(Ordering::Relaxed).wrapping_add(1);
             count.store(counted, Ordering::Relaxed);
@@ -300,7 +302,7 @@ impl Turned {
         busy
     }
 
-    /// It is no turn: the thread does not step back for it.
+    /// Polls once. This does not count as a turn: the thread does not step back for it.
     fn poll_now(&self) {
         self.poll_awake(self.engine());
     }
@@ -320,8 +322,8 @@ impl Turned {
         busy
     }
 
-    /// The caller polls, so the engine is awake: nobody needs to write to a descriptor for it. Its thread
-    /// waits for descriptors that nobody writes to from now on, and has to step back.
+    /// Notes that the engine is awake, since the caller polls: no thread needs to write to a descriptor to
+    /// wake it. The engine's thread, which waits for these descriptors, has to step back.
     #[cold]
     fn wake(&self, engine: Option<&mut Engine>) {
         self.asleep.store(false, Ordering::Relaxed);
@@ -360,7 +362,7 @@ impl Turned {
             }
             let awaits = await_answers(&mut engine, Duration::ZERO);
             if awaits {
-                // The program may need this CPU to answer.
+                // Give up the CPU: the program may need it to answer.
                 drop(engine);
                 std::thread::yield_now();
             } else if idle > options.spin_polls {

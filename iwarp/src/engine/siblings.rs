@@ -1,8 +1,8 @@
-//! Engines on the queues of one device, which have one address together.
+//! Engines on the queues of one device, which share one address.
 //!
-//! Each has a queue, a stack and connections of its own, and a thread if wanted. Nothing is shared on the way
-//! of a frame that arrives at the queue of its connection. Frames that arrive elsewhere are handed over by
-//! the stacks ([`tcp_lite::steering`]). The engine that receives one wakes the engine that it is for.
+//! Each engine has its own queue, stack and connections, and a thread if wanted. A frame that arrives at the
+//! queue of its connection touches no shared state. The stacks hand over other frames
+//! ([`tcp_lite::steering`]). The engine that receives such a frame wakes the engine of its connection.
 
 use std::sync::Arc;
 
@@ -15,17 +15,17 @@ use super::{Engine, EngineConfig};
 use crate::queues::Notifier;
 use crate::verbs::{CmCommand, Context, EngineHandle, VerbsError};
 
-/// The engines of the queues of one device, as one of them sees them.
+/// The engines of the queues of one device, from the view of one engine.
 #[derive(Default)]
 pub(super) struct Siblings {
-    /// All of them, by the numbers of their stacks.
+    /// All engines, by the numbers of their stacks.
     engines: Arc<[Arc<EngineHandle>]>,
-    /// The queues of engines that are gone. Nobody else would receive the frames that arrive there.
+    /// The queues of engines that are gone. No other engine receives the frames that arrive there.
     pub(super) adopted: Vec<Box<dyn Port>>,
 }
 
 impl Siblings {
-    /// Whether there are others, or were.
+    /// Whether there are or were other engines.
     #[inline]
     pub(super) fn exist(&self) -> bool {
         !self.engines.is_empty()
@@ -37,7 +37,7 @@ impl Siblings {
         !self.adopted.is_empty()
     }
 
-    /// Wakes the engines whose bits are set, those that sleep.
+    /// Wakes the sleeping engines among those whose bits are set.
     pub(super) fn wake(&self, engines: u64) {
         let mut left = engines;
         while left != 0 {
@@ -48,7 +48,7 @@ impl Siblings {
         }
     }
 
-    /// Gives the queues of an engine that ends to one that goes on.
+    /// Gives the queues of an engine that ends to one that still runs.
     pub(super) fn leave(&mut self, own: Box<dyn Port>) {
         let Some(heir) = self.engines.iter().find(|engine| !engine.is_stopped()) else { return };
         for port in self.adopted.drain(..).chain([own]) {
@@ -58,13 +58,13 @@ impl Siblings {
 }
 
 impl Engine {
-    /// An engine on each of several queues of one device, which have the address of `config` together:
-    /// `ports` as [`dp::dpdk::open`] returns them for several queues. With `cpus`, the memory of each engine
-    /// is taken while the calling thread runs on that CPU, so that it is near it.
+    /// An engine on each of several queues of one device, which share the address of `config`: `ports` as
+    /// [`dp::dpdk::open`] returns them for several queues. With `cpus`, the memory of each engine is
+    /// allocated while the calling thread runs on that CPU, so that the memory is near the CPU.
     ///
-    /// [`ConnParam::engine`](crate::verbs::ConnParam::engine) chooses the engine of a connection; otherwise
-    /// it is the one with the fewest. Listeners accept on all. If an engine is dropped, its connections end,
-    /// and another one serves its queue.
+    /// [`ConnParam::engine`](crate::verbs::ConnParam::engine) chooses the engine of a connection; by default
+    /// it is the engine with the fewest connections. Listeners accept on all engines. If an engine is
+    /// dropped, its connections end, and another engine serves its queue.
     ///
     /// # Errors
     /// [`VerbsError::Invalid`] for no port or more than [`MAX_MEMBERS`](tcp_lite::steering::MAX_MEMBERS),
@@ -84,7 +84,7 @@ impl Engine {
         let connections = config.stack.limits.connections;
         let add = |waker| context.shared.add_engine(|index| EngineHandle::new(index, connections, waker));
         let engines: Arc<[_]> = wakers.into_iter().map(add).collect();
-        // One clock: sequence numbers and cookies of one host follow one time.
+        // One clock for all engines: sequence numbers and cookies of one host need one time.
         let clock = Clock::new();
         let _back = (!cpus.is_empty()).then(thread::Affinity::save);
         let members = Member::group(&config.stack, &queues);

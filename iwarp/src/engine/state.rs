@@ -1,4 +1,4 @@
-//! The state of an engine that its connections use.
+//! The state of an engine that its connections share.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -42,8 +42,8 @@ impl EngineState {
         self.tx_scheduler.begin(conn.slot() as u32);
     }
 
-    /// Counts a connection that came to `listener` from `address` and failed by the peer's fault. Blocks the
-    /// address when it has reached its limit.
+    /// Counts a connection that `listener` accepted from `address` and that failed by the peer's fault.
+    /// Blocks the address when it has reached its limit.
     pub(super) fn count_peer_failure(&mut self, listener: &Arc<CmShared>, address: IpAddr) {
         let (now, tcp) = (self.now, &mut self.tcp);
         if let Some(listener) = self.listeners.iter_mut().find(|known| Arc::ptr_eq(&known.id, listener))

@@ -13,19 +13,19 @@ use crate::verbs::{EngineHandle, VerbsError};
 
 use super::{Engine, EngineCounters};
 
-/// Where an engine thread runs, and when it backs off ([`Engine::spawn`]).
+/// The CPU of an engine thread, and when the thread backs off ([`Engine::spawn`]).
 #[derive(Clone, Copy, Debug)]
 pub struct ThreadOptions {
-    /// The CPU to pin it to, by the system's number; `None`: any. Has no effect if the thread may not run on
-    /// that CPU, or on systems other than Linux. Default: `None`.
+    /// The CPU to pin the thread to, by the system's number; `None`: any CPU. Has no effect if the thread may
+    /// not run on that CPU, or on systems other than Linux. Default: `None`.
     pub cpu: Option<usize>,
-    /// Idle polls before the thread yields between polls; `u32::MAX`: it never yields. More of them answer
-    /// sooner and use more CPU. Default: 2000.
+    /// Idle polls before the thread yields between polls; `u32::MAX`: it never yields. With more of them, the
+    /// engine answers sooner and uses more CPU. Default: 2000.
     pub spin_polls: u32,
     /// Idle polls after that before the thread sleeps until the next deadline, a doorbell or (where the port
     /// has one) its file descriptor. Default: 200.
     pub yield_polls: u32,
-    /// The longest sleep on a port without a file descriptor. The first frame may have to wait for that long.
+    /// The longest sleep on a port without a file descriptor. The first frame may wait for this time.
     /// Default: 200 us.
     pub max_sleep: Duration,
 }
@@ -33,15 +33,16 @@ pub struct ThreadOptions {
 impl Default for ThreadOptions {
     fn default() -> Self {
         // An idle poll takes some hundred nanoseconds. So the thread spins for a few tenths of a millisecond,
-        // longer than a round trip in a data centre: a peer that answers at once finds it awake. A tenth as
+        // longer than a round trip in a data centre, so it is awake when a prompt answer arrives. A tenth as
         // many polls with yields give other threads the CPU while a slower answer is still likely. A sleep
         // costs two system calls; one of 200 us keeps them below a few percent of a core, and a first frame
-        // waits no longer than that.
+        // waits at most that time.
         Self { cpu: None, spin_polls: 2_000, yield_polls: 200, max_sleep: Duration::from_micros(200) }
     }
 }
 
-/// Polls between two snapshots of the counters: the snapshot takes a lock, and older counters are enough.
+/// Polls between two snapshots of the counters: a snapshot takes a lock, and users do not need newer
+/// counters.
 const SNAPSHOT_POLLS: u32 = 1024;
 
 /// A running engine. Dropping it stops the thread and resets the connections of the engine.
@@ -88,7 +89,7 @@ impl EngineThread {
     fn halt(&mut self) -> Option<Engine> {
         let thread = self.thread.take()?;
         self.control.stop.store(true, Ordering::Release);
-        // Not `wake`: the thread would miss it between its check of `stop` and its sleep.
+        // Not `wake`: a `wake` between the thread's check of `stop` and its sleep would be lost.
         self.handle.doorbells().interrupt();
         match thread.join() {
             Ok(engine) => Some(engine),
@@ -146,7 +147,7 @@ pub(super) fn pin(cpu: usize) {
     let _ = cpu;
 }
 
-/// The CPUs that the calling thread may run on, which it may again when this is dropped.
+/// The CPUs that the calling thread may run on. They are restored when this is dropped.
 pub(super) struct Affinity {
     #[cfg(target_os = "linux")]
     cpus: Option<rustix::thread::CpuSet>,
@@ -165,13 +166,13 @@ impl Drop for Affinity {
     fn drop(&mut self) {
         #[cfg(target_os = "linux")]
         if let Some(cpus) = &self.cpus {
-            // It was allowed before.
+            // These CPUs were allowed before.
             let _ = rustix::thread::sched_setaffinity(None, cpus);
         }
     }
 }
 
-/// How long an engine may sleep. `frames_wake` says whether a frame ends the sleep; if not, `limit` does.
+/// How long an engine may sleep. `frames_wake`: a frame ends the sleep; otherwise `limit` does.
 pub(super) fn longest_sleep(frames_wake: bool, deadline: Option<Duration>, limit: Duration) -> Duration {
     /// Stands for no limit: a frame or a doorbell ends this sleep.
     const DAY: Duration = Duration::from_secs(86_400);

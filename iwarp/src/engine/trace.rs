@@ -2,7 +2,7 @@
 //!
 //! Their fields have the names of the fields that users know. `engine` is the index of the engine in its
 //! context; `local` and `remote` name a connection. No event is made for an FPDU or a segment. Events that
-//! only TCP sees, SYNs and retransmission timeouts, are made by [`tcp_lite`] (its feature of the same name).
+//! only TCP sees, SYNs and retransmission timeouts, come from [`tcp_lite`] (its feature of the same name).
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -32,7 +32,7 @@ dp::events! {
         tracing::info!(engine, connections, "engine ended");
     }
 
-    /// A TCP connection begins here.
+    /// This end opens a TCP connection.
     fn syn_sent(state: &EngineState, conn: ConnId) {
         let (engine, (local, remote)) = of(state, conn);
         tracing::debug!(engine, local, remote, "SYN sent");
@@ -49,13 +49,13 @@ dp::events! {
         tracing::debug!(engine, local, remote, "TCP established");
     }
 
-    /// A listener has refused the connection of a peer: one of its limits is reached.
+    /// A listener has refused the connection of a peer, because one of the listener's limits is reached.
     fn tcp_refused(state: &EngineState, conn: ConnId) {
         let (engine, (local, remote)) = of(state, conn);
         tracing::warn!(engine, local, remote, "TCP connection refused by a limit of the listener");
     }
 
-    /// The connection is over. `id`: its user, who knows its addresses.
+    /// The connection has ended. `id`: the identifier of its user, which has the addresses.
     fn ended(
         state: &EngineState,
         id: Option<&Arc<CmShared>>,
@@ -104,7 +104,7 @@ dp::events! {
         );
     }
 
-    /// A Reply is sent that accepts.
+    /// An accepting Reply is sent.
     fn reply_sent(state: &EngineState, conn: ConnId, negotiated: &Negotiated) {
         let (engine, (local, remote)) = of(state, conn);
         let Negotiated { revision, tx_markers, rx_markers, crc, ird, ord, .. } = negotiated;
@@ -113,7 +113,7 @@ dp::events! {
         );
     }
 
-    /// A Reply is sent that rejects.
+    /// A rejecting Reply is sent.
     fn reject_sent(state: &EngineState, conn: ConnId, why: &'static str) {
         let (engine, (local, remote)) = of(state, conn);
         tracing::debug!(engine, local, remote, why, "MPA Reply sent that rejects");
@@ -155,7 +155,7 @@ dp::events! {
         }
     }
 
-    /// A Terminate has come.
+    /// A Terminate was received.
     fn terminate_received(state: &EngineState, conn: ConnId, qp: Option<&Arc<QpShared>>, failure: &Failure) {
         let ((engine, (local, remote)), qp_num) = (of(state, conn), num(qp));
         let crate::verbs::StreamError { layer, etype, code, .. } = failure.stream_error();
@@ -178,7 +178,7 @@ dp::events! {
     }
 }
 
-/// The engine, and the addresses of a connection of it.
+/// The index of the engine, and the addresses of one of its connections.
 #[cfg(feature = "tracing")]
 fn of(state: &EngineState, conn: ConnId) -> (usize, (Option<String>, Option<String>)) {
     let addresses = state.tcp.info(conn).map(|info| (info.local, info.remote));
@@ -196,7 +196,7 @@ fn num(qp: Option<&Arc<QpShared>>) -> Option<u32> {
     qp.map(|qp| qp.config.num)
 }
 
-/// Addresses as values of events, which leave out those that are not known.
+/// Addresses as values of events, which omit unknown addresses.
 #[cfg(feature = "tracing")]
 fn printed(addresses: Option<(SocketAddr, SocketAddr)>) -> (Option<String>, Option<String>) {
     addresses.map(|(local, remote)| (local.to_string(), remote.to_string())).unzip()

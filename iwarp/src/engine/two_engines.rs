@@ -22,7 +22,7 @@ pub(super) struct End {
     qp: Option<QueuePair>,
 }
 
-/// How far the connection is.
+/// The stage of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     /// The client has sent its SYN.

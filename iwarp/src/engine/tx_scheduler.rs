@@ -1,5 +1,5 @@
-//! Decides which connection hands FPDUs to TCP next: first those that have just begun to send, then the
-//! others round robin.
+//! Decides which connection hands FPDUs to TCP next: first the connections that have just begun to send, then
+//! the others round robin.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -7,11 +7,11 @@ use dp::invariant::{Check, ensure};
 
 /// Slots of connections that want to send.
 ///
-/// An entry in a queue belongs to the slot, not to the connection. If a connection ends, the next one in the
-/// slot uses its entry. So no queue has more entries than there are slots, however fast connections come and
-/// go.
+/// An entry in a queue belongs to the slot, not to the connection. If a connection ends, the next connection
+/// in the slot uses its entry. So no queue has more entries than there are slots, even if connections come
+/// and go quickly.
 pub(super) struct TxScheduler {
-    /// By slot: whether it is in a queue.
+    /// For each slot: whether it is in a queue.
     queued: Vec<bool>,
     /// Slots of queue pairs that have just become ready. They send first, once, so that small messages do not
     /// wait for bulk.
@@ -27,50 +27,50 @@ impl TxScheduler {
         Self { queued: vec![false; slots], fresh, bulk }
     }
 
-    /// The connection in `slot` begins to send. Does nothing if it is in a queue already.
+    /// Queues `slot`, whose connection begins to send. Does nothing if the slot is in a queue already.
     pub(super) fn begin(&mut self, slot: u32) {
         if !std::mem::replace(&mut self.queued[slot as usize], true) {
             self.fresh.push_back(slot);
         }
     }
 
-    /// The connection in `slot` has sent and wants to send more.
+    /// Queues `slot` again, whose connection has sent and has more to send.
     pub(super) fn requeue(&mut self, slot: u32) {
         if !std::mem::replace(&mut self.queued[slot as usize], true) {
             self.bulk.push_back(slot);
         }
     }
 
-    /// The slot that is `behind` entries after the next of those that have just begun.
+    /// The slot `behind` entries after the next one of those that have just begun.
     pub(super) fn fresh_behind(&self, behind: usize) -> Option<u32> {
         self.fresh.get(behind).copied()
     }
 
-    /// The slot that is `behind` entries after the next of the others.
+    /// The slot `behind` entries after the next one of the others.
     pub(super) fn bulk_behind(&self, behind: usize) -> Option<u32> {
         self.bulk.get(behind).copied()
     }
 
-    /// Removes the next of those that have just begun.
+    /// Removes the next slot of those that have just begun.
     pub(super) fn next_fresh(&mut self) -> Option<u32> {
         let slot = self.fresh.pop_front()?;
         self.queued[slot as usize] = false;
         Some(slot)
     }
 
-    /// Removes the next of the others.
+    /// Removes the next slot of the others.
     pub(super) fn next_bulk(&mut self) -> Option<u32> {
         let slot = self.bulk.pop_front()?;
         self.queued[slot as usize] = false;
         Some(slot)
     }
 
-    /// The number of those that have just begun, and the number of the others.
+    /// The number of slots that have just begun, and the number of the others.
     pub(super) fn waiting(&self) -> (usize, usize) {
         (self.fresh.len(), self.bulk.len())
     }
 
-    /// Whether each slot in a queue is marked so, and is in one queue once; for tests.
+    /// Checks that each slot in a queue is marked as queued, and is in one queue once; for tests.
     pub(super) fn check(&self) -> Check {
         let mut waiting = HashSet::new();
         for slot in self.fresh.iter().chain(&self.bulk) {

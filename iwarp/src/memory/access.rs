@@ -5,8 +5,8 @@ bitflags::bitflags! {
     ///
     /// | what is done | rights that it needs |
     /// |---|---|
-    /// | sending from it, by a Send, Write or inline request of ours | none |
-    /// | receiving into it, or into it by a Read or atomic of ours | [`LOCAL_WRITE`](Self::LOCAL_WRITE) |
+    /// | sending from it, by our Send, Write or inline request | none |
+    /// | receiving into it, also by our Read or atomic | [`LOCAL_WRITE`](Self::LOCAL_WRITE) |
     /// | a Read of the peer | [`REMOTE_READ`](Self::REMOTE_READ) |
     /// | a Write of the peer | [`REMOTE_WRITE`](Self::REMOTE_WRITE), with which a registration needs `LOCAL_WRITE` |
     /// | an atomic of the peer | [`REMOTE_ATOMIC`](Self::REMOTE_ATOMIC), with which a registration needs `LOCAL_WRITE`; or `REMOTE_READ` and `REMOTE_WRITE` together, unless both ends have agreed on [`ConnParam::ib_semantics`](crate::verbs::ConnParam::ib_semantics) |
@@ -18,8 +18,8 @@ bitflags::bitflags! {
     pub struct Access: u32 {
         /// Receives, and the answers to our Reads and atomics, may be placed in it.
         const LOCAL_WRITE = 0x01;
-        /// The peer may Write to it. Needs [`LOCAL_WRITE`](Self::LOCAL_WRITE).
-        /// RFC 5042 section 6.3.5 (SEC-112): this is a flag of its own, and gives no right to read.
+        /// The peer may Write to it. Needs [`LOCAL_WRITE`](Self::LOCAL_WRITE). RFC 5042 section 6.3.5
+        /// (SEC-112): this is a separate flag, and gives no right to read.
         const REMOTE_WRITE = 0x02;
         /// The peer may Read from it.
         const REMOTE_READ = 0x04;
@@ -104,7 +104,7 @@ pub enum WindowKind {
 /// Why memory could not be registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RegisterError {
-    /// No bytes of prepared memory.
+    /// A range of prepared memory without bytes.
     #[error("memory for fast registration needs at least one byte")]
     Empty,
     /// The limit of registrations is reached.
@@ -134,7 +134,8 @@ pub enum RegisterError {
     /// Memory of the caller that is not mapped, or lies behind the end of the file that is mapped there.
     #[error("no memory is mapped at {at:#x}")]
     NotMapped {
-        /// A byte that is not there. In Linux before 6.11 and without `/proc`: the first byte of the memory.
+        /// The address of a byte that is not mapped. In Linux before 6.11 and without `/proc`: the first
+        /// byte of the memory.
         at: u64,
     },
     /// Memory of the caller whose mapping does not allow the access.
@@ -143,7 +144,7 @@ pub enum RegisterError {
         /// The first byte that does not; the first of the memory as above.
         at: u64,
     },
-    /// Nothing tells whether memory of the caller is mapped.
+    /// It cannot be determined whether memory of the caller is mapped.
     #[error(
         "the mappings of this process cannot be read (/proc/self/maps), and the kernel is older than Linux 5.14: mount /proc"
     )]

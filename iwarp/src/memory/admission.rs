@@ -79,8 +79,8 @@ mod tests {
     use super::*;
     use crate::memory::{Base, MemoryTable, RegisterOptions};
 
-    /// A found STag is used as long as it stays registered as it is, by its own protection domain and within
-    /// its range.
+    /// A found STag is used as long as its registration is unchanged, by its own protection domain and
+    /// within its range.
     #[test]
     fn a_found_source_is_used_only_while_all_checks_would_pass() {
         let (table, pd) = (MemoryTable::new(4, [1; 32]), PdId(1));

@@ -110,7 +110,7 @@ impl RawBytes {
     pub fn read_at(&self, offset: usize, out: &mut [u8]) -> Result<(), AccessError> {
         let ptr = self.at(offset, out.len())?;
         // SAFETY: `at` found the range inside the memory, which is mapped and readable while `self` exists,
-        // and which others access by raw copies and atomics only (the fields' invariant).
+        // and which other threads access only by raw copies and atomics (the fields' invariant).
         unsafe { copy::fetch_from(ptr, out, Stride::NONE, self.guarded) }
             .map_err(|Unmapped| AccessError::Unmapped { offset })
     }
@@ -121,8 +121,9 @@ impl RawBytes {
     /// [`AccessError`]. Nothing was copied, except perhaps with [`AccessError::Unmapped`].
     pub fn write_at(&self, offset: usize, bytes: &[u8]) -> Result<(), AccessError> {
         let ptr = self.at_writable(offset, bytes.len())?;
-        // SAFETY: `at_writable` found the range inside the memory and the memory writable. It is mapped while
-        // `self` exists, and others access it by raw copies and atomics only (the fields' invariant).
+        // SAFETY: `at_writable` found the range inside the memory and the memory writable. It is mapped
+        // while `self` exists, and other threads access it only through atomics and raw copies (the fields'
+        // invariant).
         unsafe { copy::place_to(ptr, bytes, self.guarded) }
             .map_err(|Unmapped| AccessError::Unmapped { offset })
     }
@@ -137,9 +138,9 @@ impl RawBytes {
         let mut byte = 0;
         let load = || {
             // SAFETY: `at` found the byte inside the memory, which is mapped and readable while `self`
-            // exists, and which others access by raw copies and atomics only (the fields' invariant). A byte
-            // is always aligned. If a wider store races with the load, the byte is the old or the new one:
-            // LLVM defines racing atomic accesses byte by byte, and nothing depends on which it is.
+            // exists, and which other threads access only by raw copies and atomics (the fields' invariant).
+            // A byte is always aligned. If a wider store races with the load, the byte is the old or the new
+            // one: LLVM defines racing atomic accesses byte by byte, and nothing depends on which it is.
             byte = unsafe { AtomicU8::from_ptr(ptr) }.load(Ordering::Acquire);
         };
         // SAFETY: `load` accesses the byte at `offset`. It owns nothing, takes no lock and does not panic,
@@ -157,9 +158,9 @@ impl RawBytes {
         let ptr = self.at_writable(offset, 1)?;
         let store = || {
             // SAFETY: `at_writable` found the byte inside the memory and the memory writable. It is mapped
-            // while `self` exists, and others access it by raw copies and atomics only (the fields'
-            // invariant). A byte is always aligned. If a wider access races with the store, that one sees or
-            // leaves the old or the new byte: LLVM defines racing atomic accesses byte by byte.
+            // while `self` exists, and other threads access it only through atomics and raw copies (the
+            // fields' invariant). A byte is always aligned. If a wider access races with the store, that one
+            // sees or leaves the old or the new byte: LLVM defines racing atomic accesses byte by byte.
             unsafe { AtomicU8::from_ptr(ptr) }.store(byte, Ordering::Release);
         };
         // SAFETY: `store` accesses the byte at `offset`. It owns nothing, takes no lock and does not panic,
@@ -179,11 +180,11 @@ impl RawBytes {
         }
         let mut word = 0;
         let load = || {
-            // SAFETY: `at` found the eight bytes inside the memory, which is mapped and readable while `self`
-            // exists, and which others access by raw copies and atomics only (the fields' invariant). They
-            // are aligned, as was just checked. If a store of another size races with the load, each byte is
-            // the old or the new one: LLVM defines racing atomic accesses byte by byte, and nothing depends
-            // on which it is.
+            // SAFETY: `at` found the eight bytes inside the memory, which is mapped and readable while
+            // `self` exists, and which other threads access only by raw copies and atomics (the fields'
+            // invariant). They are aligned, as was just checked. If a store of another size races with the
+            // load, each byte is the old or the new one: LLVM defines racing atomic accesses byte by byte,
+            // and nothing depends on which it is.
             word = unsafe { AtomicU64::from_ptr(ptr) }.load(Ordering::Acquire);
         };
         // SAFETY: `load` accesses the eight bytes at `offset`. It owns nothing, takes no lock and does not
@@ -195,8 +196,9 @@ impl RawBytes {
     /// Runs `access`, which accesses the `len` bytes at `offset`, under the guard if the memory is guarded.
     ///
     /// # Safety
-    /// `access` may be abandoned at any access to these bytes: it and the functions it calls own nothing that
-    /// needs a drop, hold no lock, leave no state that others rely on half changed, and do not panic.
+    /// `access` may be abandoned at any access to these bytes: it and the functions it calls own nothing
+    /// that needs a drop, hold no lock, leave no state half changed on which other code relies, and do not
+    /// panic.
     unsafe fn run(&self, offset: usize, len: usize, access: impl FnMut()) -> Result<(), AccessError> {
         // SAFETY: the caller promises that `access` may be abandoned at any access to these bytes.
         unsafe { copy::run(self.ptr.wrapping_add(offset), len, self.guarded, access) }

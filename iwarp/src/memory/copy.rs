@@ -44,7 +44,7 @@ const WORD: usize = 8;
 /// As [`place`], under the guard if `guarded`. An error may leave a part copied.
 ///
 /// # Safety
-/// `to..to + bytes.len()` is mapped and writable, and others access it at most through atomics and raw
+/// `to..to + bytes.len()` is mapped and writable, and other threads access it only through atomics and raw
 /// copies.
 pub(super) unsafe fn place_to(to: *mut u8, bytes: &[u8], guarded: bool) -> Result<(), Unmapped> {
     // SAFETY: the caller makes the promise of `place` for these bytes.
@@ -58,8 +58,8 @@ pub(super) unsafe fn place_to(to: *mut u8, bytes: &[u8], guarded: bool) -> Resul
 /// copied.
 ///
 /// # Safety
-/// `to..to + len` is mapped and writable, and others access it at most through atomics and raw copies. `len`
-/// is the length of `runs`.
+/// `to..to + len` is mapped and writable, and other threads access it only through atomics and raw copies.
+/// `len` is the length of `runs`.
 pub(super) unsafe fn place_runs_to(
     to: *mut u8,
     runs: Runs<'_>,
@@ -76,7 +76,7 @@ pub(super) unsafe fn place_runs_to(
 /// As [`fetch`], under the guard if `guarded`. An error may leave a part copied.
 ///
 /// # Safety
-/// `from..from + stride.content(out.len())` is mapped and readable, and others access it at most through
+/// `from..from + stride.content(out.len())` is mapped and readable, and other threads access it only through
 /// atomics and raw copies.
 pub(super) unsafe fn fetch_from(
     from: *const u8,
@@ -96,8 +96,8 @@ pub(super) unsafe fn fetch_from(
 ///
 /// # Safety
 /// If `guarded`, `access` may be abandoned at any access to these bytes, as [`guard::attempt`] says: it and
-/// the functions it calls own nothing that needs a drop, hold no lock, leave no state that others rely on
-/// half changed, and do not panic.
+/// the functions it calls own nothing that needs a drop, hold no lock, leave no state half changed on which
+/// other code relies, and do not panic.
 pub(super) unsafe fn run(
     start: *const u8,
     len: usize,
@@ -115,7 +115,7 @@ pub(super) unsafe fn run(
 /// Copies `bytes` to `to`. They become visible to other threads by increasing address, the last one last.
 ///
 /// # Safety
-/// `to..to + bytes.len()` is mapped and writable, and others access it at most through atomics and raw
+/// `to..to + bytes.len()` is mapped and writable, and other threads access it only through atomics and raw
 /// copies.
 #[inline]
 pub(super) unsafe fn place(to: *mut u8, bytes: &[u8]) {
@@ -144,7 +144,8 @@ pub(super) unsafe fn place(to: *mut u8, bytes: &[u8]) {
 /// As [`place`], for several runs that become contiguous.
 ///
 /// # Safety
-/// `to..to + runs.len()` is mapped and writable, and others access it at most through atomics and raw copies.
+/// `to..to + runs.len()` is mapped and writable, and other threads access it only through atomics and raw
+/// copies.
 pub(super) unsafe fn place_runs(to: *mut u8, mut runs: Runs<'_>) {
     let head = to.align_offset(bulk::ALIGN);
     // SAFETY: the caller's range has room for all bytes of `runs`.
@@ -160,7 +161,8 @@ pub(super) unsafe fn place_runs(to: *mut u8, mut runs: Runs<'_>) {
 /// Places the next bytes of `runs`, at most `max`, run by run. Returns the address after them.
 ///
 /// # Safety
-/// `to..to + runs.len()` is mapped and writable, and others access it at most through atomics and raw copies.
+/// `to..to + runs.len()` is mapped and writable, and other threads access it only through atomics and raw
+/// copies.
 unsafe fn place_next(mut to: *mut u8, runs: &mut Runs<'_>, mut max: usize) -> *mut u8 {
     while max > 0
         && let Some(run) = runs.next_of(max)
@@ -178,7 +180,7 @@ unsafe fn place_next(mut to: *mut u8, runs: &mut Runs<'_>, mut max: usize) -> *m
 /// writes of others may be seen in part.
 ///
 /// # Safety
-/// `from..from + stride.content(out.len())` is mapped and readable, and others access it at most through
+/// `from..from + stride.content(out.len())` is mapped and readable, and other threads access it only through
 /// atomics and raw copies.
 pub(super) unsafe fn fetch(from: *const u8, mut out: &mut [u8], stride: Stride) {
     // All accesses are loads. `AtomicU8::from_ptr` requires a mutable pointer even for these.
@@ -199,7 +201,7 @@ pub(super) unsafe fn fetch(from: *const u8, mut out: &mut [u8], stride: Stride) 
 /// blocks: the bytes there are written again later. A `len` beyond the end panics.
 ///
 /// # Safety
-/// `from..from + out.len()` is mapped and readable, and others access it at most through atomics and raw
+/// `from..from + out.len()` is mapped and readable, and other threads access it only through atomics and raw
 /// copies.
 unsafe fn fetch_run(from: *mut u8, out: &mut [u8], len: usize) {
     let (head, out) = out.split_at_mut(from.align_offset(WORD).min(len));
@@ -229,20 +231,20 @@ unsafe fn fetch_run(from: *mut u8, out: &mut [u8], len: usize) {
 }
 
 /// # Safety
-/// `to..to + 8` is mapped and writable, and others access it at most through atomics and raw copies. `to` is
-/// a multiple of 8.
+/// `to..to + 8` is mapped and writable, and other threads access it only through atomics and raw copies.
+/// `to` is a multiple of 8.
 unsafe fn place_word(to: *mut u8, word: [u8; WORD]) {
-    // SAFETY: the caller promises that the 8 bytes may be written while others access them by atomics and raw
-    // copies, and that they are aligned.
+    // SAFETY: the caller promises that the 8 bytes may be written while other threads access them only
+    // through atomics and raw copies, and that they are aligned.
     unsafe { AtomicU64::from_ptr(to.cast()) }.store(u64::from_ne_bytes(word), Ordering::Release);
 }
 
 /// # Safety
-/// `from..from + 8` is mapped and readable, and others access it at most through atomics and raw copies.
+/// `from..from + 8` is mapped and readable, and other threads access it only through atomics and raw copies.
 /// `from` is a multiple of 8.
 unsafe fn fetch_word(from: *mut u8) -> [u8; WORD] {
-    // SAFETY: the caller promises that the 8 bytes may be read while others access them by atomics and raw
-    // copies, and that they are aligned. They are only loaded, so they need not be writable.
+    // SAFETY: the caller promises that the 8 bytes may be read while other threads access them only through
+    // atomics and raw copies, and that they are aligned. They are only loaded, so they need not be writable.
     unsafe { AtomicU64::from_ptr(from.cast()) }.load(Ordering::Relaxed).to_ne_bytes()
 }
 
@@ -250,18 +252,20 @@ unsafe fn fetch_word(from: *mut u8) -> [u8; WORD] {
 /// marker.
 ///
 /// # Safety
-/// `to..to + bytes.len()` is mapped and writable, and others access it at most through atomics and raw
+/// `to..to + bytes.len()` is mapped and writable, and other threads access it only through atomics and raw
 /// copies.
 unsafe fn place_end(to: *mut u8, bytes: &[u8]) {
     if let (Ok(half), true) = (<[u8; 4]>::try_from(bytes), to.cast::<u32>().is_aligned()) {
         // SAFETY: `bytes` has 4 bytes, and the caller promises that as many at `to` may be written while
-        // others access them by atomics and raw copies. They are aligned, as was just checked.
+        // other threads access them only through atomics and raw copies. They are aligned, as was just
+        // checked.
         let place = unsafe { AtomicU32::from_ptr(to.cast()) };
         return place.store(u32::from_ne_bytes(half), Ordering::Release);
     }
     for (i, byte) in bytes.iter().enumerate() {
         // SAFETY: `i` is below the length of `bytes`, and the caller promises that as many bytes at `to` may
-        // be written while others access them by atomics and raw copies. A byte is always aligned.
+        // be written while other threads access them only through atomics and raw copies. A byte is always
+        // aligned.
         unsafe { AtomicU8::from_ptr(to.wrapping_add(i)) }.store(*byte, Ordering::Release);
     }
 }
@@ -269,20 +273,21 @@ unsafe fn place_end(to: *mut u8, bytes: &[u8]) {
 /// Loads fewer bytes than a word, as [`place_end`] stores them.
 ///
 /// # Safety
-/// `from..from + out.len()` is mapped and readable, and others access it at most through atomics and raw
+/// `from..from + out.len()` is mapped and readable, and other threads access it only through atomics and raw
 /// copies.
 unsafe fn fetch_end(from: *mut u8, out: &mut [u8]) {
     if let (Ok(half), true) = (<&mut [u8; 4]>::try_from(&mut *out), from.cast::<u32>().is_aligned()) {
-        // SAFETY: `out` has 4 bytes, and the caller promises that as many at `from` may be read while others
-        // access them by atomics and raw copies. They are aligned, as was just checked, and only loaded.
+        // SAFETY: `out` has 4 bytes, and the caller promises that as many at `from` may be read while other
+        // threads access them only through atomics and raw copies. They are aligned, as was just checked,
+        // and only loaded.
         let place = unsafe { AtomicU32::from_ptr(from.cast()) };
         *half = place.load(Ordering::Relaxed).to_ne_bytes();
         return;
     }
     for (i, byte) in out.iter_mut().enumerate() {
         // SAFETY: `i` is below the length of `out`, and the caller promises that as many bytes at `from` may
-        // be read while others access them by atomics and raw copies. A byte is always aligned, and it is
-        // only loaded.
+        // be read while other threads access them only through atomics and raw copies. A byte is always
+        // aligned, and it is only loaded.
         *byte = unsafe { AtomicU8::from_ptr(from.wrapping_add(i)) }.load(Ordering::Relaxed);
     }
 }
@@ -315,8 +320,8 @@ mod bulk {
     /// Copies from `from` to `out`.
     ///
     /// # Safety
-    /// `from..from + out.len()` is mapped and readable, and others access it at most through atomics and raw
-    /// copies. The length is a multiple of 8. If it is not 0, `from` is a multiple of 8.
+    /// `from..from + out.len()` is mapped and readable, and other threads access it only through atomics and
+    /// raw copies. The length is a multiple of 8. If it is not 0, `from` is a multiple of 8.
     pub(super) unsafe fn fetch(from: *mut u8, out: &mut [u8]) {
         for (i, word) in out.as_chunks_mut().0.iter_mut().enumerate() {
             let from = from.wrapping_add(i * WORD);

@@ -24,17 +24,17 @@ pub(super) struct Regions {
 struct RegionEntry {
     /// The registration keeps it.
     region: Weak<Region>,
-    /// Made when it is used first: most regions are never sent without a copy.
+    /// Made at first use: most regions are never sent without a copy.
     external: Option<ExtBuf>,
 }
 
 impl Regions {
-    /// The registration in this slot, which is not valid yet, is of `region`.
+    /// Records that the registration in this slot, which is not valid yet, uses `region`.
     pub(super) fn insert(&self, slot: SlotNumber, region: &Arc<Region>) {
         self.lock().insert(slot, RegionEntry { region: Arc::downgrade(region), external: None });
     }
 
-    /// The registration in this slot is gone.
+    /// Called when the registration in this slot is gone.
     pub(super) fn remove(&self, slot: SlotNumber) {
         let removed = self.lock().remove(&slot);
         // Without the lock: this may unmap the region.
@@ -76,7 +76,7 @@ impl EpochGuard<'_> {
         let whole = shared.regions.external(shared.slot_of(lkey.index())?)?;
         let at = ptr.addr().checked_sub(whole.as_ptr().addr().get())?;
         let part = whole.into_slice(at..at + len as usize);
-        // Still the same registration: so the region was that of its slot.
+        // The registration is unchanged, so the region belongs to it.
         part.filter(|_| lease.is_current())
     }
 }

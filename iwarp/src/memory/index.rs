@@ -1,15 +1,15 @@
 //! Maps the 24 unpredictable bits of an STag to its slot, with two loads.
 //!
 //! The map has 16,384 pages of 1024 entries. A page (4 KiB, as large as one of the kernel, since most new
-//! indices of a small table need a new one) is there while an index in it is in use. Then another part of the
-//! map gets it: the map is as large as the most indices that were in use together need. Readers take no lock.
-//! The control lock of the table serialises writers.
+//! indices of a small table need a new one) exists while an index in it is in use, and is then reused for
+//! another part of the map: the map is as large as the maximum of indices in use at the same time needs.
+//! Readers take no lock. The control lock of the table serialises writers.
 //!
 //! A reader that has found a page may find there, a moment later, the entry of another index, whose slot has
 //! another STag. So a reader compares the STag of the slot, and a writer holds the control lock.
 //!
-//! A freed index is reused only after [`QUARANTINE`] others were allocated. A bit says that it waits, and a
-//! queue has when it was freed: at most 2 MiB and, with a million of them, 8 MiB.
+//! A freed index is reused only after [`QUARANTINE`] others were allocated. A bit marks each waiting index
+//! (at most 2 MiB in all), and a queue records when it was freed (8 MiB for a million indices).
 
 use std::collections::VecDeque;
 use std::ptr::{self, NonNull};
@@ -67,7 +67,7 @@ unsafe impl Send for IndexAllocator {}
 struct Quarantine {
     /// Whether an index waits: bits in words, in parts that are there once one of their indices was freed.
     bits: Box<[Option<Box<[u64; WORDS]>>; PARTS]>,
-    /// Those that wait, with the time when they were freed; the oldest one first.
+    /// The waiting indices with the times when they were freed, oldest first.
     waiting: VecDeque<(u32, u32)>,
 }
 
@@ -150,7 +150,7 @@ impl IndexAllocator {
         }
     }
 
-    /// The page of an index: the one that is there, a spare one, or a new one.
+    /// The page of an index: the existing page, a spare page, or a new one.
     fn page<'a>(&mut self, map: &'a IndexMap, index: u32) -> &'a Page {
         let place = &map.pages[index as usize / PAGE];
         if let Some(page) = map.page(place) {
@@ -179,7 +179,7 @@ impl Quarantine {
         self.waiting.push_back((index, now));
     }
 
-    /// Lets those go that have waited long enough.
+    /// Releases the indices that have waited long enough.
     fn release(&mut self, now: u32) {
         while let Some(&(index, freed)) = self.waiting.front()
             && now.wrapping_sub(freed) > QUARANTINE

@@ -19,7 +19,7 @@ mod kernel;
 
 use crate::memory::access::RegisterError;
 
-/// The mappings of the process that made the value. A child asks through a value of its own. On systems other
+/// The mappings of the process that made the value. A child asks through its own value. On systems other
 /// than Linux nothing is checked.
 #[derive(Default)]
 pub(super) struct Mappings {
@@ -54,7 +54,7 @@ struct Mapping {
     bytes: Range<u64>,
     readable: bool,
     writable: bool,
-    /// It shows a file, which may be shorter.
+    /// It maps a file, which may be shorter than the mapping.
     of_file: bool,
 }
 

@@ -19,7 +19,7 @@
 //!
 //! # What it is not
 //!
-//! It knows no wire format (`crate::ddp`, `crate::rdmap`) and owns no memory: regions come from
+//! This module knows no wire format (`crate::ddp`, `crate::rdmap`) and owns no memory: regions come from
 //! [`dp::Region`] or from the caller.
 
 pub mod access;

@@ -33,7 +33,7 @@ const OPEN: u64 = 1;
 /// A waiting thread polls this often before it yields its processor. An epoch lasts for a burst of packets,
 /// so a short spin may be enough.
 const SPINS: u32 = 64;
-/// It polls this often, spins included, before it sleeps between polls.
+/// Number of polls, including spins, before the waiting thread sleeps between polls.
 const YIELDS: u32 = 256;
 /// Sleep between two polls. It trades the delay of a revocation against the CPU time of the wait.
 const SLEEP: Duration = Duration::from_micros(50);

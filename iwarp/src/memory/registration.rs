@@ -65,8 +65,8 @@ impl MemoryTable {
         options: &RegisterOptions,
     ) -> Result<Registration, RegisterError> {
         // SAFETY: the caller promises mapped and accessible memory until the registration is gone, and
-        // accesses that allow others. The registration owns the value that is made here, and `Handle`, which
-        // it drops first, waits until no engine uses the memory any more.
+        // accesses that allow concurrent ones. The registration owns the value that is made here, and
+        // `Handle`, which it drops first, waits until no engine uses the memory any more.
         let memory = unsafe { self.user_memory(ptr, len, options.access.allows_writing())? };
         self.insert(memory, options)
     }

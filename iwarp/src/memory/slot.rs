@@ -164,8 +164,8 @@ impl Slot {
     }
 }
 
-/// Where a valid STag was found that is no window: a shortcut for the search alone. [`find_again`] reads the
-/// slot anew, and the user of the record makes all checks again.
+/// The place of a valid STag that is not a window: it only shortens the next search. [`find_again`] reads
+/// the slot anew, and the user of the record makes all checks again.
 ///
 /// [`find_again`]: crate::memory::table::TableShared::find_again
 #[derive(Clone, Copy, Debug)]

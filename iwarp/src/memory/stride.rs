@@ -1,6 +1,6 @@
 //! Bytes with gaps between them: content of a stream with markers, as it lies in a buffer.
 //!
-//! It knows lengths only. The content of the gaps is up to [`mpa::marker`](crate::mpa::marker).
+//! This module knows only lengths. The content of the gaps is up to [`mpa::marker`](crate::mpa::marker).
 
 /// The gaps in a buffer: the first follows `front` bytes of content, and each further one 508 bytes of
 /// content.
@@ -123,7 +123,7 @@ mod tests {
     use super::Stride;
 
     proptest! {
-        // Against each byte's own account of whether it is content.
+        // Compares with a check of each byte for being content.
         #[test]
         fn lengths_and_runs_are_those_of_the_bytes_counted_one_by_one(front in 0_usize..600, len in 0_usize..2200) {
             let is_content = |at: usize| at < front || (at - front) % 512 >= 4;

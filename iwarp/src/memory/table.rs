@@ -61,7 +61,8 @@ pub enum UserMemory {
     ///
     /// - **Order.** A handler that it installs after a registration, and that does not call ours, disables
     ///   the guard until the next registration. From then on it gets its signals from ours, until it restores
-    ///   the action that it found. Ours stands before at most eight different actions for a signal.
+    ///   the action that it found. Our handler can be installed in front of at most eight different actions
+    ///   per signal.
     /// - **Flags.** The previous handler gets the signal with its own `sa_mask`, and as its `SA_SIGINFO`,
     ///   `SA_RESETHAND`, `SA_NODEFER` and `SA_RESTART` say. `SA_ONSTACK` is different: our handler asks for
     ///   the alternate stack, so a handler called by it runs on that stack, with its size, on every thread

@@ -98,7 +98,7 @@ impl Window {
         self.kind
     }
 
-    /// Its STag with this key, bound or not.
+    /// The window's STag with this key, bound or not.
     pub fn stag(&self, key: u8) -> Stag {
         Stag::new(self.handle.index, key)
     }
@@ -137,15 +137,16 @@ impl EpochGuard<'_> {
         match kind {
             WindowKind::Type2 if shared.is_valid(number) => return Err(BindError::StillValid),
             WindowKind::Type2 if checked.is_none() => return Err(BindError::Empty),
-            // It is invalid, or bound to a region that is gone, whose revocation has waited for all engines.
+            // The window is invalid, or bound to a region that is gone; the revocation of that region has
+            // waited for all engines.
             WindowKind::Type2 => shared.revoke_slot(number),
             WindowKind::Type1 => loop {
                 shared.revoke_slot(number);
                 drop(control);
                 shared.synchronize();
                 control = shared.control();
-                // The window may have been freed meanwhile. Its index is in quarantine then and names no
-                // other.
+                // The window may have been freed meanwhile. Its index is in quarantine then, so it names no
+                // other window.
                 control.template(shared, bind.stag).ok_or(BindError::UnknownStag)?;
                 // Another queue pair may have bound it meanwhile. Then this binding replaces that one.
                 if shared.slot(number).is_none_or(|slot| !slot.is_valid()) {
@@ -216,7 +217,7 @@ fn window_record(
         access,
         traits,
         pd: template.pd,
-        // Not for more streams than the region.
+        // The window is for no more streams than its region.
         stream: if is_type_1 { parent.stream } else { Some(by.stream) },
         base_to: if zero_based { 0 } else { addr },
         ptr,

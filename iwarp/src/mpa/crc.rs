@@ -35,7 +35,7 @@ impl Crc32c {
         Self { crc: 0, in_use: false }
     }
 
-    /// Adds `bytes`, behind those added before.
+    /// Appends `bytes`.
     pub fn update(&mut self, bytes: &[u8]) {
         if self.in_use {
             self.crc = crc32c::append(self.crc, bytes);
@@ -48,7 +48,7 @@ impl Crc32c {
         Self::of(crc32c::append(0, bytes))
     }
 
-    /// The CRC of bytes that is known.
+    /// A running CRC whose value so far is `crc`.
     #[inline]
     pub(super) const fn of(crc: u32) -> Self {
         Self { crc, in_use: true }

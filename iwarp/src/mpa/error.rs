@@ -72,7 +72,7 @@ pub enum StartupFault {
     Markers,
     /// The Request offers InfiniBand's semantics
     /// ([`ConnParam::ib_semantics`](crate::verbs::ConnParam::ib_semantics)) of an older version of this
-    /// implementation, which says otherwise what is taken.
+    /// implementation, which reports in another way what it has taken.
     #[error("the peer's uwarp is older and has other semantics of InfiniBand: update it")]
     OldAgreement,
     /// Out-of-order bytes further ahead than the startup exchange can explain.
@@ -104,13 +104,13 @@ pub enum MpaError {
     /// Code 4: startup was invalid.
     #[error("invalid startup: {0}")]
     Startup(#[from] StartupFault),
-    /// Code 5, the code of local errors without a code of their own: startup was not over at its deadline.
+    /// Code 5, the code of local errors without their own code: startup was not over at its deadline.
     #[error("startup timed out")]
     StartupTimeout,
     /// Code 5: there was no free slot to hold a received buffer.
     #[error("no slot left to hold a received buffer")]
     NoHeldSlot,
-    /// Code 5: a defect of this code. The connection ends rather than lose bytes in silence.
+    /// Code 5: a defect of this code. The connection ends rather than lose bytes silently.
     #[error("a defect in the reception of FPDUs")]
     Defect,
     /// Code 6: the peer's ORD is above the IRD that this end can serve.
@@ -155,7 +155,7 @@ impl MpaError {
         TerminateCode::mpa(self.code())
     }
 
-    /// What the owner of the connection has to do.
+    /// The duty of the owner of the connection.
     pub const fn action(self) -> Action {
         match self {
             // RFC 5044 section 8 (MPA-235): an invalid startup frame closes TCP at once.

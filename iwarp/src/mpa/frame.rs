@@ -30,7 +30,7 @@ pub type PrivateData = ArrayVec<u8, MAX_PRIVATE_DATA>;
 /// One frame as on the wire.
 pub type FrameBytes = ArrayVec<u8, MAX_FRAME>;
 
-/// Which of the two frames.
+/// The kind of a startup frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameKind {
     /// The initiator's.
@@ -182,7 +182,7 @@ impl Frame {
     /// A rejecting Reply of revision 2 without its depths is accepted, as Linux siw sends it.
     ///
     /// # Errors
-    /// [`Malformed`], at the first byte that shows it. The caller checks the revision.
+    /// [`Malformed`], at the first byte that shows the fault. The caller checks the revision.
     pub fn parse(bytes: &[u8], kind: FrameKind) -> Result<Parsed, Malformed> {
         let key = &bytes[..bytes.len().min(KEY_BYTES)];
         // RFC 5044 sections 7.1.1 and 7.1.2 (MPA-149, MPA-151, MPA-196): any other key is an error.

@@ -34,14 +34,14 @@ impl Framer {
         Self { position, markers, crc, tally: None }
     }
 
-    /// Starts to sum FPDUs for the Internet checksum, if that is `wanted`.
+    /// Starts to sum FPDUs for the Internet checksum, if `wanted`.
     #[inline]
     pub const fn tally(&mut self, wanted: bool) {
         self.tally = if wanted { Some(0) } else { None };
     }
 
-    /// [`dp::checksum::partial`] of all bytes of the FPDUs since [`tally`](Self::tally); `None` if
-    /// it was not wanted, or if one of them was not framed in a single pass.
+    /// [`dp::checksum::partial`] of all bytes of the FPDUs since [`tally`](Self::tally); `None` if the sum
+    /// was not wanted, or if one of the FPDUs was not framed in a single pass.
     #[inline]
     pub const fn take_tally(&mut self) -> Option<u64> {
         self.tally.take()
@@ -83,7 +83,7 @@ impl Framer {
     ///
     /// RFC 5044 section 3 (MPA-306): this is the maximum that DDP gets.
     ///
-    /// Never inlined: a loop over FPDUs, which asks only where there are markers, would work half of it out
+    /// Never inlined: a loop over FPDUs that calls this only with markers would otherwise compute half of it
     /// before it begins.
     #[inline(never)]
     pub fn ulpdu_limit(&self, emss: usize) -> usize {
@@ -220,8 +220,8 @@ impl Framer {
     }
 
     /// Frames a ULPDU of `head` and a payload that stays where it is: makes the bytes of the FPDU around it.
-    /// For streams with neither markers nor CRCs, which read no payload. The position advances by
-    /// [`advance`](Self::advance), when the caller has the FPDU.
+    /// For streams with neither markers nor CRCs, which read no payload. The position does not advance; the
+    /// caller calls [`advance`](Self::advance) when it has sent the FPDU.
     ///
     /// # Panics
     /// As [`begin_with`](Self::begin_with), and with markers or CRCs.
@@ -238,7 +238,7 @@ impl Framer {
         FpduAround { before, behind }
     }
 
-    /// The planned FPDU was taken.
+    /// Called when the planned FPDU is sent: advances the position.
     ///
     /// # Panics
     /// When the plan is for another position.
@@ -255,7 +255,7 @@ impl Framer {
     #[inline]
     fn writer<'a>(&'a mut self, plan: FpduPlan, out: &'a mut [u8]) -> FpduWriter<'a> {
         self.check(&plan, out);
-        // It is written in pieces.
+        // The FPDU is written in pieces.
         self.tally = None;
         let ulpdu_bytes = plan.ulpdu_bytes;
         let crc = if self.crc { Crc32c::new() } else { Crc32c::unused() };
@@ -274,12 +274,12 @@ impl Framer {
     }
 }
 
-/// An FPDU whose payload stays where it is: the other bytes.
+/// The bytes around the payload of an FPDU, which stays in place.
 #[derive(Clone, Debug)]
 pub struct FpduAround {
     /// The length field and the first bytes of the ULPDU, before the payload.
     pub before: ArrayVec<u8, { LENGTH_BYTES + UlpduHead::MAX_LEN }>,
-    /// The pad and the CRC field, behind it.
+    /// The pad and the CRC field, after the payload.
     pub behind: ArrayVec<u8, { 3 + CRC_BYTES }>,
 }
 
@@ -306,12 +306,12 @@ pub struct UlpduHead {
     pub first: u64,
     /// The 8 bytes after them.
     pub second: u64,
-    /// The 4 bytes after those, if there are any.
+    /// The 4 bytes after `second`, in a header of 18 bytes.
     pub third: Option<u32>,
 }
 
 impl UlpduHead {
-    /// Bytes of the longer one.
+    /// Bytes of the longer header.
     pub const MAX_LEN: usize = 18;
 
     /// The length field of the planned FPDU, and these bytes.
@@ -323,19 +323,19 @@ impl UlpduHead {
         Front { words: [first, self.second].map(u64::to_be), rest: self.third.map(u32::to_be) }
     }
 
-    /// Bytes of it.
+    /// The number of bytes: 14 or 18.
     #[inline]
     pub const fn len(&self) -> usize {
         if self.third.is_some() { Self::MAX_LEN } else { 14 }
     }
 
-    /// Never: it has 14 bytes at least.
+    /// Always `false`: a header has at least 14 bytes.
     pub const fn is_empty(&self) -> bool {
         false
     }
 }
 
-/// An FPDU that is being written. When it is dropped unfinished, the framer stays as it was, and the slice is
+/// An FPDU that is being written. When it is dropped unfinished, the framer is unchanged, and the slice is
 /// partly written.
 #[derive(Debug)]
 pub struct FpduWriter<'a> {
@@ -353,7 +353,7 @@ pub struct FpduWriter<'a> {
     crc: Crc32c,
 }
 
-/// The bytes of the FPDU that [`FpduWriter::fill`] wants written.
+/// The place of the bytes that [`FpduWriter::fill`] passes to its closure.
 #[derive(Debug)]
 pub enum Room<'a> {
     /// All bytes of the slice. The closure adds them to the CRC, for instance by [`Crc32c::running`].

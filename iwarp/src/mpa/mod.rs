@@ -15,7 +15,7 @@
 //! | [`error`] | the errors that end a connection, and how it ends |
 //!
 //! A position is a `u64` byte count of one direction. Position 0 is the first byte after the startup frame.
-//! A stream offset is TCP's and begins earlier.
+//! A stream offset counts bytes of the TCP stream from its beginning, before the startup frames.
 
 pub mod crc;
 pub mod deframer;
@@ -38,7 +38,7 @@ pub use startup::{
 /// Bytes of the ULPDU length field, the first field of an FPDU.
 pub const LENGTH_BYTES: usize = 2;
 
-/// Bytes of the CRC field, the last field of an FPDU. It is there with and without CRCs.
+/// Bytes of the CRC field, the last field of an FPDU. Every FPDU has it, with and without CRCs.
 pub const CRC_BYTES: usize = 4;
 
 /// The longest ULPDU that may be sent: the payload of an IP datagram with all options, rounded down to a

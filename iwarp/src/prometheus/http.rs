@@ -1,11 +1,11 @@
-//! The answers of an exporter to HTTP/1.1. The program has the sockets: threads or tasks.
+//! The HTTP/1.1 responses of an exporter. The program owns the sockets, and serves them in threads or tasks.
 
 use std::io;
 
 use super::{CONTENT_TYPE, text};
 use crate::verbs::ContextStatus;
 
-/// The longest header of a request, bytes. That of Prometheus has some 300.
+/// Maximum bytes of a request's header. The header of Prometheus has some 300.
 const LONGEST_REQUEST: usize = 8192;
 
 /// The first line of a request, once `received`, all bytes of the connection so far, has its whole header.
@@ -21,11 +21,11 @@ pub fn request_line(received: &[u8]) -> io::Result<Option<String>> {
 }
 
 /// The whole response to a request by its first line. `/metrics` and `/` have the [`text`] of `statuses`,
-/// which are asked for only then. The connection is to be closed behind the response.
+/// which is called only for them. The caller closes the connection after the response.
 pub fn response(request_line: &str, statuses: impl FnOnce() -> Vec<(u64, ContextStatus)>) -> String {
     let mut words = request_line.split(' ');
     let (method, target) = (words.next(), words.next().unwrap_or_default());
-    // Parameters choose nothing here.
+    // Parameters are ignored.
     let path = target.split('?').next();
     let (status, body) = match (method, path) {
         (Some("GET"), Some("/metrics" | "/")) => ("200 OK", text(&statuses())),
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
     use crate::verbs::{Context, ContextConfig};
 
-    /// The status and the body of the response, and whether the status of the context was asked for.
+    /// The status and the body of the response, and whether `statuses` was called.
     fn answer(request: &str) -> (String, String, bool) {
         let context = Context::new(ContextConfig::default()).unwrap();
         let mut is_asked = false;

@@ -33,8 +33,8 @@ impl Arm {
         fence(Ordering::SeqCst);
     }
 
-    /// Whether a completion that was added before this call makes an event. Of several such calls, one
-    /// returns `true`.
+    /// Whether a completion that was added before this call makes an event. Of several such calls for one
+    /// arming, exactly one returns `true`.
     pub(crate) fn fires(&self, solicited: bool) -> bool {
         fence(Ordering::SeqCst);
         let due = |state: u8| state == ANY || (state == SOLICITED && solicited);

@@ -1,12 +1,12 @@
 //! Asynchronous events: changes of queues and ports that are no completions (`ibv_get_async_event`).
 //!
-//! The queue is bounded (`max_async_events`). A thread that adds an event waits for nobody but a thread that
-//! adds or takes one, and allocates nothing. When the queue is full, the object keeps the event, as a bit for
-//! each kind, and stands in a line of such objects, which is a list of their places. When the reader has
-//! taken an event, the first object of the line adds one of its own. So nothing that happened to an object is
-//! lost while the object lives, and memory is bounded all the same.
+//! The queue is bounded (`max_async_events`). A thread that adds an event waits only for other threads that
+//! add or take one, and allocates nothing. When the queue is full, the object keeps the event, as a bit for
+//! each kind, and enters a line of such objects, a list of their places. When the reader has taken an event,
+//! the first object of the line adds one of its events to the queue. So no event of an object is lost while
+//! the object lives, and memory stays bounded.
 //!
-//! A program may have a handler in place of the queue ([`AsyncEvents::set_handler`]).
+//! A program may install a handler in place of the queue ([`AsyncEvents::set_handler`]).
 
 use std::collections::VecDeque;
 use std::io;
@@ -47,8 +47,8 @@ pub enum AsyncEventKind {
     /// The port of an engine has no link (`IBV_EVENT_PORT_ERR`). Its connections stay open until their
     /// timeouts for a silent peer expire, unless the device was taken away
     /// ([`LinkState::Gone`](dp::LinkState::Gone)), which ends them at once. A port with one peer
-    /// ([`PortInfo::point_to_point`](dp::PortInfo::point_to_point)) that waits for it to come has no such
-    /// event.
+    /// ([`PortInfo::point_to_point`](dp::PortInfo::point_to_point)) that waits for its peer to come has no
+    /// such event.
     PortError,
     /// Another host uses an address of an engine's port
     /// ([`EngineCounters::stack`](crate::engine::EngineCounters) counts these; the nearest event in
@@ -67,14 +67,14 @@ pub struct AsyncEvent {
     /// queue, shared receive queue or engine. Engines count from 0, in the order in which the context made
     /// them.
     pub number: u32,
-    /// Why the connection ended, with the events that say that it did: `QpFatal`, `QpRequestError` and
+    /// Why the connection ended, for the events that report its end: `QpFatal`, `QpRequestError` and
     /// `QpAccessError`.
     pub cause: Option<ConnectionError>,
 }
 
 impl AsyncEventKind {
-    /// All kinds, in the order in which an object tells of several that it has kept: an error of the stream
-    /// comes before its last buffer.
+    /// All kinds, in the order in which an object reports the events that it has kept: an error of the
+    /// stream comes before its last buffer.
     const ALL: [Self; 11] = [
         Self::QpFatal,
         Self::QpRequestError,
@@ -98,7 +98,7 @@ impl AsyncEventKind {
         cause.filter(|_| matches!(self, Self::QpFatal | Self::QpRequestError | Self::QpAccessError))
     }
 
-    /// The kind that this one makes untrue.
+    /// The kind whose pending event this kind cancels.
     fn contrary(self) -> Option<Self> {
         match self {
             Self::PortActive => Some(Self::PortError),
@@ -137,7 +137,7 @@ struct WaitingEvents {
     kept: KeptEvents,
 }
 
-/// The events that objects keep, since the queue was full. There are none while it is not.
+/// The events that objects keep because the queue is full. There are none while it has room.
 #[derive(Default)]
 struct KeptEvents {
     /// A place for each object that may have events.
@@ -149,7 +149,7 @@ struct KeptEvents {
 /// The events that one object keeps.
 struct Place {
     number: u32,
-    /// The index of the object behind it in the line, if it is not the last one.
+    /// The index of the next object in the line, if this is not the last one.
     next: u32,
     cause: Option<ConnectionError>,
     /// A bit for each kind. The object is in the line if there are any.
@@ -165,7 +165,7 @@ pub(crate) struct EventSource {
 }
 
 impl KeptEvents {
-    /// One more object. Allocates its place, so that nothing is allocated for its events.
+    /// Adds an object. Allocates its place, so that nothing is allocated for its events.
     fn enter(&mut self, number: u32) -> u32 {
         if self.places.len() == self.places.capacity() {
             // Doubling would leave the places half empty.
@@ -174,7 +174,7 @@ impl KeptEvents {
         self.places.insert(Place { number, next: 0, cause: None, kinds: 0 }) as u32
     }
 
-    /// An object is gone, and what it has kept with it. Returns how many events these were.
+    /// Removes an object with the events that it has kept. Returns their number.
     fn leave(&mut self, place: u32) -> u32 {
         let gone = self.places.remove(place as usize);
         if gone.kinds != 0 {
@@ -183,7 +183,7 @@ impl KeptEvents {
         gone.kinds.count_ones()
     }
 
-    /// The object `gone`, with `next` behind it, leaves the line.
+    /// Removes the object `gone`, with `next` behind it, from the line.
     fn unlink(&mut self, gone: u32, next: u32) {
         self.line = match self.line {
             Some((first, last)) if first == gone => (first != last).then_some((next, last)),
@@ -249,7 +249,7 @@ impl EventSource {
         }
         {
             let mut waiting = shared.waiting();
-            // With the lock none is added behind one that the handler gets.
+            // While the lock is held, no event enters the queue behind one that the handler gets.
             if let Some(handler) = shared.handler.get() {
                 drop(waiting);
                 return handler(&event);
@@ -267,7 +267,7 @@ impl EventSource {
 }
 
 impl Drop for EventSource {
-    /// The object is gone, and what it has kept with it.
+    /// Drops the events that the object has kept.
     fn drop(&mut self) {
         let shared = &*self.events.shared;
         let lost = shared.waiting().kept.leave(self.place);
@@ -306,11 +306,12 @@ impl AsyncEvents {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// Gives events to `handler` in place of the queue, from now on and for good: it is called when an event
-    /// happens, and first with those that wait. With a handler nothing is kept, so nothing is lost.
+    /// Gives events to `handler` in place of the queue, from now on and for good: the handler is called when
+    /// an event happens, and first with the events that wait. With a handler no event is kept, so none is
+    /// lost.
     ///
     /// # Errors
-    /// [`VerbsError::Invalid`] if there is a handler.
+    /// [`VerbsError::Invalid`] if a handler is set already.
     pub fn set_handler(&self, handler: AsyncEventHandler) -> Result<(), VerbsError> {
         let shared = &*self.shared;
         let mut waiting = shared.waiting();
@@ -320,7 +321,7 @@ impl AsyncEvents {
         while let Some(event) = shared.take(&mut waiting) {
             handler(&event);
         }
-        // With the lock held there is still none.
+        // Since the lock is held, there is still no handler.
         let _ = shared.handler.set(handler);
         drop(waiting);
         shared.notifier.take().map(drop).map_err(VerbsError::System)
@@ -356,8 +357,9 @@ impl AsyncEvents {
         self.poll()
     }
 
-    /// Events that were lost: the queue was full, and their objects were gone before it had room. Of a living
-    /// object none is lost. But one that happens again before it is told is told once.
+    /// Number of events that were lost: the queue was full, and their objects were gone before it had room.
+    /// No event of a living object is lost, but an event that happens again before it is reported is
+    /// reported once.
     pub fn lost(&self) -> u64 {
         self.shared.lost.load(Ordering::Relaxed)
     }

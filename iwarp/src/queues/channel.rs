@@ -119,7 +119,7 @@ impl Notifier {
         Ok(Self { readable, writable: Some(writable), added: AtomicU64::new(0) })
     }
 
-    /// Adds one. A full counter (or pipe) needs no more: it is readable already.
+    /// Adds a notification. A full counter (or pipe) needs no more: it is readable already.
     pub(crate) fn notify(&self) {
         let result = match &self.writable {
             None => rustix::io::write(&self.readable, &1u64.to_ne_bytes()),

@@ -20,7 +20,7 @@ use super::wqe::{Counter, WqeCount};
 #[repr(align(128))]
 struct Line<T>(T);
 
-/// See the module.
+/// The entries of a completion queue, with a lock for each end.
 pub(super) struct Completions {
     tail: Line<Tail>,
     head: Line<Head>,
@@ -50,11 +50,11 @@ struct Entry {
     place: u32,
 }
 
-/// What became of completions that were to be added.
+/// The result of adding completions.
 pub(super) enum Added {
-    /// All but so many, which had no room.
+    /// All except this many completions, for which there was no room.
     Except(usize),
-    /// None of so many: the work queue makes no completions any more.
+    /// None of the completions, of which there are this many: the work queue makes no completions any more.
     Silent(usize),
 }
 
@@ -125,12 +125,12 @@ impl Completions {
         Added::Except(lost)
     }
 
-    /// Takes up to `limit` completions, oldest first, and returns their number. A caller that may find it
-    /// empty asks [`is_empty`](Self::is_empty) first, which takes no lock.
+    /// Takes up to `limit` completions, oldest first, and returns their number. A caller that often finds
+    /// the queue empty asks [`is_empty`](Self::is_empty) first, which takes no lock.
     #[inline(always)]
     pub(super) fn take(&self, limit: usize, mut each: impl FnMut(WorkCompletion)) -> usize {
         let Reader { entries, places } = &mut *self.reader();
-        // Those that are counted, so that none is taken before it counts as added.
+        // Limited to the counted completions, so that none is taken before it counts as added.
         let limit = limit.min(self.len());
         let mut count = 0;
         while count < limit
@@ -148,8 +148,8 @@ impl Completions {
         count
     }
 
-    /// Takes out the completions of the work queue with index `place`, which makes none any more. The others
-    /// stay in their order.
+    /// Removes the completions of the work queue with index `place`, which makes none any more. The other
+    /// completions keep their order.
     pub(super) fn silence(&self, place: u32) {
         let Reader { entries, places } = &mut *self.reader();
         let mut producer = self.producer();

@@ -1,7 +1,7 @@
 //! The consuming end of a queue pair: takes the posted requests, and completes them.
 //!
-//! There is one for each queue pair. The stream has it while there is a stream. Before and after that it is
-//! with the queue pair, behind a lock, for threads that flush. So requests are taken and completed by one
+//! Each queue pair has one consumer. The stream owns it while there is a stream. Before and after that, the
+//! queue pair keeps it behind a lock, for threads that flush. So requests are taken and completed by one
 //! thread at a time, without a locked instruction for each.
 
 use std::sync::{Mutex, MutexGuard};
@@ -10,18 +10,18 @@ use super::qp::{Receives, RecvEntry, SendQueue, Signals};
 use super::ring::{Oldest, RingReader};
 use super::{ConnectionError, RecvRequest, SendEntry, Signaled, WcStatus, WorkCompletion, send_opcode};
 
-/// See the module.
+/// The end of both queues where requests are taken and completed.
 pub(crate) struct QpConsumer {
     sq: RingReader<SendEntry>,
     rq: RingReader<RecvEntry>,
-    /// Receive requests that are taken for messages of the peer and not completed. Those of a queue of our
-    /// own stay at its front.
+    /// Receive requests that are taken for messages of the peer and not completed. Without a shared queue
+    /// they stay at the front of the receive queue.
     taken: usize,
-    /// With a shared queue: the place of the one that is taken from it.
+    /// With a shared queue: the place of the request that is taken from it.
     shared: Option<Box<Option<RecvRequest>>>,
 }
 
-/// Where the consumer of a queue pair is while no stream has it, in a box since it is mostly away.
+/// The place of the consumer of a queue pair while no stream owns it; boxed since the place is mostly empty.
 pub(crate) struct ConsumerPlace(Mutex<Option<Box<QpConsumer>>>);
 
 impl ConsumerPlace {
@@ -34,7 +34,7 @@ impl ConsumerPlace {
         self.0.lock().expect("no holder of this lock panics")
     }
 
-    /// Takes it, for the stream.
+    /// Takes the consumer, for the stream.
     ///
     /// # Panics
     /// If it was taken and not put back. A queue pair is reserved for one connection, which has one stream at
@@ -43,7 +43,7 @@ impl ConsumerPlace {
         *self.lock().take().expect("a queue pair has one stream")
     }
 
-    /// The stream has ended, and puts it back.
+    /// Puts the consumer back after the end of the stream.
     pub(crate) fn put_back(&self, consumer: QpConsumer) {
         *self.lock() = Some(Box::new(consumer));
     }
@@ -61,7 +61,7 @@ impl QpConsumer {
         self.sq.first()
     }
 
-    /// The oldest send request is started. Its entry is kept until it is [released](Self::release_sends).
+    /// Starts the oldest send request. Its entry is kept until it is [released](Self::release_sends).
     #[inline]
     pub(crate) fn start_send(&mut self) {
         self.sq.keep(1);
@@ -78,7 +78,7 @@ impl QpConsumer {
         self.sq.release(count);
     }
 
-    /// Removes the oldest send request, which completes at once. No other one is started.
+    /// Removes the oldest send request, which completes at once. No other request may be started.
     #[inline]
     pub(crate) fn remove_send(&mut self) {
         self.sq.remove(1);
@@ -91,7 +91,7 @@ impl QpConsumer {
         self.sq.oldest(limit)
     }
 
-    /// How many send requests wait that are not started.
+    /// The number of send requests that are not started.
     #[inline]
     pub(crate) fn count_sends(&self) -> usize {
         self.sq.len()
@@ -116,7 +116,8 @@ impl QpConsumer {
         true
     }
 
-    /// Receive requests that nobody else takes: those of its own queue, and those that are taken.
+    /// The number of receive requests that no other queue pair can take: those of the queue pair's own queue,
+    /// and those already taken.
     pub(crate) fn promised_recvs(&self) -> u32 {
         let count = if self.shared.is_some() { self.taken } else { self.rq.len() };
         count as u32
@@ -234,7 +235,7 @@ impl QpConsumer {
                 self.sq.remove(1);
                 sends.complete(signals, true, completion);
             }
-            // They were posted after all others.
+            // Late requests were posted after all others.
             while let Some(late) = posting.next_late() {
                 sends.complete(signals, true, flushed(late.wr_id, late.opcode));
             }

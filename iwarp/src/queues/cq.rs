@@ -24,17 +24,17 @@ use super::{
 
 /// Is called with the number of a completion queue that was armed and has an event
 /// ([`CqOptions::handler`]): one event for each call of [`CompletionQueue::req_notify`], or one for several
-/// that follow each other closely.
+/// calls in quick succession.
 ///
 /// It runs on the thread that completes a request: one that polls an engine, or one that posts to, modifies
 /// or drops a queue pair or a connection that is over. Such a thread holds no lock of this crate then. So the
 /// handler may poll and arm completion queues, post requests, and create and drop objects. But the thread may
 /// be inside an engine, which does nothing else meanwhile:
 ///
-/// - The handler returns soon. It takes only locks that no thread holds while it calls this crate.
+/// - The handler returns soon. It takes only locks that no thread holds while that thread calls this crate.
 /// - It neither deregisters nor invalidates memory, and frees no window: this waits for engines.
-/// - It polls no engine, looks into none and drops none: the engine that calls it is locked, and its end
-///   waits for its thread.
+/// - It neither polls, inspects nor drops an engine: the engine that calls it is locked, and dropping an
+///   engine waits for its thread.
 /// - It does not panic.
 pub type CqEventHandler = Arc<dyn Fn(u32) + Send + Sync>;
 
@@ -46,8 +46,8 @@ pub struct CqOptions<'a> {
     /// The channel for its events. Without a channel and a handler it makes none, and
     /// [`CompletionQueue::req_notify`] is an error. Default: `None`.
     pub channel: Option<&'a CompletionChannel>,
-    /// Is called for its events, in place of a channel. A channel counts the events of its completion queues;
-    /// a handler learns which one has an event. Default: `None`.
+    /// The handler of its events, in place of a channel. A channel counts the events of its completion
+    /// queues; a handler learns which one has an event. Default: `None`.
     pub handler: Option<&'a CqEventHandler>,
     /// Whether to refuse a queue pair that could make the queue overflow, that is when the depths of all
     /// queues that complete here exceed the entries. `None`: only while queue pairs of several protection
@@ -186,7 +186,7 @@ impl Drop for CqPlace {
     }
 }
 
-/// Where the events of a completion queue go.
+/// The receiver of the events of a completion queue.
 enum Events {
     None,
     Channel(CompletionChannel),
@@ -195,7 +195,7 @@ enum Events {
 
 /// A completion was lost, and the queue pairs have not been told yet.
 const OVERFLOW: u8 = 1 << 0;
-/// There was an event, and the handler was not called yet.
+/// There was an event, and the handler has not been called yet.
 const EVENT: u8 = 1 << 1;
 
 pub(crate) struct CqShared {
@@ -215,7 +215,7 @@ pub(crate) struct CqShared {
 }
 
 impl CqShared {
-    /// So many completions were lost.
+    /// Records that `count` completions were lost.
     #[cold]
     fn lose(&self, count: usize) {
         self.lost.fetch_add(count as u64, Ordering::Relaxed);
@@ -224,7 +224,7 @@ impl CqShared {
         }
     }
 
-    /// The queue was armed, and a completion was added.
+    /// Makes an event: the queue was armed, and a completion was added.
     #[cold]
     fn make_event(&self) {
         match &self.events {
@@ -270,8 +270,8 @@ impl CqShared {
             let next = self.users().next(after);
             let Some(num) = next else { return };
             after = Some(num);
-            // One at a time, without a lock: if our reference to a queue pair is the last, dropping it takes
-            // both. One that is gone meanwhile has nothing to end.
+            // One queue pair at a time, without a lock: if our reference to it is the last, dropping it
+            // takes both locks. A queue pair that is gone meanwhile needs no end.
             let Some(qp) = self.resources.qp(num) else { continue };
             // RFC 5042 section 6.4.6 (SEC-159): an overflow ends the queue pairs of this completion queue,
             // and no other.
@@ -307,7 +307,7 @@ impl CqShared {
         &self.resources
     }
 
-    /// Removes a queue pair. `demand` is as it was when it was added.
+    /// Removes a queue pair. `demand` is the same as when it was added.
     pub(super) fn detach(&self, qp_num: u32, demand: Demand) {
         self.users().detach(qp_num, demand);
     }
@@ -385,11 +385,11 @@ impl CompletionQueue {
     }
 
     /// Requests one event, on the channel or by the handler, for the next completion (`ibv_req_notify_cq`);
-    /// with `solicited_only`, for the next solicited or failed completion. Completions that are there already
+    /// with `solicited_only`, for the next solicited or failed completion. Completions that wait already
     /// make no event: [arm, poll, wait](CompletionChannel#arm-poll-wait).
     ///
     /// # Errors
-    /// [`VerbsError::Invalid`] if the queue has neither.
+    /// [`VerbsError::Invalid`] if the queue has neither a channel nor a handler.
     pub fn req_notify(&self, solicited_only: bool) -> Result<(), VerbsError> {
         if matches!(self.shared.events, Events::None) {
             let text = "this completion queue was made without a channel and without a handler";

@@ -12,7 +12,7 @@ use super::usage::Permit;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Demand {
     pub(crate) pd: PdId,
-    /// For its own queues.
+    /// Entries for the queue pair's own queues.
     pub(crate) own: usize,
     /// Number and depth of its shared receive queue, if its receives complete here.
     pub(crate) srq: Option<(u32, usize)>,
@@ -28,7 +28,7 @@ pub(crate) struct CqUsers {
     pds: BTreeMap<u32, usize>,
     /// Queue pairs by shared receive queue.
     srqs: BTreeMap<u32, usize>,
-    /// Entries that all of them may fill.
+    /// Entries that all queue pairs together may fill.
     needed: usize,
     /// The permit for its entries, out of `max_cqe_total`.
     pub(crate) granted: Permit,
@@ -56,7 +56,7 @@ impl CqUsers {
         Ok(())
     }
 
-    /// Removes a queue pair, if it was added. `demand` is the same as then.
+    /// Removes a queue pair, if it was added. `demand` is the same as when it was added.
     pub(crate) fn detach(&mut self, qp_num: u32, demand: Demand) {
         if self.qps.remove(&qp_num) {
             self.remove(demand);

@@ -1,4 +1,4 @@
-//! How threads of the user tell an engine of new work, and wake it.
+//! How threads of the user notify an engine of new work, and wake it.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,9 +8,9 @@ use super::work_list::{Full, WorkList};
 
 /// The doorbells of an engine.
 pub(crate) struct Doorbells {
-    /// Slots of connections with new posts or an `Ask`. A queue pair is seldom in it twice.
+    /// Slots of connections with new posts or an `Ask`. A slot is seldom in the list twice.
     slots: WorkList,
-    /// A slot did not fit. The engine then looks at every connection.
+    /// True if a slot did not fit. The engine then visits every connection.
     lost: AtomicBool,
     /// Set while commands may wait, so that an idle poll takes no lock.
     commanded: AtomicBool,
@@ -79,7 +79,7 @@ impl Doorbells {
         self.slots.prepare_sleep(|| !self.is_commanded() && !self.lost.load(Ordering::Acquire))
     }
 
-    /// The engine is awake: takes the notifications that woke it.
+    /// Called when the engine is awake: takes the notifications that woke it.
     pub(crate) fn end_sleep(&self) -> std::io::Result<()> {
         self.slots.end_sleep();
         self.waker.take().map(drop)
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn slots_come_out_in_order_over_and_over() {
-        // The number in an entry is its lower half, which comes again after four billion additions.
+        // The number in an entry is its lower half, which repeats after four billion additions.
         for list in [WorkList::new(3), WorkList::after(u64::from(u32::MAX) - 9, 3)] {
             let add = |slot| list.add(slot).is_ok_and(|wakes| !wakes);
             for round in 0..10 {
@@ -121,8 +121,8 @@ mod tests {
         assert!(list.prepare_sleep(|| true) && list.announce() && !list.announce());
     }
 
-    /// A doorbell that finds no room is not forgotten: the engine learns that it was lost, and does not
-    /// sleep.
+    /// A doorbell that finds no room is not forgotten: the engine learns that a doorbell was lost, and does
+    /// not sleep.
     #[test]
     fn a_doorbell_that_finds_no_room_is_answered_too() {
         let doorbells = Doorbells::new(1, Notifier::new().unwrap());

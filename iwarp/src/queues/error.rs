@@ -32,7 +32,7 @@ pub enum VerbsError {
         /// The maximum.
         max: u64,
     },
-    /// The buffer of an atomic has another length than the eight bytes that come back.
+    /// The buffer of an atomic is not eight bytes long, the length of the returned value.
     #[error("an atomic returns 8 bytes: give it one element of that length, not {got}")]
     AtomicLength {
         /// Its length.
@@ -44,12 +44,13 @@ pub enum VerbsError {
     /// A limit of the context is reached.
     #[error("limit reached: {name} = {limit}")]
     Limit {
-        /// The limit's name in [`ContextLimits`](super::ContextLimits), or the numbers that are used up.
+        /// The limit's name in [`ContextLimits`](super::ContextLimits), or the kind of number that is used
+        /// up.
         name: &'static str,
         /// Its value.
         limit: usize,
     },
-    /// The completion queue would be too small for its queues, and checks that
+    /// The completion queue would be too small for its queues, and its size is checked
     /// ([`CqOptions::strict`](super::CqOptions::strict)).
     #[error(
         "a completion queue of {cqe} entries for queues that may need {needed}: resize it, or make the queues shorter"
@@ -65,7 +66,7 @@ pub enum VerbsError {
         "the completion queue has overflowed: make another one, with an entry for each request (`cqe_for`)"
     )]
     CqOverflowed,
-    /// Memory of the caller that it may not access itself, in this way.
+    /// The caller itself may not access this memory in this way.
     #[error("{0}")]
     Inaccessible(String),
     /// A parameter is out of range.
@@ -94,7 +95,7 @@ pub struct StreamError {
     pub etype: u8,
     /// Error code. Its meaning depends on layer and type.
     pub code: u8,
-    /// Whether the peer reported it in a Terminate. Otherwise it was found here.
+    /// True if the peer reported the error in a Terminate; false if it was found here.
     pub from_peer: bool,
 }
 
@@ -145,19 +146,19 @@ pub enum ConnectionError {
     /// The peer did not finish a close or a Terminate in time, or did not answer a Read before a close.
     #[error("the peer did not close the connection, or answer a Read before that, in time")]
     CloseTimeout,
-    /// The peer had no receive request for a message of ours in time
+    /// The peer had no receive request for our message in time
     /// ([`WcStatus::RnrRetryExceeded`](super::WcStatus::RnrRetryExceeded)).
     #[error("the peer had no receive request for a message in time")]
     ReceiverNotReady,
-    /// The local port that was asked for is in use towards this peer.
+    /// The requested local port is in use towards this peer.
     #[error("the local port is in use: choose another one, or let the stack choose")]
     PortInUse,
-    /// No connection or port is free, or the stack listens on its maximum of ports.
+    /// No connection or port is free, or the stack listens on the maximum number of ports.
     #[error("no resources for the connection: close connections or raise the engine's limits")]
     NoResources,
 }
 
-// A completion has one, and its size counts.
+// Each completion contains one, so its size matters.
 const _: () = assert!(size_of::<Option<ConnectionError>>() == 4);
 
 impl ConnectionError {

@@ -1,5 +1,5 @@
-//! Errors as `std::io::Error`, for programs whose functions return that. The error itself is kept, and comes
-//! back with [`io::Error::downcast`].
+//! Conversion of errors to `std::io::Error`, for programs whose functions return it. The original error is
+//! kept: [`io::Error::downcast`] returns it.
 
 use std::io::{self, ErrorKind};
 
@@ -47,7 +47,7 @@ impl From<ConnectionError> for io::Error {
 }
 
 /// A full queue is `WouldBlock`, a queue pair without a connection `NotConnected`, a limit `QuotaExceeded`, a
-/// wrong argument `InvalidInput`. An error of the system stays as it is.
+/// wrong argument `InvalidInput`. An error of the system is unchanged.
 impl From<VerbsError> for io::Error {
     fn from(error: VerbsError) -> Self {
         let kind = match error {

@@ -1,14 +1,15 @@
 //! The line of queue pairs whose messages wait for a request of a shared receive queue.
 //!
-//! A request that is posted while queue pairs wait is reserved for the first of them, which is called. It
-//! takes its request when its engine gets to it. Meanwhile no other queue pair that may wait takes that
-//! request. So each gets its turn, and one that has more messages waits behind the others again. (A queue
-//! pair without InfiniBand's semantics cannot wait. It takes what is there, and a queue pair that comes too
-//! late for its reserved request waits anew.)
+//! A request that is posted while queue pairs wait is reserved for the first queue pair of the line, whose
+//! engine is notified. The queue pair takes its request when its engine polls it. Meanwhile no other queue
+//! pair that may wait takes that request. So each queue pair gets its turn, and a queue pair with more
+//! messages enters the line again at its end. (A queue pair without InfiniBand's semantics cannot wait. It
+//! takes any posted request, even a reserved one; the queue pair that finds its reserved request gone waits
+//! again.)
 //!
 //! A queue pair enters the line, *then* looks for requests. A thread posts a request, *then* looks at the
 //! line. Each side has a sequentially consistent fence between its two steps, so one of them sees the other.
-//! Whoever leaves the line without its request passes it on.
+//! A queue pair that leaves the line without its request passes the request on.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering, fence};
@@ -18,11 +19,11 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Turn {
-    /// None does.
+    /// No message waits.
     Out,
-    /// One does.
+    /// A message waits.
     Waits,
-    /// One has waited, and a request of the shared queue is reserved for it.
+    /// A message has waited, and a request of the shared queue is reserved for it.
     Granted,
 }
 
@@ -34,20 +35,20 @@ pub(super) trait Waiter: Send + Sync {
     /// Its turn.
     fn turn(&self) -> &TurnCell;
 
-    /// A request is reserved for it.
+    /// Called when a request is reserved for the queue pair.
     fn call(&self);
 }
 
-/// See the module.
+/// The line of waiting queue pairs of a shared receive queue.
 pub(super) struct RecvLine {
     inner: Mutex<Inner>,
-    /// Queue pairs that wait, and those whose request is reserved.
+    /// Number of queue pairs that wait or whose request is reserved.
     contenders: AtomicUsize,
 }
 
 #[derive(Default)]
 struct Inner {
-    /// Each with the address of its turn, by which it is found.
+    /// The waiting queue pairs, each with the address of its turn, by which it is found.
     waiting: VecDeque<(usize, Weak<dyn Waiter>)>,
     /// Queue pairs whose request is reserved.
     granted: usize,
@@ -68,7 +69,7 @@ impl TurnCell {
         self.0.store(turn as u8, Ordering::Release);
     }
 
-    /// Sets it, and returns what it was.
+    /// Sets the turn, and returns the previous one.
     pub(super) fn replace(&self, turn: Turn) -> Turn {
         turn_of(self.0.swap(turn as u8, Ordering::AcqRel))
     }
@@ -91,7 +92,7 @@ impl RecvLine {
         Self { inner: Mutex::default(), contenders: AtomicUsize::new(0) }
     }
 
-    /// One more queue pair may wait. Allocates its place.
+    /// Adds a queue pair that may wait. Allocates its place.
     pub(super) fn join(&self) {
         let mut inner = self.inner();
         inner.members += 1;
@@ -99,7 +100,7 @@ impl RecvLine {
         inner.waiting.reserve(places);
     }
 
-    /// A queue pair that has joined is gone.
+    /// Called when a queue pair that has joined is gone.
     pub(super) fn quit(&self) {
         self.inner().members -= 1;
     }
@@ -110,8 +111,8 @@ impl RecvLine {
         self.inner().members
     }
 
-    /// Whether a queue pair that may wait may take a request now, while `posted` are there. It has no turn
-    /// afterwards.
+    /// Whether a queue pair that may wait may take a request now, while `posted` requests are in the queue.
+    /// It has no turn afterwards.
     pub(super) fn take_turn(&self, turn: &TurnCell, posted: impl Fn() -> usize) -> bool {
         if self.contenders.load(Ordering::Acquire) == 0 {
             return true;
@@ -126,8 +127,8 @@ impl RecvLine {
         inner.waiting.is_empty() && posted() > inner.granted
     }
 
-    /// `who` waits. It is called once a request is there, which may be now. Requests that are there are
-    /// counted by `posted`.
+    /// Adds `who` to the line. It is called once a request is posted, which may be now. `posted` returns the
+    /// number of requests in the queue.
     pub(super) fn enter(&self, who: Weak<dyn Waiter>, turn: &TurnCell, posted: impl Fn() -> usize) {
         {
             let mut inner = self.inner();
@@ -141,7 +142,7 @@ impl RecvLine {
         self.serve(posted);
     }
 
-    /// A queue pair does not wait any more. What was reserved for it goes to the next one.
+    /// Removes a queue pair from the line. A request that was reserved for it goes to the next one.
     pub(super) fn leave(&self, turn: &TurnCell, posted: impl Fn() -> usize) {
         {
             let mut inner = self.inner();
@@ -163,7 +164,7 @@ impl RecvLine {
         }
     }
 
-    /// Reserves the requests that are free for those that wait longest.
+    /// Reserves the free requests for the queue pairs that have waited longest.
     #[cold]
     fn serve(&self, posted: impl Fn() -> usize) {
         while let Some(next) = self.grant(&posted) {

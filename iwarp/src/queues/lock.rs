@@ -1,23 +1,24 @@
 //! The lock of one end of a ring.
 //!
-//! It is held for some tens of instructions, seldom longer. So threads that meet spin, and do not sleep at
-//! first. To take it costs one locked instruction, and to release it none; a `Mutex` has one for each.
+//! The lock is held for some tens of instructions, seldom longer. So a thread that finds it locked spins at
+//! first, and does not sleep. Taking the lock costs one locked instruction, and releasing it none; a `Mutex`
+//! needs one for each.
 //!
-//! A thread that waits long yields its processor and then sleeps between its tries. So a holder that was
-//! preempted goes on, also where the waiting thread has a higher real-time priority on the same CPU.
+//! A thread that waits long yields its processor and then sleeps between its tries. So a preempted holder
+//! can continue even if the waiting thread has a higher real-time priority on the same CPU.
 
 use std::time::Duration;
 
 use spin::mutex::{SpinMutex, SpinMutexGuard};
 
-/// Tries before a waiting thread yields its processor. The usual holder is done sooner.
+/// Tries before a waiting thread yields its processor. The holder usually releases the lock sooner.
 const SPINS: u32 = 64;
-/// Tries, these included, before it sleeps between them.
+/// Tries, including the first `SPINS`, before a waiting thread sleeps between tries.
 const YIELDS: u32 = 256;
 /// Sleep between two tries.
 const SLEEP: Duration = Duration::from_micros(50);
 
-/// See the module.
+/// A lock that spins first; see the module.
 pub(super) struct Lock<T>(SpinMutex<T>);
 
 /// Releases the lock when it is dropped.
@@ -46,7 +47,7 @@ impl<T> Lock<T> {
                 _ => std::thread::sleep(SLEEP),
             }
             tries = tries.saturating_add(1);
-            // The load first: it leaves the cache line with the holder.
+            // The load comes first: it leaves the cache line with the holder.
             if !self.0.is_locked()
                 && let Some(guard) = self.0.try_lock()
             {

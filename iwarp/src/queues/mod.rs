@@ -1,23 +1,23 @@
 //! Queue pairs, completion queues and shared receive queues with their rings of requests and completions, and
 //! the signals between threads of the user and an engine.
 //!
-//! Some of these are objects of users ([`CompletionQueue`], [`SharedReceiveQueue`]). They are here since a
-//! queue pair holds them, and since the protocol of a stream ([`rdmap`](crate::rdmap)), which does not know
-//! [`verbs`](crate::verbs), completes requests on them. `verbs` exports them, and has the calls that create
-//! other objects. State that users share with an engine but no stream needs is in `verbs` itself: connections
-//! in setup (`cm/identifier.rs`), bytes before MPA (`cm/stream.rs`), and the commands to an engine
-//! (`engine_handle.rs`). Nothing here moves data.
+//! Some of these are objects of users ([`CompletionQueue`], [`SharedReceiveQueue`]). They are in this module
+//! since a queue pair holds them, and since the protocol of a stream ([`rdmap`](crate::rdmap)), which does
+//! not know [`verbs`](crate::verbs), completes requests on them. `verbs` exports them, and contains the
+//! calls that create other objects. State that users share with an engine but no stream needs is in `verbs`
+//! itself: connections in setup (`cm/identifier.rs`), bytes before MPA (`cm/stream.rs`), and the commands to
+//! an engine (`engine_handle.rs`). Nothing here moves data.
 //!
 //! | file | contents |
 //! |---|---|
 //! | `wr.rs`, `wc.rs` | work requests and work completions |
 //! | `qp_init.rs`, `qp_state.rs`, `qp_status.rs` | a queue pair: its options, its states, its status |
-//! | `qp.rs`, `qp/` | a queue pair: its owners, each with a file, and what needs several of them |
+//! | `qp.rs`, `qp/` | a queue pair: its parts, each in a file, and the operations on several parts |
 //! | `cq.rs`, `cq_users.rs`, `srq.rs` | completion queues, shared receive queues |
 //! | `line.rs` | the queue pairs whose messages wait for a request of a shared receive queue |
 //! | `send_entry.rs`, `consumer.rs` | a posted request, and the end of both queues where requests are taken and completed |
 //! | `completions.rs`, `wqe.rs` | the entries of a completion queue, and the count of used work queue entries |
-//! | `doorbells.rs`, `rung.rs`, `work_list.rs` | how users signal work to an engine, and how it sleeps without missing any |
+//! | `doorbells.rs`, `rung.rs`, `work_list.rs` | how users signal work to an engine, and how the engine sleeps without missing work |
 //! | `ring.rs`, `shared_cell.rs`, `lock.rs` | the ring of a work queue, its entries, and the lock of one end of a ring |
 //! | `arm.rs`, `channel.rs`, `async_event.rs` | how users learn of completions and events |
 //! | `pd.rs`, `resources.rs`, `usage.rs` | protection domains, memory and limits, which requests are checked against |

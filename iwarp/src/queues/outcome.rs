@@ -20,7 +20,7 @@
 //! flushed. With InfiniBand's semantics the peer's 0/2/06, 1/2/05, and 0/2/07 for an atomic lead to
 //! [`RemoteInvalidRequest`](super::WcStatus::RemoteInvalidRequest), and where the peer is silent the oldest
 //! request gets [`RetryExceeded`](super::WcStatus::RetryExceeded). Each completion has layer, type and code
-//! of the error. An error that has no number in the documents counts as the row of its layer and type.
+//! of the error. An error without a number in the RFCs belongs to the row of its layer and type.
 //!
 //! [f]: super::WcStatus::WrFlushError
 //! [ra]: super::WcStatus::RemoteAccessError

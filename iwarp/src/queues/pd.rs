@@ -1,4 +1,4 @@
-//! What queue pairs and users share of a protection domain, and the checks of a request against it.
+//! The shared part of a protection domain, and the checks of a request against it.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! The state that a queue pair shares with its engine. Each part has an owner, with a file of its own; here
-//! is what needs several of them.
+//! The state that a queue pair shares with its engine. Each part has its own type and file; this file has
+//! the operations on several parts.
 
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -103,8 +103,8 @@ impl QpShared {
         Ok(())
     }
 
-    /// The connection is established, with these depths. `outlives_peer` counts with InfiniBand's semantics
-    /// only.
+    /// Called when the connection is established, with these depths. `outlives_peer` counts with
+    /// InfiniBand's semantics only.
     pub(crate) fn connected(&self, (ord, ird): (u16, u16), ib_semantics: bool, outlives_peer: bool) {
         self.attributes.agree((ord, ird), ib_semantics, outlives_peer);
         if ib_semantics {
@@ -117,12 +117,12 @@ impl QpShared {
         fence(Ordering::SeqCst);
     }
 
-    /// No connection serves Reads of the peer any more.
+    /// Called when no connection serves Reads of the peer any more: returns their slots to the quota.
     fn return_read_slots(&self) {
         self.attributes.shrink_read_slots(&self.config.resources().quotas.read_slots, 0);
     }
 
-    /// No connection is made, because of `error`.
+    /// Called when no connection is made, because of `error`.
     pub(crate) fn refuse(&self, error: StreamError) {
         self.state.refuse(error);
         self.enter_error();
@@ -143,7 +143,7 @@ impl QpShared {
         if let Some(consumer) = &mut *self.consumer.lock() {
             consumer.flush(&self.sends, &self.receives, &self.signals, self.state.cause());
         }
-        // Without the lock: this may flush other queue pairs.
+        // After the lock is released, since this may flush other queue pairs.
         self.report();
     }
 
@@ -153,7 +153,8 @@ impl QpShared {
         self.receives.report();
     }
 
-    /// Its user destroys it: no completion of it is in a completion queue any more, and none will be.
+    /// Called when the user destroys the queue pair: removes its completions from the completion queues; no
+    /// more are added.
     pub(crate) fn discard_completions(&self) {
         self.sends.discard_completions();
         self.receives.discard_completions();

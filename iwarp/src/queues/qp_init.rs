@@ -14,7 +14,7 @@ pub struct QpInit<'a> {
     /// The queue for receive completions; may be the same one.
     pub recv_cq: &'a CompletionQueue,
     /// The shared receive queue for receive buffers, of the same protection domain. `None`: the queue pair
-    /// has a receive queue of its own. Default: `None`.
+    /// has its own receive queue. Default: `None`.
     pub srq: Option<&'a SharedReceiveQueue>,
     /// Outstanding send requests. A request counts until its completion is polled. Default: 128.
     pub max_send_wr: usize,
@@ -36,8 +36,8 @@ pub struct QpInit<'a> {
     pub sq_sig_all: bool,
     /// The send queue takes requests before there is a connection, in [`QpState::Idle`](super::QpState).
     /// They wait, and are sent in order once the connection is established; if it fails, or the queue pair
-    /// enters `Error`, they are flushed. Only the connection determines whether a Read or an atomic is
-    /// allowed: one that is posted early and finds an ORD of 0 ends the stream, and completes with
+    /// enters `Error`, they are flushed. Whether a Read or an atomic is allowed is known only once the
+    /// connection is made: an early one that finds an ORD of 0 ends the stream, and completes with
     /// [`WcStatus::LocalQpOperationError`](super::WcStatus::LocalQpOperationError). Off by default: a post
     /// in `Idle` is refused. Default: `false`.
     pub early_sends: bool,

@@ -25,13 +25,13 @@ pub enum QpState {
     Idle,
     /// Connected: all requests may be posted.
     Rts,
-    /// A graceful close is under way: the requests posted before are sent, then FIN.
+    /// A graceful close is in progress: the requests posted before are sent, then FIN.
     Closing,
     /// A Terminate was sent or received, or the connection failed: requests are flushed.
     Terminate,
     /// The connection is over. Every request is flushed.
     Error,
-    /// The peer has ended the connection, and the queue pair outlives that: receives stay. The first send
+    /// The peer has ended the connection, and the queue pair outlives its end: receives stay. The first send
     /// completes with [`RetryExceeded`](super::WcStatus::RetryExceeded), and `Error` follows.
     Orphaned,
 }

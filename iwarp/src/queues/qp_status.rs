@@ -25,6 +25,7 @@ pub(crate) trait Listed: Send + Sync {
     /// Its state now.
     fn status(&self) -> QpStatus;
 
-    /// A completion was lost. Sends a Terminate, if there is a connection, and flushes both queues.
+    /// Called when a completion was lost. Sends a Terminate, if there is a connection, and flushes both
+    /// queues.
     fn fail_for_cq(&self);
 }

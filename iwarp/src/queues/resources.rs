@@ -45,15 +45,15 @@ pub struct ContextLimits {
     /// Asynchronous events that may wait. Further events are kept by their objects, one of each kind, and
     /// wait as soon as there is room. Default: 1024.
     pub max_async_events: usize,
-    /// Events that may wait in one event channel. Further ones are kept only if they are of identifiers that
-    /// the program holds ([`EventChannel`](crate::verbs::EventChannel#limit)); the others are lost and
-    /// counted. Default: 512.
+    /// Events that may wait in one event channel. Further events are kept only if they belong to identifiers
+    /// that the program holds ([`EventChannel`](crate::verbs::EventChannel#limit)); other events are lost
+    /// and counted. Default: 512.
     pub max_cm_events: usize,
 }
 
 /// Sized for 16,384 connections, with 1024 completion entries and 2 x 128 Read slots for each (the default
-/// IRD, for Reads and for atomics). Objects take their memory when they are created, so a limit that is not
-/// reached costs nothing. Only the event queues take their memory at once, so they are short.
+/// IRD, for Reads and for atomics). Objects allocate their memory when they are created, so a limit that is
+/// not reached costs nothing. Only the event queues are allocated in advance, so they are short.
 impl Default for ContextLimits {
     fn default() -> Self {
         Self {
@@ -80,30 +80,30 @@ pub(crate) struct Resources {
     pub(crate) quotas: Quotas,
     pub(crate) events: AsyncEvents,
     pub(crate) memory: MemoryTable,
-    /// Requests whose local memory is wrong are accepted.
+    /// True if requests with invalid local memory are accepted, and fail later.
     pub(crate) late_memory_checks: bool,
     qp_nums: QpNumbers,
-    /// The streams that were numbered: one for each queue pair.
+    /// The number of streams so far: one for each queue pair.
     streams: AtomicU64,
     pd_nums: Numbers,
     cq_nums: Numbers,
     srq_nums: Numbers,
 }
 
-/// Numbers for queue pairs: 24 bits, as programs exchange them, and never 0. A number that is free again
-/// comes after all others. So for a long time it names no later queue pair, as when a peer still has it. (A
-/// region that is limited to a queue pair names its stream, whose number is never used again.)
+/// Numbers for queue pairs: 24 bits, as programs exchange them, and never 0. A freed number is reused after
+/// all other numbers. So for a long time it names no other queue pair, in case a peer still uses it. (A
+/// region that is limited to a queue pair names its stream, whose number is never reused.)
 struct QpNumbers(Mutex<QpNumbersInUse>);
 
 struct QpNumbersInUse {
-    /// The next one to try.
+    /// The next number to try.
     next: u32,
-    /// The queue pairs by their numbers. One that is being made has none.
+    /// The queue pairs by number. While a queue pair is being made, its entry is `None`.
     used: BTreeMap<u32, Option<Weak<dyn Listed>>>,
 }
 
-/// Numbers for the objects of another kind: 1, 2, and so on. A number is never used again and never 0, so the
-/// number of an object that is gone names no later one.
+/// Numbers for the objects of another kind: 1, 2, and so on. A number is never used again and never 0, so
+/// the number of a destroyed object never names another one.
 struct Numbers {
     kind: &'static str,
     next: AtomicU32,
@@ -121,7 +121,7 @@ pub(crate) struct Quotas {
 
 impl Resources {
     /// # Errors
-    /// [`VerbsError::System`] if no descriptor is left for the events.
+    /// [`VerbsError::System`] if no descriptor is available for the events.
     pub(crate) fn new(
         limits: ContextLimits,
         memory: MemoryTable,
@@ -148,8 +148,8 @@ impl Resources {
         }))
     }
 
-    /// Objects of two contexts are not used together: each context numbers its own, and has its own
-    /// memory and limits.
+    /// Checks that an object of `other` may be used with this context. Objects of two contexts may not be
+    /// used together: each context has its own numbers, memory and limits.
     pub(crate) fn same(&self, other: &Self) -> Result<(), VerbsError> {
         // RFC 5040 sections 8.1.1 and 8.1.2 (RDMAP-359, RDMAP-366): users of different contexts share
         // nothing.
@@ -163,31 +163,32 @@ impl Resources {
     pub(crate) fn take_qp_num(&self) -> Result<u32, VerbsError> {
         let permit = self.quotas.qp.take(1)?;
         let num = self.qp_nums.take()?;
-        // `free_qp_num` gives it back.
+        // `free_qp_num` returns the permit.
         permit.into_count();
         Ok(num)
     }
 
-    /// The queue pair that has taken `num` is made, and is found by it from now on.
+    /// Enters the queue pair that has taken `num`; it is found by this number from now on.
     pub(crate) fn enter_qp(&self, num: u32, qp: &Arc<impl Listed + 'static>) {
         self.qp_nums.in_use().used.insert(num, Some(Arc::downgrade(qp) as Weak<dyn Listed>));
     }
 
-    /// The queue pair with this number. The caller holds no lock that its drop takes: the last owner may go
-    /// meanwhile.
+    /// The queue pair with this number. The caller must hold no lock that its drop takes: the returned
+    /// reference may be the last.
     pub(crate) fn qp(&self, num: u32) -> Option<Arc<dyn Listed>> {
         self.qp_nums.in_use().used.get(&num)?.as_ref()?.upgrade()
     }
 
     /// All queue pairs, by their numbers.
     pub(crate) fn qps(&self) -> Vec<QpStatus> {
-        // The last owner of one may go meanwhile. So none is dropped under the lock, which its drop takes.
+        // Any of these references may become the last. So none is dropped under the lock, which the drop of
+        // a queue pair takes.
         let in_use: Vec<_> =
             self.qp_nums.in_use().used.values().flatten().filter_map(Weak::upgrade).collect();
         in_use.iter().map(|qp| qp.status()).collect()
     }
 
-    /// The queue pair with this number is gone.
+    /// Called when the queue pair with this number is gone.
     pub(crate) fn free_qp_num(&self, num: u32) {
         self.qp_nums.free(num);
         self.quotas.qp.take_back(1);
@@ -267,7 +268,7 @@ mod tests {
     use super::super::{CompletionQueue, CqOptions, PdShared, QpInit, QpShared};
     use super::*;
 
-    /// A number has 24 bits, is never 0 or in use, and comes again after all others.
+    /// A number has 24 bits, is never 0 or in use, and is reused after all others.
     #[test]
     fn a_queue_pair_gets_the_number_that_was_free_for_longest() {
         let numbers = QpNumbers::new();
@@ -279,8 +280,8 @@ mod tests {
         assert_eq!([(); 4].map(|()| numbers.take().unwrap()), [0xff_ffff, 1, 3, 5], "2 and 4 are in use");
     }
 
-    /// A number that came again would be the name of two objects: a region of the first one's protection
-    /// domain would belong to the second one as well.
+    /// A number that is used twice would name two objects: a region of the first one's protection domain
+    /// would belong to the second one as well.
     #[test]
     fn no_number_is_given_twice() {
         let resources =
@@ -294,7 +295,7 @@ mod tests {
         }
     }
 
-    /// Nothing of a queue pair stays when it is gone: neither its number nor its place in the list of all.
+    /// A destroyed queue pair leaves neither its number nor its place in the list of all queue pairs.
     #[test]
     fn a_queue_pair_that_is_gone_leaves_no_number() {
         let resources =
@@ -309,7 +310,7 @@ mod tests {
         assert_eq!((used(), resources.qps().len()), (vec![second.config.num], 1));
         drop(second);
         assert!(used().is_empty() && resources.qps().is_empty());
-        // Nor does one that was not made, as its completion queue has no room for it.
+        // Nor does a queue pair that was not made because its completion queue has no room.
         let strict = CompletionQueue::new(
             Arc::clone(&resources),
             &CqOptions { strict: Some(true), ..CqOptions::new(1) },

@@ -1,10 +1,10 @@
-//! The ring of a work queue: one end adds requests, the other one reads them where they lie and removes them.
-//! The reader may start a request and keep its entry: the entry is still there to be read, behind the place
-//! where the reader goes on.
+//! The ring of a work queue: one end adds requests, the other reads them in place and removes them.
+//! The reader may start a request and keep its entry: the entry can still be read, before the entry with
+//! which the reader goes on.
 //!
-//! A ring takes 88 bytes besides its entries. One of `rtrb` takes 384, since each position has two cache
-//! lines of its own there. An idle queue pair has two rings, so these lines count. Here the two positions are
-//! a cache line apart, as the two threads write them all the time.
+//! A ring takes 88 bytes besides its entries. A ring of `rtrb` takes 384, since each position there has two
+//! cache lines to itself. An idle queue pair has two rings, so these bytes matter. Here the two positions
+//! are a cache line apart, as the two threads write them all the time.
 //!
 //! Entries own nothing, so nothing is dropped with them.
 //!
@@ -31,9 +31,9 @@ struct Ring<T> {
 const _: () = assert!(offset_of!(Ring<u64>, tail) - offset_of!(Ring<u64>, head) >= 64);
 
 // SAFETY: the two ends are one value each, and their methods are the only ones that access an entry. The
-// reader accesses the `tail - head` entries that were added and not removed, the writer the others. Each
-// learns of the entries that the other has left by an acquire load of its release store. So an entry has one
-// user at a time, and moves from thread to thread with `T: Send`.
+// reader accesses the `tail - head` entries that were added and not removed, the writer the others. Each end
+// learns of entries that the other end has passed to it by an acquire load of the other's release store. So
+// an entry has one user at a time, and moves from thread to thread with `T: Send`.
 #[allow(unsafe_code, reason = "two threads use the entries in turn")]
 unsafe impl<T: Send> Sync for Ring<T> {}
 
@@ -46,7 +46,7 @@ impl<T> Ring<T> {
     }
 }
 
-/// A ring for `capacity` entries, less than 2^32: its two ends.
+/// Makes a ring for `capacity` entries, less than 2^32. Returns its two ends.
 pub(super) fn ring<T: Default>(capacity: usize) -> (RingWriter<T>, RingReader<T>) {
     const { assert!(!needs_drop::<T>(), "entries are not dropped") };
     assert!(capacity <= u32::MAX as usize, "no memory has room for so many entries");
@@ -65,12 +65,12 @@ pub(super) struct RingWriter<T> {
     ring: Arc<Ring<T>>,
     /// Index of the next entry to write.
     at: u32,
-    /// Free entries from there on, when it last looked, less those that it has used since.
+    /// Number of free entries from `at` on, as of the last `look`, less those that were used since.
     free: u32,
 }
 
 impl<T: Default> RingWriter<T> {
-    /// Adds an entry, which `fill` changes where it lies. Returns `false`, and does not call it, if the ring
+    /// Adds an entry, which `fill` changes in place. Returns `false`, without a call of `fill`, if the ring
     /// is full.
     #[inline(always)]
     pub(super) fn push_with(&mut self, fill: impl FnOnce(&mut T)) -> bool {
@@ -91,7 +91,7 @@ impl<T: Default> RingWriter<T> {
         true
     }
 
-    /// Looks for free entries. Returns whether there are any.
+    /// Updates the number of free entries. Returns whether there are any.
     #[inline(never)]
     fn look(&mut self) -> bool {
         let Ring { head, entries, tail, .. } = &*self.ring;
@@ -106,10 +106,10 @@ pub(super) struct RingReader<T> {
     ring: Arc<Ring<T>>,
     /// Index of the oldest entry that is not started.
     at: u32,
-    /// The number of entries from there on when it last looked, less those that it has passed since.
+    /// The number of entries from `at` on as of the last look at the ring, less those passed since.
     known: Cell<u32>,
-    /// How many entries were started or removed since the ring was made, as [`Ring::head`] counts. Those of
-    /// them that are not yet removed are kept.
+    /// How many entries were started or removed since the ring was made, as [`Ring::head`] counts. The
+    /// started entries that are not yet removed are kept.
     passed: usize,
 }
 
@@ -145,7 +145,8 @@ impl<T> RingReader<T> {
         self.ring.entries.get(at as usize).map(|entry| self.read(entry))
     }
 
-    /// The oldest entries, at most `limit`, and none behind the end of the ring: those come in the next call.
+    /// At most `limit` of the oldest entries, up to the end of the ring's memory: the next call returns the
+    /// entries that wrap.
     #[inline]
     pub(super) fn oldest(&mut self, limit: usize) -> Oldest<'_, T> {
         let together = self.ring.entries.len() - self.at as usize;
@@ -153,13 +154,14 @@ impl<T> RingReader<T> {
         Oldest { reader: self, len }
     }
 
-    /// Starts the `count` oldest entries that are not started, or all that it has looked at, and keeps them.
+    /// Starts the `count` oldest entries that are not started, or all known ones if they are fewer, and keeps
+    /// them.
     #[inline]
     pub(super) fn keep(&mut self, count: usize) {
         self.pass(count);
     }
 
-    /// How many entries are kept.
+    /// The number of kept entries.
     #[inline]
     fn count_kept(&self) -> usize {
         self.passed.wrapping_sub(self.ring.head.load(Ordering::Relaxed))
@@ -175,7 +177,7 @@ impl<T> RingReader<T> {
         self.ring.entries.get(at).map(|entry| self.read(entry))
     }
 
-    /// Removes the `count` oldest entries that are kept, or all of them.
+    /// Removes the `count` oldest kept entries, or all kept ones if they are fewer.
     #[inline]
     pub(super) fn release(&mut self, count: usize) {
         let count = self.count_kept().min(count);
@@ -183,7 +185,7 @@ impl<T> RingReader<T> {
         head.store(head.load(Ordering::Relaxed).wrapping_add(count), Ordering::Release);
     }
 
-    /// Removes the `count` oldest entries, or all that it has looked at. None may be kept.
+    /// Removes the `count` oldest entries, or all known ones if they are fewer. No entry may be kept.
     #[inline]
     pub(super) fn remove(&mut self, count: usize) {
         debug_assert_eq!(self.count_kept(), 0, "kept entries are before it");
@@ -191,7 +193,7 @@ impl<T> RingReader<T> {
         self.ring.head.store(self.passed, Ordering::Release);
     }
 
-    /// Goes on behind the `count` oldest entries, or behind all that it has looked at.
+    /// Continues after the `count` oldest entries, or after all known ones if they are fewer.
     #[inline(always)]
     fn pass(&mut self, count: usize) {
         let known = self.known.get_mut();
@@ -206,8 +208,8 @@ impl<T> RingReader<T> {
     fn read<'a>(&'a self, entry: &'a SharedCell<MaybeUninit<T>>) -> &'a T {
         let entry = entry.for_reading().cast::<T>();
         // SAFETY: the callers pass an entry that `len` has found by an acquire load: it was written whole
-        // before. The writer does not access it before it was removed, which needs `&mut self`, and so not
-        // before the reference is gone.
+        // before. The writer does not access the entry before it is removed, which needs `&mut self`, and so
+        // happens after the end of the reference.
         #[allow(unsafe_code, reason = "the entry is this end's alone")]
         unsafe {
             &*entry
@@ -215,7 +217,7 @@ impl<T> RingReader<T> {
     }
 }
 
-/// The oldest entries of a ring that are not started. They stay there until they are
+/// The oldest entries of a ring that are not started. They stay in the ring until they are
 /// [kept](Self::keep) or [removed](Self::remove).
 pub(crate) struct Oldest<'a, T> {
     reader: &'a mut RingReader<T>,
@@ -243,7 +245,7 @@ impl<T> Oldest<'_, T> {
         self.reader.remove(count.min(self.len));
     }
 
-    /// Starts the first `count` of them, and keeps them.
+    /// Starts the first `count` of these entries, and keeps them.
     #[inline]
     pub(crate) fn keep(self, count: usize) {
         self.reader.keep(count.min(self.len));

@@ -1,19 +1,21 @@
-//! Whether the doorbell of a queue pair was rung and its engine has not answered. So it rings once for many
-//! posts.
+//! A flag that is set while the engine has not answered the doorbell of a queue pair, so that many posts
+//! ring it once.
 //!
 //! A thread adds work, *then* calls [`Rung::ring`]. The engine calls [`Rung::answer`], *then* looks for work.
 //! A thread that finds the flag unset sets it and rings: the engine finds the doorbell, and after it the
-//! work. A thread that finds it set looks again behind a sequentially consistent fence, as the engine has one
-//! behind its change of the flag, and the fences have a total order. If the fence of the thread comes first,
-//! the engine sees the work. Otherwise the thread sees the flag unset, or set by another thread, which rings.
+//! work. A thread that finds it set loads it again after a sequentially consistent fence. The engine has
+//! such a fence after its change of the flag, and the fences have a total order. If the fence of the thread
+//! comes first, the engine sees the work. Otherwise the thread sees the flag unset, or set by another
+//! thread, which rings.
 //!
-//! Two threads that find the flag unset at the same time both ring. That is one look too many, no more.
+//! Two threads that find the flag unset at the same time both ring. This costs one needless visit of the
+//! engine, no more.
 //!
 //! `tests/loom_handshakes.rs` compiles this file with loom's atomics and tries every interleaving.
 
 use super::atomic::{AtomicBool, Ordering, fence};
 
-/// See the module.
+/// The flag that the doorbell was rung and not answered.
 pub(crate) struct Rung(AtomicBool);
 
 impl Rung {
@@ -37,7 +39,8 @@ impl Rung {
     /// The engine looks for work after this call: the next work rings again.
     #[inline]
     pub(crate) fn answer(&self) {
-        // A thread that is about to set the flag rings after that, so the engine comes again.
+        // A thread that is about to set the flag rings afterwards, so the engine visits the queue pair
+        // again.
         if self.0.load(Ordering::Relaxed) {
             self.0.store(false, Ordering::Relaxed);
             fence(Ordering::SeqCst);

@@ -25,7 +25,7 @@ impl Default for Payload {
 }
 
 impl Payload {
-    /// Sets it to these elements. Copies no more than there are.
+    /// Sets the payload to these elements. Copies only `sg_list.len()` elements.
     #[inline]
     pub(crate) fn gather(&mut self, sg_list: &[Sge]) {
         if !matches!(self, Self::Gather(_)) {
@@ -43,7 +43,7 @@ impl Payload {
 pub(crate) struct SendEntry {
     pub(crate) wr_id: u64,
     pub(crate) op: SendOp,
-    /// Never dropped, since it owns nothing: an entry leaves its ring without a step for its elements.
+    /// Never dropped, since it owns nothing: an entry leaves its ring without work for its elements.
     pub(crate) payload: ManuallyDrop<Payload>,
     /// Bytes of the payload.
     pub(crate) length: u32,
@@ -51,24 +51,23 @@ pub(crate) struct SendEntry {
     pub(crate) prepared: PreparedPayload,
 }
 
-/// What a post has found out about the payload of a request.
+/// The payload of a request as the post has found it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum PreparedPayload {
-    /// Nothing: the request becomes a message, which looks for its payload.
+    /// Not looked up: the message of the request looks it up.
     Unprepared,
-    /// It is one registered element, which was found here. A Send or Write that may start at once, as it has
-    /// no fence.
+    /// One registered element at this place, of a Send or Write that may start at once, as it has no fence.
     Registered(Found),
-    /// It was copied. As for `Registered`.
+    /// Copied, of a Send or Write that may start at once, as with `Registered`.
     Inline,
-    /// Its local memory is wrong, and the request fails when its turn comes.
+    /// Invalid local memory: the request fails when its turn comes.
     InvalidMemory,
-    /// As `InvalidMemory`: an atomic whose buffer has another length than its result.
+    /// As `InvalidMemory`, for an atomic whose buffer does not have the length of its result.
     InvalidLength,
 }
 
 impl PreparedPayload {
-    /// Whether the request is a Send or Write that may start at once, and whose payload is copied out of one
+    /// Whether the request is a Send or Write that may start at once, and whose payload is copied from one
     /// place.
     #[inline]
     pub(crate) fn is_ready(&self) -> bool {
@@ -76,13 +75,13 @@ impl PreparedPayload {
     }
 }
 
-/// A request that was sent and makes a completion.
+/// A sent request that makes a completion.
 pub(crate) struct Signaled {
     pub(crate) wr_id: u64,
     pub(crate) opcode: WcOpcode,
 }
 
-/// An entry to fill in.
+/// An empty entry.
 impl Default for SendEntry {
     #[inline]
     fn default() -> Self {

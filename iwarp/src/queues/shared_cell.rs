@@ -1,9 +1,9 @@
-//! A cell that two threads use in turn, by raw pointers. Loom has one of its own, which finds an access that
-//! has no order (`tests/loom_handshakes.rs`).
+//! A cell that two threads use in turn, through raw pointers. The tests replace it by loom's cell, which
+//! detects unordered accesses (`tests/loom_handshakes.rs`).
 
 use std::cell::UnsafeCell;
 
-/// See the module.
+/// A cell that two threads use in turn.
 pub(super) struct SharedCell<T>(UnsafeCell<T>);
 
 impl<T> SharedCell<T> {
@@ -11,13 +11,13 @@ impl<T> SharedCell<T> {
         Self(UnsafeCell::new(value))
     }
 
-    /// Where to read the value.
+    /// The pointer for reading the value.
     #[inline(always)]
     pub(super) fn for_reading(&self) -> *const T {
         self.0.get()
     }
 
-    /// Where to write the value.
+    /// The pointer for writing the value.
     #[inline(always)]
     pub(super) fn for_writing(&self) -> *mut T {
         self.0.get()

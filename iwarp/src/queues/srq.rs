@@ -2,7 +2,7 @@
 //! 6.4.3.1).
 //!
 //! A queue pair takes a buffer when a message begins, so an idle stream holds none. Four mechanisms protect
-//! the other streams from one that takes too many:
+//! the other streams from a stream that takes too many buffers:
 //!
 //! | | here |
 //! |---|---|
@@ -27,9 +27,9 @@ pub struct SrqInit {
     pub max_wr: usize,
     /// Elements of one request. Default: [`MAX_SGE`](super::MAX_SGE).
     pub max_sge: usize,
-    /// Refuses queue pairs of other protection domains. Without it they are served too, as on InfiniBand:
-    /// with buffers of the domain of this queue, where the messages of their peers are placed.
-    /// Default: `true`.
+    /// Refuses queue pairs of other protection domains. If false, the queue serves them too, as on
+    /// InfiniBand: messages to these queue pairs are placed in buffers of this queue's domain. Default:
+    /// `true`.
     pub one_pd: bool,
 }
 
@@ -53,7 +53,7 @@ pub struct SrqAttr {
     pub limit: usize,
     /// Requests that wait for messages.
     pub posted: usize,
-    /// Requests whose completion is not polled, waiting ones included.
+    /// Requests whose completion has not been polled, including requests that wait.
     pub outstanding: usize,
 }
 
@@ -74,9 +74,9 @@ pub(crate) struct SrqShared {
     requests: ArrayQueue<RecvRequest>,
     /// Requests in `requests`. A request is counted before it is added.
     posted: AtomicUsize,
-    /// Requests whose completion is not polled.
+    /// Requests whose completion has not been polled.
     outstanding: Arc<AtomicUsize>,
-    /// An event is made when fewer than this are posted; 0: not armed.
+    /// An event is made when fewer requests than this are posted; 0: not armed.
     limit: AtomicUsize,
     /// The queue pairs whose messages wait for a request.
     line: RecvLine,
@@ -113,7 +113,7 @@ impl SharedReceiveQueue {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// Its number in asynchronous events.
+    /// The number of the queue in asynchronous events.
     pub fn srq_num(&self) -> u32 {
         self.shared.num
     }
@@ -126,7 +126,7 @@ impl SharedReceiveQueue {
         self.shared.post(request)
     }
 
-    /// Posts several.
+    /// Posts several requests.
     ///
     /// # Errors
     /// How many were posted, and why the next one was refused.
@@ -197,22 +197,22 @@ impl SrqShared {
         if self.line.take_turn(turn, || self.requests.len()) { self.take() } else { None }
     }
 
-    /// A message of `who` waits for a request.
+    /// Called when a message to `who` waits for a request.
     pub(super) fn wait_in_line(&self, who: Weak<dyn Waiter>, turn: &TurnCell) {
         self.line.enter(who, turn, || self.requests.len());
     }
 
-    /// No message of a queue pair waits any more.
+    /// Called when no message to a queue pair waits any more.
     pub(super) fn leave_line(&self, turn: &TurnCell) {
         self.line.leave(turn, || self.requests.len());
     }
 
-    /// The messages of one more queue pair may wait.
+    /// Adds a queue pair whose messages may wait.
     pub(super) fn join_line(&self) {
         self.line.join();
     }
 
-    /// A queue pair whose messages might wait is gone.
+    /// Removes a queue pair whose messages might wait.
     pub(super) fn quit_line(&self) {
         self.line.quit();
     }
@@ -232,7 +232,7 @@ impl SrqShared {
         Some(request)
     }
 
-    /// Makes the event, once, if fewer than the limit are left.
+    /// Makes the event, once, if `left` is below the limit.
     fn check_limit(&self, left: usize) {
         let limit = self.limit.load(Ordering::Relaxed);
         if left < limit && self.limit.compare_exchange(limit, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()

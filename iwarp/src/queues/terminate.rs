@@ -9,8 +9,8 @@ pub enum TerminateOrigin {
     Received,
     /// We sent it.
     Sent,
-    /// It names an error that was found here, and it was not sent: a responder may send nothing before the
-    /// first FPDU of the peer (RFC 5044 section 7.1.2).
+    /// The Terminate names an error that was found here, and was not sent: a responder may send nothing
+    /// before the first FPDU of the peer (RFC 5044 section 7.1.2).
     NotSent,
 }
 

@@ -1,7 +1,7 @@
 //! The limits of a context and their use (RFC 5042 section 6.4.1).
 //!
-//! Every object of a context needs a [`Permit`] from here, which it holds as long as it lives. A queue pair,
-//! of which there may be many, holds a count in its place, and gives it back when it is dropped.
+//! Every object of a context holds a [`Permit`] as long as it lives. A queue pair, of which there may be
+//! many, holds a count instead, and returns it when it is dropped.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -15,7 +15,7 @@ pub struct Usage {
     /// The limit's name in [`ContextLimits`](super::ContextLimits), or in
     /// [`ListenOptions`](crate::verbs::ListenOptions).
     pub name: &'static str,
-    /// The most that may be in use at a time.
+    /// The maximum in use at a time.
     pub limit: usize,
     /// The part that is in use now.
     pub used: usize,
@@ -55,7 +55,7 @@ pub struct ContextUsage {
 }
 
 impl ContextUsage {
-    /// All of them, in an array.
+    /// All limits, in an array.
     pub fn all(&self) -> [Usage; 11] {
         let Self { pd, mr, mw, qp, cq, cqe, srq, read_slots, half_open, backlog, async_events } = *self;
         [pd, mr, mw, qp, cq, cqe, srq, read_slots, half_open, backlog, async_events]
@@ -97,7 +97,7 @@ impl Quota {
         }
     }
 
-    /// Takes back `count` of what it has granted, from an owner that has [counted](Permit::into_count) it.
+    /// Takes back `count` from an owner that has turned its permit [into a count](Permit::into_count).
     pub(crate) fn take_back(&self, count: usize) {
         self.used.fetch_sub(count, Ordering::AcqRel);
     }
@@ -122,8 +122,8 @@ impl Permit {
         self.count
     }
 
-    /// The grant as a number alone, for an owner that knows the quota, and has to
-    /// [give it back](Quota::take_back) itself.
+    /// Turns the permit into a count, for an owner that knows the quota, and has to [return the
+    /// count](Quota::take_back) itself.
     pub(crate) fn into_count(mut self) -> usize {
         std::mem::take(&mut self.count)
     }

@@ -13,28 +13,29 @@ pub enum WcStatus {
     /// A window could not be bound, or memory could not be registered: the key, region, range or right is
     /// wrong.
     MwBindError,
-    /// The incoming message is longer than the receive buffer, or the buffer of an atomic has another length
-    /// than its result.
+    /// The incoming message is longer than the receive buffer, or the buffer of an atomic does not have the
+    /// length of its result.
     LocalLengthError,
-    /// The connection does not allow the request, which was posted before there was one
+    /// The connection does not allow the request, which was posted before the connection was made
     /// ([`QpInit::early_sends`](super::QpInit::early_sends)).
     LocalQpOperationError,
     /// The connection ended before the request was done.
     WrFlushError,
     /// The peer refused access to its memory.
     RemoteAccessError,
-    /// The peer does not understand the request, it has no room for it, or an atomic is not aligned: only
-    /// where both ends have agreed on InfiniBand's semantics
+    /// The peer does not understand the request or has no room for it, or an atomic is not aligned. Only if
+    /// both ends have agreed on InfiniBand's semantics
     /// ([`ConnParam::ib_semantics`](crate::verbs::ConnParam::ib_semantics)).
     RemoteInvalidRequest,
     /// The peer could not carry out the request, or refused it.
     RemoteOperationError,
-    /// The peer had ended the connection before the request was done, or there was none, and this queue pair
-    /// outlived that ([`ConnParam::outlives_peer`](crate::verbs::ConnParam::outlives_peer)). Or the peer fell
-    /// silent or cannot be reached any more, and this was the oldest request: only where both ends have
-    /// agreed on InfiniBand's semantics ([`ConnParam::ib_semantics`](crate::verbs::ConnParam::ib_semantics)).
+    /// The peer had ended the connection before the request was done, or there was no connection, and this
+    /// queue pair outlives its peer ([`ConnParam::outlives_peer`](crate::verbs::ConnParam::outlives_peer)).
+    /// Or the peer fell silent or cannot be reached any more, and this was the oldest request; this only if
+    /// both ends have agreed on InfiniBand's semantics
+    /// ([`ConnParam::ib_semantics`](crate::verbs::ConnParam::ib_semantics)).
     RetryExceeded,
-    /// The peer had no receive request for the message, and there were as many tries as it may have
+    /// The peer had no receive request for the message, and the maximum number of tries was reached
     /// ([`QueuePair::set_rnr_retry`](crate::verbs::QueuePair::set_rnr_retry)).
     RnrRetryExceeded,
 }
@@ -61,20 +62,20 @@ impl std::fmt::Display for WcStatus {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WcOpcode {
-    /// A Send of ours.
+    /// Our Send.
     Send,
-    /// An RDMA Write of ours: TCP has taken all its bytes. The completion says nothing about the memory of
-    /// the peer.
+    /// Our RDMA Write: TCP has accepted all its bytes. The completion says nothing about the memory of the
+    /// peer.
     Write,
-    /// An RDMA Read of ours: the data is in local memory.
+    /// Our RDMA Read: the data is in local memory.
     Read,
-    /// Immediate Data of ours.
+    /// Our Immediate Data.
     Immediate,
-    /// A fetch-and-add of ours: the original value is in local memory.
+    /// Our fetch-and-add: the original value is in local memory.
     FetchAdd,
-    /// A compare-and-swap of ours: the original value is in local memory.
+    /// Our compare-and-swap: the original value is in local memory.
     CmpSwap,
-    /// A swap of ours: the original value is in local memory.
+    /// Our swap: the original value is in local memory.
     Swap,
     /// A local STag was invalidated.
     LocalInvalidate,
@@ -85,7 +86,7 @@ pub enum WcOpcode {
     /// A Send of the peer, in our receive buffer.
     Recv,
     /// Immediate Data of the peer, in [`WorkCompletion::immediate`] and in the receive buffer. With
-    /// [`ConnParam::ib_semantics`](crate::verbs::ConnParam::ib_semantics) the buffer is as it was.
+    /// [`ConnParam::ib_semantics`](crate::verbs::ConnParam::ib_semantics) the buffer is unchanged.
     RecvImmediate,
 }
 
@@ -111,10 +112,10 @@ pub struct WorkCompletion {
     pub invalidated: Option<u32>,
     /// Whether the peer requested a solicited event.
     pub solicited: bool,
-    /// Why the connection ended, if that is why the request failed: the first reason that is known, the same
-    /// as that of [`QueuePair::cause`](crate::verbs::QueuePair::cause). `None` for a request that succeeded,
-    /// one that failed by its own fault, which its status names, and one that is flushed because this side
-    /// closed, aborted or dropped the connection, or never made one.
+    /// Why the connection ended, if its end made the request fail: the first known reason, as in
+    /// [`QueuePair::cause`](crate::verbs::QueuePair::cause). `None` if the request succeeded, if it failed
+    /// by its own fault, which its status names, or if it was flushed because this side closed, aborted or
+    /// dropped the connection, or never made one.
     pub cause: Option<ConnectionError>,
 }
 

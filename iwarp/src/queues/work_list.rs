@@ -1,10 +1,10 @@
-//! The slots of connections that have work, in order: any thread adds one, and one engine takes them. It is
-//! also the handshake by which the engine goes to sleep without missing work.
+//! The slots of connections that have work, in order: any thread adds slots, and one engine takes them. The
+//! list also contains the handshake by which the engine goes to sleep without missing work.
 //!
-//! One word has the number of slots that were added and a mark that the engine sleeps. A thread adds a slot
-//! by an exchange of this word, which clears the mark. So additions and the mark have an order. Either the
-//! engine finds that the number has changed and stays awake, or the thread finds the mark and wakes it. Work
-//! that lies elsewhere is announced by [`WorkList::announce`], which changes the word in the same way. No
+//! One word holds the number of added slots, and a mark that the engine sleeps. A thread adds a slot by an
+//! exchange of this word, which clears the mark. So additions and the mark have an order. Either the engine
+//! finds that the number has changed and stays awake, or the thread finds the mark and wakes it. Work
+//! outside of this list is announced by [`WorkList::announce`], which changes the word in the same way. No
 //! fence is needed, and the engine takes a slot without a locked instruction.
 //!
 //! `tests/loom_handshakes.rs` compiles this file with loom's atomics and tries every interleaving.
@@ -14,27 +14,27 @@ use super::atomic::{AtomicU64, Ordering};
 /// The bit of `added` that is set while the engine sleeps, or is about to.
 const ASLEEP: u64 = 1;
 
-/// See the module.
+/// The slots of connections that have work.
 pub(crate) struct WorkList {
     /// A ring. Each entry has a slot and, in its upper half, the number of its addition; the first is 1. So
-    /// the engine knows an entry that was written since it took the one before.
+    /// the engine recognizes an entry that was written since it took the previous one.
     entries: Box<[AtomicU64]>,
-    /// Slots that were added, times two, and `ASLEEP`.
+    /// The number of added slots, times two, plus the bit `ASLEEP`.
     added: AtomicU64,
-    /// Slots that were taken. Only the engine changes it.
+    /// The number of taken slots. Only the engine changes it.
     taken: AtomicU64,
 }
 
-/// The list takes no more slots.
+/// The error that the list takes no more slots.
 pub(crate) struct Full;
 
 impl WorkList {
-    /// A list for `capacity` slots at least.
+    /// A list for at least `capacity` slots.
     pub(crate) fn new(capacity: usize) -> Self {
         Self::after(0, capacity)
     }
 
-    /// As [`new`](Self::new), as if so many slots had been added and taken.
+    /// As [`new`](Self::new), as if `taken` slots had been added and taken.
     pub(super) fn after(taken: u64, capacity: usize) -> Self {
         Self {
             entries: (0..capacity.max(1).next_power_of_two()).map(|_| AtomicU64::new(0)).collect(),
@@ -52,7 +52,7 @@ impl WorkList {
         let mut seen = self.added.load(Ordering::Relaxed);
         loop {
             let number = (seen >> 1) + 1;
-            // `seen` may be older than what was taken since. The exchange fails then.
+            // `seen` may be older than `taken`. The exchange fails then.
             if number.saturating_sub(self.taken.load(Ordering::Acquire)) > self.entries.len() as u64 {
                 return Err(Full);
             }
@@ -83,8 +83,8 @@ impl WorkList {
         self.added.fetch_and(!ASLEEP, Ordering::AcqRel) & ASLEEP != 0
     }
 
-    /// Announces sleep, then calls `idle`, which looks for work elsewhere. `false`: work waits, and the
-    /// engine stays awake.
+    /// Announces sleep, then calls `idle`, which checks for work elsewhere. Returns `false` if work waits,
+    /// and the engine stays awake.
     pub(crate) fn prepare_sleep(&self, idle: impl FnOnce() -> bool) -> bool {
         let awake = self.taken.load(Ordering::Relaxed) << 1;
         let sleeps = awake | ASLEEP;
@@ -98,7 +98,7 @@ impl WorkList {
         idle
     }
 
-    /// The engine is awake.
+    /// Called when the engine is awake again.
     pub(crate) fn end_sleep(&self) {
         self.added.fetch_and(!ASLEEP, Ordering::AcqRel);
     }

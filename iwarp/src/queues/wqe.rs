@@ -26,7 +26,8 @@ impl Counter {
     }
 }
 
-/// As [`Counter`], modulo 2^32: for counters whose differences count, which are at most the depth of a queue.
+/// As [`Counter`], modulo 2^32: for counters of which only differences matter, which are at most the depth
+/// of a queue.
 #[derive(Default)]
 struct WrappingCounter(AtomicU32);
 
@@ -46,20 +47,20 @@ impl WrappingCounter {
 /// The used entries of one work queue.
 pub(crate) struct WqeCount {
     max: u32,
-    /// Entries that requests have taken.
+    /// Number of entries that requests have taken.
     taken: WrappingCounter,
-    /// Requests that are completed.
+    /// Number of completed requests.
     completed: WrappingCounter,
-    /// Of the completed requests, those whose entry became free at once: they made no completion, or it was
+    /// Number of completed requests whose entry became free at once: they made no completion, or it was
     /// lost.
     unseen: WrappingCounter,
-    /// Completions that were polled.
+    /// Number of polled completions.
     polled: WrappingCounter,
     /// The used entries of the shared receive queue that the requests come from. They become free together
     /// with ours.
     srq: Option<Arc<AtomicUsize>>,
-    /// Requests make no completion any more. Changed with the lock of the end of the completion queue where
-    /// completions are added.
+    /// True if requests make no completion any more. Changed under the lock of the end of the completion
+    /// queue where completions are added.
     silent: AtomicBool,
 }
 
@@ -70,7 +71,7 @@ impl WqeCount {
         Arc::new(Self { max, taken, completed, unseen, polled, srq, silent: AtomicBool::new(false) })
     }
 
-    /// Entries that there are.
+    /// The number of all entries, used or free.
     pub(super) fn max(&self) -> usize {
         self.max as usize
     }
@@ -91,7 +92,7 @@ impl WqeCount {
         self.used() < u64::from(self.max)
     }
 
-    /// A request is completed. Called by the holder of the consumer, as is [`free`](Self::free).
+    /// Counts a completed request. Called by the holder of the consumer, as is [`free`](Self::free).
     #[inline]
     pub(crate) fn complete(&self) {
         self.complete_all(1);
@@ -103,14 +104,14 @@ impl WqeCount {
         self.completed.add(count as u32);
     }
 
-    /// The entries of so many completed requests are free at once.
+    /// Frees the entries of `count` completed requests at once.
     #[inline]
     pub(crate) fn free(&self, count: usize) {
         self.unseen.add(count as u32);
         self.free_shared(count);
     }
 
-    /// A completion is polled: its entry is free. Called with the lock of the completion queue.
+    /// Counts a polled completion: its entry is free. Called under the lock of the completion queue.
     #[inline]
     pub(crate) fn poll(&self) {
         self.polled.add(1);
@@ -124,13 +125,14 @@ impl WqeCount {
         }
     }
 
-    /// From now on requests make no completion. Called with the lock of the end of the completion queue where
-    /// completions are added.
+    /// From now on requests make no completion. Called under the lock of the end of the completion queue
+    /// where completions are added.
     pub(super) fn silence(&self) {
         self.silent.store(true, Ordering::Relaxed);
     }
 
-    /// Whether requests make no completion any more. The answer stays the same for a holder of that lock.
+    /// Whether requests make no completion any more. The answer stays the same while the caller holds the
+    /// lock of [`silence`](Self::silence).
     #[inline]
     pub(super) fn is_silent(&self) -> bool {
         self.silent.load(Ordering::Relaxed)
@@ -143,7 +145,7 @@ impl WqeCount {
         self.taken.get().wrapping_sub(completed).into()
     }
 
-    /// Used entries: requests whose completion is not polled.
+    /// Used entries: requests whose completion has not been polled.
     #[inline]
     pub(crate) fn used(&self) -> u64 {
         // In this order, as in `open`.

@@ -8,12 +8,12 @@ use crate::rdmap::{AtomicOp, joined_immediate};
 
 use super::VerbsError;
 
-/// Scatter/gather elements of one work request, at most. Each entry of a send queue has space for this many,
-/// so a higher number makes every queue larger.
+/// Maximum number of scatter/gather elements of one work request. Each entry of a send queue has space for
+/// all of them, so a higher number makes every queue larger.
 pub const MAX_SGE: usize = 8;
 
-/// Bytes that [`SendFlags::INLINE`] copies at post time, at most: the size of [`MAX_SGE`] elements, whose
-/// space in the entry they take.
+/// Maximum number of bytes that [`SendFlags::INLINE`] copies at post time: the size of [`MAX_SGE`] elements,
+/// whose space in the entry the bytes take.
 pub const MAX_INLINE: usize = 128;
 
 /// A piece of registered local memory.
@@ -27,7 +27,7 @@ pub struct Sge {
     pub lkey: u32,
 }
 
-/// Where a peer's registered memory is.
+/// A location in the peer's registered memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RemoteAddr {
     /// Tagged offset: the virtual address by default.
@@ -36,8 +36,8 @@ pub struct RemoteAddr {
     pub rkey: u32,
 }
 
-/// Bytes of a message from which on [`SendFlags::ZERO_COPY`] has an effect. Shorter ones cost less to copy
-/// than to describe, and to wait for.
+/// Minimum bytes of a message for [`SendFlags::ZERO_COPY`] to have an effect. A shorter message costs less
+/// to copy than to send by reference and wait for.
 pub const ZERO_COPY_MIN_BYTES: u32 = 256 << 10;
 
 bitflags! {
@@ -51,27 +51,26 @@ bitflags! {
         /// The peer's receive completion is a solicited event.
         const SOLICITED = 1 << 2;
         /// Copies the payload at post time: its memory may be reused or deregistered at once. Unlike with
-        /// `IBV_SEND_INLINE` it has to be registered when it is posted, since only registered memory can be
-        /// read safely by its address.
+        /// `IBV_SEND_INLINE`, this memory has to be registered when the request is posted, since only
+        /// registered memory can be read safely by its address.
         const INLINE = 1 << 3;
         /// Sends from the registered memory itself, without a copy of it. The memory must not change until
-        /// the request has completed: bytes that are sent again are read again, and a peer ends the stream
-        /// when the CRC does not fit them. After an error of the stream the memory may change at once.
+        /// the request has completed: TCP reads bytes again to retransmit them, and the peer ends the stream
+        /// if they do not match the CRC. After an error of the stream the memory may change at once.
         /// Deregistering the region is safe at any time: it stays mapped as long as it is needed.
         ///
         /// The request completes when the peer's TCP has acknowledged the bytes, and not when they are handed
-        /// to TCP. The last 64 bytes of a message are copied into a segment of their own, so that a receiver
-        /// does not delay that acknowledgement.
+        /// to TCP. The last 64 bytes of a message are copied into a separate segment, so that a receiver
+        /// does not delay the acknowledgement.
         ///
-        /// All of the payload is copied, and the request completes as others do, where a copy costs less:
-        /// where the stream has CRCs, which read each byte here
-        /// ([`EngineConfig::crc`](crate::engine::EngineConfig::crc)); where it is short (less than
-        /// [`ZERO_COPY_MIN_BYTES`]); and where a TCP segment has less than 8 KiB, as with an MTU of 1500. It
-        /// is copied, too, where it is inline, has several elements, or lies in memory of the caller; where
-        /// the peer wants markers; and where the port does not send from any memory
-        /// (`dp::Offloads::TX_EXTERNAL`) or does not compute checksums.
-        /// [`EngineCounters::tx_zero_copy_bytes`](crate::engine::EngineCounters) counts the bytes that were
-        /// not copied.
+        /// The whole payload is copied, and the request completes as usual, if a copy costs less: if the
+        /// stream has CRCs, since their computation reads each byte anyway
+        /// ([`EngineConfig::crc`](crate::engine::EngineConfig::crc)), if the payload has less than
+        /// [`ZERO_COPY_MIN_BYTES`], or if a TCP segment has less than 8 KiB, as with an MTU of 1500. It is
+        /// copied, too, if it is inline, has several elements, or lies in memory of the caller; if the peer
+        /// wants markers; and if the port cannot send from any memory (`dp::Offloads::TX_EXTERNAL`) or does
+        /// not compute checksums. [`EngineCounters::tx_zero_copy_bytes`](crate::engine::EngineCounters)
+        /// counts the bytes that were not copied.
         const ZERO_COPY = 1 << 4;
     }
 }
@@ -93,24 +92,26 @@ pub enum SendOp {
         remote: RemoteAddr,
     },
     /// RDMA Read from the peer's memory into the local elements, in order, whose regions need `LOCAL_WRITE`.
-    /// Without an element it reads no bytes. A Read Request has one sink (RFC 5040 section 4.4), so there is
-    /// one for each element with bytes. Each counts against ORD, and waits for it if need be.
+    /// Without an element it reads no bytes. A Read Request has one sink (RFC 5040 section 4.4), so each
+    /// element with bytes has its own Read Request. Each of them counts against ORD, and waits while ORD is
+    /// reached.
     Read {
         /// The source.
         remote: RemoteAddr,
     },
-    /// Send with Immediate (`IBV_WR_SEND_WITH_IMM`): the peer's receive completes as that of a Send, with
-    /// these bytes as the first four of [`WorkCompletion::immediate`](super::WorkCompletion::immediate). Only
-    /// for ends that have agreed on [`ConnParam::ib_semantics`](crate::verbs::ConnParam::ib_semantics).
+    /// Send with Immediate (`IBV_WR_SEND_WITH_IMM`): the peer's receive completes as with a Send, with these
+    /// bytes as the first four of [`WorkCompletion::immediate`](super::WorkCompletion::immediate). Only for
+    /// ends that have agreed on [`ConnParam::ib_semantics`](crate::verbs::ConnParam::ib_semantics).
     SendImmediate {
-        /// Four bytes in the order they are sent.
+        /// Four bytes in the order in which they are sent.
         data: [u8; 4],
     },
     /// Immediate Data (RFC 7306 section 6); with [`SendFlags::SOLICITED`] with Solicited Event. It consumes a
     /// receive request of the peer, whose buffer must hold at least eight bytes, unless both ends have agreed
     /// on [`ConnParam::ib_semantics`](crate::verbs::ConnParam::ib_semantics).
     Immediate {
-        /// Eight bytes in the order they are sent. With `ib_semantics` the last four are not all 0xFF.
+        /// Eight bytes in the order in which they are sent. With `ib_semantics` the last four are not all
+        /// 0xFF.
         data: [u8; 8],
     },
     /// RDMA Write followed by Immediate Data, with one completion (`IBV_WR_RDMA_WRITE_WITH_IMM`). The peer
@@ -142,7 +143,7 @@ pub enum SendOp {
 }
 
 impl SendOp {
-    /// Whether the elements are bytes to send, which may be inline.
+    /// Whether the elements contain bytes to send, which may be inline.
     #[inline]
     pub(crate) fn sends_elements(&self) -> bool {
         matches!(
@@ -155,7 +156,8 @@ impl SendOp {
         )
     }
 
-    /// Whether it is allowed on a connection whose ends have `agreed` on InfiniBand's semantics, or not.
+    /// Whether the operation is allowed on a connection. `agreed`: its ends have agreed on InfiniBand's
+    /// semantics.
     pub(crate) fn is_allowed(&self, agreed: bool) -> bool {
         match self {
             Self::SendImmediate { .. } => agreed,
@@ -167,7 +169,7 @@ impl SendOp {
     }
 }
 
-/// Which window to bind, to which range of which region, with which rights (`ibv_mw_bind_info`).
+/// A window to bind, with its range of a region and its rights (`ibv_mw_bind_info`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BindWindow {
     /// The new STag of the window: its index, with a key of the consumer's choice.
@@ -184,7 +186,7 @@ pub struct BindWindow {
     pub zero_based: bool,
 }
 
-/// Which part of prepared memory becomes valid, under which STag and with which rights.
+/// The part of prepared memory that becomes valid, with its STag and its rights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FastRegister {
     /// The new STag of the region: its index, with a key of the consumer's choice.
@@ -260,7 +262,7 @@ impl RecvRequest {
     }
 }
 
-/// Posts requests until one is refused; the error has the number of requests that were posted.
+/// Posts requests until one is refused. The error has the number of posted requests.
 pub(crate) fn post_each<R>(
     requests: &[R],
     post: impl Fn(&R) -> Result<(), VerbsError>,

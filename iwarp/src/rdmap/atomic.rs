@@ -2,7 +2,8 @@
 //! and Atomic Response (sections 5.2.1 and 5.2.2). Each header is the whole DDP payload of its message. "The
 //! draft" is draft-ietf-storm-rdmap-ext, the draft of RFC 7306, which also had a Swap.
 //!
-//! What it is not: access to the word, which [`EpochGuard::check_atomic`](crate::memory::EpochGuard) gives.
+//! This module does not access the word; [`EpochGuard::check_atomic`](crate::memory::EpochGuard) gives
+//! access.
 
 use crate::memory::Stag;
 use crate::rdmap::error::TerminateError;
@@ -58,7 +59,7 @@ impl AtomicOp {
         }
     }
 
-    /// Whether a stream with these extensions executes it. [`Extensions::ATOMICS`] enables
+    /// Whether a stream with these extensions executes the operation. [`Extensions::ATOMICS`] enables
     /// [`AtomicOp::FetchAdd`] and [`AtomicOp::CmpSwap`]; [`AtomicOp::Swap`] needs [`Extensions::SWAP`] as
     /// well.
     pub const fn is_understood(&self, extensions: Extensions) -> bool {

@@ -54,11 +54,11 @@ terminate_errors! {
     /// Unknown opcode (also within an Atomic Request), wrong buffer model or queue, or a response out of
     /// order.
     UnexpectedOpcode = 0x0 / 0x2 / 0x06, "RDMA remote operation error: unexpected opcode";
-    /// The stream cannot go on, e.g. after an Atomic Request whose target is not aligned to eight bytes.
+    /// The stream cannot continue, e.g. after an Atomic Request whose target is not aligned to eight bytes.
     StreamCatastrophic = 0x0 / 0x2 / 0x07, "RDMA remote operation error: catastrophic, localized to this stream";
-    /// No stream can go on.
+    /// No stream can continue.
     GlobalCatastrophic = 0x0 / 0x2 / 0x08, "RDMA remote operation error: catastrophic, global";
-    /// The same error; RFC 5040 lists it under both types.
+    /// The same error as `CannotInvalidate`; RFC 5040 lists it under both types.
     OperationCannotInvalidate = 0x0 / 0x2 / 0x09, "RDMA remote operation error: STag cannot be invalidated";
     /// No other code fits, e.g. a Read Request that is too short, or Immediate Data of other than eight
     /// bytes.
@@ -106,7 +106,7 @@ terminate_errors! {
 /// The headers of the failing message that a Terminate carries (RFC 5040 figure 10).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Inclusion {
-    /// None of them: M = D = R = 0.
+    /// No headers: M = D = R = 0.
     Nothing,
     /// Segment length and DDP header: M = D = 1, R = 0.
     DdpHeader,
@@ -138,8 +138,8 @@ impl TerminateError {
         self.codes().2
     }
 
-    /// The headers that go along when an incoming message caused the error. `read_request`: the message was a
-    /// Read Request and its header is available. An error without such a message carries none.
+    /// The headers that the Terminate carries when an incoming message caused the error. `read_request`: the
+    /// message was a Read Request and its header is available. An error without such a message carries none.
     pub const fn inclusion(self, read_request: bool) -> Inclusion {
         match (self.layer(), self.etype()) {
             (0, 0) | (1, 0) | (2, _) => Inclusion::Nothing,

@@ -1,8 +1,9 @@
 //! Immediate Data (RFC 7306 section 6.2): eight bytes, which are the whole DDP payload of the message.
 //!
 //! RDMAP has no Send with Immediate. Two ends that have agreed on InfiniBand's semantics make one of two
-//! messages: Immediate Data whose last four bytes are all ones, then the Send. The first one has an MSN as
-//! every message of queue 0, but takes no receive request: its other four bytes go to that of the Send.
+//! messages: Immediate Data whose last four bytes are all ones, then the Send. The first message has an MSN
+//! like every message of queue 0, but takes no receive request: its first four bytes go to the receive
+//! request of the Send.
 
 use arrayvec::ArrayVec;
 

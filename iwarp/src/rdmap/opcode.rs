@@ -128,7 +128,7 @@ impl Opcode {
         }
     }
 
-    /// Whether a stream with these extensions accepts it.
+    /// Whether a stream with these extensions accepts the opcode.
     pub const fn is_understood(self, extensions: Extensions) -> bool {
         match self {
             Opcode::Immediate | Opcode::ImmediateSolicited => extensions.contains(Extensions::IMMEDIATE),

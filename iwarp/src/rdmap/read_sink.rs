@@ -24,7 +24,7 @@ pub struct ReadSink {
 pub enum ReadProgress {
     /// More segments follow.
     Partial,
-    /// All bytes of the Read are delivered, and the last segment said so.
+    /// All bytes of the Read are delivered, and the last segment had the L flag.
     Complete,
 }
 

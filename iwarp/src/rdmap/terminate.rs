@@ -1,9 +1,9 @@
 //! The Terminate message (RFC 5040 section 4.8): a control word, and headers of the failing message.
 //!
-//! It is sent in the short form, without the parts that its bits declare absent. It is parsed by these bits
-//! alone. Bytes after the last part are ignored, so the zero-filled long form is accepted as well. Linux's
-//! siw swaps the nibbles of the first byte of the control word and has M, D, R in the low bits of the third.
-//! That layout is recognised where it can be told apart.
+//! A Terminate is sent in the short form, without the parts that its bits declare absent, and is parsed by
+//! these bits only. Bytes after the last part are ignored, so the zero-filled long form is accepted as well.
+//! Linux's siw swaps the nibbles of the first byte of the control word and has M, D, R in the low bits of
+//! the third. The parser recognizes this layout where the two differ.
 
 use std::fmt;
 
@@ -20,7 +20,7 @@ const M: u8 = 0x80;
 const D: u8 = 0x40;
 /// Third control byte: the Read Request header is present.
 const R: u8 = 0x20;
-/// The same three bits where siw puts them.
+/// The same three bits at siw's position.
 const SIW_BITS: u8 = 0x07;
 /// DDP's T bit in the first byte of an echoed header, which is not parsed: the header has 14 bytes, not 18.
 const TAGGED: u8 = 0x80;
@@ -28,10 +28,10 @@ const TAGGED: u8 = 0x80;
 /// The layout of the control word.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum BitOrder {
-    /// That of RFC 5040 figure 9.
+    /// The order of RFC 5040 figure 9.
     #[default]
     Standard,
-    /// That of Linux's siw on a little-endian machine.
+    /// The order of Linux's siw on a little-endian machine.
     Siw,
 }
 
@@ -113,8 +113,8 @@ impl Terminate {
         Self { layer, etype, code, segment_len, ddp_header, read_request, bit_order, control: Some(control) }
     }
 
-    /// The error in the other bit order, where nothing in the received control word tells the two orders
-    /// apart and the other one names a known error as well.
+    /// The error in the other bit order, if nothing in the received control word distinguishes the two
+    /// orders and the other one names a known error as well.
     pub fn other_reading(&self) -> Option<TerminateError> {
         let [first, code, third, _] = self.control?;
         let (high, low) = (first >> 4, first & 0x0F);
@@ -127,7 +127,7 @@ impl Terminate {
     }
 
     /// Read as the answer to an MPA Request, before any RDMAP message could fail: codes 5 to 7 are MPA's (RFC
-    /// 6581 section 8). With siw's swapped nibbles they look like errors of RDMAP.
+    /// 6581 section 8). With siw's swapped nibbles these codes look like errors of RDMAP.
     pub fn in_startup(mut self) -> Self {
         if let Some([0x02, 5..=7, third, _]) = self.control
             && third & (M | D | R | SIW_BITS) == 0
@@ -137,7 +137,7 @@ impl Terminate {
         self
     }
 
-    /// The error that it names, if it is known.
+    /// The error that the Terminate names, if known.
     pub fn error(&self) -> Option<TerminateError> {
         TerminateError::from_codes(self.layer, self.etype, self.code)
     }
@@ -159,7 +159,7 @@ impl Terminate {
         if parts & (M | D) != 0 {
             bytes.extend(segment_len.unwrap_or(0).to_be_bytes());
         }
-        // RFC 5040 section 4.8 (RDMAP-182, RDMAP-184): D and R are set where the headers are there.
+        // RFC 5040 section 4.8 (RDMAP-182, RDMAP-184): D and R are set if the headers are present.
         bytes.extend(ddp_header.iter().flatten().copied());
         bytes.extend(read_request.iter().flat_map(|r| r.to_bytes()));
         bytes
@@ -226,7 +226,7 @@ struct TerminateControl {
 }
 
 impl TerminateControl {
-    /// M, D or R tell the two bit orders apart. Without them the numbers decide: siw's order is assumed where
+    /// M, D or R distinguish the two bit orders. Without them the numbers decide: siw's order is assumed if
     /// it names a known error and the standard order does not.
     ///
     /// RFC 5040 section 4.8 (RDMAP-176): in the standard order the 13 reserved bits are ignored.

@@ -1,4 +1,4 @@
-//! Asks the processes of this user.
+//! Asks the processes of this user for their status.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -13,16 +13,16 @@ use rustix::process::{Pid, test_kill_process};
 use super::folder;
 use super::report::{ProcessReport, REQUEST};
 
-/// How long a process may take to answer.
+/// Maximum time for a process to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The answers of the processes of this user.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Processes {
-    /// The reports, by the number of the process: one for each context that is shown.
+    /// The reports in the order of process numbers: one for each served context.
     pub answered: Vec<ProcessReport>,
-    /// The numbers of the processes that do not answer, as those that are stopped.
+    /// The numbers of the processes that do not answer, for example because they are stopped.
     pub silent: Vec<u32>,
 }
 
@@ -32,10 +32,10 @@ enum StatusAnswer {
     Silent,
 }
 
-/// Asks all processes that are shown in `folder`. The sockets of those that are dead are removed.
+/// Asks all processes that have a socket in `folder`. Removes the sockets of dead processes.
 ///
 /// # Errors
-/// The system's, or one line if the folder belongs to somebody else or others may enter it.
+/// The system's, or one line if the folder belongs to another user or other users may enter it.
 pub fn processes(folder: &Path) -> io::Result<Processes> {
     let mut processes = Processes::default();
     for (own_pid, path) in folder::sockets(folder)? {
@@ -43,15 +43,15 @@ pub fn processes(folder: &Path) -> io::Result<Processes> {
             remove(&path)?;
             continue;
         };
-        // The number that it has here. In another PID namespace it sees another one, which may be that of
-        // another process here.
+        // The number of the process in our PID namespace. In its own namespace the process has another
+        // number, which may belong to a different process here.
         let pid = local::pid_of_peer(&stream).and_then(|pid| u32::try_from(pid).ok());
         match ask(stream)? {
             StatusAnswer::Report(mut report) => {
                 report.pid = pid.unwrap_or(report.pid);
                 processes.answered.push(report);
             }
-            // A child that it had forked still has the socket, and answers nothing.
+            // A forked child of a dead process still has the socket, and does not answer.
             StatusAnswer::Silent if pid.is_some_and(is_dead) => remove(&path)?,
             StatusAnswer::Silent => processes.silent.push(pid.unwrap_or(own_pid)),
         }
@@ -62,7 +62,7 @@ pub fn processes(folder: &Path) -> io::Result<Processes> {
     Ok(processes)
 }
 
-/// Removes the sockets of processes that are dead.
+/// Removes the sockets of dead processes.
 pub(super) fn remove_stale(folder: &Path) -> io::Result<()> {
     for (_, path) in folder::sockets(folder)? {
         if connect(&path)?.is_none() {
@@ -88,7 +88,7 @@ fn ask(mut stream: UnixStream) -> io::Result<StatusAnswer> {
     Ok(serde_json::from_slice(&answer).map_or(StatusAnswer::Silent, StatusAnswer::Report))
 }
 
-/// `None`: nobody has the socket any more.
+/// `None`: no process has the socket open any more.
 fn connect(path: &Path) -> io::Result<Option<UnixStream>> {
     match UnixStream::connect(path) {
         Err(error) if matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound) => {

@@ -1,4 +1,4 @@
-//! The folder with the sockets. Only their owner can enter it.
+//! The folder of the sockets. Only its owner can enter it.
 
 use std::fs;
 use std::io;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use dp::local::{self, LocalError};
 
-/// The end of the name of a socket.
+/// The file extension of a socket.
 const EXTENSION: &str = "status";
 
 /// The usual folder: `.status` in `$UWARP_DIR`, else in `$XDG_RUNTIME_DIR/uwarp`, else in `/tmp/uwarp-<uid>`.
@@ -19,10 +19,10 @@ pub fn default_folder() -> io::Result<PathBuf> {
     Ok(any.with_file_name(".status"))
 }
 
-/// Makes the folder if it is not there.
+/// Makes the folder if it does not exist.
 ///
 /// # Errors
-/// If it belongs to somebody else, or others may enter it.
+/// If the folder belongs to another user, or other users may enter it.
 pub(super) fn make(folder: &Path) -> io::Result<()> {
     let failed = |error: LocalError| io::Error::other(error.to_string());
     local::private_folder(folder).map(drop).map_err(failed)

@@ -1,6 +1,7 @@
-//! The status of the processes of this user that run engines (feature `status`): what `uwarp status` prints.
+//! The status of the processes of this user that run engines (feature `status`), which `uwarp status`
+//! prints.
 //!
-//! A library opens no socket unasked. A program calls [`serve`], and keeps what it returns:
+//! A library opens no socket unasked. A program calls [`serve`], and keeps the returned [`StatusSocket`]:
 //!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -19,12 +20,12 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `folder.rs` | the folder with a socket for each context, which this user alone may use |
+//! | `folder.rs` | the folder with a socket for each context, which only this user may use |
 //! | `server.rs` | the socket of a context, and its thread |
-//! | `client.rs` | asks all processes, and removes the sockets of those that are dead |
+//! | `client.rs` | asks all processes, and removes the sockets of dead ones |
 //! | `report.rs` | the question, and the answer, which is JSON |
 //!
-//! The thread waits in the kernel until somebody asks. Then it asks the engines
+//! The thread waits in the kernel for a client. For each request it asks the engines
 //! ([`Context::status`](crate::verbs::Context::status)), which answer between two polls.
 
 mod client;

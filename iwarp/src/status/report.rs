@@ -14,8 +14,8 @@ pub(super) const REQUEST: &[u8; 7] = b"status\n";
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ProcessReport {
-    /// The number of the process, as the one who asks sees it; as it sees itself, if it is in a PID namespace
-    /// whose processes the one who asks does not see.
+    /// The process number in the PID namespace of the client. If the client's namespace does not contain the
+    /// process: the number in the namespace of the process.
     pub pid: u32,
     /// The name of its program.
     pub program: String,
@@ -33,7 +33,7 @@ pub struct ProcessReport {
     pub registered_bytes: u64,
     /// The engines that have answered.
     pub engines: Vec<EngineReport>,
-    /// The indices of the engines that nobody has polled meanwhile.
+    /// The indices of the engines that have not answered, since no thread polled them.
     pub silent_engines: Vec<usize>,
 }
 
@@ -115,11 +115,11 @@ pub struct ConnectionReport {
     pub retransmits: u64,
     /// Bytes handed to TCP, headers of MPA, DDP and RDMAP included.
     pub tx_bytes: u64,
-    /// Those among them that the peer has not acknowledged.
+    /// Sent bytes that the peer has not acknowledged.
     pub unacknowledged_bytes: u64,
     /// Bytes received in order.
     pub rx_bytes: u64,
-    /// Bytes received ahead of a hole, and held.
+    /// Bytes received beyond a hole, and held.
     pub out_of_order_bytes: u64,
 }
 
@@ -200,7 +200,7 @@ impl ConnectionReport {
     }
 }
 
-/// As the documents and libibverbs name it.
+/// The state's name in the RFCs and libibverbs.
 fn state_name(state: QpState) -> &'static str {
     match state {
         QpState::Idle => "IDLE",

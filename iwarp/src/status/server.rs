@@ -1,5 +1,5 @@
-//! The socket of a context. A client sends a line, and gets the report. One that only looks whether somebody
-//! listens sends nothing, and the engines are not asked.
+//! The socket of a context. A client sends a line, and gets the report. A client that only checks whether a
+//! process listens sends nothing, and the engines are not asked.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -18,18 +18,18 @@ use super::{client, folder};
 use crate::queues::{Notifier, wait_any};
 use crate::verbs::{Context, ContextShared};
 
-/// How long the engines may take to answer. An engine that its program polls answers in microseconds.
+/// Maximum time for the engines to answer. An engine that its program polls answers in microseconds.
 const PATIENCE: Duration = Duration::from_millis(300);
-/// How long a client may take to write, and to read.
+/// Maximum time for a client to write, and to read.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(1);
-/// Contexts of one process that can be shown.
+/// Maximum number of served contexts of one process.
 const MOST_SOCKETS: u32 = 1024;
 
-/// Shows a context to [`processes`](super::processes) until it is dropped. It does not keep the context
+/// Makes a context visible to [`processes`](super::processes) until dropped. It does not keep the context
 /// alive.
 pub struct StatusSocket {
     path: PathBuf,
-    /// A forked child has neither the thread nor the right to remove the socket.
+    /// The process that made the socket: a forked child has no thread for it, and must not remove it.
     pid: u32,
     stop: Arc<StopCall>,
 }
@@ -42,17 +42,17 @@ struct StopCall {
 /// Called after the engines were asked.
 type Poll = Box<dyn Fn() + Send>;
 
-/// Shows `context` in `folder`, which is made if it is not there: binds a socket that only this user may use,
-/// and starts a thread that answers there. The sockets of processes that are dead are removed.
+/// Serves the status of `context` in `folder`, which is created if missing: binds a socket that only this
+/// user may use, and starts a thread that answers its clients. Removes the sockets of dead processes.
 ///
 /// # Errors
-/// The system's, or one line if the folder belongs to somebody else or others may enter it.
+/// The system's, or one line if the folder belongs to another user or other users may enter it.
 pub fn serve(context: &Context, folder: &Path) -> io::Result<StatusSocket> {
     serve_while_idle(context, folder, Box::new(|| {}))
 }
 
-/// As [`serve`], for engines that have no thread and are polled in calls of the program alone: `poll` is
-/// called when somebody has asked, and polls them once.
+/// As [`serve`], for engines without a thread, which are polled only in calls of the program. For each
+/// request of a client, `poll` is called and polls the engines once.
 ///
 /// # Errors
 /// As [`serve`].
@@ -77,7 +77,7 @@ pub fn serve_while_idle(context: &Context, folder: &Path, poll: Poll) -> io::Res
 }
 
 impl StatusSocket {
-    /// Where it is.
+    /// The path of the socket.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -88,19 +88,19 @@ impl Drop for StatusSocket {
         if std::process::id() == self.pid {
             self.stop.is_set.store(true, Ordering::SeqCst);
             self.stop.call.notify();
-            // If somebody else has removed it, there is nothing left to do.
+            // If the file is removed already, nothing is left to do.
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// Binds the first free name of this process. The socket gets its name when it listens, so that no client
-/// takes it for that of a dead process, and only its owner may use it.
+/// Binds the first free name of this process. The socket gets its name when it listens and only its owner
+/// may use it, so that no client mistakes it for the socket of a dead process.
 fn bind(folder: &Path, pid: u32) -> io::Result<(UnixListener, PathBuf)> {
     for number in 0..MOST_SOCKETS {
         let path = folder::socket(folder, pid, number);
         let draft = path.with_extension("new");
-        // That of a dead process with our number.
+        // The draft of a dead process with our number.
         match fs::remove_file(&draft) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -110,7 +110,8 @@ fn bind(folder: &Path, pid: u32) -> io::Result<(UnixListener, PathBuf)> {
             listener => listener?,
         };
         fs::set_permissions(&draft, fs::Permissions::from_mode(0o600))?;
-        // A link fails where the name is taken, as by another context or a process of another namespace.
+        // A link fails if the name is taken, for example by another context or by a process of another
+        // namespace.
         let linked = fs::hard_link(&draft, &path);
         fs::remove_file(&draft)?;
         match linked {
@@ -130,7 +131,7 @@ fn run(listener: &UnixListener, stop: &StopCall, context: &Weak<ContextShared>, 
         }
         let Some(shared) = context.upgrade() else { return };
         let Ok((mut client, _)) = listener.accept() else { continue };
-        // A client that has gone, or neither writes nor reads, gets nothing.
+        // An error means that the client is gone, or neither writes nor reads.
         let _ = answer(&mut client, &Context { shared }, poll);
     }
 }
@@ -149,7 +150,7 @@ fn answer(client: &mut UnixStream, context: &Context, poll: &Poll) -> io::Result
     client.write_all(&serde_json::to_vec(&report)?)
 }
 
-/// The name of this process, as the system has it.
+/// The name of this process, read from `/proc/self/comm`.
 fn program() -> String {
     fs::read_to_string("/proc/self/comm").unwrap_or_default().trim_end().to_owned()
 }

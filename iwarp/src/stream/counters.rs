@@ -11,7 +11,7 @@ pub(crate) struct StreamCounters {
     pub(crate) rx_not_ready: u64,
     /// FPDUs sent.
     pub(crate) tx_fpdus: u64,
-    /// Payload bytes placed into registered memory, and the values that our atomics returned.
+    /// Payload bytes placed into registered memory, including the values that our atomics returned.
     pub(crate) rx_placed_bytes: u64,
     /// Payload bytes of all DDP segments sent: from registered memory, inline data, Immediate Data, and the
     /// headers that RDMAP sends as payload.

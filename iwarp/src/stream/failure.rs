@@ -7,22 +7,23 @@ use crate::mpa::{Action, MpaError};
 use crate::queues::{Origin, StreamError, TerminateOrigin, TerminateReport};
 use crate::rdmap::{Terminate, TerminateError};
 
-/// Why a stream ends. The calls of the data path return it or nothing, so it is small: its Terminates are
-/// boxed.
+/// Why a stream ends. The calls of the data path return a `Failure` or nothing, so it is small: its
+/// Terminates are boxed.
 #[derive(Clone, Debug)]
 pub(crate) enum Failure {
     /// An error found here: the peer gets a Terminate.
     Here(Box<Terminate>),
     /// An error found here in a correct message of the peer, or in the answer to one, because memory was
     /// revoked while it was in use: the peer gets a Terminate. It counts as a fault of our user. (A peer may
-    /// revoke memory too, by a Send with Invalidate behind its own Read. Nothing here tells the two apart.)
+    /// revoke memory too, by a Send with Invalidate after its own Read. The two cases are not distinguished
+    /// here.)
     User(Box<Terminate>),
     /// The peer's Terminate.
     Peer(Box<Terminate>),
-    /// A Terminate of the peer in which no error can be read: it fails a check of DDP or RDMAP, or its parts
-    /// are missing. It ends the stream as any other does, and is not answered (RFC 5040 section 7.2).
+    /// A Terminate of the peer that has no readable error: it fails a check of DDP or RDMAP, or parts of it
+    /// are missing. It ends the stream like any other Terminate, and is not answered (RFC 5040 section 7.2).
     Unreadable,
-    /// TCP's receive direction ended where it may not, or MPA cannot go on: no Terminate can be sent.
+    /// TCP's receive direction ended at a wrong place, or MPA cannot continue: no Terminate can be sent.
     Lost(MpaError),
 }
 
@@ -33,9 +34,9 @@ pub(crate) enum Ending {
     Terminating,
     /// The peer has sent its Terminate. FIN follows.
     Terminated,
-    /// The peer is not told, as on InfiniBand. FIN follows.
+    /// The peer gets no Terminate, as on InfiniBand. FIN follows.
     Silent,
-    /// The peer cannot be told: TCP is reset.
+    /// The peer cannot get a Terminate: TCP is reset.
     Lost,
 }
 
@@ -44,7 +45,7 @@ impl Failure {
         Self::Here(Box::new(Terminate::bare(error)))
     }
 
-    /// A defect of this code: `what` does not hold. The stream ends rather than lose bytes in silence.
+    /// A defect of this code: `what` does not hold. The stream ends, so that no bytes are lost silently.
     #[cold]
     pub(super) fn defect(what: &str) -> Self {
         debug_assert!(false, "{what}");
@@ -62,8 +63,8 @@ impl Failure {
     }
 
     /// Whether the peer is known to be the cause: by a bad message or by its Terminate. A local catastrophic
-    /// error of any layer is our own (RFC 5040 section 4.8; RFC 6581 section 8 for MPA, which has none of our
-    /// slots left to hold a buffer), and a TCP connection may be lost for any reason.
+    /// error of any layer is our own (RFC 5040 section 4.8; RFC 6581 section 8 for MPA, which reports it when
+    /// no slot is left for a buffer), and a TCP connection may be lost for any reason.
     pub(crate) fn is_peers(&self) -> bool {
         const OURS: [TerminateError; 3] = [
             TerminateError::LocalCatastrophic,
@@ -99,8 +100,8 @@ impl Failure {
         }
     }
 
-    /// The error as the application sees it. A Terminate that cannot be read counts as RDMAP's error without
-    /// a code of its own: the message was an RDMAP message that cannot be carried out.
+    /// The error as the application sees it. An unreadable Terminate is reported as RDMAP's unspecified
+    /// error: the message was an RDMAP message that cannot be processed.
     pub(crate) fn stream_error(&self) -> StreamError {
         match self {
             Self::Here(terminate) | Self::User(terminate) => stream_error(terminate, false),
@@ -139,7 +140,7 @@ fn stream_error(terminate: &Terminate, from_peer: bool) -> StreamError {
 mod tests {
     use super::*;
 
-    /// A peer whose bytes find no slot here has done nothing wrong, and its address is not blocked for it.
+    /// A lack of slots for a peer's bytes is not the peer's fault, and does not block its address.
     #[test]
     fn a_lack_of_slots_is_not_the_peers_fault() {
         assert!(!Failure::from(MpaError::NoHeldSlot).is_peers());

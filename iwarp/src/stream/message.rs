@@ -22,8 +22,8 @@ pub(super) enum Addressing {
     ///
     /// RFC 5041 section 5.2 (DDP-115): the message comes with both.
     Tagged { opcode: Opcode, stag: Stag, to: u64 },
-    /// By queue and MSN. `field`: the four bytes behind the control byte. An invalidating Send has its STag
-    /// there, other messages 0. With InfiniBand's semantics other Sends have a limit there.
+    /// By queue and MSN. `field`: the four bytes after the control byte. An invalidating Send has its STag
+    /// there, other messages have 0. With InfiniBand's semantics, other Sends have a limit there.
     Untagged { opcode: Opcode, field: u32, msn: u32 },
     /// A message of queue 4, with InfiniBand's semantics. It has one segment.
     Profile(UntaggedHeader),
@@ -40,7 +40,7 @@ pub(super) enum PayloadSource {
     Remote,
 }
 
-/// The payload of each source, where it lies.
+/// References to the payload of each source.
 pub(super) struct Payloads<'a> {
     pub(super) posted: Option<&'a SendEntry>,
     pub(super) own: &'a OwnBytes,
@@ -55,7 +55,7 @@ pub(super) type OwnBytes = ArrayVec<u8, MAX_OWN_BYTES>;
 pub(super) enum FetchError {
     /// Memory of our user: key, range or rights are no longer valid.
     OwnMemory,
-    /// Memory that the peer reads: revoked since the request was checked.
+    /// Memory that the peer reads, which was revoked after the request was checked.
     PeerMemory(Fault),
 }
 
@@ -119,8 +119,8 @@ impl Message {
         self.addressing.head(segment)
     }
 
-    /// The registered memory with the whole payload; `None` if it has another source. It is good for all
-    /// segments in one epoch: each copy checks that the registration is still the same.
+    /// The registered memory with the whole payload; `None` if the payload has another source. The result is
+    /// valid for all segments in one epoch: each copy checks that the registration is still the same.
     pub(super) fn look_up<'g>(
         &self,
         payloads: &Payloads<'_>,
@@ -203,8 +203,8 @@ impl Message {
         }
     }
 
-    /// Makes the bytes around the payload of one of its segments, which is of the posted request and stays
-    /// where it is. The request has one element.
+    /// Makes the bytes around the payload of one of the message's segments. The payload is that of the posted
+    /// request, which has one element, and is not copied.
     pub(super) fn write_around(
         &self,
         segment: &Segment,

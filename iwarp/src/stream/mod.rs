@@ -14,8 +14,9 @@
 //! | `failure.rs` | why a stream ends |
 //! | `counters.rs` | counters of all streams |
 //!
-//! It knows nothing of TCP's handshake, of MPA's startup and of the end of a connection. A connection of the
-//! engine drives it: it gives it the ULPDUs that MPA has found, and gets a [`Failure`] when the stream ends.
+//! A stream knows nothing of TCP's handshake, of MPA's startup and of the end of a connection. A connection
+//! of the engine drives the stream: the connection passes the ULPDUs that MPA has found, and gets a
+//! [`Failure`] when the stream ends.
 
 use std::sync::Arc;
 
@@ -57,7 +58,7 @@ pub(crate) struct StreamContext<'a> {
     pub(crate) pool: &'a mut RequestPool,
 }
 
-/// One RDMA stream. [`end`](Self::end) it in place of dropping it.
+/// One RDMA stream. [`end`](Self::end) it instead of dropping it.
 pub(crate) struct Stream {
     state: StreamState,
     framer: Framer,
@@ -80,7 +81,8 @@ impl Stream {
         let Negotiated { tx_markers, rx_markers, crc, ird, ord, .. } = *negotiated;
         let rtr = negotiated.rtr;
         let rules = Rules::new(ib_semantics);
-        // Markers find FPDUs beyond a hole. A shared receive queue has no fixed buffer for a later message.
+        // Markers locate FPDUs beyond a hole. With a shared receive queue, a later message has no fixed
+        // buffer.
         let binds_ahead = rx_markers && !qp.receives.are_shared() && rules.bind_ahead();
         let state = StreamState::new(qp, by, ord, rules);
         let stream = Self {
@@ -96,7 +98,8 @@ impl Stream {
         stream
     }
 
-    /// Slots reserved in [`RequestPool`] until it ends: for requests of the peer, and for ours.
+    /// The slots that the stream reserves in [`RequestPool`] until it ends: for requests of the peer, and for
+    /// ours.
     fn reserved(&self) -> (usize, usize) {
         let inbound = self.inbound.request_buffers(self.state.extensions);
         // A Read as ready-to-receive message needs a slot even when ORD is 0.
@@ -119,12 +122,12 @@ impl Stream {
         self.state.rules.fail_when_peer_vanishes()
     }
 
-    /// The queue pair that it is for.
+    /// The queue pair of the stream.
     pub(crate) fn qp(&self) -> &Arc<QpShared> {
         &self.state.qp
     }
 
-    /// Whether it may send: for a responder, once the peer's first FPDU has arrived.
+    /// Whether the stream may send: for a responder, after the peer's first FPDU has arrived.
     pub(crate) fn may_send(&self) -> bool {
         self.may_send
     }
@@ -138,7 +141,7 @@ impl Stream {
 
     /// Hands FPDUs to TCP. See [`SendOutcome`].
     ///
-    /// Never inlined: otherwise the states of its caller take registers from each FPDU.
+    /// Never inlined: otherwise the caller's state takes registers from the path of each FPDU.
     #[inline(never)]
     pub(crate) fn transmit(
         &mut self,
@@ -159,7 +162,7 @@ impl Stream {
         }
         let context = outbound::SendContext { state, framer, guard, counters, pool, found: None, offset: 0 };
         let outcome = outbound.run(tcp, conn, now, context, budget);
-        // In time for the peer's next request: TCP has not yet sent the end of the responses.
+        // This is in time for the peer's next request: TCP has not yet sent the end of the responses.
         if let Some(answered) = outbound.take_answered() {
             inbound.repost_requests(answered);
         }
@@ -172,7 +175,7 @@ impl Stream {
         self.may_send && (!self.outbound.is_idle() || state.has_requests() || state.rules.have_messages())
     }
 
-    /// Whether nothing is left to send or to wait for, so that FIN may follow.
+    /// Whether the stream has nothing left to send or to wait for, so that FIN may follow.
     pub(crate) fn is_drained(&self) -> bool {
         let may_be_taken = self.state.rules.is_peer_there();
         let is_sent = !may_be_taken || !self.state.has_requests() || self.is_held();
@@ -188,19 +191,19 @@ impl Stream {
         self.state.qp.sends.is_held() && self.state.unsent == 0
     }
 
-    /// TCP's peer has acknowledged all bytes below an offset of the stream. The requests that wait for this
-    /// complete with [`complete_acknowledged`](Self::complete_acknowledged): a Terminate may have come along,
-    /// and it may name one of them.
+    /// Called when TCP's peer has acknowledged all bytes below an offset of the stream. The requests that
+    /// wait for this complete only with [`complete_acknowledged`](Self::complete_acknowledged): a Terminate
+    /// may have arrived in the same segment, and may name one of them.
     pub(crate) fn on_acknowledged(&mut self, acknowledged: u64) {
         self.state.set_acknowledged(acknowledged);
     }
 
-    /// Completes the requests that wait for no more than TCP's acknowledgements.
+    /// Completes the requests that wait only for TCP's acknowledgements and have got them.
     pub(crate) fn complete_acknowledged(&mut self) {
         self.state.complete_acknowledged();
     }
 
-    /// Whether Reads or atomics of ours wait for their responses.
+    /// Whether any of our Reads or atomics wait for their responses.
     pub(crate) fn awaits_answers(&self) -> bool {
         !self.state.outstanding.is_empty()
     }
@@ -212,12 +215,12 @@ impl Stream {
 
     // ---- InfiniBand's semantics ----
 
-    /// The peer has sent FIN: it takes no more requests.
+    /// Called when the peer has sent FIN: it takes no more requests.
     pub(crate) fn on_peer_closed(&mut self) {
         self.state.rules.on_peer_closed();
     }
 
-    /// What has happened that the connection has to act on.
+    /// Returns the changes that the connection has to act on.
     #[inline]
     pub(crate) fn take_news(&mut self) -> Option<News> {
         self.state.rules.take_news()
@@ -229,7 +232,7 @@ impl Stream {
         self.state.rules.owe_limit()
     }
 
-    /// The peer is told the limit by the next [`transmit`](Self::transmit), unless a Send has told it.
+    /// Makes the next [`transmit`](Self::transmit) tell the peer the limit, unless a Send has told it.
     pub(crate) fn tell_limit(&mut self) {
         if let Some(ib) = self.state.rules.profile_mut() {
             ib.tell_limit();
@@ -237,13 +240,14 @@ impl Stream {
     }
 
     /// Whether acknowledgements need not be withheld any more, since the peer has acknowledged the bytes
-    /// below `offset`: it knows what is not taken. Says so once.
+    /// below `offset`, and so knows which bytes are not taken. Returns `true` only once.
     pub(crate) fn knows_end(&mut self, offset: u64) -> bool {
         self.state.rules.profile_mut().is_some_and(|ib| ib.knows_end(offset))
     }
 
-    /// The stream fails: no message behind the stream offset `position` of the peer is taken. Returns whether
-    /// the peer is told, so that the acknowledgement of what follows has to be withheld until the peer knows.
+    /// Called when the stream fails: no message after the stream offset `position` of the peer is taken.
+    /// Returns whether the peer is told, so that the acknowledgement of what follows has to be withheld until
+    /// the peer knows.
     pub(crate) fn end_taking(&mut self, position: u64) -> bool {
         if let Some(ib) = self.state.rules.profile_mut() {
             ib.end(position);
@@ -251,7 +255,8 @@ impl Stream {
         self.state.rules.tell_end()
     }
 
-    /// Until when acknowledgements are withheld ([`knows_refusal`](Self::knows_end)).
+    /// Acknowledgements are withheld until the peer has acknowledged the bytes below this stream offset
+    /// ([`knows_end`](Self::knows_end)).
     pub(crate) fn withheld_until(&self) -> Option<u64> {
         self.state.rules.profile().and_then(|ib| ib.withheld_until())
     }
@@ -261,13 +266,13 @@ impl Stream {
         self.state.rules.profile().is_some_and(|ib| ib.awaits_recv())
     }
 
-    /// A message of the peer waits for a receive request. The engine is asked for it
-    /// ([`Ask::Receive`](crate::queues::Ask::Receive)) once there is one.
+    /// Asks the queue for a receive request, for which a message of the peer waits. The engine is notified
+    /// ([`Ask::Receive`](crate::queues::Ask::Receive)) when there is one.
     pub(crate) fn await_recv(&self) {
         self.state.qp.await_recv(&self.state.consumer);
     }
 
-    /// Takes the receive request for the message that waits, if there is one by now. The peer is told.
+    /// Takes the receive request for the message that waits, if there is one by now, and tells the peer.
     pub(crate) fn bind_awaited(&mut self) -> bool {
         let is_bound = inbound::bind(&mut self.state, &mut self.inbound);
         if is_bound && let Some(ib) = self.state.rules.profile_mut() {
@@ -276,7 +281,7 @@ impl Stream {
         is_bound
     }
 
-    /// No message waits for a receive request any more: the failure of the one that has waited.
+    /// Stops waiting for a receive request. Returns the failure of the message that has waited.
     pub(crate) fn stop_waiting(&mut self) -> Option<Failure> {
         self.state.rules.profile_mut()?.give_up_waiting().map(Failure::Here)
     }
@@ -286,7 +291,7 @@ impl Stream {
         self.state.rules.await_peer()
     }
 
-    /// The peer has had no receive request for the oldest message that is not taken: its request fails.
+    /// Makes the request of the oldest untaken message fail, since the peer had no receive request for it.
     pub(crate) fn fail_untaken(&mut self) {
         self.state.fail_untaken();
     }
@@ -315,24 +320,25 @@ impl Stream {
         Ok(waiting)
     }
 
-    /// A graceful close has begun: what is posted is still sent.
+    /// Begins a graceful close: posted requests are still sent.
     pub(crate) fn begin_close(&self) {
         self.state.qp.state.set(QpState::Closing);
     }
 
-    /// TCP is gone, without an error of the stream.
+    /// Called when TCP is gone, without an error of the stream.
     pub(crate) fn lose(&self) {
         self.state.qp.state.lose(&self.state.qp.signals);
     }
 
-    /// The stream has failed: tells its user, completes all requests, and prepares the Terminate if the peer
-    /// has to get one. Returns the Terminate as the application sees it, and how the connection ends.
+    /// Called when the stream has failed: reports it to the user, completes all requests, and prepares the
+    /// Terminate if the peer has to get one. Returns the Terminate as the application sees it, and how the
+    /// connection ends.
     pub(crate) fn fail(
         &mut self,
         pool: &mut RequestPool,
         failure: &Failure,
     ) -> (Option<Arc<TerminateReport>>, Ending) {
-        // On InfiniBand a request that fails here sends nothing, and the queue pair of the peer stays.
+        // On InfiniBand a request that fails here sends nothing, and the queue pair of the peer stays usable.
         let is_silent = matches!(failure, Failure::Here(_) | Failure::User(_))
             && self.state.has_failed_request()
             && self.state.qp.outlives_peer();
@@ -357,8 +363,8 @@ impl Stream {
         // ends here, as its ULP has decided.
         let ending = match failure {
             // RFC 7306 section 8.1 (EXT-146): the peer gets a Terminate, whether a message of ours could not
-            // be made or a message of its own is wrong.
-            // RFC 5040 section 7.1 (RDMAP-324): an error that is found here is told to the peer.
+            // be made or a message of its own is wrong. RFC 5040 section 7.1 (RDMAP-324): an error that is
+            // found here is reported to the peer.
             Failure::Here(_) | Failure::User(_)
                 if is_silent && self.may_send && self.state.rules.tell_end() =>
             {
@@ -376,12 +382,13 @@ impl Stream {
         (report, ending)
     }
 
-    /// Completes all started requests, oldest first: those that are done with success, the others in error.
-    /// The queue pair flushes the requests that are still queued. A request that is known to be the cause has
-    /// its own status. The request that the peer's Terminate names, or else the oldest one, gets `first`. (If
-    /// the cause is known, the failure is ours, and `first` of [`Outcome`](crate::queues::Outcome) is a flush
-    /// error.) On InfiniBand no request succeeds behind one in error: one that the peer has taken while an
-    /// older Read or atomic waited for its response is flushed, too. Returns whether there were any in error.
+    /// Completes all started requests, oldest first: finished ones with success, the others in error. The
+    /// queue pair flushes the requests that are still queued. A request that is known to be the cause has its
+    /// own status. The request that the peer's Terminate names, or else the oldest one, gets `first`. (If the
+    /// cause is known, the failure is ours, and `first` of [`Outcome`](crate::queues::Outcome) is a flush
+    /// error.) On InfiniBand no request succeeds after one in error: a request that the peer has taken while
+    /// an older Read or atomic waited for its response is flushed, too. Returns whether there were any in
+    /// error.
     fn complete_started(
         &mut self,
         pool: &mut RequestPool,
@@ -425,7 +432,7 @@ impl Stream {
             consumer.complete_send(sends, signals, true, completion);
             failed = true;
         }
-        // None was under way. The next one would have found no peer.
+        // No request was pending. The next one would have found no peer.
         if first == WcStatus::RetryExceeded && consumer.fail_next_send(sends, signals, first, cause) {
             failed = true;
         }
@@ -442,14 +449,15 @@ impl Stream {
         qp.report();
     }
 
-    /// Makes the event that no send request is open, if it is wanted.
+    /// Makes the event that no send request is open, if the user wants the event.
     pub(crate) fn report_if_drained(&self) {
         let qp = &self.state.qp;
         qp.sends.report_if_drained(&qp.signals);
     }
 
-    /// Completes the requests that it has taken, releases its slots in `pool`, and returns the other requests
-    /// to the queue pair. The oldest one in error gets `first`. Returns whether there were any in error.
+    /// Completes the requests that the stream has taken, releases its slots in `pool`, and returns the other
+    /// requests to the queue pair. The oldest request in error gets `first`. Returns whether there were any
+    /// in error.
     pub(crate) fn end(mut self, pool: &mut RequestPool, first: WcStatus) -> bool {
         let failed = self.complete_started(pool, first, None);
         let (inbound, outstanding) = self.reserved();

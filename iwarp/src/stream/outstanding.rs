@@ -18,8 +18,8 @@ use super::ib_profile::Rules;
 use super::sent_to::{Refused, SentTo};
 use super::slot_pool::{PoolQueue, SlotPool};
 
-/// How many requests complete together. More would keep the first of them waiting longer, and save little for
-/// each.
+/// Maximum number of requests that complete together. With more, the first one would wait longer, and each
+/// would save little.
 pub(super) const TOGETHER: usize = 16;
 
 /// A request that was started and is not yet completed.
@@ -28,24 +28,24 @@ pub(super) struct Pending {
     pub(super) opcode: WcOpcode,
     pub(super) signaled: bool,
     pub(super) byte_len: u32,
-    /// The event that it waits for; `None`: only for earlier requests.
+    /// The event that the request waits for; `None`: it waits only for earlier requests.
     pub(super) awaits: Option<Awaited>,
-    /// Where it goes to, once it is sent.
+    /// The places at the peer that the request goes to, once it is sent.
     pub(super) sent_to: SentTo,
-    /// The status of its completion, if it is the cause of the stream's end.
+    /// The status of the request's completion, if the request is the cause of the stream's end.
     pub(super) fault: Option<WcStatus>,
 }
 
 /// The event that a started request waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Awaited {
-    /// Its last segment, which is not yet written.
+    /// The request's last segment, which is not yet written.
     LastSegment,
     /// The response to a Read or an atomic.
     Response,
     /// TCP's acknowledgement of the bytes below this offset of the stream, since they are sent without a copy
-    /// or both ends have agreed on InfiniBand's semantics. Then also the promise of a receive request, if it
-    /// needs one.
+    /// or both ends have agreed on InfiniBand's semantics. In the second case, also the promise of a receive
+    /// request, if the message needs one.
     Acknowledgement(u64),
 }
 
@@ -88,17 +88,18 @@ pub(super) struct StreamState {
     pub(super) outstanding: PoolQueue,
     /// Queue 3: one buffer for each of our outstanding atomics (RFC 7306 section 5.2.2).
     pub(super) atomic_responses: UntaggedQueue,
-    /// Requests that are started and not yet completed, in post order. A Send or Write gets here only when
-    /// its last segment is written. Each one's entry is still in the send queue.
+    /// Requests that are started and not yet completed, in post order. A Send or Write is added only when its
+    /// last segment is written. The entry of each pending request is still in the send queue.
     pub(super) pending: VecDeque<Pending>,
-    /// How many of the last requests of `pending` still have to be sent: a Read that has elements left, or
-    /// those that the peer has dropped.
+    /// How many requests at the end of `pending` still have to be sent: a Read that has elements left, or
+    /// requests that the peer has dropped.
     pub(super) unsent: usize,
-    /// TCP's peer has acknowledged the bytes below this offset of the stream, and perhaps more.
+    /// The stream offset below which TCP's peer has acknowledged all bytes. It may have acknowledged more.
     acknowledged: u64,
-    /// How many of our Reads and atomics may be outstanding together.
+    /// Maximum number of our outstanding Reads and atomics.
     pub(super) ord: u32,
-    /// The element of the next request, a Read, that its next Read Request is for; 0: it has not begun.
+    /// If the next request is a Read: the element that its next Read Request is for; 0: the Read has not
+    /// begun.
     pub(super) next_element: u8,
     /// Counts FPDUs sent, and delivered segments of responses to our Reads and atomics.
     pub(super) progress: u64,
@@ -108,19 +109,19 @@ pub(super) struct StreamState {
 pub(super) enum Outstanding {
     /// A Read.
     Read { sink: ReadSink, part: ReadPart },
-    /// An atomic. `sink` receives the value that the word had before.
+    /// An atomic. `sink` receives the previous value of the word.
     Atomic { id: u32, sink: Sge },
 }
 
 impl Pending {
-    /// Whether it is sent to its end, and awaits its acknowledgement.
+    /// Whether the request is sent to its end, and waits for its acknowledgement.
     fn is_sent(&self) -> bool {
         matches!(self.awaits, Some(Awaited::Acknowledgement(_)))
     }
 }
 
 impl Outstanding {
-    /// Whether its response completes a request.
+    /// Whether the response completes a request.
     fn completes(&self) -> bool {
         matches!(self, Self::Read { part: ReadPart::Last, .. } | Self::Atomic { .. })
     }
@@ -130,16 +131,16 @@ impl Outstanding {
 /// elements needs one for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReadPart {
-    /// None: it is the ready-to-receive message, which no user posted.
+    /// None: the Read Request is the ready-to-receive message, which no user posted.
     Rtr,
-    /// Not the last one.
+    /// A part before the last one.
     Earlier,
-    /// The last one, or all of it: its response completes the request.
+    /// The last part, or the whole request: the response completes the request.
     Last,
 }
 
-/// Takes the oldest. An emptied queue starts again at the front of its buffer, so a short queue keeps using
-/// the same cache lines, however large its capacity is.
+/// Takes the oldest value. An emptied queue starts again at the front of its buffer, so a short queue uses
+/// the same cache lines again and again, even if its capacity is large.
 pub(super) fn take_front<T>(queue: &mut VecDeque<T>) -> Option<T> {
     let oldest = queue.pop_front();
     if queue.is_empty() {
@@ -169,7 +170,7 @@ impl StreamState {
         }
     }
 
-    /// The request that goes next: one that has to be sent again, or the oldest one that is not started.
+    /// The request that is sent next: one that has to be sent again, or the oldest one that is not started.
     #[inline]
     pub(super) fn next_request(&self) -> Option<&SendEntry> {
         match self.unsent {
@@ -190,7 +191,7 @@ impl StreamState {
         self.pending.get_mut(at)
     }
 
-    /// The next request is started: records what it waits for.
+    /// Starts the next request: records what it waits for.
     fn start(&mut self, pending: Pending) {
         if let Some(started) = self.started() {
             *started = pending;
@@ -201,13 +202,13 @@ impl StreamState {
         }
     }
 
-    /// Nothing is left to send of the next request, which is started.
+    /// Called when nothing is left to send of the next request, which is started.
     fn finish(&mut self) {
         self.unsent -= 1;
     }
 
-    /// The last segment of the next request is written to TCP, or the request sends nothing and is carried
-    /// out. It completes as soon as all earlier ones have.
+    /// Called when the last segment of the next request is written to TCP, or when the request sends nothing
+    /// and was executed. The request completes as soon as all earlier ones have completed.
     ///
     /// RFC 5040 section 5.5 (RDMAP-287): requests complete in post order.
     #[inline]
@@ -223,11 +224,12 @@ impl StreamState {
         self.consumer.complete_send(&self.qp.sends, &self.qp.signals, pending.signaled, completion);
     }
 
-    /// As [`complete_next`](Self::complete_next), but it completes when the bytes below `offset` are also
-    /// acknowledged. `send_msn` is the MSN of its last message to queue 0, if it has one.
+    /// As [`complete_next`](Self::complete_next), but the request completes only after the bytes below
+    /// `offset` are acknowledged, too. `send_msn` is the MSN of its last message to queue 0, if it has one.
     pub(super) fn complete_next_acknowledged(&mut self, offset: u64, send_msn: u32) {
         if offset <= self.acknowledged() && !self.rules.complete_by_acknowledgement() {
-            // The end of the message, which is copied, has waited longer than that.
+            // The bytes below `offset` were acknowledged while the end of the message, which is copied,
+            // waited.
             return self.complete_next();
         }
         let Some(request) = self.next_request() else { return };
@@ -236,7 +238,7 @@ impl StreamState {
         self.finish();
     }
 
-    /// The stream offset below which [`Awaited::Acknowledgement`] has come.
+    /// The stream offset below which TCP's peer has acknowledged all bytes.
     pub(super) fn acknowledged(&self) -> u64 {
         self.rules.taken(self.acknowledged)
     }
@@ -246,7 +248,7 @@ impl StreamState {
         self.acknowledged = self.acknowledged.max(offset);
     }
 
-    /// Completes all requests that may, after more is acknowledged or promised.
+    /// Completes all requests that may complete, after more is acknowledged or promised.
     pub(super) fn complete_acknowledged(&mut self) {
         let offset = self.acknowledged();
         let mut progress = false;
@@ -275,21 +277,21 @@ impl StreamState {
         self.pending.iter().any(|pending| !self.is_acknowledged(pending) && pending.is_sent())
     }
 
-    /// Whether nothing has to come any more for a request, or it awaits something else than an
-    /// acknowledgement.
+    /// Whether a request waits for no event any more, or for something other than an acknowledgement.
     pub(super) fn is_done_with(&self, pending: &Pending) -> bool {
         !pending.is_sent() || self.is_acknowledged(pending)
     }
 
-    /// Whether a request that awaits its acknowledgement has it.
+    /// Whether a request that waits for its acknowledgement has got it.
     pub(super) fn is_acknowledged(&self, pending: &Pending) -> bool {
         let offset = self.acknowledged();
         matches!(pending.awaits, Some(Awaited::Acknowledgement(end)) if end <= offset)
             && self.rules.have_recv(&pending.sent_to)
     }
 
-    /// The peer has dropped the request that has this MSN on queue 0, and those behind it: they are sent
-    /// again, once it says so. Those that send nothing were carried out, and are not again.
+    /// Called when the peer has dropped the request with this MSN on queue 0, and all later ones. They are
+    /// sent again when the peer asks for them. Requests that send nothing were executed, and are not executed
+    /// again.
     #[cold]
     pub(super) fn go_back(&mut self, slots: &mut SlotPool<Outstanding>, msn: u32) {
         let is_dropped = |pending: &Pending| pending.is_sent() && pending.sent_to.has_send(msn);
@@ -318,7 +320,7 @@ impl StreamState {
         self.atomic_responses.withdraw(atomics);
     }
 
-    /// The next request, if it was carried out before and sends nothing.
+    /// Skips the next request if it sends nothing and was executed before. Returns whether it did.
     pub(super) fn skip_done(&mut self) -> bool {
         let is_done = self.unsent > 0 && self.started().is_some_and(|started| started.awaits.is_none());
         if is_done {
@@ -327,7 +329,7 @@ impl StreamState {
         is_done
     }
 
-    /// The oldest request that the peer has not taken is the cause of the stream's end.
+    /// Records that the oldest request that the peer has not taken is the cause of the stream's end.
     pub(super) fn fail_untaken(&mut self) {
         let waits = |pending: &&mut Pending| {
             matches!(pending.awaits, Some(Awaited::Acknowledgement(_) | Awaited::LastSegment))
@@ -338,7 +340,7 @@ impl StreamState {
         }
     }
 
-    /// The next request is the cause of the stream's end.
+    /// Records that the next request is the cause of the stream's end.
     #[cold]
     pub(super) fn fail_next(&mut self, status: WcStatus) {
         if let Some(request) = self.next_request() {
@@ -348,7 +350,7 @@ impl StreamState {
         }
     }
 
-    /// The next request is started and not sent to its end: it goes no further.
+    /// Called when the next request is started and not sent to its end: nothing more of it is sent.
     pub(super) fn abandon_next(&mut self, send_msn: u32, fault: Option<WcStatus>) {
         if let Some(request) = self.next_request() {
             let sent_to = SentTo::of(request, send_msn);
@@ -358,21 +360,21 @@ impl StreamState {
         }
     }
 
-    /// Records a Read or atomic as started. It completes when its response is delivered (the last one, if it
-    /// has several) and all earlier requests have completed.
+    /// Records a Read or atomic as started. The request completes when its response is delivered (the last
+    /// one, if there are several) and all earlier requests have completed.
     ///
     /// RFC 5040 section 5.5 (RDMAP-291): a Read is not complete before its response is delivered.
     pub(super) fn await_response(&mut self, pending: Pending) {
         self.start(Pending { awaits: Some(Awaited::Response), ..pending });
     }
 
-    /// The last Read Request of the next request, or its Atomic Request, is made.
+    /// Called when the last Read Request of the next request, or its Atomic Request, is made.
     pub(super) fn finish_request(&mut self) {
         self.finish();
     }
 
-    /// The response to the oldest outstanding Read or atomic is delivered: completes all requests that now
-    /// may.
+    /// Called when the response to the oldest outstanding Read or atomic is delivered. Completes all requests
+    /// that now may complete.
     pub(super) fn on_response(&mut self) {
         if let Some(pending) = self.next_response() {
             pending.awaits = None;
@@ -389,17 +391,18 @@ impl StreamState {
         let Self { qp, consumer, pending, unsent, .. } = self;
         let (sends, signals) = (&qp.sends, &qp.signals);
         if sends.is_held() {
-            // What is reported when nothing is under way any more is reported where it is sent.
+            // The events that are reported when no request is pending any more are made where requests are
+            // sent.
             qp.engine.ring();
         }
         let (mut count, mut signaled) = (0, ArrayVec::<Signaled, TOGETHER>::new());
         while pending.front().is_some_and(|pending| pending.awaits.is_none()) {
             let Some(done) = take_front(pending) else { break };
-            // One that sends nothing may be among those that would go again.
+            // A request that sends nothing may be among those to be sent again.
             *unsent = (*unsent).min(pending.len());
-            // Its entry is free before its completion is seen.
+            // The entry is free before the completion is visible.
             consumer.release_sends(1);
-            // A Read has bytes to report: it completes by itself, behind those before it.
+            // A Read reports its bytes, so it completes separately, after the requests before it.
             if done.byte_len > 0 || count == TOGETHER {
                 consumer.complete_sends(
                     sends,
@@ -432,8 +435,8 @@ impl StreamState {
         })
     }
 
-    /// Whether a Terminate of the peer says that a request of ours is wrong in itself, as InfiniBand counts
-    /// it: it is not understood, longer than the buffer for it, or an atomic that is not aligned.
+    /// Whether a Terminate of the peer means that InfiniBand would report an invalid request: one that the
+    /// peer does not understand, one that is longer than its buffer, or an atomic that is not aligned.
     pub(super) fn is_invalid_request(&self, terminate: &Terminate) -> bool {
         if !self.rules.have_invalid_requests() {
             return false;
@@ -451,19 +454,21 @@ impl StreamState {
         }
     }
 
-    /// The oldest outstanding Read or atomic fails, because our user has revoked the memory for its response.
+    /// Records that the oldest outstanding Read or atomic fails, because our user has revoked the memory for
+    /// its response.
     pub(super) fn fail_oldest(&mut self) {
         if let Some(pending) = self.next_response() {
             pending.fault = Some(WcStatus::LocalProtectionError);
         }
     }
 
-    /// Whether a request of ours is the cause of a failure here.
+    /// Whether one of our requests is the cause of a failure that was found here.
     pub(super) fn has_failed_request(&self) -> bool {
         self.pending.iter().any(|pending| pending.fault.is_some())
     }
 
-    /// Gives up all responses. The caller completes the requests, and nothing is received after this.
+    /// Drops the records of all outstanding responses. The caller completes the requests, and nothing is
+    /// received after this.
     pub(super) fn give_up_responses(&mut self, slots: &mut SlotPool<Outstanding>) {
         self.outstanding.clear(slots);
         self.atomic_responses = UntaggedQueue::new();
@@ -487,7 +492,7 @@ impl StreamState {
     }
 
     /// Completes the oldest receive request that is taken, after the requests of ours that were acknowledged
-    /// with its message: on InfiniBand, the acknowledgement of a Send is there before any answer to it.
+    /// with its message: on InfiniBand, the acknowledgement of a Send arrives before any answer to it.
     #[inline]
     pub(super) fn complete_recv(&mut self, completion: WorkCompletion) {
         if self.rules.complete_by_acknowledgement() && !self.pending.is_empty() {
@@ -497,10 +502,10 @@ impl StreamState {
     }
 }
 
-/// Whether the requests that wait for responses are those that `responses` are to, in this order; `begun`:
-/// the last one is a Read that has elements left. Returns how many of them are atomics.
+/// Whether `responses` are the responses that the requests wait for, in the same order; `begun`: the last
+/// request is a Read that has elements left. Returns how many of them are atomics.
 ///
-/// Of the `pending` ones, `sent` are sent to their end.
+/// The first `sent` of the `pending` requests are sent to their end.
 fn check_pending(
     pending: &VecDeque<Pending>,
     sent: usize,

@@ -7,13 +7,13 @@ use crate::ddp::{DdpError, Delivered, Header, UntaggedHeader, UntaggedQueue};
 use crate::queues::request_buffers;
 use crate::rdmap::{AtomicRequest, Extensions, Opcode, ReadRequest, Terminate, TerminateError};
 
-/// A checked request of the peer that waits for its response. When it was checked, its memory could be
-/// accessed; if that is no longer so when the response is sent, the memory was revoked since
+/// A checked request of the peer that waits for its response. When the request was checked, its memory could
+/// be accessed. If the memory cannot be accessed when the response is sent, it was revoked in between
 /// ([`Failure::User`](super::Failure::User)).
 #[derive(Clone, Debug)]
 pub(super) struct PeerRequest {
     pub(super) op: PeerOp,
-    /// Its DDP header, for a Terminate.
+    /// The request's DDP header, for a Terminate.
     pub(super) header: ArrayVec<u8, { Header::MAX_LEN }>,
     pub(super) segment_len: usize,
 }
@@ -26,9 +26,9 @@ pub(super) enum PeerOp {
 }
 
 impl PeerRequest {
-    /// The Terminate when it cannot be answered in full and `sent` bytes of the response were sent. It echoes
-    /// a Read Request, advanced by these bytes, but no Atomic Request (RFC 5040 section 4.8, RFC 7306 section
-    /// 8.1).
+    /// The Terminate if the request cannot be answered in full and `sent` bytes of the response were sent. It
+    /// echoes a Read Request, advanced by these bytes, but no Atomic Request (RFC 5040 section 4.8, RFC 7306
+    /// section 8.1).
     pub(super) fn terminate(&self, error: TerminateError, sent: u32) -> Terminate {
         let echoed = match self.op {
             PeerOp::Read(request) => Some(request.advanced(sent)),
@@ -84,7 +84,7 @@ impl RequestQueue {
         Self { queue, ird: u32::from(ird), taken: ByKind::default() }
     }
 
-    /// Its buffers, those in use included.
+    /// The number of buffers, including those in use.
     pub(super) fn buffers(&self, extensions: Extensions) -> u32 {
         request_buffers(extensions, self.ird)
     }
@@ -105,7 +105,7 @@ impl RequestQueue {
     /// requests than IRD are accepted at a time.
     ///
     /// # Errors
-    /// [`DdpError::NoBuffer`] when none of its kind is left.
+    /// [`DdpError::NoBuffer`] when no buffer of its kind is left.
     pub(super) fn deliver(
         &mut self,
         header: &UntaggedHeader,
@@ -122,7 +122,7 @@ impl RequestQueue {
         Ok(delivered)
     }
 
-    /// The next request has this MSN: those before it were dropped.
+    /// Sets the MSN of the next request: the requests before it were dropped.
     pub(super) fn skip_to(&mut self, msn: u32) {
         self.queue.skip_to(msn);
     }
@@ -149,7 +149,7 @@ impl RequestQueue {
         Ok(())
     }
 
-    /// Takes a buffer that stays posted.
+    /// Takes a buffer that still counts as posted.
     #[cfg(test)]
     pub(super) fn lose_buffer(&mut self) {
         self.taken.reads += 1;

@@ -1,4 +1,4 @@
-//! The Reads and atomics that wait for their responses, ours and the peers', of all connections of an engine.
+//! The Reads and atomics of all connections of an engine that wait for their responses: ours and the peers'.
 //! A connection has queues in this pool, and reserves slots for ORD and IRD when it begins.
 
 use dp::invariant::Check;
@@ -26,7 +26,7 @@ impl RequestPool {
         self.peer_requests.growths + self.outstanding.growths
     }
 
-    /// Whether the queues of all streams hold what is taken; for tests.
+    /// Checks that the queues of all streams have all occupied slots; for tests.
     pub(crate) fn check(&self, streams: Waiting) -> Check {
         self.peer_requests
             .check(streams.peer_requests)
@@ -35,7 +35,7 @@ impl RequestPool {
     }
 }
 
-/// How many requests wait: of a stream, or of all.
+/// The number of waiting requests of a stream, or of all streams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Waiting {
     pub(crate) peer_requests: usize,

@@ -1,5 +1,5 @@
-//! The places at the peer that a started request goes to, by which a Terminate names it (RFC 5040 section
-//! 4.8).
+//! The places at the peer that a started request goes to. A Terminate names the request by them (RFC 5040
+//! section 4.8).
 
 use crate::ddp::Header;
 use crate::memory::Stag;
@@ -12,7 +12,7 @@ pub(super) struct SentTo {
     memory: Option<RemoteAddr>,
     /// Bytes of that memory.
     length: u32,
-    /// The MSN of its last message to queue 0, and how many it has there.
+    /// The MSN of the request's last message to queue 0, and the number of its messages there.
     sends: (u32, u32),
 }
 
@@ -45,12 +45,12 @@ impl SentTo {
         (self.sends.1 > 0).then_some(self.sends.0)
     }
 
-    /// Whether it has the message with this MSN on queue 0.
+    /// Whether the request has the message with this MSN on queue 0.
     pub(super) fn has_send(&self, msn: u32) -> bool {
         self.sends.0.wrapping_sub(msn) < self.sends.1
     }
 
-    /// Whether a segment with this header goes there.
+    /// Whether a segment with this header goes to one of these places.
     pub(super) fn is_of(&self, header: &Header) -> bool {
         match header {
             Header::Tagged(tagged) => self.memory.is_some_and(|memory| {

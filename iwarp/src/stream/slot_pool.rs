@@ -1,7 +1,8 @@
-//! Queues of many connections in one set of slots, so an idle connection holds none.
+//! Queues of many connections in one set of slots, so an idle connection occupies no slot.
 //!
 //! A connection reserves slots for its depths when it begins. Memory for the reserved slots is allocated
-//! then, up to a limit. Past the limit it grows with the values that really wait, and each growth is counted.
+//! then, up to a limit. Beyond the limit, memory grows with the number of values that wait, and each growth
+//! is counted.
 
 use dp::invariant::{Check, ensure};
 
@@ -10,7 +11,7 @@ pub(super) struct SlotPool<T> {
     slots: Vec<PoolSlot<T>>,
     /// The first free slot.
     free: Option<u32>,
-    /// How many values all queues together may hold.
+    /// The maximum number of values in all queues together.
     reserved: usize,
     limit: usize,
     /// How often the slots had to grow because more values waited than memory was reserved for.
@@ -37,7 +38,7 @@ impl<T> SlotPool<T> {
         Self { slots: Vec::new(), free: None, reserved: 0, limit, growths: 0 }
     }
 
-    /// Reserves `count` slots for a connection that begins. Allocates memory for them, up to the limit.
+    /// Reserves `count` slots for a new connection. Allocates memory for them, up to the limit.
     pub(super) fn reserve(&mut self, count: usize) {
         self.reserved += count;
         let (wanted, capacity) = (self.reserved.min(self.limit), self.slots.capacity());
@@ -52,7 +53,7 @@ impl<T> SlotPool<T> {
         self.reserved -= count;
     }
 
-    /// Whether `taken` slots are in queues and all others in the chain of free ones.
+    /// Checks that `taken` slots are in queues and all others in the chain of free slots.
     pub(super) fn check(&self, taken: usize) -> Check {
         let mut free = 0;
         for id in std::iter::successors(self.free, |&id| self.slots[id as usize].next) {
@@ -114,7 +115,8 @@ impl PoolQueue {
         value
     }
 
-    /// Keeps the oldest values, as long as `keeps` says so. Passes the others to `dropped`, oldest first.
+    /// Keeps the oldest values, as long as `keeps` returns `true`. Passes the others to `dropped`, oldest
+    /// first.
     pub(super) fn keep_while<T>(
         &mut self,
         slots: &mut SlotPool<T>,
@@ -147,7 +149,7 @@ impl PoolQueue {
             .filter_map(|slot| slots.slots[slot as usize].value.as_ref())
     }
 
-    /// Whether its slots are chained and counted right. Returns how many there are.
+    /// Checks that the slots of the queue are chained and counted correctly. Returns their number.
     pub(super) fn check<T>(&self, slots: &SlotPool<T>) -> Check<usize> {
         let (mut at, mut last, mut count) = (self.ends.map(|(first, _)| first), None, 0);
         while let Some(id) = at {
@@ -210,7 +212,7 @@ mod tests {
     }
 
     proptest! {
-        /// Queues in one set of slots are as queues of their own.
+        /// Queues in one set of slots behave like separate queues.
         #[test]
         fn queues_keep_their_order(steps in prop::collection::vec((0..3_usize, 0..5_u8, any::<u16>()), 0..200)) {
             let mut slots = SlotPool::new(8);

@@ -178,9 +178,9 @@ impl CmId {
         Ok(())
     }
 
-    /// Rejects a connect request (`rdma_reject`), with up to 508 bytes of private data: the most that the
-    /// Reply to any Request can carry. A connection that began in streaming mode returns to it, for other
-    /// uses.
+    /// Rejects a connect request (`rdma_reject`), with up to 508 bytes of private data: the maximum that the
+    /// Reply to any Request can carry. A connection that began in streaming mode returns to streaming mode,
+    /// for other uses.
     ///
     /// # Errors
     /// [`VerbsError::TooLong`]; [`VerbsError::Invalid`] if no request waits for a decision.
@@ -219,8 +219,8 @@ impl CmId {
 
     /// Its queue pair, once connected or accepted, while the queue pair lives.
     pub fn qp(&self) -> Option<QueuePair> {
-        // Upgraded without the lock: if no user has a handle, this may be the last reference, and its end
-        // runs code of the user (the drop of a handler of its completion queue).
+        // Upgraded without the lock: if no user has a handle, this may be the last reference, and dropping
+        // it runs code of the user (the drop of a handler of its completion queue).
         let shared = self.shared.state().qp.clone()?;
         QueuePair::again(shared.upgrade()?)
     }
@@ -235,13 +235,13 @@ impl CmId {
         self.shared.engine()
     }
 
-    /// Why its connection is over, or could not be made. `None` before that, after a graceful close, and
-    /// after the user has rejected it.
+    /// Why the connection ended, or could not be made. `None` before the end, after a graceful close, and
+    /// after a reject by the user.
     pub fn cause(&self) -> Option<ConnectionError> {
         self.shared.cause()
     }
 
-    /// How many handles of the identifier there are, those in events that wait among them.
+    /// The number of handles of the identifier, including those in events that wait.
     fn handles(&self) -> usize {
         Arc::strong_count(&self._owner)
     }

@@ -1,4 +1,5 @@
-//! The context, which owns everything that protection domains, regions and queue pairs of a process share.
+//! The context, which owns all state that the protection domains, regions and queue pairs of a process
+//! share.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, Weak};
@@ -16,7 +17,7 @@ use super::{
 /// Options of a new context.
 #[derive(Clone, Debug, Default)]
 pub struct ContextConfig {
-    /// How many objects it may have, and how large they may be. Default: those of [`ContextLimits`].
+    /// Limits on the number of objects and on their sizes. Default: those of [`ContextLimits`].
     pub limits: ContextLimits,
     /// How memory of the caller is accessed. By default a guard protects against memory that is unmapped too
     /// early. Default: [`UserMemory::Guarded`].
@@ -26,10 +27,10 @@ pub struct ContextConfig {
     /// [`MemoryRegion::other_writers`](super::MemoryRegion::other_writers) reports it for one region.
     /// Default: `false`.
     pub strict_overlap: bool,
-    /// Accepts a request whose local memory is wrong: it fails with
+    /// Accepts a request with invalid local memory: it fails with
     /// [`LocalProtectionError`](crate::verbs::WcStatus::LocalProtectionError) when its turn comes, and ends
     /// its stream, as on most devices. So does an atomic whose buffer has a wrong length, with
-    /// [`LocalLengthError`](crate::verbs::WcStatus::LocalLengthError). Otherwise the post is refused.
+    /// [`LocalLengthError`](crate::verbs::WcStatus::LocalLengthError). If false, the post is refused.
     /// Default: `false`.
     pub late_memory_checks: bool,
     /// The seed of the STags; `None` (always, outside tests) takes entropy of the system. Default: `None`.
@@ -57,7 +58,8 @@ struct Listening {
 }
 
 impl ContextShared {
-    /// Adds an engine. Its index is its position in the list. It opens every port that has a listener.
+    /// Adds an engine. Its index is its position in the list. The engine listens on every port that has a
+    /// listener.
     pub(crate) fn add_engine(&self, make: impl FnOnce(usize) -> EngineHandle) -> Arc<EngineHandle> {
         let listeners = self.listeners();
         let mut engines = self.engines.write().expect("no holder of this lock panics");
@@ -94,7 +96,8 @@ impl ContextShared {
         self.listeners.lock().expect("no holder of this lock panics")
     }
 
-    /// Incoming connections of all listeners: half-open ones, and those that are not accepted or rejected.
+    /// The use of two limits over all listeners: half-open connections, and connections that are neither
+    /// accepted nor rejected.
     fn incoming(&self) -> [Usage; 2] {
         let mut half_open = Usage { name: "half_open", limit: 0, used: 0, refused: 0 };
         let mut backlog = Usage { name: "backlog", ..half_open };
@@ -110,7 +113,7 @@ impl ContextShared {
         [half_open, backlog]
     }
 
-    /// Tells every engine to listen, also those that are added later.
+    /// Makes every engine listen, including engines that are added later.
     pub(crate) fn listen(
         &self,
         id: &Arc<CmShared>,
@@ -150,7 +153,7 @@ impl Context {
     /// A context with its own STag table. It moves no data without an [`Engine`](crate::engine::Engine).
     ///
     /// # Errors
-    /// [`VerbsError::System`] if the system has no entropy, or no descriptor is left.
+    /// [`VerbsError::System`] if the system has no entropy, or no descriptor is available.
     pub fn new(config: ContextConfig) -> Result<Self, VerbsError> {
         let seed = match config.seed {
             Some(seed) => seed,
@@ -196,7 +199,7 @@ impl Context {
         self.create_cq_with(&CqOptions { channel, ..CqOptions::new(cqe) })
     }
 
-    /// The same, with all options.
+    /// As [`create_cq`](Self::create_cq), with all options.
     ///
     /// # Errors
     /// [`VerbsError::Limit`], [`VerbsError::Invalid`] for 0 entries.
@@ -204,12 +207,12 @@ impl Context {
         CompletionQueue::new(Arc::clone(&self.shared.resources), options)
     }
 
-    /// The queue of asynchronous events of the context: changes of queues that are no completions.
+    /// The queue of asynchronous events of the context: changes of queues and ports other than completions.
     pub fn async_events(&self) -> AsyncEvents {
         self.shared.resources.events.clone()
     }
 
-    /// Whether its memory table is as it must be; for tests.
+    /// Checks the invariants of the memory table; for tests.
     pub(crate) fn check_invariants(&self) -> Result<(), String> {
         self.shared.resources.memory.check_invariants()
     }
@@ -244,15 +247,15 @@ impl Context {
         }
     }
 
-    /// What the context has, and what its engines carry. Each engine answers in its next poll; those that are
-    /// not polled within `patience` are in [`ContextStatus::silent`].
+    /// The objects of the context, and the connections of its engines. Each engine answers in its next poll;
+    /// engines that are not polled within `patience` are in [`ContextStatus::silent`].
     ///
-    /// A thread that polls an engine itself gets no answer of that engine from here: call it from another.
+    /// A thread that polls an engine itself gets no answer from that engine: call this from another thread.
     pub fn status(&self, patience: Duration) -> ContextStatus {
         self.status_with(patience, &|| {})
     }
 
-    /// As [`status`](Self::status). `poll` is called when the engines were asked, and may poll them.
+    /// As [`status`](Self::status). Calls `poll` after the engines were asked; it may poll them.
     pub(crate) fn status_with(&self, patience: Duration, poll: &dyn Fn()) -> ContextStatus {
         let deadline = Instant::now() + patience;
         let before = self.shared.resources.qps();
@@ -268,7 +271,7 @@ impl Context {
         }
         let registered_bytes = self.shared.resources.memory.registered_bytes();
         let mut queue_pairs = self.shared.resources.qps();
-        // Each connection that is listed has its queue pair, also one that is gone since its engine answered.
+        // Each listed connection has its queue pair, even one that is gone since its engine answered.
         let connections = engines.iter().flat_map(|engine| &engine.connections);
         let mut missing: HashSet<u32> = connections.filter_map(|conn| Some(conn.qp?.0)).collect();
         for qp in &queue_pairs {

@@ -25,12 +25,12 @@ dp::counters! {
         /// Payload bytes of all DDP segments sent: from registered memory, inline data, Immediate Data, and
         /// the headers that RDMAP sends as payload.
         pub tx_fetched_bytes: u64,
-        /// Those among them that were sent without a copy
+        /// The part of `tx_fetched_bytes` that was sent without a copy
         /// ([`SendFlags::ZERO_COPY`](crate::verbs::SendFlags)).
         pub tx_zero_copy_bytes: u64,
         /// Terminates handed to TCP.
         pub tx_terminates: u64,
-        /// Terminates received, unreadable ones included. Each ended its stream.
+        /// Terminates received, including unreadable ones. Each ended its stream.
         pub rx_terminates: u64,
         /// Connections established, whichever end began them.
         pub connections: u64,
@@ -44,11 +44,11 @@ dp::counters! {
         /// How often more Reads and atomics were outstanding than memory was allocated for
         /// ([`EngineConfig::request_records`](crate::engine::EngineConfig::request_records)).
         pub request_growths: u64,
-        /// Polls in which there was something to do.
+        /// Polls that found work.
         pub busy_polls: u64,
-        /// Cycles spent in those polls.
+        /// Cycles spent in busy polls.
         pub busy_cycles: u64,
-        /// All polls, those in which there was nothing to do included.
+        /// All polls, including those that found no work.
         pub polls: u64,
     }
 }

@@ -1,4 +1,4 @@
-//! The handle of an engine, by which threads of the user reach it: its commands, and its state.
+//! The handle by which threads of the user reach an engine: its commands, and its state.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -8,14 +8,14 @@ use crate::queues::{Doorbells, Notifier};
 
 use super::{CmCommand, StatusDesk};
 
-/// The part of an engine that any thread may use. The engine itself is of one thread.
+/// The part of an engine that any thread may use. Only one thread uses the engine itself.
 pub(crate) struct EngineHandle {
     index: usize,
     commands: Mutex<VecDeque<CmCommand>>,
     status: StatusDesk,
     doorbells: Arc<Doorbells>,
     connections: AtomicUsize,
-    /// Connections that it was told to begin, and has not begun.
+    /// Number of commands to begin a connection that the engine has not handled yet.
     to_begin: AtomicUsize,
     /// Time of its last poll, microseconds.
     now_us: AtomicU64,
@@ -41,7 +41,7 @@ impl EngineHandle {
         self.index
     }
 
-    /// Connections that it carries now, and those that it was told to begin.
+    /// Number of connections that the engine carries now or was asked to begin.
     pub(crate) fn connections(&self) -> usize {
         self.connections.load(Ordering::Relaxed) + self.to_begin.load(Ordering::Relaxed)
     }
@@ -64,8 +64,8 @@ impl EngineHandle {
         self.stopped.load(Ordering::Acquire)
     }
 
-    /// The engine is gone. Commands are refused from now on; those that were queued before can still be
-    /// taken.
+    /// Called when the engine is gone. Commands are refused from now on; commands that are queued already
+    /// can still be taken.
     pub(crate) fn stop(&self) {
         let _commands = self.commands.lock().expect("no holder of this lock panics");
         self.stopped.store(true, Ordering::Release);
@@ -105,7 +105,7 @@ impl EngineHandle {
         command
     }
 
-    /// Where its status is asked for.
+    /// The desk at which threads ask for the engine's status.
     pub(crate) fn status(&self) -> &StatusDesk {
         &self.status
     }

@@ -16,7 +16,7 @@ pub struct FastOptions<'a> {
     /// Limits the region to the peer of this queue pair; `None`: every queue pair of the protection domain.
     /// Default: `None`.
     pub qp: Option<&'a QueuePair>,
-    /// Forbids the peer to invalidate it, also with `qp`. Default: `false`.
+    /// Forbids the peer to invalidate the region, even with `qp`. Default: `false`.
     pub keep: bool,
 }
 
@@ -31,7 +31,7 @@ impl FastOptions<'_> {
 /// Dropping the region deregisters it, and returns once no engine uses the memory any more.
 pub struct FastRegion {
     registration: FastRegistration,
-    /// The STag that was handed out last.
+    /// The STag that was last returned to the user.
     rkey: AtomicU32,
     /// Keeps protection domain and context alive.
     _pd: ProtectionDomain,
@@ -65,7 +65,7 @@ impl FastRegion {
     ) -> Result<Self, VerbsError> {
         let options = options.prepare(pd)?;
         // SAFETY: the caller promises mapped and accessible memory until this value is dropped, and accesses
-        // that allow others. The value owns the registration, and drops it with itself.
+        // that allow concurrent ones. The value owns the registration, and drops it with itself.
         let registration =
             unsafe { pd.shared.resources.memory.prepare_user(addr, bytes, writable, &options) };
         Ok(Self::new(pd, registration.map_err(register_error)?))
@@ -88,7 +88,7 @@ impl FastRegion {
         next(update.unwrap_or_else(|rkey| rkey))
     }
 
-    /// Whether it is valid under [`rkey`](Self::rkey).
+    /// Whether the region is valid under [`rkey`](Self::rkey).
     pub fn is_valid(&self) -> bool {
         self.registration.is_valid(Stag(self.rkey()))
     }
@@ -115,8 +115,7 @@ impl FastRegion {
         Sge { addr: self.addr(offset), length, lkey: self.rkey() }
     }
 
-    /// Makes the STag invalid at once. When this returns, the memory behind it is not read or changed any
-    /// more.
+    /// Makes the STag invalid at once. When this returns, the memory behind it is no longer read or changed.
     pub fn invalidate(&self) {
         self.registration.invalidate();
     }

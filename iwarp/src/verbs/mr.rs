@@ -24,7 +24,7 @@ pub struct MrOptions<'a> {
     pub qp: Option<&'a QueuePair>,
     /// The low eight bits of the STag. Default: 0.
     pub key: u8,
-    /// Forbids the peer to invalidate it, also with `qp`. Default: `false`.
+    /// Forbids the peer to invalidate the region, even with `qp`. Default: `false`.
     pub keep: bool,
 }
 
@@ -82,7 +82,7 @@ impl MemoryRegion {
     ) -> Result<Self, VerbsError> {
         let options = options.register_options(pd)?;
         // SAFETY: the caller promises mapped and accessible memory until this value is dropped, and accesses
-        // that allow others. The value owns the registration, and drops it with itself.
+        // that allow concurrent ones. The value owns the registration, and drops it with itself.
         let registration = unsafe { pd.shared.resources.memory.register_user(addr, bytes, &options) };
         Ok(Self { registration: registration.map_err(register_error)?, pd: pd.clone() })
     }
@@ -107,7 +107,8 @@ impl MemoryRegion {
         self.registration.len()
     }
 
-    /// Whether it has no bytes, as memory of the caller may ([`ProtectionDomain::reg_user_mr`]).
+    /// Whether the region has no bytes, which is possible for memory of the caller
+    /// ([`ProtectionDomain::reg_user_mr`]).
     pub fn is_empty(&self) -> bool {
         self.registration.is_empty()
     }
@@ -117,7 +118,7 @@ impl MemoryRegion {
         self.registration.access()
     }
 
-    /// Whether it is valid: not after it was invalidated, by us or by the peer.
+    /// Whether the region is valid: false after it was invalidated, by us or by the peer.
     pub fn is_valid(&self) -> bool {
         self.registration.is_valid()
     }
@@ -168,14 +169,14 @@ impl MemoryRegion {
     }
 
     /// Makes the STag invalid at once. When this returns, the memory behind it, and behind windows that are
-    /// bound to it, is not read or changed any more.
+    /// bound to it, is no longer read or changed.
     pub fn invalidate(&self) {
         self.registration.invalidate();
     }
 
-    /// Gives the region other rights and another key (`ibv_rereg_mr`), whether it is valid or invalidated,
-    /// and returns the new STag. When this returns, the old STag and the old rights are without effect on
-    /// every engine.
+    /// Gives the region new rights and a new key (`ibv_rereg_mr`), whether it is valid or invalidated, and
+    /// returns the new STag. When this returns, the old STag and the old rights are without effect on every
+    /// engine.
     ///
     /// # Errors
     /// [`VerbsError::Invalid`] for rights that the memory does not allow, or while a window is bound to the
@@ -184,8 +185,7 @@ impl MemoryRegion {
         self.registration.revalidate(key, access).map(|stag| stag.0).map_err(register_error)
     }
 
-    /// Deregisters the region (`ibv_dereg_mr`). When this returns, the memory is not read or changed any
-    /// more.
+    /// Deregisters the region (`ibv_dereg_mr`). When this returns, the memory is no longer read or changed.
     ///
     /// Dropping a region does the same, but ends windows that are bound to it instead of refusing.
     ///

@@ -12,12 +12,12 @@ use super::{BindWindow, MemoryRegion, ProtectionDomain, QueuePair, SendOp, SendR
 pub struct MwOptions {
     /// Type 1 or type 2.
     pub kind: WindowKind,
-    /// Forbids the peer to invalidate it. (A peer never invalidates a window of type 1.)
+    /// Forbids the peer to invalidate the window. (A peer never invalidates a window of type 1.)
     pub keep: bool,
 }
 
-/// A memory window (`ibv_mw`): an STag for a part of a region, with rights of its own, that a send queue
-/// binds and invalidates. Dropping it frees it, and returns once no engine uses it any more.
+/// A memory window (`ibv_mw`): an STag for a part of a region, with its own rights, that a send queue binds
+/// and invalidates. Dropping it frees it, and returns once no engine uses it any more.
 ///
 /// | | type 1 | type 2 |
 /// |---|---|---|
@@ -25,11 +25,11 @@ pub struct MwOptions {
 /// | usable by | every queue pair of the protection domain | the peer of the queue pair that bound it |
 /// | ends by | being bound again, also to no bytes | [`SendOp::LocalInvalidate`] or the peer's Send with Invalidate |
 ///
-/// It also ends with its region: [`MemoryRegion::deregister`] refuses while a window is bound, and dropping
-/// or invalidating the region ends its windows first.
+/// The binding also ends with the region: [`MemoryRegion::deregister`] refuses while a window is bound, and
+/// dropping or invalidating the region ends its windows first.
 pub struct MemoryWindow {
     window: Window,
-    /// The STag that was handed out last.
+    /// The STag that was last returned to the user.
     rkey: AtomicU32,
     /// Keeps protection domain and context alive.
     _pd: ProtectionDomain,
@@ -43,7 +43,7 @@ impl MemoryWindow {
         Ok(Self { window, rkey, _pd: pd.clone() })
     }
 
-    /// The type that it was allocated as.
+    /// The type of the window.
     pub fn kind(&self) -> WindowKind {
         self.window.kind()
     }
@@ -60,12 +60,12 @@ impl MemoryWindow {
         next(update.unwrap_or_else(|rkey| rkey))
     }
 
-    /// Whether it is bound with the key of [`rkey`](Self::rkey), to a region that is valid.
+    /// Whether the window is bound to a valid region, with the key of [`rkey`](Self::rkey).
     pub fn is_bound(&self) -> bool {
         self.window.is_valid(Stag(self.rkey()))
     }
 
-    /// The request that binds it to `length` bytes from `offset` of `region`, with the next key.
+    /// The request that binds the window to `length` bytes from `offset` of `region`, with the next key.
     pub fn bind(&self, region: &MemoryRegion, offset: u64, length: u64, access: Access) -> BindWindow {
         BindWindow {
             rkey: self.next_rkey(),
@@ -81,8 +81,8 @@ impl MemoryWindow {
 impl QueuePair {
     /// Binds a window of type 1 (`ibv_bind_mw`): posts a request that binds it to `length` bytes from
     /// `offset` of `region`, in order with the requests around it. Returns the STag that the window has when
-    /// the request has completed; from then on its previous range is out of reach. A length of 0 leaves it
-    /// unbound.
+    /// the request has completed; from then on its previous range is inaccessible through it. A length of 0
+    /// unbinds the window.
     ///
     /// # Errors
     /// As [`QueuePair::post_send`], and [`VerbsError::Invalid`] for a window of type 2; nothing was posted.
@@ -102,7 +102,8 @@ impl QueuePair {
         Ok(bind.rkey)
     }
 
-    /// The same with a request that the caller has made, whose key is [`MemoryWindow::next_rkey`].
+    /// As [`bind_mw`](Self::bind_mw), with a request that the caller has made, whose key is
+    /// [`MemoryWindow::next_rkey`].
     ///
     /// # Errors
     /// As [`bind_mw`](Self::bind_mw).

@@ -30,7 +30,7 @@ impl ProtectionDomain {
         self.id().0
     }
 
-    /// Registers `bytes` of new zeroed memory, on hugepages if there are any. Its tagged offsets start at its
+    /// Registers `bytes` of new zeroed memory, on hugepages if available. Its tagged offsets start at its
     /// virtual address.
     ///
     /// # Errors
@@ -39,7 +39,7 @@ impl ProtectionDomain {
         self.reg_mr_with(bytes, &MrOptions::new(access))
     }
 
-    /// The same, with all options.
+    /// As [`reg_mr`](Self::reg_mr), with all options.
     ///
     /// # Errors
     /// [`VerbsError::Limit`], [`VerbsError::Region`], [`VerbsError::Invalid`].
@@ -50,8 +50,8 @@ impl ProtectionDomain {
     /// Registers memory of the caller (`ibv_reg_mr`; with [`MrOptions::base`] `ibv_reg_mr_iova2`). Local
     /// elements and peers address it by its tagged offsets ([`MemoryRegion::addr`]).
     ///
-    /// `bytes` may be 0: then its keys cover nothing. Requests and messages of no bytes need no key, so they
-    /// succeed with these keys, whatever address they name; others do not. Then `addr` may be any address.
+    /// `bytes` may be 0: then the keys cover no memory, and `addr` may be any address. Zero-length requests
+    /// and messages need no key, so they succeed with these keys at any address; longer ones do not.
     ///
     /// # Errors
     /// [`VerbsError::Limit`], [`VerbsError::Invalid`].
@@ -68,7 +68,7 @@ impl ProtectionDomain {
         options: &MrOptions<'_>,
     ) -> Result<MemoryRegion, VerbsError> {
         // SAFETY: the caller promises mapped and accessible memory until the region is dropped, and accesses
-        // that allow others, which is all that `register_user` asks for.
+        // that allow concurrent ones, which is all that `register_user` asks for.
         unsafe { MemoryRegion::register_user(self, addr, bytes, options) }
     }
 
@@ -81,7 +81,8 @@ impl ProtectionDomain {
         FastRegion::allocate(self, bytes, options)
     }
 
-    /// The same for memory of the caller. Peers may write to it only if `writable`.
+    /// As [`alloc_fast_mr`](Self::alloc_fast_mr), for memory of the caller. Peers may write to it only if
+    /// `writable`.
     ///
     /// # Errors
     /// [`VerbsError::Limit`], [`VerbsError::Invalid`].
@@ -100,11 +101,11 @@ impl ProtectionDomain {
         options: &FastOptions<'_>,
     ) -> Result<FastRegion, VerbsError> {
         // SAFETY: the caller promises mapped and accessible memory until the region is dropped, and accesses
-        // that allow others, which is all that `register_user` asks for.
+        // that allow concurrent ones, which is all that `register_user` asks for.
         unsafe { FastRegion::register_user(self, addr, bytes, writable, options) }
     }
 
-    /// Allocates a memory window that is not bound (`ibv_alloc_mw`).
+    /// Allocates an unbound memory window (`ibv_alloc_mw`).
     ///
     /// # Errors
     /// [`VerbsError::Limit`].
@@ -112,7 +113,7 @@ impl ProtectionDomain {
         self.alloc_mw_with(MwOptions { kind, keep: false })
     }
 
-    /// The same, with all options.
+    /// As [`alloc_mw`](Self::alloc_mw), with all options.
     ///
     /// # Errors
     /// [`VerbsError::Limit`].

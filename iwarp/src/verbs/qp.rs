@@ -27,7 +27,7 @@ pub struct QpAttr {
     pub send_cq: u32,
     /// Number of the completion queue of its receives.
     pub recv_cq: u32,
-    /// Number of its shared receive queue; `None`: it has a receive queue of its own.
+    /// Number of its shared receive queue; `None`: it has its own receive queue.
     pub srq: Option<u32>,
     /// As in [`QpInit::max_send_wr`].
     pub max_send_wr: usize,
@@ -45,25 +45,25 @@ pub struct QpAttr {
     pub early_sends: bool,
     /// As in [`QueuePair::set_remote_access`].
     pub remote_access: Access,
-    /// Reads of ours that may be outstanding, once connected.
+    /// Maximum number of our outstanding Reads, once connected.
     pub ord: Option<u16>,
-    /// Reads of the peer that are served at a time, once connected.
+    /// Maximum number of the peer's Reads that are served at a time, once connected.
     pub ird: Option<u16>,
     /// Whether both ends have agreed on [`ConnParam::ib_semantics`](super::ConnParam::ib_semantics), once
     /// connected.
     pub ib_semantics: Option<bool>,
     /// As [`QueuePair::cause`].
     pub cause: Option<ConnectionError>,
-    /// Send requests that are posted and not completed.
+    /// Number of posted send requests that are not completed.
     pub send_open: usize,
-    /// Send requests whose completion is not polled, open ones included.
+    /// Number of send requests whose completion has not been polled, including open ones.
     pub send_outstanding: usize,
-    /// Receive requests whose completion is not polled: posted here or, with a shared receive queue, taken
-    /// from it.
+    /// Number of receive requests whose completion has not been polled: posted here or, with a shared
+    /// receive queue, taken from it.
     pub recv_outstanding: usize,
-    /// Receive requests taken for messages of the peer, in all.
+    /// Total number of receive requests taken for messages of the peer.
     pub recv_taken: u64,
-    /// Of these, the ones whose message is not complete yet.
+    /// Number of taken receive requests whose message is not complete yet.
     pub recv_in_process: u64,
 }
 
@@ -71,7 +71,7 @@ pub struct QpAttr {
 /// Terminate or FIN was sent already. So after [`CmId::disconnect`](super::CmId::disconnect) keep the queue
 /// pair until the `Disconnected` event, or posted requests may be lost.
 pub struct QueuePair {
-    /// It counts the handles, as the engine has references to it as well.
+    /// Counts the users' handles separately, since the engine holds references too.
     pub(crate) shared: Arc<QpShared>,
 }
 
@@ -91,7 +91,7 @@ impl Drop for QueuePair {
     }
 }
 
-/// A list of requests that are being posted ([`QueuePair::send_batch`]).
+/// A batch of requests that are being posted ([`QueuePair::send_batch`]).
 pub struct SendBatch<'a> {
     qp: &'a QpShared,
 }
@@ -100,7 +100,7 @@ impl SendBatch<'_> {
     /// Posts a request, as [`QueuePair::post_send`] does.
     ///
     /// # Errors
-    /// [`VerbsError`]; it was not posted, and those before it were.
+    /// [`VerbsError`]; this request was not posted, the earlier ones were.
     pub fn push(&mut self, request: &SendRequest) -> Result<(), VerbsError> {
         self.qp.config.check_window_kind(&request.op)?;
         self.qp.queue_send(request)
@@ -145,18 +145,18 @@ impl QueuePair {
         Ok(Self { shared: QpShared::new(&pd.shared, init)? })
     }
 
-    /// One more handle, if a user has one.
+    /// Another handle, if a user still has one.
     pub(super) fn again(shared: Arc<QpShared>) -> Option<Self> {
         if shared.signals.add_handle() { Some(Self { shared }) } else { None }
     }
 
-    /// Its number: 24 bits, not 0, and of no other queue pair of the context. When the queue pair is gone,
-    /// the number is not used again before all other numbers were.
+    /// Its number: 24 bits, not 0, and unique in the context. When the queue pair is gone, the number is
+    /// reused only after all other numbers.
     pub fn qp_num(&self) -> u32 {
         self.shared.config.num
     }
 
-    /// The messages of RFC 7306 that are enabled on it.
+    /// The enabled messages of RFC 7306.
     pub fn extensions(&self) -> Extensions {
         self.shared.config.extensions
     }
@@ -208,7 +208,7 @@ impl QueuePair {
         result
     }
 
-    /// Begins a list of requests that is posted one by one; the doorbell rings when the list is dropped.
+    /// Begins a batch of requests that are posted one by one; the doorbell rings when the batch is dropped.
     pub fn send_batch(&self) -> SendBatch<'_> {
         SendBatch { qp: &self.shared }
     }
@@ -268,30 +268,30 @@ impl QueuePair {
 
     /// Gives up a peer that has not been reached: the oldest send completes with
     /// [`WcStatus::RetryExceeded`](super::WcStatus::RetryExceeded), all other requests are flushed, and the
-    /// queue pair enters `Error`. Returns whether it did: with a connection nothing happens.
+    /// queue pair enters `Error`. Returns `false`, without an effect, if there is a connection.
     ///
-    /// The engine must not make the connection meanwhile: call it where the engine is not polled.
+    /// The engine must not make the connection meanwhile: call this while the engine is not polled.
     pub fn give_up(&self) -> bool {
         self.shared.give_up()
     }
 
-    /// Says that nobody wants to know any more what becomes of its requests, as `ibv_destroy_qp` does. Its
-    /// completions that nobody has polled are taken out of their completion queues, which have room for
-    /// others then. Requests complete without a completion and without an event of a completion queue from
-    /// now on. Entries of a shared receive queue become free with them.
+    /// Declares that the user no longer needs completions of this queue pair, as `ibv_destroy_qp` does. Its
+    /// unpolled completions are removed from their completion queues, which frees their entries. From now on
+    /// its requests end without a completion and without an event of a completion queue. Their entries of a
+    /// shared receive queue become free.
     ///
-    /// A thread that polls at the same time may get completions that were there before.
+    /// A thread that polls concurrently may still get earlier completions.
     pub fn discard_completions(&self) {
         self.shared.discard_completions();
     }
 
-    /// Limits what the peer may do with registered memory by messages of this queue pair, whatever their
-    /// STags allow (`qp_access_flags`): any of the three remote rights. A new queue pair has all three. A
+    /// Limits the peer's access to registered memory by messages of this queue pair, beyond the limits of
+    /// their STags (`qp_access_flags`): any of the three remote rights. A new queue pair has all three. A
     /// message without the right ends the stream, as for an STag without it. Takes effect with the messages
     /// that arrive from now on.
     ///
     /// # Errors
-    /// [`VerbsError::Invalid`]: another right.
+    /// [`VerbsError::Invalid`]: a right other than the three remote rights.
     pub fn set_remote_access(&self, access: Access) -> Result<(), VerbsError> {
         if !Access::REMOTE.contains(access) {
             return Err(VerbsError::Invalid("a queue pair has remote rights only".into()));
@@ -300,13 +300,13 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Sets how often a message of ours is tried again that finds no receive request at the peer
-    /// (`rnr_retry`): 0 to 6 times, 7 for ever. Then its request completes with
+    /// Sets how often one of our messages that finds no receive request at the peer is retried
+    /// (`rnr_retry`): 0 to 6 times, 7 for ever. After the last retry the request completes with
     /// [`WcStatus::RnrRetryExceeded`](super::WcStatus::RnrRetryExceeded), and the connection ends. The time
-    /// of a try is [`ConnParam::min_rnr_timer`](super::ConnParam::min_rnr_timer) of the peer. Counts for
-    /// messages that begin to wait from now on, and with
-    /// [`ConnParam::ib_semantics`](super::ConnParam::ib_semantics) only. Before the first call,
-    /// [`ConnParam::rnr_retry`](super::ConnParam::rnr_retry) of the peer counts.
+    /// between retries is [`ConnParam::min_rnr_timer`](super::ConnParam::min_rnr_timer) of the peer. The
+    /// number applies to messages that begin to wait after this call, and only with
+    /// [`ConnParam::ib_semantics`](super::ConnParam::ib_semantics). Before the first call,
+    /// [`ConnParam::rnr_retry`](super::ConnParam::rnr_retry) of the peer applies.
     ///
     /// # Errors
     /// [`VerbsError::Invalid`]: a number above 7.
@@ -318,32 +318,31 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Takes sends after the end of sending, as the verbs of RDMA devices do: those that are posted in
-    /// `Closing`, or in any state once the user has requested a graceful close. They are not sent. They
-    /// complete as flushed when the connection has ended, behind all others. Without this call such a post is
-    /// refused (RFC 5041 section 6.2.1).
+    /// Accepts late sends, as the verbs of RDMA devices do: sends that are posted in `Closing`, or in any
+    /// state once the user has requested a graceful close. They are not sent. They complete as flushed when
+    /// the connection has ended, after all other requests. Without this call such a post is refused (RFC
+    /// 5041 section 6.2.1).
     pub fn take_late_sends(&self) {
         self.shared.sends.take_late();
     }
 
     /// Requests one [`AsyncEventKind::SqDrained`](super::AsyncEventKind::SqDrained) event for when all
-    /// requests of the send queue are completed, those posted meanwhile included. The event comes at once if
-    /// none is open. While the queue is [held](Self::hold_sends), requests that have not started do not
-    /// count.
+    /// requests of the send queue are completed, including requests posted meanwhile. The event is made at
+    /// once if none is open. While the queue is [held](Self::hold_sends), requests that have not started do
+    /// not count.
     pub fn drain(&self) {
         self.shared.arm_drain();
     }
 
-    /// Starts no further request of the send queue (`IBV_QPS_SQD`). Those that have started go on until they
-    /// are complete. Requests may be posted, and wait with the others for
-    /// [`resume_sends`](Self::resume_sends); an error flushes them, and a graceful close does not wait for
-    /// them.
+    /// Starts no further request of the send queue (`IBV_QPS_SQD`). Requests that have started continue
+    /// until they are complete. Requests may be posted, and wait for [`resume_sends`](Self::resume_sends)
+    /// like the other waiting requests; an error flushes them, and a graceful close does not wait for them.
     pub fn hold_sends(&self) {
         self.shared.sends.hold();
     }
 
-    /// Starts requests again after [`hold_sends`](Self::hold_sends). The event of a [`drain`](Self::drain)
-    /// that has not come yet does not come.
+    /// Starts requests again after [`hold_sends`](Self::hold_sends). Cancels a pending event of
+    /// [`drain`](Self::drain).
     pub fn resume_sends(&self) {
         self.shared.resume_sends();
     }
@@ -353,13 +352,13 @@ impl QueuePair {
         self.shared.receives.arm_high_water(&self.shared.signals, mark);
     }
 
-    /// Why its connection ended, or was not made: the first reason that is known. It is known before the
-    /// first request is flushed, so each [completion](super::WorkCompletion::cause) has it too. `None` before
-    /// the end, and after an end by this side: [`CmId::disconnect`](super::CmId::disconnect),
+    /// Why the connection ended, or was not made: the first known reason. It is set before the first request
+    /// is flushed, so each [completion](super::WorkCompletion::cause) has it too. `None` before the end, and
+    /// after an end by this side: [`CmId::disconnect`](super::CmId::disconnect),
     /// [`CmId::abort`](super::CmId::abort), a [change](Self::modify) to `Closing` or `Error`, or a drop.
     ///
-    /// A peer that closes gracefully is [`ConnectionError::PeerClosed`] here. Its event has no error
-    /// ([`CmEventKind::Disconnected`](super::CmEventKind::Disconnected)).
+    /// A graceful close by the peer is reported here as [`ConnectionError::PeerClosed`], but its event has
+    /// no error ([`CmEventKind::Disconnected`](super::CmEventKind::Disconnected)).
     pub fn cause(&self) -> Option<ConnectionError> {
         self.shared.state.cause()
     }

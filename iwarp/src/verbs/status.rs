@@ -1,6 +1,6 @@
-//! The state of an engine at one time: its port, its connections, and its counters.
+//! A snapshot of an engine: its port, its connections, and its counters.
 //!
-//! A thread asks, and the engine answers between two polls. Nothing is kept for this on the data path.
+//! A thread asks, and the engine answers between two polls. The data path maintains nothing for this.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -22,7 +22,7 @@ pub struct ContextStatus {
     pub queue_pairs: Vec<QpStatus>,
     /// The engines that have answered, by their index.
     pub engines: Vec<Arc<EngineStatus>>,
-    /// The indices of the engines that nobody has polled meanwhile.
+    /// The indices of the engines that did not answer, since no thread polled them.
     pub silent: Vec<usize>,
 }
 
@@ -58,27 +58,27 @@ pub struct EngineStatus {
 pub struct ConnectionStatus {
     /// The number and the state of its queue pair, once it has one.
     pub qp: Option<(u32, QpState)>,
-    /// How far it has come.
+    /// The phase of the connection.
     pub phase: ConnectionPhase,
     /// Addresses, windows, times and bytes of TCP.
     pub tcp: ConnInfo,
 }
 
-/// How far a connection has come.
+/// The phase of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConnectionPhase {
-    /// The TCP handshake is under way.
+    /// The TCP handshake is in progress.
     Connecting,
-    /// It exchanges bytes before MPA.
+    /// The connection exchanges bytes before MPA.
     Streaming,
-    /// MPA's Request or Reply is awaited.
+    /// The engine waits for MPA's Request or Reply.
     Startup,
     /// The user decides on the Request.
     Deciding,
     /// Full Operation.
     Established,
-    /// It ends.
+    /// The connection is ending.
     Ending,
 }
 
@@ -103,8 +103,8 @@ impl ConnectionStatus {
     }
 }
 
-/// Where threads ask an engine for its status. One question is under way at a time, however many ask: an
-/// engine that nobody polls keeps one command.
+/// The place where threads ask an engine for its status. At most one command is queued at a time, however
+/// many threads ask, so an engine that is not polled keeps one command.
 #[derive(Default)]
 pub(crate) struct StatusDesk {
     state: Mutex<Asked>,
@@ -119,7 +119,8 @@ struct Asked {
 }
 
 impl StatusDesk {
-    /// Asks, if nobody else has. Returns the number of answers so far, and whether the engine is to be told.
+    /// Asks, unless another thread has. Returns the number of answers so far, and whether the caller has to
+    /// queue the command.
     pub(crate) fn ask(&self) -> (u64, bool) {
         let mut state = self.state();
         (state.answers, !std::mem::replace(&mut state.is_pending, true))
@@ -136,7 +137,7 @@ impl StatusDesk {
         state.latest.clone()
     }
 
-    /// The engine answers; `None`: it is gone.
+    /// Sets the answer of the engine; `None`: it is gone.
     pub(crate) fn answer(&self, status: Option<EngineStatus>) {
         let mut state = self.state();
         (state.is_pending, state.latest) = (false, status.map(Arc::new));

@@ -66,7 +66,7 @@ fn a_revoked_word_is_not_changed() {
     assert_eq!(words.memory().load_u64_acquire(0), Ok(1));
 }
 
-/// What computes the new value is code of the caller. Here it ends the registration of the word, which frees
+/// Code of the caller computes the new value. Here this code ends the registration of the word, which frees
 /// the memory, and registers other memory, in the same slot and at the same address if the system likes.
 #[test]
 fn a_change_that_ends_its_registration_writes_nowhere() {
@@ -114,7 +114,7 @@ fn a_change_that_ends_its_registration_writes_nowhere() {
     }
 }
 
-/// A panic of the caller's code passes through, and the word is as it was.
+/// A panic of the caller's code passes through, and the word is unchanged.
 #[test]
 fn a_change_that_panics_leaves_the_word() {
     let table = MemoryTable::new(16, [10; 32]);

@@ -21,7 +21,7 @@ const LEN: usize = 1 << 18;
 /// The STag that the owner gives to the engines, or 0.
 struct Advertised(AtomicU64);
 
-/// Stops the other threads also when an assertion fails, so that a failure is not a hang.
+/// Stops the other threads even when an assertion fails, so that a failure does not hang.
 struct StopOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for StopOnDrop<'_> {
@@ -330,8 +330,7 @@ fn a_range_is_in_force_before_its_name() {
     assert_eq!(bytes[1..], [0; 4095]);
 }
 
-/// Waits, for a while, until a condition holds that another thread is about to fulfil. If it never does, an
-/// assertion says so.
+/// Waits, for a limited time, until another thread has made a condition true. Otherwise an assertion fails.
 fn until(is_so: impl Fn() -> bool) {
     let end = Instant::now() + Duration::from_secs(30);
     while !is_so() && Instant::now() < end {

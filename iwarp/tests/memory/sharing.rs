@@ -1,5 +1,5 @@
-//! STags over shared memory and shared domains: who may access what, how hard STags are to guess, and who
-//! may write to memory that others write to.
+//! STags over shared memory and shared domains: access rights, the difficulty of guessing STags, and several
+//! writers of one range.
 
 use std::sync::Arc;
 

@@ -348,7 +348,7 @@ fn fast_registration_opens_and_shuts_a_range() {
     assert!(kept.is_valid(kept.stag(0)));
 }
 
-/// Windows have a limit of their own, with a count; regions that take no window have theirs.
+/// Windows have their own limit, with a count; regions that take no window have theirs.
 // Proves SEC-040, SEC-121, DDP-235, DDP-238.
 #[test]
 fn windows_have_a_limit() {

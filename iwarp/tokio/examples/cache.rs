@@ -1,6 +1,6 @@
-//! A key-value cache. A GET is one RDMA Read, which takes nothing of the server's processor. A PUT is a
-//! message. An atomic counts the clients. The server and its clients are on the wire that `WIRE` names:
-//! `local`, between processes of one user, unless it is set.
+//! A key-value cache. A GET is one RDMA Read, which runs no code of the server. A PUT is a message. An
+//! atomic counts the clients. The environment variable `WIRE` names the wire of the server and its clients;
+//! by default it is `local`, between processes of one user.
 //!
 //!     cargo run -p iwarp-tokio --example cache -- server         # prints its address
 //!     cargo run -p iwarp-tokio --example cache -- 100.64.12.34   # that address
@@ -20,7 +20,7 @@ fn hash(bytes: &[u8]) -> u64 {
     hasher.finish()
 }
 
-/// Where the slot of a key is: behind the counter of clients.
+/// The offset of a key's slot, behind the counter of clients.
 fn place(key: &[u8]) -> u64 {
     8 + hash(key) % SLOTS * SLOT
 }
@@ -55,7 +55,7 @@ async fn server(endpoint: Endpoint) -> Result<()> {
 async fn get(server: &Connection, table: &RemoteRegion, key: &str) -> Result<Option<String>> {
     let place = place(&slot(key, "")[8..32]);
     let read = server.read_bytes(&table.slice(place..place + SLOT)?).await?;
-    // A Read beside a PUT may get a part of it: then the checksum is wrong.
+    // A Read concurrent with a PUT may see half of it: then the checksum is wrong.
     let is_whole = read[..8] == hash(&read[8..]).to_be_bytes() && read[8..32] == slot(key, "")[8..32];
     Ok(is_whole.then(|| String::from_utf8_lossy(&read[32..]).trim_end_matches('\0').to_owned()))
 }

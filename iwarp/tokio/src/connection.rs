@@ -21,22 +21,23 @@ use crate::receives::Receives;
 use crate::region::{Region, RemoteRegion, Slice};
 use crate::router::{Pinned, Received, Router};
 
-/// A connection. Clones are the same one; any task may use it at any time. Dropping the last clone resets it:
-/// [`close`](Self::close) ends it gracefully.
+/// A connection. Clones refer to the same connection, and any task may use it at any time. Dropping the last
+/// clone resets the connection; [`close`](Self::close) ends it gracefully.
 ///
 /// # Order
 ///
-/// Requests take effect at the peer in the order in which they were posted: in the order of the first polls
-/// of their futures, as long as fewer than [`send_depth`](ConnectionOptions::send_depth) are under way. A
-/// Read or an atomic is done before a request behind it begins only if its future was awaited before.
+/// Requests take effect at the peer in the order in which they were posted. While fewer than
+/// [`send_depth`](ConnectionOptions::send_depth) requests are in flight, that is the order of the first
+/// polls of their futures. To make a request begin only after a Read or an atomic is done, await the Read or
+/// atomic first.
 ///
 /// # Dropped futures
 ///
-/// A future that is dropped before its first poll does nothing. One that was dropped while it waits for a
-/// place in the send queue has done nothing. A request that was posted goes on, whether its future is dropped
-/// or not: it takes effect at the peer, and its memory stays registered and may be read or written until it
-/// completes. Memory whose last handle it had is deregistered with the next request, or with the connection.
-/// [`recv`](Self::recv) loses no message.
+/// A future that is dropped before its first poll, or while it waits for a place in the send queue, has no
+/// effect. A posted request continues even if its future is dropped: it takes effect at the peer, and its
+/// memory stays registered and may be read or written until the request completes. If the request held the
+/// last handle of its memory, that memory is deregistered at the next request, or with the connection.
+/// Dropping a [`recv`](Self::recv) loses no message.
 #[derive(Clone)]
 pub struct Connection {
     shared: Arc<ConnectionShared>,
@@ -62,8 +63,8 @@ struct ConnectionShared {
 impl Drop for ConnectionShared {
     fn drop(&mut self) {
         self.endpoint.routes.remove(&self.id);
-        // Ends the connection, if it is not over, and with it all that is under way. Nothing accesses the
-        // memory of requests after that.
+        // Ends the connection, if it is not over, and all its requests in flight. After that nothing
+        // accesses the memory of requests.
         drop(self.qp.take());
         self.router.stop();
     }
@@ -80,7 +81,7 @@ pub(crate) struct Unconnected {
 impl Unconnected {
     pub(crate) fn new(endpoint: &Shared, options: &ConnectionOptions) -> Result<Self> {
         let ConnectionOptions { send_depth, recv_depth, message_bytes, stream_bytes, .. } = *options;
-        // A receive that is flushed tells of the end.
+        // At least one receive, since a flushed receive reports the end of the connection.
         let recv_depth = recv_depth.max(1);
         let router = Router::new(send_depth);
         let to = Arc::clone(&router);
@@ -99,7 +100,7 @@ impl Unconnected {
         Ok(Self { qp, router, receives, stream_bytes })
     }
 
-    /// Waits until the connection of `id`, whose events come to `phase`, is established.
+    /// Waits until the connection of `id` is established. Its events are reported through `phase`.
     async fn connected(
         self,
         endpoint: &Arc<Shared>,
@@ -113,7 +114,7 @@ impl Unconnected {
         Ok(Connection { shared: Arc::new(shared) })
     }
 
-    /// The connection of `id`, which was accepted. Its events come to `phase`.
+    /// The connection of `id`, which was accepted. Its events are reported through `phase`.
     pub(crate) fn accepted(
         self,
         endpoint: &Arc<Shared>,
@@ -171,7 +172,7 @@ impl Connection {
         Self::connect_with(endpoint, to, &ConnectionOptions::default()).await
     }
 
-    /// The same, with all options.
+    /// As [`connect`](Self::connect), with all options.
     ///
     /// # Errors
     /// [`Error::Rejected`], [`Error::Connection`], [`Error::Name`], [`Error::Verbs`].
@@ -208,16 +209,17 @@ impl Connection {
         Some(self.shared.agreed.addresses?.1)
     }
 
-    /// Whether a Send waits for a buffer of the peer, and completes when it is there
-    /// ([`ConnParam::ib_semantics`](iwarp::verbs::ConnParam::ib_semantics)). Otherwise a Send that finds no
-    /// buffer ends the connection, and completes when TCP has taken it.
+    /// Whether a Send waits for a buffer of the peer, and completes when the message is in that buffer
+    /// ([`ConnParam::ib_semantics`](iwarp::verbs::ConnParam::ib_semantics)). Otherwise a Send completes when
+    /// TCP has accepted it, and a Send without a buffer at the peer ends the connection.
     pub fn ib_semantics(&self) -> bool {
         self.shared.agreed.ib_semantics
     }
 
-    /// Waits until the peer is ready for requests. A connection that was [connected](Self::connect) is
-    /// established. One that was [accepted](crate::Request::accept) is when the peer has confirmed that: its
-    /// requests wait for it, so that this call is needed only to know about the peer.
+    /// Waits until the peer is ready for requests. A connection from [`connect`](Self::connect) is already
+    /// established. A connection from [`accept`](crate::Request::accept) is established once the peer has
+    /// confirmed it. Requests wait for that by themselves, so this call is only needed to know when the peer
+    /// is ready.
     ///
     /// # Errors
     /// [`Error::Connection`] with the cause, if it has ended: a peer that stays silent is a
@@ -229,9 +231,9 @@ impl Connection {
         self.shared.established().await.map(drop)
     }
 
-    /// Its queue pair, for calls that this crate does not have. Requests that are posted here may have any
-    /// `wr_id`, and complete to nobody. They have to fit beside those of this crate, which are refused
-    /// ([`Error::Verbs`]) while the queue is full: make it deeper by
+    /// Its queue pair, for calls that this crate does not wrap. Requests posted on it may have any `wr_id`,
+    /// and no future receives their completions. They share the send queue with requests of this crate,
+    /// which are refused ([`Error::Verbs`]) while the queue is full: make the queue deeper by
     /// [`send_depth`](ConnectionOptions::send_depth).
     pub fn queue_pair(&self) -> &QueuePair {
         self.shared.qp()
@@ -239,8 +241,9 @@ impl Connection {
 
     // ---- one-sided ----
 
-    /// Writes `local` to the memory of the peer, which has to be of the same length. It completes when the
-    /// bytes are there ([`ib_semantics`](Self::ib_semantics)), or when TCP has taken them.
+    /// Writes `local` to the memory of the peer, which must have the same length. The call completes when
+    /// the bytes are in that memory (with [`ib_semantics`](Self::ib_semantics)), or when TCP has accepted
+    /// them.
     ///
     /// # Errors
     /// [`Error::Lengths`]; [`Error::Connection`], also if the peer refuses.
@@ -265,7 +268,7 @@ impl Connection {
         self.transfer(op, local).await.map(drop)
     }
 
-    /// Reads memory of the peer to `local`, which has to be of the same length.
+    /// Reads memory of the peer into `local`, which must have the same length.
     ///
     /// # Errors
     /// As [`write`](Self::write).
@@ -284,7 +287,7 @@ impl Connection {
         self.send_copy(SendOp::Write { remote: remote.address() }, bytes).await
     }
 
-    /// Reads memory of the peer to a vector, through a buffer of the connection.
+    /// Reads memory of the peer into a vector, through a buffer of the connection.
     ///
     /// # Errors
     /// As [`write`](Self::write); [`Error::TooLong`].
@@ -324,8 +327,8 @@ impl Connection {
 
     // ---- messages ----
 
-    /// Sends a message of up to [`message_bytes`](ConnectionOptions::message_bytes), of this end and of the
-    /// peer. The bytes are copied.
+    /// Sends a message, which may be as long as the [`message_bytes`](ConnectionOptions::message_bytes) of
+    /// both ends allow. The bytes are copied.
     ///
     /// # Errors
     /// [`Error::TooLong`], [`Error::Connection`].
@@ -344,9 +347,9 @@ impl Connection {
     /// The next message of the peer.
     ///
     /// # Errors
-    /// [`Error::Connection`] with the cause when the connection has ended and all messages are taken: after a
-    /// graceful close of the peer [`PeerClosed`](iwarp::verbs::ConnectionError::PeerClosed).
-    /// [`Error::Closed`] if it was closed here. [`Error::Request`] if a message of the peer did not fit.
+    /// [`Error::Connection`] with the cause when the connection has ended and all messages were taken; after
+    /// a graceful close by the peer, the cause is [`PeerClosed`](iwarp::verbs::ConnectionError::PeerClosed).
+    /// [`Error::Closed`] if this end has closed it. [`Error::Request`] if a message of the peer did not fit.
     pub async fn recv(&self) -> Result<Message> {
         let received = self.shared.router.received(self.engine()).await?;
         self.message(&received)
@@ -365,13 +368,13 @@ impl Connection {
 
     // ---- the end ----
 
-    /// Closes gracefully: sends what was posted, and waits for the peer's close. Like a request, it waits
-    /// first for a peer that is not ready yet.
+    /// Closes gracefully: sends all posted requests, and waits for the peer's close. Like a request, it
+    /// first waits until the peer is ready.
     ///
     /// # Errors
     /// [`Error::Connection`] if it ended otherwise.
     pub async fn close(&self) -> Result<()> {
-        // If it has ended, `closed` has the cause.
+        // If the connection has ended, `closed` returns the cause.
         let _ = self.established().await;
         self.shared.is_closed_here.store(true, Ordering::Relaxed);
         self.shared.id.disconnect();
@@ -386,7 +389,7 @@ impl Connection {
         self.shared.id.abort();
     }
 
-    /// Waits for its end. [`Error::Closed`] is a graceful one.
+    /// Waits for the end of the connection, and returns its cause. [`Error::Closed`] means a graceful end.
     pub async fn closed(&self) -> Error {
         let mut phase = self.shared.phase.clone();
         self.engine().hand_over();
@@ -406,7 +409,7 @@ impl Connection {
         &self.shared.receives
     }
 
-    /// The bytes that a stream has under way.
+    /// Maximum bytes of a stream in flight.
     pub(crate) fn stream_bytes(&self) -> usize {
         self.shared.stream_bytes
     }
@@ -419,7 +422,7 @@ impl Connection {
         Ok(Region::new(self.shared.endpoint.pd.reg_mr(bytes, access)?))
     }
 
-    /// Posts a request with registered memory. Its place in the send queue is taken.
+    /// Posts a request with registered memory. The caller has taken its place in the send queue.
     pub(crate) fn post_slice(&self, op: SendOp, local: Slice) -> Result<u64> {
         let sge = local.sge();
         let wr_id = self.shared.router.open(Pinned::Memory { _slice: local });
@@ -444,7 +447,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Posts a request with a copy of bytes. Its place in the send queue is taken.
+    /// Posts a request with a copy of bytes. The caller has taken its place in the send queue.
     pub(crate) fn post_copy(&self, op: SendOp, parts: &[&[u8]]) -> Result<u64> {
         let router = &self.shared.router;
         let len = parts.iter().map(|part| part.len()).sum();
@@ -466,7 +469,7 @@ impl Connection {
         Ok(wr_id)
     }
 
-    /// Posts a Read or an atomic to a buffer of the connection, and copies its result to `out`.
+    /// Posts a Read or an atomic into a buffer of the connection, and copies its result to `out`.
     async fn fetch(&self, op: SendOp, out: &mut [u8]) -> Result<()> {
         self.place().await?;
         let buffer = self.buffer()?;
@@ -496,8 +499,7 @@ impl Connection {
         self.shared.router.place().await
     }
 
-    /// A buffer of the connection that no request uses. Without one, the place in the send queue is free
-    /// again.
+    /// A buffer of the connection that no request uses. On failure the place in the send queue is freed.
     fn buffer(&self) -> Result<Region> {
         let router = &self.shared.router;
         if let Some(buffer) = router.free_buffer() {
@@ -507,7 +509,7 @@ impl Connection {
         self.register(bytes, Access::LOCAL_WRITE).inspect_err(|_| router.free_places(1))
     }
 
-    /// Posts a request. If no other is open, it is sent at once.
+    /// Posts a request. If no other request is open, it is sent at once.
     fn post(&self, wr_id: u64, post: impl FnOnce(&QueuePair) -> Result<(), VerbsError>) -> Result<()> {
         let qp = self.shared.qp();
         let is_first = !qp.has_open_sends();
@@ -561,7 +563,7 @@ impl ConnectionShared {
 fn refusal(phase: &Phase, is_closed_here: bool, error: VerbsError) -> Error {
     match (phase, error) {
         (Phase::Ended(_), _) => phase.error(),
-        // A FIN was sent or received, and the event of the end is still to come.
+        // A FIN was sent or received, and the disconnect event has not come yet.
         (_, VerbsError::InvalidState(_)) if is_closed_here => Error::Closed,
         (_, VerbsError::InvalidState(_)) => Error::Connection(ConnectionError::PeerClosed),
         (_, error) => error.into(),

@@ -1,4 +1,4 @@
-//! An endpoint: a device, its engines, and what connections share.
+//! An endpoint: a device, its engines, and the state that connections share.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -17,10 +17,10 @@ use crate::error::{Error, Result};
 use crate::events::{self, Channel, Routes};
 use crate::region::Region;
 
-/// One end of a network: a device with an address of its own, and a thread for the engine of each of its
-/// queues. Clones are the same endpoint. Connections and listeners keep it alive.
+/// One end of a network: a device with its own address, and a thread for the engine of each of its queues.
+/// Clones are the same endpoint. Connections and listeners keep it alive.
 ///
-/// It is made within a runtime of tokio with its I/O enabled, where a task of it runs.
+/// An endpoint must be made within a tokio runtime whose I/O is enabled; a task of the endpoint runs there.
 #[derive(Clone)]
 pub struct Endpoint {
     pub(crate) shared: Arc<Shared>,
@@ -33,7 +33,7 @@ pub(crate) struct Shared {
     channel: Arc<Channel>,
     events: AbortHandle,
     addresses: Vec<IpAddr>,
-    /// By their indices.
+    /// The engines, by index.
     pub(crate) engines: Vec<SharedEngine>,
     #[cfg(all(feature = "status", target_os = "linux"))]
     _shown: Option<iwarp::status::StatusSocket>,
@@ -46,14 +46,14 @@ impl Drop for Shared {
 }
 
 impl Endpoint {
-    /// Opens a wire by its name ([`iwarp_wire`]): `local`, `packet:eth0,addr=10.0.0.2/24`, or one of DPDK's
-    /// devices with the feature `dpdk`.
+    /// Opens a wire by its name ([`iwarp_wire`]): `local`, `packet:eth0,addr=10.0.0.2/24`, or a DPDK device
+    /// with the feature `dpdk`.
     ///
     /// # Errors
     /// [`Error::Open`]: one line that says what to do.
     pub async fn open(wire: &str) -> Result<Self> {
         let spec: Spec = wire.parse().map_err(OpenError::from)?;
-        // A device may take a second.
+        // Opening a device may take a second.
         let opened = tokio::task::spawn_blocking(move || iwarp_wire::open(&spec)).await;
         let Wire { port, config, .. } = opened.map_err(io::Error::from)??;
         Self::on_queues(vec![port], &config, &EndpointOptions::default())
@@ -62,7 +62,7 @@ impl Endpoint {
     /// An endpoint on a port, with the addresses `addresses` (`10.0.0.1/24`), and defaults for the rest.
     ///
     /// # Errors
-    /// [`Error::Verbs`] for an address that cannot be read, [`Error::System`].
+    /// [`Error::Verbs`] for an address that cannot be parsed, [`Error::System`].
     pub fn on_port(port: Box<dyn Port>, addresses: &[&str]) -> Result<Self> {
         let config = EngineConfig::new(&*port, addresses)?;
         Self::on_queues(vec![port], &config, &EndpointOptions::default())
@@ -110,8 +110,8 @@ impl Endpoint {
         &self.shared.addresses
     }
 
-    /// Registers new memory of `bytes`, filled with zeros, for these rights. Rights of peers to write and
-    /// atomics need [`Access::LOCAL_WRITE`], and so does memory that Reads fill.
+    /// Registers new memory of `bytes` bytes, filled with zeros, with these access rights. Remote writes and
+    /// atomics need [`Access::LOCAL_WRITE`] as well, and so does memory that Reads fill.
     ///
     /// # Errors
     /// [`Error::Verbs`].
@@ -119,7 +119,7 @@ impl Endpoint {
         Ok(Region::new(self.shared.pd.reg_mr(bytes, access)?))
     }
 
-    /// The same, with all options.
+    /// As [`register`](Self::register), with all options.
     ///
     /// # Errors
     /// [`Error::Verbs`].
@@ -132,7 +132,7 @@ impl Endpoint {
         self.shared.engines.iter().map(SharedEngine::counters).collect()
     }
 
-    /// The verbs below, for calls that this crate does not have.
+    /// The verbs context below, for calls that this crate does not wrap.
     pub fn context(&self) -> &Context {
         &self.shared.context
     }
@@ -142,7 +142,7 @@ impl Endpoint {
         &self.shared.pd
     }
 
-    /// The first address of a name that this endpoint has an address of the same family for.
+    /// The first address of a name whose family this endpoint has an address of.
     pub(crate) async fn resolve(&self, name: impl ToSocketAddrs) -> Result<SocketAddr> {
         let found: Vec<SocketAddr> = lookup_host(name).await?.collect();
         let fits = |to: &&SocketAddr| self.shared.addresses.iter().any(|own| own.is_ipv4() == to.is_ipv4());
@@ -164,7 +164,7 @@ impl Shared {
         self.channel.events()
     }
 
-    /// A task sleeps until something happens: the threads of the engines poll from now on.
+    /// Called when a task goes to sleep: from now on the engines' threads poll.
     pub(crate) fn hand_over(&self) {
         self.engines.iter().for_each(SharedEngine::hand_over);
     }
@@ -176,15 +176,15 @@ pub struct EndpointOptions {
     /// Limits of its objects.
     pub context: ContextConfig,
     /// How the threads of its engines poll. Default: as [`SharedOptions::default`], but a thread that has
-    /// stepped back for a task looks after 100 us, and after 500 us at most, whether the task still polls.
+    /// stepped back for a task checks after 100 us, and after at most 500 us, whether the task still polls.
     pub thread: SharedOptions,
-    /// The CPUs of the engines of several queues, in turn; any by default.
+    /// The CPUs for the engines of several queues, in turn. Default: none, so any CPU.
     pub cpus: Vec<usize>,
 }
 
 impl Default for EndpointOptions {
     fn default() -> Self {
-        // A task may compute for long after it has got its answer, while peers read memory.
+        // A task may compute for long after its request has completed, while peers read memory.
         let thread = SharedOptions {
             step_back: Duration::from_micros(100),
             longest_step_back: Duration::from_micros(500),

@@ -27,7 +27,7 @@ pub enum Error {
         /// The peer's private data.
         private_data: Box<[u8]>,
     },
-    /// A request failed, for a reason of its own.
+    /// A request failed by itself, not because the connection has ended.
     #[error("the request failed: {0}")]
     Request(WcStatus),
     /// A range is not within its region.
@@ -43,20 +43,20 @@ pub enum Error {
     /// Two ranges of one request differ in length.
     #[error("{local} bytes here, and {remote} bytes at the peer: give two ranges of one length")]
     Lengths {
-        /// The bytes here.
+        /// Length of the local range, bytes.
         local: u64,
-        /// The bytes at the peer.
+        /// Length of the peer's range, bytes.
         remote: u64,
     },
-    /// A message, or the bytes of a call without a region, are longer than the buffers of the connection.
+    /// A message, or the bytes of a call without a region, exceed the connection's buffers.
     #[error("{got} bytes are more than a buffer of the connection has: raise `message_bytes` above {max}")]
     TooLong {
-        /// The bytes of the call.
+        /// Bytes passed to the call.
         got: usize,
-        /// The most that it takes.
+        /// Maximum bytes of the call.
         max: usize,
     },
-    /// Bytes of the peer are no remote region.
+    /// Bytes from the peer do not encode a remote region.
     #[error("{0} bytes are no remote region, which has 20")]
     NoRegion(usize),
     /// A name could not be resolved to an address that this endpoint can reach.

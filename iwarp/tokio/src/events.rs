@@ -1,4 +1,4 @@
-//! The events of connections, and the task that hands each to its connection or listener.
+//! The events of connections, and the task that passes each event to its connection or listener.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -13,7 +13,7 @@ use tokio::task::yield_now;
 
 use crate::error::{Error, Result};
 
-/// What the ends of a connection have agreed on.
+/// The parameters that the two ends of a connection have agreed on.
 #[derive(Debug, Default)]
 pub(crate) struct Established {
     pub(crate) private_data: Box<[u8]>,
@@ -21,15 +21,15 @@ pub(crate) struct Established {
     pub(crate) addresses: Option<(SocketAddr, SocketAddr)>,
 }
 
-/// Where a connection is in its life.
+/// The phase of a connection's life.
 #[derive(Clone, Debug)]
 pub(crate) enum Phase {
-    /// Nothing was heard yet.
+    /// No event has come yet.
     Starting,
     Established(Arc<Established>),
     /// The peer has rejected it, with this private data.
     Rejected(Box<[u8]>),
-    /// It could not be made, or is over. `None`: it was closed gracefully.
+    /// The connection could not be made, or is over. `None`: it was closed gracefully.
     Ended(Option<ConnectionError>),
 }
 
@@ -44,16 +44,17 @@ impl Phase {
     }
 }
 
-/// Who waits for the events of an identifier.
+/// The receiver of an identifier's events.
 #[derive(Clone)]
 pub(crate) enum Route {
     Connection(watch::Sender<Phase>),
     Listener(Arc<Requests>),
-    /// It is a request that waits at this listener.
+    /// The identifier is a request that waits at this listener.
     Request(Arc<Requests>),
 }
 
-/// The requests that wait at a listener. One whose peer has gone leaves, so its backlog bounds their number.
+/// The requests that wait at a listener. A request whose peer has gone is removed, so the backlog bounds
+/// their number.
 #[derive(Default)]
 pub(crate) struct Requests {
     waiting: Mutex<Waiting>,
@@ -72,7 +73,7 @@ impl Requests {
         self.waiting.lock().expect("no holder of this lock panics")
     }
 
-    /// Adds a request, unless the listener is gone. Returns whether it did.
+    /// Adds a request. Returns `false` if the listener is gone.
     fn push(&self, event: CmEvent) -> bool {
         let mut waiting = self.waiting();
         if waiting.is_closed {
@@ -96,7 +97,7 @@ impl Requests {
         self.waiting().events.pop_front()
     }
 
-    /// Takes no more requests. Returns those that wait.
+    /// Stops taking requests. Returns the waiting ones.
     pub(crate) fn close(&self) -> VecDeque<CmEvent> {
         let mut waiting = self.waiting();
         waiting.is_closed = true;
@@ -108,7 +109,7 @@ impl Requests {
         self.waiting().events.len()
     }
 
-    /// The oldest one.
+    /// Waits for a request, and returns the oldest one.
     pub(crate) async fn next(&self) -> CmEvent {
         loop {
             if let Some(event) = self.pop() {
@@ -136,10 +137,10 @@ impl Channel {
     }
 }
 
-/// Who waits for events. Wakers are called without the lock: each runs code of a runtime.
+/// The receivers of events. Wakers are called without the lock, since a waker runs code of a runtime.
 pub(crate) struct Routes(Mutex<Table>);
 
-/// `None`: nobody hands out events any more.
+/// `None` once the task that delivers events has ended.
 type Table = Option<HashMap<CmId, Route>>;
 
 impl Default for Routes {
@@ -153,10 +154,10 @@ impl Routes {
         self.0.lock().expect("no holder of this lock panics")
     }
 
-    /// Hands the events of `id` to `route`.
+    /// Makes the events of `id` go to `route`.
     ///
     /// # Errors
-    /// [`Error::System`] if nobody hands out events any more.
+    /// [`Error::System`] if the task that delivers events has ended.
     pub(crate) fn add(&self, id: &CmId, route: Route) -> Result<()> {
         let mut table = self.table();
         let Some(routes) = &mut *table else {
@@ -170,7 +171,7 @@ impl Routes {
 
     pub(crate) fn remove(&self, id: &CmId) {
         let removed = self.table().as_mut().and_then(|routes| routes.remove(id));
-        // Without the lock: it may be the last handle of the identifier.
+        // Dropped without the lock: it may be the last handle of the identifier.
         drop(removed);
     }
 
@@ -187,8 +188,8 @@ impl Routes {
             CmEventKind::ConnectRequest { .. } => event.listener.as_ref().unwrap_or(&event.id),
             _ => &event.id,
         };
-        // A connection that was dropped wants none. A request without a listener is rejected as it is
-        // dropped here.
+        // A dropped connection takes no events. A request without a listener is dropped here, which rejects
+        // it.
         let Some(route) = self.table().as_ref().and_then(|routes| routes.get(key).cloned()) else { return };
         match route {
             Route::Listener(requests) => {
@@ -225,7 +226,7 @@ impl Routes {
         self.0.try_lock().is_err()
     }
 
-    /// Nobody hands out events any more: all that wait are told.
+    /// Called when the task that delivers events ends: notifies all waiting receivers.
     fn close(&self) {
         let routes = self.table().take();
         drop(routes);
@@ -244,15 +245,15 @@ fn next_phase(event: &CmEvent) -> Option<Phase> {
         CmEventKind::Rejected { private_data, .. } => Phase::Rejected(private_data.clone()),
         CmEventKind::ConnectError { error, .. } => Phase::Ended(Some(*error)),
         CmEventKind::Disconnected { error, .. } => Phase::Ended(*error),
-        // Of a stream before MPA, which no connection here has.
+        // An event of a stream without MPA, which this crate does not use.
         _ => return None,
     })
 }
 
-/// Events that are handed out before other tasks run.
+/// Maximum events delivered before other tasks run.
 const BATCH: usize = 256;
 
-/// Hands out events until the task is aborted, or its runtime shuts down.
+/// Delivers events until the task is aborted, or its runtime shuts down.
 pub(crate) async fn deliver_all(channel: Arc<Channel>, routes: Arc<Routes>) {
     /// Dropped with the task.
     struct Closing(Arc<Routes>);

@@ -1,10 +1,9 @@
-//! RDMA for async programs: connections on tokio, over iWARP in user space ([`iwarp`]). No RDMA hardware and
-//! no kernel module is needed.
+//! RDMA for async programs: connections on tokio, over iWARP in user space ([`iwarp`]). Neither RDMA
+//! hardware nor a kernel module is needed.
 //!
 //! An [`Endpoint`] opens a wire by its name and runs its engine in a thread. A [`Connection`] reads and
-//! writes memory of the peer, changes its words atomically, sends messages, or becomes a stream of bytes.
-//! Memory that the peer lets us use is a value, a [`RemoteRegion`], which travels in private data or in a
-//! message.
+//! writes memory of the peer, changes words of it atomically, sends messages, or becomes a stream of bytes.
+//! A [`RemoteRegion`] describes memory of the peer; the peer sends it in private data or in a message.
 //!
 //! ```
 //! use iwarp::memory::Access;
@@ -38,40 +37,40 @@
 //!
 //! # What to know
 //!
-//! * **Futures may be dropped.** A request that was posted goes on, and its memory stays registered until it
-//!   completes ([`Connection`]).
-//! * **Requests wait instead of failing** when more than
-//!   [`send_depth`](ConnectionOptions::send_depth) are under way.
-//! * **An accept waits for nobody.** The first request of an accepted connection waits for its peer instead,
-//!   so a loop that accepts is not held up by a silent one ([`Request::accept`]).
-//! * **A Send waits for a buffer of the peer** between two ends of this crate. Toward another implementation
-//!   it ends the connection if the peer has none ([`Connection::ib_semantics`]).
-//! * **An end has its cause**: every call that waits returns the [`Error::Connection`] that ended the
-//!   connection, and [`Connection::closed`] waits for it. [`Error`] converts to [`std::io::Error`].
-//! * **Nothing spins while nothing moves.** A task that waits polls the engine for 50 us, and then sleeps.
-//!   The engine's thread polls while no task does, for some tens of microseconds, and then sleeps too
+//! * **Futures may be dropped.** A posted request continues, and its memory stays registered until the
+//!   request completes ([`Connection`]).
+//! * **Requests wait instead of failing** while [`send_depth`](ConnectionOptions::send_depth) requests are
+//!   in flight.
+//! * **An accept does not wait for the peer.** The first request of the accepted connection does, so a
+//!   silent peer does not delay an accept loop ([`Request::accept`]).
+//! * **A Send waits for a buffer of the peer** between two ends with this crate. Toward another
+//!   implementation, a Send ends the connection if the peer has no buffer ([`Connection::ib_semantics`]).
+//! * **The end of a connection has a cause**: every waiting call returns it as [`Error::Connection`], and
+//!   [`Connection::closed`] waits for it. [`Error`] converts to [`std::io::Error`].
+//! * **An idle endpoint does not spin.** A waiting task polls the engine for 50 us and then sleeps. While no
+//!   task polls, the engine's thread polls for some tens of microseconds, and then sleeps too
 //!   ([`SharedEngine`](iwarp::engine::SharedEngine)). A program without tokio waits by the recipe of
 //!   [`CompletionChannel`](iwarp::verbs::CompletionChannel#arm-poll-wait).
-//! * **A task that computes lets its peers wait.** If it has polled the engine a moment ago, the thread takes
-//!   over within 100 us, or within 500 us after long polling. Then acknowledgements and answers to Reads
-//!   leave.
+//! * **While a task computes, its peers wait.** If the task has polled the engine just before, the thread
+//!   takes over within 100 us, or within 500 us after long polling. Until then no acknowledgements and no
+//!   answers to Reads leave.
 //! * **A stream** ([`Connection::into_stream`]) is `AsyncRead` and `AsyncWrite`, so hyper and
 //!   `tokio::io::copy` run over RDMA.
 //! * **Counters** are in [`Endpoint::status`], and for Prometheus in [`Endpoint::serve_metrics`].
 //!   `uwarp status` shows the endpoints of all processes of the user: the feature `status`, on by default,
-//!   has a socket for each, which this user alone may use.
-//! * An endpoint is made within a runtime of tokio whose I/O is enabled.
+//!   makes a socket for each endpoint, which only this user may use.
+//! * An endpoint has to be made within a tokio runtime whose I/O is enabled.
 //!
 //! # Events
 //!
-//! With the feature `tracing`, connections, MPA startup, Terminates, timeouts and links make events. The
-//! program says where they go, before it opens an endpoint:
+//! With the feature `tracing`, connections, MPA startup, Terminates, timeouts and links emit events. The
+//! program installs a subscriber before it opens an endpoint:
 //!
 //! ```
 //! tracing_subscriber::fmt::init(); // its feature `env-filter` takes RUST_LOG=iwarp=debug,tcp_lite=warn
 //! ```
 //!
-//! The engine's thread runs the subscriber, and waits as long as that takes.
+//! The engine's thread runs the subscriber, so a slow subscriber delays the engine.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![deny(unsafe_code)]
 

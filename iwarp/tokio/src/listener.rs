@@ -35,7 +35,7 @@ impl Listener {
         Self::bind_with(endpoint, &ListenOptions::new(port))
     }
 
-    /// The same, with all options: the backlog, limits for each address, and timeouts.
+    /// As [`bind`](Self::bind), with all options: the backlog, limits for each address, and timeouts.
     ///
     /// # Errors
     /// [`Error::Verbs`].
@@ -49,8 +49,8 @@ impl Listener {
         Ok(listener)
     }
 
-    /// Accepts the next connection with default options, as [`Request::accept`] does. A peer that has gone
-    /// meanwhile is passed over. If the future is dropped, no connection is lost.
+    /// Accepts the next connection with default options, as [`Request::accept`] does. A request whose peer
+    /// has gone meanwhile is skipped. If the future is dropped, no connection is lost.
     ///
     /// # Errors
     /// [`Error::Connection`] if the engine cannot listen, [`Error::Verbs`] at a limit of the context.
@@ -77,7 +77,7 @@ impl Listener {
                 Ok(Request { id: event.id, remote, private_data, ib_semantics, endpoint })
             }
             CmEventKind::ConnectError { error, .. } => Err(Error::Connection(error)),
-            // Of streams before MPA, which such a listener does not have.
+            // An event of a stream without MPA, which such a listener does not have.
             _ => Err(Error::Closed),
         }
     }
@@ -85,18 +85,18 @@ impl Listener {
 
 #[cfg(test)]
 impl Listener {
-    /// The number of requests that wait.
+    /// The number of waiting requests.
     pub(crate) fn waiting(&self) -> usize {
         self.requests.len()
     }
 
-    /// Takes no more requests, as when it is dropped, but its route is still there.
+    /// Stops taking requests, as when it is dropped, but keeps its route.
     pub(crate) fn close_requests(&self) {
         drop(self.requests.close());
     }
 }
 
-/// A peer that wants a connection. Dropping it rejects the peer.
+/// A peer's request for a connection. Dropping it rejects the peer.
 pub struct Request {
     id: CmId,
     remote: SocketAddr,
@@ -117,10 +117,10 @@ impl Request {
         &self.private_data
     }
 
-    /// Accepts it. This waits for nothing: a loop that accepts one peer after the other is not held up by a
-    /// peer that stays silent. The connection may be used at once. Its first request waits until the peer is
-    /// ready for it, which takes a peer of this crate one way through the network. A peer that is not in
-    /// [`timeout`](ConnectionOptions::timeout) ends the connection ([`Connection::established`]).
+    /// Accepts the request. This does not wait for the peer, so a silent peer does not delay a loop that
+    /// accepts one peer after another. The connection may be used at once. Its first request waits until the
+    /// peer is ready, which takes half a round trip if the peer uses this crate. If the peer is not ready
+    /// within [`timeout`](ConnectionOptions::timeout), the connection ends ([`Connection::established`]).
     ///
     /// # Errors
     /// [`Error::Connection`] if the peer has gone, [`Error::Verbs`] at a limit of the context or if the
@@ -132,7 +132,7 @@ impl Request {
         endpoint.routes.add(&id, Route::Connection(sender))?;
         if let Err(error) = id.accept(&unconnected.qp, &options.param) {
             endpoint.routes.remove(&id);
-            // The engine has ended it before.
+            // The engine has ended the connection before.
             return Err(id.cause().map_or(error.into(), Error::Connection));
         }
         let ib_semantics = ib_semantics && options.param.ib_semantics;
@@ -140,7 +140,7 @@ impl Request {
         Ok(unconnected.accepted(&endpoint, id, phase, agreed))
     }
 
-    /// Rejects it, with up to 508 bytes of private data.
+    /// Rejects the request, with up to 508 bytes of private data.
     ///
     /// # Errors
     /// [`Error::Verbs`] for more.

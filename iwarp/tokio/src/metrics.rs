@@ -14,15 +14,15 @@ use tokio::time::timeout;
 use crate::endpoint::Endpoint;
 use crate::error::Result;
 
-/// How long engines may take to answer. They do so between two polls.
+/// How long engines may take to answer. An engine answers between two polls.
 const ENGINES: Duration = Duration::from_millis(500);
-/// How long a client may take.
+/// How long a client of the exporter may take.
 const CLIENT: Duration = Duration::from_secs(5);
-/// Most clients of the exporter at a time. Further clients wait in the queue of the listener.
+/// Maximum number of clients of the exporter at a time. Further clients wait in the queue of the listener.
 const MAX_CLIENTS: usize = 64;
 
 impl Endpoint {
-    /// Addresses, connections and counters of its engines, as they are now.
+    /// The present addresses, connections and counters of its engines.
     ///
     /// # Errors
     /// [`Error::System`](crate::Error::System) if the runtime shuts down.
@@ -32,15 +32,15 @@ impl Endpoint {
         Ok(status.map_err(io::Error::from)?)
     }
 
-    /// Answers Prometheus with all counters ([`iwarp::prometheus`]), until the future is dropped. A program
-    /// with an exporter of its own gives it [`status`](Self::status) by `iwarp::metrics::publish`.
+    /// Serves all counters to Prometheus ([`iwarp::prometheus`]) until the future is dropped. A program with
+    /// its own exporter passes [`status`](Self::status) to `iwarp::metrics::publish` instead.
     ///
     /// # Errors
     /// [`Error::System`](crate::Error::System) if the listener takes no clients any more.
     pub async fn serve_metrics(&self, listener: TcpListener) -> Result<()> {
         let serve = |client| {
             let endpoint = self.clone();
-            // A client that has gone, or is too slow, gets nothing.
+            // A client that has gone or is too slow gets no answer.
             async move { drop(timeout(CLIENT, answer(&endpoint, client)).await) }
         };
         accept(listener, MAX_CLIENTS, serve).await
@@ -101,7 +101,7 @@ mod tests {
                 async move {
                     let [now, most, done] = &*counts;
                     most.fetch_max(now.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
-                    // Without a limit, the others would be accepted meanwhile.
+                    // Without a limit, the other clients would be accepted meanwhile.
                     for _ in 0..1000 {
                         tokio::task::yield_now().await;
                     }

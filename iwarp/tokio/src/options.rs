@@ -9,22 +9,22 @@ use crate::error::{Error, Result};
 /// The options of a connection, when connecting and when accepting.
 #[derive(Clone, Debug)]
 pub struct ConnectionOptions {
-    /// Requests under way: Writes, Reads, atomics and Sends. A further one waits. 64 by default.
+    /// Maximum requests in flight: Writes, Reads, atomics and Sends. Further requests wait. Default: 64.
     pub send_depth: usize,
-    /// Messages of the peer that wait to be taken ([`Connection::recv`](crate::Connection::recv)). 32 by
-    /// default.
+    /// Maximum messages of the peer that wait to be taken ([`Connection::recv`](crate::Connection::recv)).
+    /// Default: 32.
     pub recv_depth: usize,
-    /// The longest message, and the longest transfer without a region of the user. There are `recv_depth`
-    /// buffers of this size from the start, and one for each request under way that needed one. 4096 bytes by
-    /// default.
+    /// Maximum bytes of a message, and of a transfer without a region of the user. The connection has
+    /// `recv_depth` buffers of this size from the start, and makes more for requests in flight as needed.
+    /// Default: 4096.
     pub message_bytes: usize,
-    /// The bytes that a stream ([`Connection::into_stream`](crate::Connection::into_stream)) has under way in
-    /// each direction: registered memory of both ends, which is touched as it is used. 2 MiB by default, as a
-    /// connection of 10 Gb/s has in 1.6 ms.
+    /// Maximum bytes that a stream ([`Connection::into_stream`](crate::Connection::into_stream)) has in
+    /// flight in each direction: registered memory of both ends, whose pages are touched only when used.
+    /// Default: 2 MiB, the bandwidth-delay product of 10 Gbit/s and 1.6 ms.
     pub stream_bytes: usize,
-    /// All else: private data, the depths of Reads, timeouts, markers. By default
-    /// [`ib_semantics`](ConnParam::ib_semantics) are offered: between two ends of this crate a Send waits for
-    /// a buffer of the peer, and completes when it is there.
+    /// Further parameters: private data, the depths of Reads, timeouts, markers. By default
+    /// [`ib_semantics`](ConnParam::ib_semantics) is offered: between two ends with this crate, a Send waits
+    /// for a buffer of the peer, and completes when the message is in it.
     pub param: ConnParam,
 }
 
@@ -41,7 +41,7 @@ impl Default for ConnectionOptions {
 }
 
 impl ConnectionOptions {
-    /// The same options with private data: up to 500 bytes that the peer gets with the request or the answer.
+    /// These options with private data: up to 500 bytes, sent to the peer with the request or the answer.
     ///
     /// # Errors
     /// [`Error::TooLong`].
@@ -51,7 +51,7 @@ impl ConnectionOptions {
         Ok(self)
     }
 
-    /// The same options with another time limit for making the connection; ten seconds by default.
+    /// These options with another timeout for connection setup. Default: ten seconds.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.param.timeout = timeout;
         self

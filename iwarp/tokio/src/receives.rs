@@ -7,13 +7,13 @@ use crate::error::Result;
 use crate::region::Region;
 use crate::wr_id::Tag;
 
-/// Buffers of the same length, one behind the other. Each has a receive request of its own.
+/// Buffers of equal length in one region. Each has its own receive request.
 pub(crate) struct Receives {
     memory: Region,
     tag: Tag,
     /// Their number.
     pub(crate) depth: usize,
-    /// The bytes of each: the longest message.
+    /// Bytes of each buffer: the maximum length of a message.
     pub(crate) message_bytes: usize,
 }
 

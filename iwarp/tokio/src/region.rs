@@ -1,4 +1,4 @@
-//! Registered memory: our own, and that of the peer.
+//! Registered memory: our own, and the peer's.
 
 use std::fmt;
 use std::ops::{Bound, RangeBounds};
@@ -9,10 +9,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 
-/// Registered memory. Clones are the same memory. The last one deregisters it, and a request that is under
-/// way has a clone.
+/// Registered memory. Clones refer to the same memory. Dropping the last clone deregisters it; a request in
+/// flight holds a clone.
 ///
-/// A peer with an STag may read and write it at any time, so it is read and written by copies.
+/// A peer with the STag may read and write the memory at any time, so this type only copies bytes in and
+/// out.
 #[derive(Clone)]
 pub struct Region {
     mr: Arc<MemoryRegion>,
@@ -49,7 +50,7 @@ impl Region {
         Ok(self.mr.read_at(offset, out)?)
     }
 
-    /// A part of it, for a request.
+    /// A part of the region, for a request.
     ///
     /// # Errors
     /// [`Error::OutOfRange`].
@@ -62,12 +63,12 @@ impl Region {
         Ok(Slice { region: self.clone(), offset: start, len: end - start })
     }
 
-    /// What a peer needs to access it, as far as its rights allow.
+    /// The description that a peer needs to access the region, within the region's access rights.
     pub fn remote(&self) -> RemoteRegion {
         RemoteRegion { addr: self.mr.addr(), rkey: self.mr.rkey(), len: self.len() as u64 }
     }
 
-    /// The region of the verbs, for calls that this crate does not have.
+    /// The verbs' memory region, for calls that this crate does not wrap.
     pub fn memory_region(&self) -> &MemoryRegion {
         &self.mr
     }
@@ -125,7 +126,8 @@ impl From<&Self> for Slice {
     }
 }
 
-/// Memory of the peer. It travels in private data ([`to_bytes`](Self::to_bytes)) or in a message (by serde).
+/// Memory of the peer. Peers send it in private data ([`to_bytes`](Self::to_bytes)) or in a message (by
+/// serde).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct RemoteRegion {
     /// Tagged offset of its first byte.
@@ -140,7 +142,7 @@ impl RemoteRegion {
     /// The length of [`to_bytes`](Self::to_bytes).
     pub const BYTES: usize = 20;
 
-    /// A part of it.
+    /// A part of the remote region.
     ///
     /// # Errors
     /// [`Error::OutOfRange`].
@@ -172,7 +174,7 @@ impl RemoteRegion {
 impl TryFrom<&[u8]> for RemoteRegion {
     type Error = Error;
 
-    /// Reads what [`to_bytes`](Self::to_bytes) wrote.
+    /// Parses the bytes of [`to_bytes`](Self::to_bytes).
     fn try_from(bytes: &[u8]) -> Result<Self> {
         let bytes: &[u8; Self::BYTES] = bytes.try_into().map_err(|_| Error::NoRegion(bytes.len()))?;
         let [a0, a1, a2, a3, a4, a5, a6, a7, k0, k1, k2, k3, l @ ..] = *bytes;
@@ -181,7 +183,7 @@ impl TryFrom<&[u8]> for RemoteRegion {
     }
 }
 
-/// The start and the end of a range of something with `len` bytes.
+/// The start and the end of a range within `len` bytes.
 fn bounds(start: Bound<usize>, end: Bound<usize>, len: usize) -> (usize, usize) {
     let start = match start {
         Bound::Included(start) => start,

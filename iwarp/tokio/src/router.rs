@@ -1,13 +1,13 @@
 //! The completions of a connection, and the futures that wait for them.
 //!
-//! The completion queue calls [`Router::drain`] on the thread that completes a request: one that polls the
-//! engine, its own or that of a task that waits. It wakes the future of the request. A future that was
-//! dropped leaves its memory here until the request completes. That memory is never released in a poll of the
-//! engine, since to deregister memory is to wait for the engine: it waits in `State::released` for another
-//! call.
+//! The completion queue calls [`Router::drain`] on the thread that completes a request: the thread that
+//! polls the engine, which is the engine's own or that of a waiting task. `drain` wakes the future of the
+//! request. A dropped future leaves its memory here until the request completes. That memory is never
+//! released within a poll of the engine, since deregistering memory waits for the engine. It stays in
+//! `State::released` until a later call releases it.
 //!
-//! Wakers are cloned, dropped and called without a lock: each runs code of a runtime, which may drop a future
-//! of this very connection.
+//! Wakers are cloned, dropped and called without a lock, since a waker runs code of a runtime, which may
+//! drop a future of the same connection.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -32,13 +32,13 @@ mod waiters;
 pub(crate) use waiters::Direction;
 use waiters::Waiters;
 
-/// Completions that are taken from the queue at once.
+/// Maximum completions taken from the queue at once.
 const BATCH: usize = 16;
 
-/// What a request under way needs.
+/// The memory that a request in flight keeps.
 #[derive(Debug)]
 pub(crate) enum Pinned {
-    /// Nothing: its bytes were copied.
+    /// None: the bytes were copied.
     Nothing,
     /// Memory of the user.
     Memory { _slice: Slice },
@@ -60,21 +60,22 @@ struct State {
     requests: Slab<Request>,
     /// Completed receives, oldest first.
     received: VecDeque<Received>,
-    /// The futures that wait for a message: an entry each, with a waker while it sleeps.
+    /// The futures that wait for a message: one entry each, with a waker while the future sleeps.
     receivers: Slab<Option<Waker>>,
     /// The directions of a stream that wait for a message.
     stream_receivers: Waiters,
-    /// No message arrives any more: a receive was flushed, for this cause.
+    /// Set once a receive was flushed, with the cause: no further message will arrive.
     ended: Option<Option<ConnectionError>>,
     /// Buffers of the connection that no request uses.
     buffers: Vec<Region>,
     /// Memory whose last request has completed.
     released: Vec<Pinned>,
-    /// The directions of a stream that found no place in the send queue. Others wait for `Router::places`.
+    /// The directions of a stream that wait for a place in the send queue. Other futures wait on
+    /// `Router::places`.
     stream_places: Waiters,
 }
 
-/// The tasks that completions wake, and the places in the send queue that they free.
+/// The tasks that completions wake, and the number of places in the send queue that they free.
 #[derive(Default)]
 struct Wakeups {
     wakers: Vec<Waker>,
@@ -102,9 +103,9 @@ impl Completions for CompletionQueue {
 }
 
 pub(crate) struct Router {
-    /// Of the requests of the connection.
+    /// The tag of the connection's requests.
     pub(crate) tag: Tag,
-    /// Taken out when the connection is dropped: the queue refers to the router.
+    /// Taken when the connection is dropped, since the queue refers to the router.
     cq: Mutex<Option<CompletionQueue>>,
     state: Mutex<State>,
     /// Free places of the send queue.
@@ -125,15 +126,15 @@ impl Router {
         self.state.lock().expect("no holder of this lock panics")
     }
 
-    /// Takes completions of `cq` from now on.
+    /// From now on takes completions of `cq`.
     pub(crate) fn start(&self, cq: &CompletionQueue) -> Result<(), VerbsError> {
         *self.cq.lock().expect("no holder of this lock panics") = Some(cq.clone());
         cq.req_notify(false)
     }
 
-    /// Takes no more completions, and releases all memory. The queue pair is gone.
+    /// Stops taking completions, and releases all memory. The queue pair must be gone.
     pub(crate) fn stop(&self) {
-        // Each is dropped without its lock.
+        // Each value is dropped without its lock.
         let cq = self.cq.lock().expect("no holder of this lock panics").take();
         let state = std::mem::take(&mut *self.state());
         drop((cq, state));
@@ -141,8 +142,8 @@ impl Router {
 
     // ---- on the thread that completes requests ----
 
-    /// Moves completions to those that wait for them. Threads that complete requests at the same time take
-    /// turns, so that messages stay in order and come before the flush behind them.
+    /// Passes completions to the futures that wait for them. Threads that complete requests at the same time
+    /// take turns, so that messages stay in order and are delivered before a later flush.
     pub(crate) fn drain(&self) {
         let mut woken = Wakeups::default();
         {
@@ -160,7 +161,7 @@ impl Router {
     }
 
     fn take_all(&self, queue: &impl Completions, woken: &mut Wakeups) {
-        // Armed before the last look: a completion that comes later makes an event.
+        // Armed before the last check: a later completion causes an event.
         queue.arm();
         let mut batch = [WorkCompletion::default(); BATCH];
         loop {
@@ -174,18 +175,19 @@ impl Router {
 
     // ---- requests ----
 
-    /// Notes a request that is about to be posted; returns its `wr_id`. Its place in the send queue is taken.
+    /// Records a request that is about to be posted; returns its `wr_id`. The caller has taken its place in
+    /// the send queue.
     pub(crate) fn open(&self, pinned: Pinned) -> u64 {
         let mut state = self.state();
         let released = std::mem::take(&mut state.released);
         let key = state.requests.insert(Request::Open { waker: None, pinned });
         drop(state);
-        // On a thread of the user.
+        // This runs on a thread of the user.
         drop(released);
         self.tag.request(key)
     }
 
-    /// The request was not posted.
+    /// Called if the request was not posted.
     pub(crate) fn cancel(&self, wr_id: u64) {
         let request = self.state().requests.try_remove(Tag::number(wr_id));
         if let Some(Request::Open { pinned, .. }) = request {
@@ -194,12 +196,12 @@ impl Router {
         self.free_places(1);
     }
 
-    /// Nobody waits for the request.
+    /// Called if no future waits for the request any more.
     pub(crate) fn forget(&self, wr_id: u64) {
         self.abandon(Tag::number(wr_id));
     }
 
-    /// Waits for the completion of a request. A dropped wait leaves the request under way.
+    /// Waits for the completion of a request. If the wait is dropped, the request continues.
     pub(crate) fn wait<'a>(&'a self, wr_id: u64, engine: &'a SharedEngine) -> Wait<'a> {
         Wait { router: self, engine, key: Tag::number(wr_id), spin: Spin::default(), done: false }
     }
@@ -209,14 +211,14 @@ impl Router {
         self.state().buffers.pop()
     }
 
-    /// Gives back what a completed request needed. On a thread of the user.
+    /// Releases the memory of a completed request. Must be called on a thread of the user.
     pub(crate) fn release(&self, pinned: Pinned) {
         if let Pinned::Buffer(buffer) = pinned {
             self.state().buffers.push(buffer);
         }
     }
 
-    /// Lets the request end by itself.
+    /// Leaves the request to complete without a waiting future.
     fn abandon(&self, key: usize) {
         let mut state = self.state();
         let Some(request) = state.requests.get_mut(key) else { return };
@@ -254,21 +256,21 @@ impl Router {
         Ok(())
     }
 
-    /// Takes a place in the send queue for a direction of a stream, or lets its task be woken when one is
-    /// free.
+    /// Takes a place in the send queue for a direction of a stream, or registers the task to be woken when a
+    /// place is free.
     pub(crate) fn poll_place(&self, direction: Direction, cx: &Context<'_>) -> Poll<()> {
         if self.take_place() {
             return Poll::Ready(());
         }
         self.let_wake(|state| &mut state.stream_places, direction, cx.waker());
-        // A place may have become free before the waker was there.
+        // A place may have become free before the waker was registered.
         if self.take_place() { Poll::Ready(()) } else { Poll::Pending }
     }
 
-    /// Gives places back. The caller holds no lock.
+    /// Frees places. The caller must not hold a lock.
     pub(crate) fn free_places(&self, count: usize) {
         if count > 0 {
-            // Before the waiters are looked for: one that comes later finds the place.
+            // Done before the waiters are searched: a task that waits later finds the place.
             self.places.add_permits(count);
             self.wake_for_places();
         }
@@ -290,8 +292,8 @@ impl Router {
 
     // ---- receives ----
 
-    /// The oldest message that was received, for a direction of a stream; an error once the connection has
-    /// ended and all are taken.
+    /// The oldest received message, for a direction of a stream; an error once the connection has ended and
+    /// all messages were taken.
     pub(crate) fn poll_received(&self, direction: Direction, cx: &Context<'_>) -> Poll<Result<Received>> {
         {
             let mut state = self.state();
@@ -303,12 +305,12 @@ impl Router {
             }
         }
         self.let_wake(|state| &mut state.stream_receivers, direction, cx.waker());
-        // It may have come before the waker was there.
+        // A message may have come before the waker was registered.
         let received = self.state().next_received();
         received.map_or(Poll::Pending, Poll::Ready)
     }
 
-    /// The same, for any task; polls the engine for a moment before it sleeps.
+    /// The oldest received message, for any task. Polls the engine for a moment before the task sleeps.
     pub(crate) async fn received(&self, engine: &SharedEngine) -> Result<Received> {
         let mut receiver = Receiver { router: self, key: None };
         let mut spin = Spin::default();
@@ -325,7 +327,7 @@ impl State {
             match tag.parse(completion.wr_id) {
                 Some(WrId::Receive(buffer)) => {
                     self.receive(buffer, completion);
-                    // All of them: one that is woken may be dropped before it looks.
+                    // All receivers are woken, since one of them may be dropped before it takes the message.
                     woken.wakers.extend(self.receivers.iter_mut().filter_map(|(_, waker)| waker.take()));
                     woken.wakers.extend(self.stream_receivers.take().into_iter().flatten());
                 }
@@ -333,7 +335,7 @@ impl State {
                     woken.places += 1;
                     woken.wakers.extend(self.complete(key, completion));
                 }
-                // The program has posted it, and took no place for it.
+                // The program has posted this request, and has taken no place for it.
                 None => {}
             }
         }
@@ -343,7 +345,7 @@ impl State {
         if completion.status == WcStatus::WrFlushError {
             self.ended.get_or_insert(completion.cause);
         } else {
-            // A failed one is the cause of the end: a message that did not fit, for instance.
+            // A failed receive is the cause of the end: for instance, a message did not fit.
             self.received.push_back((buffer, *completion));
         }
     }
@@ -367,7 +369,7 @@ impl State {
         Some((completion, pinned))
     }
 
-    /// The completion of a request wakes the task. Returns a waker that is needed no more.
+    /// Registers the task to be woken by the completion of a request. Returns the previous waker.
     fn let_wake(&mut self, key: usize, waker: Waker) -> Option<Waker> {
         match self.requests.get_mut(key) {
             Some(Request::Open { waker: place, .. }) => place.replace(waker),
@@ -375,7 +377,7 @@ impl State {
         }
     }
 
-    /// Notes the end of a request; returns the task that waits for it.
+    /// Records the completion of a request; returns the waker of the task that waits for it.
     fn complete(&mut self, key: usize, completion: &WorkCompletion) -> Option<Waker> {
         let request = self.requests.get_mut(key)?;
         let placeholder = Request::Abandoned { pinned: Pinned::Nothing };
@@ -393,8 +395,8 @@ impl State {
     }
 }
 
-/// Held by a future that waits for a place in the send queue. A place that it was given, and is dropped with,
-/// is free for a stream.
+/// Held by a future that waits for a place in the send queue. If the future is dropped after it was given a
+/// place, the place is offered to a stream.
 struct PassedOn<'a>(&'a Router);
 
 impl Drop for PassedOn<'_> {
@@ -410,7 +412,7 @@ struct Receiver<'a> {
 }
 
 impl Receiver<'_> {
-    /// The next message wakes the task.
+    /// Registers the task to be woken by the next message.
     fn let_wake(&mut self, waker: &Waker) {
         let waker = Some(waker.clone());
         let mut state = self.router.state();

@@ -1,12 +1,12 @@
-//! Shows an endpoint to `uwarp status`.
+//! Makes an endpoint visible to `uwarp status`.
 
 use std::io;
 
 use iwarp::status::{StatusSocket, default_folder, serve};
 use iwarp::verbs::Context;
 
-/// Shows a context in the usual folder of the user. If the system refuses that, the endpoint works all the
-/// same: an event says why.
+/// Serves the status of a context in the user's default folder. If the system refuses, the endpoint still
+/// works, and a tracing event says why.
 pub(crate) fn show(context: &Context) -> Option<StatusSocket> {
     let socket = default_folder().and_then(|folder| serve(context, &folder));
     socket.inspect_err(not_shown).ok()

@@ -1,8 +1,8 @@
 //! How a task waits: it polls the engine for a moment, and then sleeps until it is woken.
 //!
-//! A task that polls the engine itself gets its answer without a switch of threads, and does not compete with
-//! the engine's thread for a CPU ([`SharedEngine`]). Before it sleeps, it hands the engine over to its
-//! thread.
+//! A task that polls the engine itself gets its answer without a context switch, and does not compete with
+//! the engine's thread for a CPU ([`SharedEngine`]). Before the task sleeps, it hands the engine over to the
+//! engine's thread.
 
 use std::pin::pin;
 use std::task::{Context, Poll};
@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 use iwarp::engine::SharedEngine;
 use tokio::task::yield_now;
 
-/// How long a task polls before it sleeps: about as long as it takes to wake the engine's thread and then
-/// that of the runtime. Two ends that answer each other at once find each other awake.
+/// How long a task polls before it sleeps: about the time to wake the engine's thread and then the runtime's
+/// thread. If two ends answer each other at once, both stay awake.
 const SPIN: Duration = Duration::from_micros(50);
 
-/// Polls of the engine before other tasks run. Empty ones take about a microsecond together, and so does a
-/// way through the scheduler of the runtime.
+/// Polls of the engine before other tasks run. If all are empty, they take about a microsecond, as does one
+/// pass through the runtime's scheduler.
 const TURNS: usize = 8;
 
 /// One wait of a task.
@@ -27,8 +27,8 @@ pub(crate) struct Spin {
 }
 
 impl Spin {
-    /// Looks with `find`, which is called again after the engine was polled. Other tasks run between two
-    /// polls of the task. When the time is over, `register` lets the task be woken.
+    /// Calls `find` for a result, and again after each poll of the engine. Other tasks run between two polls
+    /// of the task. When the time is over, `register` registers the task to be woken.
     pub(crate) fn poll<T>(
         &mut self,
         engine: &SharedEngine,
@@ -46,14 +46,14 @@ impl Spin {
                     return Poll::Ready(found);
                 }
             }
-            // Not by the waker: a task that wakes itself runs again before others do.
+            // Not by calling the waker: a task that wakes itself would run again before other tasks.
             let yielded = pin!(yield_now()).poll(&mut Context::from_waker(cx.waker()));
             debug_assert!(yielded.is_pending(), "the first poll yields");
             return Poll::Pending;
         }
         register();
         engine.hand_over();
-        // It may have come before the task could be woken.
+        // The result may have come before the task was registered.
         find().map_or(Poll::Pending, Poll::Ready)
     }
 

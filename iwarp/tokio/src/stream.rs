@@ -1,9 +1,9 @@
 //! A stream of bytes over a connection: `AsyncRead` and `AsyncWrite`.
 //!
-//! Each end has a ring of registered memory into which the other one writes. A run of bytes goes there by an
-//! RDMA Write, whose Immediate Data is its length. The reader gives credits back, for bytes of the ring and
-//! for messages, so that neither the ring nor the receive queue overflows. While there is no credit, written
-//! bytes gather, and go as one run.
+//! Each end has a ring of registered memory into which the other end writes. The writer sends a run of bytes
+//! by an RDMA Write with Immediate Data, which is the length. The reader returns credits for bytes of the
+//! ring and for messages, so that neither the ring nor the receive queue overflows. Without credit, written
+//! bytes accumulate, and later go as one run.
 
 mod flow;
 mod incoming;
@@ -35,13 +35,13 @@ use protocol::{HELLO_BYTES, LONGEST_RING, RESERVE};
 
 /// A stream of bytes over a connection ([`Connection::into_stream`]).
 ///
-/// Written bytes are sent at once while the peer has given credit for them. Without credit they gather, and a
-/// later call of this end sends them: `flush` waits until all are sent. `shutdown` does so too, and tells the
-/// peer that no more bytes follow; the peer can go on to send. Dropping the stream does the same in the
-/// background, and closes the connection. A peer that takes nothing for a minute, or not all within ten, is
-/// waited for no longer then: the connection is reset.
+/// Written bytes are sent at once if the peer has given credit for them. Without credit they accumulate, and
+/// a later call at this end sends them: `flush` waits until all are sent. `shutdown` also waits, and tells
+/// the peer that no more bytes follow; the peer may continue to send. Dropping the stream does the same in
+/// the background, and then closes the connection. If the peer takes nothing for a minute, or not all bytes
+/// within ten minutes, the connection is reset.
 pub struct Stream {
-    /// Taken out by the drop alone.
+    /// `None` only during the drop.
     inner: Option<Box<Inner>>,
 }
 
@@ -49,13 +49,13 @@ struct Inner {
     connection: Connection,
     flow: Flow,
     spin: Spin,
-    /// How long the peer may take when the stream is dropped.
+    /// The time limits for the peer after the stream was dropped.
     linger: Linger,
 }
 
 impl Connection {
-    /// Makes a stream of bytes of the connection, whose other end has to do the same. Messages that were not
-    /// taken, and other clones, get in its way.
+    /// Turns the connection into a stream of bytes; the other end has to do the same. Before the call, all
+    /// messages must have been taken, and no other clone may be used.
     ///
     /// # Errors
     /// [`Error::Verbs`] if the options of this end do not suffice. [`Error::Protocol`] if the peer does
@@ -76,7 +76,7 @@ impl Connection {
             protocol::parse_hello(&answer.data)
         };
         let ((), (peer_ring, window)) = tokio::try_join!(self.send(&hello), answer)?;
-        // The peer may still wait for the acknowledgement of its hello.
+        // The peer may still wait for an acknowledgement of its hello.
         self.engine().hand_over();
         let incoming = Incoming::new(ring, receives as u64 - RESERVE);
         let outgoing = Outgoing::new(&self, peer_ring, window)?;
@@ -98,13 +98,13 @@ impl Stream {
 }
 
 impl Inner {
-    /// See [`Flow::receive`]; for a call that writes.
+    /// [`Flow::receive`], for a call that writes.
     fn receive(&mut self, cx: &Context<'_>) -> io::Result<()> {
         self.flow.receive(&self.connection, Direction::Write, cx)
     }
 
-    /// As [`Flow::send`], at the end of a call after which the task may do other things. Requests behind
-    /// others leave with a poll of the engine, which its thread has to make then.
+    /// [`Flow::send`], at the end of a call after which the task may do other things. Requests behind
+    /// earlier ones leave only with a poll of the engine, so the engine's thread has to poll then.
     fn send_and_leave(&mut self, cx: &Context<'_>) -> io::Result<()> {
         let is_behind_others = self.connection.queue_pair().has_open_sends();
         self.flow.send(&self.connection, Direction::Write, cx)?;
@@ -114,7 +114,7 @@ impl Inner {
         Ok(())
     }
 
-    /// The task sleeps, so the engine's thread has to poll.
+    /// Returns `Pending`. The task sleeps, so the engine's thread has to poll.
     fn pending<T>(&self) -> Poll<T> {
         self.connection.engine().hand_over();
         Poll::Pending
@@ -122,7 +122,7 @@ impl Inner {
 
     fn poll_read(&mut self, cx: &Context<'_>, out: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let Self { connection, flow, spin, .. } = self;
-        // A try that finds nothing lets the task be woken.
+        // A `try_read` that finds nothing registers the task to be woken.
         let read = spin.poll(connection.engine(), cx, || flow.try_read(connection, cx, out), || {});
         if read.is_ready() {
             *spin = Spin::default();
@@ -163,12 +163,12 @@ impl Inner {
         }
     }
 
-    /// Sends what is left, and closes the connection; resets it if the peer does not let that come to an end.
+    /// Sends the remaining bytes, and closes the connection; resets it if the peer exceeds the time limits.
     async fn finish(mut self) {
         let mut linger = self.linger;
         while let Some(limit) = linger.next(self.flow.outgoing.credited()) {
             let closed = async {
-                // Either fails if the connection has ended.
+                // Both calls fail if the connection has ended.
                 let _ = std::future::poll_fn(|cx| self.poll_shutdown(cx)).await;
                 let _ = self.connection.close().await;
             };
@@ -179,7 +179,7 @@ impl Inner {
         self.connection.abort();
     }
 
-    /// A peer that has closed after all bytes were sent wants no more, not even our end.
+    /// If the peer has closed after all bytes were sent, the missing end message is not an error.
     fn unless_complete(&self, error: io::Error) -> io::Result<()> {
         let is_complete = error.kind() == io::ErrorKind::UnexpectedEof && self.flow.outgoing.is_sent();
         if is_complete { Ok(()) } else { Err(closed_to_writes(error)) }
@@ -190,7 +190,7 @@ fn invalid(reason: &str) -> Error {
     VerbsError::Invalid(format!("the connection cannot become a stream: {reason}")).into()
 }
 
-/// The error of a write: that the peer has closed is an end of file to reads alone.
+/// Converts an error for writers: a close by the peer is an end of file only for readers.
 fn closed_to_writes(error: io::Error) -> io::Error {
     if error.kind() == io::ErrorKind::UnexpectedEof {
         return io::Error::new(io::ErrorKind::BrokenPipe, error.to_string());

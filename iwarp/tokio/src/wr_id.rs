@@ -1,8 +1,8 @@
 //! The `wr_id` of the requests of a connection.
 //!
 //! A program may post requests of its own ([`Connection::queue_pair`](crate::Connection::queue_pair)) with
-//! any `wr_id`. They complete to the same queue. So the requests of this crate have a tag that no program
-//! guesses:
+//! any `wr_id`. They complete on the same queue. So the requests of this crate have a tag that no program
+//! can guess:
 //!
 //! | bits | contents |
 //! |---|---|
@@ -19,7 +19,7 @@ const TAG: u64 = (1 << 63) - (1 << 32);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tag(u64);
 
-/// What a completion of a connection is of.
+/// The kind of request that a completion of a connection belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WrId {
     /// The request with this key.
@@ -30,7 +30,7 @@ pub(crate) enum WrId {
 
 impl Tag {
     pub(crate) fn random() -> Self {
-        // Each has new keys, from the entropy of the system.
+        // Each `RandomState` has new keys, from the system's entropy.
         Self(RandomState::new().build_hasher().finish() & TAG)
     }
 
@@ -49,7 +49,7 @@ impl Tag {
         wr_id as u32 as usize
     }
 
-    /// `None`: the program has posted it.
+    /// Parses a `wr_id`; `None` if the program has posted the request.
     pub(crate) fn parse(self, wr_id: u64) -> Option<WrId> {
         let number = Self::number(wr_id);
         match wr_id & RECEIVE {

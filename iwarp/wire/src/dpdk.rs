@@ -1,9 +1,9 @@
 //! Wires on devices of DPDK.
 //!
-//! DPDK's environment (EAL) starts in the process of the program, when its wire is opened. It leaves the
-//! program alone: it has no files that others find, no telemetry, ordinary memory, and no signal handler
-//! (but that of SIGBUS for a NIC, which may be unplugged). It starts on a thread that ends, so that no
-//! thread of the program is pinned or becomes EAL's.
+//! DPDK's environment (EAL) starts in the process of the program, when its wire is opened. It does not
+//! interfere with the program: it makes no shared files, starts no telemetry, uses ordinary memory, and
+//! installs no signal handler (except for SIGBUS with a NIC, which may be unplugged). EAL is started on a
+//! temporary thread, so that no thread of the program is pinned or becomes EAL's main thread.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -15,11 +15,10 @@ use dp::eal::{Eal, EalConfig, Memory};
 use crate::signals;
 use crate::spec::{Kind, Spec};
 
-/// MiB of DPDK's memory: pools of some thousand jumbo buffers, and rings. Pages that nothing uses cost
-/// nothing.
+/// MiB of DPDK's memory: pools of some thousand jumbo buffers, and rings. Unused pages cost nothing.
 const MEMORY_MIB: u32 = 512;
 
-/// What EAL starts with, and the device to open.
+/// The arguments for EAL, and the device to open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Wanted {
     eal: EalConfig,
@@ -43,7 +42,7 @@ pub(super) fn open(spec: &Spec) -> Result<Box<dyn Port>, String> {
     thread.join().unwrap_or_else(|_| Err("opening the device has failed".into()))
 }
 
-/// The remedy if a device cannot be opened. DPDK's words, which follow, do not name it.
+/// The advice if a device cannot be opened. DPDK's own message, which follows it, gives none.
 fn remedy(kind: &Kind) -> &'static str {
     match kind {
         Kind::Tap { .. } => "a tap interface needs CAP_NET_ADMIN: run as root",
@@ -57,8 +56,8 @@ fn remedy(kind: &Kind) -> &'static str {
     }
 }
 
-/// The Ethernet address of our frames, where that of the device belongs to the kernel: a bridge would hand
-/// frames for the address of a tap interface to the kernel.
+/// The Ethernet address of our frames, for devices whose own address belongs to the kernel: a bridge would
+/// pass frames to the address of a tap interface to the kernel.
 pub(super) fn mac(kind: &Kind, address: IpAddr) -> Option<[u8; 6]> {
     let Kind::Tap { .. } = kind else { return None };
     let mapped = match address {
@@ -90,7 +89,8 @@ impl Wanted {
         })
     }
 
-    /// The device among the arguments of an EAL: `-a ADDRESS` or `--vdev DEVICE`. The others are EAL's.
+    /// Finds the device among EAL's arguments: `-a ADDRESS` or `--vdev DEVICE`. The other arguments are for
+    /// EAL.
     fn of_arguments(arguments: &str) -> Result<Self, String> {
         let mut devices = Vec::new();
         let mut eal = EalConfig { memory: Memory::Auto { mib: MEMORY_MIB }, ..EalConfig::default() };
@@ -131,7 +131,7 @@ fn plain(name: &str) -> Result<&str, String> {
     if name.contains(',') { Err(format!("'{name}' has a comma: use a name without one")) } else { Ok(name) }
 }
 
-/// The whole path: some drivers refuse a part of one.
+/// The absolute path: some drivers refuse a relative path.
 fn plain_path(path: &Path) -> Result<String, String> {
     let whole = std::path::absolute(path).map_err(|error| format!("{}: {error}", path.display()))?;
     let text = whole.to_str().ok_or_else(|| format!("{} is no UTF-8 text", path.display()))?;
@@ -206,7 +206,7 @@ mod tests {
     fn eal_changes_neither_the_processors_of_the_program_nor_its_signal_handlers() {
         opens_and_changes_nothing("dpdk:--vdev net_null0 --no-huge", "net_null0");
         let in_a_namespace = std::thread::spawn(|| {
-            // SAFETY: the flag gives this thread another network namespace, and ends with the thread.
+            // SAFETY: the flag gives this thread its own network namespace, which ends with the thread.
             if unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0 {
                 opens_and_changes_nothing("dpdk:--vdev net_tap0,iface=uwarp0 --no-huge", "net_tap0");
             } else {

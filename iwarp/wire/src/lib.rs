@@ -1,20 +1,20 @@
 //! Wires by their names.
 //!
-//! A string names a wire and the settings of this end of it. [`open`] makes a port of it, and the
-//! configuration of an engine on that port:
+//! A string names a wire and the settings of this end of the wire. [`open`] returns a port on the wire, and
+//! the configuration of an engine for that port:
 //!
 //! | specification | wire | needs |
 //! |---|---|---|
 //! | `local[:name]` | shared memory between processes of one user | Linux |
 //! | `packet:eth0,addr=10.0.0.2/24` | an interface of the kernel, by packet sockets | Linux, CAP_NET_RAW |
-//! | `tap:uwarp0,addr=..` | a tap interface that is made | DPDK, CAP_NET_ADMIN |
+//! | `tap:uwarp0,addr=..` | a tap interface, created if necessary | DPDK, CAP_NET_ADMIN |
 //! | `xdp:eth0,addr=..` | an interface of the kernel, by AF_XDP | DPDK, CAP_NET_ADMIN, CAP_BPF |
 //! | `vhost:/tmp/wire.sock,addr=..` and `virtio:/tmp/wire.sock,addr=..` | the two ends of a vhost-user socket | DPDK |
 //! | `memif:/tmp/memif.sock,role=server,id=0,addr=..` | shared memory by DPDK's memif | DPDK |
-//! | `dpdk:-a 0000:03:00.0` | a device of DPDK, by arguments of its EAL | DPDK, [an address](Spec::set_address) |
+//! | `dpdk:-a 0000:03:00.0` | a DPDK device, by EAL arguments | DPDK, [an address](Spec::set_address) |
 //!
-//! The address is one that the kernel does not have. Further keys are `gw`, `mac`, `mtu` and `crc`. Wires of
-//! DPDK need the feature `dpdk`.
+//! The kernel must not have the address. Further keys are `gw`, `mac`, `mtu` and `crc`. DPDK wires need the
+//! feature `dpdk`.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {

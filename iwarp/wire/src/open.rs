@@ -13,8 +13,8 @@ use tcp_lite::facade::IpCidr;
 
 use crate::spec::{Kind, Spec, SpecError};
 
-/// The first two bytes of the addresses on a `local` wire: a part of 100.64.0.0/10, the range for carriers
-/// (RFC 6598), which no host has on an interface by itself.
+/// The first two bytes of the addresses on a `local` wire: a part of 100.64.0.0/10, the shared address space
+/// for carriers (RFC 6598), which hosts do not normally have on an interface.
 const LOCAL_NETWORK: [u8; 2] = [100, 64];
 
 /// The prefix length of that range. With 16, the last station would have the broadcast address.
@@ -24,7 +24,7 @@ pub const LOCAL_PREFIX: u8 = 10;
 pub struct Wire {
     /// The port.
     pub port: Box<dyn Port>,
-    /// The engine's configuration: addresses, and what the wire needs.
+    /// The engine's configuration: addresses, and settings for the wire.
     pub config: EngineConfig,
     /// Our address.
     pub address: IpAddr,
@@ -51,7 +51,7 @@ pub enum OpenError {
         /// One line that says what to do.
         why: String,
     },
-    /// The configuration of the engine.
+    /// The configuration of the engine is invalid.
     #[error(transparent)]
     Verbs(#[from] VerbsError),
 }
@@ -62,7 +62,7 @@ pub fn address_of_station(station: u16) -> IpAddr {
     IpAddr::from([LOCAL_NETWORK[0], LOCAL_NETWORK[1], high, low])
 }
 
-/// Opens the wire. That of a device of DPDK starts the EAL, once in a process.
+/// Opens the wire. The first DPDK device of a process starts EAL.
 ///
 /// # Errors
 /// [`OpenError`]: one line that says what to do.
@@ -89,15 +89,15 @@ pub fn open_local(spec: &Spec, folder: PathBuf) -> Result<Wire, OpenError> {
     let port = local::open(&config)?;
     let address = address_of_station(port.station());
     let mut config = EngineConfig::new(&port, &[&format!("{address}/{LOCAL_PREFIX}")])?;
-    // Every neighbour is a station, whose Ethernet address follows from its number.
+    // Every neighbour is a station, whose Ethernet address is derived from its station number.
     config.stack.derived_neighbors = Some([0x02, 0x00]);
     config.stack.address_probing = AddressProbing::Off;
-    // The frames never leave the memory of this machine, which no CRC of TCP's users covers either.
+    // The frames never leave this machine's memory, whose other contents no MPA CRC covers either.
     config.crc = spec.crc.unwrap_or(false);
     Ok(Wire { port: Box::new(port), config, address })
 }
 
-/// Opens an interface of the kernel, with this address, which other processes of the host may reach.
+/// Opens a kernel interface with this address, which other processes of the host can reach.
 ///
 /// # Errors
 /// [`OpenError::Packet`].
@@ -110,7 +110,7 @@ pub fn open_packet(spec: &Spec, interface: &str, address: IpCidr) -> Result<Wire
     Ok(Wire { port: Box::new(port), config, address: address.address().into() })
 }
 
-/// Opens a device of DPDK. Its frames carry the Ethernet address of the specification, if it has one.
+/// Opens a DPDK device. Its frames carry the Ethernet address of the specification, if any.
 ///
 /// # Errors
 /// [`OpenError::Device`], [`OpenError::Spec`] without an address.
@@ -126,7 +126,7 @@ pub fn open_dpdk(spec: &Spec) -> Result<Wire, OpenError> {
     Ok(Wire { port, config, address })
 }
 
-/// This build has no devices of DPDK.
+/// Fails: this build has no DPDK devices.
 ///
 /// # Errors
 /// [`OpenError::Device`].
@@ -141,7 +141,7 @@ fn own_address(spec: &Spec) -> Result<IpCidr, OpenError> {
     spec.address.ok_or_else(|| SpecError::NoAddress { spec: spec.to_string() }.into())
 }
 
-/// The engine's settings on a wire where we have this address.
+/// The engine's configuration for a wire on which we have this address.
 fn settings(spec: &Spec, port: &dyn Port, address: IpCidr) -> Result<EngineConfig, OpenError> {
     let mut config = EngineConfig::new(port, &[&address.to_string()])?;
     config.stack.gateways.extend(spec.gateway);

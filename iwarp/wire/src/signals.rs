@@ -5,8 +5,8 @@ use std::ptr;
 
 /// Runs `open` while no real-time signal is free.
 ///
-/// DPDK's tap devices take a free one and have the kernel raise it for each frame, which interrupts the
-/// program's system calls. Without a free one they poll.
+/// DPDK's tap devices take a free real-time signal and make the kernel raise it for each frame, which
+/// interrupts the program's system calls. Without a free signal they poll.
 pub(crate) fn with_real_time_signals_taken<T>(open: impl FnOnce() -> T) -> T {
     extern "C" fn nothing(_signal: libc::c_int) {}
     let mut taken = Vec::new();

@@ -9,7 +9,7 @@ use tcp_lite::facade::{IpAddress, IpCidr};
 /// The kinds of wires.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Shared memory between processes of one user. The name tells wires apart that do not belong together.
+    /// Shared memory between processes of one user. The name distinguishes separate wires.
     Local {
         /// `default` if none is given.
         name: String,
@@ -19,7 +19,7 @@ pub enum Kind {
         /// Its name.
         interface: String,
     },
-    /// A tap interface that is made.
+    /// A tap interface, created if necessary.
     Tap {
         /// Its name.
         interface: String,
@@ -48,7 +48,7 @@ pub enum Kind {
         /// The number of the interface on the socket.
         id: u32,
     },
-    /// A device of DPDK, by arguments of its EAL.
+    /// A DPDK device, by EAL arguments.
     Dpdk {
         /// For example `-a 0000:03:00.0`.
         arguments: String,
@@ -70,7 +70,7 @@ pub struct Spec {
     pub mtu: Option<u16>,
     /// Whether MPA computes CRCs; `None`: on every wire but `local`, whose frames never leave memory.
     pub crc: Option<bool>,
-    /// Most bytes of a ring of a local wire, from 256 KiB to 256 MiB, a power of two
+    /// Maximum bytes of a ring of a local wire: a power of two from 256 KiB to 256 MiB
     /// ([`LocalConfig::ring_bytes`](dp::local::LocalConfig::ring_bytes)); `None`: 2 MiB.
     pub ring_bytes: Option<usize>,
 }
@@ -86,16 +86,16 @@ pub enum SpecError {
         /// Its kind.
         kind: String,
     },
-    /// The kind needs a place.
+    /// The part behind the kind is missing.
     #[error("{spec}: '{kind}' needs {what}, like {example}")]
     Where {
         /// The whole specification.
         spec: String,
         /// Its kind.
         kind: String,
-        /// What is missing.
+        /// A description of the missing part.
         what: &'static str,
-        /// A complete one.
+        /// A complete specification as an example.
         example: &'static str,
     },
     /// There is no such key.
@@ -117,7 +117,7 @@ pub enum SpecError {
         key: String,
         /// Its value.
         value: String,
-        /// What it should be.
+        /// A description of the valid values.
         what: &'static str,
     },
     /// The wire needs an address.
@@ -155,8 +155,7 @@ impl FromStr for Spec {
     type Err = SpecError;
 
     fn from_str(spec: &str) -> Result<Self, SpecError> {
-        // The arguments of the EAL have commas and equals signs of their own. The address is set apart
-        // (`set_address`).
+        // EAL arguments contain commas and equals signs. The address is set separately (`set_address`).
         let mut parts = spec.splitn(if spec.starts_with("dpdk:") { 1 } else { usize::MAX }, ',');
         let head = parts.next().unwrap_or_default();
         let (kind, place) = head.split_once(':').unwrap_or((head, ""));
@@ -269,7 +268,7 @@ impl Spec {
         Ok(())
     }
 
-    /// Checks that nothing is missing.
+    /// Checks that no required part is missing.
     ///
     /// # Errors
     /// [`SpecError::NoAddress`].
@@ -290,7 +289,7 @@ fn parse_address(value: &str) -> Option<IpCidr> {
 /// Bytes of a ring of a local wire.
 const RING: std::ops::RangeInclusive<usize> = 256 << 10..=256 << 20;
 
-/// A number, with K or M behind it for 1024 or 1024 times 1024 as many.
+/// Parses a number with an optional suffix K (x 1024) or M (x 1024 x 1024).
 fn parse_bytes(value: &str) -> Option<usize> {
     let shift = |digits: &str, bits: u32| digits.parse::<usize>().ok()?.checked_mul(1 << bits);
     match (value.strip_suffix('K'), value.strip_suffix('M')) {

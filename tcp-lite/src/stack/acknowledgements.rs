@@ -11,30 +11,30 @@ impl Stack {
     }
 
     /// Says whether all acknowledgements of the peer on `conn` are reported, by
-    /// [`Event::Acknowledged`](crate::Event). The default is that only those of segments with external memory
-    /// are.
+    /// [`Event::Acknowledged`](crate::Event). By default, only acknowledgements of segments with external
+    /// memory are reported.
     pub fn report_acknowledgements(&mut self, conn: ConnId, on: bool) {
         self.with_live(conn, |tcb, _| tcb.report_acknowledgements(on));
     }
 
-    /// Acknowledges what has arrived on `conn` now, not after [`TcpConfig::delayed_ack`](crate::TcpConfig).
-    /// Does nothing if all is acknowledged.
+    /// Acknowledges the bytes that have arrived on `conn` now, not after
+    /// [`TcpConfig::delayed_ack`](crate::TcpConfig). Does nothing if all bytes are acknowledged.
     pub fn acknowledge_early(&mut self, now: Instant, conn: ConnId) {
         self.advance(now);
         self.with_live(conn, |tcb, _| tcb.acknowledge_early());
     }
 
     /// Withholds the acknowledgement of the peer's bytes from this stream offset on, though they have
-    /// arrived; `None`: acknowledges all that arrives. For a user whose peer takes an acknowledgement for
-    /// more than it says, and has to learn something else first. What is acknowledged stays so, and the whole
-    /// stream is acknowledged once the peer's FIN has come. The peer sends the bytes again if this takes
-    /// long: a user withholds no longer than a round trip takes.
+    /// arrived; `None`: acknowledges all that arrives. For a user whose peer concludes more from an
+    /// acknowledgement than TCP promises, and has to be told something else first. Acknowledged bytes stay
+    /// acknowledged, and the whole stream is acknowledged once the peer's FIN has arrived. If this takes
+    /// long, the peer retransmits the bytes, so a user should withhold for at most a round trip.
     pub fn withhold(&mut self, conn: ConnId, from: Option<u64>) {
         self.with_live(conn, |tcb, _| tcb.withhold(from));
     }
 
-    /// A number that both ends of a TCP connection know, and no other one: made of the two initial sequence
-    /// numbers. Where a proxy ends the connection, each end has another one. `None` for a dead id.
+    /// A number that the two ends of a TCP connection compute from their initial sequence numbers. If a proxy
+    /// terminates the connection, the two ends have different numbers. `None` for a dead id.
     pub fn sequence_mark(&self, conn: ConnId) -> Option<u32> {
         let conn = self.connections.live(conn).and_then(|slot| self.connections.get(slot))?;
         Some(conn.tcb.sequence_mark())

@@ -1,7 +1,7 @@
 //! Prefetching for the frames of a burst, while the frames in front of them are processed.
 //!
-//! With many connections the state of each has left the cache. The connection of a frame is guessed by
-//! its addresses and ports alone; a wrong guess costs time and nothing else.
+//! With many connections the state of each has left the cache. The connection of a frame is guessed from its
+//! addresses and ports alone; a wrong guess only costs time.
 
 use arrayvec::ArrayVec;
 use dp::{BURST, Burst, Mbuf};
@@ -16,7 +16,7 @@ use crate::table::TupleHash;
 pub struct Ahead(ArrayVec<Option<TupleHash>, BURST>);
 
 impl Stack {
-    /// Looks at frames that will be passed to [`input_next`](Self::input_next).
+    /// Guesses the connections of frames that will be passed to [`input_next`](Self::input_next).
     pub fn look_ahead(&self, burst: &Burst) -> Ahead {
         let ip_at = ethernet::header_bytes(self.framing.vlan);
         let hash = |frame: &Mbuf| {
@@ -26,9 +26,9 @@ impl Stack {
         Ahead(burst.iter().map(hash).collect())
     }
 
-    /// The slot of the connection that the `n`th of these frames seems to be for. The caller
-    /// [`prefetch`](Self::prefetch)es its state, and [announces](Self::expect_next) the slot when the
-    /// frame is next.
+    /// The slot of the connection that the `n`th frame is probably for. The caller
+    /// [`prefetch`](Self::prefetch)es its state, and [announces](Self::expect_next) the slot when the frame
+    /// is next.
     pub fn slot_ahead(&self, ahead: &Ahead, n: usize) -> Option<usize> {
         let hash = *ahead.0.get(n)?;
         self.connections.guess(hash?).map(|slot| slot as usize)
@@ -70,7 +70,7 @@ mod tests {
         stack
     }
 
-    /// The front of a frame from a port of the peer to one of ours.
+    /// The headers of a frame from a port of the peer to one of our ports.
     fn frame(pool: &Mempool, from: u16, to: u16) -> Mbuf {
         let mut bytes = vec![0; 14];
         bytes.extend([0x45, 0, 0, 40, 0, 0, 0, 0, 64, 6, 0, 0, 10, 0, 0, 2, 10, 0, 0, 1]);

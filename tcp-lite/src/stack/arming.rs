@@ -1,21 +1,23 @@
-//! When the timers of connections are set: once for all calls of a while, where nothing else depends on it.
+//! When the timers of connections are set: once for several calls, if nothing else depends on the timers.
 //!
 //! A message and its acknowledgement move the timer of their connection several times, nearly always to a
 //! later time. So a call only marks the connection. Before an engine sleeps, the timers of marked connections
-//! are set. An engine that polls without a pause sets them now and then, and a timer may be late by that.
+//! are set. An engine that polls without a pause sets them after `TIMER_SLACK`, and a timer may be late by
+//! that time.
 
 use super::Stack;
 use crate::facade::{Duration, Instant};
 use crate::tcp::State;
 
-/// A timer is late by at most this. It is little beside the times that retransmissions and delayed
-/// acknowledgements wait. Those that count microseconds are [set at once](crate::tcp::Tcb::has_short_timer).
+/// The maximum delay of a timer: little compared with the times of retransmissions and delayed
+/// acknowledgements. Timers that count microseconds are [set at once](crate::tcp::Tcb::has_short_timer).
 const TIMER_SLACK: Duration = Duration::from_micros(100);
 
-/// With more marked connections their timers are set at once, while their state is in the cache.
+/// Maximum number of marked connections whose timers wait. If more are marked, all their timers are set at
+/// once, while their state is in the cache.
 const MAX_WAITING: usize = 8;
 
-/// Slots whose timers have to be set to what is outstanding or queued now.
+/// Slots whose timers have to be set.
 #[derive(Default)]
 pub(super) struct Unarmed {
     slots: Vec<u32>,
@@ -26,13 +28,13 @@ pub(super) struct Unarmed {
 }
 
 impl Unarmed {
-    /// Memory for `count` slots.
+    /// Reserves memory for `count` slots.
     pub(super) fn reserve(&mut self, count: usize) {
         self.slots.reserve_exact(count - self.slots.len());
     }
 
-    /// Adds a slot, unless it `is_there` already. Called after each call of its control block, which may have
-    /// a [short timer](crate::tcp::Tcb::has_short_timer) since.
+    /// Adds a slot, unless `is_there` says that it was added already. Called after each call of the slot's
+    /// control block, which may have started a [short timer](crate::tcp::Tcb::has_short_timer).
     #[inline]
     pub(super) fn add(&mut self, slot: u32, is_there: &mut bool, has_short_timer: bool) {
         if !std::mem::replace(is_there, true) {
@@ -72,7 +74,7 @@ impl Unarmed {
 
 impl Stack {
     /// As [`settle`](Self::settle), without the ready queue. Most calls leave a connection in ESTABLISHED,
-    /// where nothing follows but its timer. That is set later, by [`arm_timers`](Self::arm_timers).
+    /// where only the timer has to be set. [`arm_timers`](Self::arm_timers) sets it later.
     #[inline(always)]
     pub(super) fn settle_timer(&mut self, slot: u32) {
         if !self.connections.arm_later(slot) {
@@ -80,8 +82,8 @@ impl Stack {
         }
     }
 
-    /// Before the time moves on to `now`: sets the timers that cannot wait. Some run from the call that needs
-    /// them.
+    /// Before the time moves on to `now`: sets the timers that cannot wait. Some timers run from the call
+    /// that needs them.
     #[inline]
     pub(super) fn arm_before(&mut self, now: Instant) {
         if self.connections.unarmed.is_due_before(now) {
@@ -97,14 +99,14 @@ impl Stack {
         }
     }
 
-    /// Sets the timers that calls have left as they were. All that looks at timers calls it first.
+    /// Sets the timers of all marked connections. Every function that reads timers calls this first.
     pub(super) fn arm_timers(&mut self) {
         while let Some(slot) = self.connections.next_unarmed() {
             self.arm(slot);
         }
     }
 
-    /// Sets the timer of a connection, and ends what its state ends.
+    /// Sets the timer of a connection, and follows up on its state: a connection that is over is removed.
     pub(super) fn arm(&mut self, slot: u32) {
         let Some((id, conn)) = self.connections.get_mut(slot) else { return };
         conn.tcb.arm(self.now, &self.config.tcp, &self.segments);

@@ -32,15 +32,15 @@ pub(crate) struct Conn {
 }
 
 impl Conn {
-    /// Whether nothing follows from a call but the timer, which may then be set later.
+    /// Whether a call has no consequence but the timer, which may then be set later.
     #[inline]
     pub(super) fn may_arm_later(&self) -> bool {
         self.tcb.state() == State::Established && !self.half_open
     }
 }
 
-/// The queue that the slot is in. It belongs to the slot, not to the connection: an entry that a dead
-/// connection left behind serves the next one.
+/// The queue that the slot is in. The entry belongs to the slot, not to the connection: an entry that a dead
+/// connection left serves the slot's next connection.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Queue {
     #[default]
@@ -57,19 +57,20 @@ struct ConnSlot {
     queue: Queue,
     /// In `Connections::unarmed`.
     unarmed: bool,
-    /// Of the connection, if it is over IPv4.
+    /// The key of the connection, if it is over IPv4.
     key: Option<Ipv4Key>,
     conn: Option<Conn>,
 }
 
-/// Slots in one allocation: enough to make allocations rare, few enough to waste little in the last chunk.
+/// Number of slots in one allocation: enough to make allocations rare, few enough to waste little in the last
+/// chunk.
 const CHUNK: usize = 64;
 
-/// Slots in chunks that never move: one large array would be copied to grow, and be half empty after it.
+/// Slots in chunks that never move: a single array would be copied to grow, and be half empty afterwards.
 #[derive(Default)]
 struct ConnSlots {
     chunks: Vec<Box<[ConnSlot; CHUNK]>>,
-    /// Slots that have been used. The rest of the last chunk is not in use.
+    /// The number of slots that were ever used. The rest of the last chunk is unused.
     len: usize,
 }
 
@@ -159,8 +160,8 @@ impl FoundConn<'_> {
         }
     }
 
-    /// Follows up on segments that were queued: as [`settle_later`](Self::settle_later), in any state.
-    /// Whether the congestion window lets the connection send is found when it is served.
+    /// Follows up on segments that were queued: as [`settle_later`](Self::settle_later), in any state. The
+    /// congestion window is checked when the connection is served.
     #[inline]
     pub(super) fn follow_up_push(&mut self) {
         self.arm_later();
@@ -207,8 +208,8 @@ impl Connections {
         }
     }
 
-    /// A free slot and the id of its next connection, or `None` at the limit. Allocates when there are
-    /// more connections than ever before.
+    /// The id of the next connection of a free slot, or `None` at the limit. Allocates if there are more
+    /// connections than ever before.
     pub(crate) fn reserve(&mut self) -> Option<ConnId> {
         if self.free.is_empty() {
             if self.slots.len() >= self.limit {
@@ -222,7 +223,7 @@ impl Connections {
         Some(ConnId { slot, generation: self.slots[slot as usize].generation })
     }
 
-    /// Allocates for `count` slots what every slot may be in.
+    /// Allocates the queues for `count` slots.
     fn reserve_queues(&mut self, count: usize) {
         // Doubling would leave the queues half empty.
         let most = count + (count / 16).max(CHUNK);
@@ -238,7 +239,7 @@ impl Connections {
         self.wheel.grow(count);
     }
 
-    /// Puts a connection into the slot that [`reserve`](Self::reserve) named.
+    /// Puts a connection into the slot that [`reserve`](Self::reserve) returned.
     pub(crate) fn insert(&mut self, id: ConnId, conn: Conn) {
         debug_assert_eq!(self.free.last(), Some(&id.slot));
         self.free.pop();
@@ -248,7 +249,7 @@ impl Connections {
         place.conn = Some(conn);
     }
 
-    /// Takes a connection out; its id is dead from now on.
+    /// Removes a connection. Its id is dead from now on.
     pub(crate) fn remove(&mut self, slot: u32) -> Option<Conn> {
         let place = &mut self.slots[slot as usize];
         let conn = place.conn.take()?;
@@ -260,7 +261,7 @@ impl Connections {
         Some(conn)
     }
 
-    /// Notes that a connection is in TIME-WAIT; once for each.
+    /// Notes that a connection is in TIME-WAIT. Called once for each connection.
     pub(crate) fn enter_time_wait(&mut self, id: ConnId) {
         if self.time_waits.len() >= 2 * self.slots.len() {
             // At least half of the entries are stale, so the cost is amortised over them.
@@ -270,7 +271,7 @@ impl Connections {
         self.time_waits.push_back(id);
     }
 
-    /// The connection that has been in TIME-WAIT longest; it leaves the queue.
+    /// Takes the connection that has been in TIME-WAIT longest off the queue.
     pub(crate) fn oldest_time_wait(&mut self) -> Option<u32> {
         while let Some(id) = self.time_waits.pop_front() {
             let slot = &self.slots[id.slot as usize];
@@ -286,7 +287,7 @@ impl Connections {
         self.table.find(self.table.hash(tuple), |slot| self.has(slot, tuple))
     }
 
-    /// As [`find`](Self::find), for a received segment: more of the same connection are likely to
+    /// As [`find`](Self::find), for a received segment: more segments of the same connection are likely to
     /// follow.
     pub(crate) fn find_next(&mut self, tuple: &FourTuple) -> Option<u32> {
         if !self.has(self.latest, tuple) {
@@ -336,7 +337,7 @@ impl Connections {
         slot.conn.as_ref().filter(|c| !c.tcb.is_closed_for_user()).map(|_| id.slot)
     }
 
-    /// As [`live`](Self::live), with the connection.
+    /// As [`live`](Self::live), but returns the connection.
     #[inline]
     pub(super) fn find_live(&mut self, id: ConnId) -> Option<FoundConn<'_>> {
         let ConnSlot { generation, conn: Some(conn), queue, unarmed: is_unarmed, .. } =
@@ -384,7 +385,7 @@ impl Connections {
         self.slots.len() - self.free.len()
     }
 
-    /// Slots in use, with their connections. Walks all slots, so only for rare calls.
+    /// Slots in use, with their connections. Walks all slots: only for rare calls.
     pub(crate) fn occupied(&self) -> impl Iterator<Item = (u32, &Conn)> {
         self.slots.iter().enumerate().filter_map(|(n, s)| s.conn.as_ref().map(|c| (n as u32, c)))
     }
@@ -447,8 +448,8 @@ impl Connections {
         }
     }
 
-    /// The timer of a slot has to be set before time passes. Returns `false`, and has changed nothing, if it
-    /// [has to be set now](Conn::may_arm_later).
+    /// Notes that the timer of a slot has to be set before time passes. Returns `false` and changes nothing
+    /// if the timer [has to be set now](Conn::may_arm_later).
     #[inline]
     pub(crate) fn arm_later(&mut self, slot: u32) -> bool {
         let place = &mut self.slots[slot as usize];
@@ -469,7 +470,7 @@ impl Connections {
         Some(slot)
     }
 
-    /// Slots, table, queues and timers agree.
+    /// Checks that slots, table, queues and timers agree.
     pub(super) fn check(&self) -> Check {
         let occupied = self.occupied().count();
         self.table.check(occupied)?;
@@ -516,9 +517,9 @@ impl Connections {
 }
 
 impl Stack {
-    /// Whether the event queue has capacity for another connection. A slot may have queued many events
-    /// since its user last took any. So no connection starts while `Limits::events` events wait, and
-    /// each existing connection may add at most [`EVENTS_PER_CONNECTION`] more.
+    /// Whether the event queue has capacity for another connection. A slot may have queued many events since
+    /// the user last took events. So no connection starts while `Limits::events` events wait, and each
+    /// existing connection may add at most [`EVENTS_PER_CONNECTION`] events.
     pub(super) fn takes_connections(&self) -> bool {
         self.events.len() < self.config.limits.events
     }
@@ -533,7 +534,7 @@ impl Stack {
         let slots = self.connections.slots() as usize;
         let most = |slots: usize, each: usize| self.config.limits.events + SPARE_EVENTS + slots * each;
         if self.events.capacity() < most(slots, EVENTS_PER_CONNECTION) {
-            // Grow in steps of a chunk: doubling would leave the queue half empty.
+            // The queue grows by a chunk at a time: doubling would leave it half empty.
             let slots = slots + CHUNK;
             self.events.grow(most(slots, EVENTS_PER_CONNECTION), most(slots, 1));
         }

@@ -1,12 +1,12 @@
-//! Neighbours that are gone: a port may find out at once what TCP would find by timeouts.
+//! Neighbours that are gone: a port may notice at once what TCP would notice only by timeouts.
 
 use super::Stack;
 use crate::Instant;
 use crate::facade::EthernetAddress;
 
 impl Stack {
-    /// Says that nobody is at this Ethernet address any more, for a port that finds out. Every connection
-    /// whose frames go there ends at once, without a RST: with
+    /// To be called when a port finds that nobody has this Ethernet address any more. Every connection whose
+    /// frames go there ends at once, without a RST: with
     /// [`CloseReason::Unreachable`](crate::CloseReason::Unreachable) if it waits for the answer to its SYN,
     /// otherwise with [`CloseReason::LinkDown`](crate::CloseReason::LinkDown).
     pub fn end_neighbor(&mut self, now: Instant, mac: EthernetAddress) {

@@ -1,8 +1,8 @@
-//! Generic receive offload: segments that continue the one before are taken in as one, as a device with
-//! LRO does, so that their control block is updated once.
+//! Generic receive offload: segments that continue the previous one are merged, as by a device with LRO, so
+//! that their control block is updated once.
 //!
-//! Only segments that are next in order and carry nothing but payload. Their headers are equal except
-//! for lengths, checksums, PSH and the IPv4 identification: one acknowledgement, window, timestamp and
+//! Only segments are merged that are next in order and carry nothing but payload. Their headers are equal
+//! except for lengths, checksums, PSH and the IPv4 identification: one acknowledgement, window, timestamp and
 //! codepoint.
 
 use std::iter::Peekable;
@@ -16,16 +16,16 @@ use crate::frame::{self, FLAGS_AT, IPV4_CHECKSUM_AT, MAX_HEADERS_BYTES, SEQ_AT, 
 use crate::ip::{IPV4_BYTES, IPV6_BYTES, IpHeader, PROTOCOL_TCP};
 use crate::tcp::header::Flags;
 
-/// Most segments taken in as one: few enough for their payload to be in the first-level cache when the
-/// user reads it.
+/// Maximum number of merged segments: few enough that their payload is still in the first-level cache when
+/// the user reads it.
 const MAX_COALESCED: usize = 16;
 
-/// Most buffers of a frame that is coalesced: one with its headers, one with its payload. All of them
-/// form a chain.
+/// Maximum number of buffers of a frame that is coalesced: one with its headers, one with its payload. All of
+/// them form a chain.
 pub(super) const MAX_BUFFERS: usize = 2;
 
-/// Whether `frame` may continue the stream at `next`. A cheap test: frames of other connections
-/// interleaved with it fail here.
+/// Whether `frame` may continue the stream at `next`. A cheap test: frames of other connections that are
+/// interleaved with the stream fail this test.
 pub(super) fn may_continue(frame: &Mbuf, tcp_at: usize, next: TcpSeqNumber) -> bool {
     let seq_at = tcp_at + SEQ_AT;
     frame.head().get(seq_at..seq_at + 4) == Some(&next.0.to_be_bytes())
@@ -34,7 +34,7 @@ pub(super) fn may_continue(frame: &Mbuf, tcp_at: usize, next: TcpSeqNumber) -> b
 /// Words of the longest headers, the last one not full.
 const WORDS: usize = MAX_HEADERS_BYTES / 8 + 1;
 
-/// What the headers of the following segments have to be.
+/// The headers that the following segments must have.
 pub(super) struct Pattern {
     /// Checksum of the compared bytes of an IPv4 header.
     ip_checksum: InternetChecksum,
@@ -45,7 +45,7 @@ pub(super) struct Pattern {
     payload_at: usize,
     /// The headers of the first segment, with the sequence number that is expected next.
     headers: [[u8; 8]; WORDS],
-    /// The bits that are compared, none behind the headers.
+    /// The bits that are compared; 0 after the end of the headers.
     mask: [[u8; 8]; WORDS],
 }
 

@@ -1,5 +1,5 @@
 //! The headers of the connection that was served last, ready for its next frame. Most turns serve the same
-//! one.
+//! connection.
 
 use crate::ConnId;
 use crate::facade::{EthernetAddress, IpAddress};
@@ -16,7 +16,7 @@ pub(super) struct LatestHeaders {
 
 impl LatestHeaders {
     /// The headers of a connection with this 4-tuple through this neighbour: those in `latest`, or new ones,
-    /// which it keeps. `None` over IPv6.
+    /// which are stored in `latest`. `None` over IPv6.
     #[inline]
     pub(super) fn of<'a>(
         latest: &'a mut Option<Self>,

@@ -4,10 +4,10 @@ use super::Stack;
 use crate::Instant;
 
 impl Stack {
-    /// Says whether the port has a link; the stack starts with the link up. While it is down nothing is
-    /// sent, timers run on, and connections end after
-    /// [`TcpConfig::link_timeout`](crate::TcpConfig::link_timeout). When it comes up again, everything
-    /// unacknowledged is sent again at once, the neighbours are probed, and our addresses are announced
+    /// Tells the stack whether the port has a link. The stack starts with the link up. While the link is down
+    /// nothing is sent, timers keep running, and connections end after
+    /// [`TcpConfig::link_timeout`](crate::TcpConfig::link_timeout). When the link comes up again, everything
+    /// unacknowledged is retransmitted at once, the neighbours are probed, and our addresses are announced
     /// ([`AddressProbing`](crate::AddressProbing)).
     pub fn set_link(&mut self, now: Instant, up: bool) {
         self.advance(now);
@@ -32,8 +32,9 @@ impl Stack {
         self.connections.wake_waiting();
     }
 
-    /// Says that the port was taken away: every connection ends at once with
-    /// [`CloseReason::PortGone`](crate::CloseReason::PortGone), without a RST, and so does each later one.
+    /// Tells the stack that the port was taken away. Every connection ends at once with
+    /// [`CloseReason::PortGone`](crate::CloseReason::PortGone), without a RST, and so does each later
+    /// connection.
     pub fn end_port(&mut self, now: Instant) {
         self.set_link(now, false);
         self.port_gone = true;

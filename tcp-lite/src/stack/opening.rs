@@ -1,5 +1,5 @@
-//! Connections that begin here, and the parameters of new connections that the stack decides: local port,
-//! numbers, and MSS.
+//! Active opens, and the parameters of new connections that the stack chooses: local port, sequence numbers,
+//! and MSS.
 
 use std::net::SocketAddr;
 
@@ -13,8 +13,8 @@ use crate::secrets::EPHEMERAL_PORTS;
 use crate::tcp::{OpenParams, Tcb};
 use crate::{CloseReason, Deadline};
 
-/// Ports to try for one whose frames arrive at our queue. With 64 queues, one of these does but for one case
-/// in ten million.
+/// Maximum number of local ports that are tried to find one whose frames arrive at our queue. With 64 queues,
+/// the search fails in one case of ten million.
 const CHOOSY_ATTEMPTS: u16 = 1024;
 
 impl Stack {
@@ -65,9 +65,9 @@ impl Stack {
         Ok(id)
     }
 
-    /// Why a connection that began here is not established yet: [`CloseReason::NoNeighbor`] while nobody has
-    /// answered the queries for the Ethernet address of the next hop, otherwise [`CloseReason::TimedOut`].
-    /// For a caller that gives up earlier than the stack.
+    /// Why an active open is not established yet: [`CloseReason::NoNeighbor`] while nobody has answered the
+    /// queries for the Ethernet address of the next hop, otherwise [`CloseReason::TimedOut`]. For a caller
+    /// that gives up earlier than the stack.
     pub fn unanswered(&self, conn: ConnId) -> CloseReason {
         let conn = self.connections.live(conn).and_then(|slot| self.connections.get(slot));
         match conn.is_some_and(|conn| conn.unresolved_since.is_set()) {
@@ -76,7 +76,7 @@ impl Stack {
         }
     }
 
-    /// The parameters of a new connection that the stack decides.
+    /// The parameters of a new connection that the stack chooses.
     pub(super) fn open_params(&self, now: Instant, tuple: &FourTuple) -> OpenParams {
         self.open_params_from(self.secrets.isn(now, tuple), tuple)
     }
@@ -103,8 +103,8 @@ impl Stack {
         path.min(u16::try_from(self.pool.data_bytes()).unwrap_or(u16::MAX))
     }
 
-    /// A free local port for `tuple` (RFC 6056 algorithm 3), which this stack has then claimed. Where it is
-    /// known how the device chooses queues, the answers will arrive at ours.
+    /// A free local port for `tuple` (RFC 6056 algorithm 3), which this stack has then claimed. If the
+    /// device's choice of queues is known, the answers will arrive at our queue.
     pub(super) fn ephemeral_port(&mut self, mut tuple: FourTuple) -> Option<u16> {
         for attempt in 0..EPHEMERAL_PORTS {
             let port = self.secrets.ephemeral_port(&tuple.local, &tuple.remote, tuple.remote_port, attempt);
@@ -125,7 +125,8 @@ pub(super) fn default_peer_mss(remote: &IpAddress) -> u16 {
     if matches!(remote, IpAddress::Ipv6(_)) { 1220 } else { 536 }
 }
 
-/// MSS (RFC 6691): the MTU less the fixed IP and TCP headers. Options, if any, come out of it.
+/// MSS (RFC 6691): the MTU less the fixed IP and TCP headers. Options reduce the payload of a segment
+/// further.
 pub(super) fn mss(remote: &IpAddress, mtu: usize) -> u16 {
     let ip_bytes = if matches!(remote, IpAddress::Ipv6(_)) { IPV6_BYTES } else { IPV4_BYTES };
     mtu.saturating_sub(ip_bytes + crate::tcp::header::MIN_HEADER_BYTES) as u16

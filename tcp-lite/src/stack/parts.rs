@@ -1,4 +1,4 @@
-//! The parts of the stack that calls of a control block use.
+//! The parts of the stack that a control block uses.
 
 use dp::Mempool;
 

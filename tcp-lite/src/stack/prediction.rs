@@ -1,16 +1,16 @@
-//! Header prediction: the short way for the frames that nearly all others are like.
+//! Header prediction: the fast path for the common frame.
 //!
 //! Such a frame continues an established stream and has nothing unusual in its headers: Ethernet without a
-//! tag, a whole IPv4 packet without options, TCP with timestamps as its only option, and ACK or ACK
-//! and PSH as its only flags. An acknowledgement without payload may have SACK blocks, too. The headers are
-//! compared and read in place, and the connection takes what they say without the checks that cannot fail
+//! tag, a whole IPv4 packet without options, TCP with timestamps as its only option, and ACK or ACK and PSH
+//! as its only flags. An acknowledgement without payload may have SACK blocks, too. The headers are compared
+//! and read in place, and the connection applies them without the checks that cannot fail
 //! (`tcp/connection/predicted.rs`). The idea is Van Jacobson's; RFC 7323 appendix A has the layout of the
 //! options.
 //!
-//! A frame that is not predicted has changed nothing, and takes the general way of `receive.rs`. So does each
-//! frame that is wrong in any respect: only that way counts and answers errors.
+//! A frame that is not predicted has changed nothing, and takes the general path in `receive.rs`. So does
+//! each invalid frame: only the general path counts and answers errors.
 //! [`TcpConfig::header_prediction`](crate::TcpConfig::header_prediction) turns prediction off, so that tests
-//! can compare both ways.
+//! can compare both paths.
 
 use arrayvec::ArrayVec;
 use dp::Mbuf;
@@ -36,10 +36,11 @@ const PAYLOAD_AT: usize = TCP_AT + TCP_BYTES;
 const GROUP_BIT: u8 = 1;
 /// The folded sum of bytes with a correct checksum.
 const ALL_ONES: u16 = 0xffff;
-/// The Ethertype, and an IPv4 header of five words, whatever its codepoint.
+/// The Ethertype, and an IPv4 header of five words, with any codepoint.
 const IPV4: u32 = (ETHERTYPE_IPV4 as u32) << 16 | 0x4500;
 const TYPE_MASK: u32 = 0xffff_ff00;
-/// Flags and offset of a fragment, without "don't fragment"; and behind the hop limit the protocol.
+/// The flags and the offset of a fragment, without "don't fragment"; and the protocol, which is after the hop
+/// limit.
 const FRAGMENT_AND_PROTOCOL_MASK: u32 = 0x3fff_00ff;
 /// A header of eight words, and ACK.
 const OFFSET_AND_FLAGS: u16 = 0x8010;
@@ -54,9 +55,8 @@ struct PredictedHeaders {
 }
 
 impl PredictedHeaders {
-    /// Reads the headers, with so many SACK blocks behind the timestamps; `None` if anything in them is
-    /// unusual or wrong. Frames that `next` continues are not for here: they are taken in together
-    /// (`gro.rs`).
+    /// Reads the headers, with `sack_blocks` SACK blocks after the timestamps; `None` if anything in them is
+    /// unusual or wrong, and if `next` continues the frame: `gro.rs` merges such frames.
     #[inline(always)]
     fn read(frame: &Mbuf, next: Option<&Mbuf>, mac: EthernetAddress, sack_blocks: usize) -> Option<Self> {
         let sack_bytes = if sack_blocks > 0 { sack_bytes(sack_blocks) } else { 0 };
@@ -103,7 +103,7 @@ impl PredictedHeaders {
 }
 
 impl Stack {
-    /// Takes a frame, if it is predicted; else returns it. `next` is the frame behind it.
+    /// Takes the frame if it is predicted, otherwise returns it. `next` is the frame after it.
     #[inline]
     pub(super) fn take_predicted(
         &mut self,
@@ -142,7 +142,7 @@ impl Stack {
         if segment.bytes > 0 && self.events.len() >= self.config.limits.events {
             return Err(frame);
         }
-        // Its addresses were looked at when the connection began: an address that was usable stays so, and
+        // The addresses were checked when the connection began. An address that was usable stays usable, and
         // routes are fixed.
         let (parts, connections, _) = self.split(now);
         let Some(found) = connections.find_next_ipv4(&key) else { return Err(frame) };
@@ -167,7 +167,7 @@ impl Stack {
     }
 }
 
-/// The number of SACK blocks in a TCP header, if they are all that is where payload would begin without them.
+/// The number of SACK blocks in a TCP header, if the header has nothing else after the timestamps.
 #[inline]
 fn sack_blocks(head: &[u8]) -> usize {
     let offset = head.get(TCP_AT + 12).map_or(0, |byte| usize::from(byte >> 4) * 4);
@@ -176,7 +176,7 @@ fn sack_blocks(head: &[u8]) -> usize {
     if option.starts_with(&[1, 1, 5, 2 + 8 * blocks as u8]) { blocks } else { 0 }
 }
 
-/// The SACK blocks of a header that has so many.
+/// The SACK blocks of a header that has `blocks` of them.
 fn read_sack(head: &[u8], blocks: usize) -> ArrayVec<SackBlock, MAX_SACK_BLOCKS> {
     let bytes = &head[PAYLOAD_AT + sack_bytes(0)..][..8 * blocks];
     let number = |bytes: &[u8]| {
@@ -197,7 +197,7 @@ fn u32_at(head: &[u8; PAYLOAD_AT], at: usize) -> u32 {
     u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]])
 }
 
-/// The sum of so many words of 32 bits in memory order, for the checksum of 16 bits (RFC 1071 section 2).
+/// The sum of `WORDS` words of 32 bits in memory order, for the checksum of 16 bits (RFC 1071 section 2).
 #[inline]
 fn sum_of<const WORDS: usize>(head: &[u8; PAYLOAD_AT], at: usize) -> u64 {
     // Not `step_by`, which is a call for each word.

@@ -1,4 +1,4 @@
-//! From a frame to a connection: what [`Stack::input`] does.
+//! From a frame to a connection: the implementation of [`Stack::input`].
 
 use std::iter::Peekable;
 
@@ -20,7 +20,7 @@ use crate::tcp::{OpenParams, Tcb, Verdict, syn_ack, timestamp};
 use crate::{Deadline, frame};
 
 /// Bytes of a frame that are searched for headers: Ethernet with a tag, IPv6 and TCP with all options are
-/// 118, which leaves 74 for extension headers. A frame with more is not an ordinary one.
+/// 118, which leaves 74 for extension headers. A frame with more takes the slow path.
 const HEAD_BYTES: usize = 192;
 
 /// A frame after its headers were parsed.
@@ -53,7 +53,7 @@ impl SegmentOrigin {
 }
 
 impl Stack {
-    /// See [`Stack::input_next`]: `frames` are those behind `frame`.
+    /// See [`Stack::input_next`]: `frames` are the frames after `frame`.
     #[inline]
     pub(super) fn receive(
         &mut self,
@@ -69,7 +69,7 @@ impl Stack {
         }
     }
 
-    /// The general way, which takes any frame.
+    /// The general path, which takes any frame.
     fn receive_unpredicted(
         &mut self,
         now: Instant,
@@ -195,8 +195,8 @@ impl Stack {
             && conn.is_some_and(|conn| conn.tcb.is_next(header.seq))
     }
 
-    /// A TCP segment that passed all checks, for an address of ours; or several in order as one, with
-    /// their number.
+    /// A TCP segment that passed all checks, for an address of ours; or several merged segments, with their
+    /// number.
     pub(super) fn segment_arrives(
         &mut self,
         now: Instant,
@@ -225,10 +225,10 @@ impl Stack {
         }
     }
 
-    /// A new SYN for the 4-tuple of a connection in TIME-WAIT, which is replaced if a listener takes the
-    /// new one. Otherwise it stays: its peer may have to send its FIN again. No cookie is sent when the
-    /// backlog is full, since its sequence number could be one that the old connection used (RFC 9293
-    /// section 3.6.1); the SYN comes again.
+    /// A new SYN for the 4-tuple of a connection in TIME-WAIT, which is replaced if a listener takes the SYN.
+    /// Otherwise the connection stays: its peer may have to send its FIN again. No cookie is sent when the
+    /// backlog is full, since its sequence number could be one that the old connection used (RFC 9293 section
+    /// 3.6.1); the SYN comes again.
     fn reopen(&mut self, now: Instant, slot: u32, tuple: FourTuple, syn: &TcpHeader) {
         let Some(listener) = self.listeners.find(tuple.local_port) else { return };
         let Some(old) = self.connections.get(slot) else { return };
@@ -266,8 +266,8 @@ impl Stack {
                 return self.cookie_arrives(now, listener, origin, tuple, &syn, (header, payload));
             }
             if self.syn_cookies.may_be_overtaken(now, header, payload.len()) {
-                // A RST would refuse the connection, and a segment that occupies sequence numbers comes
-                // again.
+                // A RST would refuse the connection, and the peer retransmits a segment that occupies
+                // sequence numbers.
                 self.counters.rx_no_connection += 1;
                 return;
             }
@@ -310,7 +310,7 @@ impl Stack {
         self.accept(now, id, (listener, tuple, next_hop), syn, params);
     }
 
-    /// A connection that its listener has counted as half-open.
+    /// Makes a connection that its listener has counted as half-open.
     fn accept(
         &mut self,
         now: Instant,
@@ -320,7 +320,7 @@ impl Stack {
         params: OpenParams,
     ) {
         if self.claim(&tuple).is_err() {
-            // The same SYN came to another stack at the same time: it comes again.
+            // The same SYN came to another stack at the same time: the peer sends the SYN again.
             self.counters.rx_syn_dropped += 1;
             return self.listeners.settle_half_open(listener, &tuple.remote);
         }
@@ -339,7 +339,7 @@ impl Stack {
         self.settle(id.slot);
     }
 
-    /// Sends a SYN-ACK that no control block remembers.
+    /// Sends a SYN-ACK for which no control block is kept.
     fn answer_with_cookie(&mut self, now: Instant, mac: EthernetAddress, tuple: FourTuple, syn: &TcpHeader) {
         let mut syn = syn.clone();
         syn.options.mss.get_or_insert_with(|| default_peer_mss(&tuple.remote));
@@ -354,7 +354,7 @@ impl Stack {
         }
     }
 
-    /// The ACK of a SYN-ACK with a cookie; `syn` is what the cookie remembers of the SYN.
+    /// The ACK of a SYN-ACK with a cookie; `syn` is the part of the SYN that the cookie encodes.
     fn cookie_arrives(
         &mut self,
         now: Instant,
@@ -393,9 +393,9 @@ impl Stack {
     }
 
     /// A segment of a half-open connection, which may acknowledge an earlier SYN-ACK than that of the
-    /// connection: the peer's SYN was answered by a cookie, and came again when the backlog had room, before
-    /// the peer got the cookie. The peer is established with the cookie, so the connection becomes the
-    /// cookie's. Returns the payload of any other segment.
+    /// connection: the peer's SYN was answered by a cookie, and the peer sent the SYN again when the backlog
+    /// had room, before it got the cookie. The peer is established with the cookie's sequence numbers, so the
+    /// connection takes them over. Returns the payload of any other segment.
     #[cold]
     fn earlier_cookie_arrives(
         &mut self,
@@ -414,16 +414,17 @@ impl Stack {
             return None;
         }
         if self.syn_cookies.may_be_overtaken(now, header, payload.len()) {
-            // As without the half-open connection: a RST would end the peer's, and the segment comes again.
+            // As without the half-open connection: a RST would end the peer's connection, and the peer sends
+            // the segment again.
             self.counters.rx_no_connection += 1;
             return None;
         }
         Some(payload)
     }
 
-    /// Returns whether there was a place for it.
+    /// Returns whether the queue had room.
     fn queue_answer(&mut self, dst_mac: EthernetAddress, tuple: FourTuple, header: TcpHeader) -> bool {
-        // The queue is bounded: any host can send such segments. A peer without an answer tries again.
+        // The queue is bounded: any host can send such segments. A peer that gets no answer tries again.
         let has_place = self.answers.len() < PENDING_ANSWERS;
         if has_place {
             self.answers.push_back(Answer { dst_mac, tuple, header });

@@ -11,7 +11,8 @@ use crate::tcp::{Ctx, EXTERNAL_VIEWS, PageKey};
 
 /// Queues segments on one connection.
 ///
-/// Its timers and its place in the ready queue are updated once, when this is dropped.
+/// The timers of the connection, and its place in the ready queue, are updated once, when the `Sender` is
+/// dropped.
 pub struct Sender<'s> {
     pub(super) ctx: Ctx<'s>,
     pub(super) framing: &'s Framing,
@@ -27,7 +28,7 @@ impl<'s> Sender<'s> {
     ///
     /// # Errors
     /// [`SendError`]: the connection is closed, the send buffer is full (an `Event::Writable` follows when
-    /// it has space again), or no packet buffer is free.
+    /// the send buffer has space again), or no packet buffer is free.
     #[inline(always)]
     pub fn segment(&mut self) -> Result<SegmentBuf<'_, 's>, SendError> {
         let (page, capacity) = self.found.conn.tcb.page_for_segment(&mut self.ctx)?;
@@ -36,9 +37,10 @@ impl<'s> Sender<'s> {
     }
 
     /// Whether segments may have external memory now ([`SegmentBuf::attach`]): the port sends from any
-    /// memory, in several buffers and with a checksum of its own, and not too many segments have some.
+    /// memory, in several buffers and with a checksum of its own, and few enough segments have external
+    /// memory already.
     pub fn takes_external(&self) -> bool {
-        // With a buffer for the headers, a segment takes one more than its views.
+        // The headers take one buffer, in addition to the views of a segment.
         self.framing.offloads.contains(EXTERNAL)
             && self.framing.tso.buffers > EXTERNAL_VIEWS
             && !self.ctx.segments.has_many_externals()
@@ -65,26 +67,26 @@ pub struct SegmentBuf<'a, 's> {
     sender: &'a mut Sender<'s>,
     page: PageKey,
     capacity: usize,
-    /// Bytes in it, those of external memory included.
+    /// Bytes in the segment, including external memory.
     len: usize,
-    /// The sum of its bytes, if the writer has said it.
+    /// The sum of the bytes, if the writer has set it.
     sum: Option<u16>,
     /// External memory, and the bytes of the page before it.
     external: Option<(ExtBuf, u32)>,
 }
 
 impl SegmentBuf<'_, '_> {
-    /// Bytes it can hold in all (EMSS).
+    /// The number of bytes that the segment can hold (EMSS).
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Bytes in it so far.
+    /// The number of bytes in the segment.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether nothing is in it yet.
+    /// Whether the segment is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -93,18 +95,18 @@ impl SegmentBuf<'_, '_> {
         self.external.as_ref().map_or(0, |(memory, _)| memory.len())
     }
 
-    /// Stream offset of its first byte.
+    /// The stream offset of the first byte.
     pub fn offset(&self) -> u64 {
         self.sender.found.conn.tcb.send_offsets().0
     }
 
-    /// Appends `memory`, which is sent from where it lies, also when it is sent again. It must not change
-    /// until it is acknowledged ([`Stack::acknowledged`](crate::Stack::acknowledged)): the peer would get
-    /// different bytes. [`Event::Acknowledged`](crate::Event) follows when it is.
+    /// Appends `memory`, which is sent in place, and also retransmitted in place. It must not change until it
+    /// is acknowledged ([`Stack::acknowledged`](crate::Stack::acknowledged)), or the peer would get different
+    /// bytes. [`Event::Acknowledged`](crate::Event) reports the acknowledgement.
     ///
     /// # Errors
-    /// Returns `memory` if it does not fit, if the segment has external memory already, and if the stack
-    /// takes none now ([`Sender::takes_external`]).
+    /// Returns `memory` if it does not fit, if the segment has external memory already, or if the stack takes
+    /// no external memory now ([`Sender::takes_external`]).
     pub fn attach(&mut self, memory: ExtBuf) -> Result<(), ExtBuf> {
         let fits = memory.len() <= self.capacity - self.len;
         if !fits || self.external.is_some() || !self.sender.takes_external() {
@@ -116,8 +118,8 @@ impl SegmentBuf<'_, '_> {
         Ok(())
     }
 
-    /// Grows by `bytes` and returns them for writing (they have old contents), or `None` if they do not
-    /// fit.
+    /// Grows the segment by `bytes`, and returns the new bytes for writing (with old contents). `None` if
+    /// they do not fit.
     pub fn append(&mut self, bytes: usize) -> Option<&mut [u8]> {
         if bytes > self.capacity - self.len {
             return None;
@@ -141,21 +143,22 @@ impl SegmentBuf<'_, '_> {
         (self.len, self.sum, self.external) = (0, None, None);
     }
 
-    /// Whether the sum of its bytes is of use ([`set_sum`](Self::set_sum)): the port makes no TCP checksum.
+    /// Whether the stack uses the sum of the bytes ([`set_sum`](Self::set_sum)), since the port makes no TCP
+    /// checksum.
     #[inline]
     pub fn wants_sum(&self) -> bool {
         !self.sender.framing.offloads.contains(Offloads::TX_TCP_CHECKSUM)
     }
 
-    /// Says the sum of all bytes in it, as [`dp::checksum::partial`] counts it, once all are written. A
-    /// writer that has summed them on the way saves a pass over them.
+    /// Sets the sum of all bytes in the segment, as [`dp::checksum::partial`] counts it. Call this after the
+    /// last byte is written. A writer that sums the bytes as it writes them saves a pass over them.
     #[inline]
     pub fn set_sum(&mut self, sum: u64) {
         self.sum = Some(folded(sum));
     }
 
-    /// All bytes that it can hold (they have old contents), and how many from the front on are written. The
-    /// caller updates the number. For segments without external memory.
+    /// All bytes that the segment can hold (with old contents), and how many of them are written, from the
+    /// front on. The caller updates the number. For segments without external memory.
     #[inline]
     pub fn room(&mut self) -> (&mut [u8], &mut usize) {
         debug_assert!(self.external.is_none(), "a part of the bytes lies elsewhere");
@@ -164,22 +167,22 @@ impl SegmentBuf<'_, '_> {
         (&mut room[..capacity], &mut self.len)
     }
 
-    /// Keeps the first `bytes`, of a segment without external memory: discards what could not be written.
+    /// Keeps only the first `bytes` of a segment without external memory.
     pub fn truncate(&mut self, bytes: usize) {
         debug_assert!(self.external.is_none(), "a part of the bytes lies elsewhere");
         self.len = self.len.min(bytes);
         self.sum = None;
     }
 
-    /// Whether the sum is that of its bytes. 0 and 0xffff are the same number.
+    /// Whether the sum matches the bytes. 0 and 0xffff are the same number.
     fn is_sum_right(&mut self) -> bool {
         let sum = self.sum.map(|sum| sum % 0xffff);
         let bytes = &self.sender.ctx.segments.room(self.page)[..self.len];
         sum == Some(folded(dp::checksum::partial(bytes)) % 0xffff)
     }
 
-    /// Queues it behind all others. It is sent as it is: its bytes and boundaries never change, except
-    /// that it is cut if EMSS drops before it is sent, or by the persist timer. An empty segment is
+    /// Queues the segment after all others. Its bytes and boundaries never change, with two exceptions: the
+    /// segment is cut if EMSS drops before it is sent, and the persist timer may cut it. An empty segment is
     /// dropped.
     #[inline]
     pub fn push(mut self) {

@@ -1,4 +1,4 @@
-//! Frames that are no TCP segments in one piece: ARP, neighbour discovery, ICMP, and fragments.
+//! Frames other than whole TCP segments: ARP, neighbour discovery, ICMP, and fragments.
 
 use dp::{Checksum, Mbuf};
 
@@ -40,7 +40,7 @@ impl Stack {
         let packet = &copy[packet_at..];
         let error = ip.as_ref().and_then(|ip| icmp_error::parse(packet, ip));
         if let Some((error, ip)) = error.zip(ip.as_ref()) {
-            // Ours alone: smoltcp has no TCP connections.
+            // Only for us: smoltcp has no TCP connections.
             return self.icmp_error(now, &ip.dst, &error, frame);
         }
         if let Some(leader) = self.other_leader() {
@@ -134,7 +134,7 @@ impl Stack {
         }
     }
 
-    /// A TCP packet that came in fragments; from here on it is treated as any other.
+    /// A TCP packet that came in fragments and is now treated like any other.
     fn reassembled(&mut self, now: Instant, mac: EthernetAddress, ip: &IpHeader, packet: &[u8]) {
         let Upper::Whole { protocol: PROTOCOL_TCP, header_bytes } = ip.upper else { return };
         if !self.routes.is_ours(&ip.dst) || !self.may_be_peer(&ip.src) {
@@ -162,7 +162,7 @@ impl Stack {
         self.segment_arrives(now, origin, &header, (payload, 1));
     }
 
-    /// A TCP packet that came in fragments, for another stack of the host: goes there as one frame.
+    /// Hands a TCP packet that came in fragments to another stack of the host, as one frame.
     fn hand_over_reassembled(&mut self, owner: u8, mac: EthernetAddress, ip: &IpHeader, packet: &[u8]) {
         let ethertype = match ip.src {
             IpAddress::Ipv4(_) => ethernet::ETHERTYPE_IPV4,
@@ -180,7 +180,7 @@ impl Stack {
         }
     }
 
-    /// Copies bytes to as many buffers of the pool as they need.
+    /// Copies bytes into buffers of the pool, as many as needed.
     fn copy_in(&self, bytes: &[u8]) -> Option<Mbuf> {
         let mut chain = self.pool.alloc()?;
         let mut pieces = bytes.chunks(self.pool.data_bytes().max(1));
@@ -195,9 +195,9 @@ impl Stack {
         Some(chain)
     }
 
-    /// An ARP or neighbour discovery packet. Returns whether smoltcp may see it. It does not see
-    /// requests for an address that is not ours (yet), nor probes and announcements: it does not answer
-    /// those, or not as it should.
+    /// An ARP or neighbour discovery packet. Returns whether smoltcp may see it. It does not see requests for
+    /// an address that is not ours (yet), nor probes and announcements, which smoltcp does not answer, or not
+    /// correctly.
     fn on_arp_or_ndp(&mut self, now: Instant, message: &discovery::Message) -> bool {
         if let Some(heard) = &message.heard {
             if self.neighbors.heard(now, heard) {
@@ -209,20 +209,19 @@ impl Stack {
         }
         if let Some(queried) = &message.queried
             && let Some(Conflict { address, mac, lost }) = self.conflicts.on_queried(now, queried)
-            // A conflict over an address that we keep can be dropped here: it is reported again if it
-            // lasts.
+            // A conflict over an address that we keep can be ignored: it is reported again if it lasts.
             && (lost || self.takes_connections())
         {
             self.counters.address_conflicts += 1;
             self.events.push_back(Event::AddressConflict { address: address.into(), mac, lost });
-            // Connections from a lost address find out when they are served.
+            // Connections from a lost address end when they are served.
             self.connections.wake_waiting();
         }
         self.conflicts.is_usable(&message.target) && !message.anonymous
     }
 
-    /// An ICMP error about a segment that may be ours. Anybody may have sent it: only an error that
-    /// quotes a segment in flight is believed (RFC 5927 section 4).
+    /// An ICMP error about a segment that may be ours. Anybody may have sent the error, so it counts only if
+    /// it quotes a segment in flight (RFC 5927 section 4).
     fn icmp_error(&mut self, now: Instant, to: &IpAddress, error: &IcmpError, frame: Mbuf) {
         if let Some(owner) = self.elsewhere(&error.tuple) {
             return self.hand_over(owner, frame);
@@ -234,8 +233,9 @@ impl Stack {
                     tcb.on_packet_too_big(ctx, error.seq, mss(&error.tuple.remote, mtu))
                 }
                 _ if !tcb.covers_outstanding(error.seq) => false,
-                // Only while connecting: later it may be transient, or forged (RFC 5927 section 5). A
-                // soft error counts only once our SYN was sent again (RFC 5461 section 4.2).
+                // The error ends the connection only while we connect: later it may be transient, or forged
+                // (RFC 5927 section 5). A soft error counts only after our SYN was retransmitted (RFC 5461
+                // section 4.2).
                 IcmpErrorKind::Hard | IcmpErrorKind::Soft
                     if tcb.state() == State::SynSent
                         && (error.kind == IcmpErrorKind::Hard || tcb.has_sent_syn_again()) =>

@@ -8,8 +8,8 @@ use crate::four_tuple::FourTuple;
 use crate::steering::{ClaimError, Handed, Member};
 
 impl Stack {
-    /// Makes the stack one of several of a host, each on a queue of one device. To be called before anything
-    /// else.
+    /// Makes the stack one of several of a host, each on a queue of one device. Call this before any other
+    /// method.
     pub fn join(&mut self, member: Member) {
         if member.leads() {
             member.publish_addresses(self.conflicts.states());
@@ -19,7 +19,7 @@ impl Stack {
         self.member = Some(Box::new(member));
     }
 
-    /// Whether [`take_handed`](Self::take_handed) has something to do. To be asked before each sleep.
+    /// Whether [`take_handed`](Self::take_handed) has something to do. Ask before each sleep.
     #[inline]
     pub fn has_handed(&self) -> bool {
         self.member.as_ref().is_some_and(|member| member.is_waiting())
@@ -33,8 +33,8 @@ impl Stack {
     }
 
     /// Fills the free places of `out` with frames that other stacks of the host handed over: those of our
-    /// connections that arrived at their queues. They are for [`input_next`](Self::input_next), as if they
-    /// came from the port.
+    /// connections that arrived at their queues. The caller passes them to [`input_next`](Self::input_next),
+    /// like frames from the port.
     pub fn take_handed(&mut self, now: Instant, out: &mut Burst) {
         self.advance(now);
         let Some(member) = &mut self.member else { return };
@@ -55,8 +55,8 @@ impl Stack {
         }
     }
 
-    /// Lets other stacks see what was handed to them since the last call. Returns those stacks, a bit for the
-    /// number of each: one that sleeps has to be woken.
+    /// Makes the frames visible that were handed to other stacks since the last call. Returns a mask of these
+    /// stacks, with bit `n` for stack `n`: the caller wakes each one that sleeps.
     #[inline]
     pub fn flush_handed(&mut self) -> u64 {
         self.member.as_mut().map_or(0, |member| member.flush())
@@ -83,7 +83,7 @@ impl Stack {
         self.member.as_ref().is_some_and(|member| member.has_news() || self.conflicts.has_news())
     }
 
-    /// The other stack that has this connection, if this one has it not.
+    /// The other stack that has this connection; `None` if it is ours.
     pub(super) fn elsewhere(&mut self, tuple: &FourTuple) -> Option<u8> {
         let member = self.member.as_ref()?;
         if self.connections.find_next(tuple).is_some() { None } else { member.elsewhere(tuple) }
@@ -103,7 +103,7 @@ impl Stack {
         }
     }
 
-    /// As [`hand_over`](Self::hand_over), for a TCP segment whose checksum was found to be right.
+    /// As [`hand_over`](Self::hand_over), for a TCP segment whose checksum was verified.
     pub(super) fn hand_over_verified(&mut self, to: u8, mut frame: Mbuf) {
         if frame.rx_checksum() == Checksum::Unknown {
             frame.set_rx_checksum(Checksum::Good);
@@ -111,7 +111,7 @@ impl Stack {
         self.hand_over(to, frame);
     }
 
-    /// Makes a 4-tuple one of this stack.
+    /// Claims a 4-tuple for this stack.
     ///
     /// # Errors
     /// Another stack of the host has it, or too many are in use.

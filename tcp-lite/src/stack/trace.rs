@@ -1,4 +1,4 @@
-//! Events of `tracing` that only TCP sees. Its users make the others.
+//! Events of `tracing` that only TCP sees. TCP's users emit all others.
 
 use super::connections::Conn;
 use crate::TcpConfig;
@@ -17,7 +17,7 @@ dp::events! {
         tracing::debug!(%local, %remote, "SYN cookie received");
     }
 
-    /// What is in flight was not acknowledged in time, and is sent again.
+    /// The data in flight was not acknowledged in time, and is retransmitted.
     fn retransmission_timeout(conn: &Conn, config: &TcpConfig) {
         let info = conn.tcb.info(config, conn.tuple.local_addr(), conn.tuple.remote_addr());
         let crate::ConnInfo { local, remote, state, srtt_us, rto_us, cwnd, ssthresh, unacknowledged, .. } = info;

@@ -1,8 +1,8 @@
-//! From connections to frames: what [`Stack::transmit`] does.
+//! From connections to frames: the implementation of [`Stack::transmit`].
 //!
 //! The order is: frames of the slow path, ARP and NDP messages of our own, answers to segments of no
-//! connection, then the connections with something to send, round robin with a few segments each.
-//! Nothing is lost when the pool is empty: the next call tries the same again.
+//! connection, then the connections with something to send, round robin with a few segments each. If the pool
+//! is empty, nothing is lost: the next call tries the same again.
 
 use dp::{Burst, Offloads};
 
@@ -18,15 +18,16 @@ use crate::neighbor::Resolution;
 use crate::tcp::header::{Flags, TcpHeader};
 use crate::tcp::{Ctx, MAX_TRAIN, Payload, SegmentKey, State, Transmission};
 
-/// Segments that one connection sends before the next is served: small enough for fairness, large enough
-/// to use the state once it is in the cache. A train that the port cuts may have more.
+/// Maximum number of segments that one connection sends before the next connection is served: small enough
+/// for fairness, large enough to make use of the connection's state while it is in the cache. A train that
+/// the port cuts may have more segments.
 const QUOTA_SEGMENTS: usize = 8;
 
-/// The offloads a port needs to take several segments in one frame.
+/// The offloads that a port needs to take several segments in one frame.
 pub(super) const TRAINS: Offloads =
     Offloads::TX_TSO.union(Offloads::TX_MULTI_SEGMENT).union(Offloads::TX_TCP_CHECKSUM);
 
-/// The offloads a port needs to send external memory: nothing reads it here.
+/// The offloads that a port needs to send external memory, which the stack itself never reads.
 pub(super) const EXTERNAL: Offloads =
     Offloads::TX_EXTERNAL.union(Offloads::TX_MULTI_SEGMENT).union(Offloads::TX_TCP_CHECKSUM);
 
@@ -94,7 +95,7 @@ impl Stack {
         self.link_up && (self.connections.any_ready() || self.has_other_frames())
     }
 
-    /// Whether frames wait that are not of a connection. Most turns have none.
+    /// Whether frames wait that belong to no connection. In most turns no such frame waits.
     #[inline]
     fn has_other_frames(&self) -> bool {
         self.slow_path.has_frames()
@@ -103,7 +104,7 @@ impl Stack {
             || self.conflicts.has_assertion()
     }
 
-    /// Frames that are not of a connection; `false` when the pool is empty.
+    /// Sends frames that belong to no connection; `false` if the pool is empty.
     #[cold]
     fn fill_other_frames(&mut self, out: &mut Burst) -> bool {
         while !out.is_full() {
@@ -113,7 +114,7 @@ impl Stack {
         self.fill_assertions(out) && self.fill_queries(out) && self.fill_answers(out)
     }
 
-    /// Probes and announcements of our addresses; `false` when the pool is empty.
+    /// Sends probes and announcements of our addresses; `false` if the pool is empty.
     fn fill_assertions(&mut self, out: &mut Burst) -> bool {
         while !out.is_full() {
             let Some(assertion) = self.conflicts.assertion() else { break };
@@ -130,7 +131,7 @@ impl Stack {
         true
     }
 
-    /// ARP requests and neighbour solicitations; `false` when the pool is empty.
+    /// Sends ARP requests and neighbour solicitations; `false` if the pool is empty.
     fn fill_queries(&mut self, out: &mut Burst) -> bool {
         while !out.is_full() {
             let Some(query) = self.neighbors.query() else { break };
@@ -149,7 +150,7 @@ impl Stack {
         true
     }
 
-    /// Answers to segments of no connection; `false` when the pool is empty.
+    /// Sends answers to segments of no connection; `false` if the pool is empty.
     fn fill_answers(&mut self, out: &mut Burst) -> bool {
         while !out.is_full() {
             let Some(Answer { dst_mac, tuple, header }) = self.answers.front() else { break };
@@ -185,7 +186,7 @@ impl Stack {
         Some(Served::Idle)
     }
 
-    /// Serves one connection, and sees to its timer.
+    /// Serves one connection, and updates its timer.
     fn serve(&mut self, now: Instant, slot: u32, out: &mut Burst) -> Served {
         let mut left = QUOTA_SEGMENTS;
         match self.serve_usual(now, slot, &mut left, out) {
@@ -236,7 +237,7 @@ impl Stack {
             let limits = match port_cuts {
                 // One of the buffers is for the headers.
                 true => (MAX_TRAIN, framing.tso.buffers.saturating_sub(1)),
-                // Its payload is not one slice, as a template expects.
+                // The payload is not one slice, as a template expects.
                 false if is_external(&ctx, &transmission) => (1, MAX_TRAIN),
                 false => (left.min(out.remaining_capacity()), MAX_TRAIN),
             };
@@ -280,8 +281,8 @@ fn is_external(ctx: &Ctx<'_>, transmission: &Transmission) -> bool {
     matches!(transmission.payload, Some(Payload::Segment(first)) if ctx.segments.is_external(first))
 }
 
-/// Makes the frames of a transmission: one that the port cuts, or one for each segment. Returns how many
-/// segments are in them: fewer than asked for when a pool is empty.
+/// Makes the frames of a transmission: one that the port cuts, or one for each segment. Returns the number of
+/// segments in these frames: fewer than requested if a pool is empty.
 fn emit(
     ctx: &Ctx<'_>,
     headers: &Headers<'_>,
@@ -329,7 +330,8 @@ fn emit(
     out.len() - before
 }
 
-/// The frame of a transmission of `count` segments with external memory. Returns how many are in it.
+/// The frame of a transmission of `count` segments with external memory. Returns the number of segments in
+/// the frame.
 #[inline(never)]
 fn emit_external(
     ctx: &Ctx<'_>,
@@ -345,9 +347,9 @@ fn emit_external(
     sent
 }
 
-/// Whether a connection ends because its next hop does not answer: at once while we connect or where
-/// only a RST is left to send, otherwise after the user timeout. (A peer that has just sent a SYN is
-/// there, even if our requests are not answered.)
+/// Whether a connection ends because its next hop does not answer: at once while we connect or if only a RST
+/// is left to send, otherwise after the user timeout. (A peer that has just sent a SYN is up, even if it does
+/// not answer our requests.)
 fn gives_up(now: Instant, conn: &mut connections::Conn, user_timeout: crate::Duration) -> bool {
     let since = conn.unresolved_since.get_or_insert(now);
     matches!(conn.tcb.state(), State::SynSent | State::Closed) || now >= since + user_timeout

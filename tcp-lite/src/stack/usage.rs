@@ -1,4 +1,4 @@
-//! What a stack holds, to be compared with its limits.
+//! The resources that a stack uses, to be compared with its limits.
 
 use super::Stack;
 
@@ -9,7 +9,7 @@ pub struct StackUsage {
     pub connections: usize,
     /// Segments held for transmission.
     pub tx_segments: usize,
-    /// Small buffers of the stack's pool that hold them; those of the bulk pool do not count.
+    /// Small buffers of the stack's pool that hold these segments. Buffers of the bulk pool do not count.
     pub tx_buffers: usize,
     /// Connections with a hole in what they received.
     pub holes: usize,

@@ -1,11 +1,11 @@
-//! The short way from a connection to frames, for most of them: IPv4 without a tag, timestamps as the only
-//! option, and a new segment that is sent as it is or a pure acknowledgement. The fields of the header go
-//! straight into a copy of the headers that the connection sent last.
+//! The fast path from a connection to frames. It takes most frames: IPv4 without a tag, timestamps as the
+//! only option, and either a new segment that is not cut or a pure acknowledgement. The header fields are
+//! written straight into a copy of the headers that the connection sent last.
 //!
-//! It changes no frame. Whatever is unusual goes the general way (`transmit.rs`): trains that the port cuts,
-//! retransmissions, probes, SACK blocks, marks, SYN, FIN and RST, external memory, neighbours to be resolved.
-//! [`TcpConfig::header_prediction`](crate::TcpConfig::header_prediction) turns it off, as it does for
-//! received segments.
+//! The frames are the same as those of the general path (`transmit.rs`), which takes everything else: trains
+//! that the port cuts, retransmissions, probes, SACK blocks, marks, SYN, FIN and RST, external memory,
+//! neighbours to be resolved. [`TcpConfig::header_prediction`](crate::TcpConfig::header_prediction) turns the
+//! fast path off, for sent and for received segments.
 
 use dp::{Burst, Mbuf, Mempool, Offloads};
 
@@ -21,8 +21,8 @@ use crate::neighbor::Resolution;
 use crate::tcp::{SegmentKey, SegmentSlab, UsualHeader, UsualSegment};
 
 impl Stack {
-    /// Serves one connection with up to `left` segments, while they are usual. `None`: the rest of `left`, if
-    /// there is anything to send, goes the general way.
+    /// Serves one connection with up to `left` segments, while they fit the fast path. `None`: if there is
+    /// more to send, the rest of `left` takes the general path.
     #[inline]
     pub(super) fn serve_usual(
         &mut self,
@@ -77,15 +77,15 @@ impl Stack {
             }
         };
         let served = serve();
-        // Last, as sending may start a short timer.
+        // This comes last, since sending may start a short timer.
         found.arm_later();
         served
     }
 }
 
-/// The frame of a segment; `None` when a pool is empty. The payload stays where it is if it is long: in front
-/// of it, or in a buffer before it, are the headers. A port that makes a sum gets a buffer of the headers'
-/// own, since its driver may write to them.
+/// The frame of a segment; `None` when a pool is empty. A long payload is not copied: the headers are written
+/// in front of it, or into a buffer before it. A port that makes the checksum gets the headers in a separate
+/// buffer, since its driver may write to them.
 #[inline]
 fn frame_of(
     framing: &Framing,
@@ -138,7 +138,7 @@ fn frame_of(
     Some(frame)
 }
 
-/// The headers in a buffer of their own, with a view of the payload behind it.
+/// The headers in a separate buffer, followed by a view of the payload.
 #[inline(never)]
 fn chained(
     pool: &Mempool,

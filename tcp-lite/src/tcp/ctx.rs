@@ -1,6 +1,8 @@
-//! The stack's part of a call of a control block: time, buffers, shared slabs, the event queue.
+//! The context that the stack passes to a call of a control block: time, buffers, shared slabs, the event
+//! queue.
 //!
-//! A [`Tcb`](super::Tcb) holds nothing that is shared; everything it needs of the stack comes in here.
+//! A [`Tcb`](super::Tcb) holds nothing shared: it gets everything that it needs of the stack through this
+//! context.
 
 use dp::{Mbuf, Mempool};
 
@@ -10,7 +12,7 @@ use crate::event::EventQueue;
 use crate::id::{ConnId, ListenerId};
 use crate::{CloseReason, Event, Instant, Received, TcpConfig};
 
-/// Most events of one connection, other than received bytes, that wait for the user: `Established`,
+/// Maximum events of one connection, other than received bytes, that wait for the user: `Established`,
 /// `Writable`, `Acknowledged`, `PeerClosed`, `Closed`.
 pub(crate) const EVENTS_PER_CONNECTION: usize = 5;
 
@@ -34,8 +36,8 @@ pub(crate) struct Ctx<'a> {
     pub(crate) counters: &'a mut StackCounters,
     /// The stack's event queue.
     pub(crate) events: &'a mut EventQueue,
-    /// Received bytes are dropped (and come again) while so many events wait. Other events, at most
-    /// [`EVENTS_PER_CONNECTION`] for each connection, are always queued.
+    /// Received bytes are dropped (and retransmitted by the peer) while this many events wait. Other events,
+    /// at most [`EVENTS_PER_CONNECTION`] for each connection, are always queued.
     pub(crate) events_limit: usize,
     /// The connection that is called.
     pub(crate) conn: ConnId,

@@ -1,7 +1,7 @@
 //! The TCP header: bytes to [`TcpHeader`] and back (RFC 9293 section 3.1, RFC 7323, RFC 2018).
 //!
 //! Parsing is total: every byte string gives a header or [`Malformed`]. Unknown options and options with
-//! a wrong length are skipped. The checksum's pseudo-header is the stack's.
+//! a wrong length are skipped. The stack adds the checksum's pseudo-header.
 
 use arrayvec::ArrayVec;
 use bitflags::bitflags;
@@ -12,7 +12,7 @@ use crate::facade::TcpSeqNumber;
 pub(crate) const MIN_HEADER_BYTES: usize = 20;
 /// Bytes of the largest header.
 pub(crate) const MAX_HEADER_BYTES: usize = 60;
-/// Most SACK blocks that fit into a header.
+/// Maximum SACK blocks that fit into a header.
 pub(crate) const MAX_SACK_BLOCKS: usize = 4;
 
 /// Not a TCP header: too short, or the data offset points outside the segment.
@@ -40,7 +40,7 @@ pub(crate) type SackBlock = (TcpSeqNumber, TcpSeqNumber);
 /// The options that are implemented.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Options {
-    /// MSS (RFC 6691): the MTU less the fixed IP and TCP headers. Options, if any, come out of it.
+    /// MSS (RFC 6691): the MTU less the fixed IP and TCP headers. Options reduce the payload below it.
     pub(crate) mss: Option<u16>,
     /// Window scale, at most 14.
     pub(crate) window_scale: Option<u8>,
@@ -75,7 +75,7 @@ const SACK_PERMITTED: u8 = 4;
 const SACK: u8 = 5;
 const TIMESTAMPS: u8 = 8;
 
-/// The four bytes in front of the values of the timestamps option, where there are no other options.
+/// The four bytes in front of the values of the timestamps option, if it is the only option.
 pub(crate) const TIMESTAMPS_WORD: u32 = u32::from_be_bytes([NOP, NOP, TIMESTAMPS, 10]);
 
 /// The ACK bit, which [`Flags`] leaves out.

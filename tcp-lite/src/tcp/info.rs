@@ -1,4 +1,4 @@
-//! A connection as its user sees it: its state, and figures (RFC 9293 sections 3.3.2 and 3.10.6, STATUS).
+//! The user's view of a connection: its state and statistics (RFC 9293 sections 3.3.2 and 3.10.6, STATUS).
 
 use std::net::SocketAddr;
 
@@ -33,7 +33,7 @@ pub enum State {
 /// Why a segment was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
-    /// Not established, or closed by us, or a dead id.
+    /// The connection is not established, was closed by us, or no longer exists.
     #[error("the connection is closed for sending")]
     Closed,
     /// `TcpConfig::send_buffer_bytes` or `Limits::tx_segments` is reached.
@@ -44,7 +44,7 @@ pub enum SendError {
     NoMbuf,
 }
 
-/// State and figures of a connection.
+/// State and statistics of a connection.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct ConnInfo {
@@ -66,7 +66,7 @@ pub struct ConnInfo {
     pub srtt_us: u32,
     /// Retransmission timeout, microseconds, backoff included.
     pub rto_us: u32,
-    /// Congestion window, bytes; in fast recovery the value it will have afterwards.
+    /// Congestion window, bytes; during fast recovery, the value that it will have afterwards.
     pub cwnd: u32,
     /// Slow start threshold, bytes; `u32::MAX` before the first reduction.
     pub ssthresh: u32,

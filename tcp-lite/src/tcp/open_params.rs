@@ -17,7 +17,7 @@ pub(crate) struct OpenParams {
     /// Added to the millisecond clock of our timestamps (RFC 7323 section 7.1).
     pub(crate) timestamp_offset: u32,
     /// MSS (RFC 6691) to this peer, and the one that we announce: the MTU less the fixed IP and TCP
-    /// headers. Options, if any, come out of it.
+    /// headers. Options reduce the payload below it.
     pub(crate) mss: u16,
     /// As `mss`, for BASE_PLPMTU (RFC 8899 section 5.1.2): a size that most paths carry.
     pub(crate) base_mss: u16,
@@ -26,10 +26,10 @@ pub(crate) struct OpenParams {
     pub(crate) default_peer_mss: u16,
 }
 
-/// What the two SYNs agreed on. Before the peer's SYN arrives: what our SYN offers.
+/// The parameters that the two SYNs agreed on; before the peer's SYN arrives, those that our SYN offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Agreed {
-    /// Every segment has timestamps.
+    /// True if every segment has timestamps.
     pub(super) timestamps: bool,
     /// SACK blocks in both directions.
     pub(super) sack: bool,

@@ -14,7 +14,7 @@ use crate::wire::{self, Raw};
 
 /// The stack's time when the script begins, microseconds.
 const START_US: u64 = 1_000_000;
-/// Most polls at one moment.
+/// Maximum polls at one moment.
 const POLLS_AT_ONCE: u32 = 100;
 
 /// A segment that was sent.

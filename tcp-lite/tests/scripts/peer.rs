@@ -37,7 +37,7 @@ pub(crate) fn bytes(offset: u64, len: usize) -> Vec<u8> {
 #[derive(Clone, Copy)]
 struct Piece {
     bytes: u32,
-    /// It was pushed like this, or was sent as a part before.
+    /// The segment was pushed with these boundaries, or sent with them before.
     known: bool,
 }
 
@@ -186,8 +186,8 @@ impl Peer {
         })
     }
 
-    /// Whether `seq..seq + len` differs from the segments sent before. From now on it is a segment of its
-    /// own, and so are the parts beside it.
+    /// Whether `seq..seq + len` differs from the segments sent before. From now on it is a separate segment,
+    /// and so are the parts beside it.
     fn is_cut(&mut self, seq: i64, len: u32) -> Result<bool, String> {
         let end = seq + i64::from(len);
         let around = self.segments.range(..=seq).next_back().map(|(start, piece)| (*start, *piece));

@@ -1,4 +1,4 @@
-//! Consecutive segments of one burst are processed as one, and no others.
+//! Only consecutive segments of one burst are processed as one.
 
 use dp::link::LinkConfig;
 use dp::{Burst, Mbuf, checksum};

@@ -21,7 +21,7 @@ const TCP: usize = IP + 20;
 /// Bytes of a long frame.
 const LONG: usize = 1000;
 
-/// Frames that are delivered in one burst at most.
+/// Maximum frames delivered in one burst.
 const BURST: usize = 8;
 
 /// A step of a run.

@@ -13,14 +13,14 @@ use tests::attack::stag_guess::guess_many;
 use tests::attack::{SCENARIOS, Scenario};
 use tests::lab::Scratch;
 
-/// Fewer than the program's: this test checks only the victim's answers and memory.
+/// Fewer rounds than the program's default: this test checks only the victim's answers and memory.
 const PLAN: Plan = Plan { pairs: 5, batches: 150 };
-/// Least share of goodput that honest connections keep, as stated in SECURITY.md.
+/// Minimum share of goodput that honest connections keep, as stated in SECURITY.md.
 const KEPT: f64 = 0.80;
-/// Wrong STags.
+/// Number of guessed STags.
 const GUESSES: u64 = 1_000_000;
 
-/// One at a time: the processor time is measured, and caches are shared.
+/// Held by the running test: the processor time is measured, and caches are shared.
 static TURN: Mutex<()> = Mutex::new(());
 
 /// A test for each scenario, and one for guessed STags.

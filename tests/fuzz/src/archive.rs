@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-/// Longest input that is kept, bytes.
+/// Maximum length of a kept input, bytes.
 pub const MAX_INPUT: usize = 4096;
 
 /// Inputs by name.

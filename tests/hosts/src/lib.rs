@@ -1,4 +1,4 @@
-//! A host with an engine; two of them on a wire in memory, the connections between them, and virtual time.
+//! A host with an engine; two such hosts on a wire in memory, connections between them, and virtual time.
 
 #![forbid(unsafe_code)]
 
@@ -26,7 +26,7 @@ pub fn context(seed: [u8; 32]) -> Context {
     Context::new(ContextConfig { seed: Some(seed), ..ContextConfig::default() }).expect("a seed")
 }
 
-/// One host: a context with one engine (or what has it), and one of each object.
+/// One host: a context with one engine (or the owner of the engine), and one object of each kind.
 pub struct Host<E = Engine> {
     /// Polled by its owner, or by [`Pair`].
     pub engine: E,
@@ -72,12 +72,12 @@ impl Host {
         }
     }
 
-    /// Polls the engine at this time, microseconds. Returns whether there was anything to do.
+    /// Polls the engine at this time, in microseconds. Returns whether there was anything to do.
     pub fn poll_us(&mut self, now_us: u64) -> bool {
         self.engine.poll_at(Instant::from_micros(now_us as i64))
     }
 
-    /// When the engine wants its next poll, microseconds.
+    /// When the engine wants its next poll, in microseconds.
     pub fn next_us(&mut self, now_us: u64) -> Option<u64> {
         let deadline = self.engine.next_deadline(Instant::from_micros(now_us as i64));
         deadline.map(|at| (at.total_micros() as u64).max(now_us))
@@ -88,7 +88,7 @@ impl Host {
         (self.pool.capacity() - self.pool.available()) as u64 * self.pool.data_bytes() as u64
     }
 
-    /// The same host, whose engine was given to something else: a thread, for example.
+    /// The same host after its engine was given to another owner, for example a thread.
     pub fn with_engine<E>(self, give: impl FnOnce(Engine) -> E) -> Host<E> {
         let Self { engine, context, channel, pd, cq, address, pool } = self;
         Host { engine: give(engine), context, channel, pd, cq, address, pool }
@@ -112,7 +112,7 @@ pub struct Pair {
     pub a: Host,
     /// The host that listens.
     pub b: Host,
-    /// The time of the next poll, microseconds.
+    /// The time of the next poll, in microseconds.
     pub now_us: i64,
 }
 
@@ -127,7 +127,7 @@ impl Pair {
         Self::connected_by(&ConnParam::default())
     }
 
-    /// The same, where both ends agree on InfiniBand's semantics.
+    /// As [`connected`](Self::connected), with both ends agreeing on InfiniBand's semantics.
     pub fn agreeing() -> (Self, Connected) {
         Self::connected_by(&agreeing())
     }
@@ -200,7 +200,7 @@ impl Pair {
         panic!("nothing happened in a million polls");
     }
 
-    /// Polls for this long, microseconds.
+    /// Polls for this time, in microseconds.
     pub fn run_us(&mut self, us: i64) {
         let end = self.now_us + us;
         while self.now_us < end {
@@ -287,7 +287,7 @@ impl Pair {
         Connected { qp_a, qp_b, id_a, id_b: request.id, established_a, established_b }
     }
 
-    /// A carries out `op` on B's word, and gets the value that the word had.
+    /// A executes `op` on B's word, and gets the previous value of the word.
     pub fn atomic(&mut self, c: &Connected, op: AtomicOp, remote: RemoteAddr) -> u64 {
         let local = self.a.pd.reg_mr(8, Access::LOCAL_WRITE).unwrap();
         let op = SendOp::Atomic { remote, op };
@@ -321,13 +321,13 @@ pub fn agreeing() -> ConnParam {
     ConnParam { ib_semantics: true, ..ConnParam::default() }
 }
 
-/// Why a connection did not come about.
+/// Why a connection was not established.
 pub fn connect_error(event: CmEvent) -> ConnectionError {
     let CmEventKind::ConnectError { error, .. } = event.kind else { panic!("{event:?}") };
     error
 }
 
-/// Both users are told of an error that B found in a message of A's, and one Terminate was sent.
+/// Checks that both users got the error that B found in a message of A, and that one Terminate was sent.
 pub fn expect_terminate(pair: &mut Pair, c: &Connected, layer: u8, etype: u8, code: u8) {
     let found = StreamError { layer, etype, code, from_peer: false };
     let told = StreamError { from_peer: true, ..found };

@@ -2,23 +2,23 @@
 
 use crate::probe::Probe;
 
-/// Which end of a connection the endpoint under test has to be.
+/// The end of a connection that the endpoint under test has to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// Either.
     Any,
-    /// It answers: the MPA responder (`iwprobe connect`).
+    /// The MPA responder (`iwprobe connect`).
     Responder,
-    /// It asks: the MPA initiator (`iwprobe listen`).
+    /// The MPA initiator (`iwprobe listen`).
     Initiator,
 }
 
 /// A test case.
 #[derive(Clone, Copy)]
 pub struct Case {
-    /// Unique, and stable: expectation files name it.
+    /// The name of the case: unique, and stable, since expectation files contain it.
     pub name: &'static str,
-    /// The rows of `tests/conformance/spec` that it checks, with spaces between them.
+    /// The rows of `tests/conformance/spec` that the case checks, separated by spaces.
     rows: &'static str,
     /// The side that the endpoint has to be.
     pub side: Side,
@@ -35,7 +35,7 @@ impl Case {
     }
 }
 
-/// The head of a case, which has nothing to run yet.
+/// The head of a case, which has no steps yet.
 pub(crate) struct Head {
     name: &'static str,
     rows: &'static str,
@@ -107,13 +107,13 @@ pub fn require(held: bool, what: impl FnOnce() -> String) -> Check {
 /// The verdict on a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// As the documents want it.
+    /// The endpoint does as the RFCs require.
     Conforms,
-    /// Not as the documents want it.
+    /// The endpoint violates the RFCs.
     Deviates,
-    /// Not for this endpoint.
+    /// The case does not apply to this endpoint.
     NotApplicable,
-    /// Not without a target.
+    /// The case needs a target.
     NeedsTarget,
 }
 

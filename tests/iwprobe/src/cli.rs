@@ -124,7 +124,7 @@ impl Cli {
     }
 }
 
-/// Writes to standard output. Returns whether anybody reads it.
+/// Writes to standard output. Returns `false` if the reader has closed the pipe.
 fn say(text: &str) -> Result<bool, String> {
     match std::io::stdout().write_all(text.as_bytes()) {
         Ok(()) => Ok(true),

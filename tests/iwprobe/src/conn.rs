@@ -1,4 +1,4 @@
-//! A TCP connection on which every wait is bounded and everything is noted.
+//! A TCP connection on which every wait is bounded and every message is logged.
 
 use std::net::TcpStream;
 use std::rc::Rc;
@@ -24,17 +24,17 @@ impl Conn {
         Self { stream, net, log, end: None }
     }
 
-    /// The socket, for what is done to TCP beside what passes; `None` in memory.
+    /// The socket, for operations on TCP itself; `None` in memory.
     pub fn socket(&self) -> Option<&TcpStream> {
         self.stream.socket()
     }
 
-    /// What passed is noted here.
+    /// The log of this connection.
     pub fn log(&self) -> &Log {
         &self.log
     }
 
-    /// When `time` has passed.
+    /// The instant `time` from now.
     pub fn after(&self, time: Duration) -> Instant {
         self.net.now() + time
     }
@@ -53,7 +53,7 @@ impl Conn {
         }
     }
 
-    /// Whatever comes next, until `deadline`.
+    /// The next bytes or the end of the connection, until `deadline`.
     pub fn receive(&mut self, deadline: Instant) -> ReadResult {
         if let Some(end) = self.end {
             return ReadResult::End(end);
@@ -66,7 +66,7 @@ impl Conn {
         came
     }
 
-    /// Whatever comes next within `time`.
+    /// The next bytes or the end of the connection, within `time`.
     pub fn receive_within(&mut self, time: Duration) -> ReadResult {
         self.receive(self.after(time))
     }

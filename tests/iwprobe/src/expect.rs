@@ -1,9 +1,9 @@
 //! Known deviations of an endpoint (`--expect FILE`).
 //!
-//! One case a line: its name, then anything as a remark. Empty lines and text behind `#` are ignored. The
-//! listed cases deviate; any other difference, in either direction, is an error: a case that deviates and is
-//! not listed, and a listed one that does not (any more), unless it was not run or says `not applicable` or
-//! `needs target`. With `?` behind its name a case may do either: where it is a matter of timing.
+//! One case a line: its name, then any remark. Empty lines and text after `#` are ignored. The listed cases
+//! have to deviate. It is an error if a case deviates that is not listed, and if a listed case does not
+//! deviate, unless it was not run or its verdict is `not applicable` or `needs target`. With `?` after its
+//! name a case may do either, if its outcome depends on timing.
 
 use crate::case::Verdict;
 use crate::run::Outcome;
@@ -49,7 +49,7 @@ impl Expected {
         self.0.iter().find(|known| known.name == name)
     }
 
-    /// How `outcomes` differ from what is expected, one line each.
+    /// The differences between `outcomes` and the expectations, one line each.
     pub fn differences(&self, outcomes: &[Outcome]) -> Vec<String> {
         let difference = |outcome: &Outcome| match (self.known(outcome.name), outcome.verdict) {
             (None, Verdict::Deviates) => Some(format!("{} deviates: {}", outcome.name, outcome.reason)),

@@ -6,17 +6,17 @@ use crate::log::{Direction, Passed};
 use crate::run::{Outcome, count};
 use crate::{case::Verdict, wire::describe};
 
-/// Raised when a name or a meaning changes; names may be added without.
+/// Incremented when a name or a meaning changes, but not when a name is added.
 const FORMAT: u32 = 1;
 
-/// A run, as it is written.
+/// A run as written to the file.
 #[derive(Clone, Copy, Debug)]
 pub struct Run<'a> {
     /// The endpoint, as given on the command line.
     pub endpoint: &'a str,
-    /// Its first answer, as text.
+    /// The endpoint's first answer, as text.
     pub found: &'a str,
-    /// Whether it is a target.
+    /// Whether the endpoint is a target.
     pub target: bool,
     /// The outcomes of the cases that were run.
     pub outcomes: &'a [Outcome],

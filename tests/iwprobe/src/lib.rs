@@ -1,14 +1,14 @@
 //! `iwprobe`: a conformance suite for iWARP endpoints of any kind.
 //!
 //! It plays one end of a connection byte by byte, over an ordinary TCP socket or a network in memory, and
-//! compares what comes back with RFC 5040, 5041, 5042, 5044, 6581 and 7306. A case checks MUST and MUST NOT;
-//! where the documents leave a choice, every choice conforms. Each case names the rows of
-//! `tests/conformance/spec` that it shows.
+//! compares the answers with RFC 5040, 5041, 5042, 5044, 6581 and 7306. A case checks MUST and MUST NOT;
+//! where the RFCs leave a choice, every choice conforms. Each case names the rows of
+//! `tests/conformance/spec` that it checks.
 //!
 //! | file | what |
 //! |---|---|
-//! | `wire` | the bytes of MPA, DDP and RDMAP, and what they say |
-//! | `net`, `socket` | the network and the clock under it: sockets, or what a test brings |
+//! | `wire` | the bytes of MPA, DDP and RDMAP, and their descriptions |
+//! | `net`, `socket` | the network and the clock: sockets, or those of a test |
 //! | `conn`, `session` | a TCP connection; one in full operation |
 //! | `scene` | the texts exchanged with a target (TARGET.md) |
 //! | `probe` | the endpoint under test, as initiator or responder |
@@ -16,7 +16,7 @@
 //! | `watch` | rules for every segment, in all cases |
 //! | `run`, `table`, `json`, `expect` | running, printing, comparing |
 //!
-//! It shares no code with the stack in this repository, and none of its mistakes.
+//! iwprobe shares no code with the stack in this repository, and so none of its mistakes.
 #![forbid(unsafe_code)]
 
 pub mod case;

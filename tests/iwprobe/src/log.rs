@@ -1,9 +1,9 @@
-//! What passed on the wire in one case, as bytes and in words.
+//! The messages on the wire in one case, as bytes and in words.
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// Which way something went.
+/// The direction of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// From us.
@@ -12,28 +12,28 @@ pub enum Direction {
     Received,
 }
 
-/// Something that passed.
+/// A message on the wire.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Passed {
-    /// Which way.
+    /// The direction.
     pub direction: Direction,
-    /// As it was on the wire; for FPDUs that were received, without MPA's framing.
+    /// The bytes on the wire; of a received FPDU, without MPA's framing.
     pub bytes: Vec<u8>,
-    /// In words.
+    /// The message in words.
     pub text: String,
 }
 
-/// Shared by all connections of a case.
+/// The log that all connections of a case share.
 #[derive(Clone, Debug, Default)]
 pub struct Log(Rc<RefCell<Vec<Passed>>>);
 
 impl Log {
-    /// Notes something.
+    /// Adds a message.
     pub fn note(&self, direction: Direction, bytes: &[u8], text: impl Into<String>) {
         self.0.borrow_mut().push(Passed { direction, bytes: bytes.to_vec(), text: text.into() });
     }
 
-    /// All of it, leaving nothing.
+    /// Takes all messages.
     pub fn take(&self) -> Vec<Passed> {
         self.0.take()
     }

@@ -1,5 +1,5 @@
 //! The network under the probe, and its clock: sockets of the operating system
-//! ([`socket`](crate::socket)), or a network in memory with a time of its own.
+//! ([`socket`](crate::socket)), or a network in memory with its own clock.
 
 use std::fmt::Debug;
 use std::io;
@@ -29,21 +29,21 @@ impl std::fmt::Display for End {
 pub enum ReadResult {
     /// Some bytes.
     Bytes(Vec<u8>),
-    /// The end.
+    /// The end of the connection.
     End(End),
-    /// Nothing until the deadline.
+    /// No bytes until the deadline.
     Nothing,
 }
 
-/// Where connections with the endpoint come from.
+/// The source of connections with the endpoint.
 pub trait Net: Debug {
     /// Whether the probe connects, and so is the MPA initiator.
     fn is_initiator(&self) -> bool;
 
-    /// The next TCP connection with the endpoint. Its writes give up after `timeout`.
+    /// The next TCP connection with the endpoint. Its writes fail after `timeout`.
     ///
     /// # Errors
-    /// In words, when there is none by `deadline`.
+    /// A description, if there is no connection by `deadline`.
     fn open(&self, deadline: Instant, timeout: Duration) -> Result<Box<dyn Stream>, String>;
 
     /// The time.
@@ -53,21 +53,21 @@ pub trait Net: Debug {
     fn sleep(&self, time: Duration);
 }
 
-/// A TCP connection. Dropping it closes it, by RST where bytes are unread.
+/// A TCP connection. Dropping it closes it, by RST if bytes are unread.
 pub trait Stream: Debug {
-    /// Sends bytes, at once and in a segment of their own where TCP can.
+    /// Sends bytes, at once and in a separate segment if TCP can.
     ///
     /// # Errors
-    /// When the connection takes no more.
+    /// When the connection accepts no more bytes.
     fn send(&mut self, bytes: &[u8]) -> io::Result<()>;
 
-    /// What comes next, until `deadline`.
+    /// The next bytes or the end of the connection, until `deadline`.
     fn receive(&mut self, deadline: Instant) -> ReadResult;
 
     /// Sends FIN. Returns whether the connection was still there.
     fn finish(&mut self) -> bool;
 
-    /// The socket, where it is one of the operating system.
+    /// The socket of the operating system, if there is one.
     fn socket(&self) -> Option<&TcpStream> {
         None
     }

@@ -1,4 +1,4 @@
-//! The endpoint under test, and how connections with it come about.
+//! The endpoint under test, and the setup of connections with it.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -13,7 +13,7 @@ use crate::session::{Incoming, Patience, Session};
 use crate::watch::Watch;
 use crate::wire::{Depths, REPLY_KEY, REQUEST_KEY, Segment, Startup, describe, flag, opcode};
 
-/// Reads that we say to serve, and want to have outstanding.
+/// Reads that we announce to serve, and want to have outstanding.
 const DEPTH: u16 = 16;
 /// Consecutive failed TCP connections after which the endpoint counts as gone.
 const MAX_ABSENCES: u32 = 3;
@@ -24,7 +24,7 @@ const MAX_FAILURES: u32 = 6;
 /// end of a connection keeps it for 20 s (TARGET.md).
 const RECONNECT: Duration = Duration::from_secs(25);
 
-/// The kind of Request to send where a case needs nothing special: the first one that the endpoint accepted.
+/// The kind of Request for a case without special needs: the first kind that the endpoint accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Profile {
     /// MPA revision.
@@ -33,7 +33,7 @@ pub struct Profile {
     pub peer_to_peer: bool,
 }
 
-/// In the order in which they are tried.
+/// All profiles, in the order in which they are tried.
 const PROFILES: [Profile; 3] = [
     Profile { revision: 2, peer_to_peer: false },
     Profile { revision: 2, peer_to_peer: true },
@@ -45,9 +45,9 @@ const PROFILES: [Profile; 3] = [
 pub enum Answer {
     /// A frame.
     Frame(Startup),
-    /// The end, and the bytes that came before it.
+    /// The end of the connection, and the bytes before it.
     End(End, Vec<u8>),
-    /// Nothing (whole) in time.
+    /// No whole frame in time; the bytes so far.
     Silence(Vec<u8>),
 }
 
@@ -105,7 +105,7 @@ impl Probe {
     /// target. Returns the result as text.
     ///
     /// # Errors
-    /// One line that says why there is nothing to be probed.
+    /// One line with the reason why there is nothing to probe.
     pub fn meet(&mut self, wait: Duration) -> Result<String, String> {
         let profiles: &[Profile] = if self.is_initiator() { &PROFILES } else { &PROFILES[..1] };
         let mut reason = String::new();
@@ -175,7 +175,7 @@ impl Probe {
         }
     }
 
-    /// The depths that are asked for where nothing special is.
+    /// The depths of a Request for a case without special needs.
     pub fn depths(&self) -> Depths {
         let kinds = self.profile.peer_to_peer;
         Depths { peer_to_peer: kinds, by_write: kinds, by_read: kinds, ..Depths::new(DEPTH, DEPTH) }
@@ -211,8 +211,7 @@ impl Probe {
         Startup::enhanced(REPLY_KEY, self.flags(), depths, private)
     }
 
-    /// What the endpoint says first on a connection, or in answer to what was sent; and the bytes behind the
-    /// frame.
+    /// The endpoint's first frame on a connection, or its answer to a frame; and the bytes after that frame.
     pub fn answer(&self, conn: &mut Conn) -> (Answer, Vec<u8>) {
         let deadline = conn.after(self.patience.timeout);
         let mut bytes = Vec::new();
@@ -270,7 +269,7 @@ impl Probe {
         }
     }
 
-    /// A connection in full operation, `private` said in the startup frame.
+    /// A connection in full operation, with `private` in our startup frame.
     fn establish(&self, conn: Conn, private: &[u8]) -> Result<Session, CaseError> {
         let session = self.start_up(conn, private);
         self.failures.set(if session.is_ok() { 0 } else { self.failures.get() + 1 });
@@ -349,8 +348,8 @@ impl Probe {
     /// A connection on which the target has arranged the scene `words`.
     ///
     /// # Errors
-    /// Without a target; not applicable where it cannot do what is asked; a deviation when there is no
-    /// connection.
+    /// If there is no target; not applicable if the target does not support the scene; a deviation if there
+    /// is no connection.
     pub fn stage(&self, words: &str) -> Result<Session, CaseError> {
         if !self.target {
             return Err(CaseError::NeedsTarget);
@@ -365,7 +364,7 @@ impl Probe {
         }
     }
 
-    /// Ends `session` and asks the target what it saw of it.
+    /// Ends `session` and asks the target for its report on this session.
     ///
     /// # Errors
     /// Without a target; a deviation when there is no answer.
@@ -374,7 +373,7 @@ impl Probe {
         self.report_of_last()
     }
 
-    /// Asks the target what it saw of the last connection.
+    /// Asks the target for its report on the last connection.
     ///
     /// # Errors
     /// As [`report`](Self::report).

@@ -7,17 +7,17 @@ use crate::probe::Probe;
 /// The outcome of a case.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// Which case.
+    /// The name of the case.
     pub name: &'static str,
-    /// Its rows.
+    /// The rows of the case.
     pub rows: Vec<&'static str>,
-    /// What a conforming endpoint does.
+    /// The behaviour of a conforming endpoint.
     pub about: &'static str,
-    /// What this one did.
+    /// The verdict on this endpoint.
     pub verdict: Verdict,
-    /// Why, unless it conforms.
+    /// The reason, unless the endpoint conforms.
     pub reason: String,
-    /// What passed on the wire.
+    /// The messages on the wire.
     pub passed: Vec<Passed>,
 }
 

@@ -3,7 +3,7 @@
 use crate::case::{CaseError, Check, deviates, require};
 use crate::wire::crc32c;
 
-/// Every text begins so.
+/// The first word of every text.
 pub const MAGIC: &str = "iwp1";
 
 /// Byte `at` of pattern `index`.
@@ -16,7 +16,7 @@ pub fn pattern(index: usize, length: usize) -> Vec<u8> {
     (0..length).map(|at| pattern_byte(index, at)).collect()
 }
 
-/// The pattern of what a target writes and sends.
+/// The pattern that a target writes and sends.
 pub const SOURCE_PATTERN: usize = 100;
 
 /// A registered region of the target.
@@ -37,16 +37,16 @@ impl Region {
     }
 }
 
-/// What a target has set up.
+/// The objects that a target has set up.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stage {
-    /// In the order asked for; `None`: it cannot.
+    /// The regions in the requested order; `None`: not supported.
     pub regions: Vec<Option<Region>>,
-    /// What it cannot do.
+    /// The names that the target does not support.
     pub cannot: Vec<String>,
 }
 
-/// The words behind the magic of a text, if it is one of a target.
+/// The words after the magic of a text, if it is a target's.
 pub fn words(bytes: &[u8]) -> Option<Vec<String>> {
     let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
     let text = std::str::from_utf8(&bytes[..end]).ok()?;
@@ -100,25 +100,25 @@ pub struct Completion {
     pub crc: u32,
 }
 
-/// What changed in a region.
+/// The changed bytes of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// Which region.
+    /// The index of the region.
     pub region: usize,
     /// First byte that differs.
     pub offset: usize,
-    /// Bytes to the last that differs.
+    /// Number of bytes up to the last that differs.
     pub length: usize,
     /// Their CRC32c.
     pub crc: u32,
 }
 
-/// What a target tells of a connection.
+/// A target's report on a connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// How it ended.
+    /// How the connection ended.
     pub end: String,
-    /// What completed.
+    /// The completions.
     pub completions: Vec<Completion>,
     /// STags that were invalidated.
     pub invalidated: Vec<u32>,
@@ -164,7 +164,7 @@ impl Report {
         (!report.end.is_empty()).then_some(report)
     }
 
-    /// Receives that completed well, in order.
+    /// Receives that completed successfully, in order.
     pub fn received(&self) -> Vec<&Completion> {
         let receive = |c: &&Completion| c.status == 0 && matches!(c.kind.as_str(), "R" | "V" | "I");
         self.completions.iter().filter(receive).collect()

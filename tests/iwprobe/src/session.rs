@@ -15,17 +15,17 @@ use crate::wire::{
 const PING_SINK: u32 = 0x5049_4e47;
 /// The sink STag of [`Session::read`]; a responder copies it without checking it (RFC 5040 section 4.4).
 const READ_SINK: u32 = 0x0bad_cafe;
-/// Longest Terminate that has a meaning: the four bytes, length, both headers.
+/// Maximum length of a meaningful Terminate: the four bytes, length, both headers.
 const LONGEST_TERMINATE: usize = 52;
 
-/// What came.
+/// A received segment, the end, or neither.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Incoming {
     /// A segment.
     Segment(Segment),
     /// The end of the connection.
     End(End),
-    /// Nothing in time.
+    /// Neither in time.
     Silence,
 }
 
@@ -47,31 +47,32 @@ pub struct Session {
     deframer: Deframer,
     watch: Watch,
     progress: Progress,
-    /// What was wrong about FPDUs of this connection.
+    /// The framing errors of this connection.
     misframed: Vec<String>,
     timeout: Duration,
     quiet: Duration,
     /// Next MSN of our queues 0 to 3.
     pub msn: [u32; 4],
-    /// What the endpoint has set up, where there is a target.
+    /// The objects that the target has set up, if there is a target.
     pub stage: Option<Stage>,
     /// The endpoint's startup frame.
     pub frame: Startup,
-    /// Reads of ours that the endpoint serves at a time; `None`: it did not say.
+    /// Maximum number of our Reads that the endpoint serves at a time; `None`: not announced.
     pub peer_ird: Option<u16>,
 }
 
-/// How long a session waits.
+/// The time limits of a session.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
-    /// For what has to come.
+    /// Time limit of an expected message.
     pub timeout: Duration,
-    /// For what must not come.
+    /// Time without a message that counts as silence.
     pub quiet: Duration,
 }
 
 impl Session {
-    /// On a connection whose startup frames have been exchanged: `ours` and the endpoint's `frame`.
+    /// A session on a connection whose startup frames have been exchanged: `ours` and the endpoint's
+    /// `frame`.
     pub fn new(conn: Conn, ours: &Startup, frame: Startup, watch: Watch, patience: Patience) -> Self {
         use crate::wire::flag::{C, M};
         let crc = ours.has(C) || frame.has(C);
@@ -93,7 +94,7 @@ impl Session {
         }
     }
 
-    /// Bytes that came right behind the startup frame.
+    /// Passes the bytes that arrived right after the startup frame.
     pub fn begin_with(&mut self, bytes: &[u8]) {
         self.deframer.push(bytes);
     }
@@ -126,7 +127,7 @@ impl Session {
         self.framer.position
     }
 
-    /// Sends bytes as they are.
+    /// Sends raw bytes.
     pub fn send_bytes(&mut self, bytes: &[u8], text: &str) {
         self.conn.send(bytes, text);
     }
@@ -212,7 +213,7 @@ impl Session {
         }
     }
 
-    /// Every FPDU that came on this connection was well framed: CRC, pad, markers.
+    /// Checks that every FPDU of this connection was well framed: CRC, pad, markers.
     ///
     /// # Errors
     /// A deviation.
@@ -231,7 +232,7 @@ impl Session {
         }
     }
 
-    /// Nothing comes for a while: no byte, no end either.
+    /// Checks that neither a byte nor the end arrives for a while.
     ///
     /// # Errors
     /// A deviation.
@@ -243,8 +244,8 @@ impl Session {
         }
     }
 
-    /// The stream works: a Read of no bytes, which is always allowed, is answered, and nothing else comes
-    /// before.
+    /// Checks that the stream works: the endpoint answers a zero-length Read, which is always allowed, and
+    /// sends nothing before the answer.
     ///
     /// # Errors
     /// A deviation; not applicable to an endpoint that serves no Reads.
@@ -260,7 +261,7 @@ impl Session {
         self.expect_pong(msn)
     }
 
-    /// The answer to a Read of no bytes with this MSN.
+    /// The answer to a zero-length Read with this MSN.
     ///
     /// # Errors
     /// A deviation.
@@ -321,7 +322,7 @@ impl Session {
         }
     }
 
-    /// The same, and what came before it.
+    /// As [`expect_terminate`](Self::expect_terminate); also returns the segments before it.
     ///
     /// # Errors
     /// A deviation.
@@ -351,7 +352,7 @@ impl Session {
         Ok((before, terminate))
     }
 
-    /// The connection ends, and nothing comes before that.
+    /// Checks that the connection ends, and that no segment arrives before the end.
     ///
     /// # Errors
     /// A deviation.

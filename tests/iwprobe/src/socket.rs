@@ -6,15 +6,15 @@ use std::time::{Duration, Instant};
 
 use crate::net::{End, Net, ReadResult, Stream};
 
-/// How often a connection is looked for.
+/// Interval of polls for a connection.
 const TICK: Duration = Duration::from_millis(2);
-/// Shortest time-out that the system takes for one.
+/// Minimum time-out that the system accepts.
 const SHORTEST: Duration = Duration::from_millis(1);
 
-/// Which end we are.
+/// Our end of the TCP connection.
 #[derive(Debug)]
 pub enum Mode {
-    /// We connect, to the first of these that is there, and are the MPA initiator.
+    /// We connect to the first reachable of these addresses, and are the MPA initiator.
     Connect(Vec<SocketAddr>),
     /// The endpoint connects; we are the MPA responder.
     Listen(TcpListener),

@@ -1,4 +1,4 @@
-//! Outcomes for people, in lines of at most 100 columns.
+//! Outcomes as text, in lines of at most 100 columns.
 
 use crate::case::{Case, Side, Verdict};
 use crate::log::Direction;
@@ -7,11 +7,11 @@ use crate::wire::describe;
 
 /// Columns of a line.
 const WIDTH: usize = 100;
-/// Bytes of one frame that `-v` shows, and of them in one line.
+/// Maximum bytes of one frame that `-v` shows, and of one line.
 const SHOWN: usize = 96;
 const SHOWN_IN_A_LINE: usize = 32;
 
-/// One outcome: a line, and below it what explains a deviation (always, with `verbose`).
+/// One outcome: a line, and below it the explanation of a deviation (always, with `verbose`).
 pub fn outcome(outcome: &Outcome, expected: bool, verbose: bool) -> String {
     let verdict = if expected {
         format!("{} (expected)", outcome.verdict.name())
@@ -37,7 +37,7 @@ pub fn outcome(outcome: &Outcome, expected: bool, verbose: bool) -> String {
     text
 }
 
-/// The front of what passed, in hexadecimal.
+/// The first bytes of a message, in hexadecimal.
 fn bytes(bytes: &[u8]) -> String {
     let mut text = String::new();
     for chunk in bytes[..bytes.len().min(SHOWN)].chunks(SHOWN_IN_A_LINE) {
@@ -49,7 +49,7 @@ fn bytes(bytes: &[u8]) -> String {
     text
 }
 
-/// `front`, then the words of `text`, which go on below their first one where they do not fit. A word that
+/// `front`, then the words of `text`, which continue below the first word if they do not fit. A word that
 /// fits in no line is cut.
 fn line(front: &str, text: &str) -> String {
     let indent = front.chars().count();

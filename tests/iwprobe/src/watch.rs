@@ -29,7 +29,7 @@ struct Seen {
     amiss: Vec<(Topic, String)>,
 }
 
-/// Where one connection stands: next MSN of each queue and next offset in an unfinished message.
+/// The progress of one connection: next MSN of each queue and next offset in an unfinished message.
 #[derive(Clone, Debug)]
 pub struct Progress {
     next_msn: [u32; 4],

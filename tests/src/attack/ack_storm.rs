@@ -66,7 +66,7 @@ const PEERS: u32 = 4;
 const CHALLENGES: u64 = 64;
 /// Duration of the attack without honest traffic.
 const BURSTS: Duration = Duration::from_millis(50);
-/// Most bytes in flight at first (RFC 6928).
+/// Maximum initial bytes in flight (RFC 6928).
 const INITIAL_WINDOW: u64 = 10 * 1460;
 
 #[derive(Clone, Copy, PartialEq)]

@@ -104,7 +104,7 @@ pub struct Arena {
     idle_ns: u64,
     /// Records the lengths of the attacker's frames, if set.
     pub lengths: Option<Vec<usize>>,
-    /// Most packet buffers that the victim held.
+    /// Maximum number of packet buffers that the victim held.
     pub held_most: usize,
     /// Frames of the honest client that the attacker has not matched yet.
     owed: u64,
@@ -300,7 +300,7 @@ impl Arena {
         (legitimate, others)
     }
 
-    /// Sends one frame of the attacker, if its pace allows it and it has one.
+    /// Sends one frame of the attacker, if there is one and its pace allows it.
     fn other_sends(&mut self, other: &mut dyn Actor, now_us: u64) -> u64 {
         if self.owed == 0 {
             return 0;
@@ -362,9 +362,9 @@ impl Arena {
 /// How many frames the attacker may send.
 #[derive(Clone, Copy)]
 enum Pace {
-    /// As many as the client.
+    /// As many as the client sends.
     Equal,
-    /// As many as it has, until this time, microseconds.
+    /// All that the attacker has, until this time, microseconds.
     Free(u64),
 }
 

@@ -15,7 +15,7 @@ use super::arena::{Arena, Round};
 use super::harmless::Harmless;
 use super::victim::Clock;
 
-/// The host that is polled between the victim's polls. Each has a function of its own, whose name is in the
+/// The host that is polled between the victim's polls. Each has its own function, whose name is in the
 /// profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NextTo {

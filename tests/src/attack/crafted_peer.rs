@@ -101,7 +101,7 @@ pub fn read(msn: u32, size: u32, stag: u32, to: u64) -> Vec<u8> {
     untagged(0x41, 1, msn, &payload)
 }
 
-/// The endpoint of the peer with this number: an address behind the router, and a port of its own.
+/// The endpoint of the peer with this number: an address behind the router, and its own port.
 pub fn place(number: u32) -> SocketAddrV4 {
     let [.., high, low] = (number / 50_000).to_be_bytes();
     SocketAddrV4::new(Ipv4Addr::new(198, 18, high, low), 10_000 + (number % 50_000) as u16)
@@ -161,7 +161,7 @@ impl CraftedPeer {
         segment.frame(self.macs)
     }
 
-    /// A bare ACK of what is before `ack`, with SACK blocks, four at most.
+    /// A bare ACK of the bytes before `ack`, with at most four SACK blocks.
     pub fn sack(&self, ack: u32, blocks: &[(u32, u32)]) -> Vec<u8> {
         let mut options = vec![1, 1, 5, 2 + 8 * blocks.len() as u8];
         for (start, end) in blocks {

@@ -14,7 +14,7 @@ pub struct CraftedPeers {
     next: u32,
     peers: HashMap<u32, CraftedPeer>,
     by_place: HashMap<SocketAddrV4, u32>,
-    /// Puppets that may have a frame to send.
+    /// Peers that may have a frame to send.
     order: VecDeque<u32>,
     /// Last frames of peers that were removed.
     last: VecDeque<Vec<u8>>,

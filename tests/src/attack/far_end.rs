@@ -10,7 +10,7 @@ use dp::{
     PortLayer, Sleep, Statistics,
 };
 
-/// Most frames that wait to be received.
+/// Maximum number of frames that wait to be received.
 const RING: usize = 1024;
 /// Packet buffers.
 pub const BUFFERS: usize = 8192;

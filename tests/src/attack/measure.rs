@@ -30,7 +30,7 @@ pub struct Figures {
     pub ratio: [f64; 3],
     /// Cost of a frame for the victim, nanoseconds: a harmless one, one of the attack.
     pub frame_ns: [f64; 2],
-    /// Most packet buffers that the victim held.
+    /// Maximum number of packet buffers that the victim held.
     pub buffers: usize,
     /// The answers and counters of the victim.
     pub answers: String,

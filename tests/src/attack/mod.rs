@@ -10,7 +10,7 @@
 //! |---|---|
 //! | `segment.rs`, `crafted_peer.rs`, `crafted_peers.rs` | handmade frames, TCP and MPA |
 //! | `far_end.rs`, `victim.rs`, `honest.rs`, `arena.rs` | the three hosts and the clock |
-//! | `scenario.rs` | a scenario, and what most of them use |
+//! | `scenario.rs` | the type of a scenario, and functions that most scenarios use |
 //! | `harmless.rs`, `measure.rs` | the baseline, and pairs of rounds |
 //! | `counted.rs` | the same pair of rounds in instructions, under callgrind |
 //! | `reconnects.rs` | connections that are made, ended and made again |

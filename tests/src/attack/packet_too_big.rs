@@ -1,9 +1,9 @@
 //! Forged ICMP reports that a segment is larger than the path's MTU (RFC 1191, RFC 5927 section 7).
 //!
 //! Half of them concern honest connections, with guessed sequence numbers: all are ignored. The other half go
-//! to connections with bytes in flight, as if the attacker saw those, and each report has a slightly smaller
-//! MTU than the last. Segments never get smaller than the MTU that every path carries, and no report causes
-//! more bytes to be sent than it invalidates.
+//! to connections with bytes in flight, as if the attacker saw these bytes, and each report has a slightly
+//! smaller MTU than the previous one. Segments never get smaller than the MTU that every path carries, and
+//! no report causes more bytes to be sent than it invalidates.
 
 use std::net::SocketAddrV4;
 
@@ -43,16 +43,16 @@ pub const SCENARIO: Scenario = Scenario {
 
 /// Connections with bytes in flight.
 const PEERS: u32 = 4;
-/// The quoted payload: that of a full segment.
+/// The quoted payload of a full segment.
 const PAYLOAD: [u8; 1448] = [0; 1448];
 /// The MTU that every IPv4 path carries (RFC 791), less the headers of a segment with timestamps. No segment
-/// is cut to less.
+/// is cut below this size.
 const LEAST: usize = 576 - 20 - 32;
-/// Most bytes in flight at first (RFC 6928).
+/// Maximum initial bytes in flight (RFC 6928).
 const INITIAL_WINDOW: u64 = 10 * 1460;
 
-/// How often the bytes in flight may be retransmitted because of reports: as often as reports can lower the
-/// path MTU until it is at its minimum.
+/// Maximum retransmissions of the bytes in flight because of reports: as often as reports can lower the path
+/// MTU until it is at its minimum.
 const MOST_CUTS: u64 = 5;
 
 /// The victim's frames on the attacker's own connections.

@@ -44,9 +44,9 @@ pub struct Reconnects {
     pub crafted: CraftedPeers,
     options: PeerOptions,
     size: usize,
-    /// Puppets with an unanswered SYN, with the time of the SYN, microseconds.
+    /// Peers with an unanswered SYN, with the time of the SYN, microseconds.
     asking: VecDeque<(u32, u64)>,
-    /// Puppets that have just become ready.
+    /// Peers that have just become ready.
     ready: Vec<u32>,
     ended: Vec<Ended>,
     /// Number of connections begun.

@@ -1,6 +1,6 @@
-//! Peers that let very many small segments be in flight, acknowledge none of them any more, and name parts
-//! of them in SACK blocks: the attacks of 2019 (CVE-2019-11477, 11478 and 11479). A small maximum segment
-//! size makes many segments of few bytes.
+//! Peers that make the victim send very many small segments, stop acknowledging them, and name parts of them
+//! in SACK blocks: the attacks of 2019 (CVE-2019-11477, 11478 and 11479). A small maximum segment size makes
+//! many segments of few bytes.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use super::victim::{LENT, STRANGERS_IRD};
 use super::{Attack, Scenario, as_it_is, check};
 use testkit::packet::parse;
 
-/// Blocks of one byte, far from each other: no segment is whole in them, so each is searched for in vain.
+/// Blocks of one byte, far apart: no segment is wholly inside, so every search is in vain.
 pub const INSIDE: Scenario = Scenario {
     name: "sack-inside",
     about: "SACK blocks inside of segments, very many of which are in flight (CVE-2019-11478)",
@@ -39,9 +39,9 @@ pub const GROWING: Scenario = Scenario {
 const PEERS: u32 = 4;
 /// The maximum segment size that they announce.
 const MSS: u16 = 64;
-/// Segments in flight on each connection, at least.
+/// Minimum number of segments in flight on each connection.
 const IN_FLIGHT: usize = 1000;
-/// How long the responses to the last Reads are waited for, at least.
+/// Minimum wait for the responses to the last Reads.
 const FILL_US: u64 = 20_000;
 
 #[derive(Clone, Copy, PartialEq)]
@@ -58,7 +58,7 @@ enum Stage {
     Connecting,
     /// The first Reads are acknowledged, so the congestion windows grow.
     Growing,
-    /// The last Reads are not, since this time.
+    /// The last Reads are not acknowledged, since this time.
     Filling(u64),
     Ready,
 }
@@ -120,7 +120,7 @@ impl SackStorm {
         }
     }
 
-    /// Fewest segments in flight on a connection.
+    /// Minimum number of segments in flight over the connections.
     fn fewest(&self) -> usize {
         self.numbers.iter().map(|number| self.flights.get(number).map_or(0, Vec::len)).min().unwrap_or(0)
     }

@@ -20,7 +20,7 @@ pub trait Attack: Actor {
 pub struct Scenario {
     /// Its name.
     pub name: &'static str,
-    /// What the attacker does.
+    /// A description of the attack.
     pub about: &'static str,
     /// Changes the victim's default configuration.
     pub configure: fn(&mut EngineConfig, &mut ListenOptions),

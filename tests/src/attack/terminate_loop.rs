@@ -34,7 +34,7 @@ const NOBODYS: u32 = 0x00ff_ff00;
 
 struct TerminateLoop {
     reconnects: Reconnects,
-    /// Puppets that have provoked a Terminate and whose connection has not ended.
+    /// Peers that have provoked a Terminate and whose connection has not ended.
     provoking: HashSet<u32>,
     /// Terminates that came first, and those after a provoked one.
     terminated: u64,

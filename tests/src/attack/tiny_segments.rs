@@ -22,7 +22,7 @@ pub const OUT_OF_ORDER: Scenario = Scenario {
     attack: |arena| Tiny::attack(arena, Kind::OutOfOrder),
 };
 
-/// Each byte in front of the one before, so that all of them are one range.
+/// Bytes at falling positions, each adjacent to the previous one, so that all form one range.
 pub const FALLING: Scenario = Scenario {
     name: "tiny-falling",
     about: "single bytes at falling positions, behind a hole that is never filled",

@@ -35,7 +35,7 @@ pub const LENT_BYTE: u8 = 0x5a;
 
 /// The host.
 pub struct Victim {
-    /// Its engine, and the domain and the completion queue of strangers.
+    /// The victim's engine, and the protection domain and the completion queue of strangers.
     pub host: Host,
     /// The far end of its port.
     pub far_end: FarEnd,

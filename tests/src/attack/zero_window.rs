@@ -1,6 +1,6 @@
-//! Peers that read the lent region and never open their window again. The bytes waiting for them take
-//! buffers, but not those that others need. A peer that answers probes keeps its connection (RFC 9293 section
-//! 3.8.6.1); otherwise the connection ends.
+//! Peers that read the lent region and never open their window again. The bytes that wait for them occupy
+//! buffers, but not the buffers that other connections need. A peer that answers probes keeps its connection
+//! (RFC 9293 section 3.8.6.1); otherwise the connection ends.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! Connects two DPDK devices by a wire of a given rate, delay and loss, drawn from a seed.
 //!
-//! Prints `ready` when it carries frames, and at the end the counters of frames and what each side was seen
-//! to send. Ends after `--seconds`, or on SIGTERM.
+//! Prints `ready` when it carries frames, and at the end the frame counters and the observed traffic of each
+//! side. Ends after `--seconds`, or on SIGTERM.
 
 use std::process::ExitCode;
 use std::time::Duration;

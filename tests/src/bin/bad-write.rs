@@ -19,7 +19,7 @@ use tests::device::DeviceArgs;
 const NOWHERE: RemoteAddr = RemoteAddr { addr: 0x1000, rkey: 0x1234_5600 };
 /// Time limit of the run.
 const LIMIT: Duration = Duration::from_secs(30);
-/// How long the peer's FIN is answered after the end.
+/// Time after the end in which the peer's FIN is still answered.
 const LINGER: Duration = Duration::from_millis(500);
 
 /// Writes to an STag that does not exist.

@@ -1,4 +1,4 @@
-//! Writes `CONFORMANCE.md`: the requirements of the documents with the tests that prove them.
+//! Writes `CONFORMANCE.md`: the requirements of the RFCs with the tests that prove them.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -24,10 +24,10 @@ use tests::{ensure, lab_error};
 const PORT: u16 = 7175;
 const BYTES: usize = 64;
 
-/// Longest wait for anything.
+/// Maximum wait for any event.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Both engines sleep when the next message is sent.
+/// Pause before the next message, in which both engines go to sleep.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// One of two processes whose engines sleep.
@@ -113,7 +113,7 @@ impl Host {
         listener.listen(PORT, 8, PATIENCE)?;
         println!("ready");
         loop {
-            // Its clients come again only when it has nothing else to do.
+            // Its clients connect again only when it is idle.
             let Some(event) = self.events.wait(Duration::from_secs(1))? else { continue };
             if let CmEventKind::ConnectRequest { .. } = event.kind {
                 self.answer(&event.id)?;

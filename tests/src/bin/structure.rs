@@ -1,4 +1,4 @@
-//! Prints numbers about the sources of a checkout.
+//! Prints statistics of the sources of a checkout.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -22,7 +22,7 @@ pub enum RowState<'a> {
 }
 
 impl RowState<'_> {
-    /// Whether it is not done: nothing concerns it, or the claim says so.
+    /// Whether the row is open: no test or claim concerns it, or its claim is `open`.
     pub fn is_open(self) -> bool {
         matches!(self, Self::Open | Self::Claimed(Claim { verdict: Verdict::Open, .. }))
     }

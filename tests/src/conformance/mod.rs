@@ -1,4 +1,4 @@
-//! The requirements of the documents, row by row, and the proofs that the code meets them.
+//! The requirements of the RFCs, row by row, and the proofs that the code meets them.
 //!
 //! A *row* is one requirement of `tests/conformance/spec/*.csv`. A *proof* is a test whose comment names the
 //! row ([`proof`]), or a wire case of `iwprobe` that names it ([`case`]). A *claim* is a line of
@@ -6,7 +6,7 @@
 //! requirement in the code, to check that the tests which name its rows fail ([`mutation`]). A *place* is a
 //! comment in the code that names the row which the code below it obeys ([`place`]).
 //!
-//! [`Ledger`] joins them, finds contradictions, and renders `CONFORMANCE.md`. Everything is read from source
+//! [`Ledger`] joins them, finds contradictions, and renders `CONFORMANCE.md`. All data is read from source
 //! text. No test is linked or run, so the report needs neither DPDK nor privileges. [`ran`] compares the
 //! proofs with the record of the tests that ran.
 
@@ -65,7 +65,7 @@ pub enum Error {
 /// This module's results.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// The root of the repository that this was built in.
+/// The root of the repository in which this program was built.
 pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the package is below the root of the repository")
 }

@@ -28,7 +28,7 @@ use crate::mutation::{Edit, function_text};
 pub struct Mutation {
     /// The edit.
     pub edit: Edit,
-    /// The requirements it breaks.
+    /// The requirements that the edit breaks.
     pub rows: Vec<RowId>,
 }
 

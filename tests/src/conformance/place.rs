@@ -1,4 +1,4 @@
-//! Places: comments in the code that say which rule it obeys.
+//! Places: comments in the code that name the rule that the code obeys.
 //!
 //! A place is a comment such as `RFC 5041 section 5.2 (DDP-071): ...` in the sources of `dp`, `tcp-lite` or
 //! `iwarp`, outside of tests. The parentheses contain ids and ranges as in a [`statement`]. The comment
@@ -177,7 +177,7 @@ fn named(words: &str) -> Vec<std::result::Result<Vec<RowId>, String>> {
     found
 }
 
-/// The document and the section in front of the id lead a reader to the text of the rule.
+/// Checks that the RFC and the section precede the id, so that a reader finds the text of the rule.
 fn says_where(before: &str, rows: Vec<RowId>) -> std::result::Result<Vec<RowId>, String> {
     for row in &rows {
         let title = row.doc.title();

@@ -54,8 +54,8 @@ impl Requirements {
         self.ledger.mutations.iter().find(|mutation| mutation.edit.name == name)
     }
 
-    /// The tests to try a mutation with: all that name its rows and run without devices or, with `again`, one
-    /// for each row that found it before, so that little is built.
+    /// The tests for a trial of a mutation: all that name its rows and run without devices. With `again`,
+    /// for each row only one test that found the mutation before, so that little is built.
     fn tests(&self, mutation: &Mutation, again: bool) -> Result<BTreeMap<RowId, Vec<Test>>> {
         let before = self.trials.get(&mutation.edit.name).filter(|_| again);
         let mut tests = BTreeMap::new();
@@ -92,7 +92,7 @@ impl Requirements {
         Ok(Trial { digest, killers })
     }
 
-    /// Without the mutation every test has to pass, otherwise a failure would mean nothing.
+    /// Checks that every test passes without the mutation; otherwise a failure would mean nothing.
     fn see_sound(&mut self, batches: &[Batch]) -> Result<()> {
         for batch in batches {
             if batch.tests.iter().all(|test| self.sound.contains(test)) {

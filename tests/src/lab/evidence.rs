@@ -1,8 +1,8 @@
-//! What a test leaves behind when it fails: the frames on the wire, and the status of the programs of this
-//! user, second by second.
+//! The evidence of a failed test: the frames on the wire, and the status of the programs of this user,
+//! second by second.
 //!
-//! A test that falls silent once in a hundred runs cannot be repeated, so the evidence is gathered in every
-//! run, and thrown away when the test has passed.
+//! A failure that occurs once in a hundred runs cannot be repeated at will, so the evidence is gathered in
+//! every run, and deleted when the test has passed.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -15,20 +15,20 @@ use super::process::{Process, Run};
 use super::{Namespace, Result, suite};
 use crate::lab_error;
 
-/// Bytes of each frame that are kept: all headers, up to those of RDMAP behind one FPDU.
+/// Captured bytes of each frame: all headers, up to RDMAP's in the first FPDU.
 const SNAP_BYTES: &str = "160";
-/// The frames are kept in so many files of so many million bytes; the oldest is overwritten.
+/// Number of files with captured frames, and millions of bytes of each; the oldest file is overwritten.
 const FILES: [&str; 2] = ["4", "16"];
-/// From one look at the status to the next.
+/// Interval of status samples.
 const NEXT_LOOK: Duration = Duration::from_secs(1);
-/// Looks that are kept.
+/// Number of kept status samples.
 const LOOKS: usize = 90;
 /// Frames whose lines are printed.
 const FRAMES_SHOWN: usize = 40;
 /// Time limit of a command that writes evidence.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// The evidence of the test that runs. Nothing is left of it unless it is kept.
+/// The evidence of the running test. It is deleted on drop unless [kept](Self::keep).
 pub struct Evidence {
     folder: PathBuf,
     capture: Option<Process>,
@@ -36,7 +36,7 @@ pub struct Evidence {
 }
 
 impl Evidence {
-    /// Captures the frames of a device, and looks at the status of all programs of this user and at the
+    /// Captures the frames of a device, and samples the status of all programs of this user and the
     /// processor time of `watched`, such as the process of a virtual machine.
     ///
     /// # Errors
@@ -66,7 +66,7 @@ impl Evidence {
         Ok(Self { folder, capture: Some(capture), looks: Some((stop, looks)) })
     }
 
-    /// Keeps it, with what the caller knows. Returns lines that say where it is, with the last frames.
+    /// Keeps the evidence, with the caller's `texts`. Returns lines with its path and the last frames.
     ///
     /// # Errors
     /// If a file cannot be written.
@@ -133,7 +133,7 @@ fn look(watched: Option<u32>) -> String {
     format!("load {}{ticks} {shown}", load.trim_end())
 }
 
-/// The time that a process has had on processors, in ticks of 10 ms (proc(5), fields 14 and 15 of `stat`).
+/// The processor time of a process, in ticks of 10 ms (proc(5), fields 14 and 15 of `stat`).
 fn processor_ticks(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split(' ').collect();

@@ -18,8 +18,8 @@ use super::scratch::{ordinal, run_name};
 use super::{LabError, Result};
 use crate::ensure;
 
-/// Time limit of one `ip` or `ethtool`. They wait for each other, and removing devices for the kernel's RCU
-/// grace periods.
+/// Time limit of one `ip` or `ethtool`. These tools wait for each other, and the removal of devices waits
+/// for the kernel's RCU grace periods.
 const TOOL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A network namespace with its loopback up. Dropping it kills its processes and removes its devices.
@@ -93,7 +93,7 @@ impl Namespace {
         Ok(())
     }
 
-    /// Turns the offloads on that [`veth`] turns off: frames of up to 64 KiB pass, without checksums.
+    /// Turns on the offloads that [`veth`] turns off: frames of up to 64 KiB pass, without checksums.
     ///
     /// # Errors
     /// If `ethtool` fails, with its output.
@@ -104,7 +104,8 @@ impl Namespace {
         Ok(())
     }
 
-    /// Runs `act` on a thread in it: a socket stays in the namespace of the thread that has made it.
+    /// Runs `act` on a thread in the namespace: a socket stays in the namespace of the thread that created
+    /// it.
     ///
     /// # Errors
     /// If the thread may not enter the namespace.
@@ -173,8 +174,8 @@ impl Namespace {
     }
 
     /// Waits until the kernel of the namespace and `host` have resolved each other: until the host refuses a
-    /// connection to a port where nobody listens. A machine that has just started may be silent for longer
-    /// than a neighbour is asked for, 3 s.
+    /// connection to a port without a listener. A machine that has just started may be silent for longer
+    /// than the 3 s of neighbour resolution.
     ///
     /// # Errors
     /// If it does not answer after `limit`.

@@ -67,7 +67,7 @@ impl NicLab {
         Ok(Arc::new(lab))
     }
 
-    /// Puts a program, with its libraries, where the machines find it by its name.
+    /// Copies a program, with its libraries, to the folder where the machines find it by its name.
     ///
     /// # Errors
     /// If a library is missing.
@@ -131,7 +131,7 @@ impl NicMachine {
         self.run(ASK_TIMEOUT, ["sh", "-c", script]).check(ASK_TIMEOUT)
     }
 
-    /// Takes the carrier of a NIC, or gives it.
+    /// Turns the carrier of a NIC off or on.
     ///
     /// # Errors
     /// If QEMU does not know the NIC.
@@ -143,7 +143,7 @@ impl NicMachine {
             .map(drop)
     }
 
-    /// Takes a NIC with `port=on` out of the machine, which notices some time later, or puts it back.
+    /// Unplugs a NIC with `port=on`, which the machine notices some time later, or plugs it in again.
     ///
     /// # Errors
     /// If it has no such NIC.

@@ -14,7 +14,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use super::{LabError, Result};
 use crate::lab_error;
 
-/// How long the output of a program that has ended may take to arrive.
+/// Maximum time for the remaining output of a program that has ended.
 const REST_WITHIN: Duration = Duration::from_secs(30);
 
 /// A program to be run. Its output is captured; its standard input is empty, or a file.
@@ -275,8 +275,8 @@ impl Process {
         Ok(Ended { what: self.what.clone(), status, text: self.text(), waited })
     }
 
-    /// Waits until it ends, or for `limit`. Sleeps all the time: to look every few milliseconds would take a
-    /// processor from programs that are measured.
+    /// Waits until it ends, or for `limit`. Sleeps meanwhile: polling every few milliseconds would take
+    /// processor time from measured programs.
     fn await_end(&self, limit: Duration) -> Result<()> {
         let pid = Pid::from_child(&self.child);
         let ended =

@@ -29,8 +29,8 @@ pub fn iwprobe() -> Result<PathBuf> {
     program("iwprobe", "iwprobe", &["--package", "tests"])
 }
 
-/// `uwarp`, which runs unmodified programs on its library beside it: copies of both, since other tests that
-/// run beside this one build them with other features.
+/// `uwarp`, which runs unmodified programs with the library in its folder. Returns copies of both, since
+/// concurrent tests build them with other features.
 ///
 /// # Errors
 /// If it does not build.

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::Result;
 
-/// The name of this run, a prefix of the names of all its namespaces: given by `scripts/test`, which removes
-/// them by it, or made from the process id.
+/// The name of this run, a prefix of the names of all its namespaces: set by `scripts/test`, which uses it
+/// to remove the namespaces, or made from the process id.
 pub fn run_name() -> String {
     std::env::var("UWARP_LAB").unwrap_or_else(|_| format!("uw{}", std::process::id()))
 }

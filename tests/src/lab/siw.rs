@@ -64,7 +64,7 @@ impl Siw {
         self.peer().args(["exec", "-t", &limit.as_secs().max(1).to_string(), &self.name, "--"]).args(argv)
     }
 
-    /// Copies a program of ours into the machine.
+    /// Copies one of our programs into the machine.
     ///
     /// # Errors
     /// If the machine does not accept it.

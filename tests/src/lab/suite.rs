@@ -80,10 +80,10 @@ fn on_path(name: &str) -> bool {
     std::env::split_paths(&path).any(|dir| dir.join(name).is_file())
 }
 
-/// The test that runs, as `SUITE-TEST`: a suite runs one at a time.
+/// The running test, as `SUITE-TEST`: a suite runs one test at a time.
 static CURRENT: Mutex<String> = Mutex::new(String::new());
 
-/// The name of the test that runs, for files that it leaves behind.
+/// The name of the running test, for files that it leaves behind.
 pub(super) fn current() -> String {
     CURRENT.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }

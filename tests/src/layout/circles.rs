@@ -1,8 +1,8 @@
-//! Circles: file modules of a crate use each other in one direction only, but for the circles that
-//! [`LAYOUTS`](super::table::LAYOUTS) allows.
+//! Cycles of modules: file modules of a crate use each other in one direction only, except for the cycles
+//! that [`LAYOUTS`](super::table::LAYOUTS) allows.
 //!
-//! A parent that only hands on the items of its children (`pub use`) does not use them. What a module inside
-//! of a file uses, its file uses.
+//! A parent that only re-exports the items of its children (`pub use`) does not use them. A file uses
+//! whatever its inner modules use.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ use super::uses::{Crate, ModulePath};
 
 /// File modules that use each other.
 pub struct Circle {
-    /// How many they are.
+    /// The number of modules.
     pub modules: usize,
     /// The uses, one on a line.
     pub uses: String,
@@ -36,7 +36,7 @@ fn modules_use_each_other_in_one_direction() {
     assert!(bad.is_empty(), "{}", bad.join("\n"));
 }
 
-/// The parts of a queue pair know each other in one direction: nothing in `queues` is in a circle.
+/// The parts of a queue pair know each other in one direction: no cycle of modules contains `queues`.
 #[test]
 fn the_queues_of_iwarp_have_no_circle() {
     let circles = circles(&Crate::of(modules("iwarp/src/lib.rs", Tests::LeftOut)));
@@ -44,7 +44,7 @@ fn the_queues_of_iwarp_have_no_circle() {
     assert!(bad.is_empty(), "{}", bad.iter().map(|circle| &*circle.uses).collect::<Vec<_>>().join("\n"));
 }
 
-/// The circles of a crate, each with the uses that it consists of.
+/// The cycles of a crate, each with its uses.
 pub fn circles(parts: &Crate) -> Vec<Circle> {
     let file = |path: &ModulePath| {
         let len = (0..=path.len()).rev().find(|&len| parts.modules.contains_key(&path[..len]));
@@ -86,7 +86,7 @@ pub fn circles(parts: &Crate) -> Vec<Circle> {
     circles
 }
 
-/// The modules that `from` uses, directly or by others.
+/// The modules that `from` uses, directly or through other modules.
 fn reached<'a>(
     direct: &BTreeMap<&'a ModulePath, BTreeSet<&'a ModulePath>>,
     from: &'a ModulePath,

@@ -1,8 +1,8 @@
-//! Each field of a configuration says its default where users read about the field.
+//! Checks that the doc comment of each configuration field states its default.
 
 use std::path::Path;
 
-/// The configurations of users, and the fields that have no default: users give them.
+/// The users' configurations, each with the fields without a default, which users have to set.
 const CONFIGURATIONS: &[(&str, &str, &[&str])] = &[
     ("iwarp/src/verbs/cm/param.rs", "ConnParam", &[]),
     ("iwarp/src/verbs/cm/param.rs", "ResponderOptions", &[]),
@@ -29,7 +29,7 @@ const CONFIGURATIONS: &[(&str, &str, &[&str])] = &[
     ("dp/src/link/config.rs", "LinkConfig", &[]),
 ];
 
-/// The fields of a struct that say no default.
+/// The fields of a struct whose doc comments state no default.
 fn silent_fields<'a>(source: &'a str, name: &str) -> Vec<&'a str> {
     let begins = |line: &&str| {
         let rest = line.strip_prefix("pub struct ").and_then(|rest| rest.strip_prefix(name));

@@ -1,10 +1,10 @@
-//! Floors: a module names only modules of the floors that [`LAYOUTS`] lets it know.
+//! Layers ("floors"): a module names only modules of the floors that [`LAYOUTS`] allows.
 //!
-//! A name counts for the floor where it is defined and for the floor of the path that is written, so a name
-//! that another floor hands on (`pub use`) is an arrow to that other floor. Links in comments do not count.
+//! A name counts for the floor of its definition and for the floor of the written path, so a name that
+//! another floor re-exports (`pub use`) is an arrow to that floor too. Links in comments do not count.
 //!
-//! A type has its methods on its own floor: another floor's `impl` could be called from below without a
-//! path that shows it.
+//! The methods of a type have to be on its floor: lower floors could call the `impl` of another floor
+//! without a path that shows this.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -19,7 +19,7 @@ struct Plan {
     /// The folder. It is above all floors.
     folder: ModulePath,
     floors: Vec<Floor>,
-    /// Whether each floor has to use all that it may know.
+    /// Whether each floor has to use every floor that it may know.
     exact: bool,
 }
 
@@ -159,7 +159,7 @@ impl Plan {
         })
     }
 
-    /// What a floor names of others.
+    /// The uses of other floors by a floor.
     fn arrows(&self, parts: &Crate) -> BTreeSet<Arrow> {
         let mut arrows = BTreeSet::new();
         for each in parts.uses() {

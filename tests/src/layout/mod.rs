@@ -1,5 +1,5 @@
-//! The layout of the crates' sources: their modules keep to floors (`floors`) and use each other in one
-//! direction ([`circles`]). [`table`] has what each crate keeps to. The fields of configurations say their
+//! The layout of the crates' sources: their modules form layers (`floors`) and use each other in one
+//! direction ([`circles`]). [`table`] has the rules of each crate. The fields of configurations state their
 //! defaults (`defaults`).
 
 pub mod circles;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::words::words;
 
-/// A module: a file, or a module inside of one.
+/// A module: a file, or a module inside a file.
 #[derive(Debug)]
 pub struct Module {
     /// Its path in its crate; empty for the root.
@@ -16,16 +16,16 @@ pub struct Module {
     pub of_file: Vec<String>,
     /// Its file, from the root of the repository.
     pub file: PathBuf,
-    /// Names, `::`, and single other characters, without those of the modules inside.
+    /// Names, `::`, and single other characters, without the words of inner modules.
     pub words: Vec<String>,
 }
 
-/// Whether code for tests only belongs to the modules.
+/// Whether test-only code belongs to the modules.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Tests {
-    /// It belongs to them.
+    /// Test-only code is kept.
     Kept,
-    /// It does not.
+    /// Test-only code is left out.
     LeftOut,
 }
 
@@ -34,7 +34,7 @@ pub fn modules(root: &str, tests: Tests) -> Vec<Module> {
     modules_in(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/..")), root, tests)
 }
 
-/// The same of another checkout.
+/// As [`modules`], for another checkout.
 pub fn modules_in(checkout: &Path, root: &str, tests: Tests) -> Vec<Module> {
     let mut modules = Vec::new();
     read(checkout, Vec::new(), Path::new(root), tests, &mut modules);
@@ -61,7 +61,7 @@ fn read(checkout: &Path, path: Vec<String>, file: &Path, tests: Tests, modules: 
     }
 }
 
-/// The module that is a file, and the modules inside of it.
+/// The module of a file, and its inner modules.
 pub fn split(path: &[String], file: &Path, text: &str, tests: Tests) -> Vec<Module> {
     let mut words = words(text);
     if tests == Tests::LeftOut {
@@ -102,7 +102,8 @@ pub fn split(path: &[String], file: &Path, text: &str, tests: Tests) -> Vec<Modu
     found.into_iter().rev().map(module).collect()
 }
 
-/// The names of the modules that are other files of the crate. A file with a `path` belongs to another one.
+/// The names of the modules that are other files of the crate. A file with a `path` attribute belongs to
+/// another crate.
 fn declared(words: &[String]) -> impl Iterator<Item = &str> {
     let ends = |word: &String| [";", "{", "}"].contains(&word.as_str());
     let mods = (2..words.len()).filter(|&at| words[at - 2] == "mod" && words[at] == ";");
@@ -113,7 +114,7 @@ fn declared(words: &[String]) -> impl Iterator<Item = &str> {
     .map(|at| words[at - 1].as_str())
 }
 
-/// Takes out each item that has an attribute with `cfg` and `test`.
+/// Removes each item that has an attribute with `cfg` and `test`.
 fn without_tests(words: &[String]) -> Vec<String> {
     let mut left = Vec::new();
     let mut at = 0;

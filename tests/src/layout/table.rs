@@ -1,4 +1,4 @@
-//! The one table of all crates: the floors of their modules, and the largest circle that each may have.
+//! The table of all crates: the layers ("floors") of their modules, and the largest allowed cycle of each.
 
 /// A crate whose layout is checked.
 pub struct Layout {
@@ -6,15 +6,15 @@ pub struct Layout {
     pub root: &'static str,
     /// The floors of its modules.
     pub floors: Floors,
-    /// Modules of the largest circle of modules that use each other, and the reason for it.
+    /// Number of modules in the largest allowed cycle, and the reason for it.
     pub largest_circle: (usize, &'static str),
 }
 
-/// Which modules of a crate may name which others.
+/// The rule for the uses between modules of a crate.
 pub enum Floors {
-    /// Only circles are checked.
+    /// Only cycles are checked.
     None,
-    /// Folders. Unit tests keep to them, too.
+    /// Folders. Unit tests obey them, too.
     Folders(&'static [Folder]),
     /// Files with a table `| floor | modules | what |` at their head. A module uses only modules of lower
     /// floors; tests may use all.
@@ -25,7 +25,7 @@ pub enum Floors {
 pub struct Folder {
     /// Its path in the crate.
     pub path: &'static str,
-    /// The folders that its files may name. They come before it in the table, so that there is no circle.
+    /// The folders that its files may name. They come before it in the table, so that there is no cycle.
     pub knows: &'static [&'static str],
 }
 

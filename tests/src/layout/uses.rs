@@ -1,6 +1,6 @@
-//! What the modules of a crate use of each other: the one parser of `use` and of paths.
+//! The uses between the modules of a crate: parses `use` and paths.
 //!
-//! Module A uses module B if A names something that is defined in B, by whatever path.
+//! Module A uses module B if A names an item that is defined in B, by any path.
 
 use std::collections::BTreeMap;
 
@@ -12,28 +12,28 @@ pub type ModulePath = Vec<String>;
 
 /// The modules of a crate, by path.
 pub struct Crate {
-    /// By their paths.
+    /// The modules by their paths.
     pub modules: BTreeMap<ModulePath, Module>,
-    /// The names that a module has by `use`, with the paths that they stand for.
+    /// The names that a module imports by `use`, with their paths.
     imports: BTreeMap<(ModulePath, String), ModulePath>,
 }
 
 /// `A uses B: C`.
 pub struct Use {
-    /// The module that uses something.
+    /// The using module.
     pub from: ModulePath,
-    /// The path that is written, from the root of the crate.
+    /// The written path, from the root of the crate.
     pub path: ModulePath,
-    /// The module where the thing is defined.
+    /// The module that defines the item.
     pub to: ModulePath,
     /// Its name there; empty for the module itself.
     pub item: String,
-    /// Only handed on, by `pub use`.
+    /// True for a re-export by `pub use`.
     pub public: bool,
 }
 
 impl Crate {
-    /// Of all modules of the crate.
+    /// The crate of these modules.
     pub fn of(modules: Vec<Module>) -> Self {
         let mut this = Self { modules: BTreeMap::new(), imports: BTreeMap::new() };
         for mut module in modules {
@@ -52,7 +52,7 @@ impl Crate {
         this
     }
 
-    /// A path from the root of the crate, if it leads into the crate. Without regard to imports.
+    /// A path from the root of the crate, if it leads into the crate, ignoring imports.
     fn absolute(&self, from: &[String], path: &[String]) -> Option<ModulePath> {
         let mut base = from.to_vec();
         let mut rest = path;
@@ -81,7 +81,7 @@ impl Crate {
         Some(base)
     }
 
-    /// The module where the thing at this path is defined, and its name there; none for a module.
+    /// The module that defines the item at this path, and the item's name there; none for a module.
     fn definition(&self, path: &[String]) -> Option<(ModulePath, String)> {
         let mut path = path.to_vec();
         // As many imports on the way as no sane path has.
@@ -98,7 +98,7 @@ impl Crate {
         None
     }
 
-    /// All uses, each as often as it is written. Uses of a module's own items are none.
+    /// All uses, each as often as it is written, except uses of a module's own items.
     pub fn uses(&self) -> Vec<Use> {
         let mut uses = Vec::new();
         for module in self.modules.values() {

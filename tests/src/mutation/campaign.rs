@@ -29,14 +29,14 @@ pub trait Suite {
     /// The names of all, in order.
     fn names(&self) -> Vec<String>;
 
-    /// Whether the record says that this one was found.
+    /// Whether the record contains this mutation as found.
     fn is_recorded(&self, name: &str) -> bool;
 
-    /// Whether that applies to its present form.
+    /// Whether the record is about the present form of the mutation.
     fn is_current(&self, name: &str) -> bool;
 
-    /// Tries one with everything that may find it, or with `again` with what found it before. Returns how it
-    /// was found.
+    /// Tries a mutation with all tests that may find it, or, with `again`, with the tests that found it
+    /// before. Returns how it was found.
     ///
     /// # Errors
     /// If it was not found, or cannot be tried.

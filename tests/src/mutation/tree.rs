@@ -16,11 +16,11 @@ pub struct Tree {
     /// The work tree.
     root: PathBuf,
     path: PathBuf,
-    /// Where cargo builds, shared with the work tree: dependencies are built there already, and the crates of
-    /// the copy get other names because of their paths.
+    /// Cargo's build folder, shared with the work tree: dependencies are built there already, and the crates
+    /// of the copy get other file names because of their paths.
     built: PathBuf,
-    /// Where cargo puts the finished programs of the copy. Those of the work tree have the same names, and a
-    /// build of it may end between a build of the copy and the start of its program.
+    /// The folder of the copy's finished programs. Programs of the work tree have the same names, and could
+    /// be rebuilt between a build of the copy and the start of its program.
     programs: PathBuf,
     /// Locked, so that no other process breaks the same copy.
     _lock: File,

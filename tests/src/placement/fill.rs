@@ -1,9 +1,9 @@
 //! The work left at a receiver when a hole is filled, in real time.
 //!
-//! One segment is withheld while everything after it is received. Then it arrives. The time from there to the
-//! last completion that it allows is the delay that an application sees in addition to the network's. Without
-//! markers it is a burst of work, since all bytes after the hole are checked and copied then. The wire is a
-//! queue in memory, one core polls the receiver, and the sender receives nothing until the end.
+//! One segment is withheld while all later segments are received. Then it arrives. The time from its arrival
+//! to the last completion that it allows is the delay that an application sees in addition to the network's.
+//! Without markers this is a burst of work, since all bytes after the hole are checked and copied then. The
+//! wire is a queue in memory, one core polls the receiver, and the sender receives nothing until the end.
 
 use std::time::Instant;
 

@@ -13,7 +13,7 @@ use super::{Traffic, text};
 use crate::pattern::Pattern;
 use testkit::packet::Tcp;
 
-/// Most messages that are posted and not delivered.
+/// Maximum number of messages that are posted and not delivered.
 const SLOTS: u64 = 16;
 
 /// Bytes of the announcement of a Write: its number, from 1, so that it differs from unwritten memory.
@@ -210,13 +210,13 @@ impl Flow {
         Ok(())
     }
 
-    /// A segment reaches the receiver, which has not processed it yet.
+    /// Called when a segment reaches the receiver, which has not processed it yet.
     pub(super) fn arriving(&mut self, now_us: u64, tcp: &Tcp) -> Result<(), String> {
         let (slots, oldest) = (&self.slots, self.delivered);
         self.follow.arriving(now_us, tcp, &mut |piece| slots.holds(piece, oldest))
     }
 
-    /// The receiver was polled.
+    /// Called after the receiver was polled.
     pub(super) fn arrived(&mut self, now_us: u64, refused: bool) -> Result<(), String> {
         let (slots, oldest) = (&self.slots, self.delivered);
         let passed = self.follow.arrived(now_us, refused, &mut |piece| slots.holds(piece, oldest))?;
@@ -241,7 +241,7 @@ impl Flow {
         Ok(())
     }
 
-    /// The receiver's user gets a completion.
+    /// Called when the receiver's user gets a completion.
     pub(super) fn completed(&mut self, now_us: u64, wc: &WorkCompletion) -> Result<(), String> {
         if wc.wr_id != self.delivered {
             return Err(format!("message {} completes, {} is next", wc.wr_id, self.delivered));

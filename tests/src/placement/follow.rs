@@ -1,5 +1,5 @@
-//! One connection seen from outside: the parts of its stream that have arrived, the FPDUs behind a hole, and
-//! when each was placed.
+//! The external view of one connection: the parts of its stream that have arrived, the FPDUs behind a hole,
+//! and the time when each was placed.
 
 use std::collections::VecDeque;
 
@@ -29,7 +29,7 @@ pub(super) struct Placed {
 pub(super) struct Counts {
     /// FPDUs that were complete behind a hole.
     pub(super) behind: u64,
-    /// Those of them that were in memory before the hole was filled.
+    /// FPDUs of `behind` that were in memory before the hole was filled.
     pub(super) early: u64,
 }
 
@@ -72,7 +72,7 @@ impl Follow {
         next.checked_add_signed(i64::from(distance))
     }
 
-    /// The sender sends or retransmits a segment.
+    /// Called when the sender sends or retransmits a segment.
     pub(super) fn sent_segment(&mut self, tcp: &Tcp, frame: &[u8]) {
         if tcp.has(flag::SYN) {
             self.isn = Some(tcp.seq);
@@ -108,8 +108,8 @@ impl Follow {
         Ok(())
     }
 
-    /// The receiver was polled. Returns the FPDUs that the frontier has passed. With `refused`, the
-    /// receiver's TCP dropped the segment because of a limit, which concerns only bytes behind a hole.
+    /// Called after the receiver was polled. Returns the FPDUs that the frontier has passed. With `refused`,
+    /// the receiver's TCP dropped the segment because of a limit, which concerns only bytes behind a hole.
     ///
     /// # Errors
     /// If an FPDU that the frontier has passed is not in memory.

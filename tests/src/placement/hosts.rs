@@ -47,7 +47,7 @@ pub(crate) struct Connected {
     _ids: [CmId; 2],
 }
 
-/// One host, and the socket that its frames go through.
+/// One host, and the socket for its frames.
 fn host(side: usize, config: &HostsConfig) -> (Host, Socket) {
     let (port, socket) = port(side, config.mtu, config.mbufs);
     let key = Setup::keys(config.seed)[side];

@@ -1,10 +1,10 @@
 //! Measures out-of-order placement: with markers, the payload behind a hole is in the application's memory
-//! before the hole is filled (RFC 5044 section 4.3, appendix B.2). Measures how much of it, the memory that
-//! is held meanwhile, and the benefit.
+//! before the hole is filled (RFC 5044 section 4.3, appendix B.2). Measures the share of this payload, the
+//! memory that is held meanwhile, and the benefit.
 //!
-//! There are two engines and one sender. The measurements are made from outside: a parser of this module
-//! reads the stream off the wire, and an FPDU counts as placed when its bytes are in the receiver's memory.
-//! The only counter used is that of bytes that the engine's TCP has dropped.
+//! There are two engines and one sender. The measurements are external: a parser of this module reads the
+//! stream from the wire, and an FPDU counts as placed when its bytes are in the receiver's memory. Only the
+//! number of bytes that the engine's TCP has dropped comes from a counter of the engine.
 //!
 //! | file | what |
 //! |---|---|

@@ -24,7 +24,7 @@ const MBUFS: usize = 8192;
 /// Limit of the queue in front of the wire.
 const QUEUE_BYTES: u64 = 1 << 20;
 
-/// Longest run.
+/// Maximum duration of a run.
 const LIMIT_US: u64 = 600_000_000;
 
 /// The parameters of the measurement.
@@ -64,7 +64,7 @@ pub struct Outcome {
     pub lost: u64,
     /// Bytes of payload in FPDUs that were complete behind a hole.
     pub behind: u64,
-    /// Those of them that were in memory before the hole was filled.
+    /// The part of `behind` that was in memory before the hole was filled.
     pub early: u64,
     /// Bytes behind a hole that the receiver dropped, since it keeps a limited number of holes.
     pub dropped: u64,

@@ -1,5 +1,5 @@
-//! An engine of ours on a device, and connections to a target. Either the target listens and we connect, or
-//! the other way round.
+//! Our engine on a device, and connections to a target. Either the target listens and we connect, or the
+//! reverse.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ use crate::{ensure, lab_error};
 /// The side that listens.
 #[derive(Clone, Copy, Debug)]
 pub enum Role {
-    /// The target, there.
+    /// The target, at this address.
     Connect(SocketAddr),
     /// We, on this port.
     Listen(u16),
@@ -32,7 +32,7 @@ pub struct Lab {
     engine: Engine,
     context: Context,
     events: EventChannel,
-    /// Events that arrived while another one was awaited: a connecting target does not wait.
+    /// Events that arrived while the lab waited for another event: a connecting target does not wait.
     kept: Vec<CmEvent>,
     role: Role,
     crc: bool,

@@ -1,5 +1,5 @@
 //! Our verbs against a target of `tests/iwprobe/TARGET.md`: private data requests scenes, and the target's
-//! report says what the other end saw.
+//! report has the observations of the other end.
 //!
 //! [`words`] parses the target's messages. [`Lab`] makes the connections in either direction.
 

@@ -14,14 +14,14 @@ pub struct StagWord {
     pub length: usize,
 }
 
-/// The stage message: what a target has set up.
+/// The stage message: the objects that a target has set up.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stage {
     /// For each `mr` of the scene, in order; `None` if its stack does not support it.
     pub regions: Vec<Option<StagWord>>,
 }
 
-/// A completion of the target's.
+/// A completion of the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
     /// `R`, `V`, `I`, or the operation's letter.
@@ -35,7 +35,7 @@ pub struct Completion {
 }
 
 impl Completion {
-    /// A successful one over `bytes`.
+    /// A successful completion over `bytes`.
     pub fn of(kind: char, bytes: &[u8]) -> Self {
         Self { kind, status: 0, length: bytes.len(), crc: crc32c::crc32c(bytes) }
     }

@@ -11,7 +11,7 @@ macro_rules! occurrences {
             $($(#[$about])* #[doc = $text] $name,)*
         }
 
-        /// All of them, with their descriptions.
+        /// All occurrences, with their descriptions.
         pub const OCCURRENCES: &[(Occurrence, &str)] = &[$((Occurrence::$name, $text),)*];
     };
 }

@@ -106,7 +106,7 @@ pub struct Plan {
     pub loss_rules: Vec<LossRule>,
     /// Frames delayed.
     pub reorder_ppm: u32,
-    /// Longest such delay.
+    /// Maximum delay of such frames.
     pub reorder_us: u64,
     /// Frames duplicated.
     pub duplicate_ppm: u32,
@@ -118,15 +118,15 @@ pub struct Plan {
     pub renege_ppm: u32,
     /// Frames after which a forged one is inserted.
     pub forge_ppm: u32,
-    /// Frames marked whatever the length of the queue.
+    /// Frames marked independently of the queue length.
     pub mark_ppm: u32,
     /// Segments split.
     pub split_ppm: u32,
-    /// Segments joined: the most bytes, and how long each waits for the next.
+    /// Segments joined: the maximum bytes, and how long each waits for the next.
     pub join: Option<(usize, u64)>,
     /// Smaller MTUs.
     pub small_mtus: Vec<SmallMtu>,
-    /// Periods in which everything is lost.
+    /// Periods in which all frames are lost.
     pub blackouts: Vec<Span>,
 }
 

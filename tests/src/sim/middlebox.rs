@@ -6,7 +6,7 @@ use testkit::packet::{Damage, Frame, Tcp, flag, parse};
 /// Joins consecutive segments of one flow.
 #[derive(Debug)]
 pub struct Coalescer {
-    /// Most bytes of payload in a joined segment.
+    /// Maximum bytes of payload in a joined segment.
     max_bytes: usize,
     /// How long a segment waits for the next.
     hold_us: u64,

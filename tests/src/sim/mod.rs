@@ -1,4 +1,4 @@
-//! The simulator: two hosts on a wire with seeded faults, and rules for everything they do.
+//! The simulator: two hosts on a wire with seeded faults, and rules for their behaviour.
 //!
 //! Time is virtual and events are discrete. One number replays a whole run: the same scenario and seed give
 //! the same bytes at the same microseconds. Nothing here looks into the stacks: the rules check frames, at

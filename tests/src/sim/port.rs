@@ -11,7 +11,7 @@ use dp::{
 
 use super::steering::{Steering, SteeringPlan};
 
-/// Least space of one buffer, bytes, as in ordinary devices. A buffer is larger for a longer frame.
+/// Minimum space of one buffer, bytes, as in ordinary devices. A buffer is larger for a longer frame.
 const DATA_BYTES_MIN: usize = 2048;
 
 /// A frame that the host passed to the port.

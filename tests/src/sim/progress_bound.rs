@@ -11,8 +11,8 @@
 //! since it was first sent. So `S` covers the last wait for a timer, which runs from the time when the oldest
 //! byte was sent, whatever was acknowledged in between. The next wait is twice as long, since a timer stays
 //! backed off when a retransmission is acknowledged (RFC 6298 section 5). A second wait is never needed: the
-//! retransmission arrives, or another fault has occurred, if only a full queue. (Pacing delays a segment by a
-//! smoothed round trip at most, which is less than a timeout.)
+//! retransmission arrives, or another fault has occurred, if only a full queue. (Pacing delays a segment by
+//! at most a smoothed round trip, which is less than a timeout.)
 //!
 //! If both sides use timestamps, the bound is `min(rto_max, 6 (S + R)) + R`: a delayed acknowledgement then
 //! counts as a round trip, by its echo (RFC 7323 section 4.1), and the timeout after a measurement of `S` is

@@ -26,18 +26,18 @@ const QUIET_US: u64 = 160_000_000;
 /// The end of this time, in which no host may send TCP segments.
 const SILENCE_US: u64 = 3_000_000;
 
-/// Longest run, microseconds.
+/// Maximum duration of a run, microseconds.
 const END_US: u64 = 7_200_000_000;
 
-/// Polls without work that a host may ask for, in all and for each poll with work.
+/// Maximum polls without work that a host may ask for, in total and for each poll with work.
 const IDLE_POLLS: u64 = 1000;
 const IDLE_POLLS_PER_BUSY: u64 = 4;
 
-/// The same for each millisecond in which the host's port accepts nothing or its pool has no buffer: a stack,
-/// an engine and a user check that often whether this is over.
+/// Additional idle polls for each millisecond in which the host's port accepts no frame or its pool has no
+/// buffer: the stack, the engine and the user check this often whether the stall is over.
 const IDLE_POLLS_PER_STALLED_MS: u64 = 3;
 
-/// Most polls at one moment of virtual time.
+/// Maximum polls at one moment of virtual time.
 const POLLS_PER_INSTANT: u64 = 10_000;
 
 /// Why a run failed.
@@ -517,7 +517,7 @@ impl Run {
         Ok(all)
     }
 
-    /// All is done and time has passed: no host may send or hold anything.
+    /// Called when all work is done and time has passed: no host may send a frame or hold a buffer.
     fn finish(&mut self, end_us: u64) -> Result<(), String> {
         if self.sent_last_us + SILENCE_US > end_us {
             return Err(format!("frames are still being sent, the last at {} us", self.sent_last_us));

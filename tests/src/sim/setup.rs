@@ -128,9 +128,9 @@ impl HostSetup {
 /// A period in which a host cannot work, for a reason other than the wire.
 #[derive(Clone, Copy, Debug)]
 pub struct Stall {
-    /// When.
+    /// The period of the stall.
     pub span: Span,
-    /// What.
+    /// The kind of the stall.
     pub kind: StallKind,
 }
 
@@ -161,7 +161,7 @@ pub struct Setup {
     pub hosts: [HostSetup; 2],
     /// `links[i]` carries the frames that host `i` sends.
     pub links: [Plan; 2],
-    /// Large receive offload of each host: the most bytes, and how long a segment waits.
+    /// Large receive offload of each host: the maximum bytes, and how long a segment waits.
     pub lro: [Option<(usize, u64)>; 2],
     /// Periods in which both links are down.
     pub flaps: Vec<Span>,
@@ -207,7 +207,7 @@ impl Setup {
         self.links.iter().map(wire).sum::<u64>() + lro + delayed + user.unwrap_or(0)
     }
 
-    /// The keys of both hosts, from a random stream of their own.
+    /// The keys of both hosts, from their own random stream.
     pub fn keys(seed: u64) -> [[u8; 32]; 2] {
         [0, 1].map(|side| Part::Host(side).dice(seed).key())
     }

@@ -1,4 +1,4 @@
-//! How the device of a host chooses the queue of a frame: as RSS does, and in all wrong ways.
+//! How the device of a host chooses the queue of a frame: as RSS does, and by wrong rules.
 
 use dp::{Flow, Rss, RssFields};
 
@@ -8,15 +8,15 @@ pub enum Rule {
     /// The hash and the table that it announces.
     #[default]
     Rss,
-    /// Another table than the one that it announces.
+    /// A table other than the announced one.
     OtherTable,
-    /// It announces nothing, and hashes with a key of its own.
+    /// It announces no rule, and hashes with another key.
     Unannounced,
     /// All frames go to the first queue.
     FirstQueue,
     /// Each frame goes to another queue.
     InTurn,
-    /// The table changes after so many frames, again and again.
+    /// The table changes each time after this many frames.
     Moving(u64),
 }
 
@@ -60,7 +60,7 @@ impl Steering {
         Self { plan: *plan, rss, frames: 0 }
     }
 
-    /// What it says about its rule.
+    /// The rule that the device announces.
     pub fn announced(&self) -> Option<Rss> {
         (self.plan.queues > 1 && self.plan.rule != Rule::Unannounced).then(|| self.rss.clone())
     }

@@ -1,4 +1,4 @@
-//! A hash of everything that happens. Two runs of one seed have the same hash.
+//! A hash of all frames with their times. Two runs of one seed have the same hash.
 
 /// The hash so far.
 #[derive(Clone, Copy, Debug)]

@@ -20,7 +20,7 @@ pub use end_options::EndOptions;
 /// The side that opens the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opener {
-    /// The peer, to this port of ours.
+    /// The peer, to our port.
     Passive(u16),
     /// We, to this address.
     Active(SocketAddr),

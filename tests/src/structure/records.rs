@@ -1,21 +1,21 @@
-//! What other programs have left: the instructions of each FPDU, and the times of the last run of `.ci/run`.
+//! Records of other programs: the instructions of each FPDU, and the times of the last run of `.ci/run`.
 
 use std::path::Path;
 use std::{fs, io};
 
 /// The baseline of `scripts/instructions`, below the root of the checkout.
 const INSTRUCTIONS: &str = "benches/baselines/instructions.csv";
-/// What `.ci/run` leaves, below the folder of builds.
+/// The record of `.ci/run`, below the folder of builds.
 const CI_TIMES: &str = "ci-times";
 
 /// A row of the baseline.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Instructions {
-    /// The load, and what of it.
+    /// The load, and the part of it that was counted.
     pub row: String,
     /// Instructions of one FPDU or acknowledgement.
     pub instructions: f64,
-    /// How many of them lock the bus.
+    /// How many of these instructions lock the bus.
     pub locked: f64,
 }
 
@@ -36,11 +36,11 @@ pub fn instructions(root: &Path) -> io::Result<Vec<Instructions>> {
         .collect()
 }
 
-/// The lines that the last run of `.ci/run` has left in the folder of builds `target`; `None` if there was no
-/// run, or if it did not come to its end.
+/// The lines that the last run of `.ci/run` has written to the folder of builds `target`; `None` if there was
+/// no run, or if it did not finish.
 ///
 /// # Errors
-/// A file that is there and cannot be read.
+/// A file that exists and cannot be read.
 pub fn ci_times(target: &Path) -> io::Result<Option<Vec<String>>> {
     match fs::read_to_string(target.join(CI_TIMES)) {
         Ok(text) => Ok(Some(text.lines().map(str::to_owned).collect())),

@@ -13,13 +13,13 @@ const LIST: &str = "tests/ways";
 /// The numbers of one way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Way {
-    /// What goes this way.
+    /// The name of the way.
     pub name: String,
     /// Functions in the list.
     pub functions: usize,
     /// Different files that have them.
     pub files: usize,
-    /// How often the next function is in a file that the way had left before.
+    /// How often the way returns to a file that it had left.
     pub returns: usize,
 }
 

@@ -14,7 +14,7 @@ use super::stage::Stage;
 use super::{ConnectionOptions, IDLE, Steps, text};
 use crate::contract::MAGIC;
 
-/// Before it connects again.
+/// Pause before the target connects again.
 const PAUSE: Duration = Duration::from_millis(20);
 /// The time without a listener after which the target gives up.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -67,10 +67,10 @@ enum Called {
     Failed(ConnectionError),
 }
 
-/// Connects to the probe at `remote` until that says goodbye.
+/// Connects to the probe at `remote` repeatedly, until the probe says goodbye.
 ///
 /// # Errors
-/// [`Error::Connect`] when nobody is there for ten seconds; what the verbs refuse; [`Error::Interrupted`].
+/// [`Error::Connect`] when no probe listens for ten seconds; an error of the verbs; [`Error::Interrupted`].
 pub fn call(end: &mut Endpoint, remote: SocketAddr, options: &ConnectionOptions) -> Result<(), Error> {
     let mut caller = Caller::new(&end.context, remote, options)?;
     super::run(end, &mut caller)

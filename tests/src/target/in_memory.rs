@@ -23,13 +23,13 @@ use super::{ConnectionOptions, Steps};
 use crate::lab::{LabError, Result};
 
 const PORT: u16 = 18_515;
-/// As `iwprobe` waits by default.
+/// The default time limits of `iwprobe`.
 const PATIENCE: Patience = Patience { timeout: Duration::from_secs(5), quiet: Duration::from_millis(200) };
-/// For the first connection.
+/// Time limit for the first connection.
 const WAIT: Duration = Duration::from_secs(30);
-/// How long startup may take, as with `iwprobe-target`.
+/// Time limit of startup, as in `iwprobe-target`.
 const STARTUP: Duration = Duration::from_secs(10);
-/// Longest step of the virtual time. The target checks the clock itself and reports no deadline.
+/// Maximum step of the virtual time. The target checks the clock itself and reports no deadline.
 const TICK_US: i64 = 1000;
 
 /// Runs the cases of the plan `name`.
@@ -155,7 +155,7 @@ impl Hosts {
         tcp_lite::Instant::from_micros(self.now_us)
     }
 
-    /// Polls both hosts once. If both are idle, advances the time, to `limit` at most.
+    /// Polls both hosts once. If both are idle, advances the time, at most to `limit`.
     fn poll(&mut self, limit: Instant) {
         let now = self.tcp_now();
         let mut busy = self.engine.poll_at(now);

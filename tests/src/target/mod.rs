@@ -23,10 +23,10 @@ use benches::endpoint::Endpoint;
 use benches::errors::Error;
 use iwarp::verbs::ConnParam;
 
-/// How long a connection may do nothing.
+/// Maximum time without activity on a connection.
 const IDLE: Duration = Duration::from_secs(20);
 
-/// How connections are made or accepted, whatever the scene.
+/// Options for making or accepting connections, in all scenes.
 #[derive(Clone, Debug)]
 pub struct ConnectionOptions {
     /// Depths, markers, CRC, revision, peer-to-peer.

@@ -8,12 +8,12 @@ use iwprobe::case::Case;
 use crate::lab::Result;
 use crate::{ensure, lab_error};
 
-/// One way.
+/// One configuration.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     /// Its name.
     pub name: &'static str,
-    /// The target listens and the probe connects, or the other way round.
+    /// True if the target listens and the probe connects; otherwise the reverse.
     pub listens: bool,
     /// Both ask for markers.
     pub markers: bool,
@@ -38,7 +38,7 @@ const LISTENS: Plan = Plan {
 };
 const CONNECTS: Plan = Plan { name: "listen_plain", listens: false, ..LISTENS };
 
-/// All ways, by the probe's command.
+/// All configurations, by the probe's command.
 pub const PLANS: [Plan; 7] = [
     LISTENS,
     Plan { name: "connect_markers_both_ways", markers: true, ..LISTENS },
@@ -52,11 +52,11 @@ pub const PLANS: [Plan; 7] = [
 /// The outcome of a case.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// Which case.
+    /// The name of the case.
     pub case: String,
     /// The name of its verdict.
     pub verdict: String,
-    /// Why, unless it conforms.
+    /// The reason, unless the case conforms.
     pub reason: String,
 }
 
@@ -67,7 +67,7 @@ impl From<&iwprobe::run::Outcome> for Outcome {
     }
 }
 
-/// The cases that do not apply: the run, the case, and what the probe says of it.
+/// The cases that do not apply: the run, the case, and the probe's reason.
 const NOT_APPLICABLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/probe-not-applicable.csv");
 
 /// A case with its reason.

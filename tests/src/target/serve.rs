@@ -17,7 +17,7 @@ use crate::contract::{MAGIC, MAX_TEXT};
 
 /// Connect requests that may wait.
 const BACKLOG: usize = 64;
-/// How long a connection may take to end after the next connect request has come.
+/// Maximum time for a connection to end after the next connect request.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The connection that is served.

@@ -17,7 +17,7 @@ use crate::contract::{MAGIC, SOURCE, pattern, pattern_byte};
 
 /// Space for all completions of a scene.
 const COMPLETIONS: usize = 512;
-/// `wr_id` of a text of ours, which is not part of the scene.
+/// `wr_id` of a text from this target, which is not part of the scene.
 const TEXT_ID: u64 = u64::MAX;
 /// First `wr_id` of operations; receives count from 0.
 const OPERATION_ID: u64 = 1000;
@@ -169,7 +169,7 @@ impl Stage {
         [vec![MAGIC.to_owned()], self.told.clone()].concat().join(" ")
     }
 
-    /// Sends a text of ours.
+    /// Sends a text to the probe.
     pub(super) fn say(&mut self, text: &str) -> Result<(), Error> {
         let desk = self.pd.reg_mr(text.len(), Access::LOCAL_WRITE)?;
         desk.write_at(0, text.as_bytes())?;

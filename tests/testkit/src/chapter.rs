@@ -1,12 +1,12 @@
-//! The blocks of code in a chapter of the guide (`docs`). A test takes each by the text before it and runs
-//! it, so that a block that no test knows fails.
+//! The blocks of code in a chapter of the guide (`docs`). A test takes each block by the text before it and
+//! runs it; a block that no test takes is an error.
 //!
 //! Fenced blocks of the kind `text` cannot be run by a test. Each other block can, indented or fenced.
 
-/// A chapter, and which of its blocks were taken.
+/// A chapter, and its blocks that no test has taken yet.
 #[derive(Debug)]
 pub struct Chapter {
-    /// Each with the text between it and the one before it.
+    /// The blocks, each with the text before it.
     blocks: Vec<Block>,
 }
 

@@ -1,4 +1,5 @@
-//! Seeded random numbers. Recorded seeds depend on each sequence: a change of one changes what they find.
+//! Seeded random numbers. Recorded seeds depend on each sequence: a changed sequence makes recorded seeds
+//! useless.
 
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
@@ -19,7 +20,7 @@ enum Generator {
     Xorshift64(u64),
 }
 
-/// How a number below a limit follows from one of 64 bits.
+/// How a number below a limit is computed from a 64-bit number.
 #[derive(Clone, Copy, Debug)]
 enum Reduction {
     /// The upper half of its product with the limit.
@@ -36,22 +37,22 @@ impl Dice {
         Self { generator: Generator::ChaCha8(rng), reduction: Reduction::Product }
     }
 
-    /// By ChaCha8.
+    /// A generator by ChaCha8.
     pub fn new(seed: u64) -> Self {
         Self::by_remainder(Generator::ChaCha8(ChaCha8Rng::seed_from_u64(seed)))
     }
 
-    /// By SplitMix64: cheaper, and good enough to draw work or bytes.
+    /// A generator by SplitMix64: cheaper, and good enough to draw work or bytes.
     pub fn split_mix(seed: u64) -> Self {
         Self::by_remainder(Generator::SplitMix64(seed))
     }
 
-    /// By a linear congruential generator: numbers of 31 bits.
+    /// A linear congruential generator, which draws numbers of 31 bits.
     pub fn linear(seed: u64) -> Self {
         Self::by_remainder(Generator::Linear(seed))
     }
 
-    /// By xorshift64: numbers of 40 bits.
+    /// A generator by xorshift64, which draws numbers of 40 bits.
     pub fn xorshift(seed: u64) -> Self {
         // Its state is never 0.
         Self::by_remainder(Generator::Xorshift64(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1))

@@ -1,19 +1,19 @@
-//! Processes that do nothing: how much of a processor they take, and how often they wake.
+//! The processor time and the number of wake-ups of idle processes.
 
 use std::fmt::Display;
 use std::time::Duration;
 
 use crate::process::{cpu_time, waits};
 
-/// How long a look takes.
+/// Duration of a measurement.
 const MEASURED: Duration = Duration::from_secs(10);
-/// How much of it a process may use: 0.5 % of a processor. On an idle machine it is below 0.1 %. With ten
-/// other programs on two processors each wake-up costs more.
+/// Maximum processor time in it: 0.5 % of a processor. On an idle machine it is below 0.1 %. With ten other
+/// programs on two processors each wake-up costs more.
 const MOST_TIME: Duration = MEASURED.checked_div(200).unwrap();
-/// How often a process may wake up in it: DPDK's threads for vhost do so 50 times a second. An engine that
-/// polls with pauses of a millisecond does a thousand times.
+/// Maximum number of wake-ups in it: DPDK's threads for vhost wake up 50 times a second, an engine that
+/// polls with pauses of a millisecond a thousand times.
 const MOST_WAKE_UPS: u64 = 2000;
-/// Times to look. The least counts: other programs can only add.
+/// Number of measurements. The minimum counts, since other programs can only add.
 const LOOKS: usize = 3;
 
 /// Fails if one of the processes, each with its name and its id, uses a processor or wakes up more than one

@@ -1,13 +1,13 @@
-//! Shared by the tests of several crates, each of which has it as a dev-dependency. Without its features it
-//! depends on no crate of the workspace.
+//! Code shared by the tests of several crates, which use it as a dev-dependency. Without features it depends
+//! on no crate of the workspace.
 //!
 //! | module | contents |
 //! |---|---|
 //! | `chapter` | the blocks of code in a chapter of the guide |
 //! | `dice` | seeded random numbers |
-//! | `idle` | whether processes rest that have nothing to do |
+//! | `idle` | whether idle processes use no processor |
 //! | `packet` | frames: a parser, builders, and the reports of routers (feature `packet`) |
-//! | `process` | the time of a process on processors, and how often it wakes |
+//! | `process` | the processor time of a process, and the number of its wake-ups |
 
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,5 @@
-//! Frames as tests see them: Ethernet, IPv4 or IPv6 without extension headers, TCP. It has a parser and
-//! builders of its own, so that it shares no fault with the stack under test.
+//! Frames as tests see them: Ethernet, IPv4 or IPv6 without extension headers, TCP. The module has its own
+//! parser and builders, so that it shares no fault with the stack under test.
 
 mod build;
 

@@ -17,7 +17,7 @@ use tests::{ensure, lab_error, witness};
 /// Addresses of the two ends, and the devices between them and the bridge.
 const ADDRESSES: [&str; 2] = ["10.63.0.1/24", "10.63.0.2/24"];
 const BRIDGE: [&str; 2] = ["w0", "w1"];
-/// Largest frame of a ring.
+/// Maximum frame in a ring.
 const FRAME: usize = 2048;
 const PORT: u16 = 7000;
 const START: Duration = Duration::from_secs(20);
@@ -58,11 +58,11 @@ const PAIRS: [(Tcp, Tcp); 6] = [
     (Tcp::Linux, Tcp::Linux),
 ];
 
-/// Least goodput of our stack as a sender relative to Linux's: the medians of three streams each, to and from
-/// both, of the same run. The sender decides what a loss costs. The wire, its losses and the load of the
-/// machine are the same for both. The four medians were 0.97, 1.17, 1.08 and 1.61 of each other on two cores
-/// with ten times as much to do, and 1.02, 1.26, 1.71 and 0.95 another time; single streams differed by a
-/// factor of two. Without the information of SACK blocks they were 0.72, 0.56, 0.58 and 0.52.
+/// Minimum goodput of our stack as a sender relative to Linux's: the medians of three streams each, to and
+/// from both, of the same run. The sender determines the cost of a loss. The wire, its losses and the load
+/// of the machine are the same for both. The four medians were 0.97, 1.17, 1.08 and 1.61 of each other on
+/// two cores with ten times as much to do, and 1.02, 1.26, 1.71 and 0.95 another time; single streams
+/// differed by a factor of two. Without the information of SACK blocks they were 0.72, 0.56, 0.58 and 0.52.
 const SHARE: f64 = 0.65;
 
 /// Goodput, megabits a second, by fault and pair.

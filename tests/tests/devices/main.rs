@@ -1,5 +1,5 @@
-//! Programs over real and virtual devices: a suite for each file or folder here, and one program for all, as
-//! each would take half a minute to build.
+//! Programs over real and virtual devices: a suite for each file or folder here. All suites are one program,
+//! since each separate program would take half a minute to build.
 //!
 //! `cargo test -p tests --test devices -- [SUITE] [PATTERN]`: the name of a suite is the first argument. The
 //! rest are libtest's. Without a name all suites run, one after the other.

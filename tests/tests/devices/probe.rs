@@ -1,6 +1,6 @@
 //! `iwprobe`, over the kernel's TCP, against this stack: it listens and it connects, with markers and
-//! without, with revision 2 and 1. No case may deviate, and those that do not apply are listed, each with the
-//! probe's reason.
+//! without, with revision 2 and 1. No case may deviate, and cases that do not apply are listed, each with
+//! the probe's reason.
 
 use std::time::Duration;
 

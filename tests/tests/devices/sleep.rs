@@ -1,5 +1,5 @@
-//! Engines that sleep until a frame comes, on each kind of port that has a descriptor: what they cost while
-//! nothing happens, when they wake, and that they notice a peer that has gone or come.
+//! Engines that sleep until a frame arrives, on each kind of port with a descriptor: their cost while idle,
+//! their wake-ups, and that they notice a peer that disappears or appears.
 
 use std::time::Duration;
 
@@ -10,14 +10,14 @@ use tests::lab::{
 };
 use tests::{ensure, lab_error};
 
-/// Messages there and back.
+/// Number of round trips.
 const COUNT: &str = "500";
 
 const SERVER: &str = "10.66.0.1";
 
-/// Both ends sleep, so a message there and back has four wake-ups at least: both engines, both programs. Far
-/// above what an idle machine needs, since other programs run beside. The least of all messages counts:
-/// programs that compute beside may take the processors for as long as they like.
+/// Both ends sleep, so a round trip needs at least four wake-ups: both engines, both programs. The limit is
+/// far above the time on an idle machine, since other programs run too. Only the minimum over all messages
+/// is checked, since other programs may take the processors for any time.
 const MOST_OF_LEAST_US: f64 = 2000.0;
 
 /// Runs the suite; returns whether it passed.
@@ -65,7 +65,7 @@ fn rests(server: &Process, client: &mut Process) -> Result<()> {
     idle(&[server, client])
 }
 
-/// The processes hardly wake up and hardly use a processor, the threads of DPDK included.
+/// Checks that the processes hardly wake up and hardly use a processor, including DPDK's threads.
 fn idle(processes: &[&Process]) -> Result<()> {
     // The last acknowledgements are sent.
     std::thread::sleep(Duration::from_millis(500));

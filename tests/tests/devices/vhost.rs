@@ -95,8 +95,8 @@ fn stopped(test: Test, end: End) -> Result<()> {
     Ok(())
 }
 
-/// Both ends send from registered memory, long messages in long frames without CRCs. vhost reads it where it
-/// lies; virtio has to copy it.
+/// Both ends send from registered memory, long messages in long frames without CRCs. vhost reads this memory
+/// in place; virtio has to copy it.
 fn zero_copy(test: Test) -> Result<()> {
     const MTU: u16 = 9000;
     let scratch = Scratch::new()?;
@@ -114,8 +114,8 @@ fn zero_copy(test: Test) -> Result<()> {
     Ok(())
 }
 
-/// A queue, an engine and a core for each of several. A frame arrives at the queue with the number of the one
-/// that sent it, so the connections of an engine are with one engine of the peer.
+/// Several queues, with an engine and a core for each. A frame arrives at the queue with the same number as
+/// the queue that sent it, so each engine has connections with one engine of the peer.
 fn several_queues(test: Test, queues: u32) -> Result<()> {
     let scratch = Scratch::new()?;
     let (socket, json) = (scratch.file("vhost.sock"), scratch.file("result.json"));
@@ -155,7 +155,7 @@ fn run(case: &Case) -> Result<()> {
     let results = conclude(client, server, &json)?;
     if test == Test::ReadBw && options.is_empty() {
         // The vhost side answers in trains of segments: its peer accepts large frames, and has announced
-        // that. Without trains, each FPDU takes a frame of its own, and acknowledgements take more.
+        // that. Without trains, each FPDU takes its own frame, and acknowledgements take more.
         let count = |name: &str| results["counters"][name].as_u64().unwrap_or(0);
         let (frames, fpdus) = (count("rx_frames"), count("rx_fpdus"));
         ensure!(0 < frames && frames < fpdus, "{fpdus} FPDUs came in {frames} frames: {results}");

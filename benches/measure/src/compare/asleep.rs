@@ -18,7 +18,7 @@ const WAKES: &str = "500";
 /// The device of a namespace.
 const DEV: &str = "v0";
 
-/// A row, and what it measures on these cores: the median round trip of 64 bytes, us.
+/// A row, and the function that measures it on these cores: the median round trip of 64 bytes, us.
 type Wake = (&'static str, fn(&Session, [usize; 2]) -> Result<f64>);
 
 const ROWS: [Wake; 3] =
@@ -32,7 +32,7 @@ pub(crate) fn measure(session: &Session, tally: &mut Tally) {
             tally.add(id, "both", pair(&ours(session, session.cpus), over_socket(session.cpus)));
         }
     }
-    // On one core nothing has to bring another core out of its sleep.
+    // On one core no other core has to be woken from its idle state.
     let one_core = [session.cpus[0]; 2];
     for (id, ours) in &wanted {
         note(tally, id, "one_core_us", ours(session, one_core));

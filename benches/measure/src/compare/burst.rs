@@ -2,7 +2,7 @@
 //! processes. The kernel's TCP over loopback is the baseline, with the same processes; one process of it
 //! connects one socket after the other.
 //!
-//! The time is from the moment at which all may begin until the last connection is established.
+//! The measured time begins when all connections may begin and ends when the last one is established.
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -26,31 +26,31 @@ use crate::compare::kernel::program::READY;
 use crate::compare::over_local::pair;
 use crate::compare::session::{Session, Tally};
 
-/// The station and the port that everybody connects to.
+/// The station and the port of the accepting process.
 const STATION: u16 = 1;
 const PORT: u16 = 7174;
 
-/// How long a connection may take.
+/// Time limit of a connection.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Connections that wait to be accepted, at most, and events.
+/// Maximum number of connections that wait to be accepted, and of events.
 const MANY: usize = 16_384;
 
-/// Bytes of memory that a process of a thousand may take, and that has to be available for each.
+/// Maximum bytes of memory of one of the thousand processes, which have to be available for each.
 const PROCESS_BYTES: u64 = 12 << 20;
 
 /// The line printed when all connections are established.
 const DONE: &str = "done";
 
-/// Connections in a row, and processes that make them.
+/// Rows with the number of connections and of processes that make them.
 const ROWS: [(&str, usize, usize); 2] = [("connect_10k", 10_000, 1), ("processes_1k", 1000, 1000)];
 
 /// One end of many connections that begin at once.
 #[derive(Debug, Subcommand)]
 pub(crate) enum BurstEnd {
-    /// Accepts so many connections at the place, a folder of a local wire or `kernel`, until its input ends.
+    /// Accepts `count` connections at `place`, a folder of a local wire or `kernel`, until its input ends.
     Accept { place: PathBuf, count: usize },
-    /// Makes so many connections when its input ends.
+    /// Makes `count` connections when its input ends.
     Connect { place: PathBuf, count: usize },
 }
 
@@ -75,14 +75,15 @@ fn over_local(connections: usize, processes: usize) -> Result<f64> {
     seconds(&scratch.file("wire"), connections, processes)
 }
 
-/// Seconds from the moment when all may begin until all are connected.
+/// Seconds from the moment when all processes may begin until all are connected.
 fn seconds(place: &Path, connections: usize, processes: usize) -> Result<f64> {
     room_for(connections, processes)?;
     let mut accept = end("accept", place, connections)?;
     let mut accept = Running(accept.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?);
     let mut said = BufReader::new(accept.0.stdout.take().ok_or_else(|| lab_error!("no output"))?);
     hear(&mut said, READY)?;
-    // One pipe for all that begin, and one for all that say so: two descriptors for each would be too many.
+    // One pipe starts all processes, and one pipe collects their reports: two descriptors per process would
+    // be too many.
     let (input, go) = std::io::pipe()?;
     let (output, says) = std::io::pipe()?;
     let mut connect = Vec::new();
@@ -102,7 +103,7 @@ fn seconds(place: &Path, connections: usize, processes: usize) -> Result<f64> {
     Ok(took)
 }
 
-/// A process that ends with this value.
+/// A process that is killed when this value is dropped.
 struct Running(Child);
 
 impl Drop for Running {
@@ -119,15 +120,16 @@ fn end(what: &str, place: &Path, count: usize) -> Result<Command> {
     Ok(command)
 }
 
-/// Waits for a line. A process that fails ends its output, or says nothing until somebody loses patience.
+/// Waits for the line `word`. A process that fails ends its output, or stays silent until its own time
+/// limit.
 fn hear(output: &mut impl BufRead, word: &str) -> Result<()> {
     let mut line = String::new();
     output.read_line(&mut line)?;
     if line.trim() == word { Ok(()) } else { Err(lab_error!("{:?} instead of {word}", line.trim())) }
 }
 
-/// Lets this process and those that it starts open as many files as they may. An error if that, or the memory
-/// of the machine, is too little.
+/// Raises the limit of open files of this process and its children to the maximum. An error if this limit,
+/// or the memory of the machine, is too small.
 fn room_for(connections: usize, processes: usize) -> Result<()> {
     let files = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: files.maximum, maximum: files.maximum })
@@ -148,7 +150,7 @@ fn room_for(connections: usize, processes: usize) -> Result<()> {
     Ok(())
 }
 
-/// Memory that programs may still take.
+/// Bytes of memory that are available to programs.
 fn available_bytes() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
@@ -173,7 +175,7 @@ pub(crate) fn run(end: BurstEnd) -> ExitCode {
     }
 }
 
-/// Says that everything is ready, and waits until the input ends.
+/// Reports that this process is ready, and waits until the input ends.
 fn await_go(word: &str) -> Result<()> {
     println!("{word}");
     std::io::stdin().read_to_end(&mut Vec::new())?;
@@ -195,7 +197,7 @@ struct LocalHost {
 impl LocalHost {
     fn new(folder: &Path, station: Option<u16>, count: usize) -> Result<Self> {
         let failed = |error: &dyn std::fmt::Display| lab_error!("{error}");
-        // The same buffers for all, so that a thousand processes fit.
+        // Small buffers for the processes with one connection, so that a thousand fit.
         let buffers = if count > 1 { (4096, 256) } else { (256, 8) };
         let usual = LocalConfig::new(folder.to_owned());
         let config = LocalConfig { station, mbufs: buffers.0, bulk_mbufs: buffers.1, ..usual };
@@ -208,7 +210,7 @@ impl LocalHost {
             .map_err(|error| failed(&error))?;
         config.stack.derived_neighbors = Some([2, 0]);
         config.stack.address_probing = AddressProbing::Off;
-        // As `listen` of the kernel's end asks for.
+        // The same backlog as `listen` of the kernel's end.
         config.stack.limits.backlog = MANY;
         let engine = Engine::new(&context, port, config).map_err(|error| failed(&error))?;
         Ok(Self {
@@ -272,7 +274,7 @@ fn connect(folder: &Path, count: usize) -> Result<()> {
     }
     host.await_established(count)?;
     println!("{DONE}");
-    // The other end waits for all of them, and ends with the one who measures.
+    // The other end waits for all connections, and ends with the measuring process.
     std::thread::sleep(LIMIT);
     Ok(())
 }

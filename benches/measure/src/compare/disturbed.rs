@@ -1,11 +1,11 @@
 //! Runs whose pollers lost their CPU. A pinned poller that is descheduled for a while halves the figure of a
 //! short run, so such a run is repeated.
 //!
-//! The ends of a run are child processes. Their involuntary context switches are those that `getrusage`
-//! reports of the children that have ended. A poller never gives up its CPU by itself, so each one means that
-//! the scheduler gave the CPU to something else. Streams over the kernel's TCP are not watched: the kernel's
-//! own work for them (`ksoftirqd`) takes the CPU from them, and is part of what is measured. Ping-pongs over
-//! it are watched: their ends poll as ours do.
+//! The ends of a run are child processes. `getrusage` reports the involuntary context switches of children
+//! that have ended. A poller never yields its CPU, so each such switch means that the scheduler gave the CPU
+//! to another thread. Streams over the kernel's TCP are not watched: the kernel's own work for them
+//! (`ksoftirqd`) takes their CPU, and is part of the measurement. Ping-pongs over the kernel's TCP are
+//! watched: their ends poll like ours.
 
 use std::cell::Cell;
 use std::time::Instant;
@@ -16,23 +16,23 @@ use testing::lab::Result;
 use testing::lab_error;
 
 /// Involuntary context switches a second of both ends together from which a run counts as disturbed. On an
-/// idle machine threads of the kernel cause some ten. A program that wants the same CPU causes one for each
-/// time slice of 3 or 4 ms: well over a hundred.
+/// idle machine kernel threads cause some ten per second. A program that competes for the CPU causes one for
+/// each time slice of 3 or 4 ms: well over a hundred.
 const DISTURBED_PER_S: f64 = 60.0;
 
 /// The runs so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct RunCount {
-    /// All, repeated ones included.
+    /// Number of all runs, including repeats.
     runs: u32,
-    /// Those that were disturbed.
+    /// Number of disturbed runs.
     disturbed: u32,
-    /// Disturbed ones whose figure is in the table, since the repeats were disturbed too.
+    /// Number of disturbed runs whose figure is in the table, since the repeats were disturbed too.
     counted: u32,
 }
 
 impl RunCount {
-    /// Whether there were any.
+    /// Whether there were any runs.
     pub(crate) fn any(&self) -> bool {
         self.runs > 0
     }
@@ -68,7 +68,7 @@ pub(crate) fn undisturbed<T>(
     })
 }
 
-/// As [`undisturbed`], of runs that return their context switches a second.
+/// As [`undisturbed`], for runs that return their context switches a second.
 fn quietest<T>(count: &Cell<RunCount>, repeats: u32, mut run: impl FnMut() -> Result<(T, f64)>) -> Result<T> {
     let mut quietest: Option<(T, f64)> = None;
     for _ in 0..=repeats {
@@ -105,7 +105,7 @@ mod tests {
 
     use super::*;
 
-    /// The figure taken of runs with these switches a second, numbered from 0, and the count.
+    /// The index of the run whose figure is taken, from runs with these switches a second, and the counts.
     fn take(switches: &[f64], repeats: u32) -> (usize, RunCount) {
         let (count, mut next) = (Cell::default(), 0);
         let taken = quietest(&count, repeats, || {

@@ -26,7 +26,7 @@ pub(crate) fn document(
     all.into()
 }
 
-/// A row. The figures that count are at the top: the median pair of the worse direction.
+/// A row. Its result is at the top: the median pair of the worse direction.
 fn object(row: &Row) -> Value {
     let measure = row.measure;
     let directions: Map<String, Value> =

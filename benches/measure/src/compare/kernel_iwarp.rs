@@ -1,4 +1,5 @@
-//! One end of a connection with RDMA Writes over the kernel's sockets: what a user has without DPDK.
+//! One end of a connection with RDMA Writes over the kernel's sockets, as a user without DPDK would write
+//! it.
 
 use std::net::SocketAddr;
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! The rows of the table: what is measured, its baseline, its goal and its aim.
+//! The rows of the table: the quantity, its baseline, its goal and its aim.
 
 /// Whether a larger or a smaller ratio is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,11 +30,11 @@ impl Direction {
 /// How the pairs of a row are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sampling {
-    /// Repeated while others took the CPU.
+    /// Runs are repeated if other programs took the CPU.
     Undisturbed,
-    /// As they come: the threads of an end take the CPU from each other, since they are more than the cores.
+    /// Runs are not repeated: each end has more threads than cores, so they take the CPU from each other.
     AsTheyCome,
-    /// A single pair: its figure is the same each time.
+    /// A single pair, whose figure is the same each time.
     Once,
 }
 
@@ -65,7 +65,7 @@ impl Measure {
     }
 }
 
-/// All rows, in the order of the table. The marks of `pingpong_64` are those for Xeons; on EPYCs they are
+/// All rows, in the order of the table. The marks of `pingpong_64` are for Xeons; for EPYCs they would be
 /// 0.25 and 0.2.
 pub(crate) const MEASURES: [Measure; 39] = [
     row("write_1500", "Writes of 1 MiB, MTU 1500", "kernel TCP at its best", "Gb/s", 1.0, 1.5),

@@ -1,6 +1,6 @@
 //! The table of measurements. Each row is a ratio of two figures that are measured alternately on the same
 //! cores, one of uwarp and one of its baseline. The table is printed, and written as JSON. `scripts/compare`
-//! builds the programs that it runs, and runs it.
+//! builds the programs and runs this command.
 //!
 //! | file | what |
 //! |---|---|
@@ -23,9 +23,9 @@
 //! | `last_line` | the last line of a program's output |
 //! | `machine`, `table`, `json`, `plots` | the output |
 //!
-//! It runs programs, pins them and reads their output. It has no protocol and no data path of its own.
+//! `compare` runs programs, pins them and reads their output. It contains no protocol and no data path.
 //!
-//! Exits with 0 if every row was measured, whatever its ratio.
+//! Exits with 0 if every row was measured, with any ratio.
 
 mod asleep;
 pub(crate) mod bare_wire;

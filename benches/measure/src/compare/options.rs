@@ -50,9 +50,9 @@ impl CompareOptions {
 pub(crate) struct Pace {
     /// Pairs of each row. Odd, so that one of them is the median.
     pub(crate) pairs: usize,
-    /// Runs of each of the baseline's settings, by whose medians one is chosen. Odd as well.
+    /// Runs of each setting of the baseline; the setting with the best median is chosen. Odd as well.
     pub(crate) trials: usize,
-    /// Most repeats of a run whose pollers lost their CPU.
+    /// Maximum repeats of a run whose pollers lost their CPU.
     pub(crate) repeats: u32,
     /// Seconds of one bandwidth run.
     pub(crate) seconds: u32,

@@ -1,6 +1,6 @@
 //! The rows of unmodified programs on a local wire: perftest's tools with `libuwarp.so`, two processes on two
 //! cores. They are compared with the kernel's TCP over loopback, and with `iwperf` on the same wire, which
-//! shows what the functions of libibverbs and librdmacm cost.
+//! shows the cost of the functions of libibverbs and librdmacm.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -53,7 +53,7 @@ pub(crate) fn measure(session: &Session, tally: &mut Tally) {
             }
         }
         if wants("shim_read_64") {
-            // perftest reports a Read whole.
+            // perftest reports the whole round trip of a Read.
             let whole = latency(session, "ib_read_lat");
             tally.add("shim_read_64", "both", pair(&whole, kernel_round_trip(session)));
         }
@@ -63,8 +63,8 @@ pub(crate) fn measure(session: &Session, tally: &mut Tally) {
     }
 }
 
-/// `ib_write_lat` spins on memory without a call, so the threads of the library need the same two cores. It
-/// has no baseline, and is written beside the row of Sends.
+/// `ib_write_lat` spins on memory without a call, so the threads of the library need the same two cores. The
+/// test has no baseline; its result is printed beside the row of Sends.
 fn note_write_latency(session: &Session, tally: &mut Tally) {
     match perftest(session, "ib_write_lat", &["-s", SMALL, "-n", "1000"]).and_then(|text| figure(&text, 4)) {
         Ok(half) => tally.note("shim_send_64", "ib_write_lat_us", 2.0 * half),
@@ -90,8 +90,8 @@ fn bandwidth(session: &Session) -> Result<f64> {
     figure(&text, 3)
 }
 
-/// The typical latency that a tool reports, us. Switches of threads say nothing here: the thread of the
-/// library looks again and again whether the program still polls.
+/// The typical latency that a tool reports, us. Context switches do not indicate a disturbance here: the
+/// library's thread checks repeatedly whether the program still polls.
 fn latency(session: &Session, tool: &str) -> Result<f64> {
     let count = session.pace.round_trips.to_string();
     let text = perftest(session, tool, &["-s", SMALL, "-n", &count])?;
@@ -114,7 +114,7 @@ fn perftest(session: &Session, tool: &str, options: &[&str]) -> Result<String> {
     Ok(text)
 }
 
-/// Waits until a program listens on the wire in `folder`: it takes a name there.
+/// Waits until a program listens on the wire in `folder`, where it then has a name.
 fn wait_to_listen(server: &mut Process, folder: &Path) -> Result<()> {
     let names = folder.join("default/listen");
     let started = Instant::now();
@@ -154,7 +154,7 @@ fn iwperf_latency(session: &Session) -> Result<f64> {
     number(&report, "/results/0/latency/typical_us")
 }
 
-/// Runs `iwperf` without CRCs, as the library has it on a local wire. Returns the client's JSON.
+/// Runs `iwperf` without CRCs, like the library on a local wire. Returns the client's JSON.
 fn iwperf(session: &Session, test: &[&str]) -> Result<Value> {
     let scratch = Scratch::new()?;
     let program = session.program("iwperf")?;

@@ -1,6 +1,6 @@
 //! The rows measured between two processes on a vhost-user wire, each direction separately.
 //!
-//! Separate runs check the data byte by byte. They come first and are not measured.
+//! Separate runs, before the measured ones, check the data byte by byte.
 
 use serde_json::Value;
 use testing::ensure;
@@ -31,11 +31,11 @@ struct Bulk {
     mtu: u16,
     /// Writes against the kernel's TCP at its best.
     write: &'static str,
-    /// Writes against the kernel's TCP as it is.
+    /// Writes against the kernel's TCP with its defaults.
     default: &'static str,
     /// Writes against Writes over the kernel's sockets.
     sockets: &'static str,
-    /// Rows against those Writes: row, test and options.
+    /// Rows that are compared with these Writes: row, test and options.
     others: &'static [(&'static str, &'static str, &'static str)],
 }
 
@@ -92,7 +92,7 @@ fn messages_checked(reports: &EndReports) -> Result<u64> {
 /// A row to compare large Writes with, and a function that measures its figure in Gb/s.
 type Baseline<'a> = (&'static str, Box<dyn Fn() -> Result<f64> + 'a>);
 
-/// The goodput of large Writes against the kernel, and of other rows against those Writes.
+/// The goodput of large Writes against the kernel, and of the rows that are compared with these Writes.
 fn bulk(session: &Session, tally: &mut Tally, rows: &Bulk) {
     let seconds = session.pace.seconds;
     let test = |name, options| Test::new(name, rows.mtu, &format!("-s 1M -D {seconds} {options}"));
@@ -238,7 +238,7 @@ fn round_trip(session: &Session, tally: &mut Tally) {
     }
 }
 
-/// The baseline of `rows`, if it was wanted and could be set up. Otherwise they have failed.
+/// The baseline of `rows`, if it was wanted and could be set up. If it could not, `rows` have failed.
 fn set_up<T>(
     tally: &mut Tally,
     rows: &[&Percentile],

@@ -1,6 +1,6 @@
 //! `--plots DIR`: bandwidth over the message size and over connections, the round trip by percentile, and
-//! goodput over cores, each next to the kernel's TCP or a loop that copies and sums. The kernel has the
-//! settings that its rows have in the table.
+//! goodput over cores, each next to the kernel's TCP or a loop that copies and sums. The kernel has the same
+//! settings as in the table.
 
 use std::path::Path;
 
@@ -61,7 +61,7 @@ fn chosen<'a>(rows: &'a [Row], id: &str) -> Option<&'a str> {
     rows.iter().find(|row| row.measure.id == id)?.also.get("kernel")?.as_str()
 }
 
-/// The kernel's streams of the plots: at its best, with the settings that the table has, and as it is.
+/// The kernel's streams of the plots: with the best settings, as in the table, and with its defaults.
 fn streams(session: &Session, rows: &[Row]) -> Result<[Stream; 2]> {
     let best = match chosen(rows, "write_9000").and_then(iperf3::named) {
         Some(settings) => Stream::with(session, MTU, settings)?,

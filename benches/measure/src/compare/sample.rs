@@ -52,7 +52,7 @@ impl Sample {
     }
 }
 
-/// The worst of the samples by direction. It is the one that counts.
+/// The index of the worst sample by direction, which is the row's result.
 pub(crate) fn worst(samples: &[(&'static str, Sample)], better: Direction) -> Option<usize> {
     (0..samples.len()).reduce(|worst, next| {
         if better.is_worse(samples[next].1.ratio(), samples[worst].1.ratio()) { next } else { worst }
@@ -63,9 +63,9 @@ pub(crate) fn worst(samples: &[(&'static str, Sample)], better: Direction) -> Op
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Verdict {
-    /// Neither.
+    /// Neither goal nor aim.
     Missed,
-    /// The goal.
+    /// The goal only.
     Goal,
     /// Goal and aim.
     Aim,

@@ -20,7 +20,7 @@ pub(crate) struct Session {
     pub(crate) options: CompareOptions,
     /// The durations of the runs.
     pub(crate) pace: Pace,
-    /// The cores of the two ends: the same one twice if there is only one.
+    /// The cores of the two ends: the same core twice if there is only one.
     pub(crate) cpus: [usize; 2],
     /// Run without hugepages.
     pub(crate) no_huge: bool,
@@ -30,7 +30,8 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// A run on the first two cores that this process may use. Its programs are in the folder of this one.
+    /// A run on the first two cores that this process may use. Its programs are in the folder of this
+    /// program.
     ///
     /// # Errors
     /// If the system does not report them.
@@ -78,19 +79,19 @@ pub(crate) struct Row {
     pub(crate) measure: &'static Measure,
     /// Samples by direction. Rows without directions have one, named `both`.
     pub(crate) directions: Vec<(&'static str, Sample)>,
-    /// The index of the direction that counts: the worse.
+    /// The index of the worse direction, which is the row's result.
     pub(crate) counts: usize,
     /// Further results, for the JSON.
     pub(crate) also: Map<String, Value>,
 }
 
 impl Row {
-    /// The sample that counts.
+    /// The sample of the worse direction.
     pub(crate) fn sample(&self) -> &Sample {
         &self.directions[self.counts].1
     }
 
-    /// The mark that it reached.
+    /// The mark that the row reached.
     pub(crate) fn verdict(&self) -> Verdict {
         Verdict::of(self.measure, self.sample().ratio())
     }
@@ -119,7 +120,7 @@ impl Tally {
         }
     }
 
-    /// Row `id` cannot be measured.
+    /// Records that row `id` cannot be measured.
     pub(crate) fn fail(&mut self, id: &'static str, error: &LabError) {
         eprintln!("  {id:<14} {error}");
         self.failures.entry(id).or_insert_with(|| error.to_string());

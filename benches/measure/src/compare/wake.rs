@@ -1,5 +1,5 @@
 //! Processes that sleep until something arrives: on a local wire, on a DPDK device, and on a Unix socket,
-//! which is the least that the kernel takes to wake another process.
+//! which is the kernel's fastest way to wake another process.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -21,7 +21,7 @@ use crate::compare::kernel::program::{READY, RoundTrips};
 /// Bytes of a message.
 const MESSAGE: usize = 64;
 
-/// An Ethernet type for experiments (IEEE 802), and where a message says behind it whether it is the last.
+/// An Ethernet type for experiments (IEEE 802), and the offset of the byte that marks the last message.
 const EXPERIMENT: [u8; 2] = [0x88, 0xb5];
 const KIND_AT: usize = 14;
 const ANOTHER: u8 = 0;
@@ -31,13 +31,13 @@ const LAST: u8 = 1;
 const PING: u16 = 1;
 const PONG: u16 = 2;
 
-/// Both processes have gone to sleep when the next message is sent.
+/// Pause between messages, in which both processes go to sleep.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// How long an answer may take.
+/// Time limit of an answer.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// One end of a pair of processes that sleep. The one that measures prints one line of JSON.
+/// One end of a pair of processes that sleep. The measuring end prints one line of JSON.
 #[derive(Debug, Subcommand)]
 pub(crate) enum WakeEnd {
     /// Answers on a local wire until its peer ends.
@@ -112,7 +112,7 @@ fn open(folder: &Path, station: u16) -> Result<LocalPort> {
     local::open(&config).map_err(|error| lab_error!("{error}"))
 }
 
-/// Sends back messages until one says that it is the last.
+/// Sends back messages up to the one that is marked as the last.
 fn pong(port: &mut dyn Port) -> Result<()> {
     println!("{READY}");
     let (clock, own, mut burst) = (Clock::new(), port.info().mac, Burst::new());
@@ -121,7 +121,7 @@ fn pong(port: &mut dyn Port) -> Result<()> {
             sleep(port)?;
             continue;
         }
-        // Linux sends some on an interface of its own.
+        // Linux also sends its own frames on an interface.
         burst.retain(|frame| is_message(frame));
         if burst.iter().any(|frame| frame.head()[KIND_AT] == LAST) {
             return Ok(());

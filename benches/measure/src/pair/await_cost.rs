@@ -1,4 +1,4 @@
-//! `await_cost`: a Read that a task awaits, beside one whose completion a loop polls.
+//! `await_cost`: a Read that a task awaits, compared with a Read whose completion a loop polls.
 //!
 //! Two hosts, each connected to itself, on one CPU: one through `iwarp-tokio` at its defaults, the other one
 //! by the verbs and an engine that the loop polls inline. They post 64-byte Reads in turns, one at a time.
@@ -21,10 +21,10 @@ use crate::pair::alternate::{Comparison, TIME_LIMIT};
 /// Bytes of a Read.
 const BYTES: usize = 64;
 
-/// The most that an await may cost over a poll, microseconds.
+/// Maximum extra cost of an await over a poll, microseconds.
 const GOAL_US: f64 = 2.0;
 
-/// Reads of one kind before those of the other.
+/// Number of Reads of one kind before the other kind's turn.
 const TURN: usize = 1000;
 
 const OWN: &str = "10.0.0.1";
@@ -61,11 +61,11 @@ pub(crate) fn measure(cpu: usize, time: Duration, detail: bool) -> Result<Compar
     Ok(Comparison { ours: awaited - polled, theirs: GOAL_US, unit: "us" })
 }
 
-/// A host whose frames come back to it.
+/// A host that receives its own frames.
 struct LoopedHost {
     port: Box<dyn Port>,
     config: EngineConfig,
-    /// The other end of its wire keeps the link up.
+    /// The other end of the host's wire, which keeps the link up.
     other: Box<dyn Port>,
 }
 
@@ -85,7 +85,7 @@ fn median_us(mut turns: Vec<Duration>) -> f64 {
     turns[turns.len() / 2].as_secs_f64() * 1e6 / TURN as f64
 }
 
-/// A connection of `iwarp-tokio`. Its peer lives as long.
+/// A connection of `iwarp-tokio`, with its peer.
 struct Awaited {
     connection: Connection,
     _peer: Connection,

@@ -21,16 +21,17 @@ const BULK_BYTES: usize = 64 << 10;
 const BULK_DEPTH: usize = 8;
 const PING_BYTES: usize = 64;
 
-/// The most that the median of the ping-pong may be, microseconds.
+/// Maximum median of the ping-pong, microseconds.
 const LIMIT_US: f64 = 150.0;
 
-/// Index of the queue pair of the ping-pong. Bulk has those after it.
+/// Index of the ping-pong's queue pair. Bulk queue pairs follow.
 const PING: usize = 0;
 
-/// Where the ping-pong receives in each host's memory: after the source and target of all bulk Writes.
+/// Offset at which the ping-pong receives in each host's memory: after the source and target of all bulk
+/// Writes.
 const PING_AT: usize = BULK_BYTES;
 
-/// From where it sends.
+/// Offset from which the ping-pong sends.
 const PONG_AT: usize = PING_AT + PING_BYTES;
 
 /// The outcome of a run.
@@ -96,7 +97,7 @@ fn write_ping(from: &Host, to: &Host, mark: u8) -> Result<(), Error> {
     Ok(from.qps[PING].post_send(&request.flags(SendFlags::INLINE))?)
 }
 
-/// Round trips for `time`. Between the polls it posts each bulk Write again that is done, and counts it in
+/// Round trips for `time`. Between the polls it posts each completed bulk Write again, and counts it in
 /// `done`.
 fn ping_pong(hosts: &mut TwoHosts, time: Duration, done: &mut [usize]) -> Result<Latencies, Error> {
     let last = PING_AT + PING_BYTES - 1;

@@ -1,7 +1,7 @@
 //! `cores_2`: the gain of a second core.
 //!
-//! Each host has two engines. Each core drives one engine of each host, over a wire of their own: the Writes
-//! of `one_core`, on both cores at the same time and on each alone. The baseline is nine tenths of a second
+//! Each host has two engines. Each core drives one engine of each host, over their own wire: the Writes of
+//! `one_core`, on both cores at the same time and on each alone. The baseline is nine tenths of a second
 //! core's gain for a loop that copies and sums.
 
 use std::sync::mpsc::{Receiver, Sender, channel};

@@ -1,7 +1,7 @@
 //! The system's allocator with counters of live allocations, by owner and by size.
 //!
-//! Allocations and deallocations count for the [`Owner`] whose work runs. Freeing an object for another
-//! owner than it was allocated for would falsify the counters; no code here does that.
+//! Allocations and deallocations count for the [`Owner`] whose work runs. Freeing an object for an owner
+//! other than the one that allocated it would falsify the counters; no code here does this.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicI64, Ordering};

@@ -1,5 +1,5 @@
-//! `measure pair ID`: one of the comparisons that need no device. It measures both sides alternately in one
-//! process, and prints a line of JSON.
+//! `measure pair ID`: measures one of the comparisons that need no device. It runs both sides alternately in
+//! one process, and prints a line of JSON.
 //!
 //! | file | what |
 //! |---|---|

@@ -23,7 +23,7 @@ pub(crate) fn virtual_wire() -> LinkConfig {
     }
 }
 
-/// 1 MiB Writes on one queue pair, four under way.
+/// 1 MiB Writes on one queue pair, four in flight.
 pub(crate) const LOAD: Load = Load { bytes: MESSAGE_BYTES, depth: 4, active: 1, redraw: None, seed: 1 };
 
 /// # Errors

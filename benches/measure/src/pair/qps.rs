@@ -1,8 +1,8 @@
 //! `qps_1k` and `qps_10k`: the cost of many open queue pairs for the active ones.
 //!
 //! 64 KiB Writes over the wire of `one_core`, on 64 queue pairs, with four in flight on each. The 64 are
-//! drawn again every 10 ms from all open queue pairs; those that were active before only finish their posted
-//! requests. The baseline is the same with only 64 open.
+//! drawn again every 10 ms from all open queue pairs; the previously active ones only finish their posted
+//! requests. The baseline is the same traffic with only 64 open.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ const LOAD: Load =
 pub(crate) fn measure(open: usize, time: Duration, detail: bool) -> Result<Comparison, Error> {
     let traffic = |open| Traffic::new(virtual_wire(), open, LOAD);
     let (mut many, mut few) = (traffic(open)?, traffic(ACTIVE)?);
-    // A connection sends less at once before its first round trips: this is not the cost of many.
+    // A connection sends less at once before its first round trips, which is not a cost of many connections.
     many.warm_up()?;
     few.warm_up()?;
     let [many_rate, few_rate] = alternate(time, [&mut |slice| many.run(slice), &mut |slice| few.run(slice)])?;

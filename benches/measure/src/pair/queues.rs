@@ -10,7 +10,7 @@ use crate::pair::cores;
 use crate::pair::one_core::{LOAD, virtual_wire};
 use crate::pair::traffic::{Load, Traffic};
 
-/// Queue pairs of `engines_8` in all, however many engines have them.
+/// Total number of queue pairs of `engines_8`, for any number of engines.
 const QPS: usize = 8;
 
 /// Numbers of engines that are compared with one.
@@ -32,7 +32,7 @@ pub(crate) fn two_cores(cpus: [usize; 2], time: Duration) -> Result<Comparison, 
 struct Shared(Vec<Traffic>);
 
 impl Shared {
-    /// As many engines, with their part of the queue pairs and of the buffers.
+    /// `engines` engines, each with its part of the queue pairs and of the buffers.
     fn new(engines: usize) -> Result<Self, Error> {
         let all = virtual_wire();
         let link = LinkConfig { mbufs: all.mbufs / engines, bulk_mbufs: all.bulk_mbufs / engines, ..all };

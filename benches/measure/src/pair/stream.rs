@@ -1,9 +1,10 @@
-//! `stream_64`, `stream_1k`, `stream_64k`: a stream of `iwarp-tokio`, beside one of the kernel's TCP over
-//! loopback.
+//! `stream_64`, `stream_1k`, `stream_64k`: a stream of `iwarp-tokio`, compared with a stream of the kernel's
+//! TCP over loopback.
 //!
-//! Both are in this process, and have the same tasks: one writes pieces, the other one reads them through a
-//! buffer, as programs do. The wire is that of processes on one host. All is at its defaults: nothing is
-//! pinned, engines sleep when nothing moves, and TCP joins short writes (no TCP_NODELAY).
+//! Both are in this process, and have the same tasks: one writes pieces, the other reads them through a
+//! buffer, as programs do. The wire is the local wire between processes of one host. All settings are
+//! defaults: nothing is pinned, engines sleep when nothing moves, and TCP joins short writes (no
+//! TCP_NODELAY).
 
 use std::time::{Duration, Instant};
 
@@ -15,17 +16,17 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::pair::alternate::{Comparison, Rate, alternate};
 
-/// Bytes that the reader takes at once.
+/// Bytes that the reader reads at once.
 const READ: usize = 64 << 10;
 
 /// Bytes of a request.
 const REQUEST: usize = 64;
 
-/// In the first byte of a piece: more follow at once, or the reader answers.
+/// Values of the first byte of a piece: more pieces follow at once, or the reader answers.
 const MORE: u8 = 0;
 const ANSWER: u8 = 1;
 
-/// Moves pieces of `bytes` over each.
+/// Moves pieces of `bytes` over each stream.
 ///
 /// # Errors
 /// Errors of the endpoints.
@@ -42,7 +43,7 @@ pub(crate) fn measure(bytes: usize, time: Duration) -> Result<Comparison, Error>
     Ok(Comparison { ours, theirs, unit: "GB/s" })
 }
 
-/// Sends a request of 64 bytes over each and reads an answer of one byte, one after the other.
+/// Sends requests of 64 bytes over each stream, one at a time, and reads an answer of one byte to each.
 ///
 /// # Errors
 /// Errors of the endpoints.
@@ -136,7 +137,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> PieceWriter<S> {
     }
 }
 
-/// Reads pieces, and answers where it is asked to.
+/// Reads pieces, and answers the pieces that request an answer.
 async fn read<S: AsyncRead + AsyncWrite + Unpin>(stream: S, bytes: usize) -> std::io::Result<()> {
     let mut stream = BufReader::with_capacity(READ, stream);
     let mut piece = vec![0; bytes];

@@ -16,7 +16,7 @@ use testkit::dice::Dice;
 /// Requests of each work queue.
 const DEPTH: usize = 16;
 
-/// Most completions polled at a time.
+/// Maximum completions polled at a time.
 const BATCH: usize = 64;
 
 /// Polls of the engines between two reads of the clock.
@@ -42,8 +42,8 @@ pub(crate) struct Load {
 
 /// A load on two hosts: A writes to B.
 ///
-/// Each index among the active ones has its own part of the regions, whichever queue pair uses it. So the
-/// same memory is read and written however many queue pairs are open.
+/// Each index of an active queue pair has its own part of the regions, independent of the queue pair that
+/// uses it. So the same memory is read and written for any number of open queue pairs.
 pub(crate) struct Traffic {
     hosts: TwoHosts,
     load: Load,
@@ -207,7 +207,7 @@ impl Traffic {
         Ok(())
     }
 
-    /// Writes on every queue pair, on some at a time, until each has had a few round trips.
+    /// Writes on every queue pair, some at a time, until each has had a few round trips.
     ///
     /// # Errors
     /// As [`run`](Self::run).
@@ -265,7 +265,7 @@ impl Traffic {
         Ok(())
     }
 
-    /// Waits until nothing is in flight and everything is placed.
+    /// Waits until nothing is in flight and all bytes are placed.
     fn settle(&mut self) -> Result<(), Error> {
         let start = Instant::now();
         while self.open.iter().any(|&open| open > 0) || self.placed_bytes() != self.posted_bytes {

@@ -21,7 +21,7 @@ pub(super) struct Results {
     write_1500: Option<ResultRow>,
     write_9000: Option<ResultRow>,
     cores_2: ResultRow,
-    /// Goodput by size; `scripts/compare` draws it, and does not write it.
+    /// Goodput by size, which `scripts/compare` draws but does not write.
     sizes: Option<Sizes>,
 }
 
@@ -57,7 +57,7 @@ impl CoreRate {
         payload_bytes(self.mtu).min(f64::from(self.bytes))
     }
 
-    /// The most time that a core takes for an FPDU, ns.
+    /// Maximum time of a core for an FPDU, ns.
     pub(super) fn fpdu_ns(&self) -> f64 {
         self.fpdu_bytes() * 8.0 / self.goodput
     }
@@ -69,7 +69,7 @@ pub(super) fn payload_bytes(mtu: u16) -> f64 {
     ((f64::from(mtu) - HEADER_BYTES - FPDU_OVERHEAD_BYTES) / 4.0).floor() * 4.0
 }
 
-/// Frames a second, in millions, for payload of so many Gb/s in full frames.
+/// Frames a second, in millions, for a payload of `gbps` Gb/s in full frames.
 pub(super) fn frames(gbps: f64, mtu: u16) -> f64 {
     gbps * 1000.0 / 8.0 / payload_bytes(mtu)
 }
@@ -111,7 +111,7 @@ impl Results {
         cases
     }
 
-    /// Cores at each end for payload of so many Gb/s.
+    /// Cores at each end for a payload of `gbps` Gb/s.
     pub(super) fn cores(&self, case: &CoreRate, gbps: f64) -> f64 {
         let times = gbps / case.goodput;
         if times <= 1.0 { times } else { 1.0 + (times - 1.0) / (self.gain() - 1.0) }

@@ -9,7 +9,7 @@ const RATES: [f64; 3] = [100.0, 200.0, 400.0];
 
 const MTUS: [u16; 2] = [1500, 9000];
 
-/// Bytes over the memory bus for each byte of payload, if buffers of frames stay in the last cache, and if
+/// Bytes over the memory bus for each byte of payload, if frame buffers stay in the last-level cache, and if
 /// all of them go to memory and back.
 struct BusTraffic {
     end: &'static str,

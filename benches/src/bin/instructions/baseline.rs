@@ -15,11 +15,11 @@ pub(crate) const RECORD: &str = "scripts/instructions --record";
 /// Allowed difference, percent: any change of the code changes inlining elsewhere a little.
 const TOLERANCE: f64 = 2.0;
 
-/// Allowed difference of locked instructions, beside the percentage: where one is shared by many FPDUs, a
-/// small change is a large part.
+/// Allowed absolute difference of locked instructions, besides the percentage: where many FPDUs share one
+/// locked instruction, a small change is a large percentage.
 const TOLERANCE_LOCKED: f64 = 0.1;
 
-/// Allowed difference if compiler, C library or valgrind differ from those of the baseline.
+/// Allowed difference if the compiler, C library or valgrind differs from the baseline's.
 const TOLERANCE_ELSEWHERE: f64 = 10.0;
 
 /// Allowed difference of locked instructions between rows that cost the same, beside the percentage.
@@ -42,7 +42,7 @@ pub(crate) struct Machine {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct RowCost {
     pub(crate) instructions: f64,
-    /// Of these, the ones that lock the bus.
+    /// Number of these instructions that lock the bus.
     pub(crate) locked: f64,
 }
 
@@ -135,7 +135,7 @@ impl Baseline {
         Verdict::Pass
     }
 
-    /// Compares `count` of `row` with that of the row that has to cost the same, if both were counted.
+    /// Compares `count` of `row` with the count of the row that has to cost the same, if both were counted.
     pub(crate) fn compare_same(&self, row: &str, count: RowCost) -> Verdict {
         let pair = same_as(row).and_then(|other| Some((*self.rows.get(&other)?, other)));
         let Some((expected, other)) = pair else { return Verdict::Pass };
@@ -165,8 +165,7 @@ impl Verdict {
     }
 }
 
-/// Says how `now` differs from `before`, if it does by more than `tolerance` percent and by more than
-/// `least`.
+/// Describes the difference between `now` and `before`, if it exceeds both `tolerance` percent and `least`.
 fn differs(before: f64, now: f64, tolerance: f64, least: f64) -> Option<String> {
     let change = (now / before - 1.0) * 100.0;
     if change.abs() <= tolerance || (now - before).abs() <= least {
@@ -180,7 +179,7 @@ fn differs(before: f64, now: f64, tolerance: f64, least: f64) -> Option<String> 
     Some(format!("{change:+.2} % (allowed: {tolerance} %). It has become {what}, run {RECORD}"))
 }
 
-/// Says that `now` is beyond a limit which `before` kept.
+/// Describes a limit that `now` exceeds and `before` did not.
 fn exceeds(before: f64, now: f64, limit: Option<f64>) -> Option<String> {
     let limit = limit.filter(|limit| before <= *limit && now > *limit)?;
     Some(format!("beyond its limit of {limit}"))

@@ -1,8 +1,8 @@
 //! The functions in which instructions are counted. Callgrind's profile has the instructions of each, found
 //! by name.
 //!
-//! They only call the work. Each contains a different number, otherwise the compiler would merge the three
-//! functions.
+//! These functions only call the work. Each contains a different number, since the compiler would merge
+//! identical functions.
 
 use std::hint::black_box;
 

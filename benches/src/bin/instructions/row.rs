@@ -21,7 +21,7 @@ pub(crate) struct NamedWork {
     pub(crate) work: Work,
 }
 
-/// The most that a row may cost; `None`: no limit.
+/// Maximum cost of a row; `None`: no limit.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Limit {
     pub(crate) instructions: Option<f64>,
@@ -38,7 +38,7 @@ impl Limit {
     }
 }
 
-/// The most instructions.
+/// Maximum instructions by row.
 const INSTRUCTIONS: [(&str, u32); 18] = [
     ("write-64/sent", 3500),
     ("write-64/received", 2400),
@@ -60,7 +60,7 @@ const INSTRUCTIONS: [(&str, u32); 18] = [
     ("ack-holes/acknowledged", 1500),
 ];
 
-/// The most locked instructions.
+/// Maximum locked instructions by row.
 const LOCKED: [(&str, u32); 4] = [
     ("write-64/sent", 12),
     ("write-64/received", 6),
@@ -68,14 +68,15 @@ const LOCKED: [(&str, u32); 4] = [
     ("write-64-engines-16/received", 3),
 ];
 
-/// Loads that cost the same as another one, within [`SAME_PERCENT`]: an engine costs no more beside others.
+/// Loads that have to cost the same as another load, within [`SAME_PERCENT`]: other engines must not raise
+/// an engine's cost.
 const SAME: [(&str, &str); 3] = [
     ("write-1m-1500-engines-2/", "write-1m-1500/"),
     ("write-1m-1500-engines-4/", "write-1m-1500/"),
     ("write-1m-1500-engines-16/", "write-1m-1500/"),
 ];
 
-/// The most by which such rows may differ, percent.
+/// Maximum difference of such rows, percent.
 pub(crate) const SAME_PERCENT: f64 = 1.0;
 
 /// The row that has to cost the same as `row`.
@@ -148,7 +149,7 @@ pub(crate) const ROWS: [NamedWork; 19] = [
     row("write-64-many", many(Op::Write)),
     row("send-64", alone(Op::Send)),
     row("send-64-many", many(Op::Send)),
-    // As programs of libibverbs have it: a request completes when the peer has taken its message.
+    // As with programs of libibverbs: a request completes when the peer has taken its message.
     row("write-64-ib", Load { ib_semantics: true, ..alone(Op::Write) }),
     row("send-64-ib", Load { ib_semantics: true, ..alone(Op::Send) }),
     row("send-64-ib-many", Load { ib_semantics: true, ..many(Op::Send) }),

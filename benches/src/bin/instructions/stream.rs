@@ -11,7 +11,7 @@ use crate::counted::Side;
 /// Polls without a completion after which the load fails.
 const MAX_POLLS: u64 = 10_000;
 
-/// Polls in which everything in flight completes.
+/// Polls in which all requests in flight complete.
 const DRAIN: u64 = 256;
 
 /// The requests that are posted.
@@ -63,7 +63,7 @@ pub(crate) struct Load {
     pub(crate) counted: u64,
     /// Both ends have agreed on InfiniBand's semantics.
     pub(crate) ib_semantics: bool,
-    /// Engines of each host, on queues of one device. The last one has the load, the others are idle.
+    /// Engines of each host, on queues of one device. The last engine has the load, the others are idle.
     pub(crate) engines: usize,
 }
 
@@ -84,7 +84,8 @@ impl Role {
 /// A running load: host A posts the messages.
 struct Stream {
     hosts: TwoHosts,
-    /// The other engines of both hosts. They are polled as often, on other cores as it were: not counted.
+    /// The other engines of both hosts. They are polled equally often, but not counted, as if they ran on
+    /// other cores.
     others: Vec<TwoHosts>,
     /// Queue pairs of A and B.
     qps: [QueuePair; 2],

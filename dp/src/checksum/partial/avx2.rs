@@ -1,14 +1,14 @@
-//! With vectors of 256 bits.
+//! Checksums with vectors of 256 bits (AVX2).
 
 use std::arch::x86_64::*;
 
 use super::plain::{BLOCK, small};
 
-/// Sums at each position of a vector of 32 bytes, for code that sums vectors which it has at hand for another
-/// purpose. They are 64 bits each. Those of even words follow from both, so that no words
-/// have to be taken apart: `all - (odd << 32)`, modulo 2^64.
+/// Sums at each position of a vector of 32 bytes, for code that has loaded the vectors for another purpose.
+/// Each sum has 64 bits. The sum of the even words is `all - (odd << 32)`, modulo 2^64, so the words of a
+/// pair are never separated.
 pub struct Avx2Lanes {
-    /// Sums of pairs of words, as one number each, modulo 2^64.
+    /// Sums of pairs of words, each pair taken as one 32-bit number, modulo 2^64.
     all: __m256i,
     /// Sums of odd words.
     odd: __m256i,
@@ -36,7 +36,8 @@ impl Avx2Lanes {
         self.odd = _mm256_add_epi64(self.odd, _mm256_srli_epi64::<32>(words));
     }
 
-    /// The sum, as [`partial`](super::partial). For as many vectors as a frame has.
+    /// The sum, as [`partial`](super::partial) returns it. Exact for the number of vectors in one
+    /// frame.
     ///
     /// # Safety
     /// The CPU has AVX2.

@@ -1,13 +1,13 @@
-//! With vectors of 512 bits.
+//! Checksums with vectors of 512 bits (AVX-512).
 
 use std::arch::x86_64::*;
 
 use super::plain::{BLOCK, small};
 
-/// Sums at each position of a vector, 64 bits each. Those of even words follow from both, so that no words
-/// have to be taken apart: `all - (odd << 32)`, modulo 2^64.
+/// Sums at each position of a vector, 64 bits each. The sum of the even words is `all - (odd << 32)`,
+/// modulo 2^64, so the words of a pair are never separated.
 struct Avx512Lanes {
-    /// Sums of pairs of words, as one number each, modulo 2^64.
+    /// Sums of pairs of words, each pair taken as one 32-bit number, modulo 2^64.
     all: __m512i,
     /// Sums of odd words.
     odd: __m512i,

@@ -1,4 +1,4 @@
-//! With the instructions that every CPU of the architecture has.
+//! Checksums with the instructions that every CPU of the architecture has.
 
 /// Blocks of this size are summed with vectors.
 pub(super) const BLOCK: usize = 64;
@@ -39,7 +39,7 @@ fn add(lanes: &mut Lanes, block: &[u8; BLOCK]) {
     }
 }
 
-/// The sum of `bytes`, word by word: fewer steps than by blocks where there are few.
+/// The sum of `bytes`, word by word: faster than [`blocks`] for few bytes.
 #[inline(always)]
 pub(super) fn small(bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<4>();

@@ -1,4 +1,5 @@
-//! Links whose ends have several queues: which frames arrive where, in which order, also between threads.
+//! Links with several queues at each end: at which queue and in which order frames arrive, also between
+//! threads.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -29,7 +30,7 @@ fn segment(port: &End, source: u16, number: u32) -> Mbuf {
     frame
 }
 
-/// The source port and the number in its flow.
+/// The source port of a frame, and its number in the flow.
 fn named(frame: &Mbuf) -> (u16, u32) {
     let number = frame.head()[HEADER_BYTES..][..4].try_into().unwrap();
     (Flow::of_frame(frame.head()).unwrap().src.1, u32::from_be_bytes(number))
@@ -74,7 +75,7 @@ fn a_flow_arrives_in_order_at_the_queue_that_is_announced() {
     let mut arrived: HashMap<u16, u32> = HashMap::new();
     let mut at_queue = [0; QUEUES];
     for turn in 0..200_u16 {
-        // Each sending queue has flows of its own, and some of several in one burst.
+        // Each sending queue has flows of its own, and sends frames of several flows in one burst.
         for (index, port) in a.iter_mut().enumerate() {
             let mut burst: Burst = (0..16)
                 .map(|at| {
@@ -148,7 +149,7 @@ fn a_full_queue_holds_up_its_own_senders_alone() {
     let queue = usize::from(announced(&b[0], 1000));
     assert_eq!(receive_frames(&mut b[queue], 0).len(), 114);
     assert_eq!(fill(&mut a[0], 50), 50);
-    // A queue that is gone takes what a ring holds, and the rest is dropped.
+    // The wire to a removed queue takes one ring of frames; further frames are dropped.
     drop(b.remove(queue));
     assert_eq!((fill(&mut a[0], 50), a[0].counters().tx_dropped), (50, 36));
     assert_eq!(a[0].link_state(), LinkState::Up);
@@ -203,7 +204,7 @@ fn frames_that_are_not_due_wait_on_every_wire() {
 fn queues_on_threads_lose_nothing_and_keep_the_order_of_flows() {
     const EACH: u32 = 3000;
     const FLOWS: u16 = 8;
-    // More buffers than wires and bursts hold.
+    // More buffers than all wires and bursts can hold.
     let config = LinkConfig { ring_frames: 64, mbufs: 1024, ..clean() };
     let (a, b) = queues(&config, QUEUES, LinkSteering::Rss);
     let arrived = AtomicU32::new(0);

@@ -1,5 +1,5 @@
-//! Many that connect at once, and stations that answer late: all of them get their pair, and no frame is lost
-//! that can wait.
+//! Many processes that connect at once, and stations that answer late: all of them get a pair, and no frame
+//! that can wait is lost.
 
 use std::os::fd::OwnedFd;
 
@@ -9,7 +9,7 @@ use super::super::claim::{self, Claim};
 use super::super::hello::{Heard, Kind, Message, hear, tell};
 use super::*;
 
-/// A process that connects to station 1, without the port of one.
+/// A process that connects to station 1 without its own port.
 struct Dialer {
     station: u16,
     serial: u64,
@@ -29,7 +29,7 @@ impl Dialer {
     }
 }
 
-/// Frames that the port takes until it takes no more.
+/// Sends frames until the port takes no more. Returns how many it took.
 fn fill(a: &mut LocalPort, now_us: u64, to: u16) -> u32 {
     (0..10_000).find(|number| !send_new(a, now_us, to, *number, 100)).unwrap()
 }
@@ -39,8 +39,8 @@ fn send_new(port: &mut LocalPort, now_us: u64, to: u16, number: u32, bytes: usiz
     send_at(port, now_us, sent)
 }
 
-/// A thousand processes have connected, and each of them says its hello so late that others wait for its
-/// place: those that have to come again get their pair as well.
+/// A thousand processes have connected, and each sends its hello so late that others wait for its place.
+/// Processes that are told to connect again get their pair as well.
 #[test]
 fn all_of_many_that_connect_at_once_get_a_pair() {
     let scratch = Scratch::new();
@@ -48,18 +48,18 @@ fn all_of_many_that_connect_at_once_get_a_pair() {
     let mut dialers: Vec<Dialer> = (0..300).map(|at| Dialer::new(&scratch, 100 + at)).collect();
     let (mut now_us, mut welcome, mut come_again) = (1000, 0, 0);
     poll_once(&mut a, now_us);
-    // Only those of whom we know that they wait for an answer.
+    // Only processes that wait for an answer.
     let mut spoken = vec![false; dialers.len()];
     while welcome < 300 {
         assert!(now_us < 30_000_000, "{welcome} have a pair");
         now_us += 5000;
-        // Ten get the processor in this time.
+        // Ten of them get the processor in this time.
         let silent = (0..300).map(|at| at * 7 % 300).filter(|at| !spoken[*at]);
         let silent: Vec<usize> = silent.take(10).collect();
         for at in silent {
             let dialer = &mut dialers[at];
             while dialer.hello().is_err() {
-                // It was put off before it said something.
+                // It was told to connect again before it had sent its hello.
                 dialer.socket = dial(&scratch);
                 come_again += 1;
             }
@@ -84,7 +84,7 @@ fn all_of_many_that_connect_at_once_get_a_pair() {
     assert!(come_again > 0 && counters.put_off >= come_again, "{counters:?} {come_again}");
 }
 
-/// Ports, all of which send at once.
+/// A hundred ports that send at once.
 #[test]
 fn frames_of_a_hundred_ports_that_begin_at_once_all_arrive() {
     let scratch = Scratch::new();
@@ -109,7 +109,7 @@ fn frames_of_a_hundred_ports_that_begin_at_once_all_arrive() {
     assert_eq!(a.local_counters(), LocalCounters { pairs: 100, ..LocalCounters::default() });
 }
 
-/// Before there is a pair, 64 frames wait in the port, and the others with the caller.
+/// Until the pair is made, 64 frames wait in the port, and further frames stay with the caller.
 #[test]
 fn frames_beyond_those_that_wait_for_a_pair_stay_with_the_caller() {
     let scratch = Scratch::new();
@@ -120,11 +120,11 @@ fn frames_beyond_those_that_wait_for_a_pair_stay_with_the_caller() {
     let to_c = frame(&a, 3, 0, 64);
     let mut burst: Burst = [behind, to_c].into_iter().collect();
     assert_eq!(a.tx_burst(100_999, &mut burst), 0, "it may still answer");
-    // One that does not run keeps those for others no longer.
+    // A station that does not run no longer blocks frames for other stations.
     assert_eq!(a.tx_burst(101_000, &mut burst), 2);
     assert_eq!(number(&receive(&mut [&mut a, &mut c], 1)[0]), 0);
     assert_eq!((a.counters().tx_link_down, a.local_counters().lost), (1, 0));
-    // Those that wait arrive when it does answer.
+    // The waiting frames arrive when the station answers at last.
     let arrived = receive(&mut [&mut a, &mut b], 64);
     assert_eq!(arrived.iter().map(number).collect::<Vec<_>>(), (0..64).collect::<Vec<_>>());
 }
@@ -169,12 +169,12 @@ fn a_hello_that_was_on_its_way_and_is_lost_is_not_waited_for() {
     assert_eq!(departed(&mut b).0, 1, "nobody is there");
 }
 
-/// Whether nobody has connected.
+/// Whether no process has connected.
 fn hear_nobody(claim: &Claim) -> bool {
     rustix::net::accept(&claim.listener).is_err()
 }
 
-/// The station has read the hello, or it has not: then its end comes as a reset.
+/// In one case the station has read the hello. In the other it has not, and its end arrives as a reset.
 #[test]
 fn a_port_that_is_told_to_come_again_does_so_and_less_and_less_often() {
     for reads in [true, false] {
@@ -202,7 +202,7 @@ fn a_port_that_is_told_to_come_again_does_so_and_less_and_less_often() {
             now_us += 100 + pause_us;
             poll_once(&mut a, now_us);
         }
-        // It is there now.
+        // The station exists now.
         drop(claim);
         let mut late = scratch.open(9);
         assert_eq!(departed(&mut a).0, 9);
@@ -216,7 +216,7 @@ fn a_port_that_is_told_to_come_again_does_so_and_less_and_less_often() {
 fn a_station_whose_queue_of_connections_is_full_is_tried_again() {
     let scratch = Scratch::new();
     let claim = Claim::new(&scratch.0, Some(9)).unwrap();
-    // One connection waits at a time.
+    // The listener's queue holds one connection.
     listen(&claim.listener, 0).unwrap();
     let first = claim::socket().unwrap();
     connect(&first, &claim::address(&scratch.0, 9).unwrap()).unwrap();
@@ -235,7 +235,7 @@ fn a_station_whose_queue_of_connections_is_full_is_tried_again() {
     assert!(matches!(hear(&socket), Heard::Message(Message { kind: Kind::Hello, station: 1, .. }, Some(_))));
 }
 
-/// A station that connects to a port in haste says its hello a moment later.
+/// A station connects while the port polls its sockets each time, and sends its hello a moment later.
 #[test]
 fn a_greeting_goes_on_with_every_poll_for_some_time_only() {
     for (spoken_us, paired_us) in [(5, 6), (9_998, 9_999), (10_010, 10_100)] {
@@ -255,15 +255,14 @@ fn a_greeting_goes_on_with_every_poll_for_some_time_only() {
     }
 }
 
-/// A look takes 32 events. Where there are more, the next poll looks again, and not the first one of the next
-/// tenth of a millisecond.
+/// A look takes 32 events. If there are more, the next poll looks again at once, and not only after 100 us.
 #[test]
 fn more_events_than_one_look_takes_are_taken_with_the_next_poll() {
     let scratch = Scratch::new();
     let mut a = scratch.open(1);
     let sockets: Vec<OwnedFd> = (0..40).map(|_| dial(&scratch)).collect();
     poll_once(&mut a, 0);
-    // No handshake is so young that the port is in haste.
+    // No handshake is recent enough to make the port look with every poll.
     poll_once(&mut a, 20_000);
     for socket in &sockets {
         rustix::net::send(socket, b"nonsense", rustix::net::SendFlags::DONTWAIT).unwrap();
@@ -275,7 +274,7 @@ fn more_events_than_one_look_takes_are_taken_with_the_next_poll() {
     assert_eq!(refused, [32, 40, 40]);
 }
 
-/// A look is a system call. A handshake that takes long has as many as a port without one.
+/// A look is a system call. A long handshake causes as many looks as no handshake.
 #[test]
 fn a_handshake_goes_on_with_every_poll_for_some_time_only() {
     for (now_us, seen_us) in [(9_000, 9_000), (9_999, 9_999), (10_000, 10_100), (50_000, 50_100)] {
@@ -297,7 +296,8 @@ fn a_handshake_goes_on_with_every_poll_for_some_time_only() {
     }
 }
 
-/// A hello that comes while its place is wanted is answered; one that cannot be answered goes.
+/// A hello that comes while other connections want its place is answered; a hello that cannot be answered
+/// loses its place.
 #[test]
 fn a_place_goes_to_another_when_it_was_held_for_long_and_nobody_speaks() {
     let scratch = Scratch::new();
@@ -306,15 +306,15 @@ fn a_place_goes_to_another_when_it_was_held_for_long_and_nobody_speaks() {
     poll_once(&mut a, 0);
     poll_once(&mut a, 9_999);
     assert_eq!(a.local_counters(), LocalCounters::default());
-    // The oldest one speaks at the last moment, all others do not.
+    // The oldest dialer sends its hello at the last moment; all others send none.
     dialers[0].hello().unwrap();
-    // The time is over, and the port listens again; then it gives the places away.
+    // The time is over: the port listens again, and then gives the places away.
     poll_once(&mut a, 10_000);
     assert_eq!(a.next_due_us(), Some(2_000_000), "it waits for no place any longer");
     (1..3).for_each(|turn| drop(poll_once(&mut a, 10_000 + 100 * turn)));
     assert!(matches!(hear(&dialers[0].socket), Heard::Message(Message { kind: Kind::Welcome, .. }, None)));
     let counters = a.local_counters();
-    // The second of those that waited has the place of the second dialer.
+    // The second waiting connection has the place of the second dialer.
     assert_eq!((counters.pairs, counters.put_off), (1, 1));
     assert!(matches!(hear(&dialers[1].socket), Heard::Message(Message { kind: Kind::Again, .. }, None)));
     assert!(matches!(hear(&dialers[2].socket), Heard::Silence));
@@ -330,7 +330,8 @@ fn a_place_goes_to_another_when_it_was_held_for_long_and_nobody_speaks() {
     assert_eq!(a.local_counters().pairs, 1);
 }
 
-/// One place is free, and two want one: the oldest of those that have a place leaves when its time is over.
+/// One place is free and two connections want one: the oldest socket with a place loses it when its time is
+/// over.
 #[test]
 fn a_place_is_kept_for_ten_milliseconds() {
     for (now_us, put_off) in [(9_999, 0), (10_000, 1)] {
@@ -345,7 +346,7 @@ fn a_place_is_kept_for_ten_milliseconds() {
     }
 }
 
-/// A reader that takes a frame now and then is slow, and not stuck: its frames wait.
+/// A reader that takes a frame now and then is slow but not stuck: its frames wait.
 #[test]
 fn a_slow_reader_that_makes_progress_loses_nothing() {
     let scratch = Scratch::new();
@@ -353,13 +354,13 @@ fn a_slow_reader_that_makes_progress_loses_nothing() {
     let mut now_us = 1000;
     let (mut sent, mut arrived) = (0, Vec::new());
     for _ in 0..60 {
-        // As much as it takes, so that it is full all the time.
+        // As many frames as the ring takes, so that it is always full.
         while send_new(&mut a, now_us, 2, sent, 9000) {
             sent += 1;
-            // A port that gives the reader up would take, and drop, any number.
+            // A port that gives up the reader would take and drop any number of frames.
             assert_eq!((a.local_counters().lost, a.counters().tx_link_down), (0, 0), "at {now_us} us");
         }
-        // One frame in almost as long as a station may be stuck.
+        // One frame in slightly less time than a station may be stuck.
         now_us += 90_000;
         let mut one = Burst::new();
         let held: Vec<Mbuf> = (0..BURST - 1).map(|_| frame(&b, 1, 0, 16)).collect();
@@ -368,7 +369,7 @@ fn a_slow_reader_that_makes_progress_loses_nothing() {
         arrived.push(number(&one[BURST - 1]));
     }
     assert_eq!(arrived, (0..60).collect::<Vec<_>>());
-    // Now it takes nothing.
+    // Now the reader takes nothing.
     for _ in 0..3 {
         while send_new(&mut a, now_us, 2, sent, 9000) && a.counters().tx_link_down == 0 {}
         now_us += 60_000;
@@ -376,7 +377,7 @@ fn a_slow_reader_that_makes_progress_loses_nothing() {
     assert_eq!(a.local_counters().lost, 64);
 }
 
-/// The lock of the folder of a wire, which is held until this is dropped.
+/// The lock of a wire's folder, held until this value is dropped.
 fn lock(scratch: &Scratch) -> std::fs::File {
     let folder = std::fs::File::open(&scratch.0).unwrap();
     rustix::fs::flock(&folder, rustix::fs::FlockOperation::LockExclusive).unwrap();
@@ -390,7 +391,7 @@ fn a_claim_waits_while_others_claim_however_many_they_are() {
     let locked = lock(&scratch);
     let folder = scratch.0.clone();
     let others = std::thread::spawn(move || {
-        // As long as the limit, and half as long again.
+        // One and a half times the limit.
         for number in 0..15 {
             std::thread::sleep(std::time::Duration::from_millis(500));
             std::fs::write(folder.join(format!("{number}.other")), "").unwrap();
@@ -410,7 +411,7 @@ fn a_lock_that_is_kept_is_told_in_words() {
     let config = LocalConfig { station: Some(2), ..scratch.config() };
     let (tell, told) = std::sync::mpsc::channel();
     std::thread::spawn(move || tell.send(open(&config).map(|_| ())));
-    // A claim that waits without a limit fails the test, and does not keep it for ever.
+    // A claim that waits without a limit fails the test instead of hanging it.
     let claimed = told.recv_timeout(std::time::Duration::from_secs(60)).expect("the claim still waits");
     let error = claimed.unwrap_err();
     assert!(matches!(error, LocalError::Locked(_)), "{error}");
@@ -419,8 +420,8 @@ fn a_lock_that_is_kept_is_told_in_words() {
     assert_eq!(scratch.open(2).station(), 2);
 }
 
-/// The oldest one speaks in the same look in which another one wants its place; and a place that is free is
-/// given away at once.
+/// The oldest connection sends its hello in the same look in which another connection wants its place. A
+/// free place is given away at once.
 #[test]
 fn one_that_speaks_at_last_keeps_its_place_and_a_free_place_is_given_away() {
     for (turn_us, spoken_us) in [(10_000, 10_100), (5_000, 5_100)] {

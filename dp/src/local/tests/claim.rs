@@ -1,4 +1,4 @@
-//! Stations whose state is not plain: a full queue of connections, other users.
+//! Stations in unusual states: a full queue of connections, a socket of another user.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -10,7 +10,7 @@ use super::super::claim::{self, Probed};
 use super::super::credentials::{credentials, is_same_user};
 use super::*;
 
-/// A process that does not accept for a while still lives, and its station is its own.
+/// A process that accepts no connections for a while still lives, and keeps its station.
 #[test]
 fn a_station_whose_queue_of_connections_is_full_is_not_taken_over() {
     let scratch = Scratch::new();
@@ -35,14 +35,14 @@ fn a_station_whose_queue_of_connections_is_full_is_not_taken_over() {
     let taken = open(&LocalConfig { station: Some(7), ..scratch.config() });
     assert!(matches!(taken, Err(LocalError::Taken { station: 7, pid: 0 })));
     assert_eq!(fs::metadata(&path).unwrap().ino(), inode, "the socket was replaced");
-    // Its owner goes on.
+    // The owner accepts connections again.
     drop(waiting);
     while rustix::net::accept(&listener).is_ok() {}
     let pid = std::process::id() as i32;
     assert_eq!(stations(&scratch.0).unwrap(), [Station { number: 7, pid }]);
 }
 
-/// The outcome of connecting to its socket tells the state of a station. An error for want of descriptors or
+/// The result of connecting to a station's socket tells its state. An error for lack of descriptors or
 /// memory tells nothing.
 #[test]
 fn each_outcome_of_connecting_to_a_station_says_what_state_it_is_in() {
@@ -64,7 +64,8 @@ fn each_outcome_of_connecting_to_a_station_says_what_state_it_is_in() {
     }
 }
 
-/// A port tries again where the station may be there, and takes it for gone where it is not.
+/// After some errors the station may exist, and a port tries again; after others, the port takes it for
+/// gone.
 #[test]
 fn errors_of_a_connection_tell_a_station_that_is_gone_from_one_that_may_be_there() {
     let lacks = [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::NOBUFS];
@@ -76,7 +77,7 @@ fn errors_of_a_connection_tell_a_station_that_is_gone_from_one_that_may_be_there
     }
 }
 
-/// A socket of another type at the place of a station is somebody's, and no station.
+/// A socket of another type with the name of a station belongs to somebody else, and is not a station.
 #[test]
 fn a_socket_of_another_type_is_left_alone_and_not_listed() {
     let scratch = Scratch::new();
@@ -90,8 +91,8 @@ fn a_socket_of_another_type_is_left_alone_and_not_listed() {
     assert_eq!(fs::metadata(&path).unwrap().ino(), inode);
 }
 
-/// Any station: the search begins at the number of the process, and those that others have are left out, also
-/// the one at which it begins.
+/// The search for any free station begins at a number derived from the PID, and skips stations in use,
+/// including the first.
 #[test]
 fn the_search_for_a_station_goes_past_those_that_others_have() {
     let scratch = Scratch::new();
@@ -116,7 +117,7 @@ fn station_0_is_refused_and_nothing_is_made() {
     assert!(!scratch.0.exists());
 }
 
-/// A socket of this user and process, and of another user.
+/// The other side belongs to this user and process, or to another user.
 #[test]
 fn the_other_side_of_a_socket_is_of_the_same_user_or_not() {
     let pair = || socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
@@ -132,7 +133,7 @@ fn the_other_side_of_a_socket_is_of_the_same_user_or_not() {
         return;
     }
     let (other, _theirs) = std::thread::spawn(move || {
-        // The user of this thread alone.
+        // Changes the user of this thread only.
         let other = rustix::process::Uid::from_raw(12_345);
         rustix::thread::set_thread_res_uid(uid, other, uid).unwrap();
         pair()

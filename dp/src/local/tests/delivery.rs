@@ -1,5 +1,5 @@
-//! Frames of a pair: their order, the bounds of a burst, and when the other side sees them or gets its space
-//! back.
+//! Frames of a pair: their order, the limits of a burst, when the reader sees them, and when the writer gets
+//! the space back.
 
 use super::super::hello::{Heard, hear};
 use super::super::peer::{Pair, Peer, PeerState, Sent, Side, make_memory};
@@ -15,14 +15,14 @@ fn fill(a: &mut LocalPort, now_us: u64, first: u32) -> u32 {
     refused.expect("a port takes no more at some time") - first
 }
 
-/// Receives `count` frames at most, with one burst.
+/// Receives at most `count` frames with one burst.
 fn receive_some(port: &mut LocalPort, count: usize) -> Vec<u32> {
     let mut burst: Burst = (0..BURST - count).map(|_| frame(port, 1, 0, 16)).collect();
     port.rx_burst(0, &mut burst);
     burst.iter().skip(BURST - count).map(number).collect()
 }
 
-/// A small frame would fit where the next long one does not.
+/// A small frame would fit where the next long frame does not.
 #[test]
 fn a_small_frame_does_not_overtake_those_that_wait_for_space() {
     let scratch = Scratch::new();
@@ -42,7 +42,7 @@ fn the_space_of_each_received_frame_is_free_with_the_burst() {
     let scratch = Scratch::new();
     let (mut a, mut b) = paired(&scratch);
     let taken = fill(&mut a, 0, 0);
-    // So few that the space is not given back in the middle of a burst.
+    // So few frames that no space is released in the middle of a burst.
     for (round, count) in [1, 3, 5].into_iter().enumerate() {
         assert_eq!(receive_some(&mut b, count).len(), count);
         assert_eq!(fill(&mut a, 0, taken + 10 * round as u32), count as u32, "round {round}");
@@ -57,14 +57,14 @@ fn a_burst_to_several_stations_is_shown_to_all_of_them() {
     pair_up(&mut a, &mut c);
     let mut burst: Burst = (0..12).map(|number| frame(&a, 2 + number as u16 % 2, number, 100)).collect();
     assert_eq!(a.tx_burst(0, &mut burst), 12);
-    // Nothing of the sender is polled meanwhile.
+    // The sender is not polled meanwhile.
     for (port, first) in [(&mut b, 0), (&mut c, 1)] {
         let arrived: Vec<u32> = poll_once(port, 0).iter().map(number).collect();
         assert_eq!(arrived, (first..12).step_by(2).collect::<Vec<_>>());
     }
 }
 
-/// Two stations that both have more than a burst takes are read in turn.
+/// Two stations that both have more frames than a burst takes are read in turn.
 #[test]
 fn no_station_keeps_the_frames_of_another_from_being_received() {
     let scratch = Scratch::new();
@@ -81,14 +81,14 @@ fn no_station_keeps_the_frames_of_another_from_being_received() {
     assert_eq!(senders.iter().filter(|sender| **sender == 1).count(), 4, "{senders:?}");
 }
 
-/// A look at the sockets is a system call. Where the caller's clock stands still, one comes with each 256th
-/// poll without a frame.
+/// A look at the sockets is a system call. If the caller's clock stands still, each 256th poll without a
+/// frame looks.
 #[test]
 fn a_port_whose_clock_stands_still_looks_at_its_sockets_once_in_256_idle_polls() {
     for (busy, idle, until_told) in [(0, 0, 257), (0, 100, 157), (0, 300, 213), (200, 0, 257)] {
         let scratch = Scratch::new();
         let (mut a, mut b) = paired(&scratch);
-        // No handshake makes it look with each poll any more. The last of the frames begins the count.
+        // No handshake makes each poll look any more. The last frame starts the count.
         (0..3).for_each(|_| drop(poll_once(&mut a, 0)));
         for number in 0..=busy {
             let sent = frame(&b, 1, number, 64);
@@ -147,7 +147,8 @@ fn the_reader_sees_each_32_kib_at_once() {
     assert_eq!(seen, [0, 0, 0, 4, 0, 0, 0, 4]);
 }
 
-/// The end of the station was found, and not all that it sent was read: so it is still in the list.
+/// The port has noticed the end of the station, but has not read all its frames: so the station is still in
+/// the list.
 #[test]
 fn a_frame_for_a_station_that_has_ended_is_dropped_at_once() {
     let scratch = Scratch::new();
@@ -177,19 +178,19 @@ fn a_port_that_polls_again_is_not_woken() {
         let sent = frame(b, 1, number, 64);
         assert!(send(b, sent));
     };
-    // It slept, and something else has woken it.
+    // The port slept, and something else has woken it.
     assert!(a.arm_wakeup());
     a.disarm_wakeup();
     next(&mut b);
     assert!(!is_readable(&a), "it polls");
-    // It finds that it need not sleep.
+    // The port finds that it need not sleep.
     assert!(!a.arm_wakeup());
     next(&mut b);
     assert!(!is_readable(&a), "it did not sleep");
     assert_eq!(receive(&mut [&mut a], 2).len(), 2);
 }
 
-/// Of a pair: `hear` finds nothing, or a message.
+/// On the socket of a pair, `hear` finds nothing or a message.
 #[test]
 fn a_wake_up_is_one_message() {
     let (memory, _memfd) = make_memory(256 << 10).unwrap();

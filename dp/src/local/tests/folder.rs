@@ -25,7 +25,7 @@ fn a_folder_that_others_may_use_is_refused() {
         let error = refusal(&scratch.config());
         assert!(error.contains(&format!("has mode {mode:o}: run chmod 700")), "{error}");
     }
-    // The command leaves the setgid bit, which a folder inherits, and which lets nobody in.
+    // `chmod 700` leaves the setgid bit, which a folder inherits from its parent and which gives no access.
     for mode in [0o700, 0o2700, 0o1700] {
         chmod(&scratch.0, mode);
         scratch.open(1);
@@ -33,8 +33,8 @@ fn a_folder_that_others_may_use_is_refused() {
     }
 }
 
-/// As in an emptyDir of Kubernetes (mode 2777): others can put another folder in the place of that of the
-/// wire, and stations that are there already go on in the one that was moved.
+/// As in a Kubernetes emptyDir (mode 2777): other users can put another folder in the place of the wire's,
+/// and existing stations continue to use the folder that was moved.
 #[test]
 fn a_folder_that_others_can_move_is_used_wherever_it_is() {
     let scratch = Scratch::new();
@@ -97,7 +97,7 @@ fn a_folder_of_somebody_else_is_refused() {
     assert!(refusal(&LocalConfig { folder, ..scratch.config() }).contains("belongs to user 12345"));
 }
 
-/// Whoever owns a symbolic link on the way says where the folder is.
+/// The owner of a symbolic link in the path decides where the folder is.
 #[test]
 fn links_on_the_way_are_followed_if_their_owners_are_trusted() {
     let scratch = Scratch::new();
@@ -113,7 +113,7 @@ fn links_on_the_way_are_followed_if_their_owners_are_trusted() {
     }
     assert!(real.join("net").is_dir());
     assert!(refusal(&through("itself")).contains("itself"));
-    // Where they lead is checked, too.
+    // The targets of links are checked, too.
     chmod(&real, 0o777);
     assert!(private_folder(&through("absolute").folder).unwrap_err().to_string().contains("may rename"));
     if rustix::process::geteuid().is_root() {
@@ -124,7 +124,7 @@ fn links_on_the_way_are_followed_if_their_owners_are_trusted() {
     }
 }
 
-/// As many as the kernel follows. The error names the first link beyond.
+/// A path may have as many links as the kernel follows. The error names the first link beyond.
 #[test]
 fn a_way_has_forty_links_and_no_more() {
     let scratch = Scratch::new();
@@ -186,7 +186,7 @@ fn a_station_belongs_to_one_process() {
     assert_eq!(stations(&scratch.0).unwrap(), [Station { number: 5, pid: pid as i32 }]);
 }
 
-/// Listing asks each station, which is no mistake of the one that asks.
+/// Listing connects to each station, and the stations do not count that as an error.
 #[test]
 fn listing_disturbs_nobody() {
     let scratch = Scratch::new();
@@ -201,7 +201,7 @@ fn listing_disturbs_nobody() {
         assert_eq!(port.local_counters(), LocalCounters { pairs: 1, ..LocalCounters::default() });
     }
     assert!(stations(Path::new("/nowhere/at/all")).unwrap().is_empty());
-    // A second name of a socket is no second station.
+    // A second name of a socket is not a second station.
     symlink(scratch.0.join("1.sock"), scratch.0.join("01.sock")).unwrap();
     fs::write(scratch.0.join("notes.txt"), "").unwrap();
     assert_eq!(stations(&scratch.0).unwrap().len(), 2);

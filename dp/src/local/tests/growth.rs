@@ -1,4 +1,5 @@
-//! Rings that grow: in the middle of any sequence of records, as often as they may, with liars at either end.
+//! Rings that grow: in the middle of any sequence of records, as often as allowed, and with either end
+//! lying.
 
 use std::collections::VecDeque;
 
@@ -14,7 +15,7 @@ const PLACE: Place = Place { control: 4096, data: 8192, bytes: 4096, limit: 65_5
 const MEMORY: usize = 8192 + 65_536 + 4096;
 const GUARDS: [usize; 2] = [0, 8192 + 65_536];
 
-/// The record that says that the ring has grown.
+/// The record that announces that the ring has grown.
 const GROWN: u64 = 2 << 32;
 
 fn ring_at(place: Place) -> (Arc<SharedMemory>, Producer, Consumer) {
@@ -40,7 +41,7 @@ fn write(tx: &mut Producer, bytes: &[u8]) -> bool {
     tx.write(bytes.len(), 0, std::iter::once(bytes)).unwrap()
 }
 
-/// The oldest record, which is taken.
+/// Takes the oldest record, and returns it.
 fn take(rx: &mut Consumer) -> Option<Vec<u8>> {
     let record = rx.peek().unwrap()?;
     let mut bytes = vec![0; record.bytes];
@@ -49,8 +50,8 @@ fn take(rx: &mut Consumer) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Fills the ring, and lets the reader take some in front of it, until the ring grows. What was written and
-/// not read.
+/// Fills the ring, and lets the reader take records when it is full, until the ring grows. Returns the
+/// records that were not read.
 fn fill_until_it_grows(tx: &mut Producer, rx: &mut Consumer) -> VecDeque<Vec<u8>> {
     let (mut written, mut number, from) = (VecDeque::new(), 0, tx.bytes());
     for _ in 0..10_000 {
@@ -91,7 +92,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// A ring that grows whenever it may loses and changes nothing, wherever the reader is.
+    /// A ring that grows whenever it may loses and changes no record, wherever the reader is.
     #[test]
     fn a_ring_that_grows_passes_all_records_in_order(steps in steps(), mut allowance in 0..80_000_usize) {
         let (memory, mut tx, mut rx) = ring_at(PLACE);
@@ -104,7 +105,7 @@ proptest! {
                     let content = content(number, bytes);
                     let before = allowance;
                     let written = write(&mut tx, &content) || {
-                        // A larger ring has space for what the smaller one had not.
+                        // The larger ring has space for the record that did not fit the smaller ring.
                         let grows = tx.grow(&mut allowance);
                         prop_assert_eq!(grows, allowance < before);
                         grows && { prop_assert!(write(&mut tx, &content)); true }
@@ -130,7 +131,7 @@ proptest! {
         }
         prop_assert!(rx.peek() == Ok(None) && rx.bytes() == tx.bytes());
         rx.release();
-        // Whatever has happened, the ring has its whole space.
+        // Whatever has happened, all space of the ring is usable.
         let mut lines = 0;
         while write(&mut tx, &[0; 56]) {
             lines += 1;
@@ -139,7 +140,7 @@ proptest! {
         prop_assert!(lines == full && guards_are_untouched(&memory), "{} of {} lines", lines, full);
     }
 
-    /// The other side writes anything, growths among it.
+    /// The other side writes anything, including announcements of growth.
     #[test]
     fn a_reader_survives_any_growth(
         garbage in proptest::collection::vec((any::<bool>(), 0..9000_usize, word(), 0..4_usize), 1..80),
@@ -157,7 +158,7 @@ proptest! {
                         rx.advance(record);
                         rx.release();
                     }
-                    // No ring is as small as this one: it holds the longest frame.
+                    // Only this test's ring is so small; a real ring holds the longest frame.
                     Ok(_) => {}
                     Err(Broken) => break 'run,
                 }
@@ -182,7 +183,7 @@ fn a_ring_grows_when_it_is_full_and_was_used_for_four_laps_and_not_before() {
     let (_, mut tx, mut rx) = ring_at(PLACE);
     let (mut sent, mut tries) = (0, Vec::new());
     while tx.bytes() == PLACE.bytes {
-        // A lap, all of which is full.
+        // One whole lap, until the ring is full.
         while write(&mut tx, &[0; 56]) {
             sent += 64;
         }
@@ -193,14 +194,15 @@ fn a_ring_grows_when_it_is_full_and_was_used_for_four_laps_and_not_before() {
             rx.release();
         }
     }
-    // A line is kept for the record that says so, and this record goes behind four laps and the one that
-    // fills the ring.
+    // One line is reserved for the record that announces the growth, which follows four laps and the lap
+    // that fills the ring.
     let (last, before) = tries.split_last().unwrap();
     assert!(before.iter().all(|(sent, grew)| !grew && *sent < 4 * 4096), "{tries:?}");
     assert!(last.1 && (4 * 4096..5 * 4096).contains(&last.0), "{tries:?}");
 }
 
-/// The larger ring begins behind the old one, so the writer has to be in front of that place.
+/// The larger ring continues behind the old one in memory, so the writer must be just before that place to
+/// grow it.
 #[test]
 fn a_ring_grows_in_one_of_four_laps() {
     for lap in 4..=12 {
@@ -239,7 +241,7 @@ fn a_ring_grows_to_its_limit_and_no_further() {
     }
 }
 
-/// Without memory the ring stays as it is, and uses the line that it kept.
+/// Without memory the ring keeps its size, and uses the reserved line for records.
 #[test]
 fn a_ring_that_gets_no_memory_goes_on_as_it_is() {
     // The mapping ends behind the first part of the ring.
@@ -269,7 +271,7 @@ fn a_ring_that_gets_no_memory_goes_on_as_it_is() {
 fn each_lie_about_a_growth_is_found() {
     let lie = |place: Place, header: u64, at: u64, tail: u64| {
         let (memory, mut tx, mut rx) = ring_at(place);
-        // The reader is where the lie is.
+        // Moves the reader to the false record.
         for _ in 0..at / 64 {
             assert!(write(&mut tx, &[0; 56]));
             tx.publish();
@@ -280,7 +282,7 @@ fn each_lie_about_a_growth_is_found() {
         memory.word(place.control).store(tail, Ordering::Relaxed);
         rx.peek()
     };
-    // Right: in the first lap, behind which the larger ring begins, or four laps later.
+    // Valid: in the first lap, behind which the larger ring begins, or four laps later.
     for (at, tail) in [(0, 4096), (64, 4096), (4032, 4096), (4 * 4096, 5 * 4096), (5 * 4096 - 64, 5 * 4096)] {
         assert_eq!(lie(PLACE, GROWN, at, tail), Ok(None), "{at}");
     }
@@ -289,14 +291,14 @@ fn each_lie_about_a_growth_is_found() {
         (4096, 3 * 4096),
         (2 * 4096, 4 * 4096),
         (4 * 4096 - 64, 5 * 4096),
-        // The record behind is not published.
+        // The record behind it is not published.
         (0, 64),
         (0, 4032),
         (4 * 4096, 5 * 4096 - 64),
     ] {
         assert_eq!(lie(PLACE, GROWN, at, tail), Err(Broken), "{at} {tail}");
     }
-    // It is not published either where something lies there that looks like a record.
+    // The record is not published either if the bytes there look like a record.
     let (memory, _, mut rx) = ring_at(PLACE);
     memory.word(PLACE.data).store(GROWN, Ordering::Relaxed);
     memory.word(PLACE.data + 4096).store(14, Ordering::Relaxed);
@@ -331,13 +333,13 @@ fn memory_is_taken_in_parts() {
     assert!(beyond.is_err() && taken() == 1 << 17);
 }
 
-/// Bytes of a pair of rings of `ring_bytes` in the beginning.
+/// Initial bytes of a pair of rings with a maximum of `ring_bytes`.
 fn pair_bytes(ring_bytes: usize) -> u64 {
     (4096 + 2 * first_bytes(ring_bytes)) as u64
 }
 
-/// Sends until `frames` frames have arrived, while the ring is as full as it gets. Returns most bytes of
-/// shared memory that the sender has had.
+/// Sends until `frames` frames have arrived, keeping the ring as full as possible. Returns the maximum of
+/// the sender's shared memory, in bytes.
 fn stream(a: &mut LocalPort, b: &mut LocalPort, frames: u32) -> u64 {
     let (mut sent, mut arrived, mut most) = (0, 0, 0);
     let mut polls = 0;
@@ -356,7 +358,7 @@ fn stream(a: &mut LocalPort, b: &mut LocalPort, frames: u32) -> u64 {
         poll_once(a, 0);
         most = most.max(a.shared_memory_bytes());
     }
-    // The rest, of which the numbers were given away.
+    // The remaining frames, whose numbers were used.
     for _ in 0..1000 {
         poll_once(a, 0);
         poll_once(b, 0);
@@ -369,7 +371,7 @@ fn open_large(scratch: &Scratch, station: u16) -> LocalPort {
     open(&LocalConfig { station: Some(station), ..config }).unwrap()
 }
 
-/// A pair that passes few frames at a time keeps its small rings; one that is full grows, in one direction.
+/// A pair that carries few frames at a time keeps its small rings. A full ring grows, in its direction only.
 #[test]
 fn the_rings_of_a_pair_grow_with_use_and_the_port_tells_their_memory() {
     let scratch = Scratch::new();
@@ -391,13 +393,13 @@ fn the_rings_of_a_pair_grow_with_use_and_the_port_tells_their_memory() {
     assert_eq!(a.shared_memory_bytes(), 0);
 }
 
-/// A ring that was full and has grown is full for the first time, even if its reader has taken nothing in
-/// between: the reader gets the whole time again.
+/// After a full ring has grown, its reader gets the full time again before it counts as stuck, even if it
+/// has taken nothing in between.
 #[test]
 fn a_reader_of_a_ring_that_has_grown_is_not_stuck_since_the_ring_was_small() {
     let scratch = Scratch::new();
     let (mut a, mut b) = (open_large(&scratch, 1), open_large(&scratch, 2));
-    // Some laps of the small ring, so that it may grow.
+    // A few laps of the small ring, so that it may grow.
     for number in 0..200 {
         let sent = frame(&a, 2, number, 3000);
         assert!(send(&mut a, sent));
@@ -405,7 +407,7 @@ fn a_reader_of_a_ring_that_has_grown_is_not_stuck_since_the_ring_was_small() {
     }
     let small = a.shared_memory_bytes();
     let (mut now_us, mut sent) = (1000, 0);
-    // It grows in one of four laps.
+    // The ring grows in one of four laps.
     for _ in 0..5 {
         while a.next_due_us().is_none() {
             let next = frame(&a, 2, sent, 3000);
@@ -420,7 +422,7 @@ fn a_reader_of_a_ring_that_has_grown_is_not_stuck_since_the_ring_was_small() {
         poll_once(&mut a, now_us);
     }
     assert!(a.shared_memory_bytes() > small && a.next_due_us().is_none());
-    // Later than a full ring may stay as it is, the larger one fills, and frames wait in front of it.
+    // After more time than a ring may stay full, the larger ring fills up, and frames wait for space.
     now_us += 150_000;
     let refused = (sent..2000).find(|number| {
         assert_eq!((a.local_counters().lost, a.counters().tx_link_down), (0, 0), "before {number}");
@@ -434,7 +436,7 @@ fn a_reader_of_a_ring_that_has_grown_is_not_stuck_since_the_ring_was_small() {
     assert_eq!(a.local_counters().lost, 64, "now it is stuck");
 }
 
-/// All rings together grow by so much; a pair that ends leaves its part to others.
+/// All rings together may grow by the allowance; a pair that ends returns its part.
 #[test]
 fn the_rings_of_a_port_grow_within_an_allowance() {
     let scratch = Scratch::new();

@@ -26,7 +26,7 @@ fn kind(socket: impl AsFd) -> Option<Kind> {
     }
 }
 
-/// Station 1, the connection on which it has sent a hello to station 2, and the claim of that one.
+/// Station 1, the connection on which it has sent a hello to station 2, and the claim of station 2.
 fn greeting(scratch: &Scratch) -> (LocalPort, OwnedFd, Claim) {
     let higher = Claim::new(&scratch.0, Some(2)).unwrap();
     let mut a = scratch.open(1);
@@ -37,7 +37,7 @@ fn greeting(scratch: &Scratch) -> (LocalPort, OwnedFd, Claim) {
     (a, of_lower, higher)
 }
 
-/// Station 1 has sent a hello to station 2, and gets one of it.
+/// Station 1 has sent a hello to station 2, and gets a hello from it.
 #[test]
 fn the_lower_station_keeps_its_rings_when_hellos_cross() {
     let scratch = Scratch::new();
@@ -53,7 +53,8 @@ fn the_lower_station_keeps_its_rings_when_hellos_cross() {
     assert_eq!(a.local_counters(), LocalCounters { pairs: 1, ..LocalCounters::default() });
 }
 
-/// The hello of the other one that was under way when the pair was made says nothing new, and is no mistake.
+/// A hello that the other station sent before the pair was made, and that arrives later, says nothing new
+/// and is not an error.
 #[test]
 fn a_hello_from_before_the_pair_is_dropped_without_a_word() {
     let scratch = Scratch::new();
@@ -68,7 +69,7 @@ fn a_hello_from_before_the_pair_is_dropped_without_a_word() {
         polls(&mut a, 1000);
         assert!(matches!(hear(&old), Heard::End), "serial {serial}");
     }
-    // One of another process at the station waits for the end of the pair.
+    // A hello of another process at that station waits for the end of the pair.
     say(&second, &hello(9, 8, 1));
     polls(&mut a, 2000);
     assert_eq!(kind(&second), None);
@@ -83,8 +84,8 @@ fn a_hello_from_before_the_pair_is_dropped_without_a_word() {
     assert_eq!(a.local_counters(), expected);
 }
 
-/// As above, where the pair was made by our own hello: the answer to it says which hello of the other one was
-/// the latest.
+/// As above, if the pair was made by our own hello: the answer tells the serial number of the other
+/// station's latest hello.
 #[test]
 fn a_hello_from_before_the_welcome_is_dropped_without_a_word() {
     let scratch = Scratch::new();
@@ -107,7 +108,7 @@ fn a_second_hello_on_a_socket_is_refused() {
     let (first, other) = (dial(&scratch), dial(&scratch));
     say(&first, &hello(9, 7, 1));
     polls(&mut a, 0);
-    // It waits behind the pair, so it is not answered.
+    // The hello waits for the end of the pair, so it is not answered.
     say(&other, &hello(9, 8, 1));
     polls(&mut a, 1000);
     assert_eq!(kind(&other), None);
@@ -118,7 +119,7 @@ fn a_second_hello_on_a_socket_is_refused() {
     assert_eq!(a.local_counters(), expected);
 }
 
-/// The socket of a station is answered by another one, or by a kind of message that is no answer.
+/// Another station answers our hello, or the message is not an answer.
 #[test]
 fn a_wrong_answer_to_a_hello_ends_the_station() {
     for (answer, station) in
@@ -154,7 +155,7 @@ fn a_process_of_another_user_is_refused() {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
     }
     let dials = || {
-        // The user of this thread alone.
+        // Changes the user of this thread only.
         let other = rustix::process::Uid::from_raw(12_345);
         rustix::thread::set_thread_res_uid(uid, other, uid).unwrap();
         let socket = dial(&scratch);
@@ -178,7 +179,7 @@ fn a_station_of_another_user_gets_no_hello() {
     let scratch = Scratch::new();
     let other = Claim::new(&scratch.0, Some(9)).unwrap();
     let listens = || {
-        // The user of this thread alone. A socket belongs to the one who has it listen.
+        // Changes the user of this thread only. A socket belongs to the user who calls `listen`.
         rustix::thread::set_thread_res_uid(uid, rustix::process::Uid::from_raw(12_345), uid).unwrap();
         rustix::net::listen(&other.listener, 8).unwrap();
     };

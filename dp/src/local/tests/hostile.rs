@@ -1,4 +1,5 @@
-//! Processes of the same user that break the rules: each loses its own pair at most, and the others go on.
+//! Processes of the same user that break the rules: each loses at most its own pair, and all other stations
+//! continue.
 
 use std::os::fd::OwnedFd;
 
@@ -21,7 +22,7 @@ fn is_closed(socket: &OwnedFd) -> bool {
     loop {
         match recv(socket, &mut bytes[..], RecvFlags::DONTWAIT) {
             Ok((0, _)) | Err(rustix::io::Errno::CONNRESET) => return true,
-            // It says something first.
+            // Another message came first.
             Ok(_) => {}
             Err(_) => return false,
         }
@@ -66,7 +67,7 @@ fn a_bad_hello_is_refused() {
     ftruncate(&shrinks, bytes as u64).unwrap();
     fcntl_add_seals(&shrinks, SealFlags::GROW).unwrap();
     let read_only = ring_memory();
-    // Its seal allows more seals only without `SEAL`.
+    // Seals can be added only to a memfd without `F_SEAL_SEAL`.
     let unwritable = sealable();
     ftruncate(&unwritable, bytes as u64).unwrap();
     fcntl_add_seals(&unwritable, SealFlags::GROW | SealFlags::SHRINK | SealFlags::WRITE).unwrap();
@@ -116,10 +117,10 @@ fn mute_processes_keep_neither_sockets_nor_others_out() {
     let mute: Vec<OwnedFd> = (0..200).map(|_| dial(&scratch)).collect();
     (0..300).for_each(|_| drop(poll_once(&mut a, 1000)));
     assert!(mute.iter().all(|socket| !is_closed(socket)), "nobody was given up so far");
-    // Other tests of this process open some, too, but not thousands.
+    // Other tests of this process open descriptors too, but not thousands.
     assert!(open() < before + 200 + 64 + 100);
     assert_eq!((a.next_due_us(), is_readable(&a)), (Some(11_000), false), "others wait for a place");
-    // One that speaks gets its turn, and nobody has to wait for two seconds.
+    // A station that sends a hello gets its turn, without waiting for two seconds.
     let mut c = scratch.open(3);
     let sent = frame(&c, 1, 5, 64);
     assert!(send(&mut c, sent));
@@ -128,7 +129,7 @@ fn mute_processes_keep_neither_sockets_nor_others_out() {
         poll_once(&mut a, now_us).pop()
     });
     assert_eq!(arrived.as_ref().map(number), Some(5));
-    // The last eight of them, and the one that speaks, took the places of nine.
+    // The last eight of them and the station with a hello took the places of nine.
     assert_eq!(mute.iter().filter(|socket| !is_closed(socket)).count(), 200 - 2 * 64 - 9);
     assert_eq!(a.local_counters().put_off, 2 * 64 + 9);
     (0..300).for_each(|_| drop(poll_once(&mut a, 2_100_000)));
@@ -138,7 +139,7 @@ fn mute_processes_keep_neither_sockets_nor_others_out() {
     still_works(&mut a, &mut b);
 }
 
-/// One that says nothing more, or the wrong things, as the answer to our hello.
+/// A station that does not answer our hello, or answers it with invalid messages.
 #[test]
 fn a_station_that_does_not_answer_is_given_up() {
     for answer in [
@@ -171,7 +172,7 @@ fn a_station_that_does_not_answer_is_given_up() {
     }
 }
 
-/// Somebody else's hello with the number of a living station waits for its end, which does not come.
+/// A stranger's hello with the number of a living station waits for that station's end, which does not come.
 #[test]
 fn nobody_can_end_the_pair_of_another_station() {
     let scratch = Scratch::new();
@@ -202,7 +203,7 @@ fn nonsense_on_the_socket_of_a_pair_ends_it() {
     }
 }
 
-/// It costs a system call for each, and nothing else.
+/// Each costs a system call and nothing else.
 #[test]
 fn wake_ups_for_nothing_are_taken() {
     let scratch = Scratch::new();
@@ -222,13 +223,13 @@ fn wake_ups_for_nothing_are_taken() {
 
 #[test]
 fn wrong_positions_end_their_pair_and_no_other() {
-    // A tail of the ring that it writes, and a head of the one that it reads.
+    // The tail of the ring that it writes, and the head of the ring that it reads.
     for (word, value) in [(0, 1_u64), (0, u64::MAX), (0, 1 << 40), (512 + 128, 63), (512 + 128, u64::MAX)] {
         let scratch = Scratch::new();
         let (mut a, mut b) = paired(&scratch);
         let (socket, memory) = hostile_peer(&scratch, &mut a);
         memory.word(word).store(value, Ordering::Release);
-        // Enough to look at the head.
+        // Enough frames to make the writer read the head.
         for number in 0..100 {
             let sent = frame(&a, 9, number, 9000);
             send(&mut a, sent);
@@ -241,7 +242,7 @@ fn wrong_positions_end_their_pair_and_no_other() {
     }
 }
 
-/// A peer asks to be woken all the time: each burst costs a system call more.
+/// A peer always asks to be woken: each burst costs one more system call.
 #[test]
 fn a_peer_that_says_it_sleeps_gets_a_wake_up_for_each_burst_at_most() {
     let scratch = Scratch::new();
@@ -261,7 +262,7 @@ fn a_peer_that_says_it_sleeps_gets_a_wake_up_for_each_burst_at_most() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Anything anywhere in the memory, between any two polls.
+    /// Any value anywhere in the memory, between any two polls.
     #[test]
     fn any_memory_of_a_peer_harms_only_its_own_pair(
         writes in proptest::collection::vec((0..400_usize, any_word(), any::<bool>()), 1..100),
@@ -270,7 +271,7 @@ proptest! {
         let (mut a, mut b) = paired(&scratch);
         let (_socket, memory) = hostile_peer(&scratch, &mut a);
         for (at, word, sends) in writes {
-            // The words of both rings, and the beginning of both.
+            // The control words of both rings, and the first data of both.
             let at = match at {
                 0..128 => at * 8,
                 128..264 => 4096 + (at - 128) * 8,
@@ -286,7 +287,7 @@ proptest! {
             }
             while a.next_departed().is_some() {}
         }
-        // What came of it is told, so that this station is not taken for somebody else.
+        // Any end of the pair is reported now, so that this station is not taken for a new process.
         poll_once(&mut a, 0);
         while a.next_departed().is_some() {}
         still_works(&mut a, &mut b);
@@ -297,7 +298,7 @@ proptest! {
         if let Some(message) = Message::decode(&bytes) {
             prop_assert!(message.station != 0 && bytes.len() == 40);
         }
-        // A message with one bit changed is another one, or none.
+        // A message with one flipped bit is another message, or not a message.
         let (left, right) = rustix::net::socketpair(
             rustix::net::AddressFamily::UNIX,
             rustix::net::SocketType::SEQPACKET,

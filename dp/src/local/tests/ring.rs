@@ -1,4 +1,4 @@
-//! The ring against a model, and against somebody who writes anything into its memory.
+//! The ring against a model, and against a peer that writes anything into its memory.
 
 use std::collections::VecDeque;
 
@@ -117,8 +117,8 @@ proptest! {
         prop_assert!(guards_are_untouched(&memory));
     }
 
-    /// The other side writes any words and bytes between any two steps. A reader gets frames of possible
-    /// lengths, or finds out. It never reads or writes elsewhere, and what it has of the words is its own.
+    /// The other side writes any words and bytes between any two steps. A reader gets frames of valid
+    /// lengths or `Broken`. It never reads or writes elsewhere, and uses its own copies of the words.
     #[test]
     fn a_reader_survives_any_memory(
         garbage in proptest::collection::vec((any::<bool>(), 0..520_usize, any_word(), 0..4_usize), 1..80),
@@ -183,8 +183,8 @@ fn each_lie_of_a_writer_is_found() {
         }
     };
     let (tail, header) = (at(PLACE.control), at(PLACE.data));
-    // A tail: between lines, beyond the ring, going back (later). A header: too short, too long, longer than
-    // what was published, of an unknown kind.
+    // Invalid tails: between lines, beyond the ring, decreasing (below). Invalid headers: too short, too
+    // long, longer than the published bytes, of an unknown kind.
     for (position, word) in [(1, 14), (63, 14), (4096 + 64, 14), (u64::MAX - 63, 14), (64, 13), (64, 57)]
         .into_iter()
         .chain([(4096, 65_554), (64, u64::MAX), (64, 2 << 32 | 14), (64, 1 << 63 | 14), (64, 0)])
@@ -194,7 +194,7 @@ fn each_lie_of_a_writer_is_found() {
         tail(&memory, position);
         assert_eq!(rx.peek(), Err(Broken), "{position} {word:x}");
     }
-    // Between lines behind a record that is right.
+    // Between lines, behind a valid record.
     for position in [65, 127] {
         let (memory, _, mut rx) = ring();
         header(&memory, 56);
@@ -221,7 +221,7 @@ fn each_lie_of_a_reader_is_found() {
         memory.word(PLACE.control + 128).store(head, Ordering::Relaxed);
         assert_eq!(tx.write(4000, 0, std::iter::once([0; 4000])), Err(Broken), "{head}");
     }
-    // Of three records, the reader knows of two.
+    // Three records were written, of which two were published.
     for (head, outcome) in [(128, Ok(false)), (192, Err(Broken))] {
         let (memory, mut tx, _) = ring();
         for nr in 0..3 {
@@ -240,10 +240,10 @@ fn each_lie_of_a_reader_is_found() {
     rx.advance(record);
     rx.release();
     assert_eq!(tx.write(4000, 0, std::iter::once([0; 4000])), Ok(true));
-    // What was not published cannot have been taken.
+    // The reader cannot have taken unpublished records.
     rx.release();
     assert_eq!(tx.write(4000, 0, std::iter::once([0; 4000])), Ok(false));
-    // Nor does it give back what it has freed.
+    // Nor can it take back space that it has released.
     let (memory, mut tx, mut rx) = ring();
     for _ in 0..3 {
         assert_eq!(tx.write(1000, 0, std::iter::once([0; 1000])), Ok(true));
@@ -276,7 +276,7 @@ fn a_sleeping_reader_is_woken_once() {
     assert!(!write(), "it has got up");
 }
 
-/// A writer that waits for space goes on while the reader is still in the middle of a burst.
+/// A writer that waits for space continues while the reader is still in the middle of a burst.
 #[test]
 fn the_writer_gets_each_64_kib_back_at_once() {
     let place = Place { control: 0, data: 4096, bytes: 256 << 10, limit: 256 << 10 };

@@ -25,7 +25,7 @@ pub(super) struct DpdkSegmentMut<'a> {
     pub(super) chain: PhantomData<&'a mut sys::rte_mbuf>,
 }
 
-/// Defines methods that read a field, or what is computed from fields.
+/// Defines methods that read a field, or a value computed from fields.
 macro_rules! reads {
     ($($name:ident: $type:ty;)*) => {$(
         #[inline(always)]

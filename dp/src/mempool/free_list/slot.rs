@@ -1,5 +1,5 @@
-//! The slots of threads: a small number that a thread has for itself from its first call until it ends. What
-//! belongs to a slot is used by one thread at a time, without a lock.
+//! Slots of threads. A slot is a small number that one thread owns from its first call until the thread
+//! ends. The data of a slot are used by one thread at a time, without a lock.
 //!
 //! A thread that finds no free slot stays without one.
 
@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Number of slots.
 pub(super) const SLOTS: usize = 8;
-/// The thread has not asked yet.
+/// The thread has not asked for a slot yet.
 const UNASKED: usize = usize::MAX;
-/// The thread has no slot, and gets none.
+/// The thread has no slot, and will not get one.
 const NONE: usize = usize::MAX - 1;
 
 /// A bit for each slot that is owned.
@@ -30,7 +30,7 @@ struct Ending;
 
 impl Drop for Ending {
     fn drop(&mut self) {
-        // Destructors that run later see that it is gone.
+        // Destructors that run later see that the thread has no slot.
         let slot = SLOT.replace(NONE);
         if slot < SLOTS {
             OWNED.fetch_and(!(1 << slot), Ordering::Release);
@@ -47,7 +47,7 @@ pub(super) fn own() -> usize {
 
 #[cold]
 fn ask() -> usize {
-    // Fails in a thread that is ending already: nothing would give the slot back.
+    // `try_with` fails in a thread that is already ending: nothing would give its slot back.
     let found = ENDING.try_with(|_| ()).is_ok().then(|| (0..SLOTS).find(|slot| try_own(*slot))).flatten();
     SLOT.set(found.unwrap_or(NONE));
     SLOT.get()
@@ -64,7 +64,7 @@ pub(super) struct Claimed(usize);
 impl Claimed {
     /// Claims the slots that no thread owns, one after the other.
     pub(super) fn unowned() -> impl Iterator<Item = Self> {
-        // A value is made only of a claimed slot: its drop gives the slot back.
+        // Only a claimed slot becomes a value, whose drop gives the slot back.
         (0..SLOTS).filter(|slot| try_own(*slot)).map(Self)
     }
 

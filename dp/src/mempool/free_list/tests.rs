@@ -1,4 +1,4 @@
-//! What the free list promises: nothing lost, nothing twice, nothing hidden.
+//! Tests of the free list: no item is lost, returned twice or hidden.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,8 +9,8 @@ fn full(capacity: usize) -> FreeList<usize> {
     FreeList::new((0..capacity).collect())
 }
 
-/// For tests whose threads leave items in caches: two of them at once could each have the slot that the other
-/// one waits for.
+/// Held by tests whose threads leave items in caches: two such tests at once could each own the slot that
+/// the other waits for.
 static ALONE: Mutex<()> = Mutex::new(());
 
 /// All items. Some may be in the cache of a slot that a thread of another test has at this moment: they are
@@ -57,7 +57,7 @@ fn what_was_freed_last_comes_first() {
 fn items_in_the_cache_of_a_thread_that_has_ended_are_found() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let (list, all_there) = (full(512), std::sync::Barrier::new(SLOTS));
-    // They live at the same time, so they have a slot each, and leave something in its cache.
+    // They live at the same time, so each has a slot, and leaves items in its cache.
     let work = || {
         all_there.wait();
         list.push(list.pop().unwrap());

@@ -24,7 +24,7 @@ pub(crate) const ENOMEM: Errno = Errno(libc::ENOMEM);
 pub(crate) const EOPNOTSUPP: Errno = Errno(libc::EOPNOTSUPP);
 
 impl From<VerbsError> for Errno {
-    /// The number that a program expects of the call that was refused.
+    /// The error number that a program expects from the refused call.
     fn from(error: VerbsError) -> Self {
         log(|| format!("refused: {error}"));
         match error {
@@ -40,7 +40,7 @@ impl From<VerbsError> for Errno {
             VerbsError::Inaccessible(_) => Errno(libc::EFAULT),
             VerbsError::PortInUse(_) => Errno(libc::EADDRINUSE),
             VerbsError::System(error) => error.into(),
-            // Also an error that is newer than this function.
+            // Also for variants that were added after this function was written.
             _ => EIO,
         }
     }
@@ -67,27 +67,27 @@ pub(crate) struct StartError {
     /// One line that says what to do.
     pub(crate) line: String,
     pub(crate) errno: Errno,
-    /// Something was missing that may be there later: the next call tries again.
+    /// A resource was missing that may be available later: the next call tries again.
     pub(crate) is_transient: bool,
 }
 
 impl From<String> for StartError {
-    /// A mistake in the settings: there is no device.
+    /// A mistake in the settings: the program finds no device.
     fn from(line: String) -> Self {
         Self { line, errno: Errno(libc::ENODEV), is_transient: false }
     }
 }
 
 impl StartError {
-    /// The errno is that of the system, if this process or the system has run out of something.
+    /// The errno is the system's, if this process or the system has run out of a resource.
     pub(crate) fn new(error: &(dyn std::error::Error + 'static)) -> Self {
         Self::with_line(error.to_string(), error)
     }
 
-    /// The same, with a line that says more than the error.
+    /// As [`new`](Self::new), with a line that says more than the error.
     pub(crate) fn with_line(line: String, error: &(dyn std::error::Error + 'static)) -> Self {
         let causes = std::iter::successors(Some(error), |error| error.source());
-        // A thread that the system refuses is EAGAIN.
+        // EAGAIN if the system refuses to make a thread.
         let of_system = causes.filter_map(|error| error.downcast_ref::<std::io::Error>());
         let exhaustion = of_system
             .into_iter()
@@ -112,14 +112,14 @@ pub(crate) fn set_errno(Errno(number): Errno) {
     unsafe { *place = number };
 }
 
-/// Runs the body of an exported function. A panic becomes `EIO`: it must not unwind into C. A call in a child
-/// of a process that uses the library gets `EIO`, too.
+/// Runs the body of an exported function. A panic becomes `EIO`: it must not unwind into C. A call in a
+/// forked child of a process that uses the library gets `EIO`, too.
 pub(crate) fn guarded<T>(body: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
     if fork::is_child() {
         return Err(EIO);
     }
-    // The state behind the call may be half changed. Locks that the panic held are poisoned, and later calls
-    // that need them fail in the same way.
+    // The panic may leave state half changed. The locks that it held are poisoned, so later calls that need
+    // them fail in the same way.
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(EIO))
 }
 
@@ -162,13 +162,13 @@ pub(crate) fn is_logging() -> bool {
     static IS_ON: OnceLock<bool> = OnceLock::new();
     match IS_ON.get() {
         Some(is_on) => *is_on,
-        // A mistake is told by another call, and so is a file that cannot be read now.
+        // Another call reports a mistake in the settings, or a file that cannot be read now.
         None => settings::get(Key::Log).is_ok_and(|log| *IS_ON.get_or_init(|| log.is_some())),
     }
 }
 
-/// Prints one line for the user. Programs own stdout; stderr is where libraries complain. A program that has
-/// closed it, or whose reader has gone, loses the line.
+/// Prints one line for the user on stderr; stdout belongs to the program. If stderr is closed or its reader
+/// is gone, the line is lost.
 pub(crate) fn complain(line: &str) {
     let _ = std::io::Write::write_all(&mut std::io::stderr(), format!("uwarp: {line}\n").as_bytes());
 }

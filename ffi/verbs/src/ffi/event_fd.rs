@@ -1,13 +1,12 @@
-//! A queue behind a descriptor, which is readable while an item waits.
+//! A queue with a descriptor that is readable while an item waits.
 //!
-//! The kernel's channels of verbs behave so: a program polls the descriptor, or sets `O_NONBLOCK` on it with
-//! `fcntl`, and reads one event with a call of the library. Here the descriptor is a semaphore
-//! (`EFD_SEMAPHORE`) that counts the items. The count changes with the lock of the items only, together with
-//! them. So nobody reads the descriptor without an item, and an item that is removed with its object leaves
-//! nothing behind.
+//! The kernel's verbs channels work like this: a program polls the descriptor, or sets `O_NONBLOCK` on it
+//! with `fcntl`, and reads one event with a call of the library. Here the descriptor is a semaphore
+//! (`EFD_SEMAPHORE`) that counts the items. The count changes together with the items, under their lock. So
+//! no call reads the descriptor when no item waits, and removing an object's items also lowers the count.
 //!
-//! A thread that waits for an item can thus not wait in a read of the descriptor. It waits on a futex, which
-//! signals interrupt as they do a read: the wait goes on after a handler with `SA_RESTART`.
+//! Therefore a thread cannot wait for an item in a read of the descriptor. It waits on a futex. A signal
+//! interrupts that wait as it interrupts a read: after a handler with `SA_RESTART` the wait continues.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -23,7 +22,7 @@ use rustix::thread::futex;
 
 use crate::ffi::abi::Outcome;
 
-/// See the module.
+/// A queue with a descriptor: see the module.
 pub(crate) struct EventQueue<T> {
     fd: OwnedFd,
     items: Mutex<Items<T>>,
@@ -50,7 +49,7 @@ impl<T> EventQueue<T> {
         Ok(Self { fd, items, added: AtomicU32::new(0) })
     }
 
-    /// With a descriptor of at least this number, if the process may have such.
+    /// Makes a queue whose descriptor has at least this number, if the process's limit allows it.
     pub(crate) fn above(least: c_int) -> Outcome<Self> {
         let mut queue = Self::new()?;
         if let Ok(fd) = rustix::io::fcntl_dupfd_cloexec(&queue.fd, least) {
@@ -67,12 +66,12 @@ impl<T> EventQueue<T> {
         LockedQueue { queue: self, items: self.items.lock().expect("no holder of this lock panics") }
     }
 
-    /// Takes the oldest item, while the engine goes on: by its thread, or by the caller. Waits for one,
-    /// unless the program has made the descriptor non-blocking: then the error is `EAGAIN`. A signal ends the
-    /// wait with `EINTR`.
+    /// Takes the oldest item. Meanwhile the engine runs, on its own thread or in this call. Without an item
+    /// the call waits; if the program has made the descriptor non-blocking, it fails with `EAGAIN`. A signal
+    /// ends the wait with `EINTR`.
     ///
-    /// `take` gets the item with the queue locked. So a thread that removes the items of an object either
-    /// finds the item, or knows that it was taken.
+    /// `take` is called with the item while the queue is locked. So a thread that removes the items of an
+    /// object either finds the item, or sees the effect of `take`.
     pub(crate) fn next<R>(&self, engine: &SharedEngine, take: impl FnOnce(T) -> R) -> Outcome<R> {
         if engine.has_thread() {
             engine.hand_over();
@@ -87,7 +86,7 @@ impl<T> EventQueue<T> {
         })
     }
 
-    /// As [`next`](Self::next), where `wait` waits until there may be an item.
+    /// As [`next`](Self::next); `wait` returns when an item may be there.
     fn pop<R>(
         &self,
         take: impl FnOnce(T) -> R,
@@ -115,8 +114,8 @@ impl<T> LockedQueue<'_, T> {
     pub(crate) fn push(&mut self, item: T) {
         self.items.waiting.push_back(item);
         let written = rustix::io::write(&self.queue.fd, &1u64.to_ne_bytes());
-        // A semaphore takes 2^64 - 2 items, and the descriptor is open as long as this lives, unless the
-        // program has closed it.
+        // The write succeeds: a semaphore counts to 2^64 - 2, and the descriptor stays open while the queue
+        // lives, unless the program has closed it.
         debug_assert!(written.is_ok(), "{written:?}");
         if self.items.waiters > 0 {
             self.queue.added.fetch_add(1, Ordering::Relaxed);
@@ -125,7 +124,7 @@ impl<T> LockedQueue<'_, T> {
         }
     }
 
-    /// Takes the items that `is_gone` names out, and returns them in their order.
+    /// Removes the items for which `is_gone` returns true, and returns them in order.
     pub(crate) fn remove(&mut self, is_gone: impl Fn(&T) -> bool) -> Vec<T> {
         if !self.items.waiting.iter().any(&is_gone) {
             return Vec::new();
@@ -135,7 +134,7 @@ impl<T> LockedQueue<'_, T> {
             if is_gone(&item) { gone.push(item) } else { self.items.waiting.push_back(item) }
         }
         for _ in &gone {
-            // A descriptor that the program has closed is not readable either.
+            // Errors are ignored: a descriptor that the program has closed needs no count.
             let _ = self.uncount();
         }
         gone
@@ -150,11 +149,12 @@ impl<T> LockedQueue<'_, T> {
         Ok(self.items.waiting.pop_front())
     }
 
-    /// Takes one from the count of the descriptor. The count is that of the items, so this does not wait.
+    /// Lowers the descriptor's count by one. The count equals the number of items, so the read does not
+    /// block.
     fn uncount(&self) -> Outcome<()> {
         let mut bytes = [0; 8];
         match rustix::io::read(&self.queue.fd, &mut bytes) {
-            // The program itself has read it.
+            // The program itself has read from the descriptor.
             Ok(_) | Err(Errno::AGAIN) => Ok(()),
             Err(error) => Err(error.into()),
         }

@@ -1,7 +1,8 @@
-//! Whether this process is a child of one that has started the engine.
+//! Whether this process is a forked child of a process that has started the engine.
 //!
-//! The engine's thread does not exist in a child, its descriptors are the parent's, and another thread may
-//! have held any lock. So each call fails there with `EIO` before it looks at anything (`abi.rs`).
+//! The engine's thread does not exist in a child, the engine's descriptors belong to the parent, and another
+//! thread may have held any lock during the fork. So each call in a child fails with `EIO` before it touches
+//! any state (`abi.rs`).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -13,7 +14,7 @@ pub(crate) fn is_child() -> bool {
     CHILD.load(Ordering::Relaxed)
 }
 
-/// From now on children know what they are.
+/// Makes [`is_child`] return true in children that are forked from now on.
 pub(crate) fn watch() -> Result<(), String> {
     // SAFETY: the handler only stores to a static, which is allowed in a child.
     match unsafe { libc::pthread_atfork(None, None, Some(in_child)) } {

@@ -1,16 +1,18 @@
-//! The handles of objects that are not destroyed: the addresses that programs have.
+//! The handles of objects that are not destroyed. A handle is the address that the program has.
 //!
-//! Programs destroy a channel while another thread waits for its events: they are about to end, and nothing
-//! more comes. With the kernel's channels that thread waits on. A thread that is a moment late must not find
-//! freed memory. So channels are looked up among the live handles, and a late thread waits on, too.
+//! Some programs, just before they end, destroy a channel while another thread waits for its events. With a
+//! kernel channel, that thread keeps waiting. A thread that calls just after the destruction must not access
+//! freed memory. So channels are looked up among the live handles, and such a late thread waits for ever,
+//! too.
 //!
-//! Programs also call with identifiers and channels that they have destroyed. That is EINVAL, not a crash.
+//! Some programs also pass identifiers and channels that they have destroyed. Such a call fails with EINVAL
+//! instead of crashing.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
 
-/// The objects of one kind that are not destroyed, by their addresses, with the part of them that outlives a
-/// call.
+/// The objects of one kind that are not destroyed, by their addresses. `T` is the part of an object that a
+/// call keeps alive.
 pub(crate) struct LiveHandles<T> {
     known: Mutex<Option<HashMap<usize, T>>>,
 }
@@ -24,12 +26,12 @@ impl<T: Clone> LiveHandles<T> {
         self.known.lock().expect("no holder of this lock panics")
     }
 
-    /// An object was made.
+    /// Called when an object was made.
     pub(crate) fn insert(&self, address: usize, what: T) {
         self.known().get_or_insert_default().insert(address, what);
     }
 
-    /// An object is destroyed, unless it was before.
+    /// Called when an object is destroyed. Returns `None` if it was destroyed before.
     pub(crate) fn remove(&self, address: usize) -> Option<T> {
         self.known().as_mut().and_then(|known| known.remove(&address))
     }
@@ -39,8 +41,8 @@ impl<T: Clone> LiveHandles<T> {
         self.known().as_ref().and_then(|known| known.get(&address).cloned())
     }
 
-    /// What a thread needs to wait for events of a channel. If it is destroyed, the thread waits here until
-    /// the process ends.
+    /// The part of a channel that a thread needs to wait for its events. If the channel is destroyed, the
+    /// thread blocks here until the process ends.
     pub(crate) fn get_or_block(&self, address: usize) -> T {
         match self.get(address) {
             Some(found) => found,

@@ -10,12 +10,12 @@ pub(crate) struct PendingAcks {
 }
 
 impl PendingAcks {
-    /// An event was delivered.
+    /// Called when an event was delivered.
     pub(crate) fn add(&self) {
         *self.open.lock().expect("no holder of this lock panics") += 1;
     }
 
-    /// The program has acknowledged `count` events.
+    /// Called when the program has acknowledged `count` events.
     pub(crate) fn ack(&self, count: u64) {
         let mut open = self.open.lock().expect("no holder of this lock panics");
         *open = open.saturating_sub(count);

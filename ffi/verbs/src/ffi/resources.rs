@@ -1,13 +1,13 @@
-//! Memory and descriptors for the start of the engine, before anything is made or read, and memory for
-//! objects.
+//! Checks that memory and descriptors are available: for the start of the engine, before anything is made or
+//! read, and for each object.
 //!
 //! The pools, queues and threads of an engine have sizes that do not depend on the program. Most of them are
-//! made by allocations that end a process for which there is no memory. So the start asks for all of it
-//! first, and gives it back: a process with a limit (`ulimit -v`) gets `ENOMEM` and one line instead. One
-//! without descriptors gets `EMFILE`, and is not left with an engine that is half made.
+//! made by allocations that abort the process if memory is missing. So the start first maps all of that
+//! memory and unmaps it again: a process with a limit (`ulimit -v`) gets `ENOMEM` and one line instead. A
+//! process without free descriptors gets `EMFILE`, and not a half-made engine.
 //!
-//! The same holds for an object: what it takes, here and in the engine, is asked for before it is made. What
-//! the program itself takes meanwhile, on another thread, is not known, so more is asked for than it takes.
+//! Likewise, the memory that an object takes, here and in the engine, is checked before the object is made.
+//! The check asks for more than the object takes, since other threads of the program may allocate meanwhile.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -17,22 +17,22 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::ffi::abi::{self, Errno, Outcome, StartError};
 
-/// Descriptors that the start takes, some of them for a moment.
+/// Descriptors that the start takes, some of them only for a moment.
 const START_DESCRIPTORS: usize = 16;
 
-/// Bytes of address space that the start takes, with the stacks of its threads.
+/// Bytes of address space that the start takes, including the stacks of its threads.
 const START_BYTES: usize = 112 << 20;
 
-/// Bytes that an object may take besides its queues, with its connection and what allocators keep.
+/// Bytes that an object may take besides its queues, including its connection and the allocators' overhead.
 const OBJECT_BYTES: usize = 2 << 20;
 
-/// Bytes that an entry of a work queue takes at most.
+/// Maximum bytes of an entry of a work queue.
 pub(crate) const REQUEST_BYTES: usize = 512;
 
-/// Bytes that an entry of a completion queue takes at most.
+/// Maximum bytes of an entry of a completion queue.
 pub(crate) const COMPLETION_BYTES: usize = 64;
 
-/// Regions for which memory is asked at once: each takes some kilobytes.
+/// The number of regions whose memory is checked at once: each takes a few kilobytes.
 const REGIONS: u32 = 64;
 
 /// Checks that there are descriptors and memory for the start.
@@ -55,7 +55,7 @@ pub(crate) fn check_for_start() -> Result<(), StartError> {
     })
 }
 
-/// Checks that there is memory for an object whose queues take so many bytes.
+/// Checks that there is memory for an object whose queues take `bytes` bytes.
 ///
 /// # Errors
 /// `ENOMEM`, with a line in the log.
@@ -66,19 +66,19 @@ pub(crate) fn check_for_object(bytes: usize) -> Outcome<()> {
     })
 }
 
-/// The same for a memory region. Most of them are made in less time than the question takes, so it is asked
-/// for [`REGIONS`] of them.
+/// Checks that there is memory for a memory region. Making a region usually takes less time than the check,
+/// so one check covers [`REGIONS`] regions.
 pub(crate) fn check_for_region() -> Outcome<()> {
     static REGISTERED: AtomicU32 = AtomicU32::new(0);
     if REGISTERED.load(Ordering::Relaxed).is_multiple_of(REGIONS) {
         check_for_object(0)?;
     }
-    // Counted behind the question: without memory, the next call asks again.
+    // Counted after the check: without memory, the next call checks again.
     REGISTERED.fetch_add(1, Ordering::Relaxed);
     Ok(())
 }
 
-/// Maps so many bytes, and gives them back.
+/// Maps `bytes` bytes, and unmaps them again.
 fn map_and_unmap(bytes: usize) -> io::Result<()> {
     // SAFETY: a new private mapping at an address that the kernel chooses, which nobody else uses.
     let place = unsafe {

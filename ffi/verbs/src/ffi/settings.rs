@@ -1,8 +1,8 @@
 //! The settings of the library: variables of the environment, and a file with the same keys.
 //!
-//! `UWARP_NET=local:job7` is `net = "local:job7"` in the file `uwarp.toml`. The file is the first of
-//! `$UWARP_CONF`, `$XDG_CONFIG_HOME/uwarp/uwarp.toml` and `/etc/uwarp.toml` that is there. A variable that is
-//! set, and not empty, goes before the file.
+//! `UWARP_NET=local:job7` corresponds to `net = "local:job7"` in the file `uwarp.toml`. The file is the
+//! first of `$UWARP_CONF`, `$XDG_CONFIG_HOME/uwarp/uwarp.toml` and `/etc/uwarp.toml` that exists. A variable
+//! that is set and not empty overrides the file.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -53,7 +53,7 @@ impl Setting {
         }
     }
 
-    /// The file and the line, before an error that names the value; nothing for a variable.
+    /// A prefix for errors about the value: the file and the line; empty for a variable.
     pub(crate) fn origin(&self) -> String {
         match &self.place {
             Place::Environment(_) => String::new(),
@@ -63,7 +63,7 @@ impl Setting {
 }
 
 impl Key {
-    /// In the file.
+    /// The key in the file.
     fn name(self) -> &'static str {
         match self {
             Self::Net => "net",
@@ -78,7 +78,7 @@ impl Key {
         }
     }
 
-    /// In the environment.
+    /// The name of the environment variable.
     fn variable(self) -> &'static str {
         match self {
             Self::Net => "UWARP_NET",
@@ -106,20 +106,21 @@ pub(crate) fn get(key: Key) -> Result<Option<Setting>, String> {
     }
 }
 
-/// The same, where a mistake is told by another call.
+/// As [`get`]; `None` also after an error, which another call reports.
 pub(crate) fn text(key: Key) -> Option<String> {
     get(key).ok().flatten().map(|setting| setting.text)
 }
 
 type Settings = Vec<(Key, Setting)>;
 
-/// The settings in the file, which is read once; again, if the process had no descriptor to read it.
+/// The settings in the file. The file is read once; it is read again if the process had no descriptor for
+/// it.
 fn in_file() -> Result<&'static Settings, String> {
     static FILE: OnceLock<Result<Settings, String>> = OnceLock::new();
     if FILE.get().is_none() {
         match read() {
             Err(ReadError { line, is_transient: true }) => return Err(line),
-            // Another thread may have read the same.
+            // Another thread may have read the file as well.
             settings => drop(FILE.set(settings.map_err(|error| error.line))),
         }
     }
@@ -127,10 +128,10 @@ fn in_file() -> Result<&'static Settings, String> {
         .map_or_else(|| Ok(const { &Settings::new() }), |settings| settings.as_ref().map_err(Clone::clone))
 }
 
-/// Why there are no settings of a file.
+/// Why the settings of the file are not available.
 struct ReadError {
     line: String,
-    /// The process has run out of something.
+    /// The process has run out of a resource.
     is_transient: bool,
 }
 
@@ -168,7 +169,8 @@ fn read() -> Result<Settings, ReadError> {
     Ok(Settings::new())
 }
 
-/// Whether there is no such file for this user: a home of another user is no mistake of its settings.
+/// Whether the file does not exist for this user. Another user's home folder that cannot be read counts as
+/// absent.
 fn is_absent(error: &io::Error) -> bool {
     matches!(
         error.kind(),

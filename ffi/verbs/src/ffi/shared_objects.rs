@@ -1,8 +1,9 @@
-//! Shared objects of the process, and another libibverbs among them.
+//! Shared objects of the process, and the detection of another libibverbs among them.
 //!
-//! A program that opens libibverbs itself (`dlopen`) gets the one that the dynamic linker finds, which may be
-//! rdma-core's: it finds no device, and says nothing. Its calls of its own functions reach this library all
-//! the same, because a preloaded library comes first for every name. So this library learns of it.
+//! A program that opens libibverbs itself (`dlopen`) gets the file that the dynamic linker finds, which may
+//! be rdma-core's. That library finds no device, and reports nothing. But its calls of its own exported
+//! functions reach this library, because a preloaded library comes first for every name. So this library
+//! notices it.
 
 use std::ffi::{CStr, c_void};
 use std::path::Path;
@@ -11,11 +12,11 @@ use std::sync::Once;
 
 use crate::ffi::abi;
 
-/// Frames that are looked at. The caller of an exported function is among the first.
+/// Maximum stack frames to examine. The caller of an exported function is among the first.
 const FRAMES: usize = 16;
 
-/// Called by a function that rdma-core's list of devices calls. With `UWARP_LOG`, says once that the list is
-/// not that of this library.
+/// Called by a function that rdma-core's `ibv_get_device_list` calls. With `UWARP_LOG`, reports once that
+/// the device list is not that of this library.
 pub(crate) fn warn_of_other_libibverbs() {
     static SAID: Once = Once::new();
     if !abi::is_logging() || SAID.is_completed() {

@@ -1,10 +1,10 @@
-//! Signals: threads of this library take none, and writing to a socket ends no program.
+//! Signals: threads of this library handle none, and writing to a closed socket does not end the program.
 
 use std::mem::MaybeUninit;
 use std::ptr;
 
-/// Runs `start`, which makes threads, with all signals blocked, so that they take none of those that the
-/// program handles. Faults are delivered to the thread that makes them in any case.
+/// Runs `start`, which makes threads, with all signals blocked, so that the new threads handle no signal of
+/// the program. Faults are not blocked: they are delivered to the thread that causes them.
 pub(crate) fn with_blocked<T>(start: impl FnOnce() -> T) -> T {
     let mut all = empty();
     // SAFETY: the set is a valid place.
@@ -19,7 +19,8 @@ pub(crate) fn with_blocked<T>(start: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Runs `write`, which may write to a socket without a reader: this raises no SIGPIPE, which ends programs.
+/// Runs `write`, which may write to a socket without a reader, and suppresses the SIGPIPE that would end the
+/// program.
 pub(crate) fn without_sigpipe<T>(write: impl FnOnce() -> T) -> T {
     let mut pipe = empty();
     // SAFETY: the set was emptied.
@@ -45,7 +46,7 @@ fn empty() -> libc::sigset_t {
     unsafe { set.assume_init() }
 }
 
-/// Changes the mask of this thread, and returns the one before.
+/// Changes the signal mask of this thread, and returns the previous mask.
 fn mask(how: libc::c_int, set: &libc::sigset_t) -> libc::sigset_t {
     let mut before = empty();
     // SAFETY: both sets are valid places.
@@ -75,7 +76,8 @@ mod tests {
         unsafe { libc::sigismember(&raw const now, signal) == 1 }
     }
 
-    /// A program takes SIGPIPE by default, and a test ignores it: so it is handled here for a moment.
+    /// Rust's test harness ignores SIGPIPE, while C programs do not: so this test installs a handler for a
+    /// moment.
     #[test]
     fn a_write_without_a_reader_raises_nothing_and_the_mask_is_as_before() {
         use std::sync::atomic::{AtomicU32, Ordering};
@@ -89,7 +91,7 @@ mod tests {
             let error = left.write(b"x").unwrap_err();
             assert_eq!(error.kind(), ErrorKind::BrokenPipe);
         };
-        // `UnixStream` itself asks for no signal: write to the descriptor as DPDK does.
+        // `UnixStream` suppresses the signal itself: write to the descriptor as DPDK does.
         let write_plainly = || {
             let (left, right) = UnixStream::pair().unwrap();
             drop(right);

@@ -1,7 +1,7 @@
-//! The types of rdma-core's headers, as bindgen finds them on the machine that compiles.
+//! The types of rdma-core's headers, as bindgen finds them on the build machine.
 //!
-//! bindgen asserts size and offsets of each against its own header. Below are the offsets on which programs
-//! that were compiled elsewhere rely: they are those of release 44, and later releases keep them.
+//! bindgen asserts the size and offsets of each type against the header of the build machine. The assertions
+//! below fix the offsets of release 44, on which programs compiled elsewhere rely; later releases keep them.
 
 #![allow(non_camel_case_types, non_snake_case, non_upper_case_globals, missing_docs, unreachable_pub)]
 #![allow(

@@ -1,8 +1,8 @@
-//! How many objects use another one, which is not destroyed before them (the kernel's `usecnt`).
+//! How many objects use an object, which cannot be destroyed before them (the kernel's `usecnt`).
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// See the module.
+/// The number of users of an object: see the module.
 #[derive(Default)]
 pub(crate) struct UseCount(AtomicUsize);
 
@@ -15,7 +15,7 @@ impl UseCount {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Whether there are any.
+    /// Whether the object has users.
     pub(crate) fn in_use(&self) -> bool {
         self.0.load(Ordering::Relaxed) > 0
     }

@@ -19,10 +19,10 @@ pub(crate) unsafe extern "C" fn ibv_get_async_event(
     abi::minus_one(|| {
         // SAFETY: the caller passes an open context.
         let open = unsafe { OpenDevice::of(context) };
-        // A program may close the device while a thread waits here: the thread waits on.
+        // If the program closes the device while a thread waits here, the thread keeps waiting.
         let queue = open.async_events.events();
         let QueuedEvent { event: code, element } = queue.next(&open.process.engine, |waiting| {
-            // With the queue locked: an object that is destroyed waits for this event, or removes it.
+            // Runs with the queue locked: destroying the object either waits for this event, or removes it.
             if let Some(element) = &waiting.element {
                 element.pending_acks.add();
             }
@@ -30,7 +30,7 @@ pub(crate) unsafe extern "C" fn ibv_get_async_event(
         })?;
         let mut out = sys::ibv_async_event { event_type: code, ..Default::default() };
         match element {
-            // Every member of the union that names an object is a pointer.
+            // All members of the union that refer to an object are pointers.
             Some(element) => out.element.cq = element.object as *mut sys::ibv_cq,
             None => out.element.port_num = 1,
         }

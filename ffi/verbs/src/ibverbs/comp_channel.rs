@@ -12,7 +12,7 @@ use crate::ffi::use_count::UseCount;
 use crate::ffi::{resources, sys};
 use crate::ibverbs::device::OpenDevice;
 
-/// The queue of a channel. An entry is the address of a completion queue that has an event.
+/// The event queue of a channel. An entry is the address of a completion queue that has an event.
 pub(crate) type CqEvents = Arc<EventQueue<usize>>;
 
 /// A completion channel (`ibv_comp_channel`).
@@ -41,7 +41,7 @@ impl CompChannel {
     }
 }
 
-/// The channels for threads that wait.
+/// The live channels, for threads that wait for events.
 pub(crate) static CHANNELS: LiveHandles<CqEvents> = LiveHandles::new();
 
 /// See `ibv_create_comp_channel(3)`.

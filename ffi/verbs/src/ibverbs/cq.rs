@@ -20,27 +20,28 @@ use crate::process::Process;
 use crate::process::async_events::{Element, ObjectKind};
 use crate::process::limits;
 
-/// A completion queue (`ibv_cq`, and `ibv_cq_ex` where it was made so).
+/// A completion queue (`ibv_cq`, or `ibv_cq_ex` if made by `ibv_create_cq_ex`).
 #[repr(C)]
 pub(crate) struct Cq {
     c: UnsafeCell<sys::ibv_cq_ex>,
     pub(crate) cq: CompletionQueue,
     process: &'static Process,
-    /// Events of completions that were delivered. The last one to acknowledge them may outlive the queue.
+    /// Delivered events that are not acknowledged. Shared, since the call that acknowledges the last one may
+    /// outlive the queue.
     pub(crate) pending_acks: Arc<PendingAcks>,
     /// Queue pairs that complete here.
     use_count: UseCount,
-    /// The queue pairs of the engine that programs know by another number: a queue pair that was reset keeps
-    /// its number.
+    /// For engine queue pairs that the program knows by another number, that number. A queue pair that was
+    /// reset gets a new engine queue pair but keeps its number.
     renumbered: AtomicBool,
     numbers: Mutex<HashMap<u32, u32>>,
-    /// What a poll of `ibv_cq_ex` is at, between `ibv_start_poll` and `ibv_end_poll`.
+    /// The completion that a poll of `ibv_cq_ex` has reached, between `ibv_start_poll` and `ibv_end_poll`.
     pub(crate) polled: CriticalSection<Option<WorkCompletion>>,
-    /// Its address for the callback of events; 0 once it is destroyed.
+    /// The queue's address, for the event callback; 0 once the queue is destroyed.
     place: Arc<AtomicUsize>,
 }
 
-/// Completions that are translated at a time, if so many are asked for.
+/// Maximum completions that are translated at a time.
 const BATCH: usize = 16;
 const FEW: usize = 2;
 
@@ -83,13 +84,14 @@ impl Cq {
         self.numbers.lock().expect("no holder of this lock panics")
     }
 
-    /// Completions of the engine's queue pair `number` are those of the one that programs know as `known`.
+    /// From now on completions of the engine's queue pair `number` are reported for `known`, the number that
+    /// the program knows.
     pub(crate) fn renumber(&self, number: u32, known: u32) {
         self.numbers().insert(number, known);
         self.renumbered.store(true, Ordering::Release);
     }
 
-    /// The engine's queue pair `number` was reset or destroyed, and has no completions any more.
+    /// Called when the engine's queue pair `number` was reset or destroyed: drops its completions.
     pub(crate) fn forget(&self, number: u32) {
         let mut numbers = self.numbers();
         numbers.remove(&number);
@@ -103,14 +105,15 @@ impl Cq {
             return self.poll_renumbered(out);
         }
         let got = self.cq.poll(out);
-        // A queue pair may have got its number since.
+        // A queue pair may have been renumbered since.
         if self.renumbered.load(Ordering::Acquire) {
             translate(&self.numbers(), &mut out[..got]);
         }
         got
     }
 
-    /// With the numbers locked throughout: none is forgotten of which a completion was taken.
+    /// The numbers stay locked throughout, so that no number is forgotten while one of its completions is in
+    /// hand.
     #[cold]
     fn poll_renumbered(&self, out: &mut [WorkCompletion]) -> usize {
         let numbers = self.numbers();
@@ -119,13 +122,13 @@ impl Cq {
         got
     }
 
-    /// Refuses a handle that is not its own.
+    /// Fails if the `handle` field is not that of this queue.
     pub(crate) fn check(&self) -> Outcome<()> {
         // SAFETY: the field is not written while a call with the object runs.
         abi::check_handle(unsafe { (*self.c.get()).handle }, self.cq.cq_num())
     }
 
-    /// Whether no completion waits. If there is none, polls the engine and looks again.
+    /// Whether no completion waits. If the queue is empty, polls the engine and checks again.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.cq.is_empty() && {
@@ -153,13 +156,14 @@ impl Cq {
         let open = unsafe { OpenDevice::of(context) };
         // SAFETY: the caller passes NULL or a channel that lives.
         let events = (!channel.is_null()).then(|| unsafe { CompChannel::of(channel) });
-        // The engine's queue calls back, and the program's queue lies at an address that is known later.
+        // The engine's queue needs its callback now, but the address of the program's queue is known only
+        // later.
         let place = Arc::new(AtomicUsize::new(0));
         let handler: Option<CqEventHandler> = events.map(|channel| {
             let (events, place) = (Arc::clone(&channel.events), Arc::clone(&place));
             let handler: CqEventHandler = Arc::new(move |_| {
-                // A queue that is destroyed has no address: this is looked at with the lock held under which
-                // its events are removed.
+                // A destroyed queue has no address. The address is read under the lock with which the
+                // queue's events are removed.
                 let mut events = events.lock();
                 let at = place.load(Ordering::Acquire);
                 if at != 0 {
@@ -168,7 +172,8 @@ impl Cq {
             });
             handler
         });
-        // Programs choose the size: a queue for several domains may have fewer entries than requests.
+        // Not strict: programs choose the size, and a queue may have fewer entries than the requests that
+        // complete on it.
         let options = CqOptions { handler: handler.as_ref(), strict: Some(false), ..CqOptions::new(cqe) };
         let cq = open.process.context.create_cq_with(&options)?;
         let c = sys::ibv_cq_ex {
@@ -283,7 +288,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut sys::ibv_cq) -> c_int {
     })
 }
 
-/// `ibv_poll_cq`: takes completions, and polls the engine if there are none.
+/// `ibv_poll_cq`: takes completions, and polls the engine if no completion waits.
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut sys::ibv_cq, count: c_int, out: *mut sys::ibv_wc) -> c_int {
     abi::minus_one(|| {
         // SAFETY: the caller passes a queue that lives.
@@ -293,7 +298,8 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut sys::ibv_cq, count: c_int, out:
         if wanted == 0 || this.is_empty() {
             return Ok(0);
         }
-        // Most programs ask for one or two, in a loop: a larger batch would cost more than the rest.
+        // Most programs ask for one or two completions in a loop; a larger array would cost more than the
+        // rest.
         let take = if wanted <= FEW { take_into::<FEW> } else { take_into::<BATCH> };
         // SAFETY: the caller passes an array of `count` places.
         let taken = unsafe { take(this, wanted, out) };
@@ -332,21 +338,21 @@ pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut sys::ibv_cq, solicited_on
         let this = unsafe { Cq::of(cq) };
         this.check()?;
         if this.channel().is_null() {
-            // Programs arm queues without a channel, and expect no error.
+            // Some programs arm queues without a channel, and expect no error.
             return Ok(());
         }
-        // The program is about to wait, so it polls no more.
+        // The program is about to wait, so it will not poll the engine.
         this.process.engine.hand_over();
         Ok(this.cq.req_notify(solicited_only != 0)?)
     })
 }
 
-/// The status of C.
+/// The status as `ibv_wc_status`.
 pub(crate) fn status_of(completion: &WorkCompletion) -> sys::ibv_wc_status {
     match completion.status {
         WcStatus::Success => sys::IBV_WC_SUCCESS,
         WcStatus::LocalQpOperationError => sys::IBV_WC_LOC_QP_OP_ERR,
-        // All that a request does to keys is memory management.
+        // In verbs, failed operations on keys are memory management errors.
         WcStatus::LocalProtectionError if completion.opcode == WcOpcode::LocalInvalidate => {
             sys::IBV_WC_MW_BIND_ERR
         }
@@ -363,11 +369,11 @@ pub(crate) fn status_of(completion: &WorkCompletion) -> sys::ibv_wc_status {
     }
 }
 
-/// The opcode of C.
+/// The opcode as `ibv_wc_opcode`.
 pub(crate) fn opcode_of(completion: &WorkCompletion) -> sys::ibv_wc_opcode {
     match completion.opcode {
         WcOpcode::Send => sys::IBV_WC_SEND,
-        // A Write with immediate is one for C.
+        // A Write with immediate completes as a Write.
         WcOpcode::Write | WcOpcode::Immediate => sys::IBV_WC_RDMA_WRITE,
         WcOpcode::Read => sys::IBV_WC_RDMA_READ,
         WcOpcode::FetchAdd => sys::IBV_WC_FETCH_ADD,
@@ -376,12 +382,13 @@ pub(crate) fn opcode_of(completion: &WorkCompletion) -> sys::ibv_wc_opcode {
         WcOpcode::LocalInvalidate | WcOpcode::FastRegister => sys::IBV_WC_LOCAL_INV,
         WcOpcode::BindWindow => sys::IBV_WC_BIND_MW,
         WcOpcode::RecvImmediate => sys::IBV_WC_RECV_RDMA_WITH_IMM,
-        // `Recv`, or one that is newer than this function.
+        // `Recv`, or an opcode that was added after this function was written.
         _ => sys::IBV_WC_RECV,
     }
 }
 
-/// Layer, type and code of the stream's error, or MPA's code for a connection that is gone, for `vendor_err`.
+/// The value of `vendor_err`: layer, type and code of the stream's error, or MPA's code for a lost
+/// connection.
 pub(crate) fn vendor_err_of(completion: &WorkCompletion) -> u32 {
     let Some(cause) = completion.cause else { return 0 };
     match (cause.stream(), cause.mpa_code()) {
@@ -393,17 +400,17 @@ pub(crate) fn vendor_err_of(completion: &WorkCompletion) -> u32 {
     }
 }
 
-/// The immediate or the invalidated key, and the flags that say so.
+/// The immediate data or the invalidated key, and the corresponding flags.
 pub(crate) fn immediate_of(completion: &WorkCompletion) -> (u32, u32) {
     match (completion.immediate, completion.invalidated) {
-        // The immediate is in the order of the network, in the first half of what was sent.
+        // The immediate is in network byte order, in the first four of the eight bytes sent.
         (Some([a, b, c, d, ..]), _) => (u32::from_ne_bytes([a, b, c, d]), sys::IBV_WC_WITH_IMM),
         (None, Some(rkey)) => (rkey, sys::IBV_WC_WITH_INV),
         (None, None) => (0, 0),
     }
 }
 
-/// Bytes of the message: those that were written, if the immediate of a Write came.
+/// The length of the message, bytes; for the immediate of a Write, the length of the Write.
 pub(crate) fn byte_len_of(completion: &WorkCompletion) -> u32 {
     match (completion.opcode, completion.immediate) {
         (WcOpcode::RecvImmediate, Some([.., a, b, c, d])) => u32::from_be_bytes([a, b, c, d]),
@@ -411,7 +418,7 @@ pub(crate) fn byte_len_of(completion: &WorkCompletion) -> u32 {
     }
 }
 
-/// Puts the numbers that programs know.
+/// Replaces engine numbers by the numbers that the program knows.
 fn translate(numbers: &HashMap<u32, u32>, completions: &mut [WorkCompletion]) {
     for completion in completions {
         if let Some(known) = numbers.get(&completion.qp_num) {

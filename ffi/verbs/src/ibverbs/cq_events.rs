@@ -48,7 +48,8 @@ pub(crate) unsafe extern "C" fn ibv_ack_cq_events(cq: *mut sys::ibv_cq, count: c
     let _ = abi::guarded(|| {
         // SAFETY: the caller passes a completion queue that lives.
         let pending_acks = Arc::clone(&unsafe { Cq::of(cq) }.pending_acks);
-        // The queue may be gone before this returns: another thread waits to destroy it.
+        // The completion queue may be freed before this call returns: another thread may be waiting to
+        // destroy it.
         pending_acks.ack(count.into());
         Ok(())
     });

@@ -9,7 +9,7 @@ use crate::ffi::sys;
 use crate::ibverbs::cq::{self, Cq};
 use crate::ibverbs::pd::Pd;
 
-/// The fields that a completion has here.
+/// The completion fields that this library supports.
 const FIELDS: u64 = (sys::IBV_WC_EX_WITH_BYTE_LEN
     | sys::IBV_WC_EX_WITH_IMM
     | sys::IBV_WC_EX_WITH_QP_NUM
@@ -75,7 +75,7 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
     })
 }
 
-/// Takes the next completion, and puts the fields that programs read without a call. The calling thread has
+/// Takes the next completion, and sets the fields that programs read without a call. The calling thread has
 /// entered the section.
 fn advance(at: *mut sys::ibv_cq_ex, may_turn: bool) -> Outcome<()> {
     // SAFETY: the caller passes a queue that lives.
@@ -105,7 +105,7 @@ unsafe extern "C" fn start_poll(at: *mut sys::ibv_cq_ex, attr: *mut sys::ibv_pol
         // SAFETY: the caller passes a queue that lives.
         let this = unsafe { Cq::of(at.cast()) };
         drop(this.polled.enter()?);
-        // A poll that does not start is not ended.
+        // A poll that fails to start needs no `ibv_end_poll`.
         advance(at, true).inspect_err(|_| drop(this.polled.leave()))
     }))
 }
@@ -122,7 +122,7 @@ unsafe extern "C" fn end_poll(at: *mut sys::ibv_cq_ex) {
     });
 }
 
-/// Reads a field of the completion that the poll is at.
+/// Reads a field of the current completion.
 fn read<T: Default>(at: *mut sys::ibv_cq_ex, field: impl FnOnce(&Cq, &WorkCompletion) -> T) -> T {
     abi::guarded(|| {
         // SAFETY: the caller passes a queue that lives.

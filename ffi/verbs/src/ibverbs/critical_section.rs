@@ -1,26 +1,27 @@
-//! Critical sections of programs: one call enters, and another one leaves (`ibv_wr_start` to
+//! Critical sections of programs: one call enters, and a later call leaves (`ibv_wr_start` to
 //! `ibv_wr_complete` or `ibv_wr_abort`, `ibv_start_poll` to `ibv_end_poll`).
 //!
-//! Between the two calls no lock is held, since the calls in between need the value. Another thread that
-//! enters waits until the section is left, as it waits for the lock of a driver.
+//! No lock is held between the two calls, since the calls in between need the value. Another thread that
+//! enters waits until the section is left, as it would wait for a driver's lock.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Condvar, Mutex, MutexGuard};
 
 use crate::ffi::abi::{self, Outcome};
 
-/// See the module.
+/// A critical section around a value: see the module.
 pub(crate) struct CriticalSection<T> {
     inside: Mutex<Inside<T>>,
     left: Condvar,
-    /// Several threads may enter. If not, the program has promised that only one does, and nobody waits.
+    /// True if several threads may enter. Otherwise the program has promised that only one thread enters,
+    /// and no thread waits.
     is_shared: bool,
 }
 
 struct Inside<T> {
     value: T,
     is_entered: bool,
-    /// Threads that wait until it is left.
+    /// Threads that wait until the section is left.
     waiting: usize,
 }
 
@@ -33,19 +34,19 @@ impl<T> CriticalSection<T> {
         Self { inside, left: Condvar::new(), is_shared }
     }
 
-    /// The program has promised that one thread uses it.
+    /// Called if the program has promised that only one thread uses the section.
     pub(crate) fn for_one_thread(&mut self) {
         self.is_shared = false;
     }
 
-    /// Enters it, once no other thread is in it.
+    /// Enters the section, once no other thread is in it.
     pub(crate) fn enter(&self) -> Outcome<SectionGuard<'_, T>> {
         let mut locked = self.lock()?;
         locked.0.is_entered = true;
         Ok(locked)
     }
 
-    /// As [`enter`](Self::enter), but only while the value lives.
+    /// As [`enter`](Self::enter), but the section is left when the returned guard is dropped.
     pub(crate) fn lock(&self) -> Outcome<SectionGuard<'_, T>> {
         let mut locked = self.inside()?;
         while self.is_shared && locked.0.is_entered {
@@ -57,18 +58,19 @@ impl<T> CriticalSection<T> {
         Ok(locked)
     }
 
-    /// The value, for the thread that has entered.
+    /// The value, for the thread that has entered the section.
     pub(crate) fn inside(&self) -> Outcome<SectionGuard<'_, T>> {
         // A panic with the lock held leaves the value half changed.
         Ok(SectionGuard(self.inside.lock().map_err(|_| abi::EIO)?))
     }
 
-    /// Leaves it. Others wait until the value is dropped.
+    /// Leaves the section. Other threads wait until the returned guard is dropped.
     pub(crate) fn leave(&self) -> Outcome<SectionGuard<'_, T>> {
         let mut locked = self.inside()?;
         locked.0.is_entered = false;
         if locked.0.waiting > 0 {
-            // All of them: one that visits does not leave, and would not wake the next one.
+            // Wakes all waiting threads: a thread that entered by `lock` never calls `leave`, so it would
+            // not wake the next one.
             self.left.notify_all();
         }
         Ok(locked)

@@ -23,13 +23,13 @@ unsafe impl Sync for Device {}
 // SAFETY: as above.
 unsafe impl Send for Device {}
 
-/// An open device (`ibv_context`). Programs have the address of its last part.
+/// An open device (`ibv_context`). The program has the address of its last field, `context`.
 #[repr(C)]
 pub(crate) struct OpenDevice {
     c: UnsafeCell<sys::verbs_context>,
     pub(crate) process: &'static Process,
     pub(crate) async_events: AsyncQueue,
-    /// Objects that were made with it and live.
+    /// Live objects that were made with the context.
     objects: UseCount,
 }
 
@@ -74,17 +74,17 @@ impl OpenDevice {
         unsafe { &raw mut (*self.c.get()).context }
     }
 
-    /// An object was made with it.
+    /// Called when an object was made with the context.
     pub(crate) fn add(&self) {
         self.objects.inc();
     }
 
-    /// An object of it is gone.
+    /// Called when an object of the context is gone.
     pub(crate) fn remove(&self) {
         self.objects.dec();
     }
 
-    /// Opens the device. `calls` are those that programs reach through the struct.
+    /// Opens the device. `calls` are the functions that programs call through the struct.
     pub(crate) fn open(
         process: &'static Process,
         calls: sys::verbs_context,
@@ -154,7 +154,7 @@ pub(crate) unsafe extern "C" fn ibv_get_device_guid(_device: *mut sys::ibv_devic
     identity::guid().to_be()
 }
 
-/// See `ibv_get_device_index(3)`: the kernel has no index for it.
+/// See `ibv_get_device_index(3)`: the kernel has no index for this device.
 ///
 /// # Safety
 /// `device` is one of the list.
@@ -175,7 +175,8 @@ pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut sys::ibv_context)
         // SAFETY: the caller passes an open context.
         let open = unsafe { OpenDevice::of(context) };
         open.process.async_events.remove_queue(&open.async_events);
-        // Devices close although programs have left objects behind, which go with the process.
+        // As with a kernel device, closing succeeds although the program has left objects behind. They are
+        // freed with the process.
         if open.objects.in_use() {
             return Ok(());
         }
@@ -230,19 +231,19 @@ unsafe extern "C" fn query_device_ex(
     })
 }
 
-/// Copies a struct to a caller whose struct has `size` bytes: fewer if the caller is older than this library,
-/// and more if it is newer. What this library does not know is 0.
+/// Copies a struct to a caller whose struct has `size` bytes: fewer if the caller was compiled with older
+/// headers than this library, more if with newer ones. Fields that this library does not know are set to 0.
 ///
 /// # Safety
 /// `out` has `size` writable bytes.
 unsafe fn put<T>(whole: &T, out: *mut T, size: usize) {
     let bytes = size.min(size_of::<T>());
-    // SAFETY: the caller's struct has `size` bytes, and ours `size_of::<T>()`: those that both have are
+    // SAFETY: the caller's struct has `size` bytes, and ours `size_of::<T>()`: the bytes that both have are
     // copied.
     unsafe { ptr::copy_nonoverlapping(ptr::from_ref(whole).cast::<u8>(), out.cast::<u8>(), bytes) };
     // SAFETY: the caller's struct has `size` bytes, and `bytes` is at most that.
     let rest = unsafe { out.cast::<u8>().add(bytes) };
-    // SAFETY: bytes beyond our struct, up to the size that the caller says.
+    // SAFETY: bytes beyond our struct, up to the caller's `size`.
     unsafe { ptr::write_bytes(rest, 0, size - bytes) };
 }
 
@@ -256,7 +257,7 @@ pub(crate) unsafe extern "C" fn ibv_query_port(
     port: u8,
     attr: *mut sys::_compat_ibv_port_attr,
 ) -> c_int {
-    // The header does not define the old struct. It is the new one up to the field that was added.
+    // The header does not define the old struct. The old struct is the new one up to the first added field.
     let size = std::mem::offset_of!(sys::ibv_port_attr, port_cap_flags2);
     // SAFETY: the caller's promises are passed on.
     unsafe { query_port_of(context, port, attr.cast(), size) }
@@ -366,7 +367,7 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_table(
     count.unwrap_or_else(|Errno(number)| -(number as ssize_t))
 }
 
-/// Called by `ibv_devinfo`: the type of a GID as the kernel's sysfs has it.
+/// Called by `ibv_devinfo`: the type of a GID as in the kernel's sysfs.
 ///
 /// # Safety
 /// `context` is open, `kind` is writable.
@@ -421,7 +422,8 @@ pub(crate) unsafe extern "C" fn ibv_get_pkey_index(
     abi::minus_one(|| if (port, pkey) == (1, 0xffff) { Ok(0) } else { Err(EINVAL) })
 }
 
-/// Where sysfs is mounted. Nothing of this device is in it. rdma-core's list of devices asks for it.
+/// The mount point of sysfs, which has no entry for this device. rdma-core's `ibv_get_device_list` calls
+/// this.
 #[unsafe(export_name = "uw_ibv_get_sysfs_path")]
 pub(crate) extern "C" fn ibv_get_sysfs_path() -> *const c_char {
     crate::ffi::shared_objects::warn_of_other_libibverbs();

@@ -1,7 +1,9 @@
-//! The queue pairs of the engine behind one of a program: one, or two if it is connected to itself.
+//! The engine's queue pairs behind a program's queue pair: one, or two if the queue pair is connected to
+//! itself.
 //!
 //! A TCP connection has two ends, and each end is a queue pair of the engine. So a queue pair that a program
-//! connects to itself needs a second one, which takes its sends. What it sends arrives at the first.
+//! connects to itself needs a second engine queue pair. The second one does the sends, and its messages
+//! arrive at the first.
 
 use iwarp::memory::Access;
 use iwarp::verbs::{QpAttr, QpState, QueuePair, RNR_RETRY_FOR_EVER, SendBatch, SendOp, SendRequest};
@@ -9,11 +11,11 @@ use iwarp::verbs::{QpAttr, QpState, QueuePair, RNR_RETRY_FOR_EVER, SendBatch, Se
 use crate::ffi::abi::Outcome;
 use crate::ibverbs::wr_batch::WrBuilder;
 
-/// See the module.
+/// The engine's queue pairs of one program queue pair: see the module.
 pub(crate) struct EngineQps {
-    /// Takes receives, and sends unless there is a far end.
+    /// Takes the receives, and also the sends unless there is a far end.
     pub(crate) qp: QueuePair,
-    /// The other end of a connection to itself.
+    /// The other end of a queue pair that is connected to itself.
     pub(crate) far: Option<QueuePair>,
 }
 
@@ -27,7 +29,7 @@ impl EngineQps {
         [&self.qp].into_iter().chain(&self.far)
     }
 
-    /// The state of the stream: that of an end that has failed, before that of the other one.
+    /// The state of the stream. If one of two ends has failed, its state counts.
     #[inline]
     pub(crate) fn state(&self) -> QpState {
         let has_failed = |state: &QpState| matches!(state, QpState::Terminate | QpState::Error);
@@ -35,17 +37,17 @@ impl EngineQps {
         far.unwrap_or_else(|| self.qp.state())
     }
 
-    /// Limits the rights of the peer.
+    /// Limits the access rights of the peer.
     pub(crate) fn set_remote_access(&self, access: Access) -> Outcome<()> {
         self.all().try_for_each(|qp| Ok(qp.set_remote_access(access)?))
     }
 
-    /// Sets how often a message is tried again that finds no receive.
+    /// Sets how often a message is retried if the peer has no receive posted.
     pub(crate) fn set_rnr_retry(&self, retry: u8) -> Outcome<()> {
         self.all().try_for_each(|qp| Ok(qp.set_rnr_retry(retry.min(RNR_RETRY_FOR_EVER))?))
     }
 
-    /// Starts no further send. `asks`: an event tells when none is under way.
+    /// Holds back further sends. If `asks`, an event reports when no send is in progress.
     pub(crate) fn hold_sends(&self, asks: bool) {
         self.all().for_each(QueuePair::hold_sends);
         if asks {
@@ -53,7 +55,7 @@ impl EngineQps {
         }
     }
 
-    /// Starts sends again.
+    /// Resumes sends.
     pub(crate) fn resume_sends(&self) {
         self.all().for_each(QueuePair::resume_sends);
     }
@@ -74,7 +76,7 @@ impl EngineQps {
         self.all().try_for_each(|qp| Ok(qp.modify(QpState::Error)?))
     }
 
-    /// The queue pair whose send queue has the requests of the program.
+    /// The engine queue pair whose send queue has the program's requests.
     pub(crate) fn sender(&self) -> &QueuePair {
         self.far.as_ref().unwrap_or(&self.qp)
     }
@@ -85,13 +87,14 @@ impl EngineQps {
     }
 }
 
-/// Requests that are being posted.
+/// A list of requests that is being posted.
 pub(crate) struct SendBatches<'a> {
     near: SendBatch<'a>,
     far: Option<SendBatch<'a>>,
 }
 
-/// Whether it is for the end where the peer's requests arrive: there a window is used.
+/// Whether the operation binds or invalidates a window. Such an operation goes to the end at which the
+/// peer's requests arrive, since windows are used there.
 fn is_of_window(op: &SendOp) -> bool {
     matches!(op, SendOp::BindWindow(_) | SendOp::LocalInvalidate { .. })
 }
@@ -104,7 +107,7 @@ impl<'a> SendBatches<'a> {
         }
     }
 
-    /// Posts a request, with the bytes that are to be copied now if it is inline.
+    /// Posts a request. For an inline request, `inline` has the bytes to copy now.
     pub(crate) fn push(&mut self, request: &SendRequest, inline: Option<&[&[u8]]>) -> Outcome<()> {
         let batch = self.of(&request.op);
         match inline {
@@ -113,7 +116,7 @@ impl<'a> SendBatches<'a> {
         }
     }
 
-    /// Whether [`push`](Self::push) would post it, if there is room.
+    /// Checks that [`push`](Self::push) would accept the request, if the queue has room.
     pub(crate) fn check(&mut self, request: &SendRequest, inline: Option<&[u8]>) -> Outcome<()> {
         let batch = self.of(&request.op);
         match inline {

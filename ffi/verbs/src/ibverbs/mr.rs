@@ -15,7 +15,7 @@ use crate::ibverbs::pd::Pd;
 #[repr(C)]
 pub(crate) struct Mr {
     c: UnsafeCell<sys::ibv_mr>,
-    /// `None` while it is registered anew.
+    /// `None` while `ibv_rereg_mr` replaces the registration.
     region: Mutex<Option<MemoryRegion>>,
 }
 
@@ -23,15 +23,15 @@ pub(crate) struct Mr {
 const OPTIONAL: c_uint = 0x3ff0_0000;
 const _: () = assert!(OPTIONAL & sys::IBV_ACCESS_OPTIONAL_FIRST != 0);
 
-/// The rights that the flags of C ask for, and whether offsets start at 0.
+/// The access rights for the flags of `ibv_reg_mr`, and whether offsets start at 0.
 pub(crate) fn access_of(flags: c_uint) -> Outcome<(Access, bool)> {
-    // Whether the pages are large ones makes no difference.
+    // It makes no difference whether the pages are huge pages.
     let flags = flags & !(OPTIONAL | sys::IBV_ACCESS_HUGETLB);
     if flags & sys::IBV_ACCESS_ON_DEMAND != 0 {
         return Err(EOPNOTSUPP);
     }
     let zero_based = flags & sys::IBV_ACCESS_ZERO_BASED != 0;
-    // The bits of the rights are those of libibverbs.
+    // `Access` has the bit values of libibverbs.
     let access = Access::from_bits(flags & !sys::IBV_ACCESS_ZERO_BASED).ok_or(EINVAL)?;
     let writes_remotely = access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
     if writes_remotely && !access.contains(Access::LOCAL_WRITE) {
@@ -61,9 +61,9 @@ unsafe fn register(
     access: Access,
 ) -> Outcome<MemoryRegion> {
     let options = MrOptions { base, ..MrOptions::new(access) };
-    // SAFETY: the program promises mapped memory until it deregisters the region. It is written in C, whose
-    // accesses to memory that a device may change are those of raw pointers. A page that is missing or
-    // may not be written leads to an error when it is used: a guard catches the fault.
+    // SAFETY: the program promises mapped memory until it deregisters the region. The program is C code,
+    // which accesses memory that a device may change through raw pointers. An access to a page that is
+    // missing or read-only becomes an error: a guard catches the fault.
     Ok(unsafe { pd.pd.reg_user_mr(addr.cast(), length, &options) }?)
 }
 
@@ -147,7 +147,7 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
     unsafe { make(pd, addr, length, iova, access) }
 }
 
-/// See `ibv_reg_dmabuf_mr(3)`: there is no device that could reach such memory.
+/// See `ibv_reg_dmabuf_mr(3)`: no device exists that could access such memory.
 ///
 /// # Safety
 /// `pd` lives.
@@ -216,8 +216,8 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
         if flags == sys::IBV_REREG_MR_CHANGE_ACCESS
             && let Some(region) = &mut *region
         {
-            // The keys stay: peers know them. Memory that was registered for reading alone is registered
-            // anew.
+            // The keys are kept, since peers know them. Memory that was registered read-only is registered
+            // again.
             let key = region.rkey() as u8;
             if region.reregister(access, key).is_ok() {
                 return Ok(());
@@ -225,8 +225,8 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
         }
         // SAFETY: the caller passes a domain that lives, or the region has it.
         let domain = unsafe { Pd::of(c.pd) };
-        // The new one is made first: if it is refused, the region is as it was.
-        // SAFETY: the caller's promise about the memory is passed on.
+        // The new registration is made first: if it is refused, the region stays unchanged. SAFETY: the
+        // caller's promise about the memory is passed on.
         let new = unsafe { register(domain, c.addr, c.length, Base::VirtualAddress, access) }?;
         (c.lkey, c.rkey) = (new.lkey(), new.rkey());
         domain.add();
@@ -241,7 +241,7 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
         Ok(()) => 0,
         Err(error) => {
             abi::set_errno(error);
-            // The old registration is valid.
+            // The old registration is still valid.
             sys::IBV_REREG_MR_ERR_CMD
         }
     }
@@ -276,7 +276,7 @@ pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut sys::ibv_mr) -> c_int {
     })
 }
 
-/// See `ibv_import_mr(3)`: nothing of another process can be shared.
+/// See `ibv_import_mr(3)`: objects of another process cannot be shared.
 ///
 /// # Safety
 /// `pd` lives.
@@ -308,7 +308,7 @@ mod tests {
             (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE, Ok((local | Access::REMOTE_WRITE, false))),
             (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_ATOMIC, Ok((local | Access::REMOTE_ATOMIC, false))),
             (IBV_ACCESS_MW_BIND, Ok((Access::MW_BIND, false))),
-            // Ignored: what makes no difference, and what a device may ignore.
+            // Ignored flags: those that make no difference, and those that a device may ignore.
             (IBV_ACCESS_HUGETLB | IBV_ACCESS_RELAXED_ORDERING, Ok((Access::empty(), false))),
             (OPTIONAL, Ok((Access::empty(), false))),
             (IBV_ACCESS_ON_DEMAND, Err(EOPNOTSUPP)),

@@ -17,7 +17,7 @@ use crate::ibverbs::work_request::{bind_of, flags_of};
 pub(crate) struct Mw {
     c: UnsafeCell<sys::ibv_mw>,
     window: MemoryWindow,
-    /// The key with which a window of type 1 was bound last.
+    /// The rkey of the last bind of a type 1 window.
     bound: AtomicU32,
 }
 
@@ -54,7 +54,7 @@ pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut sys::ibv_mw) -> c_int {
     })
 }
 
-/// `ibv_bind_mw`: binds a window of type 1, and chooses its key.
+/// `ibv_bind_mw`: binds a type 1 window, and chooses its rkey.
 pub(crate) unsafe extern "C" fn bind_mw(
     qp: *mut sys::ibv_qp,
     mw: *mut sys::ibv_mw,

@@ -2,9 +2,10 @@
 //! and queue pair number by its own means, and moves its queue pair to RTR.
 //!
 //! iWARP needs a TCP connection with an initiator. Both ends know both names, so they agree on the roles
-//! without a word: the end with the smaller pair of GID and number connects when it enters RTR. The other end
-//! listens, on one port for the whole process. A request for a queue pair that is not in RTR yet is parked
-//! until it is. `ibv_modify_qp` never waits for the peer: one thread may set up both ends.
+//! without a message: the end with the smaller pair of GID and number connects when it enters RTR. The other
+//! end listens, on one port for the whole process. A request for a queue pair that is not in RTR yet is
+//! parked until the queue pair enters RTR. `ibv_modify_qp` never waits for the peer, since one thread may
+//! set up both ends.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -18,13 +19,14 @@ use crate::process::Process;
 use crate::process::limits;
 use crate::process::oob_connections::{Expected, MAX_PARKED, PARKED};
 
-/// The port of these connections on every address of a wire: the number of the RFC whose messages they need.
+/// The port of these connections on every address of a wire (the number of RFC 7306, whose messages they
+/// need).
 const PORT: u16 = 7306;
 
-/// The highest code of a time, of five bits.
+/// The maximum code of a timeout, which has five bits.
 const MAX_RNR_TIMER: u8 = 31;
 
-/// What a queue pair has of its connection.
+/// A queue pair's part of an out-of-band connection.
 #[derive(Default)]
 pub(crate) struct OobConnection {
     cm: Option<CmId>,
@@ -33,7 +35,7 @@ pub(crate) struct OobConnection {
 /// The name of a queue pair: its GID and number, in the order that decides on the roles.
 type QpName = ([u8; 16], u32);
 
-/// A queue pair enters INIT: from now on a peer may ask for it.
+/// Called when a queue pair enters INIT: from now on a peer may connect to it.
 pub(crate) fn prepare(process: &Process) -> Outcome<()> {
     let mut state = process.oob.state();
     if state.listener.is_some() {
@@ -71,7 +73,7 @@ impl RemoteQp {
     }
 }
 
-/// A queue pair enters RTR: its peer is known. `number` is the one that programs know.
+/// Called when a queue pair enters RTR and its peer is known. `number` is the number that the program knows.
 pub(crate) fn start(
     process: &Process,
     number: u32,
@@ -84,7 +86,7 @@ pub(crate) fn start(
     let pair = QpNumbers { from: number, to: peer.number };
     let mut param = ConnParam {
         responder_resources: u16::from(attr.max_dest_rd_atomic.clamp(1, limits::MAX_RD_ATOM)),
-        // Known with RTS only, and the connection is made before it.
+        // The program sets this only at RTS, but the connection is made before.
         initiator_depth: limits::MAX_RD_ATOM.into(),
         ib_semantics: true,
         min_rnr_timer: attr.min_rnr_timer & MAX_RNR_TIMER,
@@ -103,7 +105,7 @@ pub(crate) fn start(
         param: param.clone(),
     };
     if ours <= peer.name() {
-        // A queue pair that is connected to itself does both.
+        // A queue pair that is connected to itself both listens and connects.
         if ours == peer.name() {
             process.oob.state().expected.insert(number, expected);
         }
@@ -124,7 +126,7 @@ pub(crate) fn start(
     Ok(())
 }
 
-/// A queue pair is reset or destroyed.
+/// Called when a queue pair is reset or destroyed.
 pub(crate) fn stop(process: &Process, number: u32, connection: &mut OobConnection) {
     process.retry_timeouts.remove(&process.engine, number);
     process.loopback_qps.remove(number);

@@ -15,26 +15,26 @@ use crate::ibverbs::device::OpenDevice;
 pub(crate) struct Pd {
     c: UnsafeCell<sys::ibv_pd>,
     pub(crate) pd: ProtectionDomain,
-    /// Objects that were made with it and live.
+    /// Live objects that were made with the domain.
     use_count: UseCount,
-    /// The parts of a parent domain.
+    /// The parts of a parent domain; `None` for an ordinary domain.
     parent_of: Option<ParentDomain>,
 }
 
-/// The objects of which a program made a parent domain (`ibv_parent_domain_init_attr`).
+/// The objects that a program combined into a parent domain (`ibv_parent_domain_init_attr`).
 struct ParentDomain {
     pd: *mut sys::ibv_pd,
-    /// NULL or a domain of threads.
+    /// NULL or a thread domain.
     td: *mut sys::ibv_td,
 }
 
-/// A domain of threads (`ibv_td`): the program uses the objects of a parent domain with it in one thread at a
-/// time. All that this changes is that their critical sections
-/// ([`CriticalSection`](super::critical_section::CriticalSection)) let any thread in.
+/// A thread domain (`ibv_td`): the program promises to use the objects of a parent domain with it in one
+/// thread at a time. The only effect is that their critical sections
+/// ([`CriticalSection`](super::critical_section::CriticalSection)) never make a thread wait.
 #[repr(C)]
 struct Td {
     c: UnsafeCell<sys::ibv_td>,
-    /// Parent domains that were made with it.
+    /// Live parent domains that were made with it.
     use_count: UseCount,
 }
 
@@ -68,7 +68,7 @@ impl Pd {
         unsafe { Self::make_parent(context, pd, None) }
     }
 
-    /// As [`make`](Self::make); `made_of`: it is a parent domain.
+    /// As [`make`](Self::make); with `parent_of`, makes a parent domain.
     ///
     /// # Safety
     /// `context` is open.
@@ -88,7 +88,7 @@ impl Pd {
         self.parent_of.is_some()
     }
 
-    /// Whether the program has promised to use its objects in one thread at a time.
+    /// Whether the program has promised to use the domain's objects in one thread at a time.
     pub(crate) fn is_for_one_thread(&self) -> bool {
         self.parent_of.as_ref().is_some_and(|parent_of| !parent_of.td.is_null())
     }
@@ -98,7 +98,7 @@ impl Pd {
         unsafe { (*self.c.get()).context }
     }
 
-    /// Refuses a handle that is not its own.
+    /// Fails if the `handle` field is not that of this domain.
     pub(crate) fn check(&self) -> Outcome<()> {
         // SAFETY: the field is not written while a call with the object runs.
         abi::check_handle(unsafe { (*self.c.get()).handle }, self.pd.pd_num())
@@ -159,8 +159,8 @@ pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut sys::ibv_pd) -> c_int {
     })
 }
 
-/// `ibv_alloc_parent_domain`: another name of a domain. Its allocators are for memory that a driver shares
-/// with its device. There is none, so they are not called.
+/// `ibv_alloc_parent_domain`: makes a second handle of a domain. The allocators in `init` are for memory
+/// that a driver shares with its device. This library has no such memory, so it never calls them.
 pub(crate) unsafe extern "C" fn alloc_parent_domain(
     context: *mut sys::ibv_context,
     init: *mut sys::ibv_parent_domain_init_attr,
@@ -180,7 +180,7 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
         }
         domain.add();
         if !init.td.is_null() {
-            // SAFETY: the caller passes a domain of threads that lives.
+            // SAFETY: the caller passes a thread domain that lives.
             unsafe { Td::of(init.td) }.use_count.inc();
         }
         let parent_of = ParentDomain { pd: init.pd, td: init.td };

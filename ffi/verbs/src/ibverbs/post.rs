@@ -1,4 +1,4 @@
-//! Posting: requests of C are translated one by one, and the doorbell rings once for a list.
+//! Posting: C requests are translated one by one, and the doorbell rings once for a list.
 
 use arrayvec::ArrayVec;
 use iwarp::verbs::{MAX_SGE, QueuePair, RecvRequest, SendFlags, SendOp, SendRequest};
@@ -50,7 +50,7 @@ fn sends_in(state: sys::ibv_qp_state) -> Outcome<()> {
             abi::log(|| format!("refused: a send in state {state} of the queue pair"));
             Err(EINVAL)
         }
-        // In RTR they wait for the connection: a server of perftest posts there.
+        // In RTR sends wait for the connection: perftest's server posts in this state.
         _ => Ok(()),
     }
 }

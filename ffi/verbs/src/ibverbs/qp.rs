@@ -27,28 +27,29 @@ use crate::process::async_events::{Element, ObjectKind};
 use crate::process::drain::drain;
 use crate::process::limits;
 
-/// How long a peer may not move while a queue pair is destroyed: its program may be waiting for a processor.
+/// How long a queue pair's destruction waits for a peer that makes no progress: the peer's program may be
+/// waiting for a processor.
 const DRAIN_IDLE: Duration = Duration::from_secs(1);
 
-/// A queue pair (`ibv_qp`, and `ibv_qp_ex` where it was made so).
+/// A queue pair (`ibv_qp`, or `ibv_qp_ex` if made by `ibv_create_qp_ex`).
 #[repr(C)]
 pub(crate) struct Qp {
     c: UnsafeCell<sys::ibv_qp_ex>,
     pub(crate) process: &'static Process,
     init: InitAttr,
-    /// The engine's queue pairs. One that was reset has new ones.
+    /// The engine's queue pairs. A reset replaces them by new ones.
     current: RwLock<EngineQps>,
-    /// The state that the program has brought it to. It changes with the attributes locked.
+    /// The state that the program has set. Changed only with `attributes` locked.
     state: AtomicU32,
-    /// It belongs to an identifier of the connection manager, which changes its state.
+    /// True if the queue pair belongs to an `rdma_cm_id`, whose connection changes its state.
     is_managed: AtomicBool,
     attributes: Mutex<Attributes>,
     pending_acks: Arc<PendingAcks>,
-    /// Requests of `ibv_wr_start` that are not posted yet; `None`: it was made without these calls.
+    /// Requests of `ibv_wr_start` that are not posted yet; `None` for a queue pair made without these calls.
     pub(crate) batch: Option<CriticalSection<WrBatch>>,
 }
 
-/// What a queue pair was made with, to make it again.
+/// The parameters of a queue pair's creation, needed to make a new engine queue pair at reset.
 struct InitAttr {
     pd: *mut sys::ibv_pd,
     send_cq: *mut sys::ibv_cq,
@@ -58,15 +59,15 @@ struct InitAttr {
     sq_sig_all: bool,
 }
 
-/// The attributes that a program has set.
+/// The attributes that the program has set.
 pub(crate) struct Attributes {
     pub(crate) attr: sys::ibv_qp_attr,
-    /// What the connection needs that is set up by the program itself.
+    /// The state of a connection that the program sets up out of band.
     pub(crate) oob: oob_connect::OobConnection,
 }
 
 impl Attributes {
-    /// The rights of the peer. Other flags are for memory.
+    /// The access rights of the peer. The other access flags concern memory regions only.
     fn remote_access(&self) -> Access {
         Access::from_bits_truncate(self.attr.qp_access_flags) & Access::REMOTE
     }
@@ -90,7 +91,7 @@ impl Qp {
         self.current.read().expect("no holder of this lock panics")
     }
 
-    /// Posts a list of requests. If no others are open, they are sent at once.
+    /// Posts a list of requests, and sends at once if no `ibv_wr_start` section is open.
     #[inline]
     pub(crate) fn post(
         &self,
@@ -106,8 +107,9 @@ impl Qp {
         result
     }
 
-    /// Waits until no other thread is between `ibv_wr_start` and `ibv_wr_complete`, and keeps others out
-    /// while the value lives. Taken before [`current`](Self::current), which the other thread needs.
+    /// Waits until no other thread is between `ibv_wr_start` and `ibv_wr_complete`, and keeps other threads
+    /// out while the guard lives. Must be taken before [`current`](Self::current), which the other thread
+    /// needs.
     pub(crate) fn posting(&self) -> Outcome<Option<SectionGuard<'_, WrBatch>>> {
         self.batch.as_ref().map(CriticalSection::lock).transpose()
     }
@@ -116,13 +118,13 @@ impl Qp {
         self.current.write().expect("no holder of this lock panics")
     }
 
-    /// Its number, as programs know it.
+    /// The queue pair number that the program knows.
     pub(crate) fn number(&self) -> u32 {
         // SAFETY: the field is not changed after the queue pair is made.
         unsafe { (*self.c.get()).qp_base.qp_num }
     }
 
-    /// Refuses a handle that is not its own.
+    /// Fails if the `handle` field is not that of this queue pair.
     pub(crate) fn check(&self) -> Outcome<()> {
         // SAFETY: the field is not written while a call with the object runs.
         abi::check_handle(unsafe { (*self.c.get()).qp_base.handle }, self.number())
@@ -132,13 +134,13 @@ impl Qp {
         self.attributes.lock().expect("no holder of this lock panics")
     }
 
-    /// The state that the program has brought it to.
+    /// The state that the program has set.
     #[inline]
     pub(crate) fn wanted_state(&self) -> sys::ibv_qp_state {
         self.state.load(Ordering::Relaxed)
     }
 
-    /// It belongs to an identifier of the connection manager from now on.
+    /// From now on the queue pair belongs to an `rdma_cm_id`.
     pub(crate) fn manage(&self) {
         self.is_managed.store(true, Ordering::Release);
     }
@@ -147,18 +149,18 @@ impl Qp {
         self.is_managed.load(Ordering::Acquire)
     }
 
-    /// The state that a program sees.
+    /// The state that the program sees.
     pub(crate) fn state(&self) -> sys::ibv_qp_state {
         self.state_of(&self.current())
     }
 
-    /// As [`state`](Self::state), where the caller has the engine's queue pairs.
+    /// As [`state`](Self::state), for a caller that has locked the engine's queue pairs.
     #[inline]
     pub(crate) fn state_of(&self, current: &EngineQps) -> sys::ibv_qp_state {
         qp_state::seen(current.state(), self.wanted_state(), self.is_managed())
     }
 
-    /// Sets the state, also in the struct of C, where programs read it. The caller has the attributes.
+    /// Sets the state, also in the C struct, where programs read it. The caller has locked the attributes.
     pub(crate) fn set_state(&self, _attributes: &mut Attributes, state: sys::ibv_qp_state) {
         self.state.store(state, Ordering::Relaxed);
         // SAFETY: programs read this field as a number, also while it changes: it is one aligned word.
@@ -167,14 +169,14 @@ impl Qp {
         unsafe { place.write_volatile(state) };
     }
 
-    /// Enters ERR, and ends the connection: what is posted is flushed.
+    /// Enters ERR, and ends the connection: posted requests are flushed.
     pub(crate) fn fail(&self) -> Outcome<()> {
         self.set_state(&mut self.attributes(), sys::IBV_QPS_ERR);
-        // Without the lock of the attributes: requests that are flushed make events.
+        // The attributes must not be locked here, since flushed requests cause events.
         self.current().fail()
     }
 
-    /// It is connected: enters RTS, unless the program has brought it further.
+    /// Called when the connection is established: enters RTS, unless the program has set a later state.
     pub(crate) fn enter_rts(&self) {
         let mut attributes = self.attributes();
         if self.wanted_state() < sys::IBV_QPS_RTS {
@@ -272,7 +274,7 @@ impl Qp {
         Ok(this)
     }
 
-    /// Lets the events of the engine's queue pair `number` reach the program.
+    /// Routes the events of the engine's queue pair `number` to the program.
     fn enter(&self, number: u32, open: &OpenDevice) {
         let element = Element {
             object: self.as_c() as usize,
@@ -282,16 +284,15 @@ impl Qp {
         self.process.async_events.insert(ObjectKind::Qp, number, element);
     }
 
-    /// One of the engine's queue pairs is not that of the program any more: nothing that happens to it
-    /// reaches the program, and its completions that nobody has polled are gone. The program may have given
-    /// their `wr_id` to other requests.
+    /// Detaches an engine queue pair from the program: none of its events reaches the program any more, and
+    /// its unpolled completions are dropped. The program may have reused their `wr_id`.
     fn forget(&self, qp: &QueuePair) {
         self.process.async_events.forget(ObjectKind::Qp, qp.qp_num());
         qp.discard_completions();
         self.init.cqs().for_each(|cq| cq.forget(qp.qp_num()));
     }
 
-    /// Begins to connect to the peer that the attributes name.
+    /// Starts connecting to the peer that the attributes name.
     fn connect_to_peer(&self, attributes: &mut Attributes) -> Outcome<()> {
         let peer =
             oob_connect::RemoteQp::of(self.process, &attributes.attr.ah_attr, attributes.attr.dest_qp_num)?;
@@ -302,7 +303,7 @@ impl Qp {
         oob_connect::start(self.process, self.number(), &self.current(), peer, attr, oob)
     }
 
-    /// Makes the other end of a connection to itself.
+    /// Makes the far end for a queue pair that is connected to itself.
     fn add_far_end(&self, attributes: &Attributes) -> Outcome<()> {
         let far = self.init.make()?;
         let number = far.qp_num();
@@ -316,8 +317,8 @@ impl Qp {
         Ok(())
     }
 
-    /// Back to RESET: a new queue pair of the engine under the same number, without requests. Completions
-    /// that nobody has polled are gone.
+    /// Returns to RESET: a new engine queue pair takes the same number, without requests. Unpolled
+    /// completions are dropped.
     fn reset(&self) -> Outcome<()> {
         let new = self.init.make()?;
         let number = new.qp_num();
@@ -355,7 +356,7 @@ impl InitAttr {
             recv_cq,
             srq,
             max_send_wr: cap.max_send_wr as usize,
-            // A queue pair may hold all buffers of its shared queue.
+            // A queue pair may hold all buffers of its shared receive queue.
             max_recv_wr: srq.map_or(cap.max_recv_wr as usize, |srq| srq.query().max_wr),
             max_send_sge: limits::SGE,
             max_recv_sge: limits::SGE,
@@ -460,7 +461,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
             }
             Transition::ToReset => {
                 oob_connect::stop(this.process, this.number(), &mut attributes.oob);
-                // Without the lock: events lock the table of queue pairs first.
+                // Released first: events lock the table of queue pairs before the attributes.
                 drop(attributes);
                 this.reset()?;
                 this.set_state(&mut this.attributes(), sys::IBV_QPS_RESET);
@@ -531,7 +532,8 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut sys::ibv_qp) -> c_int {
         let engine_qps: Vec<QueuePair> = this.current().all().cloned().collect();
         this.process.qps.remove(this.number());
         let (context, pd) = (this.context(), this.init.pd);
-        // As with a device, whose queue pair is gone at once: what is still posted makes no completion.
+        // As with a hardware device, the queue pair is gone at once: requests still posted make no
+        // completion.
         engine_qps.iter().for_each(|qp| this.forget(qp));
         drain(&this.process.engine, &engine_qps, DRAIN_IDLE);
         this.process.async_events.remove(this.as_c() as usize);
@@ -549,8 +551,8 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut sys::ibv_qp) -> c_int {
     })
 }
 
-/// See `ibv_query_qp_data_in_order(3)`: Writes are placed in order, as far as the documents of iWARP say;
-/// they promise it only for the whole message.
+/// See `ibv_query_qp_data_in_order(3)`. iWARP's RFCs guarantee order only for whole messages, so this
+/// library does not promise that the bytes of a Write are placed in order.
 ///
 /// # Safety
 /// `qp` lives.
@@ -563,7 +565,7 @@ pub(crate) unsafe extern "C" fn ibv_query_qp_data_in_order(
     0
 }
 
-/// See `ibv_set_ece(3)`: there are no options.
+/// See `ibv_set_ece(3)`: no options are supported.
 ///
 /// # Safety
 /// `qp` lives.
@@ -572,7 +574,7 @@ pub(crate) unsafe extern "C" fn ibv_set_ece(_qp: *mut sys::ibv_qp, _ece: *mut c_
     abi::status(|| Err(EOPNOTSUPP))
 }
 
-/// See `ibv_query_ece(3)`: there are no options.
+/// See `ibv_query_ece(3)`: no options are supported.
 ///
 /// # Safety
 /// `qp` lives.

@@ -12,7 +12,7 @@ use crate::ibverbs::qp::Qp;
 use crate::ibverbs::work_request::{self, bytes_at, compare_swap, flags_of, sge_of};
 use crate::ibverbs::wr_batch::{WrBatch, WrBuilder};
 
-/// The operations that can be asked for.
+/// The operations that a program can request.
 const OPS: u64 = (sys::IBV_QP_EX_WITH_RDMA_WRITE
     | sys::IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
     | sys::IBV_QP_EX_WITH_SEND
@@ -98,7 +98,7 @@ fn section(qp: &Qp) -> Outcome<&CriticalSection<WrBatch>> {
     qp.batch.as_ref().ok_or(EINVAL)
 }
 
-/// Begins a request with `op`.
+/// Starts a request with `op`.
 fn begin(qp: *mut sys::ibv_qp_ex, op: Outcome<SendOp>, write_imm: Option<u32>) {
     let _ = abi::guarded(|| {
         // SAFETY: the caller passes a queue pair that lives.
@@ -121,7 +121,7 @@ fn begin(qp: *mut sys::ibv_qp_ex, op: Outcome<SendOp>, write_imm: Option<u32>) {
     });
 }
 
-/// Changes the request that was begun last.
+/// Changes the request that was started last.
 fn set(qp: *mut sys::ibv_qp_ex, change: impl FnOnce(&mut WrBuilder) -> Outcome<()>) {
     let _ = abi::guarded(|| {
         // SAFETY: the caller passes a queue pair that lives.
@@ -154,7 +154,7 @@ unsafe extern "C" fn wr_complete(qp: *mut sys::ibv_qp_ex) -> c_int {
     abi::status(|| {
         // SAFETY: the caller passes a queue pair that lives.
         let this = unsafe { Qp::of(qp.cast()) };
-        // Nobody else posts before this is dropped, behind the last request.
+        // No other thread posts before this guard is dropped, after the last request.
         let mut batch = section(this)?.leave()?;
         let error = batch.error.take();
         let mut requests = std::mem::take(&mut batch.requests);
@@ -166,7 +166,7 @@ unsafe extern "C" fn wr_complete(qp: *mut sys::ibv_qp_ex) -> c_int {
         }
         let current = this.current();
         requests.iter_mut().for_each(finish);
-        // All of them are posted, or none.
+        // Either all requests are posted, or none.
         if !current.has_room(&requests) {
             return Err(abi::ENOMEM);
         }
@@ -185,7 +185,7 @@ unsafe extern "C" fn wr_complete(qp: *mut sys::ibv_qp_ex) -> c_int {
     })
 }
 
-/// All of a request is known.
+/// Completes a request, all parts of which are known.
 fn finish(builder: &mut WrBuilder) {
     let WrBuilder { request, inline, write_imm } = builder;
     let length = inline.as_ref().map_or_else(|| request.length(), |bytes| bytes.len() as u64);

@@ -7,15 +7,15 @@ use libc::c_uint;
 use crate::ffi::abi::{EINVAL, EOPNOTSUPP, Outcome};
 use crate::ffi::sys;
 
-/// What a call of `ibv_modify_qp` leads to.
+/// The effect of a call of `ibv_modify_qp`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Transition {
-    /// Attributes change only.
+    /// Only attributes change.
     None,
-    /// The state is another one, and nothing else happens.
+    /// Only the state changes.
     To(sys::ibv_qp_state),
     ToInit,
-    /// The peer is known.
+    /// The queue pair enters RTR, with its peer known.
     ToRtr,
     ToError,
     ToReset,
@@ -45,7 +45,7 @@ const AGAIN: c_uint = sys::IBV_QP_ACCESS_FLAGS
     | sys::IBV_QP_ALT_PATH
     | sys::IBV_QP_PATH_MIG_STATE;
 
-/// Checks a change, without the state of any connection.
+/// Checks a change. Ignores the state of the connection.
 pub(crate) fn check(
     from: sys::ibv_qp_state,
     attr: &sys::ibv_qp_attr,
@@ -69,8 +69,8 @@ pub(crate) fn check(
     let has = |must: c_uint, may: c_uint| rest & must == must && rest & !(must | may) == 0;
     let to = attr.qp_state;
     if is_managed {
-        // The connection manager changes the state. Programs follow it with the attributes of
-        // `rdma_init_qp_attr`, or end it.
+        // The connection manager changes the state. Programs only repeat its changes with the attributes of
+        // `rdma_init_qp_attr`, or end the connection.
         return match to {
             IBV_QPS_ERR => Ok(Transition::ToError),
             IBV_QPS_RESET => Ok(Transition::ToReset),
@@ -85,7 +85,7 @@ pub(crate) fn check(
         (_, IBV_QPS_ERR) if rest == 0 => {
             Ok(if from == IBV_QPS_ERR { Transition::None } else { Transition::ToError })
         }
-        // The drivers of iWARP ask for the rights alone.
+        // iWARP drivers require only the access flags.
         (IBV_QPS_RESET, IBV_QPS_INIT) if has(INIT, 0) || rest == sys::IBV_QP_ACCESS_FLAGS => {
             Ok(Transition::ToInit)
         }
@@ -103,11 +103,12 @@ pub(crate) fn check(
     }
 }
 
-/// The state that a program sees, of a queue pair whose stream is in `stream` and whose last change led to
-/// `last`.
+/// The state that the program sees, for a queue pair whose stream is in state `stream` and whose last change
+/// set `last`.
 ///
-/// The event of a connection reaches the program after the poll in which the connection was made, and data of
-/// that poll may reach another thread before: a server answers it at once. So the stream counts.
+/// The event of a new connection reaches the program after the poll in which the connection was made. Data
+/// of that poll may reach another thread before, and a server answers it at once. So the stream's state
+/// counts.
 pub(crate) fn seen(stream: QpState, last: sys::ibv_qp_state, is_managed: bool) -> sys::ibv_qp_state {
     let was_connected = last >= sys::IBV_QPS_RTR;
     match stream {
@@ -117,7 +118,7 @@ pub(crate) fn seen(stream: QpState, last: sys::ibv_qp_state, is_managed: bool) -
     }
 }
 
-/// Takes the attributes that the mask names.
+/// Copies the attributes that the mask names.
 pub(crate) fn merge(into: &mut sys::ibv_qp_attr, from: &sys::ibv_qp_attr, mask: c_uint) {
     macro_rules! take {
         ($($bit:ident: $($field:ident),*;)*) => {
@@ -153,7 +154,7 @@ mod tests {
         sys::ibv_qp_attr { qp_state: state, port_num: 1, ..Default::default() }
     }
 
-    /// The masks that programs pass, as perftest, `ibv_rc_pingpong` and qperf do.
+    /// The masks that perftest, `ibv_rc_pingpong` and qperf pass.
     #[test]
     fn the_masks_of_programs_pass_and_each_missing_bit_is_refused() {
         for (from, state, mask, change) in [
@@ -200,7 +201,7 @@ mod tests {
             (QpState::Terminate, IBV_QPS_INIT, true, IBV_QPS_ERR),
             (QpState::Error, IBV_QPS_RTS, true, IBV_QPS_ERR),
             (QpState::Rts, IBV_QPS_SQD, true, IBV_QPS_SQD),
-            // Without the connection manager, the program alone leads to RTS.
+            // Without the connection manager, only the program moves the queue pair to RTS.
             (QpState::Rts, IBV_QPS_RTR, false, IBV_QPS_RTR),
             (QpState::Error, IBV_QPS_RTR, false, IBV_QPS_ERR),
         ] {
@@ -208,8 +209,8 @@ mod tests {
         }
     }
 
-    /// A queue pair of an identifier follows its connection. Programs may drain it, end it and reset it; all
-    /// else is taken, and changes nothing.
+    /// The queue pair of an `rdma_cm_id` follows its connection. Programs may drain, end and reset it; all
+    /// other changes are accepted without effect.
     #[test]
     fn the_state_of_an_identifiers_queue_pair_is_that_of_its_connection() {
         use sys::{IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPS_SQD};
@@ -238,7 +239,7 @@ mod tests {
         }
     }
 
-    /// Each bit of a mask takes its own attributes, and no other.
+    /// Each bit of a mask selects its own attributes and no others.
     #[test]
     fn a_mask_names_the_attributes_that_change() {
         let [old, new] = [1, 2].map(|value: u8| sys::ibv_qp_attr {

@@ -31,7 +31,7 @@ impl Srq {
         unsafe { &*srq.cast::<Self>() }
     }
 
-    /// Refuses a handle that is not its own.
+    /// Fails if the `handle` field is not that of this queue.
     pub(crate) fn check(&self) -> Outcome<()> {
         // SAFETY: the field is not written while a call with the object runs.
         abi::check_handle(unsafe { (*self.c.get()).handle }, self.srq.srq_num())
@@ -104,7 +104,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_srq(
         let attr = unsafe { &*attr };
         let mask = mask as c_uint;
         if mask & sys::IBV_SRQ_MAX_WR != 0 {
-            // The queue keeps its size. One that has room already needs no change.
+            // The queue cannot be resized. A request for at most its present size needs no change.
             if attr.max_wr as usize > this.srq.query().max_wr {
                 return Err(EOPNOTSUPP);
             }

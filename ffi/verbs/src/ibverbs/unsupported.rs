@@ -9,8 +9,8 @@ use crate::ffi::abi::{self, EOPNOTSUPP};
 use crate::ffi::sys;
 use crate::process::identity;
 
-/// All functions of libibverbs for drivers. The drivers with which programs are linked find no device of
-/// theirs, so they call none.
+/// Stands for all functions that libibverbs has for drivers. Drivers that a program is linked with find no
+/// device, so they call none of them.
 #[unsafe(export_name = "uw_driver_call")]
 pub(crate) extern "C" fn driver_call() -> c_int {
     abi::status(|| Err(EOPNOTSUPP))
@@ -66,16 +66,16 @@ unsupported! { status:
     ibv_detach_mcast(Object, Object, u16);
     /// See `ibv_init_ah_from_wc(3)`: there are no datagrams.
     ibv_init_ah_from_wc(Object, u8, Object, Object, Object);
-    /// See `ibv_resolve_eth_l2_from_gid(3)`: addresses of the link are the stack's own matter.
+    /// See `ibv_resolve_eth_l2_from_gid(3)`: the stack resolves link addresses itself.
     ibv_resolve_eth_l2_from_gid(Object, Object, Object, Object);
 }
 
 unsupported! { pointer:
     /// See `ibv_create_ah_from_wc(3)`: there are no datagrams.
     ibv_create_ah_from_wc(Object, Object, Object, u8);
-    /// See `ibv_import_pd(3)`: nothing of another process can be shared.
+    /// See `ibv_import_pd(3)`: objects of another process cannot be shared.
     ibv_import_pd(Object, u32);
-    /// See `ibv_import_dm(3)`: nothing of another process can be shared.
+    /// See `ibv_import_dm(3)`: objects of another process cannot be shared.
     ibv_import_dm(Object, u32);
 }
 

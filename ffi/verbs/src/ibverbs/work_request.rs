@@ -1,4 +1,4 @@
-//! Requests of C, as the engine has them.
+//! Translates C requests into the engine's requests.
 
 use iwarp::verbs::{AtomicOp, BindWindow, MAX_SGE, RecvRequest, RemoteAddr, SendFlags, SendOp, Sge};
 use libc::c_int;
@@ -41,10 +41,10 @@ pub(crate) fn flags_of(flags: u32) -> SendFlags {
     all
 }
 
-/// The eight bytes of an immediate: the four of the program, and the length of its Write.
+/// The eight bytes of an immediate: the program's four bytes, and the length of its Write.
 pub(crate) fn immediate(imm_data: u32, length: u64) -> [u8; 8] {
     let mut bytes = [0; 8];
-    // It is in the order of the network already.
+    // It is in network byte order already.
     bytes[..4].copy_from_slice(&imm_data.to_ne_bytes());
     bytes[4..].copy_from_slice(&(length as u32).to_be_bytes());
     bytes
@@ -101,12 +101,12 @@ pub(crate) fn compare_swap(compare: u64, swap: u64) -> AtomicOp {
 
 /// A Send with an immediate.
 pub(crate) fn send_immediate(imm_data: u32) -> SendOp {
-    // It is in the order of the network already.
+    // It is in network byte order already.
     SendOp::SendImmediate { data: imm_data.to_ne_bytes() }
 }
 
-/// The key that a window of type 2 is bound with. A program chooses the last byte alone, and reads the whole
-/// key in the window afterwards, as with the drivers of the kernel.
+/// The rkey for binding a type 2 window. The program chooses only the last byte, and reads the whole rkey
+/// from the window afterwards, as with kernel drivers.
 ///
 /// # Safety
 /// `window` is NULL or lives, and no other thread uses it.
@@ -120,7 +120,7 @@ pub(crate) unsafe fn take_key(window: *mut sys::ibv_mw, chosen: u32) -> u32 {
     window.rkey
 }
 
-/// What a bind asks for.
+/// The parameters of a bind.
 pub(crate) fn bind_of(rkey: u32, info: &sys::ibv_mw_bind_info) -> Outcome<BindWindow> {
     let lkey = match info.mr.is_null() {
         true if info.length > 0 => return Err(EINVAL),
@@ -128,13 +128,15 @@ pub(crate) fn bind_of(rkey: u32, info: &sys::ibv_mw_bind_info) -> Outcome<BindWi
         // SAFETY: the program names a region that lives.
         false => unsafe { (*info.mr).lkey },
     };
-    // A window may be written to although its own flags do not say that the region may be.
+    // LOCAL_WRITE is added for the check in `access_of`: remote writes require it, but a window's flags do
+    // not include it.
     let (access, zero_based) = access_of(info.mw_access_flags | sys::IBV_ACCESS_LOCAL_WRITE)?;
     let access = access - iwarp::memory::Access::LOCAL_WRITE;
     Ok(BindWindow { rkey, lkey, addr: info.addr, length: info.length, access, zero_based })
 }
 
-/// In a child of `fork` a list of requests is refused, and the first one is bad.
+/// Called first by each posting function. In a forked child the call will be refused, so this sets `bad` to
+/// the first request.
 ///
 /// # Safety
 /// `bad` is writable.

@@ -9,7 +9,7 @@ use crate::ffi::abi::Errno;
 #[derive(Default)]
 pub(crate) struct WrBatch {
     pub(crate) requests: Vec<WrBuilder>,
-    /// What was wrong first.
+    /// The first error.
     pub(crate) error: Option<Errno>,
 }
 
@@ -24,6 +24,6 @@ impl WrBatch {
 pub(crate) struct WrBuilder {
     pub(crate) request: SendRequest,
     pub(crate) inline: Option<ArrayVec<u8, MAX_INLINE>>,
-    /// The program's immediate of a Write, whose length is known with its elements.
+    /// The immediate of a Write. The Write's length is known only with its elements.
     pub(crate) write_imm: Option<u32>,
 }

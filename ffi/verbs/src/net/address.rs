@@ -5,17 +5,17 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 /// The answer of the name service for an address that a program connects to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lookup {
-    /// A program listens, at this address of the wire.
+    /// A program listens, at this address on the wire.
     At(SocketAddr),
     /// A program has bound the address, and does not listen yet.
     Bound,
-    /// Nobody listens at the address that the program named.
+    /// No program listens at the named address.
     NotFound,
     /// The host of the address does not answer.
     NoAnswer,
 }
 
-/// An address as IPv6 has it.
+/// The IPv6 form of an address: an IPv4 address becomes an IPv4-mapped one.
 pub(crate) fn mapped(address: IpAddr) -> Ipv6Addr {
     match address {
         IpAddr::V4(v4) => v4.to_ipv6_mapped(),

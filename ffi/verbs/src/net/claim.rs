@@ -1,15 +1,16 @@
-//! What an identifier claims that is bound to a port, and which claims exclude each other.
+//! The claim of an identifier that is bound to a port, and the rules by which claims exclude each other.
 
 use std::net::IpAddr;
 
-/// The addresses that an identifier takes at its port.
+/// The addresses that an identifier claims at its port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Claim {
-    /// Its address; the unspecified one stands for all of its family. One of IPv4 is written as such.
+    /// Its address; the unspecified address stands for all addresses of its family. An IPv4 address is never
+    /// in IPv4-mapped form.
     pub(crate) address: IpAddr,
-    /// It does not care for the other family.
+    /// True if the claim does not include addresses of the other family.
     pub(crate) family_only: bool,
-    /// Others may be bound to the address as well, as long as nobody listens.
+    /// True if other identifiers may be bound to the same address, as long as none of them listens.
     pub(crate) reuses: bool,
 }
 
@@ -18,20 +19,20 @@ pub(crate) struct Claim {
 pub(crate) enum Conflict {
     /// They are bound to the same address.
     Same,
-    /// One of them takes all addresses, those of the other one included.
+    /// One of them claims all addresses, including that of the other.
     Overlaps,
 }
 
 impl Claim {
-    /// Of an identifier that is bound to `address`. One of IPv4 is of one family only unless it says
-    /// otherwise.
+    /// The claim of an identifier that is bound to `address`. With an IPv4 address, the default is one
+    /// family only.
     pub(crate) fn new(address: IpAddr, family_only: Option<bool>, reuses: bool) -> Self {
         let address = address.to_canonical();
         Self { address, family_only: family_only.unwrap_or(address.is_ipv4()), reuses }
     }
 
-    /// Checks a claim against an earlier one at the same port. Whether both reuse their addresses does not
-    /// count here.
+    /// Checks a claim against an earlier one at the same port. This check ignores whether both reuse their
+    /// addresses.
     pub(crate) fn check(&self, before: &Self) -> Result<(), Conflict> {
         let of_other_family = self.address.is_ipv4() != before.address.is_ipv4();
         if self.family_only && before.family_only && of_other_family {

@@ -1,4 +1,4 @@
-//! This end of the wire, and how programs see it.
+//! This end of the wire, and the addresses under which programs see it.
 
 use std::ffi::CString;
 use std::io;
@@ -18,30 +18,30 @@ use super::presence::Presence;
 
 /// This end of the wire.
 ///
-/// `getaddrinfo` gives programs IPv4 addresses as IPv6 has them (`::ffff:10.0.0.1`) if the kernel's
-/// interfaces have IPv6 addresses alone. They mean the same here.
+/// `getaddrinfo` returns IPv4-mapped addresses (`::ffff:10.0.0.1`) if the kernel's interfaces have only IPv6
+/// addresses. This library treats both forms alike.
 pub(crate) struct Net {
     /// Our address on the wire.
     address: IpAddr,
     service: NameService,
-    /// The kernel's interface that is shown as the device's: programs look up its name.
+    /// The kernel interface that is reported as the device's: programs look up its name.
     interface: CString,
     up: AtomicBool,
-    /// Shows this process on a wire that has no folder.
+    /// Announces this process on a wire that has no folder.
     presence: Option<Presence>,
 }
 
-/// The name service: it knows which process listens at an address that programs see.
+/// The name service, which finds the process that listens at an address that programs see.
 pub(super) enum NameService {
-    /// Programs use the addresses of the wire.
+    /// None: programs use the addresses on the wire.
     None,
     /// The folder of a `local` wire: programs see the addresses of their host.
     Local(LocalNames),
-    /// The hosts of a wire whose programs see the addresses of the kernels.
+    /// The hosts of a wire: programs see the addresses of their hosts' kernels.
     Hosts(Hosts),
 }
 
-/// A name that is taken until this is dropped.
+/// A name that this process holds until the value is dropped.
 pub(crate) enum NameLease {
     /// On a `local` wire.
     Local(LocalNameLease),
@@ -54,20 +54,20 @@ impl Net {
         Self { address, service, interface: c"lo".into(), up: AtomicBool::new(true), presence: None }
     }
 
-    /// The wire is this interface. A wire that is none of the kernel's has the loopback interface.
+    /// Sets the interface of the wire. A wire that is not a kernel interface reports the loopback interface.
     pub(super) fn set_interface(&mut self, name: &str) {
         if let Ok(name) = CString::new(name) {
             self.interface = name;
         }
     }
 
-    /// The index of the interface; 0 once it is gone.
+    /// The index of the interface; 0 once the interface is gone.
     pub(crate) fn interface_index(&self) -> u32 {
         // SAFETY: the name is a string that ends with a zero.
         unsafe { libc::if_nametoindex(self.interface.as_ptr()) }
     }
 
-    /// Shows this process to [`processes`](super::processes), on a wire that has no folder.
+    /// Announces this process to [`processes`](super::processes), on a wire that has no folder.
     pub(super) fn show(&mut self, wire: &str) {
         let kind = wire.split(',').next().unwrap_or(wire);
         self.presence = Presence::announce(kind, self.address);
@@ -78,23 +78,23 @@ impl Net {
         self.address
     }
 
-    /// Whether both ends of every connection are of this library.
+    /// Whether both ends of every connection use this library.
     pub(crate) fn is_private(&self) -> bool {
         !matches!(self.service, NameService::None)
     }
 
-    /// Our GID: the address, as IPv6 has an IPv4 one.
+    /// Our GID: the address on the wire in IPv6 form.
     pub(crate) fn gid(&self) -> [u8; 16] {
         mapped(self.address).octets()
     }
 
-    /// Our LID: the low 16 bits of the address, and never 0.
+    /// Our LID: the low 16 bits of the address; never 0.
     pub(crate) fn lid(&self) -> u16 {
         let [.., high, low] = self.gid();
         u16::from_be_bytes([high, low]).max(1)
     }
 
-    /// The address of the wire with a LID: on our network, all but its low 16 bits are ours.
+    /// The address on the wire of the peer with a LID. All but the low 16 bits equal those of our address.
     pub(crate) fn address_of_lid(&self, lid: u16) -> IpAddr {
         let [high, low] = lid.to_be_bytes();
         match self.address {
@@ -122,24 +122,25 @@ impl Net {
     /// Whether a program may use `address` as its own.
     ///
     /// # Errors
-    /// The system's, if it cannot be found out.
+    /// The system's, if the answer cannot be determined.
     pub(crate) fn is_ours(&self, address: IpAddr) -> io::Result<bool> {
         let address = address.to_canonical();
         Ok(address == self.address || (self.is_private() && kernel::is_of_this_host(address)?))
     }
 
-    /// Whether an identifier that binds `address` is the device's from then on. Where there are other hosts,
-    /// loopback addresses are not of the device: libfabric would tell them to other hosts as its own.
+    /// Whether binding an identifier to `address` assigns it to the device. On a wire with other hosts,
+    /// loopback addresses do not belong to the device: libfabric would pass them to other hosts as its own
+    /// address.
     pub(crate) fn is_of_device(&self, address: IpAddr) -> bool {
         let is_everywhere =
             matches!(self.service, NameService::Hosts(_)) && address.to_canonical().is_loopback();
         !address.is_unspecified() && !is_everywhere
     }
 
-    /// Whether `address` can be reached, as far as it is known without asking it.
+    /// Whether `address` can be reached, as far as this is known without sending anything.
     ///
     /// # Errors
-    /// The system's, if it cannot be found out.
+    /// The system's, if the answer cannot be determined.
     pub(crate) fn is_reachable(&self, address: IpAddr) -> io::Result<bool> {
         let address = address.to_canonical();
         match &self.service {
@@ -152,21 +153,22 @@ impl Net {
     /// The address that a program sees as its own when it connects to `remote`.
     ///
     /// # Errors
-    /// The system's, if it cannot be found out.
+    /// The system's, if the answer cannot be determined.
     pub(crate) fn source_for(&self, remote: IpAddr) -> io::Result<IpAddr> {
         let source = match &self.service {
             NameService::None => None,
-            // On one host, the kernel takes the address itself as its source.
+            // On one host, the kernel uses the destination address also as the source.
             NameService::Local(_) => kernel::is_of_this_host(remote)?.then_some(remote),
             NameService::Hosts(_) => hosts::source_for(remote.to_canonical())?,
         };
         Ok(source.unwrap_or(self.address))
     }
 
-    /// Where to connect to for a program that names `remote`. Between hosts, this waits for an answer.
+    /// Where on the wire to connect for a program that connects to `remote`. Between hosts, this waits for
+    /// an answer.
     ///
     /// # Errors
-    /// The system's, if nobody can be asked.
+    /// The system's, if no query can be sent.
     pub(crate) fn find(&self, remote: SocketAddr) -> io::Result<Lookup> {
         let remote = canonical(remote);
         match &self.service {
@@ -176,11 +178,11 @@ impl Net {
         }
     }
 
-    /// Whether the process lives that has listened at `remote` when it was found before, if that is known
-    /// without asking its host.
+    /// Whether the process still lives that listened at `remote` at the last [`find`](Self::find); `None` if
+    /// this is not known without asking its host.
     ///
     /// # Errors
-    /// The system's, if nobody can be asked.
+    /// The system's, if no query can be sent.
     pub(crate) fn lives(&self, remote: SocketAddr) -> io::Result<Option<bool>> {
         match &self.service {
             NameService::Local(names) => names.lives(canonical(remote)),
@@ -188,8 +190,8 @@ impl Net {
         }
     }
 
-    /// Takes the name of an address that a program binds, if the wire has names. `None` also if it is another
-    /// one's, who shares it.
+    /// Takes the name of an address that a program binds, if the wire has names. `None` also if the name
+    /// belongs to another process that shares it.
     pub(crate) fn take_name(
         &self,
         visible: SocketAddr,
@@ -202,7 +204,8 @@ impl Net {
             NameService::Hosts(hosts) => match hosts.take(visible, claim.family_only) {
                 Ok(lease) => Ok(Some(NameLease::Hosts(lease))),
                 Err(error) => match NameError::of_bind(error, claim.address) {
-                    // The kernel does not say who has the port. Whoever listens has to have its name.
+                    // The kernel does not tell whether the port's owner shares it. Only a listener has to
+                    // hold its name.
                     NameError::InUse | NameError::Overlaps if claim.reuses => Ok(None),
                     error => Err(error),
                 },
@@ -210,7 +213,7 @@ impl Net {
         }
     }
 
-    /// Takes the name of the address from which a program connects, where that costs no socket.
+    /// Takes the name of the address from which a program connects, on wires where a name needs no socket.
     pub(crate) fn take_source(
         &self,
         visible: SocketAddr,
@@ -224,13 +227,13 @@ impl Net {
         }
     }
 
-    /// Whether peers can reach a listener with this claim: one of a single family hears nothing on a wire of
-    /// the other one, whose addresses programs use.
+    /// Whether peers can reach a listener with this claim. If programs use the addresses on the wire, a
+    /// listener of one family is unreachable on a wire of the other family.
     pub(crate) fn reaches(&self, claim: &Claim) -> bool {
         self.is_private() || !claim.family_only || claim.address.is_ipv4() == self.address.is_ipv4()
     }
 
-    /// A name leads to `port` of ours on the wire from now on.
+    /// Makes a name lead to our `port` on the wire.
     pub(crate) fn publish(&self, name: &mut NameLease, port: u16) -> Result<(), NameError> {
         let wire = SocketAddr::new(self.address, port);
         match name {
@@ -243,7 +246,7 @@ impl Net {
     }
 }
 
-/// An IPv4 address that is written as one of IPv6, as IPv4 has it.
+/// Converts an IPv4-mapped address to IPv4; leaves other addresses unchanged.
 fn canonical(address: SocketAddr) -> SocketAddr {
     match address.ip().to_canonical() {
         ip if ip == address.ip() => address,
@@ -260,7 +263,7 @@ mod tests {
         let net = Net::new("10.0.0.1".parse().unwrap(), NameService::None);
         let mapped: IpAddr = "::ffff:10.0.0.1".parse().unwrap();
         let peer: SocketAddr = "[::ffff:10.0.0.2]:7174".parse().unwrap();
-        // The peer may be anything that speaks iWARP.
+        // The peer may be any iWARP implementation.
         assert!(!net.is_private());
         assert!(net.is_ours(mapped).unwrap() && net.is_reachable(peer.ip()).unwrap());
         assert_eq!(net.find(peer).unwrap(), Lookup::At("10.0.0.2:7174".parse().unwrap()));

@@ -1,12 +1,12 @@
-//! The wire between hosts whose programs use the addresses of the kernel.
+//! A wire between hosts, on which programs use the addresses of the kernel.
 //!
-//! - **Our address on the wire** is made of the kernel's address of the interface and a UDP port of the
-//!   kernel, which the process keeps: `fd75:7761:7270::a4d:1:9c41` is port 0x9c41 of 10.77.0.1. So the
-//!   processes of a host share an interface, and never an address.
-//! - **A listener at an address that programs see** holds the UDP port of that address and number
-//!   ([`name_server`](super::name_server)).
-//! - **Whoever connects** to such an address asks there by a datagram, through the kernel, and is told the
-//!   address on the wire.
+//! - **Our address on the wire** combines the kernel's address of the interface with a UDP port of the
+//!   kernel, which the process holds: `fd75:7761:7270::a4d:1:9c41` stands for port 0x9c41 of 10.77.0.1. So
+//!   the processes of a host can share an interface without sharing an address.
+//! - **A listener at an address that programs see** holds the kernel's UDP port with that address and port
+//!   number ([`name_server`](super::name_server)).
+//! - **A connecting process** sends a UDP question to that address through the kernel, and the listener's
+//!   process answers with its address on the wire.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -23,19 +23,20 @@ use super::name_server::{NameServer, UdpNameLease};
 use crate::ffi::abi::StartError;
 use crate::ffi::exhaustion::is_exhaustion;
 
-/// The first 48 bits of addresses on such a wire: unique local ones (RFC 4193), with our name in them.
+/// The first 48 bits of addresses on such a wire: unique local addresses (RFC 4193) that contain the name
+/// `uwarp`.
 const NETWORK: [u8; 6] = *b"\xfduwarp";
 
 /// The prefix length of that network.
 pub(super) const PREFIX: u8 = 48;
 
-/// The pauses, in milliseconds, before a host where nobody listens is asked again: a listener may take that
-/// long to appear. They cost a program that connects to nobody as much time.
+/// The pauses, in milliseconds, before a host without a listener is asked again: a listener may take that
+/// long to appear. A program that connects to no listener waits for their sum before it gets an error.
 const APPEARS_WITHIN_MS: [u64; 4] = [40, 80, 160, 160];
-/// How long a host may take to answer: its kernel may have to find a neighbour first, or a datagram gets
-/// lost.
+/// How long a host may take to answer: its kernel may have to resolve a neighbour first, or a datagram may
+/// get lost.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(3);
-/// The first pause before a question is asked again; each one is twice as long as the one before.
+/// The first pause before a question is sent again; the pause doubles each time.
 const PAUSE: Duration = Duration::from_millis(40);
 
 /// This process among those of its host.
@@ -81,12 +82,13 @@ impl Hosts {
         self.server.take(visible, family_only)
     }
 
-    /// The listener at `visible`, as its host says. Waits for the answer.
+    /// Asks the host of `visible` for the listener there, and waits for the answer.
     ///
     /// # Errors
-    /// The system's, if there is no socket to ask by.
+    /// The system's, if no socket can be made for the question.
     pub(super) fn find(&self, visible: SocketAddr) -> io::Result<Lookup> {
-        // The kernel at the other end refuses some questions a second, and is silent to others.
+        // The other kernel limits its ICMP errors: it refuses a few questions per second, and ignores the
+        // rest.
         for pause in APPEARS_WITHIN_MS {
             match ask(visible)? {
                 Lookup::NotFound => std::thread::sleep(Duration::from_millis(pause)),
@@ -97,7 +99,7 @@ impl Hosts {
     }
 }
 
-/// The address of the kernel by which other hosts know this one.
+/// The kernel's address under which other hosts reach this host.
 fn host_address(interface: &str, addresses: &[InterfaceAddress]) -> Option<IpAddr> {
     let of_interface = |has: &&InterfaceAddress| has.interface == interface;
     let mut known = addresses.iter().filter(of_interface).map(|has| has.address).filter(|has| match has {
@@ -112,7 +114,7 @@ fn host_address(interface: &str, addresses: &[InterfaceAddress]) -> Option<IpAdd
 fn wire_address(host: IpAddr, port: u16) -> Ipv6Addr {
     let host = match host {
         IpAddr::V4(host) => u64::from(u32::from(host)),
-        // Half of it, mixed (FNV-1a), and told apart from those of IPv4 by the first bit.
+        // A hash (FNV-1a) of the address, half as long. The first bit distinguishes it from IPv4 addresses.
         IpAddr::V6(host) => {
             let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
             host.octets().into_iter().fold(0xcbf2_9ce4_8422_2325, mix) | 1 << 63
@@ -134,18 +136,18 @@ fn socket_for(remote: SocketAddr) -> io::Result<UdpSocket> {
     UdpSocket::bind(SocketAddr::new(any, 0))
 }
 
-/// The address of the kernel from which it reaches `remote`; `None` if it does not.
+/// The kernel's source address for packets to `remote`; `None` if the kernel has no route.
 ///
 /// # Errors
-/// The system's, if there is no socket to find it out.
+/// The system's, if no socket can be made for the query.
 pub(super) fn source_for(remote: IpAddr) -> io::Result<Option<IpAddr>> {
     if remote.is_multicast() || remote.is_unspecified() {
         return Ok(None);
     }
-    // Connecting sends nothing. The port is the one to discard.
+    // Connecting a UDP socket sends nothing. The port is that of the discard service.
     let remote = SocketAddr::new(remote, 9);
     let socket = match socket_for(remote) {
-        // A kernel without this family reaches nobody by it.
+        // A kernel without this address family has no route.
         Err(error) if !is_exhaustion(&error) => return Ok(None),
         socket => socket?,
     };
@@ -153,8 +155,8 @@ pub(super) fn source_for(remote: IpAddr) -> io::Result<Option<IpAddr>> {
     Ok(local.ok().map(|local| local.ip()))
 }
 
-/// A socket that is told if the host of `remote` refuses a question. It is not connected: a host with several
-/// addresses may answer from another one.
+/// A socket that reports an error if the host of `remote` refuses a question. It is not connected, since a
+/// host with several addresses may answer from another address.
 fn asking_socket(remote: SocketAddr) -> io::Result<UdpSocket> {
     let socket = socket_for(remote)?;
     let (level, name) = match remote {
@@ -170,13 +172,13 @@ fn asking_socket(remote: SocketAddr) -> io::Result<UdpSocket> {
     }
 }
 
-/// Asks the host of `visible` who listens there.
+/// Asks the host of `visible` which process listens there.
 fn ask(visible: SocketAddr) -> io::Result<Lookup> {
     let socket = match asking_socket(visible) {
         Err(error) if !is_exhaustion(&error) => return Ok(Lookup::NoAnswer),
         socket => socket?,
     };
-    // Keyed by the system's entropy.
+    // A random number: the hasher is keyed by the system's entropy.
     let number = RandomState::new().build_hasher().finish();
     let question = Message { number, content: Content::Question }.bytes();
     let end = Instant::now() + ANSWERS_WITHIN;
@@ -224,7 +226,7 @@ mod tests {
         let on_wire = |host, port| wire_address(address(host), port).to_string();
         assert_eq!(on_wire("10.77.0.1", 0x9c41), "fd75:7761:7270::a4d:1:9c41");
         assert_eq!(on_wire("255.255.255.255", 1), "fd75:7761:7270::ffff:ffff:1");
-        // Other hosts compute the same, whatever they were built with.
+        // Other hosts compute the same addresses, even with another build.
         assert_eq!(on_wire("fd00::1", 1), "fd75:7761:7270:c3c9:5b9e:b8bf:5b8b:1");
         let of = |host| wire_address(address(host), 1).octets()[6..14].to_vec();
         assert_ne!(of("fd00::1"), of("fd00::2"));
@@ -314,7 +316,7 @@ mod tests {
         assert_eq!(client.find(at).unwrap(), Lookup::NotFound);
     }
 
-    /// Something else may have the port, and an answer may be to another question.
+    /// Another program may have the port, or an answer may belong to another question.
     #[test]
     fn only_the_answer_to_the_question_counts() {
         let other = UdpSocket::bind("127.0.0.1:0").unwrap();

@@ -30,7 +30,7 @@ fn on_local_wires() -> io::Result<Vec<WireProcess>> {
         entries => entries?,
     };
     let mut folders = wires.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>()?;
-    // Hidden ones are no wires.
+    // Hidden folders are not wires.
     let is_hidden =
         |folder: &PathBuf| folder.file_name().is_some_and(|name| name.as_encoded_bytes()[0] == b'.');
     folders.retain(|folder| folder.is_dir() && !is_hidden(folder));

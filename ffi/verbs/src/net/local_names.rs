@@ -1,13 +1,15 @@
-//! The name service of a `local` wire: which process listens at an address that programs see.
+//! The name service of a `local` wire: finds the process that listens at an address that programs see.
 //!
-//! Processes on one host share its addresses. A name is kept from others by a lock that costs no descriptor
-//! ([`ports`](super::name_locks)). One that is bound has a file `listen/PORT@ADDRESS` as well, and a listener
-//! writes its address on the wire into the file when it listens. That file is locked as long as the process
-//! lives. A file whose name nobody keeps is left over, and the next one to want the name takes it.
+//! Processes on one host share its addresses. A *name* is an address and port. A process holds a name by a
+//! lock that costs no descriptor ([`ports`](super::name_locks)). A bound name also has a file
+//! `listen/PORT@ADDRESS`, into which a listener writes its address on the wire. A listener's file is locked
+//! as long as the process lives. A file whose name no process holds is stale, and the next process that
+//! wants the name takes the file over.
 //!
-//! A file has one line: the address on the wire, or `-` as long as nobody listens, then `only` and `reuse`
-//! for what its [`Claim`] says. Names that take each other's addresses have different files, so whoever takes
-//! one looks at the others first. The folder is locked meanwhile.
+//! A file has one line: the address on the wire, or `-` while the process does not listen; then the words
+//! `only` and `reuse` if the [`Claim`] says so. Names whose claims overlap (a wildcard and an address) have
+//! different files, so a process that takes a name first checks the other files of the port. The folder is
+//! locked meanwhile.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
@@ -33,31 +35,31 @@ pub(crate) struct LocalNames {
     /// The folder of names.
     folder: PathBuf,
     locks: Arc<NameLocks>,
-    /// Where names have led.
+    /// The results of earlier lookups.
     found: Mutex<HashMap<SocketAddr, IpAddr>>,
 }
 
 /// The address in the name of a file for all addresses of a family.
 const ANY_IPV4: &str = "any4";
 const ANY_IPV6: &str = "any6";
-/// The words of a line.
+/// The words in the line of a file: no address on the wire yet, and the two options of a claim.
 const NOWHERE: &str = "-";
 const ONLY: &str = "only";
 const REUSE: &str = "reuse";
 
-/// Names that are remembered at a time.
+/// Maximum number of remembered lookups.
 const MAX_FOUND: usize = 1024;
 
-/// A name that is taken until this is dropped.
+/// A name that this process holds until the value is dropped.
 pub(crate) struct LocalNameLease {
-    /// Its file, if it is bound: there may be one.
+    /// The path of its file. `None` for the name of a connection, which has no file.
     path: Option<PathBuf>,
     claim: Claim,
-    /// Holds the lock of the file, once the name leads somewhere.
+    /// Holds the lock of the file once the name is published.
     file: Option<OwnFd>,
-    /// That of a connection tells wildcards that it is there.
+    /// A lock that the names of connections share, by which wildcards notice them.
     _shared: Option<NameLock>,
-    /// Given up last.
+    /// Released last.
     held: NameLock,
 }
 
@@ -78,8 +80,8 @@ impl LocalNames {
         self.folder.join(format!("{port}@{}", host(address)))
     }
 
-    /// Takes a name. It leads nowhere before it is published. `None`: another one has it and does not listen,
-    /// and both reuse it.
+    /// Takes a name, which leads nowhere until it is published. Returns `None` if another process holds the
+    /// name without listening and both claims reuse the address.
     pub(super) fn take(&self, port: u16, claim: &Claim) -> Result<Option<LocalNameLease>, NameError> {
         let _alone = lock_folder(&self.folder)?;
         let others = self.of_others(port)?;
@@ -97,7 +99,7 @@ impl LocalNames {
                 }
             }
         }
-        // Those who have the address and allow it share it.
+        // Processes share the address if all claims allow it.
         let is_shared = claim.reuses
             && (self.locks.is_ours(&host, port)
                 || others.iter().any(|other| other.claim.address == claim.address));
@@ -106,14 +108,14 @@ impl LocalNames {
         }
         let held = self.locks.take(&host, port)?;
         let path = self.path(claim.address, port);
-        // What is left over of a process that was killed leads nowhere any more.
+        // A stale file of a killed process leads nowhere from now on.
         let file = options().create(true).truncate(false).open(&path)?;
         let taken = LocalNameLease { path: Some(path), claim: *claim, file: None, _shared: None, held };
         write_line(&file, NOWHERE, claim)?;
         Ok(Some(taken))
     }
 
-    /// Takes a name for a connection from there, which nobody looks for.
+    /// Takes a name for the source of a connection. Nobody looks up such a name.
     pub(super) fn take_source(&self, port: u16, claim: &Claim) -> Result<LocalNameLease, NameError> {
         let _alone = lock_folder(&self.folder)?;
         for address in [claim.address, Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()] {
@@ -123,7 +125,7 @@ impl LocalNames {
             }
         }
         let held = self.locks.take(&host(claim.address), port)?;
-        // What is left over of a process that was killed is not of this one.
+        // Removes the stale file of a killed process.
         match fs::remove_file(self.path(claim.address, port)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
             _ => {}
@@ -132,7 +134,7 @@ impl LocalNames {
         Ok(LocalNameLease { path: None, claim: *claim, file: None, _shared: shared, held })
     }
 
-    /// The names that other processes have at a port, those of connections apart.
+    /// The names that other processes hold at a port, without those of connections.
     fn of_others(&self, port: u16) -> io::Result<Vec<Entry>> {
         let mut entries = Vec::new();
         let prefix = format!("{port}@");
@@ -148,7 +150,7 @@ impl LocalNames {
         Ok(entries)
     }
 
-    /// Whoever has a name.
+    /// The entry of a name that a process holds.
     fn entry(&self, address: IpAddr, port: u16) -> io::Result<Option<Entry>> {
         let mut claim = Claim { address, family_only: false, reuses: false };
         match Entry::read(&self.path(address, port), address)? {
@@ -156,7 +158,7 @@ impl LocalNames {
             Some((entry, false)) => claim = entry.claim,
             None => {}
         }
-        // One that is bound has no lock of its file, and a connection has no file.
+        // Only a listener's file is locked, and a connection has no file: so the name's own lock counts.
         let is_taken = self.locks.is_taken(&host(address), port)?;
         Ok(is_taken.then_some(Entry { claim, peer: Lookup::Bound }))
     }
@@ -164,7 +166,7 @@ impl LocalNames {
     /// The listener at `visible`.
     ///
     /// # Errors
-    /// The system's, if it cannot be found out.
+    /// The system's, if the answer cannot be determined.
     pub(super) fn find(&self, visible: SocketAddr) -> io::Result<Lookup> {
         let address = visible.ip().to_canonical();
         let mut places = vec![address];
@@ -190,11 +192,11 @@ impl LocalNames {
         Ok(peer)
     }
 
-    /// Whether the process that has listened at `visible` when this end asked before still lives; `None` if
-    /// none has.
+    /// Whether the process still lives that listened at `visible` at the last [`find`](Self::find); `None`
+    /// if that call found no listener.
     ///
     /// # Errors
-    /// The system's, if it cannot be found out.
+    /// The system's, if the answer cannot be determined.
     pub(super) fn lives(&self, visible: SocketAddr) -> io::Result<Option<bool>> {
         let found = self.found.lock().expect("no holder of this lock panics").get(&visible).copied();
         let Some(address) = found else { return Ok(None) };
@@ -205,7 +207,7 @@ impl LocalNames {
     /// Whether a listener has announced `address`.
     ///
     /// # Errors
-    /// The system's, if it cannot be found out.
+    /// The system's, if the answer cannot be determined.
     pub(super) fn knows(&self, address: IpAddr) -> io::Result<bool> {
         let suffix = format!("@{}", address.to_canonical());
         for entry in fs::read_dir(&self.folder)? {
@@ -217,7 +219,7 @@ impl LocalNames {
     }
 }
 
-/// An address in names. A wildcard of one family is another name than that of the other one.
+/// The text of an address in a name. The wildcards of the two families have different texts.
 fn host(address: IpAddr) -> String {
     match address.to_canonical() {
         address if !address.is_unspecified() => address.to_string(),
@@ -235,14 +237,14 @@ fn address_of(text: &str) -> Option<IpAddr> {
     }
 }
 
-/// What connections claim, as far as it matters to wildcards. Their addresses do not.
+/// The possible claims of connections, with any address: addresses do not matter to wildcards.
 fn sources() -> impl Iterator<Item = Claim> {
     [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()].into_iter().flat_map(|address: IpAddr| {
         (0..4).map(move |bits| Claim { address, family_only: bits & 1 != 0, reuses: bits & 2 != 0 })
     })
 }
 
-/// The name that connections with such a claim have in common, for one port.
+/// The name that all connections with such a claim share at one port.
 fn sharing(claim: &Claim) -> String {
     let family = if claim.address.is_ipv4() { 4 } else { 6 };
     let words = [(ONLY, claim.family_only), (REUSE, claim.reuses)]
@@ -258,12 +260,12 @@ fn options() -> OpenOptions {
 }
 
 impl LocalNameLease {
-    /// The name leads to `wire` from now on, and is not shared any more.
+    /// Makes the name lead to `wire`. From now on the name is not shared.
     pub(super) fn publish(&mut self, wire: SocketAddr) -> Result<(), NameError> {
         let path = self.path.as_ref().ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
         loop {
             let file = options().create(true).truncate(false).open(path)?;
-            // A process with an older version of this library may have taken the file.
+            // A process with an older version of this library may hold the file.
             name_locks::lock(&file, name_locks::whole(libc::F_WRLCK))?;
             if !is_at(&file, path) {
                 continue;
@@ -283,21 +285,21 @@ impl Drop for LocalNameLease {
         if self.held.is_ours()
             && let Some(path) = &self.path
         {
-            // A file that cannot be removed is taken over by the next one: its lock goes with this process.
+            // If the removal fails, the next process takes the file over: its lock ends with this process.
             let _ = fs::remove_file(path);
         }
     }
 }
 
-/// A name that a living process has.
+/// A name that a living process holds.
 struct Entry {
     claim: Claim,
-    /// Where it leads.
+    /// Where the name leads.
     peer: Lookup,
 }
 
 impl Entry {
-    /// What a file says, and whether its process listens; `None` if there is no file.
+    /// Reads a file: its entry, and whether its process listens; `None` if there is no file.
     fn read(path: &Path, address: IpAddr) -> io::Result<Option<(Self, bool)>> {
         let mut file = match options().write(false).open(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -307,7 +309,7 @@ impl Entry {
         let mut text = String::new();
         file.read_to_string(&mut text)?;
         let mut words = text.split_whitespace();
-        // A file that was just made has no line yet.
+        // A new file has no line yet.
         let peer = words.next().and_then(|wire| wire.parse().ok()).map_or(Lookup::Bound, Lookup::At);
         let mut claim = Claim { address, family_only: false, reuses: false };
         for word in words {
@@ -317,14 +319,14 @@ impl Entry {
         Ok(Some((Self { claim, peer }, is_locked)))
     }
 
-    /// Checks whether another one may have its claim beside this one.
+    /// Checks whether another process may have `claim` beside this entry's claim.
     fn allows(&self, claim: &Claim) -> Result<(), NameError> {
         if self.claim.reuses && claim.reuses { Ok(()) } else { Ok(claim.check(&self.claim)?) }
     }
 }
 
-/// Writes the line of a file, in place of one that is not longer. One write of some twenty bytes: a reader
-/// sees all of them or none.
+/// Writes the line of a file, over a line that is not longer. It is one write of about twenty bytes, so a
+/// reader sees the whole line or none.
 fn write_line(file: &File, wire: &str, claim: &Claim) -> io::Result<()> {
     let mut line = wire.to_owned();
     for (word, is_so) in [(ONLY, claim.family_only), (REUSE, claim.reuses)] {
@@ -336,7 +338,7 @@ fn write_line(file: &File, wire: &str, claim: &Claim) -> io::Result<()> {
     file.set_len(line.len() as u64)
 }
 
-/// Keeps other processes from taking names, until the file is closed.
+/// Locks the folder, so that no other process takes names until the file is closed.
 fn lock_folder(folder: &Path) -> io::Result<File> {
     let file = File::open(folder)?;
     loop {
@@ -355,7 +357,8 @@ fn is_at(file: &File, path: &Path) -> bool {
     }
 }
 
-/// The names of the wire in `folder` that lead somewhere: as programs see them, and where they lead.
+/// The published names of the wire in `folder`: each as programs see it, and the address on the wire to
+/// which it leads.
 pub(super) fn listening(folder: &Path) -> Vec<(String, SocketAddr)> {
     let Ok(entries) = fs::read_dir(folder.join("listen")) else { return Vec::new() };
     let mut found: Vec<_> = entries

@@ -1,7 +1,7 @@
-//! The datagrams by which hosts ask each other who listens at an address ([`hosts`](super::hosts)).
+//! The datagrams with which hosts ask each other for the listener at an address ([`hosts`](super::hosts)).
 //!
-//! Questions and answers have one length, so that nobody gains from questions in the name of others. An
-//! answer has the number of its question, which others cannot know.
+//! Questions and answers have the same length, so that questions with a forged source cannot be used for
+//! amplification. An answer repeats the random number of its question, which an attacker cannot know.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -16,11 +16,11 @@ pub(super) const BYTES: usize = 32;
 /// The contents of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Content {
-    /// Who listens where this arrives?
+    /// Asks which program listens at the address where the question arrives.
     Question,
     /// A program has bound the address, and does not listen yet.
     Bound,
-    /// The listener is there on the wire.
+    /// A program listens, at this address on the wire.
     At(SocketAddr),
 }
 
@@ -49,7 +49,7 @@ impl Message {
         bytes
     }
 
-    /// Reads a message; `None` if it is none.
+    /// Reads a message; `None` if the bytes are not a message.
     pub(super) fn read(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; BYTES] = bytes.try_into().ok()?;
         let (front, rest) = bytes.split_first_chunk::<8>()?;

@@ -1,15 +1,15 @@
-//! The wire of the process: what the environment asks for, how it is opened, and the addresses on it.
+//! The wire of the process: its settings, how it is opened, and the addresses on it.
 //!
 //! | file | contents |
 //! |---|---|
 //! | `wire_spec.rs` | the wire that the settings ask for |
 //! | `address.rs` | addresses on a wire |
-//! | `claim.rs` | what is bound to a port, and what excludes what |
+//! | `claim.rs` | the claims of bound identifiers, and which claims exclude each other |
 //! | `kernel.rs` | the addresses of the kernel's interfaces |
 //! | `local_names.rs`, `name_locks.rs` | the name service of a `local` wire, and its locks |
 //! | `message.rs`, `name_server.rs`, `hosts.rs` | names and addresses between hosts |
-//! | `end.rs` | this end of the wire, and how programs see it |
-//! | `private_data.rs` | what two ends of this library tell each other in MPA's private data |
+//! | `end.rs` | this end of the wire, and the addresses under which programs see it |
+//! | `private_data.rs` | the data that two ends with this library exchange in MPA's private data |
 //! | `open.rs` | opening a wire, by `iwarp_wire`, for programs |
 //! | `list.rs` | the processes of this user on the wires of this host |
 //! | `presence.rs` | processes on wires, and those on wires that have no folder |

@@ -1,10 +1,10 @@
-//! Names of a `local` wire that processes keep from each other, without a descriptor for each.
+//! Locks for the names of a `local` wire, without a descriptor for each name.
 //!
-//! A name is a byte of the file `ports` in the folder of the wire: whoever has a lock of that byte has the
-//! name. Names that many have at a time have a byte that all of them lock. A process opens the file once. Its
-//! locks are those of the open file (`F_OFD_SETLK`), so the kernel gives them up when the process ends,
-//! however it ends, and in whatever PID namespace it is. A child of `fork` closes the file. The file has no
-//! contents, and stays.
+//! Each name corresponds to one byte of the file `ports` in the folder of the wire: the process that has
+//! locked the byte holds the name. For a name that several processes share, all of them hold a shared lock.
+//! A process opens the file once. Its locks belong to the open file (`F_OFD_SETLK`), so the kernel releases
+//! them when the process ends, however it ends and in whatever PID namespace it is. A forked child closes
+//! the file. The file has no contents, and is never removed.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -23,32 +23,32 @@ use crate::ffi::abi::{self, Errno};
 /// The locks of this process.
 pub(super) struct NameLocks {
     file: OwnFd,
-    /// The bytes that this process has locked, and how often: its own locks do not keep it out.
+    /// The bytes that this process has locked, with a count each: a process's own locks do not exclude it.
     held: Mutex<HashMap<i64, usize>>,
 }
 
-/// A name that is kept until this is dropped.
+/// A name that this process holds until the value is dropped.
 pub(super) struct NameLock {
     locks: Arc<NameLocks>,
     byte: i64,
 }
 
-/// Why a name could not be announced.
+/// Why a name could not be taken or published.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NameError {
-    /// Another listener has it.
+    /// Another process holds the name.
     #[error("the address is in use")]
     InUse,
-    /// Another one takes all addresses, or is at one of those that are asked for.
+    /// Another process holds the wildcard, or holds an address that the requested wildcard includes.
     #[error("the port is in use at an address that this one includes, or is included by")]
     Overlaps,
-    /// The system refused it.
+    /// The system's error.
     #[error("{0}")]
     System(#[from] io::Error),
 }
 
 impl NameError {
-    /// The kernel's error of binding a socket to an address.
+    /// Converts the kernel's error from binding a socket to an address.
     pub(super) fn of_bind(error: io::Error, address: IpAddr) -> Self {
         match error.kind() {
             io::ErrorKind::AddrInUse if address.is_unspecified() => Self::Overlaps,
@@ -105,7 +105,7 @@ impl NameLocks {
         Ok(NameLock { locks: Arc::clone(self), byte })
     }
 
-    /// Takes a name that others have as well.
+    /// Takes a name that other processes may hold as well.
     pub(super) fn share(self: &Arc<Self>, host: &str, port: u16) -> Result<NameLock, NameError> {
         let byte = byte_of(host, port);
         let mut held = self.held();
@@ -117,24 +117,24 @@ impl NameLocks {
         Ok(NameLock { locks: Arc::clone(self), byte })
     }
 
-    /// Whether this process has the name.
+    /// Whether this process holds the name.
     pub(super) fn is_ours(&self, host: &str, port: u16) -> bool {
         self.held().contains_key(&byte_of(host, port))
     }
 
-    /// Whether another process has the name, alone or with others.
+    /// Whether another process holds the name, alone or shared.
     pub(super) fn is_of_others(&self, host: &str, port: u16) -> io::Result<bool> {
         is_locked(&self.file, range(libc::F_WRLCK, byte_of(host, port)))
     }
 
-    /// Whether a process has the name.
+    /// Whether any process holds the name.
     pub(super) fn is_taken(&self, host: &str, port: u16) -> io::Result<bool> {
         Ok(self.is_ours(host, port) || self.is_of_others(host, port)?)
     }
 }
 
 impl NameLock {
-    /// Whether this process is no child of the one that has the name.
+    /// Whether the lock belongs to this process: false in a forked child.
     pub(super) fn is_ours(&self) -> bool {
         self.locks.file.is_open()
     }
@@ -142,7 +142,7 @@ impl NameLock {
 
 impl Drop for NameLock {
     fn drop(&mut self) {
-        // In a child of fork the lock is the parent's, and another thread may have held the set.
+        // In a forked child the lock belongs to the parent, and another thread may have held the mutex.
         if self.is_ours() {
             let mut held = self.locks.held();
             let count = held.remove(&self.byte).unwrap_or(0);
@@ -150,15 +150,15 @@ impl Drop for NameLock {
                 held.insert(self.byte, count - 1);
                 return;
             }
-            // The range was locked, so the kernel only takes it out; what it keeps ends with the process.
+            // Unlocking a locked range does not fail; if it did, the lock would end with the process.
             let _ = lock(&self.locks.file, range(libc::F_UNLCK, self.byte));
         }
     }
 }
 
-/// The byte of a name: its host, mixed (FNV-1a) to 47 bits, and its port. Names of one address are
-/// neighbours, so that the kernel keeps a range of them as one lock. Two addresses may have the same bits,
-/// one pair in 2^47: then one keeps ports from the other.
+/// The byte of a name: a hash (FNV-1a) of its host with 47 bits, followed by the port. Names of one address
+/// are adjacent, so that the kernel stores a range of them as one lock. One pair of addresses in 2^47 has
+/// the same hash; the two then exclude each other's ports.
 fn byte_of(host: &str, port: u16) -> i64 {
     let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
     let hash = host.bytes().fold(0xcbf2_9ce4_8422_2325, mix);
@@ -170,13 +170,13 @@ fn range(kind: libc::c_int, byte: i64) -> libc::flock {
     libc::flock { l_start: byte, l_len: 1, ..whole(kind) }
 }
 
-/// All of a file.
+/// The whole file.
 pub(super) fn whole(kind: libc::c_int) -> libc::flock {
     let (l_type, l_whence) = (kind as libc::c_short, libc::SEEK_SET as libc::c_short);
     libc::flock { l_type, l_whence, l_start: 0, l_len: 0, l_pid: 0 }
 }
 
-/// Takes the lock, or gives it up. It belongs to the open file, and ends when the last descriptor is closed.
+/// Takes or releases a lock. It belongs to the open file, and ends when the last descriptor is closed.
 pub(super) fn lock(file: impl AsFd, lock: libc::flock) -> Result<(), NameError> {
     let fd = file.as_fd().as_raw_fd();
     // SAFETY: the descriptor is open, and the struct is read only.
@@ -190,8 +190,8 @@ pub(super) fn lock(file: impl AsFd, lock: libc::flock) -> Result<(), NameError> 
     }
 }
 
-/// Whether another open file has the lock. It is only asked for: one that were taken for a moment would keep
-/// off the process that wants the name.
+/// Whether another open file holds the lock. This is only a query: taking the lock for a moment would
+/// exclude a process that wants the name.
 pub(super) fn is_locked(file: impl AsFd, mut lock: libc::flock) -> io::Result<bool> {
     let fd = file.as_fd().as_raw_fd();
     // SAFETY: the descriptor is open, and the struct is a writable place.

@@ -1,8 +1,8 @@
-//! The name server of a process: it answers other hosts that ask who listens at an address.
+//! The name server of a process: it answers questions of other hosts for the listener at an address.
 //!
-//! A name is a UDP socket of the kernel at the address that programs see. So the kernel keeps names apart on
-//! the whole host, gives them back when their process ends, and refuses questions for names that nobody has.
-//! One thread answers for all names of the process. It sleeps while nobody asks.
+//! A name is a UDP socket of the kernel at the address that programs see. So the kernel gives each name to
+//! one process of the host, releases it when the process ends, and refuses questions for names that no
+//! process holds. One thread answers for all names of the process. It sleeps until a question arrives.
 
 use std::collections::HashMap;
 use std::io;
@@ -17,7 +17,7 @@ use rustix::net;
 
 use super::message::{BYTES, Content, Message};
 
-/// Questions that are answered before other names get their turn.
+/// Maximum questions for one name that are answered before other names get their turn.
 const AT_ONCE: usize = 64;
 
 /// The names of the process, for which one thread answers.
@@ -27,13 +27,13 @@ pub(super) struct NameServer {
     next: AtomicU64,
 }
 
-/// A name, and where it leads.
+/// A name, and the address to which it leads.
 struct RegisteredName {
     socket: UdpSocket,
     wire: OnceLock<SocketAddr>,
 }
 
-/// A name that is taken until this is dropped.
+/// A name that this process holds until the value is dropped.
 pub(crate) struct UdpNameLease {
     server: Arc<NameServer>,
     key: u64,
@@ -54,7 +54,7 @@ impl NameServer {
         self.names.lock().expect("no holder of this lock panics")
     }
 
-    /// Takes the name of `visible`. It leads nowhere before it is published.
+    /// Takes the name of `visible`, which leads nowhere until it is published.
     pub(super) fn take(self: &Arc<Self>, visible: SocketAddr, family_only: bool) -> io::Result<UdpNameLease> {
         let socket = match family_only && visible.is_ipv6() {
             true => bind_ipv6_only(visible)?,
@@ -75,11 +75,11 @@ impl NameServer {
             ready.clear();
             match epoll::wait(&self.waits, rustix::buffer::spare_capacity(&mut ready), None) {
                 Ok(_) | Err(Errno::INTR) => {}
-                // The program has closed descriptors that are not its own.
+                // The program has closed descriptors of this library.
                 Err(_) => return,
             }
             for event in &ready {
-                // With the lock, so that a name that is given up is free from then on.
+                // Under the lock, so that a released name is free at once.
                 if let Some(name) = self.names().get(&event.data.u64()) {
                     name.answer();
                 }
@@ -88,7 +88,7 @@ impl NameServer {
     }
 }
 
-/// A socket of IPv6 that leaves the port of IPv4 to others.
+/// An IPv6 socket that leaves the IPv4 port free.
 fn bind_ipv6_only(visible: SocketAddr) -> io::Result<UdpSocket> {
     let flags = net::SocketFlags::CLOEXEC;
     let socket = net::socket_with(net::AddressFamily::INET6, net::SocketType::DGRAM, flags, None)?;
@@ -98,7 +98,7 @@ fn bind_ipv6_only(visible: SocketAddr) -> io::Result<UdpSocket> {
 }
 
 impl RegisteredName {
-    /// Answers those who have asked.
+    /// Answers the waiting questions.
     fn answer(&self) {
         let mut bytes = [0; BYTES + 1];
         for _ in 0..AT_ONCE {
@@ -107,16 +107,16 @@ impl RegisteredName {
                 continue;
             };
             let content = self.wire.get().map_or(Content::Bound, |wire| Content::At(*wire));
-            // A host that gets no answer asks again.
+            // Errors are ignored: a host without an answer asks again.
             let _ = self.socket.send_to(&Message { number, content }.bytes(), from);
         }
     }
 }
 
 impl UdpNameLease {
-    /// The name leads to `wire` from now on.
+    /// Makes the name lead to `wire`.
     pub(super) fn publish(&self, wire: SocketAddr) {
-        // A listener listens once.
+        // A listener publishes only once.
         let _ = self.name.wire.set(wire);
     }
 }
@@ -130,10 +130,10 @@ impl UdpNameLease {
 
 impl Drop for UdpNameLease {
     fn drop(&mut self) {
-        // In a child of fork the name server is the parent's, whose thread may have held the lock.
+        // In a forked child the name server belongs to the parent, whose thread may have held the lock.
         if !crate::ffi::fork::is_child() {
             self.server.names().remove(&self.key);
-            // A name that is not waited for needs no removal.
+            // Errors are ignored: a name that is not in the set needs no removal.
             let _ = epoll::delete(&self.server.waits, &self.name.socket);
         }
     }

@@ -35,9 +35,9 @@ pub(crate) fn open(spec: &Spec) -> Result<Opened, StartError> {
     if !matches!(spec.kind, Kind::Local { .. }) {
         net.show(&spec.to_string());
     }
-    // Programs connect queue pairs of one process.
+    // Programs connect queue pairs within one process.
     let port = Box::new(match &spec.kind {
-        // Other processes of the host have its Ethernet address, too.
+        // Other processes of the host have the same Ethernet address.
         Kind::Packet { .. } => Loopback::of_address(port, net.address()),
         _ => Loopback::new(port),
     });
@@ -50,17 +50,18 @@ fn text(error: OpenError) -> StartError {
     StartError::new(&error)
 }
 
-/// How long a connection that was closed waits for its peer, on a wire within one machine.
+/// How long a closing connection waits for its peer, on a wire within one machine.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The same on a network between ends of this library: some round trips, and some segments that get lost.
+/// The limit on a network between ends with this library: enough for some round trips and some lost
+/// segments.
 const CLOSE_TIMEOUT_OF_HOSTS: Duration = Duration::from_secs(2);
 
 fn open_local(spec: &Spec, name: &str) -> Result<Opened, StartError> {
     let folder = folder(name)?;
     let Wire { port, mut config, address } = iwarp_wire::open_local(spec, folder.clone()).map_err(text)?;
-    // A peer that is told of the end takes no time to answer. One that stopped to receive does not answer:
-    // its program waits for the end of the connection.
+    // A peer answers the close at once. A peer that has stopped receiving does not answer, and its program
+    // waits for the end of the connection.
     config.close_timeout = CLOSE_TIMEOUT;
     let names = LocalNames::new(&folder).map_err(|error| {
         let line = format!("{}: no folder for names can be made: {error}", folder.display());
@@ -69,8 +70,8 @@ fn open_local(spec: &Spec, name: &str) -> Result<Opened, StartError> {
     Ok((port, config, Net::new(address, NameService::Local(names))))
 }
 
-/// An interface: with an address of our own that programs use, or with the addresses of the kernels between
-/// processes of this library.
+/// Opens an interface. Either programs use an address on the wire (`addr` is set), or they use the kernels'
+/// addresses and all peers use this library.
 fn open_packet(spec: &Spec, interface: &str) -> Result<Opened, StartError> {
     let open = |address: IpCidr| iwarp_wire::open_packet(spec, interface, address).map_err(text);
     if let Some(address) = spec.address {
@@ -80,7 +81,7 @@ fn open_packet(spec: &Spec, interface: &str) -> Result<Opened, StartError> {
     let own = hosts.address();
     let Wire { port, mut config, .. } = open(IpCidr::new(own.into(), hosts::PREFIX))?;
     notice_silence(&mut config);
-    // No other process has it.
+    // No other process has the address.
     config.stack.address_probing = AddressProbing::Off;
     config.close_timeout = CLOSE_TIMEOUT_OF_HOSTS;
     Ok((port, config, Net::new(own.into(), NameService::Hosts(hosts))))
@@ -92,14 +93,14 @@ fn on_a_network(wire: Wire) -> Opened {
     (port, config, Net::new(address, NameService::None))
 }
 
-/// A host whose process was killed is silent. Connections end early enough for programs to end within ten
-/// seconds.
+/// After a process was killed, its host is silent. Connections are given up early enough for programs to end
+/// within ten seconds.
 fn notice_silence(config: &mut EngineConfig) {
     config.stack.tcp.keepalive_idle = Some(tcp_lite::Duration::from_secs(4));
     config.stack.tcp.user_timeout = tcp_lite::Duration::from_secs(8);
 }
 
-/// The port with a capture on it, if `UWARP_PCAP` asks for one.
+/// The port, wrapped in a capture if `UWARP_PCAP` is set.
 fn captured(port: Box<dyn Port>) -> Result<Box<dyn Port>, StartError> {
     let Some(setting) = settings::get(Key::Pcap)? else { return Ok(port) };
     let failed = |error: std::io::Error| {

@@ -1,8 +1,8 @@
-//! Processes on wires, and those of this user on wires that have no folder.
+//! Processes on wires, and how processes on wires without a folder announce themselves.
 //!
-//! Each has a socket in the system's abstract names, which says its address and its wire. Nobody connects to
-//! it. The system takes the name away when the process ends, however it ends, and shows the names of one
-//! network namespace.
+//! Such a process binds a socket to a name in the system's abstract namespace. The name has its address and
+//! its wire; nobody connects to the socket. The system removes the name when the process ends, however it
+//! ends, and lists the names of one network namespace.
 
 use std::fs;
 use std::net::IpAddr;
@@ -15,28 +15,29 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, 
 pub struct WireProcess {
     /// The name of the wire.
     pub wire: String,
-    /// Its number; 0 if this process cannot see it.
+    /// Its PID; 0 if this process cannot see it.
     pub pid: i32,
-    /// Its name, as the system has it.
+    /// Its name, as the system reports it.
     pub program: String,
     /// Its address on the wire.
     pub address: String,
-    /// The addresses at which its programs listen, on a `local` wire.
+    /// The addresses at which it listens, on a `local` wire.
     pub listens: Vec<String>,
 }
 
-/// The name is taken as long as this lives.
+/// The announcement of this process, until this value is dropped.
 pub(super) struct Presence {
     _socket: OwnedFd,
 }
 
 /// The beginning of each name.
 const PREFIX: &str = "uwarp/";
-/// Bytes of the wire in a name: all of it has 107.
+/// Maximum bytes of the wire in a socket name, which has at most 107 bytes.
 const WIRE_BYTES: usize = 40;
 
 impl Presence {
-    /// Shows this process on a wire; `None` if the system refuses that, as nothing else depends on it.
+    /// Announces this process on a wire. `None` if the system refuses; nothing else depends on the
+    /// announcement.
     pub(super) fn announce(wire: &str, address: IpAddr) -> Option<Self> {
         let wire: String = wire.chars().filter(char::is_ascii_graphic).take(WIRE_BYTES).collect();
         let name = format!("{PREFIX}{}/{address}/{wire}", std::process::id());
@@ -47,7 +48,7 @@ impl Presence {
     }
 }
 
-/// The processes that show themselves, and whose descriptors this user may see.
+/// The announced processes whose descriptors this user may inspect.
 pub(super) fn processes() -> Vec<WireProcess> {
     let table = fs::read_to_string("/proc/net/unix").unwrap_or_default();
     let names: Vec<(&str, IpAddr, &str)> = table.lines().filter_map(name).collect();
@@ -79,13 +80,13 @@ pub(super) fn processes() -> Vec<WireProcess> {
     found
 }
 
-/// The inode, the address and the wire of a line with a name of ours.
+/// The inode, the address and the wire in a line of `/proc/net/unix` that has one of our names.
 fn name(line: &str) -> Option<(&str, IpAddr, &str)> {
     let mut words = line.split_whitespace().skip(6);
     let (inode, name) = (words.next()?, words.next()?);
     let mut parts = name.strip_prefix('@')?.strip_prefix(PREFIX)?.splitn(3, '/').skip(1);
     let (address, wire) = (parts.next()?.parse().ok()?, parts.next()?);
-    // Any user can take a name, also one that a terminal would obey.
+    // Any user can bind any name, also one with escape sequences for a terminal.
     wire.chars().all(|c| c.is_ascii_graphic()).then_some((inode, address, wire))
 }
 

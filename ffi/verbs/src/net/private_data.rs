@@ -1,7 +1,8 @@
-//! What two ends of this library tell each other: a prefix of the private data of MPA's Request and Reply.
+//! The data that two ends with this library exchange: a prefix of the private data of MPA's Request and
+//! Reply.
 //!
-//! It is sent only where both ends are known to be of this library: on a `local` wire, and to the port of
-//! connections that programs set up themselves. Other peers never see it.
+//! The prefix is sent only if both ends are known to use this library: on a `local` wire, and to the port of
+//! out-of-band connections. Other peers never see it.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -15,7 +16,7 @@ const VERSION: u8 = 1;
 pub(crate) struct PrivateDataHeader {
     /// The sender's address, as its program sees it.
     pub(crate) visible: SocketAddr,
-    /// Who asks for whom, where no connection manager does that.
+    /// The queue pairs to connect, for a connection without a connection manager.
     pub(crate) pair: Option<QpNumbers>,
 }
 
@@ -46,7 +47,7 @@ impl PrivateDataHeader {
         bytes
     }
 
-    /// The private data of the program, behind the prefix if there is one.
+    /// The program's private data: the bytes behind the prefix, if there is a prefix.
     pub(crate) fn strip(data: &[u8]) -> &[u8] {
         Self::split(data).map_or(data, |(_, rest)| rest)
     }

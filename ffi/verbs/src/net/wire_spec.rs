@@ -29,7 +29,7 @@ pub fn wire_spec(net: Option<&str>, addr: Option<&str>) -> Result<Spec, String> 
         (None, Some(setting)) => {
             let failed = |error| format!("{}{}", setting.origin(), text(error));
             spec.set_address(&setting.text).map_err(failed)?;
-            // That of a file is for the wire of the file, which may not be this one.
+            // An address in the file belongs to the file's wire, which may not be this wire.
             if setting.origin().is_empty() {
                 refuse_on_local(&spec, &setting.text)?;
             }
@@ -40,7 +40,8 @@ pub fn wire_spec(net: Option<&str>, addr: Option<&str>) -> Result<Spec, String> 
     Ok(spec)
 }
 
-/// A `local` wire chooses its addresses, so a program would wait at another one than it was told.
+/// Refuses an address for a `local` wire, which chooses addresses itself: a program would listen at another
+/// address than the one set.
 fn refuse_on_local(spec: &Spec, addr: &str) -> Result<(), String> {
     match spec.kind {
         Kind::Local { .. } => Err(format!(
@@ -54,7 +55,7 @@ fn text(error: SpecError) -> String {
     format!("UWARP_NET={error}")
 }
 
-/// The folder of the status sockets, beside those of the wires.
+/// The folder of the status sockets, beside the folders of the wires.
 ///
 /// # Errors
 /// One line that says what to do.

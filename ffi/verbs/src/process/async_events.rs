@@ -1,7 +1,7 @@
 //! Asynchronous events: of queue pairs, completion queues, shared receive queues and the port.
 //!
-//! The engine names objects by their numbers. A table has the objects of programs by these numbers, and the
-//! context that each belongs to.
+//! The engine's events name objects by number. A table maps these numbers to the program's objects and their
+//! contexts.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -15,7 +15,7 @@ use crate::ffi::event_fd::EventQueue;
 use crate::ffi::pending_acks::PendingAcks;
 use crate::ffi::sys;
 
-/// The kinds of objects that events name.
+/// The kinds of objects that have events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum ObjectKind {
     Qp,
@@ -32,7 +32,7 @@ pub(crate) struct Element {
     pub(crate) pending_acks: Arc<PendingAcks>,
 }
 
-/// An event that waits.
+/// An event that the program has not taken.
 pub(crate) struct QueuedEvent {
     pub(crate) event: u32,
     /// The object; `None`: the port.
@@ -54,7 +54,7 @@ impl AsyncQueue {
         self.queue.fd()
     }
 
-    /// The events themselves, for a thread that waits for one.
+    /// The queue itself, for a thread that waits for an event.
     pub(crate) fn events(&self) -> Arc<EventQueue<QueuedEvent>> {
         Arc::clone(&self.queue)
     }
@@ -74,7 +74,7 @@ pub(crate) struct AsyncEvents {
 #[derive(Default)]
 struct Elements {
     by_number: HashMap<(ObjectKind, u32), Element>,
-    /// All that are not destroyed, by their addresses.
+    /// All objects that are not destroyed, by their addresses.
     by_object: HashMap<usize, Element>,
 }
 
@@ -87,30 +87,30 @@ impl AsyncEvents {
         self.elements.lock().expect("no holder of this lock panics")
     }
 
-    /// A context was opened.
+    /// Called when a context was opened.
     pub(crate) fn add_queue(&self, queue: &AsyncQueue) {
         self.queues().push(queue.clone());
     }
 
-    /// A context was closed.
+    /// Called when a context was closed.
     pub(crate) fn remove_queue(&self, queue: &AsyncQueue) {
         self.queues().retain(|other| !Arc::ptr_eq(&other.queue, &queue.queue));
     }
 
-    /// An object with this number of the engine's was made, or has it from now on.
+    /// Called when an object gets this engine number.
     pub(crate) fn insert(&self, kind: ObjectKind, number: u32, element: Element) {
         let mut elements = self.elements();
         elements.by_object.insert(element.object, element.clone());
         elements.by_number.insert((kind, number), element);
     }
 
-    /// From now on no event of this number of the engine's is one of an object. Those that wait stay.
+    /// From now on events with this engine number are ignored. Events that wait already stay.
     pub(crate) fn forget(&self, kind: ObjectKind, number: u32) {
         self.elements().by_number.remove(&(kind, number));
     }
 
-    /// An object is destroyed, whose numbers are forgotten: its events that wait are dropped. Returns once
-    /// those that were delivered are acknowledged.
+    /// Called when an object is destroyed, after [`forget`](Self::forget): drops its waiting events, and
+    /// returns once all delivered events are acknowledged.
     pub(crate) fn remove(&self, object: usize) {
         let Some(Element { queue, pending_acks, .. }) = self.elements().by_object.get(&object).cloned()
         else {
@@ -119,12 +119,12 @@ impl AsyncEvents {
         let is_gone =
             |waiting: &QueuedEvent| waiting.element.as_ref().is_some_and(|element| element.object == object);
         queue.queue.lock().remove(is_gone);
-        // It stays in the table, for the program to acknowledge what was delivered.
+        // The object stays in the table meanwhile, so that the program can acknowledge delivered events.
         pending_acks.wait();
         self.elements().by_object.remove(&object);
     }
 
-    /// An event of the engine. It is the handler of the events of the engine's context.
+    /// Handles an event of the engine's context.
     pub(crate) fn on_event(&self, event: &AsyncEvent) {
         let (kind, code) = match event.kind {
             AsyncEventKind::QpFatal => (ObjectKind::Qp, sys::IBV_EVENT_QP_FATAL),
@@ -137,16 +137,16 @@ impl AsyncEvents {
             AsyncEventKind::PortActive => return self.on_port(sys::IBV_EVENT_PORT_ACTIVE),
             AsyncEventKind::PortError => return self.on_port(sys::IBV_EVENT_PORT_ERR),
             AsyncEventKind::AddressConflict => return self.on_port(sys::IBV_EVENT_GID_CHANGE),
-            // Programs of verbs do not know it: no queue pair of this library has a mark.
+            // Not a verbs event: no queue pair of this library sets such a mark.
             _ => return,
         };
-        // With the table locked: no event of an object is added once its number is forgotten.
+        // Under the table's lock, so that no event is added for an object whose number was forgotten.
         if let Some(element) = self.elements().by_number.get(&(kind, event.number)) {
             element.queue.push(code, Some(element.clone()));
         }
     }
 
-    /// The program has acknowledged an event of an object.
+    /// Called when the program has acknowledged an event of an object.
     pub(crate) fn ack(&self, object: usize) {
         let pending_acks =
             self.elements().by_object.get(&object).map(|element| Arc::clone(&element.pending_acks));

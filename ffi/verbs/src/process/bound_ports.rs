@@ -10,11 +10,11 @@
 //! | an address | another address | succeeds |
 //! | any of these | where both reuse their addresses, and none of them listens | succeeds |
 //!
-//! An identifier that listens does not reuse its address any more: to listen, it has to be alone. An
-//! identifier of IPv4 is of one family only unless it says otherwise (`RDMA_OPTION_ID_AFONLY`), one of IPv6
-//! takes both.
+//! A listening identifier does not share its address: to listen, it has to be the only one there. By default
+//! an identifier with an IPv4 address claims one family, and one with an IPv6 address claims both
+//! (`RDMA_OPTION_ID_AFONLY`).
 //!
-//! Other processes are told by the name service of the wire, if it has one.
+//! Between processes, the name service of the wire (if any) enforces the rules.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
@@ -54,7 +54,7 @@ impl BoundPorts {
         Ok(())
     }
 
-    /// An identifier that is bound to a port begins to listen, if its address is its own.
+    /// Called when a bound identifier begins to listen. Fails if it shares its address.
     pub(crate) fn listen(&self, id: usize, port: u16) -> Outcome<()> {
         let mut bound = self.bound();
         let owners = bound.entry(port).or_default();
@@ -69,7 +69,7 @@ impl BoundPorts {
         Ok(())
     }
 
-    /// Changes what an identifier that is bound claims.
+    /// Changes the claim of a bound identifier.
     pub(crate) fn update(&self, id: usize, port: u16, change: impl FnOnce(&mut Claim)) {
         let mut bound = self.bound();
         let owner = bound.get_mut(&port).and_then(|owners| owners.iter_mut().find(|owner| owner.id == id));
@@ -78,7 +78,7 @@ impl BoundPorts {
         }
     }
 
-    /// An identifier gives its port up, if it has one.
+    /// Releases the port of an identifier, if it has one.
     pub(crate) fn release(&self, id: usize, port: u16) {
         let mut bound = self.bound();
         if let Some(owners) = bound.get_mut(&port) {
@@ -105,7 +105,7 @@ mod tests {
     const IN_USE: Outcome<()> = Err(Errno(libc::EADDRINUSE));
     const NOT_AVAILABLE: Outcome<()> = Err(Errno(libc::EADDRNOTAVAIL));
 
-    /// Addresses with the option that they are bound with.
+    /// Parses an address with the option with which it is bound.
     fn of(text: &str) -> Claim {
         let (address, option) = text.split_once(' ').unwrap_or((text, ""));
         let family_only = match option {
@@ -116,7 +116,7 @@ mod tests {
         Claim::new(address.parse().unwrap(), family_only, option == "reuse")
     }
 
-    /// The kernel's answers to the second of two identifiers, in either order.
+    /// The kernel's results for the second of two identifiers, in either order.
     #[test]
     fn addresses_exclude_each_other_as_the_kernel_has_it() {
         for (one, other, second) in [
@@ -149,7 +149,7 @@ mod tests {
                 ports.bind(1, 7, of(first)).unwrap();
                 assert_eq!(ports.bind(2, 7, of(then)), second, "{then} after {first}");
                 ports.bind(3, 8, of(then)).unwrap();
-                // Whoever is refused holds nothing, and one that leaves is in nobody's way.
+                // A refused identifier holds nothing, and a released port is free.
                 ports.release(2, 7);
                 ports.release(1, 7);
                 ports.bind(4, 7, of(then)).unwrap();

@@ -1,8 +1,8 @@
-//! The identifiers of programs, by those of the engine's context.
+//! The program's identifiers (`rdma_cm_id`), by the engine's identifiers.
 //!
-//! Each has a handler for its events, as an `iw_cm_id` of the kernel has. The handler runs with the table
-//! locked. A program that destroys an identifier removes it from the table first, so the identifier lives
-//! while its event is handled.
+//! Each identifier has an event handler, as an `iw_cm_id` of the kernel has. The handler runs with the table
+//! locked. Destroying an identifier first removes it from the table, so the identifier lives while its event
+//! is handled.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
@@ -31,7 +31,7 @@ struct Entry {
 }
 
 impl CmIds {
-    /// Events of `cm` are for the identifier at `address` from now on.
+    /// From now on events of `cm` go to the identifier at `address`.
     pub(crate) fn insert(&mut self, cm: &CmId, address: usize, handler: Handler) {
         self.0.insert(cm.clone(), Entry { address, handler });
     }
@@ -47,15 +47,15 @@ impl CmIdTable {
         self.lock().insert(cm, address, handler);
     }
 
-    /// No more events of `cm` reach a program.
+    /// From now on events of `cm` do not reach the program.
     pub(crate) fn remove(&self, cm: &CmId) {
-        // The identifier is dropped without the lock: that may end a connection.
+        // The identifier is dropped without the lock held, since this may end a connection.
         let removed = self.lock().0.remove_entry(cm);
         drop(removed);
     }
 
-    /// Calls the handler of the identifier that an event is for: of the listener for a request. If the table
-    /// does not have it, nobody is told, and a request that nobody keeps is rejected as it is dropped.
+    /// Calls the handler of the event's identifier (for a request, that of the listener). If the identifier
+    /// is not in the table, the event is dropped; a request that is dropped is rejected.
     pub(crate) fn on_event(&self, event: &CmEvent) {
         let cm = match event.kind {
             CmEventKind::ConnectRequest { .. } => event.listener.as_ref(),
@@ -148,7 +148,7 @@ mod tests {
         let rejected = next(&mut hosts, 1);
         ids.on_event(&rejected);
         assert_eq!(HANDLED.take(), [("first", 20)]);
-        // The handler of the listener has entered the new identifier, with another handler.
+        // The listener's handler has inserted the new identifier, with another handler.
         let mut of_new_id = rejected.clone();
         of_new_id.id = request.id.clone();
         ids.on_event(&of_new_id);

@@ -1,8 +1,8 @@
-//! The end of queue pairs: what TCP has taken is still sent.
+//! The end of queue pairs: bytes that TCP has accepted are still sent.
 //!
-//! A Send or Write of iWARP completes when TCP has taken it. Programs end as soon as their requests are
-//! completed, also by `_exit`, and in user space TCP ends with them. So the call that destroys a queue pair
-//! closes its connection gracefully, and returns when the peer has all of it.
+//! In iWARP a Send or Write completes when TCP has accepted it. Programs end as soon as their requests are
+//! completed, some by `_exit`, and a TCP in user space ends with its process. So the call that destroys a
+//! queue pair closes its connection gracefully, and returns when the peer has all bytes.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,8 @@ use iwarp::verbs::{QpState, QueuePair};
 /// The longest wait for a peer that makes progress.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Closes the connections of queue pairs. Returns when they have ended, or when nothing has moved for `idle`.
+/// Closes the connections of queue pairs. Returns when they have ended, or after `idle` without any
+/// progress.
 pub(crate) fn drain(engine: &SharedEngine, qps: &[QueuePair], idle: Duration) {
     let mut open: Vec<&QueuePair> = qps.iter().filter(|qp| close(qp)).collect();
     let begun = Instant::now();
@@ -27,7 +28,7 @@ pub(crate) fn drain(engine: &SharedEngine, qps: &[QueuePair], idle: Duration) {
     }
 }
 
-/// Asks for the end of a connection. Returns whether there is one.
+/// Starts closing a connection. Returns whether the queue pair has one.
 fn close(qp: &QueuePair) -> bool {
     match qp.state() {
         QpState::Rts => qp.modify(QpState::Closing).is_ok(),

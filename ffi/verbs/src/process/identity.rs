@@ -1,11 +1,11 @@
-//! What the device calls itself. It is known before anything starts.
+//! The identity of the device: its name, type and GUID, known before anything starts.
 
 use crate::ffi::settings::{self, Key};
 
 /// Bytes of a name (`IBV_SYSFS_NAME_MAX`), with its terminating zero.
 const NAME_BYTES: usize = 64;
 
-/// `UWARP_PRETEND=ib`: the device says that it is an InfiniBand one.
+/// `UWARP_PRETEND=ib`: the device reports itself as an InfiniBand device.
 pub(crate) fn pretends_ib() -> bool {
     settings::text(Key::Pretend).is_some_and(|value| value == "ib")
 }
@@ -31,8 +31,8 @@ pub(crate) fn check() -> Result<(), String> {
     }
 }
 
-/// The GUID of the node, in the byte order of this machine. It is known before anything starts.
+/// The node GUID, in the byte order of this machine.
 pub(crate) fn guid() -> u64 {
-    // A locally administered identifier with our name in it.
+    // A locally administered identifier that contains the name `uwarp`.
     u64::from_be_bytes(*b"\x02uwarp\x00\x01")
 }

@@ -1,4 +1,4 @@
-//! What queries answer: the sizes and counts that the device supports.
+//! The device's limits, as queries return them: sizes and counts.
 
 use dp::LinkState;
 use iwarp::verbs::{ContextLimits, MAX_INLINE, MAX_SGE};
@@ -9,18 +9,18 @@ use crate::ffi::sys;
 use crate::net::Net;
 use crate::process::identity;
 
-/// Requests of one queue.
+/// Maximum requests of one queue.
 pub(crate) const MAX_QP_WR: usize = 16_384;
-/// Entries of one completion queue.
+/// Maximum entries of one completion queue.
 pub(crate) const MAX_CQE: usize = (1 << 20) - 1;
-/// Requests of one shared receive queue.
+/// Maximum requests of one shared receive queue.
 pub(crate) const MAX_SRQ_WR: usize = 1 << 16;
-/// Reads and atomics outstanding each way: the most that `rdma_conn_param` can say, and what perftest's
-/// exchange has bits for.
+/// Maximum Reads and atomics outstanding in each direction: fits the fields of `rdma_conn_param` and of
+/// perftest's exchange.
 pub(crate) const MAX_RD_ATOM: u8 = 128;
-/// Elements of a request.
+/// Maximum elements of a request.
 pub(crate) const SGE: usize = MAX_SGE;
-/// Bytes of an inline request.
+/// Maximum bytes of an inline request.
 pub(crate) const INLINE: usize = MAX_INLINE;
 
 /// The limits of the context behind the device.
@@ -35,9 +35,9 @@ pub(crate) fn device() -> sys::ibv_device_attr {
         node_guid: identity::guid().to_be(),
         sys_image_guid: identity::guid().to_be(),
         max_mr_size: u64::MAX,
-        // Any size of page: nothing is translated.
+        // All page sizes: nothing is translated.
         page_size_cap: 0xffff_f000,
-        // The first three bytes of the GUID, as for any vendor. Programs take 0 for a broken device.
+        // The first three bytes of the GUID, as usual. Programs treat 0 as a broken device.
         vendor_id: (identity::guid() >> 40) as u32,
         vendor_part_id: 0,
         hw_ver: 0,
@@ -92,7 +92,7 @@ pub(crate) fn port(net: &Net) -> sys::ibv_port_attr {
         max_vl_num: 1,
         active_width: 2,
         active_speed: 32,
-        // LinkUp or Disabled, as the field of InfiniBand's PortInfo counts.
+        // LinkUp or Disabled, as in InfiniBand's PortInfo.
         phys_state: if is_up { 5 } else { 3 },
         link_layer: sys::IBV_LINK_LAYER_ETHERNET as u8,
         ..Default::default()

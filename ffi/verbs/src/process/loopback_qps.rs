@@ -1,10 +1,10 @@
-//! Queue pairs that are connected to themselves, and their two ends in the engine.
+//! Queue pairs that are connected to themselves, and their two engine queue pairs.
 //!
-//! For its program such a queue pair is in ERR as soon as one of its ends has failed, and both of its queues
-//! are flushed, as those of a device. But an end whose own request has failed, for instance by a key that is
-//! not there, does not tell the other end: everywhere else that is another queue pair. So the end that takes
-//! the receives fails here as well. The other way round there is nothing to do: an end that refuses a message
-//! says so.
+//! As with a hardware device, the program must see such a queue pair in ERR, with both queues flushed, as
+//! soon as one of its ends has failed. But an end whose own request has failed (for instance because of an
+//! unknown key) does not fail the other end, which is normally another queue pair. So this module then fails
+//! the end that takes the receives. The opposite case needs nothing: an end that refuses a message sends a
+//! Terminate to the other.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
@@ -19,9 +19,9 @@ pub(crate) struct LoopbackQps {
 }
 
 struct LoopbackQp {
-    /// The number that the program knows.
+    /// The queue pair number that the program knows.
     number: u32,
-    /// The end that takes receives.
+    /// The end that takes the receives.
     near: QueuePair,
     /// The end that sends.
     far: QueuePair,
@@ -32,14 +32,14 @@ impl LoopbackQps {
         self.all.lock().expect("no holder of this lock panics")
     }
 
-    /// A queue pair is connected to itself.
+    /// Called when a queue pair is connected to itself.
     pub(crate) fn insert(&self, number: u32, near: QueuePair, far: QueuePair) {
         let mut all = self.all();
         all.push(LoopbackQp { number, near, far });
         self.count.store(all.len(), Ordering::Release);
     }
 
-    /// A queue pair is reset or destroyed.
+    /// Called when a queue pair is reset or destroyed.
     pub(crate) fn remove(&self, number: u32) {
         drop(self.take(|own| own.number == number));
     }
@@ -50,17 +50,18 @@ impl LoopbackQps {
         self.count.load(Ordering::Acquire) > 0
     }
 
-    /// Flushes the receives of those whose sending end has failed. Called after a poll.
+    /// Flushes the receives of queue pairs whose sending end has failed. Called after a poll.
     pub(crate) fn sweep(&self) {
         for LoopbackQp { near, .. } in self.take(|own| has_failed(&own.far)) {
             if !has_failed(&near) {
-                // One that has failed meanwhile is flushed already.
+                // Errors are ignored: an end that has failed meanwhile is flushed already.
                 let _ = near.modify(QpState::Error);
             }
         }
     }
 
-    /// Takes some out. They are dropped without the lock: the last handle of a queue pair may go.
+    /// Removes entries. They are dropped without the lock held, since one may hold the last handle of a
+    /// queue pair.
     fn take(&self, is_taken: impl Fn(&LoopbackQp) -> bool) -> Vec<LoopbackQp> {
         if !self.any() {
             return Vec::new();
@@ -83,7 +84,7 @@ mod tests {
 
     use super::*;
 
-    /// Queue pairs without a connection, which fail when they are told to.
+    /// Queue pairs without a connection, which fail on request.
     fn queue_pairs<const N: usize>() -> [QueuePair; N] {
         let context = Context::new(ContextConfig::default()).unwrap();
         let cq = context.create_cq_with(&CqOptions::new(64)).unwrap();

@@ -1,16 +1,16 @@
-//! The process that uses the library: what it has, and its one way in.
+//! The state of the process that uses the library, and the function that starts it.
 //!
-//! [`get_or_start`] starts everything. The calls that may be a program's first one begin with it; others use
-//! [`started`], or the [`Process`] that their object has.
+//! [`get_or_start`] starts everything. Calls that may be a program's first begin with it; other calls use
+//! [`started`], or the [`Process`] of their object.
 //!
 //! | file | contents |
 //! |---|---|
 //! | `state.rs` | the state of the process: its start, what happens after each poll, its end |
-//! | `identity.rs`, `limits.rs` | what the device calls itself, and what it can do |
-//! | `cm_id_table.rs`, `bound_ports.rs` | the identifiers of librdmacm: who handles their events, and their ports |
+//! | `identity.rs`, `limits.rs` | the device's identity and limits |
+//! | `cm_id_table.rs`, `bound_ports.rs` | the identifiers of librdmacm: their event handlers and their ports |
 //! | `qp_table.rs` | queue pairs by their numbers |
-//! | `async_events.rs` | where asynchronous events go |
-//! | `oob_connections.rs`, `retry_timeouts.rs`, `loopback_qps.rs` | queue pairs that programs connect out of band: those whose peer has not come yet, and those that are their own peer |
+//! | `async_events.rs` | delivery of asynchronous events |
+//! | `oob_connections.rs`, `retry_timeouts.rs`, `loopback_qps.rs` | queue pairs that programs connect out of band: those whose peer has not connected yet, and those connected to themselves |
 //! | `drain.rs` | the end of queue pairs |
 
 pub(crate) mod async_events;

@@ -1,4 +1,4 @@
-//! The connections that programs set up out of band, while one end waits for the other.
+//! Connections that programs set up out of band, while one end waits for the other.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -10,24 +10,24 @@ use iwarp::verbs::{CmEvent, CmEventKind, CmId, ConnParam, QueuePair};
 
 use crate::net::{PrivateDataHeader, QpNumbers};
 
-/// How long a request waits for its queue pair to be moved to RTR.
+/// How long a request waits for its queue pair to enter RTR.
 pub(crate) const PARKED: Duration = Duration::from_secs(600);
 
-/// Requests that are parked at a time.
+/// Maximum parked requests.
 pub(crate) const MAX_PARKED: usize = 16_384;
 
-/// The connections of a process that are being set up.
+/// The out-of-band connections of a process that are being set up.
 #[derive(Default)]
 pub(crate) struct OobConnections {
     state: Mutex<State>,
-    /// Requests that are parked.
+    /// Number of parked requests.
     parked: AtomicUsize,
 }
 
 #[derive(Default)]
 pub(crate) struct State {
     pub(crate) listener: Option<CmId>,
-    /// Queue pairs in RTR that a peer will connect to, by their numbers.
+    /// Queue pairs in RTR that wait for a peer's request, by number.
     pub(crate) expected: HashMap<u32, Expected>,
     pub(crate) parked: Vec<ParkedRequest>,
 }
@@ -53,7 +53,7 @@ impl OobConnections {
         self.state.lock().expect("no holder of this lock panics")
     }
 
-    /// Handles an event of these connections. Returns whether it was one.
+    /// Handles an event. Returns `false` if the event does not belong to these connections.
     pub(crate) fn takes(&self, event: &CmEvent) -> bool {
         let CmEventKind::ConnectRequest { private_data, remote, .. } = &event.kind else { return false };
         let mut state = self.state();
@@ -72,7 +72,7 @@ impl OobConnections {
             .is_some_and(|expected| expected.remote == from && expected.remote_qp == pair.from);
         if is_expected && let Some(expected) = state.expected.remove(&pair.to) {
             drop(state);
-            // A queue pair that was destroyed meanwhile refuses, and the request is rejected.
+            // If the queue pair was destroyed meanwhile, this fails, and the request is rejected.
             let _ = event.id.accept(&expected.qp, &expected.param);
         } else {
             self.park(&mut state, event.id.clone(), from, pair);
@@ -80,17 +80,17 @@ impl OobConnections {
         true
     }
 
-    /// Parks a request, in place of an earlier one of the same queue pairs: the peer has given that up.
+    /// Parks a request. It replaces an earlier request of the same queue pairs, which the peer has given up.
     fn park(&self, state: &mut State, cm: CmId, from: IpAddr, pair: QpNumbers) {
         state.parked.retain(|parked| parked.from != from || parked.pair != pair);
-        // One that finds no place is rejected as it is dropped.
+        // A request without a place is dropped, which rejects it.
         if state.parked.len() < MAX_PARKED {
             state.parked.push(ParkedRequest { cm, from, pair, until: Instant::now() + PARKED });
             self.parked.store(state.parked.len(), Ordering::Relaxed);
         }
     }
 
-    /// Takes the request that a peer has made for a queue pair of ours.
+    /// Takes the parked request of a peer for one of our queue pairs.
     pub(crate) fn take_parked(&self, state: &mut State, from: IpAddr, pair: QpNumbers) -> Option<CmId> {
         let is_it = |parked: &ParkedRequest| parked.from == from && parked.pair == pair;
         let at = state.parked.iter().position(is_it)?;
@@ -99,13 +99,13 @@ impl OobConnections {
         Some(parked.cm)
     }
 
-    /// Whether requests for connections wait for a queue pair.
+    /// Whether requests are parked.
     #[inline]
     pub(crate) fn has_parked(&self) -> bool {
         self.parked.load(Ordering::Relaxed) > 0
     }
 
-    /// Rejects requests that have waited too long.
+    /// Rejects requests that were parked for too long.
     pub(crate) fn sweep(&self) {
         if !self.has_parked() {
             return;
@@ -116,7 +116,7 @@ impl OobConnections {
         state.parked = waiting;
         self.parked.store(state.parked.len(), Ordering::Relaxed);
         drop(state);
-        // A request that nobody decides on is rejected as it is dropped.
+        // Dropping an undecided request rejects it.
         drop(over);
     }
 }

@@ -1,11 +1,11 @@
-//! Queue pairs by the numbers that programs know.
+//! Queue pairs by the numbers that the program knows.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
 
 use iwarp::verbs::QueuePair;
 
-/// See the module.
+/// A table of queue pairs: see the module.
 #[derive(Default)]
 pub(crate) struct QpTable {
     known: Mutex<HashMap<u32, Entry>>,
@@ -14,7 +14,7 @@ pub(crate) struct QpTable {
 struct Entry {
     /// The address of the queue pair, as programs know it.
     address: usize,
-    /// That of the engine.
+    /// The engine's queue pair.
     qp: QueuePair,
 }
 
@@ -23,13 +23,13 @@ impl QpTable {
         self.known.lock().expect("no holder of this lock panics")
     }
 
-    /// A queue pair was made, or has another one of the engine behind it.
+    /// Called when a queue pair was made, or got a new engine queue pair.
     pub(crate) fn insert(&self, number: u32, address: usize, qp: QueuePair) {
         let before = self.known().insert(number, Entry { address, qp });
         drop(before);
     }
 
-    /// A queue pair is destroyed.
+    /// Called when a queue pair is destroyed.
     pub(crate) fn remove(&self, number: u32) {
         let before = self.known().remove(&number);
         drop(before);

@@ -1,9 +1,10 @@
-//! Queue pairs whose peer is not there: their requests fail after the time that the program has set.
+//! Timeouts of queue pairs whose peer does not connect: their requests fail after the time that the program
+//! has set.
 //!
 //! On InfiniBand a request is sent again `retry_cnt` times, each time after `4.096 us * 2^timeout`, while the
-//! queue pair of the peer does not answer, for instance because it is not in RTR. Then the request fails, and
-//! the queue pair with it. Here it waits for the connection, for as long. With a connection, TCP has its own
-//! retransmissions.
+//! queue pair of the peer does not answer, for instance because it is not in RTR. Then the request fails,
+//! and the queue pair with it. Here a request waits for the connection for the same time. Once connected,
+//! TCP retransmits by its own rules.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
@@ -14,11 +15,11 @@ use iwarp::verbs::{QpState, QueuePair};
 
 use crate::ffi::sys;
 
-/// How often the queue pairs are looked at.
+/// Time between two checks of the queue pairs.
 const INTERVAL: Duration = Duration::from_millis(20);
 
-/// The least time for a peer. On a device nobody has to wait for a processor; here the process of the peer
-/// does.
+/// The minimum time for a peer. On hardware the peer's device answers; here the peer's process may have to
+/// wait for a processor.
 const LEAST: Duration = Duration::from_secs(2);
 
 /// The queue pairs that have no connection yet.
@@ -31,13 +32,13 @@ pub(crate) struct RetryTimeouts {
 #[derive(Default)]
 struct Waiting {
     all: Vec<Unreached>,
-    /// When they are looked at again.
+    /// The time of the next check.
     next: Option<Instant>,
 }
 
 /// A queue pair that has no connection yet.
 struct Unreached {
-    /// The number that the program knows.
+    /// The queue pair number that the program knows.
     number: u32,
     qp: QueuePair,
     limit: Duration,
@@ -56,7 +57,7 @@ impl RetryTimeouts {
         self.waiting.lock().expect("no holder of this lock panics")
     }
 
-    /// A queue pair enters RTS: `sender` takes its requests.
+    /// Called when a queue pair enters RTS; `sender` takes its requests.
     pub(crate) fn insert(
         &self,
         engine: &SharedEngine,
@@ -71,7 +72,7 @@ impl RetryTimeouts {
         let mut waiting = self.waiting();
         waiting.all.push(Unreached { number, qp: sender.clone(), limit, since: None });
         self.count.store(waiting.all.len(), Ordering::Release);
-        // With the lock: another thread may take the last one away, and end the limit.
+        // Under the lock: another thread may remove the last queue pair, and with it the limit.
         engine.limit_sleep(Some(INTERVAL));
     }
 
@@ -81,7 +82,7 @@ impl RetryTimeouts {
         self.count.load(Ordering::Acquire) > 0
     }
 
-    /// A queue pair is reset or destroyed.
+    /// Called when a queue pair is reset or destroyed.
     pub(crate) fn remove(&self, engine: &SharedEngine, number: u32) {
         if !self.has_waiting() {
             return;
@@ -90,11 +91,12 @@ impl RetryTimeouts {
         let (gone, rest): (Vec<_>, Vec<_>) = waiting.all.drain(..).partition(|other| other.number == number);
         self.keep(&mut waiting, rest, engine);
         drop(waiting);
-        // Without the lock: the last handle of a queue pair may go.
+        // Dropped without the lock held, since this may be the last handle of a queue pair.
         drop(gone);
     }
 
-    /// Gives up the peers that have not come in time. Called after a poll, with the engine locked.
+    /// Fails the queue pairs whose peers have not connected in time. Called after a poll, with the engine
+    /// locked.
     pub(crate) fn sweep(&self, engine: &SharedEngine) {
         if !self.has_waiting() {
             return;
@@ -114,7 +116,7 @@ impl RetryTimeouts {
         }
     }
 
-    /// Only the queue pairs of `rest` still wait. Without any, the engine may sleep as it likes.
+    /// Keeps only the queue pairs of `rest`. If none is left, the engine's sleep is no longer limited.
     fn keep(&self, waiting: &mut Waiting, rest: Vec<Unreached>, engine: &SharedEngine) {
         waiting.all = rest;
         self.count.store(waiting.all.len(), Ordering::Release);
@@ -133,7 +135,7 @@ impl Unreached {
         self
     }
 
-    /// Whether it is not watched any more: it has its connection, or its time is up.
+    /// Whether the watch is over: the queue pair is connected, or its time is up.
     fn is_over(now: Instant) -> impl Fn(&Self) -> bool {
         move |this| {
             this.qp.state() != QpState::Idle
@@ -188,7 +190,7 @@ mod tests {
         assert_eq!(one.since, Some(now), "the first look that finds one counts");
         assert!(!Unreached::is_over(now + LEAST - Duration::from_nanos(1))(&one));
         assert!(Unreached::is_over(now + LEAST)(&one));
-        // A stream that runs or has ended is none of its matters.
+        // A queue pair whose stream runs or has ended is not watched.
         qp.modify(QpState::Error).unwrap();
         assert!(Unreached::is_over(now)(&one));
     }
@@ -237,7 +239,7 @@ mod tests {
             retry_timeouts.waiting().all[0].since.is_some()
                 && retry_timeouts.waiting().all[1].since.is_none()
         );
-        // Not again before its interval has passed.
+        // No check before the interval has passed.
         retry_timeouts.waiting().all[0].since = Instant::now().checked_sub(LEAST);
         retry_timeouts.waiting().next = Some(Instant::now() + LEAST);
         retry_timeouts.sweep(&engine);

@@ -1,7 +1,8 @@
 //! The state of the process: one wire, one engine and one context, started by the first call that needs them.
 //!
-//! Nothing starts when the library is loaded, or when a program lists devices: programs fork before they use
-//! verbs, and a thread would not come along. A child of a process that has started gets `EIO` from each call.
+//! Nothing starts when the library is loaded or when a program lists devices: programs fork before they use
+//! verbs, and a thread would not survive in the child. In a child that is forked after the start, each call
+//! fails with `EIO`.
 
 use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
@@ -26,41 +27,41 @@ use crate::ffi::settings::{self, Key};
 use crate::ffi::{fork, resources, signals};
 use crate::net::{self, Net};
 
-/// How long the end of a process may wait for its thread, to reset its connections.
+/// How long the exit of the process may wait for the engine's thread, to reset the connections.
 const EXIT_LIMIT: Duration = Duration::from_millis(100);
 
-/// What the library has in a process that uses it.
+/// The library's state in a process.
 pub(crate) struct Process {
     pub(crate) net: Net,
     pub(crate) context: Context,
     pub(crate) engine: SharedEngine,
-    /// The channel of all identifiers of the context.
+    /// The event channel of all the context's identifiers.
     pub(crate) channel: EventChannel,
-    /// The identifiers of programs, by those of the context.
+    /// The program's identifiers, by those of the context.
     pub(crate) ids: CmIdTable,
-    /// The ports that they are bound to.
+    /// The ports to which the identifiers are bound.
     pub(crate) ports: BoundPorts,
-    /// The domain of identifiers whose program gave none.
+    /// The protection domain of identifiers for which the program gave none.
     pub(crate) default_pd: ProtectionDomain,
-    /// Where asynchronous events go.
+    /// The queues of asynchronous events.
     pub(crate) async_events: AsyncEvents,
-    /// Connections that programs set up themselves.
+    /// Connections that programs set up out of band.
     pub(crate) oob: OobConnections,
-    /// Those of them whose peer has not come yet.
+    /// Out-of-band queue pairs whose peer has not connected yet.
     pub(crate) retry_timeouts: RetryTimeouts,
-    /// Those of them that are connected to themselves.
+    /// Out-of-band queue pairs that are connected to themselves.
     pub(crate) loopback_qps: LoopbackQps,
     /// Queue pairs by their numbers.
     pub(crate) qps: QpTable,
-    /// Shows this process to `uwarp status`; taken at its end.
+    /// Serves `uwarp status`; taken when the process exits.
     status: Mutex<Option<StatusSocket>>,
 }
 
 static PROCESS: OnceLock<Result<Process, Errno>> = OnceLock::new();
 static STARTING: Mutex<()> = Mutex::new(());
 
-/// The state of the process, which is started if it has not. Each call that may be a program's first one
-/// begins here, and nothing else starts anything.
+/// The state of the process; the first call starts it. Each call that may be a program's first begins here,
+/// and nothing else starts anything.
 pub(crate) fn get_or_start() -> Outcome<&'static Process> {
     match PROCESS.get() {
         Some(process) => process.as_ref().map_err(|errno| *errno),
@@ -81,7 +82,7 @@ fn starting() -> MutexGuard<'static, ()> {
 fn start() -> Outcome<&'static Process> {
     let _one_at_a_time = starting();
     if PROCESS.get().is_none() {
-        // Threads that are made take none of the signals that the program handles.
+        // With signals blocked, the new threads handle no signal of the program.
         let made = match signals::with_blocked(make) {
             Ok(process) => Ok(process),
             Err(StartError { line, errno, is_transient }) => {
@@ -92,7 +93,7 @@ fn start() -> Outcome<&'static Process> {
                 Err(errno)
             }
         };
-        // Starts come one after the other, so nobody else has set it.
+        // Starts are serialised, so no other thread has set it.
         let _ = PROCESS.set(made);
         if let Some(Ok(process)) = PROCESS.get() {
             pass_async_events_on(process);
@@ -106,7 +107,7 @@ fn make() -> Result<Process, StartError> {
     let (options, has_thread) = options()?;
     identity::check()?;
     let (port, mut config, net) = net::open(&net::wire_spec(None, None)?)?;
-    // The program may not call again.
+    // Without a thread, the program may not call again soon.
     config.acknowledge_at_once = !has_thread;
     let config_of_context =
         ContextConfig { limits: limits::context(), late_memory_checks: true, ..ContextConfig::default() };
@@ -140,7 +141,7 @@ fn failed(error: VerbsError) -> StartError {
     StartError::new(&error)
 }
 
-/// Shows this process to `uwarp status`; `None` if the system refuses that, as nothing else depends on it.
+/// Makes the socket that serves `uwarp status`. `None` if the system refuses; nothing else depends on it.
 fn show(context: &Context, has_thread: bool) -> Option<StatusSocket> {
     let poll = move || {
         if !has_thread && let Some(process) = started() {
@@ -154,10 +155,10 @@ fn show(context: &Context, has_thread: bool) -> Option<StatusSocket> {
     net::status_folder().and_then(show).inspect_err(refused).ok()
 }
 
-/// Hands the events of a poll to the program. Those of the first polls wait until the process has started.
+/// Hands the events of a poll to the program. Events of the first polls wait until the process has started.
 fn after_poll() {
     let Some(process) = started() else { return };
-    // Most polls lead to no event, and these questions are cheaper than a poll of the channels.
+    // Most polls have no event, and these checks are cheaper than polling the channels.
     let Process { channel, ids, oob, retry_timeouts, loopback_qps, .. } = process;
     if channel.is_empty() && !oob.has_parked() && !retry_timeouts.has_waiting() && !loopback_qps.any() {
         return;
@@ -172,8 +173,8 @@ fn after_poll() {
     loopback_qps.sweep();
 }
 
-/// Hands asynchronous events to the program as they happen, and first those that have happened. A thread of
-/// the program makes some of them, and the engine may sleep meanwhile.
+/// Makes asynchronous events reach the program as they happen, beginning with the events so far. Some events
+/// are caused by threads of the program, while the engine may sleep.
 fn pass_async_events_on(process: &'static Process) {
     let handler = move |event: &AsyncEvent| {
         if matches!(event.kind, AsyncEventKind::PortActive | AsyncEventKind::PortError) {
@@ -186,7 +187,8 @@ fn pass_async_events_on(process: &'static Process) {
     }
 }
 
-/// How the thread polls, and whether there is one: `UWARP_THREAD=spin|doze|caller`, `UWARP_CPU`.
+/// The options of the engine's thread, and whether there is one: `UWARP_THREAD=spin|doze|caller`,
+/// `UWARP_CPU`.
 fn options() -> Result<(SharedOptions, bool), String> {
     let mut options = SharedOptions::default();
     let mut has_thread = true;
@@ -223,12 +225,12 @@ fn register_hooks() -> Result<(), String> {
 }
 
 extern "C" fn at_exit() {
-    // Peers learn at once that the process is gone.
+    // Resets the connections, so that peers learn at once that the process is gone.
     if let Some(process) = started() {
         let _ = abi::guarded(|| {
             drop(process.status.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take());
             drain(&process.engine, &process.qps.all(), EXIT_LIMIT);
-            // A device may write to the socket of a peer that has ended.
+            // A port may write to the socket of a peer that has ended.
             signals::without_sigpipe(|| process.engine.reset_within(EXIT_LIMIT));
             Ok(())
         });

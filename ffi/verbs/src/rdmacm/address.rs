@@ -16,7 +16,7 @@ const AF_IB: c_int = 27;
 const EADDRNOTAVAIL: Errno = Errno(libc::EADDRNOTAVAIL);
 const ENODEV: Errno = Errno(libc::ENODEV);
 
-/// Ports that are chosen for programs: those that Linux chooses from.
+/// Ports chosen for programs: Linux's default range of ephemeral ports.
 const CHOSEN: std::ops::RangeInclusive<u16> = 32_768..=60_999;
 
 /// Reads an address of the program.
@@ -71,11 +71,11 @@ pub(super) fn bind(id: &Id, address: SocketAddr) -> Outcome<()> {
     Ok(())
 }
 
-/// How a name is taken on the wire.
+/// A function that takes a name on the wire.
 type Take = fn(&Net, SocketAddr, &Claim) -> Result<Option<NameLease>, NameError>;
 
-/// Takes the port of an address, or a free one if it has none, and its name. The name leads nowhere before
-/// the identifier listens.
+/// Takes the port of an address, or a free port if the address has none, and the address's name. The name
+/// leads nowhere until the identifier listens.
 fn take_name(id: &Id, state: &mut State, address: SocketAddr, take: Take) -> Outcome<SocketAddr> {
     let claim = Claim::new(address.ip(), state.family_only, state.reuses_address);
     let take = |address: SocketAddr| take_port(id, address, claim, take);
@@ -99,9 +99,9 @@ fn take_port(id: &Id, address: SocketAddr, claim: Claim, take: Take) -> Outcome<
 fn choose_port<T>(address: SocketAddr, take: impl Fn(SocketAddr) -> Outcome<T>) -> Outcome<(SocketAddr, T)> {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let count = CHOSEN.end() - CHOSEN.start() + 1;
-    // Processes begin at different ports, so they seldom meet.
+    // Processes begin at different ports, so they seldom collide.
     let start = (std::process::id() as u16).wrapping_mul(131);
-    // With its scope, if it is a link-local one.
+    // A copy, which keeps the scope of a link-local address.
     let mut address = address;
     for _ in 0..count {
         let step = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -131,7 +131,7 @@ pub(crate) unsafe extern "C" fn rdma_resolve_addr(
         let this = unsafe { Id::of(id) }?;
         // SAFETY: the caller passes a socket address.
         let mut destination = unsafe { read(destination) }?;
-        // It listens, or has a peer.
+        // The identifier listens, or has a peer.
         if this.state().cm.is_some() {
             return Err(EINVAL);
         }
@@ -143,7 +143,7 @@ pub(crate) unsafe extern "C" fn rdma_resolve_addr(
             }
         }
         let net = &this.process.net;
-        // As for the kernel, the unspecified address is this host.
+        // As in the kernel, the unspecified address means this host.
         if destination.ip().is_unspecified() {
             let itself = match destination.ip() {
                 _ if !net.is_private() => net.address(),
@@ -186,7 +186,7 @@ pub(crate) unsafe extern "C" fn rdma_resolve_route(id: *mut sys::rdma_cm_id, _ti
         if this.state().destination.is_none() {
             return Err(EINVAL);
         }
-        // TCP finds its way when it connects.
+        // TCP finds the route when it connects.
         this.announce(sys::RDMA_CM_EVENT_ROUTE_RESOLVED, 0);
         this.complete()?;
         Ok(0)
@@ -221,7 +221,8 @@ mod tests {
 
     use super::*;
 
-    /// Chooses a port for `address` where each take is answered by `take`.
+    /// Chooses a port for `address`, with `take` as the result of each attempt. Also returns the number of
+    /// attempts.
     fn chosen(address: &str, take: impl Fn() -> Outcome<()>) -> (Outcome<SocketAddr>, usize) {
         let asked = Cell::new(0);
         let address = address.parse().unwrap();

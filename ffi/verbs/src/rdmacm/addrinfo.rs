@@ -1,7 +1,7 @@
 //! `rdma_getaddrinfo`: names of hosts and services.
 //!
-//! Lists are made of memory of `malloc`, each part by itself, as those of librdmacm: libfabric makes entries
-//! of its own, or exchanges parts of ours, and has `rdma_freeaddrinfo` free them.
+//! Each part of a list is allocated with `malloc`, as in librdmacm: libfabric makes entries of its own, or
+//! replaces parts of ours, and frees them with `rdma_freeaddrinfo`.
 
 use std::ffi::{CStr, CString, c_char};
 use std::net::SocketAddr;
@@ -79,7 +79,7 @@ unsafe fn entry(
     given(entry)
 }
 
-/// A value in memory of `malloc`, which the program owns.
+/// Copies a value to memory from `malloc`, which the program owns.
 fn given<T>(value: T) -> Outcome<*mut T> {
     // SAFETY: the size is that of the value, and not 0.
     let place = unsafe { libc::malloc(size_of::<T>()) }.cast::<T>();
@@ -187,7 +187,7 @@ pub(crate) unsafe extern "C" fn rdma_freeaddrinfo(info: *mut sys::rdma_addrinfo)
 mod tests {
     use super::*;
 
-    /// As libfabric does: an entry of its own, and an address in place of the one that was there.
+    /// As libfabric does: adds its own entry, and replaces an address.
     #[test]
     fn entries_and_parts_that_programs_have_made_are_freed() {
         let mut list = ptr::null_mut();

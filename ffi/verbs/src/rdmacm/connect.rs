@@ -17,11 +17,11 @@ use crate::ibverbs::work_request::bytes_at;
 use crate::net::{Claim, Lookup, PrivateDataHeader};
 use crate::process::limits;
 
-/// The time for a connection to be set up. A server may take its time to accept.
+/// Timeout of connection setup. It is long, since a server may take long to accept.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Requests that wait for a decision at least, whatever number a program gives: as many as the events of a
-/// channel. A device lets the requests of a burst come again, which TCP does not.
+/// Minimum backlog, whatever number a program gives. A hardware device retries the requests of a burst that
+/// overflow the backlog; TCP does not.
 const BACKLOG: usize = 16_384;
 
 const ECONNRESET: Errno = Errno(libc::ECONNRESET);
@@ -46,7 +46,7 @@ pub(crate) unsafe extern "C" fn rdma_listen(id: *mut sys::rdma_cm_id, backlog: c
     })
 }
 
-/// Listens, if no other identifier has the address.
+/// Listens, if no other identifier is bound to the address.
 fn listen_alone(id: &Id, cm: CmId, backlog: usize) -> Outcome<()> {
     let mut state = id.state();
     if state.cm.is_some() {
@@ -57,11 +57,11 @@ fn listen_alone(id: &Id, cm: CmId, backlog: usize) -> Outcome<()> {
     start_to_listen(id, &mut state, cm, visible, backlog)
 }
 
-/// Runs `act` with a new identifier of the engine, whose events are for `id` if `act` succeeds.
+/// Runs `act` with a new engine identifier. Its events go to `id` if `act` succeeds.
 fn with_new_cm(id: &Id, act: impl FnOnce(CmId) -> Outcome<()>) -> Outcome<()> {
     let process = id.process;
     let cm = process.context.create_id(&process.channel);
-    // Without the lock of the state: events lock the table first.
+    // The state must not be locked here: events lock the table first.
     process.ids.insert(&cm, id.as_c() as usize, dispatch::on_event);
     act(cm.clone()).inspect_err(|_| process.ids.remove(&cm))
 }
@@ -79,12 +79,12 @@ fn start_to_listen(id: &Id, state: &mut State, cm: CmId, visible: SocketAddr, ba
     if let Some(name) = &mut state.name {
         net.publish(name, port)?;
     }
-    // Last: a call that fails leaves the identifier as it was, and may be made again.
+    // Set last: a call that fails leaves the identifier unchanged, and may be repeated.
     state.cm = Some(cm);
     Ok(())
 }
 
-/// Listens on the wire, on `port` or, where names lead to it, on any other.
+/// Listens on the wire: on `port`, or, on a wire with names, on any port if `port` is taken.
 fn listen(cm: &CmId, state: &State, port: u16, backlog: usize) -> Outcome<u16> {
     let options = |port| {
         let mut options = ListenOptions { backlog: backlog.max(BACKLOG), ..ListenOptions::new(port) };
@@ -96,7 +96,7 @@ fn listen(cm: &CmId, state: &State, port: u16, backlog: usize) -> Outcome<u16> {
     match cm.listen_with(&options(port)) {
         Ok(()) => Ok(port),
         Err(_) if state.name.is_some() => {
-            // Two addresses of the host, one port, one process: on the wire they have ports of their own.
+            // A process that listens at the same port of two host addresses needs two ports on the wire.
             let others = (1024..=u16::MAX).rev();
             others
                 .into_iter()
@@ -107,7 +107,7 @@ fn listen(cm: &CmId, state: &State, port: u16, backlog: usize) -> Outcome<u16> {
     }
 }
 
-/// The parameters of the program, for the engine.
+/// Converts the program's parameters for the engine.
 ///
 /// # Safety
 /// `param` is NULL or readable, and its private data as well.
@@ -118,7 +118,7 @@ unsafe fn param_of(
     default: RequestedDepths,
 ) -> Outcome<ConnParam> {
     let mut out = ConnParam { timeout: CONNECT_TIMEOUT, ..ConnParam::default() };
-    // Both ends are of this library: they tell each other what MPA has no place for.
+    // Both ends use this library, and exchange data that MPA has no field for.
     if id.process.net.is_private() {
         let visible = state.source.ok_or(EINVAL)?;
         let header = PrivateDataHeader { visible, pair: None };
@@ -132,7 +132,8 @@ unsafe fn param_of(
         let bytes = unsafe { bytes_at(param.private_data.cast(), param.private_data_len.into()) };
         out.private_data.try_extend_from_slice(bytes).map_err(|_| EINVAL)?;
         out.rnr_retry = match param.rnr_retry_count {
-            // Programs leave it at 0 and send ahead of the receives all the same, as fio does.
+            // Some programs leave `rnr_retry_count` at 0 and still send before receives are posted, as fio
+            // does.
             0 => RNR_RETRY_FOR_EVER,
             count => count.min(RNR_RETRY_FOR_EVER),
         };
@@ -141,22 +142,23 @@ unsafe fn param_of(
             initiator_depth: param.initiator_depth,
         };
     }
-    // 255 asks for as much as there is (`RDMA_MAX_RESP_RES`). Programs say 0 and Read all the same: the
-    // drivers of iWARP raise it, too.
+    // 255 asks for the maximum (`RDMA_MAX_RESP_RES`). Some programs pass 0 and still Read; iWARP drivers
+    // raise 0 as well.
     let limit = |depth: u8| u16::from(depth.clamp(1, limits::MAX_RD_ATOM));
     out.responder_resources = limit(depths.responder_resources);
     out.initiator_depth = limit(depths.initiator_depth);
     Ok(out)
 }
 
-/// The queue pair to connect: that of the identifier, or the one that the parameters name.
+/// The queue pair to connect: the identifier's own, or the one named by the parameters.
 ///
 /// # Safety
 /// `param` is NULL or readable.
 unsafe fn qp_of(id: &Id, param: *const sys::rdma_conn_param) -> Outcome<&Qp> {
     let own = id.fields().qp;
     if !own.is_null() {
-        // SAFETY: a queue pair of an identifier is destroyed before it, and the identifier knows that.
+        // SAFETY: the queue pair of an identifier is destroyed before the identifier, which then has no
+        // queue pair.
         return Ok(unsafe { Qp::of(own) });
     }
     // SAFETY: the caller's promise.
@@ -166,23 +168,24 @@ unsafe fn qp_of(id: &Id, param: *const sys::rdma_conn_param) -> Outcome<&Qp> {
     Ok(unsafe { Qp::of(qp as *mut sys::ibv_qp) })
 }
 
-/// The connection of the identifier changes the state of this queue pair from now on.
+/// From now on the identifier's connection changes the state of this queue pair.
 fn manage(state: &mut State, qp: &Qp) {
     state.qp = Some(qp.number());
     qp.manage();
 }
 
-/// How long a listener may take to appear: it costs a program that connects to nobody this much time.
+/// How long a listener may take to appear. A program that connects to no listener waits this long for its
+/// error.
 const APPEARS_WITHIN: Duration = Duration::from_millis(200);
-/// The same where it is likely to come.
+/// How long a listener may take to appear if it is expected.
 const COMES_WITHIN: Duration = Duration::from_secs(5);
 
 /// The listener to connect to.
 ///
-/// A server may tell a client its port before it listens, or listen anew for each connection. A network and
-/// its drivers are slower than that, and a `local` wire is not. So a listener is given a little time to
-/// appear, and more if its address is bound, or if the process lives that has listened there before: it may
-/// wait for a processor. If that process has ended, there is nothing to wait for.
+/// A server may tell a client its port before it listens, or listen again for each connection. A hardware
+/// network is slow enough to hide the gap, but a `local` wire is not. So a listener is given a short time to
+/// appear. It is given more time if its address is bound, or if the process that listened there before still
+/// lives: that process may be waiting for a processor. If the process has ended, there is no wait.
 fn find(id: &Id, destination: SocketAddr) -> Outcome<Lookup> {
     let net = &id.process.net;
     let begun = Instant::now();
@@ -193,7 +196,7 @@ fn find(id: &Id, destination: SocketAddr) -> Outcome<Lookup> {
             return Ok(peer);
         }
         let soon = begun.elapsed() < APPEARS_WITHIN;
-        // Once at first, and then not often: it asks each process of the wire.
+        // Checked once at first and then rarely, since the check asks each process of the wire.
         let may_come = match peer {
             Lookup::NotFound if asked_before && soon => true,
             Lookup::NotFound => net.lives(destination)?.unwrap_or(soon),
@@ -272,7 +275,7 @@ pub(crate) unsafe extern "C" fn rdma_accept(
         // SAFETY: the caller's promise is passed on.
         let param = unsafe { param_of(this, &state, param, state.requested) }?;
         manage(&mut state, qp);
-        // Before the events of the connection come.
+        // Set before the events of the connection arrive.
         let was_undecided = std::mem::take(&mut state.undecided);
         drop(state);
         let of_engine = qp.current().qp.clone();
@@ -290,7 +293,7 @@ pub(crate) unsafe extern "C" fn rdma_accept(
     })
 }
 
-/// Why the engine takes no decision on a request: the peer is gone, if the program has not decided before.
+/// Why the engine refuses a decision on a request: if the program has not decided before, the peer is gone.
 fn undecidable(error: VerbsError, was_undecided: bool) -> Errno {
     match error {
         VerbsError::Invalid(_) if was_undecided => ECONNRESET,
@@ -298,16 +301,16 @@ fn undecidable(error: VerbsError, was_undecided: bool) -> Errno {
     }
 }
 
-/// Waits until the engine has accepted a request, which takes it one poll. The queue pair is in RTS then, as
-/// after the call of librdmacm and the kernel's drivers: programs post sends at once. They leave when the
-/// peer may get them.
+/// Waits until the engine has accepted a request, which takes one poll. Then the queue pair is in RTS, as it
+/// is after `rdma_accept` with the kernel's drivers, and programs post sends at once. The sends leave as
+/// soon as MPA allows.
 ///
-/// The peer may be gone. Then the call fails, the queue pair is in ERR, and there is no event.
+/// If the peer is gone, the call fails, the queue pair is in ERR, and there is no event.
 fn await_acceptance(id: &Id, qp: &Qp, of_engine: &QueuePair) -> Outcome<()> {
     while of_engine.state() == QpState::Idle {
         id.process.engine.turn();
     }
-    // It has depths from the moment that it is connected.
+    // A queue pair has an ORD as soon as it is connected.
     if of_engine.query().ord.is_none() {
         qp.fail()?;
         return Err(ECONNRESET);
@@ -348,13 +351,13 @@ pub(crate) unsafe extern "C" fn rdma_reject(
         cm.reject(&bytes).map_err(|error| undecidable(error, state.undecided))?;
         state.undecided = false;
         drop(state);
-        // Programs end next, also by `_exit`: the peer gets the answer all the same.
+        // Programs may end now, even by `_exit`: this poll sends the answer to the peer.
         this.process.engine.poll();
         Ok(0)
     })
 }
 
-/// See `rdma_reject(3)`: there are no options to go with it.
+/// As [`rdma_reject`]: ECE options are not supported.
 ///
 /// # Safety
 /// As [`rdma_reject`].
@@ -368,7 +371,7 @@ pub(crate) unsafe extern "C" fn rdma_reject_ece(
     unsafe { rdma_reject(id, private_data, length) }
 }
 
-/// Whether data passes, though the event of the connection may be on its way to the program.
+/// Whether the connection carries data, even if its event has not reached the program yet.
 fn is_streaming(id: &Id) -> bool {
     let number = id.state().qp;
     let mut is_streaming = false;
@@ -399,7 +402,7 @@ pub(crate) unsafe extern "C" fn rdma_disconnect(id: *mut sys::rdma_cm_id) -> c_i
     })
 }
 
-/// See `rdma_establish(3)`: a connection of iWARP is established without it.
+/// See `rdma_establish(3)`: an iWARP connection is established without this call.
 ///
 /// # Safety
 /// `id` lives.

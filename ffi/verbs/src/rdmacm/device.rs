@@ -1,4 +1,4 @@
-//! The list of devices, and the context that identifiers share.
+//! The device list, and the context that all identifiers share.
 
 use std::ptr;
 use std::sync::OnceLock;
@@ -11,7 +11,7 @@ use crate::ibverbs::open_device::open;
 use crate::ibverbs::pd::Pd;
 use crate::process::{self, Process};
 
-/// The context and the domain of identifiers. They are opened once, and never closed.
+/// The context and the protection domain of identifiers. They are opened once and never closed.
 pub(super) fn device(process: &'static Process) -> Outcome<(*mut sys::ibv_context, *mut sys::ibv_pd)> {
     static DEVICE: OnceLock<(usize, usize)> = OnceLock::new();
     if let Some(&(context, pd)) = DEVICE.get() {
@@ -21,7 +21,7 @@ pub(super) fn device(process: &'static Process) -> Outcome<(*mut sys::ibv_contex
     let domain = process.default_pd.clone();
     // SAFETY: the context was just opened.
     let pd = unsafe { Pd::make(context, domain) };
-    // Of two threads that come first, one leaves a pair that nobody uses.
+    // If two threads get here first at the same time, the pair of one of them stays unused.
     let (context, pd) = *DEVICE.get_or_init(|| (context as usize, pd as usize));
     Ok((context as *mut _, pd as *mut _))
 }

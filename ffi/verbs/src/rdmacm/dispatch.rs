@@ -1,9 +1,9 @@
-//! Events of the engine become events of programs.
+//! Translates events of the engine into events for the program.
 //!
-//! [`on_event`] runs after a poll, with the engine locked, so events come one after the other.
+//! [`on_event`] runs after a poll, with the engine locked, so events are handled one after another.
 //!
-//! Programs are written for what the kernel tells them, which is `cma_iw_handler` of
-//! `drivers/infiniband/core/cma.c` for all drivers of iWARP:
+//! Programs are written for the kernel's events, which `cma_iw_handler` of `drivers/infiniband/core/cma.c`
+//! generates for all iWARP drivers:
 //!
 //! | end | the peer | here | `cma_iw_handler` |
 //! |---|---|---|---|
@@ -23,8 +23,8 @@
 //! | both | resets it, or sends or gets a Terminate | `DISCONNECTED` -104 | `DISCONNECTED` (siw: 0) |
 //! | both | falls silent | `DISCONNECTED` -110 | `DISCONNECTED` (siw: 0) |
 //!
-//! So an accepted request never leads to an event of a connection that failed, on which servers end: whatever
-//! one client does, they serve the others.
+//! So an accepted request never leads to an event of a failed connection. Many servers exit at such an
+//! event, so one bad client would end the service for all.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -58,9 +58,9 @@ pub(super) fn on_event(ids: &mut CmIds, address: usize, event: &CmEvent) {
                 id.set_source(&mut state, local);
             }
             drop(state);
-            // Those that the peer may have outstanding, also where this end would serve more.
+            // The Reads that the peer may have outstanding, even if this end could serve more.
             let served = peer.map_or(*ird, |peer| peer.depths.ord.min(*ird));
-            // Data comes with the acceptance of a peer, and none with its first FPDU.
+            // Private data comes with the peer's Reply, and none with its first FPDU.
             let private_data =
                 if id.state().is_passive { &[] } else { PrivateDataHeader::strip(private_data) };
             establish(id, private_data, [served, *ord]);
@@ -79,8 +79,8 @@ pub(super) fn on_event(ids: &mut CmIds, address: usize, event: &CmEvent) {
                 return id.announce(kind, status);
             }
             let depths = depths(id);
-            // Otherwise the program has not accepted it, and the decision fails. As with the kernel, there is
-            // no event for that.
+            // Otherwise the program has not accepted the request, and its decision will fail. As with the
+            // kernel, this causes no event.
             if depths.is_some() || id.state().accepted {
                 establish(id, &[], depths.unwrap_or_default());
                 disconnect(id, Some(error));
@@ -90,13 +90,13 @@ pub(super) fn on_event(ids: &mut CmIds, address: usize, event: &CmEvent) {
             set_qp_state(id, sys::IBV_QPS_ERR);
             disconnect(id, error.as_ref());
         }
-        // No identifier of this library has a stream before MPA.
+        // No identifier of this library has a stream without MPA.
         _ => {}
     }
 }
 
-/// Announces a connection, with the Reads and atomics that are served at a time, and those that may be under
-/// way.
+/// Announces a connection, with its IRD (Reads and atomics served at a time) and ORD (outstanding at a
+/// time).
 fn establish(id: &Id, private_data: &[u8], [ird, ord]: [u16; 2]) {
     id.state().connected = true;
     let conn = sys::rdma_conn_param {
@@ -110,12 +110,12 @@ fn establish(id: &Id, private_data: &[u8], [ird, ord]: [u16; 2]) {
 
 /// Announces the end of a connection.
 fn disconnect(id: &Id, error: Option<&ConnectionError>) {
-    // librdmacm's rsockets take an event with an error for none, and their threads would wait for ever.
+    // librdmacm's rsockets ignore an event with an error, so their threads would wait for ever.
     let status = if id.state().has_own_channel { 0 } else { error.map_or(0, status_of_end) };
     id.announce(sys::RDMA_CM_EVENT_DISCONNECTED, status);
 }
 
-/// The depths of the identifier's queue pair, IRD and ORD, once it was connected.
+/// The IRD and ORD of the identifier's queue pair, once it was connected.
 fn depths(id: &Id) -> Option<[u16; 2]> {
     let mut depths = None;
     with_qp(id, |qp| {
@@ -125,7 +125,7 @@ fn depths(id: &Id) -> Option<[u16; 2]> {
     depths
 }
 
-/// A peer asks a listener of the program for a connection.
+/// Handles a peer's request to a listener of the program.
 fn on_request(
     ids: &mut CmIds,
     listener: &Id,
@@ -166,14 +166,14 @@ fn on_request(
     listener.push(event.with_new_id(child).with_param(private_data, conn));
 }
 
-/// The address at which a peer has reached a listener, as programs see it.
+/// The listener's address that the peer has connected to, as programs see it.
 fn local_address(listener: &Id, cm: &CmId, header: Option<PrivateDataHeader>) -> SocketAddr {
     let bound = listener.state().source.unwrap_or_else(|| SocketAddr::from(([0; 4], 0)));
     if !bound.ip().is_unspecified() {
         return bound;
     }
     match (header, cm.addresses()) {
-        // On one host, an address reaches itself.
+        // On one host, the peer's source address equals the destination.
         (Some(header), _) => {
             let net = &listener.process.net;
             SocketAddr::new(net.source_for(header.visible.ip()).unwrap_or(net.address()), bound.port())
@@ -222,7 +222,7 @@ fn kind_of(error: &ConnectionError) -> (u32, c_int) {
 /// The status of the event for a connection that has ended with an error.
 fn status_of_end(error: &ConnectionError) -> c_int {
     match error {
-        // By the program itself.
+        // The program itself has ended the connection.
         ConnectionError::Tcp(CloseReason::Aborted) => 0,
         ConnectionError::Tcp(CloseReason::TimedOut)
         | ConnectionError::StartupTimeout
@@ -238,7 +238,7 @@ mod tests {
     use iwarp::verbs::StreamError;
     use libc::{EADDRINUSE, ECONNREFUSED, ECONNRESET, EHOSTUNREACH, ENOMEM, ETIMEDOUT};
 
-    /// The rows of the table above that need no peer.
+    /// The rows of the module's table that need no peer.
     #[test]
     fn each_error_has_its_event_and_its_status() {
         use sys::RDMA_CM_EVENT_UNREACHABLE as UNREACHABLE;

@@ -12,7 +12,7 @@ use crate::ffi::abi::{self, EINVAL, Errno, Outcome};
 use crate::ffi::{resources, sys};
 use crate::process;
 
-/// How long a name may take to be resolved, milliseconds, as in librdmacm.
+/// Timeout of name resolution, milliseconds; the same as in librdmacm.
 const RESOLVE_MS: c_int = 2000;
 
 /// See `rdma_create_ep(3)`.

@@ -11,14 +11,15 @@ use crate::ffi::pending_acks::PendingAcks;
 use crate::ffi::{resources, sys};
 use crate::process;
 
-/// An event (`rdma_cm_event`), which is the program's until it acknowledges it.
+/// An event (`rdma_cm_event`), which belongs to the program until the program acknowledges it.
 #[repr(C)]
 pub(crate) struct Event {
     c: sys::rdma_cm_event,
     private_data: Box<[u8]>,
-    /// The count of the identifier that may not be destroyed before this event is acknowledged.
+    /// The count of unacknowledged events of the owner, which may not be destroyed before they are
+    /// acknowledged.
     pending_acks: Arc<PendingAcks>,
-    /// That identifier.
+    /// The address of the identifier that owns the event.
     owner: usize,
 }
 
@@ -54,16 +55,17 @@ impl Event {
         }
     }
 
-    /// The request of a peer, for the listener that owns this event, with its new identifier.
+    /// Makes this a peer's request to the listener that owns the event, with the new identifier of the
+    /// connection.
     pub(crate) fn with_new_id(mut self, id: *mut sys::rdma_cm_id) -> Self {
         self.c.listen_id = self.c.id;
         self.c.id = id;
         self
     }
 
-    /// Adds what came with MPA's Request or Reply.
+    /// Adds the data of MPA's Request or Reply.
     pub(crate) fn with_param(mut self, private_data: &[u8], mut conn: sys::rdma_conn_param) -> Self {
-        // The field of C has eight bits.
+        // The C field has eight bits.
         let length = private_data.len().min(u8::MAX.into());
         self.private_data = private_data[..length].into();
         conn.private_data_len = length as u8;
@@ -73,19 +75,19 @@ impl Event {
         self
     }
 
-    /// The identifier that it belongs to.
+    /// The address of the identifier that the event belongs to.
     pub(crate) fn owner(&self) -> usize {
         self.owner
     }
 
-    /// The new identifier of a request that nobody has taken.
+    /// The new identifier, if this is a request.
     pub(crate) fn new_id(&self) -> Option<*mut sys::rdma_cm_id> {
         (self.c.event == sys::RDMA_CM_EVENT_CONNECT_REQUEST).then_some(self.c.id)
     }
 }
 
-/// The first descriptor of a channel that an identifier has for itself. Those below 1024 fit into the sets of
-/// `select`.
+/// The lowest descriptor number for the private channel of an identifier. (Numbers below 1024 fit the sets
+/// of `select`.)
 const OWN_FROM: c_int = 512;
 
 impl EventChannel {
@@ -95,9 +97,10 @@ impl EventChannel {
 
     /// The channel of a synchronous identifier.
     ///
-    /// Its descriptor is also the number of the socket that rsockets make of the identifier. `select` of
-    /// Debian's `librspreload` looks for the descriptor of the program that stands for this number, from 0
-    /// on. An ordinary one of the same number stands for itself, and must not come first.
+    /// rsockets use the channel's descriptor as the number of the identifier's socket. `select` of Debian's
+    /// `librspreload` searches the program's descriptors, from 0 on, for the one that maps to this socket
+    /// number. A lower ordinary descriptor maps to itself. So the socket number has to be higher than
+    /// ordinary descriptors, or the search would find the wrong one first.
     pub(crate) fn make_own() -> Outcome<*mut sys::rdma_event_channel> {
         Self::with(EventQueue::above(OWN_FROM)?)
     }
@@ -110,7 +113,7 @@ impl EventChannel {
         Ok(channel)
     }
 
-    /// The events of a channel that a program passes.
+    /// The events of the channel that a program passes.
     pub(crate) fn events(channel: *mut sys::rdma_event_channel) -> Outcome<Events> {
         CHANNELS.get(channel as usize).ok_or(EINVAL)
     }
@@ -118,7 +121,7 @@ impl EventChannel {
     /// Does nothing to a channel that is destroyed already.
     ///
     /// # Safety
-    /// The caller gives the channel up, for all threads.
+    /// The caller gives up the channel, and no thread uses it again.
     pub(crate) unsafe fn destroy(channel: *mut sys::rdma_event_channel) {
         if CHANNELS.remove(channel as usize).is_some() {
             // SAFETY: the address is that of a box whose handle was live, and the caller gives it up.
@@ -154,7 +157,7 @@ pub(crate) unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut sys::rd
 pub(crate) fn next(channel: *mut sys::rdma_event_channel) -> Outcome<Box<Event>> {
     let events = CHANNELS.get_or_block(channel as usize);
     events.next(&process::started().ok_or(EIO)?.engine, |event| {
-        // With the channel locked: an identifier that is destroyed waits for this event, or removes it.
+        // Under the channel's lock: destroying an identifier either waits for this event, or removes it.
         event.pending_acks.add();
         event
     })

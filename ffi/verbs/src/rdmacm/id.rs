@@ -19,8 +19,9 @@ static IDS: LiveHandles<()> = LiveHandles::new();
 
 /// An identifier (`rdma_cm_id`).
 ///
-/// Code of Debian's librdmacm (its rsockets) may be given one, and reads some of the fields that its own
-/// identifiers have behind those of the header. So they are here, with the values that keep it away.
+/// Code of Debian's librdmacm (its rsockets) may be passed one. That code reads some private fields that
+/// librdmacm's own identifiers have behind the public ones. So these fields exist here, with values that
+/// make the code skip them.
 #[repr(C)]
 pub(crate) struct Id {
     c: UnsafeCell<sys::rdma_cm_id>,
@@ -31,12 +32,12 @@ pub(crate) struct Id {
     sync: UnsafeCell<c_int>,
     _rest: [u8; REST],
     pub(crate) process: &'static Process,
-    /// Events that were delivered.
+    /// Delivered events that are not acknowledged.
     pub(crate) pending_acks: Arc<PendingAcks>,
     state: Mutex<State>,
 }
 
-/// Bytes of librdmacm's own identifier.
+/// Bytes of an identifier in librdmacm.
 const PRIVATE_BYTES: usize = 600;
 const REST: usize = PRIVATE_BYTES - 452;
 const _: () = assert!(std::mem::offset_of!(Id, _cma_dev) == 416);
@@ -45,45 +46,46 @@ const _: () = assert!(std::mem::offset_of!(Id, process) >= PRIVATE_BYTES);
 
 /// The state of an identifier.
 pub(crate) struct State {
-    /// Where its events go.
+    /// The channel for its events.
     pub(crate) events: Events,
-    /// The name that it has taken, on a wire with names. It is given up before the listener that it leads to.
+    /// The name that it holds, on a wire with names. Released before the listener to which the name leads.
     pub(crate) name: Option<NameLease>,
-    /// That of the engine, once it connects or listens, or with a request.
+    /// The engine's identifier, once this one connects or listens; present from the start for a request.
     pub(crate) cm: Option<CmId>,
     pub(crate) source: Option<SocketAddr>,
     pub(crate) destination: Option<SocketAddr>,
-    /// The number of the queue pair that it connects.
+    /// The number of its queue pair.
     pub(crate) qp: Option<u32>,
-    /// It is, or was, established.
+    /// True once the connection was established.
     pub(crate) connected: bool,
-    /// It is the request of a peer, and the program has not decided on it. Until then its context is that of
-    /// the listener, so it has no events of its own.
+    /// True for a peer's request that the program has not accepted or rejected. Until then its context is
+    /// the listener's, so the identifier has no events of its own.
     pub(crate) undecided: bool,
-    /// It came with the request of a peer.
+    /// True if it was made for a peer's request.
     pub(crate) is_passive: bool,
-    /// The engine has accepted that request.
+    /// True once the engine has accepted the request.
     pub(crate) accepted: bool,
-    /// Its events go to a channel of its own.
+    /// True if it has its own channel (a synchronous identifier).
     pub(crate) has_own_channel: bool,
-    /// Others may be bound to its address as well (`RDMA_OPTION_ID_REUSEADDR`).
+    /// Whether other identifiers may be bound to its address as well (`RDMA_OPTION_ID_REUSEADDR`).
     pub(crate) reuses_address: bool,
-    /// Whether its wildcard is for one family alone (`RDMA_OPTION_ID_AFONLY`), if the program has said so.
+    /// Whether its wildcard covers one family only (`RDMA_OPTION_ID_AFONLY`); `None` if the program has not
+    /// set the option.
     pub(crate) family_only: Option<bool>,
     /// The attribute `timeout` that its queue pair gets (`RDMA_OPTION_ID_ACK_TIMEOUT`).
     pub(crate) ack_timeout: Option<u8>,
     /// The depths that the peer's request asks for.
     pub(crate) requested: RequestedDepths,
-    /// For a listener of `rdma_create_ep`: the queue pair that requests get.
+    /// For a listener of `rdma_create_ep`: the domain and attributes for the queue pairs of requests.
     pub(crate) endpoint: Option<(*mut sys::ibv_pd, sys::ibv_qp_init_attr)>,
-    /// Completion queues that `rdma_create_qp` made for it.
+    /// True if `rdma_create_qp` made its completion queues.
     pub(crate) owns_cqs: bool,
 }
 
 // SAFETY: the pointers in it name objects of the program, which may be used by any thread.
 unsafe impl Send for State {}
 
-/// The depths of a request, from its receiver's point of view.
+/// The depths of a request, from the receiver's point of view.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RequestedDepths {
     pub(crate) responder_resources: u8,
@@ -91,8 +93,8 @@ pub(crate) struct RequestedDepths {
 }
 
 impl Id {
-    /// The identifier at an address that a program passes. perftest uses one that it has destroyed, after its
-    /// peer refused it: that is EINVAL.
+    /// The identifier at an address that a program passes; EINVAL if it is destroyed. (perftest uses a
+    /// destroyed identifier after its peer has refused the connection.)
     ///
     /// # Safety
     /// No other thread destroys `id` before the caller is done with it.
@@ -116,7 +118,8 @@ impl Id {
         unsafe { *self.sync.get() != 0 }
     }
 
-    /// A new identifier. Without a channel it has one of its own, and calls wait for their events.
+    /// A new identifier. If no channel is given, it is synchronous: it has its own channel, and calls wait
+    /// for their events.
     pub(crate) fn make(
         process: &'static Process,
         channel: *mut sys::rdma_event_channel,
@@ -124,7 +127,7 @@ impl Id {
         ps: sys::rdma_port_space,
     ) -> Outcome<Box<Self>> {
         if ps != sys::RDMA_PS_TCP {
-            // Datagrams and InfiniBand's own services are not for iWARP.
+            // iWARP has no datagrams and none of InfiniBand's services.
             return Err(EOPNOTSUPP);
         }
         let sync = c_int::from(channel.is_null());
@@ -164,14 +167,14 @@ impl Id {
         Ok(new)
     }
 
-    /// Changes the fields that programs read. The caller holds the state, or the identifier is new.
+    /// Changes the fields that programs read. The caller has locked the state, or the identifier is new.
     pub(crate) fn update(&self, change: impl FnOnce(&mut sys::rdma_cm_id)) {
         // SAFETY: this library changes the fields under the lock of the state only, and programs read them
         // after the call or the event that changed them.
         change(unsafe { &mut *self.c.get() });
     }
 
-    /// The fields as they are.
+    /// A copy of the fields that programs read.
     pub(crate) fn fields(&self) -> sys::rdma_cm_id {
         // SAFETY: as above. The program may have changed some of them, in this thread.
         unsafe { self.c.get().read() }
@@ -199,7 +202,7 @@ impl Id {
         });
     }
 
-    /// The device is known from now on.
+    /// Assigns the device to the identifier.
     pub(crate) fn set_device(&self) -> Outcome<()> {
         let (context, pd) = super::device::device(self.process)?;
         self.update(|c| {
@@ -218,13 +221,13 @@ impl Id {
     }
 
     pub(crate) fn push(&self, event: Event) {
-        // With the state locked: an identifier that migrates takes its events along.
+        // Under the state's lock: an identifier that migrates takes its events along.
         let state = self.state();
         self.pass_channel_on(&state, &event);
         state.events.lock().push(Box::new(event));
     }
 
-    /// The new identifier of a request has the channel in which the request waits.
+    /// Gives the new identifier of a request the channel in which the request waits.
     fn pass_channel_on(&self, state: &State, event: &Event) {
         let Some(child) = event.new_id() else { return };
         // SAFETY: the program has not seen this identifier, so it does not destroy it.
@@ -236,7 +239,7 @@ impl Id {
         }
     }
 
-    /// For a synchronous identifier: waits for the event of a call, and keeps it in the identifier.
+    /// For a synchronous identifier: waits for the event of a call, and stores the event in the identifier.
     pub(crate) fn complete(&self) -> Outcome<()> {
         if !self.is_sync() {
             return Ok(());
@@ -255,7 +258,7 @@ impl Id {
         }
     }
 
-    /// Acknowledges the event that the identifier keeps.
+    /// Acknowledges the event stored in the identifier.
     pub(crate) fn forget_event(&self) {
         let event = self.fields().event;
         if !event.is_null() {
@@ -297,7 +300,7 @@ pub(crate) unsafe extern "C" fn rdma_create_id(
     })
 }
 
-/// See `rdma_destroy_id(3)`: waits until the events that were delivered are acknowledged.
+/// See `rdma_destroy_id(3)`: waits until all delivered events are acknowledged.
 ///
 /// # Safety
 /// `id` lives, and is destroyed once.
@@ -315,18 +318,18 @@ pub(crate) unsafe extern "C" fn rdma_destroy_id(id: *mut sys::rdma_cm_id) -> c_i
 pub(crate) unsafe fn destroy(id: *mut sys::rdma_cm_id) -> Outcome<()> {
     // SAFETY: the caller passes an identifier that lives.
     let this = unsafe { Id::of(id) }?;
-    // In this order: no event is added once the engine's identifier is not known any more.
+    // In this order: once the engine's identifier is removed from the table, no event is added.
     let (cm, undecided) = {
         let state = this.state();
         (state.cm.clone(), state.undecided)
     };
     if let Some(cm) = &cm {
         this.process.ids.remove(cm);
-        // As in the kernel: a queue pair that the program has not destroyed before loses its connection, and
-        // a request is rejected.
+        // As in the kernel: a queue pair that the program has not destroyed loses its connection, and an
+        // undecided request is rejected.
         cm.disconnect();
         if undecided {
-            // The peer learns of it also where the process ends next.
+            // This poll informs the peer, even if the process ends next.
             this.process.engine.poll();
         }
     }
@@ -343,14 +346,13 @@ pub(crate) unsafe fn destroy(id: *mut sys::rdma_cm_id) -> Outcome<()> {
     // the engine's identifier is dropped.
     drop(unsafe { Box::from_raw(id.cast::<Id>()) });
     if sync {
-        // SAFETY: a synchronous identifier has a channel of its own.
+        // SAFETY: a synchronous identifier has its own channel.
         unsafe { EventChannel::destroy(channel) };
     }
     Ok(())
 }
 
-/// See `rdma_migrate_id(3)`: events that wait move as well. Waits until those that were delivered are
-/// acknowledged.
+/// See `rdma_migrate_id(3)`: waiting events move as well. Waits until all delivered events are acknowledged.
 ///
 /// # Safety
 /// `id` lives, `channel` is NULL or lives.
@@ -384,7 +386,8 @@ pub(crate) unsafe fn migrate(id: *mut sys::rdma_cm_id, channel: *mut sys::rdma_e
     state.has_own_channel = becomes_sync;
     this.update(|c| c.channel = channel);
     if !Arc::ptr_eq(&old, &new) {
-        // In two steps: two identifiers may migrate between the same channels, there and back.
+        // In two steps, so that only one channel is locked at a time: another identifier may migrate between
+        // the same channels in the opposite direction.
         let moved = old.lock().remove(|event| event.owner() == id as usize);
         for event in moved {
             this.pass_channel_on(&state, &event);

@@ -2,7 +2,7 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `dispatch.rs` | events of the engine become events of programs |
+//! | `dispatch.rs` | translates events of the engine into events for the program |
 //! | `event_channel.rs` | event channels: making them, reading and acknowledging events |
 //! | `id.rs` | identifiers: making, migrating, destroying |
 //! | `address.rs` | binding and resolving |

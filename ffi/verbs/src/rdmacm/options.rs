@@ -36,7 +36,7 @@ pub(crate) unsafe extern "C" fn rdma_set_option(
                 // SAFETY: the caller passes an identifier that lives.
                 take_one_family(unsafe { Id::of(id) }?, on)
             }
-            // TCP has its own time for acknowledgements: queue pairs have this one as an attribute alone.
+            // TCP has its own retransmission timeout: this one only becomes an attribute of the queue pair.
             sys::RDMA_OPTION_ID_ACK_TIMEOUT if length == size_of::<u8>() => {
                 // SAFETY: the caller passes a value of that length.
                 let timeout = unsafe { value.cast::<u8>().read() };
@@ -50,7 +50,7 @@ pub(crate) unsafe extern "C" fn rdma_set_option(
     })
 }
 
-/// As in the kernel, an identifier that is bound may begin to share its address, until it listens.
+/// As in the kernel, a bound identifier may begin to share its address, until it listens.
 fn reuse_address(id: &Id, on: bool) -> Outcome<c_int> {
     let mut state = id.state();
     let bound = state.source;
@@ -64,7 +64,7 @@ fn reuse_address(id: &Id, on: bool) -> Outcome<c_int> {
     Ok(0)
 }
 
-/// As in the kernel, an identifier may be bound, and has to have no peer.
+/// As in the kernel, the identifier may be bound, but must not have a peer.
 fn take_one_family(id: &Id, on: bool) -> Outcome<c_int> {
     let mut state = id.state();
     if state.cm.is_some() || state.destination.is_some() {
@@ -115,7 +115,7 @@ pub(crate) unsafe extern "C" fn rdma_leave_multicast(
     abi::minus_one(|| Err(EOPNOTSUPP))
 }
 
-/// See `rdma_set_local_ece(3)`: there are no options.
+/// See `rdma_set_local_ece(3)`: no options are supported.
 ///
 /// # Safety
 /// `id` lives.
@@ -124,7 +124,7 @@ pub(crate) unsafe extern "C" fn rdma_set_local_ece(_id: *mut sys::rdma_cm_id, _e
     abi::minus_one(|| Err(EOPNOTSUPP))
 }
 
-/// See `rdma_get_remote_ece(3)`: there are no options.
+/// See `rdma_get_remote_ece(3)`: no options are supported.
 ///
 /// # Safety
 /// `id` lives.

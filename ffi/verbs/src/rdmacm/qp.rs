@@ -13,8 +13,8 @@ use crate::ibverbs::qp::{Qp, ibv_destroy_qp};
 use crate::ibverbs::qp_ex;
 use crate::ibverbs::srq::{ibv_create_srq, ibv_destroy_srq};
 
-/// See `rdma_create_qp(3)`: without a domain that of the identifier is taken, without completion queues they
-/// are made.
+/// See `rdma_create_qp(3)`. If `pd` is NULL, the identifier's domain is used; missing completion queues are
+/// made.
 ///
 /// # Safety
 /// `id` lives, `pd` is NULL or lives, `init` is readable and writable, and the objects that it names live.
@@ -99,7 +99,7 @@ pub(super) unsafe fn create(
     Ok(())
 }
 
-/// The identifier has this queue pair from now on, which takes receives at once.
+/// Gives the identifier this queue pair, and moves the queue pair to INIT, in which it takes receives.
 fn adopt(id: &Id, pd: *mut sys::ibv_pd, made: *mut sys::ibv_qp) {
     // SAFETY: the queue pair was just made.
     let qp = unsafe { Qp::of(made) };
@@ -120,7 +120,7 @@ fn adopt(id: &Id, pd: *mut sys::ibv_pd, made: *mut sys::ibv_qp) {
     });
 }
 
-/// The queue pair says the timeout that its identifier was given.
+/// Copies the timeout that was set for the identifier to its queue pair.
 fn take_ack_timeout(id: &Id, qp: &Qp) {
     let timeout = id.state().ack_timeout;
     if let Some(timeout) = timeout {
@@ -128,7 +128,7 @@ fn take_ack_timeout(id: &Id, qp: &Qp) {
     }
 }
 
-/// Keeps the option `RDMA_OPTION_ID_ACK_TIMEOUT` for the queue pair that the identifier has or gets.
+/// Stores the option `RDMA_OPTION_ID_ACK_TIMEOUT` for the identifier's present or future queue pair.
 pub(super) fn set_ack_timeout(id: &Id, timeout: u8) {
     id.state().ack_timeout = Some(timeout);
     let qp = id.fields().qp;
@@ -138,7 +138,7 @@ pub(super) fn set_ack_timeout(id: &Id, timeout: u8) {
     }
 }
 
-/// Makes the completion queues that a program has not given, each with a channel of its own.
+/// Makes the completion queues that the program has not given, each with its own channel.
 fn make_cqs(
     id: &Id,
     [send, recv]: [&mut *mut sys::ibv_cq; 2],
@@ -188,8 +188,8 @@ fn make_cqs(
     Ok(())
 }
 
-/// Destroys the completion queues that were made here. One that a program gave has no channel in the
-/// identifier.
+/// Destroys the completion queues that this library made. A queue that the program gave has no channel in
+/// the identifier's fields.
 fn destroy_cqs(id: &Id) {
     if !std::mem::take(&mut id.state().owns_cqs) {
         return;
@@ -255,7 +255,7 @@ pub(crate) unsafe extern "C" fn rdma_create_srq(
     })
 }
 
-/// See `rdma_create_srq(3)`: queues of XRC are refused.
+/// See `rdma_create_srq(3)`: XRC queues are refused.
 ///
 /// # Safety
 /// As [`rdma_create_srq`].
@@ -293,7 +293,7 @@ pub(crate) unsafe extern "C" fn rdma_destroy_srq(id: *mut sys::rdma_cm_id) {
     });
 }
 
-/// See `rdma_init_qp_attr(3)`: the attributes for `ibv_modify_qp` of a program that does it itself.
+/// See `rdma_init_qp_attr(3)`: the attributes for a program that calls `ibv_modify_qp` itself.
 ///
 /// # Safety
 /// `id` lives, `attr` is readable and writable, `mask` is writable.
@@ -315,7 +315,7 @@ pub(crate) unsafe extern "C" fn rdma_init_qp_attr(
                     | sys::IBV_ACCESS_REMOTE_ATOMIC;
                 sys::IBV_QP_STATE | sys::IBV_QP_ACCESS_FLAGS
             }
-            // As for the drivers of iWARP: the connection changes the state.
+            // As with iWARP drivers, the connection changes the state.
             sys::IBV_QPS_RTR | sys::IBV_QPS_RTS => 0,
             _ => return Err(EINVAL),
         };

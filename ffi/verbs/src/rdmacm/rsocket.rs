@@ -1,10 +1,10 @@
-//! rsockets: the sockets of Debian's librdmacm, whose code runs on the functions of this library.
+//! rsockets: the code of the system's librdmacm, running on the functions of this library.
 //!
-//! A preloaded library comes before librdmacm for each name. So librdmacm's own calls of `rdma_*` and `ibv_*`
-//! reach this library, and its rsockets work here. This library exports their names only to be complete where
-//! it replaces librdmacm, and hands each call on. Where this library stands for librdmacm (`uwarp run`,
-//! `uwarp libs`), that of the system is loaded for them. Where there is no librdmacm, the answer is
-//! `EOPNOTSUPP`.
+//! A preloaded library precedes librdmacm for each symbol. So librdmacm's own calls of `rdma_*` and `ibv_*`
+//! reach this library, and its rsockets work here. This library exports the names of rsockets only so that
+//! it can replace librdmacm, and forwards each call. If this library is loaded under librdmacm's name
+//! (`uwarp run`, `uwarp libs`), it loads the system's librdmacm for these calls. Without a librdmacm, they
+//! fail with `EOPNOTSUPP`.
 
 use std::ffi::{CStr, CString, c_long, c_void};
 use std::fs;
@@ -18,7 +18,7 @@ use libc::{c_int, iovec, msghdr, nfds_t, off_t, pollfd, size_t, sockaddr, sockle
 use crate::ffi::abi::{self, EOPNOTSUPP};
 use crate::ffi::shared_objects;
 
-/// The function that the next library has under this name.
+/// The next library's function with this name.
 fn next(name: &CStr, known: &AtomicPtr<c_void>) -> *mut c_void {
     let mut found = known.load(Ordering::Relaxed);
     if found.is_null() {
@@ -35,8 +35,8 @@ fn next(name: &CStr, known: &AtomicPtr<c_void>) -> *mut c_void {
     found
 }
 
-/// The handle of the system's librdmacm, which is loaded by the first call that needs it: a program that
-/// finds this library under that name has no other. It stays loaded.
+/// The handle of the system's librdmacm. The first call that needs it loads it, since a program that finds
+/// this library under librdmacm's name has not loaded the system's. It stays loaded.
 fn of_system() -> Option<usize> {
     static LIBRARY: OnceLock<Option<usize>> = OnceLock::new();
     *LIBRARY.get_or_init(|| {
@@ -44,7 +44,7 @@ fn of_system() -> Option<usize> {
             shared_objects::object_of(of_system as *mut c_void).and_then(|(_, path)| fs::metadata(path).ok());
         let own = own.map(|own| (own.dev(), own.ino()));
         let of_machine = |folder: &str| format!("{folder}/{}-linux-gnu", std::env::consts::ARCH);
-        // Those of the dynamic linker.
+        // The dynamic linker's default folders.
         let folders = [of_machine("/lib"), of_machine("/usr/lib"), "/lib64".into(), "/usr/lib64".into()];
         let folders = folders.into_iter().chain(["/lib".into(), "/usr/lib".into()]);
         let files = folders.map(|folder| Path::new(&folder).join("librdmacm.so.1"));
@@ -60,7 +60,7 @@ fn of_system() -> Option<usize> {
 macro_rules! forward {
     ($($export:literal $name:ident($($arg:ident: $type:ty),*) -> $result:ty;)*) => {
         $(
-            /// Handed on to librdmacm.
+            /// Forwarded to librdmacm.
             ///
             /// # Safety
             /// As for the function of librdmacm.
@@ -125,8 +125,8 @@ forward! {
     "uw_rgetsockopt" rgetsockopt(
         socket: c_int, level: c_int, name: c_int, value: *mut c_void, length: *mut socklen_t
     ) -> c_int;
-    // The header declares the last argument as optional. It is passed as any other, and none that is not
-    // there is used.
+    // The header declares the last argument as variadic. It is passed like any other argument, and librdmacm
+    // reads it only for commands that have one.
     "uw_rfcntl" rfcntl(socket: c_int, command: c_int, argument: c_long) -> c_int;
     "uw_riomap" riomap(
         socket: c_int, buffer: *mut c_void, length: size_t, protection: c_int, flags: c_int, offset: off_t

@@ -1,10 +1,10 @@
-//! The launcher and the library as they were when the tests began. A build with other features, of the tests
-//! that run beside these, replaces those of cargo.
+//! Copies of the launcher and the library, made when the tests begin. Other tests that run at the same time
+//! may build with other features, which replaces cargo's files.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-/// Where the copies are, beside each other.
+/// The folder of the copies.
 fn folder() -> PathBuf {
     env::temp_dir().join(format!("uwarp-built-{}", std::process::id()))
 }
@@ -13,7 +13,7 @@ fn folder() -> PathBuf {
 pub(crate) fn keep() -> Result<(), String> {
     let launcher = PathBuf::from(env!("CARGO_BIN_EXE_uwarp"));
     let built = launcher.parent().unwrap_or(Path::new("."));
-    // As a dependency of tests, cargo leaves it where it builds crates.
+    // If the library is only a dependency of tests, cargo leaves it in `deps`.
     let libraries = [built.join("deps/libuwarp.so"), built.join("libuwarp.so")];
     let library = libraries.iter().find(|path| path.is_file()).unwrap_or(&libraries[1]);
     fs::create_dir_all(folder()).map_err(|error| error.to_string())?;
@@ -25,7 +25,7 @@ pub(crate) fn keep() -> Result<(), String> {
 
 /// Removes them.
 pub(crate) fn remove() {
-    // Left behind, they would be in a folder for temporary files.
+    // Errors are ignored: the copies are in a folder for temporary files.
     let _ = fs::remove_dir_all(folder());
 }
 

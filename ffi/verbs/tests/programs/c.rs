@@ -1,5 +1,5 @@
-//! Programs in C of our own (`c/`), for what no program of a package does. They are compiled against
-//! rdma-core's headers, and run with the library like any other.
+//! Our own C programs (`c/`), for behaviour that no packaged program exercises. They are compiled against
+//! rdma-core's headers, and run with the library like any other program.
 
 use std::process::Command;
 use std::time::Duration;
@@ -49,20 +49,21 @@ pub(crate) const ALL: [&str; 38] = [
     "requests",
 ];
 
-/// How long each may take. Some wait until a silent peer is given up, again and again.
+/// Maximum time of each program. Some wait several times until a silent peer is given up.
 const LIMIT: Duration = Duration::from_secs(180);
 
-/// Compiles a program and runs it over a `local` wire. It prints what is wrong, and then fails.
+/// Compiles a program and runs it over a `local` wire. If a check fails, the program prints it and exits
+/// with an error.
 pub(crate) fn run(name: &str) -> Result<(), String> {
     run_over(name, &Wire::new()?).map(drop)
 }
 
-/// An answer leaves before the call returns that gives it, also where no thread polls the engine.
+/// The answer to a request leaves before the call that gives it returns, even if no thread polls the engine.
 pub(crate) fn rejects_without_thread() -> Result<(), String> {
     run_over("rejected", &Wire::new()?.with("UWARP_THREAD", "caller")).map(drop)
 }
 
-/// The same over a wire. Returns what the program prints.
+/// As [`run`], over a given wire. Returns the program's output.
 pub(crate) fn run_over(name: &str, wire: &Wire) -> Result<String, String> {
     let program = compile(wire, name)?;
     wait_for("server", Running::start(wire, "server", &program)?, wire)

@@ -1,4 +1,5 @@
-//! Programs of our own between interfaces: peers that behave oddly, peers that die, and links that go.
+//! Our own C programs between interfaces: peers that behave oddly, peers that are killed, and links that go
+//! down.
 
 use std::time::{Duration, Instant};
 
@@ -7,14 +8,14 @@ use crate::interface::Interfaces;
 use crate::pair::Running;
 use crate::wire::Wire;
 
-/// The port at which a peer on sockets of the kernel is told what to do.
+/// The TCP port at which the peer on kernel sockets gets its instructions.
 const CONTROL: &str = "6000";
 
 /// How long a program may take to start on a busy machine.
 const STARTS_WITHIN: Duration = Duration::from_secs(60);
 
-/// A program of the library meets one that speaks MPA on sockets of the kernel, at the other end of an
-/// interface.
+/// A program with the library connects to a program that speaks MPA on kernel sockets, at the other end of
+/// an interface.
 pub(crate) fn odd_peers() -> Result<(), String> {
     let (ends, kernel) = (Interfaces::new()?, Interfaces::kernel_address(1));
     let own = ends.address(0);
@@ -25,17 +26,17 @@ pub(crate) fn odd_peers() -> Result<(), String> {
     c::wait_for("server", events, &wire).map_err(|error| format!("{error}{}", wire.output("client")))
 }
 
-/// Two processes of one host on an interface, where nothing but silence says that one is gone.
+/// Two processes of one host on an interface, where only silence tells that one is gone.
 pub(crate) fn killed_peer() -> Result<(), String> {
     at_kernel_address("killed_peer")
 }
 
-/// Ports on an interface, which are those of the kernel.
+/// Ports on an interface, which are UDP ports of the kernel.
 pub(crate) fn binds() -> Result<(), String> {
     at_kernel_address("binds")
 }
 
-/// Two contexts of one process see that the link of their port goes.
+/// Two contexts of one process see that the link of their port goes down.
 pub(crate) fn ports() -> Result<(), String> {
     let wire = Wire::between(Interfaces::new()?)?;
     let program = c::compile(&wire, "ports")?;
@@ -51,7 +52,7 @@ pub(crate) fn ports() -> Result<(), String> {
     c::wait_for("server", waits, &wire)
 }
 
-/// Runs a program with the address of an interface, which the kernel has.
+/// Runs a program with the kernel's address of an interface.
 fn at_kernel_address(name: &str) -> Result<(), String> {
     let ends = Interfaces::hosts()?;
     let address = ends.address(0);

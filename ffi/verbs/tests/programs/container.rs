@@ -1,5 +1,5 @@
-//! The lines of the guide between two containers (`docs/container.md`): each has the namespaces and the
-//! capabilities of a container of Docker, and an interface `eth0`.
+//! The commands of the guide between two containers (`docs/container.md`): each has the namespaces and
+//! capabilities of a Docker container, and an interface `eth0`.
 
 use std::fmt::Write;
 use std::fs::File;
@@ -15,7 +15,7 @@ use crate::interface::{can_be_made, ip};
 use crate::pair::is_installed;
 use testkit::chapter::{Chapter, without_comment};
 
-/// The texts before the lines of two containers, and whether they need a network.
+/// The text in front of each pair of commands in the chapter, and whether the pair needs a network.
 const PAIRS: [(&str, bool); 3] = [
     ("## Two containers that share a folder", false),
     ("## Two containers on one network", true),
@@ -26,9 +26,9 @@ const PAIRS: [(&str, bool); 3] = [
 const CAPABILITIES: &str = "-all,+chown,+dac_override,+fowner,+fsetid,+kill,+setgid,+setuid,+setpcap,\
                             +net_bind_service,+net_raw,+sys_chroot,+mknod,+audit_write,+setfcap";
 
-/// How long a server may take to listen. Clients that come earlier are refused.
+/// How long a server may take to listen. Earlier clients are refused.
 const LISTENS_WITHIN: Duration = Duration::from_secs(60);
-/// How long a client may take, and how long a server may take to end after it.
+/// Maximum time of a client, and of a server's exit after it.
 const CLIENT_ENDS_WITHIN: Duration = Duration::from_secs(60);
 const SERVER_ENDS_WITHIN: Duration = Duration::from_secs(30);
 
@@ -54,7 +54,7 @@ fn pairs() -> Result<(), String> {
     let image = Image::new("containers")?;
     for ((after, has_network), lines) in PAIRS.into_iter().zip(take_pairs(&mut chapter("container.md")?)?) {
         let containers = Containers::new(&image, has_network)?;
-        // The volume, which both have at the same place.
+        // The volume, which both containers mount at the same path.
         let wires = image.folder.join("volume");
         std::fs::create_dir_all(&wires).map_err(|error| error.to_string())?;
         let [server, client] = lines.map(|line| line.replace("/wires", &wires.display().to_string()));
@@ -63,14 +63,14 @@ fn pairs() -> Result<(), String> {
     Ok(())
 }
 
-/// Two network namespaces, which are removed in the end.
+/// Two network namespaces, removed on drop.
 struct Containers<'a> {
     image: &'a Image,
     namespaces: [String; 2],
 }
 
 impl<'a> Containers<'a> {
-    /// Without a network there is not even an interface.
+    /// Without a network, the namespaces have no interface.
     fn new(image: &'a Image, has_network: bool) -> Result<Self, String> {
         let namespaces = ["a", "b"].map(|end| format!("uwc{}{end}", std::process::id()));
         let containers = Self { image, namespaces };
@@ -89,7 +89,7 @@ impl<'a> Containers<'a> {
         Ok(containers)
     }
 
-    /// Starts a line of a shell in one of them, as root of a container.
+    /// Starts a shell command in one of them, as a container's root.
     fn start(&self, end: usize, line: &str) -> Result<Running, String> {
         let output = self.image.folder.join(["server", "client"][end]);
         let both = File::create(&output)
@@ -98,7 +98,7 @@ impl<'a> Containers<'a> {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.namespaces[end]]);
         command.args("unshare --mount --pid --fork --kill-child --ipc --uts --cgroup sh -ec".split(' '));
-        // Processes and shared memory of its own.
+        // With its own `/proc` and `/dev/shm`.
         command.arg("mount -t proc proc /proc; mount -t tmpfs shm /dev/shm; exec \"$@\"").arg("sh");
         command.args(["setpriv", "--bounding-set", CAPABILITIES, "sh", "-ec", line]);
         command.env("PATH", self.image.search_path()).env_remove("UWARP_NET").env_remove("UWARP_DIR");
@@ -106,19 +106,19 @@ impl<'a> Containers<'a> {
         Ok(Running { child: child.map_err(|error| error.to_string())?, output })
     }
 
-    /// Runs a server and its client, which prints a bandwidth.
+    /// Runs a server and its client, which has to print a bandwidth.
     fn measure(&self, server: &str, client: &str) -> Result<(), String> {
         let mut server = self.start(0, server)?;
         let begun = Instant::now();
         let mut refused = String::new();
         let said = loop {
-            // A client that comes before its server listens is refused.
+            // A client that starts before its server listens is refused, and tried again.
             let mut client = self.start(1, client)?;
             let succeeded = client.wait(CLIENT_ENDS_WITHIN)?;
             if succeeded {
                 break client.said();
             }
-            // The server serves one client: no other client succeeds after its end.
+            // The server serves one client: after its end no client succeeds.
             let has_ended = server.has_ended()?;
             let _ = writeln!(refused, "client after {:.1?}: {}", begun.elapsed(), client.said());
             if has_ended || begun.elapsed() > LISTENS_WITHIN {
@@ -136,20 +136,20 @@ impl<'a> Containers<'a> {
 impl Drop for Containers<'_> {
     fn drop(&mut self) {
         for name in &self.namespaces {
-            // One that was not made needs no removal.
+            // Errors are ignored: a namespace that was not made needs no removal.
             let _ = ip(&format!("netns del {name}"));
         }
     }
 }
 
-/// The first process of a container. It is killed in the end, and all others with it.
+/// The first process of a container. It is killed on drop, and all its other processes with it.
 struct Running {
     child: Child,
     output: std::path::PathBuf,
 }
 
 impl Running {
-    /// Waits for its end; returns whether it succeeded.
+    /// Waits for its exit; returns whether it succeeded.
     fn wait(&mut self, limit: Duration) -> Result<bool, String> {
         let begun = Instant::now();
         while begun.elapsed() < limit {
@@ -177,7 +177,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // A group that has ended needs no kill.
+        // Errors are ignored: a group that has ended needs no kill.
         if let Some(group) = Pid::from_raw(self.child.id() as i32) {
             let _ = kill_process_group(group, Signal::KILL);
         }

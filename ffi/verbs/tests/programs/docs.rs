@@ -1,4 +1,4 @@
-//! The lines of the README and of the chapters in `docs`, the man pages, and what the device says of itself.
+//! The commands of the README and of the chapters in `docs`, the man pages, and the device's attributes.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,7 +16,7 @@ use testkit::chapter::{Chapter, without_comment};
 
 type Test = fn() -> Result<(), String>;
 
-/// How the documents build what these tests are built with.
+/// The documents' build command; these tests use their own build instead.
 const BUILD: &str = "cargo build --release -p uwarp";
 
 pub(crate) fn all() -> Vec<(&'static str, bool, Test)> {
@@ -43,7 +43,7 @@ pub(crate) fn chapter(name: &str) -> Result<Chapter, String> {
     Chapter::read(&format!("{}/../../docs/{name}", env!("CARGO_MANIFEST_DIR")))
 }
 
-/// A folder that stands for the root of a file system, with the launcher and the library.
+/// A folder that stands for the root of an image, with the launcher and the library.
 pub(crate) struct Image {
     pub(crate) folder: PathBuf,
     variables: Vec<(String, String)>,
@@ -66,12 +66,12 @@ impl Image {
         self.folder.join("usr/local/bin")
     }
 
-    /// The folders of programs, those of the image first.
+    /// The search path of programs, beginning with the image's folders.
     pub(crate) fn search_path(&self) -> String {
         format!("{}:{}", self.programs().display(), std::env::var("PATH").unwrap_or_default())
     }
 
-    /// Runs a line of a shell, and returns what it prints.
+    /// Runs a shell command, and returns its output.
     fn run(&self, line: &str) -> Result<String, String> {
         let mut command = Command::new("timeout");
         command
@@ -84,7 +84,7 @@ impl Image {
         let child = child.spawn().map_err(|error| error.to_string())?;
         let group = Pid::from_raw(child.id() as i32);
         let output = child.wait_with_output().map_err(|error| error.to_string())?;
-        // Ends programs that the line has left in the background. If all have ended, there is no group.
+        // Ends programs that the command has left in the background. If all have ended, the group is gone.
         if let Some(group) = group {
             let _ = kill_process_group(group, Signal::KILL);
         }
@@ -95,7 +95,7 @@ impl Image {
         }
     }
 
-    /// As [`run`](Self::run), for a server and its client, of which the client prints a bandwidth.
+    /// As [`run`](Self::run), for a server and its client, which has to print a bandwidth.
     fn measures(&self, line: &str) -> Result<(), String> {
         let once = || match self.run(line)? {
             output if output.contains("BW average") && output.contains(" 65536 ") => Ok(()),
@@ -108,12 +108,12 @@ impl Image {
 
 impl Drop for Image {
     fn drop(&mut self) {
-        // Left behind, it would be in a folder for temporary files.
+        // Errors are ignored: the folder is in one for temporary files.
         let _ = fs::remove_dir_all(&self.folder);
     }
 }
 
-/// The two lines that make somebody stay.
+/// The README's first commands: the build, a server and a client.
 fn readme() -> Result<(), String> {
     let lines = chapter("../README.md")?.block("## Unmodified programs")?;
     let lines: Vec<&str> = lines.iter().map(|line| without_comment(line)).collect();
@@ -129,8 +129,7 @@ fn readme() -> Result<(), String> {
     Image::new("readme")?.measures(&after_its_server(server, client))
 }
 
-/// A line of a shell that starts a server, and its client as soon as `uwarp ls` shows that the server
-/// listens.
+/// A shell command that starts a server, and its client as soon as `uwarp ls` shows that the server listens.
 fn after_its_server(server: &str, client: &str) -> String {
     format!("({server} &) && until uwarp ls | grep -q ':[0-9]*$'; do sleep 0.1; done && {client}")
 }
@@ -152,7 +151,7 @@ fn steps() -> Result<(), String> {
     for line in chapter.block("Steps of GitHub Actions")? {
         let line = line.strip_prefix("- run: ").ok_or_else(|| format!("no step: {line}"))?;
         if line.contains("ib_write_bw") {
-            // A step has the variables that those before it have written.
+            // A step has the variables that earlier steps have written.
             let set = fs::read_to_string(&file).map_err(|error| error.to_string())?;
             let set = set.lines().filter_map(|line| line.split_once('='));
             image.variables.extend(set.map(|(name, value)| (name.to_owned(), value.to_owned())));
@@ -168,7 +167,7 @@ fn steps() -> Result<(), String> {
     if measured == 1 { Ok(()) } else { Err(format!("{measured} steps run programs")) }
 }
 
-/// Runs the lines of the Containerfile, with a folder in the place of the root.
+/// Runs the commands of the Containerfile, with a folder as the root.
 fn containerfile() -> Result<(), String> {
     let mut chapter = chapter("container.md")?;
     let mut image = Image::new("container")?;
@@ -190,7 +189,7 @@ fn containerfile() -> Result<(), String> {
             _ => return Err(format!("this test does not know '{line}'")),
         }
     }
-    // The programs ran with the library in the place of rdma-core's: one file, which is loaded once.
+    // The programs ran with the library in place of rdma-core's libraries: one file, loaded once.
     let loaded = image.run("LD_TRACE_LOADED_OBJECTS=1 $(command -v ib_write_bw)")?;
     let ours = opt.display().to_string();
     let libraries =
@@ -203,7 +202,7 @@ fn containerfile() -> Result<(), String> {
     chapter.is_complete()
 }
 
-/// Compiles and runs the program of the chapter, by rdma-core's libraries and by the folder in their place.
+/// Compiles and runs the chapter's program, with rdma-core's libraries and with the folder in their place.
 fn c_program() -> Result<(), String> {
     let mut chapter = chapter("c.md")?;
     let image = Image::new("c")?;
@@ -233,14 +232,14 @@ fn c_program() -> Result<(), String> {
     if ours > 0 { Ok(()) } else { Err(said) }
 }
 
-/// Whether the packages of a line are among those that the tests have.
+/// Whether the tests install all packages of a command.
 fn is_installed_by_tests(packages: std::str::Split<'_, char>) -> Result<(), String> {
     let installs = text("../../scripts/install")?;
     let missing: Vec<&str> = packages.filter(|package| !installs.contains(package)).collect();
     if missing.is_empty() { Ok(()) } else { Err(format!("tests do not install {missing:?}")) }
 }
 
-/// The words in a text that begin like this, of letters, digits and the signs.
+/// The words of a text that begin with `start` and consist of letters, digits and `signs`.
 fn words(text: &str, start: &str, signs: &str) -> BTreeSet<String> {
     let is_of_word = |c: char| c.is_ascii_alphanumeric() || signs.contains(c);
     let found =
@@ -248,7 +247,7 @@ fn words(text: &str, start: &str, signs: &str) -> BTreeSet<String> {
     found.map(str::to_owned).collect()
 }
 
-/// A man page as a reader sees it, without its markup.
+/// The text of a man page, without its markup.
 fn page(name: &str) -> Result<String, String> {
     Ok(text(&format!("man/{name}"))?.replace("\\-", "-"))
 }
@@ -261,7 +260,7 @@ fn complete() -> Result<(), String> {
         return Err(format!("the source names {variables:?} alone"));
     }
     missing.extend(variables.iter().filter(|name| !library.contains(*name)).cloned());
-    // The kinds of wires and their keys, as the refusals of others name them.
+    // The kinds of wires and their keys, from the error messages that list them.
     let spec = text("../../iwarp/wire/src/spec.rs")?;
     for list in ["const KINDS", "const LOCAL_KEYS", "const DEVICE_KEYS", "const MEMIF_KEYS"] {
         let (_, rest) = spec.split_once(list).ok_or(list)?;
@@ -308,7 +307,7 @@ fn well_formed() -> Result<(), String> {
     }
 }
 
-/// The values of `ibv_devinfo -v` by which programs choose, and those of libfabric.
+/// The values of `ibv_devinfo -v` and of libfabric by which programs choose a device.
 fn device() -> Result<(), String> {
     let wire = Wire::new()?;
     let run = |words: &[&str]| {

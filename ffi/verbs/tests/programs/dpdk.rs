@@ -42,7 +42,7 @@ pub(crate) fn all(has_namespaces: bool) -> Vec<Trial> {
     trials
 }
 
-/// Over each wire whose first end waits for one peer.
+/// Tests each wire whose first end waits for its only peer.
 fn first_peer_is_away() -> Result<(), String> {
     for (name, needs_namespaces, ends) in WIRES {
         if !needs_namespaces {

@@ -1,4 +1,4 @@
-//! Programs that end leave no files behind, and programs that only look at devices start nothing.
+//! Programs leave no files behind when they end, and programs that only list devices start nothing.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ pub(crate) fn all() -> Vec<(&'static str, Test)> {
     ]
 }
 
-/// The files of a wire are gone with its processes.
+/// The files of a wire are removed when its processes end.
 fn nothing_is_left() -> Result<(), String> {
     let wire = Wire::new()?;
     for run in 0..100 {
@@ -46,8 +46,8 @@ fn nothing_is_left() -> Result<(), String> {
     if left.is_empty() { Ok(()) } else { Err(format!("left behind: {left:?}")) }
 }
 
-/// Listing devices starts nothing, so a shell that lists them and then starts a program is no fork of a
-/// process that uses verbs.
+/// Listing devices starts nothing, so a process that lists them and then forks has not used verbs before the
+/// fork.
 fn lists_devices() -> Result<(), String> {
     let wire = Wire::new()?;
     let mut devices = Running::start(&wire, "client", "ibv_devices")?;
@@ -61,7 +61,7 @@ fn lists_devices() -> Result<(), String> {
     Ok(())
 }
 
-/// `ibv_asyncwatch` waits for events, and prints that the link of its port is gone.
+/// `ibv_asyncwatch` waits for events, and prints that the link of its port is down.
 pub(crate) fn asyncwatch_sees_a_lost_link() -> Result<(), String> {
     let wire = Wire::between(Interfaces::new()?)?;
     let _watch = Running::start(&wire, "server", "stdbuf -oL ibv_asyncwatch")?;
@@ -70,7 +70,7 @@ pub(crate) fn asyncwatch_sees_a_lost_link() -> Result<(), String> {
     wait_for(&wire, "IBV_EVENT_PORT_ERR")
 }
 
-/// `uwarp ls` shows a program on an interface while it is there.
+/// `uwarp ls` lists a program on an interface while the program runs.
 pub(crate) fn interface_is_listed() -> Result<(), String> {
     let wire = Wire::between(Interfaces::hosts()?)?;
     let launcher = wire.launcher()?;

@@ -1,5 +1,5 @@
-//! How much of a processor programs take that wait, how soon a message wakes them, and whether two that spin
-//! on one processor get on.
+//! The CPU time of waiting programs, how soon a message wakes them, and whether two programs that spin on
+//! one processor make progress.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -14,8 +14,8 @@ use crate::wire::Wire;
 
 type Test = fn() -> Result<(), String>;
 
-/// The time from a message to its answer that nothing but a sleep without end exceeds on a busy machine. On
-/// an idle one it is below 40 us, two wake-ups.
+/// A round trip that only a missed wake-up exceeds, even on a busy machine. On an idle machine a round trip
+/// takes less than 40 us, with two wake-ups.
 const MOST_WAKING_US: f64 = 5000.0;
 
 pub(crate) fn all(has_interfaces: bool) -> Vec<(&'static str, bool, Test)> {
@@ -26,7 +26,7 @@ pub(crate) fn all(has_interfaces: bool) -> Vec<(&'static str, bool, Test)> {
     ]
 }
 
-/// A server that waits for a client, and both ends of a connection that nobody uses, on both kinds of wires.
+/// A server that waits for a client, and both ends of an idle connection, on both kinds of wires.
 fn idle() -> Result<(), String> {
     let alone = Wire::new()?;
     let mut waits = Running::start(&alone, "server", "ib_write_bw -R -F")?;
@@ -35,14 +35,15 @@ fn idle() -> Result<(), String> {
     rest(&wires, vec![("a server without a client".to_owned(), waits)])
 }
 
-/// The same over devices of DPDK that have a descriptor.
+/// The same over DPDK devices that have a descriptor.
 #[cfg(feature = "dpdk")]
 pub(crate) fn over_devices() -> Result<(), String> {
     let sockets = Interfaces::sockets(["vhost:wire.sock", "virtio:wire.sock"]);
     rest(&[("vhost", Wire::between(sockets)?), ("tap", Wire::between(Interfaces::taps()?)?)], Vec::new())
 }
 
-/// Connects two programs on each of the wires, and looks what they and `programs` take when nothing happens.
+/// Connects two programs on each of the wires, and measures the CPU time of these and of `programs` while
+/// idle.
 fn rest(wires: &[(&str, Wire)], mut programs: Vec<(String, Running)>) -> Result<(), String> {
     for (kind, wire) in wires {
         let program = wire.folder().join("hello");
@@ -69,18 +70,19 @@ fn rest(wires: &[(&str, Wire)], mut programs: Vec<(String, Running)>) -> Result<
         programs.push((format!("an idle server on {kind}"), server));
         programs.push((format!("an idle client on {kind}"), client));
     }
-    // Connections have ended their start.
+    // Waits until connection setup is over.
     sleep(Duration::from_millis(500));
     let ids: Vec<(&str, u32)> = programs.iter().map(|(name, program)| (&**name, program.pid())).collect();
     are_idle(&ids)
 }
 
-/// Both ends poll all the time, or spin on memory, and have one processor.
+/// Both ends poll all the time, or spin on memory, on one shared processor.
 fn spinning() -> Result<(), String> {
     let tools = ["send_lat_rdmacm", "write_lat_rdmacm"];
     for pair in pairs::all().into_iter().filter(|pair| tools.contains(&pair.name.as_str())) {
         let on_one = |command: &str| format!("taskset -c {} {command}", first_processor());
-        // Those that spin on memory have the processor for a whole slice, so that each message takes two.
+        // Programs that spin on memory keep the processor for a whole time slice, so each message takes two
+        // slices.
         let few = |command: &str| on_one(&command.replace("-n 300", "-n 50"));
         let pinned = Pair { server: few(&pair.server), client: few(&pair.client), ..pair };
         let begun = Instant::now();
@@ -90,7 +92,7 @@ fn spinning() -> Result<(), String> {
     Ok(())
 }
 
-/// The first one that this process may run on.
+/// The first processor that this process may run on.
 fn first_processor() -> usize {
     let Ok(set) = rustix::thread::sched_getaffinity(None) else { return 0 };
     (0..rustix::thread::CpuSet::MAX_CPU).find(|cpu| set.is_set(*cpu)).unwrap_or(0)

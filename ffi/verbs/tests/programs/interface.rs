@@ -1,52 +1,54 @@
-//! Wires that are not `local`: interfaces in network namespaces, and sockets of DPDK's devices.
+//! Wires other than `local`: interfaces in network namespaces, and sockets of DPDK's devices.
 
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The addresses of the kernel at the two ends.
+/// The kernel's addresses at the two ends.
 const KERNEL_ADDRESSES: [&str; 2] = ["10.77.0.1", "10.77.0.2"];
 const KERNEL_IPV6_ADDRESSES: [&str; 2] = ["fd77::1", "fd77::2"];
-/// The addresses of the library at the two ends, which the kernel does not have.
+/// The library's addresses at the two ends, which the kernel does not have.
 const OWN_ADDRESSES: [&str; 2] = ["10.77.0.11", "10.77.0.12"];
 
-/// Which privileges the programs have.
+/// The privileges of the programs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Privileges {
     /// An ordinary user without any capability.
     None,
-    /// An ordinary user with the capability of raw sockets alone.
+    /// An ordinary user with only the capability for raw sockets.
     RawSockets,
-    /// Those of the test.
+    /// The privileges of the test.
     #[cfg_attr(not(feature = "dpdk"), allow(dead_code))]
     All,
 }
 
-/// The two ends of a wire. Their namespaces are removed in the end.
+/// The two ends of a wire. Their namespaces are removed on drop.
 pub(crate) struct Interfaces {
     namespaces: Vec<String>,
-    /// The words before a program that run it at an end, and the wire of that end without its address.
+    /// For each end, the command prefix that runs a program there, and the wire of that end without its
+    /// address.
     ends: [(Vec<String>, String); 2],
     pub(crate) privileges: Privileges,
-    /// Programs use the addresses of the kernel.
+    /// True if programs use the kernel's addresses.
     of_kernel: bool,
 }
 
 impl Interfaces {
-    /// Two namespaces with an interface each, connected to each other.
+    /// Two namespaces with one interface each, connected to each other.
     pub(crate) fn new() -> Result<Self, String> {
         let mut interfaces = Self::connected()?;
         interfaces.ends = [0, 1].map(|end| interfaces.inside(end, "packet:v"));
         Ok(interfaces)
     }
 
-    /// The same, where programs use the addresses of the kernel.
+    /// As [`new`](Self::new), but programs use the kernel's addresses.
     pub(crate) fn hosts() -> Result<Self, String> {
         let mut interfaces = Self::new()?;
         interfaces.of_kernel = true;
         Ok(interfaces)
     }
 
-    /// The same, by AF_XDP. libxdp pins its maps in a file system that a new namespace does not have.
+    /// As [`new`](Self::new), with AF_XDP. libxdp pins its maps in a file system that a new namespace does
+    /// not have.
     #[cfg(feature = "dpdk")]
     pub(crate) fn xdp() -> Result<Self, String> {
         let mut interfaces = Self::connected()?;
@@ -78,7 +80,7 @@ impl Interfaces {
         Ok(interfaces)
     }
 
-    /// Two devices that are connected by a socket, of an ordinary user.
+    /// Two devices of an ordinary user that are connected by a socket.
     #[cfg(feature = "dpdk")]
     pub(crate) fn sockets(nets: [&str; 2]) -> Self {
         let mut interfaces = Self::empty(Privileges::None);
@@ -107,7 +109,7 @@ impl Interfaces {
         ip(&format!("link add va netns {a} type veth peer name vb netns {b}"))?;
         for (name, link, end) in [(&a, "va", 0), (&b, "vb", 1)] {
             ip(&format!("-n {name} addr add {}/24 dev {link}", KERNEL_ADDRESSES[end]))?;
-            // It is used at once, without a question whether another host has it.
+            // `nodad`: the address is used at once, without duplicate address detection.
             ip(&format!("-n {name} addr add {}/64 dev {link} nodad", KERNEL_IPV6_ADDRESSES[end]))?;
             ip(&format!("-n {name} link set lo up"))?;
             ip(&format!("-n {name} link set {link} up"))?;
@@ -115,35 +117,35 @@ impl Interfaces {
         Ok(interfaces)
     }
 
-    /// The words that run a program in the namespace of an end, and its wire.
+    /// The command prefix that runs a program in the namespace of an end, and the wire of that end.
     fn inside(&self, end: usize, kind: &str) -> (Vec<String>, String) {
         let words = ["ip", "netns", "exec", &self.namespaces[end]].map(str::to_owned);
         (words.into(), format!("{kind}{}", ["a", "b"][end]))
     }
 
-    /// Takes the link of the interface at an end away.
+    /// Takes the link of an end's interface down.
     pub(crate) fn take_link(&self, end: usize) -> Result<(), String> {
         ip(&format!("-n {} link set v{} down", self.namespaces[end], ["a", "b"][end]))
     }
 
-    /// The words before a program that run it at an end, and the wire of that end.
+    /// The command prefix that runs a program at an end, and the wire of that end.
     pub(crate) fn end(&self, end: usize) -> (Vec<String>, String) {
         let (words, net) = &self.ends[end];
         let own = if self.of_kernel { String::new() } else { format!(",addr={}/24", OWN_ADDRESSES[end]) };
         (words.clone(), format!("{net}{own}"))
     }
 
-    /// The command of a pair, with the address of the server in place of this host's.
+    /// The command of a pair, with the server's address in place of this host's.
     pub(crate) fn at_server(&self, command: &str) -> String {
         command.replace("127.0.0.1", self.address(0)).replace("::1", KERNEL_IPV6_ADDRESSES[0])
     }
 
-    /// The address of the kernel at an end.
+    /// The kernel's address at an end.
     pub(crate) fn kernel_address(end: usize) -> &'static str {
         KERNEL_ADDRESSES[end]
     }
 
-    /// The address that programs have at an end.
+    /// The address that programs use at an end.
     pub(crate) fn address(&self, end: usize) -> &'static str {
         (if self.of_kernel { KERNEL_ADDRESSES } else { OWN_ADDRESSES })[end]
     }
@@ -152,7 +154,7 @@ impl Interfaces {
 impl Drop for Interfaces {
     fn drop(&mut self) {
         for name in &self.namespaces {
-            // One that was not made needs no removal.
+            // Errors are ignored: a namespace that was not made needs no removal.
             let _ = ip(&format!("netns del {name}"));
         }
     }

@@ -1,4 +1,4 @@
-//! Suites of tests that others wrote, and that come as packages.
+//! Test suites of other projects, installed as packages.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,7 +7,7 @@ use crate::built;
 use crate::pair::is_installed;
 
 /// rdma-core's own tests, which Debian's package installs as documentation, and the tests of the crate
-/// `ibverbs`, whose build configures rdma-core. Each with the package that it needs.
+/// `ibverbs`, whose build configures rdma-core. Each has the package that it needs.
 pub(crate) const SUITES: [(&str, &str); 2] =
     [("pyverbs", "python3-pyverbs, with its documentation"), ("ibverbs", "cmake")];
 
@@ -19,7 +19,7 @@ pub(crate) fn missing(suite: &str) -> bool {
     }
 }
 
-/// Each case ends as `tests/judges/SUITE.txt` says.
+/// Checks that each case ends as recorded in `tests/judges/SUITE.txt`.
 pub(crate) fn run(suite: &str) -> Result<(), String> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/judges");
     let judges = Command::new(script).arg(suite).env("UWARP_BIN", built::launcher()).output();

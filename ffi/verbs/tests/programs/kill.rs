@@ -1,4 +1,4 @@
-//! One end of a connection is killed with `kill -9`, and the other one ends with an error.
+//! One end of a connection is killed with `kill -9`, and the other end has to end with an error.
 
 use std::thread::{ScopedJoinHandle, scope, sleep};
 use std::time::{Duration, Instant};
@@ -7,41 +7,42 @@ use crate::interface::Interfaces;
 use crate::pair::{Running, is_installed};
 use crate::wire::Wire;
 
-/// How soon the other end notices, on a `local` wire: the system closes the sockets of the process. It takes
-/// less than a second, also with ten programs on two processors, and silence is noticed later than this.
+/// How soon the other end notices on a `local` wire, where the system closes the sockets of the process. It
+/// takes less than a second, even with ten programs on two processors; detection by silence would take
+/// longer than this limit.
 const ON_LOCAL: Duration = Duration::from_secs(5);
-/// The same between two hosts: nothing says that the process is gone, but its silence, of 7 to 8 s.
+/// The same between two hosts, where only silence for 7 to 8 s tells that the process is gone.
 const BETWEEN_HOSTS: Duration = Duration::from_secs(30);
-/// Bytes of a connection that is in use: more than its setup, and than what the tools tell each other before.
+/// Bytes that a connection in use has moved: more than its setup and the tools' initial exchange.
 const IN_USE: u64 = 10_000;
-/// perftest's tools exchange their parameters on a first connection, of 1,364 bytes. A server that loses its
+/// perftest's tools exchange their parameters (1,364 bytes) on a first connection. A server that loses its
 /// client then waits for the second connection, and notices nothing.
 const SECOND_CONNECTION: u64 = 2_000;
-/// How long a program that ends by its clock runs, and the time that it takes before and after that.
+/// The run time of a program that ends by its clock, and the time that it takes before and after that.
 const CLOCK: Duration = Duration::from_secs(4);
 const AROUND_CLOCK: Duration = Duration::from_secs(20);
 
-/// How a program that has lost its peer shows that it knows.
+/// How a program shows that it has noticed the loss of its peer.
 #[derive(Clone, Copy)]
 enum LossSign {
-    /// It ends.
+    /// It exits.
     End,
-    /// It prints this, and waits for its next client, or for a completion that never comes.
+    /// It prints this text, and waits for its next client, or for a completion that never comes.
     Text(&'static str),
-    /// It looks at memory alone, as with every device, and ends by its clock.
+    /// It only watches memory, as with every device, and ends by its clock.
     Clock,
 }
 
-/// A server and its client, and how each shows the end of the other.
+/// A server and its client, and how each shows that the other was killed.
 struct Victims {
     name: &'static str,
     server: String,
     client: String,
-    /// The client, as its server is killed.
+    /// How the client shows that its server was killed.
     client_shows: LossSign,
-    /// Bytes that their connection has moved before.
+    /// Bytes that their connection has moved before the kill.
     bytes: u64,
-    /// The server, as its client is killed; `None`: nothing that can be judged.
+    /// How the server shows that its client was killed; `None` if this cannot be tested.
     server_shows: Option<LossSign>,
 }
 
@@ -53,8 +54,8 @@ impl Victims {
     }
 }
 
-/// Programs that connect by rdma_cm, with more to do than they get time for. `ibv_devices` and `ibv_devinfo`,
-/// the other basic ones, have no peer.
+/// Programs that connect by rdma_cm, with more work than they have time for. (The basic tools `ibv_devices`
+/// and `ibv_devinfo` have no peer.)
 fn victims() -> Vec<Victims> {
     let mut all = vec![
         Victims::new("rping", "rping -s -a 127.0.0.1 -C 1000000", "rping -c -a 127.0.0.1 -v -C 1000000"),
@@ -67,7 +68,7 @@ fn victims() -> Vec<Victims> {
             // Its server crashes with every device (rdma-core 44) if a connection fails between `rdma_accept`
             // and its establishment: it then uses the context of the connection, which has none.
             server_shows: None,
-            // It connects, and sends nothing.
+            // The client connects, and sends nothing.
             bytes: 0,
             ..Victims::new("cmtime", "cmtime -c 6000", "cmtime -s 127.0.0.1 -c 6000")
         },
@@ -101,7 +102,7 @@ fn victims() -> Vec<Victims> {
         let mut victims = Victims::new(tool, &command, &format!("{command} 127.0.0.1"));
         if tool == "ib_write_lat" {
             (victims.client_shows, victims.server_shows) = (LossSign::Clock, Some(LossSign::Clock));
-            // While others have the processors, its clock may end it before it has sent much.
+            // On busy processors its clock may end it before it has sent much.
             victims.bytes = SECOND_CONNECTION;
         }
         all.push(victims);
@@ -110,7 +111,7 @@ fn victims() -> Vec<Victims> {
     all
 }
 
-/// Every program on a `local` wire, at both ends, some at a time.
+/// Every program on a `local` wire, at both ends, a few at a time.
 pub(crate) fn on_local() -> Result<(), String> {
     for is_server in [true, false] {
         for some in victims().chunks(AT_ONCE) {
@@ -120,17 +121,17 @@ pub(crate) fn on_local() -> Result<(), String> {
     Ok(())
 }
 
-/// Between two interfaces: one that waits for events, and those that poll for data and for answers.
+/// Between two interfaces: a program that waits for events, and programs that poll for data and for answers.
 pub(crate) fn between_interfaces() -> Result<(), String> {
     let mut victims = victims();
     victims.retain(|victims| ["rping", "ib_send_bw", "ib_read_lat"].contains(&victims.name));
     at_once(&victims, &[true, false], BETWEEN_HOSTS, || Wire::between(Interfaces::new()?))
 }
 
-/// Pairs that run at a time: they spin, and each needs a part of a processor.
+/// Pairs that run at the same time: they spin, and each needs a part of a processor.
 const AT_ONCE: usize = 4;
 
-/// Kills the servers, or the clients, or each in pairs of its own.
+/// Kills the servers, the clients, or both (each in pairs of its own), of all `victims` at the same time.
 fn at_once(
     victims: &[Victims],
     is_server: &[bool],
@@ -152,7 +153,7 @@ fn at_once(
     if failures.is_empty() { Ok(()) } else { Err(failures.join("\n")) }
 }
 
-/// Kills one end of a pair, and waits for what the other end shows.
+/// Kills one end of a pair, and waits until the other end shows it.
 fn kill(victims: &Victims, is_server: bool, limit: Duration, wire: &Wire) -> Result<(), String> {
     let shows = if is_server { Some(victims.client_shows) } else { victims.server_shows };
     let Some(shows) = shows else { return Ok(()) };

@@ -56,7 +56,7 @@ fn said(command: &mut Command) -> Result<String, String> {
     }
 }
 
-/// In each order of the names, as what is opened first may decide.
+/// Each order of the names, since the result may depend on which is opened first.
 fn orders() -> impl Iterator<Item = Vec<&'static str>> {
     (0..NAMES.len()).map(|at| [&NAMES[at..], &NAMES[..at]].concat())
 }
@@ -71,7 +71,7 @@ fn opened_by_run() -> Result<(), String> {
             return Err(format!("{names:?}: {text}"));
         }
     }
-    // Of other users nobody enters the folder, and an older search path stays.
+    // No other user can enter the folder, and an older search path is kept.
     let mut shell =
         wire.command(0, &["sh", "-c", "stat -c %a ${LD_LIBRARY_PATH%%:*}; echo $LD_LIBRARY_PATH"]);
     let text = said(shell.env("LD_LIBRARY_PATH", "/nowhere/a:/nowhere/b"))?;
@@ -79,13 +79,13 @@ fn opened_by_run() -> Result<(), String> {
     if !kept || !text.starts_with("700\n") || text.matches("/.links/").count() != 1 {
         return Err(text);
     }
-    // A launcher that a launcher starts changes nothing.
+    // A launcher started by a launcher changes nothing.
     let launcher = wire.launcher()?.display().to_string();
     let text = said(&mut wire.command(0, &[&launcher, "run", "sh", "-c", "echo $LD_LIBRARY_PATH"]))?;
     if text.contains(':') { Err(text) } else { Ok(()) }
 }
 
-/// By `LD_LIBRARY_PATH` alone, and with the library preloaded as well: it is the same file.
+/// With only `LD_LIBRARY_PATH`, and with the library preloaded as well: both are the same file.
 fn opened_in_libs() -> Result<(), String> {
     for preloads in [false, true] {
         let mut wire = Wire::new()?;
@@ -104,7 +104,7 @@ fn opened_in_libs() -> Result<(), String> {
             }
         }
     }
-    // A copy is another file, for who asks for one.
+    // With `--copy` the library is another file.
     let wire = Wire::new()?;
     let inode = |path: PathBuf| {
         let found = fs::metadata(&path).map_err(|error| format!("{}: {error}", path.display()))?;
@@ -123,7 +123,8 @@ fn opened_in_libs() -> Result<(), String> {
     Ok(())
 }
 
-/// With `LD_PRELOAD` alone, the program opens rdma-core's library, which says nothing. This one does.
+/// With only `LD_PRELOAD`, the program opens rdma-core's library, which reports nothing. Our library reports
+/// it.
 fn another_is_told() -> Result<(), String> {
     let wire = Wire::new()?;
     let program = opens(&wire)?;
@@ -164,7 +165,7 @@ fn links() -> Result<(), String> {
         if names == wanted { Ok(()) } else { Err(format!("{names:?}")) }
     };
     check()?;
-    // One that leads elsewhere, and one that is no link.
+    // A link that leads elsewhere, and a file that is not a link.
     let own = |name: &str| folder.join(name);
     for name in ["libibverbs.so.1", "librdmacm.so"] {
         fs::remove_file(own(name)).map_err(|error| error.to_string())?;
@@ -173,7 +174,7 @@ fn links() -> Result<(), String> {
     fs::write(own("librdmacm.so"), "").map_err(|error| error.to_string())?;
     said(&mut wire.command(0, &["true"]))?;
     check()?;
-    // `uwarp env` makes them as well, and names them; not for an image.
+    // `uwarp env` makes the links as well and prints their folder, but not for an image.
     fs::remove_dir_all(folder).map_err(|error| error.to_string())?;
     let launcher = wire.launcher()?.display().to_string();
     for (format, has_links) in [("shell", true), ("github", true), ("containerfile", false)] {
@@ -185,8 +186,8 @@ fn links() -> Result<(), String> {
     check()
 }
 
-/// Whoever can replace the folder of the links could have programs load anything. The program runs all the
-/// same, and the launcher says what it lacks.
+/// A user who can replace the folder of the links could make programs load any library. The program then
+/// runs without links, and the launcher reports that.
 fn no_links() -> Result<(), String> {
     let wire = Wire::new()?.with_launcher();
     let open = wire.folder().join("open");
@@ -202,7 +203,7 @@ fn no_links() -> Result<(), String> {
     }
 }
 
-/// Code of rdma-core's librdmacm, which the links hide from programs.
+/// rsockets, which need the code of rdma-core's librdmacm that the links hide from programs.
 fn rsockets() -> Result<(), String> {
     for pair in pairs::all() {
         if ["rstream", "rcopy"].contains(&pair.name.as_str()) && pair.missing().is_empty() {
@@ -213,7 +214,7 @@ fn rsockets() -> Result<(), String> {
     Ok(())
 }
 
-/// The commands that print, with a folder for those that make one.
+/// The launcher's commands that print, with a folder for those that make one.
 fn commands(folder: &Path) -> Vec<Vec<String>> {
     let libs = folder.display().to_string();
     let lines =
@@ -225,7 +226,7 @@ fn commands(folder: &Path) -> Vec<Vec<String>> {
     all
 }
 
-/// The launcher with these words.
+/// The launcher with these arguments.
 fn launcher(wire: &Wire, words: &[String]) -> Result<Command, String> {
     let launcher = wire.launcher()?.display().to_string();
     let words: Vec<&str> = [&launcher].into_iter().chain(words).map(String::as_str).collect();

@@ -1,4 +1,4 @@
-//! The library in place of the two that it replaces: `uwarp libs`, without `LD_PRELOAD`.
+//! The library in place of libibverbs and librdmacm: `uwarp libs`, without `LD_PRELOAD`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -25,8 +25,8 @@ fn existing() -> Result<(), String> {
     Ok(())
 }
 
-/// A program of C with rdma-core's headers: linked with the folder, and with rdma-core's libraries. Both need
-/// the same files of the dynamic linker, and run with those of the folder and with rdma-core's.
+/// A C program with rdma-core's headers, linked with the folder and with rdma-core's libraries. Both
+/// programs need the same library names, and run with the folder's libraries and with rdma-core's.
 fn linked() -> Result<(), String> {
     for with_folder in [true, false] {
         let wire = Wire::new()?.with_libs()?;
@@ -40,7 +40,8 @@ fn linked() -> Result<(), String> {
     Ok(())
 }
 
-/// What a program needs is what rdma-core's files have: without this library it starts, and finds no device.
+/// Checks that a program needs only symbols that rdma-core has: without this library it starts, and finds no
+/// device.
 fn needs_rdma_core(program: &Path) -> Result<(), String> {
     let run = |command: &mut Command| {
         let output = command.env_remove("LD_LIBRARY_PATH").env_remove("LD_PRELOAD").output();

@@ -1,4 +1,5 @@
-//! Programs that run out of descriptors or memory: each call says so, and `UWARP_LOG` has a line.
+//! Programs that run out of descriptors or memory: each call reports it, and with `UWARP_LOG` a line is
+//! printed.
 
 use crate::c;
 use crate::pair::is_installed;
@@ -16,7 +17,7 @@ pub(crate) fn all() -> Vec<(&'static str, bool, Test)> {
 fn descriptors() -> Result<(), String> {
     let wire = Wire::new()?;
     let text = c::run_over("descriptors", &wire)?;
-    // Of the start, of an address, and of a channel.
+    // Lines for the start, an address, and a channel.
     for says in
         ["no descriptors for the engine", "an address cannot be taken", "raise the limit of the process"]
     {
@@ -28,8 +29,8 @@ fn descriptors() -> Result<(), String> {
     Ok(())
 }
 
-/// From a limit that lets the program start alone to one that lets the engine start: in between there is an
-/// error, and no end by a signal.
+/// Raises the memory limit from one that only lets the program start to one that lets the engine start. In
+/// between there is an error, and no death by a signal.
 fn memory() -> Result<(), String> {
     let (mut refused, mut started) = (0, 0);
     for megabytes in (60..=240).step_by(20) {
@@ -48,6 +49,6 @@ fn memory() -> Result<(), String> {
             _ => return Err(format!("{megabytes} MiB: {}\n{out}{err}", output.status)),
         }
     }
-    // The limit is told as what it is.
+    // The limit is reported as such.
     if refused > 0 && started > 0 { Ok(()) } else { Err(format!("{refused} refused, {started} started")) }
 }

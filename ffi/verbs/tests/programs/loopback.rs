@@ -1,8 +1,8 @@
-//! A network namespace for the programs of a `local` wire, whose loopback interface nobody else uses.
+//! A network namespace for the programs of a `local` wire, whose loopback interface no other program uses.
 //!
-//! perftest, `ibv_rc_pingpong` and others exchange their parameters by TCP outside of the wire, at a port
-//! that is the same for all runs (18515). A program that an interrupted run has left behind would keep that
-//! port, and later tests would fail without a word of it.
+//! perftest, `ibv_rc_pingpong` and other tools exchange their parameters by TCP outside of the wire, always
+//! at the same port (18515). A program that an interrupted run has left behind would keep that port, and
+//! later tests would fail without mentioning it.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
@@ -11,13 +11,13 @@ use std::sync::LazyLock;
 
 use crate::wire::is_root;
 
-/// The process that keeps the namespace: it ends with its standard input, so with the test however that ends.
-/// None where namespaces cannot be made: programs then share the loopback interface of the machine.
+/// The process that keeps the namespace. It ends when its standard input is closed, so it ends with the test
+/// in any case. `None` if namespaces cannot be made: programs then share the machine's loopback interface.
 static KEEPER: LazyLock<Option<Child>> = LazyLock::new(|| {
     if !is_root() {
         return None;
     }
-    // libfabric passes over hosts that have no address but those of loopback.
+    // libfabric ignores hosts that have only loopback addresses.
     let script = "ip link set lo up && ip link add host0 type veth peer name host1 && ip link set host1 up && \
                   ip addr add 10.77.0.9/24 dev host0 && ip link set host0 up && echo up && exec cat";
     let mut command = Command::new("unshare");
@@ -28,17 +28,17 @@ static KEEPER: LazyLock<Option<Child>> = LazyLock::new(|| {
     (line == "up\n").then_some(keeper)
 });
 
-/// The words before a program that run it in the namespace.
+/// The command prefix that runs a program in the namespace.
 pub(crate) fn words() -> Vec<String> {
     let Some(keeper) = KEEPER.as_ref() else { return Vec::new() };
     let namespace = Path::new("/proc").join(keeper.id().to_string()).join("ns/net");
     vec!["nsenter".to_owned(), format!("--net={}", namespace.display())]
 }
 
-/// A program of an earlier run keeps no port that a program of this one needs.
+/// A program of an earlier run cannot hold a port that a program of this run needs.
 pub(crate) fn a_port_outside_is_free_inside() -> Result<(), String> {
     const PORT: u16 = 18_515;
-    // Taken already: that serves as well.
+    // If the port is taken already, that serves as well.
     let _taken = std::net::TcpListener::bind(("127.0.0.1", PORT));
     let pair = crate::pairs::all().into_iter().find(|pair| pair.name == "rc_pingpong");
     pair.ok_or("no pair rc_pingpong")?.run()

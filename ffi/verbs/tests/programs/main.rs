@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `pairs.rs` | the programs with their arguments, and how each shows its success |
 //! | `pair.rs` | runs a server and its client |
-//! | `interface.rs` | wires that are not `local`: interfaces in namespaces, and sockets of DPDK's devices |
+//! | `interface.rs` | wires other than `local`: interfaces in namespaces, and sockets of DPDK's devices |
 //! | `dpdk.rs` | pairs over DPDK's devices, in a build with the feature `dpdk` |
 //! | `loopback.rs` | a loopback interface that no program outside of the test uses |
 //! | `wire.rs` | a wire of its own for each test, and the user that owns it |
@@ -13,24 +13,24 @@
 //! | `refused.rs` | mistakes in the settings |
 //! | `launch.rs` | how programs find the library that the launcher sets up, and the output of the launcher |
 //! | `limits.rs` | programs that run out of descriptors or memory |
-//! | `libs.rs` | the library in place of the two that it replaces |
-//! | `idle.rs` | the time of programs on processors |
-//! | `container.rs` | the lines of the guide between two containers |
-//! | `docs.rs` | the lines of the README and the guide, the man pages, and what the device says of itself |
+//! | `libs.rs` | the library in place of libibverbs and librdmacm |
+//! | `idle.rs` | the CPU time of waiting programs |
+//! | `container.rs` | the commands of the guide between two containers |
+//! | `docs.rs` | the commands of the README and the guide, the man pages, and the device's attributes |
 //! | `completions.rs` | the completions of shells |
 //! | `c.rs` | programs in C of our own |
-//! | `cm.rs` | those that need interfaces: odd and dead peers of the connection manager, links that go |
-//! | `end.rs` | what is left behind |
+//! | `cm.rs` | C programs that need interfaces: odd and dead peers of the connection manager, links that go down |
+//! | `end.rs` | files that programs leave behind |
 //! | `listed.rs` | `uwarp ls` |
 //! | `migrate.rs` | a guest of QEMU that moves to another QEMU |
 //! | `valgrind.rs` | a pair under valgrind |
 //! | `status.rs` | `uwarp status` |
-//! | `kill.rs` | programs that are killed, and how the other ends notice |
-//! | `judges.rs` | suites of tests that others wrote |
+//! | `kill.rs` | killed programs, and how their peers notice |
+//! | `judges.rs` | test suites of other projects |
 //! | `ucx.rs` | UCX, without UCP |
 //! | `mpi.rs` | Open MPI over libfabric, with a program in Python |
 //!
-//! A program that is not installed makes its tests skip, with a line that names the package.
+//! If a program is not installed, its tests are skipped, with a line that names the package.
 
 mod built;
 mod c;
@@ -65,7 +65,8 @@ use wire::Wire;
 
 fn main() {
     let mut arguments = Arguments::from_args();
-    // Programs have ports of their own outside of the wire, and polling ones need a processor.
+    // One test at a time: programs use fixed ports outside of the wire, and polling programs need a
+    // processor.
     arguments.test_threads = Some(1);
     if let Err(error) = built::keep() {
         eprintln!("{error}");

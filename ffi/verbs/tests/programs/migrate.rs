@@ -1,4 +1,4 @@
-//! A guest of QEMU, which dirties memory all the time, moves from one QEMU to another over RDMA.
+//! Live migration of a QEMU guest, which dirties memory all the time, from one QEMU to another over RDMA.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -11,9 +11,9 @@ use crate::wire::Wire;
 /// How long each step may take.
 const WITHIN: Duration = Duration::from_secs(30);
 
-/// The guest is this boot sector, for a processor in real mode. It counts sweeps. In each it adds one to the
-/// first word of 128 pages, and first checks that it finds there the number of the sweep before. After 256
-/// sweeps it prints the number to the debug console, and all ones if a page is wrong.
+/// The guest is this boot sector, for a processor in real mode. It counts sweeps. In each sweep it checks
+/// that the first word of each of 128 pages has the number of the previous sweep, and adds one to it. After
+/// 256 sweeps it prints the number to the debug console, and all ones if a page is wrong.
 #[rustfmt::skip]
 const GUEST: &[u8] = &[
     0xfa,                               // cli
@@ -71,15 +71,15 @@ pub(crate) fn guest_moves_and_goes_on() -> Result<(), String> {
              -monitor unix:{end}.monitor,server=on,wait=off{more}"
         )
     };
-    // Files of a program are its user's.
+    // Created by the program's user.
     let mut new = Running::start(&wire, "server", &command("new", " -incoming rdma:127.0.0.1:4444"))?;
     new.wait_to_listen(&wire)?;
     let _old = Running::start(&wire, "client", &command("old", ""))?;
     let printed = |end: &str| fs::read(folder.join(format!("{end}.printed"))).unwrap_or_default();
     wait_for("the guest prints", || Ok(printed("old").len() > 64))?;
     let mut monitor = Monitor::connect(&folder.join("old.monitor"))?;
-    // Without it, QEMU 7.2 posts no Write for the pages that are dirty at the end, now and then: its own
-    // trace (`qemu_rdma_write_one_post`) ends before, and a capture of the wire has none of them.
+    // Without it, QEMU 7.2 sometimes posts no Write for the pages that are dirty at the end: its own trace
+    // (`qemu_rdma_write_one_post`) ends before, and a capture of the wire has no such Write.
     for monitor in [&mut monitor, &mut Monitor::connect(&folder.join("new.monitor"))?] {
         monitor.ask("migrate_set_capability rdma-pin-all on")?;
     }
@@ -94,7 +94,7 @@ pub(crate) fn guest_moves_and_goes_on() -> Result<(), String> {
     if printed("old").len() != before.len() {
         return Err("the guest goes on where it was, too".into());
     }
-    // A number may be printed in part here and in part there.
+    // A number may be printed partly by the old QEMU and partly by the new one.
     let both = [before, printed("new")].concat();
     let numbers = both.chunks_exact(4).map(|bytes| u32::from_le_bytes(bytes.try_into().expect("four bytes")));
     match numbers.enumerate().find(|(at, number)| *number != (*at as u32 + 1) * STEP) {

@@ -10,11 +10,11 @@ use crate::wire::Wire;
 
 /// How long a run may take.
 const LIMIT: Duration = Duration::from_secs(60);
-/// Open MPI starts no rank without these: there is no other transport it could choose.
+/// Options that force libfabric's verbs provider: Open MPI must not choose another transport.
 const OVER_VERBS: &str =
     "--oversubscribe --mca pml cm --mca mtl ofi --mca mtl_ofi_provider_include verbs;ofi_rxm";
 
-/// The numbers of ranks: on one host, and half of them on each of two.
+/// The numbers of ranks, on one host or divided between two hosts.
 pub(crate) const RANKS: [usize; 2] = [2, 4];
 
 /// The packages that are not installed.
@@ -23,7 +23,8 @@ pub(crate) fn missing() -> Vec<&'static str> {
     programs.into_iter().filter(|(program, _)| !is_installed(program)).map(|(_, package)| package).collect()
 }
 
-/// Every rank sends every other one messages of several lengths, and compares what it receives.
+/// Every rank sends messages of several lengths to every other rank, and checks the messages that it
+/// receives.
 pub(crate) fn on_one_host(ranks: usize) -> Result<(), String> {
     run(&Wire::new()?, "", ranks)
 }
@@ -40,7 +41,7 @@ pub(crate) fn netpipe() -> Result<(), String> {
     let words = format!("mpirun {options}{OVER_VERBS} -n 2 NPopenmpi -i -n 10 -u 100000 -o netpipe.out");
     let status = Running::start(&wire, "client", &words)?.wait(LIMIT)?;
     let output = wire.output("client");
-    // It names each length, from one byte on, and what it found.
+    // It prints each length, from one byte on, and the result.
     let right = output.matches("Integrity check passed").count();
     match status.success() && right > 20 && !output.contains("failed") {
         true => Ok(()),
@@ -48,8 +49,8 @@ pub(crate) fn netpipe() -> Result<(), String> {
     }
 }
 
-/// Two hosts for `each` ranks each, and the options of mpirun on the first one. It starts what it has on the
-/// other one by a script in place of ssh: as root, as other users may not enter namespaces.
+/// Two hosts for `each` ranks each, and the options of mpirun on the first host. mpirun starts its daemon on
+/// the other host by a script in place of ssh. It runs as root, since other users may not enter namespaces.
 fn two_hosts(each: usize) -> Result<(Wire, String), String> {
     let mut hosts = Interfaces::hosts()?;
     hosts.privileges = Privileges::All;

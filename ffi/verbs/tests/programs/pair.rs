@@ -12,19 +12,20 @@ use serde_json::Value;
 use crate::interface::Interfaces;
 use crate::wire::Wire;
 
-/// How long a server may take to listen, also one under valgrind on a busy machine.
+/// How long a server may take to listen, even under valgrind on a busy machine.
 const LISTENS_WITHIN: Duration = Duration::from_secs(60);
-/// How long a server may take to end after its client. One of rsockets may see the end after five seconds.
+/// How long a server may take to end after its client. A server on rsockets may see the end only after five
+/// seconds.
 const SERVER_ENDS_WITHIN: Duration = Duration::from_secs(30);
-/// A child that was killed has ended within this.
+/// How long a killed child may take to end.
 const ENDS_WITHIN: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(5);
-/// From one look by `uwarp status` to the next.
+/// Time between two calls of `uwarp status`.
 const NEXT_LOOK: Duration = Duration::from_millis(50);
 /// How long two programs may take to connect and to exchange bytes.
 const CONNECTS_WITHIN: Duration = Duration::from_secs(60);
 
-/// A server, its client, and how they show that they succeeded.
+/// A server, its client, and the signs of their success.
 #[derive(Clone)]
 pub(crate) struct Pair {
     pub(crate) name: String,
@@ -32,21 +33,21 @@ pub(crate) struct Pair {
     pub(crate) package: &'static str,
     pub(crate) server: String,
     pub(crate) client: String,
-    /// Seconds that the client may take.
+    /// Maximum time of the client, seconds.
     pub(crate) limit: u64,
-    /// What the output of the client has.
+    /// A text that the client's output must have.
     pub(crate) shows: &'static str,
-    /// A text that the client's output does not have, if it is not empty.
+    /// A text that the client's output must not have; empty: none.
     pub(crate) lacks: &'static str,
-    /// The exit codes that are a success.
+    /// The exit codes that mean success.
     pub(crate) codes: &'static [i32],
-    /// The server runs on, and is stopped in the end.
+    /// True if the server does not exit by itself, and is stopped at the end.
     pub(crate) server_stays: bool,
-    /// Prepares files, and checks them in the end.
+    /// Prepares files before, and checks files afterwards.
     pub(crate) files: Option<Files>,
 }
 
-/// What is done in the folder of the test before and after.
+/// Steps in the folder of the test, before and after the programs.
 #[derive(Clone, Copy)]
 pub(crate) struct Files {
     pub(crate) before: fn(&Path) -> Result<(), String>,
@@ -68,17 +69,17 @@ impl Pair {
         self.run_over(&Wire::new()?)
     }
 
-    /// The same between two interfaces.
+    /// As [`run`](Self::run), between two interfaces.
     pub(crate) fn run_between_interfaces(&self) -> Result<(), String> {
         self.run_over(&Wire::between(Interfaces::new()?)?)
     }
 
-    /// The same between two hosts that know each other by the addresses of their kernels.
+    /// As [`run`](Self::run), between two hosts that use the addresses of their kernels.
     pub(crate) fn run_between_hosts(&self) -> Result<(), String> {
         self.run_over(&Wire::between(Interfaces::hosts()?)?)
     }
 
-    /// The same over a wire.
+    /// As [`run`](Self::run), over a given wire.
     pub(crate) fn run_over(&self, wire: &Wire) -> Result<(), String> {
         if let Some(files) = &self.files {
             (files.before)(wire.folder())?;
@@ -120,7 +121,7 @@ impl Pair {
     }
 }
 
-/// A program that runs, and is stopped with this value.
+/// A running program, stopped on drop.
 pub(crate) struct Running {
     child: Child,
     name: String,
@@ -132,7 +133,7 @@ impl Running {
         Ok(Self { child: wire.start(output, &words)?, name: command.to_owned() })
     }
 
-    /// Waits until the program listens: on the wire, or on a socket of the system.
+    /// Waits until the program listens, on the wire or on a system socket.
     pub(crate) fn wait_to_listen(&mut self, wire: &Wire) -> Result<(), String> {
         let begun = Instant::now();
         while begun.elapsed() < LISTENS_WITHIN {
@@ -142,7 +143,7 @@ impl Running {
             if listens_on_wire(&wire.files()) || listens_on_socket(self.child.id()) {
                 return Ok(());
             }
-            // Its files do not show a listener at an interface.
+            // For a wire on an interface, no file shows a listener.
             if wire.has_interfaces() && has_engine(self.child.id()) {
                 let listens = |engine: &Value| list(&engine["listens"]).next().is_some();
                 if self.has_engine_that(wire, listens)? {
@@ -155,7 +156,7 @@ impl Running {
         Err(format!("{} does not listen", self.name))
     }
 
-    /// Waits for its end.
+    /// Waits for its exit.
     pub(crate) fn wait(&mut self, limit: Duration) -> Result<ExitStatus, String> {
         let begun = Instant::now();
         while begun.elapsed() < limit {
@@ -171,8 +172,8 @@ impl Running {
         self.child.id()
     }
 
-    /// Waits until the program has an established connection that has moved so many bytes, those of the setup
-    /// included.
+    /// Waits until the program has an established connection that has moved at least `least_bytes` bytes,
+    /// including those of the setup.
     pub(crate) fn wait_to_connect(&mut self, wire: &Wire, least_bytes: u64) -> Result<(), String> {
         let moved = |connection: &Value| {
             let bytes = ["tx_bytes", "rx_bytes"].map(|name| connection[name].as_u64().unwrap_or(0));
@@ -204,19 +205,20 @@ impl Running {
     }
 
     pub(crate) fn kill(&mut self) {
-        // Those of its children that have left its group. One that has ended needs no kill.
+        // Children that have left its group. Errors are ignored: a child that has ended needs no kill.
         let children = descendants(self.child.id());
         for &child in &children {
             if let Some(pid) = Pid::from_raw(child as i32) {
                 let _ = kill_process(pid, Signal::KILL);
             }
         }
-        // The program and its children. A group that has ended needs no kill.
+        // The program and its children. Errors are ignored: a group that has ended needs no kill.
         if let Some(group) = Pid::from_raw(self.child.id() as i32) {
             let _ = kill_process_group(group, Signal::KILL);
         }
         let _ = self.child.wait();
-        // A child has the program's sockets too: the next program can bind to their ports when it has ended.
+        // A child has the program's sockets too, so the next program can bind to their ports only after the
+        // child's end.
         let begun = Instant::now();
         while children.iter().any(|&child| runs(child)) && begun.elapsed() < ENDS_WITHIN {
             sleep(PAUSE);
@@ -266,7 +268,7 @@ fn descendants(pid: u32) -> Vec<u32> {
     children(pid).into_iter().flat_map(|child| [descendants(child), vec![child]].concat()).collect()
 }
 
-/// Whether the process has its files still. A zombie has none.
+/// Whether the process still has open files. A zombie has none.
 fn runs(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
@@ -277,7 +279,7 @@ fn list(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
 
-/// Whether the process, or a child of it, has a thread of an engine.
+/// Whether the process, or a child of it, has an engine thread.
 fn has_engine(pid: u32) -> bool {
     if children(pid).into_iter().any(has_engine) {
         return true;

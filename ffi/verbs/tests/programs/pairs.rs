@@ -1,4 +1,4 @@
-//! The programs with their arguments, and how each shows its success.
+//! The programs with their arguments, and the sign of each program's success.
 
 use std::fs;
 use std::path::Path;
@@ -35,7 +35,7 @@ impl Pair {
         Self { shows, ..self }
     }
 
-    /// No test of qperf is at zero, as it is if nothing came.
+    /// Requires that no result of qperf is zero, which would mean that nothing arrived.
     fn measures(self) -> Self {
         Self { lacks: "=  0 ", ..self }
     }
@@ -58,8 +58,8 @@ pub(crate) fn all() -> Vec<Pair> {
     pairs
 }
 
-/// The pairs that connect by rdma_cm alone, to the address that they are told, so that the ends can have
-/// addresses of their own.
+/// The pairs that connect only by rdma_cm, to the given address, so that the ends can have addresses of
+/// their own.
 pub(crate) fn connection_managed() -> Vec<Pair> {
     let by_address = |pair: &Pair| {
         let is_other = ["rping_ipv6", "rdma_xclient"].contains(&pair.name.as_str());
@@ -67,13 +67,12 @@ pub(crate) fn connection_managed() -> Vec<Pair> {
     };
     let mut pairs: Vec<Pair> = rdmacm_utils().into_iter().filter(by_address).collect();
     pairs.extend(perftest().into_iter().filter(|pair| pair.name.ends_with("_rdmacm")));
-    // fio sends without waiting for receives, which only two ends of this library make good, where they know
-    // that they are.
+    // fio sends without waiting for receives. This only works if both ends use this library and know it.
     pairs.extend(fio().into_iter().filter(|pair| pair.name != "fio_send"));
     pairs
 }
 
-/// Pairs on two hosts that know each other by the addresses of their kernels.
+/// Pairs on two hosts that use the addresses of their kernels.
 pub(crate) fn between_hosts() -> Vec<Pair> {
     let few = "rc_lat rc_bw rc_rdma_read_bw rc_rdma_write_bw ver_rc_compare_swap ver_rc_fetch_add";
     let client = format!("qperf {ADDR} -cm 1 -t 1 {few}");
@@ -98,7 +97,7 @@ pub(crate) fn between_hosts() -> Vec<Pair> {
     all().into_iter().filter(|pair| names.contains(&pair.name.as_str())).chain([qperf]).collect()
 }
 
-/// Whether its programs wait in calls of the library alone, so that they need no thread of it.
+/// Whether its programs wait only in calls of the library, so that they need no library thread.
 pub(crate) fn waits_in_calls(pair: &Pair) -> bool {
     ["rping", "ucmatose_many", "rc_pingpong", "send_bw_rdmacm_events", "read_lat_rdmacm"]
         .contains(&pair.name.as_str())
@@ -131,7 +130,7 @@ fn rdmacm_utils() -> Vec<Pair> {
         pair("rstream", "rstream -T v -S 65536", &format!("rstream -s {ADDR} -T v -S 65536")).shows("Gb/sec"),
         pair("rstream_nonblocking", "rstream -T n -S 65536", &format!("rstream -s {ADDR} -T n -S 65536"))
             .shows("Gb/sec"),
-        // Its ends spin on memory, and need the processors of the engines.
+        // Both ends spin on memory, and compete with the engines for the processors.
         pair(
             "riostream",
             "riostream -T v -I 5 -C 5 -S 5000",
@@ -178,7 +177,7 @@ fn perftest() -> Vec<Pair> {
     for tool in tools {
         for manager in [true, false] {
             for events in [false, true] {
-                // A Write completes nothing at the other end, so perftest has no events for it.
+                // A Write makes no completion at the other end, so perftest has no events for it.
                 if events && tool.starts_with("write") {
                     continue;
                 }
@@ -204,7 +203,7 @@ fn perftest() -> Vec<Pair> {
     }
     let all_sizes = "ib_send_bw -R -F -a -n 20";
     let all_sizes = Pair::new("send_bw_all_sizes", "perftest", all_sizes, &format!("{all_sizes} {ADDR}"));
-    // For each size it measures the frequency of the processor for a third of a second of its time.
+    // For each size, perftest measures the processor's frequency for a third of a second of CPU time.
     pairs.push(Pair { limit: 240, ..all_sizes }.shows("8388608"));
     pairs
 }
@@ -236,13 +235,14 @@ fn fio() -> Vec<Pair> {
         .into()
 }
 
-/// Runs a program whose sockets are those of rsockets, by Debian's `librspreload.so` behind this library.
+/// Runs a program on rsockets, with Debian's `librspreload.so` preloaded behind this library.
 const WITH_RSOCKETS: &str = "\
 LD_PRELOAD=$LD_PRELOAD:$(ls /usr/lib/*/rsocket/librspreload.so) exec \"$@\"
 ";
 
-/// Serves one request with all bytes in turn, 4096 times. Python's own way to make sockets asks for what
-/// rsockets do not have, and so gets sockets of the kernel. In the place of a socket of theirs is a device.
+/// Serves one request with all byte values, 4096 times. Python's own socket calls use features that rsockets
+/// lack, and so get kernel sockets. The script checks that its socket is an rsocket: its descriptor is then
+/// a device file.
 const HTTP_SERVER: &str = r#"
 import ctypes, os, socket, stat
 preloaded = ctypes.CDLL(None)
@@ -269,8 +269,8 @@ fn write_scripts(folder: &Path) -> Result<(), String> {
     })
 }
 
-/// Ordinary sockets, for which both ends wait by `select`. The end that listens may notice a connection only
-/// after five seconds: rsockets wait for the descriptor of its events, which another thread of theirs reads.
+/// Ordinary sockets, for which both ends wait by `select`. The listening end may notice a connection only
+/// after five seconds: rsockets wait for a descriptor whose events another thread of theirs reads.
 fn iperf() -> Pair {
     let server = "sh with_rsockets iperf3 -s -1";
     let client = format!("sh with_rsockets iperf3 -c {ADDR} -n 20M");
@@ -280,7 +280,7 @@ fn iperf() -> Pair {
     }
 }
 
-/// A client with ordinary sockets, for which it waits by `poll`.
+/// A client with ordinary sockets that waits by `poll`.
 fn curl() -> Pair {
     let after = |folder: &Path| {
         let body = fs::read(folder.join("body")).map_err(|error| format!("body: {error}"))?;
@@ -294,7 +294,7 @@ fn curl() -> Pair {
     }
 }
 
-/// libfabric: its message endpoints, and its reliable datagrams, which it makes of these.
+/// libfabric: its message endpoints, and its reliable datagrams, which are built on these.
 fn libfabric() -> Vec<Pair> {
     [("fabric_messages", "verbs -e msg"), ("fabric_datagrams", "verbs;ofi_rxm -e rdm")]
         .map(|(name, provider)| {

@@ -1,4 +1,4 @@
-//! Mistakes in the settings: each has one line on stderr that says what to do, and the program ends.
+//! Mistakes in the settings: each causes one line on stderr that says what to do, and the program ends.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -26,7 +26,7 @@ pub(crate) fn all(has_interfaces: bool) -> Vec<(&'static str, bool, Test)> {
     ]
 }
 
-/// Runs a program with a setting. It fails with one line that has `says`.
+/// Runs a program with a setting, and checks that it fails with one line that contains `says`.
 fn refuses(wire: &Wire, variable: &str, value: &str, says: &str) -> Result<(), String> {
     let mut command = wire.command(0, &["timeout", "10", "ibv_devinfo"]);
     one_line(command.env(variable, value), says).map_err(|error| format!("{variable}={value}: {error}"))
@@ -89,7 +89,7 @@ fn devices() -> Result<(), String> {
     Ok(())
 }
 
-/// A call that a program gets wrong has a line with `UWARP_LOG`, and none without.
+/// A refused call prints a line with `UWARP_LOG`, and none without.
 fn log() -> Result<(), String> {
     for (value, is_told) in [("1", true), ("", false)] {
         let text = c::run_over("posts", &Wire::new()?.with("UWARP_LOG", value))?;
@@ -129,7 +129,7 @@ fn files() -> Result<(), String> {
     Ok(())
 }
 
-/// The device that `ibv_devinfo` names, with a file and variables.
+/// The device that `ibv_devinfo` shows, with a settings file and variables.
 fn device(wire: &Wire, variables: &[(&str, &str)]) -> Result<String, String> {
     let mut command = wire.command(0, &["timeout", "10", "ibv_devinfo"]);
     let output = command.envs(variables.iter().copied()).output().map_err(|error| error.to_string())?;
@@ -147,7 +147,7 @@ fn precedence() -> Result<(), String> {
     let (home, named) = (config.display().to_string(), wire.folder().join("named.toml"));
     write(&named, "dev = \"named\"")?;
     let named = named.display().to_string();
-    // The address of a file is for its wire: another one that the environment names does without.
+    // The address in a file belongs to the file's wire; a wire from the environment does not use it.
     let far = wire.folder().join("far.toml");
     write(&far, "dev = \"far\"\nnet = \"packet:eth7\"\naddr = \"10.0.0.2/24\"")?;
     let far = far.display().to_string();
@@ -201,7 +201,7 @@ fn interfaces() -> Result<(), String> {
 }
 
 fn launcher() -> Result<(), String> {
-    // A folder that has the library beside the launcher, as a build of tests alone does not make it.
+    // A folder with the library beside the launcher, which a build of tests alone does not make.
     let wire = Wire::new()?;
     let launcher = wire.launcher()?;
     for (arguments, says) in [

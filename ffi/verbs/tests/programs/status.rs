@@ -1,4 +1,4 @@
-//! `uwarp status`: two programs that are connected, one that is killed, and one that polls in its calls.
+//! `uwarp status`: two connected programs, a killed program, and a program without an engine thread.
 
 use std::collections::HashMap;
 use std::fs;
@@ -25,14 +25,14 @@ pub(crate) const ALL: [(&str, Test); 4] = [
     ("status_without_thread", without_thread),
 ];
 
-/// A wire whose programs are looked at.
+/// A wire whose programs are examined.
 struct Stage {
     wire: Wire,
 }
 
 impl Stage {
-    /// Starts rping's server and its client, which run until they are killed. The server serves others when
-    /// its client has gone.
+    /// Starts rping's server and its client, which run until they are killed. The server accepts further
+    /// clients.
     fn start(&self) -> Result<[Running; 2], String> {
         let mut server = Running::start(&self.wire, "server", "rping -s -P -a 127.0.0.1 -C 100000000")?;
         server.wait_to_listen(&self.wire)?;
@@ -40,7 +40,7 @@ impl Stage {
         Ok([server, client])
     }
 
-    /// The processes in the JSON, once `is_wanted`.
+    /// The processes in the JSON, once `is_wanted` returns true for them.
     fn processes(&self, is_wanted: impl Fn(&[Value]) -> bool) -> Result<Vec<Value>, String> {
         let begun = Instant::now();
         loop {
@@ -97,7 +97,7 @@ fn both_ends() -> Result<(), String> {
         let metadata = entry.and_then(|entry| entry.metadata()).map_err(|error| error.to_string())?;
         check(metadata.permissions().mode() & 0o7777 == 0o600, "others may ask")?;
     }
-    // For people: the same.
+    // The output for people shows the same.
     let text = stage.wire.status(&[])?;
     for pid in pids {
         let line = format!("pid {pid} rping  queue pairs 1  memory ");
@@ -105,7 +105,7 @@ fn both_ends() -> Result<(), String> {
     }
     let shows = [" -> ", "  established\n", "  link up", "  retransmits ", "  listens at "];
     check(shows.iter().all(|part| text.contains(part)), &text)?;
-    // `uwarp ls` takes the folder of the sockets for no wire.
+    // `uwarp ls` does not take the folder of the status sockets for a wire.
     let launcher = stage.wire.launcher()?.display().to_string();
     let listed = stage.wire.command(0, &[&launcher, "ls"]).output().map_err(|error| error.to_string())?;
     let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
@@ -113,8 +113,8 @@ fn both_ends() -> Result<(), String> {
     watched(&stage.wire)
 }
 
-/// Two programs in PID namespaces of their own, in each of which the program is process 1 or so: here they
-/// have other numbers, those of `/proc`. One that is stopped is not taken for dead.
+/// Two programs in PID namespaces of their own, in which each has a low PID. The output shows the PIDs of
+/// this namespace, those of `/proc`. A stopped program is not taken for dead.
 fn in_namespaces() -> Result<(), String> {
     let wire = Wire::new()?;
     let inside = "unshare --user --map-current-user --pid --fork --kill-child";
@@ -150,8 +150,8 @@ fn in_namespaces() -> Result<(), String> {
     stage.processes(|processes| processes.len() == 2).map(drop)
 }
 
-/// With `--watch` it prints a line over and over, until its reader has seen enough: here, until a program has
-/// sent more than in an earlier line. A program that is late with its answer is missing in a line.
+/// With `--watch` it keeps printing lines until its reader closes the pipe: here, until a program has sent
+/// more than in an earlier line. A program that answers late is missing in a line.
 fn watched(wire: &Wire) -> Result<(), String> {
     let launcher = wire.launcher()?.display().to_string();
     let words = ["timeout", "60", &launcher, "status", "--json", "--watch", "0.2"];
@@ -194,7 +194,7 @@ fn killed() -> Result<(), String> {
         return Err(format!("there is no {}", socket.display()));
     }
     client.kill();
-    // An empty list would be of a moment in which the server was late with its answer.
+    // The list may be empty at a moment when the server answers late.
     stage.processes(|processes| match processes {
         [left] => left["pid"].as_u64() == Some(server.pid().into()),
         _ => false,
@@ -205,7 +205,7 @@ fn killed() -> Result<(), String> {
     }
 }
 
-/// An engine without a thread is polled for the answer while its program does not call.
+/// An engine without a thread is polled for the answer while its program makes no call.
 fn without_thread() -> Result<(), String> {
     let stage = Stage { wire: Wire::new()?.with("UWARP_THREAD", "caller") };
     let _running = stage.start()?;

@@ -1,6 +1,6 @@
-//! UCX: the transports of `ucx_perftest` below UCP, with the device that says it is an InfiniBand one. UCX
-//! opens a device only if there is a node for it in `/dev/infiniband`. An ordinary user gets one in a
-//! namespace of his own.
+//! UCX: the transports of `ucx_perftest` below UCP, with a device that reports itself as an InfiniBand
+//! device. UCX opens a device only if `/dev/infiniband` has a node for it. For an ordinary user, the node is
+//! made in a mount namespace.
 
 use std::fs;
 use std::path::Path;
@@ -30,7 +30,7 @@ pub(crate) const TESTS: [(&str, &str); 4] = [
     ("ucx_atomics", "-t fadd"),
 ];
 
-/// Why these tests cannot run here, if they cannot.
+/// The reason why these tests cannot run here, if any.
 pub(crate) fn missing() -> Option<&'static str> {
     let has_namespaces = || {
         let wire = Wire::new().ok()?;

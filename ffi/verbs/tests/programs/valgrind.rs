@@ -1,4 +1,4 @@
-//! rping under valgrind: no error of this library, and no memory that is lost.
+//! rping under valgrind: this library has no error, and leaks no memory.
 
 use std::time::Duration;
 
@@ -7,16 +7,16 @@ use crate::wire::Wire;
 
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Options that report errors, and memory to which no pointer is left.
+/// Options to report errors and leaked memory.
 const VALGRIND: &str =
     "valgrind --leak-check=full --show-leak-kinds=definite --errors-for-leak-kinds=definite";
 
-/// The kinds of errors that are looked for, as valgrind begins their reports.
+/// The first words of valgrind's reports of the relevant kinds of errors.
 const KINDS: [&str; 5] =
     ["Invalid ", "Conditional jump", "Use of uninitialised", "Syscall param", "definitely lost in"];
 
 /// The functions of rustix that return new descriptors. Valgrind does not see that the kernel has set the
-/// register, which is compared with -1.
+/// register that is compared with -1.
 const NEW_DESCRIPTOR: &str = "ret_owned_fd";
 
 pub(crate) fn rping_has_no_errors() -> Result<(), String> {
@@ -38,7 +38,7 @@ pub(crate) fn rping_has_no_errors() -> Result<(), String> {
     Ok(())
 }
 
-/// The reports of errors in the output of valgrind: paragraphs, without those of new descriptors.
+/// The error reports (paragraphs) in valgrind's output, without those about new descriptors.
 fn errors(output: &str) -> Vec<String> {
     let text = |line: &str| line.split_once("== ").map_or(String::new(), |(_, text)| text.trim().to_owned());
     let lines: Vec<String> = output.lines().filter(|line| line.starts_with("==")).map(text).collect();

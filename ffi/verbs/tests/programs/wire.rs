@@ -16,12 +16,12 @@ use crate::loopback;
 /// The user `nobody`, as whom programs run if the test runs as root.
 const NOBODY: u32 = 65_534;
 
-/// A folder with the rendezvous of a wire, the library, and the output of programs. It is removed in the end.
+/// A folder with the rendezvous folder of a wire, the library, and the output of programs. Removed on drop.
 pub(crate) struct Wire {
     folder: PathBuf,
-    /// The interfaces, of a wire that is not `local`.
+    /// The interfaces of a wire that is not `local`.
     interfaces: Option<Interfaces>,
-    /// A variable of both programs.
+    /// An environment variable for both programs.
     variable: Option<(&'static str, &'static str)>,
     found_by: FoundBy,
 }
@@ -48,13 +48,13 @@ impl Wire {
         Self::make(Some(ends))
     }
 
-    /// The same wire, with a variable in the environment of its programs.
+    /// This wire, with a variable in the environment of its programs.
     pub(crate) fn with(mut self, name: &'static str, value: &'static str) -> Self {
         self.variable = Some((name, value));
         self
     }
 
-    /// The same wire, whose programs find the library in a folder that `uwarp libs` makes.
+    /// This wire, with the library found in a folder that `uwarp libs` makes.
     pub(crate) fn with_libs(mut self) -> Result<Self, String> {
         let output = Command::new(self.launcher()?).arg("libs").arg(self.libs()).output();
         let output = output.map_err(|error| error.to_string())?;
@@ -62,13 +62,13 @@ impl Wire {
         if output.stdout != wanted.as_bytes() {
             return Err(format!("uwarp libs: {output:?}"));
         }
-        // The folder that it made needs nothing beside it.
+        // The folder needs no file outside of it.
         fs::remove_file(self.library()).map_err(|error| error.to_string())?;
         self.found_by = FoundBy::Libs;
         Ok(self)
     }
 
-    /// The same wire, whose programs `uwarp run` starts.
+    /// This wire, with programs started by `uwarp run`.
     pub(crate) fn with_launcher(mut self) -> Self {
         self.found_by = FoundBy::Launcher;
         self
@@ -97,8 +97,7 @@ impl Wire {
         {
             fs::set_permissions(&path, fs::Permissions::from_mode(mode))?;
         }
-        // A program refuses a wire whose folder, or one on the way to it, belongs to another user than its
-        // own.
+        // A program refuses a wire if its folder or an ancestor of it belongs to another user.
         if is_root() && self.privileges() != Privileges::All {
             chown(&self.folder, Some(NOBODY), Some(NOBODY))?;
             chown(self.rendezvous(), Some(NOBODY), Some(NOBODY))?;
@@ -106,12 +105,12 @@ impl Wire {
         Ok(())
     }
 
-    /// Those of its programs.
+    /// The privileges of its programs.
     fn privileges(&self) -> Privileges {
         self.interfaces.as_ref().map_or(Privileges::None, |interfaces| interfaces.privileges)
     }
 
-    /// Where programs of the test may write.
+    /// The folder in which the test's programs may write.
     pub(crate) fn folder(&self) -> &Path {
         &self.folder
     }
@@ -125,12 +124,12 @@ impl Wire {
         self.folder.join("libuwarp.so")
     }
 
-    /// The launcher, where another user can read it.
+    /// The path of the launcher, readable for other users.
     pub(crate) fn launcher(&self) -> Result<PathBuf, String> {
         Ok(self.folder.join("uwarp"))
     }
 
-    /// What `uwarp status` prints with these options.
+    /// The output of `uwarp status` with these options.
     pub(crate) fn status(&self, options: &[&str]) -> Result<String, String> {
         let launcher = self.launcher()?.display().to_string();
         let words = [&["timeout", "30", &launcher, "status"], options].concat();
@@ -149,28 +148,28 @@ impl Wire {
         value["processes"].as_array().cloned().ok_or(text)
     }
 
-    /// The folder of the one wire in it, which the first process makes.
+    /// The folder of the only wire in it, which the first process makes.
     pub(crate) fn files(&self) -> PathBuf {
         self.rendezvous().join("default")
     }
 
-    /// Takes the link of an end away, of a wire between interfaces.
+    /// Takes the link of an end down, for a wire between interfaces.
     pub(crate) fn take_link(&self, end: usize) -> Result<(), String> {
         self.interfaces.as_ref().ok_or("a wire in memory has no link")?.take_link(end)
     }
 
-    /// Whether its ends are on different hosts, or devices.
+    /// Whether its ends are on different hosts or devices.
     pub(crate) fn has_interfaces(&self) -> bool {
         self.interfaces.is_some()
     }
 
-    /// The command of a pair, with the address of the server where that is not one of this host.
+    /// The command of a pair, with the server's address if the server is not on this host.
     pub(crate) fn at_server(&self, command: &str) -> String {
         self.interfaces.as_ref().map_or_else(|| command.to_owned(), |ends| ends.at_server(command))
     }
 
-    /// A command with the library, as an ordinary user: without any capability on a `local` wire, and with
-    /// those that its wire needs on another.
+    /// A command with the library, as an ordinary user: without any capability on a `local` wire, or with
+    /// those that its wire needs.
     pub(crate) fn command(&self, end: usize, words: &[&str]) -> Command {
         let mut before = Vec::new();
         let mut net = None;
@@ -197,7 +196,7 @@ impl Wire {
         before.extend(match self.found_by {
             FoundBy::Preload => vec!["env".to_owned(), format!("LD_PRELOAD={}", self.library().display())],
             FoundBy::Libs => vec!["env".to_owned(), format!("LD_LIBRARY_PATH={}", self.libs().display())],
-            // Beside it is the library.
+            // The library is beside the launcher.
             FoundBy::Launcher => ["uwarp", "run", "--"]
                 .map(|word| word.replace("uwarp", &format!("{}/uwarp", self.folder.display())))
                 .into(),
@@ -221,12 +220,12 @@ impl Wire {
         let file = fs::File::create(&path).map_err(|error| format!("{}: {error}", path.display()))?;
         let both = file.try_clone().map_err(|error| error.to_string())?;
         let end = usize::from(output != "server");
-        // A group of its own: programs have children, which end with them.
+        // In its own process group, so that the program's children can be ended with it.
         let child = self.command(end, words).stdout(file).stderr(both).process_group(0).spawn();
         child.map_err(|error| format!("{}: {error}", words.join(" ")))
     }
 
-    /// What a program has printed.
+    /// The output of a program so far.
     pub(crate) fn output(&self, output: &str) -> String {
         let bytes = fs::read(self.folder.join(output)).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
@@ -235,7 +234,7 @@ impl Wire {
 
 impl Drop for Wire {
     fn drop(&mut self) {
-        // Left behind, it would be in a folder for temporary files.
+        // Errors are ignored: the folder is in one for temporary files.
         let _ = fs::remove_dir_all(&self.folder);
     }
 }

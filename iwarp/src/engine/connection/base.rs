@@ -1,4 +1,4 @@
-//! What a connection has in every phase.
+//! The state of a connection in every phase.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,12 +18,12 @@ use super::report::{Announced, Announcement, Report, User};
 use super::retry::Attempt;
 use super::timers::{Timers, duration};
 
-/// What a connection has in every phase.
+/// The state of a connection in every phase.
 pub(super) struct Base {
     pub(super) conn: ConnId,
     /// The queue pair that the connection is for, once there is one.
     pub(super) qp: Option<Arc<QpShared>>,
-    /// Its place at the listener that accepted it; `None` if this end has connected.
+    /// The connection's place at the listener that accepted it; `None` if this end opened the connection.
     pub(super) admitted: Option<Admitted>,
     pub(super) user: User,
     /// The bytes from and to the user, if the connection began in streaming mode: a reject leads back to it.
@@ -97,7 +97,8 @@ impl Base {
         }
     }
 
-    /// Whether nothing was received or sent for longer than the user allows. That is the error then.
+    /// Whether nothing was received or sent for longer than the user allows. If so, records that as the
+    /// error.
     pub(super) fn has_idled(&mut self, state: &EngineState) -> bool {
         let progress_us = self.user.id().map_or(0, |id| id.progress_us());
         let is_idle = self.timers.is_idle(Instant::from_micros(progress_us as i64), state.now);
@@ -151,9 +152,9 @@ impl Base {
         }
     }
 
-    /// Tells the queue pair why the connection ends, before anything is flushed: the first error. Without
-    /// one the user has closed it, or else the peer has. The end by the user is no cause. A first attempt
-    /// that has failed is followed by another one.
+    /// Tells the queue pair why the connection ends, before anything is flushed: the first error. Without an
+    /// error, the user or else the peer has closed the connection. The end by the user is no cause. Neither
+    /// is the failure of a first attempt, which is followed by a second one.
     pub(super) fn name_cause(&self) {
         let Some(qp) = &self.qp else { return };
         let cause = match self.report.error() {
@@ -166,8 +167,8 @@ impl Base {
         qp.state.blame(cause);
     }
 
-    /// Whether the peer has ended the connection, by FIN or RST, or none was made, and the queue pair
-    /// outlives that.
+    /// Whether the peer has ended the connection, by FIN or RST, or no connection was made, and the queue
+    /// pair outlives that.
     pub(super) fn is_orphan(&self) -> bool {
         let ended_by_peer =
             matches!(self.report.error(), None | Some(ConnectionError::Tcp(CloseReason::Reset)));
@@ -184,8 +185,8 @@ impl Base {
         }
     }
 
-    /// TCP is closed and the phases are over: flushes the queue pair, which `is_orphan` says may outlive
-    /// that, and tells the user, once.
+    /// Called when TCP is closed and the phases are over: flushes the queue pair, or with `is_orphan` lets it
+    /// outlive the connection, and tells the user, once.
     pub(super) fn finish(&mut self, state: &mut EngineState, is_orphan: bool) {
         if matches!(self.attempt, Attempt::Failed(_)) {
             return;
@@ -213,7 +214,7 @@ impl Base {
 
     // ---- TCP ----
 
-    /// Schedules it to send: its queue pair was posted to, or TCP has space again.
+    /// Schedules the connection to send: its queue pair was posted to, or TCP has space again.
     pub(super) fn activate(&self, state: &mut EngineState) {
         state.schedule_tx(self.conn);
     }
@@ -242,21 +243,21 @@ impl Base {
         state.tcp.release(self.conn, reassembly.clear(&mut state.held));
     }
 
-    /// Sends a startup frame, behind the bytes that are queued already.
+    /// Sends a startup frame, after the bytes that are queued already.
     pub(super) fn send_frame(&mut self, state: &mut EngineState, bytes: &[u8]) {
         self.pre_fpdu.push_frame(bytes);
         self.begin_to_send(state);
     }
 
-    /// Sends what TCP takes now of the bytes before the first FPDU.
+    /// Sends as many of the bytes before the first FPDU as TCP takes now.
     pub(super) fn begin_to_send(&mut self, state: &mut EngineState) {
         if self.send_pre_fpdu(state, None) == Sent::NoMbuf {
             self.activate(state);
         }
     }
 
-    /// Hands to TCP the bytes that go before the first FPDU. In streaming mode the user may send more:
-    /// `plain` has its bytes.
+    /// Hands to TCP the bytes that have to be sent before the first FPDU. In streaming mode the user may send
+    /// more: `plain` has its bytes.
     pub(super) fn send_pre_fpdu(&mut self, state: &mut EngineState, plain: Option<&PlainBytes>) -> Sent {
         let Progress { result, some, writable } = self.pre_fpdu.send(state, self.conn, plain);
         if some {
@@ -268,15 +269,15 @@ impl Base {
         result
     }
 
-    /// Sets the deadline of a close. It counts anew as long as the peer acknowledges bytes: up to a whole
-    /// send buffer goes before our FIN. Returns how many bytes the peer has acknowledged.
+    /// Sets the deadline of a close. It is extended as long as the peer acknowledges bytes: up to a whole
+    /// send buffer is sent before our FIN. Returns the number of bytes that the peer has acknowledged.
     pub(super) fn set_close_deadline(&mut self, state: &EngineState) -> u64 {
         self.timers.set_deadline(state.now + duration(state.config.close_timeout));
         self.acknowledged_bytes(state)
     }
 
-    /// The deadline of a close has passed: resets the connection, unless the peer has acknowledged bytes
-    /// meanwhile, more than the `acknowledged` ones. Returns how many those are then.
+    /// Called when the deadline of a close has passed: resets the connection, unless the peer has
+    /// acknowledged more than `acknowledged` bytes by now. Returns the new number.
     pub(super) fn on_close_deadline(&mut self, state: &mut EngineState, acknowledged: u64) -> u64 {
         if self.acknowledged_bytes(state) > acknowledged {
             return self.set_close_deadline(state);
@@ -285,12 +286,12 @@ impl Base {
         acknowledged
     }
 
-    /// How many bytes of ours the peer has acknowledged.
+    /// The number of our bytes that the peer has acknowledged.
     fn acknowledged_bytes(&self, state: &EngineState) -> u64 {
         state.tcp.info(self.conn).map_or(0, |info| info.send_offset.saturating_sub(info.unacknowledged))
     }
 
-    /// The end takes too long: resets the connection.
+    /// Resets the connection, because its end takes too long.
     pub(super) fn close_timeout(&mut self, state: &mut EngineState) {
         self.report.add(ConnectionError::CloseTimeout);
         state.tcp.abort(state.now, self.conn);

@@ -43,7 +43,7 @@ mod tests {
 
     type Break = fn(&mut Connection);
 
-    /// What is broken: at which stage, at which end, how, and what the check says.
+    /// The breaks: the stage, the end, the change, and the message of the check.
     const BROKEN: [(Stage, usize, Break, &str); 21] = [
         (Opening, CLIENT, |c| c.base.timers.clear_deadline(), "startup has no deadline"),
         (Opening, CLIENT, |c| c.base.user = User::Done, "this end has connected for no user"),

@@ -8,8 +8,8 @@ use super::base::Base;
 use super::pre_fpdu::Sent;
 use super::{Event, Phase};
 
-/// TCP is closing, perhaps after what is left of our startup frames, was reset, or is gone. Received bytes
-/// are acknowledged and dropped.
+/// TCP is closing, perhaps after the rest of our startup frames, was reset, or is gone. Received bytes are
+/// acknowledged and dropped.
 #[derive(Default)]
 pub(super) struct Closing {
     /// Bytes that the peer had acknowledged when the deadline was set.
@@ -24,7 +24,7 @@ pub(super) trait Ends: Sized {
     /// has taken from the queue pair. A receive may be in progress even after a graceful close.
     fn end(self, base: &mut Base, state: &mut EngineState) -> Closing;
 
-    /// Sends FIN after what is left of the startup frames. Received bytes are dropped from now on.
+    /// Sends FIN after the rest of the startup frames. Received bytes are dropped from now on.
     fn close(self, base: &mut Base, state: &mut EngineState) -> Phase {
         let mut closing = self.end(base, state);
         closing.acknowledged = base.set_close_deadline(state);
@@ -70,7 +70,7 @@ impl Closing {
                 self.refuse(base, state);
             }
             Event::Acknowledged => self.on_acknowledged(base, state),
-            // If there is something left of the startup frames, our FIN follows it.
+            // If a part of the startup frames is still unsent, our FIN follows it.
             Event::PeerClosed if base.pre_fpdu.is_pending() => {}
             Event::PeerClosed => state.tcp.close(state.now, base.conn),
             Event::Send if base.pre_fpdu.is_pending() => {
@@ -80,16 +80,17 @@ impl Closing {
             }
             Event::Deadline => self.acknowledged = base.on_close_deadline(state, self.acknowledged),
             Event::Asked(Ask::Abort) => base.abort(state),
-            // It is ending already.
+            // The connection is ending already.
             Event::Asked(_) | Event::Disconnect => {}
             event => return Phase::Closing(self).by_default(base, state, event),
         }
         Phase::Closing(self)
     }
 
-    /// The peer has sent more after our graceful close, and the bytes are dropped. With InfiniBand's
-    /// semantics its requests succeed when TCP acknowledges them, so the connection is reset instead (RFC
-    /// 9293 section 3.6.1, for data after a CLOSE). All of ours has been acknowledged before our FIN.
+    /// Called when the peer has sent more after our graceful close, and the bytes are dropped. With
+    /// InfiniBand's semantics its requests succeed when TCP acknowledges them, so the connection is reset
+    /// instead (RFC 9293 section 3.6.1, for data after a CLOSE). All our bytes before our FIN have been
+    /// acknowledged.
     fn refuse(&self, base: &Base, state: &mut EngineState) {
         if base.qp.as_ref().is_some_and(|qp| qp.attributes.completes_by_acknowledgement())
             && base.report.error().is_none()
@@ -98,7 +99,7 @@ impl Closing {
         }
     }
 
-    /// TCP withholds no acknowledgement from a peer that knows what is not taken.
+    /// Stops withholding acknowledgements from a peer that knows which bytes are not taken.
     fn on_acknowledged(&mut self, base: &Base, state: &mut EngineState) {
         if let (Some(until), Some(offset)) = (self.withheld_until, state.tcp.acknowledged(base.conn))
             && until <= offset

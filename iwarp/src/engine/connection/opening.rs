@@ -16,7 +16,7 @@ use super::startup::{Initiating, Role, Startup};
 use super::streaming::Streaming;
 use super::{Attempt, Connection, Event, Phase, Reassembly, duration};
 
-/// Our SYN is sent. The next step follows the TCP handshake.
+/// Our SYN was sent. The next step follows the TCP handshake.
 pub(super) enum Opening {
     /// MPA startup.
     Startup { qp: Arc<QpShared>, param: Box<ConnParam> },

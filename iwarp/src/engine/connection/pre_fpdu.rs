@@ -1,7 +1,7 @@
 //! The bytes that this end sends before its first FPDU (RFC 5044 sections 7.1 and 7.1.5).
 //!
 //! They are bytes that the user has sent in streaming mode, and those of startup frames, in the order in
-//! which the user has asked for them: after a reject, streaming mode and MPA may begin again.
+//! which the user has requested them: after a reject, streaming mode and MPA may begin again.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::super::state::EngineState;
 /// The bytes to send before the first FPDU.
 #[derive(Default)]
 pub(super) struct PreFpdu {
-    /// The pieces that TCP has not taken, in their order. Later bytes of the user wait for streaming mode.
+    /// The pieces that TCP has not taken, in order. Later bytes of the user wait for streaming mode.
     pieces: VecDeque<Piece>,
     /// The result of the last sending; `Blocked` if bytes were added since.
     sent: Sent,
@@ -34,7 +34,7 @@ pub(super) enum Sent {
     /// TCP has taken everything.
     #[default]
     All,
-    /// TCP's send buffer is full. TCP says when there is space.
+    /// TCP's send buffer is full. TCP reports when it has space again.
     Blocked,
     /// No packet buffer is free: try again in the next poll.
     NoMbuf,
@@ -43,9 +43,9 @@ pub(super) enum Sent {
 /// The result of [`PreFpdu::send`].
 pub(super) struct Progress {
     pub(super) result: Sent,
-    /// TCP has taken a byte at least.
+    /// True if TCP has taken at least one byte.
     pub(super) some: bool,
-    /// The user has to be told that there is space for its bytes.
+    /// True if the user has to be told that there is space for its bytes.
     pub(super) writable: bool,
 }
 
@@ -61,7 +61,8 @@ impl PreFpdu {
         self.sent == Sent::NoMbuf
     }
 
-    /// MPA starts: the bytes of the user up to position `end` of its stream go before the frames that follow.
+    /// Called when MPA starts: the bytes of the user up to position `end` of its stream are sent before the
+    /// frames that follow.
     pub(super) fn push_user_bytes(&mut self, plain: Arc<PlainBytes>, end: u64) {
         self.pieces.push_back(Piece::User { plain, end });
         self.sent = Sent::Blocked;
@@ -134,7 +135,7 @@ impl PreFpdu {
         }
         self.sent = result;
         if self.pieces.is_empty() {
-            // An idle connection keeps no memory for the frames of its startup.
+            // An idle connection holds no memory for the frames of its startup.
             self.pieces = VecDeque::new();
         }
         Progress { result, some, writable }

@@ -38,23 +38,23 @@ pub(super) struct Rdma {
     deframer: Deframer,
     stream: Stream,
     pub(super) state: RdmaState,
-    /// It is among the connections that owe an acknowledgement.
+    /// True if it is among the connections that owe an acknowledgement.
     owes_ack: bool,
-    /// It is among those that owe a limit.
+    /// True if it is among the connections that owe a limit.
     owes_limit: bool,
     /// The peer's settings for messages that find no receive request, with InfiniBand's semantics.
     peer_rnr: RnrConfig,
     rnr: RnrTimers,
 }
 
-/// What a connection in Full Operation does.
+/// The state of a connection in Full Operation.
 pub(super) enum RdmaState {
-    /// It awaits the peer's first FPDU, its RTR. Then this is announced.
+    /// The connection waits for the peer's first FPDU, its RTR. After the RTR this is announced.
     AwaitingRtr(Box<Announcement>),
-    /// It sends and receives.
+    /// The connection sends and receives.
     Open,
-    /// It sends what is posted and awaits the answers to Reads; FIN follows. `progress` is the stream's when
-    /// the deadline for these answers was set.
+    /// The connection sends posted requests and waits for the answers to Reads; FIN follows. `progress` is
+    /// the progress of the stream when the deadline for these answers was set.
     Draining { progress: u64 },
     /// The stream has failed: received bytes are acknowledged and dropped, and only a Terminate is still
     /// sent.
@@ -62,8 +62,8 @@ pub(super) enum RdmaState {
 }
 
 impl Rdma {
-    /// Begins Full Operation. `may_send` says that this end need not wait for the peer's first FPDU.
-    /// `on_rtr` is announced when that has come.
+    /// Begins Full Operation. `may_send`: this end need not wait for the peer's first FPDU. `on_rtr` is
+    /// announced when that FPDU has arrived.
     pub(super) fn begin(
         base: &mut Base,
         state: &mut EngineState,
@@ -105,7 +105,7 @@ impl Rdma {
                 next
             }
             Event::Disconnect => self.disconnect(base, state),
-            // A graceful close has its own deadlines, also while requests are still sent.
+            // A graceful close has its own deadlines, even while requests are still being sent.
             Event::IdleCheck if self.is_draining() || self.is_terminating() => Next::Same,
             Event::IdleCheck if base.has_idled(state) => self.disconnect(base, state),
             Event::IdleCheck => Next::Same,
@@ -119,7 +119,7 @@ impl Rdma {
             }
             Event::Deadline if self.is_draining() => self.await_answers(base, state),
             Event::Deadline if self.stream.awaits_recv() => self.on_rnr_timeout(base, state),
-            // The RTR did not come.
+            // The RTR did not arrive.
             Event::Deadline => return self.fail_startup(base, state, ConnectionError::StartupTimeout),
             Event::Send => {
                 if base.pre_fpdu.is_pending() {
@@ -161,10 +161,10 @@ impl Rdma {
         matches!(self.state, RdmaState::Terminating)
     }
 
-    /// Gives the ULPDUs in a received buffer to the stream. Returns how many bytes that were handed up ahead
+    /// Passes the ULPDUs in a received buffer to the stream. Returns how many bytes that were handed up ahead
     /// of the frontier are no longer held.
     ///
-    /// Never inlined: the loop over FPDUs has the registers to itself.
+    /// Never inlined, so that the loop over FPDUs has all registers.
     #[inline(never)]
     fn deframe(
         &mut self,
@@ -190,7 +190,7 @@ impl Rdma {
     }
 
     /// As [`deframe`](Self::deframe), for any buffer: out of order, with markers, with FPDUs that continue in
-    /// the next buffer, or wrong.
+    /// the next buffer, or invalid.
     #[inline(never)]
     fn deframe_any(
         deframer: &mut Deframer,
@@ -201,7 +201,7 @@ impl Rdma {
         Self::take(deframer.receive(offset, buf, frontier, held), &mut delivery)
     }
 
-    /// Gives ULPDUs to the stream.
+    /// Passes ULPDUs to the stream.
     fn take(mut ulpdus: Ulpdus<'_>, delivery: &mut Delivery<'_>) -> Result<usize, Failure> {
         while let Some(deframed) = ulpdus.next()? {
             let _receive = profile::scope(Layer::Receive);
@@ -218,7 +218,7 @@ impl Rdma {
         Ok(ulpdus.finish())
     }
 
-    /// FPDUs were received, and requests of the peer wait for their acknowledgement.
+    /// Notes that FPDUs were received, and that requests of the peer wait for their acknowledgement.
     fn owe_ack(&mut self, state: &mut EngineState, conn: ConnId) {
         if !std::mem::replace(&mut self.owes_ack, true) {
             state.acks.owe(state.now, conn);
@@ -244,7 +244,7 @@ impl Rdma {
         guard: &EpochGuard<'_>,
         received: Received,
     ) -> Next {
-        // RFC 5041 section 7.1 (DDP-192): after an error all that still arrives is dropped.
+        // RFC 5041 section 7.1 (DDP-192): after an error all further bytes are dropped.
         if self.is_terminating() {
             base.discard(state, received.offset, &received.buf, received.frontier);
             return Next::Same;
@@ -254,7 +254,7 @@ impl Rdma {
         self.after_receiving(base, state, before, result)
     }
 
-    /// FPDUs were received, or the first of them was not.
+    /// Acts on the result of receiving FPDUs.
     #[inline(always)]
     fn after_receiving(
         &mut self,
@@ -266,7 +266,7 @@ impl Rdma {
         let ReceiveSnapshot { first, fpdus, placed } = before;
         let fpdus = state.streams.rx_fpdus - fpdus;
         let wants_to_send = self.wants_to_send();
-        // The peer's first FPDU is a Terminate in place of its RTR: startup has failed.
+        // The peer's first FPDU is a Terminate instead of its RTR: startup has failed.
         let ended_startup = first && fpdus == 1 && matches!(result, Err(Failure::Peer(_)));
         if first && self.stream.may_send() && !ended_startup {
             self.on_first_fpdu(base, state);
@@ -295,7 +295,7 @@ impl Rdma {
         }
     }
 
-    /// FPDUs were received, with InfiniBand's semantics; `well`: and none of them is wrong.
+    /// Called when FPDUs were received, with InfiniBand's semantics. `well`: none of them is invalid.
     #[inline(never)]
     fn after_receiving_ib(&mut self, base: &mut Base, state: &mut EngineState, well: bool) {
         self.owe_ack(state, base.conn);
@@ -307,7 +307,8 @@ impl Rdma {
         }
     }
 
-    /// The peer's first FPDU has come, so this end may send. Announces what waits for it, if it was the RTR.
+    /// Called when the peer's first FPDU has arrived, so that this end may send. If the FPDU was the RTR,
+    /// announces the connection.
     #[cold]
     fn on_first_fpdu(&mut self, base: &mut Base, state: &mut EngineState) {
         match std::mem::replace(&mut self.state, RdmaState::Open) {
@@ -330,7 +331,7 @@ impl Rdma {
         let mut next = Next::Same;
         while let Some(Rest { offset, buf, frontier, released }) = reassembly.pop_rest(&mut state.held) {
             state.tcp.release(base.conn, released);
-            // A stream that has failed drops what follows.
+            // A stream that has failed drops further bytes.
             match self.receive(base, state, guard, Received { offset, buf, frontier }) {
                 Next::Same => {}
                 Next::Close => next = Next::Close,
@@ -342,7 +343,7 @@ impl Rdma {
 
     /// The peer has sent FIN.
     fn on_peer_closed(&mut self, base: &mut Base, state: &mut EngineState) -> Next {
-        // While the Terminate is being sent: our FIN follows it.
+        // The Terminate is still being sent: our FIN follows it.
         if self.is_terminating() {
             return Next::Same;
         }
@@ -357,7 +358,8 @@ impl Rdma {
         self.fail(base, state, Failure::Lost(MpaError::Closed))
     }
 
-    /// Does what the queue pair asks for: its user, or a completion queue that has lost a completion.
+    /// Acts on a request of the queue pair, made by its user or by a completion queue that has lost a
+    /// completion.
     fn on_ask(&mut self, base: &mut Base, state: &mut EngineState, asked: Ask) -> Next {
         match asked {
             // The connection receives after any request.
@@ -395,7 +397,7 @@ impl Rdma {
         }
     }
 
-    /// The peer is told the limit, unless an answer has told it by now.
+    /// Tells the peer the limit, unless an answer has told it by now.
     pub(super) fn tell_limit(&mut self, base: &Base, state: &mut EngineState) {
         self.owes_limit = false;
         if !self.is_terminating() && self.stream.owes_limit() {
@@ -404,14 +406,14 @@ impl Rdma {
         }
     }
 
-    /// The acknowledgement that it owes leaves.
+    /// Called when the acknowledgement that the connection owes is sent.
     pub(super) fn on_acknowledging(&mut self) {
         self.owes_ack = false;
     }
 
     // ---- sending ----
 
-    /// Begins a turn to send. Returns what the queue pair asks for.
+    /// Begins a turn to send. Returns the request of the queue pair.
     #[inline]
     pub(super) fn begin_turn(&self) -> Ask {
         let qp = self.stream.qp();
@@ -463,7 +465,7 @@ impl Rdma {
 
     // ---- for tests ----
 
-    /// Whether the user and the deadline are those of this phase. Returns what it holds.
+    /// Checks that the user and the deadline match this phase. Returns the slots that the phase holds.
     pub(super) fn check(&self, base: &Base, state: &EngineState) -> Check<Holdings> {
         let has_deadline = base.timers.deadline().is_some();
         ensure!(base.user.id().is_some(), "Full Operation has no user");
@@ -484,19 +486,19 @@ impl Rdma {
     }
 }
 
-/// What follows a step in Full Operation.
+/// The result of a step in Full Operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub(super) enum Next {
-    /// Full Operation goes on.
+    /// Full Operation continues.
     Same,
-    /// The stream ends here, and FIN is sent.
+    /// The stream ends, and FIN is sent.
     Close,
 }
 
 /// The state before FPDUs are received.
 pub(super) struct ReceiveSnapshot {
-    /// No FPDU has come yet.
+    /// True if no FPDU has arrived yet.
     first: bool,
     fpdus: u64,
     placed: u64,

@@ -11,20 +11,20 @@ use dp::invariant::{Check, ensure};
 use crate::mpa::{HeldBuf, HeldList, HeldSlab, StartupFault, take_runs};
 use crate::verbs::ConnectionError;
 
-/// How far ahead of the next byte of startup a byte may be. A frame has at most 532 bytes, and the peer's
-/// early bytes after it fit an initial congestion window: Linux begins with 10 segments, about 89 KB at an
-/// MTU of 9000.
+/// Maximum distance of a byte ahead of the next byte of startup. A frame has at most 532 bytes, and the
+/// peer's early bytes after it fit an initial congestion window: Linux begins with 10 segments, about 89 KB
+/// at an MTU of 9000.
 const MAX_AHEAD: u64 = 128 << 10;
 
-/// Reassembles the bytes before Full Operation. The owner has to [`clear`](Self::clear) it before it is
-/// dropped.
+/// Reassembles the bytes before Full Operation. The owner has to [`clear`](Self::clear) this before dropping
+/// it.
 #[derive(Default)]
 pub(super) struct Reassembly {
     next: u64,
     frontier: u64,
     held: HeldList,
     /// A buffer that begins with the next byte while none is held, from [`push`](Self::push) until
-    /// [`take`](Self::take) holds what is left of it. There is a slot for that.
+    /// [`take`](Self::take) holds the rest of it. A slot is reserved for that.
     next_buf: Option<Mbuf>,
 }
 
@@ -34,8 +34,8 @@ impl Reassembly {
         self.next
     }
 
-    /// Holds a buffer from TCP, for [`take`](Self::take) to follow. `counted` says that TCP's budget counts
-    /// it until it is released.
+    /// Holds a buffer from TCP. A [`take`](Self::take) has to follow. `counted`: TCP's budget counts the
+    /// buffer until it is released.
     pub(super) fn push(
         &mut self,
         slab: &mut HeldSlab,
@@ -51,7 +51,7 @@ impl Reassembly {
         self.held.hold(slab, offset, buf, counted).map_err(|_| ConnectionError::NoResources)
     }
 
-    /// Whether its buffers are as they must be; for tests. Returns how many it holds.
+    /// Checks the held buffers; for tests. Returns their number.
     pub(super) fn check(&self, slab: &HeldSlab) -> Check<usize> {
         ensure!(self.next_buf.is_none(), "a buffer was not taken");
         self.held.check(slab)
@@ -74,7 +74,7 @@ impl Reassembly {
                 let held = self.held.hold(slab, self.next, buf, false);
                 debug_assert!(held.is_ok(), "`push` has found a slot");
             }
-            // It was not ahead of the frontier, so there is nothing to release.
+            // The buffer was not ahead of the frontier, so there is nothing to release.
             return 0;
         }
         let mut released = 0;
@@ -94,7 +94,7 @@ impl Reassembly {
     pub(super) fn pop_rest(&mut self, slab: &mut HeldSlab) -> Option<Rest> {
         let HeldBuf { start: offset, buf, ahead, .. } = self.held.pop(slab)?;
         let frontier = self.frontier;
-        // It came ahead of the frontier and is in order now: its bytes are released only here.
+        // The buffer came ahead of the frontier and is in order now: its bytes are released only here.
         let released = if ahead && offset < frontier { buf.len() } else { 0 };
         Some(Rest { offset, buf, frontier, released })
     }
@@ -120,7 +120,7 @@ impl Reassembly {
     }
 }
 
-/// A buffer of FPDUs that came during startup.
+/// A buffer of FPDUs that arrived during startup.
 pub(super) struct Rest {
     pub(super) offset: u64,
     pub(super) buf: Mbuf,

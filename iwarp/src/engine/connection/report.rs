@@ -1,4 +1,4 @@
-//! What the user of a connection is told.
+//! The reports to the user of a connection.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,16 +10,16 @@ use crate::verbs::{CmEventKind, CmShared, ConnectionError, TerminateReport};
 
 /// The user of a connection: whether it still gets events.
 pub(super) enum User {
-    /// It does not know of the connection, which a listener has accepted.
+    /// The user does not know of the connection, which a listener has accepted.
     Unaware,
-    /// It has this identifier.
+    /// The user has this identifier.
     Known(Arc<CmShared>),
-    /// It gets no more events.
+    /// The user gets no more events.
     Done,
 }
 
 impl User {
-    /// The identifier of a user that is still told something.
+    /// The identifier of a user that still gets events.
     #[inline]
     pub(super) fn id(&self) -> Option<&Arc<CmShared>> {
         match self {
@@ -28,7 +28,7 @@ impl User {
         }
     }
 
-    /// The user is told nothing more. Returns who it was.
+    /// Ends the reports to the user. Returns the user.
     pub(super) fn take(&mut self) -> Self {
         std::mem::replace(self, User::Done)
     }
@@ -51,9 +51,9 @@ pub(super) struct Report {
 pub(super) enum Announced {
     #[default]
     Nothing,
-    /// That it is in streaming mode.
+    /// The connection is in streaming mode.
     Streaming,
-    /// That it is established.
+    /// The connection is established.
     Established,
 }
 
@@ -62,7 +62,7 @@ pub(super) struct Announcement {
     pub(super) negotiated: Negotiated,
     pub(super) agreement: Agreement,
     pub(super) idle_timeout: Option<Duration>,
-    /// The user may send at once.
+    /// True if the user may send at once.
     pub(super) ready: bool,
 }
 

@@ -8,12 +8,12 @@ use tcp_lite::Instant;
 use crate::queues::QpShared;
 use crate::verbs::{CmShared, ConnParam};
 
-/// Which attempt of an initiator this is.
+/// The attempt of an initiator.
 pub(in crate::engine) enum Attempt {
     First,
-    /// The peer closed without a Reply: the first attempt fails unannounced, and the second one follows.
+    /// The peer closed without a Reply: the first attempt fails without an event, and the second one follows.
     Failed(Box<Retry>),
-    /// The second one, with revision 1. It has the deadline of the first.
+    /// The second attempt, with revision 1. It has the deadline of the first.
     Second {
         deadline: Instant,
     },

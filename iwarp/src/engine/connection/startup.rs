@@ -31,33 +31,33 @@ pub(super) struct Startup {
     pub(super) role: Role,
 }
 
-/// The part of this end in MPA startup.
+/// The role of this end in MPA startup.
 pub(super) enum Role {
-    /// It has sent the Request.
+    /// This end has sent the Request.
     Initiator(Initiating),
     /// The peer sends the Request.
     Responder(Box<Responder>, RequestState),
 }
 
-/// What an initiator keeps until the Reply has come.
+/// The state of an initiator until the Reply has arrived.
 pub(super) struct Initiating {
     pub(super) initiator: Box<Initiator>,
     pub(super) qp: Arc<QpShared>,
     pub(super) param: Box<ConnParam>,
 }
 
-/// How far the Request of the peer is.
+/// The state of the peer's Request.
 pub(super) enum RequestState {
-    /// It has not come. The options say which ones are allowed.
+    /// The Request has not arrived. The options say which Requests are allowed.
     Awaited(Box<ResponderOptions>),
-    /// The user decides on it. `offers_ib`: what the peer tells, if it offers InfiniBand's
+    /// The user decides on the Request. `offers_ib`: the peer's parameters, if it offers InfiniBand's
     /// semantics.
     Deciding { offers_ib: Option<RnrConfig> },
 }
 
 impl Initiating {
-    /// Begins on the TCP connection `conn`. Returns the Request, too. `None` is a defect: the call of the
-    /// user has checked the parameters.
+    /// Begins startup as initiator on the TCP connection `conn`. Also returns the Request. `None` means a
+    /// defect: the call of the user has checked the parameters.
     pub(super) fn new(
         (state, conn): (&EngineState, ConnId),
         (qp, param): (Arc<QpShared>, Box<ConnParam>),
@@ -77,8 +77,8 @@ impl Initiating {
 }
 
 impl Role {
-    /// A responder that waits for the peer's Request, and its deadline. `None` is a defect: the call of the
-    /// user has checked the options.
+    /// A responder that waits for the peer's Request, and its deadline. `None` means a defect: the call of
+    /// the user has checked the options.
     pub(super) fn await_request(options: Box<ResponderOptions>, now: Instant) -> Option<(Self, Instant)> {
         let deadline = now + duration(options.startup_timeout);
         let responder = Responder::listen(options.mpa_config(), deadline);
@@ -148,7 +148,7 @@ impl Startup {
         }
     }
 
-    /// Processes the bytes that have come in order.
+    /// Processes the bytes that have arrived in order.
     fn run(mut self: Box<Self>, base: &mut Base, state: &mut EngineState, guard: &EpochGuard<'_>) -> Phase {
         loop {
             let mut outcome = Ok(None);
@@ -182,7 +182,8 @@ impl Startup {
 
     // ---- responder ----
 
-    /// Receives the bytes of the Request, at this offset, that came in streaming mode, and then all others.
+    /// Receives the bytes of the Request, at this offset, that arrived in streaming mode, and then all
+    /// others.
     pub(super) fn run_with(
         mut self: Box<Self>,
         base: &mut Base,
@@ -207,8 +208,8 @@ impl Startup {
         self.run(base, state, guard)
     }
 
-    /// The peer's Request is complete. The user has to decide. Breaks with the next phase, if startup is over
-    /// at once.
+    /// Called when the peer's Request is complete, and the user has to decide. Breaks with the next phase if
+    /// startup ends at once.
     fn on_request(
         mut self: Box<Self>,
         base: &mut Base,
@@ -234,7 +235,7 @@ impl Startup {
                 return ControlFlow::Continue(self);
             }
         };
-        // TCP has lost the connection meanwhile. Its last event follows, and ends this.
+        // TCP has lost the connection meanwhile. Its last event follows, and ends startup.
         let Some(info) = state.tcp.info(base.conn) else { return ControlFlow::Continue(self) };
         // RFC 5044 section 7.1.2 (MPA-204): no more private data than the application has room for.
         if request.private_data.len() > options.max_private_data {
@@ -341,7 +342,7 @@ impl Startup {
         base.send_frame(state, &reply);
         let idle_timeout = param.idle_timeout;
         let rdma = if matches!(negotiated.rtr, Rtr::Expect(_)) {
-            // It is announced when the RTR has come.
+            // The connection is announced when the RTR has arrived.
             base.timers.set_deadline(deadline);
             let announcement =
                 Announcement { negotiated: negotiated.clone(), agreement, idle_timeout, ready: true };
@@ -385,7 +386,7 @@ impl Startup {
                 }
                 debug_assert!(false, "a connection that began with MPA has no streaming mode");
             }
-            // The user has decided, or knows that it is too late.
+            // The user has decided, or knows that the time is over.
             Reject::ByUser { stays_open: false, .. } | Reject::NotInTime => base.user = User::Done,
             // A connection that a listener accepted has no user yet. Otherwise the user gets the error when
             // the connection closes.
@@ -397,7 +398,7 @@ impl Startup {
         self.close(base, state)
     }
 
-    /// The user has not decided in time: rejects the Request.
+    /// Rejects the Request, because the user has not decided in time.
     fn decision_timeout(self: Box<Self>, base: &mut Base, state: &mut EngineState) -> Phase {
         if !base.user.id().is_some_and(|id| id.expire()) {
             return Phase::Startup(self);
@@ -458,7 +459,7 @@ impl Startup {
                     base.qp = None;
                     return Streaming::enter(base, state, plain, reassembly);
                 }
-                // As at the end of a connection: first the identifier is over, then the user is told.
+                // As at the end of a connection: first the identifier is set over, then the user is told.
                 if let User::Known(id) = base.user.take() {
                     id.set_over(Some(ConnectionError::Rejected));
                     id.announce(None, kind);
@@ -501,7 +502,7 @@ impl Startup {
 
     // ---- for tests ----
 
-    /// Whether the user and the deadline are those of this phase. Returns what it holds.
+    /// Checks that the user and the deadline match this phase. Returns the slots that the phase holds.
     pub(super) fn check(&self, base: &Base, state: &EngineState) -> Check<Holdings> {
         let (is_known, has_deadline) = (base.user.id().is_some(), base.timers.deadline().is_some());
         match &self.role {
@@ -558,8 +559,8 @@ enum StartupEvent {
     Request(ConnectRequest),
 }
 
-/// Keeps the event or the fault of a step in `outcome`. Returns how many bytes the step has consumed. A step
-/// without an event copies nothing, although there is room for private data in it.
+/// Stores the event or the fault of a step in `outcome`. Returns how many bytes the step has consumed. A step
+/// without an event copies nothing, although an event has room for private data.
 #[inline]
 fn keep<E>(
     step: Result<Step<E>, StartupFault>,
@@ -583,12 +584,12 @@ fn keep<E>(
 // The caller checks the length of private data with room for these bytes.
 const _: () = assert!(AGREEMENT_BYTES >= agreement::OFFER_BYTES);
 
-/// What this end tells its peer for messages that find no receive request.
+/// The parameters of this end for messages that find no receive request.
 fn own_rnr(param: &ConnParam) -> RnrConfig {
     RnrConfig { min_rnr_timer: param.min_rnr_timer, rnr_retry: param.rnr_retry }
 }
 
-/// What the ends have agreed to. `peer_rnr`: what the peer has told, if both want InfiniBand's semantics.
+/// The agreement of both ends. `peer_rnr`: the peer's parameters, if both ends want InfiniBand's semantics.
 fn agreement_of(peer_rnr: Option<RnrConfig>, param: &ConnParam) -> Agreement {
     Agreement { peer_rnr, rnr_timeout: param.rnr_timeout, outlives_peer: param.outlives_peer }
 }

@@ -1,8 +1,8 @@
 //! Streaming mode before MPA, and the switch to MPA (RFC 5044 sections 7.1, 7.1.3, 7.1.5).
 //!
-//! The switch loses no byte. Bytes that the user has sent go before our startup frame. Bytes that the user
-//! has not read belong to the peer's startup frame. Positions of FPDUs and markers count from the end of the
-//! startup frames.
+//! The switch loses no byte. Bytes that the user has sent are sent before our startup frame. Bytes that the
+//! user has not read belong to the peer's startup frame. Positions of FPDUs and markers count from the end of
+//! the startup frames.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -30,8 +30,8 @@ pub(super) struct Streaming {
     plain: Arc<PlainBytes>,
     pub(super) reassembly: Reassembly,
     peer_closed: bool,
-    /// FIN follows the bytes that the user has sent. So many bytes had the peer acknowledged when the
-    /// deadline was set.
+    /// `Some` if FIN follows the bytes that the user has sent: the number of bytes that the peer had
+    /// acknowledged when the deadline was set.
     pub(super) closing: Option<u64>,
 }
 
@@ -120,7 +120,7 @@ impl Streaming {
                 }
                 None => debug_assert!(false, "streaming mode has no deadline before its close"),
             },
-            // A close has a deadline of its own.
+            // A close has its own deadline.
             Event::IdleCheck | Event::Disconnect if self.closing.is_some() => {}
             Event::IdleCheck => {
                 if base.has_idled(state) {
@@ -176,13 +176,13 @@ impl Streaming {
         }
     }
 
-    /// The user closes: FIN follows the bytes that it has sent.
+    /// The user closes: FIN follows the bytes that the user has sent.
     fn begin_close(&mut self, base: &mut Base, state: &mut EngineState) {
         self.closing = Some(base.set_close_deadline(state));
         base.activate(state);
     }
 
-    /// Why MPA cannot start any more, if so.
+    /// The reason why MPA cannot start any more, if there is one.
     fn prevents_start(&self) -> Option<ConnectionError> {
         if self.closing.is_some() {
             // Another thread of the user has closed the connection at the same time.
@@ -219,7 +219,7 @@ impl Streaming {
         let startup = Startup::new(Role::Initiator(initiating), reassembly);
         if !plain.take_unread().is_empty() {
             // RFC 5044 section 7.1 (MPA-134): both ends start MPA at the same byte. A byte before the Reply
-            // is not of MPA: the peer does not know that it is the responder.
+            // does not belong to MPA: the peer does not know that it is the responder.
             let error = ConnectionError::Startup(StartupFault::EarlyBytes);
             return startup.fail_startup(base, state, error);
         }
@@ -229,8 +229,8 @@ impl Streaming {
         Phase::Startup(startup)
     }
 
-    /// The user starts MPA as responder, after position `after` of its stream. The bytes that it has not read
-    /// are the beginning of the Request.
+    /// The user starts MPA as responder, after position `after` of its stream. The bytes that the user has
+    /// not read are the beginning of the Request.
     fn start_responder(
         self: Box<Self>,
         base: &mut Base,
@@ -260,7 +260,8 @@ impl Streaming {
         startup.run_with(base, state, guard, (next - unread.len() as u64, &unread))
     }
 
-    /// Whether the user and the deadline are those of this phase; for tests. Returns what it holds.
+    /// Checks that the user and the deadline match this phase; for tests. Returns the slots that the phase
+    /// holds.
     pub(super) fn check(&self, base: &Base, state: &EngineState) -> Check<Holdings> {
         let has_deadline = base.timers.deadline().is_some();
         let is_same = base.plain.as_ref().is_some_and(|plain| Arc::ptr_eq(plain, &self.plain));
@@ -272,7 +273,7 @@ impl Streaming {
     }
 }
 
-/// Tells the user, or that of the `listener`, of the connection to the peer at `remote`.
+/// Reports the connection to the peer at `remote` to the user, or to the user of the `listener`.
 fn announce(
     base: &mut Base,
     state: &mut EngineState,

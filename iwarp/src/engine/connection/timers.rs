@@ -32,7 +32,7 @@ impl Timers {
         Self { deadline: deadline.into(), idle_timeout: FOR_EVER, idle_check: Deadline::NONE }
     }
 
-    /// The next of them.
+    /// The next of the two times.
     #[inline]
     pub(super) fn next(&self) -> Deadline {
         self.deadline.min(self.idle_check)
@@ -48,12 +48,12 @@ impl Timers {
         self.deadline = deadline.into();
     }
 
-    /// The phase has no deadline.
+    /// Removes the deadline of the phase.
     pub(super) fn clear_deadline(&mut self) {
         self.deadline = Deadline::NONE;
     }
 
-    /// Whether the deadline of the phase has passed. It is reported once.
+    /// Whether the deadline of the phase has passed. Returns `true` once.
     pub(super) fn take_due(&mut self, now: Instant) -> bool {
         take_if_passed(&mut self.deadline, now)
     }
@@ -70,12 +70,12 @@ impl Timers {
         self.idle_check = if watches { (now + self.idle_timeout).into() } else { Deadline::NONE };
     }
 
-    /// Watches no more, until [`rewatch_idle`](Self::rewatch_idle).
+    /// Stops watching, until [`rewatch_idle`](Self::rewatch_idle).
     pub(super) fn unwatch_idle(&mut self) {
         self.idle_check = Deadline::NONE;
     }
 
-    /// Whether to check now whether the connection was idle for too long. It is reported once.
+    /// Whether it is time to check whether the connection was idle for too long. Returns `true` once.
     pub(super) fn take_idle_check(&mut self, now: Instant) -> bool {
         take_if_passed(&mut self.idle_check, now)
     }
@@ -93,12 +93,12 @@ impl Timers {
 }
 
 impl RnrTimers {
-    /// A message of the peer may wait so long; `None`: for ever.
+    /// The timers of a connection where a message of the peer may wait for `timeout`; `None`: for ever.
     pub(super) fn new(timeout: Option<Duration>) -> Self {
         Self { timeout: timeout.map_or(FOR_EVER, duration), peer_since: Deadline::NONE, peer: Deadline::NONE }
     }
 
-    /// Until when a message of the peer may wait that has come now, unless that is for ever.
+    /// The time until which a message of the peer that arrives now may wait; `None`: for ever.
     pub(super) fn limit(&self, now: Instant) -> Option<Instant> {
         (self.timeout < FOR_EVER).then(|| now + self.timeout)
     }
@@ -109,27 +109,27 @@ impl RnrTimers {
         self.peer
     }
 
-    /// The peer has no receive request for a message of this end, which may wait for this time in all;
-    /// `None`: for ever.
+    /// Called when the peer has no receive request for a message of this end, which may wait for `time` in
+    /// total; `None`: for ever.
     pub(super) fn peer_is_not_ready(&mut self, now: Instant, time: Option<tcp_lite::Duration>) {
         let since = self.peer_since.get().unwrap_or(now);
         self.peer_since = since.into();
         self.peer = time.map(|time| since + time).into();
     }
 
-    /// The peer takes messages of this end.
+    /// Called when the peer takes messages of this end.
     pub(super) fn peer_takes(&mut self) {
         (self.peer_since, self.peer) = (Deadline::NONE, Deadline::NONE);
     }
 
-    /// Whether that message fails now. It is reported once.
+    /// Whether that message fails now. Returns `true` once.
     pub(super) fn take_peer_due(&mut self, now: Instant) -> bool {
         take_if_passed(&mut self.peer, now)
     }
 }
 
-/// Converts to the stack's type. A duration beyond the range of its instants becomes a very long one: a sum
-/// must not wrap into the past.
+/// Converts to the stack's type. A duration beyond the range of the stack's instants becomes a very long one,
+/// so that a sum does not wrap into the past.
 pub(super) fn duration(duration: Duration) -> tcp_lite::Duration {
     u64::try_from(duration.as_micros()).map_or(FOR_EVER, tcp_lite::Duration::from_micros).min(FOR_EVER)
 }

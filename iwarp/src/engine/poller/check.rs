@@ -43,7 +43,7 @@ impl Poller {
 
 #[cfg(test)]
 impl Poller {
-    /// Its only connection, to break it.
+    /// The engine's only connection, so that a test can break it.
     pub(in crate::engine) fn only_connection(&mut self) -> (&mut Connection, &EngineState) {
         let mut connections = self.connections.iter_mut().flatten();
         let connection = connections.next().expect("a connection");

@@ -1,4 +1,4 @@
-//! Commands to the engine: connections that users begin and end, and listeners.
+//! Commands to the engine: users open and close connections, and add and remove listeners.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -25,8 +25,8 @@ impl Poller {
         let EngineState { handle, tx_scheduler, .. } = &mut self.state;
         let doorbells = handle.doorbells();
         let mut activate = |slot: usize, connection: Option<&Option<Box<Connection>>>| {
-            // As `Connection::activate`. A doorbell of a connection that has ended rings for nobody, or for
-            // the next one in its slot.
+            // As `Connection::activate`. The doorbell of a connection that has ended has no effect, or rings
+            // for the next connection in its slot.
             if let Some(Some(_)) = connection {
                 tx_scheduler.begin(slot as u32);
             }
@@ -178,7 +178,7 @@ impl Poller {
         }
     }
 
-    /// Begins the second attempts of connections whose first one has failed.
+    /// Begins the second attempts of connections whose first attempt has failed.
     #[inline]
     pub(super) fn begin_retries(&mut self, guard: &EpochGuard<'_>) {
         while let Some(retry) = self.retries.pop() {

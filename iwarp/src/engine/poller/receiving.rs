@@ -7,20 +7,20 @@ use tcp_lite::{Ahead, ConnId, Received};
 use super::{PREFETCH_DISTANCE, Poller};
 use crate::memory::EpochGuard;
 
-/// Bursts received in one poll at most. More bursts give more throughput; fewer let doorbells and timers wait
-/// less.
+/// Maximum number of bursts received in one poll. More bursts give more throughput; with fewer, doorbells and
+/// timers wait less.
 const MAX_BURSTS: usize = 4;
 
 /// After a burst of fewer frames the port is not asked again in this poll: it has no more frames, or the
-/// frames are superframes, which are enough work. A device may return fewer frames than it has, but not as
-/// few as a quarter of a burst.
+/// frames are superframes, which are enough work. A device may return fewer frames than it has, but at least
+/// a quarter of a burst.
 const SHORT_BURST: usize = dp::BURST / 4;
 
-/// From this number of connections on, the state that a frame needs is prefetched. The state of fewer
-/// connections stays in the cache.
+/// Minimum number of connections for prefetching the state that a frame needs. The state of fewer connections
+/// stays in the cache.
 const PREFETCH_MIN_CONNECTIONS: usize = 128;
 
-/// The frames of a burst that lies in reverse order: to take the last one costs less than to drain a vector.
+/// The frames of a burst in reverse order: taking the last one costs less than draining a vector.
 struct Frames<'a>(&'a mut Burst);
 
 impl Iterator for Frames<'_> {
@@ -44,7 +44,8 @@ impl Poller {
     pub(super) fn receive(&mut self, guard: &EpochGuard<'_>) -> bool {
         let clock_us = self.clock_us();
         let mut busy = false;
-        // Only its place moves: a burst by value is half a kilobyte. It is here in each poll.
+        // Only the box moves: a burst by value is half a kilobyte. The box is present at the start of each
+        // poll.
         let mut burst = self.rx.take().unwrap_or_default();
         for _ in 0..MAX_BURSTS {
             let count = profile::within(Layer::PortRx, || self.port.rx_burst(clock_us, &mut burst));
@@ -64,8 +65,8 @@ impl Poller {
         busy
     }
 
-    /// Receives what engines of other queues have handed over, and from the queues of those that are gone.
-    /// Lets the others see what was handed to them.
+    /// Receives the frames that engines of other queues have handed over, and frames from the queues of
+    /// engines that are gone. Makes frames visible that were handed to other engines.
     #[inline(never)]
     fn receive_for_queues(&mut self, guard: &EpochGuard<'_>, burst: &mut Burst) -> bool {
         let mut busy = false;
@@ -111,7 +112,7 @@ impl Poller {
         }
     }
 
-    /// Bytes arrived, which is the usual event.
+    /// Handles received bytes, the usual event.
     #[inline]
     fn on_received(&mut self, guard: &EpochGuard<'_>, conn: ConnId, received: Received) {
         let slot = conn.slot();
@@ -125,16 +126,16 @@ impl Poller {
         }
     }
 
-    /// Prefetches what frame `next` of a burst and some frames after it need, except for the first `fetched`
-    /// frames. Returns the number of frames that are prefetched now.
+    /// Prefetches the state that frame `next` of a burst and some frames after it need, except for the first
+    /// `fetched` frames. Returns the number of frames that are prefetched now.
     ///
-    /// Never inlined: few connections do not need it.
+    /// Never inlined: with few connections it is not needed.
     #[inline(never)]
     fn fetch_ahead(&mut self, ahead: &Ahead, next: usize, fetched: usize) -> usize {
         for n in fetched.max(next)..=next + PREFETCH_DISTANCE {
             self.prefetch(self.state.tcp.slot_ahead(ahead, n));
         }
-        // Its connection, which leads to it, was prefetched some frames before.
+        // The connection, which refers to the stream, was prefetched some frames before.
         if let Some(slot) = self.state.tcp.slot_ahead(ahead, next + PREFETCH_DISTANCE / 2)
             && let Some(connection) = self.connection(slot)
         {

@@ -8,28 +8,29 @@ use super::super::tx_scheduler::TxScheduler;
 use super::{PREFETCH_DISTANCE, Poller};
 use crate::memory::EpochGuard;
 
-/// Bytes that queue pairs hand to TCP before frames are received again. It is less than one poll receives, so
-/// that a peer of the same kind keeps up and rings stay short.
+/// Maximum number of bytes that queue pairs hand to TCP before frames are received again. This is less than
+/// one poll receives, so that a peer of the same kind keeps up and rings stay short.
 const SEND_BYTES: usize = 128 << 10;
 
-/// Queue pairs that have just begun to send and go before all others in one poll. More would keep bulk
-/// senders waiting longer.
+/// Maximum number of queue pairs that have just begun to send and send before all others in one poll. With
+/// more, bulk senders would wait longer.
 const MAX_FRESH: usize = 16;
 
-/// Bytes that each of these hands to TCP before it joins the others. It is enough for all of a small message.
+/// Maximum number of bytes that each of these hands to TCP before it joins the others: enough for a whole
+/// small message.
 const FRESH_BYTES: usize = 16 << 10;
 
-/// Bursts sent in one poll at most, so that a poll ends even if TCP always has more to send.
+/// Maximum number of bursts sent in one poll, so that a poll ends even if TCP always has more to send.
 const MAX_TX_BURSTS: usize = 64;
 
 /// The progress of one pass over the queue pairs that have something to send.
 struct Pass {
-    /// How many of those that have just begun are still to send.
+    /// How many of the connections that have just begun to send still have to send.
     fresh: usize,
-    /// How often the others may still send. `None` before the first of them.
+    /// How often the other connections may still send. `None` before the first of them.
     tries: Option<usize>,
-    /// Bytes that may still be handed to TCP. They are counted as payload that is fetched from memory, which
-    /// is what sending costs: headers, Read Requests and the like count as nothing.
+    /// Bytes that may still be handed to TCP. Only payload that is fetched from memory counts, since that is
+    /// the cost of sending: headers, Read Requests and the like do not count.
     left: usize,
     /// A connection sent something, or had nothing to send.
     busy: bool,
@@ -45,7 +46,7 @@ impl Poller {
         acks.owed() + acks.owed_limits() > 0
     }
 
-    /// The part of a poll that sends what was posted, when the clock says `clock`.
+    /// The part of a poll that sends posted requests. `clock` is the time of the clock.
     pub(in crate::engine) fn send_posted(&mut self, clock: Instant, guard: &EpochGuard<'_>) {
         let _engine = profile::scope(Layer::Engine);
         self.set_time(clock);
@@ -54,8 +55,8 @@ impl Poller {
         self.step(guard, Self::send_frames);
     }
 
-    /// Lets queue pairs hand FPDUs to TCP, a limited number of bytes each: first those that have just begun,
-    /// then the others round robin.
+    /// Lets queue pairs hand FPDUs to TCP, a limited number of bytes each: first the queue pairs that have
+    /// just begun to send, then the others round robin.
     pub(super) fn send(&mut self, guard: &EpochGuard<'_>) -> bool {
         let (fresh, bulk) = self.state.tx_scheduler.waiting();
         if fresh + bulk == 0 {
@@ -75,7 +76,7 @@ impl Poller {
         pass.busy
     }
 
-    /// The connection that sends next, and how many bytes.
+    /// The connection that sends next, and its number of bytes.
     #[inline]
     fn next_sender(&mut self, pass: &mut Pass) -> Option<(u32, usize)> {
         let quantum_bytes = self.state.config.quantum_bytes;
@@ -88,8 +89,8 @@ impl Poller {
             }
             return Some((slot, quantum_bytes.min(FRESH_BYTES)));
         }
-        // Each queue pair sends once at least, or until the bytes are used up. One that is blocked leaves the
-        // ring.
+        // Each queue pair sends at least once, unless the bytes are used up before. A blocked queue pair
+        // leaves the ring.
         let (_, bulk) = self.state.tx_scheduler.waiting();
         if bulk == 0 || pass.left == 0 {
             return None;
@@ -103,9 +104,9 @@ impl Poller {
         Some((slot, quantum_bytes))
     }
 
-    /// Prefetches the state of connections that send later: that in `slot`, and those before it, which
-    /// `behind` finds. One part leads to the next, so each is prefetched when the one before it is in the
-    /// cache.
+    /// Prefetches the state of connections that send later: the one in `slot`, and those before it, which
+    /// `behind` finds. Each part of the state refers to the next, so a part is prefetched when the previous
+    /// one is in the cache.
     #[inline(never)]
     fn prefetch_senders(&self, slot: u32, behind: impl Fn(&TxScheduler, usize) -> Option<u32>) {
         self.prefetch(Some(slot as usize));
@@ -143,7 +144,7 @@ impl Poller {
     }
 
     /// Moves frames from the stack to the port, until there are none or the port's ring is full. A full port
-    /// gets no new frames until it has taken the ones that it refused.
+    /// gets no new frames until it has taken those that it refused.
     pub(super) fn send_frames(&mut self) -> bool {
         let clock_us = self.clock_us();
         let mut busy = false;

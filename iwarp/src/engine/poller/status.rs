@@ -1,4 +1,4 @@
-//! The state of the engine, for those that ask.
+//! The state of the engine, for threads that ask for it.
 
 use dp::LinkState;
 
@@ -6,7 +6,7 @@ use super::Poller;
 use crate::verbs::{ConnectionStatus, EngineStatus};
 
 impl Poller {
-    /// Its state at this time.
+    /// The state at this time.
     #[cold]
     pub(super) fn status(&self) -> EngineStatus {
         let info = self.port.info();
@@ -41,7 +41,8 @@ mod tests {
     use crate::engine::{Engine, EngineConfig};
     use crate::verbs::{Context, ContextConfig};
 
-    /// An engine that ends while its status is awaited is neither waited for nor called silent.
+    /// A thread that waits for the status of an engine stops waiting when the engine ends, and does not
+    /// report it as silent.
     #[test]
     fn an_engine_that_ends_is_not_waited_for() {
         let context = Context::new(ContextConfig::default()).unwrap();

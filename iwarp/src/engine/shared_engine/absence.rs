@@ -1,13 +1,13 @@
 //! For how long the thread of a shared engine stays away while callers poll.
 //!
-//! A caller that stops to poll, and does not say so, leaves the work undone until the thread looks again. But
-//! each look takes the CPU from the callers, where they have only one: some ten microseconds on a virtual
+//! If a caller stops polling without an announcement, the work is left undone until the thread checks again.
+//! But with only one CPU, each check takes the CPU from the callers: some ten microseconds on a virtual
 //! machine. So the thread stays away for longer, the longer callers have polled without a pause. The work
 //! then waits for at most an eighth of that time.
 
 use std::time::Duration;
 
-/// Callers poll without a pause if a turn takes at most this on average.
+/// Callers poll without a pause if a turn takes at most this time on average.
 const LONGEST_TURN: Duration = Duration::from_micros(10);
 
 /// The share of the time of polling for which the thread stays away.
@@ -49,7 +49,7 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// The absences while callers have this many turns in a millisecond.
+    /// The absences while callers take `turns` turns in a millisecond.
     fn absences(absence: &mut Absence, turns: u64) -> Vec<Duration> {
         let next = |_| absence.next(turns * absence.last.as_micros() as u64 / 1000);
         (0..100).map(next).collect()
@@ -72,7 +72,7 @@ mod tests {
     fn callers_that_come_seldom_are_looked_after() {
         let mut absence = Absence::new(MS, 8 * MS);
         assert!(absences(&mut absence, 99).iter().all(|one| *one == MS));
-        // Also after they have polled without a pause.
+        // This holds also after callers have polled without a pause.
         absences(&mut absence, 100);
         assert_eq!(absence.next(799), MS);
     }

@@ -1,6 +1,7 @@
-//! An engine without a thread: of the callers that wait, one takes the place of the thread.
+//! An engine without a thread: one of the waiting callers takes the place of the thread.
 //!
-//! The others wait for their descriptors alone. When the one leaves, another takes its place.
+//! The other callers only wait for their descriptors. When the serving caller leaves, another takes its
+//! place.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,9 +16,9 @@ use crate::queues::{Notifier, wait_any};
 pub(super) struct Callers {
     options: SharedOptions,
     port: Option<OwnedFd>,
-    /// A caller serves.
+    /// True while a caller serves.
     is_served: AtomicBool,
-    /// Says that perhaps nobody serves.
+    /// Notifies waiting callers that perhaps nobody serves.
     vacancy: Notifier,
 }
 
@@ -34,7 +35,7 @@ pub(super) fn is_readable(fd: BorrowedFd<'_>) -> bool {
 }
 
 impl Turned {
-    /// Serves, or waits beside a caller that does.
+    /// Serves, or waits while another caller serves.
     pub(super) fn serve_until_readable(&self, callers: &Callers, fd: BorrowedFd<'_>) -> io::Result<()> {
         while !self.stop.load(Ordering::SeqCst) && !is_readable(fd) {
             if !callers.is_served.swap(true, Ordering::SeqCst) {
@@ -77,7 +78,8 @@ mod tests {
         }
     }
 
-    /// Callers wait for descriptors of their own: each returns for its own, and one of the others serves on.
+    /// Each caller waits for its own descriptor and returns when that is readable. One of the others
+    /// continues to serve.
     #[test]
     fn of_the_callers_that_wait_one_serves_until_the_last_has_left() {
         let (port, _other) = pair(&LinkConfig::default());

@@ -1,9 +1,9 @@
 //! How callers give the polling back to the thread of a shared engine, which waits while they poll.
 //!
-//! A caller says that it will not come, *then* looks whether the thread waits, and calls it if so. The thread
-//! says that it is about to wait, *then* looks whether a caller has said so. A sequentially consistent fence
-//! is between the two steps of each, and fences have a total order: so one of them sees the other, and a
-//! thread that waits is called.
+//! A caller announces that it will not poll, *then* checks whether the thread waits, and calls the thread if
+//! so. The thread announces that it is about to wait, *then* checks for an announcement of a caller. Between
+//! the two steps of each is a sequentially consistent fence, and fences have a total order. So one of them
+//! sees the other's announcement, and a waiting thread is called.
 //!
 //! `tests/loom_handshakes.rs` compiles this file with loom's atomics and tries every interleaving.
 
@@ -11,9 +11,9 @@ use super::atomic::{AtomicBool, Ordering, fence};
 
 /// See the module.
 pub(crate) struct Handover {
-    /// Callers have said that they will not come.
+    /// True if callers have announced that they will not poll.
     given: AtomicBool,
-    /// The thread waits, or is about to.
+    /// True if the thread waits or is about to wait.
     stepped_back: AtomicBool,
 }
 
@@ -22,31 +22,31 @@ impl Handover {
         Self { given: AtomicBool::new(false), stepped_back: AtomicBool::new(false) }
     }
 
-    /// A caller will not come. Returns whether it has to call the thread.
+    /// Announces that a caller will not poll. Returns whether the caller has to call the thread.
     pub(crate) fn give(&self) -> bool {
         self.given.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         self.stepped_back.load(Ordering::Relaxed)
     }
 
-    /// Callers come again.
+    /// Withdraws the announcement: callers poll again.
     pub(crate) fn withdraw(&self) {
         self.given.store(false, Ordering::Relaxed);
     }
 
-    /// Whether callers have given the polling to the thread since it last asked.
+    /// Whether callers have given the polling to the thread since the last call.
     pub(crate) fn take(&self) -> bool {
         self.given.swap(false, Ordering::Relaxed)
     }
 
-    /// The thread is about to wait while callers poll. Returns whether it may.
+    /// Announces that the thread is about to wait while callers poll. Returns whether it may wait.
     pub(crate) fn step_back(&self) -> bool {
         self.stepped_back.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         !self.given.load(Ordering::Relaxed)
     }
 
-    /// The thread waits no more.
+    /// Announces that the thread no longer waits.
     pub(crate) fn return_from_waiting(&self) {
         self.stepped_back.store(false, Ordering::Relaxed);
     }

@@ -23,7 +23,7 @@ static MASK: [u8; 2 * ALIGN] = {
 /// of 8 that leaves at least one byte of a non-empty slice.
 ///
 /// # Safety
-/// `to..to + bytes.len()` is mapped and writable, and others access it at most through atomics and raw
+/// `to..to + bytes.len()` is mapped and writable, and other threads access it only through atomics and raw
 /// copies. If `bytes` is not empty, `to` is a multiple of 8.
 #[inline]
 pub(super) unsafe fn place(to: *mut u8, bytes: &[u8]) -> usize {
@@ -48,8 +48,9 @@ pub(super) unsafe fn place(to: *mut u8, bytes: &[u8]) -> usize {
 /// Copies `len` bytes from `from` on to `to`.
 ///
 /// # Safety
-/// `len` is a multiple of 16, and so is `to`. `to..to + len` is mapped and writable, and others access it
-/// at most through atomics and raw copies. `from..from + len` is initialised memory, which nobody writes.
+/// `len` is a multiple of 16, and so is `to`. `to..to + len` is mapped and writable, and other threads
+/// access it only through atomics and raw copies. `from..from + len` is initialised memory, which nobody
+/// writes.
 #[inline]
 unsafe fn whole_vectors(to: *mut u8, from: *const u8, len: usize) {
     // SAFETY: the caller promises `len` readable bytes at `from`, and as many writable ones at `to`, a
@@ -126,7 +127,7 @@ unsafe fn whole_vectors(to: *mut u8, from: *const u8, len: usize) {
 /// after them.
 ///
 /// # Safety
-/// `to..to + runs.len()` is mapped and writable, and others access it at most through atomics and raw
+/// `to..to + runs.len()` is mapped and writable, and other threads access it only through atomics and raw
 /// copies. If `runs` is not empty, `to` is a multiple of 16.
 pub(super) unsafe fn place_runs(to: *mut u8, runs: &mut Runs<'_>) -> *mut u8 {
     let count = runs.len().saturating_sub(1) / ALIGN;
@@ -146,10 +147,10 @@ pub(super) unsafe fn place_runs(to: *mut u8, runs: &mut Runs<'_>) -> *mut u8 {
 /// on both sides. Returns the address after the last one, and the number of bytes before the next gap.
 ///
 /// # Safety
-/// `count` is at least 1, and `to` a multiple of 16. `to..to + 16 * count` is mapped and writable, and
-/// others access it at most through atomics and raw copies. At `from` is initialised memory with
-/// `16 * count` bytes of content, which nobody writes: `front` of them are followed by a gap of
-/// `Stride::GAP` bytes, and each further `Stride::RUN` by another.
+/// `count` is at least 1, and `to` a multiple of 16. `to..to + 16 * count` is mapped and writable, and other
+/// threads access it only through atomics and raw copies. At `from` is initialised memory with `16 * count`
+/// bytes of content, which nobody writes: `front` of them are followed by a gap of `Stride::GAP` bytes, and
+/// each further `Stride::RUN` by another.
 unsafe fn vectors(to: *mut u8, mut from: *const u8, count: usize, mut front: usize) -> (*const u8, usize) {
     let mask = MASK.as_ptr().wrapping_add(ALIGN);
     // SAFETY: the caller promises `count` vectors of content at `from`. Vectors before a gap are loaded
@@ -262,7 +263,7 @@ unsafe fn vectors(to: *mut u8, mut from: *const u8, count: usize, mut front: usi
 /// Copies from `from` to `out`.
 ///
 /// # Safety
-/// `from..from + out.len()` is mapped and readable, and others access it at most through atomics and raw
+/// `from..from + out.len()` is mapped and readable, and other threads access it only through atomics and raw
 /// copies. The length is a multiple of 64. If it is not 0, `from` is a multiple of 8.
 pub(super) unsafe fn fetch(from: *mut u8, out: &mut [u8]) {
     if out.len() < BLOCK {

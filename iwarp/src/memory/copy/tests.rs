@@ -3,7 +3,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use super::{Stride, place};
 
 /// # Safety
-/// `from..from + out.len()` is mapped and readable, and others access it at most through atomics and raw
+/// `from..from + out.len()` is mapped and readable, and other threads access it only through atomics and raw
 /// copies.
 unsafe fn fetch(from: *const u8, out: &mut [u8]) {
     // SAFETY: without gaps all of `out` is content, for which the caller promises the bytes at `from`.
@@ -34,7 +34,7 @@ fn every_length_and_alignment_copies_exactly() {
     }
 }
 
-/// The content arrives and nothing beside it changes; what is behind it in memory is not looked at.
+/// The content arrives and no other byte changes; bytes behind the source are not read.
 #[test]
 fn copies_go_around_gaps_wherever_these_are() {
     let bytes: Vec<u8> = (0..1700_u32).map(|i| (i * 7 + i / 251) as u8 | 1).collect();

@@ -155,7 +155,7 @@ unsafe fn load_512(from: *const u8) -> __m512i {
     value
 }
 
-/// Bytes on their way to a CRC: loaded from the front, and stored to a sink as they were loaded.
+/// A cursor over bytes for a CRC: loads them from the front, and stores each loaded value to a sink.
 pub(super) struct Loader<S> {
     from: *const u8,
     sink: S,
@@ -168,9 +168,9 @@ impl<S: Sink> Loader<S> {
     /// The bytes of `from` at `at..len`.
     ///
     /// # Safety
-    /// `at` is at most `len`. While the value exists, `from..from + len` is mapped and readable, and others
-    /// access it at most through atomics and raw copies; `sink` has room for `len` bytes, which nobody else
-    /// accesses.
+    /// `at` is at most `len`. While the value exists, `from..from + len` is mapped and readable, and other
+    /// threads access it only through atomics and raw copies; `sink` has room for `len` bytes, which nobody
+    /// else accesses.
     #[inline(always)]
     pub(super) unsafe fn new(from: *const u8, sink: S, at: usize, len: usize) -> Self {
         Self { from, sink, at, len }
@@ -261,8 +261,8 @@ impl<S: Sink> Loader<S> {
 /// and four bytes. Returns the state of the CRC and the number of bytes.
 ///
 /// # Safety
-/// `from..from + len` is mapped and readable, and others access it at most through atomics and raw copies.
-/// `sink` has room for `len` bytes, which nobody else accesses during the call.
+/// `from..from + len` is mapped and readable, and other threads access it only through atomics and raw
+/// copies. `sink` has room for `len` bytes, which nobody else accesses during the call.
 #[inline]
 #[target_feature(enable = "sse4.2")]
 pub(super) unsafe fn append_head(state: u32, from: *const u8, sink: impl Sink, len: usize) -> (u32, usize) {
@@ -298,7 +298,7 @@ pub(super) fn append_front(state: u32, front: &Front) -> u32 {
     rest.map_or(state, |rest| _mm_crc32_u32(state, rest))
 }
 
-/// Adds as many zeros.
+/// Adds `zeros` zero bytes.
 #[inline]
 #[target_feature(enable = "sse4.2")]
 pub(super) fn append_zeros(state: u32, zeros: usize) -> u32 {

@@ -40,7 +40,7 @@ pub(super) fn append(state: u32, bytes: &[u8]) -> u32 {
 /// Copies `out.len()` bytes from `from` on, and continues the CRC `state` with the copied bytes.
 ///
 /// # Safety
-/// `from..from + out.len()` is mapped and readable, and others access it at most through atomics and raw
+/// `from..from + out.len()` is mapped and readable, and other threads access it only through atomics and raw
 /// copies.
 #[inline]
 #[target_feature(enable = "sse4.2,pclmulqdq,avx,avx512f,vpclmulqdq")]
@@ -73,8 +73,9 @@ pub(super) unsafe fn fetch_behind(
 /// Continues the CRC `state` with the bytes of `from` at `at..len`, and stores them to `sink`.
 ///
 /// # Safety
-/// `at` is at most `len`; `from..from + len` is mapped and readable, and others access it at most through
-/// atomics and raw copies; `sink` has room for `len` bytes, which nobody else accesses during the call.
+/// `at` is at most `len`; `from..from + len` is mapped and readable, and other threads access it only
+/// through atomics and raw copies; `sink` has room for `len` bytes, which nobody else accesses during the
+/// call.
 #[inline]
 #[target_feature(enable = "sse4.2,pclmulqdq,avx,avx512f,vpclmulqdq")]
 unsafe fn run(state: u32, from: *const u8, sink: impl Sink, at: usize, len: usize) -> u32 {

@@ -22,7 +22,7 @@ use super::{BLOCK_BYTES, Front, powers, short};
 
 /// Bytes of a word.
 const WORD: usize = size_of::<u64>();
-/// Most words of a lane.
+/// Maximum words of a lane.
 const MAX_WORDS: usize = 256;
 /// The length from which lanes are faster than the CRC instruction one by one.
 const MIN_BYTES: usize = short::MAX_BYTES + 1;
@@ -56,7 +56,7 @@ pub(super) fn append(state: u32, bytes: &[u8]) -> u32 {
     append_rest(state, bytes)
 }
 
-/// Adds fewer bytes than lanes are worth it.
+/// Adds bytes that are too few for lanes.
 #[inline]
 #[target_feature(enable = "sse4.2")]
 fn append_rest(state: u32, bytes: &[u8]) -> u32 {
@@ -107,7 +107,7 @@ fn by_words(words: usize) -> __m128i {
 /// also returns the partial Internet checksum of `out`.
 ///
 /// # Safety
-/// `from..from + out.len()` is mapped and readable, and others access it at most through atomics and raw
+/// `from..from + out.len()` is mapped and readable, and other threads access it only through atomics and raw
 /// copies.
 #[inline]
 #[target_feature(enable = "sse4.2,pclmulqdq,avx2")]
@@ -131,7 +131,7 @@ pub(super) unsafe fn fetch<const TALLY: bool>(state: u32, from: *const u8, out: 
 /// Copies `out.len()` bytes from `from` on. If `TALLY`, returns their sum for the Internet checksum.
 ///
 /// # Safety
-/// `from..from + out.len()` is mapped and readable, and others access it at most through atomics and raw
+/// `from..from + out.len()` is mapped and readable, and other threads access it only through atomics and raw
 /// copies.
 #[inline]
 #[target_feature(enable = "avx2")]

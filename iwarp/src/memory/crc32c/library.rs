@@ -27,7 +27,7 @@ pub(super) enum Library {
 }
 
 impl Library {
-    /// The crate for this CPU. The standard library keeps what it knows of the CPU, so this is a load.
+    /// The crate for this CPU. The standard library caches the CPU's features, so this costs one load.
     pub(super) fn here() -> Self {
         #[cfg(target_arch = "x86_64")]
         let is_crc32c = is_x86_feature_detected!("sse4.2");

@@ -1,12 +1,12 @@
 //! CRC32c (RFC 3385, Castagnoli's polynomial 0x11EDC6F41) of bytes: alone, or in the same pass that copies
 //! them.
 //!
-//! It belongs to this module because the copy is from registered memory, where every byte may change at any
-//! time. Each byte is loaded once, and the loaded value is both stored and added to the CRC. So the CRC
+//! The CRC belongs to `memory` because the copy is from registered memory, where every byte may change at
+//! any time. Each byte is loaded once, and the loaded value is both stored and added to the CRC. So the CRC
 //! matches the copy, even if others write meanwhile.
 //!
-//! It knows nothing of MPA: [`mpa::Crc32c`](crate::mpa::Crc32c) decides whether a CRC is used and how it is
-//! sent. CRCs are passed complemented, as they are compared and sent. 0 is the CRC of no bytes.
+//! This module knows nothing of MPA: [`mpa::Crc32c`](crate::mpa::Crc32c) decides whether a CRC is used and
+//! how it is sent. CRCs are passed complemented, as they are compared and sent. 0 is the CRC of no bytes.
 //!
 //! | file | what |
 //! |---|---|
@@ -217,7 +217,7 @@ unsafe fn fetch_behind_by_steps(
 /// Concurrent writes of others may be seen in part. Aligned words of 8 bytes are loaded at once.
 ///
 /// # Safety
-/// `from..from + out.len()` is mapped and readable, and others access it at most through atomics and raw
+/// `from..from + out.len()` is mapped and readable, and other threads access it only through atomics and raw
 /// copies.
 #[inline]
 pub(super) unsafe fn fetch(crc: u32, from: *const u8, out: &mut [u8]) -> u32 {
@@ -270,7 +270,7 @@ unsafe fn fetch_behind_guarded(
 /// As [`fetch`], under the guard if `guarded`. An error may leave a part copied.
 ///
 /// # Safety
-/// `from..from + out.len()` is mapped and readable, and others access it at most through atomics and raw
+/// `from..from + out.len()` is mapped and readable, and other threads access it only through atomics and raw
 /// copies.
 #[inline]
 pub(super) unsafe fn fetch_with_crc_from(
@@ -311,8 +311,8 @@ impl Method {
     /// As [`fetch`].
     ///
     /// # Safety
-    /// The CPU supports this method. `from..from + out.len()` is mapped and readable, and others access it at
-    /// most through atomics and raw copies.
+    /// The CPU supports this method. `from..from + out.len()` is mapped and readable, and other threads
+    /// access it only through atomics and raw copies.
     unsafe fn fetch(self, crc: u32, from: *const u8, out: &mut [u8]) -> u32 {
         #[cfg(target_arch = "x86_64")]
         if self != Self::Library && out.len() <= short::MAX_BYTES {
@@ -348,7 +348,7 @@ impl Method {
 
     /// As [`append`].
     ///
-    /// Never inlined: otherwise few bytes pay for the registers that the other methods need.
+    /// Never inlined: otherwise short runs of bytes pay for the registers that the other methods need.
     ///
     /// # Safety
     /// The CPU supports this method.

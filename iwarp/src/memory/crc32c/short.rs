@@ -5,7 +5,7 @@ use std::arch::x86_64::{_mm_crc32_u8, _mm_crc32_u32, _mm_crc32_u64};
 use super::Front;
 use super::bytes::{Loader, To, append_front, append_head, append_tail, append_zeros};
 
-/// Most bytes for which this is the fastest method.
+/// Maximum bytes for which this is the fastest method.
 pub(super) const MAX_BYTES: usize = 127;
 
 /// Continues the CRC `state`, which is not complemented, with `bytes`.
@@ -40,7 +40,7 @@ pub(super) fn append(state: u32, bytes: &[u8]) -> u32 {
 /// also returns the partial Internet checksum of `out`.
 ///
 /// # Safety
-/// `from..from + out.len()` is mapped and readable, and others access it at most through atomics and raw
+/// `from..from + out.len()` is mapped and readable, and other threads access it only through atomics and raw
 /// copies.
 #[inline]
 #[target_feature(enable = "sse4.2")]

@@ -44,7 +44,7 @@ fn methods_here() -> impl Iterator<Item = Method> {
     .filter_map(|(method, is_here)| is_here.then_some(method))
 }
 
-/// Room in front of and behind a copy, which has to stay as it is.
+/// Bytes before and after a copy, which have to stay unchanged.
 const MARGIN: usize = 80;
 
 /// One copy with CRC and one CRC alone, of `len` bytes of `source` from `from` on to `to` of `room`.
@@ -135,7 +135,7 @@ fn a_tally_is_the_sum_of_the_copy() {
     check_tally(&[0xff; 64_768], &mut [0; 64_768], &short, 0);
 }
 
-/// Ends the writer also when the test fails: the scope waits for it.
+/// Ends the writer even when the test fails, since the scope waits for it.
 struct StopOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for StopOnDrop<'_> {
@@ -144,7 +144,7 @@ impl Drop for StopOnDrop<'_> {
     }
 }
 
-/// While another thread changes the memory, the CRC is that of the bytes which were copied.
+/// While another thread changes the memory, the CRC matches the copied bytes.
 #[test]
 fn the_crc_fits_the_copy_while_others_write() {
     const WORDS: usize = 1200;
@@ -200,7 +200,7 @@ fn a_cpu_uses_its_own_method_before_a_library() {
     assert_eq!((best(), Some(best())), (Method::here(), methods_here().next()));
 }
 
-/// The one of another kind of CPU sums right, too.
+/// The crate for another kind of CPU is correct on this CPU, too.
 #[test]
 fn both_libraries_sum_every_length() {
     let source = noise(70_000);
@@ -215,7 +215,7 @@ fn both_libraries_sum_every_length() {
     }
 }
 
-/// With the CRC instruction of x86-64 `crc32c` is faster, with tables `crc-fast`.
+/// With the CRC instruction of x86-64 `crc32c` is faster; with tables `crc-fast` is.
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn the_library_follows_the_crc_instruction() {

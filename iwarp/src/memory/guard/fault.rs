@@ -23,12 +23,12 @@ thread_local! {
     static ACTIVE: Cell<*const Recovery> = const { Cell::new(null()) };
 }
 
-/// How many different handlers of the program ours can stand before.
+/// How many times our handler can be installed in front of a different handler of the program.
 const GENERATIONS: usize = 8;
 
-/// Our handlers. The program may install one of its own after ours, and may pass signals on from there to
-/// the handler that it found. So each time that ours is installed again it is another function, which passes
-/// on to the action that it took the place of. The chain then has no circle.
+/// Our handlers, one function per installation. The program may install its own handler after ours, and pass
+/// signals on to ours. So each new installation uses another function, which passes signals on to the action
+/// that it replaced. Then the chain of handlers has no cycle.
 static HANDLERS: [Handler; GENERATIONS] = [
     on_fault::<0>,
     on_fault::<1>,
@@ -40,14 +40,14 @@ static HANDLERS: [Handler; GENERATIONS] = [
     on_fault::<7>,
 ];
 
-/// The actions for the two signals before each of ours.
+/// For each of our handlers, the previous actions for the two signals.
 static PREVIOUS_SEGV: [Previous; GENERATIONS] = [const { Previous::new() }; GENERATIONS];
 static PREVIOUS_BUS: [Previous; GENERATIONS] = [const { Previous::new() }; GENERATIONS];
 
 /// The action for a signal before ours.
 struct Previous {
     action: OnceLock<libc::sigaction>,
-    /// It was for one signal only (`SA_RESETHAND`), and has handled it.
+    /// True once an action with `SA_RESETHAND` has handled its one signal.
     spent: AtomicBool,
 }
 
@@ -56,7 +56,7 @@ impl Previous {
         Self { action: OnceLock::new(), spent: AtomicBool::new(false) }
     }
 
-    /// Whether it is this action, or none yet.
+    /// True if unset, or set to this action.
     fn may_be(&self, action: &libc::sigaction) -> bool {
         self.action.get().is_none_or(|previous| {
             previous.sa_sigaction == action.sa_sigaction && previous.sa_flags == action.sa_flags
@@ -78,17 +78,17 @@ impl Previous {
 /// A signal that this thread passes on to a handler of the program.
 #[derive(Clone, Copy)]
 struct Passing {
-    /// Where the kernel has put its information.
+    /// Address of the kernel's `siginfo_t`.
     info: usize,
-    /// Where the stack was in our handler, which the kernel called.
+    /// The stack pointer of our handler, which the kernel called.
     stack: usize,
     /// The generation whose previous handler has it.
     generation: usize,
 }
 
 thread_local! {
-    /// The signal that was passed on last. It remains when a handler leaves by a jump. It has no destructor,
-    /// as [`ACTIVE`].
+    /// The signal that was passed on last. It remains when a handler leaves by a jump. Like [`ACTIVE`], this
+    /// has no destructor.
     static PASSING: Cell<Passing> = const { Cell::new(Passing { info: 0, stack: 0, generation: 0 }) };
 }
 
@@ -96,7 +96,7 @@ thread_local! {
 ///
 /// # Safety
 /// `access` may be abandoned at any access to these bytes: there it and the functions it calls own nothing
-/// that needs a drop, hold no lock, and leave no state that others rely on half changed.
+/// that needs a drop, hold no lock, and leave no state half changed on which other code relies.
 pub(super) unsafe fn attempt<F: FnMut()>(
     start: *const u8,
     len: usize,
@@ -140,7 +140,8 @@ fn replace(signal: c_int, previous: &[Previous; GENERATIONS]) -> std::io::Result
     if HANDLERS.iter().any(|handler| *handler as usize == old.sa_sigaction) {
         return Ok(());
     }
-    // The same action as before one of ours needs no new one. After so many others the program keeps its own.
+    // If one of our handlers already passes on to this action, no new one is installed. When all are used,
+    // the program keeps its own handler.
     let Some(generation) = previous.iter().position(|previous| previous.may_be(&old)) else { return Ok(()) };
     // Stored before our handler can run.
     let _ = previous[generation].action.set(old);
@@ -172,7 +173,7 @@ unsafe extern "C" fn on_fault<const GENERATION: usize>(
     unsafe { handle(GENERATION, signal, info, context) }
 }
 
-/// The handler of a generation. It is a function of its own, so that its frames are alike for all of them.
+/// The handler of a generation. It is a separate function, so that its frames are alike for all of them.
 ///
 /// # Safety
 /// As for [`on_fault`].

@@ -1,4 +1,4 @@
-//! What the kernel says of the mappings of this process.
+//! Queries the kernel about the mappings of this process.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -14,20 +14,20 @@ use crate::memory::access::RegisterError;
 
 const MAPS: &str = "/proc/self/maps";
 
-/// Bytes of memory whose pages are rather brought in than looked for in the list of mappings: a program with
-/// many mappings may register short memory often.
+/// Up to this many bytes, the pages are populated rather than looked up in the list of mappings: a program
+/// with many mappings may register short memory often.
 const SHORT: u64 = 256 << 10;
 
 /// The kernel's list of the mappings of this process.
 #[derive(Default)]
 pub(super) struct Maps {
-    /// Open as long as the value lives: to open it takes ten times as long as to ask.
+    /// Kept open, since opening it takes ten times as long as a query.
     file: OnceLock<File>,
-    /// The kernel is older than the question.
+    /// True if the kernel is older than `PROCMAP_QUERY`.
     cannot_ask: AtomicBool,
 }
 
-/// Why a way gives no answer, or the answer.
+/// The answer of a method; `None` if the method gives none.
 type Answer = Option<Result<(), RegisterError>>;
 
 impl Maps {
@@ -36,7 +36,7 @@ impl Maps {
         if let Some(answer) = self.query(wanted, writable) {
             return answer;
         }
-        // A page that cannot be brought in is named by the list.
+        // If a page cannot be populated, the list tells which one.
         if wanted.end - wanted.start <= SHORT && populate(wanted, writable) == Some(Ok(())) {
             return Ok(());
         }
@@ -52,7 +52,7 @@ impl Maps {
         }
         let maps = match self.file.get() {
             Some(maps) => maps,
-            // Another time there may be a descriptor for it.
+            // A later call may have a descriptor for it.
             None => self.file.get_or_init({
                 let maps = File::open(MAPS).ok()?;
                 || maps
@@ -165,7 +165,7 @@ fn advise(start: u64, len: usize, writable: bool) -> Result<(), i32> {
 }
 
 /// Whether the byte at `at`, in a mapping that may be read, can be read. The kernel reads it: a fault is an
-/// error of the call. True if the kernel does not say: the fault guard is there.
+/// error of the call. True if the kernel does not answer, since the fault guard protects the accesses.
 fn is_there(at: u64) -> bool {
     let mut byte = 0_u8;
     let local = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };

@@ -1,4 +1,4 @@
-//! Deframers whose parts disagree: the check finds each.
+//! Tests that [`Deframer::check`] finds each inconsistency of a deframer.
 
 use dp::Mempool;
 use dp::invariant::assert_found;

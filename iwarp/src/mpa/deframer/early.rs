@@ -39,7 +39,7 @@ struct FpduStart {
 enum Walk {
     /// A valid FPDU, for which there is a free slot.
     Found(FoundFpdu),
-    /// Bytes are missing. No later marker helps now.
+    /// Bytes are missing, and no later marker helps now.
     Incomplete,
     /// The FPDU at this position failed a check.
     Unsound(u64),
@@ -99,7 +99,7 @@ impl Search {
             }
             self.marker += marker::INTERVAL;
             // Only markers in the new bytes are left. The walk from the known position, or from the last
-            // marker before them, has found all that an earlier marker leads to.
+            // marker before them, has found every FPDU that an earlier marker leads to.
             if self.marker >= self.to || slab.buffers.at(self.slot).is_none() {
                 return None;
             }
@@ -108,10 +108,10 @@ impl Search {
         }
     }
 
-    /// The last FPDU that was found is placed: keeps what is needed of it and frees its bytes.
+    /// The last FPDU that was found is placed: keeps its header and frees its bytes.
     pub(super) fn mark_placed(&mut self, deframer: &mut Deframer, slab: &mut HeldSlab) {
         let Some(FoundFpdu { slot, extent }) = self.found.take() else { return };
-        // If one of these fails, the FPDU stays held, and comes again in order.
+        // If one of these steps fails, the FPDU stays held, and is handed up again in order.
         let Some(wire) = Wire::held(&slab.buffers, slot) else {
             return debug_assert!(false, "slot {slot} of an FPDU is free");
         };

@@ -65,16 +65,16 @@ impl Extent {
 
     /// Checks the CRC and then the markers of an FPDU whose bytes are all there.
     ///
-    /// An FPDU with a damaged marker and a wrong CRC has a wrong CRC.
+    /// An FPDU with a damaged marker and a wrong CRC is reported as one with a wrong CRC.
     pub(super) fn check(&self, wire: Wire<'_>, framing: Framing) -> Result<(), Unsound> {
         let wire = wire.narrow(self.start, self.end);
         let field = self.end - CRC_BYTES as u64;
         // RFC 5044 section 4.4 (MPA-095): the CRC covers the same bytes as the sender's.
-        // RFC 5044 section 4.1 (MPA-043): that includes the pad, which nothing else looks at.
+        // RFC 5044 section 4.1 (MPA-043): that includes the pad, which is not checked otherwise.
         let mut crc = if framing.crc { Crc32c::new() } else { Crc32c::unused() };
         let mut markers_sound = true;
         let sent = if let Some(bytes) = wire.front(self.start, self.end) {
-            // The usual case: it lies in one piece of memory.
+            // The usual case: the FPDU lies in one piece of memory.
             crc.update(&bytes[..bytes.len() - CRC_BYTES]);
             markers_sound = !framing.markers || self.markers_are_sound(wire, self.start, bytes);
             bytes.last_chunk().copied()

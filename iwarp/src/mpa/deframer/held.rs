@@ -1,10 +1,9 @@
 //! Received buffers that wait: in order for the rest of their FPDU, or beyond a hole.
 //!
-//! Of two buffers that adjoin each other, the one that came later is copied to the end of the one before it,
-//! or the one behind it is copied to its end, if that which is copied is at most half full and fits there. So
-//! of two adjacent buffers at least one is more than half full, or both together fill one, in whatever order
-//! they came. Small segments pin about as much memory as long ones, except for the first buffer after each
-//! hole.
+//! Of two buffers that adjoin each other, the second is copied to the end of the first if the copied buffer
+//! is at most half full and fits. So of two adjacent buffers at least one is more than half full, or the two
+//! together do not fit into one, in either order of arrival. Small segments pin about as much memory as long
+//! ones, except for the first buffer after each hole.
 
 use std::ops::Range;
 
@@ -22,8 +21,8 @@ pub(super) const MAX_EVICT_RANGES: usize = 16;
 /// Slots for held buffers, and for FPDUs that were placed early. All connections of an engine share
 /// them. [`new`](Self::new) allocates all memory.
 ///
-/// Each slot holds one buffer at least, so as many slots as the packet pool has buffers are always enough.
-/// When no slot for it is free, an FPDU is held instead of placed early.
+/// Each slot holds at least one buffer, so as many slots as the packet pool has buffers are always enough.
+/// When no slot for early FPDUs is free, an FPDU is held instead of placed early.
 #[derive(Debug)]
 pub struct HeldSlab {
     pub(super) buffers: RangeSlots<HeldBuf>,
@@ -36,12 +35,12 @@ impl HeldSlab {
         Self { buffers: RangeSlots::new(buffers), early: RangeSlots::new(early) }
     }
 
-    /// Buffer slots in use, and all buffer slots.
+    /// The number of buffer slots in use, and of all buffer slots.
     pub fn buffers(&self) -> (usize, usize) {
         (self.buffers.used(), self.buffers.capacity())
     }
 
-    /// Slots of early FPDUs in use, and all of them.
+    /// The number of slots of early FPDUs in use, and of all such slots.
     pub fn early_fpdus(&self) -> (usize, usize) {
         (self.early.used(), self.early.capacity())
     }
@@ -64,12 +63,12 @@ pub struct HeldBuf {
     pub start: u64,
     /// The bytes.
     pub buf: Mbuf,
-    /// It arrived ahead of the frontier, and the deframer has not seen the frontier pass it. TCP's budget
-    /// counts it until it is released.
+    /// True from an arrival ahead of the frontier until the deframer sees the frontier pass the buffer.
+    /// TCP's budget counts the buffer until it is released.
     pub ahead: bool,
     /// Bytes in it that were placed early (and released).
     pub(super) placed: usize,
-    /// Bytes of packet buffers that it pins, while it counts as ahead.
+    /// Bytes of packet buffers that the buffer pins, while it counts as ahead.
     pinned: usize,
 }
 
@@ -111,8 +110,8 @@ pub(crate) struct Taken {
 
 /// The held buffers of one connection in stream order, in slots of a [`HeldSlab`].
 ///
-/// A [`Deframer`](super::Deframer) has one. During startup there is no deframer: the engine has a list of its
-/// own, whose buffers the deframer gets afterwards. The owner has to [`clear`](Self::clear) it before it is
+/// A [`Deframer`](super::Deframer) has one. During startup there is no deframer: the engine keeps a list,
+/// whose buffers the deframer gets afterwards. The owner has to [`clear`](Self::clear) it before it is
 /// dropped.
 #[derive(Debug, Default)]
 pub struct HeldList {
@@ -132,8 +131,8 @@ impl HeldList {
         self.pinned
     }
 
-    /// Holds `buf`, whose first byte is at `start`. Bytes that are held already are cut off: the first copy
-    /// stays.
+    /// Holds `buf`, whose first byte is at `start`. Bytes that are held already are cut off `buf`: the first
+    /// copy stays.
     ///
     /// # Errors
     /// [`NoSlot`] when no slot is free.

@@ -11,7 +11,7 @@
 //! | file | what |
 //! |---|---|
 //! | `ulpdus.rs` | the ULPDUs in a received buffer |
-//! | `early.rs`, `early_fpdu.rs` | FPDUs beyond a hole, found by markers and lengths; what is kept of them |
+//! | `early.rs`, `early_fpdu.rs` | FPDUs beyond a hole, found by markers and lengths; their records |
 //! | `held.rs` | buffers that wait |
 //! | `fpdu.rs`, `ulpdu.rs` | one FPDU: its extent and its checks; views of it |
 //! | `ordered.rs` | the ordered lists of many connections in one set of slots |
@@ -49,7 +49,7 @@ pub struct Counters {
     pub fpdus: u64,
     /// FPDUs placed before a hole in front of them was filled.
     pub early_fpdus: u64,
-    /// ULPDU bytes of those.
+    /// ULPDU bytes of the early FPDUs.
     pub early_bytes: u64,
     /// FPDUs beyond a hole that failed a check. Each is checked again in order.
     pub early_unsound: u64,
@@ -68,8 +68,8 @@ pub struct Deframer {
     framing: Framing,
     /// Position of the next FPDU to hand up in order.
     next: u64,
-    /// The end of the FPDU at `next`, if it was found incomplete: before the frontier has come that far,
-    /// there is none to hand up in order. Otherwise it is not behind `next`.
+    /// The end of the FPDU at `next`, if it was found incomplete: before the frontier reaches this position,
+    /// no FPDU can be handed up in order. Otherwise at most `next`.
     wanted: u64,
     /// All bytes before this position have arrived.
     frontier: u64,
@@ -80,7 +80,7 @@ pub struct Deframer {
     known_start: u64,
     /// Bytes to return by the next [`Ulpdus::finish`].
     released: usize,
-    /// After an error, or after the caller ended reception: received bytes are dropped.
+    /// True after an error, and after the caller ended reception: received bytes are dropped.
     ended: bool,
     counters: Counters,
 }
@@ -110,8 +110,8 @@ impl Deframer {
     /// length field, and returns the bytes of these FPDUs. The rest of the buffer has to go to
     /// [`receive`](Self::receive), which takes any buffer and reports errors.
     ///
-    /// It takes nothing where there are markers, where anything is held, and from a buffer that is not next
-    /// in order.
+    /// This takes nothing if the stream has markers, if anything is held, or if the buffer is not next in
+    /// order.
     ///
     /// # Errors
     /// The first error of `each`. It ends reception.
@@ -213,9 +213,9 @@ impl Deframer {
         std::mem::take(&mut self.released)
     }
 
-    /// From which stream offset on the peer's bytes are not taken, if the stream ends now: behind the last
-    /// FPDU that was handed up in order. Once reception has ended, within that one, which the caller may have
-    /// refused.
+    /// The stream offset of the first byte of the peer that is not taken if the stream ends now: the end of
+    /// the last FPDU that was handed up in order. Once reception has ended, the offset is within that FPDU,
+    /// which the caller may have refused.
     pub const fn untaken_from(&self) -> u64 {
         self.origin + if self.ended { self.next.saturating_sub(1) } else { self.next }
     }
@@ -277,12 +277,12 @@ impl Deframer {
     }
 
     /// Holds bytes that cannot be handed up at once. With markers, starts a search for FPDUs beyond the hole
-    /// that they complete.
+    /// that these bytes complete.
     fn hold(&mut self, start: u64, buf: Mbuf, ahead: bool, slab: &mut HeldSlab) -> FpduSource {
         let before = buf.len();
         // TCP hands up no byte twice, so nothing is clipped: all of `start..start + before` is new.
         match self.held.insert(slab, start, buf, ahead) {
-            // One byte after the other costs little while their FPDU is incomplete.
+            // Bytes that arrive one by one cost little while their FPDU is incomplete.
             Ok(_) if !ahead && self.frontier < self.wanted && self.early.is_empty() => FpduSource::Nothing,
             Ok(_) if !ahead => FpduSource::Held,
             Ok(Some(slot)) if self.framing.markers => {

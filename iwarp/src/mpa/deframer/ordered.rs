@@ -25,11 +25,12 @@ struct RangeSlot<T> {
     prev: Option<u32>,
     /// The next slot of the list, or the next free slot.
     next: Option<u32>,
-    /// Of the first slot of a run the last one, and of the last one the first. Without meaning in others.
+    /// In the first slot of a run, the index of the last slot, and the reverse. Without meaning in other
+    /// slots.
     other_end: u32,
 }
 
-/// Slots that many lists share.
+/// The slots of many lists.
 #[derive(Debug)]
 pub(super) struct RangeSlots<T> {
     slots: Box<[RangeSlot<T>]>,
@@ -193,7 +194,7 @@ impl<T: StreamRange> RangeSlots<T> {
         Some(value)
     }
 
-    /// Makes one run of that which `left` ends and that which `right` begins, if they adjoin.
+    /// Joins the run that ends with `left` and the run that begins with `right`, if they adjoin.
     fn join(&mut self, left: Option<u32>, right: Option<u32>) {
         if self.adjoin(left, right)
             && let (Some(left), Some(right)) = (left, right)
@@ -203,7 +204,7 @@ impl<T: StreamRange> RangeSlots<T> {
         }
     }
 
-    /// Makes runs of what is before and behind slot `id`, which leaves its run.
+    /// Splits the run of slot `id`, which leaves it, into the runs before and behind that slot.
     fn part(&mut self, id: u32) {
         let (prev, next) = (self.prev(id), self.next(id));
         let before = prev.filter(|_| self.adjoin(prev, Some(id)));
@@ -220,7 +221,8 @@ impl<T: StreamRange> RangeSlots<T> {
         }
     }
 
-    /// The ends of the run in which `left` and `right` are: looks in both directions until it finds one.
+    /// The ends of the run in which `left` and `right` are: searches in both directions until it finds an
+    /// end.
     fn run_around(&self, mut left: u32, mut right: u32) -> (u32, u32) {
         loop {
             let (before, behind) = (self.prev(left), self.next(right));
@@ -248,7 +250,7 @@ impl<T: StreamRange> RangeSlots<T> {
         }
     }
 
-    /// Whether `taken` slots are in lists and all others in the chain of free ones.
+    /// Checks that `taken` slots are in lists, and all other slots in the chain of free slots.
     pub(super) fn check(&self, taken: usize) -> Check {
         ensure!(self.used == taken, "{} slots taken, {taken} in lists", self.used);
         let mut free = 0;
@@ -268,7 +270,7 @@ impl<T: StreamRange> RangeSlots<T> {
         Ok(())
     }
 
-    /// Whether `list` is chained both ways and in the order of positions. Returns how many slots it has.
+    /// Checks that `list` is chained both ways and in the order of positions. Returns how many slots it has.
     pub(super) fn check_list(&self, list: List) -> Check<usize> {
         let (mut at, mut before, mut end, mut count, mut first) = (list.head, None, 0, 0, None);
         while let Some(id) = at {

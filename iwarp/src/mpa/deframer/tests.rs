@@ -30,7 +30,7 @@ struct Bench {
     slab: HeldSlab,
     deframer: Deframer,
     seen: Vec<Seen>,
-    /// Reception ends with the first ULPDU in order.
+    /// True if reception ends with the first ULPDU in order.
     enough: bool,
 }
 
@@ -49,14 +49,14 @@ impl Bench {
         }
     }
 
-    /// `wire[from..to]` arrives; everything in front of `frontier` is there then. Gives what is released.
+    /// `wire[from..to]` arrives; then all bytes before `frontier` have arrived. Returns the released bytes.
     fn up(&mut self, wire: &[u8], from: usize, to: usize, frontier: usize) -> Result<usize, MpaError> {
         let mut buf = self.pool.alloc().unwrap();
         buf.append(to - from).unwrap().copy_from_slice(&wire[from..to]);
         self.receive(START + from as u64, buf, START + frontier as u64)
     }
 
-    /// Notes what comes; does not place early what begins with `n`.
+    /// Records the ULPDUs; does not place ULPDUs early that begin with `n`.
     fn receive(&mut self, offset: u64, buf: Mbuf, frontier: u64) -> Result<usize, MpaError> {
         let Self { slab, deframer, seen, .. } = self;
         let mut ulpdus = deframer.receive(offset, buf, frontier, slab);
@@ -114,8 +114,8 @@ fn seal(fpdu: &mut [u8]) {
     field.copy_from_slice(&crc.field());
 }
 
-/// The short way takes whole FPDUs from the front of a buffer that is next in order, and leaves all else as
-/// it was to the general way.
+/// `receive_whole` takes whole FPDUs from the front of a buffer that is next in order, and leaves all other
+/// bytes unchanged for `receive`.
 #[test]
 fn whole_fpdus_are_taken_from_the_front_of_the_next_buffer() {
     let (wire, ends) = stream(false, &[b"hello", b"you", b"world"]);
@@ -160,7 +160,7 @@ fn whole_fpdus_are_taken_from_the_front_of_the_next_buffer() {
     assert_eq!(whole(&mut Bench::new(true), &wire, 0, wire.len()), Ok(0));
 }
 
-/// An error of the user ends reception, as it does where ULPDUs are asked for.
+/// An error of the user ends reception, as with `Ulpdus`.
 #[test]
 fn an_error_of_the_user_ends_reception() {
     let (wire, _) = stream(false, &[b"hello", b"you"]);
@@ -197,8 +197,8 @@ fn an_fpdu_is_handed_up_at_its_last_byte() {
     }
 }
 
-// Proves MPA-273, MPA-124, MPA-129, MPA-280: several FPDUs in a segment; the CRC of the last one in a segment
-// of its own, as Linux siw sends it.
+// Proves MPA-273, MPA-124, MPA-129, MPA-280: several FPDUs in a segment; the CRC of the last one in its own
+// segment, as Linux siw sends it.
 #[test]
 fn segments_need_not_be_aligned() {
     let (wire, ends) = stream(false, &[b"one", b"two", b"three"]);

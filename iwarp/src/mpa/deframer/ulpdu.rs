@@ -41,7 +41,7 @@ impl<'a> Wire<'a> {
         Some(Self { start: slots.at(first)?.start, bytes: Bytes::Held(slots, first) })
     }
 
-    /// The bytes in `from..to` that are there, in slices with their positions.
+    /// The available bytes in `from..to`, in slices with their positions.
     pub(super) fn slices(self, from: u64, to: u64) -> Slices<'a> {
         let rest = match self.bytes {
             Bytes::Slice(bytes) => Pieces::Slice(Some(bytes)),
@@ -68,7 +68,7 @@ impl<'a> Wire<'a> {
         bytes.get(usize::try_from(from).ok()?..usize::try_from(to).ok()?)
     }
 
-    /// Whether all bytes in `from..to` are there.
+    /// Whether all bytes in `from..to` are available.
     pub(super) fn covers(self, from: u64, to: u64) -> bool {
         match self.bytes {
             Bytes::Slice(bytes) => self.start <= from && to <= self.start + bytes.len() as u64,
@@ -163,7 +163,7 @@ impl<'a> Iterator for Slices<'a> {
     }
 }
 
-/// A view of a ULPDU in received buffers. If CRCs are in use, its CRC is verified.
+/// A view of a ULPDU in received buffers. If CRCs are in use, the CRC of its FPDU is verified.
 ///
 /// RFC 5044 section 4.3 (MPA-076): markers, length, pad and CRC are not part of it.
 #[derive(Clone, Copy)]

@@ -21,17 +21,18 @@ use crate::mpa::MpaError;
 pub enum Deframed<'a> {
     /// The next one in the sender's order. Its bytes are not placed yet.
     InOrder(Ulpdu<'a>),
-    /// The next one in the sender's order. It came as [`Ahead`](Self::Ahead) before, and was placed then.
+    /// The next one in the sender's order. The ULPDU was handed up as [`Ahead`](Self::Ahead) before, and
+    /// placed.
     Placed {
         /// Its first bytes: 18, or all if it has fewer.
         head: &'a [u8],
         /// Bytes of the ULPDU.
         ulpdu_len: usize,
     },
-    /// One beyond a hole: ahead of the frontier. If the caller places its bytes, it has to call
-    /// [`Ulpdus::mark_placed`]: the bytes are freed, and the ULPDU comes again as [`Placed`](Self::Placed).
-    /// Otherwise it is held and comes as [`InOrder`](Self::InOrder). It may come as `Ahead` again before
-    /// that.
+    /// A ULPDU beyond a hole, ahead of the frontier. If the caller places its bytes, it has to call
+    /// [`Ulpdus::mark_placed`]: the bytes are freed, and the ULPDU is handed up again as
+    /// [`Placed`](Self::Placed). Otherwise it is held, and handed up as [`InOrder`](Self::InOrder). Before
+    /// that it may be handed up as `Ahead` again.
     Ahead(Ulpdu<'a>),
 }
 
@@ -52,7 +53,7 @@ pub struct Ulpdus<'a> {
 /// Where to look for the next FPDU.
 #[derive(Debug)]
 pub(super) enum FpduSource {
-    /// In a buffer that is not held. It begins at this position, at or before the next FPDU.
+    /// In a buffer that is not held. The buffer begins at this position, at or before the next FPDU.
     Buffer { start: u64, buf: Mbuf },
     /// In the held buffers.
     Held,
@@ -70,7 +71,7 @@ enum NextFpdu {
     InBuffer(Extent),
     /// A valid FPDU that begins in this slot.
     InSlot(u32, Extent),
-    /// One that was placed early and is in order now.
+    /// An FPDU that was placed early and is in order now.
     Placed(EarlyFpdu),
 }
 
@@ -125,7 +126,7 @@ impl<'a> Ulpdus<'a> {
         if !deframer.early.is_empty() {
             return None;
         }
-        // `next_of_any` reports what is wrong with it.
+        // `next_of_any` reports the error of the FPDU.
         if done < bytes.len() {
             return deframer.take_front(&bytes[done..]);
         }
@@ -145,7 +146,7 @@ impl<'a> Ulpdus<'a> {
         Ok(Deframed::InOrder(extent.ulpdu(Wire::slice(*start, buf.head()), self.deframer.framing)))
     }
 
-    /// Whether all of the buffer is handed up or held, and nothing else waits.
+    /// Whether the whole buffer is handed up or held, and nothing else waits.
     #[inline]
     fn is_used_up(&self) -> bool {
         let FpduSource::Buffer { start, buf } = &self.source else {
@@ -200,8 +201,8 @@ impl<'a> Ulpdus<'a> {
         Ok(())
     }
 
-    /// The caller has got all ULPDUs: counts what the frontier has passed. Without this, dropping `Ulpdus`
-    /// ends reception.
+    /// The caller has got all ULPDUs: counts the held bytes that the frontier has passed. Without this,
+    /// dropping `Ulpdus` ends reception.
     #[inline]
     fn settle(&mut self) {
         let Self { deframer, slab, .. } = self;
@@ -212,8 +213,8 @@ impl<'a> Ulpdus<'a> {
     /// A view of the FPDU.
     fn view(&mut self, found: NextFpdu) -> Result<Deframed<'_>, MpaError> {
         let framing = self.deframer.framing;
-        // RFC 5041 section 3 (DDP-034): a ULPDU beyond a hole is marked as such, and comes again in the
-        // sender's order.
+        // RFC 5041 section 3 (DDP-034): a ULPDU beyond a hole is marked as such, and is handed up again in
+        // the sender's order.
         match (found, &self.source) {
             (NextFpdu::Placed(early), _) => {
                 let early = self.placed.insert(early);
@@ -310,7 +311,7 @@ impl Deframer {
             return Ok(None);
         };
         if early.is_some_and(|early| early.start < extent.end) && extent.length_at < self.frontier {
-            // The lengths and a marker disagree. The bytes of the other FPDU are freed, so no CRC can say
+            // The lengths and a marker disagree. The bytes of the early FPDU are freed, so no CRC can show
             // which is wrong.
             return Err(MpaError::Marker { position });
         }
@@ -330,7 +331,7 @@ impl Deframer {
     }
 }
 
-/// A slot of a list holds no buffer.
+/// The error for a slot of a list that holds no buffer.
 #[cold]
 fn no_such_buffer() -> MpaError {
     MpaError::defect("a held buffer in each slot of a list")

@@ -220,7 +220,7 @@ fn for_payloads(mut check: impl FnMut(&UlpduHead, &Source<'_>, &[u8])) {
     }
 }
 
-/// An FPDU around a payload that stays where it is has the same bytes as one that is written whole.
+/// An FPDU around a payload that stays in place has the same bytes as an FPDU that is written as a whole.
 #[test]
 fn an_fpdu_around_its_payload_is_the_same_fpdu() {
     for_payloads(|head, source, payload| {
@@ -237,8 +237,8 @@ fn an_fpdu_around_its_payload_is_the_same_fpdu() {
     });
 }
 
-/// The framer sums the bytes of an FPDU with a CRC while it writes them. It writes one without a CRC in
-/// pieces, and sums nothing.
+/// The framer sums the bytes of an FPDU with a CRC while it writes them. It writes an FPDU without a CRC in
+/// pieces, and computes no sum.
 #[test]
 fn an_fpdu_is_tallied_as_it_is_framed() {
     for crc in [true, false] {
@@ -337,7 +337,7 @@ proptest! {
     }
 }
 
-/// Writes `bytes` as copies from registered memory do, and something into each gap, as they may.
+/// Writes `bytes` as copies from registered memory do, and arbitrary bytes into each gap, as these may.
 fn fill(room: Room<'_>, bytes: &[u8]) -> Result<(), ()> {
     match room {
         Room::Whole(room, crc) => crc.copy(room, bytes),

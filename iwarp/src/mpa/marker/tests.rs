@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What one byte of a direction is, found by walking there byte by byte.
+/// The kind of one byte of a direction, found by a walk byte by byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Byte {
     Marker,

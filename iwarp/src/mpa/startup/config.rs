@@ -15,7 +15,7 @@ pub enum Revision {
     Two,
 }
 
-/// What an endpoint asks for and allows.
+/// The settings that an endpoint requests and allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MpaConfig {
     /// M: asks the peer to send markers, so that out-of-order FPDUs can be placed. Linux siw refuses this.
@@ -30,9 +30,9 @@ pub struct MpaConfig {
     pub rtr: RtrKinds,
     /// Responder: name only one RTR kind in the Reply, in the order Write, Read, Send.
     pub single_rtr: bool,
-    /// How many Reads of the peer are served at a time. May be 0.
+    /// Maximum number of the peer's Reads that are served at a time. May be 0.
     pub ird: u16,
-    /// How many Reads are issued at a time. May be 0.
+    /// Maximum number of Reads that are issued at a time. May be 0.
     pub ord: u16,
     /// The limit to which `ird` is raised when the responder's ORD asks for it. Above it: code 6.
     pub max_ird: u16,

@@ -9,13 +9,14 @@ pub(super) struct FrameReader {
 }
 
 impl FrameReader {
-    /// Whether no byte of the frame has come yet.
+    /// Whether no byte of the frame has arrived yet.
     pub(super) fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// Takes bytes of the private data that do not complete it, and returns how many; `None`, and takes none,
-    /// if there are others. Nothing of them has to be checked: [`take`](Self::take) has checked the header.
+    /// Takes bytes if all belong to the private data and do not complete it, and returns how many; otherwise
+    /// takes none and returns `None`. These bytes need no check: [`take`](Self::take) has checked the
+    /// header.
     pub(super) fn take_private(&mut self, bytes: &[u8]) -> Option<usize> {
         if self.bytes.len() < HEADER_BYTES || bytes.len() >= self.lacking() {
             return None;

@@ -93,9 +93,9 @@ impl Initiator {
 
     /// Takes bytes of the stream, in order. The first of them has stream offset `offset`.
     ///
-    /// The bytes that are not consumed when the event comes are FPDUs that the responder sent early (accepted
-    /// only with [`MpaConfig::tolerate_early_fpdus`]), or the ULP's after a reject. After the event nothing
-    /// is consumed.
+    /// The bytes that are not consumed when the event is returned are FPDUs that the responder sent early
+    /// (accepted only with [`MpaConfig::tolerate_early_fpdus`]), or the ULP's after a reject. After the
+    /// event nothing is consumed.
     ///
     /// # Errors
     /// Code 4: the caller has to close the connection.
@@ -185,15 +185,15 @@ impl Initiator {
         let MpaConfig { ird, ord, max_ird, .. } = self.config;
         // An RTR by Read takes one IRD of the responder.
         let serves = reply.depths.ird > 0;
-        // RFC 6581 section 9.1 (MPA2-065, MPA2-072): ORD is at most the responder's IRD. It stays as it is
-        // when that is 0x3fff.
+        // RFC 6581 section 9.1 (MPA2-065, MPA2-072): ORD is at most the responder's IRD. It is unchanged if
+        // that IRD is 0x3fff.
         let ord = match reply.depths.ird {
             Depths::LEFT_TO_ULP => ord,
             served => ord.min(served),
         };
-        // RFC 6581 section 9.1 (MPA2-064, MPA2-074): IRD is at least the responder's ORD. It stays as it is
-        // when that is 0x3fff.
-        // RFC 6581 section 9.1 (MPA2-066): the connection ends when IRD cannot be raised so far.
+        // RFC 6581 section 9.1 (MPA2-064, MPA2-074): IRD is at least the responder's ORD. It is unchanged if
+        // that ORD is 0x3fff. RFC 6581 section 9.1 (MPA2-066): the connection ends when IRD cannot be raised
+        // so far.
         let ird = match reply.depths.ord {
             Depths::LEFT_TO_ULP => ird,
             wanted if wanted > max_ird => {

@@ -64,9 +64,9 @@ pub struct Negotiated {
     pub rx_markers: bool,
     /// CRCs are generated and checked in both directions.
     pub crc: bool,
-    /// How many Reads of the peer to serve at a time.
+    /// Maximum number of the peer's Reads to serve at a time.
     pub ird: u16,
-    /// How many Reads to issue at a time, at most.
+    /// Maximum number of Reads to issue at a time.
     pub ord: u16,
     /// The peer's depths, model and RTR kinds as it sent them; `None` if it sent none (revision 1).
     pub peer: Option<Enhanced>,

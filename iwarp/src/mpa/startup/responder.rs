@@ -19,7 +19,7 @@ pub struct ConnectRequest {
     pub markers: bool,
     /// The peer wants CRCs.
     pub crc: bool,
-    /// The peer will send an RTR. This end may send as soon as it has come.
+    /// The peer will send an RTR. This end may send once it has arrived.
     pub peer_to_peer: bool,
     /// The peer's depths as it sent them; `None` if it sent none.
     pub peer: Option<Depths>,
@@ -32,11 +32,11 @@ pub struct ConnectRequest {
 /// The terms on which the ULP accepts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Accept<'a> {
-    /// How many Reads to serve at a time, at most; `None`: as configured.
+    /// Maximum number of Reads to serve at a time; `None`: as configured.
     pub ird: Option<u16>,
-    /// How many Reads to issue at a time, at most; `None`: as configured.
+    /// Maximum number of Reads to issue at a time; `None`: as configured.
     pub ord: Option<u16>,
-    /// The smallest ORD with which the connection is of use.
+    /// The smallest ORD with which the ULP can use the connection.
     pub min_ord: u16,
     /// Whether to ask the peer for markers; `None`: as configured.
     pub markers: Option<bool>,
@@ -53,7 +53,7 @@ pub enum ResponderError {
     #[error("no request waits for an answer")]
     NoRequest,
     /// The peer serves fewer Reads than the ULP needs. The Request still waits, and the caller should
-    /// [`reject`](Responder::reject) it with that number.
+    /// [`reject`](Responder::reject) it with the number in `needed`.
     #[error("the peer serves fewer reads than the {needed} that are needed")]
     InsufficientIrd {
         /// [`Accept::min_ord`].
@@ -67,7 +67,7 @@ pub enum ResponderError {
 #[derive(Clone, Debug)]
 enum State {
     WaitRequest,
-    /// The ULP decides. It has the private data already.
+    /// The ULP decides. It has received the private data already.
     Decide {
         request: Frame,
         rx_start: u64,
@@ -112,7 +112,8 @@ impl Responder {
     pub fn receive(&mut self, offset: u64, bytes: &[u8]) -> Result<Step<ConnectRequest>, StartupFault> {
         let result = match self.state {
             State::WaitRequest => match self.reader.take_private(bytes) {
-                // Private data byte by byte costs little: a Request is large, and is not moved for each.
+                // Private data that arrives byte by byte costs little: the large Request is not moved for
+                // each byte.
                 Some(consumed) => return Ok(Step { consumed, event: None }),
                 None => self.read_request(offset, bytes),
             },

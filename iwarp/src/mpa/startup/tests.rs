@@ -13,7 +13,7 @@ mod responder;
 const DEADLINE: Instant = Instant::from_millis_const(1000);
 const LATER: Instant = Instant::from_millis_const(2000);
 
-/// Where the streams of these tests begin: startup may follow plain data.
+/// Stream offset at which the tests begin, since startup may follow plain data.
 const OFFSET: u64 = 77;
 
 /// Client-server with depths.
@@ -49,7 +49,7 @@ fn parse(bytes: &[u8], kind: FrameKind) -> Frame {
     }
 }
 
-/// Feeds a Reply and wants acceptance.
+/// Passes a Reply, which has to be accepted.
 fn accepted(config: MpaConfig, bytes: &[u8]) -> Negotiated {
     match start(config).receive(OFFSET, bytes).unwrap().event {
         Some(InitiatorEvent::Accepted(negotiated)) => negotiated,
@@ -57,7 +57,7 @@ fn accepted(config: MpaConfig, bytes: &[u8]) -> Negotiated {
     }
 }
 
-/// Feeds a Request, accepts it, and gives what was agreed with the Reply.
+/// Passes a Request and accepts it. Returns the negotiated settings and the Reply.
 fn answered(config: MpaConfig, bytes: &[u8]) -> (Negotiated, Frame) {
     let mut responder = listen(config);
     assert!(responder.receive(OFFSET, bytes).unwrap().event.is_some());

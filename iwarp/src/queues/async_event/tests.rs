@@ -50,7 +50,7 @@ fn objects_keep_what_finds_the_queue_full() {
     }
 }
 
-/// An object tells of an error before its last buffer, whatever the order, and with the cause.
+/// An object reports an error before its last buffer, in any order of the events, and with the cause.
 #[test]
 fn an_object_keeps_one_event_of_each_kind() {
     let events = queue(1);
@@ -82,7 +82,7 @@ fn an_object_keeps_one_event_of_each_kind() {
     assert_eq!(told(&events), [(QpFatal, 2), (CqError, 1)]);
 }
 
-/// The last state of a port is the one that is told last.
+/// The last reported event of a port is its last state.
 #[test]
 fn a_port_that_is_back_is_not_told_to_be_lost() {
     for last in [PortActive, PortError] {
@@ -97,7 +97,7 @@ fn a_port_that_is_back_is_not_told_to_be_lost() {
     }
 }
 
-/// What an object has kept goes with it, and is counted. What is in the queue stays.
+/// When an object is gone, the events that it has kept are lost, and counted. Events in the queue stay.
 #[test]
 fn what_a_gone_object_has_kept_is_lost() {
     let events = queue(2);
@@ -142,7 +142,7 @@ fn line(events: &AsyncEvents) -> Vec<u32> {
     line
 }
 
-/// Each object has a place, whichever came and went: a thread that adds an event allocates nothing.
+/// Each object always has a place, so a thread that adds an event allocates nothing.
 #[test]
 fn there_is_a_place_for_each_object() {
     let events = queue(1);
@@ -162,8 +162,8 @@ fn there_is_a_place_for_each_object() {
     }
 }
 
-/// Whoever leaves the line, from its front, its middle or its end, leaves the others in their order, and a
-/// later one stands behind them.
+/// If an object leaves the line, at its front, middle or end, the other objects keep their order, and a new
+/// one enters at the end.
 #[test]
 fn the_line_closes_behind_an_object_that_is_gone() {
     for gone in 1..5 {
@@ -212,7 +212,7 @@ fn a_handler_gets_what_waits_and_then_all_others() {
     assert_eq!(events.lost(), 0);
 }
 
-/// While threads add events a handler is set: it gets each event once, whether it waited or not.
+/// A handler that is set while threads add events gets each event once, including events that waited.
 #[test]
 fn no_event_is_missed_while_a_handler_is_set() {
     for _ in 0..200 {

@@ -7,7 +7,7 @@ use super::{Added, Completions};
 use crate::queues::WorkCompletion;
 use crate::queues::wqe::WqeCount;
 
-/// A work queue that completes somewhere.
+/// A work queue with its place at a completion queue.
 struct WorkQueue {
     place: u32,
     wqes: Arc<WqeCount>,
@@ -56,7 +56,7 @@ fn order_and_bound() {
     assert_eq!(queue.len(), 0);
 }
 
-/// Several at once enter as far as there is room, with one count.
+/// Several completions enter together as far as there is room, with one update of the count.
 #[test]
 fn several_at_once_fill_the_queue_and_the_rest_is_lost() {
     let (queue, work) = queue(3);
@@ -105,8 +105,8 @@ fn a_place_is_free_after_its_last_completion() {
     assert_eq!(queue.enter(second), place, "a work queue without completions leaves at once");
 }
 
-/// What a work queue has completed is taken out, wherever it lies in the ring, and what it completes later
-/// does not enter. The others stay in their order, and the room is free.
+/// The completions of a silenced work queue are removed from any place in the ring, and its later
+/// completions do not enter. The other completions keep their order, and the entries are free.
 #[test]
 fn a_work_queue_that_is_silent_has_no_completions() {
     for turned in 0..6 {
@@ -153,8 +153,8 @@ fn nothing_is_lost_under_load() {
     nothing_is_lost(500);
 }
 
-/// Three producers and two consumers are at work until `resizes` have succeeded: nothing is lost, doubled, or
-/// out of its producer's order.
+/// Three producers and two consumers are at work until `resizes` have succeeded: no completion is lost,
+/// doubled, or out of its producer's order.
 fn nothing_is_lost(resizes: u32) {
     let (queue, work) = queue(8);
     let (ring, work) = (Arc::new(queue), Arc::new(work));

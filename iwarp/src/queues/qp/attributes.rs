@@ -1,5 +1,5 @@
-//! The attributes of a queue pair that change: those that its user sets, as with `ibv_modify_qp`, and those
-//! that the ends of its connection agree on.
+//! The attributes of a queue pair that change: some are set by its user, as with `ibv_modify_qp`; on others
+//! the ends of its connection agree.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
@@ -13,9 +13,9 @@ const NOT_AGREED: u8 = 2;
 /// The user has set no [`Attributes::rnr_retry`].
 const UNSET: u8 = u8::MAX;
 
-/// See the module.
+/// The attributes of a queue pair that change.
 pub(crate) struct Attributes {
-    /// The rights that the peer's messages have at most: bits of [`Access`].
+    /// The maximum rights of the peer's messages: bits of [`Access`].
     remote_access: AtomicU32,
     /// ORD and IRD of the connection; `u32::MAX` before there is one. A Read or atomic needs an ORD of at
     /// least 1.
@@ -28,7 +28,7 @@ pub(crate) struct Attributes {
     ib_semantics: AtomicU8,
     /// True if the queue pair stays when the peer ends the connection.
     outlives_peer: AtomicBool,
-    /// How often a message is tried again that finds no receive request, or [`UNSET`].
+    /// Maximum retries of a message that finds no receive request, or [`UNSET`].
     rnr_retry: AtomicU8,
 }
 
@@ -45,7 +45,7 @@ impl Attributes {
         }
     }
 
-    /// A connection is to be made. Until the ends agree, `outlives_peer` counts if the user wants
+    /// Called before a connection is made. Until the ends agree, `outlives_peer` applies if the user wants
     /// InfiniBand's semantics.
     pub(crate) fn connecting(&self, ib_semantics: bool, outlives_peer: bool) {
         self.outlives_peer.store(ib_semantics && outlives_peer, Ordering::Release);
@@ -70,12 +70,12 @@ impl Attributes {
         self.ord.load(Ordering::Acquire) != 0
     }
 
-    /// The connection that is to be made is granted inbound Reads and atomics.
+    /// Grants inbound Reads and atomics to the connection that is about to be made.
     pub(super) fn grant_read_slots(&self, read_slots: Permit) {
         self.read_slots.store(read_slots.into_count() as u32, Ordering::Release);
     }
 
-    /// Returns the inbound Reads and atomics above `count` to the quota that they are from.
+    /// Returns the inbound Reads and atomics above `count` to `quota`, from which they were taken.
     pub(super) fn shrink_read_slots(&self, quota: &Quota, count: usize) {
         let left = u32::try_from(count).unwrap_or(u32::MAX);
         let fewer = |granted: u32| (granted > left).then_some(left);
@@ -108,7 +108,7 @@ impl Attributes {
         self.outlives_peer.load(Ordering::Acquire)
     }
 
-    /// Its user has ended it: it does not outlive that.
+    /// Called when the user has ended the connection: the queue pair does not stay.
     pub(crate) fn end_by_user(&self) {
         self.outlives_peer.store(false, Ordering::Release);
     }
@@ -118,18 +118,18 @@ impl Attributes {
         self.remote_access.store(access.bits(), Ordering::Relaxed);
     }
 
-    /// The rights that the peer's messages have at most.
+    /// The maximum rights of the peer's messages.
     #[inline]
     pub(crate) fn remote_access(&self) -> Access {
         Access::from_bits_truncate(self.remote_access.load(Ordering::Relaxed))
     }
 
-    /// Sets how often a message is tried again that finds no receive request at the peer.
+    /// Sets the maximum retries of a message that finds no receive request at the peer.
     pub(crate) fn set_rnr_retry(&self, retry: u8) {
         self.rnr_retry.store(retry, Ordering::Relaxed);
     }
 
-    /// The number of tries that was set.
+    /// The maximum retries, if set.
     pub(crate) fn rnr_retry(&self) -> Option<u8> {
         Some(self.rnr_retry.load(Ordering::Relaxed)).filter(|retry| *retry != UNSET)
     }
@@ -158,7 +158,7 @@ mod tests {
         }
     }
 
-    /// A queue pair outlives its peer where both its user and InfiniBand's semantics say so.
+    /// A queue pair outlives its peer only if its user asks for it and InfiniBand's semantics are in use.
     #[test]
     fn only_infinibands_semantics_outlive_a_peer() {
         for (ib_semantics, wanted) in [(false, false), (false, true), (true, false), (true, true)] {
@@ -174,7 +174,7 @@ mod tests {
         }
     }
 
-    /// The Reads that were granted come back when they are too many, each once.
+    /// Granted Reads beyond the agreed number are returned, each once.
     #[test]
     fn granted_reads_are_returned_once() {
         let (attributes, quota) = (Attributes::new(), Quota::new("", 100));

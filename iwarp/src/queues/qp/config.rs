@@ -1,4 +1,4 @@
-//! The configuration of a queue pair: what is fixed when it is created.
+//! The configuration of a queue pair, which is fixed when it is created.
 
 use std::sync::Arc;
 
@@ -47,9 +47,9 @@ impl Caps {
     }
 }
 
-/// See the module. Nothing of it changes, so everybody may read it.
+/// The fixed configuration of a queue pair. It never changes, so any thread may read it.
 pub(crate) struct QpConfig {
-    /// Its number, which is free again when this is dropped.
+    /// The number of the queue pair. Dropping this frees the number.
     pub(crate) num: u32,
     /// The number of its stream.
     pub(crate) stream: StreamId,
@@ -61,7 +61,7 @@ pub(crate) struct QpConfig {
 }
 
 impl QpConfig {
-    /// Checks the options, and takes a number.
+    /// Checks the options, and allocates a number.
     ///
     /// # Errors
     /// [`VerbsError::Limit`]; [`VerbsError::Invalid`] for objects that do not go together.
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
     use crate::queues::test_objects;
 
-    /// Each limit is of its own option, and the number goes with the configuration.
+    /// Each option is checked against its own limit, and dropping the configuration frees the number.
     #[test]
     fn options_beyond_a_limit_take_no_number() {
         let (resources, pd, cq) = test_objects();

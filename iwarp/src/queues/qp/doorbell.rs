@@ -1,5 +1,5 @@
-//! How a user's thread tells the engine of what it has posted or asked for, or does it itself where no engine
-//! will.
+//! How a user's thread notifies the engine of posted requests and of an `Ask`, or does the work itself if no
+//! engine will.
 
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -24,7 +24,8 @@ impl QpShared {
         }
     }
 
-    /// True if the engine has given the connection up. To be asked after a request was left for the engine.
+    /// True if the engine has given up the connection. The caller asks after it has left a request for the
+    /// engine.
     fn is_orphaned(&self) -> bool {
         // Pairs with the fence in `orphan`.
         fence(Ordering::SeqCst);
@@ -74,7 +75,7 @@ impl QpShared {
         }
     }
 
-    /// As [`recv_posted`](Self::recv_posted), where it is not enough to have posted it.
+    /// As [`recv_posted`](Self::recv_posted), if posting alone is not enough.
     #[cold]
     fn recv_posted_in(&self, mut state: QpState) {
         // Pairs with the fence in `Receives::wait`: either the stream sees the request, or this thread sees
@@ -94,33 +95,33 @@ impl QpShared {
         }
     }
 
-    /// A message of the peer waits for a receive request. Called by the holder of the consumer. The engine is
-    /// asked to receive once a request is there, which may be now.
+    /// A message of the peer waits for a receive request. Called by the holder of the consumer. The engine
+    /// is asked to receive once a request is posted, which may be now.
     pub(crate) fn await_recv(self: &Arc<Self>, consumer: &QpConsumer) {
         if self.receives.wait(self, || consumer.has_recvs()) {
             self.ask(Ask::Receive);
         }
     }
 
-    /// Requests an event for when no send request is open or, while the queue is held, none is under way.
+    /// Requests an event for when no send request is open or, while the queue is held, none is in progress.
     pub(crate) fn arm_drain(&self) {
         self.sends.arm_drain();
         {
             // With this lock the flag is seen by a thread that flushes after this, and a flush before this is
             // seen here.
             let consumer = self.consumer.lock();
-            // Without a stream none is under way.
+            // Without a stream none is in progress.
             if consumer.is_some() && self.sends.is_held() {
                 self.sends.report_held(&self.signals);
             } else {
                 self.sends.report_if_drained(&self.signals);
             }
         }
-        // A stream that completes the last request meanwhile looks again when it answers the doorbell.
+        // A stream that completes the last request meanwhile checks again when it answers the doorbell.
         self.engine.ring();
     }
 
-    /// Starts send requests again. An event that is still to come does not.
+    /// Starts send requests again, and cancels the pending drain event.
     pub(crate) fn resume_sends(&self) {
         self.sends.resume();
         self.doorbell();

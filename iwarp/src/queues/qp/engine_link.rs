@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use crate::queues::Doorbells;
 use crate::queues::rung::Rung;
 
-/// See the module.
+/// The link of a queue pair to its engine.
 pub(crate) struct EngineLink {
     /// The doorbells of the engine; set once, by connect or accept.
     doorbells: OnceLock<Arc<Doorbells>>,
@@ -21,23 +21,24 @@ impl EngineLink {
         Self { doorbells: OnceLock::new(), slot: AtomicU32::new(u32::MAX), rung: Rung::new() }
     }
 
-    /// Whether there is an engine.
+    /// Whether the queue pair has an engine.
     pub(super) fn is_there(&self) -> bool {
         self.doorbells.get().is_some()
     }
 
-    /// The engine with these doorbells is to carry the connection. Returns `false` if there is an engine
-    /// already.
+    /// Sets the engine with these doorbells as the one that carries the connection. Returns `false` if there
+    /// is an engine already.
     pub(super) fn reserve(&self, doorbells: &Arc<Doorbells>) -> bool {
         self.doorbells.set(Arc::clone(doorbells)).is_ok()
     }
 
-    /// The connection has this slot in its engine.
+    /// Sets the slot of the connection in its engine.
     pub(crate) fn set_slot(&self, slot: usize) {
         self.slot.store(slot as u32, Ordering::Release);
     }
 
-    /// Rings the doorbell, if there is an engine: it looks at the queue pair again. Returns whether there is.
+    /// Rings the doorbell, so that the engine visits the queue pair again. Returns `false` without an
+    /// engine.
     #[inline]
     pub(crate) fn ring(&self) -> bool {
         let Some(doorbells) = self.doorbells.get() else { return false };
@@ -47,7 +48,7 @@ impl EngineLink {
         true
     }
 
-    /// The engine answers the doorbell: the next post rings it again.
+    /// Called when the engine answers the doorbell: the next post rings it again.
     #[inline]
     pub(crate) fn clear_doorbell(&self) {
         self.rung.answer();

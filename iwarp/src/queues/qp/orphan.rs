@@ -1,4 +1,4 @@
-//! Queue pairs without a peer: one that is gone, was not reached, or is given up.
+//! Queue pairs without a peer: the peer is gone, was not reached, or was given up by the user.
 
 use std::sync::atomic::{Ordering, fence};
 
@@ -6,7 +6,7 @@ use super::{Ask, QpShared};
 use crate::queues::{QpState, WcStatus};
 
 impl QpShared {
-    /// Whether it stays when the peer ends the connection, as its user has not ended it.
+    /// Whether the queue pair stays when the peer ends the connection, as its user has not ended it.
     pub(crate) fn outlives_peer(&self) -> bool {
         self.attributes.outlives_peer() && !self.signals.is_close_asked() && self.signals.asked() < Ask::Close
     }
@@ -29,8 +29,8 @@ impl QpShared {
         true
     }
 
-    /// The peer has ended the connection, and no request of ours was open: enters `Orphaned`. What was posted
-    /// or asked for meanwhile is done now.
+    /// The peer has ended the connection, and none of our requests was open: enters `Orphaned`. Requests
+    /// that were posted meanwhile, and a pending `Ask`, are handled now.
     pub(crate) fn orphan(&self) {
         self.state.set(QpState::Orphaned);
         self.return_read_slots();
@@ -43,15 +43,15 @@ impl QpShared {
         }
     }
 
-    /// The peer is gone: the oldest send fails, all other requests are flushed. Without a send nothing
-    /// happens.
+    /// The peer is gone: the oldest send fails, all other requests are flushed. Without a send request this
+    /// does nothing.
     pub(super) fn fail_orphaned_sends(&self) {
         if self.fail_next_send() {
             self.enter_error();
         }
     }
 
-    /// The oldest send fails, as the peer is not there; `false` if there is none or a stream has it.
+    /// Fails the oldest send request, since there is no peer; `false` if there is none or a stream has it.
     fn fail_next_send(&self) -> bool {
         let mut consumer = self.consumer.lock();
         let Some(consumer) = &mut *consumer else { return false };

@@ -24,7 +24,7 @@ impl QpShared {
         if !self.takes_sends() {
             return self.check_late();
         }
-        // Not by `find_registered`, which has one caller, so that it is a part of it.
+        // Not by `find_registered`: with one caller, it is inlined there.
         let checked = self.config.prepare(request, &self.attributes);
         checked.or_else(|error| self.config.accept_fault(request, error)).map(drop)
     }
@@ -70,14 +70,14 @@ impl QpShared {
         !self.signals.is_close_asked() && self.sends.accepts_in(self.state.get())
     }
 
-    /// The send queue takes no requests now: whether [`keep_late`](Self::keep_late) would keep one, if there
-    /// is room.
+    /// While the send queue takes no requests: whether [`keep_late`](Self::keep_late) would keep one, if
+    /// there is room.
     #[cold]
     fn check_late(&self) -> Result<(), VerbsError> {
         if self.is_late() && self.sends.takes_late() { Ok(()) } else { Err(self.refusal()) }
     }
 
-    /// The send queue takes no requests now: keeps this one until the queue is flushed, or refuses it.
+    /// While the send queue takes no requests: keeps this request until the queue is flushed, or refuses it.
     #[cold]
     fn keep_late(&self, request: &SendRequest) -> Result<(), VerbsError> {
         if self.is_late() && self.sends.keep_late(request)? { Ok(()) } else { Err(self.refusal()) }

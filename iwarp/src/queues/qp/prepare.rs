@@ -1,4 +1,4 @@
-//! A post checks its request, and looks its payload up, before the request enters the queue.
+//! Checks a posted request, and looks up its payload, before the request enters the queue.
 
 use arrayvec::ArrayVec;
 
@@ -12,13 +12,13 @@ use super::config::QpConfig;
 /// Bytes that an atomic returns: one 64-bit word (RFC 7306 section 5.2.2).
 const ATOMIC_BYTES: u32 = 8;
 
-/// A request that was checked: its length, what is known of its payload, and its bytes if it is inline.
+/// A checked request: its length, its prepared payload, and its bytes if it is inline.
 pub(super) type Checked = (u32, PreparedPayload, Option<ArrayVec<u8, MAX_INLINE>>);
 
 impl QpConfig {
-    /// Checks a Send or Write of one registered element that may start at once. Returns its length, and where
-    /// the element is. `None` if the request is another one, or the element is not in one piece, and nothing
-    /// is checked.
+    /// Checks a Send or Write of one registered element that may start at once. Returns the length and the
+    /// place of the element. Returns `None`, without a check, for any other request, and if the element is
+    /// not in one piece.
     #[inline]
     pub(super) fn find_registered(&self, request: &SendRequest) -> Result<Option<(u32, Found)>, VerbsError> {
         const OTHER: SendFlags = SendFlags::FENCE.union(SendFlags::INLINE).union(SendFlags::ZERO_COPY);
@@ -54,8 +54,8 @@ impl QpConfig {
         Ok((length as u32, prepared, inline))
     }
 
-    /// A request failed its check. It is accepted nevertheless if its local memory is at fault, or its length
-    /// as an atomic, and memory is checked late.
+    /// A request failed its check. It is accepted nevertheless if memory is checked late, and the fault is
+    /// in its local memory or in its length as an atomic.
     #[cold]
     pub(super) fn accept_fault(
         &self,
@@ -220,7 +220,7 @@ fn check_agreement(op: &SendOp, attributes: &Attributes) -> Result<(), VerbsErro
     Err(VerbsError::Invalid(text.into()))
 }
 
-/// That of a request whose bytes were copied.
+/// The prepared payload of a request whose bytes were copied.
 pub(super) fn inline_payload(request: &SendRequest) -> PreparedPayload {
     match is_one_message(&request.op) && !request.flags.contains(SendFlags::FENCE) {
         true => PreparedPayload::Inline,
@@ -234,7 +234,7 @@ fn is_one_message(op: &SendOp) -> bool {
     matches!(op, SendOp::Send | SendOp::SendInvalidate { .. } | SendOp::Write { .. })
 }
 
-/// Local memory fails a check.
+/// The error for local memory that fails a check.
 #[cold]
 fn protection(fault: Fault) -> VerbsError {
     VerbsError::LocalProtection(fault.to_string())

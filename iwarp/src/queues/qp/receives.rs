@@ -18,12 +18,12 @@ use crate::queues::{
 
 use super::signals::Signals;
 
-/// A posted request in the receive queue. It owns nothing.
+/// A posted request in the receive queue. The entry owns nothing.
 pub(in crate::queues) type RecvEntry = ManuallyDrop<RecvRequest>;
 
-/// See the module.
+/// The receives of a queue pair; see the module.
 pub(crate) struct Receives {
-    /// Where requests are added. Threads that post have the lock in turn.
+    /// The end where requests are added. Threads that post take the lock in turn.
     ring: Lock<RingWriter<RecvEntry>>,
     place: CqPlace,
     srq: Option<SharedReceiveQueue>,
@@ -41,7 +41,7 @@ pub(crate) struct Receives {
 }
 
 impl Receives {
-    /// Those of queue pair `num`, and the end where requests of its own queue are taken.
+    /// The receives of queue pair `num`, and the end where requests of its own queue are taken.
     pub(super) fn new(init: &QpInit<'_>, num: u32) -> (Self, RingReader<RecvEntry>) {
         let (shared, depth) = match init.srq {
             Some(srq) => (Some(srq.shared.outstanding()), 0),
@@ -62,7 +62,7 @@ impl Receives {
         (receives, reader)
     }
 
-    /// Whether they come from a shared receive queue.
+    /// Whether requests come from a shared receive queue.
     pub(crate) fn are_shared(&self) -> bool {
         self.srq.is_some()
     }
@@ -77,7 +77,7 @@ impl Receives {
         self.srq.as_ref().map(|srq| srq.shared.pd.id())
     }
 
-    /// Requests that it may hold.
+    /// The maximum number of requests in the queue.
     pub(crate) fn depth(&self) -> usize {
         self.place.wqes().max()
     }
@@ -87,12 +87,12 @@ impl Receives {
         self.place.wqes().open()
     }
 
-    /// Those whose completion is not polled.
+    /// Requests whose completion has not been polled.
     pub(crate) fn used(&self) -> u64 {
         self.place.wqes().used()
     }
 
-    /// Requests taken for messages of the peer, in all, and those of them that are not completed.
+    /// The number of requests taken for messages of the peer, and how many of these are not completed.
     pub(crate) fn taken(&self) -> (u64, u64) {
         // In this order, so that no request is counted as done and not as taken.
         let done = self.done.get();
@@ -102,20 +102,20 @@ impl Receives {
 
     // ---- posting ----
 
-    /// Keeps other threads from posting while the guard is there.
+    /// Keeps other threads from posting while the guard lives.
     #[inline]
     pub(in crate::queues) fn lock(&self) -> LockGuard<'_, RingWriter<RecvEntry>> {
         self.ring.lock()
     }
 
-    /// Adds a request that was checked to the queue of its own.
+    /// Adds a checked request to the queue pair's own queue.
     #[inline(always)]
     pub(super) fn add(&self, request: &RecvRequest) -> Result<(), VerbsError> {
         let mut queue = self.lock();
         if !self.place.wqes().take() {
             return Err(VerbsError::QueueFull("receive"));
         }
-        // The entry is written where it lies.
+        // The entry is written in place.
         let is_added = queue.push_with(|entry| {
             entry.wr_id = request.wr_id;
             entry.sg_list.extend(request.sg_list.iter().copied());
@@ -144,14 +144,14 @@ impl Receives {
         let request = if self.may_wait() { srq.take_in_turn(&self.turn)? } else { srq.take()? };
         let is_counted = wqes.take();
         debug_assert!(is_counted, "an entry was free, and only this thread takes them");
-        // RFC 5042 section 6.4.3.1 (SEC-136): a queue pair that holds as many shared buffers as it may gets
-        // no more, and one that passes its high-water mark is reported.
+        // RFC 5042 section 6.4.3.1 (SEC-136): a queue pair that holds its maximum of shared buffers gets no
+        // more, and a queue pair that passes its high-water mark is reported.
         self.check_high_water(signals, wqes.used());
         self.count_taken();
         Some(request)
     }
 
-    /// Whether it may hold one more request of its shared queue, if it has one.
+    /// Whether the queue pair may hold one more request of its shared queue, if it has one.
     pub(crate) fn may_take_shared(&self) -> bool {
         self.srq.is_none() || self.place.wqes().is_free()
     }
@@ -198,7 +198,7 @@ impl Receives {
         self.place.report();
     }
 
-    /// Takes its completions out of its completion queue. From now on requests make none.
+    /// Removes its completions from the completion queue. From now on requests make none.
     pub(super) fn discard_completions(&self) {
         self.place.silence();
     }
@@ -208,8 +208,8 @@ impl Receives {
         self.place.cq()
     }
 
-    /// The queue pair has entered `Error` and flushed its requests: makes the event for the last one of a
-    /// shared queue, once.
+    /// Called when the queue pair has entered `Error` and flushed its requests: makes the event for the last
+    /// request of a shared queue, once.
     pub(super) fn report_last(&self, signals: &Signals) {
         if self.srq.is_some() && !self.last_wqe_reported.swap(true, Ordering::AcqRel) {
             signals.report(AsyncEventKind::LastWqeReached, None);
@@ -237,7 +237,7 @@ impl Receives {
 
     // ---- waiting ----
 
-    /// Messages of the peer may wait for requests from now on.
+    /// Allows messages of the peer to wait for requests from now on.
     pub(super) fn allow_waiting(&self) {
         self.may_wait.store(true, Ordering::Release);
         if let Some(srq) = &self.srq {
@@ -256,9 +256,9 @@ impl Receives {
         &self.turn
     }
 
-    /// A message of the peer waits for a request: that of `who`, which is called if the queue is shared.
-    /// `is_posted` says whether a request is in the queue of its own; then the message does not wait, and
-    /// this returns `true`.
+    /// Called when a message of the peer to `who` waits for a request; `who` is called back if the queue is
+    /// shared. `is_posted` tells whether the queue pair's own queue has a request; then the message does not
+    /// wait, and this returns `true`.
     pub(super) fn wait(&self, who: &Arc<impl Waiter + 'static>, is_posted: impl FnOnce() -> bool) -> bool {
         if let Some(srq) = &self.srq {
             let who: Weak<dyn Waiter> = Arc::downgrade(who) as _;
@@ -276,7 +276,7 @@ impl Receives {
         self.srq.is_none() && self.turn.get() == Turn::Waits && self.turn.replace(Turn::Out) == Turn::Waits
     }
 
-    /// No message waits any more: the stream is over.
+    /// Called at the end of the stream: no message waits any more.
     pub(crate) fn stop_waiting(&self) {
         match &self.srq {
             Some(srq) if self.may_wait() => srq.shared.leave_line(&self.turn),
@@ -296,7 +296,7 @@ impl Drop for Receives {
     }
 }
 
-/// A mark that no count passes is as good as a higher one.
+/// A mark that no count can pass equals any higher mark.
 fn mark_of(mark: usize) -> u32 {
     mark.try_into().unwrap_or(u32::MAX)
 }

@@ -1,15 +1,16 @@
-//! The send queue of a queue pair: where requests are added, what they complete to, and how it is drained and
-//! held.
+//! The send queue of a queue pair: the end where requests are added, their completion, and how the queue is
+//! drained and held.
 //!
 //! Sends that are posted after the end of sending, after the user has requested a graceful close or after the
 //! peer's FIN, are refused by RFC 5041 section 6.2.1. The verbs of RDMA devices accept them, and programs
-//! post one that tells them by its flushed completion that all others are done. So a queue may keep them
-//! apart from its ring, where the engine would find and send them, and they are flushed behind it.
+//! post such a send to learn from its flushed completion that all earlier requests are done. So a queue may
+//! keep late sends apart from its ring, where the engine would find and send them; they are flushed after
+//! the ring.
 //!
-//! A queue that is held (InfiniBand's state "send queue drained", SQD) starts no request: what has started
-//! goes on until it is complete, and what waits, or is posted meanwhile, stays. The engine looks at the flag
-//! behind each request that it finds. So it sees the flag with any request that was posted after the flag was
-//! set.
+//! A queue that is held (InfiniBand's state "send queue drained", SQD) starts no request: requests that have
+//! started continue until they are complete, and requests that wait or are posted meanwhile stay in the
+//! queue. The engine loads the flag after each request that it finds. So it sees the flag with any request
+//! that was posted after the flag was set.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,31 +28,31 @@ use crate::queues::{
 
 use super::signals::Signals;
 
-/// See the module.
+/// The send queue of a queue pair.
 pub(crate) struct SendQueue {
-    /// Where requests are added. Threads that post have the lock in turn.
+    /// The end where requests are added. Threads that post take the lock in turn.
     posting: Lock<Posting>,
     place: CqPlace,
     /// The states in which it accepts requests.
     states: u8,
-    /// Every request makes a completion, signaled or not.
+    /// True if every request makes a completion, signaled or not.
     signals_all: bool,
-    /// An event is wanted when no request is open.
+    /// True if the user wants an event when no request is open.
     drain: AtomicBool,
-    /// No request starts.
+    /// While true, no request starts.
     held: AtomicBool,
 }
 
 /// Where requests are added.
 pub(in crate::queues) struct Posting {
     ring: RingWriter<SendEntry>,
-    /// Sends that were posted after the end of sending, oldest first; `None`: they are refused. They have
-    /// entries of the queue, so there are no more of them than it is deep.
+    /// Sends that were posted after the end of sending, oldest first; `None`: they are refused. They use
+    /// entries of the queue, so their number is at most its depth.
     #[allow(clippy::box_collection, reason = "most queues refuse them: a pointer takes less of each")]
     late: Option<Box<VecDeque<LateSend>>>,
 }
 
-/// What the flushed completion of a late send needs.
+/// The data for the flushed completion of a late send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::queues) struct LateSend {
     pub(in crate::queues) wr_id: u64,
@@ -66,7 +67,7 @@ impl Posting {
 }
 
 impl SendQueue {
-    /// That of queue pair `num`, and the end where requests are taken.
+    /// The send queue of queue pair `num`, and the end where requests are taken.
     pub(super) fn new(init: &QpInit<'_>, num: u32) -> (Self, RingReader<SendEntry>) {
         let (writer, reader) = ring(init.max_send_wr);
         let queue = Self {
@@ -86,7 +87,7 @@ impl SendQueue {
         self.signals_all
     }
 
-    /// Requests that may be open.
+    /// Maximum number of open requests.
     pub(crate) fn depth(&self) -> usize {
         self.place.wqes().max()
     }
@@ -96,7 +97,7 @@ impl SendQueue {
         self.place.wqes().open()
     }
 
-    /// Requests whose completion is not polled.
+    /// Requests whose completion has not been polled.
     pub(crate) fn used(&self) -> u64 {
         self.place.wqes().used()
     }
@@ -109,13 +110,13 @@ impl SendQueue {
         self.states & state.bit() != 0
     }
 
-    /// Keeps other threads from posting while the guard is there.
+    /// Keeps other threads from posting while the guard lives.
     #[inline]
     pub(in crate::queues) fn lock(&self) -> LockGuard<'_, Posting> {
         self.posting.lock()
     }
 
-    /// Adds a request that was checked.
+    /// Adds a checked request.
     #[inline(always)]
     pub(super) fn add(
         &self,
@@ -128,7 +129,7 @@ impl SendQueue {
         if !self.place.wqes().take() {
             return Err(VerbsError::QueueFull("send"));
         }
-        // The entry is written where it lies.
+        // The entry is written in place.
         let is_added = queue.ring.push_with(|entry| {
             entry.wr_id = request.wr_id;
             entry.op = request.op;
@@ -144,7 +145,7 @@ impl SendQueue {
         if is_added { Ok(()) } else { Err(VerbsError::QueueFull("send")) }
     }
 
-    /// Late sends are kept from now on.
+    /// Keeps late sends from now on.
     pub(crate) fn take_late(&self) {
         self.lock().late.get_or_insert_default();
     }
@@ -156,7 +157,7 @@ impl SendQueue {
 
     /// Keeps a request until the queue is flushed. Returns `false` if late sends are refused.
     pub(super) fn keep_late(&self, request: &SendRequest) -> Result<bool, VerbsError> {
-        // As for a request that enters the ring: either a thread that flushes finds it, or the thread that
+        // As with a request that enters the ring: either a thread that flushes finds it, or the thread that
         // posts sees the new state afterwards, and flushes.
         let mut queue = self.lock();
         let Some(late) = &mut queue.late else { return Ok(false) };
@@ -225,7 +226,7 @@ impl SendQueue {
         self.place.report();
     }
 
-    /// Takes its completions out of its completion queue. From now on requests make none.
+    /// Removes its completions from the completion queue. From now on requests make none.
     pub(super) fn discard_completions(&self) {
         self.place.silence();
     }
@@ -237,13 +238,13 @@ impl SendQueue {
 
     // ---- draining and holding ----
 
-    /// Requests an event for when no request is open or, while the queue is held, none is under way. The
-    /// caller looks whether it is due.
+    /// Requests an event for when no request is open or, while the queue is held, none is in progress. The
+    /// caller checks whether the event is due.
     pub(super) fn arm_drain(&self) {
         self.drain.store(true, Ordering::Release);
     }
 
-    /// Makes the event if it is wanted and no request is open.
+    /// Makes the drain event if the user wants it and no request is open.
     #[inline]
     pub(crate) fn report_if_drained(&self, signals: &Signals) {
         if self.drain.load(Ordering::Acquire) && self.open() == 0 {
@@ -251,7 +252,7 @@ impl SendQueue {
         }
     }
 
-    /// Makes the event if it is wanted. No request is under way, as the caller knows.
+    /// Makes the drain event if the user wants it. The caller guarantees that no request is in progress.
     #[cold]
     pub(crate) fn report_held(&self, signals: &Signals) {
         if self.drain.swap(false, Ordering::AcqRel) {
@@ -264,7 +265,7 @@ impl SendQueue {
         self.held.store(true, Ordering::Release);
     }
 
-    /// Starts requests again. An event that is still to come does not. The caller rings the doorbell.
+    /// Starts requests again, and cancels a pending drain event. The caller rings the doorbell.
     pub(super) fn resume(&self) {
         self.drain.store(false, Ordering::Release);
         self.held.store(false, Ordering::Release);
@@ -313,8 +314,8 @@ mod tests {
         assert_eq!(queue.used(), 0);
     }
 
-    /// Several together: those that were signaled make completions, the others' entries are free. With
-    /// `sq_sig_all` each makes one.
+    /// Requests that complete together: the signaled ones make completions, the entries of the others are
+    /// free. With `sq_sig_all` each makes a completion.
     #[test]
     fn requests_complete_together() {
         let (resources, _, cq) = test_objects();
@@ -331,7 +332,7 @@ mod tests {
         assert_eq!(polled(&cq), [(7, WcStatus::Success, 9)]);
     }
 
-    /// The event comes once, when nothing is open any more, and not after the queue was resumed.
+    /// The drain event is made once, when no request is open any more, and not after the queue was resumed.
     #[test]
     fn a_drained_queue_is_told_once() {
         let (resources, _, cq) = test_objects();

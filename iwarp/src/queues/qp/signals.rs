@@ -1,5 +1,5 @@
-//! What users and the engine of a queue pair tell each other besides posts and completions: what a user asks
-//! the engine for, whether there is a user any more, and the asynchronous events that a user gets.
+//! Signals between users and the engine of a queue pair besides posts and completions: the user's requests
+//! to the engine, whether any user is left, and the asynchronous events for the user.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
@@ -11,7 +11,7 @@ use crate::queues::{AsyncEventKind, AsyncEvents, ConnectionError, EventSource};
 #[repr(u8)]
 pub(crate) enum Ask {
     Nothing,
-    /// A receive request is there for the message that waits for one. Any other request does this too.
+    /// A receive request is posted for the message that waits for one. Any other `Ask` implies this one.
     Receive,
     /// Send the posted requests, then FIN.
     Close,
@@ -23,19 +23,19 @@ pub(crate) enum Ask {
     Abort,
 }
 
-/// See the module.
+/// The signals between users and the engine of a queue pair.
 pub(crate) struct Signals {
     events: EventSource,
-    /// The handles of users. The engine has references to the queue pair that are none.
+    /// Number of handles that users hold. The engine's references to the queue pair are not handles.
     handles: AtomicU32,
     /// The pending [`Ask`].
     asked: AtomicU8,
-    /// The user has requested a graceful close: the send queue takes no more requests, whatever the state is.
+    /// True if the user has requested a graceful close: the send queue takes no more requests, in any state.
     close_asked: AtomicBool,
 }
 
 impl Signals {
-    /// Those of queue pair `num`, of which a user has one handle.
+    /// The signals of queue pair `num`, of which a user has one handle.
     pub(super) fn new(events: &AsyncEvents, num: u32) -> Self {
         Self {
             events: EventSource::new(events, num),
@@ -45,14 +45,14 @@ impl Signals {
         }
     }
 
-    /// A user gets one more handle from one that it has, or from a connection. Returns `false` if no user has
-    /// one any more: then the queue pair is ended already.
+    /// Adds a handle, cloned from a handle or made from a connection. Returns `false` if no user has a
+    /// handle any more: then the queue pair is ended already.
     pub(crate) fn add_handle(&self) -> bool {
         let more = |handles: u32| (handles > 0).then_some(handles + 1);
         self.handles.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
     }
 
-    /// A user drops a handle. Returns whether it was the last one.
+    /// Drops a handle. Returns whether it was the last one.
     pub(crate) fn drop_handle(&self) -> bool {
         self.handles.fetch_sub(1, Ordering::AcqRel) == 1
     }
@@ -76,9 +76,9 @@ impl Signals {
         ask_of(self.asked.swap(Ask::Nothing as u8, Ordering::AcqRel))
     }
 
-    /// The user requests a graceful close: the send queue refuses further requests. Called before the engine
-    /// is told, so that the engine finds only requests that were posted before, and perhaps one that was
-    /// being posted meanwhile.
+    /// Called when the user requests a graceful close: the send queue refuses further requests. Called
+    /// before the engine is notified, so that the engine finds only requests that were posted before, and
+    /// perhaps one whose post was in progress.
     pub(crate) fn refuse_sends(&self) {
         self.close_asked.store(true, Ordering::SeqCst);
     }
@@ -111,7 +111,7 @@ mod tests {
 
     const ALL: [Ask; 6] = [Ask::Nothing, Ask::Receive, Ask::Close, Ask::Terminate, Ask::Abandon, Ask::Abort];
 
-    /// Of two requests the stronger one counts, whichever came first, and the engine gets it once.
+    /// Of two requests the stronger one counts, in either order, and the engine gets it once.
     #[test]
     fn the_stronger_request_counts() {
         let events = AsyncEvents::new(1).unwrap();
@@ -127,7 +127,7 @@ mod tests {
         }
     }
 
-    /// The last handle is the last one: nobody gets another one behind it.
+    /// After the last handle is dropped, no new handle can be added.
     #[test]
     fn a_queue_pair_without_a_handle_gets_none_again() {
         let signals = Signals::new(&AsyncEvents::new(1).unwrap(), 1);

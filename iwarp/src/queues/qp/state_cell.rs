@@ -1,4 +1,4 @@
-//! The state of a queue pair now, and why there is no connection any more.
+//! The current state of a queue pair, and why its connection ended.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -8,18 +8,18 @@ use crate::rdmap::TerminateError;
 
 use super::signals::Signals;
 
-/// See the module.
+/// The state of a queue pair, and why its connection ended.
 pub(crate) struct StateCell {
     state: AtomicU8,
     ended: Mutex<Ended>,
 }
 
-/// Why there is no connection any more, and the error that ended the stream.
+/// Why the connection ended, and the error that ended the stream.
 #[derive(Default)]
 struct Ended {
-    /// The first reason. It is there before the first request is flushed.
+    /// The first reason. It is set before the first request is flushed.
     cause: Option<ConnectionError>,
-    /// The error of the stream. It has the codes also where TCP is the cause.
+    /// The error of the stream. It has codes even if TCP is the cause.
     error: Option<StreamError>,
     /// The Terminate that was sent or received.
     terminate: Option<Arc<TerminateReport>>,
@@ -69,8 +69,8 @@ impl StateCell {
         self.ended().terminate.clone()
     }
 
-    /// The stream has failed. Enters the state of the error and makes the event. The caller completes the
-    /// open requests, the oldest one with the status of the outcome.
+    /// Called when the stream has failed: enters the state of the error and makes the event. The caller
+    /// completes the open requests, the oldest one with the status of the outcome.
     pub(crate) fn fail(
         &self,
         signals: &Signals,
@@ -89,13 +89,13 @@ impl StateCell {
         outcome
     }
 
-    /// TCP is gone, and the stream with it. The reason is [recorded](Self::blame).
+    /// Called when TCP, and so the stream, is gone. The caller has [recorded](Self::blame) the reason.
     pub(crate) fn lose(&self, signals: &Signals) {
         let (layer, etype, _) = TerminateError::MpaConnectionLost.codes();
         self.end(signals, &Outcome::of(Origin::Lost, layer, etype), self.cause());
     }
 
-    /// No connection is made, because of `error`. The caller enters `Error`.
+    /// Called when no connection is made, because of `error`. The caller enters `Error`.
     pub(super) fn refuse(&self, error: StreamError) {
         let mut ended = self.ended();
         ended.error = Some(error);
@@ -145,7 +145,7 @@ mod tests {
         }
     }
 
-    /// A failure enters its state and is told with the first reason, which an earlier end may have left.
+    /// A failure enters its state and is reported with the first reason, which an earlier end may have set.
     #[test]
     fn a_failure_is_told_with_the_first_reason() {
         for earlier in [None, Some(RESET)] {
@@ -173,7 +173,7 @@ mod tests {
         assert_eq!((state.get(), state.error()), (QpState::Error, None));
     }
 
-    /// A connection that is not made has its error, and no event: the user is told by the call.
+    /// A connection that is not made has its error, and no event: the call reports it to the user.
     #[test]
     fn a_refusal_makes_no_event() {
         let (events, _, state) = objects();

@@ -1,7 +1,7 @@
 use super::*;
 use crate::queues::test_objects;
 
-/// The user ends the queue pair while the engine finds that the peer is gone: either of them ends it.
+/// If the user ends the queue pair while the engine detects the end of the peer, one of the two ends it.
 #[test]
 fn a_close_that_meets_the_peers_end_is_not_forgotten() {
     let (_, pd, cq) = test_objects();
@@ -20,8 +20,8 @@ fn a_close_that_meets_the_peers_end_is_not_forgotten() {
     }
 }
 
-/// What a queue pair has taken out of the limits and the completion queues of its context comes back,
-/// whenever it goes.
+/// A queue pair returns its share of the context's limits and its places at completion queues, at whatever
+/// time it is dropped.
 #[test]
 fn a_queue_pair_that_goes_returns_what_it_has_taken() {
     type Step = fn(&QpShared);

@@ -1,19 +1,19 @@
 //! The agreement on InfiniBand's semantics.
 //!
-//! Twelve bytes behind the private data of the Request offer them, and eight others behind that of the Reply
-//! agree to them. MPA itself has no field for it: its reserved bits are 0 (RFC 5044 section 7.1.1). Programs
-//! of InfiniBand get more private data than was sent, with zeros at its end, so bytes behind their own do
-//! them no harm. An end takes off the bytes that it knows. A peer that echoes private data does not agree
-//! thereby, since the two differ.
+//! Twelve bytes after the private data of the Request offer them, and eight other bytes after the private
+//! data of the Reply agree to them. MPA itself has no field for them: its reserved bits are 0 (RFC 5044
+//! section 7.1.1). Programs for InfiniBand get more private data than was sent, with zeros at its end, so
+//! bytes after their own do no harm. An end removes the bytes that it knows. A peer that echoes private data
+//! does not agree thereby, since the offer and the consent differ.
 //!
-//! The last byte of either tells what InfiniBand's connection manager tells: in its five higher bits the time
-//! after which a message that found no receive request may come again, as a code of InfiniBand, and in the
-//! three lower ones how often the other end tries.
+//! The last byte of either has two values that InfiniBand's connection manager exchanges: in the five upper
+//! bits the time after which a message that found no receive request may be sent again, as a code of
+//! InfiniBand, and in the three lower bits how often the other end retries.
 //!
 //! The four bytes before it in the Request are made of TCP's two initial sequence numbers
-//! ([`tcp_lite::Stack::sequence_mark`]). The responder compares them with its own. They differ where a proxy
-//! ends the TCP connection, whose acknowledgements would say nothing of what the peer has taken. Then there
-//! is no agreement.
+//! ([`tcp_lite::Stack::sequence_mark`]). The responder compares them with its own. They differ if a proxy
+//! terminates the TCP connection. The proxy's acknowledgements would not tell what the peer has taken, so
+//! then there is no agreement.
 
 use std::time::Duration;
 
@@ -23,17 +23,18 @@ use crate::mpa::startup::PrivateData;
 pub(crate) const OFFER_BYTES: usize = 12;
 const CONSENT_BYTES: usize = 8;
 
-/// Of a Request, before the mark of the connection and the last byte.
+/// The offer in a Request, before the mark of the connection and the last byte.
 const OFFER: [u8; OFFER_BYTES - 5] = *b"uwarp?3";
 
-/// Of a Request of an older version, before its last byte: its TCP has an option that this one has not.
+/// The offer in a Request of an older version, before its last byte. The older version's TCP has an option
+/// that this version lacks.
 const OLD_OFFER: [u8; 7] = *b"uwarp?2";
 
 /// The private data of a Reply that rejects such a Request.
 pub(crate) const REFUSES_OLD: &[u8] =
     b"uwarp: this end has version 3 of InfiniBand's semantics, the other one 2";
 
-/// Of a Reply, before its last byte.
+/// The consent in a Reply, before its last byte.
 const CONSENT: [u8; CONSENT_BYTES - 1] = *b"uwarp!3";
 
 /// The times of InfiniBand's codes, in units of 10 us (InfiniBand Architecture Specification, volume 1, table
@@ -43,12 +44,12 @@ const RNR_TIMES: [u32; 32] = [
     3072, 4096, 6144, 8192, 12_288, 16_384, 24_576, 32_768, 49_152,
 ];
 
-/// What one end tells the other one for messages that find no receive request.
+/// The parameters that one end sends to the other for messages that find no receive request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RnrConfig {
-    /// The code for the time between two tries of the other end; less than 32.
+    /// The code for the time between two retries of the other end; less than 32.
     pub(crate) min_rnr_timer: u8,
-    /// How often the other end tries again; less than 8.
+    /// How often the other end retries; less than 8.
     pub(crate) rnr_retry: u8,
 }
 
@@ -57,27 +58,27 @@ impl RnrConfig {
         Self { min_rnr_timer: byte >> 3, rnr_retry: byte & 7 }
     }
 
-    /// The byte that tells them.
+    /// The byte that encodes the parameters.
     fn to_byte(self) -> u8 {
         self.min_rnr_timer << 3 | self.rnr_retry
     }
 
-    /// The time between two tries of the end that was told.
+    /// The time between two retries of the end that got these parameters.
     pub(crate) fn rnr_time(self) -> Duration {
         let units = RNR_TIMES.get(usize::from(self.min_rnr_timer)).copied().unwrap_or_default();
         Duration::from_micros(10 * u64::from(units))
     }
 }
 
-/// What both ends have agreed to, and what the user of this end wants of it.
+/// The parameters on which both ends have agreed, and those of this end's user.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Agreement {
-    /// The peer's parameters, if they have agreed.
+    /// The peer's parameters, if the ends have agreed.
     pub(crate) peer_rnr: Option<RnrConfig>,
     /// How long a message of the peer waits for a receive request before the connection fails; `None`: for
     /// ever.
     pub(crate) rnr_timeout: Option<Duration>,
-    /// The queue pair of this end stays when the peer's end is gone.
+    /// Whether the queue pair of this end stays usable after the peer's end is gone.
     pub(crate) outlives_peer: bool,
 }
 
@@ -93,15 +94,15 @@ impl Agreement {
 pub(crate) enum Offer {
     /// There is none.
     None,
-    /// The peer tells these parameters.
+    /// An offer with the peer's parameters.
     Made(RnrConfig),
-    /// One that came through a proxy, which ends the TCP connection.
+    /// An offer that came through a proxy, which terminates the TCP connection.
     ByProxy,
-    /// One of an older version.
+    /// An offer of an older version.
     Old,
 }
 
-/// The private data of a Request with an offer that tells `own`, on a TCP connection with this
+/// Adds an offer with the parameters `own` to the private data of a Request, on a TCP connection with this
 /// [mark](tcp_lite::Stack::sequence_mark).
 pub(crate) fn add_offer(data: &mut PrivateData, own: RnrConfig, mark: u32) {
     append(data, &OFFER);
@@ -109,14 +110,14 @@ pub(crate) fn add_offer(data: &mut PrivateData, own: RnrConfig, mark: u32) {
     append(data, &[own.to_byte()]);
 }
 
-/// The private data of a Reply with the consent, which tells `own`.
+/// Adds the consent with the parameters `own` to the private data of a Reply.
 pub(crate) fn add_consent(data: &mut PrivateData, own: RnrConfig) {
     append(data, &CONSENT);
     append(data, &[own.to_byte()]);
 }
 
-/// The offer in the private data of a Request on a TCP connection with this mark. It is taken off, unless it
-/// is of an older version.
+/// Removes the offer from the private data of a Request on a TCP connection with this mark, and returns it.
+/// An offer of an older version is not removed.
 pub(crate) fn take_offer(private_data: &mut PrivateData, mark: u32) -> Offer {
     if let Some((rest, &[m0, m1, m2, m3, told])) = private_data.split_last_chunk()
         && rest.ends_with(&OFFER)
@@ -131,7 +132,7 @@ pub(crate) fn take_offer(private_data: &mut PrivateData, mark: u32) -> Offer {
     }
 }
 
-/// The consent in the private data of a Reply, which is taken off.
+/// Removes the consent from the private data of a Reply, and returns it.
 pub(crate) fn take_consent(private_data: &mut PrivateData) -> Option<RnrConfig> {
     let (&told, rest) = private_data.split_last()?;
     let len = rest.ends_with(&CONSENT).then(|| private_data.len() - CONSENT_BYTES)?;
@@ -172,7 +173,7 @@ mod tests {
         assert_eq!(sent, data(b"mine"));
     }
 
-    /// Another connection ends at a proxy on the way. Its private data is as it would be.
+    /// A proxy terminates the connection and forwards the private data unchanged.
     #[test]
     fn an_offer_for_another_connection_is_none() {
         for other in [8, 7 << 8, 7 << 24] {

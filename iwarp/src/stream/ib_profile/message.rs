@@ -1,9 +1,9 @@
-//! The messages of queue 4, which is open where both ends have agreed on the profile.
+//! The messages of queue 4, which is open if both ends have agreed on the profile.
 //!
 //! Each is an untagged DDP message of one segment (RFC 5041 section 4.3) with an MSN of its own queue, from 1
 //! on. RDMAP's opcode is 15, which no document has assigned (RFC 5040 section 4.3, RFC 7306 section 10). The
-//! four bytes behind the control byte, where a Send with Invalidate has its STag, have the kind. The payload
-//! is eight bytes:
+//! four bytes after the control byte, where a Send with Invalidate has its STag, contain the kind. The
+//! payload is eight bytes:
 //!
 //! | kind | message | payload |
 //! |---|---|---|
@@ -13,10 +13,10 @@
 //! | 4 | [`Resume`](ProfileMessage::Resume) | the next MSN of queue 0 and of queue 1, 32 bits each |
 //! | 5 | [`Ends`](ProfileMessage::Ends) | a stream offset, 64 bits |
 //!
-//! A stream offset counts the bytes that the receiver of the message has sent on this TCP connection, those
-//! of MPA's startup included.
+//! A stream offset counts the bytes that the receiver of the message has sent on this TCP connection,
+//! including those of MPA's startup.
 //!
-//! A Send, and a Send with Solicited Event, has the MSN of `Limit` in the four bytes behind the control byte.
+//! A Send, and a Send with Solicited Event, has the MSN of `Limit` in the four bytes after the control byte.
 //! So an answer by a Send needs no message of this queue.
 
 use crate::ddp::UntaggedHeader;
@@ -35,15 +35,15 @@ pub(crate) const PAYLOAD_BYTES: usize = 8;
 pub(crate) enum ProfileMessage {
     /// Each message to queue 0 up to this MSN has found a receive request, or will find one.
     Limit(u32),
-    /// The message to queue 0 with this MSN has found no receive request: it is dropped, and so are all
-    /// requests behind it, up to [`Resume`](Self::Resume).
+    /// The message to queue 0 with this MSN has found no receive request: it is dropped, and so are all later
+    /// requests, up to [`Resume`](Self::Resume).
     NotReady(u32),
-    /// A receive request is there for the message that [`NotReady`](Self::NotReady) has named.
+    /// There is now a receive request for the message that [`NotReady`](Self::NotReady) named.
     Ready,
-    /// The requests from the one on that [`NotReady`](Self::NotReady) has named follow, with these MSNs on
+    /// The request that [`NotReady`](Self::NotReady) named and all later ones follow, with these next MSNs on
     /// queue 0 and queue 1.
     Resume { send_msn: u32, request_msn: u32 },
-    /// The messages that end at or before this offset are taken, and no other one will be.
+    /// The messages that end at or before this offset are taken, and no later message will be.
     Ends(u64),
 }
 
@@ -61,7 +61,7 @@ impl ProfileMessage {
         (UntaggedHeader { last: true, rsvd_ulp, qn: QUEUE, msn, mo: 0 }, payload.to_be_bytes())
     }
 
-    /// The message of a segment, which has to have this MSN; `None`: it is none of this table.
+    /// The message of a segment, which has to have this MSN; `None` if it is not in the table above.
     pub(crate) fn of_segment(header: &UntaggedHeader, payload: &[u8], msn: u32) -> Option<Self> {
         let payload = u64::from_be_bytes(payload.try_into().ok()?);
         let low = payload as u32;
@@ -73,7 +73,7 @@ impl ProfileMessage {
             5 => Self::Ends(payload),
             _ => return None,
         };
-        // Every field has one value, so the whole header is that of the message.
+        // Every field has one valid value, so the whole header is compared.
         let (expected, bytes) = message.to_segment(msn);
         (*header == expected && bytes == payload.to_be_bytes()).then_some(message)
     }

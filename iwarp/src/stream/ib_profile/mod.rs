@@ -1,5 +1,6 @@
 //! InfiniBand's semantics between two ends of this implementation
-//! ([`ConnParam::ib_semantics`](crate::verbs::ConnParam::ib_semantics)): all that they agree on beyond iWARP.
+//! ([`ConnParam::ib_semantics`](crate::verbs::ConnParam::ib_semantics)): everything that they agree on beyond
+//! iWARP.
 //!
 //! | file | what |
 //! |---|---|
@@ -10,26 +11,29 @@
 //!
 //! **A request completes when the peer has taken its message**: when the message is placed, and has its
 //! receive request if it needs one. (With iWARP it completes when it is handed to TCP, RFC 5040 section 5.5.)
-//! An engine acknowledges nothing that it has not looked at, so TCP's acknowledgement says that a Write is
-//! placed. Of a message to queue 0 it says that if the peer has promised a receive request for it.
+//! An engine acknowledges bytes only after it has processed them, so TCP's acknowledgement means that a Write
+//! is placed. For a message to queue 0 it means this if the peer has promised a receive request for the
+//! message.
 //!
 //! **A receiver promises receive requests by a limit**, as InfiniBand does by credits: an MSN up to which
-//! each message to queue 0 finds one. A Send has the limit in its header. A receiver whose user sends no
-//! answer tells its limit by a message of queue 4 ([`Limit`](ProfileMessage::Limit)), once it has taken a
-//! message that was not promised. That is one for as many messages as there are receive requests, and with a
-//! shared receive queue, which promises nothing, one for all messages of a poll.
+//! each message to queue 0 finds a receive request. A Send has the limit in its header. A receiver whose user
+//! sends no answer sends its limit in a message of queue 4 ([`Limit`](ProfileMessage::Limit)), after it has
+//! taken a message for which it had promised no receive request. One such message suffices for as many
+//! messages as there are receive requests. With a shared receive queue, for which nothing is promised, one is
+//! sent for all messages of a poll.
 //!
 //! **A message without a receive request is not taken** (InfiniBand: "receiver not ready", RNR). The receiver
-//! says so ([`NotReady`](ProfileMessage::NotReady)), and drops that message and all requests behind it: the
-//! sender still has them. It goes on to take what answers requests of its own, so neither end waits for the
-//! other in a circle, and no memory is held for a message that has no place. Once a receive request is there,
-//! the receiver says so ([`Ready`](ProfileMessage::Ready)). The sender then sends the dropped requests
-//! again, behind a mark ([`Resume`](ProfileMessage::Resume)). InfiniBand's sender tries again after a time
-//! that the receiver has told, so many times; here the request fails when that time has passed as often.
+//! reports it ([`NotReady`](ProfileMessage::NotReady)), and drops that message and all later requests, which
+//! the sender still has. The receiver still takes responses to its own requests, so the two ends do not wait
+//! for each other in a circle, and no memory is held for a message without a receive request. When there is a
+//! receive request, the receiver reports that ([`Ready`](ProfileMessage::Ready)). The sender then sends the
+//! dropped requests again, after a mark ([`Resume`](ProfileMessage::Resume)). An InfiniBand sender retries
+//! after a time that the receiver has announced, a limited number of times. Here the request fails when as
+//! much time has passed as these retries would take.
 //!
-//! **A stream that fails tells where** ([`Ends`](ProfileMessage::Ends)), in front of its Terminate, or of FIN
-//! if the peer is not told the cause. TCP withholds the acknowledgement of what is not taken
-//! ([`tcp_lite::Stack::withhold`]) until the peer has acknowledged the bytes of that message.
+//! **A stream that fails reports the place** ([`Ends`](ProfileMessage::Ends)), before its Terminate, or
+//! before FIN if the peer gets no Terminate. TCP withholds the acknowledgement of the bytes that are not
+//! taken ([`tcp_lite::Stack::withhold`]) until the peer has acknowledged the bytes of that message.
 
 use crate::rdmap::Terminate;
 
@@ -44,61 +48,61 @@ pub(super) use rules::Rules;
 pub(super) struct IbProfile {
     // ---- requests of this end ----
     peer: Peer,
-    /// The peer has promised receive requests up to this MSN.
+    /// The MSN up to which the peer has promised receive requests.
     peer_limit: u32,
-    /// The peer takes no message behind this stream offset.
+    /// The peer takes no message after this stream offset.
     ends: u64,
 
     // ---- requests of the peer ----
-    /// Messages of the peer up to this MSN find a receive request, when this end sends what follows.
+    /// The MSN up to which messages of the peer find a receive request, as of the next message of this end.
     limit: u32,
-    /// This end has promised receive requests up to this MSN.
+    /// The MSN up to which this end has promised receive requests.
     told_limit: u32,
-    /// A message of the peer was taken for which no receive request was promised.
+    /// True if a message of the peer was taken for which no receive request was promised.
     owes_limit: bool,
-    /// The peer waits for another limit.
+    /// True if the peer waits for a new limit.
     tell_limit: bool,
     /// The message that found no receive request.
     refused: Option<Refused>,
-    /// This end takes no message behind this stream offset, and has to say so.
+    /// This end takes no message after this stream offset, and has to report that.
     last: Option<u64>,
     /// Acknowledgements are withheld until the peer has acknowledged the bytes below this stream offset;
     /// `u64::MAX`: they are not yet sent.
     withheld_until: Option<u64>,
 
-    /// This end has written FPDUs up to this stream offset.
+    /// The stream offset up to which this end has written FPDUs.
     written: u64,
 
     // ---- queue 4 ----
     /// MSN of the next message of either direction.
     tx_msn: u32,
     rx_msn: u32,
-    /// What the connection has to be told.
+    /// News for the connection.
     news: News,
 }
 
 /// Whether the peer takes requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Peer {
-    /// It takes them.
+    /// The peer takes requests.
     Takes,
-    /// It drops them: a message has found no receive request.
+    /// The peer drops requests: a message has found no receive request.
     NotReady,
-    /// There is a receive request now, and it has to be told that the dropped requests follow.
+    /// The peer has a receive request now, and has to be told that the dropped requests follow.
     Ready,
-    /// It has closed the connection, or its stream has failed: it takes nothing more.
+    /// The peer has closed the connection, or its stream has failed: it takes no more requests.
     Gone,
 }
 
 /// A message of the peer that found no receive request.
 struct Refused {
     msn: u32,
-    /// What the peer is told if this end no longer waits for a receive request.
+    /// The Terminate for the peer if this end no longer waits for a receive request.
     terminate: Box<Terminate>,
     told: Told,
 }
 
-/// What the peer knows of a message that was refused.
+/// How much the peer was told of a refused message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Told {
     /// Nothing. `ready`: there is a receive request by now.
@@ -111,7 +115,7 @@ enum Told {
     Ready,
 }
 
-/// What has happened to a stream that its connection has to act on.
+/// Changes of a stream that its connection has to act on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct News {
     /// A message of the peer has found no receive request.
@@ -122,7 +126,7 @@ pub(crate) struct News {
     pub(crate) peer_takes: bool,
 }
 
-/// The peer has told what cannot be.
+/// The peer has sent a message that contradicts the state of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Impossible;
 
@@ -133,11 +137,11 @@ pub(super) enum Change {
     None,
     /// More messages have a receive request.
     Limit,
-    /// The request of this end goes again that has this MSN on queue 0, and those behind it.
+    /// This end sends the request with this MSN on queue 0 again, and all later ones.
     GoBack(u32),
-    /// The requests of this end before this stream offset are taken, and no other one.
+    /// The requests of this end before this stream offset are taken, and no later ones.
     Ends(u64),
-    /// The peer begins anew with its own requests, by these MSNs of queue 0 and queue 1.
+    /// The peer sends its dropped requests again, from these MSNs of queue 0 and queue 1 on.
     PeerResumes { send_msn: u32, request_msn: u32 },
 }
 
@@ -161,7 +165,7 @@ impl IbProfile {
         }
     }
 
-    /// What has happened since the last call.
+    /// The changes since the last call.
     #[inline]
     pub(super) fn take_news(&mut self) -> Option<News> {
         (self.news != News::default()).then(|| std::mem::take(&mut self.news))
@@ -169,7 +173,8 @@ impl IbProfile {
 
     // ---- requests of this end ----
 
-    /// The stream offset below which messages are taken that TCP's peer has acknowledged up to `offset`.
+    /// The stream offset below which all messages are taken, if TCP's peer has acknowledged the bytes below
+    /// `offset`.
     #[inline]
     pub(super) fn taken(&self, offset: u64) -> u64 {
         offset.min(self.ends)
@@ -181,7 +186,8 @@ impl IbProfile {
         is_within(msn, self.peer_limit)
     }
 
-    /// The peer tells a limit. Returns whether it is another one. (One that was sent again tells less.)
+    /// Called when the peer sends a limit. Returns whether it is a new one. (A message that was sent again
+    /// has an older limit.)
     #[inline]
     pub(super) fn on_limit(&mut self, limit: u32) -> bool {
         let more = !is_within(limit, self.peer_limit);
@@ -191,7 +197,7 @@ impl IbProfile {
         more
     }
 
-    /// Whether requests of this end may be sent, and no message of queue 4 goes first.
+    /// Whether requests of this end may be sent, and no message of queue 4 has to be sent first.
     #[inline]
     pub(super) fn lets_send(&self) -> bool {
         self.peer == Peer::Takes && !self.has_urgent_messages()
@@ -202,7 +208,7 @@ impl IbProfile {
         self.peer == Peer::NotReady
     }
 
-    /// The peer has closed the connection: it tells nothing more.
+    /// Called when the peer has closed the connection: it sends no more messages of queue 4.
     pub(super) fn on_peer_closed(&mut self) {
         self.peer = Peer::Gone;
     }
@@ -212,14 +218,14 @@ impl IbProfile {
         self.peer != Peer::Gone
     }
 
-    /// A request of this end is taken that the peer did not take before.
+    /// Notes that the peer has taken a request of this end that it did not take before.
     pub(super) fn note_progress(&mut self) {
         self.news.peer_takes = true;
     }
 
     // ---- requests of the peer ----
 
-    /// The message of the peer with this MSN on queue 0 is taken.
+    /// Called when the message of the peer with this MSN on queue 0 is taken.
     #[inline]
     pub(super) fn on_taken(&mut self, msn: u32) {
         self.owes_limit |= !is_within(msn, self.told_limit);
@@ -232,12 +238,12 @@ impl IbProfile {
         self.owes_limit
     }
 
-    /// The peer is told the limit by the next message, if it waits for one.
+    /// Makes the next message tell the peer the limit, if the peer waits for one.
     pub(super) fn tell_limit(&mut self) {
         self.tell_limit |= self.owes_limit;
     }
 
-    /// Messages of the peer up to this MSN find a receive request.
+    /// Sets the MSN up to which messages of the peer find a receive request.
     #[inline]
     pub(super) fn set_limit(&mut self, limit: u32) {
         self.limit = limit;
@@ -249,19 +255,19 @@ impl IbProfile {
         self.limit
     }
 
-    /// The peer is told the limit: by a message, or in the header of a Send.
+    /// Notes that the peer is told the limit, by a message or in the header of a Send. Returns the limit.
     #[inline]
     pub(super) fn told_limit(&mut self) -> u32 {
         (self.told_limit, self.owes_limit, self.tell_limit) = (self.limit, false, false);
         self.limit
     }
 
-    /// A message that was to tell the limit is not sent to its end.
+    /// Notes that a message with the limit was not sent to its end.
     pub(super) fn owe_limit(&mut self) {
         self.owes_limit = true;
     }
 
-    /// The message of the peer with this MSN on queue 0 finds no receive request.
+    /// Called when the message of the peer with this MSN on queue 0 finds no receive request.
     #[cold]
     pub(super) fn refuse(&mut self, msn: u32, terminate: Terminate) {
         let told = Told::Nothing { ready: false };
@@ -276,7 +282,7 @@ impl IbProfile {
             .is_some_and(|refused| matches!(refused.told, Told::Nothing { ready: false } | Told::NotReady))
     }
 
-    /// There is a receive request for the message that was refused.
+    /// Called when there is a receive request for the message that was refused.
     pub(super) fn on_recv(&mut self) {
         if let Some(refused) = &mut self.refused {
             refused.told = match refused.told {
@@ -287,24 +293,24 @@ impl IbProfile {
         }
     }
 
-    /// This end no longer waits for a receive request: the Terminate for the message that was refused.
+    /// Stops waiting for a receive request. Returns the Terminate for the message that was refused.
     pub(super) fn give_up_waiting(&mut self) -> Option<Box<Terminate>> {
         self.refused.take().map(|refused| refused.terminate)
     }
 
-    /// The stream fails here: no message behind stream offset `position` is taken.
+    /// Called when the stream fails here: no message after stream offset `position` is taken.
     pub(super) fn end(&mut self, position: u64) {
         (self.refused, self.peer) = (None, Peer::Gone);
         (self.last, self.withheld_until) = (Some(position), Some(u64::MAX));
     }
 
-    /// This end has written FPDUs up to this stream offset.
+    /// Notes that this end has written FPDUs up to this stream offset.
     #[inline]
     pub(super) fn set_written(&mut self, end: u64) {
         self.written = end;
     }
 
-    /// The last message of queue 4 ends at this stream offset of this end.
+    /// Notes that the last message of queue 4 ends at this stream offset of this end.
     pub(super) fn set_sent(&mut self, end: u64) {
         if self.withheld_until == Some(u64::MAX) {
             self.withheld_until = Some(end);
@@ -312,7 +318,7 @@ impl IbProfile {
     }
 
     /// Whether acknowledgements need not be withheld any more: TCP's peer has acknowledged the bytes below
-    /// `offset`. Says so once.
+    /// `offset`. Returns `true` only once.
     pub(super) fn knows_end(&mut self, offset: u64) -> bool {
         let knows = self.withheld_until.is_some_and(|until| until <= offset);
         if knows {
@@ -328,7 +334,7 @@ impl IbProfile {
 
     // ---- queue 4 ----
 
-    /// Whether a message of queue 4 waits to be sent that goes in front of all requests.
+    /// Whether a message of queue 4 waits that has to be sent before all requests.
     #[inline]
     fn has_urgent_messages(&self) -> bool {
         self.last.is_some()
@@ -387,7 +393,7 @@ impl IbProfile {
     /// The peer's next message of queue 4.
     ///
     /// # Errors
-    /// [`Impossible`]: it is no such message, or none that may come now.
+    /// [`Impossible`]: it is not a message of queue 4, or not one that may come now.
     pub(super) fn on_message(&mut self, message: Option<ProfileMessage>) -> Result<Change, Impossible> {
         self.rx_msn = self.rx_msn.wrapping_add(1);
         match message.ok_or(Impossible)? {
@@ -395,7 +401,7 @@ impl IbProfile {
                 Ok(if self.on_limit(limit) { Change::Limit } else { Change::None })
             }
             ProfileMessage::NotReady(msn) if self.peer == Peer::Takes && !self.is_promised(msn) => {
-                // Those before it are taken.
+                // The messages before it are taken.
                 self.on_limit(msn.wrapping_sub(1));
                 self.peer = Peer::NotReady;
                 self.news.peer_not_ready = true;
@@ -409,7 +415,7 @@ impl IbProfile {
                 self.refused = None;
                 Ok(Change::PeerResumes { send_msn, request_msn })
             }
-            // An end that has sent no FPDU has no request that this is about.
+            // An end that has sent no FPDU has no request that the message could concern.
             ProfileMessage::Ends(offset) if offset <= self.written || self.written == 0 => {
                 (self.ends, self.peer) = (offset, Peer::Gone);
                 Ok(Change::Ends(offset))
@@ -444,7 +450,7 @@ mod tests {
         std::iter::from_fn(|| ib.next_message((7, 9))).collect()
     }
 
-    /// A limit only grows, over the end of the numbers, too.
+    /// A limit only grows, also across the wrap of the MSN.
     #[test]
     fn a_promise_is_never_taken_back() {
         let mut ib = IbProfile::new();
@@ -480,7 +486,7 @@ mod tests {
         assert_eq!(messages(&mut ib, 40), [(Limit(40), 2)]);
     }
 
-    /// A message that finds no receive request, and the peer that sends it again.
+    /// A message that finds no receive request is sent again by the peer.
     #[test]
     fn a_refused_message_comes_again() {
         let (mut here, mut peer) = (IbProfile::new(), IbProfile::new());
@@ -513,7 +519,7 @@ mod tests {
         assert_eq!((here.next_msn(), here.awaits_recv()), (2, false));
     }
 
-    /// The receive request is there before the peer was told that there is none. The peer is told both.
+    /// The receive request is posted before the peer was told that there is none. The peer is told both.
     #[test]
     fn a_receive_that_comes_at_once_is_told_behind_the_refusal() {
         let mut ib = IbProfile::new();
@@ -523,7 +529,7 @@ mod tests {
         assert_eq!(messages(&mut ib, 4), [(NotReady(5), 1), (Ready, 2)]);
     }
 
-    /// What is not taken is told last, and acknowledged once that is known.
+    /// The last message tells which bytes are not taken. They are acknowledged once the peer knows that.
     #[test]
     fn a_stream_that_fails_tells_where() {
         let (mut here, mut peer) = (IbProfile::new(), IbProfile::new());
@@ -544,7 +550,7 @@ mod tests {
         assert!(!peer.is_peer_there() && !peer.lets_send());
     }
 
-    /// Each message that may not come is refused, and so is one that cannot be read.
+    /// Each message that may not come now is refused, and so is an unreadable one.
     #[test]
     fn a_peer_that_contradicts_itself_is_refused() {
         let resume = Resume { send_msn: 1, request_msn: 1 };

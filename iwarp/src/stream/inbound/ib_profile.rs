@@ -8,8 +8,8 @@ use super::super::ib_profile::{Change, Impossible, PAYLOAD_BYTES, ProfileMessage
 use super::{Delivery, Failure, NextSend, ReceivedUlpdu};
 
 impl Delivery<'_> {
-    /// Takes a segment that is for the profile: a message of queue 4, or a request that is dropped. Returns
-    /// whether nothing is left to do with the segment.
+    /// Handles a segment that concerns the profile: a message of queue 4, or a request that is dropped.
+    /// Returns whether the segment needs no further processing.
     pub(super) fn is_of_profile(
         &mut self,
         piece: &ReceivedUlpdu<'_, '_>,
@@ -45,7 +45,7 @@ impl Delivery<'_> {
         }
     }
 
-    /// The message of the peer with this MSN on queue 0 is taken.
+    /// Called when the message of the peer with this MSN on queue 0 is taken.
     #[inline]
     pub(super) fn on_taken(&mut self, msn: u32) {
         if let Some(ib) = self.state.rules.profile_mut() {
@@ -70,7 +70,7 @@ impl Delivery<'_> {
             Change::GoBack(msn) => {
                 self.state.complete_acknowledged();
                 self.outbound.go_back(self.state, self.pool, msn);
-                // Requests that send nothing may be all that is left in front of those that go again.
+                // Requests that send nothing may be all that is left before those that are sent again.
                 self.state.complete_acknowledged();
             }
             Change::Ends(offset) => {

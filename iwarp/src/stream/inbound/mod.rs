@@ -25,9 +25,9 @@ use super::peer_request::{ByKind, RequestQueue};
 use super::request_pool::RequestPool;
 use super::{Failure, StreamCounters};
 
-/// How many receive requests may be bound to messages after the current one. Sends further beyond a hole
-/// are held until it is filled. More would take memory for each queue pair; fewer would place fewer Sends
-/// early.
+/// Maximum number of receive requests that are bound to messages after the current one. Sends further beyond
+/// a hole are held until the hole is filled. More would take memory for each queue pair; fewer would place
+/// fewer Sends early.
 const BOUND_AHEAD: u8 = 31;
 
 const _: () = assert!(HEAD_BYTES >= Header::MAX_LEN, "a segment that was placed early has its whole header");
@@ -40,9 +40,9 @@ pub(super) struct Inbound {
     requests: RequestQueue,
     /// Queue 2: the peer's Terminate; one buffer.
     terminates: UntaggedQueue,
-    /// How many receive requests may be bound to messages after the current one, where segments of these
-    /// arrived ahead of a hole: 0 where nothing is placed beyond a hole, and with a shared receive queue,
-    /// whose requests go to the connection that needs one first.
+    /// Maximum number of receive requests that are bound to messages after the current one, if segments of
+    /// these messages arrived beyond a hole. 0 if nothing is placed beyond a hole, and with a shared receive
+    /// queue, whose requests go to the connection that needs one first.
     ahead_max: u8,
     /// The current Immediate Data.
     immediate: ImmediateData,
@@ -56,18 +56,18 @@ pub(super) struct Inbound {
 enum NextSend {
     /// Any message of a user.
     Usual,
-    /// It may be an empty Send as RTR, if it is the first message of all, as our Reply allowed. This takes no
-    /// receive request.
+    /// The first message, which may be an empty Send as RTR, as our Reply allowed. The RTR takes no receive
+    /// request.
     MayBeRtr,
     /// The Send that these bytes of Immediate Data belong to.
     Joined([u8; 4]),
-    /// None: a message has found no receive request, and the requests behind it are dropped.
+    /// None: a message has found no receive request, and the requests after it are dropped.
     Refused,
 }
 
 impl Inbound {
-    /// `binds_ahead`: a Send beyond a hole may be placed, since markers find it and no other queue pair
-    /// takes requests of its receive queue.
+    /// `binds_ahead`: a Send beyond a hole may be placed, since markers locate it and no other queue pair
+    /// takes requests from its receive queue.
     pub(super) fn new(ird: u16, extensions: Extensions, rtr: Rtr, binds_ahead: bool) -> Self {
         let mut terminates = UntaggedQueue::new();
         // RFC 5040 section 5.4 (RDMAP-255, RDMAP-256): one buffer for a Terminate is always posted, and only
@@ -90,7 +90,8 @@ impl Inbound {
     }
 
     /// The MSN up to which messages of the peer find a receive request: those that are taken, and as many
-    /// more as there are requests. Those of a shared queue may go to others.
+    /// more as there are receive requests. Requests of a shared receive queue do not count, since other queue
+    /// pairs may take them.
     pub(super) fn limit(&self, consumer: &QpConsumer) -> u32 {
         let taken = self.sends.first_msn().wrapping_sub(1);
         match self.next_send {
@@ -99,12 +100,12 @@ impl Inbound {
         }
     }
 
-    /// The bound receive requests are given back. Nothing is received after this.
+    /// Returns the bound receive requests. Nothing is received after this.
     pub(super) fn abandon(&mut self) {
         self.sends = UntaggedQueue::starting_at(self.sends.first_msn());
     }
 
-    /// The buffers for requests of the peer, as many as may wait at a time.
+    /// The number of buffers for requests of the peer: as many requests may wait at a time.
     pub(super) fn request_buffers(&self, extensions: Extensions) -> u32 {
         self.requests.buffers(extensions)
     }
@@ -114,7 +115,7 @@ impl Inbound {
         self.requests.repost(answered);
     }
 
-    /// Whether each buffer that is posted to a queue is there, if `bound` receive requests are; for tests.
+    /// Checks that each posted buffer of a queue exists, if `bound` receive requests are bound; for tests.
     pub(super) fn check(&self, extensions: Extensions, bound: usize) -> Check {
         let posted = self.sends.posted() as usize;
         ensure!(posted == bound, "{posted} buffers posted to queue 0, {bound} receive requests bound");
@@ -144,14 +145,14 @@ pub(crate) struct Delivery<'a> {
 struct ReceivedUlpdu<'a, 'u> {
     head: &'a [u8],
     len: usize,
-    /// `None` if its arrival is [`Arrival::Placed`].
+    /// `None` if the arrival is [`Arrival::Placed`].
     ulpdu: Option<&'a Ulpdu<'u>>,
     arrival: Arrival,
 }
 
 impl Delivery<'_> {
-    /// As [`deliver`](Self::deliver), for a ULPDU that lies in one run, with the position of its length
-    /// field. The usual segments take little code, and all others take the general way.
+    /// As [`deliver`](Self::deliver), for a contiguous ULPDU, with the position of its length field. The
+    /// usual segments take the fast path, and all others take the general path.
     #[inline]
     pub(crate) fn deliver_whole(&mut self, position: u64, ulpdu: &[u8]) -> Result<(), Failure> {
         if self.write_whole(ulpdu) {
@@ -160,7 +161,7 @@ impl Delivery<'_> {
         self.deliver_other(position, ulpdu)
     }
 
-    /// A segment that is not one of a Write, or that is wrong.
+    /// A segment that is not part of a Write, or that is invalid.
     #[inline(never)]
     fn deliver_other(&mut self, position: u64, ulpdu: &[u8]) -> Result<(), Failure> {
         if self.send_whole(ulpdu) {
@@ -206,8 +207,8 @@ impl Delivery<'_> {
         let piece = ReceivedUlpdu { head, len: ulpdu.len(), ulpdu: Some(ulpdu), arrival: Arrival::Ahead };
         let placed = match Header::parse(piece.head) {
             Ok(Header::Tagged(header)) => self.tagged(&piece, &header).is_ok(),
-            // RFC 7306 section 5.4 (EXT-107): of untagged messages only Sends are placed beyond a hole, so
-            // no Atomic Request is looked at before DDP delivers it.
+            // RFC 7306 section 5.4 (EXT-107): of untagged messages only Sends are placed beyond a hole, so no
+            // Atomic Request is read before DDP delivers it.
             Ok(Header::Untagged(header)) if header.qn == Queue::Send.number() => {
                 self.early_send(&piece, &header, ulpdu)
             }
@@ -242,7 +243,7 @@ impl Delivery<'_> {
         self.state.qp.attributes.remote_access().contains(need)
     }
 
-    /// The failure when the response to a Read or atomic of ours has arrived, and our user has revoked the
+    /// The failure when the response to one of our Reads or atomics has arrived, and our user has revoked the
     /// memory for it. The request fails, and the error is our user's. The Terminate depends on the response:
     ///
     /// - A Read Response names the STag. DDP has to check it in every segment, and has one error for an STag
@@ -295,7 +296,7 @@ impl ReceivedUlpdu<'_, '_> {
     }
 }
 
-/// The first bytes of a ULPDU, as many as the longer header has: in place where they are contiguous, else
+/// The first bytes of a ULPDU, as many as the longer header has: in place if they are contiguous, otherwise
 /// copied to `room`.
 fn head<'a>(ulpdu: &Ulpdu<'a>, room: &'a mut [u8; Header::MAX_LEN]) -> &'a [u8] {
     if let Some(bytes) = ulpdu.front(Header::MAX_LEN) {
@@ -352,7 +353,7 @@ mod tests {
             break_it(&mut inbound, &mut bound);
             assert_eq!(inbound.check(Extensions::ATOMICS, bound), Err(found.into()));
         }
-        // What ends a stream gives the requests back.
+        // The end of a stream returns the requests.
         let (mut inbound, _) = whole();
         inbound.abandon();
         inbound.check(Extensions::ATOMICS, 0).unwrap();

@@ -14,8 +14,8 @@ use super::{Delivery, Failure, Inbound, ReceivedUlpdu};
 /// Bytes of the longest message of these queues that DDP accepts.
 pub(super) const MAX_MESSAGE_BYTES: usize = 64;
 
-/// Bytes of a buffer for an Atomic Request or Atomic Response. Longer than either, so that RDMAP and not DDP
-/// finds a wrong length, and reports it with a code of RDMAP.
+/// Bytes of a buffer for an Atomic Request or Atomic Response. The buffer is longer than either, so that
+/// RDMAP, not DDP, finds a wrong length, and reports it with a code of RDMAP.
 const ATOMIC_ROOM: usize = MAX_MESSAGE_BYTES;
 
 const _: () = assert!(MAX_MESSAGE_BYTES >= Terminate::MAX_LEN && ATOMIC_ROOM > AtomicRequest::LEN);
@@ -34,8 +34,8 @@ impl Delivery<'_> {
             Ok(None) => return Ok(()),
             Err(error) => return Err(piece.fail(error)),
         };
-        // RFC 7306 section 5.4 (EXT-107, EXT-109): a request is looked at once DDP has delivered it, and so
-        // has delivered all messages before it.
+        // RFC 7306 section 5.4 (EXT-107, EXT-109): a request is read after DDP has delivered it, and thus all
+        // messages before it.
         let op = if opcode == Opcode::AtomicRequest {
             AtomicRequest::parse(&message).map(PeerOp::Atomic)
         } else {
@@ -71,7 +71,7 @@ impl Delivery<'_> {
             PeerOp::Atomic(AtomicRequest { op, .. }) if !op.is_understood(self.state.extensions) => {
                 return Err(TerminateError::UnexpectedOpcode);
             }
-            // As an atomic that is admitted: its alignment is checked first.
+            // As for an atomic that the stream supports: its alignment is checked first.
             PeerOp::Atomic(AtomicRequest { to, .. })
                 if self.state.rules.check_alignment_first() && to % 8 != 0 =>
             {
@@ -167,7 +167,8 @@ impl Delivery<'_> {
         // RFC 7306 section 8.2 (EXT-149): DDP checks queue, MSN, offset and length of each segment first.
         match queue {
             Queue::ReadRequest => {
-                // Also on a stream without atomics, so that the error is the opcode and not the length.
+                // This holds also on a stream without atomics, so that the error is the opcode, not the
+                // length.
                 let is_atomic = Opcode::of_byte(header.rsvd_ulp[0]) == Some(Opcode::AtomicRequest);
                 let room = if is_atomic { ATOMIC_ROOM } else { ReadRequest::LEN };
                 requests.check(header, payload_len, room)?;
@@ -175,14 +176,14 @@ impl Delivery<'_> {
             Queue::AtomicResponse => {
                 responses.check(header, payload_len, |_| ATOMIC_ROOM as u64)?;
             }
-            // Queue 0 has the buffers of our user, and its messages do not come here.
+            // Queue 0 has the buffers of our user. Its messages do not reach this function.
             Queue::Terminate | Queue::Send => {
                 terminates.check(header, payload_len, |_| Terminate::MAX_LEN as u64)?;
             }
         }
         let opcode = Opcode::check(&(*header).into(), self.state.extensions)?;
-        // A peer that fails sends its Terminate behind the segment that it has just sent, which may be in the
-        // midst of another message. That message will not be completed.
+        // A peer that fails sends its Terminate after the segment that it has just sent, which may be in the
+        // middle of another message. That message will not be completed.
         if queue == Queue::Terminate && header.mo == 0 {
             partial.clear();
         }

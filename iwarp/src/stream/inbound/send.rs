@@ -36,9 +36,9 @@ const SEND_CONTROL: [u8; 2] = {
 };
 
 impl Delivery<'_> {
-    /// Places and delivers a Send of one segment whose bytes lie in one piece, if all its checks pass and its
-    /// receive request has at most one element: the usual case, in little code. Otherwise nothing is counted,
-    /// and the general way reports what is wrong. That begins with the same [`bind`](Self::bind).
+    /// Places and delivers a Send of one contiguous segment, if all its checks pass and its receive request
+    /// has at most one element: the fast path for the usual case. Otherwise nothing is counted, and the
+    /// general path reports the error. The general path begins with the same [`bind`](Self::bind).
     #[inline]
     pub(super) fn send_whole(&mut self, ulpdu: &[u8]) -> bool {
         let Some((header, payload)) = ulpdu.split_first_chunk() else { return false };
@@ -56,7 +56,7 @@ impl Delivery<'_> {
         if !self.inbound.sends.awaits_whole(msn) {
             return false;
         }
-        // On InfiniBand, the acknowledgement of a Send is there before any answer to it.
+        // On InfiniBand, the acknowledgement of a Send arrives before any answer to it.
         if self.state.rules.have_queue_4() {
             self.on_limit(u32::from_be_bytes([l0, l1, l2, l3]));
             self.on_taken(msn);
@@ -97,8 +97,9 @@ impl Delivery<'_> {
         bind(self.state, self.inbound);
     }
 
-    /// As [`bind`](Self::bind), and binds the requests of the messages after it up to `msn`. Requests of a
-    /// queue pair's own receive queue go to messages in order, so they are known before those messages begin.
+    /// As [`bind`](Self::bind), and also binds receive requests to the messages after the current one, up to
+    /// `msn`. Requests of a queue pair's own receive queue go to messages in order, so the request of a
+    /// message is known before the message begins.
     fn bind_ahead(&mut self, msn: u32) {
         self.bind();
         let ahead = msn.wrapping_sub(self.inbound.sends.first_msn()) as usize;
@@ -136,7 +137,7 @@ impl Delivery<'_> {
             && header.last
             && self.check_opcode(header) == Ok(Opcode::Send)
         {
-            // RFC 6581 section 9.2 (MPA2-136): the RTR is a message that no user sent.
+            // RFC 6581 section 9.2 (MPA2-136): no user sent the RTR, so it takes no receive request.
             self.inbound.sends = UntaggedQueue::starting_at(2);
             return Ok(());
         }
@@ -174,8 +175,8 @@ impl Delivery<'_> {
         }
     }
 
-    /// Whether the first segment of a message finds no receive request. A segment that is wrong is refused as
-    /// such, and so is one whose queue pair holds as many shared buffers as it may.
+    /// Whether the first segment of a message finds no receive request. `false` for an invalid segment, which
+    /// is refused as such, and for one whose queue pair holds the maximum number of shared buffers.
     fn lacks_recv(&self, header: &UntaggedHeader) -> bool {
         self.state.consumer.taken_recvs() == 0
             && self.state.qp.receives.may_take_shared()
@@ -184,7 +185,7 @@ impl Delivery<'_> {
             && self.check_opcode(header).is_ok()
     }
 
-    /// A message that finds no receive request is dropped, and so are the requests behind it.
+    /// Drops a message that finds no receive request, and all later requests.
     #[cold]
     fn refuse(&mut self, piece: &ReceivedUlpdu<'_, '_>) {
         self.counters.rx_not_ready += 1;
@@ -194,8 +195,8 @@ impl Delivery<'_> {
         self.state.rules.refuse(msn, terminate);
     }
 
-    /// Checks a segment in order: it is of the oldest message and begins where the one before it ended. A
-    /// later message has no buffer yet, even if a request is bound ahead for it.
+    /// Checks a segment in order: it must belong to the oldest message and begin where the previous segment
+    /// ended. A later message has no buffer yet, even if a request is bound ahead for it.
     fn check_in_order(&self, header: &UntaggedHeader) -> Result<(), TerminateError> {
         let sends = &self.inbound.sends;
         // RFC 7306 section 6.3 (EXT-123): Immediate Data is delivered in the order sent, as Sends are.
@@ -294,7 +295,7 @@ impl Delivery<'_> {
                         self.inbound.next_send = NextSend::Joined(data);
                         return self.keep_bound();
                     }
-                    // None of it is in the buffer.
+                    // No byte of the Immediate Data is in the buffer.
                     len = 0;
                 }
                 (_, None) => {}
@@ -309,8 +310,8 @@ impl Delivery<'_> {
         Ok(())
     }
 
-    /// Immediate Data has arrived in front of the Send that it belongs to. The receive request stays bound,
-    /// for that Send.
+    /// Called when Immediate Data has arrived before the Send that it belongs to. The receive request stays
+    /// bound, for that Send.
     fn keep_bound(&mut self) -> Result<(), Failure> {
         if self.inbound.sends.post(1) {
             return Ok(());

@@ -14,7 +14,7 @@ use super::{Delivery, Failure, NextSend, ReceivedUlpdu};
 enum TaggedFault {
     /// An error of the peer.
     Protocol(TerminateError),
-    /// It belongs to a Read of ours whose sink is no longer registered.
+    /// The segment belongs to one of our Reads, whose sink is no longer registered.
     Sink(TerminateError),
 }
 
@@ -32,9 +32,9 @@ const WRITE_CONTROL: [u8; 2] = {
 };
 
 impl Delivery<'_> {
-    /// Places a segment of an RDMA Write whose bytes lie in one piece, if all its checks pass: the usual
-    /// case, in little code. Otherwise nothing is counted, and the general way reports what is wrong. A Write
-    /// of no bytes needs no right: the general way takes one that is refused here.
+    /// Places a contiguous segment of an RDMA Write, if all its checks pass: the fast path for the usual
+    /// case. Otherwise nothing is counted, and the general path reports the error. A zero-length Write needs
+    /// no right: if this function refuses it, the general path takes it.
     #[inline(always)]
     pub(super) fn write_whole(&mut self, ulpdu: &[u8]) -> bool {
         let Some((header, payload)) = ulpdu.split_first_chunk() else { return false };
@@ -56,7 +56,7 @@ impl Delivery<'_> {
             self.counters.rx_fpdus += 1;
             self.counters.rx_placed_bytes += len;
             *self.may_send = true;
-            // Nothing comes between a Send and Immediate Data that belongs to it.
+            // No other message may come between a Send and the Immediate Data that belongs to it.
             self.inbound.next_send = NextSend::Usual;
         }
         placed
@@ -76,7 +76,7 @@ impl Delivery<'_> {
         }
     }
 
-    /// Checks a segment, and places and delivers it as its arrival asks.
+    /// Checks a segment, and places or delivers it depending on its arrival.
     ///
     /// RFC 5041 section 7.1 (DDP-189), RFC 5040 section 5.1 (RDMAP-197): a failed check places nothing. A
     /// Write is only placed; no completion tells the user of it.
@@ -131,7 +131,7 @@ impl Delivery<'_> {
         {
             let guard = self.guard;
             let target = guard.check_sink(header.stag, header.to, payload_len as u64, pd);
-            // The sink of the Read passed its check when the Read was posted, so our user has changed it
+            // The sink of the Read passed its check when the Read was posted, so our user has revoked it
             // since.
             target
                 .map_err(DdpError::from)

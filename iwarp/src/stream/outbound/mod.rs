@@ -30,18 +30,19 @@ mod usual;
 
 use usual::FillOutcome;
 
-/// Bytes of a TCP segment from which on its payload is sent without a copy, if its request says so. Each
-/// segment of such payload takes two more packet buffers, which cost as much as a copy of 4 KiB.
+/// Minimum capacity of TCP segments, in bytes, for sending payload without a copy, if the request asks for
+/// it. Each segment of such payload takes two more packet buffers, which cost as much as a copy of 4 KiB.
 const EXTERNAL_MIN_EMSS: usize = 8 << 10;
 
-/// Bytes of a ULPDU's payload from which on it is sent without a copy: the end of a message may be short.
+/// Minimum number of payload bytes of a ULPDU that is sent without a copy: the end of a message may be short.
 const EXTERNAL_MIN_BYTES: u32 = 512;
 
-/// Bytes at the end of such a message that are copied all the same.
+/// Number of bytes at the end of such a message that are always copied.
 const COPIED_END_BYTES: u32 = 64;
 
-/// How many requests that send nothing one queue pair executes before the next one may send. Each request may
-/// wait for the other engines, which delays the connections of this engine, so the number is small.
+/// Maximum number of requests without a message that one queue pair executes before the next queue pair may
+/// send. Each such request may wait for the other engines, which delays the connections of this engine, so
+/// the number is small.
 const MAX_LOCAL: u32 = 4;
 
 /// Why a call of [`Outbound::run`] returned.
@@ -51,13 +52,13 @@ pub(crate) enum SendOutcome {
     Idle,
     /// The budget is used up.
     More,
-    /// TCP's send buffer is full. TCP reports when there is room.
+    /// TCP's send buffer is full. TCP reports when it has room again.
     Full,
     /// No packet buffer is free: try again in the next poll.
     NoMbuf,
     /// TCP has the Terminate: FIN may follow.
     Terminated,
-    /// TCP has all that the peer is told, and the stream ends without a Terminate: FIN may follow.
+    /// TCP has all messages for the peer, and the stream ends without a Terminate: FIN may follow.
     Ended,
 }
 
@@ -68,7 +69,7 @@ pub(super) struct SendContext<'a> {
     pub(super) guard: &'a EpochGuard<'a>,
     pub(super) counters: &'a mut StreamCounters,
     pub(super) pool: &'a mut RequestPool,
-    /// The registered memory of the current message's payload, once it is looked up.
+    /// The registered memory of the current message's payload, after it was looked up.
     pub(super) found: Option<Source<'a>>,
     /// The stream offset of the TCP segment that is filled.
     pub(super) offset: u64,
@@ -93,8 +94,8 @@ pub(super) struct Outbound {
     phase: Phase,
     /// Whether a response goes next, if there is one, because the last message was our user's.
     response_next: bool,
-    /// Local requests that may still be executed in this call: they hand no bytes to TCP, so the byte budget
-    /// does not limit them, and some wait for the other engines.
+    /// The number of local requests that may still be executed in this call. Local requests hand no bytes to
+    /// TCP, so the byte budget does not limit them, and some wait for the other engines.
     local_left: u32,
     /// Requests of the peer that are answered in full and whose buffers are to be posted again.
     answered: ByKind,
@@ -108,29 +109,29 @@ pub(super) struct Outbound {
     limit: (usize, u32),
 }
 
-/// What goes before all messages, and whether there may be others. (First those in which nothing waits: they
-/// are asked for together.)
+/// What has to be sent before all messages, and whether there may be further messages. (The phases in which
+/// nothing waits come first, so that one comparison finds them.)
 enum Phase {
-    /// Nothing goes before a message.
+    /// Nothing has to be sent before a message.
     Open,
     /// The Terminate is written to TCP.
     Terminated,
     /// As `Silent`, and the connection is told.
     Ended,
-    /// The ready-to-receive message goes first.
+    /// The ready-to-receive message has to be sent first.
     Rtr(RtrKind),
     /// The stream has failed. A Terminate has to be sent.
     Terminate(Box<Terminate>),
     /// The Terminate is the current message.
     Terminating,
-    /// The stream has failed. Nothing more may be sent, and the peer is not told the cause.
+    /// The stream has failed. Nothing more may be sent, and the peer gets no Terminate.
     Silent,
 }
 
 /// The payload of a request that is sent without a copy.
 struct External {
     memory: ExtBuf,
-    /// Stream offset behind the last FPDU of it that was written.
+    /// The stream offset after the last FPDU of the payload that was written.
     end: Option<u64>,
 }
 
@@ -140,7 +141,7 @@ struct Current {
     completes: Completes,
 }
 
-/// What is complete when the last segment of a message is written to TCP.
+/// What completes when the last segment of a message is written to TCP.
 #[derive(Clone, Copy)]
 enum Completes {
     /// Nothing: the message is the RTR, or a Read Request or Atomic Request, which its response completes.
@@ -172,7 +173,7 @@ impl Current {
 }
 
 impl Outbound {
-    /// A send direction where only the RTR waits, if it is ours to send.
+    /// A send direction in which only the RTR waits, if this end has to send it.
     pub(super) fn new(rtr: Rtr) -> Self {
         Self {
             current: None,
@@ -213,7 +214,7 @@ impl Outbound {
             return Ok(SendOutcome::Idle);
         }
         self.local_left = MAX_LOCAL;
-        // TCP reports its end by an event of its own.
+        // TCP reports the end of the connection by a separate event.
         let Ok(mut sender) = tcp.sender(now, conn) else { return Ok(SendOutcome::Idle) };
         let mut used = 0;
         let mut usual = self.is_usual_next(cx.state);
@@ -242,7 +243,7 @@ impl Outbound {
             cx.state.rules.set_written(cx.offset + written as u64);
             more = filled?;
         }
-        // Nothing is left to send behind the end.
+        // Nothing may be sent after the end.
         if !matches!(self.phase, Phase::Open)
             && let Some(ended) = self.ended()
         {
@@ -251,15 +252,15 @@ impl Outbound {
         Ok(if more || self.local_left == 0 { SendOutcome::More } else { SendOutcome::Idle })
     }
 
-    /// Fills one TCP segment with whole FPDUs. `usual`: what is next was found to be usual. Returns whether
-    /// there is more to send.
+    /// Fills one TCP segment with whole FPDUs. `usual`: the next request was found to be usual. Returns
+    /// whether there is more to send.
     fn fill(
         &mut self,
         cx: &mut SendContext<'_>,
         segment: &mut SegmentBuf<'_, '_>,
         mut usual: bool,
     ) -> Result<bool, Failure> {
-        // RFC 5044 section 4.5 (MPA-111): the limit follows the whole segment, not what is left of it.
+        // RFC 5044 section 4.5 (MPA-111): the limit follows from the whole segment, not from the rest of it.
         // RFC 5041 section 3 (DDP-027): the segment that TCP offers shows the current MULPDU.
         let capacity = segment.capacity();
         if self.limit.0 != capacity || cx.framer.markers() {
@@ -286,7 +287,7 @@ impl Outbound {
                 }
             }
             if self.external.is_some() {
-                // Its FPDUs get segments of their own.
+                // The FPDUs of such a message get separate segments.
                 return Ok(true);
             }
             if cx.framer.markers() {
@@ -295,9 +296,9 @@ impl Outbound {
         }
     }
 
-    /// Fills one TCP segment with the next FPDU of the current message, whose payload stays where it is;
-    /// `false`: it is the end of the message, which [`fill`](Self::fill) copies. In either case there is more
-    /// to send.
+    /// Fills one TCP segment with the next FPDU of the current message, whose payload is not copied. `false`:
+    /// this is the end of the message, which [`fill`](Self::fill) copies. In both cases there is more to
+    /// send.
     #[inline(never)]
     fn fill_external(
         &mut self,
@@ -345,7 +346,7 @@ impl Outbound {
             && segment.attach(part).is_ok()
             && segment.append_slice(&around.behind))
         {
-            // It fits and is taken, as was just asked.
+            // The memory fits, and the segment takes it, as was just checked.
             debug_assert!(false, "external memory was refused");
             segment.clear();
             return Ok(false);
@@ -408,7 +409,7 @@ impl Outbound {
         if self.current.is_some() || matches!(self.phase, Phase::Rtr(_)) {
             return matches!(self.current, Some(Current { completes: Completes::Profile, .. }));
         }
-        // A Send tells the limit. In front of another message, a message of its own does.
+        // A Send contains the limit. Before any other message, a message of queue 4 has to tell it.
         let next = cx.state.next_request();
         let tells = next.map_or(!self.responses.is_empty(), |next| !matches!(next.op, SendOp::Send));
         let Some(ib) = cx.state.rules.profile_mut() else { return false };
@@ -429,12 +430,13 @@ impl Outbound {
         true
     }
 
-    /// The peer has dropped the requests that it has not taken: what is being cut of one goes no further.
+    /// Called when the peer has dropped the requests that it has not taken: a message that is being cut is
+    /// not sent further.
     pub(super) fn go_back(&mut self, state: &mut StreamState, pool: &mut RequestPool, msn: u32) {
         if self.current.is_some_and(|current| current.is_of_request()) {
             self.current = None;
             self.external = None;
-            // What its header was to tell is told later.
+            // The limit in its header is told later.
             if let Some(ib) = state.rules.profile_mut() {
                 ib.owe_limit();
             }
@@ -442,7 +444,7 @@ impl Outbound {
         state.go_back(&mut pool.outstanding, msn);
     }
 
-    /// Writes the next FPDU of the current message behind the `used` bytes of a segment, with a ULPDU of at
+    /// Writes the next FPDU of the current message after the `used` bytes of a segment, with a ULPDU of at
     /// most `limit` bytes; `false`: it does not fit the rest of the segment.
     ///
     /// RFC 5040 sections 3.1 and 6.1 (RDMAP-052, RDMAP-298): all that RDMAP sends is a DDP segment in an
@@ -495,7 +497,8 @@ impl Outbound {
         Ok(true)
     }
 
-    /// The last segment of the current message is written to TCP, and ends at the stream offset `end`.
+    /// Called when the last segment of the current message is written to TCP. It ends at the stream offset
+    /// `end`.
     ///
     /// RFC 5040 section 5.5 (RDMAP-286): a Send or Write completes only now.
     #[inline]
@@ -589,24 +592,24 @@ impl Outbound {
         (!self.answered.is_empty()).then(|| std::mem::take(&mut self.answered))
     }
 
-    /// A Terminate is the last message, behind what the peer is told of its own messages.
+    /// Makes a Terminate the last message, after the messages of queue 4 about the peer's own messages.
     pub(super) fn terminate(&mut self, terminate: &Terminate) {
         self.phase = Phase::Terminate(Box::new(terminate.clone()));
     }
 
-    /// Nothing goes behind what the peer is told of its own messages.
+    /// Lets nothing follow the messages of queue 4 about the peer's own messages.
     pub(super) fn end_silently(&mut self) {
         self.phase = Phase::Silent;
     }
 
-    /// Whether nothing is being sent or waits to be sent, apart from the send queue.
+    /// Whether nothing is being sent or waits to be sent, not counting the send queue.
     pub(super) fn is_idle(&self) -> bool {
         self.current.is_none()
             && self.responses.is_empty()
             && matches!(self.phase, Phase::Open | Phase::Terminated | Phase::Ended)
     }
 
-    /// What the connection is told once nothing may follow any more.
+    /// The result for the connection when nothing may follow any more.
     #[cold]
     fn ended(&self) -> Option<SendOutcome> {
         match self.phase {
@@ -616,7 +619,7 @@ impl Outbound {
         }
     }
 
-    /// Drops everything but a Terminate, and a message of queue 4 that is begun. The request whose message
+    /// Drops everything but a Terminate, and a message of queue 4 that has begun. The request whose message
     /// was being cut counts as started.
     pub(super) fn abandon(&mut self, pool: &mut RequestPool, state: &mut StreamState) {
         self.responses.clear(&mut pool.peer_requests);

@@ -26,12 +26,12 @@ impl Outbound {
         }
         while state.skip_done() {}
         // RFC 7306 sections 5.2.1 and 6.3 (EXT-088, EXT-126): requests start in the order in which they were
-        // posted. One that may not start yet stays in front of all others.
+        // posted. A request that may not start yet stays before all others.
         let Some(request) = state.next_request() else { return Ok(false) };
         let &SendEntry { ref op, ref payload, length, flags, prepared, .. } = request;
         let has_begun = state.unsent > 0;
-        // Looked at behind the request: one that was posted after our user has stopped the queue is seen to
-        // be held.
+        // Checked after the request is read, so that a request that was posted after our user stopped the
+        // queue is held.
         if state.qp.sends.is_held() && !has_begun {
             if state.pending.is_empty() {
                 state.qp.sends.report_held(&state.qp.signals);
@@ -41,7 +41,7 @@ impl Outbound {
         if flags.contains(SendFlags::FENCE) && !state.outstanding.is_empty() && !has_begun {
             return Ok(false);
         }
-        // With CRCs the payload is read here in any case, and the copy costs hardly more.
+        // With CRCs the payload is read here anyway, and a copy costs hardly more.
         if flags.contains(SendFlags::ZERO_COPY)
             && op.sends_elements()
             && !(cx.framer.markers() || cx.framer.crc())
@@ -55,7 +55,7 @@ impl Outbound {
         if matches!(prepared, PreparedPayload::InvalidLength) {
             return Err(fail_next(state, WcStatus::LocalLengthError));
         }
-        // The post checks this. A request that was posted before the connection is checked here.
+        // Posting checks this. Only a request that was posted before the connection existed is checked here.
         if !state.rules.allow(op) {
             return Err(fail_next(state, WcStatus::LocalQpOperationError));
         }
@@ -100,8 +100,8 @@ impl Outbound {
     /// Starts the Read or atomic at the head of the send queue, or goes on with a Read, unless ORD holds it
     /// back. Its response completes it.
     ///
-    /// A Read with several elements stays at the head until the Read Request for its last one: with an ORD of
-    /// 1 they go one by one.
+    /// A Read with several elements stays at the head until the Read Request for its last element: with an
+    /// ORD of 1 the Read Requests are sent one by one.
     fn request_response(&mut self, cx: &mut SendContext<'_>) -> bool {
         let state = &mut *cx.state;
         // RFC 5040 section 6.1 (RDMAP-303, RDMAP-305): no more than ORD are outstanding.
@@ -218,7 +218,7 @@ impl Outbound {
     }
 }
 
-/// The next request fails with `status`, and ends the stream.
+/// Makes the next request fail with `status`, and end the stream.
 #[cold]
 fn fail_next(state: &mut StreamState, status: WcStatus) -> Failure {
     state.fail_next(status);
@@ -264,7 +264,7 @@ fn read_request(payload: &Payload, remote: RemoteAddr, at: u8) -> (ReadRequest, 
     let mut filled = (usize::from(at)..elements.len()).filter(|&index| elements[index].length > 0);
     let first = filled.next().unwrap_or(0);
     let sink = elements.get(first).copied().unwrap_or_default();
-    // The bytes of the elements before it come first at the peer, too.
+    // The bytes of the earlier elements come first in the peer's memory, too.
     let offset: u64 = elements.iter().take(first).map(|sge| u64::from(sge.length)).sum();
     let request = ReadRequest {
         sink_stag: Stag(sink.lkey),

@@ -9,7 +9,7 @@ use super::super::peer_request::{PeerOp, PeerRequest};
 use super::{Completes, Current, Failure, Outbound, SendContext};
 
 impl Outbound {
-    /// Starts the response to the oldest request of the peer. An atomic is executed here and not before: the
+    /// Starts the response to the oldest request of the peer. An atomic is executed here, not earlier: the
     /// next one waits until this one's response has been sent (RFC 7306 section 7).
     ///
     /// RFC 5040 sections 5.2.2 and 5.5 (RDMAP-230, RDMAP-292): responses go to DDP in the order of the

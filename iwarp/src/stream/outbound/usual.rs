@@ -1,8 +1,8 @@
 //! Requests whose payload is ready ([`PreparedPayload`]) and that fit one FPDU. They are written straight
 //! from the send queue, as long as nothing else waits to be sent.
 //!
-//! A request that does not fit, or whose memory is no longer there, stays in its queue: it becomes a message,
-//! which alone is cut and reports errors.
+//! A request that does not fit, or whose memory is no longer registered, stays in its queue and becomes a
+//! message: only messages are cut into segments and report errors.
 
 use std::collections::VecDeque;
 
@@ -29,21 +29,21 @@ pub(super) enum FillOutcome {
     Full,
     /// The next request becomes a message, or something else is next.
     Other,
-    /// As many were written as are completed together.
+    /// As many requests were written as complete together.
     Enough,
 }
 
 impl Outbound {
     /// Whether the oldest posted request may be written straight from its queue, if it fits one FPDU: nothing
-    /// goes before it, and it completes as soon as it is written.
+    /// has to be sent before it, and it completes as soon as it is written.
     #[inline]
     pub(super) fn is_usual_next(&self, state: &StreamState) -> bool {
         self.allows_usual(state)
             && state.consumer.next_send().is_some_and(|request| request.prepared.is_ready())
     }
 
-    /// Whether nothing goes before the oldest posted request, and nothing has to complete before it, unless
-    /// it waits itself.
+    /// Whether nothing has to be sent before the oldest posted request, and nothing has to complete before
+    /// it, unless the request itself waits for an acknowledgement.
     #[inline]
     pub(super) fn allows_usual(&self, state: &StreamState) -> bool {
         // RFC 6581 sections 5 and 9.2 (MPA2-017, MPA2-086): the RTR goes before every other FPDU.
@@ -56,8 +56,8 @@ impl Outbound {
             }
     }
 
-    /// Writes FPDUs of requests behind the `used` bytes of a segment, each with a ULPDU of at most `limit`
-    /// bytes. Only while [`allows_usual`](Self::allows_usual).
+    /// Writes FPDUs of requests after the `used` bytes of a segment, each with a ULPDU of at most `limit`
+    /// bytes. Call this only while [`allows_usual`](Self::allows_usual).
     ///
     /// RFC 5040 sections 5.1, 5.3 and 5.5 (RDMAP-202, RDMAP-244, RDMAP-285): messages go to DDP in the order
     /// in which the user posted them.
@@ -71,10 +71,10 @@ impl Outbound {
     ) -> FillOutcome {
         debug_assert!(self.allows_usual(cx.state), "others go first");
         let StreamState { qp, consumer, by, progress, pending, rules, .. } = &mut *cx.state;
-        // With markers the limit is another one for each FPDU.
+        // With markers the limit differs for each FPDU.
         let together = if cx.framer.markers() { 1 } else { TOGETHER };
         let requests = consumer.next_sends(together);
-        // As in `start_request`: looked at behind the requests.
+        // As in `start_request`: checked after the requests are read.
         if qp.sends.is_held() {
             return FillOutcome::Other;
         }
@@ -153,7 +153,7 @@ impl Outbound {
                 signaled.push(Signaled { wr_id: request.wr_id, opcode: send_opcode(&request.op) });
             }
         }
-        // A message of queue 4 goes behind the requests.
+        // A message of queue 4 is sent after the requests.
         let behind = |stop, ib: &IbProfile| match stop {
             FillOutcome::Empty if ib.has_messages() => FillOutcome::Other,
             stop => stop,
@@ -171,7 +171,8 @@ impl Outbound {
                 behind(stop, ib)
             }
             None => {
-                // They leave the queue before their completions are seen: then their entries are free.
+                // The requests leave the queue before their completions are visible, so that their entries
+                // are free by then.
                 requests.remove(sent);
                 // RFC 5040 section 5.5 (RDMAP-286): a Send or Write completes when its last segment is
                 // written.
@@ -182,13 +183,13 @@ impl Outbound {
     }
 }
 
-/// The request is sent. Never inlined, for the requests that complete at once.
+/// Records a request that was sent. Never inlined, so that requests that complete at once do not pay for it.
 #[inline(never)]
 fn await_acknowledgement(pending: &mut VecDeque<Pending>, request: &SendEntry, end: u64, msn: u32) {
     pending.push_back(acknowledged_of(request, end, msn));
 }
 
-/// Never inlined: its writer would take registers from the requests whose payload is registered.
+/// Never inlined: it would take registers from the path of requests whose payload is in registered memory.
 #[inline(never)]
 fn write_inline(framer: &mut Framer, plan: FpduPlan, out: &mut [u8], head: &UlpduHead, bytes: &[u8]) {
     let mut fpdu = framer.begin_with(plan, out, head);

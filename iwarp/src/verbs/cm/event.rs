@@ -42,11 +42,11 @@ pub enum CmEventKind {
     },
     /// The queue pair is in `Rts`.
     Established {
-        /// The private data of the peer (for the connecting side, that of the Reply).
+        /// The peer's private data (on the connecting side, from the Reply).
         private_data: Box<[u8]>,
-        /// Reads of ours that may be outstanding.
+        /// Maximum number of our outstanding Reads.
         ord: u16,
-        /// Reads of the peer that we serve.
+        /// Maximum number of the peer's Reads that we serve at a time.
         ird: u16,
         /// Depths, model and RTR as the peer sent them; `None`: its frame has none.
         peer: Option<Enhanced>,
@@ -68,7 +68,7 @@ pub enum CmEventKind {
     Rejected {
         /// Its private data.
         private_data: Box<[u8]>,
-        /// The depths of the peer; its ORD is the one that it needs. `None`: its Reply has none.
+        /// The depths of the peer; the ORD is the ORD that the peer needs. `None`: its Reply has none.
         peer: Option<Enhanced>,
     },
     /// The connection could not be set up.
@@ -85,7 +85,7 @@ pub enum CmEventKind {
         /// The Terminate that was sent or received, with its contents.
         terminate: Option<Arc<TerminateReport>>,
     },
-    /// A connection in streaming mode is established: one of ours, or one that a listener accepted
+    /// A connection in streaming mode is established: by [`CmId`] itself, or accepted by a listener
     /// (`CmEvent::listener`).
     StreamEstablished {
         /// The peer's address.
@@ -118,16 +118,16 @@ struct QueuedEvent {
 }
 
 /// The channel on which identifiers report events. The descriptor is readable while events wait. Cheap to
-/// clone. Dropping the last clone drops its events, and rejects the connect requests among them. It needs no
-/// arming, as a [`CompletionChannel`](crate::verbs::CompletionChannel#arm-poll-wait) does.
+/// clone. Dropping the last clone drops its events, and rejects the connect requests among them. Unlike a
+/// [`CompletionChannel`](crate::verbs::CompletionChannel#arm-poll-wait), it needs no arming.
 ///
 /// # Limit
 ///
 /// Events of identifiers that the program holds are never lost: each has few, and a program waits for them.
 /// They are kept beyond [`ContextLimits::max_cm_events`](super::super::ContextLimits::max_cm_events). When
-/// more events wait than that, those of identifiers that only events hold are [lost](Self::lost): no engine
-/// waits for a reader. Events of new connections may fill three quarters of the limit only; without its
-/// event, a connect request is rejected.
+/// more events than this limit wait, events of identifiers that only events hold are [lost](Self::lost): no
+/// engine waits for a reader. Events of new connections may fill three quarters of the limit only; without
+/// its event, a connect request is rejected.
 #[derive(Clone)]
 pub struct EventChannel {
     pub(super) shared: Arc<ChannelShared>,
@@ -135,7 +135,7 @@ pub struct EventChannel {
 
 pub(super) struct ChannelShared {
     queue: Mutex<EventQueue>,
-    /// The length of the queue, to look at it without the lock.
+    /// The length of the queue, readable without the lock.
     waiting: AtomicUsize,
     limit: usize,
     lost: AtomicU64,
@@ -145,7 +145,7 @@ pub(super) struct ChannelShared {
 #[derive(Default)]
 struct EventQueue {
     events: VecDeque<QueuedEvent>,
-    /// The length at which the events are looked through for those that nobody waits for.
+    /// The length at which the queue is searched for events of identifiers that only events hold.
     next_search: usize,
 }
 
@@ -174,12 +174,12 @@ impl ChannelShared {
         if is_added {
             self.notifier.notify();
         }
-        // Without the lock: this ends identifiers.
+        // After the lock is released, since dropping ends identifiers.
         drop(lost);
     }
 
     fn pop(&self) -> Option<QueuedEvent> {
-        // A lock has a fence, and this is called in each poll of a shared engine.
+        // Without the lock, whose fence costs time: this is called in each poll of a shared engine.
         if self.is_empty() {
             return None;
         }
@@ -195,9 +195,9 @@ impl ChannelShared {
 }
 
 impl EventQueue {
-    /// Takes out the events of identifiers that only waiting events hold, unless they are of new connections:
-    /// their number has its own limit. So all events together are at most twice as many as the limit and the
-    /// events of the identifiers that the program holds.
+    /// Removes the events of identifiers that only waiting events hold, except events of new connections,
+    /// whose number has its own limit. So the number of all events is at most twice the sum of the limit and
+    /// of the events of identifiers that the program holds.
     fn take_unheld(&mut self) -> Vec<QueuedEvent> {
         let mut waiting: HashMap<*const CmShared, usize> = HashMap::new();
         for event in &self.events {
@@ -253,7 +253,7 @@ impl EventChannel {
     /// The oldest event, without waiting. A program that polls its engine itself polls the engine first.
     pub fn poll(&self) -> Option<CmEvent> {
         let event = self.shared.pop();
-        // Reading this private descriptor can only fail because it is empty, which is no error here.
+        // Reading this private descriptor can fail only because it is empty, which is no error here.
         let settled = self.shared.notifier.settle(event.is_some(), || self.shared.is_empty());
         debug_assert!(settled.is_ok());
         let QueuedEvent { id, listener, kind } = event?;
@@ -266,7 +266,7 @@ impl EventChannel {
     /// # Errors
     /// An error of the system call.
     pub fn wait(&self, timeout: Duration) -> io::Result<Option<CmEvent>> {
-        // `None`: later than any clock tells.
+        // `None`: later than the clock can represent.
         let deadline = Instant::now().checked_add(timeout);
         loop {
             if let Some(event) = self.poll() {
@@ -274,8 +274,8 @@ impl EventChannel {
             }
             let left =
                 deadline.map_or(timeout, |deadline| deadline.saturating_duration_since(Instant::now()));
-            // The descriptor may be readable without an event: that of a notice was taken before the notice
-            // came, or another thread has taken it.
+            // The descriptor may be readable without an event: an event may be taken before its notification
+            // arrives, and another thread may have taken it.
             if !self.shared.notifier.wait(Some(left))? || left.is_zero() {
                 return Ok(self.poll());
             }
@@ -317,7 +317,7 @@ impl fmt::Debug for EventChannel {
 mod tests {
     use super::*;
 
-    /// The notice of an event that was taken before it came.
+    /// A wait sees the notification of an event that was taken already.
     #[test]
     fn notices_without_an_event_do_not_end_a_wait() {
         let channel = EventChannel::new(4).unwrap();

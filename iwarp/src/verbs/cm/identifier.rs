@@ -20,8 +20,8 @@ use super::param::{ConnParam, MAX_PRIVATE_DATA, ResponderOptions};
 use super::stream::PlainBytes;
 use super::{CmEventKind, CmId};
 
-/// The state that an identifier shares with its engine. Engines hold this. Users hold a [`CmId`], whose owner
-/// detects the drop of the last one.
+/// The state that an identifier shares with its engine. Engines hold a `CmShared`. Users hold a [`CmId`],
+/// whose [`CmOwner`] detects the drop of the last handle.
 pub(crate) struct CmShared {
     pub(super) context: Arc<ContextShared>,
     /// Weak, because the events in the channel hold identifiers.
@@ -63,9 +63,9 @@ pub struct Activity {
     pub age: Duration,
     /// Time since the last FPDU, or byte in streaming mode, was sent or received.
     pub idle: Duration,
-    /// TCP segments received since MPA started, out-of-order ones included.
+    /// TCP segments received since MPA started, including out-of-order segments.
     pub rx_segments: u64,
-    /// FPDUs in them.
+    /// FPDUs in these segments.
     pub rx_fpdus: u64,
     /// Payload bytes that were placed into registered memory.
     pub rx_placed_bytes: u64,
@@ -76,11 +76,11 @@ pub(super) struct CmState {
     pub(super) phase: CmPhase,
     owner: Weak<CmOwner>,
     pub(super) qp: Option<Weak<QpShared>>,
-    /// Ours and the peer's. A `SocketAddr` has fields that TCP does not know.
+    /// Our address and port, and the peer's. Not as `SocketAddr`, which has fields that TCP does not use.
     addresses: Option<[(IpAddr, u16); 2]>,
-    /// Its connection in the engine.
+    /// The connection in the engine.
     conn: Option<ConnId>,
-    /// Why the connection is over.
+    /// Why the connection ended.
     cause: Option<ConnectionError>,
     /// The buffers of a connection that began in streaming mode.
     pub(super) stream: Option<Arc<PlainBytes>>,
@@ -108,7 +108,7 @@ pub(super) enum CmPhase {
 }
 
 impl CmPhase {
-    /// The engine of its connection.
+    /// The engine of the connection.
     fn engine(&self) -> Option<&Arc<EngineHandle>> {
         match self {
             Self::Streaming { engine }
@@ -121,7 +121,7 @@ impl CmPhase {
     }
 }
 
-/// A command to an engine, of a user or of another engine.
+/// A command to an engine, from a user or from another engine.
 pub(crate) enum CmCommand {
     /// Start a connection.
     Connect { id: Arc<CmShared>, qp: Arc<QpShared>, remote: SocketAddr, param: Box<ConnParam> },
@@ -145,19 +145,20 @@ pub(crate) enum CmCommand {
     Disconnect { id: Arc<CmShared> },
     /// Reset.
     Abort { id: Arc<CmShared> },
-    /// Receive from the queue of an engine that is gone.
+    /// Receive from the port queue of an engine that is gone.
     Adopt { port: Box<dyn Port> },
-    /// Say what it carries. Without an answer, because it is gone, `engine` tells who asked.
+    /// Report the engine's status. If the engine is gone, `engine` lets the asking thread continue without
+    /// an answer.
     Status { engine: Arc<EngineHandle> },
 }
 
 impl CmCommand {
-    /// Whether the engine will have one more connection.
+    /// Whether the command begins a connection in the engine.
     pub(crate) fn begins_connection(&self) -> bool {
         matches!(self, Self::Connect { .. } | Self::ConnectStream { .. })
     }
 
-    /// The engine is gone: makes the events that the engine would have made.
+    /// Called when the engine is gone: makes the events that the engine would have made.
     pub(crate) fn refuse(self) {
         match self {
             Self::Connect { id, qp, .. } => {
@@ -189,8 +190,8 @@ impl CmShared {
         Arc::new(Self { context, channel, state: Mutex::default(), times: Times::default() })
     }
 
-    /// A handle for the user. If all were dropped, a new one: it carries the event of an end that no user
-    /// waits for.
+    /// A handle for the user. If all handles were dropped, makes a new one, for the event of an end that no
+    /// user waits for.
     pub(super) fn handle(self: &Arc<Self>) -> CmId {
         let mut state = self.state();
         let owner = state.owner.upgrade().unwrap_or_else(|| {
@@ -218,7 +219,7 @@ impl CmShared {
         child
     }
 
-    /// `engine` received a Request on `conn`, and waits for a decision.
+    /// Called when `engine` has received a Request on `conn`, and waits for a decision.
     pub(crate) fn set_requested(&self, engine: &Arc<EngineHandle>, conn: ConnId, private_data_limit: usize) {
         let engine = Arc::clone(engine);
         // At most 512 (RFC 5044 section 7.1.1).
@@ -226,7 +227,8 @@ impl CmShared {
         self.state().phase = CmPhase::Requested { engine, conn, private_data_limit };
     }
 
-    /// `engine` has a connection in streaming mode for it: a new one, or one whose MPA startup was rejected.
+    /// Called when `engine` has a connection in streaming mode for this identifier: a new connection, or one
+    /// whose MPA startup was rejected.
     pub(crate) fn set_streaming(&self, engine: &Arc<EngineHandle>, stream: &Arc<PlainBytes>) {
         let mut state = self.state();
         // A user that has ended the connection does not use it again.
@@ -237,12 +239,12 @@ impl CmShared {
         state.qp = None;
     }
 
-    /// Whether it still listens.
+    /// Whether the identifier still listens.
     pub(crate) fn is_listening(&self) -> bool {
         matches!(self.state().phase, CmPhase::Listening { .. })
     }
 
-    /// Adds an event for the user. `listener` is the one that a new connection arrived at.
+    /// Adds an event for the user. `listener` is the listener at which a new connection arrived.
     pub(crate) fn announce(self: &Arc<Self>, listener: Option<&Arc<Self>>, kind: CmEventKind) {
         event::announce(&self.channel, self.handle(), listener.cloned(), kind);
     }
@@ -255,7 +257,7 @@ impl CmShared {
         self.state().addresses.map(|[local, remote]| (local.into(), remote.into()))
     }
 
-    /// Sets its connection in the engine.
+    /// Sets the connection in the engine.
     pub(crate) fn set_conn(&self, conn: ConnId) {
         self.state().conn = Some(conn);
     }
@@ -268,27 +270,28 @@ impl CmShared {
         self.state().cause
     }
 
-    /// No connection was set up for `qp`, and none will be.
+    /// Called when no connection was set up for `qp`, and none will be.
     pub(crate) fn not_connected(self: &Arc<Self>, qp: &QpShared, error: ConnectionError) {
         qp.state.blame(error);
         qp.unreached();
         self.not_streaming(error);
     }
 
-    /// The connection had ended before it was for `qp`.
+    /// Called when the connection had ended before `qp` was bound to it.
     pub(crate) fn ended_before(&self, qp: &QpShared) {
-        // Our user has not ended it: after an abort of the user, the call that brings `qp` fails.
+        // The user has not ended the connection: after an abort by the user, the call that passes `qp`
+        // fails.
         qp.state.blame(self.state().cause.unwrap_or(ConnectionError::PeerClosed));
         qp.unreached();
     }
 
-    /// No connection was set up, and none will be.
+    /// Called when no connection was set up, and none will be.
     pub(crate) fn not_streaming(self: &Arc<Self>, error: ConnectionError) {
         self.set_over(Some(error));
         self.announce(None, CmEventKind::ConnectError { error, peer: None });
     }
 
-    /// The connection is over, for this reason, and accepts no more calls.
+    /// Called when the connection is over, for this reason: it accepts no more calls.
     pub(crate) fn set_over(&self, cause: Option<ConnectionError>) {
         let mut state = self.state();
         state.phase = CmPhase::Over;
@@ -296,8 +299,8 @@ impl CmShared {
         state.conn = None;
     }
 
-    /// Ends an undecided connect request. Returns `false` if the user decided meanwhile; the command is then
-    /// on its way to the engine.
+    /// Ends an undecided connect request. Returns `false` if the user has decided meanwhile; then the
+    /// command to the engine is queued.
     pub(crate) fn expire(&self) -> bool {
         let mut state = self.state();
         let undecided = matches!(state.phase, CmPhase::Requested { .. });
@@ -309,13 +312,13 @@ impl CmShared {
         undecided
     }
 
-    /// The connection is established, at this time of the engine.
+    /// Records that the connection is established, at this time of the engine.
     pub(crate) fn set_established(&self, now_us: u64) {
         self.times.established_us.store(now_us, Ordering::Relaxed);
         self.set_progress(now_us);
     }
 
-    /// Data was sent or received, at this time of the engine.
+    /// Records that data was sent or received, at this time of the engine.
     pub(crate) fn set_progress(&self, now_us: u64) {
         self.times.progress_us.store(now_us, Ordering::Relaxed);
     }
@@ -329,7 +332,7 @@ impl CmShared {
         }
     }
 
-    /// The time of the last progress.
+    /// The engine's time of the last progress.
     pub(crate) fn progress_us(&self) -> u64 {
         self.times.progress_us.load(Ordering::Relaxed)
     }
@@ -353,8 +356,8 @@ impl CmShared {
         Some(Activity { age, idle, rx_segments, rx_fpdus, rx_placed_bytes })
     }
 
-    /// Ends it gracefully. The queue pair refuses requests before the engine is told, so every posted request
-    /// is sent.
+    /// Ends the connection gracefully. The queue pair refuses requests before the engine is notified, so
+    /// every posted request is sent.
     pub(super) fn close(self: &Arc<Self>) {
         let state = self.state();
         let qp = state.qp.as_ref().and_then(Weak::upgrade);
@@ -364,12 +367,12 @@ impl CmShared {
         self.end_with(state, |id| CmCommand::Disconnect { id });
     }
 
-    /// Ends it at once.
+    /// Ends the connection at once.
     pub(super) fn abort(self: &Arc<Self>) {
         self.end_with(self.state(), |id| CmCommand::Abort { id });
     }
 
-    /// Ends it according to its phase; sends `command` to the engine for a connection.
+    /// Ends the identifier according to its phase; for a connection, sends `command` to the engine.
     fn end_with(
         self: &Arc<Self>,
         mut state: MutexGuard<'_, CmState>,
@@ -401,8 +404,8 @@ impl CmShared {
         }
     }
 
-    /// The last handle of the user was dropped. A connection with a queue pair lives as long as the queue
-    /// pair.
+    /// Called when the last handle of the user was dropped. A connection with a queue pair lives as long as
+    /// the queue pair.
     fn abandon(self: &Arc<Self>) {
         let has_qp = {
             let state = self.state();

@@ -1,7 +1,7 @@
 //! The limits and counters of a listener, shared by all engines.
 //!
-//! It is used when a connection arrives, when it is accepted or rejected, and when it ends; never while data
-//! moves.
+//! Engines use them when a connection arrives, when it is accepted or rejected, and when it ends; never
+//! while data moves.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -16,14 +16,14 @@ use super::param::ListenOptions;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ListenerStats {
-    /// Connections now, those in the backlog included.
+    /// Current number of connections, including the backlog.
     pub connections: usize,
-    /// Connections now that are not accepted or rejected yet.
+    /// Current number of connections that are neither accepted nor rejected yet.
     pub undecided: usize,
-    /// TCP connections now that are not established yet: SYNs that were answered. As of the last poll of each
+    /// Current number of half-open TCP connections, whose SYNs were answered. As of the last poll of each
     /// engine.
     pub half_open: usize,
-    /// The maximum of these: [`ListenOptions::half_open`] of every engine.
+    /// The limit of `half_open`: the sum of [`ListenOptions::half_open`] over the engines.
     pub half_open_limit: usize,
     /// Connections admitted.
     pub accepted: u64,
@@ -52,7 +52,7 @@ pub struct ListenerStats {
     pub requests: u64,
     /// Requests rejected, by the user or on its behalf.
     pub rejected: u64,
-    /// Of these, the ones rejected because of
+    /// Number of `rejected` requests that were rejected because of
     /// [`ResponderOptions::decision_timeout`](super::ResponderOptions::decision_timeout).
     pub decision_timeouts: u64,
 }
@@ -66,7 +66,7 @@ pub(crate) struct ListenerShared {
 #[derive(Default)]
 struct Tally {
     stats: ListenerStats,
-    /// Never more entries than connections.
+    /// Peers by address; never more entries than connections.
     addresses: BTreeMap<IpAddr, Address>,
 }
 
@@ -140,7 +140,7 @@ pub(crate) struct Admitted {
 }
 
 impl Admitted {
-    /// The connection leaves the backlog.
+    /// Removes the connection from the backlog.
     pub(crate) fn decide(&mut self) {
         if std::mem::take(&mut self.undecided) {
             let mut tally = self.listener.tally();
@@ -156,7 +156,7 @@ impl Admitted {
         self.address
     }
 
-    /// Whether it is in the backlog.
+    /// Whether the connection is in the backlog.
     pub(crate) fn is_undecided(&self) -> bool {
         self.undecided
     }

@@ -11,7 +11,7 @@ use crate::verbs::VerbsError;
 pub(super) use crate::mpa::frame::ENHANCED_BYTES;
 pub use crate::mpa::frame::MAX_PRIVATE_DATA;
 
-/// Most bytes behind the private data that offer [`ConnParam::ib_semantics`], or agree to them.
+/// Maximum number of bytes after the private data that offer [`ConnParam::ib_semantics`], or agree to them.
 pub(crate) const AGREEMENT_BYTES: usize = 12;
 
 /// The value of [`ConnParam::rnr_retry`] that has no limit.
@@ -26,16 +26,17 @@ const MAX_DEPTH: u16 = 1024;
 
 /// Whether TCP probes a peer that is silent, and how (RFC 9293 section 3.8.4).
 ///
-/// A peer that is gone without a word ends a connection at the first of these:
+/// When a peer disappears silently, the connection ends at the first of these times:
 ///
 /// | when | after | configured by |
 /// |---|---|---|
-/// | bytes of ours are not acknowledged | 10 s | [`TcpConfig::user_timeout`](tcp_lite::TcpConfig::user_timeout) of the engine; backed-off retransmissions ([`rto_max`](tcp_lite::TcpConfig::rto_max)) do not extend it |
-/// | all bytes are acknowledged, and nothing is heard | `idle + probes * interval`: 5 s + 4 * 1 s | this, or [`TcpConfig::keepalive_idle`](tcp_lite::TcpConfig::keepalive_idle) and those next to it |
+/// | our bytes are not acknowledged | 10 s | [`TcpConfig::user_timeout`](tcp_lite::TcpConfig::user_timeout) of the engine; backed-off retransmissions ([`rto_max`](tcp_lite::TcpConfig::rto_max)) do not extend it |
+/// | all bytes are acknowledged, and nothing is heard | `idle + probes * interval`: 5 s + 4 * 1 s | this type, or [`TcpConfig::keepalive_idle`](tcp_lite::TcpConfig::keepalive_idle) and the fields next to it |
 /// | the port has no link | 10 s; 0.5 s with one peer only ([`PortInfo::point_to_point`](dp::PortInfo::point_to_point)) | [`TcpConfig::link_timeout`](tcp_lite::TcpConfig::link_timeout) |
 ///
-/// To notice it sooner, shorten the first two. This is a quarter of a second when idle, and one second with
-/// bytes under way; a peer whose engine is not polled for that long is given up, too:
+/// To detect this sooner, shorten the first two. The following values detect it after a quarter of a second
+/// when idle, and after one second with bytes in flight. They also end the connection to a live peer whose
+/// engine is not polled for that long:
 ///
 /// ```
 /// # use std::time::Duration;
@@ -56,15 +57,15 @@ const MAX_DEPTH: u16 = 1024;
 #[non_exhaustive]
 pub enum KeepalivePolicy {
     /// As configured for the engine ([`TcpConfig::keepalive`](tcp_lite::TcpConfig::keepalive)). A connection
-    /// that leaves streaming mode keeps what it had there.
+    /// that leaves streaming mode keeps its policy of that mode.
     #[default]
     Engine,
     /// No probes: while nothing is sent, TCP does not notice a silent peer.
     Off,
     /// Probes with parameters for this connection ([`tcp_lite::Keepalive`]).
     Probe {
-        /// Silence of the peer before the first probe. It is silent while nothing of it arrives, and probes
-        /// are sent only while no bytes of ours wait for an acknowledgement.
+        /// Silence of the peer before the first probe. The peer is silent while no segment of it arrives.
+        /// Probes are sent only while none of our bytes wait for an acknowledgement.
         idle: Duration,
         /// Time from each probe to the next, and from the last to the end of the connection.
         interval: Duration,
@@ -79,9 +80,9 @@ pub struct ConnParam {
     /// Sent with the MPA Request or Reply: up to 512 bytes, 508 with revision 2's enhanced data, and 8 less
     /// with [`ib_semantics`](Self::ib_semantics). Default: empty.
     pub private_data: ArrayVec<u8, MAX_PRIVATE_DATA>,
-    /// Reads of the peer that are served at a time (IRD). Default: 128.
+    /// Maximum number of the peer's Reads that are served at a time (IRD). Default: 128.
     pub responder_resources: u16,
-    /// Reads of ours outstanding at a time (ORD). Default: 128.
+    /// Maximum number of our outstanding Reads (ORD). Default: 128.
     pub initiator_depth: u16,
     /// When accepting: the lowest acceptable ORD. A peer that serves fewer Reads is rejected, and the Reply
     /// has this number (RFC 6581 section 9.1). Default: 0.
@@ -89,7 +90,7 @@ pub struct ConnParam {
     /// When connecting: leaves both depths to the private data (0x3fff in the Request). Known peers read this
     /// value as a depth. Default: `false`.
     pub depths_left_to_ulp: bool,
-    /// Requests markers from the peer, which let out-of-order FPDUs be placed. siw rejects such a Request.
+    /// Requests markers from the peer, so that out-of-order FPDUs can be placed. siw rejects such a Request.
     /// Default: `false`.
     pub markers: bool,
     /// The MPA revision of the Request: 2 (RFC 6581) or 1. Default: 2.
@@ -108,65 +109,65 @@ pub struct ConnParam {
     pub tolerate_early_fpdus: bool,
     /// As the responder to a peer without RTR: sends nothing before the first FPDU of the peer (RFC 5044
     /// section 7.1.2). Disable it only for protocols whose server sends first, with peers that are known to
-    /// tolerate it, as perftest's Write latency test on siw. Default: `true`.
+    /// tolerate it, such as perftest's Write latency test on siw. Default: `true`.
     pub await_first_fpdu: bool,
-    /// Offers InfiniBand's semantics where iWARP has less, or agrees to them when accepting. They are in
-    /// effect if both ends ask for them (`Established::ib_semantics`), and never toward another
+    /// Offers InfiniBand's semantics where they go beyond iWARP's, or agrees to them when accepting. They
+    /// are in effect if both ends ask for them (`Established::ib_semantics`), and never toward another
     /// implementation:
     ///
     /// - Immediate Data completes a receive request with [`WorkCompletion::immediate`], and does not touch
     ///   its buffer, which may be empty.
     /// - [`SendOp::SendImmediate`] is allowed.
-    /// - A Send or Immediate Data of the peer that finds no receive request does not end the stream: the peer
-    ///   sends it again once there is one, and everything behind it. The peer may give it up after a time
-    ///   ([`rnr_retry`](Self::rnr_retry)). Reads and atomics of ours are answered meanwhile, and requests of
-    ///   ours complete. Our close does not wait for it: then the message is lost, as it is when the peer
-    ///   closes.
+    /// - A Send or Immediate Data of the peer that finds no receive request does not end the stream: once
+    ///   there is a receive request, the peer sends the message and all later ones again. The peer may abort
+    ///   the message after a time ([`rnr_retry`](Self::rnr_retry)). Meanwhile, our Reads and atomics are
+    ///   answered, and our requests complete. Our close does not wait for the message, which is then lost,
+    ///   as it is when the peer closes.
     ///
     /// - A Send or Write completes when the peer has taken it: a Send when it is in the buffer of a receive
-    ///   request, a Write when it is in the memory of the peer. TCP's acknowledgement says so, which leaves
-    ///   in the poll in which the bytes are placed or in the next one. What is behind a message that waits
-    ///   for a receive request completes behind it. A request that the peer refuses is the one that fails.
-    ///   One that arrives after the peer's close resets the connection. A Send completes before an answer to
-    ///   it is received. A graceful close waits for receive requests of the peer, at most for the engine's
-    ///   `close_timeout`: then the rest is flushed.
+    ///   request, a Write when it is in the memory of the peer. The peer reports this by a TCP
+    ///   acknowledgement, which it sends in the poll that places the bytes or in the next one. Requests
+    ///   after a message that waits for a receive request complete after that message. If the peer refuses a
+    ///   request, exactly this request fails. A message that arrives after the peer's close resets the
+    ///   connection. A Send completes before an answer to it is received. A graceful close waits for receive
+    ///   requests of the peer, for at most the engine's `close_timeout`: then the rest is flushed.
     ///
-    /// Where a proxy on the way ends the TCP connection, its acknowledgements would say nothing of the peer.
-    /// The ends find that by TCP's initial sequence numbers, and do not agree.
+    /// If a proxy on the path terminates the TCP connection, the proxy's acknowledgements would tell nothing
+    /// about the peer. The ends detect such a proxy by TCP's initial sequence numbers, and do not agree.
     ///
-    /// The offer is twelve bytes behind the private data of the Request, and the consent eight behind that of
-    /// the Reply. This implementation takes them off; another one shows them to its user as private data. An
-    /// end with an older version of the offer says otherwise what it has taken: its Request is rejected, and
-    /// both ends are told why. Default: `false`.
+    /// The offer is twelve bytes after the private data of the Request, and the agreement to it is eight
+    /// bytes after the private data of the Reply. This implementation removes these bytes; another one passes
+    /// them to its user as private data. An end with an older version of the offer reports in another way
+    /// what it has taken: its Request is rejected, and both ends are told why. Default: `false`.
     ///
     /// [`WorkCompletion::immediate`]: crate::verbs::WorkCompletion::immediate
     /// [`SendOp::SendImmediate`]: crate::verbs::SendOp::SendImmediate
     pub ib_semantics: bool,
     /// With [`ib_semantics`](Self::ib_semantics): how long a message of the peer waits for a receive request.
-    /// Then the stream ends as it does without the agreement, with Terminate 1/2/02. `None`: for ever.
+    /// After this time the stream ends as without the agreement, with Terminate 1/2/02. `None`: for ever.
     /// Default: `None`.
     pub rnr_timeout: Option<Duration>,
-    /// With [`ib_semantics`](Self::ib_semantics): how often the peer tries to send a message again that finds
-    /// no receive request here, 0 to 6 times, or 7: for ever (`rnr_retry_count`). The peer may have a number
-    /// of its own ([`QueuePair::set_rnr_retry`](crate::verbs::QueuePair::set_rnr_retry)). Default: 7.
+    /// With [`ib_semantics`](Self::ib_semantics): how often the peer retries a message that finds no receive
+    /// request here: 0 to 6 times, or 7 for ever (`rnr_retry_count`). The peer may override this number
+    /// ([`QueuePair::set_rnr_retry`](crate::verbs::QueuePair::set_rnr_retry)). Default: 7.
     pub rnr_retry: u8,
-    /// With [`ib_semantics`](Self::ib_semantics): the time between two of these tries, as a code of
+    /// With [`ib_semantics`](Self::ib_semantics): the time between two of these retries, as a code of
     /// InfiniBand, 0 to 31 (`min_rnr_timer`): 1 is 10 us, 31 is 491.52 ms, and 0 is 655.36 ms. Default: 0.
     pub min_rnr_timer: u8,
     /// With [`ib_semantics`](Self::ib_semantics): the queue pair stays when the peer ends the connection, as
-    /// on InfiniBand, where no message tells of that. Its receives wait, and a send that is open or posted
-    /// then completes with [`WcStatus::RetryExceeded`](crate::verbs::WcStatus::RetryExceeded). So does a send
-    /// if no connection is made, because the peer is not there or rejects it. A peer that has died ends the
-    /// queue pair in any case. A request of ours that fails here, for instance because its memory is wrong,
-    /// ends the connection without a word to the peer. Default: `false`.
+    /// on InfiniBand, where no message reports the end. Its receives wait, and a send that is open or posted
+    /// later completes with [`WcStatus::RetryExceeded`](crate::verbs::WcStatus::RetryExceeded). So does a
+    /// send if no connection is made, because the peer is unreachable or rejects it. A peer that has died
+    /// ends the queue pair in any case. If one of our requests fails here, for instance because its memory
+    /// is invalid, the connection ends without a message to the peer. Default: `false`.
     pub outlives_peer: bool,
-    /// Time for TCP and MPA startup together; when accepting, for the RTR. Default: 10 s. The error when it
-    /// ends is that of TCP while its handshake lasts, and
-    /// [`StartupTimeout`](crate::verbs::ConnectionError::StartupTimeout) from then on.
+    /// Time for TCP and MPA startup together; when accepting, for the RTR. Default: 10 s. The error of a
+    /// timeout is TCP's during the TCP handshake, and
+    /// [`StartupTimeout`](crate::verbs::ConnectionError::StartupTimeout) afterwards.
     pub timeout: Duration,
     /// Ends the connection when no FPDU was sent or received for this time; `None`: never. Default: `None`.
     pub idle_timeout: Option<Duration>,
-    /// Probes of a silent peer, in place of those of the engine. Default: [`KeepalivePolicy::Engine`].
+    /// Probes of a silent peer, in place of the engine's setting. Default: [`KeepalivePolicy::Engine`].
     pub keepalive: KeepalivePolicy,
     /// The index of the engine; `None`: the engine with the fewest connections. Default: `None`.
     pub engine: Option<usize>,
@@ -178,7 +179,7 @@ impl Default for ConnParam {
     fn default() -> Self {
         Self {
             private_data: ArrayVec::new(),
-            // More Reads in flight hide a longer delay; each takes a record at either end.
+            // More Reads in flight hide a longer delay; each takes a record at both ends.
             responder_resources: 128,
             initiator_depth: 128,
             min_initiator_depth: 0,
@@ -267,25 +268,26 @@ impl ConnParam {
 pub struct ResponderOptions {
     /// The time for the Request to arrive, from when the peer may send it. Default: 10 s.
     pub startup_timeout: Duration,
-    /// The time for the user to accept or reject. After it the peer is rejected. `None`: no limit here; the
-    /// peer may have one. Default: 60 s.
+    /// The time for the user to accept or reject. After this time the peer is rejected. `None`: no limit
+    /// here; the peer may have its own limit. Default: 60 s.
     pub decision_timeout: Option<Duration>,
     /// Support revision 2. Without it, an enhanced Request closes the connection (RFC 6581 section 10).
     /// Default: `true`.
     pub enhanced: bool,
     /// The RTR kinds that are supported; at least one. Default: Write and Read.
     pub rtr: RtrKinds,
-    /// Names one RTR kind only in a Reply, Write before Read before Send: for peers that expect just one.
+    /// Names only one RTR kind in a Reply, Write before Read before Send, for peers that expect exactly one.
     /// Default: `false`.
     pub single_rtr: bool,
-    /// The longest private data of a Request. A longer one closes the connection. Default: 512 bytes.
+    /// Maximum bytes of private data in a Request. A Request with more closes the connection. Default: 512
+    /// bytes.
     pub max_private_data: usize,
     /// The highest IRD of a connection, whatever `accept` asks for. Default: 1024.
     pub max_ird: u16,
     /// The highest ORD of a connection, whatever `accept` asks for. Default: 1024.
     pub max_ord: u16,
-    /// Rejects peers that request markers from us, which cost the sender work. On a connection that began in
-    /// streaming mode, a `ConnectError` event follows. Default: `false`.
+    /// Rejects peers that request markers from us, since markers cost the sender work. On a connection that
+    /// began in streaming mode, a `ConnectError` event follows. Default: `false`.
     pub refuse_markers: bool,
 }
 
@@ -294,7 +296,7 @@ impl Default for ResponderOptions {
         Self {
             // A silent peer holds a place in the backlog for this time.
             startup_timeout: Duration::from_secs(10),
-            // So that a user that neither accepts nor rejects does not make the peer wait for ever.
+            // The peer does not wait for ever if the user neither accepts nor rejects.
             decision_timeout: Some(Duration::from_secs(60)),
             enhanced: true,
             rtr: RtrKinds::WRITE | RtrKinds::READ,
@@ -331,10 +333,10 @@ impl ResponderOptions {
 /// The buffers of a connection in streaming mode, before MPA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamOptions {
-    /// The most bytes of the peer that wait to be read. Beyond them the window of TCP closes.
-    /// Default: 16 KiB.
+    /// Maximum bytes of the peer that wait to be read. At this limit the window of TCP closes. Default: 16
+    /// KiB.
     pub recv_bytes: usize,
-    /// The most bytes that wait to be taken by TCP. Default: 16 KiB.
+    /// Maximum bytes that wait for TCP to accept them. Default: 16 KiB.
     pub send_bytes: usize,
 }
 
@@ -358,31 +360,31 @@ impl StreamOptions {
     }
 }
 
-/// Options of a listener. Each limit counts over all engines, except those on half-open connections, rates
-/// and failures, which count on each engine. A refused connection costs no RDMA object, and is counted in
-/// [`ListenerStats`](super::ListenerStats).
+/// Options of a listener. Each limit applies to all engines together, except the limits on half-open
+/// connections, rates and failures, which apply to each engine. A refused connection costs no RDMA object,
+/// and is counted in [`ListenerStats`](super::ListenerStats).
 #[derive(Clone, Debug)]
 pub struct ListenOptions {
     /// The port to listen on, on every address of every engine.
     pub port: u16,
-    /// Connections at a time that are not accepted or rejected yet. Default: 128.
+    /// Maximum number of connections that are neither accepted nor rejected yet. Default: 128.
     pub backlog: usize,
     /// Of these, from one address; `None`: all of them. Default: `None`.
     pub backlog_per_address: Option<usize>,
-    /// Connections at a time, those in the backlog included. Default: 16,384.
+    /// Maximum number of connections, including the backlog. Default: 16,384.
     pub max_connections: usize,
     /// Of these, from one address; `None`: all of them. Default: `None`.
     pub max_per_address: Option<usize>,
-    /// Connections that one address may begin in a second, on each engine; `None`: no limit. Failed
-    /// connections count too: a peer that connects and fails, again and again, costs as much as many peers
-    /// that stay. Default: `None`.
+    /// Maximum number of connections that one address may begin per second, on each engine; `None`: no
+    /// limit. Failed connections count too: a peer that connects and fails repeatedly costs as much as many
+    /// peers that stay. Default: `None`.
     pub rate_per_address: Option<u32>,
-    /// Connections of one address that may fail through its fault in a second, on each engine; `None`: no
-    /// limit. Its fault is a Request that is invalid or late, a message for which we send a Terminate, or a
-    /// Terminate of its own. Beyond the limit its SYNs get no answer for the rest of the second, so another
-    /// host behind the same address can connect after that. Default: 32.
+    /// Maximum number of connections of one address that may fail through its fault per second, on each
+    /// engine; `None`: no limit. Faults are an invalid or late Request, a message for which we send a
+    /// Terminate, and a Terminate of the peer. Beyond the limit its SYNs get no answer for the rest of the
+    /// second, so another host behind the same address can connect after that. Default: 32.
     pub failures_per_address: Option<u32>,
-    /// TCP connections at a time that are not established; `None`: the
+    /// Maximum number of TCP connections that are not established; `None`: the
     /// [`Limits::backlog`](tcp_lite::Limits::backlog) of the engine. That limit applies in any case.
     /// Default: `None`.
     pub half_open: Option<usize>,
@@ -396,8 +398,8 @@ pub struct ListenOptions {
     pub streaming: Option<StreamOptions>,
 }
 
-/// The default of [`ListenOptions::failures_per_address`]. A failed connection costs some 18 us of a core, so
-/// 32 cost less than a thousandth of it; and no working program fails as often.
+/// The default of [`ListenOptions::failures_per_address`]. A failed connection costs some 18 us of a core,
+/// so 32 cost less than a thousandth of its time. No working program fails as often.
 const FAILURES_PER_ADDRESS: u32 = 32;
 
 impl ListenOptions {

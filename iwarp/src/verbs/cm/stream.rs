@@ -14,7 +14,7 @@ use crate::verbs::{QueuePair, VerbsError};
 use super::identifier::{CmCommand, CmPhase};
 use super::{CmId, ConnParam, ResponderOptions, StreamOptions};
 
-/// The bytes of streaming mode between a user and its engine: those that have arrived, and those to send.
+/// The bytes of streaming mode between a user and its engine: the received bytes, and the bytes to send.
 pub(crate) struct PlainBytes {
     buffers: Mutex<Buffers>,
     /// The engine was notified and has not handled it yet.
@@ -24,7 +24,8 @@ pub(crate) struct PlainBytes {
 struct Buffers {
     recv: VecDeque<u8>,
     send: VecDeque<u8>,
-    /// How many bytes TCP has taken from `send` so far: the position of its front in the user's stream.
+    /// How many bytes TCP has taken from `send` so far: the position of the front of `send` in the user's
+    /// stream.
     taken: u64,
     limits: StreamOptions,
     /// The peer has closed: nothing follows the bytes in `recv`.
@@ -40,7 +41,7 @@ struct Buffers {
 pub enum StreamRead {
     /// This many bytes were read.
     Bytes(usize),
-    /// No bytes wait; `StreamReadable` follows when some do.
+    /// No bytes wait; `StreamReadable` follows when bytes arrive.
     Empty,
     /// The peer has closed, and all bytes were read.
     Ended,
@@ -67,7 +68,7 @@ impl PlainBytes {
 
     // ---- for the engine ----
 
-    /// The engine looks at the buffers now: the next change notifies it again.
+    /// Called when the engine visits the buffers: the next change notifies it again.
     pub(crate) fn answer(&self) {
         self.notified.store(false, Ordering::Release);
     }
@@ -92,8 +93,8 @@ impl PlainBytes {
         waits && !std::mem::replace(&mut buffers.announced, true)
     }
 
-    /// Lets `send` take bytes of the user from the front, up to position `end` of its stream. Returns whether
-    /// all of them are taken.
+    /// Passes bytes of the user to `send`, from the front up to position `end` of the user's stream. Returns
+    /// whether all of them were taken.
     pub(crate) fn take_for_tcp(&self, end: u64, mut send: impl FnMut(&[u8]) -> usize) -> bool {
         let mut buffers = self.buffers();
         loop {
@@ -176,8 +177,9 @@ impl PlainBytes {
 
 impl CmId {
     /// Connects to `remote` in streaming mode: plain bytes both ways, until one side starts MPA as initiator
-    /// and the other as responder. A `StreamEstablished` or `ConnectError` event follows. Of `param` only the
-    /// engine, port, timeout, keepalive and idle timeout are used. The idle timeout counts in streaming mode.
+    /// and the other as responder. A `StreamEstablished` or `ConnectError` event follows. Only the engine,
+    /// port, timeout, keepalive and idle timeout of `param` are used. The idle timeout counts in streaming
+    /// mode.
     ///
     /// # Errors
     /// [`VerbsError`]: a parameter is out of range, there is no engine.
@@ -203,7 +205,7 @@ impl CmId {
         Ok(())
     }
 
-    /// Sends bytes in streaming mode. Returns how many were taken. If that is not all, a
+    /// Sends bytes in streaming mode. Returns the number of accepted bytes. If not all were accepted, a
     /// [`StreamWritable`](super::CmEventKind::StreamWritable) event follows.
     ///
     /// # Errors
@@ -229,12 +231,12 @@ impl CmId {
     }
 
     /// Starts MPA as initiator on a connection in streaming mode. The Request follows the bytes sent so far,
-    /// and no more can be sent. The events are those of [`connect`](Self::connect). Each side has to know
-    /// that the other starts MPA now: bytes that the peer sends in streaming mode after this end the
-    /// connection (code 4).
+    /// and no more bytes can be sent. The events are those of [`connect`](Self::connect). Each side has to
+    /// know that the other side starts MPA now: bytes that the peer sends in streaming mode after this end
+    /// the connection (code 4).
     ///
     /// # Errors
-    /// [`VerbsError`]: bytes of the peer are not read yet, the queue pair is not idle, a parameter is out of
+    /// [`VerbsError`]: some bytes of the peer are unread, the queue pair is not idle, a parameter is out of
     /// range.
     pub fn start_initiator(&self, qp: &QueuePair, param: &ConnParam) -> Result<(), VerbsError> {
         param.check()?;
@@ -260,8 +262,8 @@ impl CmId {
     }
 
     /// Starts MPA as responder on a connection in streaming mode, after `last_message`: the bytes that tell
-    /// the peer to send its Request (RFC 5044 section 7.1.5). They may be empty. Bytes of the peer that were
-    /// not read belong to the Request. A `ConnectRequest` or `ConnectError` event follows.
+    /// the peer to send its Request (RFC 5044 section 7.1.5). They may be empty. Unread bytes of the peer
+    /// belong to its Request. A `ConnectRequest` or `ConnectError` event follows.
     ///
     /// # Errors
     /// [`VerbsError`]: `last_message` does not fit the send buffer as a whole, a parameter is out of range.

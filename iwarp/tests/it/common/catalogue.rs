@@ -104,7 +104,7 @@ pub(crate) struct Attack {
     pub(crate) ulpdu: Vec<u8>,
 }
 
-/// What an attack is on, and by what means.
+/// The target of an attack, and its means.
 struct Target {
     name: &'static str,
     on: Resource,
@@ -112,7 +112,7 @@ struct Target {
 }
 
 impl Target {
-    /// The stream ends with `error` when `ulpdu` has come.
+    /// The stream ends with `error` when `ulpdu` has arrived.
     fn ends(self, error: TerminateError, echo: Echo, ulpdu: Vec<u8>) -> Attack {
         let Self { name, on, by } = self;
         Attack { name, on, by, error, echo, before: Vec::new(), ulpdu }

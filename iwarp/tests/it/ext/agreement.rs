@@ -46,7 +46,7 @@ fn ends_agree_behind_streaming_mode() {
     }
 }
 
-/// An end that wants no semantics of InfiniBand gets none from one that does.
+/// If only one end wants InfiniBand's semantics, neither end has them.
 #[test]
 fn connections_without_the_semantics_do_not_ask() {
     let (mut pair, _listener) = Pair::listening();
@@ -54,8 +54,8 @@ fn connections_without_the_semantics_do_not_ask() {
     assert_eq!(c.qp_b.query().ib_semantics, Some(false));
 }
 
-/// An older end says otherwise what it has taken. It is rejected, and told why. The listener's user hears
-/// nothing of it.
+/// An older end reports in another way what it has taken. Its Request is rejected with the reason. The
+/// listener's user gets no event.
 #[test]
 fn an_older_end_is_refused() {
     let mut responder = Responder::new();
@@ -68,7 +68,7 @@ fn an_older_end_is_refused() {
     assert!(said.contains("version 3 of InfiniBand's semantics, the other one 2"), "{said}");
 }
 
-/// One that begins in streaming mode has a user, who is told.
+/// A connection that begins in streaming mode has a user, who gets an event.
 #[test]
 fn the_user_is_told_of_an_older_end() {
     let mut pair = Testbed::new().peer();
@@ -88,8 +88,9 @@ fn the_user_is_told_of_an_older_end() {
     assert!(cause.to_string().contains("older"), "{cause}");
 }
 
-/// A proxy on the way has a TCP connection of its own to each end, whose sequence numbers differ. It would
-/// acknowledge what the peer has not taken, so the ends do not agree. A program gets its private data.
+/// A proxy on the path has a separate TCP connection to each end, with other sequence numbers. The proxy
+/// would acknowledge messages that the peer has not taken, so the ends do not agree. The program gets its
+/// private data.
 #[test]
 fn ends_with_a_proxy_between_them_do_not_agree() {
     for is_proxy in [false, true] {

@@ -349,7 +349,7 @@ fn agreed_with_a_raw_peer() -> Served {
     served
 }
 
-/// A FIN behind a message that waits for a receive: the peer has given the message up.
+/// A FIN after a message that waits for a receive request: the peer has given up the message.
 #[test]
 fn a_message_in_front_of_a_fin_waits_no_longer() {
     let mut served = agreed_with_a_raw_peer();

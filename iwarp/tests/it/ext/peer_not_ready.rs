@@ -215,9 +215,9 @@ fn a_message_that_is_still_sent_fails_too() {
 }
 
 /// Frames that both ends send while they exchange messages: one for each, with the acknowledgement of the
-/// other end's. A acknowledges each answer by itself, as its user posts the next message later than that. A
-/// message that waits is sent twice, and takes a frame for each kind of news: that there is no receive, that
-/// this has arrived, and that there is one.
+/// other end's. A acknowledges each answer separately, since its user posts the next message later. A message
+/// that waits is sent twice, and takes a frame for each report: that there is no receive request, that this
+/// report has arrived, and that there is a receive request.
 #[test]
 fn only_a_message_that_waits_takes_more_frames() {
     let (mut pair, c) = connected();
@@ -347,7 +347,8 @@ fn our_reset_drops_the_message() {
     pair.b.engine.check_invariants().unwrap();
 }
 
-/// A graceful close waits for receives of the peer, for a limited time: what was posted before it is taken.
+/// A graceful close waits for receive requests of the peer, for a limited time: messages that were posted
+/// before the close are taken.
 #[test]
 fn a_close_waits_for_receives_of_the_peer() {
     for takes in [true, false] {

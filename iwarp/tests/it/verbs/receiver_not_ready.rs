@@ -162,7 +162,7 @@ fn a_fast_sender_waits_for_its_receiver() {
                 assert_eq!((wc.wr_id, wc.status, wc.byte_len as usize), (number, WcStatus::Success, LEN));
             }
             pair.run_us(if round % 2 == 0 { 10_000 } else { 1 });
-            // What came beyond a hole, and no message that waits.
+            // Only bytes that arrived beyond a hole, and no waiting message.
             assert!(held(&pair.b) <= 1 << 20);
         }
         assert_eq!(posted as usize, COUNT);
@@ -293,7 +293,7 @@ fn a_close_with_more_to_send_than_the_peer_takes_ends() {
     pair.b.engine.check_invariants().unwrap();
 }
 
-/// Our own close does not wait for a receive: what was posted is sent, then FIN.
+/// Our own close does not wait for a receive request: posted requests are sent, then FIN.
 #[test]
 fn our_close_does_not_wait_for_a_receive() {
     let (mut pair, c) = Pair::agreeing();
@@ -524,7 +524,7 @@ fn no_receive_is_overlooked() {
     }
 }
 
-/// A Read is answered although a message waits in front of the answer, and our close waits for no receive.
+/// A Read is answered although an earlier message waits, and our close does not wait for a receive request.
 #[test]
 fn a_read_of_ours_does_not_wait_for_a_receive() {
     let (mut pair, c) = Pair::agreeing();
@@ -543,7 +543,7 @@ fn a_read_of_ours_does_not_wait_for_a_receive() {
 }
 
 /// Each end sends before it posts a receive, and posts one only when its Send is complete. One end has one
-/// receive at the beginning, so both get through, however long the other end's message is.
+/// receive request at the beginning, so both ends succeed, for any length of the other end's message.
 #[test]
 fn two_ends_that_send_first_do_not_wait_for_each_other() {
     for len in [8, 1 << 20] {

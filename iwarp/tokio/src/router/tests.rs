@@ -1,5 +1,5 @@
-//! The router alone, with completions that the tests make: who is woken, and that no code of a waker runs
-//! under a lock.
+//! Tests of the router with artificial completions: which tasks are woken, and that no waker runs under a
+//! lock.
 
 use std::cell::{Cell, RefCell};
 use std::pin::pin;
@@ -11,7 +11,7 @@ use super::*;
 use crate::Listener;
 use crate::tests::{PORT, connected, endpoints, in_time};
 
-/// A task that counts how often it is woken. Its waker looks whether the lock of the router is free, when it
+/// A task that counts how often it is woken. Its waker checks that the router's lock is free, when the waker
 /// is called and when it is dropped.
 struct Task {
     router: Weak<Router>,
@@ -52,7 +52,7 @@ impl Drop for TaskWaker {
     }
 }
 
-/// Takes completions, as the thread does that completes requests.
+/// Delivers completions, like the thread that completes requests.
 fn complete(router: &Router, wr_ids: &[u64]) {
     let completion = |&wr_id: &u64| {
         let mut completion = WorkCompletion::default();
@@ -73,7 +73,7 @@ fn place(router: &Router, direction: Direction, waker: &Waker) -> bool {
     router.poll_place(direction, &Context::from_waker(waker)).is_ready()
 }
 
-/// A queue with a completion that arrives right after a look has found nothing.
+/// A queue with a completion that arrives right after a poll has found nothing.
 #[derive(Default)]
 struct LateQueue {
     is_armed: Cell<bool>,
@@ -99,7 +99,7 @@ impl Completions for LateQueue {
     }
 }
 
-/// A completion that comes after the last look makes an event.
+/// A completion that comes after the last poll causes an event.
 #[test]
 fn no_completion_comes_between_the_last_look_and_the_next_event() {
     for first in [0, 1, BATCH] {
@@ -113,7 +113,7 @@ fn no_completion_comes_between_the_last_look_and_the_next_event() {
     }
 }
 
-/// All that wait for a message are woken for it: one of them may be dropped before it looks.
+/// A message wakes all waiting futures: one of them may be dropped before it takes the message.
 #[tokio::test(crate = "crate::limited")]
 async fn a_message_wakes_all_that_wait() {
     let (client, server) = endpoints();
@@ -127,7 +127,7 @@ async fn a_message_wakes_all_that_wait() {
             sleep_by(future, &task.waker(), router).await;
         }
         assert!(received(router, Direction::Read, &tasks[2].waker()).is_pending());
-        // Those that poll the engine are woken to poll it again.
+        // Tasks that poll the engine are woken to poll it again.
         tokio::task::yield_now().await;
         let before = tasks.each_ref().map(|task| task.woken());
         let woken = || std::array::from_fn(|at| tasks[at].woken() - before[at]);
@@ -139,7 +139,7 @@ async fn a_message_wakes_all_that_wait() {
         })
         .await;
         assert_eq!(woken(), [1; 3]);
-        // The first does not take it.
+        // The first future does not take the message.
         drop(first);
         let waker = tasks[1].waker();
         let polled = second.as_mut().poll(&mut Context::from_waker(&waker));
@@ -161,7 +161,7 @@ fn sleeping(router: &Router) -> usize {
     router.state().receivers.iter().filter(|(_, waker)| waker.is_some()).count()
 }
 
-/// Receives that are cancelled leave nothing, each with a waker of its own.
+/// Cancelled receives, each with its own waker, leave nothing behind.
 #[tokio::test(crate = "crate::limited")]
 async fn cancelled_receives_leave_no_wakers() {
     let (client, server) = endpoints();
@@ -171,7 +171,7 @@ async fn cancelled_receives_leave_no_wakers() {
         let task = Task::new(router);
         let mut future = Box::pin(a.recv());
         sleep_by(future.as_mut(), &task.waker(), router).await;
-        // Polled again by another task, it has one entry, which is that task's.
+        // After a poll by another task, the future has one entry, with that task's waker.
         let other = Task::new(router);
         assert!(future.as_mut().poll(&mut Context::from_waker(&other.waker())).is_pending());
         let wakers = || [&task, &other].map(|task| Arc::strong_count(task) - 1);
@@ -181,7 +181,7 @@ async fn cancelled_receives_leave_no_wakers() {
     }
 }
 
-/// A stream that many tasks poll, one after the other, keeps the last waker of each direction.
+/// A stream that many tasks poll one after another keeps only the last waker of each direction.
 #[test]
 fn a_half_of_a_stream_keeps_one_waker() {
     let router = Router::new(0);
@@ -206,7 +206,7 @@ fn a_half_of_a_stream_keeps_one_waker() {
     assert!(old.iter().all(|task| task.woken() == 0));
 }
 
-/// A waker that is there already stays, also where the poll is another one.
+/// A waker that is registered already stays, also at a later poll.
 #[test]
 fn a_task_that_polls_again_is_woken_once() {
     let router = Router::new(0);
@@ -230,7 +230,7 @@ fn a_task_that_polls_again_is_woken_once() {
     assert_eq!(task.woken(), 1);
 }
 
-/// Each way by which a place becomes free wakes a stream that waits for one.
+/// A stream that waits for a place is woken, in every way in which the place can become free.
 #[test]
 fn a_place_that_becomes_free_wakes_the_stream() {
     let ways: [fn(&Router, u64); 3] = [
@@ -250,7 +250,7 @@ fn a_place_that_becomes_free_wakes_the_stream() {
     }
 }
 
-/// A waker that polls at once, as that of a runtime may: the place is there when it is called.
+/// A waker may poll at once, as a runtime's may: the place is free before the waker is called.
 #[test]
 fn a_place_is_free_before_the_stream_is_woken() {
     struct Inline {
@@ -279,7 +279,7 @@ fn a_place_is_free_before_the_stream_is_woken() {
     }
 }
 
-/// A place is given to a future that waited before, which is dropped: the stream gets it.
+/// A place is given to a future that waited earlier and is then dropped: the stream gets the place.
 #[test]
 fn a_place_of_a_dropped_future_goes_to_the_stream() {
     let router = Router::new(0);
@@ -295,8 +295,8 @@ fn a_place_of_a_dropped_future_goes_to_the_stream() {
     assert!(place(&router, Direction::Read, &of_stream));
 }
 
-/// A buffer is used again, however its request ends. Memory of the user is kept until its request completes,
-/// and is released by a call of the user.
+/// A buffer is reused, however its request ends. Memory of the user is kept until its request completes, and
+/// is then released in a call of the user.
 #[tokio::test(crate = "crate::limited")]
 async fn buffers_are_used_again_and_memory_is_released() {
     let (client, server) = endpoints();
@@ -337,7 +337,7 @@ async fn buffers_are_used_again_and_memory_is_released() {
     router.cancel(next);
 }
 
-/// Completions with a `wr_id` of the program wake nobody and free nothing.
+/// Completions with a `wr_id` of the program wake no task and free no place.
 #[test]
 fn completions_of_the_program_change_nothing() {
     let router = Router::new(0);
@@ -386,7 +386,7 @@ async fn wakers_of_requests_are_dropped_without_a_lock() {
         }
         drop(wait);
         assert_eq!(tasks.each_ref().map(Arc::strong_count), [1, 1]);
-        // One that was dropped before it completed does so by itself.
+        // A request whose future was dropped completes without it.
         assert_eq!(router.state().requests.len(), usize::from(ends == "dropped"));
         if ends == "dropped" {
             complete(&router, &[wr_id]);

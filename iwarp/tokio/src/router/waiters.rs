@@ -1,4 +1,4 @@
-//! The tasks that read and write a stream, which may be different ones.
+//! The tasks that read and write a stream, which may be two different tasks.
 
 use std::task::Waker;
 
@@ -11,18 +11,18 @@ pub(crate) enum Direction {
     Write,
 }
 
-/// The last task that polled each direction, if it waits. As with every poll of tokio's traits, an earlier
-/// one need not be woken. So a stream that passes from task to task leaves no wakers behind.
+/// The last task that polled each direction, if it waits. By the contract of tokio's traits, earlier tasks
+/// need not be woken. So a stream that passes from task to task leaves no wakers behind.
 #[derive(Default)]
 pub(super) struct Waiters([Option<Waker>; 2]);
 
 impl Waiters {
-    /// Whether this waker is there already.
+    /// Whether this waker is registered already.
     pub(super) fn will_wake(&self, direction: Direction, waker: &Waker) -> bool {
         self.0[direction as usize].as_ref().is_some_and(|there| there.will_wake(waker))
     }
 
-    /// Puts this waker there; returns the one before.
+    /// Registers this waker; returns the previous one.
     pub(super) fn replace(&mut self, direction: Direction, waker: Waker) -> Option<Waker> {
         self.0[direction as usize].replace(waker)
     }

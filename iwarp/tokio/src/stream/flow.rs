@@ -21,8 +21,8 @@ pub(super) struct Flow {
 }
 
 impl Flow {
-    /// Takes what has arrived. The task of this direction is woken when more arrives. The stream ends with
-    /// the first error.
+    /// Takes all arrived messages. Registers the task of this direction to be woken by the next one. The
+    /// first error ends the stream.
     pub(super) fn receive(
         &mut self,
         connection: &Connection,
@@ -46,9 +46,9 @@ impl Flow {
         Ok(())
     }
 
-    /// Sends what may go, and gives credit. The task is woken when the send queue has room for the rest. An
-    /// error is that of this call: the end of the connection comes to [`receive`](Self::receive), behind all
-    /// that has arrived.
+    /// Sends the bytes that credit allows, and gives credit. If the send queue is full, the task is woken
+    /// when it has room. An error only concerns this call: [`receive`](Self::receive) reports the end of the
+    /// connection, after all arrived messages.
     pub(super) fn send(
         &mut self,
         connection: &Connection,
@@ -59,7 +59,7 @@ impl Flow {
         Ok(self.give_credit(connection, direction, cx)?)
     }
 
-    /// Reads what has arrived; `None`: nothing has, and the task is woken when something does.
+    /// Reads arrived bytes. `None` if there are none; the task is then woken when bytes arrive.
     pub(super) fn try_read(
         &mut self,
         connection: &Connection,
@@ -72,11 +72,12 @@ impl Flow {
             return Some(Err(error.into()));
         }
         if received.is_ok() {
-            // Refused if the connection is about to end.
+            // Fails if the connection is about to end.
             let _ = self.send(connection, Direction::Read, cx);
         }
         if out.filled().len() > before || out.remaining() == 0 || self.incoming.is_ended() {
-            // The bytes are there, also if the connection has ended meanwhile. The next call has its error.
+            // The bytes are returned even if the connection has ended meanwhile. The next call returns the
+            // error.
             return Some(Ok(()));
         }
         received.err().map(Err)

@@ -9,7 +9,7 @@ use crate::region::Region;
 pub(super) struct Incoming {
     /// The peer writes here.
     ring: Region,
-    /// Writes that the peer may have under way without a credit.
+    /// Maximum Writes that the peer may have in flight without a credit.
     window: u64,
     arrived: Progress,
     /// Bytes that the program has read.
@@ -24,7 +24,7 @@ impl Incoming {
         Self { ring, window, arrived: nothing, read: 0, credited: nothing, is_ended: false }
     }
 
-    /// The peer has written so many bytes.
+    /// Called when the peer has written `bytes` bytes.
     pub(super) fn written(&mut self, bytes: u64) -> Result<()> {
         let room = self.ring.len() as u64 - (self.arrived.bytes - self.read);
         if bytes > room || self.is_ended {
@@ -35,12 +35,12 @@ impl Incoming {
         Ok(())
     }
 
-    /// The peer writes no more.
+    /// Called when the peer has ended its direction.
     pub(super) fn end(&mut self) {
         self.is_ended = true;
     }
 
-    /// Whether the peer writes no more, and all is read.
+    /// Whether the peer has ended its direction, and all bytes were read.
     pub(super) fn is_ended(&self) -> bool {
         self.is_ended && self.read == self.arrived.bytes
     }
@@ -50,7 +50,7 @@ impl Incoming {
         let size = self.ring.len();
         while out.remaining() > 0 && self.read < self.arrived.bytes {
             let at = (self.read % size as u64) as usize;
-            // At most a ring.
+            // At most the size of the ring.
             let arrived = (self.arrived.bytes - self.read) as usize;
             let count = out.remaining().min(arrived).min(size - at);
             self.ring.read_at(at, out.initialize_unfilled_to(count))?;
@@ -60,8 +60,8 @@ impl Incoming {
         Ok(())
     }
 
-    /// The credit to give the peer, if enough has come together. The receive of a Write is posted again as
-    /// soon as it was taken.
+    /// The credit to give to the peer, once enough has accumulated. (The receive of a Write is reposted as
+    /// soon as the Write was taken.)
     pub(super) fn credit_due(&self) -> Option<Progress> {
         let writes = self.arrived.writes - self.credited.writes;
         let bytes = self.read - self.credited.bytes;
@@ -69,7 +69,7 @@ impl Incoming {
         is_due.then_some(Progress { bytes: self.read, writes: self.arrived.writes })
     }
 
-    /// The peer was given this credit.
+    /// Called when this credit was given to the peer.
     pub(super) fn credited(&mut self, credit: Progress) {
         self.credited = credit;
     }

@@ -1,15 +1,15 @@
-//! How long a stream that was dropped waits for its peer.
+//! How long a dropped stream waits for its peer.
 
 use std::time::Duration;
 
 use super::protocol::Progress;
 
-/// For how long the peer may take nothing.
+/// Maximum time in which the peer takes no bytes.
 const STEP: Duration = Duration::from_secs(60);
-/// How often it may take something within the last step, and not all.
+/// Maximum number of steps in which the peer takes a part but not all.
 const STEPS: u32 = 10;
 
-/// The limits of a peer that takes the last bytes of a stream, or does not.
+/// The time limits for a peer to take the last bytes of a stream.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Linger {
     step: Duration,
@@ -28,7 +28,7 @@ impl Linger {
         Self { step, steps: STEPS, before: None }
     }
 
-    /// How long to wait from now on, for a peer that has taken so much. `None`: no longer.
+    /// How long to wait from now on, for a peer that has taken this much. `None`: stop waiting.
     pub(super) fn next(&mut self, taken: Progress) -> Option<Duration> {
         self.steps = self.steps.checked_sub(1)?;
         let is_stuck = self.before.replace(taken) == Some(taken);
@@ -48,7 +48,7 @@ mod tests {
     fn a_peer_that_takes_something_has_ten_steps() {
         let mut linger = Linger::default();
         for step in 0..10 {
-            // A Write without bytes is something too.
+            // A Write without bytes counts as progress too.
             assert_eq!(linger.next(taken(step / 2, step)), Some(Duration::from_secs(60)), "{step}");
         }
         assert_eq!(linger.next(taken(10, 10)), None);

@@ -1,4 +1,4 @@
-//! The bytes that the program writes, on their way to the ring of the peer.
+//! The bytes that the program has written, until they are sent to the ring of the peer.
 
 use std::io::IoSlice;
 use std::task::Context;
@@ -12,14 +12,14 @@ use crate::error::{Error, Result};
 use crate::region::{Region, RemoteRegion};
 use crate::router::Direction;
 
-/// The most bytes of one Write, so that the peer can begin to read.
+/// Maximum bytes of one Write, so that the peer can begin to read early.
 const LONG: u64 = 128 << 10;
 
 pub(super) struct Outgoing {
-    /// The bytes, each at the position that it has in the ring of the peer.
+    /// The bytes, each at the same position as in the ring of the peer.
     ring: Region,
     peer_ring: RemoteRegion,
-    /// Writes that may be under way without a credit.
+    /// Maximum Writes in flight without a credit.
     window: u64,
     /// Bytes that the program has written.
     written: u64,
@@ -28,11 +28,11 @@ pub(super) struct Outgoing {
     end: End,
 }
 
-/// Whether the program writes more.
+/// Whether the program has ended its direction, and whether the peer knows.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum End {
     Open,
-    /// The peer has to be told.
+    /// The end message is still to be sent.
     Asked,
     Sent,
 }
@@ -52,7 +52,7 @@ impl Outgoing {
         })
     }
 
-    /// The peer has read and taken so much.
+    /// Handles a credit message of the peer.
     pub(super) fn credit(&mut self, message: &[u8]) -> Result<()> {
         let (numbers, rest) = message.as_chunks();
         let [bytes, writes] = *numbers else { return Err(Error::Protocol("its credit is too short")) };
@@ -67,12 +67,12 @@ impl Outgoing {
         Ok(())
     }
 
-    /// What the peer has read and taken.
+    /// The bytes that the peer has read, and the Writes that it has taken.
     pub(super) fn credited(&self) -> Progress {
         self.credited
     }
 
-    /// Takes bytes of the program, as many as the ring of the peer has room for; returns their number.
+    /// Takes as many bytes of the program as fit the peer's ring; returns their number.
     pub(super) fn gather(&mut self, parts: &[IoSlice<'_>]) -> Result<usize> {
         let before = self.written;
         for part in parts {
@@ -94,7 +94,7 @@ impl Outgoing {
         free.min(size - self.written % size) as usize
     }
 
-    /// Sends what the peer has given credit for, and the end behind it.
+    /// Sends the bytes for which the peer has given credit, and then the end message.
     pub(super) fn send(
         &mut self,
         connection: &Connection,
@@ -115,7 +115,7 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Writes the next run to the ring of the peer. Its place in the send queue is taken.
+    /// Writes the next run to the ring of the peer. The caller has taken its place in the send queue.
     fn write(&mut self, connection: &Connection) -> Result<()> {
         let size = self.peer_ring.len;
         let at = self.sent.bytes % size;
@@ -130,12 +130,12 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Whether all that was written is on its way.
+    /// Whether all written bytes were sent.
     pub(super) fn is_sent(&self) -> bool {
         self.sent.bytes == self.written
     }
 
-    /// The program writes no more.
+    /// Called when the program ends its direction.
     pub(super) fn end(&mut self) {
         if self.end == End::Open {
             self.end = End::Asked;

@@ -22,27 +22,27 @@ pub(super) const END: u8 = 3;
 /// The longest message.
 pub(super) const HELLO_BYTES: usize = 1 + RemoteRegion::BYTES + size_of::<u32>();
 
-/// Receive requests that are kept for what needs no credit: at most four credits for Writes, four for the
-/// ring and one of each that was being made, the hello, the end.
+/// Receive requests reserved for messages that need no credit: at most four credits for Writes and four for
+/// the ring, one more of each kind in preparation, the hello, and the end.
 pub(super) const RESERVE: u64 = 12;
 
-/// The longest ring that a peer may have: this end allocates as much.
+/// Maximum bytes of a peer's ring: this end allocates as much.
 pub(super) const LONGEST_RING: u64 = 64 << 20;
 
-/// How far a stream is: bytes, and the Writes that carry them.
+/// The progress of a stream: bytes, and the Writes that carry them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Progress {
     pub(super) bytes: u64,
     pub(super) writes: u64,
 }
 
-/// The hello of an end with this ring and so many receives.
+/// The hello of an end with this ring and this number of receives.
 pub(super) fn hello(ring: &RemoteRegion, receives: usize) -> Vec<u8> {
     let receives = u32::try_from(receives).unwrap_or(u32::MAX);
     [&[HELLO], &ring.to_bytes()[..], &receives.to_be_bytes()].concat()
 }
 
-/// The ring of the peer, and the Writes that it takes without a credit.
+/// Parses a hello: the ring of the peer, and the number of Writes that it takes without a credit.
 pub(super) fn parse_hello(data: &[u8]) -> Result<(RemoteRegion, u64)> {
     let Some((&HELLO, rest)) = data.split_first() else {
         return Err(Error::Protocol("its first message is no hello"));
@@ -59,7 +59,7 @@ pub(super) fn parse_hello(data: &[u8]) -> Result<(RemoteRegion, u64)> {
     Ok((ring, window))
 }
 
-/// Sends a message that nobody waits for. Its place in the send queue is taken.
+/// Sends a message without waiting for its completion. The caller has taken its place in the send queue.
 pub(super) fn send(connection: &Connection, parts: &[&[u8]]) -> Result<()> {
     let wr_id = connection.post_copy(SendOp::Send, parts)?;
     connection.router().forget(wr_id);

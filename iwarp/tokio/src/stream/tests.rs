@@ -44,7 +44,7 @@ async fn a_refused_credit_does_not_end_the_stream() {
     .await;
 }
 
-/// The peer is there, acknowledges, and never reads: it holds the stream, and its memory, no longer than the
+/// The peer lives, acknowledges, and never reads: it holds the stream, and its memory, no longer than the
 /// limit.
 #[tokio::test(crate = "crate::limited")]
 async fn a_dropped_stream_gives_up_a_peer_that_takes_nothing() {

@@ -86,7 +86,7 @@ async fn a_wait_for_the_end_hands_over() {
     .await;
 }
 
-/// A request behind others leaves with a poll, and the task does not poll after its write.
+/// A request that follows other requests is sent by a poll, and the task does not poll after its write.
 #[tokio::test(crate = "crate::limited")]
 async fn a_write_behind_another_hands_over() {
     in_time(async {

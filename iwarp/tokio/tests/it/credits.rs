@@ -13,7 +13,7 @@ fn credit(bytes: u64, writes: u64) -> Vec<u8> {
     [&[2][..], &bytes.to_be_bytes(), &writes.to_be_bytes()].concat()
 }
 
-/// A stream, its peer with a ring of its own, and the ring of the stream.
+/// A stream, its peer with its own ring, and the ring of the stream.
 async fn stream_and_peer(options: &ConnectionOptions) -> (Stream, Connection, Region, RemoteRegion) {
     let (a, b) = connected(options).await;
     let own = b.register(4096, Access::LOCAL_WRITE | Access::REMOTE_WRITE).unwrap();

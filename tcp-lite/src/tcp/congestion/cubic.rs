@@ -23,9 +23,9 @@ pub(in crate::tcp) struct Cubic {
     mss: u32,
     ssthresh: u32,
     cwnd: f64,
-    /// The plateau of the cubic function (section 4.1.2, W_max), and the window just before the last
-    /// reduction (cwnd_prior).
+    /// The plateau of the cubic function (section 4.1.2, W_max).
     w_max: u32,
+    /// The window just before the last reduction (cwnd_prior).
     prior: u32,
     stage: Stage,
     /// The state before the last reduction, until that is undone.
@@ -48,20 +48,21 @@ enum Stage {
 struct Epoch {
     /// When it began, shifted by the time in which the window was not used (section 4.2).
     start: Instant,
-    /// The last acknowledgement, from which the time without use is measured.
+    /// The last acknowledgement: the time during which the window is unused counts from here.
     latest: Instant,
     /// Seconds from the start to the plateau (section 4.2, K).
     plateau_after: f32,
-    /// What Reno's window would be (section 4.3, W_est).
+    /// The window that Reno would have (section 4.3, W_est).
     reno: f64,
 }
 
-/// What a reduction changes.
+/// The state that a reduction changes.
 #[derive(Clone, Copy, Debug)]
 struct PriorState {
     cwnd: u32,
     ssthresh: u32,
     w_max: u32,
+    /// The window just before the last reduction (cwnd_prior).
     prior: u32,
 }
 
@@ -72,7 +73,7 @@ impl Cubic {
         Self { mss, ssthresh: u32::MAX, cwnd: f64::from(cwnd), w_max: 0, prior: 0, stage, prior_state: None }
     }
 
-    /// Saves what a reduction changes.
+    /// Saves the state that a reduction changes.
     fn save_prior_state(&mut self) {
         let Self { ssthresh, w_max, prior, .. } = *self;
         self.prior_state = Some(PriorState { cwnd: self.cwnd(), ssthresh, w_max, prior });
@@ -89,7 +90,7 @@ impl Cubic {
         self.stage = Stage::Plain;
     }
 
-    /// The window was not used: this time does not count (section 4.2).
+    /// Called when the window was not used: that time does not count (section 4.2).
     #[inline]
     fn pause_epoch(&mut self, now: Instant) {
         if let Stage::Epoch(epoch) = &mut self.stage {
@@ -139,8 +140,8 @@ impl Cubic {
     }
 
     fn begin_epoch(&mut self, now: Instant) -> Epoch {
-        // Already above the plateau, as after a slow start that ended without a loss: the plateau is
-        // here.
+        // The window is above the plateau, as after a slow start that ended without a loss: the plateau
+        // moves here.
         self.w_max = self.w_max.max(self.cwnd());
         let below = (f64::from(self.w_max) - self.cwnd) / f64::from(self.mss);
         Epoch { start: now, latest: now, plateau_after: cube_root(below / C) as f32, reno: self.cwnd }
@@ -206,7 +207,7 @@ fn cube_root(value: f64) -> f64 {
         return 0.0;
     }
     let mut root = value.max(1.0);
-    // Converges from above; while it is far, each step removes about a third.
+    // Converges from above; while the estimate is far off, each step lowers it by about a third.
     for _ in 0..64 {
         let next = (2.0 * root + value / (root * root)) / 3.0;
         if next >= root {
@@ -342,7 +343,7 @@ mod tests {
         let (w_max, prior) = (cubic.w_max, cubic.prior);
         cubic.on_congestion(at(1), 700 * MSS, Signal::Loss);
         assert_ne!((cubic.w_max, cubic.prior), (w_max, prior));
-        // It has grown since by a stage of its own.
+        // The window has grown since, in another stage.
         run(&mut cubic, 100, 1000);
         assert!(matches!(cubic.stage, Stage::Epoch(_)));
         cubic.undo(at(2000), u32::MAX);
@@ -399,7 +400,7 @@ mod tests {
         let mut cubic = Cubic::new(MSS, 10 * MSS);
         let mut sent = 10_000;
         for round in 0..12u32 {
-            // From the fourth round on each one waits longer in the queue.
+            // From the fourth round on, segments wait longer in the queue each round.
             let rtt_us = 20_000 + 5_000 * round.saturating_sub(3);
             let end = sent;
             let acked = cubic.cwnd() / 10;
@@ -410,7 +411,8 @@ mod tests {
             }
             sent += 10_000;
             if cubic.ssthresh() != u32::MAX {
-                // 160 segments when it began to grow; to double for five rounds more would make 5000.
+                // The window had 160 segments when the delay began to grow; five more doublings would make
+                // 5000.
                 return assert!(cubic.cwnd() < 1000 * MSS, "{}", cubic.cwnd());
             }
         }

@@ -9,15 +9,15 @@ const SAMPLES: u8 = 8;
 /// microseconds (section 4.3: MIN_RTT_DIVISOR, MIN_RTT_THRESH, MAX_RTT_THRESH).
 const THRESHOLD_DIVISOR: u32 = 8;
 const THRESHOLD_US: (u32, u32) = (4_000, 16_000);
-/// Conservative slow start grows by this fraction of slow start (section 4.3: CSS_GROWTH_DIVISOR), for
-/// so many rounds (CSS_ROUNDS).
+/// Conservative slow start grows at 1/4 of the rate of slow start (section 4.3: CSS_GROWTH_DIVISOR), for
+/// `ROUNDS` rounds (CSS_ROUNDS).
 const GROWTH_DIVISOR: u32 = 4;
 const ROUNDS: u8 = 5;
 
 /// Result of an acknowledgement in slow start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Growth {
-    /// The window grows by so many bytes.
+    /// The window grows by this many bytes.
     By(u32),
     /// Slow start is over: the window becomes the threshold.
     Ends,
@@ -39,8 +39,8 @@ pub(super) struct HyStart {
 /// Conservative slow start (section 4.2).
 #[derive(Clone, Copy, Debug)]
 struct Conservative {
-    /// The round-trip time at which it began, microseconds. A smaller one later means that the growth
-    /// was spurious.
+    /// The round-trip time at which conservative slow start began, microseconds. A smaller round-trip time
+    /// later means that the growth was spurious.
     baseline_us: u32,
     /// Rounds so far.
     rounds: u8,
@@ -105,8 +105,8 @@ mod tests {
     use super::super::tests::ack;
     use super::*;
 
-    /// A round of eight acknowledgements of 1000 bytes with these round-trip times; how the window grew,
-    /// `None`: no more.
+    /// A round of eight acknowledgements of 1000 bytes with these round-trip times; returns how much the
+    /// window grew; `None` once slow start is over.
     fn round(hystart: &mut HyStart, number: u64, rtt_us: u32) -> Option<u32> {
         let mut grown = 0;
         for part in 1..=8 {

@@ -17,7 +17,7 @@ use newreno::NewReno;
 
 use crate::{CongestionAlgorithm, Duration, Instant};
 
-/// What an acknowledgement says, outside of fast recovery, if the window may grow by it: it was fully used
+/// An acknowledgement outside of fast recovery by which the window may grow: the window was fully used
 /// before (RFC 7661 section 4.3), and the peer echoes no congestion.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ack {
@@ -35,15 +35,15 @@ pub(super) struct Ack {
     pub(super) rtt_us: Option<u32>,
     /// Smoothed round-trip time, microseconds; 0 before the first measurement.
     pub(super) srtt_us: u32,
-    /// The segments that it releases are spread over the round trip (`send/rate/pacing.rs`).
+    /// Whether pacing spreads the segments that it releases over the round trip (`send/rate/pacing.rs`).
     pub(super) paced: bool,
 }
 
-/// Most segments that one acknowledgement adds to the window in slow start, if pacing does not spread
-/// the segments it releases (RFC 9406 section 4.3, L). The RFC recommends 8. But a peer with GRO
-/// acknowledges some 45 segments (64 KiB) at once, and a polling peer everything it found in one poll:
-/// with 8 for each such acknowledgement, the window would grow by a few segments per round trip instead
-/// of doubling. So the limit covers one such acknowledgement.
+/// Maximum segments that one acknowledgement adds to the window in slow start, unless pacing spreads the
+/// released segments (RFC 9406 section 4.3, L). The RFC recommends 8. But a peer with GRO acknowledges some
+/// 45 segments (64 KiB) at once, and a polling peer everything it found in one poll: with 8 for each such
+/// acknowledgement, the window would grow by a few segments per round trip instead of doubling. So the limit
+/// covers one such acknowledgement.
 const SLOW_START_LIMIT: u32 = 64;
 
 impl Ack {
@@ -63,7 +63,7 @@ pub(super) enum Signal {
     Ecn,
 }
 
-/// What a timeout means.
+/// The meaning of a timeout for the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Timeout {
     /// New congestion.
@@ -79,8 +79,8 @@ pub(super) enum Timeout {
 ///
 /// A reduction ([`on_congestion`](Self::on_congestion), or [`on_timeout`](Self::on_timeout) that is not
 /// [`Timeout::Again`]) saves the state before it, so that [`undo`](Self::undo) can restore it until the
-/// next reduction. Reducing the window for any other reason than a recovery requires a call of
-/// `Undo::forget` (`send/loss/undo.rs`), too.
+/// next reduction. A caller that reduces the window for any reason other than a recovery must also call
+/// `Undo::forget` (`send/loss/undo.rs`).
 pub(super) trait CongestionControl {
     /// The congestion window, bytes. Not used during fast recovery, where proportional rate reduction
     /// decides what may be sent until [`ssthresh`](Self::ssthresh) is reached (RFC 6937).

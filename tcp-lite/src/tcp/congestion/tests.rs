@@ -1,4 +1,4 @@
-//! What every algorithm keeps, and what the tests of each need.
+//! Properties of all algorithms, and helpers for the tests of each.
 
 use super::*;
 

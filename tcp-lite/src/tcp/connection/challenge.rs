@@ -17,7 +17,7 @@ const BARE_ANSWERS_PER_SECOND: u16 = 8;
 pub(super) struct Challenges {
     second: Seconds,
     all: u16,
-    /// Asked for by bare segments, answered or not.
+    /// The part of them that bare segments asked for, answered or not.
     bare: u16,
 }
 

@@ -7,7 +7,7 @@ use crate::tcp::State;
 use crate::tcp::ctx::Ctx;
 
 impl Tcb {
-    /// No more segments will be pushed: sends FIN behind the queue (RFC 9293 section 3.10.4).
+    /// Called when no more segments will be pushed: sends a FIN behind the queue (RFC 9293 section 3.10.4).
     pub(crate) fn close(&mut self, ctx: &mut Ctx<'_>) {
         match self.state {
             State::SynSent => self.terminate(ctx, CloseReason::Aborted, false),
@@ -33,8 +33,8 @@ impl Tcb {
         self.terminate(ctx, CloseReason::Aborted, send_rst);
     }
 
-    /// The peer cannot be reached, for this reason: ends the connection without a RST, even if one was still
-    /// to be sent.
+    /// Called when the peer cannot be reached, for this reason: ends the connection without a RST, even if
+    /// one was still to be sent.
     pub(crate) fn unreachable(&mut self, ctx: &mut Ctx<'_>, reason: CloseReason) {
         self.terminate(ctx, reason, false);
         self.rst_due = false;

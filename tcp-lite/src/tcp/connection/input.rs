@@ -1,5 +1,5 @@
-//! A segment arrives (RFC 9293 section 3.10.7.4, RFC 5961, RFC 7323 section 5): it is checked, and split
-//! once, into the acknowledgement for the sending half and the payload for the receiving half.
+//! Processes an arriving segment (RFC 9293 section 3.10.7.4, RFC 5961, RFC 7323 section 5): checks it, and
+//! splits it once, into the acknowledgement for the sending half and the payload for the receiving half.
 
 use dp::Mbuf;
 
@@ -26,8 +26,8 @@ pub(crate) enum Verdict {
 }
 
 impl Tcb {
-    /// A segment with a correct checksum. The payload may be empty, or a chain. `segments` is the number
-    /// of segments it came in: more than one only if their headers are equal and the first one
+    /// A segment with a correct checksum. The payload may be empty, or a chain. `segments` is the number of
+    /// segments that were joined: more than one only if their headers are equal and the first segment
     /// [`is_next`](Self::is_next).
     pub(crate) fn on_segment(
         &mut self,
@@ -142,7 +142,7 @@ impl Tcb {
         if self.takes_payload() {
             let outcome = self.receive.on_payload(ctx, pos, (payload, segments), fin);
             if outcome.refused {
-                // An acknowledgement would say nothing new, so it counts as a challenge ACK: an attacker
+                // An acknowledgement would report nothing new, so it counts as a challenge ACK: an attacker
                 // must not get an answer for each segment.
                 self.challenge(ctx);
             }

@@ -1,8 +1,8 @@
 //! The control block of one connection (RFC 9293 sections 3.3.1 and 3.10): segments, time and user
 //! calls in, events and transmissions out.
 //!
-//! It connects a sending and a receiving half, which know nothing of each other. Here is what belongs to
-//! neither: the state, and the dispatch of segments, calls and timers to the halves.
+//! It connects a sending and a receiving half, which know nothing of each other. This module has the parts
+//! that belong to neither half: the state, and the dispatch of segments, calls and timers.
 //!
 //! | what | where | RFC 9293 |
 //! |---|---|---|
@@ -13,9 +13,9 @@
 //! | CLOSE, ABORT, and the end | `close.rs` | sections 3.6, 3.10.4, 3.10.5 |
 //! | TIME-WAIT | `time_wait.rs` | section 3.6.1, RFC 6191, RFC 1337 |
 //! | challenge ACKs | `challenge.rs` | RFC 5961 |
-//! | keepalives, and which timer is whose | `timer.rs` | sections 3.8.4, 3.10.8 |
+//! | keepalives, and the dispatch of timers | `timer.rs` | sections 3.8.4, 3.10.8 |
 //!
-//! IP, checksums, the table of connections and listeners are the stack's.
+//! The stack has IP, checksums, the table of connections, and listeners.
 
 mod challenge;
 mod check;
@@ -51,7 +51,7 @@ use super::slabs::PageKey;
 use crate::facade::TcpSeqNumber;
 use crate::{Event, Instant, Keepalive, TcpConfig};
 
-/// The latest event of the connection that the user has got.
+/// The latest event of the connection that was reported to the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reported {
     Nothing,
@@ -73,7 +73,8 @@ pub(crate) struct Tcb {
     send: SendHalf,
     receive: ReceiveHalf,
     challenges: Challenges,
-    /// Settings of its own in place of those of the stack: few connections have them.
+    /// Keepalive settings of this connection that override the stack's; boxed, since few connections have
+    /// them.
     keepalive: Option<Box<Option<Keepalive>>>,
     keepalive_probes: u8,
     /// The timer of the connection itself.
@@ -103,8 +104,8 @@ impl Tcb {
         }
     }
 
-    /// A page to write a segment of up to EMSS bytes to, and EMSS. Before any other call than this one,
-    /// [`push`](Self::push) or [`close_page`](Self::close_page) must follow.
+    /// A page to write a segment of up to EMSS bytes to, and EMSS. The next other call must be
+    /// [`push`](Self::push) or [`close_page`](Self::close_page).
     #[inline(always)]
     pub(crate) fn page_for_segment(&mut self, ctx: &mut Ctx<'_>) -> Result<(PageKey, usize), SendError> {
         if !self.takes_segments() {
@@ -113,7 +114,7 @@ impl Tcb {
         self.send.page_for_segment(ctx)
     }
 
-    /// Nothing was written to the page that [`page_for_segment`](Self::page_for_segment) returned.
+    /// Called if nothing was written to the page that [`page_for_segment`](Self::page_for_segment) returned.
     pub(crate) fn close_page(&mut self, ctx: &mut Ctx<'_>) {
         self.send.close_page(ctx);
     }
@@ -126,7 +127,7 @@ impl Tcb {
         self.send.push(ctx, bytes, sum);
     }
 
-    /// As [`push`](Self::push), with external memory behind the first so many bytes.
+    /// As [`push`](Self::push), with external memory behind the given number of bytes.
     pub(crate) fn push_external(&mut self, ctx: &mut Ctx<'_>, bytes: usize, external: (ExtBuf, u32)) {
         self.send.push_external(ctx, bytes, external);
     }
@@ -154,7 +155,7 @@ impl Tcb {
         self.send.on_pushed(now);
     }
 
-    /// The user has taken an event off the event queue that is raised again only then.
+    /// Called when the user has taken an event that is not raised again before it was taken.
     pub(crate) fn on_event_taken(&mut self, event: &Event) {
         match event {
             Event::Writable { .. } => self.send.on_writable_taken(),
@@ -163,12 +164,12 @@ impl Tcb {
         }
     }
 
-    /// Says whether all acknowledgements of the peer are reported.
+    /// Sets whether all acknowledgements of the peer are reported.
     pub(crate) fn report_acknowledgements(&mut self, on: bool) {
         self.send.report_acknowledgements(on);
     }
 
-    /// Acknowledges now if there is anything that is not acknowledged yet.
+    /// Acknowledges now if any received bytes are not acknowledged yet.
     pub(crate) fn acknowledge_early(&mut self) {
         self.receive.acknowledge_early();
     }
@@ -201,8 +202,8 @@ impl Tcb {
         self.receive.hold(ctx, bytes);
     }
 
-    /// The user gives up these ranges of the stream, by offset. All or none: returns whether they were
-    /// given up.
+    /// Called when the user gives up these ranges of the stream, by offset. Either all are given up, or none
+    /// and the result is `false`.
     pub(crate) fn evict(&mut self, ctx: &mut Ctx<'_>, stretches: &[Range<u64>]) -> bool {
         let positions: ArrayVec<_, MAX_EVICTED> = stretches
             .iter()
@@ -221,7 +222,7 @@ impl Tcb {
         self.state
     }
 
-    /// Nothing is left to receive, wait for or send: the block can be dropped.
+    /// Whether nothing is left to receive, wait for or send, so that the block can be dropped.
     pub(crate) fn is_droppable(&self) -> bool {
         self.state == State::Closed && !self.rst_due
     }
@@ -243,8 +244,8 @@ impl Tcb {
         self.send.covers_outstanding(seq)
     }
 
-    /// A router reports that the segment from `seq` on is larger than `mss`. Returns whether there is
-    /// such a segment.
+    /// Called when a router reports that the segment from `seq` on is larger than `mss`. Returns whether
+    /// there is such a segment.
     pub(crate) fn on_packet_too_big(&mut self, ctx: &mut Ctx<'_>, seq: TcpSeqNumber, mss: u16) -> bool {
         self.send.on_packet_too_big(ctx, seq, mss)
     }
@@ -254,7 +255,7 @@ impl Tcb {
         self.send.has_sent_syn_again()
     }
 
-    /// State and figures for the user.
+    /// The state and the statistics of the connection, for the user.
     pub(crate) fn info(&self, config: &TcpConfig, local: SocketAddr, remote: SocketAddr) -> ConnInfo {
         let send = self.send.info();
         let space = if self.takes_segments() {

@@ -1,5 +1,5 @@
-//! Opening: SYNs, what they agree on, and the two states before ESTABLISHED (RFC 9293 sections 3.5,
-//! 3.10.1, 3.10.7.3).
+//! Opening: SYNs, the parameters that they agree on, and the two states before ESTABLISHED (RFC 9293
+//! sections 3.5, 3.10.1, 3.10.7.3).
 
 use super::{Reported, Tcb, Verdict};
 use crate::facade::TcpSeqNumber;
@@ -11,8 +11,8 @@ use crate::tcp::receive::is_ecn_setup;
 use crate::tcp::send::Handshake;
 use crate::{CloseReason, EcnMode, TcpConfig};
 
-/// The smallest MSS accepted from a peer. Smaller segments cost more in headers than they carry; a SYN
-/// must not make us send them.
+/// The smallest MSS accepted from a peer. Segments with a smaller MSS would be mostly headers; a SYN must
+/// not make us send them.
 const MIN_PEER_MSS: u16 = 64;
 
 impl Tcb {
@@ -81,7 +81,7 @@ impl Tcb {
         ctx.established();
     }
 
-    /// Stores what the peer's SYN says.
+    /// Stores the parameters of the peer's SYN.
     fn learn_syn(&mut self, ctx: &Ctx<'_>, syn: &TcpHeader) {
         let config = ctx.config;
         let ecn = self.agrees_on_ecn(config, syn);
@@ -158,7 +158,7 @@ pub(crate) fn syn_ack(
     }
 }
 
-/// What the peer's SYN or SYN-ACK agrees on with ours.
+/// The parameters that the peer's SYN or SYN-ACK and ours agree on.
 fn agreed(config: &TcpConfig, syn: &TcpHeader, ecn: bool) -> Agreed {
     Agreed {
         timestamps: config.timestamps && syn.options.timestamps.is_some(),
@@ -174,14 +174,13 @@ fn ecn_agreed(config: &TcpConfig, syn: &TcpHeader) -> bool {
     willing && is_ecn_setup(syn)
 }
 
-/// Options of a SYN or SYN-ACK of ours.
+/// Options of our SYN or SYN-ACK.
 fn syn_options(config: &TcpConfig, agreed: &Agreed, mss: u16, timestamps: Option<(u32, u32)>) -> Options {
     Options {
         mss: Some(mss),
         window_scale: agreed.window_scale.map(|_| window_shift(config.recv_window_bytes)),
         sack_permitted: agreed.sack,
         timestamps,
-        // Its number says nothing: what counts is that it comes through.
         ..Options::default()
     }
 }

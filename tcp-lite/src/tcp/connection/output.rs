@@ -1,8 +1,8 @@
-//! A segment is made: the sending half provides content and position, the receiving half the
-//! acknowledgement (RFC 9293 sections 3.1, 3.4 and 3.7).
+//! Makes segments: the sending half provides content and position, the receiving half the acknowledgement
+//! (RFC 9293 sections 3.1, 3.4 and 3.7).
 //!
-//! [`Tcb::next_transmission`] looks, and [`Tcb::sent`] updates the state: in between the stack
-//! builds the frame, which may fail.
+//! [`Tcb::next_transmission`] chooses the segment, and [`Tcb::sent`] updates the state: in between, the
+//! stack builds the frame, which may fail.
 
 use super::Tcb;
 use super::open::syn_window;
@@ -20,7 +20,7 @@ pub(crate) struct Transmission {
     /// The header to write.
     pub(crate) header: TcpHeader,
     pub(crate) payload: Option<Payload>,
-    /// Number of queued segments in it: that of `payload` and those behind it (`send/train.rs`).
+    /// Number of queued segments in it: the segment of `payload` and those behind it (`send/train.rs`).
     pub(crate) segments: usize,
     /// ECN codepoint of the IP header.
     pub(crate) ecn: Ecn,
@@ -55,7 +55,7 @@ enum TransmissionKind {
     /// A transmission of the sending half.
     Send(SendKind),
     Ack,
-    /// An acknowledgement of less than has arrived, for the mark of those bytes.
+    /// An acknowledgement of only a part of the received bytes, to report their ECN mark.
     SeparateAck,
 }
 
@@ -75,9 +75,9 @@ impl Tcb {
         self.send.may_send_pushed()
     }
 
-    /// The next segment to send. Without [`sent`](Self::sent) the next call returns the same. On the way
-    /// a segment may be cut, to EMSS or by the persist timer to the peer's window, its acknowledged parts
-    /// dropped, and the search for lost segments moved on.
+    /// The next segment to send. Without [`sent`](Self::sent) the next call returns the same. As a side
+    /// effect, a segment may be cut (to EMSS, or by the persist timer to the peer's window), its
+    /// acknowledged parts may be dropped, and the search for lost segments may advance.
     pub(crate) fn next_transmission(&mut self, ctx: &mut Ctx<'_>) -> Option<Transmission> {
         if self.rst_due {
             return Some(self.bare(ctx, TransmissionKind::Reset, self.send.nxt(), Flags::RST));
@@ -105,8 +105,8 @@ impl Tcb {
         }
     }
 
-    /// What all segments have in common that are sent now, in the usual case: of an established connection,
-    /// with timestamps as their only option, without marks. `None` in any other case.
+    /// The header fields that all segments sent now share, in the usual case: the connection is established,
+    /// timestamps are the only option, and nothing is marked. `None` in any other case.
     #[inline(always)]
     pub(crate) fn usual_header(&self, ctx: &Ctx<'_>) -> Option<UsualHeader> {
         if self.state != State::Established || !self.receive.has_usual_header() {
@@ -152,7 +152,7 @@ impl Tcb {
             None => ctx.counters.tx_acks += 1,
         }
         self.receive.on_usual_sent(header.window);
-        // Without payload there was none that may be sent.
+        // An acknowledgement was sent because no new segment may be sent.
         segment.payload.is_none() || segment.is_last
     }
 
@@ -221,11 +221,11 @@ impl Tcb {
         Transmission { header, payload: None, segments: 1, ecn: Ecn::NotEct, kind }
     }
 
-    /// Says nothing new, except that these bytes are received, and their mark.
+    /// A segment that only acknowledges these bytes, with their ECN mark.
     fn acknowledge_separately(&self, ctx: &Ctx<'_>, SeparateAck { ack, on }: SeparateAck) -> Transmission {
         let flags = if on { Flags::ECE } else { Flags::empty() };
         let mut header = self.header(ctx, self.send.nxt(), flags, 0);
-        // Not more than the user lets it.
+        // It acknowledges no bytes that the user withholds.
         let ack = ack.min(self.receive.acknowledged());
         header.ack = Some(self.receive.seq(ack));
         header.window = self.receive.window_from(ack);

@@ -1,5 +1,5 @@
-//! A segment that is next in order and has nothing unusual (header prediction). What it does is what
-//! `input.rs` does with such a segment, less the steps that cannot find anything: see there for the rules.
+//! Header prediction: the fast path for a segment that is next in order and has nothing unusual. The effect
+//! is that of `input.rs`, without the steps that cannot apply to such a segment: see there for the rules.
 
 use dp::Mbuf;
 

@@ -1,5 +1,5 @@
-//! Dispatches timers to the halves, and has the timers of neither: keepalive and TIME-WAIT (RFC 9293
-//! sections 3.8.4 and 3.10.8).
+//! Dispatches timers to the halves, and has the two timers that belong to neither: keepalive and TIME-WAIT
+//! (RFC 9293 sections 3.8.4 and 3.10.8).
 
 use super::Tcb;
 use crate::tcp::State;
@@ -22,7 +22,7 @@ impl Tcb {
     /// each call that takes a [`Ctx`], or of several: the stack does so in one place.
     #[inline]
     pub(crate) fn arm(&mut self, now: Instant, config: &TcpConfig, segments: &SegmentSlab) {
-        // What is left of a closed connection has timers of its own.
+        // A closed connection only has the connection's own timer.
         if self.state != State::Closed {
             self.send.arm(now, config, segments);
         }
@@ -123,8 +123,8 @@ impl Tcb {
         self.rst_due = false;
     }
 
-    /// Nobody is at the Ethernet address of the next hop any more: ends the connection without a RST, even if
-    /// one was still to be sent.
+    /// Called when no host has the Ethernet address of the next hop any more: ends the connection without a
+    /// RST, even if one was still to be sent.
     pub(crate) fn on_neighbor_gone(&mut self, ctx: &mut Ctx<'_>) {
         let reason = match self.state {
             State::SynSent => CloseReason::Unreachable,

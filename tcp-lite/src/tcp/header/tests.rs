@@ -1,4 +1,4 @@
-//! Golden bytes, round trips, and any bytes at all.
+//! Golden bytes, round trips, and arbitrary bytes.
 
 use proptest::prelude::*;
 

@@ -4,7 +4,7 @@
 use crate::invariant::{Check, ensure};
 use crate::{Deadline, Instant};
 
-/// What has to be acknowledged, and when.
+/// The received segments that have to be acknowledged, and when.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct DelayedAck {
     /// The position acknowledged last.

@@ -73,7 +73,7 @@ impl Echo {
         self.separate.map(|ack| SeparateAck { ack: ack.get(), on: self.separate_on })
     }
 
-    /// It was sent: returns its position.
+    /// Called when the separate acknowledgement was sent: returns its position.
     pub(super) fn take_separate(&mut self) -> Option<u64> {
         self.separate.take().map(NonZeroU64::get)
     }

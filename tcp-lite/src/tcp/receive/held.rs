@@ -1,16 +1,16 @@
-//! Bytes that the user holds, and gives up again under memory pressure (RFC 2018 section 8).
+//! Bytes that the user holds, and may give up under memory pressure (RFC 2018 section 8).
 
 use std::ops::Range;
 
 use super::ReceiveHalf;
 use crate::tcp::ctx::Ctx;
 
-/// Ranges that a user may give up in one call: they are copied to an array on the stack. More are refused.
+/// Maximum ranges that a user may give up in one call, which are copied to an array on the call stack.
 pub(in crate::tcp) const MAX_EVICTED: usize = 16;
 
 impl ReceiveHalf {
-    /// The user gives up the bytes at these positions. All or none: `false` if not all are ahead of the
-    /// frontier, or if more ranges would remain than can be stored.
+    /// Gives up the bytes at these positions. Does nothing and returns `false` if not all of them are ahead
+    /// of the frontier, or if more ranges would remain than can be stored.
     pub(in crate::tcp) fn evict(&mut self, ctx: &mut Ctx<'_>, stretches: &[Range<u64>]) -> bool {
         let Some(key) = self.ranges else { return false };
         let ranges = ctx.out_of_order.get_mut(key);
@@ -45,7 +45,7 @@ impl ReceiveHalf {
         self.charge(ctx);
     }
 
-    /// The user keeps `bytes` bytes of packet buffers for what is held.
+    /// The user reports that its held bytes occupy `bytes` bytes of packet buffers.
     pub(in crate::tcp) fn pin(&mut self, ctx: &mut Ctx<'_>, bytes: usize) {
         let before = self.held.pinned_bytes;
         self.held.pin(before, bytes as u64);

@@ -1,6 +1,5 @@
-//! The receiving half of a connection: the frontier, what arrived beyond it, the window, and
-//! acknowledgements (RFC 9293 section 3.10.7.4, "process the segment text", and 3.8.6; RCV.NXT,
-//! RCV.WND).
+//! The receiving half of a connection: the frontier, the ranges beyond it, the window, and acknowledgements
+//! (RFC 9293 section 3.10.7.4, "process the segment text", and 3.8.6; RCV.NXT, RCV.WND).
 //!
 //! | what | where | document |
 //! |---|---|---|
@@ -10,7 +9,7 @@
 //! | SACK and D-SACK blocks | `sack.rs` | RFC 2018, RFC 2883 |
 //! | when to acknowledge | `delayed_ack.rs` | RFC 9293 section 3.8.6.3, RFC 5681 section 4.2 |
 //! | the peer's timestamps, PAWS | `timestamps.rs` | RFC 7323 sections 4.3 and 5 |
-//! | acknowledgements that the user withholds | `withheld.rs` | ours |
+//! | acknowledgements that the user withholds | `withheld.rs` | our own addition |
 //! | echo of marks | `ecn_echo.rs` | RFC 3168 section 6.1.3, RFC 8257 section 3.2 |
 //!
 //! Bytes are handed up when they arrive, in order or not, and only once: a segment that overlaps
@@ -18,7 +17,8 @@
 //! slab of the stack while there is a hole. Bytes that the user gives up under memory pressure count as
 //! not received.
 //!
-//! It knows nothing of the sending half. Its fields are private; `connection` calls its methods.
+//! The receiving half knows nothing of the sending half. Its fields are private; `connection` calls its
+//! methods.
 
 mod check;
 mod delayed_ack;
@@ -76,15 +76,15 @@ pub(super) struct ReceiveHalf {
     timestamps: PeerTimestamps,
     echo: Echo,
     agreed: Agreed,
-    /// The user withholds the acknowledgement of the bytes from here on; [`NOTHING`](withheld::NOTHING): of
-    /// none.
+    /// The user withholds the acknowledgement of the bytes from this position on;
+    /// [`NOTHING`](withheld::NOTHING): of no bytes.
     withheld: u64,
 }
 
 /// Result of a segment with payload or a FIN.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct PayloadOutcome {
-    /// Nothing was accepted, for lack of memory: an acknowledgement would say nothing new.
+    /// Nothing was accepted, for lack of memory: an acknowledgement would report nothing new.
     pub(super) refused: bool,
     /// All bytes of the peer and its FIN have arrived.
     pub(super) finished: bool,
@@ -337,8 +337,8 @@ impl ReceiveHalf {
         }
     }
 
-    /// A segment with this header was sent. Every ACK acknowledges; but while there are SACK blocks to
-    /// report, only a segment with them settles the request.
+    /// A segment with this header was sent. Every ACK acknowledges. But while there are SACK blocks to
+    /// report, only a segment with SACK blocks fulfils the request.
     #[inline]
     pub(super) fn on_ack_sent(&mut self, header: &TcpHeader) {
         let ack = self.acknowledged();
@@ -357,7 +357,7 @@ impl ReceiveHalf {
         self.acks.clear_due();
     }
 
-    /// Whether the header of a segment sent now has nothing but the acknowledgement and the window: no SACK
+    /// Whether the receiving half adds only the acknowledgement and the window to a header sent now: no SACK
     /// blocks, no marks, and nothing withheld.
     #[inline]
     pub(super) fn has_usual_header(&self) -> bool {
@@ -404,7 +404,7 @@ impl ReceiveHalf {
         self.echo.separate()
     }
 
-    /// It was sent.
+    /// Called when the separate acknowledgement was sent.
     pub(super) fn on_separate_ack_sent(&mut self, window: u16) {
         if let Some(ack) = self.echo.take_separate() {
             self.on_window_sent(ack, window);

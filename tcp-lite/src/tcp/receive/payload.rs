@@ -1,4 +1,4 @@
-//! Payload arrives, in order or ahead of a hole (RFC 9293 sections 3.4 and 3.10.7.4, seventh step).
+//! Processes payload, in order or ahead of a hole (RFC 9293 sections 3.4 and 3.10.7.4, seventh step).
 //!
 //! Whether a segment is acceptable at all is decided in `connection/input.rs`; which connection has to
 //! give up memory, in `slabs/out_of_order.rs`.
@@ -20,7 +20,7 @@ pub(super) struct Arrival {
     /// Requires an immediate acknowledgement: a hole appeared, shrank or closed, or bytes were
     /// duplicates or dropped.
     pub(super) ack_now: bool,
-    /// Nothing was accepted, for lack of memory: an acknowledgement would say nothing new.
+    /// Nothing was accepted, for lack of memory: an acknowledgement would report nothing new.
     pub(super) refused: bool,
 }
 
@@ -147,8 +147,8 @@ impl ReceiveHalf {
         let excess = (charge + bytes).saturating_sub(bound);
         if excess > 0 {
             ctx.counters.out_of_order_over_connection += 1;
-            // At most one segment beyond the limit until the user has given up memory. (It says later what
-            // that segment pins.)
+            // At most one segment beyond the limit, until the user has given up memory. (The user reports
+            // the memory that this segment pins only later.)
             if furthest || self.held.held_bytes > bound {
                 return false;
             }
@@ -165,14 +165,14 @@ impl ReceiveHalf {
                 (need, false)
             }
         };
-        // If this connection holds most, the new segment itself is the one furthest from its frontier:
-        // refusing it is better than accepting and evicting it.
+        // If this connection holds the most memory, the new segment is the one furthest from its frontier:
+        // refusing the segment is better than accepting and evicting it.
         if need > 0 && furthest && self.ranges.is_some_and(|key| ctx.out_of_order.is_charged_most(key)) {
             return false;
         }
         if excess > 0 && takes {
             ctx.out_of_order.on_eviction_requested();
-            // Of what is charged, as many bytes of payload as they pin.
+            // Converts the excess from charged bytes to bytes of payload.
             let payload = (excess * self.held.held_bytes.max(1)).div_ceil(charge.max(1));
             ctx.evict(ctx.conn, payload as usize);
         }
@@ -184,8 +184,9 @@ impl ReceiveHalf {
         takes
     }
 
-    /// What the limit of the connection counts: the bytes that it holds or, where these are scattered over
-    /// many packet buffers, half of the bytes that it pins. A full segment fills more than half of a buffer.
+    /// The bytes that count against the connection's limit: those that it holds, or half of the bytes that
+    /// it pins if that is more, as when they are scattered over many packet buffers. A full segment fills
+    /// more than half of a buffer.
     fn out_of_order_charge(&self) -> u64 {
         self.held.held_bytes.max(self.held.pinned_bytes / 2)
     }

@@ -1,5 +1,5 @@
-//! The receive window: when its edge moves, and the window field (RFC 9293 section 3.8.6, RFC 7323
-//! section 2).
+//! The receive window: the rules by which its edge moves, and the window field (RFC 9293 section 3.8.6, RFC
+//! 7323 section 2).
 
 use super::ReceiveHalf;
 use crate::TcpConfig;
@@ -105,7 +105,7 @@ impl ReceiveHalf {
     }
 }
 
-/// Least movement of the window's edge, bytes.
+/// Minimum movement of the window's edge, bytes.
 #[inline]
 fn min_growth(budget_bytes: u32, mss: u32) -> u64 {
     u64::from(mss.min(budget_bytes / 2))

@@ -1,16 +1,17 @@
-//! Acknowledgements that the user withholds: it has the bytes, and the peer has to learn something else
+//! Acknowledgements that the user withholds: the user has the bytes, and has to tell the peer something else
 //! first.
 //!
-//! Segments that have to be sent acknowledge only the bytes before them. No segment is sent to acknowledge
-//! anything: the peer would take it for a sign of loss.
+//! Segments that have to be sent acknowledge only the bytes before the withheld ones. Meanwhile no segment is
+//! sent as an acknowledgement alone: the peer would take it for a sign of loss.
 
 use super::ReceiveHalf;
 
-/// Behind every position: nothing is withheld.
+/// After every position: nothing is withheld.
 pub(super) const NOTHING: u64 = u64::MAX;
 
 impl ReceiveHalf {
-    /// The bytes from this position on are not acknowledged; `None`: all are. What is acknowledged stays so.
+    /// Withholds the acknowledgement of the bytes from this position on; `None`: of no bytes. Acknowledged
+    /// bytes stay acknowledged.
     pub(in crate::tcp) fn withhold(&mut self, from: Option<u64>) {
         let was_withheld = self.is_withholding();
         self.withheld = from.map_or(NOTHING, |from| from.max(self.acks.last_ack_sent()));
@@ -19,13 +20,14 @@ impl ReceiveHalf {
         }
     }
 
-    /// Whether bytes have arrived that are not acknowledged for this reason.
+    /// Whether bytes have arrived whose acknowledgement is withheld.
     #[inline]
     pub(in crate::tcp) fn is_withholding(&self) -> bool {
         self.withheld < self.nxt
     }
 
-    /// The window of a segment that acknowledges only what is not withheld: it reaches the announced edge.
+    /// The window of a segment that acknowledges only bytes that are not withheld: it ends at the announced
+    /// edge.
     pub(in crate::tcp) fn withheld_window(&self) -> u16 {
         self.window_from(self.acknowledged())
     }

@@ -1,14 +1,14 @@
-//! An acknowledgement arrives: the peer's window, SACK blocks, the send queue, round-trip times (RFC
-//! 9293 section 3.10.7.4, RFC 2018, RFC 2883, RFC 7323 section 4). Loss recovery is in `loss/`.
+//! Processes acknowledgements: the peer's window, SACK blocks, the send queue, round-trip times (RFC 9293
+//! section 3.10.7.4, RFC 2018, RFC 2883, RFC 7323 section 4). Loss recovery is in `loss/`.
 //!
 //! The types that describe one acknowledgement:
 //!
 //! | type | contents | made by | used by |
 //! |---|---|---|---|
 //! | [`AckInfo`] | the fields of its segment | `connection/input.rs` | [`SendHalf::on_ack`] |
-//! | [`Handshake`] | the fields of the one that establishes the connection | `connection/open.rs` | [`SendHalf::establish`] |
+//! | [`Handshake`] | the fields of the segment that establishes the connection | `connection/open.rs` | [`SendHalf::establish`] |
 //! | [`PriorSendState`] | the state before it | `on_ack` | `on_ack` |
-//! | [`AckSample`] | what it newly says of the send queue | `queue` | [`LossRecovery::on_ack`](super::LossRecovery::on_ack) and its algorithms |
+//! | [`AckSample`] | its news about the send queue | `queue` | [`LossRecovery::on_ack`](super::LossRecovery::on_ack) and its algorithms |
 //! | [`AckKind`] | whether it is a duplicate | `on_ack` | [`LossRecovery::on_ack`](super::LossRecovery::on_ack) |
 //! | [`Acked`] | how the window may grow by it | `on_ack` | [`RateControl::on_ack`](super::RateControl::on_ack) |
 
@@ -94,10 +94,10 @@ impl SendHalf {
         self.path.on_heard();
     }
 
-    /// Processes an acknowledgement that says no more than nearly all do: that nothing is in flight, or that
-    /// segments arrived that were each sent once, in order, and outside of any recovery. It has no SACK
-    /// blocks, and no marks are echoed; our FIN was not sent. Returns `false`, and has changed nothing, if it
-    /// is of another kind: [`on_ack`](Self::on_ack) takes any.
+    /// The fast path for the common acknowledgement: nothing is in flight, or the acknowledged segments were
+    /// each sent once, in order, and outside of any recovery. The acknowledgement has no SACK blocks, the
+    /// peer echoes no marks, and our FIN was not sent. Returns `false` and changes nothing for any other
+    /// acknowledgement; [`on_ack`](Self::on_ack) takes all.
     #[inline]
     pub(in crate::tcp) fn on_usual_ack(&mut self, ctx: &mut Ctx<'_>, segment: &AckInfo<'_>) -> bool {
         let AckInfo { ack, pos, window, .. } = *segment;
@@ -161,7 +161,8 @@ impl SendHalf {
         };
         let bytes = u64::from(window) << self.agreed.window_scale.unwrap_or(0);
         let window_moved = self.queue.update_window(pos, ack, bytes);
-        // With nothing in flight, an acknowledgement of nothing new says no more than its window.
+        // With nothing in flight, an acknowledgement of nothing new carries no information except its
+        // window.
         if ack == prior.una && prior.outstanding == 0 && sack.is_empty() {
             self.on_window(ctx);
             return false;
@@ -181,7 +182,7 @@ impl SendHalf {
         let still = ack == prior.una && prior.outstanding > 0 && !mtu_probe_answered;
         let dup_ack = still && (sample.delivered > 0 || len == 0 && !window_moved);
         // An acknowledgement that was overtaken by a later one, or that answers a path MTU probe, is no
-        // duplicate, but what it newly selectively acknowledges counts (RFC 8985 section 6.2).
+        // duplicate, but the segments that it newly selectively acknowledges count (RFC 8985 section 6.2).
         if sample.acked > 0 || sample.delivered > 0 || dup_ack || sample.dsack.is_some() {
             let kind = AckKind { dup_ack, plain: dup_ack && sack.is_empty() };
             self.respond_to_ack(ctx, &sample, kind, (prior.pipe, ece));
@@ -231,8 +232,8 @@ impl SendHalf {
 
     /// Marks the segments in SACK blocks. A first block below the acknowledgement, or inside the second
     /// block, is a D-SACK: it reports duplicate bytes (RFC 2883 section 4). Blocks outside of what is in
-    /// flight are invalid and skipped. Returns whether the D-SACK answers a path MTU probe; it means
-    /// nothing else then.
+    /// flight are invalid and skipped. Returns whether the D-SACK answers a path MTU probe; then it has no
+    /// other meaning.
     fn learn_sack(
         &mut self,
         ctx: &mut Ctx<'_>,

@@ -4,7 +4,7 @@
 use crate::Instant;
 use crate::tcp::slabs::{Marks, RemovedRun, Segment, Sent};
 
-/// What one acknowledgement says about the send queue.
+/// The information of one acknowledgement about the send queue.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AckSample {
     /// Positions acknowledged cumulatively.
@@ -28,7 +28,7 @@ pub(super) struct AckSample {
     pub(super) dsack: Option<(u64, u64)>,
     /// A segment acknowledged cumulatively had been retransmitted.
     pub(super) ambiguous: bool,
-    /// One had external memory.
+    /// True if one of the acknowledged segments had external memory.
     pub(super) external: bool,
     pub(super) filter: RetransmitFilter,
 }
@@ -101,7 +101,7 @@ impl AckSample {
         self.filter.echo_ms
     }
 
-    /// A segment newly arrived, in order or not.
+    /// Records a segment that newly arrived, in order or not.
     #[inline]
     pub(super) fn deliver(&mut self, sent: Sent, end: u64, len: u32, retransmitted: bool) {
         self.delivered += u64::from(len);

@@ -1,8 +1,8 @@
-//! The sending half of a connection: what is queued, in flight, acknowledged and lost, when it is sent
-//! and retransmitted, and how fast (RFC 9293 section 3.8, data communication, and the acknowledgement
-//! checks of 3.10.7.4; SND.UNA, SND.NXT, SND.WND).
+//! The sending half of a connection: which segments are queued, in flight, acknowledged and lost, when they
+//! are sent and retransmitted, and how fast (RFC 9293 section 3.8, data communication, and the
+//! acknowledgement checks of 3.10.7.4; SND.UNA, SND.NXT, SND.WND).
 //!
-//! Three owners have the state, and none of them reaches into another:
+//! Three owners have the state, and none of them accesses another:
 //!
 //! | owner | what it knows | where | document |
 //! |---|---|---|---|
@@ -10,7 +10,7 @@
 //! | [`LossRecovery`] | which segments are lost, what a recovery may send, the timer | `loss/` | RFC 5681, 6582, 8985, 6937 (now 9937), 6298 |
 //! | [`RateControl`] | congestion window, round-trip time, pace, response to marks | `rate/` | RFC 5681, 6298, 3168 |
 //!
-//! [`SendHalf`] calls them, and passes what one says to the next:
+//! [`SendHalf`] calls the owners, and passes the result of one to the next:
 //!
 //! | what | where | document |
 //! |---|---|---|
@@ -20,8 +20,8 @@
 //! | the timer | `retransmission.rs` | RFC 6298, 9293 section 3.8.1 |
 //! | segment size | `path_mtu.rs` | RFC 8899, 1191, 8201 |
 //!
-//! It knows nothing of the receiving half: `connection/output.rs` adds the header fields for what we
-//! received. Its fields are private; `connection` calls its methods.
+//! The sending half knows nothing of the receiving half: `connection/output.rs` adds the header fields for
+//! received bytes. Its fields are private; `connection` calls its methods.
 
 mod ack;
 mod ack_sample;
@@ -57,7 +57,7 @@ use crate::Duration;
 use crate::facade::TcpSeqNumber;
 
 bitflags! {
-    /// What has to be sent besides queued segments, the FIN and tail loss probes.
+    /// Transmissions that are due besides queued segments, the FIN and tail loss probes.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     struct Pending: u8 {
         const SYN = 1;
@@ -73,7 +73,7 @@ bitflags! {
 }
 
 bitflags! {
-    /// What the user wants to know, or has been told and has not taken off the event queue.
+    /// The user's requests for events, and the events that are queued and not taken yet.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     struct UserEvents: u8 {
         /// A segment was refused: `Event::Writable` is to be raised when there is space.
@@ -104,7 +104,7 @@ pub(super) struct SendHalf {
     retransmits: u64,
 }
 
-/// Figures of the sending half, for [`ConnInfo`](super::ConnInfo).
+/// Statistics of the sending half, for [`ConnInfo`](super::ConnInfo).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SendInfo {
     pub(super) emss: u32,
@@ -282,7 +282,7 @@ impl SendHalf {
         timestamp(self.timestamp_offset, ctx.now)
     }
 
-    /// Figures for the user.
+    /// Statistics for the user.
     pub(super) fn info(&self) -> SendInfo {
         SendInfo {
             emss: self.path.emss(),
@@ -330,12 +330,13 @@ impl SendHalf {
         self.rate.set_emss(emss);
         self.queue.mark_oversized(ctx.segments, emss);
         if self.queue.has_lost() {
-            // What is lost is retransmitted, in segments that fit, and tells what the probe would.
+            // The lost segments are retransmitted in a size that fits; their acknowledgement replaces the
+            // probe's.
             self.loss.cancel_probe();
         }
     }
 
-    /// Loss recovery, and what its steps ask and change besides its own state.
+    /// Loss recovery, and the state besides its own that its steps read and change.
     fn loss_and_state(&mut self) -> (&mut LossRecovery, SendState<'_>) {
         let Self { queue, loss, rate, path, agreed, .. } = self;
         (loss, SendState { queue, rate, agreed: *agreed, emss: path.emss() })

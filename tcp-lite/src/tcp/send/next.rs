@@ -1,7 +1,7 @@
-//! The next segment of the sending half (RFC 9293 section 3.8, RFC 5681 section 3).
+//! Chooses the next segment of the sending half (RFC 9293 section 3.8, RFC 5681 section 3).
 //!
-//! [`SendHalf::next`] looks, and [`SendHalf::on_sent`] updates the state: in between the frame is
-//! built, which may fail.
+//! [`SendHalf::next`] chooses the segment, and [`SendHalf::on_sent`] updates the state: in between, the
+//! frame is built, which may fail.
 
 use super::{Pending, SendHalf};
 use crate::ip::Ecn;
@@ -74,8 +74,9 @@ impl SendHalf {
     }
 
     /// The next segment to send, once the handshake is over. Without [`on_sent`](Self::on_sent) the next
-    /// call returns the same. On the way a segment may be cut, to EMSS or by the persist timer to the
-    /// peer's window, its acknowledged parts dropped, and the search for lost segments moved on.
+    /// call returns the same. As a side effect, a segment may be cut (to EMSS, or by the persist timer to
+    /// the peer's window), its acknowledged parts may be dropped, and the search for lost segments may
+    /// advance.
     #[inline]
     pub(in crate::tcp) fn next(&mut self, ctx: &mut Ctx<'_>) -> Option<Outgoing> {
         if self.loss.is_probe_due() && self.queue.outstanding() > 0 {
@@ -105,9 +106,9 @@ impl SendHalf {
             .then(|| self.bare(SendKind::WindowProbe, self.queue.una().saturating_sub(1), Flags::empty()))
     }
 
-    /// The same in the usual case, found by fewer comparisons, and without a change: a new segment that is
-    /// sent as it is, or nothing. `None`: anything else, for [`next`](Self::next). Our FIN must not be asked
-    /// for.
+    /// The fast path of [`next`](Self::next), with fewer comparisons and no side effect: `Some` with a new
+    /// segment that can be sent unchanged, or with nothing to send. `None` in any other case, which `next`
+    /// handles. The user must not have closed.
     #[inline(always)]
     pub(in crate::tcp) fn next_usual(&self, ctx: &Ctx<'_>) -> Option<Option<SegmentKey>> {
         let usual = self.pending.is_empty()
@@ -125,8 +126,8 @@ impl SendHalf {
         whole.then_some(Some(key))
     }
 
-    /// What [`next`](Self::next) returned, or a SYN, was sent; of a train, the first `segments`
-    /// segments.
+    /// Called when the segment that [`next`](Self::next) returned, or a SYN, was sent; for a train, its
+    /// first `segments` segments.
     #[inline]
     pub(in crate::tcp) fn on_sent(
         &mut self,

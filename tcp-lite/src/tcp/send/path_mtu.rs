@@ -2,13 +2,13 @@
 //! in RFC 4821 section 7).
 //!
 //! Downwards: if the oldest segment times out several times in a row, while small segments come through,
-//! its length is the reason. EMSS falls to BASE_PLPMTU, and if that is still too large, to the least
-//! that every path carries. (While nothing comes through at all the path is dead, and nothing is cut.)
-//! A path that carries less than 576 bytes with IPv4 ends the connection by the user timeout: all of our
-//! packets have Don't Fragment, and a report of less is taken for one of 576. (Linux takes it for `min_pmtu`,
-//! 552, without Don't Fragment from then on, and halves the size in a black hole down to an MSS of 48. Here
-//! an FPDU would be cut into dozens of segments, and whoever forges a report could ask for that.)
-//! Upwards: probes, first of the largest possible size, then by bisection.
+//! its length is the reason. EMSS falls to BASE_PLPMTU, and if that is still too large, to the minimum that
+//! every path carries. (If nothing passes at all, the path is dead, and nothing is cut.) A path that carries
+//! less than 576 bytes with IPv4 ends the connection by the user timeout: all of our packets have Don't
+//! Fragment, and a report of less is treated as 576. (Linux uses `min_pmtu`, 552, without Don't Fragment
+//! from then on, and in a black hole halves the size down to an MSS of 48. That would cut an FPDU into
+//! dozens of segments, and an attacker could cause it by a forged report.) Upwards: probes, first of the
+//! largest possible size, then by bisection.
 //!
 //! A probe carries bytes that the peer has already acknowledged, copied while their segments leave the
 //! queue. So no FPDU is cut or merged for it, it needs no window, and its loss loses nothing: every TCP
@@ -39,7 +39,7 @@ use crate::{Duration, Instant, PathMtuProbing};
 /// by byte. No real path has that many ever narrower links.
 const MAX_REPORTS: u8 = 4;
 
-/// EMSS, and what else a connection knows of its path.
+/// EMSS, and the other knowledge of a connection about its path.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PathMtu {
     /// Largest payload of a segment.
@@ -67,7 +67,7 @@ pub(super) struct PathMtu {
     reports: u8,
 }
 
-/// What a timeout of the oldest segment says about the path.
+/// The meaning of a timeout of the oldest segment for the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BlackHole {
     /// Nothing.
@@ -151,9 +151,9 @@ impl PathMtu {
         lowered
     }
 
-    /// A router reports that the path carries only `mss` (as [`OpenParams::mss`]). EMSS never grows by it. A
-    /// larger size is searched for when the report is as old as RFC 8201 section 4 requires. Returns
-    /// whether EMSS was lowered.
+    /// A router reports that the path carries only `mss` (as [`OpenParams::mss`]). A report never raises
+    /// EMSS. The search for a larger size starts when the report is as old as RFC 8201 section 4 requires.
+    /// Returns whether EMSS was lowered.
     pub(super) fn on_report(&mut self, ctx: &mut Ctx<'_>, mss: u16) -> bool {
         let (emss, least) = (self.payload_of(mss), self.payload_of(self.least_mss));
         if emss >= self.emss {

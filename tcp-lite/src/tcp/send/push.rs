@@ -8,8 +8,8 @@ use crate::tcp::slabs::{BULK_SEGMENTS, PageKey};
 use crate::{Instant, SendError};
 
 impl SendHalf {
-    /// A page to write a segment of up to EMSS bytes to, and EMSS. Before any other call than this one,
-    /// [`push`](Self::push) or [`close_page`](Self::close_page) must follow.
+    /// A page to write a segment of up to EMSS bytes to, and EMSS. The next other call must be
+    /// [`push`](Self::push) or [`close_page`](Self::close_page).
     #[inline(always)]
     pub(in crate::tcp) fn page_for_segment(
         &mut self,
@@ -23,8 +23,8 @@ impl SendHalf {
                 return Err(self.full());
             }
         } else if ctx.segments.is_full() {
-            // Other connections hold the records, and no acknowledgement of ours frees any: the user
-            // must retry.
+            // Other connections hold the records, and no acknowledgement on this connection frees any: the
+            // user must retry.
             return Err(SendError::NoMbuf);
         }
         let bulk = self.bulk_pool(ctx);
@@ -53,7 +53,7 @@ impl SendHalf {
         SendError::BufferFull
     }
 
-    /// Nothing was written to the page that [`page_for_segment`](Self::page_for_segment) returned.
+    /// Called if nothing was written to the page that [`page_for_segment`](Self::page_for_segment) returned.
     pub(in crate::tcp) fn close_page(&mut self, ctx: &mut Ctx<'_>) {
         self.queue.close_page(ctx.segments);
     }
@@ -67,7 +67,7 @@ impl SendHalf {
         self.queue.push(ctx.segments, bytes, sum);
     }
 
-    /// As [`push`](Self::push), with external memory behind the first so many bytes.
+    /// As [`push`](Self::push), with external memory behind the given number of bytes.
     #[inline(never)]
     pub(in crate::tcp) fn push_external(&mut self, ctx: &mut Ctx<'_>, bytes: usize, external: (ExtBuf, u32)) {
         self.before_push(ctx);
@@ -90,8 +90,8 @@ impl SendHalf {
     }
 
     /// Raises `Event::Writable` if a segment was refused, a quarter of the send buffer is free, and the
-    /// next segment would not be refused for the connection's share of records and buffers. A quarter, so
-    /// that the user gets few events, each for many segments.
+    /// next segment would not be refused for the connection's share of records and buffers. The threshold of
+    /// a quarter makes events rare, each for many segments.
     #[inline]
     pub(super) fn raise_writable(&mut self, ctx: &mut Ctx<'_>) {
         if self.events.contains(UserEvents::WRITABLE_WANTED) {
@@ -135,7 +135,7 @@ impl SendHalf {
         self.events.remove(UserEvents::ACKNOWLEDGED_QUEUED);
     }
 
-    /// Says whether all acknowledgements are reported.
+    /// Sets whether all acknowledgements are reported.
     pub(in crate::tcp) fn report_acknowledgements(&mut self, on: bool) {
         self.events.set(UserEvents::REPORTS_ACKS, on);
     }

@@ -1,6 +1,6 @@
-//! The timer of the sending half, and what follows for the owners other than loss recovery when it is due:
-//! a SYN again, a probe of the peer's window, a smaller EMSS (RFC 9293 sections 3.8.1 to 3.8.3 and 3.8.6.1).
-//! When it is due is in `loss/deadline.rs`, retransmission itself in `loss/expiry.rs`.
+//! The timer of the sending half, and its effects outside of loss recovery: a repeated SYN, a probe of the
+//! peer's window, a smaller EMSS (RFC 9293 sections 3.8.1 to 3.8.3 and 3.8.6.1). When it is due is in
+//! `loss/deadline.rs`, retransmission itself in `loss/expiry.rs`.
 
 use super::loss::{SendTimer, TimerAction};
 use super::path_mtu::BlackHole;

@@ -12,7 +12,7 @@ use crate::tcp::ctx::Ctx;
 use crate::tcp::header::MAX_HEADER_BYTES;
 use crate::tcp::slabs::{EXTERNAL_VIEWS, SegmentKey};
 
-/// Most payload bytes of a train: an IP packet has at most 65,535 bytes.
+/// Maximum payload bytes of a train: an IP packet has at most 65,535 bytes.
 const MAX_TRAIN_BYTES: u64 = (u16::MAX as usize - IPV6_BYTES - MAX_HEADER_BYTES) as u64;
 
 impl SendHalf {

@@ -1,8 +1,8 @@
-//! External memory in queued segments: bytes that are sent from where they lie.
+//! External memory in queued segments: bytes that are sent without a copy.
 //!
-//! A segment has at most one part of it, between bytes of its page: an FPDU's header before it, and its pad
-//! and CRC behind it. The memory is kept alive until the segment is acknowledged and no frame with it is
-//! left.
+//! A segment has at most one part in external memory, between bytes of its page: an FPDU's header before the
+//! part, and the pad and CRC behind it. The memory is kept alive until the segment is acknowledged and no
+//! frame refers to the memory.
 
 use std::num::NonZeroU32;
 use std::ops::Range;
@@ -14,7 +14,7 @@ use slab::Slab;
 use super::pages::{PageKey, Pages};
 use super::segment::{MAX_TRAIN, Segment, SegmentKey, SegmentSlab};
 
-/// Most views of a segment with external memory: the bytes before it, the memory, the bytes behind it.
+/// Maximum views of a segment with external memory: the bytes before it, the memory, the bytes behind it.
 pub(crate) const EXTERNAL_VIEWS: usize = 3;
 
 /// Names the external part of a segment: its slab index plus one, so that an `Option` of it is no larger.
@@ -48,7 +48,7 @@ pub(super) struct Externals {
 }
 
 impl Externals {
-    /// A slab for `limit` parts, allocated now. Segments that are cut may take it beyond that.
+    /// A slab for `limit` parts, allocated now. Cutting segments may exceed the limit.
     pub(super) fn new(limit: usize) -> Self {
         Self { records: Slab::with_capacity(limit), limit }
     }
@@ -62,17 +62,17 @@ impl Externals {
         &self.records[key.record()]
     }
 
-    /// The segment is gone.
+    /// Called when the segment is gone.
     pub(super) fn remove(&mut self, key: ExternalKey) {
         self.records.remove(key.record());
     }
 
-    /// Bytes of it.
+    /// Bytes of the external part.
     pub(super) fn bytes(&self, key: ExternalKey) -> u32 {
         self.get(key).bytes()
     }
 
-    /// How many there are.
+    /// The number of external parts.
     pub(super) fn len(&self) -> usize {
         self.records.len()
     }

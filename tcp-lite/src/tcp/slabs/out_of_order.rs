@@ -1,5 +1,5 @@
-//! Memory ahead of the frontiers of all connections: their ranges, what they hold, and the policy for
-//! giving it up (RFC 2018 section 8).
+//! Bytes ahead of the frontiers of all connections: their ranges, the memory that they hold, and the policy
+//! for giving it up (RFC 2018 section 8).
 //!
 //! The policy:
 //!
@@ -32,13 +32,13 @@ use super::ranges::Ranges;
 use crate::id::ConnId;
 use crate::invariant::{Check, ensure};
 
-/// Most connections asked at a time: enough to free the memory within a few rounds, few enough for the
-/// event queue.
+/// Maximum connections asked at a time: enough to free the memory within a few rounds, and few enough for
+/// the event queue.
 pub(crate) const MAX_EVICTION_REQUESTS: usize = 8;
 
-/// Most connections that are compared for one segment. So those that hold most are found exactly among so
-/// many. Among more, they are found among the next ones each time, and a peer with thousands of connections
-/// does not make each of its segments cost a walk along all.
+/// Maximum connections that are compared for one segment. Among up to this many, the connections that hold
+/// the most are found exactly. With more connections, each comparison continues with the next ones, so a
+/// peer with thousands of connections cannot make each segment cost a walk along all of them.
 const MAX_COMPARED: usize = 256;
 
 /// Names a range set: its slab index plus one, so that an `Option` of it is no larger.
@@ -56,7 +56,7 @@ impl RangesKey {
     }
 }
 
-/// Range sets of the connections that have a hole, and what those connections hold.
+/// Range sets of the connections that have a hole, and the memory that those connections hold.
 pub(crate) struct OutOfOrderSlab {
     records: Slab<Ranges>,
     /// Indexed as `records`, free records included: those hold nothing.
@@ -86,7 +86,7 @@ struct Holder {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::tcp) enum Room {
     Plenty,
-    /// Accepted, but so many bytes of memory should be freed.
+    /// Accepted, but this many bytes of memory should be freed.
     Tight(u64),
     /// At the stack's limit: as [`Tight`](Self::Tight), and nothing is accepted.
     Full(u64),
@@ -257,7 +257,7 @@ impl OutOfOrderSlab {
         self.asked = self.asked.saturating_sub(1);
     }
 
-    /// Of the connections that are compared, those that keep most, largest first.
+    /// Of the compared connections, those that are charged the most, largest first.
     fn largest(&mut self) -> ArrayVec<Holder, MAX_EVICTION_REQUESTS> {
         let mut largest: ArrayVec<Holder, MAX_EVICTION_REQUESTS> = ArrayVec::new();
         for holder in self.compared().filter(|holder| holder.held > 0) {
@@ -302,7 +302,7 @@ mod tests {
     #[test]
     fn the_largest_are_asked_for_half_of_what_they_hold() {
         let mut slab = holding(&[(500, 0), (3000, 0), (0, 0), (1000, 4000)]);
-        // In bytes of payload: the last keeps most, four times what it holds.
+        // In bytes of payload: the last connection pins the most, four times what it holds.
         assert_eq!(slab.request_eviction(3000).as_slice(), [(conn(3), 500), (conn(1), 1000)]);
         assert!(slab.request_eviction(3000).is_empty(), "once at a time");
         assert!(slab.is_charged_most(RangesKey::of(3)) && !slab.is_charged_most(RangesKey::of(1)));
@@ -345,7 +345,7 @@ mod tests {
             requests.iter().for_each(|_| slab.on_eviction_request_taken());
         }
         assert!(asked.contains(&700) && asked.len() == parts, "{asked:?}");
-        // Few are compared all, each time.
+        // If there are few connections, all are compared each time.
         let mut slab = holding(&bytes[..MAX_COMPARED]);
         assert_eq!([(); 3].map(|()| slab.compared().next().map(|holder| holder.conn.slot)), [Some(0); 3]);
     }

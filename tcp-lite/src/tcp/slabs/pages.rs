@@ -1,9 +1,9 @@
-//! The buffers of queued segments: pages. Each holds consecutive bytes of one or more segments of one
+//! The buffers of queued segments: pages. A page holds consecutive bytes of one or more segments of one
 //! connection.
 //!
 //! A connection fills one page at a time. Small buffers come from the port's own pool and hold a few
-//! segments. A connection with more queued gets large ones, if there are any: a train of segments is
-//! then one view of a page or two.
+//! segments. A connection with more queued bytes gets large buffers, if there are any, so that a train of
+//! segments is one or two views of pages.
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;
@@ -18,7 +18,7 @@ use crate::tcp::info::SendError;
 /// would leave most of a large buffer empty.
 pub(in crate::tcp) const BULK_SEGMENTS: u64 = 4;
 
-/// With fewer small buffers, none is kept back for the next page.
+/// Minimum small buffers of a pool from which one is kept for the next page.
 const SPARE_MIN: usize = 64;
 
 /// Names a page: its slab index plus one, so that an `Option` of it is no larger.
@@ -61,8 +61,8 @@ pub(in crate::tcp) struct Pages {
     records: Vec<PageRecord>,
     /// The first record that is not in use.
     free: Option<PageKey>,
-    /// A small page that is not in use and kept for the next one that is opened: small messages that travel
-    /// alone open and free a page each.
+    /// An unused small page, kept for the next one that is opened: a lone small message opens and frees a
+    /// page.
     spare: Option<PageKey>,
     /// Small pages in use, and their limit: received frames need small buffers, too.
     small: usize,
@@ -160,7 +160,7 @@ impl Pages {
         self.page_mut(key).0.room()
     }
 
-    /// Length of that rest.
+    /// Bytes of the unwritten rest of the page.
     #[inline]
     pub(in crate::tcp) fn room_bytes(&self, key: PageKey) -> usize {
         self.page(key).room_bytes()
@@ -179,7 +179,8 @@ impl Pages {
         self.records[key.record()].segments += 1;
     }
 
-    /// A segment in the page is gone; returns what the page was, if it was freed with its last one.
+    /// Called when a segment in the page is gone; returns the page's kind if the page was freed with its
+    /// last segment.
     #[inline]
     pub(in crate::tcp) fn leave(&mut self, key: PageKey) -> Option<PageKind> {
         let record = &mut self.records[key.record()];
@@ -187,7 +188,7 @@ impl Pages {
         (record.segments == 0).then(|| self.close(key))
     }
 
-    /// Frees the page if it has no segment; returns what it was, if it was freed.
+    /// Frees the page if it has no segment; returns its kind if it was freed.
     pub(in crate::tcp) fn close_if_empty(&mut self, key: PageKey) -> Option<PageKind> {
         (self.records[key.record()].segments == 0).then(|| self.close(key))
     }
@@ -213,7 +214,7 @@ impl Pages {
         kind
     }
 
-    /// Gives the buffer back that is kept for the next page.
+    /// Frees the buffer that is kept for the next page.
     pub(in crate::tcp) fn free_spare(&mut self) {
         if let Some(key) = self.spare.take() {
             let record = &mut self.records[key.record()];
@@ -238,8 +239,8 @@ impl Pages {
         self.page(key).view(place)
     }
 
-    /// The first `bytes` bytes behind `head` bytes that `write` writes in front of them, as a buffer; `None`
-    /// as [`Page::headed`].
+    /// The first `bytes` bytes behind `head` bytes that `write` fills in, as a buffer; `None` as for
+    /// [`Page::headed`].
     #[inline]
     pub(in crate::tcp) fn headed(
         &mut self,
@@ -251,8 +252,8 @@ impl Pages {
         self.page_mut(key).0.headed(head, bytes, write)
     }
 
-    /// `places` are those of all segments, `open` the pages that connections write to. Each page has a
-    /// segment or is open.
+    /// Checks that each page has a segment or is open. `places`: the places of all segments; `open`: the
+    /// pages that connections write to.
     pub(in crate::tcp) fn check(
         &self,
         places: impl Iterator<Item = (PageKey, Range<usize>)>,
@@ -316,7 +317,7 @@ impl Pages {
     }
 }
 
-/// Never inlined: callers that loop would prepare the message before they begin.
+/// Never inlined: otherwise callers with a loop would build the panic message before the loop.
 #[cold]
 #[inline(never)]
 fn not_in_use(key: PageKey) -> ! {

@@ -7,13 +7,13 @@ use arrayvec::ArrayVec;
 
 use crate::invariant::{Check, ensure};
 
-/// Most ranges (and so holes) of a connection: 1.5 KiB of memory, and a search over 64 entries at most. Bytes
-/// that would need another range are dropped.
+/// Maximum ranges (and so holes) of a connection: they take 1.5 KiB, and a search visits at most 64 entries.
+/// Bytes that would need another range are dropped.
 pub(in crate::tcp) const MAX_RANGES: usize = 64;
 
-/// How often a range may grow at its front, until the frontier moves. Where segments are reordered or sent
-/// again, ranges grow at their ends and holes close. Only a peer that sends its bytes backwards comes to this
-/// limit, with a segment for each byte if it likes: what more it sends is dropped.
+/// How often ranges may grow at their front until the frontier moves. With reordered or retransmitted
+/// segments, ranges grow at their ends and holes close. Only a peer that sends its bytes backwards reaches
+/// this limit; its further bytes are dropped.
 const MAX_GROWN_IN_FRONT: u16 = 32;
 
 /// Received bytes `start..end` that do not touch the frontier or another range.
@@ -31,7 +31,7 @@ pub(in crate::tcp) struct Ranges {
     sorted: ArrayVec<Range, MAX_RANGES>,
     bytes: u64,
     stamp: u32,
-    /// Ranges grew at their front, since the frontier moved.
+    /// How often ranges grew at their front since the frontier moved.
     grown_in_front: u16,
 }
 
@@ -271,7 +271,7 @@ mod tests {
         assert!(ranges.remove(&[32..33, 55..56]));
     }
 
-    /// What is done to ranges.
+    /// An operation on ranges.
     #[derive(Clone, Debug)]
     enum Step {
         /// Bytes arrive.
@@ -280,7 +280,7 @@ mod tests {
         Touch(u64),
         /// Stretches are given up.
         Evict(Vec<(u64, u64)>),
-        /// The frontier moves on by so much.
+        /// The frontier advances by this many bytes.
         Advance(u64),
     }
 

@@ -13,9 +13,9 @@ use crate::invariant::{Check, ensure};
 /// probe.
 const GRANULARITY: u32 = 8;
 
-/// How far behind SND.UNA a probe may begin, bytes. Beyond it the bytes are replaced by later ones: at
-/// twice the distance its sequence numbers wrap, and old bytes would be taken for new ones. (No window
-/// is larger than this.)
+/// Maximum distance of a probe's first byte behind SND.UNA. A probe further behind is replaced by one with
+/// later bytes: at twice the distance its sequence numbers would wrap, and the peer would take old bytes for
+/// new ones. (No window is larger than this.)
 const REACH: u64 = 1 << 30;
 
 /// Names a search.

@@ -18,10 +18,11 @@ use crate::Instant;
 use crate::invariant::{Check, ensure};
 use crate::tcp::info::SendError;
 
-/// Most segments in a train: the most buffers of a frame, less one for the headers.
+/// Maximum segments in a train: the maximum buffers of a frame, less one for the headers.
 pub(crate) const MAX_TRAIN: usize = dp::mbuf::MAX_SEGMENTS - 1;
 
-/// One of so many segments may have external memory. Such segments are long, so there are few of them.
+/// At most one of this many segments may have external memory. Such segments are long, so there are few of
+/// them.
 const EXTERNAL_SHARE: usize = 4;
 
 /// Names a queued segment: its slab index plus one, so that an `Option` of it is no larger.
@@ -92,7 +93,7 @@ pub(in crate::tcp) struct Segment {
     /// The page with its payload.
     pub(in crate::tcp) page: PageKey,
     offset: u32,
-    /// A part of its payload that lies elsewhere.
+    /// The part of its payload in external memory, if any.
     pub(in crate::tcp) external: Option<ExternalKey>,
     /// Position of its first byte (`seq.rs`).
     pub(in crate::tcp) pos: u64,
@@ -102,7 +103,7 @@ pub(in crate::tcp) struct Segment {
     pub(in crate::tcp) marks: Marks,
     /// Its last transmission; meaningless before the first.
     pub(in crate::tcp) sent: Sent,
-    /// The next one of its queue, or of the records that are not in use.
+    /// The next segment of its queue, or the next free record.
     pub(in crate::tcp) next: Option<SegmentKey>,
     /// Neighbours in the order of transmission, while [`Marks::IN_FLIGHT`], or among the lost segments, while
     /// [`Marks::LOST`]. While [`Marks::SACKED`], `later` is a segment behind this one, and this one, that one
@@ -150,7 +151,7 @@ pub(in crate::tcp) struct RemovedRun {
     pub(in crate::tcp) first: (u64, u64),
     /// Where the last one ended, and its transmission.
     pub(in crate::tcp) last: (u64, Sent),
-    /// One had external memory.
+    /// True if one of them had external memory.
     pub(in crate::tcp) external: bool,
 }
 
@@ -242,9 +243,9 @@ impl SegmentSlab {
         self.get(key).offset == 0
     }
 
-    /// A frame of a segment without external memory in the segment's own buffer: behind `head` bytes that
-    /// `write` writes. For one that [leads its page](Self::leads_page). `None` if a frame that was made
-    /// before is not gone, or if no descriptor is free.
+    /// A frame in the segment's own buffer: `head` bytes that `write` fills in, followed by the segment.
+    /// Only for a segment without external memory that [leads its page](Self::leads_page). `None` if an
+    /// earlier frame of the page still exists, or if no descriptor is free.
     #[inline]
     pub(crate) fn headed(
         &mut self,
@@ -378,7 +379,7 @@ impl SegmentSlab {
         self.pages.free_spare();
     }
 
-    /// Frees a page without segments; returns what it was, if it was freed.
+    /// Frees a page without segments; returns its kind if it was freed.
     pub(in crate::tcp) fn close_page_if_empty(&mut self, page: PageKey) -> Option<PageKind> {
         self.pages.close_if_empty(page)
     }
@@ -460,8 +461,8 @@ impl SegmentSlab {
         second
     }
 
-    /// Releases what a segment holds; [`free`](Self::free) must follow. Returns the page if it was freed with
-    /// the segment.
+    /// Releases the memory of a segment; must be followed by [`free`](Self::free). Returns the page if it
+    /// was freed with the segment.
     #[inline]
     pub(in crate::tcp) fn release(&mut self, key: SegmentKey) -> Option<(PageKey, PageKind)> {
         let segment = self.get_mut(key);
@@ -531,7 +532,7 @@ impl SegmentSlab {
 
 #[cfg(test)]
 impl SegmentSlab {
-    /// How many records were looked at so far.
+    /// How many records were visited so far.
     pub(in crate::tcp) fn visits(&self) -> u64 {
         self.visits.get()
     }

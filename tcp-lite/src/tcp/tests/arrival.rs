@@ -1,11 +1,11 @@
-//! Segments that are not quite right: what they may change, and what is answered.
+//! Slightly invalid segments: what they may change, and how they are answered.
 
 use super::wire::*;
 use crate::tcp::Verdict;
 use crate::tcp::header::Flags;
 use crate::{Duration, Instant, TcpConfig};
 
-/// A pair, and a segment of A's with the bytes 0..100, on its way.
+/// A pair, and a segment from A with the bytes 0..100, in flight.
 fn with_segment() -> (Pair, Packet) {
     let mut pair = Pair::established(config(), config());
     pair.a.push(pair.now, &pattern(0, 100)).unwrap();
@@ -47,7 +47,7 @@ fn after_24_days_whatever_the_clock_says_is_taken_and_goes_from_there() {
     assert_eq!(pair.b.frontier, 100, "it is compared again");
 }
 
-/// RFC 7323 section 4.3: TS.Recent is learned anew by a segment that repeats it, so it is not outdated then.
+/// RFC 7323 section 4.3: a segment that repeats TS.Recent renews it, so it does not become outdated.
 #[test]
 fn a_timestamp_that_is_repeated_goes_on_being_compared_with() {
     let (mut pair, mut segment) = with_segment();

@@ -12,7 +12,7 @@ fn asking() -> TcpConfig {
 
 const SETUP: Flags = Flags::ECE.union(Flags::CWR);
 
-/// Marks what may be marked of the data segments from `Side::A` with these numbers.
+/// Marks those data segments from `Side::A` with these numbers that may be marked.
 fn mark(pair: &mut Pair, numbers: std::ops::Range<usize>) {
     let mut sent = 0;
     pair.mark = Box::new(move |side, packet| {
@@ -135,13 +135,14 @@ fn dctcp_echoes_each_change_at_once_and_slows_down_by_the_share() {
     assert_eq!(echoing, [false, false, true, false, false, false]);
 }
 
-/// What `Side::B` says while these data segments arrive one after the other, `true`: marked. It speaks after
-/// each, or only when all are there. Segments acknowledged, and whether marks are echoed.
+/// The acknowledgements of `Side::B` while these data segments arrive one after another (`true`: marked). B
+/// transmits after each segment, or only when all have arrived. Returns the segments acknowledged, and
+/// whether marks are echoed.
 fn answers(marks: &[bool], each: bool) -> Vec<(usize, bool)> {
     answers_behind(0, marks, each)
 }
 
-/// The same, when so many segments before them are lost.
+/// As [`answers`], after `lost` lost segments.
 fn answers_behind(lost: usize, marks: &[bool], each: bool) -> Vec<(usize, bool)> {
     let dctcp = TcpConfig { congestion: CongestionAlgorithm::Dctcp, ..asking() };
     let mut pair = Pair::established(dctcp, dctcp);

@@ -1,4 +1,4 @@
-//! Opening: active, passive, simultaneous; what the SYNs agree on; retries and refusals.
+//! Opening: active, passive, simultaneous; the options that the SYNs agree on; retries and refusals.
 
 use super::wire::*;
 use crate::facade::TcpSeqNumber;

@@ -1,10 +1,10 @@
-//! A link that goes and comes again.
+//! A link that goes down and comes up again.
 
 use super::wire::*;
 use crate::{Duration, TcpConfig};
 
-/// How long after the link is back, milliseconds, everything has arrived that was sent into a flap of
-/// `flap_ms`. `told`: the connection is told when it is back.
+/// How many milliseconds after the link is back all segments have arrived that were sent during a flap of
+/// `flap_ms`. `told`: the connection is notified when the link is back.
 fn recovery_ms(flap_ms: u64, told: bool) -> u64 {
     let mut pair = Pair::established(config(), config());
     pair.plan = Box::new(|_, _| vec![]);

@@ -92,8 +92,7 @@ fn the_timer_backs_off_and_the_user_timeout_ends_it() {
     assert!(pair.a.tcb().is_droppable() && pair.a.holds_nothing());
 }
 
-/// The user timeout counts from the first segment that nobody has acknowledged. Later segments do not begin
-/// it anew.
+/// The user timeout counts from the first unacknowledged segment. Later segments do not restart it.
 #[test]
 fn new_segments_do_not_put_the_user_timeout_off() {
     let mut pair = Pair::established(config(), config());

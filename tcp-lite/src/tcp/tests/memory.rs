@@ -1,4 +1,4 @@
-//! What recoveries leave behind for those that follow: RACK's window, marks, and what may be taken back.
+//! State that a recovery leaves for later ones: RACK's window, marks, and reductions that may be undone.
 
 use super::stream::{each, lose};
 use super::wire::*;

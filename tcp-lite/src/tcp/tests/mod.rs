@@ -1,4 +1,5 @@
-//! Control blocks without a stack: single segments by hand, and pairs joined by a wire that obeys the test.
+//! Control blocks without a stack: single segments made by hand, and pairs joined by a wire that the test
+//! controls.
 
 mod arrival;
 mod ecn;

@@ -1,4 +1,4 @@
-//! What waits ahead of the frontier: the gauge of it, its bounds, and what is given up.
+//! Bytes ahead of the frontier: their gauge, their limits, and giving them up.
 
 use dp::Mempool;
 
@@ -6,8 +6,7 @@ use super::stream::lose;
 use super::wire::{DELAY, Packet, Pair, Side, config, pattern};
 use crate::{Duration, OutOfOrder, TcpConfig};
 
-/// A pair of which the first of `count` segments of 1000 bytes was lost, for the time being; the receiver
-/// holds the others.
+/// A pair whose first of `count` segments of 1000 bytes was lost; the receiver holds the others.
 fn behind_a_hole(receiver: TcpConfig, count: usize) -> Pair {
     let mut pair = Pair::established(config(), receiver);
     pair.b.releases = false;
@@ -130,7 +129,7 @@ fn beyond_its_bound_a_connection_loses_what_is_furthest_from_its_frontier() {
     assert_eq!(pair.b.frontier, 3000);
 }
 
-/// Scattered over many buffers, fewer bytes are as much: half of the buffers counts.
+/// Bytes that are scattered over many buffers reach the limit earlier: half of the pinned buffers counts.
 #[test]
 fn what_a_connection_pins_counts_as_well() {
     let (mut pair, segments) = sent(100);

@@ -14,7 +14,7 @@ fn config(rtt_min_us: u64) -> TcpConfig {
     TcpConfig { pacing: Some(pacing), ..super::wire::config() }
 }
 
-/// When `Side::A` sent data since `from` and how many segments then, microseconds.
+/// The times (in microseconds) since `from` at which `Side::A` sent data, each with the number of segments.
 fn bursts(pair: &Pair, from: crate::Instant) -> Vec<(u64, usize)> {
     let data = pair.log.iter().filter(|(_, side, packet)| *side == Side::A && !packet.payload.is_empty());
     let times: Vec<u64> = data.map(|(at, ..)| (*at - from).total_micros()).collect();
@@ -74,7 +74,7 @@ fn the_oldest_segment_is_sent_again_without_waiting() {
     assert_eq!(pair.a.counters.tx_retransmits, 1);
 }
 
-/// A segment that is sent again takes its time, too: what follows leaves later.
+/// A retransmission also counts for the pace: later segments leave later.
 #[test]
 fn a_segment_that_is_sent_again_counts_for_the_pace() {
     let mut pair = Pair::established(config(500), config(500));
@@ -116,7 +116,7 @@ fn other_segments_are_sent_again_when_it_is_their_time() {
     assert_eq!(pair.a.counters.tx_retransmits, 2);
 }
 
-/// As after a timeout: each segment is the oldest when it is sent again, and does not wait.
+/// As after a timeout: each segment is the oldest when it is retransmitted, and is not paced.
 #[test]
 fn what_was_sent_without_waiting_holds_up_new_segments_for_a_round_trip_at_most() {
     let mut pair = Pair::established(config(500), config(500));

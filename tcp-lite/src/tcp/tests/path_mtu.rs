@@ -1,4 +1,4 @@
-//! Black holes and the search for larger segments (RFC 8899, RFC 4821), on a wire that drops what is large.
+//! Black holes and the search for larger segments (RFC 8899, RFC 4821), on a wire that drops large packets.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -13,7 +13,7 @@ use crate::{CloseReason, Duration, Instant, PathMtuConfig, PathMtuProbing, TcpCo
 const BASE: usize = BASE_MSS as usize - 12;
 const LEAST: usize = MIN_MSS as usize - 12;
 
-/// A wire on which what `a` sends vanishes if its payload is larger than the cell says.
+/// A wire that drops packets from `a` whose payload is larger than the value of the cell.
 fn narrow(pair: &mut Pair) -> Rc<Cell<usize>> {
     let most = Rc::new(Cell::new(usize::MAX));
     let limit = Rc::clone(&most);
@@ -52,7 +52,7 @@ fn pump(pair: &mut Pair, sent: &mut usize, span: Duration) {
     }
 }
 
-/// Probes that `a` sent: when, and how large. Each carries what was sent there before.
+/// The probes that `a` sent: time and size. Checks that each carries the bytes sent before at its position.
 fn probes(pair: &Pair) -> Vec<(Instant, usize)> {
     let probe = |(at, offset, bytes): &(Instant, u32, Vec<u8>)| {
         assert_eq!(*bytes, pattern(*offset as usize, bytes.len()));
@@ -281,7 +281,7 @@ fn a_report_is_believed_for_ten_minutes() {
     assert_eq!(emss(&pair), EMSS);
 }
 
-/// Forged reports make us retransmit the segments in flight four times at most, not once for each byte of a
+/// Forged reports make us retransmit the segments in flight at most four times, not once for each byte of a
 /// segment.
 #[test]
 fn reports_that_narrow_a_path_by_and_by_end_at_the_least() {
@@ -363,7 +363,7 @@ fn ready() -> Pair {
     pair
 }
 
-/// Whether the next that `a` sends is a probe.
+/// Whether the next packet that `a` sends is a probe.
 fn is_probing(pair: &mut Pair) -> bool {
     let probes = pair.a.counters.path_mtu_probes;
     assert_eq!(pair.a.tcb().wants_transmit(), pair.a.transmit(pair.now).is_some());

@@ -1,4 +1,4 @@
-//! A process that stands still: nobody runs timers, and nothing is sent. That says nothing about the peer.
+//! A process that stands still: no timer runs, and nothing is sent. The silence says nothing about the peer.
 
 use super::wire::*;
 use crate::tcp::State;
@@ -14,7 +14,7 @@ fn pause(pair: &mut Pair) {
     pair.a.with(now, |tcb, ctx| tcb.on_timer(ctx));
 }
 
-/// Both go on as before, and the stream of `a` arrives.
+/// Both ends continue, and the stream of `a` arrives.
 fn goes_on(pair: &mut Pair, bytes: usize) {
     pair.plan = Box::new(|_, _| vec![DELAY]);
     pair.run_for(Duration::from_secs(3));
@@ -101,7 +101,7 @@ fn a_closed_window_is_probed_after_a_pause() {
     }
 }
 
-/// The probes back off, and each is answered. So this is no pause: the peer says that it is there.
+/// The probes back off, and each is answered. So this is not a pause: the peer shows that it is alive.
 #[test]
 fn the_closed_window_of_a_peer_that_answers_is_waited_for_for_minutes() {
     let window = TcpConfig { recv_window_bytes: 1000, ..config() };

@@ -16,7 +16,8 @@ struct Scenario {
     loss_percent: u64,
     jitter_us: u64,
     duplicate_percent: u64,
-    /// Packets that the wire cuts in two, as a peer that cuts elsewhere when it sends again.
+    /// Share of packets that the wire cuts in two, like a peer that cuts at other places when it
+    /// retransmits.
     split_percent: u64,
     sizes: Vec<usize>,
     back_sizes: Vec<usize>,
@@ -59,7 +60,8 @@ fn scenarios() -> impl Strategy<Value = Scenario> {
     )
 }
 
-/// Pushes `sizes[*next..]` as far as the send buffer takes them; those that EMSS no longer allows, as two.
+/// Pushes `sizes[*next..]` as far as the send buffer takes them; sizes that EMSS no longer allows are pushed
+/// as two.
 fn feed(host: &mut Host, now: crate::Instant, sizes: &mut Vec<usize>, next: &mut usize, offset: &mut usize) {
     let emss = host.tcb().sending().emss() as usize;
     while let Some(&whole) = sizes.get(*next) {

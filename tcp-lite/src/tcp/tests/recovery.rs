@@ -1,4 +1,4 @@
-//! Loss recovery by RACK, tail loss probes, PRR, and what takes it back.
+//! Loss recovery by RACK, tail loss probes, PRR, and undo.
 
 use super::stream::{each, lose};
 use super::wire::*;
@@ -8,7 +8,7 @@ use crate::{CongestionAlgorithm, Duration, Instant, StackCounters, TcpConfig};
 
 const SEGMENT: usize = 500;
 
-/// With windows that are halved, and grow by what arrives.
+/// Windows are halved at a loss, and grow by the bytes that arrive.
 fn config() -> TcpConfig {
     TcpConfig { congestion: CongestionAlgorithm::NewReno, ..super::wire::config() }
 }
@@ -282,8 +282,8 @@ fn a_path_that_got_narrower_costs_neither_a_timeout_nor_the_window() {
     assert!(pair.a.tcb().sending().window() >= before);
 }
 
-/// A peer that acknowledges the same byte for ever is sent what may replace the flight, and no more (RFC 5681
-/// section 3.2, step 4).
+/// A peer that acknowledges the same byte for ever gets at most as much as was in flight (RFC 5681 section
+/// 3.2, step 4).
 #[test]
 fn duplicates_that_are_made_up_let_no_more_out_than_was_in_flight() {
     let config =

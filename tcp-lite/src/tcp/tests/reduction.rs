@@ -1,4 +1,4 @@
-//! How often the window is reduced, and how it comes back when that was for nothing.
+//! How often the window is reduced, and how a spurious reduction is undone.
 
 use std::cell::Cell;
 
@@ -37,7 +37,8 @@ fn grown(config: TcpConfig) -> Pair {
     pair
 }
 
-/// From now on loses the first transmission of the data segments with these numbers, and marks others.
+/// From now on loses the first transmission of the data segments numbered `lost`, and marks those numbered
+/// `marked`.
 fn harm(pair: &mut Pair, lost: &'static [usize], marked: &'static [usize]) {
     pair.plan = lose(lost);
     let mut sent = 0;
@@ -52,7 +53,7 @@ fn ssthresh(pair: &Pair) -> u32 {
     pair.a.tcb().sending().congestion().ssthresh()
 }
 
-/// Every threshold in turn, until all up to `end` has arrived and nothing is left to do.
+/// All thresholds in turn, until all bytes up to `end` have arrived and nothing is left to do.
 fn thresholds(pair: &mut Pair, end: u64) -> Vec<u32> {
     let mut seen = vec![ssthresh(pair)];
     loop {

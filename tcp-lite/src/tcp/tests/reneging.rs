@@ -1,4 +1,4 @@
-//! A receiver may take back what it has selectively acknowledged (RFC 2018 section 8), as ours does under
+//! A receiver may drop bytes that it has selectively acknowledged (RFC 2018 section 8), as ours does under
 //! memory pressure.
 
 use super::wire::*;

@@ -1,5 +1,5 @@
-//! What segments may do to a connection: RST, SYN, old and wrong acknowledgements, timestamps, noise
-//! (RFC 9293 section 3.10.7.4, RFC 5961, RFC 7323).
+//! The effects that segments may have on a connection: RST, SYN, old and wrong acknowledgements, timestamps,
+//! noise (RFC 9293 section 3.10.7.4, RFC 5961, RFC 7323).
 
 use proptest::prelude::*;
 
@@ -22,9 +22,9 @@ fn answer(pair: &mut Pair, packet: &Packet) -> Option<Packet> {
     pair.b.transmit(now)
 }
 
-/// A million guesses of somebody who knows addresses and ports: sequence numbers all over the space, and in
-/// the window as often as chance has it, but for the one that is right; resets, SYNs, FINs, bytes and
-/// acknowledgements.
+/// A million guesses of an attacker who knows addresses and ports: resets, SYNs, FINs, bytes and
+/// acknowledgements, with all kinds of sequence numbers except the right one, some of them in the window by
+/// chance.
 // Proves SEC-054: the connection is as it was, and answers at the rate of its challenges.
 #[test]
 fn a_million_blind_segments_change_nothing() {

@@ -1,5 +1,5 @@
-//! The steps of one acknowledgement, counted as records of segments that are looked at: a peer with thousands
-//! of segments in flight must not make us walk along all of them again and again (CVE-2019-11478).
+//! The cost of one acknowledgement, counted as visited segment records: a peer with thousands of segments in
+//! flight must not make us walk along all of them again and again (CVE-2019-11478).
 
 use super::wire::*;
 use crate::facade::TcpSeqNumber;
@@ -8,10 +8,10 @@ use crate::tcp::send::Phase;
 use crate::{Duration, TcpConfig};
 
 const SEGMENT: usize = 20;
-/// In flight.
+/// Segments in flight.
 const SEGMENTS: usize = 2000;
-/// What a block of an acknowledgement may look at, whatever is in flight: the logarithm of the segments,
-/// twice, with three records or places for each, and a few for the rest.
+/// Maximum records that one SACK block may visit, however many segments are in flight: twice the logarithm
+/// of the number of segments, times three records or places, and a few more.
 const BOUND: u64 = 90;
 
 /// A peer whose acknowledgements are made by the test, in units of segments and bytes of them.
@@ -24,7 +24,7 @@ struct Forger {
 }
 
 impl Forger {
-    /// With so many segments in flight.
+    /// With [`SEGMENTS`] segments in flight.
     fn new() -> Self {
         let big = TcpConfig { recv_window_bytes: 1 << 20, send_buffer_bytes: 1 << 20, ..config() };
         let mut pair = Pair::new(big, big);
@@ -42,7 +42,7 @@ impl Forger {
         panic!("{} of {} segments were sent", forger.sent(), forger.pushed);
     }
 
-    /// Pushes so many segments, and sends what may be sent.
+    /// Pushes `count` segments, and sends all that may be sent.
     fn send(&mut self, count: usize) {
         for _ in 0..count {
             self.pair.a.push(self.pair.now, &pattern(self.pushed * SEGMENT, SEGMENT)).unwrap();
@@ -57,7 +57,8 @@ impl Forger {
         (sending.una() + sending.outstanding() - 1) as usize / SEGMENT
     }
 
-    /// Sends what may be sent; returns how many segments, and the most records that one of them took to find.
+    /// Sends all segments that may be sent; returns their number, and the maximum records visited to find
+    /// one of them.
     fn transmit(&mut self) -> (usize, u64) {
         let (mut count, mut most, now) = (0, 0, self.pair.now);
         loop {
@@ -81,8 +82,8 @@ impl Forger {
         self.pair.a.params.iss + 1 + byte
     }
 
-    /// The peer acknowledges so many segments, and these blocks of bytes. Returns how many records were
-    /// looked at.
+    /// The peer acknowledges `ack` segments, and these blocks of bytes. Returns how many records were
+    /// visited.
     fn hear(&mut self, ack: usize, blocks: &[(usize, usize)]) -> u64 {
         self.pair.now += Duration::from_millis(1);
         self.acked = ack;
@@ -162,7 +163,7 @@ fn blocks_of_every_other_segment_are_marked_and_cost_the_same() {
     }
 }
 
-/// As honest peers do: each block is in four acknowledgements.
+/// An honest peer repeats each block in four acknowledgements.
 #[test]
 fn blocks_that_are_repeated_cost_little() {
     let mut forger = Forger::new();
@@ -180,7 +181,7 @@ fn blocks_that_are_repeated_cost_little() {
     assert!(each <= BOUND + 30, "{each} for each acknowledgement");
 }
 
-/// Whatever the order in which segments arrived, and in whatever way blocks of them are named again.
+/// Holds for any order of arrivals, and any repetition of blocks by the peer.
 #[test]
 fn what_has_arrived_is_passed_in_few_steps() {
     type Order = fn(usize) -> usize;

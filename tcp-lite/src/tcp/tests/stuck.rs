@@ -1,4 +1,4 @@
-//! A port that takes nothing, or a pool that has no buffer: what is sent finds no way out, and time goes on.
+//! A port that takes no frames, or a pool without buffers: nothing can be sent, and time passes.
 
 use super::wire::*;
 use crate::tcp::Verdict;
@@ -9,8 +9,8 @@ fn since_us(pair: &Pair, since: Instant) -> u64 {
     (pair.now - since).total_micros()
 }
 
-/// `a` alone goes on until it has ended, at most a minute: what it wants to send finds no way out. Returns
-/// after how many milliseconds it ended, and how often its timer ran.
+/// Runs only `a`, which cannot send anything, until its connection has ended, for at most a minute. Returns
+/// after how many milliseconds the connection ended, and how often its timer ran.
 fn end_of(pair: &mut Pair) -> (u64, usize) {
     let (start, mut timers) = (pair.now, 0);
     while !matches!(pair.a.seen.last(), Some(Seen::Closed(_))) {
@@ -52,9 +52,9 @@ fn bytes_that_are_never_sent_time_out() {
     assert_eq!(end_of(&mut pair).0, 10_000);
 }
 
-/// What the port took before counts as sent. It times out once; what is to be sent again then has not been
-/// sent, so that no answer to it is missing: the RTO is not doubled again, and the path is not suspected
-/// though the peer is heard.
+/// Segments that the port took before count as sent, and time out once. Their retransmission cannot be sent,
+/// so no answer to it is missing: the RTO is not doubled again, and the path MTU is not suspected although
+/// the peer is heard.
 #[test]
 fn bytes_that_are_not_sent_again_time_out_and_neither_network_nor_path_is_blamed() {
     let mut pair = Pair::established(config(), config());
@@ -128,7 +128,7 @@ fn keepalives_that_find_no_way_out_count_as_sent() {
     assert!((9_000_000..9_010_000).contains(&after_us), "{after_us}");
 }
 
-/// It is the last that the peer might hear; but the block is not kept for it for longer than for an answer.
+/// A RST is the last segment for the peer, but the block is kept for it no longer than for an answer.
 #[test]
 fn a_rst_that_finds_no_way_out_is_given_up() {
     let mut pair = Pair::established(config(), config());

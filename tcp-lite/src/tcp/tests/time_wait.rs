@@ -1,4 +1,4 @@
-//! TIME-WAIT: how long it lasts, and who ends it.
+//! TIME-WAIT: how long it lasts, and what ends it.
 
 use super::wire::*;
 use crate::facade::TcpSeqNumber;
@@ -55,8 +55,8 @@ fn only_the_peers_own_fin_restarts_the_wait() {
     assert!(pair.a.transmit(pair.now).is_some_and(|packet| packet.header.ack.is_some()));
 }
 
-/// Whether a SYN so far from B's FIN reopens, with a timestamp so much later than the last one of the old
-/// connection, if it has one.
+/// Whether a SYN reopens the connection: its sequence number is `further_by` beyond B's FIN, and its
+/// timestamp, if any, is `later_by` after the old connection's last one.
 fn reopens(pair: &mut Pair, fin: &Packet, further_by: i32, later_by: Option<i32>) -> bool {
     let last = pair.a.tcb().receiving().ts_recent();
     let mut syn = fin.clone();

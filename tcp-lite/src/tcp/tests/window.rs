@@ -20,7 +20,7 @@ fn ack(pair: &Pair, acked: usize, window: u16) -> Packet {
     Packet::new(header, Vec::new())
 }
 
-/// `a` alone, its peer played by the test; windows are not scaled.
+/// Only `a`, with its peer played by the test; windows are not scaled.
 fn alone() -> Pair {
     let config = TcpConfig { recv_window_bytes: 32 * 1024, ..config() };
     let mut pair = Pair::established(config, config);
@@ -80,7 +80,7 @@ fn a_window_below_a_segment_cuts_it_only_after_the_persist_timer() {
     assert_eq!(pair.a.transmit(at).unwrap().payload, pattern(0, 300));
     assert!(pair.a.transmit(at).is_none());
     assert_eq!(pair.a.counters.tx_cut_by_persist, 1);
-    // The rest is a segment of its own, and fits now.
+    // The rest is a separate segment, and fits now.
     let more = ack(&pair, 300, 500);
     let _ = pair.a.receive(at, &more);
     assert_eq!(pair.a.transmit(at).unwrap().payload, pattern(300, 500));
@@ -212,7 +212,7 @@ fn a_full_send_buffer_says_when_it_takes_more() {
     assert_eq!(pair.a.push(pair.now, &[1]), Ok(()));
 }
 
-/// After a close nothing more can be sent, so there is nothing to be told.
+/// After a close nothing more can be sent, so no `Writable` is raised.
 #[test]
 fn a_closed_send_buffer_does_not_say_that_it_takes_more() {
     let mut pair = Pair::established(TcpConfig { send_buffer_bytes: 4000, ..config() }, config());

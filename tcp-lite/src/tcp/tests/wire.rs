@@ -14,11 +14,11 @@ use crate::tcp::{Ctx, OpenParams, OutOfOrderSlab, Payload, SearchSlab, SegmentSl
 use crate::{CloseReason, Duration, Event, Instant, SendError, TcpConfig};
 
 pub(super) const MSS: u16 = 1012;
-/// Of BASE_PLPMTU.
+/// The MSS of BASE_PLPMTU.
 pub(super) const BASE_MSS: u16 = 612;
-/// What every path carries.
+/// The MSS that every path carries.
 pub(super) const MIN_MSS: u16 = 536;
-/// With timestamps.
+/// The EMSS with timestamps.
 pub(super) const EMSS: usize = 1000;
 pub(super) const DELAY: Duration = Duration::from_millis(1);
 
@@ -41,7 +41,7 @@ impl Packet {
     }
 }
 
-/// What a user remembers of events.
+/// The events that the user has seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Seen {
     Established,
@@ -67,7 +67,7 @@ pub(super) struct Host {
     pub(super) takes_writable: bool,
     listener: Option<ListenerId>,
     pub(super) seen: Vec<Seen>,
-    /// What it was asked to give up.
+    /// The amounts that it was asked to give up, bytes.
     pub(super) asked: Vec<usize>,
     /// The stream as handed up; `None`: not yet.
     pub(super) stream: Vec<Option<u8>>,
@@ -125,8 +125,8 @@ impl Host {
         }
     }
 
-    /// Runs `call` on the connection with its surroundings, then arms its timer, as the stack does, and takes
-    /// the events.
+    /// Runs `call` on the connection with its context, then arms its timer, as the stack does, and takes the
+    /// events.
     pub(super) fn with<R>(&mut self, now: Instant, call: impl FnOnce(&mut Tcb, &mut Ctx<'_>) -> R) -> R {
         let mut tcb = self.tcb.take().expect("a connection");
         let result = call(&mut tcb, &mut self.ctx(now));
@@ -321,7 +321,7 @@ pub(super) enum Side {
     B,
 }
 
-/// Decides over each packet: after how long it arrives, none: never, two: twice.
+/// Decides the fate of each packet: the delays of its arrivals. Empty: lost; two: duplicated.
 pub(super) type Plan = Box<dyn FnMut(Side, &Packet) -> Vec<Duration>>;
 
 /// Whether a router marks this packet.
@@ -332,7 +332,7 @@ pub(super) struct Pair {
     pub(super) b: Host,
     pub(super) now: Instant,
     pub(super) plan: Plan,
-    /// Which packets a router on the way marks.
+    /// The packets that a router marks.
     pub(super) mark: Mark,
     /// Where the wire cuts a payload of this length in two, if it does.
     pub(super) cut: Box<dyn FnMut(usize) -> Option<usize>>,
@@ -378,7 +378,7 @@ impl Pair {
         }
     }
 
-    /// Lets both send what they have.
+    /// Lets both ends send all that they can.
     pub(super) fn transmit(&mut self) {
         for side in [Side::A, Side::B] {
             let now = self.now;
@@ -496,7 +496,7 @@ impl Pair {
     }
 }
 
-/// `len` bytes, none like its neighbours, beginning with that of stream offset `from`.
+/// `len` bytes, each different from its neighbours, for the stream offsets from `from` on.
 pub(super) fn pattern(from: usize, len: usize) -> Vec<u8> {
     (from..from + len).map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
 }

@@ -12,7 +12,7 @@ fn any() -> std::net::SocketAddr {
     "127.0.0.1:1".parse().unwrap()
 }
 
-/// Up to where A's bytes are acknowledged.
+/// The offset up to which A's bytes are acknowledged.
 fn acknowledged(pair: &Pair) -> u64 {
     pair.a.tcb().send_offsets().1
 }
@@ -25,8 +25,8 @@ fn acks_of_b(pair: &Pair, since: usize) -> Vec<(usize, bool)> {
     of_b.map(|(_, _, packet)| (packet.header.ack.unwrap() - first, !packet.payload.is_empty())).collect()
 }
 
-/// Nothing is sent to acknowledge what may not be acknowledged, and what is sent acknowledges what may. Then
-/// all is acknowledged at once.
+/// No segment is sent for withheld bytes alone, and other segments acknowledge the bytes before them. When
+/// nothing is withheld any more, all bytes are acknowledged at once.
 #[test]
 fn nothing_acknowledges_what_is_withheld() {
     let mut pair = Pair::established(config(), config());
@@ -97,7 +97,7 @@ fn what_is_withheld_moves_no_window() {
     assert_eq!(window(&pair), before, "from the same acknowledgement to the same edge");
 }
 
-/// A peer that waits for too long sends again, and nothing is lost. With its FIN all is acknowledged.
+/// A peer that waits for too long retransmits, and nothing is lost. After its FIN all bytes are acknowledged.
 #[test]
 fn a_fin_is_acknowledged_with_all_before_it() {
     for closes_first in [Side::A, Side::B] {

@@ -96,7 +96,7 @@ fn read(target: &Target) -> io::Result<Corpus> {
     }
 }
 
-/// Whether an entry stays in any case: it was named by hand, not after its contents.
+/// Whether an entry is always kept: it was named by hand, not after its contents.
 fn is_kept(name: &str) -> bool {
     name.len() < NAME || !name.chars().all(|c| c.is_ascii_hexdigit())
 }

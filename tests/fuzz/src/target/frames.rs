@@ -16,7 +16,7 @@ use testkit::packet::{self, Addresses, ETHERNET, Ipv4, Tcp, TcpHeader, flag, par
 /// The port that listens.
 const PORT: u16 = 4000;
 
-/// Most frames of one input.
+/// Maximum frames of one input.
 const FRAMES: usize = 48;
 
 /// Limit of sent frames for each received one, and in addition in total: fragments of a long echo,

@@ -7,7 +7,7 @@ use dp::{Below, Burst, Link, Mbuf, Port, PortBase, PortLayer, Sleep, Statistics}
 
 use super::trace::trace;
 
-/// Longest frame that is never held: it has no payload.
+/// Maximum length of a frame without payload, which is never held.
 const HEADERS: usize = 14 + 20 + 32;
 
 #[derive(Default)]

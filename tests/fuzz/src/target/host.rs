@@ -1,5 +1,5 @@
 //! A stack whose frames the target itself carries, with common rules: its frames are well-formed, it is idle
-//! when nothing happens, and it gives back its buffers.
+//! when nothing happens, and it returns its buffers.
 
 use dp::{Burst, Checksum, Mbuf, Mempool};
 use tcp_lite::facade::EthernetAddress;
@@ -17,7 +17,7 @@ const BUFFER_BYTES: usize = 1600;
 const REST_POLLS: usize = 20_000;
 
 thread_local! {
-    /// Kept between executions: each gives back all buffers, or fails. Only the old contents of buffers
+    /// Kept between executions, each of which has to return all buffers. Only the old contents of buffers
     /// remain, which no code may read before writing.
     static POOL: Mempool = Mempool::heap("fuzz", BUFFERS, BUFFER_BYTES);
 }
@@ -101,7 +101,7 @@ impl Host {
         self.called();
     }
 
-    /// A call of the stack is over.
+    /// Called after each call of the stack.
     fn called(&mut self) {
         self.calls += 1;
         if self.calls.is_multiple_of(CHECK_EVERY) {

@@ -17,7 +17,7 @@ pub(super) struct Ledger {
 struct Posted {
     /// `None`: on a shared receive queue.
     qp_num: Option<u32>,
-    /// It may never complete: a success is silent, or its queue pair is gone.
+    /// True if the request may never complete: a success is silent, or its queue pair is gone.
     silent: bool,
 }
 

@@ -29,7 +29,7 @@ pub struct Target {
     pub max_bytes: usize,
 }
 
-/// All of them.
+/// All targets.
 pub const ALL: &[Target] = &[
     Target { name: "frames", run: frames::run, max_bytes: 1024 },
     Target { name: "connection", run: connection::run, max_bytes: 768 },

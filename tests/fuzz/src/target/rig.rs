@@ -17,7 +17,7 @@ thread_local! {
     static GENERAL_WAY: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Has the stacks of this thread take the general way, without header prediction, from now on.
+/// Disables header prediction in the stacks of this thread from now on.
 pub fn take_general_way() {
     GENERAL_WAY.set(true);
 }
@@ -49,8 +49,8 @@ fn wire() -> LinkConfig {
 }
 
 thread_local! {
-    /// The buffers of both ends. Kept between executions: each gives back all buffers, or fails. Only the old
-    /// contents of buffers remain, which no code may read before writing.
+    /// The buffers of both ends. Kept between executions, each of which has to return all buffers. Only the
+    /// old contents of buffers remain, which no code may read before writing.
     static POOLS: [Mempool; 2] = wire().pools();
 }
 
@@ -143,7 +143,7 @@ pub(super) fn pass(raw: &mut RawPair, us: i64) {
     raw.now_us = raw.now_us.max(end_us);
 }
 
-/// Ends everything, and checks that nothing is left: objects, connections, packet buffers.
+/// Ends all connections, drops all objects, and checks that none are left, nor packet buffers.
 pub(super) fn assert_all_given_back(mut raw: Box<RawPair>, us: i64) {
     let polls = raw.rest(us);
     assert!(polls < REST_POLLS, "{polls} polls until {} us", raw.now_us);

@@ -1,4 +1,4 @@
-//! What a run of one input prints.
+//! The output of a run of one input.
 
 use testkit::packet::parse;
 

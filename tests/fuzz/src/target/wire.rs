@@ -1,8 +1,9 @@
-//! A port of a local wire among hostile processes of its user: they connect and say anything, hand over any
-//! memory, and write anything into it between any two calls. Beside them is an honest peer.
+//! A port of a local wire among hostile processes of its user: they connect, send arbitrary bytes, pass
+//! arbitrary memory, and write arbitrary bytes into it between any two calls. An honest peer is on the same
+//! wire.
 //!
 //! Rules: no panic; every frame of and to the honest peer arrives, whole and in order; frames have possible
-//! lengths; nobody but a hostile peer is reported as gone; all buffers are given back.
+//! lengths; only hostile peers are reported as gone; all buffers are returned.
 //!
 //! The folder of a wire and its sockets are the only effects outside. They are removed with each execution.
 
@@ -28,13 +29,13 @@ const PEERS: usize = 3;
 /// Bytes of a ring.
 const RING: u64 = 256 << 10;
 
-/// What an honest frame begins with behind its Ethernet header. A hostile peer does not know it.
+/// The first bytes of an honest frame after its Ethernet header. A hostile peer does not know them.
 const SIGN: u64 = 0x8a5c_11d4_93e7_602b;
 
-/// Most honest frames under way in one direction.
+/// Maximum honest frames in flight in one direction.
 const UNDER_WAY: u64 = 4;
 
-/// Most steps of one input.
+/// Maximum steps of one input.
 const STEPS: usize = 200;
 
 struct Run {
@@ -169,7 +170,7 @@ impl Run {
         self.hostile.get_mut(at)
     }
 
-    /// Mostly one that is accepted.
+    /// Sends a hello, usually one that the port accepts.
     fn say_hello(&mut self, input: &mut Input<'_>) {
         let ring = if input.one_in(8) { u64::from(input.size()) } else { RING };
         let known = (u64::from(input.u8() % 2), u64::from(input.u8() % 4));
@@ -186,7 +187,7 @@ impl Run {
         }
     }
 
-    /// Writes a position, a header at it, or anything.
+    /// Writes a position, a header at a position, or arbitrary bytes.
     fn write(&mut self, input: &mut Input<'_>) {
         let (kind, lines, word) = (input.below(8), u64::from(input.u8()), u64::from(input.size()));
         let Some(peer) = self.choose(input) else { return };
@@ -257,7 +258,7 @@ impl Run {
         assert_eq!(self.honest.next_departed(), None, "the victim is there");
     }
 
-    /// One more frame in each direction, after all that are under way.
+    /// Sends one more frame in each direction, after all frames in flight.
     fn exchange(&mut self) {
         for (from_honest, bytes) in [(true, 2000), (false, 40_000)] {
             let (port, to, counts) = match from_honest {

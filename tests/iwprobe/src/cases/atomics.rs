@@ -14,7 +14,8 @@ use crate::wire::{Code, Segment, describe, opcode};
 
 const SCENE: &str = "mr=64:rwa recv=1x16";
 
-/// The stage of an endpoint that has atomics: FetchAdd of 0 changes nothing and tells (RFC 7306 section 1.1).
+/// The stage of an endpoint that has atomics: FetchAdd of 0 changes nothing and shows this (RFC 7306 section
+/// 1.1).
 fn stage(p: &Probe) -> Result<(Session, Region), CaseError> {
     let mut session = p.stage(SCENE)?;
     let region = session.region(0)?;
@@ -59,7 +60,7 @@ fn in_memory(value: u64, little_endian: bool) -> [u8; 8] {
     if little_endian { value.to_le_bytes() } else { value.to_be_bytes() }
 }
 
-/// Which byte order the target's machine has.
+/// Whether the target's machine is little-endian.
 fn byte_order(session: &mut Session, region: Region) -> Result<bool, CaseError> {
     send(session, &AtomicRequest::fetch_add(1, region.stag, region.to, 0, 0));
     let value = response(session, 1)?;
@@ -329,8 +330,8 @@ pub(super) const CASES: &[Case] = &[
 const STAG: u32 = 0x1122_3344;
 const TO: u64 = 0x1000;
 
-/// The target does an atomic, which has to be one of these for its Request Identifier, is answered, and
-/// completes it.
+/// The target posts an atomic. Its Request has to be one of the wanted ones for its Request Identifier. The
+/// probe answers, and the target completes the atomic.
 fn does(p: &Probe, operation: &str, wanted: impl FnOnce(u32) -> Vec<AtomicRequest>) -> Check {
     stage(p)?.0.close();
     let mut session = p.stage(&format!("recv=1x16 then={operation} peer={STAG:x}:{TO:x}"))?;

@@ -8,7 +8,7 @@ use crate::scene::Completion;
 use crate::session::{Incoming, Session};
 use crate::wire::{Segment, crc32c, opcode};
 
-/// What verbs with 32 bits of immediate data put first.
+/// The eight bytes with the 32 bits of immediate data of verbs first.
 const DATA: [u8; 8] = [1, 2, 3, 4, 0, 0, 0, 0];
 
 fn immediate(msn: u32) -> Segment {
@@ -36,7 +36,7 @@ fn stage(p: &Probe, scene: &str) -> Result<Session, CaseError> {
     p.stage(scene)
 }
 
-/// A completion of the eight bytes, in either way in which stacks tell of them.
+/// Whether a completion reports the eight bytes, in either way in which stacks report them.
 fn is_data(completion: &Completion) -> bool {
     match completion.kind.as_str() {
         "I" => (completion.length == 0 && completion.crc == 0x0102_0304) || completion.crc == crc32c(&DATA),

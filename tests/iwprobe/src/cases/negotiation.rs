@@ -256,7 +256,7 @@ pub(super) const CASES: &[Case] = &[
         }),
 ];
 
-/// As many empty Reads at once as the endpoint serves, each answered in its turn.
+/// Sends as many empty Reads at once as the endpoint serves; each has to be answered in order.
 fn burst(session: &mut Session) -> Check {
     let Some(ird) = session.peer_ird.filter(|ird| *ird > 0) else {
         return not_applicable("the endpoint did not say how many Reads it serves");

@@ -1,5 +1,4 @@
-//! Requests of the endpoint's own, which the target posts (RFC 5040 sections 5.1 to 5.3, 5.5; RFC 5041
-//! section 5).
+//! Requests of the endpoint, which the target posts (RFC 5040 sections 5.1 to 5.3, 5.5; RFC 5041 section 5).
 
 use super::codes::{ANY_OPERATION, TAGGED_BOUNDS, TAGGED_STAG, TAGGED_WRAP};
 use crate::case::{Case, CaseError, Check, any, require, responder};
@@ -11,7 +10,7 @@ use crate::wire::{Code, ReadRequest, Segment, crc32c, describe, opcode};
 const STAG: u32 = 0x1122_3344;
 const TO: u64 = 0x0001_0203_0405_0607;
 
-/// The target does `operations` once our Send has come.
+/// The target posts `operations` once our Send has arrived.
 fn doing(p: &Probe, operations: &str) -> Result<Session, CaseError> {
     let mut session = p.stage(&format!("recv=1x16 peer={STAG:x}:{TO:x} then={operations}"))?;
     session.send_message(b"go");
@@ -76,7 +75,7 @@ fn response(read: &ReadRequest, offset: usize, bytes: &[u8]) -> Segment {
     Segment::tagged(opcode::READ_RESPONSE, read.sink_stag, read.sink_to.wrapping_add(offset as u64), bytes)
 }
 
-/// The target's Read is answered by `answer`; it completes with these bytes.
+/// The probe answers the target's Read with `answer`; the Read has to complete with `bytes`.
 fn read(p: &Probe, bytes: &[u8], answer: impl FnOnce(&ReadRequest) -> Vec<Segment>) -> Check {
     let mut session = doing(p, &format!("r{}", bytes.len()))?;
     let read = asked(&mut session, bytes.len() as u32)?;

@@ -8,7 +8,7 @@ use crate::scene::{MAGIC, words};
 use crate::session::{Incoming, Session};
 use crate::wire::{Code, Depths, REPLY_KEY, REQUEST_KEY, Segment, Startup, flag, opcode};
 
-/// The endpoint connects and gets what `change` makes of a good Reply.
+/// The endpoint connects and gets a good Reply that `change` has modified.
 fn answered(
     p: &Probe,
     change: impl FnOnce(&Startup, Startup) -> Startup,
@@ -20,7 +20,7 @@ fn answered(
     Ok((conn, request, reply))
 }
 
-/// A bad Reply ends the connection, and nothing is sent on it; siw's Terminate 2/0/04 does no harm.
+/// A bad Reply has to end the connection without another message; siw's Terminate 2/0/04 is tolerated.
 fn refused(p: &Probe, change: impl FnOnce(&Startup, Startup) -> Startup) -> Check {
     let (conn, request, reply) = answered(p, change)?;
     let mut session = Session::new(conn, &reply, request, p.watch().clone(), p.patience());
@@ -31,7 +31,7 @@ fn refused(p: &Probe, change: impl FnOnce(&Startup, Startup) -> Startup) -> Chec
     }
 }
 
-/// In full operation, with what `change` makes of a good Reply.
+/// A session in full operation, after a good Reply that `change` has modified.
 fn operating(p: &Probe, change: impl FnOnce(&Startup, Startup) -> Startup) -> Result<Session, CaseError> {
     let (conn, request, reply) = answered(p, change)?;
     Ok(Session::new(conn, &reply, request, p.watch().clone(), p.patience()))

@@ -32,7 +32,7 @@ fn in_pieces(p: &Probe, request: &Startup, size: usize) -> Check {
     release(&mut p.heard_reply(conn, request)?)
 }
 
-/// Sends the RTR where one was agreed on, and sees that the stream works.
+/// Sends the RTR if one was agreed on, and checks that the stream works.
 fn release(session: &mut crate::session::Session) -> Check {
     if session.frame.depths().is_some_and(|depths| depths.peer_to_peer) {
         session.send(&Segment::write(1, 0, &[]));

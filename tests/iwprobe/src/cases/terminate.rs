@@ -48,8 +48,8 @@ fn layout(p: &Probe, make: impl FnOnce(&mut Session) -> Segment, code: crate::wi
     echoed(&told, &segment)
 }
 
-/// Terminates of ours end the stream, and no segment answers them. A target is told of the end, and of `code`
-/// where its stack tells codes.
+/// Our Terminates end the stream, and no segment answers them. A target learns of the end, and of `code` if
+/// its stack reports codes.
 fn not_answered(p: &Probe, mut session: Session, terminates: &[Segment], code: Option<&str>) -> Check {
     session.send_together(terminates);
     match session.receive() {

@@ -22,7 +22,7 @@ pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Bytes that are no frame of ours: as text, where they begin as one, else in hexadecimal.
+/// Bytes of an unknown format: as text if they begin like a target's text, else in hexadecimal.
 pub fn text(bytes: &[u8]) -> String {
     let line = bytes.split(|byte| matches!(byte, b'\r' | b'\n')).next().unwrap_or(bytes);
     let printable = !line.is_empty() && line.iter().all(|byte| (b' '..=b'~').contains(byte));

@@ -2,24 +2,24 @@
 
 use super::crc32c;
 
-/// A marker stands wherever the stream position is a multiple of this.
+/// Every stream position that is a multiple of this has a marker.
 const INTERVAL: u64 = 512;
 
-/// What is wrong about an FPDU that is sent.
+/// The faults of an FPDU to send.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Fault {
-    /// Flipped in the CRC.
+    /// Bits flipped in the CRC.
     pub crc_xor: u32,
     /// The pad bytes, and a CRC that covers them.
     pub pad: u8,
-    /// Flipped in each marker that points into this FPDU (reserved half above, FPDUPTR below); the CRC covers
-    /// the result.
+    /// Bits flipped in each marker that points into this FPDU (reserved half above, FPDUPTR below); the CRC
+    /// covers the result.
     pub marker_xor: u32,
-    /// ULPDU_Length, instead of the true one. The rest of the frame stays as it is.
+    /// ULPDU_Length, instead of the true one. The rest of the frame is unchanged.
     pub length: Option<u16>,
 }
 
-/// Cuts no data: one ULPDU in, the bytes of one FPDU out.
+/// Frames one ULPDU as one FPDU.
 #[derive(Clone, Copy, Debug)]
 pub struct Framer {
     /// Whether the receiver asked for markers.
@@ -74,7 +74,7 @@ impl Framer {
 pub struct Fpdu {
     /// The DDP segment.
     pub ulpdu: Vec<u8>,
-    /// What is wrong with the frame.
+    /// The errors of the frame.
     pub complaints: Vec<String>,
 }
 

@@ -33,25 +33,25 @@ pub mod opcode {
 const TAGGED_HEADER: usize = 14;
 const UNTAGGED_HEADER: usize = 18;
 
-/// One DDP segment: bytes, and names for their places.
+/// One DDP segment: its bytes, with accessors for the fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// All of it.
+    /// The whole segment.
     pub bytes: Vec<u8>,
 }
 
 /// The header of an RDMA Read Request (RFC 5040 section 4.4).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReadRequest {
-    /// Where the response goes.
+    /// The buffer for the response.
     pub sink_stag: u32,
-    /// Where in it.
+    /// Offset in that buffer.
     pub sink_to: u64,
-    /// Bytes asked for.
+    /// Number of requested bytes.
     pub size: u32,
-    /// What is read.
+    /// The buffer to read.
     pub source_stag: u32,
-    /// Where in it.
+    /// Offset in that buffer.
     pub source_to: u64,
 }
 

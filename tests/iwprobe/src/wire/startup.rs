@@ -23,13 +23,13 @@ pub mod flag {
 /// A startup frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Startup {
-    /// Which frame it is.
+    /// The kind of frame.
     pub key: [u8; 16],
     /// Byte 16: [`flag`].
     pub flags: u8,
     /// Byte 17.
     pub revision: u8,
-    /// What PD_Length says.
+    /// PD_Length.
     pub length: u16,
     /// All private data, the four bytes of RFC 6581 included.
     pub private: Vec<u8>,
@@ -126,13 +126,13 @@ impl Startup {
         self.flags & mask != 0
     }
 
-    /// The depths, where the frame is enhanced and has them.
+    /// The depths, if the frame is enhanced.
     pub fn depths(&self) -> Option<Depths> {
         let bytes = self.private.first_chunk::<4>()?;
         (self.has(flag::S) && self.revision >= 2).then(|| Depths::decode(*bytes))
     }
 
-    /// What belongs to the ULP.
+    /// The private data of the ULP.
     pub fn ulp_data(&self) -> &[u8] {
         if self.depths().is_some() { &self.private[4..] } else { &self.private }
     }

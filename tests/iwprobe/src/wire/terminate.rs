@@ -12,13 +12,13 @@ impl std::fmt::Display for Code {
     }
 }
 
-/// A Terminate's payload, taken apart by its own bits.
+/// A Terminate's payload, parsed by its own bits.
 ///
 /// Linux's siw on little-endian machines has the two halves of the first byte swapped and M, D, R at the low
-/// end of the third, M lowest. Both readings are kept: one frame alone cannot always tell which was meant.
+/// end of the third, M lowest. Both readings are kept: a single frame does not always show which was meant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Terminate {
-    /// All of it.
+    /// The whole payload.
     pub bytes: Vec<u8>,
 }
 
@@ -28,30 +28,30 @@ impl Terminate {
         (payload.len() >= 4).then(|| Self { bytes: payload.to_vec() })
     }
 
-    /// What it says in RFC 5040's bit order.
+    /// The code in RFC 5040's bit order.
     pub fn code(&self) -> Code {
         Code(self.bytes[0] >> 4, self.bytes[0] & 0x0f, self.bytes[1])
     }
 
-    /// What it says with the halves of the first byte swapped.
+    /// The code with the halves of the first byte swapped.
     pub fn swapped_code(&self) -> Code {
         let Code(layer, etype, code) = self.code();
         Code(etype, layer, code)
     }
 
-    /// M, D and R where RFC 5040 has them.
+    /// M, D and R at RFC 5040's position.
     pub fn header_control(&self) -> (bool, bool, bool) {
         let byte = self.bytes[2];
         (byte & 0x80 != 0, byte & 0x40 != 0, byte & 0x20 != 0)
     }
 
-    /// M, D and R where siw has them.
+    /// M, D and R at the position of siw.
     pub fn swapped_header_control(&self) -> (bool, bool, bool) {
         let byte = self.bytes[2];
         (byte & 1 != 0, byte & 2 != 0, byte & 4 != 0)
     }
 
-    /// M, D and R in whichever order they are there.
+    /// M, D and R in either order.
     pub fn any_header_control(&self) -> (bool, bool, bool) {
         if self.bytes[2] & 0xe0 != 0 { self.header_control() } else { self.swapped_header_control() }
     }
@@ -61,7 +61,7 @@ impl Terminate {
         u16::from_be_bytes([self.bytes[2], self.bytes[3]]) & 0x1fff
     }
 
-    /// The same without M, D and R where siw has them.
+    /// The reserved bits without siw's M, D and R.
     pub fn any_reserved(&self) -> u16 {
         if self.bytes[2] & 0xe0 != 0 { self.reserved() } else { self.reserved() & !0x0700 }
     }

@@ -1,4 +1,4 @@
-//! The program as its users have it, and its verdicts, tried on a small endpoint with flaws to order.
+//! Tests of the program as users run it, and of its verdicts on a small endpoint with selectable flaws.
 
 mod program;
 mod small;

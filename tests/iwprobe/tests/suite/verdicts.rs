@@ -1,5 +1,5 @@
-//! The verdicts can be relied on: a small endpoint without a flaw conforms, and each flaw is found by the
-//! cases that are there for it, and by no others.
+//! The verdicts can be relied on: a small endpoint without a flaw conforms, and each flaw is found by
+//! exactly the cases that check for it.
 
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use iwprobe::run::{self, Outcome};
 use iwprobe::session::Patience;
 use iwprobe::socket::Mode;
 
-/// What the endpoint is.
+/// The role of the endpoint.
 #[derive(Clone, Copy, Debug)]
 enum Role {
     /// It listens, without a target.
@@ -56,10 +56,10 @@ fn deviating(outcomes: &[Outcome]) -> Vec<&'static str> {
 /// A flaw, the endpoints that are tried with it, and the cases that deviate.
 type Found = (&'static [Role], Flaw, &'static str);
 
-/// Both ways round.
+/// Targets in both roles.
 const TARGETS: &[Role] = &[RespondingTarget, InitiatingTarget];
 
-/// Of all cases exactly these deviate.
+/// Checks that exactly these cases deviate.
 #[track_caller]
 fn found(flaws: &[Found]) {
     let one = |role: &Role, flaw: &Flaw, names: &str| {
@@ -79,7 +79,7 @@ fn found(flaws: &[Found]) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The case deviates with this flaw, whatever others do.
+/// Checks that the case deviates with this flaw; other cases may deviate too.
 #[track_caller]
 fn found_by(role: Role, flaw: Flaw, name: &str) {
     let outcomes = outcomes(role, flaw, &[name]);
@@ -127,8 +127,8 @@ fn terminates_that_are_missing_or_wrong_are_found() {
     }
 }
 
-/// What comes of one connection is not laid to the next case: a target keeps one that hangs for 20 s
-/// (TARGET.md).
+/// The outcome of one connection does not affect the verdict on the next case: a target keeps a hanging
+/// connection for 20 s (TARGET.md).
 #[test]
 fn an_endpoint_that_connects_may_take_its_time() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

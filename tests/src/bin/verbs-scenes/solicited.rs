@@ -15,7 +15,8 @@ pub(crate) fn scenes() -> Vec<Scene> {
     vec![Scene::new("solicited_ours", solicited_ours), Scene::new("solicited_theirs", solicited_theirs)]
 }
 
-/// Our Sends arrive. The other stack's report whether they woke its application is printed, but not checked.
+/// Our Sends arrive. The other stack's report on whether the Sends woke its application is printed, but not
+/// checked.
 fn solicited_ours(lab: &mut Lab) -> Result<()> {
     let session = lab.scene("recv=3x4096 solicited")?;
     let bytes = pattern(9, 3000);

@@ -1,8 +1,7 @@
-//! Messages that either end has to refuse, and the Terminate for each: layer, type and code as this
+//! Messages that either end has to refuse, and the Terminate for each: layer, type and code as the
 //! application gets them.
 //!
-//! The tables have the peer's codes, also where the documents leave a choice or where Linux's siw uses codes
-//! of its own.
+//! The tables have the peer's codes, even where the RFCs leave a choice or Linux's siw uses other codes.
 
 use iwarp::memory::Access;
 use iwarp::verbs::{AtomicOp, RemoteAddr, SendFlags, SendOp, SendRequest, StreamError};
@@ -29,7 +28,7 @@ pub(crate) fn scenes() -> Vec<Scene> {
     theirs.chain(ours).collect()
 }
 
-/// A request of ours that the target's stack refuses.
+/// One of our requests that the target's stack refuses.
 struct RefusedRequest {
     name: &'static str,
     scene: &'static str,
@@ -114,7 +113,7 @@ fn refused_there(lab: &mut Lab, case: &RefusedRequest) -> Result<String> {
     Ok(codes(error))
 }
 
-/// An operation of the target's that we refuse. Our region has 4096 bytes and these rights.
+/// An operation of the target that we refuse. Our region has 4096 bytes and these rights.
 struct RefusedOperation {
     name: &'static str,
     access: Access,

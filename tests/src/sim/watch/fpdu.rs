@@ -25,10 +25,10 @@ pub(super) struct Parser {
     asked: Option<(bool, bool)>,
     /// Read and atomic Requests so far (RFC 5040 section 4.1, RFC 7306 section 4).
     requests: u64,
-    /// How many of them were sent before each message to queue 0, by its MSN.
+    /// How many of these requests were sent before each message to queue 0, by its MSN.
     before: BTreeMap<u32, u64>,
-    /// The MSNs of the messages of the peer that found no receive request: they and the requests behind them
-    /// are dropped.
+    /// The MSNs of the messages of the peer that found no receive request: these messages and all later
+    /// requests are dropped.
     refusals: Vec<u32>,
     /// How many `requests` were sent when this side resumed after each refusal of the peer.
     resumed: Vec<u64>,
@@ -41,7 +41,7 @@ pub(super) struct Parser {
 enum ProfileMessage {
     /// A message to queue 0 found no receive request.
     NotReady(u32),
-    /// Requests follow that the peer has dropped.
+    /// The requests that the peer has dropped follow.
     Resume,
 }
 
@@ -227,8 +227,8 @@ mod tests {
         assert!(parser.read(&one, settings).is_err());
     }
 
-    /// Requests that the peer has dropped count no more once they are sent again, and only those behind the
-    /// message that was refused are dropped.
+    /// Requests that the peer has dropped no longer count after they are sent again. Only requests after the
+    /// refused message are dropped.
     #[test]
     fn requests_that_are_sent_again_count_once() {
         let untagged = |opcode: u8, kind: u8, qn: u8, msn: u8| {

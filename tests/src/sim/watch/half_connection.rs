@@ -76,7 +76,7 @@ pub(super) struct HalfConnection {
     pub(super) right_edge_arrived: u64,
     /// Unacknowledged bytes (and the FIN): the offset of their end, and when they were first sent.
     waiting: VecDeque<(u64, u64)>,
-    /// The longest that a byte has waited for its acknowledgement.
+    /// The longest wait of a byte for its acknowledgement.
     pub(super) waited_us: u64,
     /// The units that must stay whole.
     pub(super) boundaries: Boundaries,
@@ -199,7 +199,7 @@ impl HalfConnection {
         }
     }
 
-    /// The longest that a byte has waited for its acknowledgement. Bytes that still wait count until
+    /// The longest wait of a byte for its acknowledgement. Bytes that still wait count until
     /// `last_fault_us`.
     pub(super) fn longest_wait_us(&self, last_fault_us: u64) -> u64 {
         let now = self.waiting.front().map_or(0, |&(_, since_us)| last_fault_us.saturating_sub(since_us));

@@ -224,8 +224,8 @@ impl Watch {
         })
     }
 
-    /// The longest that a byte of either side has waited for its acknowledgement. Bytes that still wait count
-    /// until `last_fault_us`.
+    /// The longest wait of a byte of either side for its acknowledgement. Bytes that still wait count until
+    /// `last_fault_us`.
     pub fn longest_wait_us(&self, port: u16, last_fault_us: u64) -> u64 {
         let halves = self.connections.get(&port).map(|connection| &connection.halves);
         halves.into_iter().flatten().map(|half| half.longest_wait_us(last_fault_us)).max().unwrap_or(0)

@@ -29,7 +29,7 @@ pub(super) struct LiteHost {
     stack: Stack,
     port: Box<dyn Port>,
     out: Burst,
-    /// The port accepts nothing.
+    /// Backoff while the port accepts no frames.
     full: Backoff,
     pub(super) ends: Vec<End>,
     conns: Vec<Option<ConnId>>,

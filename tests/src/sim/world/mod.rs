@@ -102,7 +102,7 @@ pub trait World {
     /// Everything is over: checks the final state.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The error in the final state.
     fn finish(&mut self) -> Result<Transferred, String>;
 
     /// Counts events that do not show on the wire.

@@ -1,5 +1,5 @@
 //! The operations of the users of an iWARP connection, and their memory: every operation has its own ranges,
-//! so that its effect can be told from all others.
+//! so that its effect can be distinguished from all other effects.
 
 use iwarp::memory::{Access, Base};
 use iwarp::verbs::{
@@ -12,7 +12,7 @@ use crate::pattern::Pattern;
 /// A completed target is overwritten with this, so that a later write to it shows.
 const SPENT: u8 = 0xa5;
 
-/// Initial contents of memory. Where nothing may be placed, it stays.
+/// Initial contents of memory, which have to stay where nothing may be placed.
 const UNTOUCHED: u8 = 0x5a;
 
 /// Bytes between ranges.

@@ -15,7 +15,7 @@ use testkit::packet::{Tcp, flag, parse};
 
 use super::streams::{End, Ending};
 
-/// Most polls in a row without delay.
+/// Maximum polls in a row without delay.
 const POLLS: usize = 64;
 
 /// Delay of a poll that smoltcp asks for at once, since such a poll does not always do something.

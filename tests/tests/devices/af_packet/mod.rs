@@ -5,7 +5,7 @@
 //! - `programs`: `iwperf` and our TCP over our own port (`dp::packet`), also against Linux's TCP.
 //! - `perftest`: perftest's atomics over `libuwarp.so`, and `iwperf`.
 //! - `port`: our port by itself, frame by frame, with its interface going and coming back.
-//! - `port_on_host`: what our port has from the interface and the memory of its host.
+//! - `port_on_host`: our port's use of the interface and of its host's memory.
 
 mod perftest;
 mod port;
@@ -49,8 +49,8 @@ fn run(case: &Case) -> Result<()> {
     Ok(())
 }
 
-/// Four sockets on each interface, among which the kernel spreads flows by a hash of its own (fanout): frames
-/// mostly arrive at another engine than that of their connection, and are handed over.
+/// Four sockets on each interface, among which the kernel spreads flows by its own hash (fanout): most
+/// frames arrive at an engine other than their connection's, and are handed over.
 fn several_queues(test: Test) -> Result<()> {
     let scratch = Scratch::new()?;
     let json = scratch.file("result.json");

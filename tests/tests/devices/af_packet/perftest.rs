@@ -1,5 +1,5 @@
 //! `ib_atomic_bw` and `ib_atomic_lat`, unmodified over `libuwarp.so`, and `iwperf` at the other end, each as
-//! server and as client. siw has no atomics, so this is where they meet. And runs without an end.
+//! server and as client. This tests atomics against perftest, since siw has none. Also tests endless runs.
 
 use std::net::IpAddr;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! `dp::packet` by itself: frames in both directions over a veth pair, what the kernel drops, and an
-//! interface that goes and comes back.
+//! `dp::packet` by itself: frames in both directions over a veth pair, frames that the kernel drops, and an
+//! interface that disappears and comes back.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use tests::{ensure, lab_error};
 use super::programs::hosts;
 
 pub(super) const LIMIT: Duration = Duration::from_secs(10);
-/// As long as frames that should not arrive are waited for.
+/// Time to wait for frames that should not arrive.
 const PAUSE: Duration = Duration::from_millis(200);
 pub(super) const ADDRESSES: [[u8; 4]; 2] = [[10, 65, 0, 1], [10, 65, 0, 2]];
 
@@ -323,7 +323,7 @@ fn only_ours_arrives() -> Result<()> {
     silence(&mut ports[0])
 }
 
-/// Frames for an Ethernet address of our own arrive, and the kernel does not see them.
+/// Frames for the configured Ethernet address arrive at the port, and the kernel does not see them.
 fn own_mac() -> Result<()> {
     let hosts = hosts(1500, true)?;
     let own = [2, 0, 0, 0, 0x65, 1];

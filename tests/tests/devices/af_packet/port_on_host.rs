@@ -1,5 +1,5 @@
-//! `dp::packet` and its host: interfaces that it refuses, what it has an interface let in, links that come
-//! and go, and the memory of the kernel.
+//! `dp::packet` and its host: interfaces that the port refuses, the addresses that it makes an interface
+//! accept, links that come and go, and the memory of the kernel.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use super::port::{
 };
 use super::programs::hosts;
 
-/// How long a port waits for the link of an interface that has a carrier.
+/// Time that a port waits for the link of an interface that has a carrier.
 const LINK_WAIT: Duration = Duration::from_secs(2);
 
 pub(super) fn add_to(suite: &mut Suite) {
@@ -98,7 +98,7 @@ fn a_name_has_up_to_15_bytes() -> Result<()> {
     Ok(())
 }
 
-/// The Ethernet addresses that the interface of a host lets in beside its own.
+/// The Ethernet addresses that the interface of a host accepts besides its own.
 fn let_in(host: &Namespace) -> Result<String> {
     host.run("bridge").args(["fdb", "show", "dev", "v0"]).check(LIMIT)
 }

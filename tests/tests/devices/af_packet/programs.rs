@@ -89,7 +89,7 @@ pub(super) fn hosts(mtu: u16, offloads: bool) -> Result<[Namespace; 2]> {
     Ok(hosts)
 }
 
-/// Both engines on ports of ours.
+/// Both engines on our own ports.
 fn engines(setup: Setup) -> Result<()> {
     let Setup { server, client, mtu, offloads, options, .. } = setup;
     let hosts = hosts(mtu, offloads)?;

@@ -1,4 +1,5 @@
-//! A link that fails for a while, and one that fails for too long; a peer that is killed, and its successor.
+//! A link that fails for a while, a link that fails for too long, and a peer that is killed, with its
+//! successor.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use super::rig::{Binding, Family, Nic, NicPair, READY_TIMEOUT, SharedPair};
 use super::transfers::transfer;
 
 const FAMILY: Family = Family::V4;
-/// How long the client waits for a silent peer: its option, and the longest time until its end, on an
+/// The client's time limit for a silent peer as an option, and the maximum time until its end, on an
 /// emulated processor that other programs delay.
 const SILENCE: (&str, Duration) = ("4", Duration::from_secs(30));
 
@@ -31,7 +32,7 @@ pub(crate) fn add(suite: &mut Suite, shared: &SharedPair, binding: Binding, nic:
     }
 }
 
-/// A client with traffic under way for so many seconds.
+/// A client that sends traffic for `seconds` seconds.
 pub(super) fn traffic(pair: &NicPair, nic: Nic, seconds: &str, options: &[&str]) -> Result<Process> {
     let mut words = vec!["write-bw", host(FAMILY.server()), "--ip", FAMILY.client(), "-D", seconds];
     words.push("--validate");

@@ -1,8 +1,8 @@
 //! The commands of the chapter on NICs (`docs/NIC.md`), in both machines.
 //!
-//! They run as they are written, but for these: the address is that of the NIC here; `ixgbe` is the driver
-//! of Linux for it; of 1 GiB in hugepages the machines have 800 MiB, and of NUMA nodes node 0; a client sends
-//! a few messages; packages are looked up in `scripts/install`.
+//! The commands run as written, with these changes: the address and the Linux driver (`ixgbe`) are replaced
+//! by those of the NIC here; the machines have 800 MiB in hugepages instead of 1 GiB, and only NUMA node 0;
+//! a client sends only a few messages; packages are looked up in `scripts/install`.
 
 use std::path::Path;
 use std::time::Duration;

@@ -4,8 +4,9 @@
 //!
 //! `tests/nic-lab/README.md` describes the machines. `UWARP_NICS=short` leaves out the tests that take most
 //! of the time: each NIC has one MTU, family and direction, and faults are tested on one NIC for each
-//! binding. It also leaves out those of four queues: two machines of four emulated processors get too little
-//! time beside other sections, and a machine that stands still for seconds is as a silent peer.
+//! binding. It also leaves out the tests with four queues: two machines with four emulated processors get
+//! too little processor time beside other sections, and a machine that stands still for seconds looks like a
+//! silent peer.
 
 mod faults;
 mod guide;

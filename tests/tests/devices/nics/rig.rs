@@ -1,6 +1,6 @@
-//! Two machines, `a` and `b`, with a NIC of each model on a wire of its own between them (a bridge in a
-//! namespace), and one each on a bridge where the namespace has addresses. One pair at a time, booted when a
-//! test needs another binding than the last one.
+//! Two machines, `a` and `b`. The two NICs of each model are joined by a wire (a bridge in a namespace), and
+//! each machine has another NIC on a bridge where the namespace has addresses. One pair runs at a time, and
+//! is booted again when a test needs another binding.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -60,7 +60,7 @@ pub(crate) enum Nic {
     Virtio,
     /// An e1000e on the bridge.
     Bridged,
-    /// An e1000e in a port of its own, which can be taken out.
+    /// An e1000e in a separate port, which can be unplugged.
     Pluggable,
 }
 
@@ -222,7 +222,7 @@ impl NicPair {
         [&self.a, &self.b]
     }
 
-    /// Puts a program where both machines find it by its name.
+    /// Copies a program to the folder where both machines find it by its name.
     pub(crate) fn put(&self, program: &Path) -> Result<()> {
         self.lab.put(program)
     }

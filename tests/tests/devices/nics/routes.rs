@@ -32,7 +32,7 @@ const ROUTES: [Route; 2] = [
     },
 ];
 
-/// An address of each router interface. A kernel asks for a neighbour from an address of its own, and for the
+/// An address of each router interface. A kernel asks for a neighbour from its own address, and for the
 /// packet of another host only from a link-local one: without it, it never asks, and drops the packet.
 const LINK_LOCAL: &str = "fe80::fe/64";
 

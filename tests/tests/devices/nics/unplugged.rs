@@ -1,4 +1,4 @@
-//! A NIC that is taken out of its machine while a program uses it, and put back.
+//! A NIC that is unplugged while a program uses it, and plugged in again.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use super::rig::{Binding, Family, Nic, NicPair, SharedPair};
 use super::transfers::transfer;
 
 const NIC: Nic = Nic::Pluggable;
-/// The longest time until Linux has removed a NIC, or found one.
+/// Maximum time until Linux has removed or found a NIC.
 const PLUG_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Adds a test for this binding.

@@ -1,4 +1,4 @@
-//! The machine and its wire: one at a time, booted when a test needs another kind than the last one.
+//! The machine and its wire. One machine runs at a time, and is booted again when a test needs another kind.
 //!
 //! `v1` is ours, used by a raw socket, and has no kernel address. Its other end and the machine's tap are on
 //! a bridge.
@@ -24,7 +24,7 @@ pub(crate) const THEIRS_6: &str = "fd77::2";
 /// The address of the namespace's kernel, for programs over its TCP.
 pub(crate) const KERNELS: &str = "10.77.0.3";
 
-/// How long the machine may be silent before a test.
+/// Maximum silence of the machine before a test.
 const WIRE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A namespace with a bridge, a machine, and a device for us.
@@ -54,8 +54,8 @@ impl Rig {
         Ok(Self { config, has_target: Cell::new(false), siw, namespace })
     }
 
-    /// Waits until the machine answers on the wire. A new one did not, at times, for longer than a neighbour
-    /// is asked for, 3 s, and the client of the test gave up.
+    /// Waits until the machine answers on the wire. New machines were sometimes silent for longer than the 3
+    /// s of neighbour resolution, and the client of the test gave up.
     pub(crate) fn wait_for_wire(&self) -> Result<()> {
         let theirs: IpAddr = THEIRS.parse().map_err(|error| lab_error!("{THEIRS}: {error}"))?;
         self.namespace.wait_for_host(theirs, WIRE_TIMEOUT)

@@ -76,7 +76,7 @@ fn ours(rig: &Rig, words: Vec<&'static str>) -> Result<Run> {
 }
 
 /// perftest closes its listener after the control connection and makes a second one. A client that connects
-/// between the two is refused, whatever its device is, and starts again.
+/// between the two is refused, with any device, and starts again.
 fn siw_serves_in_time(rig: &Rig, program: Program) -> Result<()> {
     let mut result = siw_serves(rig, program);
     for _ in 1..REFUSALS {

@@ -7,7 +7,7 @@ use tests::{ensure, lab_error, witness};
 
 use super::{LIMIT, LINUX, OURS, PORT, START};
 
-/// A counter of the bridge, and its least value.
+/// A counter of the bridge, and its minimum value.
 type Least = (&'static str, u64);
 
 /// Adds all tests of this module.

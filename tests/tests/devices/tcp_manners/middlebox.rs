@@ -11,7 +11,7 @@ use super::{LIMIT, LINUX, OURS, START};
 
 /// MTU of devices for joined segments. The ends announce an MSS for Ethernet.
 const WIDE_MTU: u16 = 61_000;
-/// Largest frame of a ring, and payload of a joined segment: nearly the maximum of an IP packet.
+/// Maximum frame of a ring, and payload of a joined segment: nearly the maximum of an IP packet.
 const WIDE_FRAME: usize = 61_440;
 const WIDE_JOIN: usize = 60_000;
 /// The same for programs whose number of buffers cannot be set.

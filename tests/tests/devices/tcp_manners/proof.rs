@@ -5,16 +5,16 @@ use tests::{ensure, lab_error, witness};
 
 use super::START;
 
-/// Where a number comes from.
+/// The source of a number.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Source {
-    /// Among Linux's counters of its TCP and IP (`netstat -s`).
+    /// Linux's counters of its TCP and IP (`netstat -s`).
     Linux,
-    /// Among our stack's counters.
+    /// Our stack's counters.
     Stack,
-    /// In the frames we sent.
+    /// The frames that we sent.
     Ours,
-    /// In the frames Linux sent.
+    /// The frames that Linux sent.
     Theirs,
 }
 
@@ -27,7 +27,7 @@ pub(crate) enum Proof {
     AtMost(Source, &'static str, u64),
     /// A list of options' kinds has this one.
     Has(Source, &'static str, u8),
-    /// A list of options' kinds has it not.
+    /// A list of options' kinds does not have this one.
     Lacks(Source, &'static str, u8),
 }
 

@@ -14,9 +14,9 @@ use crate::compare::session::Session;
 pub(crate) struct Stream {
     hosts: KernelHosts,
     settings: iperf3::StreamSettings,
-    /// The settings tried, with the median of their goodput, Gb/s.
+    /// The tried settings, with the median of their goodput, Gb/s.
     pub(crate) tried: Map<String, Value>,
-    /// The same with the goodput of each run.
+    /// The tried settings, with the goodput of each run.
     pub(crate) runs: Map<String, Value>,
     /// Medians with `sendfile`, without a copy at the sender. It is not the baseline.
     pub(crate) sendfile: Map<String, Value>,
@@ -44,7 +44,7 @@ impl Stream {
         Ok(Self { hosts, settings, tried, runs, sendfile })
     }
 
-    /// A stream with these settings over interfaces of `mtu`; tries no others.
+    /// A stream with these settings over interfaces of `mtu`; tries no other settings.
     ///
     /// # Errors
     /// Without the privilege to create namespaces.
@@ -129,7 +129,7 @@ impl Small {
         Ok(Self { hosts, settings })
     }
 
-    /// Small messages with these settings over interfaces of `mtu`; tries no others.
+    /// Small messages with these settings over interfaces of `mtu`; tries no other settings.
     ///
     /// # Errors
     /// Without the privilege to create namespaces.

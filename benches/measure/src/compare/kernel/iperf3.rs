@@ -33,23 +33,23 @@ pub(crate) fn named(name: &str) -> Option<StreamSettings> {
     COPYING.into_iter().find(|settings| settings.name() == name)
 }
 
-/// What `iperf3` sends.
+/// The load that `iperf3` sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StreamLoad {
     /// Number of connections.
     pub(crate) connections: u32,
-    /// Bytes handed to the kernel at a time; `None`: those of the settings.
+    /// Bytes handed to the kernel at a time; `None`: as in the settings.
     pub(crate) bytes: Option<u32>,
     /// Duration.
     pub(crate) seconds: u32,
 }
 
-/// The most bytes that `iperf3` hands to the kernel at a time. Longer messages take several calls: a stream
-/// has no messages anyway.
+/// Maximum bytes that `iperf3` hands to the kernel in one call. Longer messages take several calls, since a
+/// stream has no message boundaries.
 const LONGEST: u32 = 1 << 20;
 
 impl StreamLoad {
-    /// The client's options. They are the last, so the length counts and not that of the settings.
+    /// The client's options. They come last, so their length overrides the length in the settings.
     fn options(self) -> Vec<String> {
         let Self { connections, bytes, seconds } = self;
         let mut options = format!("-t {seconds} -P {connections}");
@@ -64,7 +64,7 @@ impl StreamLoad {
 pub(crate) const DEFAULT: StreamSettings = StreamSettings { options: "", shape: Shape::Plain };
 
 /// The settings to try for the best: the sender's bytes are copied into the kernel, as ours are into packets.
-/// The system's default congestion control may be one that paces.
+/// The system's default congestion control may pace.
 pub(crate) const COPYING: [StreamSettings; 7] = [
     StreamSettings { options: "-C cubic -l 1M", shape: Shape::Plain },
     DEFAULT,

@@ -45,13 +45,13 @@ impl RoundTrips {
 /// The output of `sink`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Received {
-    /// Bytes after those of the first call, whose start is not known.
+    /// Bytes after the first call, whose start time is not known.
     pub(crate) bytes: u64,
-    /// From the return of the first call to that of the last.
+    /// Seconds from the return of the first call to the return of the last.
     pub(crate) seconds: f64,
 }
 
-/// Listens, and says so.
+/// Listens, and prints [`READY`].
 ///
 /// # Errors
 /// An error of the system.
@@ -61,7 +61,7 @@ pub(crate) fn listen(address: SocketAddr) -> Result<TcpListener> {
     Ok(listener)
 }
 
-/// Sends back what it receives, `size` bytes at a time, until the peer closes.
+/// Sends back the received bytes, `size` bytes at a time, until the peer closes.
 ///
 /// # Errors
 /// An error of the system.

@@ -15,12 +15,13 @@ const PORT: u16 = 7401;
 /// Bytes of a bulk message.
 const BULK: u32 = 1 << 20;
 
-/// How long an FPDU is.
+/// The length of an FPDU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FpduBytes {
-    /// It fits a TCP segment, as RFC 5044 section 5.1 recommends.
+    /// The FPDU fits a TCP segment, as RFC 5044 section 5.1 recommends.
     Segment,
-    /// The longest that MPA allows: fewer CRCs and headers, which a receiver in order does not mind.
+    /// The longest FPDU that MPA allows: it needs fewer CRCs and headers, and works since the receiver
+    /// places in order.
     Longest,
 }
 
@@ -68,13 +69,13 @@ const SMALL: [WriteSettings; 2] = [SETTINGS[1], WriteSettings { shape: Shape::St
 const TRIAL_SECONDS: f64 = 0.5;
 const TRIAL_ROUND_TRIPS: u32 = 20_000;
 
-/// Two hosts with Writes over sockets, with the settings that are best for the measurement.
+/// Two hosts with Writes over sockets, with the best settings for the measurement.
 #[derive(Debug)]
 pub(crate) struct SocketWrites {
     hosts: KernelHosts,
     mtu: u16,
     settings: WriteSettings,
-    /// The settings tried, with the medians of their figures.
+    /// The tried settings, with the medians of their figures.
     pub(crate) tried: Map<String, Value>,
 }
 

@@ -1,10 +1,10 @@
 //! The work of `kernel-iwarp`: RDMA Writes over the kernel's sockets, as a user without DPDK would write
 //! them. The FPDUs are those of [`crate::fpdus`]; TCP is `std::net::TcpStream`.
 //!
-//! The sender frames and sums FPDUs in a buffer of its own, as many as fit, and hands them to the kernel with
-//! one call. The target reads, checks each CRC and places into its region within bounds. It is simpler than
-//! iWARP: no startup exchange, no markers, no queue pairs, no completions and no registered memory to pay
-//! for.
+//! The sender frames and sums as many FPDUs as fit into its buffer, and hands them to the kernel with one
+//! call. The target reads them, checks each CRC and places the payload into its region within bounds. The
+//! program is simpler than iWARP: it has no startup exchange, markers, queue pairs, completions or
+//! registered memory.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -65,7 +65,8 @@ fn frame(writer: &mut Writer, buffer: &mut [u8]) -> usize {
     framed
 }
 
-/// Places messages of `size` bytes until the peer closes, and then compares the region with what was sent.
+/// Places messages of `size` bytes until the peer closes, and then compares the region with the sent
+/// message.
 ///
 /// # Errors
 /// An error of the system; an FPDU or a byte that is wrong.
@@ -84,7 +85,7 @@ pub(crate) fn place(listener: &TcpListener, size: usize) -> Result<Received> {
     Ok(Received { bytes: end.target.placed_bytes() - before, seconds: (last - started).as_secs_f64() })
 }
 
-/// Answers each Write of `size` bytes with one, until the peer closes.
+/// Answers each Write of `size` bytes with a Write, until the peer closes.
 ///
 /// # Errors
 /// An error of the system; an FPDU or a byte that is wrong.
@@ -137,7 +138,7 @@ struct End {
     stream: TcpStream,
     target: Target,
     buffer: Vec<u8>,
-    /// Bytes at the front of the buffer that belong to an FPDU of which more will come.
+    /// Bytes at the front of the buffer that belong to an incomplete FPDU.
     held: usize,
 }
 
@@ -152,8 +153,8 @@ impl End {
         Ok(Self::new(stream, size))
     }
 
-    /// Reads once and places what is whole. Returns the bytes read: 0 if the peer has closed, `None` if none
-    /// have arrived.
+    /// Reads once and places the complete FPDUs. Returns the bytes read: 0 if the peer has closed, `None` if
+    /// none have arrived.
     fn receive(&mut self) -> Result<Option<usize>> {
         let read = match self.stream.read(&mut self.buffer[self.held..]) {
             Ok(read) => read,

@@ -1,5 +1,5 @@
-//! The work of `bare-wire`: frames without a protocol over a device, sent as fast as it accepts them and
-//! counted, or one at a time there and back.
+//! The work of `bare-wire`: frames without a protocol over a device, sent as fast as the device accepts them
+//! and counted, or sent one at a time in round trips.
 
 use std::time::{Duration, Instant};
 
@@ -11,10 +11,10 @@ use testing::{ensure, lab_error};
 /// The output of the sink.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct ReceivedFrames {
-    /// Frames after those of the first burst, whose start is not known.
+    /// Frames after the first burst, whose start time is not known.
     pub(crate) frames: u64,
     pub(crate) bytes: u64,
-    /// From the first burst to the last.
+    /// Seconds from the first burst to the last.
     pub(crate) seconds: f64,
 }
 
@@ -61,7 +61,7 @@ pub(crate) fn source(port: &mut dyn Port, bytes: usize, time: Duration) -> Resul
     let (started, mut burst) = (Instant::now(), Burst::new());
     while started.elapsed() < time {
         while !burst.is_full() {
-            // No buffer is left. Some come back after the peer has received frames.
+            // No buffer is free. Buffers are returned after the peer has received frames.
             let Some(frame) = maker.frame() else { break };
             burst.push(frame);
         }
@@ -163,7 +163,7 @@ fn wait_for_peer(port: &mut dyn Port) -> Result<()> {
 /// Makes frames of one length. Their payload is the old contents of the buffers.
 struct FrameBuilder {
     bytes: usize,
-    /// Larger than a ring: a device returns buffers only when it gets others.
+    /// Larger than a ring: a device returns buffers only when it gets new ones.
     pool: Mempool,
     header: [u8; HEADER.len()],
     offload: TxOffload,

@@ -1,4 +1,4 @@
-//! Memory bandwidth of one core: copying, and CRC32C, 8 KiB at a time out of buffers of 1 MiB.
+//! Memory bandwidth of one core: copying and CRC32C, 8 KiB at a time from buffers of 1 MiB.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};

@@ -25,7 +25,7 @@ const SEND_MS: u32 = 500;
 /// Runs of each measurement. The median counts.
 const RUNS: usize = 3;
 
-/// Bytes of a frame that goes there and back, as many as a frame with a Write of 64 bytes.
+/// Bytes of a frame in a round trip: the length of a frame with a Write of 64 bytes.
 const ROUND_TRIP: u32 = 150;
 
 /// Time limit of one run, with its start.

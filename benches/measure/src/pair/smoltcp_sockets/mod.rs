@@ -5,11 +5,11 @@
 //! |---|---|
 //! | `buffers.rs` | FPDUs in the buffers of a socket, without a copy |
 //!
-//! It is as fast as a user of smoltcp can make it: frames are built and read in packet buffers, FPDUs are
-//! framed and summed in the socket's send buffer as they are copied there, and are checked and placed from
-//! the receive buffer. There are no timestamps, no Nagle, no congestion control (nothing is lost), and the
-//! buffers have the size that was found to be fastest. There are no queue pairs, completions or registered
-//! memory to pay for.
+//! The program is as fast as a user of smoltcp can make it: frames are built and read in packet buffers,
+//! FPDUs are framed and summed as they are copied into the socket's send buffer, and are checked and placed
+//! from the receive buffer. There are no timestamps, no Nagle and no congestion control (nothing is lost),
+//! and the buffers have the fastest of the tried sizes. There are no queue pairs, completions or registered
+//! memory.
 
 mod buffers;
 

@@ -1,12 +1,13 @@
-//! Links to the library under the names of the two that it replaces, for programs that open these themselves.
+//! Links to libuwarp.so under the names of libibverbs and librdmacm, for programs that open these with
+//! `dlopen`.
 //!
-//! The dynamic linker takes a preloaded library for each function that it resolves by name. It does not for a
-//! program that opens libibverbs.so.1 and looks in there (`dlopen` and `dlsym`, as NCCL does). With the
-//! folder of links first in `LD_LIBRARY_PATH`, such a program opens the very file that is preloaded: the
-//! dynamic linker knows a file by its inode, and loads it once.
+//! The dynamic linker uses a preloaded library for each symbol that it resolves itself, but not for a
+//! program that opens libibverbs.so.1 and looks up symbols in it (`dlopen` and `dlsym`, as NCCL does). With
+//! the folder of links first in `LD_LIBRARY_PATH`, such a program opens the file that is preloaded. The
+//! dynamic linker identifies a file by its inode, so it loads the library once.
 //!
-//! Each library has a folder of its own, beside those of the wires, which is used again and which nobody else
-//! can change or put another in its place of.
+//! Each library has its own folder of links, beside the folders of the wires. The folder is reused, and no
+//! other user can change or replace it.
 
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::symlink;
@@ -17,7 +18,7 @@ use dp::local::private_folder;
 /// The names under which programs look for libibverbs and librdmacm.
 pub(crate) const NAMES: [&str; 4] = ["libibverbs.so.1", "librdmacm.so.1", "libibverbs.so", "librdmacm.so"];
 
-/// Makes the links to `library`, if they are not there, and returns their folder.
+/// Makes the missing links to `library`, and returns their folder.
 ///
 /// # Errors
 /// One line.
@@ -30,14 +31,14 @@ pub(crate) fn make(library: &Path) -> Result<PathBuf, String> {
     Ok(folder)
 }
 
-/// The name of the folder for a library: its path, mixed (FNV-1a).
+/// The name of the folder for a library: a hash (FNV-1a) of the library's path.
 fn name_of(library: &Path) -> String {
     let mix = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
     let bytes = library.as_os_str().as_encoded_bytes();
     format!("{:016x}", bytes.iter().fold(0xcbf2_9ce4_8422_2325, mix))
 }
 
-/// Makes one link. It is there at any moment, whatever other launchers do meanwhile.
+/// Makes one link, by an atomic rename: the link exists at any moment, even if other launchers make it too.
 fn link(library: &Path, at: &Path) -> io::Result<()> {
     if std::fs::read_link(at).is_ok_and(|target| target == library) {
         return Ok(());
@@ -48,7 +49,7 @@ fn link(library: &Path, at: &Path) -> io::Result<()> {
     std::fs::rename(&draft, at)
 }
 
-/// Removes a file that may be there.
+/// Removes a file, if it exists.
 pub(crate) fn remove(path: &Path) -> io::Result<()> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
@@ -56,7 +57,7 @@ pub(crate) fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// A search path with `folder` at its beginning, once, and what it had before.
+/// A search path that begins with `folder` (only once), followed by the entries of `before`.
 pub(crate) fn search_path(folder: &Path, before: &str) -> String {
     let folder = folder.display().to_string();
     let others = before.split(':').filter(|other| !other.is_empty() && *other != folder);

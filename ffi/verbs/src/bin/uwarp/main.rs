@@ -118,12 +118,12 @@ fn end(result: Result<(), String>) -> ExitCode {
     }
 }
 
-/// The variables that the settings stand for. For an image they name no folder of this machine.
+/// The environment variables for the settings. Those for an image name no folder of this machine.
 fn variables(settings: &Settings, is_for_image: bool) -> Result<Vec<(&'static str, String)>, String> {
-    // The program would say it as well, later.
+    // Reports a mistake now; the program would report it only later.
     uwarp::net::wire_spec(settings.net.as_deref(), settings.addr.as_deref())?;
     let library = library(settings.lib.as_deref())?;
-    // Other preloaded libraries stay, behind this one.
+    // Other preloaded libraries are kept, behind this one.
     let before = std::env::var("LD_PRELOAD").unwrap_or_default();
     let preload = if before.is_empty() { library.clone() } else { format!("{library}:{before}") };
     let mut variables = vec![("LD_PRELOAD", preload)];
@@ -207,29 +207,29 @@ fn list() -> Result<(), String> {
     output::print(&text).map(drop)
 }
 
-/// Libraries to link programs with: their names and versions are those of rdma-core's. A program that opens
-/// one gets the functions of the library beside it.
+/// Stub libraries to link programs with. They have the names and versions of rdma-core's libraries. A
+/// program that opens one gets the functions of the libuwarp.so beside it.
 const STAND_INS: [(&str, &[u8]); 2] = [
     ("libibverbs.so", include_bytes!(concat!(env!("OUT_DIR"), "/libibverbs.so"))),
     ("librdmacm.so", include_bytes!(concat!(env!("OUT_DIR"), "/librdmacm.so"))),
 ];
 
-/// Makes a folder in which the dynamic linker finds the library under the names of the two that it replaces,
-/// and the linker finds libraries to link programs with.
+/// Makes a folder in which the dynamic linker finds libuwarp.so under the names of libibverbs and librdmacm,
+/// and in which the linker finds stub libraries to link programs with.
 ///
-/// The library in it is the same file as the one outside, so that a process which finds both loads one. It is
-/// a symbolic link only where there can be no hard one.
+/// The library in the folder is the same file as `library`, so that a process which finds both loads the
+/// file once. It is a hard link, or a symbolic link where a hard link is impossible.
 fn libs(folder: &Path, is_copy: bool) -> Result<(), String> {
     let library = library(None)?;
     let failed = |error: io::Error| format!("{}: {error}", folder.display());
     std::fs::create_dir_all(folder).map_err(failed)?;
     let own = folder.join(LIBRARY);
-    // Programs that use the old one keep it.
+    // Programs that have loaded the old file keep it.
     links::remove(&own).map_err(failed)?;
     if is_copy {
         std::fs::copy(&library, &own).map_err(failed)?;
     } else if std::fs::hard_link(&library, &own).is_err() {
-        // On another file system, or the file of another user.
+        // `library` is on another file system, or belongs to another user.
         std::os::unix::fs::symlink(&library, &own).map_err(failed)?;
         eprintln!(
             "uwarp: {} needs {library}: give --copy for one that needs nothing outside",

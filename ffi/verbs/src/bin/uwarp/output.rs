@@ -1,9 +1,9 @@
-//! Text on standard output. A reader that has seen enough, as the other end of a closed pipe, is no error.
-//! Anything else that keeps the text from being written is one.
+//! Text on standard output. A closed pipe is not an error: its reader has seen enough. Every other failed
+//! write is an error.
 
 use std::io::{self, ErrorKind, Write};
 
-/// Whether somebody still reads.
+/// Whether standard output still has a reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reader {
     Reads,

@@ -1,4 +1,4 @@
-//! `uwarp status`: what runs in the processes of this user.
+//! `uwarp status`: the state of this user's processes.
 
 use std::collections::HashSet;
 use std::fmt::Write as _;
@@ -26,7 +26,7 @@ pub(crate) struct Options {
 #[derive(Serialize)]
 struct Document {
     processes: Vec<ProcessReport>,
-    /// The numbers of processes that did not answer.
+    /// The PIDs of processes that did not answer.
     silent: Vec<u32>,
 }
 
@@ -37,7 +37,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         let found = processes(&folder).map_err(|error| error.to_string())?;
         let mut text = if options.json { json(found, options.watch.is_some())? } else { table(&found) };
         if options.watch.is_some() && !options.json {
-            // On a terminal the new text takes the place of the old one.
+            // On a terminal, the new text replaces the old one.
             text =
                 if io::stdout().is_terminal() { format!("\x1b[H\x1b[2J{text}") } else { format!("{text}\n") };
         }
@@ -56,7 +56,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_secs_f64(seconds))
 }
 
-/// One line for each round if there are several, and else lines for people.
+/// One line of JSON per round if `watches`; otherwise indented JSON.
 fn json(found: Processes, watches: bool) -> Result<String, String> {
     let document = Document { processes: found.answered, silent: found.silent };
     let text = match watches {
@@ -142,7 +142,7 @@ fn add_connection(text: &mut String, report: &ConnectionReport) {
     );
 }
 
-/// A queue pair without a connection, or of an engine that has not answered.
+/// Adds a queue pair without a connection, or one whose engine has not answered.
 fn add_queue_pair(text: &mut String, report: &QpReport) {
     let QpReport { qp_num, qp_type, qp_state, protection_domain, open_sends, open_receives, .. } = report;
     let srq = if report.has_srq { " of a shared queue" } else { "" };
@@ -160,7 +160,8 @@ fn line(text: &mut String, arguments: std::fmt::Arguments<'_>) {
     let _ = writeln!(text, "{arguments}");
 }
 
-/// A process may give itself any name, also one that a terminal would obey.
+/// Replaces unprintable characters: a process can give itself any name, including one with escape sequences
+/// for the terminal.
 fn printable(name: &str) -> String {
     name.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }

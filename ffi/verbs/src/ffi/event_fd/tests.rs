@@ -51,8 +51,8 @@ fn the_descriptor_counts_items_and_blocks_as_the_program_wants() {
     assert_eq!(pop(&queue), Ok(5));
 }
 
-/// Whatever is removed, the descriptor is readable while an item is left, and not longer. Its count is no
-/// more than a second item: a program that reads one for each time that it is readable finds each.
+/// Whatever is removed, the descriptor is readable exactly while an item is left. Its count equals the
+/// number of items: a program that reads one item each time the descriptor is readable finds every item.
 #[test]
 fn items_that_are_removed_leave_nothing_in_the_descriptor() {
     for waits in [true, false] {
@@ -81,7 +81,7 @@ fn a_descriptor_may_come_after_others() {
     assert_eq!(pop(&queue), Ok(1));
 }
 
-/// Each item wakes one of the threads that wait, also when they come at the same time.
+/// Each item wakes one waiting thread, also when items are added at the same time.
 #[test]
 fn threads_that_wait_get_an_item_each() {
     let queue = EventQueue::new().unwrap();
@@ -101,7 +101,7 @@ fn threads_that_wait_get_an_item_each() {
     }
 }
 
-/// Two threads pass an item to and fro: it comes just when the other one is about to wait.
+/// Two threads pass an item back and forth: it arrives just when the other thread is about to wait.
 #[test]
 fn no_wake_up_is_lost() {
     const ROUNDS: u32 = 100_000;
@@ -136,7 +136,8 @@ fn handle(signal: c_int, flags: c_int) {
     assert_eq!(done, 0);
 }
 
-/// As a read of the kernel's descriptor: a handler with `SA_RESTART` does not end the wait, another one does.
+/// As for a read of the kernel's descriptor: a handler with `SA_RESTART` does not end the wait, one without
+/// it does.
 #[test]
 fn signals_end_a_wait_as_they_end_a_read() {
     for (signal, flags) in [(libc::SIGUSR2, libc::SA_RESTART), (libc::SIGWINCH, 0)] {
@@ -173,15 +174,16 @@ fn signals_end_a_wait_as_they_end_a_read() {
     }
 }
 
-/// An object with events, as a completion queue is one.
+/// An object with events, such as a completion queue.
 #[derive(Default)]
 struct EventOwner {
     is_gone: AtomicBool,
     pending_acks: PendingAcks,
 }
 
-/// Threads take events while others destroy their objects. An object is gone only when each of its events
-/// that was taken is acknowledged, and no event of it is taken later. At the end nothing is left to read.
+/// Threads take events while other threads destroy the objects. Destroying an object waits until all its
+/// taken events are acknowledged; after that no event of the object is taken. At the end nothing is left to
+/// read.
 #[test]
 fn no_event_of_a_destroyed_object_is_taken() {
     const GETTERS: usize = 3;

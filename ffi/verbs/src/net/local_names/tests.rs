@@ -22,13 +22,13 @@ fn claim_of(visible: SocketAddr) -> Claim {
     Claim { address: visible.ip(), family_only: visible.is_ipv4(), reuses: false }
 }
 
-/// Takes the name of an address, as such a program does.
+/// Takes the name of an address, for a program that sets no option.
 fn take(names: &LocalNames, visible: impl ToString) -> Result<LocalNameLease, NameError> {
     let visible = at(&visible.to_string());
     Ok(names.take(visible.port(), &claim_of(visible))?.expect("nobody shares it"))
 }
 
-/// Takes it for a connection.
+/// Takes the name of an address for a connection.
 fn take_source(names: &LocalNames, visible: SocketAddr) -> Result<LocalNameLease, NameError> {
     names.take_source(visible.port(), &claim_of(visible))
 }
@@ -39,7 +39,8 @@ fn a_name_is_known_while_its_listener_lives() {
     let wire = at("100.64.0.7:18515");
     assert_eq!(names.find(at("127.0.0.1:7471")).unwrap(), Lookup::NotFound);
     let mut any = take(&names, "[::]:7471").unwrap();
-    // A lock is that of an open file, so this process sees it as others do.
+    // A lock belongs to the open file, so a second open file in this process sees it as another process
+    // would.
     assert!(matches!(take(&names, "[::]:7471"), Err(NameError::InUse)));
     assert_eq!(names.find(at("127.0.0.1:7471")).unwrap(), Lookup::Bound);
     any.publish(wire).unwrap();
@@ -47,7 +48,7 @@ fn a_name_is_known_while_its_listener_lives() {
     assert_eq!(names.find(at("[::1]:7471")).unwrap(), Lookup::At(wire));
     assert_eq!(names.find(at("127.0.0.1:7472")).unwrap(), Lookup::NotFound);
     assert_eq!(listening(&folder), [("*:7471".to_owned(), wire)]);
-    // Names of one process do not exclude each other here: those who bind them have looked.
+    // Names of one process do not exclude each other here: `BoundPorts` has checked them before.
     let mut own = take(&names, "127.0.0.1:7471").unwrap();
     own.publish(at("100.64.0.8:1")).unwrap();
     assert_eq!(
@@ -92,7 +93,7 @@ fn a_listener_that_goes_may_come_again_while_its_process_lives() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// A program may look for a name at any moment while another one takes it.
+/// A program may look up a name at any moment while another program takes it.
 #[test]
 fn those_who_look_for_a_name_keep_nobody_from_taking_it() {
     let (folder, names) = names();
@@ -112,7 +113,7 @@ fn those_who_look_for_a_name_keep_nobody_from_taking_it() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// Wildcards of both families have names of their own, which lead to those of their family alone.
+/// The wildcards of the two families have their own names, which match only addresses of their family.
 #[test]
 fn wildcards_take_the_families_that_they_say() {
     let (folder, names) = names();
@@ -133,7 +134,7 @@ fn wildcards_take_the_families_that_they_say() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// Another process takes what it may beside the names of this one.
+/// Another process can take exactly the names that do not conflict with those of this process.
 #[test]
 fn names_of_other_processes_exclude_as_those_of_this_one() {
     let (folder, names) = names();
@@ -169,7 +170,7 @@ fn names_of_other_processes_exclude_as_those_of_this_one() {
         };
         assert_eq!(answered(other.take(7, &claim(second))), answer, "{second} beside {one}");
         assert_eq!(answered(other.take(8, &claim(second))), "taken", "another port");
-        // A listener shares nothing.
+        // A listener does not share its name.
         first.publish(at("100.64.0.7:1")).unwrap();
         let later = answered(other.take(7, &claim(second)));
         let expected = match answer {
@@ -185,7 +186,7 @@ fn names_of_other_processes_exclude_as_those_of_this_one() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// Another process on the wire, as far as its names go.
+/// The names of another process on the wire.
 fn other(folder: &Path) -> LocalNames {
     LocalNames::new(folder).unwrap()
 }
@@ -230,7 +231,7 @@ fn a_name_is_kept_from_this_process_and_from_others_until_it_is_given_up() {
             }
         }
     }
-    // The port before and the port after are others.
+    // The neighbouring ports are not affected.
     let _taken = take(&names, at("127.0.0.1:500")).unwrap();
     for port in [499, 501] {
         drop(take(&others, SocketAddr::new(at("127.0.0.1:0").ip(), port)).unwrap());
@@ -239,7 +240,7 @@ fn a_name_is_kept_from_this_process_and_from_others_until_it_is_given_up() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// A connection of a process costs none of its descriptors, and neither does an address that is bound.
+/// Neither a connection nor a bound address costs a descriptor.
 #[test]
 fn names_of_connections_need_no_descriptors() {
     let (folder, names) = names();
@@ -251,10 +252,10 @@ fn names_of_connections_need_no_descriptors() {
         let name = if number % 2 == 0 { take_source(&names, visible) } else { take(&names, visible) };
         taken.push(name.unwrap());
     }
-    // Other tests have a few open meanwhile.
+    // Other tests have a few descriptors open meanwhile.
     assert!(descriptors() < before + 1000, "{} of {before}", descriptors());
     assert!(all.clone().all(|visible| matches!(take_source(&others, visible), Err(NameError::InUse))));
-    // From the middle on.
+    // Gives up names beginning in the middle.
     for _ in 0..500 {
         taken.swap_remove(taken.len() / 2);
     }
@@ -266,7 +267,7 @@ fn names_of_connections_need_no_descriptors() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// A listener of an older version has the lock of its file alone.
+/// A listener of an older version holds only the lock of its file.
 #[test]
 fn a_listener_that_has_its_file_alone_keeps_its_name() {
     let (folder, names) = names();
@@ -279,7 +280,7 @@ fn a_listener_that_has_its_file_alone_keeps_its_name() {
     assert!(matches!(take_source(&names, at("10.0.0.1:5")), Err(NameError::InUse)));
     assert_eq!(fs::read(&path).unwrap(), b"100.64.0.9:5");
     drop(file);
-    // And it finds ours by the lock of the file.
+    // The older version also sees our listener, by the lock of the file.
     let mut ours = take(&names, "10.0.0.1:5").unwrap();
     ours.publish(at("100.64.0.7:6")).unwrap();
     assert!(matches!(Entry::read(&path, at("10.0.0.1:5").ip()), Ok(Some((_, true)))));
@@ -300,7 +301,7 @@ fn a_folder_that_cannot_be_read_is_an_error() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// Wildcards and connections of several processes, which have no files.
+/// Wildcards and connections of several processes: connections have no files.
 #[test]
 fn wildcards_and_connections_exclude_each_other() {
     let (folder, names) = names();
@@ -335,7 +336,7 @@ fn wildcards_and_connections_exclude_each_other() {
             }
         }
     }
-    // As long as one of them is there.
+    // The wildcard is refused as long as one connection is left.
     let [one, two] = ["127.0.0.1:7", "127.0.0.2:7"].map(|text| take_source(&others, at(text)).unwrap());
     drop(one);
     assert!(matches!(take(&names, "0.0.0.0:7"), Err(NameError::Overlaps)));

@@ -1,7 +1,7 @@
 /*
- * The calls and events of a connection, and the states of its queue pairs: it is in RTS when `rdma_accept` returns,
- * and takes sends at once, which leave when the peer may get them. Behind `rdma_disconnect` and behind a change to
- * ERR it takes sends as well, and flushes them behind all others.
+ * The calls and events of a connection, and the states of its queue pairs: a queue pair is in RTS when `rdma_accept`
+ * returns, and takes sends at once, which leave as soon as MPA allows. After `rdma_disconnect` and after a change to
+ * ERR it still takes sends, and flushes them after all earlier requests.
  */
 #include <string.h>
 
@@ -78,7 +78,7 @@ static void sends_behind_disconnect(struct rdma_event_channel *servers, struct r
 	CHECK(!post_empty_send(pair.client->qp, 31));
 	CHECK(!rdma_disconnect(pair.client));
 	CHECK(!post_empty_send(pair.client->qp, 32) && !post_empty_send(pair.client->qp, 33));
-	/* What was posted before the call is sent, and what is posted after it is not. */
+	/* Requests posted before the call are sent; those posted after it are not. */
 	expect(pair.server->recv_cq, 30, IBV_WC_SUCCESS);
 	expect(pair.client->send_cq, 31, IBV_WC_SUCCESS);
 	expect(pair.client->send_cq, 32, IBV_WC_WR_FLUSH_ERR);
@@ -94,7 +94,8 @@ static void sends_behind_disconnect(struct rdma_event_channel *servers, struct r
 		CHECK(is_in(id->qp, IBV_QPS_ERR));
 		CHECK(!post_empty_send(id->qp, 40));
 		expect(id->send_cq, 40, IBV_WC_WR_FLUSH_ERR);
-		/* As the other end has ended it, there is nothing left to end. */
+		/* The other end has ended the connection, so there is nothing left to
+		 * end. */
 		CHECK(!rdma_disconnect(id));
 		CHECK(!ibv_modify_qp(id->qp, &attr, IBV_QP_STATE));
 		CHECK(!post_empty_send(id->qp, 41) && !post_empty_recv(id->qp, 42));
@@ -104,8 +105,8 @@ static void sends_behind_disconnect(struct rdma_event_channel *servers, struct r
 	end(pair);
 }
 
-/* A marker that is posted behind the end of the queue pair comes back last, whether or not there was a call of
- * `rdma_disconnect`. Its peer gets nothing of it. */
+/* A marker that is posted after the end of the queue pair completes last, with or without a call of
+ * `rdma_disconnect`. The peer receives nothing of it. */
 static void sends_behind_error(struct rdma_event_channel *servers, struct rdma_event_channel *clients, int disconnects)
 {
 	struct pair pair = accept_and_send(servers, clients);
@@ -117,7 +118,7 @@ static void sends_behind_error(struct rdma_event_channel *servers, struct rdma_e
 	CHECK(is_in(pair.client->qp, IBV_QPS_ERR));
 	for (int i = 0; i < DEPTH; i++)
 		CHECK(!post_empty_send(pair.client->qp, 60 + i));
-	/* As many as there is room for. */
+	/* As many as fit the queue. */
 	CHECK(post_empty_send(pair.client->qp, 99));
 	for (int i = 0; i < DEPTH; i++)
 		expect(pair.client->send_cq, 60 + i, IBV_WC_WR_FLUSH_ERR);

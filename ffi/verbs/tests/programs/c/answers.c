@@ -1,6 +1,6 @@
 /*
- * Answers that cost nothing: what the device says that it has, rates, what there is not (and that it says so), names of
- * hosts and services, and the shared queues of identifiers.
+ * Queries without a connection: the device's limits, rates, unsupported features (which fail with an error), names of
+ * hosts and services, and the shared receive queues of identifiers.
  */
 #include <rdma/rdma_verbs.h>
 #include <string.h>
@@ -30,14 +30,15 @@ static void device(struct ibv_context *context)
 	struct ibv_context **list = rdma_get_devices(&count);
 	CHECK(list && count == 1 && list[0] && !list[1]);
 	rdma_free_devices(list);
-	/* The most of each that it says it has, and not one more. */
+	/* The maximum that the device reports is granted, and one more is refused.
+	 * */
 	struct ibv_pd *pd = ibv_alloc_pd(context);
 	struct ibv_srq_init_attr of_srq = { .attr = { .max_wr = attr.max_srq_wr, .max_sge = attr.max_srq_sge } };
 	struct ibv_srq *srq = ibv_create_srq(pd, &of_srq);
 	CHECK(pd && srq && !ibv_destroy_srq(srq));
 	of_srq.attr.max_wr++;
 	REFUSED(!ibv_create_srq(pd, &of_srq), EINVAL);
-	/* Parents: of one domain of this context, which is no parent itself, and with a mask that is known. */
+	/* A parent domain needs a domain of this context that is not a parent itself, and a known mask. */
 	struct ibv_context *other = open_device();
 	struct ibv_pd *foreign = ibv_alloc_pd(other), *parent;
 	struct ibv_parent_domain_init_attr of_parent = { .pd = pd };
@@ -52,7 +53,7 @@ static void device(struct ibv_context *context)
 	of_parent = (struct ibv_parent_domain_init_attr){ .pd = pd, .comp_mask = 1 << 20 };
 	REFUSED(!ibv_alloc_parent_domain(context, &of_parent), EINVAL);
 	REFUSED(!ibv_alloc_td(context, &of_td), EINVAL);
-	/* There is no other address than that of a connection, and no group of them. */
+	/* There are no address handles and no multicast groups. */
 	struct ibv_ah_attr ah = { .port_num = 1 };
 	union ibv_gid gid;
 	CHECK(!ibv_query_gid(context, 1, 0, &gid));
@@ -62,7 +63,7 @@ static void device(struct ibv_context *context)
 	CHECK(ibv_attach_mcast(qp, &gid, 0) == EOPNOTSUPP && ibv_detach_mcast(qp, &gid, 0) == EOPNOTSUPP);
 	CHECK(!ibv_destroy_qp(qp) && !ibv_destroy_cq(cq));
 	CHECK(!ibv_dealloc_pd(parent) && !ibv_dealloc_pd(pd));
-	/* A device that is closed with objects takes them not away: they are freed as before. */
+	/* Closing a device does not free its objects: they can be freed afterwards. */
 	CHECK(!ibv_close_device(other) && !ibv_dealloc_pd(foreign));
 }
 
@@ -88,13 +89,14 @@ static void names(void)
 	hints.ai_flags = RAI_PASSIVE;
 	CHECK(!rdma_getaddrinfo(NULL, "7471", &hints, &found) && found->ai_src_addr && !found->ai_dst_addr);
 	rdma_freeaddrinfo(found);
-	/* The source that a program hints at comes with the destination that it names. */
+	/* A source in the hints is returned with the destination that the program
+	 * names. */
 	struct sockaddr_in from = address_of("127.0.0.1", 99);
 	hints = (struct rdma_addrinfo){ .ai_src_addr = (struct sockaddr *)&from, .ai_src_len = sizeof(from) };
 	CHECK(!rdma_getaddrinfo("127.0.0.1", "7471", &hints, &found) && found->ai_dst_addr && found->ai_src_addr);
 	CHECK(!memcmp(found->ai_src_addr, &from, sizeof(from)) && found->ai_src_addr != (struct sockaddr *)&from);
 	rdma_freeaddrinfo(found);
-	/* Names that have to be numbers, and of one family. */
+	/* Names that must be numeric, and of one family. */
 	hints = (struct rdma_addrinfo){ .ai_flags = RAI_NUMERICHOST };
 	REFUSED(rdma_getaddrinfo("localhost", "7471", &hints, &found), ENODATA);
 	hints = (struct rdma_addrinfo){ .ai_flags = RAI_NUMERICHOST | RAI_FAMILY, .ai_family = AF_INET6 };
@@ -104,7 +106,8 @@ static void names(void)
 	rdma_freeaddrinfo(found);
 }
 
-/* The shared queue of an identifier is that of its queue pair, unless the program names another one. */
+/* The queue pair of an identifier uses the identifier's shared receive queue, unless the program names
+ * another one. */
 static void shared_queues(struct rdma_event_channel *channel)
 {
 	struct rdma_cm_id *id = resolve(channel, "127.0.0.1", 7471);

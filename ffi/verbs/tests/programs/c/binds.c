@@ -1,9 +1,9 @@
 /*
- * Which identifiers may be bound to one port, in one process and in two, by the rules of the kernel; what may listen
- * there; and that wildcards of both families, each for its own alone, lead to whoever asks for them.
+ * Which identifiers may be bound to one port, in one process and in two, by the rules of the kernel; which may listen
+ * there; and that clients of each family reach the wildcard of their family if each wildcard covers one family.
  *
- * `binds [HOST]`: with an argument, names are UDP ports of the kernel, which tell other processes less: they may share
- * what they cannot share in one process, and each conflict with a specific address is EADDRINUSE.
+ * `binds [HOST]`: with an argument, names are UDP ports of the kernel, which tell other processes less. Two processes
+ * may then share ports that one process could not share, and each conflict with a specific address is EADDRINUSE.
  */
 #include <signal.h>
 #include <string.h>
@@ -15,7 +15,8 @@ enum { PORT = 7471 };
 
 static struct rdma_event_channel *channel;
 
-/* An identifier that is bound: "ADDRESS", and options behind it. -1 for one that is refused, with `errno`. */
+/* Binds an identifier by a text: "ADDRESS" followed by options. Returns -1 with `errno` if the bind is
+ * refused. */
 static int bind_to(const char *text, struct rdma_cm_id **id)
 {
 	char host[64];
@@ -99,10 +100,10 @@ static void in_two_processes(const struct row *row, int wanted)
 		CHECK((channel = rdma_create_event_channel()) && !bind_to(row->first, &id));
 		CHECK(write(ready[1], "", 1) == 1);
 		CHECK(read(go[0], &byte, 1) == 1);
-		/* Without a call: the address is free with the process. */
+		/* No call releases the address: it is freed with the process. */
 		_exit(0);
 	}
-	/* Its end closes this one. */
+	/* Closed by the end of the first process. */
 	close(gone[1]);
 	pid_t second = fork();
 	CHECK(second >= 0);
@@ -110,7 +111,7 @@ static void in_two_processes(const struct row *row, int wanted)
 		CHECK((channel = rdma_create_event_channel()));
 		CHECK(read(ready[0], &byte, 1) == 1);
 		check_second(row, wanted, "another process");
-		/* As soon as the first one is gone, nobody is in the way. */
+		/* As soon as the first process is gone, the address is free. */
 		CHECK(write(go[1], "", 1) == 1);
 		CHECK(read(gone[0], &byte, 1) == 0);
 		const struct row again = { "nobody", row->second, 0 };
@@ -139,13 +140,14 @@ static void calls(void)
 	int on = 1, off = 0;
 	CHECK(!bind_to("127.0.0.1", &one));
 	CHECK(rdma_bind_addr(one, (struct sockaddr *)&address) && errno == EINVAL);
-	/* Who is bound may begin to share the address, and not end it. */
+	/* A bound identifier may begin to share its address, but not stop sharing
+	 * it. */
 	CHECK(rdma_set_option(one, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &off, sizeof(off)) && errno == EINVAL);
 	CHECK(!rdma_set_option(one, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &on, sizeof(on)));
 	CHECK(!rdma_set_option(one, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &on, sizeof(on)));
 	CHECK(rdma_set_option(one, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &on, 1) && errno == EINVAL);
 	CHECK(!bind_to("127.0.0.1 reuse", &other));
-	/* Who listens has to be alone. */
+	/* A listening identifier has to be the only one at its address. */
 	CHECK(rdma_listen(one, 1) && errno == EADDRINUSE);
 	CHECK(rdma_listen(other, 1) && errno == EADDRINUSE);
 	CHECK(!rdma_destroy_id(one));
@@ -154,7 +156,7 @@ static void calls(void)
 	CHECK(rdma_set_option(other, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &on, sizeof(on)) && errno == EINVAL);
 	CHECK(rdma_set_option(other, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &on, sizeof(on)) && errno == EINVAL);
 	CHECK(rdma_resolve_addr(other, NULL, (struct sockaddr *)&address, 10) && errno == EINVAL);
-	/* It has got the name that it shared. */
+	/* The listener now holds the name that it shared before. */
 	struct rdma_event_channel *clients = rdma_create_event_channel();
 	struct rdma_cm_id *client = resolve(clients, "127.0.0.1", PORT);
 	struct rdma_conn_param param = { 0 };
@@ -167,11 +169,12 @@ static void calls(void)
 	rdma_destroy_event_channel(clients);
 	CHECK(bind_to("127.0.0.1 reuse", &one) && errno == EADDRINUSE);
 	CHECK(!rdma_destroy_id(one) && !rdma_destroy_id(other));
-	/* Another address than those of this host. */
+	/* An address that this host does not have. */
 	CHECK(!rdma_create_id(channel, &one, NULL, RDMA_PS_TCP));
 	address = address_of("192.0.2.1", PORT);
 	CHECK(rdma_bind_addr(one, (struct sockaddr *)&address) && errno == EADDRNOTAVAIL);
-	/* Without a port: each gets another one, also as it listens without an address. */
+	/* Without a port, each identifier gets a different one; also if it listens
+	 * without an address. */
 	address = address_of("127.0.0.1", 0);
 	CHECK(!rdma_bind_addr(one, (struct sockaddr *)&address));
 	CHECK(!rdma_create_id(channel, &other, NULL, RDMA_PS_TCP));
@@ -183,7 +186,7 @@ static void calls(void)
 	CHECK(!rdma_destroy_id(one) && !rdma_destroy_id(other));
 }
 
-/* Wildcards that leave addresses to others after they are bound: IPv6's leaves IPv4. */
+/* Wildcards that are narrowed after they are bound: IPv6's wildcard gives up IPv4. */
 static void wildcards_that_take_less(void)
 {
 	struct rdma_cm_id *one, *other;
@@ -193,7 +196,7 @@ static void wildcards_that_take_less(void)
 	CHECK(!rdma_set_option(one, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &on, sizeof(on)));
 	CHECK(!bind_to("0.0.0.0", &other));
 	CHECK(!rdma_destroy_id(one) && !rdma_destroy_id(other));
-	/* A wildcard that has a peer takes one address alone. */
+	/* A wildcard with a peer claims only one address. */
 	CHECK(!bind_to("0.0.0.0", &one));
 	address = address_of("127.0.0.1", PORT + 1);
 	CHECK(!rdma_resolve_addr(one, NULL, (struct sockaddr *)&address, 2000));
@@ -204,7 +207,7 @@ static void wildcards_that_take_less(void)
 	CHECK(!rdma_destroy_id(one) && !rdma_destroy_id(other));
 }
 
-/* A client of each family reaches the wildcard of its own. */
+/* A client of each family reaches the wildcard of its family. */
 static void wildcards_of_both_families(void)
 {
 	struct rdma_cm_id *of[2], *client;
@@ -240,7 +243,7 @@ static void wildcards_of_both_families(void)
 	rdma_destroy_event_channel(clients);
 }
 
-/* What UDP ports tell another process; -1: it may share the port. */
+/* The result of UDP ports for another process; -1: it may share the port. */
 static int of_udp(const struct row *row)
 {
 	int is_any = !strncmp(row->second, "0.0.0.0", 7) || !strncmp(row->second, "::", 3) || row->second[2] == ' ';

@@ -1,7 +1,7 @@
 /*
- * Completion channels, event channels and the asynchronous events of a context: each descriptor is readable while
- * an event waits, and not longer, whichever way the event went. Whoever destroys an object waits for the events
- * that were read and not acknowledged, and no event of it is read later.
+ * Completion channels, event channels and the asynchronous events of a context: each descriptor is readable exactly
+ * while an event waits, whichever way the event is removed. Destroying an object waits for events that were read and
+ * not acknowledged, and no event of the object is read later.
  */
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -43,7 +43,7 @@ struct kind {
 	void *(*open)(void);
 	int (*fd)(void *channel);
 	void *(*make)(void *channel);
-	/* Makes one event more, which waits when this returns. */
+	/* Causes one more event, which waits when this returns. */
 	void (*happen)(void *object);
 	/* Reads an event: its object, or NULL with an error number. */
 	void *(*read)(void *channel, void **event);
@@ -218,7 +218,8 @@ static void *make_qp_with_srq(void *channel)
 	return qp;
 }
 
-/* The last request of a shared queue: there is one event in each life of a queue pair. */
+/* Takes the last request of a shared receive queue; this event occurs once in each life
+ * of a queue pair. */
 static void happen_qp(void *object)
 {
 	struct ibv_qp_attr reset = { .qp_state = IBV_QPS_RESET }, error = { .qp_state = IBV_QPS_ERR };
@@ -232,7 +233,7 @@ static void destroy_qp(void *object)
 	CHECK(!ibv_destroy_qp(object));
 }
 
-/* An overflow ends the queue; so there is one event for each. */
+/* An overflow ends the queue, so each queue has one event. */
 static void *make_small_cq(void *channel)
 {
 	return ibv_create_cq(channel, 1, NULL, NULL, 0);
@@ -261,7 +262,7 @@ static const struct kind kinds[] = {
 	{ "overflows", open_async, fd_async, make_small_cq, happen_small_cq, read_async, ack_async, destroy_comp, close_async },
 };
 
-/* Reads the event of `object`, which is there. */
+/* Reads the event of `object`, which must be waiting. */
 static void *read_one(const struct kind *kind, void *channel, void *object)
 {
 	void *event;
@@ -280,7 +281,8 @@ static void nothing_waits(const struct kind *kind, void *channel)
 	CHECK(!is_readable(kind->fd(channel), 0));
 }
 
-/* What is destroyed takes its events along, before and behind those of others. */
+/* A destroyed object takes its events along, whether they are before or after
+ * those of other objects. */
 static void events_go_with_their_object(const struct kind *kind, int nonblocking)
 {
 	void *channel = kind->open(), *event;
@@ -290,7 +292,7 @@ static void events_go_with_their_object(const struct kind *kind, int nonblocking
 		CHECK(goes && stays);
 		set_nonblocking(kind->fd(channel), nonblocking);
 		CHECK(!is_readable(kind->fd(channel), 0));
-		/* Told at once, also while the engine sleeps. */
+		/* Reported at once, even while the engine sleeps. */
 		nap();
 		kind->happen(order ? goes : stays);
 		CHECK(is_readable(kind->fd(channel), 0));
@@ -378,7 +380,7 @@ enum { GETTERS = 3, ROUNDS = 400, OBJECTS = 16 };
 struct race {
 	const struct kind *kind;
 	void *channel;
-	/* Whether the slot of an address is that of a living object. */
+	/* The living objects, in slots by address. */
 	void *_Atomic living[OBJECTS];
 	atomic_int stop, events;
 };
@@ -431,7 +433,7 @@ static void readers_race_with_the_end(const struct kind *kind, int nonblocking)
 	}
 	CHECK(!is_readable(kind->fd(race.channel), 0));
 	race.stop = 1;
-	/* The last events end the readers that wait. */
+	/* These last events end the readers that still wait. */
 	for (int at = 0; at < GETTERS && !nonblocking; at++) {
 		void *object = race.living[at] = kind->make(race.channel);
 		CHECK(object);

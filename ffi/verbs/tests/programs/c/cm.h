@@ -15,7 +15,8 @@ static inline struct rdma_cm_event *any_event(struct rdma_event_channel *channel
 {
 	struct rdma_cm_event *event;
 	struct pollfd fd = { .fd = channel->fd, .events = POLLIN };
-	/* Where the library has no thread, calls of the program bring events, and poll() waits for ever. */
+	/* If the library has no thread, only its calls deliver events, and poll() would wait for ever.
+	 * */
 	CHECK(getenv("UWARP_THREAD") || poll(&fd, 1, 60000) == 1);
 	CHECK(!rdma_get_cm_event(channel, &event));
 	return event;
@@ -37,8 +38,8 @@ static inline void pass_event(struct rdma_event_channel *channel, enum rdma_cm_e
 	rdma_ack_cm_event(next_event(channel, type));
 }
 
-/* Whether a channel has no event, after a while in which one might come. Its descriptor may say that there is one,
- * which has gone with its identifier. */
+/* Whether a channel has no event, after a while in which one might come. The descriptor may have been
+ * readable for an event that has gone with its identifier. */
 static inline int is_silent(struct rdma_event_channel *channel)
 {
 	struct rdma_cm_event *event;
@@ -54,7 +55,8 @@ static inline int is_silent(struct rdma_event_channel *channel)
 	return result != 0;
 }
 
-/* The next completion, which has to be this one. A peer between hosts is given up after seconds of silence. */
+/* The next completion, which has to be this one. Waits long enough for a silent peer on another host to be
+ * given up. */
 static inline void expect(struct ibv_cq *cq, uint64_t wr_id, enum ibv_wc_status status)
 {
 	struct ibv_wc wc;
@@ -82,7 +84,7 @@ static inline struct rdma_cm_id *listen_at(struct rdma_event_channel *channel, c
 	return id;
 }
 
-/* An identifier that knows its way to a listener. */
+/* An identifier with a resolved address and route to a listener. */
 static inline struct rdma_cm_id *resolve(struct rdma_event_channel *channel, const char *host, uint16_t port)
 {
 	struct sockaddr_in address = address_of(host, port);
@@ -115,7 +117,7 @@ static inline void give_qp(struct rdma_cm_id *id, uint32_t depth)
 	CHECK(!rdma_create_qp(id, NULL, &init));
 }
 
-/* Destroys an identifier, with what `give_qp` has made if there is that. */
+/* Destroys an identifier, with the objects that `give_qp` has made, if any. */
 static inline void destroy(struct rdma_cm_id *id)
 {
 	if (id->qp) {

@@ -1,6 +1,6 @@
 /*
- * The calls of the connection manager one by one: what each refuses and with which error number, what an identifier
- * tells after it, and what its events carry.
+ * The calls of the connection manager one by one: which arguments each refuses with which error number, the
+ * identifier's fields after it, and the data of its events.
  */
 #include <dirent.h>
 #include <rdma/rdma_verbs.h>
@@ -13,7 +13,7 @@ enum { PORT = 7471, MANY = 20, DEPTH = 4 };
 static struct rdma_conn_param param = { .responder_resources = 1, .initiator_depth = 1 };
 static struct rdma_event_channel *servers, *clients;
 
-/* A call that fails says why. */
+/* The call fails with this error number. */
 #define REFUSED(call, number)                    \
 	do {                                     \
 		errno = 0;                       \
@@ -51,7 +51,7 @@ static void names(void)
 	struct rdma_cm_id *id;
 	REFUSED(rdma_create_id(clients, &id, NULL, RDMA_PS_UDP), EOPNOTSUPP);
 	REFUSED(rdma_create_id(clients, &id, NULL, RDMA_PS_IB), EOPNOTSUPP);
-	/* Nothing is known before it is asked for. */
+	/* Addresses and the device are unset before they are resolved. */
 	id = make(clients);
 	REFUSED(rdma_resolve_route(id, 2000), EINVAL);
 	REFUSED(rdma_bind_addr(id, NULL), EINVAL);
@@ -62,37 +62,38 @@ static void names(void)
 	to.sin_family = AF_UNIX;
 	REFUSED(rdma_bind_addr(id, addr(&to)), EINVAL);
 	CHECK(!rdma_get_src_port(id) && !rdma_get_dst_port(id));
-	/* What was refused left nothing. An address of the host is one of the device; a wildcard is of none. */
+	/* Refused calls left no effect. An address of the host belongs to the device; a wildcard belongs to
+	 * none. */
 	CHECK(!rdma_bind_addr(id, addr(&local)) && id->verbs && id->pd && id->port_num == 1);
 	CHECK(rdma_get_src_port(id) == htons(PORT));
 	REFUSED(rdma_bind_addr(id, addr(&local)), EINVAL);
 	destroy(id);
 	id = make(clients);
 	CHECK(!rdma_bind_addr(id, addr(&any)) && !id->verbs && rdma_get_src_port(id));
-	/* Who listens connects to nobody, and listens once. */
+	/* A listening identifier cannot connect, and cannot listen again. */
 	CHECK(!rdma_listen(id, 1));
 	REFUSED(rdma_listen(id, 1), EINVAL);
 	REFUSED(rdma_resolve_addr(id, NULL, addr(&local), 2000), EINVAL);
 	destroy(id);
-	/* Without an address it listens at a port that is chosen. */
+	/* Without an address it listens at a chosen port. */
 	id = make(clients);
 	CHECK(!rdma_listen(id, 1) && rdma_get_src_port(id));
 	destroy(id);
-	/* Where nobody can be. */
+	/* At an address where no peer can be. */
 	id = make(clients);
 	CHECK(!rdma_resolve_addr(id, NULL, addr(&foreign), 2000));
 	struct rdma_cm_event *event = next_event(clients, RDMA_CM_EVENT_ADDR_ERROR);
 	CHECK(event->id == id && event->status == -ENODEV && !event->listen_id);
 	rdma_ack_cm_event(event);
 	destroy(id);
-	/* From an address that the program names; its own port is kept. */
+	/* From an address that the program names; the port is kept. */
 	id = make(clients);
 	struct sockaddr_in from = address_of("127.0.0.1", PORT + 1);
 	CHECK(!rdma_resolve_addr(id, addr(&from), addr(&local), 2000));
 	pass_event(clients, RDMA_CM_EVENT_ADDR_RESOLVED);
 	CHECK(rdma_get_src_port(id) == htons(PORT + 1) && rdma_get_dst_port(id) == htons(PORT));
 	destroy(id);
-	/* The unspecified address is this host. */
+	/* The unspecified address means this host. */
 	id = make(clients);
 	to = address_of("0.0.0.0", PORT);
 	CHECK(!rdma_resolve_addr(id, NULL, addr(&to), 2000));
@@ -100,7 +101,8 @@ static void names(void)
 	CHECK(((struct sockaddr_in *)rdma_get_peer_addr(id))->sin_addr.s_addr == htonl(INADDR_LOOPBACK));
 	CHECK(((struct sockaddr_in *)rdma_get_local_addr(id))->sin_addr.s_addr == htonl(INADDR_LOOPBACK));
 	CHECK(id->verbs && rdma_get_src_port(id) && rdma_get_dst_port(id) == htons(PORT));
-	/* It has no queue pair, by itself or by a number, and no request. */
+	/* The identifier has no queue pair, neither its own nor one named by
+	 * number, and no request. */
 	struct rdma_conn_param wrong = param;
 	wrong.qp_num = 0xfffff;
 	REFUSED(rdma_connect(id, NULL), EINVAL);
@@ -136,7 +138,7 @@ static void queue_pairs(void)
 {
 	struct rdma_cm_id *id = make(clients);
 	struct ibv_qp_init_attr init = { .cap = { 2, 3, 1, 1, 0 }, .qp_type = IBV_QPT_RC };
-	/* There is no device yet. */
+	/* The identifier has no device yet. */
 	REFUSED(rdma_create_qp(id, NULL, &init), EINVAL);
 	destroy(id);
 	id = resolve(clients, "127.0.0.1", PORT);
@@ -152,7 +154,7 @@ static void queue_pairs(void)
 		CHECK(id->send_cq == id->qp->send_cq && id->recv_cq == id->qp->recv_cq && id->send_cq != id->recv_cq);
 		CHECK(id->send_cq->channel == id->send_cq_channel && id->recv_cq->channel == id->recv_cq_channel);
 		CHECK(id->send_cq->cq_context == id && id->send_cq->cqe >= 2);
-		/* A shared queue may send all that it has here. */
+		/* All requests of a shared receive queue may complete here. */
 		CHECK(id->recv_cq->cqe >= (srq ? 300 : 3));
 		struct ibv_qp_init_attr second = init;
 		REFUSED(rdma_create_qp(id, NULL, &second), EINVAL);
@@ -160,7 +162,8 @@ static void queue_pairs(void)
 		CHECK(!id->qp && !id->send_cq && !id->recv_cq && !id->send_cq_channel && !id->recv_cq_channel);
 		CHECK(open_descriptors() == before && (!srq || !ibv_destroy_srq(srq)));
 	}
-	/* A domain that the program has chosen stays when the device is named again. */
+	/* A domain that the program has chosen stays when the device is assigned
+	 * again. */
 	struct rdma_cm_id *bound = make(clients);
 	struct sockaddr_in from = address_of("127.0.0.1", 0), to = address_of("127.0.0.1", PORT);
 	CHECK(!rdma_bind_addr(bound, addr(&from)));
@@ -170,7 +173,7 @@ static void queue_pairs(void)
 	CHECK(bound->pd == own);
 	rdma_destroy_qp(bound);
 	destroy(bound);
-	/* One that is refused leaves none of them. */
+	/* A refused creation leaves no completion queue behind. */
 	init = (struct ibv_qp_init_attr){ .cap = { 2, 3, 99, 1, 0 }, .qp_type = IBV_QPT_RC };
 	REFUSED(rdma_create_qp(id, own, &init), EINVAL);
 	CHECK(!id->send_cq && !id->recv_cq && open_descriptors() == before);
@@ -196,10 +199,12 @@ static void check_data(struct rdma_cm_event *event, const char *text)
 							     !memcmp(event->param.conn.private_data, text, length)));
 }
 
-/* What is sent with a request, an acceptance or a rejection arrives, and nothing else. */
+/* The private data of a request, an acceptance and a rejection arrive, and no other
+ * bytes. */
 static void private_data(void)
 {
-	/* At a wildcard: the new identifier has the address that was asked for. */
+	/* At a wildcard, the new identifier has the address to which the client
+	 * connected. */
 	struct rdma_cm_id *listener = listen_at(servers, "0.0.0.0", PORT);
 	char longest[256];
 	memset(longest, 'x', 255);
@@ -228,7 +233,7 @@ static void private_data(void)
 		if (accepts) {
 			give_qp(server, DEPTH);
 			CHECK(!rdma_accept(server, &with));
-			/* It is decided. */
+			/* The request has been decided. */
 			REFUSED(rdma_accept(server, &with), EINVAL);
 			REFUSED(rdma_reject(server, NULL, 0), EINVAL);
 		} else {
@@ -257,7 +262,8 @@ static void private_data(void)
 	destroy(listener);
 }
 
-/* Requests that wait for a decision: some more than a small backlog, and as many as there are with none. */
+/* Requests that wait for a decision: a few more than a small backlog, and any number with a backlog of 0.
+ * */
 static void backlogs(void)
 {
 	for (int backlog = 0; backlog < 2; backlog++) {
@@ -283,7 +289,7 @@ static void backlogs(void)
 	}
 }
 
-/* A queue pair that a program makes without its identifier, and names by its number. */
+/* A queue pair that a program makes without an identifier, and names by its number. */
 static void by_number(void)
 {
 	struct rdma_cm_id *listener = listen_at(servers, "127.0.0.1", PORT);
@@ -312,7 +318,8 @@ static void by_number(void)
 	destroy(listener);
 }
 
-/* Identifiers whose calls wait: what they return, and that nothing of them is left. */
+/* Synchronous identifiers: the results of their calls, and that they leave nothing
+ * behind. */
 static void synchronous(void)
 {
 	int before = open_descriptors();
@@ -323,11 +330,12 @@ static void synchronous(void)
 		struct rdma_cm_id *id;
 		struct ibv_qp_init_attr of_qp = init;
 		CHECK(!rdma_create_ep(&id, found, NULL, &of_qp) && id->qp && id->event);
-		/* Nobody listens there. */
+		/* No program listens there. */
 		REFUSED(rdma_connect(id, &param), ECONNREFUSED);
 		CHECK(id->event->event == RDMA_CM_EVENT_REJECTED && id->event->status == -ECONNREFUSED);
 		if (round) {
-			/* There and back: it waits where it has a channel of its own. */
+			/* Migrates there and back: its calls wait while it has a channel of
+			 * its own. */
 			CHECK(!rdma_migrate_id(id, clients) && id->channel == clients);
 			struct rdma_cm_id *none;
 			REFUSED(rdma_get_request(id, &none), EINVAL);
@@ -337,14 +345,15 @@ static void synchronous(void)
 		rdma_destroy_ep(id);
 		CHECK(open_descriptors() == before);
 	}
-	/* One that cannot be made leaves nothing. */
+	/* An endpoint that cannot be made leaves nothing behind. */
 	struct ibv_qp_init_attr wrong = init;
 	struct rdma_cm_id *none;
 	wrong.cap.max_send_sge = 99;
 	REFUSED(rdma_create_ep(&none, found, NULL, &wrong), EINVAL);
 	CHECK(open_descriptors() == before);
 	rdma_freeaddrinfo(found);
-	/* The queue pairs of requests are as the listener's maker says. */
+	/* The queue pairs of requests have the attributes given for the listener.
+	 * */
 	hints.ai_flags = RAI_PASSIVE;
 	CHECK(!rdma_getaddrinfo("127.0.0.1", "7472", &hints, &found));
 	struct rdma_cm_id *listener, *server;

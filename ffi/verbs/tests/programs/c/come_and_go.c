@@ -1,7 +1,7 @@
 /*
- * Queue pairs that are destroyed or reset, on completion queues that others use. As with a device, what they had
- * posted makes no completion and no event, and what they had completed is gone: it takes no room, and the requests
- * of a shared queue are free.
+ * Queue pairs that are destroyed or reset, on completion queues that other queue pairs use. As with a hardware
+ * device, their posted requests make no completion and no event. Their unpolled completions are dropped: they take no
+ * room, and their requests in a shared receive queue are free.
  */
 #include <netinet/in.h>
 #include <poll.h>
@@ -70,7 +70,8 @@ static struct ibv_qp *make(struct ibv_cq *send, struct ibv_cq *recv, struct ibv_
 	return qp;
 }
 
-/* A queue pair that stays, connected to itself, works after many others came and went on its completion queue. */
+/* A queue pair that is connected to itself still works after many others came and went on its completion
+ * queue. */
 static void others_come_and_go(void)
 {
 	struct ibv_cq *cq = ibv_create_cq(context, ENTRIES, NULL, channel, 0);
@@ -80,7 +81,7 @@ static void others_come_and_go(void)
 	connect_qp(keeper, keeper->qp_num);
 	CHECK(!ibv_req_notify_cq(cq, 0));
 	for (int round = 0; round < 16; round++) {
-		/* Receives, sends that wait for the peer, a peer that is there, and one that has failed. */
+		/* Receives, sends that wait for the peer, a connected peer, and a failed one. */
 		struct ibv_qp *qp = make(round & 8 ? other : cq, cq, NULL, 4);
 		struct ibv_qp *peer = make(other, other, NULL, 4);
 		if (round & 1)
@@ -112,7 +113,7 @@ static void others_come_and_go(void)
 	CHECK(!ibv_destroy_qp(keeper) && !ibv_destroy_cq(cq) && !ibv_destroy_cq(other));
 }
 
-/* Completions that nobody has polled go with their queue pair, and those of others stay, in their order. */
+/* Unpolled completions go with their queue pair; those of other queue pairs stay, in order. */
 static void unpolled_completions_go(void)
 {
 	for (int way = 0; way < 2; way++) {
@@ -129,7 +130,8 @@ static void unpolled_completions_go(void)
 		} else {
 			CHECK(!ibv_destroy_qp(goes));
 		}
-		/* Their room is free: the queue takes as many as it has entries. */
+		/* Their room is free: the queue takes as many completions as it has
+		 * entries. */
 		for (int i = 4; i < ENTRIES; i++)
 			CHECK(!post_recv(stays, 10 + i));
 		for (int i = 0; i < ENTRIES; i++) {
@@ -149,7 +151,7 @@ static void unpolled_completions_go(void)
 	}
 }
 
-/* A program gets back the requests of a shared queue whose completions go with their queue pair. */
+/* Requests of a shared receive queue are freed when their completions go with a queue pair. */
 static void shared_requests_are_free(void)
 {
 	struct ibv_srq_init_attr init = { .attr = { .max_wr = 4, .max_sge = 1 } };
@@ -168,7 +170,8 @@ static void shared_requests_are_free(void)
 			post_send(from, 10 + i);
 		for (int i = 0; i < 4; i++)
 			CHECK(next_of(cq).status == IBV_WC_SUCCESS);
-		/* All were taken, and none is free before its completion is. */
+		/* All requests are in use, and each is freed only with its completion.
+		 * */
 		CHECK(post_recv(to, 9) == ENOMEM);
 		CHECK(!ibv_destroy_qp(to) && !ibv_destroy_qp(from));
 	}
@@ -205,7 +208,8 @@ static void queue_pairs_of_identifiers(void)
 		}
 		nothing_in(cq);
 	}
-	/* Nothing was lost: a queue pair may still complete there. */
+	/* The completion queue still works: another queue pair may complete there.
+	 * */
 	struct ibv_pd *domain = ibv_alloc_pd(cq->context);
 	struct ibv_qp_init_attr init = qp_init(cq, NULL, 8);
 	struct ibv_qp *qp = ibv_create_qp(domain, &init);

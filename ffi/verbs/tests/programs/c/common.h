@@ -10,7 +10,8 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Ends the process at once if the condition does not hold, also in a child. */
+/* Ends the process (or child process) at once if the condition does not hold.
+ * */
 #define CHECK(condition)                                                                                  \
 	do {                                                                                              \
 		if (!(condition)) {                                                                       \
@@ -19,7 +20,7 @@
 		}                                                                                         \
 	} while (0)
 
-/* Opens the device: there is one. */
+/* Opens the only device. */
 static inline struct ibv_context *open_device(void)
 {
 	int count;
@@ -31,7 +32,8 @@ static inline struct ibv_context *open_device(void)
 	return context;
 }
 
-/* What a queue pair is made with, whose queues have `depth` requests. `srq` is NULL or what it receives from. */
+/* The attributes of a queue pair whose queues have `depth` requests. `srq` is NULL or its shared receive
+ * queue. */
 static inline struct ibv_qp_init_attr qp_init(struct ibv_cq *cq, struct ibv_srq *srq, uint32_t depth)
 {
 	return (struct ibv_qp_init_attr){
@@ -43,7 +45,7 @@ static inline struct ibv_qp_init_attr qp_init(struct ibv_cq *cq, struct ibv_srq 
 	};
 }
 
-/* Brings a queue pair to INIT, with all rights. */
+/* Moves a queue pair to INIT, with all rights. */
 static inline void init_qp(struct ibv_qp *qp)
 {
 	struct ibv_qp_attr attr = {
@@ -82,7 +84,7 @@ static inline struct ibv_wc next_of(struct ibv_cq *cq)
 	return wc;
 }
 
-/* Nothing completes, however often the queue is polled. */
+/* Checks that nothing completes, however often the queue is polled. */
 static inline void nothing_in(struct ibv_cq *cq)
 {
 	struct ibv_wc wc;
@@ -90,8 +92,8 @@ static inline void nothing_in(struct ibv_cq *cq)
 		CHECK(!ibv_poll_cq(cq, 1, &wc));
 }
 
-/* Begins to connect a queue pair to the one at `gid` with the number `peer`. A message that finds no receive here is
- * tried again after the time with the code `min_rnr_timer`. */
+/* Starts to connect a queue pair to queue pair `peer` at `gid`. A message without a receive here is retried
+ * after the time with the code `min_rnr_timer`. */
 static inline void to_rtr_of(struct ibv_qp *qp, union ibv_gid gid, uint32_t peer, uint8_t min_rnr_timer)
 {
 	struct ibv_qp_attr attr = {
@@ -107,7 +109,7 @@ static inline void to_rtr_of(struct ibv_qp *qp, union ibv_gid gid, uint32_t peer
 				     IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
 }
 
-/* The same with a queue pair of this process. */
+/* As to_rtr_of, with a queue pair of this process. */
 static inline void to_rtr(struct ibv_qp *qp, uint32_t peer, uint8_t min_rnr_timer)
 {
 	union ibv_gid gid;
@@ -115,7 +117,8 @@ static inline void to_rtr(struct ibv_qp *qp, uint32_t peer, uint8_t min_rnr_time
 	to_rtr_of(qp, gid, peer, min_rnr_timer);
 }
 
-/* From RTR to RTS. A message of ours that finds no receive is tried again `rnr_retry` times. */
+/* From RTR to RTS. A message of ours without a receive at the peer is retried `rnr_retry`
+ * times. */
 static inline void to_rts(struct ibv_qp *qp, uint8_t timeout, uint8_t rnr_retry)
 {
 	struct ibv_qp_attr attr = {
@@ -130,7 +133,7 @@ static inline void to_rts(struct ibv_qp *qp, uint8_t timeout, uint8_t rnr_retry)
 				     IBV_QP_MAX_QP_RD_ATOMIC));
 }
 
-/* Connects a queue pair to the one of this process with the number `peer`, and brings it to RTS. */
+/* Connects a queue pair to queue pair `peer` of this process, and moves it to RTS. */
 static inline void connect_qp(struct ibv_qp *qp, uint32_t peer)
 {
 	to_rtr(qp, peer, 12);

@@ -1,6 +1,6 @@
 /*
  * The sizes of queues: send and receive queues of different depths, on completion queues of their own, and
- * completion queues that are resized. One request more is refused, one completion more is an overflow.
+ * completion queues that are resized. One more request is refused, one more completion is an overflow.
  */
 #include <poll.h>
 
@@ -40,7 +40,7 @@ static struct ibv_cq *make_cq(int entries)
 	return cq;
 }
 
-/* An entry of a queue is used until its completion is polled, of the one queue as of the other one. */
+/* An entry of a send or receive queue is in use until its completion is polled. */
 static void two_depths(void)
 {
 	struct ibv_cq *sends = make_cq(SENDS), *recvs = make_cq(RECVS);
@@ -50,7 +50,7 @@ static void two_depths(void)
 	struct ibv_qp *qp = ibv_create_qp(pd, &init);
 	CHECK(qp && init.cap.max_send_wr == SENDS && init.cap.max_recv_wr == RECVS);
 	init_qp(qp);
-	/* The peer is this queue pair's later neighbour, which never comes. */
+	/* The peer is a queue pair that is never connected. */
 	struct ibv_qp *never = make_qp(pd, sends, 1);
 	to_rtr(qp, never->qp_num, 12);
 	to_rts(qp, 0, 7);
@@ -62,7 +62,8 @@ static void two_depths(void)
 	CHECK(post_send(qp, 99) == ENOMEM && post_recv(qp, 99) == ENOMEM);
 	to_error(qp);
 	CHECK(post_send(qp, 99) == ENOMEM && post_recv(qp, 99) == ENOMEM);
-	/* In ERR each is flushed at once, and its entry is free when that is polled. */
+	/* In ERR each request is flushed at once, and its entry is free when the
+	 * completion is polled. */
 	for (uint64_t round = 0; round < 20; round++) {
 		for (int at = 0; at < RECVS; at++) {
 			CHECK(next_of(recvs).wr_id == round * RECVS + at);
@@ -100,7 +101,8 @@ static void resized(void)
 	to_error(qp);
 	for (int at = 0; at < 5; at++)
 		CHECK(!post_recv(qp, at));
-	/* No room for those that wait; no room at all; more than there may be. */
+	/* Sizes with too little room for waiting completions, with no room at all,
+	 * and beyond the maximum. */
 	struct ibv_device_attr device;
 	CHECK(!ibv_query_device(context, &device));
 	const int wrong[] = { 4, 1, 0, -1, device.max_cqe + 1 };
@@ -108,7 +110,7 @@ static void resized(void)
 		CHECK(ibv_resize_cq(cq, wrong[at]) == EINVAL && cq->cqe == 8);
 	CHECK(!ibv_create_cq(context, 0, NULL, NULL, 0) && errno == EINVAL);
 	CHECK(!ibv_create_cq(context, device.max_cqe + 1, NULL, NULL, 0) && errno == EINVAL);
-	/* The largest one; and the vector, of which there is one. */
+	/* The largest size; and the only completion vector. */
 	CHECK(!ibv_destroy_cq(make_cq(device.max_cqe)) && context->num_comp_vectors == 1);
 	for (int vector = -1; vector < 2; vector += 2)
 		CHECK(!ibv_create_cq(context, 1, NULL, NULL, vector) && errno == EINVAL);
@@ -122,7 +124,7 @@ static void resized(void)
 	for (int at = 1; at < 8; at++)
 		CHECK(next_of(cq).wr_id == (uint64_t)at);
 	nothing_in(cq);
-	/* To the smallest, and one too many. */
+	/* The smallest size, and one completion too many. */
 	CHECK(!ibv_resize_cq(cq, 1));
 	CHECK(!post_recv(qp, 8) && !overflows());
 	CHECK(!post_recv(qp, 9) && overflows());
@@ -131,7 +133,7 @@ static void resized(void)
 	CHECK(!ibv_destroy_qp(qp) && !ibv_destroy_cq(cq));
 }
 
-/* A poll takes as many as it asks for, if there are so many, and all that there are otherwise. */
+/* A poll takes the requested number of completions, or all if there are fewer. */
 static void polls_of_many(void)
 {
 	enum { COUNT = 50 };

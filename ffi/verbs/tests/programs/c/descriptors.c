@@ -1,6 +1,6 @@
 /*
- * Running out of descriptors: each call says EMFILE, nothing is told as the peer's refusal, and all goes on when
- * there are some again. A connection takes none.
+ * Running out of descriptors: each call fails with EMFILE, no event reports a refusal by the peer, and everything
+ * works again when there are descriptors. A connection takes none.
  */
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -55,7 +55,7 @@ static void add_qp(struct rdma_cm_id *id)
 	CHECK(!rdma_create_qp(id, NULL, &init));
 }
 
-/* The next event, whose identifier is stored. Requests are accepted on the way. */
+/* Takes the next event, and stores its identifier. Accepts requests meanwhile. */
 static enum rdma_cm_event_type next(struct rdma_cm_id **id)
 {
 	for (;;) {
@@ -75,7 +75,7 @@ static enum rdma_cm_event_type next(struct rdma_cm_id **id)
 	}
 }
 
-/* An identifier that knows its way. */
+/* An identifier with a resolved address and route. */
 static struct rdma_cm_id *resolved(int is_bound)
 {
 	struct rdma_cm_id *id, *other;
@@ -95,7 +95,7 @@ static int connect_to_peer(struct rdma_cm_id *id)
 	return rdma_connect(id, &param);
 }
 
-/* Both ends of a connection tell that it is there. */
+/* Waits until both ends report the connection. */
 static void establish(struct rdma_cm_id *id)
 {
 	struct rdma_cm_id *ends[2];
@@ -125,7 +125,7 @@ int main(void)
 	struct rlimit limit = { .rlim_cur = LIMIT, .rlim_max = LIMIT };
 	CHECK(!setrlimit(RLIMIT_NOFILE, &limit));
 
-	/* The start, which is tried again. */
+	/* The start fails, and is tried again later. */
 	exhaust();
 	int count;
 	struct ibv_device **list = ibv_get_device_list(&count);
@@ -157,7 +157,7 @@ int main(void)
 	is_refused(rdma_listen(binds, 0));
 	is_refused(rdma_resolve_addr(fresh, NULL, (struct sockaddr *)&there, 2000));
 	is_refused(rdma_bind_addr(fresh, (struct sockaddr *)&here));
-	/* Whether another address is one of this host cannot be found out. */
+	/* It cannot be determined whether another address belongs to this host. */
 	here.sin_addr.s_addr = htonl(0xc0000201);
 	is_refused(rdma_bind_addr(fresh, (struct sockaddr *)&here));
 	is_refused(rdma_resolve_addr(fresh, NULL, (struct sockaddr *)&here, 2000));
@@ -166,7 +166,7 @@ int main(void)
 	CHECK(!ibv_create_comp_channel(context) && errno == EMFILE);
 	struct rdma_cm_id *sync;
 	is_refused(rdma_create_id(NULL, &sync, NULL, RDMA_PS_TCP));
-	/* And no event says that somebody else has refused it. */
+	/* No event reports that a peer has refused the connection. */
 	struct pollfd fd = { .fd = channel->fd, .events = POLLIN };
 	CHECK(poll(&fd, 1, 300) == 0);
 

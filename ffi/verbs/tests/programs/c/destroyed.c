@@ -1,6 +1,6 @@
 /*
- * Identifiers and channels that are destroyed: perftest goes on with them after its peer has refused it. Each
- * call with one is refused.
+ * Destroyed identifiers and channels, which perftest uses after its peer has refused the connection. Each call with
+ * one is refused.
  */
 #include <netinet/in.h>
 #include <rdma/rdma_verbs.h>
@@ -44,7 +44,7 @@ int main(void)
 	CHECK(!rdma_create_id(channel, &id, NULL, RDMA_PS_TCP));
 	CHECK(!rdma_destroy_id(id));
 	refused(id);
-	/* Addresses that were never those of an identifier, and of no struct at all. */
+	/* Addresses that were never those of an identifier or any struct. */
 	refused((struct rdma_cm_id *)0x1234567);
 	refused(NULL);
 	rdma_destroy_event_channel(channel);

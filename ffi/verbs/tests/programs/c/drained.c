@@ -1,6 +1,6 @@
 /*
- * The state SQD: requests that have begun go on, no other one starts, an event tells when none is under way, and in RTS
- * all goes on.
+ * The state SQD: requests that have begun continue, no other request starts, an event reports when none is in
+ * progress, and in RTS everything continues.
  */
 #include <poll.h>
 #include <string.h>
@@ -68,7 +68,7 @@ static void drained(struct ibv_qp *qp)
 	struct ibv_async_event event;
 	struct ibv_wc wc;
 	time_t limit = time(NULL) + 30;
-	/* The engine is polled, too. */
+	/* Polls the engine, too. */
 	while (!has_event())
 		CHECK(time(NULL) < limit && !ibv_poll_cq(cq, 0, &wc));
 	CHECK(!ibv_get_async_event(context, &event));
@@ -88,7 +88,7 @@ static void run(int is_alone)
 	post(qp, 1, IBV_WR_RDMA_WRITE, 8);
 	expect(1, 1, IBV_WC_SUCCESS);
 
-	/* Nothing is under way. */
+	/* No request is in progress. */
 	CHECK(!to(qp, IBV_QPS_SQD, 1) && state_of(qp) == IBV_QPS_SQD);
 	drained(qp);
 	for (int i = 0; i < 3; i++)
@@ -102,7 +102,7 @@ static void run(int is_alone)
 	expect(2, 3, IBV_WC_SUCCESS);
 	CHECK(!has_event());
 
-	/* No event without the flag, or the bit of the mask. */
+	/* No event without the flag, or without the bit of the mask. */
 	for (int notifies = -1; notifies < 1; notifies++) {
 		CHECK(!to(qp, IBV_QPS_SQD, notifies));
 		post(qp, 5, IBV_WR_RDMA_WRITE, 8);
@@ -112,7 +112,8 @@ static void run(int is_alone)
 		CHECK(!has_event());
 	}
 
-	/* What has begun ends, before the event; what has not waits, in any mixture. */
+	/* Requests that have begun end before the event; all others wait, in any
+	 * mixture. */
 	for (int round = 0; round < 20; round++) {
 		int count = 8, done = 0;
 		for (int i = 0; i < count; i++)
@@ -132,7 +133,8 @@ static void run(int is_alone)
 		}
 		CHECK(!ibv_get_async_event(context, &event) && event.event_type == IBV_EVENT_SQ_DRAINED);
 		ibv_ack_async_event(&event);
-		/* Those that are complete are there with the event, and no other comes. */
+		/* At the event, all completions are in the queue, and no more follow.
+		 * */
 		while (ibv_poll_cq(cq, 1, &wc))
 			CHECK(wc.wr_id == 10u + done++);
 		CHECK(done <= count);
@@ -143,7 +145,7 @@ static void run(int is_alone)
 		CHECK(!has_event());
 	}
 
-	/* A queue that is held is flushed by an error. */
+	/* A held send queue is flushed by an error. */
 	CHECK(!to(qp, IBV_QPS_SQD, 0));
 	post(qp, 30, IBV_WR_RDMA_WRITE, 8);
 	post(qp, 31, IBV_WR_RDMA_READ, 8);
@@ -156,7 +158,7 @@ static void run(int is_alone)
 	CHECK(is_alone || !ibv_destroy_qp(peer));
 }
 
-/* Without its peer, a queue pair is drained at once, whatever waits. */
+/* Without a peer, a queue pair is drained at once, whatever waits. */
 static void without_peer(void)
 {
 	struct ibv_qp *qp = make_qp(pd, cq, DEPTH);

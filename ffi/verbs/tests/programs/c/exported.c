@@ -1,6 +1,6 @@
 /*
- * Functions that rdma-core's headers replace by inline ones: programs of other languages call the exported
- * ones, which fill the structs of older versions.
+ * Functions that rdma-core's headers replace by inline functions. Programs in other languages call the exported
+ * functions, which fill the structs of older versions.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

@@ -1,6 +1,6 @@
 /*
- * A device whose wire has one peer, which does not come while this runs. Nothing has failed: the port is
- * active, as programs ask before they listen, and no event says otherwise.
+ * A device whose wire has one peer, which does not connect while this runs. Nothing has failed: the port is active
+ * (programs check this before they listen), and no event says otherwise.
  */
 #include <poll.h>
 #include <unistd.h>

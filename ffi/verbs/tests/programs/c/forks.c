@@ -1,6 +1,6 @@
 /*
- * A program that forks before it uses the library, so that both processes use it; and after that: the child
- * gets EIO from each call, and the parent goes on.
+ * A program that forks before it uses the library, so that both processes can use it. After a later fork, the child
+ * gets EIO from each call, and the parent continues.
  */
 #include <rdma/rdma_cma.h>
 #include <sys/wait.h>
@@ -36,7 +36,7 @@ static void close_all(struct opened *all)
 	CHECK(!ibv_dealloc_pd(all->pd) && !ibv_close_device(all->context));
 }
 
-/* What a child has of its parent. */
+/* Uses the parent's objects in a child. */
 static void refused(struct opened *all)
 {
 	struct ibv_sge sge = { (uintptr_t)memory, 8, all->mr->lkey };

@@ -1,6 +1,6 @@
 /*
- * Objects that others use: none of them is destroyed (EBUSY), however often a program tries, and they go on as before.
- * Behind the last user they go.
+ * Objects that other objects use cannot be destroyed (EBUSY), however often a program tries, and keep working. After
+ * their last user is gone they can be destroyed.
  */
 #include "common.h"
 
@@ -44,17 +44,17 @@ int main(void)
 	CHECK(!ibv_get_cq_event(channel, &told, &user) && told == cqs[1]);
 	ibv_ack_cq_events(told, 1);
 	CHECK(!ibv_destroy_qp(qp));
-	/* Of each in turn, the last user. */
+	/* Destroys each object after its last user. */
 	CHECK(!ibv_destroy_cq(cqs[0]) && ibv_destroy_comp_channel(channel) == EBUSY);
 	CHECK(!ibv_destroy_cq(cqs[1]) && !ibv_destroy_comp_channel(channel));
 	CHECK(ibv_dealloc_pd(pd) == EBUSY && !ibv_destroy_srq(srq) && ibv_dealloc_pd(pd) == EBUSY);
 	CHECK(!ibv_dealloc_pd(parent) && !ibv_dealloc_td(td));
-	/* Each kind of object keeps its domain. */
+	/* Each kind of object keeps its domain in use. */
 	struct ibv_mr *mr = ibv_reg_mr(pd, memory, sizeof(memory), IBV_ACCESS_LOCAL_WRITE);
 	CHECK(mr && ibv_dealloc_pd(pd) == EBUSY && !ibv_dereg_mr(mr));
 	struct ibv_mw *mw = ibv_alloc_mw(pd, IBV_MW_TYPE_1);
 	CHECK(mw && ibv_dealloc_pd(pd) == EBUSY && !ibv_dealloc_mw(mw));
-	/* A region that moves takes the hold along. */
+	/* A region that moves to another domain keeps that one in use instead. */
 	struct ibv_pd *other = ibv_alloc_pd(context);
 	CHECK(other && (mr = ibv_reg_mr(pd, memory, sizeof(memory), IBV_ACCESS_LOCAL_WRITE)));
 	CHECK(!ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_PD, other, NULL, 0, 0) && mr->pd == other);

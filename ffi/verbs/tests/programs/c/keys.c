@@ -1,6 +1,6 @@
 /*
- * Regions and windows by their keys: where their addresses begin, what a key reaches after it was changed, and what is
- * refused while a window is bound.
+ * Regions and windows by their keys: where their addresses begin, which memory a key refers to after a change, and
+ * which calls are refused while a window is bound.
  */
 #include <string.h>
 #include <time.h>
@@ -40,7 +40,7 @@ static enum ibv_wc_status status_of(uint64_t wr_id)
 	return wc.status;
 }
 
-/* A Write of eight bytes, whose first one is `value`, from the place of a local address to a remote one. */
+/* A Write of eight bytes, the first of which is `value`, from a local to a remote address. */
 static enum ibv_wc_status write_to(uint64_t from, uint32_t lkey, uint64_t to, uint32_t rkey)
 {
 	struct ibv_sge sge = { from, 8, lkey };
@@ -68,7 +68,7 @@ static void bases(void)
 	CHECK(!ibv_dereg_mr(iova) && !ibv_dereg_mr(zero));
 }
 
-/* A region that is registered anew: its keys lead to the new memory, rights and domain. */
+/* ibv_rereg_mr: the keys refer to the new memory, rights and domain. */
 static void changed(void)
 {
 	struct ibv_pd *other = ibv_alloc_pd(context);
@@ -100,7 +100,7 @@ static struct ibv_mw_bind_info part(size_t at, uint64_t length)
 	return (struct ibv_mw_bind_info){ mr, (uintptr_t)memory + at, length, IBV_ACCESS_REMOTE_WRITE };
 }
 
-/* Windows: what cannot be bound how, and what a bound one forbids. */
+/* Windows: which binds are refused, and what a bound window forbids. */
 static void windows(void)
 {
 	struct ibv_mw *first = ibv_alloc_mw(pd, IBV_MW_TYPE_1), *second = ibv_alloc_mw(pd, IBV_MW_TYPE_2);
@@ -108,7 +108,7 @@ static void windows(void)
 	errno = 0;
 	CHECK(!ibv_alloc_mw(pd, 3) && errno == EINVAL);
 	connected();
-	/* A type has one way to be bound. */
+	/* Each type has only one way to be bound. */
 	struct ibv_send_wr *bad = NULL, wr = { .wr_id = 2, .opcode = IBV_WR_BIND_MW, .send_flags = IBV_SEND_SIGNALED };
 	uint32_t key = first->rkey;
 	wr.bind_mw.mw = first;
@@ -125,7 +125,7 @@ static void windows(void)
 	wr.bind_mw.rkey = ibv_inc_rkey(second->rkey);
 	wr.bind_mw.bind_info.mr = NULL;
 	CHECK(ibv_post_send(far, &wr, &bad) == EINVAL && bad == &wr);
-	/* One of type 1 gets a new key, which reaches its bytes. */
+	/* A type 1 window gets a new key, which gives access to its bytes. */
 	bind.bind_info.mr = mr;
 	key = first->rkey;
 	CHECK(!ibv_bind_mw(far, first, &bind) && first->rkey != key && status_of(2) == IBV_WC_SUCCESS);
@@ -133,7 +133,7 @@ static void windows(void)
 	CHECK(write_to((uintptr_t)memory, mr->lkey, (uintptr_t)memory + PAGE + 56, first->rkey) == IBV_WC_SUCCESS);
 	CHECK(memory[PAGE + 56] == 33);
 	CHECK(ibv_dereg_mr(mr) == EBUSY);
-	/* Its key goes with the next one. */
+	/* Its key becomes invalid with the next bind. */
 	key = first->rkey;
 	bind.bind_info = part(2 * PAGE, 64);
 	CHECK(!ibv_bind_mw(far, first, &bind) && status_of(2) == IBV_WC_SUCCESS);

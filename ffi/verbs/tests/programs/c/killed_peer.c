@@ -1,7 +1,7 @@
 /*
- * A peer that is killed: of the requests under way the oldest one fails with IBV_WC_RETRY_EXC_ERR, all others are
- * flushed, and the event of the connection says why it ended. Without the connection manager it is the same. Here a
- * queue pair learns of it also where a device would not, because it has posted nothing: its receives are flushed.
+ * A peer that is killed: the oldest outstanding request fails with IBV_WC_RETRY_EXC_ERR, all other requests are
+ * flushed, and the event of the connection says why it ended. The same holds without the connection manager. A queue
+ * pair that has posted no send notices it too, which it would not on a hardware device: its receives are flushed.
  *
  * `killed_peer [HOST]`: both ends are at this address.
  */
@@ -13,7 +13,7 @@
 
 enum { DEPTH = 16, PORT = 7471, SENDS = 3, RECVS = 2 };
 
-/* The requests of the end that survives; the other end has no receive for them. */
+/* Posts requests at the surviving end; the other end has no receive for them. */
 static void post_all(struct ibv_qp *qp, int sends)
 {
 	for (int i = 0; i < RECVS; i++)
@@ -89,8 +89,8 @@ static void managed(const char *host, int passive, int sends)
 	rdma_destroy_event_channel(channel);
 }
 
-/* Identifiers whose calls wait have channels of their own, which librdmacm's rsockets read: they take an event with an
- * error for none. So the event of an end has none there. */
+/* Synchronous identifiers have channels of their own, which librdmacm's rsockets read. They ignore an event
+ * with an error, so a disconnect event has status 0 there. */
 static void synchronous(const char *host, int passive)
 {
 	int ready[2];
@@ -181,7 +181,7 @@ static void by_gid(int sends)
 	CHECK(!ibv_dealloc_pd(pd) && !ibv_close_device(context));
 }
 
-/* Each in a process of its own: a child of one that uses verbs cannot. */
+/* Each runs in a child process that is forked before verbs are used. */
 int main(int argc, char **argv)
 {
 	const char *host = argc > 1 ? argv[1] : "127.0.0.1";

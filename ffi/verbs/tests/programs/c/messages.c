@@ -1,6 +1,6 @@
 /*
- * What requests say arrives: immediates with the bytes and lengths of both interfaces, invalidated keys, solicited
- * events, atomics of 64 bits, and the limit of a shared queue.
+ * The fields of requests take effect: immediates with the bytes and lengths of both interfaces, invalidated keys,
+ * solicited events, 64-bit atomics, and the limit of a shared receive queue.
  */
 #include <arpa/inet.h>
 #include <poll.h>
@@ -75,7 +75,7 @@ static void post_far_recv(uint64_t wr_id)
 	CHECK(!ibv_post_recv(far, &wr, &bad));
 }
 
-/* The far end's next completion, read field by field, is this one. */
+/* Checks the far end's next completion, field by field. */
 static void arrives(uint64_t wr_id, enum ibv_wc_opcode opcode, uint32_t length, unsigned flags, uint32_t data)
 {
 	struct ibv_poll_cq_attr attr = { 0 };
@@ -134,7 +134,8 @@ static void atomics(void)
 	struct ibv_qp_ex *qx = ibv_qp_to_qp_ex(qp);
 	struct ibv_sge sge = { (uintptr_t)at(8), 8, mr->lkey };
 	uint64_t *word = &memory[128], *old = &memory[1];
-	/* Its halves differ in every bit of both, and a sum passes from one to the other. */
+	/* The values differ in bits of both halves, and the sum carries from the low half
+	 * to the high half. */
 	const uint64_t first = 0x8000000180000001, second = 0x7ffffffe7ffffffe, more = 0x4000000080000001;
 	for (int is_ex = 0; is_ex < 2; is_ex++) {
 		for (int step = 0; step < 4; step++) {
@@ -168,7 +169,8 @@ static void atomics(void)
 	}
 }
 
-/* A Send that invalidates a key says so, and a key that was invalidated here is gone. */
+/* The completion of a Send with Invalidate reports the key, and a key that was
+ * invalidated locally is invalid. */
 static void invalidations(void)
 {
 	struct ibv_qp_ex *qx = ibv_qp_to_qp_ex(qp);
@@ -179,7 +181,7 @@ static void invalidations(void)
 		wr.bind_mw.mw = mw;
 		wr.bind_mw.rkey = ibv_inc_rkey(mw->rkey);
 		wr.bind_mw.bind_info = (struct ibv_mw_bind_info){ mr, (uintptr_t)at(1024), 64, IBV_ACCESS_REMOTE_WRITE };
-		/* At the far end: there the key is used. */
+		/* At the far end, where the key is used. */
 		CHECK(!ibv_post_send(far, &wr, &bad));
 		struct ibv_poll_cq_attr attr = { 0 };
 		time_t limit = time(NULL) + 30;
@@ -208,7 +210,8 @@ static void invalidations(void)
 			CHECK(time(NULL) < limit);
 		CHECK(far_cq->status == IBV_WC_SUCCESS);
 		ibv_end_poll(far_cq);
-		/* One that another queue pair has bound cannot be invalidated here; the far end can. */
+		/* A window that another queue pair has bound cannot be invalidated here, but the
+		 * far end can invalidate it. */
 		struct ibv_send_wr local = { .wr_id = 3, .opcode = IBV_WR_LOCAL_INV, .send_flags = IBV_SEND_SIGNALED };
 		local.invalidate_rkey = mw->rkey;
 		CHECK(!ibv_post_send(far, &local, &bad));
@@ -220,7 +223,7 @@ static void invalidations(void)
 	}
 }
 
-/* A queue that is armed for solicited completions alone tells of those. */
+/* A queue that is armed for solicited completions reports only those. */
 static void solicited(void)
 {
 	struct ibv_pd *own = ibv_alloc_pd(context);
@@ -247,7 +250,7 @@ static void solicited(void)
 	CHECK(!ibv_destroy_qp(to) && !ibv_destroy_qp(from) && !ibv_destroy_cq(armed) && !ibv_dealloc_pd(own));
 }
 
-/* Requests that are not signaled complete in silence, unless the queue pair says otherwise. */
+/* Unsignaled requests make no completion, unless the queue pair has sq_sig_all. */
 static void signals(void)
 {
 	for (int sig_all = 0; sig_all < 2; sig_all++) {
@@ -270,7 +273,7 @@ static void signals(void)
 	}
 }
 
-/* A queue pair may do what its own rights say, and a read field by field tells of an error. */
+/* A queue pair's own access flags apply, and the extended poll interface reports an error. */
 static void rights(void)
 {
 	make_pair(0);
@@ -291,7 +294,7 @@ static void rights(void)
 	destroy_pair();
 }
 
-/* The limit of a shared queue: what a query tells, the event, and what cannot be changed. */
+/* The limit of a shared receive queue: the query, the event, and refused changes. */
 static void shared_limit(void)
 {
 	struct ibv_srq_init_attr of_srq = { .attr = { .max_wr = 4, .max_sge = 1 } };
@@ -304,7 +307,7 @@ static void shared_limit(void)
 	CHECK(!ibv_modify_srq(srq, &attr, IBV_SRQ_LIMIT));
 	memset(&attr, 0xee, sizeof(attr));
 	CHECK(!ibv_query_srq(srq, &attr) && attr.srq_limit == 2 && attr.max_wr == 4 && attr.max_sge == 8);
-	/* A size alone leaves the limit. */
+	/* Changing only the size keeps the limit. */
 	attr.srq_limit = 1;
 	attr.max_wr = 4;
 	CHECK(!ibv_modify_srq(srq, &attr, IBV_SRQ_MAX_WR) && !ibv_query_srq(srq, &attr) && attr.srq_limit == 2);

@@ -1,7 +1,7 @@
 /*
- * Identifiers that move to another channel: their events move along, and those of others stay. The new identifier
- * of a request that waits moves with the listener. The call waits for events that were read. And identifiers that
- * are destroyed: events and connections go with them.
+ * Identifiers that migrate to another channel: their events move along, and events of other identifiers stay. The new
+ * identifier of a waiting request moves with the listener. The call waits for events that were read. Also: events and
+ * connections end with a destroyed identifier.
  */
 #include <netinet/in.h>
 #include <poll.h>
@@ -66,7 +66,7 @@ static void events_move(void)
 	CHECK(!rdma_migrate_id(moves, to) && moves->channel == to);
 	rdma_ack_cm_event(next(to, RDMA_CM_EVENT_ADDR_RESOLVED, there));
 	rdma_ack_cm_event(next(to, RDMA_CM_EVENT_ADDR_RESOLVED, moves));
-	/* To the channel where it is: nothing happens. */
+	/* To its present channel: nothing happens. */
 	resolve(there);
 	CHECK(!rdma_migrate_id(moves, to));
 	rdma_ack_cm_event(next(to, RDMA_CM_EVENT_ROUTE_RESOLVED, moves));
@@ -75,10 +75,10 @@ static void events_move(void)
 	rdma_ack_cm_event(next(from, RDMA_CM_EVENT_ADDR_RESOLVED, first));
 	rdma_ack_cm_event(next(from, RDMA_CM_EVENT_ADDR_RESOLVED, last));
 	CHECK(!is_readable(from, 50));
-	/* Later events are there, too. */
+	/* Later events arrive there, too. */
 	CHECK(!rdma_resolve_route(moves, 1000));
 	rdma_ack_cm_event(next(to, RDMA_CM_EVENT_ROUTE_RESOLVED, moves));
-	/* And back, by a channel of its own. */
+	/* And back, through a channel of its own. */
 	resolve(first);
 	CHECK(!rdma_migrate_id(first, NULL));
 	CHECK(first->channel != from && !is_readable(from, 50) && is_readable(first->channel, 0));
@@ -150,7 +150,7 @@ static void create_qp(struct rdma_cm_id *id)
 	CHECK(!rdma_create_qp(id, NULL, &init));
 }
 
-/* The address of a listener on this host, at a port of its own. */
+/* Listens on this host at a chosen port; returns the address. */
 static struct sockaddr_in listen_at(struct rdma_cm_id *listener)
 {
 	struct sockaddr_in local = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
@@ -173,7 +173,7 @@ static struct rdma_cm_id *connect_to(struct sockaddr_in to, struct rdma_event_ch
 	return id;
 }
 
-/* Accepts the request of `client`, which waits or comes. */
+/* Accepts the request of `client`, once it arrives. */
 static struct rdma_cm_id *take(struct rdma_cm_id *listener, struct rdma_cm_id *client)
 {
 	struct rdma_conn_param param = { .responder_resources = 1, .initiator_depth = 1 };
@@ -207,7 +207,8 @@ static void requests_move_with_their_listener(void)
 	CHECK(!rdma_destroy_id(server) && !rdma_destroy_id(client));
 	CHECK(!is_readable(new, 0) && !is_readable(of_client, 0));
 
-	/* A request that nobody has read is refused with its listener, and leaves nothing. */
+	/* A request that was not read is rejected with its listener, and leaves nothing.
+	 * */
 	client = connect_to(local, of_client);
 	CHECK(is_readable(new, 60000));
 	CHECK(!rdma_destroy_id(listener) && !is_readable(new, 50));
@@ -221,7 +222,8 @@ static void requests_move_with_their_listener(void)
 	rdma_destroy_event_channel(new);
 }
 
-/* A queue pair outlives its identifier: its connection ends, what it had posted is flushed, and the peer is told. */
+/* A queue pair that outlives its identifier: its connection ends, its requests are flushed, and the peer is
+ * notified. */
 static void a_connection_ends_with_its_identifier(void)
 {
 	struct rdma_event_channel *of_client = open_channel(), *of_server = open_channel();

@@ -1,6 +1,6 @@
 /*
- * Programs that were compiled with newer headers, and what the device does not have. A queue pair whose connection is
- * refused, or reaches nobody, is in error, and its receives are flushed.
+ * Programs that were compiled with newer headers, and features that the device does not have. A queue pair whose
+ * connection is refused, or finds no listener, is in ERR, and its receives are flushed.
  */
 #include <arpa/inet.h>
 #include <net/if.h>
@@ -11,7 +11,8 @@
 
 #include "common.h"
 
-/* Structs that have more behind what the headers know: all of that is 0, and nothing behind it is touched. */
+/* Structs that are longer than the library's: the additional fields are set to 0, and nothing behind them is
+ * touched. */
 static void sizes(struct ibv_context *context)
 {
 	enum { MORE = 48, GUARD = 16 };
@@ -54,12 +55,14 @@ static void sizes(struct ibv_context *context)
 				CHECK(s.newer.bytes[i] == 0xee);
 		}
 	}
-	/* An entry names an interface of the system: programs look up its name. */
+	/* A GID entry names an interface of the system: programs look up its name.
+	 * */
 	struct ibv_gid_entry entry;
 	char name[IF_NAMESIZE];
 	CHECK(!ibv_query_gid_ex(context, 1, 0, &entry, 0) && if_indextoname(entry.ndev_ifindex, name));
 	CHECK(!strcmp(name, "lo"));
-	/* There is one port with one GID and one key, and no flag. */
+	/* There is one port with one GID and one partition key, and no flag is
+	 * known. */
 	CHECK(_ibv_query_gid_ex(context, 1, 1, &entry, 0, sizeof(entry)) == ENODATA);
 	CHECK(_ibv_query_gid_ex(context, 2, 0, &entry, 0, sizeof(entry)) == EINVAL);
 	CHECK(_ibv_query_gid_ex(context, 1, 0, &entry, 1, sizeof(entry)) == EINVAL);
@@ -74,12 +77,12 @@ static void sizes(struct ibv_context *context)
 	struct ibv_port_attr port;
 	CHECK(!ibv_query_port(context, 1, &port) && port.lid && ibv_query_port(context, 0, &port) == EINVAL);
 	CHECK(calls->query_device_ex(context, NULL, &s.newer.device, sizeof(struct ibv_device_attr) - 1) == EINVAL);
-	/* What a newer program asks for, and this library does not know. */
+	/* Requests of newer programs that this library does not know. */
 	struct ibv_query_device_ex_input input = { .comp_mask = 1 };
 	CHECK(calls->query_device_ex(context, &input, &s.newer.device, sizeof(s.newer.device)) == EINVAL);
 }
 
-/* Masks with bits that are not known are refused, and not overlooked. */
+/* Masks with unknown bits are refused, not ignored. */
 static void masks(struct ibv_context *context, struct ibv_pd *pd, struct ibv_cq *cq)
 {
 	struct ibv_qp_init_attr_ex qp = { .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC, .pd = pd };
@@ -96,16 +99,16 @@ static void masks(struct ibv_context *context, struct ibv_pd *pd, struct ibv_cq 
 	CHECK(!ibv_create_cq_ex(context, &cq_ex) && errno == EOPNOTSUPP);
 	cq_ex = (struct ibv_cq_init_attr_ex){ .cqe = 1, .wc_flags = 1ull << 40 };
 	CHECK(!ibv_create_cq_ex(context, &cq_ex) && errno == EOPNOTSUPP);
-	/* Without its bit of the mask, a field is not looked at. */
+	/* A field is ignored without its bit in the mask. */
 	cq_ex = (struct ibv_cq_init_attr_ex){ .cqe = 1, .flags = 1 << 20, .parent_domain = (void *)1 };
 	struct ibv_cq_ex *plain = ibv_create_cq_ex(context, &cq_ex);
 	CHECK(plain && !ibv_destroy_cq(ibv_cq_ex_to_cq(plain)));
-	/* No options for an ends' agreement. */
+	/* ECE options are not supported. */
 	struct ibv_qp *made = make_qp(pd, cq, 1);
 	struct ibv_ece ece = { .vendor_id = 7 };
 	CHECK(ibv_query_ece(made, &ece) == EOPNOTSUPP && ibv_set_ece(made, &ece) == EOPNOTSUPP);
 	CHECK(ece.vendor_id == 7);
-	/* A queue pair that was made without the calls of the extended interface has none of them. */
+	/* A queue pair that was made without the extended interface does not offer its calls. */
 	CHECK(!ibv_qp_to_qp_ex(made) && !ibv_destroy_qp(made));
 }
 
@@ -123,7 +126,7 @@ static struct rdma_cm_id *take(enum rdma_cm_event_type kind)
 	return id;
 }
 
-/* A connection that a listener rejects, or for which there is none. */
+/* A connection that a listener rejects, or for which there is no listener. */
 static void refused(int has_listener)
 {
 	struct rdma_cm_id *listener = NULL, *client;
@@ -159,7 +162,7 @@ static void refused(int has_listener)
 	}
 	take(RDMA_CM_EVENT_REJECTED);
 	CHECK(client->qp->state == IBV_QPS_ERR && state_of(client->qp) == IBV_QPS_ERR);
-	/* One that is posted late is flushed, too. */
+	/* A receive that is posted later is flushed, too. */
 	CHECK(!ibv_post_recv(client->qp, &wr, &bad));
 	struct ibv_wc wc;
 	for (uint64_t id = 1; id <= 3; id++) {

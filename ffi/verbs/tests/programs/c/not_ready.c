@@ -1,6 +1,6 @@
 /*
- * Messages that find no receive: their requests complete when a receive took them. With a limited rnr_retry they
- * fail in time, with queue pairs that the program connects itself and with the connection manager.
+ * Messages without a posted receive: their requests complete when a receive takes them. With a limited rnr_retry they
+ * fail in time, both with out-of-band connections and with the connection manager.
  */
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -74,7 +74,8 @@ static void post_send(struct ibv_qp *qp, uint64_t wr_id, enum ibv_wr_opcode opco
 
 static const enum ibv_wr_opcode messages[] = { IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, IBV_WR_RDMA_WRITE_WITH_IMM };
 
-/* Two queue pairs of this process, or one that is connected to itself. */
+/* Two queue pairs of this process, or a queue pair that is connected to itself.
+ * */
 static void connected_by_program(int to_itself, uint8_t rnr_retry)
 {
 	struct ibv_cq *send_cq = ibv_create_cq(context, 2 * DEPTH, NULL, NULL, 0);
@@ -88,7 +89,7 @@ static void connected_by_program(int to_itself, uint8_t rnr_retry)
 	to_rts(from, 14, rnr_retry);
 	if (!to_itself)
 		to_rts(to, 14, rnr_retry);
-	/* With a receive, whatever the number of tries is. */
+	/* With a receive, for any number of retries. */
 	post_recv(to, 1);
 	post_send(from, 1, IBV_WR_SEND);
 	completion(recv_cq);
@@ -160,8 +161,8 @@ static void *serve(void *of)
 }
 
 /*
- * The number of tries is that of the other end: the client says that the server has one, of 655 ms. With 0 there is no
- * limit: programs leave the field out, and send before the other end has posted a receive.
+ * The number of retries is set by the other end: the client allows the server one retry, of 655 ms. 0 means no limit:
+ * programs leave the field at 0, and send before the other end has posted a receive.
  */
 static void connected_by_manager(uint8_t rnr_retry)
 {
@@ -221,7 +222,7 @@ static void connected_by_manager(uint8_t rnr_retry)
 	}
 	CHECK(!rdma_destroy_id(client.id));
 	rdma_destroy_event_channel(client.channel);
-	/* The event of the end may not be taken. */
+	/* The disconnect event need not be taken. */
 	CHECK(!rdma_destroy_id(server.id) && !rdma_destroy_id(listener));
 	rdma_destroy_event_channel(server.channel);
 }

@@ -1,9 +1,9 @@
 /*
- * What programs are told of peers that behave oddly, row by row as in the table of `src/rdmacm/dispatch.rs`.
+ * The events that programs get for peers that behave oddly, row by row as in the table of `src/rdmacm/dispatch.rs`.
  *
- * `odd_peers raw HOST PORT` is the peer: it speaks MPA on sockets of the kernel, and does what the other program says
- * by the number of a row, which comes on a socket of its own. `odd_peers events OWN HOST PORT` uses the library at the
- * address OWN, and checks the events. One listener serves all rows: no peer may end it.
+ * `odd_peers raw HOST PORT` is the peer: it speaks MPA on kernel sockets, and plays the rows whose numbers the other
+ * program sends on a separate socket. `odd_peers events OWN HOST PORT` uses the library at the address OWN, and
+ * checks the events. One listener serves all rows: no peer may end it.
  */
 #include <fcntl.h>
 #include <netinet/tcp.h>
@@ -22,7 +22,7 @@ static const uint8_t request_without_rtr[] = "MPA ID Req Frame\x50\x02\0\x04\0\x
 static const uint8_t reply[] = "MPA ID Rep Frame\x50\x02\0\x04\x80\x01\x80\x01";
 static const uint8_t reply_rejected[] = "MPA ID Rep Frame\x70\x02\0\x08\x80\x01\x80\x01why?";
 static const uint8_t reply_wrong[] = "MPA ID Req Frame\x50\x02\0\x04\x80\x01\x80\x01";
-/* It chooses no RTR of those that it was offered. */
+/* A Reply that chooses none of the offered RTR types. */
 static const uint8_t reply_without_rtr[] = "MPA ID Rep Frame\x50\x02\0\x04\0\x01\0\x01";
 
 static uint32_t crc32c(const uint8_t *bytes, size_t count)
@@ -61,7 +61,7 @@ static void read_whole(int fd, void *to, size_t count)
 	}
 }
 
-/* Reads a startup frame, whatever it says. */
+/* Reads a startup frame, and ignores its contents. */
 static void read_frame(int fd)
 {
 	uint8_t head[20], rest[512];
@@ -162,7 +162,8 @@ static void play_passive(int row, const char *host, int control)
 		wait_for_end(fd);
 		break;
 	case RESET_BEFORE_ACCEPT:
-		/* The end of a second connection shows that the reset of the first one has come. */
+		/* The end of a second connection shows that the reset of the first one has
+		 * arrived. */
 		CHECK(write(fd, request, 24) == 24);
 		reset(fd);
 		fd = connect_to(host, LISTENER);
@@ -268,7 +269,7 @@ static void play_active(int row, int listener, int control)
 	close(fd);
 }
 
-/* Plays the rows whose numbers come, and says when each is done. */
+/* Plays the rows whose numbers arrive, and reports when each is done. */
 static void raw(const char *host, uint16_t port)
 {
 	int listener = listen_on(port), control = accept(listener, NULL, NULL);
@@ -460,7 +461,7 @@ int main(int argc, char **argv)
 	}
 	CHECK(argc == 5 && (channel = rdma_create_event_channel()));
 	struct rdma_cm_id *listener = listen_at(channel, argv[2], LISTENER);
-	/* A wildcard of IPv6 beside it, which no peer of this wire can reach. */
+	/* An IPv6 wildcard beside it, which no peer of this wire can reach. */
 	struct sockaddr_in6 any = { .sin6_family = AF_INET6, .sin6_port = htons(LISTENER) };
 	struct rdma_cm_id *of_ipv6;
 	int on = 1;

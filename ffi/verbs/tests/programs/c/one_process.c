@@ -1,6 +1,6 @@
 /*
- * Queue pairs of one process: two that are connected to each other, and one that is connected to itself.
- * Each moves Sends, Writes, Reads, atomics and immediates, whose bytes are checked.
+ * Queue pairs of one process: two that are connected to each other, and one that is connected to itself. Each does
+ * Sends, Writes, Reads, atomics and immediates, and the bytes are checked.
  */
 #include <arpa/inet.h>
 #include <string.h>
@@ -109,7 +109,7 @@ static void talk(struct ibv_qp *from, struct ibv_qp *to)
 	post_recv(to, half, half);
 	both(from, to, 64, 0);
 received:
-	/* The completion of a Write says that the memory has it. */
+	/* When a Write completes, the peer's memory has its bytes. */
 	post_send(from, IBV_WR_RDMA_WRITE, 0, half, half);
 	completion(from, IBV_WC_SUCCESS);
 	CHECK(!memcmp(memory, memory + half, half));
@@ -151,8 +151,8 @@ static struct ibv_wc next_of_qp(struct ibv_qp *qp)
 }
 
 /*
- * The peer's queue pair has no right to atomics, whatever the memory allows. The refused request is the one that
- * fails. RESET takes its right back, and takes away what nobody has polled.
+ * The peer's queue pair does not allow atomics, whatever the memory allows. The refused request is the one that
+ * fails. RESET removes the rights and drops unpolled completions.
  */
 static void refused(struct ibv_qp *from, struct ibv_qp *to)
 {
@@ -174,7 +174,7 @@ static void refused(struct ibv_qp *from, struct ibv_qp *to)
 	talk(from, to);
 }
 
-/* The keys of memory whose rights change stay. */
+/* Memory keeps its keys when its rights change. */
 static void changed_rights(struct ibv_qp *from)
 {
 	const int all = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
@@ -207,7 +207,7 @@ int main(void)
 	talk(b, a);
 	refused(a, b);
 	changed_rights(b);
-	/* One outlives the other, until it sends. */
+	/* One queue pair outlives the other, until it sends. */
 	post_recv(b, 0, 64);
 	CHECK(!ibv_destroy_qp(a));
 	struct ibv_wc wc;
@@ -225,7 +225,8 @@ int main(void)
 		/* And once more after RESET, with the same number. */
 		reset(self);
 	}
-	/* Receives of a queue pair that is destroyed: their numbers may be those of others by now. */
+	/* Receives of a destroyed queue pair make no completion, since their wr_id may be in use
+	 * again. */
 	connect_qp(self, self->qp_num);
 	post_recv(self, 0, 64);
 	post_recv(self, 0, 64);

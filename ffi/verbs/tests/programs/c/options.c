@@ -1,5 +1,5 @@
 /*
- * The timeout that an identifier is given is that of its queue pair, whichever came first.
+ * The timeout set for an identifier applies to its queue pair, whichever was made or set first.
  */
 #include <netinet/in.h>
 #include <rdma/rdma_cma.h>

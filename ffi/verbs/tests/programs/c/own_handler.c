@@ -1,7 +1,7 @@
 /*
- * A program with a handler of its own for SIGSEGV. It sets it before the library is used, or after the first
- * registration, and may pass on faults that it does not expect to the handler that it found. It gets its own
- * faults. Memory that it unmaps while it is registered fails a request, and no more.
+ * A program with its own SIGSEGV handler. The program sets the handler before the library is used, or after the first
+ * registration. The handler may pass unexpected faults on to the previous handler, and gets the program's own faults.
+ * Memory that the program unmaps while it is registered only fails a request.
  */
 #define _GNU_SOURCE
 #include <setjmp.h>
@@ -20,7 +20,7 @@ static volatile sig_atomic_t faults, expected;
 static void on_fault(int signal)
 {
 	(void)signal;
-	/* One that nobody expects is of the library. */
+	/* An unexpected fault belongs to the library. */
 	if (!expected)
 		_exit(3);
 	faults++;
@@ -92,7 +92,7 @@ static struct ibv_mr *make_memory(void)
 	return mr;
 }
 
-/* One request that works, then one whose memory is unmapped, at this end or at the other one. */
+/* One request that works, then one whose memory is unmapped, at this end or at the peer. */
 static void unmap_while_registered(enum ibv_wr_opcode opcode, int at_peer)
 {
 	struct ibv_qp *a = make_qp(pd, cq, 8), *b = make_qp(pd, cq, 8);
@@ -132,7 +132,7 @@ static void run(enum when when)
 	for (int at_peer = 0; at_peer < 2; at_peer++) {
 		unmap_while_registered(IBV_WR_RDMA_WRITE, at_peer);
 		fault();
-		/* Now what it finds is the handler that stands before its own. */
+		/* Now the previous handler that it finds is the library's. */
 		if (when == AGAIN)
 			set_handler_that_passes_on();
 		unmap_while_registered(IBV_WR_RDMA_READ, at_peer);
@@ -143,7 +143,7 @@ static void run(enum when when)
 	CHECK(!ibv_destroy_cq(cq) && !ibv_dealloc_pd(pd) && !ibv_close_device(context));
 	if (when < AFTER_AND_PASSES_ON)
 		return;
-	/* Nobody else wants this one: it ends the process. */
+	/* No handler takes this fault: it ends the process. */
 	*(volatile char *)8 = 1;
 	_exit(5);
 }

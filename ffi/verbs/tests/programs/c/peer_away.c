@@ -1,6 +1,6 @@
 /*
- * Queue pairs whose peer is not there. A request fails after the tries that the program allows, also while the
- * program sleeps; without a timeout it waits. A peer that comes in time is reached. One that is in ERR is not.
+ * Queue pairs whose peer is missing. A request fails after the number of retries that the program allows, even while
+ * the program sleeps; without a timeout it waits. A peer that connects in time is reached. A peer in ERR is not.
  */
 #include <string.h>
 #include <time.h>
@@ -55,7 +55,7 @@ static void post_recv(struct ibv_qp *qp, uint64_t wr_id)
 	CHECK(!ibv_post_recv(qp, &wr, &bad));
 }
 
-/* Nothing arrives here: the end with the larger number waits, and its peer does not connect. */
+/* The end with the larger number waits, and its peer does not connect. */
 static void nobody_connects(void)
 {
 	struct ibv_qp *away = make_qp(pd, cq, 8), *near = make_qp(pd, cq, 8);
@@ -73,7 +73,7 @@ static void reset(struct ibv_qp *qp)
 	init_qp(qp);
 }
 
-/* Connects `qp` to `peer`, for which it waits as long as it takes, and writes. */
+/* Connects `qp` to `peer`, waits for it without a limit, and writes. */
 static void write_to(struct ibv_qp *qp, struct ibv_qp *peer)
 {
 	to_rtr(qp, peer->qp_num, 12);
@@ -82,8 +82,8 @@ static void write_to(struct ibv_qp *qp, struct ibv_qp *peer)
 }
 
 /*
- * The end with the larger number waits for its own peer, not for any: a third queue pair that connects to it is not taken
- * for that. And what an earlier life of either end has begun is gone with it.
+ * The end with the larger number waits for its own peer only: a third queue pair that connects to it is not accepted.
+ * And a connection attempt ends with the reset of either end.
  */
 static void who_is_waited_for(void)
 {
@@ -99,7 +99,7 @@ static void who_is_waited_for(void)
 			to_rtr(peer, waits->qp_num, 12);
 			break;
 		case 1:
-			/* It waits no more, until it does again. */
+			/* A reset ends the wait, and RTR starts it again. */
 			to_rtr(waits, peer->qp_num, 12);
 			reset(waits);
 			to_rtr(peer, waits->qp_num, 12);
@@ -107,7 +107,7 @@ static void who_is_waited_for(void)
 			write_to(waits, peer);
 			break;
 		case 2:
-			/* The second try of the peer takes the place of the first one. */
+			/* The second attempt of the peer replaces the first one. */
 			to_rtr(peer, waits->qp_num, 12);
 			usleep(200000);
 			reset(peer);
@@ -117,7 +117,8 @@ static void who_is_waited_for(void)
 			break;
 		}
 		completion(waits, 1, IBV_WC_SUCCESS);
-		/* Each end serves as many Reads as it says, and has as many under way as the other one serves. */
+		/* Each end serves the number of Reads that it has set, and has at most as many outstanding
+		 * as the other end serves. */
 		struct ibv_qp_attr attr;
 		struct ibv_qp_init_attr init;
 		CHECK(!ibv_query_qp(waits, &attr, IBV_QP_MAX_DEST_RD_ATOMIC, &init));
@@ -136,7 +137,7 @@ int main(void)
 
 	nobody_connects();
 	who_is_waited_for();
-	/* Once each of the two ends has the smaller number: one end connects, the other one waits. */
+	/* Each end has the smaller number once: one end connects, the other waits. */
 	for (int turn = 0; turn < 2; turn++) {
 		struct ibv_qp *first = make_qp(pd, cq, 8), *second = make_qp(pd, cq, 8);
 		struct ibv_qp *near = turn ? second : first, *away = turn ? first : second;
@@ -156,7 +157,7 @@ int main(void)
 		completion(near, 3, IBV_WC_WR_FLUSH_ERR);
 		completion(near, 7, IBV_WC_WR_FLUSH_ERR);
 		CHECK(state_of(near) == IBV_QPS_ERR && state_of(patient) == IBV_QPS_RTS);
-		/* Its peer is late, and is reached. */
+		/* The peer comes late, and is reached. */
 		to_rtr(never, patient->qp_num, 12);
 		completion(patient, 1, IBV_WC_SUCCESS);
 		CHECK(!ibv_destroy_qp(first) && !ibv_destroy_qp(second));

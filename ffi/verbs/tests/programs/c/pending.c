@@ -1,7 +1,7 @@
 /*
- * What becomes of events and requests that wait when their identifier goes or moves: requests that the program has not
- * seen are rejected with their listener, and those that it has seen are its own; events of an identifier that is
- * destroyed are never seen; events of one that moves are seen where it is, and so are those of the requests among them.
+ * Waiting events and requests when their identifier is destroyed or migrates. Requests that the program has not seen
+ * are rejected with their listener; those that it has seen belong to the program. Events of a destroyed identifier
+ * are never seen. Events of a migrated identifier are seen at its new channel, including those of its requests.
  */
 #include "cm.h"
 
@@ -25,7 +25,8 @@ static void accept_with_qp(struct rdma_cm_id *id)
 	CHECK(!rdma_accept(id, &of_server));
 }
 
-/* Of several requests, the program has seen one as the listener goes. */
+/* The program has seen one of several requests when the listener is destroyed.
+ * */
 static void requests_of_a_listener_that_goes(void)
 {
 	struct rdma_event_channel *servers = rdma_create_event_channel(), *clients[CLIENTS];
@@ -35,11 +36,12 @@ static void requests_of_a_listener_that_goes(void)
 		ids[i] = begin_to_connect(clients[i]);
 	}
 	seen = next_request(servers);
-	/* Time for the others to come. They are rejected as well if they are late. */
+	/* Time for the other requests to arrive. If they come later, they are
+	 * rejected as well. */
 	usleep(200000);
 	destroy(listener);
 	CHECK(is_silent(servers));
-	/* Whose request it is that the program has seen shows in the answer. */
+	/* The answer shows which client's request the program has seen. */
 	accept_with_qp(seen);
 	int accepted = 0;
 	for (int i = 0; i < CLIENTS; i++) {
@@ -59,7 +61,7 @@ static void requests_of_a_listener_that_goes(void)
 	rdma_destroy_event_channel(servers);
 }
 
-/* A request that the program has seen, and gives up without a decision. */
+/* A request that the program has seen, and destroys without a decision. */
 static void request_that_is_given_up(void)
 {
 	struct rdma_event_channel *servers = rdma_create_event_channel(), *clients = rdma_create_event_channel();
@@ -68,13 +70,14 @@ static void request_that_is_given_up(void)
 	destroy(next_request(servers));
 	pass_event(clients, RDMA_CM_EVENT_REJECTED);
 	destroy(client);
-	/* The listener serves on. */
+	/* The listener continues to serve. */
 	client = begin_to_connect(clients);
 	struct rdma_cm_id *server = next_request(servers);
 	accept_with_qp(server);
 	pass_event(clients, RDMA_CM_EVENT_ESTABLISHED);
 	pass_event(servers, RDMA_CM_EVENT_ESTABLISHED);
-	/* The event of an end waits as its identifier goes: nobody sees it. */
+	/* A disconnect event that waits when its identifier is destroyed is never
+	 * seen. */
 	CHECK(!rdma_disconnect(client));
 	pass_event(clients, RDMA_CM_EVENT_DISCONNECTED);
 	usleep(200000);
@@ -103,14 +106,14 @@ static void requests_that_move(void)
 	struct rdma_cm_id *server = next_request(second);
 	CHECK(server->channel == second);
 	pass_event(first, RDMA_CM_EVENT_ADDR_RESOLVED);
-	/* Nothing of it is left at the first channel. */
+	/* None of its events is left at the first channel. */
 	destroy(other);
 	CHECK(is_silent(first));
 	rdma_destroy_event_channel(first);
 	accept_with_qp(server);
 	pass_event(second, RDMA_CM_EVENT_ESTABLISHED);
 	pass_event(clients, RDMA_CM_EVENT_ESTABLISHED);
-	/* The event of an end moves, too. */
+	/* A disconnect event moves, too. */
 	CHECK(!rdma_disconnect(client));
 	pass_event(clients, RDMA_CM_EVENT_DISCONNECTED);
 	usleep(200000);

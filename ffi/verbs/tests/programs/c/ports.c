@@ -1,5 +1,6 @@
 /*
- * The link of the port goes: each open context is told, and a query says so. Prints `ready` once it waits for that.
+ * The link of the port goes down: each open context gets an event, and a query reports it. Prints `ready` once it
+ * waits for the event.
  */
 #include <poll.h>
 

@@ -1,6 +1,6 @@
 /*
- * Posts that are refused: with which error, which request of the list is named, and that those before it are posted,
- * and no other. A program goes on with the request that is named.
+ * Refused posts: the error, the request of the list that is named as bad, and that exactly the requests before it are
+ * posted. A program continues with the request that is named.
  */
 #include <string.h>
 #include <time.h>
@@ -18,7 +18,8 @@ static struct ibv_sge sges[LIST];
 static struct ibv_send_wr sends[LIST], *bad_send;
 static struct ibv_recv_wr recvs[LIST], *bad_recv;
 
-/* A list of `count` Writes, and one of receives, whose requests have the numbers from `first` on. */
+/* Makes a list of `count` Writes and a list of receives, whose requests have the wr_ids from `first`
+ * on. */
 static void make_lists(int count, uint64_t first)
 {
 	memset(sends, 0, sizeof(sends));
@@ -58,7 +59,8 @@ static struct ibv_qp *connected(struct ibv_srq *srq, uint32_t sends, uint32_t re
 	return qp;
 }
 
-/* The next completions are those of these requests, and there is no other. */
+/* Checks that the next completions are those of these requests, and that there
+ * are no others. */
 static void expect(uint64_t first, int count, enum ibv_wc_status status)
 {
 	struct ibv_wc wc;
@@ -72,7 +74,8 @@ static void expect(uint64_t first, int count, enum ibv_wc_status status)
 		CHECK(!ibv_poll_cq(cq, 1, &wc));
 }
 
-/* Full queues, whose depths differ. A program that goes on with the named request posts each one once. */
+/* Full queues, whose depths differ. A program that continues with the named request posts each request
+ * once. */
 static void full_queues(uint32_t send_depth, uint32_t recv_depth)
 {
 	struct ibv_qp *qp = connected(NULL, send_depth, recv_depth);
@@ -85,7 +88,7 @@ static void full_queues(uint32_t send_depth, uint32_t recv_depth)
 	make_lists(LIST, 50);
 	CHECK(ibv_post_recv(qp, recvs, &bad_recv) == ENOMEM && bad_recv == &recvs[recv_depth]);
 	CHECK(ibv_post_recv(qp, bad_recv, &bad_recv) == ENOMEM && bad_recv == &recvs[recv_depth]);
-	/* Each receive is there once. */
+	/* Each receive was posted once. */
 	for (uint32_t i = 0; i < recv_depth; i++) {
 		struct ibv_send_wr wr = { .wr_id = 90, .opcode = IBV_WR_SEND };
 		CHECK(!ibv_post_send(qp, &wr, &bad_send));
@@ -105,7 +108,7 @@ static void shared_queue(void)
 	CHECK(srq && init.attr.max_wr == 3);
 	struct ibv_qp *qp = connected(srq, 4, 7);
 	make_lists(LIST, 20);
-	/* The queue pair has no queue of its own. */
+	/* The queue pair has no receive queue of its own. */
 	CHECK(ibv_post_recv(qp, recvs, &bad_recv) == EINVAL && bad_recv == &recvs[0]);
 	bad_recv = NULL;
 	CHECK(ibv_post_srq_recv(srq, recvs, &bad_recv) == ENOMEM && bad_recv == &recvs[3]);
@@ -115,7 +118,7 @@ static void shared_queue(void)
 		CHECK(!ibv_post_send(qp, &wr, &bad_send));
 		expect(20 + i, 1, IBV_WC_SUCCESS);
 	}
-	/* A bad one in the middle: those before it are there. */
+	/* A bad request in the middle: those before it are posted. */
 	make_lists(3, 30);
 	recvs[1].num_sge = 9;
 	CHECK(ibv_post_srq_recv(srq, recvs, &bad_recv) == EINVAL && bad_recv == &recvs[1]);
@@ -129,7 +132,7 @@ static void shared_queue(void)
 	CHECK(!ibv_destroy_qp(qp) && !ibv_destroy_srq(srq));
 }
 
-/* Requests that are wrong, in the middle of a list: what is wrong with it, and the error. */
+/* Invalid requests in the middle of a list, each with its error. */
 static void wrong_requests(void)
 {
 	struct ibv_qp *qp = connected(NULL, LIST, LIST);
@@ -158,7 +161,7 @@ static void wrong_requests(void)
 			sends[2].num_sge = 2;
 			break;
 		case 5:
-			/* A result has one place. */
+			/* The result of an atomic needs exactly one element. */
 			sends[2].opcode = IBV_WR_ATOMIC_FETCH_AND_ADD;
 			sends[2].sg_list = halves;
 			sends[2].num_sge = 2;
@@ -172,7 +175,7 @@ static void wrong_requests(void)
 		CHECK(got == error && bad_send == &sends[2]);
 		expect(40, 2, IBV_WC_SUCCESS);
 	}
-	/* Only what is sent can be inline: Reads and atomics take no notice of the flag. */
+	/* Only sent bytes can be inline: Reads and atomics ignore the flag. */
 	const enum ibv_wr_opcode fetching[] = { IBV_WR_RDMA_READ, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_ATOMIC_CMP_AND_SWP };
 	for (int i = 0; i < 3; i++) {
 		make_lists(1, 40);
@@ -188,7 +191,7 @@ static void wrong_requests(void)
 		expect(40, 1, IBV_WC_SUCCESS);
 		CHECK(memory[0] == i + 1 && memory[7] == i + 1);
 	}
-	/* As many elements as the device has. */
+	/* The device's maximum number of elements. */
 	struct ibv_sge most[LIST] = { { 0 } };
 	make_lists(1, 61);
 	recvs[0].sg_list = most;
@@ -203,7 +206,7 @@ static void wrong_requests(void)
 	make_lists(1, 60);
 	recvs[0].num_sge = -1;
 	CHECK(ibv_post_recv(qp, recvs, &bad_recv) == EINVAL && bad_recv == &recvs[0]);
-	/* A list without requests is posted. */
+	/* An empty list is accepted. */
 	CHECK(!ibv_post_send(qp, NULL, &bad_send) && !ibv_post_recv(qp, NULL, &bad_recv));
 	CHECK(!ibv_destroy_qp(qp));
 	expect(0, 0, IBV_WC_SUCCESS);
@@ -220,7 +223,7 @@ static void states(void)
 	bad_send = NULL;
 	CHECK(ibv_post_send(qp, sends, &bad_send) == EINVAL && bad_send == &sends[0]);
 	CHECK(!ibv_post_recv(qp, recvs, &bad_recv));
-	/* A queue pair in error takes everything, and flushes it. */
+	/* A queue pair in ERR takes all requests, and flushes them. */
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
 	CHECK(!ibv_modify_qp(qp, &attr, IBV_QP_STATE));
 	expect(70, 2, IBV_WC_WR_FLUSH_ERR);
@@ -236,7 +239,8 @@ static void states(void)
 	CHECK(!ibv_destroy_qp(qp));
 }
 
-/* As many inline bytes as were granted, and not one more; so many as asked for at least. */
+/* At least the requested number of inline bytes is granted; one more than granted is
+ * refused. */
 static void inline_bytes(void)
 {
 	struct ibv_qp_cap granted, asked = { LIST, 1, 2, 1, 100 };
@@ -260,7 +264,7 @@ static void inline_bytes(void)
 			sends[0].num_sge = parts;
 			CHECK(ibv_post_send(qp, sends, &bad_send) == (more ? EINVAL : 0));
 			CHECK(!more || bad_send == &sends[0]);
-			/* The bytes are taken: they may change. */
+			/* The bytes were copied: the program may change them. */
 			uint8_t expected[129] = { 0 };
 			memcpy(expected, memory, list[0].length);
 			memcpy(expected + list[0].length, memory + 500, list[1].length);
@@ -271,7 +275,7 @@ static void inline_bytes(void)
 	}
 	CHECK(!ibv_destroy_qp(qp));
 
-	/* The extended interface, in one piece and in several. */
+	/* The extended interface, with the bytes in one piece and in several. */
 	struct ibv_qp_init_attr_ex init = {
 		.send_cq = cq,
 		.recv_cq = cq,
@@ -283,7 +287,7 @@ static void inline_bytes(void)
 	};
 	CHECK((qp = ibv_create_qp_ex(context, &init)) && init.cap.max_inline_data == 128);
 	struct ibv_qp_ex *qx = ibv_qp_to_qp_ex(qp);
-	/* Before a connection, a list is refused. */
+	/* Before the queue pair is connected, a list is refused. */
 	for (int in_init = 0; in_init < 2; in_init++) {
 		if (in_init)
 			init_qp(qp);
@@ -291,7 +295,7 @@ static void inline_bytes(void)
 		ibv_wr_rdma_write(qx, mr->rkey, (uintptr_t)memory + 2048);
 		CHECK(ibv_wr_complete(qx) == EINVAL);
 	}
-	/* In RTR it waits for the connection. */
+	/* In RTR the list waits for the connection. */
 	to_rtr(qp, qp->qp_num, 12);
 	ibv_wr_start(qx);
 	qx->wr_id = 82;
@@ -318,7 +322,7 @@ static void inline_bytes(void)
 	CHECK(!ibv_destroy_qp(qp));
 }
 
-/* More than the device has is refused when a queue is made. */
+/* Sizes beyond the device's limits are refused when a queue is made. */
 static void limits(void)
 {
 	struct ibv_device_attr attr;

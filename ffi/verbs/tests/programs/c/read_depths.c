@@ -1,6 +1,6 @@
 /*
- * The numbers of Reads that each end of a connection is told of (rdma_get_cm_event(3)): each end's
- * responder_resources are those that the other end may have outstanding, and its initiator_depth is its own limit.
+ * The numbers of Reads in the events of each end of a connection (rdma_get_cm_event(3)): an end's responder_resources
+ * is the number that the other end may have outstanding, and its initiator_depth is its own limit.
  */
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -56,8 +56,8 @@ static void check_qp(struct rdma_cm_id *id, int served, int outstanding)
 }
 
 /*
- * What the client says, what the request says, what the server says (or NULL), what both events say, and the limits of
- * the client's queue pair. Those of the server's are what its event says.
+ * The client's parameters, the request's values, the server's parameters (or NULL), the values of both events, and
+ * the limits of the client's queue pair. The limits of the server's queue pair are the values of its event.
  */
 static const struct {
 	uint8_t asked[2], request[2], granted[2], of_client[2], of_server[2], qp_of_client[2];
@@ -65,9 +65,9 @@ static const struct {
 } rows[] = {
 	/* The client serves 3 and has up to 5 outstanding; the server serves 4 and has up to 2 outstanding. */
 	{ { 3, 5 }, { 5, 3 }, { 4, 2 }, { 2, 4 }, { 4, 2 }, { 3, 4 }, 1 },
-	/* A program that says nothing takes what the peer asks for. */
+	/* A program that sets no values takes those that the peer asks for. */
 	{ { 3, 5 }, { 5, 3 }, { 0, 0 }, { 3, 5 }, { 5, 3 }, { 3, 5 }, 0 },
-	/* Programs say 0 and Read all the same. */
+	/* Some programs set 0 and still Read. */
 	{ { 0, 0 }, { 1, 1 }, { 0, 0 }, { 1, 1 }, { 1, 1 }, { 1, 1 }, 1 },
 };
 

@@ -1,5 +1,6 @@
 /*
- * RDMA Reads into several elements: one completion with all bytes, or one error, however many Reads the wire needs.
+ * RDMA Reads into several elements: one completion with all bytes, or one error, regardless of the number of Reads on
+ * the wire.
  */
 #include <string.h>
 #include <time.h>
@@ -171,7 +172,8 @@ static void entries_and_order(void)
 	disconnected();
 }
 
-/* Whatever element is wrong, the request fails once, and what is behind it is flushed once. */
+/* Whichever element is wrong, the request fails once, and each later request is flushed once.
+ * */
 static void errors(void)
 {
 	for (uint8_t reads = 1; reads <= 8; reads += 7) {
@@ -202,7 +204,7 @@ static void errors(void)
 			}
 		}
 	}
-	/* The queue pair ends in the midst of the Read. */
+	/* The queue pair ends in the middle of the Read. */
 	connected(DEPTH, 1);
 	struct ibv_sge sges[3] = { element(0, 300000), element(300000, 300000), element(600000, 300000) };
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };

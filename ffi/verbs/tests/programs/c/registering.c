@@ -1,5 +1,6 @@
 /*
- * Registration: what is refused with which error, and what it costs in a process with many mappings, and without /proc.
+ * Registration: which calls are refused with which error, and its cost in a process with many mappings and in one
+ * without /proc.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -40,7 +41,7 @@ static uint8_t *map_file(size_t pages, off_t bytes, int flags)
 	return at;
 }
 
-/* `error` is 0 or the one that a registration is refused with, by each of the calls. */
+/* `error` is 0, or the error with which each of the calls refuses the registration. */
 static void expect(void *at, size_t length, unsigned access, int error)
 {
 	for (int call = 0; call < 3; call++) {
@@ -71,13 +72,15 @@ static void refused(void)
 	expect(pages, 4 * PAGE, write | read, 0);
 	expect((void *)0x1000, PAGE, write, EFAULT);
 	expect(NULL, PAGE, 0, EFAULT);
-	/* More than is looked at page by page where there is a list. */
+	/* More pages than are checked one by one if the list of mappings is
+	 * available. */
 	uint8_t *large = map(512, PROT_READ | PROT_WRITE);
 	expect(large, 512 * PAGE, write, 0);
 	CHECK(!munmap(large + 300 * PAGE, PAGE));
 	expect(large, 512 * PAGE, write, EFAULT);
 	CHECK(!munmap(large, 300 * PAGE) && !munmap(large + 301 * PAGE, 211 * PAGE));
-	/* A page for reading, one without rights, and a hole: alone, and in the middle of good ones. */
+	/* A read-only page, a page without rights, and a hole: alone, and in the middle of good
+	 * pages. */
 	CHECK(!mprotect(pages + PAGE, PAGE, PROT_READ));
 	expect(pages + PAGE, PAGE, read, 0);
 	expect(pages + PAGE, 1, write, EFAULT);
@@ -90,7 +93,8 @@ static void refused(void)
 	expect(pages, PAGE, write, 0);
 	expect(pages, PAGE + 1, write, EFAULT);
 	expect(pages + 2 * PAGE, 2 * PAGE, write, 0);
-	/* A file: all of its last page, and not the next one. */
+	/* A file mapping: its last page can be registered as a whole, and the page
+	 * behind it cannot. */
 	for (int private = 0; private < 2; private++) {
 		uint8_t *file = map_file(3, PAGE + 1, private ? MAP_PRIVATE : MAP_SHARED);
 		expect(file, 2 * PAGE, write, 0);
@@ -106,7 +110,7 @@ static void refused(void)
 	expect(pages, PAGE, IBV_ACCESS_REMOTE_ATOMIC, EINVAL);
 	expect(pages, PAGE, write | IBV_ACCESS_ON_DEMAND, EOPNOTSUPP);
 	expect(pages, PAGE, write | IBV_ACCESS_FLUSH_GLOBAL, EINVAL);
-	/* Registering anew tells the same, and leaves the region as it was. */
+	/* ibv_rereg_mr refuses the same, and leaves the region unchanged. */
 	struct ibv_mr *mr = ibv_reg_mr(pd, pages, PAGE, write);
 	CHECK(mr);
 	uint32_t rkey = mr->rkey;
@@ -116,7 +120,7 @@ static void refused(void)
 	CHECK(!munmap(pages, PAGE) && !munmap(pages + 2 * PAGE, 2 * PAGE));
 }
 
-/* A number of a file in /proc that stands behind this name. */
+/* The number behind this name in a file in /proc. */
 static long number(const char *file, const char *name)
 {
 	char text[4096] = { 0 };
@@ -127,7 +131,7 @@ static long number(const char *file, const char *name)
 	return atol(at + strlen(name));
 }
 
-/* With many mappings, the list of them is not read for each registration: it has more than a megabyte. */
+/* With many mappings, their list (over a megabyte) is not read for each registration. */
 static void many_mappings(void)
 {
 	uint8_t *pages = map(2 * MAPPINGS, PROT_READ | PROT_WRITE);
@@ -146,7 +150,7 @@ static void many_mappings(void)
 	CHECK(!munmap(pages, 2 * (size_t)MAPPINGS * PAGE));
 }
 
-/* Regions that come and go leave little behind. */
+/* Repeated registration and deregistration leaves little memory behind. */
 static void one_after_the_other(void)
 {
 	static uint8_t buffer[65536];
@@ -161,7 +165,7 @@ static void one_after_the_other(void)
 	CHECK(more <= 8192);
 }
 
-/* New regions that stay take little memory each: bringing in its pages takes longer than all the rest. */
+/* Many live regions take little memory each: faulting in their memory would take most of the time. */
 static void many_that_stay(void)
 {
 	enum { REGIONS = 1000 };

@@ -1,7 +1,7 @@
 /*
- * A server that rejects a request and ends at once, without another call: its client gets REJECTED with the private
- * data, as from a device, where the kernel sends the answer. The same where it destroys the request, or the listener
- * with the request in it.
+ * A server that rejects a request and exits at once, without another call. Its client gets REJECTED with the private
+ * data, as with a hardware device, for which the kernel sends the answer. The same holds if the server destroys the
+ * request, or the listener with its waiting request.
  */
 #include <string.h>
 #include <sys/wait.h>
@@ -67,11 +67,11 @@ static void round_of(enum way way)
 
 int main(void)
 {
-	/* A process that has used the library forks no process that does. */
+	/* Each round forks its processes before they use the library. */
 	for (int round = 0; round < ROUNDS; round++)
 		for (int way = 0; way < WAYS; way++) {
 			int status;
-			/* Without a thread of the library a program does not learn of a request by poll(). */
+			/* Without the library's thread, poll() does not report a request. */
 			if (way == DESTROYS_LISTENER && getenv("UWARP_THREAD"))
 				continue;
 			pid_t child = fork();

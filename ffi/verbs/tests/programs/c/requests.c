@@ -1,6 +1,6 @@
 /*
- * Many requests at the same moment, for a listener that gives a small backlog and looks late: all of them wait, none is
- * rejected.
+ * Many requests at the same moment, for a listener with a small backlog that reads its events late: all requests
+ * wait, and none is rejected.
  */
 #include "cm.h"
 
@@ -32,7 +32,8 @@ static void burst(const char *host, int backlog)
 	struct rdma_conn_param param = { .responder_resources = 1, .initiator_depth = 1 };
 	for (int i = 0; i < COUNT; i++)
 		CHECK(!rdma_connect(asks[i], &param));
-	/* They arrive, and wait. Nobody is told anything before they are accepted. */
+	/* They arrive and wait. The clients get no event before they are accepted.
+	 * */
 	CHECK(is_silent(asking));
 	for (int requests = 0, established = 0; established < COUNT;) {
 		struct rdma_cm_event *event = any_event(answering);

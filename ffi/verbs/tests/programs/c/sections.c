@@ -1,6 +1,7 @@
 /*
- * Critical sections: between ibv_wr_start and ibv_wr_complete, and between ibv_start_poll and ibv_end_poll, other threads
- * wait, unless the program has promised that there are none. A list of ibv_wr_complete is posted whole or not at all.
+ * Critical sections: between ibv_wr_start and ibv_wr_complete, and between ibv_start_poll and ibv_end_poll, other
+ * threads wait, unless the program has promised to use one thread. A list of ibv_wr_complete is posted whole or not
+ * at all.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -16,7 +17,7 @@ static struct ibv_pd *pd;
 static struct ibv_mr *mr;
 static uint8_t memory[4096];
 
-/* The other ends, whose completions nobody looks at. */
+/* The completion queue of the far ends, which is not polled. */
 static struct ibv_cq *far_cq;
 static struct ibv_qp *far;
 
@@ -39,7 +40,7 @@ static struct ibv_qp *make_alone(struct ibv_pd *domain, struct ibv_cq *cq, uint3
 	return qp;
 }
 
-/* The same, connected to the one of `far`. */
+/* As make_alone, connected to its far end. */
 static struct ibv_qp *make(struct ibv_pd *domain, struct ibv_cq *cq, uint32_t depth)
 {
 	struct ibv_qp *qp = make_alone(domain, cq, depth);
@@ -117,7 +118,7 @@ static void expect_nothing(struct ibv_cq *cq)
 		CHECK(!ibv_poll_cq(cq, 1, &wc));
 }
 
-/* What another thread does meanwhile. */
+/* The call of another thread meanwhile. */
 struct other {
 	enum { START, POST, BIND, POLL } call;
 	struct ibv_qp *qp;
@@ -187,7 +188,8 @@ static void others_wait(void)
 			expect_nothing(cq);
 		}
 	}
-	/* Both of two that wait go on, although the first one does not enter. */
+	/* Two waiting threads both continue, although the first one does not enter
+	 * a section. */
 	struct other posts = { .call = POST, .qp = qp }, starts = { .call = START, .qp = qp };
 	pthread_t threads[2];
 	ibv_wr_start(qx);
@@ -197,7 +199,7 @@ static void others_wait(void)
 	ibv_wr_abort(qx);
 	CHECK(!pthread_join(threads[0], NULL) && !pthread_join(threads[1], NULL));
 	expect(cq, 2);
-	/* An error is that of its own list, and so is what was not posted. */
+	/* An error and its unposted requests belong to their own list only. */
 	ibv_wr_start(qx);
 	ibv_wr_set_sge(qx, mr->lkey, (uintptr_t)memory, 8);
 	ibv_wr_abort(qx);
@@ -205,12 +207,12 @@ static void others_wait(void)
 	add_write(qx, 3);
 	CHECK(!ibv_wr_complete(qx));
 	expect(cq, 3);
-	/* A list with a wrong call is refused, whatever else it has. */
+	/* A list with an invalid call is refused as a whole. */
 	ibv_wr_start(qx);
 	ibv_wr_set_sge(qx, mr->lkey, (uintptr_t)memory, 8);
 	add_write(qx, 3);
 	CHECK(ibv_wr_complete(qx) == EINVAL);
-	/* The flag for inline bytes is of the other interface: elements stay elements. */
+	/* The inline flag belongs to the other interface, and is ignored here. */
 	ibv_wr_start(qx);
 	qx->wr_id = 3;
 	qx->wr_flags = IBV_SEND_SIGNALED | IBV_SEND_INLINE;
@@ -219,7 +221,7 @@ static void others_wait(void)
 	CHECK(!ibv_wr_complete(qx));
 	expect(cq, 3);
 	expect_nothing(cq);
-	/* A list that is refused ends its section, too. */
+	/* A refused list also ends its section. */
 	ibv_wr_start(qx);
 	qx->wr_id = 3;
 	ibv_wr_rdma_write(qx, mr->rkey, (uintptr_t)memory);
@@ -246,7 +248,7 @@ static void whole_or_not_at_all(void)
 		add_write(qx, i);
 	CHECK(ibv_wr_complete(qx) == ENOMEM);
 	expect_nothing(cq);
-	/* The second one is longer than any message. */
+	/* The second request is longer than any message may be. */
 	struct ibv_sge sges[2] = { { (uintptr_t)memory, UINT32_MAX, mr->lkey }, { (uintptr_t)memory, UINT32_MAX, mr->lkey } };
 	ibv_wr_start(qx);
 	add_write(qx, 1);
@@ -260,14 +262,14 @@ static void whole_or_not_at_all(void)
 	for (int i = 0; i < 4; i++)
 		add_write(qx, i);
 	CHECK(!ibv_wr_complete(qx));
-	/* None is free before a completion is polled. */
+	/* No entry is free before a completion is polled. */
 	ibv_wr_start(qx);
 	add_write(qx, 4);
 	CHECK(ibv_wr_complete(qx) == ENOMEM);
 	for (int i = 0; i < 4; i++)
 		expect(cq, i);
 	expect_nothing(cq);
-	/* Binds count like others. */
+	/* Binds take entries like other requests. */
 	struct ibv_mw *mw = ibv_alloc_mw(pd, IBV_MW_TYPE_2);
 	CHECK(mw);
 	ibv_wr_start(qx);
@@ -280,7 +282,8 @@ static void whole_or_not_at_all(void)
 	CHECK(ibv_wr_complete(qx) == ENOMEM);
 	expect_nothing(cq);
 	destroy(qp);
-	/* The binds of a queue pair that is connected to itself are for the end at which the peer's requests arrive. */
+	/* The binds of a queue pair that is connected to itself go to the end at which the peer's requests
+	 * arrive. */
 	qp = make_alone(pd, cq, 4);
 	connect_qp(qp, qp->qp_num);
 	qx = ibv_qp_to_qp_ex(qp);
@@ -292,7 +295,7 @@ static void whole_or_not_at_all(void)
 	CHECK(!ibv_destroy_qp(qp) && !ibv_dealloc_mw(mw) && !ibv_destroy_cq(cq));
 }
 
-/* The error of a list is that of its first wrong call. */
+/* The error of a list is that of its first invalid call. */
 static void first_error(void)
 {
 	struct ibv_cq *cq = ibv_create_cq(context, DEPTH, NULL, NULL, 0);
@@ -301,7 +304,8 @@ static void first_error(void)
 	struct ibv_qp *qp = make(pd, cq, 4);
 	struct ibv_qp_ex *qx = ibv_qp_to_qp_ex(qp);
 	for (int second = 0; second < 2; second++) {
-		/* A window of type 1 is bound by a call of its own; no window pages on demand. */
+		/* A type 1 window is bound by its own call; on-demand paging is not
+		 * supported. */
 		int flags[2] = { 0, IBV_ACCESS_ON_DEMAND };
 		ibv_wr_start(qx);
 		add_bind(qx, mws[second], flags[second]);
@@ -314,8 +318,8 @@ static void first_error(void)
 }
 
 /*
- * A long list of one thread, and short ones of another, each by one of the two interfaces: whoever posts a list keeps
- * others out until its last request is posted, so no list has a request of another one in it.
+ * One thread posts long lists and another posts short lists, each by one of the two interfaces. Posting a list
+ * excludes other threads until its last request is posted, so no list is interleaved with another.
  */
 enum { LONG = 3000, SHORT = 2, SHORTS = 1000, ROUNDS = 30 };
 
@@ -326,7 +330,8 @@ struct lists {
 	atomic_int done;
 };
 
-/* Posts a list whose requests have one number, and one more for the place of each. */
+/* Posts a list. The wr_id of each request has the number of the list and the place in
+ * the list. */
 static void post_list(struct ibv_qp *qp, int is_ex, uint64_t number, int count)
 {
 	static struct ibv_send_wr of_long[LONG], of_short[SHORT];
@@ -384,7 +389,8 @@ static void lists_are_whole(void)
 				CHECK(time(NULL) < limit);
 			uint32_t place = wc.wr_id, count = wc.wr_id >> 32 ? SHORT : LONG;
 			CHECK(wc.status == IBV_WC_SUCCESS && (place ? wc.wr_id == next : lefts-- > 0));
-			/* The first one of a list comes behind the last one of another. */
+			/* The first request of a list follows the last one of another list.
+			 * */
 			CHECK(place || !next);
 			next = place + 1 < count ? wc.wr_id + 1 : 0;
 		}
@@ -393,7 +399,7 @@ static void lists_are_whole(void)
 	CHECK(!ibv_destroy_cq(cq));
 }
 
-/* A poll keeps another thread out until it ends, and one that finds nothing keeps nobody out. */
+/* A poll excludes other threads until it ends; a poll without a completion excludes none. */
 static void polls(void)
 {
 	struct ibv_cq_ex *cq = make_cq(0, NULL);
@@ -418,7 +424,8 @@ static void polls(void)
 	CHECK(!ibv_destroy_cq(ibv_cq_ex_to_cq(cq)));
 }
 
-/* Who promises one thread waits for nobody: not even for a section that is never left. */
+/* A program that has promised one thread never waits, not even for a section that is
+ * never left. */
 static void one_thread(void)
 {
 	struct ibv_td_init_attr no_attr = { 0 };
@@ -449,7 +456,7 @@ static void one_thread(void)
 	CHECK(!ibv_dealloc_pd(parent) && !ibv_dealloc_td(td));
 }
 
-/* All at once: each request completes once. */
+/* All of this at the same time: each request completes once. */
 static struct ibv_cq_ex *shared_cq;
 static struct ibv_qp *shared_qp;
 static atomic_int seen[REQUESTS], found;

@@ -1,6 +1,6 @@
 /*
- * Running out of memory (`ulimit -v`) while objects are made: each call says ENOMEM, the process goes on, and so does
- * everything else when there is memory again.
+ * Running out of memory (`ulimit -v`) while objects are made: each call fails with ENOMEM, the process continues, and
+ * everything works when memory is available again.
  */
 #include <fcntl.h>
 #include <rdma/rdma_cma.h>
@@ -9,7 +9,7 @@
 
 #include "common.h"
 
-/* Bytes that the process may take beyond those that it has, and the most objects that fit into them. */
+/* Bytes that the process may allocate in addition, and the maximum number of objects that fit. */
 enum { ROOM = 16 << 20, MOST = 400000 };
 
 static struct ibv_context *context;
@@ -121,7 +121,7 @@ static void exhaust(const char *name, void *(*make)(void), int (*end)(void *))
 	if (count == MOST || error != ENOMEM)
 		fprintf(stderr, "%s: errno %d after %d\n", name, error, count);
 	CHECK(count < MOST && error == ENOMEM);
-	/* There may also be too many. */
+	/* The number of objects may also reach its limit. */
 	CHECK(!count || !end(objects[--count]));
 	void *another = make();
 	CHECK(another && !end(another));
@@ -129,7 +129,7 @@ static void exhaust(const char *name, void *(*make)(void), int (*end)(void *))
 		CHECK(!end(objects[--count]));
 }
 
-/* A queue that cannot grow stays as it was. */
+/* A queue that cannot grow stays unchanged. */
 static void resize(void)
 {
 	struct ibv_cq *other = ibv_create_cq(context, 64, NULL, NULL, 0);

@@ -1,6 +1,6 @@
 /*
- * A program that waits by descriptors alone, and makes no call meanwhile, learns what happens while the engine
- * sleeps: that a peer is away, and events that its own calls make.
+ * A program that only waits for descriptors, without any call meanwhile, gets the events that happen while the engine
+ * sleeps: that a peer is missing, and events that its own calls cause.
  */
 #include <dirent.h>
 #include <poll.h>
@@ -13,7 +13,7 @@ enum { MANY = 1500 };
 static struct ibv_context *context;
 static struct ibv_pd *pd;
 
-/* The engine has nothing to do: it sleeps for long. */
+/* Waits until the engine, which has nothing to do, sleeps for long. */
 static void let_sleep(void)
 {
 	usleep(500000);
@@ -28,8 +28,8 @@ static int is_readable(int fd, int ms)
 }
 
 /*
- * The queue pair that waits to be connected has nothing that the engine would have to do, but the time of its
- * request. The engine sleeps when it begins.
+ * A queue pair that waits to be connected gives the engine nothing to do except the timeout of its request. The
+ * engine sleeps when this begins.
  */
 static void peer_is_away(void)
 {
@@ -75,7 +75,7 @@ static long sleeps(void)
 	return all;
 }
 
-/* An engine that watched queue pairs without peers, 50 times a second, sleeps for long once there are none. */
+/* An engine that checked queue pairs without peers 50 times a second sleeps for long once there are none. */
 static void nobody_is_watched(void)
 {
 	let_sleep();
@@ -132,7 +132,7 @@ static void events_of_own_calls(void)
 	struct ibv_srq_attr limit = { .srq_limit = 4 };
 	let_sleep();
 	CHECK(!ibv_modify_srq(srq, &limit, IBV_SRQ_LIMIT));
-	/* It is there when the call returns. */
+	/* The event is there when the call returns. */
 	CHECK(is_readable(context->async_fd, 0));
 	struct ibv_async_event event = next_event();
 	CHECK(event.event_type == IBV_EVENT_SRQ_LIMIT_REACHED && event.element.srq == srq);
@@ -142,7 +142,7 @@ static void events_of_own_calls(void)
 	CHECK(is_readable(context->async_fd, 0));
 	event = next_event();
 	CHECK(event.event_type == IBV_EVENT_QP_LAST_WQE_REACHED && event.element.qp == qp);
-	/* Nobody has acknowledged it: RESET does not wait for that. The number of the new life is the same. */
+	/* The event is not acknowledged: RESET does not wait for that. The queue pair keeps its number. */
 	for (int round = 0; round < 3; round++) {
 		modify(qp, IBV_QPS_RESET);
 		init_qp(qp);
@@ -153,7 +153,8 @@ static void events_of_own_calls(void)
 		ibv_ack_async_event(&again);
 	}
 	ibv_ack_async_event(&event);
-	/* What waits while it is reset is still told, as by the kernel, and goes when it is destroyed. */
+	/* An event that waits during a reset is still delivered, as by the kernel; it is dropped when
+	 * the queue pair is destroyed. */
 	modify(qp, IBV_QPS_RESET);
 	init_qp(qp);
 	modify(qp, IBV_QPS_ERR);
@@ -169,7 +170,7 @@ static void events_of_own_calls(void)
 	CHECK(!ibv_destroy_srq(srq) && !ibv_destroy_cq(cq));
 }
 
-/* However many there are before anybody looks, each is told once. */
+/* However many events wait, each is delivered once. */
 static void more_events_than_a_queue_holds(void)
 {
 	static struct ibv_qp *qps[MANY];

@@ -1,6 +1,6 @@
 /*
- * The table of states: which changes ibv_modify_qp makes, with which attributes, of a queue pair that a program connects
- * itself and of one that an identifier has; and that attributes are kept.
+ * The table of states: which changes ibv_modify_qp allows, with which attributes, for a queue pair that a program
+ * connects itself and for one of an identifier; and that attributes are kept.
  */
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -57,7 +57,7 @@ static struct ibv_qp *make(void)
 	return qp;
 }
 
-/* A queue pair of its own connection, in a state. */
+/* A queue pair for an out-of-band connection, in a state. */
 static struct ibv_qp *in(enum ibv_qp_state state)
 {
 	struct ibv_qp *qp = make();
@@ -75,7 +75,7 @@ static struct ibv_qp *in(enum ibv_qp_state state)
 	return qp;
 }
 
-/* What a change is allowed with: `must` and, besides that, `may`. */
+/* The attributes of a change: `must` are required, `may` are optional. */
 static const struct {
 	enum ibv_qp_state from, to;
 	int must, may;
@@ -99,7 +99,8 @@ static void table(void)
 {
 	for (size_t i = 0; i < sizeof(changes) / sizeof(*changes); i++) {
 		struct ibv_qp *qp = in(changes[i].from);
-		/* Bits that are missing, and one that has no place here. iWARP's drivers enter INIT with the rights alone. */
+		/* Missing bits, and one bit that is not allowed. iWARP's drivers enter INIT with the access flags
+		 * only. */
 		for (int bit = 1; bit <= IBV_QP_PATH_MIG_STATE; bit <<= 1) {
 			int mask = changes[i].must & ~bit;
 			if (!(changes[i].must & bit) || bit == IBV_QP_STATE)
@@ -118,7 +119,7 @@ static void table(void)
 	CHECK(!ibv_destroy_qp(qp));
 }
 
-/* Every other pair of states is refused, and changes nothing. */
+/* Every other change is refused without effect. */
 static void others(void)
 {
 	for (enum ibv_qp_state from = IBV_QPS_RESET; from <= IBV_QPS_ERR; from++) {
@@ -135,7 +136,8 @@ static void others(void)
 			CHECK(modify(qp, to, IBV_QP_STATE | TO_RTS) == EINVAL);
 			CHECK(state_of(qp) == from && !ibv_destroy_qp(qp));
 		}
-		/* ERR and RESET can be entered from everywhere, with nothing else. */
+		/* ERR and RESET can be entered from every state, without other
+		 * attributes. */
 		struct ibv_qp *qp = in(from);
 		CHECK(modify(qp, IBV_QPS_ERR, IBV_QP_STATE | IBV_QP_TIMEOUT) == EINVAL);
 		CHECK(modify(qp, IBV_QPS_RESET, IBV_QP_STATE | IBV_QP_TIMEOUT) == EINVAL);
@@ -147,7 +149,7 @@ static void others(void)
 	}
 }
 
-/* Completions that nobody has polled are gone with a reset, and those of its next life are not. */
+/* A reset drops unpolled completions, and not those that follow it. */
 static void forgotten(void)
 {
 	struct ibv_qp *qp = in(IBV_QPS_INIT);
@@ -162,14 +164,16 @@ static void forgotten(void)
 	CHECK(wc.qp_num == qp->qp_num && !ibv_poll_cq(cq, 1, &wc) && !ibv_destroy_qp(qp));
 }
 
-/* Values that the device does not have; and the state that a program says it is in. */
+/* Values that the device does not support; and the current state that a program
+ * passes. */
 static void values(void)
 {
 	struct ibv_qp *qp = in(IBV_QPS_RESET);
 	struct ibv_qp_attr attr = attr_of(qp, IBV_QPS_INIT);
 	attr.port_num = 2;
 	CHECK(ibv_modify_qp(qp, &attr, TO_INIT) == EINVAL);
-	/* Programs ask for rights of memory as well, which say nothing about the peer. */
+	/* Programs pass access flags for memory as well, which do not concern the
+	 * peer. */
 	attr = attr_of(qp, IBV_QPS_INIT);
 	attr.qp_access_flags |= IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND;
 	CHECK(!ibv_modify_qp(qp, &attr, TO_INIT) && !modify(qp, IBV_QPS_RESET, IBV_QP_STATE));
@@ -182,7 +186,7 @@ static void values(void)
 	CHECK(ibv_modify_qp(qp, &attr, TO_RTS | IBV_QP_CUR_STATE) == EINVAL && state_of(qp) == IBV_QPS_RTR);
 	attr.cur_qp_state = IBV_QPS_RTR;
 	CHECK(!ibv_modify_qp(qp, &attr, TO_RTS | IBV_QP_CUR_STATE) && state_of(qp) == IBV_QPS_RTS);
-	/* What was set is told. */
+	/* The query returns the attributes that were set. */
 	struct ibv_qp_init_attr init;
 	memset(&attr, 0xee, sizeof(attr));
 	CHECK(!ibv_query_qp(qp, &attr, -1, &init));
@@ -192,7 +196,7 @@ static void values(void)
 	CHECK(attr.min_rnr_timer == 9 && attr.dest_qp_num == qp->qp_num && attr.ah_attr.sl == 4);
 	CHECK(init.qp_type == IBV_QPT_RC && init.send_cq == cq && init.recv_cq == cq && !init.srq && !init.sq_sig_all);
 	CHECK(init.cap.max_send_wr == 1 && init.cap.max_recv_wr == 1 && attr.cap.max_inline_data == 128);
-	/* Attributes that are not named stay. */
+	/* Attributes that are not in the mask stay unchanged. */
 	attr.timeout = 1;
 	attr.min_rnr_timer = 10;
 	CHECK(!ibv_modify_qp(qp, &attr, IBV_QP_MIN_RNR_TIMER) && !ibv_query_qp(qp, &attr, -1, &init));
@@ -219,7 +223,7 @@ static void values(void)
 		errno = 0;
 		CHECK(!ibv_create_qp(pd, &lacks) && errno == EINVAL);
 	}
-	/* Other transports are not there. */
+	/* Other transports are not supported. */
 	enum ibv_qp_type types[] = { IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_RAW_PACKET, IBV_QPT_XRC_SEND };
 	for (size_t i = 0; i < sizeof(types) / sizeof(*types); i++) {
 		struct ibv_qp_init_attr other = qp_init(cq, NULL, 1);
@@ -268,7 +272,8 @@ static void managed(void)
 	take(RDMA_CM_EVENT_ESTABLISHED);
 	struct ibv_qp *qp = ids[0]->qp;
 	CHECK(state_of(qp) == IBV_QPS_RTS && state_of(ids[1]->qp) == IBV_QPS_RTS);
-	/* What programs do that follow the connection with the attributes of rdma_init_qp_attr. */
+	/* Programs that repeat the connection's changes with the attributes of
+	 * rdma_init_qp_attr. */
 	CHECK(!modify(qp, IBV_QPS_RTR, IBV_QP_STATE) && !modify(qp, IBV_QPS_RTS, IBV_QP_STATE));
 	CHECK(state_of(qp) == IBV_QPS_RTS);
 	CHECK(!modify(qp, IBV_QPS_SQD, IBV_QP_STATE) && state_of(qp) == IBV_QPS_SQD);

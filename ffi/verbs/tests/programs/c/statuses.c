@@ -1,5 +1,5 @@
 /*
- * Requests that fail: each with the status that InfiniBand has for it, at both ends.
+ * Failing requests: each has InfiniBand's status for its error, at both ends.
  */
 #include <poll.h>
 #include <time.h>
@@ -51,7 +51,8 @@ static void request(enum ibv_wr_opcode opcode, uint32_t length, uint32_t lkey, s
 	CHECK(state_of(qps[0]) == IBV_QPS_ERR);
 }
 
-/* Each end is told once: the one that refused a message of the peer's fault, and the other one that its stream ended. */
+/* Each end gets one event: the end that refused a faulty message of the peer, and the other end, whose stream
+ * ended. */
 static void told(struct ibv_context *context, enum ibv_event_type type)
 {
 	struct pollfd fd = { .fd = context->async_fd, .events = POLLIN };
@@ -86,7 +87,8 @@ int main(void)
 	uint64_t *word = &memory[256];
 	enum ibv_wr_opcode add = IBV_WR_ATOMIC_FETCH_AND_ADD;
 
-	/* Atomics: the right to read and write is none, alignment goes before rights, and the result has 8 bytes. */
+	/* Atomics: remote read and write rights do not suffice, alignment is checked before rights, and the
+	 * result has 8 bytes. */
 	connected();
 	request(add, 8, mr->lkey, 0, plain->rkey, IBV_WC_REM_ACCESS_ERR);
 	told(context, IBV_EVENT_QP_ACCESS_ERR);
@@ -102,7 +104,8 @@ int main(void)
 	request(add, 9, mr->lkey, 0, mr->rkey, IBV_WC_LOC_LEN_ERR);
 	CHECK(*word == 0 && state_of(qps[1]) == IBV_QPS_RTS);
 	disconnected();
-	/* A result that finds no place: the word has changed, and the other end knows nothing of it. */
+	/* The result cannot be stored: the remote word has changed, and the other end does not
+	 * notice the error. */
 	connected();
 	request(add, 8, ~mr->lkey, 0, mr->rkey, IBV_WC_LOC_PROT_ERR);
 	CHECK(*word == 1 && state_of(qps[1]) == IBV_QPS_RTS);
@@ -118,12 +121,13 @@ int main(void)
 	CHECK(state_of(qps[1]) == IBV_QPS_ERR);
 	disconnected();
 
-	/* A key that is not there. */
+	/* An unknown key. */
 	connected();
 	request(IBV_WR_LOCAL_INV, 0, 0, 0, ~mr->rkey, IBV_WC_MW_BIND_ERR);
 	disconnected();
 
-	/* Registering anew: what libibverbs refuses, and what a device refuses. */
+	/* ibv_rereg_mr: calls that libibverbs refuses, and calls that a device
+	 * refuses. */
 	CHECK(ibv_rereg_mr(plain, 0x80, NULL, NULL, 0, 0) == IBV_REREG_MR_ERR_INPUT);
 	CHECK(ibv_rereg_mr(plain, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, NULL, 8, 0) == IBV_REREG_MR_ERR_INPUT);
 	CHECK(ibv_rereg_mr(plain, IBV_REREG_MR_CHANGE_PD, pd, NULL, 0, all) == IBV_REREG_MR_ERR_INPUT);

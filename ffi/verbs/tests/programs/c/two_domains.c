@@ -1,7 +1,6 @@
 /*
  * Queue pairs of two protection domains share a completion queue that is smaller than their queues together.
- * One receives by a shared queue of the other's domain, into memory of that domain. And domains with a second
- * name: parent domains.
+ * One of them uses a shared receive queue of the other domain, with memory of that domain. Also: parent domains.
  */
 #include <time.h>
 
@@ -50,7 +49,7 @@ static void shared_queue(struct ibv_pd **pds, struct ibv_cq *cq, int from, int i
 	CHECK(!ibv_dereg_mr(send_mr) && !ibv_dereg_mr(recv_mr));
 }
 
-/* A parent domain is its domain under another name, and keeps it and its domain of threads. */
+/* A parent domain behaves as its domain, and keeps it and its thread domain in use. */
 static void parents(struct ibv_context *context, struct ibv_pd *pd, struct ibv_cq *cq)
 {
 	struct ibv_td_init_attr none = { 0 };

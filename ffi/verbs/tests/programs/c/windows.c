@@ -1,6 +1,6 @@
 /*
- * Windows of type 2: a program chooses the last byte of the key alone, and finds the whole key in the window. A
- * Read with that key passes, one with the key of the bind before does not.
+ * Type 2 windows: a program chooses only the last byte of the key, and finds the whole key in the window. A Read with
+ * that key succeeds; one with the key of the previous bind does not.
  */
 #include <string.h>
 #include <time.h>

@@ -1,13 +1,12 @@
-//! Messages that find no receive request, at either end, where both ends have agreed on InfiniBand's
-//! semantics ([`ib_profile`](crate::stream::ib_profile)): how long they wait.
+//! Messages that find no receive request, at either end, if both ends have agreed on InfiniBand's semantics
+//! ([`ib_profile`](crate::stream::ib_profile)): how long they wait.
 //!
-//! InfiniBand counts how often the sender sends such a message again, each time after a time that the
-//! receiver has told. Here the sender counts how long the message waits: as long as these tries would take.
-//! Then its request fails with [`WcStatus::RnrRetryExceeded`](crate::queues::WcStatus), and the connection is
-//! reset.
+//! InfiniBand counts the retries of such a message, each after a time that the receiver has announced. Here
+//! the sender measures how long the message waits: as long as these retries would take. Then its request
+//! fails with [`WcStatus::RnrRetryExceeded`](crate::queues::WcStatus), and the connection is reset.
 //!
-//! The receiver may have a limit of its own, behind which the message is an error, as it is without the
-//! agreement at once.
+//! The receiver may have its own time limit, after which the message is an error. Without the agreement it is
+//! an error at once.
 
 use tcp_lite::Duration;
 
@@ -19,11 +18,11 @@ use crate::stream::ib_profile::News;
 use crate::verbs::{ConnectionError, QpState, RNR_RETRY_FOR_EVER};
 
 impl Rdma {
-    /// Something has happened to the requests of either end.
+    /// Acts on changes of the requests of either end.
     #[cold]
     pub(super) fn on_news(&mut self, base: &mut Base, state: &mut EngineState, news: News) {
         if news.peer_takes {
-            // Each message has the whole time.
+            // Each message gets the whole time.
             self.rnr.peer_takes();
         }
         if news.peer_not_ready {
@@ -42,13 +41,13 @@ impl Rdma {
         base.activate(state);
     }
 
-    /// A receive request was posted: the message of the peer that waits for one gets it.
+    /// Called when a receive request was posted: the waiting message of the peer gets it.
     pub(super) fn on_recv_posted(&mut self, base: &mut Base, state: &mut EngineState) {
         if self.is_terminating() || !self.stream.awaits_recv() {
             return;
         }
         if !self.stream.bind_awaited() {
-            // Another queue pair has taken it.
+            // Another queue pair has taken the receive request.
             return self.stream.await_recv();
         }
         if matches!(self.state, RdmaState::Open) {
@@ -57,8 +56,8 @@ impl Rdma {
         base.activate(state);
     }
 
-    /// A message of the peer has waited for too long: the peer gets the Terminate that it would have got at
-    /// once without the agreement.
+    /// Called when a message of the peer has waited for too long: the peer gets the Terminate that it would
+    /// have got at once without the agreement.
     pub(super) fn on_rnr_timeout(&mut self, base: &mut Base, state: &mut EngineState) -> Next {
         match self.stream.stop_waiting() {
             Some(failure) => self.fail(base, state, failure),
@@ -66,10 +65,10 @@ impl Rdma {
         }
     }
 
-    /// Perhaps the time has passed for which a message of this end may wait.
+    /// Checks whether the time has passed for which a message of this end may wait.
     pub(super) fn on_time(&mut self, base: &mut Base, state: &mut EngineState) {
-        // By now the peer may have said that there is a receive request. The end of the connection has
-        // deadlines of its own.
+        // By now the peer may have reported a receive request. The end of the connection has its own
+        // deadlines.
         if self.rnr.take_peer_due(state.now)
             && self.stream.awaits_peer()
             && matches!(self.state, RdmaState::Open)

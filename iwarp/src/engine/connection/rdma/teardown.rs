@@ -17,7 +17,7 @@ impl Rdma {
     /// The user wants a graceful close.
     pub(super) fn disconnect(&mut self, base: &mut Base, state: &mut EngineState) -> Next {
         if self.is_terminating() {
-            // It is ending already.
+            // The connection is ending already.
         } else if self.stream.may_send() {
             self.close_gracefully(base, state);
         } else {
@@ -27,26 +27,26 @@ impl Rdma {
         Next::Same
     }
 
-    /// Sends the posted requests, waits for the answers to Reads, then sends FIN. While something is being
-    /// sent there is no deadline here: TCP has its own for a peer that does not acknowledge.
+    /// Sends the posted requests, waits for the answers to Reads, then sends FIN. While data is being sent
+    /// there is no deadline here: TCP has its own for a peer that does not acknowledge.
     pub(super) fn close_gracefully(&mut self, base: &mut Base, state: &mut EngineState) {
         if !self.is_draining() {
             if self.stream.awaits_recv() {
-                // The close has deadlines of its own.
+                // The close has its own deadlines.
                 base.timers.clear_deadline();
             }
             self.state = RdmaState::Draining { progress: 0 };
         }
-        // One that outlives its peer takes sends until the end, and after it.
+        // A queue pair that outlives its peer takes sends until the end, and after it.
         if !self.stream.qp().outlives_peer() {
             self.stream.begin_close();
         }
         base.activate(state);
     }
 
-    /// Nothing can be sent now. In a graceful close: sends FIN if everything is sent. Otherwise the next
-    /// request waits, behind a fence or for an ORD, or only answers to Reads are missing: sets a deadline, as
-    /// the peer may never send them.
+    /// Called when nothing can be sent now. In a graceful close: sends FIN if everything is sent. Otherwise
+    /// the next request waits, because of a fence or ORD, or only answers to Reads are missing: sets a
+    /// deadline, since the peer may never send them.
     pub(super) fn close_or_await(&mut self, base: &mut Base, state: &EngineState) -> Next {
         let Self { stream, state: RdmaState::Draining { progress }, .. } = self else { return Next::Same };
         if stream.is_drained() {
@@ -59,8 +59,9 @@ impl Rdma {
         Next::Same
     }
 
-    /// TCP takes no more of what a graceful close still has to send. Where messages wait for receives, the
-    /// peer may hold them with its window closed, and acknowledge probes for ever: sets a deadline.
+    /// Called when TCP takes no more of the data that a graceful close still has to send. If messages wait
+    /// for receive requests, the peer may keep its window closed, and acknowledge probes for ever: sets a
+    /// deadline.
     pub(super) fn await_space(&mut self, base: &mut Base, state: &EngineState) -> Next {
         if self.is_draining() && self.stream.may_await_peer() {
             return self.close_or_await(base, state);
@@ -68,7 +69,8 @@ impl Rdma {
         Next::Same
     }
 
-    /// The deadline for an answer to a Read, or for space, has passed: aborts if there was no progress.
+    /// Called when the deadline for an answer to a Read, or for space, has passed: aborts if there was no
+    /// progress.
     pub(super) fn await_answers(&mut self, base: &mut Base, state: &mut EngineState) -> Next {
         let Self { stream, state: RdmaState::Draining { progress }, .. } = &*self else { return Next::Same };
         if !stream.awaits_answers() && !stream.may_await_peer() {
@@ -81,7 +83,7 @@ impl Rdma {
         self.close_or_await(base, state)
     }
 
-    /// The stream has failed: sends a Terminate if possible, flushes, closes.
+    /// Called when the stream has failed: sends a Terminate if possible, flushes, closes.
     #[cold]
     pub(in super::super) fn fail(
         &mut self,
@@ -91,7 +93,7 @@ impl Rdma {
     ) -> Next {
         base.report.add(ConnectionError::Stream(failure.stream_error()));
         // RFC 5041 section 3 (DDP-038): the stream is marked as failed. RFC 5040 section 7.1 (RDMAP-331):
-        // only its first error is told to the peer.
+        // only its first error is reported to the peer.
         if matches!(std::mem::replace(&mut self.state, RdmaState::Terminating), RdmaState::Terminating) {
             return Next::Same;
         }
@@ -99,7 +101,8 @@ impl Rdma {
             base.count_peer_failure(state);
         }
         base.name_cause();
-        // TCP may acknowledge what is dropped before the peer knows it, whichever end is to blame.
+        // TCP may acknowledge dropped bytes before the peer knows that they are dropped, no matter which end
+        // is at fault.
         let offset = self.deframer.untaken_from();
         if self.stream.end_taking(offset) {
             state.tcp.withhold(base.conn, Some(offset));
@@ -128,11 +131,12 @@ impl Rdma {
         }
     }
 
-    /// TCP is closed. Puts the queue pair of a stream that TCP has lost into its state, unless the user has
-    /// aborted it, a request has failed instead, or it outlives that.
+    /// Called when TCP is closed. Puts the queue pair of a stream that TCP has lost into the state of a lost
+    /// connection, unless the user has aborted the stream, a request has failed instead, or the queue pair
+    /// outlives that.
     pub(super) fn lose(self: Box<Self>, base: &mut Base, state: &mut EngineState) -> Closing {
         // RFC 5041 section 6.2.2 (DDP-155): the loss of the connection is a fatal error of the queue pair.
-        // It comes before `end`, which drops the stream.
+        // This comes before `end`, which drops the stream.
         base.name_cause();
         if self.is_lost(base) {
             self.stream.lose();
@@ -140,8 +144,8 @@ impl Rdma {
         self.end(base, state)
     }
 
-    /// Whether TCP has lost a stream that neither its user nor an error of its own has ended, and that does
-    /// not outlive it.
+    /// Whether TCP has lost a stream that neither its user nor an error has ended, and whose queue pair does
+    /// not outlive the loss.
     fn is_lost(&self, base: &Base) -> bool {
         let others = [ConnectionError::Tcp(CloseReason::Aborted), ConnectionError::ReceiverNotReady];
         !self.is_terminating()
@@ -164,8 +168,8 @@ impl Ends for Box<Rdma> {
         let Rdma { mut deframer, stream, .. } = *self;
         let withheld_until = stream.withheld_until();
         state.tcp.release(base.conn, deframer.clear(&mut state.held));
-        // On InfiniBand the oldest request runs out of tries, and the others are flushed. A peer that resets
-        // the connection is there, and has ended it: programs take flushed requests for that.
+        // On InfiniBand the oldest request runs out of retries, and the others are flushed. A peer that
+        // resets the connection is alive and has ended it: then programs expect flushed requests.
         let has_vanished = is_lost
             && matches!(base.report.error(), Some(ConnectionError::Tcp(reason)) if reason != CloseReason::Reset);
         let fails = is_orphan || (has_vanished && stream.fails_when_peer_vanishes());

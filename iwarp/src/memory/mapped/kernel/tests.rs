@@ -8,7 +8,7 @@ use super::*;
 const PAGE: usize = 4096;
 const BOTH: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
-/// Pages of this process, which are unmapped in the end.
+/// Pages of this process, which are unmapped on drop.
 struct Pages(*mut u8, usize);
 
 impl Pages {
@@ -50,7 +50,7 @@ impl Drop for Pages {
     }
 }
 
-/// A way that this kernel does not have is no way to test.
+/// The methods that this kernel supports, with their answers.
 fn ways(wanted: &Range<u64>, writable: bool) -> Vec<(&'static str, Result<(), RegisterError>)> {
     let maps = Maps::default();
     let ways = [
@@ -61,7 +61,7 @@ fn ways(wanted: &Range<u64>, writable: bool) -> Vec<(&'static str, Result<(), Re
     ways.into_iter().filter_map(|(name, answer)| Some((name, answer?))).collect()
 }
 
-/// All ways tell the same, for every kind of mapping: which memory may be registered, for reading and for
+/// All methods agree, for every kind of mapping, on the memory that may be registered for reading and for
 /// writing.
 #[test]
 fn all_ways_tell_the_same() {
@@ -92,7 +92,7 @@ fn all_ways_tell_the_same() {
     }
 }
 
-/// Asking touches no page: the kernel counts those that are there.
+/// A query populates no page: the kernel's count of resident pages does not change.
 #[test]
 fn asking_brings_in_no_page() {
     let pages = Pages::anonymous(64);
@@ -114,8 +114,8 @@ fn asking_brings_in_no_page() {
     assert_eq!(here(), 64);
 }
 
-/// A descriptor that is not what it was, since the program has closed it, is asked once and answers nothing.
-/// The check finds another way.
+/// A descriptor that the program has closed is asked once and gives no answer. The check then uses another
+/// method.
 #[test]
 fn a_descriptor_that_does_not_answer_is_given_up() {
     let pages = Pages::anonymous(1);

@@ -1,4 +1,4 @@
-//! Bytes that are held ahead of the frontier, and given up again.
+//! Bytes that are held ahead of the frontier, and dropped again.
 
 use super::*;
 
@@ -183,7 +183,7 @@ fn what_the_frontier_has_passed_is_released_before_its_fpdu_is_whole() {
     assert_eq!((bench.seen(), bench.kept()), (vec![Whole(long.to_vec())], (0, 0, 0)));
 }
 
-/// Bytes of buffers pinned for each byte held of a stream of segments of `bytes` bytes beyond a hole.
+/// Pinned bytes of buffers per held byte, for segments of `bytes` bytes beyond a hole.
 fn pinned_for_one_held(bytes: usize, apart: usize) -> f64 {
     let wire = vec![0; 48 << 10];
     let mut bench = Bench::new(false);
@@ -237,7 +237,7 @@ fn nothing_is_handed_up_that_the_frontier_has_not_passed() {
     assert_eq!((bench.seen(), bench.deframer.at_boundary()), (vec![Whole(b"one".to_vec())], false));
 }
 
-/// Gives up `bytes` bytes; gives the stretches by position, each with whether it was allowed.
+/// Drops `bytes` bytes. Returns the ranges passed to `may`, by position, each with its answer.
 fn give_up(bench: &mut Bench, bytes: usize, may: impl Fn(usize) -> bool) -> Vec<(Vec<Range<usize>>, bool)> {
     let mut asked: Vec<(Vec<Range<usize>>, bool)> = Vec::new();
     let Bench { deframer, slab, .. } = bench;

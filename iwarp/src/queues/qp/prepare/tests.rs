@@ -31,7 +31,7 @@ fn request(op: SendOp, flags: SendFlags, region: &Registration, elements: &[(u64
     SendRequest { wr_id: 1, op, sg_list, flags }
 }
 
-/// Only a Send or Write of one element that may start at once is looked up; and it has to be there.
+/// Only a Send or Write of one element that may start at once is looked up; its memory has to be registered.
 #[test]
 fn one_registered_element_is_found() {
     let (_, pd, cq) = test_objects();
@@ -161,7 +161,7 @@ fn messages_of_infinibands_semantics_need_their_agreement() {
     }
 }
 
-/// Where memory is checked late, a request with a fault in it is accepted, and fails when its turn comes.
+/// If memory is checked late, a faulty request is accepted, and fails when its turn comes.
 #[test]
 fn a_fault_is_accepted_where_memory_is_checked_late() {
     for late in [false, true] {

@@ -40,7 +40,7 @@ fn requests_count_until_they_are_polled() {
     assert_eq!((second.cause, receives.used()), (Some(ConnectionError::PeerClosed), 0));
 }
 
-/// A queue pair holds no more shared requests than it may, until completions are polled.
+/// A queue pair holds at most its maximum of shared requests, until completions are polled.
 #[test]
 fn shared_requests_are_taken_up_to_the_maximum() {
     let (resources, pd, cq) = test_objects();
@@ -60,7 +60,7 @@ fn shared_requests_are_taken_up_to_the_maximum() {
     assert_eq!((take(), receives.taken()), (Some(2), (3, 2)));
 }
 
-/// A queue pair that holds as many shared requests as its mark says, and no more, is not reported.
+/// A queue pair that holds exactly as many shared requests as its mark is not reported.
 #[test]
 fn only_more_than_the_mark_is_reported_and_once() {
     let (resources, pd, cq) = test_objects();
@@ -82,7 +82,7 @@ fn only_more_than_the_mark_is_reported_and_once() {
     assert_eq!(kinds(&resources.events), [AsyncEventKind::QpHighWater]);
 }
 
-/// The last request is told of once, and only where the queue is shared.
+/// The last request is reported once, and only if the queue is shared.
 #[test]
 fn the_last_request_of_a_shared_queue_is_told_once() {
     let (resources, pd, cq) = test_objects();
@@ -99,8 +99,8 @@ fn the_last_request_of_a_shared_queue_is_told_once() {
     }
 }
 
-/// A queue pair that may wait for a shared receive queue has a place in its line as long as it is there, and
-/// only then.
+/// A queue pair that may wait for a shared receive queue has a place in its line exactly as long as it
+/// exists.
 #[test]
 fn a_place_in_line_goes_with_its_receives() {
     let (_, pd, cq) = test_objects();
@@ -163,7 +163,8 @@ fn a_message_waits_for_one_post() {
     assert_eq!(caller.calls(), 0, "the caller asks itself");
 }
 
-/// The queue pair that has waited longest gets the request of a shared queue. The others leave it there.
+/// The queue pair that has waited longest gets the request of a shared queue. The other queue pairs do not
+/// take it.
 #[test]
 fn a_message_waits_in_line_for_a_shared_request() {
     let (resources, pd, cq) = test_objects();

@@ -1,6 +1,6 @@
-//! When the timer of the sending half is due, and for what: the first of the deadlines of what is outstanding
-//! or queued (RFC 6298, RFC 8985 section 7.2, RFC 9293 sections 3.8.1 and 3.8.6.1). The times that they count
-//! from are in `timers.rs`; what happens when the timer is due is in `expiry.rs`.
+//! When the timer of the sending half is due, and its purpose: the first of the deadlines of all outstanding
+//! and queued segments (RFC 6298, RFC 8985 section 7.2, RFC 9293 sections 3.8.1 and 3.8.6.1). The times that
+//! they count from are in `timers.rs`; what happens when the timer is due is in `expiry.rs`.
 
 use super::frto::Frto;
 use super::timers::SendTimer;
@@ -10,9 +10,9 @@ use crate::tcp::send::rate::RateControl;
 use crate::tcp::slabs::{Marks, SegmentSlab};
 use crate::{Duration, Instant, TcpConfig};
 
-/// Longest wait before a segment is cut to a window that is open but stays too small (RFC 9293 section
-/// 3.8.6.2.1: 0.1 to 1 second), unless the RTO is longer. A closed window is probed at increasing
-/// intervals instead.
+/// Maximum wait before a segment is cut to a window that is open but stays too small (RFC 9293 section
+/// 3.8.6.2.1: 0.1 to 1 second), unless the RTO is longer. A closed window is probed at increasing intervals
+/// instead.
 const OVERRIDE_MAX: Duration = Duration::from_secs(1);
 
 /// How often the user timeout is checked for segments that cannot be sent: the port takes nothing, no
@@ -27,7 +27,7 @@ impl LossRecovery {
         self.timers.running()
     }
 
-    /// Whether segments that were overtaken are waited for.
+    /// Whether the reordering timer runs.
     #[inline]
     pub(in crate::tcp::send) fn has_reordering_timer(&self) -> bool {
         self.timers.reorder_at().is_some()

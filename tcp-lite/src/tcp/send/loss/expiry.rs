@@ -9,7 +9,7 @@ use crate::Instant;
 use crate::tcp::congestion::Timeout;
 use crate::tcp::ctx::Ctx;
 
-/// What is left to do after a timer.
+/// The action that remains for the caller after a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::tcp::send) enum TimerAction {
     Nothing,
@@ -24,7 +24,7 @@ pub(in crate::tcp::send) enum TimerAction {
 }
 
 impl LossRecovery {
-    /// Takes the running timer, if it is due, and does what it is for. `syn_due`: our SYN has to be sent.
+    /// Takes the running timer, if it is due, and runs its action. `syn_due`: our SYN has to be sent.
     pub(in crate::tcp::send) fn on_timer(
         &mut self,
         ctx: &mut Ctx<'_>,

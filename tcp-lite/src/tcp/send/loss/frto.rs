@@ -17,7 +17,7 @@ pub(super) enum Frto {
     Off,
     /// The oldest segment is being retransmitted (step 1).
     Retransmitted,
-    /// It was acknowledged: so many new segments may follow (step 2b).
+    /// The oldest segment was acknowledged: this many new segments may follow (step 2b).
     New(u8),
 }
 
@@ -60,7 +60,7 @@ impl Frto {
         }
     }
 
-    /// Whether a lost segment is held back, which is the oldest one or not.
+    /// Whether a lost segment is held back. `is_oldest`: it is the oldest segment.
     #[inline]
     pub(super) fn withholds(&self, is_oldest: bool) -> bool {
         match self {

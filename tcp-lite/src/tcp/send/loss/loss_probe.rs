@@ -6,7 +6,7 @@
 
 use crate::tcp::send::ack_sample::AckSample;
 
-/// What a probe in flight carries (`TLP.is_retrans`).
+/// The payload of a probe in flight (`TLP.is_retrans`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Content {
     New,
@@ -47,7 +47,7 @@ impl LossProbe {
         self.due
     }
 
-    /// No probe has to be sent, while nothing is said about one in flight.
+    /// Cancels a probe that has to be sent; has no effect on a probe in flight.
     #[inline]
     pub(super) fn cancel(&mut self) {
         self.due = false;

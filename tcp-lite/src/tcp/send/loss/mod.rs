@@ -1,5 +1,5 @@
-//! Which segments are lost, when they are sent again, and what a recovery may send meanwhile (RFC 5681, RFC
-//! 6582, RFC 8985, RFC 6298).
+//! Finds lost segments, decides when they are sent again, and limits transmission during a recovery (RFC
+//! 5681, RFC 6582, RFC 8985, RFC 6298).
 //!
 //! | what | where | document |
 //! |---|---|---|
@@ -73,7 +73,7 @@ pub(super) struct LossRecovery {
     timers: Timers,
 }
 
-/// What a step of loss recovery asks and changes besides its own state.
+/// The state besides its own that a step of loss recovery reads and changes.
 #[derive(Debug)]
 pub(super) struct SendState<'a> {
     pub(super) queue: &'a mut SendQueue,
@@ -101,8 +101,8 @@ impl LossRecovery {
         }
     }
 
-    /// Whether no recovery is in progress, and nothing is counted or in flight that may begin one or undo the
-    /// last one without a D-SACK.
+    /// Whether no recovery is in progress, and no counter or segment in flight could start one, or undo the
+    /// last one, without a D-SACK.
     #[inline]
     pub(super) fn is_idle(&self) -> bool {
         let idle = self.phase == Phase::Open && self.dup_acks == 0 && !self.loss_probe.is_in_flight();
@@ -143,7 +143,7 @@ impl LossRecovery {
         self.frto.allowance()
     }
 
-    /// Whether F-RTO holds back a lost segment, which is the oldest one or not.
+    /// Whether F-RTO holds back a lost segment. `is_oldest`: it is the oldest segment.
     #[inline]
     pub(super) fn withholds(&self, is_oldest: bool) -> bool {
         self.frto.withholds(is_oldest)
@@ -155,7 +155,8 @@ impl LossRecovery {
         self.loss_probe.is_due()
     }
 
-    /// No tail loss probe has to be sent: what is in flight is known to be lost, or has arrived.
+    /// Cancels a tail loss probe that has to be sent: all segments in flight are known to be lost, or have
+    /// arrived.
     #[inline]
     pub(super) fn cancel_probe(&mut self) {
         self.loss_probe.cancel();
@@ -247,7 +248,7 @@ impl LossRecovery {
         self.timers.restart_user_timeout(now);
     }
 
-    /// How long no data have been sent.
+    /// The time since data were last sent.
     pub(super) fn idle_time(&self, now: Instant) -> Duration {
         self.timers.idle_time(now)
     }

@@ -1,4 +1,4 @@
-//! Loss recovery: when it begins and ends, and what an acknowledgement says about congestion (RFC 5681,
+//! Loss recovery: when it begins and ends, and the meaning of an acknowledgement for congestion (RFC 5681,
 //! RFC 6582, RFC 8985).
 //!
 //! With SACK, RACK detects losses (`rack.rs`). Without SACK, the oldest segment is lost after three
@@ -30,7 +30,7 @@ pub(in crate::tcp::send) struct AckKind {
 /// Result of [`LossRecovery::advance_recovery`].
 #[derive(Clone, Copy, Debug, Default)]
 struct RecoveryNews {
-    /// The phase before the acknowledgement ended it, but after an undo.
+    /// The phase before this acknowledgement ended a recovery, but after an undo.
     was: Phase,
     /// Bytes that left the network.
     delivered: u64,
@@ -41,10 +41,10 @@ struct RecoveryNews {
 }
 
 impl LossRecovery {
-    /// Responds to an acknowledgement that says something new, cumulatively or selectively, or is a
-    /// duplicate; runs in and outside of a recovery. In this order: what it says about reordering, how much
-    /// left the network, whether the last recovery was spurious, whether it is over, and what is lost.
-    /// Returns whether the congestion window may grow by it.
+    /// Responds to an acknowledgement that acknowledges something new, cumulatively or selectively, or is a
+    /// duplicate; inside or outside of a recovery. The order of the steps: reordering, bytes that left the
+    /// network, whether the last recovery was spurious, whether it is over, and lost segments. Returns
+    /// whether the congestion window may grow by it.
     pub(in crate::tcp::send) fn on_ack(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -82,9 +82,9 @@ impl LossRecovery {
         grows && was != Phase::Fast && self.phase != Phase::Fast
     }
 
-    /// What an acknowledgement means for a recovery, or for what may begin or end one, except that it may
-    /// reveal a loss. If there is [no such thing](Self::is_idle), an acknowledgement that is no
-    /// duplicate and reports none has nothing to do here.
+    /// The effect of an acknowledgement on a recovery, or on the counters that begin or end one, except that
+    /// it may reveal a loss. In the [idle state](Self::is_idle), an acknowledgement that is no duplicate and
+    /// reports no duplicate bytes has no effect here.
     #[inline(never)]
     fn advance_recovery(
         &mut self,
@@ -210,7 +210,7 @@ impl LossRecovery {
         }
         if self.phase != Phase::Open {
             self.phase = Phase::Open;
-            // It retransmitted nothing that is still unacknowledged.
+            // The recovery has retransmitted nothing that is still unacknowledged.
             self.recovery_point = state.queue.una().saturating_sub(1);
             self.dup_acks = 0;
             self.frto = Frto::Off;
@@ -238,7 +238,7 @@ impl LossRecovery {
     #[inline]
     pub(super) fn detect_loss(&mut self, ctx: &mut Ctx<'_>, state: &mut SendState<'_>) -> bool {
         if state.agreed.sack && !self.is_overtaken(state.queue, ctx.segments) {
-            // Mostly: the reordering window is then not computed.
+            // The common case, in which the reordering window need not be computed.
             self.timers.set_reorder(None);
             return false;
         }
@@ -282,7 +282,7 @@ impl LossRecovery {
         state.queue.detect_lost(ctx.segments, &self.rack, window, ctx.now)
     }
 
-    /// How long RACK lets a segment be overtaken.
+    /// RACK's reordering window: how long a segment may be overtaken before it counts as lost.
     pub(in crate::tcp::send) fn reordering_window(&self, queue: &SendQueue, rate: &RateControl) -> Duration {
         self.rack.reordering_window(&ReorderingInputs {
             recovering: self.phase != Phase::Open,

@@ -1,12 +1,12 @@
 //! The timer of the sending half, and the times that its deadlines count from (RFC 6298, RFC 8985
 //! section 7.2, RFC 9293 sections 3.8.1 and 3.8.6.1).
 //!
-//! It knows no queue and no window: what to wait for is decided in `deadline.rs`, and what happens when the
-//! time has come in `expiry.rs`.
+//! This module knows no queue and no window: `deadline.rs` decides which event to wait for, and `expiry.rs`
+//! acts when the timer is due.
 
 use crate::{Deadline, Duration, Instant};
 
-/// What the running timer is for.
+/// The purpose of the running timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::tcp::send) enum SendTimer {
     /// Acknowledgement of what is in flight: RTO.
@@ -36,7 +36,7 @@ pub(super) struct Timers {
     rto_not_before: Instant,
     /// Since when there has been no progress: the user timeout counts from here.
     progress: Instant,
-    /// A timer has expired since then, so that the peer was asked again and did not answer.
+    /// True if a timer has expired since then, so that the peer was sent something again and did not answer.
     tried: bool,
     /// When data was last sent, new or again: the idle time counts from here (RFC 5681 section 4.1).
     data_sent_at: Instant,
@@ -90,7 +90,7 @@ impl Timers {
         self.running = Some((at, timer));
     }
 
-    /// There is nothing to wait for.
+    /// Stops the timer: there is nothing to wait for.
     #[inline]
     pub(super) fn cancel(&mut self) {
         self.running = None;
@@ -161,7 +161,7 @@ impl Timers {
         self.data_sent_at = now;
     }
 
-    /// How long no data have been sent.
+    /// The time since data were last sent.
     pub(super) fn idle_time(&self, now: Instant) -> Duration {
         now - self.data_sent_at
     }
@@ -282,7 +282,7 @@ mod tests {
         assert!(!timers.is_given_up(at(60_000), USER_TIMEOUT));
         timers.start(at(60_000), (at(90_000), SendTimer::Rto), USER_TIMEOUT);
         assert_eq!(timers.running(), Some((at(70_000), SendTimer::Rto)), "from the first timer on");
-        // Whatever counts as progress leads to a first timer again.
+        // After each kind of progress, the next timer counts as the first.
         let progress: [fn(&mut Timers); 4] = [
             |timers| timers.on_acked(at(1000), Duration::ZERO),
             |timers| timers.on_data_sent(at(1000), true),

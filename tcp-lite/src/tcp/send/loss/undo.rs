@@ -33,16 +33,16 @@ pub(super) struct Episode {
     unreported: u32,
 }
 
-/// Recoveries in progress that are undone until all is acknowledged that was in flight at the first of
-/// them. Each undo is a walk along what is in flight, and the peer's next acknowledgement may begin another
-/// recovery with as long a walk. Further recoveries of such a path keep their reduced window.
+/// Maximum recoveries in progress that are undone until all segments are acknowledged that were in flight at
+/// the first undo. Each undo walks along all segments in flight, and the peer's next acknowledgement may
+/// start another recovery with an equally long walk. Further recoveries keep their reduced window.
 const MAX_UNDONE: u8 = 4;
 
 /// The last recovery of a connection, until it is undone or confirmed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Undo {
     episode: Option<Episode>,
-    /// No more than [`MAX_UNDONE`] recoveries in progress are undone until this is acknowledged.
+    /// At most [`MAX_UNDONE`] recoveries in progress are undone until this position is acknowledged.
     round_end: u64,
 }
 
@@ -54,7 +54,7 @@ impl Undo {
             Some(Episode { from: una, until: nxt, timeout, reduced, retransmitted_ms: None, unreported: 0 });
     }
 
-    /// Congestion is confirmed, whatever becomes of the recovery.
+    /// Called when congestion is confirmed: the reduction stays even if the recovery is undone.
     pub(super) fn keep_reduction(&mut self) {
         if let Some(episode) = &mut self.episode {
             episode.reduced = None;
@@ -72,8 +72,8 @@ impl Undo {
         self.episode.take()
     }
 
-    /// As [`take`](Self::take), for a recovery in progress. `None`, too, if [`MAX_UNDONE`] were undone since
-    /// the peer had acknowledged what was in flight; `undone` counts them.
+    /// As [`take`](Self::take), for a recovery in progress. Also `None` if [`MAX_UNDONE`] recoveries of this
+    /// flight were undone; `undone` counts them.
     pub(super) fn take_in_progress(&mut self, una: u64, nxt: u64, undone: &mut u8) -> Option<Episode> {
         if una >= self.round_end {
             (*undone, self.round_end) = (0, nxt);

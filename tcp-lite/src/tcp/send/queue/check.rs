@@ -78,7 +78,7 @@ impl SendQueue {
         if self.head.is_some() || self.una >= self.end { self.check_positions(slab) } else { Ok(()) }
     }
 
-    /// `count` segments are marked lost, and linked: the oldest one first.
+    /// `count` segments are marked lost, and linked with the oldest segment first.
     fn check_lost(&self, slab: &SegmentSlab, mut count: i32) -> Check {
         let mut earlier: Option<SegmentKey> = None;
         for key in self.keys(slab, self.lost.first, |segment| segment.later) {
@@ -94,9 +94,9 @@ impl SendQueue {
         Ok(())
     }
 
-    /// From each selectively acknowledged segment a way leads to the last one of its run.
+    /// From each selectively acknowledged segment, the links lead to the last segment of its run.
     fn check_sacked(&self, slab: &SegmentSlab) -> Check {
-        // Positions of segments of this run whose ways lead beyond the segment in question.
+        // Positions of segments of this run whose links lead beyond the present segment.
         let mut beyond = 0;
         for key in self.keys(slab, self.head, |segment| segment.next) {
             let (_, segment) = key?;

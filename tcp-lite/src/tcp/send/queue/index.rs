@@ -1,10 +1,10 @@
-//! The segment at a position of the send queue.
+//! Finds the segment at a position of the send queue.
 //!
 //! The queue is a list, and SACK blocks name bytes anywhere in it. A walk from the front for each block would
-//! let a peer that repeats blocks stop an engine (CVE-2019-11478). So each segment knows the one in front of
-//! it, and one much further in front ([`Place`]): the way from the last segment to any other one passes few
-//! of them, even with thousands in flight. Segments get their places when the first SACK block comes after
-//! they were sent; without SACK blocks nothing is done.
+//! let a peer that repeats blocks stop an engine (CVE-2019-11478). So each segment has a link to the one in
+//! front of it, and a link to one much further in front ([`Place`]), as in a skip list. A search from the
+//! last segment passes few segments, even with thousands in flight. Segments get their places when the first
+//! SACK block arrives after they were sent; without SACK blocks nothing is done.
 
 use crate::invariant::{Check, ensure};
 use crate::tcp::slabs::{Place, SegmentKey, SegmentSlab, leap_number};
@@ -13,12 +13,12 @@ use crate::tcp::slabs::{Place, SegmentKey, SegmentSlab, leap_number};
 /// [`Index::find`] was called.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Index {
-    /// The last segment that has a place, and its position. It may have left the queue, with all in front of
-    /// it.
+    /// The last segment that has a place, and its position. It may have left the queue, with all segments in
+    /// front of it.
     last: Option<(u64, SegmentKey)>,
-    /// Segments that were found lately, the last one first, and their numbers: each acknowledgement repeats
-    /// the latest blocks, which are up to four. A segment may have left the queue: then its number is below
-    /// that of the oldest one, or the same.
+    /// The segments found most recently, the latest first, and their numbers: each acknowledgement repeats
+    /// up to four of the latest blocks. A segment may have left the queue: then its number is below that of
+    /// the oldest one, or the same.
     found: [Option<(SegmentKey, u32)>; 4],
 }
 
@@ -55,7 +55,8 @@ impl Index {
             let (front, front_pos) = leap
                 .filter(|(_, leap_pos)| *leap_pos > pos)
                 .unwrap_or_else(|| (place.previous, slab.get(place.previous).pos));
-            // So the walk ends. A place of a segment that has left the queue may lead anywhere.
+            // This ensures that the walk ends. (The place of a segment that has left the queue may lead
+            // anywhere.)
             debug_assert!(front_pos < key_pos, "a step from {key_pos} to {front_pos}, which is not in front");
             (key, key_pos) = (front, front_pos);
         }
@@ -64,7 +65,7 @@ impl Index {
         key
     }
 
-    /// The segments that were sent since the last call get their places.
+    /// Gives places to the segments that were sent since the last call.
     fn extend(&mut self, slab: &mut SegmentSlab, oldest: SegmentKey, last_sent: SegmentKey) {
         let (oldest_pos, last_pos) = (slab.get(oldest).pos, slab.get(last_sent).pos);
         let mut last = match self.last.replace((last_pos, last_sent)) {
@@ -87,7 +88,7 @@ impl Index {
         }
     }
 
-    /// The rest of the segment `first` is a segment of its own now: `second`.
+    /// Called after the segment `first` was split: `second` is its rest.
     pub(super) fn on_split(&mut self, slab: &mut SegmentSlab, first: SegmentKey, second: SegmentKey) {
         let (first_pos, second_pos) = (slab.get(first).pos, slab.get(second).pos);
         let Some((last_pos, _)) = self.last.filter(|(last_pos, _)| *last_pos >= first_pos) else { return };
@@ -100,7 +101,7 @@ impl Index {
         }
     }
 
-    /// The places of the queue that begins with `oldest` are right.
+    /// Checks the places of the queue that begins with `oldest`.
     pub(super) fn check(&self, slab: &SegmentSlab, oldest: Option<SegmentKey>) -> Check {
         let Some(oldest) = oldest else { return Ok(()) };
         let oldest_pos = slab.get(oldest).pos;
@@ -153,13 +154,13 @@ mod tests {
         AckSample::new(RetransmitFilter { echo_ms: None, horizon: Instant::from_millis(1 << 20) })
     }
 
-    /// For as many segments as the peer of a test of steps may have in flight.
+    /// A queue for as many segments as a peer in a test of steps may have in flight.
     fn queued() -> TestQueue {
         TestQueue::new(1 << 13)
     }
 
     impl TestQueue {
-        /// Sends so many segments, or as many as there is space for.
+        /// Sends `count` segments, or as many as there is space for.
         fn send_some(&mut self, count: usize) {
             let _ = (0..count).all(|_| self.send(LEN, Instant::ZERO));
         }
@@ -192,7 +193,7 @@ mod tests {
             assert_eq!(self.queue.index.find(&mut self.slab, ends, pos), right);
             self.queue.check(&self.slab).expect("invariants");
             for nr in 1..5 {
-                // Others are found meanwhile.
+                // Other segments are found meanwhile.
                 let other = self.at(part.wrapping_add(17 * nr)).unwrap();
                 let pos = self.slab.get(other).pos;
                 assert_eq!(self.queue.index.find(&mut self.slab, ends, pos), other);
@@ -270,22 +271,22 @@ mod tests {
         for nr in [3100, 300, 1900, 1700, 300] {
             assert!(find(&mut queued, nr) < 15, "{nr} was found lately");
         }
-        // The one that was not asked for the longest time makes room.
+        // The least recently found segment is replaced.
         assert!(find(&mut queued, 2500) > 20);
         assert!(find(&mut queued, 1700) < 15 && find(&mut queued, 2500) < 15);
         assert!(find(&mut queued, 3100) > 20);
         queued.queue.acknowledge(&mut queued.slab, 1 + 2500 * LEN as u64, &mut sample());
         queued.queue.check(&queued.slab).expect("invariants");
         assert!(find(&mut queued, 3100) < 15);
-        // The way to one in front of some that were found begins at the nearest of them, in whatever order
-        // they were found.
+        // A search begins at the nearest found segment behind the target, in whatever order segments were
+        // found.
         for (nr, found) in [(3000, [3001, 3900]), (2999, [3900, 3000])] {
             for found in found {
                 find(&mut queued, found);
             }
             assert!(find(&mut queued, nr) < 15, "{nr} is in front of one of {found:?}");
         }
-        // Others get the records of those that are acknowledged.
+        // New segments reuse the records of acknowledged ones.
         queued.send_some(2000);
         queued.queue.check(&queued.slab).expect("invariants");
         find(&mut queued, 2600);

@@ -39,7 +39,8 @@ enum Fin {
     Acked,
 }
 
-/// What has been sent so far: a reduction of the congestion window covers congestion among these bytes only.
+/// A snapshot of all that was sent so far: a reduction of the congestion window covers congestion among
+/// these bytes only.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SentSoFar {
     /// SND.NXT.
@@ -48,15 +49,15 @@ pub(super) struct SentSoFar {
     pub(super) transmissions: u32,
 }
 
-/// The segments of one connection, oldest first. Positions as in `seq.rs`; `una` and `nxt` count SYN and
-/// FIN.
+/// The segments of one connection, oldest first. Positions as in `seq.rs`; `una` and `nxt` also count SYN
+/// and FIN.
 #[derive(Debug)]
 pub(super) struct SendQueue {
     head: Option<SegmentKey>,
     tail: Option<SegmentKey>,
     /// The first segment that was never sent.
     unsent: Option<SegmentKey>,
-    /// The last segment that was sent, while one that was sent is queued.
+    /// The last segment that was sent; `None` if no sent segment is queued.
     last_sent: Option<SegmentKey>,
     /// The page that the next segment is written to, if it fits.
     open_page: Option<PageKey>,
@@ -454,14 +455,14 @@ impl SendQueue {
                 sample.acknowledge_run(&removed);
             }
             let Some(key) = self.head.filter(|_| goes_on) else { break };
-            // One that was sent out of order, or again, or that had arrived before.
+            // A segment that was sent out of order or again, or that had arrived before.
             sample.acknowledge(slab.get(key));
             self.remove_head(slab);
         }
         self.put_oldest_first(slab);
     }
 
-    /// The oldest segment is another one: if it is lost, it is the next to be retransmitted.
+    /// Called when the oldest segment has changed: if it is lost, it is the next to be retransmitted.
     fn put_oldest_first(&mut self, slab: &mut SegmentSlab) {
         let later = self.lost.first.is_some_and(|first| self.head != Some(first));
         if let Some(head) = self.head.filter(|head| later && slab.get(*head).marks.contains(Marks::LOST)) {
@@ -567,9 +568,9 @@ impl SendQueue {
         }
     }
 
-    /// Splits a segment that is lost or unsent so that its first part has `at` bytes; the rest becomes a
-    /// segment of its own, which is retransmitted behind the first. Returns `false` if `at` is not inside
-    /// the segment.
+    /// Splits a segment that is lost or unsent so that its first part has `at` bytes; the rest becomes its
+    /// own segment, which is retransmitted behind the first. Returns `false` if `at` is not inside the
+    /// segment.
     pub(super) fn split(&mut self, slab: &mut SegmentSlab, key: SegmentKey, at: u32) -> bool {
         let segment = slab.get(key);
         if at == 0 || at >= segment.len {
@@ -612,7 +613,7 @@ impl SendQueue {
         u64::from(self.lost_bytes)
     }
 
-    /// As if so many bytes more had been sent, and all had been acknowledged.
+    /// Acts as if `bytes` more bytes had been sent and acknowledged.
     pub(super) fn skip(&mut self, bytes: u64) {
         self.window.advance(bytes);
         for pos in [&mut self.una, &mut self.nxt, &mut self.end] {

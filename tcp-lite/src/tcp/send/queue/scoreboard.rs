@@ -1,5 +1,4 @@
-//! Which segments arrived and which are lost: marks on the segments of the send queue (RFC 2018, RFC
-//! 8985).
+//! Marks on the segments of the send queue: which have arrived, and which are lost (RFC 2018, RFC 8985).
 //!
 //! The recovery process is in `loss/recovery.rs`, RACK's state in `loss/rack.rs`.
 
@@ -14,17 +13,17 @@ use crate::{Duration, Instant};
 pub(in crate::tcp::send) struct Detected {
     /// Segments newly marked lost.
     pub(in crate::tcp::send) lost: u32,
-    /// Those of them that had been retransmitted in this recovery.
+    /// The part of them that had been retransmitted in this recovery.
     pub(in crate::tcp::send) lost_again: u32,
-    /// The latest transmission of those.
+    /// The latest transmission of the segments lost again.
     pub(in crate::tcp::send) latest: Option<Sent>,
     /// When the next segment will be lost, if it is not acknowledged before.
     pub(in crate::tcp::send) next: Option<Instant>,
 }
 
 impl SendQueue {
-    /// The peer holds `start..end`, which was sent: marks the segments wholly inside. Those that were marked
-    /// before are passed in few steps, however many they are.
+    /// The peer reports that it holds `start..end`, which was sent: marks the segments wholly inside.
+    /// However many were marked before, they are skipped in few steps.
     pub(in crate::tcp::send) fn sack(
         &mut self,
         slab: &mut SegmentSlab,
@@ -222,7 +221,7 @@ impl SendQueue {
 pub(super) fn join_sacked_runs(slab: &mut SegmentSlab, key: SegmentKey, oldest: SegmentKey) {
     let is_sacked = |key: &SegmentKey| slab.get(*key).marks.contains(Marks::SACKED);
     let next = slab.get(key).next.filter(is_sacked);
-    // (In front of the oldest one is none, whatever its place says.)
+    // (No segment is in front of the oldest one, whatever its place says.)
     let previous = Some(slab.place(key).previous).filter(|previous| key != oldest && is_sacked(previous));
     slab.get_mut(key).later = next;
     if let Some(previous) = previous {
@@ -230,9 +229,9 @@ pub(super) fn join_sacked_runs(slab: &mut SegmentSlab, key: SegmentKey, oldest: 
     }
 }
 
-/// The last one of the selectively acknowledged segments from `key` on that have no other between them.
-/// Shortens the way for the next search, so all searches together pass few segments each (the union-find of
-/// Tarjan and van Leeuwen, with path halving).
+/// The last segment of the run of selectively acknowledged segments that contains `key`. Shortens the links
+/// for the next search, so that searches pass few segments on average (union-find with path halving, Tarjan
+/// and van Leeuwen).
 fn last_of_sacked_run(slab: &mut SegmentSlab, mut key: SegmentKey) -> SegmentKey {
     while let Some(later) = slab.get(key).later {
         let further = slab.get(later).later;
@@ -261,7 +260,7 @@ mod tests {
         Instant::from_millis(ms)
     }
 
-    /// A queue of so many segments, sent a millisecond apart.
+    /// A queue of `count` segments, sent a millisecond apart.
     fn queue(count: i64) -> (SegmentSlab, SendQueue) {
         let TestQueue { slab, queue, .. } = test_queue(count);
         (slab, queue)

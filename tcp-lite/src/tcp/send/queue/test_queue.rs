@@ -14,7 +14,7 @@ pub(in crate::tcp::send) struct TestQueue {
 }
 
 impl TestQueue {
-    /// For so many segments.
+    /// A queue with memory for this many segments.
     pub(in crate::tcp::send) fn new(segments: usize) -> Self {
         let (slab, mut queue) = (SegmentSlab::new(segments, segments), SendQueue::new());
         (queue.una, queue.nxt) = (1, 1);

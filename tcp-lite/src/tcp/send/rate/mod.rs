@@ -1,8 +1,9 @@
-//! How fast the connection sends: the congestion window, the round-trip time and the timeout that follows
-//! from it, the pace, and the response to echoed marks (RFC 5681, RFC 6298, RFC 3168, RFC 8257).
+//! The rate at which the connection sends: the congestion window, the round-trip time and the timeout
+//! derived from it, the pace, and the response to echoed marks (RFC 5681, RFC 6298, RFC 3168, RFC 8257).
 //!
-//! It knows no segment and no recovery. Loss recovery says which bytes are lost and when a recovery was
-//! spurious; the send queue says what is in flight. Both are arguments.
+//! This module knows no segment and no recovery. Loss recovery tells which bytes are lost and when a
+//! recovery was spurious, and the send queue tells how many bytes are in flight. All of this is passed as
+//! arguments.
 
 mod pacing;
 mod reduction;
@@ -18,7 +19,7 @@ use crate::tcp::send::queue::SentSoFar;
 use crate::tcp::slabs::Sent;
 use crate::{Duration, Instant, Pacing, TcpConfig};
 
-/// Congestion control of one connection, and what it is computed from.
+/// Congestion control of one connection, and its inputs.
 #[derive(Debug)]
 pub(super) struct RateControl {
     congestion: Congestion,

@@ -16,9 +16,9 @@ const AVOIDANCE_TENTHS: u64 = 12;
 /// Pacing state of one connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
-    /// When the segments sent so far have had their time.
+    /// When the time of the segments sent so far is over, at the paced rate.
     next_at: Instant,
-    /// Segments wait until then.
+    /// True if segments wait until `next_at`.
     closed: bool,
 }
 
@@ -75,7 +75,7 @@ impl Pace {
     }
 }
 
-/// What the pacing rate depends on.
+/// The inputs of the pacing rate.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PaceRate {
     pub(super) srtt_us: u32,

@@ -12,7 +12,7 @@ use crate::facade::{Duration, Instant};
 /// minimum). Long enough to have seen an empty queue, short enough to follow a change of path.
 const MIN_RTT_WINDOW: Duration = Duration::from_secs(30);
 
-/// Most doublings of a timeout. 2^32 microseconds are more than any ceiling, which has 32 bits.
+/// Maximum doublings of a timeout. 2^32 microseconds exceed any upper bound, which has 32 bits.
 const MAX_DOUBLINGS: u32 = 32;
 
 /// Timeout of the first data after the loss of a SYN, if nothing was measured (RFC 6298 section 5.7).

@@ -20,7 +20,7 @@ fn established(congestion: CongestionAlgorithm) -> (TcpConfig, RateControl) {
     (config, rate)
 }
 
-/// So many bytes were sent, a transmission for each thousand.
+/// The state after `bytes` bytes were sent, in one transmission for each `MSS` bytes.
 fn sent(bytes: u64) -> SentSoFar {
     SentSoFar { nxt: bytes, transmissions: (bytes / u64::from(MSS)) as u32 }
 }

@@ -1,10 +1,10 @@
 //! A live connection and a program of actions: segments with fields near the connection's state, calls of the
 //! user, losses, time. Then both sides behave well, and the connection has to end gracefully.
 //!
-//! Rules: the simulator's on the wire; both streams arrive whole, byte by byte; nothing is delivered twice or
-//! beyond the window; events come in order; an honest peer gets what it needs to continue; at the end nothing
-//! is held. If the peer contradicts itself about its stream or its SACK blocks, only the rules on the wire
-//! stop to apply.
+//! Rules: the simulator's on the wire; both streams arrive complete, byte by byte; no byte is delivered
+//! twice or beyond the window; events come in order; an honest peer gets the segments that it needs to
+//! continue; at the end no resource is held. If the peer contradicts itself about its stream or its SACK
+//! blocks, only the rules on the wire no longer apply.
 
 mod peer;
 mod user;
@@ -29,13 +29,13 @@ const CLIENT_PORT: u16 = 50_000;
 const PEER: usize = 0;
 const HOST: usize = 1;
 
-/// Most actions of one input.
+/// Maximum actions of one input.
 const ACTIONS: usize = 96;
 
 /// TIME-WAIT of the host.
 const TIME_WAIT: Duration = Duration::from_secs(2);
 
-/// Longest stream of the peer, bytes.
+/// Maximum length of the peer's stream, bytes.
 const STREAM: u64 = 1 << 16;
 
 /// Segments until an honest peer has everything: enough for any state that a program can leave.
@@ -51,8 +51,8 @@ struct Run {
     peer: Peer,
     user: User,
     watch: Option<Watch>,
-    /// The peer has announced a window with a sequence number that it has not reached. Until it has, other
-    /// windows do not count (RFC 9293 section 3.10.7.4, SND.WL1).
+    /// The peer has announced a window with a sequence number that it has not reached. Until it reaches this
+    /// number, other windows are ignored (RFC 9293 section 3.10.7.4, SND.WL1).
     ahead: bool,
     /// Number of the stack's frames that will be lost.
     losses: usize,

@@ -15,7 +15,7 @@ use super::super::rig::{PORT, assert_all_given_back, pass, queues, raw::RawPair,
 use super::frames;
 use crate::input::Input;
 
-/// Most actions of one input.
+/// Maximum actions of one input.
 const ACTIONS: usize = 40;
 
 /// Time after which all timeouts of startup and close have passed.
@@ -40,7 +40,7 @@ struct End {
     stage: Stage,
     /// Bytes read of the plain stream.
     read: usize,
-    /// MPA was started, and may have ended again.
+    /// True if MPA was started; it may have ended again.
     started: bool,
 }
 
@@ -53,7 +53,7 @@ struct Run {
     ends: Vec<End>,
     qps: Vec<QueuePair>,
     framer: Framer,
-    /// The engine connects.
+    /// True if the engine connects.
     dials: bool,
     delayed: bool,
     /// The bytes that the peer has sent on each of its connections.

@@ -1,7 +1,8 @@
 //! The two state machines of MPA startup, without a network.
 //!
 //! Rules: never more than a frame is consumed; the result does not depend on how the bytes were split; sent
-//! frames are valid; whatever both ends ask for, their depths fit each other, and both support the RTR.
+//! frames are valid; with any configurations, the depths of both ends fit each other, and both ends support
+//! the RTR.
 
 use iwarp::mpa::frame::{Frame, FrameKind, Parsed};
 use iwarp::mpa::startup::{Negotiated, ResponderError, Rtr};

@@ -1,4 +1,4 @@
-//! Registered memory with guards around it: whatever a peer sends, only memory that was lent to it changes.
+//! Registered memory with guards around it: a peer can change only memory that was lent to it.
 
 use iwarp::memory::{Access, WindowKind};
 use iwarp::verbs::{

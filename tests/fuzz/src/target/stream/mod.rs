@@ -30,7 +30,7 @@ use super::rig::{PORT, assert_all_given_back, gated_rig, pass, queues};
 use super::trace::trace;
 use crate::input::Input;
 
-/// Most actions of one input.
+/// Maximum actions of one input.
 const ACTIONS: usize = 64;
 
 /// Time after which all timeouts of a close have passed.

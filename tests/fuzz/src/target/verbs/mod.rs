@@ -16,7 +16,7 @@ use self::side::Side;
 use super::rig::{CHECK_EVERY, PORT, context, ports, small};
 use crate::input::Input;
 
-/// Most calls of one input.
+/// Maximum calls of one input.
 const CALLS: usize = 96;
 
 /// Limit of polls of one program, and of its end.
@@ -84,7 +84,7 @@ impl Run {
         self.sides.iter_mut().for_each(Side::look);
     }
 
-    /// Polls both; the time advances to `limit_us` at most. Returns whether neither has a deadline.
+    /// Polls both; the time advances at most to `limit_us`. Returns whether neither has a deadline.
     fn turn_before(&mut self, limit_us: i64) -> bool {
         self.polls += 1;
         let now = Instant::from_micros(self.now_us);

@@ -1,6 +1,6 @@
-//! What can be wrong with the small endpoint.
+//! The flaws of the small endpoint.
 
-/// One flaw; each is looked at in one place of it.
+/// A flaw. Each is implemented in one place of the endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flaw {
     /// Nothing.
@@ -30,14 +30,14 @@ pub(crate) enum Flaw {
     TwoRtrs,
     /// Its RTR is a Write, whatever was agreed on.
     RtrAlwaysWrite,
-    /// Goes on where a Reply has R.
+    /// Continues after a Reply with R.
     TalksAfterReject,
     /// Sends no markers though it was asked to.
     NoMarkers,
-    /// Says more IRD and ORD than it was asked for.
+    /// Announces a larger IRD and ORD than requested.
     GreedyDepths,
 
-    /// Takes FPDUs whatever their CRC.
+    /// Takes FPDUs with any CRC.
     IgnoresCrc,
     /// Its own CRCs are wrong.
     BadCrc,
@@ -48,7 +48,7 @@ pub(crate) enum Flaw {
 
     /// Closes instead of sending a Terminate.
     NoTerminate,
-    /// Terminates with code 0/0/00, whatever happened.
+    /// Terminates with code 0/0/00 after every error.
     OneCode,
     /// siw's bit order.
     Swapped,
@@ -58,7 +58,7 @@ pub(crate) enum Flaw {
     ShortEcho,
     /// Segment length without the header.
     ShortLength,
-    /// Goes on after its Terminate.
+    /// Continues after its Terminate.
     NeverStops,
     /// Answers a Terminate by a Terminate.
     AnswersTerminate,
@@ -91,7 +91,7 @@ pub(crate) enum Flaw {
     PostsInReverse,
     /// Its immediate data has the other order of bytes.
     ImmediateSwapped,
-    /// Posts whatever the number of Reads that were agreed on.
+    /// Posts more Reads than the agreed number.
     IgnoresOrd,
     /// Does not wait at a fence.
     IgnoresFence,
@@ -110,7 +110,7 @@ pub(crate) enum Flaw {
     ReadsWithoutRight,
     /// Writes need no right.
     WritesWithoutRight,
-    /// Bounds are looked at by the first byte alone.
+    /// Checks bounds only for the first byte.
     NoEnd,
     /// Delivers a message with its first segment.
     DeliversEarly,
@@ -118,7 +118,7 @@ pub(crate) enum Flaw {
     TakesTwoReceives,
     /// Writes use up receives.
     DeliversWrites,
-    /// A Read is complete when its bytes are there.
+    /// Completes a Read when its bytes have arrived.
     CompletesEarly,
     /// Every receive raises a solicited event.
     AlwaysSolicited,
@@ -127,7 +127,7 @@ pub(crate) enum Flaw {
     /// Delivers behind an error.
     DeliversAfterError,
 
-    /// Is gone after two connections.
+    /// Disappears after two connections.
     Dies,
     /// Says nothing any more after two connections, but TCP still takes them.
     Hangs,

@@ -1,4 +1,4 @@
-//! What the small endpoint finds wrong about a segment, the CRC of its FPDU being good.
+//! The checks of the small endpoint on a segment of an FPDU with a good CRC.
 
 use iwprobe::wire::{Code, Segment, opcode};
 

@@ -1,13 +1,13 @@
-//! An endpoint of a few hundred lines, with one flaw to order: it listens or connects, with a target or
-//! without. It is what iwprobe's verdicts are tried on.
+//! An endpoint of a few hundred lines, with one selectable flaw, for tests of iwprobe's verdicts: it listens
+//! or connects, with a target or without.
 //!
 //! | file | what |
 //! |---|---|
-//! | `flaw` | what can be wrong with it |
+//! | `flaw` | the flaws |
 //! | `startup` | MPA's frames, either end |
-//! | `end` | a connection in full operation: what comes, what goes |
-//! | `judge` | what is wrong about what came |
-//! | `target` | memory, receives and operations, and what is told of them |
+//! | `end` | a connection in full operation: received and sent segments |
+//! | `judge` | the checks of received segments |
+//! | `target` | memory, receives and operations, and the report on them |
 
 mod end;
 mod flaw;
@@ -22,12 +22,12 @@ use std::time::Duration;
 pub(crate) use flaw::Flaw;
 use target::Report;
 
-/// No connection is silent for so long, but for one that hangs.
+/// Only a connection that hangs is silent for this long.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Before it connects again.
+/// Pause before the endpoint connects again.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Listens on a port of its own, without a target; ends with the process.
+/// Listens on its own port, without a target; ends with the process.
 pub(crate) fn start(flaw: Flaw) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -44,7 +44,7 @@ pub(crate) fn start(flaw: Flaw) -> SocketAddr {
     address
 }
 
-/// Listens on a port of its own, with a target: one connection at a time.
+/// Listens on its own port, with a target: one connection at a time.
 pub(crate) fn start_target(flaw: Flaw) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -57,7 +57,7 @@ pub(crate) fn start_target(flaw: Flaw) -> SocketAddr {
     address
 }
 
-/// Connects again and again, until it is told goodbye or nobody is there.
+/// Connects repeatedly, until the probe says goodbye or no probe listens.
 pub(crate) fn call(flaw: Flaw, has_target: bool, remote: SocketAddr) {
     std::thread::spawn(move || {
         let mut last = Report::refused();
@@ -77,7 +77,7 @@ fn more(mut stream: &TcpStream) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// FIN, then whatever still comes is dropped: with bytes unread the system would send RST.
+/// Sends FIN, then drops all bytes that still arrive: with unread bytes the system would send RST.
 fn hang_up(stream: &TcpStream) -> Option<()> {
     stream.shutdown(Shutdown::Write).ok()?;
     while more(stream).is_some() {}

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use iwprobe::scene::{SOURCE_PATTERN, pattern, words};
 use iwprobe::wire::crc32c;
 
-/// What was seen of the connection before.
+/// The report on the previous connection.
 #[derive(Clone, Debug)]
 pub(super) struct Report(pub(super) String);
 
@@ -27,7 +27,7 @@ pub(super) struct Region {
     pub(super) valid: bool,
 }
 
-/// Something to be done.
+/// An operation of a scene.
 #[derive(Clone, Debug)]
 pub(super) struct Operation {
     pub(super) kind: char,
@@ -36,7 +36,7 @@ pub(super) struct Operation {
     pub(super) fenced: bool,
 }
 
-/// A scene that is set, and what came of it.
+/// A scene that is set up, and its results.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Target {
     pub(super) regions: Vec<Region>,
@@ -144,7 +144,7 @@ fn operations(list: &str, peer_to: u64) -> VecDeque<Operation> {
     list.split(',').map(operation).collect()
 }
 
-/// What it writes and sends.
+/// The bytes that the target writes and sends.
 pub(super) fn source(length: usize) -> Vec<u8> {
     pattern(SOURCE_PATTERN, length)
 }
