@@ -25,7 +25,7 @@ dp::counters! {
         /// Payload bytes of all DDP segments sent: from registered memory, inline data, Immediate Data, and
         /// the headers that RDMAP sends as payload.
         pub tx_fetched_bytes: u64,
-        /// The part of `tx_fetched_bytes` that was sent without a copy
+        /// The bytes of `tx_fetched_bytes` that were sent without a copy
         /// ([`SendFlags::ZERO_COPY`](crate::verbs::SendFlags)).
         pub tx_zero_copy_bytes: u64,
         /// Terminates handed to TCP.
