@@ -37,6 +37,8 @@ impl Rdma {
             }
             self.state = RdmaState::Draining { progress: 0 };
         }
+        // The requests of the peer that were taken succeed, although no later message tells a limit.
+        self.stream.tell_limit();
         // A queue pair that outlives its peer takes sends until the end, and after it.
         if !self.stream.qp().outlives_peer() {
             self.stream.begin_close();
