@@ -3,8 +3,8 @@
 use crate::common::{Connected, Pair, Testbed, agreeing, pattern, read_bytes, remote_addr};
 use dp::link::{LinkConfig, LinkPlan};
 use iwarp::verbs::{
-    CmEvent, CmEventKind, ConnectionError, MemoryRegion, QpState, RecvRequest, RemoteAddr, SendFlags, SendOp,
-    SendRequest, WcStatus,
+    CmEvent, CmEventKind, ConnectionError, MemoryRegion, QpInit, QpState, RecvRequest, RemoteAddr, SendFlags,
+    SendOp, SendRequest, SrqInit, WcStatus,
 };
 use tcp_lite::Instant;
 
@@ -289,6 +289,36 @@ fn a_refused_write_fails_whatever_else_is_acknowledged() {
             let wc = pair.until(|pair| pair.a.cq.poll_one().filter(|wc| wc.wr_id == 2));
             assert_eq!(wc.status, WcStatus::RemoteAccessError, "{len} bytes, before: {name}");
         }
+    }
+}
+
+/// The peer takes a Send for which it had promised no receive request, and closes before it has told the
+/// limit. The Send has succeeded.
+#[test]
+fn a_send_that_is_taken_succeeds_although_the_peer_closes_at_once() {
+    for shared in [false, true] {
+        let mut pair = Testbed::new().hosts();
+        let listener = pair.listen();
+        let srq = pair.b.pd.create_srq(&SrqInit::default()).unwrap();
+        let init = QpInit { srq: shared.then_some(&srq), ..QpInit::new(&pair.b.cq) };
+        let (qp_a, qp_b) = (pair.a.qp(), pair.b.pd.create_qp(&init).unwrap());
+        let c = pair.connect_qps(qp_a, qp_b, &agreeing(), &agreeing());
+        listener.disconnect();
+        let (local, remote) = pair.regions(64);
+        let recv = RecvRequest::new(7, remote.sge(0, 64));
+        if shared {
+            srq.post_recv(&recv).unwrap()
+        } else {
+            c.qp_b.post_recv(&recv).unwrap()
+        }
+        pair.run_us(50_000);
+        c.qp_a.post_send(&SendRequest::new(1, SendOp::Send, local.sge(0, 8))).unwrap();
+        poll_a_then_b(&mut pair);
+        let wc = pair.b.cq.poll_one().expect("one poll of each is enough");
+        assert_eq!((wc.wr_id, wc.status), (7, WcStatus::Success));
+        assert!(pair.a.cq.poll_one().is_none(), "it does not know yet");
+        c.qp_b.modify(QpState::Closing).unwrap();
+        assert_eq!(statuses(&mut pair), [(1, WcStatus::Success)], "shared: {shared}");
     }
 }
 
