@@ -37,6 +37,8 @@ pub(super) enum Stage {
     AwaitRtr,
     /// Both ends have the connection.
     Established,
+    /// As `Established`, with InfiniBand's semantics.
+    Agreed,
     /// As `Established`, and the client has sent its FIN.
     Ended,
 }
@@ -80,7 +82,7 @@ pub(super) fn connection_at(stage: Stage) -> [End; 2] {
     let mut now_us = 0;
     server.engine.poll_at(Instant::from_micros(now_us));
     let remote = format!("10.0.0.2:{PORT}").parse().unwrap();
-    let param = ConnParam { fallback: true, ..ConnParam::default() };
+    let param = ConnParam { fallback: true, ib_semantics: stage == Stage::Agreed, ..ConnParam::default() };
     match streaming {
         Some(options) => client.make_id().connect_stream(remote, options, &param).unwrap(),
         None => {
@@ -132,5 +134,48 @@ pub(super) fn connection_at(stage: Stage) -> [End; 2] {
             other => assert!(other.is_none(), "{other:?}"),
         }
         drop(at_client);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::verbs::{QpState, RecvRequest, SendOp, SendRequest, WcStatus};
+
+    /// The peer takes a Send for which it had promised no receive request, and closes before it has told the
+    /// limit: it waits for the answer of its user, which would tell it. The Send has succeeded.
+    #[test]
+    fn a_limit_that_is_owed_is_told_before_a_close() {
+        let [mut client, mut server] = connection_at(Stage::Agreed);
+        let mut now_us = 20_000;
+        let mut poll = |end: &mut End| {
+            now_us += 1;
+            end.engine.poll_at(Instant::from_micros(now_us));
+        };
+        for _ in 0..100 {
+            poll(&mut client);
+            poll(&mut server);
+        }
+        server.engine.await_answers(Duration::from_secs(1));
+        let (at_client, at_server) = (client.qp.clone().unwrap(), server.qp.clone().unwrap());
+        at_server.post_recv(&RecvRequest { wr_id: 7, sg_list: Default::default() }).unwrap();
+        at_client.post_send(&SendRequest::empty(1, SendOp::Send)).unwrap();
+        poll(&mut client);
+        poll(&mut server);
+        assert!(server.cq.poll_one().is_some_and(|wc| (wc.wr_id, wc.status) == (7, WcStatus::Success)));
+        for _ in 0..10 {
+            poll(&mut server);
+            poll(&mut client);
+        }
+        assert!(client.cq.poll_one().is_none(), "the answer of the user would tell it");
+        at_server.modify(QpState::Closing).unwrap();
+        let wc = (0..100).find_map(|_| {
+            poll(&mut server);
+            poll(&mut client);
+            client.cq.poll_one()
+        });
+        assert_eq!(wc.map(|wc| (wc.wr_id, wc.status)), Some((1, WcStatus::Success)));
     }
 }
