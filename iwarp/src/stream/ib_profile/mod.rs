@@ -66,6 +66,8 @@ pub(super) struct IbProfile {
     refused: Option<Refused>,
     /// This end takes no message after this stream offset, and has to report that.
     last: Option<u64>,
+    /// The message with this MSN was refused, and the peer was not told before the stream failed.
+    untold: Option<u32>,
     /// Acknowledgements are withheld until the peer has acknowledged the bytes below this stream offset;
     /// `u64::MAX`: they are not yet sent.
     withheld_until: Option<u64>,
@@ -157,6 +159,7 @@ impl IbProfile {
             tell_limit: false,
             refused: None,
             last: None,
+            untold: None,
             withheld_until: None,
             written: 0,
             tx_msn: 1,
@@ -183,7 +186,8 @@ impl IbProfile {
     /// Whether the peer has a receive request for the message of this end with this MSN on queue 0.
     #[inline]
     pub(super) fn is_promised(&self, msn: u32) -> bool {
-        is_within(msn, self.peer_limit)
+        // A peer that tells where its stream ends has taken all messages before that.
+        self.ends != u64::MAX || is_within(msn, self.peer_limit)
     }
 
     /// Called when the peer sends a limit. Returns whether it is a new one. (A message that was sent again
@@ -295,12 +299,25 @@ impl IbProfile {
 
     /// Stops waiting for a receive request. Returns the Terminate for the message that was refused.
     pub(super) fn give_up_waiting(&mut self) -> Option<Box<Terminate>> {
-        self.refused.take().map(|refused| refused.terminate)
+        let refused = self.refused.take()?;
+        self.note_untold(&refused);
+        Some(refused.terminate)
+    }
+
+    /// A refusal of which the peer knows nothing has to be told, also where the stream ends: the requests
+    /// behind the message lie before that end, and were dropped.
+    fn note_untold(&mut self, refused: &Refused) {
+        if matches!(refused.told, Told::Nothing { .. }) {
+            self.untold = Some(refused.msn);
+        }
     }
 
     /// Called when the stream fails here: no message after stream offset `position` is taken.
     pub(super) fn end(&mut self, position: u64) {
-        (self.refused, self.peer) = (None, Peer::Gone);
+        if let Some(refused) = self.refused.take() {
+            self.note_untold(&refused);
+        }
+        self.peer = Peer::Gone;
         (self.last, self.withheld_until) = (Some(position), Some(u64::MAX));
     }
 
@@ -312,7 +329,7 @@ impl IbProfile {
 
     /// Notes that the last message of queue 4 ends at this stream offset of this end.
     pub(super) fn set_sent(&mut self, end: u64) {
-        if self.withheld_until == Some(u64::MAX) {
+        if self.withheld_until == Some(u64::MAX) && self.last.is_none() {
             self.withheld_until = Some(end);
         }
     }
@@ -361,6 +378,11 @@ impl IbProfile {
     }
 
     fn choose_message(&mut self, (send_msn, request_msn): (u32, u32)) -> Option<ProfileMessage> {
+        if self.last.is_some()
+            && let Some(msn) = self.untold.take()
+        {
+            return Some(ProfileMessage::NotReady(msn));
+        }
         if let Some(last) = self.last.take() {
             return Some(ProfileMessage::Ends(last));
         }
@@ -538,16 +560,36 @@ mod tests {
         here.refuse(5, terminate());
         here.end(300);
         assert!(here.has_messages() && !here.lets_send() && !here.knows_end(u64::MAX - 1));
-        assert_eq!(messages(&mut here, 4), [(Ends(300), 1)]);
+        // The refusal was not told before: the requests behind the message are not taken.
+        assert_eq!(here.next_message((7, 9)), Some((NotReady(5), 1)));
+        here.set_sent(70);
+        assert_eq!(messages(&mut here, 4), [(Ends(300), 2)]);
         here.set_sent(80);
         here.set_sent(90);
         assert_eq!(here.withheld_until(), Some(80));
         assert_eq!([79, 80, 81].map(|offset| here.knows_end(offset)), [false, true, false]);
         assert_eq!(peer.taken(1000), 1000);
         peer.set_written(300);
+        assert!(!peer.is_promised(4));
         assert_eq!(peer.on_message(Some(Ends(300))), Ok(Change::Ends(300)));
+        assert!(peer.is_promised(4), "what lies before the end is taken");
         assert_eq!((peer.taken(200), peer.taken(1000)), (200, 300));
         assert!(!peer.is_peer_there() && !peer.lets_send());
+    }
+
+    /// A refusal that the peer knows is not told again at the end.
+    #[test]
+    fn a_refusal_is_told_once() {
+        for gives_up in [false, true] {
+            let mut ib = IbProfile::new();
+            ib.refuse(5, terminate());
+            assert_eq!(messages(&mut ib, 4), [(NotReady(5), 1)]);
+            if gives_up {
+                ib.give_up_waiting();
+            }
+            ib.end(300);
+            assert_eq!(messages(&mut ib, 4), [(Ends(300), 2)]);
+        }
     }
 
     /// Each message that may not come now is refused, and so is an unreadable one.
