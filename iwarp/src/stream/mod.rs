@@ -179,11 +179,8 @@ impl Stream {
     pub(crate) fn is_drained(&self) -> bool {
         let may_be_taken = self.state.rules.is_peer_there();
         let is_sent = !may_be_taken || !self.state.has_requests() || self.is_held();
-        !self.awaits_answers()
-            && !(may_be_taken && self.state.awaits_acknowledgement())
-            && is_sent
-            && self.outbound.is_idle()
-            && !self.state.rules.have_messages()
+        let awaits_peer = self.awaits_answers() || (may_be_taken && self.state.awaits_acknowledgement());
+        !awaits_peer && is_sent && self.outbound.is_idle() && !self.state.rules.have_messages()
     }
 
     /// Whether the requests of the send queue wait until their user lets them go on.

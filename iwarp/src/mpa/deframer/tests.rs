@@ -170,7 +170,7 @@ fn an_error_of_the_user_ends_reception() {
     let Bench { deframer, slab, .. } = &mut bench;
     let frontier = START + wire.len() as u64;
     assert_eq!(
-        deframer.receive_whole(START, &buf, frontier, slab, |_, _| Err("refused".into())),
+        deframer.receive_whole(START, &buf, frontier, slab, |_, _| Err("refused")),
         Err("refused")
     );
     assert!(deframer.is_over());
