@@ -169,10 +169,7 @@ fn an_error_of_the_user_ends_reception() {
     buf.append(wire.len()).unwrap().copy_from_slice(&wire);
     let Bench { deframer, slab, .. } = &mut bench;
     let frontier = START + wire.len() as u64;
-    assert_eq!(
-        deframer.receive_whole(START, &buf, frontier, slab, |_, _| Err("refused")),
-        Err("refused")
-    );
+    assert_eq!(deframer.receive_whole(START, &buf, frontier, slab, |_, _| Err("refused")), Err("refused"));
     assert!(deframer.is_over());
     assert_eq!(deframer.counters().fpdus, 1);
 }

@@ -49,8 +49,14 @@ impl Rdma {
     /// Called when nothing can be sent now. In a graceful close: sends FIN if everything is sent. Otherwise
     /// the next request waits, because of a fence or ORD, or only answers to Reads are missing: sets a
     /// deadline, since the peer may never send them.
-    pub(super) fn close_or_await(&mut self, base: &mut Base, state: &EngineState) -> Next {
+    pub(super) fn close_or_await(&mut self, base: &mut Base, state: &mut EngineState) -> Next {
         let Self { stream, state: RdmaState::Draining { progress }, .. } = self else { return Next::Same };
+        if stream.owes_limit() {
+            // A request of the peer was taken after the close began.
+            stream.tell_limit();
+            base.activate(state);
+            return Next::Same;
+        }
         if stream.is_drained() {
             return Next::Close;
         }
@@ -64,7 +70,7 @@ impl Rdma {
     /// Called when TCP takes no more of the data that a graceful close still has to send. If messages wait
     /// for receive requests, the peer may keep its window closed, and acknowledge probes for ever: sets a
     /// deadline.
-    pub(super) fn await_space(&mut self, base: &mut Base, state: &EngineState) -> Next {
+    pub(super) fn await_space(&mut self, base: &mut Base, state: &mut EngineState) -> Next {
         if self.is_draining() && self.stream.may_await_peer() {
             return self.close_or_await(base, state);
         }
