@@ -28,8 +28,8 @@ pub struct SrqInit {
     /// Elements of one request. Default: [`MAX_SGE`](super::MAX_SGE).
     pub max_sge: usize,
     /// Refuses queue pairs of other protection domains. If false, the queue serves them too, as on
-    /// InfiniBand: messages to these queue pairs are placed in buffers of this queue's domain. Default:
-    /// `true`.
+    /// InfiniBand: messages to these queue pairs are placed in buffers of this queue's domain.
+    /// Default: `true`.
     pub one_pd: bool,
 }
 
