@@ -79,8 +79,8 @@ pub struct Limits {
     pub tx_segments: usize,
     /// Memory that all connections together keep ahead of their frontiers, in bytes of packet buffers; never
     /// more than three eighths of the pool. At seven eighths of the limit the largest holders are asked to
-    /// give up bytes ([`Event::Evict`](crate::Event::Evict)); at the limit new segments are refused. Default:
-    /// 64 MiB.
+    /// give up bytes ([`Event::Evict`](crate::Event::Evict)); at the limit new segments are refused.
+    /// Default: 64 MiB.
     pub out_of_order_bytes: u64,
     /// Events waiting for [`Stack::event`](crate::Stack::event). Beyond the limit received bytes are dropped,
     /// so that the peer retransmits them, and no connection begins. Each existing connection may still queue
@@ -134,8 +134,8 @@ pub struct TcpConfig {
     pub out_of_order_bytes: u32,
     /// Bytes a connection holds for transmission (unsent and unacknowledged). Default: 4 MiB.
     pub send_buffer_bytes: u32,
-    /// How the congestion window grows, and how it reacts to loss and marks. Default:
-    /// [`CongestionAlgorithm::Cubic`].
+    /// How the congestion window grows, and how it reacts to loss and marks.
+    /// Default: [`CongestionAlgorithm::Cubic`].
     pub congestion: CongestionAlgorithm,
     /// Whether routers may mark our packets instead of dropping them. Default: [`EcnMode::Accept`].
     pub ecn: EcnMode,

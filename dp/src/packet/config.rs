@@ -13,8 +13,8 @@ pub struct PacketConfig {
     /// addresses are not received.
     pub addresses: Vec<IpAddr>,
     /// A separate Ethernet address for the port, for networks that deliver frames to more than one address
-    /// of an interface (container bridges do; most clouds do not). `None`: that of the interface. Default:
-    /// `None`.
+    /// of an interface (container bridges do; most clouds do not). `None`: that of the interface.
+    /// Default: `None`.
     pub mac: Option<[u8; 6]>,
     /// Largest IP packet, bytes; `None`: that of the interface. At most 9000. Default: `None`.
     pub mtu: Option<u16>,

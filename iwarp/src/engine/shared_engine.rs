@@ -36,8 +36,8 @@ use handover::Handover;
 /// How the thread of a [`SharedEngine`] polls.
 #[derive(Clone, Copy, Debug)]
 pub struct SharedOptions {
-    /// The CPU to pin the thread to, as in [`ThreadOptions::cpu`](super::ThreadOptions::cpu). Default:
-    /// `None`.
+    /// The CPU to pin the thread to, as in [`ThreadOptions::cpu`](super::ThreadOptions::cpu).
+    /// Default: `None`.
     pub cpu: Option<usize>,
     /// Idle polls before the thread sleeps. Default: 100.
     pub spin_polls: u32,
