@@ -13,7 +13,7 @@ pub(super) struct Paced {
     pub(super) schedule: Schedule,
     pub(super) asked_messages_per_s: f64,
     pub(super) latencies: Latencies,
-    /// Whether True if zero-length Reads confirm messages.
+    /// True if zero-length Reads confirm messages.
     pub(super) by_flush: bool,
     pub(super) hz: u64,
     /// Queue pair of the next message.

@@ -198,7 +198,7 @@ impl Rules {
         }
     }
 
-    /// What has happened since the last call that the connection has to act on.
+    /// Takes the changes since the last call that the connection has to act on.
     #[inline]
     pub(in crate::stream) fn take_news(&mut self) -> Option<News> {
         self.profile_mut()?.take_news()

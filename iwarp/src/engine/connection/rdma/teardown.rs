@@ -37,8 +37,6 @@ impl Rdma {
             }
             self.state = RdmaState::Draining { progress: 0 };
         }
-        // The requests of the peer that were taken succeed, although no later message tells a limit.
-        self.stream.tell_limit();
         // A queue pair that outlives its peer takes sends until the end, and after it.
         if !self.stream.qp().outlives_peer() {
             self.stream.begin_close();
@@ -52,7 +50,7 @@ impl Rdma {
     pub(super) fn close_or_await(&mut self, base: &mut Base, state: &mut EngineState) -> Next {
         let Self { stream, state: RdmaState::Draining { progress }, .. } = self else { return Next::Same };
         if stream.owes_limit() {
-            // A request of the peer was taken after the close began.
+            // The requests of the peer that were taken succeed, although no later message tells a limit.
             stream.tell_limit();
             base.activate(state);
             return Next::Same;
