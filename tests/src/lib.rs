@@ -32,6 +32,7 @@ pub mod iwperf;
 pub mod lab;
 pub mod layout;
 pub mod mutation;
+pub mod nic_guide;
 pub mod pattern;
 pub mod placement;
 pub mod port_device;

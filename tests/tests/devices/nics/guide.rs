@@ -7,10 +7,10 @@
 use std::path::Path;
 use std::time::Duration;
 
-use testkit::chapter::{Chapter, without_comment};
 use tests::iwperf::TEST_TIMEOUT;
 use tests::lab::process::Run;
 use tests::lab::{Ended, LabError, NicMachine, Prerequisite, Result, Suite};
+use tests::nic_guide::NicGuide;
 use tests::{ensure, lab_error};
 
 use super::rig::{Binding, Nic, NicPair, READY_TIMEOUT, SharedPair};
@@ -45,14 +45,13 @@ pub(crate) fn add(suite: &mut Suite, shared: &SharedPair, binding: Binding) {
 
 struct Guide<'a> {
     pair: &'a NicPair,
-    chapter: Chapter,
+    commands: NicGuide,
 }
 
 impl<'a> Guide<'a> {
     /// Gives the machines DPDK's tools, and the NICs to Linux.
     fn new(pair: &'a NicPair) -> Result<Self> {
-        let chapter =
-            Chapter::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/NIC.md")).map_err(LabError)?;
+        let commands = NicGuide::read().map_err(LabError)?;
         for program in ["/usr/bin/python3", "/usr/bin/lspci"] {
             pair.put(Path::new(program))?;
         }
@@ -65,67 +64,45 @@ impl<'a> Guide<'a> {
             machine.shell("ln -sf /host/bin/python3 /usr/bin/python3")?;
             machine.shell(&format!("nic-bind {} kernel", pair.address(Nic::Igb)))?;
         }
-        Ok(Self { pair, chapter })
+        Ok(Self { pair, commands })
     }
 
-    fn run(mut self, binding: Binding) -> Result<()> {
-        let mut setup = self.block("## In short")?;
-        let server = setup.pop().unwrap_or_default();
-        let client = self.lines("The other end does the same", 1)?;
-        let back = self.lines("Then Linux gets the NIC back", 1)?;
-        let group = self.lines("### vfio-pci", 1)?;
-        let uio = self.lines("### uio_pci_generic", 2)?;
-        let memory = self.lines("The hugepages that there are", 3)?;
-        let options = self.lines("A server on one processor", 1)?;
-        self.chapter.is_complete().map_err(LabError)?;
-
+    fn run(&self, binding: Binding) -> Result<()> {
+        let guide = &self.commands;
         for machine in self.pair.machines() {
             match binding {
                 Binding::Vfio => {
-                    for line in setup.iter().chain(&group).chain(&memory) {
+                    for line in guide.setup.iter().chain([&guide.iommu_group]).chain(&guide.hugepages) {
                         self.line(machine, line)?;
                     }
                     self.is_bound(machine, "vfio-pci")?;
                 }
                 Binding::Uio => {
-                    for line in &uio {
+                    for line in &guide.bind_uio {
                         self.line(machine, line)?;
                     }
                     self.is_bound(machine, "uio_pci_generic")?;
                 }
             }
         }
-        self.transfer(&server, &client[0])?;
+        self.transfer(&guide.server, &guide.client)?;
         if binding == Binding::Vfio {
-            let said = self.transfer(&options[0], &client[0])?;
+            let said = self.transfer(&guide.server_options, &guide.client)?;
             ensure!(said.contains("rx_good_packets"), "no counters of the NIC: {said}");
         }
         for machine in self.pair.machines() {
-            self.line(machine, &back[0])?;
+            self.line(machine, &guide.give_back)?;
             self.is_bound(machine, "igb")?;
         }
         Ok(())
     }
 
-    /// The lines of the block after a text, as they run here.
-    fn block(&mut self, after: &str) -> Result<Vec<String>> {
-        let lines = self.chapter.block(after).map_err(LabError)?;
-        let address = self.pair.address(Nic::Igb);
-        Ok(lines
-            .iter()
-            .map(|line| {
-                let line = without_comment(line).replace("0000:03:00.0", &address);
-                line.replace("-b ixgbe", "-b igb")
-                    .replace("--reserve 1G", "--reserve 800M")
-                    .replace("--node 1", "--node 0")
-            })
-            .collect())
-    }
-
-    fn lines(&mut self, after: &str, count: usize) -> Result<Vec<String>> {
-        let lines = self.block(after)?;
-        ensure!(lines.len() == count, "{count} lines after '{after}', not {lines:?}");
-        Ok(lines)
+    /// A line of the chapter as it runs here.
+    fn adapted(&self, line: &str) -> String {
+        line.replace("0000:03:00.0", &self.pair.address(Nic::Igb))
+            .replace("-b ixgbe", "-b igb")
+            .replace("--reserve 1G", "--reserve 800M")
+            .replace("--node 1", "--node 0")
     }
 
     fn line(&self, machine: &NicMachine, line: &str) -> Result<()> {
@@ -135,6 +112,7 @@ impl<'a> Guide<'a> {
             let missing = packages.split(' ').find(|package| !installs.contains(package));
             return missing.map_or(Ok(()), |package| Err(lab_error!("scripts/install has no {package}")));
         }
+        let line = self.adapted(line);
         let line = format!("export PYTHONHOME=/usr PYTHONPATH=/host/python.zip; {line}");
         let said = machine.run(LINE_TIMEOUT, ["sh", "-ec", &line]).check(LINE_TIMEOUT)?;
         let address = self.pair.address(Nic::Igb);
@@ -153,7 +131,8 @@ impl<'a> Guide<'a> {
 
     /// Runs a server and its client; returns what the server printed.
     fn transfer(&self, server: &str, client: &str) -> Result<String> {
-        let mut server = self.pair.b.run(2 * TEST_TIMEOUT, ["sh", "-c", server]).spawn()?;
+        let (server, client) = (self.adapted(server), self.adapted(client));
+        let mut server = self.pair.b.run(2 * TEST_TIMEOUT, ["sh", "-c", &server]).spawn()?;
         server.wait_for("listening on port", READY_TIMEOUT)?;
         let client = format!("{client} -n 20");
         let ended = self.pair.a.run(TEST_TIMEOUT, ["sh", "-c", &client]).spawn()?.finish(TEST_TIMEOUT);

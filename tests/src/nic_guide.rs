@@ -1,0 +1,75 @@
+//! The commands of the chapter on NICs (`docs/NIC.md`).
+
+use testkit::chapter::{Chapter, without_comment};
+
+/// The commands, in the groups that a test of a NIC runs. Each line is as written, without its comment.
+#[derive(Debug)]
+pub struct NicGuide {
+    /// What both ends run before the program.
+    pub setup: Vec<String>,
+    /// The server.
+    pub server: String,
+    /// Its client.
+    pub client: String,
+    /// Gives the NIC back to Linux.
+    pub give_back: String,
+    /// Lists the NIC's IOMMU group.
+    pub iommu_group: String,
+    /// Binds the NIC to `uio_pci_generic`.
+    pub bind_uio: Vec<String>,
+    /// Shows the memory of the machine, and reserves hugepages.
+    pub hugepages: Vec<String>,
+    /// A server with other options.
+    pub server_options: String,
+}
+
+impl NicGuide {
+    /// Reads the chapter.
+    ///
+    /// # Errors
+    /// The chapter cannot be read, has no such commands, or has commands that are in none of these groups.
+    pub fn read() -> Result<Self, String> {
+        let mut chapter = Chapter::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/NIC.md"))?;
+        let mut block = |after: &str| -> Result<Vec<String>, String> {
+            Ok(chapter.block(after)?.iter().map(|line| without_comment(line).to_owned()).collect())
+        };
+        let mut setup = block("## In short")?;
+        let guide = Self {
+            server: setup.pop().unwrap_or_default(),
+            setup,
+            client: only(block("The other end runs the same commands")?)?,
+            give_back: only(block("Then Linux gets the NIC back")?)?,
+            iommu_group: only(block("### vfio-pci")?)?,
+            bind_uio: block("### uio_pci_generic")?,
+            hugepages: block("These commands show the available hugepages")?,
+            server_options: only(block("A server on one processor")?)?,
+        };
+        chapter.is_complete()?;
+        Ok(guide)
+    }
+}
+
+/// The line of a block of one line.
+fn only(lines: Vec<String>) -> Result<String, String> {
+    let [line] = <[String; 1]>::try_from(lines).map_err(|lines| format!("not one line: {lines:?}"))?;
+    Ok(line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::NicGuide;
+
+    /// The tests that run these commands need virtual machines and come late.
+    #[test]
+    fn every_command_of_the_chapter_has_its_group() {
+        let guide = NicGuide::read().unwrap();
+        assert!(guide.setup.iter().any(|line| line.starts_with("dpdk-devbind.py -b vfio-pci ")));
+        assert!(guide.server.starts_with("iwperf server --pci "));
+        assert!(guide.client.starts_with("iwperf write-bw --pci "));
+        assert!(guide.give_back.starts_with("dpdk-devbind.py -b "));
+        assert!(guide.iommu_group.ends_with("/iommu_group/devices"));
+        assert!(guide.bind_uio.iter().any(|line| line.starts_with("dpdk-devbind.py -b uio_pci_generic ")));
+        assert!(guide.hugepages.iter().any(|line| line.starts_with("dpdk-hugepages.py --node ")));
+        assert!(guide.server_options.contains(" --stats"));
+    }
+}
