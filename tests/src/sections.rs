@@ -10,22 +10,13 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 /// Targets and features that no section has to run, with the reasons.
-pub const EXCUSED: [(&str, &str); 14] = [
+pub const EXCUSED: [(&str, &str); 8] = [
     ("fuzz bin fuzz", "libFuzzer's program, which runs without end: `scripts/fuzz`"),
     (
         "fuzz feature libfuzzer",
         "needs instrumented code: `scripts/fuzz`; its targets replay their corpora without",
     ),
-    ("iwarp feature default", "only `dpdk`"),
-    ("iwarp feature dpdk", "selects only that of `dp`: its own code is the same without"),
-    ("tcp-lite feature default", "only `dpdk`"),
     ("iwarp-tokio feature dpdk", "selects only that of `iwarp-wire`: its own code is the same without"),
-    ("tcp-lite feature dpdk", "selects only that of `dp`: its own code is the same without"),
-    ("benches feature default", "only `dpdk`"),
-    (
-        "benches feature dpdk",
-        "opens devices: the sections over devices run the `iwperf` that is built with it",
-    ),
     ("benches bench primitives", "only prints times; `clippy --all-targets` builds it"),
     ("uwarp-dp example frames", "only prints the rate of a device; `cargo test` builds it"),
     ("uwarp-dp example local", "only prints the rate and the times of a wire; `cargo test` builds it"),
@@ -117,6 +108,7 @@ impl Command {
                 "--exclude" => command.excluded.push(value()?),
                 "--lib" => command.targets.push(("lib", None)),
                 "--bins" => command.targets.push(("bin", None)),
+                "--doc" => command.targets.push(("doctest", None)),
                 "--benches" => command.targets.push(("bench", None)),
                 "--test" => command.targets.push(("test", Some(value()?))),
                 "--bin" => command.targets.push(("bin", Some(value()?))),
@@ -146,6 +138,11 @@ impl Command {
         self.targets.iter().any(|(kind, name)| {
             is(kind) && name.as_ref().is_none_or(|name| *name == target.name) && (target.test || is("bench"))
         })
+    }
+
+    /// Whether it runs the examples in the documentation of the packages that it selects.
+    fn runs_examples_of_documents(&self) -> bool {
+        self.targets.is_empty() || self.targets.contains(&("doctest", None))
     }
 
     /// The enabled features, as `(package, feature)`: those of the command, those of dependencies, and the
@@ -220,7 +217,7 @@ pub fn unrun(
             if !run {
                 found.push(format!("{name} {kind} {}", target.name));
             }
-            if target.doctest && !of_package().any(|(command, _)| command.targets.is_empty()) {
+            if target.doctest && !of_package().any(|(command, _)| command.runs_examples_of_documents()) {
                 found.push(format!("{name} doctest {}", target.name));
             }
         }
@@ -343,11 +340,11 @@ mod tests {
             found(&without(section)).into_iter().filter(|it| !excused(it)).collect::<Vec<_>>()
         };
         assert_eq!(missed("placement"), ["tests test placement"]);
-        assert!(missed("core").contains(&"uwarp-dp feature profile".to_owned()));
-        // Tests that need DPDK are not run by the section that hides it.
-        assert!(missed("workspace").contains(&"uwarp-dp test vhost_frames".to_owned()));
-        assert!(missed("workspace").contains(&"fuzz test replay".to_owned()));
-        assert!(missed("core").contains(&"iwarp test examples".to_owned()));
+        assert!(missed("unit").contains(&"fuzz lib fuzz".to_owned()));
+        assert!(missed("unit").contains(&"measure bin measure".to_owned()));
+        assert!(missed("integration").contains(&"uwarp-dp test vhost_frames".to_owned()));
+        assert!(missed("integration").contains(&"fuzz test replay".to_owned()));
+        assert!(missed("doc").contains(&"iwarp-tokio doctest iwarp_tokio".to_owned()));
     }
 
     #[test]

@@ -18,7 +18,7 @@ const BUILD_TIMEOUT: Duration = Duration::from_secs(1200);
 /// If it does not build.
 pub fn iwperf() -> Result<PathBuf> {
     // With the features that the crates have as dependencies of this package: they are built already.
-    program("benches", "iwperf", &["--package", "tests"])
+    program("iwperf", &["--bin", "iwperf"], &["--package", "benches", "--package", "tests"])
 }
 
 /// `iwprobe`, of the package of this name.
@@ -26,7 +26,7 @@ pub fn iwperf() -> Result<PathBuf> {
 /// # Errors
 /// If it does not build.
 pub fn iwprobe() -> Result<PathBuf> {
-    program("iwprobe", "iwprobe", &["--package", "tests"])
+    program("iwprobe", &["--bin", "iwprobe"], &["--package", "iwprobe", "--package", "tests"])
 }
 
 /// `uwarp`, which runs unmodified programs with the library in its folder. Returns copies of both, since
@@ -38,7 +38,7 @@ pub fn uwarp() -> Result<PathBuf> {
     static KEPT: OnceLock<std::result::Result<PathBuf, String>> = OnceLock::new();
     let keep = || {
         // Cargo leaves the library there only if it is asked for.
-        let built = program("uwarp", "uwarp", &["--lib"])?;
+        let built = program("uwarp", &["--bin", "uwarp", "--lib"], &["--package", "uwarp"])?;
         let folder = target_folder()?.join("kept");
         std::fs::create_dir_all(&folder)?;
         for name in ["libuwarp.so", "uwarp"] {
@@ -57,7 +57,7 @@ pub fn uwarp() -> Result<PathBuf> {
 /// # Errors
 /// If it does not build.
 pub fn own(name: &'static str) -> Result<PathBuf> {
-    program("tests", name, &[])
+    program(name, &["--bin", name], &["--package", "tests"])
 }
 
 /// iwprobe's target over libibverbs, which runs in siw's machine: built from `tests/iwprobe/c`.
@@ -91,20 +91,24 @@ fn target_folder() -> Result<PathBuf> {
     folder.map(Path::to_owned).ok_or_else(|| lab_error!("{} is in no cargo target folder", test.display()))
 }
 
-/// The path of a program of the workspace, in the caller's build profile. Builds it once for each process,
-/// with `more` targets of its package.
-fn program(package: &'static str, name: &'static str, more: &[&str]) -> Result<PathBuf> {
+/// The path of a program of the workspace, in the caller's build profile. Builds it once for each process.
+///
+/// `scripts/test` builds all crates with one selection of packages and features, in `UWARP_BUILD`: with any
+/// other, cargo would build them again. Without it, `alone` selects the packages.
+fn program(name: &'static str, targets: &[&str], alone: &[&str]) -> Result<PathBuf> {
     static BUILT: Mutex<BTreeMap<&str, PathBuf>> = Mutex::new(BTreeMap::new());
     let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(path) = built.get(name) {
         return Ok(path.clone());
     }
-    let path = build(package, name, more)?;
+    let all = std::env::var("UWARP_BUILD").unwrap_or_default();
+    let selection = if all.is_empty() { alone.to_vec() } else { all.split(' ').collect() };
+    let path = build(name, targets, &selection)?;
     built.insert(name, path.clone());
     Ok(path)
 }
 
-fn build(package: &str, name: &str, more: &[&str]) -> Result<PathBuf> {
+fn build(name: &str, targets: &[&str], selection: &[&str]) -> Result<PathBuf> {
     let folder = target_folder()?;
     let path = folder.join(name);
     let profile = match folder.file_name().and_then(|profile| profile.to_str()) {
@@ -113,8 +117,9 @@ fn build(package: &str, name: &str, more: &[&str]) -> Result<PathBuf> {
     };
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     Run::new(PathBuf::from(cargo))
-        .args(["build", "--quiet", "--profile", profile, "--package", package, "--bin", name])
-        .args(more)
+        .args(["build", "--quiet", "--profile", profile])
+        .args(selection)
+        .args(targets)
         .args(["--manifest-path", concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.toml")])
         .check(BUILD_TIMEOUT)?;
     if path.exists() {
