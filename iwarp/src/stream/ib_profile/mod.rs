@@ -466,10 +466,10 @@ mod tests {
         Terminate::bare(TerminateError::LocalCatastrophic)
     }
 
-    /// All messages that wait, each with its MSN.
+    /// All messages that wait, each with its MSN: fewer than nine.
     fn messages(ib: &mut IbProfile, limit: u32) -> Vec<(ProfileMessage, u32)> {
         ib.set_limit(limit);
-        std::iter::from_fn(|| ib.next_message((7, 9))).collect()
+        std::iter::from_fn(|| ib.next_message((7, 9))).take(9).collect()
     }
 
     /// A limit only grows, also across the wrap of the MSN.
