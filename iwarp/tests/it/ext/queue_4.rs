@@ -8,7 +8,8 @@ use crate::common::agreeing;
 use crate::common::raw::ib_request;
 use crate::common::served::{Served, Setup};
 use crate::common::ulpdu::{tagged, untagged};
-use iwarp::verbs::{ConnParam, RemoteAddr, SendOp, SendRequest, StreamError, WcStatus};
+use iwarp::verbs::{ConnParam, ConnectionError, RemoteAddr, SendOp, SendRequest, StreamError, WcStatus};
+use tcp_lite::CloseReason;
 
 const LIMIT: u32 = 1;
 const NOT_READY: u32 = 2;
@@ -136,5 +137,26 @@ fn a_message_out_of_turn_ends_the_stream() {
         assert_eq!(served.qp.error(), Some(error), "{what}");
         let heard = served.received(20_000);
         assert_eq!(heard.last().map(|ulpdu| ulpdu[1]), Some(0x47), "{what}: no Terminate");
+    }
+}
+
+/// TCP withholds the acknowledgement of what is not taken, until the peer knows from where on. Then its bytes
+/// and its FIN are acknowledged, and the connection ends gracefully: for an error of the peer, and for a
+/// Terminate of the peer, behind which our end sends no message.
+#[test]
+fn what_is_not_taken_is_acknowledged_when_the_peer_knows() {
+    let terminate = untagged([0x41, 0x47], 0, [2, 1, 0], &[0, 0, 0, 0]);
+    for (what, ending) in
+        [("a Write to no memory", tagged([0xc1, 0x40], 0, 0, b"bytes")), ("a Terminate", terminate)]
+    {
+        let mut served = agreed();
+        served.send_all(&[ending, send(1)]);
+        let start_us = served.pair.now_us;
+        assert!(served.pair.until(100_000, |pair| pair.peer_closed), "{what}: no FIN");
+        served.pair.close();
+        assert!(served.pair.until(1_000_000, |pair| pair.closed.is_some()), "{what}: no end");
+        assert_eq!(served.pair.closed, Some(CloseReason::Graceful), "{what}");
+        let event = told!(served.event(), Disconnected { error: Some(ConnectionError::Stream(_)), .. });
+        assert!(served.pair.now_us - start_us < 1_000_000, "{what}: {event:?}");
     }
 }
