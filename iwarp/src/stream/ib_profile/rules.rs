@@ -420,8 +420,8 @@ mod tests {
         assert_eq!(limits, [(none, 0, none), ((20, true, true), 20, (20, false, false))]);
     }
 
-    /// Only by the agreement's rules the tagged offset has to be aligned, before anything else is checked, and
-    /// the right for atomics is needed although the peer may read and write.
+    /// Only by the agreement's rules the tagged offset has to be aligned, before anything else is checked,
+    /// and the right for atomics is needed although the peer may read and write.
     #[test]
     fn an_atomic_is_checked_by_the_rules_of_the_stream() {
         const ME: Accessor = Accessor { pd: PdId(1), stream: StreamId(1) };

@@ -162,8 +162,8 @@ fn a_start_of_mpa_is_not_idle() {
     }
 }
 
-/// An idle connection is closed, and its peer has not closed its own half. A start of MPA is too late then: it
-/// fails with the reason of the close, and an initiator's queue pair ends.
+/// An idle connection is closed, and its peer has not closed its own half. A start of MPA is too late then:
+/// it fails with the reason of the close, and an initiator's queue pair ends.
 #[test]
 fn a_start_behind_the_idle_timeout_fails() {
     for initiates in [true, false] {
