@@ -159,19 +159,11 @@ impl Phase {
         match event {
             Event::Closed(_) => return Self::Closing(self.end(base, state)),
             // The connection has ended meanwhile.
-            Event::StartInitiator { qp, .. } => {
-                base.report.announced = Announced::Nothing;
+            Event::StartInitiator { qp, .. } | Event::Accept { qp, .. } => {
                 base.qp = Some(qp);
-                return self.fail_startup(base, state, ConnectionError::PeerClosed);
+                return self.refuse_start(base, state);
             }
-            Event::StartResponder { .. } => {
-                base.report.announced = Announced::Nothing;
-                return self.fail_startup(base, state, ConnectionError::PeerClosed);
-            }
-            Event::Accept { qp, .. } => {
-                base.qp = Some(qp);
-                return self.fail_startup(base, state, ConnectionError::PeerClosed);
-            }
+            Event::StartResponder { .. } => return self.refuse_start(base, state),
             Event::Reject(_) => {
                 base.count_rejected();
                 state.tcp.abort(state.now, base.conn);
@@ -202,6 +194,12 @@ impl Phase {
             | Event::Time => {}
         }
         self
+    }
+
+    /// The user starts or accepts MPA, and the connection is ending.
+    fn refuse_start(self, base: &mut Base, state: &mut EngineState) -> Self {
+        base.report.announced = Announced::Nothing;
+        self.fail_startup(base, state, ConnectionError::PeerClosed)
     }
 }
 

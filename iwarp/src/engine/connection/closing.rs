@@ -70,9 +70,6 @@ impl Closing {
                 self.refuse(base, state);
             }
             Event::Acknowledged => self.on_acknowledged(base, state),
-            // If a part of the startup frames is still unsent, our FIN follows it.
-            Event::PeerClosed if base.pre_fpdu.is_pending() => {}
-            Event::PeerClosed => state.tcp.close(state.now, base.conn),
             Event::Send if base.pre_fpdu.is_pending() => {
                 if base.send_pre_fpdu(state, None) == Sent::All {
                     state.tcp.close(state.now, base.conn);

@@ -169,6 +169,7 @@ mod tests {
         assert_eq!([(); 2].map(|()| take_offer(&mut sent, 0x0102_0304)), [Offer::Made(OWN), Offer::None]);
         assert_eq!(sent, data(b"mine"));
         add_consent(&mut sent, OWN);
+        assert_eq!(sent, data(b"mineuwarp!3\x95"));
         assert_eq!((take_offer(&mut sent, 0), take_consent(&mut sent)), (Offer::None, Some(OWN)));
         assert_eq!(sent, data(b"mine"));
     }
@@ -176,10 +177,16 @@ mod tests {
     /// A proxy terminates the connection and forwards the private data unchanged.
     #[test]
     fn an_offer_for_another_connection_is_none() {
-        for other in [8, 7 << 8, 7 << 24] {
+        for other in [8, 7 << 8, 7 << 24, 1 << 24 | 7] {
             let mut sent = offered(7);
             assert_eq!((take_offer(&mut sent, other), &sent), (Offer::ByProxy, &data(b"mine")));
         }
+    }
+
+    #[test]
+    fn ends_agree_if_there_are_the_peers_parameters() {
+        let of = |peer_rnr| Agreement { peer_rnr, ..Agreement::default() }.ib_semantics();
+        assert_eq!((of(None), of(Some(RnrConfig::default()))), (false, true));
     }
 
     #[test]

@@ -281,9 +281,13 @@ impl IbProfile {
 
     /// Whether a message of the peer waits for a receive request of this end.
     pub(super) fn awaits_recv(&self) -> bool {
-        self.refused
-            .as_ref()
-            .is_some_and(|refused| matches!(refused.told, Told::Nothing { ready: false } | Told::NotReady))
+        matches!(self.told(), Some(Told::Nothing { ready: false } | Told::NotReady))
+    }
+
+    /// How much the peer was told of the message that was refused, if there is one.
+    #[inline]
+    fn told(&self) -> Option<Told> {
+        self.refused.as_ref().map(|refused| refused.told)
     }
 
     /// Called when there is a receive request for the message that was refused.
@@ -356,10 +360,7 @@ impl IbProfile {
     fn has_urgent_messages(&self) -> bool {
         self.last.is_some()
             || self.peer == Peer::Ready
-            || self
-                .refused
-                .as_ref()
-                .is_some_and(|refused| matches!(refused.told, Told::Nothing { .. } | Told::ReadyNow))
+            || matches!(self.told(), Some(Told::Nothing { .. } | Told::ReadyNow))
     }
 
     /// Whether a message of queue 4 waits to be sent.
@@ -378,9 +379,7 @@ impl IbProfile {
     }
 
     fn choose_message(&mut self, (send_msn, request_msn): (u32, u32)) -> Option<ProfileMessage> {
-        if self.last.is_some()
-            && let Some(msn) = self.untold.take()
-        {
+        if let Some(msn) = self.untold.take() {
             return Some(ProfileMessage::NotReady(msn));
         }
         if let Some(last) = self.last.take() {
@@ -433,7 +432,7 @@ impl IbProfile {
                 self.peer = Peer::Ready;
                 Ok(Change::None)
             }
-            ProfileMessage::Resume { send_msn, request_msn } if self.refused.is_some() => {
+            ProfileMessage::Resume { send_msn, request_msn } if self.told() == Some(Told::Ready) => {
                 self.refused = None;
                 Ok(Change::PeerResumes { send_msn, request_msn })
             }
@@ -466,10 +465,10 @@ mod tests {
         Terminate::bare(TerminateError::LocalCatastrophic)
     }
 
-    /// All messages that wait, each with its MSN.
+    /// All messages that wait, each with its MSN: fewer than nine.
     fn messages(ib: &mut IbProfile, limit: u32) -> Vec<(ProfileMessage, u32)> {
         ib.set_limit(limit);
-        std::iter::from_fn(|| ib.next_message((7, 9))).collect()
+        std::iter::from_fn(|| ib.next_message((7, 9))).take(9).collect()
     }
 
     /// A limit only grows, also across the wrap of the MSN.
@@ -497,8 +496,9 @@ mod tests {
         assert_eq!(messages(&mut ib, 20), [(Limit(20), 1)]);
         ib.on_taken(20);
         assert!(!ib.owes_limit(), "it was promised");
+        ib.set_limit(21);
         ib.on_taken(21);
-        assert!(ib.owes_limit());
+        assert!(ib.owes_limit(), "the peer does not know");
         ib.tell_limit();
         ib.set_limit(30);
         assert_eq!((ib.limit(), ib.told_limit()), (30, 30));
@@ -539,6 +539,27 @@ mod tests {
         let resumed = Change::PeerResumes { send_msn: 7, request_msn: 9 };
         assert_eq!(here.on_message(Some(Resume { send_msn: 7, request_msn: 9 })), Ok(resumed));
         assert_eq!((here.next_msn(), here.awaits_recv()), (2, false));
+        let again = here.on_message(Some(Resume { send_msn: 7, request_msn: 9 }));
+        assert_eq!(again, Err(Impossible), "nothing is dropped any more");
+    }
+
+    /// A peer that was not told of a receive request has nothing to send again.
+    #[test]
+    fn a_peer_resumes_only_when_it_was_told_to() {
+        let resume = Some(Resume { send_msn: 5, request_msn: 1 });
+        let refused = |ready: bool, told: usize| {
+            let mut ib = IbProfile::new();
+            ib.refuse(5, terminate());
+            if ready {
+                ib.on_recv();
+            }
+            assert_eq!(std::iter::from_fn(|| ib.next_message((1, 1))).take(told).count(), told);
+            ib.on_message(resume)
+        };
+        for (ready, told) in [(false, 0), (false, 1), (true, 0), (true, 1)] {
+            assert_eq!(refused(ready, told), Err(Impossible), "{ready} {told}");
+        }
+        assert_eq!(refused(true, 2), Ok(Change::PeerResumes { send_msn: 5, request_msn: 1 }));
     }
 
     /// The receive request is posted before the peer was told that there is none. The peer is told both.
@@ -556,14 +577,13 @@ mod tests {
     fn a_stream_that_fails_tells_where() {
         let (mut here, mut peer) = (IbProfile::new(), IbProfile::new());
         here.refuse(5, terminate());
-        assert!(here.give_up_waiting().is_some() && here.give_up_waiting().is_none());
-        here.refuse(5, terminate());
         here.end(300);
         assert!(here.has_messages() && !here.lets_send() && !here.knows_end(u64::MAX - 1));
         // The refusal was not told before: the requests behind the message are not taken.
         assert_eq!(here.next_message((7, 9)), Some((NotReady(5), 1)));
         here.set_sent(70);
         assert_eq!(messages(&mut here, 4), [(Ends(300), 2)]);
+        assert!(!here.lets_send() && !here.is_peer_there(), "requests of this end are over, too");
         here.set_sent(80);
         here.set_sent(90);
         assert_eq!(here.withheld_until(), Some(80));
@@ -577,18 +597,29 @@ mod tests {
         assert!(!peer.is_peer_there() && !peer.lets_send());
     }
 
-    /// A refusal that the peer knows is not told again at the end.
+    /// A refusal is told before the end, or at the end, and not twice: also if this end has given up waiting,
+    /// or has a receive request that the peer was not told of.
     #[test]
     fn a_refusal_is_told_once() {
-        for gives_up in [false, true] {
-            let mut ib = IbProfile::new();
-            ib.refuse(5, terminate());
-            assert_eq!(messages(&mut ib, 4), [(NotReady(5), 1)]);
-            if gives_up {
-                ib.give_up_waiting();
+        for is_told in [false, true] {
+            type Before = fn(&mut IbProfile);
+            let befores: [Before; 3] = [
+                |_| {},
+                IbProfile::on_recv,
+                |ib| assert!(ib.give_up_waiting().is_some() && ib.give_up_waiting().is_none()),
+            ];
+            for before_end in befores {
+                let mut ib = IbProfile::new();
+                ib.refuse(5, terminate());
+                if is_told {
+                    assert_eq!(messages(&mut ib, 4), [(NotReady(5), 1)]);
+                }
+                before_end(&mut ib);
+                ib.end(300);
+                let told = std::iter::from_fn(|| ib.next_message((7, 9))).take(9).map(|(message, _)| message);
+                let expected = [NotReady(5), Ends(300)];
+                assert_eq!(told.collect::<Vec<_>>(), expected[usize::from(is_told)..]);
             }
-            ib.end(300);
-            assert_eq!(messages(&mut ib, 4), [(Ends(300), 2)]);
         }
     }
 
@@ -610,8 +641,12 @@ mod tests {
         assert_eq!(ib.on_message(Some(NotReady(7))), Err(Impossible), "nothing is sent meanwhile");
         ib.on_message(Some(Ready)).unwrap();
         assert_eq!(ib.on_message(Some(Ready)), Err(Impossible));
+        assert_eq!(ib.on_message(Some(NotReady(6))), Err(Impossible), "nothing is sent again yet");
         let mut ib = IbProfile::new();
         ib.on_peer_closed();
         assert!(!ib.is_peer_there() && !ib.lets_send());
+        for message in [NotReady(6), Ready] {
+            assert_eq!(ib.on_message(Some(message)), Err(Impossible), "{message:?}");
+        }
     }
 }

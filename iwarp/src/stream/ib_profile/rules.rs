@@ -211,3 +211,237 @@ impl Rules {
         self.0.is_some()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use dp::Region;
+
+    use super::super::{Change, ProfileMessage};
+    use super::*;
+    use crate::memory::{Access, Base, MemoryTable, PdId, RegisterOptions, Registration, StreamId};
+    use crate::queues::{RemoteAddr, SendEntry};
+    use crate::rdmap::{AtomicOp, TerminateError};
+
+    const REMOTE: RemoteAddr = RemoteAddr { addr: 0, rkey: 7 };
+
+    /// The rules of both kinds: iWARP's, and those of the agreement.
+    fn both() -> [Rules; 2] {
+        [false, true].map(Rules::new)
+    }
+
+    /// The answers to one question, by iWARP's rules and by those of the agreement.
+    fn answers<T>(question: impl Fn(&mut Rules) -> T) -> [T; 2] {
+        both().map(|mut rules| question(&mut rules))
+    }
+
+    /// A message of queue 4 arrives, if there is that queue.
+    fn receive(rules: &mut Rules, message: ProfileMessage) {
+        if let Some(ib) = rules.profile_mut() {
+            ib.on_message(Some(message)).unwrap();
+        }
+    }
+
+    /// The first message of queue 4 that waits.
+    fn message(rules: &mut Rules) -> Option<ProfileMessage> {
+        rules.profile_mut()?.next_message((7, 9)).map(|(message, _)| message)
+    }
+
+    #[test]
+    fn the_agreement_answers_these_questions_alone() {
+        type Question = fn(&mut Rules) -> bool;
+        let yes_if_agreed: [(&str, Question); 11] = [
+            ("profile", |rules| rules.profile().is_some()),
+            ("profile_mut", |rules| rules.profile_mut().is_some()),
+            ("complete_by_acknowledgement", |rules| rules.complete_by_acknowledgement()),
+            ("have_invalid_requests", |rules| rules.have_invalid_requests()),
+            ("flush_behind_failure", |rules| rules.flush_behind_failure()),
+            ("fail_when_peer_vanishes", |rules| rules.fail_when_peer_vanishes()),
+            ("refuse_without_recv", |rules| rules.refuse_without_recv()),
+            ("keep_immediate_apart", |rules| rules.keep_immediate_apart()),
+            ("check_alignment_first", |rules| rules.check_alignment_first()),
+            ("have_queue_4", |rules| rules.have_queue_4()),
+            ("tell_end", |rules| rules.tell_end()),
+        ];
+        for (name, question) in yes_if_agreed {
+            assert_eq!(answers(question), [false, true], "{name}");
+        }
+        assert_eq!(answers(|rules| rules.bind_ahead()), [true, false]);
+    }
+
+    #[test]
+    fn the_agreement_allows_other_immediate_data() {
+        let allowed = |op: &SendOp| answers(|rules| rules.allow(op));
+        assert_eq!(allowed(&SendOp::SendImmediate { data: [0; 4] }), [false, true]);
+        // With the agreement the last four bytes mark Immediate Data that belongs to a Send.
+        let (joined, alone) = ([0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF], [0xFF, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFE]);
+        for (data, answer) in [(joined, [true, false]), (alone, [true, true])] {
+            assert_eq!(allowed(&SendOp::Immediate { data }), answer, "{data:?}");
+            assert_eq!(allowed(&SendOp::WriteImmediate { remote: REMOTE, data }), answer, "{data:?}");
+        }
+        for op in [SendOp::Send, SendOp::Write { remote: REMOTE }, SendOp::Read { remote: REMOTE }] {
+            assert_eq!(allowed(&op), [true, true], "{op:?}");
+        }
+    }
+
+    /// A Read and an atomic have a response that meets their own memory. A Send or Write needs its memory
+    /// before.
+    #[test]
+    fn the_buffer_of_a_response_is_met_late() {
+        let late = |op: &SendOp| answers(|rules| rules.meet_buffer_late(op));
+        let op = AtomicOp::FetchAdd { add: 1, mask: 0 };
+        for op in [SendOp::Read { remote: REMOTE }, SendOp::Atomic { remote: REMOTE, op }] {
+            assert_eq!(late(&op), [false, true], "{op:?}");
+        }
+        for op in [SendOp::Send, SendOp::Write { remote: REMOTE }] {
+            assert_eq!(late(&op), [false, false], "{op:?}");
+        }
+    }
+
+    /// By iWARP's rules nothing bounds what TCP's peer has acknowledged.
+    #[test]
+    fn acknowledged_bytes_are_taken_up_to_the_end_of_the_peer() {
+        let taken = |rules: &mut Rules| {
+            rules.set_written(1000);
+            let before = rules.taken(u64::MAX);
+            receive(rules, ProfileMessage::Ends(700));
+            (before, [0, 699, 700, 701, 1000].map(|acknowledged| rules.taken(acknowledged)))
+        };
+        let [iwarp, agreed] = answers(taken);
+        assert_eq!(iwarp, (u64::MAX, [0, 699, 700, 701, 1000]));
+        assert_eq!(agreed, (u64::MAX, [0, 699, 700, 700, 700]));
+    }
+
+    /// The peer names a stream offset that this end has written.
+    #[test]
+    fn an_end_beyond_what_is_written_is_impossible() {
+        let mut rules = Rules::new(true);
+        rules.set_written(700);
+        let ib = rules.profile_mut().unwrap();
+        assert!(ib.on_message(Some(ProfileMessage::Ends(701))).is_err());
+        assert_eq!(ib.on_message(Some(ProfileMessage::Ends(700))), Ok(Change::Ends(700)));
+    }
+
+    /// By iWARP's rules a message needs no promise. By those of the agreement it is within the peer's limit,
+    /// also across the wrap, or it is a Write, which needs no receive request.
+    #[test]
+    fn a_message_has_a_receive_request_up_to_the_limit() {
+        let sent_to = |op: SendOp, msn| SentTo::of(&SendEntry { op, ..SendEntry::default() }, msn);
+        let quarters = [1 << 30, 2 << 30, 3 << 30];
+        for (told, limit) in [(&[][..], 5), (&quarters, u32::MAX), (&quarters, 2)] {
+            let have_recv = |op, msn| {
+                answers(|rules| {
+                    for &limit in told.iter().chain([&limit]) {
+                        receive(rules, ProfileMessage::Limit(limit));
+                    }
+                    rules.have_recv(&sent_to(op, msn))
+                })
+            };
+            for (msn, promised) in [(limit, true), (limit.wrapping_add(1), false)] {
+                assert_eq!(have_recv(SendOp::Send, msn), [true, promised], "MSN {msn}");
+                assert_eq!(have_recv(SendOp::Write { remote: REMOTE }, msn), [true, true]);
+            }
+        }
+        let none = answers(|rules| rules.have_recv(&sent_to(SendOp::Send, 1)));
+        assert_eq!(none, [true, false], "nothing is promised at first");
+    }
+
+    /// Whether the peer takes requests, is there, and is awaited; and whether there is news.
+    fn peer(rules: &mut Rules) -> ([bool; 3], Option<News>) {
+        ([rules.let_send(), rules.is_peer_there(), rules.await_peer()], rules.take_news())
+    }
+
+    #[test]
+    fn a_peer_without_a_receive_request_is_awaited() {
+        let not_ready = News { peer_not_ready: true, ..News::default() };
+        let [mut iwarp, mut agreed] = both();
+        let takes = [true, true, false];
+        assert_eq!([&mut iwarp, &mut agreed].map(peer), [(takes, None); 2]);
+        for rules in [&mut iwarp, &mut agreed] {
+            receive(rules, ProfileMessage::NotReady(1));
+        }
+        assert_eq!(
+            (peer(&mut iwarp), peer(&mut agreed)),
+            ((takes, None), ([false, true, true], Some(not_ready)))
+        );
+        receive(&mut agreed, ProfileMessage::Ready);
+        assert_eq!(peer(&mut agreed), ([false, true, false], None));
+        assert!(agreed.have_messages());
+        assert_eq!(message(&mut agreed), Some(ProfileMessage::Resume { send_msn: 7, request_msn: 9 }));
+        assert_eq!((peer(&mut agreed), agreed.have_messages()), ((takes, None), false));
+    }
+
+    /// By iWARP's rules requests may be sent to a peer that has sent FIN.
+    #[test]
+    fn a_peer_that_has_closed_takes_no_requests() {
+        let closed = |rules: &mut Rules| {
+            rules.on_peer_closed();
+            peer(rules)
+        };
+        assert_eq!(answers(closed), [([true, true, false], None), ([false, false, false], None)]);
+    }
+
+    #[test]
+    fn progress_is_news_of_the_agreement() {
+        let news = answers(|rules| {
+            rules.note_progress();
+            [rules.take_news(), rules.take_news()]
+        });
+        assert_eq!(news, [[None, None], [Some(News { peer_takes: true, ..News::default() }), None]]);
+    }
+
+    /// By iWARP's rules a message without a receive request is an error, and nothing is noted.
+    #[test]
+    fn a_refused_message_is_told_before_requests() {
+        let refused = answers(|rules| {
+            rules.refuse(5, Terminate::bare(TerminateError::LocalCatastrophic));
+            (rules.take_news(), rules.have_messages(), rules.let_send(), message(rules))
+        });
+        let news = News { refused: true, ..News::default() };
+        let told = ProfileMessage::NotReady(5);
+        assert_eq!(refused, [(None, false, true, None), (Some(news), true, false, Some(told))]);
+    }
+
+    /// By iWARP's rules the field of a Send is 0, and no limit is owed.
+    #[test]
+    fn a_send_tells_the_limit() {
+        let limits = answers(|rules| {
+            if let Some(ib) = rules.profile_mut() {
+                ib.set_limit(20);
+                ib.on_taken(1);
+                ib.tell_limit();
+            }
+            let before = (rules.limit(), rules.owe_limit(), rules.have_messages());
+            let told = rules.told_limit();
+            (before, told, (rules.limit(), rules.owe_limit(), rules.have_messages()))
+        });
+        let none = (0, false, false);
+        assert_eq!(limits, [(none, 0, none), ((20, true, true), 20, (20, false, false))]);
+    }
+
+    /// Only by the agreement's rules the tagged offset has to be aligned, before anything else is checked,
+    /// and the right for atomics is needed although the peer may read and write.
+    #[test]
+    fn an_atomic_is_checked_by_the_rules_of_the_stream() {
+        const ME: Accessor = Accessor { pd: PdId(1), stream: StreamId(1) };
+        let table = MemoryTable::new(16, [3; 32]);
+        let registered = |access: Access, base: Base| -> Registration {
+            let options =
+                RegisterOptions { pd: ME.pd, stream: None, access, base, ..RegisterOptions::default() };
+            table.register(Arc::new(Region::new(4096).unwrap()), &options).unwrap()
+        };
+        let both_ways = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
+        let atomic = registered(Access::LOCAL_WRITE | Access::REMOTE_ATOMIC, Base::Zero);
+        let other = registered(both_ways, Base::Zero);
+        let participant = table.join();
+        let guard = participant.enter();
+        let check = |stag: Stag, to| answers(|rules| rules.check_atomic(&guard, (stag, to), ME).map(drop));
+        assert_eq!(check(atomic.stag(), 4088), [Ok(()), Ok(())]);
+        assert_eq!(check(other.stag(), 0), [Ok(()), Err(Fault::AccessRights)]);
+        let invalid = Stag(atomic.stag().0 ^ 1);
+        assert_eq!(check(invalid, 8), [Err(Fault::InvalidStag); 2]);
+        assert_eq!(check(invalid, 4), [Err(Fault::InvalidStag), Err(Fault::Misaligned)]);
+        assert_eq!(check(atomic.stag(), 4096), [Err(Fault::Bounds); 2]);
+    }
+}

@@ -10,6 +10,7 @@ mod lost_peer;
 mod order;
 mod outlives_peer;
 mod peer_not_ready;
+mod queue_4;
 mod requester;
 mod responder;
 mod threads;

@@ -162,6 +162,28 @@ fn a_start_of_mpa_is_not_idle() {
     }
 }
 
+/// An idle connection is closed, and its peer has not closed its own half. A start of MPA is too late then:
+/// it fails with the reason of the close, and an initiator's queue pair ends.
+#[test]
+fn a_start_behind_the_idle_timeout_fails() {
+    for initiates in [true, false] {
+        let mut d = Dialed::new(SECOND);
+        assert!(d.pair.until(1_100_000, |pair| pair.peer_closed), "no FIN");
+        d.run(100_000);
+        assert!(d.channel.poll().is_none(), "the peer has not closed");
+        let (qp, _region) = d.qp();
+        match initiates {
+            true => d.id.start_initiator(&qp, &initiator()).unwrap(),
+            false => d.id.start_responder(b"go", &ResponderOptions::default()).unwrap(),
+        }
+        assert_eq!(connect_error(d.event()), ConnectionError::IdleTimeout);
+        assert_eq!(qp.state(), if initiates { QpState::Error } else { QpState::Idle });
+        assert_eq!(qp.cause(), initiates.then_some(ConnectionError::IdleTimeout));
+        d.run(1000);
+        assert!(d.pair.closed.is_some() && d.pair.inbox.is_empty());
+    }
+}
+
 /// A peer that ends a connection that began in streaming mode is not asked again with revision 1: the bytes
 /// of streaming mode would be missing.
 #[test]

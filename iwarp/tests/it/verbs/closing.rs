@@ -3,11 +3,14 @@
 use std::time::Duration;
 
 use super::ending::failed;
+use crate::common::responder::Responder;
+use crate::common::served::Served;
 use crate::common::{ALL, PORT};
 use crate::common::{Pair, Testbed, pattern};
 use dp::link::{LinkConfig, LinkPlan};
 use iwarp::verbs::{
-    ConnParam, ListenOptions, RemoteAddr, SendOp, SendRequest, StreamOptions, StreamRead, WcStatus,
+    CmEventKind, ConnParam, ConnectionError, ListenOptions, RemoteAddr, SendOp, SendRequest, StreamOptions,
+    StreamRead, WcStatus,
 };
 use tcp_lite::Instant;
 
@@ -64,6 +67,49 @@ fn a_close_in_streaming_mode_takes_as_long_as_the_peer_takes_bytes() {
     assert!(got == bytes, "{} bytes of {}", got.len(), bytes.len());
     peer.disconnect();
     told!(pair.event_a(), Disconnected { error: None, .. });
+}
+
+/// The time of a close is extended for bytes that were acknowledged since it was set, and not for older ones:
+/// a peer that takes the last bytes and then does not close gets it twice.
+#[test]
+fn a_close_is_extended_once_for_the_same_bytes() {
+    let mut served = Served::new();
+    let remote = RemoteAddr { addr: 0, rkey: 1 };
+    let region = served.reg_mr(64, ALL);
+    served.post(&SendRequest::new(1, SendOp::Write { remote }, region.sge(0, 64)));
+    served.id.disconnect();
+    let start_us = served.pair.now_us;
+    served.run(1_000_000);
+    assert!(served.pair.peer_closed, "our FIN is behind the bytes");
+    told!(served.event(), Disconnected { error: Some(ConnectionError::CloseTimeout), .. });
+    let took_us = served.pair.now_us - start_us;
+    assert!((9_900_000..10_100_000).contains(&took_us), "{took_us} us");
+}
+
+/// The same in streaming mode, where a peer takes bytes late, and then no more.
+#[test]
+fn a_close_in_streaming_mode_is_extended_once_for_the_same_bytes() {
+    const SENT: usize = 16 << 20;
+    let options = StreamOptions { recv_bytes: 1000, send_bytes: SENT };
+    let mut d = Responder::with(|listen| listen.streaming = Some(options));
+    d.open(&[]);
+    let id = d.event().id;
+    (d.pair.stopped_reading, d.pair.deaf) = (true, true);
+    assert_eq!(id.send_stream(&pattern(1, SENT)).unwrap(), SENT);
+    id.disconnect();
+    let start_us = d.pair.now_us;
+    d.pair.until(1_000_000, |_| false);
+    d.pair.deaf = false;
+    let event = loop {
+        let event = d.event();
+        if !matches!(event.kind, CmEventKind::StreamWritable | CmEventKind::StreamReadable) {
+            break event;
+        }
+    };
+    told!(event, Disconnected { error: Some(ConnectionError::CloseTimeout), .. });
+    assert!((1..SENT).contains(&d.pair.inbox.len()), "{} bytes", d.pair.inbox.len());
+    let took_us = d.pair.now_us - start_us;
+    assert!((9_900_000..10_100_000).contains(&took_us), "{took_us} us");
 }
 
 /// A close that waits for the answer to a Read is the user's, however long the connection is idle meanwhile.

@@ -102,6 +102,24 @@ fn a_second_close_is_none() {
     assert!(matches!(event.kind, CmEventKind::Disconnected { error: None, .. }), "{event:?}");
 }
 
+/// A user may give up a graceful close, by the identifier or by the queue pair: the peer gets a reset.
+#[test]
+fn a_close_can_be_aborted() {
+    let aborts: [fn(&Served); 2] =
+        [|served| served.id.abort(), |served| served.qp.modify(QpState::Error).unwrap()];
+    for abort in aborts {
+        let mut served = Served::new();
+        served.id.disconnect();
+        served.run(100_000);
+        assert!(served.pair.peer_closed && served.pair.closed.is_none());
+        abort(&served);
+        served.run(100_000);
+        assert_eq!(served.pair.closed, Some(CloseReason::Reset));
+        let aborted = ConnectionError::Tcp(CloseReason::Aborted);
+        told!(served.event(), Disconnected { error: Some(error), .. } if error == aborted);
+    }
+}
+
 /// Neither does a second close in streaming mode give the peer more time for the bytes that it does not read.
 #[test]
 fn a_second_close_in_streaming_mode_moves_no_deadline() {
@@ -364,21 +382,32 @@ fn bytes_are_given_up_before_mpa_begins() {
     assert!(door.pair.until(10_000_000, |pair| pair.engine.counters().stack.out_of_order.held_bytes == 0));
 }
 
-/// Bytes behind a hole that arrive after the end are not kept.
+/// Bytes behind a hole that arrive after the end are not kept, be the end a failure or our FIN.
 #[test]
 fn nothing_is_held_after_the_end() {
-    let (bed, control) = Testbed::with_control(&LinkConfig::default());
-    let (mut served, _region) = failed_on(bed);
-    control.set_up(false);
-    assert_eq!(served.pair.offer(&[0; 8]), 8);
-    served.pair.poll();
-    control.set_up(true);
-    served.pair.deaf = true;
-    let before = served.pair.engine.counters();
-    assert_eq!(served.pair.offer(&[0; 1000]), 1000);
-    (0..4).for_each(|_| served.pair.poll());
-    let after = served.pair.engine.counters();
-    assert!(after.port.rx_bytes - before.port.rx_bytes > 1000);
-    assert_eq!(after.stack.out_of_order.held_bytes, 0);
-    assert_eq!(after.stack.rx_out_of_order_dropped_bytes, 0, "TCP has taken them");
+    for fails in [true, false] {
+        let (bed, control) = Testbed::with_control(&LinkConfig::default());
+        let (mut served, _region) = match fails {
+            true => failed_on(bed),
+            false => {
+                let mut served = Setup::on(bed.peer()).ready();
+                served.id.disconnect();
+                served.run(10_000);
+                let region = served.reg_mr(64, ALL);
+                (served, region)
+            }
+        };
+        control.set_up(false);
+        assert_eq!(served.pair.offer(&[0; 8]), 8);
+        served.pair.poll();
+        control.set_up(true);
+        served.pair.deaf = true;
+        let before = served.pair.engine.counters();
+        assert_eq!(served.pair.offer(&[0; 1000]), 1000);
+        (0..4).for_each(|_| served.pair.poll());
+        let after = served.pair.engine.counters();
+        assert!(after.port.rx_bytes - before.port.rx_bytes > 1000);
+        assert_eq!(after.stack.out_of_order.held_bytes, 0, "fails: {fails}");
+        assert_eq!(after.stack.rx_out_of_order_dropped_bytes, 0, "TCP has taken them");
+    }
 }
