@@ -90,7 +90,7 @@ impl Poller {
             return Some((slot, quantum_bytes.min(FRESH_BYTES)));
         }
         // Each queue pair sends at least once, unless the bytes are used up before. A blocked queue pair
-        // leaves the ring.
+        // leaves the queue.
         let (_, bulk) = self.state.tx_scheduler.waiting();
         if bulk == 0 || pass.left == 0 {
             return None;

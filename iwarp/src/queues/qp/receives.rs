@@ -9,7 +9,7 @@ use crate::memory::PdId;
 use crate::queues::cq::{CqPlace, CqShared};
 use crate::queues::line::{Turn, TurnCell, Waiter};
 use crate::queues::lock::{Lock, LockGuard};
-use crate::queues::ring::{RingReader, RingWriter, ring};
+use crate::queues::request_ring::{RingReader, RingWriter, ring};
 use crate::queues::wqe::{Counter, WqeCount};
 use crate::queues::{
     AsyncEventKind, ConnectionError, QpInit, RecvRequest, SharedReceiveQueue, VerbsError, WcOpcode, WcStatus,

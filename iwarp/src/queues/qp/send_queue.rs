@@ -19,7 +19,7 @@ use arrayvec::ArrayVec;
 
 use crate::queues::cq::{CqPlace, CqShared};
 use crate::queues::lock::{Lock, LockGuard};
-use crate::queues::ring::{RingReader, RingWriter, ring};
+use crate::queues::request_ring::{RingReader, RingWriter, ring};
 use crate::queues::wqe::WqeCount;
 use crate::queues::{
     AsyncEventKind, ConnectionError, MAX_INLINE, Payload, PreparedPayload, QpInit, QpState, SendEntry,
