@@ -7,12 +7,12 @@
 mod acknowledgements;
 mod ahead;
 mod arming;
-mod check;
 mod connections;
 mod departure;
 mod errors;
 mod gro;
 mod headers;
+mod invariants;
 mod link;
 mod opening;
 mod parts;

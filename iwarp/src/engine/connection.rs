@@ -17,7 +17,7 @@
 //! | `connection/pre_fpdu.rs` | bytes to send before the first FPDU |
 //! | `connection/retry.rs` | the second attempt, with revision 1 |
 //! | `connection/report.rs` | what its user is told |
-//! | `connection/check.rs` | the invariants of a connection |
+//! | `connection/invariants.rs` | the invariants of a connection |
 
 use std::sync::Arc;
 
@@ -32,8 +32,8 @@ use crate::verbs::{CmShared, ConnParam, ConnectionError, ConnectionPhase, QpStat
 use super::state::EngineState;
 
 mod base;
-mod check;
 mod closing;
+mod invariants;
 mod opening;
 mod pre_fpdu;
 mod rdma;

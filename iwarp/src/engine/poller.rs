@@ -25,8 +25,8 @@ use super::state::EngineState;
 use super::trace;
 use super::tx_scheduler::TxScheduler;
 
-mod check;
 mod commands;
+mod invariants;
 mod receiving;
 mod sending;
 mod status;

@@ -19,7 +19,7 @@ use crate::memory::slot::{AddressRange, Found, Lease, Record, Slot, SlotNumber, 
 use crate::memory::stag::Stag;
 use crate::memory::stride::Stride;
 
-mod check;
+mod invariants;
 
 /// Slots that are allocated together; fewer at the end of the table. 256 slots of a cache line are 16 KiB:
 /// larger chunks cost memory in a table with few registrations, smaller ones more allocations.
