@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `inbound/` | ULPDUs into memory, receive completions, requests of the peer |
 //! | `outbound/` | choice of the next message, FPDUs into TCP segments, send completions |
+//! | `state.rs` | `StreamState`: what both directions share, the queue pair above all |
 //! | `outstanding.rs` | our requests between their start and their completion |
 //! | `peer_request.rs` | the peer's Reads and atomics, until they are answered |
 //! | `request_pool.rs`, `slot_pool.rs` | the queues of both, for all streams of an engine |
@@ -38,6 +39,7 @@ mod peer_request;
 mod request_pool;
 mod sent_to;
 mod slot_pool;
+mod state;
 mod unsent;
 
 pub(crate) use counters::StreamCounters;
@@ -49,7 +51,8 @@ pub(crate) use request_pool::{RequestPool, Waiting};
 use ib_profile::{News, Rules};
 use inbound::Inbound;
 use outbound::Outbound;
-use outstanding::{Awaited, StreamState};
+use outstanding::Awaited;
+use state::StreamState;
 
 /// State of the engine that a stream uses during a call.
 pub(crate) struct StreamContext<'a> {

@@ -19,8 +19,8 @@ use crate::rdmap::{IMMEDIATE_LEN, Opcode, Terminate, TerminateError};
 
 use super::ib_profile::PAYLOAD_BYTES;
 use super::message::{FetchError, Message, OwnBytes, PayloadSource, Payloads};
-use super::outstanding::StreamState;
 use super::peer_request::{ByKind, PeerRequest};
+use super::state::StreamState;
 use super::{Failure, StreamCounters};
 use super::{request_pool::RequestPool, slot_pool::PoolQueue};
 

@@ -17,7 +17,8 @@ use crate::rdmap::Opcode;
 
 use super::super::ib_profile::IbProfile;
 use super::super::message::Addressing;
-use super::super::outstanding::{Pending, StreamState, TOGETHER, acknowledged_of};
+use super::super::outstanding::{Pending, TOGETHER, acknowledged_of};
+use super::super::state::StreamState;
 use super::{Outbound, Phase, SendContext};
 
 /// Why no further request was written.
