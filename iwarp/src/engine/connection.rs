@@ -131,9 +131,9 @@ pub(super) struct Holdings {
     pub(super) waiting: Waiting,
 }
 
-/// The result of [`Connection::transmit`].
+/// The result of [`Connection::give_to_tcp`].
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Transmitted {
+pub(super) enum TurnOutcome {
     /// There is nothing more to send, or TCP takes no more for now and will report when it does.
     Done,
     /// There is more to send.
@@ -417,53 +417,54 @@ impl Connection {
         }
     }
 
-    /// Acts on the request of the queue pair, and hands about `bytes` bytes to TCP.
+    /// A turn to send: acts on the `Ask` of the queue pair, and hands about `bytes` bytes to TCP. No frame leaves
+    /// here: `Poller::send_frames` follows at the end of the poll.
     #[inline]
-    pub(super) fn transmit(
+    pub(super) fn give_to_tcp(
         &mut self,
         state: &mut EngineState,
         bytes: usize,
         guard: &EpochGuard<'_>,
-    ) -> Transmitted {
+    ) -> TurnOutcome {
         let mut asked = Ask::Nothing;
         if let Phase::Rdma(rdma) = &mut self.phase {
             asked = rdma.begin_turn();
             if asked == Ask::Nothing && !self.base.pre_fpdu.is_pending() {
-                let (transmitted, next) = rdma.transmit(&mut self.base, state, bytes, guard);
+                let (outcome, next) = rdma.give_to_tcp(&mut self.base, state, bytes, guard);
                 self.follow(state, next);
-                return transmitted;
+                return outcome;
             }
         } else if let Some(qp) = &self.base.qp {
             qp.engine.clear_doorbell();
             asked = qp.signals.take_asked();
         }
-        self.transmit_any(state, asked, bytes, guard)
+        self.give_to_tcp_any(state, asked, bytes, guard)
     }
 
-    /// As [`transmit`](Self::transmit), in any phase, when the queue pair has requested `asked`.
+    /// As [`give_to_tcp`](Self::give_to_tcp), in any phase, when the queue pair asks for `asked`.
     #[inline(never)]
-    fn transmit_any(
+    fn give_to_tcp_any(
         &mut self,
         state: &mut EngineState,
         asked: Ask,
         bytes: usize,
         guard: &EpochGuard<'_>,
-    ) -> Transmitted {
+    ) -> TurnOutcome {
         if asked != Ask::Nothing {
             self.on(state, Event::Asked(asked));
         }
         self.on(state, Event::Send);
         if self.base.pre_fpdu.is_pending() {
             let lacks_mbuf = self.base.pre_fpdu.lacks_mbuf();
-            return if lacks_mbuf { Transmitted::NoMbuf } else { Transmitted::Done };
+            return if lacks_mbuf { TurnOutcome::NoMbuf } else { TurnOutcome::Done };
         }
         if let Phase::Rdma(rdma) = &mut self.phase {
-            let (transmitted, next) = rdma.transmit(&mut self.base, state, bytes, guard);
+            let (outcome, next) = rdma.give_to_tcp(&mut self.base, state, bytes, guard);
             self.follow(state, next);
-            return transmitted;
+            return outcome;
         }
         self.base.flush_late();
-        Transmitted::Done
+        TurnOutcome::Done
     }
 
     // ---- for tests ----

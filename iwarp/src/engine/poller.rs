@@ -191,7 +191,7 @@ impl Poller {
         if limits > 0 {
             self.tell_limits(limits);
         }
-        busy |= self.send(guard);
+        busy |= self.fill_tcp(guard);
         if owed > 0 {
             self.acknowledge(owed);
         }

@@ -146,7 +146,7 @@ impl Stream {
     ///
     /// Never inlined: otherwise the caller's state takes registers from the path of each FPDU.
     #[inline(never)]
-    pub(crate) fn transmit(
+    pub(crate) fn give_to_tcp(
         &mut self,
         tcp: &mut tcp_lite::Stack,
         conn: tcp_lite::ConnId,
@@ -172,7 +172,7 @@ impl Stream {
         outcome
     }
 
-    /// Whether a call of [`transmit`](Self::transmit) may have something to send.
+    /// Whether a call of [`give_to_tcp`](Self::give_to_tcp) may have something to send.
     pub(crate) fn wants_to_send(&self) -> bool {
         let state = &self.state;
         self.may_send && (!self.outbound.is_idle() || state.has_requests() || state.rules.have_messages())
@@ -232,7 +232,7 @@ impl Stream {
         self.state.rules.owe_limit()
     }
 
-    /// Makes the next [`transmit`](Self::transmit) tell the peer the limit, unless a Send has told it.
+    /// Makes the next [`give_to_tcp`](Self::give_to_tcp) tell the peer the limit, unless a Send has told it.
     pub(crate) fn tell_limit(&mut self) {
         if let Some(ib) = self.state.rules.profile_mut() {
             ib.tell_limit();

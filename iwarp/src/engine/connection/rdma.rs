@@ -28,7 +28,7 @@ use super::closing::Ends;
 use super::reassembly::{Reassembly, Rest};
 use super::report::Announcement;
 use super::timers::RnrTimers;
-use super::{Event, Holdings, Phase, Transmitted};
+use super::{Event, Holdings, Phase, TurnOutcome};
 
 mod not_ready;
 mod teardown;
@@ -425,18 +425,18 @@ impl Rdma {
 
     /// Hands about `bytes` bytes of FPDUs to TCP.
     #[inline]
-    pub(super) fn transmit(
+    pub(super) fn give_to_tcp(
         &mut self,
         base: &mut Base,
         state: &mut EngineState,
         bytes: usize,
         guard: &EpochGuard<'_>,
-    ) -> (Transmitted, Next) {
+    ) -> (TurnOutcome, Next) {
         let is_terminating = self.is_terminating();
         let EngineState { tcp, streams, request_pool, now, .. } = state;
         let before = streams.tx_fpdus;
         let context = StreamContext { guard, counters: streams, pool: request_pool };
-        let result = self.stream.transmit(tcp, base.conn, *now, bytes, context);
+        let result = self.stream.give_to_tcp(tcp, base.conn, *now, bytes, context);
         if state.streams.tx_fpdus > before {
             base.note_progress(state);
         }
@@ -445,20 +445,20 @@ impl Rdma {
             self.flush_late();
         }
         match result {
-            Ok(SendOutcome::Idle) => (Transmitted::Done, self.close_or_await(base, state)),
-            Ok(SendOutcome::Full) => (Transmitted::Done, self.await_space(base, state)),
-            Ok(SendOutcome::More) => (Transmitted::More, Next::Same),
-            Ok(SendOutcome::NoMbuf) => (Transmitted::NoMbuf, Next::Same),
+            Ok(SendOutcome::Idle) => (TurnOutcome::Done, self.close_or_await(base, state)),
+            Ok(SendOutcome::Full) => (TurnOutcome::Done, self.await_space(base, state)),
+            Ok(SendOutcome::More) => (TurnOutcome::More, Next::Same),
+            Ok(SendOutcome::NoMbuf) => (TurnOutcome::NoMbuf, Next::Same),
             Ok(SendOutcome::Terminated) => {
                 state.counters.tx_terminates += 1;
                 trace::terminate_sent(state, base.conn, base.qp.as_ref(), base.report.error());
-                (Transmitted::Done, Next::Close)
+                (TurnOutcome::Done, Next::Close)
             }
-            Ok(SendOutcome::Ended) => (Transmitted::Done, Next::Close),
+            Ok(SendOutcome::Ended) => (TurnOutcome::Done, Next::Close),
             Err(failure) => {
                 let next = self.fail(base, state, failure);
                 let more = next == Next::Same && self.wants_to_send();
-                (if more { Transmitted::More } else { Transmitted::Done }, next)
+                (if more { TurnOutcome::More } else { TurnOutcome::Done }, next)
             }
         }
     }

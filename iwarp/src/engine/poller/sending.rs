@@ -3,7 +3,7 @@
 use dp::profile::{self, Layer};
 use tcp_lite::{Duration, Instant};
 
-use super::super::connection::Transmitted;
+use super::super::connection::TurnOutcome;
 use super::super::tx_scheduler::TxScheduler;
 use super::{PREFETCH_DISTANCE, Poller};
 use crate::memory::EpochGuard;
@@ -51,13 +51,13 @@ impl Poller {
         let _engine = profile::scope(Layer::Engine);
         self.set_time(clock);
         self.run_commands(guard);
-        self.send(guard);
+        self.fill_tcp(guard);
         self.step(guard, Self::send_frames);
     }
 
     /// Lets queue pairs hand FPDUs to TCP, a limited number of bytes each: first the queue pairs that have
-    /// just begun to send, then the others round robin.
-    pub(super) fn send(&mut self, guard: &EpochGuard<'_>) -> bool {
+    /// just begun to send, then the others round robin. [`send_frames`](Self::send_frames) sends them.
+    pub(super) fn fill_tcp(&mut self, guard: &EpochGuard<'_>) -> bool {
         let (fresh, bulk) = self.state.tx_scheduler.waiting();
         if fresh + bulk == 0 {
             self.mbuf_backoff.succeeded();
@@ -123,21 +123,21 @@ impl Poller {
     #[inline]
     fn send_one(&mut self, slot: u32, bytes: usize, guard: &EpochGuard<'_>, pass: &mut Pass) {
         let before = self.state.streams.tx_fetched_bytes;
-        let (transmitted, _) = self.step(guard, |poller| {
+        let (outcome, _) = self.step(guard, |poller| {
             let Some(Some(connection)) = poller.connections.get_mut(slot as usize) else {
-                return Transmitted::Done;
+                return TurnOutcome::Done;
             };
-            let transmitted = connection.transmit(&mut poller.state, bytes, guard);
-            if transmitted != Transmitted::Done {
+            let outcome = connection.give_to_tcp(&mut poller.state, bytes, guard);
+            if outcome != TurnOutcome::Done {
                 poller.state.tx_scheduler.requeue(slot);
             }
             if !connection.is_settled() {
                 poller.settle(slot as usize);
             }
-            transmitted
+            outcome
         });
         let sent = (self.state.streams.tx_fetched_bytes - before) as usize;
-        let no_mbuf = transmitted == Transmitted::NoMbuf;
+        let no_mbuf = outcome == TurnOutcome::NoMbuf;
         pass.left = pass.left.saturating_sub(sent);
         pass.starved |= no_mbuf;
         pass.busy |= sent > 0 || !no_mbuf;
