@@ -399,8 +399,8 @@ impl Connection {
     // ---- sending ----
 
     /// Schedules the connection to send: its queue pair was posted to, or TCP has space again.
-    pub(super) fn activate(&self, state: &mut EngineState) {
-        self.base.activate(state);
+    pub(super) fn schedule_tx(&self, state: &mut EngineState) {
+        self.base.schedule_tx(state);
     }
 
     /// Prefetches the state of the stream.

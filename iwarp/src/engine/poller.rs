@@ -175,10 +175,12 @@ impl Poller {
         let _engine = profile::scope(Layer::Engine);
         let now = self.set_time(clock);
         self.state.handle.set_now_us(self.state.now_us());
+        // Only with InfiniBand's semantics (`acks.rs`): TCP acknowledges all other bytes by itself.
         let owed = self.state.acks.due(now);
         let limits = self.state.acks.due_limits(now);
         let mut busy = self.carrier.is_due(now) && self.step(guard, Self::poll_link).1;
         busy |= self.run_commands(guard);
+        busy |= self.answer_doorbells();
         busy |= self.receive(guard);
         busy |= self.step(guard, |poller| profile::within(Layer::TcpOut, || poller.state.tcp.poll(now))).1;
         busy |= self.run_deadlines(guard);
@@ -330,7 +332,7 @@ impl Poller {
                     });
                 }
                 Event::Writable { conn } => {
-                    self.with_conn(conn, |connection, state| connection.activate(state));
+                    self.with_conn(conn, |connection, state| connection.schedule_tx(state));
                 }
                 Event::Acknowledged { conn } => {
                     self.with_conn(conn, |connection, state| connection.on_acknowledged(state));
@@ -454,7 +456,7 @@ impl Poller {
         self.connection_count += 1;
         self.state.handle.set_connections(self.connection_count);
         // Requests that the user made before the slot was known rang no doorbell.
-        self.with(slot, |connection, state| connection.activate(state));
+        self.with(slot, |connection, state| connection.schedule_tx(state));
     }
 
     /// Prefetches the state of the connection in `slot`. With many connections the state is not in the cache.

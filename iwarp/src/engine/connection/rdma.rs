@@ -284,7 +284,7 @@ impl Rdma {
             Ok(released) => {
                 state.tcp.release(base.conn, released);
                 if wants_to_send {
-                    base.activate(state);
+                    base.schedule_tx(state);
                 }
                 Next::Same
             }
@@ -337,7 +337,7 @@ impl Rdma {
                 Next::Close => next = Next::Close,
             }
         }
-        base.activate(state);
+        base.schedule_tx(state);
         self.then(next, base, state)
     }
 
@@ -393,7 +393,7 @@ impl Rdma {
     pub(super) fn complete_acknowledged(&mut self, base: &Base, state: &mut EngineState) {
         self.stream.complete_acknowledged();
         if self.is_draining() {
-            base.activate(state);
+            base.schedule_tx(state);
         }
     }
 
@@ -402,7 +402,7 @@ impl Rdma {
         self.owes_limit = false;
         if !self.is_terminating() && self.stream.owes_limit() {
             self.stream.tell_limit();
-            base.activate(state);
+            base.schedule_tx(state);
         }
     }
 

@@ -1,9 +1,11 @@
-//! To the wire: queue pairs hand FPDUs to TCP in turn, and TCP's frames go to the port.
+//! To the wire: queue pairs whose doorbells were rung hand FPDUs to TCP in turn, and TCP's frames go to the
+//! port.
 
 use dp::profile::{self, Layer};
 use tcp_lite::{Duration, Instant};
 
-use super::super::connection::TurnOutcome;
+use super::super::connection::{Connection, TurnOutcome};
+use super::super::state::EngineState;
 use super::super::tx_scheduler::TxScheduler;
 use super::{PREFETCH_DISTANCE, Poller};
 use crate::memory::EpochGuard;
@@ -51,8 +53,31 @@ impl Poller {
         let _engine = profile::scope(Layer::Engine);
         self.set_time(clock);
         self.run_commands(guard);
+        self.answer_doorbells();
         self.fill_tcp(guard);
         self.step(guard, Self::send_frames);
+    }
+
+    /// Schedules the queue pairs whose doorbells were rung. Returns whether there were any.
+    pub(super) fn answer_doorbells(&mut self) -> bool {
+        let EngineState { handle, tx_scheduler, .. } = &mut self.state;
+        let doorbells = handle.doorbells();
+        let mut schedule = |slot: usize, connection: Option<&Option<Box<Connection>>>| {
+            // As `Connection::schedule_tx`. The doorbell of a connection that has ended has no effect, or
+            // rings for the next connection in its slot.
+            if let Some(Some(_)) = connection {
+                tx_scheduler.schedule(slot as u32);
+            }
+        };
+        if doorbells.take_lost() {
+            (0..self.connections.len()).for_each(|slot| schedule(slot, self.connections.get(slot)));
+        }
+        let mut busy = false;
+        while let Some(slot) = doorbells.next() {
+            busy = true;
+            schedule(slot as usize, self.connections.get(slot as usize));
+        }
+        busy
     }
 
     /// Lets queue pairs hand FPDUs to TCP, a limited number of bytes each: first the queue pairs that have

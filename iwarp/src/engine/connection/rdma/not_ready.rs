@@ -38,7 +38,7 @@ impl Rdma {
                 base.timers.set_deadline(limit);
             }
         }
-        base.activate(state);
+        base.schedule_tx(state);
     }
 
     /// Called when a receive request was posted: the waiting message of the peer gets it.
@@ -53,7 +53,7 @@ impl Rdma {
         if matches!(self.state, RdmaState::Open) {
             base.timers.clear_deadline();
         }
-        base.activate(state);
+        base.schedule_tx(state);
     }
 
     /// Called when a message of the peer has waited for too long: the peer gets the Terminate that it would

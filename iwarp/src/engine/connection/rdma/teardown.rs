@@ -41,7 +41,7 @@ impl Rdma {
         if !self.stream.qp().outlives_peer() {
             self.stream.begin_close();
         }
-        base.activate(state);
+        base.schedule_tx(state);
     }
 
     /// Called when nothing can be sent now. In a graceful close: sends FIN if everything is sent. Otherwise
@@ -52,7 +52,7 @@ impl Rdma {
         if stream.owes_limit() {
             // The requests of the peer that were taken succeed, although no later message tells a limit.
             stream.tell_limit();
-            base.activate(state);
+            base.schedule_tx(state);
             return Next::Same;
         }
         if stream.is_drained() {
@@ -121,7 +121,7 @@ impl Rdma {
             // TCP is closed.
             Ending::Terminating => {
                 base.timers.set_deadline(state.now + duration(state.config.close_timeout));
-                base.activate(state);
+                base.schedule_tx(state);
                 Next::Same
             }
             Ending::Terminated => {
