@@ -83,7 +83,7 @@ impl Poller {
             held,
             request_pool: RequestPool::new(config.request_records),
             counters: EngineCounters::default(),
-            streams: StreamCounters::default(),
+            stream_counters: StreamCounters::default(),
             tx_scheduler: TxScheduler::new(config.stack.limits.connections),
             acks: Acks::new(config.stack.limits.connections),
             config,
@@ -147,7 +147,7 @@ impl Poller {
             rx_placed_bytes,
             tx_fetched_bytes,
             tx_zero_copy_bytes,
-        } = self.state.streams;
+        } = self.state.stream_counters;
         let mut port = self.port.counters();
         self.siblings.adopted.iter().for_each(|adopted| port += adopted.counters());
         EngineCounters {

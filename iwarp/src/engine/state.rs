@@ -23,7 +23,7 @@ pub(super) struct EngineState {
     pub(super) request_pool: RequestPool,
     pub(super) counters: EngineCounters,
     /// The counters of all RDMA streams. `Poller::counters` copies them into `counters`.
-    pub(super) streams: StreamCounters,
+    pub(super) stream_counters: StreamCounters,
     pub(super) config: EngineConfig,
     pub(super) handle: Arc<EngineHandle>,
     /// The context's queue for events of the port.

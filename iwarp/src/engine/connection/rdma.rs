@@ -37,7 +37,7 @@ mod teardown;
 pub(super) struct Rdma {
     deframer: Deframer,
     stream: Stream,
-    pub(super) state: RdmaState,
+    pub(super) stage: RdmaStage,
     /// True if it is among the connections that owe an acknowledgement.
     owes_ack: bool,
     /// True if it is among the connections that owe a limit.
@@ -47,8 +47,8 @@ pub(super) struct Rdma {
     rnr: RnrTimers,
 }
 
-/// The state of a connection in Full Operation.
-pub(super) enum RdmaState {
+/// The stage of a connection in Full Operation.
+pub(super) enum RdmaStage {
     /// The connection waits for the peer's first FPDU, its RTR. After the RTR this is announced.
     AwaitingRtr(Box<Announcement>),
     /// The connection sends and receives.
@@ -83,7 +83,7 @@ impl Rdma {
         Box::new(Self {
             deframer: Deframer::new(rx_start, rx_markers, crc),
             stream: Stream::new(qp, by, negotiated, (may_send, ib_semantics), &mut state.request_pool),
-            state: on_rtr.map_or(RdmaState::Open, RdmaState::AwaitingRtr),
+            stage: on_rtr.map_or(RdmaStage::Open, RdmaStage::AwaitingRtr),
             owes_ack: false,
             owes_limit: false,
             peer_rnr: peer_rnr.unwrap_or_default(),
@@ -154,11 +154,11 @@ impl Rdma {
     }
 
     pub(super) fn is_draining(&self) -> bool {
-        matches!(self.state, RdmaState::Draining { .. })
+        matches!(self.stage, RdmaStage::Draining { .. })
     }
 
     pub(super) fn is_terminating(&self) -> bool {
-        matches!(self.state, RdmaState::Terminating)
+        matches!(self.stage, RdmaStage::Terminating)
     }
 
     /// Passes the ULPDUs in a received buffer to the stream. Returns how many bytes that were handed up ahead
@@ -174,9 +174,9 @@ impl Rdma {
     ) -> Result<usize, Failure> {
         let _deframe = profile::scope(Layer::Deframe);
         let Received { offset, mut buf, frontier } = received;
-        let EngineState { streams, request_pool, held, .. } = state;
+        let EngineState { stream_counters, request_pool, held, .. } = state;
         let mut delivery =
-            self.stream.delivery(StreamContext { guard, counters: streams, pool: request_pool });
+            self.stream.delivery(StreamContext { guard, counters: stream_counters, pool: request_pool });
         let taken = self.deframer.receive_whole(offset, &buf, frontier, held, |position, ulpdu| {
             let _receive = profile::scope(Layer::Receive);
             delivery.deliver_whole(position, ulpdu)
@@ -264,7 +264,7 @@ impl Rdma {
         result: Result<usize, Failure>,
     ) -> Next {
         let ReceiveSnapshot { first, fpdus, placed } = before;
-        let fpdus = state.streams.rx_fpdus - fpdus;
+        let fpdus = state.stream_counters.rx_fpdus - fpdus;
         let wants_to_send = self.wants_to_send();
         // The peer's first FPDU is a Terminate instead of its RTR: startup has failed.
         let ended_startup = first && fpdus == 1 && matches!(result, Err(Failure::Peer(_)));
@@ -272,7 +272,7 @@ impl Rdma {
             self.on_first_fpdu(base, state);
         }
         if let Some(id) = base.user.id() {
-            id.count_segment(fpdus, state.streams.rx_placed_bytes - placed);
+            id.count_segment(fpdus, state.stream_counters.rx_placed_bytes - placed);
             if fpdus > 0 {
                 id.set_progress(state.now_us());
             }
@@ -311,12 +311,12 @@ impl Rdma {
     /// announces the connection.
     #[cold]
     fn on_first_fpdu(&mut self, base: &mut Base, state: &mut EngineState) {
-        match std::mem::replace(&mut self.state, RdmaState::Open) {
-            RdmaState::AwaitingRtr(announcement) => {
+        match std::mem::replace(&mut self.stage, RdmaStage::Open) {
+            RdmaStage::AwaitingRtr(announcement) => {
                 base.timers.clear_deadline();
                 base.announce_established(state, *announcement);
             }
-            other => self.state = other,
+            other => self.stage = other,
         }
     }
 
@@ -433,11 +433,11 @@ impl Rdma {
         guard: &EpochGuard<'_>,
     ) -> (TurnOutcome, Next) {
         let is_terminating = self.is_terminating();
-        let EngineState { tcp, streams, request_pool, now, .. } = state;
-        let before = streams.tx_fpdus;
-        let context = StreamContext { guard, counters: streams, pool: request_pool };
+        let EngineState { tcp, stream_counters, request_pool, now, .. } = state;
+        let before = stream_counters.tx_fpdus;
+        let context = StreamContext { guard, counters: stream_counters, pool: request_pool };
         let result = self.stream.give_to_tcp(tcp, base.conn, *now, bytes, context);
-        if state.streams.tx_fpdus > before {
+        if state.stream_counters.tx_fpdus > before {
             base.note_progress(state);
         }
         if is_terminating {
@@ -469,17 +469,17 @@ impl Rdma {
     pub(super) fn check(&self, base: &Base, state: &EngineState) -> Check<Holdings> {
         let has_deadline = base.timers.deadline().is_some();
         ensure!(base.user.id().is_some(), "Full Operation has no user");
-        match &self.state {
-            RdmaState::AwaitingRtr(_) => {
+        match &self.stage {
+            RdmaStage::AwaitingRtr(_) => {
                 ensure!(!self.stream.may_send(), "the RTR is awaited and has come");
                 ensure!(has_deadline, "the RTR has no deadline");
             }
-            RdmaState::Open => {
+            RdmaStage::Open => {
                 let waits = self.stream.awaits_recv();
                 ensure!(waits || !has_deadline, "Full Operation has a deadline");
             }
-            RdmaState::Draining { .. } => {}
-            RdmaState::Terminating => ensure!(has_deadline, "the Terminate has no deadline"),
+            RdmaStage::Draining { .. } => {}
+            RdmaStage::Terminating => ensure!(has_deadline, "the Terminate has no deadline"),
         }
         let (buffers, records) = self.deframer.check(&state.held)?;
         Ok(Holdings { buffers, records, waiting: self.stream.check(&state.request_pool)? })
@@ -507,7 +507,7 @@ pub(super) struct ReceiveSnapshot {
 impl ReceiveSnapshot {
     #[inline]
     pub(super) fn of(full: &Rdma, state: &EngineState) -> Self {
-        let (fpdus, placed) = (state.streams.rx_fpdus, state.streams.rx_placed_bytes);
+        let (fpdus, placed) = (state.stream_counters.rx_fpdus, state.stream_counters.rx_placed_bytes);
         Self { first: !full.stream.may_send(), fpdus, placed }
     }
 }

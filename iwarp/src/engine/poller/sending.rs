@@ -147,7 +147,7 @@ impl Poller {
     /// Lets one connection send about `bytes` bytes, and adds that to the pass.
     #[inline]
     fn send_one(&mut self, slot: u32, bytes: usize, guard: &EpochGuard<'_>, pass: &mut Pass) {
-        let before = self.state.streams.tx_fetched_bytes;
+        let before = self.state.stream_counters.tx_fetched_bytes;
         let (outcome, _) = self.step(guard, |poller| {
             let Some(Some(connection)) = poller.connections.get_mut(slot as usize) else {
                 return TurnOutcome::Done;
@@ -161,7 +161,7 @@ impl Poller {
             }
             outcome
         });
-        let sent = (self.state.streams.tx_fetched_bytes - before) as usize;
+        let sent = (self.state.stream_counters.tx_fetched_bytes - before) as usize;
         let no_mbuf = outcome == TurnOutcome::NoMbuf;
         pass.left = pass.left.saturating_sub(sent);
         pass.starved |= no_mbuf;
