@@ -239,10 +239,10 @@ impl Stream {
         }
     }
 
-    /// Whether acknowledgements need not be withheld any more, since the peer has acknowledged the bytes
-    /// below `offset`, and so knows which bytes are not taken. Returns `true` only once.
-    pub(crate) fn knows_end(&mut self, offset: u64) -> bool {
-        self.state.rules.profile_mut().is_some_and(|ib| ib.knows_end(offset))
+    /// Called when the peer has acknowledged the bytes below `offset`. Returns whether acknowledgements need not
+    /// be withheld any more from now on, since the peer knows which bytes are not taken.
+    pub(crate) fn end_withholding(&mut self, offset: u64) -> bool {
+        self.state.rules.profile_mut().is_some_and(|ib| ib.end_withholding(offset))
     }
 
     /// Called when the stream fails: no message after the stream offset `position` of the peer is taken.
@@ -256,7 +256,7 @@ impl Stream {
     }
 
     /// Acknowledgements are withheld until the peer has acknowledged the bytes below this stream offset
-    /// ([`knows_end`](Self::knows_end)).
+    /// ([`end_withholding`](Self::end_withholding)).
     pub(crate) fn withheld_until(&self) -> Option<u64> {
         self.state.rules.profile().and_then(|ib| ib.withheld_until())
     }

@@ -383,7 +383,7 @@ impl Rdma {
         if let Some(offset) = state.tcp.acknowledged(base.conn) {
             self.stream.on_acknowledged(offset);
             state.acks.arrive(base.conn);
-            if self.stream.knows_end(offset) {
+            if self.stream.end_withholding(offset) {
                 state.tcp.withhold(base.conn, None);
             }
         }

@@ -367,7 +367,7 @@ impl Outbound {
         if matches!(self.phase, Phase::Terminated | Phase::Ended) {
             return Ok(false);
         }
-        if self.has_profile_message(cx) {
+        if self.start_profile_message(cx) {
             return Ok(true);
         }
         match &self.phase {
@@ -405,7 +405,7 @@ impl Outbound {
 
     /// Makes the next message of queue 4 the current one, if one goes before all others. Returns whether the
     /// current message is of queue 4.
-    fn has_profile_message(&mut self, cx: &mut SendContext<'_>) -> bool {
+    fn start_profile_message(&mut self, cx: &mut SendContext<'_>) -> bool {
         if self.current.is_some() || matches!(self.phase, Phase::Rtr(_)) {
             return matches!(self.current, Some(Current { completes: Completes::Profile, .. }));
         }
