@@ -211,7 +211,7 @@ impl MemoryTable {
     }
 
     /// As [`check_local`](Self::check_local), for one element to read from. Returns where it is registered,
-    /// so that [`found_source`](crate::memory::EpochGuard::found_source) need not look for it. `None` if it
+    /// so that [`source_again`](crate::memory::EpochGuard::source_again) need not look for it. `None` if it
     /// is empty or not registered: `check_local` has the answer then.
     ///
     /// # Errors

@@ -128,7 +128,7 @@ impl Outbound {
                     let bytes = u64::from(request.length);
                     sg_list
                         .first()
-                        .and_then(|sge| cx.guard.found_source(found, sge.addr, bytes, by.pd))
+                        .and_then(|sge| cx.guard.source_again(found, sge.addr, bytes, by.pd))
                         .is_some_and(|source| cx.framer.frame_source(plan, out, &head, &source, 0).is_ok())
                 }
                 (PreparedPayload::Inline, Payload::Inline(bytes)) => {
