@@ -101,7 +101,7 @@ pub(super) enum Event<'a> {
     Closed(CloseReason),
     /// Bytes that have to be sent before the first FPDU may be sent now.
     Send,
-    /// The queue pair requests something other than sending its posts.
+    /// The queue pair asks for something besides its posts.
     Asked(Ask),
     /// The deadline of the phase has passed. It may have been moved since.
     Deadline,
@@ -417,8 +417,8 @@ impl Connection {
         }
     }
 
-    /// A turn to send: acts on the `Ask` of the queue pair, and hands about `bytes` bytes to TCP. No frame leaves
-    /// here: `Poller::send_frames` follows at the end of the poll.
+    /// A turn to send: acts on the `Ask` of the queue pair, and hands about `bytes` bytes to TCP. No frame
+    /// leaves here: `Poller::send_frames` follows at the end of the poll.
     #[inline]
     pub(super) fn give_to_tcp(
         &mut self,

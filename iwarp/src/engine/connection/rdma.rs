@@ -358,11 +358,11 @@ impl Rdma {
         self.fail(base, state, Failure::Lost(MpaError::Closed))
     }
 
-    /// Acts on a request of the queue pair, made by its user or by a completion queue that has lost a
+    /// Acts on an `Ask` of the queue pair, left by its user or by a completion queue that has lost a
     /// completion.
     fn on_ask(&mut self, base: &mut Base, state: &mut EngineState, asked: Ask) -> Next {
         match asked {
-            // The connection receives after any request.
+            // The connection receives after any `Ask`.
             Ask::Nothing | Ask::Receive => {}
             Ask::Abort => base.abort(state),
             _ if self.is_terminating() => {}
@@ -413,7 +413,7 @@ impl Rdma {
 
     // ---- sending ----
 
-    /// Begins a turn to send. Returns the request of the queue pair.
+    /// Begins a turn to send. Returns what the queue pair asks for besides its posts.
     #[inline]
     pub(super) fn begin_turn(&self) -> Ask {
         let qp = self.stream.qp();
