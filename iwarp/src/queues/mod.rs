@@ -2,11 +2,11 @@
 //! the signals between threads of the user and an engine.
 //!
 //! Some of these are objects of users ([`CompletionQueue`], [`SharedReceiveQueue`]). They are in this module
-//! since a queue pair holds them, and since the protocol of a stream ([`rdmap`](crate::rdmap)), which does
-//! not know [`verbs`](crate::verbs), completes requests on them. `verbs` exports them, and contains the
-//! calls that create other objects. State that users share with an engine but no stream needs is in `verbs`
-//! itself: connections in setup (`cm/identifier.rs`), bytes before MPA (`cm/stream.rs`), and the commands to
-//! an engine (`engine_handle.rs`). Nothing here moves data.
+//! since a queue pair holds them, and since the protocol of a stream (`crate::stream`), which does not know
+//! [`verbs`](crate::verbs), completes requests on them. `verbs` exports them, and contains the calls that
+//! create other objects. State that users share with an engine but no stream needs is in `verbs` itself:
+//! connections in setup (`cm/identifier.rs`), bytes before MPA (`cm/stream.rs`), and the commands to an
+//! engine (`engine_handle.rs`). Nothing here moves data.
 //!
 //! | file | contents |
 //! |---|---|
