@@ -89,11 +89,11 @@ pub(super) enum Event<'a> {
     Accepted,
     /// Our SYN was answered.
     Established,
-    /// Bytes arrived.
+    /// Bytes arrived, in any phase but Full Operation, which gets them by `Rdma::receive`.
     Received { guard: &'a EpochGuard<'a>, received: Received },
     /// Memory is short: about `bytes` bytes ahead of the frontier should be dropped.
     Evict { bytes: usize },
-    /// The peer has acknowledged bytes.
+    /// The peer has acknowledged bytes, in any phase but Full Operation (`Rdma::on_acknowledged`).
     Acknowledged,
     /// The peer has sent FIN.
     PeerClosed,

@@ -91,6 +91,8 @@ impl Rdma {
         })
     }
 
+    /// Acts on an event. Received bytes and acknowledgements are none here: `Connection` calls
+    /// [`receive`](Self::receive) and [`on_acknowledged`](Self::on_acknowledged) instead.
     pub(super) fn on(
         mut self: Box<Self>,
         base: &mut Base,
@@ -198,11 +200,11 @@ impl Rdma {
         held: &mut HeldSlab,
         mut delivery: Delivery<'_>,
     ) -> Result<usize, Failure> {
-        Self::take(deframer.receive(offset, buf, frontier, held), &mut delivery)
+        Self::deliver_all(deframer.receive(offset, buf, frontier, held), &mut delivery)
     }
 
     /// Passes ULPDUs to the stream.
-    fn take(mut ulpdus: Ulpdus<'_>, delivery: &mut Delivery<'_>) -> Result<usize, Failure> {
+    fn deliver_all(mut ulpdus: Ulpdus<'_>, delivery: &mut Delivery<'_>) -> Result<usize, Failure> {
         while let Some(deframed) = ulpdus.next()? {
             let _receive = profile::scope(Layer::Receive);
             match deframed {
