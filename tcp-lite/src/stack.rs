@@ -18,7 +18,7 @@ mod opening;
 mod parts;
 mod prediction;
 mod receive;
-mod segment;
+mod sender;
 mod slow;
 mod steering;
 #[cfg(test)]
@@ -37,7 +37,7 @@ use dp::{BURST, Burst, Mbuf, Mempool, Offloads, TsoLimits};
 
 pub use self::ahead::Ahead;
 pub use self::errors::ConnectError;
-pub use self::segment::{SegmentBuf, Sender};
+pub use self::sender::{SegmentBuf, Sender};
 pub use self::usage::StackUsage;
 pub use crate::counters::StackCounters;
 pub use crate::id::{ConnId, ListenerId};
