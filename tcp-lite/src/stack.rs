@@ -428,8 +428,8 @@ impl Stack {
         // The usual case: the bytes were in order, and our announced window is large enough. Then nothing
         // changes.
         if bytes == 0
-            && let Some(conn) = self.connections.live(conn).and_then(|slot| self.connections.get(slot))
-            && conn.tcb.has_window(&self.config.tcp)
+            && let Some(live) = self.connections.live(conn).and_then(|slot| self.connections.get(slot))
+            && live.tcb.has_window(&self.config.tcp)
         {
             return;
         }

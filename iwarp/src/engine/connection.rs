@@ -241,10 +241,10 @@ impl Connection {
         self.base.timers.next().min(self.phase.upkeep().1)
     }
 
-    /// Whether the engine has nothing to record after a call, which is usual in Full Operation: no held
-    /// bytes, no deadline, and not the end.
+    /// Whether what the engine has recorded of the connection is still so after a call, which is usual in Full
+    /// Operation: the held bytes, the deadline, and that it has not ended.
     #[inline]
-    pub(super) fn is_settled(&self) -> bool {
+    pub(super) fn is_recorded(&self) -> bool {
         let Phase::Rdma(rdma) = &self.phase else { return false };
         let (pinned, due) = rdma.upkeep();
         pinned == self.pinned && self.base.timers.next().min(due) == self.scheduled && !self.closed

@@ -472,18 +472,18 @@ impl Poller {
         self.connections.get(slot)?.as_deref()
     }
 
-    /// Runs `action` on the connection in `slot`, if there is one. Then [settles](Self::settle) it.
+    /// Runs `action` on the connection in `slot`, if there is one. Then [records](Self::record) the effects.
     fn with(&mut self, slot: usize, action: impl FnOnce(&mut Connection, &mut EngineState)) -> bool {
         let Some(connection) = self.connections.get_mut(slot).and_then(Option::as_mut) else { return false };
         action(connection, &mut self.state);
-        self.settle(slot);
+        self.record(slot);
         true
     }
 
     /// Records the effects of a call of the connection in `slot`: the bytes that it holds, and its deadline.
     /// Removes a connection that has ended.
     #[inline(never)]
-    fn settle(&mut self, slot: usize) {
+    fn record(&mut self, slot: usize) {
         let Some(connection) = self.connections.get_mut(slot).and_then(Option::as_mut) else { return };
         connection.report_pinned(&mut self.state);
         let due = if connection.closed { Deadline::NONE } else { connection.next_deadline() };

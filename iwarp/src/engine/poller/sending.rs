@@ -156,8 +156,8 @@ impl Poller {
             if outcome != TurnOutcome::Done {
                 poller.state.tx_scheduler.requeue(slot);
             }
-            if !connection.is_settled() {
-                poller.settle(slot as usize);
+            if !connection.is_recorded() {
+                poller.record(slot as usize);
             }
             outcome
         });
