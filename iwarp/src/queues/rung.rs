@@ -23,8 +23,8 @@ impl Rung {
         Self(AtomicBool::new(false))
     }
 
-    /// Whether the caller, which has added work, has to ring the doorbell. Sets the flag: the next caller need
-    /// not ring before the engine has answered.
+    /// Whether the caller, which has added work, has to ring the doorbell. Sets the flag: the next caller
+    /// need not ring before the engine has answered.
     #[inline]
     pub(crate) fn must_ring(&self) -> bool {
         if self.0.load(Ordering::Relaxed) {

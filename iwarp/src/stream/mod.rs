@@ -239,8 +239,8 @@ impl Stream {
         }
     }
 
-    /// Called when the peer has acknowledged the bytes below `offset`. Returns whether acknowledgements need not
-    /// be withheld any more from now on, since the peer knows which bytes are not taken.
+    /// Called when the peer has acknowledged the bytes below `offset`. Returns whether acknowledgements need
+    /// not be withheld any more from now on, since the peer knows which bytes are not taken.
     pub(crate) fn end_withholding(&mut self, offset: u64) -> bool {
         self.state.rules.profile_mut().is_some_and(|ib| ib.end_withholding(offset))
     }

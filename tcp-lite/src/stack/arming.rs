@@ -56,8 +56,8 @@ impl Unarmed {
         self.slots.iter().copied()
     }
 
-    /// Called when a turn ends `now`: decides when the timers have to be set. Returns whether that is before the
-    /// time moves on.
+    /// Called when a turn ends `now`: decides when the timers have to be set. Returns whether that is before
+    /// the time moves on.
     #[inline]
     fn end_turn(&mut self, now: Instant) -> bool {
         !self.slots.is_empty()

@@ -334,8 +334,8 @@ impl IbProfile {
         }
     }
 
-    /// Called when TCP's peer has acknowledged the bytes below `offset`. Returns whether acknowledgements need
-    /// not be withheld any more from now on.
+    /// Called when TCP's peer has acknowledged the bytes below `offset`. Returns whether acknowledgements
+    /// need not be withheld any more from now on.
     pub(super) fn end_withholding(&mut self, offset: u64) -> bool {
         let knows = self.withheld_until.is_some_and(|until| until <= offset);
         if knows {

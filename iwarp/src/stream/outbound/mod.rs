@@ -447,8 +447,8 @@ impl Outbound {
         state.go_back(&mut pool.outstanding, msn);
     }
 
-    /// Writes the next FPDU of the current message after the `used` bytes of a TCP segment, with a ULPDU of at
-    /// most `limit` bytes; `false`: it does not fit the rest of the TCP segment.
+    /// Writes the next FPDU of the current message after the `used` bytes of a TCP segment, with a ULPDU of
+    /// at most `limit` bytes; `false`: it does not fit the rest of the TCP segment.
     ///
     /// RFC 5040 sections 3.1 and 6.1 (RDMAP-052, RDMAP-298): all that RDMAP sends is a DDP segment in an
     /// FPDU.
