@@ -1,4 +1,5 @@
-//! A wire in memory: two ports connected by rings, with a seeded plan of faults.
+//! A wire within one process: two ports connected by rings in memory, with a seeded plan of faults. (The
+//! trait [`Link`](crate::Link) is something else: the state of the link of any port.)
 //!
 //! Frames without a fault are moved, not copied: the receiver gets the sender's own buffer, and if the
 //! sender kept a view of it, the bytes are read-only for both. Duplicated or corrupted frames are copied

@@ -1,4 +1,5 @@
-//! A wire in memory between processes of one user.
+//! A wire between processes of one user, in shared memory. The wire within one process is
+//! [`link`](crate::link), which `iwperf local` uses.
 //!
 //! A wire is a rendezvous folder. Each process claims a *station*, a number from 1 to 65535, whose Ethernet
 //! address is `02:00:64:40` followed by the number. To send the first frame to another station, a port

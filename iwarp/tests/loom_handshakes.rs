@@ -42,8 +42,8 @@ mod arm;
 mod handover;
 
 #[allow(dead_code, reason = "the consumer of a queue pair uses more of it")]
-#[path = "../src/queues/ring.rs"]
-mod ring;
+#[path = "../src/queues/request_ring.rs"]
+mod request_ring;
 
 #[path = "../src/queues/rung.rs"]
 mod rung;
@@ -331,7 +331,7 @@ fn sleep_after_sleep_is_as_safe() {
 /// The handshake of a doorbell.
 trait Ringing: Send + Sync + 'static {
     fn create() -> Self;
-    fn ring(&self) -> bool;
+    fn must_ring(&self) -> bool;
     fn answer(&self);
 }
 
@@ -339,8 +339,8 @@ impl Ringing for Rung {
     fn create() -> Self {
         Self::new()
     }
-    fn ring(&self) -> bool {
-        Self::ring(self)
+    fn must_ring(&self) -> bool {
+        Self::must_ring(self)
     }
     fn answer(&self) {
         Self::answer(self);
@@ -354,7 +354,7 @@ impl Ringing for UnfencedRung {
     fn create() -> Self {
         Self(AtomicBool::new(false))
     }
-    fn ring(&self) -> bool {
+    fn must_ring(&self) -> bool {
         !self.0.load(Ordering::Acquire) && {
             self.0.store(true, Ordering::Release);
             true
@@ -372,13 +372,13 @@ fn no_work_stays_behind_a_doorbell<R: Ringing>(posters: usize) {
     bounded(move || {
         let rung = Arc::new(R::create());
         let (work, rings) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-        assert!(rung.ring());
+        assert!(rung.must_ring());
         let threads: Vec<_> = (0..posters)
             .map(|_| {
                 let (rung, work, rings) = (Arc::clone(&rung), Arc::clone(&work), Arc::clone(&rings));
                 thread::spawn(move || {
                     work.fetch_add(1, Ordering::Release);
-                    if rung.ring() {
+                    if rung.must_ring() {
                         rings.fetch_add(1, Ordering::Release);
                     }
                 })
@@ -424,10 +424,10 @@ trait TwoEnds: 'static {
 struct WorkRing;
 
 impl TwoEnds for WorkRing {
-    type Writer = ring::RingWriter<u64>;
-    type Reader = ring::RingReader<u64>;
+    type Writer = request_ring::RingWriter<u64>;
+    type Reader = request_ring::RingReader<u64>;
     fn create(capacity: usize) -> (Self::Writer, Self::Reader) {
-        ring::ring(capacity)
+        request_ring::ring(capacity)
     }
     fn push(writer: &mut Self::Writer, value: u64) -> bool {
         writer.push_with(|entry| *entry = value)

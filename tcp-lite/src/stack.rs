@@ -1,24 +1,39 @@
 //! The stack: one for each engine. Frames in, frames and events out.
 //!
-//! This file has the calls of users. Reception is in `stack/receive.rs`, transmission in
-//! `stack/transmit.rs`, the connection slots in `stack/connections.rs`, prefetching in `stack/ahead.rs`,
-//! the current usage in `stack/usage.rs`, and the counters in `counters.rs`.
+//! | file in `stack/` | what |
+//! |---|---|
+//! | here | the calls of users |
+//! | `receive.rs` | from a frame to a connection: any frame |
+//! | `prediction.rs` | the same for the usual frame, in place |
+//! | `sender.rs` | queueing segments on a connection |
+//! | `transmit.rs` | from connections to frames: which connection is next, any segment |
+//! | `usual.rs`, `headers.rs` | the same for the usual segment, and the headers that it copies |
+//! | `connections.rs` | the slots of connections, and their places in the ready queue |
+//! | `arming.rs` | when timers are set |
+//! | `parts.rs` | what a control block uses of the stack: `split`, `ctx` |
+//! | `ahead.rs`, `gro.rs` | prefetching for a burst, and joining its segments |
+//! | `opening.rs`, `errors.rs` | active opens, and their errors |
+//! | `acknowledgements.rs` | for users that wait for acknowledgements |
+//! | `slow.rs` | ARP, neighbour discovery, ICMP, fragments |
+//! | `steering.rs` | one of several stacks of its host |
+//! | `departure.rs`, `link.rs` | neighbours that are gone, the link of the port |
+//! | `usage.rs`, `trace.rs`, `invariants.rs` | resources in use, events of `tracing`, invariants |
 
 mod acknowledgements;
 mod ahead;
 mod arming;
-mod check;
 mod connections;
 mod departure;
 mod errors;
 mod gro;
 mod headers;
+mod invariants;
 mod link;
 mod opening;
 mod parts;
 mod prediction;
 mod receive;
-mod segment;
+mod sender;
 mod slow;
 mod steering;
 #[cfg(test)]
@@ -37,7 +52,7 @@ use dp::{BURST, Burst, Mbuf, Mempool, Offloads, TsoLimits};
 
 pub use self::ahead::Ahead;
 pub use self::errors::ConnectError;
-pub use self::segment::{SegmentBuf, Sender};
+pub use self::sender::{SegmentBuf, Sender};
 pub use self::usage::StackUsage;
 pub use crate::counters::StackCounters;
 pub use crate::id::{ConnId, ListenerId};
@@ -428,8 +443,8 @@ impl Stack {
         // The usual case: the bytes were in order, and our announced window is large enough. Then nothing
         // changes.
         if bytes == 0
-            && let Some(conn) = self.connections.live(conn).and_then(|slot| self.connections.get(slot))
-            && conn.tcb.has_window(&self.config.tcp)
+            && let Some(live) = self.connections.live(conn).and_then(|slot| self.connections.get(slot))
+            && live.tcb.has_window(&self.config.tcp)
         {
             return;
         }

@@ -17,7 +17,7 @@
 //! | `connection/pre_fpdu.rs` | bytes to send before the first FPDU |
 //! | `connection/retry.rs` | the second attempt, with revision 1 |
 //! | `connection/report.rs` | what its user is told |
-//! | `connection/check.rs` | the invariants of a connection |
+//! | `connection/invariants.rs` | the invariants of a connection |
 
 use std::sync::Arc;
 
@@ -32,8 +32,8 @@ use crate::verbs::{CmShared, ConnParam, ConnectionError, ConnectionPhase, QpStat
 use super::state::EngineState;
 
 mod base;
-mod check;
 mod closing;
+mod invariants;
 mod opening;
 mod pre_fpdu;
 mod rdma;
@@ -89,11 +89,11 @@ pub(super) enum Event<'a> {
     Accepted,
     /// Our SYN was answered.
     Established,
-    /// Bytes arrived.
+    /// Bytes arrived, in any phase but Full Operation, which gets them by `Rdma::receive`.
     Received { guard: &'a EpochGuard<'a>, received: Received },
     /// Memory is short: about `bytes` bytes ahead of the frontier should be dropped.
     Evict { bytes: usize },
-    /// The peer has acknowledged bytes.
+    /// The peer has acknowledged bytes, in any phase but Full Operation (`Rdma::on_acknowledged`).
     Acknowledged,
     /// The peer has sent FIN.
     PeerClosed,
@@ -101,7 +101,7 @@ pub(super) enum Event<'a> {
     Closed(CloseReason),
     /// Bytes that have to be sent before the first FPDU may be sent now.
     Send,
-    /// The queue pair requests something other than sending its posts.
+    /// The queue pair asks for something besides its posts.
     Asked(Ask),
     /// The deadline of the phase has passed. It may have been moved since.
     Deadline,
@@ -131,9 +131,9 @@ pub(super) struct Holdings {
     pub(super) waiting: Waiting,
 }
 
-/// The result of [`Connection::transmit`].
+/// The result of [`Connection::give_to_tcp`].
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Transmitted {
+pub(super) enum TurnOutcome {
     /// There is nothing more to send, or TCP takes no more for now and will report when it does.
     Done,
     /// There is more to send.
@@ -239,10 +239,10 @@ impl Connection {
         self.base.timers.next().min(self.phase.upkeep().1)
     }
 
-    /// Whether the engine has nothing to record after a call, which is usual in Full Operation: no held
-    /// bytes, no deadline, and not the end.
+    /// Whether what the engine has recorded of the connection is still so after a call, which is usual in Full
+    /// Operation: the held bytes, the deadline, and that it has not ended.
     #[inline]
-    pub(super) fn is_settled(&self) -> bool {
+    pub(super) fn is_recorded(&self) -> bool {
         let Phase::Rdma(rdma) = &self.phase else { return false };
         let (pinned, due) = rdma.upkeep();
         pinned == self.pinned && self.base.timers.next().min(due) == self.scheduled && !self.closed
@@ -397,8 +397,8 @@ impl Connection {
     // ---- sending ----
 
     /// Schedules the connection to send: its queue pair was posted to, or TCP has space again.
-    pub(super) fn activate(&self, state: &mut EngineState) {
-        self.base.activate(state);
+    pub(super) fn schedule_tx(&self, state: &mut EngineState) {
+        self.base.schedule_tx(state);
     }
 
     /// Prefetches the state of the stream.
@@ -415,53 +415,54 @@ impl Connection {
         }
     }
 
-    /// Acts on the request of the queue pair, and hands about `bytes` bytes to TCP.
+    /// A turn to send: acts on the `Ask` of the queue pair, and hands about `bytes` bytes to TCP. No frame
+    /// leaves here: `Poller::send_frames` follows at the end of the poll.
     #[inline]
-    pub(super) fn transmit(
+    pub(super) fn give_to_tcp(
         &mut self,
         state: &mut EngineState,
         bytes: usize,
         guard: &EpochGuard<'_>,
-    ) -> Transmitted {
+    ) -> TurnOutcome {
         let mut asked = Ask::Nothing;
         if let Phase::Rdma(rdma) = &mut self.phase {
             asked = rdma.begin_turn();
             if asked == Ask::Nothing && !self.base.pre_fpdu.is_pending() {
-                let (transmitted, next) = rdma.transmit(&mut self.base, state, bytes, guard);
+                let (outcome, next) = rdma.give_to_tcp(&mut self.base, state, bytes, guard);
                 self.follow(state, next);
-                return transmitted;
+                return outcome;
             }
         } else if let Some(qp) = &self.base.qp {
             qp.engine.clear_doorbell();
             asked = qp.signals.take_asked();
         }
-        self.transmit_any(state, asked, bytes, guard)
+        self.give_to_tcp_any(state, asked, bytes, guard)
     }
 
-    /// As [`transmit`](Self::transmit), in any phase, when the queue pair has requested `asked`.
+    /// As [`give_to_tcp`](Self::give_to_tcp), in any phase, when the queue pair asks for `asked`.
     #[inline(never)]
-    fn transmit_any(
+    fn give_to_tcp_any(
         &mut self,
         state: &mut EngineState,
         asked: Ask,
         bytes: usize,
         guard: &EpochGuard<'_>,
-    ) -> Transmitted {
+    ) -> TurnOutcome {
         if asked != Ask::Nothing {
             self.on(state, Event::Asked(asked));
         }
         self.on(state, Event::Send);
         if self.base.pre_fpdu.is_pending() {
             let lacks_mbuf = self.base.pre_fpdu.lacks_mbuf();
-            return if lacks_mbuf { Transmitted::NoMbuf } else { Transmitted::Done };
+            return if lacks_mbuf { TurnOutcome::NoMbuf } else { TurnOutcome::Done };
         }
         if let Phase::Rdma(rdma) = &mut self.phase {
-            let (transmitted, next) = rdma.transmit(&mut self.base, state, bytes, guard);
+            let (outcome, next) = rdma.give_to_tcp(&mut self.base, state, bytes, guard);
             self.follow(state, next);
-            return transmitted;
+            return outcome;
         }
         self.base.flush_late();
-        Transmitted::Done
+        TurnOutcome::Done
     }
 
     // ---- for tests ----

@@ -25,8 +25,8 @@ use super::state::EngineState;
 use super::trace;
 use super::tx_scheduler::TxScheduler;
 
-mod check;
 mod commands;
+mod invariants;
 mod receiving;
 mod sending;
 mod status;
@@ -83,7 +83,7 @@ impl Poller {
             held,
             request_pool: RequestPool::new(config.request_records),
             counters: EngineCounters::default(),
-            streams: StreamCounters::default(),
+            stream_counters: StreamCounters::default(),
             tx_scheduler: TxScheduler::new(config.stack.limits.connections),
             acks: Acks::new(config.stack.limits.connections),
             config,
@@ -147,7 +147,7 @@ impl Poller {
             rx_placed_bytes,
             tx_fetched_bytes,
             tx_zero_copy_bytes,
-        } = self.state.streams;
+        } = self.state.stream_counters;
         let mut port = self.port.counters();
         self.siblings.adopted.iter().for_each(|adopted| port += adopted.counters());
         EngineCounters {
@@ -175,10 +175,12 @@ impl Poller {
         let _engine = profile::scope(Layer::Engine);
         let now = self.set_time(clock);
         self.state.handle.set_now_us(self.state.now_us());
+        // Only with InfiniBand's semantics (`acks.rs`): TCP acknowledges all other bytes by itself.
         let owed = self.state.acks.due(now);
         let limits = self.state.acks.due_limits(now);
         let mut busy = self.carrier.is_due(now) && self.step(guard, Self::poll_link).1;
         busy |= self.run_commands(guard);
+        busy |= self.answer_doorbells();
         busy |= self.receive(guard);
         busy |= self.step(guard, |poller| profile::within(Layer::TcpOut, || poller.state.tcp.poll(now))).1;
         busy |= self.run_deadlines(guard);
@@ -191,7 +193,7 @@ impl Poller {
         if limits > 0 {
             self.tell_limits(limits);
         }
-        busy |= self.send(guard);
+        busy |= self.fill_tcp(guard);
         if owed > 0 {
             self.acknowledge(owed);
         }
@@ -330,7 +332,7 @@ impl Poller {
                     });
                 }
                 Event::Writable { conn } => {
-                    self.with_conn(conn, |connection, state| connection.activate(state));
+                    self.with_conn(conn, |connection, state| connection.schedule_tx(state));
                 }
                 Event::Acknowledged { conn } => {
                     self.with_conn(conn, |connection, state| connection.on_acknowledged(state));
@@ -454,7 +456,7 @@ impl Poller {
         self.connection_count += 1;
         self.state.handle.set_connections(self.connection_count);
         // Requests that the user made before the slot was known rang no doorbell.
-        self.with(slot, |connection, state| connection.activate(state));
+        self.with(slot, |connection, state| connection.schedule_tx(state));
     }
 
     /// Prefetches the state of the connection in `slot`. With many connections the state is not in the cache.
@@ -470,18 +472,18 @@ impl Poller {
         self.connections.get(slot)?.as_deref()
     }
 
-    /// Runs `action` on the connection in `slot`, if there is one. Then [settles](Self::settle) it.
+    /// Runs `action` on the connection in `slot`, if there is one. Then [records](Self::record) the effects.
     fn with(&mut self, slot: usize, action: impl FnOnce(&mut Connection, &mut EngineState)) -> bool {
         let Some(connection) = self.connections.get_mut(slot).and_then(Option::as_mut) else { return false };
         action(connection, &mut self.state);
-        self.settle(slot);
+        self.record(slot);
         true
     }
 
     /// Records the effects of a call of the connection in `slot`: the bytes that it holds, and its deadline.
     /// Removes a connection that has ended.
     #[inline(never)]
-    fn settle(&mut self, slot: usize) {
+    fn record(&mut self, slot: usize) {
         let Some(connection) = self.connections.get_mut(slot).and_then(Option::as_mut) else { return };
         connection.report_pinned(&mut self.state);
         let due = if connection.closed { Deadline::NONE } else { connection.next_deadline() };

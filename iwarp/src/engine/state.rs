@@ -23,7 +23,7 @@ pub(super) struct EngineState {
     pub(super) request_pool: RequestPool,
     pub(super) counters: EngineCounters,
     /// The counters of all RDMA streams. `Poller::counters` copies them into `counters`.
-    pub(super) streams: StreamCounters,
+    pub(super) stream_counters: StreamCounters,
     pub(super) config: EngineConfig,
     pub(super) handle: Arc<EngineHandle>,
     /// The context's queue for events of the port.
@@ -39,7 +39,7 @@ pub(super) struct EngineState {
 impl EngineState {
     /// Schedules a connection to send.
     pub(super) fn schedule_tx(&mut self, conn: ConnId) {
-        self.tx_scheduler.begin(conn.slot() as u32);
+        self.tx_scheduler.schedule(conn.slot() as u32);
     }
 
     /// Counts a connection that `listener` accepted from `address` and that failed by the peer's fault.

@@ -28,7 +28,7 @@ impl TxScheduler {
     }
 
     /// Queues `slot`, whose connection begins to send. Does nothing if the slot is in a queue already.
-    pub(super) fn begin(&mut self, slot: u32) {
+    pub(super) fn schedule(&mut self, slot: u32) {
         if !std::mem::replace(&mut self.queued[slot as usize], true) {
             self.fresh.push_back(slot);
         }
@@ -91,19 +91,19 @@ mod tests {
     fn a_slot_waits_once_whoever_has_it() {
         let mut scheduler = TxScheduler::new(3);
         for slot in [0, 1, 0, 0] {
-            scheduler.begin(slot);
+            scheduler.schedule(slot);
         }
         scheduler.requeue(1);
         assert_eq!(scheduler.waiting(), (2, 0));
         assert_eq!([0, 1, 2].map(|behind| scheduler.fresh_behind(behind)), [Some(0), Some(1), None]);
         assert_eq!(scheduler.next_fresh(), Some(0));
         scheduler.requeue(0);
-        scheduler.begin(0);
+        scheduler.schedule(0);
         assert_eq!(scheduler.waiting(), (1, 1));
         assert_eq!([0, 1].map(|behind| scheduler.bulk_behind(behind)), [Some(0), None]);
         assert_eq!((scheduler.next_fresh(), scheduler.next_bulk()), (Some(1), Some(0)));
         assert_eq!((scheduler.next_fresh(), scheduler.next_bulk()), (None, None));
-        scheduler.begin(0);
+        scheduler.schedule(0);
         assert_eq!(scheduler.waiting(), (1, 0));
     }
 
@@ -118,7 +118,7 @@ mod tests {
         ];
         for (break_it, found) in broken {
             let mut scheduler = TxScheduler::new(3);
-            scheduler.begin(0);
+            scheduler.schedule(0);
             scheduler.requeue(1);
             scheduler.check().unwrap();
             break_it(&mut scheduler);

@@ -61,10 +61,11 @@ impl EpochGuard<'_> {
         Ok(Source::new(self, lease, &record, ptr, len as usize))
     }
 
-    /// As [`check_source`](Self::check_source), for an STag that was found when its request was posted.
-    /// `None` if a check fails, or if the STag has been revoked since: `check_source` looks for it then.
+    /// As [`check_source`](Self::check_source), for an STag that `MemoryTable::find_source` found when its
+    /// request was posted. `None` if a check fails, or if the STag has been revoked since: `check_source`
+    /// looks for it then.
     #[inline(always)]
-    pub(crate) fn found_source(&self, found: Found, addr: u64, len: u64, pd: PdId) -> Option<Source<'_>> {
+    pub(crate) fn source_again(&self, found: Found, addr: u64, len: u64, pd: PdId) -> Option<Source<'_>> {
         let (lease, record) = self.shared().find_again(found)?;
         record.admit_local(pd, Access::empty()).ok()?;
         let ptr = record.locate(addr, len).ok()?;
@@ -98,7 +99,7 @@ mod tests {
         assert_eq!(table.find_source(PdId(2), lkey.0, addr, 4096).err(), Some(Fault::NotAssociated));
         assert_eq!(table.find_source(pd, lkey.0, addr, 4097).err(), Some(Fault::Bounds));
         let engine = table.join();
-        let is_found = |addr, len, pd| engine.enter().found_source(found, addr, len, pd).is_some();
+        let is_found = |addr, len, pd| engine.enter().source_again(found, addr, len, pd).is_some();
         assert!(is_found(addr, 4096, pd));
         assert!(!is_found(addr, 4096, PdId(2)));
         assert!(!is_found(addr, 4097, pd) && !is_found(addr + 1, 4096, pd));

@@ -19,7 +19,7 @@ use crate::memory::slot::{AddressRange, Found, Lease, Record, Slot, SlotNumber, 
 use crate::memory::stag::Stag;
 use crate::memory::stride::Stride;
 
-mod check;
+mod invariants;
 
 /// Slots that are allocated together; fewer at the end of the table. 256 slots of a cache line are 16 KiB:
 /// larger chunks cost memory in a table with few registrations, smaller ones more allocations.
@@ -211,7 +211,7 @@ impl MemoryTable {
     }
 
     /// As [`check_local`](Self::check_local), for one element to read from. Returns where it is registered,
-    /// so that [`found_source`](crate::memory::EpochGuard::found_source) need not look for it. `None` if it
+    /// so that [`source_again`](crate::memory::EpochGuard::source_again) need not look for it. `None` if it
     /// is empty or not registered: `check_local` has the answer then.
     ///
     /// # Errors

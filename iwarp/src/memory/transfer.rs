@@ -168,8 +168,9 @@ impl<'t> Source<'t> {
         Ok(())
     }
 
-    /// Fills `out` with `front`, `bytes` bytes from `offset` of the range on, and zeros. Returns the CRC32c
-    /// of all of it, and, if `tally`, its partial Internet checksum ([`dp::checksum::partial`]).
+    /// Fills `out` with `front` (the MPA length and the DDP header), `bytes` bytes from `offset` of the range
+    /// on, and zeros. Returns the CRC32c of all of it, and, if `tally`, its partial Internet checksum
+    /// ([`dp::checksum::partial`]).
     ///
     /// # Errors
     /// As [`Target::place`].

@@ -7,7 +7,7 @@
 use std::sync::{Mutex, MutexGuard};
 
 use super::qp::{Receives, RecvEntry, SendQueue, Signals};
-use super::ring::{Oldest, RingReader};
+use super::request_ring::{Oldest, RingReader};
 use super::{ConnectionError, RecvRequest, SendEntry, Signaled, WcStatus, WorkCompletion, send_opcode};
 
 /// The end of both queues where requests are taken and completed.
@@ -257,7 +257,7 @@ mod tests {
 
     use arrayvec::ArrayVec;
 
-    use super::super::ring::ring;
+    use super::super::request_ring::ring;
     use super::super::{
         CompletionQueue, PdShared, PreparedPayload, QpInit, QpShared, SendFlags, SendOp, SendRequest,
         SharedReceiveQueue, SrqInit, WcOpcode, test_objects,

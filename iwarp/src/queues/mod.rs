@@ -2,11 +2,11 @@
 //! the signals between threads of the user and an engine.
 //!
 //! Some of these are objects of users ([`CompletionQueue`], [`SharedReceiveQueue`]). They are in this module
-//! since a queue pair holds them, and since the protocol of a stream ([`rdmap`](crate::rdmap)), which does
-//! not know [`verbs`](crate::verbs), completes requests on them. `verbs` exports them, and contains the
-//! calls that create other objects. State that users share with an engine but no stream needs is in `verbs`
-//! itself: connections in setup (`cm/identifier.rs`), bytes before MPA (`cm/stream.rs`), and the commands to
-//! an engine (`engine_handle.rs`). Nothing here moves data.
+//! since a queue pair holds them, and since the protocol of a stream (`crate::stream`), which does not know
+//! [`verbs`](crate::verbs), completes requests on them. `verbs` exports them, and contains the calls that
+//! create other objects. State that users share with an engine but no stream needs is in `verbs` itself:
+//! connections in setup (`cm/identifier.rs`), bytes before MPA (`cm/stream.rs`), and the commands to an
+//! engine (`engine_handle.rs`). Nothing here moves data.
 //!
 //! | file | contents |
 //! |---|---|
@@ -18,7 +18,7 @@
 //! | `send_entry.rs`, `consumer.rs` | a posted request, and the end of both queues where requests are taken and completed |
 //! | `completions.rs`, `wqe.rs` | the entries of a completion queue, and the count of used work queue entries |
 //! | `doorbells.rs`, `rung.rs`, `work_list.rs` | how users signal work to an engine, and how the engine sleeps without missing work |
-//! | `ring.rs`, `shared_cell.rs`, `lock.rs` | the ring of a work queue, its entries, and the lock of one end of a ring |
+//! | `request_ring.rs`, `shared_cell.rs`, `lock.rs` | the ring of a work queue, its entries, and the lock of one end of a ring |
 //! | `arm.rs`, `channel.rs`, `async_event.rs` | how users learn of completions and events |
 //! | `pd.rs`, `resources.rs`, `usage.rs` | protection domains, memory and limits, which requests are checked against |
 //! | `error.rs`, `io_error.rs`, `outcome.rs`, `terminate.rs` | errors, also as those of `std::io`, and their effect on a queue pair |
@@ -43,8 +43,8 @@ mod qp;
 mod qp_init;
 mod qp_state;
 mod qp_status;
+mod request_ring;
 mod resources;
-mod ring;
 mod rung;
 mod send_entry;
 mod shared_cell;

@@ -1,9 +1,9 @@
 //! A flag that is set while the engine has not answered the doorbell of a queue pair, so that many posts
 //! ring it once.
 //!
-//! A thread adds work, *then* calls [`Rung::ring`]. The engine calls [`Rung::answer`], *then* looks for work.
-//! A thread that finds the flag unset sets it and rings: the engine finds the doorbell, and after it the
-//! work. A thread that finds it set loads it again after a sequentially consistent fence. The engine has
+//! A thread adds work, *then* calls [`Rung::must_ring`]. The engine calls [`Rung::answer`], *then* looks for
+//! work. A thread that finds the flag unset sets it and rings: the engine finds the doorbell, and after it
+//! the work. A thread that finds it set loads it again after a sequentially consistent fence. The engine has
 //! such a fence after its change of the flag, and the fences have a total order. If the fence of the thread
 //! comes first, the engine sees the work. Otherwise the thread sees the flag unset, or set by another
 //! thread, which rings.
@@ -23,9 +23,10 @@ impl Rung {
         Self(AtomicBool::new(false))
     }
 
-    /// Whether the caller, which has added work, has to ring the doorbell.
+    /// Whether the caller, which has added work, has to ring the doorbell. Sets the flag: the next caller
+    /// need not ring before the engine has answered.
     #[inline]
-    pub(crate) fn ring(&self) -> bool {
+    pub(crate) fn must_ring(&self) -> bool {
         if self.0.load(Ordering::Relaxed) {
             fence(Ordering::SeqCst);
             if self.0.load(Ordering::Relaxed) {

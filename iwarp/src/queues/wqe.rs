@@ -95,12 +95,12 @@ impl WqeCount {
     /// Counts a completed request. Called by the holder of the consumer, as is [`free`](Self::free).
     #[inline]
     pub(crate) fn complete(&self) {
-        self.complete_all(1);
+        self.count_completed(1);
     }
 
     /// As [`complete`](Self::complete), for several requests.
     #[inline]
-    pub(crate) fn complete_all(&self, count: usize) {
+    pub(crate) fn count_completed(&self, count: usize) {
         self.completed.add(count as u32);
     }
 

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `inbound/` | ULPDUs into memory, receive completions, requests of the peer |
 //! | `outbound/` | choice of the next message, FPDUs into TCP segments, send completions |
+//! | `state.rs` | `StreamState`: what both directions share, the queue pair above all |
 //! | `outstanding.rs` | our requests between their start and their completion |
 //! | `peer_request.rs` | the peer's Reads and atomics, until they are answered |
 //! | `request_pool.rs`, `slot_pool.rs` | the queues of both, for all streams of an engine |
@@ -38,6 +39,7 @@ mod peer_request;
 mod request_pool;
 mod sent_to;
 mod slot_pool;
+mod state;
 mod unsent;
 
 pub(crate) use counters::StreamCounters;
@@ -49,7 +51,8 @@ pub(crate) use request_pool::{RequestPool, Waiting};
 use ib_profile::{News, Rules};
 use inbound::Inbound;
 use outbound::Outbound;
-use outstanding::{Awaited, StreamState};
+use outstanding::Awaited;
+use state::StreamState;
 
 /// State of the engine that a stream uses during a call.
 pub(crate) struct StreamContext<'a> {
@@ -143,7 +146,7 @@ impl Stream {
     ///
     /// Never inlined: otherwise the caller's state takes registers from the path of each FPDU.
     #[inline(never)]
-    pub(crate) fn transmit(
+    pub(crate) fn give_to_tcp(
         &mut self,
         tcp: &mut tcp_lite::Stack,
         conn: tcp_lite::ConnId,
@@ -169,7 +172,7 @@ impl Stream {
         outcome
     }
 
-    /// Whether a call of [`transmit`](Self::transmit) may have something to send.
+    /// Whether a call of [`give_to_tcp`](Self::give_to_tcp) may have something to send.
     pub(crate) fn wants_to_send(&self) -> bool {
         let state = &self.state;
         self.may_send && (!self.outbound.is_idle() || state.has_requests() || state.rules.have_messages())
@@ -229,17 +232,17 @@ impl Stream {
         self.state.rules.owe_limit()
     }
 
-    /// Makes the next [`transmit`](Self::transmit) tell the peer the limit, unless a Send has told it.
+    /// Makes the next [`give_to_tcp`](Self::give_to_tcp) tell the peer the limit, unless a Send has told it.
     pub(crate) fn tell_limit(&mut self) {
         if let Some(ib) = self.state.rules.profile_mut() {
             ib.tell_limit();
         }
     }
 
-    /// Whether acknowledgements need not be withheld any more, since the peer has acknowledged the bytes
-    /// below `offset`, and so knows which bytes are not taken. Returns `true` only once.
-    pub(crate) fn knows_end(&mut self, offset: u64) -> bool {
-        self.state.rules.profile_mut().is_some_and(|ib| ib.knows_end(offset))
+    /// Called when the peer has acknowledged the bytes below `offset`. Returns whether acknowledgements need
+    /// not be withheld any more from now on, since the peer knows which bytes are not taken.
+    pub(crate) fn end_withholding(&mut self, offset: u64) -> bool {
+        self.state.rules.profile_mut().is_some_and(|ib| ib.end_withholding(offset))
     }
 
     /// Called when the stream fails: no message after the stream offset `position` of the peer is taken.
@@ -253,7 +256,7 @@ impl Stream {
     }
 
     /// Acknowledgements are withheld until the peer has acknowledged the bytes below this stream offset
-    /// ([`knows_end`](Self::knows_end)).
+    /// ([`end_withholding`](Self::end_withholding)).
     pub(crate) fn withheld_until(&self) -> Option<u64> {
         self.state.rules.profile().and_then(|ib| ib.withheld_until())
     }

@@ -56,9 +56,10 @@ impl Unarmed {
         self.slots.iter().copied()
     }
 
-    /// Whether the timers have to be set before the time moves on from the turn that ends `now`.
+    /// Called when a turn ends `now`: decides when the timers have to be set. Returns whether that is before
+    /// the time moves on.
     #[inline]
-    fn is_due_after(&mut self, now: Instant) -> bool {
+    fn end_turn(&mut self, now: Instant) -> bool {
         !self.slots.is_empty()
             && (self.is_urgent
                 || self.slots.len() > MAX_WAITING
@@ -94,7 +95,7 @@ impl Stack {
     /// At the end of a turn: sets the timers that cannot wait.
     #[inline]
     pub(super) fn arm_after_turn(&mut self) {
-        if self.connections.unarmed.is_due_after(self.now) {
+        if self.connections.unarmed.end_turn(self.now) {
             self.arm_timers();
         }
     }
@@ -153,27 +154,23 @@ mod tests {
     fn few_timers_wait_for_the_slack_from_the_end_of_their_turn() {
         let mut unarmed = marked(MAX_WAITING as u32);
         assert!(unarmed.is_due_before(us(1)), "no turn has ended, so nothing was decided");
-        assert!(
-            !unarmed.is_due_after(us(10))
-                && !unarmed.is_due_after(us(109))
-                && !unarmed.is_due_before(us(109))
-        );
-        assert!(unarmed.is_due_before(us(110)) && unarmed.is_due_after(us(110)));
+        assert!(!unarmed.end_turn(us(10)) && !unarmed.end_turn(us(109)) && !unarmed.is_due_before(us(109)));
+        assert!(unarmed.is_due_before(us(110)) && unarmed.end_turn(us(110)));
         while unarmed.take().is_some() {}
-        assert!(!unarmed.is_due_after(us(200)) && !unarmed.is_due_before(us(200)), "none is left");
+        assert!(!unarmed.end_turn(us(200)) && !unarmed.is_due_before(us(200)), "none is left");
         unarmed.add(3, &mut false, false);
-        assert!(!unarmed.is_due_after(us(200)) && unarmed.is_due_after(us(300)), "the slack begins anew");
+        assert!(!unarmed.end_turn(us(200)) && unarmed.end_turn(us(300)), "the slack begins anew");
     }
 
     #[test]
     fn short_timers_and_many_do_not_wait() {
-        assert!(marked(MAX_WAITING as u32 + 1).is_due_after(us(10)));
+        assert!(marked(MAX_WAITING as u32 + 1).end_turn(us(10)));
         let (mut unarmed, mut is_there) = (marked(1), true);
-        assert!(!unarmed.is_due_after(us(10)));
+        assert!(!unarmed.end_turn(us(10)));
         unarmed.add(0, &mut is_there, true);
-        assert!(unarmed.is_due_after(us(10)) && unarmed.is_due_before(us(10)));
+        assert!(unarmed.end_turn(us(10)) && unarmed.is_due_before(us(10)));
         assert_eq!((unarmed.take(), unarmed.take()), (Some(0), None), "it is there once");
         unarmed.add(0, &mut false, false);
-        assert!(!unarmed.is_due_after(us(10)), "the next one has no short timer");
+        assert!(!unarmed.end_turn(us(10)), "the next one has no short timer");
     }
 }

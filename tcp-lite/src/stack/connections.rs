@@ -149,8 +149,8 @@ pub(crate) struct FoundConn<'a> {
 }
 
 impl FoundConn<'_> {
-    /// Follows up on a call that leaves the connection in ESTABLISHED: see
-    /// [`Connections::settle_later`].
+    /// Follows up on a call that leaves the connection in ESTABLISHED. Queues the connection now if it has
+    /// something to send; only its timer is set later, at the end of the turn (`arming.rs`).
     #[inline]
     pub(crate) fn settle_later(mut self) {
         debug_assert!(self.conn.may_arm_later(), "something else may follow");
@@ -404,8 +404,8 @@ impl Connections {
         }
     }
 
-    /// As [`arm_later`](Self::arm_later), and makes the connection [ready](Self::make_ready) if it wants to
-    /// transmit.
+    /// As [`FoundConn::settle_later`]. Returns `false` and does nothing if the timer [has to be set
+    /// now](Conn::may_arm_later).
     pub(crate) fn settle_later(&mut self, slot: u32) -> bool {
         let ConnSlot { generation, conn: Some(conn), queue, unarmed: is_unarmed, .. } =
             &mut self.slots[slot as usize]

@@ -215,7 +215,7 @@ impl Base {
     // ---- TCP ----
 
     /// Schedules the connection to send: its queue pair was posted to, or TCP has space again.
-    pub(super) fn activate(&self, state: &mut EngineState) {
+    pub(super) fn schedule_tx(&self, state: &mut EngineState) {
         state.schedule_tx(self.conn);
     }
 
@@ -252,7 +252,7 @@ impl Base {
     /// Sends as many of the bytes before the first FPDU as TCP takes now.
     pub(super) fn begin_to_send(&mut self, state: &mut EngineState) {
         if self.send_pre_fpdu(state, None) == Sent::NoMbuf {
-            self.activate(state);
+            self.schedule_tx(state);
         }
     }
 

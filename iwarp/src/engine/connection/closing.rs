@@ -29,7 +29,7 @@ pub(super) trait Ends: Sized {
         let mut closing = self.end(base, state);
         closing.acknowledged = base.set_close_deadline(state);
         if base.pre_fpdu.is_pending() {
-            base.activate(state);
+            base.schedule_tx(state);
         } else {
             // RFC 5041 section 3 (DDP-042), RFC 5040 section 7 (RDMAP-321): the connection ends with its only
             // stream.

@@ -28,7 +28,7 @@ use super::closing::Ends;
 use super::reassembly::{Reassembly, Rest};
 use super::report::Announcement;
 use super::timers::RnrTimers;
-use super::{Event, Holdings, Phase, Transmitted};
+use super::{Event, Holdings, Phase, TurnOutcome};
 
 mod not_ready;
 mod teardown;
@@ -37,7 +37,7 @@ mod teardown;
 pub(super) struct Rdma {
     deframer: Deframer,
     stream: Stream,
-    pub(super) state: RdmaState,
+    pub(super) stage: RdmaStage,
     /// True if it is among the connections that owe an acknowledgement.
     owes_ack: bool,
     /// True if it is among the connections that owe a limit.
@@ -47,8 +47,8 @@ pub(super) struct Rdma {
     rnr: RnrTimers,
 }
 
-/// The state of a connection in Full Operation.
-pub(super) enum RdmaState {
+/// The stage of a connection in Full Operation.
+pub(super) enum RdmaStage {
     /// The connection waits for the peer's first FPDU, its RTR. After the RTR this is announced.
     AwaitingRtr(Box<Announcement>),
     /// The connection sends and receives.
@@ -83,7 +83,7 @@ impl Rdma {
         Box::new(Self {
             deframer: Deframer::new(rx_start, rx_markers, crc),
             stream: Stream::new(qp, by, negotiated, (may_send, ib_semantics), &mut state.request_pool),
-            state: on_rtr.map_or(RdmaState::Open, RdmaState::AwaitingRtr),
+            stage: on_rtr.map_or(RdmaStage::Open, RdmaStage::AwaitingRtr),
             owes_ack: false,
             owes_limit: false,
             peer_rnr: peer_rnr.unwrap_or_default(),
@@ -91,6 +91,8 @@ impl Rdma {
         })
     }
 
+    /// Acts on an event. Received bytes and acknowledgements are none here: `Connection` calls
+    /// [`receive`](Self::receive) and [`on_acknowledged`](Self::on_acknowledged) instead.
     pub(super) fn on(
         mut self: Box<Self>,
         base: &mut Base,
@@ -154,11 +156,11 @@ impl Rdma {
     }
 
     pub(super) fn is_draining(&self) -> bool {
-        matches!(self.state, RdmaState::Draining { .. })
+        matches!(self.stage, RdmaStage::Draining { .. })
     }
 
     pub(super) fn is_terminating(&self) -> bool {
-        matches!(self.state, RdmaState::Terminating)
+        matches!(self.stage, RdmaStage::Terminating)
     }
 
     /// Passes the ULPDUs in a received buffer to the stream. Returns how many bytes that were handed up ahead
@@ -174,9 +176,9 @@ impl Rdma {
     ) -> Result<usize, Failure> {
         let _deframe = profile::scope(Layer::Deframe);
         let Received { offset, mut buf, frontier } = received;
-        let EngineState { streams, request_pool, held, .. } = state;
+        let EngineState { stream_counters, request_pool, held, .. } = state;
         let mut delivery =
-            self.stream.delivery(StreamContext { guard, counters: streams, pool: request_pool });
+            self.stream.delivery(StreamContext { guard, counters: stream_counters, pool: request_pool });
         let taken = self.deframer.receive_whole(offset, &buf, frontier, held, |position, ulpdu| {
             let _receive = profile::scope(Layer::Receive);
             delivery.deliver_whole(position, ulpdu)
@@ -198,11 +200,11 @@ impl Rdma {
         held: &mut HeldSlab,
         mut delivery: Delivery<'_>,
     ) -> Result<usize, Failure> {
-        Self::take(deframer.receive(offset, buf, frontier, held), &mut delivery)
+        Self::deliver_all(deframer.receive(offset, buf, frontier, held), &mut delivery)
     }
 
     /// Passes ULPDUs to the stream.
-    fn take(mut ulpdus: Ulpdus<'_>, delivery: &mut Delivery<'_>) -> Result<usize, Failure> {
+    fn deliver_all(mut ulpdus: Ulpdus<'_>, delivery: &mut Delivery<'_>) -> Result<usize, Failure> {
         while let Some(deframed) = ulpdus.next()? {
             let _receive = profile::scope(Layer::Receive);
             match deframed {
@@ -264,7 +266,7 @@ impl Rdma {
         result: Result<usize, Failure>,
     ) -> Next {
         let ReceiveSnapshot { first, fpdus, placed } = before;
-        let fpdus = state.streams.rx_fpdus - fpdus;
+        let fpdus = state.stream_counters.rx_fpdus - fpdus;
         let wants_to_send = self.wants_to_send();
         // The peer's first FPDU is a Terminate instead of its RTR: startup has failed.
         let ended_startup = first && fpdus == 1 && matches!(result, Err(Failure::Peer(_)));
@@ -272,7 +274,7 @@ impl Rdma {
             self.on_first_fpdu(base, state);
         }
         if let Some(id) = base.user.id() {
-            id.count_segment(fpdus, state.streams.rx_placed_bytes - placed);
+            id.count_segment(fpdus, state.stream_counters.rx_placed_bytes - placed);
             if fpdus > 0 {
                 id.set_progress(state.now_us());
             }
@@ -284,7 +286,7 @@ impl Rdma {
             Ok(released) => {
                 state.tcp.release(base.conn, released);
                 if wants_to_send {
-                    base.activate(state);
+                    base.schedule_tx(state);
                 }
                 Next::Same
             }
@@ -311,12 +313,12 @@ impl Rdma {
     /// announces the connection.
     #[cold]
     fn on_first_fpdu(&mut self, base: &mut Base, state: &mut EngineState) {
-        match std::mem::replace(&mut self.state, RdmaState::Open) {
-            RdmaState::AwaitingRtr(announcement) => {
+        match std::mem::replace(&mut self.stage, RdmaStage::Open) {
+            RdmaStage::AwaitingRtr(announcement) => {
                 base.timers.clear_deadline();
                 base.announce_established(state, *announcement);
             }
-            other => self.state = other,
+            other => self.stage = other,
         }
     }
 
@@ -337,7 +339,7 @@ impl Rdma {
                 Next::Close => next = Next::Close,
             }
         }
-        base.activate(state);
+        base.schedule_tx(state);
         self.then(next, base, state)
     }
 
@@ -358,11 +360,11 @@ impl Rdma {
         self.fail(base, state, Failure::Lost(MpaError::Closed))
     }
 
-    /// Acts on a request of the queue pair, made by its user or by a completion queue that has lost a
+    /// Acts on an `Ask` of the queue pair, left by its user or by a completion queue that has lost a
     /// completion.
     fn on_ask(&mut self, base: &mut Base, state: &mut EngineState, asked: Ask) -> Next {
         match asked {
-            // The connection receives after any request.
+            // The connection receives after any `Ask`.
             Ask::Nothing | Ask::Receive => {}
             Ask::Abort => base.abort(state),
             _ if self.is_terminating() => {}
@@ -383,7 +385,7 @@ impl Rdma {
         if let Some(offset) = state.tcp.acknowledged(base.conn) {
             self.stream.on_acknowledged(offset);
             state.acks.arrive(base.conn);
-            if self.stream.knows_end(offset) {
+            if self.stream.end_withholding(offset) {
                 state.tcp.withhold(base.conn, None);
             }
         }
@@ -393,7 +395,7 @@ impl Rdma {
     pub(super) fn complete_acknowledged(&mut self, base: &Base, state: &mut EngineState) {
         self.stream.complete_acknowledged();
         if self.is_draining() {
-            base.activate(state);
+            base.schedule_tx(state);
         }
     }
 
@@ -402,7 +404,7 @@ impl Rdma {
         self.owes_limit = false;
         if !self.is_terminating() && self.stream.owes_limit() {
             self.stream.tell_limit();
-            base.activate(state);
+            base.schedule_tx(state);
         }
     }
 
@@ -413,7 +415,7 @@ impl Rdma {
 
     // ---- sending ----
 
-    /// Begins a turn to send. Returns the request of the queue pair.
+    /// Begins a turn to send. Returns what the queue pair asks for besides its posts.
     #[inline]
     pub(super) fn begin_turn(&self) -> Ask {
         let qp = self.stream.qp();
@@ -425,19 +427,19 @@ impl Rdma {
 
     /// Hands about `bytes` bytes of FPDUs to TCP.
     #[inline]
-    pub(super) fn transmit(
+    pub(super) fn give_to_tcp(
         &mut self,
         base: &mut Base,
         state: &mut EngineState,
         bytes: usize,
         guard: &EpochGuard<'_>,
-    ) -> (Transmitted, Next) {
+    ) -> (TurnOutcome, Next) {
         let is_terminating = self.is_terminating();
-        let EngineState { tcp, streams, request_pool, now, .. } = state;
-        let before = streams.tx_fpdus;
-        let context = StreamContext { guard, counters: streams, pool: request_pool };
-        let result = self.stream.transmit(tcp, base.conn, *now, bytes, context);
-        if state.streams.tx_fpdus > before {
+        let EngineState { tcp, stream_counters, request_pool, now, .. } = state;
+        let before = stream_counters.tx_fpdus;
+        let context = StreamContext { guard, counters: stream_counters, pool: request_pool };
+        let result = self.stream.give_to_tcp(tcp, base.conn, *now, bytes, context);
+        if state.stream_counters.tx_fpdus > before {
             base.note_progress(state);
         }
         if is_terminating {
@@ -445,20 +447,20 @@ impl Rdma {
             self.flush_late();
         }
         match result {
-            Ok(SendOutcome::Idle) => (Transmitted::Done, self.close_or_await(base, state)),
-            Ok(SendOutcome::Full) => (Transmitted::Done, self.await_space(base, state)),
-            Ok(SendOutcome::More) => (Transmitted::More, Next::Same),
-            Ok(SendOutcome::NoMbuf) => (Transmitted::NoMbuf, Next::Same),
+            Ok(SendOutcome::Idle) => (TurnOutcome::Done, self.close_or_await(base, state)),
+            Ok(SendOutcome::Full) => (TurnOutcome::Done, self.await_space(base, state)),
+            Ok(SendOutcome::More) => (TurnOutcome::More, Next::Same),
+            Ok(SendOutcome::NoMbuf) => (TurnOutcome::NoMbuf, Next::Same),
             Ok(SendOutcome::Terminated) => {
                 state.counters.tx_terminates += 1;
                 trace::terminate_sent(state, base.conn, base.qp.as_ref(), base.report.error());
-                (Transmitted::Done, Next::Close)
+                (TurnOutcome::Done, Next::Close)
             }
-            Ok(SendOutcome::Ended) => (Transmitted::Done, Next::Close),
+            Ok(SendOutcome::Ended) => (TurnOutcome::Done, Next::Close),
             Err(failure) => {
                 let next = self.fail(base, state, failure);
                 let more = next == Next::Same && self.wants_to_send();
-                (if more { Transmitted::More } else { Transmitted::Done }, next)
+                (if more { TurnOutcome::More } else { TurnOutcome::Done }, next)
             }
         }
     }
@@ -469,17 +471,17 @@ impl Rdma {
     pub(super) fn check(&self, base: &Base, state: &EngineState) -> Check<Holdings> {
         let has_deadline = base.timers.deadline().is_some();
         ensure!(base.user.id().is_some(), "Full Operation has no user");
-        match &self.state {
-            RdmaState::AwaitingRtr(_) => {
+        match &self.stage {
+            RdmaStage::AwaitingRtr(_) => {
                 ensure!(!self.stream.may_send(), "the RTR is awaited and has come");
                 ensure!(has_deadline, "the RTR has no deadline");
             }
-            RdmaState::Open => {
+            RdmaStage::Open => {
                 let waits = self.stream.awaits_recv();
                 ensure!(waits || !has_deadline, "Full Operation has a deadline");
             }
-            RdmaState::Draining { .. } => {}
-            RdmaState::Terminating => ensure!(has_deadline, "the Terminate has no deadline"),
+            RdmaStage::Draining { .. } => {}
+            RdmaStage::Terminating => ensure!(has_deadline, "the Terminate has no deadline"),
         }
         let (buffers, records) = self.deframer.check(&state.held)?;
         Ok(Holdings { buffers, records, waiting: self.stream.check(&state.request_pool)? })
@@ -507,7 +509,7 @@ pub(super) struct ReceiveSnapshot {
 impl ReceiveSnapshot {
     #[inline]
     pub(super) fn of(full: &Rdma, state: &EngineState) -> Self {
-        let (fpdus, placed) = (state.streams.rx_fpdus, state.streams.rx_placed_bytes);
+        let (fpdus, placed) = (state.stream_counters.rx_fpdus, state.stream_counters.rx_placed_bytes);
         Self { first: !full.stream.may_send(), fpdus, placed }
     }
 }

@@ -76,7 +76,7 @@ impl Streaming {
         base.timers.rewatch_idle(state.now);
         streaming.deliver_to_user(base, state);
         // The user may have sent bytes since the reject.
-        base.activate(state);
+        base.schedule_tx(state);
         Phase::Streaming(streaming)
     }
 
@@ -92,7 +92,7 @@ impl Streaming {
             Event::PlainBytes => {
                 self.plain.answer();
                 self.deliver_to_user(base, state);
-                base.activate(state);
+                base.schedule_tx(state);
             }
             Event::Send => {
                 let sent = base.send_pre_fpdu(state, Some(&self.plain));
@@ -179,7 +179,7 @@ impl Streaming {
     /// The user closes: FIN follows the bytes that the user has sent.
     fn begin_close(&mut self, base: &mut Base, state: &mut EngineState) {
         self.closing = Some(base.set_close_deadline(state));
-        base.activate(state);
+        base.schedule_tx(state);
     }
 
     /// The reason why MPA cannot start any more, if there is one.

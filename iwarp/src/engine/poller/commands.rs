@@ -9,34 +9,18 @@ use super::Poller;
 use crate::engine::connection::{Attempt, Connection, Event, Reject, Retry};
 use crate::engine::listening::EngineListener;
 use crate::engine::rate::Rate;
-use crate::engine::state::EngineState;
 use crate::engine::trace;
 use crate::memory::EpochGuard;
 use crate::queues::{Ask, QpShared};
 use crate::verbs::{CmCommand, CmEventKind, CmShared, ConnParam, ConnectionError, ListenerShared};
 
 impl Poller {
+    /// Runs the commands that wait. Returns whether there were any.
     pub(super) fn run_commands(&mut self, guard: &EpochGuard<'_>) -> bool {
         let mut busy = false;
         while let Some(command) = self.state.handle.next_command() {
             busy = true;
             self.step(guard, |poller| poller.run_command(command, guard));
-        }
-        let EngineState { handle, tx_scheduler, .. } = &mut self.state;
-        let doorbells = handle.doorbells();
-        let mut activate = |slot: usize, connection: Option<&Option<Box<Connection>>>| {
-            // As `Connection::activate`. The doorbell of a connection that has ended has no effect, or rings
-            // for the next connection in its slot.
-            if let Some(Some(_)) = connection {
-                tx_scheduler.begin(slot as u32);
-            }
-        };
-        if doorbells.take_lost() {
-            (0..self.connections.len()).for_each(|slot| activate(slot, self.connections.get(slot)));
-        }
-        while let Some(slot) = doorbells.next() {
-            busy = true;
-            activate(slot as usize, self.connections.get(slot as usize));
         }
         busy
     }
@@ -65,7 +49,7 @@ impl Poller {
                 }
                 let started = self.with_id(&id, |connection, state| {
                     connection.on(state, Event::StartInitiator { qp: Arc::clone(&qp), param, after });
-                    connection.activate(state);
+                    connection.schedule_tx(state);
                 });
                 if !started {
                     // The connection has ended, and the user knows.

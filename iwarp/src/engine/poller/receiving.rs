@@ -121,8 +121,8 @@ impl Poller {
             return;
         }
         connection.on_received(&mut self.state, guard, received);
-        if !connection.is_settled() {
-            self.settle(slot);
+        if !connection.is_recorded() {
+            self.record(slot);
         }
     }
 

@@ -1,9 +1,11 @@
-//! To the wire: queue pairs hand FPDUs to TCP in turn, and TCP's frames go to the port.
+//! To the wire: queue pairs whose doorbells were rung hand FPDUs to TCP in turn, and TCP's frames go to the
+//! port.
 
 use dp::profile::{self, Layer};
 use tcp_lite::{Duration, Instant};
 
-use super::super::connection::Transmitted;
+use super::super::connection::{Connection, TurnOutcome};
+use super::super::state::EngineState;
 use super::super::tx_scheduler::TxScheduler;
 use super::{PREFETCH_DISTANCE, Poller};
 use crate::memory::EpochGuard;
@@ -51,13 +53,36 @@ impl Poller {
         let _engine = profile::scope(Layer::Engine);
         self.set_time(clock);
         self.run_commands(guard);
-        self.send(guard);
+        self.answer_doorbells();
+        self.fill_tcp(guard);
         self.step(guard, Self::send_frames);
     }
 
+    /// Schedules the queue pairs whose doorbells were rung. Returns whether there were any.
+    pub(super) fn answer_doorbells(&mut self) -> bool {
+        let EngineState { handle, tx_scheduler, .. } = &mut self.state;
+        let doorbells = handle.doorbells();
+        let mut schedule = |slot: usize, connection: Option<&Option<Box<Connection>>>| {
+            // As `Connection::schedule_tx`. The doorbell of a connection that has ended has no effect, or
+            // rings for the next connection in its slot.
+            if let Some(Some(_)) = connection {
+                tx_scheduler.schedule(slot as u32);
+            }
+        };
+        if doorbells.take_lost() {
+            (0..self.connections.len()).for_each(|slot| schedule(slot, self.connections.get(slot)));
+        }
+        let mut busy = false;
+        while let Some(slot) = doorbells.next() {
+            busy = true;
+            schedule(slot as usize, self.connections.get(slot as usize));
+        }
+        busy
+    }
+
     /// Lets queue pairs hand FPDUs to TCP, a limited number of bytes each: first the queue pairs that have
-    /// just begun to send, then the others round robin.
-    pub(super) fn send(&mut self, guard: &EpochGuard<'_>) -> bool {
+    /// just begun to send, then the others round robin. [`send_frames`](Self::send_frames) sends them.
+    pub(super) fn fill_tcp(&mut self, guard: &EpochGuard<'_>) -> bool {
         let (fresh, bulk) = self.state.tx_scheduler.waiting();
         if fresh + bulk == 0 {
             self.mbuf_backoff.succeeded();
@@ -90,7 +115,7 @@ impl Poller {
             return Some((slot, quantum_bytes.min(FRESH_BYTES)));
         }
         // Each queue pair sends at least once, unless the bytes are used up before. A blocked queue pair
-        // leaves the ring.
+        // leaves the queue.
         let (_, bulk) = self.state.tx_scheduler.waiting();
         if bulk == 0 || pass.left == 0 {
             return None;
@@ -122,22 +147,22 @@ impl Poller {
     /// Lets one connection send about `bytes` bytes, and adds that to the pass.
     #[inline]
     fn send_one(&mut self, slot: u32, bytes: usize, guard: &EpochGuard<'_>, pass: &mut Pass) {
-        let before = self.state.streams.tx_fetched_bytes;
-        let (transmitted, _) = self.step(guard, |poller| {
+        let before = self.state.stream_counters.tx_fetched_bytes;
+        let (outcome, _) = self.step(guard, |poller| {
             let Some(Some(connection)) = poller.connections.get_mut(slot as usize) else {
-                return Transmitted::Done;
+                return TurnOutcome::Done;
             };
-            let transmitted = connection.transmit(&mut poller.state, bytes, guard);
-            if transmitted != Transmitted::Done {
+            let outcome = connection.give_to_tcp(&mut poller.state, bytes, guard);
+            if outcome != TurnOutcome::Done {
                 poller.state.tx_scheduler.requeue(slot);
             }
-            if !connection.is_settled() {
-                poller.settle(slot as usize);
+            if !connection.is_recorded() {
+                poller.record(slot as usize);
             }
-            transmitted
+            outcome
         });
-        let sent = (self.state.streams.tx_fetched_bytes - before) as usize;
-        let no_mbuf = transmitted == Transmitted::NoMbuf;
+        let sent = (self.state.stream_counters.tx_fetched_bytes - before) as usize;
+        let no_mbuf = outcome == TurnOutcome::NoMbuf;
         pass.left = pass.left.saturating_sub(sent);
         pass.starved |= no_mbuf;
         pass.busy |= sent > 0 || !no_mbuf;

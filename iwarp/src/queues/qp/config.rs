@@ -1,4 +1,5 @@
-//! The configuration of a queue pair, which is fixed when it is created.
+//! The configuration of a queue pair, which is fixed when it is created. `prepare.rs` has its checks of
+//! requests.
 
 use std::sync::Arc;
 

@@ -9,8 +9,7 @@ use crate::queues::line::{TurnCell, Waiter};
 use crate::queues::{QpConsumer, QpState};
 
 impl QpShared {
-    /// Sends a request to the engine. Without an engine, any request that ends the queue pair ends it at
-    /// once.
+    /// Sends an `Ask` to the engine. Without an engine, any `Ask` that ends the queue pair ends it at once.
     pub(crate) fn ask(&self, what: Ask) {
         self.signals.leave(what);
         let ends_at_once = match self.engine.is_there() {
@@ -24,7 +23,7 @@ impl QpShared {
         }
     }
 
-    /// True if the engine has given up the connection. The caller asks after it has left a request for the
+    /// True if the engine has given up the connection. The caller looks after it has left an `Ask` for the
     /// engine.
     fn is_orphaned(&self) -> bool {
         // Pairs with the fence in `orphan`.

@@ -42,7 +42,7 @@ impl EngineLink {
     #[inline]
     pub(crate) fn ring(&self) -> bool {
         let Some(doorbells) = self.doorbells.get() else { return false };
-        if self.rung.ring() {
+        if self.rung.must_ring() {
             doorbells.ring(self.slot.load(Ordering::Acquire));
         }
         true

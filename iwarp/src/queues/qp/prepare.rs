@@ -1,4 +1,5 @@
-//! Checks a posted request, and looks up its payload, before the request enters the queue.
+//! Checks a posted request by the configuration of its queue pair, and looks up its payload, before the
+//! request enters the queue.
 
 use arrayvec::ArrayVec;
 
@@ -19,6 +20,8 @@ impl QpConfig {
     /// Checks a Send or Write of one registered element that may start at once. Returns the length and the
     /// place of the element. Returns `None`, without a check, for any other request, and if the element is
     /// not in one piece.
+    ///
+    /// If such a request fits one FPDU, `stream/outbound/usual.rs` sends it.
     #[inline]
     pub(super) fn find_registered(&self, request: &SendRequest) -> Result<Option<(u32, Found)>, VerbsError> {
         const OTHER: SendFlags = SendFlags::FENCE.union(SendFlags::INLINE).union(SendFlags::ZERO_COPY);

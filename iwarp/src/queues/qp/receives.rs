@@ -9,7 +9,7 @@ use crate::memory::PdId;
 use crate::queues::cq::{CqPlace, CqShared};
 use crate::queues::line::{Turn, TurnCell, Waiter};
 use crate::queues::lock::{Lock, LockGuard};
-use crate::queues::ring::{RingReader, RingWriter, ring};
+use crate::queues::request_ring::{RingReader, RingWriter, ring};
 use crate::queues::wqe::{Counter, WqeCount};
 use crate::queues::{
     AsyncEventKind, ConnectionError, QpInit, RecvRequest, SharedReceiveQueue, VerbsError, WcOpcode, WcStatus,
@@ -25,7 +25,7 @@ pub(in crate::queues) type RecvEntry = ManuallyDrop<RecvRequest>;
 pub(crate) struct Receives {
     /// The end where requests are added. Threads that post take the lock in turn.
     ring: Lock<RingWriter<RecvEntry>>,
-    place: CqPlace,
+    cq_place: CqPlace,
     srq: Option<SharedReceiveQueue>,
     /// Requests taken for messages, and the number of them that are completed.
     taken: Counter,
@@ -50,7 +50,7 @@ impl Receives {
         let (writer, reader) = ring(depth);
         let receives = Self {
             ring: Lock::new(writer),
-            place: CqPlace::new(init.recv_cq, WqeCount::new(init.max_recv_wr, shared), num),
+            cq_place: CqPlace::new(init.recv_cq, WqeCount::new(init.max_recv_wr, shared), num),
             srq: init.srq.cloned(),
             taken: Counter::default(),
             done: Counter::default(),
@@ -79,17 +79,17 @@ impl Receives {
 
     /// The maximum number of requests in the queue.
     pub(crate) fn depth(&self) -> usize {
-        self.place.wqes().max()
+        self.cq_place.wqes().max()
     }
 
     /// Requests that are not completed: those posted here, or taken from the shared queue.
     pub(crate) fn open(&self) -> u64 {
-        self.place.wqes().open()
+        self.cq_place.wqes().open()
     }
 
     /// Requests whose completion has not been polled.
     pub(crate) fn used(&self) -> u64 {
-        self.place.wqes().used()
+        self.cq_place.wqes().used()
     }
 
     /// The number of requests taken for messages of the peer, and how many of these are not completed.
@@ -112,7 +112,7 @@ impl Receives {
     #[inline(always)]
     pub(super) fn add(&self, request: &RecvRequest) -> Result<(), VerbsError> {
         let mut queue = self.lock();
-        if !self.place.wqes().take() {
+        if !self.cq_place.wqes().take() {
             return Err(VerbsError::QueueFull("receive"));
         }
         // The entry is written in place.
@@ -137,7 +137,7 @@ impl Receives {
         let srq = &self.srq.as_ref()?.shared;
         // RFC 5041 section 8.3.2 (DDP-239), RFC 5040 section 8.1.2 (RDMAP-371): each stream has a limit of
         // shared buffers.
-        let wqes = self.place.wqes();
+        let wqes = self.cq_place.wqes();
         if !wqes.is_free() {
             return None;
         }
@@ -153,28 +153,28 @@ impl Receives {
 
     /// Whether the queue pair may hold one more request of its shared queue, if it has one.
     pub(crate) fn may_take_shared(&self) -> bool {
-        self.srq.is_none() || self.place.wqes().is_free()
+        self.srq.is_none() || self.cq_place.wqes().is_free()
     }
 
     /// Completes a request that was taken.
     pub(in crate::queues) fn complete(&self, completion: WorkCompletion) {
         self.done.add(1);
-        self.place.wqes().complete();
-        self.place.push(completion);
+        self.cq_place.wqes().complete();
+        self.cq_place.push(completion);
         self.report();
     }
 
     /// Completes a request of its own queue as flushed that was not taken. The caller has to call
     /// [`report`](Self::report) when it holds no lock.
     pub(in crate::queues) fn flush(&self, wr_id: u64, cause: Option<ConnectionError>) {
-        self.place.wqes().complete();
-        self.place.push(self.flushed(wr_id, cause));
+        self.cq_place.wqes().complete();
+        self.cq_place.push(self.flushed(wr_id, cause));
     }
 
     /// The completion of a request that has succeeded.
     #[inline]
     pub(crate) fn succeeded(&self, wr_id: u64, opcode: WcOpcode, byte_len: u32) -> WorkCompletion {
-        self.place.succeeded(wr_id, opcode, byte_len)
+        self.cq_place.succeeded(wr_id, opcode, byte_len)
     }
 
     /// The completion of a request that fails, with the cause of the connection's end.
@@ -184,7 +184,7 @@ impl Receives {
         status: WcStatus,
         cause: Option<ConnectionError>,
     ) -> WorkCompletion {
-        self.place.failed(wr_id, WcOpcode::Recv, status, cause)
+        self.cq_place.failed(wr_id, WcOpcode::Recv, status, cause)
     }
 
     /// The completion of a request that is flushed.
@@ -195,17 +195,17 @@ impl Receives {
     /// Reports lost completions and events of the completion queue. The caller holds no lock.
     #[inline]
     pub(super) fn report(&self) {
-        self.place.report();
+        self.cq_place.report();
     }
 
     /// Removes its completions from the completion queue. From now on requests make none.
     pub(super) fn discard_completions(&self) {
-        self.place.silence();
+        self.cq_place.silence();
     }
 
     /// Its completion queue.
     pub(crate) fn cq(&self) -> &CqShared {
-        self.place.cq()
+        self.cq_place.cq()
     }
 
     /// Called when the queue pair has entered `Error` and flushed its requests: makes the event for the last

@@ -19,7 +19,7 @@ use arrayvec::ArrayVec;
 
 use crate::queues::cq::{CqPlace, CqShared};
 use crate::queues::lock::{Lock, LockGuard};
-use crate::queues::ring::{RingReader, RingWriter, ring};
+use crate::queues::request_ring::{RingReader, RingWriter, ring};
 use crate::queues::wqe::WqeCount;
 use crate::queues::{
     AsyncEventKind, ConnectionError, MAX_INLINE, Payload, PreparedPayload, QpInit, QpState, SendEntry,
@@ -32,7 +32,7 @@ use super::signals::Signals;
 pub(crate) struct SendQueue {
     /// The end where requests are added. Threads that post take the lock in turn.
     posting: Lock<Posting>,
-    place: CqPlace,
+    cq_place: CqPlace,
     /// The states in which it accepts requests.
     states: u8,
     /// True if every request makes a completion, signaled or not.
@@ -72,7 +72,7 @@ impl SendQueue {
         let (writer, reader) = ring(init.max_send_wr);
         let queue = Self {
             posting: Lock::new(Posting { ring: writer, late: None }),
-            place: CqPlace::new(init.send_cq, WqeCount::new(init.max_send_wr, None), num),
+            cq_place: CqPlace::new(init.send_cq, WqeCount::new(init.max_send_wr, None), num),
             states: QpState::taking_sends(init.early_sends),
             signals_all: init.sq_sig_all,
             drain: AtomicBool::new(false),
@@ -89,17 +89,17 @@ impl SendQueue {
 
     /// Maximum number of open requests.
     pub(crate) fn depth(&self) -> usize {
-        self.place.wqes().max()
+        self.cq_place.wqes().max()
     }
 
     /// Requests that are not completed.
     pub(crate) fn open(&self) -> u64 {
-        self.place.wqes().open()
+        self.cq_place.wqes().open()
     }
 
     /// Requests whose completion has not been polled.
     pub(crate) fn used(&self) -> u64 {
-        self.place.wqes().used()
+        self.cq_place.wqes().used()
     }
 
     // ---- posting ----
@@ -126,7 +126,7 @@ impl SendQueue {
         inline: Option<ArrayVec<u8, MAX_INLINE>>,
     ) -> Result<(), VerbsError> {
         let mut queue = self.lock();
-        if !self.place.wqes().take() {
+        if !self.cq_place.wqes().take() {
             return Err(VerbsError::QueueFull("send"));
         }
         // The entry is written in place.
@@ -161,7 +161,7 @@ impl SendQueue {
         // posts sees the new state afterwards, and flushes.
         let mut queue = self.lock();
         let Some(late) = &mut queue.late else { return Ok(false) };
-        if !self.place.wqes().take() {
+        if !self.cq_place.wqes().take() {
             return Err(VerbsError::QueueFull("send"));
         }
         late.push_back(LateSend { wr_id: request.wr_id, opcode: send_opcode(&request.op) });
@@ -173,7 +173,7 @@ impl SendQueue {
     /// The completion of a request that has succeeded.
     #[inline]
     pub(crate) fn succeeded(&self, wr_id: u64, opcode: WcOpcode, byte_len: u32) -> WorkCompletion {
-        self.place.succeeded(wr_id, opcode, byte_len)
+        self.cq_place.succeeded(wr_id, opcode, byte_len)
     }
 
     /// The completion of a request that fails, with the cause of the connection's end.
@@ -184,7 +184,7 @@ impl SendQueue {
         status: WcStatus,
         cause: Option<ConnectionError>,
     ) -> WorkCompletion {
-        self.place.failed(wr_id, opcode, status, cause)
+        self.cq_place.failed(wr_id, opcode, status, cause)
     }
 
     /// Completes a request. It makes a completion if it is `signaled`: one was requested, or the request
@@ -192,11 +192,11 @@ impl SendQueue {
     /// [`report`](Self::report) when it holds no lock.
     #[inline(always)]
     pub(in crate::queues) fn complete(&self, signals: &Signals, signaled: bool, completion: WorkCompletion) {
-        let wqes = self.place.wqes();
+        let wqes = self.cq_place.wqes();
         wqes.complete();
         debug_assert!(signaled || completion.status == WcStatus::Success, "a failure is always told");
         if signaled || self.signals_all {
-            self.place.push(completion);
+            self.cq_place.push(completion);
         } else {
             wqes.free(1);
         }
@@ -208,11 +208,11 @@ impl SendQueue {
     /// [`complete`](Self::complete).
     #[inline]
     pub(in crate::queues) fn complete_all(&self, signals: &Signals, count: usize, signaled: &[Signaled]) {
-        let wqes = self.place.wqes();
-        wqes.complete_all(count);
+        let wqes = self.cq_place.wqes();
+        wqes.count_completed(count);
         if !signaled.is_empty() {
             let completions = signaled.iter().map(|sent| self.succeeded(sent.wr_id, sent.opcode, 0));
-            self.place.push_all(completions, false);
+            self.cq_place.push_all(completions, false);
         }
         if signaled.len() < count {
             wqes.free(count - signaled.len());
@@ -223,17 +223,17 @@ impl SendQueue {
     /// Reports lost completions and events of the completion queue. The caller holds no lock.
     #[inline]
     pub(in crate::queues) fn report(&self) {
-        self.place.report();
+        self.cq_place.report();
     }
 
     /// Removes its completions from the completion queue. From now on requests make none.
     pub(super) fn discard_completions(&self) {
-        self.place.silence();
+        self.cq_place.silence();
     }
 
     /// Its completion queue.
     pub(crate) fn cq(&self) -> &CqShared {
-        self.place.cq()
+        self.cq_place.cq()
     }
 
     // ---- draining and holding ----

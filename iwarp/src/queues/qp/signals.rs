@@ -1,12 +1,12 @@
-//! Signals between users and the engine of a queue pair besides posts and completions: the user's requests
-//! to the engine, whether any user is left, and the asynchronous events for the user.
+//! Signals between users and the engine of a queue pair besides posts and completions: what the user asks
+//! of the engine, whether any user is left, and the asynchronous events for the user.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
 use crate::queues::{AsyncEventKind, AsyncEvents, ConnectionError, EventSource};
 
-/// A request to the engine that carries the connection, to end it. Of two requests the one with the higher
-/// value counts.
+/// What a user wants from the engine of its queue pair besides its posts: to end the connection, or to look
+/// for a receive request again. Of two asks the one with the higher value counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(crate) enum Ask {
@@ -57,17 +57,17 @@ impl Signals {
         self.handles.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
-    /// Leaves a request to the engine. The caller rings the doorbell.
+    /// Leaves an `Ask` to the engine. The caller rings the doorbell.
     pub(super) fn leave(&self, what: Ask) {
         self.asked.fetch_max(what as u8, Ordering::AcqRel);
     }
 
-    /// The pending request to the engine; it stays pending.
+    /// The pending `Ask`; it stays pending.
     pub(crate) fn asked(&self) -> Ask {
         ask_of(self.asked.load(Ordering::Acquire))
     }
 
-    /// Takes the pending request to the engine.
+    /// Takes the pending `Ask`.
     #[inline]
     pub(crate) fn take_asked(&self) -> Ask {
         if self.asked() == Ask::Nothing {
@@ -111,9 +111,9 @@ mod tests {
 
     const ALL: [Ask; 6] = [Ask::Nothing, Ask::Receive, Ask::Close, Ask::Terminate, Ask::Abandon, Ask::Abort];
 
-    /// Of two requests the stronger one counts, in either order, and the engine gets it once.
+    /// Of two asks the stronger one counts, in either order, and the engine gets it once.
     #[test]
-    fn the_stronger_request_counts() {
+    fn the_stronger_ask_counts() {
         let events = AsyncEvents::new(1).unwrap();
         for first in ALL {
             for second in ALL {
@@ -136,7 +136,7 @@ mod tests {
         assert!(!signals.add_handle() && !signals.add_handle());
     }
 
-    /// The end of sending stays asked for, while the engine takes the request itself.
+    /// The end of sending stays asked for, while the engine takes the `Ask` itself.
     #[test]
     fn a_close_stays_asked_for() {
         let signals = Signals::new(&AsyncEvents::new(1).unwrap(), 1);

@@ -338,9 +338,9 @@ impl IbProfile {
         }
     }
 
-    /// Whether acknowledgements need not be withheld any more: TCP's peer has acknowledged the bytes below
-    /// `offset`. Returns `true` only once.
-    pub(super) fn knows_end(&mut self, offset: u64) -> bool {
+    /// Called when TCP's peer has acknowledged the bytes below `offset`. Returns whether acknowledgements
+    /// need not be withheld any more from now on.
+    pub(super) fn end_withholding(&mut self, offset: u64) -> bool {
         let knows = self.withheld_until.is_some_and(|until| until <= offset);
         if knows {
             self.withheld_until = None;
@@ -348,7 +348,7 @@ impl IbProfile {
         knows
     }
 
-    /// See [`knows_end`](Self::knows_end).
+    /// See [`end_withholding`](Self::end_withholding).
     pub(super) fn withheld_until(&self) -> Option<u64> {
         self.withheld_until
     }
@@ -578,7 +578,7 @@ mod tests {
         let (mut here, mut peer) = (IbProfile::new(), IbProfile::new());
         here.refuse(5, terminate());
         here.end(300);
-        assert!(here.has_messages() && !here.lets_send() && !here.knows_end(u64::MAX - 1));
+        assert!(here.has_messages() && !here.lets_send() && !here.end_withholding(u64::MAX - 1));
         // The refusal was not told before: the requests behind the message are not taken.
         assert_eq!(here.next_message((7, 9)), Some((NotReady(5), 1)));
         here.set_sent(70);
@@ -587,7 +587,7 @@ mod tests {
         here.set_sent(80);
         here.set_sent(90);
         assert_eq!(here.withheld_until(), Some(80));
-        assert_eq!([79, 80, 81].map(|offset| here.knows_end(offset)), [false, true, false]);
+        assert_eq!([79, 80, 81].map(|offset| here.end_withholding(offset)), [false, true, false]);
         assert_eq!(peer.taken(1000), 1000);
         peer.set_written(300);
         assert!(!peer.is_promised(4));

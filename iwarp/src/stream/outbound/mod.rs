@@ -19,8 +19,8 @@ use crate::rdmap::{IMMEDIATE_LEN, Opcode, Terminate, TerminateError};
 
 use super::ib_profile::PAYLOAD_BYTES;
 use super::message::{FetchError, Message, OwnBytes, PayloadSource, Payloads};
-use super::outstanding::StreamState;
 use super::peer_request::{ByKind, PeerRequest};
+use super::state::StreamState;
 use super::{Failure, StreamCounters};
 use super::{request_pool::RequestPool, slot_pool::PoolQueue};
 
@@ -215,6 +215,7 @@ impl Outbound {
         }
         self.local_left = MAX_LOCAL;
         // TCP reports the end of the connection by a separate event.
+        // What is pushed becomes ready to send when the sender is dropped.
         let Ok(mut sender) = tcp.sender(now, conn) else { return Ok(SendOutcome::Idle) };
         let mut used = 0;
         let mut usual = self.is_usual_next(cx.state);
@@ -278,11 +279,13 @@ impl Outbound {
                     true => self.write_usual(cx, room, used, limit),
                     false => FillOutcome::Other,
                 };
+                // Whether the requests behind it are ready, `write_usual` finds out.
                 usual = false;
                 match outcome {
                     FillOutcome::Empty => return Ok(false),
                     FillOutcome::Full => return Ok(true),
                     FillOutcome::Other if !self.prepare(cx)? => return Ok(false),
+                    // The next message is the current one now, or further requests follow.
                     FillOutcome::Other | FillOutcome::Enough => {}
                 }
             }
@@ -367,7 +370,7 @@ impl Outbound {
         if matches!(self.phase, Phase::Terminated | Phase::Ended) {
             return Ok(false);
         }
-        if self.has_profile_message(cx) {
+        if self.start_profile_message(cx) {
             return Ok(true);
         }
         match &self.phase {
@@ -405,7 +408,7 @@ impl Outbound {
 
     /// Makes the next message of queue 4 the current one, if one goes before all others. Returns whether the
     /// current message is of queue 4.
-    fn has_profile_message(&mut self, cx: &mut SendContext<'_>) -> bool {
+    fn start_profile_message(&mut self, cx: &mut SendContext<'_>) -> bool {
         if self.current.is_some() || matches!(self.phase, Phase::Rtr(_)) {
             return matches!(self.current, Some(Current { completes: Completes::Profile, .. }));
         }
@@ -444,8 +447,8 @@ impl Outbound {
         state.go_back(&mut pool.outstanding, msn);
     }
 
-    /// Writes the next FPDU of the current message after the `used` bytes of a segment, with a ULPDU of at
-    /// most `limit` bytes; `false`: it does not fit the rest of the segment.
+    /// Writes the next FPDU of the current message after the `used` bytes of a TCP segment, with a ULPDU of
+    /// at most `limit` bytes; `false`: it does not fit the rest of the TCP segment.
     ///
     /// RFC 5040 sections 3.1 and 6.1 (RDMAP-052, RDMAP-298): all that RDMAP sends is a DDP segment in an
     /// FPDU.
@@ -485,7 +488,7 @@ impl Outbound {
             return Err(self.fetch_failure(cx.pool, error));
         }
         *used = end;
-        // The segment is written: now it counts as cut.
+        // The DDP segment is written: now it counts as cut.
         message.segmenter.cut(&next);
         cx.counters.tx_fpdus += 1;
         cx.state.progress += 1;

@@ -8,7 +8,8 @@ use crate::queues::{
 use crate::rdmap::{AtomicRequest, Opcode, ReadRequest, ReadSink, TerminateError, join_immediate};
 
 use super::super::message::{Message, PayloadSource};
-use super::super::outstanding::{Outstanding, Pending, ReadPart, StreamState, pending_of};
+use super::super::outstanding::{Outstanding, Pending, ReadPart, pending_of};
+use super::super::state::StreamState;
 use super::super::unsent;
 use super::{Completes, Current, External, Failure, Outbound, SendContext};
 

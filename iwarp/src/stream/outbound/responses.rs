@@ -4,8 +4,8 @@ use crate::memory::EpochGuard;
 use crate::rdmap::{AtomicRequest, AtomicResponse, Opcode, TerminateError};
 
 use super::super::message::{Message, PayloadSource};
-use super::super::outstanding::StreamState;
 use super::super::peer_request::{PeerOp, PeerRequest};
+use super::super::state::StreamState;
 use super::{Completes, Current, Failure, Outbound, SendContext};
 
 impl Outbound {

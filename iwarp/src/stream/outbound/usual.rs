@@ -17,7 +17,8 @@ use crate::rdmap::Opcode;
 
 use super::super::ib_profile::IbProfile;
 use super::super::message::Addressing;
-use super::super::outstanding::{Pending, StreamState, TOGETHER, acknowledged_of};
+use super::super::outstanding::{Pending, TOGETHER, acknowledged_of};
+use super::super::state::StreamState;
 use super::{Outbound, Phase, SendContext};
 
 /// Why no further request was written.
@@ -127,7 +128,7 @@ impl Outbound {
                     let bytes = u64::from(request.length);
                     sg_list
                         .first()
-                        .and_then(|sge| cx.guard.found_source(found, sge.addr, bytes, by.pd))
+                        .and_then(|sge| cx.guard.source_again(found, sge.addr, bytes, by.pd))
                         .is_some_and(|source| cx.framer.frame_source(plan, out, &head, &source, 0).is_ok())
                 }
                 (PreparedPayload::Inline, Payload::Inline(bytes)) => {

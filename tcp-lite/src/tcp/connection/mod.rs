@@ -18,17 +18,17 @@
 //! The stack has IP, checksums, the table of connections, and listeners.
 
 mod challenge;
-mod check;
 mod close;
 mod input;
+mod invariants;
 mod open;
 mod output;
 mod predicted;
 mod time_wait;
 mod timer;
 
-pub(crate) use check::Holdings;
 pub(crate) use input::Verdict;
+pub(crate) use invariants::Holdings;
 pub(crate) use open::syn_ack;
 pub(crate) use output::{Transmission, UsualHeader, UsualSegment};
 pub(crate) use predicted::PredictedSegment;

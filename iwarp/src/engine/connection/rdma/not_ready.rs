@@ -13,7 +13,7 @@ use tcp_lite::Duration;
 use super::super::super::state::EngineState;
 use super::super::base::Base;
 use super::super::duration;
-use super::{Next, Rdma, RdmaState};
+use super::{Next, Rdma, RdmaStage};
 use crate::stream::ib_profile::News;
 use crate::verbs::{ConnectionError, QpState, RNR_RETRY_FOR_EVER};
 
@@ -31,14 +31,14 @@ impl Rdma {
         }
         if news.refused {
             self.stream.await_recv();
-            if matches!(self.state, RdmaState::Open)
+            if matches!(self.stage, RdmaStage::Open)
                 && base.timers.deadline().is_none()
                 && let Some(limit) = self.rnr.limit(state.now)
             {
                 base.timers.set_deadline(limit);
             }
         }
-        base.activate(state);
+        base.schedule_tx(state);
     }
 
     /// Called when a receive request was posted: the waiting message of the peer gets it.
@@ -50,10 +50,10 @@ impl Rdma {
             // Another queue pair has taken the receive request.
             return self.stream.await_recv();
         }
-        if matches!(self.state, RdmaState::Open) {
+        if matches!(self.stage, RdmaStage::Open) {
             base.timers.clear_deadline();
         }
-        base.activate(state);
+        base.schedule_tx(state);
     }
 
     /// Called when a message of the peer has waited for too long: the peer gets the Terminate that it would
@@ -71,7 +71,7 @@ impl Rdma {
         // deadlines.
         if self.rnr.take_peer_due(state.now)
             && self.stream.awaits_peer()
-            && matches!(self.state, RdmaState::Open)
+            && matches!(self.stage, RdmaStage::Open)
         {
             base.report.add(ConnectionError::ReceiverNotReady);
             base.name_cause();

@@ -11,7 +11,7 @@ use super::super::super::trace;
 use super::super::base::Base;
 use super::super::closing::{Closing, Ends};
 use super::super::duration;
-use super::{Next, Rdma, RdmaState};
+use super::{Next, Rdma, RdmaStage};
 
 impl Rdma {
     /// The user wants a graceful close.
@@ -35,24 +35,24 @@ impl Rdma {
                 // The close has its own deadlines.
                 base.timers.clear_deadline();
             }
-            self.state = RdmaState::Draining { progress: 0 };
+            self.stage = RdmaStage::Draining { progress: 0 };
         }
         // A queue pair that outlives its peer takes sends until the end, and after it.
         if !self.stream.qp().outlives_peer() {
             self.stream.begin_close();
         }
-        base.activate(state);
+        base.schedule_tx(state);
     }
 
     /// Called when nothing can be sent now. In a graceful close: sends FIN if everything is sent. Otherwise
     /// the next request waits, because of a fence or ORD, or only answers to Reads are missing: sets a
     /// deadline, since the peer may never send them.
     pub(super) fn close_or_await(&mut self, base: &mut Base, state: &mut EngineState) -> Next {
-        let Self { stream, state: RdmaState::Draining { progress }, .. } = self else { return Next::Same };
+        let Self { stream, stage: RdmaStage::Draining { progress }, .. } = self else { return Next::Same };
         if stream.owes_limit() {
             // The requests of the peer that were taken succeed, although no later message tells a limit.
             stream.tell_limit();
-            base.activate(state);
+            base.schedule_tx(state);
             return Next::Same;
         }
         if stream.is_drained() {
@@ -78,7 +78,7 @@ impl Rdma {
     /// Called when the deadline for an answer to a Read, or for space, has passed: aborts if there was no
     /// progress.
     pub(super) fn await_answers(&mut self, base: &mut Base, state: &mut EngineState) -> Next {
-        let Self { stream, state: RdmaState::Draining { progress }, .. } = &*self else { return Next::Same };
+        let Self { stream, stage: RdmaStage::Draining { progress }, .. } = &*self else { return Next::Same };
         if !stream.awaits_answers() && !stream.may_await_peer() {
             return Next::Same;
         }
@@ -100,7 +100,7 @@ impl Rdma {
         base.report.add(ConnectionError::Stream(failure.stream_error()));
         // RFC 5041 section 3 (DDP-038): the stream is marked as failed. RFC 5040 section 7.1 (RDMAP-331):
         // only its first error is reported to the peer.
-        if matches!(std::mem::replace(&mut self.state, RdmaState::Terminating), RdmaState::Terminating) {
+        if matches!(std::mem::replace(&mut self.stage, RdmaStage::Terminating), RdmaStage::Terminating) {
             return Next::Same;
         }
         if failure.is_peers() {
@@ -121,7 +121,7 @@ impl Rdma {
             // TCP is closed.
             Ending::Terminating => {
                 base.timers.set_deadline(state.now + duration(state.config.close_timeout));
-                base.activate(state);
+                base.schedule_tx(state);
                 Next::Same
             }
             Ending::Terminated => {

@@ -184,6 +184,8 @@ impl SegmentBuf<'_, '_> {
     /// Queues the segment after all others. Its bytes and boundaries never change, with two exceptions: the
     /// segment is cut if EMSS drops before it is sent, and the persist timer may cut it. An empty segment is
     /// dropped.
+    ///
+    /// The connection becomes ready to send when the [`Sender`] is dropped.
     #[inline]
     pub fn push(mut self) {
         if self.is_empty() {

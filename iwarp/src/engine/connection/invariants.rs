@@ -31,7 +31,7 @@ mod tests {
 
     use super::*;
     use crate::engine::connection::Phase;
-    use crate::engine::connection::rdma::RdmaState;
+    use crate::engine::connection::rdma::RdmaStage;
     use crate::engine::connection::report::User;
     use crate::engine::two_engines::Stage::{
         AwaitRequest, AwaitRtr, Deciding, Ended, Established, Opening, Streaming,
@@ -90,7 +90,7 @@ mod tests {
 
     fn fail(connection: &mut Connection) {
         if let Phase::Rdma(rdma) = &mut connection.phase {
-            rdma.state = RdmaState::Terminating;
+            rdma.stage = RdmaStage::Terminating;
         }
     }
 

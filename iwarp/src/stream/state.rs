@@ -1,0 +1,99 @@
+//! The state of a stream that sending and receiving share.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::ddp::UntaggedQueue;
+use crate::memory::{Accessor, PdId};
+use crate::queues::{QpConsumer, QpShared, SendEntry, WorkCompletion};
+use crate::rdmap::Extensions;
+
+use super::ib_profile::Rules;
+use super::outstanding::Pending;
+use super::slot_pool::PoolQueue;
+
+/// The state that sending and receiving share: the queue pair, and its requests that wait for responses. How
+/// these requests start and complete is in `outstanding.rs`.
+pub(super) struct StreamState {
+    pub(super) qp: Arc<QpShared>,
+    /// The requests of the queue pair.
+    pub(super) consumer: QpConsumer,
+    pub(super) by: Accessor,
+    /// The domain of the buffers that receive requests name.
+    pub(super) recv_pd: PdId,
+    pub(super) extensions: Extensions,
+    /// What the two ends have agreed on.
+    pub(super) rules: Rules,
+    /// Our Reads and atomics that wait for their responses, in the order of their requests.
+    pub(super) outstanding: PoolQueue,
+    /// Queue 3: one buffer for each of our outstanding atomics (RFC 7306 section 5.2.2).
+    pub(super) atomic_responses: UntaggedQueue,
+    /// Requests that are started and not yet completed, in post order. A Send or Write is added only when its
+    /// last segment is written. The entry of each pending request is still in the send queue.
+    pub(super) pending: VecDeque<Pending>,
+    /// How many requests at the end of `pending` still have to be sent: a Read that has elements left, or
+    /// requests that the peer has dropped.
+    pub(super) unsent: usize,
+    /// The stream offset below which TCP's peer has acknowledged all bytes. It may have acknowledged more.
+    pub(super) acknowledged: u64,
+    /// Maximum number of our outstanding Reads and atomics.
+    pub(super) ord: u32,
+    /// If the next request is a Read: the element that its next Read Request is for; 0: the Read has not
+    /// begun.
+    pub(super) next_element: u8,
+    /// Counts FPDUs sent, and delivered segments of responses to our Reads and atomics.
+    pub(super) progress: u64,
+}
+
+impl StreamState {
+    /// Allocates for as many pending requests as the send queue holds.
+    pub(super) fn new(qp: Arc<QpShared>, by: Accessor, ord: u16, rules: Rules) -> Self {
+        Self {
+            extensions: qp.config.extensions,
+            rules,
+            recv_pd: qp.receives.shared_pd().unwrap_or(by.pd),
+            by,
+            outstanding: PoolQueue::default(),
+            atomic_responses: UntaggedQueue::new(),
+            pending: VecDeque::with_capacity(qp.sends.depth().max(1)),
+            consumer: qp.consumer.take(),
+            qp,
+            unsent: 0,
+            acknowledged: 0,
+            ord: ord.into(),
+            next_element: 0,
+            progress: 0,
+        }
+    }
+
+    /// The request that is sent next: one that has to be sent again, or the oldest one that is not started.
+    #[inline]
+    pub(super) fn next_request(&self) -> Option<&SendEntry> {
+        match self.unsent {
+            0 => self.consumer.next_send(),
+            back => self.consumer.started_send(back),
+        }
+    }
+
+    /// Whether requests wait to be sent.
+    #[inline]
+    pub(super) fn has_requests(&self) -> bool {
+        self.unsent | self.consumer.count_sends() != 0
+    }
+
+    /// Takes the next receive request; `false` if there is none.
+    #[inline]
+    pub(super) fn take_recv(&mut self) -> bool {
+        self.consumer.take_recv(&self.qp.receives, &self.qp.signals)
+    }
+
+    /// Completes the oldest receive request that is taken, after the requests of ours that were acknowledged
+    /// with its message: on InfiniBand, the acknowledgement of a Send arrives before any answer to it.
+    #[inline]
+    pub(super) fn complete_recv(&mut self, completion: WorkCompletion) {
+        if self.rules.complete_by_acknowledgement() && !self.pending.is_empty() {
+            self.complete_acknowledged();
+        }
+        self.consumer.complete_recv(&self.qp.receives, completion);
+    }
+}
