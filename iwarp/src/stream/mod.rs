@@ -230,10 +230,9 @@ impl Stream {
     }
 
     /// Makes the next [`transmit`](Self::transmit) tell the peer the limit, unless a Send has told it.
-    pub(crate) fn tell_limit(&mut self) {
-        if let Some(ib) = self.state.rules.profile_mut() {
-            ib.tell_limit();
-        }
+    /// Returns whether that was not asked for before.
+    pub(crate) fn tell_limit(&mut self) -> bool {
+        self.state.rules.profile_mut().is_some_and(|ib| ib.tell_limit())
     }
 
     /// Whether acknowledgements need not be withheld any more, since the peer has acknowledged the bytes

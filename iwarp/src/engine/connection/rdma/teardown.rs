@@ -49,9 +49,8 @@ impl Rdma {
     /// deadline, since the peer may never send them.
     pub(super) fn close_or_await(&mut self, base: &mut Base, state: &mut EngineState) -> Next {
         let Self { stream, state: RdmaState::Draining { progress }, .. } = self else { return Next::Same };
-        if stream.owes_limit() {
-            // The requests of the peer that were taken succeed, although no later message tells a limit.
-            stream.tell_limit();
+        // The requests of the peer that were taken succeed, although no later message tells a limit.
+        if stream.tell_limit() {
             base.activate(state);
             return Next::Same;
         }
