@@ -401,6 +401,8 @@ fn a_close_that_cannot_tell_a_limit_ends() {
     assert_eq!(served.completions().last(), Some(&(64, WcStatus::Success)));
     served.id.disconnect();
     let start_us = served.pair.now_us;
+    let polls = served.pair.rest(10_000);
+    assert!(polls < 100, "the engine does not rest: {polls} polls");
     let event = served.event();
     assert!(
         matches!(event.kind, CmEventKind::Disconnected { error: Some(ConnectionError::CloseTimeout), .. }),
