@@ -442,6 +442,9 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
                         );
                     }
                     (_, sys::IBV_QPS_SQD) => {
+                        // A hardware device starts a request when its doorbell rings. rsockets post their
+                        // last message, enter SQD, and destroy the queue pair.
+                        this.process.engine.poll();
                         let asks = mask as c_uint & sys::IBV_QP_EN_SQD_ASYNC_NOTIFY != 0;
                         this.current().hold_sends(asks && attr.en_sqd_async_notify != 0);
                     }
