@@ -36,6 +36,7 @@ mod carrier;
 mod config;
 mod connection;
 mod listening;
+mod orphans;
 mod polled_time;
 mod poller;
 mod rate;

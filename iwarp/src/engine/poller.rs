@@ -19,6 +19,7 @@ use super::EngineConfig;
 use super::acks::Acks;
 use super::carrier::Carrier;
 use super::connection::{self, Connection, Retry};
+use super::orphans::Orphans;
 use super::polled_time::PolledTime;
 use super::siblings::Siblings;
 use super::state::EngineState;
@@ -35,6 +36,9 @@ mod status;
 /// more of the memory latency; with a smaller one, the lines stay in the cache until they are used.
 const PREFETCH_DISTANCE: usize = 2;
 
+/// Stands for [`Orphans`] among the slots of connections.
+const ORPHANS: u32 = u32::MAX;
+
 /// The engine without its thread and its clock: the state that a poll works on.
 pub(super) struct Poller {
     state: EngineState,
@@ -44,7 +48,8 @@ pub(super) struct Poller {
     carrier: Carrier,
     connections: Vec<Option<Box<Connection>>>,
     connection_count: usize,
-    /// The next deadlines of connections, with their slots: at most one entry for each connection.
+    /// The next deadlines of connections, with their slots: at most one entry for each connection. Those of
+    /// queue pairs without a peer have the slot [`ORPHANS`].
     deadlines: BTreeSet<(Instant, u32)>,
     /// Second attempts to begin once all events of TCP are handled.
     retries: Vec<Retry>,
@@ -86,6 +91,7 @@ impl Poller {
             stream_counters: StreamCounters::default(),
             tx_scheduler: TxScheduler::new(config.stack.limits.connections),
             acks: Acks::new(config.stack.limits.connections),
+            orphans: Orphans::default(),
             config,
             async_events: EventSource::new(&async_events, handle.index() as u32),
             handle,
@@ -271,6 +277,7 @@ impl Poller {
                 connection.shut_down(state);
             });
         }
+        self.state.orphans.end_all();
         for retry in std::mem::take(&mut self.retries) {
             retry.id.not_connected(&retry.qp, ConnectionError::Tcp(CloseReason::Aborted));
         }
@@ -432,6 +439,10 @@ impl Poller {
         {
             self.deadlines.pop_first();
             busy = true;
+            if slot == ORPHANS {
+                self.state.orphans.end_due(self.state.now);
+                continue;
+            }
             self.step(guard, |poller| {
                 poller.with(slot as usize, |connection, state| {
                     connection.scheduled = Deadline::NONE;
@@ -496,6 +507,7 @@ impl Poller {
             }
         }
         if connection.closed {
+            self.deadlines.extend(self.state.orphans.take_added().map(|at| (at, ORPHANS)));
             let retry = self.connections[slot].take().and_then(|connection| connection.take_retry());
             self.connection_count -= 1;
             self.state.handle.set_connections(self.connection_count);

@@ -13,6 +13,7 @@ use crate::verbs::{AsyncEventKind, CmShared, EngineCounters, EngineHandle};
 use super::EngineConfig;
 use super::acks::Acks;
 use super::listening::EngineListener;
+use super::orphans::Orphans;
 use super::tx_scheduler::TxScheduler;
 
 /// The state of the engine that its connections use.
@@ -30,6 +31,7 @@ pub(super) struct EngineState {
     pub(super) async_events: EventSource,
     pub(super) tx_scheduler: TxScheduler,
     pub(super) acks: Acks,
+    pub(super) orphans: Orphans,
     pub(super) listeners: Vec<EngineListener>,
     /// The stack's count of listener changes (half-open connections, unanswered SYNs) that the listeners'
     /// statistics include.

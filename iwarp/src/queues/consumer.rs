@@ -78,6 +78,12 @@ impl QpConsumer {
         self.sq.release(count);
     }
 
+    /// Returns the send requests that are started and not released to the queue, as if they had not been
+    /// started.
+    pub(crate) fn return_sends(&mut self) {
+        self.sq.return_kept();
+    }
+
     /// Removes the oldest send request, which completes at once. No other request may be started.
     #[inline]
     pub(crate) fn remove_send(&mut self) {
@@ -380,7 +386,7 @@ mod tests {
                 random =
                     random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 let count = (random >> 60) as usize % 4;
-                match (random >> 40) % 5 {
+                match (random >> 40) % 6 {
                     0 => {
                         let fits = kept.len() + model.len() < capacity;
                         assert_eq!(writer.push_with(|entry| *entry += step), fits);
@@ -399,6 +405,10 @@ mod tests {
                     1 | 3 => {
                         reader.release(count);
                         kept.drain(..count.min(kept.len()));
+                    }
+                    4 => {
+                        reader.return_kept();
+                        kept.drain(..).rev().for_each(|entry| model.push_front(entry));
                     }
                     _ => {
                         let oldest = reader.oldest(count);

@@ -32,7 +32,8 @@ pub enum QpState {
     /// The connection is over. Every request is flushed.
     Error,
     /// The peer has ended the connection, and the queue pair outlives its end: receives stay. The first send
-    /// completes with [`RetryExceeded`](super::WcStatus::RetryExceeded), and `Error` follows.
+    /// completes with [`RetryExceeded`](super::WcStatus::RetryExceeded), at once or after the
+    /// [time of its retries](crate::verbs::QueuePair::set_retry_time), and `Error` follows.
     Orphaned,
 }
 

@@ -185,6 +185,15 @@ impl<T> RingReader<T> {
         head.store(head.load(Ordering::Relaxed).wrapping_add(count), Ordering::Release);
     }
 
+    /// Makes the kept entries the oldest ones that are not started.
+    pub(super) fn return_kept(&mut self) {
+        let count = self.count_kept();
+        let (at, entries) = (self.at as usize, self.ring.entries.len());
+        self.at = (if at >= count { at - count } else { at + entries - count }) as u32;
+        self.passed = self.passed.wrapping_sub(count);
+        self.known.set(0);
+    }
+
     /// Removes the `count` oldest entries, or all known ones if they are fewer. No entry may be kept.
     #[inline]
     pub(super) fn remove(&mut self, count: usize) {

@@ -233,10 +233,9 @@ impl Stream {
     }
 
     /// Makes the next [`give_to_tcp`](Self::give_to_tcp) tell the peer the limit, unless a Send has told it.
-    pub(crate) fn tell_limit(&mut self) {
-        if let Some(ib) = self.state.rules.profile_mut() {
-            ib.tell_limit();
-        }
+    /// Returns whether that was not asked for before.
+    pub(crate) fn tell_limit(&mut self) -> bool {
+        self.state.rules.profile_mut().is_some_and(|ib| ib.tell_limit())
     }
 
     /// Called when the peer has acknowledged the bytes below `offset`. Returns whether acknowledgements need
@@ -455,16 +454,41 @@ impl Stream {
         qp.sends.report_if_drained(&qp.signals);
     }
 
+    /// Whether the requests that the peer has not taken may stay in the send queue after the end
+    /// ([`end_unfinished`](Self::end_unfinished)). A message of the peer that has begun ends the queue pair.
+    pub(crate) fn may_retry(&self) -> bool {
+        !self.state.qp.attributes.retry_time().is_zero() && self.state.consumer.taken_recvs() == 0
+    }
+
+    /// As [`end`](Self::end), but requests that the peer has not taken are in the send queue again, where
+    /// nobody sends them.
+    pub(crate) fn end_unfinished(mut self, pool: &mut RequestPool) {
+        let Self { state, outbound, inbound, .. } = &mut self;
+        state.complete_acknowledged();
+        state.give_up_responses(&mut pool.outstanding);
+        outbound.abandon(pool, state);
+        state.qp.attributes.set_retries(true);
+        state.consumer.return_sends();
+        inbound.abandon();
+        state.qp.receives.stop_waiting();
+        self.leave(pool);
+    }
+
     /// Completes the requests that the stream has taken, releases its slots in `pool`, and returns the other
     /// requests to the queue pair. The oldest request in error gets `first`. Returns whether there were any
     /// in error.
     pub(crate) fn end(mut self, pool: &mut RequestPool, first: WcStatus) -> bool {
         let failed = self.complete_started(pool, first, None);
+        self.leave(pool);
+        failed
+    }
+
+    /// Releases the slots in `pool`, and returns the requests to the queue pair.
+    fn leave(self, pool: &mut RequestPool) {
         let (inbound, outstanding) = self.reserved();
         pool.peer_requests.release(inbound);
         pool.outstanding.release(outstanding);
         let StreamState { qp, consumer, .. } = self.state;
         qp.consumer.put_back(consumer);
-        failed
     }
 }

@@ -1,6 +1,7 @@
 //! Queue pairs.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use dp::profile::{self, Layer};
 
@@ -316,6 +317,16 @@ impl QueuePair {
         }
         self.shared.attributes.set_rnr_retry(retry);
         Ok(())
+    }
+
+    /// Sets how long a request is retried that finds no peer, with
+    /// [`ConnParam::outlives_peer`](super::ConnParam::outlives_peer), as InfiniBand does it (`timeout` and
+    /// `retry_cnt` of `ibv_qp_attr`). The time begins when the peer ends the connection. Within it, sends
+    /// that the peer has not taken and those that are posted wait, as they do on InfiniBand, and the first
+    /// one fails at its end: a program whose peer ends first sees its earlier completions before that.
+    /// Initially zero: the first send fails at once. At most 71 minutes.
+    pub fn set_retry_time(&self, time: Duration) {
+        self.shared.attributes.set_retry_time(time);
     }
 
     /// Accepts late sends, as the verbs of RDMA devices do: sends that are posted in `Closing`, or in any

@@ -5,6 +5,8 @@
 //! connects to itself needs a second engine queue pair. The second one does the sends, and its messages
 //! arrive at the first.
 
+use std::time::Duration;
+
 use iwarp::memory::Access;
 use iwarp::verbs::{QpAttr, QpState, QueuePair, RNR_RETRY_FOR_EVER, SendBatch, SendOp, SendRequest};
 
@@ -45,6 +47,11 @@ impl EngineQps {
     /// Sets how often a message is retried if the peer has no receive posted.
     pub(crate) fn set_rnr_retry(&self, retry: u8) -> Outcome<()> {
         self.all().try_for_each(|qp| Ok(qp.set_rnr_retry(retry.min(RNR_RETRY_FOR_EVER))?))
+    }
+
+    /// Sets how long a request is retried after the peer has ended the connection.
+    pub(crate) fn set_retry_time(&self, time: Duration) {
+        self.all().for_each(|qp| qp.set_retry_time(time));
     }
 
     /// Holds back further sends. If `asks`, an event reports when no send is in progress.

@@ -26,6 +26,7 @@ use crate::process::Process;
 use crate::process::async_events::{Element, ObjectKind};
 use crate::process::drain::drain;
 use crate::process::limits;
+use crate::process::retry_timeouts::after_the_end;
 
 /// How long a queue pair's destruction waits for a peer that makes no progress: the peer's program may be
 /// waiting for a processor.
@@ -431,6 +432,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
                 this.set_state(&mut attributes, state);
                 match (from, state) {
                     (sys::IBV_QPS_RTR, sys::IBV_QPS_RTS) => {
+                        this.current().set_retry_time(after_the_end(&attributes.attr));
                         let Process { retry_timeouts, engine, .. } = this.process;
                         retry_timeouts.insert(
                             engine,
@@ -440,6 +442,9 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
                         );
                     }
                     (_, sys::IBV_QPS_SQD) => {
+                        // A hardware device starts a request when its doorbell rings. rsockets post their
+                        // last message, enter SQD, and destroy the queue pair.
+                        this.process.engine.poll();
                         let asks = mask as c_uint & sys::IBV_QP_EN_SQD_ASYNC_NOTIFY != 0;
                         this.current().hold_sends(asks && attr.en_sqd_async_notify != 0);
                     }

@@ -22,6 +22,9 @@ const INTERVAL: Duration = Duration::from_millis(20);
 /// wait for a processor.
 const LEAST: Duration = Duration::from_secs(2);
 
+/// The maximum time for a peer that has ended the connection: it does not come back.
+const MOST: Duration = Duration::from_secs(2);
+
 /// The queue pairs that have no connection yet.
 #[derive(Default)]
 pub(crate) struct RetryTimeouts {
@@ -48,8 +51,19 @@ struct Unreached {
 
 /// How long a request waits for a peer that does not answer; `None`: for ever.
 fn limit_of(attr: &sys::ibv_qp_attr) -> Option<Duration> {
+    tries_of(attr).map(|time| time.max(LEAST))
+}
+
+/// How long all tries of a request take on InfiniBand; `None`: for ever.
+fn tries_of(attr: &sys::ibv_qp_attr) -> Option<Duration> {
     let once = Duration::from_nanos(4096 << attr.timeout.min(31));
-    (attr.timeout != 0).then(|| (once * (u32::from(attr.retry_cnt) + 1)).max(LEAST))
+    (attr.timeout != 0).then(|| once * (u32::from(attr.retry_cnt) + 1))
+}
+
+/// How long a request is retried after the peer has ended the connection. Programs that end first may leave
+/// requests of their peers without an answer, and those peers ignore what fails after their last completion.
+pub(crate) fn after_the_end(attr: &sys::ibv_qp_attr) -> Duration {
+    tries_of(attr).map_or(MOST, |time| time.min(MOST))
 }
 
 impl RetryTimeouts {
@@ -258,5 +272,13 @@ mod tests {
         assert_eq!(of(14, 7), Some(LEAST), "perftest's");
         assert_eq!(of(1, 0), Some(LEAST));
         assert_eq!(of(255, 7), of(31, 7));
+        let after = |timeout, retry_cnt| {
+            after_the_end(&sys::ibv_qp_attr { timeout, retry_cnt, ..Default::default() })
+        };
+        assert_eq!(after(14, 7), Duration::from_nanos(8 * (4096 << 14)));
+        assert_eq!(
+            [(0, 7), (31, 7), (18, 5)].map(|(timeout, retry_cnt)| after(timeout, retry_cnt)),
+            [MOST; 3]
+        );
     }
 }

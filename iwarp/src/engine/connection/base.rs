@@ -193,8 +193,15 @@ impl Base {
         }
         match &self.qp {
             Some(qp) if is_orphan && qp.state.get() == QpState::Orphaned => {}
-            Some(qp) if is_orphan && qp.state.get() != QpState::Error => qp.orphan(),
-            Some(qp) => qp.enter_error(),
+            Some(qp) if is_orphan && qp.state.get() != QpState::Error => {
+                let retries = qp.attributes.was_connected();
+                let retry_time = if retries { qp.attributes.retry_time() } else { Duration::ZERO };
+                qp.orphan(retry_time);
+                if !retry_time.is_zero() {
+                    state.orphans.insert(state.now + duration(retry_time), qp);
+                }
+            }
+            Some(qp) => qp.end_with_peer(),
             None => {}
         }
         let kind = self.report.last_event();

@@ -16,6 +16,9 @@ pub(super) struct Closing {
     acknowledged: u64,
     /// TCP withholds acknowledgements until the peer has acknowledged the bytes below this stream offset.
     withheld_until: Option<u64>,
+    /// True if the peer has sent more after our graceful close: the connection is reset once the peer has
+    /// acknowledged all our bytes.
+    refuses: bool,
 }
 
 /// A phase that a connection leaves for its end.
@@ -67,9 +70,11 @@ impl Closing {
         match event {
             Event::Received { received, .. } => {
                 base.discard(state, received.offset, &received.buf, received.frontier);
-                self.refuse(base, state);
+                self.refuse(base, state, received.offset);
             }
             Event::Acknowledged => self.on_acknowledged(base, state),
+            // TCP acknowledges all that came before the peer's FIN.
+            Event::PeerClosed if self.refuses => state.tcp.abort(state.now, base.conn),
             Event::Send if base.pre_fpdu.is_pending() => {
                 if base.send_pre_fpdu(state, None) == Sent::All {
                     state.tcp.close(state.now, base.conn);
@@ -84,14 +89,24 @@ impl Closing {
         Phase::Closing(self)
     }
 
-    /// Called when the peer has sent more after our graceful close, and the bytes are dropped. With
-    /// InfiniBand's semantics its requests succeed when TCP acknowledges them, so the connection is reset
-    /// instead (RFC 9293 section 3.6.1, for data after a CLOSE). All our bytes before our FIN have been
-    /// acknowledged.
-    fn refuse(&self, base: &Base, state: &mut EngineState) {
+    /// Called when the peer has sent more after our graceful close, from the stream offset `offset` on, and
+    /// the bytes are dropped. With InfiniBand's semantics its requests succeed when TCP acknowledges them, so
+    /// the connection is reset instead (RFC 9293 section 3.6.1, for data after a CLOSE). The reset comes
+    /// after our last bytes, which may tell that earlier requests are taken: a frame with them may be lost.
+    fn refuse(&mut self, base: &Base, state: &mut EngineState, offset: u64) {
         if base.qp.as_ref().is_some_and(|qp| qp.attributes.completes_by_acknowledgement())
             && base.report.error().is_none()
+            && !std::mem::replace(&mut self.refuses, true)
         {
+            state.tcp.withhold(base.conn, Some(offset));
+            self.reset_if_heard(base, state);
+        }
+    }
+
+    /// Resets the connection if the peer has all our bytes, and has sent more after our graceful close.
+    fn reset_if_heard(&self, base: &Base, state: &mut EngineState) {
+        let has_heard = state.tcp.info(base.conn).is_none_or(|info| info.unacknowledged == 0);
+        if self.refuses && has_heard {
             state.tcp.abort(state.now, base.conn);
         }
     }
@@ -104,5 +119,6 @@ impl Closing {
             self.withheld_until = None;
             state.tcp.withhold(base.conn, None);
         }
+        self.reset_if_heard(base, state);
     }
 }

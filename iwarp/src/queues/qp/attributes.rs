@@ -2,6 +2,7 @@
 //! the ends of its connection agree.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use std::time::Duration;
 
 use crate::memory::Access;
 use crate::queues::usage::{Permit, Quota};
@@ -30,6 +31,10 @@ pub(crate) struct Attributes {
     outlives_peer: AtomicBool,
     /// Maximum retries of a message that finds no receive request, or [`UNSET`].
     rnr_retry: AtomicU8,
+    /// How long a request is retried that finds no peer, in microseconds.
+    retry_us: AtomicU32,
+    /// True while such requests are retried: they stay in the send queue.
+    retries: AtomicBool,
 }
 
 impl Attributes {
@@ -42,6 +47,8 @@ impl Attributes {
             ib_semantics: AtomicU8::new(0),
             outlives_peer: AtomicBool::new(false),
             rnr_retry: AtomicU8::new(UNSET),
+            retry_us: AtomicU32::new(0),
+            retries: AtomicBool::new(false),
         }
     }
 
@@ -111,6 +118,26 @@ impl Attributes {
     /// Called when the user has ended the connection: the queue pair does not stay.
     pub(crate) fn end_by_user(&self) {
         self.outlives_peer.store(false, Ordering::Release);
+    }
+
+    /// Sets how long a request is retried that finds no peer.
+    pub(crate) fn set_retry_time(&self, time: Duration) {
+        self.retry_us.store(u32::try_from(time.as_micros()).unwrap_or(u32::MAX), Ordering::Relaxed);
+    }
+
+    /// How long a request is retried that finds no peer; zero, initially: it fails at once.
+    pub(crate) fn retry_time(&self) -> Duration {
+        Duration::from_micros(self.retry_us.load(Ordering::Relaxed).into())
+    }
+
+    /// Begins or ends the time in which requests are retried that find no peer.
+    pub(crate) fn set_retries(&self, retries: bool) {
+        self.retries.store(retries, Ordering::Release);
+    }
+
+    /// True while requests are retried that find no peer.
+    pub(crate) fn retries(&self) -> bool {
+        self.retries.load(Ordering::Acquire)
     }
 
     /// Limits the rights of the peer's messages to these.
@@ -196,5 +223,10 @@ mod tests {
         assert_eq!((attributes.remote_access(), attributes.rnr_retry()), (Access::REMOTE_READ, Some(0)));
         attributes.set_rnr_retry(7);
         assert_eq!(attributes.rnr_retry(), Some(7));
+        assert_eq!((attributes.retry_time(), attributes.retries()), (Duration::ZERO, false));
+        for (time, kept) in [(7, 7), (u64::MAX, u32::MAX.into())] {
+            attributes.set_retry_time(Duration::from_micros(time));
+            assert_eq!(attributes.retry_time(), Duration::from_micros(kept));
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! Queue pairs without a peer: the peer is gone, was not reached, or was given up by the user.
 
 use std::sync::atomic::{Ordering, fence};
+use std::time::Duration;
 
 use super::{Ask, QpShared};
 use crate::queues::{QpState, WcStatus};
@@ -13,7 +14,7 @@ impl QpShared {
 
     /// No connection was made, and none will be: enters `Orphaned` or `Error`.
     pub(crate) fn unreached(&self) {
-        if self.outlives_peer() { self.orphan() } else { self.enter_error() }
+        if self.outlives_peer() { self.orphan(Duration::ZERO) } else { self.enter_error() }
     }
 
     /// The user gives up the peer while there is no connection. Returns whether there was none.
@@ -29,9 +30,11 @@ impl QpShared {
         true
     }
 
-    /// The peer has ended the connection, and none of our requests was open: enters `Orphaned`. Requests
-    /// that were posted meanwhile, and a pending `Ask`, are handled now.
-    pub(crate) fn orphan(&self) {
+    /// The peer has ended the connection: enters `Orphaned`. Requests that were posted meanwhile, and a
+    /// pending `Ask`, are handled now. With a `retry_time`, send requests stay in their queue until
+    /// [`end_retries`](Self::end_retries), which the caller has to call after this time.
+    pub(crate) fn orphan(&self, retry_time: Duration) {
+        self.attributes.set_retries(!retry_time.is_zero());
         self.state.set(QpState::Orphaned);
         self.return_read_slots();
         // Pairs with the fence in `is_orphaned`: either this thread sees a request, or the one that leaves it
@@ -43,10 +46,29 @@ impl QpShared {
         }
     }
 
-    /// The peer is gone: the oldest send fails, all other requests are flushed. Without a send request this
-    /// does nothing.
+    /// The time in which requests are retried is over: the oldest send fails.
+    pub(crate) fn end_retries(&self) {
+        // A thread that has posted a request before it looked at this looks at it with the lock of the send
+        // queue behind it, which this thread takes next. So one of the two fails the request.
+        self.attributes.set_retries(false);
+        if self.state.get() == QpState::Orphaned {
+            self.fail_orphaned_sends();
+        }
+    }
+
+    /// The connection is over, and the queue pair with it. The oldest of the requests that are retried has
+    /// found no peer.
+    pub(crate) fn end_with_peer(&self) {
+        if self.attributes.retries() && self.outlives_peer() {
+            self.fail_next_send();
+        }
+        self.enter_error();
+    }
+
+    /// The peer is gone: the oldest send fails, all other requests are flushed. Without a send request, and
+    /// while requests are retried, this does nothing.
     pub(super) fn fail_orphaned_sends(&self) {
-        if self.fail_next_send() {
+        if !self.attributes.retries() && self.fail_next_send() {
             self.enter_error();
         }
     }

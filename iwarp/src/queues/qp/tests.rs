@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use super::*;
 use crate::queues::test_objects;
 
@@ -15,7 +17,7 @@ fn a_close_that_meets_the_peers_end_is_not_forgotten() {
         qp.connected((1, 1), true, true);
         // As `ask` leaves it, before that looks at the state.
         qp.signals.leave(asked);
-        qp.orphan();
+        qp.orphan(Duration::ZERO);
         assert_eq!(qp.state.get(), state, "{asked:?}");
     }
 }
@@ -29,7 +31,7 @@ fn a_queue_pair_that_goes_returns_what_it_has_taken() {
         |_| {},
         |qp| qp.connected((1, 3), true, true),
         |qp| qp.enter_error(),
-        |qp| qp.orphan(),
+        |qp| qp.orphan(Duration::ZERO),
         |qp| qp.refuse(StreamError { layer: 0, etype: 0, code: 0, from_peer: false }),
     ];
     // Atomics have buffers beside those of Reads.

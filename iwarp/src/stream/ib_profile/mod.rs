@@ -242,9 +242,12 @@ impl IbProfile {
         self.owes_limit
     }
 
-    /// Makes the next message tell the peer the limit, if the peer waits for one.
-    pub(super) fn tell_limit(&mut self) {
-        self.tell_limit |= self.owes_limit;
+    /// Makes the next message tell the peer the limit, if the peer waits for one. Returns whether that was
+    /// not asked for before.
+    pub(super) fn tell_limit(&mut self) -> bool {
+        let tells = self.owes_limit && !self.tell_limit;
+        self.tell_limit |= tells;
+        tells
     }
 
     /// Sets the MSN up to which messages of the peer find a receive request.

@@ -156,10 +156,11 @@ pub struct ConnParam {
     pub min_rnr_timer: u8,
     /// With [`ib_semantics`](Self::ib_semantics): the queue pair stays when the peer ends the connection, as
     /// on InfiniBand, where no message reports the end. Its receives wait, and a send that is open or posted
-    /// later completes with [`WcStatus::RetryExceeded`](crate::verbs::WcStatus::RetryExceeded). So does a
-    /// send if no connection is made, because the peer is unreachable or rejects it. A peer that has died
-    /// ends the queue pair in any case. If one of our requests fails here, for instance because its memory
-    /// is invalid, the connection ends without a message to the peer. Default: `false`.
+    /// later completes with [`WcStatus::RetryExceeded`](crate::verbs::WcStatus::RetryExceeded), after the
+    /// time of its retries ([`QueuePair::set_retry_time`](crate::verbs::QueuePair::set_retry_time)). So does
+    /// a send, at once, if no connection is made, because the peer is unreachable or rejects it. A peer that
+    /// has died ends the queue pair in any case. If one of our requests fails here, for instance because its
+    /// memory is invalid, the connection ends without a message to the peer. Default: `false`.
     pub outlives_peer: bool,
     /// Time for TCP and MPA startup together; when accepting, for the RTR. Default: 10 s. The error of a
     /// timeout is TCP's during the TCP handshake, and

@@ -4,7 +4,7 @@ use crate::common::{Connected, Pair, Testbed, agreeing, pattern, read_bytes, rem
 use dp::link::{LinkConfig, LinkPlan};
 use iwarp::verbs::{
     CmEvent, CmEventKind, ConnectionError, MemoryRegion, QpInit, QpState, RecvRequest, RemoteAddr, SendFlags,
-    SendOp, SendRequest, SrqInit, WcStatus,
+    SendOp, SendRequest, Sge, SrqInit, WcStatus,
 };
 use tcp_lite::Instant;
 
@@ -320,6 +320,40 @@ fn a_send_that_is_taken_succeeds_although_the_peer_closes_at_once() {
         c.qp_b.modify(QpState::Closing).unwrap();
         assert_eq!(statuses(&mut pair), [(1, WcStatus::Success)], "shared: {shared}");
     }
+}
+
+/// The frames are lost in which the peer tells that a Send is taken, and in which it closes. Meanwhile
+/// another Send arrives, which the peer refuses by a reset. The reset comes after the bytes of the lost
+/// frames.
+#[test]
+fn a_send_that_is_taken_succeeds_although_a_later_one_is_refused() {
+    let run = |lost: &[u64]| {
+        let b_to_a = LinkPlan { drop_exactly: lost.into(), ..LinkPlan::default() };
+        let mut pair = Testbed::on(&LinkConfig { b_to_a, ..LinkConfig::default() }).hosts();
+        let c = pair.connect(&agreeing());
+        pair.run_us(50_000);
+        c.qp_b.post_recv(&RecvRequest::new(7, Sge::default())).unwrap();
+        c.qp_a.post_send(&SendRequest::empty(1, SendOp::Send)).unwrap();
+        poll_a_then_b(&mut pair);
+        assert_eq!(pair.b.cq.poll_one().map(|wc| wc.wr_id), Some(7));
+        let frames = |pair: &Pair| pair.b.engine.counters().port.tx_frames;
+        let before = frames(&pair);
+        c.qp_b.modify(QpState::Closing).unwrap();
+        for _ in 0..3 {
+            pair.b.engine.poll_at(Instant::from_micros(pair.now_us));
+        }
+        let sent = before..frames(&pair);
+        c.qp_a.post_send(&SendRequest::empty(2, SendOp::Send)).unwrap();
+        let ended = statuses::<2>(&mut pair);
+        pair.event_a();
+        pair.event_b();
+        (sent.collect::<Vec<_>>(), ended)
+    };
+    let expected = [(1, WcStatus::Success), (2, WcStatus::WrFlushError)];
+    let (sent, ended) = run(&[]);
+    assert_eq!(ended, expected);
+    assert!(!sent.is_empty(), "the limit and FIN");
+    assert_eq!(run(&sent).1, expected);
 }
 
 /// The peer closes, and has no use for a request that was posted before its FIN came.

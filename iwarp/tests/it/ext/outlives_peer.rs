@@ -1,10 +1,12 @@
 //! Queue pairs that stay when their peer ends the connection (`ConnParam::outlives_peer`).
 
+use std::time::Duration;
+
 use crate::common::{Connected, Pair, Testbed, read_bytes, remote_addr};
 use iwarp::memory::Access;
 use iwarp::verbs::{
     AsyncEventKind, AtomicOp, CmEventKind, ConnParam, QpInit, QpState, QueuePair, RecvRequest, SendOp,
-    SendRequest, Sge, WcStatus,
+    SendRequest, Sge, SrqInit, WcStatus,
 };
 use tcp_lite::Instant;
 
@@ -111,6 +113,118 @@ fn a_send_in_between_completes_once() {
         assert_eq!(wc.wr_id, 1);
         assert!(matches!(wc.status, WcStatus::Success | WcStatus::RetryExceeded), "{steps}: {wc:?}");
         pair.run_us(50_000);
+        assert!(pair.a.cq.poll_one().is_none());
+    }
+}
+
+const RETRY: Duration = Duration::from_millis(500);
+
+/// Waits until the next completion of A, and returns it with the time that this took.
+fn next_after(pair: &mut Pair, start_us: i64) -> ((u64, WcStatus), i64) {
+    let wc = pair.wc_a();
+    ((wc.wr_id, wc.status), pair.now_us - start_us)
+}
+
+/// A host with a queue pair at B that takes receives from a shared queue, with one receive. Requests of A are
+/// retried for half a second.
+fn retrying() -> (Pair, Connected) {
+    let mut pair = Testbed::new().hosts();
+    let listener = pair.listen();
+    let srq = pair.b.pd.create_srq(&SrqInit::default()).unwrap();
+    let init = QpInit { srq: Some(&srq), ..QpInit::new(&pair.b.cq) };
+    let (qp_a, qp_b) = (pair.a.qp(), pair.b.pd.create_qp(&init).unwrap());
+    qp_a.set_retry_time(RETRY);
+    let c = pair.connect_qps(qp_a, qp_b, &outliving(), &outliving());
+    listener.disconnect();
+    srq.post_recv(&RecvRequest::new(7, Sge::default())).unwrap();
+    pair.run_us(50_000);
+    (pair, c)
+}
+
+/// The peer takes one Send, and ends before the next one comes, whether that is posted before its end, or
+/// before or after the end is known here. The first succeeds at once. The other one fails after the time of
+/// its retries, so that a program that waits for other completions gets them first, and what is behind it
+/// is flushed.
+#[test]
+fn a_send_to_a_peer_that_has_ended_is_retried() {
+    let (flushed, failed) = (WcStatus::WrFlushError, WcStatus::RetryExceeded);
+    for end in ENDS {
+        for after_us in [0, 1, 2, 3, 5, 10, 40, 10_000] {
+            let (mut pair, c) = retrying();
+            c.qp_a.post_recv(&RecvRequest::new(9, Sge::default())).unwrap();
+            c.qp_a.post_send(&SendRequest::empty(1, SendOp::Send)).unwrap();
+            assert_eq!(pair.wc_a().status, WcStatus::Success);
+            c.qp_b.modify(end).unwrap();
+            let start_us = pair.now_us;
+            pair.run_us(after_us);
+            for wr_id in [2, 3] {
+                c.qp_a.post_send(&SendRequest::empty(wr_id, SendOp::Send)).unwrap();
+            }
+            let (first, took_us) = next_after(&mut pair, start_us);
+            assert_eq!(first, (2, failed), "{end:?} after {after_us} us");
+            assert!((490_000..600_000).contains(&took_us), "{end:?} after {after_us} us: {took_us} us");
+            let rest = [(); 2].map(|()| pair.wc_a()).map(|wc| (wc.wr_id, wc.status));
+            assert_eq!(rest, [(3, flushed), (9, flushed)]);
+            assert_eq!(c.qp_a.state(), QpState::Error);
+            pair.a.engine.check_invariants().unwrap();
+        }
+    }
+}
+
+/// A request that is open, and one that is posted when the time of the retries is over.
+#[test]
+fn reads_are_retried_and_late_sends_are_not() {
+    let (mut pair, c) = connected_with(&outliving());
+    c.qp_a.set_retry_time(RETRY);
+    let (local, remote) = pair.regions(64);
+    for wr_id in [1, 2] {
+        let read = SendOp::Read { remote: remote_addr(&remote, 0) };
+        c.qp_a.post_send(&SendRequest::new(wr_id, read, local.sge(8 * wr_id as usize, 8))).unwrap();
+    }
+    c.qp_b.modify(QpState::Error).unwrap();
+    pair.b.engine.poll_at(Instant::from_micros(pair.now_us));
+    let start_us = pair.now_us;
+    let (first, took_us) = next_after(&mut pair, start_us);
+    assert_eq!(first, (1, WcStatus::RetryExceeded));
+    assert!((490_000..600_000).contains(&took_us), "{took_us} us");
+    assert_eq!(pair.wc_a().status, WcStatus::WrFlushError);
+
+    let (mut pair, c) = retrying();
+    c.qp_b.modify(QpState::Closing).unwrap();
+    await_end(&mut pair);
+    pair.run_us(2 * RETRY.as_micros() as i64);
+    assert_eq!(c.qp_a.state(), QpState::Orphaned);
+    c.qp_a.post_send(&SendRequest::empty(1, SendOp::Send)).unwrap();
+    let wc = pair.a.cq.poll_one().expect("it fails at once");
+    assert_eq!((wc.wr_id, wc.status), (1, WcStatus::RetryExceeded));
+}
+
+/// While requests are retried, the user can end the queue pair or drop it, and the engine can stop.
+#[test]
+fn retries_end_with_their_user() {
+    let (flushed, failed) = (WcStatus::WrFlushError, WcStatus::RetryExceeded);
+    for (way, expected) in [("close", flushed), ("abort", flushed), ("drop", flushed), ("stop", failed)] {
+        let (mut pair, c) = retrying();
+        c.qp_b.modify(QpState::Closing).unwrap();
+        await_end(&mut pair);
+        c.qp_a.post_send(&SendRequest::empty(1, SendOp::Send)).unwrap();
+        pair.run_us(10_000);
+        assert!(pair.a.cq.poll_one().is_none(), "it waits");
+        match way {
+            "close" => c.qp_a.modify(QpState::Closing).unwrap(),
+            "abort" => c.qp_a.modify(QpState::Error).unwrap(),
+            "drop" => drop(c),
+            _ => {
+                let a = pair.a;
+                drop(a.engine);
+                let wc = a.cq.poll_one().expect("at once");
+                assert_eq!((wc.wr_id, wc.status), (1, expected), "{way}");
+                continue;
+            }
+        }
+        let wc = pair.a.cq.poll_one().expect("at once");
+        assert_eq!((wc.wr_id, wc.status), (1, expected), "{way}");
+        pair.run_us(2 * RETRY.as_micros() as i64);
         assert!(pair.a.cq.poll_one().is_none());
     }
 }

@@ -411,3 +411,32 @@ fn nothing_is_held_after_the_end() {
         assert_eq!(after.stack.rx_out_of_order_dropped_bytes, 0, "TCP has taken them");
     }
 }
+
+/// A close owes the peer a limit that cannot be told, as the peer reads nothing: it has a deadline all the
+/// same, and the engine does not try to send in every poll.
+#[test]
+fn a_close_that_cannot_tell_a_limit_ends() {
+    let mut served = agreed();
+    let region = served.reg_mr(1 << 20, ALL);
+    served.post_recv(64, 8);
+    served.pair.stopped_reading = true;
+    for wr_id in 1..13 {
+        let write = SendOp::Write { remote: RemoteAddr { addr: 0, rkey: 1 } };
+        served.post(&SendRequest::new(wr_id, write, region.sge(0, 1 << 20)));
+    }
+    served.run(1_000_000);
+    served.send(&untagged([0x41, 0x43], 0, [0, 1, 0], b"message"));
+    served.run(10_000);
+    assert_eq!(served.completions().last(), Some(&(64, WcStatus::Success)));
+    served.id.disconnect();
+    let start_us = served.pair.now_us;
+    let polls = served.pair.rest(10_000);
+    assert!(polls < 100, "the engine does not rest: {polls} polls");
+    let event = served.event();
+    assert!(
+        matches!(event.kind, CmEventKind::Disconnected { error: Some(ConnectionError::CloseTimeout), .. }),
+        "{event:?}"
+    );
+    let took_us = served.pair.now_us - start_us;
+    assert!((4_900_000..11_000_000).contains(&took_us), "{took_us} us");
+}

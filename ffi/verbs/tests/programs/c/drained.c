@@ -171,6 +171,25 @@ static void without_peer(void)
 	CHECK(!ibv_destroy_qp(qp));
 }
 
+/* A request that is posted before SQD has begun, even if the library slept. */
+static void posted_before(void)
+{
+	struct ibv_qp *qp = make_qp(pd, cq, DEPTH), *peer = make_qp(pd, cq, 1);
+	struct timespec pause = { .tv_nsec = 50000000 };
+	connect_qp(qp, peer->qp_num);
+	connect_qp(peer, qp->qp_num);
+	post(qp, 1, IBV_WR_RDMA_WRITE, 8);
+	expect(1, 1, IBV_WC_SUCCESS);
+	for (int i = 0; i < 20; i++) {
+		nanosleep(&pause, NULL);
+		post(qp, 2 + i, IBV_WR_RDMA_WRITE, 8);
+		CHECK(!to(qp, IBV_QPS_SQD, 0));
+		expect(2 + i, 1, IBV_WC_SUCCESS);
+		CHECK(!to(qp, IBV_QPS_RTS, -1));
+	}
+	CHECK(!ibv_destroy_qp(qp) && !ibv_destroy_qp(peer));
+}
+
 /* A queue pair that is destroyed in SQD sends nothing more. */
 static void destroyed(void)
 {
@@ -198,6 +217,7 @@ int main(void)
 	run(0);
 	run(1);
 	without_peer();
+	posted_before();
 	destroyed();
 	CHECK(!ibv_dereg_mr(mr) && !ibv_destroy_cq(cq) && !ibv_dealloc_pd(pd) && !ibv_close_device(context));
 	return 0;

@@ -1,6 +1,7 @@
 /*
  * Queue pairs whose peer is missing. A request fails after the number of retries that the program allows, even while
  * the program sleeps; without a timeout it waits. A peer that connects in time is reached. A peer in ERR is not.
+ * The retries to a peer that is destroyed take as long.
  */
 #include <string.h>
 #include <time.h>
@@ -127,6 +128,29 @@ static void who_is_waited_for(void)
 	}
 }
 
+/* The peer is destroyed: a request fails after its retries, and an earlier completion comes first. */
+static void peer_is_destroyed(void)
+{
+	struct ibv_qp *first = make_qp(pd, cq, 8), *second = make_qp(pd, cq, 8);
+	connect_qp(first, second->qp_num);
+	connect_qp(second, first->qp_num);
+	post_write(first, 1);
+	completion(first, 1, IBV_WC_SUCCESS);
+	CHECK(!ibv_destroy_qp(second));
+	post_recv(first, 7);
+	double begun = now();
+	post_write(first, 2);
+	usleep(100000);
+	nothing_in(cq);
+	completion(first, 2, IBV_WC_RETRY_EXC_ERR);
+	double took = now() - begun;
+	fprintf(stderr, "failed after %.2f s\n", took);
+	/* The retries begin with the end of the peer, a little before. */
+	CHECK(took > 0.4 && took < 20);
+	completion(first, 7, IBV_WC_WR_FLUSH_ERR);
+	CHECK(!ibv_destroy_qp(first));
+}
+
 int main(void)
 {
 	struct ibv_context *context = open_device();
@@ -136,6 +160,7 @@ int main(void)
 	CHECK((mr = ibv_reg_mr(pd, memory, sizeof(memory), IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE)));
 
 	nobody_connects();
+	peer_is_destroyed();
 	who_is_waited_for();
 	/* Each end has the smaller number once: one end connects, the other waits. */
 	for (int turn = 0; turn < 2; turn++) {

@@ -49,9 +49,8 @@ impl Rdma {
     /// deadline, since the peer may never send them.
     pub(super) fn close_or_await(&mut self, base: &mut Base, state: &mut EngineState) -> Next {
         let Self { stream, stage: RdmaStage::Draining { progress }, .. } = self else { return Next::Same };
-        if stream.owes_limit() {
-            // The requests of the peer that were taken succeed, although no later message tells a limit.
-            stream.tell_limit();
+        // The requests of the peer that were taken succeed, although no later message tells a limit.
+        if stream.tell_limit() {
             base.schedule_tx(state);
             return Next::Same;
         }
@@ -174,6 +173,10 @@ impl Ends for Box<Rdma> {
         let Rdma { mut deframer, stream, .. } = *self;
         let withheld_until = stream.withheld_until();
         state.tcp.release(base.conn, deframer.clear(&mut state.held));
+        if is_orphan && stream.may_retry() {
+            stream.end_unfinished(&mut state.request_pool);
+            return Closing::withholding(withheld_until);
+        }
         // On InfiniBand the oldest request runs out of retries, and the others are flushed. A peer that
         // resets the connection is alive and has ended it: then programs expect flushed requests.
         let has_vanished = is_lost

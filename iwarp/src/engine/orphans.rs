@@ -1,0 +1,50 @@
+//! Queue pairs without a peer whose requests are retried for a while, as InfiniBand does it
+//! ([`QueuePair::set_retry_time`](crate::verbs::QueuePair::set_retry_time)).
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Weak};
+
+use tcp_lite::Instant;
+
+use crate::queues::QpShared;
+
+/// The queue pairs, with the times at which their requests fail, in the order of these times. A queue pair
+/// that its user drops meanwhile is gone at once.
+#[derive(Default)]
+pub(super) struct Orphans {
+    all: VecDeque<(Instant, Weak<QpShared>)>,
+    /// The time of the queue pair that was added since the last call of [`take_added`](Self::take_added).
+    added: Option<Instant>,
+}
+
+impl Orphans {
+    /// Adds a queue pair whose requests fail at `at`.
+    pub(super) fn insert(&mut self, at: Instant, qp: &Arc<QpShared>) {
+        let place = self.all.partition_point(|(other, _)| *other <= at);
+        self.all.insert(place, (at, Arc::downgrade(qp)));
+        self.added = Some(at);
+    }
+
+    /// The time of a queue pair that is new: [`end_due`](Self::end_due) has to be called then.
+    #[inline]
+    pub(super) fn take_added(&mut self) -> Option<Instant> {
+        self.added.take()
+    }
+
+    /// Fails the requests of the queue pairs whose time has come.
+    pub(super) fn end_due(&mut self, now: Instant) {
+        let due = self.all.partition_point(|(at, _)| *at <= now);
+        self.end(due);
+    }
+
+    /// Fails the requests of all queue pairs: nobody polls the engine any more.
+    pub(super) fn end_all(&mut self) {
+        self.end(self.all.len());
+    }
+
+    fn end(&mut self, count: usize) {
+        for qp in self.all.drain(..count).filter_map(|(_, qp)| qp.upgrade()) {
+            qp.end_retries();
+        }
+    }
+}
