@@ -38,6 +38,8 @@ mod peer_request;
 mod request_pool;
 mod sent_to;
 mod slot_pool;
+#[cfg(test)]
+mod test_stream;
 mod unsent;
 
 pub(crate) use counters::StreamCounters;
