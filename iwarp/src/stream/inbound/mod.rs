@@ -172,14 +172,14 @@ impl Delivery<'_> {
         if self.state.rules.have_queue_4() && self.is_of_profile(&piece, &header)? {
             return Ok(false);
         }
-        match header {
+        let result = match header {
             Header::Tagged(header) => self.tagged(&piece, &header),
             Header::Untagged(header) => self.untagged(&piece, &header),
-        }?;
+        };
         if self.inbound.next_send == NextSend::MayBeRtr {
             self.inbound.next_send = NextSend::Usual;
         }
-        Ok(false)
+        result.map(|()| false)
     }
 
     /// Places a ULPDU beyond a hole, if all its checks pass. Nothing is delivered, and no error is
