@@ -54,8 +54,8 @@ impl Delivery<'_> {
         self.write_whole(ulpdu) || self.send_whole(ulpdu)
     }
 
-    /// [`deliver_usual`](Self::deliver_usual) for a segment of a Write. A zero-length Write needs no right: if
-    /// this function refuses it, the general path takes it.
+    /// [`deliver_usual`](Self::deliver_usual) for a segment of a Write. A zero-length Write needs no right:
+    /// if this function refuses it, the general path takes it.
     #[inline(always)]
     fn write_whole(&mut self, ulpdu: &[u8]) -> bool {
         let Some((header, payload)) = ulpdu.split_first_chunk() else { return false };
