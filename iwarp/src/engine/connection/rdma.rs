@@ -14,7 +14,7 @@ use dp::profile::{self, Layer};
 use tcp_lite::{ConnId, Deadline, Received};
 
 use crate::memory::{Accessor, EpochGuard};
-use crate::mpa::{Deframed, Deframer, HeldSlab, MpaError, Negotiated};
+use crate::mpa::{Deframer, HeldSlab, MpaError, Negotiated};
 use crate::queues::{Ask, QpShared};
 use crate::rdmap::{Terminate, TerminateError};
 use crate::stream::ib_profile::agreement::{Agreement, RnrConfig};
@@ -178,9 +178,9 @@ impl Rdma {
         let EngineState { streams, request_pool, held, .. } = state;
         let mut delivery =
             self.stream.delivery(StreamContext { guard, counters: streams, pool: request_pool });
-        let taken = self.deframer.receive_whole(offset, &buf, frontier, held, |ulpdu| {
+        let taken = self.deframer.receive_whole(offset, &buf, frontier, held, |position, ulpdu| {
             let _receive = profile::scope(Layer::Receive);
-            delivery.deliver(Deframed::InOrder(ulpdu)).map(drop)
+            delivery.deliver_usual(position, ulpdu)
         })?;
         if taken > 0 && taken == buf.len() {
             // Nothing is held, so nothing is released.

@@ -106,9 +106,9 @@ impl Deframer {
     }
 
     /// The fast path of [`receive`](Self::receive): takes FPDUs off the front of a buffer from TCP, as long
-    /// as each is whole, valid and in one segment of the buffer. Calls `each` for each ULPDU, as `receive`
-    /// hands it up, and returns the bytes of these FPDUs. The rest of the buffer has to go to `receive`,
-    /// which alone reports errors.
+    /// as each is whole, valid and in one segment of the buffer. Calls `each` for each ULPDU, with the
+    /// position of its length field, and returns the bytes of these FPDUs. The rest of the buffer has to go
+    /// to `receive`, which alone reports errors.
     ///
     /// This takes nothing if the stream has markers, if anything is held, or if the buffer is not next in
     /// order.
@@ -122,7 +122,7 @@ impl Deframer {
         buf: &Mbuf,
         frontier: u64,
         slab: &mut HeldSlab,
-        mut each: impl FnMut(Ulpdu<'_>) -> Result<(), E>,
+        mut each: impl FnMut(u64, &[u8]) -> Result<(), E>,
     ) -> Result<usize, E> {
         let end = offset + buf.len() as u64;
         let is_usual = !self.framing.markers
@@ -143,7 +143,7 @@ impl Deframer {
                 self.counters.fpdus += 1;
                 taken += fpdu_bytes;
                 rest = behind;
-                if let Err(error) = each(Ulpdu::in_one_run(position, ulpdu)) {
+                if let Err(error) = each(position, ulpdu) {
                     // RFC 5044 section 8 (MPA-238): after an error, nothing more is handed up.
                     self.end(slab);
                     return Err(error);

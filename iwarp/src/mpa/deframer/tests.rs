@@ -124,8 +124,8 @@ fn whole_fpdus_are_taken_from_the_front_of_the_next_buffer() {
         buf.append(part.len()).unwrap().copy_from_slice(part);
         let (offset, frontier) = (START + from as u64, START + frontier as u64);
         let Bench { deframer, slab, seen, .. } = bench;
-        deframer.receive_whole(offset, &buf, frontier, slab, |ulpdu| {
-            seen.push(Whole(bytes(&ulpdu)));
+        deframer.receive_whole(offset, &buf, frontier, slab, |_, ulpdu| {
+            seen.push(Whole(ulpdu.to_vec()));
             Ok::<_, ()>(())
         })
     };
@@ -205,8 +205,8 @@ fn both_paths_hand_up_the_same() {
                 let (mut offset, frontier) = (START + from as u64, START + frontier as u64);
                 if fast {
                     let Bench { deframer, slab, seen, .. } = &mut *bench;
-                    let taken = deframer.receive_whole(offset, &buf, frontier, slab, |ulpdu| {
-                        seen.push(Whole(bytes(&ulpdu)));
+                    let taken = deframer.receive_whole(offset, &buf, frontier, slab, |_, ulpdu| {
+                        seen.push(Whole(ulpdu.to_vec()));
                         Ok::<_, ()>(())
                     });
                     let taken = taken.unwrap();
@@ -242,7 +242,7 @@ fn an_error_of_the_user_ends_reception() {
     buf.append(wire.len()).unwrap().copy_from_slice(&wire);
     let Bench { deframer, slab, .. } = &mut bench;
     let frontier = START + wire.len() as u64;
-    assert_eq!(deframer.receive_whole(START, &buf, frontier, slab, |_| Err("refused")), Err("refused"));
+    assert_eq!(deframer.receive_whole(START, &buf, frontier, slab, |_, _| Err("refused")), Err("refused"));
     assert!(deframer.is_over());
     assert_eq!(deframer.counters().fpdus, 1);
 }

@@ -9,7 +9,7 @@ use dp::profile::{self, Layer};
 
 use crate::ddp::{TaggedHeader, UntaggedHeader};
 use crate::memory::{Access, Stag};
-use crate::mpa::Deframed;
+use crate::mpa::{Deframed, Ulpdu};
 use crate::queues::WcOpcode;
 use crate::rdmap::Opcode;
 
@@ -34,24 +34,33 @@ impl Delivery<'_> {
     /// Takes a received ULPDU. One that is next in the sender's order is placed, unless that was done before,
     /// and delivered. One beyond a hole is placed if all its checks pass; nothing is delivered, and no error
     /// is reported. Returns whether a ULPDU beyond a hole was placed.
-    #[inline(always)]
     pub(crate) fn deliver(&mut self, received: Deframed<'_>) -> Result<bool, Failure> {
         if let Deframed::InOrder(ulpdu) = received
             && let Some(bytes) = ulpdu.whole()
-            && self.deliver_usual(bytes)
         {
-            return Ok(false);
+            return self.deliver_usual(ulpdu.position(), bytes).map(|()| false);
         }
         self.deliver_any(received)
     }
 
-    /// The fast path of [`deliver_any`](Self::deliver_any) for a ULPDU that is next in the sender's order and
-    /// lies in one run: a segment of a Write, or a Send of one segment whose receive request has at most one
-    /// element. Returns `false`, and has counted, placed and delivered nothing, for any other ULPDU and if a
-    /// check fails.
+    /// As [`deliver`](Self::deliver), for a ULPDU that is next in the sender's order and lies in one run; its
+    /// length field is at `position`. A segment of a Write, or a Send of one segment whose receive request
+    /// has at most one element, takes the fast path of [`deliver_any`](Self::deliver_any). The fast path
+    /// leaves any other ULPDU, and one that fails a check, to the general path: then it has counted, placed
+    /// and delivered nothing.
     #[inline(always)]
-    fn deliver_usual(&mut self, ulpdu: &[u8]) -> bool {
-        self.write_whole(ulpdu) || self.send_whole(ulpdu)
+    pub(crate) fn deliver_usual(&mut self, position: u64, ulpdu: &[u8]) -> Result<(), Failure> {
+        if self.write_whole(ulpdu) { Ok(()) } else { self.deliver_unwritten(position, ulpdu) }
+    }
+
+    /// [`deliver_usual`](Self::deliver_usual), if the ULPDU is not a usual segment of a Write. Never inlined,
+    /// so that segments of Writes do not pay for it.
+    #[inline(never)]
+    fn deliver_unwritten(&mut self, position: u64, ulpdu: &[u8]) -> Result<(), Failure> {
+        if self.send_whole(ulpdu) {
+            return Ok(());
+        }
+        self.deliver_any(Deframed::InOrder(Ulpdu::in_one_run(position, ulpdu))).map(drop)
     }
 
     /// [`deliver_usual`](Self::deliver_usual) for a segment of a Write. A zero-length Write needs no right:
@@ -83,9 +92,7 @@ impl Delivery<'_> {
 
     /// [`deliver_usual`](Self::deliver_usual) for a Send. If it refuses a Send, it may have bound a receive
     /// request, or taken the limit that the Send tells: the general path does the same again, to no effect.
-    ///
-    /// Never inlined, so that segments of Writes do not pay for it.
-    #[inline(never)]
+    #[inline]
     fn send_whole(&mut self, ulpdu: &[u8]) -> bool {
         let Some((header, payload)) = ulpdu.split_first_chunk() else { return false };
         let [ddp, rdmap, l0, l1, l2, l3, qn @ .., m0, m1, m2, m3, o0, o1, o2, o3]: [u8; UntaggedHeader::LEN] =

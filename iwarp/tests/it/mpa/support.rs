@@ -148,8 +148,8 @@ impl Receiver {
         let Self { deframer, slab, sink, .. } = self;
         let mut taken = 0;
         if self.start.is_multiple_of(2) {
-            let whole = deframer.receive_whole(offset, &buf, frontier, slab, |ulpdu| {
-                sink.ulpdus.push(whole(&ulpdu));
+            let whole = deframer.receive_whole(offset, &buf, frontier, slab, |_, ulpdu| {
+                sink.ulpdus.push(ulpdu.to_vec());
                 if sink.has_enough() { Err(()) } else { Ok(()) }
             });
             let Ok(bytes) = whole else { return Ok(()) };

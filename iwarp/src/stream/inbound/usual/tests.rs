@@ -5,7 +5,6 @@ use testkit::dice::Dice;
 use super::super::Inbound;
 use super::*;
 use crate::memory::Registration;
-use crate::mpa::Ulpdu;
 use crate::mpa::startup::{Rtr, RtrKinds};
 use crate::queues::{RecvRequest, Sge};
 use crate::stream::test_stream::TestStream;
@@ -32,7 +31,7 @@ impl World {
     fn deliver(&mut self, ulpdu: &[u8], fast: bool) -> (bool, Result<bool, String>) {
         self.stream.call(|stream, context| {
             let mut delivery = stream.delivery(context);
-            if fast && delivery.deliver_usual(ulpdu) {
+            if fast && (delivery.write_whole(ulpdu) || delivery.send_whole(ulpdu)) {
                 return (true, Ok(false));
             }
             let result = delivery.deliver_any(Deframed::InOrder(Ulpdu::in_one_run(0, ulpdu)));
