@@ -87,7 +87,7 @@ pub(crate) use wr::post_each;
 
 /// A context with a protection domain and a completion queue.
 #[cfg(test)]
-fn test_objects() -> (std::sync::Arc<Resources>, std::sync::Arc<PdShared>, CompletionQueue) {
+pub(crate) fn test_objects() -> (std::sync::Arc<Resources>, std::sync::Arc<PdShared>, CompletionQueue) {
     use std::sync::Arc;
     let memory = crate::memory::MemoryTable::new(16, [1; 32]);
     let resources = Resources::new(ContextLimits::default(), memory, false).unwrap();

@@ -40,6 +40,8 @@ mod request_pool;
 mod sent_to;
 mod slot_pool;
 mod state;
+#[cfg(test)]
+mod test_stream;
 mod unsent;
 
 pub(crate) use counters::StreamCounters;

@@ -1,16 +1,18 @@
-//! Header prediction: the fast path for the common frame.
+//! The way in for a received frame, and its fast path: header prediction.
 //!
-//! Such a frame continues an established stream and has nothing unusual in its headers: Ethernet without a
-//! tag, a whole IPv4 packet without options, TCP with timestamps as its only option, and ACK or ACK and PSH
+//! A predicted frame continues an established stream and has nothing unusual in its headers: Ethernet without
+//! a tag, a whole IPv4 packet without options, TCP with timestamps as its only option, and ACK or ACK and PSH
 //! as its only flags. An acknowledgement without payload may have SACK blocks, too. The headers are compared
 //! and read in place, and the connection applies them without the checks that cannot fail
 //! (`tcp/connection/predicted.rs`). The idea is Van Jacobson's; RFC 7323 appendix A has the layout of the
 //! options.
 //!
-//! A frame that is not predicted has changed nothing, and takes the general path in `receive.rs`. So does
-//! each invalid frame: only the general path counts and answers errors.
-//! [`TcpConfig::header_prediction`](crate::TcpConfig::header_prediction) turns prediction off, so that tests
-//! can compare both paths.
+//! A frame that is not predicted has changed nothing, and takes the general path, [`Stack::receive_any`]. So
+//! does each invalid frame: only the general path counts and answers errors.
+//! [`TcpConfig::header_prediction`](crate::TcpConfig::header_prediction) turns prediction off, so that
+//! `tests/stack/prediction.rs` can compare both paths.
+
+use std::iter::Peekable;
 
 use arrayvec::ArrayVec;
 use dp::Mbuf;
@@ -103,28 +105,36 @@ impl PredictedHeaders {
 }
 
 impl Stack {
-    /// Takes the frame if it is predicted, otherwise returns it. `next` is the frame after it.
+    /// See [`Stack::input_next`]: `frames` are the frames after `frame`.
     #[inline]
-    pub(super) fn take_predicted(
+    pub(super) fn receive(
         &mut self,
         now: Instant,
         frame: Mbuf,
-        next: Option<&Mbuf>,
-    ) -> Result<(), Mbuf> {
-        self.take_with(now, frame, next, 0)
-    }
-
-    /// As [`take_predicted`](Self::take_predicted), for an acknowledgement with SACK blocks.
-    #[inline(never)]
-    pub(super) fn take_predicted_sack(&mut self, now: Instant, frame: Mbuf) -> Result<(), Mbuf> {
-        match sack_blocks(frame.head()) {
-            0 => Err(frame),
-            blocks => self.take_with(now, frame, None, blocks),
+        frames: &mut Peekable<impl Iterator<Item = Mbuf>>,
+    ) {
+        self.counters.rx_frames += 1;
+        if let Err(frame) = self.receive_predicted(now, frame, frames.peek(), 0)
+            && let Err(frame) = self.receive_predicted_sack(now, frame)
+        {
+            self.receive_any(now, frame, frames);
         }
     }
 
+    /// [`receive_predicted`](Self::receive_predicted) for an acknowledgement with SACK blocks.
+    #[inline(never)]
+    fn receive_predicted_sack(&mut self, now: Instant, frame: Mbuf) -> Result<(), Mbuf> {
+        match sack_blocks(frame.head()) {
+            0 => Err(frame),
+            blocks => self.receive_predicted(now, frame, None, blocks),
+        }
+    }
+
+    /// The fast path of [`receive_any`](Self::receive_any) for a frame that is predicted, as the head of this
+    /// file says: it has the same result. Returns any other frame, and has changed nothing. `next` is the
+    /// frame after it; `sack_blocks` is the number of SACK blocks in the frame.
     #[inline(always)]
-    fn take_with(
+    fn receive_predicted(
         &mut self,
         now: Instant,
         mut frame: Mbuf,

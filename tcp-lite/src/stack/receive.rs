@@ -1,4 +1,5 @@
-//! From a frame to a connection: the implementation of [`Stack::input`].
+//! From a frame to a connection: the general path of [`Stack::input`]. `prediction.rs` has the way in, and
+//! the fast path.
 
 use std::iter::Peekable;
 
@@ -53,24 +54,9 @@ impl SegmentOrigin {
 }
 
 impl Stack {
-    /// See [`Stack::input_next`]: `frames` are the frames after `frame`.
-    #[inline]
-    pub(super) fn receive(
-        &mut self,
-        now: Instant,
-        frame: Mbuf,
-        frames: &mut Peekable<impl Iterator<Item = Mbuf>>,
-    ) {
-        self.counters.rx_frames += 1;
-        if let Err(frame) = self.take_predicted(now, frame, frames.peek())
-            && let Err(frame) = self.take_predicted_sack(now, frame)
-        {
-            self.receive_unpredicted(now, frame, frames);
-        }
-    }
-
-    /// The general path, which takes any frame.
-    fn receive_unpredicted(
+    /// The general path of [`receive`](Self::receive), which takes any frame. The fast path,
+    /// [`receive_predicted`](Self::receive_predicted), has the same result for the frames that it takes.
+    pub(super) fn receive_any(
         &mut self,
         now: Instant,
         mut frame: Mbuf,

@@ -199,7 +199,8 @@ impl Stack {
         }
     }
 
-    /// Serves one connection that has anything to send, with up to `left` segments.
+    /// Serves one connection that has anything to send, with up to `left` segments: the general path of
+    /// [`serve_usual`](Self::serve_usual).
     #[inline(never)]
     fn serve_any(&mut self, now: Instant, slot: u32, mut left: usize, out: &mut Burst) -> Served {
         if let Some(served) = self.serve_unusable_address(now, slot) {

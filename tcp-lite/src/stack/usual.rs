@@ -5,7 +5,8 @@
 //! The frames are the same as those of the general path (`transmit.rs`), which takes everything else: trains
 //! that the port cuts, retransmissions, probes, SACK blocks, marks, SYN, FIN and RST, external memory,
 //! neighbours to be resolved. [`TcpConfig::header_prediction`](crate::TcpConfig::header_prediction) turns the
-//! fast path off, for sent and for received segments.
+//! fast path off, for sent and for received segments, so that `tests/stack/prediction.rs` can compare both
+//! paths.
 
 use dp::{Burst, Mbuf, Mempool, Offloads};
 
@@ -21,8 +22,9 @@ use crate::neighbor::Resolution;
 use crate::tcp::{SegmentKey, SegmentSlab, UsualHeader, UsualSegment};
 
 impl Stack {
-    /// Serves one connection with up to `left` segments, while they fit the fast path. `None`: if there is
-    /// more to send, the rest of `left` takes the general path.
+    /// The fast path of [`serve_any`](Self::serve_any) for the segments that the head of this file names: it
+    /// sends the same frames. Serves one connection with up to `left` such segments. `None`: if there is more
+    /// to send, the rest of `left` takes the general path.
     #[inline]
     pub(super) fn serve_usual(
         &mut self,

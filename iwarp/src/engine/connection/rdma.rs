@@ -14,7 +14,7 @@ use dp::profile::{self, Layer};
 use tcp_lite::{ConnId, Deadline, Received};
 
 use crate::memory::{Accessor, EpochGuard};
-use crate::mpa::{Deframed, Deframer, HeldSlab, MpaError, Negotiated, Ulpdus};
+use crate::mpa::{Deframer, HeldSlab, MpaError, Negotiated};
 use crate::queues::{Ask, QpShared};
 use crate::rdmap::{Terminate, TerminateError};
 use crate::stream::ib_profile::agreement::{Agreement, RnrConfig};
@@ -163,8 +163,9 @@ impl Rdma {
         matches!(self.stage, RdmaStage::Terminating)
     }
 
-    /// Passes the ULPDUs in a received buffer to the stream. Returns how many bytes that were handed up ahead
-    /// of the frontier are no longer held.
+    /// Passes the ULPDUs in a received buffer to the stream: whole FPDUs by the fast path of the deframer,
+    /// the rest by [`deframe_any`](Self::deframe_any). Returns how many bytes that were handed up ahead of
+    /// the frontier are no longer held.
     ///
     /// Never inlined, so that the loop over FPDUs has all registers.
     #[inline(never)]
@@ -181,7 +182,7 @@ impl Rdma {
             self.stream.delivery(StreamContext { guard, counters: stream_counters, pool: request_pool });
         let taken = self.deframer.receive_whole(offset, &buf, frontier, held, |position, ulpdu| {
             let _receive = profile::scope(Layer::Receive);
-            delivery.deliver_whole(position, ulpdu)
+            delivery.deliver_usual(position, ulpdu)
         })?;
         if taken > 0 && taken == buf.len() {
             // Nothing is held, so nothing is released.
@@ -191,8 +192,8 @@ impl Rdma {
         Self::deframe_any(&mut self.deframer, (offset + taken as u64, buf, frontier), held, delivery)
     }
 
-    /// As [`deframe`](Self::deframe), for any buffer: out of order, with markers, with FPDUs that continue in
-    /// the next buffer, or invalid.
+    /// The general path of [`deframe`](Self::deframe), for any buffer: out of order, with markers, with FPDUs
+    /// that continue in the next buffer, or invalid.
     #[inline(never)]
     fn deframe_any(
         deframer: &mut Deframer,
@@ -200,21 +201,12 @@ impl Rdma {
         held: &mut HeldSlab,
         mut delivery: Delivery<'_>,
     ) -> Result<usize, Failure> {
-        Self::deliver_all(deframer.receive(offset, buf, frontier, held), &mut delivery)
-    }
-
-    /// Passes ULPDUs to the stream.
-    fn deliver_all(mut ulpdus: Ulpdus<'_>, delivery: &mut Delivery<'_>) -> Result<usize, Failure> {
+        let mut ulpdus = deframer.receive(offset, buf, frontier, held);
         while let Some(deframed) = ulpdus.next()? {
             let _receive = profile::scope(Layer::Receive);
-            match deframed {
-                Deframed::InOrder(ulpdu) => delivery.deliver(&ulpdu)?,
-                Deframed::Placed { head, ulpdu_len } => delivery.deliver_placed(head, ulpdu_len)?,
-                Deframed::Ahead(ulpdu) => {
-                    if delivery.place_early(&ulpdu) {
-                        ulpdus.mark_placed();
-                    }
-                }
+            let is_placed_early = delivery.deliver(deframed)?;
+            if is_placed_early {
+                ulpdus.mark_placed();
             }
         }
         Ok(ulpdus.finish())

@@ -105,10 +105,10 @@ impl Deframer {
         }
     }
 
-    /// Takes FPDUs off the front of a buffer from TCP, as long as each is whole, valid and in one segment of
-    /// the buffer: the usual case, in little code. Calls `each` for each ULPDU, with the position of its
-    /// length field, and returns the bytes of these FPDUs. The rest of the buffer has to go to
-    /// [`receive`](Self::receive), which takes any buffer and reports errors.
+    /// The fast path of [`receive`](Self::receive): takes FPDUs off the front of a buffer from TCP, as long
+    /// as each is whole, valid and in one segment of the buffer. Calls `each` for each ULPDU, with the
+    /// position of its length field, and returns the bytes of these FPDUs. The rest of the buffer has to go
+    /// to `receive`, which alone reports errors.
     ///
     /// This takes nothing if the stream has markers, if anything is held, or if the buffer is not next in
     /// order.
@@ -156,8 +156,9 @@ impl Deframer {
         Ok(taken)
     }
 
-    /// Takes a buffer from TCP. `buf` begins at stream offset `offset`. With it, TCP has handed up all bytes
-    /// before stream offset `frontier`. Returns the ULPDUs in it, one by one.
+    /// Takes any buffer from TCP: the general path of [`receive_whole`](Self::receive_whole). `buf` begins at
+    /// stream offset `offset`. With it, TCP has handed up all bytes before stream offset `frontier`. Returns
+    /// the ULPDUs in it, one by one.
     #[inline]
     pub fn receive<'a>(
         &'a mut self,

@@ -119,9 +119,9 @@ fn seal(fpdu: &mut [u8]) {
 #[test]
 fn whole_fpdus_are_taken_from_the_front_of_the_next_buffer() {
     let (wire, ends) = stream(false, &[b"hello", b"you", b"world"]);
-    let whole = |bench: &mut Bench, bytes: &[u8], from: usize, frontier: usize| {
+    let whole = |bench: &mut Bench, part: &[u8], from: usize, frontier: usize| {
         let mut buf = bench.pool.alloc().unwrap();
-        buf.append(bytes.len()).unwrap().copy_from_slice(bytes);
+        buf.append(part.len()).unwrap().copy_from_slice(part);
         let (offset, frontier) = (START + from as u64, START + frontier as u64);
         let Bench { deframer, slab, seen, .. } = bench;
         deframer.receive_whole(offset, &buf, frontier, slab, |_, ulpdu| {
@@ -158,6 +158,79 @@ fn whole_fpdus_are_taken_from_the_front_of_the_next_buffer() {
     // Markers.
     let (wire, _) = stream(true, &[b"hello"]);
     assert_eq!(whole(&mut Bench::new(true), &wire, 0, wire.len()), Ok(0));
+}
+
+/// A random stream with damage, cut anywhere, in buffers of one or two segments: the FPDUs that are handed
+/// up, the state and the error are the same whether `receive` gets every buffer, or only what `receive_whole`
+/// leaves.
+#[test]
+fn both_paths_hand_up_the_same() {
+    let (mut whole_bytes, mut errors) = (0, 0);
+    for seed in 0..600 {
+        let mut dice = testkit::dice::Dice::xorshift(seed);
+        let markers = seed % 8 == 0;
+        let ulpdus: Vec<Vec<u8>> = (0..20).map(|nr| vec![nr + 1; dice.below(60) as usize]).collect();
+        let (mut wire, _) = stream(markers, &ulpdus.iter().map(Vec::as_slice).collect::<Vec<_>>());
+        if seed % 4 == 1 {
+            let at = dice.below(wire.len() as u64) as usize;
+            wire[at] ^= 1 << dice.below(8);
+        }
+        let mut benches = [true, false].map(|_| Bench::new(markers));
+        let (mut from, mut pieces) = (0, Vec::new());
+        while from < wire.len() {
+            let to = (from + 1 + dice.below(150) as usize).min(wire.len());
+            pieces.push((from, to));
+            from = to;
+        }
+        for at in 1..pieces.len() {
+            if dice.below(8) == 0 {
+                pieces.swap(at - 1, at);
+            }
+        }
+        let mut arrived: Vec<(usize, usize)> = Vec::new();
+        for (from, to) in pieces {
+            arrived.push((from, to));
+            arrived.sort_unstable();
+            let frontier = arrived.iter().fold(0, |end, (from, to)| if *from == end { *to } else { end });
+            let first = dice.below((to - from) as u64 + 1) as usize;
+            let results = [true, false].map(|fast| {
+                let bench = &mut benches[usize::from(!fast)];
+                let mut buf = bench.pool.alloc().unwrap();
+                buf.append(first).unwrap().copy_from_slice(&wire[from..from + first]);
+                if first < to - from {
+                    let mut behind = bench.pool.alloc().unwrap();
+                    behind.append(to - from - first).unwrap().copy_from_slice(&wire[from + first..to]);
+                    buf.chain(behind).unwrap();
+                }
+                let (mut offset, frontier) = (START + from as u64, START + frontier as u64);
+                if fast {
+                    let Bench { deframer, slab, seen, .. } = &mut *bench;
+                    let taken = deframer.receive_whole(offset, &buf, frontier, slab, |_, ulpdu| {
+                        seen.push(Whole(ulpdu.to_vec()));
+                        Ok::<_, ()>(())
+                    });
+                    let taken = taken.unwrap();
+                    whole_bytes += taken;
+                    if taken > 0 && taken == buf.len() {
+                        return Ok(0);
+                    }
+                    buf.advance(taken);
+                    offset += taken as u64;
+                }
+                bench.receive(offset, buf, frontier)
+            });
+            assert_eq!(results[0], results[1], "{seed} {from}");
+            errors += u32::from(results[0].is_err());
+            let [one, two] = benches.each_mut().map(|bench| {
+                let Bench { deframer, slab, .. } = &*bench;
+                let Deframer { next, frontier, ended, counters, .. } = deframer;
+                let state = format!("{next} {frontier} {ended} {counters:?} {:?}", deframer.check(slab));
+                (state, bench.kept(), bench.seen())
+            });
+            assert_eq!(one, two, "{seed} {from}");
+        }
+    }
+    assert!(whole_bytes > 8000 && errors > 100, "{whole_bytes} {errors}");
 }
 
 /// An error of the user ends reception, as with `Ulpdus`.

@@ -17,9 +17,10 @@ const ATOMIC_BYTES: u32 = 8;
 pub(super) type Checked = (u32, PreparedPayload, Option<ArrayVec<u8, MAX_INLINE>>);
 
 impl QpConfig {
-    /// Checks a Send or Write of one registered element that may start at once. Returns the length and the
-    /// place of the element. Returns `None`, without a check, for any other request, and if the element is
-    /// not in one piece.
+    /// The fast path of [`prepare`](Self::prepare) for a Send or Write of one registered element that may
+    /// start at once: it refuses the same requests. Returns the length and the place of the element, so that
+    /// the engine need not look it up again. Returns `None`, without a check, for any other request, and if
+    /// the element is not in one piece.
     ///
     /// If such a request fits one FPDU, `stream/outbound/usual.rs` sends it.
     #[inline]
@@ -36,7 +37,8 @@ impl QpConfig {
         }
     }
 
-    /// Checks a request of any form. Copies its bytes if it is inline.
+    /// Checks a request of any form: the general path of [`find_registered`](Self::find_registered). Copies
+    /// its bytes if it is inline.
     #[inline(never)]
     pub(super) fn prepare(
         &self,

@@ -10,7 +10,7 @@ use dp::profile::{self, Layer};
 use crate::ddp::{self, Arrival, Header, UntaggedHeader, UntaggedQueue};
 use crate::memory::{Access, EpochGuard, Fault, Target};
 use crate::mpa::startup::{Rtr, RtrKinds};
-use crate::mpa::{HEAD_BYTES, Ulpdu};
+use crate::mpa::{Deframed, HEAD_BYTES, Ulpdu};
 use crate::queues::QpConsumer;
 use crate::rdmap::{Extensions, ImmediateData, Queue, Terminate, TerminateError};
 
@@ -18,6 +18,7 @@ mod ib_profile;
 mod rdmap_queues;
 mod send;
 mod tagged;
+mod usual;
 
 use super::outbound::Outbound;
 use super::outstanding::StreamState;
@@ -151,49 +152,34 @@ struct ReceivedUlpdu<'a, 'u> {
 }
 
 impl Delivery<'_> {
-    /// As [`deliver`](Self::deliver), for a contiguous ULPDU, with the position of its length field. The
-    /// usual segments take the fast path, and all others take the general path.
-    #[inline]
-    pub(crate) fn deliver_whole(&mut self, position: u64, ulpdu: &[u8]) -> Result<(), Failure> {
-        if self.write_whole(ulpdu) {
-            return Ok(());
-        }
-        self.deliver_other(position, ulpdu)
-    }
-
-    /// A segment that is not part of a Write, or that is invalid.
+    /// Takes any ULPDU: the general path of [`deliver`](Self::deliver), which has the contract. The fast
+    /// path, [`deliver_usual`](Self::deliver_usual), has the same result for the ULPDUs that it takes.
     #[inline(never)]
-    fn deliver_other(&mut self, position: u64, ulpdu: &[u8]) -> Result<(), Failure> {
-        if self.send_whole(ulpdu) {
-            return Ok(());
-        }
-        self.deliver_any(&Ulpdu::in_one_run(position, ulpdu))
-    }
-
-    /// Takes the next ULPDU in the sender's order: places and delivers it.
-    pub(crate) fn deliver(&mut self, ulpdu: &Ulpdu<'_>) -> Result<(), Failure> {
-        match ulpdu.whole() {
-            Some(bytes) if self.write_whole(bytes) => Ok(()),
-            Some(bytes) => self.deliver_other(ulpdu.position(), bytes),
-            None => self.deliver_any(ulpdu),
-        }
-    }
-
-    #[inline(never)]
-    fn deliver_any(&mut self, ulpdu: &Ulpdu<'_>) -> Result<(), Failure> {
+    fn deliver_any(&mut self, received: Deframed<'_>) -> Result<bool, Failure> {
         let mut room = [0; Header::MAX_LEN];
-        let head = head(ulpdu, &mut room);
-        self.in_order(&ReceivedUlpdu {
-            head,
-            len: ulpdu.len(),
-            ulpdu: Some(ulpdu),
-            arrival: Arrival::InOrder,
-        })
-    }
-
-    /// Takes the next ULPDU in the sender's order, which was placed early: delivers it. It has `len` bytes.
-    pub(crate) fn deliver_placed(&mut self, head: &[u8], len: usize) -> Result<(), Failure> {
-        self.in_order(&ReceivedUlpdu { head, len, ulpdu: None, arrival: Arrival::Placed })
+        let piece = match &received {
+            Deframed::InOrder(ulpdu) => ReceivedUlpdu::of(ulpdu, Arrival::InOrder, &mut room),
+            &Deframed::Placed { head, ulpdu_len: len } => {
+                ReceivedUlpdu { head, len, ulpdu: None, arrival: Arrival::Placed }
+            }
+            Deframed::Ahead(ulpdu) => return Ok(self.place_early(ulpdu)),
+        };
+        self.counters.rx_fpdus += 1;
+        *self.may_send = true;
+        // RFC 5041 sections 4.1 and 4.2 (DDP-047, DDP-048, DDP-071): the T bit selects the buffer model.
+        // RDMAP gets the whole header at delivery, STag included, also for a segment that was placed early.
+        let header = Header::parse(piece.head).map_err(|error| piece.fail(error))?;
+        if self.state.rules.have_queue_4() && self.is_of_profile(&piece, &header)? {
+            return Ok(false);
+        }
+        let result = match header {
+            Header::Tagged(header) => self.tagged(&piece, &header),
+            Header::Untagged(header) => self.untagged(&piece, &header),
+        };
+        if self.inbound.next_send == NextSend::MayBeRtr {
+            self.inbound.next_send = NextSend::Usual;
+        }
+        result.map(|()| false)
     }
 
     /// Places a ULPDU beyond a hole, if all its checks pass. Nothing is delivered, and no error is
@@ -201,10 +187,9 @@ impl Delivery<'_> {
     ///
     /// RFC 5040 section 5.5 (RDMAP-281, RDMAP-289): Read Requests are not processed here, but when they are
     /// delivered.
-    pub(crate) fn place_early(&mut self, ulpdu: &Ulpdu<'_>) -> bool {
+    fn place_early(&mut self, ulpdu: &Ulpdu<'_>) -> bool {
         let mut room = [0; Header::MAX_LEN];
-        let head = head(ulpdu, &mut room);
-        let piece = ReceivedUlpdu { head, len: ulpdu.len(), ulpdu: Some(ulpdu), arrival: Arrival::Ahead };
+        let piece = ReceivedUlpdu::of(ulpdu, Arrival::Ahead, &mut room);
         let placed = match Header::parse(piece.head) {
             Ok(Header::Tagged(header)) => self.tagged(&piece, &header).is_ok(),
             // RFC 7306 section 5.4 (EXT-107): of untagged messages only Sends are placed beyond a hole, so no
@@ -216,25 +201,6 @@ impl Delivery<'_> {
         };
         self.counters.rx_fpdus_early += u64::from(placed);
         placed
-    }
-
-    fn in_order(&mut self, piece: &ReceivedUlpdu<'_, '_>) -> Result<(), Failure> {
-        self.counters.rx_fpdus += 1;
-        *self.may_send = true;
-        // RFC 5041 sections 4.1 and 4.2 (DDP-047, DDP-048, DDP-071): the T bit selects the buffer model.
-        // RDMAP gets the whole header at delivery, STag included, also for a segment that was placed early.
-        let header = Header::parse(piece.head).map_err(|error| piece.fail(error))?;
-        if self.state.rules.have_queue_4() && self.is_of_profile(piece, &header)? {
-            return Ok(());
-        }
-        let result = match header {
-            Header::Tagged(header) => self.tagged(piece, &header),
-            Header::Untagged(header) => self.untagged(piece, &header),
-        };
-        if self.inbound.next_send == NextSend::MayBeRtr {
-            self.inbound.next_send = NextSend::Usual;
-        }
-        result
     }
 
     /// Whether our user lets the peer's messages have this right.
@@ -267,7 +233,19 @@ impl Delivery<'_> {
     }
 }
 
-impl ReceivedUlpdu<'_, '_> {
+impl<'a, 'u> ReceivedUlpdu<'a, 'u> {
+    /// A ULPDU that was not placed before. Its first bytes are copied to `room` if they are not in one run.
+    fn of(ulpdu: &'a Ulpdu<'u>, arrival: Arrival, room: &'a mut [u8; Header::MAX_LEN]) -> Self {
+        let head = match ulpdu.front(Header::MAX_LEN) {
+            Some(bytes) => bytes,
+            None => {
+                let copied = ulpdu.copy_to(0, room);
+                &room[..copied]
+            }
+        };
+        Self { head, len: ulpdu.len(), ulpdu: Some(ulpdu), arrival }
+    }
+
     /// Cold, like all code that makes a failure, to keep it out of the path of each FPDU.
     #[cold]
     fn fail(&self, error: impl Into<TerminateError>) -> Failure {
@@ -294,16 +272,6 @@ impl ReceivedUlpdu<'_, '_> {
         counters.rx_placed_bytes += (self.len - payload_at) as u64;
         Ok(())
     }
-}
-
-/// The first bytes of a ULPDU, as many as the longer header has: in place if they are contiguous, otherwise
-/// copied to `room`.
-fn head<'a>(ulpdu: &Ulpdu<'a>, room: &'a mut [u8; Header::MAX_LEN]) -> &'a [u8] {
-    if let Some(bytes) = ulpdu.front(Header::MAX_LEN) {
-        return bytes;
-    }
-    let copied = ulpdu.copy_to(0, room);
-    &room[..copied]
 }
 
 /// Copies `len` bytes of a ULPDU from offset `at` on to the front of `target`, by increasing offset.

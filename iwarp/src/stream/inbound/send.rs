@@ -1,7 +1,5 @@
 //! Queue 0: Sends and Immediate Data into the receive requests of our user.
 
-use dp::profile::{self, Layer};
-
 use crate::ddp::{DdpError, UntaggedHeader, UntaggedQueue};
 use crate::memory::{EpochGuard, Fault, PdId, Stag};
 use crate::mpa::Ulpdu;
@@ -27,73 +25,13 @@ impl From<TerminateError> for SendFault {
     }
 }
 
-/// The control bytes of DDP and RDMAP of a Send that has one segment.
-const SEND_CONTROL: [u8; 2] = {
-    let rsvd_ulp = [Opcode::Send.control_byte(), 0, 0, 0, 0];
-    let header = UntaggedHeader { last: true, rsvd_ulp, qn: 0, msn: 0, mo: 0 };
-    let [_, _, ddp, rdmap, ..] = header.to_words().first.to_be_bytes();
-    [ddp, rdmap]
-};
-
 impl Delivery<'_> {
-    /// Places and delivers a Send of one contiguous segment, if all its checks pass and its receive request
-    /// has at most one element: the fast path for the usual case. Otherwise nothing is counted, and the
-    /// general path reports the error. The general path begins with the same [`bind`](Self::bind).
-    #[inline]
-    pub(super) fn send_whole(&mut self, ulpdu: &[u8]) -> bool {
-        let Some((header, payload)) = ulpdu.split_first_chunk() else { return false };
-        let [ddp, rdmap, l0, l1, l2, l3, qn @ .., m0, m1, m2, m3, o0, o1, o2, o3]: [u8; UntaggedHeader::LEN] =
-            *header;
-        let msn = u32::from_be_bytes([m0, m1, m2, m3]);
-        let is_usual = [ddp, rdmap] == SEND_CONTROL
-            && qn == [0; 4]
-            && [o0, o1, o2, o3] == [0; 4]
-            && self.inbound.next_send == NextSend::Usual;
-        if !is_usual {
-            return false;
-        }
-        self.bind();
-        if !self.inbound.sends.awaits_whole(msn) {
-            return false;
-        }
-        // On InfiniBand, the acknowledgement of a Send arrives before any answer to it.
-        if self.state.rules.have_queue_4() {
-            self.on_limit(u32::from_be_bytes([l0, l1, l2, l3]));
-            self.on_taken(msn);
-        }
-        let Some(request) = self.state.consumer.recv() else { return false };
-        let (wr_id, len) = (request.wr_id, payload.len() as u32);
-        // RFC 5041 section 7.1 (DDP-163), RFC 5040 section 7.2 (RDMAP-332): DDP's checks pass before any byte
-        // is placed.
-        let (pd, guard) = (self.state.recv_pd, self.guard);
-        let placed = match request.sg_list.as_slice() {
-            _ if len == 0 => true,
-            [sge] if len <= sge.length => profile::within(Layer::Place, || {
-                guard
-                    .check_sink(Stag(sge.lkey), sge.addr, u64::from(len), pd)
-                    .is_ok_and(|target| target.place(0, payload).is_ok())
-            }),
-            _ => false,
-        };
-        if placed {
-            self.inbound.sends.deliver_whole();
-            self.counters.rx_fpdus += 1;
-            self.counters.rx_placed_bytes += u64::from(len);
-            *self.may_send = true;
-            // RFC 5040 sections 5.3 and 5.5 (RDMAP-239, RDMAP-275, RDMAP-276, RDMAP-288): the message is
-            // delivered, so completions are in sending order.
-            let completion = self.state.qp.receives.succeeded(wr_id, WcOpcode::Recv, len);
-            self.state.complete_recv(completion);
-        }
-        placed
-    }
-
     /// Binds a receive request to the current message, if none is bound.
     ///
     /// RFC 5040 section 5.3 (RDMAP-235, RDMAP-246): a Send of any size, empty ones included, takes one
     /// buffer.
     #[inline(always)]
-    fn bind(&mut self) {
+    pub(super) fn bind(&mut self) {
         bind(self.state, self.inbound);
     }
 

@@ -1,14 +1,12 @@
 //! Tagged segments: RDMA Writes, and Read Responses to our Reads.
 
-use dp::profile::{self, Layer};
-
 use crate::ddp::{self, DdpError, TaggedHeader};
-use crate::memory::{Access, Fault, Stag};
+use crate::memory::{Access, Fault};
 use crate::rdmap::read_sink::ReadProgress;
 use crate::rdmap::{Opcode, ReadSink, TerminateError};
 
 use super::super::outstanding::{Outstanding, ReadPart};
-use super::{Delivery, Failure, NextSend, ReceivedUlpdu};
+use super::{Delivery, Failure, ReceivedUlpdu};
 
 /// Why a segment is refused.
 enum TaggedFault {
@@ -24,44 +22,7 @@ impl<E: Into<TerminateError>> From<E> for TaggedFault {
     }
 }
 
-/// The control bytes of DDP and RDMAP of a segment of an RDMA Write, without the last-segment bit.
-const WRITE_CONTROL: [u8; 2] = {
-    let header = Opcode::Write.tagged_header(Stag(0), 0, false);
-    let [_, _, ddp, rdmap, ..] = header.to_words().first.to_be_bytes();
-    [ddp, rdmap]
-};
-
 impl Delivery<'_> {
-    /// Places a contiguous segment of an RDMA Write, if all its checks pass: the fast path for the usual
-    /// case. Otherwise nothing is counted, and the general path reports the error. A zero-length Write needs
-    /// no right: if this function refuses it, the general path takes it.
-    #[inline(always)]
-    pub(super) fn write_whole(&mut self, ulpdu: &[u8]) -> bool {
-        let Some((header, payload)) = ulpdu.split_first_chunk() else { return false };
-        let [ddp, rdmap, s0, s1, s2, s3, to @ ..]: [u8; TaggedHeader::LEN] = *header;
-        if [ddp & !TaggedHeader::LAST, rdmap] != WRITE_CONTROL {
-            return false;
-        }
-        let stag = Stag(u32::from_be_bytes([s0, s1, s2, s3]));
-        if !self.admits(Access::REMOTE_WRITE) || self.inbound.next_send == NextSend::Refused {
-            return false;
-        }
-        let (to, len) = (u64::from_be_bytes(to), payload.len() as u64);
-        let placed = profile::within(Layer::Place, || {
-            self.guard
-                .check_write(stag, to, len, self.state.by)
-                .is_ok_and(|target| target.place(0, payload).is_ok())
-        });
-        if placed {
-            self.counters.rx_fpdus += 1;
-            self.counters.rx_placed_bytes += len;
-            *self.may_send = true;
-            // No other message may come between a Send and the Immediate Data that belongs to it.
-            self.inbound.next_send = NextSend::Usual;
-        }
-        placed
-    }
-
     pub(super) fn tagged(
         &mut self,
         piece: &ReceivedUlpdu<'_, '_>,

@@ -365,7 +365,8 @@ impl Outbound {
         Ok(true)
     }
 
-    /// Makes sure that there is a current message; `false`: nothing can be sent now.
+    /// Makes sure that there is a current message; `false`: nothing can be sent now. With
+    /// [`write_fpdu`](Self::write_fpdu) this is the general path of [`write_usual`](Self::write_usual).
     fn prepare(&mut self, cx: &mut SendContext<'_>) -> Result<bool, Failure> {
         if matches!(self.phase, Phase::Terminated | Phase::Ended) {
             return Ok(false);

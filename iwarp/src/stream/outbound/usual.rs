@@ -1,6 +1,8 @@
 //! Requests whose payload is ready ([`PreparedPayload`]) and that fit one FPDU. They are written straight
 //! from the send queue, as long as nothing else waits to be sent.
 //!
+//! This is the fast path of `requests.rs`; `usual/tests.rs` compares both.
+//!
 //! A request that does not fit, or whose memory is no longer registered, stays in its queue and becomes a
 //! message: only messages are cut into segments and report errors.
 
@@ -57,8 +59,10 @@ impl Outbound {
             }
     }
 
-    /// Writes FPDUs of requests after the `used` bytes of a segment, each with a ULPDU of at most `limit`
-    /// bytes. Call this only while [`allows_usual`](Self::allows_usual).
+    /// The fast path of [`prepare`](Self::prepare) and [`write_fpdu`](Self::write_fpdu) for requests that are
+    /// ready and fit one FPDU: the same FPDUs and completions, without a message for each request. Writes
+    /// them after the `used` bytes of a segment, each with a ULPDU of at most `limit` bytes. Call this only
+    /// while [`allows_usual`](Self::allows_usual).
     ///
     /// RFC 5040 sections 5.1, 5.3 and 5.5 (RDMAP-202, RDMAP-244, RDMAP-285): messages go to DDP in the order
     /// in which the user posted them.
@@ -197,3 +201,6 @@ fn write_inline(framer: &mut Framer, plan: FpduPlan, out: &mut [u8], head: &Ulpd
     fpdu.put(bytes);
     fpdu.finish();
 }
+
+#[cfg(test)]
+mod tests;

@@ -26,9 +26,9 @@ pub(crate) enum Verdict {
 }
 
 impl Tcb {
-    /// A segment with a correct checksum. The payload may be empty, or a chain. `segments` is the number of
-    /// segments that were joined: more than one only if their headers are equal and the first segment
-    /// [`is_next`](Self::is_next).
+    /// Takes any segment with a correct checksum: the general path of [`on_predicted`](Self::on_predicted).
+    /// The payload may be empty, or a chain. `segments` is the number of segments that were joined: more than
+    /// one only if their headers are equal and the first segment [`is_next`](Self::is_next).
     pub(crate) fn on_segment(
         &mut self,
         ctx: &mut Ctx<'_>,

@@ -75,9 +75,10 @@ impl Tcb {
         self.send.may_send_pushed()
     }
 
-    /// The next segment to send. Without [`sent`](Self::sent) the next call returns the same. As a side
-    /// effect, a segment may be cut (to EMSS, or by the persist timer to the peer's window), its
-    /// acknowledged parts may be dropped, and the search for lost segments may advance.
+    /// The next segment to send, of any kind: the general path of [`next_usual`](Self::next_usual). Without
+    /// [`sent`](Self::sent) the next call returns the same. As a side effect, a segment may be cut (to EMSS,
+    /// or by the persist timer to the peer's window), its acknowledged parts may be dropped, and the search
+    /// for lost segments may advance.
     pub(crate) fn next_transmission(&mut self, ctx: &mut Ctx<'_>) -> Option<Transmission> {
         if self.rst_due {
             return Some(self.bare(ctx, TransmissionKind::Reset, self.send.nxt(), Flags::RST));
@@ -120,8 +121,9 @@ impl Tcb {
         })
     }
 
-    /// The next segment in the usual case: new, or without payload. `None` if there is something else to
-    /// send, or nothing: [`next_transmission`](Self::next_transmission) knows.
+    /// The fast path of [`next_transmission`](Self::next_transmission) for a new segment, or for one without
+    /// payload, whose header is [usual](Self::usual_header): it chooses the same. `None` if there is
+    /// something else to send, or nothing: `next_transmission` knows.
     #[inline(always)]
     pub(crate) fn next_usual(&self, ctx: &Ctx<'_>) -> Option<UsualSegment> {
         let payload = self.send.next_usual(ctx)?;
@@ -137,8 +139,9 @@ impl Tcb {
         Some(UsualSegment { payload, bytes, is_last, seq: self.send.seq(pos).0 as u32, control_bits })
     }
 
-    /// `segment`, the last one returned by [`next_usual`](Self::next_usual), was sent behind `header`.
-    /// Returns whether nothing else is left to send.
+    /// The fast path of [`sent`](Self::sent) for `segment`, the last one returned by
+    /// [`next_usual`](Self::next_usual), which was sent behind `header`: it has the same result. Returns
+    /// whether nothing else is left to send.
     #[inline(always)]
     pub(crate) fn usual_sent(
         &mut self,
@@ -177,8 +180,9 @@ impl Tcb {
         }
     }
 
-    /// `transmission`, the last one returned by [`next_transmission`](Self::next_transmission), was
-    /// sent. Counts `tx_segments`, `tx_retransmits`, `tx_acks`, `tx_resets`.
+    /// `transmission`, the last one returned by [`next_transmission`](Self::next_transmission), was sent: the
+    /// general path of [`usual_sent`](Self::usual_sent). Counts `tx_segments`, `tx_retransmits`, `tx_acks`,
+    /// `tx_resets`.
     pub(crate) fn sent(&mut self, ctx: &mut Ctx<'_>, transmission: &Transmission) {
         let Transmission { header, payload, segments, kind, .. } = transmission;
         ctx.counters.tx_segments += *segments as u64;

@@ -1,5 +1,6 @@
-//! Header prediction: the fast path for a segment that is next in order and has nothing unusual. The effect
-//! is that of `input.rs`, without the steps that cannot apply to such a segment: see there for the rules.
+//! Header prediction: the fast path for a segment that is next in order and has nothing unusual. The general
+//! path is [`Tcb::on_segment`], which has the same result for such a segment: see there for the rules. The
+//! steps that cannot apply to it are left out here (`tests/stack/prediction.rs` compares both paths).
 
 use dp::Mbuf;
 
@@ -33,7 +34,8 @@ impl Tcb {
             && self.send.is_ack_expected(segment.ack)
     }
 
-    /// Takes a segment that it [`predicts`](Self::predicts).
+    /// Takes a segment that it [`predicts`](Self::predicts), with the same result as
+    /// [`on_segment`](Self::on_segment).
     #[inline]
     pub(crate) fn on_predicted(&mut self, ctx: &mut Ctx<'_>, segment: &PredictedSegment, payload: Mbuf) {
         let bytes = segment.bytes;

@@ -94,10 +94,10 @@ impl SendHalf {
         self.path.on_heard();
     }
 
-    /// The fast path for the common acknowledgement: nothing is in flight, or the acknowledged segments were
-    /// each sent once, in order, and outside of any recovery. The acknowledgement has no SACK blocks, the
-    /// peer echoes no marks, and our FIN was not sent. Returns `false` and changes nothing for any other
-    /// acknowledgement; [`on_ack`](Self::on_ack) takes all.
+    /// The fast path of [`on_ack`](Self::on_ack) for the common acknowledgement, with the same result:
+    /// nothing is in flight, or the acknowledged segments were each sent once, in order, and outside of any
+    /// recovery. The acknowledgement has no SACK blocks, the peer echoes no marks, and our FIN was not sent.
+    /// Returns `false` and changes nothing for any other acknowledgement.
     #[inline]
     pub(in crate::tcp) fn on_usual_ack(&mut self, ctx: &mut Ctx<'_>, segment: &AckInfo<'_>) -> bool {
         let AckInfo { ack, pos, window, .. } = *segment;
@@ -144,7 +144,8 @@ impl SendHalf {
         true
     }
 
-    /// Processes an acknowledgement. Returns whether our FIN has just been acknowledged.
+    /// Processes any acknowledgement: the general path of [`on_usual_ack`](Self::on_usual_ack). Returns
+    /// whether our FIN has just been acknowledged.
     pub(in crate::tcp) fn on_ack(&mut self, ctx: &mut Ctx<'_>, segment: &AckInfo<'_>) -> bool {
         self.rate.advance_pace(ctx.now);
         self.path.on_heard();

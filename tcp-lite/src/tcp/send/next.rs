@@ -73,10 +73,10 @@ impl SendHalf {
         self.pending.contains(Pending::SYN)
     }
 
-    /// The next segment to send, once the handshake is over. Without [`on_sent`](Self::on_sent) the next
-    /// call returns the same. As a side effect, a segment may be cut (to EMSS, or by the persist timer to
-    /// the peer's window), its acknowledged parts may be dropped, and the search for lost segments may
-    /// advance.
+    /// The next segment to send, of any kind, once the handshake is over: the general path of
+    /// [`next_usual`](Self::next_usual). Without [`on_sent`](Self::on_sent) the next call returns the same.
+    /// As a side effect, a segment may be cut (to EMSS, or by the persist timer to the peer's window), its
+    /// acknowledged parts may be dropped, and the search for lost segments may advance.
     #[inline]
     pub(in crate::tcp) fn next(&mut self, ctx: &mut Ctx<'_>) -> Option<Outgoing> {
         if self.loss.is_probe_due() && self.queue.outstanding() > 0 {

@@ -59,6 +59,50 @@ fn one_registered_element_is_found() {
     assert!(config.find_registered(&request(SendOp::Send, none, &region, &[(8, 16)])).unwrap().is_none());
 }
 
+/// What `find_registered` takes or refuses, `prepare` takes with the same length, or refuses with the same
+/// error.
+#[test]
+fn both_checks_have_the_same_result() {
+    let (_, pd, cq) = test_objects();
+    let regions = [Access::LOCAL_WRITE, Access::empty()].map(|access| region(&pd, access));
+    let other_pd = PdShared::new(&pd.resources).unwrap();
+    let foreign = region(&other_pd, Access::LOCAL_WRITE);
+    let config = QpConfig::new(&pd, &QpInit::new(&cq)).unwrap();
+    let attributes = Attributes::new();
+    let (mut found, mut refused, mut others) = (0, 0, 0);
+    let mut dice = testkit::dice::Dice::xorshift(1);
+    for _ in 0..20_000 {
+        let op = match dice.below(6) {
+            0 => SendOp::SendInvalidate { rkey: 1 },
+            1 => READ,
+            2 | 3 => SendOp::Send,
+            _ => WRITE,
+        };
+        let flags = SendFlags::from_bits_truncate(dice.number() as u8 & dice.number() as u8);
+        let region = if dice.below(8) == 0 { &foreign } else { &regions[dice.below(2) as usize] };
+        let elements = [(); 2].map(|()| (dice.below(66), dice.below(66) as u32));
+        let mut request = request(op, flags, region, &elements[..[1, 1, 1, 0, 2][dice.below(5) as usize]]);
+        if let Some(sge) = request.sg_list.first_mut()
+            && dice.below(16) == 0
+        {
+            sge.lkey ^= 1 << dice.below(32);
+        }
+        let general = config.prepare(&request, &attributes);
+        match config.find_registered(&request) {
+            Ok(None) => others += 1,
+            Ok(Some((length, _))) => {
+                found += 1;
+                assert!(matches!(general, Ok((len, _, None)) if len == length), "{request:?}");
+            }
+            Err(error) => {
+                refused += 1;
+                assert_eq!(format!("{:?}", general.map(drop)), format!("{:?}", Err::<(), _>(error)));
+            }
+        }
+    }
+    assert!(found > 1000 && refused > 1000 && others > 1000, "{found} {refused} {others}");
+}
+
 /// An inline request gets its bytes when it is posted, element by element. It is ready unless it is fenced or
 /// more than one message.
 #[test]

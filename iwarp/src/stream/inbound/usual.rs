@@ -1,0 +1,146 @@
+//! The way in for a received ULPDU, and its fast path.
+//!
+//! [`Delivery::deliver`] tries the fast path, [`deliver_usual`](Delivery::deliver_usual), which takes most
+//! ULPDUs: a segment of an RDMA Write, or a Send of one segment, in one run of bytes. Whatever is unusual or
+//! invalid takes the general path, [`deliver_any`](Delivery::deliver_any), which alone reports errors. Where
+//! both paths take a ULPDU they do the same (`tests.rs` compares them).
+
+use dp::profile::{self, Layer};
+
+use crate::ddp::{TaggedHeader, UntaggedHeader};
+use crate::memory::{Access, Stag};
+use crate::mpa::{Deframed, Ulpdu};
+use crate::queues::WcOpcode;
+use crate::rdmap::Opcode;
+
+use super::{Delivery, Failure, NextSend};
+
+/// The control bytes of DDP and RDMAP of a segment of an RDMA Write, without the last-segment bit.
+const WRITE_CONTROL: [u8; 2] = {
+    let header = Opcode::Write.tagged_header(Stag(0), 0, false);
+    let [_, _, ddp, rdmap, ..] = header.to_words().first.to_be_bytes();
+    [ddp, rdmap]
+};
+
+/// The control bytes of DDP and RDMAP of a Send that has one segment.
+const SEND_CONTROL: [u8; 2] = {
+    let rsvd_ulp = [Opcode::Send.control_byte(), 0, 0, 0, 0];
+    let header = UntaggedHeader { last: true, rsvd_ulp, qn: 0, msn: 0, mo: 0 };
+    let [_, _, ddp, rdmap, ..] = header.to_words().first.to_be_bytes();
+    [ddp, rdmap]
+};
+
+impl Delivery<'_> {
+    /// Takes a received ULPDU. One that is next in the sender's order is placed, unless that was done before,
+    /// and delivered. One beyond a hole is placed if all its checks pass; nothing is delivered, and no error
+    /// is reported. Returns whether a ULPDU beyond a hole was placed.
+    pub(crate) fn deliver(&mut self, received: Deframed<'_>) -> Result<bool, Failure> {
+        if let Deframed::InOrder(ulpdu) = received
+            && let Some(bytes) = ulpdu.whole()
+        {
+            return self.deliver_usual(ulpdu.position(), bytes).map(|()| false);
+        }
+        self.deliver_any(received)
+    }
+
+    /// As [`deliver`](Self::deliver), for a ULPDU that is next in the sender's order and lies in one run; its
+    /// length field is at `position`. A segment of a Write, or a Send of one segment whose receive request
+    /// has at most one element, takes the fast path of [`deliver_any`](Self::deliver_any). The fast path
+    /// leaves any other ULPDU, and one that fails a check, to the general path: then it has counted, placed
+    /// and delivered nothing.
+    #[inline(always)]
+    pub(crate) fn deliver_usual(&mut self, position: u64, ulpdu: &[u8]) -> Result<(), Failure> {
+        if self.write_whole(ulpdu) { Ok(()) } else { self.deliver_unwritten(position, ulpdu) }
+    }
+
+    /// [`deliver_usual`](Self::deliver_usual), if the ULPDU is not a usual segment of a Write. Never inlined,
+    /// so that segments of Writes do not pay for it.
+    #[inline(never)]
+    fn deliver_unwritten(&mut self, position: u64, ulpdu: &[u8]) -> Result<(), Failure> {
+        if self.send_whole(ulpdu) {
+            return Ok(());
+        }
+        self.deliver_any(Deframed::InOrder(Ulpdu::in_one_run(position, ulpdu))).map(drop)
+    }
+
+    /// [`deliver_usual`](Self::deliver_usual) for a segment of a Write. A zero-length Write needs no right:
+    /// if this function refuses it, the general path takes it.
+    #[inline(always)]
+    fn write_whole(&mut self, ulpdu: &[u8]) -> bool {
+        let Some((header, payload)) = ulpdu.split_first_chunk() else { return false };
+        let [ddp, rdmap, s0, s1, s2, s3, to @ ..]: [u8; TaggedHeader::LEN] = *header;
+        if [ddp & !TaggedHeader::LAST, rdmap] != WRITE_CONTROL {
+            return false;
+        }
+        let stag = Stag(u32::from_be_bytes([s0, s1, s2, s3]));
+        if !self.admits(Access::REMOTE_WRITE) || self.inbound.next_send != NextSend::Usual {
+            return false;
+        }
+        let (to, len) = (u64::from_be_bytes(to), payload.len() as u64);
+        let placed = profile::within(Layer::Place, || {
+            self.guard
+                .check_write(stag, to, len, self.state.by)
+                .is_ok_and(|target| target.place(0, payload).is_ok())
+        });
+        if placed {
+            self.counters.rx_fpdus += 1;
+            self.counters.rx_placed_bytes += len;
+            *self.may_send = true;
+        }
+        placed
+    }
+
+    /// [`deliver_usual`](Self::deliver_usual) for a Send. If it refuses a Send, it may have bound a receive
+    /// request, or taken the limit that the Send tells: the general path does the same again, to no effect.
+    #[inline]
+    fn send_whole(&mut self, ulpdu: &[u8]) -> bool {
+        let Some((header, payload)) = ulpdu.split_first_chunk() else { return false };
+        let [ddp, rdmap, l0, l1, l2, l3, qn @ .., m0, m1, m2, m3, o0, o1, o2, o3]: [u8; UntaggedHeader::LEN] =
+            *header;
+        let msn = u32::from_be_bytes([m0, m1, m2, m3]);
+        let is_usual = [ddp, rdmap] == SEND_CONTROL
+            && qn == [0; 4]
+            && [o0, o1, o2, o3] == [0; 4]
+            && self.inbound.next_send == NextSend::Usual;
+        if !is_usual {
+            return false;
+        }
+        self.bind();
+        if !self.inbound.sends.awaits_whole(msn) {
+            return false;
+        }
+        // On InfiniBand, the acknowledgement of a Send arrives before any answer to it.
+        if self.state.rules.have_queue_4() {
+            self.on_limit(u32::from_be_bytes([l0, l1, l2, l3]));
+        }
+        let Some(request) = self.state.consumer.recv() else { return false };
+        let (wr_id, len) = (request.wr_id, payload.len() as u32);
+        // RFC 5041 section 7.1 (DDP-163), RFC 5040 section 7.2 (RDMAP-332): DDP's checks pass before any byte
+        // is placed.
+        let (pd, guard) = (self.state.recv_pd, self.guard);
+        let placed = match request.sg_list.as_slice() {
+            _ if len == 0 => true,
+            [sge] if len <= sge.length => profile::within(Layer::Place, || {
+                guard
+                    .check_sink(Stag(sge.lkey), sge.addr, u64::from(len), pd)
+                    .is_ok_and(|target| target.place(0, payload).is_ok())
+            }),
+            _ => false,
+        };
+        if placed {
+            self.inbound.sends.deliver_whole();
+            self.on_taken(msn);
+            self.counters.rx_fpdus += 1;
+            self.counters.rx_placed_bytes += u64::from(len);
+            *self.may_send = true;
+            // RFC 5040 sections 5.3 and 5.5 (RDMAP-239, RDMAP-275, RDMAP-276, RDMAP-288): the message is
+            // delivered, so completions are in sending order.
+            let completion = self.state.qp.receives.succeeded(wr_id, WcOpcode::Recv, len);
+            self.state.complete_recv(completion);
+        }
+        placed
+    }
+}
+
+#[cfg(test)]
+mod tests;
