@@ -8,7 +8,8 @@
 //! | 1 | format, 3 |
 //! | 1 | test, its place in [`Test::ALL`] |
 //! | 2 | flags |
-//! | 12 x 4 | size, iters, duration, tx_depth, qps, cq_mod, post_list, inline, outs, burst, rx_depth, recv_post_list |
+//! | 12 x 4 | size, iters, duration, tx_depth, qps, cq_mod, post_list, inline, outs, burst, rx_depth,
+//! recv_post_list |
 //! | 8 | seed |
 //! | 8 | bytes or messages a second (see the flags), 0 for as fast as possible |
 //!
@@ -151,7 +152,7 @@ pub fn is_welcome(bytes: &[u8]) -> bool {
 pub fn rejection(reason: &str) -> Vec<u8> {
     let mut out = MAGIC.to_vec();
     out.extend([FORMAT, REJECTED]);
-    // Short enough for peers that accept 256 bytes in all.
+    // Short enough for peers that accept at most 256 bytes of private data.
     out.extend(reason.bytes().take(200));
     out
 }

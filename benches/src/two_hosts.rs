@@ -75,7 +75,7 @@ pub struct Config {
     pub bytes: usize,
     /// Whether both ends ask for markers.
     pub markers: bool,
-    /// As [`ConnParam::ib_semantics`], of both ends.
+    /// The value of [`ConnParam::ib_semantics`] at both ends.
     pub ib_semantics: bool,
 }
 
@@ -462,7 +462,7 @@ mod tests {
                     assert_eq!(host.qps.len(), 5);
                     let counters = host.engine.counters();
                     assert!(counters.stack.rx_segments > 10, "{steering:?}: {counters:?}");
-                    // Only what the first engine answers: ARP.
+                    // Only ARP is handed over, since the first engine answers it.
                     let arp_alone = counters.stack.handed_over <= 1 && counters.stack.rx_handed_over <= 3;
                     assert!(arp_alone, "{steering:?}: {counters:?}");
                 }

@@ -66,7 +66,7 @@ pub fn first_touched(bytes: &[u8]) -> Option<usize> {
     bytes.iter().position(|&byte| byte != GUARD)
 }
 
-/// Describes the error in a message, if there is one.
+/// Describes the error in a message, if the message has an error.
 pub fn first_error(message: &Message, bytes: &[u8]) -> Option<String> {
     let Message { qp, size, number, .. } = message;
     first_difference(message.key(), 0, bytes)

@@ -57,7 +57,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // Left behind, it would be in a folder for temporary files.
+        // If this fails, the folder remains among the temporary files.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }

@@ -21,7 +21,7 @@ const MARKERS: [&str; 2] = ["<!-- scaling: begin -->", "<!-- scaling: end -->"];
 /// The results from which the table in docs/performance.md is made.
 const COMMITTED: &str = "benches/results/epyc-25-17.json";
 
-/// The document that has the table.
+/// The document with the table of cores.
 const DOCUMENT: &str = "docs/performance.md";
 
 /// Cores for 100, 200 and 400 Gb/s, computed from results of `measure compare --json`

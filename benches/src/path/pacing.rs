@@ -22,8 +22,8 @@ use crate::rate::Schedule;
 use crate::runs::LoadFigures;
 
 impl Path {
-    /// Begins to post at the rate of the parameters, if there is one. `start`: cycles, when the first message
-    /// is due.
+    /// Begins to post at the rate of the parameters, if they have one. The first message is due at `start`
+    /// (cycles).
     pub fn start_pacing(&mut self, start: u64, hz: u64) {
         let Some(rate) = self.params.rate else { return };
         let asked_messages_per_s = rate.messages_per_s(self.size);

@@ -288,7 +288,7 @@ mod tests {
             assert!(svg.contains(word), "{word}: {svg}");
         }
         assert!(!svg.contains("<&>"), "not escaped");
-        // A mark at each measured point, and none on a reference line.
+        // Each measured point has a mark; reference lines have no marks.
         assert_eq!(svg.matches("<circle").count(), 3, "{svg}");
     }
 

@@ -157,7 +157,7 @@ impl Stream {
         Ok(())
     }
 
-    /// As [`request`](Self::request), but posts nothing.
+    /// Does the same as [`request`](Self::request), but posts nothing.
     fn finish(&mut self, now_us: u64) -> Result<()> {
         let a = &mut self.hosts.a;
         a.poll_at(now_us);

@@ -27,7 +27,7 @@ const SILENCE: Duration = Duration::from_millis(200);
 /// Ethernet, IPv4 and TCP without options: devices with TSO read them.
 const HEADER: [u8; 54] = {
     let mut header = [0; 54];
-    // To the broadcast address; IPv4.
+    // An IPv4 packet to the broadcast address.
     let mut at = 0;
     while at < 6 {
         header[at] = 0xff;
