@@ -236,7 +236,7 @@ impl Probe {
     /// Waits for the endpoint's Request, on a connection that it made.
     ///
     /// # Errors
-    /// A deviation when there is none.
+    /// A deviation if no Request arrives.
     pub fn heard_request(&self, conn: &mut Conn) -> Result<(Startup, Vec<u8>), CaseError> {
         match self.answer(conn) {
             (Answer::Frame(frame), rest) if frame.key == REQUEST_KEY => Ok((frame, rest)),
@@ -247,7 +247,7 @@ impl Probe {
     /// Sends `request` and takes the accepting Reply.
     ///
     /// # Errors
-    /// A deviation when there is none.
+    /// A deviation if no accepting Reply arrives.
     pub fn accepted(&self, request: &Startup) -> Result<Session, CaseError> {
         let mut conn = self.tcp()?;
         self.say(&mut conn, request);
@@ -257,7 +257,7 @@ impl Probe {
     /// Takes the accepting Reply to `request`.
     ///
     /// # Errors
-    /// A deviation when there is none.
+    /// A deviation if no accepting Reply arrives.
     pub fn heard_reply(&self, mut conn: Conn, request: &Startup) -> Result<Session, CaseError> {
         match self.answer(&mut conn) {
             (Answer::Frame(frame), rest) if frame.key == REPLY_KEY && !frame.has(flag::R) => {
@@ -296,7 +296,8 @@ impl Probe {
         Ok(session)
     }
 
-    /// As the responder: takes the endpoint's RTR, if there is one, and the stage, if there is a target.
+    /// As the responder: receives the endpoint's RTR, if one was agreed on, and the stage, if the endpoint
+    /// has a target.
     ///
     /// # Errors
     /// A deviation when nothing comes.

@@ -344,7 +344,7 @@ impl Session {
                 terminate.bytes.len()
             )
         })?;
-        // siw's order is one case's matter (terminate-bit-order), not every case's.
+        // Only the case terminate-bit-order judges siw's order; all other cases accept it.
         let known = codes.contains(&terminate.code()) || codes.contains(&terminate.swapped_code());
         require(known, || {
             format!("expected Terminate {}, got {}", wanted.join(" or "), describe::terminate(&terminate))

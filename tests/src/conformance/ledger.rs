@@ -105,8 +105,8 @@ impl Ledger {
         ledger
     }
 
-    /// The state of a row. A deviation stays one if tests prove the actual behaviour, and so does an unused
-    /// permission.
+    /// The state of a row. A deviation or an unused permission keeps its claim even if tests prove the actual
+    /// behaviour.
     pub fn standing(&self, row: RowId) -> RowState<'_> {
         match (self.claims.get(&row), self.proofs.get(&row)) {
             (Some(claim), None) => RowState::Claimed(claim),
@@ -127,7 +127,8 @@ impl Ledger {
     pub fn complaints(&self) -> Vec<String> {
         let mut complaints = self.findings.clone();
         for (&id, row) in &self.index {
-            // Of any level: a row whose last test goes away does not become open in silence.
+            // A row of any level is reported: it must not become open unnoticed when its last test is
+            // removed.
             if matches!(self.standing(id), RowState::Open) {
                 let said: String = row.requirement.chars().take(100).collect();
                 complaints

@@ -252,7 +252,7 @@ impl Lab {
         })
     }
 
-    /// The first event that `wanted` accepts, if there is one. Other events are kept.
+    /// The first event that `wanted` accepts, or `None`. Other events are kept.
     fn event(&mut self, wanted: impl Fn(&CmEvent) -> bool) -> Option<CmEvent> {
         self.kept.extend(std::iter::from_fn(|| self.events.poll()));
         let place = self.kept.iter().position(wanted)?;

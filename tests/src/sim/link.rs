@@ -176,11 +176,11 @@ pub struct Outcome {
 /// Bytes on which a receiver reneges.
 #[derive(Clone, Copy, Debug)]
 pub struct Reneged {
-    /// Ports of the segments that acknowledge them: source, destination.
+    /// Source and destination port of the segments that acknowledge these bytes.
     ports: (u16, u16),
-    /// Their sequence numbers.
+    /// Sequence numbers of the bytes.
     block: (u32, u32),
-    /// Number of further acknowledgements that name them.
+    /// Number of further acknowledgements whose SACK blocks report the reneged bytes.
     left: u32,
 }
 

@@ -171,7 +171,7 @@ pub(super) const CASES: &[Case] = &[
             for (n, id) in [0xcafe_babe, 0, u32::MAX].into_iter().enumerate() {
                 send(&mut session, &AtomicRequest::fetch_add(id, region.stag, region.to, 0, 0));
                 let segment = session.expect(opcode::ATOMIC_RESPONSE)?;
-                // MSN 1 was the trial's.
+                // The trial has used MSN 1.
                 let place = (segment.is_last(), segment.qn(), segment.msn(), segment.mo());
                 require(!segment.is_tagged() && place == (true, 3, n as u32 + 2, 0), || {
                     format!("got {}", describe::segment(&segment))
