@@ -8,8 +8,7 @@
 //! | 1 | format, 3 |
 //! | 1 | test, its place in [`Test::ALL`] |
 //! | 2 | flags |
-//! | 12 x 4 | size, iters, duration, tx_depth, qps, cq_mod, post_list, inline, outs, burst, rx_depth,
-//! recv_post_list |
+//! | 12 x 4 | size, iters, duration, tx_depth, qps, cq_mod, post_list, inline, outs, burst, rx_depth, recv_post_list |
 //! | 8 | seed |
 //! | 8 | bytes or messages a second (see the flags), 0 for as fast as possible |
 //!

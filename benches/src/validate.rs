@@ -4,7 +4,7 @@
 //! bytes are a keyed sequence of 64-bit words. So flipped, lost, duplicated and misplaced bytes are detected.
 //! Between messages there are guards that must stay [`GUARD`].
 
-/// Contents of memory where nothing may be placed, and before anything is placed.
+/// Contents of memory where no bytes may be placed, and of all memory before the first placement.
 pub const GUARD: u8 = 0xa5;
 
 /// Identifies one message.

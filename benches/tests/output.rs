@@ -1,4 +1,4 @@
-//! What `iwperf local` prints and writes.
+//! The output and the files of `iwperf local`.
 
 mod common;
 

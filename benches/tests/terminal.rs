@@ -1,4 +1,4 @@
-//! The output on a terminal: the rows of a run, and the dashboard below them while it lasts.
+//! The output on a terminal: the rows of a run, and during the run the dashboard below them.
 #![cfg(target_os = "linux")]
 
 use std::process::{Command, Stdio};

@@ -1,5 +1,5 @@
-//! `measure scaling`: the number of cores for 100, 200 and 400 Gb/s, computed from the results of
-//! `scripts/compare`, and the other limits of these rates.
+//! `measure scaling`: computes from the results of `scripts/compare` the number of cores for 100, 200 and
+//! 400 Gb/s, and the other limits of these rates.
 //!
 //! The results contain the goodput with one core at each end, of which the slower one is always busy. So a
 //! core needs at most `payload bits / goodput` for each FPDU. Each further core is assumed to add as much as

@@ -16,13 +16,13 @@ use crate::perftest::wire::{self, Dest, Report};
 /// Bytes of a receive: perftest's messages have at most 56, ours between two iwperfs more.
 pub const MESSAGE_BYTES: usize = 256;
 
-/// Receives kept posted. perftest needs one receive; the others are for a peer that is ahead.
+/// Receives kept posted. perftest needs one receive; the others are for a peer that sends ahead.
 const RECEIVES: usize = 4;
 
 /// Cache line size, as perftest announces it.
 const CACHE_LINE: u32 = 64;
 
-/// Called while this end waits for a message: polls the data path, returns whether anything happened.
+/// Called while this end waits for a message: polls the data path, and returns whether the poll did any work.
 pub type OnIdle<'a> = &'a mut dyn FnMut() -> Result<bool, Error>;
 
 /// Polls nothing.

@@ -1,4 +1,4 @@
-//! Draws a chart as SVG with the crate `plotters`, without a font: the viewer's own is used.
+//! Draws a chart as SVG with the crate `plotters`. The SVG contains no font, so the viewer uses its own.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! Rows of several cores, measured at the same time, as one.
+//! Merges the rows of several cores, which were measured at the same time, into one row.
 
 use dp::Clock;
 

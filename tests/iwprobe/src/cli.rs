@@ -109,7 +109,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 impl Cli {
-    /// Does what was asked for. Returns whether all is as it should be.
+    /// Runs the command. Returns whether all outcomes are as expected.
     ///
     /// # Errors
     /// One line: wrong usage, or no connection.
@@ -185,7 +185,7 @@ impl Options {
         self.json.as_deref().is_some_and(|path| path.as_os_str() == "-")
     }
 
-    /// The file for the outcomes, opened before anything is tried.
+    /// The file for the outcomes, opened before the first connection.
     fn json_file(&self) -> Result<Option<File>, String> {
         let Some(path) = self.json.as_ref().filter(|_| !self.json_to_stdout()) else { return Ok(None) };
         File::create(path).map(Some).map_err(|error| format!("{}: {error}", path.display()))

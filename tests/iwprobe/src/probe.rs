@@ -159,7 +159,7 @@ impl Probe {
     /// A TCP connection with the endpoint, before any startup frame.
     ///
     /// # Errors
-    /// A deviation: after the first one, the endpoint has to stay.
+    /// A deviation: after its first connection, the endpoint has to remain reachable.
     pub fn tcp(&self) -> Result<Conn, CaseError> {
         let wait =
             if self.is_initiator() { self.patience.timeout } else { self.patience.timeout.max(RECONNECT) };
@@ -300,7 +300,7 @@ impl Probe {
     /// has a target.
     ///
     /// # Errors
-    /// A deviation when nothing comes.
+    /// A deviation if no message arrives.
     pub fn take_first(&self, session: &mut Session) -> Result<(), CaseError> {
         if let Some(text) = self.first_text(session)? {
             session.stage = Stage::parse(&text);

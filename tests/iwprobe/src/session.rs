@@ -322,7 +322,8 @@ impl Session {
         }
     }
 
-    /// As [`expect_terminate`](Self::expect_terminate); also returns the segments before it.
+    /// The same as [`expect_terminate`](Self::expect_terminate), but also returns the segments before the
+    /// Terminate.
     ///
     /// # Errors
     /// A deviation.

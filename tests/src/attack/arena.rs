@@ -54,7 +54,7 @@ pub struct Scene<'a> {
 
 /// A host that sends frames next to the honest client.
 pub trait Actor {
-    /// Whether its connections are established.
+    /// Whether the attacker's connections are established.
     fn is_ready(&self) -> bool {
         true
     }
@@ -231,7 +231,7 @@ impl Arena {
         self.honest.iter().all(Honest::is_established)
     }
 
-    /// Attack without honest work, until `done` or for this time. Returns whether it was done.
+    /// Attacks without honest work, until `done` or for this time. Returns whether `done` was reached.
     pub fn alone<A: Actor>(
         &mut self,
         other: &mut A,
@@ -300,7 +300,7 @@ impl Arena {
         (legitimate, others)
     }
 
-    /// Sends one frame of the attacker, if there is one and its pace allows it.
+    /// Sends one frame of the attacker, if the attacker has one and its pace allows it.
     fn other_sends(&mut self, other: &mut dyn Actor, now_us: u64) -> u64 {
         if self.owed == 0 {
             return 0;

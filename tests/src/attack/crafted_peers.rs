@@ -123,8 +123,8 @@ impl CraftedPeers {
     /// removed.
     ///
     /// # Errors
-    /// The next frame that a peer sends by itself, which comes first; `None` if there is none but not all
-    /// peers are ready.
+    /// The next frame that a peer sends automatically, which has to be sent first; `None` if no peer sends a
+    /// frame, but not all peers are ready.
     pub fn next(&mut self, nth: usize) -> Result<u32, Option<Vec<u8>>> {
         match self.frame() {
             Some(frame) => Err(Some(frame)),

@@ -34,7 +34,7 @@ struct SlowStartup {
     numbers: Vec<u32>,
     sent: usize,
     request: Vec<u8>,
-    /// Whether it sends only one byte a second.
+    /// Whether the peer sends only one byte a second.
     patient: bool,
 }
 

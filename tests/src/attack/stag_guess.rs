@@ -1,4 +1,4 @@
-//! Guessed STags. Each wrong one ends its stream with the Terminate for that error, so a guess takes a
+//! Guessed STags. Each wrong STag ends its stream with the Terminate for this error, so each guess takes a
 //! connection. Nothing is read or written.
 
 use std::time::Duration;
@@ -36,7 +36,7 @@ pub struct StagGuess {
     limit: Option<u64>,
     /// Guesses so far, and those that were answered as specified.
     pub guesses: [u64; 2],
-    /// Numbers of the peers that wrote; the others read.
+    /// Numbers of the peers that wrote; the other peers read.
     writers: std::collections::HashSet<u32>,
 }
 

@@ -45,7 +45,7 @@ pub struct NicConfig {
     pub name: &'static str,
     /// Its NICs, as `nic-lab start --nic` takes them.
     pub nics: Vec<String>,
-    /// Whether it has an IOMMU, which `vfio-pci` needs.
+    /// Whether the machine has an IOMMU, which `vfio-pci` needs.
     pub iommu: bool,
 }
 

@@ -239,7 +239,7 @@ impl Process {
         Err(lab_error!("{}: no '{needle}' within {limit:?}; it said:\n{}", self.what, self.text()))
     }
 
-    /// Whether it is still running.
+    /// Whether the process is still running.
     ///
     /// # Errors
     /// If the system does not report it.
@@ -269,7 +269,8 @@ impl Process {
             self.await_end(left)?;
         }
         let waited = started.elapsed();
-        // Its readers may be late on a busy machine. A grandchild may keep the streams open for good.
+        // The readers of its output may be late on a busy machine. A grandchild may keep the streams open for
+        // ever.
         self.captured.wait(REST_WITHIN, |state| state.open == 0);
         let status = self.status.ok_or_else(|| LabError::new("ended without a status"))?;
         Ok(Ended { what: self.what.clone(), status, text: self.text(), waited })
@@ -301,7 +302,7 @@ impl Process {
         }
     }
 
-    /// Stops it (SIGSTOP): it neither answers nor closes anything.
+    /// Stops the process (SIGSTOP), which then neither answers nor closes a connection.
     pub fn freeze(&mut self) {
         self.signal(rustix::process::Signal::STOP);
     }
@@ -312,7 +313,7 @@ impl Process {
     }
 
     fn signal(&mut self, signal: rustix::process::Signal) {
-        // Not reaped yet, so the id is still the child's.
+        // The child has not been reaped, so the id is still that of the child.
         if self.status.is_none() {
             let _ = rustix::process::kill_process(Pid::from_child(&self.child), signal);
         }

@@ -84,7 +84,7 @@ impl Siw {
         limit: Duration,
         argv: impl IntoIterator<Item = impl AsRef<OsStr>>,
     ) -> Result<Process> {
-        // The last test's server may still be ending, and would be mistaken for this one.
+        // The server of the last test may still be ending, and must not be mistaken for this server.
         let started = Instant::now();
         while self.listens()? {
             ensure!(started.elapsed() < ASK_TIMEOUT, "a server in the machine does not end");
@@ -123,7 +123,7 @@ impl Siw {
         self.peer().args(["log", &self.name]).check(ASK_TIMEOUT)
     }
 
-    /// Stops the whole machine: it neither answers nor closes anything.
+    /// Stops the whole machine, which then neither answers nor closes a connection.
     ///
     /// # Errors
     /// If its process is unknown.

@@ -44,7 +44,8 @@ pub fn digest(parts: impl IntoIterator<Item = String>) -> String {
     format!("{sum:08x}")
 }
 
-/// The text of the functions of this name in a Rust file formatted by `rustfmt`; `None` if there are none.
+/// The text of the functions of this name in a Rust file formatted by `rustfmt`; `None` if the file has no
+/// such function.
 pub fn function_text(text: &str, name: &str) -> Option<String> {
     let lines: Vec<&str> = text.lines().collect();
     let mut found = String::new();

@@ -120,8 +120,8 @@ impl Lab {
         self.session(queues, &[], words)
     }
 
-    /// The same with an existing queue pair without posted requests. Posts these receives before anything can
-    /// arrive.
+    /// The same with an existing queue pair without posted requests. Posts these receives before a message
+    /// can arrive.
     ///
     /// # Errors
     /// As [`scene`](Self::scene).

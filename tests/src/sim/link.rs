@@ -68,7 +68,7 @@ pub struct Span {
 }
 
 impl Span {
-    /// Whether it includes `now_us`.
+    /// Whether this time span includes `now_us`.
     pub fn holds(&self, now_us: u64) -> bool {
         (self.from_us..self.to_us).contains(&now_us)
     }

@@ -1,5 +1,5 @@
 //! Many connections at the same moment: 10,000 from one process to another, and one from each of 1,000
-//! processes. The kernel's TCP over loopback is the baseline, with the same processes; one process of it
+//! processes. The baseline is the kernel's TCP over loopback with the same processes; each of its processes
 //! connects one socket after the other.
 //!
 //! The measured time begins when all connections may begin and ends when the last one is established.

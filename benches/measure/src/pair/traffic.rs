@@ -34,7 +34,7 @@ pub(crate) struct Load {
     pub(crate) depth: usize,
     /// Active queue pairs at a time.
     pub(crate) active: usize,
-    /// Time between two draws of the active queue pairs; `None`: they stay.
+    /// Time after which other queue pairs are drawn to be active; `None`: always the same ones.
     pub(crate) redraw: Option<Duration>,
     /// Seed of the draws.
     pub(crate) seed: u64,

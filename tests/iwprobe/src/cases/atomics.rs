@@ -318,7 +318,7 @@ pub(super) const CASES: &[Case] = &[
         .run(|p| {
             does(p, "f", |id| {
                 let plain = AtomicRequest::fetch_add(id, STAG, TO, 1, 0);
-                // One field of 64 bits: its boundary may be said, or not.
+                // For a single field of 64 bits, the mask may contain the boundary bit or not.
                 vec![plain, AtomicRequest { mask: 1 << 63, ..plain }]
             })
         }),

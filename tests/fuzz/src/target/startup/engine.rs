@@ -1,4 +1,4 @@
-//! An engine in either role, at once or after a plain stream, and a peer whose bytes are the input's.
+//! An engine in either role, at once or after a plain stream, and a peer whose bytes come from the input.
 //!
 //! Rules: the plain stream arrives unchanged; events come in a valid order; at the end nothing is held.
 
