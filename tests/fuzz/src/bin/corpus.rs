@@ -133,8 +133,8 @@ fn growth(logs: &[&str]) -> io::Result<Growth> {
 const HEAD: &str = "\
 # What was run
 
-By `scripts/fuzz`, which adds to it: processor time and executions of all runs, and what the corpus reaches (edges of the
-control flow in `dp`, `tcp-lite`, `iwarp` and smoltcp, in a build without AddressSanitizer) and holds.
+`scripts/fuzz` maintains this table: processor time and executions of all runs, the edges that the corpus reaches (of the
+control flow in `dp`, `tcp-lite`, `iwarp` and smoltcp, in a build without AddressSanitizer), and the size of the corpus.
 
 | target | CPU seconds | executions | under AddressSanitizer | edges | inputs | bytes |
 |---|---|---|---|---|---|---|
