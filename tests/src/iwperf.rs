@@ -21,7 +21,7 @@ const MOVED_BYTES: u64 = 1 << 18;
 /// Waits until `iwperf` runs its test and a connection of it has moved bytes, as `uwarp status` shows them.
 ///
 /// # Errors
-/// If it does not after a minute, or if the folder of the status cannot be read.
+/// If no connection has moved bytes after a minute, or if the folder of the status cannot be read.
 pub fn wait_to_move(process: &mut Process) -> Result<()> {
     // The head of the table is printed when data begin to flow.
     process.wait_for("#bytes", START_TIMEOUT)?;

@@ -59,7 +59,7 @@ pub trait Actor {
         true
     }
 
-    /// Its next frame; `None`: it waits for a frame or for time to pass.
+    /// The attacker's next frame; `None`: the attacker waits for a frame or for time to pass.
     fn frame(&mut self, scene: &Scene<'_>) -> Option<Vec<u8>>;
 
     /// A frame from the victim to an address behind the router.
@@ -76,7 +76,7 @@ pub struct Round {
     pub bytes: u64,
     /// Time, nanoseconds.
     pub ns: u64,
-    /// Processor time of the victim in it.
+    /// Processor time of the victim in this round.
     pub cpu_ns: u64,
     /// Frames of the honest client.
     pub legitimate: u64,

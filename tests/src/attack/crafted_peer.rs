@@ -80,7 +80,7 @@ pub fn request() -> Vec<u8> {
     bytes
 }
 
-/// Length of the Reply to it.
+/// Length of the Reply to [`request`].
 pub const REPLY: usize = 24;
 
 /// A Write to `stag`.
@@ -190,17 +190,17 @@ impl CraftedPeer {
         bytes
     }
 
-    /// Sets the window that it offers from now on.
+    /// Sets the window that the peer offers from now on.
     pub fn set_window(&mut self, window: u16) {
         self.options.window = window;
     }
 
-    /// Sets whether it acknowledges.
+    /// Sets whether the peer acknowledges.
     pub fn set_acknowledges(&mut self, acknowledges: bool) {
         self.options.acknowledges = acknowledges;
     }
 
-    /// The next frame that it sends by itself.
+    /// The next frame that the peer sends automatically.
     pub fn frame(&mut self) -> Option<Vec<u8>> {
         self.out.pop_front()
     }

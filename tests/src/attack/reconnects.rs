@@ -66,7 +66,7 @@ pub trait ReconnectingAttacker: Actor {
 /// Begins no further connection, and waits until those in progress have ended.
 ///
 /// # Errors
-/// If one does not end, or if an answer was not as specified.
+/// If a connection does not end, or an answer was not as specified.
 pub fn finish<B: ReconnectingAttacker>(attacker: &mut B, arena: &mut Arena) -> Result<(), String> {
     attacker.reconnects().ending = true;
     let over = arena.alone(attacker, END, |_, attacker| attacker.reconnects().is_empty());

@@ -148,7 +148,7 @@ impl Attack for StagGuess {
 /// Makes `count` guesses without other traffic. Returns how many a second the victim's core answers.
 ///
 /// # Errors
-/// If one is not answered, or not as specified.
+/// If a guess is not answered, or not as specified.
 pub fn guess_many(count: u64) -> Result<f64, String> {
     let mut arena = Arena::new(&|_, options| options.failures_per_address = None);
     let mut guess = StagGuess::new(&arena, Some(count));

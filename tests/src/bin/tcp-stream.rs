@@ -118,7 +118,7 @@ fn over_port(options: &Options, task: &Task, mut port: Box<dyn Port>) -> Result<
 }
 
 impl Options {
-    /// Prints that the device exists, if one is needed, and waits until it may continue.
+    /// Prints that the device exists, if the program needs a device, and waits until it may continue.
     fn start(&self) -> Result<()> {
         println!("started");
         let (started, limit) = (Instant::now(), Duration::from_secs(self.seconds));

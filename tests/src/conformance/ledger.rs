@@ -13,11 +13,11 @@ use super::{PLACES, Result, RowId, case};
 /// The state of a row.
 #[derive(Clone, Copy, Debug)]
 pub enum RowState<'a> {
-    /// Tests prove it.
+    /// Tests prove the row.
     Proved(&'a BTreeSet<Test>),
-    /// No test proves it, for a reason; or the code deliberately deviates.
+    /// No test proves the row, for a reason; or the code deliberately deviates from the row.
     Claimed(&'a Claim),
-    /// Neither tests nor claims concern it.
+    /// Neither a test nor a claim concerns the row.
     Open,
 }
 

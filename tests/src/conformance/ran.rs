@@ -42,7 +42,7 @@ impl Ran {
             match outcome {
                 "ok" => _ = tests.entry(path.to_owned()).or_insert(true),
                 "FAILED" => _ = tests.insert(path.to_owned(), false),
-                // For example, ignored: it did not run.
+                // Another outcome, such as `ignored`: the test did not run.
                 _ => {}
             }
         }

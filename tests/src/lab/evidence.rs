@@ -40,7 +40,7 @@ impl Evidence {
     /// processor time of `watched`, such as the process of a virtual machine.
     ///
     /// # Errors
-    /// If the folder cannot be made, or the capture does not start.
+    /// If the folder cannot be created, or the capture does not start.
     pub fn gather(namespace: &Namespace, dev: &str, watched: Option<u32>) -> Result<Self> {
         let folder = base()?.join(suite::current());
         // The folder may be left from an earlier run.

@@ -37,7 +37,7 @@ impl Edit {
 /// Eight hexadecimal digits of some texts.
 pub fn digest(parts: impl IntoIterator<Item = String>) -> String {
     let sum = parts.into_iter().fold(0, |sum, part| {
-        // With the length, text cannot move between the parts unnoticed.
+        // The digest includes the length, so text cannot move between the parts unnoticed.
         let sum = crc32c::crc32c_append(sum, &(part.len() as u64).to_le_bytes());
         crc32c::crc32c_append(sum, part.as_bytes())
     });

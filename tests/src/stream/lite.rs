@@ -237,7 +237,7 @@ impl<'a> Host<'a> {
             match self.stack.send(now, conn, bytes) {
                 Ok(taken) => self.source.take(taken),
                 Err(SendError::BufferFull | SendError::NoMbuf) => return Ok(()),
-                // Not established yet.
+                // The connection is not established yet.
                 Err(SendError::Closed) if self.stack.info(conn).is_some_and(|info| info.send_offset == 0) => {
                     return Ok(());
                 }
