@@ -116,7 +116,7 @@ pub fn run_cores(
 /// Runs `params` between the client's and the server's end of another wire. The other fields of `wire` apply.
 ///
 /// # Errors
-/// As [`run`].
+/// The errors of [`run`].
 pub fn run_between(
     (client_port, server_port): (Box<dyn Port>, Box<dyn Port>),
     wire: &Wire<'_>,

@@ -26,7 +26,7 @@ impl DeviceArgs {
     /// Opens the device.
     ///
     /// # Errors
-    /// As [`open`].
+    /// The errors of [`open`].
     pub fn open(&self) -> Result<Box<dyn Port>> {
         open(&self.vdev, self.mtu, 0)
     }

@@ -141,7 +141,7 @@ impl Control {
     /// Exchanges destinations.
     ///
     /// # Errors
-    /// As [`exchange`](Self::exchange), and [`Error::Exchange`].
+    /// The errors of [`exchange`](Self::exchange), and [`Error::Exchange`].
     pub fn dest(&mut self, end: &mut Endpoint, ours: &Dest, serve: OnIdle<'_>) -> Result<Dest, Error> {
         Dest::decode(&self.exchange(end, &ours.encode(), serve)?)
     }
@@ -149,7 +149,7 @@ impl Control {
     /// Exchanges reports, five messages.
     ///
     /// # Errors
-    /// As [`exchange`](Self::exchange), and [`Error::Exchange`].
+    /// The errors of [`exchange`](Self::exchange), and [`Error::Exchange`].
     pub fn report(&mut self, end: &mut Endpoint, ours: &Report, serve: OnIdle<'_>) -> Result<Report, Error> {
         let mut theirs = [[0; 8]; 5];
         for (ours, theirs) in ours.encode().iter().zip(&mut theirs) {

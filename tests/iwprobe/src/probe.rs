@@ -377,7 +377,7 @@ impl Probe {
     /// Asks the target for its report on the last connection.
     ///
     /// # Errors
-    /// As [`report`](Self::report).
+    /// The errors of [`report`](Self::report).
     pub fn report_of_last(&self) -> Result<Report, CaseError> {
         if !self.target {
             return Err(CaseError::NeedsTarget);

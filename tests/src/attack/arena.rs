@@ -251,7 +251,7 @@ impl Arena {
     /// Lets the attacker establish its connections.
     ///
     /// # Errors
-    /// If that takes longer than a minute.
+    /// If this takes longer than a minute.
     pub fn prepare(&mut self, other: &mut dyn Actor) -> Result<(), String> {
         let deadline = self.now_us() + 60_000_000;
         while !other.is_ready() {

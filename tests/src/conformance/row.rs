@@ -25,7 +25,7 @@ pub enum Doc {
 }
 
 impl Doc {
-    /// All of them.
+    /// All values.
     pub const ALL: [Self; 6] = [Self::Mpa, Self::Mpa2, Self::Ddp, Self::Rdmap, Self::Ext, Self::Sec];
 
     /// The prefix of its rows' ids.

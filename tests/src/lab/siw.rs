@@ -126,7 +126,7 @@ impl Siw {
     /// Stops the whole machine, which then neither answers nor closes a connection.
     ///
     /// # Errors
-    /// If its process is unknown.
+    /// If the process of the machine is unknown.
     pub fn freeze(&self) -> Result<()> {
         self.signal(rustix::process::Signal::STOP)
     }
@@ -134,15 +134,15 @@ impl Siw {
     /// Continues a stopped machine.
     ///
     /// # Errors
-    /// If its process is unknown.
+    /// If the process of the machine is unknown.
     pub fn thaw(&self) -> Result<()> {
         self.signal(rustix::process::Signal::CONT)
     }
 
-    /// The process id of its emulator.
+    /// The process id of the machine's emulator.
     ///
     /// # Errors
-    /// If it is unknown.
+    /// If the process id is unknown.
     pub fn id(&self) -> Result<u32> {
         Ok(self.pid()?.as_raw_nonzero().get().unsigned_abs())
     }

@@ -184,7 +184,7 @@ pub struct Reneged {
     left: u32,
 }
 
-/// Progress of one connection, as the loss rules count it.
+/// Progress of one connection, as counted by the loss rules.
 #[derive(Debug, Default)]
 struct Flow {
     isn: Option<u32>,

@@ -83,7 +83,7 @@ impl Verdict {
         }
     }
 
-    /// Its word in the table.
+    /// The word in the table.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Missed => "missed",

@@ -25,7 +25,7 @@ pub(crate) enum Op {
 /// The wire between the hosts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum WireKind {
-    /// As between virtual machines: checksum offload, trains of segments passed uncut.
+    /// Like a device between virtual machines: checksum offload, and trains of segments that pass uncut.
     Virtual { mtu: u16 },
     /// Without offloads.
     Plain { mtu: u16 },

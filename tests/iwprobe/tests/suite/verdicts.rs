@@ -15,13 +15,13 @@ use iwprobe::socket::Mode;
 /// The role of the endpoint.
 #[derive(Clone, Copy, Debug)]
 enum Role {
-    /// It listens, without a target.
+    /// The endpoint listens, without a target.
     Responder,
-    /// It listens, with a target.
+    /// The endpoint listens, with a target.
     RespondingTarget,
-    /// It connects, without a target.
+    /// The endpoint connects, without a target.
     Initiator,
-    /// It connects, with a target.
+    /// The endpoint connects, with a target.
     InitiatingTarget,
 }
 

@@ -80,7 +80,7 @@ pub(crate) fn source(port: &mut dyn Port, bytes: usize, time: Duration) -> Resul
 /// Counts frames until none have arrived for a while.
 ///
 /// # Errors
-/// If none arrive at all.
+/// If no frame arrives.
 pub(crate) fn sink(port: &mut dyn Port) -> Result<ReceivedFrames> {
     let waiting = Instant::now();
     let mut burst = Burst::new();
@@ -134,7 +134,7 @@ pub(crate) fn ping(port: &mut dyn Port, bytes: usize, count: usize) -> Result<f6
 /// Sends every frame back until none have arrived for a while.
 ///
 /// # Errors
-/// If none arrive at all.
+/// If no frame arrives.
 pub(crate) fn pong(port: &mut dyn Port) -> Result<()> {
     let (mut last, mut came, mut burst) = (Instant::now(), false, Burst::new());
     loop {
