@@ -5,7 +5,7 @@
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root" || exit 1
 
-# Every script that sources this says what it does, and does nothing else, when it is asked.
+# With --help, a script that sources this file prints the comment at its head and exits.
 about() { sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "scripts/${0##*/}"; }
 case "${1:-}" in
 -h | --help)
