@@ -519,7 +519,7 @@ impl Connection {
             let ack = own.offset(tcp.ack);
             let scale = if tcp.has(flag::SYN) { 0 } else { scale(peer, own) };
             own.note_acknowledged(now_us, ack.max(0) as u64);
-            // It processes no segments that acknowledge bytes that were never sent (RFC 5961 section 5.2).
+            // The sender processes no acknowledgement of bytes that were never sent (RFC 5961 section 5.2).
             if is_sure && ack <= (own.high + u64::from(own.fin == Some(own.high))) as i64 {
                 ack_processed = Some(ack.max(0) as u64);
                 own.ack_processed = own.ack_processed.max(ack.max(0) as u64);
