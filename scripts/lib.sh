@@ -5,7 +5,7 @@
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root" || exit 1
 
-# Every script that sources this says what it does, and does nothing else, when it is asked.
+# With --help, a script that sources this file prints the comment at its head and exits.
 about() { sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "scripts/${0##*/}"; }
 case "${1:-}" in
 -h | --help)
@@ -21,10 +21,10 @@ export PATH
 
 # Prefix of the names of all namespaces of this run. `sweep` finds them by it.
 lab=uw$$
-# A folder of this run, made below, where it is sure to be removed.
+# A folder of this run. It is created below, where its removal is ensured.
 scratch=
 job=
-# Scripts that run beside the jobs of this one, and are ended with it.
+# Scripts that run beside the jobs of this script, and are ended with this script.
 background=()
 
 heading() { printf '\n==== %s\n' "$*"; }
@@ -54,12 +54,12 @@ bounded() {
 }
 
 # ---- results ----------------------------------------------------------------------
-# A script that counts results adds to these, and its last line is that of `totals`.
+# A script that counts results adds to these counters, and its last line is the line of `totals`.
 passed=0 failed=0 skipped=0
 # A line for each check.
 times=()
 
-# check NAME COMMAND...: runs the command, half an hour at most, and counts it as passed or failed.
+# check NAME COMMAND...: runs the command for at most half an hour, and counts it as passed or failed.
 check() {
 	local name=$1 start=$SECONDS verdict=passed
 	shift
@@ -68,20 +68,20 @@ check() {
 	times+=("$(printf '%-16s %5d s  %s' "$name" $((SECONDS - start)) "$verdict")")
 }
 
-# totals: prints the results, and fails if any failed.
+# totals: prints the results, and fails if a check failed.
 totals() {
 	echo "$passed passed, $failed failed, $skipped skipped"
 	[ "$failed" = 0 ]
 }
 
-# results FILE: prints the three numbers of the last line of `totals` in the output of a script; zeros if it has none.
+# results FILE: prints the three numbers of the last line of `totals` in the output of a script; zeros without such a line.
 results() {
 	local numbers
 	numbers=$(sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed, \([0-9]*\) skipped$/\1 \2 \3/p' "$1" | tail -n 1) || true
 	echo "${numbers:-0 0 0}"
 }
 
-# add_up FILE RC: adds the results of a script that ended with RC, and whose output is in FILE, to those of this one.
+# add_up FILE RC: adds the results of a script, which ended with RC and whose output is in FILE, to our results.
 add_up() {
 	local p f s
 	read -r p f s < <(results "$1")
@@ -105,7 +105,7 @@ sweep() {
 pages=/proc/sys/vm/nr_hugepages
 pages_before=
 
-# take_hugepages N: makes sure that N hugepages of 2 MiB are free, and fails if it cannot.
+# take_hugepages N: ensures that N hugepages of 2 MiB are free, and fails if this is impossible.
 take_hugepages() {
 	local free wanted=$1
 	free=$(free_hugepages)

@@ -69,23 +69,23 @@ impl Callgrind {
         Ok(Self { said, profile: std::fs::read_to_string(file)? })
     }
 
-    /// The output line of the program with this first word; empty if there is none.
+    /// The line of the program's output that begins with this word; empty if no line does.
     pub fn said(&self, word: &str) -> &str {
         self.said.get(word).map_or("", String::as_str)
     }
 
-    /// Instructions of all calls of the function with `name` in its name, callees included.
+    /// Instructions of all calls of the function with `name` in its name, and of all functions called by it.
     ///
     /// # Errors
-    /// If there are none.
+    /// If the profile has no such call.
     pub fn instructions(&self, name: &str) -> Result<u64> {
         self.cost(name).map(|cost| cost.instructions)
     }
 
-    /// Executed of all calls of the function with `name` in its name, callees included.
+    /// Cost of all calls of the function with `name` in its name, and of all functions called by it.
     ///
     /// # Errors
-    /// If there are none.
+    /// If the profile has no such call.
     pub fn cost(&self, name: &str) -> Result<Executed> {
         match inclusive(&self.profile, name) {
             Executed { instructions: 0, .. } => Err(format!("the profile has no call of {name}").into()),
@@ -101,7 +101,7 @@ impl Callgrind {
     }
 }
 
-/// Executed of all calls of the function with `name` in its name, callees included.
+/// Cost of all calls of the function with `name` in its name, and of all functions called by it.
 fn inclusive(profile: &str, name: &str) -> Executed {
     let (mut all, mut is_it) = (Executed::default(), false);
     let mut lines = profile.lines();

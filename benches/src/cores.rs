@@ -11,7 +11,7 @@ use crate::runs::{OnRow, Row, merge};
 /// `cpus` are the CPUs that the rows name. Returns the results of all cores.
 ///
 /// # Errors
-/// The error of the core that failed first: an error interrupts the others.
+/// The error of the core that failed first; it interrupts the other cores.
 pub fn together<S: Send, T: Send>(
     states: Vec<S>,
     cpus: &[usize],

@@ -28,7 +28,7 @@ pub fn completions(shell: Shell) -> Result<(), Error> {
 pub fn man(folder: Option<&Path>) -> Result<(), Error> {
     let Some(folder) = folder else {
         let mut text = Vec::new();
-        // The command `help` has no page.
+        // The command `help` has no man page.
         let command = Cli::command().disable_help_subcommand(true);
         Man::new(command).render(&mut text).map_err(|source| failed("the man page".into(), source))?;
         return lines::print(&text);

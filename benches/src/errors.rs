@@ -150,7 +150,8 @@ impl NotConnected {
 fn ending(error: Option<ConnectionError>) -> String {
     match error {
         None => "closed by the peer".into(),
-        // iwperf resets its connections when an error ends it, and other programs when a signal does.
+        // When an error ends iwperf, its connections are reset. When a signal ends another program, its
+        // connections are reset, too.
         Some(error @ ConnectionError::Tcp(CloseReason::Reset)) => {
             format!("{error}, which was interrupted or has failed: see its output")
         }

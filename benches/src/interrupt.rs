@@ -32,12 +32,12 @@ impl Interrupt {
         self.by_failure.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it was set.
+    /// Whether the interrupt was set.
     pub fn is_raised(&self) -> bool {
         self.by_signal.load(Ordering::Relaxed) || self.by_failure.load(Ordering::Relaxed)
     }
 
-    /// Whether a signal has set it, and no end has failed.
+    /// Whether a signal has set the interrupt, and no end has failed.
     pub fn is_signal(&self) -> bool {
         self.by_signal.load(Ordering::Relaxed) && !self.by_failure.load(Ordering::Relaxed)
     }

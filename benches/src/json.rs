@@ -175,7 +175,7 @@ struct Counters {
 pub(crate) fn write(path: &Path, results: &Results<'_>) -> Result<(), Error> {
     let Results { params, unit, rows, target, outcome, counters, hz, .. } = *results;
     let profiled = |rows: &[Row]| rows.iter().any(|row| row.profile.is_some());
-    // Measured only if needed: it takes some milliseconds.
+    // The measurement takes some milliseconds, so it is made only if needed.
     let scope_cycles = if profiled(rows) { dp::profile::scope_cycles() } else { 0.0 };
     let document = Document {
         iwperf: results.provenance,

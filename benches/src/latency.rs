@@ -125,7 +125,7 @@ impl Latencies {
         [0.5, 0.99].map(|quantile| self.reported_us(self.round_trip_ns.value_at_quantile(quantile) as f64))
     }
 
-    /// A round trip of `cycles`, of `hz` a second, as it is reported: microseconds.
+    /// The reported value, in microseconds, of a round trip of `cycles` at `hz` cycles a second.
     pub fn us(&self, cycles: u64, hz: u64) -> f64 {
         cycles as f64 * 1e6 / hz as f64 / self.divisor
     }

@@ -24,7 +24,7 @@ static LOST: Mutex<Option<io::Error>> = Mutex::new(None);
 /// The dashboard that is shown on the terminal.
 static DASHBOARD: Mutex<Option<ProgressBar>> = Mutex::new(None);
 
-/// Prints a line on standard output and flushes it.
+/// Prints a line on standard output, or on standard error after `step_aside`.
 pub fn say(line: &str) {
     if ASIDE.load(Ordering::Relaxed) {
         return tell(line);
@@ -90,7 +90,7 @@ pub fn check() -> Result<(), Error> {
 pub fn end_when_output_is_lost(tool: &'static str) {
     let before = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        // The words of the standard library.
+        // The standard library uses these words.
         let Some(why) =
             panic.payload_as_str().and_then(|text| text.strip_prefix("failed printing to stdout: "))
         else {

@@ -110,7 +110,7 @@ impl Live {
         let Some(before) = self.before else { return };
         self.next += self.period * ((moment.now.saturating_sub(self.next)) / self.period + 1);
         let elapsed = moment.now - self.started;
-        // The last second is in the table.
+        // The table contains the last second.
         if self.bar.is_none() && self.span > 0 && elapsed + self.period / 2 > self.span {
             return;
         }
@@ -161,7 +161,7 @@ fn set_style(bar: &ProgressBar, is_endless: bool) {
 
 fn rates(before: &Snapshot, now: &Snapshot, hz: u64) -> Rates {
     let cycles = now.now.saturating_sub(before.now).max(1) as f64;
-    // A warm-up may lie between.
+    // A warm-up may lie between the two snapshots.
     let messages = now.messages.saturating_sub(before.messages);
     let messages_per_s = messages as f64 * hz as f64 / cycles;
     Rates {

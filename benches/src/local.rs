@@ -22,7 +22,7 @@ use crate::table::Unit;
 /// The wire between both ends.
 #[derive(Clone, Debug)]
 pub struct Wire<'a> {
-    /// Whether it uses IPv6 addresses.
+    /// Whether the wire uses IPv6 addresses.
     pub ipv6: bool,
     /// IP MTU.
     pub mtu: u16,
@@ -116,7 +116,7 @@ pub fn run_cores(
 /// Runs `params` between the client's and the server's end of another wire. The other fields of `wire` apply.
 ///
 /// # Errors
-/// As [`run`].
+/// The errors of [`run`].
 pub fn run_between(
     (client_port, server_port): (Box<dyn Port>, Box<dyn Port>),
     wire: &Wire<'_>,
@@ -148,7 +148,7 @@ pub fn run_between(
                 end.endpoint.profile = wire.profile;
                 serve(&mut end, wire.port, unit)
             });
-            // Without this the client would wait until its time limit and report that.
+            // Otherwise the client would wait until its time limit, and would report the timeout instead.
             served.inspect_err(|_| interrupt.raise())
         });
         let ran = make_end(client_port, &config(2, wire.pcap), interrupt).and_then(|mut end| {

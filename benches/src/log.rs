@@ -6,8 +6,8 @@ use crate::errors::Error;
 #[cfg(feature = "tracing")]
 const VARIABLE: &str = "RUST_LOG";
 
-/// Shows the events that `filter` selects as long as the process lives: the filter of the option, or else of
-/// `RUST_LOG`. Without either, no events are shown.
+/// Shows the events that a filter selects, until the process ends: `filter` (the option), or otherwise the
+/// variable `RUST_LOG`. Without a filter, no events are shown.
 ///
 /// # Errors
 /// [`Error::Usage`] if the filter is none.

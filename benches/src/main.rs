@@ -20,7 +20,7 @@ fn main() -> ExitCode {
             tell(&format!("iwperf: {}", one_line(&error)));
             return ExitCode::from(USAGE);
         }
-        // What is missing.
+        // An argument is missing: clap prints the help.
         Err(error) if error.use_stderr() => error.exit(),
         // Help or version.
         Err(help) => return end(lines::print(help.to_string().as_bytes())),

@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// Maximum time of a client for its request, and then for the response. The next client waits meanwhile.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(1);
 
-/// Answers at `address` as long as the process lives. Returns the address with its port, if 0 was asked for.
+/// Answers at `address` until the process ends. Returns the address; port 0 is replaced by the chosen port.
 ///
 /// # Errors
 /// [`Error::System`] if the address cannot be used.
@@ -41,7 +41,7 @@ fn answer(mut client: TcpStream, patience: Duration) -> io::Result<()> {
     let mut request = Vec::new();
     let mut part = [0; 1024];
     let line = loop {
-        // One limit for all parts of the request: it also applies to a client that sends a byte now and then.
+        // One limit for all parts of the request, so it also ends a client that sends a byte now and then.
         let left = patience.saturating_sub(begun.elapsed());
         if left.is_zero() {
             return Err(io::ErrorKind::TimedOut.into());
@@ -76,7 +76,7 @@ mod tests {
         let begun = Instant::now();
         std::thread::scope(|scope| {
             let answered = scope.spawn(move || answer(server, Duration::from_millis(200)));
-            // This client never ends the header, and is never silent for long.
+            // This client never finishes the header, and is never silent for long.
             while !answered.is_finished() && begun.elapsed() < LIMIT {
                 // The other end may have closed the connection.
                 let _ = client.write_all(b"x");

@@ -140,11 +140,11 @@ pub fn open_cores(args: &NetArgs, crc: bool, interrupt: &Interrupt) -> Result<Co
         None => (0..count).map(|core| allowed[core % allowed.len()]).collect(),
     };
     let mut config = EndConfig::new(args, false, crc);
-    // Cores that share a CPU yield it to each other.
+    // Threads that share a CPU yield it to each other.
     config.shares_cpu = args.cpu.is_none() && count > allowed.len();
     let ports = open_device(args)?;
     let (mtu, mac) = (ports[0].info().mtu, ports[0].info().mac);
-    // The statistics of the whole device; the first end has them.
+    // The first end has the statistics of the whole device.
     let mut device_stats = ports[0].device_stats();
     let engine_config = engine_config(&*ports[0], &config)?;
     let context = Context::new(ContextConfig::default())?;
@@ -208,12 +208,12 @@ fn engine_config(port: &dyn Port, config: &EndConfig<'_>) -> Result<EngineConfig
     engine_config.stack.tcp.traffic_class = config.tos;
     #[cfg(target_os = "linux")]
     if config.is_local_wire {
-        // There are no broadcasts.
+        // A local wire has no broadcasts.
         engine_config.stack.derived_neighbors = Some(wire::DERIVED_NEIGHBORS);
         engine_config.stack.address_probing = tcp_lite::AddressProbing::Off;
     }
     if let Some(timeout) = config.link_timeout {
-        // At most a day.
+        // The conversion loses nothing: the timeout is at most a day.
         engine_config.stack.tcp.link_timeout = tcp_lite::Duration::from_micros(timeout.as_micros() as u64);
     }
     for &gateway in &config.gateways {

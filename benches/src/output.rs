@@ -319,7 +319,7 @@ fn heading(params: &Params) -> String {
 
 /// A remark on the figures of a run at a given rate.
 fn load_note(load: &LoadFigures) -> Option<String> {
-    // Up to 1 %: when the time is over, a few messages have just become due in any run.
+    // Up to 1 % is normal: at the end of any run, a few messages have just become due.
     if load.unsent * 100 > load.latency.iterations {
         return Some(format!(
             " too much: {} messages that were due were not posted in time; their latency is the wait so far",

@@ -108,8 +108,8 @@ impl Params {
         if self.test == Test::SendBw && self.validate {
             slots_for(self.stride(self.size), self.rx_depth, self.qps)
         } else if self.iters > 0 {
-            // Both ends of perftest do this: credits come in thirds of it, and the sender stops after this
-            // many messages without one.
+            // As in both ends of perftest: a credit is for a third of this depth, and the sender stops after
+            // this many messages without a credit.
             self.rx_depth.min(self.iters)
         } else {
             self.rx_depth

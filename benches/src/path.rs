@@ -70,7 +70,7 @@ struct Totals {
 
 /// One queue pair and its counts, which restart with every size.
 pub struct Flow {
-    /// Its connection.
+    /// The connection of the queue pair.
     pub id: CmId,
     /// The location of the peer's memory.
     pub remote: Dest,

@@ -151,7 +151,7 @@ pub fn is_welcome(bytes: &[u8]) -> bool {
 pub fn rejection(reason: &str) -> Vec<u8> {
     let mut out = MAGIC.to_vec();
     out.extend([FORMAT, REJECTED]);
-    // Short enough for peers that accept 256 bytes in all.
+    // Short enough for peers that accept at most 256 bytes of private data.
     out.extend(reason.bytes().take(200));
     out
 }

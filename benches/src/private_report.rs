@@ -1,8 +1,8 @@
 //! The messages of two iwperfs after the test: costs, and errors found by validation.
 //!
-//! One message each on the control connection, big-endian: `cost`, 1 byte (1 if interrupted), 3 reserved,
-//! busy cycles (8), cycles a second (8), bytes placed (8), messages checked (8), then the first error in
-//! UTF-8, empty if there is none.
+//! Each end sends one message on the control connection, big-endian: `cost`, 1 byte (1 if interrupted), 3
+//! reserved, busy cycles (8), cycles a second (8), bytes placed (8), messages checked (8), then the first
+//! error in UTF-8, empty if there was no error.
 
 use crate::endpoint::Endpoint;
 use crate::errors::Error;

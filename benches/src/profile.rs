@@ -183,7 +183,7 @@ mod tests {
         assert_eq!(breakdown.lines("t").len(), 3);
     }
 
-    // A made-up run: the figures have to add up, whatever was measured.
+    // The figures of an invented run have to add up.
     #[test]
     #[cfg(feature = "profile")]
     fn shares_add_up_and_figures_are_per_fpdu() {
@@ -198,7 +198,7 @@ mod tests {
         assert!((sum(|l| l.share) - 1.0).abs() < 1e-9);
         assert!((sum(|l| l.cycles_per_fpdu) - all / 4.0).abs() < 1e-3);
         assert!((breakdown.ns_per_fpdu * 4.0 - all / hz as f64 * 1e9).abs() < 1.0);
-        // Two scopes in four FPDUs, ten cycles each.
+        // Two scopes of ten cycles each in four FPDUs.
         assert!((breakdown.stamps.cycles_per_fpdu - 5.0).abs() < 1e-9);
         let lines = breakdown.lines("t");
         assert!(lines.iter().any(|line| line.contains("TCP in") && line.contains("0.25")), "{lines:?}");

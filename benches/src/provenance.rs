@@ -1,4 +1,4 @@
-//! The place, time and way of a measurement.
+//! Where, when and how a measurement was made.
 
 use std::time::SystemTime;
 

@@ -103,7 +103,7 @@ mod tests {
     }
 
     proptest! {
-        // At any time, no message has been sent early, and as many as the rate demands have been.
+        // At any time, no message was sent early, and as many messages were sent as the rate demands.
         #[test]
         fn never_early_never_lost(
             rate in 1.0..50_000_000f64,
@@ -125,8 +125,8 @@ mod tests {
             }
         }
 
-        // Messages that waited because of a stall count with their wait: the first with all of it, each
-        // further one with one period less.
+        // The latency of messages that waited because of a stall includes the wait: the first message has
+        // waited for the whole stall, and each later message for one period less.
         #[test]
         fn a_backlog_is_charged_to_those_that_waited(rate in 1_000.0..10_000_000f64, stall_us in 1_000..50_000u64) {
             let mut schedule = Schedule::new(0, HZ, rate, 1);

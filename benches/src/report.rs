@@ -184,7 +184,7 @@ fn size_chart(title: &str, y: Axis, groups: &[Group<'_>], figures: &[Figure<'_>]
 
 fn bandwidth_chart(unit: Unit, groups: &[Group<'_>]) -> Chart {
     let average = |row: &Row| bandwidth_of(row).map(|figures| unit.of(figures.average));
-    // Without a peak (-N) there is none to show.
+    // With -N, no peak was measured.
     let peak = |row: &Row| bandwidth_of(row).map(|f| unit.of(f.peak)).filter(|peak| *peak > 0.0);
     let figures: [Figure<'_>; 2] = [("average", &average), ("peak (best tenth)", &peak)];
     let shown = if groups.iter().flatten().any(|row| peak(row).is_some()) { 2 } else { 1 };

@@ -153,7 +153,7 @@ fn serve_clients(
             Ok(()) => break,
         }
     }
-    // The others serve the same client.
+    // The other cores serve the same client.
     while service.busy.load(Ordering::Acquire) > 0 {
         if !end.endpoint.driver.poll()? {
             end.endpoint.driver.idle()?;

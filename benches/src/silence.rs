@@ -46,7 +46,7 @@ impl SilenceDetector {
     #[inline]
     pub fn check(&mut self, end: &Endpoint, doing: &'static str) -> Result<bool, Error> {
         self.asked += 1;
-        // A thread that sleeps between polls calls seldom, so every call reads the clock.
+        // A thread that sleeps between polls makes few calls, so every call reads the clock.
         if !self.asked.is_multiple_of(CALLS_PER_LOOK) && !end.driver.sleeps() {
             return Ok(false);
         }
@@ -60,7 +60,7 @@ impl SilenceDetector {
             return Ok(());
         }
         silence.next_look = now + period;
-        // Data may have arrived without a completion here: Writes cause none.
+        // Data may have arrived without a completion at this end, since Writes cause no completion here.
         let segments = end.driver.counters().stack.rx_segments;
         if segments != self.segments_seen {
             (self.segments_seen, silence.since) = (segments, now);

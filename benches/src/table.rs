@@ -15,7 +15,7 @@ pub const LATENCY_HEADER: &str = " #bytes #iterations    t_min[usec]    t_max[us
 /// The column of `--cpu_util`.
 pub const CPU_HEADER: &str = "    CPU_Util[%]";
 
-/// Its cell.
+/// The cell of this column.
 pub fn cpu_cell(percent: f64) -> String {
     format!("         {percent:<7.2}")
 }
@@ -39,7 +39,7 @@ impl Unit {
         }
     }
 
-    /// Its name in a heading.
+    /// The name of the unit in a heading.
     pub fn name(self) -> &'static str {
         match self {
             Self::MebibytesPerSecond => "MiB/sec",

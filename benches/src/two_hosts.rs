@@ -75,7 +75,7 @@ pub struct Config {
     pub bytes: usize,
     /// Whether both ends ask for markers.
     pub markers: bool,
-    /// As [`ConnParam::ib_semantics`], of both ends.
+    /// The value of [`ConnParam::ib_semantics`] at both ends.
     pub ib_semantics: bool,
 }
 
@@ -166,7 +166,7 @@ impl Host {
     }
 }
 
-/// Where two engines are among those of their hosts.
+/// The position of two connected engines among the engines of their hosts.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     /// Number of the wire, a part of the addresses.
@@ -288,8 +288,8 @@ impl TwoHosts {
         Self::connect_all(std::slice::from_mut(self), count)
     }
 
-    /// As [`connect`](Self::connect), each of these. Where their devices hash, the frames of a connection
-    /// arrive at the engines that have it.
+    /// Calls [`connect`](Self::connect) for all of these. If their devices hash, the frames of a connection
+    /// arrive at the engines that have the connection.
     ///
     /// # Errors
     /// [`Error::Verbs`], [`Error::Connect`].
@@ -367,19 +367,20 @@ impl TwoHosts {
         self.now_us
     }
 
-    /// Advances virtual time and returns that of the next poll, microseconds.
+    /// Advances virtual time, and returns the time of the next poll in microseconds.
     pub fn tick(&mut self) -> u64 {
         self.now_us += POLL_US;
         self.now_us
     }
 
-    /// Advances virtual time and polls both.
+    /// Advances virtual time and polls both hosts.
     pub fn poll(&mut self) {
         self.tick();
         self.poll_both();
     }
 
-    /// Makes time continue with the clock, from that of the last poll: no timer expires because of a pause.
+    /// From now on time follows the clock, starting at the time of the last poll, so that no timer expires
+    /// because of a pause.
     pub fn start_clock(&mut self) {
         self.ahead_us = self.now_us.wrapping_sub(self.clock.now_us());
     }
@@ -462,7 +463,7 @@ mod tests {
                     assert_eq!(host.qps.len(), 5);
                     let counters = host.engine.counters();
                     assert!(counters.stack.rx_segments > 10, "{steering:?}: {counters:?}");
-                    // Only what the first engine answers: ARP.
+                    // Only ARP is handed over, since the first engine answers it.
                     let arp_alone = counters.stack.handed_over <= 1 && counters.stack.rx_handed_over <= 3;
                     assert!(arp_alone, "{steering:?}: {counters:?}");
                 }

@@ -4,7 +4,7 @@
 //! bytes are a keyed sequence of 64-bit words. So flipped, lost, duplicated and misplaced bytes are detected.
 //! Between messages there are guards that must stay [`GUARD`].
 
-/// Contents of memory where nothing may be placed, and before anything is placed.
+/// Contents of memory where no bytes may be placed, and of all memory before the first placement.
 pub const GUARD: u8 = 0xa5;
 
 /// Identifies one message.
@@ -66,7 +66,7 @@ pub fn first_touched(bytes: &[u8]) -> Option<usize> {
     bytes.iter().position(|&byte| byte != GUARD)
 }
 
-/// Describes the error in a message, if there is one.
+/// Describes the error in a message, if the message has an error.
 pub fn first_error(message: &Message, bytes: &[u8]) -> Option<String> {
     let Message { qp, size, number, .. } = message;
     first_difference(message.key(), 0, bytes)

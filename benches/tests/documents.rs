@@ -38,7 +38,7 @@ fn completed(words: &[&str]) -> Vec<String> {
         words[last],
         words[last - 1],
     );
-    // The script ends with `complete`, which is no part of the function.
+    // The script ends with a call of `complete`, which is not part of the function.
     bash(&[], &format!("{script}\n{call}")).lines().map(str::to_owned).collect()
 }
 
@@ -63,7 +63,7 @@ struct Folder(PathBuf);
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // Left behind, it would be in a folder for temporary files.
+        // If this fails, the folder remains among the temporary files.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long anything may take, also where other programs have the processors.
+/// The maximum duration of any step, even if other programs use the processors.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A run that is longer than any test. It is stopped with this value, and its folder removed.
@@ -108,7 +108,7 @@ fn a_scraper_sees_a_run_move() {
     let placed = |samples: &HashMap<String, f64>| {
         [PLACED, PLACED_TOO].iter().filter_map(|name| samples.get(*name)).sum::<f64>()
     };
-    // An engine may be asked twice before it sends anything, and one that is late for an answer is left out.
+    // An engine may be asked twice before it sends anything. The samples lack an engine that answers late.
     let sent = ["0", "1"]
         .map(|context| format!("uwarp_tcp_tx_segments_total{{context=\"{context}\",engine=\"0\"}}"));
     let first =
@@ -117,7 +117,7 @@ fn a_scraper_sees_a_run_move() {
         let has_sent = |name| samples.get(name).is_some_and(|count| *count > first[name]);
         placed(samples) > placed(&first) && sent.iter().all(has_sent)
     });
-    // Those of the queue pairs, and the one by which the ends exchange figures.
+    // The connections of the queue pairs, and the connection by which the ends exchange figures.
     const CONNECTIONS: f64 = 3.0;
     for context in ["0", "1"] {
         assert_eq!(later[&format!("uwarp_tcp_connections{{context=\"{context}\"}}")], CONNECTIONS);
@@ -143,7 +143,7 @@ fn a_run_is_shown_while_it_lasts() {
         if found.silent.is_empty() {
             break found;
         }
-        // It got no processor in time.
+        // The process was not scheduled in time.
         assert!(begun.elapsed() < PATIENCE, "{found:?}");
     };
     let pids: Vec<u32> = found.answered.iter().map(|process| process.pid).collect();

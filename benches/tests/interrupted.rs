@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// How long anything may take, also where other programs have the processors.
+/// The maximum duration of any step, even if other programs use the processors.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// FPDUs of a test that is under way: more than are open at a time, so some messages are complete.
@@ -57,7 +57,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // Left behind, it would be in a folder for temporary files.
+        // If this fails, the folder remains among the temporary files.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }

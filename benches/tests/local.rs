@@ -216,7 +216,7 @@ fn a_profile_has_the_layers_of_both_ends_and_adds_up() {
         // The source of Writes receives only acknowledgements and one short Send; that of Reads receives all
         // data.
         if test == "write-bw" || test == "read-bw" {
-            // By number: a placement and the writing of a Read Request take about the same time.
+            // The counts are compared, since a placement takes about as long as writing a Read Request.
             let few = of(here, "placement", "scopes_per_fpdu") < of(here, "fetch + CRC", "scopes_per_fpdu");
             assert_eq!(few, test == "write-bw", "{test}: {here}");
         }
@@ -258,7 +258,7 @@ fn cores_add_up() {
         assert_eq!((each.len(), sum("messages"), sum("queue_pairs")), (cores, 300, 5), "{test}: {json}");
         let checked = &json["validation"];
         assert_eq!(checked["messages_checked_by_peer"], 300, "{test}: {checked}");
-        // A core's own time is at most that of all.
+        // The time of a core is at most the time of the whole run.
         let all = entry["bytes_per_s"].as_f64().unwrap();
         let own: f64 = each.iter().map(|core| core["bytes_per_s"].as_f64().unwrap()).sum();
         assert!(all <= 2.0 * own * 1.001, "{test}: {json}");

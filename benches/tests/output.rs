@@ -1,4 +1,4 @@
-//! What `iwperf local` prints and writes.
+//! The output and the files of `iwperf local`.
 
 mod common;
 
@@ -92,7 +92,7 @@ fn output_that_is_lost_is_an_error() {
                 true => {
                     assert!(output.status.code() == Some(1) && is_told, "{line}: {}: {err}", output.status)
                 }
-                // A reader that has gone is no error.
+                // If the reader has gone, this is no error.
                 false => assert!(output.status.success() && !err.contains("iwperf: "), "{line}: {err}"),
             }
         }
@@ -125,7 +125,7 @@ fn queue_pairs_and_depths_that_do_not_fit_are_told_with_a_depth_that_does() {
         };
         let depth: u32 = depth.parse().unwrap();
         assert_eq!(local(test, &with(depth + 1)).status.code(), Some(2), "{}", with(depth + 1));
-        // So many queue pairs take their time.
+        // Creating so many queue pairs takes time.
         if options.contains("-q 100 ") {
             printed(test, &format!("{} -s 64", with(depth)));
         }
@@ -138,7 +138,7 @@ fn sizes_have_suffixes() {
         let (out, _) = printed("write-bw", &format!("-n 5 -s {size}"));
         assert!(out.contains(&format!("\n {bytes} ")), "{size}: {out}");
     }
-    // A gigabyte is as much as there may be.
+    // The maximum size is 1 GiB.
     for (size, says) in [("2G", "1G"), ("5g", "1G"), ("1T", "64, 4K, 1M, 1G"), ("G", "64, 4K, 1M, 1G")] {
         let err = String::from_utf8(local("write-bw", &format!("-n 5 -s {size}")).stderr).unwrap();
         assert!(err.contains(says) && err.lines().count() == 1, "{size}: {err}");

@@ -1,9 +1,9 @@
-//! What `iwperf` prints when a test cannot start: one line that says what to do.
+//! When a test cannot start, `iwperf` prints one line that says what to do.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
-/// What it prints for `options`, which fail.
+/// The output of `iwperf` with `options`, which fail.
 fn told(options: &str) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_iwperf"))
         .args(options.split_whitespace())

@@ -1,4 +1,4 @@
-//! The output on a terminal: the rows of a run, and the dashboard below them while it lasts.
+//! The output on a terminal: the rows of a run, and during the run the dashboard below them.
 #![cfg(target_os = "linux")]
 
 use std::process::{Command, Stdio};
@@ -83,7 +83,7 @@ impl Screen {
                     self.cells.iter_mut().for_each(|line| line.fill(' '));
                 }
             }
-            // Colours, and whether the cursor is seen.
+            // Colours, and showing or hiding the cursor.
             'm' | 'h' | 'l' => {}
             other => panic!("the sequence {parameters}{other} is not known here"),
         }
@@ -140,7 +140,7 @@ fn rows_of_an_endless_run_stay_above_the_dashboard() {
     let screen = Screen::showing(&text);
     let seen = screen.lines().join("\n");
     let rows = rows(&screen);
-    // Each interval, and the whole run. A busy machine may miss some.
+    // One line per interval, and one for the whole run. A busy machine may miss some intervals.
     let printed = text.matches("\n 4096 ").count().max(text.matches(" 4096    ").count());
     assert!(rows.len() >= 3, "{} rows are seen:\n{seen}\n{text:?}", rows.len());
     assert_eq!(rows.len(), printed, "rows are written, and not seen:\n{seen}");

@@ -29,7 +29,7 @@ fn serve(wire: &str, words: &str) -> Server {
     let mut first = String::new();
     lines.read_line(&mut first).unwrap();
     assert!(first.contains("listening"), "{first}");
-    // The server goes on to write here.
+    // The server continues to write to this pipe.
     std::thread::spawn(move || lines.lines().map_while(Result::ok).for_each(drop));
     server
 }

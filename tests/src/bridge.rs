@@ -1,5 +1,5 @@
-//! A wire between two devices with loss and delay: the simulator's link between real ports, on the machine's
-//! clock. For kernels without netem.
+//! A wire between two devices with loss and delay, for kernels without netem: the simulator's link between
+//! real ports, on the machine's clock.
 
 use std::thread;
 use std::time::Duration;

@@ -1,5 +1,5 @@
 //! The constants of `tests/iwprobe/TARGET.md` for our two implementations: [`target`](crate::target) and
-//! [`scenes`](crate::scenes). `iwprobe` has its own copy, as it shares no code.
+//! [`scenes`](crate::scenes). `iwprobe` has its own copy, as it shares no code with them.
 
 /// The first word of every text.
 pub const MAGIC: &str = "iwp1";

@@ -26,7 +26,7 @@ impl DeviceArgs {
     /// Opens the device.
     ///
     /// # Errors
-    /// As [`open`].
+    /// The errors of [`open`].
     pub fn open(&self) -> Result<Box<dyn Port>> {
         open(&self.vdev, self.mtu, 0)
     }
@@ -42,7 +42,7 @@ pub fn af_packet(number: usize, dev: &str, room: usize) -> String {
 /// Opens our own port on an interface, with the address `ip` (`10.0.0.1/24`).
 ///
 /// # Errors
-/// If it cannot be used.
+/// If the device cannot be used.
 pub fn open_packet(interface: &str, ip: &str, mtu: u16) -> Result<Box<dyn Port>> {
     let address = ip.split_once('/').and_then(|(address, _)| address.parse().ok());
     let address = address.ok_or_else(|| lab_error!("{ip} is not of the form ADDR/LEN"))?;

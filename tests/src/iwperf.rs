@@ -21,7 +21,7 @@ const MOVED_BYTES: u64 = 1 << 18;
 /// Waits until `iwperf` runs its test and a connection of it has moved bytes, as `uwarp status` shows them.
 ///
 /// # Errors
-/// If it does not after a minute, or if the folder of the status cannot be read.
+/// If no connection has moved bytes after a minute, or if the folder of the status cannot be read.
 pub fn wait_to_move(process: &mut Process) -> Result<()> {
     // The head of the table is printed when data begin to flow.
     process.wait_for("#bytes", START_TIMEOUT)?;
@@ -163,7 +163,7 @@ pub fn iwperf<S: AsRef<str>>(
 /// Starts a server and waits until it listens.
 ///
 /// # Errors
-/// If it does not.
+/// If the server does not start or does not listen in time.
 pub fn serve<S: AsRef<str>>(
     namespace: Option<&Namespace>,
     net: &Net,
@@ -176,10 +176,10 @@ pub fn serve<S: AsRef<str>>(
 }
 
 /// Starts a server on the listening side of a vhost-user socket, and waits until the socket exists. The link
-/// comes up with the client.
+/// comes up when the client starts.
 ///
 /// # Errors
-/// If it does not.
+/// If the server does not start or the socket does not appear in time.
 pub fn serve_vhost<S: AsRef<str>>(
     socket: &Path,
     ip: &str,
@@ -242,7 +242,7 @@ pub fn conclude(client: Process, server: Process, json: &Path) -> Result<Value> 
 /// Reads the file that `--json` wrote.
 ///
 /// # Errors
-/// If it is missing, is not JSON, or has no row of results.
+/// If the file is missing, is not JSON, or has no row of results.
 pub fn results(file: &Path) -> Result<Value> {
     let text = std::fs::read_to_string(file).map_err(|error| lab_error!("{}: {error}", file.display()))?;
     let value: Value = serde_json::from_str(&text).map_err(|error| lab_error!("{error} in:\n{text}"))?;

@@ -111,8 +111,8 @@ struct Run {
 
 impl Run {
     fn new(path: Path, tcp: TcpConfig) -> Result<Self, String> {
-        // A handshake without delay would make slow start take the round trips of the path for queueing delay
-        // (RFC 9406).
+        // After a handshake without delay, slow start would mistake the round trips of the path for queueing
+        // delay (RFC 9406).
         let config = HostsConfig { mtu: path.mtu, mbufs: MBUFS, tcp, seed: 1, exchange_us: path.rtt_us };
         let mut hosts = Hosts::new(&config)?;
         let connected = hosts.connect(LOCAL_PORT, path.markers, &mut |_, _| ())?;

@@ -1,4 +1,5 @@
-//! One connection fills the paths that it is made for with the default windows, and no more than its window.
+//! With the default windows, one connection fills the paths for which these windows are large enough, and
+//! never sends more than its window.
 
 use tcp_lite::TcpConfig;
 use tests::reach::{Path, Reached};

@@ -84,35 +84,35 @@ tests::scenario_tests! {
 /// Runs in which the rules of their time, or the simulator itself, reported a fault although tcp-lite was
 /// right. (Runs that found a fault of tcp-lite are in `tests/sim-defects`.)
 const WRONGLY_ACCUSED: &[(&str, u64)] = &[
-    // A byte waited since before others were acknowledged, and so did its timer.
+    // A byte, and its timer, had waited since before other bytes were acknowledged.
     ("everything", 47_840),
-    // Delayed echoes reported marks that had been answered since.
+    // Delayed echoes reported marks that had been answered meanwhile.
     ("everything", 45_619),
     // smoltcp's host answered with a RST and then as in TIME-WAIT.
     ("duplicate", 46_298),
     // The same with a late SYN-ACK.
     ("duplicate", 160_134),
-    // A tail loss probe was answered faster than the minimum round trip, which proves nothing, and the RTO
-    // ran in full from then on.
+    // A tail loss probe was answered faster than the minimum round trip, which proves nothing. From then on,
+    // the full RTO had to pass.
     ("stopped", 10_806),
     ("stopped", 12_982),
     // A SYN of the earlier connection arrived late, after the RST of another had ended TIME-WAIT, and was
     // answered.
     ("again", 167_482),
-    // A host was stopped before all had connected to it, which took long on a slow wire.
+    // A host was stopped before all hosts had connected to it, which took long on a slow wire.
     ("stopped", 24_640),
     // A port joined a marked segment to one that had arrived unmarked.
     ("everything", 25_815),
-    // A user was asked to give up bytes whose event said that they were ahead, and whose hole had been filled
-    // since.
+    // A user was asked to give up bytes. Their event had reported them as ahead, but their hole had been
+    // filled meanwhile.
     ("everything", 11_880),
-    // smoltcp's host continued to answer as in TIME-WAIT after a RST had ended that.
+    // smoltcp's host continued to answer as in TIME-WAIT after a RST had ended TIME-WAIT.
     ("everything", 17_628),
     ("forged", 164_883),
     // A close was delayed until shortly before its engine gave up.
     ("named-loss", 244_160),
-    // A forged RST had the number after the FIN, which was the next one expected, and ended a connection that
-    // was closing.
+    // A forged RST had the sequence number after the FIN, which was RCV.NXT, and ended a connection that was
+    // closing.
     ("everything", 252_419),
     // An acknowledgement that arrived first was overtaken between two engines, and dropped for its timestamp.
     ("queues", 4139),

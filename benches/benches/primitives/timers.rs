@@ -59,7 +59,7 @@ pub(crate) fn all(criterion: &mut Criterion) {
     group.bench_function("cancel", |bencher| {
         bencher.iter_custom(|count| rounds(count, armed, |wheel, slot| wheel.set(slot, black_box(None))));
     });
-    // As each acknowledgement does: rearms a timer a little later.
+    // Rearms a timer a little later, as each acknowledgement does.
     let (mut wheel, mut slot, mut now_us) = (armed(), 0, 0);
     group.bench_function("re-arm", |bencher| {
         bencher.iter(|| {
@@ -68,7 +68,7 @@ pub(crate) fn all(criterion: &mut Criterion) {
             wheel.set(black_box(slot), at(RTO_US + now_us));
         });
     });
-    // As each poll of an engine does: advances by ten microseconds. A round ends before the first timer is
+    // Advances by ten microseconds, as each poll of an engine does. A round ends before the first timer is
     // due.
     group.bench_function("advance, nothing due", |bencher| {
         bencher.iter_custom(|count| {

@@ -1,4 +1,4 @@
-//! Distinguishable bytes: the same from the same seed.
+//! Distinguishable bytes. The same seed gives the same bytes.
 
 use testkit::dice::Dice;
 

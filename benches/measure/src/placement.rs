@@ -73,7 +73,7 @@ fn time(text: &str) -> Result<u64, String> {
 /// Bytes.
 fn size(text: &str) -> Result<usize, String> {
     let bytes = number(text, &[("K", 1 << 10), ("M", 1 << 20), ("", 1)])? as usize;
-    // Its last bytes have to identify a message.
+    // The last bytes of a message have to identify it.
     if (16..=1 << 24).contains(&bytes) { Ok(bytes) } else { Err("from 16 bytes to 16M".into()) }
 }
 

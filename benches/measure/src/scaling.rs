@@ -1,5 +1,5 @@
-//! `measure scaling`: the number of cores for 100, 200 and 400 Gb/s, computed from the results of
-//! `scripts/compare`, and the other limits of these rates.
+//! `measure scaling`: computes from the results of `scripts/compare` the number of cores for 100, 200 and
+//! 400 Gb/s, and the other limits of these rates.
 //!
 //! The results contain the goodput with one core at each end, of which the slower one is always busy. So a
 //! core needs at most `payload bits / goodput` for each FPDU. Each further core is assumed to add as much as
@@ -21,7 +21,7 @@ const MARKERS: [&str; 2] = ["<!-- scaling: begin -->", "<!-- scaling: end -->"];
 /// The results from which the table in docs/performance.md is made.
 const COMMITTED: &str = "benches/results/epyc-25-17.json";
 
-/// The document that has the table.
+/// The document with the table of cores.
 const DOCUMENT: &str = "docs/performance.md";
 
 /// Cores for 100, 200 and 400 Gb/s, computed from results of `measure compare --json`

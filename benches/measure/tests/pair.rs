@@ -15,7 +15,7 @@ fn measure(arguments: &[&str]) -> Output {
 /// well.
 const SHORT: &str = "0.3";
 
-/// As [`SHORT`], for a figure that is the ratio of six parts of the run.
+/// The same as [`SHORT`], for a figure that is the ratio of six parts of the run.
 const OF_SIX_PARTS: &str = "1.5";
 
 /// The figures of both sides, after a short run on CPU 0.
@@ -55,7 +55,7 @@ fn bulk_is_shared_and_leaves_room_for_a_ping_pong() {
 
 #[test]
 fn a_second_core_gains_no_more_than_another_one() {
-    // Both threads are on one CPU here, so they gain about nothing.
+    // Both threads are on one CPU here, so the second thread gains almost nothing.
     for id in ["cores_2", "queues_2"] {
         is_plausible(id, both_sides(id, "x", OF_SIX_PARTS), [0.2, 3.0]);
     }

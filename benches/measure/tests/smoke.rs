@@ -37,11 +37,11 @@ fn read(json: &Path) -> Result<Value> {
 }
 
 fn a_row_is_measured_and_written() -> Result<()> {
-    // In the folder where `compare` looks for it.
+    // The program is built into the folder where `compare` looks for it.
     programs::iwperf()?;
     let scratch = Scratch::new()?;
     let json = scratch.file("compare.json");
-    // A row whose runs end by the clock. Rows with a fixed number of messages take too long where other
+    // This row has runs of a fixed time. Rows with a fixed number of messages take too long if other
     // processes use the two cores.
     let text = compare("rate_64", &json).check(LIMIT)?;
     let document = read(&json)?;
@@ -81,7 +81,7 @@ fn writes_over_sockets_are_a_baseline() -> Result<()> {
 
 fn a_row_that_cannot_be_measured_fails_the_run() -> Result<()> {
     let scratch = Scratch::new()?;
-    // Copied alone into a folder, it finds none of the programs that it runs.
+    // The program is alone in its folder, so it finds none of the programs that it runs.
     let (alone, json) = (scratch.file("measure"), scratch.file("compare.json"));
     std::fs::copy(env!("CARGO_BIN_EXE_measure"), &alone)?;
     let run = Run::new(&alone).args(["compare", "--quick", "--only", "markers", "--json"]).arg(&json);

@@ -102,7 +102,7 @@ impl NetArgs {
 
     /// Our addresses.
     pub fn addresses(&self) -> Vec<IpAddr> {
-        // They have parsed as addresses with prefix lengths.
+        // The values were parsed as addresses with prefix lengths.
         self.ips.iter().filter_map(|ip| ip.split_once('/')?.0.parse().ok()).collect()
     }
 

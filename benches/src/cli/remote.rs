@@ -72,7 +72,7 @@ impl FromStr for Remote {
             Some((name, port)) => (name, Some(port.parse().map_err(|_| WRONG)?)),
             None => (text, None),
         };
-        // An address in another notation, which the system's resolver would take, is a mistake.
+        // The system's resolver would accept addresses in other notations; here they are errors.
         let is_name = |c: char| c.is_alphanumeric() || matches!(c, '.' | '-' | '_');
         let numeric = name.chars().all(|c| c.is_ascii_digit() || c == '.');
         if name.is_empty() || numeric || !name.chars().all(is_name) {

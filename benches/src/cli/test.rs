@@ -230,7 +230,7 @@ impl TestArgs {
             rx_depth: self.rx_depth.unwrap_or(RX_DEPTH_SEND),
             recv_post_list: self.recv_post_list,
             atomic: self.atomic_type,
-            // At a given rate, the first messages are late as they would be in use.
+            // At a given rate, the first messages are late as they would be in real use.
             warm_up: (self.all || self.perform_warm_up) && self.rate_limit.is_none(),
             endless: self.run_infinitely,
         };

@@ -93,7 +93,7 @@ fn a_server_that_never_listens_is_given_up() {
         let error = connected.unwrap_err();
         assert!(matches!(&error, Error::Connect { reason, .. } if reason.is_refused()), "{error}");
         assert!(error.to_string().contains("start the server first"), "{error}");
-        // It is given up before a pause that would exceed the time.
+        // The attempts end before a pause that would exceed the time.
         let least = patience - Duration::from_millis(100);
         assert!(tries > 1 && begun.elapsed() >= least, "{tries} tries in {:?}", begun.elapsed());
     }

@@ -29,7 +29,7 @@ pub(super) fn lines(counters: &EngineCounters, seconds: f64) -> Vec<String> {
 }
 
 fn line(name: &str, value: u64, seconds: f64) -> String {
-    // The greatest value so far has no rate.
+    // A maximum has no rate.
     let rate = if seconds > 0.0 && !name.starts_with("max_") {
         format!("{:.0}", value as f64 / seconds)
     } else {

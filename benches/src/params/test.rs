@@ -93,7 +93,7 @@ impl Test {
         }
     }
 
-    /// Whether it measures latency, and not bandwidth.
+    /// Whether the test measures latency, and not bandwidth.
     pub fn is_latency(self) -> bool {
         matches!(self, Self::WriteLat | Self::ReadLat | Self::SendLat | Self::AtomicLat)
     }

@@ -10,7 +10,7 @@ use crate::errors::Error;
 /// One mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
-    /// Whether it is an answer of the target.
+    /// Whether the target sent this mark as an answer.
     pub is_answer: bool,
     /// Whether all messages checked so far are correct.
     pub good: bool,

@@ -1,5 +1,5 @@
-//! Messages at a given rate. The latency of a message is measured from its due time to the confirmation that
-//! the target has it.
+//! Messages at a given rate. The latency of a message is measured from its due time until the target has
+//! confirmed it.
 //!
 //! A Read has arrived when it completes. A Write or Send completes when TCP has accepted it, which shows
 //! nothing about the target. So a zero-length Read follows: the target answers it only after its RDMAP has
@@ -22,8 +22,8 @@ use crate::rate::Schedule;
 use crate::runs::LoadFigures;
 
 impl Path {
-    /// Begins to post at the rate of the parameters, if there is one. `start`: cycles, when the first message
-    /// is due.
+    /// Begins to post at the rate of the parameters, if they have one. The first message is due at `start`
+    /// (cycles).
     pub fn start_pacing(&mut self, start: u64, hz: u64) {
         let Some(rate) = self.params.rate else { return };
         let asked_messages_per_s = rate.messages_per_s(self.size);
@@ -47,7 +47,7 @@ impl Path {
         self.with_iwperf && self.params.rate.is_some() && !self.params.test.verb().is_answered()
     }
 
-    /// Posts the messages that are due and fit. Returns whether anything was posted.
+    /// Posts the messages that are due and fit. Returns whether a message was posted.
     pub(super) fn post_due(&mut self, limit: Option<u64>) -> Result<bool, Error> {
         self.ask_where_full(limit)?;
         let now = Clock::cycles();

@@ -148,7 +148,7 @@ pub(super) fn finish(
         end.finish(&flow.id)?;
     }
     end.finish(control.id())?;
-    // An error found at this end has more detail than one reported by the peer.
+    // An error that this end found has more detail than an error that the peer reports.
     let told = peer.as_ref().and_then(|peer| peer.first_error.clone());
     let first_error = if path.messages_checked > 0 {
         path.first_error.clone().or(told)

@@ -16,13 +16,13 @@ use crate::perftest::wire::{self, Dest, Report};
 /// Bytes of a receive: perftest's messages have at most 56, ours between two iwperfs more.
 pub const MESSAGE_BYTES: usize = 256;
 
-/// Receives kept posted. perftest needs one receive; the others are for a peer that is ahead.
+/// Receives kept posted. perftest needs one receive; the others are for a peer that sends ahead.
 const RECEIVES: usize = 4;
 
 /// Cache line size, as perftest announces it.
 const CACHE_LINE: u32 = 64;
 
-/// Called while this end waits for a message: polls the data path, returns whether anything happened.
+/// Called while this end waits for a message: polls the data path, and returns whether the poll did any work.
 pub type OnIdle<'a> = &'a mut dyn FnMut() -> Result<bool, Error>;
 
 /// Polls nothing.
@@ -141,7 +141,7 @@ impl Control {
     /// Exchanges destinations.
     ///
     /// # Errors
-    /// As [`exchange`](Self::exchange), and [`Error::Exchange`].
+    /// The errors of [`exchange`](Self::exchange), and [`Error::Exchange`].
     pub fn dest(&mut self, end: &mut Endpoint, ours: &Dest, serve: OnIdle<'_>) -> Result<Dest, Error> {
         Dest::decode(&self.exchange(end, &ours.encode(), serve)?)
     }
@@ -149,7 +149,7 @@ impl Control {
     /// Exchanges reports, five messages.
     ///
     /// # Errors
-    /// As [`exchange`](Self::exchange), and [`Error::Exchange`].
+    /// The errors of [`exchange`](Self::exchange), and [`Error::Exchange`].
     pub fn report(&mut self, end: &mut Endpoint, ours: &Report, serve: OnIdle<'_>) -> Result<Report, Error> {
         let mut theirs = [[0; 8]; 5];
         for (ours, theirs) in ours.encode().iter().zip(&mut theirs) {

@@ -2,16 +2,17 @@
 //!
 //! | | before | for each size | after |
 //! |---|---|---|---|
-//! | write-bw, read-bw, atomic-bw | places, places, sync | - (both ways: sync, run, sync with `-a`, reports) | sync, reports (not both ways), close |
+//! | write-bw, read-bw, atomic-bw | places, places, sync | - (both ways: sync, run, sync with `-a`, reports)
+//! | sync, reports (not both ways), close |
 //! | send-bw, write-imm-bw | places, sync, places | sync, run, (both ways: reports), sync with `-a` | close |
 //! | write-lat | sync, places, places, sync | run | - |
 //! | read-lat, atomic-lat | sync, places, places, sync | run | close |
 //! | send-lat | places, sync, places | sync, run | close |
 //!
-//! *Places* is a destination for each queue pair (first of the cell for credits, if there is one); *sync* and
-//! *close* repeat that of the first one. The target of a one-way test waits in the sync (or close) after the
-//! run. A warm-up is one more size before the first. Two iwperfs add one message each at the end
-//! ([`FinalReport`]).
+//! *Places*: the ends exchange one destination per queue pair (before these, the destination of the credit
+//! cell, if the test has credits). *Sync* and *close* send the destination of the first queue pair again. The
+//! target of a one-way test waits in the sync (or close) after the run. A warm-up counts as one more size, in
+//! front of the others. If both ends are iwperf, each sends one more message at the end ([`FinalReport`]).
 
 use crate::endpoint::Endpoint;
 use crate::errors::Error;

@@ -23,7 +23,7 @@ impl PingServer {
         Ok(Self { listener: end.listen(port, 8)? })
     }
 
-    /// Serves one client until it leaves.
+    /// Serves one client until it disconnects.
     ///
     /// # Errors
     /// Connection errors, and [`Error::Exchange`] for a client whose data is too long.

@@ -1,4 +1,4 @@
-//! Draws a chart as SVG with the crate `plotters`, without a font: the viewer's own is used.
+//! Draws a chart as SVG with the crate `plotters`. The SVG contains no font, so the viewer uses its own.
 
 use std::ops::Range;
 
@@ -288,7 +288,7 @@ mod tests {
             assert!(svg.contains(word), "{word}: {svg}");
         }
         assert!(!svg.contains("<&>"), "not escaped");
-        // A mark at each measured point, and none on a reference line.
+        // Each measured point has a mark; reference lines have no marks.
         assert_eq!(svg.matches("<circle").count(), 3, "{svg}");
     }
 

@@ -56,7 +56,7 @@ impl Page {
     /// A chart, also to be written as `NAME.svg`.
     ///
     /// # Errors
-    /// As [`Chart::svg`].
+    /// The errors of [`Chart::svg`].
     pub fn chart(&mut self, name: &str, chart: &Chart) -> Result<(), DrawError> {
         let svg = chart.svg()?;
         self.put(format_args!("<figure>{svg}</figure>\n"));

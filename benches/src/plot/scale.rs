@@ -66,7 +66,7 @@ impl Scale {
         })
     }
 
-    /// Positions of the ticks from `low` to `high`, both included.
+    /// Positions of the ticks from `low` to `high`, inclusive.
     pub(super) fn ticks(self, low: f64, high: f64) -> Vec<f64> {
         let mut ticks = self.round_ticks(low, high);
         if self == Self::Linear {

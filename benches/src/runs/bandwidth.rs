@@ -1,5 +1,5 @@
-//! Bandwidth: as many messages as depth, credit and window allow, until the target has confirmed the last
-//! one.
+//! Bandwidth: posts as many messages as depth, credit and window allow, until the target has confirmed the
+//! last message.
 //!
 //! The average counts from the first post to the confirmation. If the peer is perftest, Writes are not
 //! confirmed, and the average ends with the last completion, as in perftest.

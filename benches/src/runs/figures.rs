@@ -49,12 +49,12 @@ impl LoadFigures {
     }
 }
 
-/// The work of one of several cores.
+/// The work of one core in a test with several cores.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize)]
 pub struct CoreFigures {
     /// Number of the CPU.
     pub cpu: usize,
-    /// Its queue pairs.
+    /// Number of queue pairs of this core.
     pub queue_pairs: u32,
     /// Messages on these queue pairs.
     pub messages: u64,
@@ -105,7 +105,7 @@ pub struct Row {
 }
 
 impl Row {
-    /// With the distribution of latencies of a run at a given rate, if there is one.
+    /// With the distribution of latencies, if the run has a given rate.
     pub(super) fn with_distribution(mut self) -> Self {
         if let Some(load) = &self.load {
             self.distribution = load.latencies.distribution();

@@ -142,7 +142,7 @@ impl Turns {
     fn post(&mut self, path: &mut Path) -> Result<(), Error> {
         let number = self.posted;
         let now = Clock::cycles();
-        // Recorded once the message has left: no message waits for the statistics of the one before.
+        // Recorded after the message was sent, so no message waits for the statistics of the previous one.
         self.unrecorded = self.last_post.replace(now).map(|last| now.saturating_sub(last));
         self.posted += 1;
         // perftest's last byte counts from 1 and wraps.
@@ -231,7 +231,7 @@ impl Turns {
                 self.record(cycles);
                 if live.is_due() {
                     live.show(self.moment(end, path));
-                    // This has taken time, so the message in flight is no sample.
+                    // Showing the figures has taken time, so the message in flight is no sample.
                     self.last_post = None;
                 }
             }

@@ -1,4 +1,4 @@
-//! Rows of several cores, measured at the same time, as one.
+//! Merges the rows of several cores, which were measured at the same time, into one row.
 
 use dp::Clock;
 
@@ -36,7 +36,7 @@ pub fn merge(rows: &[(usize, Row)], hz: u64) -> Row {
         span: (began, ended),
         cores: rows.iter().map(|(cpu, row)| of_core(*cpu, row)).collect(),
         is_partial: rows.iter().any(|(_, row)| row.is_partial),
-        // Each has measured the whole process.
+        // Each core has measured the whole process.
         cpu_percent: rows.iter().map(|(_, row)| row.cpu_percent).fold(0.0, f64::max),
         ways: rows.iter().filter_map(|(_, row)| row.ways).reduce(sum_of_ways),
         ..Row::default()

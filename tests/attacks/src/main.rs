@@ -35,13 +35,13 @@ struct Options {
 }
 
 fn main() -> ExitCode {
-    // The test has no program of its own: each would be optimised as a whole, for a minute.
+    // The test is part of this program, since optimising a separate program would take another minute.
     #[cfg(test)]
     if !std::env::args().any(|word| word == "--count") {
         return limits::run();
     }
     let options = Options::parse();
-    // What is counted is only the scenario.
+    // With `--count`, nothing but the scenario is to be counted.
     if options.count.is_none() {
         tests::end_when_output_is_lost("attacks");
     }

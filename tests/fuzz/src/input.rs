@@ -87,7 +87,7 @@ impl<'a> Input<'a> {
     /// An offset from a position: as [`size`](Self::size), in both directions.
     pub fn delta(&mut self) -> i64 {
         match self.u8() {
-            // None, mostly.
+            // Mostly 0.
             0..=95 => 0,
             96..=175 => i64::from(self.size()),
             _ => -i64::from(self.size()),

@@ -127,7 +127,7 @@ impl Pair {
         Self::connected_by(&ConnParam::default())
     }
 
-    /// As [`connected`](Self::connected), with both ends agreeing on InfiniBand's semantics.
+    /// The same as [`connected`](Self::connected), but both ends agree on InfiniBand's semantics.
     pub fn agreeing() -> (Self, Connected) {
         Self::connected_by(&agreeing())
     }
@@ -233,7 +233,7 @@ impl Pair {
         self.connect_with(param, param)
     }
 
-    /// As [`connect`](Self::connect), each with its own parameters.
+    /// The same as [`connect`](Self::connect), with separate parameters for each end.
     pub fn connect_with(&mut self, param_a: &ConnParam, param_b: &ConnParam) -> Connected {
         let listener = self.listen();
         let connected = self.connect_again(param_a, param_b);

@@ -118,7 +118,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// Its name in tables, JSON and expectation files.
+    /// The name of the verdict in tables, JSON and expectation files.
     pub fn name(self) -> &'static str {
         match self {
             Self::Conforms => "conforms",

@@ -60,16 +60,16 @@ enum Command {
     },
 }
 
-/// Which cases.
+/// The selection of the cases.
 #[derive(Debug, Args)]
 struct Selection {
     /// List the cases, with their rows, and exit
     #[arg(long, global = true)]
     list: bool,
-    /// Only cases with this in their names; several allowed
+    /// Only cases whose names contain PATTERN; can be repeated
     #[arg(long = "case", value_name = "PATTERN", global = true)]
     cases: Vec<String>,
-    /// Only cases that show this row (DDP-047), or one that begins so (DDP-); several allowed
+    /// Only cases for this row (DDP-047) or for rows with this prefix (DDP-); can be repeated
     #[arg(long = "row", value_name = "ROW", global = true)]
     rows: Vec<String>,
 }
@@ -80,7 +80,7 @@ struct Options {
     /// Seconds to wait for an expected message
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds)]
     timeout: Duration,
-    /// Seconds without anything that count as silence
+    /// Seconds without a message after which the endpoint counts as silent
     #[arg(long, value_name = "SECONDS", default_value = "0.2", value_parser = seconds)]
     quiet: Duration,
     /// Seconds to wait for the first connection
@@ -109,7 +109,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 impl Cli {
-    /// Does what was asked for. Returns whether all is as it should be.
+    /// Runs the command. Returns whether all outcomes are as expected.
     ///
     /// # Errors
     /// One line: wrong usage, or no connection.
@@ -185,7 +185,7 @@ impl Options {
         self.json.as_deref().is_some_and(|path| path.as_os_str() == "-")
     }
 
-    /// The file for the outcomes, opened before anything is tried.
+    /// The file for the outcomes, opened before the first connection.
     fn json_file(&self) -> Result<Option<File>, String> {
         let Some(path) = self.json.as_ref().filter(|_| !self.json_to_stdout()) else { return Ok(None) };
         File::create(path).map(Some).map_err(|error| format!("{}: {error}", path.display()))

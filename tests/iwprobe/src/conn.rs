@@ -53,7 +53,7 @@ impl Conn {
         }
     }
 
-    /// The next bytes or the end of the connection, until `deadline`.
+    /// Waits until `deadline` for the next bytes or the end of the connection; then returns `Nothing`.
     pub fn receive(&mut self, deadline: Instant) -> ReadResult {
         if let Some(end) = self.end {
             return ReadResult::End(end);

@@ -1,9 +1,9 @@
 //! `iwprobe`: a conformance suite for iWARP endpoints of any kind.
 //!
-//! It plays one end of a connection byte by byte, over an ordinary TCP socket or a network in memory, and
-//! compares the answers with RFC 5040, 5041, 5042, 5044, 6581 and 7306. A case checks MUST and MUST NOT;
-//! where the RFCs leave a choice, every choice conforms. Each case names the rows of
-//! `tests/conformance/spec` that it checks.
+//! `iwprobe` plays one end of a connection byte by byte, over an ordinary TCP socket or a network in memory,
+//! and compares the answers with RFC 5040, 5041, 5042, 5044, 6581 and 7306. A case checks MUST and MUST NOT;
+//! where the RFCs leave a choice, every choice conforms. Each case names the rows of `tests/conformance/spec`
+//! that it checks.
 //!
 //! | file | what |
 //! |---|---|

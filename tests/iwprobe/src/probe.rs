@@ -159,7 +159,7 @@ impl Probe {
     /// A TCP connection with the endpoint, before any startup frame.
     ///
     /// # Errors
-    /// A deviation: after the first one, the endpoint has to stay.
+    /// A deviation: after its first connection, the endpoint has to remain reachable.
     pub fn tcp(&self) -> Result<Conn, CaseError> {
         let wait =
             if self.is_initiator() { self.patience.timeout } else { self.patience.timeout.max(RECONNECT) };
@@ -236,7 +236,7 @@ impl Probe {
     /// Waits for the endpoint's Request, on a connection that it made.
     ///
     /// # Errors
-    /// A deviation when there is none.
+    /// A deviation if no Request arrives.
     pub fn heard_request(&self, conn: &mut Conn) -> Result<(Startup, Vec<u8>), CaseError> {
         match self.answer(conn) {
             (Answer::Frame(frame), rest) if frame.key == REQUEST_KEY => Ok((frame, rest)),
@@ -247,7 +247,7 @@ impl Probe {
     /// Sends `request` and takes the accepting Reply.
     ///
     /// # Errors
-    /// A deviation when there is none.
+    /// A deviation if no accepting Reply arrives.
     pub fn accepted(&self, request: &Startup) -> Result<Session, CaseError> {
         let mut conn = self.tcp()?;
         self.say(&mut conn, request);
@@ -257,7 +257,7 @@ impl Probe {
     /// Takes the accepting Reply to `request`.
     ///
     /// # Errors
-    /// A deviation when there is none.
+    /// A deviation if no accepting Reply arrives.
     pub fn heard_reply(&self, mut conn: Conn, request: &Startup) -> Result<Session, CaseError> {
         match self.answer(&mut conn) {
             (Answer::Frame(frame), rest) if frame.key == REPLY_KEY && !frame.has(flag::R) => {
@@ -296,10 +296,11 @@ impl Probe {
         Ok(session)
     }
 
-    /// As the responder: takes the endpoint's RTR, if there is one, and the stage, if there is a target.
+    /// As the responder: receives the endpoint's RTR, if one was agreed on, and the stage, if the endpoint
+    /// has a target.
     ///
     /// # Errors
-    /// A deviation when nothing comes.
+    /// A deviation if no message arrives.
     pub fn take_first(&self, session: &mut Session) -> Result<(), CaseError> {
         if let Some(text) = self.first_text(session)? {
             session.stage = Stage::parse(&text);
@@ -376,7 +377,7 @@ impl Probe {
     /// Asks the target for its report on the last connection.
     ///
     /// # Errors
-    /// As [`report`](Self::report).
+    /// The errors of [`report`](Self::report).
     pub fn report_of_last(&self) -> Result<Report, CaseError> {
         if !self.target {
             return Err(CaseError::NeedsTarget);

@@ -22,7 +22,7 @@ pub const SOURCE_PATTERN: usize = 100;
 /// A registered region of the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Region {
-    /// Its STag.
+    /// The STag of the region.
     pub stag: u32,
     /// Tagged offset of its first byte.
     pub to: u64,

@@ -322,7 +322,8 @@ impl Session {
         }
     }
 
-    /// As [`expect_terminate`](Self::expect_terminate); also returns the segments before it.
+    /// The same as [`expect_terminate`](Self::expect_terminate), but also returns the segments before the
+    /// Terminate.
     ///
     /// # Errors
     /// A deviation.
@@ -344,7 +345,7 @@ impl Session {
                 terminate.bytes.len()
             )
         })?;
-        // siw's order is one case's matter (terminate-bit-order), not every case's.
+        // Only the case terminate-bit-order judges siw's order; all other cases accept it.
         let known = codes.contains(&terminate.code()) || codes.contains(&terminate.swapped_code());
         require(known, || {
             format!("expected Terminate {}, got {}", wanted.join(" or "), describe::terminate(&terminate))

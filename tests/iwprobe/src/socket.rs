@@ -69,7 +69,7 @@ struct Socket(TcpStream);
 
 impl Socket {
     fn new(stream: TcpStream, timeout: Duration) -> Self {
-        // A stream without these still works, only slower: segments are what the cases are about, not
+        // If one of these calls fails, the stream is only slower: the cases test segments of DDP, not
         // packets.
         let _ = stream.set_nonblocking(false);
         let _ = stream.set_nodelay(true);

@@ -110,7 +110,7 @@ impl Progress {
     fn step(&mut self, watch: &Watch, segment: &Segment) {
         let length = segment.payload().len();
         if segment.is_tagged() {
-            // A tagged message goes on where it stopped, under the same name.
+            // A tagged message continues with the same opcode and STag, where the previous segment ended.
             let here = (segment.rdmap_byte(), segment.stag(), segment.to());
             if self.tagged.is_some_and(|expected| expected != here) {
                 watch.complain(

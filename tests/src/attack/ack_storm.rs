@@ -1,8 +1,9 @@
 //! Bogus acknowledgements: of bytes never sent (an ACK loop, RFC 5961 section 5), the same one repeatedly,
 //! and one byte at a time (a misbehaving receiver, RFC 5681 section 3.1, RFC 3465).
 //!
-//! In the last two scenarios the peers first read the lent region, so that something is in flight. Each runs
-//! without SACK, where duplicate acknowledgements count, and with it, where SACK blocks do (`sack_storm.rs`).
+//! In the last two scenarios the peers first read the lent region, so that bytes are in flight. Each scenario
+//! runs without SACK, where duplicate acknowledgements count, and with SACK, where SACK blocks count
+//! (`sack_storm.rs`).
 
 use std::time::Duration;
 
@@ -36,7 +37,7 @@ pub const DIVISION: Scenario = Scenario {
     attack: |arena| AckStorm::attack(arena, Kind::Division, false),
 };
 
-/// As [`UNSENT`], on connections with SACK.
+/// The same as [`UNSENT`], on connections with SACK.
 pub const UNSENT_SACK: Scenario = Scenario {
     name: "ack-unsent-sack",
     about: "acknowledgements of bytes that were never sent, with SACK",
@@ -44,7 +45,7 @@ pub const UNSENT_SACK: Scenario = Scenario {
     ..UNSENT
 };
 
-/// As [`DUPLICATE`], with the block of the same byte in each.
+/// The same as [`DUPLICATE`], with a SACK block of the same byte in each acknowledgement.
 pub const DUPLICATE_SACK: Scenario = Scenario {
     name: "ack-duplicate-sack",
     about: "the same acknowledgement with the same SACK block repeatedly",
@@ -52,7 +53,7 @@ pub const DUPLICATE_SACK: Scenario = Scenario {
     ..DUPLICATE
 };
 
-/// As [`DIVISION`], with a block that grows by one byte.
+/// The same as [`DIVISION`], with a SACK block that grows by one byte.
 pub const DIVISION_SACK: Scenario = Scenario {
     name: "ack-division-sack",
     about: "acknowledgements of one byte each, with a SACK block that grows by one byte",

@@ -54,12 +54,12 @@ pub struct Scene<'a> {
 
 /// A host that sends frames next to the honest client.
 pub trait Actor {
-    /// Whether its connections are established.
+    /// Whether the attacker's connections are established.
     fn is_ready(&self) -> bool {
         true
     }
 
-    /// Its next frame; `None`: it waits for a frame or for time to pass.
+    /// The attacker's next frame; `None`: the attacker waits for a frame or for time to pass.
     fn frame(&mut self, scene: &Scene<'_>) -> Option<Vec<u8>>;
 
     /// A frame from the victim to an address behind the router.
@@ -76,7 +76,7 @@ pub struct Round {
     pub bytes: u64,
     /// Time, nanoseconds.
     pub ns: u64,
-    /// Processor time of the victim in it.
+    /// Processor time of the victim in this round.
     pub cpu_ns: u64,
     /// Frames of the honest client.
     pub legitimate: u64,
@@ -231,7 +231,7 @@ impl Arena {
         self.honest.iter().all(Honest::is_established)
     }
 
-    /// Attack without honest work, until `done` or for this time. Returns whether it was done.
+    /// Attacks without honest work, until `done` or for this time. Returns whether `done` was reached.
     pub fn alone<A: Actor>(
         &mut self,
         other: &mut A,
@@ -251,7 +251,7 @@ impl Arena {
     /// Lets the attacker establish its connections.
     ///
     /// # Errors
-    /// If that takes longer than a minute.
+    /// If this takes longer than a minute.
     pub fn prepare(&mut self, other: &mut dyn Actor) -> Result<(), String> {
         let deadline = self.now_us() + 60_000_000;
         while !other.is_ready() {
@@ -300,7 +300,7 @@ impl Arena {
         (legitimate, others)
     }
 
-    /// Sends one frame of the attacker, if there is one and its pace allows it.
+    /// Sends one frame of the attacker, if the attacker has one and its pace allows it.
     fn other_sends(&mut self, other: &mut dyn Actor, now_us: u64) -> u64 {
         if self.owed == 0 {
             return 0;

@@ -46,7 +46,7 @@ impl NextTo {
     }
 }
 
-// Each contains a different number, otherwise the compiler would merge the two functions.
+// Each function contains a different number, otherwise the compiler would merge the two.
 
 #[inline(never)]
 fn poll_beside_an_attack(poll: &mut dyn FnMut()) {

@@ -9,10 +9,10 @@ use super::segment::{Segment, syn_options};
 use super::victim::{PORT, VICTIM};
 use testkit::packet::{Tcp, flag};
 
-/// The progress of its connection.
+/// The progress of a crafted peer's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// Its SYN was sent, or is about to be.
+    /// The SYN was sent, or is about to be sent.
     Syn,
     /// TCP is established. The Request has not been sent, or not been answered.
     Tcp,
@@ -22,20 +22,20 @@ pub enum Stage {
     Over,
 }
 
-/// Its automatic behaviour.
+/// The automatic behaviour of a crafted peer.
 #[derive(Clone, Copy, Debug)]
 pub struct PeerOptions {
-    /// The maximum segment size that it announces.
+    /// The maximum segment size that the peer announces.
     pub mss: u16,
-    /// It offers window scaling, for large windows, and SACK.
+    /// The peer offers window scaling, for large windows, and SACK.
     pub large: bool,
-    /// The window field from its third segment on, not scaled.
+    /// The window field from the peer's third segment on, not scaled.
     pub window: u16,
-    /// It starts MPA by itself.
+    /// The peer starts MPA without being told to.
     pub mpa: bool,
-    /// It acknowledges received bytes.
+    /// The peer acknowledges received bytes.
     pub acknowledges: bool,
-    /// It answers a FIN with its own.
+    /// The peer answers a FIN with its own FIN.
     pub closes: bool,
 }
 
@@ -45,11 +45,11 @@ impl Default for PeerOptions {
     }
 }
 
-/// The peer.
+/// A crafted peer.
 pub struct CraftedPeer {
     options: PeerOptions,
     macs: [[u8; 6]; 2],
-    /// Its own endpoint.
+    /// Address and port of this peer.
     pub here: SocketAddrV4,
     /// Initial sequence number.
     iss: u32,
@@ -59,11 +59,11 @@ pub struct CraftedPeer {
     pub heard: u32,
     /// Initial sequence number of the victim.
     pub irs: u32,
-    /// The progress of its connection.
+    /// The progress of the connection.
     pub stage: Stage,
     /// Bytes of the victim's stream, in order.
     pub inbox: Vec<u8>,
-    /// Whether it was reset.
+    /// Whether the connection was reset.
     pub reset: bool,
     /// The latest acknowledgement number.
     pub acknowledged: u32,
@@ -73,14 +73,14 @@ pub struct CraftedPeer {
     out: VecDeque<Vec<u8>>,
 }
 
-/// Its Request, of revision 2: CRC, no peer-to-peer, depths of 8 and 8.
+/// The peer's MPA Request of revision 2: CRC, no peer-to-peer, depths of 8 and 8.
 pub fn request() -> Vec<u8> {
     let mut bytes = b"MPA ID Req Frame".to_vec();
     bytes.extend([0x50, 2, 0, 4, 0, 8, 0, 8]);
     bytes
 }
 
-/// Length of the Reply to it.
+/// Length of the Reply to [`request`].
 pub const REPLY: usize = 24;
 
 /// A Write to `stag`.
@@ -190,17 +190,17 @@ impl CraftedPeer {
         bytes
     }
 
-    /// Sets the window that it offers from now on.
+    /// Sets the window that the peer offers from now on.
     pub fn set_window(&mut self, window: u16) {
         self.options.window = window;
     }
 
-    /// Sets whether it acknowledges.
+    /// Sets whether the peer acknowledges.
     pub fn set_acknowledges(&mut self, acknowledges: bool) {
         self.options.acknowledges = acknowledges;
     }
 
-    /// The next frame that it sends by itself.
+    /// The next frame that the peer sends automatically.
     pub fn frame(&mut self) -> Option<Vec<u8>> {
         self.out.pop_front()
     }

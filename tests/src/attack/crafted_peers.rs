@@ -54,7 +54,7 @@ impl CraftedPeers {
     /// The peer with this number.
     ///
     /// # Panics
-    /// If it was removed.
+    /// If the peer was removed.
     pub fn get(&mut self, number: u32) -> &mut CraftedPeer {
         self.peers.get_mut(&number).expect("it was not removed")
     }
@@ -123,8 +123,8 @@ impl CraftedPeers {
     /// removed.
     ///
     /// # Errors
-    /// The next frame that a peer sends by itself, which comes first; `None` if there is none but not all
-    /// peers are ready.
+    /// The next frame that a peer sends automatically, which has to be sent first; `None` if no peer sends a
+    /// frame, but not all peers are ready.
     pub fn next(&mut self, nth: usize) -> Result<u32, Option<Vec<u8>>> {
         match self.frame() {
             Some(frame) => Err(Some(frame)),
@@ -133,7 +133,7 @@ impl CraftedPeers {
         }
     }
 
-    /// The next frame that a peer sends by itself.
+    /// The next frame that a peer sends automatically.
     pub fn frame(&mut self) -> Option<Vec<u8>> {
         if let Some(frame) = self.last.pop_front() {
             return Some(frame);

@@ -13,7 +13,7 @@ use crate::pattern::Pattern;
 
 /// Bytes of a Write, and of the Read that returns them.
 const WRITE: usize = 8192;
-/// Bytes of the Send after them.
+/// Bytes of the Send after the Write and the Read.
 const SEND: usize = 1024;
 /// Batches in flight on a connection.
 const SLOTS: usize = 2;

@@ -28,7 +28,7 @@ pub struct Figures {
     /// Goodput next to the attack relative to that next to harmless frames: lower quartile, median, upper
     /// quartile.
     pub ratio: [f64; 3],
-    /// Cost of a frame for the victim, nanoseconds: a harmless one, one of the attack.
+    /// Cost of a frame for the victim in nanoseconds: of a harmless frame, and of a frame of the attack.
     pub frame_ns: [f64; 2],
     /// Maximum number of packet buffers that the victim held.
     pub buffers: usize,

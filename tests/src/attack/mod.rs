@@ -1,5 +1,5 @@
-//! Attacks, with figures. For each it checks the victim's answers and the memory it holds, and measures the
-//! goodput that honest connections of the same engine keep.
+//! Attacks, with figures. For each attack, this module checks the victim's answers and the memory that the
+//! victim holds, and measures the goodput that honest connections of the same engine keep.
 //!
 //! Everything runs in one thread, in memory. There are three hosts: the victim, an engine with a server; an
 //! honest client with its own engine, whose Writes, Reads and Sends are checked byte by byte; and, behind a

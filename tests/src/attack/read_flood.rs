@@ -25,7 +25,7 @@ pub const SCENARIO: Scenario = Scenario {
 
 /// Connections at a time.
 const PEERS: usize = 64;
-/// Their window, bytes.
+/// The window of the attacking peers, in bytes.
 const WINDOW: u16 = 1460;
 /// Bytes of a Read: more than the window, so that Reads are answered one after the other.
 const READ: u32 = 2048;

@@ -1,5 +1,5 @@
-//! Connections that are made, ended and made again, a number of them at a time, and the victim's answers on
-//! each.
+//! Connections that are made, ended and made again, several at a time, and the victim's answers on each
+//! connection.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -28,13 +28,13 @@ const END: Duration = Duration::from_secs(15);
 pub struct Ended {
     /// Its number.
     pub number: u32,
-    /// Whether it got as far as MPA.
+    /// Whether the connection reached MPA.
     pub connected: bool,
     /// Layer, type and code of the Terminates.
     pub terminates: Vec<(u8, u8, u8)>,
     /// Other FPDUs, and their bytes.
     pub others: (u64, u64),
-    /// Whether it was reset, and not closed.
+    /// Whether the connection was reset, and not closed.
     pub reset: bool,
 }
 
@@ -66,7 +66,7 @@ pub trait ReconnectingAttacker: Actor {
 /// Begins no further connection, and waits until those in progress have ended.
 ///
 /// # Errors
-/// If one does not end, or if an answer was not as specified.
+/// If a connection does not end, or an answer was not as specified.
 pub fn finish<B: ReconnectingAttacker>(attacker: &mut B, arena: &mut Arena) -> Result<(), String> {
     attacker.reconnects().ending = true;
     let over = arena.alone(attacker, END, |_, attacker| attacker.reconnects().is_empty());

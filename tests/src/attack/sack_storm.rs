@@ -1,6 +1,6 @@
-//! Peers that make the victim send very many small segments, stop acknowledging them, and name parts of them
-//! in SACK blocks: the attacks of 2019 (CVE-2019-11477, 11478 and 11479). A small maximum segment size makes
-//! many segments of few bytes.
+//! Peers that make the victim send very many small segments, stop acknowledging them, and report parts of
+//! them in SACK blocks: the attacks of 2019 (CVE-2019-11477, 11478 and 11479). A small maximum segment size
+//! makes many segments of few bytes.
 
 use std::collections::HashMap;
 
@@ -184,7 +184,7 @@ impl Attack for SackStorm {
         let longest = self.flights.values().flatten().map(|(start, end)| end.wrapping_sub(*start)).max();
         check(longest <= Some(u32::from(MSS)), || format!("a segment of {longest:?} bytes"))?;
         let (sent, answers) = (self.sent, self.answers);
-        // What a block newly names allows as much to be sent; the rest is sent by timeouts.
+        // Newly sacked bytes allow as many bytes to be sent; the other bytes are sent by timeouts.
         let in_flight: usize = self.flights.values().map(Vec::len).sum();
         let timeouts = (arena.now_us() / 50_000 + 1) as usize;
         let allowed = 2 * in_flight + PEERS as usize * 4 * timeouts;

@@ -24,7 +24,7 @@ pub const SCENARIO: Scenario = Scenario {
 
 /// Connections attempted.
 const PEERS: u32 = 128;
-/// Connections that the listener may have of them.
+/// Connections that the listener may have from these peers.
 const ALLOWED: u32 = 16;
 /// A second, microseconds: the interval of the bytes of a patient peer.
 const SECOND: u64 = 1_000_000;
@@ -34,7 +34,7 @@ struct SlowStartup {
     numbers: Vec<u32>,
     sent: usize,
     request: Vec<u8>,
-    /// Whether it sends only one byte a second.
+    /// Whether the peer sends only one byte a second.
     patient: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Guessed STags. Each wrong one ends its stream with the Terminate for that error, so a guess takes a
+//! Guessed STags. Each wrong STag ends its stream with the Terminate for this error, so each guess takes a
 //! connection. Nothing is read or written.
 
 use std::time::Duration;
@@ -36,7 +36,7 @@ pub struct StagGuess {
     limit: Option<u64>,
     /// Guesses so far, and those that were answered as specified.
     pub guesses: [u64; 2],
-    /// Numbers of the peers that wrote; the others read.
+    /// Numbers of the peers that wrote; the other peers read.
     writers: std::collections::HashSet<u32>,
 }
 
@@ -148,7 +148,7 @@ impl Attack for StagGuess {
 /// Makes `count` guesses without other traffic. Returns how many a second the victim's core answers.
 ///
 /// # Errors
-/// If one is not answered, or not as specified.
+/// If a guess is not answered, or not as specified.
 pub fn guess_many(count: u64) -> Result<f64, String> {
     let mut arena = Arena::new(&|_, options| options.failures_per_address = None);
     let mut guess = StagGuess::new(&arena, Some(count));

@@ -36,7 +36,7 @@ struct TerminateLoop {
     reconnects: Reconnects,
     /// Peers that have provoked a Terminate and whose connection has not ended.
     provoking: HashSet<u32>,
-    /// Terminates that came first, and those after a provoked one.
+    /// Number of Terminates that a peer sent first, and of those that answered a provoked Terminate.
     terminated: u64,
     provoked: u64,
     ended: u64,

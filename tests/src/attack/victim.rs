@@ -50,7 +50,7 @@ pub struct Victim {
     clock: Clock,
     /// Processor time so far, nanoseconds.
     pub cpu_ns: u64,
-    /// If set, its polls run in the function whose instructions callgrind counts.
+    /// If set, the polls of the victim run in the function whose instructions callgrind counts.
     pub counted: Option<NextTo>,
     /// How accepted connections of strangers ended: number of each kind of Terminate, by whether it was sent
     /// or received, layer, type and code.

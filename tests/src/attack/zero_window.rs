@@ -90,7 +90,7 @@ impl Attack for ZeroWindow {
         let held = arena.victim.far_end.held();
         check(held <= limit, || format!("{held} buffers are held, of {}", arena.victim.buffers()))?;
         check(held >= PEERS as usize, || format!("only {held} buffers wait"))?;
-        // Their connections stay while they answer probes, for any time.
+        // The connections exist as long as the peers answer probes.
         self.calm = true;
         arena.alone(self, 2 * USER_TIMEOUT, |_, _| false);
         let (there, _) = arena.victim.strangers();

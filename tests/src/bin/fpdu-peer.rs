@@ -20,7 +20,7 @@ use rustix::net::{SendFlags, sockopt};
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a connection is idle: time for two keepalives.
 const IDLE: Duration = Duration::from_millis(2500);
-/// Time from the last byte to the first keepalive, and from an unanswered one to the end.
+/// Time from the last byte to the first keepalive, and from an unanswered keepalive to the end.
 const KEEPALIVE: Duration = Duration::from_secs(1);
 /// Payload of a Write whose FPDU has 64 bytes: length, header, payload, CRC.
 const PAYLOAD: usize = 44;
@@ -107,7 +107,7 @@ fn urgent(probe: &Probe) -> Check {
         let to = region.to + (place * PAYLOAD) as u64;
         let fpdu = session.frame_of(&Segment::write(region.stag, to, payload), Fault::default());
         send_urgent(&session, &fpdu, place)?;
-        // Otherwise TCP would put the next one into the same segment.
+        // Otherwise TCP would put the next FPDU into the same segment.
         session.ping()?;
     }
     let back = session.read(region.stag, region.to, bytes.len() as u32)?;
@@ -117,7 +117,7 @@ fn urgent(probe: &Probe) -> Check {
     }
 }
 
-/// Sends bytes, the one at `place` as urgent.
+/// Sends bytes; the byte at `place` is urgent.
 fn send_urgent(session: &Session, bytes: &[u8], place: usize) -> Check {
     let mut socket = session.conn().socket().expect("a socket");
     let mut send = || {

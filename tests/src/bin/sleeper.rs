@@ -113,7 +113,7 @@ impl Host {
         listener.listen(PORT, 8, PATIENCE)?;
         println!("ready");
         loop {
-            // Its clients connect again only when it is idle.
+            // The clients connect again only when this end is idle.
             let Some(event) = self.events.wait(Duration::from_secs(1))? else { continue };
             if let CmEventKind::ConnectRequest { .. } = event.kind {
                 self.answer(&event.id)?;

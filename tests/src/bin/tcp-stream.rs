@@ -3,7 +3,7 @@
 //!
 //! Prints `started` when its device exists, if it needs one, and `ready` when a peer may connect. At the end
 //! it prints the number of bytes with their CRC32C, the time in seconds, the counters of our stack, and with
-//! `--witness` what both sides were seen to send. Exits 1 with one line on any error.
+//! `--witness` the segments of both sides that were captured. Exits 1 with one line on any error.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -118,7 +118,7 @@ fn over_port(options: &Options, task: &Task, mut port: Box<dyn Port>) -> Result<
 }
 
 impl Options {
-    /// Prints that the device exists, if one is needed, and waits until it may continue.
+    /// Prints that the device exists, if the program needs a device, and waits until it may continue.
     fn start(&self) -> Result<()> {
         println!("started");
         let (started, limit) = (Instant::now(), Duration::from_secs(self.seconds));

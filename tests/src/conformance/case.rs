@@ -1,5 +1,5 @@
-//! Wire cases of `iwprobe`: values whose source begins with their name and their rows and goes on with
-//! `.about`, as in `any("name", "DDP-001 DDP-002").about("...")`.
+//! Finds the wire cases of `iwprobe` in the source: `any("name", "DDP-001 DDP-002").about("...")` names a
+//! case and the rows of requirements that the case tests.
 
 use std::path::Path;
 

@@ -13,11 +13,11 @@ use super::{PLACES, Result, RowId, case};
 /// The state of a row.
 #[derive(Clone, Copy, Debug)]
 pub enum RowState<'a> {
-    /// Tests prove it.
+    /// Tests prove the row.
     Proved(&'a BTreeSet<Test>),
-    /// No test proves it, for a reason; or the code deliberately deviates.
+    /// No test proves the row, for a reason; or the code deliberately deviates from the row.
     Claimed(&'a Claim),
-    /// Neither tests nor claims concern it.
+    /// Neither a test nor a claim concerns the row.
     Open,
 }
 
@@ -105,8 +105,8 @@ impl Ledger {
         ledger
     }
 
-    /// The state of a row. A deviation stays one if tests prove the actual behaviour, and so does an unused
-    /// permission.
+    /// The state of a row. A deviation or an unused permission keeps its claim even if tests prove the actual
+    /// behaviour.
     pub fn standing(&self, row: RowId) -> RowState<'_> {
         match (self.claims.get(&row), self.proofs.get(&row)) {
             (Some(claim), None) => RowState::Claimed(claim),
@@ -127,7 +127,8 @@ impl Ledger {
     pub fn complaints(&self) -> Vec<String> {
         let mut complaints = self.findings.clone();
         for (&id, row) in &self.index {
-            // Of any level: a row whose last test goes away does not become open in silence.
+            // A row of any level is reported: it must not become open unnoticed when its last test is
+            // removed.
             if matches!(self.standing(id), RowState::Open) {
                 let said: String = row.requirement.chars().take(100).collect();
                 complaints

@@ -73,7 +73,7 @@ pub fn root() -> &'static Path {
 /// The text of a file of the repository.
 ///
 /// # Errors
-/// If it is missing or not text.
+/// If the file is missing or not text.
 pub fn read(root: &Path, path: &str) -> Result<String> {
     std::fs::read_to_string(root.join(path)).map_err(|source| Error::File { path: path.to_owned(), source })
 }
@@ -81,7 +81,7 @@ pub fn read(root: &Path, path: &str) -> Result<String> {
 /// Replaces the text of a file of the repository.
 ///
 /// # Errors
-/// If it cannot be written.
+/// If the file cannot be written.
 pub fn write(root: &Path, path: &str, text: &str) -> Result<()> {
     std::fs::write(root.join(path), text).map_err(|source| Error::File { path: path.to_owned(), source })
 }

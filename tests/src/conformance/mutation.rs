@@ -121,7 +121,7 @@ fn parse(text: &str) -> std::result::Result<Vec<Mutation>, String> {
 /// The recorded trials; none if there is no record.
 ///
 /// # Errors
-/// If it cannot be read.
+/// If the record cannot be read.
 pub fn trials(root: &Path) -> Result<Trials> {
     if !root.join(TRIALS).exists() {
         return Ok(Trials::new());
@@ -141,7 +141,7 @@ pub fn trials(root: &Path) -> Result<Trials> {
 /// Replaces the record.
 ///
 /// # Errors
-/// If it cannot be written.
+/// If the record cannot be written.
 pub fn record(root: &Path, trials: &Trials) -> Result<()> {
     let fault =
         |error: &dyn std::fmt::Display| Error::Form { path: TRIALS.into(), reason: error.to_string() };

@@ -1,4 +1,4 @@
-//! The tests that ran, from the record that `scripts/test` leaves, and the proofs that are missing in it.
+//! The tests that ran, from the record that `scripts/test` writes, and the proofs that the record lacks.
 //!
 //! The record has a line for each test: the runner, the test's path and its outcome, separated by tabs. A
 //! runner is the crate or test target as cargo names its program, with its root file (`iwarp src/lib.rs`, `it
@@ -42,7 +42,7 @@ impl Ran {
             match outcome {
                 "ok" => _ = tests.entry(path.to_owned()).or_insert(true),
                 "FAILED" => _ = tests.insert(path.to_owned(), false),
-                // For example, ignored: it did not run.
+                // Another outcome, such as `ignored`: the test did not run.
                 _ => {}
             }
         }

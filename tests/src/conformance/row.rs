@@ -25,7 +25,7 @@ pub enum Doc {
 }
 
 impl Doc {
-    /// All of them.
+    /// All values.
     pub const ALL: [Self; 6] = [Self::Mpa, Self::Mpa2, Self::Ddp, Self::Rdmap, Self::Ext, Self::Sec];
 
     /// The prefix of its rows' ids.
@@ -159,11 +159,11 @@ pub struct Row {
     pub section: String,
     /// Its key word.
     pub level: Level,
-    /// The party that has to obey it.
+    /// The party that has to obey the requirement.
     pub role: String,
     /// The requirement.
     pub requirement: String,
-    /// How it could be observed.
+    /// How the requirement could be observed.
     pub test: String,
 }
 

@@ -40,10 +40,10 @@ impl Evidence {
     /// processor time of `watched`, such as the process of a virtual machine.
     ///
     /// # Errors
-    /// If the folder cannot be made, or the capture does not start.
+    /// If the folder cannot be created, or the capture does not start.
     pub fn gather(namespace: &Namespace, dev: &str, watched: Option<u32>) -> Result<Self> {
         let folder = base()?.join(suite::current());
-        // That of an earlier run.
+        // The folder may be left from an earlier run.
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder)?;
         let [files, megabytes] = FILES;
@@ -86,7 +86,7 @@ impl Evidence {
         }
         let frames = self.last_frames().unwrap_or_else(|error| error.to_string());
         let kept = format!("---- evidence: {}\n{frames}", self.folder.display());
-        // Not to be removed.
+        // With an empty path, `drop` does not remove the folder.
         self.folder = PathBuf::new();
         Ok(kept)
     }
@@ -111,7 +111,7 @@ impl Drop for Evidence {
         drop(self.capture.take());
         if let Some((stop, looks)) = self.looks.take() {
             drop(stop);
-            // Its looks are not wanted.
+            // The samples are not needed.
             let _ = looks.join();
         }
         if !self.folder.as_os_str().is_empty() {
@@ -155,7 +155,7 @@ mod tests {
     fn the_processor_time_of_a_process_grows_while_it_works() {
         let ticks = || processor_ticks(std::process::id()).expect("this process");
         let before = ticks();
-        // Some of the time, the processor is another's.
+        // The loop takes longer if other processes use the processor.
         while ticks() < before + 3 {
             std::hint::black_box((0..10_000).sum::<u64>());
         }

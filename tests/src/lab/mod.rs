@@ -1,7 +1,8 @@
-//! Namespaces, links, processes and virtual machines for tests. Each is removed when its value is dropped.
+//! Namespaces, links, processes and virtual machines for tests. Dropping the value of such an object removes
+//! the object.
 //!
-//! It needs root and Linux. A suite first checks what the machine lacks ([`missing`]), so that it can report
-//! it and count as skipped.
+//! This module needs root and Linux. A suite first checks what the machine lacks ([`missing`]); then it can
+//! report this, and count as skipped.
 
 pub mod evidence;
 pub mod namespace;

@@ -42,7 +42,7 @@ impl Namespace {
         Ok(made)
     }
 
-    /// Its name for `ip netns`.
+    /// The name of the namespace, for `ip netns`.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -178,7 +178,7 @@ impl Namespace {
     /// than the 3 s of neighbour resolution.
     ///
     /// # Errors
-    /// If it does not answer after `limit`.
+    /// If no answer comes within `limit`.
     pub fn wait_for_host(&self, host: IpAddr, limit: Duration) -> Result<()> {
         const NOBODY: u16 = 9;
         let connect = || TcpStream::connect_timeout(&(host, NOBODY).into(), Duration::from_secs(1));
@@ -195,7 +195,7 @@ impl Namespace {
     /// Waits until a device exists, such as the tap device of a DPDK process.
     ///
     /// # Errors
-    /// If it does not after `limit`.
+    /// If the device does not exist after `limit`.
     pub fn wait_for_device(&self, dev: &str, limit: Duration) -> Result<()> {
         let started = Instant::now();
         loop {

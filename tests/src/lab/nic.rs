@@ -45,7 +45,7 @@ pub struct NicConfig {
     pub name: &'static str,
     /// Its NICs, as `nic-lab start --nic` takes them.
     pub nics: Vec<String>,
-    /// Whether it has an IOMMU, which `vfio-pci` needs.
+    /// Whether the machine has an IOMMU, which `vfio-pci` needs.
     pub iommu: bool,
 }
 
@@ -84,7 +84,7 @@ impl NicLab {
     /// ready.
     ///
     /// # Errors
-    /// If one does not start, with the output of `nic-lab`.
+    /// If a machine does not start, with the output of `nic-lab`.
     pub fn boot(self: &Arc<Self>, namespace: &Namespace, configs: &[NicConfig]) -> Result<Vec<NicMachine>> {
         let starts: Vec<Process> = configs
             .iter()
@@ -146,7 +146,7 @@ impl NicMachine {
     /// Unplugs a NIC with `port=on`, which the machine notices some time later, or plugs it in again.
     ///
     /// # Errors
-    /// If it has no such NIC.
+    /// If the machine has no such NIC.
     pub fn set_plugged(&self, pci: &str, plugged: bool) -> Result<()> {
         let command = if plugged { "plug" } else { "unplug" };
         self.lab.run(command).args([self.name, pci]).check(ASK_TIMEOUT).map(drop)

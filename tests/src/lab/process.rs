@@ -120,7 +120,7 @@ impl Run {
     /// Runs it to its end and returns its output.
     ///
     /// # Errors
-    /// If it cannot be started, fails, or takes longer than `limit`.
+    /// If the program cannot be started, fails, or takes longer than `limit`.
     pub fn check(self, limit: Duration) -> Result<String> {
         self.spawn()?.finish(limit)?.success()
     }
@@ -186,21 +186,21 @@ pub struct Process {
 /// A program that has ended.
 #[derive(Debug)]
 pub struct Ended {
-    /// Its command line.
+    /// The command line of the program.
     pub what: String,
-    /// Its exit status.
+    /// The exit status of the program.
     pub status: ExitStatus,
-    /// Its output, both streams.
+    /// The output of the program, of both streams.
     pub text: String,
     /// Time between the call of [`Process::finish`] and the end.
     pub waited: Duration,
 }
 
 impl Ended {
-    /// Its output, if it succeeded.
+    /// The output, if the program succeeded.
     ///
     /// # Errors
-    /// If it failed, with the whole output.
+    /// If the program failed, with its whole output.
     pub fn success(self) -> Result<String> {
         if self.status.success() {
             return Ok(self.text);
@@ -211,7 +211,7 @@ impl Ended {
     /// The last line of its output, if it exited with a code other than zero.
     ///
     /// # Errors
-    /// If it succeeded or was killed by a signal.
+    /// If the program succeeded or was killed by a signal.
     pub fn failure(&self) -> Result<&str> {
         if self.status.code().is_some_and(|code| code != 0) {
             return Ok(self.text.trim_end().lines().next_back().unwrap_or_default());
@@ -221,15 +221,15 @@ impl Ended {
 }
 
 impl Process {
-    /// Its output so far.
+    /// The output of the program so far.
     pub fn text(&self) -> String {
         self.captured.lock().text.clone()
     }
 
-    /// Waits until it has printed `needle`.
+    /// Waits until the program has printed `needle`.
     ///
     /// # Errors
-    /// If it ends without printing it, or after `limit`.
+    /// If the program ends without printing the text, or does not print it within `limit`.
     pub fn wait_for(&mut self, needle: &str, limit: Duration) -> Result<()> {
         let found = |state: &State| state.text.contains(needle);
         self.captured.wait(limit, |state| found(state) || state.open == 0);
@@ -239,7 +239,7 @@ impl Process {
         Err(lab_error!("{}: no '{needle}' within {limit:?}; it said:\n{}", self.what, self.text()))
     }
 
-    /// Whether it is still running.
+    /// Whether the process is still running.
     ///
     /// # Errors
     /// If the system does not report it.
@@ -253,7 +253,7 @@ impl Process {
     /// Waits for its end.
     ///
     /// # Errors
-    /// If it has not ended after `limit`. It is killed then.
+    /// If the program has not ended after `limit`. The program is then killed.
     pub fn finish(mut self, limit: Duration) -> Result<Ended> {
         let started = Instant::now();
         while self.is_running()? {
@@ -269,7 +269,8 @@ impl Process {
             self.await_end(left)?;
         }
         let waited = started.elapsed();
-        // Its readers may be late on a busy machine. A grandchild may keep the streams open for good.
+        // The readers of its output may be late on a busy machine. A grandchild may keep the streams open for
+        // ever.
         self.captured.wait(REST_WITHIN, |state| state.open == 0);
         let status = self.status.ok_or_else(|| LabError::new("ended without a status"))?;
         Ok(Ended { what: self.what.clone(), status, text: self.text(), waited })
@@ -301,18 +302,18 @@ impl Process {
         }
     }
 
-    /// Stops it (SIGSTOP): it neither answers nor closes anything.
+    /// Stops the process (SIGSTOP), which then neither answers nor closes a connection.
     pub fn freeze(&mut self) {
         self.signal(rustix::process::Signal::STOP);
     }
 
-    /// Its process id.
+    /// The process id of the program.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
     fn signal(&mut self, signal: rustix::process::Signal) {
-        // Not reaped yet, so the id is still the child's.
+        // The child has not been reaped, so the id is still that of the child.
         if self.status.is_none() {
             let _ = rustix::process::kill_process(Pid::from_child(&self.child), signal);
         }

@@ -84,7 +84,7 @@ impl Siw {
         limit: Duration,
         argv: impl IntoIterator<Item = impl AsRef<OsStr>>,
     ) -> Result<Process> {
-        // The last test's server may still be ending, and would be mistaken for this one.
+        // The server of the last test may still be ending, and must not be mistaken for this server.
         let started = Instant::now();
         while self.listens()? {
             ensure!(started.elapsed() < ASK_TIMEOUT, "a server in the machine does not end");
@@ -123,10 +123,10 @@ impl Siw {
         self.peer().args(["log", &self.name]).check(ASK_TIMEOUT)
     }
 
-    /// Stops the whole machine: it neither answers nor closes anything.
+    /// Stops the whole machine, which then neither answers nor closes a connection.
     ///
     /// # Errors
-    /// If its process is unknown.
+    /// If the process of the machine is unknown.
     pub fn freeze(&self) -> Result<()> {
         self.signal(rustix::process::Signal::STOP)
     }
@@ -134,15 +134,15 @@ impl Siw {
     /// Continues a stopped machine.
     ///
     /// # Errors
-    /// If its process is unknown.
+    /// If the process of the machine is unknown.
     pub fn thaw(&self) -> Result<()> {
         self.signal(rustix::process::Signal::CONT)
     }
 
-    /// The process id of its emulator.
+    /// The process id of the machine's emulator.
     ///
     /// # Errors
-    /// If it is unknown.
+    /// If the process id is unknown.
     pub fn id(&self) -> Result<u32> {
         Ok(self.pid()?.as_raw_nonzero().get().unsigned_abs())
     }

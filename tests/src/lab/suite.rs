@@ -139,7 +139,7 @@ impl Suite {
         }
         for (reason, tests) in &self.without {
             println!("skipped: {} ({tests} tests): {reason}", self.name);
-            // Otherwise `--ignored` would run them all.
+            // Otherwise `--ignored` would run all skipped tests.
             arguments.ignored = false;
             arguments.include_ignored = false;
         }

@@ -50,7 +50,7 @@ pub fn circles(parts: &Crate) -> Vec<Circle> {
         let len = (0..=path.len()).rev().find(|&len| parts.modules.contains_key(&path[..len]));
         parts.modules[&path[..len.expect("the root")]].of_file.clone()
     };
-    // A module that only is on the path of a use is not used.
+    // A module that is only on the path of a use is not used.
     let uses: Vec<(ModulePath, ModulePath, String)> = parts
         .uses()
         .into_iter()

@@ -1,6 +1,6 @@
 //! The modules of a crate, each with its file and its words.
 //!
-//! Not a parser of Rust: it knows items, braces and attributes, as rustfmt leaves them.
+//! This is not a parser of Rust: it knows only items, braces and attributes in the format of rustfmt.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -34,7 +34,7 @@ pub fn modules(root: &str, tests: Tests) -> Vec<Module> {
     modules_in(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/..")), root, tests)
 }
 
-/// As [`modules`], for another checkout.
+/// The same as [`modules`], for another checkout.
 pub fn modules_in(checkout: &Path, root: &str, tests: Tests) -> Vec<Module> {
     let mut modules = Vec::new();
     read(checkout, Vec::new(), Path::new(root), tests, &mut modules);
@@ -133,7 +133,7 @@ fn without_tests(words: &[String]) -> Vec<String> {
     left
 }
 
-/// Words of the attribute at the front; 0 if there is none.
+/// Number of words of the attribute at the front; 0 without an attribute.
 fn attribute_len(words: &[String]) -> usize {
     match words {
         [hash, open, ..] if hash == "#" && open == "[" => {

@@ -84,7 +84,7 @@ impl Crate {
     /// The module that defines the item at this path, and the item's name there; none for a module.
     fn definition(&self, path: &[String]) -> Option<(ModulePath, String)> {
         let mut path = path.to_vec();
-        // As many imports on the way as no sane path has.
+        // No sensible path passes as many imports.
         for _ in 0..16 {
             let len = (0..=path.len()).rev().find(|&len| self.modules.contains_key(&path[..len]))?;
             let item = path.get(len)?;

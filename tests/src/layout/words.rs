@@ -1,4 +1,4 @@
-//! The words of a source file. Not a parser of Rust: it only removes comments and literals.
+//! The words of a source file. This is not a parser of Rust: it only removes comments and literals.
 
 /// Names, `::`, and single other characters, without comments and literals.
 pub fn words(text: &str) -> Vec<String> {

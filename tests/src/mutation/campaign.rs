@@ -65,7 +65,7 @@ pub fn run(suite: &mut impl Suite, choice: &Choice) -> Result<bool> {
                 println!("{name}: {error}");
             }
         }
-        // After each one, so that an interrupted run keeps its results.
+        // Written after each mutation, so that an interrupted run keeps its results.
         if !again {
             suite.record()?;
         }

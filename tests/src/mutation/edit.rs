@@ -37,14 +37,15 @@ impl Edit {
 /// Eight hexadecimal digits of some texts.
 pub fn digest(parts: impl IntoIterator<Item = String>) -> String {
     let sum = parts.into_iter().fold(0, |sum, part| {
-        // With the length, text cannot move between the parts unnoticed.
+        // The digest includes the length, so text cannot move between the parts unnoticed.
         let sum = crc32c::crc32c_append(sum, &(part.len() as u64).to_le_bytes());
         crc32c::crc32c_append(sum, part.as_bytes())
     });
     format!("{sum:08x}")
 }
 
-/// The text of the functions of this name in a Rust file formatted by `rustfmt`; `None` if there are none.
+/// The text of the functions of this name in a Rust file formatted by `rustfmt`; `None` if the file has no
+/// such function.
 pub fn function_text(text: &str, name: &str) -> Option<String> {
     let lines: Vec<&str> = text.lines().collect();
     let mut found = String::new();

@@ -57,7 +57,7 @@ impl Fill {
     pub fn new(setting: &FillSetting) -> Result<Self, String> {
         let messages = setting.behind.div_ceil(MESSAGE);
         let window = (messages * MESSAGE * 2).max(1 << 20) as u32;
-        // So that no timer takes the silence for a loss.
+        // Then no timer mistakes the silence for a loss.
         let never = Duration::from_secs(1000);
         let tcp = TcpConfig {
             recv_window_bytes: window,

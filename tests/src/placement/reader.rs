@@ -16,13 +16,13 @@ pub(super) enum Place {
 /// One FPDU with payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
-    /// Its bytes in the stream of TCP, markers included.
+    /// The bytes of the FPDU in the stream of TCP, with its markers.
     pub(super) start: u64,
     pub(super) end: u64,
     pub(super) place: Place,
     /// Bytes of payload.
     pub(super) bytes: usize,
-    /// Whether it ends its message.
+    /// Whether the FPDU ends its message.
     pub(super) last: bool,
 }
 

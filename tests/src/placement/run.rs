@@ -221,7 +221,7 @@ impl Run {
         for number in 0..self.flows.len() {
             while self.may_post(&self.flows[number]) && self.flows[number].due_us <= now_us {
                 let flow = &self.flows[number];
-                // Without a load, the next one is due when there is space for it.
+                // Without a load, the next message is due when the queue has space for it.
                 let due_us = if self.setting.load.is_none() { now_us } else { flow.due_us };
                 let next_us = due_us + self.pause_us();
                 self.flows[number].due_us = due_us;

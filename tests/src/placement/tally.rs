@@ -63,7 +63,7 @@ impl Quantiles {
         self.values.is_empty()
     }
 
-    /// The smallest value that this share of all values does not exceed; 0 if there are none.
+    /// The smallest value that this share of all values does not exceed; 0 if there is no value.
     pub fn at(&self, share: f64) -> u64 {
         let mut values = self.values.clone();
         values.sort_unstable();

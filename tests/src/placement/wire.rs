@@ -24,7 +24,7 @@ pub(crate) struct Wire {
     queue_bytes: u64,
     loss: Loss,
     dice: Dice,
-    /// Whether it is in a burst of losses.
+    /// Whether the wire is in a burst of losses.
     bad: bool,
     busy_until_ns: u64,
     lost: u64,

@@ -120,8 +120,8 @@ impl Lab {
         self.session(queues, &[], words)
     }
 
-    /// The same with an existing queue pair without posted requests. Posts these receives before anything can
-    /// arrive.
+    /// The same with an existing queue pair without posted requests. Posts these receives before a message
+    /// can arrive.
     ///
     /// # Errors
     /// As [`scene`](Self::scene).
@@ -252,7 +252,7 @@ impl Lab {
         })
     }
 
-    /// The first event that `wanted` accepts, if there is one. Other events are kept.
+    /// The first event that `wanted` accepts, or `None`. Other events are kept.
     fn event(&mut self, wanted: impl Fn(&CmEvent) -> bool) -> Option<CmEvent> {
         self.kept.extend(std::iter::from_fn(|| self.events.poll()));
         let place = self.kept.iter().position(wanted)?;

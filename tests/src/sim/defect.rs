@@ -1,5 +1,5 @@
-//! Defects: edits that break TCP or iWARP. The simulator has to find each. A rule that finds no defect is
-//! useless.
+//! Defects: edits that break TCP or iWARP. The simulator has to find each defect. A rule that finds no defect
+//! is useless.
 //!
 //! `tests/sim-defects/*.toml` has a table for each:
 //!

@@ -1,5 +1,5 @@
 //! All random numbers, from one seed. Each part of a run has its own stream of numbers, so that draws of one
-//! part do not change those of another.
+//! part do not change the draws of another part.
 
 use testkit::dice::Dice;
 

@@ -68,7 +68,7 @@ pub struct Span {
 }
 
 impl Span {
-    /// Whether it includes `now_us`.
+    /// Whether this time span includes `now_us`.
     pub fn holds(&self, now_us: u64) -> bool {
         (self.from_us..self.to_us).contains(&now_us)
     }
@@ -176,15 +176,15 @@ pub struct Outcome {
 /// Bytes on which a receiver reneges.
 #[derive(Clone, Copy, Debug)]
 pub struct Reneged {
-    /// Ports of the segments that acknowledge them: source, destination.
+    /// Source and destination port of the segments that acknowledge these bytes.
     ports: (u16, u16),
-    /// Their sequence numbers.
+    /// Sequence numbers of the bytes.
     block: (u32, u32),
-    /// Number of further acknowledgements that name them.
+    /// Number of further acknowledgements whose SACK blocks report the reneged bytes.
     left: u32,
 }
 
-/// Progress of one connection, as the loss rules count it.
+/// Progress of one connection, as counted by the loss rules.
 #[derive(Debug, Default)]
 struct Flow {
     isn: Option<u32>,

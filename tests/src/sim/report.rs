@@ -51,7 +51,7 @@ pub fn attempt(scenario: &Scenario, seed: u64, captures: Option<&[PathBuf; 2]>) 
     attempt_of(&scenario.setup(seed), seed, captures)
 }
 
-/// As [`attempt`], of this setup.
+/// The same as [`attempt`], for this setup.
 ///
 /// # Errors
 /// The first broken rule.

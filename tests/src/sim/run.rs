@@ -406,8 +406,8 @@ impl Run {
         if condition.cuts > 0 && !self.setup.may_cut && self.last_fault_us == START_US {
             return Err(format!("host {side} has split {} segments for no reason", condition.cuts));
         }
-        // Repeated losses may look like a path with a smaller MTU (RFC 8899 section 4.3), and so may a peer
-        // that answers late; but not a local port that accepts nothing.
+        // Repeated losses, or a peer that answers late, may look like a path with a smaller MTU (RFC 8899
+        // section 4.3). A local port that accepts nothing must not.
         let unharmed = self.last_fault_us == START_US
             && !self.setup.hosts[side].path_shrinks
             && self.setup.stalls[1 - side].is_empty();

@@ -93,7 +93,7 @@ impl HostSetup {
         for (what, held, most) in [
             ("connections", connections, limits.connections),
             ("connections with holes", holes, connections),
-            // A connection that has no segment may allocate one in any case.
+            // A connection without a segment may always allocate one segment.
             ("segments to send", tx_segments, limits.tx_segments + connections),
             ("buffers of segments to send", tx_buffers, self.mbufs / 2),
             ("neighbours", neighbors, limits.neighbors),

@@ -1,4 +1,4 @@
-//! How the device of a host chooses the queue of a frame: as RSS does, and by wrong rules.
+//! The rules by which the device of a host chooses the queue of a frame: RSS, and wrong rules.
 
 use dp::{Flow, Rss, RssFields};
 

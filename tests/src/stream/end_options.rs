@@ -32,7 +32,7 @@ pub struct EndOptions {
 }
 
 impl EndOptions {
-    /// The length of the pause, if there is one.
+    /// The length of the pause, or `None` without a pause.
     pub(super) fn pause(&self) -> Option<Duration> {
         (self.pause > 0).then(|| Duration::from_millis(self.pause))
     }

@@ -47,7 +47,7 @@ fn open(task: &Task, source: &mut Source, ready: impl FnOnce()) -> Result<TcpStr
             // IPv4 connections arrive here as well, as mapped addresses.
             let listener = TcpListener::bind(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)))?;
             if task.options.pause().is_some() {
-                // Accepted connections inherit it.
+                // Accepted connections inherit the option.
                 sockopt::set_socket_recv_buffer_size(&listener, RECEIVE_BUFFER)
                     .map_err(std::io::Error::from)?;
             }

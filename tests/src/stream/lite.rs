@@ -148,7 +148,7 @@ impl<'a> Host<'a> {
             let more = self.stack.transmit(now, &mut self.outgoing);
             let sent = self.port.tx_burst(self.clock.now_us(), &mut self.outgoing);
             moved |= sent > 0;
-            // A full ring: the frames wait for the next poll.
+            // The ring is full: the frames wait for the next poll.
             if !more || sent == 0 {
                 return Ok(moved);
             }
@@ -237,7 +237,7 @@ impl<'a> Host<'a> {
             match self.stack.send(now, conn, bytes) {
                 Ok(taken) => self.source.take(taken),
                 Err(SendError::BufferFull | SendError::NoMbuf) => return Ok(()),
-                // Not established yet.
+                // The connection is not established yet.
                 Err(SendError::Closed) if self.stack.info(conn).is_some_and(|info| info.send_offset == 0) => {
                     return Ok(());
                 }

@@ -1,5 +1,5 @@
 //! All cases of `iwprobe`, with probe and target in one process: the target's engine at one end of a wire in
-//! memory, bare TCP for the probe at the other, in virtual time. They take seconds and need no device.
+//! memory, bare TCP for the probe at the other, in virtual time. The cases take seconds and need no device.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -227,7 +227,7 @@ impl Hosts {
         }
     }
 
-    /// The next connection, if one comes about.
+    /// The next connection, or the reason why none is established.
     fn open(&mut self, deadline: Instant) -> std::result::Result<ConnId, String> {
         if !self.target_listens {
             return self.until(deadline, |hosts| hosts.accepted.pop_front()).ok_or("nobody connected".into());

@@ -1,8 +1,8 @@
 //! The target of `iwprobe` over this stack's verbs: it sets up the scenes that the probe requests, and
 //! reports its observations. The contract is `tests/iwprobe/TARGET.md`.
 //!
-//! It uses the verbs as any program does, and shares no code with the probe. [`plan`] has the ways in which
-//! both are run against each other: over the kernel's TCP (`tests/tests/devices/probe.rs`), and in one
+//! The target uses the verbs as any program does, and shares no code with the probe. [`plan`] has the ways in
+//! which both are run against each other: over the kernel's TCP (`tests/tests/devices/probe.rs`), and in one
 //! process (`in_memory.rs`).
 
 mod call;
@@ -38,7 +38,7 @@ trait Steps {
     /// Does all work that is due at `now`. Returns whether there was any.
     fn step(&mut self, now: Instant) -> Result<bool, Error>;
 
-    /// Whether the probe has said goodbye.
+    /// Whether the probe has ended the run (`bye`).
     fn is_done(&self, _now: Instant) -> bool {
         false
     }

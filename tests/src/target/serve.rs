@@ -25,9 +25,9 @@ struct Current {
     id: CmId,
     stage: Stage,
     ended: Option<Option<ConnectionError>>,
-    /// Since when it has done nothing.
+    /// Time of the last activity.
     idle: Instant,
-    /// When the next connect request came.
+    /// Arrival of the next connect request.
     pressed: Option<Instant>,
     closing: bool,
 }
@@ -66,7 +66,8 @@ impl Server {
     pub(super) fn listen(context: &Context, port: u16, options: &ConnectionOptions) -> Result<Self, Error> {
         let events = context.create_event_channel()?;
         let listener = context.create_id(&events);
-        // Most cases of a probe fail, so failures do not block its address.
+        // Most cases of a probe end their connection with an error on purpose; this must not block the
+        // probe's address.
         let mut listening =
             ListenOptions { backlog: BACKLOG, failures_per_address: None, ..ListenOptions::new(port) };
         listening.responder.startup_timeout = options.param.timeout;
@@ -151,7 +152,7 @@ impl Server {
             let told = if told.is_empty() { stage.text() } else { told };
             param = param.with_private_data(told.as_bytes())?;
         }
-        // The peer may be gone already. Then the next one is served.
+        // If the peer has gone already, the next connect request is served.
         if id.accept(stage.qp(), &param).is_ok() {
             self.current = Some(Current { id, stage, ended: None, idle: now, pressed: None, closing: false });
         }

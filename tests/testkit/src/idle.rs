@@ -76,7 +76,8 @@ mod tests {
     fn a_process_that_computes_is_told_from_one_that_sleeps() {
         let (asleep, busy) = (Running::shell("exec sleep 60"), Running::shell("while :; do :; done"));
         let both = [("the sleeper", asleep.0.id()), ("the other one", busy.0.id())];
-        // A second suffices: it has 50 ms, and any share of a processor is more.
+        // A second suffices: at most 50 ms of processor time are allowed, and any share of a processor is
+        // more.
         let told = look(&both, Duration::from_secs(1)).unwrap_err();
         assert!(told.starts_with("the other one has used "), "{told}");
         look(&both[..1], Duration::from_secs(1)).unwrap();

@@ -65,7 +65,7 @@ mod tests {
     fn a_process_that_sleeps_uses_no_time() {
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let id = child.id();
-        // It has started by then.
+        // Waits until the process has started.
         let begun = Instant::now();
         while waits(id).unwrap() == 0 {
             assert!(begun.elapsed() < Duration::from_secs(30));

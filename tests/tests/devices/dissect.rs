@@ -46,7 +46,7 @@ fn run(test: Test, options: &[&str], markers: Markers) -> Result<()> {
     let bad: Vec<&Frame> = frames.iter().filter(|frame| frame.is_bad()).collect();
     match markers {
         Markers::Off => ensure!(bad.is_empty(), "{} bad frames, the first: {}", bad.len(), bad[0]),
-        // The defect named above affects one FPDU in hundreds; mostly none of these.
+        // TShark's defect (see the head of this file) affects one of some hundred FPDUs, so mostly none here.
         Markers::On => {
             ensure!(bad.len() * 20 <= frames.len(), "{} of {} bad: {}", bad.len(), frames.len(), bad[0]);
         }

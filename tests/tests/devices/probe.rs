@@ -1,5 +1,5 @@
-//! `iwprobe`, over the kernel's TCP, against this stack: it listens and it connects, with markers and
-//! without, with revision 2 and 1. No case may deviate, and cases that do not apply are listed, each with
+//! `iwprobe` over the kernel's TCP against this stack, which listens or connects, with and without markers,
+//! with revision 2 and 1. No case may deviate, and cases that do not apply are listed, each with
 //! the probe's reason.
 
 use std::time::Duration;

@@ -1,5 +1,5 @@
 //! Engines that sleep until a frame arrives, on each kind of port with a descriptor: their cost while idle,
-//! their wake-ups, and that they notice a peer that disappears or appears.
+//! their wake-ups, and their reaction to a peer that disappears or appears.
 
 use std::time::Duration;
 
@@ -52,7 +52,7 @@ fn run(namespace: Option<&Namespace>, role: &[&str], net: &[String]) -> Result<R
     Ok(run.args(net).args(role))
 }
 
-/// The client's messages come back, and then neither end does anything.
+/// The client's messages come back, and then both ends are idle.
 fn rests(server: &Process, client: &mut Process) -> Result<()> {
     client
         .wait_for("idle", START_TIMEOUT)
@@ -98,8 +98,8 @@ fn af_packet() -> Result<()> {
     server.wait_for("ready", START_TIMEOUT)?;
     let mut client = ask(Some(&right), &net("10.66.0.2/24"))?;
     rests(&server, &mut client)?;
-    // The interface goes and comes back. The socket reports an error meanwhile, which must wake nobody again
-    // and again.
+    // The interface goes down and up again. Meanwhile the socket reports an error, which must not wake the
+    // engine repeatedly.
     left.ip(["link", "set", "v0", "down"])?;
     idle(&[&server])?;
     left.ip(["link", "set", "v0", "up"])?;

@@ -136,7 +136,7 @@ fn several_queues(test: Test, queues: u32) -> Result<()> {
     ensure!(engines.len() == queues as usize, "{results}");
     for engine in engines {
         let count = |name: &str| engine[name].as_u64().unwrap_or(0);
-        // Its share of the queue pairs, and the control connection of its core.
+        // An engine's share of the queue pairs, and the control connection of its core.
         let share = u64::from(8 / queues) + 1;
         ensure!(count("connections") == share, "{share} connections for each engine: {results}");
         ensure!(count("rx_fpdus") + count("tx_fpdus") > 100, "an engine without traffic: {results}");

@@ -1,5 +1,5 @@
 //! Many connections at the same moment: 10,000 from one process to another, and one from each of 1,000
-//! processes. The kernel's TCP over loopback is the baseline, with the same processes; one process of it
+//! processes. The baseline is the kernel's TCP over loopback with the same processes; each of its processes
 //! connects one socket after the other.
 //!
 //! The measured time begins when all connections may begin and ends when the last one is established.
@@ -60,7 +60,7 @@ pub(crate) fn measure(session: &Session, tally: &mut Tally) {
         if !session.options.wants(id) {
             continue;
         }
-        // A short run has a tenth.
+        // A short run has a tenth of the connections.
         let part = if session.options.quick { 10 } else { 1 };
         for _ in 0..session.pace.pairs {
             let ours = over_local(connections / part, processes.div_ceil(part));
@@ -108,7 +108,7 @@ struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended by itself.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -283,7 +283,7 @@ fn connect(folder: &Path, count: usize) -> Result<()> {
 
 fn kernel_accept(count: usize) -> Result<()> {
     let listener = TcpListener::bind(("127.0.0.1", PORT))?;
-    // The library asks for a short queue.
+    // The standard library listens with a short queue.
     rustix::net::listen(&listener, MANY as i32).map_err(std::io::Error::from)?;
     println!("{READY}");
     let sockets = (0..count).map(|_| listener.accept()).collect::<std::io::Result<Vec<_>>>()?;

@@ -68,7 +68,7 @@ pub(crate) fn undisturbed<T>(
     })
 }
 
-/// As [`undisturbed`], for runs that return their context switches a second.
+/// Does the same as [`undisturbed`], for runs that return their context switches a second.
 fn quietest<T>(count: &Cell<RunCount>, repeats: u32, mut run: impl FnMut() -> Result<(T, f64)>) -> Result<T> {
     let mut quietest: Option<(T, f64)> = None;
     for _ in 0..=repeats {
@@ -158,7 +158,7 @@ mod tests {
             assert_eq!(ended.status.code(), Some(124), "{}", ended.text);
         }
         let switches = involuntary_switches().unwrap() - before;
-        // Well over a hundred on an idle machine; fewer where other programs take most of the half second.
+        // Well over a hundred on an idle machine; fewer if other programs use most of the half second.
         assert!(switches > 5, "{switches}");
     }
 }

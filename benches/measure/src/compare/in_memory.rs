@@ -1,5 +1,5 @@
-//! The rows that `measure pair` measures on a wire in memory. It measures one pair at a time and prints it as
-//! JSON.
+//! The rows that `measure pair` measures on a wire in memory. That program measures one pair at a
+//! time, and prints the figures as JSON.
 
 use std::time::Duration;
 

@@ -41,7 +41,7 @@ pub(crate) enum Sampling {
 /// One row.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Measure {
-    /// Its name, here and in the JSON.
+    /// The name of the row, here and in the JSON.
     pub(crate) id: &'static str,
     /// The quantity.
     pub(crate) what: &'static str,

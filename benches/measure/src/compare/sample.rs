@@ -32,7 +32,7 @@ pub(crate) struct Sample {
 }
 
 impl Sample {
-    /// The result of pairs in the order of measurement. `None` if there are none, or a ratio is not a
+    /// The result of pairs in the order of measurement. `None` if there is no pair, or a ratio is not a
     /// positive number.
     pub(crate) fn new(pairs: Vec<Pair>) -> Option<Self> {
         let mut sorted = pairs.clone();
@@ -83,7 +83,7 @@ impl Verdict {
         }
     }
 
-    /// Its word in the table.
+    /// The word in the table.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Missed => "missed",

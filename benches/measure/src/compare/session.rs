@@ -46,7 +46,7 @@ impl Session {
     /// The path of a program that was built with this one.
     ///
     /// # Errors
-    /// If it was not built.
+    /// If the program was not built.
     pub(crate) fn program(&self, name: &str) -> Result<PathBuf> {
         let path = self.programs.join(name);
         if path.exists() {

@@ -22,7 +22,7 @@ impl SendingEnd {
     /// Both.
     pub(crate) const BOTH: [Self; 2] = [Self::VirtioUser, Self::Vhost];
 
-    /// Its name in results.
+    /// The name in results.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Vhost => "vhost_sends",
@@ -34,7 +34,7 @@ impl SendingEnd {
 /// One run of `iwperf`.
 #[derive(Clone, Debug)]
 pub(crate) struct Test {
-    /// Its name on `iwperf`'s command line.
+    /// The name on `iwperf`'s command line.
     pub(crate) name: &'static str,
     /// IP MTU, bytes.
     pub(crate) mtu: u16,

@@ -55,7 +55,7 @@ impl Rate {
     }
 }
 
-/// Calls `work`, which returns the bytes it did, until `slice` is over.
+/// Calls `work`, which returns the number of bytes that it moved, until `slice` is over.
 ///
 /// # Errors
 /// Errors of `work`.
@@ -71,8 +71,8 @@ pub(crate) fn timed(slice: Duration, mut work: impl FnMut() -> Result<u64, Error
     }
 }
 
-/// Runs each of `sides` for a slice, alternately, until `time` is over; each at least once. The first slice
-/// of each is not counted.
+/// Runs each of `sides` for a slice, alternately and at least once, until `time` is over. The first slice of
+/// each side is not counted.
 ///
 /// # Errors
 /// Errors of a side.

@@ -38,13 +38,13 @@ const READABLE: Access = Access::LOCAL_WRITE.union(Access::REMOTE_READ);
 /// Errors of the engine.
 pub(crate) fn measure(cpu: usize, time: Duration, detail: bool) -> Result<Comparison, Error> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
-    // The engine's thread of the tasks may run anywhere.
+    // The thread of the engine that the tasks use may run on any CPU.
     let awaited = runtime.block_on(Awaited::new())?;
     benches::net::pin(cpu)?;
     let mut polled = Polled::new()?;
     let mut times = [const { Vec::new() }; 2];
     let until = Instant::now() + time;
-    // The first turn of each is not counted.
+    // The first turn of each side is not counted.
     for turn in 0.. {
         let taken = [runtime.block_on(awaited.turn())?, polled.turn()?];
         if turn > 0 {

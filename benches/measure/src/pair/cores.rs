@@ -107,7 +107,7 @@ pub(crate) fn compare(cpus: [usize; 2], time: Duration, traffic: [Traffic; 2]) -
                 &mut |slice| together(&both, Job::Loop(slice)),
             ],
         )?;
-        // No more jobs: the threads check the data and end.
+        // When the jobs have ended, the threads check the data and end.
         drop(cores);
         for thread in threads {
             thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;

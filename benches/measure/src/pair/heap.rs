@@ -60,9 +60,8 @@ fn count(bytes: usize, sign: i64) {
 
 struct Counting;
 
-// SAFETY: every block comes from the system allocator and goes back to it unchanged, with the layout that the
-// caller gives, so its guarantees hold. Counters are updated in addition, which allocates nothing and cannot
-// unwind.
+// SAFETY: every call is passed on to the system allocator with unchanged arguments, so the guarantees of the
+// system allocator hold. The counters are updated in addition, which allocates nothing and cannot unwind.
 #[allow(unsafe_code, reason = "an allocator is made no other way")]
 unsafe impl GlobalAlloc for Counting {
     // SAFETY: the obligations of the caller are those of `GlobalAlloc`, and no others.
@@ -84,8 +83,8 @@ unsafe impl GlobalAlloc for Counting {
         count(layout.size(), -1);
         count(bytes, 1);
         // SAFETY: the caller promises that `ptr` is a block of this allocator with this layout, and every
-        // such block came from `System`. It also promises that `bytes` is not 0 and, rounded up to the
-        // alignment, not above `isize::MAX`.
+        // such block came from `System`. The caller also promises that `bytes` is not 0 and, rounded up to
+        // the alignment, not above `isize::MAX`.
         unsafe { System.realloc(ptr, layout, bytes) }
     }
 
@@ -93,7 +92,7 @@ unsafe impl GlobalAlloc for Counting {
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
         count(layout.size(), -1);
         // SAFETY: the caller promises that `ptr` is a block of this allocator with this layout, and every
-        // such block came from `System`. It also promises that nobody uses the block any more.
+        // such block came from `System`. The caller also promises that nobody uses the block any more.
         unsafe { System.dealloc(ptr, layout) }
     }
 }

@@ -144,7 +144,7 @@ fn take(options: &PairOptions) -> Result<Comparison, Error> {
 }
 
 fn id_name(id: Id) -> String {
-    // Every value has one: none is skipped.
+    // Every value has a name, since no variant is skipped.
     id.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
 

@@ -98,7 +98,7 @@ struct PieceWriter<S> {
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> PieceWriter<S> {
     fn new(runtime: &Runtime, bytes: usize, ends: StreamEnds<S>) -> Self {
-        // It ends with the stream.
+        // The task ends when the stream ends.
         runtime.spawn(read(ends.reader, bytes));
         Self { stream: ends.writer, piece: vec![MORE; bytes] }
     }

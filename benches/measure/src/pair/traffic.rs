@@ -34,7 +34,7 @@ pub(crate) struct Load {
     pub(crate) depth: usize,
     /// Active queue pairs at a time.
     pub(crate) active: usize,
-    /// Time between two draws of the active queue pairs; `None`: they stay.
+    /// Time after which other queue pairs are drawn to be active; `None`: always the same ones.
     pub(crate) redraw: Option<Duration>,
     /// Seed of the draws.
     pub(crate) seed: u64,
@@ -170,7 +170,7 @@ impl Traffic {
     /// Polls the engines a few times and handles completions. Returns the bytes that were placed.
     ///
     /// # Errors
-    /// As [`run`](Self::run).
+    /// The errors of [`run`](Self::run).
     pub(crate) fn step(&mut self) -> Result<u64, Error> {
         let before = self.placed_bytes();
         for _ in 0..POLLS {
@@ -198,7 +198,7 @@ impl Traffic {
     /// Begins a time slice.
     ///
     /// # Errors
-    /// As [`run`](Self::run).
+    /// The errors of [`run`](Self::run).
     pub(crate) fn start(&mut self) -> Result<(), Error> {
         self.hosts.start_clock();
         if self.place.iter().all(Option::is_none) {
@@ -210,7 +210,7 @@ impl Traffic {
     /// Writes on every queue pair, some at a time, until each has had a few round trips.
     ///
     /// # Errors
-    /// As [`run`](Self::run).
+    /// The errors of [`run`](Self::run).
     pub(crate) fn warm_up(&mut self) -> Result<(), Error> {
         self.hosts.start_clock();
         for first in (0..self.open.len()).step_by(self.load.active) {

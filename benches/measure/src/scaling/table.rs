@@ -78,7 +78,7 @@ fn limits(text: &mut String) {
 fn named(case: &CoreRate) -> String {
     let CoreRate { bytes, mtu, .. } = *case;
     match bytes {
-        // Many share a frame.
+        // Many small messages share a frame.
         0..1024 => format!("{bytes} B"),
         1024..0x10_0000 => format!("{} KiB, {mtu}", bytes >> 10),
         _ => format!("{} MiB, {mtu}", bytes >> 20),

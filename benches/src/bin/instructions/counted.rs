@@ -1,5 +1,5 @@
-//! The functions in which instructions are counted. Callgrind's profile has the instructions of each, found
-//! by name.
+//! The functions in which instructions are counted, by name. Callgrind's profile has the instructions of each
+//! function.
 //!
 //! These functions only call the work. Each contains a different number, since the compiler would merge
 //! identical functions.

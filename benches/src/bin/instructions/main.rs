@@ -51,7 +51,7 @@ struct Args {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    // What is counted is only the load.
+    // With `--run`, nothing but the load is to be counted.
     if args.run.is_none() {
         benches::lines::end_when_output_is_lost("instructions");
     }

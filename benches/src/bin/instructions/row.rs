@@ -149,7 +149,7 @@ pub(crate) const ROWS: [NamedWork; 19] = [
     row("write-64-many", many(Op::Write)),
     row("send-64", alone(Op::Send)),
     row("send-64-many", many(Op::Send)),
-    // As with programs of libibverbs: a request completes when the peer has taken its message.
+    // A request completes when the peer has taken its message, as with programs of libibverbs.
     row("write-64-ib", Load { ib_semantics: true, ..alone(Op::Write) }),
     row("send-64-ib", Load { ib_semantics: true, ..alone(Op::Send) }),
     row("send-64-ib-many", Load { ib_semantics: true, ..many(Op::Send) }),

@@ -25,7 +25,7 @@ pub(crate) enum Op {
 /// The wire between the hosts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum WireKind {
-    /// As between virtual machines: checksum offload, trains of segments passed uncut.
+    /// Like a device between virtual machines: checksum offload, and trains of segments that pass uncut.
     Virtual { mtu: u16 },
     /// Without offloads.
     Plain { mtu: u16 },
@@ -157,7 +157,7 @@ impl Stream {
         Ok(())
     }
 
-    /// As [`request`](Self::request), but posts nothing.
+    /// Does the same as [`request`](Self::request), but posts nothing.
     fn finish(&mut self, now_us: u64) -> Result<()> {
         let a = &mut self.hosts.a;
         a.poll_at(now_us);

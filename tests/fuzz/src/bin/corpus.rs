@@ -110,7 +110,7 @@ fn growth(logs: &[&str]) -> io::Result<Growth> {
     for log in logs {
         let (before, reached) = growth.last().copied().unwrap_or_default();
         let mut has_begun = false;
-        // Panics of the code under test are in it, with any bytes.
+        // The log contains panics of the code under test, with any bytes.
         let text = String::from_utf8_lossy(&fs::read(log)?).into_owned();
         for line in text.lines() {
             let mut words = line.split_ascii_whitespace();
@@ -120,7 +120,7 @@ fn growth(logs: &[&str]) -> io::Result<Growth> {
                 continue;
             };
             let Some(edges) = words.next().and_then(|word| word.parse::<u64>().ok()) else { continue };
-            // Until then it replays the corpus.
+            // Before INITED, libFuzzer replays the corpus.
             has_begun |= what == "INITED";
             if has_begun {
                 growth.push((before + executions, edges.max(reached)));
@@ -133,8 +133,8 @@ fn growth(logs: &[&str]) -> io::Result<Growth> {
 const HEAD: &str = "\
 # What was run
 
-By `scripts/fuzz`, which adds to it: processor time and executions of all runs, and what the corpus reaches (edges of the
-control flow in `dp`, `tcp-lite`, `iwarp` and smoltcp, in a build without AddressSanitizer) and holds.
+`scripts/fuzz` maintains this table: processor time and executions of all runs, the edges that the corpus reaches (of the
+control flow in `dp`, `tcp-lite`, `iwarp` and smoltcp, in a build without AddressSanitizer), and the size of the corpus.
 
 | target | CPU seconds | executions | under AddressSanitizer | edges | inputs | bytes |
 |---|---|---|---|---|---|---|

@@ -36,7 +36,7 @@ pub(super) const ENDS: Addresses = Addresses {
 pub(super) struct Host {
     /// The stack.
     pub(super) stack: Stack,
-    /// Its packet buffers.
+    /// The packet buffers of the host.
     pub(super) pool: Mempool,
     /// Time, microseconds.
     pub(super) now_us: u64,

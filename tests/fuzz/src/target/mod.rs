@@ -18,7 +18,7 @@ pub use rig::take_general_way;
 /// A fuzz target.
 #[derive(Clone, Copy)]
 pub struct Target {
-    /// Its name, also that of its archive and for `scripts/fuzz`.
+    /// The name of the target, of its archive, and for `scripts/fuzz`.
     pub name: &'static str,
     /// Runs one input.
     ///

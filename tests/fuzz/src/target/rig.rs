@@ -37,8 +37,8 @@ use raw::RawPair;
 /// Packet buffers of each port.
 const BUFFERS: usize = 32;
 
-/// Invariants are checked after every such poll or call. A broken invariant stays broken for longer than
-/// this, and checks after every one took a third of the time.
+/// Invariants are checked once in this number of polls or calls. A broken invariant remains broken for
+/// longer, and checks after every poll or call took a third of the time.
 pub(super) const CHECK_EVERY: usize = 8;
 
 /// Limit of polls until an unused engine is idle.

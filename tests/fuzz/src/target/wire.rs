@@ -71,7 +71,7 @@ pub fn run(bytes: &[u8]) {
         }
         run.step(&mut input);
     }
-    // Whoever waits for something has waited for long enough.
+    // Longer than any time limit of the wire.
     run.hostile.clear();
     run.now_us += 3_000_000;
     (0..100).for_each(|_| run.poll());
@@ -87,7 +87,7 @@ pub fn run(bytes: &[u8]) {
 
 impl Drop for Run {
     fn drop(&mut self) {
-        // After a broken rule the folder is no use either.
+        // The folder is of no use, even after a broken rule.
         let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
@@ -191,10 +191,10 @@ impl Run {
     fn write(&mut self, input: &mut Input<'_>) {
         let (kind, lines, word) = (input.below(8), u64::from(input.u8()), u64::from(input.size()));
         let Some(peer) = self.choose(input) else { return };
-        // The first ring is the one that its maker writes. The words of the second begin at 64.
+        // The process that made the memory writes the first ring. The words of the second ring begin at 64.
         let data = |tail: u64| 512 + (tail / 8) as usize % (RING as usize / 8);
         match kind {
-            // A record, mostly as it should be, and the tail behind it.
+            // A mostly correct record, and the tail after this record.
             0..=3 => {
                 let tail = peer.load(0);
                 let bytes = if kind == 3 { word } else { 14 + word % 4000 };
@@ -202,7 +202,7 @@ impl Run {
                 peer.store(0, tail.wrapping_add((bytes.wrapping_add(8)).next_multiple_of(64)));
             }
             4 => peer.store(0, peer.load(0).wrapping_add(lines * 64)),
-            // The head of the ring that it reads.
+            // The head of the ring that the hostile peer reads.
             5 => peer.store(64 + 16, peer.load(64).wrapping_sub(lines * 64)),
             // The mark of a sleeper.
             6 => peer.store(64 + 32, lines),
@@ -210,7 +210,7 @@ impl Run {
         }
     }
 
-    /// The victim sends to a station that a hostile peer may have.
+    /// The victim sends a frame to a station at which a hostile peer may listen.
     fn send(&mut self, to: u16, input: &mut Input<'_>) {
         if to == HONEST {
             return;
@@ -228,7 +228,7 @@ impl Run {
             true => (&mut self.honest, VICTIM, &mut self.from_honest),
             false => (&mut self.victim, HONEST, &mut self.to_honest),
         };
-        // So few that none waits so long for its reader that it is dropped.
+        // At most this many are under way, so that no frame is dropped because its reader is slow.
         if counts.0 - counts.1 < UNDER_WAY
             && let Some(frame) = signed(port, to, counts.0, bytes)
         {

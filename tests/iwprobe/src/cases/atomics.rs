@@ -171,7 +171,7 @@ pub(super) const CASES: &[Case] = &[
             for (n, id) in [0xcafe_babe, 0, u32::MAX].into_iter().enumerate() {
                 send(&mut session, &AtomicRequest::fetch_add(id, region.stag, region.to, 0, 0));
                 let segment = session.expect(opcode::ATOMIC_RESPONSE)?;
-                // MSN 1 was the trial's.
+                // The trial has used MSN 1.
                 let place = (segment.is_last(), segment.qn(), segment.msn(), segment.mo());
                 require(!segment.is_tagged() && place == (true, 3, n as u32 + 2, 0), || {
                     format!("got {}", describe::segment(&segment))
@@ -318,7 +318,7 @@ pub(super) const CASES: &[Case] = &[
         .run(|p| {
             does(p, "f", |id| {
                 let plain = AtomicRequest::fetch_add(id, STAG, TO, 1, 0);
-                // One field of 64 bits: its boundary may be said, or not.
+                // For a single field of 64 bits, the mask may contain the boundary bit or not.
                 vec![plain, AtomicRequest { mask: 1 << 63, ..plain }]
             })
         }),

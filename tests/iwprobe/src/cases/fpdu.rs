@@ -39,7 +39,7 @@ fn split(p: &Probe, size: usize) -> Check {
     }
     for piece in bytes.chunks(size) {
         session.send_bytes(piece, "a piece of three Reads of no bytes");
-        // Else TCP may put them together again.
+        // Otherwise TCP may join the pieces again.
         session.conn().pause(std::time::Duration::from_micros(300));
     }
     msns.iter().try_for_each(|msn| session.expect_pong(*msn))

@@ -47,7 +47,7 @@ pub fn all() -> Vec<Case> {
         immediate::CASES,
         atomics::CASES,
         close::CASES,
-        // Last: it tells of all the others.
+        // These cases are last, since they report what was observed in all other cases.
         watched::CASES,
     ]
     .concat()

@@ -74,7 +74,7 @@ pub(super) const CASES: &[Case] = &[
             if session.uses_crc() {
                 return not_applicable("the endpoint asks for CRCs");
             }
-            // Without CRCs the probe fills the field with bytes that fit nothing.
+            // Without CRCs the probe fills the field with bytes that are not the CRC.
             session.send(&Segment::write(1, 0, &[]));
             session.ping()
         }),

@@ -1,4 +1,5 @@
-//! Requests of the endpoint, which the target posts (RFC 5040 sections 5.1 to 5.3, 5.5; RFC 5041 section 5).
+//! Requests that the target program posts at the endpoint under test (RFC 5040 sections 5.1 to 5.3, 5.5; RFC
+//! 5041 section 5).
 
 use super::codes::{ANY_OPERATION, TAGGED_BOUNDS, TAGGED_STAG, TAGGED_WRAP};
 use crate::case::{Case, CaseError, Check, any, require, responder};

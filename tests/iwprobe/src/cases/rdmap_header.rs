@@ -14,7 +14,7 @@ fn refused(p: &Probe, codes: &[Code], segment: &Segment) -> Check {
         let mut session = p.plain()?;
         session.ping()?;
         session.send(segment);
-        // Whether such an endpoint has a receive posted is not known.
+        // It is unknown whether an endpoint without a target has posted a receive.
         return session.expect_terminate(&[codes, &[UNTAGGED_NO_BUFFER]].concat()).map(|_| ());
     }
     let mut session = p.stage("recv=2x64")?;

@@ -36,7 +36,7 @@ pub(super) const CASES: &[Case] = &[
         .run(|p| refused(p, "mr=64:r:z", &[PROTECTION_STAG], |r| (r.stag, r.to, 8))),
     any("read-below-base", "RDMAP-143 RDMAP-342 RDMAP-352")
         .about("a Read that begins one byte before the region: Terminate 0/1/01")
-        // A region that begins at 0 has no byte before it: there the sum wraps.
+        // If the region begins at 0, no byte is before it: the sum of offset and length wraps.
         .run(|p| {
             refused(p, "mr=64:r", &[PROTECTION_BOUNDS, PROTECTION_WRAP], |r| {
                 (r.stag, r.to.wrapping_sub(1), 8)

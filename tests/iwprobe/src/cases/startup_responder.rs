@@ -26,7 +26,7 @@ fn in_pieces(p: &Probe, request: &Startup, size: usize) -> Check {
     let mut conn = p.tcp()?;
     for piece in request.encode().chunks(size) {
         conn.send(piece, format!("{} bytes of the MPA Request", piece.len()));
-        // Else TCP may put them together again.
+        // Otherwise TCP may join the pieces again.
         conn.pause(std::time::Duration::from_millis(1));
     }
     release(&mut p.heard_reply(conn, request)?)
@@ -149,7 +149,7 @@ pub(super) const CASES: &[Case] = &[
                 format!("reserved flags {:02x}", frame.flags & reserved)
             })?;
             require(frame.length <= 512, || format!("PD_Length {}", frame.length))?;
-            // What PD_Length left over would be taken for an FPDU.
+            // Bytes beyond PD_Length would be read as an FPDU.
             release(&mut session)
         }),
     responder("reply-nothing-behind", "MPA-193")

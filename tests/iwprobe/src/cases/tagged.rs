@@ -75,7 +75,7 @@ pub(super) const CASES: &[Case] = &[
             let region = session.region(0)?;
             session.send(&Segment::write(region.stag, region.to + 32, b"back").not_last());
             session.send(&Segment::write(region.stag, region.to, b"front"));
-            // The sink need not look, but may: no source sends such a message.
+            // The sink may detect the error or not, since no source sends such a message.
             let ping = session.read_request(0, 0, 0);
             session.send(&ping);
             match session.receive() {
@@ -128,7 +128,7 @@ pub(super) const CASES: &[Case] = &[
         }),
     any("write-below-base", "DDP-179 DDP-182 DDP-189 RDMAP-158 RDMAP-352 DDP-228")
         .about("a Write that begins one byte before the region: Terminate 1/1/01, nothing changes")
-        // A region that begins at 0 has no byte before it: there the sum wraps.
+        // If the region begins at 0, no byte is before it: the sum of offset and length wraps.
         .run(|p| {
             refused(p, "rw", &[TAGGED_BOUNDS, TAGGED_WRAP], |r| {
                 Segment::write(r.stag, r.to.wrapping_sub(1), b"data")

@@ -55,7 +55,7 @@ fn not_answered(p: &Probe, mut session: Session, terminates: &[Segment], code: O
     match session.receive() {
         Incoming::End(_) => {}
         Incoming::Silence => {
-            // It may leave the first FIN to us.
+            // The endpoint may wait for our FIN.
             session.finish();
             session.expect_end()?;
         }

@@ -36,14 +36,14 @@ impl Framer {
         Self { markers, crc, position: 0 }
     }
 
-    /// The FPDU of `ulpdu`, faults included.
+    /// The FPDU of `ulpdu`, with the requested faults.
     pub fn frame(&mut self, ulpdu: &[u8], fault: Fault) -> Vec<u8> {
         let length = fault.length.unwrap_or(ulpdu.len() as u16);
         let mut content = length.to_be_bytes().to_vec();
         content.extend(ulpdu);
         content.resize(content.len().next_multiple_of(4), fault.pad);
         let mut wire = Vec::new();
-        // Where the header is: behind a marker that comes first.
+        // The position of the header: behind a marker, if the FPDU begins with one.
         let header = self.position + if self.marker_due(0) { 4 } else { 0 };
         for byte in content {
             self.mark(&mut wire, header, fault.marker_xor);

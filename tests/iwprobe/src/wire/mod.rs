@@ -1,5 +1,5 @@
-//! The bytes: MPA (RFC 5044, 6581), DDP (RFC 5041), RDMAP (RFC 5040, 7306), written and read, right and
-//! wrong.
+//! Writes and parses the bytes of MPA (RFC 5044, 6581), DDP (RFC 5041) and RDMAP (RFC 5040, 7306), correct
+//! and incorrect.
 //!
 //! Parsing checks nothing: fields keep their received values. `describe` prints them.
 

@@ -32,7 +32,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// A file of its own for each test, in the folder that cargo gives for them.
+/// A separate file for each test, in cargo's folder for temporary files.
 fn file(name: &str, content: &str) -> String {
     let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     std::fs::write(&path, content).unwrap();
@@ -101,7 +101,7 @@ fn an_endpoint_that_is_gone_is_given_up() {
 fn what_speaks_no_mpa_is_told_in_its_own_words() {
     let http = other(|mut stream| {
         let mut request = [0; 1024];
-        // Whatever was asked.
+        // The request does not matter.
         let _ = stream.read(&mut request);
         let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n");
     });
@@ -116,11 +116,11 @@ fn what_speaks_no_mpa_is_told_in_its_own_words() {
 #[test]
 fn what_hangs_is_left_in_bounded_time() {
     let begun = Instant::now();
-    // From the start,
+    // The endpoint hangs from the start.
     let output = iwprobe(other(std::mem::forget), &["--timeout", "0.2"]);
     assert_eq!(output.status.code(), Some(2), "{}", text(&output.stdout));
     assert!(text(&output.stderr).contains("got nothing"), "{}", text(&output.stderr));
-    // and in the middle of all cases.
+    // The endpoint hangs in the middle of the run.
     let output = iwprobe(start(Flaw::Hangs), &["--timeout", "0.2", "--case", "fpdu", "--case", "write"]);
     assert_eq!(output.status.code(), Some(1), "{}", text(&output.stdout));
     assert!(text(&output.stderr).contains("cases not run"), "{}", text(&output.stderr));
@@ -152,7 +152,7 @@ fn cases_are_chosen_by_name_and_by_row() {
     assert!(names(&["--row", "MPA2-"]).len() > 10);
 }
 
-/// The names of README.md, and no others: whoever reads them relies on them.
+/// JSON has exactly the names of README.md, since readers rely on them.
 #[test]
 fn json_has_the_names_that_are_documented() {
     let output = iwprobe(start(Flaw::None), &["--case", "queue-4", "--json", "-"]);

@@ -1,4 +1,4 @@
-//! The verdicts can be relied on: a small endpoint without a flaw conforms, and each flaw is found by
+//! Tests the verdicts: a small endpoint without a flaw conforms, and each flaw is found by
 //! exactly the cases that check for it.
 
 use std::net::{TcpListener, TcpStream};
@@ -15,13 +15,13 @@ use iwprobe::socket::Mode;
 /// The role of the endpoint.
 #[derive(Clone, Copy, Debug)]
 enum Role {
-    /// It listens, without a target.
+    /// The endpoint listens, without a target.
     Responder,
-    /// It listens, with a target.
+    /// The endpoint listens, with a target.
     RespondingTarget,
-    /// It connects, without a target.
+    /// The endpoint connects, without a target.
     Initiator,
-    /// It connects, with a target.
+    /// The endpoint connects, with a target.
     InitiatingTarget,
 }
 
@@ -101,7 +101,7 @@ fn without_a_flaw_nothing_deviates() {
     }
 }
 
-/// With these hardly any connection comes about: what matters is that the case that looks for it says so.
+/// With these flaws hardly any connection is established. The case that checks for the flaw has to report it.
 #[test]
 fn flaws_that_leave_no_connection_are_found() {
     found_by(Responder, Flaw::ForgetsEnhanced, "revision-2-enhanced");

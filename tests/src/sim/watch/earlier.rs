@@ -26,7 +26,7 @@ pub(super) struct EarlierConnection {
 }
 
 impl EarlierConnection {
-    /// The connection with these halves, with the history of the one before it.
+    /// The connection with these halves, and the history of the connection before it.
     pub(super) fn of(halves: &[HalfConnection; 2], earlier: Option<Self>) -> Self {
         let mut isns = earlier.unwrap_or_default().isns;
         for (isns, half) in isns.iter_mut().zip(halves) {

@@ -184,8 +184,8 @@ impl HalfConnection {
         }
     }
 
-    /// `ack` has arrived: of the bytes that it acknowledges, the oldest has waited longest. The others
-    /// continue to wait, and so does their timer.
+    /// `ack` has arrived: of the acknowledged bytes, the oldest has waited longest. The other bytes continue
+    /// to wait, and their timer continues to run.
     pub(super) fn note_acknowledged(&mut self, now_us: u64, ack: u64) {
         if ack <= self.ack_arrived {
             return;

@@ -2,15 +2,15 @@
 //!
 //! | rule | where |
 //! |---|---|
-//! | a retransmission is the frozen segment, or a split that the stack has counted | `half.rs` |
-//! | acknowledged bytes are sent again only as path MTU probes that the stack has counted | `half.rs` |
+//! | a retransmission is the frozen segment, or a split that the stack has counted | `half_connection.rs` |
+//! | acknowledged bytes are sent again only as path MTU probes that the stack has counted | `half_connection.rs` |
 //! | FPDUs end where segments end; markers and CRCs are right | `fpdu.rs` |
-//! | nothing is sent beyond the peer's window, after the FIN or the RST, or before the SYN | `half.rs`, here |
+//! | nothing is sent beyond the peer's window, after the FIN or the RST, or before the SYN | `half_connection.rs`, here |
 //! | our right window edge and acknowledgement never move back | here |
 //! | only bytes that arrived are acknowledged, selectively or not | here |
-//! | selectively acknowledged bytes are not retransmitted before a timeout | `half.rs` |
+//! | selectively acknowledged bytes are not retransmitted before a timeout | `half_connection.rs` |
 //! | no frame is longer than the MTU | here |
-//! | bare segments are limited | `half.rs` |
+//! | bare segments are limited | `half_connection.rs` |
 //! | congestion marks are echoed (ECE), and the echo is answered (CWR) | `ecn.rs` |
 //! | only packets with new bytes are ECN-capable, and only after negotiation (RFC 3168 sections 6.1.1, 6.1.4 to 6.1.6) | here |
 //! | a connection that replaces one in TIME-WAIT begins above the sequence numbers of the latter | `earlier.rs` |
@@ -483,23 +483,23 @@ impl Connection {
         let (own, peer) = self.pair(side);
         let offset = peer.offset(tcp.seq) + i64::from(tcp.has(flag::SYN));
         let (start, end) = (offset.max(0) as u64, (offset + tcp.len() as i64).max(0) as u64);
-        // The sender does not process old segments, nor those beyond the window (RFC 9293 section 3.10.7.4).
-        // A bare segment has to be at the frontier.
+        // The sender processes neither old segments nor segments beyond the window (RFC 9293 section
+        // 3.10.7.4). A bare segment has to be at the frontier.
         let next = peer.arrived.frontier() as i64 + i64::from(peer.fin_arrived);
         let is_new =
             if tcp.is_bare() { offset >= next } else { end as i64 + i64::from(tcp.has(flag::FIN)) > next };
         let in_window = is_new && offset <= peer.right_edge.max(peer.acked) as i64;
         let time = tcp.timestamp(frame);
-        // It does not process segments with an old timestamp either (RFC 7323 section 5), nor those without
-        // one if both sides use timestamps (section 3.2).
+        // The sender processes no segments with an old timestamp (RFC 7323 section 5), and none without a
+        // timestamp if both sides use timestamps (section 3.2).
         let older = match (time, peer.latest_timestamp) {
             (Some(time), Some(latest)) => is_older(time, latest),
             (None, Some(_)) => own.latest_timestamp.is_some(),
             (_, None) => false,
         };
         let processed = in_window && !older;
-        // It is unknown whether a segment is processed that is older than a doubtful timestamp, or that
-        // another one may overtake.
+        // A segment that is older than a doubtful timestamp, or that another segment may overtake, may be
+        // processed or not.
         let is_sure = processed
             && !condition.reorders
             && !peer
@@ -519,7 +519,7 @@ impl Connection {
             let ack = own.offset(tcp.ack);
             let scale = if tcp.has(flag::SYN) { 0 } else { scale(peer, own) };
             own.note_acknowledged(now_us, ack.max(0) as u64);
-            // Nor segments that acknowledge bytes that were never sent (RFC 5961 section 5.2).
+            // The sender processes no acknowledgement of bytes that were never sent (RFC 5961 section 5.2).
             if is_sure && ack <= (own.high + u64::from(own.fin == Some(own.high))) as i64 {
                 ack_processed = Some(ack.max(0) as u64);
                 own.ack_processed = own.ack_processed.max(ack.max(0) as u64);

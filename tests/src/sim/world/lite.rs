@@ -252,7 +252,7 @@ impl LiteHost {
     }
 
     /// Memory is low: drops the bytes furthest ahead, unless they were placed. Bytes that are in order by now
-    /// stay, even if the event for that is yet to come.
+    /// are kept, even if their event has not been handled yet.
     fn give_up(&mut self, conn: ConnId, bytes: u64) -> Result<(), String> {
         let number = self.number(conn)?;
         let end = &mut self.ends[number];

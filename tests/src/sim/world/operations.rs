@@ -12,7 +12,7 @@ use crate::pattern::Pattern;
 /// A completed target is overwritten with this, so that a later write to it shows.
 const SPENT: u8 = 0xa5;
 
-/// Initial contents of memory, which have to stay where nothing may be placed.
+/// Initial contents of memory, which must not change where no bytes may be placed.
 const UNTOUCHED: u8 = 0x5a;
 
 /// Bytes between ranges.
@@ -45,7 +45,7 @@ pub struct Operation {
 }
 
 impl Operation {
-    /// Whether it consumes a receive request of the peer.
+    /// Whether the operation consumes a receive request of the peer.
     pub fn is_message(&self) -> bool {
         matches!(self.kind, Kind::Send | Kind::WriteImmediate)
     }

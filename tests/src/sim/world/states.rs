@@ -39,7 +39,7 @@ const BY_CLOSE: [(State, State); 3] = {
 };
 
 impl Cause {
-    /// Whether it can lead `from` one state `to` another.
+    /// Whether this cause can lead `from` one state `to` another.
     pub(super) fn leads(self, from: State, to: State) -> bool {
         let ends = from != State::Closed && to == State::Closed;
         match self {

@@ -198,7 +198,7 @@ fn both_targets_read_the_same_in_every_scene() {
     let theirs = verbs_target(&SCENES);
     assert_eq!(theirs.len(), SCENES.len());
     for (scene, theirs) in SCENES.iter().zip(theirs) {
-        // For an invalid word, its name suffices.
+        // For an invalid word, the name of the word suffices.
         let theirs = if theirs.starts_with("bad") { theirs.split('=').next().unwrap() } else { &theirs };
         let bad = |word: String| format!("bad {}", word.split('=').next().unwrap());
         let ours = Scene::parse(scene).map_or_else(bad, |scene| written(&scene));

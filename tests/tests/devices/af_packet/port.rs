@@ -105,7 +105,7 @@ pub(super) fn segment(
 pub(super) fn frame(port: &PacketPort, bytes: &[u8], offload: TxOffload) -> Result<Mbuf> {
     let pool = port.mempool();
     let mut parts = Vec::new();
-    // The headers by themselves, as our stack has them.
+    // The headers have a buffer of their own, as in our stack.
     let (head, rest) = bytes.split_at(bytes.len().min(54));
     for bytes in std::iter::once(head).chain(rest.chunks(pool.data_bytes())) {
         let mut part = pool.alloc().ok_or_else(|| lab_error!("no buffer"))?;
@@ -165,7 +165,7 @@ fn frames_of_all_lengths() -> Result<()> {
         ensure!(ports.iter().all(|port| port.info().mtu == mtu), "the MTU of the interface");
         for round in 0..60 {
             let (from, to) = (round % 2, 1 - round % 2);
-            // All of a burst, the longest among them.
+            // The frames of a whole burst, which include the longest.
             let longest = usize::from(mtu) - 40;
             let lengths: Vec<usize> =
                 (0..64).map(|nr| longest - (round * 64 + nr) * longest / (60 * 64)).collect();
@@ -179,7 +179,7 @@ fn frames_of_all_lengths() -> Result<()> {
             }
             ensure!(ports[from].tx_burst(0, &mut burst) == 64, "all are taken");
             for (got, (bytes_sent, _)) in receive(&mut ports[to], 64)?.iter().zip(&sent) {
-                // A veth pair leaves the sum as it is.
+                // A veth pair does not complete the checksum.
                 ensure!(got.rx_checksum() == Checksum::Partial, "{:?}", got.rx_checksum());
                 ensure!(bytes(got) == *bytes_sent, "a frame of {} bytes", bytes_sent.len());
             }
@@ -187,7 +187,7 @@ fn frames_of_all_lengths() -> Result<()> {
         let [a, b] = [0, 1].map(|end| ports[end].counters());
         ensure!((a.rx_frames, b.rx_frames, a.rx_dropped, b.rx_dropped) == (1920, 1920, 0, 0), "{a:?} {b:?}");
         ensure!((a.tx_frames, a.tx_bytes, a.tx_dropped) == (1920, b.rx_bytes, 0), "{a:?} {b:?}");
-        // One byte more than the interface takes.
+        // One byte more than the interface accepts.
         let (long, offload) = segment(&ports[0], macs[1], ADDRESSES[1], None, usize::from(mtu) - 39);
         send(&mut ports[0], &long, offload)?;
         ensure!(ports[0].counters().tx_dropped == 1, "{:?}", ports[0].counters());
@@ -209,13 +209,13 @@ fn superframes_pass_whole() -> Result<()> {
     let (_hosts, mut ports) = pair(1500, true)?;
     ensure!(ports[0].info().offloads.contains(Offloads::TX_TSO | Offloads::RX_LRO), "superframes");
     let mac = ports[1].info().mac;
-    // In a slot, around the end of a slot, in the socket, and up to the longest.
+    // Lengths that fit a slot, that are around the end of a slot, that need the socket, and the longest.
     for payload in [1449, 5000, 8000, 8010, 8020, 8030, 8040, 8050, 8200, 20_000, 64_000, 65_495] {
         let (sent, offload) = superframe(&ports[0], mac, None, payload);
         let (small, plain) = segment(&ports[0], mac, ADDRESSES[1], None, 10);
         send(&mut ports[0], &sent, offload)?;
         send(&mut ports[0], &small, plain)?;
-        // The kernel cuts what is longer than the interface's limit (`gso_max_size`).
+        // The kernel cuts frames that are longer than the interface's limit (`gso_max_size`).
         let pieces = if sent.len() < 65_536 { 1 } else { payload.div_ceil(1448) };
         let got = receive(&mut ports[1], pieces + 1)?;
         ensure!(got.len() == pieces + 1 && bytes(&got[pieces]) == small, "the frame behind {payload} bytes");
@@ -257,7 +257,7 @@ fn without_offloads() -> Result<()> {
         send(&mut ports[0], &sent, TxOffload::default())?;
         let got = receive(&mut ports[1], 1)?;
         ensure!(bytes(&got[0]) == sent && got[0].rx_checksum() == Checksum::Unknown, "to the other");
-        // What arrives does not depend on the offloads of this end.
+        // Received frames do not depend on the offloads of this end.
         let (sent, offload) = segment(&ports[1], macs[0], ADDRESSES[0], None, payload);
         send(&mut ports[1], &sent, offload)?;
         let got = receive(&mut ports[0], 1)?;
@@ -272,7 +272,7 @@ fn without_offloads() -> Result<()> {
 fn vlan_tags_are_put_back() -> Result<()> {
     let (_hosts, mut ports) = pair(1500, true)?;
     let mac = ports[1].info().mac;
-    // A tag of a frame in a slot, of a full one, and of superframes in a slot and in the socket.
+    // Tags of a frame in a slot, of a full frame, and of superframes in a slot and in the socket.
     for payload in [1, 1460, 6000, 50_000] {
         let (sent, mut offload) = segment(&ports[0], mac, ADDRESSES[1], Some(0x6007), payload);
         if payload > 1460 {
@@ -293,7 +293,7 @@ fn only_ours_arrives() -> Result<()> {
     hosts[1].address("v0", "10.65.0.102/24")?;
     let mut ports = open_both(&hosts, [&config(0), &config(1)])?;
     let mac = ports[1].info().mac;
-    // The kernels resolve each other and exchange datagrams, both ways over the interface of the ports.
+    // The kernels resolve each other's addresses and exchange datagrams over the interfaces of the ports.
     let near = hosts[0].enter(|| std::net::UdpSocket::bind("10.65.0.101:7000"))??;
     let far = hosts[1].enter(|| std::net::UdpSocket::bind("10.65.0.102:7000"))??;
     far.set_read_timeout(Some(LIMIT))?;
@@ -305,7 +305,7 @@ fn only_ours_arrives() -> Result<()> {
         far.send_to(&[2; 100], "10.65.0.101:7000")?;
         ensure!(near.recv(&mut room)? == 100, "a datagram");
     }
-    // A frame to the kernel's address, from our port.
+    // Frames from our port to addresses that are not the other port's.
     for ip in [[10, 65, 0, 102], [10, 65, 0, 3]] {
         let (bytes, offload) = segment(&ports[0], mac, ip, None, 100);
         send(&mut ports[0], &bytes, offload)?;
@@ -314,11 +314,11 @@ fn only_ours_arrives() -> Result<()> {
     send(&mut ports[0], &foreign, offload)?;
     silence(&mut ports[0])?;
     silence(&mut ports[1])?;
-    // One for the port still arrives.
+    // A frame for the port still arrives.
     let (ours, offload) = segment(&ports[0], mac, ADDRESSES[1], None, 100);
     send(&mut ports[0], &ours, offload)?;
     ensure!(bytes(&receive(&mut ports[1], 1)?[0]) == ours, "ours");
-    // The host asks for our address itself, which has no way to us.
+    // The host's own request for our address does not reach us.
     near.send_to(&[1; 100], "10.65.0.1:7000")?;
     silence(&mut ports[0])
 }
@@ -390,7 +390,7 @@ fn the_descriptor_is_readable_while_frames_wait() -> Result<()> {
         send(&mut ports[0], &sent, offload)?;
         send(&mut ports[0], &sent, offload)?;
         ensure!(readable(&ports[1], LIMIT)?, "a frame of {payload} bytes has come");
-        // It lies there before the question.
+        // The frame has arrived before the descriptor is polled.
         std::thread::sleep(PAUSE);
         ensure!(readable(&ports[1], Duration::ZERO)?, "level-triggered");
         receive(&mut ports[1], 2)?;
@@ -402,8 +402,8 @@ fn the_descriptor_is_readable_while_frames_wait() -> Result<()> {
 fn a_full_ring_and_a_full_socket_are_counted() -> Result<()> {
     let hosts = hosts(1500, true)?;
     let small = PacketConfig { rx_slots: 32, rx_bytes: 0, ..config(1) };
-    // The kernel gives each frame to the socket that was opened last first: a frame that the witness has was
-    // given to the port.
+    // The kernel gives each frame first to the socket that was opened last. So a frame that the witness has
+    // was given to the port before.
     let mut witness = open(&hosts[1], &config(1))?;
     let mut ports = open_both(&hosts, [&config(0), &small])?;
     let mac = ports[1].info().mac;
@@ -416,8 +416,8 @@ fn a_full_ring_and_a_full_socket_are_counted() -> Result<()> {
     ensure!(got.iter().all(|frame| bytes(frame) == sent), "those that fit");
     silence(&mut ports[1])?;
     ensure!(ports[1].counters().rx_dropped == 8, "{:?}", ports[1].counters());
-    // The first superframe fills the memory of the socket; the others are lost, and counted when their slots
-    // are taken.
+    // The first superframe fills the memory of the socket. The other superframes are lost, and are counted
+    // when their slots are read.
     let (large, offload_large) = superframe(&ports[0], mac, None, 30_000);
     for _ in 0..10 {
         send(&mut ports[0], &large, offload_large)?;
@@ -427,7 +427,7 @@ fn a_full_ring_and_a_full_socket_are_counted() -> Result<()> {
     let got = receive(&mut ports[1], 2)?;
     ensure!(bytes(&got[0]) == large && bytes(&got[1]) == sent, "the first and the last");
     ensure!(ports[1].counters().rx_dropped == 17, "{:?}", ports[1].counters());
-    // The port goes on.
+    // The port continues to receive.
     send(&mut ports[0], &large, offload_large)?;
     ensure!(bytes(&receive(&mut ports[1], 1)?[0]) == large, "one more");
     let counters = ports[1].counters();
@@ -486,12 +486,12 @@ pub(super) fn passes(ports: &mut [PacketPort; 2]) -> Result<()> {
 /// from its first look on, and its frames pass.
 fn a_new_interface_is_waited_for() -> Result<()> {
     let hosts = [Namespace::new()?, Namespace::new()?];
-    // With one number for both ends, the kernel waits up to a second (`linkwatch_urgent_event`).
+    // If both ends have the same interface index, the kernel waits up to a second (`linkwatch_urgent_event`).
     veth(Wire { namespace: &hosts[0], dev: "v0" }, Wire { namespace: &hosts[1], dev: "v0" }, 1500)?;
     for (end, host) in hosts.iter().enumerate() {
         ensure!(open(host, &config(end))?.link_state() == LinkState::Up, "the port of host {end} is down");
     }
-    // Without a carrier there is nothing to wait for. The kernel may show that late too.
+    // Without a carrier, opening the port does not wait. The kernel may report the lost carrier late.
     hosts[1].ip(["link", "set", "v0", "down"])?;
     waits_for(&mut open(&hosts[0], &config(0))?, LinkState::Down)?;
     let begun = Instant::now();
@@ -508,7 +508,7 @@ fn the_interface_goes_and_comes() -> Result<()> {
     let mac = ports[1].info().mac;
     let (sent, offload) = segment(&ports[0], mac, ADDRESSES[1], None, 100);
 
-    // Down: at this end, where the first frame finds out, and without a carrier at the other.
+    // Down: this end finds out by its first frame, and the other end loses its carrier.
     hosts[0].ip(["link", "set", "v0", "down"])?;
     send(&mut ports[0], &sent, offload)?;
     ensure!(ports[0].counters().tx_link_down == 1, "{:?}", ports[0].counters());
@@ -531,7 +531,7 @@ fn the_interface_goes_and_comes() -> Result<()> {
     hosts[0].ip(["link", "set", "v0", "up"])?;
     passes(&mut ports)?;
 
-    // Removed, and made anew with other numbers and addresses.
+    // The interface is removed and created again with other indices and MAC addresses.
     hosts[0].ip(["link", "del", "v0"])?;
     waits_for(&mut ports[0], LinkState::Down)?;
     waits_for(&mut ports[1], LinkState::Down)?;

@@ -110,7 +110,7 @@ fn the_interface_lets_in_our_address_and_groups() -> Result<()> {
         mac: Some([2, 0, 0, 0, 0x65, 1]),
         ..PacketConfig::new("v0", [IpAddr::from([0xfd65, 0, 0, 0, 0, 1, 2, 3])])
     };
-    // The last one is that of the address; all nodes are the kernel's group too.
+    // The last group belongs to the address. The kernel also has joined the group of all nodes.
     let ours = ["02:00:00:00:65:01", "33:33:00:00:00:01", "33:33:ff:02:00:03"];
     let before = let_in(&hosts[0])?;
     ensure!(!before.contains(ours[0]) && !before.contains(ours[2]), "{before}");
@@ -237,7 +237,7 @@ fn a_full_send_queue_leaves_frames_with_the_caller() -> Result<()> {
 /// Bytes up to which a burst goes on, and the frame that reaches them.
 fn a_burst_is_bounded_in_bytes() -> Result<()> {
     let hosts = hosts(1500, true)?;
-    // The kernel gives each frame to the socket that was opened last first.
+    // The kernel gives each frame first to the socket that was opened last.
     let mut witness = open(&hosts[1], &config(1))?;
     let mut ports = open_both(&hosts, [&config(0), &config(1)])?;
     let (large, offload) = superframe(&ports[0], ports[1].info().mac, None, 60_000);
@@ -273,7 +273,7 @@ fn a_lost_superframe_is_not_taken_for_the_next() -> Result<()> {
         send(&mut ports[0], bytes, *offload)?;
     }
     receive(&mut witness, 2)?;
-    // One place is left, so the first alone is taken.
+    // One place is left, so only the first frame is accepted.
     let mut full = Burst::new();
     for _ in 0..BURST - 1 {
         full.push(frame(&witness, &frames[0].0[..100], TxOffload::default())?);
@@ -299,7 +299,7 @@ fn a_frame_of_many_buffers() -> Result<()> {
         parts.push(part);
     }
     ensure!(parts.len() > dp::mbuf::MAX_SEGMENTS / 2, "{} buffers", parts.len());
-    // From the back, so that each step looks at one buffer only.
+    // The chain is built from the back, so that each step visits only one buffer.
     let mut whole: Option<Mbuf> = None;
     while let Some(mut part) = parts.pop() {
         if let Some(rest) = whole.take() {

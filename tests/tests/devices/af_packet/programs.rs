@@ -77,8 +77,8 @@ pub(super) fn add_to(suite: &mut Suite) {
 /// Two namespaces with a veth pair.
 pub(super) fn hosts(mtu: u16, offloads: bool) -> Result<[Namespace; 2]> {
     let hosts = [Namespace::new()?, Namespace::new()?];
-    // The ends get different numbers then. The carrier of two with one number comes up to a second later
-    // (`linkwatch_urgent_event`).
+    // With this bridge, the ends get different interface indices. If both ends have the same index, the
+    // carrier comes up to a second later (`linkwatch_urgent_event`).
     hosts[1].bridge("first", 1500)?;
     veth(Wire { namespace: &hosts[0], dev: "v0" }, Wire { namespace: &hosts[1], dev: "v0" }, mtu)?;
     if offloads {
@@ -185,7 +185,7 @@ fn ping(host: &Namespace, to: [u8; 4]) -> Result<()> {
     let socket =
         host.enter(|| socket(AddressFamily::INET, SocketType::RAW, Some(ipproto::ICMP)))?.map_err(failed)?;
     set_socket_timeout(&socket, Timeout::Recv, Some(START)).map_err(failed)?;
-    // Type 8, a checksum over the rest, an identifier and a number.
+    // An echo request: type 8, the checksum, an identifier and a sequence number.
     let request = [8, 0, 0x82, 0x88, 0x75, 0x77, 0, 0];
     sendto(&socket, &request, SendFlags::empty(), &SocketAddrV4::new(to.into(), 0)).map_err(failed)?;
     let reply = [&[0, 0, 0x8a, 0x88][..], &request[4..]].concat();
@@ -208,7 +208,7 @@ fn beside_the_kernel() -> Result<()> {
     let mut ours =
         iwperf(Some(&hosts[0]), ["pong"])?.args(Net::packet("v0", "10.64.0.1/24", 1500)).spawn()?;
     ours.wait_for("listening on port", START)?;
-    // The kernel's address, ours, and the way out.
+    // Pings to the kernel's address and to ours, and a ping from the kernel.
     ping(&hosts[1], [10, 64, 0, 101])?;
     ping(&hosts[1], [10, 64, 0, 1])?;
     ping(&hosts[0], [10, 64, 0, 2])?;

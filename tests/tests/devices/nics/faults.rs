@@ -38,7 +38,7 @@ pub(super) fn traffic(pair: &NicPair, nic: Nic, seconds: &str, options: &[&str])
     words.push("--validate");
     words.extend(options);
     let mut client = pair.iwperf(&pair.a, nic, &words, TEST_TIMEOUT)?;
-    // Printed when it is connected.
+    // The client prints this when it is connected.
     client.wait_for("every byte checked", READY_TIMEOUT)?;
     sleep(Duration::from_secs(1));
     ensure!(client.is_running()?, "the client ended: {}", client.text());

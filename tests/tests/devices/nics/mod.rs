@@ -1,6 +1,6 @@
 //! `iwperf` on DPDK's drivers of PCI NICs, which QEMU emulates, in two virtual machines: data in both
-//! directions, links that fail, NICs that are taken out, peers that die, VLANs and a router between them, and
-//! Linux's iWARP, and the commands of the guide.
+//! directions, links that fail, NICs that are unplugged, peers that die, VLANs, a router between the
+//! machines, Linux's iWARP, and the commands of the guide.
 //!
 //! `tests/nic-lab/README.md` describes the machines. `UWARP_NICS=short` leaves out the tests that take most
 //! of the time: each NIC has one MTU, family and direction, and faults are tested on one NIC for each

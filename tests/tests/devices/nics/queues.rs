@@ -42,7 +42,7 @@ fn four_queues(pair: &NicPair, client: &NicMachine, nic: Nic, test: Test) -> Res
     for engine in engines {
         let count = |name: &str| engine[name].as_u64().unwrap_or(0);
         ensure!(count("connections") == 3 && count("rx_frames") > 10, "not spread: {value}");
-        // Only frames for all of them, such as ARP, arrive elsewhere.
+        // Only frames for all engines, such as ARP, arrive at other queues.
         ensure!(count("handed_over") * 20 < count("rx_frames"), "the hash is not the device's: {value}");
     }
     Ok(())

@@ -77,7 +77,7 @@ impl Nic {
         }
     }
 
-    /// Whether it spreads flows over its queues.
+    /// Whether the NIC spreads flows over its queues.
     pub(crate) fn has_rss(self) -> bool {
         matches!(self, Self::Igb | Self::Virtio)
     }
@@ -196,7 +196,7 @@ impl NicPair {
         limit: Duration,
     ) -> Result<Process> {
         let address = self.address(nic);
-        // Its process id is that of the shell.
+        // `exec` keeps the process id of the shell.
         let script = format!("echo $$ >/run/{}; exec iwperf \"$@\"", words[0]);
         let start = ["sh", "-c", &script, "iwperf"].into_iter().chain(words.iter().copied());
         machine.run(limit, start.chain(["--pci", &address])).spawn()
@@ -255,7 +255,7 @@ impl NicServer<'_> {
         self.process.text()
     }
 
-    /// Ends it without a chance to tell the NIC or the peer, and waits for its end.
+    /// Kills the program, so that it cannot stop the NIC or notify the peer, and waits for its end.
     pub(crate) fn kill(&mut self) -> Result<()> {
         self.end("KILL")
     }

@@ -53,7 +53,7 @@ fn vlan(pair: &NicPair) -> Result<()> {
     let served = pair.serve(&pair.b, Nic::E1000e, between.1, &["--vlan", "7"])?;
     let explain = |error| lab_error!("{error}\n---- server\n{}", served.text());
     transfer(pair, &pair.a, Nic::E1000e, between, Test::WriteBw, &["--vlan", "7"]).map_err(explain)?;
-    // It is another network.
+    // Frames with another tag, or without one, belong to another network.
     for tag in [&["--vlan", "8"][..], &[]] {
         let mut words = vec!["write-bw", host(between.1), "--ip", between.0, "--timeout", "2"];
         words.extend(tag);
@@ -77,8 +77,8 @@ fn routed(pair: &NicPair, route: &Route) -> Result<()> {
         .check(Duration::from_secs(10))?;
     let [to_client, to_server] = route.routers.map(host);
     let served = pair.serve(&pair.b, Nic::Bridged, route.server, &["--gateway", to_server])?;
-    // The router asks for the address of the server for 3 s, and then tells the client that the server is
-    // unreachable, which ends a connection whose SYN was sent again.
+    // The router tries to resolve the server's address for 3 s. Then it reports to the client that the server
+    // is unreachable, which ends a connection whose SYN was sent again.
     let server = host(route.server);
     let address = server.parse().map_err(|error| lab_error!("{server}: {error}"))?;
     pair.namespace

@@ -27,7 +27,7 @@ fn unplugged(pair: &NicPair) -> Result<()> {
     let address = pair.address(NIC);
     pair.a.set_plugged(&address, false)?;
     let ended = client.finish(PLUG_TIMEOUT);
-    // Put back also where the client did not end: the next tests need the machine as it was.
+    // The NIC is plugged in again even if the client did not end, since the next tests need it.
     let came_back = linux_sees(&pair.a, &address, false).and_then(|()| {
         pair.a.set_plugged(&address, true)?;
         linux_sees(&pair.a, &address, true)

@@ -33,7 +33,8 @@ pub(crate) fn add(suite: &mut Suite, shared: &Shared) {
         ("server_is_killed", server_is_killed, Reused),
         ("client_is_killed", client_is_killed, Reused),
         ("peer_falls_silent", peer_falls_silent, Replaced),
-        // Its kernel sometimes fails with the connection that it has terminated, and keeps the listener.
+        // The machine's kernel sometimes fails after it has terminated a connection, and keeps the listener.
+        // So the machine is replaced.
         ("siw_terminates", siw_terminates, Replaced),
     ];
     for (name, case, afterwards) in cases {
@@ -85,7 +86,7 @@ fn machine_is_late(rig: &Rig) -> Result<()> {
     nobody_listens(rig)
 }
 
-/// Expects that it ends by itself, in time, with an error whose line contains one of these words.
+/// Expects that the program ends by itself, in time, with an error whose line contains one of these words.
 fn ends_with(process: Process, words: &[&str]) -> Result<()> {
     let ended = process.finish(LIMIT)?;
     let line = ended.failure()?;

@@ -21,7 +21,7 @@ pub(crate) const OURS_6: &str = "fd77::1";
 /// The machine's IPv6 address.
 pub(crate) const THEIRS_6: &str = "fd77::2";
 
-/// The address of the namespace's kernel, for programs over its TCP.
+/// The kernel's address in the namespace, for programs that use the kernel's TCP.
 pub(crate) const KERNELS: &str = "10.77.0.3";
 
 /// Maximum silence of the machine before a test.
@@ -128,7 +128,7 @@ impl Shared {
         if answers {
             return Err(error);
         }
-        // A machine that hangs fails this test alone: the next one boots another.
+        // If the machine hangs, only this test fails: the next test boots another machine.
         drop(slot.take());
         Err(lab_error!("{error}\n---- siw's machine does not answer any more"))
     }

@@ -17,12 +17,12 @@ pub(crate) struct StreamSettings {
 }
 
 impl StreamSettings {
-    /// Its name in results.
+    /// The name in results.
     pub(crate) fn name(&self) -> String {
         format!("iperf3 {}{}", self.options, self.shape.name()).trim_end().replace(" ,", ",")
     }
 
-    /// Its name where messages have other lengths.
+    /// The name in results with messages of other lengths.
     pub(crate) fn name_for_any_length(&self) -> String {
         self.name().replace(" -l 1M", "")
     }

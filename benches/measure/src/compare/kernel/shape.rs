@@ -29,7 +29,7 @@ const USUAL: u32 = 65_536;
 const LIMIT: Duration = Duration::from_secs(10);
 
 impl Shape {
-    /// Its name in results.
+    /// The name in results.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Plain => "",

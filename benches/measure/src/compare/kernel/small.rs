@@ -21,7 +21,7 @@ pub(crate) struct MessageSettings {
 }
 
 impl MessageSettings {
-    /// Its name in results.
+    /// The name in results.
     pub(crate) fn name(&self) -> String {
         format!("{} receiver{}", if self.block { "blocking" } else { "spinning" }, self.shape.name())
     }

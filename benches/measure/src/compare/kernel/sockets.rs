@@ -33,7 +33,7 @@ pub(crate) struct WriteSettings {
 }
 
 impl WriteSettings {
-    /// Its name in results.
+    /// The name in results.
     fn name(&self) -> String {
         let fpdus = if self.fpdus == FpduBytes::Segment { "a segment" } else { "64 KiB" };
         format!("FPDUs of {fpdus}{}", self.shape.name())

@@ -27,7 +27,7 @@ const SILENCE: Duration = Duration::from_millis(200);
 /// Ethernet, IPv4 and TCP without options: devices with TSO read them.
 const HEADER: [u8; 54] = {
     let mut header = [0; 54];
-    // To the broadcast address; IPv4.
+    // An IPv4 packet to the broadcast address.
     let mut at = 0;
     while at < 6 {
         header[at] = 0xff;
@@ -80,7 +80,7 @@ pub(crate) fn source(port: &mut dyn Port, bytes: usize, time: Duration) -> Resul
 /// Counts frames until none have arrived for a while.
 ///
 /// # Errors
-/// If none arrive at all.
+/// If no frame arrives.
 pub(crate) fn sink(port: &mut dyn Port) -> Result<ReceivedFrames> {
     let waiting = Instant::now();
     let mut burst = Burst::new();
@@ -134,7 +134,7 @@ pub(crate) fn ping(port: &mut dyn Port, bytes: usize, count: usize) -> Result<f6
 /// Sends every frame back until none have arrived for a while.
 ///
 /// # Errors
-/// If none arrive at all.
+/// If no frame arrives.
 pub(crate) fn pong(port: &mut dyn Port) -> Result<()> {
     let (mut last, mut came, mut burst) = (Instant::now(), false, Burst::new());
     loop {

@@ -141,7 +141,7 @@ impl Smoltcp {
         self.client.poll(now_us);
         self.server.poll(now_us);
         if drain(&mut self.target, self.server.socket())? {
-            // The window is open again.
+            // The window has opened again.
             self.server.poll(now_us);
         }
         Ok(())

@@ -197,7 +197,7 @@ impl Run {
     fn update_rules(&mut self, frame: &[u8], proper: bool) {
         let condition = self.condition();
         let tcp = parse(frame);
-        // It is answered, but nothing in it counts.
+        // The stack answers such a segment, but uses none of its contents.
         let is_void =
             tcp.as_ref().is_some_and(|tcp| !proper && tcp.has(flag::SYN) || !self.is_acceptable(tcp));
         if let Some(watch) = &mut self.watch {
@@ -264,7 +264,7 @@ impl Run {
             self.peer.acked = self.peer.acked.max(acked.min(STREAM + 1));
             self.peer.edge = self.peer.edge.max(acked + (u64::from(tcp.window) << scale));
         } else if tcp.has(flag::SYN) {
-            // It opens the window from the peer's first byte.
+            // The SYN opens the window from the peer's first byte.
             self.peer.edge = self.peer.edge.max(u64::from(tcp.window));
         }
         if self.losses > 0 {
@@ -482,11 +482,11 @@ impl Run {
         let back = input.below(self.frames.len().max(1));
         let Some(mut frame) = self.frames.iter().rev().nth(back).cloned() else { return };
         if !packet::is_whole_tcp(&frame) {
-            // It was damaged before; cut into fragments it would differ.
+            // The frame was damaged before; its fragments would differ.
             return self.arrive(&frame, &[], false);
         }
         if let Some(tcp) = parse(&frame).filter(|tcp| tcp.has(flag::ACK)) {
-            // Bytes that it acknowledges may have been sent since.
+            // The stack may meanwhile have sent the bytes that the segment acknowledges.
             self.peer.acknowledge(tcp.ack);
         }
         if input.one_in(3) {
@@ -503,8 +503,8 @@ impl Run {
             }
             // A first fragment that leaves a part of the TCP header to the next one is refused (RFC 3128).
             let is_tiny = pieces.len() > 1 && size < packet::TCP_BYTES;
-            // The reassembled packet, for IPv4 and IPv6 alike: behind a fragment header the rules would not
-            // recognise TCP.
+            // The rules get the reassembled packet, for IPv4 and IPv6: they would not recognise TCP behind a
+            // fragment header.
             if !is_tiny {
                 self.update_rules(&frame, false);
             }

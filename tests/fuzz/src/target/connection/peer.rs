@@ -30,9 +30,9 @@ pub(super) struct Peer {
     pub(super) host_isn: Option<u32>,
     /// Bytes of the stream written so far. Later ones do not exist yet.
     pub(super) written: u64,
-    /// Its FIN is after `written`, and stays there.
+    /// The peer has closed: its FIN is after `written`, and nothing more is written.
     pub(super) finished: bool,
-    /// Whether its own SYN and the stack's SYN offer timestamps and window scale.
+    /// Whether the SYN of this peer, and below that of the stack, offers timestamps and window scale.
     pub(super) offers: (bool, bool),
     pub(super) host_offers: (bool, Option<u8>),
     /// Its own timestamp clock, and the latest timestamp of the stack.

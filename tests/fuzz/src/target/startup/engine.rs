@@ -1,4 +1,4 @@
-//! An engine in either role, at once or after a plain stream, and a peer whose bytes are the input's.
+//! An engine in either role, at once or after a plain stream, and a peer whose bytes come from the input.
 //!
 //! Rules: the plain stream arrives unchanged; events come in a valid order; at the end nothing is held.
 
@@ -237,7 +237,7 @@ impl Run {
             let (place, read) = (end.read..end.read + count, &out[..count]);
             let sent = self.said.iter().any(|said| match end.started {
                 false => said.get(place.clone()) == Some(read),
-                // Startup frames of any length were taken out of it.
+                // Startup frames of any length were removed from the stream.
                 true => count == 0 || said.windows(count).any(|run| run == read),
             });
             assert!(sent, "another stream than was sent: {read:02x?} at {}", end.read);

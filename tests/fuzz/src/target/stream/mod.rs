@@ -327,7 +327,7 @@ impl Run {
                 "{error:?} was not told to the peer"
             );
         }
-        // Ends everything that is left, and flushes all requests.
+        // Ends the queue pair, and flushes all requests.
         let _over = self.qp.modify(QpState::Error);
         pass(&mut self.raw, 1_000_000);
         self.handle_engine();

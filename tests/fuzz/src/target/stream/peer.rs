@@ -71,7 +71,7 @@ impl Peer {
         bytes
     }
 
-    /// Its last ULPDU.
+    /// The last ULPDU of the peer.
     pub(super) fn last_ulpdu(&self) -> &[u8] {
         self.ulpdus.last().map_or(&[], |ulpdu| ulpdu)
     }

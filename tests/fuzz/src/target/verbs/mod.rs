@@ -1,5 +1,6 @@
 //! Programs of verbs calls by two users, in any order and with arguments that are often wrong, over two
-//! engines on a wire in memory. Two queue pairs are connected at the beginning; the rest is the input's.
+//! engines on a wire in memory. Two queue pairs are connected at the beginning; the input decides about
+//! everything else.
 //!
 //! Rules: no call panics; every limit is kept; every request completes once or is flushed once; after
 //! everything is dropped, nothing is held. The contents of memory are checked by the model of two engines

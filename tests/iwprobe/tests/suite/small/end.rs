@@ -23,7 +23,7 @@ const SINK: u32 = 0x7000_0000;
 
 static SERIAL: AtomicU32 = AtomicU32::new(0x101);
 
-/// Whether it connects again.
+/// Whether the endpoint connects again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Disconnect {
     Temporary,
@@ -104,7 +104,7 @@ pub(super) fn respond(stream: &TcpStream, flaw: Flaw, last: Option<&mut Report>)
 pub(super) fn initiate(stream: &TcpStream, flaw: Flaw, last: Option<&mut Report>) -> Disconnect {
     let has_target = last.is_some();
     let private: &[u8] = if has_target { b"iwp1 hello" } else { b"" };
-    // What cannot be sent or set ends the connection a line further on.
+    // Errors are ignored here: if one of these calls fails, the next read ends the connection.
     let _ = stream.set_read_timeout(Some(PATIENCE));
     let _ = stream.set_nodelay(true);
     let _ = startup::say(stream, &startup::request(flaw, private));

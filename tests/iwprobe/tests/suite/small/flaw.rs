@@ -28,7 +28,7 @@ pub(crate) enum Flaw {
     LateRtr,
     /// Sends its RTR twice.
     TwoRtrs,
-    /// Its RTR is a Write, whatever was agreed on.
+    /// The RTR is always a Write, even if another kind was agreed on.
     RtrAlwaysWrite,
     /// Continues after a Reply with R.
     TalksAfterReject,
@@ -39,11 +39,11 @@ pub(crate) enum Flaw {
 
     /// Takes FPDUs with any CRC.
     IgnoresCrc,
-    /// Its own CRCs are wrong.
+    /// The CRCs of sent FPDUs are wrong.
     BadCrc,
     /// Places Writes before their CRC is looked at.
     PlacesBeforeCrc,
-    /// Its pad is not zero.
+    /// The pad of sent FPDUs is not zero.
     BadPad,
 
     /// Closes instead of sending a Terminate.
@@ -69,7 +69,7 @@ pub(crate) enum Flaw {
     ChecksReserved,
     /// Sets a reserved bit of DDP.
     SetsReserved,
-    /// Its Sends are of RDMAP version 0.
+    /// Sends have RDMAP version 0.
     VersionZero,
     /// Looks at the STag of empty Writes.
     ChecksEmptyWrites,
@@ -77,7 +77,7 @@ pub(crate) enum Flaw {
     WrongSink,
     /// Sends everything untagged under MSN 1.
     MsnStands,
-    /// Sends its Sends on queue 3.
+    /// Uses queue 3 for its Sends.
     WrongQueue,
     /// Leaves L out at the end of messages of several segments.
     NoLast,
@@ -85,11 +85,11 @@ pub(crate) enum Flaw {
     AlwaysLast,
     /// Sends have an Invalidate STag.
     StagInSends,
-    /// TO and MO stay where the message begins.
+    /// TO and MO of each segment are those of the first segment.
     OffsetStands,
     /// Sends the last of several Writes and Sends first.
     PostsInReverse,
-    /// Its immediate data has the other order of bytes.
+    /// Immediate data is sent in the wrong byte order.
     ImmediateSwapped,
     /// Posts more Reads than the agreed number.
     IgnoresOrd,

@@ -110,7 +110,7 @@ impl End<'_> {
     }
 
     fn read(&self, segment: &Segment) -> Option<Code> {
-        // In two segments it is more than this endpoint bears.
+        // This endpoint refuses a Read Request that comes in two segments.
         let Some(read) = segment.as_read_request() else { return Some(Code(0, 2, 0xff)) };
         if read.size == 0 {
             return None;

@@ -72,7 +72,7 @@ impl Target {
                     let index = target.regions.len();
                     let scope = fields.get(2).and_then(|scope| scope.chars().next()).unwrap_or('-');
                     target.regions.push(Region {
-                        // No neighbour of another, and no step from one connection to the next.
+                        // STags are not adjacent, and do not have a fixed distance between connections.
                         stag: serial.wrapping_mul(serial).wrapping_mul(0x1000) ^ (index as u32 + 1) << 8,
                         to: 0x10_0000 * (index as u64 + 1),
                         bytes: pattern(index, fields[0].parse().unwrap()),
@@ -114,7 +114,7 @@ impl Target {
         self.told.push(format!("c={kind}:0:{}:{crc:x}", bytes.len()));
     }
 
-    /// What is told of the connection, `end` being how it ended.
+    /// The report on the connection. `end`: how the connection ended.
     pub(super) fn report(&self, end: &str) -> Report {
         let mut text = format!("iwp1 report end={end}");
         let changes = self.regions.iter().enumerate().filter_map(|(index, region)| {
