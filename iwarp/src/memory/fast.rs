@@ -57,8 +57,8 @@ pub struct FastRegistration {
 // atomics, which may come from any thread. Memory of the caller is not freed with the value, and a region may
 // be freed on any thread. `handle` is `Send`.
 unsafe impl Send for FastRegistration {}
-// SAFETY: `&self` accesses the bytes by the raw copies and atomics of `RawBytes` only, which may come from
-// several threads at once. `handle` is `Sync`: it accesses the table by atomics and under its lock.
+// SAFETY: `&self` accesses the bytes only by the raw copies and atomics of `RawBytes`, which several threads
+// may do at once. `handle` is `Sync`: it accesses the table by atomics and under the table's lock.
 unsafe impl Sync for FastRegistration {}
 
 impl MemoryTable {
@@ -130,7 +130,7 @@ impl FastRegistration {
     }
 
     /// Makes the STag invalid, if it is valid. When this returns, no engine writes or reads the memory
-    /// through it.
+    /// through the STag.
     pub fn invalidate(&self) {
         self.handle.revoke();
     }

@@ -106,7 +106,7 @@ impl Slot {
         self.state.load(Ordering::Acquire) == generation.0
     }
 
-    /// Whether it is in this generation, or was before; for tests.
+    /// Whether the slot is in this generation or a later one; for tests.
     pub(super) fn has_reached(&self, generation: Generation) -> bool {
         generation.0 & VALID != 0 && generation.0 <= self.state.load(Ordering::Acquire)
     }
@@ -184,7 +184,7 @@ pub(super) struct Lease<'t> {
 }
 
 impl Lease<'_> {
-    /// Whether it is still valid and unchanged, and so is the region behind it.
+    /// Whether the STag, and for a window the region behind it, is still valid and unchanged.
     pub(super) fn is_current(&self) -> bool {
         self.slot.is_current(self.generation)
             && self.parent.is_none_or(|(slot, generation)| slot.is_current(generation))
