@@ -6,10 +6,10 @@
 //! of legal MSNs is `first_msn .. first_msn + posted`, modulo 2^32. Posting a buffer moves its upper bound,
 //! delivering a message its lower bound.
 //!
-//! Segments of a message may be placed in any order. At delivery they are in order: the first begins at
-//! offset 0, and each further one where the one before it ended. Otherwise the message would contain bytes
-//! that were never sent. RFC 5041 section 5.2 does not require this check of a sink, but every source sends
-//! so (section 5.3), and Linux's siw checks it as well.
+//! Segments of a message may be placed in any order. At delivery they are in order: the first segment begins
+//! at offset 0, and each later segment begins where the previous segment ended. Otherwise the message would
+//! contain bytes that were never sent. RFC 5041 section 5.2 does not require this check of a sink, but every
+//! source sends so (section 5.3), and Linux's siw checks it as well.
 
 use crate::ddp::error::DdpError;
 use crate::ddp::header::UntaggedHeader;
@@ -137,7 +137,7 @@ impl UntaggedQueue {
         Ok(Destination { index, offset: header.mo })
     }
 
-    /// Checks that a segment at the in-order frontier begins where the one before it ended. A segment of a
+    /// Checks that a segment at the in-order frontier begins where the previous segment ended. A segment of a
     /// message other than the oldest passes here; [`deliver`](Self::deliver) reports its error.
     ///
     /// # Errors

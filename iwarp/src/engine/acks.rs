@@ -11,11 +11,11 @@ pub(super) struct Acks {
     /// handled: a Terminate in the same frame comes after the acknowledgement, and may name one of them.
     arrived: Vec<ConnId>,
     /// Connections that have received FPDUs and whose peer waits for the acknowledgement. The acknowledgement
-    /// is sent with our user's answer, if there is one before the patience ends, and otherwise separately.
+    /// is sent with our user's answer if the user answers before the patience ends, and otherwise separately.
     owed: Vec<ConnId>,
     /// Connections whose peer also waits for a limit ([`ib_profile`](crate::stream::ib_profile)).
     limits: VecDeque<ConnId>,
-    /// Since when the first connection owes an acknowledgement.
+    /// The time since which the first connection owes an acknowledgement.
     since: Instant,
     /// How long the user may take to answer.
     patience: Duration,

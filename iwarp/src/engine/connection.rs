@@ -16,7 +16,7 @@
 //! | `connection/reassembly.rs` | received bytes before Full Operation |
 //! | `connection/pre_fpdu.rs` | bytes to send before the first FPDU |
 //! | `connection/retry.rs` | the second attempt, with revision 1 |
-//! | `connection/report.rs` | what its user is told |
+//! | `connection/report.rs` | events and errors for its user |
 //! | `connection/check.rs` | the invariants of a connection |
 
 use std::sync::Arc;
@@ -158,7 +158,7 @@ impl Phase {
     fn by_default(self, base: &mut Base, state: &mut EngineState, event: Event<'_>) -> Self {
         match event {
             Event::Closed(_) => return Self::Closing(self.end(base, state)),
-            // The connection has ended meanwhile.
+            // The connection has ended since the request.
             Event::StartInitiator { qp, .. } => {
                 base.report.announced = Announced::Nothing;
                 base.qp = Some(qp);
@@ -176,7 +176,7 @@ impl Phase {
                 base.count_rejected();
                 state.tcp.abort(state.now, base.conn);
             }
-            // TCP acknowledges the bytes; they are dropped.
+            // TCP acknowledges the bytes, and the connection drops them.
             Event::Received { received: Received { offset, buf, frontier }, .. } => {
                 base.discard(state, offset, &buf, frontier);
             }
@@ -356,7 +356,7 @@ impl Connection {
         self.on_closed(state, CloseReason::Aborted);
     }
 
-    /// The second attempt that follows this connection, which has ended, if there is one.
+    /// If this connection has ended and a second attempt follows: that attempt.
     pub(super) fn take_retry(self) -> Option<Box<Retry>> {
         match self.base.attempt {
             Attempt::Failed(retry) => Some(retry),

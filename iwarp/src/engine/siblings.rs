@@ -84,7 +84,7 @@ impl Engine {
         let connections = config.stack.limits.connections;
         let add = |waker| context.shared.add_engine(|index| EngineHandle::new(index, connections, waker));
         let engines: Arc<[_]> = wakers.into_iter().map(add).collect();
-        // One clock for all engines: sequence numbers and cookies of one host need one time.
+        // All engines share a clock: sequence numbers and cookies of a host need a common time.
         let clock = Clock::new();
         let _back = (!cpus.is_empty()).then(thread::Affinity::save);
         let members = Member::group(&config.stack, &queues);
@@ -108,8 +108,8 @@ impl Engine {
 }
 
 impl EngineThread {
-    /// As [`Engine::on_queues`], with a thread for each: on the CPUs `cpus` in turn, or on any if there are
-    /// none.
+    /// As [`Engine::on_queues`], with a thread for each engine: on the CPUs `cpus` in turn, or on any CPU if
+    /// `cpus` is empty.
     ///
     /// # Errors
     /// As [`Engine::on_queues`] and [`Engine::spawn`].

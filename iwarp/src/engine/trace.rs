@@ -1,7 +1,7 @@
 //! Events of `tracing` (feature `tracing`): engines, connections, MPA startup, Terminates, links.
 //!
 //! Their fields have the names of the fields that users know. `engine` is the index of the engine in its
-//! context; `local` and `remote` name a connection. No event is made for an FPDU or a segment. Events that
+//! context; `local` and `remote` name a connection. FPDUs and segments generate no events. Events that
 //! only TCP sees, SYNs and retransmission timeouts, come from [`tcp_lite`] (its feature of the same name).
 
 use std::net::{IpAddr, SocketAddr};

@@ -157,7 +157,8 @@ impl TerminateError {
             Fault::Wrap => TerminateError::ReadToWrap,
             Fault::Bounds => TerminateError::ReadBounds,
             // RFC 7306 sections 5.1.1, 5.1.2 and 8.2 (EXT-178, EXT-180, EXT-184, EXT-185, EXT-203): a target
-            // that is not aligned ends the stream with a Terminate of 0/2/07, which both users see.
+            // that is not aligned ends the stream with a Terminate of 0/2/07, which the users of both ends
+            // see.
             Fault::Misaligned => TerminateError::StreamCatastrophic,
             Fault::NotInvalidatable => TerminateError::CannotInvalidate,
         }

@@ -271,7 +271,7 @@ impl Context {
         }
         let registered_bytes = self.shared.resources.memory.registered_bytes();
         let mut queue_pairs = self.shared.resources.qps();
-        // Each listed connection has its queue pair, even one that is gone since its engine answered.
+        // Each connection in the list has its queue pair, even if it has ended since the engine answered.
         let connections = engines.iter().flat_map(|engine| &engine.connections);
         let mut missing: HashSet<u32> = connections.filter_map(|conn| Some(conn.qp?.0)).collect();
         for qp in &queue_pairs {

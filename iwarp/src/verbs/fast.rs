@@ -64,8 +64,9 @@ impl FastRegion {
         options: &FastOptions<'_>,
     ) -> Result<Self, VerbsError> {
         let options = options.prepare(pd)?;
-        // SAFETY: the caller promises mapped and accessible memory until this value is dropped, and accesses
-        // that allow concurrent ones. The value owns the registration, and drops it with itself.
+        // SAFETY: the caller promises that the memory is mapped and accessible until this value is dropped,
+        // and is accessed only in ways that allow concurrent accesses. The value owns the registration, which
+        // is dropped with it.
         let registration =
             unsafe { pd.shared.resources.memory.prepare_user(addr, bytes, writable, &options) };
         Ok(Self::new(pd, registration.map_err(register_error)?))

@@ -326,10 +326,10 @@ impl QueuePair {
         self.shared.sends.take_late();
     }
 
-    /// Requests one [`AsyncEventKind::SqDrained`](super::AsyncEventKind::SqDrained) event for when all
-    /// requests of the send queue are completed, including requests posted meanwhile. The event is made at
-    /// once if none is open. While the queue is [held](Self::hold_sends), requests that have not started do
-    /// not count.
+    /// Requests one [`AsyncEventKind::SqDrained`](super::AsyncEventKind::SqDrained) event for the time when
+    /// all requests of the send queue are completed, including requests posted meanwhile. The event comes at
+    /// once if no request is open. While the queue is [held](Self::hold_sends), requests that have not
+    /// started do not count.
     pub fn drain(&self) {
         self.shared.arm_drain();
     }

@@ -182,7 +182,7 @@ impl Rdma {
             delivery.deliver_whole(position, ulpdu)
         })?;
         if taken > 0 && taken == buf.len() {
-            // Nothing is held, so nothing is released.
+            // No bytes are held, so none are released.
             return Ok(0);
         }
         buf.advance(taken);

@@ -74,7 +74,7 @@ impl Reassembly {
                 let held = self.held.hold(slab, self.next, buf, false);
                 debug_assert!(held.is_ok(), "`push` has found a slot");
             }
-            // The buffer was not ahead of the frontier, so there is nothing to release.
+            // The buffer was not ahead of the frontier, so no bytes are released here.
             return 0;
         }
         let mut released = 0;

@@ -89,7 +89,7 @@ impl Poller {
             }
             return Some((slot, quantum_bytes.min(FRESH_BYTES)));
         }
-        // Each queue pair sends at least once, unless the bytes are used up before. A blocked queue pair
+        // Each queue pair sends at least once, unless the bytes are used up first. A blocked queue pair
         // leaves the ring.
         let (_, bulk) = self.state.tx_scheduler.waiting();
         if bulk == 0 || pass.left == 0 {

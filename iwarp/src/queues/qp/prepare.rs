@@ -175,7 +175,7 @@ impl QpConfig {
 
     fn check_grant(&self, needed: QpGrants) -> Result<(), VerbsError> {
         // RFC 5041 section 8.3.2 (DDP-234), RFC 5040 section 8.1.2 (RDMAP-364): a queue pair may only change
-        // STags if it was granted that.
+        // STags if it was granted this right.
         if self.grants.contains(needed) {
             return Ok(());
         }

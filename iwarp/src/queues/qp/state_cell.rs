@@ -69,8 +69,8 @@ impl StateCell {
         self.ended().terminate.clone()
     }
 
-    /// Called when the stream has failed: enters the state of the error and makes the event. The caller
-    /// completes the open requests, the oldest one with the status of the outcome.
+    /// Called when the stream has failed: enters the state of the error and generates the event. The caller
+    /// completes the open requests, the oldest request with the status of the outcome.
     pub(crate) fn fail(
         &self,
         signals: &Signals,

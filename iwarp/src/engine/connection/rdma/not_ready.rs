@@ -22,7 +22,7 @@ impl Rdma {
     #[cold]
     pub(super) fn on_news(&mut self, base: &mut Base, state: &mut EngineState, news: News) {
         if news.peer_takes {
-            // Each message gets the whole time.
+            // The time starts anew for each message.
             self.rnr.peer_takes();
         }
         if news.peer_not_ready {

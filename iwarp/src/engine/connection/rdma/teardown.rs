@@ -37,7 +37,7 @@ impl Rdma {
             }
             self.state = RdmaState::Draining { progress: 0 };
         }
-        // A queue pair that outlives its peer takes sends until the end, and after it.
+        // A queue pair that outlives its peer accepts sends until the end of the connection, and after it.
         if !self.stream.qp().outlives_peer() {
             self.stream.begin_close();
         }
@@ -50,7 +50,7 @@ impl Rdma {
     pub(super) fn close_or_await(&mut self, base: &mut Base, state: &mut EngineState) -> Next {
         let Self { stream, state: RdmaState::Draining { progress }, .. } = self else { return Next::Same };
         if stream.owes_limit() {
-            // The requests of the peer that were taken succeed, although no later message tells a limit.
+            // The taken requests of the peer succeed, although no later message reports a limit.
             stream.tell_limit();
             base.activate(state);
             return Next::Same;
