@@ -228,8 +228,8 @@ impl StreamState {
     /// `offset` are acknowledged, too. `send_msn` is the MSN of its last message to queue 0, if it has one.
     pub(super) fn complete_next_acknowledged(&mut self, offset: u64, send_msn: u32) {
         if offset <= self.acknowledged() && !self.rules.complete_by_acknowledgement() {
-            // The bytes below `offset` were acknowledged while the end of the message, which is copied,
-            // waited.
+            // The bytes below `offset` were acknowledged while the copied end of the message was still
+            // waiting.
             return self.complete_next();
         }
         let Some(request) = self.next_request() else { return };
@@ -391,14 +391,13 @@ impl StreamState {
         let Self { qp, consumer, pending, unsent, .. } = self;
         let (sends, signals) = (&qp.sends, &qp.signals);
         if sends.is_held() {
-            // The events that are reported when no request is pending any more are made where requests are
-            // sent.
+            // The events for the time when no request is pending are generated where requests are sent.
             qp.engine.ring();
         }
         let (mut count, mut signaled) = (0, ArrayVec::<Signaled, TOGETHER>::new());
         while pending.front().is_some_and(|pending| pending.awaits.is_none()) {
             let Some(done) = take_front(pending) else { break };
-            // A request that sends nothing may be among those to be sent again.
+            // A request that sends nothing may be among the requests to be sent again.
             *unsent = (*unsent).min(pending.len());
             // The entry is free before the completion is visible.
             consumer.release_sends(1);
@@ -485,7 +484,7 @@ impl StreamState {
         Ok(count)
     }
 
-    /// Takes the next receive request; `false` if there is none.
+    /// Takes the next receive request; `false` if no request is posted.
     #[inline]
     pub(super) fn take_recv(&mut self) -> bool {
         self.consumer.take_recv(&self.qp.receives, &self.qp.signals)

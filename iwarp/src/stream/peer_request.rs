@@ -75,7 +75,7 @@ impl ByKind {
 impl RequestQueue {
     pub(super) fn new(ird: u16, extensions: Extensions) -> Self {
         // RFC 5040 sections 5.2.2, 6.1 and 8.1.2 (RDMAP-226, RDMAP-301, RDMAP-370): each stream has its own
-        // buffers, as many as the IRD that was negotiated.
+        // buffers; their number is the negotiated IRD.
         let mut queue = UntaggedQueue::new();
         let posted = queue.post(request_buffers(extensions, ird));
         debug_assert!(posted, "an IRD of 16 bits is within the queue's bounds");

@@ -108,7 +108,7 @@ mod tests {
             untagged(1, 3),
         ];
         assert_eq!(misses.map(|header| target.is_of(&header)), [false; 6]);
-        // The Immediate and the Send of one request, across the wrap.
+        // The Immediate and the Send of one request, where the MSN wraps.
         let joined = SentTo { memory: None, length: 50, sends: (0, 2) };
         assert_eq!([u32::MAX, 0, 1].map(|msn| joined.is_of(&untagged(0, msn))), [true, true, false]);
         let write = SentTo { memory, length: 50, sends: (3, 0) };

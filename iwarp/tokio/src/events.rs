@@ -171,7 +171,7 @@ impl Routes {
 
     pub(crate) fn remove(&self, id: &CmId) {
         let removed = self.table().as_mut().and_then(|routes| routes.remove(id));
-        // Dropped without the lock: it may be the last handle of the identifier.
+        // The value is dropped without the lock: it may be the last handle of the identifier.
         drop(removed);
     }
 
@@ -200,7 +200,7 @@ impl Routes {
                     self.remove(&id);
                 }
             }
-            // The peer has gone before the request was taken.
+            // The peer has ended the connection before the request was taken.
             Route::Request(requests) => {
                 requests.remove(&event.id);
                 self.remove(&event.id);
@@ -245,7 +245,7 @@ fn next_phase(event: &CmEvent) -> Option<Phase> {
         CmEventKind::Rejected { private_data, .. } => Phase::Rejected(private_data.clone()),
         CmEventKind::ConnectError { error, .. } => Phase::Ended(Some(*error)),
         CmEventKind::Disconnected { error, .. } => Phase::Ended(*error),
-        // An event of a stream without MPA, which this crate does not use.
+        // This is an event of a stream without MPA, which this crate does not use.
         _ => return None,
     })
 }

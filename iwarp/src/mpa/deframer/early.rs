@@ -69,7 +69,7 @@ impl Search {
     pub(super) fn new(deframer: &Deframer, slab: &HeldSlab, slot: u32, from: u64, to: u64) -> Self {
         let known =
             (deframer.known_start < to).then(|| held_start(slab, slot, deframer.known_start)).flatten();
-        // The last marker before the new bytes points to the FPDU that they continue, or to one shortly
+        // The last marker before the new bytes points to the FPDU that they continue, or to an FPDU shortly
         // before it.
         let marker = from.saturating_sub(1) / marker::INTERVAL * marker::INTERVAL;
         let start = known.or_else(|| follow(slab, slot, marker));

@@ -175,7 +175,7 @@ impl<T: StreamRange> RangeSlots<T> {
         self.join(Some(id), self.next(id));
     }
 
-    /// The start of the range in slot `id` has moved back: it may adjoin the one before.
+    /// The start of the range in slot `id` has moved back, so the range may now adjoin the previous range.
     pub(super) fn on_start_moved(&mut self, id: u32) {
         self.join(self.prev(id), Some(id));
     }

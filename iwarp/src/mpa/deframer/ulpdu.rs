@@ -262,7 +262,7 @@ impl<'a> Ulpdu<'a> {
         wire.slices(start, end).map(move |(position, bytes)| runs(position, bytes, markers))
     }
 
-    /// As [`pieces`](Self::pieces), if there is one piece: the usual case.
+    /// As [`pieces`](Self::pieces), but `None` unless the bytes are in one piece, the usual case.
     #[inline]
     pub(crate) fn piece(&self, offset: usize, len: usize) -> Option<Runs<'a>> {
         let (wire, markers, Range { start, end }) = self.part(offset, len);

@@ -186,7 +186,7 @@ impl IbProfile {
     /// Whether the peer has a receive request for the message of this end with this MSN on queue 0.
     #[inline]
     pub(super) fn is_promised(&self, msn: u32) -> bool {
-        // A peer that tells where its stream ends has taken all messages before that.
+        // A peer that has reported where its stream ends has taken all messages before that.
         self.ends != u64::MAX || is_within(msn, self.peer_limit)
     }
 
@@ -259,7 +259,7 @@ impl IbProfile {
         self.limit
     }
 
-    /// Notes that the peer is told the limit, by a message or in the header of a Send. Returns the limit.
+    /// Notes that the peer gets the limit, in a message or in the header of a Send. Returns the limit.
     #[inline]
     pub(super) fn told_limit(&mut self) -> u32 {
         (self.told_limit, self.owes_limit, self.tell_limit) = (self.limit, false, false);
@@ -423,7 +423,7 @@ impl IbProfile {
                 Ok(if self.on_limit(limit) { Change::Limit } else { Change::None })
             }
             ProfileMessage::NotReady(msn) if self.peer == Peer::Takes && !self.is_promised(msn) => {
-                // The messages before it are taken.
+                // The messages before the refused message are taken.
                 self.on_limit(msn.wrapping_sub(1));
                 self.peer = Peer::NotReady;
                 self.news.peer_not_ready = true;
@@ -541,7 +541,8 @@ mod tests {
         assert_eq!((here.next_msn(), here.awaits_recv()), (2, false));
     }
 
-    /// The receive request is posted before the peer was told that there is none. The peer is told both.
+    /// The receive request is posted before the peer was notified that it is missing. The peer is notified of
+    /// both.
     #[test]
     fn a_receive_that_comes_at_once_is_told_behind_the_refusal() {
         let mut ib = IbProfile::new();
@@ -560,7 +561,7 @@ mod tests {
         here.refuse(5, terminate());
         here.end(300);
         assert!(here.has_messages() && !here.lets_send() && !here.knows_end(u64::MAX - 1));
-        // The refusal was not told before: the requests behind the message are not taken.
+        // The refusal has not been sent yet, so the requests behind the message are not taken.
         assert_eq!(here.next_message((7, 9)), Some((NotReady(5), 1)));
         here.set_sent(70);
         assert_eq!(messages(&mut here, 4), [(Ends(300), 2)]);
@@ -592,7 +593,7 @@ mod tests {
         }
     }
 
-    /// Each message that may not come now is refused, and so is an unreadable one.
+    /// Each message that is not allowed now is refused, and so is an unreadable message.
     #[test]
     fn a_peer_that_contradicts_itself_is_refused() {
         let resume = Resume { send_msn: 1, request_msn: 1 };

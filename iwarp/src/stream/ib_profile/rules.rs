@@ -206,7 +206,7 @@ impl Rules {
 
     // ---- the end of the stream ----
 
-    /// Whether the peer is told up to where its messages are taken when the stream fails.
+    /// Whether a failing stream reports to the peer up to where its messages are taken.
     pub(in crate::stream) fn tell_end(&self) -> bool {
         self.0.is_some()
     }

@@ -336,7 +336,7 @@ pub(in crate::stream) fn bind(state: &mut StreamState, inbound: &mut Inbound) ->
     state.consumer.taken_recvs() > 0 || post_next_recv(state, inbound)
 }
 
-/// Takes the next receive request from the receive queue, and posts it to queue 0; `false` if there is none.
+/// Takes the next receive request from the receive queue, and posts it to queue 0; `false` if none is posted.
 #[inline(always)]
 fn post_next_recv(state: &mut StreamState, inbound: &mut Inbound) -> bool {
     let is_taken = state.take_recv();

@@ -92,7 +92,7 @@ pub(super) struct Outbound {
     /// it is answered in full.
     responses: PoolQueue,
     phase: Phase,
-    /// Whether a response goes next, if there is one, because the last message was our user's.
+    /// True if a response, if any is waiting, goes next, because the last message was our user's.
     response_next: bool,
     /// The number of local requests that may still be executed in this call. Local requests hand no bytes to
     /// TCP, so the byte budget does not limit them, and some wait for the other engines.
@@ -116,7 +116,7 @@ enum Phase {
     Open,
     /// The Terminate is written to TCP.
     Terminated,
-    /// As `Silent`, and the connection is told.
+    /// As `Silent`, and the connection is notified.
     Ended,
     /// The ready-to-receive message has to be sent first.
     Rtr(RtrKind),
@@ -260,8 +260,9 @@ impl Outbound {
         segment: &mut SegmentBuf<'_, '_>,
         mut usual: bool,
     ) -> Result<bool, Failure> {
-        // RFC 5044 section 4.5 (MPA-111): the limit follows from the whole segment, not from the rest of it.
-        // RFC 5041 section 3 (DDP-027): the segment that TCP offers shows the current MULPDU.
+        // RFC 5044 section 4.5 (MPA-111): the maximum ULPDU is computed from the EMSS, not from the free
+        // space of the segment. RFC 5041 section 3 (DDP-027): the segment that TCP offers shows the current
+        // MULPDU.
         let capacity = segment.capacity();
         if self.limit.0 != capacity || cx.framer.markers() {
             self.limit = (capacity, cx.framer.ulpdu_limit(capacity) as u32);
@@ -346,7 +347,7 @@ impl Outbound {
             && segment.attach(part).is_ok()
             && segment.append_slice(&around.behind))
         {
-            // The memory fits, and the segment takes it, as was just checked.
+            // The memory fits into the segment, which takes it, as was just checked.
             debug_assert!(false, "external memory was refused");
             segment.clear();
             return Ok(false);
@@ -409,7 +410,7 @@ impl Outbound {
         if self.current.is_some() || matches!(self.phase, Phase::Rtr(_)) {
             return matches!(self.current, Some(Current { completes: Completes::Profile, .. }));
         }
-        // A Send contains the limit. Before any other message, a message of queue 4 has to tell it.
+        // A Send contains the limit. Before any other message, a message of queue 4 has to report it.
         let next = cx.state.next_request();
         let tells = next.map_or(!self.responses.is_empty(), |next| !matches!(next.op, SendOp::Send));
         let Some(ib) = cx.state.rules.profile_mut() else { return false };
@@ -436,7 +437,7 @@ impl Outbound {
         if self.current.is_some_and(|current| current.is_of_request()) {
             self.current = None;
             self.external = None;
-            // The limit in its header is told later.
+            // The limit in the header is noted as sent later.
             if let Some(ib) = state.rules.profile_mut() {
                 ib.owe_limit();
             }
@@ -586,7 +587,7 @@ impl Outbound {
         self.responses.check(&pool.peer_requests)
     }
 
-    /// The requests of the peer that were answered in full since the last call, if there are any.
+    /// The requests of the peer that were answered in full since the last call; `None` if there were none.
     #[inline]
     pub(super) fn take_answered(&mut self) -> Option<ByKind> {
         (!self.answered.is_empty()).then(|| std::mem::take(&mut self.answered))
