@@ -238,7 +238,8 @@ impl StreamState {
         self.finish();
     }
 
-    /// The stream offset below which TCP's peer has acknowledged all bytes.
+    /// The stream offset below which the peer has taken all messages: at most what TCP's peer has
+    /// acknowledged.
     pub(super) fn acknowledged(&self) -> u64 {
         self.rules.taken(self.acknowledged)
     }

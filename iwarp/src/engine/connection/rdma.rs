@@ -38,9 +38,9 @@ pub(super) struct Rdma {
     deframer: Deframer,
     stream: Stream,
     pub(super) state: RdmaState,
-    /// True if it is among the connections that owe an acknowledgement.
+    /// True while this connection is in the engine's list of owed acknowledgements.
     owes_ack: bool,
-    /// True if it is among the connections that owe a limit.
+    /// True while this connection is in the engine's list of owed limits.
     owes_limit: bool,
     /// The peer's settings for messages that find no receive request, with InfiniBand's semantics.
     peer_rnr: RnrConfig,

@@ -19,9 +19,8 @@
 //! each message to queue 0 finds a receive request. A Send has the limit in its header. A receiver whose user
 //! sends no answer sends its limit in a message of queue 4 ([`Limit`](ProfileMessage::Limit)), after it has
 //! taken a message for which it had promised no receive request. One such message suffices for as many
-//! messages as there are receive requests. With a shared receive queue, for which nothing is promised, one is
-//! sent for all messages of a poll.
-//!
+//! messages as there are receive requests. With a shared receive queue, for which nothing is promised, one
+//! `Limit` is sent for all messages of a poll.
 //! **A message without a receive request is not taken** (InfiniBand: "receiver not ready", RNR). The receiver
 //! reports it ([`NotReady`](ProfileMessage::NotReady)), and drops that message and all later requests, which
 //! the sender still has. The receiver still takes responses to its own requests, so the two ends do not wait

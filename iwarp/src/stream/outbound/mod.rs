@@ -437,7 +437,7 @@ impl Outbound {
         if self.current.is_some_and(|current| current.is_of_request()) {
             self.current = None;
             self.external = None;
-            // The limit in the header is noted as sent later.
+            // The limit in the message's header was not sent, so it is owed again.
             if let Some(ib) = state.rules.profile_mut() {
                 ib.owe_limit();
             }

@@ -160,7 +160,7 @@ fn any_header() -> impl Strategy<Value = Header> {
 }
 
 /// Error types and codes of RFC 5041 section 8.2.
-// Proves DDP-196 to DDP-207: all error numbers; `sink.rs` has the causes of each.
+// Proves DDP-196 to DDP-207: all error numbers; `sink.rs` has the causes of each error.
 #[test]
 fn errors_have_the_numbers_of_the_document() {
     let numbers = [

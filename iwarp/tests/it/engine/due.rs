@@ -79,7 +79,7 @@ fn a_poll_hands_over_a_bounded_number_of_bytes() {
         let before = pair.a.engine.counters().tx_fetched_bytes;
         pair.a.engine.poll_at(now);
         let bytes = pair.a.engine.counters().tx_fetched_bytes - before;
-        // Sixteen begin with 16 KiB each, and each ends behind a whole FPDU.
+        // Sixteen connections begin with 16 KiB each, and each burst ends behind a whole FPDU.
         assert!((1..16 * (18 << 10)).contains(&bytes), "{bytes} bytes in poll {poll}");
         assert_eq!(pair.a.engine.next_deadline(now), Some(now), "poll {poll}");
     }
@@ -191,7 +191,7 @@ fn a_refusal_is_tried_again_soon() {
             if by_the_port { Vec::new() } else { std::iter::from_fn(|| pool.alloc()).collect() };
         stuck.store(by_the_port, Ordering::Relaxed);
         post(&connections[0], &regions, 64);
-        // Beyond the timers of the retransmission.
+        // This is longer than the retransmission timers.
         for poll in 0..200 {
             let now = Instant::from_micros(pair.now_us);
             pair.a.engine.poll_at(now);

@@ -275,7 +275,7 @@ fn a_refused_write_fails_whatever_else_is_acknowledged() {
         }),
     ];
     for (name, before) in befores {
-        // The second segment of the longer one is refused.
+        // The second segment of the longer message is refused.
         for (len, inside) in [(8, 0), (4000, 2000)] {
             let (mut pair, c) = Pair::agreeing();
             let (source, target) = pair.regions(1 << 20);
@@ -330,7 +330,7 @@ fn a_write_that_arrives_after_the_peers_close_fails() {
     pair.run_us(50_000);
     source.write_at(0, &pattern(1, 8)).unwrap();
     c.qp_b.modify(QpState::Closing).unwrap();
-    // Its FIN leaves.
+    // The peer's FIN is sent.
     pair.b.engine.poll_at(Instant::from_micros(pair.now_us));
     c.qp_a.post_send(&write(1, &source, &target, 0)).unwrap();
     poll_a_then_b(&mut pair);

@@ -246,7 +246,7 @@ fn what_the_ends_have_not_agreed_to_is_refused() {
             assert_eq!(pair.wc_b().immediate, Some(marked));
         }
     }
-    // Before the connection it is not known yet.
+    // Before the connection is established, the agreement is unknown.
     for (agreed, request) in [
         (false, SendRequest::empty(1, SendOp::SendImmediate { data: *b"none" })),
         (true, SendRequest::empty(1, SendOp::Immediate { data: marked })),
@@ -263,7 +263,7 @@ fn what_the_ends_have_not_agreed_to_is_refused() {
         assert_eq!(pair.wc_a().status, WcStatus::LocalQpOperationError);
         assert!(c.qp_a.error().is_some());
     }
-    // It is Immediate Data, so a queue pair without that extension does not have it either.
+    // The request contains Immediate Data, so a queue pair without that extension refuses it too.
     let (mut pair, _listener) = Pair::listening();
     let init = QpInit { extensions: Extensions::ATOMICS, ..QpInit::new(&pair.a.cq) };
     let (qp_a, qp_b) = (pair.a.pd.create_qp(&init).unwrap(), pair.b.qp());
@@ -384,7 +384,7 @@ fn immediate_data_in_front_of_a_send_takes_no_receive() {
     assert_eq!((served.qp.query().recv_in_process, served.completions().len()), (1, 0));
     served.send(&untagged([0x41, 0x43], 0, [0, 2, 0], b"first"));
     served.send(&raw_immediate(3, b"8 bytes!"));
-    // In two segments each.
+    // Each message has two segments.
     served.send(&untagged([0x01, 0x48], 0, [0, 4, 0], &JOINED[..3]));
     served.send(&untagged([0x41, 0x48], 0, [0, 4, 3], &JOINED[3..]));
     served.send(&untagged([0x01, 0x43], 0, [0, 5, 0], b"se"));

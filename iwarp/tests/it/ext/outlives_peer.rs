@@ -68,7 +68,7 @@ fn its_user_can_still_end_it() {
             assert_eq!((wc.wr_id, wc.status), (7, WcStatus::WrFlushError));
         }
     }
-    // Or drop it.
+    // The second case drops the queue pair.
     let (mut pair, c) = connected_with(&outliving());
     c.qp_b.modify(QpState::Error).unwrap();
     await_end(&mut pair);
@@ -88,7 +88,7 @@ fn an_open_request_fails() {
         let read = SendOp::Read { remote: remote_addr(&remote, 0) };
         c.qp_a.post_send(&SendRequest::new(wr_id, read, local.sge(8 * wr_id as usize, 8))).unwrap();
     }
-    // Its engine ends the connection before it sees them.
+    // The engine of the peer ends the connection before it sees the requests.
     c.qp_b.modify(QpState::Error).unwrap();
     pair.b.engine.poll_at(Instant::from_micros(pair.now_us));
     let ended = [(); 3].map(|()| pair.wc_a()).map(|wc| (wc.wr_id, wc.status));
@@ -285,7 +285,7 @@ fn a_request_that_fails_at_home_leaves_the_peer_alone() {
         assert_ne!(c.qp_a.state(), QpState::Rts);
         assert_eq!(c.qp_b.state(), QpState::Orphaned);
         assert!(pair.b.cq.poll_one().is_none(), "nothing is flushed");
-        // An atomic was carried out before its value found no place.
+        // An atomic was carried out, but its value then found no place.
         assert_eq!(read_bytes(&remote, 8, 8), u64::from(is_atomic).to_ne_bytes());
     }
 }

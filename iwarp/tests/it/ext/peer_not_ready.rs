@@ -88,7 +88,7 @@ fn a_request_completes_when_a_receive_took_its_message() {
         pair.run_us(300_000);
         assert_eq!(completed(&mut pair), []);
     }
-    // And as if nothing had been.
+    // After that, the connection works as before.
     recv(&c.qp_b, 9, &remote, 8);
     c.qp_a.post_send(&send(9, &local, 8)).unwrap();
     assert!(await_outcome(&mut pair, (9, DONE)) < 100);
@@ -302,7 +302,7 @@ fn messages_wait_at_a_shared_queue() {
     assert_eq!((wc.wr_id, wc.qp_num), (7, first.qp_b.qp_num()));
     await_outcome(&mut pair, (1, DONE));
     await_outcome(&mut pair, (2, RNR));
-    // The place in the line is free, and the first goes on.
+    // The place in the line is free, and the first queue pair continues.
     srq.post_recv(&RecvRequest::new(8, remote.sge(0, 64))).unwrap();
     first.qp_a.post_send(&send(3, &local, 8)).unwrap();
     let wc = pair.wc_b();
@@ -443,7 +443,7 @@ fn no_request_is_done_before_its_receive_on_a_bad_wire() {
                 }
             }
             run_exactly(&mut pair, 37);
-            // Receives first: a request is done with or after the receive at the other end.
+            // Receives are read first: a request completes with or after the receive at the other end.
             let ended =
                 [&pair.a.cq, &pair.b.cq].map(|cq| std::iter::from_fn(|| cq.poll_one()).collect::<Vec<_>>());
             for (side, all) in ended.iter().enumerate() {

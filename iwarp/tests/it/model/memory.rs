@@ -340,8 +340,8 @@ impl Memory {
                 .iter()
                 .filter(|&&&(index, ..)| {
                     let effect = &self.effects[index];
-                    // An effect does not outdate itself: it began before it settled. A store does both at
-                    // once.
+                    // An effect does not outdate itself: it began before it settled. A store begins and
+                    // settles at the same time.
                     !settled(effect).is_some_and(|since| {
                         over.iter().any(|&&(other, ..)| {
                             let other_effect = &self.effects[other];
@@ -424,7 +424,7 @@ impl Effect {
                 let mut start = first + from.at.max(span.at) - from.at;
                 let mut end = first + from.end().min(span.end()) - from.at;
                 if self.flow == Flow::Change {
-                    // The result is a number: each byte of it depends on each byte read.
+                    // The result is a number: each of its bytes depends on all bytes that were read.
                     (start, end) = (0, self.values.len());
                 }
                 let values = &mut self.values[start..end];

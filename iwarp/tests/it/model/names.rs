@@ -145,7 +145,7 @@ impl Memory {
                 let Binding { kind, region, at, len, addr, key, access, stream, life, giver, taker, .. } =
                     self.bindings[binding];
                 let behind = self.grant(Name::Region(region));
-                // It ends with its region, and is not valid before its region.
+                // The binding ends with its region, and is not valid before its region.
                 let life = life.max(behind.life);
                 let (giver, revocable) = (Some(giver), kind == WindowKind::Type2);
                 let host = behind.host;

@@ -1,5 +1,5 @@
-//! Sends that are posted before there is a connection (`QpInit::early_sends`): they wait, and leave when it
-//! is established, or are flushed when it is not.
+//! Sends that are posted before there is a connection (`QpInit::early_sends`). They wait until the connection
+//! is established, and are then sent; if the attempt fails, they are flushed.
 
 use std::time::{Duration, Instant};
 
