@@ -213,7 +213,7 @@ fn a_dropped_identifier_ends_its_attempt_to_connect() {
     let mut pair = Testbed::new().peer();
     let channel = pair.context.create_event_channel().unwrap();
     let id = pair.context.create_id(&channel);
-    // Nobody has this address.
+    // No host has this address.
     let remote = format!("10.0.0.9:{PORT}").parse().unwrap();
     id.connect_stream(remote, StreamOptions::default(), &ConnParam::default()).unwrap();
     pair.poll();

@@ -77,7 +77,7 @@ fn each_kind_of_send_tells_what_it_is() {
         let told = (wc.status, wc.byte_len, wc.solicited, wc.invalidated);
         assert_eq!(told, (WcStatus::Success, 5, solicited, invalidates.then_some(lent.rkey())));
         assert_eq!(lent.is_valid(), !invalidates);
-        // The peer sees it.
+        // The peer sees the change.
         let write = tagged(0xc1, 0x40, lent.rkey(), lent.addr(), b"later");
         peer.send_and_run(std::slice::from_ref(&write));
         if invalidates {

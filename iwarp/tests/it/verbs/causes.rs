@@ -81,7 +81,7 @@ fn a_reset_by_the_peer() {
     hosts.c.id_b.abort();
     hosts.ends(Some(ConnectionError::Tcp(CloseReason::Reset)));
     assert_eq!(hosts.c.id_a.cause(), Some(ConnectionError::Tcp(CloseReason::Reset)));
-    // The one that has reset it knows why.
+    // The end that has reset the connection knows the reason.
     assert_eq!(hosts.c.qp_b.cause(), None);
     let event = hosts.pair.a.context.async_events().poll().unwrap().unwrap();
     assert_eq!(event.kind, AsyncEventKind::QpFatal);
@@ -209,7 +209,7 @@ fn a_close_by_the_peer() {
         let is_graceful = !partial && !reads;
         assert_eq!(error, (!is_graceful).then_some(ConnectionError::PeerClosed));
         assert_eq!(served.qp.cause(), Some(ConnectionError::PeerClosed));
-        // The wire's code of an end in the middle.
+        // The wire's code for an end in the middle of an FPDU.
         assert_eq!(served.qp.error().map(|error| error.code), (!is_graceful).then_some(1));
     }
 }

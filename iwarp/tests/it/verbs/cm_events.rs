@@ -140,6 +140,6 @@ fn events_of_identifiers_that_nobody_holds_are_bounded() {
     pair.run_us(5_000_000);
     let events: Vec<CmEvent> = std::iter::from_fn(|| pair.a.channel.poll()).collect();
     assert_eq!(events.iter().filter(|event| event.id == held.id_a).count(), 1, "it is held");
-    // Each had two events, and that of the one that is held waits too.
+    // Each identifier had two events, and the event of the held identifier is still waiting.
     assert_eq!(pair.a.channel.lost() + events.len() as u64, 201);
 }

@@ -46,7 +46,7 @@ fn queue_pairs_that_come_and_go_leave_nothing() {
             1 => assert!(qp.give_up()),
             _ => {}
         }
-        // What was there before is taken out; then the event was made.
+        // The earlier completions are taken out. If there were any, the event was generated.
         let waited = cq.query().waiting;
         qp.discard_completions();
         assert_eq!(cq.query().waiting, 0, "{way}");

@@ -94,7 +94,7 @@ fn the_event_does_not_wait_for_what_is_held() {
         held.qp().resume_sends();
         assert_eq!((held.completions(), held.drained()), (all(0..waiting, OK), 0));
     }
-    // Before there is a connection.
+    // There is no connection yet.
     let (pair, _c) = Pair::connected();
     let region = pair.a.pd.reg_mr(64, crate::common::ALL).unwrap();
     let qp = pair.a.pd.create_qp(&QpInit { early_sends: true, ..QpInit::new(&pair.a.cq) }).unwrap();

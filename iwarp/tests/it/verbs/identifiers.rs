@@ -28,7 +28,7 @@ fn a_connection_lives_as_long_as_its_queue_pair() {
     drop(qp_a);
     pair.until(|_| (qp_b.state() == QpState::Error).then_some(()));
     assert_eq!(qp_b.cause(), Some(ConnectionError::Tcp(CloseReason::Reset)));
-    // The end of a connection without identifiers is told all the same.
+    // A connection without identifiers still reports its end.
     told!(pair.event_b(), Disconnected { .. });
 }
 
@@ -57,7 +57,7 @@ fn an_accept_behind_the_end_has_its_reason() {
         let qp = pair.b.qp();
         request.id.accept(&qp, &ConnParam::default()).unwrap();
         match aborts {
-            // The user of the accepting end: there is no one to blame.
+            // If the user of the accepting end aborts, its queue pair has no cause.
             true => request.id.abort(),
             false => id.abort(),
         }

@@ -52,7 +52,7 @@ fn a_send_request_fails_in_its_turn() {
                 "{op:?}"
             );
             pair.until(|_| (c.qp_a.state() == QpState::Error).then_some(()));
-            // The last events, which the next connection must not find.
+            // The last events are taken out, so that the next connection does not find them.
             while pair.a.channel.poll().is_some() || pair.b.channel.poll().is_some() {}
         }
     }

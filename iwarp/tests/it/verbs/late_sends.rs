@@ -48,7 +48,7 @@ fn late_sends_are_flushed_behind_all_others() {
             let immediate = SendOp::Immediate { data: [7; 8] };
             served.post(&SendRequest::empty(3, immediate).flags(SendFlags::empty()));
             served.post(&send(&served, 4));
-            // They take places of the queue.
+            // The sends take places of the queue.
             assert!(matches!(served.qp.post_send(&send(&served, 5)), Err(VerbsError::QueueFull("send"))));
             let now = served.qp.query();
             assert_eq!((now.send_open, now.send_outstanding), (4, 4));

@@ -168,7 +168,7 @@ fn a_flush_makes_the_events_of_both_queues() {
         qp.modify(QpState::Error).unwrap();
         let counts = called.each_ref().map(|called| called.swap(0, Ordering::Relaxed));
         assert_eq!(counts, [sends, recvs]);
-        // A request that is posted later is flushed by its own call, which makes the event as well.
+        // The call that posts a later request flushes the request, and generates the event.
         cqs.iter().for_each(|cq| while cq.poll_one().is_some() {});
         cqs.iter().for_each(|cq| cq.req_notify(false).unwrap());
         qp.post_recv(&RecvRequest::new(3, region.sge(0, 8))).unwrap();
@@ -190,7 +190,7 @@ fn requests_under_way_that_fail_have_completions_without_a_signal() {
             let read = SendRequest::new(wr_id, SendOp::Read { remote }, local.sge(0, 8));
             c.qp_a.post_send(&read.flags(SendFlags::empty())).unwrap();
         }
-        // The first one too: the peer ends before it has sent its bytes.
+        // The first request fails too: the peer ends before it has sent its bytes.
         let got = [pair.wc_a(), pair.wc_a(), pair.wc_a()];
         assert_eq!(got.map(|wc| wc.wr_id), [1, 2, 3], "{agrees}");
         assert!(got.iter().all(|wc| wc.status != WcStatus::Success), "{agrees}: {got:?}");
