@@ -114,7 +114,7 @@ fn no_completion_is_slept_through<A: Arming>(producers: usize) {
     });
 }
 
-// Proves RDMAP-042: exactly one event, and never none, for an arming that a completion meets.
+// Proves RDMAP-042: an arming that a completion meets gives exactly one event.
 #[test]
 fn arming_never_misses_a_completion() {
     no_completion_is_slept_through::<Arm>(1);

@@ -343,7 +343,7 @@ fn crc_is_used_unless_both_say_no() {
         assert_eq!(said.len(), 48, "the field is there in any case");
         let whole = fpdu(&mut Framer::new(false, true), &said[2..44]);
         assert_eq!(said == whole, used);
-        // The last FPDU is sent like the first, with a wrong CRC: it is an error if CRCs are used.
+        // The last FPDU is the same as the first, but with a wrong CRC: it is an error if CRCs are used.
         let mut bad = fpdu(&mut peer.framer, &EMPTY_WRITE);
         *bad.last_mut().unwrap() ^= 1;
         peer.pair.send(&bad);

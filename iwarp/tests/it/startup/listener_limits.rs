@@ -79,8 +79,7 @@ fn each_bound_refuses_and_is_counted() {
         assert_eq!(pair.b.engine.counters().connections_refused, 3);
         let after = pair.b.context.usage();
         assert_eq!((after.qp.used, after.read_slots.used), (before.qp.used, before.read_slots.used));
-        // A decision frees a place in the backlog; the end of an established connection frees a place under
-        // the limit on connections.
+        // The reject frees a place in the backlog and a place under the limit on connections.
         let (_, _, id) = asked.pop().unwrap();
         id.unwrap().reject(b"").unwrap();
         pair.run_us(1_000_000);

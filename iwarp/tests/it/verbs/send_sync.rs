@@ -37,7 +37,7 @@ const _: () = {
     shared::<EngineCounters>();
     shared::<EngineThread>();
     shared::<SharedEngine>();
-    // It is polled by one thread at a time.
+    // One thread at a time polls the engine.
     send::<Engine>();
     send::<tcp_lite::Stack>();
     send::<Box<dyn dp::Port>>();

@@ -173,8 +173,8 @@ fn only_binds_of_type_1_are_posted_by_the_call_for_them() {
 
 /// Bind, transfer, invalidate: in the send queue, a hundred times without a pause, each time with another
 /// key. Accesses after an invalidation are refused.
-// Proves SEC-099, SEC-108, SEC-155, RDMAP-077: what it costs is not measured; no benchmark binds or registers
-// in the queue.
+// Proves SEC-099, SEC-108, SEC-155, RDMAP-077: the cost is not measured; no benchmark binds or registers in
+// the queue.
 #[test]
 fn a_window_for_each_transfer() {
     let mut x = Exposure::new();
@@ -328,7 +328,7 @@ fn local_requests_of_one_poll_are_bounded() {
         done += 1;
     }
     assert!((1..=50).contains(&done), "{done} in one poll");
-    // The others complete by themselves.
+    // The other requests complete without further action.
     for _ in done..100 {
         assert_eq!(x.pair.wc_b().status, WcStatus::Success);
     }

@@ -151,7 +151,7 @@ fn payload_that_cannot_stay_where_it_is_is_copied() {
     let op = SendOp::Write { remote: remote_addr(&target, 0) };
     let min = ZERO_COPY_MIN_BYTES as usize;
     let mut user = vec![7_u8; LONG];
-    // SAFETY: the vector lives to the end of the test, and only the engine accesses it before that.
+    // SAFETY: the vector exists until the end of the test, and only the engine accesses it before that.
     let of_user =
         unsafe { pair.a.pd.reg_user_mr(user.as_mut_ptr(), user.len(), &MrOptions::new(ALL)) }.unwrap();
     let two = [source.sge(0, LONG / 2), source.sge(LONG / 2, LONG / 2)];
@@ -214,7 +214,7 @@ fn a_deregistered_region_stays_until_its_bytes_have_arrived() {
     let data = pattern(4, LONG);
     source.write_at(0, &data).unwrap();
     c.qp_a.post_send(&write(1, &source, &target)).unwrap();
-    // All of it is with TCP, the copied end too.
+    // TCP has all bytes, including the copied end.
     pair.until(|pair| (pair.a.engine.counters().tx_fetched_bytes == LONG as u64).then_some(()));
     assert!(zero_copied(&pair) > LONG as u64 - 1000);
     drop(source);
