@@ -90,8 +90,8 @@ impl Arming for UnfencedArm {
     }
 }
 
-/// Each of `producers` enters a completion and checks whether it makes an event. The owner arms and polls
-/// once more. The owner may sleep only if this poll saw all completions, or an event was made.
+/// Each of `producers` enters a completion and checks whether the completion causes an event. The owner arms
+/// and polls once more. The owner may sleep only if this poll saw all completions, or an event was made.
 fn no_completion_is_slept_through<A: Arming>(producers: usize) {
     loom::model(move || {
         let arm = Arc::new(A::create());

@@ -532,7 +532,7 @@ fn send(signal: i32) {
     unsafe { libc::raise(signal) };
 }
 
-/// True if the guarded accesses have failed and the process lives.
+/// True if the guarded accesses have failed and the process still runs.
 static SURVIVED: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn exit_42(_signal: i32) {

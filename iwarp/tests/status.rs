@@ -223,7 +223,7 @@ fn a_program_without_a_thread_polls_when_it_is_asked() {
     assert_eq!(reports(&folder)[0].engines[0].addresses[0], "10.0.0.1/24");
 }
 
-/// The engine shows a connection, and the queue pair goes before all is told.
+/// The engine reports a connection, and the queue pair is dropped before the report is complete.
 #[test]
 fn a_connection_that_is_shown_has_its_queue_pair() {
     let folder = Folder::new("both");

@@ -9,7 +9,7 @@ pub struct Segment {
     pub offset: u32,
     /// Bytes of payload.
     pub len: u32,
-    /// Whether it is the last segment of the message.
+    /// Whether the segment is the last of its message.
     pub last: bool,
 }
 

@@ -84,7 +84,7 @@ impl RawBytes {
         self.len == 0
     }
 
-    /// Whether it may be written.
+    /// Whether the memory may be written.
     pub fn is_writable(&self) -> bool {
         self.writable
     }

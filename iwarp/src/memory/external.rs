@@ -34,7 +34,7 @@ impl Regions {
         self.lock().insert(slot, RegionEntry { region: Arc::downgrade(region), external: None });
     }
 
-    /// Called when the registration in this slot is gone.
+    /// Called when the registration in this slot was destroyed.
     pub(super) fn remove(&self, slot: SlotNumber) {
         let removed = self.lock().remove(&slot);
         // The lock is not held here, since the drop may unmap the region.

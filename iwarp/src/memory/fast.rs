@@ -86,7 +86,7 @@ impl MemoryTable {
         writable: bool,
         options: &Prepare,
     ) -> Result<FastRegistration, RegisterError> {
-        // SAFETY: the caller promises mapped and accessible memory until the registration is gone, and
+        // SAFETY: the caller promises mapped and accessible memory until the registration is dropped, and
         // accesses that allow concurrent ones. The registration owns the value that is made here, and
         // `Handle`, which it drops first, waits until no engine uses the memory any more.
         let memory = unsafe { self.user_memory(ptr, len, writable)? };
@@ -124,7 +124,7 @@ impl FastRegistration {
         self.memory.region()
     }
 
-    /// Whether it is valid as `stag`.
+    /// Whether the registration is valid as `stag`.
     pub fn is_valid(&self, stag: Stag) -> bool {
         stag.index() == self.handle.index && self.handle.is_valid(stag)
     }

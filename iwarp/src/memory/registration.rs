@@ -64,7 +64,7 @@ impl MemoryTable {
         len: usize,
         options: &RegisterOptions,
     ) -> Result<Registration, RegisterError> {
-        // SAFETY: the caller promises mapped and accessible memory until the registration is gone, and
+        // SAFETY: the caller promises mapped and accessible memory until the registration is dropped, and
         // accesses that allow concurrent ones. The registration owns the value that is made here, and
         // `Handle`, which it drops first, waits until no engine uses the memory any more.
         let memory = unsafe { self.user_memory(ptr, len, options.access.allows_writing())? };
@@ -132,7 +132,7 @@ impl Registration {
         self.memory.len()
     }
 
-    /// Whether it has no bytes.
+    /// Whether the memory has no bytes.
     pub fn is_empty(&self) -> bool {
         self.memory.is_empty()
     }
@@ -152,7 +152,7 @@ impl Registration {
         self.memory.region()
     }
 
-    /// Whether its STag is valid. It is not after an invalidation by its owner or by a peer.
+    /// Whether the STag is valid. After an invalidation by its owner or by a peer it is not.
     pub fn is_valid(&self) -> bool {
         self.handle.is_valid(self.record.stag)
     }

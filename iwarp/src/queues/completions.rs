@@ -61,7 +61,7 @@ pub(super) enum Added {
 /// A work queue that completes here.
 struct Place {
     wqes: Arc<WqeCount>,
-    /// The queue pair is gone. The place is free once the last completion is polled.
+    /// The queue pair was destroyed. The place is free once the last completion is polled.
     left: bool,
 }
 
@@ -90,7 +90,7 @@ impl Completions {
         places.insert(Place { wqes, left: false }) as u32
     }
 
-    /// The queue pair of a work queue is gone.
+    /// The queue pair of a work queue was destroyed.
     pub(super) fn leave(&self, place: u32) {
         let places = &mut self.reader().places;
         let wqes = &places[place as usize].wqes;

@@ -123,7 +123,7 @@ impl QpConsumer {
         count as u32
     }
 
-    /// Whether its own receive queue has requests that are not taken.
+    /// Whether the queue pair's own receive queue has requests that are not taken.
     pub(crate) fn has_recvs(&self) -> bool {
         self.rq.len() > self.taken
     }

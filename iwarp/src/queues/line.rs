@@ -100,7 +100,7 @@ impl RecvLine {
         inner.waiting.reserve(places);
     }
 
-    /// Called when a queue pair that has joined is gone.
+    /// Called when a queue pair that has joined is destroyed.
     pub(super) fn quit(&self) {
         self.inner().members -= 1;
     }

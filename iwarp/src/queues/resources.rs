@@ -188,7 +188,7 @@ impl Resources {
         in_use.iter().map(|qp| qp.status()).collect()
     }
 
-    /// Called when the queue pair with this number is gone.
+    /// Called when the queue pair with this number was destroyed.
     pub(crate) fn free_qp_num(&self, num: u32) {
         self.qp_nums.free(num);
         self.quotas.qp.take_back(1);

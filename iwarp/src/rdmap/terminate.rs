@@ -199,7 +199,7 @@ impl Terminate {
         Ok(terminate)
     }
 
-    /// Whether it carries the DDP header of a message other than a Read Request.
+    /// Whether the Terminate carries the DDP header of a message other than a Read Request.
     fn echoes_no_read_request(&self) -> bool {
         let control = self.ddp_header.as_ref().and_then(|header| header.get(1));
         control.is_some_and(|&control| Opcode::of_byte(control) != Some(Opcode::ReadRequest))

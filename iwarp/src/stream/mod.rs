@@ -322,7 +322,7 @@ impl Stream {
         self.state.qp.state.set(QpState::Closing);
     }
 
-    /// Called when TCP is gone, without an error of the stream.
+    /// Called when TCP has ended, without an error of the stream.
     pub(crate) fn lose(&self) {
         self.state.qp.state.lose(&self.state.qp.signals);
     }

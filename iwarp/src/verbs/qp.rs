@@ -161,7 +161,7 @@ impl QueuePair {
         self.shared.config.extensions
     }
 
-    /// Whether its send queue has requests that are not complete.
+    /// Whether the send queue has requests that are not complete.
     pub fn has_open_sends(&self) -> bool {
         self.shared.sends.open() > 0
     }

@@ -29,12 +29,12 @@ pub(crate) enum Phase {
     Established(Arc<Established>),
     /// The peer has rejected it, with this private data.
     Rejected(Box<[u8]>),
-    /// The connection could not be made, or is over. `None`: it was closed gracefully.
+    /// The connection was not established, or has ended. `None`: it was closed gracefully.
     Ended(Option<ConnectionError>),
 }
 
 impl Phase {
-    /// The error of a connection that has not been made, or is over.
+    /// The error of a connection that was not established, or has ended.
     pub(crate) fn error(&self) -> Error {
         match self {
             Self::Rejected(private_data) => Error::Rejected { private_data: private_data.clone() },
@@ -64,7 +64,7 @@ pub(crate) struct Requests {
 #[derive(Default)]
 struct Waiting {
     events: VecDeque<CmEvent>,
-    /// The listener is gone.
+    /// The listener was dropped.
     is_closed: bool,
 }
 
@@ -73,7 +73,7 @@ impl Requests {
         self.waiting.lock().expect("no holder of this lock panics")
     }
 
-    /// Adds a request. Returns `false` if the listener is gone.
+    /// Adds a request. Returns `false` if the listener was dropped.
     fn push(&self, event: CmEvent) -> bool {
         let mut waiting = self.waiting();
         if waiting.is_closed {

@@ -210,7 +210,7 @@ impl<'a> Ulpdu<'a> {
         }
     }
 
-    /// Whether it has no bytes.
+    /// Whether the ULPDU has no bytes.
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
     }

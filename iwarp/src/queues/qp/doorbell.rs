@@ -65,8 +65,8 @@ impl QpShared {
         }
     }
 
-    /// A receive request was posted. Flushes it if the stream is over; before `Error` the engine flushes it,
-    /// after the requests that it has started. Tells the engine if a message of the peer waits for it.
+    /// A receive request was posted. Flushes it if the stream has ended; before `Error` the engine flushes
+    /// it, after the requests that it has started. Tells the engine if a message of the peer waits for it.
     #[inline]
     pub(crate) fn recv_posted(&self) {
         let state = self.state.get();

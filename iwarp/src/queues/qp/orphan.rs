@@ -1,4 +1,4 @@
-//! Queue pairs without a peer: the peer is gone, was not reached, or was given up by the user.
+//! Queue pairs without a peer: the peer has ended, was not reached, or was given up by the user.
 
 use std::sync::atomic::{Ordering, fence};
 

@@ -104,7 +104,7 @@ impl SendQueue {
 
     // ---- posting ----
 
-    /// Whether it accepts requests in this state.
+    /// Whether the queue accepts requests in this state.
     #[inline]
     pub(super) fn accepts_in(&self, state: QpState) -> bool {
         self.states & state.bit() != 0

@@ -89,7 +89,7 @@ impl StateCell {
         outcome
     }
 
-    /// Called when TCP, and so the stream, is gone. The caller has [recorded](Self::blame) the reason.
+    /// Called when TCP, and so the stream, has ended. The caller has [recorded](Self::blame) the reason.
     pub(crate) fn lose(&self, signals: &Signals) {
         let (layer, etype, _) = TerminateError::MpaConnectionLost.codes();
         self.end(signals, &Outcome::of(Origin::Lost, layer, etype), self.cause());

@@ -78,7 +78,7 @@ pub(crate) struct Agreement {
     /// How long a message of the peer waits for a receive request before the connection fails; `None`: for
     /// ever.
     pub(crate) rnr_timeout: Option<Duration>,
-    /// Whether the queue pair of this end stays usable after the peer's end is gone.
+    /// Whether the queue pair of this end stays usable after the peer's end has ended.
     pub(crate) outlives_peer: bool,
 }
 

@@ -161,7 +161,7 @@ enum Completes {
 }
 
 impl Current {
-    /// Whether it is a message of a request of our user.
+    /// Whether the message belongs to a request of our user.
     fn is_of_request(&self) -> bool {
         match self.completes {
             Completes::Nothing | Completes::Request | Completes::Write { .. } | Completes::Joined { .. } => {

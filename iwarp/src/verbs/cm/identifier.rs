@@ -145,7 +145,7 @@ pub(crate) enum CmCommand {
     Disconnect { id: Arc<CmShared> },
     /// Reset.
     Abort { id: Arc<CmShared> },
-    /// Receive from the port queue of an engine that is gone.
+    /// Receive from the port queue of an engine that was dropped.
     Adopt { port: Box<dyn Port> },
     /// Report the engine's status. If the engine is gone, `engine` lets the asking thread continue without
     /// an answer.
@@ -291,7 +291,7 @@ impl CmShared {
         self.announce(None, CmEventKind::ConnectError { error, peer: None });
     }
 
-    /// Called when the connection is over, for this reason: it accepts no more calls.
+    /// Called when the connection has ended, for this reason: the identifier accepts no more calls.
     pub(crate) fn set_over(&self, cause: Option<ConnectionError>) {
         let mut state = self.state();
         state.phase = CmPhase::Over;

@@ -377,8 +377,8 @@ fn first_difference(ours: &str, model: &str) -> String {
     format!("first difference (line, (ours, model)): {pair:?}")
 }
 
-/// Each line of the error table, at the second of three positions, in every arrival order. The message
-/// before the bad segment is delivered, the one behind it is not, and only the first is in memory.
+/// Each line of the error table, at the second of three positions, in every arrival order. The message before
+/// the bad segment is delivered, the message behind it is not, and only the first message is in memory.
 // Proves DDP-173, DDP-183, DDP-185 to DDP-188, DDP-197 to DDP-207, DDP-211 to DDP-213, DDP-217, RDMAP-199: a
 // line for each cause, with the error that it must have; if two checks fail, the error of either; the region
 // does not begin at offset 0.
@@ -534,8 +534,8 @@ fn huge_offsets_do_not_wrap() {
     assert_eq!(queue.deliver(&header, 2), Err(DdpError::TooLong));
 }
 
-/// At delivery each segment begins where the one before it ended: a message has exactly the bytes that were
-/// sent.
+/// At delivery each segment begins where the previous segment ended: a message has exactly the bytes that
+/// were sent.
 #[test]
 fn a_message_is_delivered_without_gaps() {
     let segment = |msn, mo, last| Opcode::Send.untagged_header(Stag(0), msn, mo, last);

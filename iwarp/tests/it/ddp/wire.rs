@@ -133,7 +133,8 @@ fn reserved_bits_are_ignored() {
     assert_eq!(Header::parse(&bytes), plain);
 }
 
-/// Ten thousand random strings: no panic, and what parses is emitted as it was, reserved bits aside.
+/// Ten thousand random strings cause no panic, and a string that parses is emitted unchanged, except reserved
+/// bits.
 #[test]
 fn random_bytes_never_panic() {
     let mut dice = Dice::linear(0x5041);

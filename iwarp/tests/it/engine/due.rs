@@ -103,7 +103,7 @@ impl Hooks for OneByOne {
     }
 }
 
-/// A poll ends though the port takes few frames at once; what it has not taken then is due at once.
+/// A poll ends even if the port takes few frames at once. Then the remaining frames are due at once.
 #[test]
 fn frames_that_a_poll_has_left_are_due_at_once() {
     const LEN: usize = 100_000;
@@ -144,7 +144,8 @@ impl Hooks for Asked {
     }
 }
 
-/// A port that had a few frames is not asked again in the same poll: it has no more. One that had many is.
+/// A port that had a few frames is not asked again in the same poll, since it has no more. A port that had
+/// many frames is.
 #[test]
 fn a_port_with_few_frames_is_asked_once_in_a_poll() {
     let asked = Arc::new(AtomicUsize::new(0));

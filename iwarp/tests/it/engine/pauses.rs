@@ -75,7 +75,7 @@ fn a_connection_is_set_up_across_pauses() {
     let _event = told!(responder.event(), ConnectRequest { .. });
 }
 
-/// The peer may be waiting for what was lost: it has a second, though its time was nearly over before.
+/// The peer may be waiting for lost segments: it has a second, although its time was nearly over before.
 #[test]
 fn a_peer_has_a_second_to_answer_after_a_pause() {
     for answers in [true, false] {

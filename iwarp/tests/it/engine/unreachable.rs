@@ -4,8 +4,8 @@ use crate::common::{PORT, Testbed};
 use iwarp::verbs::{CmEventKind, ConnParam, ConnectionError, QpInit, QpState};
 use tcp_lite::{CloseReason, Instant};
 
-/// TCP gives a connection up while it sends. The user is told in the same poll: the next poll runs commands
-/// first, and one of them may start a connection in the same slot.
+/// TCP gives a connection up while it sends. The user gets the event in the same poll: the next poll runs
+/// commands first, and one of them may start a connection in the same slot.
 #[test]
 fn a_connection_that_ends_while_frames_are_sent_is_reported_in_the_same_poll() {
     let mut pair = Testbed::new().configure(|config| config.stack.limits.connections = 1).peer();

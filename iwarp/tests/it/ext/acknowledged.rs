@@ -41,7 +41,7 @@ fn a_completed_write_is_in_the_peers_memory() {
     }
 }
 
-/// The acknowledgement travels with an answer, if there is one.
+/// The acknowledgement is sent together with the answer, if the peer answers.
 #[test]
 fn an_answer_in_time_needs_no_frame_for_the_acknowledgement() {
     let (mut pair, c) = Pair::agreeing();
@@ -100,8 +100,7 @@ fn a_send_completes_before_its_answer() {
     }
 }
 
-/// The request that the peer refuses fails itself. Those before it have succeeded, those after it are
-/// flushed.
+/// The request that the peer refuses fails. The earlier requests have succeeded, the later ones are flushed.
 #[test]
 fn a_refused_request_is_named() {
     for refused in 0..6 {
@@ -161,7 +160,7 @@ fn a_refused_read_is_named() {
     );
 }
 
-/// A peer that is gone has not taken what it has not acknowledged.
+/// Bytes that a lost peer has not acknowledged do not count as taken.
 #[test]
 fn unacknowledged_requests_of_a_lost_connection_fail() {
     let (mut pair, c) = Pair::agreeing();

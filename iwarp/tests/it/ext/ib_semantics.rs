@@ -28,8 +28,8 @@ fn send_immediate(wr_id: u64, data: [u8; 4], region: &MemoryRegion, len: usize) 
     SendRequest::new(wr_id, SendOp::SendImmediate { data }, region.sge(0, len))
 }
 
-/// Each end asks or does not: only two that ask agree, and both are told so. Private data of any length goes
-/// through unchanged.
+/// Each end asks or does not. If both ask, they agree, and both users learn the result. Private data of any
+/// length goes through unchanged.
 #[test]
 fn both_ends_have_to_ask() {
     for (a_asks, b_asks) in [(false, false), (true, false), (false, true), (true, true)] {

@@ -126,7 +126,8 @@ fn a_hundred_keep_their_order_among_sends() {
     }
 }
 
-/// Only the solicited variant makes a solicited event, and nothing makes an event that was not asked for.
+/// Only the solicited variant causes a solicited event, and no message causes an event that was not
+/// requested.
 // Proves EXT-117, EXT-198.
 #[test]
 fn only_the_solicited_variant_raises_a_solicited_event() {
@@ -155,7 +156,7 @@ fn only_the_solicited_variant_raises_a_solicited_event() {
     }
 }
 
-/// A buffer that is too small fails the receive and the stream, and so does a missing one.
+/// If the buffer is too small or missing, the receive and the stream fail.
 // Proves EXT-118, EXT-122.
 #[test]
 fn a_receive_needs_room_for_eight_bytes() {
@@ -173,7 +174,7 @@ fn a_receive_needs_room_for_eight_bytes() {
     expect_terminate(&mut pair, &c, 1, 2, 2);
 }
 
-/// Immediate Data has no elements, and a stream without it neither sends nor takes it.
+/// Immediate Data has no elements. A stream without the extension neither sends nor takes Immediate Data.
 // Proves EXT-115, EXT-163, EXT-165.
 #[test]
 fn a_stream_without_immediate_data_refuses_it() {

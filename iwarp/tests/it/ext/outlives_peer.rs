@@ -78,7 +78,7 @@ fn its_user_can_still_end_it() {
     assert_eq!(pair.wc_a().status, WcStatus::WrFlushError);
 }
 
-/// A Read that the peer does not answer any more fails, and so does the queue pair.
+/// A Read that the peer no longer answers fails, and its queue pair fails too.
 #[test]
 fn an_open_request_fails() {
     let (mut pair, c) = connected_with(&outliving());
@@ -115,8 +115,8 @@ fn a_send_in_between_completes_once() {
     }
 }
 
-/// Toward a peer that has not agreed, without the wish, and after an error of the stream it ends as any
-/// other.
+/// A queue pair ends as usual if the peer has not agreed, if its user has not asked, or after an error of the
+/// stream.
 #[test]
 fn otherwise_it_ends_with_its_peer() {
     let plain = ConnParam { ib_semantics: false, ..outliving() };
@@ -228,7 +228,7 @@ fn one_that_its_user_has_ended_does_not_outlive_its_peer() {
     }
 }
 
-/// The slots for Reads of the peer are for others, as soon as the peer is gone.
+/// The slots for Reads of the peer are free for other connections as soon as the peer has ended.
 #[test]
 fn without_a_peer_it_has_no_read_slots() {
     let (mut pair, c) = connected_with(&outliving());
@@ -263,8 +263,8 @@ fn a_connection_that_was_given_up_does_not_come_about() {
     assert_eq!(pair.wc_a().status, WcStatus::WrFlushError);
 }
 
-/// A request that fails at home, before it is sent or by its response, ends the connection without a word to
-/// the peer, whose queue pair stays.
+/// A request that fails at this end, before it is sent or by its response, ends the connection without a
+/// message to the peer, whose queue pair stays usable.
 #[test]
 fn a_request_that_fails_at_home_leaves_the_peer_alone() {
     for is_atomic in [true, false] {

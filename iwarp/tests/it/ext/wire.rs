@@ -312,8 +312,8 @@ proptest! {
         prop_assert_eq!(new, op(compare ^ (noise & !compare_mask), swap ^ (noise & !swap_mask)));
     }
 
-    /// What is built is parsed as it was, and random bytes of the right length re-emit to what they were
-    /// parsed to.
+    /// A message that is built is parsed to the same value, and random bytes of the right length are emitted
+    /// again as they were parsed.
     #[test]
     fn requests_survive_the_wire(id: u32, stag: u32, to: u64, a: u64, b: u64, c: u64, d: u64, which in 0..3) {
         let op = match which {

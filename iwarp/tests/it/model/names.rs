@@ -83,7 +83,7 @@ pub(crate) struct Grant {
     pub(crate) giver: Option<StreamEnd>,
     /// The end whose request invalidates it, if a request does.
     pub(crate) taker: Option<StreamEnd>,
-    /// Whether an invalidation ends it. A window of type 1 ends only when it is bound again.
+    /// Whether an invalidation ends the name. A window of type 1 ends only when it is bound again.
     pub(crate) revocable: bool,
 }
 
@@ -92,8 +92,8 @@ impl Grant {
         self.at + self.len
     }
 
-    /// Whether it is valid for a request that `by` posts now: it is valid already, or a request before it
-    /// makes it valid.
+    /// Whether the name is valid for a request that `by` posts now: it is valid already, or an earlier
+    /// request makes it valid.
     pub(crate) fn is_there_for(&self, by: StreamEnd) -> bool {
         self.life == Validity::Valid || self.life == Validity::Coming && self.giver == Some(by)
     }

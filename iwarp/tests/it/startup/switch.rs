@@ -103,7 +103,7 @@ fn a_start_does_not_overtake_the_reply_of_a_reject() {
     }
 }
 
-/// A Request for markers that the user refuses beforehand is rejected, and the user is told.
+/// A Request for markers that the user refuses beforehand is rejected, and the user gets an event.
 #[test]
 fn a_request_for_markers_that_are_refused_is_reported() {
     let (mut d, id) = streaming();

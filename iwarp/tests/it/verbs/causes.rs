@@ -239,7 +239,7 @@ fn an_end_by_our_own_user() {
     }
 }
 
-/// A queue pair that is dropped has no cause; its peer is told.
+/// A queue pair that is dropped has no cause; for its peer, the cause is the reset.
 #[test]
 fn a_dropped_queue_pair() {
     let mut hosts = Hosts::new();

@@ -415,7 +415,7 @@ fn arming_for_solicited_completions_leaves_one_for_all() {
     }
 }
 
-/// Armed for solicited events, the flush at the end makes an event as well.
+/// If the queue is armed for solicited events, the flush at the end causes an event as well.
 #[test]
 fn a_failed_completion_is_solicited() {
     let mut pair = Pair::new(&LinkConfig::default());

@@ -20,8 +20,8 @@ fn numbers(cq: &CompletionQueue) -> Vec<(u32, u64, WcStatus)> {
 }
 
 /// Queue pairs come and go on a queue that has room for a few completions, in all the ways that a queue pair
-/// ends without a connection. None of them takes room or makes an event, and one that stays has all of its
-/// completions.
+/// ends without a connection. None of them takes room or causes an event, and a queue pair that is kept has
+/// all of its completions.
 #[test]
 fn queue_pairs_that_come_and_go_leave_nothing() {
     let context = Context::new(ContextConfig::default()).unwrap();

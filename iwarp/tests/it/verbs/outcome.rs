@@ -213,7 +213,7 @@ fn local_errors() {
     assert_eq!(at_once, QpState::Terminate);
 }
 
-/// A close, an abort or a drop of the queue pair by its own user makes no event.
+/// A close, an abort or a drop of the queue pair by its own user causes no event.
 #[test]
 fn an_end_that_was_asked_for_is_no_event() {
     for how in 0..3 {

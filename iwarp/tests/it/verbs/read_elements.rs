@@ -277,7 +277,7 @@ fn a_fence_and_a_close_wait_for_all_parts() {
     assert_eq!(asked.served.completions(), [1, 2, 3].map(|wr_id| (wr_id, WcStatus::Success)));
 }
 
-/// A queue that goes on before it is drained makes no event, whatever ends then.
+/// A queue that resumes before it is drained causes no event, whatever ends then.
 #[test]
 fn an_event_that_is_not_wanted_any_more_does_not_come() {
     let mut asked = Asked::new(1);

@@ -464,8 +464,8 @@ fn empty_messages_take_empty_receives() {
 }
 
 /// Threads post receives, to queues of their own and to a shared one, while messages arrive and engines run
-/// in threads: no wake-up is lost. A lost one stops everything for good, so a slow machine is told from a
-/// fault by the time since the last completion, and not by that of the whole test.
+/// in threads: no wake-up is lost. A lost wake-up would stop the test for ever, so a slow machine is told
+/// from a fault by the time since the last completion, and not by that of the whole test.
 #[test]
 fn no_receive_is_overlooked() {
     const QPS: usize = 4;

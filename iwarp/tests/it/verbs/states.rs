@@ -218,7 +218,7 @@ fn an_abort_flushes_in_order_and_a_close_does_not_flush() {
     }
 }
 
-/// A success makes a completion only if the request or the queue pair asks for it.
+/// A successful request generates a completion only if the request or the queue pair asks for it.
 #[test]
 fn selective_signalling() {
     for sq_sig_all in [false, true] {

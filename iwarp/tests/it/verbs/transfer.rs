@@ -85,7 +85,7 @@ fn every_operation_moves_its_bytes() {
     }
 }
 
-/// Inline data may be overwritten at once; unsignalled requests make no completion.
+/// Inline data may be overwritten at once; unsignaled requests generate no completion.
 #[test]
 fn inline_and_unsignalled() {
     let (mut pair, c) = Pair::connected();
