@@ -37,9 +37,9 @@ pub struct Destination {
 /// RFC 5041 section 5.4 (DDP-139): its length is reported at delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delivered {
-    /// Its message sequence number.
+    /// The message sequence number.
     pub msn: u32,
-    /// Its length: message offset plus payload of the last segment.
+    /// The length of the message: message offset plus payload of the last segment.
     pub len: u32,
 }
 

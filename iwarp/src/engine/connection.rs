@@ -103,9 +103,9 @@ pub(super) enum Event<'a> {
     Send,
     /// The queue pair requests something other than sending its posts.
     Asked(Ask),
-    /// The deadline of the phase has passed. It may have been moved since.
+    /// The deadline of the phase has passed, unless it was moved since.
     Deadline,
-    /// It is time to check whether the connection was idle for too long.
+    /// The idle check is due: whether the connection was idle for too long.
     IdleCheck,
     /// A timer that only this phase has may be due.
     Time,
@@ -317,7 +317,7 @@ impl Connection {
         self.base.finish(state, is_orphan);
     }
 
-    /// A deadline has passed. It may have been moved since.
+    /// A deadline has passed, unless it was moved since.
     pub(super) fn on_time(&mut self, state: &mut EngineState) {
         let now = state.now;
         if self.base.timers.take_due(now) {

@@ -48,7 +48,7 @@ impl Siblings {
         }
     }
 
-    /// Gives the queues of an engine that ends to one that still runs.
+    /// Gives the queues of an engine that ends to an engine that still runs.
     pub(super) fn leave(&mut self, own: Box<dyn Port>) {
         let Some(heir) = self.engines.iter().find(|engine| !engine.is_stopped()) else { return };
         for port in self.adopted.drain(..).chain([own]) {

@@ -78,7 +78,7 @@ impl EngineThread {
         *self.control.counters.lock().expect("no holder of this lock panics")
     }
 
-    /// Stops the thread and returns the engine. Its connections stay alive.
+    /// Stops the thread and returns the engine. The engine's connections stay open.
     ///
     /// # Panics
     /// When the engine's thread panicked.
@@ -147,7 +147,7 @@ pub(super) fn pin(cpu: usize) {
     let _ = cpu;
 }
 
-/// The CPUs that the calling thread may run on. They are restored when this is dropped.
+/// The CPUs that the calling thread may run on. Dropping this restores them.
 pub(super) struct Affinity {
     #[cfg(target_os = "linux")]
     cpus: Option<rustix::thread::CpuSet>,

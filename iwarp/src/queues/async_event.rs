@@ -160,7 +160,7 @@ struct Place {
 pub(crate) struct EventSource {
     events: AsyncEvents,
     number: u32,
-    /// Its place among the [`KeptEvents`].
+    /// The place of the object among the [`KeptEvents`].
     place: u32,
 }
 

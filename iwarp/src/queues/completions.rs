@@ -190,7 +190,7 @@ impl Completions {
     /// Changes the capacity; keeps every completion and the order.
     ///
     /// # Errors
-    /// The number of completions that it holds, if that is more. It is unchanged then.
+    /// The number of completions in the queue, if that is more. Then the queue is unchanged.
     ///
     /// # Panics
     /// For a capacity of 0.

@@ -313,7 +313,8 @@ mod tests {
         assert!(qp.consumer.lock().is_some());
     }
 
-    /// A request that is taken is completed before those that are not, and stays with its message until then.
+    /// A taken request is completed before the requests that are not taken, and stays with its message until
+    /// then.
     #[test]
     fn taken_receives_are_completed_first() {
         let (_, pd, cq) = test_objects();

@@ -2,10 +2,10 @@
 //!
 //! # Overflow
 //!
-//! A completion queue that is full loses the next completion, and accepts no further queue pairs. It makes a
-//! [`CqError`](AsyncEventKind::CqError) event, and every queue pair that completes to it ends; each peer gets
-//! a Terminate 0/0, local catastrophic error. Queue pairs of other completion queues are not affected (RFC
-//! 5042 section 6.4.6). [`cqe_for`] computes a size that cannot overflow.
+//! A completion queue that is full loses the next completion, and accepts no further queue pairs. It
+//! generates a [`CqError`](AsyncEventKind::CqError) event, and every queue pair that completes to it ends;
+//! each peer gets a Terminate 0/0, local catastrophic error. Queue pairs of other completion queues are not
+//! affected (RFC 5042 section 6.4.6). [`cqe_for`] computes a size that cannot overflow.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -25,10 +25,10 @@ use super::{
 /// Is called with the number of a completion queue that was armed and has an event ([`CqOptions::handler`]):
 /// once for each call of [`CompletionQueue::req_notify`], or once for several calls in quick succession.
 ///
-/// It runs on the thread that completes a request: one that polls an engine, or one that posts to, modifies
-/// or drops a queue pair or a connection that is over. Such a thread holds no lock of this crate then. So the
-/// handler may poll and arm completion queues, post requests, and create and drop objects. But the thread may
-/// be inside an engine, which does nothing else meanwhile:
+/// The handler runs on the thread that completes a request: a thread that polls an engine, or a thread that
+/// posts to, modifies or drops a queue pair or an ended connection. Such a thread holds no lock of this crate
+/// then. So the handler may poll and arm completion queues, post requests, and create and drop objects. But
+/// the thread may be inside an engine, which does nothing else meanwhile:
 ///
 /// - The handler returns soon. It takes only locks that no thread holds while that thread calls this crate.
 /// - It neither deregisters nor invalidates memory, and frees no window: this waits for engines.
@@ -285,7 +285,7 @@ impl CqShared {
         oldest
     }
 
-    /// Its number in asynchronous events.
+    /// The number of the queue in asynchronous events.
     pub(crate) fn num(&self) -> u32 {
         self.num
     }
@@ -351,7 +351,7 @@ impl CompletionQueue {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// Its number in asynchronous events.
+    /// The number of the queue in asynchronous events.
     pub fn cq_num(&self) -> u32 {
         self.shared.num
     }

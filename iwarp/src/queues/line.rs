@@ -32,7 +32,7 @@ pub(super) struct TurnCell(AtomicU8);
 
 /// A queue pair that may wait.
 pub(super) trait Waiter: Send + Sync {
-    /// Its turn.
+    /// The turn of the queue pair.
     fn turn(&self) -> &TurnCell;
 
     /// Called when a request is reserved for the queue pair.

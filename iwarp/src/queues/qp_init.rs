@@ -37,7 +37,7 @@ pub struct QpInit<'a> {
     /// The send queue takes requests before there is a connection, in [`QpState::Idle`](super::QpState).
     /// They wait, and are sent in order once the connection is established; if it fails, or the queue pair
     /// enters `Error`, they are flushed. Whether a Read or an atomic is allowed is known only once the
-    /// connection is made: an early one that finds an ORD of 0 ends the stream, and completes with
+    /// connection is established: an early request that finds an ORD of 0 ends the stream, and completes with
     /// [`WcStatus::LocalQpOperationError`](super::WcStatus::LocalQpOperationError). Off by default: a post
     /// in `Idle` is refused. Default: `false`.
     pub early_sends: bool,

@@ -65,7 +65,7 @@ pub(super) struct RingWriter<T> {
     ring: Arc<Ring<T>>,
     /// Index of the next entry to write.
     at: u32,
-    /// Number of free entries from `at` on, as of the last `look`, less those that were used since.
+    /// Number of free entries from `at` on, as of the last `look`, less the entries that were used since.
     free: u32,
 }
 
@@ -167,7 +167,7 @@ impl<T> RingReader<T> {
         self.passed.wrapping_sub(self.ring.head.load(Ordering::Relaxed))
     }
 
-    /// The kept entry `back` entries before the oldest one that is not started; 1: the last one.
+    /// The kept entry `back` entries before the oldest entry that is not started; 1: the last kept entry.
     pub(super) fn kept(&self, back: usize) -> Option<&T> {
         if back == 0 || back > self.count_kept() {
             return None;
@@ -203,7 +203,7 @@ impl<T> RingReader<T> {
         self.passed = self.passed.wrapping_add(count as usize);
     }
 
-    /// Reads one of the `self.known` entries from `self.at` on, or one of those that are kept before it.
+    /// Reads one of the `self.known` entries from `self.at` on, or one of the kept entries before them.
     #[inline(always)]
     fn read<'a>(&'a self, entry: &'a SharedCell<MaybeUninit<T>>) -> &'a T {
         let entry = entry.for_reading().cast::<T>();

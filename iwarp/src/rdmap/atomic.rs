@@ -50,7 +50,7 @@ impl AtomicOp {
     /// AOpCode of [`AtomicOp::CmpSwap`].
     pub const CMP_SWAP: u8 = 0x2;
 
-    /// Its AOpCode (RFC 7306 figure 5).
+    /// The AOpCode of the operation (RFC 7306 figure 5).
     pub const fn aopcode(&self) -> u8 {
         match self {
             Self::FetchAdd { .. } => Self::FETCH_ADD,

@@ -24,7 +24,7 @@ macro_rules! terminate_errors {
                 match self { $(TerminateError::$name => ($layer, $etype, $code),)* }
             }
 
-            /// Its meaning, without the numbers.
+            /// The meaning of the error, without the numbers.
             pub const fn text(self) -> &'static str {
                 match self { $(TerminateError::$name => $text,)* }
             }
@@ -166,7 +166,7 @@ impl TerminateError {
 
     /// The error of a remote invalidation.
     ///
-    /// RFC 5040 section 5.3 (RDMAP-251): an STag of another stream is one that cannot be invalidated.
+    /// RFC 5040 section 5.3 (RDMAP-251): an STag of another stream cannot be invalidated.
     pub const fn of_invalidate_fault(fault: Fault) -> Self {
         match fault {
             Fault::InvalidStag => TerminateError::ReadInvalidStag,

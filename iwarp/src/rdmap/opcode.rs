@@ -259,12 +259,12 @@ impl Queue {
         }
     }
 
-    /// Its number in the QN field of DDP, 0 to 3.
+    /// The number of the queue in the QN field of DDP, 0 to 3.
     pub const fn number(self) -> u32 {
         self as u32
     }
 
-    /// Its queue number, as an index below [`Queue::COUNT`].
+    /// The queue number, as an index below [`Queue::COUNT`].
     pub const fn index(self) -> usize {
         self as usize
     }

@@ -104,9 +104,9 @@ impl Poller {
         Some((slot, quantum_bytes))
     }
 
-    /// Prefetches the state of connections that send later: the one in `slot`, and those before it, which
-    /// `behind` finds. Each part of the state refers to the next, so a part is prefetched when the previous
-    /// one is in the cache.
+    /// Prefetches the state of connections that send later: the connection in `slot`, and earlier
+    /// connections, which `behind` finds. Each part of the state refers to the next part, so a part is
+    /// prefetched when the previous part is in the cache.
     #[inline(never)]
     fn prefetch_senders(&self, slot: u32, behind: impl Fn(&TxScheduler, usize) -> Option<u32>) {
         self.prefetch(Some(slot as usize));
@@ -143,8 +143,8 @@ impl Poller {
         pass.busy |= sent > 0 || !no_mbuf;
     }
 
-    /// Moves frames from the stack to the port, until there are none or the port's ring is full. A full port
-    /// gets no new frames until it has taken those that it refused.
+    /// Moves frames from the stack to the port, until no frame is left or the port's ring is full. A full
+    /// port gets no new frames until it has taken the refused frames.
     pub(super) fn send_frames(&mut self) -> bool {
         let clock_us = self.clock_us();
         let mut busy = false;

@@ -131,7 +131,7 @@ impl Search {
     }
 }
 
-/// Goes from FPDU to FPDU by their lengths while they are valid, up to one that can be placed.
+/// Goes from FPDU to FPDU by their lengths while they are valid, up to an FPDU that can be placed.
 fn walk(mut start: FpduStart, deframer: &mut Deframer, slab: &HeldSlab) -> Walk {
     let framing = deframer.framing;
     loop {

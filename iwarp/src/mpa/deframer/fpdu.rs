@@ -65,7 +65,7 @@ impl Extent {
 
     /// Checks the CRC and then the markers of an FPDU whose bytes are all there.
     ///
-    /// An FPDU with a damaged marker and a wrong CRC is reported as one with a wrong CRC.
+    /// If an FPDU has a damaged marker and a wrong CRC, the wrong CRC is reported.
     pub(super) fn check(&self, wire: Wire<'_>, framing: Framing) -> Result<(), Unsound> {
         let wire = wire.narrow(self.start, self.end);
         let field = self.end - CRC_BYTES as u64;

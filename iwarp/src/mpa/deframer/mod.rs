@@ -114,7 +114,7 @@ impl Deframer {
     /// order.
     ///
     /// # Errors
-    /// The first error of `each`. It ends reception.
+    /// The first error of `each`, which ends reception.
     #[inline]
     pub fn receive_whole<E>(
         &mut self,

@@ -228,7 +228,7 @@ impl<'a> Ulpdu<'a> {
         }
     }
 
-    /// Its first `len` bytes, or all if it has fewer, if they lie in one run.
+    /// The first `len` bytes of the ULPDU, or all if it has fewer, if they lie in one run.
     pub fn front(&self, len: usize) -> Option<&'a [u8]> {
         match self.bytes {
             UlpduBytes::Whole(bytes) => Some(&bytes[..len.min(bytes.len())]),
@@ -269,7 +269,8 @@ impl<'a> Ulpdu<'a> {
         Some(runs(start, wire.front(start, end)?, markers))
     }
 
-    /// Its wire bytes, whether they have markers, and the positions of at most `len` bytes from `offset` on.
+    /// The wire bytes of the ULPDU, whether they have markers, and the positions of at most `len` bytes from
+    /// `offset` on.
     #[inline]
     fn part(&self, offset: usize, len: usize) -> (Wire<'a>, bool, Range<u64>) {
         let start = self.length_at + LENGTH_BYTES as u64;

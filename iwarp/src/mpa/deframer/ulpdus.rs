@@ -19,12 +19,12 @@ use crate::mpa::MpaError;
 /// A ULPDU that has been received.
 #[derive(Clone, Copy, Debug)]
 pub enum Deframed<'a> {
-    /// The next one in the sender's order. Its bytes are not placed yet.
+    /// The next ULPDU in the sender's order. Its bytes are not placed yet.
     InOrder(Ulpdu<'a>),
-    /// The next one in the sender's order. The ULPDU was handed up as [`Ahead`](Self::Ahead) before, and
+    /// The next ULPDU in the sender's order, which was handed up as [`Ahead`](Self::Ahead) before, and
     /// placed.
     Placed {
-        /// Its first bytes: 18, or all if it has fewer.
+        /// The first bytes of the ULPDU: 18, or all if it has fewer.
         head: &'a [u8],
         /// Bytes of the ULPDU.
         ulpdu_len: usize,

@@ -243,7 +243,7 @@ impl Initiator {
     }
 
     /// Whether a second attempt with revision 1 may follow on a new connection, after the peer closed this
-    /// one without a byte of a Reply. Perhaps it does not know revision 2 (RFC 6581 section 10). Never
+    /// one without a byte of a Reply. The peer may not know revision 2 (RFC 6581 section 10). Always false
     /// without [`MpaConfig::fallback`].
     pub fn may_fall_back(&self) -> bool {
         self.config.fallback && self.request.is_some() && self.reader.is_empty()

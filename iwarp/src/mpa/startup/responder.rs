@@ -13,7 +13,7 @@ use crate::mpa::{MpaError, StartupFault};
 /// A Request. The ULP decides on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectRequest {
-    /// Its revision, 1 or 2.
+    /// The revision of the Request, 1 or 2.
     pub revision: u8,
     /// The peer wants markers.
     pub markers: bool,
@@ -67,7 +67,7 @@ pub enum ResponderError {
 #[derive(Clone, Debug)]
 enum State {
     WaitRequest,
-    /// The ULP decides. It has received the private data already.
+    /// The ULP decides. The ULP already has the private data.
     Decide {
         request: Frame,
         rx_start: u64,

@@ -54,8 +54,8 @@ impl QpConfig {
         Ok((length as u32, prepared, inline))
     }
 
-    /// A request failed its check. It is accepted nevertheless if memory is checked late, and the fault is
-    /// in its local memory or in its length as an atomic.
+    /// A request that failed its check. The request is accepted nevertheless if memory is checked late, and
+    /// the fault is in its local memory or in its length as an atomic.
     #[cold]
     pub(super) fn accept_fault(
         &self,

@@ -103,16 +103,16 @@ struct Refused {
     told: Told,
 }
 
-/// How much the peer was told of a refused message.
+/// What the peer knows of a refused message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Told {
-    /// Nothing. `ready`: there is a receive request by now.
+    /// The peer knows nothing. `ready`: a receive request was posted since.
     Nothing { ready: bool },
-    /// That it was refused.
+    /// The peer knows that the message was refused.
     NotReady,
-    /// That it was refused. It has to be told that there is a receive request.
+    /// The peer knows that the message was refused, and has to be told that a receive request was posted.
     ReadyNow,
-    /// That there is a receive request.
+    /// The peer knows that a receive request was posted.
     Ready,
 }
 
@@ -414,7 +414,7 @@ impl IbProfile {
     /// The peer's next message of queue 4.
     ///
     /// # Errors
-    /// [`Impossible`]: it is not a message of queue 4, or not one that may come now.
+    /// [`Impossible`]: the message is not one of queue 4, or is not allowed now.
     pub(super) fn on_message(&mut self, message: Option<ProfileMessage>) -> Result<Change, Impossible> {
         self.rx_msn = self.rx_msn.wrapping_add(1);
         match message.ok_or(Impossible)? {

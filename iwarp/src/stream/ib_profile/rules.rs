@@ -99,7 +99,7 @@ impl Rules {
         self.0.is_some()
     }
 
-    /// Whether no request succeeds behind one that has failed: one that the peer has taken while an older
+    /// Whether no request succeeds behind a failed request: a request that the peer has taken while an older
     /// Read or atomic waited for its response is flushed.
     pub(in crate::stream) fn flush_behind_failure(&self) -> bool {
         self.0.is_some()
@@ -139,7 +139,7 @@ impl Rules {
         self.0.is_none()
     }
 
-    /// Whether the address of an atomic is looked at before the rights of the peer.
+    /// Whether the address of an atomic is checked before the rights of the peer.
     pub(in crate::stream) fn check_alignment_first(&self) -> bool {
         self.0.is_some()
     }

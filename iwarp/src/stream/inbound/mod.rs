@@ -89,9 +89,9 @@ impl Inbound {
         }
     }
 
-    /// The MSN up to which messages of the peer find a receive request: those that are taken, and as many
-    /// more as there are receive requests. Requests of a shared receive queue do not count, since other queue
-    /// pairs may take them.
+    /// The MSN up to which messages of the peer find a receive request: the taken messages, and one more for
+    /// each receive request. Requests of a shared receive queue do not count, since other queue pairs may
+    /// take them.
     pub(super) fn limit(&self, consumer: &QpConsumer) -> u32 {
         let taken = self.sends.first_msn().wrapping_sub(1);
         match self.next_send {
