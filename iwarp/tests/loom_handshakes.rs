@@ -121,7 +121,7 @@ fn arming_never_misses_a_completion() {
     no_completion_is_slept_through::<Arm>(2);
 }
 
-/// Solicited-only arming: a plain completion neither fires nor takes the arming away from a solicited one.
+/// Arming for solicited completions: a plain completion neither causes the event nor disarms the queue.
 #[test]
 fn a_plain_completion_never_takes_the_event_of_a_solicited_one() {
     loom::model(|| {
@@ -217,7 +217,7 @@ fn loom_catches_a_sleep_without_exchanges() {
     caught(no_work_is_slept_through::<UnorderedDoze>);
 }
 
-/// The handshake of a caller that polls no more and the thread that is about to wait for it.
+/// The handshake between a caller that stops polling and the thread that is about to wait.
 trait Giving: Send + Sync + 'static {
     fn create() -> Self;
     fn give(&self) -> bool;

@@ -102,7 +102,7 @@ fn accesses(table: &MemoryTable, region: &Registration, to: u64, len: usize) -> 
 
 const GONE: Result<(), Fault> = Err(Fault::InvalidStag);
 
-/// The bytes that are placed may lie at the end of what is mapped: what loads more of them ends the process.
+/// The placed bytes may be at the end of the mapped memory: a load of more bytes would end the process.
 #[test]
 fn nothing_behind_what_is_placed_is_loaded() {
     let table = table();
@@ -126,8 +126,8 @@ fn nothing_behind_what_is_placed_is_loaded() {
     }
 }
 
-/// Every length and alignment around the end of what is left: an access that leaves it fails as on a revoked
-/// STag, one that stays inside goes on working, and the bytes of what is left are those placed.
+/// Every length and alignment around the end of the mapped rest: an access beyond the end fails as on a
+/// revoked STag, an access inside still works, and the bytes of the rest are the placed bytes.
 // Proves SEC-169, SEC-021.
 #[test]
 fn unmapped_memory_is_an_error() {
@@ -330,8 +330,8 @@ fn run(part: &str) -> ExitStatus {
     Command::new(program).args(test).env(PART, part).output().unwrap().status
 }
 
-/// A fault that is not a guarded access goes where it went before: to the handler that was there, of either
-/// form; else the process dies of it, as it does of a signal that was sent.
+/// A fault that is not a guarded access goes to the handler that was installed before, of either form.
+/// Without one the process dies, also of a signal that was sent.
 #[test]
 fn other_faults_are_passed_on() {
     assert_eq!(run("nothing").code(), Some(0));
@@ -343,8 +343,8 @@ fn other_faults_are_passed_on() {
     assert_eq!(run("sent_and_ignored").code(), Some(0));
 }
 
-/// The handler that was there runs as the kernel would have run it: with its mask, once where it asked for
-/// that, and nested or not.
+/// The previous handler runs as the kernel would have run it: with its mask, only once if it asked for that,
+/// and nested or not.
 #[test]
 fn a_handler_from_before_runs_as_it_asked_to() {
     assert_eq!(run("handled_with_its_mask").code(), Some(44));
@@ -353,8 +353,9 @@ fn a_handler_from_before_runs_as_it_asked_to() {
     assert_eq!(run("handled_again").code(), Some(0));
 }
 
-/// A handler that was installed after the guard stands behind it from the next registration on, whether it
-/// passes signals on to the guard or not. The handler before both gets what is passed on, once.
+/// From the next registration on, a handler that was installed after the guard runs behind the guard, whether
+/// it passes signals on to the guard or not. The handler from before the guard gets each signal that is
+/// passed on once.
 #[test]
 fn a_handler_from_after_the_first_registration_does_not_disarm() {
     assert_eq!(run("later").code(), Some(42));

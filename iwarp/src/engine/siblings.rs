@@ -1,7 +1,7 @@
 //! Engines on the queues of one device, which share one address.
 //!
-//! Each engine has its own queue, stack and connections, and a thread if wanted. A frame that arrives at the
-//! queue of its connection touches no shared state. The stacks hand over other frames
+//! Each engine has its own queue, stack and connections, and a thread if the program wants one. A frame that
+//! arrives at the queue of its connection touches no shared state. The stacks hand over other frames
 //! ([`tcp_lite::steering`]). The engine that receives such a frame wakes the engine of its connection.
 
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! Atomic operations of a peer on registered memory (RFC 7306 sections 5.1 and 5.3).
 //!
-//! They are executed by atomic instructions of the CPU. So they are atomic with respect to those of every
+//! Atomic instructions of the CPU execute them. So they are atomic with respect to the atomics of every
 //! stream of every engine of the process, and to the application's own atomics on the same word.
 //!
 //! Nothing is promised against plain copies, such as a Write or Read of a peer, except that each of their

@@ -1,5 +1,5 @@
-//! The copies between packet buffers and registered memory. [`crc32c`](crate::memory::crc32c) has those that
-//! also compute a CRC.
+//! The copies between packet buffers and registered memory. [`crc32c`](crate::memory::crc32c) has the copies
+//! that also compute a CRC.
 //!
 //! Several threads, and code outside of this library, read and write registered memory at once. So it is
 //! treated like device memory: accessed by atomics, or by assembly that is opaque to the compiler, and never

@@ -1,7 +1,7 @@
 //! Registered regions as external memory ([`ExtBuf`]), for sending without a copy.
 //!
-//! A region stays mapped while a packet buffer refers to it, also after it was deregistered. Memory of the
-//! caller does not, so it is always copied.
+//! A region stays mapped while a packet buffer refers to it, even after it was deregistered. Memory of the
+//! caller may be unmapped then, so it is always copied.
 
 use std::collections::HashMap;
 use std::ptr::NonNull;

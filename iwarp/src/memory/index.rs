@@ -1,15 +1,15 @@
 //! Maps the 24 unpredictable bits of an STag to its slot, with two loads.
 //!
-//! The map has 16,384 pages of 1024 entries. A page (4 KiB, as large as one of the kernel, since most new
-//! indices of a small table need a new one) exists while an index in it is in use, and is then reused for
-//! another part of the map: the map is as large as the maximum of indices in use at the same time needs.
-//! Readers take no lock. The control lock of the table serialises writers.
+//! The map has 16,384 pages of 1024 entries. A page has 4 KiB, like a page of the kernel, since most new
+//! indices of a small table need a new page. It exists while an index in it is in use, and is then reused for
+//! another part of the map. So the size of the map depends on the largest number of indices in use at the
+//! same time. Readers take no lock. The control lock of the table serialises writers.
 //!
 //! A reader that has found a page may find there, a moment later, the entry of another index, whose slot has
 //! another STag. So a reader compares the STag of the slot, and a writer holds the control lock.
 //!
-//! A freed index is reused only after [`QUARANTINE`] others were allocated. A bit marks each waiting index
-//! (at most 2 MiB in all), and a queue records when it was freed (8 MiB for a million indices).
+//! A freed index is reused only after [`QUARANTINE`] other indices were allocated. A bit marks each waiting
+//! index (at most 2 MiB in all), and a queue records when the index was freed (8 MiB for a million indices).
 
 use std::collections::VecDeque;
 use std::ptr::{self, NonNull};

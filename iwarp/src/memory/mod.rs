@@ -6,7 +6,7 @@
 //! fail.
 //!
 //! The items of RFC 5040 section 8.1.1 are enforced in `slot.rs` (domain, stream, range and rights),
-//! `quiescence.rs` (revocation), `invalidation.rs` and `index.rs`. `crate::queues` enforces those of
+//! `quiescence.rs` (revocation), `invalidation.rs` and `index.rs`. `crate::queues` enforces the items about
 //! completion queues and limits.
 //!
 //! # Revocation

@@ -170,7 +170,8 @@ impl StreamState {
         }
     }
 
-    /// The request that is sent next: one that has to be sent again, or the oldest one that is not started.
+    /// The request that is sent next: a request that has to be sent again, or the oldest request that is not
+    /// started.
     #[inline]
     pub(super) fn next_request(&self) -> Option<&SendEntry> {
         match self.unsent {
@@ -435,8 +436,9 @@ impl StreamState {
         })
     }
 
-    /// Whether a Terminate of the peer means that InfiniBand would report an invalid request: one that the
-    /// peer does not understand, one that is longer than its buffer, or an atomic that is not aligned.
+    /// Whether a Terminate of the peer means that InfiniBand would report an invalid request: a request that
+    /// the peer does not understand, a request that is longer than its buffer, or an atomic that is not
+    /// aligned.
     pub(super) fn is_invalid_request(&self, terminate: &Terminate) -> bool {
         if !self.rules.have_invalid_requests() {
             return false;

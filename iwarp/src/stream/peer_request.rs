@@ -99,7 +99,7 @@ impl RequestQueue {
         self.queue.check(header, payload_len, |_| room as u64).map(drop)
     }
 
-    /// Delivers a segment. The last one of a message takes a buffer of its kind.
+    /// Delivers a segment. The last segment of a message takes a buffer of its kind.
     ///
     /// RFC 5040 sections 5.2.1 and 6.1 (RDMAP-208, RDMAP-306): a request takes one buffer, and no more
     /// requests than IRD are accepted at a time.

@@ -74,7 +74,7 @@ impl ContextShared {
         engine
     }
 
-    /// The engine with that index, or the one with the fewest connections.
+    /// The engine with that index, or the engine with the fewest connections.
     pub(crate) fn engine(&self, index: Option<usize>) -> Result<Arc<EngineHandle>, VerbsError> {
         let engines = self.engines.read().expect("no holder of this lock panics");
         let mut alive = engines.iter().filter(|engine| !engine.is_stopped());

@@ -36,7 +36,7 @@ impl EngineHandle {
         }
     }
 
-    /// Its index among the engines of its context.
+    /// The index of the engine in its context.
     pub(crate) fn index(&self) -> usize {
         self.index
     }

@@ -111,7 +111,7 @@ impl FastRegion {
     }
 
     /// An element with `length` bytes from `offset` of the prepared memory, for a request that is posted
-    /// after the one that registers them at their virtual address.
+    /// after the request that registers these bytes at their virtual address.
     pub fn sge(&self, offset: u64, length: u32) -> Sge {
         Sge { addr: self.addr(offset), length, lkey: self.rkey() }
     }

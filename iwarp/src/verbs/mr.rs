@@ -114,7 +114,7 @@ impl MemoryRegion {
         self.registration.is_empty()
     }
 
-    /// Its rights.
+    /// The rights of the region.
     pub fn access(&self) -> Access {
         self.registration.access()
     }

@@ -19,7 +19,7 @@ use super::{
 pub struct QpAttr {
     /// As [`QueuePair::qp_num`].
     pub qp_num: u32,
-    /// Its state at the time of the call.
+    /// The state at the time of the call.
     pub state: QpState,
     /// Number of its protection domain.
     pub pd_num: u32,
@@ -150,8 +150,8 @@ impl QueuePair {
         if shared.signals.add_handle() { Some(Self { shared }) } else { None }
     }
 
-    /// Its number: 24 bits, not 0, and unique in the context. When the queue pair is gone, the number is
-    /// reused only after all other numbers.
+    /// Its number: 24 bits, not 0, and unique in the context. After the queue pair is destroyed, the number
+    /// is reused only after all other numbers.
     pub fn qp_num(&self) -> u32 {
         self.shared.config.num
     }
@@ -166,7 +166,7 @@ impl QueuePair {
         self.shared.sends.open() > 0
     }
 
-    /// Its state.
+    /// The state of the queue pair.
     pub fn state(&self) -> QpState {
         self.shared.state.get()
     }

@@ -195,8 +195,9 @@ fn reads_outside_are_refused_with_their_codes() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Random domains, streams, names and operations: access if and only if the stream is the name's own
-    /// (where it has one), else the domain is; and the right is there. Invalidation only by the one stream.
+    /// Random domains, streams, STags and operations: access is allowed if and only if the STag has the
+    /// right, and belongs to the stream or, without a stream of its own, to the domain. Only the STag's own
+    /// stream may invalidate it.
     // Proves SEC-030, SEC-090, SEC-091, RDMAP-350, RDMAP-351, DDP-226, DDP-227, DDP-236.
     #[test]
     fn access_is_by_domain_or_by_stream(

@@ -189,8 +189,8 @@ fn tagged_offsets_start_where_asked() {
     assert_eq!(check(0, 1), Err(Fault::Bounds));
 }
 
-/// Invalidated by its owner, by the peer, or deregistered: it is unusable at once, and keeps its index until
-/// the end.
+/// After an invalidation by its owner or by the peer, or after deregistration, the STag is unusable at once,
+/// and keeps its index until the end.
 // Proves DDP-219, DDP-231, RDMAP-250, SEC-098, SEC-155, SEC-156.
 #[test]
 fn invalidation_by_owner_and_peer() {
@@ -286,8 +286,7 @@ fn read_only_memory_stays_as_it_is() {
     );
 }
 
-/// A registration of no bytes has an STag that covers nothing, wherever its tagged offsets start. It is in
-/// nobody's way.
+/// A registration of no bytes has an STag that covers nothing, wherever its tagged offsets start.
 #[test]
 fn a_registration_of_no_bytes_covers_nothing() {
     let table = table(8);

@@ -1,4 +1,4 @@
-//! Received bytes before Full Operation: the bytes in order, and those ahead of them.
+//! Received bytes before Full Operation: bytes in order, and bytes ahead of them.
 //!
 //! A startup frame may come in any segmentation and order, and FPDUs may follow it. Bytes ahead are held in
 //! the engine's slots for held buffers, where small pieces are copied together.

@@ -2,10 +2,9 @@
 //! appendices A.3, B.2).
 //!
 //! An isolated buffer can be searched, because every FPDU begins at a multiple of 4 and a marker points to
-//! the beginning of one. A position from a marker counts only if the FPDU there is valid: by its CRC and its
-//! markers or, on a connection without CRCs, by its markers alone. The length of a valid FPDU gives the next
-//! one. A failed check here is no error: the FPDU is checked again in
-//! order.
+//! the beginning of an FPDU. A position from a marker counts only if the FPDU there is valid: by its CRC and
+//! its markers or, on a connection without CRCs, by its markers alone. The length of a valid FPDU gives the
+//! next one. A failed check here is no error: the FPDU is checked again in order.
 
 use super::Deframer;
 use super::early_fpdu::{EarlyFpdu, HEAD_BYTES};

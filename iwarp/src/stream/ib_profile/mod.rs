@@ -21,14 +21,15 @@
 //! taken a message for which it had promised no receive request. One such message suffices for as many
 //! messages as there are receive requests. With a shared receive queue, for which nothing is promised, one
 //! `Limit` is sent for all messages of a poll.
+//!
 //! **A message without a receive request is not taken** (InfiniBand: "receiver not ready", RNR). The receiver
-//! reports it ([`NotReady`](ProfileMessage::NotReady)), and drops that message and all later requests, which
-//! the sender still has. The receiver still takes responses to its own requests, so the two ends do not wait
-//! for each other in a circle, and no memory is held for a message without a receive request. When there is a
-//! receive request, the receiver reports that ([`Ready`](ProfileMessage::Ready)). The sender then sends the
-//! dropped requests again, after a mark ([`Resume`](ProfileMessage::Resume)). An InfiniBand sender retries
-//! after a time that the receiver has announced, a limited number of times. Here the request fails when as
-//! much time has passed as these retries would take.
+//! answers such a message with [`NotReady`](ProfileMessage::NotReady), and drops it and all later requests.
+//! The sender keeps the dropped requests. The receiver still takes responses to its own requests, so the two
+//! ends do not wait for each other in a circle, and no memory is held for a message without a receive
+//! request. When there is a receive request, the receiver reports that ([`Ready`](ProfileMessage::Ready)).
+//! The sender then sends the dropped requests again, after a mark ([`Resume`](ProfileMessage::Resume)). An
+//! InfiniBand sender retries after a time that the receiver has announced, a limited number of times. Here
+//! the request fails when as much time has passed as these retries would take.
 //!
 //! **A stream that fails reports the place** ([`Ends`](ProfileMessage::Ends)), before its Terminate, or
 //! before FIN if the peer gets no Terminate. TCP withholds the acknowledgement of the bytes that are not

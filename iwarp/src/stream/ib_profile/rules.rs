@@ -1,7 +1,7 @@
-//! The rules that a stream follows: iWARP's, or those of InfiniBand where both ends have agreed on them.
+//! The rules that a stream follows: iWARP's, or InfiniBand's if both ends have agreed on them.
 //!
-//! Every difference between the two is a question here. A caller asks for what it has to know, and not for
-//! the agreement.
+//! For every difference between the two, this file has a method that a caller asks. Callers do not look at
+//! the agreement itself.
 
 use super::{IbProfile, News};
 use crate::memory::{Accessor, EpochGuard, Fault, Stag, Word};

@@ -1,6 +1,6 @@
 //! Receiving: FPDUs into memory, receive completions, and the requests of the peer.
 //!
-//! The checks of a segment have this order: those of DDP, then RDMAP version and opcode, then those of the
+//! A segment is checked in this order: DDP's checks, then RDMAP version and opcode, then the checks of the
 //! opcode (RFC 5040 section 7.2). Nothing is placed before all checks of its segment have passed.
 
 use arrayvec::ArrayVec;

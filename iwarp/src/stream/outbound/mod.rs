@@ -1,9 +1,9 @@
 //! Sending: the choice of the next message, its FPDUs into TCP segments, send completions.
 //!
 //! Responses to the peer alternate with the requests of our user, message by message. A Send or Write
-//! completes when its last segment is written to TCP (sent without a copy, or with InfiniBand's semantics:
-//! when that is acknowledged), a Read or atomic when its response is delivered, all in post order. A
-//! Terminate follows the FPDU being written and overtakes everything else.
+//! completes when its last segment is written to TCP (if it is sent without a copy, or with InfiniBand's
+//! semantics: when its bytes are acknowledged), a Read or atomic when its response is delivered, all in post
+//! order. A Terminate follows the FPDU being written and overtakes everything else.
 
 use dp::ExtBuf;
 use dp::invariant::Check;
@@ -77,8 +77,8 @@ pub(super) struct SendContext<'a> {
 
 /// The send direction of a stream.
 pub(super) struct Outbound {
-    /// The message being cut. If it is a Send or Write of our user, its request stays the oldest one of the
-    /// send queue meanwhile.
+    /// The message being cut. If it is a Send or Write of our user, its request remains the oldest request of
+    /// the send queue meanwhile.
     current: Option<Current>,
     /// The status of that request, if it is the cause of the stream's end.
     fault: Option<WcStatus>,

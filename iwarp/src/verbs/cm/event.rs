@@ -66,7 +66,7 @@ pub enum CmEventKind {
     },
     /// The peer rejected the connection. A connection that began in streaming mode returns to it.
     Rejected {
-        /// Its private data.
+        /// The private data of the Request.
         private_data: Box<[u8]>,
         /// The depths of the peer; the ORD is the ORD that the peer needs. `None`: its Reply has none.
         peer: Option<Enhanced>,

@@ -1,5 +1,5 @@
-//! The system's allocator, which counts the allocations of each thread. Not part of `common`: a test program
-//! that names this file by its path has it as its allocator.
+//! The system's allocator, which counts the allocations of each thread. This file is not part of `common`: a
+//! test program that includes it by its path uses it as its allocator.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

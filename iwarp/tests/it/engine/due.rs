@@ -1,4 +1,4 @@
-//! How much an engine does in one poll, and when it says that it has to be polled again.
+//! The work that an engine does in one poll, and the time at which it asks to be polled again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -1,5 +1,5 @@
 //! A process that stands still for longer than any timeout: stopped by a signal or a debugger, its machine
-//! suspended or migrated. Nobody polls the engine meanwhile, and no connection ends for it afterwards.
+//! suspended or migrated. The engine is not polled during that time, and no connection ends because of it.
 
 use std::time::Duration;
 

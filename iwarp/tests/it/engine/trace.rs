@@ -1,4 +1,4 @@
-//! The events of `tracing`, collected: which come, in which order, and with which fields.
+//! The events of `tracing`: which events come, in which order, and with which fields.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;

@@ -1,5 +1,5 @@
-//! Immediate Data where both ends have agreed on InfiniBand's semantics: it leaves the buffer alone, and a
-//! Send may carry it.
+//! Immediate Data where both ends have agreed on InfiniBand's semantics: the Immediate Data does not change
+//! the buffer, and a Send may carry it.
 
 use arrayvec::ArrayVec;
 

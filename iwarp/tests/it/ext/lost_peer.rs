@@ -1,6 +1,6 @@
 //! Connections whose peer vanishes, where both ends have agreed on InfiniBand's semantics: the oldest request
-//! runs out of tries, and all others are flushed, as on InfiniBand. Otherwise all are flushed, as the verbs
-//! of iWARP have it.
+//! runs out of tries, and all others are flushed, as on InfiniBand. Without the agreement all requests are
+//! flushed, as in iWARP's verbs.
 
 use arrayvec::ArrayVec;
 

@@ -1,10 +1,10 @@
 //! The bytes that registered memory may have.
 //!
-//! Each byte has a value that was seen last, and effects under way over it. An effect (a Write, a Send into
-//! its receive buffer, a Read's response, a store of the application) may have happened in part until it is
-//! *settled*: until an event was seen that the documents allow only after all of it was placed. The one
-//! rule: **a value is gone once an effect that began after the value had settled has itself settled.**
-//! Effects that overlap in time leave either value (RFC 5040 section 5.5 rule 3).
+//! For each byte the model has the value that it saw last, and the effects that are under way on the byte. An
+//! effect (a Write, a Send into its receive buffer, a Read's response, a store of the application) may have
+//! happened in part until it is *settled*: until an event was seen that the documents allow only after all of
+//! it was placed. The one rule: **a value is gone once an effect that began after the value had settled has
+//! itself settled.** Effects that overlap in time leave either value (RFC 5040 section 5.5 rule 3).
 
 use iwarp::memory::Access;
 

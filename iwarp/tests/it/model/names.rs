@@ -1,8 +1,8 @@
 //! STags: the bytes that they name, and whether they are valid.
 //!
-//! A [`Name`] is used once. Memory that is registered again and a window that is bound again get a new one,
-//! and the old one stays invalid. A request that gives or invalidates a name does so in its order in the
-//! send queue: requests behind it see the result, everything else once it has completed.
+//! A [`Name`] is used once. Memory that is registered again and a window that is bound again get a new name,
+//! and the old name stays invalid. A request that gives or invalidates a name does so in its order in the
+//! send queue: later requests see the result at once, everything else once the request has completed.
 
 use iwarp::memory::{Access, WindowKind};
 

@@ -1,8 +1,10 @@
 //! The duties of streams to their users: which request completes, in which order, with what; and what each
 //! completion says about memory.
 //!
-//! It is independent of the stack: it knows requests, completions and the documents. A race between an error
-//! and a post cannot be seen from outside: it is a [`PossibleEnd`], which widens what is allowed.
+//! The model is independent of the stack: it knows requests, completions and the documents. A race between an
+//! error and a post cannot be seen from outside: the model has a [`PossibleEnd`] for such a race, which
+//! widens what
+//! is allowed.
 
 mod completions;
 mod ending;

@@ -1,4 +1,4 @@
-//! What a responder does before the first FPDU of its peer, and with it (RFC 5044 section 7.1.2, RFC 6581
+//! The actions of a responder before and at the first FPDU of its peer (RFC 5044 section 7.1.2, RFC 6581
 //! section 9.2).
 
 use dp::link::LinkConfig;

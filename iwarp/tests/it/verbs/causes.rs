@@ -252,7 +252,7 @@ fn a_dropped_queue_pair() {
     assert_eq!(pair.wc_b().cause, Some(ConnectionError::Tcp(CloseReason::Reset)));
 }
 
-/// The engine stops under a connection: that is not the user's end of it.
+/// The engine stops under a connection: this does not count as an end by the user.
 #[test]
 fn an_engine_that_stops() {
     let mut hosts = Hosts::new();
@@ -265,7 +265,7 @@ fn an_engine_that_stops() {
     assert_eq!((wc.status, wc.cause, c.qp_a.cause()), (WcStatus::WrFlushError, cause, cause));
 }
 
-/// The engine stops before it has begun what it was told to connect or to accept.
+/// The engine stops before it has begun to connect or to accept.
 #[test]
 fn an_engine_that_stops_before_it_begins() {
     let cause = Some(ConnectionError::Tcp(CloseReason::Aborted));
@@ -293,7 +293,7 @@ fn an_engine_that_stops_before_it_begins() {
     }
 }
 
-/// A connection that is not made: its requests have the reason.
+/// A connection is not established: its requests have the reason.
 #[test]
 fn a_connection_that_is_refused_or_rejected() {
     let (mut pair, listener) = Pair::listening();
@@ -319,7 +319,8 @@ fn a_connection_that_is_refused_or_rejected() {
     }
 }
 
-/// A request that fails by its own fault names it in its status; those behind it name the stream's error.
+/// A request that fails by its own fault has the fault in its status; the later requests have the stream's
+/// error.
 #[test]
 fn a_request_that_is_the_cause() {
     let mut served = Served::new();

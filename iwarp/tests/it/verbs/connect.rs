@@ -11,7 +11,7 @@ fn private(bytes: &[u8]) -> ConnParam {
     ConnParam::default().with_private_data(bytes).unwrap()
 }
 
-/// Private data goes both ways, to the limit; IRD and ORD are settled as RFC 6581 section 9.1 has it.
+/// Private data goes both ways, to the limit; IRD and ORD follow RFC 6581 section 9.1.
 // Proves RDMAP-304.
 #[test]
 fn private_data_and_depths_are_exchanged() {

@@ -88,7 +88,7 @@ fn two_of_one_entry(context: &Context, handler: &CqEventHandler) -> (CompletionQ
     (cq, qps)
 }
 
-/// An overflow is no event of the completion queue, for which nobody has asked.
+/// An overflow is no event of the completion queue: no program has requested it.
 #[test]
 fn an_overflow_calls_no_handler() {
     let context = Context::new(ContextConfig::default()).unwrap();

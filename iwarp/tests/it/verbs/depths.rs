@@ -25,7 +25,8 @@ fn depths_of_zero_leave_sends_and_writes() {
     }
 }
 
-/// With one slot Reads go one by one, and the slot is free again after each, in both directions at once.
+/// With one slot, Reads are served one by one, and the slot is free again after each, in both directions at
+/// once.
 #[test]
 fn a_depth_of_one_is_never_exceeded_and_never_lost() {
     let mut pair = Pair::new(&LinkConfig::default());

@@ -1,5 +1,5 @@
-//! What identifiers keep alive, and what they do not: a connection lives as long as its queue pair, and
-//! whatever only a user could continue ends with the last handle.
+//! What identifiers keep alive, and what they do not: a connection stays open as long as its queue pair
+//! exists, and a setup that only a user could continue ends with the last handle.
 
 use crate::common::{Connected, Pair, remote_addr};
 use iwarp::verbs::{ConnParam, ConnectionError, QpState, SendOp, SendRequest, WcStatus};
@@ -32,7 +32,7 @@ fn a_connection_lives_as_long_as_its_queue_pair() {
     told!(pair.event_b(), Disconnected { .. });
 }
 
-/// A graceful close goes on to its end though nobody has an identifier any more.
+/// A graceful close completes even if no handle of the identifier is left.
 #[test]
 fn a_close_goes_on_without_identifiers() {
     let (mut pair, c) = Pair::connected();

@@ -1,5 +1,5 @@
 //! Sends that are posted after the end of sending (`QueuePair::take_late_sends`): they are never sent, and
-//! are flushed behind all others when the connection has ended.
+//! are flushed after all other requests when the connection has ended.
 
 use crate::common::raw::ulpdus;
 use crate::common::served::{Served, Setup};

@@ -16,7 +16,7 @@ use iwarp::verbs::{
     VerbsError, WcStatus, WindowKind,
 };
 
-/// Small limits, each another one.
+/// Small limits, all different.
 const LIMITS: fn() -> ContextLimits = || ContextLimits {
     max_pd: 2,
     max_mr: 3,
@@ -45,7 +45,7 @@ fn boxed<T: Any + Send>(made: Result<T, VerbsError>) -> Made {
     made.map(|object| Box::new(object) as Box<dyn Any + Send>)
 }
 
-/// Every kind of object: how it is made, and where its usage is.
+/// Every kind of object: how to create it, and where its usage is.
 const KINDS: [(&str, Make, Read); 6] = [
     ("max_pd", |context, _, _| boxed(context.alloc_pd()), |usage| usage.pd),
     ("max_mr", |_, pd, _| boxed(pd.reg_mr(64, ALL)), |usage| usage.mr),

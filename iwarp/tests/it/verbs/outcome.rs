@@ -186,8 +186,8 @@ fn tcp_is_gone() {
     assert_eq!((served.qp.terminate(), at_once), (None, QpState::Error));
 }
 
-/// A fault of our own user: its request fails, those behind it are flushed. And a Terminate that our user
-/// asks for.
+/// A fault of our own user: its request fails, and the later requests are flushed. Also a Terminate that our
+/// user requests.
 #[test]
 fn local_errors() {
     let catastrophic = StreamError { layer: 0, etype: 0, code: 0, from_peer: false };

@@ -11,7 +11,7 @@ use iwarp::verbs::{
 
 const FENCED: SendFlags = SendFlags::SIGNALED.union(SendFlags::FENCE);
 
-/// Whatever form a fenced message has, and whatever the ends have agreed to: the Read before it has its bytes
+/// For any form of fenced message and any agreement of the ends: the Read before the message has its bytes
 /// when the peer has the message.
 #[test]
 fn a_fence_holds_every_form_of_a_message() {
@@ -46,8 +46,7 @@ fn a_fence_holds_every_form_of_a_message() {
     }
 }
 
-/// The bytes of an inline request are those of its elements, or the parts of the caller, one behind the
-/// other.
+/// The bytes of an inline request are those of its elements, or the caller's parts one after the other.
 #[test]
 fn inline_bytes_are_one_behind_the_other() {
     let (mut pair, c) = Pair::connected();

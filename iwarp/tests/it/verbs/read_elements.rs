@@ -296,7 +296,7 @@ fn open_sends(qp: &QueuePair) -> usize {
     qp.query().send_open
 }
 
-/// A queue that is held in the midst of such a Read finishes it, and starts nothing else.
+/// A queue that is held during such a Read finishes the Read, and starts nothing else.
 #[test]
 fn a_queue_that_open_sends_finishes_the_read_that_has_begun() {
     let mut asked = Asked::new(1);

@@ -274,7 +274,7 @@ fn a_close_behind_a_message_that_nobody_takes_ends() {
     pair.b.engine.check_invariants().unwrap();
 }
 
-/// The same with more messages than TCP's window takes: the FIN is behind those that are not sent.
+/// The same with more messages than TCP's window takes: the FIN is behind the unsent messages.
 #[test]
 fn a_close_with_more_to_send_than_the_peer_takes_ends() {
     let (mut pair, c) = Pair::agreeing();
@@ -373,8 +373,8 @@ fn with_shared_queue(pair: &mut Pair, srq: &SharedReceiveQueue, count: usize) ->
     all
 }
 
-/// Many connections wait for one shared queue. Each receive goes to the one that has waited longest, and one
-/// with more messages waits behind the others again.
+/// Many connections wait for one shared queue. Each receive goes to the connection that has waited longest. A
+/// connection with more messages waits behind the others again.
 #[test]
 fn connections_take_turns_at_a_shared_queue() {
     const QPS: usize = 20;

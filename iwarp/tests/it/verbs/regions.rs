@@ -1,4 +1,4 @@
-//! Regions of no bytes, and regions of the caller's memory whose tagged offsets start elsewhere than at their
+//! Regions of no bytes, and regions of the caller's memory whose tagged offsets do not start at their
 //! address.
 
 use crate::common::{ALL, Pair};
@@ -15,8 +15,8 @@ fn empty_at(pd: &ProtectionDomain, addr: usize, access: Access) -> MemoryRegion 
     unsafe { pd.reg_user_mr(std::ptr::without_provenance_mut(addr), 0, &MrOptions::new(access)) }.unwrap()
 }
 
-/// Sends, Reads and Writes of no bytes succeed from and to a region of no bytes, at its address and outside
-/// of it, with the keys of other regions and with none.
+/// Sends, Reads and Writes of no bytes succeed with a region of no bytes: at its address and outside of it,
+/// with the keys of other regions and without a valid key.
 #[test]
 fn messages_of_no_bytes_need_no_memory() {
     let (mut pair, c) = Pair::connected();

@@ -1,5 +1,5 @@
-//! Every object of users may move to another thread, and those with methods by reference may be shared. The
-//! compiler checks it here.
+//! Every object of users may move to another thread, and objects with methods by reference may be shared. The
+//! compiler checks this here.
 
 use iwarp::engine::{Engine, EngineConfig, EngineCounters, EngineThread, SharedEngine};
 use iwarp::verbs::*;

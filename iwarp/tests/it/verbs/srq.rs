@@ -415,8 +415,8 @@ fn queue_pairs_of_two_engines_share_one_queue() {
     }
 }
 
-/// A shared queue that is not for one domain alone serves queue pairs of others, with buffers of its own
-/// domain.
+/// A shared queue that is not limited to one domain serves queue pairs of other domains, with buffers of its
+/// own domain.
 #[test]
 fn queue_pairs_of_other_domains_are_served_if_the_queue_says_so() {
     for is_own in [true, false] {
@@ -454,7 +454,7 @@ fn queue_pairs_of_another_context_are_refused() {
     }
 }
 
-/// A mark that is set when the queue pair holds more buffers already is passed at once, and only then.
+/// A mark that is set when the queue pair already holds more buffers gives its event at once, and only then.
 #[test]
 fn the_high_water_mark_is_armed_late() {
     let mut pair = Pair::new(&LinkConfig::default());

@@ -151,7 +151,7 @@ fn error_before_the_connection() {
     assert_eq!(qp.state(), QpState::Error);
 }
 
-/// One event when all posted requests are complete, Reads included: not before, not twice, and at once if
+/// One event when all posted requests, including Reads, are complete: not before, not twice, and at once if
 /// nothing is open.
 #[test]
 fn draining_the_send_queue() {
@@ -308,7 +308,7 @@ fn a_fence_holds_inline_bytes_of_the_caller() {
     assert_eq!(read_bytes(&local, 0, 5), b"fresh");
 }
 
-/// A queue pair whose requests have no elements takes none with one.
+/// A queue pair whose requests have no elements refuses a request with an element.
 #[test]
 fn no_element_is_a_limit() {
     let (pair, c) = Pair::connected();

@@ -145,8 +145,8 @@ fn an_rtr_by_send_has_the_first_number() {
     }
 }
 
-/// A peer that takes no more bytes, not even the Terminate, while its TCP lives on: the end does not wait
-/// for it, nor does that of a connection that its user has begun to close.
+/// A peer takes no more bytes, not even the Terminate, while its TCP still answers: the end does not wait for
+/// the peer, whether the stream has failed or its user has begun to close.
 #[test]
 fn a_terminate_that_the_peer_does_not_take_has_its_time() {
     for closes in [false, true] {

@@ -201,8 +201,8 @@ fn bulk_over_a_bad_wire() {
     }
 }
 
-/// A port that cuts only frames of few buffers, and none that are short, gets no others: it would drop them
-/// again and again.
+/// A port that can cut only frames of few buffers, and no short frames, gets only frames that it can send: it
+/// would drop the others again and again.
 #[test]
 fn a_port_is_given_frames_that_it_cuts() {
     for buffers in [2, 5] {

@@ -103,7 +103,7 @@ fn fast_at(region: &FastRegion, offset: u64) -> RemoteAddr {
     RemoteAddr { addr: region.addr(offset), rkey: region.rkey() }
 }
 
-/// Whether a post was refused because the queue pair was not granted it.
+/// Whether a post was refused because the queue pair was not granted the right.
 fn is_not_granted(qp: &QueuePair, op: SendOp) -> bool {
     match qp.post_send(&SendRequest::empty(1, op)) {
         Err(VerbsError::Invalid(text)) => text.contains("was not granted"),
@@ -111,7 +111,7 @@ fn is_not_granted(qp: &QueuePair, op: SendOp) -> bool {
     }
 }
 
-/// A queue pair that was granted nothing binds nothing and registers nothing; each grant is for its own.
+/// A queue pair without grants binds nothing and registers nothing; each grant allows only its own operation.
 // Proves SEC-016.
 #[test]
 fn binding_and_registering_take_a_grant() {
@@ -253,7 +253,7 @@ fn a_bind_is_in_effect_before_what_is_posted_behind_it() {
     assert_eq!([x.pair.wc_b().wr_id, x.pair.wc_b().wr_id], [1, 2]);
 }
 
-/// A wrong bind or registration: the request fails, the queue pair with it, and no STag becomes valid.
+/// After a wrong bind or registration the request and the queue pair fail, and no STag becomes valid.
 // Proves SEC-038, SEC-170.
 #[test]
 fn a_wrong_bind_fails_its_request_and_ends_the_stream() {

@@ -109,8 +109,8 @@ fn memory_may_change_when_its_request_completes_and_every_byte_arrives() {
     }
 }
 
-/// Requests complete in the order in which they were posted, though a copied one is done earlier; and not
-/// before the acknowledgement.
+/// Requests complete in the order in which they were posted, although a copied request is done earlier; and
+/// none completes before the acknowledgement.
 #[test]
 fn a_request_completes_with_the_acknowledgement_and_in_order() {
     let plan = LinkPlan { delay_us: 10_000, ..LinkPlan::default() };
@@ -205,7 +205,7 @@ fn payload_that_cannot_stay_where_it_is_is_copied() {
     }
 }
 
-/// A region that is deregistered while its bytes are under way: they arrive, and the request completes.
+/// If a region is deregistered while its bytes are under way, they arrive, and the request completes.
 #[test]
 fn a_deregistered_region_stays_until_its_bytes_have_arrived() {
     let plan = LinkPlan { delay_us: 5000, drop_ppm: 50_000, ..LinkPlan::default() };
@@ -236,7 +236,7 @@ fn a_graceful_close_completes_what_was_posted() {
     assert_eq!(pair.b.engine.counters().rx_placed_bytes, LONG as u64);
 }
 
-/// When the connection is lost, a request whose bytes are not acknowledged fails, as one that was not sent.
+/// When the connection is lost, a request whose bytes are not acknowledged fails like an unsent request.
 #[test]
 fn a_lost_connection_flushes_what_is_not_acknowledged() {
     let plan = LinkPlan { delay_us: 5000, ..LinkPlan::default() };

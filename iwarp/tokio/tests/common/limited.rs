@@ -1,4 +1,4 @@
-//! A limit for each test: one that hangs fails under its name, and the others go on.
+//! A limit for each test: a test that hangs fails under its name, and the other tests continue.
 //!
 //! `#[tokio::test(crate = "crate::limited")]` finds here what it uses of tokio. A test without a runtime
 //! holds what [`watch`] returns.

@@ -1,4 +1,4 @@
-//! Credits of a stream's peer that breaks the rules, and a peer that closes before it has taken all.
+//! Credits of a stream's peer that breaks the rules, and a peer that closes before it has taken all bytes.
 
 use std::io::ErrorKind;
 

@@ -1,4 +1,4 @@
-//! Many connections that begin or end at once, while the program looks at nothing.
+//! Many connections that begin or end at once, while the program handles no event.
 
 use std::future::poll_fn;
 use std::task::Poll;

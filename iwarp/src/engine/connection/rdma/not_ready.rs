@@ -5,8 +5,8 @@
 //! the sender measures how long the message waits: as long as these retries would take. Then its request
 //! fails with [`WcStatus::RnrRetryExceeded`](crate::queues::WcStatus), and the connection is reset.
 //!
-//! The receiver may have its own time limit, after which the message is an error. Without the agreement it is
-//! an error at once.
+//! The receiver may have its own time limit, after which the message is an error. Without the agreement such
+//! a message is an error at once.
 
 use tcp_lite::Duration;
 

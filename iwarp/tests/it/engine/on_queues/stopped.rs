@@ -1,4 +1,4 @@
-//! One engine of four ends: the others go on, and one of them serves its queue.
+//! One engine of four ends: the other engines continue, and one of them serves its queue.
 
 use std::net::{IpAddr, SocketAddr};
 
