@@ -88,7 +88,7 @@ impl End {
         self.pd.create_qp(&QpInit::new(&self.cq)).unwrap()
     }
 
-    /// Takes the first event that `wanted` accepts, if it is there.
+    /// Takes the first event that `wanted` accepts; `None` if there is no such event.
     fn take(&mut self, wanted: impl Fn(&CmEvent) -> bool) -> Option<CmEvent> {
         self.waiting.extend(std::iter::from_fn(|| self.events.poll()));
         let at = self.waiting.iter().position(wanted)?;

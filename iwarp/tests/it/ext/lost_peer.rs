@@ -31,7 +31,7 @@ fn post(c: &Connected, sends: u64) {
     }
 }
 
-/// Polls the engine of A alone, for a minute at most: the other host is gone.
+/// Polls only the engine of A, for at most a minute: the other host has vanished.
 fn poll_a_alone(pair: &mut Pair, until: impl Fn(&Pair) -> bool) {
     let end_us = pair.now_us + 60_000_000;
     while !until(pair) {

@@ -265,7 +265,7 @@ fn stuck_startups_make_room() {
     d.connect_request(&request());
 }
 
-/// If the user does not decide in time, the peer gets a reject, and the request is gone.
+/// If the user does not decide in time, the peer gets a reject, and the request is dropped.
 #[test]
 fn an_undecided_request_is_rejected_in_time() {
     let mut d = Responder::with(|options| options.responder.decision_timeout = Some(Duration::from_secs(3)));
