@@ -83,7 +83,7 @@ impl Host {
         let config = EngineConfig::new(&*port, &[address])?;
         let engine = Engine::new(&context, port, config)?;
         let pd = context.alloc_pd()?;
-        // 1024 bytes to send from, and 1024 to receive into.
+        // 1024 bytes to send from, and 1024 bytes to receive into.
         let buffer = pd.reg_mr(2048, Access::LOCAL_WRITE)?;
         let cq = context.create_cq(16, None)?;
         let qp = pd.create_qp(&QpInit::new(&cq))?;

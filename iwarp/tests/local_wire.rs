@@ -184,7 +184,7 @@ fn a_killed_peer_ends_its_connections_at_once() {
     assert!(matches!(host.event().kind, CmEventKind::Established { .. }));
     let mr = host.pd.reg_mr(64, Access::LOCAL_WRITE).unwrap();
     qp.post_recv(&RecvRequest::new(1, mr.sge(0, 64))).unwrap();
-    // Idle: without the wire's report only the keepalives would find out.
+    // The connection is idle: without the wire's report only the keepalives would notice the end.
     std::thread::sleep(Duration::from_millis(50));
     let killed = Instant::now();
     server.kill();
@@ -196,7 +196,7 @@ fn a_killed_peer_ends_its_connections_at_once() {
     assert_eq!((wc.wr_id, wc.status, qp.state()), (1, WcStatus::WrFlushError, QpState::Error));
     assert!(took < SOON, "{took:?}");
 
-    // Nobody is there any more.
+    // No process is at the station any more.
     let start = Instant::now();
     let (_qp, _id) = host.connect();
     let unreachable = ConnectionError::Tcp(CloseReason::Unreachable);
@@ -236,16 +236,16 @@ fn an_idle_engine_uses_no_processor_and_a_message_wakes_it() {
     };
     let begun = Instant::now();
     let mut fastest = (0..100).map(round_trip).min().unwrap();
-    // A busy machine has a processor for both ends now and then.
+    // A busy machine runs both ends at the same time only now and then.
     while fastest >= Duration::from_millis(2) {
         assert!(begun.elapsed() < 2 * PATIENCE, "{fastest:?}");
         fastest = round_trip(100);
     }
-    // Some time for the last frames, then nothing is under way.
+    // The last frames get some time to arrive; then nothing is under way.
     std::thread::sleep(Duration::from_millis(500));
     let before = server.cpu_time();
     std::thread::sleep(Duration::from_secs(3));
     let used = server.cpu_time() - before;
-    // 0.5 %. Its main thread also looks ten times a second.
+    // The limit is 0.5 % of a CPU. The main thread also looks ten times a second.
     assert!(!before.is_zero() && used < Duration::from_millis(15), "{used:?} in three seconds");
 }

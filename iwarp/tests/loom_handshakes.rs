@@ -90,8 +90,8 @@ impl Arming for UnfencedArm {
     }
 }
 
-/// Each of `producers` enters a completion and checks whether it makes an event. The owner arms and polls
-/// once more. The owner may sleep only if this poll saw all completions, or an event was made.
+/// Each of `producers` enters a completion and checks whether the completion causes an event. The owner arms
+/// and polls once more. The owner may sleep only if this poll saw all completions, or an event was made.
 fn no_completion_is_slept_through<A: Arming>(producers: usize) {
     loom::model(move || {
         let arm = Arc::new(A::create());
@@ -114,14 +114,14 @@ fn no_completion_is_slept_through<A: Arming>(producers: usize) {
     });
 }
 
-// Proves RDMAP-042: exactly one event, and never none, for an arming that a completion meets.
+// Proves RDMAP-042: an arming that a completion meets gives exactly one event.
 #[test]
 fn arming_never_misses_a_completion() {
     no_completion_is_slept_through::<Arm>(1);
     no_completion_is_slept_through::<Arm>(2);
 }
 
-/// Solicited-only arming: a plain completion neither fires nor takes the arming away from a solicited one.
+/// Arming for solicited completions: a plain completion neither causes the event nor disarms the queue.
 #[test]
 fn a_plain_completion_never_takes_the_event_of_a_solicited_one() {
     loom::model(|| {
@@ -217,7 +217,7 @@ fn loom_catches_a_sleep_without_exchanges() {
     caught(no_work_is_slept_through::<UnorderedDoze>);
 }
 
-/// The handshake of a caller that polls no more and the thread that is about to wait for it.
+/// The handshake between a caller that stops polling and the thread that is about to wait.
 trait Giving: Send + Sync + 'static {
     fn create() -> Self;
     fn give(&self) -> bool;

@@ -34,14 +34,14 @@ fn pages(count: usize, rights: ProtFlags) -> *mut u8 {
 }
 
 fn unmap(start: *mut u8, count: usize) {
-    // SAFETY: the callers pass pages of their own from `pages`. From now on these are accessed under the
-    // guard only, or not at all.
+    // SAFETY: the callers pass pages of their own from `pages`. From now on these pages are accessed only
+    // under the guard, or not at all.
     unsafe { munmap(start.cast(), count * PAGE) }.unwrap();
 }
 
 fn protect(start: *mut u8, count: usize, rights: MprotectFlags) {
-    // SAFETY: the callers pass pages of their own from `pages`. From now on these are accessed under the
-    // guard only, or as the new rights allow.
+    // SAFETY: the callers pass pages of their own from `pages`. From now on these pages are accessed only
+    // under the guard, or as the new rights allow.
     unsafe { mprotect(start.cast(), count * PAGE, rights) }.unwrap();
 }
 
@@ -60,8 +60,8 @@ fn register_for(
     access: Access,
 ) -> Result<Registration, RegisterError> {
     let options = RegisterOptions { pd: ME.pd, access, base: Base::Zero, ..Default::default() };
-    // SAFETY: the memory is the test's own, and is accessed through the registration only. Tests unmap or
-    // protect it before the registration is gone, which breaks the promise: the table is guarded, and
+    // SAFETY: the memory is the test's own, and is accessed only through the registration. Tests unmap or
+    // protect it before the registration is dropped, which breaks the promise; the table is guarded, and
     // survives that.
     unsafe { table.register_user(ptr, len, &options) }
 }
@@ -89,7 +89,8 @@ fn accesses(table: &MemoryTable, region: &Registration, to: u64, len: usize) -> 
                 (source.fetch(0, &mut out), source.fetch_summed(0, summed, sum.running()));
             assert_eq!(plain, with_sum, "{len} bytes at {to}");
             assert_eq!(plain, source.fetch_runs(0, &mut in_runs, stride), "{len} bytes at {to}, in runs");
-            // Of what came with it: other threads may have changed the memory since.
+            // Only the bytes of this copy are compared: other threads may have changed the rest of the memory
+            // since.
             let mut expected = Crc32c::new();
             expected.update(if plain.is_ok() { summed } else { &[] });
             assert_eq!(sum.finish(), expected.finish(), "a sum of bytes that were not fetched");
@@ -101,14 +102,14 @@ fn accesses(table: &MemoryTable, region: &Registration, to: u64, len: usize) -> 
 
 const GONE: Result<(), Fault> = Err(Fault::InvalidStag);
 
-/// The bytes that are placed may lie at the end of what is mapped: what loads more of them ends the process.
+/// The placed bytes may be at the end of the mapped memory: a load of more bytes would end the process.
 #[test]
 fn nothing_behind_what_is_placed_is_loaded() {
     let table = table();
     let mut memory = vec![0; PAGE];
     let region = register(&table, memory.as_mut_ptr(), PAGE).unwrap();
     let start = pages(2, READ_WRITE);
-    // SAFETY: two pages of `pages`, mapped and writable, which only this test has.
+    // SAFETY: the two pages of `pages` are mapped and writable, and only this test has them.
     unsafe { start.write_bytes(0xee, PAGE) };
     protect(start.wrapping_add(PAGE), 1, MprotectFlags::empty());
     let engine = table.join();
@@ -116,7 +117,7 @@ fn nothing_behind_what_is_placed_is_loaded() {
     let target = guard.check_write(region.stag(), 0, PAGE as u64, ME).unwrap();
     for front in (0..20).chain([60, 500]).chain(505..515) {
         for len in (0..100).chain(500..600).chain([1024, 1030, 1537, PAGE]) {
-            // SAFETY: `len` is at most a page, so these are the last bytes of the first page, which was
+            // SAFETY: `len` is at most a page, so these are the last bytes of the first page. The page was
             // filled above, stays readable, and is not written any more.
             let bytes = unsafe { std::slice::from_raw_parts(start.wrapping_add(PAGE - len), len) };
             let stride = Stride::new(front);
@@ -125,8 +126,8 @@ fn nothing_behind_what_is_placed_is_loaded() {
     }
 }
 
-/// Every length and alignment around the end of what is left: an access that leaves it fails as on a revoked
-/// STag, one that stays inside goes on working, and the bytes of what is left are those placed.
+/// Every length and alignment around the end of the mapped rest: an access beyond the end fails as on a
+/// revoked STag, an access inside still works, and the bytes of the rest are the placed bytes.
 // Proves SEC-169, SEC-021.
 #[test]
 fn unmapped_memory_is_an_error() {
@@ -147,7 +148,7 @@ fn unmapped_memory_is_an_error() {
     }
     assert_eq!(accesses(&table, &region, left, 8), [GONE; 3]);
     assert_eq!(accesses(&table, &region, left - 8, 8), [Ok(()); 3]);
-    // The owner's own accesses, and those of a posting thread.
+    // The accesses of the owner and of a posting thread.
     let memory = region.memory();
     let unmapped = |offset| Err(AccessError::Unmapped { offset });
     assert_eq!(memory.write_at(2 * PAGE - 2, b"abcd"), unmapped(2 * PAGE - 2));
@@ -279,23 +280,23 @@ fn a_forked_child_has_no_registrations() {
         while !inside.load(Ordering::Acquire) {
             std::thread::yield_now();
         }
-        // SAFETY: the child of a process with several threads may only do what needs no lock of theirs. It
-        // calls `in_child`, which does not wait for them (that is what is tested), and `_exit`. glibc makes
-        // its allocator usable in a child.
+        // SAFETY: the child of a process with several threads may only run code that needs no lock of these
+        // threads. The child calls `in_child`, which does not wait for them (this is tested), and `_exit`.
+        // glibc makes its allocator usable in a child.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            // SAFETY: only arms a timer of this process, the child, which ends it should it hang.
+            // SAFETY: the call only arms a timer of the child, which ends the child if it hangs.
             unsafe { libc::alarm(20) };
             let failures = in_child(&table, region);
-            // SAFETY: ends the child without running any destructor or handler of the parent's copy.
+            // SAFETY: `_exit` ends the child without running any destructor or handler of the parent's copy.
             unsafe { libc::_exit(failures) };
         }
         let mut status = 0;
-        // SAFETY: `status` is a local variable to write to. The child is this test's own.
+        // SAFETY: `status` is a local variable that may be written. The child is this test's own.
         assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
         done.store(true, Ordering::Release);
         assert_eq!(ExitStatus::from_raw(status).code(), Some(0), "the failed checks, as bits, or a signal");
-        // The parent goes on as before.
+        // The parent continues as before.
         assert_eq!(accesses(&table, &region, 0, 8), [Ok(()); 3]);
         drop(region);
     });
@@ -329,8 +330,8 @@ fn run(part: &str) -> ExitStatus {
     Command::new(program).args(test).env(PART, part).output().unwrap().status
 }
 
-/// A fault that is not a guarded access goes where it went before: to the handler that was there, of either
-/// form; else the process dies of it, as it does of a signal that was sent.
+/// A fault that is not a guarded access goes to the handler that was installed before, of either form.
+/// Without one the process dies, also of a signal that was sent.
 #[test]
 fn other_faults_are_passed_on() {
     assert_eq!(run("nothing").code(), Some(0));
@@ -342,8 +343,8 @@ fn other_faults_are_passed_on() {
     assert_eq!(run("sent_and_ignored").code(), Some(0));
 }
 
-/// The handler that was there runs as the kernel would have run it: with its mask, once where it asked for
-/// that, and nested or not.
+/// The previous handler runs as the kernel would have run it: with its mask, only once if it asked for that,
+/// and nested or not.
 #[test]
 fn a_handler_from_before_runs_as_it_asked_to() {
     assert_eq!(run("handled_with_its_mask").code(), Some(44));
@@ -352,14 +353,15 @@ fn a_handler_from_before_runs_as_it_asked_to() {
     assert_eq!(run("handled_again").code(), Some(0));
 }
 
-/// A handler that was installed after the guard stands behind it from the next registration on, whether it
-/// passes signals on to the guard or not. The handler before both gets what is passed on, once.
+/// From the next registration on, a handler that was installed after the guard runs behind the guard, whether
+/// it passes signals on to the guard or not. The handler from before the guard gets each signal that is
+/// passed on once.
 #[test]
 fn a_handler_from_after_the_first_registration_does_not_disarm() {
     assert_eq!(run("later").code(), Some(42));
     assert_eq!(run("later_and_passes_on").code(), Some(51));
     assert_eq!(run("later_and_passes_on_to_nothing").signal(), Some(libc::SIGSEGV));
-    // The guarded accesses, which are six, come by it too.
+    // The six guarded accesses also pass through the program's handler.
     assert_eq!(run("later_and_passes_on_unseen").code(), Some(57));
     assert_eq!(run("later_and_gone").code(), Some(50));
     assert_eq!(run("later_again").code(), Some(52));
@@ -375,9 +377,9 @@ fn trusted_memory_has_no_guard() {
 #[test]
 #[ignore = "parts of other tests, each in a process of its own"]
 fn the_parts() {
-    // Started by the tests above only.
+    // This test is run only by the tests above, in a new process.
     let Ok(part) = std::env::var(PART) else { return };
-    // What was there before the guard.
+    // The action that was installed before the guard.
     match part.as_str() {
         "fault_by_default" => handle(libc::SIGSEGV, libc::SIG_DFL, 0),
         "sent_by_default" => handle(libc::SIGBUS, libc::SIG_DFL, 0),
@@ -440,7 +442,7 @@ fn the_parts() {
         _ => {}
     }
     unmap(start, 1);
-    // With the guard this one is no crash, whatever was there before.
+    // With the guard this access is no crash, whatever action was installed before.
     assert_eq!(accesses(&table, &region, 0, 8), [GONE; 3]);
     SURVIVED.store(true, Ordering::Relaxed);
     match part.as_str() {
@@ -455,23 +457,22 @@ fn the_parts() {
             assert_eq!(COUNT.load(Ordering::Relaxed), 2);
         }
         _ => {
-            // SAFETY: there is none. The page is not mapped, and the process is there to die of this store,
-            // which is volatile so that the compiler keeps it.
+            // SAFETY: this is unsound on purpose. The page is not mapped, and the process has to die of this
+            // store. The store is volatile so that the compiler keeps it.
             unsafe { start.write_volatile(1) };
         }
     }
 }
 
 fn handle(signal: i32, handler: usize, flags: i32) {
-    // SAFETY: a `sigaction` has integers, a mask of integers, and an optional function: zero is a value of
-    // each.
+    // SAFETY: all-zero bytes are a valid `sigaction`: integers, a mask of integers, and an optional function.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = handler;
     action.sa_flags = flags;
-    // SAFETY: writes a local set, which is initialised: zeros are the empty set on Linux.
+    // SAFETY: `sigaddset` writes a local set, which is initialised: zeros are the empty set on Linux.
     unsafe { libc::sigaddset(&mut action.sa_mask, libc::SIGUSR1) };
-    // SAFETY: the callers pass SIG_IGN, SIG_DFL or one of the functions below, with the flags that fit its
-    // signature. These do nothing in a handler but count, read the mask and exit.
+    // SAFETY: the callers pass SIG_IGN, SIG_DFL or one of the functions below, with the flags for its
+    // signature. In a handler these functions only count, read the mask, and exit.
     assert_eq!(unsafe { libc::sigaction(signal, &action, null_mut()) }, 0);
 }
 
@@ -480,21 +481,20 @@ static FOUND: Mutex<Option<libc::sigaction>> = Mutex::new(None);
 
 /// Installs [`pass_on`] for SIGSEGV; returns what was there.
 fn handle_and_pass_on() -> libc::sigaction {
-    // SAFETY: a `sigaction` has integers, a mask of integers, and an optional function: zero is a value of
-    // each.
+    // SAFETY: all-zero bytes are a valid `sigaction`: integers, a mask of integers, and an optional function.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     let mut found = action;
     action.sa_sigaction = pass_on as Handler as usize;
     action.sa_flags = libc::SA_SIGINFO;
-    // SAFETY: `pass_on` has the signature of a handler with SA_SIGINFO, and nobody holds its lock when this
-    // process faults. `found` is a local variable to write to.
+    // SAFETY: `pass_on` has the signature of a handler with SA_SIGINFO, and no thread holds its lock when
+    // this process faults. `found` is a local variable that may be written.
     assert_eq!(unsafe { libc::sigaction(libc::SIGSEGV, &action, &mut found) }, 0);
     *FOUND.lock().unwrap() = Some(found);
     found
 }
 
 fn restore(action: &libc::sigaction) {
-    // SAFETY: the action was installed before, and is valid again.
+    // SAFETY: the action was installed before, and is still valid.
     assert_eq!(unsafe { libc::sigaction(libc::SIGSEGV, action, null_mut()) }, 0);
 }
 
@@ -508,9 +508,9 @@ unsafe extern "C" fn pass_on(signal: i32, info: *mut libc::siginfo_t, context: *
     COUNT.fetch_add(1, Ordering::Relaxed);
     let found = FOUND.lock().unwrap().unwrap();
     assert!(found.sa_flags & libc::SA_SIGINFO != 0);
-    // SAFETY: it was installed with SA_SIGINFO, so it is a function of this signature.
+    // SAFETY: the handler was installed with SA_SIGINFO, so it is a function of this signature.
     let found: Handler = unsafe { std::mem::transmute(found.sa_sigaction) };
-    // SAFETY: the arguments are those of the kernel for this signal.
+    // SAFETY: the kernel passed these arguments for this signal.
     unsafe { found(signal, info, context) };
 }
 
@@ -520,7 +520,7 @@ extern "C" fn exit_by_count(_signal: i32) {
     if SENT.swap(false, Ordering::Relaxed) {
         return;
     }
-    // SAFETY: async-signal-safe, and ends the process without running anything else of it.
+    // SAFETY: `_exit` is async-signal-safe, and ends the process without running any other code of it.
     unsafe { libc::_exit(50 + count as i32) }
 }
 
@@ -529,23 +529,23 @@ static SENT: AtomicBool = AtomicBool::new(false);
 
 fn send(signal: i32) {
     SENT.store(true, Ordering::Relaxed);
-    // SAFETY: sends the signal to this thread, whose process was started to receive it.
+    // SAFETY: the call sends the signal to this thread, whose process was started to receive it.
     unsafe { libc::raise(signal) };
 }
 
-/// True if the guarded accesses have failed and the process lives.
+/// True if the guarded accesses have failed and the process still runs.
 static SURVIVED: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn exit_42(_signal: i32) {
     let code = if SURVIVED.load(Ordering::Relaxed) { 42 } else { 1 };
-    // SAFETY: async-signal-safe, and ends the process without running anything else of it.
+    // SAFETY: `_exit` is async-signal-safe, and ends the process without running any other code of it.
     unsafe { libc::_exit(code) }
 }
 
 extern "C" fn exit_43(signal: i32, info: *mut libc::siginfo_t, _context: *mut c_void) {
     // SAFETY: our handler passes on what the kernel gave it: a `siginfo_t` that nobody changes meanwhile.
     let passed_on = unsafe { (*info).si_signo };
-    // SAFETY: async-signal-safe, and ends the process without running anything else of it.
+    // SAFETY: `_exit` is async-signal-safe, and ends the process without running any other code of it.
     unsafe { libc::_exit(if signal == libc::SIGSEGV && passed_on == signal { 43 } else { 1 }) }
 }
 
@@ -557,11 +557,11 @@ extern "C" fn count(_signal: i32) {
 }
 
 fn is_blocked(signal: i32) -> bool {
-    // SAFETY: a `sigset_t` is an array of integers, for which zero is a value.
+    // SAFETY: all-zero bytes are a valid `sigset_t`: an array of integers.
     let mut mask: libc::sigset_t = unsafe { std::mem::zeroed() };
-    // SAFETY: without a new set the call only writes the present mask of this thread to `mask`.
+    // SAFETY: without a new set the call only writes the current mask of this thread to `mask`.
     unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), &mut mask) };
-    // SAFETY: reads a local set, which the call before has filled in.
+    // SAFETY: `sigismember` reads a local set, which the previous call has filled in.
     (unsafe { libc::sigismember(&mask, signal) }) == 1
 }
 
@@ -572,6 +572,6 @@ extern "C" fn exit_by_mask(signal: i32) {
         (true, false, false) => 45,
         _ => 1,
     };
-    // SAFETY: async-signal-safe, and ends the process without running anything else of it.
+    // SAFETY: `_exit` is async-signal-safe, and ends the process without running any other code of it.
     unsafe { libc::_exit(code) }
 }

@@ -67,7 +67,7 @@ fn every_counter_is_published_and_described() {
     let _engine = Engine::new(&context, port, config).unwrap().spawn(ThreadOptions::default()).unwrap();
     let _mr = context.alloc_pd().unwrap().reg_mr(4096, Access::LOCAL_WRITE).unwrap();
 
-    // One poll may answer several questions, and counts itself at its end.
+    // One poll may answer several questions, and is counted at its end.
     let status = (0..1000)
         .map(|_| context.status(Duration::from_secs(10)))
         .find(|status| status.engines[0].counters.polls > 0)

@@ -223,7 +223,7 @@ fn a_program_without_a_thread_polls_when_it_is_asked() {
     assert_eq!(reports(&folder)[0].engines[0].addresses[0], "10.0.0.1/24");
 }
 
-/// The engine shows a connection, and the queue pair goes before all is told.
+/// The engine reports a connection, and the queue pair is dropped before the report is complete.
 #[test]
 fn a_connection_that_is_shown_has_its_queue_pair() {
     let folder = Folder::new("both");
@@ -299,7 +299,7 @@ struct Orphan(Pid);
 
 impl Drop for Orphan {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may already have ended.
         let _ = kill_process(self.0, Signal::KILL);
     }
 }
@@ -324,7 +324,7 @@ fn sockets_of_dead_processes_are_removed() {
     let folder = Folder::new("dead");
     let host = Host::new(pair(&LinkConfig::default()).0, "10.0.0.1/24");
     let _socket = status::serve(&host.context, &folder.sockets()).unwrap();
-    // The socket of a process that was killed: nobody listens any more.
+    // The socket of a process that was killed: no process listens on it any more.
     let mut child = Command::new("sleep").arg("60").stdin(Stdio::null()).spawn().unwrap();
     let dead = child.id();
     child.kill().unwrap();
@@ -333,8 +333,9 @@ fn sockets_of_dead_processes_are_removed() {
     drop(UnixListener::bind(&path).unwrap());
     status::processes(&folder.sockets()).unwrap();
     assert!(!path.exists(), "found by a client");
-    // That of one whose child still has the descriptor, and answers nothing. It is known by the socket: the
-    // name has the number of this process, as one of another PID namespace may.
+    // The socket of a killed process whose child still has the descriptor, and answers nothing. The socket
+    // identifies the process: the name has the number of this process, as the name of a process in another
+    // PID namespace may.
     let path = folder.sockets().join(format!("{}-7.status", std::process::id()));
     let (pid, orphan) = die_with_inherited_socket(&path);
     assert!(path.exists(), "{pid}");
@@ -351,7 +352,7 @@ fn the_socket_of_a_process_that_lives_and_does_not_answer_stays() {
     let folder = Folder::new("lives");
     let host = Host::new(pair(&LinkConfig::default()).0, "10.0.0.1/24");
     drop(status::serve(&host.context, &folder.sockets()).unwrap());
-    // The name has a number that no process has here, as one of another PID namespace may.
+    // The name has a number that no process has here, as the name of a process in another PID namespace may.
     let path = folder.sockets().join("999999999-0.status");
     let _silent = UnixListener::bind(&path).unwrap();
     assert_eq!(status::processes(&folder.sockets()).unwrap().silent, [std::process::id()]);

@@ -43,7 +43,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (port_a, port_b) = pair(&LinkConfig::default());
     let mut clients = Host::new(port_a, "10.0.0.1/24")?;
     let mut server = Host::new(port_b, "10.0.0.2/24")?;
-    // One buffer for all: it is passed from client to client.
+    // All clients share one buffer, which is passed from client to client.
     let mut lender = Lender::new(&server.pd, 1, BUFFER)?;
     let (client_events, server_events) =
         (clients.context.create_event_channel()?, server.context.create_event_channel()?);

@@ -114,7 +114,7 @@ impl From<Fault> for DdpError {
             Fault::NotAssociated => DdpError::NotAssociated,
             Fault::Wrap => DdpError::ToWrap,
             Fault::Bounds => DdpError::BaseOrBounds,
-            // Only atomics need an aligned target (`EpochGuard::check_atomic`), and they are not placed.
+            // Only atomics need an aligned target (`EpochGuard::check_atomic`), and DDP places no atomics.
             Fault::Misaligned => DdpError::LocalCatastrophic,
         }
     }

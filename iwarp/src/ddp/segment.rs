@@ -9,7 +9,7 @@ pub struct Segment {
     pub offset: u32,
     /// Bytes of payload.
     pub len: u32,
-    /// Whether it is the last segment of the message.
+    /// Whether the segment is the last of its message.
     pub last: bool,
 }
 
@@ -62,8 +62,8 @@ impl Segmenter {
     /// Counts the segment that [`peek`](Self::peek) has returned as cut.
     #[inline]
     pub fn cut(&mut self, segment: &Segment) {
-        // RFC 5041 section 3 (DDP-029): a new MULPDU concerns the segments that follow. One that was cut lies
-        // below `offset` and is never cut again.
+        // RFC 5041 section 3 (DDP-029): a new MULPDU applies only to later segments. A segment that was cut
+        // lies below `offset` and is never cut again.
         self.offset += segment.len;
         self.done = segment.last;
     }

@@ -6,10 +6,10 @@
 //! of legal MSNs is `first_msn .. first_msn + posted`, modulo 2^32. Posting a buffer moves its upper bound,
 //! delivering a message its lower bound.
 //!
-//! Segments of a message may be placed in any order. At delivery they are in order: the first begins at
-//! offset 0, and each further one where the one before it ended. Otherwise the message would contain bytes
-//! that were never sent. RFC 5041 section 5.2 does not require this check of a sink, but every source sends
-//! so (section 5.3), and Linux's siw checks it as well.
+//! Segments of a message may be placed in any order. At delivery they are in order: the first segment begins
+//! at offset 0, and each later segment begins where the previous segment ended. Otherwise the message would
+//! contain bytes that were never sent. RFC 5041 section 5.2 does not require this check of a sink, but every
+//! source sends so (section 5.3), and Linux's siw checks it as well.
 
 use crate::ddp::error::DdpError;
 use crate::ddp::header::UntaggedHeader;
@@ -37,9 +37,9 @@ pub struct Destination {
 /// RFC 5041 section 5.4 (DDP-139): its length is reported at delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delivered {
-    /// Its message sequence number.
+    /// The message sequence number.
     pub msn: u32,
-    /// Its length: message offset plus payload of the last segment.
+    /// The length of the message: message offset plus payload of the last segment.
     pub len: u32,
 }
 
@@ -137,7 +137,7 @@ impl UntaggedQueue {
         Ok(Destination { index, offset: header.mo })
     }
 
-    /// Checks that a segment at the in-order frontier begins where the one before it ended. A segment of a
+    /// Checks that a segment at the in-order frontier begins where the previous segment ended. A segment of a
     /// message other than the oldest passes here; [`deliver`](Self::deliver) reports its error.
     ///
     /// # Errors

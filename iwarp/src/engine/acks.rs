@@ -7,15 +7,16 @@ use tcp_lite::{ConnId, Duration, Instant};
 
 /// The acknowledgements on which an engine still has to act.
 pub(super) struct Acks {
-    /// Connections whose peer has acknowledged bytes. Their requests complete once all events of the step are
-    /// handled: a Terminate in the same frame comes after the acknowledgement, and may name one of them.
+    /// Connections whose peer has acknowledged bytes. The requests of these connections complete once all
+    /// events of the step are handled: a Terminate in the same frame is handled after the acknowledgement,
+    /// and may name one of these requests.
     arrived: Vec<ConnId>,
     /// Connections that have received FPDUs and whose peer waits for the acknowledgement. The acknowledgement
-    /// is sent with our user's answer, if there is one before the patience ends, and otherwise separately.
+    /// is sent with our user's answer if the user answers before the patience ends, and otherwise separately.
     owed: Vec<ConnId>,
     /// Connections whose peer also waits for a limit ([`ib_profile`](crate::stream::ib_profile)).
     limits: VecDeque<ConnId>,
-    /// Since when the first connection owes an acknowledgement.
+    /// The time since which the first connection owes an acknowledgement.
     since: Instant,
     /// How long the user may take to answer.
     patience: Duration,

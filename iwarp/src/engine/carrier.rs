@@ -44,7 +44,7 @@ impl Carrier {
         }
     }
 
-    /// Whether it is time to query the port.
+    /// Whether the port is due to be queried.
     #[inline]
     pub(super) fn is_due(&self, now: Instant) -> bool {
         now >= self.look_at

@@ -16,7 +16,7 @@
 //! | `connection/reassembly.rs` | received bytes before Full Operation |
 //! | `connection/pre_fpdu.rs` | bytes to send before the first FPDU |
 //! | `connection/retry.rs` | the second attempt, with revision 1 |
-//! | `connection/report.rs` | what its user is told |
+//! | `connection/report.rs` | events and errors for its user |
 //! | `connection/invariants.rs` | the invariants of a connection |
 
 use std::sync::Arc;
@@ -103,9 +103,9 @@ pub(super) enum Event<'a> {
     Send,
     /// The queue pair asks for something besides its posts.
     Asked(Ask),
-    /// The deadline of the phase has passed. It may have been moved since.
+    /// The deadline of the phase has passed, unless it was moved since.
     Deadline,
-    /// It is time to check whether the connection was idle for too long.
+    /// The idle check is due: whether the connection was idle for too long.
     IdleCheck,
     /// A timer that only this phase has may be due.
     Time,
@@ -158,7 +158,7 @@ impl Phase {
     fn by_default(self, base: &mut Base, state: &mut EngineState, event: Event<'_>) -> Self {
         match event {
             Event::Closed(_) => return Self::Closing(self.end(base, state)),
-            // The connection has ended meanwhile.
+            // The connection has ended since the request.
             Event::StartInitiator { qp, .. } | Event::Accept { qp, .. } => {
                 base.qp = Some(qp);
                 return self.refuse_start(base, state);
@@ -168,7 +168,7 @@ impl Phase {
                 base.count_rejected();
                 state.tcp.abort(state.now, base.conn);
             }
-            // TCP acknowledges the bytes; they are dropped.
+            // TCP acknowledges the bytes, and the connection drops them.
             Event::Received { received: Received { offset, buf, frontier }, .. } => {
                 base.discard(state, offset, &buf, frontier);
             }
@@ -315,7 +315,7 @@ impl Connection {
         self.base.finish(state, is_orphan);
     }
 
-    /// A deadline has passed. It may have been moved since.
+    /// A deadline has passed, unless it was moved since.
     pub(super) fn on_time(&mut self, state: &mut EngineState) {
         let now = state.now;
         if self.base.timers.take_due(now) {
@@ -354,7 +354,7 @@ impl Connection {
         self.on_closed(state, CloseReason::Aborted);
     }
 
-    /// The second attempt that follows this connection, which has ended, if there is one.
+    /// If this connection has ended and a second attempt follows: that attempt.
     pub(super) fn take_retry(self) -> Option<Box<Retry>> {
         match self.base.attempt {
             Attempt::Failed(retry) => Some(retry),

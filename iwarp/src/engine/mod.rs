@@ -163,7 +163,7 @@ impl Engine {
         debug_assert!(woken.is_ok(), "the engine's descriptors stay open");
     }
 
-    /// The descriptor of the port, if it has one.
+    /// The descriptor of the port; `None` if the port has none.
     fn port_fd(&self) -> Option<BorrowedFd<'_>> {
         self.poller.poll_fd()
     }

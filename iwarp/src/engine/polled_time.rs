@@ -107,7 +107,7 @@ mod tests {
         assert_eq!(time.clock_at(at(1200)), at(12_200));
         assert_eq!((poll(&mut time, 12_200, Some(1200)), time.of(at(12_300))), (1200, at(1300)));
         assert_eq!(poll(&mut time, 12_900, Some(1400)), 1900, "due in the time of the engine");
-        // And once more.
+        // The same happens in the next late poll.
         assert_eq!(poll(&mut time, 20_000, Some(2000)), 1900);
         assert_eq!(poll(&mut time, 20_001, Some(2000)), 1901);
     }

@@ -32,8 +32,8 @@ mod receiving;
 mod sending;
 mod status;
 
-/// The state of a connection is prefetched when this many others are still before it. A larger distance hides
-/// more of the memory latency; with a smaller one, the lines stay in the cache until they are used.
+/// The state of a connection is prefetched when this many connections are still before it. A larger distance
+/// hides more of the memory latency; with a smaller one, the lines stay in the cache until they are used.
 const PREFETCH_DISTANCE: usize = 2;
 
 /// Stands for [`Orphans`] among the slots of connections.
@@ -57,11 +57,11 @@ pub(super) struct Poller {
     rx: Option<Box<Burst>>,
     /// Frames that TCP has handed out and the port has not taken yet.
     tx: Burst,
-    /// Since when the port has taken no frame, and when to try again.
+    /// Backoff while the port takes no frames.
     port_backoff: Backoff,
     /// The engines of the other queues of the device.
     siblings: Siblings,
-    /// Since when queue pairs have found no free packet buffer, and when to try again.
+    /// Backoff while queue pairs find no free packet buffer.
     mbuf_backoff: Backoff,
 }
 
@@ -127,7 +127,7 @@ impl Poller {
         self.state.tcp.has_handed()
     }
 
-    /// The descriptor that becomes readable for each frame, if there is one.
+    /// The descriptor that becomes readable for each frame; `None` if the port has none.
     pub(super) fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
         if self.siblings.adopted.is_empty() { self.port.poll_fd() } else { None }
     }
@@ -203,7 +203,7 @@ impl Poller {
         if owed > 0 {
             self.acknowledge(owed);
         }
-        // TCP may give connections up while it sends.
+        // TCP may give up connections while it sends.
         let (sent, had_events) = self.step(guard, Self::send_frames);
         busy |= sent | had_events;
         self.state.counters.polls += 1;
@@ -256,7 +256,7 @@ impl Poller {
         let own = self.deadlines.first().map(|(at, _)| *at);
         let link = self.carrier.next_deadline();
         let wire = self.port.next_due_us().map(|us| self.time.of(Instant::from_micros(us as i64)));
-        // While the port takes no frames, TCP makes no new ones; only its timers count.
+        // While the port takes no frames, TCP generates none; only its timers count.
         let tcp = match self.port_backoff.is_refused() {
             true => self.state.tcp.next_timer(now),
             false => self.state.tcp.next_deadline(now),
@@ -309,7 +309,7 @@ impl Poller {
 
     /// Runs `act`, then handles the resulting events of TCP. Returns the result of `act`, and whether there
     /// were events. All code that calls TCP runs in a step, so no event waits when a step begins: the user of
-    /// a connection that has ended is told before another connection gets its slot.
+    /// an ended connection gets the event before another connection gets its slot.
     #[inline]
     fn step<T>(&mut self, guard: &EpochGuard<'_>, act: impl FnOnce(&mut Self) -> T) -> (T, bool) {
         debug_assert!(!self.state.tcp.has_events(), "TCP was called outside of a step");
@@ -483,7 +483,7 @@ impl Poller {
         self.connections.get(slot)?.as_deref()
     }
 
-    /// Runs `action` on the connection in `slot`, if there is one. Then [records](Self::record) the effects.
+    /// Runs `action` on the connection in `slot`, if the slot is in use. Then [records](Self::record) the effects.
     fn with(&mut self, slot: usize, action: impl FnOnce(&mut Connection, &mut EngineState)) -> bool {
         let Some(connection) = self.connections.get_mut(slot).and_then(Option::as_mut) else { return false };
         action(connection, &mut self.state);

@@ -282,8 +282,8 @@ impl Turned {
     }
 
     fn turn(&self) -> bool {
-        // Turns are counted by loads and stores, since locked instructions would be a good part of an empty
-        // turn: if two threads count at the same time, one count is lost, which is harmless.
+        // Turns are counted by loads and stores, since locked instructions would be a large part of an empty
+        // turn. If two threads count at the same time, one turn is not counted, which is harmless.
         let next = |count: &AtomicU64| {
             let counted = count.load(Ordering::Relaxed).wrapping_add(1);
             count.store(counted, Ordering::Relaxed);
@@ -383,7 +383,7 @@ impl Turned {
     /// Waits while callers poll, until one hands over or `limit` passes.
     fn step_back(&self, limit: Duration, until: Option<BorrowedFd<'_>>) {
         if self.handover.step_back() {
-            // A failed wait ends at once: the thread polls beside the callers.
+            // A failed wait ends at once: then the thread polls beside the callers.
             let mut fds = arrayvec::ArrayVec::<PollFd<'_>, 2>::new();
             fds.push(PollFd::from_borrowed_fd(self.call.as_fd(), PollFlags::IN));
             fds.extend(until.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));

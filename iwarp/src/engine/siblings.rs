@@ -1,7 +1,7 @@
 //! Engines on the queues of one device, which share one address.
 //!
-//! Each engine has its own queue, stack and connections, and a thread if wanted. A frame that arrives at the
-//! queue of its connection touches no shared state. The stacks hand over other frames
+//! Each engine has its own queue, stack and connections, and a thread if the program wants one. A frame that
+//! arrives at the queue of its connection touches no shared state. The stacks hand over other frames
 //! ([`tcp_lite::steering`]). The engine that receives such a frame wakes the engine of its connection.
 
 use std::sync::Arc;
@@ -48,7 +48,7 @@ impl Siblings {
         }
     }
 
-    /// Gives the queues of an engine that ends to one that still runs.
+    /// Gives the queues of an engine that ends to an engine that still runs.
     pub(super) fn leave(&mut self, own: Box<dyn Port>) {
         let Some(heir) = self.engines.iter().find(|engine| !engine.is_stopped()) else { return };
         for port in self.adopted.drain(..).chain([own]) {
@@ -84,7 +84,7 @@ impl Engine {
         let connections = config.stack.limits.connections;
         let add = |waker| context.shared.add_engine(|index| EngineHandle::new(index, connections, waker));
         let engines: Arc<[_]> = wakers.into_iter().map(add).collect();
-        // One clock for all engines: sequence numbers and cookies of one host need one time.
+        // All engines share a clock: sequence numbers and cookies of a host need a common time.
         let clock = Clock::new();
         let _back = (!cpus.is_empty()).then(thread::Affinity::save);
         let members = Member::group(&config.stack, &queues);
@@ -108,8 +108,8 @@ impl Engine {
 }
 
 impl EngineThread {
-    /// As [`Engine::on_queues`], with a thread for each: on the CPUs `cpus` in turn, or on any if there are
-    /// none.
+    /// As [`Engine::on_queues`], with a thread for each engine: on the CPUs `cpus` in turn, or on any CPU if
+    /// `cpus` is empty.
     ///
     /// # Errors
     /// As [`Engine::on_queues`] and [`Engine::spawn`].

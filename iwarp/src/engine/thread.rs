@@ -32,11 +32,11 @@ pub struct ThreadOptions {
 
 impl Default for ThreadOptions {
     fn default() -> Self {
-        // An idle poll takes some hundred nanoseconds. So the thread spins for a few tenths of a millisecond,
-        // longer than a round trip in a data centre, so it is awake when a prompt answer arrives. A tenth as
-        // many polls with yields give other threads the CPU while a slower answer is still likely. A sleep
-        // costs two system calls; one of 200 us keeps them below a few percent of a core, and a first frame
-        // waits at most that time.
+        // An idle poll takes some hundred nanoseconds. The thread spins for a few tenths of a millisecond,
+        // longer than a round trip in a data centre, so it is awake when a prompt answer arrives. Then it
+        // polls a tenth as often and yields in between, so that other threads get the CPU while a slower
+        // answer is still likely. Then it sleeps. A sleep costs two system calls; sleeps of 200 us keep this
+        // cost below a few percent of a core, and a first frame waits at most that time.
         Self { cpu: None, spin_polls: 2_000, yield_polls: 200, max_sleep: Duration::from_micros(200) }
     }
 }
@@ -78,7 +78,7 @@ impl EngineThread {
         *self.control.counters.lock().expect("no holder of this lock panics")
     }
 
-    /// Stops the thread and returns the engine. Its connections stay alive.
+    /// Stops the thread and returns the engine. The engine's connections stay open.
     ///
     /// # Panics
     /// When the engine's thread panicked.
@@ -89,7 +89,7 @@ impl EngineThread {
     fn halt(&mut self) -> Option<Engine> {
         let thread = self.thread.take()?;
         self.control.stop.store(true, Ordering::Release);
-        // Not `wake`: a `wake` between the thread's check of `stop` and its sleep would be lost.
+        // `wake` is not used: a `wake` between the thread's check of `stop` and its sleep would be lost.
         self.handle.doorbells().interrupt();
         match thread.join() {
             Ok(engine) => Some(engine),
@@ -147,7 +147,7 @@ pub(super) fn pin(cpu: usize) {
     let _ = cpu;
 }
 
-/// The CPUs that the calling thread may run on. They are restored when this is dropped.
+/// The CPUs that the calling thread may run on. Dropping this restores them.
 pub(super) struct Affinity {
     #[cfg(target_os = "linux")]
     cpus: Option<rustix::thread::CpuSet>,

@@ -1,7 +1,7 @@
 //! Events of `tracing` (feature `tracing`): engines, connections, MPA startup, Terminates, links.
 //!
-//! Their fields have the names of the fields that users know. `engine` is the index of the engine in its
-//! context; `local` and `remote` name a connection. No event is made for an FPDU or a segment. Events that
+//! The fields of events have the names that users know. `engine` is the index of the engine in its
+//! context; `local` and `remote` name a connection. FPDUs and segments generate no events. Events that
 //! only TCP sees, SYNs and retransmission timeouts, come from [`tcp_lite`] (its feature of the same name).
 
 use std::net::{IpAddr, SocketAddr};
@@ -171,7 +171,7 @@ dp::events! {
         }
     }
 
-    /// Another host uses one of our addresses. `lost`: we do not use it.
+    /// Another host uses one of our addresses. `lost`: this host no longer uses the address.
     fn address_conflict(state: &EngineState, address: IpAddr, mac: EthernetAddress, lost: bool) {
         let mac = colons(mac);
         tracing::warn!(engine = state.handle.index(), %address, mac, lost, "address conflict");

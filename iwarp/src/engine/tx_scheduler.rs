@@ -41,17 +41,17 @@ impl TxScheduler {
         }
     }
 
-    /// The slot `behind` entries after the next one of those that have just begun.
+    /// The slot `behind` entries after the next slot of the queue pairs that have just begun.
     pub(super) fn fresh_behind(&self, behind: usize) -> Option<u32> {
         self.fresh.get(behind).copied()
     }
 
-    /// The slot `behind` entries after the next one of the others.
+    /// The slot `behind` entries after the next slot of the other queue pairs.
     pub(super) fn bulk_behind(&self, behind: usize) -> Option<u32> {
         self.bulk.get(behind).copied()
     }
 
-    /// Removes the next slot of those that have just begun.
+    /// Removes the next slot of the queue pairs that have just begun.
     pub(super) fn next_fresh(&mut self) -> Option<u32> {
         let slot = self.fresh.pop_front()?;
         self.queued[slot as usize] = false;

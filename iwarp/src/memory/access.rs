@@ -34,7 +34,7 @@ impl Access {
     /// All rights of a peer. A registration with none of them is an invalid STag to every peer.
     pub const REMOTE: Access = Access::REMOTE_WRITE.union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
 
-    /// Whether they contain a right to write, local or remote.
+    /// Whether these rights contain a right to write, local or remote.
     pub const fn allows_writing(self) -> bool {
         self.intersects(Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_ATOMIC))
     }

@@ -1,6 +1,6 @@
 //! Atomic operations of a peer on registered memory (RFC 7306 sections 5.1 and 5.3).
 //!
-//! They are executed by atomic instructions of the CPU. So they are atomic with respect to those of every
+//! Atomic instructions of the CPU execute them. So they are atomic with respect to the atomics of every
 //! stream of every engine of the process, and to the application's own atomics on the same word.
 //!
 //! Nothing is promised against plain copies, such as a Write or Read of a peer, except that each of their
@@ -79,12 +79,12 @@ impl Word<'_> {
     pub fn update(&self, change: impl Fn(u64) -> u64) -> Result<u64, Fault> {
         let mut original = self.access(|word| word.load(Ordering::Relaxed))?;
         loop {
-            // Code of the caller, which may revoke this very registration and free its memory. So it runs
-            // between two accesses, and never within one.
+            // `change` is code of the caller, which may revoke this very registration and free its memory. So
+            // `change` runs between two accesses, and never within one.
             let changed = change(original);
             // RFC 7306 sections 5, 5.3 and 5.4 (EXT-103, EXT-170, EXT-193): one atomic instruction of the CPU
             // changes the word, so no atomic of another stream comes in between. The exchange happens even if
-            // the value stays the same, so that the atomic has its place in the order of the others.
+            // the value stays the same, so that the atomic is ordered among the others.
             let exchange = |word: &AtomicU64| {
                 word.compare_exchange_weak(original, changed, Ordering::AcqRel, Ordering::Relaxed)
             };
@@ -100,18 +100,18 @@ impl Word<'_> {
     fn access<T: Copy>(&self, access: impl Fn(&AtomicU64) -> T) -> Result<T, Fault> {
         let mut result = None;
         let run = |ptr: *mut u8| {
-            // SAFETY: `Target::access` found the registration valid just now and the eight bytes inside it;
-            // `check_word` found a right that only writable memory has, and the address to be a multiple of
-            // 8. The epoch is open on this thread, and since that check this thread has only run `access`, an
-            // atomic access (the callers are in this module). So it has revoked nothing itself, and another
-            // thread that has revoked the registration since waits for the epoch to end before the memory may
-            // go (`quiescence` has the proof). Others access the bytes by atomics and raw copies only
+            // SAFETY: `Target::access` found the registration valid just now and the eight bytes inside it.
+            // `check_word` found a right that only writable memory has, and found the address to be a
+            // multiple of 8. The epoch is open on this thread, and since that check this thread has only run
+            // `access`, an atomic access, so this thread has revoked nothing. Another thread that has revoked
+            // the registration since then waits for the end of the epoch before the memory may be freed
+            // (`quiescence` has the proof). Other threads access the bytes only by atomics and raw copies
             // (`RawBytes`).
             let word = unsafe { AtomicU64::from_ptr(ptr.cast()) };
             result = Some(access(word));
         };
-        // SAFETY: `run` owns nothing, takes no lock and does not panic. Abandoned at its one access, it
-        // leaves the word whole and `result` empty.
+        // SAFETY: `run` owns nothing, takes no lock and does not panic. If `run` is abandoned at its one
+        // access, the word is whole and `result` is empty.
         unsafe { self.bytes.access(run)? };
         result.ok_or(Fault::InvalidStag)
     }

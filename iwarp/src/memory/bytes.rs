@@ -84,7 +84,7 @@ impl RawBytes {
         self.len == 0
     }
 
-    /// Whether it may be written.
+    /// Whether the memory may be written.
     pub fn is_writable(&self) -> bool {
         self.writable
     }
@@ -140,11 +140,11 @@ impl RawBytes {
             // SAFETY: `at` found the byte inside the memory, which is mapped and readable while `self`
             // exists, and which other threads access only by raw copies and atomics (the fields' invariant).
             // A byte is always aligned. If a wider store races with the load, the byte is the old or the new
-            // one: LLVM defines racing atomic accesses byte by byte, and nothing depends on which it is.
+            // byte: LLVM defines racing atomic accesses byte by byte, and nothing depends on which it is.
             byte = unsafe { AtomicU8::from_ptr(ptr) }.load(Ordering::Acquire);
         };
-        // SAFETY: `load` accesses the byte at `offset`. It owns nothing, takes no lock and does not panic,
-        // and abandoned it leaves the byte as it was.
+        // SAFETY: `load` accesses the byte at `offset`. It owns nothing, takes no lock and does not panic. If
+        // it is abandoned, the byte is unchanged.
         unsafe { self.run(offset, 1, load)? };
         Ok(byte)
     }
@@ -159,12 +159,13 @@ impl RawBytes {
         let store = || {
             // SAFETY: `at_writable` found the byte inside the memory and the memory writable. It is mapped
             // while `self` exists, and other threads access it only through atomics and raw copies (the
-            // fields' invariant). A byte is always aligned. If a wider access races with the store, that one
-            // sees or leaves the old or the new byte: LLVM defines racing atomic accesses byte by byte.
+            // fields' invariant). A byte is always aligned. If a wider access races with the store, the other
+            // access sees or stores the old or the new byte: LLVM defines racing atomic accesses byte by
+            // byte.
             unsafe { AtomicU8::from_ptr(ptr) }.store(byte, Ordering::Release);
         };
-        // SAFETY: `store` accesses the byte at `offset`. It owns nothing, takes no lock and does not panic,
-        // and its one store happens or not.
+        // SAFETY: `store` accesses the byte at `offset`. It owns nothing, takes no lock and does not panic.
+        // Its one store happens completely or not at all.
         unsafe { self.run(offset, 1, store) }
     }
 
@@ -188,7 +189,7 @@ impl RawBytes {
             word = unsafe { AtomicU64::from_ptr(ptr) }.load(Ordering::Acquire);
         };
         // SAFETY: `load` accesses the eight bytes at `offset`. It owns nothing, takes no lock and does not
-        // panic, and abandoned it leaves the word as it was.
+        // panic. If it is abandoned, the word is unchanged.
         unsafe { self.run(offset, 8, load)? };
         Ok(word)
     }

@@ -1,5 +1,5 @@
-//! The copies between packet buffers and registered memory. [`crc32c`](crate::memory::crc32c) has those that
-//! also compute a CRC.
+//! The copies between packet buffers and registered memory. [`crc32c`](crate::memory::crc32c) has the copies
+//! that also compute a CRC.
 //!
 //! Several threads, and code outside of this library, read and write registered memory at once. So it is
 //! treated like device memory: accessed by atomics, or by assembly that is opaque to the compiler, and never
@@ -49,8 +49,8 @@ const WORD: usize = 8;
 pub(super) unsafe fn place_to(to: *mut u8, bytes: &[u8], guarded: bool) -> Result<(), Unmapped> {
     // SAFETY: the caller makes the promise of `place` for these bytes.
     let copy = || unsafe { place(to, bytes) };
-    // SAFETY: `place` owns nothing, takes no lock and does not panic. Abandoned at an access to the bytes at
-    // `to`, it leaves nothing behind but some of them.
+    // SAFETY: `place` owns nothing, takes no lock and does not panic. If it is abandoned at an access to the
+    // bytes at `to`, some of these bytes are written and nothing else has changed.
     unsafe { run(to, bytes.len(), guarded, copy) }
 }
 
@@ -68,8 +68,8 @@ pub(super) unsafe fn place_runs_to(
 ) -> Result<(), Unmapped> {
     // SAFETY: the caller makes the promise of `place_runs` for `len` bytes, all of `runs`.
     let copy = || unsafe { place_runs(to, runs) };
-    // SAFETY: `place_runs` owns nothing, takes no lock and does not panic. Abandoned at an access to the
-    // bytes at `to`, it leaves nothing behind but some of them.
+    // SAFETY: `place_runs` owns nothing, takes no lock and does not panic. If it is abandoned at an access to
+    // the bytes at `to`, some of these bytes are written and nothing else has changed.
     unsafe { run(to, len, guarded, copy) }
 }
 
@@ -87,8 +87,8 @@ pub(super) unsafe fn fetch_from(
     let len = stride.content(out.len());
     // SAFETY: the caller makes the promise of `fetch` for these bytes.
     let copy = || unsafe { fetch(from, out, stride) };
-    // SAFETY: `fetch` owns nothing, takes no lock and does not panic. Abandoned at an access to the bytes at
-    // `from`, it leaves nothing behind but bytes in `out`, which are initialised all the time.
+    // SAFETY: `fetch` owns nothing, takes no lock and does not panic. If it is abandoned at an access to the
+    // bytes at `from`, only bytes of `out` have changed, and these are always initialised.
     unsafe { run(from, len, guarded, copy) }
 }
 
@@ -125,13 +125,13 @@ pub(super) unsafe fn place(to: *mut u8, bytes: &[u8]) {
         unsafe { place_end(to, head) };
     }
     let to = to.wrapping_add(head.len());
-    // SAFETY: `rest` follows `head` in `bytes`, and goes behind it in the caller's range. If it has any
-    // bytes, `head` ended at a multiple of 8.
+    // SAFETY: `rest` follows `head` in `bytes`, and is copied behind `head` in the caller's range. If `rest`
+    // is not empty, `head` ended at a multiple of 8.
     let bulk = unsafe { bulk::place(to, rest) };
     let (mut to, mut rest) = (to.wrapping_add(bulk), &rest[bulk..]);
     while let Some((word, behind)) = rest.split_first_chunk() {
-        // SAFETY: the word is in `rest`, whose bytes go to their places in the caller's range. Its place is a
-        // multiple of 8: `bulk` is one and the words before are of 8 bytes.
+        // SAFETY: the word is in `rest`, whose bytes fit in the caller's range at `to`. `to` is a multiple of
+        // 8, because `bulk` is a multiple of 8 and each earlier word has 8 bytes.
         unsafe { place_word(to, *word) };
         (to, rest) = (to.wrapping_add(WORD), behind);
     }
@@ -150,11 +150,10 @@ pub(super) unsafe fn place_runs(to: *mut u8, mut runs: Runs<'_>) {
     let head = to.align_offset(bulk::ALIGN);
     // SAFETY: the caller's range has room for all bytes of `runs`.
     let to = unsafe { place_next(to, &mut runs, head) };
-    // SAFETY: `to` is behind the bytes that were placed, so the caller's range has room for the bytes that
-    // are left. If there are any, as many were placed as were missing to a multiple of `ALIGN`.
+    // SAFETY: `to` is behind the placed bytes, so the caller's range has room for the remaining bytes. If
+    // bytes remain, `to` is a multiple of `ALIGN`.
     let to = unsafe { bulk::place_runs(to, &mut runs) };
-    // SAFETY: `to` is behind the bytes that were placed, so the caller's range has room for those that are
-    // left.
+    // SAFETY: `to` is behind the placed bytes, so the caller's range has room for the remaining bytes.
     unsafe { place_next(to, &mut runs, usize::MAX) };
 }
 
@@ -167,8 +166,8 @@ unsafe fn place_next(mut to: *mut u8, runs: &mut Runs<'_>, mut max: usize) -> *m
     while max > 0
         && let Some(run) = runs.next_of(max)
     {
-        // SAFETY: `run` was the next of the caller's runs, and `to` is behind the places of those before it,
-        // so the caller's range has room for it.
+        // SAFETY: `run` was the next of the caller's runs, and `to` is behind the earlier runs in the
+        // caller's range, so the range has room for `run`.
         unsafe { place(to, run) };
         to = to.wrapping_add(run.len());
         max -= run.len();
@@ -183,7 +182,7 @@ unsafe fn place_next(mut to: *mut u8, runs: &mut Runs<'_>, mut max: usize) -> *m
 /// `from..from + stride.content(out.len())` is mapped and readable, and other threads access it only through
 /// atomics and raw copies.
 pub(super) unsafe fn fetch(from: *const u8, mut out: &mut [u8], stride: Stride) {
-    // All accesses are loads. `AtomicU8::from_ptr` requires a mutable pointer even for these.
+    // All accesses are loads, but `AtomicU8::from_ptr` requires a mutable pointer.
     let mut from = from.cast_mut();
     let (mut left, mut run) = (stride.content(out.len()), stride.front());
     while left > 0 {
@@ -221,9 +220,9 @@ unsafe fn fetch_run(from: *mut u8, out: &mut [u8], len: usize) {
     let from = from.wrapping_add(blocks.len());
     for (i, word) in words.iter_mut().enumerate() {
         let from = from.wrapping_add(i * WORD);
-        // SAFETY: the word follows `blocks` in the caller's `out`, and comes from behind them in the range.
-        // If there is one, `head` ended at a multiple of 8, and the blocks and words before are multiples of
-        // it.
+        // SAFETY: the word follows `blocks` in the caller's `out`, and its source follows theirs in the
+        // range. `head` ended at a multiple of 8, and the blocks and the earlier words are multiples of 8
+        // bytes long.
         *word = unsafe { fetch_word(from) };
     }
     // SAFETY: `tail` follows the words in the caller's `out`, and comes from behind them in the range.

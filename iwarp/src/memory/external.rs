@@ -1,7 +1,7 @@
 //! Registered regions as external memory ([`ExtBuf`]), for sending without a copy.
 //!
-//! A region stays mapped while a packet buffer refers to it, also after it was deregistered. Memory of the
-//! caller does not, so it is always copied.
+//! A region stays mapped while a packet buffer refers to it, even after it was deregistered. Memory of the
+//! caller may be unmapped then, so it is always copied.
 
 use std::collections::HashMap;
 use std::ptr::NonNull;
@@ -17,7 +17,7 @@ use crate::memory::stag::Stag;
 /// The regions behind the slots of a table.
 #[derive(Default)]
 pub(super) struct Regions {
-    /// Its lock is held for a lookup only, never while waiting.
+    /// The lock is held only for a lookup, never while waiting.
     by_slot: Mutex<HashMap<SlotNumber, RegionEntry>>,
 }
 
@@ -34,10 +34,10 @@ impl Regions {
         self.lock().insert(slot, RegionEntry { region: Arc::downgrade(region), external: None });
     }
 
-    /// Called when the registration in this slot is gone.
+    /// Called when the registration in this slot was destroyed.
     pub(super) fn remove(&self, slot: SlotNumber) {
         let removed = self.lock().remove(&slot);
-        // Without the lock: this may unmap the region.
+        // The lock is not held here, since the drop may unmap the region.
         drop(removed);
     }
 
@@ -59,9 +59,9 @@ impl Regions {
 /// All bytes of a region.
 fn of_region(region: Arc<Region>) -> ExtBuf {
     let (start, len): (NonNull<u8>, usize) = (region.as_ptr(), region.len());
-    // SAFETY: the region is one mapping of so many initialised bytes, which is readable while the value
-    // lives. A region shows only its address, and those that use it access the bytes by raw copies and
-    // atomics only, as the contract of `RawBytes` says.
+    // SAFETY: the region is one readable mapping of that many initialised bytes while the value exists. A
+    // region gives out only its address, and its users access the bytes only by raw copies and atomics, as
+    // the contract of `RawBytes` says.
     unsafe { ExtBuf::from_raw(start, len, region) }
 }
 
@@ -143,7 +143,7 @@ mod tests {
 
         let mut own = vec![0_u8; 64];
         let options = RegisterOptions { pd, ..RegisterOptions::default() };
-        // SAFETY: the vector lives to the end of the test, and nobody accesses it meanwhile.
+        // SAFETY: the vector exists until the end of the test, and nobody accesses it meanwhile.
         let registration = unsafe { table.register_user(own.as_mut_ptr(), 64, &options) }.unwrap();
         assert!(engine.enter().external(registration.stag(), registration.base_to(), 8, pd).is_none());
         registration.deregister();

@@ -57,8 +57,8 @@ pub struct FastRegistration {
 // atomics, which may come from any thread. Memory of the caller is not freed with the value, and a region may
 // be freed on any thread. `handle` is `Send`.
 unsafe impl Send for FastRegistration {}
-// SAFETY: `&self` accesses the bytes by the raw copies and atomics of `RawBytes` only, which may come from
-// several threads at once. `handle` is `Sync`: it accesses the table by atomics and under its lock.
+// SAFETY: `&self` accesses the bytes only by the raw copies and atomics of `RawBytes`, which several threads
+// may do at once. `handle` is `Sync`: it accesses the table by atomics and under the table's lock.
 unsafe impl Sync for FastRegistration {}
 
 impl MemoryTable {
@@ -86,7 +86,7 @@ impl MemoryTable {
         writable: bool,
         options: &Prepare,
     ) -> Result<FastRegistration, RegisterError> {
-        // SAFETY: the caller promises mapped and accessible memory until the registration is gone, and
+        // SAFETY: the caller promises mapped and accessible memory until the registration is dropped, and
         // accesses that allow concurrent ones. The registration owns the value that is made here, and
         // `Handle`, which it drops first, waits until no engine uses the memory any more.
         let memory = unsafe { self.user_memory(ptr, len, writable)? };
@@ -124,13 +124,13 @@ impl FastRegistration {
         self.memory.region()
     }
 
-    /// Whether it is valid as `stag`.
+    /// Whether the registration is valid as `stag`.
     pub fn is_valid(&self, stag: Stag) -> bool {
         stag.index() == self.handle.index && self.handle.is_valid(stag)
     }
 
     /// Makes the STag invalid, if it is valid. When this returns, no engine writes or reads the memory
-    /// through it.
+    /// through the STag.
     pub fn invalidate(&self) {
         self.handle.revoke();
     }

@@ -2,8 +2,8 @@
 
 /// The reason, in the order of the checks (RFC 5040 section 7.2, RFC 5041 section 7.1).
 ///
-/// [`DdpError`](crate::ddp::DdpError) and [`TerminateError`](crate::rdmap::TerminateError) have its codes on
-/// the wire.
+/// [`DdpError`](crate::ddp::DdpError) and [`TerminateError`](crate::rdmap::TerminateError) map each reason to
+/// its code on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Fault {
     /// Unknown, revoked, or (for a peer) without any remote right.

@@ -1,15 +1,15 @@
 //! Maps the 24 unpredictable bits of an STag to its slot, with two loads.
 //!
-//! The map has 16,384 pages of 1024 entries. A page (4 KiB, as large as one of the kernel, since most new
-//! indices of a small table need a new one) exists while an index in it is in use, and is then reused for
-//! another part of the map: the map is as large as the maximum of indices in use at the same time needs.
-//! Readers take no lock. The control lock of the table serialises writers.
+//! The map has 16,384 pages of 1024 entries. A page has 4 KiB, like a page of the kernel, since most new
+//! indices of a small table need a new page. It exists while an index in it is in use, and is then reused for
+//! another part of the map. So the size of the map depends on the largest number of indices in use at the
+//! same time. Readers take no lock. The control lock of the table serialises writers.
 //!
 //! A reader that has found a page may find there, a moment later, the entry of another index, whose slot has
 //! another STag. So a reader compares the STag of the slot, and a writer holds the control lock.
 //!
-//! A freed index is reused only after [`QUARANTINE`] others were allocated. A bit marks each waiting index
-//! (at most 2 MiB in all), and a queue records when it was freed (8 MiB for a million indices).
+//! A freed index is reused only after [`QUARANTINE`] other indices were allocated. A bit marks each waiting
+//! index (at most 2 MiB in all), and a queue records when the index was freed (8 MiB for a million indices).
 
 use std::collections::VecDeque;
 use std::ptr::{self, NonNull};
@@ -65,7 +65,8 @@ unsafe impl Send for IndexAllocator {}
 
 /// The indices that were freed and may not be reused yet.
 struct Quarantine {
-    /// Whether an index waits: bits in words, in parts that are there once one of their indices was freed.
+    /// One bit for each index: true if the index is waiting. A part is allocated when one of its indices is
+    /// first freed.
     bits: Box<[Option<Box<[u64; WORDS]>>; PARTS]>,
     /// The waiting indices with the times when they were freed, oldest first.
     waiting: VecDeque<(u32, u32)>,
@@ -89,10 +90,10 @@ impl IndexMap {
 
     /// The page at this entry of the directory, if there is one.
     fn page(&self, place: &AtomicPtr<Page>) -> Option<&Page> {
-        // SAFETY: `place` is an entry of the directory, which only `IndexAllocator` changes: a pointer in it
-        // is that of a page which was made before the pointer was stored (Acquire pairs with its Release). A
-        // page is only ever reached as shared atomics. It is freed by the drop of the map or, if it is spare,
-        // of the allocator. `TableShared` owns both, and drops them together, when no reference is left.
+        // SAFETY: `place` is an entry of the directory, which only `IndexAllocator` changes. A pointer in it
+        // is that of a page that was created before the pointer was stored (Acquire pairs with its Release).
+        // Pages are accessed only as shared atomics. The map's drop frees a page, or the allocator's drop if
+        // the page is spare. `TableShared` owns both, and drops them together, when no reference is left.
         unsafe { place.load(Ordering::Acquire).as_ref() }
     }
 }
@@ -100,9 +101,9 @@ impl IndexMap {
 impl Drop for IndexMap {
     fn drop(&mut self) {
         for page in self.pages.iter_mut().filter_map(|place| NonNull::new(*place.get_mut())) {
-            // SAFETY: the pointer comes from `Box::into_raw` in `IndexAllocator::page`, which stores each in
-            // one entry of the directory only, and `free` takes it away before it is spare. No reference to
-            // the page is left: all are bound to a borrow of the map, which `&mut self` excludes.
+            // SAFETY: the pointer comes from `Box::into_raw` in `IndexAllocator::page`, which stores each
+            // pointer in one entry of the directory only. `free` removes it before the page becomes spare. No
+            // reference to the page is left: each borrows the map, and `&mut self` excludes such a borrow.
             drop(unsafe { Box::from_raw(page.as_ptr()) });
         }
     }
@@ -224,7 +225,8 @@ mod tests {
         assert!(!allocator.quarantine.has(index) && allocator.quarantine.waiting.is_empty());
     }
 
-    /// However many are made one after the other, the map needs the pages of those that are in use together.
+    /// If indices are created and freed one after the other, the map needs only the pages of the indices in
+    /// use at one time.
     #[test]
     fn pages_are_as_many_as_indices_in_use_need() {
         let (map, mut allocator) = (IndexMap::new(), allocator());
@@ -244,19 +246,19 @@ mod tests {
         live.drain(..).for_each(|(index, _)| allocator.free(&map, index));
         assert!(map.pages.iter().all(|page| page.load(Ordering::Relaxed).is_null()));
         let is_empty = |page: &NonNull<Page>| {
-            // SAFETY: a spare page is the allocator's, which lives.
+            // SAFETY: a spare page belongs to the allocator, which still exists.
             let page = unsafe { page.as_ref() };
             page.iter().all(|entry| entry.load(Ordering::Relaxed) == 0)
         };
         assert!(allocator.spare.iter().all(is_empty), "a spare page has an entry");
     }
 
-    /// Two that are not free are never picked: one in use, and one in quarantine.
+    /// An index that is not free (in use or in quarantine) is never picked.
     #[test]
     fn neither_a_used_index_nor_one_in_quarantine_is_picked() {
         let map = IndexMap::new();
         let drawn = allocator().allocate(&map, 1);
-        // The same draws once more: the first index is in use.
+        // The second allocator makes the same draws, but the first index is in use.
         let mut second = allocator();
         let other = second.allocate(&map, 2);
         assert_ne!(other, drawn);

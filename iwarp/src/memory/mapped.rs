@@ -7,10 +7,10 @@
 //! | bringing in (`populate`) | Linux 5.14 | brings in its pages, as a device would |
 //! | listing (`list`) | `/proc` | reads about all mappings of the process |
 //!
-//! The kernel is asked about the memory where it can be, which touches nothing but the last page of a file
-//! (memory behind the end of a file is mapped and cannot be accessed). Older kernels have to bring in the
-//! pages of short memory, or to list all mappings. Without `/proc` the pages are brought in, however many
-//! they are. If the mapping changes later, the fault guard handles it.
+//! If the kernel can, it is asked about the memory. This touches only the last page of a file (memory behind
+//! the end of a file is mapped and cannot be accessed). Older kernels have to bring in the pages of short
+//! memory, or to list all mappings. Without `/proc` the pages are brought in, however many they are. If the
+//! mapping changes later, the fault guard handles it.
 
 use std::ops::Range;
 

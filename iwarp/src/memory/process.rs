@@ -1,6 +1,6 @@
-//! The process that a table belongs to. A forked child has a copy of the table, but neither the threads of
-//! the engines nor the memory that they serve. So the table refuses all use in a child (RFC 5042 section
-//! 7.3).
+//! The process that a table belongs to. A forked child has a copy of the table and of the memory, but the
+//! engines' threads run only in the parent and access only the parent's memory. So the table refuses all use
+//! in a child (RFC 5042 section 7.3).
 
 use std::ptr::NonNull;
 
@@ -33,10 +33,10 @@ impl OwnerProcess {
         Self::Process(std::process::id())
     }
 
-    /// Whether the current process is the one that made it, not a child.
+    /// True if the current process made the value; false in a child of that process.
     pub(super) fn is_current(&self) -> bool {
         match self {
-            // SAFETY: `wiped_on_fork` mapped the page, readable, and only the drop unmaps it. No thread
+            // SAFETY: `wiped_on_fork` mapped the page as readable, only the drop unmaps it, and no thread
             // writes it. The read is volatile, since the kernel replaces the page in a child.
             #[cfg(target_os = "linux")]
             Self::Page(page) => unsafe { page.as_ptr().read_volatile() == 1 },
@@ -49,8 +49,8 @@ impl Drop for OwnerProcess {
     fn drop(&mut self) {
         #[cfg(target_os = "linux")]
         if let Self::Page(page) = self {
-            // SAFETY: the range is the page that `wiped_on_fork` mapped for this value alone. It is unmapped
-            // here only, and `&mut self` excludes a reader.
+            // SAFETY: the range is the page that `wiped_on_fork` mapped for this value alone. Only this drop
+            // unmaps it, and `&mut self` excludes a reader.
             let unmapped = unsafe { munmap(page.as_ptr().cast(), rustix::param::page_size()) };
             debug_assert!(unmapped.is_ok(), "munmap of a mapping of ours: {unmapped:?}");
         }
@@ -69,7 +69,7 @@ fn wiped_on_fork() -> Option<NonNull<u8>> {
     // SAFETY: the range is the page that was just mapped, and what the advice changes is a child's copy.
     let advised = unsafe { madvise(page, bytes, Advice::LinuxWipeOnFork) };
     if advised.is_err() {
-        // A kernel before 4.14. A failed munmap only leaks one page.
+        // The kernel is older than 4.14. A failed munmap only leaks one page.
         //
         // SAFETY: the range is the page that was just mapped, and no pointer to it is left.
         let _ = unsafe { munmap(page, bytes) };

@@ -62,7 +62,7 @@ impl Epoch {
     /// The count, if the epoch is neither open nor suspended.
     pub(super) fn idle_count(&self) -> Option<u64> {
         let count = self.count.load(Ordering::Acquire);
-        // A thread that sees the count of a suspended epoch also sees the mark, or a later count.
+        // A thread that sees the count of a suspended epoch also sees the mark, or else a later count.
         let is_suspended = self.suspended_by.load(Ordering::Acquire) != 0;
         let is_idle = count & OPEN == 0 && !is_suspended && self.count.load(Ordering::Relaxed) == count;
         is_idle.then_some(count)

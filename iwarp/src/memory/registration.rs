@@ -29,9 +29,9 @@ pub struct Registration {
 // bytes by raw copies and atomics, which may come from any thread, and `record` accesses nothing. Memory of
 // the caller is not freed with the value, and a region may be freed on any thread.
 unsafe impl Send for Registration {}
-// SAFETY: `&self` accesses the bytes by the raw copies and atomics of `RawBytes` only, which may come from
-// several threads at once. `handle` is `Sync`: it accesses the table by atomics and under its lock. `record`
-// changes through `&mut self` only.
+// SAFETY: `&self` accesses the bytes only by the raw copies and atomics of `RawBytes`, which several threads
+// may do at once. `handle` is `Sync`: it accesses the table by atomics and under the table's lock. `record`
+// changes only through `&mut self`.
 unsafe impl Sync for Registration {}
 
 impl MemoryTable {
@@ -64,7 +64,7 @@ impl MemoryTable {
         len: usize,
         options: &RegisterOptions,
     ) -> Result<Registration, RegisterError> {
-        // SAFETY: the caller promises mapped and accessible memory until the registration is gone, and
+        // SAFETY: the caller promises mapped and accessible memory until the registration is dropped, and
         // accesses that allow concurrent ones. The registration owns the value that is made here, and
         // `Handle`, which it drops first, waits until no engine uses the memory any more.
         let memory = unsafe { self.user_memory(ptr, len, options.access.allows_writing())? };
@@ -132,7 +132,7 @@ impl Registration {
         self.memory.len()
     }
 
-    /// Whether it has no bytes.
+    /// Whether the memory has no bytes.
     pub fn is_empty(&self) -> bool {
         self.memory.is_empty()
     }
@@ -152,7 +152,7 @@ impl Registration {
         self.memory.region()
     }
 
-    /// Whether its STag is valid. It is not after an invalidation by its owner or by a peer.
+    /// Whether the STag is valid. After an invalidation by its owner or by a peer it is not.
     pub fn is_valid(&self) -> bool {
         self.handle.is_valid(self.record.stag)
     }
@@ -230,7 +230,7 @@ impl Registration {
         if !shared.is_owner_process() {
             return true;
         }
-        // Held over the check and the revocation. Binding a window holds it too.
+        // The lock is held from the check to the revocation. Binding a window takes it too.
         let control = shared.control();
         if self.record.access.contains(Access::MW_BIND) && control.is_bound(shared, self.handle.slot) {
             return false;
@@ -270,7 +270,8 @@ pub(super) fn base_to(base: Base, ptr: *mut u8, len: usize) -> Result<u64, Regis
         Base::Iova(to) => to,
         Base::Zero => 0,
     };
-    // By subtraction, since a range may end exactly at 2^64. Its last byte cannot be accessed then.
+    // This subtracts, since a range may end exactly at 2^64. The last byte of such a range cannot be
+    // accessed.
     if (len as u64).saturating_sub(1) > u64::MAX - base_to {
         Err(RegisterError::BaseWraps)
     } else {

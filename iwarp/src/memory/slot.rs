@@ -106,7 +106,7 @@ impl Slot {
         self.state.load(Ordering::Acquire) == generation.0
     }
 
-    /// Whether it is in this generation, or was before; for tests.
+    /// Whether the slot is in this generation or a later one; for tests.
     pub(super) fn has_reached(&self, generation: Generation) -> bool {
         generation.0 & VALID != 0 && generation.0 <= self.state.load(Ordering::Acquire)
     }
@@ -137,7 +137,7 @@ impl Slot {
         self.state.store(state.wrapping_add(1), Ordering::Release);
     }
 
-    /// Whether it is valid now.
+    /// Whether the slot is valid now.
     pub(super) fn is_valid(&self) -> bool {
         self.state.load(Ordering::Acquire) & VALID != 0
     }
@@ -184,7 +184,7 @@ pub(super) struct Lease<'t> {
 }
 
 impl Lease<'_> {
-    /// Whether it is still valid and unchanged, and so is the region behind it.
+    /// Whether the STag, and for a window the region behind it, is still valid and unchanged.
     pub(super) fn is_current(&self) -> bool {
         self.slot.is_current(self.generation)
             && self.parent.is_none_or(|(slot, generation)| slot.is_current(generation))
@@ -243,7 +243,8 @@ impl Record {
         if self.access.contains(need) { Ok(()) } else { Err(Fault::AccessRights) }
     }
 
-    /// Whether its stream, or without one its protection domain, is that of `by`.
+    /// Whether the record belongs to the stream of `by` or, if it has no stream, to the protection domain of
+    /// `by`.
     ///
     /// RFC 5041 sections 8.2, 8.3.1 and 8.3.2 (DDP-211 to DDP-213, DDP-226, DDP-227, DDP-236): by domain or
     /// by stream.

@@ -99,7 +99,7 @@ impl<'a> Runs<'a> {
         (self.bytes, self.stride.front)
     }
 
-    /// Skips `bytes` bytes, gaps included. After them, `front` bytes precede the next gap.
+    /// Skips `bytes` bytes, counting gaps. After them, `front` bytes precede the next gap.
     #[inline]
     pub(super) fn advance(&mut self, bytes: usize, front: usize) {
         self.bytes = &self.bytes[bytes..];
@@ -123,7 +123,7 @@ mod tests {
     use super::Stride;
 
     proptest! {
-        // Compares with a check of each byte for being content.
+        // Compares with a slow method that decides for each byte whether it is content.
         #[test]
         fn lengths_and_runs_are_those_of_the_bytes_counted_one_by_one(front in 0_usize..600, len in 0_usize..2200) {
             let is_content = |at: usize| at < front || (at - front) % 512 >= 4;
@@ -134,7 +134,7 @@ mod tests {
             prop_assert!(stride.runs(&bytes).flatten().eq(&content));
             prop_assert!(stride.runs(&bytes).all(|run| !run.is_empty()));
             prop_assert_eq!(stride.runs(&bytes).len(), content.len());
-            // The shortest buffer with as much content.
+            // The span is the length of the shortest buffer with this much content.
             let span = stride.span(content.len());
             prop_assert!(span <= len && stride.content(span) == content.len());
             prop_assert!(span == 0 || is_content(span - 1));

@@ -117,7 +117,7 @@ pub(super) struct TableShared {
     owner: OwnerProcess,
 }
 
-/// The state of creation, binding and destruction.
+/// The part of the table that only creation, binding and destruction of registrations use.
 pub(super) struct TableControl {
     allocator: IndexAllocator,
     free: Vec<SlotNumber>,
@@ -245,15 +245,15 @@ impl MemoryTable {
         let (_, record) = self.shared.lookup(Stag(lkey))?;
         record.admit_local(pd, Access::empty())?;
         let ptr = record.locate(addr, out.len() as u64)?;
-        // SAFETY: `lookup` found the slot valid after `_copying` was taken, and `synchronize` takes that lock
-        // for writing: so a thread that has revoked the slot since waits for the end of this copy before the
-        // memory may go. `locate` found the range inside the registration, and every registration is
-        // readable. Others access its bytes by raw copies and atomics only (`RawBytes`).
+        // SAFETY: `lookup` found the slot valid after `_copying` was locked for reading. A thread that has
+        // revoked the slot since then locks it for writing in `synchronize`, so the memory stays mapped until
+        // this copy ends. `locate` found the range inside the registration, and every registration is
+        // readable. Other threads access the bytes only by raw copies and atomics (`RawBytes`).
         unsafe { copy::fetch_from(ptr, out, Stride::NONE, record.traits.contains(Traits::GUARDED)) }
             .map_err(|Unmapped| Fault::InvalidStag)
     }
 
-    /// Its usage. In a forked child it is 0, with the limits.
+    /// The usage of the table. In a forked child all counts are 0.
     pub fn usage(&self) -> TableUsage {
         let TableConfig { max_mr, max_mw, .. } = self.shared.config;
         let limits = TableUsage { limit: max_mr, max_mw, ..TableUsage::default() };
@@ -277,7 +277,7 @@ impl MemoryTable {
         }
         let used = self.shared.control().used;
         let records = (0..used).filter_map(|number| self.shared.slot(SlotNumber(number))?.read());
-        // A window is a part of a region.
+        // A window is a part of a region, which is already counted.
         records.filter(|(record, _)| record.parent.is_none()).map(|(record, _)| record.len as u64).sum()
     }
 
@@ -447,7 +447,8 @@ impl TableShared {
             return;
         }
         let mut control = self.control();
-        // First, and under the lock: a request still in a send queue must not make it valid again.
+        // The index is freed first, under the lock: a request still in a send queue must not make the slot
+        // valid again.
         control.allocator.free(&self.index, index);
         let template = control.templates.remove(&number);
         drop(control);

@@ -150,8 +150,8 @@ impl<'t> Source<'t> {
             .map_err(|Unmapped| Fault::InvalidStag)
     }
 
-    /// As [`fetch`](Self::fetch). Adds the copied bytes to the CRC32c `crc`, if there is one: in the same
-    /// pass where the CPU supports it. Adds nothing on an error.
+    /// As [`fetch`](Self::fetch). If `crc` is given, adds the copied bytes to that CRC32c, in the same pass
+    /// if the CPU can. Adds nothing on an error.
     ///
     /// # Errors
     /// As [`Target::place`].

@@ -103,7 +103,7 @@ impl Window {
         Stag::new(self.handle.index, key)
     }
 
-    /// Whether it is bound as `stag`, and the region behind it is valid.
+    /// Whether the window is bound as `stag`, and the region behind it is valid.
     pub fn is_valid(&self, stag: Stag) -> bool {
         stag.index() == self.handle.index && self.handle.is_valid(stag)
     }

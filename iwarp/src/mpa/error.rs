@@ -72,7 +72,7 @@ pub enum StartupFault {
     Markers,
     /// The Request offers InfiniBand's semantics
     /// ([`ConnParam::ib_semantics`](crate::verbs::ConnParam::ib_semantics)) of an older version of this
-    /// implementation, which reports in another way what it has taken.
+    /// implementation, which reports differently what it has taken.
     #[error("the peer's uwarp is older and has other semantics of InfiniBand: update it")]
     OldAgreement,
     /// Out-of-order bytes further ahead than the startup exchange can explain.

@@ -204,7 +204,7 @@ impl Frame {
         if usize::from(length) > MAX_PRIVATE_DATA {
             return Err(Malformed::PrivateDataLength);
         }
-        // RFC 5044 section 7.1.1 (MPA-163), RFC 6581 section 6 (MPA2-023): no reserved bit is looked at.
+        // RFC 5044 section 7.1.1 (MPA-163), RFC 6581 section 6 (MPA2-023): reserved bits are not examined.
         let reject = kind == FrameKind::Reply && flags & FLAG_R != 0;
         let enhanced = revision >= 2 && flags & FLAG_S != 0;
         if enhanced && usize::from(length) < ENHANCED_BYTES && !reject {

@@ -196,7 +196,7 @@ impl Framer {
         // bytes before it.
         *field = Crc32c::of(crc).field();
         if let Some(tally) = &mut self.tally {
-            // An FPDU begins at an even place of its segment, as does its last word.
+            // An FPDU begins at an even offset in its segment, and so does its last word.
             *tally += sum + u64::from(u32::from_ne_bytes(*field));
         }
         self.position += out.len() as u64;
@@ -219,7 +219,8 @@ impl Framer {
         Ok(())
     }
 
-    /// Frames a ULPDU of `head` and a payload that stays where it is: makes the bytes of the FPDU around it.
+    /// Frames a ULPDU that consists of `head` and a payload that is not copied: generates the bytes of the
+    /// FPDU around the payload.
     /// For streams with neither markers nor CRCs, which read no payload. The position does not advance; the
     /// caller calls [`advance`](Self::advance) when it has sent the FPDU.
     ///

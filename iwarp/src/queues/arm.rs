@@ -15,7 +15,7 @@ const UNARMED: u8 = 0;
 const SOLICITED: u8 = 1;
 const ANY: u8 = 2;
 
-/// Whether the next completion is to make an event.
+/// Whether the next completion generates an event.
 pub(crate) struct Arm {
     state: AtomicU8,
 }
@@ -33,14 +33,14 @@ impl Arm {
         fence(Ordering::SeqCst);
     }
 
-    /// Whether a completion that was added before this call makes an event. Of several such calls for one
+    /// Whether a completion that was added before this call generates an event. Of several such calls for one
     /// arming, exactly one returns `true`.
     pub(crate) fn fires(&self, solicited: bool) -> bool {
         fence(Ordering::SeqCst);
         let due = |state: u8| state == ANY || (state == SOLICITED && solicited);
-        // A queue that is not armed pays for this load only. The exchange takes the request that was loaded,
-        // or a stronger one that replaced it meanwhile; so a completion that is not solicited never takes a
-        // request for solicited ones.
+        // If the queue is not armed, the only cost is this load. The exchange takes the request that was
+        // loaded, or a stronger request that replaced it meanwhile. So an unsolicited completion never takes
+        // a request for solicited completions.
         let mut seen = self.state.load(Ordering::Relaxed);
         while due(seen) {
             match self.state.compare_exchange(seen, UNARMED, Ordering::AcqRel, Ordering::Relaxed) {

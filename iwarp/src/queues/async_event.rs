@@ -1,10 +1,10 @@
 //! Asynchronous events: changes of queues and ports that are no completions (`ibv_get_async_event`).
 //!
 //! The queue is bounded (`max_async_events`). A thread that adds an event waits only for other threads that
-//! add or take one, and allocates nothing. When the queue is full, the object keeps the event, as a bit for
-//! each kind, and enters a line of such objects, a list of their places. When the reader has taken an event,
-//! the first object of the line adds one of its events to the queue. So no event of an object is lost while
-//! the object lives, and memory stays bounded.
+//! add or take an event, and allocates nothing. When the queue is full, the object keeps the event, as a bit
+//! for each kind, and enters a line of such objects, a list of their places. When the reader has taken an
+//! event, the first object of the line adds one of its events to the queue. So no event of an object is lost
+//! before the object is destroyed, and memory stays bounded.
 //!
 //! A program may install a handler in place of the queue ([`AsyncEvents::set_handler`]).
 
@@ -110,9 +110,9 @@ impl AsyncEventKind {
 
 /// Is called with each asynchronous event of a context ([`AsyncEvents::set_handler`]).
 ///
-/// It runs on the thread that makes the event: one that polls an engine, or one that calls a queue, whatever
-/// the call. The thread may hold locks of this crate. So the handler returns soon, takes only locks that no
-/// thread holds while it calls this crate, does not call this crate, and does not panic.
+/// The handler runs on the thread that generates the event: a thread that polls an engine or calls any
+/// function of a queue. The thread may hold locks of this crate. So the handler has to return soon, must take
+/// only locks that no thread holds while it calls this crate, and must neither call this crate nor panic.
 pub type AsyncEventHandler = Box<dyn Fn(&AsyncEvent) + Send + Sync>;
 
 /// The asynchronous events of a context. The descriptor is readable while events wait. Cheap to clone.
@@ -152,7 +152,7 @@ struct Place {
     /// The index of the next object in the line, if this is not the last one.
     next: u32,
     cause: Option<ConnectionError>,
-    /// A bit for each kind. The object is in the line if there are any.
+    /// A bit for each kind. The object is in the line if any bit is set.
     kinds: u16,
 }
 
@@ -160,7 +160,7 @@ struct Place {
 pub(crate) struct EventSource {
     events: AsyncEvents,
     number: u32,
-    /// Its place among the [`KeptEvents`].
+    /// The place of the object among the [`KeptEvents`].
     place: u32,
 }
 
@@ -168,7 +168,7 @@ impl KeptEvents {
     /// Adds an object. Allocates its place, so that nothing is allocated for its events.
     fn enter(&mut self, number: u32) -> u32 {
         if self.places.len() == self.places.capacity() {
-            // Doubling would leave the places half empty.
+            // Growing by an eighth, because doubling would leave half of the places empty.
             self.places.reserve_exact((self.places.len() / 8).max(8));
         }
         self.places.insert(Place { number, next: 0, cause: None, kinds: 0 }) as u32
@@ -249,7 +249,7 @@ impl EventSource {
         }
         {
             let mut waiting = shared.waiting();
-            // While the lock is held, no event enters the queue behind one that the handler gets.
+            // The lock is held, so the handler gets this event before any other event enters the queue.
             if let Some(handler) = shared.handler.get() {
                 drop(waiting);
                 return handler(&event);
@@ -258,7 +258,7 @@ impl EventSource {
                 waiting.queue.push_back(event);
                 shared.count.store(waiting.queue.len(), Ordering::Release);
             } else {
-                // The descriptor is readable already: every event in the queue has notified it.
+                // The descriptor is readable already: it was notified of every event in the queue.
                 return waiting.kept.keep(self.place, &event);
             }
         }
@@ -321,7 +321,7 @@ impl AsyncEvents {
         while let Some(event) = shared.take(&mut waiting) {
             handler(&event);
         }
-        // Since the lock is held, there is still no handler.
+        // There is no handler yet, because the lock is held.
         let _ = shared.handler.set(handler);
         drop(waiting);
         shared.notifier.take().map(drop).map_err(VerbsError::System)

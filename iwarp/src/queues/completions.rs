@@ -52,16 +52,16 @@ struct Entry {
 
 /// The result of adding completions.
 pub(super) enum Added {
-    /// All except this many completions, for which there was no room.
+    /// All completions but this many, for which the queue had no room.
     Except(usize),
-    /// None of the completions, of which there are this many: the work queue makes no completions any more.
+    /// No completion of this many, because the work queue no longer generates completions.
     Silent(usize),
 }
 
 /// A work queue that completes here.
 struct Place {
     wqes: Arc<WqeCount>,
-    /// The queue pair is gone. The place is free once the last completion is polled.
+    /// The queue pair was destroyed. The place is free once the last completion is polled.
     left: bool,
 }
 
@@ -84,13 +84,13 @@ impl Completions {
     pub(super) fn enter(&self, wqes: Arc<WqeCount>) -> u32 {
         let places = &mut self.reader().places;
         if places.len() == places.capacity() {
-            // Doubling would leave the places half empty.
+            // Growing by an eighth, because doubling would leave half of the places empty.
             places.reserve_exact((places.len() / 8).max(8));
         }
         places.insert(Place { wqes, left: false }) as u32
     }
 
-    /// The queue pair of a work queue is gone.
+    /// The queue pair of a work queue was destroyed.
     pub(super) fn leave(&self, place: u32) {
         let places = &mut self.reader().places;
         let wqes = &places[place as usize].wqes;
@@ -130,7 +130,7 @@ impl Completions {
     #[inline(always)]
     pub(super) fn take(&self, limit: usize, mut each: impl FnMut(WorkCompletion)) -> usize {
         let Reader { entries, places } = &mut *self.reader();
-        // Limited to the counted completions, so that none is taken before it counts as added.
+        // At most the counted completions are taken, so that no completion is taken before it is counted.
         let limit = limit.min(self.len());
         let mut count = 0;
         while count < limit
@@ -177,7 +177,7 @@ impl Completions {
     /// The number of completions at this moment.
     #[inline]
     pub(super) fn len(&self) -> usize {
-        // In this order, so that no completion is counted as taken and not as added.
+        // `taken` is read first: otherwise a completion could be counted as taken but not as added.
         let taken = self.head.0.taken.get();
         (self.tail.0.added.get() - taken) as usize
     }
@@ -190,7 +190,7 @@ impl Completions {
     /// Changes the capacity; keeps every completion and the order.
     ///
     /// # Errors
-    /// The number of completions that it holds, if that is more. It is unchanged then.
+    /// The number of completions in the queue, if that is more. Then the queue is unchanged.
     ///
     /// # Panics
     /// For a capacity of 0.

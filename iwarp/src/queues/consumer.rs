@@ -103,8 +103,8 @@ impl QpConsumer {
         self.sq.len()
     }
 
-    /// Takes the next receive request, for a message of the peer that begins; `false` if there is none. From
-    /// a shared queue only one is taken at a time.
+    /// Takes the next receive request for a new message of the peer; `false` if no request is posted. At most
+    /// one request at a time is taken from a shared queue.
     #[inline]
     pub(crate) fn take_recv(&mut self, receives: &Receives, signals: &Signals) -> bool {
         match &mut self.shared {
@@ -129,7 +129,7 @@ impl QpConsumer {
         count as u32
     }
 
-    /// Whether its own receive queue has requests that are not taken.
+    /// Whether the queue pair's own receive queue has requests that are not taken.
     pub(crate) fn has_recvs(&self) -> bool {
         self.rq.len() > self.taken
     }
@@ -204,8 +204,8 @@ impl QpConsumer {
         }
     }
 
-    /// Completes the oldest send request with `status`, a failure; `false` if there is none. The caller has
-    /// to call [`report`](super::QpShared::report) when it holds no lock.
+    /// Completes the oldest send request with `status`, a failure; `false` if no send request is left. The
+    /// caller has to call [`report`](super::QpShared::report) when it holds no lock.
     pub(crate) fn fail_next_send(
         &mut self,
         sends: &SendQueue,
@@ -213,7 +213,8 @@ impl QpConsumer {
         status: WcStatus,
         cause: Option<ConnectionError>,
     ) -> bool {
-        // As in `flush`: either the request of a thread that posts is seen here, or it sees the new state.
+        // As in `flush`: either this thread sees the request of a thread that posts, or that thread sees the
+        // new state.
         let _posting = sends.lock();
         let Some(entry) = self.sq.first() else { return false };
         let completion = sends.failed(entry.wr_id, send_opcode(&entry.op), status, cause);
@@ -232,8 +233,9 @@ impl QpConsumer {
         cause: Option<ConnectionError>,
     ) {
         {
-            // A thread that posts enters its request with this lock, and then looks at the state. So either
-            // the request is seen here, or the thread sees that the stream is over, and flushes as well.
+            // A thread that posts enters its request under this lock, and then checks the state. So either
+            // this thread sees the request, or the other thread sees that the stream has ended, and flushes
+            // as well.
             let mut posting = sends.lock();
             let flushed = |wr_id, opcode| sends.failed(wr_id, opcode, WcStatus::WrFlushError, cause);
             while let Some(entry) = self.sq.first() {
@@ -317,7 +319,8 @@ mod tests {
         assert!(qp.consumer.lock().is_some());
     }
 
-    /// A request that is taken is completed before those that are not, and stays with its message until then.
+    /// A taken request is completed before the requests that are not taken, and stays with its message until
+    /// then.
     #[test]
     fn taken_receives_are_completed_first() {
         let (_, pd, cq) = test_objects();
@@ -359,7 +362,7 @@ mod tests {
         assert_eq!((consumer.taken_recvs(), qp.receives.taken()), (0, (2, 0)));
     }
 
-    /// A send that is flushed is told although it was not to be; one that succeeds is not.
+    /// An unsignaled send that is flushed gets a completion; one that succeeds gets none.
     #[test]
     fn an_unsignaled_send_completes_in_silence() {
         let (_, pd, cq) = test_objects();
@@ -413,7 +416,7 @@ mod tests {
                     _ => {
                         let oldest = reader.oldest(count);
                         let found = oldest.iter().count();
-                        // Those behind the end of the ring may be missing, but never all.
+                        // Entries that wrap around the end of the ring may be missing, but never all.
                         assert!(found <= count && (found > 0 || count.min(model.len()) == 0));
                         assert!(oldest.iter().eq(model.iter().take(found)));
                         assert_eq!(oldest.is_all(), found == model.len());

@@ -2,10 +2,10 @@
 //!
 //! # Overflow
 //!
-//! A completion queue that is full loses the next completion, and accepts no further queue pairs. It makes a
-//! [`CqError`](AsyncEventKind::CqError) event, and every queue pair that completes to it ends; each peer gets
-//! a Terminate 0/0, local catastrophic error. Queue pairs of other completion queues are not affected (RFC
-//! 5042 section 6.4.6). [`cqe_for`] computes a size that cannot overflow.
+//! A completion queue that is full loses the next completion, and accepts no further queue pairs. It
+//! generates a [`CqError`](AsyncEventKind::CqError) event, and every queue pair that completes to it ends;
+//! each peer gets a Terminate 0/0, local catastrophic error. Queue pairs of other completion queues are not
+//! affected (RFC 5042 section 6.4.6). [`cqe_for`] computes a size that cannot overflow.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -22,14 +22,13 @@ use super::{
     WcStatus, WorkCompletion,
 };
 
-/// Is called with the number of a completion queue that was armed and has an event
-/// ([`CqOptions::handler`]): one event for each call of [`CompletionQueue::req_notify`], or one for several
-/// calls in quick succession.
+/// Is called with the number of a completion queue that was armed and has an event ([`CqOptions::handler`]):
+/// once for each call of [`CompletionQueue::req_notify`], or once for several calls in quick succession.
 ///
-/// It runs on the thread that completes a request: one that polls an engine, or one that posts to, modifies
-/// or drops a queue pair or a connection that is over. Such a thread holds no lock of this crate then. So the
-/// handler may poll and arm completion queues, post requests, and create and drop objects. But the thread may
-/// be inside an engine, which does nothing else meanwhile:
+/// The handler runs on the thread that completes a request: a thread that polls an engine, or a thread that
+/// posts to, modifies or drops a queue pair or an ended connection. Such a thread holds no lock of this crate
+/// then. So the handler may poll and arm completion queues, post requests, and create and drop objects. But
+/// the thread may be inside an engine, which does nothing else meanwhile:
 ///
 /// - The handler returns soon. It takes only locks that no thread holds while that thread calls this crate.
 /// - It neither deregisters nor invalidates memory, and frees no window: this waits for engines.
@@ -144,8 +143,8 @@ impl CqPlace {
     }
 
     /// Adds the completion of a request. The caller has to call [`report`](Self::report) when it holds no
-    /// lock: the completion may be lost, because the queue is full, or make an event. Called by the holder of
-    /// the consumer of the queue pair.
+    /// lock, since the queue may be full and lose the completion, or the completion may cause an event.
+    /// Called by the holder of the consumer of the queue pair.
     #[inline(always)]
     pub(super) fn push(&self, completion: WorkCompletion) {
         let solicited = completion.solicited || completion.status != WcStatus::Success;
@@ -230,7 +229,7 @@ impl CqShared {
         match &self.events {
             Events::None => {}
             Events::Channel(channel) => channel.notifier.notify(),
-            // This thread may hold locks that the handler takes.
+            // The handler is not called here, since this thread may hold locks that the handler takes.
             Events::Handler(_) => {
                 self.unreported.fetch_or(EVENT, Ordering::Release);
             }
@@ -270,8 +269,8 @@ impl CqShared {
             let next = self.users().next(after);
             let Some(num) = next else { return };
             after = Some(num);
-            // One queue pair at a time, without a lock: if our reference to it is the last, dropping it
-            // takes both locks. A queue pair that is gone meanwhile needs no end.
+            // Each queue pair is failed without a lock: if this is the last reference to it, dropping the
+            // reference takes both locks. A queue pair that no longer exists needs no end.
             let Some(qp) = self.resources.qp(num) else { continue };
             // RFC 5042 section 6.4.6 (SEC-159): an overflow ends the queue pairs of this completion queue,
             // and no other.
@@ -286,7 +285,7 @@ impl CqShared {
         oldest
     }
 
-    /// Its number in asynchronous events.
+    /// The number of the queue in asynchronous events.
     pub(crate) fn num(&self) -> u32 {
         self.num
     }
@@ -330,8 +329,8 @@ impl CompletionQueue {
                 return Err(VerbsError::Invalid(text.into()));
             }
         };
-        // RFC 5042 section 6.4.3.2 (SEC-139): completion queues, and the entries of all of them, come out of
-        // limits.
+        // RFC 5042 section 6.4.3.2 (SEC-139): the number of completion queues and the total number of their
+        // entries are limited.
         let permit = resources.quotas.cq.take(1)?;
         // RFC 5040 section 8.1.2 (RDMAP-368): entries of all completion queues count against one limit.
         let users = Mutex::new(CqUsers::new(strict, resources.quotas.cqe.take(cqe)?));
@@ -352,7 +351,7 @@ impl CompletionQueue {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// Its number in asynchronous events.
+    /// The number of the queue in asynchronous events.
     pub fn cq_num(&self) -> u32 {
         self.shared.num
     }
@@ -380,13 +379,13 @@ impl CompletionQueue {
     /// The oldest completion, if any.
     pub fn poll_one(&self) -> Option<WorkCompletion> {
         let _poll = profile::scope(Layer::Poll);
-        // Most polls find nothing, and make no call.
+        // Most polls find an empty queue, and return without a call.
         if self.shared.entries.is_empty() { None } else { self.shared.take_oldest() }
     }
 
     /// Requests one event, on the channel or by the handler, for the next completion (`ibv_req_notify_cq`);
-    /// with `solicited_only`, for the next solicited or failed completion. Completions that wait already
-    /// make no event: [arm, poll, wait](CompletionChannel#arm-poll-wait).
+    /// with `solicited_only`, for the next solicited or failed completion. Completions that are already in
+    /// the queue cause no event: [arm, poll, wait](CompletionChannel#arm-poll-wait).
     ///
     /// # Errors
     /// [`VerbsError::Invalid`] if the queue has neither a channel nor a handler.
@@ -411,7 +410,7 @@ impl CompletionQueue {
         // The lock is held throughout, so no queue pair attaches and no other thread resizes.
         let mut users = shared.users();
         users.check(cqe)?;
-        // RFC 5042 section 6.4.3.2 (SEC-139): the entries that a resize adds come out of the limits too.
+        // RFC 5042 section 6.4.3.2 (SEC-139): the entries that a resize adds count against the limit too.
         let more = shared.resources.quotas.cqe.take(cqe.saturating_sub(users.granted.count()))?;
         shared.entries.resize(cqe).map_err(|waiting| {
             VerbsError::Invalid(format!(

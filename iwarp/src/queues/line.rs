@@ -32,7 +32,7 @@ pub(super) struct TurnCell(AtomicU8);
 
 /// A queue pair that may wait.
 pub(super) trait Waiter: Send + Sync {
-    /// Its turn.
+    /// The turn of the queue pair.
     fn turn(&self) -> &TurnCell;
 
     /// Called when a request is reserved for the queue pair.
@@ -100,7 +100,7 @@ impl RecvLine {
         inner.waiting.reserve(places);
     }
 
-    /// Called when a queue pair that has joined is gone.
+    /// Called when a queue pair that has joined is destroyed.
     pub(super) fn quit(&self) {
         self.inner().members -= 1;
     }
@@ -168,7 +168,8 @@ impl RecvLine {
     #[cold]
     fn serve(&self, posted: impl Fn() -> usize) {
         while let Some(next) = self.grant(&posted) {
-            // Without the lock: if this is the last reference to it, its end takes the lock.
+            // The call is made without the lock: if this is the last reference to the queue pair, dropping it
+            // takes the lock.
             next.call();
         }
     }
@@ -240,7 +241,7 @@ mod tests {
         assert_eq!(calls(all), [1, 1, 0]);
         assert!(!line.take_turn(&c.turn, || 2), "both are reserved");
         assert!(line.take_turn(&b.turn, || 2) && !line.take_turn(&b.turn, || 1), "once");
-        // Its request goes to the next one when it leaves.
+        // When `a` leaves, its request goes to the next queue pair.
         line.leave(&a.turn, || 1);
         assert_eq!(calls(all), [1, 1, 1]);
         assert!(line.take_turn(&c.turn, || 1));
@@ -253,12 +254,12 @@ mod tests {
         let all @ [a, b] = &callers::<2>(&line);
         enter(&line, a, 1);
         assert_eq!(calls(all), [1, 0]);
-        // One that waits already keeps its place.
+        // A queue pair that already waits keeps its place.
         enter(&line, b, 1);
         enter(&line, b, 1);
         enter(&line, a, 1);
         assert_eq!((calls(all), line.inner().waiting.len()), (vec![1, 0], 1));
-        // Another took the request: it waits again, behind the others.
+        // Another queue pair took the request: `a` waits again, behind the others.
         assert!(line.take_turn(&a.turn, || 0));
         enter(&line, a, 0);
         line.posted(|| 1);

@@ -1,6 +1,6 @@
 //! The effect of an error on a queue pair. One table maps every error, found here or reported by the
 //! Terminate of the peer, to the status of the oldest open request, the asynchronous event and the state that
-//! is entered at once. (`Error` follows when the connection is over.)
+//! is entered at once. (`Error` follows when the connection has ended.)
 //!
 //! | found | layer/type | error | oldest open send request | event | state |
 //! |---|---|---|---|---|---|
@@ -40,7 +40,7 @@ pub(crate) enum Origin {
     User,
     /// The peer, which reported it in a Terminate.
     Peer,
-    /// TCP is gone, or MPA cannot go on.
+    /// TCP has ended, or MPA cannot continue.
     Lost,
 }
 

@@ -35,7 +35,7 @@ impl PdShared {
             return Err(VerbsError::TooLong { got: length, max: u64::from(u32::MAX) });
         }
         match self.check_local(&request.sg_list, Access::LOCAL_WRITE) {
-            // The message that is received into it fails.
+            // A message that is received into this element will fail.
             Err(VerbsError::LocalProtection(_)) if self.resources.late_memory_checks => Ok(()),
             checked => checked,
         }

@@ -113,7 +113,7 @@ impl QpShared {
         let quota = &self.config.resources().quotas.read_slots;
         self.attributes.shrink_read_slots(quota, self.config.read_slots_for(ird));
         self.state.set(QpState::Rts);
-        // Pairs with the fence in `doorbell_in`. The stream looks for requests after this.
+        // Pairs with the fence in `doorbell_in`. The stream looks for requests after this fence.
         fence(Ordering::SeqCst);
     }
 
@@ -139,11 +139,12 @@ impl QpShared {
     /// Completes all requests of both queues as flushed, unless a stream has them, which does it itself. A
     /// thread that posts after `Error` was entered flushes too, so no request stays behind.
     pub(crate) fn flush(&self) {
-        // Held throughout: two threads that flush at the same time would complete requests out of order.
+        // The lock is held until all requests are flushed: two threads that flush at the same time would
+        // complete requests out of order.
         if let Some(consumer) = &mut *self.consumer.lock() {
             consumer.flush(&self.sends, &self.receives, &self.signals, self.state.cause());
         }
-        // After the lock is released, since this may flush other queue pairs.
+        // `report` is called after the lock is released, since it may flush other queue pairs.
         self.report();
     }
 

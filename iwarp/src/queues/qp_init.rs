@@ -24,7 +24,7 @@ pub struct QpInit<'a> {
     /// (Terminate 1/2/02), as in a receive queue of this depth. Default: 128.
     pub max_recv_wr: usize,
     /// With a shared receive queue: one [`AsyncEventKind::QpHighWater`](super::AsyncEventKind::QpHighWater)
-    /// event is made when this queue pair holds more buffers than this; 0: none. Default: 0.
+    /// event is generated when this queue pair holds more buffers than this; 0: none. Default: 0.
     pub high_water: usize,
     /// Elements of one send request, at most [`MAX_SGE`]. Default: [`MAX_SGE`].
     pub max_send_sge: usize,
@@ -32,12 +32,12 @@ pub struct QpInit<'a> {
     pub max_recv_sge: usize,
     /// Bytes of one inline request, at most [`MAX_INLINE`]. Default: [`MAX_INLINE`].
     pub max_inline: usize,
-    /// Every send request makes a completion, signaled or not. Default: `false`.
+    /// Every send request generates a completion, signaled or not. Default: `false`.
     pub sq_sig_all: bool,
     /// The send queue takes requests before there is a connection, in [`QpState::Idle`](super::QpState).
     /// They wait, and are sent in order once the connection is established; if it fails, or the queue pair
     /// enters `Error`, they are flushed. Whether a Read or an atomic is allowed is known only once the
-    /// connection is made: an early one that finds an ORD of 0 ends the stream, and completes with
+    /// connection is established: an early request that finds an ORD of 0 ends the stream, and completes with
     /// [`WcStatus::LocalQpOperationError`](super::WcStatus::LocalQpOperationError). Off by default: a post
     /// in `Idle` is refused. Default: `false`.
     pub early_sends: bool,

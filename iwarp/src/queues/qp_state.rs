@@ -29,7 +29,7 @@ pub enum QpState {
     Closing,
     /// A Terminate was sent or received, or the connection failed: requests are flushed.
     Terminate,
-    /// The connection is over. Every request is flushed.
+    /// The connection has ended. Every request is flushed.
     Error,
     /// The peer has ended the connection, and the queue pair outlives its end: receives stay. The first send
     /// completes with [`RetryExceeded`](super::WcStatus::RetryExceeded), at once or after the

@@ -12,7 +12,7 @@ pub struct QpStatus {
     pub state: QpState,
     /// The number of its protection domain: the first of the context has 1.
     pub pd: u32,
-    /// Whether it takes its receives from a shared receive queue.
+    /// Whether the queue pair takes its receives from a shared receive queue.
     pub has_srq: bool,
     /// Send requests that are not complete.
     pub open_sends: u64,

@@ -30,10 +30,10 @@ struct Ring<T> {
 
 const _: () = assert!(offset_of!(Ring<u64>, tail) - offset_of!(Ring<u64>, head) >= 64);
 
-// SAFETY: the two ends are one value each, and their methods are the only ones that access an entry. The
-// reader accesses the `tail - head` entries that were added and not removed, the writer the others. Each end
-// learns of entries that the other end has passed to it by an acquire load of the other's release store. So
-// an entry has one user at a time, and moves from thread to thread with `T: Send`.
+// SAFETY: each end is a single value, and only its methods access an entry. The reader accesses the `tail -
+// head` entries that were added and not removed; the writer accesses the others. Each end learns which
+// entries the other end has passed to it by an acquire load of the other's release store. So an entry has one
+// user at a time, and moves between threads with `T: Send`.
 #[allow(unsafe_code, reason = "two threads use the entries in turn")]
 unsafe impl<T: Send> Sync for Ring<T> {}
 
@@ -65,7 +65,7 @@ pub(super) struct RingWriter<T> {
     ring: Arc<Ring<T>>,
     /// Index of the next entry to write.
     at: u32,
-    /// Number of free entries from `at` on, as of the last `look`, less those that were used since.
+    /// Number of free entries from `at` on, as of the last `look`, less the entries that were used since.
     free: u32,
 }
 
@@ -79,8 +79,8 @@ impl<T: Default> RingWriter<T> {
         }
         let ring = &*self.ring;
         let Some(entry) = ring.entries.get(self.at as usize) else { return false };
-        // SAFETY: an entry is free, so the one at `at` was never added or was removed, and `look` has learned
-        // that by an acquire load: the reader does not access it before the store below. `&mut self` excludes
+        // SAFETY: the entry at `at` is free: it was never added, or `look` has learned by an acquire load
+        // that it was removed. So the reader does not access it before the store below. `&mut self` excludes
         // another call, and no reference outlives this one.
         #[allow(unsafe_code, reason = "the entry is this end's alone")]
         let entry = unsafe { &mut *entry.for_writing() };
@@ -167,7 +167,7 @@ impl<T> RingReader<T> {
         self.passed.wrapping_sub(self.ring.head.load(Ordering::Relaxed))
     }
 
-    /// The kept entry `back` entries before the oldest one that is not started; 1: the last one.
+    /// The kept entry `back` entries before the oldest entry that is not started; 1: the last kept entry.
     pub(super) fn kept(&self, back: usize) -> Option<&T> {
         if back == 0 || back > self.count_kept() {
             return None;
@@ -212,13 +212,13 @@ impl<T> RingReader<T> {
         self.passed = self.passed.wrapping_add(count as usize);
     }
 
-    /// Reads one of the `self.known` entries from `self.at` on, or one of those that are kept before it.
+    /// Reads one of the `self.known` entries from `self.at` on, or one of the kept entries before them.
     #[inline(always)]
     fn read<'a>(&'a self, entry: &'a SharedCell<MaybeUninit<T>>) -> &'a T {
         let entry = entry.for_reading().cast::<T>();
-        // SAFETY: the callers pass an entry that `len` has found by an acquire load: it was written whole
-        // before. The writer does not access the entry before it is removed, which needs `&mut self`, and so
-        // happens after the end of the reference.
+        // SAFETY: the callers pass an entry that `len` has found by an acquire load, so it was written
+        // completely before. The writer does not access the entry until it is removed, which needs `&mut
+        // self` and therefore happens after the end of the reference.
         #[allow(unsafe_code, reason = "the entry is this end's alone")]
         unsafe {
             &*entry

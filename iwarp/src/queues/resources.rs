@@ -181,14 +181,14 @@ impl Resources {
 
     /// All queue pairs, by their numbers.
     pub(crate) fn qps(&self) -> Vec<QpStatus> {
-        // Any of these references may become the last. So none is dropped under the lock, which the drop of
-        // a queue pair takes.
+        // Any of these references may become the last. They are not dropped under the lock, because the drop
+        // of a queue pair takes the lock.
         let in_use: Vec<_> =
             self.qp_nums.in_use().used.values().flatten().filter_map(Weak::upgrade).collect();
         in_use.iter().map(|qp| qp.status()).collect()
     }
 
-    /// Called when the queue pair with this number is gone.
+    /// Called when the queue pair with this number was destroyed.
     pub(crate) fn free_qp_num(&self, num: u32) {
         self.qp_nums.free(num);
         self.quotas.qp.take_back(1);
@@ -310,7 +310,8 @@ mod tests {
         assert_eq!((used(), resources.qps().len()), (vec![second.config.num], 1));
         drop(second);
         assert!(used().is_empty() && resources.qps().is_empty());
-        // Nor does a queue pair that was not made because its completion queue has no room.
+        // A queue pair that could not be created, because its completion queue has no room, holds nothing
+        // either.
         let strict = CompletionQueue::new(
             Arc::clone(&resources),
             &CqOptions { strict: Some(true), ..CqOptions::new(1) },

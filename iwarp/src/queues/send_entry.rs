@@ -75,7 +75,7 @@ impl PreparedPayload {
     }
 }
 
-/// A sent request that makes a completion.
+/// A sent request that generates a completion.
 pub(crate) struct Signaled {
     pub(crate) wr_id: u64,
     pub(crate) opcode: WcOpcode,

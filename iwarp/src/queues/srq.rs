@@ -76,7 +76,8 @@ pub(crate) struct SrqShared {
     posted: AtomicUsize,
     /// Requests whose completion has not been polled.
     outstanding: Arc<AtomicUsize>,
-    /// An event is made when fewer requests than this are posted; 0: not armed.
+    /// The limit (`srq_limit`): the SRQ_LIMIT_REACHED event is generated when fewer requests than this are
+    /// posted; 0: not armed.
     limit: AtomicUsize,
     /// The queue pairs whose messages wait for a request.
     line: RecvLine,
@@ -134,9 +135,9 @@ impl SharedReceiveQueue {
         super::post_each(requests, |request| self.shared.post(request))
     }
 
-    /// Requests one [`AsyncEventKind::SrqLimitReached`] event for when fewer than `limit` requests wait. The
-    /// event comes at once if fewer wait already. 0 cancels the request (`ibv_modify_srq` with
-    /// `IBV_SRQ_LIMIT`).
+    /// Requests one [`AsyncEventKind::SrqLimitReached`] event for the time when fewer than `limit` requests
+    /// are posted. The event comes at once if fewer are posted already. 0 cancels the request
+    /// (`ibv_modify_srq` with `IBV_SRQ_LIMIT`).
     ///
     /// # Errors
     /// [`VerbsError::Invalid`] for a limit beyond the queue's depth.
@@ -183,7 +184,7 @@ impl SrqShared {
         }
         self.posted.fetch_add(1, Ordering::AcqRel);
         if self.requests.push(request.clone()).is_err() {
-            // Not reached: the queue holds as many entries as may be outstanding.
+            // This is never reached: the queue has an entry for each request that may be outstanding.
             self.posted.fetch_sub(1, Ordering::AcqRel);
             self.outstanding.fetch_sub(1, Ordering::AcqRel);
             return Err(VerbsError::QueueFull("shared receive"));

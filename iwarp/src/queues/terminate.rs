@@ -21,6 +21,6 @@ pub enum TerminateOrigin {
 pub struct TerminateReport {
     /// The end that sent it, if it was sent.
     pub origin: TerminateOrigin,
-    /// Its fields (RFC 5040 section 4.8).
+    /// The fields of the Terminate (RFC 5040 section 4.8).
     pub terminate: Terminate,
 }

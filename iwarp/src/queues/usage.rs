@@ -1,7 +1,7 @@
 //! The limits of a context and their use (RFC 5042 section 6.4.1).
 //!
-//! Every object of a context holds a [`Permit`] as long as it lives. A queue pair, of which there may be
-//! many, holds a count instead, and returns it when it is dropped.
+//! Every object of a context holds a [`Permit`] until it is destroyed. A queue pair, of which there may be
+//! many, holds a count instead, and returns the count when it is dropped.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -86,8 +86,8 @@ impl Quota {
         // RFC 5041 section 8.3.2 (DDP-235), RFC 5040 section 8.1.2 (RDMAP-365): each allocation counts
         // against a limit.
         let more = |used: usize| used.checked_add(count).filter(|&used| used <= self.limit);
-        // RFC 5042 sections 3 and 6.4.1 (SEC-048, SEC-049, SEC-121): this is the resource manager. It grants
-        // every scarce resource, from any thread, and never beyond the limit.
+        // RFC 5042 sections 3 and 6.4.1 (SEC-048, SEC-049, SEC-121): this function is the resource manager.
+        // It grants every scarce resource, to any thread, but never more than the limit.
         match self.used.fetch_update(Ordering::AcqRel, Ordering::Acquire, more) {
             Ok(_) => Ok(Permit { quota: Arc::clone(self), count }),
             Err(_) => {

@@ -52,7 +52,7 @@ impl WorkList {
         let mut seen = self.added.load(Ordering::Relaxed);
         loop {
             let number = (seen >> 1) + 1;
-            // `seen` may be older than `taken`. The exchange fails then.
+            // `seen` may be older than `taken`. Then the exchange fails.
             if number.saturating_sub(self.taken.load(Ordering::Acquire)) > self.entries.len() as u64 {
                 return Err(Full);
             }

@@ -51,15 +51,15 @@ pub(crate) struct WqeCount {
     taken: WrappingCounter,
     /// Number of completed requests.
     completed: WrappingCounter,
-    /// Number of completed requests whose entry became free at once: they made no completion, or it was
-    /// lost.
+    /// Number of completed requests whose entry became free at once, because they generated no completion or
+    /// the completion was lost.
     unseen: WrappingCounter,
     /// Number of polled completions.
     polled: WrappingCounter,
     /// The used entries of the shared receive queue that the requests come from. They become free together
     /// with ours.
     srq: Option<Arc<AtomicUsize>>,
-    /// True if requests make no completion any more. Changed under the lock of the end of the completion
+    /// True if requests no longer generate completions. Changed under the lock of the end of the completion
     /// queue where completions are added.
     silent: AtomicBool,
 }
@@ -125,13 +125,13 @@ impl WqeCount {
         }
     }
 
-    /// From now on requests make no completion. Called under the lock of the end of the completion queue
+    /// From now on requests generate no completions. Called under the lock of the end of the completion queue
     /// where completions are added.
     pub(super) fn silence(&self) {
         self.silent.store(true, Ordering::Relaxed);
     }
 
-    /// Whether requests make no completion any more. The answer stays the same while the caller holds the
+    /// Whether requests no longer generate completions. The answer stays the same while the caller holds the
     /// lock of [`silence`](Self::silence).
     #[inline]
     pub(super) fn is_silent(&self) -> bool {
@@ -140,7 +140,7 @@ impl WqeCount {
 
     /// Requests that are not completed.
     pub(crate) fn open(&self) -> u64 {
-        // In this order, so that no request is counted as completed and not as taken.
+        // `completed` is read first: otherwise a request could be counted as completed but not as taken.
         let completed = self.completed.get();
         self.taken.get().wrapping_sub(completed).into()
     }
@@ -148,7 +148,7 @@ impl WqeCount {
     /// Used entries: requests whose completion has not been polled.
     #[inline]
     pub(crate) fn used(&self) -> u64 {
-        // In this order, as in `open`.
+        // `polled` and `unseen` are read first, as in `open`.
         let free = self.polled.get().wrapping_add(self.unseen.get());
         self.taken.get().wrapping_sub(free).into()
     }

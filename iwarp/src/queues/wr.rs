@@ -119,7 +119,7 @@ pub enum SendOp {
     WriteImmediate {
         /// The destination.
         remote: RemoteAddr,
-        /// As those of [`SendOp::Immediate`].
+        /// The data, as in [`SendOp::Immediate`].
         data: [u8; 8],
     },
     /// An atomic on eight bytes of the peer's memory (RFC 7306 section 5). The original value goes to exactly

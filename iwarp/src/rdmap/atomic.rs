@@ -50,7 +50,7 @@ impl AtomicOp {
     /// AOpCode of [`AtomicOp::CmpSwap`].
     pub const CMP_SWAP: u8 = 0x2;
 
-    /// Its AOpCode (RFC 7306 figure 5).
+    /// The AOpCode of the operation (RFC 7306 figure 5).
     pub const fn aopcode(&self) -> u8 {
         match self {
             Self::FetchAdd { .. } => Self::FETCH_ADD,
@@ -80,8 +80,8 @@ impl AtomicOp {
                 below ^ ((original ^ add) & mask)
             }
             Self::CmpSwap { compare, compare_mask, swap, swap_mask } => {
-                // RFC 7306 section 5.1.2, section 5.1.3 of the draft (EXT-055): the word keeps its value, or
-                // takes the swap data under its mask where it compares equal.
+                // RFC 7306 section 5.1.2, section 5.1.3 of the draft (EXT-055): if the compared bits are
+                // equal, the bits under the swap mask take the swap data; otherwise the word keeps its value.
                 if (original ^ compare) & compare_mask == 0 {
                     (original & !swap_mask) | (swap & swap_mask)
                 } else {

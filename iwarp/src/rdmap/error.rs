@@ -24,7 +24,7 @@ macro_rules! terminate_errors {
                 match self { $(TerminateError::$name => ($layer, $etype, $code),)* }
             }
 
-            /// Its meaning, without the numbers.
+            /// The meaning of the error, without the numbers.
             pub const fn text(self) -> &'static str {
                 match self { $(TerminateError::$name => $text,)* }
             }
@@ -157,7 +157,8 @@ impl TerminateError {
             Fault::Wrap => TerminateError::ReadToWrap,
             Fault::Bounds => TerminateError::ReadBounds,
             // RFC 7306 sections 5.1.1, 5.1.2 and 8.2 (EXT-178, EXT-180, EXT-184, EXT-185, EXT-203): a target
-            // that is not aligned ends the stream with a Terminate of 0/2/07, which both users see.
+            // that is not aligned ends the stream with a Terminate of 0/2/07, which the users of both ends
+            // see.
             Fault::Misaligned => TerminateError::StreamCatastrophic,
             Fault::NotInvalidatable => TerminateError::CannotInvalidate,
         }
@@ -165,7 +166,7 @@ impl TerminateError {
 
     /// The error of a remote invalidation.
     ///
-    /// RFC 5040 section 5.3 (RDMAP-251): an STag of another stream is one that cannot be invalidated.
+    /// RFC 5040 section 5.3 (RDMAP-251): an STag of another stream cannot be invalidated.
     pub const fn of_invalidate_fault(fault: Fault) -> Self {
         match fault {
             Fault::InvalidStag => TerminateError::ReadInvalidStag,

@@ -147,7 +147,7 @@ impl Opcode {
         VERSION | self as u8
     }
 
-    /// Whether its segments are tagged.
+    /// Whether the segments of this message are tagged.
     ///
     /// RFC 5040 section 4.1 (RDMAP-088, RDMAP-089): the opcode alone decides.
     pub const fn is_tagged(self) -> bool {
@@ -178,7 +178,7 @@ impl Opcode {
         }
     }
 
-    /// Whether it is one of the four Sends.
+    /// Whether the opcode is one of the four Sends.
     pub const fn is_send(self) -> bool {
         matches!(
             self,
@@ -186,17 +186,18 @@ impl Opcode {
         )
     }
 
-    /// Whether it is Immediate Data, with or without Solicited Event.
+    /// Whether the opcode is Immediate Data, with or without Solicited Event.
     pub const fn is_immediate(self) -> bool {
         matches!(self, Opcode::Immediate | Opcode::ImmediateSolicited)
     }
 
-    /// Whether its delivery raises an event on a queue that is armed for solicited completions.
+    /// Whether the delivery of this message raises an event on a queue that is armed for solicited
+    /// completions.
     pub const fn is_solicited(self) -> bool {
         matches!(self, Opcode::SendSolicited | Opcode::SendSolicitedInvalidate | Opcode::ImmediateSolicited)
     }
 
-    /// Whether it carries an STag to invalidate.
+    /// Whether the message carries an STag to invalidate.
     pub const fn invalidates(self) -> bool {
         matches!(self, Opcode::SendInvalidate | Opcode::SendSolicitedInvalidate)
     }
@@ -258,12 +259,12 @@ impl Queue {
         }
     }
 
-    /// Its number in the QN field of DDP, 0 to 3.
+    /// The number of the queue in the QN field of DDP, 0 to 3.
     pub const fn number(self) -> u32 {
         self as u32
     }
 
-    /// Its queue number, as an index below [`Queue::COUNT`].
+    /// The queue number, as an index below [`Queue::COUNT`].
     pub const fn index(self) -> usize {
         self as usize
     }

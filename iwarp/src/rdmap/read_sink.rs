@@ -72,7 +72,7 @@ impl ReadSink {
         if offset < u64::from(self.delivered) || offset > end_offset || end_offset > u64::from(self.size) {
             return Err(DdpError::BaseOrBounds);
         }
-        // At most `size`, which has 32 bits.
+        // The offset is at most `size`, which has 32 bits.
         Ok(offset as u32)
     }
 

@@ -84,10 +84,10 @@ impl Terminate {
         }
     }
 
-    /// A Terminate for an error in an incoming segment of `segment_len` bytes, header included.
-    /// `segment_head` has its first bytes, at least the raw DDP header, which may be one that does not parse.
-    /// `read_request` is the Read Request that it carried, advanced by the bytes that were answered.
-    /// [`TerminateError::inclusion`] decides which of them the Terminate carries.
+    /// A Terminate for an error in an incoming segment of `segment_len` bytes, which include the header.
+    /// `segment_head` has the first bytes of the segment: at least the raw DDP header, which may be one that
+    /// does not parse. `read_request` is the Read Request in the segment, advanced by the bytes that were
+    /// answered. [`TerminateError::inclusion`] decides which of these the Terminate carries.
     pub fn of_segment(
         error: TerminateError,
         segment_head: &[u8],
@@ -98,7 +98,8 @@ impl Terminate {
         let inclusion = error.inclusion(read_request.is_some());
         let header = echoed_header(segment_head);
         if let (Inclusion::DdpHeader | Inclusion::ReadRequestHeader, Some(header)) = (inclusion, header) {
-            // RFC 5040 section 4.8 (RDMAP-178): the length goes with M = 1. A ULPDU's length has 16 bits.
+            // RFC 5040 section 4.8 (RDMAP-178): the segment length is present if M is 1. A ULPDU's length has
+            // 16 bits.
             terminate.segment_len = Some(u16::try_from(segment_len).unwrap_or(u16::MAX));
             terminate.ddp_header = Some(header.iter().copied().collect());
             if inclusion == Inclusion::ReadRequestHeader {
@@ -152,10 +153,11 @@ impl Terminate {
         let bit = |set: bool, bit: u8| if set { bit } else { 0 };
         let parts =
             bit(segment_len.is_some(), M) | bit(ddp_header.is_some(), D) | bit(read_request.is_some(), R);
-        // RFC 5040 section 4.8 (RDMAP-134, RDMAP-175): layer, type, code and the three bits; the rest is 0.
+        // RFC 5040 section 4.8 (RDMAP-134, RDMAP-175): layer, type, code and the three bits; all other bits
+        // are 0.
         let mut bytes: ArrayVec<u8, { Terminate::MAX_LEN }> =
             [layer << 4 | etype & 0x0F, *code, parts, 0].into_iter().collect();
-        // RFC 5040 section 4.8 (RDMAP-179): the length is there with D, even if it is not valid.
+        // RFC 5040 section 4.8 (RDMAP-179): the segment length is present if D is set, even if M is not.
         if parts & (M | D) != 0 {
             bytes.extend(segment_len.unwrap_or(0).to_be_bytes());
         }
@@ -197,7 +199,7 @@ impl Terminate {
         Ok(terminate)
     }
 
-    /// Whether it carries the DDP header of a message other than a Read Request.
+    /// Whether the Terminate carries the DDP header of a message other than a Read Request.
     fn echoes_no_read_request(&self) -> bool {
         let control = self.ddp_header.as_ref().and_then(|header| header.get(1));
         control.is_some_and(|&control| Opcode::of_byte(control) != Some(Opcode::ReadRequest))

@@ -84,7 +84,7 @@ fn ask(mut stream: UnixStream) -> io::Result<StatusAnswer> {
         Err(_) => return Ok(StatusAnswer::Silent),
         Ok(_) => {}
     }
-    // A process with another version of this library may answer otherwise.
+    // A process with another version of this library may have another format.
     Ok(serde_json::from_slice(&answer).map_or(StatusAnswer::Silent, StatusAnswer::Report))
 }
 

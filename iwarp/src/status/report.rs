@@ -49,7 +49,7 @@ pub struct QpReport {
     pub qp_state: String,
     /// The number of its protection domain.
     pub protection_domain: u32,
-    /// Whether it takes its receives from a shared receive queue.
+    /// Whether the queue pair takes its receives from a shared receive queue.
     pub has_srq: bool,
     /// Send requests that are not complete.
     pub open_sends: u64,

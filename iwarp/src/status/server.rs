@@ -100,7 +100,7 @@ fn bind(folder: &Path, pid: u32) -> io::Result<(UnixListener, PathBuf)> {
     for number in 0..MOST_SOCKETS {
         let path = folder::socket(folder, pid, number);
         let draft = path.with_extension("new");
-        // The draft of a dead process with our number.
+        // The name may be in use by the draft of a dead process with our number.
         match fs::remove_file(&draft) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -131,7 +131,7 @@ fn run(listener: &UnixListener, stop: &StopCall, context: &Weak<ContextShared>, 
         }
         let Some(shared) = context.upgrade() else { return };
         let Ok((mut client, _)) = listener.accept() else { continue };
-        // An error means that the client is gone, or neither writes nor reads.
+        // An error means that the client has closed the connection, or neither writes nor reads.
         let _ = answer(&mut client, &Context { shared }, poll);
     }
 }

@@ -81,7 +81,7 @@ impl Failure {
         }
     }
 
-    /// The Terminate as the application sees it, if there is one.
+    /// The Terminate as the application sees it; `None` without a Terminate.
     pub(super) fn report(&self, may_send: bool) -> Option<Arc<TerminateReport>> {
         let terminate = self.terminate()?.clone();
         let origin = match self {

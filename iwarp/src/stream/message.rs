@@ -113,7 +113,7 @@ impl Message {
         Self { addressing, segmenter: Segmenter::untagged(length), source: PayloadSource::Own }
     }
 
-    /// The header of one of its segments.
+    /// The header of one of the message's segments.
     #[inline]
     fn head(&self, segment: &Segment) -> UlpduHead {
         self.addressing.head(segment)
@@ -149,7 +149,8 @@ impl Message {
         source.map(Some).map_err(|fault| self.fetch_error(fault))
     }
 
-    /// Writes the FPDU of one of its segments to `out`, of a payload that [`look_up`](Self::look_up) found.
+    /// Writes the FPDU of one of the message's segments to `out`, with a payload that
+    /// [`look_up`](Self::look_up) found.
     #[inline(always)]
     pub(super) fn write(
         &self,
@@ -163,7 +164,7 @@ impl Message {
             .map_err(|fault| self.fetch_error(fault))
     }
 
-    /// Writes the FPDU of one of its segments to `out`, of a payload from elsewhere.
+    /// Writes the FPDU of one of the message's segments to `out`, with a payload from elsewhere.
     #[inline(never)]
     pub(super) fn write_other(
         &self,
@@ -238,7 +239,7 @@ fn head_of(HeaderWords { first, second, third }: HeaderWords) -> UlpduHead {
     UlpduHead { first, second, third }
 }
 
-/// The element with all bytes of a segment, if it is the only one of the message.
+/// The element with all bytes of a segment, if the message has only one element.
 #[inline]
 fn only_element(sg_list: &[Sge], offset: u32, len: u32) -> Option<&Sge> {
     let [sge] = sg_list else { return None };

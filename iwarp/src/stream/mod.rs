@@ -247,8 +247,8 @@ impl Stream {
     }
 
     /// Called when the stream fails: no message after the stream offset `position` of the peer is taken.
-    /// Returns whether the peer is told, so that the acknowledgement of what follows has to be withheld until
-    /// the peer knows.
+    /// Returns true if the peer will be notified: then the later bytes must not be acknowledged until the
+    /// peer knows.
     pub(crate) fn end_taking(&mut self, position: u64) -> bool {
         if let Some(ib) = self.state.rules.profile_mut() {
             ib.end(position);
@@ -273,7 +273,7 @@ impl Stream {
         self.state.qp.await_recv(&self.state.consumer);
     }
 
-    /// Takes the receive request for the message that waits, if there is one by now, and tells the peer.
+    /// Takes the receive request for the waiting message, if one is posted by now, and notifies the peer.
     pub(crate) fn bind_awaited(&mut self) -> bool {
         let is_bound = inbound::bind(&mut self.state, &mut self.inbound);
         if is_bound && let Some(ib) = self.state.rules.profile_mut() {
@@ -326,7 +326,7 @@ impl Stream {
         self.state.qp.state.set(QpState::Closing);
     }
 
-    /// Called when TCP is gone, without an error of the stream.
+    /// Called when TCP has ended, without an error of the stream.
     pub(crate) fn lose(&self) {
         self.state.qp.state.lose(&self.state.qp.signals);
     }
@@ -412,7 +412,7 @@ impl Stream {
         for (place, pending) in pending.drain(..).enumerate() {
             let is_done = match (pending.awaits, refused) {
                 (None, _) => true,
-                // The peer takes messages in order: it has taken those before the one that it refuses.
+                // The peer takes messages in order, so it has taken all messages before the refused one.
                 (Some(Awaited::Acknowledgement(_)), Some(refused)) => place < refused,
                 (Some(Awaited::Acknowledgement(_)), None) => terminate.is_none() && place < acknowledged,
                 _ => false,

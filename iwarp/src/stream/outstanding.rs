@@ -156,8 +156,8 @@ impl StreamState {
     /// `offset` are acknowledged, too. `send_msn` is the MSN of its last message to queue 0, if it has one.
     pub(super) fn complete_next_acknowledged(&mut self, offset: u64, send_msn: u32) {
         if offset <= self.acknowledged() && !self.rules.complete_by_acknowledgement() {
-            // The bytes below `offset` were acknowledged while the end of the message, which is copied,
-            // waited.
+            // The bytes below `offset` were acknowledged while the copied end of the message was still
+            // waiting.
             return self.complete_next();
         }
         let Some(request) = self.next_request() else { return };
@@ -166,7 +166,8 @@ impl StreamState {
         self.finish();
     }
 
-    /// The stream offset below which TCP's peer has acknowledged all bytes.
+    /// The stream offset below which the peer has taken all messages: at most what TCP's peer has
+    /// acknowledged.
     pub(super) fn acknowledged(&self) -> u64 {
         self.rules.taken(self.acknowledged)
     }
@@ -319,14 +320,13 @@ impl StreamState {
         let Self { qp, consumer, pending, unsent, .. } = self;
         let (sends, signals) = (&qp.sends, &qp.signals);
         if sends.is_held() {
-            // The events that are reported when no request is pending any more are made where requests are
-            // sent.
+            // The events for the time when no request is pending are generated where requests are sent.
             qp.engine.ring();
         }
         let (mut count, mut signaled) = (0, ArrayVec::<Signaled, TOGETHER>::new());
         while pending.front().is_some_and(|pending| pending.awaits.is_none()) {
             let Some(done) = take_front(pending) else { break };
-            // A request that sends nothing may be among those to be sent again.
+            // A request that sends nothing may be among the requests to be sent again.
             *unsent = (*unsent).min(pending.len());
             // The entry is free before the completion is visible.
             consumer.release_sends(1);
@@ -363,8 +363,9 @@ impl StreamState {
         })
     }
 
-    /// Whether a Terminate of the peer means that InfiniBand would report an invalid request: one that the
-    /// peer does not understand, one that is longer than its buffer, or an atomic that is not aligned.
+    /// Whether a Terminate of the peer means that InfiniBand would report an invalid request: a request that
+    /// the peer does not understand, a request that is longer than its buffer, or an atomic that is not
+    /// aligned.
     pub(super) fn is_invalid_request(&self, terminate: &Terminate) -> bool {
         if !self.rules.have_invalid_requests() {
             return false;

@@ -75,7 +75,7 @@ impl ByKind {
 impl RequestQueue {
     pub(super) fn new(ird: u16, extensions: Extensions) -> Self {
         // RFC 5040 sections 5.2.2, 6.1 and 8.1.2 (RDMAP-226, RDMAP-301, RDMAP-370): each stream has its own
-        // buffers, as many as the IRD that was negotiated.
+        // buffers; their number is the negotiated IRD.
         let mut queue = UntaggedQueue::new();
         let posted = queue.post(request_buffers(extensions, ird));
         debug_assert!(posted, "an IRD of 16 bits is within the queue's bounds");
@@ -99,7 +99,7 @@ impl RequestQueue {
         self.queue.check(header, payload_len, |_| room as u64).map(drop)
     }
 
-    /// Delivers a segment. The last one of a message takes a buffer of its kind.
+    /// Delivers a segment. The last segment of a message takes a buffer of its kind.
     ///
     /// RFC 5040 sections 5.2.1 and 6.1 (RDMAP-208, RDMAP-306): a request takes one buffer, and no more
     /// requests than IRD are accepted at a time.

@@ -1,5 +1,5 @@
-//! The places at the peer that a started request goes to. A Terminate names the request by them (RFC 5040
-//! section 4.8).
+//! The places at the peer that a started request goes to. A Terminate names the request by these places (RFC
+//! 5040 section 4.8).
 
 use crate::ddp::Header;
 use crate::memory::Stag;
@@ -19,14 +19,16 @@ pub(super) struct SentTo {
 /// The message that a Terminate of the peer names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refused {
-    /// A Read or an atomic: the oldest one that waits for its response, as the peer answers them in order.
+    /// A Read or an atomic: the oldest request that waits for its response, as the peer answers requests in
+    /// order.
     Request,
     /// The message of a segment with this header.
     Message(Header),
 }
 
 impl SentTo {
-    /// The target of a request. `send_msn` is the MSN of its last message to queue 0, if it has one.
+    /// The target of a request. `send_msn` is the MSN of the request's last message to queue 0, if the
+    /// request has one.
     #[inline]
     pub(super) fn of(request: &SendEntry, send_msn: u32) -> Self {
         let (memory, sends) = match request.op {
@@ -39,7 +41,7 @@ impl SentTo {
         Self { memory, length: request.length, sends: (send_msn, sends) }
     }
 
-    /// The MSN of its last message to queue 0, if it has one there.
+    /// The MSN of the request's last message to queue 0; `None` if the request has no such message.
     #[inline]
     pub(super) fn last_send(&self) -> Option<u32> {
         (self.sends.1 > 0).then_some(self.sends.0)
@@ -108,7 +110,7 @@ mod tests {
             untagged(1, 3),
         ];
         assert_eq!(misses.map(|header| target.is_of(&header)), [false; 6]);
-        // The Immediate and the Send of one request, across the wrap.
+        // The Immediate and the Send of one request, where the MSN wraps.
         let joined = SentTo { memory: None, length: 50, sends: (0, 2) };
         assert_eq!([u32::MAX, 0, 1].map(|msn| joined.is_of(&untagged(0, msn))), [true, true, false]);
         let write = SentTo { memory, length: 50, sends: (3, 0) };

@@ -25,7 +25,7 @@ struct PoolSlot<T> {
     next: Option<u32>,
 }
 
-/// One queue. It has to be emptied before it is dropped, or its slots stay in use.
+/// One queue. Its owner has to empty it before dropping it, or its slots stay in use.
 #[derive(Debug, Default)]
 pub(super) struct PoolQueue {
     /// First and last slot.

@@ -66,7 +66,8 @@ impl StreamState {
         }
     }
 
-    /// The request that is sent next: one that has to be sent again, or the oldest one that is not started.
+    /// The request that is sent next: a request that has to be sent again, or the oldest request that is not
+    /// started.
     #[inline]
     pub(super) fn next_request(&self) -> Option<&SendEntry> {
         match self.unsent {
@@ -81,7 +82,7 @@ impl StreamState {
         self.unsent | self.consumer.count_sends() != 0
     }
 
-    /// Takes the next receive request; `false` if there is none.
+    /// Takes the next receive request; `false` if no request is posted.
     #[inline]
     pub(super) fn take_recv(&mut self) -> bool {
         self.consumer.take_recv(&self.qp.receives, &self.qp.signals)

@@ -217,10 +217,11 @@ impl CmId {
         self.shared.abort();
     }
 
-    /// Its queue pair, once connected or accepted, while the queue pair lives.
+    /// The queue pair, once the identifier is connected or accepted; `None` after the queue pair is
+    /// destroyed.
     pub fn qp(&self) -> Option<QueuePair> {
-        // Upgraded without the lock: if no user has a handle, this may be the last reference, and dropping
-        // it runs code of the user (the drop of a handler of its completion queue).
+        // The reference is upgraded without the lock: if no user has a handle, it may be the last one, and
+        // dropping it runs code of the user (the drop of a handler of its completion queue).
         let shared = self.shared.state().qp.clone()?;
         QueuePair::again(shared.upgrade()?)
     }

@@ -74,7 +74,7 @@ impl ContextShared {
         engine
     }
 
-    /// The engine with that index, or the one with the fewest connections.
+    /// The engine with that index, or the engine with the fewest connections.
     pub(crate) fn engine(&self, index: Option<usize>) -> Result<Arc<EngineHandle>, VerbsError> {
         let engines = self.engines.read().expect("no holder of this lock panics");
         let mut alive = engines.iter().filter(|engine| !engine.is_stopped());
@@ -271,7 +271,7 @@ impl Context {
         }
         let registered_bytes = self.shared.resources.memory.registered_bytes();
         let mut queue_pairs = self.shared.resources.qps();
-        // Each listed connection has its queue pair, even one that is gone since its engine answered.
+        // Each connection in the list has its queue pair, even if it has ended since the engine answered.
         let connections = engines.iter().flat_map(|engine| &engine.connections);
         let mut missing: HashSet<u32> = connections.filter_map(|conn| Some(conn.qp?.0)).collect();
         for qp in &queue_pairs {

@@ -36,7 +36,7 @@ impl EngineHandle {
         }
     }
 
-    /// Its index among the engines of its context.
+    /// The index of the engine in its context.
     pub(crate) fn index(&self) -> usize {
         self.index
     }
@@ -64,7 +64,7 @@ impl EngineHandle {
         self.stopped.load(Ordering::Acquire)
     }
 
-    /// Called when the engine is gone. Commands are refused from now on; commands that are queued already
+    /// Called when the engine was dropped. Commands are refused from now on; commands that are queued already
     /// can still be taken.
     pub(crate) fn stop(&self) {
         let _commands = self.commands.lock().expect("no holder of this lock panics");

@@ -64,8 +64,9 @@ impl FastRegion {
         options: &FastOptions<'_>,
     ) -> Result<Self, VerbsError> {
         let options = options.prepare(pd)?;
-        // SAFETY: the caller promises mapped and accessible memory until this value is dropped, and accesses
-        // that allow concurrent ones. The value owns the registration, and drops it with itself.
+        // SAFETY: the caller promises that the memory is mapped and accessible until this value is dropped,
+        // and is accessed only in ways that allow concurrent accesses. The value owns the registration, which
+        // is dropped with it.
         let registration =
             unsafe { pd.shared.resources.memory.prepare_user(addr, bytes, writable, &options) };
         Ok(Self::new(pd, registration.map_err(register_error)?))
@@ -110,7 +111,7 @@ impl FastRegion {
     }
 
     /// An element with `length` bytes from `offset` of the prepared memory, for a request that is posted
-    /// after the one that registers them at their virtual address.
+    /// after the request that registers these bytes at their virtual address.
     pub fn sge(&self, offset: u64, length: u32) -> Sge {
         Sge { addr: self.addr(offset), length, lkey: self.rkey() }
     }

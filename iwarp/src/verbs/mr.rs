@@ -81,8 +81,9 @@ impl MemoryRegion {
         options: &MrOptions<'_>,
     ) -> Result<Self, VerbsError> {
         let options = options.register_options(pd)?;
-        // SAFETY: the caller promises mapped and accessible memory until this value is dropped, and accesses
-        // that allow concurrent ones. The value owns the registration, and drops it with itself.
+        // SAFETY: the caller promises that the memory is mapped and accessible until this value is dropped,
+        // and is accessed only in ways that allow concurrent accesses. The value owns the registration, which
+        // is dropped with it.
         let registration = unsafe { pd.shared.resources.memory.register_user(addr, bytes, &options) };
         Ok(Self { registration: registration.map_err(register_error)?, pd: pd.clone() })
     }
@@ -113,7 +114,7 @@ impl MemoryRegion {
         self.registration.is_empty()
     }
 
-    /// Its rights.
+    /// The rights of the region.
     pub fn access(&self) -> Access {
         self.registration.access()
     }

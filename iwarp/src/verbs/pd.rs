@@ -67,8 +67,9 @@ impl ProtectionDomain {
         bytes: usize,
         options: &MrOptions<'_>,
     ) -> Result<MemoryRegion, VerbsError> {
-        // SAFETY: the caller promises mapped and accessible memory until the region is dropped, and accesses
-        // that allow concurrent ones, which is all that `register_user` asks for.
+        // SAFETY: the caller promises that the memory is mapped and accessible until the region is dropped,
+        // and is accessed only in ways that allow concurrent accesses. `register_user` has no other
+        // requirement.
         unsafe { MemoryRegion::register_user(self, addr, bytes, options) }
     }
 
@@ -100,8 +101,9 @@ impl ProtectionDomain {
         writable: bool,
         options: &FastOptions<'_>,
     ) -> Result<FastRegion, VerbsError> {
-        // SAFETY: the caller promises mapped and accessible memory until the region is dropped, and accesses
-        // that allow concurrent ones, which is all that `register_user` asks for.
+        // SAFETY: the caller promises that the memory is mapped and accessible until the region is dropped,
+        // and is accessed only in ways that allow concurrent accesses. `register_user` has no other
+        // requirement.
         unsafe { FastRegion::register_user(self, addr, bytes, writable, options) }
     }
 

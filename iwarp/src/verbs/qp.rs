@@ -20,7 +20,7 @@ use super::{
 pub struct QpAttr {
     /// As [`QueuePair::qp_num`].
     pub qp_num: u32,
-    /// Its state at the time of the call.
+    /// The state at the time of the call.
     pub state: QpState,
     /// Number of its protection domain.
     pub pd_num: u32,
@@ -151,8 +151,8 @@ impl QueuePair {
         if shared.signals.add_handle() { Some(Self { shared }) } else { None }
     }
 
-    /// Its number: 24 bits, not 0, and unique in the context. When the queue pair is gone, the number is
-    /// reused only after all other numbers.
+    /// Its number: 24 bits, not 0, and unique in the context. After the queue pair is destroyed, the number
+    /// is reused only after all other numbers.
     pub fn qp_num(&self) -> u32 {
         self.shared.config.num
     }
@@ -162,12 +162,12 @@ impl QueuePair {
         self.shared.config.extensions
     }
 
-    /// Whether its send queue has requests that are not complete.
+    /// Whether the send queue has requests that are not complete.
     pub fn has_open_sends(&self) -> bool {
         self.shared.sends.open() > 0
     }
 
-    /// Its state.
+    /// The state of the queue pair.
     pub fn state(&self) -> QpState {
         self.shared.state.get()
     }
@@ -337,10 +337,10 @@ impl QueuePair {
         self.shared.sends.take_late();
     }
 
-    /// Requests one [`AsyncEventKind::SqDrained`](super::AsyncEventKind::SqDrained) event for when all
-    /// requests of the send queue are completed, including requests posted meanwhile. The event is made at
-    /// once if none is open. While the queue is [held](Self::hold_sends), requests that have not started do
-    /// not count.
+    /// Requests one [`AsyncEventKind::SqDrained`](super::AsyncEventKind::SqDrained) event for the time when
+    /// all requests of the send queue are completed, including requests posted meanwhile. The event comes at
+    /// once if no request is open. While the queue is [held](Self::hold_sends), requests that have not
+    /// started do not count.
     pub fn drain(&self) {
         self.shared.arm_drain();
     }

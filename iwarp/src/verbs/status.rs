@@ -137,7 +137,7 @@ impl StatusDesk {
         state.latest.clone()
     }
 
-    /// Sets the answer of the engine; `None`: it is gone.
+    /// Sets the answer of the engine; `None`: the engine was dropped.
     pub(crate) fn answer(&self, status: Option<EngineStatus>) {
         let mut state = self.state();
         (state.is_pending, state.latest) = (false, status.map(Arc::new));

@@ -79,7 +79,8 @@ fn a_change_that_ends_its_registration_writes_nowhere() {
             first.invalidate();
             first
         },
-        // The same STag, memory and rights: but a value that was read before may have changed meanwhile.
+        // The STag, the memory and the rights are the same, but a value that was read before may have changed
+        // meanwhile.
         |mut first, _| {
             let key = first.stag().key();
             first.revalidate(key, ATOMIC).unwrap();
@@ -143,7 +144,7 @@ fn a_change_is_of_the_value_that_it_replaces() {
         }
         value + 10
     });
-    // A weak exchange may fail for no reason, and the same value is seen again then.
+    // A weak exchange may fail spuriously; then the same value is seen again.
     seen.borrow_mut().dedup();
     assert_eq!((before, words.memory().load_u64_acquire(0), seen.into_inner()), (Ok(5), Ok(15), vec![0, 5]));
 }
@@ -181,7 +182,7 @@ fn after_deregistration_no_atomic_lands() {
             advertised.store(words.stag().0.into(), Ordering::Release);
             std::thread::sleep(Duration::from_micros(round % 5 * 20));
             words.deregister();
-            // It belongs to us only: it is the same when read twice.
+            // Only this test accesses the memory, so two reads return the same.
             let read = || {
                 table
                     .register(Arc::clone(&region), &RegisterOptions::default())

@@ -73,16 +73,16 @@ fn after_deregistration_not_a_byte_changes() {
         let mut written = 0;
         for round in 0..500_u32 {
             let mut memory = vec![0_u8; LEN];
-            // SAFETY: the vector lives until after `deregister`, and is accessed through the registration
-            // only until then.
+            // SAFETY: the vector is dropped after `deregister` returns, and until then it is accessed only
+            // through the registration.
             let registration = unsafe { table.register_user(memory.as_mut_ptr(), LEN, &OPTIONS) }.unwrap();
             advertised.0.store(registration.stag().0.into(), Ordering::Release);
             std::thread::sleep(Duration::from_micros(u64::from(round % 7) * 50));
             registration.deregister();
             written += u32::from(memory.iter().any(|&byte| byte != 0));
-            // The memory belongs to us only: plain writes and reads, and then it is freed.
+            // Only this test has the memory now: it is written and read plainly, and then freed.
             memory.fill(0xAA);
-            // Long enough to see a copy that nobody waited for.
+            // The time suffices to see a copy that nobody waited for.
             std::thread::sleep(Duration::from_micros(300));
             assert!(memory.iter().all(|&byte| byte == 0xAA), "round {round}: changed after deregistration");
         }
@@ -191,8 +191,8 @@ fn fetching_outside_an_epoch_is_waited_for() {
         let _stop_readers = StopOnDrop(&stop);
         for _ in 0..500 {
             let mut memory = vec![0x11_u8; LEN];
-            // SAFETY: the vector lives until after `deregister`, and is accessed through the registration
-            // only until then.
+            // SAFETY: the vector is dropped after `deregister` returns, and until then it is accessed only
+            // through the registration.
             let registration = unsafe { table.register_user(memory.as_mut_ptr(), LEN, &OPTIONS) }.unwrap();
             advertised.0.store(registration.stag().0.into(), Ordering::Release);
             std::thread::yield_now();
@@ -242,7 +242,7 @@ fn memory_invalidated_by_a_send_queue_does_not_change() {
             };
             let stag = if kind == 2 { fast.stag(key) } else { windows[kind].stag(key) };
             let register = FastBind { stag, offset: 0, len: LEN as u64, access: ACCESS, base: Base::Zero };
-            // Bound and invalidated inside epochs, as an engine does it.
+            // The windows are bound and invalidated inside epochs, as in an engine.
             let epoch = queue.enter();
             if kind == 2 {
                 epoch.fast_register(&register, ME).unwrap();
@@ -260,7 +260,7 @@ fn memory_invalidated_by_a_send_queue_does_not_change() {
             }
             let (mut first, mut last) = (vec![0; LEN], vec![0; LEN]);
             memory.read_at(0, &mut first).unwrap();
-            // Long enough to see a copy that nobody waited for.
+            // The time suffices to see a copy that nobody waited for.
             std::thread::sleep(Duration::from_micros(300));
             memory.read_at(0, &mut last).unwrap();
             assert!(first == last, "round {round}: changed after it was taken away");
@@ -352,7 +352,7 @@ fn what_is_being_freed_is_not_registered_again() {
     epoch.fast_register(&register, ME).unwrap();
     assert!(epoch.check_write(stag, 0, 64, ME).is_ok());
     std::thread::scope(|scope| {
-        // Waits for the epoch.
+        // The call waits for the epoch.
         scope.spawn(move || drop(prepared));
         until(|| epoch.check_write(stag, 0, 64, ME).is_err());
         let again = epoch.fast_register(&register, ME);
@@ -382,7 +382,7 @@ fn a_window_that_is_freed_while_it_is_bound_again_stays_unbound() {
     binder.enter().bind_window(&bind, ME).unwrap();
     let epoch = other.enter();
     std::thread::scope(|scope| {
-        // Both wait for the epoch.
+        // Both calls wait for the epoch.
         let bound = scope.spawn(move || binder.enter().bind_window(&bind, ME));
         until(|| epoch.check_read(stag, 0, 64, ME).is_err());
         scope.spawn(move || drop(window));
@@ -416,7 +416,7 @@ fn turns_of_one_participant_never_overlap() {
             // Only with a forgotten guard can a participant be moved while its epoch is open.
             std::mem::forget(waiter.enter());
             give.send(waiter).unwrap();
-            // Waits for the holder.
+            // The call waits for the holder.
             registration.invalidate();
         });
         let waiter = take.recv().unwrap();

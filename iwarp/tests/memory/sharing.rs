@@ -62,7 +62,7 @@ fn one_range_in_two_domains() {
     assert_eq!(write(&table, a, readers[0].stag(), b"mine"), Err(Fault::AccessRights));
     assert_eq!(write(&table, b, readers[1].stag(), b"mine"), Err(Fault::AccessRights));
     assert_eq!(read(&table, a, writers[0].stag()), Err(Fault::AccessRights));
-    // Each by its own STags only.
+    // Each stream has access only by its own STags.
     assert_eq!(read(&table, a, writers[1].stag()), Err(Fault::NotAssociated));
     assert_eq!(write(&table, b, writers[0].stag(), b"mine"), Err(Fault::NotAssociated));
 
@@ -110,12 +110,12 @@ fn peers_of_two_domains_do_not_write_to_one_place() {
     drop(bindable);
     assert!(try_register(&strict, &region, 1, WRITE).is_ok());
 
-    // Ranges are compared by the byte: adjacent ones do not overlap, a shared byte does.
+    // Ranges are compared byte by byte: adjacent ranges do not overlap, but a shared byte is an overlap.
     let start = region.as_ptr().as_ptr();
     let piece = |pd, offset: usize, len| {
         let options = RegisterOptions { pd: PdId(pd), access: WRITE, ..Default::default() };
-        // SAFETY: a range that is registered is inside the region, or behind it and refused before any access
-        // to it. The region lives longer than what is registered here, and nobody accesses its bytes.
+        // SAFETY: a registered range is inside the region; a range behind it is refused before any access.
+        // The region outlives these registrations, and nobody accesses its bytes.
         unsafe { strict.register_user(start.wrapping_add(offset), len, &options) }
     };
     let _middle = piece(1, 100, 50).unwrap();
@@ -148,7 +148,7 @@ fn names_are_as_hard_to_guess_as_they_are_many() {
     // An even walk over all indices: 2^20 guesses of 2^24, 625 expected, sigma 25.
     let guessed = hits(&|n| n.wrapping_mul(0x9e_3779) % Stag::INDICES, 1 << 20);
     assert!((500..750).contains(&guessed), "{guessed}");
-    // Neighbours of valid ones: 10^4 * 10^4 / 2^24 = 6 expected on each side.
+    // Neighbours of valid STags: 10^4 * 10^4 / 2^24 = 6 expected on each side.
     for delta in [1, Stag::INDICES - 1] {
         let neighbours = hits(&|n| (all[n as usize].stag().index() + delta) % Stag::INDICES, LIVE);
         assert!(neighbours < 20, "{neighbours}");
@@ -195,8 +195,9 @@ fn reads_outside_are_refused_with_their_codes() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Random domains, streams, names and operations: access if and only if the stream is the name's own
-    /// (where it has one), else the domain is; and the right is there. Invalidation only by the one stream.
+    /// Random domains, streams, STags and operations: access is allowed if and only if the STag has the
+    /// right, and belongs to the stream or, without a stream of its own, to the domain. Only the STag's own
+    /// stream may invalidate it.
     // Proves SEC-030, SEC-090, SEC-091, RDMAP-350, RDMAP-351, DDP-226, DDP-227, DDP-236.
     #[test]
     fn access_is_by_domain_or_by_stream(

@@ -56,7 +56,7 @@ fn a_hundred_thousand_stags_are_unpredictable_sparse_and_not_reused() {
             alive.pop_front();
         }
     }
-    // Half of them each, within five standard deviations: sqrt(10^5) / 2 = 158.
+    // Each count is about half of the STags, within five standard deviations: sqrt(10^5) / 2 = 158.
     for count in ones.iter().chain(&equal_neighbours) {
         assert!(count.abs_diff(COUNT as u32 / 2) < 790, "{ones:?}, {equal_neighbours:?}");
     }
@@ -189,8 +189,8 @@ fn tagged_offsets_start_where_asked() {
     assert_eq!(check(0, 1), Err(Fault::Bounds));
 }
 
-/// Invalidated by its owner, by the peer, or deregistered: it is unusable at once, and keeps its index until
-/// the end.
+/// After an invalidation by its owner or by the peer, or after deregistration, the STag is unusable at once,
+/// and keeps its index until the end.
 // Proves DDP-219, DDP-231, RDMAP-250, SEC-098, SEC-155, SEC-156.
 #[test]
 fn invalidation_by_owner_and_peer() {
@@ -260,8 +260,8 @@ fn read_only_memory_stays_as_it_is() {
     static CONSTANT: [u8; 32] = [7; 32];
     let table = table(4);
     let ptr = CONSTANT.as_ptr().cast_mut();
-    // SAFETY: the static stays mapped for ever, and nobody writes it: `REMOTE_READ` allows no writing, so
-    // that references to its bytes are allowed besides.
+    // SAFETY: the static stays mapped for ever, and nobody writes to it, since `REMOTE_READ` allows no
+    // writing. So references to its bytes may exist at the same time.
     let mut registration = unsafe { table.register_user(ptr, 32, &options(Access::REMOTE_READ)) }.unwrap();
     assert_eq!(registration.memory().write_at(0, b"x"), Err(AccessError::ReadOnly));
     assert_eq!(registration.memory().store_u8_release(0, 1), Err(AccessError::ReadOnly));
@@ -286,8 +286,7 @@ fn read_only_memory_stays_as_it_is() {
     );
 }
 
-/// A registration of no bytes has an STag that covers nothing, wherever its tagged offsets start. It is in
-/// nobody's way.
+/// A registration of no bytes has an STag that covers nothing, wherever its tagged offsets start.
 #[test]
 fn a_registration_of_no_bytes_covers_nothing() {
     let table = table(8);
@@ -387,8 +386,8 @@ proptest! {
         let mut model = memory.clone();
         let table = table(1);
         let ptr = memory.as_mut_ptr().wrapping_add(start);
-        // SAFETY: `start + len` is below 512, so the range is inside the vector, which lives longer than the
-        // registration and is accessed through it only until it is dropped.
+        // SAFETY: `start + len` is below 512, so the range is inside the vector. The vector outlives the
+        // registration, and until the registration is dropped it is accessed only through it.
         let registration = unsafe { table.register_user(ptr, len, &options(WRITE | Access::REMOTE_READ)) }.unwrap();
         let base = registration.base_to();
         let engine = table.join();

@@ -136,7 +136,7 @@ fn a_wrong_bind_makes_nothing_valid() {
         let wrong = Bind { addr: 0, ..bind(other.stag(2), &all) };
         assert!(epoch.bind_window(&wrong, ME).is_err());
         assert!(other.is_valid(other.stag(1)));
-        // The same with nothing wrong.
+        // The same bind without the fault succeeds.
         assert_eq!(epoch.bind_window(&Bind { region: read_only.stag(), ..read }, ME), Ok(()));
     }
 }
@@ -253,7 +253,7 @@ fn a_window_ends_with_its_region() {
     region.revalidate(0, region.access()).unwrap();
     assert_eq!(target.place(0, b"x"), Err(Fault::InvalidStag));
     assert_eq!(write(&epoch, stag, BASE + 100, 1, ME), Err(Fault::InvalidStag));
-    // It can be bound again, as its region is gone.
+    // The window can be bound again, since its region is deregistered.
     assert_eq!(epoch.bind_window(&bind(stag, &region), ME), Ok(()));
     let target = epoch.check_write(stag, BASE + 100, 1, ME).unwrap();
     let source = epoch.check_read(stag, BASE + 100, 1, ME).unwrap();
@@ -322,7 +322,7 @@ fn fast_registration_opens_and_shuts_a_range() {
     assert_eq!(write(&epoch, stag, BASE - 1, 1, ME), Err(Fault::Bounds));
     assert_eq!(read(&epoch, stag, BASE, ME), Err(Fault::AccessRights));
     assert_eq!(write(&epoch, stag, BASE, 1, SIBLING), Err(Fault::NotAssociated));
-    // Unlike a window it is a local key too.
+    // Unlike a window, prepared memory is a local key too.
     assert!(epoch.check_source(stag, BASE, 50, ME.pd).is_ok());
     let mut bytes = [0; LEN];
     fast.memory().read_at(0, &mut bytes).unwrap();

@@ -9,8 +9,8 @@ fn memory_that_a_request_opens_is_guarded() {
     let table = table();
     let start = pages(2, READ_WRITE);
     let prepare = Prepare { pd: ME.pd, ..Prepare::default() };
-    // SAFETY: the memory is the test's own, and is accessed through the registration only. It is unmapped
-    // before the registration is gone, which breaks the promise: the table is guarded, and survives that.
+    // SAFETY: the memory is the test's own, and is accessed only through the registration. It is unmapped
+    // before the registration is dropped, which breaks the promise; the table is guarded, and survives that.
     let fast = unsafe { table.prepare_user(start, PAGE, true, &prepare) }.unwrap();
     let region = register_for(&table, start.wrapping_add(PAGE), PAGE, ALL | Access::MW_BIND).unwrap();
     let kinds = [WindowKind::Type1, WindowKind::Type2];

@@ -63,8 +63,8 @@ struct ConnectionShared {
 impl Drop for ConnectionShared {
     fn drop(&mut self) {
         self.endpoint.routes.remove(&self.id);
-        // Ends the connection, if it is not over, and all its requests in flight. After that nothing
-        // accesses the memory of requests.
+        // Dropping the queue pair ends the connection, unless it has ended, and all its requests in flight.
+        // After that nothing accesses the memory of requests.
         drop(self.qp.take());
         self.router.stop();
     }
@@ -81,7 +81,7 @@ pub(crate) struct Unconnected {
 impl Unconnected {
     pub(crate) fn new(endpoint: &Shared, options: &ConnectionOptions) -> Result<Self> {
         let ConnectionOptions { send_depth, recv_depth, message_bytes, stream_bytes, .. } = *options;
-        // At least one receive, since a flushed receive reports the end of the connection.
+        // At least one receive is needed, since a flushed receive reports the end of the connection.
         let recv_depth = recv_depth.max(1);
         let router = Router::new(send_depth);
         let to = Arc::clone(&router);
@@ -107,7 +107,7 @@ impl Unconnected {
         id: CmId,
         phase: watch::Receiver<Phase>,
     ) -> Result<Connection> {
-        // Made first, so that a dropped future ends the connection.
+        // The connection is created first, so that a dropped future ends it.
         let mut shared = self.connection(endpoint, id, phase, Arc::default());
         shared.agreed = shared.established().await?;
         shared.engine = shared.id.engine().unwrap_or_default();
@@ -563,7 +563,7 @@ impl ConnectionShared {
 fn refusal(phase: &Phase, is_closed_here: bool, error: VerbsError) -> Error {
     match (phase, error) {
         (Phase::Ended(_), _) => phase.error(),
-        // A FIN was sent or received, and the disconnect event has not come yet.
+        // A FIN was sent or received, but the disconnect event has not arrived yet.
         (_, VerbsError::InvalidState(_)) if is_closed_here => Error::Closed,
         (_, VerbsError::InvalidState(_)) => Error::Connection(ConnectionError::PeerClosed),
         (_, error) => error.into(),

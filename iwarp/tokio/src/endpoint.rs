@@ -111,7 +111,7 @@ impl Endpoint {
     }
 
     /// Registers new memory of `bytes` bytes, filled with zeros, with these access rights. Remote writes and
-    /// atomics need [`Access::LOCAL_WRITE`] as well, and so does memory that Reads fill.
+    /// atomics need [`Access::LOCAL_WRITE`] as well. Memory that Reads fill needs it too.
     ///
     /// # Errors
     /// [`Error::Verbs`].

@@ -29,12 +29,12 @@ pub(crate) enum Phase {
     Established(Arc<Established>),
     /// The peer has rejected it, with this private data.
     Rejected(Box<[u8]>),
-    /// The connection could not be made, or is over. `None`: it was closed gracefully.
+    /// The connection was not established, or has ended. `None`: it was closed gracefully.
     Ended(Option<ConnectionError>),
 }
 
 impl Phase {
-    /// The error of a connection that has not been made, or is over.
+    /// The error of a connection that was not established, or has ended.
     pub(crate) fn error(&self) -> Error {
         match self {
             Self::Rejected(private_data) => Error::Rejected { private_data: private_data.clone() },
@@ -64,7 +64,7 @@ pub(crate) struct Requests {
 #[derive(Default)]
 struct Waiting {
     events: VecDeque<CmEvent>,
-    /// The listener is gone.
+    /// The listener was dropped.
     is_closed: bool,
 }
 
@@ -73,7 +73,7 @@ impl Requests {
         self.waiting.lock().expect("no holder of this lock panics")
     }
 
-    /// Adds a request. Returns `false` if the listener is gone.
+    /// Adds a request. Returns `false` if the listener was dropped.
     fn push(&self, event: CmEvent) -> bool {
         let mut waiting = self.waiting();
         if waiting.is_closed {
@@ -171,7 +171,7 @@ impl Routes {
 
     pub(crate) fn remove(&self, id: &CmId) {
         let removed = self.table().as_mut().and_then(|routes| routes.remove(id));
-        // Dropped without the lock: it may be the last handle of the identifier.
+        // The value is dropped without the lock: it may be the last handle of the identifier.
         drop(removed);
     }
 
@@ -200,7 +200,7 @@ impl Routes {
                     self.remove(&id);
                 }
             }
-            // The peer has gone before the request was taken.
+            // The peer has ended the connection before the request was taken.
             Route::Request(requests) => {
                 requests.remove(&event.id);
                 self.remove(&event.id);
@@ -245,7 +245,7 @@ fn next_phase(event: &CmEvent) -> Option<Phase> {
         CmEventKind::Rejected { private_data, .. } => Phase::Rejected(private_data.clone()),
         CmEventKind::ConnectError { error, .. } => Phase::Ended(Some(*error)),
         CmEventKind::Disconnected { error, .. } => Phase::Ended(*error),
-        // An event of a stream without MPA, which this crate does not use.
+        // This is an event of a stream without MPA, which this crate does not use.
         _ => return None,
     })
 }

@@ -77,7 +77,7 @@ impl Listener {
                 Ok(Request { id: event.id, remote, private_data, ib_semantics, endpoint })
             }
             CmEventKind::ConnectError { error, .. } => Err(Error::Connection(error)),
-            // An event of a stream without MPA, which such a listener does not have.
+            // This is an event of a stream without MPA, which such a listener does not have.
             _ => Err(Error::Closed),
         }
     }
@@ -132,7 +132,7 @@ impl Request {
         endpoint.routes.add(&id, Route::Connection(sender))?;
         if let Err(error) = id.accept(&unconnected.qp, &options.param) {
             endpoint.routes.remove(&id);
-            // The engine has ended the connection before.
+            // The engine has already ended the connection.
             return Err(id.cause().map_or(error.into(), Error::Connection));
         }
         let ib_semantics = ib_semantics && options.param.ib_semantics;

@@ -29,7 +29,7 @@ impl Region {
         self.mr.len()
     }
 
-    /// Whether it has no bytes.
+    /// Whether the region has no bytes.
     pub fn is_empty(&self) -> bool {
         self.mr.is_empty()
     }

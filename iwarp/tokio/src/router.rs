@@ -84,7 +84,7 @@ struct Wakeups {
 
 /// A completion queue, as [`Router::drain`] uses it.
 trait Completions {
-    /// Asks for an event for the next completion.
+    /// Requests an event for the next completion.
     fn arm(&self);
 
     /// Moves completions into `out`; returns their number.
@@ -134,7 +134,7 @@ impl Router {
 
     /// Stops taking completions, and releases all memory. The queue pair must be gone.
     pub(crate) fn stop(&self) {
-        // Each value is dropped without its lock.
+        // Each value is dropped after its lock is released.
         let cq = self.cq.lock().expect("no holder of this lock panics").take();
         let state = std::mem::take(&mut *self.state());
         drop((cq, state));
@@ -161,7 +161,7 @@ impl Router {
     }
 
     fn take_all(&self, queue: &impl Completions, woken: &mut Wakeups) {
-        // Armed before the last check: a later completion causes an event.
+        // The queue is armed before the last check: a later completion causes an event.
         queue.arm();
         let mut batch = [WorkCompletion::default(); BATCH];
         loop {
@@ -182,7 +182,7 @@ impl Router {
         let released = std::mem::take(&mut state.released);
         let key = state.requests.insert(Request::Open { waker: None, pinned });
         drop(state);
-        // This runs on a thread of the user.
+        // The drop runs on a thread of the user.
         drop(released);
         self.tag.request(key)
     }
@@ -270,7 +270,7 @@ impl Router {
     /// Frees places. The caller must not hold a lock.
     pub(crate) fn free_places(&self, count: usize) {
         if count > 0 {
-            // Done before the waiters are searched: a task that waits later finds the place.
+            // The places are added before the waiters are searched: a task that waits later finds the place.
             self.places.add_permits(count);
             self.wake_for_places();
         }

@@ -46,7 +46,7 @@ impl Spin {
                     return Poll::Ready(found);
                 }
             }
-            // Not by calling the waker: a task that wakes itself would run again before other tasks.
+            // The waker is not called: a task that wakes itself would run again before other tasks.
             let yielded = pin!(yield_now()).poll(&mut Context::from_waker(cx.waker()));
             debug_assert!(yielded.is_pending(), "the first poll yields");
             return Poll::Pending;

@@ -56,7 +56,7 @@ fn a_client_says_why_when_its_server_dies() {
     }
 }
 
-/// `uwarp status` lists the server as long as it lives.
+/// `uwarp status` lists the server until the server ends.
 #[test]
 #[cfg(feature = "status")]
 fn the_server_is_shown() {

@@ -1,4 +1,4 @@
-//! A program that waits uses no processor. The only test in this process, whose time it measures.
+//! A program that waits uses no CPU time. This is the only test of its process, whose CPU time it measures.
 
 #[path = "common/limited.rs"]
 mod limited;

@@ -92,7 +92,7 @@ pub fn open_local(spec: &Spec, folder: PathBuf) -> Result<Wire, OpenError> {
     // Every neighbour is a station, whose Ethernet address is derived from its station number.
     config.stack.derived_neighbors = Some([0x02, 0x00]);
     config.stack.address_probing = AddressProbing::Off;
-    // The frames never leave this machine's memory, whose other contents no MPA CRC covers either.
+    // Frames never leave this machine's memory, and other contents of that memory have no MPA CRC either.
     config.crc = spec.crc.unwrap_or(false);
     Ok(Wire { port: Box::new(port), config, address })
 }

@@ -12,18 +12,18 @@ pub(crate) fn with_real_time_signals_taken<T>(open: impl FnOnce() -> T) -> T {
     let mut taken = Vec::new();
     for signal in libc::SIGRTMIN()..=libc::SIGRTMAX() {
         let mut before = MaybeUninit::<libc::sigaction>::zeroed();
-        // SAFETY: the place is valid, and no action is set.
+        // SAFETY: `before` is valid for writes of a `sigaction`, and no action is set.
         if unsafe { libc::sigaction(signal, ptr::null(), before.as_mut_ptr()) } != 0 {
             continue;
         }
-        // SAFETY: the call above has filled it.
+        // SAFETY: the successful call above has filled in `before`.
         let before = unsafe { before.assume_init() };
         if before.sa_sigaction != libc::SIG_DFL {
             continue;
         }
         let mut action = before;
         action.sa_sigaction = nothing as extern "C" fn(libc::c_int) as libc::sighandler_t;
-        // SAFETY: the action is whole, and its handler stays and does nothing.
+        // SAFETY: all fields of the action are set, and its handler, which does nothing, is never unloaded.
         unsafe { libc::sigaction(signal, &raw const action, ptr::null_mut()) };
         taken.push((signal, before));
     }

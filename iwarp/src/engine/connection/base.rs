@@ -210,7 +210,8 @@ impl Base {
         trace::ended(state, self.user.id(), self.qp.as_ref(), error);
         match self.user.take() {
             User::Unaware => self.count_end(error),
-            // `set_over` comes first: an `accept` after it is refused, and an earlier one gets this event.
+            // `set_over` comes first: an `accept` after it is refused, and after an earlier `accept` the user
+            // gets this event.
             User::Known(id) => {
                 id.set_over(error);
                 id.announce(None, kind);

@@ -1,4 +1,4 @@
-//! How a connection ends when its phase is over (RFC 5040 section 7; RFC 5041 section 7).
+//! How a connection ends when its phase has ended (RFC 5040 section 7; RFC 5041 section 7).
 
 use crate::queues::Ask;
 use crate::verbs::ConnectionError;

@@ -1,6 +1,6 @@
 //! The bytes that this end sends before its first FPDU (RFC 5044 sections 7.1 and 7.1.5).
 //!
-//! They are bytes that the user has sent in streaming mode, and those of startup frames, in the order in
+//! These are bytes that the user has sent in streaming mode and bytes of startup frames, in the order in
 //! which the user has requested them: after a reject, streaming mode and MPA may begin again.
 
 use std::collections::VecDeque;

@@ -38,9 +38,9 @@ pub(super) struct Rdma {
     deframer: Deframer,
     stream: Stream,
     pub(super) stage: RdmaStage,
-    /// True if it is among the connections that owe an acknowledgement.
+    /// True while this connection is in the engine's list of owed acknowledgements.
     owes_ack: bool,
-    /// True if it is among the connections that owe a limit.
+    /// True while this connection is in the engine's list of owed limits.
     owes_limit: bool,
     /// The peer's settings for messages that find no receive request, with InfiniBand's semantics.
     peer_rnr: RnrConfig,
@@ -185,7 +185,7 @@ impl Rdma {
             delivery.deliver_usual(position, ulpdu)
         })?;
         if taken > 0 && taken == buf.len() {
-            // Nothing is held, so nothing is released.
+            // No bytes are held, so none are released.
             return Ok(0);
         }
         buf.advance(taken);

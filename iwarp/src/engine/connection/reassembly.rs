@@ -1,4 +1,4 @@
-//! Received bytes before Full Operation: the bytes in order, and those ahead of them.
+//! Received bytes before Full Operation: bytes in order, and bytes ahead of them.
 //!
 //! A startup frame may come in any segmentation and order, and FPDUs may follow it. Bytes ahead are held in
 //! the engine's slots for held buffers, where small pieces are copied together.
@@ -74,7 +74,7 @@ impl Reassembly {
                 let held = self.held.hold(slab, self.next, buf, false);
                 debug_assert!(held.is_ok(), "`push` has found a slot");
             }
-            // The buffer was not ahead of the frontier, so there is nothing to release.
+            // The buffer was not ahead of the frontier, so no bytes are released here.
             return 0;
         }
         let mut released = 0;

@@ -57,7 +57,7 @@ pub(super) enum Announced {
     Established,
 }
 
-/// The contents of the event that the connection is established.
+/// The contents of the `Established` event.
 pub(super) struct Announcement {
     pub(super) negotiated: Negotiated,
     pub(super) agreement: Agreement,

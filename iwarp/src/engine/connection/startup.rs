@@ -237,7 +237,8 @@ impl Startup {
         };
         // TCP has lost the connection meanwhile. Its last event follows, and ends startup.
         let Some(info) = state.tcp.info(base.conn) else { return ControlFlow::Continue(self) };
-        // RFC 5044 section 7.1.2 (MPA-204): no more private data than the application has room for.
+        // RFC 5044 section 7.1.2 (MPA-204): a Request with more private data than the application has room
+        // for is refused.
         if request.private_data.len() > options.max_private_data {
             let error = ConnectionError::Startup(StartupFault::PrivateData);
             return ControlFlow::Break(self.fail_startup(base, state, error));
@@ -349,7 +350,7 @@ impl Startup {
             let announcement = Some(Box::new(announcement));
             Rdma::begin(base, state, qp, (&negotiated, agreement), false, announcement)
         } else {
-            // The event says whether the user has to wait for the peer's first message.
+            // The event tells the user whether to wait for the peer's first message.
             let ready = !param.await_first_fpdu;
             let rdma = Rdma::begin(base, state, qp, (&negotiated, agreement), ready, None);
             base.announce_established(state, Announcement { negotiated, agreement, idle_timeout, ready });
@@ -386,10 +387,10 @@ impl Startup {
                 }
                 debug_assert!(false, "a connection that began with MPA has no streaming mode");
             }
-            // The user has decided, or knows that the time is over.
+            // The user has rejected, or already has the event for the timeout.
             Reject::ByUser { stays_open: false, .. } | Reject::NotInTime => base.user = User::Done,
-            // A connection that a listener accepted has no user yet. Otherwise the user gets the error when
-            // the connection closes.
+            // A connection that has no user yet was accepted by a listener. Any other user gets the error
+            // when the connection closes.
             Reject::Markers | Reject::OldAgreement if matches!(base.user, User::Unaware) => {}
             Reject::OldAgreement => base.report.add(ConnectionError::Startup(StartupFault::OldAgreement)),
             Reject::Markers => base.report.add(ConnectionError::Startup(StartupFault::Markers)),
@@ -459,7 +460,8 @@ impl Startup {
                     base.qp = None;
                     return Streaming::enter(base, state, plain, reassembly);
                 }
-                // As at the end of a connection: first the identifier is set over, then the user is told.
+                // As at the end of a connection: the identifier gets its new phase first, then the user gets
+                // the event.
                 if let User::Known(id) = base.user.take() {
                     id.set_over(Some(ConnectionError::Rejected));
                     id.announce(None, kind);

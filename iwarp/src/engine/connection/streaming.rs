@@ -71,7 +71,7 @@ impl Streaming {
         base.timers.clear_deadline();
         let mut streaming = Box::new(Self::new(plain, reassembly));
         base.report.announced = Announced::Streaming;
-        // The startup frames were progress.
+        // The startup frames count as progress.
         base.note_progress(state);
         base.timers.rewatch_idle(state.now);
         streaming.deliver_to_user(base, state);
@@ -182,7 +182,7 @@ impl Streaming {
         base.schedule_tx(state);
     }
 
-    /// The reason why MPA cannot start any more, if there is one.
+    /// The reason why MPA can no longer start; `None` if it can.
     fn prevents_start(&self) -> Option<ConnectionError> {
         if self.closing.is_some() {
             // Another thread of the user has closed the connection at the same time.

@@ -21,7 +21,7 @@ pub(super) struct Timers {
 pub(super) struct RnrTimers {
     /// How long a message of the peer may wait, or [`FOR_EVER`].
     timeout: tcp_lite::Duration,
-    /// Since when the peer has no receive request for a message of this end.
+    /// The time since which the peer has had no receive request for a message of this end.
     peer_since: Deadline,
     /// When that message fails.
     peer: Deadline,

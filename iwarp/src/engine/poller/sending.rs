@@ -114,7 +114,7 @@ impl Poller {
             }
             return Some((slot, quantum_bytes.min(FRESH_BYTES)));
         }
-        // Each queue pair sends at least once, unless the bytes are used up before. A blocked queue pair
+        // Each queue pair sends at least once, unless the bytes are used up first. A blocked queue pair
         // leaves the queue.
         let (_, bulk) = self.state.tx_scheduler.waiting();
         if bulk == 0 || pass.left == 0 {
@@ -129,9 +129,9 @@ impl Poller {
         Some((slot, quantum_bytes))
     }
 
-    /// Prefetches the state of connections that send later: the one in `slot`, and those before it, which
-    /// `behind` finds. Each part of the state refers to the next, so a part is prefetched when the previous
-    /// one is in the cache.
+    /// Prefetches the state of connections that send later: the connection in `slot`, and earlier
+    /// connections, which `behind` finds. Each part of the state refers to the next part, so a part is
+    /// prefetched when the previous part is in the cache.
     #[inline(never)]
     fn prefetch_senders(&self, slot: u32, behind: impl Fn(&TxScheduler, usize) -> Option<u32>) {
         self.prefetch(Some(slot as usize));
@@ -168,8 +168,8 @@ impl Poller {
         pass.busy |= sent > 0 || !no_mbuf;
     }
 
-    /// Moves frames from the stack to the port, until there are none or the port's ring is full. A full port
-    /// gets no new frames until it has taken those that it refused.
+    /// Moves frames from the stack to the port, until no frame is left or the port's ring is full. A full
+    /// port gets no new frames until it has taken the refused frames.
     pub(super) fn send_frames(&mut self) -> bool {
         let clock_us = self.clock_us();
         let mut busy = false;

@@ -72,7 +72,7 @@ mod tests {
     fn callers_that_come_seldom_are_looked_after() {
         let mut absence = Absence::new(MS, 8 * MS);
         assert!(absences(&mut absence, 99).iter().all(|one| *one == MS));
-        // This holds also after callers have polled without a pause.
+        // This is also true after callers have polled without a pause.
         absences(&mut absence, 100);
         assert_eq!(absence.next(799), MS);
     }

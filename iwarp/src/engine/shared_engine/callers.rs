@@ -50,7 +50,7 @@ impl Turned {
             wait_any(&mut fds, None)?;
             callers.vacancy.take()?;
         }
-        // This caller has served, or may have taken the notice of one that did.
+        // This caller has served, or may have consumed the notification of a caller that served.
         callers.vacancy.notify();
         Ok(())
     }
@@ -98,7 +98,7 @@ mod tests {
                 until("nobody serves", is_served);
                 waits.push(waiting);
             }
-            // The first serves, so it is the one that leaves first.
+            // The first caller serves, and leaves first.
             for (fd, waiting) in fds.iter().zip(waits) {
                 assert!(!waiting.is_finished(), "it waits for its own descriptor");
                 fd.notify();

@@ -59,7 +59,7 @@ unsafe fn whole_vectors(to: *mut u8, from: *const u8, len: usize) {
     // nothing else, and changes only the registers that it names.
     unsafe {
         asm!(
-            // From here on, `len` counts up to 0.
+            // From here on, `len` is negative and counts up to 0.
             "add {from}, {len}",
             "add {to}, {len}",
             "neg {len}",
@@ -163,7 +163,7 @@ unsafe fn vectors(to: *mut u8, mut from: *const u8, count: usize, mut front: usi
     unsafe {
         asm!(
             "2:",
-            // The vectors before the gap, or all that are left.
+            // The number of vectors before the gap, at most the number of remaining vectors.
             "mov {here}, {front}",
             "shr {here}, 4",
             "cmp {here}, {count}",
@@ -171,7 +171,7 @@ unsafe fn vectors(to: *mut u8, mut from: *const u8, count: usize, mut front: usi
             "sub {count}, {here}",
             "shl {here}, 4",
             "sub {front}, {here}",
-            // They are copied as in `whole_vectors`.
+            // These vectors are copied as in `whole_vectors`.
             "add {from}, {here}",
             "add {to}, {here}",
             "neg {here}",

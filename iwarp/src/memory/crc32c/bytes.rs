@@ -204,11 +204,13 @@ impl<S: Sink> Loader<S> {
     /// At least `size_of::<T>()` bytes are [`left`](Self::left).
     #[inline(always)]
     unsafe fn take<T: Load + Copy>(&mut self) -> T {
-        // SAFETY: `new` was promised that the bytes of `from` up to `len` are readable while `self` exists,
-        // and this function that as many as the value has are left of them.
+        // SAFETY: the caller of `new` promised that the bytes of `from` up to `len` are readable while `self`
+        // exists. The caller of this function promises that at least the size of the value is left of these
+        // bytes.
         let value = unsafe { T::load(self.from, self.at) };
-        // SAFETY: `new` was promised that the sink has room for `len` bytes which nobody else accesses, and
-        // this function that as many as the value has are left of them.
+        // SAFETY: the caller of `new` promised that the sink has room for `len` bytes which nobody else
+        // accesses. The caller of this function promises that at least the size of the value is left of these
+        // bytes.
         unsafe { self.sink.put(self.at, value) };
         self.at += size_of::<T>();
         value
@@ -278,12 +280,11 @@ pub(super) unsafe fn append_head(state: u32, from: *const u8, sink: impl Sink, l
         state = _mm_crc32_u8(state, unsafe { bytes.take() });
     }
     if head & 2 != 0 {
-        // SAFETY: `head` counts two bytes here, and at most one was taken before, which it counts besides.
+        // SAFETY: `head` counts these two bytes and the byte that may have been taken before.
         state = _mm_crc32_u16(state, unsafe { bytes.take() });
     }
     if head & 4 != 0 {
-        // SAFETY: `head` counts four bytes here, and at most three were taken before, which it counts
-        // besides.
+        // SAFETY: `head` counts these four bytes and the bytes that were taken before (at most three).
         state = _mm_crc32_u32(state, unsafe { bytes.take() });
     }
     (state, bytes.at())

@@ -116,7 +116,7 @@ fn fold(value: __m512i, by: [u64; 2], next: __m512i) -> __m512i {
     let by = _mm512_broadcast_i32x4(_mm_set_epi64x(by[1].cast_signed(), by[0].cast_signed()));
     let low = _mm512_clmulepi64_epi128::<0x00>(value, by);
     let high = _mm512_clmulepi64_epi128::<0x11>(value, by);
-    // The exclusive or of all three.
+    // 0x96 is the exclusive or of all three.
     _mm512_ternarylogic_epi64::<0x96>(low, high, next)
 }
 

@@ -75,7 +75,7 @@ pub(crate) fn append(crc: u32, bytes: &[u8]) -> u32 {
     let best = best();
     #[cfg(target_arch = "x86_64")]
     if best != Method::Library && bytes.len() <= short::MAX_BYTES {
-        // SAFETY: `BEST` is a method that this CPU supports, and those without a library need SSE4.2.
+        // SAFETY: this CPU supports the method in `BEST`, and all methods but `Library` need SSE4.2.
         return !unsafe { short::append(!crc, bytes) };
     }
     // SAFETY: `best` is `Method::here`, which this CPU supports.
@@ -87,7 +87,7 @@ pub(crate) fn append(crc: u32, bytes: &[u8]) -> u32 {
 pub(crate) fn append_front(crc: u32, front: &Front) -> u32 {
     match best() {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: `BEST` is a method that this CPU supports, and both need SSE4.2.
+        // SAFETY: this CPU supports the method in `BEST`, and both methods need SSE4.2.
         Method::Fold512 | Method::Lanes => !unsafe { bytes::append_front(!crc, front) },
         Method::Library => {
             let mut room = [0; Front::MAX_BYTES];
@@ -107,8 +107,8 @@ pub(crate) fn copy(crc: u32, dst: &mut [u8], src: &[u8]) -> u32 {
     unsafe { best().fetch(crc, src.as_ptr(), dst) }
 }
 
-/// The bytes in front of those that are fetched: 16 or 20, as numbers. They are stored and added from
-/// registers, since a load of bytes that were just stored in smaller pieces has to wait.
+/// 16 or 20 bytes in front of the fetched bytes, as numbers. They are stored and added from registers, since
+/// a load of bytes that were just stored in smaller pieces has to wait.
 #[derive(Clone, Copy, Debug)]
 pub struct Front {
     /// 16 bytes, as numbers whose bytes in memory they are.
@@ -165,29 +165,29 @@ unsafe fn fetch_behind(
     match (BEST.get(), tally) {
         #[cfg(target_arch = "x86_64")]
         (Some(Method::Fold512 | Method::Lanes), false) if out.len() <= short::MAX_BYTES => {
-            // SAFETY: the caller promises the bytes at `from`. `BEST` is a method that this CPU supports, and
-            // both need SSE4.2.
+            // SAFETY: the caller promises the bytes at `from`. This CPU supports the method in `BEST`, and
+            // both methods need SSE4.2.
             unsafe { short::fetch_behind::<false>(front, from, out, zeros) }
         }
         #[cfg(target_arch = "x86_64")]
         (Some(Method::Fold512 | Method::Lanes), true) if out.len() <= short::MAX_BYTES => {
-            // SAFETY: the caller promises the bytes at `from`. `BEST` is a method that this CPU supports, and
-            // both need SSE4.2.
+            // SAFETY: the caller promises the bytes at `from`. This CPU supports the method in `BEST`, and
+            // both methods need SSE4.2.
             unsafe { short::fetch_behind::<true>(front, from, out, zeros) }
         }
         #[cfg(target_arch = "x86_64")]
         (Some(Method::Lanes), false) => {
-            // SAFETY: the caller promises the bytes at `from`, and `BEST` is a method that this CPU supports.
+            // SAFETY: the caller promises the bytes at `from`, and this CPU supports the method in `BEST`.
             unsafe { lanes::fetch_behind::<false>(front, from, out, zeros) }
         }
         #[cfg(target_arch = "x86_64")]
         (Some(Method::Lanes), true) => {
-            // SAFETY: the caller promises the bytes at `from`, and `BEST` is a method that this CPU supports.
+            // SAFETY: the caller promises the bytes at `from`, and this CPU supports the method in `BEST`.
             unsafe { lanes::fetch_behind::<true>(front, from, out, zeros) }
         }
         #[cfg(target_arch = "x86_64")]
         (Some(Method::Fold512), _) => {
-            // SAFETY: the caller promises the bytes at `from`, and `BEST` is a method that this CPU supports.
+            // SAFETY: the caller promises the bytes at `from`, and this CPU supports the method in `BEST`.
             unsafe { fold512::fetch_behind(front, from, out, (zeros, tally)) }
         }
         // SAFETY: the caller promises the bytes at `from`.
@@ -316,8 +316,8 @@ impl Method {
     unsafe fn fetch(self, crc: u32, from: *const u8, out: &mut [u8]) -> u32 {
         #[cfg(target_arch = "x86_64")]
         if self != Self::Library && out.len() <= short::MAX_BYTES {
-            // SAFETY: the caller promises the bytes at `from`, and that the CPU supports this method. Those
-            // without a library need SSE4.2.
+            // SAFETY: the caller promises the bytes at `from`, and that the CPU supports this method. All
+            // methods but `Library` need SSE4.2.
             return !unsafe { short::fetch::<false>(!crc, from, out) }.0;
         }
         match self {

@@ -57,7 +57,7 @@ pub(super) unsafe fn fetch<const TALLY: bool>(state: u32, from: *const u8, out: 
 
 /// The partial Internet checksum of `head`, and of bytes behind it whose sum is `sum`.
 pub(super) fn behind(head: &[u8], sum: u64) -> u64 {
-    // Behind an odd number of bytes, the bytes of each word change places.
+    // After an odd number of bytes, the two bytes of each 16-bit word change places.
     let sum = if head.len() % 2 == 1 { (sum % 0xffff) << 8 } else { sum };
     dp::checksum::partial(head) + sum
 }

@@ -132,8 +132,7 @@ pub(super) fn install() -> std::io::Result<()> {
 
 fn replace(signal: c_int, previous: &[Previous; GENERATIONS]) -> std::io::Result<()> {
     let check = |result: c_int| if result == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) };
-    // SAFETY: a `sigaction` has integers, a mask of integers, and an optional function: zero is a value of
-    // each.
+    // SAFETY: all-zero bytes are a valid `sigaction`: integers, a mask of integers, and an optional function.
     let mut old: libc::sigaction = unsafe { std::mem::zeroed() };
     // SAFETY: without a new action the call only writes the present one to `old`, a local variable.
     check(unsafe { libc::sigaction(signal, null(), &mut old) })?;
@@ -143,14 +142,13 @@ fn replace(signal: c_int, previous: &[Previous; GENERATIONS]) -> std::io::Result
     // If one of our handlers already passes on to this action, no new one is installed. When all are used,
     // the program keeps its own handler.
     let Some(generation) = previous.iter().position(|previous| previous.may_be(&old)) else { return Ok(()) };
-    // Stored before our handler can run.
+    // The previous action is stored before our handler can run.
     let _ = previous[generation].action.set(old);
     previous[generation].spent.store(false, Ordering::Relaxed);
-    // SAFETY: a `sigaction` has integers, a mask of integers, and an optional function: zero is a value of
-    // each.
+    // SAFETY: all-zero bytes are a valid `sigaction`: integers, a mask of integers, and an optional function.
     let mut new: libc::sigaction = unsafe { std::mem::zeroed() };
     new.sa_sigaction = HANDLERS[generation] as usize;
-    // On the alternate stack, if there is one: a stack overflow raises SIGSEGV too.
+    // The handler runs on the alternate stack, if the thread has one: a stack overflow raises SIGSEGV too.
     new.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | (old.sa_flags & libc::SA_RESTART);
     // SAFETY: `new` is a complete action. `on_fault` has the signature of a handler with SA_SIGINFO, and
     // calls only what is async-signal-safe: loads of a thread-local word, of atomics and of a set `OnceLock`,
@@ -193,8 +191,9 @@ unsafe fn handle(generation: usize, signal: c_int, info: *mut libc::siginfo_t, c
         let recovery = unsafe { &*active };
         if address.wrapping_sub(recovery.start) < recovery.len {
             // SAFETY: `context` is what the kernel passed to a handler with SA_SIGINFO: the context of this
-            // thread when it faulted. It accessed the bytes of `recovery`, so it was in `call` of that
-            // `attempt`, which stores its stack pointer before it runs the access.
+            // thread when it faulted. The thread accessed the bytes of `recovery`, so the thread was in
+            // `call` of that
+            // `attempt`, and `call` stores the stack pointer before the access runs.
             unsafe { go_on_at_landing(context.cast(), recovery.stack.get()) };
             return;
         }
@@ -202,8 +201,8 @@ unsafe fn handle(generation: usize, signal: c_int, info: *mut libc::siginfo_t, c
     let outer = PASSING.get();
     let mut passing = Passing { info: info.addr(), stack: stack_pointer(), generation };
     let mut previous = Some(generation);
-    // The information of a new signal may lie where that of an older one did, but then the kernel calls our
-    // handler at the same depth too. A handler that passes on to ours calls it from further down.
+    // A new `siginfo_t` may be at the address of an older one. But then the kernel calls our handler at the
+    // same stack depth. A handler that passes a signal on to ours calls ours from deeper in the stack.
     if outer.info == passing.info && passing.stack < outer.stack {
         previous = outer.generation.checked_sub(1).map(|before| before.min(generation));
         passing = Passing { generation: previous.unwrap_or(0), ..outer };
@@ -219,12 +218,12 @@ unsafe fn handle(generation: usize, signal: c_int, info: *mut libc::siginfo_t, c
 fn stack_pointer() -> usize {
     let stack;
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: copies a register, and changes nothing.
+    // SAFETY: the instruction copies a register, and changes nothing else.
     unsafe {
         std::arch::asm!("mov {}, rsp", out(reg) stack, options(nomem, nostack, preserves_flags));
     }
     #[cfg(target_arch = "aarch64")]
-    // SAFETY: copies a register, and changes nothing.
+    // SAFETY: the instruction copies a register, and changes nothing else.
     unsafe {
         std::arch::asm!("mov {}, sp", out(reg) stack, options(nomem, nostack, preserves_flags));
     }
@@ -281,12 +280,12 @@ unsafe fn pass_on(
         // A fault cannot be ignored.
         libc::SIG_IGN if !is_fault => {}
         libc::SIG_DFL | libc::SIG_IGN => {
-            // SAFETY: async-signal-safe, and the default action needs no function. With it restored, a fault
-            // happens again when the thread continues.
+            // SAFETY: `signal` is async-signal-safe, and the default action needs no function. After that, a
+            // fault happens again when the thread continues.
             unsafe { libc::signal(signal, libc::SIG_DFL) };
             if !is_fault {
-                // SAFETY: async-signal-safe. The signal is blocked in its handler, so the default action
-                // follows when this handler returns.
+                // SAFETY: `raise` is async-signal-safe. The signal is blocked in its handler, so the default
+                // action follows when this handler returns.
                 unsafe { libc::raise(signal) };
             }
         }
@@ -317,22 +316,23 @@ unsafe fn pass_on(
 unsafe fn mask_as(action: &libc::sigaction, signal: c_int) {
     if action.sa_flags & libc::SA_NODEFER != 0 {
         let own = only(signal);
-        // SAFETY: async-signal-safe; reads a local set. The caller is the handler of `signal`, so nothing
-        // relies on its being blocked but the handler with this action, which asked for the opposite.
+        // SAFETY: `pthread_sigmask` is async-signal-safe and reads a local set. The caller is the handler of
+        // `signal`. Only the handler with this action depends on the signal's mask, and that handler has
+        // SA_NODEFER.
         unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, &own, null_mut()) };
     }
-    // SAFETY: async-signal-safe; reads a set that the caller promises to be initialised. The kernel restores
-    // the mask when the handler, which calls this, returns.
+    // SAFETY: `pthread_sigmask` is async-signal-safe and reads a set that the caller promises to be
+    // initialised. The kernel restores the mask when the calling handler returns.
     unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &action.sa_mask, null_mut()) };
 }
 
 /// The set with this signal alone.
 fn only(signal: c_int) -> libc::sigset_t {
-    // SAFETY: a `sigset_t` is an array of integers, for which zero is a value.
+    // SAFETY: all-zero bytes are a valid `sigset_t`: an array of integers.
     let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
-    // SAFETY: async-signal-safe; writes a local set.
+    // SAFETY: `sigemptyset` is async-signal-safe and writes a local set.
     unsafe { libc::sigemptyset(&mut set) };
-    // SAFETY: async-signal-safe; writes a local set that `sigemptyset` has initialised.
+    // SAFETY: `sigaddset` is async-signal-safe and writes a local set that `sigemptyset` has initialised.
     unsafe { libc::sigaddset(&mut set, signal) };
     set
 }

@@ -6,10 +6,11 @@
 //! middle of a copy. Under the guard the fault ends the copy: [`attempt`] returns [`Unmapped`]. The bytes
 //! copied before the fault stay copied.
 //!
-//! On Linux, on x86-64 and aarch64, a handler of SIGSEGV and SIGBUS does this ([`fault`]). Each
-//! registration of memory of a caller installs it if it is not there. It passes on every fault that is not
-//! a guarded access. On other systems there is no guard, and access to memory that is gone crashes the
-//! process. The requirements on a program are with [`UserMemory::Guarded`](super::UserMemory::Guarded).
+//! On Linux, on x86-64 and aarch64, a handler of SIGSEGV and SIGBUS does this ([`fault`]). Each registration
+//! of memory of a caller installs the handler if it is not installed. The handler passes on every fault that
+//! is not a guarded access. On other systems there is no guard, and access to unmapped memory crashes the
+//! process. The requirements on a program are documented at
+//! [`UserMemory::Guarded`](super::UserMemory::Guarded).
 //!
 //! Memory of the library needs no guard: a registration keeps it alive.
 

@@ -106,12 +106,12 @@ const VMA_WRITABLE: u64 = 1 << 1;
 
 /// The mapping with the byte at `at`; `ENOENT`: there is none.
 fn ask(maps: &File, at: u64) -> Result<Mapping, i32> {
-    // SAFETY: the struct has numbers only, for which zeros are valid.
+    // SAFETY: all-zero bytes are a valid `ProcmapQuery`, which consists of numbers.
     let mut query: ProcmapQuery = unsafe { zeroed() };
     query.size = size_of::<ProcmapQuery>() as u64;
     query.query_addr = at;
-    // SAFETY: the descriptor is open while `maps` lives. The kernel reads and writes the struct, whose size
-    // is in it, and no other memory, as the addresses for a name and a build id are 0.
+    // SAFETY: the descriptor is open while `maps` exists. The kernel reads and writes only the struct, whose
+    // size is in it, because the addresses for a name and a build id are 0.
     let asked = unsafe { libc::ioctl(maps.as_raw_fd(), PROCMAP_QUERY, &raw mut query) };
     if asked != 0 {
         return Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO));
@@ -139,11 +139,11 @@ fn populate(wanted: &Range<u64>, writable: bool) -> Answer {
     let len = (wanted.end - start) as usize;
     match advise(start, len, writable) {
         Ok(()) => Some(Ok(())),
-        // Not mapped somewhere, or nothing there.
+        // A part of the memory is not mapped, or a page has no content.
         Err(libc::ENOMEM | libc::EFAULT | libc::EHWPOISON) => {
             Some(Err(RegisterError::NotMapped { at: wanted.start }))
         }
-        // The rights, or a kernel that does not know the call.
+        // The mapping does not allow the access, or the kernel does not know the call.
         Err(libc::EINVAL) => {
             let here = &raw const page;
             let known = advise(here.addr() as u64 / page * page, 1, true).is_ok();
@@ -155,8 +155,8 @@ fn populate(wanted: &Range<u64>, writable: bool) -> Answer {
 
 fn advise(start: u64, len: usize, writable: bool) -> Result<(), i32> {
     let advice = if writable { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
-    // SAFETY: the call touches pages as a read or write of the kernel would, and changes no byte of them. It
-    // fails where there is no memory.
+    // SAFETY: the call touches pages as a read or write by the kernel would, and changes no byte. It fails
+    // for pages that are not mapped.
     let advised = unsafe { libc::madvise(std::ptr::without_provenance_mut(start as usize), len, advice) };
     match advised {
         0 => Ok(()),
@@ -172,8 +172,8 @@ fn is_there(at: u64) -> bool {
     let remote = libc::iovec { iov_base: std::ptr::without_provenance_mut(at as usize), iov_len: 1 };
     // SAFETY: the number of this process always exists; the function has no precondition.
     let own = unsafe { libc::getpid() };
-    // SAFETY: both lists have one element. The local one is a byte that lives; the kernel checks the other
-    // one.
+    // SAFETY: both lists have one element. The local element is a byte that exists during the call; the
+    // kernel checks the remote element.
     let read = unsafe { libc::process_vm_readv(own, &raw const local, 1, &raw const remote, 1, 0) };
     read == 1 || std::io::Error::last_os_error().raw_os_error() != Some(libc::EFAULT)
 }

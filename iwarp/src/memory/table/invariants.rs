@@ -49,7 +49,7 @@ impl TableShared {
             ensure!(fits(&record, form), "{number:?} is valid as {:?} and made as {form:?}", record.traits);
             let Some((parent, generation)) = record.parent else { continue };
             ensure!(parent.0 < control.used && parent != number, "{number:?} is bound to {parent:?}");
-            // The region may be gone meanwhile. The window is not usable then.
+            // The region may have been destroyed. Then the window is not usable.
             let region = self.slot(parent).ok_or_else(|| format!("{number:?} is bound to {parent:?}"))?;
             ensure!(region.has_reached(generation), "{number:?} is bound to a later {generation:?}");
         }

@@ -2,10 +2,9 @@
 //! appendices A.3, B.2).
 //!
 //! An isolated buffer can be searched, because every FPDU begins at a multiple of 4 and a marker points to
-//! the beginning of one. A position from a marker counts only if the FPDU there is valid: by its CRC and its
-//! markers or, on a connection without CRCs, by its markers alone. The length of a valid FPDU gives the next
-//! one. A failed check here is no error: the FPDU is checked again in
-//! order.
+//! the beginning of an FPDU. A position from a marker counts only if the FPDU there is valid: by its CRC and
+//! its markers or, on a connection without CRCs, by its markers alone. The length of a valid FPDU gives the
+//! next one. A failed check here is no error: the FPDU is checked again in order.
 
 use super::Deframer;
 use super::early_fpdu::{EarlyFpdu, HEAD_BYTES};
@@ -69,7 +68,7 @@ impl Search {
     pub(super) fn new(deframer: &Deframer, slab: &HeldSlab, slot: u32, from: u64, to: u64) -> Self {
         let known =
             (deframer.known_start < to).then(|| held_start(slab, slot, deframer.known_start)).flatten();
-        // The last marker before the new bytes points to the FPDU that they continue, or to one shortly
+        // The last marker before the new bytes points to the FPDU that they continue, or to an FPDU shortly
         // before it.
         let marker = from.saturating_sub(1) / marker::INTERVAL * marker::INTERVAL;
         let start = known.or_else(|| follow(slab, slot, marker));
@@ -131,7 +130,7 @@ impl Search {
     }
 }
 
-/// Goes from FPDU to FPDU by their lengths while they are valid, up to one that can be placed.
+/// Goes from FPDU to FPDU by their lengths while they are valid, up to an FPDU that can be placed.
 fn walk(mut start: FpduStart, deframer: &mut Deframer, slab: &HeldSlab) -> Walk {
     let framing = deframer.framing;
     loop {

@@ -13,7 +13,7 @@ pub(super) struct Framing {
 /// The extent of an FPDU by its length field, before any check.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Extent {
-    /// First position, of the leading marker if there is one.
+    /// Position of the first byte, which belongs to the leading marker if the FPDU has one.
     pub(super) start: u64,
     /// Position of the length field.
     pub(super) length_at: u64,
@@ -28,7 +28,7 @@ pub(super) struct Extent {
 #[inline]
 pub(super) fn split_valid(bytes: &[u8], crc: bool) -> Option<(&[u8], &[u8])> {
     let ulpdu_bytes = usize::from(u16::from_be_bytes(*bytes.first_chunk()?));
-    // RFC 5044 section 6 (MPA-133): the length says whether the whole FPDU has arrived.
+    // RFC 5044 section 6 (MPA-133): the length shows whether the whole FPDU has arrived.
     let (fpdu, behind) = bytes.split_at_checked(fpdu_bytes(ulpdu_bytes))?;
     let (covered, sent) = fpdu.split_last_chunk()?;
     // RFC 5044 section 4.4 (MPA-095, MPA-096): any difference makes the FPDU invalid.
@@ -65,7 +65,7 @@ impl Extent {
 
     /// Checks the CRC and then the markers of an FPDU whose bytes are all there.
     ///
-    /// An FPDU with a damaged marker and a wrong CRC is reported as one with a wrong CRC.
+    /// If an FPDU has a damaged marker and a wrong CRC, the wrong CRC is reported.
     pub(super) fn check(&self, wire: Wire<'_>, framing: Framing) -> Result<(), Unsound> {
         let wire = wire.narrow(self.start, self.end);
         let field = self.end - CRC_BYTES as u64;

@@ -35,12 +35,12 @@ impl HeldSlab {
         Self { buffers: RangeSlots::new(buffers), early: RangeSlots::new(early) }
     }
 
-    /// The number of buffer slots in use, and of all buffer slots.
+    /// The number of used buffer slots, and of all buffer slots.
     pub fn buffers(&self) -> (usize, usize) {
         (self.buffers.used(), self.buffers.capacity())
     }
 
-    /// The number of slots of early FPDUs in use, and of all such slots.
+    /// The number of used slots for early FPDUs, and of all slots for early FPDUs.
     pub fn early_fpdus(&self) -> (usize, usize) {
         (self.early.used(), self.early.capacity())
     }
@@ -111,8 +111,8 @@ pub(crate) struct Taken {
 /// The held buffers of one connection in stream order, in slots of a [`HeldSlab`].
 ///
 /// A [`Deframer`](super::Deframer) has one. During startup there is no deframer: the engine keeps a list,
-/// whose buffers the deframer gets afterwards. The owner has to [`clear`](Self::clear) it before it is
-/// dropped.
+/// whose buffers the deframer gets afterwards. The owner has to [`clear`](Self::clear) the list before
+/// dropping it.
 #[derive(Debug, Default)]
 pub struct HeldList {
     pub(super) list: List,

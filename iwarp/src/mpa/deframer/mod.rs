@@ -1,10 +1,11 @@
 //! Receiving: finds ULPDUs in TCP's buffers, in order and out of order (RFC 5044 sections 4.3, 6, appendix
 //! A.3).
 //!
-//! [`Deframer::receive`] takes a buffer. The caller then asks [`Ulpdus`] for one ULPDU after the other. A
-//! ULPDU is a view of the buffer, or of a chain of held buffers: payload is not copied into a staging buffer.
-//! The CRC of the whole FPDU is verified first. Where the peer sends markers, FPDUs beyond a hole are found
-//! and handed up before the hole is filled. An error is reported only for the FPDU at the frontier.
+//! [`Deframer::receive`] takes a buffer. The caller then takes the ULPDUs one after the other from
+//! [`Ulpdus`]. A ULPDU is a view of the buffer, or of a chain of held buffers: payload is not copied into a
+//! staging buffer. The CRC of the whole FPDU is verified first. Where the peer sends markers, FPDUs beyond a
+//! hole are found and handed up before the hole is filled. An error is reported only for the FPDU at the
+//! frontier.
 //!
 //! The deframer does not look into a ULPDU.
 //!
@@ -114,7 +115,7 @@ impl Deframer {
     /// order.
     ///
     /// # Errors
-    /// The first error of `each`. It ends reception.
+    /// The first error of `each`, which ends reception.
     #[inline]
     pub fn receive_whole<E>(
         &mut self,

@@ -36,12 +36,12 @@ pub(super) struct RangeSlots<T> {
     slots: Box<[RangeSlot<T>]>,
     free: Option<u32>,
     used: usize,
-    /// Slots that searches have looked at.
+    /// The number of slots that searches have examined.
     #[cfg(test)]
     pub(super) steps: std::cell::Cell<usize>,
 }
 
-/// One list. Its owner has to empty it before it is dropped: otherwise its slots are lost.
+/// One list. Its owner has to empty the list before dropping it: otherwise the slots of the list are lost.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct List {
     head: Option<u32>,
@@ -175,7 +175,7 @@ impl<T: StreamRange> RangeSlots<T> {
         self.join(Some(id), self.next(id));
     }
 
-    /// The start of the range in slot `id` has moved back: it may adjoin the one before.
+    /// The start of the range in slot `id` has moved back, so the range may now adjoin the previous range.
     pub(super) fn on_start_moved(&mut self, id: u32) {
         self.join(self.prev(id), Some(id));
     }
@@ -383,7 +383,7 @@ mod tests {
         }
     }
 
-    /// A thousand ranges in a few runs: no search looks at more than the runs, or at half of one.
+    /// A thousand ranges in a few runs: a search examines at most the runs, or half of one run.
     #[test]
     fn a_search_passes_over_runs() {
         let (mut slots, mut list) = (RangeSlots::new(5000), List::default());

@@ -129,7 +129,7 @@ fn whole_fpdus_are_taken_from_the_front_of_the_next_buffer() {
             Ok::<_, ()>(())
         })
     };
-    // Two whole ones, and the first bytes of another.
+    // Two whole FPDUs, and the first bytes of another.
     let mut bench = Bench::new(false);
     let end = ends[1] + 3;
     assert_eq!(whole(&mut bench, &wire[..end], 0, end), Ok(ends[1]));
@@ -138,16 +138,16 @@ fn whole_fpdus_are_taken_from_the_front_of_the_next_buffer() {
     // Bytes before the next FPDU, and bytes behind it.
     assert_eq!(whole(&mut bench, &wire, 0, wire.len()), Ok(0));
     assert_eq!(whole(&mut bench, &wire[ends[1] + 4..], ends[1] + 4, wire.len()), Ok(0));
-    // More bytes than TCP says there are.
+    // The range has more bytes than TCP reports.
     assert_eq!(whole(&mut bench, &wire[ends[1]..], ends[1], wire.len() - 1), Ok(0));
     // Other bytes are held.
     bench.up(&wire, ends[1] + 4, wire.len(), ends[1]).unwrap();
     assert_eq!(whole(&mut bench, &wire[ends[1]..], ends[1], wire.len()), Ok(0));
     assert_eq!((bench.seen(), bench.deframer.counters().fpdus), (vec![], 2));
-    // Reception is over.
+    // After `clear`, reception is over.
     bench.deframer.clear(&mut bench.slab);
     assert_eq!(whole(&mut bench, &wire[ends[1]..], ends[1], wire.len()), Ok(0));
-    // A damaged one, and one that is not checked.
+    // A damaged FPDU, and the same FPDU without a CRC check.
     let mut damaged = wire.clone();
     damaged[ends[0] - 1] ^= 1;
     let mut bench = Bench::new(false);
@@ -155,7 +155,7 @@ fn whole_fpdus_are_taken_from_the_front_of_the_next_buffer() {
     bench.deframer.framing.crc = false;
     assert_eq!(whole(&mut bench, &damaged, 0, wire.len()), Ok(wire.len()));
     assert!(bench.deframer.at_boundary());
-    // Markers.
+    // With markers.
     let (wire, _) = stream(true, &[b"hello"]);
     assert_eq!(whole(&mut Bench::new(true), &wire, 0, wire.len()), Ok(0));
 }
@@ -293,7 +293,8 @@ fn without_markers_nothing_is_early() {
     assert!(bench.seen().is_empty());
     let released = bench.up(&wire, 0, ends[0], ends[2] - 2).unwrap();
     assert_eq!(bench.seen(), [Whole(b"one".to_vec()), Whole(b"two".to_vec())]);
-    // Both were gathered in one buffer, and that still waits for two bytes: in order, where nothing counts.
+    // Both pieces were gathered in one buffer, which still waits for two bytes. It is in order, where nothing
+    // is counted.
     assert_eq!((released, bench.kept()), (ends[2] - 2 - ends[0], (1, 0, 1)));
     assert_eq!(bench.up(&wire, ends[2] - 2, ends[2], ends[2]), Ok(0));
     assert_eq!((bench.seen(), bench.kept()), (vec![Whole(b"three".to_vec())], (0, 0, 0)));
@@ -308,7 +309,7 @@ fn a_marker_and_lengths_lead_to_fpdus_ahead() {
     let mut bench = Bench::new(true);
     let released = bench.up(&wire, ends[0], ends[3], 0).unwrap();
     assert_eq!(bench.seen(), [Early(long.to_vec()), Early(b"last".to_vec())]);
-    // The refused one is held, in its buffer.
+    // The refused FPDU is held, in its buffer.
     assert_eq!(released, ends[1] - ends[0] + ends[3] - ends[2]);
     assert_eq!(bench.kept(), (1, 2, 1));
     let released = bench.up(&wire, 0, ends[0], ends[3]).unwrap();
@@ -325,8 +326,8 @@ fn a_marker_and_lengths_lead_to_fpdus_ahead() {
     assert_eq!((bench.kept(), bench.deframer.at_boundary()), ((0, 0, 0), true));
 }
 
-// Proves MPA-281, MPA-292, MPA-127: an FPDU ahead in three pieces, in the worst order; its edges wait for
-// what is around it.
+// Proves MPA-281, MPA-292, MPA-127: an FPDU ahead in three pieces, in the worst order; its edges wait for the
+// bytes around it.
 #[test]
 fn pieces_ahead_are_joined() {
     let long = [b'x'; 1500];
@@ -338,7 +339,7 @@ fn pieces_ahead_are_joined() {
     assert!(bench.seen().is_empty());
     assert_eq!(bench.up(&wire, a, b, 0), Ok(ends[1] - ends[0]));
     assert_eq!(bench.seen(), [Early(long.to_vec())]);
-    // The beginning of the third FPDU is known by length now, although no marker is in it yet.
+    // The beginning of the third FPDU is now known by length, although its first marker has not arrived.
     assert_eq!(bench.kept(), (1, 1, 1));
     let rest = bench.up(&wire, ends[1] + 8, ends[2], 0).unwrap();
     assert_eq!((rest, bench.seen()), (ends[2] - ends[1], vec![Early(long.to_vec())]));
@@ -347,8 +348,8 @@ fn pieces_ahead_are_joined() {
     assert_eq!(bench.kept(), (0, 0, 0));
 }
 
-// Proves MPA-044, MPA-126, MPA-132, MPA-096, MPA-230, MPA-237, MPA-238, MPA-227: a bad CRC ahead is ignored
-// there, with what only its length leads to, and is code 2 at the frontier.
+// Proves MPA-044, MPA-126, MPA-132, MPA-096, MPA-230, MPA-237, MPA-238, MPA-227: an FPDU ahead with a bad CRC
+// is ignored, as are FPDUs that only its length leads to; at the frontier the bad CRC is code 2.
 #[test]
 fn a_bad_crc_ahead_is_met_in_order() {
     let long = [b'x'; 300];
@@ -363,7 +364,7 @@ fn a_bad_crc_ahead_is_met_in_order() {
     assert_eq!(error, MpaError::Crc { position: ends[0] as u64 });
     assert_eq!(error.terminate_code().control(), [0x20, 2, 0, 0]);
     assert_eq!(bench.seen(), [Whole(b"first".to_vec())]);
-    // Over: everything goes, and what comes is dropped.
+    // Reception is over: everything is freed, and new bytes are dropped.
     assert_eq!((bench.kept(), bench.deframer.is_over()), ((0, 0, 0), true));
     assert_eq!(bench.up(&wire, ends[2], ends[3], ends[3]), Ok(ends[1] - ends[0]));
     assert_eq!((bench.seen(), bench.kept()), (vec![], (0, 0, 0)));
@@ -395,7 +396,7 @@ fn only_a_wrong_pointer_is_code_3() {
     }
 }
 
-// An FPDU that waits for its last byte is looked at again when one was placed early meanwhile.
+// An FPDU that waits for its last byte is checked again when another FPDU was placed early meanwhile.
 #[test]
 fn lengths_that_come_before_the_marker_they_disagree_with_are_code_3() {
     let long = [b'x'; 600];
@@ -416,7 +417,7 @@ fn lengths_and_markers_that_disagree_are_code_3() {
     let mut bench = Bench::new(true);
     bench.up(&wire, ends[0], ends[2], 0).unwrap();
     assert_eq!(bench.seen().len(), 2);
-    // The first FPDU claims more than there is in front of the second.
+    // The first FPDU claims more bytes than precede the second FPDU.
     wire[5] += 8;
     let error = bench.up(&wire, 0, ends[0], ends[2]).unwrap_err();
     assert_eq!(error, MpaError::Marker { position: 0 });
@@ -425,7 +426,8 @@ fn lengths_and_markers_that_disagree_are_code_3() {
     assert_eq!(bench.kept(), (0, 0, 0));
 }
 
-// Proves MPA-047, MPA-048: a length of 0 is framed and is DDP's to refuse; one above 64768 breaks nothing.
+// Proves MPA-047, MPA-048: a ULPDU of length 0 is framed, and DDP refuses it; a length above 64768 breaks
+// nothing.
 #[test]
 fn odd_lengths_are_framed() {
     let mut wire = vec![0; 8];
@@ -459,8 +461,8 @@ fn ulpdus_that_are_not_asked_for_end_reception() {
     assert_eq!(bench.deframer.clear(&mut bench.slab), ends[2] - ends[1]);
 }
 
-// What one connection takes from a shared slab is bounded by it: no slot is code 5, no record means no early
-// placement.
+// A connection can take only a bounded part of a shared slab: without a free slot the error is code 5,
+// without a free record FPDUs are not placed early.
 #[test]
 fn slots_run_out_in_good_order() {
     let long = [b'x'; 600];
@@ -487,7 +489,7 @@ fn bytes_in_front_of_the_first_fpdu_are_startups() {
     assert_eq!(bench.seen(), [Whole(b"one".to_vec())]);
 }
 
-// A lone marker in front of an FPDU that never comes is a cut FPDU.
+// If a lone marker precedes an FPDU that never comes, the stream ends with a cut FPDU.
 #[test]
 fn a_fin_behind_a_marker_cuts() {
     let mut bench = Bench::new(true);

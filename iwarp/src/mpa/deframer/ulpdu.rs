@@ -210,7 +210,7 @@ impl<'a> Ulpdu<'a> {
         }
     }
 
-    /// Whether it has no bytes.
+    /// Whether the ULPDU has no bytes.
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -228,7 +228,7 @@ impl<'a> Ulpdu<'a> {
         }
     }
 
-    /// Its first `len` bytes, or all if it has fewer, if they lie in one run.
+    /// The first `len` bytes of the ULPDU, or all if it has fewer, if they lie in one run.
     pub fn front(&self, len: usize) -> Option<&'a [u8]> {
         match self.bytes {
             UlpduBytes::Whole(bytes) => Some(&bytes[..len.min(bytes.len())]),
@@ -262,14 +262,15 @@ impl<'a> Ulpdu<'a> {
         wire.slices(start, end).map(move |(position, bytes)| runs(position, bytes, markers))
     }
 
-    /// As [`pieces`](Self::pieces), if there is one piece: the usual case.
+    /// As [`pieces`](Self::pieces), but `None` unless the bytes are in one piece, the usual case.
     #[inline]
     pub(crate) fn piece(&self, offset: usize, len: usize) -> Option<Runs<'a>> {
         let (wire, markers, Range { start, end }) = self.part(offset, len);
         Some(runs(start, wire.front(start, end)?, markers))
     }
 
-    /// Its wire bytes, whether they have markers, and the positions of at most `len` bytes from `offset` on.
+    /// The wire bytes of the ULPDU, whether they have markers, and the positions of at most `len` bytes from
+    /// `offset` on.
     #[inline]
     fn part(&self, offset: usize, len: usize) -> (Wire<'a>, bool, Range<u64>) {
         let start = self.length_at + LENGTH_BYTES as u64;

@@ -19,12 +19,12 @@ use crate::mpa::MpaError;
 /// A ULPDU that has been received.
 #[derive(Clone, Copy, Debug)]
 pub enum Deframed<'a> {
-    /// The next one in the sender's order. Its bytes are not placed yet.
+    /// The next ULPDU in the sender's order. Its bytes are not placed yet.
     InOrder(Ulpdu<'a>),
-    /// The next one in the sender's order. The ULPDU was handed up as [`Ahead`](Self::Ahead) before, and
+    /// The next ULPDU in the sender's order, which was handed up as [`Ahead`](Self::Ahead) before, and
     /// placed.
     Placed {
-        /// Its first bytes: 18, or all if it has fewer.
+        /// The first bytes of the ULPDU: 18, or all if it has fewer.
         head: &'a [u8],
         /// Bytes of the ULPDU.
         ulpdu_len: usize,
@@ -38,8 +38,8 @@ pub enum Deframed<'a> {
 
 /// The ULPDUs in a received buffer. Those in order come in the sender's order, each exactly once.
 ///
-/// The caller asks until there is none, then calls [`finish`](Self::finish). Dropping this earlier, or after
-/// an error, ends reception for the connection: held buffers are dropped, and so are later bytes.
+/// The caller asks until no ULPDU is left, then calls [`finish`](Self::finish). Dropping this earlier, or
+/// after an error, ends reception for the connection: held and later bytes are dropped.
 #[derive(Debug)]
 pub struct Ulpdus<'a> {
     deframer: &'a mut Deframer,
@@ -89,8 +89,8 @@ impl<'a> Ulpdus<'a> {
     #[expect(clippy::should_implement_trait, reason = "an iterator cannot lend")]
     #[inline]
     pub fn next(&mut self) -> Result<Option<Deframed<'_>>, MpaError> {
-        // The usual cases come first, in little code: `take_adjacent` is for each FPDU, `is_used_up` for each
-        // buffer.
+        // The usual cases come first, in little code: `take_adjacent` runs for each FPDU, `is_used_up` for
+        // each buffer.
         if let Some(extent) = self.take_adjacent() {
             return self.view_adjacent(&extent).map(Some);
         }
@@ -213,8 +213,8 @@ impl<'a> Ulpdus<'a> {
     /// A view of the FPDU.
     fn view(&mut self, found: NextFpdu) -> Result<Deframed<'_>, MpaError> {
         let framing = self.deframer.framing;
-        // RFC 5041 section 3 (DDP-034): a ULPDU beyond a hole is marked as such, and is handed up again in
-        // the sender's order.
+        // RFC 5041 section 3 (DDP-034): a ULPDU beyond a hole is marked so, and is handed up again in the
+        // sender's order.
         match (found, &self.source) {
             (NextFpdu::Placed(early), _) => {
                 let early = self.placed.insert(early);
@@ -282,7 +282,7 @@ impl Deframer {
     /// Hands up the first FPDU that was placed early, which begins at or before the next one.
     fn take_placed(&mut self, early: EarlyFpdu, slab: &mut HeldSlab) -> Result<NextFpdu, MpaError> {
         if early.start != self.next {
-            // By its length, an FPDU overlaps one that a marker led to.
+            // The length of this FPDU makes it overlap an FPDU that a marker led to.
             return Err(MpaError::Marker { position: self.next });
         }
         if let Some(head) = self.early.head() {
@@ -315,7 +315,7 @@ impl Deframer {
             // which is wrong.
             return Err(MpaError::Marker { position });
         }
-        // RFC 5044 section 6 (MPA-133): the length says whether the whole FPDU has arrived.
+        // RFC 5044 section 6 (MPA-133): the length shows whether the whole FPDU has arrived.
         if extent.end > self.frontier || !wire.covers(extent.start, extent.end) {
             self.wanted = extent.end;
             return Ok(None);

@@ -75,7 +75,7 @@ fn golden_frames_of_revision_2() {
     }
 }
 
-// Proves MPA2-049, MPA2-050, MPA2-051, MPA2-052: where A to D are.
+// Proves MPA2-049, MPA2-050, MPA2-051, MPA2-052: the positions of the bits A to D.
 #[test]
 fn each_bit_is_in_its_place() {
     let rtr = |peer_to_peer, rtr| Enhanced { peer_to_peer, rtr, depths: Depths { ird: 5, ord: 7 } }.encode();
@@ -143,7 +143,7 @@ fn reserved_bits_are_ignored_and_s_belongs_to_revision_2() {
     assert!(parse(&frame(Request, "1f020004 00010001"), Request).enhanced.is_some());
     assert_eq!(Frame::parse(&frame(Request, "10020003"), Request), Err(Malformed::NoDepths));
     assert_eq!(Frame::parse(&frame(Reply, "10020000"), Reply), Err(Malformed::NoDepths));
-    // What is reserved is sent as 0.
+    // Reserved bits are sent as 0.
     for (kind, revision, reserved) in
         [(Request, 1, 0x3f), (Reply, 1, 0x1f), (Request, 2, 0x2f), (Reply, 2, 0x0f)]
     {
@@ -152,7 +152,7 @@ fn reserved_bits_are_ignored_and_s_belongs_to_revision_2() {
         let all = Frame { kind, markers: true, crc: true, reject: true, revision, enhanced, private_data };
         assert_eq!(all.encode().unwrap()[16] & reserved, 0);
     }
-    // Linux siw rejects so.
+    // Linux's siw sends such a reject.
     let reject = parse(&frame(Reply, "30020000"), Reply);
     assert!(reject.reject && reject.enhanced.is_none());
 }

@@ -24,9 +24,8 @@ fn send(msn: u8) -> Vec<u8> {
 }
 
 // Proves MPA-039 to MPA-042, MPA-050, MPA-053, MPA-060, MPA-064, MPA-049, MPA-063, MPA-070, MPA-072, MPA-074,
-// MPA-088, MPA-089, MPA-091 to MPA-094, MPA-097, MPA-098: mpa.md section 9, examples 1 to 9. Every byte is
-// compared: lengths, pads, markers in front of an FPDU, in it, and between pad and CRC, and CRCs with markers
-// and without.
+// MPA-088, MPA-089, MPA-091 to MPA-094, MPA-097, MPA-098: nine examples. Every byte is compared: lengths,
+// pads, markers in front of an FPDU, in it, and between pad and CRC, and CRCs with markers and without.
 #[test]
 fn golden_fpdus() {
     let cases = [
@@ -76,7 +75,8 @@ fn a_pointer_counts_the_markers_before_it() {
     assert!(wire[2..508].iter().chain(&wire[512..1020]).chain(&wire[1024..1452]).all(|byte| *byte == 0xaa));
 }
 
-// Proves MPA-073: an FPDU that ends where a marker is due ends without it; the next one begins with it.
+// Proves MPA-073: an FPDU that ends where a marker is due does not contain the marker; the next FPDU begins
+// with it.
 #[test]
 fn a_marker_behind_a_crc_is_the_next_fpdus() {
     let mut framer = Framer::at(500, true, true);
@@ -85,7 +85,7 @@ fn a_marker_behind_a_crc_is_the_next_fpdus() {
     assert_eq!(encode(&mut framer, b"0123"), hex("00000000 00043031 32330000 cd2d0d9d"));
 }
 
-// mpa-v2.md section 8, items 3 to 6: RTR messages and Terminates.
+// RTR messages (RFC 6581 section 9.2) and Terminates, byte for byte.
 #[test]
 fn golden_fpdus_of_revision_2() {
     for (crc, wire) in [
@@ -108,7 +108,8 @@ fn golden_fpdus_of_revision_2() {
     }
 }
 
-// Proves MPA-027, MPA-115, MPA-014, MPA-100 to MPA-104, MPA-109, MPA-116: mpa.md section 5.
+// Proves MPA-027, MPA-115, MPA-014, MPA-100 to MPA-104, MPA-109, MPA-116: MULPDU follows from EMSS, with
+// markers and without.
 #[test]
 fn mulpdu_follows_emss() {
     let with = Framer::new(true, true);
@@ -129,11 +130,11 @@ fn mulpdu_follows_emss() {
         (0, 128, 128),
     ] {
         assert_eq!((with.mulpdu(emss), without.mulpdu(emss)), (markers, none), "EMSS {emss}");
-        // The field is there whether CRCs are in use or not.
+        // The CRC field is present whether CRCs are in use or not.
         let other_crc = [Framer::new(true, false), Framer::new(false, true)].map(|it| it.mulpdu(emss));
         assert_eq!(other_crc, [markers, none], "EMSS {emss}");
     }
-    // The worst case of markers is reserved, and met at some places only.
+    // Space for the most markers is reserved, although only some positions need it.
     assert_eq!(Framer::at(508, true, true).wire_len(1442), 1460);
     assert_eq!(Framer::at(52, true, true).wire_len(1442), 1456);
 }
@@ -163,7 +164,7 @@ fn sizes_without_markers() {
     }
 }
 
-// Proves MPA-031: nowhere is the longest FPDU longer, nor a pointer in it wider than its 16 bits.
+// Proves MPA-031: at no position is the longest FPDU longer, and its pointers fit into 16 bits.
 #[test]
 fn the_longest_fpdu_has_room_for_its_pointers() {
     let longest = (0..128).map(|word| {
@@ -173,7 +174,7 @@ fn the_longest_fpdu_has_room_for_its_pointers() {
     assert_eq!(longest.max(), Some(65_288));
 }
 
-// Proves MPA-028: nobody gets such a ULPDU framed.
+// Proves MPA-028: a longer ULPDU is never framed.
 #[test]
 #[should_panic(expected = "a ULPDU of 64769 bytes")]
 fn a_ulpdu_longer_than_the_longest_is_not_framed() {
@@ -220,7 +221,7 @@ fn for_payloads(mut check: impl FnMut(&UlpduHead, &Source<'_>, &[u8])) {
     }
 }
 
-/// An FPDU around a payload that stays in place has the same bytes as an FPDU that is written as a whole.
+/// An FPDU around a payload that is not copied has the same bytes as an FPDU that is written as a whole.
 #[test]
 fn an_fpdu_around_its_payload_is_the_same_fpdu() {
     for_payloads(|head, source, payload| {
@@ -264,7 +265,7 @@ fn no_fpdu_with_a_crc_is_made_around_its_payload() {
 }
 
 proptest! {
-    // `fit` against trying: the largest ULPDU fits and a larger one does not.
+    // `fit` agrees with trying: the largest ULPDU fits and a larger one does not.
     #[test]
     fn fit_finds_the_largest(word in 0_u64..256, room in 0_usize..3000, markers: bool) {
         let framer = Framer::at(4 * word, markers, true);
@@ -291,8 +292,8 @@ proptest! {
         prop_assert!(framer.fit(emss).is_some_and(|bytes| bytes >= framer.mulpdu(emss)));
     }
 
-    // What is sent is no longer than MULPDU, fits, and has one length on the wire wherever it begins, but
-    // where that would end in a marker.
+    // A sent ULPDU is at most MULPDU and fits. Its FPDU has the same length on the wire wherever it begins,
+    // unless it would end in a marker.
     #[test]
     fn markers_do_not_change_the_length_on_the_wire(word in 0_u64..128, emss in 140_usize..9300, markers: bool) {
         let framer = Framer::at(4 * word, markers, true);
@@ -306,7 +307,7 @@ proptest! {
         }
     }
 
-    // Whichever way the bytes come, they are the same on the wire.
+    // Each way to pass the bytes gives the same bytes on the wire.
     #[test]
     fn put_and_fill_agree(
         word in 0_u64..128,
@@ -323,7 +324,7 @@ proptest! {
         let mut start = 0;
         for (n, end) in ends.enumerate() {
             let part = &ulpdu[start..end];
-            // Some are put, and of those filled some behind each other; some have no bytes.
+            // Some ULPDUs are put. Some of the others are filled one behind the other, and some are empty.
             if n % 3 == 0 {
                 writer.put(part);
             } else {

@@ -56,7 +56,7 @@ fn edge_positions() {
         assert_eq!(target(marker, pointed), Some(header));
         assert_eq!(fpdu_end(start, ulpdu, true), end);
     }
-    // Ends exactly where a marker is due: that one is the next FPDU's.
+    // This FPDU ends exactly where a marker is due: the marker belongs to the next FPDU.
     assert_eq!(fpdu_end(500, 4, true), 512);
     assert_eq!(count(500, 512), 0);
 }
@@ -119,7 +119,7 @@ fn a_pointer_into_a_marker_or_before_the_stream_leads_nowhere() {
     assert_eq!(target(512, 508), Some(4));
 }
 
-// The longest FPDU and FPDUPTR (digest, section 3).
+// The longest FPDU, which bounds FPDUPTR.
 #[test]
 fn the_longest_fpdu() {
     let longest = (0..128).map(|word| fpdu_end(4 * word, 64_768, true) - 4 * word).max();

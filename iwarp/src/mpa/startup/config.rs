@@ -55,7 +55,7 @@ impl Default for MpaConfig {
             peer_to_peer: true,
             rtr: RtrKinds::WRITE | RtrKinds::READ,
             single_rtr: false,
-            // More depth allows more Reads in flight and takes more request records for each connection.
+            // More depth allows more Reads in flight, but needs more request records for each connection.
             ird: 128,
             ord: 128,
             max_ird: 128,
@@ -126,7 +126,7 @@ impl MpaConfig {
     pub(super) fn request(&self) -> Option<Enhanced> {
         // RFC 6581 section 10 (MPA2-099): revision 1 has no enhanced data.
         (self.revision == Revision::Two).then(|| Enhanced {
-            // RFC 6581 section 9.2 (MPA2-077, MPA2-090): A says which model is asked for.
+            // RFC 6581 section 9.2 (MPA2-077, MPA2-090): A names the requested model.
             peer_to_peer: self.peer_to_peer,
             // RFC 6581 section 9.2 (MPA2-078): with A, all supported kinds are offered.
             rtr: if self.peer_to_peer { self.rtr } else { RtrKinds::empty() },

@@ -135,8 +135,8 @@ impl Initiator {
             (_, revision) => return Err(StartupFault::Revision(revision)),
         }
         let peer = reply.enhanced;
-        // RFC 5044 section 7.1.2 (MPA-190): R set is no error: MPA ends and TCP stays open.
-        // RFC 6581 section 9.1 (MPA2-068): the ULP gets the responder's depths with a reject too.
+        // RFC 5044 section 7.1.2 (MPA-190): a set R is no error: MPA ends and TCP stays open. RFC 6581
+        // section 9.1 (MPA2-068): the ULP gets the responder's depths with a reject too.
         if reply.reject {
             let Frame { revision, private_data, .. } = reply;
             return Ok(InitiatorEvent::Rejected(Rejected { revision, peer, private_data }));
@@ -178,7 +178,7 @@ impl Initiator {
 
     /// IRD, ORD and RTR after an enhanced Reply (RFC 6581 sections 9.1 and 9.2).
     fn negotiate(&self, request: Enhanced, reply: Enhanced) -> Result<(u16, u16, Rtr), MpaError> {
-        // RFC 6581 section 9.2 (MPA2-087): without a common model the connection ends.
+        // RFC 6581 section 9.2 (MPA2-087): if the ends ask for different models, the connection ends.
         if request.peer_to_peer != reply.peer_to_peer {
             return Err(MpaError::NoMatchingRtr);
         }
@@ -209,8 +209,8 @@ impl Initiator {
         if !serves {
             common -= RtrKinds::READ;
         }
-        // RFC 6581 section 9.2 (MPA2-086, MPA2-087): one RTR of a common kind; without one the connection
-        // ends.
+        // RFC 6581 section 9.2 (MPA2-086, MPA2-087): the initiator sends an RTR of a kind that both ends
+        // support; if there is no such kind, the connection ends.
         [RtrKind::Write, RtrKind::Read, RtrKind::Send]
             .into_iter()
             .find(|kind| common.contains((*kind).into()))
@@ -243,7 +243,7 @@ impl Initiator {
     }
 
     /// Whether a second attempt with revision 1 may follow on a new connection, after the peer closed this
-    /// one without a byte of a Reply. Perhaps it does not know revision 2 (RFC 6581 section 10). Never
+    /// one without a byte of a Reply. The peer may not know revision 2 (RFC 6581 section 10). Always false
     /// without [`MpaConfig::fallback`].
     pub fn may_fall_back(&self) -> bool {
         self.config.fallback && self.request.is_some() && self.reader.is_empty()

@@ -13,7 +13,7 @@ use crate::mpa::{MpaError, StartupFault};
 /// A Request. The ULP decides on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectRequest {
-    /// Its revision, 1 or 2.
+    /// The revision of the Request, 1 or 2.
     pub revision: u8,
     /// The peer wants markers.
     pub markers: bool,
@@ -67,7 +67,7 @@ pub enum ResponderError {
 #[derive(Clone, Debug)]
 enum State {
     WaitRequest,
-    /// The ULP decides. It has received the private data already.
+    /// The ULP decides. The ULP already has the private data.
     Decide {
         request: Frame,
         rx_start: u64,
@@ -122,7 +122,7 @@ impl Responder {
                 Ok(Step { consumed: 0, event: None })
             }
         };
-        // Not by `inspect_err`, which would copy a Request with all its private data.
+        // `inspect_err` is not used, since it would copy a Request with all its private data.
         if result.is_err() {
             self.end();
         }
@@ -259,8 +259,8 @@ impl Responder {
         (ird, ord, Some(Enhanced { peer_to_peer: asked.peer_to_peer, rtr, depths }))
     }
 
-    /// The RTR kinds of the Reply: those that both ends support or, if there are none, all that this end
-    /// supports.
+    /// The RTR kinds of the Reply: those that both ends support or, if they have none in common, all that
+    /// this end supports.
     fn answer_rtr(&self, asked: RtrKinds, own_ird: u16) -> RtrKinds {
         let without_read = self.config.rtr - RtrKinds::READ;
         let supported = if own_ird == 0 && !without_read.is_empty() { without_read } else { self.config.rtr };
@@ -281,7 +281,7 @@ impl Responder {
     /// Whether FPDUs and markers may be sent. Before the first valid FPDU is received, not even a Terminate
     /// may be sent.
     pub const fn may_send(&self) -> bool {
-        // RFC 5044 section 7.1.2 (MPA-193): not before one valid FPDU has been received.
+        // RFC 5044 section 7.1.2 (MPA-193): sending is allowed only after one valid FPDU was received.
         matches!(self.state, State::Full)
     }
 
@@ -344,8 +344,8 @@ fn reply(
     let frame = Frame {
         kind: FrameKind::Reply,
         markers: config.markers,
-        // RFC 5044 section 7.1.1 (MPA-159): C says what will be in use, for peers that look at the Reply
-        // alone.
+        // RFC 5044 section 7.1.1 (MPA-159): C says whether CRCs will be in use, for peers that look only at
+        // the Reply.
         crc: config.crc || request.crc,
         reject,
         revision: request.revision,

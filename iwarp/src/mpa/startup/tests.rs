@@ -1,4 +1,4 @@
-//! One test for each row of the state tables (mpa.md section 7, mpa-v2.md sections 2 to 5).
+//! One test for each state and input of MPA's startup (RFC 5044 section 7.1, RFC 6581).
 
 use tcp_lite::{Duration, Instant};
 

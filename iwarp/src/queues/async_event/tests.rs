@@ -76,7 +76,7 @@ fn an_object_keeps_one_event_of_each_kind() {
         (SrqLimitReached, 1, None),
     ];
     assert_eq!(causes, expected);
-    // All have a place again.
+    // All three objects have a place again.
     second.push(QpFatal, None);
     first.push(CqError, None);
     assert_eq!(told(&events), [(QpFatal, 2), (CqError, 1)]);
@@ -129,7 +129,7 @@ fn line(events: &AsyncEvents) -> Vec<u32> {
     let kept = &events.shared.waiting().kept;
     let mut line = Vec::new();
     let Some((mut at, last)) = kept.line else { return line };
-    // Not for ever, where an object is in it twice.
+    // The length limits the walk, in case an object is in the line twice.
     while let Some(place) = kept.places.get(at as usize)
         && line.len() < kept.places.len()
     {
@@ -249,7 +249,7 @@ fn an_event_that_waits_for_the_lock_gets_to_the_handler() {
     std::thread::scope(|scope| {
         let locked = events.shared.waiting();
         let adding = scope.spawn(|| source.push(LastWqeReached, None));
-        // Long enough for it to wait for the lock; if it comes later, it finds the handler at once.
+        // The other thread has time to wait for the lock. If it comes later, it finds the handler at once.
         std::thread::sleep(Duration::from_millis(200));
         let count = Arc::clone(&seen);
         let handler: AsyncEventHandler = Box::new(move |_| {

@@ -111,7 +111,7 @@ fn a_place_is_free_after_its_last_completion() {
 fn a_work_queue_that_is_silent_has_no_completions() {
     for turned in 0..6 {
         let (queue, other) = queue(6);
-        // The first entry is another one each time.
+        // The first entry differs in each turn.
         for wr_id in 0..turned {
             assert!(push(&queue, wr_id, &other));
             assert_eq!(drain(&queue), [wr_id]);
@@ -139,7 +139,7 @@ fn a_work_queue_that_is_silent_has_no_completions() {
         );
         queue.silence(silent.place);
         assert_eq!(drain(&queue), [11, 13, 15, 17, 18, 19]);
-        // Its place is free although requests were never completed.
+        // The place of the queue pair is free although some requests were never completed.
         queue.leave(silent.place);
         assert_eq!(enter(&queue, &wqes).place, silent.place);
     }

@@ -48,9 +48,9 @@ impl QpShared {
     fn doorbell_in(&self, mut state: QpState) {
         if state == QpState::Idle {
             // Requests that were posted early wait for the stream, which looks for them when it begins. No
-            // doorbell rings: it would name no connection, and keep the next post from ringing. Either the
-            // fence in `connected` comes first, and this thread sees the new state; or this fence does, and
-            // the stream sees the requests.
+            // doorbell is rung for them: the doorbell would name no connection, and would suppress the
+            // doorbell of the next post. If the fence in `connected` comes first, this thread sees the new
+            // state; if this fence does, the stream sees the requests.
             fence(Ordering::SeqCst);
             state = self.state.get();
         }
@@ -64,8 +64,8 @@ impl QpShared {
         }
     }
 
-    /// A receive request was posted. Flushes it if the stream is over; before `Error` the engine flushes it,
-    /// after the requests that it has started. Tells the engine if a message of the peer waits for it.
+    /// A receive request was posted. Flushes it if the stream has ended; before `Error` the engine flushes
+    /// it, after the requests that it has started. Tells the engine if a message of the peer waits for it.
     #[inline]
     pub(crate) fn recv_posted(&self) {
         let state = self.state.get();
@@ -78,7 +78,7 @@ impl QpShared {
     #[cold]
     fn recv_posted_in(&self, mut state: QpState) {
         // Pairs with the fence in `Receives::wait`: either the stream sees the request, or this thread sees
-        // that it waits. In `Idle` as in `doorbell_in`.
+        // that the stream waits. `Idle` is treated as in `doorbell_in`.
         fence(Ordering::SeqCst);
         if state == QpState::Idle {
             state = self.state.get();
@@ -102,14 +102,15 @@ impl QpShared {
         }
     }
 
-    /// Requests an event for when no send request is open or, while the queue is held, none is in progress.
+    /// Requests an event for the time when no send request is open or, while the queue is held, none is in
+    /// progress.
     pub(crate) fn arm_drain(&self) {
         self.sends.arm_drain();
         {
-            // With this lock the flag is seen by a thread that flushes after this, and a flush before this is
-            // seen here.
+            // The lock orders this after or before any flush: a later flush sees the flag, and an earlier
+            // flush is seen here.
             let consumer = self.consumer.lock();
-            // Without a stream none is in progress.
+            // Without a stream no request is in progress.
             if consumer.is_some() && self.sends.is_held() {
                 self.sends.report_held(&self.signals);
             } else {

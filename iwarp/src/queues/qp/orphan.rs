@@ -1,4 +1,4 @@
-//! Queue pairs without a peer: the peer is gone, was not reached, or was given up by the user.
+//! Queue pairs without a peer: the peer has ended, was not reached, or was given up by the user.
 
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
@@ -24,7 +24,7 @@ impl QpShared {
         }
         self.attributes.end_by_user();
         self.fail_next_send();
-        // Requests that are posted from here on are flushed.
+        // Requests that are posted after this are flushed.
         self.ask(Ask::Abort);
         self.enter_error();
         true
@@ -37,8 +37,8 @@ impl QpShared {
         self.attributes.set_retries(!retry_time.is_zero());
         self.state.set(QpState::Orphaned);
         self.return_read_slots();
-        // Pairs with the fence in `is_orphaned`: either this thread sees a request, or the one that leaves it
-        // sees the new state.
+        // Pairs with the fence in `is_orphaned`: either this thread sees the request or `Ask` of another
+        // thread, or that thread sees the new state.
         fence(Ordering::SeqCst);
         match self.signals.asked() >= Ask::Close {
             true => self.enter_error(),
@@ -73,7 +73,8 @@ impl QpShared {
         }
     }
 
-    /// Fails the oldest send request, since there is no peer; `false` if there is none or a stream has it.
+    /// Fails the oldest send request, since there is no peer; `false` if no request is left or a stream has
+    /// it.
     fn fail_next_send(&self) -> bool {
         let mut consumer = self.consumer.lock();
         let Some(consumer) = &mut *consumer else { return false };

@@ -24,7 +24,7 @@ impl QpShared {
         if !self.takes_sends() {
             return self.check_late();
         }
-        // Not by `find_registered`: with one caller, it is inlined there.
+        // `find_registered` is not called here: with a single caller, it is inlined there.
         let checked = self.config.prepare(request, &self.attributes);
         checked.or_else(|error| self.config.accept_fault(request, error)).map(drop)
     }

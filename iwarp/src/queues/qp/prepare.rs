@@ -59,8 +59,8 @@ impl QpConfig {
         Ok((length as u32, prepared, inline))
     }
 
-    /// A request failed its check. It is accepted nevertheless if memory is checked late, and the fault is
-    /// in its local memory or in its length as an atomic.
+    /// A request that failed its check. The request is accepted nevertheless if memory is checked late, and
+    /// the fault is in its local memory or in its length as an atomic.
     #[cold]
     pub(super) fn accept_fault(
         &self,
@@ -180,7 +180,7 @@ impl QpConfig {
 
     fn check_grant(&self, needed: QpGrants) -> Result<(), VerbsError> {
         // RFC 5041 section 8.3.2 (DDP-234), RFC 5040 section 8.1.2 (RDMAP-364): a queue pair may only change
-        // STags if it was granted that.
+        // STags if it was granted this right.
         if self.grants.contains(needed) {
             return Ok(());
         }

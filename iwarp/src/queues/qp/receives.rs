@@ -30,7 +30,7 @@ pub(crate) struct Receives {
     /// Requests taken for messages, and the number of them that are completed.
     taken: Counter,
     done: Counter,
-    /// The count of shared requests above which one event is made; 0: none.
+    /// The number of shared requests above which one event is generated; 0: no event.
     high_water: AtomicU32,
     /// Whether a message of the peer waits for a request.
     turn: TurnCell,
@@ -94,7 +94,7 @@ impl Receives {
 
     /// The number of requests taken for messages of the peer, and how many of these are not completed.
     pub(crate) fn taken(&self) -> (u64, u64) {
-        // In this order, so that no request is counted as done and not as taken.
+        // `done` is read first: otherwise a request could be counted as done but not as taken.
         let done = self.done.get();
         let taken = self.taken.get();
         (taken, taken.wrapping_sub(done))
@@ -102,7 +102,7 @@ impl Receives {
 
     // ---- posting ----
 
-    /// Keeps other threads from posting while the guard lives.
+    /// Keeps other threads from posting until the guard is dropped.
     #[inline]
     pub(in crate::queues) fn lock(&self) -> LockGuard<'_, RingWriter<RecvEntry>> {
         self.ring.lock()
@@ -208,8 +208,8 @@ impl Receives {
         self.cq_place.cq()
     }
 
-    /// Called when the queue pair has entered `Error` and flushed its requests: makes the event for the last
-    /// request of a shared queue, once.
+    /// Called when the queue pair has entered `Error` and flushed its requests: generates the event for the
+    /// last request of a shared queue, once.
     pub(super) fn report_last(&self, signals: &Signals) {
         if self.srq.is_some() && !self.last_wqe_reported.swap(true, Ordering::AcqRel) {
             signals.report(AsyncEventKind::LastWqeReached, None);
@@ -218,8 +218,8 @@ impl Receives {
 
     // ---- the high-water mark ----
 
-    /// Requests an event for when this queue pair holds more than `mark` requests of the shared queue. The
-    /// event comes at once if it holds more already.
+    /// Requests an event for the time when this queue pair holds more than `mark` requests of the shared
+    /// queue. The event comes at once if the queue pair already does.
     pub(crate) fn arm_high_water(&self, signals: &Signals, mark: usize) {
         self.high_water.store(mark_of(mark), Ordering::SeqCst);
         self.check_high_water(signals, self.used());

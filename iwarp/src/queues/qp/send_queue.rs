@@ -35,7 +35,7 @@ pub(crate) struct SendQueue {
     cq_place: CqPlace,
     /// The states in which it accepts requests.
     states: u8,
-    /// True if every request makes a completion, signaled or not.
+    /// True if every request generates a completion, signaled or not.
     signals_all: bool,
     /// True if the user wants an event when no request is open.
     drain: AtomicBool,
@@ -81,7 +81,7 @@ impl SendQueue {
         (queue, reader)
     }
 
-    /// Whether every request makes a completion, signaled or not.
+    /// True if every request generates a completion, signaled or not.
     #[inline]
     pub(crate) fn signals_all(&self) -> bool {
         self.signals_all
@@ -104,13 +104,13 @@ impl SendQueue {
 
     // ---- posting ----
 
-    /// Whether it accepts requests in this state.
+    /// Whether the queue accepts requests in this state.
     #[inline]
     pub(super) fn accepts_in(&self, state: QpState) -> bool {
         self.states & state.bit() != 0
     }
 
-    /// Keeps other threads from posting while the guard lives.
+    /// Keeps other threads from posting until the guard is dropped.
     #[inline]
     pub(in crate::queues) fn lock(&self) -> LockGuard<'_, Posting> {
         self.posting.lock()
@@ -157,8 +157,8 @@ impl SendQueue {
 
     /// Keeps a request until the queue is flushed. Returns `false` if late sends are refused.
     pub(super) fn keep_late(&self, request: &SendRequest) -> Result<bool, VerbsError> {
-        // As with a request that enters the ring: either a thread that flushes finds it, or the thread that
-        // posts sees the new state afterwards, and flushes.
+        // As for a request that enters the ring: either a thread that flushes finds the request, or the
+        // thread that posts sees the new state afterwards, and flushes.
         let mut queue = self.lock();
         let Some(late) = &mut queue.late else { return Ok(false) };
         if !self.cq_place.wqes().take() {
@@ -187,9 +187,9 @@ impl SendQueue {
         self.cq_place.failed(wr_id, opcode, status, cause)
     }
 
-    /// Completes a request. It makes a completion if it is `signaled`: one was requested, or the request
-    /// failed. Otherwise the entry of the request is free at once. The caller has to call
-    /// [`report`](Self::report) when it holds no lock.
+    /// Completes a request. The request generates a completion if it is `signaled`: a completion was
+    /// requested, or the request failed. Otherwise the entry of the request is free at once. The caller has
+    /// to call [`report`](Self::report) when it holds no lock.
     #[inline(always)]
     pub(in crate::queues) fn complete(&self, signals: &Signals, signaled: bool, completion: WorkCompletion) {
         let wqes = self.cq_place.wqes();
@@ -238,8 +238,8 @@ impl SendQueue {
 
     // ---- draining and holding ----
 
-    /// Requests an event for when no request is open or, while the queue is held, none is in progress. The
-    /// caller checks whether the event is due.
+    /// Requests an event for the time when no request is open or, while the queue is held, none is in
+    /// progress. The caller checks whether the event is due.
     pub(super) fn arm_drain(&self) {
         self.drain.store(true, Ordering::Release);
     }
@@ -314,8 +314,8 @@ mod tests {
         assert_eq!(queue.used(), 0);
     }
 
-    /// Requests that complete together: the signaled ones make completions, the entries of the others are
-    /// free. With `sq_sig_all` each makes a completion.
+    /// If requests complete together, the signaled ones generate completions and the entries of the others
+    /// become free. With `sq_sig_all` every request generates a completion.
     #[test]
     fn requests_complete_together() {
         let (resources, _, cq) = test_objects();
@@ -332,7 +332,7 @@ mod tests {
         assert_eq!(polled(&cq), [(7, WcStatus::Success, 9)]);
     }
 
-    /// The drain event is made once, when no request is open any more, and not after the queue was resumed.
+    /// The drain event is generated once, when no request is open, and not after the queue was resumed.
     #[test]
     fn a_drained_queue_is_told_once() {
         let (resources, _, cq) = test_objects();

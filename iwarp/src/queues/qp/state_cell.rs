@@ -69,8 +69,8 @@ impl StateCell {
         self.ended().terminate.clone()
     }
 
-    /// Called when the stream has failed: enters the state of the error and makes the event. The caller
-    /// completes the open requests, the oldest one with the status of the outcome.
+    /// Called when the stream has failed: enters the state of the error and generates the event. The caller
+    /// completes the open requests, the oldest request with the status of the outcome.
     pub(crate) fn fail(
         &self,
         signals: &Signals,
@@ -89,7 +89,7 @@ impl StateCell {
         outcome
     }
 
-    /// Called when TCP, and so the stream, is gone. The caller has [recorded](Self::blame) the reason.
+    /// Called when TCP, and so the stream, has ended. The caller has [recorded](Self::blame) the reason.
     pub(crate) fn lose(&self, signals: &Signals) {
         let (layer, etype, _) = TerminateError::MpaConnectionLost.codes();
         self.end(signals, &Outcome::of(Origin::Lost, layer, etype), self.cause());

@@ -15,7 +15,7 @@ fn a_close_that_meets_the_peers_end_is_not_forgotten() {
     ] {
         let qp = QpShared::new(&pd, &QpInit::new(&cq)).unwrap();
         qp.connected((1, 1), true, true);
-        // As `ask` leaves it, before that looks at the state.
+        // `ask` has set the flag, but has not checked the state yet.
         qp.signals.leave(asked);
         qp.orphan(Duration::ZERO);
         assert_eq!(qp.state.get(), state, "{asked:?}");
@@ -34,7 +34,7 @@ fn a_queue_pair_that_goes_returns_what_it_has_taken() {
         |qp| qp.orphan(Duration::ZERO),
         |qp| qp.refuse(StreamError { layer: 0, etype: 0, code: 0, from_peer: false }),
     ];
-    // Atomics have buffers beside those of Reads.
+    // Atomics have buffers of their own, in addition to those of Reads.
     for (step, left) in steps.into_iter().zip([16, 6, 0, 0, 0]) {
         let (resources, pd, cq) = test_objects();
         let used = || (resources.quotas.qp.usage().used, resources.quotas.read_slots.usage().used);

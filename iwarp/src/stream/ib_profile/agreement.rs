@@ -12,8 +12,8 @@
 //!
 //! The four bytes before it in the Request are made of TCP's two initial sequence numbers
 //! ([`tcp_lite::Stack::sequence_mark`]). The responder compares them with its own. They differ if a proxy
-//! terminates the TCP connection. The proxy's acknowledgements would not tell what the peer has taken, so
-//! then there is no agreement.
+//! terminates the TCP connection. Then there is no agreement, because the proxy's acknowledgements do not
+//! show what the peer has taken.
 
 use std::time::Duration;
 
@@ -78,7 +78,7 @@ pub(crate) struct Agreement {
     /// How long a message of the peer waits for a receive request before the connection fails; `None`: for
     /// ever.
     pub(crate) rnr_timeout: Option<Duration>,
-    /// Whether the queue pair of this end stays usable after the peer's end is gone.
+    /// Whether the queue pair of this end stays usable after the peer's end has ended.
     pub(crate) outlives_peer: bool,
 }
 

@@ -35,8 +35,8 @@ pub(crate) const PAYLOAD_BYTES: usize = 8;
 pub(crate) enum ProfileMessage {
     /// Each message to queue 0 up to this MSN has found a receive request, or will find one.
     Limit(u32),
-    /// The message to queue 0 with this MSN has found no receive request: it is dropped, and so are all later
-    /// requests, up to [`Resume`](Self::Resume).
+    /// The message to queue 0 with this MSN has found no receive request. This message and all later
+    /// requests, up to [`Resume`](Self::Resume), are dropped.
     NotReady(u32),
     /// There is now a receive request for the message that [`NotReady`](Self::NotReady) named.
     Ready,

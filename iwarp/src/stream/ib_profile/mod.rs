@@ -19,17 +19,17 @@
 //! each message to queue 0 finds a receive request. A Send has the limit in its header. A receiver whose user
 //! sends no answer sends its limit in a message of queue 4 ([`Limit`](ProfileMessage::Limit)), after it has
 //! taken a message for which it had promised no receive request. One such message suffices for as many
-//! messages as there are receive requests. With a shared receive queue, for which nothing is promised, one is
-//! sent for all messages of a poll.
+//! messages as there are receive requests. With a shared receive queue, for which nothing is promised, one
+//! `Limit` is sent for all messages of a poll.
 //!
 //! **A message without a receive request is not taken** (InfiniBand: "receiver not ready", RNR). The receiver
-//! reports it ([`NotReady`](ProfileMessage::NotReady)), and drops that message and all later requests, which
-//! the sender still has. The receiver still takes responses to its own requests, so the two ends do not wait
-//! for each other in a circle, and no memory is held for a message without a receive request. When there is a
-//! receive request, the receiver reports that ([`Ready`](ProfileMessage::Ready)). The sender then sends the
-//! dropped requests again, after a mark ([`Resume`](ProfileMessage::Resume)). An InfiniBand sender retries
-//! after a time that the receiver has announced, a limited number of times. Here the request fails when as
-//! much time has passed as these retries would take.
+//! answers such a message with [`NotReady`](ProfileMessage::NotReady), and drops it and all later requests.
+//! The sender keeps the dropped requests. The receiver still takes responses to its own requests, so the two
+//! ends do not wait for each other in a circle, and no memory is held for a message without a receive
+//! request. When there is a receive request, the receiver reports that ([`Ready`](ProfileMessage::Ready)).
+//! The sender then sends the dropped requests again, after a mark ([`Resume`](ProfileMessage::Resume)). An
+//! InfiniBand sender retries after a time that the receiver has announced, a limited number of times. Here
+//! the request fails when as much time has passed as these retries would take.
 //!
 //! **A stream that fails reports the place** ([`Ends`](ProfileMessage::Ends)), before its Terminate, or
 //! before FIN if the peer gets no Terminate. TCP withholds the acknowledgement of the bytes that are not
@@ -104,16 +104,16 @@ struct Refused {
     told: Told,
 }
 
-/// How much the peer was told of a refused message.
+/// What the peer knows of a refused message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Told {
-    /// Nothing. `ready`: there is a receive request by now.
+    /// The peer knows nothing. `ready`: a receive request was posted since.
     Nothing { ready: bool },
-    /// That it was refused.
+    /// The peer knows that the message was refused.
     NotReady,
-    /// That it was refused. It has to be told that there is a receive request.
+    /// The peer knows that the message was refused, and has to be told that a receive request was posted.
     ReadyNow,
-    /// That there is a receive request.
+    /// The peer knows that a receive request was posted.
     Ready,
 }
 
@@ -186,7 +186,7 @@ impl IbProfile {
     /// Whether the peer has a receive request for the message of this end with this MSN on queue 0.
     #[inline]
     pub(super) fn is_promised(&self, msn: u32) -> bool {
-        // A peer that tells where its stream ends has taken all messages before that.
+        // A peer that has reported where its stream ends has taken all messages before that.
         self.ends != u64::MAX || is_within(msn, self.peer_limit)
     }
 
@@ -262,7 +262,7 @@ impl IbProfile {
         self.limit
     }
 
-    /// Notes that the peer is told the limit, by a message or in the header of a Send. Returns the limit.
+    /// Notes that the peer gets the limit, in a message or in the header of a Send. Returns the limit.
     #[inline]
     pub(super) fn told_limit(&mut self) -> u32 {
         (self.told_limit, self.owes_limit, self.tell_limit) = (self.limit, false, false);
@@ -417,7 +417,7 @@ impl IbProfile {
     /// The peer's next message of queue 4.
     ///
     /// # Errors
-    /// [`Impossible`]: it is not a message of queue 4, or not one that may come now.
+    /// [`Impossible`]: the message is not one of queue 4, or is not allowed now.
     pub(super) fn on_message(&mut self, message: Option<ProfileMessage>) -> Result<Change, Impossible> {
         self.rx_msn = self.rx_msn.wrapping_add(1);
         match message.ok_or(Impossible)? {
@@ -425,7 +425,7 @@ impl IbProfile {
                 Ok(if self.on_limit(limit) { Change::Limit } else { Change::None })
             }
             ProfileMessage::NotReady(msn) if self.peer == Peer::Takes && !self.is_promised(msn) => {
-                // The messages before it are taken.
+                // The messages before the refused message are taken.
                 self.on_limit(msn.wrapping_sub(1));
                 self.peer = Peer::NotReady;
                 self.news.peer_not_ready = true;
@@ -565,7 +565,8 @@ mod tests {
         assert_eq!(refused(true, 2), Ok(Change::PeerResumes { send_msn: 5, request_msn: 1 }));
     }
 
-    /// The receive request is posted before the peer was told that there is none. The peer is told both.
+    /// The receive request is posted before the peer was notified that it is missing. The peer is notified of
+    /// both.
     #[test]
     fn a_receive_that_comes_at_once_is_told_behind_the_refusal() {
         let mut ib = IbProfile::new();
@@ -582,7 +583,7 @@ mod tests {
         here.refuse(5, terminate());
         here.end(300);
         assert!(here.has_messages() && !here.lets_send() && !here.end_withholding(u64::MAX - 1));
-        // The refusal was not told before: the requests behind the message are not taken.
+        // The refusal has not been sent yet, so the requests behind the message are not taken.
         assert_eq!(here.next_message((7, 9)), Some((NotReady(5), 1)));
         here.set_sent(70);
         assert_eq!(messages(&mut here, 4), [(Ends(300), 2)]);
@@ -626,7 +627,7 @@ mod tests {
         }
     }
 
-    /// Each message that may not come now is refused, and so is an unreadable one.
+    /// Each message that is not allowed now is refused, and so is an unreadable message.
     #[test]
     fn a_peer_that_contradicts_itself_is_refused() {
         let resume = Resume { send_msn: 1, request_msn: 1 };

@@ -1,7 +1,7 @@
-//! The rules that a stream follows: iWARP's, or those of InfiniBand where both ends have agreed on them.
+//! The rules that a stream follows: iWARP's, or InfiniBand's if both ends have agreed on them.
 //!
-//! Every difference between the two is a question here. A caller asks for what it has to know, and not for
-//! the agreement.
+//! For every difference between the two, this file has a method that a caller asks. Callers do not look at
+//! the agreement itself.
 
 use super::{IbProfile, News};
 use crate::memory::{Accessor, EpochGuard, Fault, Stag, Word};
@@ -99,7 +99,7 @@ impl Rules {
         self.0.is_some()
     }
 
-    /// Whether no request succeeds behind one that has failed: one that the peer has taken while an older
+    /// Whether no request succeeds behind a failed request: a request that the peer has taken while an older
     /// Read or atomic waited for its response is flushed.
     pub(in crate::stream) fn flush_behind_failure(&self) -> bool {
         self.0.is_some()
@@ -139,7 +139,7 @@ impl Rules {
         self.0.is_none()
     }
 
-    /// Whether the address of an atomic is looked at before the rights of the peer.
+    /// Whether the address of an atomic is checked before the rights of the peer.
     pub(in crate::stream) fn check_alignment_first(&self) -> bool {
         self.0.is_some()
     }
@@ -206,7 +206,7 @@ impl Rules {
 
     // ---- the end of the stream ----
 
-    /// Whether the peer is told up to where its messages are taken when the stream fails.
+    /// Whether a failing stream reports to the peer up to where its messages are taken.
     pub(in crate::stream) fn tell_end(&self) -> bool {
         self.0.is_some()
     }

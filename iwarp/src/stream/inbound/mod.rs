@@ -1,6 +1,6 @@
 //! Receiving: FPDUs into memory, receive completions, and the requests of the peer.
 //!
-//! The checks of a segment have this order: those of DDP, then RDMAP version and opcode, then those of the
+//! A segment is checked in this order: DDP's checks, then RDMAP version and opcode, then the checks of the
 //! opcode (RFC 5040 section 7.2). Nothing is placed before all checks of its segment have passed.
 
 use arrayvec::ArrayVec;
@@ -90,9 +90,9 @@ impl Inbound {
         }
     }
 
-    /// The MSN up to which messages of the peer find a receive request: those that are taken, and as many
-    /// more as there are receive requests. Requests of a shared receive queue do not count, since other queue
-    /// pairs may take them.
+    /// The MSN up to which messages of the peer find a receive request: the taken messages, and one more for
+    /// each receive request. Requests of a shared receive queue do not count, since other queue pairs may
+    /// take them.
     pub(super) fn limit(&self, consumer: &QpConsumer) -> u32 {
         let taken = self.sends.first_msn().wrapping_sub(1);
         match self.next_send {

@@ -71,7 +71,7 @@ impl Delivery<'_> {
             PeerOp::Atomic(AtomicRequest { op, .. }) if !op.is_understood(self.state.extensions) => {
                 return Err(TerminateError::UnexpectedOpcode);
             }
-            // As for an atomic that the stream supports: its alignment is checked first.
+            // As for an atomic that the stream supports, the alignment is checked first.
             PeerOp::Atomic(AtomicRequest { to, .. })
                 if self.state.rules.check_alignment_first() && to % 8 != 0 =>
             {
@@ -99,7 +99,7 @@ impl Delivery<'_> {
         let message = match self.collect(piece, header, Queue::Terminate) {
             Ok(Some((_, message))) => message,
             Ok(None) => return Ok(()),
-            // A message of another opcode on queue 2.
+            // The message on queue 2 has another opcode.
             Err(error) if Opcode::of_byte(header.rsvd_ulp[0]) != Some(Opcode::Terminate) => {
                 return Err(piece.fail(error));
             }
@@ -167,7 +167,7 @@ impl Delivery<'_> {
         // RFC 7306 section 8.2 (EXT-149): DDP checks queue, MSN, offset and length of each segment first.
         match queue {
             Queue::ReadRequest => {
-                // This holds also on a stream without atomics, so that the error is the opcode, not the
+                // This is also done on a stream without atomics, so that the error is the opcode, not the
                 // length.
                 let is_atomic = Opcode::of_byte(header.rsvd_ulp[0]) == Some(Opcode::AtomicRequest);
                 let room = if is_atomic { ATOMIC_ROOM } else { ReadRequest::LEN };

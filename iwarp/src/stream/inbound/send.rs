@@ -28,8 +28,7 @@ impl From<TerminateError> for SendFault {
 impl Delivery<'_> {
     /// Binds a receive request to the current message, if none is bound.
     ///
-    /// RFC 5040 section 5.3 (RDMAP-235, RDMAP-246): a Send of any size, empty ones included, takes one
-    /// buffer.
+    /// RFC 5040 section 5.3 (RDMAP-235, RDMAP-246): a Send of any size, even 0, takes one buffer.
     #[inline(always)]
     pub(super) fn bind(&mut self) {
         bind(self.state, self.inbound);
@@ -191,7 +190,7 @@ impl Delivery<'_> {
     }
 
     /// Completes the receive request of a whole message. Its opcode is that of its last segment: a sink need
-    /// not compare the segments of a message, and may report the header of any one (RFC 5041 section 4.3,
+    /// not compare the segments of a message, and may report the header of any segment (RFC 5041 section 4.3,
     /// DDP-083, DDP-084). Each segment was checked by its own opcode.
     ///
     /// RFC 5040 sections 5.3 and 5.5 (RDMAP-239, RDMAP-275, RDMAP-276, RDMAP-288): it is called when DDP
@@ -268,13 +267,13 @@ impl Delivery<'_> {
 
 /// Binds a receive request to the current message, if none is bound. Returns whether one is.
 ///
-/// RFC 5040 section 5.3 (RDMAP-235, RDMAP-246): a Send of any size, empty ones included, takes one buffer.
+/// RFC 5040 section 5.3 (RDMAP-235, RDMAP-246): a Send of any size, even 0, takes one buffer.
 #[inline(always)]
 pub(in crate::stream) fn bind(state: &mut StreamState, inbound: &mut Inbound) -> bool {
     state.consumer.taken_recvs() > 0 || post_next_recv(state, inbound)
 }
 
-/// Takes the next receive request from the receive queue, and posts it to queue 0; `false` if there is none.
+/// Takes the next receive request from the receive queue, and posts it to queue 0; `false` if none is posted.
 #[inline(always)]
 fn post_next_recv(state: &mut StreamState, inbound: &mut Inbound) -> bool {
     let is_taken = state.take_recv();

@@ -92,8 +92,8 @@ impl Delivery<'_> {
         {
             let guard = self.guard;
             let target = guard.check_sink(header.stag, header.to, payload_len as u64, pd);
-            // The sink of the Read passed its check when the Read was posted, so our user has revoked it
-            // since.
+            // The sink of the Read passed its check when the Read was posted, so our user has revoked the
+            // STag since.
             target
                 .map_err(DdpError::from)
                 .and_then(|target| piece.place(ulpdu, &target, TaggedHeader::LEN, self.counters))

@@ -1,9 +1,9 @@
 //! Sending: the choice of the next message, its FPDUs into TCP segments, send completions.
 //!
 //! Responses to the peer alternate with the requests of our user, message by message. A Send or Write
-//! completes when its last segment is written to TCP (sent without a copy, or with InfiniBand's semantics:
-//! when that is acknowledged), a Read or atomic when its response is delivered, all in post order. A
-//! Terminate follows the FPDU being written and overtakes everything else.
+//! completes when its last segment is written to TCP (if it is sent without a copy, or with InfiniBand's
+//! semantics: when its bytes are acknowledged), a Read or atomic when its response is delivered, all in post
+//! order. A Terminate follows the FPDU being written and overtakes everything else.
 
 use dp::ExtBuf;
 use dp::invariant::Check;
@@ -77,8 +77,8 @@ pub(super) struct SendContext<'a> {
 
 /// The send direction of a stream.
 pub(super) struct Outbound {
-    /// The message being cut. If it is a Send or Write of our user, its request stays the oldest one of the
-    /// send queue meanwhile.
+    /// The message being cut. If it is a Send or Write of our user, its request remains the oldest request of
+    /// the send queue meanwhile.
     current: Option<Current>,
     /// The status of that request, if it is the cause of the stream's end.
     fault: Option<WcStatus>,
@@ -92,7 +92,7 @@ pub(super) struct Outbound {
     /// it is answered in full.
     responses: PoolQueue,
     phase: Phase,
-    /// Whether a response goes next, if there is one, because the last message was our user's.
+    /// True if a response, if any is waiting, goes next, because the last message was our user's.
     response_next: bool,
     /// The number of local requests that may still be executed in this call. Local requests hand no bytes to
     /// TCP, so the byte budget does not limit them, and some wait for the other engines.
@@ -116,7 +116,7 @@ enum Phase {
     Open,
     /// The Terminate is written to TCP.
     Terminated,
-    /// As `Silent`, and the connection is told.
+    /// As `Silent`, and the connection is notified.
     Ended,
     /// The ready-to-receive message has to be sent first.
     Rtr(RtrKind),
@@ -161,7 +161,7 @@ enum Completes {
 }
 
 impl Current {
-    /// Whether it is a message of a request of our user.
+    /// Whether the message belongs to a request of our user.
     fn is_of_request(&self) -> bool {
         match self.completes {
             Completes::Nothing | Completes::Request | Completes::Write { .. } | Completes::Joined { .. } => {
@@ -261,8 +261,9 @@ impl Outbound {
         segment: &mut SegmentBuf<'_, '_>,
         mut usual: bool,
     ) -> Result<bool, Failure> {
-        // RFC 5044 section 4.5 (MPA-111): the limit follows from the whole segment, not from the rest of it.
-        // RFC 5041 section 3 (DDP-027): the segment that TCP offers shows the current MULPDU.
+        // RFC 5044 section 4.5 (MPA-111): the maximum ULPDU is computed from the EMSS, not from the free
+        // space of the segment. RFC 5041 section 3 (DDP-027): the segment that TCP offers shows the current
+        // MULPDU.
         let capacity = segment.capacity();
         if self.limit.0 != capacity || cx.framer.markers() {
             self.limit = (capacity, cx.framer.ulpdu_limit(capacity) as u32);
@@ -349,7 +350,7 @@ impl Outbound {
             && segment.attach(part).is_ok()
             && segment.append_slice(&around.behind))
         {
-            // The memory fits, and the segment takes it, as was just checked.
+            // The memory fits into the segment, which takes it, as was just checked.
             debug_assert!(false, "external memory was refused");
             segment.clear();
             return Ok(false);
@@ -413,7 +414,7 @@ impl Outbound {
         if self.current.is_some() || matches!(self.phase, Phase::Rtr(_)) {
             return matches!(self.current, Some(Current { completes: Completes::Profile, .. }));
         }
-        // A Send contains the limit. Before any other message, a message of queue 4 has to tell it.
+        // A Send contains the limit. Before any other message, a message of queue 4 has to report it.
         let next = cx.state.next_request();
         let tells = next.map_or(!self.responses.is_empty(), |next| !matches!(next.op, SendOp::Send));
         let Some(ib) = cx.state.rules.profile_mut() else { return false };
@@ -440,7 +441,7 @@ impl Outbound {
         if self.current.is_some_and(|current| current.is_of_request()) {
             self.current = None;
             self.external = None;
-            // The limit in its header is told later.
+            // The limit in the message's header was not sent, so it is owed again.
             if let Some(ib) = state.rules.profile_mut() {
                 ib.owe_limit();
             }
@@ -590,7 +591,7 @@ impl Outbound {
         self.responses.check(&pool.peer_requests)
     }
 
-    /// The requests of the peer that were answered in full since the last call, if there are any.
+    /// The requests of the peer that were answered in full since the last call; `None` if there were none.
     #[inline]
     pub(super) fn take_answered(&mut self) -> Option<ByKind> {
         (!self.answered.is_empty()).then(|| std::mem::take(&mut self.answered))

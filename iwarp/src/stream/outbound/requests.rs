@@ -31,8 +31,8 @@ impl Outbound {
         let Some(request) = state.next_request() else { return Ok(false) };
         let &SendEntry { ref op, ref payload, length, flags, prepared, .. } = request;
         let has_begun = state.unsent > 0;
-        // Checked after the request is read, so that a request that was posted after our user stopped the
-        // queue is held.
+        // The hold is checked after the request is read, so that a request that was posted after our user
+        // stopped the queue is held.
         if state.qp.sends.is_held() && !has_begun {
             if state.pending.is_empty() {
                 state.qp.sends.report_held(&state.qp.signals);
@@ -85,7 +85,7 @@ impl Outbound {
                 self.current = Some(Current { message: write(remote, length), completes });
                 return Ok(true);
             }
-            // As above.
+            // As for Immediate Data above, posting checks this, except for early requests.
             SendOp::Read { .. } | SendOp::Atomic { .. } if state.ord == 0 => {
                 return Err(fail_next(state, WcStatus::LocalQpOperationError));
             }
@@ -105,7 +105,7 @@ impl Outbound {
     /// ORD of 1 the Read Requests are sent one by one.
     fn request_response(&mut self, cx: &mut SendContext<'_>) -> bool {
         let state = &mut *cx.state;
-        // RFC 5040 section 6.1 (RDMAP-303, RDMAP-305): no more than ORD are outstanding.
+        // RFC 5040 section 6.1 (RDMAP-303, RDMAP-305): at most ORD requests are outstanding.
         if state.outstanding.len() >= state.ord as usize {
             return false;
         }

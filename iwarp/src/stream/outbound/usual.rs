@@ -79,7 +79,7 @@ impl Outbound {
         // With markers the limit differs for each FPDU.
         let together = if cx.framer.markers() { 1 } else { TOGETHER };
         let requests = consumer.next_sends(together);
-        // As in `start_request`: checked after the requests are read.
+        // As in `start_request`, the hold is checked after the requests are read.
         if qp.sends.is_held() {
             return FillOutcome::Other;
         }
@@ -101,7 +101,7 @@ impl Outbound {
                 ),
                 SendOp::Send => {
                     let opcode = Opcode::send(solicited, false);
-                    // The limit is told once the Send is written.
+                    // The limit is noted as sent once the Send is written.
                     let field = rules.limit();
                     (Addressing::Untagged { opcode, field, msn }, msn.wrapping_add(1))
                 }

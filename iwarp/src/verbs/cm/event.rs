@@ -66,7 +66,7 @@ pub enum CmEventKind {
     },
     /// The peer rejected the connection. A connection that began in streaming mode returns to it.
     Rejected {
-        /// Its private data.
+        /// The private data of the Request.
         private_data: Box<[u8]>,
         /// The depths of the peer; the ORD is the ORD that the peer needs. `None`: its Reply has none.
         peer: Option<Enhanced>,
@@ -174,12 +174,12 @@ impl ChannelShared {
         if is_added {
             self.notifier.notify();
         }
-        // After the lock is released, since dropping ends identifiers.
+        // The lost events are dropped after the lock is released, since dropping them ends identifiers.
         drop(lost);
     }
 
     fn pop(&self) -> Option<QueuedEvent> {
-        // Without the lock, whose fence costs time: this is called in each poll of a shared engine.
+        // This checks without the lock, whose fence costs time: a shared engine calls this in each poll.
         if self.is_empty() {
             return None;
         }
@@ -266,7 +266,7 @@ impl EventChannel {
     /// # Errors
     /// An error of the system call.
     pub fn wait(&self, timeout: Duration) -> io::Result<Option<CmEvent>> {
-        // `None`: later than the clock can represent.
+        // `None`: the deadline is later than the clock can represent.
         let deadline = Instant::now().checked_add(timeout);
         loop {
             if let Some(event) = self.poll() {

@@ -145,7 +145,7 @@ pub(crate) enum CmCommand {
     Disconnect { id: Arc<CmShared> },
     /// Reset.
     Abort { id: Arc<CmShared> },
-    /// Receive from the port queue of an engine that is gone.
+    /// Receive from the port queue of an engine that was dropped.
     Adopt { port: Box<dyn Port> },
     /// Report the engine's status. If the engine is gone, `engine` lets the asking thread continue without
     /// an answer.
@@ -158,7 +158,7 @@ impl CmCommand {
         matches!(self, Self::Connect { .. } | Self::ConnectStream { .. })
     }
 
-    /// Called when the engine is gone: makes the events that the engine would have made.
+    /// Called when the engine no longer exists: generates the events that the engine would have generated.
     pub(crate) fn refuse(self) {
         match self {
             Self::Connect { id, qp, .. } => {
@@ -167,7 +167,7 @@ impl CmCommand {
             Self::ConnectStream { id, .. } => {
                 id.not_streaming(ConnectionError::Tcp(CloseReason::Aborted));
             }
-            // The end of the connection makes the event of the identifier.
+            // The end of the connection generates the event of the identifier.
             Self::Status { engine } => engine.status().answer(None),
             Self::Accept { qp, .. } | Self::StartInitiator { qp, .. } => {
                 qp.state.blame(ConnectionError::Tcp(CloseReason::Aborted));
@@ -222,7 +222,7 @@ impl CmShared {
     /// Called when `engine` has received a Request on `conn`, and waits for a decision.
     pub(crate) fn set_requested(&self, engine: &Arc<EngineHandle>, conn: ConnId, private_data_limit: usize) {
         let engine = Arc::clone(engine);
-        // At most 512 (RFC 5044 section 7.1.1).
+        // The limit is at most 512 (RFC 5044 section 7.1.1).
         let private_data_limit = private_data_limit as u16;
         self.state().phase = CmPhase::Requested { engine, conn, private_data_limit };
     }
@@ -291,7 +291,7 @@ impl CmShared {
         self.announce(None, CmEventKind::ConnectError { error, peer: None });
     }
 
-    /// Called when the connection is over, for this reason: it accepts no more calls.
+    /// Called when the connection has ended, for this reason: the identifier accepts no more calls.
     pub(crate) fn set_over(&self, cause: Option<ConnectionError>) {
         let mut state = self.state();
         state.phase = CmPhase::Over;

@@ -34,9 +34,9 @@ const MAX_DEPTH: u16 = 1024;
 /// | all bytes are acknowledged, and nothing is heard | `idle + probes * interval`: 5 s + 4 * 1 s | this type, or [`TcpConfig::keepalive_idle`](tcp_lite::TcpConfig::keepalive_idle) and the fields next to it |
 /// | the port has no link | 10 s; 0.5 s with one peer only ([`PortInfo::point_to_point`](dp::PortInfo::point_to_point)) | [`TcpConfig::link_timeout`](tcp_lite::TcpConfig::link_timeout) |
 ///
-/// To detect this sooner, shorten the first two. The following values detect it after a quarter of a second
-/// when idle, and after one second with bytes in flight. They also end the connection to a live peer whose
-/// engine is not polled for that long:
+/// To detect this sooner, shorten the first two times. The following values detect it after a quarter of a
+/// second when idle, and after one second with bytes in flight. They also end the connection to a live peer
+/// whose engine is not polled for that long:
 ///
 /// ```
 /// # use std::time::Duration;
@@ -136,9 +136,10 @@ pub struct ConnParam {
     /// about the peer. The ends detect such a proxy by TCP's initial sequence numbers, and do not agree.
     ///
     /// The offer is twelve bytes after the private data of the Request, and the agreement to it is eight
-    /// bytes after the private data of the Reply. This implementation removes these bytes; another one passes
-    /// them to its user as private data. An end with an older version of the offer reports in another way
-    /// what it has taken: its Request is rejected, and both ends are told why. Default: `false`.
+    /// bytes after the private data of the Reply. This implementation removes these bytes; another
+    /// implementation passes them to its user as private data. An end with an older version of the offer
+    /// reports differently what it has taken: its Request is rejected, and both ends get the reason.
+    /// Default: `false`.
     ///
     /// [`WorkCompletion::immediate`]: crate::verbs::WorkCompletion::immediate
     /// [`SendOp::SendImmediate`]: crate::verbs::SendOp::SendImmediate
@@ -180,7 +181,7 @@ impl Default for ConnParam {
     fn default() -> Self {
         Self {
             private_data: ArrayVec::new(),
-            // More Reads in flight hide a longer delay; each takes a record at both ends.
+            // More Reads in flight hide a longer delay, but each needs a record at both ends.
             responder_resources: 128,
             initiator_depth: 128,
             min_initiator_depth: 0,

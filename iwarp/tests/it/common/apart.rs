@@ -1,5 +1,5 @@
-//! Memory at addresses that the kernel does not choose for other mappings, so that a range that a test
-//! unmaps stays unmapped while other tests map memory.
+//! Memory at addresses that the kernel does not choose for other mappings: a range that a test unmaps stays
+//! unmapped while other tests map memory.
 
 use std::ptr::without_provenance_mut;
 use std::sync::atomic::{AtomicUsize, Ordering};

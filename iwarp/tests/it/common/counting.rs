@@ -1,5 +1,5 @@
-//! The system's allocator, which counts the allocations of each thread. Not part of `common`: a test program
-//! that names this file by its path has it as its allocator.
+//! The system's allocator, which counts the allocations of each thread. This file is not part of `common`: a
+//! test program that includes it by its path uses it as its allocator.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -27,11 +27,11 @@ pub(crate) fn uncounted<T>(act: impl FnOnce() -> T) -> T {
 
 struct Counting;
 
-// SAFETY: every block comes from the system allocator and goes back to it unchanged, with the layout that the
-// caller gives, so its guarantees hold. The two thread-local counters allocate nothing, have no destructor
-// and cannot unwind.
+// SAFETY: every block comes from the system allocator and is returned to it unchanged, with the caller's
+// layout, so the guarantees of `System` hold. The two thread-local counters allocate nothing, have no
+// destructor and cannot unwind.
 unsafe impl GlobalAlloc for Counting {
-    // SAFETY: the obligations of the caller are those of `GlobalAlloc`, and no others.
+    // SAFETY: `GlobalAlloc` has no other obligations than the caller's.
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
         HELD.set(HELD.get() + layout.size() as i64);
@@ -39,7 +39,7 @@ unsafe impl GlobalAlloc for Counting {
         unsafe { System.alloc(layout) }
     }
 
-    // SAFETY: the obligations of the caller are those of `GlobalAlloc`, and no others.
+    // SAFETY: `GlobalAlloc` has no other obligations than the caller's.
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
         HELD.set(HELD.get() + bytes as i64 - layout.size() as i64);
@@ -49,7 +49,7 @@ unsafe impl GlobalAlloc for Counting {
         unsafe { System.realloc(ptr, layout, bytes) }
     }
 
-    // SAFETY: the obligations of the caller are those of `GlobalAlloc`, and no others.
+    // SAFETY: `GlobalAlloc` has no other obligations than the caller's.
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
         HELD.set(HELD.get() - layout.size() as i64);
         // SAFETY: the caller promises that `ptr` is a block of this allocator with this layout, and every

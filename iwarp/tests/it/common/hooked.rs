@@ -1,4 +1,4 @@
-//! A port in front of another one, whose bursts a test can change.
+//! A port in front of another port. A test can change the bursts between them.
 
 use dp::{Below, Burst, Link, Port, PortBase, PortLayer, Sleep, Statistics};
 

@@ -299,7 +299,7 @@ pub(crate) fn request(crc: bool) -> Vec<u8> {
 #[allow(dead_code, reason = "not for the fuzzing targets")]
 pub(crate) fn ib_request() -> Vec<u8> {
     let mut bytes = request(true);
-    // The length of the private data, enhanced data included.
+    // The length of the private data, which includes the enhanced data.
     bytes[19] = 4 + 12;
     bytes.extend(b"uwarp?3\0\0\0\0\x07");
     bytes

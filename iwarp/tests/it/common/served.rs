@@ -83,7 +83,7 @@ impl Setup<'_> {
         assert!(door.pair.inbox.is_empty(), "nothing is said before the user says so");
         door.accept_for(&qp, &id, &self.accept);
         let Responder { mut pair, pd, cq, completions, channel, listener: _listener } = door;
-        // The Reply is as long as the Request.
+        // The Reply has the length of the Request.
         let length = 20 + usize::from(u16::from_be_bytes([pair.inbox[18], pair.inbox[19]]));
         let reply = pair.inbox.drain(..length).collect();
         Served {

@@ -131,7 +131,7 @@ impl World {
         let listener = raw.context.create_id(&channel);
         listener.listen(PORT, 16, Duration::from_secs(5)).unwrap();
         let domain = raw.context.alloc_pd().unwrap();
-        // Large enough for all requests that can be outstanding, and checked.
+        // The size suffices for all requests that can be outstanding, and is checked.
         let size = cqe_for([128; HONEST + 1]) + cqe_for([SLOTS]) + cqe_for([128; HONEST + 1]);
         let cq =
             raw.context.create_cq_with(&CqOptions { strict: Some(true), ..CqOptions::new(size) }).unwrap();

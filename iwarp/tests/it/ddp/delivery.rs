@@ -20,9 +20,9 @@ fn received(peer: &mut Served) -> Vec<(u64, WcStatus, u32)> {
     all.iter().map(|wc| (wc.wr_id, wc.status, wc.byte_len)).collect()
 }
 
-// Proves DDP-001, DDP-006, DDP-008, DDP-009, DDP-047, DDP-048, DDP-109, DDP-119 to DDP-121, DDP-139: Writes
-// take no buffer, Sends the oldest, whole and partly filled; a Write of no bytes may have any STag and
-// offset.
+// Proves DDP-001, DDP-006, DDP-008, DDP-009, DDP-047, DDP-048, DDP-109, DDP-119 to DDP-121, DDP-139: a Write
+// takes no buffer, and a Send takes the oldest buffer and fills all or a part of it; a Write of no bytes may
+// have any STag and offset.
 #[test]
 fn both_models_on_one_stream() {
     let mut peer = setup().ready();
@@ -83,8 +83,8 @@ fn the_last_flag_delivers() {
     assert!(received(&mut peer).is_empty(), "delivered once");
 }
 
-// Proves DDP-122: a Write is nothing but its segments, each placed by itself. A gap or an overlap is no
-// error: no completion reports the whole.
+// Proves DDP-122: each segment of a Write is placed separately. A gap or an overlap is no error: no
+// completion reports the whole Write.
 #[test]
 fn a_write_may_have_gaps() {
     let mut peer = setup().ready();
@@ -160,7 +160,7 @@ fn messages_of_the_control_queues_are_not_mixed() {
     assert_eq!(peer.bytes(0, 8), [0xEE; 8]);
 }
 
-// Proves DDP-088, DDP-110, DDP-202: each queue counts for itself, in both directions.
+// Proves DDP-088, DDP-110, DDP-202: each queue counts separately, in both directions.
 #[test]
 fn queues_count_for_themselves() {
     let mut peer = setup().ready();
@@ -239,7 +239,7 @@ fn an_error_ends_reception_and_is_told_once() {
             (control[0], control[1], false)
         );
         told!(peer.event(), Disconnected { error: Some(ConnectionError::Stream(told)), .. } if told == error);
-        // No request of ours is sent any more.
+        // From now on no request of ours is sent.
         let late = SendRequest::new(1, SendOp::Send, peer.region.sge(0, 8));
         let refused = peer.qp.post_send(&late).is_err();
         assert!(peer.received(10_000).is_empty());
@@ -263,7 +263,7 @@ fn a_lost_connection_completes_all_that_is_outstanding() {
     }
     peer.send(&untagged(0x01, SEND, [0, 1, 0], b"begun"));
     let read = SendOp::Read { remote: RemoteAddr { addr: 0, rkey: 1 } };
-    // More than the peer's IRD.
+    // The number of Reads is larger than the peer's IRD.
     for wr_id in 0..12 {
         peer.qp.post_send(&SendRequest::new(wr_id, read, peer.region.sge(4000, 100))).unwrap();
     }
@@ -280,7 +280,7 @@ fn a_lost_connection_completes_all_that_is_outstanding() {
     assert_eq!(sent.iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), (0..12).collect::<Vec<_>>());
 }
 
-// Proves MPA-225, MPA-226, DDP-153, MPA-036, MPA-227: a FIN behind a whole FPDU is an ordinary end; one in
+// Proves MPA-225, MPA-226, DDP-153, MPA-036, MPA-227: a FIN behind a whole FPDU is an ordinary end; a FIN in
 // the middle of an FPDU is a lost connection, and the FPDU is dropped.
 #[test]
 fn a_fin_cuts_an_fpdu_or_does_not() {
@@ -311,8 +311,8 @@ fn a_fin_cuts_an_fpdu_or_does_not() {
     }
 }
 
-// Proves DDP-084: if segments of a message differ in the bytes that DDP reserves for its ULP, those of one
-// segment count: with the STags of two regions exactly one of the two is invalidated.
+// Proves DDP-084: if segments of a message differ in the bytes that DDP reserves for its ULP, the bytes of
+// one segment count: with the STags of two regions exactly one of the two is invalidated.
 #[test]
 fn the_reserved_bytes_of_one_segment_count() {
     for alike in [true, false] {
@@ -343,9 +343,9 @@ fn the_reserved_bytes_of_one_segment_count() {
     }
 }
 
-// Proves DDP-145, DDP-146, RDMAP-321: whether our application, the peer's, or TCP itself ends it, the stream
-// and its TCP connection end together, and neither a post of ours nor a segment of the peer has an effect
-// after that.
+// Proves DDP-145, DDP-146, RDMAP-321: the stream and its TCP connection end together, whether our
+// application, the peer's application or TCP ends them, and neither a post of ours nor a segment of the peer
+// has an effect after that.
 #[test]
 fn after_teardown_nothing_is_sent_or_placed() {
     for by in ["ours", "peer", "reset"] {
@@ -380,7 +380,7 @@ fn after_teardown_nothing_is_sent_or_placed() {
 }
 
 // Proves DDP-132: a message is complete at its source when TCP has taken its last segment: not before, while
-// the window is closed, and at once then, though nothing is acknowledged.
+// the window is closed, and then at once, even without an acknowledgement.
 #[test]
 fn a_message_is_complete_when_tcp_has_its_last_segment() {
     let mut peer = setup().ready();
@@ -390,7 +390,7 @@ fn a_message_is_complete_when_tcp_has_its_last_segment() {
     assert!(peer.cq.poll_one().is_none(), "the engine has not been polled");
     peer.pair.poll();
     assert_eq!(peer.cq.poll_one().map(|wc| wc.wr_id), Some(1), "nothing of it is acknowledged");
-    // More than TCP takes: requests for which it has no space are not complete.
+    // There is more data than TCP takes: requests for which TCP has no space are not complete.
     let all = 200;
     for wr_id in 2..all {
         if peer.qp.post_send(&request(wr_id, REGION)).is_err() {

@@ -282,7 +282,7 @@ impl Stream {
         } else {
             match dice.below(7) {
                 0 => segment[0] = segment[0] & !3 | version,
-                // A gap or an overlap.
+                // The segment leaves a gap or overlaps.
                 5..=6 => segment[17] ^= 1 + dice.below(7) as u8,
                 1 => segment[6..10].fill(0xFF),
                 2 => segment[10] ^= 0x80,
@@ -377,10 +377,10 @@ fn first_difference(ours: &str, model: &str) -> String {
     format!("first difference (line, (ours, model)): {pair:?}")
 }
 
-/// Each line of the error table, at the second of three positions, in every arrival order. The message
-/// before the bad segment is delivered, the one behind it is not, and only the first is in memory.
+/// Each line of the error table, at the second of three positions, in every arrival order. The message before
+/// the bad segment is delivered, the message behind it is not, and only the first message is in memory.
 // Proves DDP-173, DDP-183, DDP-185 to DDP-188, DDP-197 to DDP-207, DDP-211 to DDP-213, DDP-217, RDMAP-199: a
-// line for each cause, and the error it has to have; if two checks fail, one of their errors; the region
+// line for each cause, with the error that it must have; if two checks fail, the error of either; the region
 // does not begin at offset 0.
 #[test]
 fn every_error_of_the_table_at_any_arrival() {
@@ -534,8 +534,8 @@ fn huge_offsets_do_not_wrap() {
     assert_eq!(queue.deliver(&header, 2), Err(DdpError::TooLong));
 }
 
-/// At delivery each segment begins where the one before it ended: a message has exactly the bytes that were
-/// sent.
+/// At delivery each segment begins where the previous segment ended: a message has exactly the bytes that
+/// were sent.
 #[test]
 fn a_message_is_delivered_without_gaps() {
     let segment = |msn, mo, last| Opcode::Send.untagged_header(Stag(0), msn, mo, last);
@@ -545,7 +545,7 @@ fn a_message_is_delivered_without_gaps() {
         for last in [false, true] {
             let mut queue = UntaggedQueue::new();
             assert!(queue.post(3));
-            // The message before it leaves no state behind.
+            // The previous message leaves no state behind.
             assert!(queue.deliver(&segment(1, 0, false), 3) == Ok(None));
             assert!(queue.deliver(&segment(1, 3, true), 3).unwrap().is_some());
             let mut mo = 0;
@@ -556,7 +556,7 @@ fn a_message_is_delivered_without_gaps() {
             let gap = segment(2, wrong, last);
             assert_eq!(queue.check_next(&gap), Err(DdpError::InvalidMo), "{delivered:?}, {wrong}");
             assert_eq!(queue.deliver(&gap, 1), Err(DdpError::InvalidMo), "{delivered:?}, {wrong}");
-            // It may be placed early, and so may the message behind it.
+            // The segment may be placed early, and so may the next message.
             assert_eq!(queue.check_next(&segment(3, 7, last)), Ok(()));
             assert_eq!((queue.first_msn(), queue.posted()), (2, 2));
             let message = queue.deliver(&segment(2, mo, true), 1).unwrap();

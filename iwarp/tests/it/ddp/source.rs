@@ -92,7 +92,7 @@ fn is_last(segment: &[u8]) -> bool {
 
 // Proves DDP-017, DDP-021, DDP-022, DDP-037, DDP-055, DDP-057, DDP-059, DDP-076, DDP-096, DDP-097, MPA-008,
 // MPA-022, MPA-038: each FPDU has one segment, header first and payload behind it to its end; the header has
-// 14 bytes if T is set, else 18; the version is 1, and what is reserved 0.
+// 14 bytes if T is set, else 18; the version is 1, and the reserved bits are 0.
 #[test]
 fn each_segment_is_a_header_and_payload() {
     let (data, heard, messages) = six_requests();
@@ -142,8 +142,8 @@ fn the_segments_of_a_message_go_on_from_each_other() {
 }
 
 // Proves DDP-070, DDP-074, DDP-075, DDP-089, DDP-090, DDP-124: messages leave in the order posted, tagged
-// ones with the STag and offset they were given, which is odd; untagged ones have the numbers of their queue
-// from 1 on.
+// messages have the STag and the offset that were posted, and the offset is odd; untagged messages have the
+// numbers of their queue, from 1 on.
 #[test]
 fn messages_leave_in_order_and_numbered() {
     let (_, _, messages) = six_requests();
@@ -163,8 +163,8 @@ fn messages_leave_in_order_and_numbered() {
     }
 }
 
-// Proves DDP-105, DDP-106, MPA-003, MPA-024, MPA-026, MPA-107: messages are cut into as few segments, as
-// full as MULPDU allows, which is 1442 where MSS is 1460 and timestamps take 12.
+// Proves DDP-105, DDP-106, MPA-003, MPA-024, MPA-026, MPA-107: messages are cut into as few segments, each as
+// full as MULPDU allows: 1442 bytes if MSS is 1460 and timestamps take 12.
 #[test]
 fn messages_are_cut_by_mulpdu() {
     let (_, heard, messages) = six_requests();
@@ -232,7 +232,7 @@ fn tcp_segments_hold_whole_fpdus() {
 // fit. With markers and without.
 #[test]
 fn mulpdu_follows_the_path() {
-    // MULPDU under EMSS 1448, and under 1000 - 20 - 32.
+    // MULPDU for an EMSS of 1448, and for 1000 - 20 - 32.
     for (markers, wide, narrow) in [(false, MULPDU, 942), (true, 1430, 934)] {
         let mut peer = ready_for(asking(markers));
         let len = 3 * (wide - 14) - 100;
@@ -247,8 +247,8 @@ fn mulpdu_follows_the_path() {
             assert!(payload == data, "markers {markers}");
             (heard.iter().map(Vec::len).collect::<Vec<_>>(), std::mem::take(&mut peer.pair.segments))
         };
-        // With markers all FPDUs have the same length on the wire: ULPDUs with fewer markers in them are not
-        // longer, those with more are shorter.
+        // With markers all FPDUs have the same length on the wire: ULPDUs with fewer markers are not longer,
+        // and ULPDUs with more markers are shorter.
         let all_but_the_last_have = |most: usize, (ulpdus, segments): (Vec<usize>, Vec<usize>)| {
             let sizes = if markers { most - 4..=most } else { most..=most };
             let full = &ulpdus[..ulpdus.len() - 1];
@@ -264,7 +264,8 @@ fn mulpdu_follows_the_path() {
     }
 }
 
-// Proves DDP-107: a request of 2^32 bytes is refused because of its length, one byte less is not.
+// Proves DDP-107: a request of 2^32 bytes is refused because of its length, a request with one byte less is
+// not.
 #[test]
 fn a_message_has_less_than_2_to_the_32_bytes() {
     let mut peer = setup().ready();
@@ -342,7 +343,7 @@ fn crc_is_used_unless_both_say_no() {
         assert_eq!(said.len(), 48, "the field is there in any case");
         let whole = fpdu(&mut Framer::new(false, true), &said[2..44]);
         assert_eq!(said == whole, used);
-        // The last FPDU as the first: a wrong CRC counts where it is used.
+        // The last FPDU is the same as the first, but with a wrong CRC: it is an error if CRCs are used.
         let mut bad = fpdu(&mut peer.framer, &EMPTY_WRITE);
         *bad.last_mut().unwrap() ^= 1;
         peer.pair.send(&bad);

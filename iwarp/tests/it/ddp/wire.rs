@@ -133,7 +133,8 @@ fn reserved_bits_are_ignored() {
     assert_eq!(Header::parse(&bytes), plain);
 }
 
-/// Ten thousand random strings: no panic, and what parses is emitted as it was, reserved bits aside.
+/// Ten thousand random strings cause no panic, and a string that parses is emitted unchanged, except reserved
+/// bits.
 #[test]
 fn random_bytes_never_panic() {
     let mut dice = Dice::linear(0x5041);
@@ -160,7 +161,7 @@ fn any_header() -> impl Strategy<Value = Header> {
 }
 
 /// Error types and codes of RFC 5041 section 8.2.
-// Proves DDP-196 to DDP-207: all error numbers; `sink.rs` has the causes of each.
+// Proves DDP-196 to DDP-207: all error numbers; `sink.rs` has the causes of each error.
 #[test]
 fn errors_have_the_numbers_of_the_document() {
     let numbers = [

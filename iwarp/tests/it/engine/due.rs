@@ -1,4 +1,4 @@
-//! How much an engine does in one poll, and when it says that it has to be polled again.
+//! The work that an engine does in one poll, and the time at which it asks to be polled again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -79,7 +79,7 @@ fn a_poll_hands_over_a_bounded_number_of_bytes() {
         let before = pair.a.engine.counters().tx_fetched_bytes;
         pair.a.engine.poll_at(now);
         let bytes = pair.a.engine.counters().tx_fetched_bytes - before;
-        // Sixteen begin with 16 KiB each, and each ends behind a whole FPDU.
+        // Sixteen connections begin with 16 KiB each, and each burst ends behind a whole FPDU.
         assert!((1..16 * (18 << 10)).contains(&bytes), "{bytes} bytes in poll {poll}");
         assert_eq!(pair.a.engine.next_deadline(now), Some(now), "poll {poll}");
     }
@@ -103,7 +103,7 @@ impl Hooks for OneByOne {
     }
 }
 
-/// A poll ends though the port takes few frames at once; what it has not taken then is due at once.
+/// A poll ends even if the port takes few frames at once. Then the remaining frames are due at once.
 #[test]
 fn frames_that_a_poll_has_left_are_due_at_once() {
     const LEN: usize = 100_000;
@@ -144,7 +144,8 @@ impl Hooks for Asked {
     }
 }
 
-/// A port that had a few frames is not asked again in the same poll: it has no more. One that had many is.
+/// A port that had a few frames is not asked again in the same poll, since it has no more. A port that had
+/// many frames is.
 #[test]
 fn a_port_with_few_frames_is_asked_once_in_a_poll() {
     let asked = Arc::new(AtomicUsize::new(0));
@@ -191,7 +192,7 @@ fn a_refusal_is_tried_again_soon() {
             if by_the_port { Vec::new() } else { std::iter::from_fn(|| pool.alloc()).collect() };
         stuck.store(by_the_port, Ordering::Relaxed);
         post(&connections[0], &regions, 64);
-        // Beyond the timers of the retransmission.
+        // This is longer than the retransmission timers.
         for poll in 0..200 {
             let now = Instant::from_micros(pair.now_us);
             pair.a.engine.poll_at(now);

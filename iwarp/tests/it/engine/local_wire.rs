@@ -100,7 +100,7 @@ fn a_sleep_takes_no_longer_than_its_limit_where_frames_wake() {
     let mut pair = wire.hosts();
     let limit = Duration::from_millis(1);
     let (mut sleeps, start) = (0, Instant::now());
-    // Some end at once: there is something to do in the first polls.
+    // Some connections end at once, so the first polls have something to do.
     while sleeps < 100 {
         sleeps += 1;
         pair.a.engine.poll();

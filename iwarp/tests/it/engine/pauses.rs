@@ -1,5 +1,5 @@
 //! A process that stands still for longer than any timeout: stopped by a signal or a debugger, its machine
-//! suspended or migrated. Nobody polls the engine meanwhile, and no connection ends for it afterwards.
+//! suspended or migrated. The engine is not polled during that time, and no connection ends because of it.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::common::raw::request;
 use crate::common::responder::Responder;
 use crate::common::{Connected, Pair, Testbed, agreeing, remote_addr};
 
-/// Longer than any timeout of the tests.
+/// A pause that is longer than any timeout in the tests.
 const PAUSE_US: i64 = 600_000_000;
 
 /// Polls A alone, and then nobody for [`PAUSE_US`].
@@ -75,7 +75,7 @@ fn a_connection_is_set_up_across_pauses() {
     let _event = told!(responder.event(), ConnectRequest { .. });
 }
 
-/// The peer may be waiting for what was lost: it has a second, though its time was nearly over before.
+/// The peer may be waiting for lost segments: it has a second, although its time was nearly over before.
 #[test]
 fn a_peer_has_a_second_to_answer_after_a_pause() {
     for answers in [true, false] {
@@ -128,7 +128,7 @@ fn a_link_that_was_down_before_a_pause_may_come_back_after_it() {
 #[test]
 fn a_message_waits_for_its_receive_across_a_pause() {
     let mut pair = Testbed::new().hosts();
-    // Six tries of 655 ms, and for B a little less.
+    // Six tries of 655 ms; at B a little less.
     let rnr_timeout = Some(Duration::from_millis(3500));
     let param = ConnParam { min_rnr_timer: 0, rnr_retry: 6, rnr_timeout, ..agreeing() };
     let c = pair.connect(&param);
@@ -157,7 +157,7 @@ fn an_idle_connection_outlives_a_pause() {
     }
     pair.run_us(5_000_000);
     goes_on(&mut pair, &c);
-    // It does end when it is idle.
+    // The connection does end when it is idle.
     pair.run_us(31_000_000);
     told!(pair.event_a(), Disconnected { error: Some(_), .. });
 }

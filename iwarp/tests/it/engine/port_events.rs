@@ -131,7 +131,8 @@ fn a_port_that_waits_for_its_only_peer_tells_no_error() {
 
 #[test]
 fn connections_of_another_port_outlive_their_link_for_as_long_as_the_configuration_says() {
-    // Longer than the ten seconds of keepalives and of unacknowledged bytes, so that the link is the cause.
+    // The time is longer than the ten seconds of keepalives and of unacknowledged bytes, so that the link is
+    // the cause.
     for seconds in [2, 10, 25] {
         let (bed, control) = Testbed::with_control(&LinkConfig::default());
         let bed = bed.configure(|config| {
@@ -146,7 +147,7 @@ fn connections_of_another_port_outlive_their_link_for_as_long_as_the_configurati
         control.set_up(false);
         let took_us = link_down_us(&mut pair, &c) as u64;
         let due_us = seconds * 1_000_000;
-        // A sleeping engine checks its link when it has something to do, which is now, as the test polls it.
+        // A sleeping engine checks its link when it has something to do. It has now, since the test polls it.
         assert!((due_us..=due_us + 200_000).contains(&took_us), "{took_us}");
     }
 }

@@ -91,7 +91,7 @@ fn the_text_follows_its_format_and_the_rules_for_names() {
         let base = base.unwrap_or(name);
         let is_part = ["_count", "_sum", "_bucket", "_info"].iter().any(|part| base.ends_with(part));
         assert!(!is_part, "{name} ends as a part of another metric");
-        // The unit is in the name, at its end: a number of bytes says so, and nothing else does.
+        // The unit is at the end of the name: the names of numbers of bytes end so, and no others.
         let mut words = family.help.split([' ', ',']).take_while(|&word| word != "of" && word != "that");
         let counts_bytes = words.any(|word| word.eq_ignore_ascii_case("bytes"));
         let refers = ["Those among them", "The largest value of"].iter().any(|w| family.help.starts_with(w));

@@ -88,7 +88,7 @@ impl End {
         self.pd.create_qp(&QpInit::new(&self.cq)).unwrap()
     }
 
-    /// Takes the first event that `wanted` accepts, if it is there.
+    /// Takes the first event that `wanted` accepts; `None` if there is no such event.
     fn take(&mut self, wanted: impl Fn(&CmEvent) -> bool) -> Option<CmEvent> {
         self.waiting.extend(std::iter::from_fn(|| self.events.poll()));
         let at = self.waiting.iter().position(wanted)?;
@@ -128,11 +128,11 @@ fn frames_at_another_queue_wake_the_engine_of_their_connection() {
     far_config.stack.mac = EthernetAddress([2, 7, 10, 0, 0, 2]);
     let mut peer = Engine::new(&b.context, far, far_config).unwrap();
     let mut near_config = config(&*near, "10.0.0.1/24");
-    // Without ARP, which would ask again in a second.
+    // Without ARP, because ARP would ask again after a second.
     near_config.stack.derived_neighbors = Some([2, 7]);
     near_config.stack.address_probing = AddressProbing::Off;
-    // The second engine sleeps at once, and for longer than this test takes, if nobody wakes it. It has no
-    // timer that could: a busy machine may delay an answer for longer than the usual ones.
+    // The second engine sleeps at once, and unless it is woken it sleeps for longer than this test takes. It
+    // has no timer that could wake it: a busy machine may delay an answer for longer than the usual timers.
     let tcp = &mut near_config.stack.tcp;
     for timer in [&mut tcp.rto_initial, &mut tcp.rto_min, &mut tcp.tail_probe_min] {
         *timer = tcp_lite::Duration::from_secs(3 * LIMIT.as_secs());

@@ -61,7 +61,7 @@ fn windows(before: usize, meanwhile: usize) -> Vec<(u32, u16)> {
 #[test]
 fn posting_receives_does_not_move_the_window() {
     let none = windows(0, 0);
-    // Scaled by 128, after the SYN. The right edge moves by segments.
+    // The window is scaled by 128 after the SYN. The right edge moves by segments.
     let least = TcpConfig::default().recv_window_bytes / 128 - 12;
     assert!(none[1..].iter().all(|(_, window)| u32::from(*window) >= least), "open all the time: {none:?}");
     assert!(none == windows(500, 0), "posted before");
@@ -114,7 +114,7 @@ fn bytes_given_up_for_lack_of_memory_come_again_and_right() {
         let counters = pair.b.engine.counters();
         let gauge = counters.stack.out_of_order;
         println!("markers {markers}: {gauge:?}, evicted {}", counters.stack.rx_out_of_order_evicted_bytes);
-        // With markers nothing is held that could be given up: it is placed.
+        // With markers no held bytes could be given up, because all are placed.
         assert_eq!(counters.stack.rx_out_of_order_evicted_bytes > 0, !markers, "{:?}", counters.stack);
         assert!(gauge.max_pinned_bytes <= 16_000 + 2 * 2176, "markers {markers}: {gauge:?}");
         assert_eq!((gauge.held_bytes, gauge.pinned_bytes), (0, 0), "markers {markers}");

@@ -62,7 +62,7 @@ fn connected() -> ([End; 2], [QueuePair; 2], [CmId; 2]) {
     panic!("no connection in {TURNS} turns");
 }
 
-/// A turn sends what was posted, and so does a call that does nothing else. Requests that are posted while
+/// A turn sends posted requests, even in a call that does nothing else. Requests that are posted while
 /// others are open may leave with them.
 #[test]
 fn a_post_leaves_without_a_turn() {

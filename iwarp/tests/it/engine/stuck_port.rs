@@ -35,7 +35,7 @@ fn post(pair: &mut Pair, c: &Connected, writes: u64) -> [MemoryRegion; 2] {
     [local, remote]
 }
 
-/// Polls A only, so that B empties no ring. Returns A's event, the time until it, and A's polls.
+/// Polls only A, so that B empties no ring. Returns A's event, the time until the event, and A's polls.
 fn alone(pair: &mut Pair) -> (CmEventKind, i64, u64) {
     let (start_us, before) = (pair.now_us, pair.a.engine.counters().polls);
     loop {

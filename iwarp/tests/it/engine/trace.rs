@@ -1,4 +1,4 @@
-//! The events of `tracing`, collected: which come, in which order, and with which fields.
+//! The events of `tracing`: which events come, in which order, and with which fields.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -275,7 +275,7 @@ fn a_rejected_request_is_told_at_both_ends() {
     assert_eq!((rejected.field("revision"), rejected.field("private_data")), ("2", "2"));
 }
 
-/// A thousand messages make no event.
+/// A thousand messages cause no event.
 #[test]
 fn data_makes_no_event() {
     let (mut pair, c) = Pair::connected();

@@ -4,8 +4,8 @@ use crate::common::{PORT, Testbed};
 use iwarp::verbs::{CmEventKind, ConnParam, ConnectionError, QpInit, QpState};
 use tcp_lite::{CloseReason, Instant};
 
-/// TCP gives a connection up while it sends. The user is told in the same poll: the next poll runs commands
-/// first, and one of them may start a connection in the same slot.
+/// TCP gives a connection up while it sends. The user gets the event in the same poll: the next poll runs
+/// commands first, and one of them may start a connection in the same slot.
 #[test]
 fn a_connection_that_ends_while_frames_are_sent_is_reported_in_the_same_poll() {
     let mut pair = Testbed::new().configure(|config| config.stack.limits.connections = 1).peer();
@@ -18,7 +18,7 @@ fn a_connection_that_ends_while_frames_are_sent_is_reported_in_the_same_poll() {
         let id = context.create_id(&channel);
         id.connect(&qp, format!("10.0.0.9:{PORT}").parse().unwrap(), &ConnParam::default()).unwrap();
         let end_us = pair.now_us + 9_000_000;
-        // The second one ends in its first poll: address resolution has failed just before.
+        // The second connection ends in its first poll: address resolution has failed just before.
         loop {
             pair.now_us += 100;
             pair.engine.poll_at(Instant::from_micros(pair.now_us));

@@ -41,7 +41,7 @@ fn a_completed_write_is_in_the_peers_memory() {
     }
 }
 
-/// The acknowledgement travels with an answer, if there is one.
+/// The acknowledgement is sent together with the answer, if the peer answers.
 #[test]
 fn an_answer_in_time_needs_no_frame_for_the_acknowledgement() {
     let (mut pair, c) = Pair::agreeing();
@@ -100,8 +100,7 @@ fn a_send_completes_before_its_answer() {
     }
 }
 
-/// The request that the peer refuses fails itself. Those before it have succeeded, those after it are
-/// flushed.
+/// The request that the peer refuses fails. The earlier requests have succeeded, the later ones are flushed.
 #[test]
 fn a_refused_request_is_named() {
     for refused in 0..6 {
@@ -161,7 +160,7 @@ fn a_refused_read_is_named() {
     );
 }
 
-/// A peer that is gone has not taken what it has not acknowledged.
+/// Bytes that a lost peer has not acknowledged do not count as taken.
 #[test]
 fn unacknowledged_requests_of_a_lost_connection_fail() {
     let (mut pair, c) = Pair::agreeing();
@@ -275,7 +274,7 @@ fn a_refused_write_fails_whatever_else_is_acknowledged() {
         }),
     ];
     for (name, before) in befores {
-        // The second segment of the longer one is refused.
+        // The second segment of the longer message is refused.
         for (len, inside) in [(8, 0), (4000, 2000)] {
             let (mut pair, c) = Pair::agreeing();
             let (source, target) = pair.regions(1 << 20);
@@ -364,7 +363,7 @@ fn a_write_that_arrives_after_the_peers_close_fails() {
     pair.run_us(50_000);
     source.write_at(0, &pattern(1, 8)).unwrap();
     c.qp_b.modify(QpState::Closing).unwrap();
-    // Its FIN leaves.
+    // The peer's FIN is sent.
     pair.b.engine.poll_at(Instant::from_micros(pair.now_us));
     c.qp_a.post_send(&write(1, &source, &target, 0)).unwrap();
     poll_a_then_b(&mut pair);

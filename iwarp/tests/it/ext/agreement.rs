@@ -10,7 +10,7 @@ use crate::common::{PORT, Pair, Testbed, agreeing};
 /// A Request with the offer of the older version.
 fn old_request() -> Vec<u8> {
     let mut bytes = request(true);
-    // The length of the private data, enhanced data included.
+    // The length of the private data, which includes the enhanced data.
     bytes[19] = 4 + 8;
     bytes.extend(b"uwarp?2\x07");
     bytes

@@ -12,7 +12,7 @@ use iwarp::verbs::{
 
 /// Each operation changes the eight bytes at its address and no other, and brings back what they were.
 // Proves EXT-001, EXT-004, EXT-031 to EXT-033, EXT-036, EXT-044 to EXT-046, EXT-049 to EXT-054, EXT-059,
-// EXT-084 to EXT-085, EXT-100, EXT-171, EXT-187: the word, what is beside it, and what comes back are
+// EXT-084 to EXT-085, EXT-100, EXT-171, EXT-187: the word, the bytes beside it and the returned value are
 // compared, for each operation with the operands that it has (EXT-044 to EXT-059).
 #[test]
 fn each_operation_changes_its_word_alone() {
@@ -153,7 +153,7 @@ fn the_memory_is_aligned_not_its_tagged_offset() {
 fn a_refused_atomic_terminates_the_stream() {
     let (read, write) = (Access::REMOTE_READ, Access::REMOTE_WRITE);
     let own = Access::LOCAL_WRITE;
-    // Rights, what is added to STag and address, and the code.
+    // The columns: rights, additions to STag and address, and the error code.
     let cases: &[(&str, Access, u32, i64, u8)] = &[
         ("unknown STag", ATOMIC, 1, 0, 0x00),
         ("no remote right", own, 0, 0, 0x00),
@@ -248,7 +248,7 @@ fn invalid_atomics_are_refused_when_posted() {
     let error = c.qp_a.post_send(&SendRequest::new(1, op, sealed.sge(0, 8))).unwrap_err();
     assert!(matches!(error, VerbsError::LocalProtection(_)), "{error}");
 
-    // A queue pair without the message, and a connection without space for it.
+    // First a queue pair without atomics, then a connection without space for them.
     let made = |extensions| {
         let init = QpInit { extensions, ..QpInit::new(&pair.a.cq) };
         pair.a.pd.create_qp(&init).unwrap()
@@ -440,10 +440,10 @@ fn extensions_may_be_agreed_on_in_private_data() {
     }
 }
 
-// Proves EXT-177, EXT-181, EXT-189: offsets may begin anywhere, and what counts is the address behind them.
-// Of a buffer whose offsets start at an odd one, FetchAdd and CmpSwap reach each aligned word, at base + 8
-// k, whatever the offset looks like; the requester sends the offset as it was given, and for every other one
-// its user gets the error that the target is misaligned.
+// Proves EXT-177, EXT-181, EXT-189: offsets may begin anywhere, and only the address must be aligned. If the
+// offsets of a buffer start at an odd number, FetchAdd and CmpSwap reach each aligned word, at base + 8 k,
+// although the offset is odd. The requester sends the posted offset; for every other offset its user gets the
+// error that the target is misaligned.
 #[test]
 fn every_aligned_word_is_a_target_whatever_its_offset() {
     for op in [ADD_ONE, cas(0, 1)] {

@@ -1,5 +1,5 @@
-//! Immediate Data where both ends have agreed on InfiniBand's semantics: it leaves the buffer alone, and a
-//! Send may carry it.
+//! Immediate Data where both ends have agreed on InfiniBand's semantics: the Immediate Data does not change
+//! the buffer, and a Send may carry it.
 
 use arrayvec::ArrayVec;
 
@@ -28,8 +28,8 @@ fn send_immediate(wr_id: u64, data: [u8; 4], region: &MemoryRegion, len: usize) 
     SendRequest::new(wr_id, SendOp::SendImmediate { data }, region.sge(0, len))
 }
 
-/// Each end asks or does not: only two that ask agree, and both are told so. Private data of any length goes
-/// through unchanged.
+/// Each end asks or does not. If both ask, they agree, and both users learn the result. Private data of any
+/// length goes through unchanged.
 #[test]
 fn both_ends_have_to_ask() {
     for (a_asks, b_asks) in [(false, false), (true, false), (false, true), (true, true)] {
@@ -246,7 +246,7 @@ fn what_the_ends_have_not_agreed_to_is_refused() {
             assert_eq!(pair.wc_b().immediate, Some(marked));
         }
     }
-    // Before the connection it is not known yet.
+    // Before the connection is established, the agreement is unknown.
     for (agreed, request) in [
         (false, SendRequest::empty(1, SendOp::SendImmediate { data: *b"none" })),
         (true, SendRequest::empty(1, SendOp::Immediate { data: marked })),
@@ -263,7 +263,7 @@ fn what_the_ends_have_not_agreed_to_is_refused() {
         assert_eq!(pair.wc_a().status, WcStatus::LocalQpOperationError);
         assert!(c.qp_a.error().is_some());
     }
-    // It is Immediate Data, so a queue pair without that extension does not have it either.
+    // The request contains Immediate Data, so a queue pair without that extension refuses it too.
     let (mut pair, _listener) = Pair::listening();
     let init = QpInit { extensions: Extensions::ATOMICS, ..QpInit::new(&pair.a.cq) };
     let (qp_a, qp_b) = (pair.a.pd.create_qp(&init).unwrap(), pair.b.qp());
@@ -384,7 +384,7 @@ fn immediate_data_in_front_of_a_send_takes_no_receive() {
     assert_eq!((served.qp.query().recv_in_process, served.completions().len()), (1, 0));
     served.send(&untagged([0x41, 0x43], 0, [0, 2, 0], b"first"));
     served.send(&raw_immediate(3, b"8 bytes!"));
-    // In two segments each.
+    // Each message has two segments.
     served.send(&untagged([0x01, 0x48], 0, [0, 4, 0], &JOINED[..3]));
     served.send(&untagged([0x41, 0x48], 0, [0, 4, 3], &JOINED[3..]));
     served.send(&untagged([0x01, 0x43], 0, [0, 5, 0], b"se"));

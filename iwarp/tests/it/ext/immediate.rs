@@ -68,7 +68,7 @@ fn a_write_is_placed_before_its_immediate_data_completes() {
             source.write_at(0, &data).unwrap();
             c.qp_b.post_recv(&RecvRequest::new(n, buffer.sge(0, 8))).unwrap();
             let op = SendOp::WriteImmediate { remote: remote_addr(&target, 0), data: n.to_be_bytes() };
-            // Odd ones as two requests.
+            // The even requests are one Write with Immediate, the odd ones a Write and an Immediate.
             if n % 2 == 0 {
                 c.qp_a.post_send(&SendRequest::new(n, op, source.sge(0, len))).unwrap();
             } else {
@@ -126,7 +126,8 @@ fn a_hundred_keep_their_order_among_sends() {
     }
 }
 
-/// Only the solicited variant makes a solicited event, and nothing makes an event that was not asked for.
+/// Only the solicited variant causes a solicited event, and no message causes an event that was not
+/// requested.
 // Proves EXT-117, EXT-198.
 #[test]
 fn only_the_solicited_variant_raises_a_solicited_event() {
@@ -155,7 +156,7 @@ fn only_the_solicited_variant_raises_a_solicited_event() {
     }
 }
 
-/// A buffer that is too small fails the receive and the stream, and so does a missing one.
+/// If the buffer is too small or missing, the receive and the stream fail.
 // Proves EXT-118, EXT-122.
 #[test]
 fn a_receive_needs_room_for_eight_bytes() {
@@ -173,7 +174,7 @@ fn a_receive_needs_room_for_eight_bytes() {
     expect_terminate(&mut pair, &c, 1, 2, 2);
 }
 
-/// Immediate Data has no elements, and a stream without it neither sends nor takes it.
+/// Immediate Data has no elements. A stream without the extension neither sends nor takes Immediate Data.
 // Proves EXT-115, EXT-163, EXT-165.
 #[test]
 fn a_stream_without_immediate_data_refuses_it() {
@@ -245,8 +246,8 @@ fn pieces_make_eight_bytes() {
             assert_ne!(peer.wc().status, WcStatus::Success);
         }
     }
-    // A segment that leaves a gap, and segments of different messages: no completion has bytes that never
-    // came.
+    // A segment that leaves a gap, and segments of different messages: no completion covers bytes that never
+    // arrived.
     for (segments, codes) in [
         ([piece(0x48, 0, 1, 0, false, &DATA[..4]), piece(0x48, 0, 1, 5, true, &DATA[..3])], [0x12, 0x04]),
         ([piece(0x43, 0, 1, 0, false, &DATA[..4]), piece(0x48, 0, 1, 4, true, &DATA[..4])], [0x12, 0x04]),
@@ -278,7 +279,7 @@ fn faults_of_segments_are_found() {
         peer.send_all(&[&segment]);
         assert_eq!(peer.receive_terminate()[..2], *codes);
     }
-    // The header's Invalidate STag is not looked at.
+    // The Invalidate STag of the header is ignored.
     let mut peer = receiving(&[100], Setup::default());
     let mut segment = untagged(0x48, 0, 1, &DATA);
     segment[2..6].fill(0xA5);

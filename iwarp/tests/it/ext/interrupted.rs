@@ -40,7 +40,7 @@ fn the_last_segment_says_what_a_message_is() {
     let wc = peer.wc();
     assert_eq!((wc.opcode, wc.byte_len, wc.immediate), (WcOpcode::Recv, 8, None));
     assert_eq!(peer.bytes(0, 8), [1, 1, 1, 1, 2, 2, 2, 2]);
-    // Nothing of it is left for the next message.
+    // No state of the interrupted message is left for the next message.
     peer.send(&untagged(0x48, 0, 2, &[3; 8]));
     let wc = peer.wc();
     assert_eq!((wc.opcode, wc.byte_len, wc.immediate), (WcOpcode::RecvImmediate, 8, Some([3; 8])));

@@ -1,6 +1,6 @@
 //! Connections whose peer vanishes, where both ends have agreed on InfiniBand's semantics: the oldest request
-//! runs out of tries, and all others are flushed, as on InfiniBand. Otherwise all are flushed, as the verbs
-//! of iWARP have it.
+//! runs out of tries, and all others are flushed, as on InfiniBand. Without the agreement all requests are
+//! flushed, as in iWARP's verbs.
 
 use arrayvec::ArrayVec;
 
@@ -31,7 +31,7 @@ fn post(c: &Connected, sends: u64) {
     }
 }
 
-/// Polls the engine of A alone, for a minute at most: the other host is gone.
+/// Polls only the engine of A, for at most a minute: the other host has vanished.
 fn poll_a_alone(pair: &mut Pair, until: impl Fn(&Pair) -> bool) {
     let end_us = pair.now_us + 60_000_000;
     while !until(pair) {

@@ -70,7 +70,7 @@ fn its_user_can_still_end_it() {
             assert_eq!((wc.wr_id, wc.status), (7, WcStatus::WrFlushError));
         }
     }
-    // Or drop it.
+    // The second case drops the queue pair.
     let (mut pair, c) = connected_with(&outliving());
     c.qp_b.modify(QpState::Error).unwrap();
     await_end(&mut pair);
@@ -80,7 +80,7 @@ fn its_user_can_still_end_it() {
     assert_eq!(pair.wc_a().status, WcStatus::WrFlushError);
 }
 
-/// A Read that the peer does not answer any more fails, and so does the queue pair.
+/// A Read that the peer no longer answers fails, and its queue pair fails too.
 #[test]
 fn an_open_request_fails() {
     let (mut pair, c) = connected_with(&outliving());
@@ -90,7 +90,7 @@ fn an_open_request_fails() {
         let read = SendOp::Read { remote: remote_addr(&remote, 0) };
         c.qp_a.post_send(&SendRequest::new(wr_id, read, local.sge(8 * wr_id as usize, 8))).unwrap();
     }
-    // Its engine ends the connection before it sees them.
+    // The engine of the peer ends the connection before it sees the requests.
     c.qp_b.modify(QpState::Error).unwrap();
     pair.b.engine.poll_at(Instant::from_micros(pair.now_us));
     let ended = [(); 3].map(|()| pair.wc_a()).map(|wc| (wc.wr_id, wc.status));
@@ -342,7 +342,7 @@ fn one_that_its_user_has_ended_does_not_outlive_its_peer() {
     }
 }
 
-/// The slots for Reads of the peer are for others, as soon as the peer is gone.
+/// The slots for Reads of the peer are free for other connections as soon as the peer has ended.
 #[test]
 fn without_a_peer_it_has_no_read_slots() {
     let (mut pair, c) = connected_with(&outliving());
@@ -377,8 +377,8 @@ fn a_connection_that_was_given_up_does_not_come_about() {
     assert_eq!(pair.wc_a().status, WcStatus::WrFlushError);
 }
 
-/// A request that fails at home, before it is sent or by its response, ends the connection without a word to
-/// the peer, whose queue pair stays.
+/// A request that fails at this end, before it is sent or by its response, ends the connection without a
+/// message to the peer, whose queue pair stays usable.
 #[test]
 fn a_request_that_fails_at_home_leaves_the_peer_alone() {
     for is_atomic in [true, false] {
@@ -399,7 +399,7 @@ fn a_request_that_fails_at_home_leaves_the_peer_alone() {
         assert_ne!(c.qp_a.state(), QpState::Rts);
         assert_eq!(c.qp_b.state(), QpState::Orphaned);
         assert!(pair.b.cq.poll_one().is_none(), "nothing is flushed");
-        // An atomic was carried out before its value found no place.
+        // An atomic was carried out, but its value then found no place.
         assert_eq!(read_bytes(&remote, 8, 8), u64::from(is_atomic).to_ne_bytes());
     }
 }

@@ -28,7 +28,7 @@ fn outcome(wc: &WorkCompletion) -> (u64, WcStatus) {
     (wc.wr_id, wc.status)
 }
 
-/// Completions of A that are there.
+/// The completions that A has now.
 fn completed(pair: &mut Pair) -> Vec<(u64, WcStatus)> {
     std::iter::from_fn(|| pair.a.cq.poll_one()).map(|wc| outcome(&wc)).collect()
 }
@@ -56,8 +56,8 @@ fn await_outcome(pair: &mut Pair, expected: (u64, WcStatus)) -> i64 {
     pair.now_us - begun
 }
 
-/// Each kind of message completes its request when a receive took it, and not before. A Write in front of it
-/// is done, and what is behind it waits. TCP has acknowledged all of it for long.
+/// Each kind of message completes its request when a receive has taken the message, and not before. A Write
+/// before the message is done, and later requests wait. TCP has acknowledged all bytes long before.
 #[test]
 fn a_request_completes_when_a_receive_took_its_message() {
     let (mut pair, c) = connected();
@@ -88,7 +88,7 @@ fn a_request_completes_when_a_receive_took_its_message() {
         pair.run_us(300_000);
         assert_eq!(completed(&mut pair), []);
     }
-    // And as if nothing had been.
+    // After that, the connection works as before.
     recv(&c.qp_b, 9, &remote, 8);
     c.qp_a.post_send(&send(9, &local, 8)).unwrap();
     assert!(await_outcome(&mut pair, (9, DONE)) < 100);
@@ -96,8 +96,8 @@ fn a_request_completes_when_a_receive_took_its_message() {
     pair.b.engine.check_invariants().unwrap();
 }
 
-/// The number of tries, times the time of the peer, is how long a message waits. Then its request fails,
-/// those behind it are flushed, and the peer has nothing of it.
+/// A message waits for the number of tries, times the time of the peer. Then its request fails, the later
+/// requests are flushed, and the peer gets no part of the message.
 #[test]
 fn a_request_fails_after_its_tries() {
     for retry in 0..7 {
@@ -144,7 +144,7 @@ fn seven_tries_never_end() {
     assert!(await_outcome(&mut pair, (1, DONE)) < 200);
 }
 
-/// Each message has all tries, as the peer takes the one before it.
+/// Each message has all tries, because the peer takes the message before it.
 #[test]
 fn each_message_has_the_whole_time() {
     let (mut pair, c) = connected();
@@ -302,7 +302,7 @@ fn messages_wait_at_a_shared_queue() {
     assert_eq!((wc.wr_id, wc.qp_num), (7, first.qp_b.qp_num()));
     await_outcome(&mut pair, (1, DONE));
     await_outcome(&mut pair, (2, RNR));
-    // The place in the line is free, and the first goes on.
+    // The place in the line is free, and the first queue pair continues.
     srq.post_recv(&RecvRequest::new(8, remote.sge(0, 64))).unwrap();
     first.qp_a.post_send(&send(3, &local, 8)).unwrap();
     let wc = pair.wc_b();
@@ -443,7 +443,7 @@ fn no_request_is_done_before_its_receive_on_a_bad_wire() {
                 }
             }
             run_exactly(&mut pair, 37);
-            // Receives first: a request is done with or after the receive at the other end.
+            // Receives are read first: a request completes with or after the receive at the other end.
             let ended =
                 [&pair.a.cq, &pair.b.cq].map(|cq| std::iter::from_fn(|| cq.poll_one()).collect::<Vec<_>>());
             for (side, all) in ended.iter().enumerate() {

@@ -59,7 +59,8 @@ fn requests_are_sent_to_the_byte() {
     }
     let ids = [&heard[1], &heard[2], &heard[3]].map(|segment| id_of(segment));
     assert!(ids[0] != ids[1] && ids[1] != ids[2] && ids[0] != ids[2]);
-    // The answers, in order: the third one on queue 3 completes the third atomic, without counting the Read.
+    // The answers, in order. The third answer, on queue 3, completes the third atomic; the Read does not
+    // count.
     peer.send_all(&[
         &read_response(&local, 0),
         &atomic_response(1, ids[0], 101),
@@ -194,7 +195,7 @@ fn an_answer_may_come_in_pieces() {
 // Proves EXT-026, EXT-101, EXT-145, EXT-148 to EXT-149, EXT-151, EXT-167.
 #[test]
 fn every_wrong_answer_ends_the_stream() {
-    // What is outstanding (a Read in front of the atomic), the answer, and the codes.
+    // The columns: the outstanding requests (a Read in front of the atomic), the answer, and the codes.
     type Answer = fn(u32, &MemoryRegion) -> Vec<u8>;
     let cases: &[(&str, bool, Answer, [u8; 2])] = &[
         ("another identifier", false, |id, _| atomic_response(1, id ^ 1, 7), [0x02, 0xFF]),
@@ -240,7 +241,7 @@ fn every_wrong_answer_ends_the_stream() {
         assert_eq!(word(&local, 8), 0, "{name}");
         assert!(peer.qp.error().is_some_and(|error| !error.from_peer), "{name}");
     }
-    // Without an outstanding atomic queue 3 has no buffer, and a second answer is one too many.
+    // Without an outstanding atomic, queue 3 has no buffer, so a second answer is an error.
     let mut peer = Served::new();
     peer.send_all(&[&atomic_response(1, 1, 7)]);
     assert_eq!(peer.receive_terminate()[..4], [0x12, 0x02, 0xc0, 0]);

@@ -108,7 +108,7 @@ fn queue_1_holds_ird_reads_and_as_many_atomics() {
         read_request(msn, 8, words.rkey(), words.addr() + peer.pair.inbox.len() as u64)
     };
     for round in 0..3 {
-        // All in one TCP segment: no request is answered before the last one has arrived.
+        // All requests come in one TCP segment: no request is answered before the last one has arrived.
         let segments: Vec<_> = (1..=16)
             .map(|n| {
                 let msn = round * 16 + n;
@@ -238,7 +238,7 @@ fn a_word_revoked_before_its_turn_is_not_touched() {
     let request = atomic_request(1, &ask(1, &words, 0, ADD_ONE));
     let mut invalidate = untagged(0x44, 0, 1, &[]);
     invalidate[2..6].copy_from_slice(&words.rkey().to_be_bytes());
-    // In one TCP segment: the Send is taken before the atomic is answered.
+    // Both come in one TCP segment: the Send is taken before the atomic is answered.
     peer.send_all(&[&request, &invalidate]);
     assert_eq!(peer.receive_terminate(), terminate_of([0x01, 0x00], &request));
     assert_eq!(word(&words, 0), 0);
@@ -259,7 +259,7 @@ fn an_atomic_is_carried_out_in_its_turn() {
         &atomic_request(4, &ask(4, &words, 0, ADD_ONE)),
         &untagged(0x48, 0, 1, &[1; 8]),
     ]);
-    // Messages behind them complete before they are carried out.
+    // Later messages complete before the requests are carried out.
     assert_eq!((peer.wc().opcode, word(&words, 0)), (WcOpcode::RecvImmediate, 1));
     let mut waited = 0;
     assert!(peer.pair.until(10_000_000, |pair| {

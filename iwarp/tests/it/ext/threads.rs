@@ -89,7 +89,7 @@ impl Streams {
     }
 }
 
-/// Four streams over two engines add one ten thousand times each: the sum is right, and no value was seen
+/// Four streams over two engines add one ten thousand times each: the sum is right, and no value was returned
 /// twice.
 // Proves EXT-029, EXT-099, EXT-103, EXT-166, EXT-170, EXT-192 to EXT-193.
 #[test]

@@ -1,5 +1,5 @@
-//! The time that a message of ours may wait at a peer without a receive request: that of the message,
-//! whatever else is sent meanwhile.
+//! The time that a message of ours may wait at a peer without a receive request. Other messages that are sent
+//! meanwhile do not change it.
 
 use std::time::Duration;
 

@@ -38,7 +38,7 @@ const RESPONSE: &str = "414b 00000000 00000003 00000001 00000000 00000011 000000
 /// Every message of the byte-exact examples, built from its fields and read back.
 // Proves EXT-007 to EXT-008, EXT-010 to EXT-013, EXT-015 to EXT-020, EXT-022 to EXT-024, EXT-063 to EXT-064,
 // EXT-066, EXT-068, EXT-072, EXT-074, EXT-075, EXT-080, EXT-091, EXT-092, EXT-119, EXT-157 to EXT-159,
-// EXT-167, EXT-169, EXT-209: the lengths are compared, and every byte. EXT-007 to EXT-024 are about control
+// EXT-167, EXT-169, EXT-209: the lengths and all bytes are compared. EXT-007 to EXT-024 are about control
 // bytes, queues and lengths, EXT-063 to EXT-092 about the fields of requests and responses, the others about
 // the segments as a whole.
 #[test]
@@ -312,8 +312,8 @@ proptest! {
         prop_assert_eq!(new, op(compare ^ (noise & !compare_mask), swap ^ (noise & !swap_mask)));
     }
 
-    /// What is built is parsed as it was, and random bytes of the right length re-emit to what they were
-    /// parsed to.
+    /// A message that is built is parsed to the same value, and random bytes of the right length are emitted
+    /// again as they were parsed.
     #[test]
     fn requests_survive_the_wire(id: u32, stag: u32, to: u64, a: u64, b: u64, c: u64, d: u64, which in 0..3) {
         let op = match which {

@@ -85,7 +85,7 @@ pub(crate) struct PossibleEnd {
     pub(crate) cause: Cause,
     /// Side that finds it.
     pub(crate) finder: usize,
-    /// Whether it must end the stream, unless another cause was faster.
+    /// Whether the cause must end the stream, unless another cause was faster.
     pub(crate) sure: bool,
 }
 

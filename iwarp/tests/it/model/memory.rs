@@ -1,10 +1,10 @@
 //! The bytes that registered memory may have.
 //!
-//! Each byte has a value that was seen last, and effects under way over it. An effect (a Write, a Send into
-//! its receive buffer, a Read's response, a store of the application) may have happened in part until it is
-//! *settled*: until an event was seen that the documents allow only after all of it was placed. The one
-//! rule: **a value is gone once an effect that began after the value had settled has itself settled.**
-//! Effects that overlap in time leave either value (RFC 5040 section 5.5 rule 3).
+//! For each byte the model has the value that it saw last, and the effects that are under way on the byte. An
+//! effect (a Write, a Send into its receive buffer, a Read's response, a store of the application) may have
+//! happened in part until it is *settled*: until an event was seen that the documents allow only after all of
+//! it was placed. The one rule: **a value is gone once an effect that began after the value had settled has
+//! itself settled.** Effects that overlap in time leave either value (RFC 5040 section 5.5 rule 3).
 
 use iwarp::memory::Access;
 
@@ -340,8 +340,8 @@ impl Memory {
                 .iter()
                 .filter(|&&&(index, ..)| {
                     let effect = &self.effects[index];
-                    // An effect does not outdate itself: it began before it settled. A store does both at
-                    // once.
+                    // An effect does not outdate itself: it began before it settled. A store begins and
+                    // settles at the same time.
                     !settled(effect).is_some_and(|since| {
                         over.iter().any(|&&(other, ..)| {
                             let other_effect = &self.effects[other];
@@ -424,7 +424,7 @@ impl Effect {
                 let mut start = first + from.at.max(span.at) - from.at;
                 let mut end = first + from.end().min(span.end()) - from.at;
                 if self.flow == Flow::Change {
-                    // The result is a number: each byte of it depends on each byte read.
+                    // The result is a number: each of its bytes depends on all bytes that were read.
                     (start, end) = (0, self.values.len());
                 }
                 let values = &mut self.values[start..end];

@@ -13,7 +13,7 @@
 //! | `sabotage.rs` | deliberate defects, which must be found |
 //!
 //! One number determines a run. A run that fails is reduced to few steps, and prints how to repeat it:
-//! `UWARP_MODEL_SEED=n` runs that one, `UWARP_MODEL_SEEDS=n` the first n.
+//! `UWARP_MODEL_SEED=n` runs the run of that number, `UWARP_MODEL_SEEDS=n` the first n.
 
 mod cause;
 mod memory;

@@ -1,8 +1,8 @@
 //! STags: the bytes that they name, and whether they are valid.
 //!
-//! A [`Name`] is used once. Memory that is registered again and a window that is bound again get a new one,
-//! and the old one stays invalid. A request that gives or invalidates a name does so in its order in the
-//! send queue: requests behind it see the result, everything else once it has completed.
+//! A [`Name`] is used once. Memory that is registered again and a window that is bound again get a new name,
+//! and the old name stays invalid. A request that gives or invalidates a name does so in its order in the
+//! send queue: later requests see the result at once, everything else once the request has completed.
 
 use iwarp::memory::{Access, WindowKind};
 
@@ -83,7 +83,7 @@ pub(crate) struct Grant {
     pub(crate) giver: Option<StreamEnd>,
     /// The end whose request invalidates it, if a request does.
     pub(crate) taker: Option<StreamEnd>,
-    /// Whether an invalidation ends it. A window of type 1 ends only when it is bound again.
+    /// Whether an invalidation ends the name. A window of type 1 ends only when it is bound again.
     pub(crate) revocable: bool,
 }
 
@@ -92,8 +92,8 @@ impl Grant {
         self.at + self.len
     }
 
-    /// Whether it is valid for a request that `by` posts now: it is valid already, or a request before it
-    /// makes it valid.
+    /// Whether the name is valid for a request that `by` posts now: it is valid already, or an earlier
+    /// request makes it valid.
     pub(crate) fn is_there_for(&self, by: StreamEnd) -> bool {
         self.life == Validity::Valid || self.life == Validity::Coming && self.giver == Some(by)
     }
@@ -145,7 +145,7 @@ impl Memory {
                 let Binding { kind, region, at, len, addr, key, access, stream, life, giver, taker, .. } =
                     self.bindings[binding];
                 let behind = self.grant(Name::Region(region));
-                // It ends with its region, and is not valid before its region.
+                // The binding ends with its region, and is not valid before its region.
                 let life = life.max(behind.life);
                 let (giver, revocable) = (Some(giver), kind == WindowKind::Type2);
                 let host = behind.host;

@@ -92,7 +92,7 @@ fn send_invalidate(dice: &mut Dice, model: &Model, by: StreamEnd, op: u64) -> Op
         grant.host != by.1 && alone && grant.life == Validity::Valid
     };
     let wrong = dice.one_in(FAULT_EVERY / 4);
-    // A peer cannot invalidate a window of type 1, not even one that only this peer may use.
+    // A peer cannot invalidate a window of type 1, even if only this peer may use it.
     let kept = |name: Name| {
         let grant = model.memory.grant(name);
         let alone = grant.stream == Some(by.0) && !grant.revocable;
@@ -109,7 +109,7 @@ fn send_invalidate(dice: &mut Dice, model: &Model, by: StreamEnd, op: u64) -> Op
 }
 
 fn write(dice: &mut Dice, model: &Model, by: StreamEnd, op: u64) -> Option<Drawn> {
-    // Sometimes over the source of an outstanding Read, mostly behind a fence.
+    // The sink sometimes overlaps the source of an outstanding Read, usually behind a fence.
     let read = model.memory.being_read(by).filter(|_| dice.one_in(3));
     let (remote, addr) = match read {
         Some(Span { region, at, len }) => {
@@ -259,7 +259,7 @@ fn place(dice: &mut Dice, model: &Model, by: StreamEnd, len: usize, right: Acces
         let usable = grant.life == Validity::Ending || grant.is_there_for(by);
         grant.host == by.1 && usable && !model.memory.regions[region].left && holds(model, name, len, right)
     };
-    // Behind the request that invalidates it.
+    // The request follows the request that invalidates the name.
     let taken = |name: Name| fits(name) && model.memory.grant(name).is_taken_by(by);
     if let Some(name) = pick(dice, model, taken).filter(|_| dice.one_in(FAULT_EVERY / 10)) {
         let Grant { region, at, .. } = model.memory.grant(name);
@@ -324,7 +324,7 @@ fn part(
         None => quiet_place(dice, model, len, fits)?,
     };
     let grant = model.memory.grant(name);
-    // The region goes on behind the end of a window.
+    // The region extends beyond the end of the window.
     if matches!(name, Name::Binding(_)) && dice.one_in(FAULT_EVERY / 8) {
         at = grant.end() - len.min(grant.len) + 1 + dice.index(8);
     }

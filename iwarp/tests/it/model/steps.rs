@@ -1,5 +1,5 @@
-//! The steps of a run. Each has its own random numbers, so that the others stay the same when one is
-//! removed.
+//! The steps of a run. Each step has its own random numbers, so that the other steps stay the same when one
+//! is removed.
 
 use testkit::dice::Dice;
 

@@ -1,8 +1,10 @@
 //! The duties of streams to their users: which request completes, in which order, with what; and what each
 //! completion says about memory.
 //!
-//! It is independent of the stack: it knows requests, completions and the documents. A race between an error
-//! and a post cannot be seen from outside: it is a [`PossibleEnd`], which widens what is allowed.
+//! The model is independent of the stack: it knows requests, completions and the documents. A race between an
+//! error and a post cannot be seen from outside: the model has a [`PossibleEnd`] for such a race, which
+//! widens what
+//! is allowed.
 
 mod completions;
 mod ending;
@@ -309,7 +311,7 @@ impl Model {
                 Name::Binding(number)
             }
             &NewName::Region { old, at, len, addr, key, access } => {
-                // Its bytes will be those of now, where no effect is under way.
+                // The Read gets the present bytes, unless an effect is under way on them.
                 let before = &self.memory.regions[old];
                 let whole = Span { region: old, at: 0, len: before.base.len() };
                 let view = View { by, flow: Flow::Out, fenced: false };
@@ -388,7 +390,7 @@ impl Model {
                 if grant.life != Validity::Valid {
                     self.may_end(stream, Cause::Invalidate, 1 - side, false);
                 }
-                // It invalidates memory of the peer: no earlier Read places bytes there.
+                // The request invalidates memory of the peer: no earlier Read places bytes there.
                 self.ending(name, Some(Asker { op, by, fenced: false }));
             } else {
                 self.may_end(stream, Cause::Invalidate, 1 - side, true);
@@ -492,7 +494,7 @@ impl Model {
         if let Some(left) = end.sent.iter().find(|sent| sent.meaning.signaled) {
             return Err(format!("request {} was not completed", left.op));
         }
-        // An unsignaled request that fails makes a completion, so these succeeded.
+        // An unsignaled request that fails generates a completion, so these requests succeeded.
         let (late, done): (_, VecDeque<Sent>) =
             std::mem::take(&mut end.sent).into_iter().partition(|sent| sent.late);
         end.sent = late;
@@ -563,7 +565,7 @@ fn changed(op: AtomicOp, before: &[Option<u8>]) -> Vec<Option<u8>> {
     let before = u64::from_ne_bytes(bytes);
     let after = match op {
         AtomicOp::FetchAdd { add, mask } => {
-            // Bit by bit. The carry out of the highest bit of a field is dropped.
+            // The fields are added bit by bit. The carry out of the highest bit of a field is dropped.
             let mut carry = 0;
             (0..64).fold(0, |sum, bit| {
                 let digits = (before >> bit & 1) + (add >> bit & 1) + carry;

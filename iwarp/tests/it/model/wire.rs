@@ -1,5 +1,5 @@
-//! A port that flips bits of received packets. Unlike the plan of the link it spares ARP, which has no
-//! checksum: on a real wire the frame check sequence protects it.
+//! A port that flips bits of received packets. Unlike the plan of the link, this port does not change ARP,
+//! which has no checksum: on a real wire the frame check sequence protects it.
 
 use dp::{Burst, Checksum, Port};
 

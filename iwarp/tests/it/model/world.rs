@@ -140,8 +140,8 @@ impl World {
         let bed = bed.configure(|config| {
             config.crc = setting.crc;
             config.quantum_bytes = setting.quantum_bytes;
-            // A wire this bad may lose a segment and its retransmissions: RFC 9293's R2 allows for more,
-            // even after a slow handshake.
+            // A wire this bad may lose a segment and all its retransmissions. RFC 9293's R2 allows for more
+            // of them, even after a slow handshake.
             config.stack.tcp.user_timeout = tcp_lite::Duration::from_secs(100);
             config.stack.tcp.keepalive_idle = Some(tcp_lite::Duration::from_secs(30));
             config.stack.tcp.keepalive_interval = tcp_lite::Duration::from_secs(5);
@@ -246,7 +246,7 @@ impl World {
     /// the middle of a message.
     fn begin_message(&mut self, dice: &mut Dice, slot: usize) -> Done {
         let Some(stream) = self.slots[slot].filter(|_| !dice.one_in(4)) else { return Ok(()) };
-        // To an end with a shared queue, where it takes a buffer from all others.
+        // The message goes to an end with a shared queue, where it takes a buffer from all other streams.
         let shared = |side: &usize| self.model.streams[stream].ends[*side].shared;
         let Some(receiver) = [0, 1].into_iter().find(shared) else { return Ok(()) };
         let (by, op) = ((stream, 1 - receiver), self.next_op());
@@ -269,7 +269,8 @@ impl World {
         {
             self.receive(dice, slot, 1 - side, Some(message.len))?;
         }
-        // The buffer of a shared queue that it gets is unknown: mostly it fits into all.
+        // With a shared queue it is unknown which buffer the message gets: usually the message fits into all
+        // of them.
         let shared = self.model.streams[stream].ends[1 - side].shared;
         let long = meaning.message.as_ref().is_some_and(|message| message.len > self.model.least(1 - side));
         if shared && long && !dice.one_in(10) {
@@ -278,7 +279,7 @@ impl World {
         let Some(qp) = self.live_end(by).and_then(|live_end| live_end.qp.clone()) else { return Ok(()) };
         let state = qp.state();
         let late = matches!(state, QpState::Terminate | QpState::Error);
-        // Its own user or the peer's has closed.
+        // The user of this end or of the peer has closed.
         let closed = self.model.streams[stream].ends[side].closed || state == QpState::Closing;
         let max = self.setting.max_send_wr;
         let SendRequest { op: what, flags, .. } = &request;
@@ -323,7 +324,7 @@ impl World {
         if self.model.streams[stream].ends[side].receives() >= 32 {
             return Ok(());
         }
-        // Sometimes too short by one.
+        // The buffer is sometimes too short by one byte.
         let len = match len {
             Some(len) if len > 0 && dice.one_in(operations::FAULT_EVERY) => len - 1,
             Some(len) => len + dice.pick(&[0, 0, 1, 100]),

@@ -52,7 +52,7 @@ fn imitations() -> Vec<Vec<u8>> {
         [[0, 0, 0, 0], [0, 0, 0, 4], [0, 0, 2, 0], [0xff; 4]].concat().repeat(80),
         vec![0; 700],
         vec![0xff; 700],
-        // Not even a DDP header: the version does not exist.
+        // This is not even a DDP header: the version does not exist.
         vec![0x3c; 3],
         vec![0],
     ]
@@ -86,8 +86,7 @@ fn around_a_marker() -> Vec<Vec<u8>> {
 }
 
 // Proves MPA-291, MPA-287: each FPDU is split over two segments at every byte, and comes byte by byte: it is
-// complete, its CRC covers both parts, and a wrong byte in either is found. The one of 140 bytes is among
-// them.
+// complete, its CRC covers both parts, and a wrong byte in either is found. One of the FPDUs has 140 bytes.
 #[test]
 fn an_fpdu_is_joined_wherever_it_is_cut() {
     let ulpdus = around_a_marker();
@@ -105,7 +104,7 @@ fn an_fpdu_is_joined_wherever_it_is_cut() {
         }
         let every: Vec<usize> = (0..wire.len()).collect();
         assert_eq!(arrive(markers, true, &wire, &every).unwrap().ulpdus, ulpdus);
-        // A byte of either part.
+        // One byte of either part is changed.
         let (from, to) = (ends[0], ends[1]);
         for at in from + 2..to {
             for cut in [from + 1, at, at + 1, to - 1] {
@@ -118,8 +117,8 @@ fn an_fpdu_is_joined_wherever_it_is_cut() {
     }
 }
 
-// Proves MPA-275: FPDUs that came in order, one that was placed ahead and a piece that is held stay
-// unchanged when other bytes come at their places, with correct CRCs.
+// Proves MPA-275: FPDUs that came in order, one that was placed ahead and a piece that is held stay unchanged
+// when other bytes with correct CRCs arrive for the same positions.
 #[test]
 fn bytes_that_come_again_are_not_looked_at() {
     let payload = |byte: u8| vec![byte; 600];

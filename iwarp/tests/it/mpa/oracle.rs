@@ -116,11 +116,11 @@ fn streams(dice: &mut Dice, count: usize) -> Vec<Stream> {
     streams.collect()
 }
 
-// Proves MPA-020, MPA-023, MPA-033 to MPA-035, MPA-064, MPA-075, MPA-076, MPA-095, MPA-123, MPA-124,
-// MPA-126, MPA-129 to MPA-131, MPA-133, MPA-280, MPA-282, DDP-032, DDP-034, DDP-043, DDP-128, DDP-130,
-// DDP-131: any cut, any order. Exactly the ULPDUs that were sent are delivered, in order and once; a ULPDU
-// that is placed early has a position, and is delivered by its header in order. Repeated segments have other
-// bytes the second time; TCP drops them, as the receiver here does.
+// Proves MPA-020, MPA-023, MPA-033 to MPA-035, MPA-064, MPA-075, MPA-076, MPA-095, MPA-123, MPA-124, MPA-126,
+// MPA-129 to MPA-131, MPA-133, MPA-280, MPA-282, DDP-032, DDP-034, DDP-043, DDP-128, DDP-130, DDP-131: for
+// any cut and any order. Exactly the ULPDUs that were sent are delivered, in order and once; a ULPDU that is
+// placed early has a position, and is delivered by its header in order. Repeated segments have other bytes
+// the second time; TCP drops them, as the receiver here does.
 #[test]
 fn the_deframer_agrees_in_any_order() {
     let mut dice = Dice::split_mix(1);
@@ -136,7 +136,7 @@ fn the_deframer_agrees_in_any_order() {
             1 => dice.shuffle(&mut segments),
             2 => segments.reverse(),
             _ => {
-                // One loss in a window of ten, as a fast retransmit repairs it.
+                // One loss in a window of ten segments, as a fast retransmit repairs it.
                 for window in segments.chunks_mut(10) {
                     window.rotate_left(1);
                 }
@@ -177,7 +177,7 @@ fn what_was_given_up_and_comes_again_arrives_once() {
         let (smallest, largest) = [(1, 60), (1, 600), (400, 1460)][case % 3];
         let mut segments = cut(&mut dice, wire.len(), smallest, largest);
         dice.shuffle(&mut segments);
-        // Everything once, then again until nothing is missing.
+        // Every segment is sent once, then again until nothing is missing.
         for round in 0.. {
             for (from, to) in &segments {
                 receiver.segment(start + *from as u64, &wire[*from..*to], 2048).unwrap();
@@ -270,7 +270,7 @@ fn a_wrong_bit_is_met_at_the_frontier_only() {
         let code: u8 = words.next().unwrap().parse().unwrap();
         let expected: Vec<Vec<u8>> = words.map(from_hex).collect();
         let mut segments = cut(&mut dice, wire.len(), 300, 1460);
-        // In order: exactly the reference.
+        // In order, the result is exactly that of the reference.
         let (got, our_code, _) = decode(wire, &segments, *markers, true);
         assert!(got == expected, "case {case}");
         // The streams of cases without CRC carry none: every FPDU is code 2 at once.
@@ -278,7 +278,8 @@ fn a_wrong_bit_is_met_at_the_frontier_only() {
         dice.shuffle(&mut segments);
         let (got, our_code, early) = decode(wire, &segments, *markers, true);
         assert!(got == expected, "case {case}");
-        // Out of order a wrong length may run into an FPDU that was placed: that shows as code 3, and sooner.
+        // Out of order, a wrong length may run into an FPDU that was placed. Then the error is code 3, and is
+        // found earlier.
         assert!(our_code == code || our_code == 3, "case {case}: {our_code}, not {code}");
         assert!(early.iter().all(|early| ulpdus.contains(early)), "case {case}");
         errors += usize::from(code != 0);

@@ -51,7 +51,7 @@ fn whole(ulpdu: &Ulpdu<'_>) -> Vec<u8> {
 }
 
 impl Sink {
-    /// Whether it places a ULPDU that lies behind a hole.
+    /// Whether the receiver places a ULPDU that lies behind a hole.
     fn place_early(&mut self, ulpdu: &Ulpdu<'_>) -> bool {
         let bytes = whole(ulpdu);
         if bytes.first().is_some_and(|first| self.refuse.contains(first)) {

@@ -177,7 +177,8 @@ fn segment(dice: &mut Dice, stags: &[u32]) -> Vec<u8> {
         let qn = dice.pick(&[right_qn, right_qn, right_qn, right_qn, 0, 1, 2, 3, u32::MAX]);
         bytes.extend(stag.to_be_bytes());
         bytes.extend(qn.to_be_bytes());
-        // No 2: queue 1 has two buffers, and this model delivers the second before the first.
+        // MSN 2 is never sent: queue 1 has two buffers, and this model delivers the second before the
+        // first.
         bytes.extend(dice.pick(&[1_u32, 1, 1, 1, 1, 0, 3, 4]).to_be_bytes());
         bytes.extend(dice.pick(&[0_u32, 0, 0, 0, 0, 0, 1, 27, 63, 65, u32::MAX]).to_be_bytes());
         if opcode == 1 && !dice.one_in(8) {
@@ -288,7 +289,7 @@ fn a_read_response_stays_in_its_sink() {
     assert_eq!(sink.check(&response(5, 0x103, false), 2), Err(DdpError::BaseOrBounds));
     assert_eq!(sink.check(&response(5, 0x105, true), 5), Ok(5));
     assert_eq!(sink.deliver(&response(5, 0x105, true), 5), Err(TerminateError::DdpBounds));
-    // Ending early is an error: the Read would have bytes that never came.
+    // Ending early is an error: the Read would contain bytes that never arrived.
     assert_eq!(sink.clone().deliver(&response(5, 0x104, true), 5), Err(TerminateError::OperationUnspecified));
     assert_eq!(sink.deliver(&response(5, 0x104, true), 6), Ok(ReadProgress::Complete));
 }

@@ -1,8 +1,8 @@
-//! Every Terminate that Linux's siw was seen to send, from captures, and how it is parsed.
+//! Parses every Terminate that Linux's siw sends in our captures.
 //!
-//! The table is from `terminates.pcap` beside it, in which our verbs post requests that siw has to refuse.
-//! The last three rows are from other captures. `tests/siw-peer/README.md` explains siw's bit order, and
-//! when it cannot be recognised.
+//! All rows of `terminates.csv` but the last three are from `terminates.pcap` in the same folder: there our
+//! verbs post requests that siw has to refuse. `tests/siw-peer/README.md` explains siw's bit order, and when
+//! it cannot be recognised.
 
 use iwarp::rdmap::{BitOrder, Terminate};
 
@@ -26,7 +26,7 @@ fn each_is_read_with_the_numbers_it_was_sent_for() {
         // numbers.
         let order = if order == "siw" { BitOrder::Siw } else { BitOrder::Standard };
         assert_eq!(terminate.bit_order, order, "{cause}");
-        // The header in it is that of the refused message.
+        // The header in the Terminate is that of the refused message.
         let bare = payload.len() == 4;
         assert_eq!(terminate.ddp_header.is_none(), bare, "{cause}");
         assert_eq!(terminate.read_request.is_some(), cause.starts_with("Read"), "{cause}");
@@ -47,7 +47,7 @@ fn a_read_request_is_missed_behind_its_own_header_alone() {
         let terminate = Terminate::parse(&with_header(opcode)).unwrap();
         assert_eq!((terminate.layer, terminate.etype, terminate.code), (0, 1, 9));
         assert_eq!(terminate.read_request, None);
-        // A Read Request that is cut is an error.
+        // A Read Request that is cut off is an error.
         let cut = [with_header(opcode), vec![0; 27]].concat();
         assert!(Terminate::parse(&cut).is_err());
     }

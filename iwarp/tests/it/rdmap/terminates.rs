@@ -115,7 +115,7 @@ fn a_hostile_stack_and_a_misused_one_look_the_same_to_the_victim() {
         let (mut pair, c) = Pair::connected();
         let all = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
         let (local, lent) = (pair.a.pd.reg_mr(64, all).unwrap(), pair.b.pd.reg_mr(64, all).unwrap());
-        // Beyond the end, or with an invalid STag.
+        // The access is beyond the end, or has an invalid STag.
         let (ulpdu, remote) = if bound {
             let remote = remote_addr(&lent, 60);
             (tagged([0xc1, 0x40], stag, to + 4092, 8), remote)
@@ -133,7 +133,7 @@ fn a_hostile_stack_and_a_misused_one_look_the_same_to_the_victim() {
         assert_eq!(served.qp.error(), c.qp_b.error());
         let [mut by_stack, mut by_user] =
             [served.qp.terminate(), c.qp_b.terminate()].map(|it| it.unwrap().terminate.clone());
-        // Without the STag and offset, which differ.
+        // The comparison leaves out STag and offset, which differ.
         for told in [&mut by_stack, &mut by_user] {
             told.ddp_header.as_mut().unwrap().truncate(2);
         }
@@ -150,7 +150,7 @@ fn a_terminate_is_told_with_its_bytes() {
     for (control, codes, order, other) in [
         ([0x20, 0x02, 0, 0], (2, 0, 2), BitOrder::Standard, None),
         ([0x02, 0x02, 0, 0], (2, 0, 2), BitOrder::Siw, None),
-        // 2/0/05 by the document, 0/2/05 by siw.
+        // The code is 2/0/05 by RFC 5040, and 0/2/05 in siw's bit order.
         ([0x20, 0x05, 0, 0], (2, 0, 5), BitOrder::Standard, Some(TerminateError::RdmapVersion)),
         ([0x12, 0x01, 0, 0x55], (1, 2, 1), BitOrder::Standard, None),
         ([0xf7, 0xab, 0, 0], (15, 7, 0xab), BitOrder::Standard, None),
@@ -165,7 +165,7 @@ fn a_terminate_is_told_with_its_bytes() {
         assert_eq!((terminate.bit_order, terminate.other_reading()), (order, other), "{control:02x?}");
         let (layer, etype, code) = codes;
         assert_eq!(served.qp.error(), Some(StreamError { layer, etype, code, from_peer: true }));
-        // It is not answered by another Terminate.
+        // Our end does not answer with another Terminate.
         assert_eq!(served.pair.engine.counters().tx_terminates, 0);
     }
 }
@@ -210,7 +210,7 @@ fn a_marker_that_points_elsewhere_is_told() {
         let to = served.region.addr();
         served.pair.inbox.clear();
         let write = [&[0xc1, 0x40][..], &served.region.rkey().to_be_bytes(), &to.to_be_bytes(), &[7; 600]];
-        // The first marker is before the empty Write, the second one is here.
+        // The first marker is before the empty Write, the second marker is here.
         let marker = 512 - served.framer.position() as usize;
         let mut bytes = fpdu(&mut served.framer, &write.concat());
         bytes[marker + 3] ^= xor;

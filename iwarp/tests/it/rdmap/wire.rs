@@ -84,7 +84,7 @@ fn every_terminate_is_built_to_the_byte() {
         |error, segment: &[u8], request| Terminate::of_segment(error, segment, segment.len(), request);
     for (built, golden) in [
         (Terminate::bare(TerminateError::LocalCatastrophic), "00000000"),
-        // An LLP error has no header of the segment, even if one is given.
+        // The Terminate of an LLP error does not echo the segment's header, even if one is given.
         (terminate(TerminateError::MpaCrc, &write, None), "20020000"),
         (terminate(TerminateError::DdpBounds, &write, None), "1101c0000012c140112233440000000000001000"),
         (
@@ -98,7 +98,7 @@ fn every_terminate_is_built_to_the_byte() {
     ] {
         assert_eq!(built.to_bytes().to_vec(), from_hex(golden));
         assert_eq!(Terminate::parse(&from_hex(golden)).map(without_control), Ok(built.clone()));
-        // Bytes behind the last part are ignored, as are the reserved bits.
+        // Bytes behind the last part and the reserved bits are ignored.
         let mut long = from_hex(golden);
         long[3] = 0xFF;
         long.resize(80, 0xA5);
@@ -124,8 +124,7 @@ fn inclusion_follows_figure_10() {
 }
 
 /// Every number of the table of Terminate codes maps to one error and back, and its text names the numbers.
-// Proves RDMAP-135, RDMAP-141 to RDMAP-173: what is sent comes from these numbers alone, and each has the
-// document's meaning.
+// Proves RDMAP-135, RDMAP-141 to RDMAP-173: only these numbers are sent, and each has the meaning in the RFC.
 #[test]
 fn codes_map_both_ways() {
     let table: &[(u8, u8, u8, &str)] = &[
@@ -211,7 +210,7 @@ fn without_control(terminate: Terminate) -> Terminate {
     Terminate { control: None, ..terminate }
 }
 
-/// The Terminates that Linux's siw was seen to send.
+/// The Terminates that Linux's siw sends in our captures.
 #[test]
 fn siws_bit_order_is_recognised_where_it_can_be() {
     let with_header = |control: &str| from_hex(&format!("{control}0008c1401122334400000000000010000000"));
@@ -335,7 +334,7 @@ proptest! {
     fn any_bytes_are_a_terminate_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
         if let Ok(mut terminate) = Terminate::parse(&bytes) {
             let _ = terminate.to_string();
-            // A bare control word with another reading by siw keeps its numbers, not its bit order.
+            // A bare control word that siw would read differently keeps its numbers, but not its bit order.
             prop_assume!(terminate.segment_len.is_some() || terminate.error().is_some());
             (terminate.bit_order, terminate.control) = (BitOrder::Standard, None);
             prop_assume!(terminate.read_request.is_none() || terminate.ddp_header.is_some());

@@ -149,7 +149,7 @@ fn under(flood: Flood, honest_writes: usize) -> Outcome {
             Work { segments, fpdus, placed }
         });
     let hostile = Work {
-        // The counters of a hub's port are those of the hostile client's wire.
+        // The counters of a hub's port are those of the wire to the hostile client.
         segments: all.segments,
         fpdus: all.fpdus - honest.fpdus,
         placed: all.placed - honest.placed,
@@ -183,11 +183,11 @@ fn of_engine(counters: &EngineCounters) -> [u64; 3] {
 /// that it has alone in as many polls, nothing is processed twice or answered with more than came, and every
 /// limit holds.
 // Proves SEC-119, SEC-153: of empty Writes and Reads, split FPDUs, doubled and late frames, and connects. A
-// simulated poll costs the same for any amount of work, so the transfers show that no client waits for
-// the flood, and the operations show its cost: no more FPDUs and bytes are processed than were sent once,
-// and no frame has more than one in answer. Time on a processor is not shared out: a frame full of empty
-// Writes costs as much as its 60 FPDUs do, which the figures show. Fragments are
-// noise_on_the_slow_path_does_not_disturb_a_transfer.
+// simulated poll costs the same for any amount of work, so the transfers show that no client waits for the
+// flood, and the operations show its cost: no more FPDUs and bytes are processed than were sent once, and
+// each frame gets at most one frame in answer. Time on a processor is not shared out: a frame full of empty
+// Writes costs as much as its 60 FPDUs do, which the figures show.
+// `noise_on_the_slow_path_does_not_disturb_a_transfer` tests fragments.
 #[test]
 fn a_flood_leaves_honest_clients_their_share() {
     const BULK: usize = 70;
@@ -209,7 +209,7 @@ fn a_flood_leaves_honest_clients_their_share() {
         }
         for outcome in [&beside, &by_itself] {
             let Outcome { hostile, said, frames, bytes, doubled, .. } = outcome;
-            // With the empty Write that began the stream.
+            // The count includes the empty Write that began the stream.
             assert!(hostile.fpdus <= said.0 + 1 && hostile.placed <= said.1, "{flood:?}: {outcome:?}");
             assert!(frames[1] <= frames[0] && bytes[1] <= bytes[0], "{flood:?} is amplified: {outcome:?}");
             assert!(flood != Flood::Twice || *doubled >= hostile.placed, "{flood:?}: {outcome:?}");
@@ -256,8 +256,8 @@ fn pending_reads_take_their_own_streams_places_alone() {
 /// Segments of one byte and Writes of none: the counters of each connection show who sends them, the
 /// application ends that connection, and the counters of honest clients look different.
 // Proves SEC-154: for segments and FPDUs that carry next to nothing. Frames that TCP drops, twice the same or
-// in fragments, are counted for the engine and not for a connection (`rx_duplicate_bytes`, `rx_slow`). That
-// other streams keep their share is a_flood_leaves_honest_clients_their_share.
+// in fragments, are counted for the engine and not for a connection (`rx_duplicate_bytes`, `rx_slow`).
+// `a_flood_leaves_honest_clients_their_share` tests that other streams keep their share.
 #[test]
 fn who_makes_work_without_data_is_seen_and_ended() {
     for crumbs in [false, true] {

@@ -212,7 +212,7 @@ fn the_streams_of_one_client_share_a_domain() {
                 assert_eq!(x.pair.wc_a().status, WcStatus::Success, "client {client}");
             }
         }
-        // The last stream is the second client's, the region the first one's.
+        // The last stream is that of the second client, the region that of the first client.
         let (_, c) = &streams[3];
         let remote = remote_addr(&regions[0], 0);
         let (op, codes) = match thief_reads {
@@ -251,7 +251,7 @@ fn every_context_begins_with_other_names() {
             context.alloc_pd().unwrap().reg_mr(64, BOTH).unwrap().rkey()
         })
         .collect();
-    // Two of 2^24 are equal once in eight thousand runs.
+    // In one of eight thousand runs, two of 2^24 STags are equal.
     assert!(firsts.len() >= 63, "{} of 64 are different", firsts.len());
 }
 
@@ -309,8 +309,8 @@ fn memory_that_is_gone_ends_the_stream_not_the_process() {
         // The responder may send once the initiator has.
         x.writes(remote_addr(&inbox, 0), 8);
         let start = crate::common::apart::apart(BIG, ProtFlags::READ | ProtFlags::WRITE);
-        // SAFETY: the memory is the test's own, and is accessed through the region only. It is unmapped
-        // before the region is gone, which breaks the promise: the table is guarded, and survives that.
+        // SAFETY: the memory is the test's own, and is accessed only through the region. It is unmapped
+        // before the region is dropped, which breaks the promise; the table is guarded, and survives that.
         let region = unsafe { x.pair.b.pd.reg_user_mr(start, BIG, &MrOptions::new(BOTH)) }.unwrap();
         let whole = |op, region: &MemoryRegion| SendRequest::new(1, op, region.sge(0, BIG));
         match kind {

@@ -96,7 +96,7 @@ fn a_terminate_of_siw_is_understood() {
     let told = StreamError { layer: 1, etype: 1, code: 0, from_peer: true };
     assert_eq!(served.qp.error(), Some(told));
     told!(event.unwrap(), Disconnected { error: Some(ConnectionError::Stream(error)), .. } if error == told);
-    // Its receives were flushed.
+    // The receives of the queue pair were flushed.
     let completions = served.completions();
     assert_eq!(completions.iter().filter(|(_, status)| *status == WcStatus::WrFlushError).count(), 4);
 }
@@ -149,7 +149,7 @@ impl Hooks for OnPath {
 }
 
 // Proves SEC-066: CRC32c is no protection. If an attacker on the path changes bytes of a Write and corrects
-// the CRC, they are placed and nobody sees it; if it leaves the CRC, the change is found.
+// the CRC, they are placed and nobody sees it; if the attacker leaves the CRC unchanged, the change is found.
 #[test]
 fn a_rewrite_on_the_path_is_taken_where_its_crc_is_right() {
     for sees_to_crc in [false, true] {

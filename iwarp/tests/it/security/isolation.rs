@@ -10,8 +10,8 @@ use iwarp::verbs::{
 };
 
 // Proves SEC-045, SEC-051, SEC-103: by default, streams made without common objects reach nothing of each
-// other: not an STag, a receive buffer, a completion or a Read. A stream that tries ends, and the other one
-// goes on.
+// other: not an STag, a receive buffer, a completion or a Read. A stream that tries is ended, and the other
+// stream continues.
 #[test]
 fn streams_share_nothing_by_default() {
     for attack in 0..3 {
@@ -40,7 +40,7 @@ fn streams_share_nothing_by_default() {
                 read.extend(secret.addr().to_be_bytes());
                 read
             }
-            // No receive of its own is posted: the victim's is not taken.
+            // The attacker has no receive posted; the victim's receive is not taken.
             _ => vec![0x41, 0x43, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 2, 3],
         };
         served.pair.inbox.clear();
@@ -105,7 +105,7 @@ fn contexts_share_nothing() {
     let memory = foreign.pd.reg_mr(64, ALL).unwrap();
     let receive = RecvRequest::new(1, memory.sge(0, 8));
     assert!(matches!(qp.post_recv(&receive), Err(VerbsError::LocalProtection(_))));
-    // A refused queue pair does not block the right one.
+    // A refused queue pair does not keep the right queue pair from being accepted.
     let _listener = pair.listen();
     id.connect(&qp, pair.b.address, &ConnParam::default()).unwrap();
     let request = pair.event_b().id;
@@ -115,10 +115,11 @@ fn contexts_share_nothing() {
 }
 
 // Proves SEC-080, SEC-079, DDP-248, MPA-258, RDMAP-382: a path that loses everything for longer than a key
-// exchange, as when a security association below was deleted, ends no stream: lost segments come again.
+// exchange, as when a security association below was deleted, ends no stream: lost segments are
+// retransmitted.
 #[test]
 fn a_silent_path_ends_no_stream() {
-    // After a tail loss probe retransmissions back off from 50 ms or so: enough of them are lost.
+    // After a tail loss probe, retransmissions back off from about 50 ms: enough of them are lost.
     let lost: Vec<u64> = (20..38).collect();
     let plan = LinkPlan { drop_exactly: lost, ..LinkPlan::default() };
     let mut pair = Pair::new(&LinkConfig { a_to_b: plan, ..LinkConfig::default() });

@@ -109,7 +109,7 @@ fn every_item_of_section_8_1_holds_beside_a_stream_at_work() {
     }
     assert!(is_whole(&foreign));
 
-    // 2: an STag of one stream on another of its domain.
+    // 2: an STag of one stream on another stream of its domain.
     let (owner, thief) = (host.other(&param), host.other(&param));
     let options = MrOptions { qp: Some(&owner.qp_b), ..MrOptions::new(BOTH) };
     let scoped = host.pair.b.pd.reg_mr_with(LEN, &options).unwrap();
@@ -119,7 +119,7 @@ fn every_item_of_section_8_1_holds_beside_a_stream_at_work() {
         WcStatus::Success
     );
 
-    // 3: outside the buffer, before and behind.
+    // 3: accesses outside the buffer, before it and behind it.
     let edge = own(&host, BOTH);
     edge.write_at(0, &secret).unwrap();
     for addr in [edge.addr() - 1, edge.addr() + LEN as u64 - 7] {
@@ -128,7 +128,7 @@ fn every_item_of_section_8_1_holds_beside_a_stream_at_work() {
     }
     assert!(is_whole(&edge));
 
-    // 4 and 6: an association that is taken away, and a buffer that stays as it is from then on.
+    // 4 and 6: an association is withdrawn, and from then on the buffer does not change.
     let mut lent = own(&host, BOTH);
     let c = host.other(&param);
     let remote = remote_addr(&lent, 0);
@@ -190,7 +190,8 @@ fn every_item_of_section_8_1_holds_beside_a_stream_at_work() {
     host.pair.until(|_| c.qp_b.error().map(drop));
     host.undisturbed();
 
-    // 11: more Reads than granted wait, two are outstanding at a time, and all are answered.
+    // 11: more Reads are posted than granted. Two are outstanding at a time, the others wait, and all are
+    // answered.
     lent.reregister(BOTH, 3).unwrap();
     let two = ConnParam { responder_resources: 2, ..param.clone() };
     let c = host.other(&two);
@@ -205,8 +206,8 @@ fn every_item_of_section_8_1_holds_beside_a_stream_at_work() {
     }
     host.undisturbed();
 
-    // The manager: scarce resources have limits (1, 2, 5, 6), nothing is shared unasked (3), and what is no
-    // memory of the caller's is not bound to a name (4).
+    // The manager: scarce resources have limits (1, 2, 5, 6), nothing is shared unless a program asks for it
+    // (3), and memory that the caller does not have is not bound to an STag (4).
     let limits = host.pair.b.context.usage();
     assert!(limits.all().iter().all(|usage| usage.limit > 0 && usage.used <= usage.limit));
     let more = host.pair.b.context.create_cq((1 << 20) + 1, None);
@@ -307,7 +308,7 @@ fn names_of_another_application_are_refused_to_a_queue_pair() {
             drop(listener);
             let request = attempt(&own, if of_another { &other } else { &own });
             let is_message = matches!(request.op, SendOp::Send | SendOp::Write { .. } | SendOp::Read { .. });
-            // Of its own it may send, and invalidate.
+            // The application may send from its own memory, and invalidate it.
             if !of_another && (is_message || matches!(request.op, SendOp::LocalInvalidate { .. })) {
                 continue;
             }
@@ -326,7 +327,7 @@ fn names_of_another_application_are_refused_to_a_queue_pair() {
                 assert_eq!(bytes, pattern(4, LEN), "{what}");
                 assert!(ulp.region.is_valid() && !ulp.window.is_bound() && !ulp.fast.is_valid(), "{what}");
             }
-            // A receive into it is refused as well.
+            // A receive into the other's memory is refused as well.
             let receive = RecvRequest::new(1, other.region.sge(0, 8));
             assert!(c.qp_a.state() == QpState::Error || c.qp_a.post_recv(&receive).is_err());
         }

@@ -128,7 +128,7 @@ fn checked_bytes_do_not_change() {
         server.write(0, name, &pattern(round, BUFFER));
         assert_eq!(server.pair.wc_a().status, WcStatus::Success);
         let done = server.send(0, SendOp::Send);
-        // Behind the message. When the server reads, some are complete, and some are not.
+        // The Writes follow the message. When the server reads, some Writes are complete, and some are not.
         server.write(0, name, &pattern(round + 1000, BUFFER));
         for _ in 0..round % 12 {
             server.pair.poll();
@@ -164,7 +164,7 @@ fn a_buffer_goes_from_client_to_client() {
         server.write(client, loan.name(), &pattern(round as u64, BUFFER));
         assert_eq!(server.pair.wc_a().status, WcStatus::Success);
         names[client] = loan.name();
-        // No second client meanwhile.
+        // No second client gets the buffer meanwhile.
         let qp = server.clients[1 - client].qp_b.clone();
         assert!(server.lender.lend(&qp, READ, &[]).unwrap().is_none());
         let done = server.send(client, SendOp::Send);

@@ -31,7 +31,7 @@ fn shared_by_clients_nobody_trusts() {
 #[test]
 fn shared_within_a_bundle() {
     let mut world = World::new(SHARED_TRUSTED);
-    // One stream of the bundle may use memory that another one exposes.
+    // A stream of the bundle may use memory that another stream exposes.
     let (from, to) = (&world.honest[0], &world.honest[1].end.region);
     let remote = remote_addr(to, 0);
     from.qp

@@ -43,8 +43,8 @@ fn settings() -> Vec<ConnParam> {
     ]
 }
 
-// Proves MPA-080: whatever an application sets, Requests and Replies ask for CRCs until the administrator
-// has said that they need not, and then no Request does, whether the peer asks or not.
+// Proves MPA-080: whatever an application sets, Requests and Replies ask for CRCs until the administrator has
+// switched CRCs off; then no Request asks, whether the peer asks or not.
 #[test]
 fn only_the_administrator_suppresses_crcs() {
     let engine = |crc: Option<bool>| {

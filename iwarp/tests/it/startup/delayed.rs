@@ -215,7 +215,7 @@ fn stray_bytes_at_the_switch_end_the_connection() {
         assert_eq!(error.mpa_code(), Some(4));
         assert!(d.is_over() && d.pair.inbox.is_empty());
     }
-    // An initiator accepts only a Reply.
+    // This is an error, since an initiator accepts only a Reply.
     let mut s = Streams::simple();
     s.b.send_stream(b"stray").unwrap();
     s.pair.run_us(10_000);
@@ -286,7 +286,7 @@ fn a_reject_leaves_tcp_open() {
     s.a.start_initiator(&qp, &ConnParam { markers: true, ..ConnParam::default() }).unwrap();
     let event = s.event(true);
     event.id.reject(b"not now").unwrap();
-    // Behind the Reply, perhaps in its segment.
+    // The plain bytes follow the Reply, perhaps in its segment.
     s.b.send_stream(b"plain again").unwrap();
     let event = s.event(false);
     assert!(
@@ -338,7 +338,7 @@ fn a_slow_reader_stops_its_peer() {
         stalled = if taken == 0 { stalled + 1 } else { 0 };
         s.pair.run_us(1000);
     }
-    // The reader's window, as much in the sender's TCP, and the bytes that both ends hold.
+    // The reader's window, the same amount in the sender's TCP, and the bytes that both ends hold.
     assert!(sent < 2 * window + 100_000, "{sent}");
     let mut got: Vec<u8> = Vec::new();
     let (a, b) = (s.a.clone(), s.b.clone());
@@ -488,7 +488,7 @@ fn tcp_recovers_while_stacks_are_switched() {
                     assert_eq!(s.read(false, 7), b"of both", "{fault:?} of {number}");
                     let (qp_a, qp_b) = s.start(true, &param);
                     exchange(&mut s.pair, &qp_a, &qp_b);
-                    // There was no such segment any more.
+                    // No such segment exists any more.
                     if seen.load(Ordering::Relaxed) <= number {
                         assert!(number > 8, "{number} segments");
                         break;
@@ -500,8 +500,8 @@ fn tcp_recovers_while_stacks_are_switched() {
 }
 
 // Proves DDP-142, DDP-143, RDMAP-297: bytes that come before the application has started MPA belong to it,
-// even a Request and a whole Write to an exposed buffer; nothing of it is placed, no segment of DDP's is
-// sent, and nothing can be posted ahead.
+// even a Request and a whole Write to an exposed buffer; none of these bytes is placed, no segment of DDP's
+// is sent, and nothing can be posted ahead.
 #[test]
 fn before_the_switch_there_is_no_ddp() {
     let mut d = Responder::with(|options| options.streaming = Some(StreamOptions::default()));
@@ -527,7 +527,7 @@ fn before_the_switch_there_is_no_ddp() {
     assert!(!placed(&lent) && d.pair.inbox.is_empty());
     let qp = d.qp();
     assert!(qp.post_send(&SendRequest::empty(1, SendOp::Send)).is_err());
-    // The same bytes behind the switch.
+    // The same bytes are sent after the switch.
     id.start_responder(b"", &ResponderOptions::default()).unwrap();
     d.pair.until(10_000, |_| false);
     d.pair.send(&request);

@@ -1,4 +1,4 @@
-//! What a responder does before the first FPDU of its peer, and with it (RFC 5044 section 7.1.2, RFC 6581
+//! The actions of a responder before and at the first FPDU of its peer (RFC 5044 section 7.1.2, RFC 6581
 //! section 9.2).
 
 use dp::link::LinkConfig;
@@ -35,7 +35,7 @@ fn post_send(peer: &Served) {
     peer.post(&SendRequest::new(9, SendOp::Send, peer.region.sge(3000, 5)));
 }
 
-/// Any FPDU is the first one, also a Write that brings data.
+/// Any FPDU counts as the first one, even a Write that brings data.
 #[test]
 fn a_write_with_data_lets_the_responder_send() {
     let mut peer = Setup::default().accepted();
@@ -110,7 +110,8 @@ fn nothing_is_placed_before_the_rtr() {
     assert_eq!((qp.error(), cq.poll_one().is_none()), (None, true));
 }
 
-/// A peer that goes before it has let this end send has not closed gracefully: what is posted was never sent.
+/// A peer that ends before it has let this end send has not closed gracefully: the posted requests were never
+/// sent.
 #[test]
 fn a_fin_in_place_of_the_first_fpdu_is_an_error() {
     let mut peer = Setup::default().accepted();

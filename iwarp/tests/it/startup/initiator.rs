@@ -92,7 +92,7 @@ fn an_rtr_by_read_is_a_read() {
 }
 
 // Proves MPA2-065, MPA2-007, MPA2-011: ORD is lowered to the peer's IRD, without an error, and never
-// exceeded: requests behind a Read that has to wait wait, too.
+// exceeded: a Read that has to wait delays the requests behind it, too.
 #[test]
 fn the_peers_ird_bounds_our_reads() {
     let param = ConnParam { initiator_depth: 16, ..client_server() };
@@ -138,7 +138,8 @@ fn terms_that_cannot_be_met_are_terminated() {
     }
 }
 
-// Proves MPA2-069, MPA2-089: after code 6 a connect with more depth, after code 7 one without RTR.
+// Proves MPA2-069, MPA2-089: after code 6 a connect with more depth succeeds, and after code 7 a connect
+// without RTR.
 #[test]
 fn another_try_with_other_terms_is_the_users() {
     let more = ConnParam { responder_resources: 200, ..client_server() };
@@ -194,7 +195,8 @@ fn a_reject_brings_depths() {
     assert_eq!((d.pair.inbox.len(), d.pair.closed), (0, None));
 }
 
-// Proves MPA-206, MPA-311: one time for the whole Reply, whether nothing comes or all but its last byte.
+// Proves MPA-206, MPA-311: one timeout applies to the whole Reply, whether nothing comes or all but its last
+// byte.
 #[test]
 fn a_reply_that_stalls_is_given_up() {
     let param = ConnParam { timeout: Duration::from_secs(2), ..client_server() };
@@ -230,7 +232,7 @@ fn a_close_without_a_reply_is_told() {
 }
 
 // Proves MPA-037, MPA2-106, MPA2-120, MPA2-143, MPA2-158: one more connection, unenhanced, and the user sees
-// which one it is.
+// which connection it is.
 #[test]
 fn a_peer_without_revision_2_is_asked_again() {
     let param = ConnParam { fallback: true, ..ConnParam::default() }.with_private_data(b"hello").unwrap();
@@ -324,7 +326,7 @@ fn crcs_are_used_if_either_asks() {
         let used = ours || theirs;
         assert_eq!(d.pair.inbox[..20], good[..20]);
         assert_eq!(d.pair.inbox[20..] == good[20..], used, "{:02x?}", d.pair.inbox);
-        // An empty Write with a field that is wrong.
+        // An empty Write with a wrong CRC field.
         let mut framer = Framer::new(false, true);
         let mut bad = fpdu(&mut framer, &[0xc1, 0x40, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
         bad[16..].fill(0xab);
@@ -378,14 +380,14 @@ fn early_fpdus_are_borne_where_it_is_allowed() {
         Initiator::answered(&client_server(), &[reply(0x50, 2, &[0, 1, 0, 1]), early.clone()].concat());
     d.established();
     assert_eq!((d.qp.error(), d.pair.engine.counters().rx_fpdus), (None, 1));
-    // With an RTR to come first it is not.
+    // If an RTR has to come first, such an FPDU is refused.
     let mut d =
         Initiator::answered(&ConnParam::default(), &[reply(0x50, 2, &[0x80, 1, 0x80, 1]), early].concat());
     let error = connect_error(d.event());
     assert_eq!(error, ConnectionError::Startup(StartupFault::EarlyBytes));
 }
 
-// Proves SEC-057, MPA2-109: each byte of a Reply, changed: the end of the attempt, or a connection within our
+// Proves SEC-057, MPA2-109: a Reply with any changed byte ends the attempt, or gives a connection within our
 // own limits.
 #[test]
 fn a_reply_that_was_altered_is_harmless() {
@@ -528,8 +530,8 @@ impl Hooks for Watch {
     }
 }
 
-// Proves RDMAP-296: the first byte of MPA follows the handshake of TCP; no SYN has any, although the Request
-// is known when the user connects.
+// Proves RDMAP-296: the first byte of MPA follows the handshake of TCP; no SYN carries any, although the
+// Request is known when the user connects.
 #[test]
 fn mpa_begins_behind_the_handshake() {
     const SYN: u8 = 2;

@@ -79,8 +79,7 @@ fn each_bound_refuses_and_is_counted() {
         assert_eq!(pair.b.engine.counters().connections_refused, 3);
         let after = pair.b.context.usage();
         assert_eq!((after.qp.used, after.read_slots.used), (before.qp.used, before.read_slots.used));
-        // A decision frees a place in the backlog, an established connection one of the limit on
-        // connections.
+        // The reject frees a place in the backlog and a place under the limit on connections.
         let (_, _, id) = asked.pop().unwrap();
         id.unwrap().reject(b"").unwrap();
         pair.run_us(1_000_000);
@@ -106,7 +105,7 @@ fn an_address_begins_so_many_connections_a_second() {
         }
         let stats = listener.listener_stats().unwrap();
         assert_eq!((stats.rate_address_full, stats.accepted), (2 * second, 2 * second));
-        // Polled all the time, as the second does not count a standstill.
+        // The hosts are polled all the time, because the second of the rate does not count a standstill.
         let end_us = second as i64 * 1_000_000;
         assert!(pair.now_us < end_us);
         while pair.now_us < end_us {
@@ -122,7 +121,7 @@ fn an_address_begins_so_many_connections_a_second() {
 #[test]
 fn an_address_may_fail_so_often_in_a_second() {
     let mut d = Responder::with(|options| options.failures_per_address = Some(3));
-    // The event of the connection before may come first.
+    // The event of the previous connection may come first.
     let asked = |d: &mut Responder| {
         loop {
             let event = d.event();
@@ -266,7 +265,7 @@ fn stuck_startups_make_room() {
     d.connect_request(&request());
 }
 
-/// If the user does not decide in time, the peer gets a reject, and the request is gone.
+/// If the user does not decide in time, the peer gets a reject, and the request is dropped.
 #[test]
 fn an_undecided_request_is_rejected_in_time() {
     let mut d = Responder::with(|options| options.responder.decision_timeout = Some(Duration::from_secs(3)));
@@ -352,7 +351,7 @@ fn markers_are_the_listeners_policy() {
     d.pair.close();
     d.pair.until(200_000, |_| false);
     assert!(d.channel.poll().is_none());
-    // Rejected, and not lost as well.
+    // The connection is counted as rejected, and not as lost as well.
     let stats = d.listener.listener_stats().unwrap();
     assert_eq!((stats.rejected, stats.startup_lost, stats.connections), (1, 0, 0));
 }
@@ -395,7 +394,7 @@ fn a_connection_that_closes_is_not_idle() {
     let c = pair.connect_with(&idle, &ConnParam::default());
     c.id_a.disconnect();
     let start = pair.now_us;
-    // B is not polled any more.
+    // From here on B is not polled.
     let event = loop {
         assert!(pair.now_us - start < 60_000_000);
         pair.a.engine.poll_at(Instant::from_micros(pair.now_us));
@@ -428,11 +427,11 @@ fn keepalive_is_the_connections() {
             false => pair.connect_with(&param, &ConnParam::default()),
             true => pair.connect_with(&ConnParam::default(), &param),
         };
-        // Nothing is unacknowledged any more.
+        // All bytes are acknowledged.
         pair.run_us(100_000);
         let start = pair.now_us;
         let mut noticed = None;
-        // The other end is not polled any more.
+        // From here on the other end is not polled.
         let host = if accepted { &mut pair.b } else { &mut pair.a };
         while noticed.is_none() && pair.now_us - start < 40_000_000 {
             host.engine.poll_at(Instant::from_micros(pair.now_us));

@@ -32,7 +32,8 @@ fn first_fpdu(ulpdu: &[u8]) -> Vec<u8> {
 }
 
 // Proves MPA-149, MPA-165, MPA-177, MPA-205, MPA-210, MPA-242, MPA-299, MPA2-097, MPA2-104, MPA2-125,
-// MPA2-126, RDMAP-173: no Reply, no Terminate, an end at once; only the listener's counters show it.
+// MPA2-126, RDMAP-173: there is no Reply and no Terminate, the connection ends at once, and only the
+// listener's counters show the failure.
 #[test]
 fn an_invalid_request_ends_the_connection() {
     let mut wrong_key = plain_request();
@@ -67,8 +68,8 @@ fn an_invalid_request_ends_the_connection() {
     d.connect_request(&request(0x40, 1, &[]));
 }
 
-// Proves MPA-176, MPA-187, MPA-206, MPA2-015: silence until the Request is whole; then a decision, then the
-// Reply.
+// Proves MPA-176, MPA-187, MPA-206, MPA2-015: the responder sends nothing until the Request is whole; then a
+// decision, then the Reply.
 #[test]
 fn nothing_is_said_before_the_request() {
     let mut d = Responder::with(|options| options.responder.startup_timeout = Duration::from_secs(3600));
@@ -118,7 +119,7 @@ fn the_first_fpdu_releases_the_responder() {
             let reply = d.pair.inbox.len();
             d.pair.until(200_000, |_| false);
             let first = first_fpdu(ulpdu);
-            // Byte by byte: only the last one has an effect.
+            // The FPDU comes byte by byte: only the last byte has an effect.
             for byte in &first[..first.len() - 1] {
                 d.pair.send(&[*byte]);
                 d.pair.until(500, |_| false);
@@ -161,7 +162,7 @@ fn the_stag_of_an_rtr_says_nothing() {
     assert_eq!(qp.error(), None);
 }
 
-// Proves MPA2-112, MPA2-003: a Read of no bytes as RTR gets an empty response, and the next one has MSN 2.
+// Proves MPA2-112, MPA2-003: a Read of no bytes as RTR gets an empty response, and the next Read has MSN 2.
 #[test]
 fn a_read_as_rtr_is_answered() {
     let mut d = Responder::new();
@@ -261,7 +262,7 @@ fn replies_carry_private_data() {
     }
 }
 
-// Proves MPA-204: the user's own bound on private data is one of the frame's.
+// Proves MPA-204: the user's limit on private data applies to the frame.
 #[test]
 fn private_data_beyond_the_listeners_bound_is_malformed() {
     for (size, admitted) in [(100, true), (101, false)] {
@@ -351,8 +352,8 @@ fn the_user_has_three_choices() {
     assert!(d.is_over());
 }
 
-// Proves SEC-057, MPA2-109: each byte of a Request, changed: the result is a connection within our own
-// limits, or its end.
+// Proves SEC-057, MPA2-109: a Request with any changed byte gives a connection within our own limits, or ends
+// the connection.
 #[test]
 fn a_request_that_was_altered_is_harmless() {
     let whole = request(0x50, 2, &[0x80, 4, 0xc0, 4, b'h', b'i']);
@@ -429,13 +430,14 @@ impl Hooks for Headless {
                 self.first = Some(seq.wrapping_add(1));
             }
             if frame.len() <= 500 {
-                // (Acknowledgements are few.)
+                // There are few acknowledgements.
                 let _ = frames.try_push(frame);
             } else if self.first != Some(seq) && self.passed.load(Ordering::Relaxed) == 0 {
                 self.next.get_or_insert((seq, frame));
             }
         }
-        // Few at a time: the window of a SYN-ACK is 64 KiB, and that of the next acknowledgement is larger.
+        // Few segments are sent at a time: the window of a SYN-ACK is 64 KiB, and that of the next
+        // acknowledgement is larger.
         for _ in 0..frames.remaining_capacity().min(4) {
             let Some((seq, frame)) = &mut self.next else { break };
             let mut copy = frame.deep_copy(port.mempool()).expect("a buffer");
@@ -472,7 +474,7 @@ fn what_is_kept_ahead_of_a_request_is_bounded() {
 }
 
 // Proves MPA2-144, MPA2-154: an initiator that sends a Terminate in place of its RTR has not connected. The
-// user is told that, and never that the connection is established.
+// user gets the error, and never the `Established` event.
 #[test]
 fn a_terminate_in_place_of_the_rtr_is_a_connect_error() {
     let mut d = Responder::new();

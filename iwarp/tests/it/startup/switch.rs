@@ -103,7 +103,7 @@ fn a_start_does_not_overtake_the_reply_of_a_reject() {
     }
 }
 
-/// A Request for markers that the user refuses beforehand is rejected, and the user is told.
+/// A Request for markers that the user refuses beforehand is rejected, and the user gets an event.
 #[test]
 fn a_request_for_markers_that_are_refused_is_reported() {
     let (mut d, id) = streaming();
@@ -213,7 +213,7 @@ fn a_dropped_identifier_ends_its_attempt_to_connect() {
     let mut pair = Testbed::new().peer();
     let channel = pair.context.create_event_channel().unwrap();
     let id = pair.context.create_id(&channel);
-    // Nobody has this address.
+    // No host has this address.
     let remote = format!("10.0.0.9:{PORT}").parse().unwrap();
     id.connect_stream(remote, StreamOptions::default(), &ConnParam::default()).unwrap();
     pair.poll();

@@ -28,7 +28,7 @@ fn reads_are_answered_whole_and_in_order() {
     peer.region.write_at(0, &data).unwrap();
     peer.cq.req_notify(false).unwrap();
     let stag = peer.region.rkey();
-    // A long one, one byte, no byte (of invalid memory), and one up to the last byte.
+    // The sizes: a long answer, one byte, no byte (of invalid memory), and an answer up to the last byte.
     let reads = [
         (SINK, 10_000, (stag, peer.to(5)), 5..10_005),
         ((SINK.0, 3), 1, (stag, peer.to(7)), 7..8),
@@ -109,7 +109,7 @@ fn reads_beyond_ird_have_no_buffer() {
 #[test]
 fn a_refused_read_is_brought_back() {
     let len = REGION as u64;
-    // Offset into the region, size, another fault, code.
+    // The columns: offset into the region, size, another fault, code.
     for (what, at, size, code) in [
         ("unknown STag", 0, 1, Some(0)),
         ("below the base", u64::MAX, 1, Some(1)),
@@ -258,7 +258,7 @@ fn answers_and_requests_take_turns() {
     let order: Vec<bool> = ends.map(|segment| segment[1] == 0x42).collect();
     assert_eq!(order.iter().filter(|is_answer| **is_answer).count(), EACH);
     assert_eq!(order.len(), 2 * EACH);
-    // While messages of both kinds wait.
+    // Messages of both kinds are waiting.
     let first_send = order.iter().position(|is_answer| !is_answer).unwrap();
     let last_answer = order.iter().rposition(|is_answer| *is_answer).unwrap();
     assert!(first_send + EACH <= last_answer, "{order:?}");

@@ -24,7 +24,7 @@ fn a_terminate_overtakes_what_waits_and_is_the_last() {
     for n in 1..=100 {
         peer.qp.post_send(&SendRequest::new(n, SendOp::Send, peer.region.sge(0, 50_000))).unwrap();
     }
-    // Some of it is sent.
+    // A part of the message is sent.
     assert!(peer.pair.until(1_000_000, |pair| pair.inbox.len() > 100_000));
     let bad = send(1, b"nobody receives");
     peer.pair.offer(&fpdu(&mut Framer::new(false, true), &bad));
@@ -50,7 +50,7 @@ fn a_terminate_overtakes_what_waits_and_is_the_last() {
     let succeeded = done.iter().take_while(|(_, status)| *status == WcStatus::Success).count() as u64;
     assert!(succeeded <= whole, "{succeeded} of {whole} succeeded");
     assert!(done[succeeded as usize + 1..].iter().all(|(_, status)| *status == WcStatus::WrFlushError));
-    // Too late.
+    // These requests are posted too late to be sent.
     peer.qp.post_send(&SendRequest::new(101, SendOp::Send, peer.region.sge(0, 8))).unwrap();
     peer.qp.post_recv(&RecvRequest::new(102, peer.region.sge(0, 8))).unwrap();
     assert!(peer.received(20_000).is_empty());
@@ -186,7 +186,7 @@ fn a_write_that_is_aborted_touches_nothing_outside_its_range() {
     for by_tcp in [true, false] {
         let mut peer = served();
         let (stag, to) = (peer.region.rkey(), peer.to(100));
-        // Two of three segments.
+        // Two of three segments are sent.
         peer.send_and_run(&[
             tagged(0x81, 0x40, stag, to, &[7; 50]),
             tagged(0x81, 0x40, stag, to + 50, &[7; 50]),
@@ -194,7 +194,7 @@ fn a_write_that_is_aborted_touches_nothing_outside_its_range() {
         if by_tcp {
             peer.pair.abort();
         } else {
-            // The third one with a version that DDP does not know.
+            // The third segment has a version that DDP does not know.
             peer.send_and_run(&[tagged(0xc2, 0x40, stag, to + 100, &[7; 50])]);
             peer.pair.close();
         }

@@ -68,7 +68,7 @@ fn poll_six_times(pair: &mut Pair) {
     for _ in 0..6 {
         let now_us = pair.now_us;
         pair.poll();
-        // Before any timeout.
+        // The polls end before any timeout.
         pair.now_us = now_us + 1;
     }
 }
@@ -175,7 +175,7 @@ fn lose_an_fpdu(pair: &mut RawPair, control: &LinkControl, framer: &mut Framer) 
 
 /// An answer ahead of a hole is placed in the sink of an outstanding Read, and nowhere else, whatever it
 /// names. Processed in order, a wrong answer ends the stream.
-// Proves SEC-097: also ahead of a hole.
+// Proves SEC-097: the rule holds ahead of a hole, too.
 #[test]
 fn an_answer_ahead_of_a_hole_goes_where_a_read_waits() {
     // The sink of the Read, the target of the answer, and the error.
@@ -197,7 +197,7 @@ fn an_answer_ahead_of_a_hole_goes_where_a_read_waits() {
         lose_an_fpdu(pair, &control, framer);
         let answer = tagged(0xc1, 0x42, region.rkey(), region.addr() + target, &[7; 600]);
         pair.offer(&fpdu(framer, &answer));
-        // The FPDU is sent, and arrives.
+        // The FPDU is sent and arrives ahead of the hole.
         pair.poll();
         pair.poll();
         let mut seen = [0; 2000];
@@ -258,7 +258,7 @@ fn what_was_held_behind_a_hole_is_given_back_when_the_stream_fails() {
     let held = |pair: &RawPair| pair.engine.counters().stack.out_of_order.held_bytes;
     assert!(pair.until(1000, |pair| held(pair) > 1200), "{} bytes are held", held(pair));
     assert!(pair.until(1_000_000, |pair| pair.peer_closed));
-    // Nothing is posted.
+    // No receive is posted.
     assert_eq!(qp.error(), Some(StreamError { layer: 1, etype: 2, code: 2, from_peer: false }));
     assert_eq!(held(pair), 0);
 }
@@ -280,7 +280,7 @@ fn the_stag_is_known_at_delivery() {
         }
         pair.until(20_000, |_| false);
         lose_an_fpdu(pair, &control, framer);
-        // The same offset and length in either sink.
+        // Both sinks have the same offset and length.
         let answer = tagged(0xc1, 0x42, sinks[named].rkey(), 0, &[7; 600]);
         pair.offer(&fpdu(framer, &answer));
         let mut placed = vec![0; 600];
@@ -315,7 +315,7 @@ fn sends_are_bound_ahead_up_to_a_limit() {
     };
     let setup = Setup { accept, prepare: &prepare, region: 64_000, ..Setup::on(bed.peer()) };
     let mut served = setup.ready();
-    // Enough is acknowledged for all of them to be sent at once.
+    // Enough is acknowledged to send all of them at once.
     let (stag, to) = (served.region.rkey(), served.to(40_000));
     for _ in 0..4 {
         served.send_and_run(&[(); 20].map(|()| tagged(0xc1, 0x40, stag, to, &[9; 1000])));

@@ -12,7 +12,7 @@ fn ready(receives: u64) -> Served {
 }
 
 /// Each Send takes one receive, whatever its length, in order, and its completion has the length. Bytes
-/// behind the message stay. Writes take none and make no completion.
+/// behind the message stay. Writes take no receive request and generate no completion.
 // Proves RDMAP-001, RDMAP-005, RDMAP-039, RDMAP-051, RDMAP-058, RDMAP-071, RDMAP-082, RDMAP-197, RDMAP-199,
 // RDMAP-200, RDMAP-205, RDMAP-235 to RDMAP-237, RDMAP-239, RDMAP-245, RDMAP-246, RDMAP-276, RDMAP-277: the
 // Writes by the bytes of all memory around them (RDMAP-001, RDMAP-039, RDMAP-071, RDMAP-197 to RDMAP-205),
@@ -77,7 +77,7 @@ fn each_kind_of_send_tells_what_it_is() {
         let told = (wc.status, wc.byte_len, wc.solicited, wc.invalidated);
         assert_eq!(told, (WcStatus::Success, 5, solicited, invalidates.then_some(lent.rkey())));
         assert_eq!(lent.is_valid(), !invalidates);
-        // The peer sees it.
+        // The peer sees the change.
         let write = tagged(0xc1, 0x40, lent.rkey(), lent.addr(), b"later");
         peer.send_and_run(std::slice::from_ref(&write));
         if invalidates {

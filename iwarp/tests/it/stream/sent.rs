@@ -61,7 +61,7 @@ fn each_alone(which: impl Fn(&SendOp) -> bool) -> Vec<(SendRequest, Vec<u8>)> {
         if !which(&request.op) {
             continue;
         }
-        // It is the first of its queue.
+        // The message is the first of its queue.
         if message[0] & 0x80 == 0 {
             message[10..14].copy_from_slice(&1_u32.to_be_bytes());
         }
@@ -85,7 +85,7 @@ fn requests_leave_in_order_as_one_message_each() {
     let Golden { requests, messages } = golden(&peer);
     peer.qp.post_send_list(&requests).unwrap();
     assert_eq!(peer.received(20_000), messages);
-    // Many of each kind, which differ in target and length.
+    // There are many requests of each kind, which differ in target and length.
     let mut peer = served();
     let mut requests = Vec::new();
     for n in 0..8 {
@@ -163,8 +163,8 @@ fn control_bytes_say_what_a_message_is() {
 }
 
 /// Writes: control bytes, STag, tagged offset, payload, and nothing else.
-// Proves RDMAP-057, RDMAP-070, RDMAP-110, RDMAP-116, RDMAP-196, RDMAP-205, RDMAP-398: from the header alone
-// STag, offset and bytes are what was asked for; none of no bytes is left out; each is completed once.
+// Proves RDMAP-057, RDMAP-070, RDMAP-110, RDMAP-116, RDMAP-196, RDMAP-205, RDMAP-398: the header alone shows
+// the requested STag, offset and bytes; empty Writes are sent too; each Write is completed once.
 #[test]
 fn a_write_is_a_tagged_message_of_the_users_bytes() {
     let told = each_alone(|op| matches!(op, SendOp::Write { .. }));
@@ -290,7 +290,8 @@ fn lengths_have_32_bits() {
     let (rights, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
     // SAFETY: without an address to place it at, a new mapping replaces nothing.
     let memory = unsafe { mmap_anonymous(std::ptr::null_mut(), BYTES, rights, flags) }.unwrap();
-    // SAFETY: the memory stays mapped until the region is dropped below, and is accessed through it only.
+    // SAFETY: the memory stays mapped until the region is dropped below, and is accessed only through the
+    // region.
     let region = unsafe { peer.pd.reg_user_mr(memory.cast(), BYTES, &MrOptions::new(ALL)) }.unwrap();
     let most = region.sge(0, u32::MAX as usize);
     for op in [SendOp::Read { remote: REMOTE }, SendOp::Write { remote: REMOTE }, SendOp::Send] {
@@ -309,7 +310,7 @@ fn lengths_have_32_bits() {
     peer.qp.post_send(&SendRequest::new(3, SendOp::Write { remote: REMOTE }, most)).unwrap();
     assert_eq!(peer.qp.query().send_outstanding, 2, "taken");
     drop(region);
-    // SAFETY: the mapping of this test, whose only user, the region, was dropped just now.
+    // SAFETY: the mapping is this test's own, and its only user, the region, was dropped just now.
     unsafe { munmap(memory, BYTES) }.unwrap();
 }
 

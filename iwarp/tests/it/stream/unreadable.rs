@@ -1,4 +1,4 @@
-//! A Terminate of the peer in which no error can be read.
+//! A Terminate of the peer without a readable error.
 
 use iwarp::verbs::{CmEventKind, ConnParam, ConnectionError, StreamError};
 

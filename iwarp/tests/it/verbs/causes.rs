@@ -81,7 +81,7 @@ fn a_reset_by_the_peer() {
     hosts.c.id_b.abort();
     hosts.ends(Some(ConnectionError::Tcp(CloseReason::Reset)));
     assert_eq!(hosts.c.id_a.cause(), Some(ConnectionError::Tcp(CloseReason::Reset)));
-    // The one that has reset it knows why.
+    // The end that has reset the connection knows the reason.
     assert_eq!(hosts.c.qp_b.cause(), None);
     let event = hosts.pair.a.context.async_events().poll().unwrap().unwrap();
     assert_eq!(event.kind, AsyncEventKind::QpFatal);
@@ -209,7 +209,7 @@ fn a_close_by_the_peer() {
         let is_graceful = !partial && !reads;
         assert_eq!(error, (!is_graceful).then_some(ConnectionError::PeerClosed));
         assert_eq!(served.qp.cause(), Some(ConnectionError::PeerClosed));
-        // The wire's code of an end in the middle.
+        // The wire's code for an end in the middle of an FPDU.
         assert_eq!(served.qp.error().map(|error| error.code), (!is_graceful).then_some(1));
     }
 }
@@ -239,7 +239,7 @@ fn an_end_by_our_own_user() {
     }
 }
 
-/// A queue pair that is dropped has no cause; its peer is told.
+/// A queue pair that is dropped has no cause; for its peer, the cause is the reset.
 #[test]
 fn a_dropped_queue_pair() {
     let mut hosts = Hosts::new();
@@ -252,7 +252,7 @@ fn a_dropped_queue_pair() {
     assert_eq!(pair.wc_b().cause, Some(ConnectionError::Tcp(CloseReason::Reset)));
 }
 
-/// The engine stops under a connection: that is not the user's end of it.
+/// The engine stops under a connection: this does not count as an end by the user.
 #[test]
 fn an_engine_that_stops() {
     let mut hosts = Hosts::new();
@@ -265,7 +265,7 @@ fn an_engine_that_stops() {
     assert_eq!((wc.status, wc.cause, c.qp_a.cause()), (WcStatus::WrFlushError, cause, cause));
 }
 
-/// The engine stops before it has begun what it was told to connect or to accept.
+/// The engine stops before it has begun to connect or to accept.
 #[test]
 fn an_engine_that_stops_before_it_begins() {
     let cause = Some(ConnectionError::Tcp(CloseReason::Aborted));
@@ -293,7 +293,7 @@ fn an_engine_that_stops_before_it_begins() {
     }
 }
 
-/// A connection that is not made: its requests have the reason.
+/// A connection is not established: its requests have the reason.
 #[test]
 fn a_connection_that_is_refused_or_rejected() {
     let (mut pair, listener) = Pair::listening();
@@ -319,7 +319,8 @@ fn a_connection_that_is_refused_or_rejected() {
     }
 }
 
-/// A request that fails by its own fault names it in its status; those behind it name the stream's error.
+/// A request that fails by its own fault has the fault in its status; the later requests have the stream's
+/// error.
 #[test]
 fn a_request_that_is_the_cause() {
     let mut served = Served::new();

@@ -115,8 +115,8 @@ fn ends_of_connections_do_not_displace_a_request() {
     assert_eq!((qp.state(), accepting.state()), (QpState::Rts, QpState::Rts));
 }
 
-/// A program that connects, drops all it has of the connection, and never reads its channel: what waits is
-/// bounded, and what is lost is counted.
+/// A program connects, drops all handles of the connection, and never reads its channel: the number of
+/// waiting events is bounded, and lost events are counted.
 #[test]
 fn events_of_identifiers_that_nobody_holds_are_bounded() {
     const LIMIT: usize = 8;
@@ -140,6 +140,6 @@ fn events_of_identifiers_that_nobody_holds_are_bounded() {
     pair.run_us(5_000_000);
     let events: Vec<CmEvent> = std::iter::from_fn(|| pair.a.channel.poll()).collect();
     assert_eq!(events.iter().filter(|event| event.id == held.id_a).count(), 1, "it is held");
-    // Each had two events, and that of the one that is held waits too.
+    // Each identifier had two events, and the event of the held identifier is still waiting.
     assert_eq!(pair.a.channel.lost() + events.len() as u64, 201);
 }

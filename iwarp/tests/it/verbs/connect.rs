@@ -11,7 +11,7 @@ fn private(bytes: &[u8]) -> ConnParam {
     ConnParam::default().with_private_data(bytes).unwrap()
 }
 
-/// Private data goes both ways, to the limit; IRD and ORD are settled as RFC 6581 section 9.1 has it.
+/// Private data goes both ways, to the limit; IRD and ORD follow RFC 6581 section 9.1.
 // Proves RDMAP-304.
 #[test]
 fn private_data_and_depths_are_exchanged() {
@@ -75,7 +75,7 @@ fn nobody_answers() {
 fn a_short_timeout_has_the_cause_as_well() {
     let mut pair = Pair::new(&LinkConfig::default());
     let param = ConnParam { timeout: Duration::from_secs(2), ..ConnParam::default() };
-    // The second time B's Ethernet address is known, and B does not answer.
+    // In the second round B's Ethernet address is known, but B does not answer.
     for (remote, why) in [
         (format!("10.0.0.77:{PORT}").parse().unwrap(), CloseReason::NoNeighbor),
         (pair.b.address, CloseReason::TimedOut),
@@ -124,7 +124,7 @@ fn a_silent_peer_is_noticed() {
     let mut pair = Pair::new(&LinkConfig { b_to_a: LinkPlan::default(), ..LinkConfig::default() });
     let _c = pair.connect(&ConnParam::default());
     let start = pair.now_us;
-    // B is not polled any more.
+    // From here on B is not polled.
     loop {
         let now = tcp_lite::Instant::from_micros(pair.now_us);
         pair.a.engine.poll_at(now);

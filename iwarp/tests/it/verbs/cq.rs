@@ -35,8 +35,9 @@ fn drain(cq: &CompletionQueue) -> Vec<WorkCompletion> {
     std::iter::from_fn(|| cq.poll_one()).collect()
 }
 
-// Proves SEC-033, SEC-137, SEC-158, SEC-159, SEC-163, RDMAP-360: four entries, 64 receives, 64 Sends. The
-// streams of that queue end with events; a stream on another queue of the same engine loses nothing.
+// Proves SEC-033, SEC-137, SEC-158, SEC-159, SEC-163, RDMAP-360: the queue has four entries, for 64 receives
+// and 64 Sends. The streams of that queue end with events; a stream on another queue of the same engine loses
+// nothing.
 #[test]
 fn an_overflow_ends_its_users_and_nobody_else() {
     let (mut pair, _listener) = Pair::listening();
@@ -69,7 +70,7 @@ fn an_overflow_ends_its_users_and_nobody_else() {
     assert!(kinds.contains(&(AsyncEventKind::QpFatal, idle.qp_num())), "{kinds:?}");
     assert_eq!(kinds.len(), 3, "one event each: {kinds:?}");
     assert_eq!(idle.state(), QpState::Error, "who only waits on that queue ends as well");
-    // Completions that fitted are there; the others are counted.
+    // The completions that fitted are there; all others are counted.
     let attr = small.query();
     assert_eq!((small.overflowed(), attr.waiting, attr.lost), (true, 4, 64 + 1 - 4));
     let first: Vec<_> = drain(&small).iter().map(|wc| (wc.wr_id, wc.status)).collect();
@@ -146,8 +147,9 @@ fn fill(entries: usize, with_srq: bool) -> (Pair, Connected, CompletionQueue) {
 }
 
 // Proves SEC-143, SEC-144, SEC-162, SEC-184, SEC-185: at exactly the computed size nothing overflows however
-// much is posted and sent and however late it is reaped; one entry less overflows. Posting beyond a declared
-// limit is refused. Nothing is reaped until all is posted, which is later than any stall of a second.
+// much is posted and sent and however late it is reaped; with one entry less it overflows. Posting beyond a
+// declared limit is refused. Nothing is reaped until all is posted, which is later than any stall of a
+// second.
 #[test]
 fn the_computed_size_is_enough_and_no_more_than_that() {
     for with_srq in [false, true] {
@@ -207,8 +209,8 @@ fn a_flood_does_not_overflow_a_queue_of_the_right_size() {
     assert_eq!(ends[0].qp_b.error(), Some(StreamError { layer: 1, etype: 2, code: 2, from_peer: false }));
 }
 
-// Proves SEC-141, SEC-145: with the check on, a queue pair that could make it overflow is refused; it is on
-// by itself as soon as queue pairs of two protection domains share the queue.
+// Proves SEC-141, SEC-145: with the check on, a queue pair that could make it overflow is refused; the check
+// is on by default as soon as queue pairs of two protection domains share the queue.
 #[test]
 fn a_queue_pair_that_could_overflow_is_refused_where_that_is_checked() {
     let context = Context::new(ContextConfig::default()).unwrap();
@@ -326,9 +328,10 @@ fn entries_are_limited_in_all() {
     assert!(matches!(context.create_cq(0, None), Err(VerbsError::Invalid(_))));
 }
 
-// Proves RDMAP-013, RDMAP-014, RDMAP-042, RDMAP-049, RDMAP-068, RDMAP-240: armed for solicited ones, ten
-// plain Sends make no event, the solicited one makes one, behind its completion; unarmed, none. With
-// Invalidate the completion names the STag, which is gone.
+// Proves RDMAP-013, RDMAP-014, RDMAP-042, RDMAP-049, RDMAP-068, RDMAP-240: if the queue is armed for
+// solicited events, ten plain Sends cause no event, and the solicited Send causes one, after its completion;
+// unarmed, no Send causes an event. The completion of a Send with Invalidate names the STag, which is then
+// invalid.
 #[test]
 fn solicited_events() {
     let (mut pair, _listener) = Pair::listening();
@@ -346,7 +349,7 @@ fn solicited_events() {
     }
     let solicited = SendFlags::SIGNALED | SendFlags::SOLICITED;
     let events = || channel.wait(Some(Duration::ZERO)).unwrap();
-    // Not armed: nothing.
+    // The queue is not armed, so there is no event.
     c.qp_a.post_send(&SendRequest::new(0, SendOp::Send, local.sge(0, 8)).flags(solicited)).unwrap();
     pair.run_us(1000);
     assert_eq!((events(), drain(&cq).len()), (0, 1));
@@ -406,13 +409,13 @@ fn arming_for_solicited_completions_leaves_one_for_all() {
             pair.run_us(1000);
             made.push(events());
         }
-        // One event for all of them, by the first completion that is asked for.
+        // One event for all completions, caused by the first completion that was asked for.
         let plain = u64::from(plain_makes_one);
         assert_eq!(made, [plain, 1 - plain, 0], "{order:?}");
     }
 }
 
-/// Armed for solicited events, the flush at the end makes an event as well.
+/// If the queue is armed for solicited events, the flush at the end causes an event as well.
 #[test]
 fn a_failed_completion_is_solicited() {
     let mut pair = Pair::new(&LinkConfig::default());
@@ -429,8 +432,8 @@ fn a_failed_completion_is_solicited() {
 }
 
 // Proves SEC-032, SEC-039, RDMAP-071, RDMAP-074, RDMAP-197, RDMAP-210: Writes and Reads leave the target's
-// completion queue and receive queue alone. A thousand of each, by the way that each takes; a million take
-// minutes.
+// completion queue and receive queue alone. The test sends a thousand of each on each path; a million would
+// take minutes.
 #[test]
 fn tagged_messages_complete_nothing_at_their_target() {
     let (mut pair, c) = Pair::connected();
@@ -457,7 +460,7 @@ fn tagged_messages_complete_nothing_at_their_target() {
 
 // Proves SEC-051, SEC-129: two streams without a common object. A fault of one peer (a Write to the other's
 // memory, a Send without a buffer) ends only its own stream; memory, receive buffers, completions and Reads
-// of the other are as they were.
+// of the other stream are unchanged.
 #[test]
 fn streams_without_common_objects_do_not_reach_each_other() {
     for send in [false, true] {
@@ -486,7 +489,7 @@ fn streams_without_common_objects_do_not_reach_each_other() {
         assert_eq!((bytes, attr.recv_taken, attr.recv_outstanding), ([0; 64], 0, 4));
         assert_eq!((cq.query().waiting, cq.query().needed, victim.qp_b.error()), (0, 256, None));
         while pair.a.cq.poll_one().is_some() {}
-        // All its Reads at once, and its receive buffers.
+        // The other stream posts all its Reads at once, and its receive buffers.
         for wr_id in 0..128 {
             victim
                 .qp_a

@@ -88,7 +88,7 @@ fn two_of_one_entry(context: &Context, handler: &CqEventHandler) -> (CompletionQ
     (cq, qps)
 }
 
-/// An overflow is no event of the completion queue, for which nobody has asked.
+/// An overflow is no event of the completion queue: no program has requested it.
 #[test]
 fn an_overflow_calls_no_handler() {
     let context = Context::new(ContextConfig::default()).unwrap();
@@ -201,7 +201,7 @@ fn no_completion_goes_unnoticed() {
     let (mut reaped, mut taken) = (0, 0);
     let mut posted = 0;
     while reaped < MESSAGES {
-        // Few at a time, so that it sleeps often.
+        // Few requests are posted at a time, so that the engine sleeps often.
         while posted < MESSAGES && posted - reaped < 3 {
             c.qp_a.post_send(&SendRequest::new(posted as u64, write, local.sge(0, 8))).unwrap();
             posted += 1;

@@ -25,7 +25,8 @@ fn depths_of_zero_leave_sends_and_writes() {
     }
 }
 
-/// With one slot Reads go one by one, and the slot is free again after each, in both directions at once.
+/// With one slot, Reads are served one by one, and the slot is free again after each, in both directions at
+/// once.
 #[test]
 fn a_depth_of_one_is_never_exceeded_and_never_lost() {
     let mut pair = Pair::new(&LinkConfig::default());
@@ -47,7 +48,7 @@ fn a_depth_of_one_is_never_exceeded_and_never_lost() {
 }
 
 // Proves MPA2-006, MPA2-010, SEC-147, SEC-151: as many Reads as were granted are served at a time; one more
-// ends its own stream only. A slot is free again when its Read has been answered.
+// Read ends only its own stream. A slot is free again when its Read has been answered.
 #[test]
 fn the_peer_gets_as_many_reads_as_it_was_granted() {
     for (reads, ends) in [(2, false), (3, true)] {
@@ -74,7 +75,7 @@ fn the_peer_gets_as_many_reads_as_it_was_granted() {
 }
 
 // Proves SEC-148, RDMAP-370: Read Requests that wait for long answers use slots of their own stream only:
-// another stream has all of its own meanwhile, and no more.
+// meanwhile another stream has all of its own slots, and no others.
 #[test]
 fn a_stream_full_of_reads_leaves_another_its_own() {
     const LONG: u32 = 16 << 20;

@@ -20,8 +20,8 @@ fn numbers(cq: &CompletionQueue) -> Vec<(u32, u64, WcStatus)> {
 }
 
 /// Queue pairs come and go on a queue that has room for a few completions, in all the ways that a queue pair
-/// ends without a connection. None of them takes room or makes an event, and one that stays has all of its
-/// completions.
+/// ends without a connection. None of them takes room or causes an event, and a queue pair that is kept has
+/// all of its completions.
 #[test]
 fn queue_pairs_that_come_and_go_leave_nothing() {
     let context = Context::new(ContextConfig::default()).unwrap();
@@ -46,7 +46,7 @@ fn queue_pairs_that_come_and_go_leave_nothing() {
             1 => assert!(qp.give_up()),
             _ => {}
         }
-        // What was there before is taken out; then the event was made.
+        // The earlier completions are taken out. If there were any, the event was generated.
         let waited = cq.query().waiting;
         qp.discard_completions();
         assert_eq!(cq.query().waiting, 0, "{way}");

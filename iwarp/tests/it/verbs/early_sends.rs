@@ -1,5 +1,5 @@
-//! Sends that are posted before there is a connection (`QpInit::early_sends`): they wait, and leave when it
-//! is established, or are flushed when it is not.
+//! Sends that are posted before there is a connection (`QpInit::early_sends`). They wait until the connection
+//! is established, and are then sent; if the attempt fails, they are flushed.
 
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,7 @@ fn send(wr_id: u64, region: &MemoryRegion, len: usize) -> SendRequest {
     SendRequest::new(wr_id, SendOp::Send, region.sge(0, len))
 }
 
-/// All completions that are there.
+/// All completions in the queue.
 fn statuses(cq: &CompletionQueue) -> Vec<(u64, WcStatus)> {
     std::iter::from_fn(|| cq.poll_one()).map(|wc| (wc.wr_id, wc.status)).collect()
 }
@@ -98,7 +98,7 @@ fn requests_of_every_kind_leave_when_the_connection_is_established() {
                 SendOp::WriteImmediate { remote: at(8), data: *b"and more" },
                 local.sge(0, 5),
             ),
-            // The memory is registered by the request before.
+            // The previous request registers the memory.
             SendRequest::new(11, SendOp::Read { remote: at(512) }, fast.sge(0, 8))
                 .flags(inline & !SendFlags::INLINE),
         ])
@@ -146,7 +146,7 @@ fn requests_are_flushed_when_there_will_be_no_connection() {
     qp.post_send(&send(7, &region, 8)).unwrap();
     assert_eq!(statuses(&pair.a.cq), [(7, WcStatus::WrFlushError)]);
 
-    // The peer rejects, or its user leaves while the other end waits.
+    // The peer rejects, or its user aborts the request while the other end waits.
     for rejects in [true, false] {
         let (mut pair, _listener) = Pair::listening();
         let region = pair.a.pd.reg_mr(64, ALL).unwrap();
@@ -164,7 +164,7 @@ fn requests_are_flushed_when_there_will_be_no_connection() {
         assert_eq!(statuses(&pair.a.cq), FLUSHED, "{rejects}");
     }
 
-    // Its own user gives it up: before and while it connects.
+    // The end's own user gives the connection up, before and while it connects.
     for connects in [false, true] {
         for act in [|qp: &QueuePair| qp.modify(QpState::Error).unwrap(), |_: &QueuePair| {}] {
             let (mut pair, _listener) = Pair::listening();
@@ -182,7 +182,7 @@ fn requests_are_flushed_when_there_will_be_no_connection() {
         }
     }
 
-    // The engine is gone.
+    // The engine has been dropped.
     let (pair, _listener) = Pair::listening();
     let region = pair.a.pd.reg_mr(64, ALL).unwrap();
     let qp = early_qp(&pair.a);

@@ -54,8 +54,8 @@ fn phase(served: &mut Served) -> ConnectionPhase {
     status.engines[0].connections[0].phase
 }
 
-/// Whatever comes behind the error that ended a stream changes nothing: it is dropped, the state is that of
-/// the error, and the Terminate has its deadline.
+/// Segments behind the error that ended a stream change nothing: they are dropped, the state is that of the
+/// error, and the Terminate has its deadline.
 #[test]
 fn nothing_revives_a_stream_that_has_failed() {
     type Act = fn(&mut Served);
@@ -172,7 +172,7 @@ fn other_messages_of_the_peer_do_not_hold_up_a_close() {
     assert_eq!(served.bytes(0, 8), [7; 8], "they are received");
 }
 
-/// Once the Read has its answer, what waited behind it has the time that TCP gives it: a peer that reads
+/// Once the Read has its answer, the waiting requests have the time that TCP gives them: a peer that reads
 /// nothing and acknowledges probes may take longer than a close.
 #[test]
 fn what_waited_for_an_answer_has_the_time_of_tcp() {
@@ -330,7 +330,7 @@ fn a_terminate_behind_the_rtr_ends_an_established_connection() {
     assert!(error.stream().is_some_and(|error| error.from_peer), "{error:?}");
 }
 
-/// A part of an FPDU is nothing that was received: a peer that sends a byte now and then is idle.
+/// A part of an FPDU does not count as received: a peer that sends a byte now and then is idle.
 #[test]
 fn pieces_of_an_fpdu_do_not_keep_a_connection() {
     let accept = ConnParam { idle_timeout: Some(Duration::from_secs(10)), ..ConnParam::default() };

@@ -35,8 +35,8 @@ fn end(pair: &mut Pair, connections: &mut Vec<Connected>) {
     while pair.b.cq.poll_one().is_some() {}
 }
 
-// Proves SEC-019: an idle connection holds the same amount of memory, however many there are, which shows in
-// what the context reports of its limits; and all of it comes back when they end. The first round makes
+// Proves SEC-019: the memory of an idle connection does not depend on the number of connections, as the usage
+// that the context reports shows, and all of it is freed when the connections end. The first round makes
 // tables grow to their sizes.
 #[test]
 fn idle_connections_hold_the_same_each_and_give_it_back() {
@@ -54,14 +54,14 @@ fn idle_connections_hold_the_same_each_and_give_it_back() {
             each.push((held() - before) / STEP as i64);
             let [qps, reads] = reported(&pair);
             assert_eq!(qps.used, step * STEP);
-            // Reads, and atomics as many.
+            // Reads, and the same number of atomics.
             assert_eq!(reads.used, nothing[1].used + step * STEP * 2 * 128);
         }
         if round > 0 {
             let (least, most) = (each.iter().min().unwrap(), each.iter().max().unwrap());
             assert!(*least > 0 && *most <= least + least / 50, "bytes of each, both ends: {each:?}");
         }
-        // Idle they stay as they are.
+        // While the connections are idle, the amounts do not change.
         let idle = held();
         pair.run_us(4_000_000);
         assert_eq!(held(), idle);

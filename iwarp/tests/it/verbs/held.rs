@@ -57,8 +57,8 @@ fn all(wr_ids: impl IntoIterator<Item = u64>, status: WcStatus) -> Vec<(u64, WcS
 
 const OK: WcStatus = WcStatus::Success;
 
-/// Requests of every kind that are posted to it wait, as long as it is held, and go on in order then.
-/// Receives do not wait.
+/// Requests of every kind wait as long as the queue is held, and are then sent in order. Receives do not
+/// wait.
 #[test]
 fn nothing_starts_until_it_is_resumed() {
     for is_ib in [false, true] {
@@ -79,7 +79,7 @@ fn nothing_starts_until_it_is_resumed() {
     }
 }
 
-/// The event comes at once where nothing is under way, whatever waits; and once.
+/// The event comes at once if no request is in progress, however many wait; and it comes once.
 #[test]
 fn the_event_does_not_wait_for_what_is_held() {
     for waiting in 0..3 {
@@ -94,7 +94,7 @@ fn the_event_does_not_wait_for_what_is_held() {
         held.qp().resume_sends();
         assert_eq!((held.completions(), held.drained()), (all(0..waiting, OK), 0));
     }
-    // Before there is a connection.
+    // There is no connection yet.
     let (pair, _c) = Pair::connected();
     let region = pair.a.pd.reg_mr(64, crate::common::ALL).unwrap();
     let qp = pair.a.pd.create_qp(&QpInit { early_sends: true, ..QpInit::new(&pair.a.cq) }).unwrap();
@@ -161,8 +161,8 @@ fn what_is_under_way_goes_on_to_its_end() {
     }
 }
 
-/// An error flushes what is held, and a graceful close does not wait for it: it is flushed as well, and not
-/// sent.
+/// An error flushes the held requests. A graceful close does not wait for them: they are flushed as well, and
+/// not sent.
 #[test]
 fn what_is_held_is_flushed_in_the_end() {
     for close in [false, true] {
@@ -181,7 +181,7 @@ fn what_is_held_is_flushed_in_the_end() {
     }
 }
 
-/// A hold leaves an event alone that was asked for before.
+/// A hold does not affect an event that was requested before.
 #[test]
 fn an_event_that_is_awaited_comes_also_where_the_queue_is_held_meanwhile() {
     let mut held = Held::new(false);

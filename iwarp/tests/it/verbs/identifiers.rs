@@ -1,5 +1,5 @@
-//! What identifiers keep alive, and what they do not: a connection lives as long as its queue pair, and
-//! whatever only a user could continue ends with the last handle.
+//! What identifiers keep alive, and what they do not: a connection stays open as long as its queue pair
+//! exists, and a setup that only a user could continue ends with the last handle.
 
 use crate::common::{Connected, Pair, remote_addr};
 use iwarp::verbs::{ConnParam, ConnectionError, QpState, SendOp, SendRequest, WcStatus};
@@ -28,11 +28,11 @@ fn a_connection_lives_as_long_as_its_queue_pair() {
     drop(qp_a);
     pair.until(|_| (qp_b.state() == QpState::Error).then_some(()));
     assert_eq!(qp_b.cause(), Some(ConnectionError::Tcp(CloseReason::Reset)));
-    // The end of a connection without identifiers is told all the same.
+    // A connection without identifiers still reports its end.
     told!(pair.event_b(), Disconnected { .. });
 }
 
-/// A graceful close goes on to its end though nobody has an identifier any more.
+/// A graceful close completes even if no handle of the identifier is left.
 #[test]
 fn a_close_goes_on_without_identifiers() {
     let (mut pair, c) = Pair::connected();
@@ -57,7 +57,7 @@ fn an_accept_behind_the_end_has_its_reason() {
         let qp = pair.b.qp();
         request.id.accept(&qp, &ConnParam::default()).unwrap();
         match aborts {
-            // The user of the accepting end: there is no one to blame.
+            // If the user of the accepting end aborts, its queue pair has no cause.
             true => request.id.abort(),
             false => id.abort(),
         }

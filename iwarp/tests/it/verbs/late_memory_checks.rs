@@ -18,7 +18,8 @@ fn completions(pair: &mut Pair, count: usize) -> Vec<(u64, WcStatus)> {
     (0..count).map(|_| pair.wc_a()).map(|wc| (wc.wr_id, wc.status)).collect()
 }
 
-/// Each kind of request fails when its turn comes: the one before it succeeds, the one behind it is flushed.
+/// Each kind of request fails when its turn comes: the request before it succeeds, and the request after it
+/// is flushed.
 #[test]
 fn a_send_request_fails_in_its_turn() {
     let add = AtomicOp::FetchAdd { add: 1, mask: 0 };
@@ -52,13 +53,14 @@ fn a_send_request_fails_in_its_turn() {
                 "{op:?}"
             );
             pair.until(|_| (c.qp_a.state() == QpState::Error).then_some(()));
-            // The last events, which the next connection must not find.
+            // The last events are taken out, so that the next connection does not find them.
             while pair.a.channel.poll().is_some() || pair.b.channel.poll().is_some() {}
         }
     }
 }
 
-/// The message fails that is received into wrong memory, of the queue pair's own queue or a shared one.
+/// A message that is received into wrong memory fails, with the queue pair's own queue and with a shared
+/// queue.
 #[test]
 fn a_receive_request_fails_with_its_message() {
     for is_shared in [false, true] {
@@ -101,7 +103,7 @@ fn an_atomic_of_a_wrong_length_fails_in_its_turn() {
     }
 }
 
-/// Memory is all that is checked late.
+/// Only memory is checked late.
 #[test]
 fn other_mistakes_are_refused_as_ever() {
     let plain = Testbed::new().hosts();

@@ -1,5 +1,5 @@
 //! Sends that are posted after the end of sending (`QueuePair::take_late_sends`): they are never sent, and
-//! are flushed behind all others when the connection has ended.
+//! are flushed after all other requests when the connection has ended.
 
 use crate::common::raw::ulpdus;
 use crate::common::served::{Served, Setup};
@@ -48,7 +48,7 @@ fn late_sends_are_flushed_behind_all_others() {
             let immediate = SendOp::Immediate { data: [7; 8] };
             served.post(&SendRequest::empty(3, immediate).flags(SendFlags::empty()));
             served.post(&send(&served, 4));
-            // They take places of the queue.
+            // The sends take places of the queue.
             assert!(matches!(served.qp.post_send(&send(&served, 5)), Err(VerbsError::QueueFull("send"))));
             let now = served.qp.query();
             assert_eq!((now.send_open, now.send_outstanding), (4, 4));

@@ -16,7 +16,7 @@ use iwarp::verbs::{
     VerbsError, WcStatus, WindowKind,
 };
 
-/// Small limits, each another one.
+/// Small limits, all different.
 const LIMITS: fn() -> ContextLimits = || ContextLimits {
     max_pd: 2,
     max_mr: 3,
@@ -45,7 +45,7 @@ fn boxed<T: Any + Send>(made: Result<T, VerbsError>) -> Made {
     made.map(|object| Box::new(object) as Box<dyn Any + Send>)
 }
 
-/// Every kind of object: how it is made, and where its usage is.
+/// Every kind of object: how to create it, and where its usage is.
 const KINDS: [(&str, Make, Read); 6] = [
     ("max_pd", |context, _, _| boxed(context.alloc_pd()), |usage| usage.pd),
     ("max_mr", |_, pd, _| boxed(pd.reg_mr(64, ALL)), |usage| usage.mr),
@@ -63,9 +63,9 @@ const KINDS: [(&str, Make, Read); 6] = [
     ),
 ];
 
-// Proves DDP-235, SEC-012, SEC-018, SEC-048, SEC-049, SEC-120, RDMAP-363, RDMAP-365: no object is made
-// beyond its limit: one more is refused by name and counted, existing objects stay, and a dropped one makes
-// space.
+// Proves DDP-235, SEC-012, SEC-018, SEC-048, SEC-049, SEC-120, RDMAP-363, RDMAP-365: no object is made beyond
+// its limit: a further object is refused with the name of the limit, and counted, existing objects stay, and
+// a dropped one makes space.
 #[test]
 fn every_kind_of_object_has_its_limit() {
     let context = context();
@@ -210,9 +210,8 @@ fn slots(pair: &Pair) -> Usage {
 }
 
 // Proves SEC-128, SEC-138, SEC-149, SEC-152, SEC-165 to SEC-167, SEC-186, RDMAP-370: only connect and accept
-// take slots, within what is left; a greedy connection leaves the others theirs; slots that the peer does
-// not want are returned, and all of them at the end. Atomics have as many as Reads, where they are
-// understood.
+// take slots, within what is left; a greedy connection leaves the others theirs; slots that the peer does not
+// want are returned, and at the end all slots. If atomics are enabled, they have as many slots as Reads.
 #[test]
 fn read_slots_are_granted_within_their_total() {
     let limits = ContextLimits { max_read_slots: 300, ..ContextLimits::default() };
@@ -225,7 +224,7 @@ fn read_slots_are_granted_within_their_total() {
     let (port, _other) = dp::link::pair(&LinkConfig::default());
     let config = iwarp::engine::EngineConfig::new(&*port, &["10.0.0.9/24"]).unwrap();
     let _engine = iwarp::engine::Engine::new(&context, port, config).unwrap();
-    // The second asks for one; its peer may raise that to 128, so 128 have to be there.
+    // The second connection asks for one slot; its peer may raise that to 128, so 128 slots have to be free.
     let ends: Vec<_> = [160, 1]
         .map(|ird| {
             let extensions = Extensions::empty();
@@ -246,7 +245,7 @@ fn read_slots_are_granted_within_their_total() {
     // A peer that asks for everything gets the configured depth, and only that is reserved.
     let greedy = pair.connect_with(&depths(1, 1024), &depths(8, 8));
     assert_eq!((slots(&pair).used, greedy.qp_b.query().ird), (2 * 8, Some(8)));
-    // A peer that asks for less: the rest is returned.
+    // If a peer asks for less, the rest is returned.
     let modest = pair.connect_with(&depths(1, 2), &depths(50, 50));
     let Connected { qp_a, qp_b, .. } = &modest;
     assert_eq!((qp_b.query().ird, qp_b.query().ord), (Some(2), Some(1)));

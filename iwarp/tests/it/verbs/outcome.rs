@@ -47,7 +47,7 @@ fn ends(
         at_once != QpState::Rts
     });
     assert!(ended, "the stream goes on");
-    // Completions of the receive queue have an order of their own.
+    // The completions of the receive queue are ordered separately.
     let mut completions = served.completions();
     completions.sort_by_key(|&(wr_id, _)| wr_id == 3);
     let [(1, first), (2, second), (3, receive)] = completions[..] else { panic!("{completions:?}") };
@@ -55,7 +55,7 @@ fn ends(
 }
 
 // Proves RDMAP-258, RDMAP-314: every Terminate that a peer can send. The oldest open request fails with its
-// error, those behind it are flushed in order, the application gets layer, type, code and headers.
+// error, the later requests are flushed in order, the application gets layer, type, code and headers.
 #[test]
 fn every_terminate_of_the_peer() {
     for &error in TerminateError::ALL {
@@ -107,7 +107,7 @@ fn every_kind_of_error_found_here() {
     ];
     for (name, ulpdu, (layer, etype, code), kind) in cases {
         let mut served = Served::new();
-        // The unexpected response needs that no Read is outstanding.
+        // The response is unexpected only if no Read is outstanding.
         let nobody_waits = name == "a Read Response nobody waits for";
         let crc = name == "CRC";
         let say = |served: &mut Served| {
@@ -165,11 +165,11 @@ fn no_buffer_is_the_peers_fault() {
     assert_eq!(served.events()[0].kind, AsyncEventKind::QpRequestError);
 }
 
-// Proves RDMAP-323: TCP is lost, by a FIN in the middle or a reset: everything is flushed, and only the
-// application is informed.
+// Proves RDMAP-323: TCP ends by a FIN in the middle of an FPDU or by a reset: all requests are flushed, and
+// only the application is informed.
 #[test]
 fn tcp_is_gone() {
-    // A FIN while Reads wait.
+    // The peer sends a FIN while Reads wait.
     let mut served = Served::new();
     let (reads, receive, events, at_once) = ends(&mut served, |served| served.pair.close());
     assert_eq!((reads, receive), ([WcStatus::WrFlushError; 2], WcStatus::WrFlushError));
@@ -177,7 +177,7 @@ fn tcp_is_gone() {
     let number = served.qp.qp_num();
     assert_eq!(events, [(AsyncEventKind::QpFatal, number, Some(ConnectionError::PeerClosed))]);
     assert_eq!((served.qp.error(), at_once), (Some(lost), QpState::Error));
-    // A reset.
+    // The peer resets the connection.
     let reset = ConnectionError::Tcp(CloseReason::Reset);
     let mut served = Served::new();
     let (reads, receive, events, at_once) = ends(&mut served, |served| served.pair.connect());
@@ -186,8 +186,8 @@ fn tcp_is_gone() {
     assert_eq!((served.qp.terminate(), at_once), (None, QpState::Error));
 }
 
-/// A fault of our own user: its request fails, those behind it are flushed. And a Terminate that our user
-/// asks for.
+/// A fault of our own user: its request fails, and the later requests are flushed. Also a Terminate that our
+/// user requests.
 #[test]
 fn local_errors() {
     let catastrophic = StreamError { layer: 0, etype: 0, code: 0, from_peer: false };
@@ -213,7 +213,7 @@ fn local_errors() {
     assert_eq!(at_once, QpState::Terminate);
 }
 
-/// A close, an abort or a drop of the queue pair by its own user makes no event.
+/// A close, an abort or a drop of the queue pair by its own user causes no event.
 #[test]
 fn an_end_that_was_asked_for_is_no_event() {
     for how in 0..3 {
@@ -248,8 +248,8 @@ fn is_readable(events: &impl AsFd) -> bool {
     poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() == 1
 }
 
-// Proves SEC-034, SEC-035: far more events than the queue holds, and nobody reads them. Those that do not
-// fit are counted, a stream goes on at the same pace, and after reading the queue takes events again. The
+// Proves SEC-034, SEC-035: far more events than the queue holds, and nobody reads them. Events that do not
+// fit are counted, a stream continues at the same pace, and after reading the queue takes events again. The
 // pace is counted in polls.
 #[test]
 fn unread_events_are_bounded_and_hold_nobody_up() {

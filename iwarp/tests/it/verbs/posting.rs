@@ -11,7 +11,7 @@ use iwarp::verbs::{
 
 const FENCED: SendFlags = SendFlags::SIGNALED.union(SendFlags::FENCE);
 
-/// Whatever form a fenced message has, and whatever the ends have agreed to: the Read before it has its bytes
+/// For any form of fenced message and any agreement of the ends: the Read before the message has its bytes
 /// when the peer has the message.
 #[test]
 fn a_fence_holds_every_form_of_a_message() {
@@ -46,8 +46,7 @@ fn a_fence_holds_every_form_of_a_message() {
     }
 }
 
-/// The bytes of an inline request are those of its elements, or the parts of the caller, one behind the
-/// other.
+/// The bytes of an inline request are those of its elements, or the caller's parts one after the other.
 #[test]
 fn inline_bytes_are_one_behind_the_other() {
     let (mut pair, c) = Pair::connected();
@@ -141,7 +140,7 @@ fn bytes_of_the_caller_may_be_late() {
     }
 }
 
-/// The flush of a queue pair without a connection makes the events of both its completion queues.
+/// The flush of a queue pair without a connection generates the events of both its completion queues.
 #[test]
 fn a_flush_makes_the_events_of_both_queues() {
     let pair = Pair::new(&Default::default());
@@ -168,7 +167,7 @@ fn a_flush_makes_the_events_of_both_queues() {
         qp.modify(QpState::Error).unwrap();
         let counts = called.each_ref().map(|called| called.swap(0, Ordering::Relaxed));
         assert_eq!(counts, [sends, recvs]);
-        // A request that is posted later is flushed by its own call, which makes the event as well.
+        // The call that posts a later request flushes the request, and generates the event.
         cqs.iter().for_each(|cq| while cq.poll_one().is_some() {});
         cqs.iter().for_each(|cq| cq.req_notify(false).unwrap());
         qp.post_recv(&RecvRequest::new(3, region.sge(0, 8))).unwrap();
@@ -178,7 +177,7 @@ fn a_flush_makes_the_events_of_both_queues() {
     }
 }
 
-/// A request under way that fails makes a completion though none was requested, and so do those behind it.
+/// A started request that fails gets a completion even if it is unsignaled. So do all later requests.
 #[test]
 fn requests_under_way_that_fail_have_completions_without_a_signal() {
     for agrees in [false, true] {
@@ -190,7 +189,7 @@ fn requests_under_way_that_fail_have_completions_without_a_signal() {
             let read = SendRequest::new(wr_id, SendOp::Read { remote }, local.sge(0, 8));
             c.qp_a.post_send(&read.flags(SendFlags::empty())).unwrap();
         }
-        // The first one too: the peer ends before it has sent its bytes.
+        // The first request fails too: the peer ends before it has sent its bytes.
         let got = [pair.wc_a(), pair.wc_a(), pair.wc_a()];
         assert_eq!(got.map(|wc| wc.wr_id), [1, 2, 3], "{agrees}");
         assert!(got.iter().all(|wc| wc.status != WcStatus::Success), "{agrees}: {got:?}");

@@ -78,7 +78,7 @@ fn each_element_gets_the_bytes_behind_those_of_the_one_before() {
                 expected[to..to + len].copy_from_slice(&source[at..at + len]);
                 at += len;
             }
-            // The first bytes may be those of the Write before it.
+            // The first bytes may be those of the previous Write.
             assert_eq!(read_bytes(&local, 0, 300_000), expected, "{pieces:?}, depth {depth}");
             remote.write_at(0, &source).unwrap();
         }
@@ -160,7 +160,7 @@ impl Asked {
 #[test]
 fn requests_on_the_wire_name_one_element_each_and_wait_for_ord() {
     let mut asked = Asked::new(2);
-    // Its own parts are not what a fence waits for.
+    // A fence does not wait for the other parts of its own request.
     let fenced = SendFlags::SIGNALED | SendFlags::FENCE;
     asked.post_with(1, &[(0, 8), (100, 0), (200, 16), (300, 4)], fenced);
     asked.post(2, &[(400, 2)]);
@@ -199,7 +199,7 @@ fn a_read_that_has_begun_fails_once() {
                     asked.served.qp.modify(QpState::Error).unwrap();
                     WcStatus::WrFlushError
                 }
-                // A response that no Read waits for.
+                // No Read waits for this response.
                 false => {
                     asked.answer(600, &[1; 8]);
                     WcStatus::WrFlushError
@@ -221,7 +221,7 @@ fn the_peer_may_refuse_any_part() {
         for depth in [1, 8] {
             let (mut pair, c) = connected(depth, false);
             let (local, remote) = pair.regions(4096);
-            // The bytes of this part begin where the peer's memory ends.
+            // This part begins where the peer's memory ends.
             let from = 4096 - 100 * part;
             c.qp_a.post_send(&read(1, &local, &[(0, 100), (200, 100), (400, 100)], &remote, from)).unwrap();
             c.qp_a.post_send(&read(2, &local, &[(0, 100)], &remote, 0)).unwrap();
@@ -263,13 +263,13 @@ fn a_fence_and_a_close_wait_for_all_parts() {
     let fenced = SendRequest::new(2, op, asked.served.region.sge(0, 8));
     let fenced = fenced.flags(SendFlags::SIGNALED | SendFlags::FENCE);
     asked.served.post(&fenced);
-    // The same with bytes that were copied when it was posted.
+    // The same request, with bytes that were copied when it was posted.
     let inline = SendRequest { wr_id: 3, sg_list: ArrayVec::new(), ..fenced };
     asked.served.qp.send_batch().push_inline(&inline, &[&[1; 4], &[2; 4]]).unwrap();
     assert_eq!(asked.requests().len(), 1);
     asked.answer(0, &[1; 8]);
-    // The second part goes although the first one of its own request was answered only now; the Write does
-    // not.
+    // The second part is sent although the first part of its own request was answered only now; the Write is
+    // not sent.
     assert_eq!(asked.requests().len(), 1);
     asked.served.id.disconnect();
     asked.answer(200, &[2; 16]);
@@ -277,7 +277,7 @@ fn a_fence_and_a_close_wait_for_all_parts() {
     assert_eq!(asked.served.completions(), [1, 2, 3].map(|wr_id| (wr_id, WcStatus::Success)));
 }
 
-/// A queue that goes on before it is drained makes no event, whatever ends then.
+/// A queue that resumes before it is drained causes no event, whatever ends then.
 #[test]
 fn an_event_that_is_not_wanted_any_more_does_not_come() {
     let mut asked = Asked::new(1);
@@ -296,7 +296,7 @@ fn open_sends(qp: &QueuePair) -> usize {
     qp.query().send_open
 }
 
-/// A queue that is held in the midst of such a Read finishes it, and starts nothing else.
+/// A queue that is held during such a Read finishes the Read, and starts nothing else.
 #[test]
 fn a_queue_that_open_sends_finishes_the_read_that_has_begun() {
     let mut asked = Asked::new(1);

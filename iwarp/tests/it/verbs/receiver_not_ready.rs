@@ -73,7 +73,7 @@ fn messages_wait_for_receives() {
     assert_eq!(pair.b.engine.counters().rx_not_ready, 1);
     assert_eq!(pair.wc_a().wr_id, 0);
     assert!(pair.a.cq.poll_one().is_none());
-    // The other direction, a Read by each end included: that of B is answered by A behind nothing.
+    // The other direction works as before, with a Read by each end: A answers B's Read without waiting.
     recv(&c.qp_a, 9, &local, 1024, 64);
     c.qp_b.post_send(&send(8, &remote, 0, 3)).unwrap();
     assert_eq!((pair.wc_b().wr_id, pair.wc_a().wr_id), (8, 9));
@@ -96,14 +96,14 @@ fn messages_wait_for_receives() {
         assert_eq!((wc.wr_id, wc.status), (number as u64 + 1, WcStatus::Success));
     }
     assert_eq!((held(&pair.b), read_bytes(&remote, 0, 5)), (0, b"three".to_vec()));
-    // And on: with a receive in advance, and without.
+    // The connection continues: with a receive posted in advance, and without.
     recv(&c.qp_b, 10, &remote, 2048, 64);
     c.qp_a.post_send_list(&[send(6, &local, 0, 3), send(7, &local, 0, 3)]).unwrap();
     assert_eq!(pair.wc_b().wr_id, 10);
     pair.run_us(1000);
     recv(&c.qp_b, 11, &remote, 2048, 64);
     assert_eq!((pair.wc_b().wr_id, c.qp_a.error(), c.qp_b.error()), (11, None, None));
-    // One that waits counts when it is received, and once.
+    // A message that waits is counted once, when it is received.
     assert_eq!(pair.b.engine.counters().rx_fpdus, pair.a.engine.counters().tx_fpdus);
 }
 
@@ -162,7 +162,7 @@ fn a_fast_sender_waits_for_its_receiver() {
                 assert_eq!((wc.wr_id, wc.status, wc.byte_len as usize), (number, WcStatus::Success, LEN));
             }
             pair.run_us(if round % 2 == 0 { 10_000 } else { 1 });
-            // Only bytes that arrived beyond a hole, and no waiting message.
+            // Bytes have arrived only beyond a hole, and no message waits.
             assert!(held(&pair.b) <= 1 << 20);
         }
         assert_eq!(posted as usize, COUNT);
@@ -224,7 +224,7 @@ fn a_message_may_be_made_to_wait_for_a_limited_time() {
     let before = pair.now_us;
     expect_terminate(&mut pair, &c, 1, 2, 2);
     assert!(pair.now_us - before < 20_000);
-    // With nothing that waits there is no limit.
+    // If no message waits, there is no limit.
     let c = pair.connect(&param);
     pair.run_us(1_000_000);
     assert_eq!(c.qp_b.error(), None);
@@ -274,7 +274,7 @@ fn a_close_behind_a_message_that_nobody_takes_ends() {
     pair.b.engine.check_invariants().unwrap();
 }
 
-/// The same with more messages than TCP's window takes: the FIN is behind those that are not sent.
+/// The same with more messages than TCP's window takes: the FIN is behind the unsent messages.
 #[test]
 fn a_close_with_more_to_send_than_the_peer_takes_ends() {
     let (mut pair, c) = Pair::agreeing();
@@ -373,8 +373,8 @@ fn with_shared_queue(pair: &mut Pair, srq: &SharedReceiveQueue, count: usize) ->
     all
 }
 
-/// Many connections wait for one shared queue. Each receive goes to the one that has waited longest, and one
-/// with more messages waits behind the others again.
+/// Many connections wait for one shared queue. Each receive goes to the connection that has waited longest. A
+/// connection with more messages waits behind the others again.
 #[test]
 fn connections_take_turns_at_a_shared_queue() {
     const QPS: usize = 20;
@@ -401,7 +401,7 @@ fn connections_take_turns_at_a_shared_queue() {
             .collect();
         assert_eq!(served, numbers);
     }
-    // Several at once: nothing is left, and nobody waits who could be served.
+    // Several receives are posted at once: none is left, and no stream waits that could be served.
     for c in &all {
         for wr_id in 0..EACH as u64 {
             c.qp_a.post_send(&send(wr_id, &local, 0, 8)).unwrap();
@@ -464,8 +464,8 @@ fn empty_messages_take_empty_receives() {
 }
 
 /// Threads post receives, to queues of their own and to a shared one, while messages arrive and engines run
-/// in threads: no wake-up is lost. A lost one stops everything for good, so a slow machine is told from a
-/// fault by the time since the last completion, and not by that of the whole test.
+/// in threads: no wake-up is lost. A lost wake-up would stop the test for ever, so a slow machine is told
+/// from a fault by the time since the last completion, and not by that of the whole test.
 #[test]
 fn no_receive_is_overlooked() {
     const QPS: usize = 4;

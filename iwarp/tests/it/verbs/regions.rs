@@ -1,4 +1,4 @@
-//! Regions of no bytes, and regions of the caller's memory whose tagged offsets start elsewhere than at their
+//! Regions of no bytes, and regions of the caller's memory whose tagged offsets do not start at their
 //! address.
 
 use crate::common::{ALL, Pair};
@@ -15,8 +15,8 @@ fn empty_at(pd: &ProtectionDomain, addr: usize, access: Access) -> MemoryRegion 
     unsafe { pd.reg_user_mr(std::ptr::without_provenance_mut(addr), 0, &MrOptions::new(access)) }.unwrap()
 }
 
-/// Sends, Reads and Writes of no bytes succeed from and to a region of no bytes, at its address and outside
-/// of it, with the keys of other regions and with none.
+/// Sends, Reads and Writes of no bytes succeed with a region of no bytes: at its address and outside of it,
+/// with the keys of other regions and without a valid key.
 #[test]
 fn messages_of_no_bytes_need_no_memory() {
     let (mut pair, c) = Pair::connected();
@@ -54,7 +54,8 @@ fn messages_of_no_bytes_need_no_memory() {
         }
     }
     assert_eq!((c.qp_a.error(), c.qp_b.error()), (None, None));
-    // With bytes it has none: here it is refused at the post, there it ends the stream.
+    // An access with bytes is outside such a registration: local memory is refused at the post, and remote
+    // memory ends the stream.
     let one = SendRequest::new(1, SendOp::Send, near.sge(0, 1));
     assert!(matches!(c.qp_a.post_send(&one), Err(VerbsError::LocalProtection(_))));
     let write = SendOp::Write { remote: targets[0] };
@@ -77,8 +78,8 @@ fn a_region_is_addressed_where_its_user_says() {
         let mut memory = [vec![0_u64; 512], vec![0_u64; 512]];
         let starts = memory.each_mut().map(|bytes| bytes.as_mut_ptr().cast::<u8>());
         let options = MrOptions { base, ..MrOptions::new(all) };
-        // SAFETY: the vectors live until the end of the block, after the regions, and nobody uses them but
-        // through the regions.
+        // SAFETY: the vectors are dropped at the end of the block, after the regions, and nobody accesses
+        // them except through the regions.
         let near = unsafe { pair.a.pd.reg_user_mr(starts[0], 4096, &options) }.unwrap();
         // SAFETY: as above.
         let far = unsafe { pair.b.pd.reg_user_mr(starts[1], 4096, &options) }.unwrap();
@@ -127,7 +128,7 @@ fn a_region_is_addressed_where_its_user_says() {
         let from = SendOp::Read { remote: RemoteAddr { addr: start[0], rkey } };
         c.qp_b.post_send(&SendRequest::new(7, from, far.sge(300, 10))).unwrap();
         assert_eq!((pair.wc_b().status, read(&far, 300)), (WcStatus::Success, b"to be sent".to_vec()));
-        // By its address it is not there, unless that is where it starts.
+        // By the address of the bytes nothing is found, unless the offsets start at that address.
         let by_address = Sge { addr: starts[0].addr() as u64, length: 10, lkey: near.lkey() };
         let posted = c.qp_a.post_send(&SendRequest::new(8, SendOp::Write { remote: theirs(0) }, by_address));
         assert_eq!(posted.is_ok(), base == Base::VirtualAddress, "{base:?}");

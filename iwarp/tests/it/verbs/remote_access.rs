@@ -40,7 +40,7 @@ fn status(pair: &mut Pair, c: &Connected, [local, target]: &[MemoryRegion; 2], o
     if is_answered || first != WcStatus::Success {
         return first;
     }
-    // A Write has left before the peer refuses it. The next request knows.
+    // A Write is sent before the peer refuses it. The next request gets the error.
     pair.run_us(1000);
     match c.qp_a.post_send(&SendRequest::new(2, SendOp::Send, local.sge(8, 0))) {
         Ok(()) => pair.wc_a().status,

@@ -1,5 +1,5 @@
-//! Every object of users may move to another thread, and those with methods by reference may be shared. The
-//! compiler checks it here.
+//! Every object of users may move to another thread, and objects with methods by reference may be shared. The
+//! compiler checks this here.
 
 use iwarp::engine::{Engine, EngineConfig, EngineCounters, EngineThread, SharedEngine};
 use iwarp::verbs::*;
@@ -37,7 +37,7 @@ const _: () = {
     shared::<EngineCounters>();
     shared::<EngineThread>();
     shared::<SharedEngine>();
-    // It is polled by one thread at a time.
+    // One thread at a time polls the engine.
     send::<Engine>();
     send::<tcp_lite::Stack>();
     send::<Box<dyn dp::Port>>();

@@ -73,7 +73,7 @@ fn events(context: &Context) -> Vec<AsyncEvent> {
 
 // Proves SEC-043, SEC-134, SEC-135, SEC-136, SEC-183, RDMAP-371, DDP-038, DDP-239: one stream floods, a
 // hundred behave. The flood ends at its cap with 1/2/02, its mark names it before that, and everyone else's
-// messages arrive, in order, with fewer buffers than one queue for each would take.
+// messages arrive, in order, with fewer buffers than a queue for each stream would need.
 #[test]
 fn a_flood_ends_at_its_cap_and_costs_the_others_nothing() {
     const HONEST: usize = 100;
@@ -152,7 +152,8 @@ fn without_a_cap_one_stream_starves_the_others() {
 // rate is not measured.
 #[test]
 fn the_limit_event_comes_in_time_to_end_the_flood() {
-    // The messages of the flood in a poll, times the polls until the application acts, and the mark.
+    // The number of messages of the flood in a poll, times the number of polls until the application acts,
+    // plus the mark.
     const BURST: usize = 32;
     const MARK: usize = 8 * BURST;
     let depth = 8 * BURST + MARK;
@@ -227,8 +228,8 @@ fn the_limit_is_armed_anew() {
     assert!(matches!(server.srq.arm_limit(9), Err(VerbsError::Invalid(_))));
 }
 
-// Proves SEC-133: a message that is begun and never ended holds one buffer, is counted, and gives it back
-// with its wr_id when the stream ends, behind which comes the event for the last one.
+// Proves SEC-133: a message that is begun and never ended holds one buffer, is counted, and returns the
+// buffer with its wr_id when the stream ends; then the event for the last buffer comes.
 #[test]
 fn a_begun_message_holds_one_buffer_and_gives_it_back() {
     let mut door = Responder::new();
@@ -390,7 +391,7 @@ fn queue_pairs_of_two_engines_share_one_queue() {
     let mut got = [Vec::new(), Vec::new()];
     let mut sent = 0;
     for _ in 0..100_000 {
-        // Never more messages under way than buffers.
+        // There are never more messages under way than buffers.
         if sent < MESSAGES && got.iter().all(|numbers| sent - (numbers.len() as u64) < 8) {
             ends.iter().for_each(|(qp_a, ..)| send(qp_a, &memory_a, sent));
             sent += 1;
@@ -414,8 +415,8 @@ fn queue_pairs_of_two_engines_share_one_queue() {
     }
 }
 
-/// A shared queue that is not for one domain alone serves queue pairs of others, with buffers of its own
-/// domain.
+/// A shared queue that is not limited to one domain serves queue pairs of other domains, with buffers of its
+/// own domain.
 #[test]
 fn queue_pairs_of_other_domains_are_served_if_the_queue_says_so() {
     for is_own in [true, false] {
@@ -453,7 +454,7 @@ fn queue_pairs_of_another_context_are_refused() {
     }
 }
 
-/// A mark that is set when the queue pair holds more buffers already is passed at once, and only then.
+/// A mark that is set when the queue pair already holds more buffers gives its event at once, and only then.
 #[test]
 fn the_high_water_mark_is_armed_late() {
     let mut pair = Pair::new(&LinkConfig::default());

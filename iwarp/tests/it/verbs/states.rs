@@ -64,7 +64,7 @@ fn fate(served: &mut Served, posted: Result<(), VerbsError>) -> PostOutcome {
     }
 }
 
-// Proves RDMAP-261: the table of states and posts, but for `Closing` and what follows it (see below). In
+// Proves RDMAP-261: the table of states and posts, except `Closing` and the states after it (see below). In
 // `Terminate`, after the Terminate was sent, posted requests are not sent.
 #[test]
 fn what_a_post_does_in_each_state() {
@@ -151,7 +151,7 @@ fn error_before_the_connection() {
     assert_eq!(qp.state(), QpState::Error);
 }
 
-/// One event when all posted requests are complete, Reads included: not before, not twice, and at once if
+/// One event when all posted requests, including Reads, are complete: not before, not twice, and at once if
 /// nothing is open.
 #[test]
 fn draining_the_send_queue() {
@@ -166,7 +166,7 @@ fn draining_the_send_queue() {
     assert_eq!((told(), told()), (drained, None), "nothing was open");
     for wr_id in 0..20 {
         let read = SendRequest::new(wr_id, SendOp::Read { remote: to }, local.sge(0, 50_000));
-        // Half of them without a completion.
+        // Half of the requests are unsignaled.
         let flags = if wr_id % 2 == 0 { SendFlags::SIGNALED } else { SendFlags::empty() };
         c.qp_a.post_send(&read.flags(flags)).unwrap();
     }
@@ -179,7 +179,7 @@ fn draining_the_send_queue() {
     assert_eq!((Some(event), before, told()), (drained, 0, None));
     let attr = c.qp_a.query();
     assert_eq!((attr.send_open, attr.send_outstanding), (0, 10), "completed, and not reaped");
-    // Without another call of `drain`.
+    // `drain` is not called again.
     c.qp_a.post_send(&SendRequest::new(1, SendOp::Write { remote: to }, local.sge(0, 8))).unwrap();
     pair.run_us(1000);
     assert_eq!(told(), None);
@@ -190,8 +190,8 @@ fn draining_the_send_queue() {
     assert_eq!(Some(pair.until(|_| told())), drained);
 }
 
-// Proves RDMAP-034, RDMAP-045, RDMAP-260: ten requests are queued when the stream ends: those that TCP has
-// are completed, the others flush in order.
+// Proves RDMAP-034, RDMAP-045, RDMAP-260: ten requests are queued when the stream ends: the requests that TCP
+// has are completed, the others are flushed in order.
 #[test]
 fn an_abort_flushes_in_order_and_a_close_does_not_flush() {
     for abort in [true, false] {
@@ -218,7 +218,7 @@ fn an_abort_flushes_in_order_and_a_close_does_not_flush() {
     }
 }
 
-/// A success makes a completion only if the request or the queue pair asks for it.
+/// A successful request generates a completion only if the request or the queue pair asks for it.
 #[test]
 fn selective_signalling() {
     for sq_sig_all in [false, true] {
@@ -237,7 +237,7 @@ fn selective_signalling() {
         let got: Vec<_> = std::iter::from_fn(|| pair.a.cq.poll_one()).map(|wc| wc.wr_id).collect();
         let expected: &[u64] = if sq_sig_all { &[0, 1, 2, 3, 4, 5, 6, 7, 8] } else { &[2, 5, 8] };
         assert_eq!(got, expected);
-        // An unsignaled request that fails makes a completion in any case.
+        // An unsignaled request that fails generates a completion in any case.
         c.qp_a.modify(QpState::Error).unwrap();
         pair.run_us(1000);
         let write = SendRequest::new(9, SendOp::Write { remote: to }, local.sge(0, 8));
@@ -308,7 +308,7 @@ fn a_fence_holds_inline_bytes_of_the_caller() {
     assert_eq!(read_bytes(&local, 0, 5), b"fresh");
 }
 
-/// A queue pair whose requests have no elements takes none with one.
+/// A queue pair whose requests have no elements refuses a request with an element.
 #[test]
 fn no_element_is_a_limit() {
     let (pair, c) = Pair::connected();
@@ -369,7 +369,7 @@ fn limits_of_a_queue_pair() {
     assert!(matches!(recv(2), Err(VerbsError::TooManySge { got: 2, max: 1 })));
     let long = SendRequest::new(1, SendOp::Send, memory.sge(0, 17)).flags(SendFlags::INLINE);
     assert!(matches!(qp.post_send(&long), Err(VerbsError::TooLong { got: 17, max: 16 })));
-    // Depths: a request counts until its completion is reaped.
+    // Queue depths: a request counts until its completion is reaped.
     send(1, SendFlags::empty()).unwrap();
     send(0, SendFlags::empty()).unwrap();
     assert!(matches!(send(1, SendFlags::empty()), Err(VerbsError::QueueFull("send"))));
@@ -393,8 +393,9 @@ fn limits_of_a_queue_pair() {
 /// From the moment our user closes gracefully the send queue takes no more requests, whether the engine has
 /// seen the call or not, whatever ends the connection then. Requests posted before are sent. Receives are
 /// still taken and used.
-// Proves DDP-149: every way to ask and every way to post, before the engine's next poll, while it waits for
-// an answer and after the end. Nothing is on the wire, and no place of the queue is taken.
+// Proves DDP-149: every way to request a close and every way to post, before the engine's next poll, while
+// the close waits for an answer, and after the end. Nothing is on the wire, and no place of the queue is
+// taken.
 #[test]
 fn nothing_is_posted_behind_a_graceful_close() {
     type Act = fn(&Served);

@@ -109,8 +109,8 @@ fn a_missing_rtr_keeps_no_buffers() {
     assert_eq!(c.pair.pool.available(), c.pair.pool.capacity());
 }
 
-// Proves MPA2-111, MPA2-136: a Send of length 0 is the RTR only where the Reply named that form; else, and
-// when it comes again, it is the peer's message.
+// Proves MPA2-111, MPA2-136: a Send of length 0 is the RTR only where the Reply named that form; otherwise,
+// and if a second one comes, it is a message of the peer's user.
 #[test]
 fn an_empty_send_is_an_rtr_only_where_agreed() {
     for (offer, completes) in [(OFFER_SEND, false), (OFFER_WRITE, true)] {
@@ -145,8 +145,8 @@ fn an_rtr_by_send_has_the_first_number() {
     }
 }
 
-/// A peer that takes no more bytes, not even the Terminate, while its TCP lives on: the end does not wait
-/// for it, nor does that of a connection that its user has begun to close.
+/// A peer takes no more bytes, not even the Terminate, while its TCP still answers: the end does not wait for
+/// the peer, whether the stream has failed or its user has begun to close.
 #[test]
 fn a_terminate_that_the_peer_does_not_take_has_its_time() {
     for closes in [false, true] {
@@ -208,10 +208,10 @@ fn a_terminate_behind_the_time_of_a_close_is_none() {
     let read = SendOp::Read { remote: RemoteAddr { addr: 0, rkey: 1 } };
     c.qp.post_send(&SendRequest::new(9, read, c.region.sge(0, 8))).unwrap();
     c.id.disconnect();
-    // The engine's `close_timeout` is 5 s, from the poll on in which nothing was left to send.
+    // The engine's `close_timeout` of 5 s starts with the poll in which nothing is left to send.
     let started = c.pair.now_us;
     c.pair.poll();
-    // Polled up to then, as the engine counts no standstill.
+    // The engine is polled up to then, since it counts no standstill.
     c.pair.until(4_900_000, |_| false);
     c.pair.now_us = started + 5_000_000;
     c.qp.modify(QpState::Terminate).unwrap();

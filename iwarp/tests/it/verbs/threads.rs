@@ -108,7 +108,7 @@ fn what_is_posted_too_late_is_flushed_in_order() {
             scope.spawn(move || {
                 for n in 0..EACH {
                     let request = SendRequest::empty(thread << 32 | n, SendOp::Send);
-                    // Full until completions are reaped.
+                    // The queue is full until completions are reaped.
                     while qp.post_send(&request).is_err() {
                         std::thread::yield_now();
                     }

@@ -40,7 +40,7 @@ fn every_operation_moves_its_bytes() {
             c.qp_a.post_send(&SendRequest::new(1, op, local.sge(0, size))).unwrap();
             assert_eq!(pair.wc_a().status, WcStatus::Success);
 
-            // A Send tells B that the Write is there.
+            // A Send tells B that the Write has arrived.
             let receive = RecvRequest::new(2, remote.sge(0, len));
             let flag = pair.b.pd.reg_mr(1, ALL).unwrap();
             c.qp_b.post_recv(&RecvRequest::new(3, flag.sge(0, 1))).unwrap();
@@ -51,7 +51,7 @@ fn every_operation_moves_its_bytes() {
             remote.read_at(0, &mut got).unwrap();
             assert!(got == data, "Write of {size} bytes, {param:?}");
 
-            // Read it back into another place.
+            // A Read copies the bytes back to another place.
             let back = pair.a.pd.reg_mr(len, ALL).unwrap();
             let op = SendOp::Read { remote: remote_addr(&remote, 0) };
             c.qp_a.post_send(&SendRequest::new(5, op, back.sge(0, size))).unwrap();
@@ -85,7 +85,7 @@ fn every_operation_moves_its_bytes() {
     }
 }
 
-/// Inline data may be overwritten at once; unsignalled requests make no completion.
+/// Inline data may be overwritten at once; unsignaled requests generate no completion.
 #[test]
 fn inline_and_unsignalled() {
     let (mut pair, c) = Pair::connected();
@@ -123,7 +123,7 @@ fn short_and_other_requests_take_turns_in_order() {
             let at = n * PIECE;
             let write = SendOp::Write { remote: remote_addr(&target, at) };
             let (size, mut flags) = match n % 9 {
-                // Most are short, so that several go together.
+                // Most messages are short, so that several are sent together.
                 0..5 => (64 + n, SendFlags::empty()),
                 5 => (n, SendFlags::INLINE),
                 6 => (PIECE, SendFlags::empty()),
@@ -201,8 +201,8 @@ fn bulk_over_a_bad_wire() {
     }
 }
 
-/// A port that cuts only frames of few buffers, and none that are short, gets no others: it would drop them
-/// again and again.
+/// A port that can cut only frames of few buffers, and no short frames, gets only frames that it can send: it
+/// would drop the others again and again.
 #[test]
 fn a_port_is_given_frames_that_it_cuts() {
     for buffers in [2, 5] {

@@ -103,7 +103,7 @@ fn fast_at(region: &FastRegion, offset: u64) -> RemoteAddr {
     RemoteAddr { addr: region.addr(offset), rkey: region.rkey() }
 }
 
-/// Whether a post was refused because the queue pair was not granted it.
+/// Whether a post was refused because the queue pair was not granted the right.
 fn is_not_granted(qp: &QueuePair, op: SendOp) -> bool {
     match qp.post_send(&SendRequest::empty(1, op)) {
         Err(VerbsError::Invalid(text)) => text.contains("was not granted"),
@@ -111,7 +111,7 @@ fn is_not_granted(qp: &QueuePair, op: SendOp) -> bool {
     }
 }
 
-/// A queue pair that was granted nothing binds nothing and registers nothing; each grant is for its own.
+/// A queue pair without grants binds nothing and registers nothing; each grant allows only its own operation.
 // Proves SEC-016.
 #[test]
 fn binding_and_registering_take_a_grant() {
@@ -173,8 +173,8 @@ fn only_binds_of_type_1_are_posted_by_the_call_for_them() {
 
 /// Bind, transfer, invalidate: in the send queue, a hundred times without a pause, each time with another
 /// key. Accesses after an invalidation are refused.
-// Proves SEC-099, SEC-108, SEC-155, RDMAP-077: what it costs is not measured; no benchmark binds or registers
-// in the queue.
+// Proves SEC-099, SEC-108, SEC-155, RDMAP-077: the cost is not measured; no benchmark binds or registers in
+// the queue.
 #[test]
 fn a_window_for_each_transfer() {
     let mut x = Exposure::new();
@@ -253,7 +253,7 @@ fn a_bind_is_in_effect_before_what_is_posted_behind_it() {
     assert_eq!([x.pair.wc_b().wr_id, x.pair.wc_b().wr_id], [1, 2]);
 }
 
-/// A wrong bind or registration: the request fails, the queue pair with it, and no STag becomes valid.
+/// After a wrong bind or registration the request and the queue pair fail, and no STag becomes valid.
 // Proves SEC-038, SEC-170.
 #[test]
 fn a_wrong_bind_fails_its_request_and_ends_the_stream() {
@@ -328,7 +328,7 @@ fn local_requests_of_one_poll_are_bounded() {
         done += 1;
     }
     assert!((1..=50).contains(&done), "{done} in one poll");
-    // The others complete by themselves.
+    // The other requests complete without further action.
     for _ in done..100 {
         assert_eq!(x.pair.wc_b().status, WcStatus::Success);
     }

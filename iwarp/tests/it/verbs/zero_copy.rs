@@ -109,8 +109,8 @@ fn memory_may_change_when_its_request_completes_and_every_byte_arrives() {
     }
 }
 
-/// Requests complete in the order in which they were posted, though a copied one is done earlier; and not
-/// before the acknowledgement.
+/// Requests complete in the order in which they were posted, although a copied request is done earlier; and
+/// none completes before the acknowledgement.
 #[test]
 fn a_request_completes_with_the_acknowledgement_and_in_order() {
     let plan = LinkPlan { delay_us: 10_000, ..LinkPlan::default() };
@@ -151,7 +151,7 @@ fn payload_that_cannot_stay_where_it_is_is_copied() {
     let op = SendOp::Write { remote: remote_addr(&target, 0) };
     let min = ZERO_COPY_MIN_BYTES as usize;
     let mut user = vec![7_u8; LONG];
-    // SAFETY: the vector lives to the end of the test, and only the engine accesses it before that.
+    // SAFETY: the vector exists until the end of the test, and only the engine accesses it before that.
     let of_user =
         unsafe { pair.a.pd.reg_user_mr(user.as_mut_ptr(), user.len(), &MrOptions::new(ALL)) }.unwrap();
     let two = [source.sge(0, LONG / 2), source.sge(LONG / 2, LONG / 2)];
@@ -205,7 +205,7 @@ fn payload_that_cannot_stay_where_it_is_is_copied() {
     }
 }
 
-/// A region that is deregistered while its bytes are under way: they arrive, and the request completes.
+/// If a region is deregistered while its bytes are under way, they arrive, and the request completes.
 #[test]
 fn a_deregistered_region_stays_until_its_bytes_have_arrived() {
     let plan = LinkPlan { delay_us: 5000, drop_ppm: 50_000, ..LinkPlan::default() };
@@ -214,7 +214,7 @@ fn a_deregistered_region_stays_until_its_bytes_have_arrived() {
     let data = pattern(4, LONG);
     source.write_at(0, &data).unwrap();
     c.qp_a.post_send(&write(1, &source, &target)).unwrap();
-    // All of it is with TCP, the copied end too.
+    // TCP has all bytes, including the copied end.
     pair.until(|pair| (pair.a.engine.counters().tx_fetched_bytes == LONG as u64).then_some(()));
     assert!(zero_copied(&pair) > LONG as u64 - 1000);
     drop(source);
@@ -236,7 +236,7 @@ fn a_graceful_close_completes_what_was_posted() {
     assert_eq!(pair.b.engine.counters().rx_placed_bytes, LONG as u64);
 }
 
-/// When the connection is lost, a request whose bytes are not acknowledged fails, as one that was not sent.
+/// When the connection is lost, a request whose bytes are not acknowledged fails like an unsent request.
 #[test]
 fn a_lost_connection_flushes_what_is_not_acknowledged() {
     let plan = LinkPlan { delay_us: 5000, ..LinkPlan::default() };

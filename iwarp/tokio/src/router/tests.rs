@@ -386,7 +386,7 @@ async fn wakers_of_requests_are_dropped_without_a_lock() {
         }
         drop(wait);
         assert_eq!(tasks.each_ref().map(Arc::strong_count), [1, 1]);
-        // A request whose future was dropped completes without it.
+        // A request whose future was dropped completes without the future.
         assert_eq!(router.state().requests.len(), usize::from(ends == "dropped"));
         if ends == "dropped" {
             complete(&router, &[wr_id]);

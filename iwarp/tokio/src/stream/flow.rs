@@ -59,7 +59,7 @@ impl Flow {
         Ok(self.give_credit(connection, direction, cx)?)
     }
 
-    /// Reads arrived bytes. `None` if there are none; the task is then woken when bytes arrive.
+    /// Reads arrived bytes. `None` if no bytes have arrived; the task is then woken when bytes arrive.
     pub(super) fn try_read(
         &mut self,
         connection: &Connection,
@@ -72,7 +72,7 @@ impl Flow {
             return Some(Err(error.into()));
         }
         if received.is_ok() {
-            // Fails if the connection is about to end.
+            // This fails if the connection is about to end.
             let _ = self.send(connection, Direction::Read, cx);
         }
         if out.filled().len() > before || out.remaining() == 0 || self.incoming.is_ended() {

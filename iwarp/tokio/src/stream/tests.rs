@@ -30,7 +30,7 @@ async fn a_refused_credit_does_not_end_the_stream() {
         assert!(a.inner().flow.incoming.credit_due().is_some());
         b.write_all(b"last").await.unwrap();
         b.shutdown().await.unwrap();
-        // Completed once it is taken.
+        // The request completes once the peer has taken it.
         while b.connection().queue_pair().has_open_sends() {
             tokio::task::yield_now().await;
         }
@@ -44,8 +44,7 @@ async fn a_refused_credit_does_not_end_the_stream() {
     .await;
 }
 
-/// The peer lives, acknowledges, and never reads: it holds the stream, and its memory, no longer than the
-/// limit.
+/// The peer acknowledges, but never reads. It keeps the stream and its memory alive only until the limit.
 #[tokio::test(crate = "crate::limited")]
 async fn a_dropped_stream_gives_up_a_peer_that_takes_nothing() {
     in_time(async {
@@ -56,7 +55,7 @@ async fn a_dropped_stream_gives_up_a_peer_that_takes_nothing() {
             a.write_u8(number).await.unwrap();
         }
         assert!(!a.inner().flow.outgoing.is_sent());
-        // A handle of the connection does not keep it.
+        // A handle of the connection does not keep the stream alive.
         let kept = a.connection().clone();
         drop(a);
         for error in [b.connection().closed().await, kept.closed().await] {
@@ -79,7 +78,7 @@ async fn a_dropped_stream_sends_the_rest_to_a_peer_that_reads() {
         let mut read = Vec::new();
         b.read_to_end(&mut read).await.unwrap();
         assert_eq!(read, (0..10).collect::<Vec<u8>>());
-        // Gracefully, or by a reset if a credit of this end has crossed the close.
+        // The connection ends gracefully, or by a reset if a credit of this end has crossed the close.
         b.connection().closed().await;
     })
     .await;

@@ -38,7 +38,7 @@ async fn requests_of_peers_that_have_gone_do_not_pile_up() {
         until_waiting(&listener, 0).await;
         assert_eq!(server.shared.routes.len(), before);
     }
-    // Others that wait stay, in their order.
+    // The other waiting requests stay, in their order.
     let asks = [(); 3].map(|()| client.clone()).map(|client| tokio::spawn(connect(client)));
     until_waiting(&listener, 3).await;
     for _ in 0..3 {
@@ -48,7 +48,7 @@ async fn requests_of_peers_that_have_gone_do_not_pile_up() {
     for ask in asks {
         assert!(matches!(in_time(ask).await.unwrap(), Err(crate::Error::Rejected { .. })));
     }
-    // Those that wait when the listener is dropped are rejected.
+    // Requests that wait when the listener is dropped are rejected.
     let ask = tokio::spawn(connect(client.clone()));
     until_waiting(&listener, 1).await;
     drop(listener);
@@ -143,7 +143,7 @@ async fn a_request_of_a_peer_that_has_just_gone_is_passed_over() {
     until_waiting(&listener, 1).await;
     drop(asking);
     let begun = std::time::Instant::now();
-    // Without the runtime, which would hand the event out.
+    // The loop does not use the runtime, which would deliver the event.
     while server.counters()[0].connections_failed == 0 {
         assert!(begun.elapsed() < Duration::from_secs(30), "the peer does not go");
         std::thread::sleep(Duration::from_millis(1));

@@ -157,7 +157,7 @@ async fn connections_go_on_after_pauses() {
         let (a, b) = connected(&client, &listener).await;
         let memory = b.register(8, Access::LOCAL_WRITE | Access::REMOTE).unwrap();
         let word = memory.remote();
-        // It always waits in the end. A peer has to wait for a task that computes.
+        // The echo task always ends a turn with an await. A peer has to wait for a task that computes.
         let echo = tokio::spawn(async move {
             while let Ok(message) = b.recv().await {
                 sleep(PAUSE / 4).await;
@@ -173,7 +173,7 @@ async fn connections_go_on_after_pauses() {
             sleep(PAUSE).await;
             assert_eq!(a.fetch_add(&word, 1).await.unwrap(), u64::from(number));
         }
-        // The client has polled, and waits for other things now.
+        // The client has polled, and now waits for other things.
         let (c, _d) = connected(&client, &listener).await;
         assert_eq!(a.fetch_add(&word, 1).await.unwrap(), 10);
         c.abort();

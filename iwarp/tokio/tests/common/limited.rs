@@ -1,4 +1,4 @@
-//! A limit for each test: one that hangs fails under its name, and the others go on.
+//! A limit for each test: a test that hangs fails under its name, and the other tests continue.
 //!
 //! `#[tokio::test(crate = "crate::limited")]` finds here what it uses of tokio. A test without a runtime
 //! holds what [`watch`] returns.
@@ -65,7 +65,7 @@ pub(crate) fn block_on<F: Future>(runtime: tokio::runtime::Runtime, limit: Durat
     let _watched = watch_for(limit + GRACE);
     let ended = runtime.block_on(async { tokio::time::timeout(limit, test).await });
     ended.unwrap_or_else(|_| {
-        // Without a wait for its threads, which may hang too.
+        // This does not wait for the threads of the runtime, which may hang too.
         runtime.shutdown_background();
         panic!("{} has not ended within {limit:?}", name())
     })
@@ -82,7 +82,7 @@ fn watch_for(limit: Duration) -> Sender<()> {
     let name = name();
     thread::spawn(move || {
         if end.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
-            // Not by a macro, whose output the harness keeps until the test ends.
+            // No macro is used, because the harness keeps a macro's output until the test ends.
             let text = format!("\n{name} has not ended within {limit:?}, and its thread is blocked\n");
             let _ = std::io::stderr().write_all(text.as_bytes());
             std::process::exit(101);

@@ -55,7 +55,7 @@ async fn nobody_listens() {
     let (client, server) = endpoints();
     let refused = Connection::connect(&client, SERVER).await.unwrap_err();
     assert!(matches!(refused, Error::Connection(ConnectionError::Tcp(_))), "{refused}");
-    // The port of a listener that was dropped is free again, and nobody listens there.
+    // The port of a dropped listener is free again, and nobody listens there.
     for _ in 0..2 {
         drop(Listener::bind(&server, PORT).unwrap());
     }
@@ -132,7 +132,7 @@ async fn a_dropped_connect_leaves_nothing() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    // The engine removes what was dropped.
+    // The engine removes the dropped objects.
     let waited = timeout(Duration::from_secs(20), is_as_before).await;
     assert!(waited.is_ok(), "{:?} are left of {before:?}", used(&client));
 }
@@ -150,7 +150,7 @@ async fn a_request_behind_a_close_is_told_who_closes() {
     let mut closing = Box::pin(a.close());
     let mut sending = Box::pin(a.send(b"late"));
     poll_fn(|cx| Poll::Ready(closing.as_mut().poll(cx).is_pending())).await;
-    // Before the event of the end is handed out.
+    // This runs before the event of the end is delivered.
     let Poll::Ready(sent) = poll_fn(|cx| Poll::Ready(sending.as_mut().poll(cx))).await else {
         panic!("it is refused at once")
     };
@@ -163,7 +163,7 @@ async fn a_request_behind_a_close_is_told_who_closes() {
 async fn a_request_that_is_aborted_here_is_closed() {
     let options = ConnectionOptions { recv_depth: 1, ..ConnectionOptions::default() };
     let (a, _b) = connected(&options).await;
-    // The peer has one buffer, and takes nothing.
+    // The peer has one buffer, and takes no message.
     a.send(b"first").await.unwrap();
     let waiting = tokio::spawn({
         let a = a.clone();

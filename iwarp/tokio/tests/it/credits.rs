@@ -1,4 +1,4 @@
-//! Credits of a stream's peer that breaks the rules, and a peer that closes before it has taken all.
+//! Credits of a stream's peer that breaks the rules, and a peer that closes before it has taken all bytes.
 
 use std::io::ErrorKind;
 
@@ -34,7 +34,7 @@ async fn a_peer_that_takes_credit_back_ends_the_stream() {
         stream.write_all(b"0123456789").await.unwrap();
         let written = peer.recv().await.unwrap();
         assert_eq!(written.immediate, Some(10_u64.to_be_bytes()));
-        // The same credit twice, and then less.
+        // The same credit comes twice, and then a smaller one.
         for message in [credit(10, 1), credit(10, 1), credit(bytes, writes)] {
             peer.send(&message).await.unwrap();
         }
@@ -60,7 +60,7 @@ async fn a_credit_is_given_once() {
     let options = ConnectionOptions::default();
     let (mut stream, peer, _ring, ring) = stream_and_peer(&options).await;
     let byte = peer.register(1, Access::LOCAL_WRITE).unwrap();
-    // 12 of the receives are kept for what needs no credit.
+    // 12 of the receives are kept for messages that need no credit.
     let quarter = (options.recv_depth as u64 - 12) / 4;
     for at in 0..quarter {
         peer.write_immediate(&ring.slice(at..=at).unwrap(), &byte, 1_u64.to_be_bytes()).await.unwrap();
@@ -123,12 +123,12 @@ async fn a_flush_and_a_shutdown_of_unsent_bytes_fail_when_the_peer_closes() {
         // More short writes than the peer takes without giving credit.
         write_shortly(&mut a, &bytes(10_000)).await;
         all_has_arrived(&a).await;
-        // Without a shutdown, which the drop of the stream would wait with.
+        // The connection is closed without a shutdown, for which the drop of the stream would wait.
         b.connection().queue_pair().modify(iwarp::verbs::QpState::Closing).unwrap();
         a.connection().closed().await;
         let ended = if is_flush { a.flush().await } else { a.shutdown().await };
         assert_eq!(ended.unwrap_err().kind(), ErrorKind::BrokenPipe, "flush: {is_flush}");
-        // It stays so.
+        // The error is the same in each later call.
         let ended = if is_flush { a.flush().await } else { a.shutdown().await };
         assert_eq!(ended.unwrap_err().kind(), ErrorKind::BrokenPipe, "flush: {is_flush}");
     }

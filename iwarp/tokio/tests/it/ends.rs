@@ -1,4 +1,4 @@
-//! Many connections that begin or end at once, while the program looks at nothing.
+//! Many connections that begin or end at once, while the program handles no event.
 
 use std::future::poll_fn;
 use std::task::Poll;
@@ -63,7 +63,7 @@ async fn no_end_is_missed_however_many_come_at_once() {
         }
         peers.iter().for_each(Connection::abort);
         await_failures(&client, count);
-        // Over, but no event was looked at.
+        // The connection has ended, but no event was handled.
         for a in later {
             waiting.spawn(async move { a.close().await.unwrap_err() });
         }
@@ -92,8 +92,8 @@ async fn no_refusal_is_missed_however_many_come_at_once() {
     }
 }
 
-/// The runtime in which an endpoint was made shuts down: what waits in another one is told, and so is what
-/// begins then.
+/// The runtime in which an endpoint was created shuts down: operations in another runtime get an error,
+/// whether they wait already or begin later.
 #[test]
 fn the_end_of_the_endpoints_runtime_is_told() {
     let new_runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();

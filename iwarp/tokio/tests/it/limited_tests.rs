@@ -9,7 +9,7 @@ use crate::limited;
 #[test]
 fn a_test_that_hangs_fails_under_its_name() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    // A thread of the runtime that is blocked does not hold up the failure.
+    // A blocked thread of the runtime does not delay the failure.
     runtime.spawn_blocking(|| thread::sleep(Duration::from_secs(3600)));
     let hangs = || limited::block_on(runtime, Duration::from_millis(1), std::future::pending::<()>());
     let panic = catch_unwind(AssertUnwindSafe(hangs)).unwrap_err();

@@ -1,4 +1,4 @@
-//! An endpoint tells its counters.
+//! The counters that an endpoint serves.
 
 use std::time::{Duration, Instant};
 

@@ -74,7 +74,7 @@ async fn messages_arrive_in_order_whoever_waits() {
     let (a, b) = connected(&options).await;
     let sender = tokio::spawn(async move {
         for number in 0..500_u32 {
-            // Some are inline, and some are not.
+            // Some messages are inline, and some are not.
             let mut message = vec![number as u8; (number % 300) as usize];
             message.extend(number.to_be_bytes());
             a.send(&message).await.unwrap();
@@ -123,7 +123,7 @@ async fn a_dropped_future_leaves_its_memory_registered() {
         drop(local);
         drop(read);
     }
-    // The connection is as it was: a Read into memory that was deregistered would have ended it.
+    // The connection is still usable: a Read into memory that was deregistered would have ended it.
     for _ in 0..100 {
         a.write_bytes(&memory.remote().slice(..1).unwrap(), &[8]).await.unwrap();
     }
@@ -167,7 +167,7 @@ async fn a_request_without_a_buffer_takes_no_place() {
     let server = Endpoint::on_port(b, &["10.0.0.2/24"]).unwrap();
     let config = EngineConfig::new(&*a, &["10.0.0.1/24"]).unwrap();
     let mut few = EndpointOptions::default();
-    // For the receives of the connection, and one more.
+    // The limit allows the region for the receives of the connection, and one more.
     few.context.limits.max_mr = 2;
     let client = Endpoint::on_queues(vec![a], &config, &few).unwrap();
 
@@ -177,7 +177,7 @@ async fn a_request_without_a_buffer_takes_no_place() {
     let (a, b) = tokio::try_join!(connect, async { listener.request().await?.accept(&one).await }).unwrap();
     let word = b.register(8, ALL).unwrap().remote();
     let last = client.register(1, Access::LOCAL_WRITE).unwrap();
-    // More than goes inline.
+    // The message is too long to be inline.
     let error = a.send(&[7; 1000]).await.unwrap_err();
     assert!(matches!(error, Error::Verbs(VerbsError::Limit { name: "max_mr", limit: 2 })), "{error}");
     let error = a.fetch_add(&word, 1).await.unwrap_err();

@@ -19,7 +19,7 @@ async fn requests_of_the_program_complete_to_nobody() {
         let wr_id = wr_ids[round as usize % wr_ids.len()];
         let own = SendRequest::empty(wr_id, SendOp::Send).flags(SendFlags::SIGNALED);
         qp.post_send(&own).unwrap();
-        // With the key of the program's request, if that is 0.
+        // This has the key of the program's request, if that key is 0.
         let remote = word.remote();
         let (before, received) = tokio::join!(a.fetch_add(&remote, 1), b.recv());
         assert_eq!((before.unwrap(), received.unwrap().data.len()), (round, 0));
@@ -27,7 +27,8 @@ async fn requests_of_the_program_complete_to_nobody() {
             tokio::task::yield_now().await;
         }
     }
-    // Not more are under way than places: a further one waits, and is not refused.
+    // At most as many requests are in flight as the queue has places: a further request waits, and is not
+    // refused.
     let sends = (0..32_u8).map(|number| {
         let a = a.clone();
         tokio::spawn(async move { a.send(&[number; 500]).await })

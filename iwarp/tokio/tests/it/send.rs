@@ -15,7 +15,7 @@ fn values_move_between_threads() {
 #[test]
 fn futures_move_between_threads() {
     fn send<F: Future + Send>(_future: F) {}
-    // Never called: that it compiles is enough.
+    // The function is never called: it is enough that it compiles.
     let _check = |endpoint: Endpoint, listener: Listener, connection: Connection, region: Region| {
         let remote = region.remote();
         send(Endpoint::open("local"));

@@ -37,7 +37,7 @@ async fn silent_peers_do_not_hold_up_a_loop_that_accepts() {
         let (client, server) = endpoints();
         let listener = Listener::bind(&server, PORT).unwrap();
         let accepting = tokio::spawn(async move {
-            // Silent ones would be waited for so long.
+            // A silent peer would be waited for this long.
             let options = ConnectionOptions::default().timeout(HOUR);
             let mut accepted = Vec::new();
             loop {

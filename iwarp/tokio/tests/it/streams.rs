@@ -34,7 +34,7 @@ async fn all_bytes_arrive_in_both_directions_at_once() {
     let data = bytes(10_000_000);
     let expected = data.clone();
     let sender = tokio::spawn(async move {
-        // Runs of all lengths.
+        // Runs of all lengths are written.
         let (mut rest, mut len) = (&data[..], 1);
         while !rest.is_empty() {
             let (now, later) = rest.split_at(len.min(rest.len()));
@@ -139,7 +139,7 @@ async fn parts_of_a_write_follow_each_other_around_the_ring() {
     let data = bytes(300);
     for _ in 0..20 {
         let parts = [IoSlice::new(&data[..1]), IoSlice::new(&[]), IoSlice::new(&data[1..])];
-        // Less than all, if the credit for what was read is still on its way.
+        // Fewer bytes may be written, if the credit for the bytes that were read is still on its way.
         let written = a.write_vectored(&parts).await.unwrap();
         let mut received = [0; 300];
         tokio::try_join!(a.write_all(&data[written..]), b.read_exact(&mut received)).unwrap();
@@ -196,7 +196,7 @@ async fn a_reset_is_no_end_of_the_stream() {
 #[tokio::test(crate = "crate::limited")]
 async fn a_peer_that_is_no_stream_is_refused() {
     let (a, b) = connected(&ConnectionOptions::default()).await;
-    // The connection lives on until the message is acknowledged.
+    // The handle keeps the connection open until the message is acknowledged.
     let _alive = a.clone();
     let (made, sent) = tokio::join!(a.into_stream(), b.send(b"GET / HTTP/1.1"));
     sent.unwrap();

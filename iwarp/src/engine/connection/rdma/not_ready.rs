@@ -5,8 +5,8 @@
 //! the sender measures how long the message waits: as long as these retries would take. Then its request
 //! fails with [`WcStatus::RnrRetryExceeded`](crate::queues::WcStatus), and the connection is reset.
 //!
-//! The receiver may have its own time limit, after which the message is an error. Without the agreement it is
-//! an error at once.
+//! The receiver may have its own time limit, after which the message is an error. Without the agreement such
+//! a message is an error at once.
 
 use tcp_lite::Duration;
 
@@ -22,7 +22,7 @@ impl Rdma {
     #[cold]
     pub(super) fn on_news(&mut self, base: &mut Base, state: &mut EngineState, news: News) {
         if news.peer_takes {
-            // Each message gets the whole time.
+            // The time starts anew for each message.
             self.rnr.peer_takes();
         }
         if news.peer_not_ready {

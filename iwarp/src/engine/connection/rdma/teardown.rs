@@ -37,7 +37,7 @@ impl Rdma {
             }
             self.stage = RdmaStage::Draining { progress: 0 };
         }
-        // A queue pair that outlives its peer takes sends until the end, and after it.
+        // A queue pair that outlives its peer accepts sends until the end of the connection, and after it.
         if !self.stream.qp().outlives_peer() {
             self.stream.begin_close();
         }

@@ -2,7 +2,8 @@
 
 use super::*;
 
-// A list of its own holds what arrives during startup; first bytes stay, later ones are cut to what is new.
+// A separate list holds bytes that arrive during startup. The first bytes for a position are kept, and later
+// buffers are cut to their new bytes.
 #[test]
 fn a_held_list_gives_bytes_once_and_in_order() {
     let pool = Mempool::heap("held", 16, 2048);
@@ -15,9 +16,9 @@ fn a_held_list_gives_bytes_once_and_in_order() {
     };
     list.hold(&mut slab, 30, buf(&[3; 300]), true).unwrap();
     list.hold(&mut slab, 10, buf(&[1; 10]), true).unwrap();
-    // Behind the first, up to the second.
+    // The new bytes reach from the end of the first buffer to the start of the second.
     list.hold(&mut slab, 15, buf(&[2; 400]), true).unwrap();
-    // Nothing new.
+    // This buffer has no new bytes.
     list.hold(&mut slab, 12, buf(&[9; 300]), true).unwrap();
     let mut taken = Vec::new();
     while let Some(held) = list.pop(&mut slab) {
@@ -34,8 +35,8 @@ fn a_held_list_gives_bytes_once_and_in_order() {
     assert_eq!(pool.available(), 16);
 }
 
-// A small buffer is copied behind the one in front of it, and goes; what fills half of its buffer or more is
-// not copied.
+// The bytes of a small buffer are copied behind those of the previous buffer, and the small buffer is freed.
+// Bytes that fill half of their buffer or more are not copied.
 #[test]
 fn only_small_buffers_are_put_together() {
     let pool = Mempool::heap("held", 16, 2048);
@@ -52,7 +53,8 @@ fn only_small_buffers_are_put_together() {
     }
 }
 
-// It does not matter which of two came first: the one behind is copied, into the buffer of the one before it.
+// Two small buffers are joined whichever arrives first: the later bytes are copied into the buffer of the
+// earlier bytes.
 #[test]
 fn small_buffers_are_put_together_in_any_order() {
     let pool = Mempool::heap("held", 64, 2048);
@@ -66,7 +68,7 @@ fn small_buffers_are_put_together_in_any_order() {
             assert!(held.start <= 500 + at * 100 && held.start + held.buf.len() as u64 >= 600 + at * 100);
             list.check(&slab).unwrap();
         }
-        // Between two that are full enough by then, one of 100 bytes may stay alone.
+        // Between two buffers that are full enough by then, a buffer of 100 bytes may stay alone.
         assert!(slab.buffers().0 <= 2, "{order:?}");
         assert_eq!(list.pinned_bytes(), slab.buffers().0 * (2048 + 128), "{order:?}");
         let mut bytes = Vec::new();
@@ -76,7 +78,8 @@ fn small_buffers_are_put_together_in_any_order() {
         }
         assert_eq!(bytes, [[0; 100], [1; 100], [2; 100], [3; 100]].concat());
     }
-    // A buffer that is more than half full is not copied, nor one whose bytes are counted otherwise.
+    // A buffer that is more than half full is not copied, nor is a buffer whose bytes are counted
+    // differently.
     for (bytes, ahead) in [(1200, true), (100, false)] {
         let (mut slab, mut list) = (HeldSlab::new(16, 0), HeldList::default());
         for (start, bytes, ahead) in [(110, bytes, true), (10, 100, ahead)] {
@@ -90,8 +93,8 @@ fn small_buffers_are_put_together_in_any_order() {
     assert_eq!(pool.available(), 64);
 }
 
-// A peer that sends single bytes, each in front of the one before: TCP counts one range, however many there
-// are. They pin a few times as much as they are, and each is put to its place in a few steps.
+// A peer sends single bytes, each in front of the previous byte. TCP counts one range for all of them. They
+// pin only a few times their size, and each byte finds its place in a few steps.
 #[test]
 fn bytes_at_falling_positions_pin_little_and_are_found_at_once() {
     const BYTES: u64 = 20_000;
@@ -99,7 +102,7 @@ fn bytes_at_falling_positions_pin_little_and_are_found_at_once() {
         let pool = Mempool::heap("deframer", 64, 2048);
         let mut slab = HeldSlab::new(64, 64);
         let mut deframer = Deframer::new(START, markers, true);
-        // And at rising positions far behind, in turns.
+        // Single bytes at rising positions far behind alternate with these.
         for nr in 0..2 * BYTES {
             let at = if nr % 2 == 0 { BYTES - nr / 2 } else { 3 * BYTES + nr / 2 };
             let mut buf = pool.alloc().expect("a few buffers are enough");
@@ -119,7 +122,7 @@ fn bytes_at_falling_positions_pin_little_and_are_found_at_once() {
     }
 }
 
-// What is summed for one buffer has a limit, whatever markers claim.
+// The number of bytes that are summed for one buffer has a limit, whatever the markers claim.
 #[test]
 fn lying_markers_cost_little() {
     let mut wire = vec![0; 4096];
@@ -142,7 +145,8 @@ fn lying_markers_cost_little() {
     assert_eq!(bench.kept(), (0, 0, 0));
 }
 
-// The buffers behind what came ahead are counted until they go; what came in order and waits is not.
+// Buffers that came ahead are counted until they are freed. A buffer that came in order and waits is not
+// counted.
 #[test]
 fn pinned_bytes_are_those_of_buffers_that_came_ahead() {
     let long = [b'x'; 600];
@@ -156,7 +160,8 @@ fn pinned_bytes_are_those_of_buffers_that_came_ahead() {
     assert_eq!(bench.deframer.pinned_bytes(), 0);
     bench.up(&wire, ends[0], ends[1], 300).unwrap();
     assert_eq!(bench.deframer.pinned_bytes(), buffer);
-    // A small one is copied behind its predecessor; a longer one, or one that stands alone, pins its own.
+    // A small buffer is copied behind its predecessor; a longer buffer, or a buffer without a predecessor, is
+    // pinned itself.
     bench.up(&wire, ends[1], ends[1] + 100, 300).unwrap();
     assert_eq!(bench.deframer.pinned_bytes(), buffer);
     bench.up(&wire, ends[2] - 1, ends[2], 300).unwrap();
@@ -167,8 +172,8 @@ fn pinned_bytes_are_those_of_buffers_that_came_ahead() {
     assert_eq!((bench.deframer.pinned_bytes(), bench.kept()), (0, (0, 0, 0)));
 }
 
-// A window that has less room than for an FPDU and what came ahead would else never open: the rest of the
-// FPDU waits for the window, and the bytes for the rest of the FPDU.
+// Without this rule, a window with less room than an FPDU and the bytes ahead would never open: the rest of
+// the FPDU waits for the window, and the bytes ahead wait for the rest of the FPDU.
 #[test]
 fn what_the_frontier_has_passed_is_released_before_its_fpdu_is_whole() {
     let long = [b'x'; 1800];
@@ -198,8 +203,8 @@ fn pinned_for_one_held(bytes: usize, apart: usize) -> f64 {
     pinned as f64 / held as f64
 }
 
-// Small segments beyond a hole pin hardly more than they hold; what is half a buffer and more pins twice as
-// much at most.
+// Small segments beyond a hole pin hardly more memory than they contain; segments of half a buffer or more
+// pin at most twice their size.
 #[test]
 fn segments_that_touch_share_buffers() {
     for bytes in [1, 64, 257, 512, 1000, 1089, 1460] {
@@ -208,16 +213,16 @@ fn segments_that_touch_share_buffers() {
         assert!((1.0..2.1).contains(&pinned), "{bytes}: {pinned}");
     }
     assert!(pinned_for_one_held(64, 0) < 1.2);
-    // Apart from each other each has its own buffer: TCP bounds how many.
+    // Segments apart from each other have a buffer each: TCP limits their number.
     assert!(pinned_for_one_held(64, 64) > 30.0);
 }
 
-// Between two markers an FPDU is found by where the one in front of it ended, although that one's bytes are
-// gone.
+// Between two markers an FPDU is found by the end of the previous FPDU, even after that FPDU's bytes are
+// freed.
 #[test]
 fn an_fpdu_without_a_marker_is_found_behind_one_that_was_placed() {
     let (wire, ends) = stream(true, &[&[b'x'; 60][..]; 20]);
-    // The marker at 512 is between `first` and `second`, the next one behind `third`.
+    // The marker at 512 is between `first` and `second`, the next marker is behind `third`.
     let marked = ends.iter().position(|end| *end > 512).unwrap();
     let [first, second, third] = [marked - 1, marked, marked + 3].map(|nr| ends[nr]);
     assert!(third < 1024);
@@ -228,7 +233,7 @@ fn an_fpdu_without_a_marker_is_found_behind_one_that_was_placed() {
     assert_eq!(bench.seen().len(), 4);
 }
 
-// What lies beyond the frontier waits, also where it touches what does not.
+// Bytes beyond the frontier wait, even if they adjoin bytes below it.
 #[test]
 fn nothing_is_handed_up_that_the_frontier_has_not_passed() {
     let (wire, ends) = stream(false, &[b"one", b"two"]);
@@ -255,7 +260,7 @@ fn give_up(bench: &mut Bench, bytes: usize, may: impl Fn(usize) -> bool) -> Vec<
 fn as_much_is_given_up_as_was_asked_for_from_the_far_end() {
     let long = [b'x'; 6000];
     let (wire, _) = stream(false, &[&long]);
-    // A thousand in order, and three buffers ahead.
+    // A thousand bytes in order, and three buffers ahead.
     let held = || {
         let mut bench = Bench::new(false);
         bench.up(&wire, 0, 1000, 1000).unwrap();
@@ -278,7 +283,7 @@ fn as_much_is_given_up_as_was_asked_for_from_the_far_end() {
         let expected: Vec<_> = expected.into_iter().map(|range| (vec![range], true)).collect();
         assert_eq!((asked, bench.kept()), (expected, (left, 0, left)), "{bytes}");
     }
-    // A buffer that may not be given up is kept, and those in front of it.
+    // A buffer that may not be given up is kept, as are the buffers in front of it.
     let mut bench = held();
     let asked = give_up(&mut bench, usize::MAX, |nr| nr == 0);
     assert_eq!(asked, [(vec![far], true), (vec![middle], false)]);
@@ -295,11 +300,11 @@ fn what_was_placed_early_is_never_given_up() {
     let parts = vec![ends[1] - 100..ends[1], ends[2]..ends[3], ends[4]..ends[5]];
     let near = ends[0] + 4..ends[0] + 104;
     assert_eq!(bench.up(&wire, near.start, near.end, 0), Ok(0));
-    // Nor does it count.
+    // The kept buffers do not count as given up.
     let bytes: usize = parts.iter().map(Range::len).sum();
     assert_eq!(give_up(&mut bench, bytes + 1, |_| true), [(parts, true), (vec![near], true)]);
     assert_eq!(bench.kept(), (0, 2, 0));
-    // They come again, alone.
+    // The bytes that were given up come again, alone.
     bench.seen();
     for (from, to, frontier) in
         [(0, ends[1], ends[2]), (ends[2], ends[3], ends[4]), (ends[4], ends[5], ends[5])]

@@ -16,8 +16,8 @@ fn the_default_request_is_enhanced_and_offers_all_it_can() {
     assert_eq!(bytes[16..], [0x40, 1, 0, 0]);
 }
 
-// Proves MPA2-070, MPA2-078, MPA2-134, MPA2-140: every kind is offered, and depths are what fits their
-// fields.
+// Proves MPA2-070, MPA2-078, MPA2-134, MPA2-140: every kind is offered, and depths are limited to the size of
+// their fields.
 #[test]
 fn the_offer_follows_kinds_and_depths() {
     for bits in 1..8 {
@@ -28,7 +28,7 @@ fn the_offer_follows_kinds_and_depths() {
     }
     let (_, bytes) =
         Initiator::start(MpaConfig { ird: 0, ord: 0, ..MpaConfig::default() }, b"", DEADLINE).unwrap();
-    // A Read as RTR takes one, though the ULP wants none.
+    // A Read as RTR needs one, although the ULP wants none.
     assert_eq!(bytes[20..], [0x80, 0, 0xc0, 1]);
     let deep = MpaConfig { ird: 20_000, ord: 20_000, max_ird: 20_000, ..client_server() };
     let (_, bytes) = Initiator::start(deep, b"", DEADLINE).unwrap();
@@ -38,7 +38,8 @@ fn the_offer_follows_kinds_and_depths() {
     assert_eq!(bytes[20..], [0x3f, 0xff, 0x3f, 0xff]);
 }
 
-// Proves MPA-172, MPA2-046, MPA2-079: 513 bytes, 509 enhanced ones, and revision 2 without any RTR kind.
+// Proves MPA-172, MPA2-046, MPA2-079: 513 bytes, 509 bytes after the enhanced data, and revision 2 without
+// any RTR kind are refused.
 #[test]
 fn what_cannot_be_sent_is_refused() {
     let limit = |config: MpaConfig, bytes| Initiator::start(config, &vec![1; bytes], DEADLINE).map(|_| ());
@@ -59,8 +60,8 @@ fn what_cannot_be_sent_is_refused() {
     }
 }
 
-// WaitReply, complete Reply, R=0.
-// Proves MPA-139, MPA-188, MPA2-082: whole after its last byte, in any segmentation.
+// State WaitReply: the Reply is complete and has R = 0. Proves MPA-139, MPA-188, MPA2-082: the Reply is
+// complete after its last byte, in any segmentation.
 #[test]
 fn a_reply_is_taken_byte_by_byte() {
     let bytes = reply(0x50, 2, &[0x80, 1, 0x80, 1, b'y']);
@@ -82,8 +83,8 @@ fn a_reply_is_taken_byte_by_byte() {
     assert_eq!(initiator.receive(0, b"FPDU").unwrap(), Step { consumed: 0, event: None });
 }
 
-// WaitReply, R=1.
-// Proves MPA2-068, MPA2-127, MPA2-155: the ULP gets data and depths, if there are any.
+// State WaitReply: the Reply has R = 1. Proves MPA2-068, MPA2-127, MPA2-155: the ULP gets the private data
+// and the depths, if the Reply has them.
 #[test]
 fn a_reject_is_told_with_its_depths() {
     for (bytes, peer, data) in [
@@ -99,8 +100,8 @@ fn a_reject_is_told_with_its_depths() {
     }
 }
 
-// WaitReply, wrong Key, bad Rev, PD_Length.
-// Proves MPA-151, MPA-165, MPA-189, MPA-196, MPA-202, MPA-301, MPA2-126, MPA2-129: code 4, and nothing more.
+// State WaitReply: the Reply has a wrong Key, Rev or PD_Length. Proves MPA-151, MPA-165, MPA-189, MPA-196,
+// MPA-202, MPA-301, MPA2-126, MPA2-129: the error is code 4, and nothing follows.
 #[test]
 fn an_invalid_reply_closes_the_connection() {
     let one = MpaConfig::revision_one();
@@ -126,8 +127,8 @@ fn an_invalid_reply_closes_the_connection() {
     }
 }
 
-// WaitReply, bytes behind the Reply.
-// Proves MPA2-146: borne by option, and never where an RTR is to come first.
+// State WaitReply: bytes follow the Reply. Proves MPA2-146: an option accepts such bytes, but never if an RTR
+// has to come first.
 #[test]
 fn fpdus_behind_the_reply_are_borne_by_option() {
     let bytes = [reply(0x50, 2, &[0, 1, 0, 1]), b"FPDU".to_vec()].concat();
@@ -141,8 +142,7 @@ fn fpdus_behind_the_reply_are_borne_by_option() {
     assert_eq!(peer_to_peer, Err(StartupFault::EarlyBytes));
 }
 
-// WaitReply, timer.
-// Proves MPA-311: nothing at all, or a Reply that stalls.
+// State WaitReply: the time is over. Proves MPA-311: no byte of the Reply has come, or not all bytes.
 #[test]
 fn no_reply_in_time_ends_startup() {
     for begun in [&b""[..], b"MPA ID Rep"] {
@@ -155,7 +155,7 @@ fn no_reply_in_time_ends_startup() {
     }
 }
 
-// WaitReply, FIN or RST.
+// State WaitReply: a FIN or RST arrives.
 #[test]
 fn a_close_without_reply_may_be_tried_again_unenhanced() {
     let mut initiator = start(MpaConfig { fallback: true, ..MpaConfig::default() });
@@ -179,6 +179,6 @@ fn an_unenhanced_reply_is_good_enough_for_client_server() {
         assert_eq!((negotiated.ird, negotiated.ord, negotiated.peer), (128, 128, None));
         assert_eq!((negotiated.rtr, &negotiated.private_data[..]), (Rtr::None, &b"data"[..]));
     }
-    // S is reserved in revision 1: all is the ULP's.
+    // S is reserved in revision 1, so all bytes belong to the ULP.
     assert_eq!(accepted(client_server(), &reply(0x50, 1, &[1; 8])).private_data.len(), 8);
 }

@@ -58,9 +58,9 @@ fn the_responder_fits_its_depths() {
         ((8, 16), [0, 4, 0, 16], [0, 8, 0, 4], (8, 4)),
         ((8, 16), [0, 0, 0, 0], [0, 0, 0, 0], (0, 0)),
         ((0, 0), [0, 4, 0, 16], [0, 0, 0, 0], (0, 0)),
-        // Peer-to-peer by Read with ORD 0: one is needed all the same.
+        // In peer-to-peer mode by Read with ORD 0, one Read is needed all the same.
         ((8, 8), [0x80, 1, 0x40, 0], [0x80, 1, 0x40, 1], (1, 1)),
-        // Each direction is left to the ULP alone.
+        // 0x3fff leaves each direction to the ULP separately.
         ((8, 5), [0, 2, 0x3f, 0xff], [0x3f, 0xff, 0, 2], (8, 2)),
         ((8, 5), [0x3f, 0xff, 0, 2], [0, 2, 0x3f, 0xff], (2, 5)),
         ((8, 5), [0x3f, 0xff, 0x3f, 0xff], [0x3f, 0xff, 0x3f, 0xff], (8, 5)),
@@ -103,7 +103,7 @@ fn the_initiator_fits_its_depths() {
         ((4, 16, 16), [0, 32, 0, 0], (4, 16)),
         ((5, 5, 16), [0x3f, 0xff, 0, 2], (5, 5)),
         ((5, 5, 5), [0, 2, 0x3f, 0xff], (5, 2)),
-        // irdma leaves both to the ULP where one was.
+        // irdma leaves both depths to the ULP if the Request left one of them.
         ((2, 5, 16), [0x3f, 0xff, 0x3f, 0xff], (2, 5)),
         ((0, 0, 0), [0, 0, 0, 0], (0, 0)),
     ] {
@@ -137,7 +137,7 @@ fn the_initiator_picks_a_common_kind() {
         (write, [0x80, 1, 0x40, 1], None),
         (read, [0x80, 0, 0x40, 1], None),
         (send, [0x80, 1, 0xc0, 1], None),
-        // Another model than asked for.
+        // The Reply has another model than the Request.
         (RtrKinds::all(), [0, 1, 0, 1], None),
     ] {
         let event = start(MpaConfig { rtr: offered, ..MpaConfig::default() });
@@ -176,10 +176,10 @@ fn the_responder_names_common_kinds_or_its_own() {
         let expected = if enhanced.peer_to_peer { Rtr::Expect(named) } else { Rtr::None };
         assert_eq!(negotiated.rtr, expected);
     }
-    // Nor does D without A ask for the Read that an RTR would take.
+    // D without A does not ask for the Read that an RTR would take either.
     let (negotiated, reply) = answered(MpaConfig::default(), &request(0x50, 2, &[0x40, 1, 0xc0, 0]));
     assert_eq!((negotiated.ird, reply.enhanced.unwrap().depths.ird), (0, 0));
-    // Without an IRD a Read RTR is not named where another will do.
+    // Without an IRD, the Reply does not name an RTR by Read if another kind is possible.
     let none = MpaConfig { ird: 0, ..MpaConfig::default() };
     let (_, reply) = answered(none, &request(0x50, 2, &[0x80, 1, 0xc0, 1]));
     assert_eq!(reply.enhanced.unwrap().rtr, write);

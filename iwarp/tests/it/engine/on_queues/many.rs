@@ -36,7 +36,7 @@ fn run(engines: usize, count: usize) -> f64 {
         assert_eq!(polled.len(), engines);
         for engine in polled {
             let counters = engine.counters();
-            // At A they are chosen in turn, at B the hash decides.
+            // At A the engines are chosen in turn, at B the hash decides.
             let part = counters.connections as f64 * engines as f64 / count as f64;
             assert!((0.7..1.3).contains(&part), "host {host}: {counters:?}");
             // Neighbours alone: the frames of connections arrive at their engines.
@@ -45,7 +45,7 @@ fn run(engines: usize, count: usize) -> f64 {
     }
     hosts.exchange(&all, 1);
 
-    // Ends, while Writes of each are under way: gracefully at A, at B, and not gracefully.
+    // The connections end while Writes are under way: gracefully at A, gracefully at B, and by an abort.
     for &number in &all {
         for _ in 0..DEPTH - 1 {
             hosts.post(number % 2, number);

@@ -243,7 +243,7 @@ impl Hosts {
             }
         }
         self.until("the Writes complete", |hosts| hosts.carried_out >= all);
-        // A Write completes when TCP has it, so its bytes may be under way.
+        // A Write completes when TCP has it, so its bytes may still be under way.
         let arrived = |hosts: &Self, host: usize, number: usize| {
             read_bytes(&hosts.hosts[1 - host].sink, SLOT * number, SLOT) == bytes(host, number)
         };

@@ -1,4 +1,4 @@
-//! One engine of four ends: the others go on, and one of them serves its queue.
+//! One engine of four ends: the other engines continue, and one of them serves its queue.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -33,7 +33,7 @@ fn stop_engine_of_b(gone: usize) {
     let all: Vec<usize> = (0..EACH * ENGINES).collect();
     hosts.exchange(&all, 1);
 
-    // It ends while Writes are under way on all connections.
+    // The engine ends while Writes are under way on all connections.
     let (theirs, others): (Vec<_>, Vec<_>) = all.iter().partition(|number| *number % ENGINES == gone);
     for &number in &all {
         hosts.post(0, number);
@@ -49,7 +49,7 @@ fn stop_engine_of_b(gone: usize) {
         hosts.exchange(&others, seed * 1000);
     }
 
-    // New connections arrive at all four queues. Their host is asked for its IPv6 address for the first time.
+    // New connections arrive at all four queues. The host's IPv6 address is resolved for the first time.
     let [a, b] = ["fd00::1", "fd00::2"].map(|text| text.parse::<IpAddr>().unwrap());
     connect(&mut hosts, all.len(), b, a, Some((gone + 1) % ENGINES));
     let new: Vec<usize> = (all.len()..most).collect();

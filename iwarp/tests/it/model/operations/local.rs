@@ -18,13 +18,13 @@ pub(super) fn invalidate(dice: &mut Dice, model: &Model, by: StreamEnd, op: u64)
         let bound_here = matches!(name, Name::Region(_)) || grant.giver == Some(by);
         grant.host == by.1 && grant.is_there_for(by) && grant.revocable && bound_here
     };
-    // Sometimes the sink of an outstanding Read: a fence lets the Read finish first.
+    // This is sometimes the sink of an outstanding Read: a fence lets the Read finish first.
     if let Some(name) = model.memory.awaited(by).map(Name::Region).filter(|&name| own(name))
         && dice.one_in(2)
     {
         return Some(invalidate_of(model, op, name, !dice.one_in(4)));
     }
-    // Mostly windows and fast registrations: they can be used again.
+    // Windows and fast registrations are preferred, since they can be used again.
     let again = |name: Name| own(name) && model.memory.grant(name).giver.is_some();
     let first = if dice.one_in(4) { None } else { pick(dice, model, again) };
     let name = first.or_else(|| pick(dice, model, own).filter(|_| dice.one_in(3)))?;
@@ -65,7 +65,7 @@ pub(super) fn bind_type_2(dice: &mut Dice, model: &Model, by: StreamEnd, op: u64
 fn window(dice: &mut Dice, model: &Model, by: StreamEnd, kind: WindowKind) -> Option<WindowId> {
     let free = |old| {
         let grant = model.memory.grant(Name::Binding(old));
-        // Not a window that another queue pair is about to bind or invalidate.
+        // A window that another queue pair is about to bind or invalidate is excluded.
         let alone = match model.memory.bindings[old].life {
             Validity::Coming => grant.giver == Some(by),
             Validity::Ending => grant.taker == Some(by),
@@ -94,7 +94,7 @@ fn bind(dice: &mut Dice, model: &Model, by: StreamEnd, op: u64, window: WindowId
         let bindable = grant.access.contains(Access::MW_BIND);
         grant.host == by.1 && grant.is_there_for(by) && !left && known && associated && bindable != wrong
     };
-    // Sometimes memory of this stream only: the window is no wider.
+    // Sometimes this is memory of this stream only: the window gives access to no other stream.
     let narrow = |name: Name| memory(name) && model.memory.grant(name).stream.is_some();
     let first = if dice.one_in(2) { None } else { pick(dice, model, narrow) };
     let name = first.or_else(|| pick(dice, model, memory))?;
@@ -114,7 +114,7 @@ fn bind(dice: &mut Dice, model: &Model, by: StreamEnd, op: u64, window: WindowId
         addr: if zero_based { 0 } else { addr },
         key: rkey,
         access,
-        // Never wider than the region.
+        // The window is never wider than the region.
         stream: if kind == WindowKind::Type1 { grant.stream } else { Some(by.0) },
         life: Validity::Coming,
         giver: by,
@@ -131,7 +131,7 @@ pub(super) fn fast_register(dice: &mut Dice, model: &Model, by: StreamEnd, op: u
         let Name::Region(region) = name else { return false };
         let Region { prepared, left, .. } = model.memory.regions[region];
         let grant = model.memory.grant(name);
-        // If other streams may use the old name, they may do so until its end was seen.
+        // If other streams may use the old name, they may use it until the model has seen its end.
         let alone = grant.life == Validity::Gone || grant.stream == Some(by.0);
         let associated = grant.stream.is_none_or(|stream| stream == by.0);
         grant.host == by.1 && prepared && !left && alone && associated && grant.is_free_for(by)

@@ -9,8 +9,8 @@ use super::super::streams::{Model, Remote};
 use super::{FAULT_EVERY, pick};
 use testkit::dice::Dice;
 
-/// Sometimes a name of valid memory that `by` must not use: an invalid one, one of another stream, or one
-/// without the right.
+/// Sometimes an STag that `by` must not use although its memory is registered: a former STag of a window, an
+/// STag of another stream, or an STag without the right.
 pub(super) fn name(
     dice: &mut Dice,
     model: &Model,
@@ -29,7 +29,7 @@ pub(super) fn name(
         let grant = memory.grant(name);
         grant.host != by.1 && grant.len >= least && memory.regions[grant.region].life == Validity::Valid
     };
-    // The last name of a window, while it has no new one.
+    // The last name of a window that has no new name yet.
     let gone = |name: Name| match name {
         Name::Region(_) => false,
         Name::Binding(number) => {
@@ -39,7 +39,7 @@ pub(super) fn name(
         }
     };
     let of_another = |name: Name| there(name) && memory.grant(name).stream.is_some_and(|only| only != by.0);
-    // Names that a request has made valid.
+    // Names that a request, not the program itself, has made valid.
     let given = |name: Name| memory.grant(name).giver.is_some();
     let poor = |name: Name| there(name) && given(name) && !memory.grant(name).access.contains(right);
     let first = dice.index(4);
@@ -64,7 +64,8 @@ pub(super) fn trespass(
 ) -> Option<(Remote, RemoteAddr)> {
     let settled = |name: Name| {
         let grant = model.memory.grant(name);
-        // Not a name whose memory has another name while it ends: the order of both ends is unknown.
+        // A name is excluded if its memory has another name that is ending: the order of both ends is
+        // unknown.
         grant.host == host && !(model.memory.regions[grant.region].left && grant.life != Validity::Gone)
     };
     let name = pick(dice, model, settled)?;

@@ -55,7 +55,7 @@ impl Model {
         }
         self.memory.fetched(*op);
         if meaning.flow == Flow::In {
-            // The peer made the answer after it had placed and delivered everything before the request.
+            // The peer generated the answer after it had placed and delivered everything before the request.
             let peer = &self.streams[stream].ends[1 - side];
             if let Some(before) = peer.arriving.iter().find(|arriving| arriving.op < *op) {
                 return Err(format!("the answer to {op} overtook the delivery of message {}", before.op));

@@ -110,7 +110,7 @@ impl Model {
     /// A request was not carried out. Returns the name that never became valid.
     pub(super) fn undone(&mut self, sent: &Sent) -> Option<Name> {
         if let Some(Name::Binding(binding)) = sent.gives {
-            // Its old binding may not have ended either.
+            // The window's old binding may not have ended either.
             let window = self.memory.bindings[binding].window;
             self.memory.windows[window].freed = true;
         }

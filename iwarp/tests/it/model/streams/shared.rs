@@ -1,7 +1,7 @@
 //! A shared receive queue: buffers for the messages of several streams.
 //!
-//! A stream takes the oldest buffer when a message begins, and holds one at a time. Only the completion
-//! shows which one: until then its bytes are unknown.
+//! A stream takes the oldest buffer when a message begins, and holds one at a time. Only the completion shows
+//! which buffer the message has: until then the bytes of the buffers are unknown.
 
 use std::collections::VecDeque;
 

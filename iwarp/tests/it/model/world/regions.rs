@@ -115,7 +115,7 @@ impl World {
 
     /// Adds memory for fast registration, which is not registered yet.
     fn prepare(&mut self, dice: &mut Dice, slot: usize, side: usize) -> Done {
-        // Prepared memory of a stream that is over cannot be used any more.
+        // Prepared memory of a stream that has ended cannot be used any more.
         let over = |stream: usize| self.model.streams[stream].is_over();
         let held = |region: &&Region| {
             let useful = !region.stream.is_some_and(over);
@@ -173,7 +173,8 @@ impl World {
         let regions = &self.model.memory.regions;
         let live = |number: &RegionId| {
             let region = &regions[*number];
-            // Not memory that a posted request will register, with an invalidation behind it.
+            // Memory that a posted request will register is excluded, if an invalidation follows that
+            // request.
             let here = region.life == Validity::Valid
                 || region.life == Validity::Ending && !self.model.is_to_come(Name::Region(*number));
             region.host == side && here && !region.left
@@ -182,7 +183,7 @@ impl World {
         if live.len() < 3 {
             return Ok(());
         }
-        // Preferably one that a window is or was bound to.
+        // A region that a window is or was bound to is preferred.
         let behind = |&number: &RegionId| {
             let has_window = self.model.memory.bindings.iter().any(|binding| binding.region == number);
             has_window && matches!(self.memory[number], Some(Registered::Region(_)))
@@ -240,7 +241,7 @@ impl World {
     /// `number` is invalid: its bytes must be allowed ones, and stay.
     fn frozen(&mut self, number: RegionId) -> Done {
         let Some(region) = &self.memory[number] else {
-            // A later request has registered it again.
+            // A later request has registered the memory again.
             self.model.memory.regions[number].life = Validity::Gone;
             return Ok(());
         };
@@ -260,7 +261,7 @@ impl World {
 
     pub(super) fn seen(&self, span: &Span) -> Vec<u8> {
         let mut bytes = vec![0; span.len];
-        // If it was deregistered or registered again, nobody compares it any more.
+        // If the memory was deregistered or registered again, it is not compared any more.
         if let Some(region) = &self.memory[span.region] {
             region.read_at(span.at, &mut bytes).expect("a span of the region");
         }

@@ -157,13 +157,14 @@ impl World {
         Ok(())
     }
 
-    /// Visits each window: the life of its last name, and whether it is bound under that name.
+    /// Calls `look` for each window whose current key is the model's last one, with the state of that binding
+    /// and whether the window says that it is bound.
     fn each_window(&self, look: impl Fn(WindowId, Validity, bool) -> Done) -> Done {
         let memory = &self.model.memory;
         memory.windows.iter().zip(&self.windows).enumerate().try_for_each(|(number, (window, held))| {
             let (Some(bound), Some(held)) = (window.bound, held) else { return Ok(()) };
             if window.key != memory.bindings[bound].key {
-                // After a request that was not carried out the window has another name.
+                // If a request was not carried out, the window has another key.
                 return Ok(());
             }
             look(number, memory.grant(Name::Binding(bound)).life, held.is_bound())
