@@ -185,8 +185,7 @@ impl Poller {
         let owed = self.state.acks.due(now);
         let limits = self.state.acks.due_limits(now);
         let mut busy = self.carrier.is_due(now) && self.step(guard, Self::poll_link).1;
-        busy |= self.run_commands(guard);
-        busy |= self.answer_doorbells();
+        busy |= self.serve_users(guard);
         busy |= self.receive(guard);
         busy |= self.step(guard, |poller| profile::within(Layer::TcpOut, || poller.state.tcp.poll(now))).1;
         busy |= self.run_deadlines(guard);
@@ -483,7 +482,8 @@ impl Poller {
         self.connections.get(slot)?.as_deref()
     }
 
-    /// Runs `action` on the connection in `slot`, if the slot is in use. Then [records](Self::record) the effects.
+    /// Runs `action` on the connection in `slot`, if the slot is in use. Then [records](Self::record) the
+    /// effects.
     fn with(&mut self, slot: usize, action: impl FnOnce(&mut Connection, &mut EngineState)) -> bool {
         let Some(connection) = self.connections.get_mut(slot).and_then(Option::as_mut) else { return false };
         action(connection, &mut self.state);

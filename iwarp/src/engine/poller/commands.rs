@@ -16,6 +16,7 @@ use crate::verbs::{CmCommand, CmEventKind, CmShared, ConnParam, ConnectionError,
 
 impl Poller {
     /// Runs the commands that wait. Returns whether there were any.
+    #[inline]
     pub(super) fn run_commands(&mut self, guard: &EpochGuard<'_>) -> bool {
         let mut busy = false;
         while let Some(command) = self.state.handle.next_command() {

@@ -52,14 +52,20 @@ impl Poller {
     pub(in crate::engine) fn send_posted(&mut self, clock: Instant, guard: &EpochGuard<'_>) {
         let _engine = profile::scope(Layer::Engine);
         self.set_time(clock);
-        self.run_commands(guard);
-        self.answer_doorbells();
+        self.serve_users(guard);
         self.fill_tcp(guard);
         self.step(guard, Self::send_frames);
     }
 
+    /// Does what users have asked for since the last poll: runs their commands, then answers their doorbells.
+    /// Returns whether there were any.
+    pub(super) fn serve_users(&mut self, guard: &EpochGuard<'_>) -> bool {
+        self.run_commands(guard) | self.answer_doorbells()
+    }
+
     /// Schedules the queue pairs whose doorbells were rung. Returns whether there were any.
-    pub(super) fn answer_doorbells(&mut self) -> bool {
+    #[inline]
+    fn answer_doorbells(&mut self) -> bool {
         let EngineState { handle, tx_scheduler, .. } = &mut self.state;
         let doorbells = handle.doorbells();
         let mut schedule = |slot: usize, connection: Option<&Option<Box<Connection>>>| {

@@ -1,7 +1,7 @@
 //! Our stack against Linux's own iWARP, in a virtual machine on the other side of a bridge: `iwperf` against
 //! its unmodified RDMA tools, and our verbs against its verbs, with a target that does what a scene requests
-//! (`tests/iwprobe`). Then unmodified tools at both ends. `UWARP_SIW=short` leaves out nearly all tests with jumbo
-//! frames.
+//! (`tests/iwprobe`). Then unmodified tools at both ends. `UWARP_SIW=short` leaves out nearly all tests with
+//! jumbo frames.
 //!
 //! `tests/siw-peer/README.md` describes siw's behaviour on the wire, and its defects.
 
