@@ -239,8 +239,8 @@ impl Connection {
         self.base.timers.next().min(self.phase.upkeep().1)
     }
 
-    /// Whether the engine's record of the connection is still true after a call: the held bytes, the deadline,
-    /// and that the connection has not ended. This is usual in Full Operation.
+    /// Whether the engine's record of the connection is still true after a call: the held bytes, the
+    /// deadline, and that the connection has not ended. This is usual in Full Operation.
     #[inline]
     pub(super) fn is_recorded(&self) -> bool {
         let Phase::Rdma(rdma) = &self.phase else { return false };

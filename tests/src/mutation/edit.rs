@@ -44,8 +44,8 @@ pub fn digest(parts: impl IntoIterator<Item = String>) -> String {
     format!("{sum:08x}")
 }
 
-/// The text of the functions of this name in a Rust file formatted by `rustfmt`; `None` if the file has no
-/// such function.
+/// The text of the functions of this name in a Rust file formatted by `rustfmt`, without the lines that are
+/// comments; `None` if the file has no such function.
 pub fn function_text(text: &str, name: &str) -> Option<String> {
     let lines: Vec<&str> = text.lines().collect();
     let mut found = String::new();
@@ -58,7 +58,8 @@ pub fn function_text(text: &str, name: &str) -> Option<String> {
         });
         if begins {
             let end = lines[at..].iter().position(|line| line.strip_prefix(indent) == Some("}"));
-            for line in &lines[at..end.map_or(lines.len(), |end| at + end + 1)] {
+            let body = &lines[at..end.map_or(lines.len(), |end| at + end + 1)];
+            for line in body.iter().filter(|line| !line.trim_start().starts_with("//")) {
                 found.push_str(line);
                 found.push('\n');
             }
@@ -73,7 +74,7 @@ mod tests {
 
     #[test]
     fn a_function_ends_at_its_own_brace() {
-        let text = "fn a() {\n    {\n    }\n}\nmod m {\n    pub(super) fn b<T>() {\n        x;\n    }\n}\nfn ab() {\n}\n";
+        let text = "fn a() {\n    {\n    }\n}\nmod m {\n    pub(super) fn b<T>() {\n        // c\n        x;\n    }\n}\nfn ab() {\n}\n";
         assert_eq!(function_text(text, "a").as_deref(), Some("fn a() {\n    {\n    }\n}\n"));
         assert_eq!(
             function_text(text, "b").as_deref(),

@@ -60,8 +60,8 @@ fn what_cannot_be_sent_is_refused() {
     }
 }
 
-// State WaitReply: the Reply is complete and has R = 0. Proves MPA-139, MPA-188, MPA2-082: the Reply is
-// complete after its last byte, in any segmentation.
+// State WaitReply: the Reply is complete and has R = 0.
+// Proves MPA-139, MPA-188, MPA2-082: the Reply is complete after its last byte, in any segmentation.
 #[test]
 fn a_reply_is_taken_byte_by_byte() {
     let bytes = reply(0x50, 2, &[0x80, 1, 0x80, 1, b'y']);
@@ -83,8 +83,8 @@ fn a_reply_is_taken_byte_by_byte() {
     assert_eq!(initiator.receive(0, b"FPDU").unwrap(), Step { consumed: 0, event: None });
 }
 
-// State WaitReply: the Reply has R = 1. Proves MPA2-068, MPA2-127, MPA2-155: the ULP gets the private data
-// and the depths, if the Reply has them.
+// State WaitReply: the Reply has R = 1.
+// Proves MPA2-068, MPA2-127, MPA2-155: the ULP gets the private data and the depths, if the Reply has them.
 #[test]
 fn a_reject_is_told_with_its_depths() {
     for (bytes, peer, data) in [
@@ -100,8 +100,9 @@ fn a_reject_is_told_with_its_depths() {
     }
 }
 
-// State WaitReply: the Reply has a wrong Key, Rev or PD_Length. Proves MPA-151, MPA-165, MPA-189, MPA-196,
-// MPA-202, MPA-301, MPA2-126, MPA2-129: the error is code 4, and nothing follows.
+// State WaitReply: the Reply has a wrong Key, Rev or PD_Length.
+// Proves MPA-151, MPA-165, MPA-189, MPA-196, MPA-202, MPA-301, MPA2-126, MPA2-129: the error is code 4, and
+// nothing follows.
 #[test]
 fn an_invalid_reply_closes_the_connection() {
     let one = MpaConfig::revision_one();
@@ -127,8 +128,8 @@ fn an_invalid_reply_closes_the_connection() {
     }
 }
 
-// State WaitReply: bytes follow the Reply. Proves MPA2-146: an option accepts such bytes, but never if an RTR
-// has to come first.
+// State WaitReply: bytes follow the Reply.
+// Proves MPA2-146: an option accepts such bytes, but never if an RTR has to come first.
 #[test]
 fn fpdus_behind_the_reply_are_borne_by_option() {
     let bytes = [reply(0x50, 2, &[0, 1, 0, 1]), b"FPDU".to_vec()].concat();
@@ -142,7 +143,8 @@ fn fpdus_behind_the_reply_are_borne_by_option() {
     assert_eq!(peer_to_peer, Err(StartupFault::EarlyBytes));
 }
 
-// State WaitReply: the time is over. Proves MPA-311: no byte of the Reply has come, or not all bytes.
+// State WaitReply: the time is over.
+// Proves MPA-311: no byte of the Reply has come, or not all bytes.
 #[test]
 fn no_reply_in_time_ends_startup() {
     for begun in [&b""[..], b"MPA ID Rep"] {

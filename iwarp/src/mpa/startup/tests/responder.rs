@@ -24,7 +24,8 @@ fn a_request_is_taken_byte_by_byte_and_waits_for_a_decision() {
     assert_eq!(responder.accept(Accept::default(), LATER).map(|_| ()), Err(ResponderError::NoRequest));
 }
 
-// State WaitRequest: the Request is invalid. Proves MPA-299, MPA2-125: code 4, and no Reply.
+// State WaitRequest: the Request is invalid.
+// Proves MPA-299, MPA2-125: code 4, and no Reply.
 #[test]
 fn an_invalid_request_closes_the_connection() {
     let two = MpaConfig::default();
@@ -47,7 +48,8 @@ fn an_invalid_request_closes_the_connection() {
     }
 }
 
-// State WaitRequest: the time is over. Proves MPA-206: trickling bytes do not extend it.
+// State WaitRequest: the time is over.
+// Proves MPA-206: trickling bytes do not extend it.
 #[test]
 fn no_request_in_time_ends_startup() {
     let mut responder = listen(MpaConfig::default());
@@ -57,8 +59,8 @@ fn no_request_in_time_ends_startup() {
     assert_eq!(responder.receive(OFFSET + 3, b" ID").unwrap().consumed, 0);
 }
 
-// State Decide: bytes arrive before the Reply. Proves MPA-170: bytes that the peer may not send yet are
-// treated as a wrong length.
+// State Decide: bytes arrive before the Reply.
+// Proves MPA-170: bytes that the peer may not send yet are treated as a wrong length.
 #[test]
 fn bytes_before_the_reply_close_the_connection() {
     let bytes = request(0x40, 1, &[]);
@@ -71,8 +73,8 @@ fn bytes_before_the_reply_close_the_connection() {
     assert_eq!(responder.reject(b"", None), Err(ResponderError::NoRequest));
 }
 
-// State Decide: the ULP accepts. State RxOnly: the first FPDU arrives. Proves MPA-183, MPA2-009: nothing is
-// sent before one FPDU, of any kind, was received.
+// State Decide: the ULP accepts. State RxOnly: the first FPDU arrives.
+// Proves MPA-183, MPA2-009: nothing is sent before one FPDU, of any kind, was received.
 #[test]
 fn nothing_may_be_sent_before_the_first_fpdu() {
     for (bytes, rtr, deadline) in [
@@ -108,8 +110,9 @@ fn a_missing_rtr_times_out() {
     assert!(!responder.may_send());
 }
 
-// Decide, reject. Proves MPA-162, MPA-178, MPA-179, MPA2-029, MPA2-096, MPA2-098, MPA2-102: the Reply has the
-// revision of the Request.
+// Decide, reject.
+// Proves MPA-162, MPA-178, MPA-179, MPA2-029, MPA2-096, MPA2-098, MPA2-102: the Reply has the revision of the
+// Request.
 #[test]
 fn a_reject_speaks_the_revision_of_the_request() {
     for (bytes, needed, rest) in [
