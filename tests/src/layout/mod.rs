@@ -2,6 +2,8 @@
 //! direction ([`circles`]). [`table`] has the rules of each crate. The fields of configurations state their
 //! defaults (`defaults`).
 
+#[cfg(test)]
+mod chapters;
 pub mod circles;
 #[cfg(test)]
 mod defaults;

@@ -211,7 +211,7 @@ fn c_program() -> Result<(), String> {
         let line = line.replace("ffi/verbs", &format!("{root}/ffi/verbs"));
         image.run(&format!("cd {} && {line}", image.folder.display()))
     };
-    let lines = chapter.block("They run on both")?;
+    let lines = chapter.block("# From C")?;
     let lines: Vec<&str> = lines.iter().map(|line| without_comment(line)).collect();
     let [install, compile, server, client] = lines[..] else {
         return Err(format!("four lines compile and run a program, not {lines:?}"));
