@@ -1,10 +1,10 @@
 //! Segments queued by the user (RFC 9293 section 3.10.2, SEND).
 
-use dp::{ExtBuf, Mempool};
+use dp::ExtBuf;
 
 use super::{SendHalf, UserEvents};
 use crate::tcp::ctx::Ctx;
-use crate::tcp::slabs::{BULK_SEGMENTS, PageKey};
+use crate::tcp::slabs::PageKey;
 use crate::{Instant, SendError};
 
 impl SendHalf {
@@ -27,8 +27,7 @@ impl SendHalf {
             // user must retry.
             return Err(SendError::NoMbuf);
         }
-        let bulk = self.bulk_pool(ctx);
-        match self.queue.page(ctx.segments, (ctx.pool, bulk), emss as usize) {
+        match self.queue.page(ctx.segments, (ctx.pool, ctx.bulk_pool), emss as usize) {
             Ok(page) => Ok((page, emss as usize)),
             Err(SendError::BufferFull) => Err(self.full()),
             Err(error) => {
@@ -36,12 +35,6 @@ impl SendHalf {
                 Err(error)
             }
         }
-    }
-
-    /// The pool of large buffers, once enough segments are queued to use it.
-    #[inline]
-    fn bulk_pool<'a>(&self, ctx: &Ctx<'a>) -> Option<&'a Mempool> {
-        ctx.bulk_pool.filter(|_| self.queue.queued() >= BULK_SEGMENTS * u64::from(self.path.emss()))
     }
 
     /// The send buffer is full: the user gets an event when it has space again.
@@ -103,7 +96,7 @@ impl SendHalf {
         let queued = self.queue.queued();
         let room = queued <= u64::from(ctx.config.send_buffer_bytes) * 3 / 4
             && !ctx.segments.is_full_for(self.queue.segments())
-            && self.queue.may_have_page(ctx.segments, self.bulk_pool(ctx), self.path.emss() as usize);
+            && self.queue.may_have_page(ctx.segments, ctx.bulk_pool, self.path.emss() as usize);
         if queued == 0 || room {
             self.events.remove(UserEvents::WRITABLE_WANTED);
             if self.queue.may_push() {

@@ -2,7 +2,7 @@
 
 use super::{Fin, SendQueue};
 use crate::invariant::{Check, ensure};
-use crate::tcp::slabs::{Marks, PageKind, Segment, SegmentKey, SegmentSlab};
+use crate::tcp::slabs::{Marks, Segment, SegmentKey, SegmentSlab};
 
 impl SendQueue {
     /// `not_asked`: the user has not closed. `acked`: our FIN is acknowledged. Otherwise it is due or in
@@ -17,7 +17,6 @@ impl SendQueue {
     pub(in crate::tcp::send) fn check(&self, slab: &SegmentSlab) -> Check {
         let (mut sacked, mut lost, mut in_flight, mut count) = ((0, 0), (0, 0), 0, 0);
         let (mut pos, mut last, mut last_sent, mut is_sent) = (None, None, None, true);
-        let (mut page, mut small_pages) = (None, 0);
         let mut found = self.unsent.is_none();
         for key in self.keys(slab, self.head, |segment| segment.next) {
             let (key, segment) = key?;
@@ -39,15 +38,10 @@ impl SendQueue {
                 Marks::IN_FLIGHT => in_flight += 1,
                 _ => {}
             }
-            // The segments of a page are consecutive.
-            if page.replace(segment.page) != Some(segment.page) {
-                small_pages += u32::from(slab.page_kind(segment.page) == PageKind::Small);
-            }
             (last, count) = (Some(key), count + 1);
         }
-        let unused = self.open_page.filter(|open| page != Some(*open));
-        small_pages += u32::from(unused.is_some_and(|open| slab.page_kind(open) == PageKind::Small));
-        ensure!(self.small_pages == small_pages, "{} small pages of {small_pages}", self.small_pages);
+        let segments = self.head.into_iter().flat_map(|head| slab.iter_from(head));
+        self.pages.check(slab, segments.map(|key| slab.get(key).page))?;
         ensure!(found, "a cursor outside of the queue: {self:?}");
         let said = self.last_sent_segment();
         ensure!(said == last_sent, "the last one sent is {said:?}, not {last_sent:?}");
@@ -173,7 +167,7 @@ mod tests {
     use super::*;
     use crate::Instant;
     use crate::invariant::assert_found;
-    use crate::tcp::slabs::{Place, Sent};
+    use crate::tcp::slabs::{ConnectionPages, Place, Sent};
 
     const LEN: u64 = 100;
 
@@ -354,8 +348,7 @@ mod tests {
             (|q| q.queue.sacked_segments += 1, "SACKed, lost, queued: (100, 2, 100, 5) of (100, 1, 100, 5)"),
             (|q| q.queue.lost_bytes += 1, "SACKed, lost, queued: (100, 1, 101, 5) of (100, 1, 100, 5)"),
             (|q| q.queue.segments -= 1, "SACKed, lost, queued: (100, 1, 100, 4) of (100, 1, 100, 5)"),
-            (|q| q.queue.small_pages += 1, "2 small pages of 1"),
-            (|q| q.queue.small_pages -= 1, "0 small pages of 1"),
+            (|q| q.queue.pages = ConnectionPages::default(), "0 small pages of 1"),
         ]);
     }
 

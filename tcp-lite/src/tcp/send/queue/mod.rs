@@ -26,7 +26,7 @@ use self::window::PeerWindow;
 use super::ack_sample::AckSample;
 use crate::Instant;
 use crate::tcp::SendError;
-use crate::tcp::slabs::{Marks, PageKey, PageKind, RemovedRun, Segment, SegmentKey, SegmentSlab};
+use crate::tcp::slabs::{ConnectionPages, Marks, PageKey, RemovedRun, Segment, SegmentKey, SegmentSlab};
 
 /// Our FIN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,8 +59,7 @@ pub(super) struct SendQueue {
     unsent: Option<SegmentKey>,
     /// The last segment that was sent; `None` if no sent segment is queued.
     last_sent: Option<SegmentKey>,
-    /// The page that the next segment is written to, if it fits.
-    open_page: Option<PageKey>,
+    pages: ConnectionPages,
     /// Segments in flight, in the order of transmission.
     flight: Flight,
     /// Segments marked lost, in the order in which they were marked, except that the oldest segment is
@@ -86,8 +85,6 @@ pub(super) struct SendQueue {
     lost_bytes: u32,
     /// Segments in the queue.
     segments: u32,
-    /// Pages from the pool of small buffers, the open one included.
-    small_pages: u32,
 }
 
 impl SendQueue {
@@ -98,7 +95,7 @@ impl SendQueue {
             tail: None,
             unsent: None,
             last_sent: None,
-            open_page: None,
+            pages: ConnectionPages::default(),
             flight: Flight::default(),
             lost: SegmentList::default(),
             index: Index::default(),
@@ -112,7 +109,6 @@ impl SendQueue {
             sacked_segments: 0,
             lost_bytes: 0,
             segments: 0,
-            small_pages: 0,
         }
     }
 
@@ -178,7 +174,7 @@ impl SendQueue {
 
     /// The page that is written to.
     pub(super) fn open_page(&self) -> Option<PageKey> {
-        self.open_page
+        self.pages.open()
     }
 
     /// Bytes of unacknowledged segments, sent or not.
@@ -199,11 +195,7 @@ impl SendQueue {
         self.outstanding().saturating_sub(self.sacked_bytes + u64::from(self.lost_bytes))
     }
 
-    /// The page to write the next segment of up to `bytes` to; opens a new one from the pools `(small,
-    /// bulk)` if needed.
-    ///
-    /// # Errors
-    /// As [`Pages::open`].
+    /// As [`ConnectionPages::page`], for this connection.
     #[inline]
     pub(super) fn page(
         &mut self,
@@ -211,39 +203,18 @@ impl SendQueue {
         pools: (&Mempool, Option<&Mempool>),
         bytes: usize,
     ) -> Result<PageKey, SendError> {
-        if let Some(open) = self.open_page
-            && slab.has_room(open, bytes)
-        {
-            return Ok(open);
-        }
-        // A page that is full is freed with its last segment.
-        let (page, kind) = slab.open_page(pools, bytes, self.small_pages)?;
-        self.small_pages += u32::from(kind == PageKind::Small);
-        self.open_page = Some(page);
-        Ok(page)
+        let queued = self.queued();
+        self.pages.page(slab, pools, bytes, queued)
     }
 
     /// Whether [`page`](Self::page) has space for `bytes`: it does not return [`SendError::BufferFull`].
     pub(super) fn may_have_page(&self, slab: &SegmentSlab, bulk: Option<&Mempool>, bytes: usize) -> bool {
-        self.open_page.is_some_and(|open| slab.has_room(open, bytes))
-            || slab.may_open_page(bulk, bytes, self.small_pages)
+        self.pages.may_have_page(slab, bulk, bytes, self.queued())
     }
 
     /// Nothing was written to the page: frees it if it is empty.
     pub(super) fn close_page(&mut self, slab: &mut SegmentSlab) {
-        if let Some(open) = self.open_page
-            && let Some(kind) = slab.close_page_if_empty(open)
-        {
-            self.on_page_freed(open, kind);
-        }
-    }
-
-    #[inline]
-    fn on_page_freed(&mut self, page: PageKey, kind: PageKind) {
-        self.small_pages -= u32::from(kind == PageKind::Small);
-        if self.open_page == Some(page) {
-            self.open_page = None;
-        }
+        self.pages.close_if_empty(slab);
     }
 
     /// Our SYN was sent, perhaps again.
@@ -379,14 +350,14 @@ impl SendQueue {
     /// Queues the next `bytes` bytes of the open page as a segment, with their sum, if it is known.
     #[inline(always)]
     pub(super) fn push(&mut self, slab: &mut SegmentSlab, bytes: usize, sum: Option<u16>) {
-        let Some(page) = self.open_page else { return };
+        let Some(page) = self.pages.open() else { return };
         let key = slab.insert(page, bytes, self.end, sum);
         self.append(slab, key, bytes);
     }
 
     /// As [`push`](Self::push), with external memory behind the first `at` bytes.
     pub(super) fn push_external(&mut self, slab: &mut SegmentSlab, bytes: usize, external: (ExtBuf, u32)) {
-        let Some(page) = self.open_page else { return };
+        let Some(page) = self.pages.open() else { return };
         let all = bytes + external.0.len();
         let key = slab.insert_external(page, bytes, self.end, external);
         self.append(slab, key, all);
@@ -480,8 +451,7 @@ impl SendQueue {
         head: SegmentKey,
         una: u64,
     ) -> (Option<RemovedRun>, bool) {
-        let pages = (&mut self.small_pages, &mut self.open_page);
-        let run = slab.remove_run((head, self.flight.oldest()), una, pages);
+        let run = slab.remove_run((head, self.flight.oldest()), una, &mut self.pages);
         if run.removed.is_none() {
             return (None, run.goes_on);
         }
@@ -510,7 +480,7 @@ impl SendQueue {
         self.set_marks(slab, key, Marks::empty());
         let next = slab.get(key).next;
         if let Some((page, kind)) = slab.release(key) {
-            self.on_page_freed(page, kind);
+            self.pages.on_freed(page, kind);
         }
         slab.free(key, key, 1);
         self.segments -= 1;
