@@ -76,6 +76,6 @@ impl Tcb {
     /// An initial sequence number for the next connection with the same 4-tuple: `iss`, or a higher one
     /// if `iss` is not above all numbers that this connection used (RFC 9293 section 3.6.1).
     pub(crate) fn next_iss(&self, iss: TcpSeqNumber) -> TcpSeqNumber {
-        self.send.next_iss(iss)
+        self.send.positions().next_iss(iss)
     }
 }

@@ -78,7 +78,7 @@ impl SendHalf {
             self.loss.on_rtt_sample();
         }
         self.pending.remove(Pending::SYN);
-        self.queue.on_syn_acked();
+        self.queue.positions_mut().on_syn_acked();
         if self.path.start(ctx, self.agreed.sack) {
             self.on_emss_lowered(ctx);
         }
@@ -101,7 +101,7 @@ impl SendHalf {
     #[inline]
     pub(in crate::tcp) fn on_usual_ack(&mut self, ctx: &mut Ctx<'_>, segment: &AckInfo<'_>) -> bool {
         let AckInfo { ack, pos, window, .. } = *segment;
-        let (una, outstanding) = (self.queue.una(), self.queue.outstanding());
+        let (una, outstanding) = (self.queue.positions().una(), self.queue.positions().outstanding());
         let bytes = u64::from(window) << self.agreed.window_scale.unwrap_or(0);
         if ack == una && outstanding == 0 {
             self.rate.advance_pace(ctx.now);
@@ -135,8 +135,8 @@ impl SendHalf {
             delivered: end - first,
             rtt_us: Some(rtt_us),
             pipe: outstanding,
-            una: self.queue.una(),
-            nxt: self.queue.nxt(),
+            una: self.queue.positions().una(),
+            nxt: self.queue.positions().nxt(),
             ece: false,
         };
         self.rate.on_ack(ctx.now, ctx.config, self.path.emss(), &acked);
@@ -156,8 +156,8 @@ impl SendHalf {
             loss.on_ecn_echo(ctx, state, ack);
         }
         let prior = PriorSendState {
-            una: self.queue.una(),
-            outstanding: self.queue.outstanding(),
+            una: self.queue.positions().una(),
+            outstanding: self.queue.positions().outstanding(),
             pipe: self.pipe(),
         };
         let bytes = u64::from(window) << self.agreed.window_scale.unwrap_or(0);
@@ -188,7 +188,7 @@ impl SendHalf {
             let kind = AckKind { dup_ack, plain: dup_ack && sack.is_empty() };
             self.respond_to_ack(ctx, &sample, kind, (prior.pipe, ece));
         }
-        let fin_acked = self.queue.take_fin_acked();
+        let fin_acked = self.queue.positions_mut().take_fin_acked();
         self.on_window(ctx);
         fin_acked
     }
@@ -209,8 +209,8 @@ impl SendHalf {
             delivered: sample.delivered,
             rtt_us: sample.rtt_us,
             pipe,
-            una: self.queue.una(),
-            nxt: self.queue.nxt(),
+            una: self.queue.positions().una(),
+            nxt: self.queue.positions().nxt(),
             ece,
         };
         if grows {
@@ -243,8 +243,9 @@ impl SendHalf {
         sample: &mut AckSample,
     ) -> bool {
         let mut mtu_probe_answered = false;
-        let (una, nxt, space) = (self.queue.una(), self.queue.nxt(), self.space);
-        let span = |(start, end)| (space.pos(start, una), space.pos(end, una));
+        let positions = *self.queue.positions();
+        let (una, nxt) = (positions.una(), positions.nxt());
+        let span = |(start, end)| (positions.position(start), positions.position(end));
         let mut blocks = sack.iter().map(|block| span(*block)).peekable();
         if let Some(&(start, end)) = blocks.peek() {
             let second = sack.get(1).map(|block| span(*block));

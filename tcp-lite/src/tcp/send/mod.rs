@@ -48,11 +48,10 @@ use bitflags::bitflags;
 
 use self::loss::{LossRecovery, SendState};
 use self::path_mtu::PathMtu;
-use self::queue::SendQueue;
+use self::queue::{Positions, SendQueue};
 use self::rate::RateControl;
 use super::ctx::Ctx;
 use super::open_params::{Agreed, OpenParams, timestamp};
-use super::seq::SeqSpace;
 use crate::Duration;
 use crate::facade::TcpSeqNumber;
 
@@ -90,7 +89,6 @@ bitflags! {
 /// The sending half of one connection.
 #[derive(Debug)]
 pub(super) struct SendHalf {
-    space: SeqSpace,
     queue: SendQueue,
     loss: LossRecovery,
     rate: RateControl,
@@ -122,8 +120,7 @@ impl SendHalf {
     /// A new half whose SYN has to be sent. `agreed`: what the SYN offers.
     pub(super) fn new(ctx: &Ctx<'_>, params: &OpenParams, agreed: Agreed) -> Self {
         let mut half = Self {
-            space: SeqSpace::new(params.iss),
-            queue: SendQueue::new(),
+            queue: SendQueue::new(params.iss),
             path: PathMtu::new(params),
             rate: RateControl::new(ctx.config, u32::from(params.mss)),
             loss: LossRecovery::new(ctx.now),
@@ -171,7 +168,7 @@ impl SendHalf {
     /// The SYN-ACK was sent by a control block that was dropped (a SYN cookie).
     pub(super) fn on_syn_sent_before(&mut self) {
         self.pending.remove(Pending::SYN);
-        self.queue.on_syn_sent();
+        self.queue.positions_mut().on_syn_sent();
     }
 
     /// A segment without payload below the window has to be sent, which makes the peer answer.
@@ -181,13 +178,7 @@ impl SendHalf {
 
     /// The user has closed: a FIN follows the queue (RFC 9293 section 3.10.4).
     pub(super) fn close(&mut self) {
-        self.queue.close();
-    }
-
-    /// Whether the user has closed, and our FIN has to be sent.
-    #[inline]
-    pub(super) fn is_fin_due(&self) -> bool {
-        self.queue.is_fin_due()
+        self.queue.positions_mut().close();
     }
 
     /// Releases everything shared, and stops all timers.
@@ -201,74 +192,20 @@ impl SendHalf {
     pub(super) fn stop(&mut self) {
         self.pending = Pending::empty();
         self.loss.cancel_probe();
-        self.queue.forget_fin();
+        self.queue.positions_mut().forget_fin();
         self.loss.stop_timers();
     }
 
-    /// The sequence number of a position.
+    /// What is pushed, sent and acknowledged.
     #[inline]
-    pub(super) fn seq(&self, pos: u64) -> TcpSeqNumber {
-        self.space.seq(pos)
+    pub(super) fn positions(&self) -> &Positions {
+        self.queue.positions()
     }
 
-    /// SND.NXT, as a position.
-    #[inline]
-    pub(super) fn nxt(&self) -> u64 {
-        self.queue.nxt()
-    }
-
-    /// Positions behind everything that is pushed, and behind everything that is acknowledged.
-    pub(super) fn pushed_and_acknowledged(&self) -> (u64, u64) {
-        (self.queue.end(), self.queue.end() - self.queue.queued())
-    }
-
-    /// Whether the peer has acknowledged anything, and so knows of the connection.
-    #[inline]
-    pub(super) fn is_syn_acked(&self) -> bool {
-        self.queue.una() > 0
-    }
-
-    /// Whether this sequence number is sent and not acknowledged, so that an ICMP error that quotes it is
-    /// plausible (RFC 5927).
-    pub(super) fn covers_outstanding(&self, seq: TcpSeqNumber) -> bool {
-        let pos = self.space.pos(seq, self.queue.una());
-        (self.queue.una() as i64..self.queue.nxt() as i64).contains(&pos)
-    }
-
-    /// The position of an acknowledgement number.
-    #[inline]
-    pub(super) fn ack_position(&self, ack: TcpSeqNumber) -> i64 {
-        self.space.pos(ack, self.queue.una())
-    }
-
-    /// RFC 5961 section 5.2: rejects acknowledgements of bytes never sent, and too old ones.
+    /// As [`Positions::is_ack_acceptable`], by the peer's largest window.
     #[inline]
     pub(super) fn is_ack_acceptable(&self, ack: i64) -> bool {
-        let oldest = self.queue.una() as i64 - self.queue.max_window() as i64;
-        ack <= self.queue.nxt() as i64 && ack >= oldest
-    }
-
-    /// Whether `ack` acknowledges no less than earlier segments, and no more than was sent, so that the
-    /// segment may be a predicted one.
-    #[inline]
-    pub(super) fn is_ack_expected(&self, ack: TcpSeqNumber) -> bool {
-        let pos = self.ack_position(ack);
-        self.queue.una() as i64 <= pos && pos <= self.queue.nxt() as i64
-    }
-
-    /// Whether this acknowledges exactly our SYN, which was sent.
-    pub(super) fn is_ack_of_syn(&self, ack: TcpSeqNumber) -> bool {
-        self.queue.nxt() > 0 && ack == self.space.seq(1)
-    }
-
-    /// An initial sequence number for the next connection with the same 4-tuple: `iss`, or a higher one
-    /// if `iss` is not above all numbers that this connection used by more than an unscaled window (RFC
-    /// 9293 section 3.6.1).
-    pub(super) fn next_iss(&self, iss: TcpSeqNumber) -> TcpSeqNumber {
-        // As Linux in `tcp_timewait_state_process`: SND.NXT + 65535 + 2, beyond a whole window.
-        let least = self.queue.nxt() + u64::from(u16::MAX) + 2;
-        let above = self.space.pos(iss, self.queue.nxt()) >= least as i64;
-        if above { iss } else { self.space.seq(least) }
+        self.queue.positions().is_ack_acceptable(ack, self.queue.max_window())
     }
 
     /// The retransmission timeout.
@@ -286,8 +223,8 @@ impl SendHalf {
     pub(super) fn info(&self) -> SendInfo {
         SendInfo {
             emss: self.path.emss(),
-            end: self.queue.end(),
-            queued: self.queue.queued(),
+            end: self.queue.positions().end(),
+            queued: self.queue.positions().queued(),
             srtt_us: self.rate.srtt_us(),
             rto: self.rate.rto(),
             cwnd: self.rate.cwnd(),
@@ -311,11 +248,12 @@ impl SendHalf {
     /// A router reports that the path carries only `mss` (as [`OpenParams::mss`]), and not the segment from
     /// `seq` on (RFC 1191, RFC 8201). Returns whether there is such a segment.
     pub(super) fn on_packet_too_big(&mut self, ctx: &mut Ctx<'_>, seq: TcpSeqNumber, mss: u16) -> bool {
-        if self.covers_outstanding(seq) {
+        if self.positions().covers_outstanding(seq) {
             self.set_path_mss(ctx, mss);
             return true;
         }
-        self.path.on_probe_too_big(ctx, self.space.pos(seq, self.queue.una()), mss)
+        let pos = self.positions().position(seq);
+        self.path.on_probe_too_big(ctx, pos, mss)
     }
 
     /// The path carries only `mss`.

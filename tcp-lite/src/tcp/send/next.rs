@@ -79,10 +79,10 @@ impl SendHalf {
     /// acknowledged parts may be dropped, and the search for lost segments may advance.
     #[inline]
     pub(in crate::tcp) fn next(&mut self, ctx: &mut Ctx<'_>) -> Option<Outgoing> {
-        if self.loss.is_probe_due() && self.queue.outstanding() > 0 {
+        if self.loss.is_probe_due() && self.queue.positions().outstanding() > 0 {
             return Some(match self.loss_probe(ctx) {
                 Some(key) => self.data(ctx, SendKind::LossProbe, key),
-                None => self.bare(SendKind::Fin, self.queue.end(), Flags::FIN),
+                None => self.bare(SendKind::Fin, self.queue.positions().end(), Flags::FIN),
             });
         }
         if let Some(key) = self.retransmittable(ctx) {
@@ -98,12 +98,12 @@ impl SendHalf {
             return Some(self.data(ctx, SendKind::New, key));
         }
         if self.queue.is_fin_next() {
-            return Some(self.bare(SendKind::Fin, self.queue.end(), Flags::FIN));
+            return Some(self.bare(SendKind::Fin, self.queue.positions().end(), Flags::FIN));
         }
         // An old sequence number makes the peer answer, and carries nothing (section 3.8.4).
-        self.pending
-            .contains(Pending::WINDOW_PROBE)
-            .then(|| self.bare(SendKind::WindowProbe, self.queue.una().saturating_sub(1), Flags::empty()))
+        self.pending.contains(Pending::WINDOW_PROBE).then(|| {
+            self.bare(SendKind::WindowProbe, self.queue.positions().una().saturating_sub(1), Flags::empty())
+        })
     }
 
     /// The fast path of [`next`](Self::next), with fewer comparisons and no side effect: `Some` with a new
@@ -139,7 +139,7 @@ impl SendHalf {
         match kind {
             SendKind::Syn => {
                 self.pending.remove(Pending::SYN);
-                self.queue.on_syn_sent();
+                self.queue.positions_mut().on_syn_sent();
                 if self.loss.on_syn_sent(ctx.now) {
                     self.count_retransmission(ctx);
                 }
@@ -170,7 +170,7 @@ impl SendHalf {
     /// The first new segment was sent.
     #[inline(always)]
     pub(in crate::tcp) fn on_new_sent(&mut self, ctx: &mut Ctx<'_>) {
-        let idle = self.queue.outstanding() == 0;
+        let idle = self.queue.positions().outstanding() == 0;
         let len = self.queue.on_sent(ctx.segments, ctx.now);
         self.loss.on_new_sent(ctx.now, len, idle);
         self.rate.on_new_sent(ctx.now, ctx.config, self.path.emss(), len);
@@ -186,15 +186,15 @@ impl SendHalf {
     }
 
     fn on_fin_sent(&mut self, ctx: &mut Ctx<'_>) {
-        let (idle, nxt) = (self.queue.outstanding() == 0, self.queue.nxt());
-        if self.queue.on_fin_sent() {
+        let (idle, nxt) = (self.queue.positions().outstanding() == 0, self.queue.positions().nxt());
+        if self.queue.positions_mut().on_fin_sent() {
             self.count_retransmission(ctx);
             self.loss.on_fin_sent_again(ctx.now);
         } else {
             self.loss.on_fin_sent(ctx.now, idle);
         }
         if self.loss.is_probe_due() {
-            self.on_loss_probe_sent(ctx, (self.queue.end() + 1, nxt), true);
+            self.on_loss_probe_sent(ctx, (self.queue.positions().end() + 1, nxt), true);
         }
     }
 
@@ -210,7 +210,7 @@ impl SendHalf {
         } else {
             self.on_new_sent(ctx);
         }
-        self.on_loss_probe_sent(ctx, (ctx.segments.get(key).end(), self.queue.nxt()), again);
+        self.on_loss_probe_sent(ctx, (ctx.segments.get(key).end(), self.queue.positions().nxt()), again);
     }
 
     /// A tail loss probe was sent: where it ends, and SND.NXT.

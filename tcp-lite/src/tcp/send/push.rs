@@ -15,7 +15,7 @@ impl SendHalf {
         &mut self,
         ctx: &mut Ctx<'_>,
     ) -> Result<(PageKey, usize), SendError> {
-        let (queued, emss) = (self.queue.queued(), self.path.emss());
+        let (queued, emss) = (self.queue.positions().queued(), self.path.emss());
         // An empty queue takes one segment in any case.
         if queued > 0 {
             let full = queued + u64::from(emss) > u64::from(ctx.config.send_buffer_bytes);
@@ -69,7 +69,7 @@ impl SendHalf {
 
     #[inline(always)]
     fn before_push(&mut self, ctx: &mut Ctx<'_>) {
-        if self.queue.queued() == 0 {
+        if self.queue.positions().queued() == 0 {
             self.loss.restart_user_timeout(ctx.now);
             // Acknowledgements and probes sent meanwhile are no data.
             self.rate.on_idle(ctx.now, self.loss.idle_time(ctx.now));
@@ -93,13 +93,13 @@ impl SendHalf {
     }
 
     fn raise_wanted(&mut self, ctx: &mut Ctx<'_>) {
-        let queued = self.queue.queued();
+        let queued = self.queue.positions().queued();
         let room = queued <= u64::from(ctx.config.send_buffer_bytes) * 3 / 4
             && !ctx.segments.is_full_for(self.queue.segments())
             && self.queue.may_have_page(ctx.segments, ctx.bulk_pool, self.path.emss() as usize);
         if queued == 0 || room {
             self.events.remove(UserEvents::WRITABLE_WANTED);
-            if self.queue.may_push() {
+            if self.queue.positions().may_push() {
                 self.events |= UserEvents::WRITABLE_QUEUED;
                 ctx.writable();
             }

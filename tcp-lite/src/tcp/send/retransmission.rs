@@ -22,7 +22,7 @@ impl SendHalf {
     /// Whether a timer other than that of keepalives will notice a silent peer.
     #[inline]
     pub(in crate::tcp) fn is_waiting(&self) -> bool {
-        self.queue.outstanding() > 0 || self.loss.running_timer().is_some()
+        self.queue.positions().outstanding() > 0 || self.loss.running_timer().is_some()
     }
 
     /// When [`on_timer`](Self::on_timer) wants to be called.
@@ -50,7 +50,7 @@ impl SendHalf {
     pub(in crate::tcp) fn on_timer(&mut self, ctx: &mut Ctx<'_>) -> Expired {
         self.rate.advance_pace(ctx.now);
         if self.path.due().is_some_and(|at| at <= ctx.now) {
-            self.path.on_timer(ctx, self.queue.una(), self.queue.may_push());
+            self.path.on_timer(ctx, self.queue.positions().una(), self.queue.positions().may_push());
         }
         let syn_due = self.is_syn_next();
         let (loss, state) = self.loss_and_state();
@@ -90,11 +90,11 @@ impl SendHalf {
     /// The link is up again. Segments sent meanwhile are lost: retransmits them now rather than when the
     /// timer expires, which may have backed off many times.
     pub(in crate::tcp) fn on_link_up(&mut self, ctx: &mut Ctx<'_>) {
-        if self.queue.una() == 0 {
+        if self.queue.positions().una() == 0 {
             if self.has_sent_syn() {
                 self.pending |= Pending::SYN;
             }
-        } else if self.queue.outstanding() > 0 {
+        } else if self.queue.positions().outstanding() > 0 {
             let (loss, state) = self.loss_and_state();
             loss.on_timeout(ctx, state);
             // The timeouts were not due to the segments' length.
@@ -122,7 +122,7 @@ impl SendHalf {
 
     /// Our FIN has to be sent. If the queue is empty, the user timeout counts from now on.
     pub(in crate::tcp) fn await_fin(&mut self, ctx: &Ctx<'_>) {
-        if self.queue.queued() == 0 {
+        if self.queue.positions().queued() == 0 {
             self.loss.restart_user_timeout(ctx.now);
         }
     }

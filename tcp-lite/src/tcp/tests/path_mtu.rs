@@ -359,7 +359,7 @@ fn ready() -> Pair {
         pair.a.push(pair.now, &pattern(nr * BASE, BASE)).expect("room");
     }
     assert!(pair.run_until(Duration::from_millis(50), |pair| pair.a.tcb().sending().has_path_probe()));
-    assert!(pair.a.tcb().sending().outstanding() > 0);
+    assert!(pair.a.tcb().sending().positions().outstanding() > 0);
     pair
 }
 

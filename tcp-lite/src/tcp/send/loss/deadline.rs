@@ -45,7 +45,7 @@ impl LossRecovery {
         (queue, rate): (&SendQueue, &RateControl),
         (sack, syn_due): (bool, bool),
     ) {
-        let wanted = if queue.outstanding() > 0 {
+        let wanted = if queue.positions().outstanding() > 0 {
             match self.timers.due(SendTimer::Stuck) {
                 Some(running) if self.is_stuck(segments, queue, syn_due) => (running, SendTimer::Stuck),
                 _ => self.flight_deadline(config, segments, (queue, rate), sack),
@@ -55,7 +55,7 @@ impl LossRecovery {
             let at = self.persist_at(now, queue, rate);
             let running = self.timers.due(SendTimer::Persist);
             (running.map_or(at, |running| running.min(at)), SendTimer::Persist)
-        } else if queue.nxt() == 0 && syn_due || queue.is_fin_next() {
+        } else if queue.positions().nxt() == 0 && syn_due || queue.is_fin_next() {
             let running = self.timers.due(SendTimer::Stuck);
             (running.unwrap_or(now + STUCK_INTERVAL), SendTimer::Stuck)
         } else {
@@ -91,7 +91,7 @@ impl LossRecovery {
         sack: bool,
     ) -> Option<Duration> {
         let quiet = self.phase == Phase::Open && queue.sacked_segments() == 0 && !queue.has_lost();
-        let allowed = quiet && sack && queue.una() > 0 && self.loss_probe.may_send();
+        let allowed = quiet && sack && queue.positions().una() > 0 && self.loss_probe.may_send();
         if !allowed {
             return None;
         }
@@ -99,9 +99,9 @@ impl LossRecovery {
         let twice = (rate.srtt() * 2).max(config.tail_probe_min);
         // A single segment may wait for the peer's delayed acknowledgement, which the floor of the RTO
         // covers.
-        let single = queue
-            .head()
-            .is_some_and(|key| segments.get(key).next == queue.unsent() && queue.nxt() <= queue.end());
+        let single = queue.head().is_some_and(|key| {
+            segments.get(key).next == queue.unsent() && queue.positions().nxt() <= queue.positions().end()
+        });
         Some(if single { twice + config.rto_min } else { twice })
     }
 
@@ -125,7 +125,7 @@ impl LossRecovery {
     /// Whether the segment that timed out before has not been retransmitted since, or the SYN was never
     /// sent. (F-RTO holds the oldest segment back on purpose.)
     pub(super) fn is_stuck(&self, segments: &SegmentSlab, queue: &SendQueue, syn_due: bool) -> bool {
-        if queue.una() == 0 {
+        if queue.positions().una() == 0 {
             return syn_due;
         }
         match queue.oldest_sent() {
@@ -133,7 +133,7 @@ impl LossRecovery {
                 let lost = segments.get(key).marks.contains(Marks::LOST);
                 lost && !matches!(self.frto, Frto::New(_))
             }
-            None => queue.is_fin_due(),
+            None => queue.positions().is_fin_due(),
         }
     }
 }

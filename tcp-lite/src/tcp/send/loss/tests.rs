@@ -1,5 +1,6 @@
 use super::*;
 use crate::TcpConfig;
+use crate::facade::TcpSeqNumber;
 use crate::tcp::send::queue::test_queue::TestQueue;
 
 const LEN: u64 = 100;
@@ -24,7 +25,7 @@ impl Sender {
         rate.sample_rtt(at(0), 10_000);
         loss.on_rtt_sample();
         for nr in 0..segments {
-            let idle = made.queue.outstanding() == 0;
+            let idle = made.queue.positions().outstanding() == 0;
             assert!(made.send(LEN as usize, at(nr)));
             loss.on_new_sent(at(nr), LEN as u32, idle);
         }
@@ -128,7 +129,7 @@ fn a_run_of_arrivals_cancels_the_probe_and_the_reordering_timer() {
 fn what_cannot_be_sent_is_stuck_but_not_what_is_held_back() {
     // A SYN.
     let mut sender = Sender::new(0);
-    sender.made.queue = SendQueue::new();
+    sender.made.queue = SendQueue::new(TcpSeqNumber(0));
     assert_eq!(sender.armed(at(100), true, true), Some((600_000, SendTimer::Stuck)));
     assert_eq!(sender.armed(at(200), true, true), Some((600_000, SendTimer::Stuck)), "it keeps running");
     assert_eq!(sender.armed(at(200), true, false), None);
@@ -143,7 +144,7 @@ fn what_cannot_be_sent_is_stuck_but_not_what_is_held_back() {
     // A FIN behind an empty queue.
     let mut sender = Sender::new(0);
     assert!(!is_stuck(&sender));
-    sender.made.queue.close();
+    sender.made.queue.positions_mut().close();
     assert!(is_stuck(&sender));
     assert_eq!(sender.armed(at(100), true, false), Some((600_000, SendTimer::Stuck)));
 }

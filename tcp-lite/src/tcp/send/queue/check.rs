@@ -1,18 +1,10 @@
 //! The invariants of the send queue.
 
-use super::{Fin, SendQueue};
+use super::SendQueue;
 use crate::invariant::{Check, ensure};
 use crate::tcp::slabs::{Marks, Segment, SegmentKey, SegmentSlab};
 
 impl SendQueue {
-    /// `not_asked`: the user has not closed. `acked`: our FIN is acknowledged. Otherwise it is due or in
-    /// flight.
-    pub(in crate::tcp::send) fn check_fin(&self, not_asked: bool, acked: bool) -> Check {
-        let fits = (self.fin == Fin::NotAsked, self.fin == Fin::Acked) == (not_asked, acked);
-        ensure!(fits, "our FIN is {:?}", self.fin);
-        Ok(())
-    }
-
     /// Sums, cursors and both orders agree with the marks.
     pub(in crate::tcp::send) fn check(&self, slab: &SegmentSlab) -> Check {
         let (mut sacked, mut lost, mut in_flight, mut count) = ((0, 0), (0, 0), 0, 0);
@@ -69,7 +61,11 @@ impl SendQueue {
         self.index.check(slab, self.oldest_sent())?;
         self.check_sacked(slab)?;
         // (A connection that is over has dropped its segments, and keeps its positions.)
-        if self.head.is_some() || self.una >= self.end { self.check_positions(slab) } else { Ok(()) }
+        if self.head.is_some() || self.positions.una() >= self.positions.end() {
+            self.check_positions(slab)
+        } else {
+            Ok(())
+        }
     }
 
     /// `count` segments are marked lost, and linked with the oldest segment first.
@@ -120,8 +116,8 @@ impl SendQueue {
 
     /// SND.UNA, SND.NXT and the segments agree, while the connection lives.
     fn check_positions(&self, slab: &SegmentSlab) -> Check {
-        let (una, nxt, end) = (self.una, self.nxt, self.end);
-        ensure!(una <= nxt && nxt <= end + 1, "SND.UNA {una}, SND.NXT {nxt}, end {end}");
+        self.positions.check()?;
+        let (una, nxt, end) = (self.positions.una(), self.positions.nxt(), self.positions.end());
         if let Some(head) = self.head {
             let first = slab.get(head);
             let is_oldest = first.pos <= una.max(1) && una < first.end();
@@ -412,15 +408,15 @@ mod tests {
     #[test]
     fn positions_that_do_not_fit_are_found() {
         assert_all_found(&[
-            (|q| q.queue.una = 402, "SND.UNA 402, SND.NXT 401, end 501"),
-            (|q| q.queue.nxt = 503, "SND.UNA 1, SND.NXT 503, end 501"),
-            (|q| q.queue.una = 101, "SND.UNA 101, the oldest segment 1..101"),
-            (|q| q.queue.end = 502, "the queue ends at 501, not 502"),
-            (|q| q.queue.nxt = 301, "SND.NXT 301, unsent 401"),
+            (|q| q.queue.positions.set(402, 401, 501), "SND.UNA 402, SND.NXT 401, end 501"),
+            (|q| q.queue.positions.set(1, 503, 501), "SND.UNA 1, SND.NXT 503, end 501"),
+            (|q| q.queue.positions.set(101, 401, 501), "SND.UNA 101, the oldest segment 1..101"),
+            (|q| q.queue.positions.set(1, 401, 502), "the queue ends at 501, not 502"),
+            (|q| q.queue.positions.set(1, 301, 501), "SND.NXT 301, unsent 401"),
             (
                 |q| {
                     q.queue.on_sent(&mut q.slab, Instant::from_millis(9));
-                    q.queue.nxt = 500;
+                    q.queue.positions.set(1, 500, 501);
                 },
                 "SND.NXT 500, end 501, nothing unsent",
             ),

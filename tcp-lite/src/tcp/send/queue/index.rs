@@ -167,7 +167,8 @@ mod tests {
 
         /// A part of the sent segments, in 256ths, is acknowledged.
         fn acknowledge(&mut self, part: u8) {
-            let ack = self.queue.una + (self.queue.nxt - self.queue.una) * u64::from(part) / 256;
+            let positions = *self.queue.positions();
+            let ack = positions.una() + positions.outstanding() * u64::from(part) / 256;
             self.queue.acknowledge(&mut self.slab, ack, &mut sample());
         }
 

@@ -10,11 +10,13 @@ mod check;
 mod flight;
 mod index;
 mod list;
+mod positions;
 mod scoreboard;
 #[cfg(test)]
 pub(super) mod test_queue;
 mod window;
 
+pub(super) use self::positions::Positions;
 pub(super) use self::scoreboard::Detected;
 
 use dp::{ExtBuf, Mempool};
@@ -25,19 +27,9 @@ use self::list::SegmentList;
 use self::window::PeerWindow;
 use super::ack_sample::AckSample;
 use crate::Instant;
+use crate::facade::TcpSeqNumber;
 use crate::tcp::SendError;
 use crate::tcp::slabs::{ConnectionPages, Marks, PageKey, RemovedRun, Segment, SegmentKey, SegmentSlab};
-
-/// Our FIN.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fin {
-    /// The user has not closed.
-    NotAsked,
-    /// To be sent behind the queue, for the first time or, after a timeout, again.
-    Due,
-    Sent,
-    Acked,
-}
 
 /// A snapshot of all that was sent so far: a reduction of the congestion window covers congestion among
 /// these bytes only.
@@ -49,8 +41,7 @@ pub(super) struct SentSoFar {
     pub(super) transmissions: u32,
 }
 
-/// The segments of one connection, oldest first. Positions as in `seq.rs`; `una` and `nxt` also count SYN
-/// and FIN.
+/// The segments of one connection, oldest first. Positions as in `seq.rs`.
 #[derive(Debug)]
 pub(super) struct SendQueue {
     head: Option<SegmentKey>,
@@ -69,15 +60,9 @@ pub(super) struct SendQueue {
     /// Segments from this position on have no other mark than [`Marks::IN_FLIGHT`], and were sent in the
     /// order of the queue.
     orderly_from: u64,
-    /// The oldest unacknowledged position (SND.UNA).
-    una: u64,
-    /// The next position to send (SND.NXT).
-    nxt: u64,
-    /// Position behind the last byte pushed: that of the FIN.
-    end: u64,
+    positions: Positions,
     /// The peer's window (SND.WND).
     window: PeerWindow,
-    fin: Fin,
     /// Bytes with [`Marks::SACKED`], and the number of their segments.
     sacked_bytes: u64,
     sacked_segments: u32,
@@ -88,8 +73,8 @@ pub(super) struct SendQueue {
 }
 
 impl SendQueue {
-    /// Nothing was sent, not even the SYN.
-    pub(super) fn new() -> Self {
+    /// Nothing was sent, not even the SYN, which has the sequence number `iss`.
+    pub(super) fn new(iss: TcpSeqNumber) -> Self {
         Self {
             head: None,
             tail: None,
@@ -100,11 +85,8 @@ impl SendQueue {
             lost: SegmentList::default(),
             index: Index::default(),
             orderly_from: 0,
-            una: 0,
-            nxt: 0,
-            end: 1,
+            positions: Positions::new(iss),
             window: PeerWindow::new(),
-            fin: Fin::NotAsked,
             sacked_bytes: 0,
             sacked_segments: 0,
             lost_bytes: 0,
@@ -136,22 +118,16 @@ impl SendQueue {
         self.unsent.is_some()
     }
 
-    /// The oldest unacknowledged position (SND.UNA).
+    /// What is pushed, sent and acknowledged.
     #[inline]
-    pub(super) fn una(&self) -> u64 {
-        self.una
+    pub(super) fn positions(&self) -> &Positions {
+        &self.positions
     }
 
-    /// The next position to send (SND.NXT).
+    /// As [`positions`](Self::positions), to send the SYN and the FIN.
     #[inline]
-    pub(super) fn nxt(&self) -> u64 {
-        self.nxt
-    }
-
-    /// Position behind the last byte pushed: that of the FIN.
-    #[inline]
-    pub(super) fn end(&self) -> u64 {
-        self.end
+    pub(super) fn positions_mut(&mut self) -> &mut Positions {
+        &mut self.positions
     }
 
     /// Whether any segment is marked lost.
@@ -177,22 +153,10 @@ impl SendQueue {
         self.pages.open()
     }
 
-    /// Bytes of unacknowledged segments, sent or not.
-    #[inline]
-    pub(super) fn queued(&self) -> u64 {
-        self.end.saturating_sub(self.una.max(1))
-    }
-
-    /// Positions sent and not acknowledged: SND.NXT - SND.UNA.
-    #[inline]
-    pub(super) fn outstanding(&self) -> u64 {
-        self.nxt - self.una
-    }
-
     /// Bytes outstanding and neither selectively acknowledged nor marked lost (with SACK, RFC 6675's `pipe`).
     #[inline]
     pub(super) fn not_sacked_nor_lost(&self) -> u64 {
-        self.outstanding().saturating_sub(self.sacked_bytes + u64::from(self.lost_bytes))
+        self.positions.outstanding().saturating_sub(self.sacked_bytes + u64::from(self.lost_bytes))
     }
 
     /// As [`ConnectionPages::page`], for this connection.
@@ -203,13 +167,13 @@ impl SendQueue {
         pools: (&Mempool, Option<&Mempool>),
         bytes: usize,
     ) -> Result<PageKey, SendError> {
-        let queued = self.queued();
+        let queued = self.positions.queued();
         self.pages.page(slab, pools, bytes, queued)
     }
 
     /// Whether [`page`](Self::page) has space for `bytes`: it does not return [`SendError::BufferFull`].
     pub(super) fn may_have_page(&self, slab: &SegmentSlab, bulk: Option<&Mempool>, bytes: usize) -> bool {
-        self.pages.may_have_page(slab, bulk, bytes, self.queued())
+        self.pages.may_have_page(slab, bulk, bytes, self.positions.queued())
     }
 
     /// Nothing was written to the page: frees it if it is empty.
@@ -217,71 +181,15 @@ impl SendQueue {
         self.pages.close_if_empty(slab);
     }
 
-    /// Our SYN was sent, perhaps again.
-    pub(super) fn on_syn_sent(&mut self) {
-        self.nxt = self.nxt.max(1);
-    }
-
-    /// Our SYN is acknowledged.
-    pub(super) fn on_syn_acked(&mut self) {
-        self.una = 1;
-    }
-
-    /// The user has closed: a FIN follows the queue (RFC 9293 section 3.10.4).
-    pub(super) fn close(&mut self) {
-        self.fin = Fin::Due;
-    }
-
-    /// Whether the user has not closed.
-    pub(super) fn may_push(&self) -> bool {
-        self.fin == Fin::NotAsked
-    }
-
-    /// Whether our FIN has to be sent, perhaps behind other segments.
-    #[inline]
-    pub(super) fn is_fin_due(&self) -> bool {
-        self.fin == Fin::Due
-    }
-
     /// Whether our FIN has to be sent, and nothing before it.
     #[inline]
     pub(super) fn is_fin_next(&self) -> bool {
-        self.fin == Fin::Due && !self.has_unsent() && !self.has_lost() && self.una > 0
-    }
-
-    /// Our FIN was sent. Returns whether it was sent before.
-    pub(super) fn on_fin_sent(&mut self) -> bool {
-        let again = self.nxt > self.end;
-        self.fin = Fin::Sent;
-        self.nxt = self.end + 1;
-        again
-    }
-
-    /// Our FIN may be lost: it has to be sent again, if it was sent and is not acknowledged.
-    pub(super) fn send_fin_again(&mut self) {
-        if self.fin == Fin::Sent {
-            self.fin = Fin::Due;
-        }
-    }
-
-    /// Whether our FIN was acknowledged since the last call.
-    #[inline]
-    pub(super) fn take_fin_acked(&mut self) -> bool {
-        let acked = self.fin != Fin::Acked && self.una > self.end;
-        if acked {
-            self.fin = Fin::Acked;
-        }
-        acked
-    }
-
-    /// The connection is over: no FIN is sent.
-    pub(super) fn forget_fin(&mut self) {
-        self.fin = Fin::NotAsked;
+        self.positions.is_fin_due() && !self.has_unsent() && !self.has_lost() && self.positions.is_syn_acked()
     }
 
     /// What has been sent so far.
     pub(super) fn sent_so_far(&self) -> SentSoFar {
-        SentSoFar { nxt: self.nxt, transmissions: self.flight.count() }
+        SentSoFar { nxt: self.positions.nxt(), transmissions: self.flight.count() }
     }
 
     /// The peer's SYN announces a window of `bytes`.
@@ -298,7 +206,7 @@ impl SendQueue {
     /// nothing. Returns whether the window's edge moved.
     #[inline]
     pub(super) fn update_window(&mut self, pos: i64, ack: u64, bytes: u64) -> bool {
-        self.window.update(pos, ack, self.una, bytes)
+        self.window.update(pos, ack, self.positions.una(), bytes)
     }
 
     /// First position that must not be sent.
@@ -316,7 +224,7 @@ impl SendQueue {
     /// Whether the peer's window reaches beyond SND.NXT.
     #[inline]
     pub(super) fn is_window_open(&self) -> bool {
-        self.nxt < self.window.edge()
+        self.positions.nxt() < self.window.edge()
     }
 
     /// Whether a segment fits the peer's window.
@@ -343,7 +251,7 @@ impl SendQueue {
     /// have to wait (RFC 9293 section 3.8.6.2.1, condition 3).
     #[inline]
     pub(super) fn is_window_silly(&self, slab: &SegmentSlab) -> bool {
-        let offered = self.window.edge().saturating_sub(self.una);
+        let offered = self.window.edge().saturating_sub(self.positions.una());
         2 * offered < self.window.max() && self.is_blocked_by_window(slab)
     }
 
@@ -351,7 +259,7 @@ impl SendQueue {
     #[inline(always)]
     pub(super) fn push(&mut self, slab: &mut SegmentSlab, bytes: usize, sum: Option<u16>) {
         let Some(page) = self.pages.open() else { return };
-        let key = slab.insert(page, bytes, self.end, sum);
+        let key = slab.insert(page, bytes, self.positions.end(), sum);
         self.append(slab, key, bytes);
     }
 
@@ -359,13 +267,13 @@ impl SendQueue {
     pub(super) fn push_external(&mut self, slab: &mut SegmentSlab, bytes: usize, external: (ExtBuf, u32)) {
         let Some(page) = self.pages.open() else { return };
         let all = bytes + external.0.len();
-        let key = slab.insert_external(page, bytes, self.end, external);
+        let key = slab.insert_external(page, bytes, self.positions.end(), external);
         self.append(slab, key, all);
     }
 
     #[inline(always)]
     fn append(&mut self, slab: &mut SegmentSlab, key: SegmentKey, bytes: usize) {
-        self.end += bytes as u64;
+        self.positions.on_pushed(bytes);
         self.segments += 1;
         match self.tail {
             Some(tail) => slab.get_mut(tail).next = Some(key),
@@ -385,7 +293,7 @@ impl SendQueue {
         segment.sent = sent;
         segment.marks = Marks::IN_FLIGHT;
         let len = segment.len;
-        self.nxt = segment.end();
+        self.positions.on_sent(segment.end());
         self.unsent = segment.next;
         self.last_sent = Some(key);
         self.flight.list.append(slab, key);
@@ -401,7 +309,7 @@ impl SendQueue {
     /// have arrived or to be lost.
     #[inline]
     pub(super) fn is_orderly(&self) -> bool {
-        self.una >= self.orderly_from
+        self.positions.una() >= self.orderly_from
     }
 
     /// As [`acknowledge`](Self::acknowledge), while the queue [is orderly](Self::is_orderly). Changes nothing
@@ -412,16 +320,15 @@ impl SendQueue {
         let (removed, goes_on) = self.remove_run(slab, self.head?, ack);
         debug_assert!(!goes_on, "segments are left that are acknowledged");
         let removed = removed?;
-        self.una = ack;
+        self.positions.on_acknowledged(ack);
         Some(removed)
     }
 
     /// Removes the segments that are wholly below `ack`, which is at most `nxt`.
     pub(super) fn acknowledge(&mut self, slab: &mut SegmentSlab, ack: u64, sample: &mut AckSample) {
-        sample.acked += ack.saturating_sub(self.una);
-        self.una = self.una.max(ack);
+        sample.acked += self.positions.on_acknowledged(ack);
         while let Some(head) = self.head {
-            let (removed, goes_on) = self.remove_run(slab, head, self.una);
+            let (removed, goes_on) = self.remove_run(slab, head, self.positions.una());
             if let Some(removed) = removed {
                 sample.acknowledge_run(&removed);
             }
@@ -467,7 +374,7 @@ impl SendQueue {
     /// Drops the oldest segment if it is the acknowledged part of a segment that was split. Returns
     /// whether it did.
     pub(super) fn drop_acknowledged(&mut self, slab: &mut SegmentSlab) -> bool {
-        let acknowledged = self.head.is_some_and(|key| slab.get(key).end() <= self.una);
+        let acknowledged = self.head.is_some_and(|key| slab.get(key).end() <= self.positions.una());
         if acknowledged {
             self.remove_head(slab);
             self.put_oldest_first(slab);
@@ -517,7 +424,7 @@ impl SendQueue {
             }
         }
         if !(marks - Marks::IN_FLIGHT).is_empty() {
-            self.orderly_from = self.nxt;
+            self.orderly_from = self.positions.nxt();
         }
         if !(old | marks).intersects(Marks::SACKED | Marks::LOST) {
             return;
@@ -586,8 +493,6 @@ impl SendQueue {
     /// Acts as if `bytes` more bytes had been sent and acknowledged.
     pub(super) fn skip(&mut self, bytes: u64) {
         self.window.advance(bytes);
-        for pos in [&mut self.una, &mut self.nxt, &mut self.end] {
-            *pos += bytes;
-        }
+        self.positions.skip(bytes);
     }
 }

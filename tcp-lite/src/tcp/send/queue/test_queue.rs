@@ -4,6 +4,7 @@ use dp::Mempool;
 
 use super::SendQueue;
 use crate::Instant;
+use crate::facade::TcpSeqNumber;
 use crate::tcp::slabs::SegmentSlab;
 
 /// A queue that begins at position 1, and the memory of its segments.
@@ -16,8 +17,9 @@ pub(in crate::tcp::send) struct TestQueue {
 impl TestQueue {
     /// A queue with memory for this many segments.
     pub(in crate::tcp::send) fn new(segments: usize) -> Self {
-        let (slab, mut queue) = (SegmentSlab::new(segments, segments), SendQueue::new());
-        (queue.una, queue.nxt) = (1, 1);
+        let (slab, mut queue) = (SegmentSlab::new(segments, segments), SendQueue::new(TcpSeqNumber(0)));
+        queue.positions.on_syn_sent();
+        queue.positions.on_syn_acked();
         Self { slab, queue, pool: Mempool::heap("test", 64, 2048) }
     }
 
