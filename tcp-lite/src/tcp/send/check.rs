@@ -19,7 +19,11 @@ impl SendHalf {
         let searches = self.path.check(searches)?;
         let queue = &self.queue;
         queue.check(slab)?;
-        Ok(SendHoldings { segments: queue.segments() as usize, open_page: queue.open_page(), searches })
+        Ok(SendHoldings {
+            segments: queue.segments().count() as usize,
+            open_page: queue.open_page(),
+            searches,
+        })
     }
 
     /// A timer runs while anything is in flight.

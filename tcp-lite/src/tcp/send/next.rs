@@ -56,7 +56,7 @@ impl SendHalf {
         self.pending.intersects(Pending::SYN | Pending::WINDOW_PROBE)
             || self.loss.is_probe_due()
             || self.queue.has_lost() && (self.retransmission_allowed() || self.queue.is_oldest_lost())
-            || self.queue.has_unsent() && self.new_allowed() && self.queue.is_window_open()
+            || self.queue.segments().has_unsent() && self.new_allowed() && self.queue.is_window_open()
             || self.queue.is_fin_next()
             || self.is_mtu_probe_next()
     }
@@ -119,7 +119,9 @@ impl SendHalf {
         if !usual {
             return None;
         }
-        let Some(key) = self.queue.unsent().filter(|_| self.new_allowed()) else { return Some(None) };
+        let Some(key) = self.queue.segments().unsent().filter(|_| self.new_allowed()) else {
+            return Some(None);
+        };
         let segment = ctx.segments.get(key);
         let whole =
             segment.len <= self.path.emss() && self.queue.fits_window(segment) && segment.external.is_none();
@@ -204,7 +206,7 @@ impl SendHalf {
     }
 
     fn on_loss_probe_data_sent(&mut self, ctx: &mut Ctx<'_>, key: SegmentKey) {
-        let again = self.queue.unsent() != Some(key);
+        let again = self.queue.segments().unsent() != Some(key);
         if again {
             self.on_retransmitted(ctx, key);
         } else {
@@ -252,25 +254,25 @@ impl SendHalf {
     /// last one sent (RFC 8985 section 7.3). `None` if only our FIN is in flight.
     fn loss_probe(&mut self, ctx: &mut Ctx<'_>) -> Option<SegmentKey> {
         if self.queue.is_new_sendable(ctx.segments)
-            && let Some(key) = self.queue.unsent()
+            && let Some(key) = self.queue.segments().unsent()
         {
             self.fit_emss(ctx, key);
             return Some(key);
         }
-        self.queue.last_sent_segment()
+        self.queue.segments().last_sent()
     }
 
     /// The next lost segment, if it may be retransmitted. The oldest segment always may.
     #[inline]
     fn retransmittable(&mut self, ctx: &mut Ctx<'_>) -> Option<SegmentKey> {
         let mut key = self.queue.next_to_retransmit()?;
-        let oldest = self.queue.head() == Some(key);
+        let oldest = self.queue.segments().head() == Some(key);
         if self.loss.withholds(oldest) {
             return None;
         }
         self.fit_emss(ctx, key);
         while self.queue.drop_acknowledged(ctx.segments) {
-            key = self.queue.head()?;
+            key = self.queue.segments().head()?;
             self.fit_emss(ctx, key);
         }
         let fits = self.queue.fits_window(ctx.segments.get(key)) && self.retransmission_allowed();
@@ -280,7 +282,7 @@ impl SendHalf {
     /// The next new segment, if the congestion window and the peer's window allow it.
     #[inline]
     fn sendable(&mut self, ctx: &mut Ctx<'_>) -> Option<SegmentKey> {
-        let key = self.queue.unsent().filter(|_| self.new_allowed())?;
+        let key = self.queue.segments().unsent().filter(|_| self.new_allowed())?;
         self.fit_emss(ctx, key);
         let segment = ctx.segments.get(key);
         if self.queue.fits_window(segment) {
@@ -303,7 +305,7 @@ impl SendHalf {
     #[inline]
     fn data(&self, ctx: &Ctx<'_>, kind: SendKind, key: SegmentKey) -> Outgoing {
         let segment = ctx.segments.get(key);
-        let new = self.queue.unsent() == Some(key);
+        let new = self.queue.segments().unsent() == Some(key);
         let mut flags = Flags::empty();
         flags.set(Flags::PSH, segment.next.is_none());
         flags.set(Flags::CWR, new && self.agreed.ecn && self.rate.is_cwr_next());

@@ -19,7 +19,7 @@ impl SendHalf {
         // An empty queue takes one segment in any case.
         if queued > 0 {
             let full = queued + u64::from(emss) > u64::from(ctx.config.send_buffer_bytes);
-            if full || ctx.segments.is_full_for(self.queue.segments()) {
+            if full || ctx.segments.is_full_for(self.queue.segments().count()) {
                 return Err(self.full());
             }
         } else if ctx.segments.is_full() {
@@ -95,7 +95,7 @@ impl SendHalf {
     fn raise_wanted(&mut self, ctx: &mut Ctx<'_>) {
         let queued = self.queue.positions().queued();
         let room = queued <= u64::from(ctx.config.send_buffer_bytes) * 3 / 4
-            && !ctx.segments.is_full_for(self.queue.segments())
+            && !ctx.segments.is_full_for(self.queue.segments().count())
             && self.queue.may_have_page(ctx.segments, ctx.bulk_pool, self.path.emss() as usize);
         if queued == 0 || room {
             self.events.remove(UserEvents::WRITABLE_WANTED);

@@ -29,7 +29,8 @@ impl SendHalf {
     #[inline]
     pub(in crate::tcp) fn deadline(&self) -> Option<Instant> {
         let running = self.loss.running_timer().map(|(at, _)| at);
-        let paced = self.rate.pace_opens_at().filter(|_| self.queue.has_unsent() || self.queue.has_lost());
+        let paced =
+            self.rate.pace_opens_at().filter(|_| self.queue.segments().has_unsent() || self.queue.has_lost());
         first_of(running, first_of(paced, self.path.due()))
     }
 
@@ -66,7 +67,7 @@ impl SendHalf {
 
     /// The oldest segment timed out: lowers EMSS if the segment is too large for the path.
     fn lower_emss_in_black_hole(&mut self, ctx: &mut Ctx<'_>) {
-        let Some(key) = self.queue.head() else { return };
+        let Some(key) = self.queue.segments().head() else { return };
         let len = ctx.segments.get(key).len;
         match self.path.on_timeout(ctx, len) {
             BlackHole::No => {}
@@ -80,7 +81,7 @@ impl SendHalf {
     fn on_persist(&mut self, ctx: &mut Ctx<'_>) {
         self.loss.back_off_persist();
         self.pending.remove(Pending::CUT);
-        if self.queue.has_unsent() && !self.queue.is_new_sendable(ctx.segments) {
+        if self.queue.segments().has_unsent() && !self.queue.is_new_sendable(ctx.segments) {
             let closed = !self.queue.is_window_open();
             ctx.counters.window_probes += u64::from(closed);
             self.pending |= if closed { Pending::WINDOW_PROBE } else { Pending::CUT };

@@ -50,7 +50,7 @@ impl LossRecovery {
                 Some(running) if self.is_stuck(segments, queue, syn_due) => (running, SendTimer::Stuck),
                 _ => self.flight_deadline(config, segments, (queue, rate), sack),
             }
-        } else if queue.has_unsent() {
+        } else if queue.segments().has_unsent() {
             // If the segment fits it is about to be sent; if that fails, this timer tries again.
             let at = self.persist_at(now, queue, rate);
             let running = self.timers.due(SendTimer::Persist);
@@ -99,8 +99,9 @@ impl LossRecovery {
         let twice = (rate.srtt() * 2).max(config.tail_probe_min);
         // A single segment may wait for the peer's delayed acknowledgement, which the floor of the RTO
         // covers.
-        let single = queue.head().is_some_and(|key| {
-            segments.get(key).next == queue.unsent() && queue.positions().nxt() <= queue.positions().end()
+        let single = queue.segments().head().is_some_and(|key| {
+            segments.get(key).next == queue.segments().unsent()
+                && queue.positions().nxt() <= queue.positions().end()
         });
         Some(if single { twice + config.rto_min } else { twice })
     }
@@ -110,7 +111,7 @@ impl LossRecovery {
     /// acknowledgement shows that the path works, and gives the other segments one more round trip:
     /// their acknowledgements may wait to be read.
     fn rto_at(&self, segments: &SegmentSlab, queue: &SendQueue, rate: &RateControl) -> Instant {
-        let oldest = queue.oldest_sent();
+        let oldest = queue.segments().oldest_sent();
         self.timers.rto_at(oldest.map(|key| segments.get(key).sent.at), rate.rto())
     }
 
@@ -128,7 +129,7 @@ impl LossRecovery {
         if queue.positions().una() == 0 {
             return syn_due;
         }
-        match queue.oldest_sent() {
+        match queue.segments().oldest_sent() {
             Some(key) => {
                 let lost = segments.get(key).marks.contains(Marks::LOST);
                 lost && !matches!(self.frto, Frto::New(_))

@@ -100,7 +100,7 @@ impl LossRecovery {
         queue.positions_mut().send_fin_again();
         let was = self.phase;
         let in_flight = queue.positions().outstanding();
-        let oldest = queue.head().map(|key| ctx.segments.get(key).sent);
+        let oldest = queue.segments().head().map(|key| ctx.segments.get(key).sent);
         // Unacknowledged segments sent by this time are lost (RFC 8985 section 6.3).
         let lost_before = match agreed.sack {
             true => ctx.now - self.rack.loss_delay(self.reordering_window(queue, rate)),

@@ -1,23 +1,21 @@
 //! The invariants of the send queue.
 
 use super::SendQueue;
+use super::list::walk;
 use crate::invariant::{Check, ensure};
-use crate::tcp::slabs::{Marks, Segment, SegmentKey, SegmentSlab};
+use crate::tcp::slabs::{Marks, SegmentKey, SegmentSlab};
 
 impl SendQueue {
     /// Sums, cursors and both orders agree with the marks.
     pub(in crate::tcp::send) fn check(&self, slab: &SegmentSlab) -> Check {
-        let (mut sacked, mut lost, mut in_flight, mut count) = ((0, 0), (0, 0), 0, 0);
-        let (mut pos, mut last, mut last_sent, mut is_sent) = (None, None, None, true);
-        let mut found = self.unsent.is_none();
-        for key in self.keys(slab, self.head, |segment| segment.next) {
+        self.segments.check(slab)?;
+        let segments = self.segments.head().into_iter().flat_map(|head| slab.iter_from(head));
+        self.pages.check(slab, segments.map(|key| slab.get(key).page))?;
+        let (mut sacked, mut lost, mut in_flight) = ((0, 0), (0, 0), 0);
+        let mut is_sent = true;
+        for key in walk(slab, self.segments.head(), |segment| segment.next) {
             let (key, segment) = key?;
-            found |= self.unsent == Some(key);
-            is_sent &= self.unsent != Some(key);
-            last_sent = Some(key).filter(|_| is_sent).or(last_sent);
-            ensure!(pos.is_none_or(|pos| pos == segment.pos), "a gap in the queue at {}", segment.pos);
-            ensure!(segment.len > 0, "a segment without bytes at {}", segment.pos);
-            pos = Some(segment.end());
+            is_sent &= self.segments.unsent() != Some(key);
             let len = u64::from(segment.len);
             let place = segment.marks & (Marks::SACKED | Marks::LOST | Marks::IN_FLIGHT);
             let places = place.bits().count_ones();
@@ -30,19 +28,12 @@ impl SendQueue {
                 Marks::IN_FLIGHT => in_flight += 1,
                 _ => {}
             }
-            (last, count) = (Some(key), count + 1);
         }
-        let segments = self.head.into_iter().flat_map(|head| slab.iter_from(head));
-        self.pages.check(slab, segments.map(|key| slab.get(key).page))?;
-        ensure!(found, "a cursor outside of the queue: {self:?}");
-        let said = self.last_sent_segment();
-        ensure!(said == last_sent, "the last one sent is {said:?}, not {last_sent:?}");
-        ensure!(self.tail == last, "the tail is {:?}, not {last:?}", self.tail);
-        let counted = (self.sacked_bytes, self.sacked_segments, u64::from(self.lost_bytes), self.segments);
-        let sums = (sacked.0, sacked.1, lost.0, count);
-        ensure!(counted == sums, "SACKed, lost, queued: {counted:?} of {sums:?}");
+        let counted = (self.sacked_bytes, self.sacked_segments, u64::from(self.lost_bytes));
+        let sums = (sacked.0, sacked.1, lost.0);
+        ensure!(counted == sums, "SACKed, lost: {counted:?} of {sums:?}");
         let mut earlier: Option<SegmentKey> = None;
-        for key in self.keys(slab, self.flight.oldest(), |segment| segment.later) {
+        for key in walk(slab, self.flight.oldest(), |segment| segment.later) {
             let (key, segment) = key?;
             ensure!(segment.marks.contains(Marks::IN_FLIGHT), "in flight and marked {:?}", segment.marks);
             ensure!(segment.earlier == earlier, "the order of transmission is torn at {}", segment.pos);
@@ -58,10 +49,10 @@ impl SendQueue {
         ensure!(in_flight == 0, "{in_flight} segments in flight are not linked");
         ensure!(self.flight.list.last == earlier, "the newest in flight is {:?}", self.flight.list.last);
         self.check_lost(slab, lost.1)?;
-        self.index.check(slab, self.oldest_sent())?;
+        self.index.check(slab, self.segments.oldest_sent())?;
         self.check_sacked(slab)?;
         // (A connection that is over has dropped its segments, and keeps its positions.)
-        if self.head.is_some() || self.positions.una() >= self.positions.end() {
+        if self.segments.head().is_some() || self.positions.una() >= self.positions.end() {
             self.check_positions(slab)
         } else {
             Ok(())
@@ -71,11 +62,14 @@ impl SendQueue {
     /// `count` segments are marked lost, and linked with the oldest segment first.
     fn check_lost(&self, slab: &SegmentSlab, mut count: i32) -> Check {
         let mut earlier: Option<SegmentKey> = None;
-        for key in self.keys(slab, self.lost.first, |segment| segment.later) {
+        for key in walk(slab, self.lost.first, |segment| segment.later) {
             let (key, segment) = key?;
             ensure!(segment.marks.contains(Marks::LOST), "lost and marked {:?}", segment.marks);
             ensure!(segment.earlier == earlier, "the lost segments are torn at {}", segment.pos);
-            ensure!(earlier.is_none() || self.head != Some(key), "the oldest is not sent again first");
+            ensure!(
+                earlier.is_none() || self.segments.head() != Some(key),
+                "the oldest is not sent again first"
+            );
             count -= 1;
             earlier = Some(key);
         }
@@ -88,7 +82,7 @@ impl SendQueue {
     fn check_sacked(&self, slab: &SegmentSlab) -> Check {
         // Positions of segments of this run whose links lead beyond the present segment.
         let mut beyond = 0;
-        for key in self.keys(slab, self.head, |segment| segment.next) {
+        for key in walk(slab, self.segments.head(), |segment| segment.next) {
             let (_, segment) = key?;
             let is_sacked = segment.marks.contains(Marks::SACKED);
             ensure!(
@@ -118,145 +112,32 @@ impl SendQueue {
     fn check_positions(&self, slab: &SegmentSlab) -> Check {
         self.positions.check()?;
         let (una, nxt, end) = (self.positions.una(), self.positions.nxt(), self.positions.end());
-        if let Some(head) = self.head {
+        if let Some(head) = self.segments.head() {
             let first = slab.get(head);
             let is_oldest = first.pos <= una.max(1) && una < first.end();
             ensure!(is_oldest, "SND.UNA {una}, the oldest segment {}..{}", first.pos, first.end());
         }
-        if let Some(tail) = self.tail {
-            ensure!(slab.get(tail).end() == end, "the queue ends at {}, not {end}", slab.get(tail).end());
+        let last = self.segments.head().and_then(|head| slab.iter_from(head).last());
+        if let Some(last) = last.map(|last| slab.get(last)) {
+            ensure!(last.end() == end, "the queue ends at {}, not {end}", last.end());
         }
-        match self.unsent {
+        match self.segments.unsent() {
             Some(key) => ensure!(slab.get(key).pos == nxt, "SND.NXT {nxt}, unsent {}", slab.get(key).pos),
             None => ensure!(una == 0 || nxt >= end, "SND.NXT {nxt}, end {end}, nothing unsent"),
         }
         Ok(())
-    }
-
-    /// Walks a list from `first`; returns an error for a dangling or circular link.
-    fn keys<'a>(
-        &self,
-        slab: &'a SegmentSlab,
-        first: Option<SegmentKey>,
-        next: impl Fn(&Segment) -> Option<SegmentKey>,
-    ) -> impl Iterator<Item = Check<(SegmentKey, &'a Segment)>> {
-        let (mut cursor, mut left) = (first, slab.len());
-        std::iter::from_fn(move || {
-            let key = cursor.take()?;
-            let Some(segment) = slab.find(key) else {
-                return Some(Err(format!("{key:?} is linked and not there")));
-            };
-            if left == 0 {
-                return Some(Err("segments linked in a circle".into()));
-            }
-            left -= 1;
-            cursor = next(segment);
-            Some(Ok((key, segment)))
-        })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::scoreboard::join_sacked_runs;
-    use super::super::test_queue::TestQueue;
+    use super::super::test_queue::{FiveSegments, assert_all_found};
     use super::*;
     use crate::Instant;
-    use crate::invariant::assert_found;
     use crate::tcp::slabs::{ConnectionPages, Place, Sent};
 
-    const LEN: u64 = 100;
-
-    /// A queue of five segments: SACKed, lost, two in flight, unsent.
-    struct Queued {
-        slab: SegmentSlab,
-        queue: SendQueue,
-        keys: [SegmentKey; 5],
-    }
-
-    impl Queued {
-        fn new() -> Self {
-            let mut made = TestQueue::new(64);
-            for ms in 0..4 {
-                assert!(made.send(LEN as usize, Instant::from_millis(ms)));
-            }
-            assert!(made.push(LEN as usize));
-            let TestQueue { mut slab, mut queue, .. } = made;
-            let keys: Vec<_> = slab.iter_from(queue.head.expect("a segment")).collect();
-            let keys: [SegmentKey; 5] = keys.try_into().expect("five segments");
-            queue.set_marks(&mut slab, keys[0], Marks::SACKED);
-            queue.set_marks(&mut slab, keys[1], Marks::LOST);
-            queue.index.find(&mut slab, (keys[0], keys[3]), 0);
-            Self { slab, queue, keys }
-        }
-
-        fn check(&self) -> Check {
-            self.queue.check(&self.slab)
-        }
-
-        fn segment(&mut self, number: usize) -> &mut Segment {
-            self.slab.get_mut(self.keys[number])
-        }
-
-        /// A key without a record.
-        fn dangling(&mut self) -> SegmentKey {
-            let page = self.segment(0).page;
-            let key = self.slab.insert(page, 1, 0, None);
-            self.slab.release(key);
-            self.slab.free(key, key, 1);
-            key
-        }
-    }
-
-    type Break = fn(&mut Queued);
-
-    #[track_caller]
-    fn assert_all_found(broken: &[(Break, &str)]) {
-        for (break_it, what) in broken {
-            let mut queued = Queued::new();
-            queued.check().expect("invariants");
-            break_it(&mut queued);
-            assert_found(queued.check(), what);
-        }
-    }
-
-    #[test]
-    fn a_torn_queue_is_found() {
-        assert_all_found(&[
-            (|q| q.segment(2).pos += 1, "a gap in the queue at 202"),
-            (|q| q.segment(2).len += 1, "a gap in the queue at 301"),
-            (|q| q.segment(4).len = 0, "a segment without bytes at 401"),
-            (|q| q.segment(3).next = None, "a cursor outside of the queue"),
-            (|q| q.segment(4).next = Some(q.dangling()), "is linked and not there"),
-            (|q| q.queue.head = Some(q.dangling()), "is linked and not there"),
-            (
-                |q| q.queue.head = q.segment(0).next,
-                "SACKed, lost, queued: (100, 1, 100, 5) of (0, 0, 100, 4)",
-            ),
-            (|q| q.queue.tail = Some(q.keys[3]), "the tail is"),
-            (|q| q.queue.tail = None, "the tail is None"),
-        ]);
-    }
-
-    #[test]
-    fn segments_linked_in_a_circle_are_found() {
-        let mut q = Queued::new();
-        q.segment(3).later = Some(q.keys[2]);
-        let mut walk = q.queue.keys(&q.slab, Some(q.keys[2]), |segment| segment.later);
-        let circle = walk.find_map(Check::err).map_or(Ok(()), Err);
-        assert_found(circle, "segments linked in a circle");
-        // In a whole check the link back to the segment before it shows first.
-        assert_found(q.check(), "the order of transmission is torn at 201");
-    }
-
-    #[test]
-    fn cursors_outside_of_the_queue_are_found() {
-        assert_all_found(&[
-            (|q| q.queue.unsent = Some(q.dangling()), "Marks(0x0) at 401"),
-            (|q| q.queue.last_sent = Some(q.keys[2]), "the last one sent is Some(SegmentKey(3)), not"),
-            (|q| q.queue.last_sent = None, "the last one sent is None, not"),
-        ]);
-    }
+    const LEN: u64 = FiveSegments::LEN;
 
     #[test]
     fn wrong_places_are_found() {
@@ -294,7 +175,7 @@ mod tests {
 
     #[test]
     fn torn_runs_of_segments_that_arrived_are_found() {
-        fn three(q: &mut Queued) {
+        fn three(q: &mut FiveSegments) {
             for key in &q.keys[1..3] {
                 q.queue.set_marks(&mut q.slab, *key, Marks::SACKED);
                 join_sacked_runs(&mut q.slab, *key, q.keys[0]);
@@ -330,8 +211,6 @@ mod tests {
             (|q| q.segment(2).marks = Marks::empty(), "Marks(0x0) at 201"),
             (|q| q.segment(4).marks = Marks::LOST, "Marks(LOST) at 401"),
             (|q| q.segment(0).marks |= Marks::LOST, "Marks(SACKED | LOST) at 1"),
-            (|q| q.queue.unsent = None, "Marks(0x0) at 401"),
-            (|q| q.queue.unsent = Some(q.keys[3]), "Marks(IN_FLIGHT) at 301"),
             (|q| q.queue.orderly_from = 1, "Marks(SACKED) in an orderly queue at 1"),
             (|q| q.queue.orderly_from = 101, "Marks(LOST) in an orderly queue at 101"),
         ]);
@@ -340,10 +219,9 @@ mod tests {
     #[test]
     fn sums_that_do_not_fit_the_marks_are_found() {
         assert_all_found(&[
-            (|q| q.queue.sacked_bytes -= 1, "SACKed, lost, queued: (99, 1, 100, 5) of (100, 1, 100, 5)"),
-            (|q| q.queue.sacked_segments += 1, "SACKed, lost, queued: (100, 2, 100, 5) of (100, 1, 100, 5)"),
-            (|q| q.queue.lost_bytes += 1, "SACKed, lost, queued: (100, 1, 101, 5) of (100, 1, 100, 5)"),
-            (|q| q.queue.segments -= 1, "SACKed, lost, queued: (100, 1, 100, 4) of (100, 1, 100, 5)"),
+            (|q| q.queue.sacked_bytes -= 1, "SACKed, lost: (99, 1, 100) of (100, 1, 100)"),
+            (|q| q.queue.sacked_segments += 1, "SACKed, lost: (100, 2, 100) of (100, 1, 100)"),
+            (|q| q.queue.lost_bytes += 1, "SACKed, lost: (100, 1, 101) of (100, 1, 100)"),
             (|q| q.queue.pages = ConnectionPages::default(), "0 small pages of 1"),
         ]);
     }

@@ -174,7 +174,7 @@ mod tests {
 
         /// The segment at a part of those that were sent.
         fn at(&self, part: u8) -> Option<SegmentKey> {
-            let oldest = self.queue.oldest_sent()?;
+            let oldest = self.queue.segments.oldest_sent()?;
             let all: Vec<_> = self.slab.iter_from(oldest).collect();
             all.get(all.len() * usize::from(part) / 256).copied()
         }
@@ -190,7 +190,7 @@ mod tests {
         fn find(&mut self, part: u8) -> u64 {
             let Some(right) = self.at(part) else { return 0 };
             let (pos, end) = (self.slab.get(right).pos, self.slab.get(right).end());
-            let ends = (self.queue.head.unwrap(), self.queue.last_sent.unwrap());
+            let ends = (self.queue.segments.head().unwrap(), self.queue.segments.last_sent().unwrap());
             assert_eq!(self.queue.index.find(&mut self.slab, ends, pos), right);
             self.queue.check(&self.slab).expect("invariants");
             for nr in 1..5 {
@@ -234,7 +234,7 @@ mod tests {
             queued.send_some(3);
             queued.find(0);
             if wraps {
-                let oldest = queued.queue.head.unwrap();
+                let oldest = queued.queue.segments.head().unwrap();
                 let place = Place { number: u32::MAX - 9, far_number: u32::MAX - 9, ..Place::first(oldest) };
                 queued.slab.set_place(oldest, place);
                 queued.queue.index = Index { last: Some((1, oldest)), ..Index::default() };
@@ -259,7 +259,7 @@ mod tests {
         let mut queued = queued();
         queued.send_some(4000);
         let find = |queued: &mut TestQueue, nr: u64| {
-            let ends = (queued.queue.head.unwrap(), queued.queue.last_sent.unwrap());
+            let ends = (queued.queue.segments.head().unwrap(), queued.queue.segments.last_sent().unwrap());
             let before = queued.slab.visits();
             let key = queued.queue.index.find(&mut queued.slab, ends, 1 + nr * LEN as u64);
             assert_eq!(queued.slab.get(key).pos, 1 + nr * LEN as u64);
@@ -308,7 +308,7 @@ mod tests {
         let mut queued = queued();
         queued.send_some(6000);
         queued.find(0);
-        let ends = (queued.queue.head.unwrap(), queued.queue.last_sent.unwrap());
+        let ends = (queued.queue.segments.head().unwrap(), queued.queue.segments.last_sent().unwrap());
         let mut most = 0;
         for nr in 0..6000 {
             let before = queued.slab.visits();

@@ -12,6 +12,7 @@ mod index;
 mod list;
 mod positions;
 mod scoreboard;
+mod segments;
 #[cfg(test)]
 pub(super) mod test_queue;
 mod window;
@@ -24,6 +25,7 @@ use dp::{ExtBuf, Mempool};
 use self::flight::Flight;
 use self::index::Index;
 use self::list::SegmentList;
+use self::segments::QueuedSegments;
 use self::window::PeerWindow;
 use super::ack_sample::AckSample;
 use crate::Instant;
@@ -44,12 +46,7 @@ pub(super) struct SentSoFar {
 /// The segments of one connection, oldest first. Positions as in `seq.rs`.
 #[derive(Debug)]
 pub(super) struct SendQueue {
-    head: Option<SegmentKey>,
-    tail: Option<SegmentKey>,
-    /// The first segment that was never sent.
-    unsent: Option<SegmentKey>,
-    /// The last segment that was sent; `None` if no sent segment is queued.
-    last_sent: Option<SegmentKey>,
+    segments: QueuedSegments,
     pages: ConnectionPages,
     /// Segments in flight, in the order of transmission.
     flight: Flight,
@@ -68,18 +65,13 @@ pub(super) struct SendQueue {
     sacked_segments: u32,
     /// Bytes with [`Marks::LOST`].
     lost_bytes: u32,
-    /// Segments in the queue.
-    segments: u32,
 }
 
 impl SendQueue {
     /// Nothing was sent, not even the SYN, which has the sequence number `iss`.
     pub(super) fn new(iss: TcpSeqNumber) -> Self {
         Self {
-            head: None,
-            tail: None,
-            unsent: None,
-            last_sent: None,
+            segments: QueuedSegments::default(),
             pages: ConnectionPages::default(),
             flight: Flight::default(),
             lost: SegmentList::default(),
@@ -90,32 +82,13 @@ impl SendQueue {
             sacked_bytes: 0,
             sacked_segments: 0,
             lost_bytes: 0,
-            segments: 0,
         }
     }
 
-    /// The oldest segment.
+    /// The segments.
     #[inline]
-    pub(super) fn head(&self) -> Option<SegmentKey> {
-        self.head
-    }
-
-    /// The oldest segment, if it was sent.
-    #[inline]
-    pub(super) fn oldest_sent(&self) -> Option<SegmentKey> {
-        self.head.filter(|key| self.unsent != Some(*key))
-    }
-
-    /// The first segment that was never sent.
-    #[inline]
-    pub(super) fn unsent(&self) -> Option<SegmentKey> {
-        self.unsent
-    }
-
-    /// Whether any segment was never sent.
-    #[inline]
-    pub(super) fn has_unsent(&self) -> bool {
-        self.unsent.is_some()
+    pub(super) fn segments(&self) -> &QueuedSegments {
+        &self.segments
     }
 
     /// What is pushed, sent and acknowledged.
@@ -140,12 +113,6 @@ impl SendQueue {
     #[inline]
     pub(super) fn sacked_segments(&self) -> u32 {
         self.sacked_segments
-    }
-
-    /// Segments in the queue.
-    #[inline]
-    pub(super) fn segments(&self) -> u32 {
-        self.segments
     }
 
     /// The page that is written to.
@@ -184,7 +151,10 @@ impl SendQueue {
     /// Whether our FIN has to be sent, and nothing before it.
     #[inline]
     pub(super) fn is_fin_next(&self) -> bool {
-        self.positions.is_fin_due() && !self.has_unsent() && !self.has_lost() && self.positions.is_syn_acked()
+        self.positions.is_fin_due()
+            && !self.segments.has_unsent()
+            && !self.has_lost()
+            && self.positions.is_syn_acked()
     }
 
     /// What has been sent so far.
@@ -235,14 +205,14 @@ impl SendQueue {
 
     /// Whether there is a new segment that fits the peer's window.
     pub(super) fn is_new_sendable(&self, slab: &SegmentSlab) -> bool {
-        self.unsent.is_some_and(|key| self.fits_window(slab.get(key)))
+        self.segments.unsent().is_some_and(|key| self.fits_window(slab.get(key)))
     }
 
     /// Whether the peer's window does not cover the oldest queued segment: nothing is in flight and the
     /// window is too small for the next segment, or the window shrank below what is in flight.
     #[inline]
     pub(super) fn is_blocked_by_window(&self, slab: &SegmentSlab) -> bool {
-        self.head.is_some_and(|key| !self.fits_window(slab.get(key)))
+        self.segments.head().is_some_and(|key| !self.fits_window(slab.get(key)))
     }
 
     /// Whether the peer offers less than a segment, and less than half of the largest window it has
@@ -274,19 +244,13 @@ impl SendQueue {
     #[inline(always)]
     fn append(&mut self, slab: &mut SegmentSlab, key: SegmentKey, bytes: usize) {
         self.positions.on_pushed(bytes);
-        self.segments += 1;
-        match self.tail {
-            Some(tail) => slab.get_mut(tail).next = Some(key),
-            None => self.head = Some(key),
-        }
-        self.tail = Some(key);
-        self.unsent = self.unsent.or(Some(key));
+        self.segments.append(slab, key);
     }
 
     /// The first unsent segment was sent. Returns its length.
     #[inline]
     pub(super) fn on_sent(&mut self, slab: &mut SegmentSlab, now: Instant) -> u32 {
-        let Some(key) = self.unsent else { return 0 };
+        let Some(key) = self.segments.unsent() else { return 0 };
         let sent = self.flight.number_transmission(now);
         let segment = slab.get_mut(key);
         debug_assert!(segment.marks.is_empty(), "a segment that was never sent has no marks");
@@ -294,15 +258,9 @@ impl SendQueue {
         segment.marks = Marks::IN_FLIGHT;
         let len = segment.len;
         self.positions.on_sent(segment.end());
-        self.unsent = segment.next;
-        self.last_sent = Some(key);
+        self.segments.on_sent(key, segment.next);
         self.flight.list.append(slab, key);
         len
-    }
-
-    /// The last segment in the queue that was sent.
-    pub(super) fn last_sent_segment(&self) -> Option<SegmentKey> {
-        self.oldest_sent().and(self.last_sent)
     }
 
     /// Whether each segment in flight was sent once, in the order of the queue, and none of them is known to
@@ -317,7 +275,7 @@ impl SendQueue {
     #[inline]
     pub(super) fn acknowledge_orderly(&mut self, slab: &mut SegmentSlab, ack: u64) -> Option<RemovedRun> {
         debug_assert!(self.is_orderly(), "segments with marks, or in another order");
-        let (removed, goes_on) = self.remove_run(slab, self.head?, ack);
+        let (removed, goes_on) = self.remove_run(slab, self.segments.head()?, ack);
         debug_assert!(!goes_on, "segments are left that are acknowledged");
         let removed = removed?;
         self.positions.on_acknowledged(ack);
@@ -327,12 +285,12 @@ impl SendQueue {
     /// Removes the segments that are wholly below `ack`, which is at most `nxt`.
     pub(super) fn acknowledge(&mut self, slab: &mut SegmentSlab, ack: u64, sample: &mut AckSample) {
         sample.acked += self.positions.on_acknowledged(ack);
-        while let Some(head) = self.head {
+        while let Some(head) = self.segments.head() {
             let (removed, goes_on) = self.remove_run(slab, head, self.positions.una());
             if let Some(removed) = removed {
                 sample.acknowledge_run(&removed);
             }
-            let Some(key) = self.head.filter(|_| goes_on) else { break };
+            let Some(key) = self.segments.head().filter(|_| goes_on) else { break };
             // A segment that was sent out of order or again, or that had arrived before.
             sample.acknowledge(slab.get(key));
             self.remove_head(slab);
@@ -342,8 +300,10 @@ impl SendQueue {
 
     /// Called when the oldest segment has changed: if it is lost, it is the next to be retransmitted.
     fn put_oldest_first(&mut self, slab: &mut SegmentSlab) {
-        let later = self.lost.first.is_some_and(|first| self.head != Some(first));
-        if let Some(head) = self.head.filter(|head| later && slab.get(*head).marks.contains(Marks::LOST)) {
+        let later = self.lost.first.is_some_and(|first| self.segments.head() != Some(first));
+        if let Some(head) =
+            self.segments.head().filter(|head| later && slab.get(*head).marks.contains(Marks::LOST))
+        {
             self.lost.unlink(slab, head);
             self.lost.insert_after(slab, None, head);
         }
@@ -363,18 +323,15 @@ impl SendQueue {
             return (None, run.goes_on);
         }
         self.flight.list.set_first(slab, run.oldest);
-        self.segments -= run.count;
-        self.head = run.next;
-        if run.next.is_none() {
-            self.tail = None;
-        }
+        self.segments.on_run_removed(run.count, run.next);
         (run.removed, run.goes_on)
     }
 
     /// Drops the oldest segment if it is the acknowledged part of a segment that was split. Returns
     /// whether it did.
     pub(super) fn drop_acknowledged(&mut self, slab: &mut SegmentSlab) -> bool {
-        let acknowledged = self.head.is_some_and(|key| slab.get(key).end() <= self.positions.una());
+        let acknowledged =
+            self.segments.head().is_some_and(|key| slab.get(key).end() <= self.positions.una());
         if acknowledged {
             self.remove_head(slab);
             self.put_oldest_first(slab);
@@ -383,21 +340,14 @@ impl SendQueue {
     }
 
     fn remove_head(&mut self, slab: &mut SegmentSlab) {
-        let Some(key) = self.head else { return };
+        let Some(key) = self.segments.head() else { return };
         self.set_marks(slab, key, Marks::empty());
         let next = slab.get(key).next;
         if let Some((page, kind)) = slab.release(key) {
             self.pages.on_freed(page, kind);
         }
         slab.free(key, key, 1);
-        self.segments -= 1;
-        self.head = next;
-        if next.is_none() {
-            self.tail = None;
-        }
-        if self.unsent == Some(key) {
-            self.unsent = next;
-        }
+        self.segments.on_head_removed(key, next);
     }
 
     /// Replaces a segment's marks, and updates the sums and lists. A segment that gets [`Marks::IN_FLIGHT`]
@@ -418,7 +368,7 @@ impl SendQueue {
             self.flight.list.append(slab, key);
         }
         if marks.contains(Marks::LOST) && !old.contains(Marks::LOST) {
-            match self.head == Some(key) {
+            match self.segments.head() == Some(key) {
                 true => self.lost.insert_after(slab, None, key),
                 false => self.lost.append(slab, key),
             }
@@ -461,22 +411,16 @@ impl SendQueue {
         let second = slab.split(key, at);
         slab.get_mut(second).marks = marks;
         self.index.on_split(slab, key, second);
-        self.segments += 1;
+        self.segments.on_split(key, second);
         if marks.contains(Marks::LOST) {
             self.lost.insert_after(slab, Some(key), second);
-        }
-        if self.last_sent == Some(key) {
-            self.last_sent = Some(second);
-        }
-        if self.tail == Some(key) {
-            self.tail = Some(second);
         }
         true
     }
 
     /// Drops all segments.
     pub(super) fn clear(&mut self, slab: &mut SegmentSlab) {
-        while self.head.is_some() {
+        while self.segments.head().is_some() {
             self.remove_head(slab);
         }
         self.close_page(slab);

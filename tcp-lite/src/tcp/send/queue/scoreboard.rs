@@ -30,7 +30,9 @@ impl SendQueue {
         (start, end): (u64, u64),
         sample: &mut AckSample,
     ) {
-        let (Some(oldest), Some(last_sent)) = (self.oldest_sent(), self.last_sent_segment()) else { return };
+        let (Some(oldest), Some(last_sent)) = (self.segments.oldest_sent(), self.segments.last_sent()) else {
+            return;
+        };
         let mut cursor = Some(self.index.find(slab, (oldest, last_sent), start));
         let mut inside: Option<(SegmentKey, SegmentKey)> = None;
         while let Some(key) = cursor {
@@ -97,7 +99,7 @@ impl SendQueue {
     /// Marks the oldest segment lost, if it is in flight and was not retransmitted in this recovery.
     /// Returns whether it did.
     pub(in crate::tcp::send) fn mark_head_lost(&mut self, slab: &mut SegmentSlab) -> bool {
-        let Some(key) = self.head else { return false };
+        let Some(key) = self.segments.head() else { return false };
         let marks = slab.get(key).marks;
         let lost = marks.contains(Marks::IN_FLIGHT) && !marks.contains(Marks::RETRANSMITTED_IN_RECOVERY);
         if lost {
@@ -117,17 +119,15 @@ impl SendQueue {
     /// All lost segments are then retransmitted in the order of the queue. Returns whether the oldest
     /// segment had not been retransmitted before.
     pub(in crate::tcp::send) fn mark_timed_out(&mut self, slab: &mut SegmentSlab, before: Instant) -> bool {
-        let reneged = self.head.is_some_and(|key| slab.get(key).marks.contains(Marks::SACKED));
-        let first = self.head.is_none_or(|key| !slab.get(key).marks.contains(Marks::RETRANSMITTED));
-        let mut cursor = self.head;
+        let reneged = self.segments.head().is_some_and(|key| slab.get(key).marks.contains(Marks::SACKED));
+        let first =
+            self.segments.head().is_none_or(|key| !slab.get(key).marks.contains(Marks::RETRANSMITTED));
+        let mut cursor = self.segments.oldest_sent();
         while let Some(key) = cursor {
-            if self.unsent == Some(key) {
-                break;
-            }
             let segment = slab.get(key);
             let (marks, sent_at) = (segment.marks, segment.sent.at);
-            cursor = segment.next;
-            let old = self.head == Some(key) || sent_at <= before;
+            cursor = self.segments.if_sent(segment.next);
+            let old = self.segments.head() == Some(key) || sent_at <= before;
             if marks.contains(Marks::LOST) {
                 self.lost.unlink(slab, key);
                 self.lost.append(slab, key);
@@ -141,12 +141,9 @@ impl SendQueue {
 
     /// Recovery is over: retransmitted segments may be inferred lost again.
     pub(in crate::tcp::send) fn forget_retransmissions(&mut self, slab: &mut SegmentSlab) {
-        let mut cursor = self.head;
+        let mut cursor = self.segments.oldest_sent();
         while let Some(key) = cursor {
-            if self.unsent == Some(key) {
-                break;
-            }
-            cursor = slab.get(key).next;
+            cursor = self.segments.if_sent(slab.get(key).next);
             clear_retransmitted_in_recovery(slab, key);
         }
     }
@@ -155,7 +152,7 @@ impl SendQueue {
     /// if they were marked in the order of transmission, or nearly so. If the search for their places passes
     /// as many segments as there are, the rest stays lost and is retransmitted.)
     pub(in crate::tcp::send) fn restore_lost(&mut self, slab: &mut SegmentSlab) {
-        let (mut cursor, mut near, mut steps) = (self.lost.first, None, self.segments);
+        let (mut cursor, mut near, mut steps) = (self.lost.first, None, self.segments.count());
         while let Some(key) = cursor {
             let segment = slab.get(key);
             cursor = segment.later;
@@ -175,10 +172,10 @@ impl SendQueue {
     /// Marks segments in flight of more than `emss` bytes lost: the path dropped them. The others are
     /// not affected.
     pub(in crate::tcp::send) fn mark_oversized(&mut self, slab: &mut SegmentSlab, emss: u32) {
-        let mut cursor = self.head;
-        while let Some(key) = cursor.filter(|key| self.unsent != Some(*key)) {
+        let mut cursor = self.segments.oldest_sent();
+        while let Some(key) = cursor {
             let segment = slab.get(key);
-            cursor = segment.next;
+            cursor = self.segments.if_sent(segment.next);
             if segment.len > emss && segment.marks.contains(Marks::IN_FLIGHT) {
                 self.mark_lost(slab, key);
             }
@@ -188,7 +185,7 @@ impl SendQueue {
     /// Whether the oldest segment is lost.
     #[inline]
     pub(in crate::tcp::send) fn is_oldest_lost(&self) -> bool {
-        self.lost.first.is_some() && self.lost.first == self.head
+        self.lost.first.is_some() && self.lost.first == self.segments.head()
     }
 
     /// The next segment to retransmit: the oldest one if it is lost, else that marked lost first.
@@ -323,12 +320,12 @@ mod tests {
     #[test]
     fn a_segment_with_the_record_of_one_that_left_is_not_in_front_of_the_oldest() {
         let mut made = test_queue(4);
-        let first = made.queue.head.expect("a segment");
+        let first = made.queue.segments.head().expect("a segment");
         assert_eq!(sack(&mut made.slab, &mut made.queue, span(2, 3)), 1);
         made.queue.acknowledge(&mut made.slab, span(0, 1).1, &mut sample());
         assert!(made.send(LEN as usize, at(9)));
         let TestQueue { mut slab, mut queue, .. } = made;
-        assert_eq!(queue.last_sent, Some(first), "the same record");
+        assert_eq!(queue.segments.last_sent(), Some(first), "the same record");
         assert_eq!(sack(&mut slab, &mut queue, span(4, 5)), 1);
         assert_eq!(sack(&mut slab, &mut queue, span(1, 2)), 1);
         assert_eq!(slab.get(first).later, None);
@@ -339,7 +336,7 @@ mod tests {
         let (mut slab, mut queue) = queue(3);
         let block = (span(0, 1).0 + 50, span(0, 2).1);
         assert_eq!(sack(&mut slab, &mut queue, block), 1, "the first is not whole");
-        let first = queue.head.expect("a segment");
+        let first = queue.segments.head().expect("a segment");
         assert!(queue.mark_head_lost(&mut slab));
         assert!(queue.split(&mut slab, first, 50));
         let mut sample = sample();
@@ -383,7 +380,7 @@ mod tests {
     #[test]
     fn a_segment_marked_lost_by_mistake_is_in_flight_again() {
         let (mut slab, mut queue) = queue(6);
-        let first = queue.head.expect("a segment");
+        let first = queue.segments.head().expect("a segment");
         queue.on_retransmitted(&mut slab, first, at(10), true);
         queue.mark_timed_out(&mut slab, at(3));
         assert_eq!(queue.not_sacked_nor_lost(), 2 * LEN);
@@ -396,7 +393,7 @@ mod tests {
     #[test]
     fn lost_segments_are_retransmitted_as_they_were_marked_but_the_oldest_first() {
         let (mut slab, mut queue) = queue(8);
-        let keys: Vec<_> = slab.iter_from(queue.head.expect("a segment")).collect();
+        let keys: Vec<_> = slab.iter_from(queue.segments.head().expect("a segment")).collect();
         for nr in [5, 3, 0, 4] {
             queue.mark_lost(&mut slab, keys[nr]);
         }
@@ -426,7 +423,7 @@ mod tests {
     #[test]
     fn segments_sent_in_another_order_are_put_back_in_so_many_steps_as_there_are() {
         let (mut slab, mut queue) = queue(60);
-        let keys: Vec<_> = slab.iter_from(queue.head.expect("a segment")).collect();
+        let keys: Vec<_> = slab.iter_from(queue.segments.head().expect("a segment")).collect();
         queue.mark_timed_out(&mut slab, at(100));
         for nr in (1..60).step_by(2) {
             queue.on_retransmitted(&mut slab, keys[nr], at(200), true);
