@@ -268,7 +268,7 @@ impl SendHalf {
         // found at once (see `queue/index.rs`).
         for (start, end) in blocks.rev() {
             if (una as i64) <= start && start < end && end <= nxt as i64 {
-                self.queue.sack(ctx.segments, (start as u64, end as u64), sample);
+                self.queue.sent().sack(ctx.segments, (start as u64, end as u64), sample);
             }
         }
         mtu_probe_answered

@@ -266,8 +266,8 @@ impl SendHalf {
     fn on_emss_lowered(&mut self, ctx: &mut Ctx<'_>) {
         let emss = self.path.emss();
         self.rate.set_emss(emss);
-        self.queue.mark_oversized(ctx.segments, emss);
-        if self.queue.has_lost() {
+        self.queue.sent().mark_oversized(ctx.segments, emss);
+        if self.queue.scoreboard().has_lost() {
             // The lost segments are retransmitted in a size that fits; their acknowledgement replaces the
             // probe's.
             self.loss.cancel_probe();

@@ -55,7 +55,8 @@ impl SendHalf {
     pub(in crate::tcp) fn wants_transmit(&self) -> bool {
         self.pending.intersects(Pending::SYN | Pending::WINDOW_PROBE)
             || self.loss.is_probe_due()
-            || self.queue.has_lost() && (self.retransmission_allowed() || self.queue.is_oldest_lost())
+            || self.queue.scoreboard().has_lost()
+                && (self.retransmission_allowed() || self.queue.is_oldest_lost())
             || self.queue.segments().has_unsent() && self.new_allowed() && self.queue.is_window_open()
             || self.queue.is_fin_next()
             || self.is_mtu_probe_next()
@@ -113,7 +114,7 @@ impl SendHalf {
     pub(in crate::tcp) fn next_usual(&self, ctx: &Ctx<'_>) -> Option<Option<SegmentKey>> {
         let usual = self.pending.is_empty()
             && !self.loss.is_probe_due()
-            && !self.queue.has_lost()
+            && !self.queue.scoreboard().has_lost()
             && !self.path.has_probe()
             && self.agreed.timestamps;
         if !usual {
@@ -181,7 +182,7 @@ impl SendHalf {
 
     fn on_retransmitted(&mut self, ctx: &mut Ctx<'_>, key: SegmentKey) {
         self.count_retransmission(ctx);
-        self.queue.on_retransmitted(ctx.segments, key, ctx.now, self.loss.is_recovering());
+        self.queue.sent().on_retransmitted(ctx.segments, key, ctx.now, self.loss.is_recovering());
         let len = ctx.segments.get(key).len;
         self.rate.on_sent(ctx.now, ctx.config, self.path.emss(), len);
         self.loss.on_sent_again(ctx.now, len);
@@ -265,7 +266,7 @@ impl SendHalf {
     /// The next lost segment, if it may be retransmitted. The oldest segment always may.
     #[inline]
     fn retransmittable(&mut self, ctx: &mut Ctx<'_>) -> Option<SegmentKey> {
-        let mut key = self.queue.next_to_retransmit()?;
+        let mut key = self.queue.scoreboard().next_to_retransmit()?;
         let oldest = self.queue.segments().head() == Some(key);
         if self.loss.withholds(oldest) {
             return None;

@@ -29,8 +29,10 @@ impl SendHalf {
     #[inline]
     pub(in crate::tcp) fn deadline(&self) -> Option<Instant> {
         let running = self.loss.running_timer().map(|(at, _)| at);
-        let paced =
-            self.rate.pace_opens_at().filter(|_| self.queue.segments().has_unsent() || self.queue.has_lost());
+        let paced = self
+            .rate
+            .pace_opens_at()
+            .filter(|_| self.queue.segments().has_unsent() || self.queue.scoreboard().has_lost());
         first_of(running, first_of(paced, self.path.due()))
     }
 

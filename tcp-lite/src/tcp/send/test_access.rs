@@ -8,7 +8,7 @@ use crate::{Duration, Instant};
 
 impl SendHalf {
     pub(in crate::tcp) fn lost_bytes(&self) -> u64 {
-        self.queue.lost_bytes()
+        self.queue.scoreboard().lost_bytes()
     }
 
     pub(in crate::tcp) fn bytes_in_pipe(&self) -> u64 {

@@ -90,7 +90,9 @@ impl LossRecovery {
         (queue, rate): (&SendQueue, &RateControl),
         sack: bool,
     ) -> Option<Duration> {
-        let quiet = self.phase == Phase::Open && queue.sacked_segments() == 0 && !queue.has_lost();
+        let quiet = self.phase == Phase::Open
+            && queue.scoreboard().sacked_segments() == 0
+            && !queue.scoreboard().has_lost();
         let allowed = quiet && sack && queue.positions().una() > 0 && self.loss_probe.may_send();
         if !allowed {
             return None;

@@ -106,7 +106,7 @@ impl LossRecovery {
             true => ctx.now - self.rack.loss_delay(self.reordering_window(queue, rate)),
             false => ctx.now,
         };
-        let is_first_timeout = queue.mark_timed_out(ctx.segments, lost_before);
+        let is_first_timeout = queue.sent().mark_timed_out(ctx.segments, lost_before);
         self.timers.set_reorder(None);
         let timeout = match was {
             Phase::Loss if !is_first_timeout => Timeout::Again,

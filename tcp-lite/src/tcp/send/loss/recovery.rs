@@ -105,7 +105,7 @@ impl LossRecovery {
         } else if was == Phase::Fast && sample.acked > 0 && !state.agreed.sack {
             // A partial acknowledgement: the oldest segment now is lost, too (RFC 6582 section 3.2, step
             // 3).
-            state.queue.mark_head_lost(ctx.segments);
+            state.queue.sent().mark_head_lost(ctx.segments);
         }
         RecoveryNews { was, delivered, undone, repaired }
     }
@@ -216,8 +216,8 @@ impl LossRecovery {
             self.recovery_point = state.queue.positions().una().saturating_sub(1);
             self.dup_acks = 0;
             self.frto = Frto::Off;
-            state.queue.restore_lost(ctx.segments);
-            state.queue.forget_retransmissions(ctx.segments);
+            state.queue.sent().restore_lost(ctx.segments);
+            state.queue.sent().forget_retransmissions(ctx.segments);
         }
         if let Some(before) = episode.reduced {
             let burst = sample.acked.min(u64::from(initial_window(state.emss)));
@@ -232,7 +232,7 @@ impl LossRecovery {
         self.dup_acks = 0;
         self.frto = Frto::Off;
         self.rack.on_recovered();
-        queue.forget_retransmissions(segments);
+        queue.sent().forget_retransmissions(segments);
     }
 
     /// Marks lost segments, and starts recovery if there is none yet. Returns whether any segment was
@@ -250,7 +250,7 @@ impl LossRecovery {
     /// Whether a segment arrived that was sent later than the one longest in flight.
     #[inline]
     pub(in crate::tcp::send) fn is_overtaken(&self, queue: &SendQueue, segments: &SegmentSlab) -> bool {
-        queue.is_overtaken(segments, &self.rack)
+        queue.scoreboard().is_overtaken(segments, &self.rack)
     }
 
     #[inline(never)]
@@ -268,7 +268,9 @@ impl LossRecovery {
             // retransmissions prove nothing. They may come until something beyond that recovery is
             // acknowledged.
             let is_beyond = state.queue.positions().una() > self.recovery_point;
-            open && is_beyond && self.dup_acks >= DUP_THRESHOLD && state.queue.mark_head_lost(ctx.segments)
+            open && is_beyond
+                && self.dup_acks >= DUP_THRESHOLD
+                && state.queue.sent().mark_head_lost(ctx.segments)
         };
         if lost && open {
             self.start_recovery(ctx, state, latest);
@@ -281,14 +283,14 @@ impl LossRecovery {
     /// RFC 8985 section 6.2, steps 4 and 5.
     fn detect_overtaken(&self, ctx: &mut Ctx<'_>, state: &mut SendState<'_>) -> Detected {
         let window = self.reordering_window(state.queue, state.rate);
-        state.queue.detect_lost(ctx.segments, &self.rack, window, ctx.now)
+        state.queue.sent().detect_lost(ctx.segments, &self.rack, window, ctx.now)
     }
 
     /// RACK's reordering window: how long a segment may be overtaken before it counts as lost.
     pub(in crate::tcp::send) fn reordering_window(&self, queue: &SendQueue, rate: &RateControl) -> Duration {
         self.rack.reordering_window(&ReorderingInputs {
             recovering: self.phase != Phase::Open,
-            sacked_segments: queue.sacked_segments(),
+            sacked_segments: queue.scoreboard().sacked_segments(),
             min_rtt_us: rate.min_rtt_us(),
             srtt_us: rate.srtt_us(),
         })

@@ -137,7 +137,7 @@ fn what_cannot_be_sent_is_stuck_but_not_what_is_held_back() {
     let mut sender = Sender::new(3);
     let is_stuck = |sender: &Sender| sender.loss.is_stuck(&sender.made.slab, &sender.made.queue, false);
     assert!(!is_stuck(&sender), "in flight");
-    sender.made.queue.mark_timed_out(&mut sender.made.slab, at(50));
+    sender.made.queue.sent().mark_timed_out(&mut sender.made.slab, at(50));
     assert!(is_stuck(&sender));
     sender.loss.frto = Frto::New(1);
     assert!(!is_stuck(&sender), "F-RTO holds it back");

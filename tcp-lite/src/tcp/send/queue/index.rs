@@ -181,7 +181,7 @@ mod tests {
 
         fn split(&mut self, part: u8) {
             let Some(key) = self.at(part).filter(|key| self.slab.get(*key).len > 1) else { return };
-            self.queue.set_marks(&mut self.slab, key, Marks::LOST);
+            self.queue.sent().set_marks(&mut self.slab, key, Marks::LOST);
             assert!(self.queue.split(&mut self.slab, key, 1));
             self.queue.drop_acknowledged(&mut self.slab);
         }
@@ -191,18 +191,18 @@ mod tests {
             let Some(right) = self.at(part) else { return 0 };
             let (pos, end) = (self.slab.get(right).pos, self.slab.get(right).end());
             let ends = (self.queue.segments.head().unwrap(), self.queue.segments.last_sent().unwrap());
-            assert_eq!(self.queue.index.find(&mut self.slab, ends, pos), right);
+            assert_eq!(self.queue.scoreboard.index_mut().find(&mut self.slab, ends, pos), right);
             self.queue.check(&self.slab).expect("invariants");
             for nr in 1..5 {
                 // Other segments are found meanwhile.
                 let other = self.at(part.wrapping_add(17 * nr)).unwrap();
                 let pos = self.slab.get(other).pos;
-                assert_eq!(self.queue.index.find(&mut self.slab, ends, pos), other);
+                assert_eq!(self.queue.scoreboard.index_mut().find(&mut self.slab, ends, pos), other);
             }
             self.queue.check(&self.slab).expect("invariants");
             let before = self.slab.visits();
-            assert_eq!(self.queue.index.find(&mut self.slab, ends, end - 1), right);
-            assert_eq!(self.queue.index.find(&mut self.slab, ends, 0), ends.0, "the oldest");
+            assert_eq!(self.queue.scoreboard.index_mut().find(&mut self.slab, ends, end - 1), right);
+            assert_eq!(self.queue.scoreboard.index_mut().find(&mut self.slab, ends, 0), ends.0, "the oldest");
             self.slab.visits() - before
         }
     }
@@ -237,7 +237,7 @@ mod tests {
                 let oldest = queued.queue.segments.head().unwrap();
                 let place = Place { number: u32::MAX - 9, far_number: u32::MAX - 9, ..Place::first(oldest) };
                 queued.slab.set_place(oldest, place);
-                queued.queue.index = Index { last: Some((1, oldest)), ..Index::default() };
+                *queued.queue.scoreboard.index_mut() = Index { last: Some((1, oldest)), ..Index::default() };
             }
             for step in steps {
                 match step {
@@ -261,7 +261,7 @@ mod tests {
         let find = |queued: &mut TestQueue, nr: u64| {
             let ends = (queued.queue.segments.head().unwrap(), queued.queue.segments.last_sent().unwrap());
             let before = queued.slab.visits();
-            let key = queued.queue.index.find(&mut queued.slab, ends, 1 + nr * LEN as u64);
+            let key = queued.queue.scoreboard.index_mut().find(&mut queued.slab, ends, 1 + nr * LEN as u64);
             assert_eq!(queued.slab.get(key).pos, 1 + nr * LEN as u64);
             queued.slab.visits() - before
         };
@@ -312,7 +312,7 @@ mod tests {
         let mut most = 0;
         for nr in 0..6000 {
             let before = queued.slab.visits();
-            queued.queue.index.find(&mut queued.slab, ends, 1 + nr * LEN as u64);
+            queued.queue.scoreboard.index_mut().find(&mut queued.slab, ends, 1 + nr * LEN as u64);
             most = most.max(queued.slab.visits() - before);
         }
         // Three for a leap, or a step, and there are 26 in the worst case.

@@ -22,9 +22,7 @@ pub(super) use self::scoreboard::Detected;
 
 use dp::{ExtBuf, Mempool};
 
-use self::flight::Flight;
-use self::index::Index;
-use self::list::SegmentList;
+use self::scoreboard::{Scoreboard, SentSegments};
 use self::segments::QueuedSegments;
 use self::window::PeerWindow;
 use super::ack_sample::AckSample;
@@ -48,23 +46,10 @@ pub(super) struct SentSoFar {
 pub(super) struct SendQueue {
     segments: QueuedSegments,
     pages: ConnectionPages,
-    /// Segments in flight, in the order of transmission.
-    flight: Flight,
-    /// Segments marked lost, in the order in which they were marked, except that the oldest segment is
-    /// first, since it holds up the peer's user. So the next retransmission is found without a search.
-    lost: SegmentList,
-    index: Index,
-    /// Segments from this position on have no other mark than [`Marks::IN_FLIGHT`], and were sent in the
-    /// order of the queue.
-    orderly_from: u64,
+    scoreboard: Scoreboard,
     positions: Positions,
     /// The peer's window (SND.WND).
     window: PeerWindow,
-    /// Bytes with [`Marks::SACKED`], and the number of their segments.
-    sacked_bytes: u64,
-    sacked_segments: u32,
-    /// Bytes with [`Marks::LOST`].
-    lost_bytes: u32,
 }
 
 impl SendQueue {
@@ -73,15 +58,9 @@ impl SendQueue {
         Self {
             segments: QueuedSegments::default(),
             pages: ConnectionPages::default(),
-            flight: Flight::default(),
-            lost: SegmentList::default(),
-            index: Index::default(),
-            orderly_from: 0,
+            scoreboard: Scoreboard::default(),
             positions: Positions::new(iss),
             window: PeerWindow::new(),
-            sacked_bytes: 0,
-            sacked_segments: 0,
-            lost_bytes: 0,
         }
     }
 
@@ -103,16 +82,23 @@ impl SendQueue {
         &mut self.positions
     }
 
-    /// Whether any segment is marked lost.
+    /// Which segments are in flight, which have arrived and which are lost.
     #[inline]
-    pub(super) fn has_lost(&self) -> bool {
-        self.lost_bytes > 0
+    pub(super) fn scoreboard(&self) -> &Scoreboard {
+        &self.scoreboard
     }
 
-    /// Segments selectively acknowledged.
+    /// The segments that were sent, to mark them.
     #[inline]
-    pub(super) fn sacked_segments(&self) -> u32 {
-        self.sacked_segments
+    pub(super) fn sent(&mut self) -> SentSegments<'_> {
+        self.scoreboard.of(&self.segments, self.positions.nxt())
+    }
+
+    /// Whether the oldest segment is lost.
+    #[inline]
+    pub(super) fn is_oldest_lost(&self) -> bool {
+        let lost = self.scoreboard.next_to_retransmit();
+        lost.is_some() && lost == self.segments.head()
     }
 
     /// The page that is written to.
@@ -123,7 +109,7 @@ impl SendQueue {
     /// Bytes outstanding and neither selectively acknowledged nor marked lost (with SACK, RFC 6675's `pipe`).
     #[inline]
     pub(super) fn not_sacked_nor_lost(&self) -> u64 {
-        self.positions.outstanding().saturating_sub(self.sacked_bytes + u64::from(self.lost_bytes))
+        self.positions.outstanding().saturating_sub(self.scoreboard.sacked_or_lost_bytes())
     }
 
     /// As [`ConnectionPages::page`], for this connection.
@@ -153,13 +139,13 @@ impl SendQueue {
     pub(super) fn is_fin_next(&self) -> bool {
         self.positions.is_fin_due()
             && !self.segments.has_unsent()
-            && !self.has_lost()
+            && !self.scoreboard.has_lost()
             && self.positions.is_syn_acked()
     }
 
     /// What has been sent so far.
     pub(super) fn sent_so_far(&self) -> SentSoFar {
-        SentSoFar { nxt: self.positions.nxt(), transmissions: self.flight.count() }
+        SentSoFar { nxt: self.positions.nxt(), transmissions: self.scoreboard.transmissions() }
     }
 
     /// The peer's SYN announces a window of `bytes`.
@@ -251,15 +237,11 @@ impl SendQueue {
     #[inline]
     pub(super) fn on_sent(&mut self, slab: &mut SegmentSlab, now: Instant) -> u32 {
         let Some(key) = self.segments.unsent() else { return 0 };
-        let sent = self.flight.number_transmission(now);
-        let segment = slab.get_mut(key);
-        debug_assert!(segment.marks.is_empty(), "a segment that was never sent has no marks");
-        segment.sent = sent;
-        segment.marks = Marks::IN_FLIGHT;
-        let len = segment.len;
-        self.positions.on_sent(segment.end());
-        self.segments.on_sent(key, segment.next);
-        self.flight.list.append(slab, key);
+        let segment = slab.get(key);
+        let (len, end, next) = (segment.len, segment.end(), segment.next);
+        self.scoreboard.on_sent(slab, key, now);
+        self.positions.on_sent(end);
+        self.segments.on_sent(key, next);
         len
     }
 
@@ -267,7 +249,7 @@ impl SendQueue {
     /// have arrived or to be lost.
     #[inline]
     pub(super) fn is_orderly(&self) -> bool {
-        self.positions.una() >= self.orderly_from
+        self.scoreboard.is_orderly(self.positions.una())
     }
 
     /// As [`acknowledge`](Self::acknowledge), while the queue [is orderly](Self::is_orderly). Changes nothing
@@ -295,18 +277,7 @@ impl SendQueue {
             sample.acknowledge(slab.get(key));
             self.remove_head(slab);
         }
-        self.put_oldest_first(slab);
-    }
-
-    /// Called when the oldest segment has changed: if it is lost, it is the next to be retransmitted.
-    fn put_oldest_first(&mut self, slab: &mut SegmentSlab) {
-        let later = self.lost.first.is_some_and(|first| self.segments.head() != Some(first));
-        if let Some(head) =
-            self.segments.head().filter(|head| later && slab.get(*head).marks.contains(Marks::LOST))
-        {
-            self.lost.unlink(slab, head);
-            self.lost.insert_after(slab, None, head);
-        }
+        self.sent().put_oldest_first(slab);
     }
 
     /// Removes the segments up to `una` at the front that were sent once, in the order of the queue, and
@@ -318,11 +289,11 @@ impl SendQueue {
         head: SegmentKey,
         una: u64,
     ) -> (Option<RemovedRun>, bool) {
-        let run = slab.remove_run((head, self.flight.oldest()), una, &mut self.pages);
+        let run = slab.remove_run((head, self.scoreboard.oldest_in_flight()), una, &mut self.pages);
         if run.removed.is_none() {
             return (None, run.goes_on);
         }
-        self.flight.list.set_first(slab, run.oldest);
+        self.scoreboard.on_run_removed(slab, run.oldest);
         self.segments.on_run_removed(run.count, run.next);
         (run.removed, run.goes_on)
     }
@@ -334,65 +305,20 @@ impl SendQueue {
             self.segments.head().is_some_and(|key| slab.get(key).end() <= self.positions.una());
         if acknowledged {
             self.remove_head(slab);
-            self.put_oldest_first(slab);
+            self.sent().put_oldest_first(slab);
         }
         acknowledged
     }
 
     fn remove_head(&mut self, slab: &mut SegmentSlab) {
         let Some(key) = self.segments.head() else { return };
-        self.set_marks(slab, key, Marks::empty());
+        self.sent().set_marks(slab, key, Marks::empty());
         let next = slab.get(key).next;
         if let Some((page, kind)) = slab.release(key) {
             self.pages.on_freed(page, kind);
         }
         slab.free(key, key, 1);
         self.segments.on_head_removed(key, next);
-    }
-
-    /// Replaces a segment's marks, and updates the sums and lists. A segment that gets [`Marks::IN_FLIGHT`]
-    /// becomes the last in the order of transmission, one that gets [`Marks::LOST`] the last to be
-    /// retransmitted, or the first if it is the oldest.
-    #[inline]
-    pub(super) fn set_marks(&mut self, slab: &mut SegmentSlab, key: SegmentKey, marks: Marks) {
-        let segment = slab.get_mut(key);
-        let (old, len) = (segment.marks, u64::from(segment.len));
-        segment.marks = marks;
-        if !marks.contains(Marks::IN_FLIGHT) && old.contains(Marks::IN_FLIGHT) {
-            self.flight.list.unlink(slab, key);
-        }
-        if !marks.contains(Marks::LOST) && old.contains(Marks::LOST) {
-            self.lost.unlink(slab, key);
-        }
-        if marks.contains(Marks::IN_FLIGHT) && !old.contains(Marks::IN_FLIGHT) {
-            self.flight.list.append(slab, key);
-        }
-        if marks.contains(Marks::LOST) && !old.contains(Marks::LOST) {
-            match self.segments.head() == Some(key) {
-                true => self.lost.insert_after(slab, None, key),
-                false => self.lost.append(slab, key),
-            }
-        }
-        if !(marks - Marks::IN_FLIGHT).is_empty() {
-            self.orderly_from = self.positions.nxt();
-        }
-        if !(old | marks).intersects(Marks::SACKED | Marks::LOST) {
-            return;
-        }
-        if old.contains(Marks::SACKED) {
-            self.sacked_bytes -= len;
-            self.sacked_segments -= 1;
-        }
-        if old.contains(Marks::LOST) {
-            self.lost_bytes -= len as u32;
-        }
-        if marks.contains(Marks::SACKED) {
-            self.sacked_bytes += len;
-            self.sacked_segments += 1;
-        }
-        if marks.contains(Marks::LOST) {
-            self.lost_bytes += len as u32;
-        }
     }
 
     /// Splits a segment that is lost or unsent so that its first part has `at` bytes; the rest becomes its
@@ -410,11 +336,8 @@ impl SendQueue {
         );
         let second = slab.split(key, at);
         slab.get_mut(second).marks = marks;
-        self.index.on_split(slab, key, second);
+        self.scoreboard.on_split(slab, key, second);
         self.segments.on_split(key, second);
-        if marks.contains(Marks::LOST) {
-            self.lost.insert_after(slab, Some(key), second);
-        }
         true
     }
 
@@ -429,11 +352,6 @@ impl SendQueue {
 
 #[cfg(test)]
 impl SendQueue {
-    /// Bytes marked lost.
-    pub(super) fn lost_bytes(&self) -> u64 {
-        u64::from(self.lost_bytes)
-    }
-
     /// Acts as if `bytes` more bytes had been sent and acknowledged.
     pub(super) fn skip(&mut self, bytes: u64) {
         self.window.advance(bytes);

@@ -63,9 +63,9 @@ impl FiveSegments {
         let TestQueue { mut slab, mut queue, .. } = made;
         let keys: Vec<_> = slab.iter_from(queue.segments.head().expect("a segment")).collect();
         let keys: [SegmentKey; 5] = keys.try_into().expect("five segments");
-        queue.set_marks(&mut slab, keys[0], Marks::SACKED);
-        queue.set_marks(&mut slab, keys[1], Marks::LOST);
-        queue.index.find(&mut slab, (keys[0], keys[3]), 0);
+        queue.sent().set_marks(&mut slab, keys[0], Marks::SACKED);
+        queue.sent().set_marks(&mut slab, keys[1], Marks::LOST);
+        queue.scoreboard.index_mut().find(&mut slab, (keys[0], keys[3]), 0);
         Self { slab, queue, keys }
     }
 
