@@ -64,6 +64,7 @@ mod receive;
 mod send;
 mod seq;
 mod slabs;
+mod timestamp_clock;
 
 #[cfg(test)]
 mod tests;
@@ -73,11 +74,12 @@ pub(crate) use connection::{
 };
 pub(crate) use ctx::{Ctx, EVENTS_PER_CONNECTION};
 pub use info::{ConnInfo, SendError, State};
-pub(crate) use open_params::{OpenParams, timestamp};
+pub(crate) use open_params::OpenParams;
 pub(crate) use send::Payload;
 pub(crate) use slabs::{
     EXTERNAL_VIEWS, MAX_EVICTION_REQUESTS, MAX_TRAIN, OutOfOrderSlab, PageKey, SearchSlab, SegmentKey,
     SegmentSlab,
 };
+pub(crate) use timestamp_clock::TimestampClock;
 
 pub use crate::out_of_order::OutOfOrder;

@@ -157,16 +157,12 @@ impl Tcb {
 
     /// Called when the user has taken an event that is not raised again before it was taken.
     pub(crate) fn on_event_taken(&mut self, event: &Event) {
-        match event {
-            Event::Writable { .. } => self.send.on_writable_taken(),
-            Event::Acknowledged { .. } => self.send.on_acknowledged_taken(),
-            _ => {}
-        }
+        self.send.events_mut().on_taken(event);
     }
 
     /// Sets whether all acknowledgements of the peer are reported.
     pub(crate) fn report_acknowledgements(&mut self, on: bool) {
-        self.send.report_acknowledgements(on);
+        self.send.events_mut().report_acknowledgements(on);
     }
 
     /// Acknowledges now if any received bytes are not acknowledged yet.

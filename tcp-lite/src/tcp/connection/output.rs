@@ -117,7 +117,7 @@ impl Tcb {
             // Nothing is withheld.
             ack: self.receive.seq(self.receive.nxt()).0 as u32,
             window: self.receive.window_field(ctx),
-            timestamps: (self.send.timestamp(ctx), self.receive.ts_recent()),
+            timestamps: (self.send.clock().value(ctx.now), self.receive.ts_recent()),
         })
     }
 
@@ -293,6 +293,6 @@ impl Tcb {
     #[inline]
     pub(super) fn timestamps(&self, ctx: &Ctx<'_>) -> Option<(u32, u32)> {
         let agreed = self.send.agreed().timestamps;
-        agreed.then(|| (self.send.timestamp(ctx), self.receive.ts_recent()))
+        agreed.then(|| (self.send.clock().value(ctx.now), self.receive.ts_recent()))
     }
 }

@@ -19,6 +19,7 @@ use super::{Pending, SendHalf};
 use crate::Duration;
 use crate::tcp::ctx::Ctx;
 use crate::tcp::header::SackBlock;
+use crate::tcp::timestamp_clock::rtt_us;
 
 /// The fields of an acceptable segment that concern the sending half.
 #[derive(Clone, Copy, Debug)]
@@ -71,7 +72,7 @@ impl SendHalf {
             _ => self
                 .echo_ms(segment.echo)
                 .filter(|echo_ms| !is_before(*echo_ms, self.loss.syn_sent_at().total_millis() as u32))
-                .and_then(|echo_ms| self.timestamp_rtt_us(ctx, echo_ms)),
+                .and_then(|echo_ms| rtt_us(ctx.now, echo_ms, ctx.config.rto_max)),
         };
         self.rate.establish(ctx.now, ctx.config, self.path.emss(), (sample_us, syn_lost));
         if sample_us.is_some() {
@@ -122,7 +123,9 @@ impl SendHalf {
         self.rate.sample_rtt(ctx.now, rtt_us);
         self.loss.on_rtt_sample();
         self.on_progress(ctx);
-        self.raise_acknowledged(ctx, run.external);
+        if self.events.on_acknowledged(run.external) {
+            ctx.acknowledged();
+        }
         ctx.counters.reordering_seen += u64::from(self.loss.on_run(rtt_us, sent, (first_end, end)));
         // What is left was sent later, so none of it is overtaken.
         debug_assert!(
@@ -178,7 +181,9 @@ impl SendHalf {
             self.queue.acknowledge(ctx.segments, ack, &mut sample);
             self.learn_rtt(ctx, &mut sample);
             self.on_progress(ctx);
-            self.raise_acknowledged(ctx, sample.external);
+            if self.events.on_acknowledged(sample.external) {
+                ctx.acknowledged();
+            }
         }
         let still = ack == prior.una && prior.outstanding > 0 && !mtu_probe_answered;
         let dup_ack = still && (sample.delivered > 0 || len == 0 && !window_moved);
@@ -285,7 +290,7 @@ impl SendHalf {
     #[inline]
     fn echo_ms(&self, echo: Option<u32>) -> Option<u32> {
         let echo = echo.filter(|_| self.agreed.timestamps)?;
-        Some(echo.wrapping_sub(self.timestamp_offset))
+        Some(self.clock.sent_ms(echo))
     }
 
     /// Karn's rule: measures by the clock if the acknowledged segment was sent once, else by the echoed
@@ -293,21 +298,12 @@ impl SendHalf {
     fn learn_rtt(&mut self, ctx: &Ctx<'_>, sample: &mut AckSample) {
         sample.rtt_us = match sample.sampled {
             Some(sent_at) => Some(micros_since(ctx.now, sent_at)),
-            None => sample.echo_ms().and_then(|echo_ms| self.timestamp_rtt_us(ctx, echo_ms)),
+            None => sample.echo_ms().and_then(|echo_ms| rtt_us(ctx.now, echo_ms, ctx.config.rto_max)),
         };
         if let Some(rtt_us) = sample.rtt_us {
             self.rate.sample_rtt(ctx.now, rtt_us);
             self.loss.on_rtt_sample();
         }
-    }
-
-    /// The RTT by the echoed timestamp, which is unambiguous even for retransmitted segments (RFC 7323
-    /// section 4).
-    #[inline]
-    pub(in crate::tcp) fn timestamp_rtt_us(&self, ctx: &Ctx<'_>, echo_ms: u32) -> Option<u64> {
-        let elapsed_ms = (ctx.now.total_millis() as u32).wrapping_sub(echo_ms);
-        // Older than the largest RTO, or from the future: not an echo of ours.
-        (elapsed_ms as u64 <= ctx.config.rto_max.total_millis()).then(|| u64::from(elapsed_ms.max(1)) * 1000)
     }
 
     /// SND.UNA advanced.

@@ -36,6 +36,7 @@ mod retransmission;
 #[cfg(test)]
 mod test_access;
 mod train;
+mod user_events;
 
 pub(super) use ack::{AckInfo, Handshake};
 #[cfg(test)]
@@ -50,8 +51,10 @@ use self::loss::{LossRecovery, SendState};
 use self::path_mtu::PathMtu;
 use self::queue::{Positions, SendQueue};
 use self::rate::RateControl;
+use self::user_events::UserEvents;
 use super::ctx::Ctx;
-use super::open_params::{Agreed, OpenParams, timestamp};
+use super::open_params::{Agreed, OpenParams};
+use super::timestamp_clock::TimestampClock;
 use crate::Duration;
 use crate::facade::TcpSeqNumber;
 
@@ -71,21 +74,6 @@ bitflags! {
     }
 }
 
-bitflags! {
-    /// The user's requests for events, and the events that are queued and not taken yet.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    struct UserEvents: u8 {
-        /// A segment was refused: `Event::Writable` is to be raised when there is space.
-        const WRITABLE_WANTED = 1;
-        /// `Event::Writable` is queued, and covers all refusals until it is taken.
-        const WRITABLE_QUEUED = 2;
-        /// `Event::Acknowledged` is queued, and covers all acknowledgements until it is taken.
-        const ACKNOWLEDGED_QUEUED = 4;
-        /// All acknowledgements are reported.
-        const REPORTS_ACKS = 8;
-    }
-}
-
 /// The sending half of one connection.
 #[derive(Debug)]
 pub(super) struct SendHalf {
@@ -96,8 +84,7 @@ pub(super) struct SendHalf {
     agreed: Agreed,
     pending: Pending,
     events: UserEvents,
-    /// Added to the millisecond clock of our timestamps (RFC 7323 section 7.1).
-    timestamp_offset: u32,
+    clock: TimestampClock,
     /// Number of retransmissions.
     retransmits: u64,
 }
@@ -126,8 +113,8 @@ impl SendHalf {
             loss: LossRecovery::new(ctx.now),
             agreed,
             pending: Pending::SYN,
-            events: UserEvents::empty(),
-            timestamp_offset: params.timestamp_offset,
+            events: UserEvents::default(),
+            clock: TimestampClock::new(params.timestamp_offset),
             retransmits: 0,
         };
         half.path.set_options(agreed.option_bytes());
@@ -196,6 +183,12 @@ impl SendHalf {
         self.loss.stop_timers();
     }
 
+    /// The events that the user has taken, or wants.
+    #[inline]
+    pub(super) fn events_mut(&mut self) -> &mut UserEvents {
+        &mut self.events
+    }
+
     /// What is pushed, sent and acknowledged.
     #[inline]
     pub(super) fn positions(&self) -> &Positions {
@@ -213,10 +206,10 @@ impl SendHalf {
         self.rate.rto()
     }
 
-    /// TSval of a segment sent now (RFC 7323 section 3.2). The clock ticks in milliseconds.
+    /// The clock of our timestamps.
     #[inline]
-    pub(super) fn timestamp(&self, ctx: &Ctx<'_>) -> u32 {
-        timestamp(self.timestamp_offset, ctx.now)
+    pub(super) fn clock(&self) -> TimestampClock {
+        self.clock
     }
 
     /// Statistics for the user.

@@ -2,7 +2,7 @@
 
 use dp::ExtBuf;
 
-use super::{SendHalf, UserEvents};
+use super::SendHalf;
 use crate::tcp::ctx::Ctx;
 use crate::tcp::slabs::PageKey;
 use crate::{Instant, SendError};
@@ -40,9 +40,7 @@ impl SendHalf {
     /// The send buffer is full: the user gets an event when it has space again.
     #[cold]
     fn full(&mut self) -> SendError {
-        if !self.events.contains(UserEvents::WRITABLE_QUEUED) {
-            self.events |= UserEvents::WRITABLE_WANTED;
-        }
+        self.events.on_refused();
         SendError::BufferFull
     }
 
@@ -87,7 +85,7 @@ impl SendHalf {
     /// a quarter makes events rare, each for many segments.
     #[inline]
     pub(super) fn raise_writable(&mut self, ctx: &mut Ctx<'_>) {
-        if self.events.contains(UserEvents::WRITABLE_WANTED) {
+        if self.events.wants_writable() {
             self.raise_wanted(ctx);
         }
     }
@@ -97,44 +95,8 @@ impl SendHalf {
         let room = queued <= u64::from(ctx.config.send_buffer_bytes) * 3 / 4
             && !ctx.segments.is_full_for(self.queue.segments().count())
             && self.queue.may_have_page(ctx.segments, ctx.bulk_pool, self.path.emss() as usize);
-        if queued == 0 || room {
-            self.events.remove(UserEvents::WRITABLE_WANTED);
-            if self.queue.positions().may_push() {
-                self.events |= UserEvents::WRITABLE_QUEUED;
-                ctx.writable();
-            }
+        if (queued == 0 || room) && self.events.on_space(self.queue.positions().may_push()) {
+            ctx.writable();
         }
-    }
-
-    /// Segments are acknowledged; `external`: some of them have external memory. Raises
-    /// `Event::Acknowledged` if the user wants to know, unless it waits already.
-    #[inline]
-    pub(super) fn raise_acknowledged(&mut self, ctx: &mut Ctx<'_>, external: bool) {
-        if external || self.events.contains(UserEvents::REPORTS_ACKS) {
-            self.raise_reported(ctx);
-        }
-    }
-
-    #[cold]
-    fn raise_reported(&mut self, ctx: &mut Ctx<'_>) {
-        if !self.events.contains(UserEvents::ACKNOWLEDGED_QUEUED) {
-            self.events |= UserEvents::ACKNOWLEDGED_QUEUED;
-            ctx.acknowledged();
-        }
-    }
-
-    /// The user has taken `Event::Acknowledged` off the event queue.
-    pub(in crate::tcp) fn on_acknowledged_taken(&mut self) {
-        self.events.remove(UserEvents::ACKNOWLEDGED_QUEUED);
-    }
-
-    /// Sets whether all acknowledgements are reported.
-    pub(in crate::tcp) fn report_acknowledgements(&mut self, on: bool) {
-        self.events.set(UserEvents::REPORTS_ACKS, on);
-    }
-
-    /// The user has taken `Event::Writable` off the event queue.
-    pub(in crate::tcp) fn on_writable_taken(&mut self) {
-        self.events.remove(UserEvents::WRITABLE_WANTED | UserEvents::WRITABLE_QUEUED);
     }
 }
