@@ -15,10 +15,12 @@ mod scoreboard;
 mod segments;
 #[cfg(test)]
 pub(super) mod test_queue;
+mod train;
 mod window;
 
 pub(super) use self::positions::Positions;
 pub(super) use self::scoreboard::Detected;
+pub(super) use self::train::TrainLimits;
 
 use dp::{ExtBuf, Mempool};
 
