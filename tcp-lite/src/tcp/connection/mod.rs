@@ -248,7 +248,7 @@ impl Tcb {
 
     /// Whether our SYN was sent more than once.
     pub(crate) fn has_sent_syn_again(&self) -> bool {
-        self.send.has_sent_syn_again()
+        self.send.syn_sends() > 1
     }
 
     /// The state and the statistics of the connection, for the user.

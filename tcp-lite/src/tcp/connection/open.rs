@@ -100,7 +100,7 @@ impl Tcb {
     /// path may drop SYNs with these bits.
     pub(super) fn ecn_setup_flags(&self, config: &TcpConfig) -> Flags {
         match self.state {
-            State::SynSent if config.ecn == EcnMode::Request && !self.send.has_sent_syn() => {
+            State::SynSent if config.ecn == EcnMode::Request && self.send.syn_sends() == 0 => {
                 Flags::ECE | Flags::CWR
             }
             State::SynReceived if self.send.agreed().ecn => Flags::ECE,

@@ -28,7 +28,7 @@ impl Tcb {
         self.state = State::TimeWait;
         self.dispose(ctx);
         self.fin_at = ctx.now;
-        self.wait_for_silence(ctx, self.send.rto() * 7 / 2);
+        self.wait_for_silence(ctx, self.send.info().rto * 7 / 2);
         self.raise_closed(ctx, CloseReason::Graceful);
     }
 

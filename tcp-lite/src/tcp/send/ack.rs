@@ -62,7 +62,7 @@ struct PriorSendState {
 impl SendHalf {
     /// Our SYN is acknowledged and the peer's has arrived.
     pub(in crate::tcp) fn establish(&mut self, ctx: &mut Ctx<'_>, segment: &Handshake) {
-        let syn_lost = self.has_sent_syn_again();
+        let syn_lost = self.syn_sends() > 1;
         let sample_us = match self.loss.syn_sends() {
             // A SYN cookie: the time of the SYN-ACK is not known.
             0 => None,

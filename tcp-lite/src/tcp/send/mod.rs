@@ -130,7 +130,7 @@ impl SendHalf {
     /// The peer's SYN has arrived, with this result, its MSS option and its window.
     pub(super) fn agree(&mut self, agreed: Agreed, peer_mss: Option<u16>, window: u16) {
         self.agreed = agreed;
-        self.pending.set(Pending::ECT, agreed.ecn && !self.has_sent_syn_again());
+        self.pending.set(Pending::ECT, agreed.ecn && self.syn_sends() <= 1);
         self.path.set_options(agreed.option_bytes());
         self.path.set_peer_mss(peer_mss);
         self.queue.on_syn_window(u64::from(window));
@@ -199,11 +199,6 @@ impl SendHalf {
     #[inline]
     pub(super) fn is_ack_acceptable(&self, ack: i64) -> bool {
         self.queue.positions().is_ack_acceptable(ack, self.queue.max_window())
-    }
-
-    /// The retransmission timeout.
-    pub(super) fn rto(&self) -> Duration {
-        self.rate.rto()
     }
 
     /// The clock of our timestamps.

@@ -94,7 +94,7 @@ impl SendHalf {
     /// timer expires, which may have backed off many times.
     pub(in crate::tcp) fn on_link_up(&mut self, ctx: &mut Ctx<'_>) {
         if self.queue.positions().una() == 0 {
-            if self.has_sent_syn() {
+            if self.syn_sends() > 0 {
                 self.pending |= Pending::SYN;
             }
         } else if self.queue.positions().outstanding() > 0 {
@@ -113,14 +113,9 @@ impl SendHalf {
         self.loss.on_link_up(ctx.now + self.rate.rto());
     }
 
-    /// Whether our SYN was sent more than once.
-    pub(in crate::tcp) fn has_sent_syn_again(&self) -> bool {
-        self.loss.syn_sends() > 1
-    }
-
-    /// Whether our SYN was sent at all.
-    pub(in crate::tcp) fn has_sent_syn(&self) -> bool {
-        self.loss.syn_sends() > 0
+    /// Transmissions of our SYN or SYN-ACK.
+    pub(in crate::tcp) fn syn_sends(&self) -> u8 {
+        self.loss.syn_sends()
     }
 
     /// Our FIN has to be sent. If the queue is empty, the user timeout counts from now on.
