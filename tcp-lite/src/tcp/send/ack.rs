@@ -84,7 +84,7 @@ impl SendHalf {
             self.on_emss_lowered(ctx);
         }
         let shift = if segment.is_syn { 0 } else { self.agreed.window_scale.unwrap_or(0) };
-        self.queue.establish_window(segment.pos, u64::from(segment.window) << shift);
+        self.queue.window_mut().establish(segment.pos, u64::from(segment.window) << shift);
         self.loss.on_established(ctx.now);
     }
 

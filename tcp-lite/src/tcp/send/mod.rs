@@ -25,7 +25,7 @@
 
 mod ack;
 mod ack_sample;
-mod check;
+mod invariants;
 mod loss;
 mod next;
 mod path_mtu;
@@ -133,7 +133,7 @@ impl SendHalf {
         self.pending.set(Pending::ECT, agreed.ecn && self.syn_sends() <= 1);
         self.path.set_options(agreed.option_bytes());
         self.path.set_peer_mss(peer_mss);
-        self.queue.on_syn_window(u64::from(window));
+        self.queue.window_mut().on_syn(u64::from(window));
     }
 
     /// ECN is not used after all.
@@ -198,7 +198,7 @@ impl SendHalf {
     /// As [`Positions::is_ack_acceptable`], by the peer's largest window.
     #[inline]
     pub(super) fn is_ack_acceptable(&self, ack: i64) -> bool {
-        self.queue.positions().is_ack_acceptable(ack, self.queue.max_window())
+        self.queue.positions().is_ack_acceptable(ack, self.queue.window().max())
     }
 
     /// The clock of our timestamps.

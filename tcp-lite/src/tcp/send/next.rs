@@ -290,7 +290,7 @@ impl SendHalf {
             return Some(key);
         }
         // Silly window avoidance by whole segments: wait, until the persist timer gives up waiting.
-        let room = self.queue.edge().saturating_sub(segment.pos) as u32;
+        let room = self.queue.window().edge().saturating_sub(segment.pos) as u32;
         let cut = self.pending.contains(Pending::CUT) && self.queue.split(ctx.segments, key, room);
         ctx.counters.tx_cut_by_persist += u64::from(cut);
         cut.then_some(key)

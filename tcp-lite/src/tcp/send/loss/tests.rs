@@ -154,7 +154,7 @@ fn a_closed_window_is_probed_ever_later_and_an_open_one_within_a_second() {
     for is_open in [false, true] {
         let mut sender = Sender::new(0);
         if is_open {
-            sender.made.queue.establish_window(1, 50);
+            sender.made.queue.window_mut().establish(1, 50);
         }
         assert!(sender.made.push(LEN as usize));
         let rto_us = sender.rto_us();

@@ -6,9 +6,9 @@
 //! `slabs/segment.rs`, which are lost is in `scoreboard.rs`, and the order of transmission in
 //! `flight.rs`.
 
-mod check;
 mod flight;
 mod index;
+mod invariants;
 mod list;
 mod positions;
 mod scoreboard;
@@ -150,14 +150,15 @@ impl SendQueue {
         SentSoFar { nxt: self.positions.nxt(), transmissions: self.scoreboard.transmissions() }
     }
 
-    /// The peer's SYN announces a window of `bytes`.
-    pub(super) fn on_syn_window(&mut self, bytes: u64) {
-        self.window.on_syn(bytes);
+    /// The peer's window.
+    #[inline]
+    pub(super) fn window(&self) -> &PeerWindow {
+        &self.window
     }
 
-    /// The segment at `pos` that establishes the connection announces a window of `bytes`.
-    pub(super) fn establish_window(&mut self, pos: i64, bytes: u64) {
-        self.window.establish(pos, bytes);
+    /// As [`window`](Self::window), for the segments of the handshake.
+    pub(super) fn window_mut(&mut self) -> &mut PeerWindow {
+        &mut self.window
     }
 
     /// A segment at `pos` acknowledges up to `ack` and announces a window of `bytes`. Older segments change
@@ -165,18 +166,6 @@ impl SendQueue {
     #[inline]
     pub(super) fn update_window(&mut self, pos: i64, ack: u64, bytes: u64) -> bool {
         self.window.update(pos, ack, self.positions.una(), bytes)
-    }
-
-    /// First position that must not be sent.
-    #[inline]
-    pub(super) fn edge(&self) -> u64 {
-        self.window.edge()
-    }
-
-    /// The largest window that the peer has announced, bytes.
-    #[inline]
-    pub(super) fn max_window(&self) -> u64 {
-        self.window.max()
     }
 
     /// Whether the peer's window reaches beyond SND.NXT.

@@ -80,7 +80,7 @@ mod tests {
     /// The train of new segments of these lengths, in pages of 2048 bytes, in a window of `window` bytes.
     fn train(lengths: &[usize], window: u64, limits: &TrainLimits) -> (usize, bool) {
         let mut made = TestQueue::new(64);
-        made.queue.establish_window(1, window);
+        made.queue.window_mut().establish(1, window);
         for bytes in lengths {
             assert!(made.push(*bytes));
         }
