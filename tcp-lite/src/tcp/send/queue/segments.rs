@@ -133,8 +133,10 @@ impl QueuedSegments {
 
 #[cfg(test)]
 mod tests {
+    use super::super::SendQueue;
     use super::super::test_queue::{Break, FiveSegments, assert_all_found};
     use crate::Instant;
+    use crate::tcp::slabs::Marks;
 
     #[test]
     fn a_torn_queue_is_found() {
@@ -170,7 +172,7 @@ mod tests {
     #[test]
     fn the_segments_that_were_sent_are_those_in_front_of_the_first_that_was_not() {
         let FiveSegments { mut slab, mut queue, keys } = FiveSegments::new();
-        let ends = |queue: &super::super::SendQueue| {
+        let ends = |queue: &SendQueue| {
             let segments = queue.segments();
             (segments.oldest_sent(), segments.last_sent(), segments.unsent(), segments.count())
         };
@@ -181,6 +183,12 @@ mod tests {
         assert_eq!(ends(&queue), (Some(keys[0]), Some(keys[4]), rest, 6));
         queue.on_sent(&mut slab, Instant::from_millis(9));
         assert_eq!(ends(&queue), (Some(keys[0]), rest, None, 6));
+        let last = rest.expect("a segment");
+        queue.sent().set_marks(&mut slab, last, Marks::LOST);
+        assert!(queue.split(&mut slab, last, 10));
+        let last = slab.get(last).next;
+        assert_eq!(ends(&queue), (Some(keys[0]), last, None, 7), "the rest was sent, too");
+        queue.check(&slab).expect("invariants");
         queue.clear(&mut slab);
         assert_eq!(ends(&queue), (None, None, None, 0));
     }
