@@ -18,7 +18,7 @@
 //!
 //! | floor | modules | what |
 //! |---|---|---|
-//! | 0 | `seq`, `header`, `info`, `open_params` | positions, the header, what users see, what the SYNs agree on |
+//! | 0 | `seq`, `header`, `info`, `open_params`, `timestamp_clock` | positions, the header, what users see, what the SYNs agree on, our timestamps |
 //! | 1 | `congestion`, `slabs` | congestion control; records shared by all connections |
 //! | 2 | `ctx` | what a call borrows from the stack |
 //! | 3 | `send`, `receive` | the two halves |

@@ -2,9 +2,9 @@
 //! queued segments and their pages, ranges ahead of a frontier, and path MTU searches.
 //!
 //! This module has the storage, its limits, and the rules that concern the records of all connections: how
-//! many records and buffers each connection may have (`segment.rs`, `pages.rs`, `connection_pages.rs`), and which connection has to
-//! give up bytes ahead of its frontier (`out_of_order.rs`). The sizes that a search tries are with its
-//! record (`search.rs`). The rest of the records' meaning is in `send` and `receive`.
+//! many records and buffers each connection may have (`segment.rs`, `pages.rs`, `connection_pages.rs`), and
+//! which connection has to give up bytes ahead of its frontier (`out_of_order.rs`). The sizes that a search
+//! tries are with its record (`search.rs`). The rest of the records' meaning is in `send` and `receive`.
 
 mod connection_pages;
 mod external;

@@ -3,8 +3,19 @@
 //!
 //! A segment is cut only by the callers of [`SendQueue::split`]: after a drop of EMSS, or by the persist
 //! timer. An acknowledgement in the middle of a segment leaves it whole. The records are in
-//! `slabs/segment.rs`, which are lost is in `scoreboard.rs`, and the order of transmission in
-//! `flight.rs`.
+//! `slabs/segment.rs`.
+//!
+//! The parts of the queue, each with its own fields and checks:
+//!
+//! | part | what it knows | where |
+//! |---|---|---|
+//! | [`QueuedSegments`] | the list of segments, and which were sent | `segments.rs`, `train.rs` |
+//! | [`ConnectionPages`] | the pages that segments are written to | `slabs/connection_pages.rs` |
+//! | [`Scoreboard`] | which segments are in flight, have arrived or are lost | `scoreboard.rs`, `flight.rs`, `index.rs` |
+//! | [`Positions`] | sequence numbers, SND.UNA, SND.NXT, the FIN | `positions.rs` |
+//! | [`PeerWindow`] | SND.WND | `window.rs` |
+//!
+//! [`SendQueue`] has the steps that change several of them: a segment is queued, sent, cut or acknowledged.
 
 mod flight;
 mod index;
@@ -43,7 +54,7 @@ pub(super) struct SentSoFar {
     pub(super) transmissions: u32,
 }
 
-/// The segments of one connection, oldest first. Positions as in `seq.rs`.
+/// The send queue of one connection.
 #[derive(Debug)]
 pub(super) struct SendQueue {
     segments: QueuedSegments,
